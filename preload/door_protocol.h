@@ -1,0 +1,137 @@
+// The door: how an agent on the same host talks to the preload library inside an application.
+//
+// At the first cuInit the library makes a SOCK_SEQPACKET socketpair and a sealed memfd named
+// "gcr-preload" whose content is one DoorCard. An agent that may ptrace the process finds the memfd
+// among the process's descriptors, reads the card and takes the agent's end with pidfd_getfd. One
+// agent talks at a time; it sends one DoorRequest per packet and waits for one DoorReply (an
+// inventory answers in several packets, the last one marked). Descriptors travel by SCM_RIGHTS in
+// the order of the entries of their packet. Both ends run on one host, so integers have its byte
+// order; every struct has a fixed size, and either side refuses a packet of another size.
+//
+// What each request leaves behind when it fails is said beside it: the application always keeps
+// running, or stands at the gate exactly as before the request.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gcr::door {
+
+inline constexpr char kMemfdName[] = "gcr-preload";
+inline constexpr std::uint64_t kMagic = 0x314b52414d524347;  // "GCRMARK1" read as little-endian
+inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kMaxEntries = 64;  ///< entries, and descriptors, in one packet
+
+/// The memfd's whole content.
+struct DoorCard {
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::int32_t agent_fd;  ///< the agent's end, in the application's descriptor table
+  std::int32_t pid;       ///< the owner, in its own PID namespace: a forked child is not the owner
+  std::uint32_t reserved;
+};
+static_assert(sizeof(DoorCard) == 24);
+
+enum class Op : std::uint32_t {
+  kInvalid = 0,
+  /// Replies with a Summary. Changes nothing.
+  kHello = 1,
+  /// Replies with every physical allocation as entries, without descriptors. `generation` in the
+  /// reply changes whenever an allocation appears or vanishes.
+  kInventory = 2,
+  /// As kInventory, for the ids in the request only, each with one descriptor that the agent then
+  /// owns; the application keeps its own until kDetach. Unknown ids fail the request (kNotFound).
+  kExport = 3,
+  /// Closes the gate: waits up to `timeout_ms` until no gated call is in flight and no stream is
+  /// captured, then synchronises every context. On failure the gate is open again. Unless detached,
+  /// the gate opens by itself `lease_ms` after the last request.
+  kCloseGate = 4,
+  /// Unmaps and releases every tracked allocation and closes its descriptors; addresses stay
+  /// reserved. Needs a closed gate. On failure everything is mapped again, or the reply says kBroken.
+  kDetach = 5,
+  /// Brings descriptors for the ids in the request (after kDetach, any number of packets). The
+  /// application owns them from then on.
+  kOffer = 6,
+  /// Imports every offered descriptor and maps everything where it was, on the same device ordinals.
+  /// Fails with kNotFound and changes nothing while an id has no descriptor. Gate stays closed.
+  kAttach = 7,
+  /// Opens the gate. Needs to be attached.
+  kOpenGate = 8,
+};
+
+enum class Outcome : std::uint32_t {
+  kInvalid = 0,
+  kOk = 1,
+  kBadRequest = 2,  ///< wrong version, size, count or state
+  kNotFound = 3,
+  kTimeout = 4,
+  kDriver = 5,  ///< a driver call failed: see cu_result
+  kBroken = 6,  ///< as kDriver, and the application's allocations are not all mapped
+};
+
+struct DoorRequest {
+  std::uint32_t version;
+  Op op;
+  std::uint32_t timeout_ms;  ///< kCloseGate
+  std::uint32_t lease_ms;    ///< kCloseGate; 0: no lease
+  std::uint32_t count;       ///< ids used (kExport, kOffer)
+  std::uint32_t reserved;
+  std::uint64_t ids[kMaxEntries];
+};
+static_assert(sizeof(DoorRequest) == 24 + 8 * kMaxEntries);
+
+/// One physical allocation: what the library created for cuMemAlloc, or the application by
+/// cuMemCreate.
+struct DoorEntry {
+  std::uint64_t id;          ///< stable for the allocation's life, across migrations too
+  std::uint64_t size_bytes;  ///< a multiple of the driver's granularity
+  std::uint8_t device_uuid[16];
+  std::uint32_t device_ordinal;
+  std::uint32_t flags;  ///< bits of EntryFlag
+};
+static_assert(sizeof(DoorEntry) == 40);
+
+enum EntryFlag : std::uint32_t {
+  kMappedByLibrary = 1,      ///< made for a cuMemAlloc
+  kMappedByApplication = 2,  ///< made by the application's own cuMemCreate
+};
+
+/// Why an application cannot be moved now; bits of Summary::blockers.
+enum Blocker : std::uint32_t {
+  kManagedMemory = 1,     ///< cuMemAllocManaged was called and not all of it is freed
+  kIpcExported = 2,       ///< a legacy IPC handle of a tracked allocation was given out
+  kIpcImported = 4,       ///< memory of another process is open here
+  kForeignHandles = 8,    ///< handles imported from, or exported to, other processes by the application
+  kStreamCapturing = 16,  ///< a stream is being captured at this moment
+};
+
+struct Summary {
+  std::uint64_t generation;
+  std::uint64_t tracked_bytes;
+  std::uint64_t untracked_bytes;  ///< live allocations left with the driver, as far as they were seen
+  std::uint64_t gated_calls_in_flight;
+  std::uint32_t allocations;
+  std::uint32_t contexts;
+  std::uint32_t blockers;   ///< bits of Blocker
+  std::uint32_t fallbacks;  ///< allocations of 2 MiB or more that could not be backed
+  std::int32_t door_tid;    ///< the library's thread, in the application's PID namespace
+  std::uint32_t gate_closed;
+  std::uint32_t detached;
+  std::uint32_t reserved;
+};
+static_assert(sizeof(Summary) == 64);
+
+struct DoorReply {
+  std::uint32_t version;
+  Outcome outcome;
+  std::int32_t cu_result;    ///< the driver's code, 0 if none
+  std::uint32_t count;       ///< entries used
+  std::uint32_t last;        ///< 1 in the last packet of an answer
+  std::uint32_t at_entry;    ///< for a failure: index of the allocation it happened on
+  std::uint64_t duration_ns;  ///< time that the request took inside the application
+  Summary summary;           ///< always filled
+  DoorEntry entries[kMaxEntries];
+};
+static_assert(sizeof(DoorReply) == 32 + 64 + 40 * kMaxEntries);
+
+}  // namespace gcr::door

@@ -1,0 +1,47 @@
+#include "src/base/uuid.h"
+
+#include <fmt/format.h>
+#include <sys/random.h>
+
+#include <charconv>
+#include <stdexcept>
+
+namespace gcr {
+
+std::string Uuid::to_string() const {
+  std::string text;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", bytes[i]);
+  }
+  return text;
+}
+
+std::optional<Uuid> Uuid::parse(std::string_view text) {
+  if (text.starts_with("GPU-")) text.remove_prefix(4);
+  if (text.size() != 36) return std::nullopt;
+  Uuid uuid;
+  std::size_t at = 0;
+  for (auto& byte : uuid.bytes) {
+    if (at == 8 || at == 13 || at == 18 || at == 23) {
+      if (text[at++] != '-') return std::nullopt;
+    }
+    const char* first = text.data() + at;
+    const auto [end, error] = std::from_chars(first, first + 2, byte, 16);
+    if (error != std::errc{} || end != first + 2) return std::nullopt;
+    at += 2;
+  }
+  return uuid;
+}
+
+Uuid Uuid::random() {
+  Uuid uuid;
+  if (::getrandom(uuid.bytes.data(), uuid.bytes.size(), 0) != 16) {
+    throw std::runtime_error("the kernel gives no random bytes");
+  }
+  uuid.bytes[6] = static_cast<std::uint8_t>((uuid.bytes[6] & 0x0f) | 0x40);
+  uuid.bytes[8] = static_cast<std::uint8_t>((uuid.bytes[8] & 0x3f) | 0x80);
+  return uuid;
+}
+
+}  // namespace gcr

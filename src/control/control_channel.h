@@ -1,0 +1,117 @@
+// The control channel: Envelopes over TLS 1.3 between an operator's command and an agent, and
+// between two agents. Both ends show certificates. One coroutine reads and one writes at a time; the
+// channel belongs to the thread that runs its executor.
+//
+// A connection starts with a Preface in clear: the daemon reads it, and nothing else, to decide which
+// process gets the descriptor. What follows is TLS, with the client certificate of the connecting side.
+#pragma once
+
+#include <array>
+#include <asio/awaitable.hpp>
+#include <asio/ip/tcp.hpp>
+#include <asio/ssl.hpp>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "proto/control.pb.h"
+#include "src/base/result.h"
+#include "src/base/unique_fd.h"
+#include "src/base/uuid.h"
+
+namespace gcr::control {
+
+inline constexpr std::uint32_t kProtocolVersion = 1;
+inline constexpr std::size_t kMaxMessageBytes = 16u << 20;
+inline constexpr std::uint16_t kDefaultPort = 7411;
+
+/// What a new connection is for. Zero is never used.
+enum class ConnectionKind : std::uint8_t {
+  kInvalid = 0,
+  kControl = 1,  ///< gets a new worker process
+  kData = 2,     ///< goes to the worker that owns the migration
+};
+
+/// The first 24 bytes of every connection: "GCRM", version (1), kind, two zero bytes, migration id.
+inline constexpr std::size_t kPrefaceBytes = 24;
+struct Preface {
+  ConnectionKind kind = ConnectionKind::kInvalid;
+  Uuid migration;  ///< all zero where the connection starts no particular migration
+
+  std::array<std::uint8_t, kPrefaceBytes> encode() const;
+  static Result<Preface> decode(std::span<const std::uint8_t, kPrefaceBytes> bytes);
+};
+
+/// "host", "host:port", "[v6]:port".
+struct Endpoint {
+  std::string host;
+  std::uint16_t port = kDefaultPort;
+
+  static Result<Endpoint> parse(const std::string& text);
+  std::string to_string() const;
+};
+
+/// Paths of PEM files.
+struct TlsFiles {
+  std::string authority;
+  std::string certificate;
+  std::string key;
+};
+
+/// A context for either side: TLS 1.3 only, peer certificate required, signed by `authority`.
+Result<std::shared_ptr<asio::ssl::context>> make_tls_context(const TlsFiles& files);
+
+/// Who the peer's certificate says it is. Roles are URI entries of the subject alternative name:
+/// "gcr:role:agent" and "gcr:role:operator"; a certificate may carry both.
+struct PeerIdentity {
+  std::string common_name;
+  bool is_agent = false;
+  bool is_operator = false;
+};
+
+class ControlChannel {
+ public:
+  using Milliseconds = std::chrono::milliseconds;
+
+  /// Connects, sends the preface, does the TLS handshake (the server's certificate must carry the
+  /// agent role) and exchanges Hellos. Everything together takes at most `timeout`.
+  static asio::awaitable<Result<std::unique_ptr<ControlChannel>>> connect(
+      Endpoint endpoint, Preface preface, std::shared_ptr<asio::ssl::context> tls,
+      Milliseconds timeout);
+
+  /// The server's half, on a connected socket whose preface was read already.
+  static asio::awaitable<Result<std::unique_ptr<ControlChannel>>> accept(
+      UniqueFd socket, std::shared_ptr<asio::ssl::context> tls, Milliseconds timeout);
+
+  ~ControlChannel();
+
+  /// Sends one message. kUnavailable if the peer is gone, naming it.
+  asio::awaitable<Status> send(const proto::Envelope& message);
+
+  /// The next message. kTimeout after `timeout` (the channel is then unusable), kProtocol if it
+  /// cannot be parsed or is too long.
+  asio::awaitable<Result<proto::Envelope>> receive(Milliseconds timeout);
+
+  /// Sends `request` and waits for its reply; a Failure from the peer becomes the Error it carries.
+  asio::awaitable<Result<proto::Envelope>> call(const proto::Envelope& request,
+                                                Milliseconds timeout);
+
+  const PeerIdentity& peer() const;
+  const proto::Hello& peer_hello() const;
+  std::string peer_address() const;  ///< "10.0.0.2:7411"
+
+  /// Closes the connection at once; pending operations fail.
+  void close();
+
+ private:
+  struct Impl;
+  explicit ControlChannel(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Failure <-> Error.
+proto::Failure to_failure(const Error& error);
+Error from_failure(const proto::Failure& failure);
+
+}  // namespace gcr::control

@@ -1,0 +1,76 @@
+// The transport's contract: bytes go one-sidedly from a sender into regions of a receiver.
+//
+// The sender addresses (region, offset); the receiver registered its regions beforehand and never
+// copies: bytes are read from the wire straight into place. A transport knows nothing of CUDA, CRIU,
+// Protobuf or agents. Every transport passes the conformance suite in tests/conformance.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "src/base/result.h"
+
+namespace gcr::transport {
+
+using RegionId = std::uint32_t;
+
+/// What a channel has done so far. Bytes are payload, without headers and encryption.
+struct Statistics {
+  std::uint64_t payload_bytes = 0;
+  std::uint64_t wire_bytes = 0;  ///< payload and headers, before encryption
+  std::uint64_t writes = 0;
+};
+
+/// The sender's end of one transfer. Thread-safe unless a method says otherwise.
+class Channel {
+ public:
+  virtual ~Channel() = default;
+
+  /// Sends `bytes` to `offset` of `region`. Returns when the caller may reuse `bytes`; they may not
+  /// be in place yet. Calls from several threads run side by side, on as many lanes as there are.
+  /// After an error the channel is broken: every later call fails with the same error.
+  virtual Status write(RegionId region, std::uint64_t offset, std::span<const std::byte> bytes) = 0;
+
+  /// Returns when every byte of every write that returned before this call is in place at the
+  /// receiver and its `on_landed` has returned.
+  virtual Status flush() = 0;
+
+  /// Makes every call under way, and every later one, fail with kCancelled. Never blocks.
+  virtual void cancel() = 0;
+
+  /// How many writes can usefully run at once.
+  virtual unsigned lanes() const = 0;
+
+  virtual Statistics statistics() const = 0;
+};
+
+/// Called on the receiver's lane threads after `length_bytes` at `offset` of `region` are in place.
+/// Several calls may run at once, never two for overlapping bytes of one write. An error breaks the
+/// lane and reaches the sender as a failed write or flush.
+using OnLanded =
+    std::function<Status(RegionId region, std::uint64_t offset, std::uint64_t length_bytes)>;
+
+/// The receiver's end of one transfer. Methods are thread-safe.
+class Receiver {
+ public:
+  virtual ~Receiver() = default;
+
+  /// Lets senders write into `bytes`, which must stay mapped until remove_region has returned or
+  /// the receiver is destroyed. Fails with kInvalidArgument if `region` exists.
+  virtual Status add_region(RegionId region, std::span<std::byte> bytes) = 0;
+
+  /// Revokes the region: later writes to it are refused. Returns when no write into it is under way.
+  virtual Status remove_region(RegionId region) = 0;
+
+  /// Breaks all lanes. Never blocks. The destructor cancels, then waits for its threads.
+  virtual void cancel() = 0;
+
+  /// The first error that a lane met, if any; success while all is well.
+  virtual Status health() const = 0;
+
+  virtual Statistics statistics() const = 0;
+};
+
+}  // namespace gcr::transport
