@@ -1,0 +1,82 @@
+// The gate: calls that submit work or change mappings enter it; the door can close it.
+//
+// Entering an open gate costs one store into a slot that belongs to the calling thread and one
+// relaxed load. The thread that closes it makes those stores visible with membarrier(2), so that the
+// open path needs no fence. Callers that find the gate closed sleep on a futex. Everything here is
+// plain memory and futexes, so a checkpoint of the process and its restore change nothing.
+//
+// Nothing here calls malloc, takes a lock or touches the driver.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+namespace gcr::preload {
+
+/// How often one thread is inside the gate. Slots are never freed, only handed to later threads.
+struct alignas(64) GateSlot {
+  std::atomic<std::uint32_t> depth{0};
+  std::atomic<std::uint32_t> taken{0};
+  GateSlot* next = nullptr;
+};
+
+namespace gate_internal {
+/// 0 while the gate is open and membarrier works; otherwise entering takes the slow path.
+extern std::atomic<std::uint32_t> g_attention;
+extern thread_local GateSlot* t_slot __attribute__((tls_model("initial-exec")));
+GateSlot* take_slot();
+void enter_slowly(GateSlot* slot);
+}  // namespace gate_internal
+
+/// Inside the gate from construction to destruction. Any thread; nests freely: only the outermost
+/// scope of a thread can be made to wait.
+class GateScope {
+ public:
+  GateScope() : slot_(gate_internal::t_slot) {
+    if (slot_ == nullptr) [[unlikely]] slot_ = gate_internal::take_slot();
+    const std::uint32_t depth = slot_->depth.load(std::memory_order_relaxed);
+    slot_->depth.store(depth + 1, std::memory_order_relaxed);
+    // Only the compiler has to be held back: gate::close pairs this with membarrier.
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if (depth == 0 &&
+        gate_internal::g_attention.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+      gate_internal::enter_slowly(slot_);
+    }
+  }
+  ~GateScope() {
+    const std::uint32_t depth = slot_->depth.load(std::memory_order_relaxed);
+    slot_->depth.store(depth - 1, std::memory_order_release);
+  }
+  GateScope(const GateScope&) = delete;
+  GateScope& operator=(const GateScope&) = delete;
+
+ private:
+  GateSlot* slot_;
+};
+
+namespace gate {
+
+/// Prepares membarrier for this process. Call before the first close; cheap, may be repeated.
+void prepare();
+
+/// Closes the gate and waits until no other thread is inside. True: closed and empty. False after
+/// `timeout`: the gate is open again, as before. One thread at a time may close and open.
+bool close(std::chrono::nanoseconds timeout);
+
+/// Opens the gate and wakes everybody who waits at it. Opening an open gate does nothing.
+void open();
+
+bool is_closed();
+
+/// Threads inside right now.
+std::uint32_t in_flight();
+
+/// From now on the calling thread passes a closed gate, and close() does not wait for it.
+void exempt_this_thread();
+
+/// In the child of a fork: the gate is open and only the calling thread can be inside.
+void reset_after_fork();
+
+}  // namespace gate
+}  // namespace gcr::preload
