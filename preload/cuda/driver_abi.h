@@ -1,0 +1,72 @@
+// The CUDA driver's binary interface, as far as this project uses it, in our own declarations: no
+// CUDA toolkit is needed to build. Names and values are those of NVIDIA's cuda.h (CUDA 13.0), so
+// that code reads the same; never include both in one file. Where a toolkit is present,
+// tests/preload/table_layout_check compares every size, offset and value here with cuda.h.
+//
+// The functions themselves are declared nowhere: preload/driver_api.def names those that the
+// preload library interposes, and everybody else looks up what they call.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+typedef std::uint32_t cuuint32_t;
+typedef std::uint64_t cuuint64_t;
+
+typedef unsigned long long CUdeviceptr;
+typedef CUdeviceptr CUdeviceptr_v2;
+typedef unsigned int CUdeviceptr_v1;  ///< of the functions that CUDA 3.2 replaced
+typedef int CUdevice;
+typedef CUdevice CUdevice_v1;
+typedef unsigned long long CUmemGenericAllocationHandle;
+typedef unsigned long long CUtexObject;
+typedef unsigned long long CUsurfObject;
+
+// Handles: pointers that only the driver looks behind.
+typedef struct CUctx_st* CUcontext;
+typedef struct CUmod_st* CUmodule;
+typedef struct CUfunc_st* CUfunction;
+typedef struct CUlib_st* CUlibrary;
+typedef struct CUkern_st* CUkernel;
+typedef struct CUarray_st* CUarray;
+typedef struct CUmipmappedArray_st* CUmipmappedArray;
+typedef struct CUtexref_st* CUtexref;
+typedef struct CUsurfref_st* CUsurfref;
+typedef struct CUevent_st* CUevent;
+typedef struct CUstream_st* CUstream;
+typedef struct CUgraphicsResource_st* CUgraphicsResource;
+typedef struct CUextMemory_st* CUexternalMemory;
+typedef struct CUextSemaphore_st* CUexternalSemaphore;
+typedef struct CUgraph_st* CUgraph;
+typedef struct CUgraphNode_st* CUgraphNode;
+typedef struct CUgraphExec_st* CUgraphExec;
+typedef struct CUmemPoolHandle_st* CUmemoryPool;
+typedef struct CUuserObject_st* CUuserObject;
+typedef struct CUasyncCallbackEntry_st* CUasyncCallbackHandle;
+typedef struct CUgreenCtx_st* CUgreenCtx;
+typedef struct CUlinkState_st* CUlinkState;
+typedef struct CUdevResourceDesc_st* CUdevResourceDesc;
+
+typedef void (*CUhostFn)(void* user_data);
+
+#include "preload/cuda/driver_enums.h"    // IWYU pragma: export
+#include "preload/cuda/driver_structs.h"  // IWYU pragma: export
+
+typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void* user_data);
+
+#define CU_STREAM_LEGACY (reinterpret_cast<CUstream>(0x1))
+#define CU_STREAM_PER_THREAD (reinterpret_cast<CUstream>(0x2))
+#define CU_DEVICE_CPU (static_cast<CUdevice>(-1))
+#define CU_DEVICE_INVALID (static_cast<CUdevice>(-2))
+#define CU_LAUNCH_PARAM_END (reinterpret_cast<void*>(0x00))
+#define CU_LAUNCH_PARAM_BUFFER_POINTER (reinterpret_cast<void*>(0x01))
+#define CU_LAUNCH_PARAM_BUFFER_SIZE (reinterpret_cast<void*>(0x02))
+#define CU_MEMHOSTALLOC_PORTABLE 0x01
+#define CU_MEMHOSTALLOC_DEVICEMAP 0x02
+#define CU_MEMHOSTALLOC_WRITECOMBINED 0x04
+#define CU_MEMHOSTREGISTER_PORTABLE 0x01
+#define CU_MEMHOSTREGISTER_DEVICEMAP 0x02
+#define CU_MEMHOSTREGISTER_IOMEMORY 0x04
+#define CU_MEMHOSTREGISTER_READ_ONLY 0x08
+#define CU_MEM_CREATE_USAGE_TILE_POOL 0x1
+#define CU_MEM_CREATE_USAGE_HW_DECOMPRESS 0x2
