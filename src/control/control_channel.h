@@ -1,9 +1,10 @@
 // The control channel: Envelopes over TLS 1.3 between an operator's command and an agent, and
-// between two agents. Both ends show certificates. One coroutine reads and one writes at a time; the
-// channel belongs to the thread that runs its executor.
+// between two agents. Both ends show certificates. One coroutine reads and one writes at a time;
+// the channel belongs to the thread that runs its executor.
 //
-// A connection starts with a Preface in clear: the daemon reads it, and nothing else, to decide which
-// process gets the descriptor. What follows is TLS, with the client certificate of the connecting side.
+// A connection starts with a Preface in clear: the daemon reads it, and nothing else, to decide
+// which process gets the descriptor. What follows is TLS, with the client certificate of the
+// connecting side.
 #pragma once
 
 #include <array>
@@ -13,6 +14,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "proto/control.pb.h"
@@ -60,7 +62,13 @@ struct TlsFiles {
 };
 
 /// A context for either side: TLS 1.3 only, peer certificate required, signed by `authority`.
+/// kInvalidArgument, naming the file, if one cannot be read or the key is not the certificate's.
 Result<std::shared_ptr<asio::ssl::context>> make_tls_context(const TlsFiles& files);
+
+/// The same for data connections, whose handshake also fails unless the peer's certificate carries
+/// the agent role and, if `peer_host` is given (the connecting side), is made out to that host.
+Result<std::shared_ptr<asio::ssl::context>> make_data_tls_context(
+    const TlsFiles& files, const std::string& peer_host = {});
 
 /// Who the peer's certificate says it is. Roles are URI entries of the subject alternative name:
 /// "gcr:role:agent" and "gcr:role:operator"; a certificate may carry both.
@@ -70,19 +78,30 @@ struct PeerIdentity {
   bool is_operator = false;
 };
 
+/// Opens a data connection to the worker that registered `migration` at `endpoint`: a TCP socket in
+/// blocking mode, close-on-exec, TCP_NODELAY, on which the preface has been sent and nothing else.
+/// kUnavailable if the agent cannot be reached, kTimeout after `timeout`.
+asio::awaitable<Result<UniqueFd>> connect_data(Endpoint endpoint, Uuid migration,
+                                               std::chrono::milliseconds timeout);
+
 class ControlChannel {
  public:
   using Milliseconds = std::chrono::milliseconds;
 
   /// Connects, sends the preface, does the TLS handshake (the server's certificate must carry the
-  /// agent role) and exchanges Hellos. Everything together takes at most `timeout`.
+  /// agent role and be made out to `endpoint.host`) and exchanges Hellos. Everything together takes
+  /// at most `timeout`. kUnavailable or kTimeout if the agent cannot be reached, kPermissionDenied
+  /// if a certificate is refused, kProtocol if the versions differ. `host` is what the Hello says
+  /// of this side; empty: the machine's host name.
   static asio::awaitable<Result<std::unique_ptr<ControlChannel>>> connect(
       Endpoint endpoint, Preface preface, std::shared_ptr<asio::ssl::context> tls,
-      Milliseconds timeout);
+      Milliseconds timeout, std::string host = {});
 
-  /// The server's half, on a connected socket whose preface was read already.
+  /// The server's half, on a connected socket whose preface was read already. The peer's roles are
+  /// for the caller to judge.
   static asio::awaitable<Result<std::unique_ptr<ControlChannel>>> accept(
-      UniqueFd socket, std::shared_ptr<asio::ssl::context> tls, Milliseconds timeout);
+      UniqueFd socket, std::shared_ptr<asio::ssl::context> tls, Milliseconds timeout,
+      std::string host = {});
 
   ~ControlChannel();
 

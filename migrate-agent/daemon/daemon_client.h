@@ -1,0 +1,61 @@
+// A worker's line to its daemon: claims of processes, data connections, and what the daemon tells
+// about the migration. The daemon releases everything when the worker ends, however it ends.
+//
+// All methods belong to the thread that runs the io_context.
+#pragma once
+
+#include <sys/types.h>
+
+#include <asio/awaitable.hpp>
+#include <asio/io_context.hpp>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "src/base/result.h"
+#include "src/base/unique_fd.h"
+#include "src/base/uuid.h"
+
+namespace gcr::agent {
+
+class DaemonClient {
+ public:
+  using Milliseconds = std::chrono::milliseconds;
+
+  /// Takes the worker's end of the SOCK_SEQPACKET pair. Reading starts at once and goes on until
+  /// the client is destroyed or the daemon ends.
+  DaemonClient(asio::io_context& io, UniqueFd socket);
+  ~DaemonClient();
+  DaemonClient(const DaemonClient&) = delete;
+  DaemonClient& operator=(const DaemonClient&) = delete;
+
+  /// Says that the peer has shown a good certificate: the connection no longer counts as a startup.
+  Status report_authenticated(const std::string& peer);
+
+  /// Makes (pid, start_time) this worker's alone, on this host, until it ends. kRefused, naming the
+  /// other migration, if another worker has it; kUnavailable if the daemon is gone.
+  asio::awaitable<Status> claim_process(Uuid migration, pid_t pid, std::uint64_t start_time);
+
+  /// From now on data connections whose preface names `migration` come to this worker. kRefused if
+  /// another worker registered it.
+  asio::awaitable<Status> register_migration(Uuid migration);
+
+  /// The next data connection: a connected TCP socket in blocking mode, close-on-exec, of which
+  /// exactly the preface has been read. The peer has proven nothing yet. Connections queue up until
+  /// they are asked for (at most 64, more are closed). kTimeout, or kUnavailable if the daemon is
+  /// gone.
+  asio::awaitable<Result<UniqueFd>> next_data_connection(Milliseconds timeout);
+
+  /// For `list` and the log: where the migration stands, and how it ended. Lost if the daemon is
+  /// gone.
+  void report_phase(std::string_view phase);
+  void report_outcome(bool migrated, std::string_view text);
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace gcr::agent

@@ -1,0 +1,47 @@
+// The two roles of an agent in a migration. The worker has accepted the control channel, read its
+// first request and checked that the peer's certificate allows it; the role does the rest and
+// answers on the channel. When it returns, the worker ends and with it everything it holds.
+#pragma once
+
+#include <openssl/ssl.h>
+
+#include <asio/awaitable.hpp>
+#include <asio/io_context.hpp>
+#include <asio/ssl/context.hpp>
+#include <asio/thread_pool.hpp>
+#include <memory>
+
+#include "migrate-agent/daemon/config.h"
+#include "migrate-agent/daemon/daemon_client.h"
+#include "migrate-agent/daemon/offload.h"
+#include "proto/control.pb.h"
+#include "src/control/control_channel.h"
+
+namespace gcr::agent {
+
+/// What a role works with. The worker owns all of it and outlives the role. One thread runs `io`,
+/// and the roles' coroutines with it; whatever blocks goes through offload() to one of the pools.
+struct WorkerContext {
+  asio::io_context& io;
+  asio::thread_pool& blocking;  ///< several threads
+  asio::thread_pool& tracer;    ///< exactly one thread: for ptrace, which belongs to a thread
+  const Config& config;
+  control::ControlChannel&
+      channel;  ///< to the operator (source) or to the source agent (destination)
+  DaemonClient& daemon;
+  std::shared_ptr<asio::ssl::context> tls;       ///< for control channels that the role opens
+  std::shared_ptr<asio::ssl::context> data_tls;  ///< for data connections that the role accepts
+
+  /// `data_tls` as OpenSSL knows it, for the transport. Refuses peers without the agent role.
+  SSL_CTX* data_ssl() const { return data_tls->native_handle(); }
+};
+
+/// Moves the process away: sends Events and, last, one MigrateReport to the operator. Errors of the
+/// migration end up in the report; an exception that leaves it is logged and sent as a Failure.
+asio::awaitable<void> run_source(WorkerContext& context, proto::MigrateRequest request);
+
+/// Receives the process: answers `request`, then the source's further requests, until the commit or
+/// an abort, or until the source is gone.
+asio::awaitable<void> run_destination(WorkerContext& context, proto::PreflightRequest request);
+
+}  // namespace gcr::agent
