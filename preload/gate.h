@@ -24,7 +24,7 @@ struct alignas(64) GateSlot {
 namespace gate_internal {
 /// 0 while the gate is open and membarrier works; otherwise entering takes the slow path.
 extern std::atomic<std::uint32_t> g_attention;
-extern thread_local GateSlot* t_slot __attribute__((tls_model("initial-exec")));
+extern constinit thread_local GateSlot* t_slot __attribute__((tls_model("initial-exec")));
 GateSlot* take_slot();
 void enter_slowly(GateSlot* slot);
 }  // namespace gate_internal

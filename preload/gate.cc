@@ -1,0 +1,201 @@
+#include "preload/gate.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <new>
+
+namespace gcr::preload {
+namespace gate_internal {
+
+constinit std::atomic<std::uint32_t> g_attention{0};
+constinit thread_local GateSlot* t_slot __attribute__((tls_model("initial-exec"))) = nullptr;
+
+namespace {
+
+constexpr std::uint32_t kClosed = 1;  ///< callers wait
+constexpr std::uint32_t kFenced = 2;  ///< no membarrier: callers fence for themselves
+
+constexpr std::size_t kStaticSlots = 64;
+GateSlot g_static_slots[kStaticSlots];
+constinit std::atomic<std::size_t> g_static_used{0};
+
+/// All slots ever handed out, newest first. Only ever grows.
+constinit std::atomic<GateSlot*> g_slots{nullptr};
+
+/// Exempt threads and threads that no slot could be made for count here; never waited for.
+GateSlot g_uncounted;
+
+pthread_once_t g_key_once = PTHREAD_ONCE_INIT;
+pthread_key_t g_key;
+bool g_have_key = false;
+
+/// Hands the slot of an ending thread to later ones. A call from a still later destructor of the
+/// same thread takes a slot anew.
+void give_slot_back(void* value) {
+  auto* slot = static_cast<GateSlot*>(value);
+  t_slot = nullptr;
+  slot->depth.store(0, std::memory_order_relaxed);
+  slot->taken.store(0, std::memory_order_release);
+}
+
+void make_key() { g_have_key = pthread_key_create(&g_key, give_slot_back) == 0; }
+
+GateSlot* reuse_slot() {
+  for (GateSlot* slot = g_slots.load(std::memory_order_acquire); slot; slot = slot->next) {
+    std::uint32_t expected = 0;
+    if (slot->taken.load(std::memory_order_relaxed) == 0 &&
+        slot->taken.compare_exchange_strong(expected, 1, std::memory_order_acquire)) {
+      return slot;
+    }
+  }
+  return nullptr;
+}
+
+GateSlot* new_slot() {
+  const std::size_t index = g_static_used.fetch_add(1, std::memory_order_relaxed);
+  GateSlot* slot = nullptr;
+  if (index < kStaticSlots) {
+    slot = &g_static_slots[index];
+  } else {
+    void* page = ::mmap(nullptr, sizeof(GateSlot), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) return nullptr;
+    slot = new (page) GateSlot;
+  }
+  slot->taken.store(1, std::memory_order_relaxed);
+  GateSlot* head = g_slots.load(std::memory_order_relaxed);
+  do {
+    slot->next = head;
+  } while (!g_slots.compare_exchange_weak(head, slot, std::memory_order_release,
+                                          std::memory_order_relaxed));
+  return slot;
+}
+
+void wait_while_closed() {
+  const int saved_errno = errno;
+  for (;;) {
+    const std::uint32_t seen = g_attention.load(std::memory_order_acquire);
+    if ((seen & kClosed) == 0) break;
+    ::syscall(SYS_futex, &g_attention, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+  }
+  errno = saved_errno;
+}
+
+}  // namespace
+
+GateSlot* take_slot() {
+  const int saved_errno = errno;
+  pthread_once(&g_key_once, make_key);
+  GateSlot* slot = reuse_slot();
+  if (slot == nullptr) slot = new_slot();
+  if (slot == nullptr) slot = &g_uncounted;
+  t_slot = slot;
+  if (slot != &g_uncounted && g_have_key) pthread_setspecific(g_key, slot);
+  errno = saved_errno;
+  return slot;
+}
+
+void enter_slowly(GateSlot* slot) {
+  if (slot == &g_uncounted) return;
+  for (;;) {
+    // Either the closing thread sees this depth, or this thread sees the gate closed.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if ((g_attention.load(std::memory_order_relaxed) & kClosed) == 0) return;
+    slot->depth.store(0, std::memory_order_release);
+    wait_while_closed();
+    slot->depth.store(1, std::memory_order_relaxed);
+  }
+}
+
+}  // namespace gate_internal
+
+namespace gate {
+namespace {
+
+using gate_internal::g_attention;
+using gate_internal::g_slots;
+using gate_internal::kClosed;
+using gate_internal::kFenced;
+using Clock = std::chrono::steady_clock;
+
+int membarrier(int command) {
+  return static_cast<int>(::syscall(SYS_membarrier, command, 0, 0));
+}
+
+void sleep_for(std::chrono::nanoseconds duration) {
+  const timespec time{0, static_cast<long>(duration.count())};
+  ::nanosleep(&time, nullptr);
+}
+
+}  // namespace
+
+void prepare() {
+  if (membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0) {
+    g_attention.fetch_or(kFenced, std::memory_order_seq_cst);
+  }
+}
+
+bool close(std::chrono::nanoseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  prepare();  // again: a restore may have forgotten the registration
+  g_attention.fetch_or(kClosed, std::memory_order_seq_cst);
+  if ((g_attention.load(std::memory_order_relaxed) & kFenced) == 0 &&
+      membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0) {
+    // Threads on the open path cannot be made visible: from here on they fence for themselves, and
+    // this attempt fails.
+    g_attention.fetch_or(kFenced, std::memory_order_seq_cst);
+    open();
+    return false;
+  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  std::chrono::nanoseconds pause = std::chrono::microseconds(10);
+  while (in_flight() != 0) {
+    if (Clock::now() >= deadline) {
+      open();
+      return false;
+    }
+    sleep_for(pause);
+    if (pause < std::chrono::microseconds(500)) pause *= 2;
+  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return true;
+}
+
+void open() {
+  g_attention.fetch_and(~kClosed, std::memory_order_release);
+  ::syscall(SYS_futex, &g_attention, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+bool is_closed() { return (g_attention.load(std::memory_order_acquire) & kClosed) != 0; }
+
+std::uint32_t in_flight() {
+  std::uint32_t threads = 0;
+  for (GateSlot* slot = g_slots.load(std::memory_order_acquire); slot; slot = slot->next) {
+    if (slot->depth.load(std::memory_order_acquire) != 0) ++threads;
+  }
+  return threads;
+}
+
+void exempt_this_thread() { gate_internal::t_slot = &gate_internal::g_uncounted; }
+
+void reset_after_fork() {
+  GateSlot* const own = gate_internal::t_slot;
+  for (GateSlot* slot = g_slots.load(std::memory_order_relaxed); slot; slot = slot->next) {
+    if (slot == own) continue;
+    slot->depth.store(0, std::memory_order_relaxed);
+    slot->taken.store(0, std::memory_order_relaxed);
+  }
+  g_attention.store(0, std::memory_order_relaxed);
+}
+
+}  // namespace gate
+}  // namespace gcr::preload
