@@ -29,11 +29,10 @@ struct WorkerContext {
   control::ControlChannel&
       channel;  ///< to the operator (source) or to the source agent (destination)
   DaemonClient& daemon;
-  std::shared_ptr<asio::ssl::context> tls;       ///< for control channels that the role opens
-  std::shared_ptr<asio::ssl::context> data_tls;  ///< for data connections that the role accepts
+  std::shared_ptr<asio::ssl::context> tls;  ///< for every connection, opened or accepted
 
-  /// `data_tls` as OpenSSL knows it, for the transport. Refuses peers without the agent role.
-  SSL_CTX* data_ssl() const { return data_tls->native_handle(); }
+  /// The same as OpenSSL knows it, for the transport; pair it with control::verify_agent().
+  SSL_CTX* ssl() const { return tls->native_handle(); }
 };
 
 /// Moves the process away: sends Events and, last, one MigrateReport to the operator. Errors of the

@@ -16,6 +16,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "proto/control.pb.h"
 #include "src/base/result.h"
@@ -45,11 +46,12 @@ struct Preface {
   static Result<Preface> decode(std::span<const std::uint8_t, kPrefaceBytes> bytes);
 };
 
-/// "host", "host:port", "[v6]:port".
+/// Where an agent listens. IPv6 addresses stand in brackets where a port follows.
 struct Endpoint {
   std::string host;
   std::uint16_t port = kDefaultPort;
 
+  /// From "host", "host:port", "[v6]:port", "[v6]" or "v6". kInvalidArgument, quoting the text.
   static Result<Endpoint> parse(const std::string& text);
   std::string to_string() const;
 };
@@ -65,11 +67,6 @@ struct TlsFiles {
 /// kInvalidArgument, naming the file, if one cannot be read or the key is not the certificate's.
 Result<std::shared_ptr<asio::ssl::context>> make_tls_context(const TlsFiles& files);
 
-/// The same for data connections, whose handshake also fails unless the peer's certificate carries
-/// the agent role and, if `peer_host` is given (the connecting side), is made out to that host.
-Result<std::shared_ptr<asio::ssl::context>> make_data_tls_context(
-    const TlsFiles& files, const std::string& peer_host = {});
-
 /// Who the peer's certificate says it is. Roles are URI entries of the subject alternative name:
 /// "gcr:role:agent" and "gcr:role:operator"; a certificate may carry both.
 struct PeerIdentity {
@@ -78,11 +75,13 @@ struct PeerIdentity {
   bool is_operator = false;
 };
 
-/// Opens a data connection to the worker that registered `migration` at `endpoint`: a TCP socket in
-/// blocking mode, close-on-exec, TCP_NODELAY, on which the preface has been sent and nothing else.
-/// kUnavailable if the agent cannot be reached, kTimeout after `timeout`.
-asio::awaitable<Result<UniqueFd>> connect_data(Endpoint endpoint, Uuid migration,
-                                               std::chrono::milliseconds timeout);
+/// What the certificate shown on `ssl` says, after a handshake. kPermissionDenied if there is none.
+Result<PeerIdentity> peer_identity(SSL* ssl);
+
+/// For data connections, after a handshake: the peer's certificate carries the agent role and,
+/// unless `host` is empty, is made out to that host name or address. kPermissionDenied if not. Any
+/// thread.
+Status verify_agent(SSL* ssl, const std::string& host = {});
 
 class ControlChannel {
  public:
@@ -105,11 +104,13 @@ class ControlChannel {
 
   ~ControlChannel();
 
-  /// Sends one message. kUnavailable if the peer is gone, naming it.
+  /// Sends one message. kUnavailable if the peer is gone, naming it; kTimeout if it takes nothing
+  /// for 30 s. The channel is unusable after either.
   asio::awaitable<Status> send(const proto::Envelope& message);
 
-  /// The next message. kTimeout after `timeout` (the channel is then unusable), kProtocol if it
-  /// cannot be parsed or is too long.
+  /// The next message. kTimeout after `timeout`, kProtocol if it cannot be parsed or is too long,
+  /// kUnavailable if the peer is gone; the channel is unusable after each. Cancelling the coroutine
+  /// leaves the channel usable only if nothing of a message had arrived.
   asio::awaitable<Result<proto::Envelope>> receive(Milliseconds timeout);
 
   /// Sends `request` and waits for its reply; a Failure from the peer becomes the Error it carries.
@@ -120,8 +121,12 @@ class ControlChannel {
   const proto::Hello& peer_hello() const;
   std::string peer_address() const;  ///< "10.0.0.2:7411"
 
-  /// Closes the connection at once; pending operations fail.
+  /// Closes the connection at once; pending operations fail. Let them end before destroying this.
   void close();
+
+  /// Says that nothing more will be sent, and waits until the peer has closed its side or `timeout`
+  /// has passed, so that what was sent last arrives; then closes. Whatever still comes is dropped.
+  asio::awaitable<void> finish(Milliseconds timeout);
 
  private:
   struct Impl;
@@ -129,8 +134,11 @@ class ControlChannel {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Failure <-> Error.
+/// Failure <-> Error. A code of another release becomes kInternal; the text comes back printable.
 proto::Failure to_failure(const Error& error);
 Error from_failure(const proto::Failure& failure);
+
+/// What a peer sent, safe to print: at most 4 KiB, control characters replaced by "?".
+std::string printable(std::string_view text);
 
 }  // namespace gcr::control
