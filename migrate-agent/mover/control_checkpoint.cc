@@ -1,0 +1,51 @@
+#include "migrate-agent/mover/control_checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+namespace gcr::mover {
+
+Status ControlCheckpoint::lock(std::chrono::milliseconds timeout) const {
+  CUcheckpointLockArgs args{};
+  args.timeoutMs = static_cast<unsigned>(timeout.count());
+  return driver_->check(driver_->cuCheckpointProcessLock(pid_, &args),
+                        fmt::format("cannot lock CUDA in process {} within {} ms", pid_,
+                                    timeout.count()));
+}
+
+Status ControlCheckpoint::checkpoint() const {
+  CUcheckpointCheckpointArgs args{};
+  return driver_->check(driver_->cuCheckpointProcessCheckpoint(pid_, &args),
+                        fmt::format("cannot checkpoint CUDA in process {}", pid_));
+}
+
+Status ControlCheckpoint::restore(const std::vector<GpuPair>& pairs) const {
+  std::vector<CUcheckpointGpuPair> driver_pairs(pairs.size());
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    std::memcpy(driver_pairs[i].oldUuid.bytes, pairs[i].from.bytes.data(), 16);
+    std::memcpy(driver_pairs[i].newUuid.bytes, pairs[i].to.bytes.data(), 16);
+  }
+  CUcheckpointRestoreArgs args{};
+  if (!pairs.empty()) {
+    args.gpuPairs = driver_pairs.data();
+    args.gpuPairsCount = static_cast<unsigned>(driver_pairs.size());
+  }
+  return driver_->check(driver_->cuCheckpointProcessRestore(pid_, &args),
+                        fmt::format("cannot restore CUDA in process {}", pid_));
+}
+
+Status ControlCheckpoint::unlock() const {
+  CUcheckpointUnlockArgs args{};
+  return driver_->check(driver_->cuCheckpointProcessUnlock(pid_, &args),
+                        fmt::format("cannot unlock CUDA in process {}", pid_));
+}
+
+Result<pid_t> ControlCheckpoint::restore_thread() const {
+  int tid = 0;
+  GCR_TRY(driver_->check(driver_->cuCheckpointProcessGetRestoreThreadId(pid_, &tid),
+                         fmt::format("cannot find the CUDA restore thread of process {}", pid_)));
+  return static_cast<pid_t>(tid);
+}
+
+}  // namespace gcr::mover

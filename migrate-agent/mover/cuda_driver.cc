@@ -1,0 +1,102 @@
+#include "migrate-agent/mover/cuda_driver.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace gcr::mover {
+namespace {
+
+Code code_of(CUresult result) {
+  switch (result) {
+    case CUDA_ERROR_OUT_OF_MEMORY:
+      return Code::kResourceExhausted;
+    case CUDA_ERROR_INVALID_VALUE:
+      return Code::kInvalidArgument;
+    case CUDA_ERROR_NOT_SUPPORTED:
+    case CUDA_ERROR_NO_DEVICE:
+      return Code::kUnsupported;
+    case CUDA_ERROR_NOT_READY:
+      return Code::kTimeout;
+    case CUDA_ERROR_NOT_FOUND:
+      return Code::kNotFound;
+    default:
+      return Code::kInternal;
+  }
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const CudaDriver>> CudaDriver::load() {
+  std::shared_ptr<CudaDriver> driver(new CudaDriver);
+  driver->library_ = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (driver->library_ == nullptr) {
+    return Error(Code::kUnsupported,
+                 fmt::format("this host has no CUDA driver: {}", ::dlerror()));
+  }
+  GCR_TRY(driver->resolve());
+  GCR_TRY(driver->check(driver->cuInit(0), "cannot initialise the CUDA driver"));
+  GCR_TRY(driver->check(driver->cuDriverGetVersion(&driver->version_),
+                        "cannot read the CUDA driver's version"));
+  GCR_TRY(driver->list_gpus());
+  return std::shared_ptr<const CudaDriver>(std::move(driver));
+}
+
+CudaDriver::~CudaDriver() {
+  if (library_ != nullptr) ::dlclose(library_);
+}
+
+Status CudaDriver::resolve() {
+#define GCR_MOVER_RESOLVE(name, params)                                                         \
+  name = reinterpret_cast<CUresult(*) params>(::dlsym(library_, #name));                        \
+  if (name == nullptr) {                                                                        \
+    return Error(Code::kUnsupported,                                                            \
+                 "this host's CUDA driver lacks " #name "; driver 570 or newer is needed");     \
+  }
+  GCR_MOVER_DRIVER_FUNCTIONS(GCR_MOVER_RESOLVE)
+#undef GCR_MOVER_RESOLVE
+  return {};
+}
+
+Status CudaDriver::list_gpus() {
+  int count = 0;
+  GCR_TRY(check(cuDeviceGetCount(&count), "cannot count the GPUs"));
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    const std::string doing = fmt::format("cannot query GPU {}", ordinal);
+    CUdevice device = 0;
+    std::array<char, 128> name{};
+    CUuuid uuid{};
+    std::size_t total = 0;
+    GCR_TRY(check(cuDeviceGet(&device, ordinal), doing));
+    GCR_TRY(check(cuDeviceGetName(name.data(), static_cast<int>(name.size()) - 1, device), doing));
+    GCR_TRY(check(cuDeviceGetUuid_v2(&uuid, device), doing));
+    GCR_TRY(check(cuDeviceTotalMem_v2(&total, device), doing));
+    GpuInfo gpu{.ordinal = ordinal, .uuid = {}, .name = name.data(), .total_bytes = total};
+    static_assert(sizeof(uuid.bytes) == sizeof(gpu.uuid.bytes));
+    std::memcpy(gpu.uuid.bytes.data(), uuid.bytes, sizeof(uuid.bytes));
+    gpus_.push_back(std::move(gpu));
+  }
+  return {};
+}
+
+Status CudaDriver::check(CUresult result, std::string_view doing) const {
+  if (result == CUDA_SUCCESS) return {};
+  const char* name = nullptr;
+  const char* text = nullptr;
+  cuGetErrorName(result, &name);
+  cuGetErrorString(result, &text);
+  return Error(code_of(result),
+               fmt::format("{}: {} ({})", doing, name != nullptr ? name : "unknown CUDA error",
+                           text != nullptr ? text : std::to_string(static_cast<int>(result))));
+}
+
+const GpuInfo* CudaDriver::find_gpu(const Uuid& uuid) const {
+  const auto found = std::find_if(gpus_.begin(), gpus_.end(),
+                                  [&](const GpuInfo& gpu) { return gpu.uuid == uuid; });
+  return found == gpus_.end() ? nullptr : &*found;
+}
+
+}  // namespace gcr::mover

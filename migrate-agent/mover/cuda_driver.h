@@ -1,0 +1,97 @@
+// The CUDA driver as the agent uses it: loaded at run time, so that an agent starts on a machine
+// without one and says so. Every CUresult becomes an Error in CudaDriver::check and nowhere else.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "preload/cuda/driver_abi.h"
+#include "src/base/result.h"
+#include "src/base/uuid.h"
+
+namespace gcr::mover {
+
+// clang-format off
+#define GCR_MOVER_DRIVER_FUNCTIONS(X)                                                              \
+  X(cuInit, (unsigned))                                                                            \
+  X(cuDriverGetVersion, (int*))                                                                    \
+  X(cuGetErrorName, (CUresult, const char**))                                                      \
+  X(cuGetErrorString, (CUresult, const char**))                                                    \
+  X(cuDeviceGetCount, (int*))                                                                      \
+  X(cuDeviceGet, (CUdevice*, int))                                                                 \
+  X(cuDeviceGetName, (char*, int, CUdevice))                                                       \
+  X(cuDeviceGetUuid_v2, (CUuuid*, CUdevice))                                                       \
+  X(cuDeviceTotalMem_v2, (size_t*, CUdevice))                                                      \
+  X(cuDevicePrimaryCtxRetain, (CUcontext*, CUdevice))                                              \
+  X(cuDevicePrimaryCtxRelease_v2, (CUdevice))                                                      \
+  X(cuCtxSetCurrent, (CUcontext))                                                                  \
+  X(cuMemGetInfo_v2, (size_t*, size_t*))                                                           \
+  X(cuMemCreate, (CUmemGenericAllocationHandle*, size_t, const CUmemAllocationProp*, unsigned long long)) \
+  X(cuMemRelease, (CUmemGenericAllocationHandle))                                                  \
+  X(cuMemExportToShareableHandle, (void*, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long)) \
+  X(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle*, void*, CUmemAllocationHandleType)) \
+  X(cuMemAddressReserve, (CUdeviceptr*, size_t, size_t, CUdeviceptr, unsigned long long))          \
+  X(cuMemAddressFree, (CUdeviceptr, size_t))                                                       \
+  X(cuMemMap, (CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long))     \
+  X(cuMemUnmap, (CUdeviceptr, size_t))                                                             \
+  X(cuMemSetAccess, (CUdeviceptr, size_t, const CUmemAccessDesc*, size_t))                         \
+  X(cuMemcpyDtoHAsync_v2, (void*, CUdeviceptr, size_t, CUstream))                                  \
+  X(cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void*, size_t, CUstream))                            \
+  X(cuStreamCreate, (CUstream*, unsigned))                                                         \
+  X(cuStreamDestroy_v2, (CUstream))                                                                \
+  X(cuStreamSynchronize, (CUstream))                                                               \
+  X(cuMemHostAlloc, (void**, size_t, unsigned))                                                    \
+  X(cuMemFreeHost, (void*))                                                                        \
+  X(cuMemHostRegister_v2, (void*, size_t, unsigned))                                               \
+  X(cuMemHostUnregister, (void*))                                                                  \
+  X(cuCheckpointProcessLock, (int, CUcheckpointLockArgs*))                                         \
+  X(cuCheckpointProcessCheckpoint, (int, CUcheckpointCheckpointArgs*))                             \
+  X(cuCheckpointProcessRestore, (int, CUcheckpointRestoreArgs*))                                   \
+  X(cuCheckpointProcessUnlock, (int, CUcheckpointUnlockArgs*))                                     \
+  X(cuCheckpointProcessGetState, (int, CUprocessState*))                                           \
+  X(cuCheckpointProcessGetRestoreThreadId, (int, int*))
+// clang-format on
+
+/// One GPU of this machine, in the driver's order.
+struct GpuInfo {
+  int ordinal = 0;
+  Uuid uuid;
+  std::string name;
+  std::uint64_t total_bytes = 0;
+};
+
+/// The loaded and initialised driver. Immutable after load(); any thread may call through it.
+class CudaDriver {
+ public:
+  /// Loads libcuda.so.1 and calls cuInit. kUnsupported if there is no driver, if it finds no GPU, or
+  /// if it lacks one of the functions above (the checkpoint API came with driver 570).
+  static Result<std::shared_ptr<const CudaDriver>> load();
+
+  ~CudaDriver();
+  CudaDriver(const CudaDriver&) = delete;
+  CudaDriver& operator=(const CudaDriver&) = delete;
+
+  /// Success for CUDA_SUCCESS, else "<doing>: <CUDA_ERROR_NAME> (<text>)" with the fitting code.
+  Status check(CUresult result, std::string_view doing) const;
+
+  const std::vector<GpuInfo>& gpus() const { return gpus_; }
+  const GpuInfo* find_gpu(const Uuid& uuid) const;
+  int version() const { return version_; }
+
+#define GCR_MOVER_DECLARE(name, params) CUresult(*name) params = nullptr;
+  GCR_MOVER_DRIVER_FUNCTIONS(GCR_MOVER_DECLARE)
+#undef GCR_MOVER_DECLARE
+
+ private:
+  CudaDriver() = default;
+  Status resolve();
+  Status list_gpus();
+
+  void* library_ = nullptr;
+  int version_ = 0;
+  std::vector<GpuInfo> gpus_;
+};
+
+}  // namespace gcr::mover

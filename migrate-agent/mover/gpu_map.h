@@ -1,0 +1,28 @@
+// Which GPU of the destination takes the place of which GPU of the source.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/mover/control_checkpoint.h"
+#include "src/base/result.h"
+#include "src/base/uuid.h"
+
+namespace gcr::mover {
+
+/// A GPU as one side of the map sees it.
+struct MappableGpu {
+  Uuid uuid;
+  std::string name;
+  std::uint64_t total_bytes = 0;
+  bool chosen = false;  ///< source: the process uses it; destination: processes may be placed on it
+};
+
+/// Pairs every GPU of the source with a different one of the destination, since the driver wants
+/// every GPU of the machine named. Chosen GPUs go to chosen ones of the same model and at least the
+/// same memory: the same GPU where possible, else in order. kRefused says what is missing.
+Result<std::vector<GpuPair>> map_gpus(const std::vector<MappableGpu>& source,
+                                      const std::vector<MappableGpu>& destination);
+
+}  // namespace gcr::mover

@@ -1,0 +1,61 @@
+// The process at the source: every step that takes something from it, and the way back from each.
+//
+//   running -close_gate-> gated -detach-> detached -lock_and_checkpoint-> checkpointed -dump-> dumped
+//
+// roll_back() leads from any of them to running. Methods block and belong to one thread at a time.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/door/door.h"
+#include "migrate-agent/mover/control_checkpoint.h"
+#include "migrate-agent/mover/mover.h"
+
+namespace gcr::agent {
+
+class SourceProcess {
+ public:
+  /// How far the process has been taken apart. Zero is never used.
+  enum class State { kInvalid = 0, kRunning, kGated, kDetached, kLocked, kCheckpointed, kDumped };
+
+  SourceProcess(std::shared_ptr<const mover::CudaDriver> driver, criu::Command criu, pid_t pid,
+                Door door)
+      : criu_(std::move(criu)), pid_(pid), door_(std::move(door)), control_(std::move(driver), pid) {}
+
+  Door& door() { return door_; }
+  pid_t pid() const { return pid_; }
+  State state() const { return state_; }
+
+  /// Holds back the application's calls and drains the GPU.
+  Status close_gate(std::chrono::milliseconds timeout);
+
+  /// The application lets go of its VRAM; from here on only the mover holds it.
+  Status detach();
+
+  /// The driver moves control state into host memory.
+  Status lock_and_checkpoint(std::chrono::milliseconds lock_timeout);
+
+  /// CRIU's images into `images`; the tasks stay stopped.
+  Status dump(const std::filesystem::path& images);
+
+  /// Undoes all of the above, in reverse; `vram` maps the application's VRAM again where it was
+  /// detached. An error says which step failed and what state the process is in then.
+  Status roll_back(mover::Descriptors vram);
+
+  /// After the commit: the dumped process is gone for good.
+  Status kill();
+
+ private:
+  criu::Command criu_;
+  pid_t pid_;
+  Door door_;
+  mover::ControlCheckpoint control_;
+  State state_ = State::kRunning;
+};
+
+}  // namespace gcr::agent
