@@ -8,6 +8,13 @@
 // the order of the entries of their packet. Both ends run on one host, so integers have its byte
 // order; every struct has a fixed size, and either side refuses a packet of another size.
 //
+// Both ends live in the application, so packets outlast an agent that died. Every reply repeats the
+// sequence number of its request: an agent starts at a random one and skips what it did not ask for.
+// What an agent exported counts for its session alone: a detach needs a descriptor of everything in
+// the hands of the very agent that asks for it.
+//
+// An agent keeps others away with flock(LOCK_EX) on the memfd, opened anew through /proc.
+//
 // What each request leaves behind when it fails is said beside it: the application always keeps
 // running, or stands at the gate exactly as before the request.
 #pragma once
@@ -43,11 +50,13 @@ enum class Op : std::uint32_t {
   /// owns; the application keeps its own until kDetach. Unknown ids fail the request (kNotFound).
   kExport = 3,
   /// Closes the gate: waits up to `timeout_ms` until no gated call is in flight and no stream is
-  /// captured, then synchronises every context. On failure the gate is open again. Unless detached,
-  /// the gate opens by itself `lease_ms` after the last request.
+  /// captured, then synchronises every context. On failure the gate is open again and `obstacle`
+  /// says what stood in the way. The gate opens by itself `lease_ms` after the last request, unless
+  /// a kDetach came: from then on only kOpenGate opens it. Closing a closed gate renews the lease.
   kCloseGate = 4,
   /// Unmaps and releases every tracked allocation and closes its descriptors; addresses stay
-  /// reserved. Needs a closed gate. On failure everything is mapped again, or the reply says kBroken.
+  /// reserved. Needs a closed gate, no blockers, and everything exported in this session (kNotFound
+  /// names the first that was not). On failure everything is mapped again, or the reply says kBroken.
   kDetach = 5,
   /// Brings descriptors for the ids in the request (after kDetach, any number of packets). The
   /// application owns them from then on.
@@ -69,16 +78,25 @@ enum class Outcome : std::uint32_t {
   kBroken = 6,  ///< as kDriver, and the application's allocations are not all mapped
 };
 
+/// What kept the gate from closing.
+enum class Obstacle : std::uint32_t {
+  kNone = 0,
+  kCallsInFlight = 1,  ///< calls that submit work did not return
+  kCapture = 2,        ///< a stream is being captured
+  kGpuWork = 3,        ///< submitted work did not finish
+};
+
 struct DoorRequest {
   std::uint32_t version;
   Op op;
   std::uint32_t timeout_ms;  ///< kCloseGate
   std::uint32_t lease_ms;    ///< kCloseGate; 0: no lease
   std::uint32_t count;       ///< ids used (kExport, kOffer)
-  std::uint32_t reserved;
+  std::uint32_t sequence;
+  std::uint64_t session;  ///< random, not 0: one agent's time at the door
   std::uint64_t ids[kMaxEntries];
 };
-static_assert(sizeof(DoorRequest) == 24 + 8 * kMaxEntries);
+static_assert(sizeof(DoorRequest) == 32 + 8 * kMaxEntries);
 
 /// One physical allocation: what the library created for cuMemAlloc, or the application by
 /// cuMemCreate.
@@ -124,14 +142,17 @@ static_assert(sizeof(Summary) == 64);
 struct DoorReply {
   std::uint32_t version;
   Outcome outcome;
-  std::int32_t cu_result;    ///< the driver's code, 0 if none
-  std::uint32_t count;       ///< entries used
-  std::uint32_t last;        ///< 1 in the last packet of an answer
-  std::uint32_t at_entry;    ///< for a failure: index of the allocation it happened on
+  std::int32_t cu_result;  ///< the driver's code, 0 if none
+  std::uint32_t count;     ///< entries used
+  std::uint32_t last;      ///< 1 in the last packet of an answer
+  std::uint32_t sequence;  ///< of the request
+  Obstacle obstacle;       ///< kCloseGate
+  std::uint32_t reserved;
   std::uint64_t duration_ns;  ///< time that the request took inside the application
-  Summary summary;           ///< always filled
+  std::uint64_t failed_id;    ///< the allocation that a failure happened on, 0 if none
+  Summary summary;            ///< always filled
   DoorEntry entries[kMaxEntries];
 };
-static_assert(sizeof(DoorReply) == 32 + 64 + 40 * kMaxEntries);
+static_assert(sizeof(DoorReply) == 48 + 64 + 40 * kMaxEntries);
 
 }  // namespace gcr::door

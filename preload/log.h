@@ -1,0 +1,10 @@
+// The library's voice: silent unless GCR_PRELOAD_LOG is set in the environment.
+#pragma once
+
+namespace gcr::preload {
+
+/// One printf-formatted line to standard error, if GCR_PRELOAD_LOG is set and not "0". Any thread.
+/// Calls neither malloc nor stdio; errno stays as it was.
+void log_line(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+}  // namespace gcr::preload
