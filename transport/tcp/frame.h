@@ -1,0 +1,86 @@
+// Frames of the TCP transport, as they stand on the wire: a header of 32 bytes, then its payload.
+//
+//   byte  0  magic     "GCR1"
+//         4  type      u16   FrameType
+//         6  zero      u16
+//         8  region    u32   kWrite only, else 0
+//        12  length    u32   payload bytes that follow
+//        16  offset    u64   kWrite only, else 0
+//        24  sequence  u64   frames sent before on this lane in this direction
+//
+// All numbers are little-endian. The sender says kHello, kWrite, kFlush, kEnd; the receiver says
+// kWelcome (to kHello), kFlushed (to kFlush, once everything before it is in place), kError (at any
+// time, as its last word).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "src/base/result.h"
+#include "src/base/units.h"
+#include "transport/channel.h"
+#include "transport/tcp/tcp.h"
+
+namespace gcr::transport {
+
+inline constexpr std::uint16_t kFrameVersion = 1;
+inline constexpr std::size_t kHeaderBytes = 32;
+inline constexpr std::uint32_t kMaxFramePayloadBytes = 2 * kMiB;
+inline constexpr std::size_t kHelloBytes = 8 + kMaxTokenBytes;
+inline constexpr std::size_t kMaxErrorBytes = 1024;  ///< of kError: code (u16), then text
+
+enum class FrameType : std::uint16_t {
+  kInvalid = 0,
+  kHello = 1,
+  kWelcome = 2,
+  kWrite = 3,
+  kFlush = 4,
+  kFlushed = 5,
+  kError = 6,
+  kEnd = 7,
+};
+
+struct FrameHeader {
+  FrameType type = FrameType::kInvalid;
+  RegionId region = 0;
+  std::uint32_t length_bytes = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t sequence = 0;
+
+  bool operator==(const FrameHeader&) const = default;
+};
+
+using HeaderBytes = std::array<std::byte, kHeaderBytes>;
+
+HeaderBytes encode(const FrameHeader& header);
+
+/// Checks everything that can be checked without knowing the regions: magic, type, zeros where they
+/// must be, and a length that is possible for the type. Fails with kProtocol.
+Result<FrameHeader> decode(const HeaderBytes& bytes);
+
+/// The payload of kHello.
+struct Hello {
+  std::uint16_t version = kFrameVersion;
+  std::uint16_t lane = 0;
+  std::uint16_t lanes = 0;
+  std::string token;  ///< to kMaxTokenBytes
+};
+
+using HelloBytes = std::array<std::byte, kHelloBytes>;
+
+/// `hello.token` must have at most kMaxTokenBytes.
+HelloBytes encode(const Hello& hello);
+
+/// Fails with kProtocol if the lengths are wrong and with kUnsupported if the version is another.
+Result<Hello> decode(const HelloBytes& bytes);
+
+/// The payload of kError, cut to kMaxErrorBytes.
+std::string encode_error(const Error& error);
+
+/// What the peer's kError says; unknown codes become kProtocol, control characters become '?'.
+Error decode_error(std::span<const std::byte> payload);
+
+}  // namespace gcr::transport

@@ -1,0 +1,66 @@
+// The receiver's regions: who may be written to, and who is being written to.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <span>
+
+#include "src/base/result.h"
+#include "transport/channel.h"
+
+namespace gcr::transport {
+
+/// Thread-safe. Outlives every Pin it gave.
+class RegionTable {
+ public:
+  /// A right to write into `bytes()`; the region stays registered while it lives. Move-only.
+  class Pin {
+   public:
+    Pin(Pin&& other) noexcept
+        : table_(std::exchange(other.table_, nullptr)),
+          region_(other.region_),
+          bytes_(other.bytes_) {}
+    Pin& operator=(Pin&&) = delete;
+    ~Pin() {
+      if (table_ != nullptr) table_->unpin(region_);
+    }
+    std::span<std::byte> bytes() const { return bytes_; }
+
+   private:
+    friend class RegionTable;
+    Pin(RegionTable* table, RegionId region, std::span<std::byte> bytes)
+        : table_(table), region_(region), bytes_(bytes) {}
+
+    RegionTable* table_;
+    RegionId region_;
+    std::span<std::byte> bytes_;
+  };
+
+  /// Fails with kInvalidArgument if `region` exists, or is being removed.
+  Status add(RegionId region, std::span<std::byte> bytes);
+
+  /// Refuses pins from now on, and returns when none is left. Fails with kNotFound.
+  Status remove(RegionId region);
+
+  /// The right to write `length_bytes` at `offset`. Fails with kNotFound where there is no such
+  /// region, and with kInvalidArgument where the range is not within it; any numbers are safe.
+  Result<Pin> pin(RegionId region, std::uint64_t offset, std::uint64_t length_bytes);
+
+ private:
+  struct Entry {
+    std::span<std::byte> bytes;
+    unsigned pins = 0;
+    bool removed = false;
+  };
+
+  void unpin(RegionId region);
+
+  std::mutex mutex_;
+  std::condition_variable unpinned_;
+  std::map<RegionId, Entry> entries_;
+};
+
+}  // namespace gcr::transport

@@ -1,0 +1,92 @@
+// The TCP transport: N connections ("lanes"), frames read straight into the receiver's regions.
+//
+// Each lane carries the caller's preface in the clear, then (with TLS) a TLS 1.3 handshake in which
+// both sides show certificates, then frames (frame.h). Sockets block; cancel() ends every call by
+// shutting them down. A peer that answers nothing for `peer_timeout` counts as vanished.
+#pragma once
+
+#include <openssl/ssl.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/base/result.h"
+#include "src/base/unique_fd.h"
+#include "src/base/units.h"
+#include "transport/channel.h"
+
+namespace gcr::transport {
+
+/// The longest token that a lane can show, in bytes.
+inline constexpr std::size_t kMaxTokenBytes = 64;
+
+/// Decides, after a handshake that proved the peer's certificate, whether that peer may take part
+/// (its role). Called on the thread that made the handshake; an error refuses the peer.
+using VerifyPeer = std::function<Status(SSL*)>;
+
+struct TcpOptions {
+  unsigned lanes = 1;           ///< connections to make, 1 to 64
+  SSL_CTX* tls = nullptr;       ///< client context with own certificate; nullptr: plain TCP
+  VerifyPeer verify_peer = {};  ///< required with `tls`
+  std::string token = {};       ///< shown to the receiver first on each lane, to kMaxTokenBytes
+  std::vector<std::byte> preface = {};  ///< sent in the clear before anything else on each lane
+  std::chrono::milliseconds connect_timeout = std::chrono::seconds(10);
+  std::chrono::milliseconds peer_timeout = std::chrono::seconds(30);
+  /// A lane changes its TLS key after so many bytes, well before AES-GCM's limit (RFC 8446, 5.5).
+  std::uint64_t rekey_bytes = 64 * kGiB;
+};
+
+/// Connects to `host` (a name or an IPv4 or IPv6 address) with all lanes, and returns once the
+/// receiver has accepted each. On failure nothing stays open; the error says what the receiver
+/// said. Blocks up to a few times `connect_timeout`. `options.tls` must outlive the call only. The
+/// channel's destructor says goodbye to the receiver if the channel is sound; call flush first.
+Result<std::unique_ptr<Channel>> connect(const std::string& host, std::uint16_t port,
+                                         const TcpOptions& options);
+
+struct TcpReceiverOptions {
+  SSL_CTX* tls = nullptr;       ///< server context with own certificate; nullptr: plain TCP
+  VerifyPeer verify_peer = {};  ///< required with `tls`
+  std::string token = {};       ///< what each lane must show, to kMaxTokenBytes
+  unsigned max_lanes = 64;      ///< accepted lanes at one time
+  OnLanded on_landed = {};      ///< may be empty
+  std::chrono::milliseconds handshake_timeout = std::chrono::seconds(10);
+  std::chrono::milliseconds peer_timeout = std::chrono::seconds(30);
+};
+
+/// Receives on connections that somebody else accepted. One thread per connection.
+///
+/// A connection that fails its handshake or shows a wrong token is refused and logged; it does not
+/// touch health() or the other lanes, because anybody can make one. `options.tls` must outlive the
+/// receiver. Do not destroy the receiver, nor call remove_region, from `on_landed`.
+class TcpReceiver : public Receiver {
+ public:
+  explicit TcpReceiver(TcpReceiverOptions options);
+  ~TcpReceiver() override;
+
+  /// Takes a connected socket whose preface was read already, and returns at once: handshake and
+  /// token check happen on the lane's own thread. Fails with kCancelled after cancel(), and with
+  /// kResourceExhausted where too many connections have not finished their handshake; the socket is
+  /// closed then.
+  Status add_connection(UniqueFd socket);
+
+  /// Lanes that were accepted and have neither ended nor broken.
+  unsigned lanes() const;
+
+  Status add_region(RegionId region, std::span<std::byte> bytes) override;
+  /// As in the contract; a sender that stalls in the middle of a frame delays it until cancel().
+  Status remove_region(RegionId region) override;
+  void cancel() override;
+  Status health() const override;
+  Statistics statistics() const override;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace gcr::transport
