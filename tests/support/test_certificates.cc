@@ -1,0 +1,158 @@
+#include "tests/support/test_certificates.h"
+
+#include <fcntl.h>
+#include <openssl/bio.h>
+#include <openssl/ec.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/rand.h>
+#include <openssl/x509v3.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <stdexcept>
+
+namespace gcr::test {
+namespace {
+
+template <auto Free>
+struct Freer {
+  template <class T>
+  void operator()(T* object) const {
+    Free(object);
+  }
+};
+using Key = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY_free>>;
+using Certificate = std::unique_ptr<X509, Freer<X509_free>>;
+using Bio = std::unique_ptr<BIO, Freer<BIO_free>>;
+using Extension = std::unique_ptr<X509_EXTENSION, Freer<X509_EXTENSION_free>>;
+
+void require(bool condition, const char* what) {
+  if (!condition) throw std::runtime_error(std::string("test certificates: ") + what);
+}
+
+Key new_key() {
+  Key key(EVP_EC_gen("P-256"));
+  require(key != nullptr, "no key");
+  return key;
+}
+
+std::string text_of(BIO* bio) {
+  char* data = nullptr;
+  const long length = BIO_get_mem_data(bio, &data);
+  return {data, static_cast<std::size_t>(length)};
+}
+
+std::string pem_of(X509* certificate) {
+  const Bio bio(BIO_new(BIO_s_mem()));
+  require(PEM_write_bio_X509(bio.get(), certificate) == 1, "no PEM of a certificate");
+  return text_of(bio.get());
+}
+
+std::string pem_of(EVP_PKEY* key) {
+  const Bio bio(BIO_new(BIO_s_mem()));
+  require(PEM_write_bio_PrivateKey(bio.get(), key, nullptr, nullptr, 0, nullptr, nullptr) == 1,
+          "no PEM of a key");
+  return text_of(bio.get());
+}
+
+void add_extension(X509* certificate, X509* issuer, int nid, const std::string& value) {
+  X509V3_CTX context;
+  X509V3_set_ctx_nodb(&context);
+  X509V3_set_ctx(&context, issuer, certificate, nullptr, nullptr, 0);
+  const Extension extension(X509V3_EXT_conf_nid(nullptr, &context, nid, value.c_str()));
+  require(extension != nullptr, value.c_str());
+  require(X509_add_ext(certificate, extension.get(), -1) == 1, "cannot add an extension");
+}
+
+/// A certificate without extensions, valid from two hours ago until `until_s` seconds from now.
+Certificate new_certificate(const std::string& common_name, EVP_PKEY* key, long until_s) {
+  Certificate certificate(X509_new());
+  require(certificate && X509_set_version(certificate.get(), X509_VERSION_3) == 1, "no X509");
+  std::uint64_t serial = 0;
+  require(RAND_bytes(reinterpret_cast<unsigned char*>(&serial), sizeof serial) == 1, "no random");
+  ASN1_INTEGER_set_uint64(X509_get_serialNumber(certificate.get()), serial >> 1);
+  X509_gmtime_adj(X509_getm_notBefore(certificate.get()), -7200);
+  X509_gmtime_adj(X509_getm_notAfter(certificate.get()), until_s);
+  require(X509_set_pubkey(certificate.get(), key) == 1, "no public key");
+  const auto* name = reinterpret_cast<const unsigned char*>(common_name.c_str());
+  require(X509_NAME_add_entry_by_txt(X509_get_subject_name(certificate.get()), "CN", MBSTRING_UTF8,
+                                     name, -1, -1, 0) == 1,
+          "no name");
+  return certificate;
+}
+
+std::string alternative_names(const LeafOptions& options) {
+  std::string names;
+  if (!options.role.empty()) names += "URI:gcr:role:" + options.role + ",";
+  if (!options.host.empty()) names += "DNS:" + options.host + ",IP:127.0.0.1,IP:::1,";
+  if (!names.empty()) names.pop_back();
+  return names;
+}
+
+}  // namespace
+
+struct TestAuthority::Impl {
+  Key key;
+  Certificate certificate;
+};
+
+TestAuthority::TestAuthority(const std::string& common_name) : impl_(std::make_unique<Impl>()) {
+  impl_->key = new_key();
+  impl_->certificate = new_certificate(common_name, impl_->key.get(), 7L * 24 * 3600);
+  X509* own = impl_->certificate.get();
+  X509_set_issuer_name(own, X509_get_subject_name(own));
+  add_extension(own, own, NID_basic_constraints, "critical,CA:TRUE");
+  add_extension(own, own, NID_key_usage, "critical,keyCertSign,cRLSign");
+  require(X509_sign(own, impl_->key.get(), EVP_sha256()) > 0, "cannot sign the authority");
+}
+
+TestAuthority::~TestAuthority() = default;
+
+std::string TestAuthority::certificate() const { return pem_of(impl_->certificate.get()); }
+
+PemPair TestAuthority::issue(const LeafOptions& options) const {
+  const Key key = new_key();
+  const Certificate leaf =
+      new_certificate(options.common_name, key.get(), options.expired ? -3600 : 7L * 24 * 3600);
+  X509* issuer = impl_->certificate.get();
+  X509_set_issuer_name(leaf.get(), X509_get_subject_name(issuer));
+  add_extension(leaf.get(), issuer, NID_basic_constraints, "critical,CA:FALSE");
+  add_extension(leaf.get(), issuer, NID_key_usage, "critical,digitalSignature");
+  add_extension(leaf.get(), issuer, NID_ext_key_usage, "serverAuth,clientAuth");
+  const std::string names = alternative_names(options);
+  if (!names.empty()) add_extension(leaf.get(), issuer, NID_subject_alt_name, names);
+  require(X509_sign(leaf.get(), impl_->key.get(), EVP_sha256()) > 0, "cannot sign a leaf");
+  return {.certificate = pem_of(leaf.get()), .key = pem_of(key.get())};
+}
+
+SslContext make_context(const SSL_METHOD* method, const PemPair& own,
+                        const std::string& authority_pem) {
+  SslContext context(SSL_CTX_new(method));
+  require(context != nullptr, "no context");
+  const Bio certificate_text(BIO_new_mem_buf(own.certificate.data(), -1));
+  const Bio key_text(BIO_new_mem_buf(own.key.data(), -1));
+  const Bio authority_text(BIO_new_mem_buf(authority_pem.data(), -1));
+  const Certificate certificate(
+      PEM_read_bio_X509(certificate_text.get(), nullptr, nullptr, nullptr));
+  const Certificate authority(PEM_read_bio_X509(authority_text.get(), nullptr, nullptr, nullptr));
+  const Key key(PEM_read_bio_PrivateKey(key_text.get(), nullptr, nullptr, nullptr));
+  require(certificate && authority && key, "unreadable PEM");
+  require(SSL_CTX_use_certificate(context.get(), certificate.get()) == 1, "certificate refused");
+  require(SSL_CTX_use_PrivateKey(context.get(), key.get()) == 1, "key refused");
+  require(X509_STORE_add_cert(SSL_CTX_get_cert_store(context.get()), authority.get()) == 1,
+          "authority refused");
+  SSL_CTX_set_min_proto_version(context.get(), TLS1_3_VERSION);
+  SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+  return context;
+}
+
+void write_private_file(const std::string& path, const std::string& text) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  require(fd >= 0, path.c_str());
+  const bool whole = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  ::close(fd);
+  require(whole, path.c_str());
+}
+
+}  // namespace gcr::test

@@ -1,0 +1,55 @@
+// Certificates for tests, made in memory with OpenSSL: an authority, and leaves with a role.
+#pragma once
+
+#include <openssl/ssl.h>
+
+#include <memory>
+#include <string>
+
+namespace gcr::test {
+
+struct FreeSslContext {
+  void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
+};
+using SslContext = std::unique_ptr<SSL_CTX, FreeSslContext>;
+
+/// A certificate and its private key, both as PEM text.
+struct PemPair {
+  std::string certificate;
+  std::string key;
+};
+
+struct LeafOptions {
+  std::string role = "agent";        ///< becomes the URI gcr:role:<role>; empty: no URI
+  std::string common_name = "test";  ///< the subject's CN
+  std::string host = "localhost";    ///< a DNS name; 127.0.0.1 and ::1 are added; empty: none
+  bool expired = false;              ///< the validity ended an hour ago instead of next week
+};
+
+/// A certificate authority that lives as long as the test. Throws std::runtime_error where OpenSSL
+/// fails: a test cannot go on without it.
+class TestAuthority {
+ public:
+  explicit TestAuthority(const std::string& common_name = "test authority");
+  ~TestAuthority();
+
+  /// The authority's own certificate, as PEM text.
+  std::string certificate() const;
+
+  /// A new key and a certificate for it, good for client and server.
+  PemPair issue(const LeafOptions& options = {}) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// A context with `own` as certificate, that verifies its peer against `authority_pem`, TLS 1.3
+/// only. `method` is TLS_client_method() or TLS_server_method().
+SslContext make_context(const SSL_METHOD* method, const PemPair& own,
+                        const std::string& authority_pem);
+
+/// Writes `text` to `path` with mode 0600.
+void write_private_file(const std::string& path, const std::string& text);
+
+}  // namespace gcr::test
