@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "migrate-agent/criu/criu.h"
@@ -30,20 +31,24 @@ class RestoredProcess {
 
   /// Restores, lets only the CUDA restore thread and the door's thread run, restores and unlocks
   /// CUDA, attaches VRAM. On failure nothing of the process is left.
-  static Result<RestoredProcess> create(const Plan& plan, mover::Descriptors vram, Phases& phases);
+  static Result<std::unique_ptr<RestoredProcess>> create(const Plan& plan, mover::Descriptors vram,
+                                                         Phases& phases);
 
-  /// Opens the gate, lets every thread go and leaves the process behind for good. Returns its PID.
+  /// Unless committed, kills the tree before its threads are let go: none of them runs again.
+  ~RestoredProcess();
+  RestoredProcess(const RestoredProcess&) = delete;
+  RestoredProcess& operator=(const RestoredProcess&) = delete;
+
+  /// Lets every thread go, opens the gate and leaves the process behind for good. Returns its PID.
   Result<pid_t> commit();
 
  private:
-  RestoredProcess(criu::RestoredTree tree, criu::FrozenThreads frozen, Door door)
-      : tree_(std::move(tree)), frozen_(std::move(frozen)), door_(std::move(door)) {}
+  explicit RestoredProcess(criu::RestoredTree tree) : tree_(std::move(tree)) {}
 
-  // The order matters: without a commit the threads are let go first and the tree is killed last;
-  // the closed gate holds them back meanwhile.
   criu::RestoredTree tree_;
-  criu::FrozenThreads frozen_;
-  Door door_;
+  std::optional<criu::FrozenThreads> frozen_;
+  std::optional<Door> door_;
+  bool committed_ = false;
 };
 
 }  // namespace gcr::agent

@@ -1,0 +1,423 @@
+// The destination's course: preflight, prepare, receive, restore, commit. proto/PROTOCOL.md has the
+// state machine; `Destination::State` names its states. Whatever ends the course before the commit,
+// destroying this object leaves nothing of the migration on this host.
+#include <fmt/format.h>
+
+#include <asio/experimental/awaitable_operators.hpp>
+#include <asio/steady_timer.hpp>
+#include <algorithm>
+
+#include "migrate-agent/roles/host_facts.h"
+#include "migrate-agent/roles/images.h"
+#include "migrate-agent/roles/restored_process.h"
+#include "migrate-agent/roles/roles.h"
+#include "src/base/log.h"
+#include "transport/tcp/tcp.h"
+
+namespace gcr::agent {
+namespace {
+
+using asio::awaitable;
+using std::chrono::seconds;
+
+/// The source may be busy with a dump for long; when it dies, its connection closes.
+constexpr seconds kNextRequest{1800};
+constexpr std::size_t kMaxBuffers = 65536;
+constexpr std::size_t kMaxImages = 65536;
+
+landing::HugepagePolicy landing_policy(HugepagePolicy policy) {
+  switch (policy) {
+    case HugepagePolicy::kRequire:
+      return landing::HugepagePolicy::kRequire;
+    case HugepagePolicy::kNever:
+      return landing::HugepagePolicy::kNever;
+    default:
+      return landing::HugepagePolicy::kAuto;
+  }
+}
+
+class Destination {
+ public:
+  explicit Destination(WorkerContext& context) : context_(context) {}
+
+  ~Destination() {
+    // Lanes write into landing memory and VRAM: they end first, whatever the members' order.
+    receiver_.reset();
+    if (process_ != nullptr) {
+      asio::post(context_.tracer, [process = std::move(process_)]() mutable { process.reset(); });
+      context_.tracer.join();
+    }
+  }
+
+  awaitable<void> run(proto::PreflightRequest request);
+
+ private:
+  /// See proto/PROTOCOL.md. Zero is never used.
+  enum class State { kInvalid = 0, kPreflight, kPrepared, kImaged, kRestored, kCommitted, kEnded };
+
+  awaitable<void> serve();
+  awaitable<void> take_data_connections();
+  awaitable<Result<proto::Envelope>> answer(const proto::Envelope& request);
+  awaitable<Result<proto::Envelope>> preflight(const proto::PreflightRequest& request);
+  awaitable<Result<proto::Envelope>> prepare(const proto::PrepareRequest& request);
+  awaitable<Result<proto::Envelope>> change_buffers(const proto::BuffersRequest& request);
+  awaitable<Result<proto::Envelope>> take_images(const proto::ImagesRequest& request);
+  awaitable<Result<proto::Envelope>> restore(const proto::RestoreRequest& request);
+  awaitable<Result<proto::Envelope>> commit();
+
+  template <class Buffers>
+  Result<std::vector<mover::IncomingVram::Wanted>> wanted(const Buffers& buffers) const;
+  Status open_regions(const std::vector<mover::IncomingVram::Wanted>& wanted);
+  Status landed(transport::RegionId region, std::uint64_t offset, std::uint64_t length_bytes);
+  Status expect(State state, const char* request) const;
+
+  WorkerContext& context_;
+  State state_ = State::kPreflight;
+  Uuid migration_;
+  pid_t door_tid_ = 0;
+  std::shared_ptr<const mover::CudaDriver> driver_;
+  std::vector<mover::GpuPair> gpu_map_;
+  std::optional<digest::DigestKey> key_;
+  std::optional<mover::IncomingVram> vram_;
+  std::optional<ScratchDirectory> images_;
+  std::vector<UniqueMapping> image_mappings_;
+  transport::RegionId next_region_ = 1;
+  // Written before a region is announced, read by the lanes' threads.
+  std::mutex regions_mutex_;
+  std::map<transport::RegionId, mover::BufferId> buffer_of_region_;
+  std::map<mover::BufferId, transport::RegionId> region_of_buffer_;
+  std::unique_ptr<transport::TcpReceiver> receiver_;
+  std::unique_ptr<RestoredProcess> process_;
+};
+
+Status Destination::expect(State state, const char* request) const {
+  if (state_ == state) return {};
+  return Error(Code::kProtocol, fmt::format("{} does not fit the state of this migration", request));
+}
+
+awaitable<void> Destination::run(proto::PreflightRequest request) {
+  using asio::experimental::awaitable_operators::operator||;
+  proto::Envelope first;
+  *first.mutable_preflight_request() = std::move(request);
+  auto reply = co_await answer(first);
+  proto::Envelope envelope;
+  if (reply) {
+    envelope = std::move(*reply);
+  } else {
+    *envelope.mutable_failure() = control::to_failure(reply.error());
+  }
+  const Status sent = co_await context_.channel.send(envelope);
+  if (!sent || !reply) co_return;
+  co_await (serve() || take_data_connections());
+}
+
+awaitable<void> Destination::serve() {
+  while (state_ != State::kCommitted && state_ != State::kEnded) {
+    auto request = co_await context_.channel.receive(kNextRequest);
+    if (!request) {
+      spdlog::info("migration {} ended by the source: {}", migration_.to_string(),
+                   request.error().message());
+      co_return;
+    }
+    auto reply = co_await answer(*request);
+    proto::Envelope envelope;
+    if (reply) {
+      envelope = std::move(*reply);
+    } else {
+      spdlog::error("migration {}: {}", migration_.to_string(), reply.error().message());
+      *envelope.mutable_failure() = control::to_failure(reply.error());
+      state_ = State::kEnded;
+    }
+    const Status sent = co_await context_.channel.send(envelope);
+    if (!sent) spdlog::warn("migration {}: {}", migration_.to_string(), sent.error().message());
+  }
+}
+
+awaitable<void> Destination::take_data_connections() {
+  for (;;) {
+    auto socket = co_await context_.daemon.next_data_connection(seconds(3600));
+    if (socket && receiver_ != nullptr) {
+      const Status added = receiver_->add_connection(std::move(*socket));
+      if (!added) spdlog::warn("data connection refused: {}", added.error().message());
+    } else if (!socket && socket.error().code() != Code::kTimeout) {
+      asio::steady_timer forever(context_.io, asio::steady_timer::time_point::max());
+      co_await forever.async_wait(asio::use_awaitable);
+    }
+  }
+}
+
+awaitable<Result<proto::Envelope>> Destination::answer(const proto::Envelope& request) {
+  switch (request.body_case()) {
+    case proto::Envelope::kPreflightRequest:
+      co_return co_await preflight(request.preflight_request());
+    case proto::Envelope::kPrepareRequest:
+      co_return co_await prepare(request.prepare_request());
+    case proto::Envelope::kBuffersRequest:
+      co_return co_await change_buffers(request.buffers_request());
+    case proto::Envelope::kImagesRequest:
+      co_return co_await take_images(request.images_request());
+    case proto::Envelope::kRestoreRequest:
+      co_return co_await restore(request.restore_request());
+    case proto::Envelope::kCommitRequest:
+      co_return co_await commit();
+    case proto::Envelope::kAbortRequest: {
+      spdlog::info("migration {} aborted by the source: {}", migration_.to_string(),
+                   request.abort_request().reason());
+      state_ = State::kEnded;
+      proto::Envelope reply;
+      reply.mutable_abort_reply();
+      co_return reply;
+    }
+    default:
+      co_return Error(Code::kProtocol, "the source sent a message that is not a request");
+  }
+}
+
+awaitable<Result<proto::Envelope>> Destination::preflight(const proto::PreflightRequest& request) {
+  GCR_CO_TRY(expect(State::kPreflight, "PreflightRequest"));
+  if (request.buffers_size() > static_cast<int>(kMaxBuffers)) {
+    co_return Error(Code::kProtocol, fmt::format("{} buffers are more than {}",
+                                                 request.buffers_size(), kMaxBuffers));
+  }
+  migration_ = to_uuid(request.migration_id());
+  door_tid_ = request.process().door_tid();
+  const Status registered = co_await context_.daemon.register_migration(migration_);
+  GCR_CO_TRY(registered);
+  proto::Envelope envelope;
+  proto::PreflightReply& reply = *envelope.mutable_preflight_reply();
+  const Status looked = co_await offload(context_.blocking, [&]() -> Status {
+    GCR_ASSIGN(driver_, mover::CudaDriver::load());
+    vram_.emplace(driver_, landing_policy(context_.config.hugepages));
+    *reply.mutable_host() = host_facts(context_.config, *driver_);
+    Fit found = fit(request, reply.host(), context_.config, *vram_);
+    for (proto::Blocker& blocker : found.blockers) *reply.add_blockers() = std::move(blocker);
+    gpu_map_ = std::move(found.gpu_map);
+    return {};
+  });
+  GCR_CO_TRY(looked);
+  for (const mover::GpuPair& pair : gpu_map_) {
+    proto::GpuPair& out = *reply.add_gpu_map();
+    out.set_source_uuid(to_bytes(pair.from));
+    out.set_destination_uuid(to_bytes(pair.to));
+  }
+  if (reply.blockers_size() > 0) state_ = State::kEnded;
+  co_return envelope;
+}
+
+template <class Buffers>
+Result<std::vector<mover::IncomingVram::Wanted>> Destination::wanted(const Buffers& buffers) const {
+  if (region_of_buffer_.size() + buffers.size() > kMaxBuffers) {
+    return Error(Code::kProtocol, fmt::format("more than {} buffers", kMaxBuffers));
+  }
+  std::vector<mover::IncomingVram::Wanted> wanted;
+  std::uint64_t total = 0;
+  GCR_ASSIGN(const std::uint64_t available, landing::available_memory_bytes());
+  GCR_ASSIGN(const std::uint64_t huge, landing::free_hugepage_bytes());
+  for (const proto::Buffer& buffer : buffers) {
+    const Uuid from = to_uuid(buffer.gpu_uuid());
+    const auto pair = std::find_if(gpu_map_.begin(), gpu_map_.end(),
+                                   [&](const mover::GpuPair& p) { return p.from == from; });
+    if (pair == gpu_map_.end() || buffer.size_bytes() == 0 ||
+        buffer.size_bytes() % kChunkBytes != 0 || region_of_buffer_.contains(buffer.id())) {
+      return Error(Code::kProtocol, fmt::format("buffer {} ({} bytes) cannot be prepared",
+                                                buffer.id(), buffer.size_bytes()));
+    }
+    if (buffer.size_bytes() > available + huge - total) {
+      return Error(Code::kResourceExhausted,
+                   fmt::format("the landing region needs more than the {} that are available",
+                               format_bytes(available + huge)));
+    }
+    total += buffer.size_bytes();
+    wanted.push_back({buffer.id(), pair->to, buffer.size_bytes()});
+  }
+  return wanted;
+}
+
+Status Destination::open_regions(const std::vector<mover::IncomingVram::Wanted>& wanted) {
+  for (const mover::IncomingVram::Wanted& buffer : wanted) {
+    const transport::RegionId region = next_region_++;
+    region_of_buffer_.emplace(buffer.id, region);
+    {
+      const std::lock_guard lock(regions_mutex_);
+      buffer_of_region_.emplace(region, buffer.id);
+    }
+    GCR_TRY(receiver_->add_region(region, vram_->landing(buffer.id)));
+  }
+  return {};
+}
+
+Status Destination::landed(transport::RegionId region, std::uint64_t offset,
+                           std::uint64_t length_bytes) {
+  mover::BufferId buffer = 0;
+  {
+    const std::lock_guard lock(regions_mutex_);
+    const auto found = buffer_of_region_.find(region);
+    if (found == buffer_of_region_.end()) return {};  // an image: CRIU reads it from its file
+    buffer = found->second;
+  }
+  return vram_->upload(buffer, offset, length_bytes);
+}
+
+awaitable<Result<proto::Envelope>> Destination::prepare(const proto::PrepareRequest& request) {
+  GCR_CO_TRY(expect(State::kPreflight, "PrepareRequest"));
+  const auto* key = reinterpret_cast<const std::byte*>(request.digest_key().data());
+  if (request.digest_key().size() != 32) {
+    co_return Error(Code::kProtocol, "the digest key is not 32 bytes long");
+  }
+  const unsigned lanes = std::clamp(request.lanes(), 1U, kMaxLanes);
+  const std::string token = to_bytes(Uuid::random()) + to_bytes(Uuid::random());
+  const Status prepared = co_await offload(context_.blocking, [&]() -> Status {
+    key_ = digest::DigestKey::expand(std::span<const std::byte, 32>(key, 32));
+    GCR_ASSIGN(images_, ScratchDirectory::create(context_.config.runtime_dir / "incoming" /
+                                                 migration_.to_string()));
+    GCR_ASSIGN(const auto buffers, wanted(request.buffers()));
+    GCR_TRY(vram_->prepare(buffers));
+    receiver_ = std::make_unique<transport::TcpReceiver>(transport::TcpReceiverOptions{
+        .tls = context_.data_ssl(),
+        .verify_peer = [](SSL* ssl) { return control::verify_agent(ssl); },
+        .token = token,
+        .max_lanes = lanes,
+        .on_landed = [this](transport::RegionId region, std::uint64_t offset,
+                            std::uint64_t length) { return landed(region, offset, length); }});
+    return open_regions(buffers);
+  });
+  GCR_CO_TRY(prepared);
+  proto::Envelope envelope;
+  proto::PrepareReply& reply = *envelope.mutable_prepare_reply();
+  for (const auto& [buffer, region] : region_of_buffer_) {
+    proto::BufferRegion& out = *reply.add_regions();
+    out.set_buffer_id(buffer);
+    out.set_region(region);
+  }
+  reply.set_lanes(lanes);
+  reply.set_data_token(token);
+  if (const std::string note = vram_->note(); !note.empty()) reply.add_notes(note);
+  state_ = State::kPrepared;
+  co_return envelope;
+}
+
+awaitable<Result<proto::Envelope>> Destination::change_buffers(
+    const proto::BuffersRequest& request) {
+  GCR_CO_TRY(expect(State::kPrepared, "BuffersRequest"));
+  proto::Envelope envelope;
+  const Status changed = co_await offload(context_.blocking, [&]() -> Status {
+    for (const std::uint64_t id : request.removed_ids()) {
+      const auto found = region_of_buffer_.find(id);
+      if (found == region_of_buffer_.end()) {
+        return Error(Code::kProtocol, fmt::format("there is no buffer {} to remove", id));
+      }
+      GCR_TRY(receiver_->remove_region(found->second));
+      {
+        const std::lock_guard lock(regions_mutex_);
+        buffer_of_region_.erase(found->second);
+      }
+      region_of_buffer_.erase(found);
+      vram_->remove(id);
+    }
+    GCR_ASSIGN(const auto buffers, wanted(request.added()));
+    GCR_TRY(vram_->prepare(buffers));
+    GCR_TRY(open_regions(buffers));
+    for (const mover::IncomingVram::Wanted& buffer : buffers) {
+      proto::BufferRegion& out = *envelope.mutable_buffers_reply()->add_regions();
+      out.set_buffer_id(buffer.id);
+      out.set_region(region_of_buffer_.at(buffer.id));
+    }
+    return {};
+  });
+  GCR_CO_TRY(changed);
+  envelope.mutable_buffers_reply();
+  co_return envelope;
+}
+
+awaitable<Result<proto::Envelope>> Destination::take_images(const proto::ImagesRequest& request) {
+  GCR_CO_TRY(expect(State::kPrepared, "ImagesRequest"));
+  if (request.files_size() > static_cast<int>(kMaxImages)) {
+    co_return Error(Code::kProtocol, fmt::format("{} image files are more than {}",
+                                                 request.files_size(), kMaxImages));
+  }
+  proto::Envelope envelope;
+  const Status taken = co_await offload(context_.blocking, [&]() -> Status {
+    std::error_code error;
+    const auto space = std::filesystem::space(images_->path(), error);
+    std::uint64_t left = error ? 0 : space.available;
+    for (const proto::ImageFile& file : request.files()) {
+      if (file.size_bytes() > left) {
+        return Error(Code::kResourceExhausted,
+                     fmt::format("the images do not fit the {} free on the destination's {}",
+                                 format_bytes(space.available), images_->path().string()));
+      }
+      left -= file.size_bytes();
+      GCR_ASSIGN(auto mapping, create_image(images_->path(), {file.name(), file.size_bytes()}));
+      const transport::RegionId region = next_region_++;
+      GCR_TRY(receiver_->add_region(region, mapping.bytes()));
+      image_mappings_.push_back(std::move(mapping));
+      envelope.mutable_images_reply()->add_regions(region);
+    }
+    return {};
+  });
+  GCR_CO_TRY(taken);
+  state_ = State::kImaged;
+  co_return envelope;
+}
+
+awaitable<Result<proto::Envelope>> Destination::restore(const proto::RestoreRequest& request) {
+  using asio::experimental::awaitable_operators::operator&&;
+  GCR_CO_TRY(expect(State::kImaged, "RestoreRequest"));
+  GCR_CO_TRY(receiver_->health());
+  Phases phases("destination", Phases::Clock::now());
+  std::map<mover::BufferId, std::vector<digest::Digest>> sent;
+  for (const proto::BufferDigests& buffer : request.digests()) {
+    auto& digests = sent[buffer.buffer_id()];
+    digests.resize(buffer.digests().size() / sizeof(digest::Digest));
+    std::memcpy(digests.data(), buffer.digests().data(), digests.size() * sizeof(digest::Digest));
+  }
+  // Nothing may write any more: not into the images that CRIU reads, nor into the landing region.
+  receiver_.reset();
+  image_mappings_.clear();
+  RestoredProcess::Plan plan{.driver = driver_,
+                             .criu = {context_.config.criu_command},
+                             .reaper = context_.config.reaper,
+                             .images = images_->path(),
+                             .door_tid = door_tid_,
+                             .gpu_map = gpu_map_};
+  auto verifying = offload(context_.blocking, [&]() -> Result<std::uint64_t> {
+    return phases.time("verify VRAM", [&] { return vram_->verify(*key_, sent); });
+  });
+  auto restoring = offload(context_.tracer, [&]() -> Status {
+    GCR_ASSIGN(auto descriptors, vram_->descriptors());
+    GCR_ASSIGN(process_, RestoredProcess::create(plan, std::move(descriptors), phases));
+    return {};
+  });
+  auto [verified, restored] = co_await (std::move(verifying) && std::move(restoring));
+  GCR_CO_TRY(verified);
+  GCR_CO_TRY(restored);
+  proto::Envelope envelope;
+  proto::RestoreReply& reply = *envelope.mutable_restore_reply();
+  reply.set_verified_chunks(*verified);
+  for (proto::PhaseTime& phase : phases.list()) *reply.add_phases() = std::move(phase);
+  state_ = State::kRestored;
+  co_return envelope;
+}
+
+awaitable<Result<proto::Envelope>> Destination::commit() {
+  GCR_CO_TRY(expect(State::kRestored, "CommitRequest"));
+  const auto start = Phases::Clock::now();
+  state_ = State::kCommitted;
+  auto pid = co_await offload(context_.tracer, [&] { return process_->commit(); });
+  GCR_CO_TRY(pid);
+  proto::Envelope envelope;
+  envelope.mutable_commit_reply()->set_pid(*pid);
+  envelope.mutable_commit_reply()->set_resume_ms(
+      Phases::milliseconds(Phases::Clock::now() - start));
+  context_.daemon.report_outcome(true, fmt::format("process {} runs here", *pid));
+  co_return envelope;
+}
+
+}  // namespace
+
+awaitable<void> run_destination(WorkerContext& context, proto::PreflightRequest request) {
+  Destination destination(context);
+  co_await destination.run(std::move(request));
+}
+
+}  // namespace gcr::agent
