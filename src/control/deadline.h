@@ -1,0 +1,44 @@
+// A limit on how long asynchronous work may take: unless the Deadline is destroyed before, its
+// action runs once on the executor, typically closing the socket that the work waits for.
+#pragma once
+
+#include <asio/any_io_executor.hpp>
+#include <asio/steady_timer.hpp>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <utility>
+
+namespace gcr::control {
+
+/// Belongs to the thread that runs its executor. After destruction the action does not run any
+/// more, so it may refer to what lives at least as long as the Deadline.
+class Deadline {
+ public:
+  Deadline(asio::any_io_executor executor, std::chrono::milliseconds timeout,
+           std::function<void()> action)
+      : timer_(std::move(executor), timeout), state_(std::make_shared<State>()) {
+    state_->action = std::move(action);
+    timer_.async_wait([state = state_](const std::error_code& error) {
+      if (error || !state->armed) return;
+      state->expired = true;
+      state->action();
+    });
+  }
+  ~Deadline() { state_->armed = false; }
+  Deadline(const Deadline&) = delete;
+  Deadline& operator=(const Deadline&) = delete;
+
+  bool expired() const { return state_->expired; }
+
+ private:
+  struct State {
+    std::function<void()> action;
+    bool armed = true;
+    bool expired = false;
+  };
+  asio::steady_timer timer_;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace gcr::control

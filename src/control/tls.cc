@@ -1,0 +1,200 @@
+#include "src/control/tls.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <openssl/err.h>
+#include <openssl/x509v3.h>
+
+#include "src/control/control_channel.h"
+
+namespace gcr::control {
+namespace {
+
+constexpr std::string_view kAgentRole = "gcr:role:agent";
+constexpr std::string_view kOperatorRole = "gcr:role:operator";
+
+struct X509Deleter {
+  void operator()(X509* certificate) const { X509_free(certificate); }
+  void operator()(GENERAL_NAMES* names) const { GENERAL_NAMES_free(names); }
+};
+using UniqueX509 = std::unique_ptr<X509, X509Deleter>;
+using UniqueNames = std::unique_ptr<GENERAL_NAMES, X509Deleter>;
+
+bool is_address(const std::string& host) {
+  std::array<unsigned char, sizeof(in6_addr)> parsed{};
+  return inet_pton(AF_INET, host.c_str(), parsed.data()) == 1 ||
+         inet_pton(AF_INET6, host.c_str(), parsed.data()) == 1;
+}
+
+std::string common_name(const X509* certificate) {
+  std::array<char, 256> name{};
+  // The name is only ever shown, so this old function's loss of odd characters does not matter.
+  X509_NAME_get_text_by_NID(X509_get_subject_name(certificate), NID_commonName, name.data(),
+                            static_cast<int>(name.size()));
+  return printable(name.data());
+}
+
+UniqueNames alternative_names(const X509* certificate) {
+  return UniqueNames(static_cast<GENERAL_NAMES*>(
+      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
+}
+
+void read_roles(const X509* certificate, PeerIdentity& identity) {
+  const UniqueNames names = alternative_names(certificate);
+  for (int i = 0; i < sk_GENERAL_NAME_num(names.get()); ++i) {
+    const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), i);
+    if (name->type != GEN_URI) continue;
+    const ASN1_IA5STRING* uri = name->d.uniformResourceIdentifier;
+    const std::string_view text(reinterpret_cast<const char*>(ASN1_STRING_get0_data(uri)),
+                                static_cast<std::size_t>(ASN1_STRING_length(uri)));
+    if (text == kAgentRole) identity.is_agent = true;
+    if (text == kOperatorRole) identity.is_operator = true;
+  }
+}
+
+/// The last entry of this thread's OpenSSL error queue, which is emptied.
+std::string openssl_reason() {
+  const unsigned long error = ERR_peek_last_error();
+  const char* reason = ERR_reason_error_string(error);
+  ERR_clear_error();
+  return reason != nullptr ? reason : "unknown reason";
+}
+
+Error bad_file(std::string_view what, const std::string& path) {
+  return Error(Code::kInvalidArgument,
+               fmt::format("cannot use the {} {}: {}", what, path, openssl_reason()));
+}
+
+Status configure(SSL_CTX* context, const TlsFiles& files) {
+  SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
+  SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION);
+  // Sessions are never resumed: every connection proves its certificate anew.
+  SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_num_tickets(context, 0);
+  SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+  ERR_clear_error();
+  if (SSL_CTX_load_verify_file(context, files.authority.c_str()) != 1) {
+    return bad_file("authority's certificate", files.authority);
+  }
+  if (SSL_CTX_use_certificate_chain_file(context, files.certificate.c_str()) != 1) {
+    return bad_file("certificate", files.certificate);
+  }
+  if (SSL_CTX_use_PrivateKey_file(context, files.key.c_str(), SSL_FILETYPE_PEM) != 1) {
+    return bad_file("private key", files.key);
+  }
+  return {};
+}
+
+/// What to say where the peer's certificate did not pass our verification.
+std::string verification_advice(long result) {
+  switch (result) {
+    case X509_V_ERR_HOSTNAME_MISMATCH:
+    case X509_V_ERR_IP_ADDRESS_MISMATCH:
+      return "; it is made out to another host: make one that names this host or address, or use "
+             "the name that it carries";
+    case X509_V_ERR_CERT_HAS_EXPIRED:
+    case X509_V_ERR_CERT_NOT_YET_VALID:
+      return "; check both hosts' clocks, or make a new certificate";
+    default:
+      return "; both sides need certificates of one authority";
+  }
+}
+
+Error ssl_error(SSL* ssl, const std::error_code& error, std::string_view peer) {
+  const long verified = SSL_get_verify_result(ssl);
+  if (verified != X509_V_OK) {
+    return Error(
+        Code::kPermissionDenied,
+        fmt::format("the certificate of {} is not accepted here: {}{}", peer,
+                    X509_verify_cert_error_string(verified), verification_advice(verified)));
+  }
+  const int reason = ERR_GET_REASON(static_cast<unsigned long>(error.value()));
+  switch (reason) {
+    case SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE:
+      return Error(Code::kPermissionDenied, fmt::format("{} shows no certificate", peer));
+    case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
+    case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
+    case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
+    case SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN:
+    case SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE:
+    case SSL_R_TLSV1_ALERT_ACCESS_DENIED:
+    case SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED:
+      return Error(Code::kPermissionDenied,
+                   fmt::format("{} does not accept the certificate of this side ({}); both sides "
+                               "need certificates of one authority",
+                               peer, error.message()));
+    default:
+      return Error(Code::kProtocol, fmt::format("TLS with {} failed: {}", peer, error.message()));
+  }
+}
+
+}  // namespace
+
+Result<std::shared_ptr<asio::ssl::context>> make_tls_context(const TlsFiles& files) {
+  std::shared_ptr<asio::ssl::context> context;
+  try {
+    context = std::make_shared<asio::ssl::context>(asio::ssl::context::tlsv13);
+  } catch (const std::system_error& error) {
+    return Error(Code::kInternal, std::string("cannot set up TLS: ") + error.what());
+  }
+  GCR_TRY(configure(context->native_handle(), files));
+  return context;
+}
+
+Result<PeerIdentity> peer_identity(SSL* ssl) {
+  const UniqueX509 certificate(SSL_get1_peer_certificate(ssl));
+  if (!certificate) return Error(Code::kPermissionDenied, "the peer shows no certificate");
+  PeerIdentity identity;
+  identity.common_name = common_name(certificate.get());
+  read_roles(certificate.get(), identity);
+  return identity;
+}
+
+Status verify_agent(SSL* ssl, const std::string& host) {
+  GCR_ASSIGN(const PeerIdentity identity, peer_identity(ssl));
+  if (!identity.is_agent) {
+    return Error(Code::kPermissionDenied,
+                 fmt::format("the certificate of \"{}\" is not an agent's (it lacks {})",
+                             identity.common_name, kAgentRole));
+  }
+  if (host.empty()) return {};
+  const UniqueX509 certificate(SSL_get1_peer_certificate(ssl));
+  const int matches =
+      is_address(host) ? X509_check_ip_asc(certificate.get(), host.c_str(), 0)
+                       : X509_check_host(certificate.get(), host.data(), host.size(), 0, nullptr);
+  if (matches == 1) return {};
+  return Error(
+      Code::kPermissionDenied,
+      fmt::format("the certificate of \"{}\" is not made out to {}", identity.common_name, host));
+}
+
+Status expect_host(SSL* ssl, const std::string& host) {
+  X509_VERIFY_PARAM* parameters = SSL_get0_param(ssl);
+  const int done = is_address(host)
+                       ? X509_VERIFY_PARAM_set1_ip_asc(parameters, host.c_str())
+                       : X509_VERIFY_PARAM_set1_host(parameters, host.data(), host.size());
+  if (done == 1) return {};
+  return Error(Code::kInvalidArgument, fmt::format("{} is no host name for TLS", host));
+}
+
+Error stream_error(SSL* ssl, const std::error_code& error, std::string_view peer) {
+  if (error.category() == asio::error::get_ssl_category()) return ssl_error(ssl, error, peer);
+  if (error == asio::error::eof || error == asio::ssl::error::stream_truncated) {
+    return Error(Code::kUnavailable, fmt::format("{} closed the connection", peer));
+  }
+  if (error == asio::error::operation_aborted) {
+    return Error(Code::kCancelled, fmt::format("the connection with {} was closed here", peer));
+  }
+  return Error(Code::kUnavailable,
+               fmt::format("the connection with {} is lost: {}", peer, reason_of(error)));
+}
+
+std::string reason_of(const std::error_code& error) {
+  std::string text = error.message();
+  if (text.size() > 1 && std::islower(static_cast<unsigned char>(text[1])) != 0) {
+    text[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(text[0])));
+  }
+  return text;
+}
+
+}  // namespace gcr::control
