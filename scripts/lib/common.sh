@@ -5,19 +5,21 @@
 # which has the same scripts/ beside bin/, lib/ and criu/. GCR_BUILD names another build folder.
 
 gcr_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+# shellcheck disable=SC2034  # used by those who source this
 if [[ -n ${GCR_BUILD:-} || ! -x $gcr_root/bin/migrate-agent ]]; then
+  gcr_is_bundle=no
   gcr_prefix=${GCR_BUILD:-$gcr_root/build/release}
   gcr_criu=${GCR_DEPS_DIR:-$gcr_root/build/deps}/criu/criu
 else
+  gcr_is_bundle=yes
   gcr_prefix=$gcr_root
   gcr_criu=$gcr_root/criu/criu
-  PATH=$gcr_root/tools:$PATH
+  PATH=$PATH:$gcr_root/tools
 fi
-# shellcheck disable=SC2034  # used by those who source this
-{
-  gcr_bin=$gcr_prefix/bin
-  gcr_softgpu=$gcr_prefix/softgpu
-}
+# shellcheck disable=SC2034
+gcr_bin=$gcr_prefix/bin
+# shellcheck disable=SC2034
+gcr_softgpu=$gcr_prefix/softgpu
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 export PATH
 
@@ -77,3 +79,46 @@ end_process() {
   kill -KILL "$pid" 2>/dev/null || true
   wait_until 10 is_gone "$pid" || say "process $pid does not end"
 }
+
+# ---- programs on the hosts of scripts/two-hosts; needs its DIR/env sourced ----
+
+# Runs COMMAND… on HOST (a or b), with what a program there needs to find its GPU.
+on_host() {
+  local host=${1^^} namespace gpu_env
+  shift
+  namespace=NS_$host gpu_env=GPU_ENV_$host
+  # shellcheck disable=SC2086  # words for env
+  nsenter "--net=${!namespace}" env ${!gpu_env} "$@"
+}
+
+# Starts COMMAND… on HOST so that it can be migrated: a session of its own, no terminal, no pipes.
+# Sets app_pid. This shell is its parent and reaps it.
+start_app() {
+  local host=${1^^} output=$2 namespace gpu_env
+  shift 2
+  namespace=NS_$host gpu_env=GPU_ENV_$host
+  # shellcheck disable=SC2086
+  setsid nsenter "--net=${!namespace}" env ${!gpu_env} "$@" </dev/null >"$output" 2>&1 &
+  app_pid=$!
+  disown "$app_pid"
+}
+
+# Sends a packet from HOST to ADDRESS:PORT by UDP and prints the answer; 1 if none comes in a second.
+ask() {
+  local host=$1 address=$2 port=$3
+  # shellcheck disable=SC2016
+  on_host "$host" timeout 1 bash -c \
+    'exec 3<>"/dev/udp/$0/$1" && printf . >&3 && dd bs=1500 count=1 status=none <&3' \
+    "$address" "$port" 2>/dev/null
+}
+
+# Migrates PID from HOST to HOST; prints what gcr-migrate prints.
+migrate() {
+  local from=IP_${1^^} to=IP_${2^^} pid=$3
+  shift 3
+  # shellcheck disable=SC2086  # options
+  on_host a "$GCR_CLI" $GCR_TLS "$@" "${!from}" "${!to}" "$pid"
+}
+
+# field NAME LINE: the value of NAME=value in a line such as gcr-migrate's last one.
+field() { sed -n "s/.*\\b$1=\\([^ ]*\\).*/\\1/p" <<<"$2"; }
