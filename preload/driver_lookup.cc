@@ -1,0 +1,63 @@
+// cuGetProcAddress, both forms: what statically linked runtimes and most frameworks use instead of
+// dlsym. The driver is asked first, so that its refusals and its status stay its own; then its
+// answer is replaced by the shim of the row that it means.
+#include "preload/real_driver.h"
+#include "preload/shims.h"
+
+namespace gcr::preload {
+namespace {
+
+/// What the driver gives for a version, or null.
+void* ask(const RealDriver& driver, const char* symbol, int cuda_version, cuuint64_t flags) {
+  void* address = nullptr;
+  CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  const CUresult result =
+      driver.cuGetProcAddress_v2 != nullptr
+          ? driver.cuGetProcAddress_v2(symbol, &address, cuda_version, flags, &status)
+          : driver.cuGetProcAddress(symbol, &address, cuda_version, flags);
+  return result == CUDA_SUCCESS ? address : nullptr;
+}
+
+/// The address that the application gets in place of `address`.
+void* replace(const RealDriver& driver, const char* symbol, int cuda_version, cuuint64_t flags,
+              void* address) {
+  int version = cuda_version;
+  if (version > kTableCudaVersion) {
+    // An interface that the table does not know must not be taken for an older one of that name.
+    if (ask(driver, symbol, kTableCudaVersion, flags) != address) return address;
+    version = kTableCudaVersion;
+  }
+  const DriverRow* row = find_looked_up(symbol, version, flags, address);
+  return row == nullptr ? address : row->shim;
+}
+
+}  // namespace
+}  // namespace gcr::preload
+
+using gcr::preload::RealDriver;
+
+extern "C" CUresult cuGetProcAddress(const char* symbol, void** pfn, int cuda_version,
+                                     cuuint64_t flags) {
+  const RealDriver* driver = gcr::preload::real_driver();
+  if (driver == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
+  if (driver->cuGetProcAddress == nullptr) return CUDA_ERROR_NOT_FOUND;
+  const CUresult result = driver->cuGetProcAddress(symbol, pfn, cuda_version, flags);
+  if (result == CUDA_SUCCESS && *pfn != nullptr) {
+    *pfn = gcr::preload::replace(*driver, symbol, cuda_version, flags, *pfn);
+  }
+  return result;
+}
+
+extern "C" CUresult cuGetProcAddress_v2(const char* symbol, void** pfn, int cuda_version,
+                                        cuuint64_t flags,
+                                        CUdriverProcAddressQueryResult* symbol_status) {
+  const RealDriver* driver = gcr::preload::real_driver();
+  if (driver == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
+  if (driver->cuGetProcAddress_v2 == nullptr) return CUDA_ERROR_NOT_FOUND;
+  const CUresult result =
+      driver->cuGetProcAddress_v2(symbol, pfn, cuda_version, flags, symbol_status);
+  if (result == CUDA_SUCCESS && *pfn != nullptr) {
+    *pfn = gcr::preload::replace(*driver, symbol, cuda_version, flags, *pfn);
+  }
+  return result;
+}

@@ -1,0 +1,131 @@
+#include "preload/elf_object.h"
+
+#include <cstring>
+
+namespace gcr::preload {
+namespace {
+
+std::uint32_t gnu_hash(const char* name) {
+  std::uint32_t hash = 5381;
+  for (; *name != '\0'; ++name) hash = hash * 33 + static_cast<unsigned char>(*name);
+  return hash;
+}
+
+std::uint32_t sysv_hash(const char* name) {
+  std::uint32_t hash = 0;
+  for (; *name != '\0'; ++name) {
+    hash = (hash << 4) + static_cast<unsigned char>(*name);
+    const std::uint32_t top = hash & 0xf0000000;
+    hash = (hash ^ (top >> 24)) & ~top;
+  }
+  return hash;
+}
+
+}  // namespace
+
+ElfObject::ElfObject(const dl_phdr_info& info) : info_(info) {
+  const ElfW(Dyn)* entry = nullptr;
+  for (int i = 0; i < info.dlpi_phnum; ++i) {
+    if (info.dlpi_phdr[i].p_type == PT_DYNAMIC) {
+      entry = reinterpret_cast<const ElfW(Dyn)*>(info.dlpi_addr + info.dlpi_phdr[i].p_vaddr);
+    }
+  }
+  if (entry == nullptr) return;
+  // The loader rewrites these to absolute addresses, except where the section is read-only (vdso).
+  const auto absolute = [&info](ElfW(Addr) value) {
+    return value >= info.dlpi_addr ? value : value + info.dlpi_addr;
+  };
+  std::size_t soname_offset = 0;
+  for (; entry->d_tag != DT_NULL; ++entry) {
+    const ElfW(Addr) address = absolute(entry->d_un.d_ptr);
+    switch (entry->d_tag) {
+      case DT_SYMTAB:
+        symbols_ = reinterpret_cast<const ElfW(Sym)*>(address);
+        break;
+      case DT_STRTAB:
+        strings_ = reinterpret_cast<const char*>(address);
+        break;
+      case DT_GNU_HASH:
+        gnu_hash_ = reinterpret_cast<const std::uint32_t*>(address);
+        break;
+      case DT_HASH:
+        sysv_hash_ = reinterpret_cast<const std::uint32_t*>(address);
+        break;
+      case DT_SONAME:
+        soname_offset = entry->d_un.d_val;
+        break;
+      default:
+        break;
+    }
+  }
+  if (strings_ != nullptr && soname_offset != 0) soname_ = strings_ + soname_offset;
+}
+
+bool ElfObject::contains(const void* address) const {
+  const auto value = reinterpret_cast<ElfW(Addr)>(address);
+  for (int i = 0; i < info_.dlpi_phnum; ++i) {
+    const ElfW(Phdr)& segment = info_.dlpi_phdr[i];
+    const ElfW(Addr) begin = info_.dlpi_addr + segment.p_vaddr;
+    if (segment.p_type == PT_LOAD && value >= begin && value - begin < segment.p_memsz) return true;
+  }
+  return false;
+}
+
+bool ElfObject::defines(std::uint32_t index, const char* name) const {
+  const ElfW(Sym)& symbol = symbols_[index];
+  const int type = ELF64_ST_TYPE(symbol.st_info);
+  return symbol.st_shndx != SHN_UNDEF && symbol.st_value != 0 && type == STT_FUNC &&
+         std::strcmp(strings_ + symbol.st_name, name) == 0;
+}
+
+// Layout of DT_GNU_HASH: bucket count, index of the first symbol, words and shift of the Bloom
+// filter; the filter; the buckets; one hash per symbol, whose lowest bit ends a chain.
+const ElfW(Sym) * ElfObject::find_by_gnu_hash(const char* name) const {
+  const std::uint32_t bucket_count = gnu_hash_[0];
+  const std::uint32_t first_symbol = gnu_hash_[1];
+  const std::uint32_t bloom_words = gnu_hash_[2];
+  const std::uint32_t bloom_shift = gnu_hash_[3];
+  if (bucket_count == 0 || bloom_words == 0) return nullptr;
+  constexpr std::uint32_t kBits = 8 * sizeof(ElfW(Addr));
+  const auto* bloom = reinterpret_cast<const ElfW(Addr)*>(gnu_hash_ + 4);
+  const auto* buckets = reinterpret_cast<const std::uint32_t*>(bloom + bloom_words);
+  const std::uint32_t* chains = buckets + bucket_count;
+
+  const std::uint32_t hash = gnu_hash(name);
+  const ElfW(Addr) word = bloom[(hash / kBits) % bloom_words];
+  if (((word >> (hash % kBits)) & (word >> ((hash >> bloom_shift) % kBits)) & 1) == 0) {
+    return nullptr;
+  }
+  std::uint32_t index = buckets[hash % bucket_count];
+  if (index < first_symbol) return nullptr;
+  for (;; ++index) {
+    const std::uint32_t entry = chains[index - first_symbol];
+    if ((entry | 1) == (hash | 1) && defines(index, name)) return &symbols_[index];
+    if ((entry & 1) != 0) return nullptr;
+  }
+}
+
+// Layout of DT_HASH: bucket count, chain count; the buckets; the chains.
+const ElfW(Sym) * ElfObject::find_by_sysv_hash(const char* name) const {
+  const std::uint32_t bucket_count = sysv_hash_[0];
+  if (bucket_count == 0) return nullptr;
+  const std::uint32_t* buckets = sysv_hash_ + 2;
+  const std::uint32_t* chains = buckets + bucket_count;
+  for (std::uint32_t i = buckets[sysv_hash(name) % bucket_count]; i != STN_UNDEF; i = chains[i]) {
+    if (defines(i, name)) return &symbols_[i];
+  }
+  return nullptr;
+}
+
+void* ElfObject::find_function(const char* name) const {
+  if (symbols_ == nullptr || strings_ == nullptr) return nullptr;
+  const ElfW(Sym)* symbol = nullptr;
+  if (gnu_hash_ != nullptr) {
+    symbol = find_by_gnu_hash(name);
+  } else if (sysv_hash_ != nullptr) {
+    symbol = find_by_sysv_hash(name);
+  }
+  return symbol == nullptr ? nullptr : reinterpret_cast<void*>(info_.dlpi_addr + symbol->st_value);
+}
+
+}  // namespace gcr::preload

@@ -1,0 +1,52 @@
+// A look into the symbol table of one loaded object, without the dynamic loader's help: for code
+// that stands in for dlsym and therefore cannot ask it.
+#pragma once
+
+#include <link.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gcr::preload {
+
+/// Views one loaded object's dynamic symbols. Owns nothing; valid while the object stays loaded, as
+/// it does inside a dl_iterate_phdr callback.
+class ElfObject {
+ public:
+  explicit ElfObject(const dl_phdr_info& info);
+
+  /// The address of a function that this object itself defines and exports, or null. Symbol
+  /// versions are ignored. Indirect functions (IFUNC) are not found. Neither locks nor allocates.
+  void* find_function(const char* name) const;
+
+  /// The object's SONAME, or "".
+  const char* soname() const { return soname_; }
+
+  /// Whether the address lies in one of the object's segments.
+  bool contains(const void* address) const;
+
+ private:
+  const ElfW(Sym) * find_by_gnu_hash(const char* name) const;
+  const ElfW(Sym) * find_by_sysv_hash(const char* name) const;
+  bool defines(std::uint32_t index, const char* name) const;
+
+  const dl_phdr_info& info_;
+  const ElfW(Sym) * symbols_ = nullptr;
+  const char* strings_ = nullptr;
+  const std::uint32_t* gnu_hash_ = nullptr;
+  const std::uint32_t* sysv_hash_ = nullptr;
+  const char* soname_ = "";
+};
+
+/// Calls `visit(ElfObject, const dl_phdr_info&)` for every loaded object in load order, until it
+/// returns true. Returns whether it did. Holds the loader's lock meanwhile.
+template <class Visitor>
+bool visit_objects(Visitor&& visit) {
+  return dl_iterate_phdr(
+             [](dl_phdr_info* info, std::size_t, void* data) -> int {
+               return (*static_cast<Visitor*>(data))(ElfObject(*info), *info) ? 1 : 0;
+             },
+             &visit) != 0;
+}
+
+}  // namespace gcr::preload

@@ -1,0 +1,206 @@
+// dlsym and dlvsym, exported: whoever asks for a driver function that has a shim gets the shim,
+// provided that without this library the answer would have been the driver's own function.
+//
+// Everything else goes on to the C library's function by a jump: with RTLD_NEXT and RTLD_DEFAULT it
+// looks at its return address to know whose search order to follow, so it must see the caller's.
+// A name that does not begin with "cu" costs two compared bytes and that jump.
+//
+// The C library's functions are found in its symbol table, since any reference of ours to dlsym or
+// dlvsym, versioned or not, would be bound to our own.
+#include <dlfcn.h>
+
+#include <cstring>
+
+#include "preload/driver_table.h"
+#include "preload/elf_object.h"
+#include "preload/real_driver.h"
+
+#ifndef __x86_64__
+#error "dlsym's entry is written for x86-64"
+#endif
+
+namespace {
+
+using gcr::preload::DriverRow;
+using gcr::preload::ElfObject;
+using gcr::preload::RealDriver;
+
+using Dlsym = void* (*)(void* handle, const char* name);
+using Dlvsym = void* (*)(void* handle, const char* name, const char* version);
+
+/// What the entry does next: returns `address` if `decided`, else jumps to the C library. Returned
+/// in rax and dl.
+struct Answer {
+  void* address;
+  bool decided;
+};
+
+constexpr Answer kAskCLibrary{nullptr, false};
+
+/// Any address inside this library.
+const char g_inside_this_library = 0;
+
+/// The next definition of `name` after this library in load order; the first one anywhere if there
+/// is none (when this library was not preloaded).
+void* find_beyond_this_library(const char* name) {
+  void* first = nullptr;
+  void* next = nullptr;
+  bool passed_us = false;
+  gcr::preload::visit_objects([&](const ElfObject& object, const dl_phdr_info&) {
+    if (object.contains(&g_inside_this_library)) {
+      passed_us = true;
+      return false;
+    }
+    void* const found = object.find_function(name);
+    if (first == nullptr) first = found;
+    if (passed_us) next = found;
+    return next != nullptr;
+  });
+  return next != nullptr ? next : first;
+}
+
+}  // namespace
+
+extern "C" {
+
+void* gcr_preload_first_dlsym(void* handle, const char* name);
+void* gcr_preload_first_dlvsym(void* handle, const char* name, const char* version);
+
+// Where the entries jump to: the C library's functions from the first call on.
+constinit Dlsym gcr_preload_real_dlsym = &gcr_preload_first_dlsym;
+constinit Dlvsym gcr_preload_real_dlvsym = &gcr_preload_first_dlvsym;
+
+void gcr_preload_find_real_functions() {
+  __atomic_store_n(&gcr_preload_real_dlsym,
+                   reinterpret_cast<Dlsym>(find_beyond_this_library("dlsym")), __ATOMIC_RELAXED);
+  __atomic_store_n(&gcr_preload_real_dlvsym,
+                   reinterpret_cast<Dlvsym>(find_beyond_this_library("dlvsym")), __ATOMIC_RELAXED);
+}
+
+Answer gcr_preload_choose_dlsym(void* handle, const char* name, const void* caller);
+Answer gcr_preload_choose_dlvsym(void* handle, const char* name, const char* version);
+}
+
+namespace {
+
+/// The search ended at our own shim of a function that no loaded driver has: nobody would have
+/// found it without us, so neither may anybody now. Leaves the error text for dlerror.
+Answer look_beyond_us(const char* name) { return {gcr_preload_real_dlsym(RTLD_NEXT, name), true}; }
+
+/// RTLD_NEXT from `caller`: the first definition in an object loaded after the caller's decides.
+Answer choose_next(const DriverRow& row, void* real, const void* caller) {
+  void* found = nullptr;
+  bool passed_caller = false;
+  gcr::preload::visit_objects([&](const ElfObject& object, const dl_phdr_info&) {
+    if (!passed_caller) {
+      passed_caller = object.contains(caller);
+      return false;
+    }
+    found = object.find_function(row.symbol);
+    return found != nullptr;
+  });
+  if (found == nullptr) return kAskCLibrary;
+  if (found == row.shim && real == nullptr) return look_beyond_us(row.symbol);
+  return found == real ? Answer{row.shim, true} : kAskCLibrary;
+}
+
+}  // namespace
+
+Answer gcr_preload_choose_dlsym(void* handle, const char* name, const void* caller) {
+  const DriverRow* row = gcr::preload::find_shimmed_symbol(name);
+  if (row == nullptr) return kAskCLibrary;
+  const RealDriver* driver = gcr::preload::real_driver();
+  void* const real = driver == nullptr ? nullptr : driver->address_of(*row);
+  if (handle == RTLD_NEXT) return choose_next(*row, real, caller);
+  void* const found = gcr_preload_real_dlsym(handle, name);
+  if (found == nullptr) return kAskCLibrary;
+  if (found == real) return {row->shim, true};
+  if (found == row->shim && real == nullptr) return look_beyond_us(name);
+  return kAskCLibrary;
+}
+
+Answer gcr_preload_choose_dlvsym(void* handle, const char* name, const char* version) {
+  const DriverRow* row = gcr::preload::find_shimmed_symbol(name);
+  if (row == nullptr || handle == RTLD_NEXT || handle == RTLD_DEFAULT) return kAskCLibrary;
+  const RealDriver* driver = gcr::preload::real_driver();
+  if (driver == nullptr) return kAskCLibrary;
+  void* const found = gcr_preload_real_dlvsym(handle, name, version);
+  if (found == nullptr || found != driver->address_of(*row)) return kAskCLibrary;
+  return {row->shim, true};
+}
+
+// The entries. Arguments: rdi handle, rsi name, rdx version; the return address is the caller's.
+// They are kept over the call of the choosing function, whose third argument is, for dlsym, that
+// return address.
+asm(R"(
+    .text
+    .macro gcr_entry name choose real save_third
+    .globl \name
+    .type \name, @function
+    .p2align 4
+\name:
+    .cfi_startproc
+    endbr64
+    cmpb $0x63, (%rsi)
+    jne 1f
+    cmpb $0x75, 1(%rsi)
+    jne 1f
+    push %rdi
+    .cfi_adjust_cfa_offset 8
+    push %rsi
+    .cfi_adjust_cfa_offset 8
+    push %rdx
+    .cfi_adjust_cfa_offset 8
+    .if \save_third == 0
+    mov 24(%rsp), %rdx
+    .endif
+    call \choose
+    mov %edx, %ecx
+    pop %rdx
+    .cfi_adjust_cfa_offset -8
+    pop %rsi
+    .cfi_adjust_cfa_offset -8
+    pop %rdi
+    .cfi_adjust_cfa_offset -8
+    test %cl, %cl
+    je 1f
+    ret
+1:  jmp *\real(%rip)
+    .cfi_endproc
+    .size \name, . - \name
+    .endm
+
+    gcr_entry dlsym gcr_preload_choose_dlsym gcr_preload_real_dlsym 0
+    gcr_entry dlvsym gcr_preload_choose_dlvsym gcr_preload_real_dlvsym 1
+
+    .macro gcr_first name real
+    .type \name, @function
+    .p2align 4
+\name:
+    .cfi_startproc
+    endbr64
+    push %rdi
+    .cfi_adjust_cfa_offset 8
+    push %rsi
+    .cfi_adjust_cfa_offset 8
+    push %rdx
+    .cfi_adjust_cfa_offset 8
+    call gcr_preload_find_real_functions
+    pop %rdx
+    .cfi_adjust_cfa_offset -8
+    pop %rsi
+    .cfi_adjust_cfa_offset -8
+    pop %rdi
+    .cfi_adjust_cfa_offset -8
+    jmp *\real(%rip)
+    .cfi_endproc
+    .size \name, . - \name
+    .endm
+
+    .globl gcr_preload_first_dlsym
+    .globl gcr_preload_first_dlvsym
+    .hidden gcr_preload_first_dlsym
+    .hidden gcr_preload_first_dlvsym
+    gcr_first gcr_preload_first_dlsym gcr_preload_real_dlsym
+    gcr_first gcr_preload_first_dlvsym gcr_preload_real_dlvsym
+)");

@@ -1,0 +1,40 @@
+// The driver's own functions, behind the shims.
+//
+// One pointer per row of driver_api.def, found in the symbol table of the loaded libcuda.so.1 (the
+// object of that SONAME, whatever its file is called): not through dlsym, which answers with shims.
+#pragma once
+
+#include <atomic>
+
+#include "preload/cuda/driver_abi.h"
+#include "preload/driver_table.h"
+
+namespace gcr::preload {
+
+/// The driver's functions under their exported names. Null where this driver lacks one.
+struct RealDriver {
+#define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
+  CUresult(*symbol) params = nullptr;
+#include "preload/driver_api.def"
+
+  /// The driver's address for a row, or null.
+  void* address_of(const DriverRow& row) const {
+    return *reinterpret_cast<void* const*>(reinterpret_cast<const char*>(this) +
+                                           row.real_offset_bytes);
+  }
+};
+
+namespace real_driver_internal {
+extern std::atomic<const RealDriver*> g_driver;
+const RealDriver* find();
+}  // namespace real_driver_internal
+
+/// The loaded driver, or null while none is loaded. Any thread. The first call that finds a driver
+/// reads all its addresses and keeps it from being unloaded; that one call may take the loader's
+/// lock. Later calls are one load. The result stays valid for the life of the process.
+inline const RealDriver* real_driver() {
+  const RealDriver* driver = real_driver_internal::g_driver.load(std::memory_order_acquire);
+  return driver != nullptr ? driver : real_driver_internal::find();
+}
+
+}  // namespace gcr::preload

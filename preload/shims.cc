@@ -1,0 +1,40 @@
+// The shims of gated and tracked rows; driver_lookup.cc has those of kLookup.
+//
+// A shim that is reached without a driver that has its function (which takes a weak reference, or a
+// driver older than the application) says so as cuGetProcAddress would, and does nothing.
+#include "preload/shims.h"
+
+#include "preload/gate.h"
+#include "preload/real_driver.h"
+#include "preload/tracked.h"
+
+namespace gcr::preload {
+namespace {
+
+[[gnu::cold]] CUresult missing(const RealDriver* driver) {
+  return driver == nullptr ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_NOT_FOUND;
+}
+
+}  // namespace
+}  // namespace gcr::preload
+
+#define GCR_SHIM(symbol, params, call)                                    \
+  [[gnu::flatten]] CUresult symbol params {                               \
+    const gcr::preload::RealDriver* driver = gcr::preload::real_driver(); \
+    if (driver == nullptr || driver->symbol == nullptr) [[unlikely]] {    \
+      return gcr::preload::missing(driver);                               \
+    }                                                                     \
+    const gcr::preload::GateScope inside;                                 \
+    return call;                                                          \
+  }
+#define GCR_DEFINE_kGated(symbol, params, args) GCR_SHIM(symbol, params, driver->symbol args)
+#define GCR_DEFINE_kTracked(symbol, params, args) \
+  GCR_SHIM(symbol, params, gcr::preload::tracked::symbol args)
+#define GCR_DEFINE_kLookup(symbol, params, args)
+#define GCR_DEFINE_kPassed(symbol, params, args)
+#define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
+  GCR_DEFINE_##policy(symbol, params, args)
+
+extern "C" {
+#include "preload/driver_api.def"
+}

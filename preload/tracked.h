@@ -1,0 +1,23 @@
+// What the library does in the driver's place: one function per row with policy kTracked.
+//
+// A shim calls it inside the gate, after real_driver() was found to have the function of that name.
+// Parameters and result are the driver's; each function is defined in the file of its subject.
+#pragma once
+
+#include "preload/cuda/driver_abi.h"
+
+namespace gcr::preload::tracked {
+
+#define GCR_DECLARE_kGated(symbol, params)
+#define GCR_DECLARE_kLookup(symbol, params)
+#define GCR_DECLARE_kPassed(symbol, params)
+#define GCR_DECLARE_kTracked(symbol, params) CUresult symbol params;
+#define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
+  GCR_DECLARE_##policy(symbol, params)
+#include "preload/driver_api.def"
+#undef GCR_DECLARE_kGated
+#undef GCR_DECLARE_kLookup
+#undef GCR_DECLARE_kPassed
+#undef GCR_DECLARE_kTracked
+
+}  // namespace gcr::preload::tracked
