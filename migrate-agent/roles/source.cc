@@ -187,7 +187,8 @@ awaitable<Status> Source::examine() {
 
 awaitable<Status> Source::open_peer() {
   auto connected = co_await control::ControlChannel::connect(
-      destination_, {control::ConnectionKind::kControl, migration_}, context_.tls, kConnectTimeout);
+      destination_, {control::ConnectionKind::kControl, migration_}, context_.tls, kConnectTimeout,
+      context_.config.host);
   GCR_CO_TRY(connected);
   peer_ = std::move(*connected);
   co_return Status();
@@ -278,7 +279,7 @@ awaitable<Status> Source::prepare() {
                transport::connect(destination_.host, destination_.port,
                                   {.lanes = std::clamp(answer.lanes(), 1U, kMaxLanes),
                                    .tls = context_.data_ssl(),
-                                   .verify_peer = [](SSL* ssl) { return control::verify_agent(ssl); },
+                                   .verify_peer = [this](SSL* ssl) { return control::verify_agent(ssl, destination_.host); },
                                    .token = answer.data_token(),
                                    .preface = {preface_bytes.begin(), preface_bytes.end()}}));
     return {};

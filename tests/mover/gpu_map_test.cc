@@ -1,0 +1,69 @@
+#include "migrate-agent/mover/gpu_map.h"
+
+#include <gtest/gtest.h>
+
+#include "src/base/units.h"
+
+namespace gcr::mover {
+namespace {
+
+Uuid gpu(std::uint8_t number) {
+  Uuid uuid;
+  uuid.bytes[15] = number;
+  return uuid;
+}
+
+MappableGpu h200(std::uint8_t number, bool chosen) {
+  return {gpu(number), "H200", 141 * kGiB, chosen};
+}
+
+TEST(GpuMap, SameGpuIsPreferred) {
+  const auto map = map_gpus({h200(1, true)}, {h200(2, true), h200(1, true)});
+  ASSERT_TRUE(map) << map.error().message();
+  ASSERT_EQ(map->size(), 1U);
+  EXPECT_EQ((*map)[0].to, gpu(1));
+}
+
+TEST(GpuMap, EveryGpuOfTheSourceGetsACounterpartOfItsOwn) {
+  const auto map = map_gpus({h200(1, true), h200(2, false)}, {h200(1, false), h200(2, true)});
+  ASSERT_TRUE(map) << map.error().message();
+  ASSERT_EQ(map->size(), 2U);
+  EXPECT_EQ((*map)[0].from, gpu(1));
+  EXPECT_EQ((*map)[0].to, gpu(2));
+  EXPECT_EQ((*map)[1].from, gpu(2));
+  EXPECT_EQ((*map)[1].to, gpu(1));
+}
+
+TEST(GpuMap, AnotherModelIsRefused) {
+  MappableGpu other = h200(2, true);
+  other.name = "A100";
+  const auto map = map_gpus({h200(1, true)}, {other});
+  ASSERT_FALSE(map);
+  EXPECT_EQ(map.error().code(), Code::kRefused);
+  EXPECT_NE(map.error().message().find(gpu(1).to_string()), std::string::npos);
+}
+
+TEST(GpuMap, SmallerMemoryIsRefused) {
+  MappableGpu smaller = h200(2, true);
+  smaller.total_bytes = 80 * kGiB;
+  EXPECT_FALSE(map_gpus({h200(1, true)}, {smaller}));
+}
+
+TEST(GpuMap, FewerGpusAtTheDestinationAreRefusedBecauseTheMapMustBeComplete) {
+  const auto map = map_gpus({h200(1, true), h200(2, false)}, {h200(3, true)});
+  ASSERT_FALSE(map);
+  EXPECT_EQ(map.error().code(), Code::kRefused);
+}
+
+TEST(GpuMap, UnusedGpusMayGoToAnyModel) {
+  MappableGpu other = h200(4, false);
+  other.name = "A100";
+  const auto map = map_gpus({h200(1, false), h200(2, true)}, {other, h200(3, true)});
+  ASSERT_TRUE(map) << map.error().message();
+  EXPECT_EQ((*map)[0].from, gpu(2));
+  EXPECT_EQ((*map)[0].to, gpu(3));
+  EXPECT_EQ((*map)[1].to, gpu(4));
+}
+
+}  // namespace
+}  // namespace gcr::mover
