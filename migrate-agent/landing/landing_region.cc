@@ -1,0 +1,181 @@
+#include "migrate-agent/landing/landing_region.h"
+
+#include <fmt/format.h>
+#include <linux/memfd.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <thread>
+#include <vector>
+
+#include "src/base/units.h"
+
+namespace gcr::landing {
+namespace {
+
+constexpr unsigned kMaxPopulateThreads = 4;
+// What a populating thread takes at a time: short enough to share the work evenly.
+constexpr std::uint64_t kPopulateStepBytes = 64 * kMiB;
+
+Status populate_range(std::span<std::byte> bytes) {
+  while (::madvise(bytes.data(), bytes.size(), MADV_POPULATE_WRITE) != 0) {
+    if (errno == EINTR || errno == EAGAIN) continue;
+    // The kernel answers EFAULT where a fault would have been SIGBUS: no hugepage for it.
+    const int reason = errno == EFAULT ? ENOMEM : errno;
+    return Error::from_errno(reason, fmt::format("populating {}", format_bytes(bytes.size())));
+  }
+  return {};
+}
+
+/// Populates all of `bytes` with several threads.
+Status populate(std::span<std::byte> bytes) {
+  const std::uint64_t steps = round_up(bytes.size(), kPopulateStepBytes) / kPopulateStepBytes;
+  const auto threads = static_cast<unsigned>(std::min<std::uint64_t>(
+      {steps, kMaxPopulateThreads, std::max(1U, std::thread::hardware_concurrency())}));
+  std::atomic<std::uint64_t> next = 0;
+  std::vector<Status> results(threads);
+  auto work = [&](Status& result) {
+    for (std::uint64_t step = next++; step < steps && result; step = next++) {
+      const std::uint64_t offset = step * kPopulateStepBytes;
+      const std::uint64_t length = std::min(kPopulateStepBytes, bytes.size() - offset);
+      result = populate_range(bytes.subspan(offset, length));
+    }
+  };
+  {
+    std::vector<std::jthread> helpers;
+    for (unsigned i = 1; i < threads; ++i) helpers.emplace_back([&, i] { work(results[i]); });
+    work(results[0]);
+  }
+  for (const Status& result : results) GCR_TRY(result);
+  return {};
+}
+
+/// Children need none of it, and neither does a core dump.
+Status keep_private(std::span<std::byte> bytes) {
+  for (const int advice : {MADV_DONTFORK, MADV_DONTDUMP}) {
+    if (::madvise(bytes.data(), bytes.size(), advice) != 0) {
+      return Error::from_errno(errno, "preparing the landing region");
+    }
+  }
+  return {};
+}
+
+/// Maps hugepages from the pool; the kernel reserves all of them now or fails.
+Result<UniqueMapping> map_huge(std::uint64_t bytes) {
+  const UniqueFd memory(::memfd_create("gcr-landing", MFD_CLOEXEC | MFD_HUGETLB | MFD_HUGE_2MB));
+  if (!memory) return Error::from_errno(errno, "creating a memfd with hugepages");
+  if (::ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0) {
+    return Error::from_errno(errno, "sizing a memfd with hugepages");
+  }
+  void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+  if (at == MAP_FAILED) {
+    return Error::from_errno(errno, fmt::format("reserving {} hugepages", bytes / kChunkBytes));
+  }
+  return UniqueMapping(at, bytes);
+}
+
+/// Maps anonymous memory at an address that transparent hugepages can use.
+Result<UniqueMapping> map_ordinary(std::uint64_t bytes) {
+  const std::uint64_t room = bytes + kChunkBytes;
+  void* at = ::mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) {
+    return Error::from_errno(errno, fmt::format("mapping {}", format_bytes(bytes)));
+  }
+  auto* const first = static_cast<std::byte*>(at);
+  const auto address = reinterpret_cast<std::uintptr_t>(at);
+  const std::uint64_t before = round_up(address, kChunkBytes) - address;
+  if (before > 0) ::munmap(first, before);
+  if (before < kChunkBytes) ::munmap(first + before + bytes, kChunkBytes - before);
+  return UniqueMapping(first + before, bytes);
+}
+
+}  // namespace
+
+LandingRegion& LandingRegion::operator=(LandingRegion&& other) noexcept {
+  if (this == &other) return *this;
+  mapping_ = std::move(other.mapping_);  // our pages go back before our claim on the limit does
+  claim_ = std::move(other.claim_);
+  size_bytes_ = std::exchange(other.size_bytes_, 0);
+  huge_ = std::exchange(other.huge_, false);
+  note_ = std::exchange(other.note_, {});
+  return *this;
+}
+
+Result<LandingRegion> LandingRegion::create_huge(std::uint64_t bytes,
+                                                 const HugepageLimits& limits) {
+  const std::uint64_t pages = bytes / kChunkBytes;
+  LandingRegion region;
+  {
+    GCR_ASSIGN(const HugepageLock lock, HugepageLock::take(limits));
+    GCR_ASSIGN(const HugepageCounters counters, hugepage_counters(limits.kernel_directory));
+    const std::uint64_t available = counters.available();
+    if (pages > available) {
+      const std::uint64_t missing = pages - available;
+      GCR_ASSIGN(const std::uint64_t memory, available_memory_bytes());
+      if (!limits.may_raise || missing * kChunkBytes > memory) {
+        return Error(
+            Code::kResourceExhausted,
+            fmt::format("{} hugepages of 2 MiB are needed, {} are free{}", pages, available,
+                        limits.may_raise ? fmt::format(", and only {} of memory to make more of",
+                                                       format_bytes(memory))
+                                         : ""));
+      }
+      GCR_ASSIGN(region.claim_, HugepageClaim::add(limits, missing, lock));
+    }
+    auto mapping = map_huge(bytes);
+    if (!mapping) return mapping.error();
+    region.mapping_ = std::move(*mapping);
+  }
+  GCR_TRY(keep_private(region.mapping_.bytes()));
+  GCR_TRY(populate(region.mapping_.bytes()));
+  region.huge_ = true;
+  return region;
+}
+
+Result<LandingRegion> LandingRegion::create_ordinary(std::uint64_t bytes) {
+  GCR_ASSIGN(const std::uint64_t available, available_memory_bytes());
+  if (bytes > available) {
+    return Error(Code::kResourceExhausted,
+                 fmt::format("the landing region needs {}, {} of memory are available",
+                             format_bytes(bytes), format_bytes(available)));
+  }
+  LandingRegion region;
+  GCR_ASSIGN(region.mapping_, map_ordinary(bytes));
+  const auto mapped = region.mapping_.bytes();
+  (void)::madvise(mapped.data(), mapped.size(), MADV_HUGEPAGE);  // a wish; any page will do
+  GCR_TRY(keep_private(mapped));
+  GCR_TRY(populate(mapped));
+  return region;
+}
+
+Result<LandingRegion> LandingRegion::create(std::uint64_t bytes, HugepagePolicy policy,
+                                            const HugepageLimits& limits) {
+  if (bytes == 0) return LandingRegion();
+  if (bytes > (std::uint64_t{1} << 46)) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("a landing region of {} is not possible", format_bytes(bytes)));
+  }
+  const std::uint64_t whole = round_up(bytes, kChunkBytes);
+  std::string note;
+  if (policy != HugepagePolicy::kNever) {
+    auto region = create_huge(whole, limits);
+    if (region) {
+      region->size_bytes_ = bytes;
+      return region;
+    }
+    if (policy == HugepagePolicy::kRequire) {
+      return Error(Code::kResourceExhausted,
+                   fmt::format("no hugepages for a landing region of {}: {}", format_bytes(bytes),
+                               region.error().message()));
+    }
+    note = fmt::format("ordinary pages: {}", region.error().message());
+  }
+  GCR_ASSIGN(LandingRegion region, create_ordinary(whole));
+  region.size_bytes_ = bytes;
+  region.note_ = std::move(note);
+  return region;
+}
+
+}  // namespace gcr::landing

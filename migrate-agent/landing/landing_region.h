@@ -1,0 +1,60 @@
+// The landing region: the memory of the destination that buffers land in, populated beforehand.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "migrate-agent/landing/hugepage_claim.h"
+#include "migrate-agent/landing/memory_info.h"
+#include "src/base/result.h"
+#include "src/base/unique_fd.h"
+
+namespace gcr::landing {
+
+enum class HugepagePolicy {
+  kInvalid = 0,
+  kAuto,     ///< hugepages, or ordinary pages with a note
+  kRequire,  ///< hugepages or nothing
+  kNever,    ///< ordinary pages
+};
+
+/// Owns the memory. Every page is in place: touching it can neither fail (SIGBUS) nor wait for the
+/// kernel. Children do not inherit it and core dumps leave it out. Move-only.
+class LandingRegion {
+ public:
+  LandingRegion() = default;
+  LandingRegion(LandingRegion&&) noexcept = default;
+  LandingRegion& operator=(LandingRegion&& other) noexcept;
+
+  /// Maps and populates `bytes` (0 gives an empty region) with up to 4 threads. Hugepages come from
+  /// what is free, and beyond that, if `limits` allows, from raising the kernel's limit of surplus
+  /// pages by what is missing until the region is destroyed. Fails with kResourceExhausted, naming
+  /// sizes, where the memory or (kRequire) the hugepages cannot be had; nothing stays behind then.
+  static Result<LandingRegion> create(std::uint64_t bytes, HugepagePolicy policy,
+                                      const HugepageLimits& limits = {});
+
+  /// The memory, aligned to 2 MiB, zero at first, exactly as long as was asked for.
+  std::span<std::byte> bytes() const { return mapping_.bytes().first(size_bytes_); }
+
+  /// Whether every page is a hugepage of the kernel's pool.
+  bool huge() const { return huge_; }
+
+  /// Why these are ordinary pages, as a sentence without a full stop; empty if huge() or if nobody
+  /// asked for hugepages.
+  const std::string& note() const { return note_; }
+
+ private:
+  static Result<LandingRegion> create_huge(std::uint64_t bytes, const HugepageLimits& limits);
+  static Result<LandingRegion> create_ordinary(std::uint64_t bytes);
+
+  // Destroyed from the last to the first: the pages go back before the limit is lowered.
+  HugepageClaim claim_;
+  UniqueMapping mapping_;
+  std::uint64_t size_bytes_ = 0;
+  bool huge_ = false;
+  std::string note_;
+};
+
+}  // namespace gcr::landing
