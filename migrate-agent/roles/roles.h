@@ -32,7 +32,7 @@ struct WorkerContext {
   std::shared_ptr<asio::ssl::context> tls;  ///< for every connection, opened or accepted
 
   /// The same as OpenSSL knows it, for the transport; pair it with control::verify_agent().
-  SSL_CTX* ssl() const { return tls->native_handle(); }
+  SSL_CTX* data_ssl() const { return tls->native_handle(); }
 };
 
 /// Moves the process away: sends Events and, last, one MigrateReport to the operator. Errors of the

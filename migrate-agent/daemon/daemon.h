@@ -1,0 +1,39 @@
+// The daemon: accepts connections, reads the preface of each and nothing else, and hands it on: a
+// control connection to a fresh worker process, a data connection to the worker that registered its
+// migration. It speaks no TLS. One crash ends one worker; the daemon logs how each of them ended.
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/daemon/config.h"
+#include "src/base/result.h"
+
+namespace gcr::agent {
+
+/// Everything here belongs to the thread that runs the io_context; the process has no other
+/// threads.
+class Daemon {
+ public:
+  /// `worker_command` starts this program again, `worker_arguments` make it a worker.
+  Daemon(asio::io_context& io, Config config, std::vector<std::string> worker_command,
+         std::vector<std::string> worker_arguments);
+  ~Daemon();
+
+  /// Binds and listens; from then on run the io_context. Returns "address:port" as bound. This
+  /// process becomes the reaper of orphaned descendants: the inits of migrated processes.
+  ///
+  /// The first SIGTERM or SIGINT ends the acceptance of control connections; data connections still
+  /// reach their workers, and the daemon ends with the last of them. The second ends it at once and
+  /// leaves the workers to finish on their own.
+  Result<std::string> start();
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace gcr::agent

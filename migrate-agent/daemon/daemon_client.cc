@@ -1,0 +1,182 @@
+#include "migrate-agent/daemon/daemon_client.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <asio/co_spawn.hpp>
+#include <asio/detached.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+#include <asio/redirect_error.hpp>
+#include <asio/steady_timer.hpp>
+#include <asio/this_coro.hpp>
+#include <asio/use_awaitable.hpp>
+#include <deque>
+#include <map>
+
+#include "migrate-agent/daemon/packet.h"
+#include "proto/registry.pb.h"
+#include "src/control/control_channel.h"
+#include "src/control/deadline.h"
+
+namespace gcr::agent {
+namespace {
+
+constexpr std::size_t kMaxWaitingConnections = 64;
+constexpr std::size_t kMaxTextBytes = 1024;
+constexpr std::chrono::milliseconds kAnswerTimeout = std::chrono::seconds(10);
+
+Error daemon_gone() {
+  return Error(Code::kUnavailable, "the agent's daemon has ended; restart migrate-agent");
+}
+
+std::string bytes_of(const Uuid& uuid) { return {uuid.bytes.begin(), uuid.bytes.end()}; }
+
+}  // namespace
+
+/// Shared with the reading coroutine, which ends once the descriptor is closed.
+struct DaemonClient::Impl : std::enable_shared_from_this<Impl> {
+  Impl(asio::io_context& io, UniqueFd fd)
+      : socket(io, fd.release()), changed(io, asio::steady_timer::time_point::max()) {}
+
+  asio::awaitable<void> read_all();
+  void take(Packet packet);
+  Status send(const registry::FromWorker& message) {
+    if (gone) return daemon_gone();
+    return send_packet(socket.native_handle(), message, -1, Wait::kYes);
+  }
+  asio::awaitable<Status> request(registry::FromWorker message);
+  template <class Condition>
+  asio::awaitable<void> wait_until(Condition condition);
+
+  asio::posix::stream_descriptor socket;
+  asio::steady_timer changed;  ///< never expires; cancelled to wake whoever waits
+  std::map<std::uint32_t, Status> answers;
+  std::deque<UniqueFd> connections;
+  std::uint32_t last_sequence = 0;
+  bool gone = false;
+};
+
+asio::awaitable<void> DaemonClient::Impl::read_all() {
+  const auto self = shared_from_this();
+  while (!gone) {
+    std::error_code error;
+    co_await socket.async_wait(asio::posix::stream_descriptor::wait_read,
+                               asio::redirect_error(asio::use_awaitable, error));
+    if (error) co_return;  // destroyed
+    auto packet = receive_packet(socket.native_handle());
+    gone = !packet || packet->bytes.empty();
+    if (!gone) take(std::move(*packet));
+    changed.cancel();
+  }
+}
+
+void DaemonClient::Impl::take(Packet packet) {
+  registry::FromDaemon message;
+  if (!message.ParseFromString(packet.bytes)) {
+    spdlog::error("the daemon sent {} bytes that cannot be understood", packet.bytes.size());
+    return;
+  }
+  if (message.has_answer()) {
+    const auto& answer = message.answer();
+    proto::Failure failure;
+    failure.set_code(answer.code());
+    failure.set_message(answer.message());
+    answers[answer.sequence()] =
+        answer.code().empty() ? Status{} : Status(control::from_failure(failure));
+  } else if (message.has_data_connection() && packet.fd) {
+    if (connections.size() >= kMaxWaitingConnections) {
+      spdlog::warn("closed a data connection: {} wait already", connections.size());
+      return;
+    }
+    connections.push_back(std::move(packet.fd));
+  }
+}
+
+template <class Condition>
+asio::awaitable<void> DaemonClient::Impl::wait_until(Condition condition) {
+  const auto cancellation = co_await asio::this_coro::cancellation_state;
+  while (!condition() && cancellation.cancelled() == asio::cancellation_type::none) {
+    std::error_code woken;
+    co_await changed.async_wait(asio::redirect_error(asio::use_awaitable, woken));
+  }
+}
+
+asio::awaitable<Status> DaemonClient::Impl::request(registry::FromWorker message) {
+  const auto self = shared_from_this();
+  const std::uint32_t sequence = ++last_sequence;
+  message.set_sequence(sequence);
+  GCR_CO_TRY(send(message));
+  const control::Deadline deadline(socket.get_executor(), kAnswerTimeout,
+                                   [this] { changed.cancel(); });
+  co_await wait_until([&] { return gone || deadline.expired() || answers.contains(sequence); });
+  auto answer = answers.extract(sequence);
+  if (!answer.empty()) co_return std::move(answer.mapped());
+  if (gone) co_return daemon_gone();
+  if (deadline.expired()) co_return Error(Code::kTimeout, "the agent's daemon does not answer");
+  co_return Error(Code::kCancelled, "no longer waiting for the agent's daemon");
+}
+
+DaemonClient::DaemonClient(asio::io_context& io, UniqueFd socket)
+    : impl_(std::make_shared<Impl>(io, std::move(socket))) {
+  asio::co_spawn(io, impl_->read_all(), asio::detached);
+}
+
+DaemonClient::~DaemonClient() {
+  std::error_code ignored;
+  impl_->gone = true;
+  impl_->socket.close(ignored);
+  impl_->changed.cancel();
+}
+
+Status DaemonClient::report_authenticated(const std::string& peer) {
+  registry::FromWorker message;
+  message.mutable_authenticated()->set_peer(peer.substr(0, kMaxTextBytes));
+  return impl_->send(message);
+}
+
+asio::awaitable<Status> DaemonClient::claim_process(Uuid migration, pid_t pid,
+                                                    std::uint64_t start_time) {
+  registry::FromWorker message;
+  message.mutable_claim_process()->set_migration_id(bytes_of(migration));
+  message.mutable_claim_process()->set_pid(pid);
+  message.mutable_claim_process()->set_start_time(start_time);
+  return impl_->request(std::move(message));
+}
+
+asio::awaitable<Status> DaemonClient::register_migration(Uuid migration) {
+  registry::FromWorker message;
+  message.mutable_register_migration()->set_migration_id(bytes_of(migration));
+  return impl_->request(std::move(message));
+}
+
+asio::awaitable<Result<UniqueFd>> DaemonClient::next_data_connection(Milliseconds timeout) {
+  const auto impl = impl_;
+  const control::Deadline deadline(impl->socket.get_executor(), timeout,
+                                   [&impl] { impl->changed.cancel(); });
+  co_await impl->wait_until(
+      [&] { return impl->gone || deadline.expired() || !impl->connections.empty(); });
+  if (!impl->connections.empty()) {
+    UniqueFd connection = std::move(impl->connections.front());
+    impl->connections.pop_front();
+    co_return connection;
+  }
+  if (impl->gone) co_return daemon_gone();
+  if (!deadline.expired()) co_return Error(Code::kCancelled, "no longer waiting for connections");
+  co_return Error(Code::kTimeout,
+                  fmt::format("no data connection came within {} ms", timeout.count()));
+}
+
+void DaemonClient::report_phase(std::string_view phase) {
+  registry::FromWorker message;
+  message.mutable_phase()->set_name(std::string(phase.substr(0, kMaxTextBytes)));
+  const Status lost = impl_->send(message);
+}
+
+void DaemonClient::report_outcome(bool migrated, std::string_view text) {
+  registry::FromWorker message;
+  message.mutable_outcome()->set_migrated(migrated);
+  message.mutable_outcome()->set_text(std::string(text.substr(0, kMaxTextBytes)));
+  const Status lost = impl_->send(message);
+}
+
+}  // namespace gcr::agent

@@ -1,0 +1,30 @@
+// One Protobuf message per packet of a SOCK_SEQPACKET pair, with at most one descriptor beside it.
+#pragma once
+
+#include <google/protobuf/message_lite.h>
+
+#include <string>
+
+#include "src/base/result.h"
+#include "src/base/unique_fd.h"
+
+namespace gcr::agent {
+
+inline constexpr std::size_t kMaxPacketBytes = 64 * 1024;
+
+struct Packet {
+  std::string bytes;  ///< empty: the other end is closed
+  UniqueFd fd;        ///< close-on-exec; none if the packet carries none
+};
+
+/// Whether a call may wait for the other end.
+enum class Wait : bool { kNo, kYes };
+
+/// Sends one packet; `fd` (or -1) stays the caller's. kUnavailable if the other end is closed,
+/// kResourceExhausted if it may not wait and the socket is full.
+Status send_packet(int socket, const google::protobuf::MessageLite& message, int fd, Wait wait);
+
+/// Receives one packet without waiting; call when the socket is readable.
+Result<Packet> receive_packet(int socket);
+
+}  // namespace gcr::agent

@@ -1,0 +1,14 @@
+// A worker process: one connection, one migration. It does the TLS handshake that the daemon leaves
+// alone, judges the peer's certificate, and runs the role that the first request asks for.
+#pragma once
+
+#include "migrate-agent/daemon/config.h"
+#include "src/base/unique_fd.h"
+
+namespace gcr::agent {
+
+/// Serves `connection` to the end and returns the process's exit status: 0 once a role has run,
+/// 1 if the peer was refused or lost before. Call from main, before any thread exists.
+int run_worker(const Config& config, UniqueFd connection, UniqueFd daemon);
+
+}  // namespace gcr::agent

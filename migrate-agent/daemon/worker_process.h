@@ -1,0 +1,33 @@
+// Starts worker processes: this very program again, with a fresh address space, in a session of its
+// own, with two descriptors: the connection and the line to the daemon.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "src/base/result.h"
+#include "src/base/unique_fd.h"
+
+namespace gcr::agent {
+
+/// The descriptors that a worker finds open.
+inline constexpr int kWorkerConnectionFd = 3;
+inline constexpr int kWorkerDaemonFd = 4;
+
+struct WorkerProcess {
+  pid_t pid = -1;
+  UniqueFd socket;  ///< the daemon's end of the SOCK_SEQPACKET pair
+};
+
+/// How this program was started, up to its own arguments: its name, or a dynamic loader with
+/// options and then its name. `own_arguments` is argc - 1.
+Result<std::vector<std::string>> self_command(int own_arguments);
+
+/// Runs `/proc/self/exe` as `command` with `arguments`. The caller reaps the process. On failure
+/// nothing runs and `connection` is closed.
+Result<WorkerProcess> spawn_worker(const std::vector<std::string>& command,
+                                   const std::vector<std::string>& arguments, UniqueFd connection);
+
+}  // namespace gcr::agent
