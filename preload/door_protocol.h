@@ -9,9 +9,9 @@
 // order; every struct has a fixed size, and either side refuses a packet of another size.
 //
 // Both ends live in the application, so packets outlast an agent that died. Every reply repeats the
-// sequence number of its request: an agent starts at a random one and skips what it did not ask for.
-// What an agent exported counts for its session alone: a detach needs a descriptor of everything in
-// the hands of the very agent that asks for it.
+// sequence number of its request: an agent starts at a random one and skips what it did not ask
+// for. What an agent exported counts for its session alone: a detach needs a descriptor of
+// everything in the hands of the very agent that asks for it.
 //
 // An agent keeps others away with flock(LOCK_EX) on the memfd, opened anew through /proc.
 //
@@ -56,13 +56,15 @@ enum class Op : std::uint32_t {
   kCloseGate = 4,
   /// Unmaps and releases every tracked allocation and closes its descriptors; addresses stay
   /// reserved. Needs a closed gate, no blockers, and everything exported in this session (kNotFound
-  /// names the first that was not). On failure everything is mapped again, or the reply says kBroken.
+  /// names the first that was not). On failure everything is mapped again, or the reply says
+  /// kBroken.
   kDetach = 5,
   /// Brings descriptors for the ids in the request (after kDetach, any number of packets). The
   /// application owns them from then on.
   kOffer = 6,
-  /// Imports every offered descriptor and maps everything where it was, on the same device ordinals.
-  /// Fails with kNotFound and changes nothing while an id has no descriptor. Gate stays closed.
+  /// Imports every offered descriptor and maps everything where it was, on the same device
+  /// ordinals. Fails with kNotFound and changes nothing while an id has no descriptor. Gate stays
+  /// closed.
   kAttach = 7,
   /// Opens the gate. Needs to be attached.
   kOpenGate = 8,
@@ -116,17 +118,19 @@ enum EntryFlag : std::uint32_t {
 
 /// Why an application cannot be moved now; bits of Summary::blockers.
 enum Blocker : std::uint32_t {
-  kManagedMemory = 1,     ///< cuMemAllocManaged was called and not all of it is freed
-  kIpcExported = 2,       ///< a legacy IPC handle of a tracked allocation was given out
-  kIpcImported = 4,       ///< memory of another process is open here
-  kForeignHandles = 8,    ///< handles imported from, or exported to, other processes by the application
+  kManagedMemory = 1,  ///< cuMemAllocManaged was called and not all of it is freed
+  kIpcExported = 2,    ///< a legacy IPC handle of a tracked allocation was given out
+  kIpcImported = 4,    ///< memory of another process is open here
+  kForeignHandles =
+      8,  ///< handles imported from, or exported to, other processes by the application
   kStreamCapturing = 16,  ///< a stream is being captured at this moment
 };
 
 struct Summary {
   std::uint64_t generation;
   std::uint64_t tracked_bytes;
-  std::uint64_t untracked_bytes;  ///< live allocations left with the driver, as far as they were seen
+  std::uint64_t
+      untracked_bytes;  ///< live allocations left with the driver, as far as they were seen
   std::uint64_t gated_calls_in_flight;
   std::uint32_t allocations;
   std::uint32_t contexts;

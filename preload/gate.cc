@@ -127,9 +127,7 @@ using gate_internal::kClosed;
 using gate_internal::kFenced;
 using Clock = std::chrono::steady_clock;
 
-int membarrier(int command) {
-  return static_cast<int>(::syscall(SYS_membarrier, command, 0, 0));
-}
+int membarrier(int command) { return static_cast<int>(::syscall(SYS_membarrier, command, 0, 0)); }
 
 void sleep_for(std::chrono::nanoseconds duration) {
   const timespec time{0, static_cast<long>(duration.count())};

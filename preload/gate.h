@@ -1,9 +1,9 @@
 // The gate: calls that submit work or change mappings enter it; the door can close it.
 //
 // Entering an open gate costs one store into a slot that belongs to the calling thread and one
-// relaxed load. The thread that closes it makes those stores visible with membarrier(2), so that the
-// open path needs no fence. Callers that find the gate closed sleep on a futex. Everything here is
-// plain memory and futexes, so a checkpoint of the process and its restore change nothing.
+// relaxed load. The thread that closes it makes those stores visible with membarrier(2), so that
+// the open path needs no fence. Callers that find the gate closed sleep on a futex. Everything here
+// is plain memory and futexes, so a checkpoint of the process and its restore change nothing.
 //
 // Nothing here calls malloc, takes a lock or touches the driver.
 #pragma once
@@ -34,13 +34,14 @@ void enter_slowly(GateSlot* slot);
 class GateScope {
  public:
   GateScope() : slot_(gate_internal::t_slot) {
-    if (slot_ == nullptr) [[unlikely]] slot_ = gate_internal::take_slot();
+    if (slot_ == nullptr) [[unlikely]]
+      slot_ = gate_internal::take_slot();
     const std::uint32_t depth = slot_->depth.load(std::memory_order_relaxed);
     slot_->depth.store(depth + 1, std::memory_order_relaxed);
     // Only the compiler has to be held back: gate::close pairs this with membarrier.
     std::atomic_signal_fence(std::memory_order_seq_cst);
-    if (depth == 0 &&
-        gate_internal::g_attention.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+    if (depth == 0 && gate_internal::g_attention.load(std::memory_order_relaxed) != 0)
+        [[unlikely]] {
       gate_internal::enter_slowly(slot_);
     }
   }

@@ -1,0 +1,225 @@
+#include "preload/backing.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "preload/capture.h"
+#include "preload/contexts.h"
+#include "preload/descriptors.h"
+#include "preload/driver_calls.h"
+#include "preload/log.h"
+
+namespace gcr::preload {
+namespace {
+
+CUmemAllocationProp backing_properties(int device, bool rdma_capable) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = device;
+  properties.allocFlags.gpuDirectRDMACapable = rdma_capable ? 1 : 0;
+  return properties;
+}
+
+bool attribute(CUdevice_attribute what, int device, int* value) {
+  return real::cuDeviceGetAttribute(value, what, device) == CUDA_SUCCESS;
+}
+
+DeviceFacts ask_device(int device) {
+  DeviceFacts facts;
+  facts.asked = true;
+  facts.uuid = device_uuid(device);
+  int vmm = 0, posix_fd = 0, rdma = 0;
+  if (!attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device, &vmm) || !vmm ||
+      !attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device,
+                 &posix_fd) ||
+      !posix_fd) {
+    return facts;
+  }
+  // Memory of cuMemAlloc can be reached by RDMA wherever the device can do that at all.
+  facts.rdma_capable =
+      attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device, &rdma) &&
+      rdma != 0;
+  const CUmemAllocationProp properties = backing_properties(device, facts.rdma_capable);
+  facts.can_back =
+      real::cuMemGetAllocationGranularity(&facts.granularity_bytes, &properties,
+                                          CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS &&
+      facts.granularity_bytes != 0;
+  return facts;
+}
+
+}  // namespace
+
+CUuuid device_uuid(int device) {
+  CUuuid uuid{};
+  if (real::cuDeviceGetUuid_v2(&uuid, device) != CUDA_SUCCESS) {
+    real::cuDeviceGetUuid(&uuid, device);
+  }
+  return uuid;
+}
+
+bool current_context(CUcontext* context, int* device) {
+  CUdevice current = 0;
+  if (real::cuCtxGetCurrent(context) != CUDA_SUCCESS || *context == nullptr) return false;
+  if (real::cuCtxGetDevice(&current) != CUDA_SUCCESS) return false;
+  *device = current;
+  return current >= 0 && current < kMaxDevices;
+}
+
+DeviceFacts device_facts(int device) {
+  ProcessState& s = state();
+  {
+    const std::lock_guard lock(s.mutex);
+    if (s.devices[device].asked) return s.devices[device];
+  }
+  const DeviceFacts facts = ask_device(device);
+  const std::lock_guard lock(s.mutex);
+  if (!s.devices[device].asked) s.devices[device] = facts;
+  return s.devices[device];
+}
+
+CUdeviceptr map_whole(CUmemGenericAllocationHandle handle, std::size_t size_bytes,
+                      std::size_t alignment_bytes, int device) {
+  CUdeviceptr address = 0;
+  if (real::cuMemAddressReserve(&address, size_bytes, alignment_bytes, 0, 0) != CUDA_SUCCESS) {
+    return 0;
+  }
+  if (real::cuMemMap(address, size_bytes, 0, handle, 0) == CUDA_SUCCESS) {
+    const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, device},
+                                 CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    if (real::cuMemSetAccess(address, size_bytes, &access, 1) == CUDA_SUCCESS) return address;
+    real::cuMemUnmap(address, size_bytes);
+  }
+  real::cuMemAddressFree(address, size_bytes);
+  return 0;
+}
+
+bool allocate_backed(std::size_t requested_bytes, CUdeviceptr* address) {
+  CUcontext context = nullptr;
+  int device = 0;
+  if (!current_context(&context, &device)) return false;
+  const DeviceFacts facts = device_facts(device);
+  if (!facts.can_back || requested_bytes > SIZE_MAX - facts.granularity_bytes) return false;
+  const std::size_t size_bytes = (requested_bytes + facts.granularity_bytes - 1) /
+                                 facts.granularity_bytes * facts.granularity_bytes;
+  const CUmemAllocationProp properties = backing_properties(device, facts.rdma_capable);
+  CUmemGenericAllocationHandle handle = 0;
+  if (real::cuMemCreate(&handle, size_bytes, &properties, 0) != CUDA_SUCCESS) return false;
+  const CUdeviceptr mapped = map_whole(handle, size_bytes, facts.granularity_bytes, device);
+  if (mapped == 0) {
+    real::cuMemRelease(handle);
+    return false;
+  }
+  ProcessState& s = state();
+  const std::lock_guard lock(s.mutex);
+  note_context(s, context, device);
+  Physical& physical = s.inventory.add_physical(handle, size_bytes, device, Origin::kLibrary);
+  Mapping& mapping = s.inventory.add_mapping(mapped, size_bytes, 0, physical);
+  mapping.plain = std::make_unique<PlainView>();
+  mapping.plain->requested_bytes = requested_bytes;
+  mapping.plain->context = context;
+  mapping.readers = mapping.writers = std::uint64_t{1} << device;
+  if (!s.peers.empty()) apply_access(s, mapping);
+  *address = mapped;
+  return true;
+}
+
+CUresult synchronize(CUcontext context) {
+  CUcontext current = nullptr;
+  if (real::cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == context) {
+    return real::cuCtxSynchronize();
+  }
+  if (const CUresult pushed = real::cuCtxPushCurrent_v2(context); pushed != CUDA_SUCCESS) {
+    return pushed;
+  }
+  const CUresult result = real::cuCtxSynchronize();
+  real::cuCtxPopCurrent_v2(&current);
+  return result;
+}
+
+CUresult export_descriptor(const Physical& physical, int* fd) {
+  if (physical.retained_fd >= 0) {
+    *fd = ::fcntl(physical.retained_fd, F_DUPFD_CLOEXEC, 0);
+    return *fd >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
+  }
+  return real::cuMemExportToShareableHandle(fd, physical.handle,
+                                            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+}
+
+void release_if_unused(ProcessState& s, Physical& physical) {
+  if (physical.references != 0 || physical.mappings != 0) return;
+  if (physical.handle != 0) real::cuMemRelease(physical.handle);
+  close_descriptors(physical);
+  s.inventory.remove_physical(physical);
+}
+
+void take_apart(const Mapping& mapping) {
+  const CUresult unmapped = real::cuMemUnmap(mapping.address, mapping.size_bytes);
+  const CUresult freed = real::cuMemAddressFree(mapping.address, mapping.size_bytes);
+  if (unmapped != CUDA_SUCCESS || freed != CUDA_SUCCESS) {
+    log_line("cannot give back %zu bytes at 0x%llx: unmap %d, address %d", mapping.size_bytes,
+             mapping.address, unmapped, freed);
+  }
+  ProcessState& s = state();
+  const std::lock_guard lock(s.mutex);
+  release_if_unused(s, *mapping.physical);
+}
+
+void flush_deferred_frees() {
+  ProcessState& s = state();
+  std::vector<DeferredFree> ready;
+  {
+    const std::lock_guard lock(s.mutex);
+    if (s.deferred_frees.empty() || any_capture(s)) return;
+    const auto first_ready = std::partition(
+        s.deferred_frees.begin(), s.deferred_frees.end(), [](const DeferredFree& deferred) {
+          return deferred.done != nullptr &&
+                 real::cuEventQuery(deferred.done) == CUDA_ERROR_NOT_READY;
+        });
+    ready.assign(std::make_move_iterator(first_ready),
+                 std::make_move_iterator(s.deferred_frees.end()));
+    s.deferred_frees.erase(first_ready, s.deferred_frees.end());
+  }
+  CUcontext idle = nullptr;
+  for (const DeferredFree& deferred : ready) {
+    const CUcontext context = deferred.mapping.plain->context;
+    if (deferred.done != nullptr) {
+      real::cuEventDestroy_v2(deferred.done);
+    } else if (context != idle) {
+      synchronize(context);
+      idle = context;
+    }
+    take_apart(deferred.mapping);
+  }
+}
+
+CUresult apply_access(ProcessState& s, Mapping& mapping) {
+  std::uint64_t wanted = std::uint64_t{1} << mapping.physical->device;
+  if (mapping.physical->origin == Origin::kImported) wanted = mapping.writers;
+  for (const PeerAccess& peer : s.peers) {
+    if (peer.owner == mapping.plain->context) wanted |= std::uint64_t{1} << peer.accessor_device;
+  }
+  CUmemAccessDesc changes[kMaxDevices];
+  std::size_t count = 0;
+  for (int device = 0; device < kMaxDevices; ++device) {
+    const std::uint64_t bit = std::uint64_t{1} << device;
+    if ((wanted & bit) == (mapping.writers & bit)) continue;
+    changes[count++] = {
+        {CU_MEM_LOCATION_TYPE_DEVICE, device},
+        (wanted & bit) != 0 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE};
+  }
+  if (count == 0) return CUDA_SUCCESS;
+  const CUresult result = real::cuMemSetAccess(mapping.address, mapping.size_bytes, changes, count);
+  if (result == CUDA_SUCCESS) {
+    mapping.readers = mapping.writers = wanted;
+  } else {
+    log_line("cannot change the access of peers to 0x%llx: %d", mapping.address, result);
+  }
+  return result;
+}
+
+}  // namespace gcr::preload

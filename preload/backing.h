@@ -1,0 +1,56 @@
+// Allocations of the application on physical memory that a descriptor owns (decision 1): making
+// them, taking them apart, and the access that peer devices have to them.
+#pragma once
+
+#include <cstddef>
+
+#include "preload/process_state.h"
+
+namespace gcr::preload {
+
+/// Allocations from this size on are backed; smaller ones stay with the driver.
+inline constexpr std::size_t kSmallestBacked = std::size_t{2} << 20;
+
+/// The current context of the calling thread and its device, or false if there is none.
+bool current_context(CUcontext* context, int* device);
+
+/// The GPU (or the MIG part of one) that the driver has at an ordinal now; zeros if it will not
+/// say.
+CUuuid device_uuid(int device);
+
+/// Facts of a device, asked of the driver the first time. Takes the mutex.
+DeviceFacts device_facts(int device);
+
+/// Backed memory of `requested_bytes` in the current context, as cuMemAlloc would give it. False:
+/// nothing is left behind, `address` is untouched and the driver's own allocator should be asked.
+bool allocate_backed(std::size_t requested_bytes, CUdeviceptr* address);
+
+/// Reserves addresses for the whole of `physical`, maps it and gives `device` access. 0 if that
+/// fails; then nothing is left behind.
+CUdeviceptr map_whole(CUmemGenericAllocationHandle handle, std::size_t size_bytes,
+                      std::size_t alignment_bytes, int device);
+
+/// Waits until `context` is idle; what the driver does before it frees memory. Not during a
+/// capture.
+CUresult synchronize(CUcontext context);
+
+/// Unmaps what was taken out of the inventory, gives its addresses back and releases its memory.
+/// The GPU must be done with it. Takes the mutex.
+void take_apart(const Mapping& mapping);
+
+/// Takes apart what was freed earlier and may go now: nothing while a stream is captured, and what
+/// a stream still has to pass only once it has. Takes the mutex.
+void flush_deferred_frees();
+
+/// Releases a physical allocation that has neither handles nor mappings. Holds the mutex already.
+void release_if_unused(ProcessState& state, Physical& physical);
+
+/// A new descriptor of `physical`, the caller's to close: exported, or a duplicate of the one kept
+/// since an attach. Holds the mutex already; calls no malloc of ours.
+CUresult export_descriptor(const Physical& physical, int* fd);
+
+/// Tells the driver who may reach a backed mapping: its own device, and the devices of contexts
+/// that enabled peer access to its context. Holds the mutex already.
+CUresult apply_access(ProcessState& state, Mapping& mapping);
+
+}  // namespace gcr::preload

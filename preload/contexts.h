@@ -1,0 +1,28 @@
+// The contexts of the process: which there are, waiting for all of them, and what dies with one.
+#pragma once
+
+#include <chrono>
+
+#include "preload/process_state.h"
+
+namespace gcr::preload {
+
+/// Remembers a context. Holds the mutex already.
+void note_context(ProcessState& state, CUcontext context, int device, bool primary = false);
+
+/// Forgets a context that was destroyed, and releases what was allocated in it. Takes the mutex.
+void forget_context(CUcontext context);
+
+/// How waiting for the contexts ended.
+enum class Idle { kYes, kTimeout, kDriver };
+
+/// Waits until every known context has done all submitted work. The waiting is done by a thread of
+/// its own, because the driver's call has no timeout; after kTimeout that thread ends when the work
+/// does, and until then every further call answers kTimeout. Only the door's thread calls this, and
+/// only while no stream is captured. `result` is the driver's code for kDriver.
+Idle wait_for_contexts(std::chrono::nanoseconds timeout, CUresult* result);
+
+/// In the child of a fork: the waiting thread, if there was one, is not there.
+void reset_contexts_after_fork();
+
+}  // namespace gcr::preload

@@ -1,0 +1,327 @@
+// The door's thread: one request after the other, no malloc, no locks but the state's own.
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+
+#include "preload/backing.h"
+#include "preload/capture.h"
+#include "preload/contexts.h"
+#include "preload/descriptors.h"
+#include "preload/door.h"
+#include "preload/gate.h"
+#include "preload/log.h"
+#include "preload/process_state.h"
+#include "preload/transfer.h"
+
+namespace gcr::preload {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+constexpr milliseconds kLongestClose = std::chrono::minutes(10);
+constexpr milliseconds kSendPatience = std::chrono::seconds(2);
+
+/// One packet and the descriptors that came with it.
+struct Packet {
+  door::DoorRequest request;
+  bool well_formed;
+  int descriptors[door::kMaxEntries];
+  std::size_t descriptor_count;
+};
+
+class DoorServer {
+ public:
+  explicit DoorServer(int fd) : fd_(fd) { ::fstat(fd, &identity_); }
+  void run();
+
+ private:
+  bool still_ours() const;
+  bool receive(Packet* packet) const;
+  void handle(Packet& packet);
+  void handle_inventory(const Packet& packet, door::DoorReply& reply);
+  void handle_export(const Packet& packet, door::DoorReply& reply);
+  void handle_close_gate(const door::DoorRequest& request, door::DoorReply& reply);
+  void answer(door::DoorReply& reply, const transfer::Ending& ending, const int* descriptors);
+  void send(const door::DoorReply& reply, const int* descriptors, std::size_t count) const;
+  int milliseconds_to_lease_end() const;
+  void end_lease();
+
+  int fd_;
+  struct stat identity_ {};
+  Clock::time_point request_start_;
+  nanoseconds lease_{0};  ///< 0: none
+  Clock::time_point lease_end_;
+};
+
+bool is_detached() {
+  const std::lock_guard lock(state().mutex);
+  return state().detached;
+}
+
+/// The application may have closed the descriptor and got its number for something else.
+bool DoorServer::still_ours() const {
+  struct stat now {};
+  return ::fstat(fd_, &now) == 0 && now.st_dev == identity_.st_dev &&
+         now.st_ino == identity_.st_ino;
+}
+
+int DoorServer::milliseconds_to_lease_end() const {
+  if (lease_.count() == 0) return -1;
+  const auto left = std::chrono::ceil<milliseconds>(lease_end_ - Clock::now()).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000));
+}
+
+void DoorServer::end_lease() {
+  lease_ = nanoseconds(0);
+  if (gate::is_closed() && !is_detached()) {
+    log_line("the agent was not heard of in time: the gate opens");
+    gate::open();
+  }
+}
+
+void DoorServer::run() {
+  for (;;) {
+    pollfd waiting{fd_, POLLIN, 0};
+    const int ready = ::poll(&waiting, 1, milliseconds_to_lease_end());
+    if (ready < 0 && errno == EINTR) continue;
+    if (!still_ours()) break;
+    if (ready == 0) {
+      if (milliseconds_to_lease_end() == 0) end_lease();
+      continue;
+    }
+    Packet packet{};
+    if ((waiting.revents & POLLIN) == 0 || !receive(&packet)) {
+      if ((waiting.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0) break;
+      continue;
+    }
+    handle(packet);
+    if (lease_.count() != 0) lease_end_ = Clock::now() + lease_;
+  }
+  end_lease();
+  log_line("the door is gone");
+}
+
+/// Collects the descriptors of a message; more than there is room for do not fit the buffer.
+void take_descriptors(msghdr& message, Packet* packet) {
+  for (cmsghdr* part = CMSG_FIRSTHDR(&message); part; part = CMSG_NXTHDR(&message, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int descriptor = -1;
+      ::memcpy(&descriptor, CMSG_DATA(part) + i * sizeof(int), sizeof(int));
+      if (packet->descriptor_count < door::kMaxEntries) {
+        packet->descriptors[packet->descriptor_count++] = descriptor;
+      } else {
+        ::close(descriptor);
+      }
+    }
+  }
+}
+
+/// False if there was nothing after all.
+bool DoorServer::receive(Packet* packet) const {
+  // One byte more than a request tells a longer packet apart.
+  char spill = 0;
+  iovec pieces[2] = {{&packet->request, sizeof(packet->request)}, {&spill, 1}};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * door::kMaxEntries)];
+  msghdr message{};
+  message.msg_iov = pieces;
+  message.msg_iovlen = 2;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  const auto receive_now = [&] {
+    return ::recvmsg(fd_, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  };
+  ssize_t length = 0;
+  if (is_detached()) {
+    // Only now do descriptors come, as many as there are allocations, for the library to keep.
+    const RaisedDescriptorLimit limit;
+    length = receive_now();
+    if (length >= 0) take_descriptors(message, packet);
+    for (std::size_t i = 0; i < packet->descriptor_count; ++i) {
+      packet->descriptors[i] = limit.move_high(packet->descriptors[i]);
+    }
+  } else {
+    length = receive_now();
+    if (length >= 0) take_descriptors(message, packet);
+  }
+  if (length < 0) return false;
+  packet->well_formed = length == sizeof(packet->request) &&
+                        (message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) == 0 &&
+                        packet->request.version == door::kVersion &&
+                        packet->request.count <= door::kMaxEntries && packet->request.session != 0;
+  if (length < static_cast<ssize_t>(sizeof(packet->request))) packet->request = {};
+  return true;
+}
+
+void DoorServer::send(const door::DoorReply& reply, const int* descriptors,
+                      std::size_t count) const {
+  iovec piece{const_cast<door::DoorReply*>(&reply), sizeof(reply)};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * door::kMaxEntries)] = {};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  if (count > 0) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(sizeof(int) * count);
+    cmsghdr* part = CMSG_FIRSTHDR(&message);
+    part->cmsg_level = SOL_SOCKET;
+    part->cmsg_type = SCM_RIGHTS;
+    part->cmsg_len = CMSG_LEN(sizeof(int) * count);
+    ::memcpy(CMSG_DATA(part), descriptors, sizeof(int) * count);
+  }
+  const auto deadline = Clock::now() + kSendPatience;
+  while (::sendmsg(fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+    if (errno != EAGAIN && errno != EINTR) break;
+    // Nobody reads: the agent is slow, or dead. Both ends are ours, so no error ever tells.
+    pollfd room{fd_, POLLOUT, 0};
+    const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
+    if (left <= 0 || ::poll(&room, 1, static_cast<int>(left)) == 0) break;
+  }
+}
+
+void DoorServer::answer(door::DoorReply& reply, const transfer::Ending& ending,
+                        const int* descriptors) {
+  reply.outcome = ending.outcome;
+  reply.cu_result = ending.result;
+  reply.failed_id = ending.failed_id;
+  reply.last = 1;
+  reply.summary = transfer::summarize();
+  reply.duration_ns =
+      static_cast<std::uint64_t>(nanoseconds(Clock::now() - request_start_).count());
+  send(reply, descriptors, descriptors == nullptr ? 0 : reply.count);
+}
+
+void DoorServer::handle_inventory(const Packet&, door::DoorReply& reply) {
+  std::uint64_t after_id = 0;
+  for (;;) {
+    const std::size_t count = transfer::list(after_id, reply.entries);
+    reply.count = static_cast<std::uint32_t>(count);
+    if (count < door::kMaxEntries) break;
+    after_id = reply.entries[count - 1].id;
+    reply.outcome = door::Outcome::kOk;
+    reply.summary = transfer::summarize();
+    send(reply, nullptr, 0);
+  }
+  answer(reply, {}, nullptr);
+}
+
+void DoorServer::handle_export(const Packet& packet, door::DoorReply& reply) {
+  const std::size_t count = packet.request.count;
+  int descriptors[door::kMaxEntries];
+  const transfer::Ending ending =
+      transfer::export_all(packet.request.session, {packet.request.ids, count},
+                           {reply.entries, count}, {descriptors, count});
+  const bool exported = ending.outcome == door::Outcome::kOk;
+  reply.count = exported ? packet.request.count : 0;
+  answer(reply, ending, exported && count > 0 ? descriptors : nullptr);
+  transfer::close_loose();
+}
+
+/// One attempt to close the gate over an idle GPU. On failure the gate is open.
+transfer::Ending close_once(nanoseconds timeout, door::Obstacle* obstacle) {
+  const auto deadline = Clock::now() + timeout;
+  *obstacle = door::Obstacle::kCallsInFlight;
+  if (!gate::close(timeout)) return {door::Outcome::kTimeout};
+  bool capturing = false;
+  {
+    const std::lock_guard lock(state().mutex);
+    capturing = any_capture(state());
+  }
+  if (capturing) {
+    gate::open();
+    *obstacle = door::Obstacle::kCapture;
+    return {door::Outcome::kTimeout};
+  }
+  CUresult result = CUDA_SUCCESS;
+  const Idle idle = wait_for_contexts(deadline - Clock::now(), &result);
+  if (idle != Idle::kYes) {
+    gate::open();
+    *obstacle = door::Obstacle::kGpuWork;
+    if (idle == Idle::kTimeout) return {door::Outcome::kTimeout};
+    return {door::Outcome::kDriver, result};
+  }
+  flush_deferred_frees();
+  *obstacle = door::Obstacle::kNone;
+  return {};
+}
+
+void DoorServer::handle_close_gate(const door::DoorRequest& request, door::DoorReply& reply) {
+  transfer::Ending ending;
+  if (!gate::is_closed()) {
+    const auto timeout = std::min<nanoseconds>(milliseconds(request.timeout_ms), kLongestClose);
+    const auto deadline = request_start_ + timeout;
+    // A call in flight may be waiting for one that stands at the gate: half-way through, everybody
+    // gets through once before the second attempt.
+    nanoseconds patience = timeout / 2;
+    for (;;) {
+      ending = close_once(patience, &reply.obstacle);
+      patience = deadline - Clock::now();
+      if (ending.outcome != door::Outcome::kTimeout || patience.count() <= 0) break;
+      const timespec pause{0, 1'000'000};
+      ::nanosleep(&pause, nullptr);
+    }
+  }
+  if (ending.outcome == door::Outcome::kOk && !is_detached()) {
+    lease_ = milliseconds(request.lease_ms);
+  }
+  answer(reply, ending, nullptr);
+}
+
+void DoorServer::handle(Packet& packet) {
+  request_start_ = Clock::now();
+  const door::DoorRequest& request = packet.request;
+  door::DoorReply reply{};
+  reply.version = door::kVersion;
+  reply.sequence = request.sequence;
+  const door::Op op = packet.well_formed ? request.op : door::Op::kInvalid;
+  if (op != door::Op::kOffer) {
+    for (std::size_t i = 0; i < packet.descriptor_count; ++i) ::close(packet.descriptors[i]);
+  }
+  switch (op) {
+    case door::Op::kHello:
+      return answer(reply, {}, nullptr);
+    case door::Op::kInventory:
+      return handle_inventory(packet, reply);
+    case door::Op::kExport:
+      return handle_export(packet, reply);
+    case door::Op::kCloseGate:
+      return handle_close_gate(request, reply);
+    case door::Op::kDetach: {
+      const transfer::Ending ending = transfer::detach(request.session);
+      if (is_detached()) lease_ = nanoseconds(0);
+      return answer(reply, ending, nullptr);
+    }
+    case door::Op::kOffer:
+      return answer(reply,
+                    transfer::offer({request.ids, request.count},
+                                    {packet.descriptors, packet.descriptor_count}),
+                    nullptr);
+    case door::Op::kAttach:
+      return answer(reply, transfer::attach(), nullptr);
+    case door::Op::kOpenGate:
+      if (is_detached()) return answer(reply, {door::Outcome::kBadRequest}, nullptr);
+      gate::open();
+      lease_ = nanoseconds(0);
+      return answer(reply, {}, nullptr);
+    case door::Op::kInvalid:
+      break;
+  }
+  answer(reply, {door::Outcome::kBadRequest}, nullptr);
+}
+
+}  // namespace
+
+void serve_door(int door_fd) { DoorServer(door_fd).run(); }
+
+}  // namespace gcr::preload

@@ -1,0 +1,106 @@
+#include "preload/inventory.h"
+
+#include <iterator>
+#include <utility>
+
+namespace gcr::preload {
+namespace {
+
+// The driver's handles are pointers or small numbers; these are neither.
+constexpr CUmemGenericAllocationHandle kHandleMark = 0x6763'7200'0000'0000;
+constexpr CUmemGenericAllocationHandle kHandleMask = 0xffff'ff00'0000'0000;
+
+bool counts(const Physical& physical) { return physical.origin != Origin::kImported; }
+
+}  // namespace
+
+Physical& Inventory::add_physical(CUmemGenericAllocationHandle handle, std::size_t size_bytes,
+                                  int device, Origin origin) {
+  Physical& physical = physicals_[next_id_];
+  physical.id = next_id_++;
+  physical.handle = handle;
+  physical.size_bytes = size_bytes;
+  physical.device = device;
+  physical.origin = origin;
+  if (counts(physical)) {
+    ++generation_;
+    ++tracked_count_;
+    tracked_bytes_ += size_bytes;
+  }
+  return physical;
+}
+
+void Inventory::remove_physical(Physical& physical) {
+  if (counts(physical)) {
+    ++generation_;
+    --tracked_count_;
+    tracked_bytes_ -= physical.size_bytes;
+  }
+  physicals_.erase(physical.id);
+}
+
+Physical* Inventory::find_physical(std::uint64_t id) {
+  const auto found = physicals_.find(id);
+  return found == physicals_.end() ? nullptr : &found->second;
+}
+
+CUmemGenericAllocationHandle Inventory::to_handle(const Physical& physical) {
+  return kHandleMark | physical.id;
+}
+
+bool Inventory::is_our_handle(CUmemGenericAllocationHandle handle) {
+  return (handle & kHandleMask) == kHandleMark;
+}
+
+Physical* Inventory::from_handle(CUmemGenericAllocationHandle handle) {
+  if (!is_our_handle(handle)) return nullptr;
+  Physical* physical = find_physical(handle & ~kHandleMask);
+  return physical != nullptr && physical->references > 0 ? physical : nullptr;
+}
+
+Mapping& Inventory::add_mapping(CUdeviceptr address, std::size_t size_bytes,
+                                std::size_t offset_bytes, Physical& physical) {
+  Mapping& mapping = mappings_[address];
+  mapping.address = address;
+  mapping.size_bytes = size_bytes;
+  mapping.offset_bytes = offset_bytes;
+  mapping.physical = &physical;
+  ++physical.mappings;
+  return mapping;
+}
+
+Mapping Inventory::take_mapping(CUdeviceptr address) {
+  auto node = mappings_.extract(address);
+  --node.mapped().physical->mappings;
+  return std::move(node.mapped());
+}
+
+Mapping* Inventory::find_mapping(CUdeviceptr address) {
+  auto after = mappings_.upper_bound(address);
+  if (after == mappings_.begin()) return nullptr;
+  Mapping& mapping = std::prev(after)->second;
+  return address - mapping.address < mapping.size_bytes ? &mapping : nullptr;
+}
+
+Mapping* Inventory::find_plain(CUdeviceptr address) {
+  Mapping* mapping = find_mapping(address);
+  if (mapping == nullptr || mapping->plain == nullptr) return nullptr;
+  return address - mapping->address < mapping->plain->requested_bytes ? mapping : nullptr;
+}
+
+void Inventory::add_untracked(CUdeviceptr address, std::size_t size_bytes, bool managed) {
+  remove_untracked(address);
+  untracked_.emplace(address, Untracked{size_bytes, managed});
+  untracked_bytes_ += size_bytes;
+  if (managed) ++managed_count_;
+}
+
+void Inventory::remove_untracked(CUdeviceptr address) {
+  const auto found = untracked_.find(address);
+  if (found == untracked_.end()) return;
+  untracked_bytes_ -= found->second.size_bytes;
+  if (found->second.managed) --managed_count_;
+  untracked_.erase(found);
+}
+
+}  // namespace gcr::preload

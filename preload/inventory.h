@@ -1,0 +1,119 @@
+// What the library knows of the process's GPU memory: physical allocations, where they are mapped,
+// and which of the mappings stand in for a plain cuMemAlloc. Plain data; ProcessState::mutex guards
+// it, and nothing here calls the driver.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "preload/cuda/driver_abi.h"
+
+namespace gcr::preload {
+
+inline constexpr int kMaxDevices = 64;
+
+enum class Origin : std::uint8_t {
+  kInvalid = 0,
+  kLibrary,      ///< made by the library for a cuMemAlloc
+  kApplication,  ///< made by the application's cuMemCreate
+  kImported,     ///< another process's memory, by the application's import or by legacy IPC
+};
+
+/// One physical allocation. Lives in Inventory::physicals, whose nodes never move.
+struct Physical {
+  std::uint64_t id = 0;
+  CUmemGenericAllocationHandle handle = 0;  ///< the driver's own; 0 while detached
+  std::size_t size_bytes = 0;
+  int device = 0;
+  Origin origin = Origin::kInvalid;
+  CUmemAllocationProp asked{};       ///< as the application asked for it
+  std::uint32_t references = 0;      ///< handles that the application holds
+  std::uint32_t mappings = 0;        ///< entries of Inventory::mappings
+  bool foreign = false;              ///< reachable in ways that a detach cannot undo
+  bool ipc_exported = false;         ///< a legacy IPC handle was given out
+  int retained_fd = -1;              ///< after an attach: imported handles cannot be exported
+  int offered_fd = -1;               ///< from kOffer, for the next attach
+  int ipc_fd = -1;                   ///< what peers fetch
+  std::uint64_t export_session = 0;  ///< the agent that holds a descriptor of it
+};
+
+/// What makes a mapping look like the result of cuMemAlloc or cuIpcOpenMemHandle.
+struct PlainView {
+  std::size_t requested_bytes = 0;
+  CUcontext context = nullptr;
+  bool sync_memops = false;
+  unsigned long long buffer_id = 0;  ///< the driver's first answer, 0 if never asked
+  std::uint32_t ipc_opens = 0;       ///< cuIpcOpenMemHandle less cuIpcCloseMemHandle
+  std::uint64_t ipc_key[2] = {};     ///< of an opened handle: who exported it, and its id there
+};
+
+/// One mapped range. Device ordinals are bits of the masks.
+struct Mapping {
+  CUdeviceptr address = 0;
+  std::size_t size_bytes = 0;
+  std::size_t offset_bytes = 0;  ///< into the physical allocation
+  Physical* physical = nullptr;
+  std::uint64_t readers = 0;                  ///< devices that may read
+  std::uint64_t writers = 0;                  ///< devices that may read and write
+  std::vector<CUmemAccessDesc> other_access;  ///< locations that are no device
+  std::unique_ptr<PlainView> plain;           ///< null for the application's own VMM use
+};
+
+class Inventory {
+ public:
+  /// A new physical allocation with an id of its own.
+  Physical& add_physical(CUmemGenericAllocationHandle handle, std::size_t size_bytes, int device,
+                         Origin origin);
+  /// Forgets one without references and mappings. Its descriptors are the caller's to close.
+  void remove_physical(Physical& physical);
+  Physical* find_physical(std::uint64_t id);
+
+  /// Values that the application holds instead of the driver's handles.
+  static CUmemGenericAllocationHandle to_handle(const Physical& physical);
+  Physical* from_handle(CUmemGenericAllocationHandle handle);
+  /// Whether the value came from to_handle, be the allocation alive or not.
+  static bool is_our_handle(CUmemGenericAllocationHandle handle);
+
+  Mapping& add_mapping(CUdeviceptr address, std::size_t size_bytes, std::size_t offset_bytes,
+                       Physical& physical);
+  /// Takes the mapping out; its physical loses one mapping.
+  Mapping take_mapping(CUdeviceptr address);
+  /// The mapping that contains `address`, or null.
+  Mapping* find_mapping(CUdeviceptr address);
+  /// As find_mapping, for those that look like plain allocations and contain `address` within the
+  /// size that was asked for.
+  Mapping* find_plain(CUdeviceptr address);
+
+  std::map<CUdeviceptr, Mapping>& mappings() { return mappings_; }
+  std::map<std::uint64_t, Physical>& physicals() { return physicals_; }
+  std::uint64_t generation() const { return generation_; }
+  std::uint64_t tracked_bytes() const { return tracked_bytes_; }
+  std::uint32_t tracked_count() const { return tracked_count_; }
+
+  /// Live allocations left with the driver, by address.
+  void add_untracked(CUdeviceptr address, std::size_t size_bytes, bool managed);
+  void remove_untracked(CUdeviceptr address);
+  std::uint64_t untracked_bytes() const { return untracked_bytes_; }
+  std::uint32_t managed_count() const { return managed_count_; }
+
+ private:
+  struct Untracked {
+    std::size_t size_bytes;
+    bool managed;
+  };
+
+  std::map<std::uint64_t, Physical> physicals_;
+  std::map<CUdeviceptr, Mapping> mappings_;
+  std::map<CUdeviceptr, Untracked> untracked_;
+  std::uint64_t next_id_ = 1;
+  std::uint64_t generation_ = 1;
+  std::uint64_t tracked_bytes_ = 0;
+  std::uint64_t untracked_bytes_ = 0;
+  std::uint32_t tracked_count_ = 0;
+  std::uint32_t managed_count_ = 0;
+};
+
+}  // namespace gcr::preload

@@ -1,0 +1,205 @@
+// cuMemAlloc and its kin: memory of 2 MiB or more is backed (decision 1), the rest is the driver's.
+#include <cstdint>
+#include <optional>
+
+#include "preload/backing.h"
+#include "preload/capture.h"
+#include "preload/driver_calls.h"
+#include "preload/log.h"
+#include "preload/tracked.h"
+
+namespace gcr::preload {
+namespace {
+
+/// Remembers an allocation that the driver made itself.
+void note_driver_allocation(CUdeviceptr address, std::size_t size_bytes, bool managed) {
+  ProcessState& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.inventory.add_untracked(address, size_bytes, managed);
+  if (!managed && size_bytes >= kSmallestBacked) {
+    ++s.fallbacks;
+    log_line("%zu bytes at 0x%llx stay with the driver", size_bytes, address);
+  }
+}
+
+std::size_t round_up(std::size_t value, std::size_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+/// What the driver rounds pitches up to on the current device: the pitch that it gives a row of one
+/// element. Asked once per device; 0 if that cannot be done now.
+std::size_t pitch_alignment() {
+  CUcontext context = nullptr;
+  int device = 0;
+  if (!current_context(&context, &device)) return 0;
+  ProcessState& s = state();
+  {
+    const std::lock_guard lock(s.mutex);
+    if (s.devices[device].pitch_alignment_bytes != 0) {
+      return s.devices[device].pitch_alignment_bytes;
+    }
+    if (any_capture(s)) return 0;
+  }
+  CUdeviceptr row = 0;
+  std::size_t pitch_bytes = 0;
+  if (real::cuMemAllocPitch_v2(&row, &pitch_bytes, 4, 1, 4) != CUDA_SUCCESS) return 0;
+  real::cuMemFree_v2(row);
+  const std::lock_guard lock(s.mutex);
+  s.devices[device].pitch_alignment_bytes = pitch_bytes;
+  return pitch_bytes;
+}
+
+bool allocate_backed_pitch(CUdeviceptr* address, std::size_t* pitch_bytes, std::size_t width_bytes,
+                           std::size_t height, unsigned int element_bytes) {
+  const bool known_element = element_bytes == 4 || element_bytes == 8 || element_bytes == 16;
+  constexpr std::size_t kWidest = std::size_t{1} << 31;
+  if (!known_element || width_bytes == 0 || width_bytes >= kWidest || height == 0) return false;
+  if (height > SIZE_MAX / (2 * kWidest)) return false;
+  // No pitch is more than a page wider than its row: what is certainly small is not looked into.
+  if ((width_bytes + 4096) * height < kSmallestBacked) return false;
+  const std::size_t alignment_bytes = pitch_alignment();
+  if (alignment_bytes == 0) return false;
+  const std::size_t pitch = round_up(width_bytes, alignment_bytes);
+  if (pitch * height < kSmallestBacked || !allocate_backed(pitch * height, address)) return false;
+  *pitch_bytes = pitch;
+  return true;
+}
+
+enum class Ownership { kDriver, kRefused, kDeferred, kTaken };
+
+/// Takes a backed allocation out of the inventory, for the caller to take apart or, during a
+/// capture, for later.
+Ownership take_for_free(CUdeviceptr address, Mapping* taken) {
+  ProcessState& s = state();
+  const std::lock_guard lock(s.mutex);
+  const Mapping* mapping = s.inventory.find_mapping(address);
+  if (mapping == nullptr || mapping->plain == nullptr) return Ownership::kDriver;
+  if (mapping->address != address || mapping->physical->origin != Origin::kLibrary) {
+    return Ownership::kRefused;
+  }
+  *taken = s.inventory.take_mapping(address);
+  if (!any_capture(s)) return Ownership::kTaken;
+  s.deferred_frees.push_back({std::move(*taken), nullptr});
+  return Ownership::kDeferred;
+}
+
+CUresult free_in_driver(CUdeviceptr address) {
+  ProcessState& s = state();
+  {
+    const std::lock_guard lock(s.mutex);
+    s.inventory.remove_untracked(address);
+  }
+  return real::cuMemFree_v2(address);
+}
+
+/// cuMemFreeAsync of a backed allocation: it goes once the stream is past this point. Nothing if
+/// the address is not one, and then the driver is to be asked.
+std::optional<CUresult> free_in_stream_order(CUdeviceptr address, CUstream stream) {
+  ProcessState& s = state();
+  const std::lock_guard lock(s.mutex);
+  const Mapping* mapping = s.inventory.find_mapping(address);
+  if (mapping == nullptr || mapping->address != address || mapping->plain == nullptr ||
+      mapping->physical->origin != Origin::kLibrary) {
+    return std::nullopt;
+  }
+  CUevent done = nullptr;
+  CUresult result = real::cuEventCreate(&done, CU_EVENT_DISABLE_TIMING);
+  if (result != CUDA_SUCCESS) return result;
+  result = real::cuEventRecord(done, stream);
+  if (result != CUDA_SUCCESS) {
+    real::cuEventDestroy_v2(done);
+    return result;
+  }
+  s.deferred_frees.push_back({s.inventory.take_mapping(address), done});
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+namespace tracked {
+
+CUresult cuMemAlloc_v2(CUdeviceptr* address, std::size_t size_bytes) {
+  if (address != nullptr && size_bytes >= kSmallestBacked) {
+    flush_deferred_frees();
+    if (allocate_backed(size_bytes, address)) return CUDA_SUCCESS;
+  }
+  const CUresult result = real::cuMemAlloc_v2(address, size_bytes);
+  if (result == CUDA_SUCCESS) note_driver_allocation(*address, size_bytes, false);
+  return result;
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr* address, std::size_t* pitch_bytes, std::size_t width_bytes,
+                            std::size_t height, unsigned int element_bytes) {
+  if (address != nullptr && pitch_bytes != nullptr) {
+    flush_deferred_frees();
+    if (allocate_backed_pitch(address, pitch_bytes, width_bytes, height, element_bytes)) {
+      return CUDA_SUCCESS;
+    }
+  }
+  const CUresult result =
+      real::cuMemAllocPitch_v2(address, pitch_bytes, width_bytes, height, element_bytes);
+  if (result == CUDA_SUCCESS) note_driver_allocation(*address, *pitch_bytes * height, false);
+  return result;
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr* address, std::size_t size_bytes, unsigned int flags) {
+  const CUresult result = real::cuMemAllocManaged(address, size_bytes, flags);
+  if (result == CUDA_SUCCESS) note_driver_allocation(*address, size_bytes, true);
+  return result;
+}
+
+CUresult cuMemFree_v2(CUdeviceptr address) {
+  Mapping mapping;
+  switch (take_for_free(address, &mapping)) {
+    case Ownership::kDriver:
+      return free_in_driver(address);
+    case Ownership::kRefused:
+      return CUDA_ERROR_INVALID_VALUE;
+    case Ownership::kDeferred:
+      return CUDA_SUCCESS;
+    case Ownership::kTaken:
+      break;
+  }
+  const CUresult result = synchronize(mapping.plain->context);
+  take_apart(mapping);
+  flush_deferred_frees();
+  return result;
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
+  const std::optional<CUresult> freed = free_in_stream_order(address, stream);
+  return freed.has_value() ? *freed : real::cuMemFreeAsync(address, stream);
+}
+
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
+  const std::optional<CUresult> freed =
+      free_in_stream_order(address, stream == nullptr ? CU_STREAM_PER_THREAD : stream);
+  return freed.has_value() ? *freed : real::cuMemFreeAsync_ptsz(address, stream);
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* size_bytes, CUdeviceptr address) {
+  ProcessState& s = state();
+  {
+    const std::lock_guard lock(s.mutex);
+    if (const Mapping* mapping = s.inventory.find_plain(address)) {
+      if (base != nullptr) *base = mapping->address;
+      if (size_bytes != nullptr) *size_bytes = mapping->plain->requested_bytes;
+      return CUDA_SUCCESS;
+    }
+  }
+  return real::cuMemGetAddressRange_v2(base, size_bytes, address);
+}
+
+CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, std::size_t size_bytes,
+                                       CUmemRangeHandleType type, unsigned long long flags) {
+  const CUresult result =
+      real::cuMemGetHandleForAddressRange(handle, address, size_bytes, type, flags);
+  if (result != CUDA_SUCCESS) return result;
+  ProcessState& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (Mapping* mapping = s.inventory.find_mapping(address)) mapping->physical->foreign = true;
+  return result;
+}
+
+}  // namespace tracked
+}  // namespace gcr::preload

@@ -1,0 +1,22 @@
+#include "preload/process_state.h"
+
+#include <new>
+
+namespace gcr::preload {
+namespace {
+
+alignas(ProcessState) unsigned char g_storage[sizeof(ProcessState)];
+
+}  // namespace
+
+ProcessState& state() {
+  static ProcessState* const instance = new (g_storage) ProcessState;
+  return *instance;
+}
+
+void reset_state_after_fork() {
+  state();
+  new (g_storage) ProcessState;
+}
+
+}  // namespace gcr::preload

@@ -1,0 +1,13 @@
+// Threads of the library inside the application: small, named, and never the one that gets a
+// signal.
+#pragma once
+
+#include <pthread.h>
+
+namespace gcr::preload {
+
+/// Starts a joinable thread with every signal blocked that passes a closed gate. `name` (at most 15
+/// characters) has to outlive the call. False if there can be no more threads.
+bool start_quiet_thread(const char* name, void* (*body)(void*), pthread_t* thread);
+
+}  // namespace gcr::preload
