@@ -1,5 +1,9 @@
 // Restored tasks stand still until the commit: every thread of a stopped process is seized with
 // ptrace, except those that must run so that CUDA and the preload library can come back.
+//
+// ptrace belongs to a thread, so each FrozenThreads has a thread of its own that holds the threads;
+// callers may use any. While they are held, the death of this process kills the held process: an
+// uncommitted copy must not start to run. stop_again() ends that dependence before the commit.
 #pragma once
 
 #include <sys/types.h>
@@ -11,23 +15,30 @@
 
 namespace gcr::criu {
 
-/// Holds the threads of one process. ptrace belongs to a thread: construct, release and destroy in
-/// the same thread.
+/// Holds the threads of one process. One caller at a time.
 class FrozenThreads {
  public:
-  /// `pid` is stopped by SIGSTOP. Seizes every thread except `running` (thread ids as the process's
-  /// own PID namespace sees them), then lets the process continue: only the running ones do. On
-  /// failure everything seized is let go and the process is stopped again.
+  /// `pid` (as the caller's PID namespace sees it) is stopped by SIGSTOP. Seizes every thread
+  /// except `running` (thread ids as the process's own PID namespace sees them), then lets the
+  /// process continue: only the running ones do, and threads that they create. On failure
+  /// everything seized is let go and the process is stopped again; kNotFound if a thread of
+  /// `running` does not exist.
   static Result<FrozenThreads> seize(pid_t pid, const std::set<pid_t>& running);
 
   FrozenThreads(FrozenThreads&&) noexcept;
   FrozenThreads& operator=(FrozenThreads&&) noexcept;
-  /// Lets go of all threads, if release() has not.
+  /// As stop_again(), if neither it nor release() was called: nothing runs by accident.
   ~FrozenThreads();
 
-  /// Detaches: every thread goes on where it was.
+  /// Lets go: every thread goes on where it was, in the system call where it was. Nothing stays
+  /// behind, no stop and no tracer. Once.
   Status release();
 
+  /// Stops the whole process by SIGSTOP, the running threads too, and lets go. It stands still by
+  /// itself from then on, whatever becomes of this process, until resume_stopped(). Once.
+  Status stop_again();
+
+  /// How many threads are held.
   std::size_t count() const;
 
  private:

@@ -1,0 +1,174 @@
+#include "migrate-agent/criu/frozen_threads.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+
+#include <future>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "migrate-agent/criu/proc.h"
+
+namespace gcr::criu {
+namespace {
+
+enum class End { kRelease, kStopAgain };
+
+std::string task_name(pid_t pid, pid_t tid) {
+  return std::to_string(pid) + "/task/" + std::to_string(tid);
+}
+
+/// The tracer: everything in here runs in one thread.
+class Tracer {
+ public:
+  explicit Tracer(pid_t pid) : pid_(pid) {}
+
+  /// On failure the process is as it was.
+  Status seize(const std::set<pid_t>& running) {
+    const Status status = seize_all(running);
+    if (!status || ::kill(pid_, SIGCONT) != 0) {
+      const int error = errno;
+      (void)let_go(End::kStopAgain);
+      if (!status) return status;
+      return Error::from_errno(error, "cannot continue process " + std::to_string(pid_));
+    }
+    return {};
+  }
+
+  Status let_go(End end) {
+    Status status;
+    if (end == End::kStopAgain && ::kill(pid_, SIGSTOP) != 0) {
+      status = Error::from_errno(errno, "cannot stop process " + std::to_string(pid_));
+    }
+    for (const auto& [tid, signal_number] : held_) {
+      // A thread that has meanwhile ended (its process was killed) needs nothing.
+      if (::ptrace(PTRACE_DETACH, tid, nullptr, signal_number) != 0 && errno != ESRCH && status) {
+        status = Error::from_errno(errno, "cannot let go of thread " + std::to_string(tid));
+      }
+    }
+    held_.clear();
+    if (end == End::kStopAgain && status) return proc::wait_until_stopped(pid_);
+    if (status && proc::state(std::to_string(pid_)) == '\0') {
+      return Error(Code::kNotFound, "process " + std::to_string(pid_) + " is gone");
+    }
+    return status;
+  }
+
+  std::size_t count() const { return held_.size(); }
+
+ private:
+  Status seize_all(const std::set<pid_t>& running) {
+    std::set<pid_t> missing = running;
+    // The process is stopped, so one look would do; a second that finds nothing new proves it.
+    for (bool found_new = true; found_new;) {
+      found_new = false;
+      for (const pid_t tid : proc::threads(pid_)) {
+        if (held_.contains(tid)) continue;
+        const auto pids = proc::namespace_pids(task_name(pid_, tid));
+        if (pids.empty()) continue;  // it ended
+        if (running.contains(pids.back())) {
+          missing.erase(pids.back());
+          continue;
+        }
+        GCR_TRY(seize_one(tid));
+        found_new = true;
+      }
+    }
+    if (!missing.empty()) {
+      return Error(Code::kNotFound, "process " + std::to_string(pid_) + " has no thread " +
+                                        std::to_string(*missing.begin()));
+    }
+    return {};
+  }
+
+  Status seize_one(pid_t tid) {
+    const std::string doing =
+        "cannot seize thread " + std::to_string(tid) + " of process " + std::to_string(pid_);
+    if (::ptrace(PTRACE_SEIZE, tid, nullptr, PTRACE_O_EXITKILL) != 0) {
+      return errno == ESRCH ? Status() : Error::from_errno(errno, doing);
+    }
+    held_[tid] = 0;
+    if (::ptrace(PTRACE_INTERRUPT, tid, nullptr, nullptr) != 0) {
+      return Error::from_errno(errno, doing);
+    }
+    int status = 0;
+    while (::waitpid(tid, &status, __WALL) < 0) {
+      if (errno != EINTR) return Error::from_errno(errno, doing);
+    }
+    if (!WIFSTOPPED(status)) {
+      held_.erase(tid);
+      return Error(Code::kNotFound, doing + ": it ended");
+    }
+    // A stop of ptrace's own has the event in the upper bits; without one, a signal is about to be
+    // delivered, and must be when the thread goes on.
+    if (status >> 16 == 0) held_[tid] = WSTOPSIG(status);
+    return {};
+  }
+
+  const pid_t pid_;
+  std::map<pid_t, int> held_;  ///< thread id -> signal to deliver when it goes on
+};
+
+}  // namespace
+
+struct FrozenThreads::Impl {
+  std::promise<End> end;
+  std::future<Status> ended;
+  std::thread thread;
+  std::size_t count = 0;
+  bool finished = false;
+
+  Status finish(End how) {
+    if (finished) return Error(Code::kInvalidArgument, "the threads were let go before");
+    finished = true;
+    end.set_value(how);
+    Status status = ended.get();
+    thread.join();
+    return status;
+  }
+
+  ~Impl() {
+    if (thread.joinable() && !finished) (void)finish(End::kStopAgain);
+  }
+};
+
+FrozenThreads::FrozenThreads(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+FrozenThreads::FrozenThreads(FrozenThreads&&) noexcept = default;
+FrozenThreads& FrozenThreads::operator=(FrozenThreads&&) noexcept = default;
+FrozenThreads::~FrozenThreads() = default;
+
+Result<FrozenThreads> FrozenThreads::seize(pid_t pid, const std::set<pid_t>& running) {
+  auto impl = std::make_unique<Impl>();
+  std::promise<Result<std::size_t>> seized;
+  auto when_seized = seized.get_future();
+  std::promise<Status> ended;
+  impl->ended = ended.get_future();
+  impl->thread = std::thread([pid, running, seized = std::move(seized), ended = std::move(ended),
+                              end = impl->end.get_future()]() mutable {
+    Tracer tracer(pid);
+    const Status status = tracer.seize(running);
+    if (!status) {
+      seized.set_value(status.error());
+      return;
+    }
+    seized.set_value(tracer.count());
+    ended.set_value(tracer.let_go(end.get()));
+  });
+  const Result<std::size_t> count = when_seized.get();
+  if (!count) {
+    impl->finished = true;
+    impl->thread.join();
+    return count.error();
+  }
+  impl->count = *count;
+  return FrozenThreads(std::move(impl));
+}
+
+Status FrozenThreads::release() { return impl_->finish(End::kRelease); }
+Status FrozenThreads::stop_again() { return impl_->finish(End::kStopAgain); }
+std::size_t FrozenThreads::count() const { return impl_->count; }
+
+}  // namespace gcr::criu

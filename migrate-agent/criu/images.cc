@@ -1,0 +1,92 @@
+#include "migrate-agent/criu/images.h"
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+
+#include "migrate-agent/criu/criu_rpc.pb.h"
+
+namespace gcr::criu::images {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint32_t kCommonMagic = 0x54564319;
+constexpr std::uint32_t kProcessTreeMagic = 0x50273030;
+constexpr std::uint32_t kMaxRecordBytes = 1u << 20;
+
+bool read_u32(std::istream& in, std::uint32_t& value) {
+  unsigned char bytes[4];
+  if (!in.read(reinterpret_cast<char*>(bytes), sizeof(bytes))) return false;
+  value = bytes[0] | bytes[1] << 8 | bytes[2] << 16 | static_cast<std::uint32_t>(bytes[3]) << 24;
+  return true;
+}
+
+std::string first_line(const fs::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+Error damaged(const fs::path& path) {
+  return Error(Code::kDataLoss, "CRIU's image " + path.string() + " is damaged");
+}
+
+}  // namespace
+
+std::vector<std::string> names(const fs::path& directory) {
+  std::vector<std::string> found;
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    if (it->path().extension() == ".img") found.push_back(it->path().filename());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::uint64_t total_bytes(const fs::path& directory) {
+  std::uint64_t total = 0;
+  for (const std::string& name : names(directory)) {
+    std::error_code error;
+    const std::uint64_t size = fs::file_size(directory / name, error);
+    if (!error) total += size;
+  }
+  return total;
+}
+
+std::string first_error(const fs::path& directory, const std::string& name) {
+  std::ifstream log(directory / name);
+  for (std::string line; std::getline(log, line);) {
+    const std::size_t at = line.find("Error (");
+    if (at != std::string::npos) return line.substr(at);
+  }
+  return first_line(directory / "criu.err");
+}
+
+Result<std::set<pid_t>> used_pids(const fs::path& directory) {
+  const fs::path path = directory / "pstree.img";
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return Error(Code::kNotFound, "CRIU's image " + path.string() + " is missing");
+  std::uint32_t common = 0;
+  std::uint32_t magic = 0;
+  if (!read_u32(file, common) || !read_u32(file, magic) || common != kCommonMagic ||
+      magic != kProcessTreeMagic) {
+    return damaged(path);
+  }
+  std::set<pid_t> pids;
+  for (std::uint32_t size = 0; read_u32(file, size);) {
+    if (size > kMaxRecordBytes) return damaged(path);
+    std::string record(size, '\0');
+    wire::ProcessTreeEntry entry;
+    if (!file.read(record.data(), size) || !entry.ParseFromString(record)) return damaged(path);
+    for (const std::uint32_t pid : {entry.pid(), entry.ppid(), entry.pgid(), entry.sid()}) {
+      pids.insert(static_cast<pid_t>(pid));
+    }
+    pids.insert(entry.threads().begin(), entry.threads().end());
+  }
+  if (pids.empty()) return damaged(path);
+  return pids;
+}
+
+}  // namespace gcr::criu::images

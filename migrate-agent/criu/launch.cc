@@ -1,0 +1,97 @@
+#include "migrate-agent/criu/launch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace gcr::criu::launch {
+namespace {
+
+constexpr int kFirstFreeFd = 10;  // above every fixed descriptor
+
+bool place(int from, int to) {
+  if (from < 0) return true;
+  return dup2(from, to) == to;  // the copy survives exec
+}
+
+}  // namespace
+
+void send_control(int control_fd, const ControlMessage& message, int fd) {
+  iovec part{const_cast<ControlMessage*>(&message), sizeof(message)};
+  alignas(cmsghdr) char ancillary[CMSG_SPACE(sizeof(int))] = {};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  if (fd >= 0) {
+    header.msg_control = ancillary;
+    header.msg_controllen = sizeof(ancillary);
+    cmsghdr* rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(rights), &fd, sizeof(int));
+  }
+  while (sendmsg(control_fd, &header, MSG_NOSIGNAL) < 0 && errno == EINTR) {
+  }
+}
+
+void fail_and_exit(int control_fd, Step step) {
+  send_control(control_fd, {Event::kFailed, step, errno, 0}, -1);
+  _exit(127);
+}
+
+bool arrange_descriptors(int third_fd, int images_fd, int no_plugins_fd) {
+  const int third = fcntl(third_fd, F_DUPFD_CLOEXEC, kFirstFreeFd);
+  const int images = fcntl(images_fd, F_DUPFD_CLOEXEC, kFirstFreeFd);
+  const int no_plugins =
+      no_plugins_fd < 0 ? -1 : fcntl(no_plugins_fd, F_DUPFD_CLOEXEC, kFirstFreeFd);
+  if (third < 0 || images < 0 || (no_plugins_fd >= 0 && no_plugins < 0)) return false;
+  if (!place(third, kRpcFd) || !place(images, kImagesFd) || !place(no_plugins, kNoPluginsFd)) {
+    return false;
+  }
+  return true;
+}
+
+void reset_signals() {
+  struct sigaction action = {};
+  action.sa_handler = SIG_DFL;
+  for (int signal_number = 1; signal_number < NSIG; ++signal_number) {
+    sigaction(signal_number, &action, nullptr);
+  }
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+void exec_criu(const char* const* argv, int control_fd, int images_fd, int no_plugins_fd) {
+  reset_signals();
+  const int control = fcntl(control_fd, F_DUPFD_CLOEXEC, kFirstFreeFd);
+  if (control < 0) fail_and_exit(control_fd, Step::kDescriptors);
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
+    fail_and_exit(control, Step::kSocketpair);
+  }
+  send_control(control, {Event::kRpcSocket, Step::kNone, 0, 0}, pair[0]);
+  if (!arrange_descriptors(pair[1], images_fd, no_plugins_fd)) {
+    fail_and_exit(control, Step::kDescriptors);
+  }
+  const int nothing = open("/dev/null", O_RDWR);
+  const int errors = openat(kImagesFd, "criu.err", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  if (nothing < 0 || errors < 0 || dup2(nothing, STDIN_FILENO) < 0 ||
+      dup2(errors, STDOUT_FILENO) < 0 || dup2(errors, STDERR_FILENO) < 0) {
+    fail_and_exit(control, Step::kDescriptors);
+  }
+  // Everything else goes at exec; the control socket too, after having told of its failure.
+  syscall(SYS_close_range, static_cast<unsigned>(kNoPluginsFd + 1), ~0u, CLOSE_RANGE_CLOEXEC);
+  static char path[] = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+  char* environment[] = {path, nullptr};
+  execve(argv[0], const_cast<char* const*>(argv), environment);
+  fail_and_exit(control, Step::kExecCriu);
+}
+
+}  // namespace gcr::criu::launch

@@ -1,0 +1,142 @@
+#include "migrate-agent/criu/proc.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+namespace gcr::criu::proc {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::chrono::seconds kStopTimeout{10};
+
+/// The numeric names in a directory of /proc.
+std::vector<pid_t> numbers_in(const std::string& directory) {
+  std::vector<pid_t> numbers;
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename();
+    pid_t number = 0;
+    const auto [stop, problem] = std::from_chars(name.data(), name.data() + name.size(), number);
+    if (problem == std::errc{} && stop == name.data() + name.size()) numbers.push_back(number);
+  }
+  return numbers;
+}
+
+/// Fields of a stat file from the third (state) on: the second may hold spaces and parentheses.
+std::string stat_after_name(const std::string& task) {
+  std::ifstream file("/proc/" + task + "/stat");
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  const std::size_t end = text.rfind(')');
+  return end == std::string::npos || end + 2 > text.size() ? "" : text.substr(end + 2);
+}
+
+pid_t parent_of(pid_t pid) {
+  std::istringstream fields(stat_after_name(std::to_string(pid)));
+  char state = 0;
+  pid_t parent = 0;
+  fields >> state >> parent;
+  return parent;
+}
+
+}  // namespace
+
+UniqueFd pidfd_of_child(pid_t pid) {
+  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+}
+
+bool send_signal(int pidfd, int signal_number) {
+  return ::syscall(SYS_pidfd_send_signal, pidfd, signal_number, nullptr, 0) == 0;
+}
+
+Result<UniqueFd> open_pidfd(pid_t pid) {
+  UniqueFd pidfd = pidfd_of_child(pid);
+  if (!pidfd) {
+    const std::string doing = "cannot open process " + std::to_string(pid);
+    if (errno == ESRCH || errno == EINVAL)
+      return Error(Code::kNotFound, doing + ": no such process");
+    return Error::from_errno(errno, doing);
+  }
+  return pidfd;
+}
+
+std::vector<pid_t> namespace_pids(const std::string& task) {
+  std::ifstream file("/proc/" + task + "/status");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("NSpid:")) continue;
+    std::istringstream fields(line.substr(6));
+    std::vector<pid_t> pids;
+    for (pid_t pid = 0; fields >> pid;) pids.push_back(pid);
+    return pids;
+  }
+  return {};
+}
+
+char state(const std::string& task) {
+  const std::string text = stat_after_name(task);
+  return text.empty() ? '\0' : text[0];
+}
+
+std::vector<pid_t> threads(pid_t pid) {
+  return numbers_in("/proc/" + std::to_string(pid) + "/task");
+}
+
+std::vector<pid_t> tree(pid_t pid) {
+  std::multimap<pid_t, pid_t> children;
+  for (const pid_t candidate : numbers_in("/proc")) {
+    children.emplace(parent_of(candidate), candidate);
+  }
+  std::vector<pid_t> found{pid};
+  for (std::size_t at = 0; at < found.size(); ++at) {
+    const auto [first, last] = children.equal_range(found[at]);
+    for (auto it = first; it != last; ++it) found.push_back(it->second);
+  }
+  return found;
+}
+
+std::string namespace_link(pid_t pid, const std::string& kind) {
+  std::error_code error;
+  return fs::read_symlink("/proc/" + std::to_string(pid) + "/ns/" + kind, error);
+}
+
+Result<pid_t> find_in_namespace(pid_t init, pid_t inner) {
+  const std::string wanted = namespace_link(init, "pid");
+  for (const pid_t candidate : numbers_in("/proc")) {
+    const std::vector<pid_t> pids = namespace_pids(std::to_string(candidate));
+    if (pids.size() < 2 || pids.back() != inner) continue;
+    if (!wanted.empty() && namespace_link(candidate, "pid") == wanted) return candidate;
+  }
+  return Error(Code::kNotFound, "no process has number " + std::to_string(inner) +
+                                    " in the PID namespace of process " + std::to_string(init));
+}
+
+Status wait_until_stopped(pid_t pid) {
+  const auto deadline = std::chrono::steady_clock::now() + kStopTimeout;
+  for (;;) {
+    const std::vector<pid_t> tids = threads(pid);
+    if (tids.empty()) {
+      return Error(Code::kNotFound, "process " + std::to_string(pid) + " is gone");
+    }
+    const bool stopped = std::all_of(tids.begin(), tids.end(), [pid](pid_t tid) {
+      const char now = state(std::to_string(pid) + "/task/" + std::to_string(tid));
+      return now == 'T' || now == 't';
+    });
+    if (stopped) return {};
+    if (std::chrono::steady_clock::now() > deadline) {
+      return Error(Code::kTimeout, "process " + std::to_string(pid) + " does not stop");
+    }
+    ::poll(nullptr, 0, 1);
+  }
+}
+
+}  // namespace gcr::criu::proc

@@ -1,0 +1,48 @@
+// Small readings of /proc that the CRIU driver needs. Nothing here changes a process.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "src/base/result.h"
+#include "src/base/unique_fd.h"
+
+namespace gcr::criu::proc {
+
+/// A pidfd. kNotFound if there is no such process.
+Result<UniqueFd> open_pidfd(pid_t pid);
+
+/// A pidfd of a child that nobody else reaps; none, with errno set, if there is no such process.
+UniqueFd pidfd_of_child(pid_t pid);
+
+/// False with errno set on failure. (glibc 2.36 declares its own wrappers without C linkage.)
+bool send_signal(int pidfd, int signal_number);
+
+/// The numbers after "NSpid:" in /proc/`task`/status, outermost namespace first; `task` is "123" or
+/// "123/task/124". Empty if it is gone.
+std::vector<pid_t> namespace_pids(const std::string& task);
+
+/// The state letter of /proc/`task`/stat, 0 if it is gone.
+char state(const std::string& task);
+
+/// Thread ids of a process as the caller's namespace sees them. Empty if it is gone.
+std::vector<pid_t> threads(pid_t pid);
+
+/// `pid` and everything below it, parents first.
+std::vector<pid_t> tree(pid_t pid);
+
+/// Identity of a namespace ("pid", "mnt", ...), as a link text like "pid:[4026531836]". Empty if
+/// gone.
+std::string namespace_link(pid_t pid, const std::string& kind);
+
+/// The process that has number `inner` in the PID namespace whose init is `init`; both in the
+/// caller's /proc. kNotFound if there is none.
+Result<pid_t> find_in_namespace(pid_t init, pid_t inner);
+
+/// Waits until every thread of `pid` is stopped (or the process is gone: kNotFound; or ten seconds
+/// have passed: kTimeout). There is no event for this: the kernel is asked every millisecond.
+Status wait_until_stopped(pid_t pid);
+
+}  // namespace gcr::criu::proc

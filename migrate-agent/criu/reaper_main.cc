@@ -1,0 +1,116 @@
+// gcr-reaper: the init of the PID namespace that a restored process lives in.
+//
+// Started by the agent as process 1 of a new PID and mount namespace with the control socket, the
+// images directory and an empty directory as descriptors 3, 4 and 5:
+//   gcr-reaper <pid after which CRIU's own processes are numbered, 0: any> <criu> <arguments>...
+// It starts CRIU, which restores the process as a child of this namespace, then reaps whatever ends
+// and ends itself when nothing is left. It belongs to nobody: it has a session of its own, holds no
+// descriptor of the agent once CRIU has ended, and goes on when the agent dies. SIGTERM and SIGINT
+// sent to it from outside go to every process of the namespace; SIGKILL ends the namespace.
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <initializer_list>
+
+#include "migrate-agent/criu/launch.h"
+
+namespace {
+
+using gcr::criu::launch::Event;
+using gcr::criu::launch::fail_and_exit;
+using gcr::criu::launch::kImagesFd;
+using gcr::criu::launch::kNoPluginsFd;
+using gcr::criu::launch::Step;
+
+constexpr int kControlFd = gcr::criu::launch::kRpcFd;
+
+/// Nothing of the agent stays but descriptors 3 to 5.
+void stand_alone() {
+  syscall(SYS_close_range, static_cast<unsigned>(kNoPluginsFd + 1), ~0u, 0);
+  gcr::criu::launch::reset_signals();
+  setsid();
+  umask(022);
+  prctl(PR_SET_NAME, "gcr-reaper");
+  const int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (nothing < 0 || chdir("/") != 0) fail_and_exit(kControlFd, Step::kDescriptors);
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (dup2(nothing, fd) != fd) fail_and_exit(kControlFd, Step::kDescriptors);
+  }
+  if (nothing > STDERR_FILENO) close(nothing);
+  fcntl(kControlFd, F_SETFD, FD_CLOEXEC);
+}
+
+/// Mounts of the host go on appearing here, ours never there; /proc shows this namespace.
+void make_mounts() {
+  if (mount(nullptr, "/", nullptr, MS_SLAVE | MS_REC, nullptr) != 0) {
+    fail_and_exit(kControlFd, Step::kMountsPrivate);
+  }
+  if (mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0) {
+    fail_and_exit(kControlFd, Step::kMountProc);
+  }
+}
+
+/// CRIU's own processes must not take a number that the restored process needs.
+void number_after(const char* pid) {
+  if (strcmp(pid, "0") == 0) return;
+  const int fd = open("/proc/sys/kernel/ns_last_pid", O_WRONLY | O_CLOEXEC);
+  const ssize_t length = static_cast<ssize_t>(strlen(pid));
+  if (fd < 0 || write(fd, pid, length) != length) fail_and_exit(kControlFd, Step::kFirstPid);
+  close(fd);
+}
+
+void after_criu(int status) {
+  gcr::criu::launch::send_control(kControlFd, {Event::kCriuExited, Step::kNone, status, 0}, -1);
+  close(kControlFd);
+}
+
+/// Reaps all that has ended. False when no child is left.
+bool reap(pid_t criu) {
+  for (;;) {
+    int status = 0;
+    const pid_t pid = waitpid(-1, &status, WNOHANG | __WALL);
+    if (pid == criu) after_criu(status);
+    if (pid == 0) return true;
+    if (pid < 0 && errno != EINTR) return false;
+  }
+}
+
+[[noreturn]] void reap_until_empty(pid_t criu, const sigset_t& waited) {
+  while (reap(criu)) {
+    const int signal_number = sigwaitinfo(&waited, nullptr);
+    if (signal_number == SIGTERM || signal_number == SIGINT) kill(-1, signal_number);
+  }
+  _exit(0);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3 || getpid() != 1) {
+    static const char text[] = "gcr-reaper is started by migrate-agent as init of a namespace\n";
+    return write(STDERR_FILENO, text, sizeof(text) - 1) < 0 ? 3 : 2;
+  }
+  stand_alone();
+  make_mounts();
+  number_after(argv[1]);
+  sigset_t waited;
+  sigemptyset(&waited);
+  for (const int signal_number : {SIGCHLD, SIGTERM, SIGINT}) sigaddset(&waited, signal_number);
+  sigprocmask(SIG_BLOCK, &waited, nullptr);  // before the fork: no SIGCHLD may be missed
+  const pid_t criu = fork();
+  if (criu < 0) fail_and_exit(kControlFd, Step::kFork);
+  if (criu == 0) gcr::criu::launch::exec_criu(argv + 2, kControlFd, kImagesFd, kNoPluginsFd);
+  close(kImagesFd);
+  close(kNoPluginsFd);
+  reap_until_empty(criu, waited);
+}

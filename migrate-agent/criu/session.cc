@@ -1,0 +1,346 @@
+#include "migrate-agent/criu/session.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <optional>
+
+#include "migrate-agent/criu/proc.h"
+
+namespace gcr::criu {
+
+/// Everything a child needs, prepared before the fork.
+struct LaunchPlan {
+  std::vector<const char*> argv;
+  int control_fd = -1;
+  int images_fd = -1;
+  int no_plugins_fd = -1;
+  int target_pidfd = -1;
+  int join = 0;              ///< namespaces of the target to join
+  bool with_reaper = false;  ///< argv starts the reaper, in new namespaces
+};
+
+namespace {
+
+namespace fs = std::filesystem;
+using launch::ControlMessage;
+using launch::Event;
+using launch::Step;
+
+constexpr std::size_t kMaxResponseBytes = 1u << 20;
+
+std::string_view to_string(Step step) {
+  switch (step) {
+    case Step::kNone:
+      break;
+    case Step::kDescriptors:
+      return "passing descriptors on";
+    case Step::kEnterNamespaces:
+      return "entering the namespaces of the process";
+    case Step::kFork:
+      return "forking";
+    case Step::kMountsPrivate:
+      return "separating the mounts of the new namespace";
+    case Step::kMountProc:
+      return "mounting /proc in the new namespace";
+    case Step::kForeignProc:
+      return "looking at /proc in the mount namespace of the process, which must show its own PID "
+             "namespace";
+    case Step::kFirstPid:
+      return "setting ns_last_pid in the new namespace";
+    case Step::kSocketpair:
+      return "making a socket pair";
+    case Step::kExecReaper:
+      return "executing the reaper";
+    case Step::kExecCriu:
+      return "executing CRIU, whose path must exist in the namespace";
+  }
+  return "starting";
+}
+
+Error failure_of(const ControlMessage& message) {
+  return Error::from_errno(message.value,
+                           "cannot start CRIU, " + std::string(to_string(message.step)));
+}
+
+pid_t raw_fork(unsigned long flags) {
+  return static_cast<pid_t>(::syscall(SYS_clone, flags | SIGCHLD, nullptr, nullptr, nullptr, 0));
+}
+
+/// True if /proc/self is this process, by its number here.
+bool proc_is_ours() {
+  char link[32] = {};
+  if (::readlink("/proc/self", link, sizeof(link) - 1) < 0) return false;
+  errno = 0;
+  return ::strtol(link, nullptr, 10) == ::syscall(SYS_getpid);
+}
+
+/// In the forked child: joins the target's namespaces; the process that is in them, CRIU, becomes a
+/// child of our parent, who learns its PID.
+[[noreturn]] void join_and_exec(const LaunchPlan& plan) {
+  if (::setns(plan.target_pidfd, plan.join) != 0) {
+    launch::fail_and_exit(plan.control_fd, Step::kEnterNamespaces);
+  }
+  const pid_t pid = raw_fork(CLONE_PARENT);
+  if (pid < 0) launch::fail_and_exit(plan.control_fd, Step::kFork);
+  if (pid > 0) {
+    launch::send_control(plan.control_fd, {Event::kStarted, Step::kNone, pid, 0}, -1);
+    ::_exit(0);
+  }
+  if (!proc_is_ours()) launch::fail_and_exit(plan.control_fd, Step::kForeignProc);
+  launch::exec_criu(plan.argv.data(), plan.control_fd, plan.images_fd, plan.no_plugins_fd);
+}
+
+[[noreturn]] void exec_reaper(const LaunchPlan& plan) {
+  const int control = ::fcntl(plan.control_fd, F_DUPFD_CLOEXEC, 10);
+  if (!launch::arrange_descriptors(plan.control_fd, plan.images_fd, plan.no_plugins_fd)) {
+    launch::fail_and_exit(control, Step::kDescriptors);
+  }
+  char* const environment[] = {nullptr};
+  ::execve(plan.argv[0], const_cast<char* const*>(plan.argv.data()), environment);
+  launch::fail_and_exit(control, Step::kExecReaper);
+}
+
+Result<UniqueFd> open_directory(const fs::path& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd) return Error::from_errno(errno, "cannot open the images directory " + path.string());
+  return fd;
+}
+
+/// An empty directory without a name.
+Result<UniqueFd> make_empty_directory(const UniqueFd& images) {
+  const std::string name = "no-plugins-" + std::to_string(::getpid());
+  UniqueFd fd;
+  if (::mkdirat(images.get(), name.c_str(), 0700) == 0) {
+    fd.reset(::openat(images.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    ::unlinkat(images.get(), name.c_str(), AT_REMOVEDIR);
+  }
+  if (!fd) return Error::from_errno(errno, "cannot make a directory in the images directory");
+  return fd;
+}
+
+/// The full path of a program: the child looks for it from elsewhere.
+Result<std::string> resolve(const std::string& program) {
+  std::error_code error;
+  if (program.find('/') != std::string::npos) return fs::absolute(program, error).string();
+  const char* path = ::getenv("PATH");
+  std::string rest = path != nullptr ? path : "/usr/sbin:/usr/bin:/sbin:/bin";
+  for (std::size_t at = 0; at <= rest.size();) {
+    const std::size_t end = std::min(rest.find(':', at), rest.size());
+    const fs::path candidate = fs::path(rest.substr(at, end - at)) / program;
+    if (::access(candidate.c_str(), X_OK) == 0) return fs::absolute(candidate, error).string();
+    at = end + 1;
+  }
+  return Error(Code::kNotFound, program + " is not in the PATH");
+}
+
+Result<std::vector<std::string>> criu_arguments(const Command& command) {
+  if (command.argv.empty()) return Error(Code::kInvalidArgument, "no command for CRIU");
+  std::vector<std::string> argv = command.argv;
+  GCR_ASSIGN(argv[0], resolve(argv[0]));
+  argv.insert(argv.end(), {"--no-default-config", "--libdir",
+                           "/proc/self/fd/" + std::to_string(launch::kNoPluginsFd), "swrk",
+                           std::to_string(launch::kRpcFd)});
+  return argv;
+}
+
+/// Which of the PID and mount namespaces of `pid` are not ours.
+int foreign_namespaces(pid_t pid) {
+  int kinds = 0;
+  const pid_t self = ::getpid();
+  if (proc::namespace_link(pid, "pid") != proc::namespace_link(self, "pid")) kinds |= CLONE_NEWPID;
+  if (proc::namespace_link(pid, "mnt") != proc::namespace_link(self, "mnt")) kinds |= CLONE_NEWNS;
+  return kinds;
+}
+
+}  // namespace
+
+void Child::wait() {
+  if (!pidfd_) return;
+  siginfo_t info{};
+  while (::waitid(P_PIDFD, static_cast<id_t>(pidfd_.get()), &info, WEXITED | __WALL) != 0 &&
+         errno == EINTR) {
+  }
+  pidfd_.reset();
+}
+
+void Child::kill() {
+  if (!pidfd_) return;
+  proc::send_signal(pidfd_.get(), SIGKILL);
+  wait();
+}
+
+Session::~Session() {
+  control_.reset();
+  rpc_.reset();
+  init_.kill();
+  criu_.wait();
+}
+
+Result<Session> Session::here(const Command& command, const fs::path& images) {
+  Session session;
+  GCR_TRY(session.start(command, images, 0, nullptr, 0));
+  return session;
+}
+
+Result<Session> Session::beside(const Command& command, pid_t pid, const fs::path& images) {
+  Session session;
+  GCR_TRY(session.start(command, images, pid, nullptr, 0));
+  return session;
+}
+
+Result<Session> Session::in_new_namespaces(const Command& command, const fs::path& reaper,
+                                           pid_t first_pid, const fs::path& images) {
+  Session session;
+  GCR_TRY(session.start(command, images, 0, &reaper, first_pid));
+  return session;
+}
+
+Status Session::start(const Command& command, const fs::path& images, pid_t beside,
+                      const fs::path* reaper, pid_t first_pid) {
+  GCR_ASSIGN(std::vector<std::string> arguments, criu_arguments(command));
+  if (reaper != nullptr) {
+    GCR_ASSIGN(const std::string program, resolve(reaper->string()));
+    arguments.insert(arguments.begin(), {program, std::to_string(first_pid)});
+  }
+  GCR_ASSIGN(const UniqueFd directory, open_directory(images));
+  GCR_ASSIGN(const UniqueFd no_plugins, make_empty_directory(directory));
+  UniqueFd target;
+  LaunchPlan plan;
+  if (beside != 0) {
+    GCR_ASSIGN(target, proc::open_pidfd(beside));
+    plan.join = foreign_namespaces(beside);
+  }
+  int pair[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
+    return Error::from_errno(errno, "cannot make a socket pair for CRIU");
+  }
+  control_.reset(pair[0]);
+  UniqueFd theirs(pair[1]);
+  for (const std::string& argument : arguments) plan.argv.push_back(argument.c_str());
+  plan.argv.push_back(nullptr);
+  plan.control_fd = theirs.get();
+  plan.images_fd = directory.get();
+  plan.no_plugins_fd = no_plugins.get();
+  plan.target_pidfd = target.get();
+  plan.with_reaper = reaper != nullptr;
+  GCR_TRY(fork_child(plan));
+  theirs.reset();  // so that their end shows here
+  return receive_rpc_socket();
+}
+
+Status Session::fork_child(const LaunchPlan& plan) {
+  const pid_t pid = raw_fork(plan.with_reaper ? CLONE_NEWPID | CLONE_NEWNS : 0);
+  if (pid < 0) return Error::from_errno(errno, "cannot fork a process for CRIU");
+  if (pid == 0) {
+    if (plan.with_reaper) exec_reaper(plan);
+    if (plan.join != 0) join_and_exec(plan);
+    launch::exec_criu(plan.argv.data(), plan.control_fd, plan.images_fd, plan.no_plugins_fd);
+  }
+  Child child(pid, proc::pidfd_of_child(pid));
+  if (plan.join != 0) {
+    child.wait();  // it only passes CRIU on
+  } else {
+    (plan.with_reaper ? init_ : criu_) = std::move(child);
+  }
+  return {};
+}
+
+Result<ControlMessage> Session::receive_control(UniqueFd* fd) {
+  ControlMessage message{};
+  iovec part{&message, sizeof(message)};
+  alignas(cmsghdr) char ancillary[CMSG_SPACE(sizeof(int))] = {};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  header.msg_control = ancillary;
+  header.msg_controllen = sizeof(ancillary);
+  ssize_t got = 0;
+  do {
+    got = ::recvmsg(control_.get(), &header, MSG_CMSG_CLOEXEC);
+  } while (got < 0 && errno == EINTR);
+  if (got < 0) return Error::from_errno(errno, "cannot hear from the process that starts CRIU");
+  const cmsghdr* rights = CMSG_FIRSTHDR(&header);
+  if (rights != nullptr && rights->cmsg_type == SCM_RIGHTS) {
+    int received = -1;
+    ::memcpy(&received, CMSG_DATA(rights), sizeof(received));
+    fd->reset(received);
+  }
+  if (got != sizeof(message)) {
+    return Error(Code::kInternal, "CRIU's process ended before it was ready");
+  }
+  return message;
+}
+
+Status Session::receive_rpc_socket() {
+  std::optional<Error> failure;
+  // The PID of CRIU may come after CRIU's own word; it is needed in any case, to reap it.
+  while ((!rpc_ && !failure) || (!criu_ && !init_)) {
+    const Result<ControlMessage> message = receive_control(&rpc_);
+    if (!message) return failure ? *failure : message.error();
+    if (message->event == Event::kStarted) {
+      criu_ = Child(message->value, proc::pidfd_of_child(message->value));
+    } else if (message->event == Event::kFailed) {
+      failure = failure_of(*message);
+      if (message->step == Step::kEnterNamespaces || message->step == Step::kFork) break;
+    }
+  }
+  if (failure) return *failure;
+  return {};
+}
+
+Result<wire::Response> Session::call(const wire::Request& request) {
+  const std::string bytes = request.SerializeAsString();
+  if (::send(rpc_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) < 0) {
+    if (errno == EPIPE || errno == ECONNRESET) return ended_silently();
+    return Error::from_errno(errno, "cannot send a request to CRIU");
+  }
+  GCR_TRY(wait_for_response());
+  std::string answer(kMaxResponseBytes, '\0');
+  const ssize_t got = ::recv(rpc_.get(), answer.data(), answer.size(), MSG_DONTWAIT | MSG_TRUNC);
+  if (got <= 0) return ended_silently();
+  wire::Response response;
+  if (static_cast<std::size_t>(got) > answer.size() ||
+      !response.ParseFromArray(answer.data(), static_cast<int>(got))) {
+    return Error(Code::kInternal, "CRIU's answer cannot be read");
+  }
+  return response;
+}
+
+Status Session::wait_for_response() {
+  // CRIU's children hold copies of its socket, so its end of file alone would not show its death:
+  // the control socket (from the reaper) and the pidfd do.
+  const int process = criu_ ? criu_.pidfd() : init_.pidfd();
+  pollfd watched[] = {{rpc_.get(), POLLIN, 0}, {process, POLLIN, 0}, {control_.get(), POLLIN, 0}};
+  const nfds_t count = init_ ? 3 : 2;
+  while (::poll(watched, count, -1) < 0) {
+    if (errno != EINTR) return Error::from_errno(errno, "cannot wait for CRIU");
+  }
+  return {};
+}
+
+Error Session::ended_silently() {
+  // A failed exec says so on the control socket, which is otherwise at its end.
+  UniqueFd unused;
+  const Result<ControlMessage> message = receive_control(&unused);
+  if (message && message->event == Event::kFailed) return failure_of(*message);
+  return Error(Code::kInternal, "CRIU ended without an answer");
+}
+
+Status Session::wait_for_criu() {
+  UniqueFd unused;
+  GCR_ASSIGN(const ControlMessage message, receive_control(&unused));
+  if (message.event == Event::kFailed) return failure_of(message);
+  return {};
+}
+
+}  // namespace gcr::criu

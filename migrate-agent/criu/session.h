@@ -1,0 +1,94 @@
+// One run of `criu swrk`: a child process and the socket on which it takes requests.
+#pragma once
+
+#include <sys/types.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/criu/criu_rpc.pb.h"
+#include "migrate-agent/criu/launch.h"
+#include "src/base/result.h"
+#include "src/base/unique_fd.h"
+
+namespace gcr::criu {
+
+struct LaunchPlan;
+
+/// Owns one child process of ours: its pidfd, and the duty to reap it.
+class Child {
+ public:
+  Child() = default;
+  Child(pid_t pid, UniqueFd pidfd) : pid_(pid), pidfd_(std::move(pidfd)) {}
+
+  pid_t pid() const { return pid_; }
+  int pidfd() const { return pidfd_.get(); }
+  explicit operator bool() const { return static_cast<bool>(pidfd_); }
+
+  /// Blocks until it has ended, and reaps it.
+  void wait();
+  /// SIGKILL, then wait().
+  void kill();
+  /// Forgets it: nobody here waits for it any more.
+  void forget() { pidfd_.reset(); }
+
+ private:
+  pid_t pid_ = 0;
+  UniqueFd pidfd_;
+};
+
+/// CRIU waiting for one request. Blocking; one thread at a time. Destroying it closes the sockets,
+/// and waits for CRIU where CRIU is our own child (it ends when its request is done or its socket
+/// is closed; it is never killed). Destroying one made by in_new_namespaces() before release_init()
+/// kills the namespace.
+class Session {
+ public:
+  /// CRIU in the caller's own namespaces.
+  static Result<Session> here(const Command& command, const std::filesystem::path& images);
+
+  /// CRIU in the PID and mount namespaces of `pid`, where those are not the caller's own. The
+  /// command's paths must exist there.
+  static Result<Session> beside(const Command& command, pid_t pid,
+                                const std::filesystem::path& images);
+
+  /// CRIU in new PID and mount namespaces whose init is `reaper`. CRIU's own processes are numbered
+  /// after `first_pid`.
+  static Result<Session> in_new_namespaces(const Command& command,
+                                           const std::filesystem::path& reaper, pid_t first_pid,
+                                           const std::filesystem::path& images);
+
+  Session(Session&&) noexcept = default;
+  Session& operator=(Session&&) = delete;
+  ~Session();
+
+  /// Sends one request and waits, without limit, for its answer. `success` in the answer is not
+  /// looked at. kInternal if CRIU ends without an answer.
+  Result<wire::Response> call(const wire::Request& request);
+
+  /// After a call, in new namespaces: waits until CRIU itself has ended and been reaped.
+  Status wait_for_criu();
+
+  /// The init of the new namespaces; the caller owns it from here.
+  Child release_init() { return std::move(init_); }
+
+ private:
+  Session() = default;
+  Status start(const Command& command, const std::filesystem::path& images, pid_t beside,
+               const std::filesystem::path* reaper, pid_t first_pid);
+  Status fork_child(const LaunchPlan& plan);
+  Status receive_rpc_socket();
+  Status wait_for_response();
+  Error ended_silently();
+  Result<launch::ControlMessage> receive_control(UniqueFd* fd);
+
+  UniqueFd control_;
+  UniqueFd rpc_;
+  Child criu_;  ///< our child: CRIU
+  Child init_;  ///< our child: the reaper, whose child is CRIU
+};
+
+}  // namespace gcr::criu

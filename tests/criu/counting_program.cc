@@ -1,0 +1,175 @@
+// The program that the CRIU tests dump and restore.
+//
+// Usage: counting_program FILE count|wait [stdout-pipe]
+//   count  several threads count; each appends "<thread> <number>" to FILE, one write per line, so
+//          that a lost or doubled step shows as a gap or a repeat
+//   wait   a thread for every kind of waiting call, which must not come back; each that does
+//   appends
+//          "returned <call> <errno>"; one thread counts
+// The first line of FILE is "ready <tid of each thread>...".
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+constexpr long kStepNanoseconds = 1'000'000;
+constexpr int kAnHour = 3600;
+
+int output = -1;
+
+void say(const std::string& line) {
+  if (::write(output, line.data(), line.size()) != static_cast<ssize_t>(line.size())) std::abort();
+}
+
+void count(int thread, const std::function<void()>& wait) {
+  for (unsigned number = 1;; ++number) {
+    wait();
+    say(std::to_string(thread) + " " + std::to_string(number) + "\n");
+  }
+}
+
+void wait_in_nanosleep() {
+  timespec left{0, kStepNanoseconds};
+  while (::nanosleep(&left, &left) != 0) {
+  }
+}
+
+void wait_in_poll() { ::poll(nullptr, 0, 1); }
+
+void wait_in_condition() {
+  std::mutex mutex;
+  std::condition_variable condition;
+  std::unique_lock lock(mutex);
+  condition.wait_for(lock, std::chrono::nanoseconds(kStepNanoseconds));
+}
+
+void compute() {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(100);
+  while (std::chrono::steady_clock::now() < end) {
+  }
+  wait_in_nanosleep();
+}
+
+using Body = std::function<void()>;
+
+/// A byte goes round by a socket pair between two counting threads.
+void count_on_socket(int thread, int socket) {
+  char byte = 'x';
+  if (thread == 4 && ::send(socket, &byte, 1, 0) != 1) std::abort();
+  count(thread, [socket]() {
+    char received = 0;
+    if (::recv(socket, &received, 1, 0) != 1) std::abort();
+    wait_in_nanosleep();
+    if (::send(socket, &received, 1, 0) != 1) std::abort();
+  });
+}
+
+std::vector<Body> counters() {
+  int pair[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) std::abort();
+  return {
+      [] { count(0, wait_in_nanosleep); },          [] { count(1, wait_in_poll); },
+      [] { count(2, wait_in_condition); },          [] { count(3, compute); },
+      [end = pair[0]] { count_on_socket(4, end); }, [end = pair[1]] { count_on_socket(5, end); }};
+}
+
+Body waiter(const char* name, std::function<long()> call) {
+  return [name, call = std::move(call)] {
+    const long result = call();
+    say("returned " + std::string(name) + " " + std::strerror(result < 0 ? errno : 0) + "\n");
+    ::pause();
+  };
+}
+
+long futex_wait(const timespec* limit, int operation) {
+  static int word = 0;
+  return ::syscall(SYS_futex, &word, operation, 0, limit, nullptr, FUTEX_BITSET_MATCH_ANY);
+}
+
+std::vector<Body> waiters() {
+  static int sockets[2];
+  static int pipes[2];
+  static const timespec hour{kAnHour, 0};
+  if (::socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) != 0 || ::pipe(pipes) != 0) std::abort();
+  return {
+      [] { count(0, wait_in_nanosleep); },
+      waiter("nanosleep", [] { return ::nanosleep(&hour, nullptr); }),
+      waiter("poll", [] { return ::poll(nullptr, 0, kAnHour * 1000); }),
+      waiter("select",
+             [] {
+               timeval limit{kAnHour, 0};
+               return ::select(0, nullptr, nullptr, nullptr, &limit);
+             }),
+      waiter("futex", [] { return futex_wait(nullptr, FUTEX_WAIT_PRIVATE); }),
+      waiter("futex with a limit", [] { return futex_wait(&hour, FUTEX_WAIT_PRIVATE); }),
+      waiter("futex until",
+             [] {
+               timespec until{};
+               ::clock_gettime(CLOCK_MONOTONIC, &until);
+               until.tv_sec += kAnHour;
+               return futex_wait(&until, FUTEX_WAIT_BITSET_PRIVATE);
+             }),
+      waiter("epoll_wait",
+             [] {
+               epoll_event event{};
+               return ::epoll_wait(::epoll_create1(0), &event, 1, kAnHour * 1000);
+             }),
+      waiter("recv",
+             [] {
+               char byte = 0;
+               return ::recv(sockets[0], &byte, 1, 0);
+             }),
+      waiter("read",
+             [] {
+               char byte = 0;
+               return ::read(pipes[0], &byte, 1);
+             }),
+  };
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3) return 2;
+  output = ::open(argv[1], O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  if (output < 0) return 2;
+  std::mutex mutex;
+  std::string tids;
+  std::vector<std::thread> threads;
+  for (const Body& body : std::strcmp(argv[2], "wait") == 0 ? waiters() : counters()) {
+    std::unique_lock lock(mutex);
+    std::condition_variable started;
+    bool known = false;
+    threads.emplace_back([&, body] {
+      {
+        std::unique_lock inner(mutex);
+        tids += " " + std::to_string(::syscall(SYS_gettid));
+        known = true;
+        started.notify_one();
+      }
+      body();
+    });
+    started.wait(lock, [&] { return known; });
+  }
+  say("ready" + tids + "\n");
+  threads[0].join();
+}

@@ -1,0 +1,244 @@
+// Dump and restore with a real CRIU: what runs afterwards, and what is left behind.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <set>
+
+#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/criu/proc.h"
+#include "tests/criu/program.h"
+
+namespace gcr::criu::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class DumpRestore : public testing::Test {
+ protected:
+  fs::path file() const { return directory_.path() / "output"; }
+  fs::path images(const std::string& name = "images") const { return directory_.make(name); }
+
+  /// A running program that has counted a little.
+  Output start(const std::string& mode = "count") {
+    program_ = std::make_unique<Program>(file(), mode);
+    return wait_for_progress(file(), {}, 5);
+  }
+
+  /// The program dumped into images(), and gone.
+  void dump_and_kill() {
+    const auto report = dump(criu_command(), program_->pid(), images());
+    ASSERT_TRUE(report) << report.error().message();
+    EXPECT_GT(report->image_bytes, 0u);
+    const Status killed = kill_stopped(program_->pid());
+    ASSERT_TRUE(killed) << killed.error().message();
+    EXPECT_EQ(WTERMSIG(program_->reap()), SIGKILL);
+  }
+
+  Directory directory_;
+  std::unique_ptr<Program> program_;
+};
+
+std::set<pid_t> all_processes() {
+  const std::vector<pid_t> below = proc::tree(::getpid());
+  return {below.begin(), below.end()};
+}
+
+TEST(Criu, TellsItsVersion) {
+  const auto number = version(criu_command());
+  ASSERT_TRUE(number) << number.error().message();
+  EXPECT_GE(*number, 40101u);
+}
+
+TEST(Criu, FindsThisKernelGoodEnough) {
+  const Status status = check(criu_command());
+  EXPECT_TRUE(status) << status.error().message();
+}
+
+TEST(Criu, ThatIsMissingIsNamedInTheError) {
+  const auto number = version(Command{{"/no/such/criu"}});
+  ASSERT_FALSE(number);
+  EXPECT_EQ(number.error().code(), Code::kNotFound);
+  EXPECT_NE(number.error().message().find("executing CRIU"), std::string::npos)
+      << number.error().message();
+}
+
+TEST_F(DumpRestore, DumpedProcessStandsStillAndResumesWhereItWas) {
+  start();
+  const auto report = dump(criu_command(), program_->pid(), images());
+  ASSERT_TRUE(report) << report.error().message();
+  EXPECT_EQ(state_of(program_->pid()), 'T');
+  const Output dumped = read_output(file());
+  ASSERT_TRUE(resume_stopped(program_->pid()));
+  expect_gapless(wait_for_progress(file(), dumped, 20));
+}
+
+TEST_F(DumpRestore, KillLeavesNothingOfTheDumpedProcess) {
+  start();
+  ASSERT_TRUE(dump(criu_command(), program_->pid(), images()));
+  const pid_t pid = program_->pid();
+  ASSERT_TRUE(kill_stopped(pid));
+  EXPECT_EQ(state_of(pid), 'Z');  // ours to reap
+  program_->reap();
+  EXPECT_FALSE(exists(pid));
+}
+
+TEST_F(DumpRestore, RestoredProcessStandsStillThenGoesOnWithoutGap) {
+  const pid_t pid = (start(), program_->pid());
+  dump_and_kill();
+  const Output dumped = read_output(file());
+  auto tree = restore(criu_command(), images(), reaper());
+  ASSERT_TRUE(tree) << tree.error().message();
+  EXPECT_EQ(state_of(tree->pid()), 'T');
+  EXPECT_EQ(proc::namespace_pids(std::to_string(tree->pid())).back(), pid);
+  EXPECT_EQ(read_output(file()).lines, dumped.lines);
+  ASSERT_TRUE(resume_stopped(tree->pid()));
+  expect_gapless(wait_for_progress(file(), dumped, 20));
+}
+
+TEST_F(DumpRestore, DestroyingARestoredTreeLeavesNothing) {
+  const std::set<pid_t> before = all_processes();
+  start();
+  dump_and_kill();
+  pid_t init = 0;
+  {
+    auto tree = restore(criu_command(), images(), reaper());
+    ASSERT_TRUE(tree) << tree.error().message();
+    ASSERT_TRUE(resume_stopped(tree->pid()));
+    init = tree->init_pid();
+    EXPECT_TRUE(exists(init));
+  }
+  EXPECT_FALSE(exists(init));
+  EXPECT_EQ(all_processes(), before);
+}
+
+TEST_F(DumpRestore, TenRoundTripsLoseAndDoubleNothing) {
+  start();
+  dump_and_kill();
+  std::string from = "images";
+  for (int trip = 1; trip <= 10; ++trip) {
+    const Output before = read_output(file());
+    auto tree = restore(criu_command(), images(from), reaper());
+    ASSERT_TRUE(tree) << "trip " << trip << ": " << tree.error().message();
+    ASSERT_TRUE(resume_stopped(tree->pid()));
+    wait_for_progress(file(), before, 3);
+    fs::remove_all(images(from));
+    from = "trip" + std::to_string(trip);
+    const auto report = dump(criu_command(), tree->pid(), images(from));
+    ASSERT_TRUE(report) << "trip " << trip << ": " << report.error().message();
+    EXPECT_EQ(state_of(tree->pid()), 'T');
+    ASSERT_TRUE(kill_stopped(tree->pid()));
+  }
+  expect_gapless(read_output(file()));
+}
+
+TEST_F(DumpRestore, ReaperEndsWhenTheLastTaskHasEnded) {
+  start();
+  dump_and_kill();
+  auto tree = restore(criu_command(), images(), reaper());
+  ASSERT_TRUE(tree) << tree.error().message();
+  ASSERT_TRUE(resume_stopped(tree->pid()));
+  const pid_t init = tree->init_pid();
+  tree->release();
+  ::kill(tree->pid(), SIGKILL);
+  int status = 0;
+  ASSERT_EQ(::waitpid(init, &status, 0), init);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST_F(DumpRestore, ReleasedTreeOutlivesItsHandleAndTakesSigtermThroughItsInit) {
+  start();
+  dump_and_kill();
+  pid_t init = 0;
+  const Output before = read_output(file());
+  {
+    auto tree = restore(criu_command(), images(), reaper());
+    ASSERT_TRUE(tree) << tree.error().message();
+    ASSERT_TRUE(resume_stopped(tree->pid()));
+    init = tree->init_pid();
+    tree->release();
+  }
+  wait_for_progress(file(), before, 5);
+  ::kill(init, SIGTERM);
+  int status = 0;
+  ASSERT_EQ(::waitpid(init, &status, 0), init);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST_F(DumpRestore, ReaperHoldsNothingOfTheAgent) {
+  start();
+  dump_and_kill();
+  auto tree = restore(criu_command(), images(), reaper());
+  ASSERT_TRUE(tree) << tree.error().message();
+  std::set<std::string> targets;
+  const fs::path fds = "/proc/" + std::to_string(tree->init_pid()) + "/fd";
+  for (const auto& entry : fs::directory_iterator(fds)) {
+    targets.insert(fs::read_symlink(entry).string());
+  }
+  EXPECT_EQ(targets, std::set<std::string>{"/dev/null"});
+  EXPECT_EQ(::getsid(tree->init_pid()), tree->init_pid());
+}
+
+TEST_F(DumpRestore, ProcessWithASocketToAnOutsiderIsRefusedAndRunsOn) {
+  int pair[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  const UniqueFd ours(pair[0]);
+  UniqueFd theirs(pair[1]);
+  program_ = std::make_unique<Program>(file(), "count", theirs.get());
+  theirs.reset();
+  const Output before = wait_for_progress(file(), {}, 5);
+  const auto report = dump(criu_command(), program_->pid(), images());
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().code(), Code::kUnsupported);
+  EXPECT_NE(report.error().message().find("Error (criu/"), std::string::npos)
+      << report.error().message();
+  expect_gapless(wait_for_progress(file(), before, 20));
+}
+
+TEST_F(DumpRestore, DumpOfAnAbsentProcessSaysSo) {
+  start();
+  const pid_t pid = program_->pid();
+  program_.reset();
+  const auto report = dump(criu_command(), pid, images());
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().code(), Code::kNotFound);
+}
+
+TEST_F(DumpRestore, RestoreWithoutImagesLeavesNothing) {
+  const std::set<pid_t> before = all_processes();
+  const auto tree = restore(criu_command(), images(), reaper());
+  ASSERT_FALSE(tree);
+  EXPECT_EQ(tree.error().code(), Code::kNotFound);
+  EXPECT_EQ(all_processes(), before);
+}
+
+TEST_F(DumpRestore, RestoreFromDamagedImagesLeavesNothing) {
+  const std::set<pid_t> before = all_processes();
+  const pid_t pid = (start(), program_->pid());
+  dump_and_kill();
+  for (const std::string& name :
+       {"pagemap-" + std::to_string(pid) + ".img", std::string("pstree.img")}) {
+    fs::resize_file(images() / name, fs::file_size(images() / name) / 2 + 1);
+    const auto tree = restore(criu_command(), images(), reaper());
+    ASSERT_FALSE(tree) << name;
+    EXPECT_EQ(all_processes(), before) << name;
+  }
+}
+
+TEST_F(DumpRestore, RestoreWithAMissingReaperSaysSo) {
+  start();
+  dump_and_kill();
+  const auto tree = restore(criu_command(), images(), "/no/such/reaper");
+  ASSERT_FALSE(tree);
+  EXPECT_NE(tree.error().message().find("executing the reaper"), std::string::npos)
+      << tree.error().message();
+}
+
+}  // namespace
+}  // namespace gcr::criu::test
