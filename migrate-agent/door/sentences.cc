@@ -1,0 +1,126 @@
+#include "migrate-agent/door/sentences.h"
+
+#include <fmt/format.h>
+
+#include "preload/cuda/driver_abi.h"
+
+namespace gcr::agent {
+namespace {
+
+/// "; a stream is being captured" and the like, for everything that stands in the way.
+std::string state_in_words(const door::Summary& summary) {
+  std::string words;
+  const auto add = [&](bool holds, const char* text) {
+    if (holds) words += fmt::format("{}{}", words.empty() ? "" : ", ", text);
+  };
+  add(summary.gate_closed == 0, "the gate is open");
+  add(summary.detached != 0, "its VRAM is detached");
+  add((summary.blockers & door::kManagedMemory) != 0, "it uses managed memory");
+  add((summary.blockers & door::kIpcExported) != 0, "it gave out IPC handles");
+  add((summary.blockers & door::kIpcImported) != 0, "it has memory of another process open");
+  add((summary.blockers & door::kForeignHandles) != 0, "it shares memory with other processes");
+  add((summary.blockers & door::kStreamCapturing) != 0, "a stream is being captured");
+  return words.empty() ? "the request does not fit its state" : words;
+}
+
+const char* obstacle_in_words(door::Obstacle obstacle) {
+  switch (obstacle) {
+    case door::Obstacle::kCallsInFlight:
+      return "CUDA calls did not return";
+    case door::Obstacle::kCapture:
+      return "a stream is being captured";
+    case door::Obstacle::kGpuWork:
+      return "work on its GPUs did not finish";
+    case door::Obstacle::kNone:
+      break;
+  }
+  return "it took too long";
+}
+
+std::string on_allocation(const door::DoorReply& reply) {
+  return reply.failed_id == 0 ? "" : fmt::format(" at allocation {}", reply.failed_id);
+}
+
+Code code_of(int result) {
+  switch (result) {
+    case CUDA_ERROR_OUT_OF_MEMORY:
+      return Code::kResourceExhausted;
+    case CUDA_ERROR_NOT_SUPPORTED:
+      return Code::kUnsupported;
+    default:
+      return Code::kInternal;
+  }
+}
+
+}  // namespace
+
+std::string cu_result_name(int result) {
+  switch (result) {
+#define GCR_NAME(name) \
+  case name:           \
+    return #name;
+    GCR_NAME(CUDA_SUCCESS)
+    GCR_NAME(CUDA_ERROR_INVALID_VALUE)
+    GCR_NAME(CUDA_ERROR_OUT_OF_MEMORY)
+    GCR_NAME(CUDA_ERROR_NOT_INITIALIZED)
+    GCR_NAME(CUDA_ERROR_DEINITIALIZED)
+    GCR_NAME(CUDA_ERROR_DEVICE_UNAVAILABLE)
+    GCR_NAME(CUDA_ERROR_NO_DEVICE)
+    GCR_NAME(CUDA_ERROR_INVALID_DEVICE)
+    GCR_NAME(CUDA_ERROR_INVALID_CONTEXT)
+    GCR_NAME(CUDA_ERROR_MAP_FAILED)
+    GCR_NAME(CUDA_ERROR_UNMAP_FAILED)
+    GCR_NAME(CUDA_ERROR_ALREADY_MAPPED)
+    GCR_NAME(CUDA_ERROR_NOT_MAPPED)
+    GCR_NAME(CUDA_ERROR_ECC_UNCORRECTABLE)
+    GCR_NAME(CUDA_ERROR_OPERATING_SYSTEM)
+    GCR_NAME(CUDA_ERROR_INVALID_HANDLE)
+    GCR_NAME(CUDA_ERROR_ILLEGAL_STATE)
+    GCR_NAME(CUDA_ERROR_NOT_FOUND)
+    GCR_NAME(CUDA_ERROR_NOT_READY)
+    GCR_NAME(CUDA_ERROR_ILLEGAL_ADDRESS)
+    GCR_NAME(CUDA_ERROR_CONTEXT_IS_DESTROYED)
+    GCR_NAME(CUDA_ERROR_ASSERT)
+    GCR_NAME(CUDA_ERROR_ILLEGAL_INSTRUCTION)
+    GCR_NAME(CUDA_ERROR_MISALIGNED_ADDRESS)
+    GCR_NAME(CUDA_ERROR_LAUNCH_FAILED)
+    GCR_NAME(CUDA_ERROR_NOT_PERMITTED)
+    GCR_NAME(CUDA_ERROR_NOT_SUPPORTED)
+    GCR_NAME(CUDA_ERROR_SYSTEM_NOT_READY)
+    GCR_NAME(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+    GCR_NAME(CUDA_ERROR_UNKNOWN)
+#undef GCR_NAME
+    default:
+      return fmt::format("CUDA error {}", result);
+  }
+}
+
+Error refusal(const door::DoorReply& reply, pid_t pid, const std::string& doing) {
+  const std::string start = fmt::format("cannot {} of process {}", doing, pid);
+  switch (reply.outcome) {
+    case door::Outcome::kNotFound:
+      return Error(Code::kNotFound, fmt::format("{}: no descriptor or no such allocation{}", start,
+                                                on_allocation(reply)));
+    case door::Outcome::kTimeout:
+      return Error(Code::kTimeout,
+                   fmt::format("{} within {} ms: {}", start, reply.duration_ns / 1'000'000,
+                               obstacle_in_words(reply.obstacle)));
+    case door::Outcome::kDriver:
+      return Error(
+          code_of(reply.cu_result),
+          fmt::format("{}: {}{}", start, cu_result_name(reply.cu_result), on_allocation(reply)));
+    case door::Outcome::kBroken:
+      return Error(Code::kDataLoss,
+                   fmt::format("{}: {}{}; its VRAM is not mapped any more", start,
+                               cu_result_name(reply.cu_result), on_allocation(reply)));
+    case door::Outcome::kBadRequest:
+      return Error(Code::kRefused, fmt::format("{}: {}", start, state_in_words(reply.summary)));
+    case door::Outcome::kInvalid:
+    case door::Outcome::kOk:
+      break;
+  }
+  return Error(Code::kProtocol, fmt::format("{}: the preload library answered outcome {}", start,
+                                            static_cast<std::uint32_t>(reply.outcome)));
+}
+
+}  // namespace gcr::agent

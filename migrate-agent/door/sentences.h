@@ -1,0 +1,20 @@
+// What the door's refusals mean, in words.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "preload/door_protocol.h"
+#include "src/base/result.h"
+
+namespace gcr::agent {
+
+/// "CUDA_ERROR_OUT_OF_MEMORY"; "CUDA error 4711" for a code without a name here.
+std::string cu_result_name(int result);
+
+/// The Error for a reply whose outcome is not kOk. `doing` is what was asked, as in "cannot
+/// <doing>".
+Error refusal(const door::DoorReply& reply, pid_t pid, const std::string& doing);
+
+}  // namespace gcr::agent
