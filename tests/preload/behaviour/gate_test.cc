@@ -1,0 +1,219 @@
+// The gate alone, without a driver: who waits, who passes, and that nobody is missed.
+#include "preload/gate.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <latch>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace gcr::preload {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class GateTest : public testing::Test {
+ protected:
+  void SetUp() override { gate::prepare(); }
+  void TearDown() override { gate::open(); }
+};
+
+/// Threads that pass the gate over and over and count it, until destroyed.
+class Passers {
+ public:
+  explicit Passers(int count) {
+    for (int i = 0; i < count; ++i) {
+      threads_.emplace_back([this] {
+        while (!stop_.load(std::memory_order_relaxed)) {
+          for (int burst = 0; burst < 1000; ++burst) {
+            const GateScope scope;
+            inside_.fetch_add(1);
+            passed_.fetch_add(1);
+            inside_.fetch_sub(1);
+          }
+          ::sched_yield();
+        }
+      });
+    }
+  }
+  ~Passers() {
+    stop_.store(true);
+    gate::open();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  std::uint64_t passed() const { return passed_.load(); }
+  int inside() const { return inside_.load(); }
+  void wait_for_more() const {
+    for (const std::uint64_t before = passed(); passed() == before;) ::sched_yield();
+  }
+
+ private:
+  std::atomic<std::uint64_t> passed_{0};
+  std::atomic<int> inside_{0};
+  std::atomic<bool> stop_{false};
+  std::vector<std::thread> threads_;
+};
+
+TEST_F(GateTest, NobodyPassesWhileItIsClosedAndEverybodyGoesOnAfterwards) {
+  const Passers passers(4);
+  for (int cycle = 0; cycle < 200; ++cycle) {
+    passers.wait_for_more();
+    ASSERT_TRUE(gate::close(seconds(30)));
+    const std::uint64_t passed = passers.passed();
+    for (int look = 0; look < 20; ++look) {
+      ASSERT_EQ(passers.inside(), 0);
+      ASSERT_EQ(passers.passed(), passed);
+      ::sched_yield();
+    }
+    EXPECT_EQ(gate::in_flight(), 0u);
+    gate::open();
+  }
+  passers.wait_for_more();
+}
+
+TEST_F(GateTest, ThreadsThatComeAndGoAreCountedLikeAnyOther) {
+  std::atomic<bool> stop{false};
+  std::atomic<int> inside{0};
+  std::atomic<int> ended{0};
+  std::vector<std::thread> parents;
+  for (int i = 0; i < 4; ++i) {
+    parents.emplace_back([&] {
+      while (!stop.load()) {
+        std::thread([&] {
+          const GateScope scope;
+          inside.fetch_add(1);
+          inside.fetch_sub(1);
+        }).join();
+        ended.fetch_add(1);
+      }
+    });
+  }
+  for (int cycle = 0; cycle < 200; ++cycle) {
+    for (const int before = ended.load(); ended.load() == before;) ::sched_yield();
+    ASSERT_TRUE(gate::close(seconds(30)));
+    ASSERT_EQ(inside.load(), 0);
+    gate::open();
+  }
+  stop.store(true);
+  for (std::thread& parent : parents) parent.join();
+  EXPECT_EQ(gate::in_flight(), 0u);
+}
+
+TEST_F(GateTest, ClosingFailsAndLeavesItOpenWhenACallDoesNotReturn) {
+  std::latch entered(1), leave(1);
+  std::thread slow([&] {
+    const GateScope scope;
+    entered.count_down();
+    leave.wait();
+  });
+  entered.wait();
+  EXPECT_EQ(gate::in_flight(), 1u);
+  EXPECT_FALSE(gate::close(milliseconds(5)));
+  EXPECT_FALSE(gate::is_closed());
+  { const GateScope passes; }
+  leave.count_down();
+  slow.join();
+  EXPECT_TRUE(gate::close(seconds(30)));
+  EXPECT_TRUE(gate::is_closed());
+}
+
+TEST_F(GateTest, NestedCallsPassAGateThatIsClosing) {
+  std::latch entered(1);
+  std::thread nesting([&] {
+    const GateScope outer;
+    entered.count_down();
+    while (!gate::is_closed()) ::sched_yield();
+    const GateScope inner;
+    const GateScope innermost;
+  });
+  entered.wait();
+  EXPECT_TRUE(gate::close(seconds(30)));
+  nesting.join();
+}
+
+TEST_F(GateTest, AnExemptThreadPassesAndIsNotWaitedFor) {
+  ASSERT_TRUE(gate::close(seconds(30)));
+  std::latch entered(1), leave(1);
+  std::thread exempt([&] {
+    gate::exempt_this_thread();
+    const GateScope scope;
+    entered.count_down();
+    leave.wait();
+  });
+  entered.wait();
+  gate::open();
+  EXPECT_EQ(gate::in_flight(), 0u);
+  EXPECT_TRUE(gate::close(seconds(30)));
+  leave.count_down();
+  exempt.join();
+}
+
+TEST_F(GateTest, WhoeverStandsAtItSleepsInTheKernel) {
+  ASSERT_TRUE(gate::close(seconds(30)));
+  std::atomic<pid_t> tid{0};
+  std::atomic<bool> passed{false};
+  std::thread waiting([&] {
+    tid.store(::gettid());
+    const GateScope scope;
+    passed.store(true);
+  });
+  while (tid.load() == 0) ::sched_yield();
+  const std::string path = "/proc/self/task/" + std::to_string(tid.load()) + "/syscall";
+  std::string call;
+  while (call != std::to_string(SYS_futex)) std::ifstream(path) >> call;
+  EXPECT_FALSE(passed.load());
+  gate::open();
+  waiting.join();
+  EXPECT_TRUE(passed.load());
+}
+
+TEST_F(GateTest, TheChildOfAForkFindsItOpenAndEmpty) {
+  std::latch entered(1), leave(1);
+  std::thread inside([&] {
+    const GateScope scope;
+    entered.count_down();
+    leave.wait();
+  });
+  entered.wait();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    gate::reset_after_fork();
+    bool good = gate::in_flight() == 0 && gate::close(seconds(10));
+    gate::open();
+    { const GateScope scope; }
+    ::_exit(good ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  leave.count_down();
+  inside.join();
+}
+
+TEST_F(GateTest, ErrnoSurvivesWaiting) {
+  ASSERT_TRUE(gate::close(seconds(30)));
+  std::atomic<bool> started{false};
+  int seen = 0;
+  std::thread waiting([&] {
+    errno = 4711;
+    started.store(true);
+    const GateScope scope;
+    seen = errno;
+  });
+  while (!started.load()) ::sched_yield();
+  gate::open();
+  waiting.join();
+  EXPECT_EQ(seen, 4711);
+}
+
+}  // namespace
+}  // namespace gcr::preload

@@ -1,0 +1,102 @@
+// The inventory's bookkeeping, without a driver.
+#include "preload/inventory.h"
+
+#include <gtest/gtest.h>
+
+namespace gcr::preload {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+constexpr CUdeviceptr kBase = 0x7f00'0000'0000;
+
+Mapping& add_plain(Inventory& inventory, Physical& physical, CUdeviceptr address,
+                   std::size_t requested_bytes) {
+  Mapping& mapping = inventory.add_mapping(address, physical.size_bytes, 0, physical);
+  mapping.plain = std::make_unique<PlainView>();
+  mapping.plain->requested_bytes = requested_bytes;
+  return mapping;
+}
+
+TEST(InventoryTest, FindsAMappingFromEveryAddressInsideAndNoneOutside) {
+  Inventory inventory;
+  Physical& physical = inventory.add_physical(1, 4 * kMiB, 0, Origin::kLibrary);
+  add_plain(inventory, physical, kBase, 3 * kMiB);
+  EXPECT_EQ(inventory.find_mapping(kBase - 1), nullptr);
+  EXPECT_NE(inventory.find_mapping(kBase), nullptr);
+  EXPECT_NE(inventory.find_mapping(kBase + 4 * kMiB - 1), nullptr);
+  EXPECT_EQ(inventory.find_mapping(kBase + 4 * kMiB), nullptr);
+}
+
+TEST(InventoryTest, APlainViewEndsWhereTheApplicationAskedFor) {
+  Inventory inventory;
+  Physical& physical = inventory.add_physical(1, 4 * kMiB, 0, Origin::kLibrary);
+  add_plain(inventory, physical, kBase, 3 * kMiB);
+  EXPECT_NE(inventory.find_plain(kBase + 3 * kMiB - 1), nullptr);
+  EXPECT_EQ(inventory.find_plain(kBase + 3 * kMiB), nullptr);
+}
+
+TEST(InventoryTest, IdsAreNeverUsedTwice) {
+  Inventory inventory;
+  Physical& first = inventory.add_physical(1, kMiB, 0, Origin::kLibrary);
+  const std::uint64_t id = first.id;
+  inventory.remove_physical(first);
+  EXPECT_NE(inventory.add_physical(2, kMiB, 0, Origin::kLibrary).id, id);
+}
+
+TEST(InventoryTest, TheGenerationTellsEveryComingAndGoing) {
+  Inventory inventory;
+  const std::uint64_t empty = inventory.generation();
+  Physical& physical = inventory.add_physical(1, kMiB, 0, Origin::kApplication);
+  const std::uint64_t one = inventory.generation();
+  EXPECT_NE(one, empty);
+  inventory.remove_physical(physical);
+  EXPECT_NE(inventory.generation(), one);
+}
+
+TEST(InventoryTest, ImportedMemoryIsNeitherCountedNorMoved) {
+  Inventory inventory;
+  const std::uint64_t generation = inventory.generation();
+  inventory.add_physical(1, kMiB, 0, Origin::kImported);
+  EXPECT_EQ(inventory.generation(), generation);
+  EXPECT_EQ(inventory.tracked_bytes(), 0u);
+  EXPECT_EQ(inventory.tracked_count(), 0u);
+}
+
+TEST(InventoryTest, AHandleIsGoodOnlyWhileTheApplicationHoldsIt) {
+  Inventory inventory;
+  Physical& physical = inventory.add_physical(77, kMiB, 0, Origin::kApplication);
+  physical.references = 1;
+  const CUmemGenericAllocationHandle handle = Inventory::to_handle(physical);
+  EXPECT_TRUE(Inventory::is_our_handle(handle));
+  EXPECT_EQ(inventory.from_handle(handle), &physical);
+  physical.references = 0;
+  EXPECT_EQ(inventory.from_handle(handle), nullptr);
+  EXPECT_FALSE(Inventory::is_our_handle(77));
+  EXPECT_EQ(inventory.from_handle(77), nullptr);
+}
+
+TEST(InventoryTest, MappingsKeepCountOfTheirAllocation) {
+  Inventory inventory;
+  Physical& physical = inventory.add_physical(1, 4 * kMiB, 0, Origin::kApplication);
+  inventory.add_mapping(kBase, 2 * kMiB, 0, physical);
+  inventory.add_mapping(kBase + 8 * kMiB, 2 * kMiB, 2 * kMiB, physical);
+  EXPECT_EQ(physical.mappings, 2u);
+  EXPECT_EQ(inventory.take_mapping(kBase).physical, &physical);
+  EXPECT_EQ(physical.mappings, 1u);
+  EXPECT_EQ(inventory.find_mapping(kBase), nullptr);
+}
+
+TEST(InventoryTest, UntrackedBytesFollowAllocationsAndFrees) {
+  Inventory inventory;
+  inventory.add_untracked(kBase, 100, false);
+  inventory.add_untracked(kBase + 512, 200, true);
+  EXPECT_EQ(inventory.untracked_bytes(), 300u);
+  EXPECT_EQ(inventory.managed_count(), 1u);
+  inventory.remove_untracked(kBase + 512);
+  inventory.remove_untracked(kBase + 1024);
+  EXPECT_EQ(inventory.untracked_bytes(), 100u);
+  EXPECT_EQ(inventory.managed_count(), 0u);
+}
+
+}  // namespace
+}  // namespace gcr::preload
