@@ -43,10 +43,6 @@ class Destination {
   ~Destination() {
     // Lanes write into landing memory and VRAM: they end first, whatever the members' order.
     receiver_.reset();
-    if (process_ != nullptr) {
-      asio::post(context_.tracer, [process = std::move(process_)]() mutable { process.reset(); });
-      context_.tracer.join();
-    }
   }
 
   awaitable<void> run(proto::PreflightRequest request);
@@ -383,7 +379,7 @@ awaitable<Result<proto::Envelope>> Destination::restore(const proto::RestoreRequ
   auto verifying = offload(context_.blocking, [&]() -> Result<std::uint64_t> {
     return phases.time("verify VRAM", [&] { return vram_->verify(*key_, sent); });
   });
-  auto restoring = offload(context_.tracer, [&]() -> Status {
+  auto restoring = offload(context_.blocking, [&]() -> Status {
     GCR_ASSIGN(auto descriptors, vram_->descriptors());
     GCR_ASSIGN(process_, RestoredProcess::create(plan, std::move(descriptors), phases));
     return {};
@@ -403,7 +399,7 @@ awaitable<Result<proto::Envelope>> Destination::commit() {
   GCR_CO_TRY(expect(State::kRestored, "CommitRequest"));
   const auto start = Phases::Clock::now();
   state_ = State::kCommitted;
-  auto pid = co_await offload(context_.tracer, [&] { return process_->commit(); });
+  auto pid = co_await offload(context_.blocking, [&] { return process_->commit(); });
   GCR_CO_TRY(pid);
   proto::Envelope envelope;
   envelope.mutable_commit_reply()->set_pid(*pid);

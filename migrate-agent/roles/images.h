@@ -19,6 +19,10 @@ class ScratchDirectory {
   static Result<ScratchDirectory> create(const std::filesystem::path& path);
   ScratchDirectory(ScratchDirectory&& other) noexcept
       : path_(std::exchange(other.path_, std::filesystem::path{})) {}
+  ScratchDirectory& operator=(ScratchDirectory&& other) noexcept {
+    std::swap(path_, other.path_);
+    return *this;
+  }
   ~ScratchDirectory();
   const std::filesystem::path& path() const { return path_; }
 

@@ -1,7 +1,6 @@
 // The process at the destination, between CRIU's restore and the commit: it stands still, its CUDA
 // state and its VRAM are back, and nothing but the commit is missing (design decision 9).
-//
-// Belongs to one thread (ptrace does): create, commit and destroy it on WorkerContext::tracer.
+// One caller at a time, from any thread; everything blocks.
 #pragma once
 
 #include <filesystem>

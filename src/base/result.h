@@ -70,7 +70,7 @@ using Status = Result<void>;
 /// Leaves the function with the Error if `expression` (a Status or Result) failed.
 #define GCR_TRY(expression)                                  \
   do {                                                       \
-    if (auto gcr_status = (expression); !gcr_status) {       \
+    if (auto&& gcr_status = (expression); !gcr_status) {       \
       return ::gcr::Error(std::move(gcr_status).error());    \
     }                                                        \
   } while (false)
@@ -86,7 +86,7 @@ using Status = Result<void>;
 /// The same two inside a coroutine; `expression` may contain co_await.
 #define GCR_CO_TRY(expression)                                  \
   do {                                                          \
-    auto gcr_status = (expression);                             \
+    auto&& gcr_status = (expression);                           \
     if (!gcr_status) {                                          \
       co_return ::gcr::Error(std::move(gcr_status).error());    \
     }                                                           \
