@@ -226,7 +226,7 @@ Error unreachable(const Endpoint& endpoint, const std::error_code& error) {
 }
 
 Error too_slow(const Endpoint& endpoint, Milliseconds timeout) {
-  return Error(Code::kTimeout,
+  return Error(Code::kUnavailable,
                fmt::format("cannot reach the agent at {}: no answer within {} ms; is it up, and is "
                            "the port open?",
                            endpoint.to_string(), timeout.count()));

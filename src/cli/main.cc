@@ -1,0 +1,14 @@
+// gcr-migrate: moves a running GPU process to another host, and starts processes that can be moved.
+#include <variant>
+
+#include "src/cli/migrate_command.h"
+#include "src/cli/options.h"
+#include "src/cli/run_command.h"
+
+int main(int argc, char** argv) {
+  using namespace gcr::cli;
+  const auto parsed = parse_options(argc, argv);
+  if (const auto* leave = std::get_if<Leave>(&parsed)) return leave->status;
+  if (const auto* run = std::get_if<RunOptions>(&parsed)) return run_command(*run);
+  return migrate_command(std::get<MigrateOptions>(parsed));
+}

@@ -1,0 +1,171 @@
+#include "src/cli/options.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+
+#include "src/cli/exit_code.h"
+
+namespace gcr::cli {
+namespace {
+
+constexpr const char* kSystemFolder = "/etc/gcr-migrate";
+
+constexpr const char* kFooter = R"(
+Exit status:
+  0  migrated
+  1  failed; the process runs on at SRC
+  2  wrong usage, or a certificate file that cannot be used
+  3  refused before anything was touched
+  4  an agent cannot be reached; nothing was touched
+  5  not authorised; nothing was touched
+  6  contact was lost under way: the outcome is unknown here, see the agents' logs
+
+The last line on standard output after a migration:
+  migrated pid=<n> vram_bytes=<n> downtime_ms=<x> total_ms=<x> verified=yes|no
+with the process's PID at DST. Errors go to standard error, one line.)";
+
+constexpr const char* kRunDescription =
+    "gcr-migrate run -- COMMAND [ARGUMENT...]: start a command so that it can be migrated; sets "
+    "LD_PRELOAD and nothing else";
+
+constexpr const char* kRunFooter = R"(
+The exit status is the command's; 125 if the preload library is missing, 126 or 127 if the command
+cannot be started or found. GCR_PRELOAD names another libgcr-preload.so.)";
+
+/// The command line as CLI11 reads it, before it is checked.
+struct Raw {
+  std::string source;
+  std::string destination;
+  std::string pid;
+  unsigned lanes = 0;
+  bool json = false;
+  control::TlsFiles tls;
+};
+
+Result<int> parse_pid(const std::string& text) {
+  int pid = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), pid);
+  if (error != std::errc{} || end != text.data() + text.size() || pid <= 0) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("PID is a number above 0, not \"{}\"", control::printable(text)));
+  }
+  return pid;
+}
+
+std::filesystem::path personal_folder() {
+  const char* config = std::getenv("XDG_CONFIG_HOME");
+  if (config != nullptr && *config == '/') return std::filesystem::path(config) / "gcr-migrate";
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || *home != '/') return {};
+  return std::filesystem::path(home) / ".config" / "gcr-migrate";
+}
+
+/// What is not given comes from the first folder that has an operator's certificate.
+control::TlsFiles with_defaults(control::TlsFiles files) {
+  std::filesystem::path folder = personal_folder();
+  std::error_code ignored;
+  if (folder.empty() || !std::filesystem::exists(folder / "operator.crt", ignored)) {
+    folder = kSystemFolder;
+  }
+  if (files.authority.empty()) files.authority = folder / "ca.crt";
+  if (files.certificate.empty()) files.certificate = folder / "operator.crt";
+  if (files.key.empty()) files.key = folder / "operator.key";
+  return files;
+}
+
+Result<MigrateOptions> check(const Raw& raw) {
+  if (raw.source.empty() || raw.destination.empty() || raw.pid.empty()) {
+    return Error(Code::kInvalidArgument, "SRC, DST and PID are needed: gcr-migrate SRC DST PID");
+  }
+  MigrateOptions options;
+  GCR_ASSIGN(options.source, control::Endpoint::parse(raw.source));
+  GCR_ASSIGN(options.destination, control::Endpoint::parse(raw.destination));
+  GCR_ASSIGN(options.pid, parse_pid(raw.pid));
+  options.lanes = raw.lanes;
+  options.json = raw.json;
+  options.tls = with_defaults(raw.tls);
+  return options;
+}
+
+void describe_migrate(CLI::App& app, Raw& raw) {
+  app.name("gcr-migrate");
+  app.description("Moves a running GPU process from the host SRC to the host DST while it runs.");
+  app.footer(kFooter);
+  app.set_version_flag("--version", "gcr-migrate " GCR_VERSION);
+  app.add_option("SRC", raw.source, "Where the process runs: host or host:port of its agent");
+  app.add_option("DST", raw.destination, "Where it shall run: host or host:port, as SRC sees it");
+  app.add_option("PID", raw.pid, "The process, as the agent at SRC sees it");
+  app.add_option("--lanes", raw.lanes, "Data connections; 0: the agent chooses")
+      ->check(CLI::Range(0, 32));
+  app.add_flag("--json", raw.json, "Print one JSON object, the report, and nothing else");
+  app.add_option("--ca", raw.tls.authority, "The authority's certificate (default: ca.crt)")
+      ->envname("GCR_AUTHORITY");
+  app.add_option("--cert", raw.tls.certificate,
+                 "Your certificate (default: operator.crt in ~/.config/gcr-migrate, else in "
+                 "/etc/gcr-migrate)")
+      ->envname("GCR_CERTIFICATE");
+  app.add_option("--key", raw.tls.key, "Its private key (default: operator.key)")
+      ->envname("GCR_KEY");
+}
+
+CLI::App* describe_run(CLI::App& app) {
+  CLI::App* run = app.add_subcommand("run", kRunDescription);
+  run->footer(kRunFooter);
+  run->prefix_command();
+  return run;
+}
+
+/// The words that CLI11 reads, and those after the "--" of "run --", which are the command's alone.
+struct Words {
+  std::vector<std::string> ours;
+  std::vector<std::string> command;
+};
+
+Words split_words(int argc, char** argv) {
+  Words words{{argv + 1, argv + argc}, {}};
+  if (words.ours.empty() || words.ours.front() != "run") return words;
+  const auto mark = std::ranges::find(words.ours, "--");
+  if (mark == words.ours.end()) return words;
+  words.command.assign(mark + 1, words.ours.end());
+  words.ours.erase(mark, words.ours.end());
+  return words;
+}
+
+Leave complain(const std::string& what) {
+  fmt::print(stderr, "gcr-migrate: {} (see --help)\n", what);
+  return Leave{static_cast<int>(ExitCode::kUsage)};
+}
+
+}  // namespace
+
+std::variant<MigrateOptions, RunOptions, Leave> parse_options(int argc, char** argv) {
+  Raw raw;
+  CLI::App app;
+  describe_migrate(app, raw);
+  const CLI::App* run = describe_run(app);
+  Words words = split_words(argc, argv);
+  try {
+    std::ranges::reverse(words.ours);  // as CLI11 wants them
+    app.parse(std::move(words.ours));
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return Leave{app.exit(error)};
+    return complain(error.what());
+  }
+  if (run->parsed()) {
+    RunOptions options{run->remaining()};
+    options.command.insert(options.command.end(), words.command.begin(), words.command.end());
+    if (options.command.empty()) return complain("run needs a command: gcr-migrate run -- COMMAND");
+    return options;
+  }
+  auto options = check(raw);
+  if (!options) return complain(options.error().message());
+  return *std::move(options);
+}
+
+}  // namespace gcr::cli
