@@ -1,0 +1,121 @@
+#include "tests/softgpu/kernels.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+#include <unordered_map>
+
+#include "tests/softgpu/memory.h"
+#include "tests/softgpu/module.h"
+
+namespace gcr::softgpu {
+namespace {
+
+// Constants of tests/apps/kernels.ptx, which says what each kernel computes.
+constexpr std::uint64_t kInitMultiplier = 0x9e3779b97f4a7c15;
+constexpr std::uint64_t kStepMultiplier = 0xd1342543de82ef95;
+
+CUresult noop(const Launch&) { return CUDA_SUCCESS; }
+
+CUresult fill(const Launch& launch) {
+  const auto words = launch.argument<std::uint64_t>(8);
+  std::uint64_t* to = launch.writable(launch.argument<std::uint64_t>(0), words);
+  if (to == nullptr) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  std::fill_n(to, words, launch.argument<std::uint64_t>(16));
+  return CUDA_SUCCESS;
+}
+
+CUresult counter_increment(const Launch& launch) {
+  std::uint64_t* number = launch.writable(launch.argument<std::uint64_t>(0), 1);
+  std::uint64_t* twin = launch.variable("gcr_counter_twin");
+  if (number == nullptr || twin == nullptr) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  ++*number;
+  ++*twin;
+  return CUDA_SUCCESS;
+}
+
+CUresult stencil_init(const Launch& launch) {
+  const auto words = launch.argument<std::uint64_t>(8);
+  const auto seed = launch.argument<std::uint64_t>(16);
+  std::uint64_t* to = launch.writable(launch.argument<std::uint64_t>(0), words);
+  if (to == nullptr) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  for (std::uint64_t i = 0; i < words; ++i) {
+    const std::uint64_t word = ((i + 1) * kInitMultiplier) ^ seed;
+    to[i] = word ^ (word >> 29);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult stencil_step(const Launch& launch) {
+  const auto source_words = launch.argument<std::uint64_t>(16);
+  const auto first = launch.argument<std::uint64_t>(24);
+  const auto count = launch.argument<std::uint64_t>(32);
+  const auto step = launch.argument<std::uint64_t>(40);
+  std::uint64_t* to = launch.writable(launch.argument<std::uint64_t>(0) + first * 8, count);
+  const std::uint64_t* from = launch.readable(launch.argument<std::uint64_t>(8), source_words);
+  std::uint64_t* steps = launch.variable("gcr_stencil_steps");
+  if (to == nullptr || from == nullptr || steps == nullptr) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  std::uint64_t left = first % source_words;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const std::uint64_t right = left + 1 == source_words ? 0 : left + 1;
+    to[i] = std::rotl(to[i], 7) * kStepMultiplier + (from[left] ^ (from[right] >> 3)) + step;
+    left = right;
+  }
+  ++*steps;
+  return CUDA_SUCCESS;
+}
+
+CUresult stencil_checksum(const Launch& launch) {
+  const auto words = launch.argument<std::uint64_t>(8);
+  const auto seed = launch.argument<std::uint64_t>(16);
+  const std::uint64_t* from = launch.readable(launch.argument<std::uint64_t>(0), words);
+  std::uint64_t* sum = launch.writable(launch.argument<std::uint64_t>(24), 1);
+  if (from == nullptr || sum == nullptr) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  std::uint64_t total = 0;
+  for (std::uint64_t i = 0; i < words; ++i) {
+    total += (from[i] ^ (from[i] >> 31)) * (2 * (i + seed) + 1);
+  }
+  *sum += total;
+  return CUDA_SUCCESS;
+}
+
+std::uint64_t* checked(const Memory& memory, std::uint64_t address, std::uint64_t count,
+                       int protection) {
+  if (address % 8 != 0 || count > (std::uint64_t{1} << 48) ||
+      !memory.accessible(address, count * 8, protection)) {
+    return nullptr;
+  }
+  return reinterpret_cast<std::uint64_t*>(address);
+}
+
+}  // namespace
+
+std::uint64_t* Launch::writable(std::uint64_t address, std::uint64_t count) const {
+  return checked(*memory, address, count, PROT_READ | PROT_WRITE);
+}
+
+const std::uint64_t* Launch::readable(std::uint64_t address, std::uint64_t count) const {
+  return checked(*memory, address, count, PROT_READ);
+}
+
+std::uint64_t* Launch::variable(std::string_view name) const {
+  const auto found = module->globals.find(std::string(name));
+  return found == module->globals.end() ? nullptr
+                                        : reinterpret_cast<std::uint64_t*>(found->second.address);
+}
+
+KernelBody find_kernel(std::string_view name) {
+  static const std::unordered_map<std::string_view, KernelBody> kernels{
+      {"gcr_noop", noop},
+      {"gcr_fill", fill},
+      {"gcr_counter_increment", counter_increment},
+      {"gcr_stencil_init", stencil_init},
+      {"gcr_stencil_step", stencil_step},
+      {"gcr_stencil_checksum", stencil_checksum},
+  };
+  const auto found = kernels.find(name);
+  return found == kernels.end() ? nullptr : found->second;
+}
+
+}  // namespace gcr::softgpu

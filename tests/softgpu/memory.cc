@@ -1,0 +1,214 @@
+#include "tests/softgpu/memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <mutex>
+
+#include "src/base/units.h"
+#include "tests/softgpu/mapping.h"
+
+namespace gcr::softgpu {
+namespace {
+
+constexpr int kReadWrite = PROT_READ | PROT_WRITE;
+
+/// What IPC puts into a handle: whose memory it is and where it is mapped there.
+struct IpcCard {
+  std::int32_t pid;
+  std::int32_t ordinal;
+  std::uint64_t start;
+  std::uint64_t bytes;
+  std::uint64_t mapped_bytes;
+};
+static_assert(sizeof(IpcCard) <= CU_IPC_HANDLE_SIZE);
+
+std::uint64_t alignment_for(std::uint64_t bytes) {
+  return bytes >= kChunkBytes ? kChunkBytes : kPageBytes;
+}
+
+}  // namespace
+
+std::shared_ptr<Physical> Memory::make_physical(int ordinal, std::uint64_t bytes) {
+  auto* physical = new Physical;
+  physical->ordinal = ordinal;
+  physical->bytes = bytes;
+  physicals_.insert(physical);
+  return {physical, [this](Physical* last) {
+            physicals_.erase(last);
+            if (!last->imported) devices_->devices[last->ordinal].release(last->bytes);
+            delete last;
+          }};
+}
+
+Range& Memory::add_range(std::uintptr_t start, std::uint64_t bytes, RangeKind kind,
+                         Context* context) {
+  Range& range = ranges_[start];
+  range.start = start;
+  range.bytes = bytes;
+  range.kind = kind;
+  range.context = context;
+  range.id = next_id_++;
+  range.protection = kReadWrite;
+  return range;
+}
+
+CUresult Memory::allocate(int ordinal, std::uint64_t bytes, Context* context, RangeKind kind,
+                          CUmemoryPool pool, std::uintptr_t* address) {
+  if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  Device& device = devices_->devices[ordinal];
+  const std::uint64_t whole = round_up(bytes, kPageBytes);
+  UniqueFd file;
+  if (const CUresult result = device.create_file(whole, &file)) return result;
+  std::lock_guard lock(mutex_);
+  auto physical = make_physical(ordinal, whole);
+  const std::uintptr_t start = reserve_addresses(whole, alignment_for(whole));
+  if (start == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!map_file_over(start, whole, file.get(), 0, kReadWrite)) {
+    ::munmap(reinterpret_cast<void*>(start), whole);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  physical->home = start;
+  Range& range = add_range(start, bytes, kind, context);
+  range.ordinal = ordinal;
+  range.pool = pool;
+  range.physical = std::move(physical);
+  *address = start;
+  return CUDA_SUCCESS;
+}
+
+CUresult Memory::allocate_host(std::uint64_t bytes, Context* context, RangeKind kind,
+                               unsigned flags, std::uintptr_t* address) {
+  if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  void* at =
+      ::mmap(nullptr, round_up(bytes, kPageBytes), kReadWrite, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  std::lock_guard lock(mutex_);
+  *address = reinterpret_cast<std::uintptr_t>(at);
+  add_range(*address, bytes, kind, context).host_flags = flags;
+  return CUDA_SUCCESS;
+}
+
+CUresult Memory::register_host(std::uintptr_t address, std::uint64_t bytes, Context* context,
+                               unsigned flags) {
+  if (address == 0 || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(mutex_);
+  if (overlaps(address, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  add_range(address, bytes, RangeKind::kHostForeign, context).host_flags = flags;
+  return CUDA_SUCCESS;
+}
+
+void Memory::drop_range(Ranges::iterator at) {
+  const Range& range = at->second;
+  void* start = reinterpret_cast<void*>(range.start);
+  if (range.kind == RangeKind::kVmm) {
+    make_reserved(range.start, range.bytes);
+  } else if (range.kind != RangeKind::kHostForeign) {
+    ::munmap(start, round_up(range.bytes, kPageBytes));
+  }
+  ranges_.erase(at);
+}
+
+CUresult Memory::free(std::uintptr_t address, unsigned kinds) {
+  std::lock_guard lock(mutex_);
+  const auto at = ranges_.find(address);
+  if (at == ranges_.end() || (bit(at->second.kind) & kinds) == 0) return CUDA_ERROR_INVALID_VALUE;
+  drop_range(at);
+  return CUDA_SUCCESS;
+}
+
+void Memory::free_all_of(const Context* context) {
+  std::lock_guard lock(mutex_);
+  for (auto at = ranges_.begin(); at != ranges_.end();) {
+    const auto next = std::next(at);
+    if (at->second.context == context && at->second.kind != RangeKind::kVmm) drop_range(at);
+    at = next;
+  }
+}
+
+CUresult Memory::ipc_handle(std::uintptr_t address, CUipcMemHandle* handle) {
+  std::lock_guard lock(mutex_);
+  const Range* range = at(address);
+  if (range == nullptr || range->kind != RangeKind::kDriver) return CUDA_ERROR_INVALID_VALUE;
+  range->physical->ipc_given = true;
+  const IpcCard card{::getpid(), range->ordinal, range->start, range->bytes,
+                     range->physical->bytes};
+  std::memset(handle, 0, sizeof(*handle));
+  std::memcpy(handle->reserved, &card, sizeof(card));
+  return CUDA_SUCCESS;
+}
+
+CUresult Memory::ipc_open(const CUipcMemHandle& handle, Context* context, std::uintptr_t* address) {
+  IpcCard card;
+  std::memcpy(&card, handle.reserved, sizeof(card));
+  if (card.pid == ::getpid()) return CUDA_ERROR_INVALID_CONTEXT;
+  char path[96];
+  std::snprintf(path, sizeof(path), "/proc/%d/map_files/%lx-%lx", card.pid,
+                static_cast<unsigned long>(card.start),
+                static_cast<unsigned long>(card.start + card.mapped_bytes));
+  UniqueFd file(::open(path, O_RDWR | O_CLOEXEC));
+  std::lock_guard lock(mutex_);
+  const int ordinal = file ? devices_->holder_of(file.get()) : -1;
+  if (ordinal < 0) return CUDA_ERROR_INVALID_VALUE;
+  const std::uintptr_t start =
+      reserve_addresses(card.mapped_bytes, alignment_for(card.mapped_bytes));
+  if (start == 0 || !map_file_over(start, card.mapped_bytes, file.get(), 0, kReadWrite)) {
+    return CUDA_ERROR_MAP_FAILED;
+  }
+  auto physical = make_physical(ordinal, card.mapped_bytes);
+  physical->imported = true;
+  physical->home = start;
+  Range& range = add_range(start, card.bytes, RangeKind::kIpc, context);
+  range.ordinal = ordinal;
+  range.physical = std::move(physical);
+  *address = start;
+  return CUDA_SUCCESS;
+}
+
+const Range* Memory::at(std::uintptr_t address) const {
+  auto next = ranges_.upper_bound(address);
+  if (next == ranges_.begin()) return nullptr;
+  const Range& range = std::prev(next)->second;
+  return address - range.start < range.bytes ? &range : nullptr;
+}
+
+bool Memory::overlaps(std::uintptr_t address, std::uint64_t bytes) const {
+  if (at(address) != nullptr) return true;
+  const auto next = ranges_.lower_bound(address);
+  return next != ranges_.end() && next->first < address + bytes;
+}
+
+RangeInfo Memory::find(std::uintptr_t address) const {
+  std::shared_lock lock(mutex_);
+  const Range* range = at(address);
+  return range != nullptr ? static_cast<const RangeInfo&>(*range) : RangeInfo{};
+}
+
+bool Memory::accessible(std::uintptr_t address, std::uint64_t bytes, int protection) const {
+  std::shared_lock lock(mutex_);
+  const std::uintptr_t end = address + bytes;
+  if (end < address) return false;
+  while (address < end) {
+    const Range* range = at(address);
+    if (range == nullptr || (range->protection & protection) != protection) return false;
+    address = range->start + range->bytes;
+  }
+  return true;
+}
+
+std::uint64_t Memory::bytes_of_pool(CUmemoryPool pool) const {
+  std::shared_lock lock(mutex_);
+  std::uint64_t bytes = 0;
+  for (const auto& [start, range] : ranges_) {
+    if (range.pool == pool) bytes += range.bytes;
+  }
+  return bytes;
+}
+
+void Memory::forget_files() {
+  for (Physical* physical : physicals_) physical->file.reset();
+}
+
+}  // namespace gcr::softgpu

@@ -1,0 +1,152 @@
+// The memory of the software GPU: physical allocations (files in a device's store), the address
+// ranges where they are mapped, and host memory that the driver knows of.
+//
+// Device addresses are addresses of the process, so kernels and copies are ordinary code; the table
+// of ranges says what they may touch. Mappings are not inherited by forked children, as with a real
+// GPU.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "preload/cuda/driver_abi.h"
+#include "src/base/unique_fd.h"
+#include "tests/softgpu/device.h"
+
+namespace gcr::softgpu {
+
+struct Context;
+
+enum class RangeKind {
+  kDriver,      ///< cuMemAlloc, module globals
+  kPool,        ///< stream-ordered
+  kVmm,         ///< cuMemMap
+  kIpc,         ///< another process's cuMemAlloc
+  kManaged,     ///< cuMemAllocManaged
+  kHost,        ///< cuMemAllocHost, cuMemHostAlloc: ours to unmap
+  kHostForeign  ///< cuMemHostRegister
+};
+
+/// VRAM. Lives while a handle or a mapping refers to it.
+struct Physical {
+  int ordinal = 0;
+  std::uint64_t bytes = 0;
+  UniqueFd file;  ///< VMM only: driver-owned memory is held by its mapping alone
+  bool vmm = false;
+  bool imported = false;
+  bool ipc_given = false;
+  void* host_copy = nullptr;  ///< the content between Checkpoint and Restore
+  std::uintptr_t home = 0;    ///< where driver-owned memory is mapped
+  CUmemAllocationProp properties{};
+};
+
+/// What is known of a range of addresses.
+struct RangeInfo {
+  std::uintptr_t start = 0;
+  std::uint64_t bytes = 0;
+  RangeKind kind = RangeKind::kDriver;
+  int protection = 0;  ///< PROT_* as far as kernels and copies may
+  int ordinal = 0;
+  Context* context = nullptr;
+  CUmemoryPool pool = nullptr;
+  std::uint64_t id = 0;
+  unsigned host_flags = 0;
+
+  bool on_host() const { return kind == RangeKind::kHost || kind == RangeKind::kHostForeign; }
+};
+
+struct Range : RangeInfo {
+  std::shared_ptr<Physical> physical;  ///< null for host and managed memory
+};
+
+class Memory {
+ public:
+  explicit Memory(DeviceTable* devices) : devices_(devices) {}
+
+  /// VRAM of the driver's own at an address that stays the same for its life.
+  CUresult allocate(int ordinal, std::uint64_t bytes, Context* context, RangeKind kind,
+                    CUmemoryPool pool, std::uintptr_t* address);
+  /// Host memory, pinned or managed.
+  CUresult allocate_host(std::uint64_t bytes, Context* context, RangeKind kind, unsigned flags,
+                         std::uintptr_t* address);
+  CUresult register_host(std::uintptr_t address, std::uint64_t bytes, Context* context,
+                         unsigned flags);
+  /// Frees the range that starts exactly there, if it is of one of the kinds (bits by RangeKind).
+  CUresult free(std::uintptr_t address, unsigned kinds);
+  /// Frees whatever belongs to a context that ends.
+  void free_all_of(const Context* context);
+
+  // Virtual memory management, with the real driver's rules.
+  CUresult reserve(std::uint64_t bytes, std::uint64_t alignment, std::uintptr_t hint,
+                   std::uintptr_t* address);
+  CUresult unreserve(std::uintptr_t address, std::uint64_t bytes);
+  CUresult create(std::uint64_t bytes, const CUmemAllocationProp& properties,
+                  CUmemGenericAllocationHandle* handle);
+  CUresult import(int file, CUmemGenericAllocationHandle* handle);
+  CUresult export_file(CUmemGenericAllocationHandle handle, int* file);
+  CUresult retain(std::uintptr_t address, CUmemGenericAllocationHandle* handle);
+  CUresult release(CUmemGenericAllocationHandle handle);
+  CUresult properties(CUmemGenericAllocationHandle handle, CUmemAllocationProp* properties);
+  CUresult map(std::uintptr_t address, std::uint64_t bytes, std::uint64_t offset,
+               CUmemGenericAllocationHandle handle);
+  CUresult unmap(std::uintptr_t address, std::uint64_t bytes);
+  CUresult set_access(std::uintptr_t address, std::uint64_t bytes, int protection);
+
+  // Legacy IPC.
+  CUresult ipc_handle(std::uintptr_t address, CUipcMemHandle* handle);
+  CUresult ipc_open(const CUipcMemHandle& handle, Context* context, std::uintptr_t* address);
+
+  /// The range that holds this address; an empty one (bytes 0) if none does.
+  RangeInfo find(std::uintptr_t address) const;
+  std::uint64_t bytes_of_pool(CUmemoryPool pool) const;
+  /// Whether every byte is in ranges that allow this protection.
+  bool accessible(std::uintptr_t address, std::uint64_t bytes, int protection) const;
+
+  // Checkpoint. Called by the serving thread while the gate is closed; restore uses no heap.
+  /// Why this process cannot be checkpointed now, or CUDA_SUCCESS.
+  CUresult checkpointable() const;
+  /// In a forked child: gives up what belongs to the parent.
+  void forget_files();
+  /// Moves all VRAM into host memory; on failure everything is as before.
+  CUresult park();
+  /// Moves it back, into the devices as they are in the table now; on failure still parked.
+  CUresult unpark();
+
+ private:
+  struct Handle {
+    std::shared_ptr<Physical> physical;
+    int references = 1;
+  };
+  using Ranges = std::map<std::uintptr_t, Range>;
+
+  // All of these with the lock held. A Physical dies with the lock held, too.
+  std::shared_ptr<Physical> make_physical(int ordinal, std::uint64_t bytes);
+  Range& add_range(std::uintptr_t start, std::uint64_t bytes, RangeKind kind, Context* context);
+  void drop_range(Ranges::iterator range);
+  CUmemGenericAllocationHandle add_handle(std::shared_ptr<Physical> physical);
+  std::shared_ptr<Physical> physical_of(CUmemGenericAllocationHandle handle) const;
+  const Range* at(std::uintptr_t address) const;
+  bool overlaps(std::uintptr_t address, std::uint64_t bytes) const;
+  bool reserved(std::uintptr_t address, std::uint64_t bytes) const;
+  bool whole_ranges(std::uintptr_t address, std::uint64_t bytes) const;
+  bool prepare_host_copies();
+  void park_one(Physical* physical);
+  bool create_files();
+  void unpark_one(Physical* physical);
+
+  DeviceTable* devices_;
+  mutable std::shared_mutex mutex_;
+  Ranges ranges_;
+  std::map<std::uintptr_t, std::uint64_t> reservations_;
+  std::unordered_map<CUmemGenericAllocationHandle, Handle> handles_;
+  std::set<Physical*> physicals_;
+  std::uint64_t next_id_ = 1;
+};
+
+constexpr unsigned bit(RangeKind kind) { return 1U << static_cast<unsigned>(kind); }
+
+}  // namespace gcr::softgpu

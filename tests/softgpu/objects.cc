@@ -1,0 +1,101 @@
+#include "tests/softgpu/objects.h"
+
+#include "tests/softgpu/process.h"
+
+namespace gcr::softgpu {
+namespace {
+
+void add_unfinished(std::vector<TaskRef>& list, const TaskRef& task) {
+  if (task && !task->done()) list.push_back(task);
+}
+
+}  // namespace
+
+std::vector<TaskRef> Context::predecessors(const Stream& stream) const {
+  std::vector<TaskRef> list;
+  add_unfinished(list, stream.tail);
+  if (stream.kind == StreamKind::kLegacy) {
+    for (const auto& other : created) {
+      if (other->blocking()) add_unfinished(list, other->tail);
+    }
+    for (const auto& [thread, other] : per_thread) add_unfinished(list, other->tail);
+  } else if (stream.blocking()) {
+    add_unfinished(list, legacy->tail);
+  }
+  return list;
+}
+
+CUresult Context::submit(Stream& stream, Operation operation, TaskRef* task,
+                         const TaskRef& also_after) {
+  std::lock_guard lock(mutex);
+  if (stream.capture) {
+    if (stream.capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    auto node = std::make_shared<GraphNode>(GraphNode{std::move(operation)});
+    std::lock_guard graph_lock(stream.capture->graph->mutex);
+    stream.capture->graph->nodes.push_back(std::move(node));
+    return CUDA_SUCCESS;
+  }
+  auto after = predecessors(stream);
+  add_unfinished(after, also_after);
+  if (operation.instant && after.empty())
+    return fault != CUDA_SUCCESS ? fault.load() : operation.run();
+  stream.tail = Process::get().scheduler->submit(
+      [self = shared_from_this(), run = std::move(operation.run)] {
+        if (self->fault != CUDA_SUCCESS) return;
+        if (const CUresult result = run()) self->fault = result;
+      },
+      after);
+  if (task != nullptr) *task = stream.tail;
+  return CUDA_SUCCESS;
+}
+
+std::vector<TaskRef> Context::tails() {
+  std::lock_guard lock(mutex);
+  std::vector<TaskRef> list;
+  add_unfinished(list, legacy->tail);
+  for (const auto& stream : created) add_unfinished(list, stream->tail);
+  for (const auto& [thread, stream] : per_thread) add_unfinished(list, stream->tail);
+  return list;
+}
+
+std::shared_ptr<Stream> Context::stream_of_this_thread() {
+  std::lock_guard lock(mutex);
+  auto& stream = per_thread[std::this_thread::get_id()];
+  if (!stream) {
+    stream = std::make_shared<Stream>();
+    stream->context = shared_from_this();
+    stream->kind = StreamKind::kPerThread;
+    stream->id = Process::get().next_id++;
+  }
+  return stream;
+}
+
+CUresult Context::synchronize(Stream& stream) {
+  std::vector<TaskRef> tasks;
+  {
+    std::lock_guard lock(mutex);
+    if (stream.capture) {
+      stream.capture->invalidated = true;
+      return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    // The legacy stream's work includes what it would wait for.
+    tasks = predecessors(stream);
+  }
+  for (const TaskRef& task : tasks) Process::get().scheduler->wait(task);
+  return fault;
+}
+
+CUresult Context::synchronize() {
+  for (const TaskRef& task : tails()) Process::get().scheduler->wait(task);
+  return fault;
+}
+
+bool Context::capturing() {
+  std::lock_guard lock(mutex);
+  for (const auto& stream : created) {
+    if (stream->capture) return true;
+  }
+  return false;
+}
+
+}  // namespace gcr::softgpu
