@@ -7,7 +7,7 @@
 #include "migrate-agent/criu/criu_rpc.pb.h"
 #include "migrate-agent/criu/images.h"
 #include "migrate-agent/criu/options.h"
-#include "migrate-agent/criu/proc.h"
+#include "migrate-agent/process/procfs.h"
 #include "migrate-agent/criu/session.h"
 
 namespace gcr::criu {
@@ -53,7 +53,7 @@ Result<wire::Response> ask(const Command& command, const wire::Request& request,
 }
 
 Status dump_from(const Command& command, pid_t pid, const fs::path& images) {
-  const std::vector<pid_t> pids = proc::namespace_pids(std::to_string(pid));
+  const std::vector<pid_t> pids = procfs::namespace_pids(std::to_string(pid));
   if (pids.empty()) return Error(Code::kNotFound, "no such process");
   GCR_ASSIGN(Session session, Session::beside(command, pid, images));
   wire::Request request;
@@ -63,7 +63,7 @@ Status dump_from(const Command& command, pid_t pid, const fs::path& images) {
   auto response = session.call(request);
   if (!response) return explain(response.error(), images, kDumpLog);
   if (!response->success()) return refusal(*response, images, kDumpLog);
-  return proc::wait_until_stopped(pid);
+  return procfs::wait_until_stopped(pid);
 }
 
 }  // namespace
@@ -93,21 +93,21 @@ Status check(const Command& command) {
 
 Result<DumpReport> dump(const Command& command, pid_t pid, const fs::path& images) {
   const auto start = Clock::now();
-  const bool was_stopped = proc::state(std::to_string(pid)) == 'T';
+  const bool was_stopped = procfs::state(std::to_string(pid)) == 'T';
   const Status status = dump_from(command, pid, images);
   if (!status) {
     // CRIU lets the tasks run when it fails; make sure of it where it could not.
-    if (!was_stopped && proc::state(std::to_string(pid)) == 'T') (void)resume_stopped(pid);
+    if (!was_stopped && procfs::state(std::to_string(pid)) == 'T') (void)resume_stopped(pid);
     return status.error().while_doing("cannot dump process " + std::to_string(pid));
   }
   return DumpReport{Clock::now() - start, images::total_bytes(images)};
 }
 
 Status resume_stopped(pid_t pid) {
-  if (proc::state(std::to_string(pid)) == '\0') {
+  if (procfs::state(std::to_string(pid)) == '\0') {
     return Error(Code::kNotFound, "cannot resume process " + std::to_string(pid) + ": it is gone");
   }
-  for (const pid_t task : proc::tree(pid)) {
+  for (const pid_t task : procfs::tree(pid)) {
     if (::kill(task, SIGCONT) != 0 && task == pid) {
       return Error::from_errno(errno, "cannot resume process " + std::to_string(pid));
     }
@@ -117,12 +117,12 @@ Status resume_stopped(pid_t pid) {
 
 Status kill_stopped(pid_t pid) {
   std::vector<UniqueFd> tasks;
-  for (const pid_t task : proc::tree(pid)) {
-    auto pidfd = proc::open_pidfd(task);
+  for (const pid_t task : procfs::tree(pid)) {
+    auto pidfd = procfs::open_pidfd(task);
     if (pidfd) tasks.push_back(std::move(*pidfd));
   }
   for (const UniqueFd& task : tasks) {
-    if (!proc::send_signal(task.get(), SIGKILL) && errno != ESRCH) {
+    if (!procfs::send_signal(task.get(), SIGKILL) && errno != ESRCH) {
       return Error::from_errno(errno, "cannot kill process " + std::to_string(pid));
     }
   }

@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "migrate-agent/criu/proc.h"
+#include "migrate-agent/process/procfs.h"
 
 namespace gcr::criu {
 namespace {
@@ -50,8 +50,8 @@ class Tracer {
       }
     }
     held_.clear();
-    if (end == End::kStopAgain && status) return proc::wait_until_stopped(pid_);
-    if (status && proc::state(std::to_string(pid_)) == '\0') {
+    if (end == End::kStopAgain && status) return procfs::wait_until_stopped(pid_);
+    if (status && procfs::state(std::to_string(pid_)) == '\0') {
       return Error(Code::kNotFound, "process " + std::to_string(pid_) + " is gone");
     }
     return status;
@@ -65,9 +65,9 @@ class Tracer {
     // The process is stopped, so one look would do; a second that finds nothing new proves it.
     for (bool found_new = true; found_new;) {
       found_new = false;
-      for (const pid_t tid : proc::threads(pid_)) {
+      for (const pid_t tid : procfs::threads(pid_)) {
         if (held_.contains(tid)) continue;
-        const auto pids = proc::namespace_pids(task_name(pid_, tid));
+        const auto pids = procfs::namespace_pids(task_name(pid_, tid));
         if (pids.empty()) continue;  // it ended
         if (running.contains(pids.back())) {
           missing.erase(pids.back());

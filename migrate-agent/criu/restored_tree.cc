@@ -5,7 +5,7 @@
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/criu/images.h"
 #include "migrate-agent/criu/options.h"
-#include "migrate-agent/criu/proc.h"
+#include "migrate-agent/process/procfs.h"
 #include "migrate-agent/criu/session.h"
 
 namespace gcr::criu {
@@ -65,8 +65,8 @@ Result<RestoredTree> restore(const Command& command, const fs::path& images,
     if (!response->success()) return refusal(*response, images, kRestoreLog);
     GCR_TRY(session.wait_for_criu());
     impl->init = session.release_init();
-    GCR_ASSIGN(impl->pid, proc::find_in_namespace(impl->init.pid(), response->restore().pid()));
-    return proc::wait_until_stopped(impl->pid);
+    GCR_ASSIGN(impl->pid, procfs::find_in_namespace(impl->init.pid(), response->restore().pid()));
+    return procfs::wait_until_stopped(impl->pid);
   }();
   if (!status) {
     return status.error().while_doing("cannot restore from " + images.string());

@@ -14,7 +14,7 @@
 
 #include <optional>
 
-#include "migrate-agent/criu/proc.h"
+#include "migrate-agent/process/procfs.h"
 
 namespace gcr::criu {
 
@@ -157,8 +157,8 @@ Result<std::vector<std::string>> criu_arguments(const Command& command) {
 int foreign_namespaces(pid_t pid) {
   int kinds = 0;
   const pid_t self = ::getpid();
-  if (proc::namespace_link(pid, "pid") != proc::namespace_link(self, "pid")) kinds |= CLONE_NEWPID;
-  if (proc::namespace_link(pid, "mnt") != proc::namespace_link(self, "mnt")) kinds |= CLONE_NEWNS;
+  if (procfs::namespace_link(pid, "pid") != procfs::namespace_link(self, "pid")) kinds |= CLONE_NEWPID;
+  if (procfs::namespace_link(pid, "mnt") != procfs::namespace_link(self, "mnt")) kinds |= CLONE_NEWNS;
   return kinds;
 }
 
@@ -175,7 +175,7 @@ void Child::wait() {
 
 void Child::kill() {
   if (!pidfd_) return;
-  proc::send_signal(pidfd_.get(), SIGKILL);
+  procfs::send_signal(pidfd_.get(), SIGKILL);
   wait();
 }
 
@@ -217,7 +217,7 @@ Status Session::start(const Command& command, const fs::path& images, pid_t besi
   UniqueFd target;
   LaunchPlan plan;
   if (beside != 0) {
-    GCR_ASSIGN(target, proc::open_pidfd(beside));
+    GCR_ASSIGN(target, procfs::open_pidfd(beside));
     plan.join = foreign_namespaces(beside);
   }
   int pair[2];
@@ -246,7 +246,7 @@ Status Session::fork_child(const LaunchPlan& plan) {
     if (plan.join != 0) join_and_exec(plan);
     launch::exec_criu(plan.argv.data(), plan.control_fd, plan.images_fd, plan.no_plugins_fd);
   }
-  Child child(pid, proc::pidfd_of_child(pid));
+  Child child(pid, procfs::pidfd_of_child(pid));
   if (plan.join != 0) {
     child.wait();  // it only passes CRIU on
   } else {
@@ -288,7 +288,7 @@ Status Session::receive_rpc_socket() {
     const Result<ControlMessage> message = receive_control(&rpc_);
     if (!message) return failure ? *failure : message.error();
     if (message->event == Event::kStarted) {
-      criu_ = Child(message->value, proc::pidfd_of_child(message->value));
+      criu_ = Child(message->value, procfs::pidfd_of_child(message->value));
     } else if (message->event == Event::kFailed) {
       failure = failure_of(*message);
       if (message->step == Step::kEnterNamespaces || message->step == Step::kFork) break;

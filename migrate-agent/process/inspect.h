@@ -14,17 +14,27 @@
 namespace gcr::process {
 
 struct Inspection {
-  proto::ProcessFacts facts;              ///< all but door_tid, which the door knows
-  std::vector<proto::Blocker> blockers;   ///< everything that stands in the way, all at once
+  proto::ProcessFacts facts;             ///< all but door_tid, which the door knows
+  std::vector<proto::Blocker> blockers;  ///< everything that stands in the way, all at once
   std::vector<std::string> warnings;
 };
 
+/// Deleted files up to this size move with the process; CRIU carries them in its images.
+inline constexpr std::uint64_t kDeletedFileLimitBytes = 64u << 20;
+
 /// kNotFound if there is no such process, kPermissionDenied if it may not be inspected. Blockers:
-/// "not-ours" (a kernel thread, ourselves or an ancestor), "children", "namespaces" (net, ipc, uts,
-/// user or cgroup namespaces other than the agent's), "terminal" (a standard stream or the controlling
-/// terminal), "outside-pipe", "outside-socket" (a pipe or Unix socket whose other end another process
-/// holds), "tcp-established", "device" (e.g. /dev/gdrdrv), "io-uring", "deleted-file", "traced".
-/// Descriptors and mappings of NVIDIA devices and of the door are expected and not reported.
+/// "not-ours" (a kernel thread, init, ourselves or an ancestor), "children", "namespaces" (net,
+/// ipc, uts, user, cgroup or time namespaces other than the agent's), "terminal" (an open
+/// descriptor), "outside-pipe", "outside-socket" (a pipe or Unix socket whose other end another
+/// process holds), "tcp-established", "device" (e.g. /dev/gdrdrv), "io-uring", "deleted-file"
+/// (larger than the limit, or deleted under one name and kept under another), "shared-memory"
+/// (System V), "traced". Descriptors and mappings of NVIDIA devices, and the door, are expected and
+/// not reported.
+///
+/// In the facts, open_files are regular files and directories (the working directory too) with
+/// their names; a size of 0 says that only existence counts: directories and files open for
+/// writing. Mapped files without a build-id carry a SHA-256 if they have at most 256 MiB.
+/// Thread-safe.
 Result<Inspection> inspect(pid_t pid);
 
 /// At the destination: blockers "file-missing" and "file-differs" for every mapped or open file

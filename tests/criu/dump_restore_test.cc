@@ -11,7 +11,7 @@
 #include <set>
 
 #include "migrate-agent/criu/criu.h"
-#include "migrate-agent/criu/proc.h"
+#include "migrate-agent/process/procfs.h"
 #include "tests/criu/program.h"
 
 namespace gcr::criu::test {
@@ -45,7 +45,7 @@ class DumpRestore : public testing::Test {
 };
 
 std::set<pid_t> all_processes() {
-  const std::vector<pid_t> below = proc::tree(::getpid());
+  const std::vector<pid_t> below = procfs::tree(::getpid());
   return {below.begin(), below.end()};
 }
 
@@ -95,7 +95,7 @@ TEST_F(DumpRestore, RestoredProcessStandsStillThenGoesOnWithoutGap) {
   auto tree = restore(criu_command(), images(), reaper());
   ASSERT_TRUE(tree) << tree.error().message();
   EXPECT_EQ(state_of(tree->pid()), 'T');
-  EXPECT_EQ(proc::namespace_pids(std::to_string(tree->pid())).back(), pid);
+  EXPECT_EQ(procfs::namespace_pids(std::to_string(tree->pid())).back(), pid);
   EXPECT_EQ(read_output(file()).lines, dumped.lines);
   ASSERT_TRUE(resume_stopped(tree->pid()));
   expect_gapless(wait_for_progress(file(), dumped, 20));

@@ -10,7 +10,7 @@
 #include <fstream>
 
 #include "migrate-agent/criu/criu.h"
-#include "migrate-agent/criu/proc.h"
+#include "migrate-agent/process/procfs.h"
 #include "tests/criu/program.h"
 
 namespace gcr::criu::test {
@@ -75,7 +75,7 @@ TEST_F(Frozen, StopAgainLeavesTheWholeProcessStoppedWithoutTracer) {
   ASSERT_TRUE(frozen) << frozen.error().message();
   ASSERT_TRUE(frozen->stop_again());
   EXPECT_EQ(tracer_of(tree_->pid()), "0");
-  for (const pid_t tid : proc::threads(tree_->pid())) EXPECT_EQ(state_of(tid), 'T');
+  for (const pid_t tid : procfs::threads(tree_->pid())) EXPECT_EQ(state_of(tid), 'T');
   EXPECT_FALSE(frozen->release());
   const Output now = read_output(file());
   ASSERT_TRUE(resume_stopped(tree_->pid()));

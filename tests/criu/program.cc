@@ -13,7 +13,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "migrate-agent/criu/proc.h"
+#include "migrate-agent/process/procfs.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::criu::test {
@@ -137,7 +137,7 @@ int Program::reap() {
   return status;
 }
 
-char state_of(pid_t pid) { return proc::state(std::to_string(pid)); }
+char state_of(pid_t pid) { return procfs::state(std::to_string(pid)); }
 bool exists(pid_t pid) { return state_of(pid) != '\0'; }
 
 }  // namespace gcr::criu::test

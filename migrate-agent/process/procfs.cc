@@ -1,4 +1,4 @@
-#include "migrate-agent/criu/proc.h"
+#include "migrate-agent/process/procfs.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -10,10 +10,11 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <sstream>
 
-namespace gcr::criu::proc {
+namespace gcr::procfs {
 namespace {
 
 namespace fs = std::filesystem;
@@ -33,20 +34,9 @@ std::vector<pid_t> numbers_in(const std::string& directory) {
   return numbers;
 }
 
-/// Fields of a stat file from the third (state) on: the second may hold spaces and parentheses.
-std::string stat_after_name(const std::string& task) {
-  std::ifstream file("/proc/" + task + "/stat");
-  std::string text((std::istreambuf_iterator<char>(file)), {});
-  const std::size_t end = text.rfind(')');
-  return end == std::string::npos || end + 2 > text.size() ? "" : text.substr(end + 2);
-}
-
 pid_t parent_of(pid_t pid) {
-  std::istringstream fields(stat_after_name(std::to_string(pid)));
-  char state = 0;
-  pid_t parent = 0;
-  fields >> state >> parent;
-  return parent;
+  const std::string text = stat_field(std::to_string(pid), 4);
+  return text.empty() ? 0 : static_cast<pid_t>(std::stol(text));
 }
 
 }  // namespace
@@ -82,8 +72,21 @@ std::vector<pid_t> namespace_pids(const std::string& task) {
   return {};
 }
 
+std::string stat_field(const std::string& task, int field) {
+  std::ifstream file("/proc/" + task + "/stat");
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  // The second field, the name in parentheses, may hold spaces and parentheses itself.
+  const std::size_t end = text.rfind(')');
+  if (end == std::string::npos) return "";
+  std::istringstream fields(text.substr(end + 1));
+  std::string value;
+  for (int at = 3; at <= field && fields >> value; ++at) {
+  }
+  return fields ? value : "";
+}
+
 char state(const std::string& task) {
-  const std::string text = stat_after_name(task);
+  const std::string text = stat_field(task, 3);
   return text.empty() ? '\0' : text[0];
 }
 
@@ -91,9 +94,11 @@ std::vector<pid_t> threads(pid_t pid) {
   return numbers_in("/proc/" + std::to_string(pid) + "/task");
 }
 
+std::vector<pid_t> processes() { return numbers_in("/proc"); }
+
 std::vector<pid_t> tree(pid_t pid) {
   std::multimap<pid_t, pid_t> children;
-  for (const pid_t candidate : numbers_in("/proc")) {
+  for (const pid_t candidate : processes()) {
     children.emplace(parent_of(candidate), candidate);
   }
   std::vector<pid_t> found{pid};
@@ -111,7 +116,7 @@ std::string namespace_link(pid_t pid, const std::string& kind) {
 
 Result<pid_t> find_in_namespace(pid_t init, pid_t inner) {
   const std::string wanted = namespace_link(init, "pid");
-  for (const pid_t candidate : numbers_in("/proc")) {
+  for (const pid_t candidate : processes()) {
     const std::vector<pid_t> pids = namespace_pids(std::to_string(candidate));
     if (pids.size() < 2 || pids.back() != inner) continue;
     if (!wanted.empty() && namespace_link(candidate, "pid") == wanted) return candidate;
@@ -139,4 +144,4 @@ Status wait_until_stopped(pid_t pid) {
   }
 }
 
-}  // namespace gcr::criu::proc
+}  // namespace gcr::procfs

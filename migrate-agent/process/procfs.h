@@ -1,4 +1,4 @@
-// Small readings of /proc that the CRIU driver needs. Nothing here changes a process.
+// Small readings of /proc, and pidfds. Nothing here changes a process.
 #pragma once
 
 #include <sys/types.h>
@@ -9,7 +9,7 @@
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 
-namespace gcr::criu::proc {
+namespace gcr::procfs {
 
 /// A pidfd. kNotFound if there is no such process.
 Result<UniqueFd> open_pidfd(pid_t pid);
@@ -24,11 +24,17 @@ bool send_signal(int pidfd, int signal_number);
 /// "123/task/124". Empty if it is gone.
 std::vector<pid_t> namespace_pids(const std::string& task);
 
+/// Field `field` (3 or more, numbered as in proc(5)) of /proc/`task`/stat; empty if it is gone.
+std::string stat_field(const std::string& task, int field);
+
 /// The state letter of /proc/`task`/stat, 0 if it is gone.
 char state(const std::string& task);
 
 /// Thread ids of a process as the caller's namespace sees them. Empty if it is gone.
 std::vector<pid_t> threads(pid_t pid);
+
+/// Every process in the caller's /proc.
+std::vector<pid_t> processes();
 
 /// `pid` and everything below it, parents first.
 std::vector<pid_t> tree(pid_t pid);
@@ -45,4 +51,4 @@ Result<pid_t> find_in_namespace(pid_t init, pid_t inner);
 /// have passed: kTimeout). There is no event for this: the kernel is asked every millisecond.
 Status wait_until_stopped(pid_t pid);
 
-}  // namespace gcr::criu::proc
+}  // namespace gcr::procfs

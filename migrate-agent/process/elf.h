@@ -1,0 +1,12 @@
+// The build-id of an ELF file. The file may be anything: truncated, hostile, or no ELF at all.
+#pragma once
+
+#include <string>
+
+namespace gcr::process {
+
+/// Lower-case hexadecimal digits of the GNU build-id note; empty if the file has none or is not
+/// ELF.
+std::string elf_build_id(int fd);
+
+}  // namespace gcr::process

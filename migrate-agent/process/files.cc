@@ -1,0 +1,152 @@
+#include "migrate-agent/process/files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <openssl/evp.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include <array>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <sstream>
+#include <tuple>
+
+#include "migrate-agent/process/elf.h"
+#include "migrate-agent/process/inspect.h"
+#include "src/base/unique_fd.h"
+
+namespace gcr::process {
+namespace {
+
+constexpr std::string_view kDeleted = " (deleted)";
+constexpr off_t kMaxHashedBytes = 256 << 20;
+
+using FileVersion = std::tuple<dev_t, ino_t, std::int64_t, std::int64_t, off_t>;
+
+std::string hash_content(int fd) {
+  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
+                                                                        &EVP_MD_CTX_free);
+  if (!context || EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) != 1) return "";
+  std::vector<char> buffer(1 << 20);
+  for (off_t offset = 0;;) {
+    const ssize_t got = ::pread(fd, buffer.data(), buffer.size(), offset);
+    if (got < 0) return "";
+    if (got == 0) break;
+    EVP_DigestUpdate(context.get(), buffer.data(), static_cast<std::size_t>(got));
+    offset += got;
+  }
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+  unsigned size = 0;
+  if (EVP_DigestFinal_ex(context.get(), digest.data(), &size) != 1) return "";
+  return {reinterpret_cast<const char*>(digest.data()), size};
+}
+
+/// SHA-256 of an open file, remembered until the file changes. The cache belongs to the process: a
+/// worker asks for the same files in preflight and again before the switchover.
+std::string sha256_of(int fd, const struct stat& status) {
+  static std::mutex mutex;
+  static std::map<FileVersion, std::string> known;
+  const FileVersion version{status.st_dev, status.st_ino, status.st_mtim.tv_sec,
+                            status.st_mtim.tv_nsec, status.st_size};
+  {
+    const std::lock_guard lock(mutex);
+    const auto found = known.find(version);
+    if (found != known.end()) return found->second;
+  }
+  std::string digest = hash_content(fd);
+  if (!digest.empty()) {
+    const std::lock_guard lock(mutex);
+    known[version] = digest;
+  }
+  return digest;
+}
+
+void add(std::vector<proto::Blocker>& blockers, const std::string& id, const std::string& text) {
+  proto::Blocker blocker;
+  blocker.set_id(id);
+  blocker.set_text(text);
+  blockers.push_back(std::move(blocker));
+}
+
+void compare_mapped(const proto::FileFact& theirs, std::vector<proto::Blocker>& blockers) {
+  proto::FileFact ours;
+  if (!describe_mapped_file(theirs.path(), theirs.path(), ours)) {
+    add(blockers, "file-missing", theirs.path() + " is mapped by the process and is not here");
+  } else if (ours.build_id() != theirs.build_id()) {
+    add(blockers, "file-differs",
+        theirs.path() + " has build-id " + (ours.build_id().empty() ? "none" : ours.build_id()) +
+            " here and " + (theirs.build_id().empty() ? "none" : theirs.build_id()) +
+            " at the source");
+  } else if (theirs.build_id().empty() && !theirs.sha256().empty() &&
+             ours.sha256() != theirs.sha256()) {
+    add(blockers, "file-differs", theirs.path() + " has other content here than at the source");
+  } else if (ours.size_bytes() != theirs.size_bytes()) {
+    add(blockers, "file-differs",
+        theirs.path() + " has " + std::to_string(ours.size_bytes()) + " bytes here and " +
+            std::to_string(theirs.size_bytes()) + " at the source");
+  }
+}
+
+void compare_open(const proto::FileFact& theirs, std::vector<proto::Blocker>& blockers) {
+  struct stat status {};
+  if (::stat(theirs.path().c_str(), &status) != 0) {
+    add(blockers, "file-missing", theirs.path() + " is open in the process and is not here");
+  } else if (theirs.size_bytes() != 0 &&
+             static_cast<std::uint64_t>(status.st_size) != theirs.size_bytes()) {
+    add(blockers, "file-differs",
+        theirs.path() + " has " + std::to_string(status.st_size) + " bytes here and " +
+            std::to_string(theirs.size_bytes()) + " at the source");
+  }
+}
+
+}  // namespace
+
+std::vector<Mapping> named_mappings(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/maps");
+  std::vector<Mapping> mappings;
+  std::set<std::pair<std::string, std::uint64_t>> seen;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream fields(line);
+    std::string range, permissions, offset, device;
+    Mapping mapping{};
+    if (!(fields >> range >> permissions >> offset >> device >> mapping.inode)) continue;
+    const std::size_t slash = line.find('/');
+    const std::size_t colon = device.find(':');
+    if (slash == std::string::npos || colon == std::string::npos) continue;
+    mapping.path = line.substr(slash);
+    mapping.deleted = mapping.path.ends_with(kDeleted);
+    if (mapping.deleted) mapping.path.resize(mapping.path.size() - kDeleted.size());
+    mapping.device = makedev(std::stoul(device.substr(0, colon), nullptr, 16),
+                             std::stoul(device.substr(colon + 1), nullptr, 16));
+    if (seen.emplace(mapping.path, mapping.inode).second) mappings.push_back(mapping);
+  }
+  return mappings;
+}
+
+bool describe_mapped_file(const std::string& path, const std::string& real_path,
+                          proto::FileFact& fact) {
+  // Without O_NONBLOCK the open of a FIFO of that name would wait.
+  const UniqueFd fd(::open(real_path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  struct stat status {};
+  if (!fd || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return false;
+  fact.set_path(path);
+  fact.set_size_bytes(static_cast<std::uint64_t>(status.st_size));
+  fact.set_build_id(elf_build_id(fd.get()));
+  if (fact.build_id().empty() && status.st_size <= kMaxHashedBytes) {
+    fact.set_sha256(sha256_of(fd.get(), status));
+  }
+  return true;
+}
+
+std::vector<proto::Blocker> compare_files(const proto::ProcessFacts& facts) {
+  std::vector<proto::Blocker> blockers;
+  for (const proto::FileFact& file : facts.mapped_files()) compare_mapped(file, blockers);
+  for (const proto::FileFact& file : facts.open_files()) compare_open(file, blockers);
+  return blockers;
+}
+
+}  // namespace gcr::process
