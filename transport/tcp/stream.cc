@@ -154,6 +154,7 @@ Status Stream::send_tls(std::span<const std::byte> bytes) {
 }
 
 Status Stream::receive_tls(std::span<std::byte> bytes) {
+  const SigpipeGuard guard;  // reading can write: an alert
   while (!bytes.empty()) {
     ERR_clear_error();
     errno = 0;

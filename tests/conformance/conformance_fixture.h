@@ -1,0 +1,121 @@
+// What all conformance tests share.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <future>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "src/base/units.h"
+#include "tests/conformance/tcp_under_test.h"
+#include "tests/conformance/transport_under_test.h"
+
+namespace gcr::test {
+
+using Bytes = std::vector<std::byte>;
+
+/// How long anything may take that must end by itself.
+inline constexpr std::chrono::seconds kBound{30};
+
+inline Bytes random_bytes(std::size_t size, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  Bytes bytes(round_up(size, 8));
+  for (std::size_t at = 0; at < bytes.size(); at += 8) {
+    const std::uint64_t word = random();
+    std::memcpy(&bytes[at], &word, sizeof word);
+  }
+  bytes.resize(size);
+  return bytes;
+}
+
+/// The outcome of `call` on a thread of its own. A call that does not end fails the whole program:
+/// nothing could be said about it any more.
+class Outcome {
+ public:
+  explicit Outcome(std::function<Status()> call)
+      : future_(std::async(std::launch::async, std::move(call))) {}
+
+  bool is_there() const {
+    return future_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  }
+
+  Status get() {
+    if (future_.wait_for(kBound) != std::future_status::ready) {
+      ADD_FAILURE() << "a call did not end within " << kBound.count() << " s";
+      std::abort();
+    }
+    return future_.get();
+  }
+
+ private:
+  std::future<Status> future_;
+};
+
+/// Whether `condition` comes true within the bound.
+inline bool comes_true(const std::function<bool()>& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + kBound;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+inline testing::AssertionResult ok(const Status& status) {
+  if (status) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << status.error().message();
+}
+
+inline testing::AssertionResult fails_with(const Status& status, Code code,
+                                           const std::string& text = "") {
+  if (status) return testing::AssertionFailure() << "it succeeded";
+  const bool same =
+      status.error().code() == code && status.error().message().find(text) != std::string::npos;
+  return (same ? testing::AssertionSuccess() : testing::AssertionFailure())
+         << to_string(status.error().code()) << ": " << status.error().message();
+}
+
+/// One transport per test; `start` gives a connected transfer with one region.
+class ConformanceTest : public testing::TestWithParam<const TransportUnderTest*> {
+ protected:
+  static constexpr transport::RegionId kRegion = 5;
+
+  void start(TransferOptions options, std::size_t region_bytes) {
+    prepare(std::move(options), region_bytes);
+    ASSERT_TRUE(ok(transfer_->connect()));
+  }
+
+  void prepare(TransferOptions options, std::size_t region_bytes) {
+    landed_.assign(region_bytes, std::byte{0xee});
+    transfer_ = GetParam()->make(std::move(options));
+    ASSERT_TRUE(ok(transfer_->receiver().add_region(kRegion, landed_)));
+  }
+
+  transport::Channel& channel() { return transfer_->channel(); }
+  transport::Receiver& receiver() { return transfer_->receiver(); }
+
+  /// A write and a flush, until one fails.
+  Status write_and_flush(std::uint64_t offset, std::span<const std::byte> bytes) {
+    GCR_TRY(channel().write(kRegion, offset, bytes));
+    return channel().flush();
+  }
+
+  Bytes landed_;  ///< outlives the transfer
+  std::unique_ptr<Transfer> transfer_;
+};
+
+#define GCR_CONFORMANCE_SUITE(Suite)                                                      \
+  INSTANTIATE_TEST_SUITE_P(Conformance, Suite,                                            \
+                           testing::Values(gcr::test::tcp_plain(), gcr::test::tcp_tls()), \
+                           [](const auto& info) { return info.param->name(); })
+
+}  // namespace gcr::test

@@ -1,0 +1,209 @@
+// Peers and networks that go away, applications that fail or are slow, and cancellation: every call
+// ends in bounded time, with an error that says what happened.
+#include <condition_variable>
+#include <latch>
+#include <mutex>
+
+#include "tests/conformance/conformance_fixture.h"
+
+namespace gcr::test {
+namespace {
+
+constexpr std::size_t kMuch = 64 * kMiB;  // more than sockets buffer
+
+class FailureTest : public ConformanceTest {
+ protected:
+  ~FailureTest() override {
+    release();
+    transfer_.reset();  // its threads use the latches
+  }
+
+  /// An on_landed that says when it was called first, and then waits for release().
+  transport::OnLanded blocking() {
+    return [this](transport::RegionId, std::uint64_t, std::uint64_t) -> Status {
+      std::call_once(once_, [this] { entered_.count_down(); });
+      opened_.wait();
+      return {};
+    };
+  }
+  void release() {
+    if (!released_.exchange(true)) opened_.count_down();
+  }
+
+  std::once_flag once_;
+  std::latch entered_{1};
+  std::latch opened_{1};
+  std::atomic<bool> released_ = false;
+};
+
+TEST_P(FailureTest, NetworkCutBeforeAWriteFailsWriteOrFlush) {
+  start({.lanes = 2}, 1000);
+  transfer_->cut();
+  Outcome outcome([&] { return write_and_flush(0, random_bytes(1000, 1)); });
+  EXPECT_TRUE(fails_with(outcome.get(), Code::kUnavailable, "127.0.0.1"));
+  EXPECT_TRUE(comes_true([&] { return !receiver().health(); }));
+  EXPECT_TRUE(fails_with(receiver().health(), Code::kUnavailable));
+}
+
+TEST_P(FailureTest, NetworkCutAnywhereInAWriteFailsIt) {
+  const Bytes source = random_bytes(4 * kMiB, 2);
+  for (const std::int64_t bytes :
+       {1, 31, 32, 33, 5000, 2'097'183, 2'097'184, 2'097'185, 3'000'000}) {
+    start({.lanes = 2}, source.size());
+    transfer_->cut_after(bytes);
+    Outcome outcome([&] { return write_and_flush(0, source); });
+    EXPECT_TRUE(fails_with(outcome.get(), Code::kUnavailable)) << bytes;
+    EXPECT_TRUE(comes_true([&] { return !receiver().health(); })) << bytes;
+    transfer_.reset();
+  }
+}
+
+TEST_P(FailureTest, NetworkCutAfterAWriteFailsTheFlush) {
+  start({.on_landed = blocking()}, 1000);
+  const Bytes source = random_bytes(1000, 3);
+  ASSERT_TRUE(ok(channel().write(kRegion, 0, source)));
+  entered_.wait();
+  transfer_->cut();
+  Outcome outcome([&] { return channel().flush(); });
+  EXPECT_TRUE(fails_with(outcome.get(), Code::kUnavailable));
+  release();
+}
+
+TEST_P(FailureTest, DestroyedReceiverFailsAWriteUnderWay) {
+  std::latch some_landed(3);
+  start({.on_landed = [&](auto, auto, auto) -> Status {
+          if (!some_landed.try_wait()) some_landed.count_down();
+          return {};
+        }},
+        4 * kMiB);
+  const Bytes source = random_bytes(4 * kMiB, 4);
+  Outcome writer([&]() -> Status {
+    for (;;) GCR_TRY(channel().write(kRegion, 0, source));
+  });
+  some_landed.wait();
+  transfer_->destroy_receiver();
+  EXPECT_TRUE(fails_with(writer.get(), Code::kUnavailable));
+}
+
+TEST_P(FailureTest, StalledNetworkFailsAWriteWithinThePeerTimeout) {
+  start({}, kMuch);
+  const Bytes source = random_bytes(kMuch, 5);
+  transfer_->stall();
+  Outcome writer([&] { return write_and_flush(0, source); });
+  EXPECT_TRUE(fails_with(writer.get(), Code::kUnavailable, "vanished"));
+}
+
+TEST_P(FailureTest, SlowApplicationSlowsTheSenderAndLosesNothing) {
+  start({.lanes = 2, .on_landed = blocking()}, 8 * kMiB);
+  const Bytes source = random_bytes(8 * kMiB, 6);
+  Outcome writer([&] { return write_and_flush(0, source); });
+  entered_.wait();
+  EXPECT_FALSE(writer.is_there());
+  release();
+  EXPECT_TRUE(ok(writer.get()));
+  EXPECT_EQ(landed_, source);
+}
+
+TEST_P(FailureTest, ErrorOfTheApplicationReachesTheSender) {
+  start({.lanes = 2,
+         .on_landed = [](auto, auto, auto) -> Status {
+           return Error(Code::kResourceExhausted, "no VRAM left for this chunk");
+         }},
+        1000);
+  EXPECT_TRUE(fails_with(write_and_flush(0, random_bytes(10, 7)), Code::kResourceExhausted,
+                         "the receiver says: no VRAM left for this chunk"));
+  EXPECT_TRUE(fails_with(receiver().health(), Code::kResourceExhausted, "no VRAM left"));
+}
+
+TEST_P(FailureTest, ErrorOfTheApplicationEndsALongWriteEarly) {
+  start({.on_landed = [](auto, auto, auto) -> Status {
+          return Error(Code::kDataLoss, "the first frame is bad");
+        }},
+        kMuch);
+  const Bytes source = random_bytes(kMuch, 8);
+  Outcome writer([&]() -> Status {
+    for (;;) GCR_TRY(channel().write(kRegion, 0, source));
+  });
+  EXPECT_TRUE(fails_with(writer.get(), Code::kDataLoss, "the first frame is bad"));
+}
+
+TEST_P(FailureTest, SendersCancelEndsWritesAndFlushesUnderWay) {
+  start({.lanes = 2, .on_landed = blocking()}, kMuch);
+  const Bytes source = random_bytes(kMuch, 9);
+  Outcome first([&] { return write_and_flush(0, source); });
+  Outcome second([&] { return write_and_flush(0, source); });
+  Outcome third([&] { return write_and_flush(0, source); });
+  entered_.wait();
+  channel().cancel();
+  EXPECT_TRUE(fails_with(first.get(), Code::kCancelled));
+  EXPECT_TRUE(fails_with(second.get(), Code::kCancelled));
+  EXPECT_TRUE(fails_with(third.get(), Code::kCancelled));
+  EXPECT_TRUE(fails_with(channel().flush(), Code::kCancelled));
+  release();
+  EXPECT_TRUE(comes_true([&] { return !receiver().health(); }));
+}
+
+TEST_P(FailureTest, SendersCancelEndsAFlushOnAStalledNetwork) {
+  start({}, 1000);
+  transfer_->stall();
+  const Bytes source = random_bytes(1000, 10);
+  std::latch flushing(1);
+  Outcome outcome([&]() -> Status {
+    GCR_TRY(channel().write(kRegion, 0, source));
+    flushing.count_down();
+    return channel().flush();
+  });
+  flushing.wait();
+  channel().cancel();
+  EXPECT_TRUE(fails_with(outcome.get(), Code::kCancelled));
+}
+
+TEST_P(FailureTest, ReceiversCancelEndsTheSendersWrite) {
+  std::latch landed(1);
+  std::once_flag once;
+  start({.lanes = 2,
+         .on_landed = [&](auto, auto, auto) -> Status {
+           std::call_once(once, [&] { landed.count_down(); });
+           return {};
+         }},
+        4 * kMiB);
+  const Bytes source = random_bytes(4 * kMiB, 11);
+  Outcome writer([&]() -> Status {
+    for (;;) GCR_TRY(channel().write(kRegion, 0, source));
+  });
+  landed.wait();
+  receiver().cancel();
+  EXPECT_FALSE(writer.get());
+  EXPECT_TRUE(fails_with(receiver().health(), Code::kCancelled));
+  EXPECT_TRUE(ok(receiver().remove_region(kRegion)));
+}
+
+TEST_P(FailureTest, RemovingARegionWaitsForTheWriteIntoIt) {
+  start({.on_landed = blocking()}, 1000);
+  const Bytes source = random_bytes(1000, 12);
+  ASSERT_TRUE(ok(channel().write(kRegion, 0, source)));
+  entered_.wait();
+  Outcome removal([&] { return receiver().remove_region(kRegion); });
+  EXPECT_FALSE(removal.is_there());
+  release();
+  EXPECT_TRUE(ok(removal.get()));
+}
+
+TEST_P(FailureTest, VanishedSenderIsSeenByTheReceiver) {
+  start({.lanes = 2}, 1000);
+  transfer_->cut();
+  EXPECT_TRUE(comes_true([&] { return !receiver().health(); }));
+  EXPECT_TRUE(fails_with(receiver().health(), Code::kUnavailable));
+}
+
+TEST_P(FailureTest, ConnectingThroughACutNetworkFails) {
+  prepare({}, 1000);
+  transfer_->cut();
+  Outcome outcome([&] { return transfer_->connect(); });
+  EXPECT_TRUE(fails_with(outcome.get(), Code::kUnavailable));
+}
+
+GCR_CONFORMANCE_SUITE(FailureTest);
+
+}  // namespace
+}  // namespace gcr::test

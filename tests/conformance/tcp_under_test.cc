@@ -1,0 +1,131 @@
+#include "tests/conformance/tcp_under_test.h"
+
+#include <sys/socket.h>
+
+#include <array>
+#include <optional>
+#include <thread>
+
+#include "tests/support/tcp_relay.h"
+#include "tests/support/test_certificates.h"
+#include "transport/tcp/tcp.h"
+
+namespace gcr::test {
+namespace {
+
+using transport::TcpOptions;
+using transport::TcpReceiver;
+
+constexpr std::size_t kPrefaceBytes = 20;
+constexpr std::chrono::milliseconds kPeerTimeout{1000};
+
+/// Two contexts of one authority, and one of a stranger's.
+struct Certificates {
+  TestAuthority authority;
+  TestAuthority stranger{"another authority"};
+  SslContext server = make_context(TLS_server_method(), authority.issue(), authority.certificate());
+  SslContext client = make_context(TLS_client_method(), authority.issue(), authority.certificate());
+  SslContext strange_client =
+      make_context(TLS_client_method(), stranger.issue(), authority.certificate());
+};
+
+Certificates& certificates() {
+  static Certificates certificates;
+  return certificates;
+}
+
+/// The TCP transport's two ends with a relay between them.
+class TcpTransfer : public Transfer {
+ public:
+  TcpTransfer(TransferOptions options, bool tls)
+      : options_(std::move(options)), tls_(tls), relay_(listener_.port()) {
+    transport::TcpReceiverOptions receiver{.token = "the token of this transfer",
+                                           .on_landed = options_.on_landed,
+                                           .peer_timeout = kPeerTimeout};
+    if (tls_) {
+      receiver.tls = certificates().server.get();
+      receiver.verify_peer = [wrong = options_.wrong_role](SSL*) -> Status {
+        if (wrong) return Error(Code::kPermissionDenied, "this certificate has another role");
+        return {};
+      };
+    }
+    receiver_.emplace(std::move(receiver));
+    acceptor_ = std::thread([this] { accept_all(); });
+  }
+
+  ~TcpTransfer() override {
+    listener_.stop();
+    acceptor_.join();
+  }
+
+  transport::Receiver& receiver() override { return *receiver_; }
+  transport::Channel& channel() override { return *channel_; }
+
+  Status connect() override {
+    TcpOptions options{
+        .lanes = options_.lanes,
+        .token = options_.wrong_token ? "the token of this transfes" : "the token of this transfer",
+        .preface = std::vector<std::byte>(kPrefaceBytes, std::byte{0x42}),
+        .peer_timeout = kPeerTimeout,
+        .rekey_bytes = 3 * kMiB};
+    if (tls_) {
+      Certificates& all = certificates();
+      options.tls = options_.wrong_authority ? all.strange_client.get() : all.client.get();
+      options.verify_peer = [](SSL*) { return Status{}; };
+    }
+    GCR_ASSIGN(channel_, transport::connect("127.0.0.1", relay_.port(), options));
+    return {};
+  }
+
+  void cut() override { relay_.cut(); }
+  void cut_after(std::int64_t bytes) override { relay_.cut_after(bytes); }
+  void stall() override { relay_.stall(); }
+  void destroy_receiver() override { receiver_.reset(); }
+  void destroy_channel() override { channel_.reset(); }
+
+ private:
+  void accept_all() {
+    while (UniqueFd socket = listener_.accept()) {
+      std::array<std::byte, kPrefaceBytes> preface;
+      if (::recv(socket.get(), preface.data(), preface.size(), MSG_WAITALL) != kPrefaceBytes) {
+        continue;
+      }
+      (void)receiver_->add_connection(std::move(socket));
+    }
+  }
+
+  TransferOptions options_;
+  bool tls_;
+  LoopbackListener listener_;
+  TcpRelay relay_;
+  std::optional<TcpReceiver> receiver_;
+  std::thread acceptor_;
+  std::unique_ptr<transport::Channel> channel_;
+};
+
+class TcpUnderTest : public TransportUnderTest {
+ public:
+  explicit TcpUnderTest(bool tls) : tls_(tls) {}
+  std::string name() const override { return tls_ ? "TcpTls" : "TcpPlain"; }
+  Capabilities capabilities() const override { return {.shows_token = true, .certificates = tls_}; }
+  std::unique_ptr<Transfer> make(TransferOptions options) const override {
+    return std::make_unique<TcpTransfer>(std::move(options), tls_);
+  }
+
+ private:
+  bool tls_;
+};
+
+}  // namespace
+
+const TransportUnderTest* tcp_plain() {
+  static const TcpUnderTest kTransport(false);
+  return &kTransport;
+}
+
+const TransportUnderTest* tcp_tls() {
+  static const TcpUnderTest kTransport(true);
+  return &kTransport;
+}
+
+}  // namespace gcr::test

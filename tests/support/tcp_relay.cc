@@ -1,0 +1,169 @@
+#include "tests/support/tcp_relay.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <stdexcept>
+
+namespace gcr::test {
+namespace {
+
+// How often a flag is looked at where nothing can wake the relay.
+constexpr int kLookAgainMs = 5;
+
+sockaddr_in loopback(std::uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+/// Closing this socket resets the connection instead of ending it in order.
+void reset_on_close(const UniqueFd& socket) {
+  const linger at_once{.l_onoff = 1, .l_linger = 0};
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+}
+
+void send_at_once(const UniqueFd& socket) {
+  const int on = 1;
+  ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+}  // namespace
+
+LoopbackListener::LoopbackListener() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  sockaddr_in address = loopback(0);
+  socklen_t length = sizeof address;
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (!socket_ || ::bind(socket_.get(), generic, length) != 0 ||
+      ::listen(socket_.get(), 128) != 0 || ::getsockname(socket_.get(), generic, &length) != 0) {
+    throw std::runtime_error("no port to listen on");
+  }
+  port_ = ntohs(address.sin_port);
+}
+
+UniqueFd LoopbackListener::accept() const {
+  int fd = -1;
+  do {
+    fd = ::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC);
+  } while (fd < 0 && (errno == EINTR || errno == ECONNABORTED));
+  return UniqueFd(fd);
+}
+
+void LoopbackListener::stop() const { ::shutdown(socket_.get(), SHUT_RDWR); }
+
+UniqueFd connect_loopback(std::uint16_t port) {
+  UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const sockaddr_in address = loopback(port);
+  if (!socket ||
+      ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    throw std::runtime_error("cannot connect to a port of this machine");
+  }
+  return socket;
+}
+
+TcpRelay::TcpRelay(std::uint16_t target_port)
+    : target_port_(target_port),
+      wake_(::eventfd(0, EFD_CLOEXEC)),
+      acceptor_([this] { accept_all(); }) {}
+
+TcpRelay::~TcpRelay() {
+  ending_ = true;
+  cut();
+  listener_.stop();
+  acceptor_.join();
+  for (Link& link : links_) link.thread.join();
+}
+
+void TcpRelay::cut() {
+  cut_ = true;
+  ::eventfd_write(wake_.get(), 1);
+}
+
+void TcpRelay::stall() {
+  stalled_ = true;
+  ::eventfd_write(wake_.get(), 1);
+}
+
+void TcpRelay::accept_all() {
+  while (UniqueFd left = listener_.accept()) {
+    if (cut_) {
+      reset_on_close(left);
+      continue;
+    }
+    UniqueFd right = connect_loopback(target_port_);
+    send_at_once(left);
+    send_at_once(right);
+    const std::lock_guard lock(mutex_);
+    Link& link = links_.emplace_back();
+    link.left = std::move(left);
+    link.right = std::move(right);
+    link.thread = std::thread([this, &link] { relay(link); });
+  }
+}
+
+/// Hands on both directions until both have ended, or until the cut.
+void TcpRelay::relay(Link& link) {
+  bool left_open = true;
+  bool right_open = true;
+  bool woken = false;
+  while (!cut_ && (left_open || right_open)) {
+    // Once woken, the eventfd would end every wait at once: from then on the flags are looked at
+    // every few milliseconds.
+    std::array<pollfd, 3> entries = {
+        pollfd{left_open && !stalled_ ? link.left.get() : -1, POLLIN, 0},
+        pollfd{right_open && !stalled_ ? link.right.get() : -1, POLLIN, 0},
+        pollfd{woken ? -1 : wake_.get(), POLLIN, 0}};
+    if (::poll(entries.data(), entries.size(), woken ? kLookAgainMs : -1) < 0) break;
+    woken = woken || entries[2].revents != 0;
+    if (stalled_ || cut_) continue;
+    if (entries[0].revents != 0) left_open = pass(link.left.get(), link.right.get(), true);
+    if (entries[1].revents != 0) right_open = pass(link.right.get(), link.left.get(), false);
+  }
+  if (cut_) {
+    reset_on_close(link.left);
+    reset_on_close(link.right);
+  }
+  link.left.reset();
+  link.right.reset();
+}
+
+/// Hands on what is there. False once this direction has ended, which is handed on too.
+bool TcpRelay::pass(int from, int to, bool counted) {
+  std::array<std::byte, 64 * 1024> buffer;
+  const ssize_t got = ::recv(from, buffer.data(), buffer.size(), 0);
+  auto size = static_cast<std::int64_t>(std::max<ssize_t>(got, 0));
+  bool last = got <= 0;
+  if (counted && !last) {
+    const std::int64_t left = left_.fetch_sub(size);
+    if (left <= size) {
+      size = std::max<std::int64_t>(left, 0);
+      cut_ = last = true;
+    }
+  }
+  for (std::int64_t sent = 0; sent < size;) {
+    const ssize_t count = ::send(to, buffer.data() + sent, static_cast<std::size_t>(size - sent),
+                                 MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count > 0) {
+      sent += count;
+    } else if (errno != EAGAIN || (cut_ && !last)) {
+      return false;
+    } else {
+      pollfd entry{to, POLLOUT, 0};
+      ::poll(&entry, 1, kLookAgainMs);
+      if (ending_) return false;
+    }
+  }
+  if (cut_) ::eventfd_write(wake_.get(), 1);
+  if (last && !cut_) ::shutdown(to, SHUT_WR);
+  return !last;
+}
+
+}  // namespace gcr::test

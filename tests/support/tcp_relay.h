@@ -1,0 +1,74 @@
+// A relay between two ends of TCP connections on this machine, that can cut or stall them: the
+// network's faults, on demand and at an exact byte.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <list>
+#include <mutex>
+#include <thread>
+
+#include "src/base/unique_fd.h"
+
+namespace gcr::test {
+
+/// A listening socket on a free port of 127.0.0.1. Throws std::runtime_error where there is none.
+class LoopbackListener {
+ public:
+  LoopbackListener();
+  std::uint16_t port() const { return port_; }
+  /// Waits for the next connection; empty after stop().
+  UniqueFd accept() const;
+  /// Ends accept(), from any thread.
+  void stop() const;
+
+ private:
+  UniqueFd socket_;
+  std::uint16_t port_ = 0;
+};
+
+/// A connection to `port` of 127.0.0.1. Throws std::runtime_error.
+UniqueFd connect_loopback(std::uint16_t port);
+
+/// Hands bytes on, both ways, between its own port and `target_port`. Thread-safe.
+class TcpRelay {
+ public:
+  explicit TcpRelay(std::uint16_t target_port);
+  ~TcpRelay();
+
+  std::uint16_t port() const { return listener_.port(); }
+
+  /// Resets every connection now, and every later one.
+  void cut();
+
+  /// Resets all connections once `bytes` more have come from the connecting side.
+  void cut_after(std::int64_t bytes) { left_ = bytes; }
+
+  /// Takes nothing from either side any more, and says nothing: connections stay open.
+  void stall();
+
+ private:
+  struct Link {
+    UniqueFd left;
+    UniqueFd right;
+    std::thread thread;
+  };
+
+  void accept_all();
+  void relay(Link& link);
+  bool pass(int from, int to, bool counted);
+
+  LoopbackListener listener_;
+  std::uint16_t target_port_;
+  UniqueFd wake_;  ///< an eventfd that stays readable once anything has to change
+  std::atomic<bool> cut_ = false;
+  std::atomic<bool> stalled_ = false;
+  std::atomic<bool> ending_ = false;
+  std::atomic<std::int64_t> left_ = std::numeric_limits<std::int64_t>::max();
+  std::mutex mutex_;
+  std::list<Link> links_;  ///< guarded by mutex_
+  std::thread acceptor_;
+};
+
+}  // namespace gcr::test
