@@ -84,10 +84,12 @@ Answer gcr_preload_choose_dlvsym(void* handle, const char* name, const char* ver
 namespace {
 
 /// The search ended at our own shim of a function that no loaded driver has: nobody would have
-/// found it without us, so neither may anybody now. Leaves the error text for dlerror.
+/// found it without us, so neither may anybody now. dlerror then names this library, not the
+/// caller.
 Answer look_beyond_us(const char* name) { return {gcr_preload_real_dlsym(RTLD_NEXT, name), true}; }
 
-/// RTLD_NEXT from `caller`: the first definition in an object loaded after the caller's decides.
+/// RTLD_NEXT from `caller`: the first definition in an object loaded after the caller's decides, a
+/// driver that the C library would not have searched (opened locally by another object) included.
 Answer choose_next(const DriverRow& row, void* real, const void* caller) {
   void* found = nullptr;
   bool passed_caller = false;

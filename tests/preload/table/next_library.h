@@ -1,0 +1,10 @@
+// A library loaded after the preloaded one, for searches that depend on where the caller stands.
+#pragma once
+
+extern "C" {
+/// dlsym(RTLD_NEXT, name), called from the library.
+void* next_library_search(const char* name);
+/// Defined by the library and by the test program.
+int gcr_twice();
+int cu_twice();
+}

@@ -1,0 +1,23 @@
+// The tracked half of the library without any tracking: every function calls the driver's. With the
+// table's half it makes the library that these tests preload, so that what they see is the table.
+#include "preload/gate.h"
+#include "preload/real_driver.h"
+#include "preload/tracked.h"
+
+namespace gcr::preload::tracked {
+
+#define GCR_PLAIN_kGated(symbol, params, args)
+#define GCR_PLAIN_kLookup(symbol, params, args)
+#define GCR_PLAIN_kPassed(symbol, params, args)
+#define GCR_PLAIN_kTracked(symbol, params, args) \
+  CUresult symbol params { return real_driver()->symbol args; }
+#define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
+  GCR_PLAIN_##policy(symbol, params, args)
+#include "preload/driver_api.def"
+
+}  // namespace gcr::preload::tracked
+
+/// For the fake driver: threads inside the gate at this moment.
+extern "C" __attribute__((visibility("default"))) unsigned int cuTestGateInFlight() {
+  return gcr::preload::gate::in_flight();
+}
