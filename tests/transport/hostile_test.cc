@@ -1,0 +1,357 @@
+// Peers that break the TCP transport's rules on purpose: raw sockets against both ends.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <future>
+#include <thread>
+#include <vector>
+
+#include "tests/support/tcp_relay.h"
+#include "transport/tcp/frame.h"
+#include "transport/tcp/tcp.h"
+
+namespace gcr::transport {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+using test::connect_loopback;
+using test::LoopbackListener;
+
+constexpr RegionId kRegion = 1;
+constexpr std::chrono::seconds kBound{30};
+
+/// A condition that another thread makes true.
+bool comes_true(const std::function<bool()>& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + kBound;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+Bytes frame(FrameHeader header, const Bytes& payload = {}) {
+  const HeaderBytes bytes = encode(header);
+  Bytes whole(bytes.size() + payload.size());
+  std::copy(payload.begin(), payload.end(), std::copy(bytes.begin(), bytes.end(), whole.begin()));
+  return whole;
+}
+
+Bytes hello_frame(const std::string& token = "token") {
+  const HelloBytes hello = encode(Hello{.lane = 0, .lanes = 1, .token = token});
+  return frame({.type = FrameType::kHello, .length_bytes = kHelloBytes},
+               Bytes(hello.begin(), hello.end()));
+}
+
+/// A socket of a peer that says what a test wants. Each wait for the other side is bounded.
+class RawPeer {
+ public:
+  explicit RawPeer(UniqueFd socket) : socket_(std::move(socket)) {
+    const timeval bound{.tv_sec = kBound.count(), .tv_usec = 0};
+    ::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &bound, sizeof bound);
+  }
+
+  void send(const Bytes& bytes) const {
+    ASSERT_EQ(::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+  }
+
+  void end() const { ::shutdown(socket_.get(), SHUT_WR); }
+
+  Result<FrameHeader> receive_header() const {
+    HeaderBytes bytes;
+    if (::recv(socket_.get(), bytes.data(), bytes.size(), MSG_WAITALL) != kHeaderBytes) {
+      return Error(Code::kUnavailable, "the other side ended");
+    }
+    return decode(bytes);
+  }
+
+  /// The next frame, which must be an error.
+  Error receive_error() const {
+    const auto header = receive_header();
+    if (!header) return header.error();
+    if (header->type != FrameType::kError) return Error(Code::kInternal, "not an error");
+    Bytes payload(header->length_bytes);
+    if (::recv(socket_.get(), payload.data(), payload.size(), MSG_WAITALL) !=
+        static_cast<ssize_t>(payload.size())) {
+      return Error(Code::kUnavailable, "the other side ended in an error");
+    }
+    return decode_error(payload);
+  }
+
+ private:
+  UniqueFd socket_;
+};
+
+/// A receiver with one region, and a way to reach it with raw sockets.
+class HostileSenderTest : public testing::Test {
+ protected:
+  explicit HostileSenderTest(TcpReceiverOptions options = {})
+      : receiver_(with_defaults(std::move(options))) {
+    EXPECT_TRUE(receiver_.add_region(kRegion, region_));
+  }
+
+  RawPeer connect() {
+    UniqueFd ours = connect_loopback(listener_.port());
+    EXPECT_TRUE(receiver_.add_connection(listener_.accept()));
+    return RawPeer(std::move(ours));
+  }
+
+  /// A peer that was let in.
+  RawPeer enter() {
+    RawPeer peer = connect();
+    peer.send(hello_frame());
+    const auto welcome = peer.receive_header();
+    EXPECT_TRUE(welcome && welcome->type == FrameType::kWelcome);
+    return peer;
+  }
+
+  void expect_untouched() const {
+    EXPECT_EQ(region_, Bytes(region_.size(), std::byte{0}));
+    EXPECT_EQ(landed_, 0);
+  }
+
+  Bytes region_ = Bytes(1000);
+  std::atomic<int> landed_ = 0;
+  LoopbackListener listener_;
+  TcpReceiver receiver_;
+
+ private:
+  TcpReceiverOptions with_defaults(TcpReceiverOptions options) {
+    options.token = "token";
+    options.on_landed = [this](auto, auto, auto) -> Status {
+      ++landed_;
+      return {};
+    };
+    return options;
+  }
+};
+
+struct Hostility {
+  const char* name;
+  Bytes bytes;
+  Code code;
+  const char* text;
+};
+
+class HostileFrameTest : public HostileSenderTest, public testing::WithParamInterface<Hostility> {};
+
+TEST_P(HostileFrameTest, IsRefusedWithItsReasonAndTouchesNothing) {
+  const RawPeer peer = enter();
+  peer.send(GetParam().bytes);
+  const Error error = peer.receive_error();
+  EXPECT_EQ(error.code(), GetParam().code) << error.message();
+  EXPECT_NE(error.message().find(GetParam().text), std::string::npos) << error.message();
+  expect_untouched();
+  EXPECT_TRUE(comes_true([&] { return !receiver_.health(); }));
+  EXPECT_EQ(receiver_.health().error().code(), GetParam().code);
+}
+
+Bytes with_byte(Bytes bytes, std::size_t at, unsigned value) {
+  bytes[at] = static_cast<std::byte>(value);
+  return bytes;
+}
+
+FrameHeader write_header(std::uint64_t offset, std::uint32_t length) {
+  return {.type = FrameType::kWrite,
+          .region = kRegion,
+          .length_bytes = length,
+          .offset = offset,
+          .sequence = 1};
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Frames, HostileFrameTest,
+    testing::Values(
+        Hostility{"NoFrame", Bytes(kHeaderBytes, std::byte{'x'}), Code::kProtocol, "not a frame"},
+        Hostility{"UnknownType", with_byte(frame(write_header(0, 1)), 4, 99), Code::kProtocol,
+                  "unknown type 99"},
+        Hostility{"ZeroLength", frame(write_header(0, 0)), Code::kProtocol, "with 0 bytes"},
+        Hostility{"OversizedLength", frame(write_header(0, kMaxFramePayloadBytes + 1)),
+                  Code::kProtocol, "bytes"},
+        Hostility{"HugestLength", frame(write_header(0, ~0U)), Code::kProtocol, "4294967295"},
+        Hostility{"BehindTheEnd", frame(write_header(999, 2), Bytes(2)), Code::kInvalidArgument,
+                  "does not fit"},
+        Hostility{"OffsetOverflow", frame(write_header(~std::uint64_t{0} - 1, 5), Bytes(5)),
+                  Code::kInvalidArgument, "does not fit"},
+        Hostility{"OffsetThatWrapsIntoTheRegion",
+                  frame(write_header(~std::uint64_t{0} - 99, 200), Bytes(200)),
+                  Code::kInvalidArgument, "does not fit"},
+        Hostility{"OutOfSequence", frame({.type = FrameType::kFlush, .sequence = 7}),
+                  Code::kProtocol, "out of sequence"},
+        Hostility{"SecondHello", with_byte(hello_frame(), 24, 1), Code::kProtocol, "type 1"},
+        Hostility{"TheReceiversOwnWord", frame({.type = FrameType::kFlushed, .sequence = 1}),
+                  Code::kProtocol, "type 5"},
+        Hostility{"ErrorFrame",
+                  frame({.type = FrameType::kError, .length_bytes = 2, .sequence = 1}, Bytes(2)),
+                  Code::kProtocol, "type 6"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST_F(HostileSenderTest, TruncatedHeaderBreaksTheLane) {
+  const RawPeer peer = enter();
+  Bytes bytes = frame(write_header(0, 10), Bytes(10));
+  bytes.resize(kHeaderBytes - 1);
+  peer.send(bytes);
+  peer.end();
+  EXPECT_TRUE(comes_true([&] { return !receiver_.health(); }));
+  EXPECT_EQ(receiver_.health().error().code(), Code::kUnavailable);
+  expect_untouched();
+}
+
+TEST_F(HostileSenderTest, TruncatedPayloadNeverCountsAsLanded) {
+  const RawPeer peer = enter();
+  peer.send(frame(write_header(0, 10), Bytes(9)));
+  peer.end();
+  EXPECT_TRUE(comes_true([&] { return !receiver_.health(); }));
+  EXPECT_EQ(receiver_.health().error().code(), Code::kUnavailable);
+  EXPECT_EQ(landed_, 0);
+}
+
+TEST_F(HostileSenderTest, EndWithoutGoodbyeIsAnError) {
+  const RawPeer peer = enter();
+  peer.end();
+  EXPECT_TRUE(comes_true([&] { return !receiver_.health(); }));
+  EXPECT_EQ(receiver_.health().error().code(), Code::kUnavailable);
+}
+
+TEST_F(HostileSenderTest, StrangersAreRefusedWithoutHarm) {
+  const Bytes first_words[] = {
+      hello_frame("tokem"),
+      hello_frame(""),
+      hello_frame(std::string("token\0", 6)),
+      frame(write_header(0, 5), Bytes(5)),
+      frame({.type = FrameType::kFlush}),
+      Bytes(kHeaderBytes, std::byte{0}),
+      with_byte(hello_frame(), kHeaderBytes, 2),
+  };
+  const RawPeer friendly = enter();
+  for (const Bytes& words : first_words) {
+    const RawPeer peer = connect();
+    peer.send(words);
+    EXPECT_NE(peer.receive_error().code(), Code::kUnavailable);
+  }
+  friendly.send(frame(write_header(990, 10), Bytes(10, std::byte{9})));
+  friendly.send(frame({.type = FrameType::kFlush, .sequence = 2}));
+  const auto flushed = friendly.receive_header();
+  EXPECT_TRUE(flushed && flushed->type == FrameType::kFlushed);
+  EXPECT_EQ(region_.back(), std::byte{9});
+  EXPECT_TRUE(receiver_.health());
+}
+
+class CrowdedReceiverTest : public HostileSenderTest {
+ protected:
+  CrowdedReceiverTest()
+      : HostileSenderTest({.max_lanes = 2, .handshake_timeout = std::chrono::milliseconds(50)}) {}
+};
+
+TEST_F(CrowdedReceiverTest, MoreLanesThanAllowedAreRefused) {
+  const RawPeer first = enter();
+  const RawPeer second = enter();
+  const RawPeer third = connect();
+  third.send(hello_frame());
+  EXPECT_EQ(third.receive_error().code(), Code::kResourceExhausted);
+  EXPECT_EQ(receiver_.lanes(), 2U);
+  EXPECT_TRUE(receiver_.health());
+}
+
+TEST_F(CrowdedReceiverTest, SilentConnectionsAreBoundedAndMakeRoomAgain) {
+  std::vector<UniqueFd> silent;
+  Status added;
+  auto add_one = [&] {
+    silent.push_back(connect_loopback(listener_.port()));
+    added = receiver_.add_connection(listener_.accept());
+    return added.has_value();
+  };
+  for (int i = 0; i < 100 && add_one(); ++i) {
+  }
+  ASSERT_FALSE(added);
+  EXPECT_EQ(added.error().code(), Code::kResourceExhausted);
+  silent.clear();
+  EXPECT_TRUE(comes_true(add_one));
+  EXPECT_TRUE(receiver_.health());
+}
+
+TEST_F(CrowdedReceiverTest, CancelledReceiverTakesNoConnections) {
+  receiver_.cancel();
+  const UniqueFd ours = connect_loopback(listener_.port());
+  const Status added = receiver_.add_connection(listener_.accept());
+  ASSERT_FALSE(added);
+  EXPECT_EQ(added.error().code(), Code::kCancelled);
+}
+
+/// A sender whose receiver is a script: `answer` has the connection once the hello has come.
+class HostileReceiverTest : public testing::Test {
+ protected:
+  Result<std::unique_ptr<Channel>> connect_to(std::function<void(RawPeer&)> answer) {
+    script_ = std::async(std::launch::async, [this, answer = std::move(answer)] {
+      UniqueFd socket = listener_.accept();
+      Bytes hello(kHeaderBytes + kHelloBytes);
+      ::recv(socket.get(), hello.data(), hello.size(), MSG_WAITALL);
+      RawPeer peer(std::move(socket));
+      answer(peer);
+    });
+    return connect("127.0.0.1", listener_.port(),
+                   {.lanes = 1, .token = "t", .connect_timeout = std::chrono::milliseconds(500)});
+  }
+
+  static void expect_refusal(const Result<std::unique_ptr<Channel>>& channel, Code code) {
+    ASSERT_FALSE(channel);
+    EXPECT_EQ(channel.error().code(), code) << channel.error().message();
+  }
+
+  LoopbackListener listener_;
+  std::future<void> script_;
+};
+
+TEST_F(HostileReceiverTest, GarbageInsteadOfAWelcomeIsAProtocolError) {
+  expect_refusal(connect_to([](RawPeer& peer) { peer.send(Bytes(kHeaderBytes)); }),
+                 Code::kProtocol);
+}
+
+TEST_F(HostileReceiverTest, AnotherFrameInsteadOfAWelcomeIsAProtocolError) {
+  expect_refusal(connect_to([](RawPeer& peer) { peer.send(frame({.type = FrameType::kFlushed})); }),
+                 Code::kProtocol);
+}
+
+TEST_F(HostileReceiverTest, OversizedErrorIsAProtocolError) {
+  expect_refusal(connect_to([](RawPeer& peer) {
+                   peer.send(frame({.type = FrameType::kError, .length_bytes = 1 << 20}));
+                 }),
+                 Code::kProtocol);
+}
+
+TEST_F(HostileReceiverTest, SilenceEndsInATimeout) {
+  std::promise<void> done;
+  auto result = connect_to([&](RawPeer&) { done.get_future().wait(); });
+  expect_refusal(result, Code::kTimeout);
+  done.set_value();
+  script_.wait();
+}
+
+TEST_F(HostileReceiverTest, EndInsteadOfAWelcomeIsUnavailable) {
+  expect_refusal(connect_to([](RawPeer&) {}), Code::kUnavailable);
+}
+
+TEST_F(HostileReceiverTest, UnaskedFrameBreaksTheChannel) {
+  std::promise<void> done;
+  auto channel = connect_to([&](RawPeer& peer) {
+    peer.send(frame({.type = FrameType::kWelcome}));
+    peer.send(frame({.type = FrameType::kFlushed, .sequence = 1}));
+    done.get_future().wait();
+  });
+  ASSERT_TRUE(channel) << channel.error().message();
+  Status written;
+  EXPECT_TRUE(comes_true([&] {
+    written = (*channel)->write(1, 0, Bytes(1));
+    return !written;
+  }));
+  done.set_value();
+  script_.wait();
+  EXPECT_EQ(written.error().code(), Code::kProtocol) << written.error().message();
+}
+
+}  // namespace
+}  // namespace gcr::transport
