@@ -1,0 +1,75 @@
+// stencil: N GiB of VRAM in many buffers of different sizes, worked on without pause. Every
+// --report steps it prints "step=<n> checksum=<hex>" over all buffers; an undisturbed run with the
+// same options prints the same lines. SIGTERM ends it.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+
+#include "src/base/units.h"
+#include "tests/apps/stencil.h"
+
+namespace gcr::apps {
+namespace {
+
+struct Options {
+  std::uint64_t gib = 0;
+  std::uint64_t mib = 0;
+  std::uint64_t slice_mib = 4;
+  std::uint64_t report = 100;
+  std::uint64_t steps = 0;
+  int device = 0;
+};
+
+/// Sizes go round this list until the total is reached; then come small buffers, which stay with
+/// the driver.
+std::vector<RingBuffer> allocate_buffers(const Gpu& gpu, std::uint64_t total_bytes) {
+  constexpr std::array<std::uint64_t, 7> kSizesMib{64, 2, 32, 6, 256, 16, 128};
+  constexpr std::array<std::uint64_t, 4> kSmallBytes{4096, 65536, 1000 * 8, kMiB};
+  std::vector<RingBuffer> buffers;
+  std::uint64_t left = total_bytes;
+  for (std::size_t i = 0; left >= 2 * kMiB; ++i) {
+    const std::uint64_t bytes =
+        std::min(kSizesMib[i % kSizesMib.size()] * kMiB, left / (2 * kMiB) * (2 * kMiB));
+    buffers.push_back({gpu.allocate(bytes), bytes / 8});
+    left -= bytes;
+  }
+  for (const std::uint64_t bytes : kSmallBytes) {
+    buffers.push_back({gpu.allocate(bytes), bytes / 8});
+  }
+  return buffers;
+}
+
+int run(const Options& options) {
+  catch_termination();
+  const Gpu gpu(options.device);
+  const std::uint64_t total = options.gib * kGiB + options.mib * kMiB;
+  Ring ring(gpu, allocate_buffers(gpu, total == 0 ? kGiB : total), options.slice_mib * kMiB / 8);
+  report(0, ring.checksum());
+  while (!termination_asked() && (options.steps == 0 || ring.steps() < options.steps)) {
+    ring.step();
+    if (ring.steps() % options.report == 0) report(ring.steps(), ring.checksum());
+  }
+  gpu.synchronize();
+  return 0;
+}
+
+}  // namespace
+}  // namespace gcr::apps
+
+int main(int argc, char** argv) {
+  gcr::apps::Options options;
+  CLI::App app("Works on VRAM without pause and prints a running checksum");
+  auto* gib = app.add_option("--gib", options.gib, "VRAM to use, in GiB (1 if neither is given)");
+  app.add_option("--mib", options.mib, "VRAM to use, in MiB")->excludes(gib);
+  app.add_option("--slice-mib", options.slice_mib, "how much one step rewrites")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 65536));
+  app.add_option("--report", options.report, "steps between two lines")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--steps", options.steps, "end after so many steps (0: never)")
+      ->capture_default_str();
+  app.add_option("--device", options.device, "device ordinal")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  return gcr::apps::run(options);
+}

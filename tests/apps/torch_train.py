@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""A small deterministic PyTorch training loop whose state fills some GiB of VRAM.
+
+Prints "step=<n> loss=<hex float> checksum=<hex>" every --report steps; an undisturbed run with the
+same options prints the same lines on the same GPU model. --graphs replays the step as a CUDA graph.
+SIGTERM ends it.
+"""
+
+import argparse
+import os
+import signal
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+import torch  # noqa: E402  (the variable must be set before)
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gib", type=float, default=2.0, help="VRAM for model and optimiser")
+    parser.add_argument("--width", type=int, default=2048, help="width of a layer")
+    parser.add_argument("--report", type=int, default=10, help="steps between two lines")
+    parser.add_argument("--steps", type=int, default=0, help="end after so many steps (0: never)")
+    parser.add_argument("--graphs", action="store_true", help="replay the step as a CUDA graph")
+    return parser.parse_args()
+
+
+def make_model(gib, width):
+    """Linear layers; weight, gradient and two moments are 16 bytes per parameter."""
+    layers = max(1, int(gib * 2**30 / (16 * width * width)))
+    blocks = []
+    for _ in range(layers):
+        blocks += [torch.nn.Linear(width, width, bias=False), torch.nn.Tanh()]
+    return torch.nn.Sequential(*blocks).cuda()
+
+
+def checksum(model):
+    """Over the bits of every parameter, exact and independent of the order of summation."""
+    total = torch.zeros((), dtype=torch.int64, device="cuda")
+    for index, parameter in enumerate(model.parameters()):
+        total += parameter.detach().view(torch.int32).to(torch.int64).sum() * (2 * index + 1)
+    return total.item() & (2**64 - 1)
+
+
+class Trainer:
+    def __init__(self, model, width, graphs):
+        self.model = model
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, capturable=graphs)
+        self.data = torch.randn(64, width, device="cuda")
+        self.loss = None
+        self.graph = None
+        if graphs:
+            self.capture()
+
+    def run_once(self):
+        self.optimizer.zero_grad(set_to_none=False)
+        self.loss = (self.model(self.data) - self.data).square().mean()
+        self.loss.backward()
+        self.optimizer.step()
+
+    def capture(self):
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                self.run_once()
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.run_once()
+
+    def step(self):
+        if self.graph is not None:
+            self.graph.replay()
+        else:
+            self.run_once()
+
+
+def main():
+    arguments = parse_arguments()
+    stop = []
+    signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
+    torch.manual_seed(0)
+    torch.use_deterministic_algorithms(True)
+    model = make_model(arguments.gib, arguments.width)
+    trainer = Trainer(model, arguments.width, arguments.graphs)
+    step = 0
+    while not stop and (arguments.steps == 0 or step < arguments.steps):
+        trainer.step()
+        step += 1
+        if step % arguments.report == 0:
+            loss = trainer.loss.item()
+            print(f"step={step} loss={loss.hex()} checksum={checksum(model):016x}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
