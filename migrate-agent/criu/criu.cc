@@ -6,9 +6,10 @@
 
 #include "migrate-agent/criu/criu_rpc.pb.h"
 #include "migrate-agent/criu/images.h"
+#include "migrate-agent/criu/interrupted_calls.h"
 #include "migrate-agent/criu/options.h"
-#include "migrate-agent/process/procfs.h"
 #include "migrate-agent/criu/session.h"
+#include "migrate-agent/process/procfs.h"
 
 namespace gcr::criu {
 namespace {
@@ -63,7 +64,8 @@ Status dump_from(const Command& command, pid_t pid, const fs::path& images) {
   auto response = session.call(request);
   if (!response) return explain(response.error(), images, kDumpLog);
   if (!response->success()) return refusal(*response, images, kDumpLog);
-  return procfs::wait_until_stopped(pid);
+  GCR_TRY(procfs::wait_until_stopped(pid));
+  return restart_interrupted_calls(pid, images);
 }
 
 }  // namespace

@@ -3,13 +3,13 @@
 #include <errno.h>
 #include <signal.h>
 #include <sys/ptrace.h>
-#include <sys/wait.h>
 
 #include <future>
 #include <map>
 #include <string>
 #include <thread>
 
+#include "migrate-agent/criu/tracing.h"
 #include "migrate-agent/process/procfs.h"
 
 namespace gcr::criu {
@@ -45,7 +45,7 @@ class Tracer {
     }
     for (const auto& [tid, signal_number] : held_) {
       // A thread that has meanwhile ended (its process was killed) needs nothing.
-      if (::ptrace(PTRACE_DETACH, tid, nullptr, signal_number) != 0 && errno != ESRCH && status) {
+      if (!tracing::let_go(tid, signal_number) && errno != ESRCH && status) {
         status = Error::from_errno(errno, "cannot let go of thread " + std::to_string(tid));
       }
     }
@@ -74,7 +74,7 @@ class Tracer {
           continue;
         }
         GCR_TRY(seize_one(tid));
-        found_new = true;
+        found_new = found_new || held_.contains(tid);
       }
     }
     if (!missing.empty()) {
@@ -85,26 +85,13 @@ class Tracer {
   }
 
   Status seize_one(pid_t tid) {
-    const std::string doing =
-        "cannot seize thread " + std::to_string(tid) + " of process " + std::to_string(pid_);
-    if (::ptrace(PTRACE_SEIZE, tid, nullptr, PTRACE_O_EXITKILL) != 0) {
-      return errno == ESRCH ? Status() : Error::from_errno(errno, doing);
+    auto signal_number = tracing::stop(tid, PTRACE_O_EXITKILL);
+    if (!signal_number) {
+      if (signal_number.error().code() == Code::kNotFound) return {};
+      held_[tid] = 0;
+      return signal_number.error().while_doing("process " + std::to_string(pid_));
     }
-    held_[tid] = 0;
-    if (::ptrace(PTRACE_INTERRUPT, tid, nullptr, nullptr) != 0) {
-      return Error::from_errno(errno, doing);
-    }
-    int status = 0;
-    while (::waitpid(tid, &status, __WALL) < 0) {
-      if (errno != EINTR) return Error::from_errno(errno, doing);
-    }
-    if (!WIFSTOPPED(status)) {
-      held_.erase(tid);
-      return Error(Code::kNotFound, doing + ": it ended");
-    }
-    // A stop of ptrace's own has the event in the upper bits; without one, a signal is about to be
-    // delivered, and must be when the thread goes on.
-    if (status >> 16 == 0) held_[tid] = WSTOPSIG(status);
+    held_[tid] = *signal_number;
     return {};
   }
 

@@ -15,11 +15,27 @@ constexpr std::uint32_t kCommonMagic = 0x54564319;
 constexpr std::uint32_t kProcessTreeMagic = 0x50273030;
 constexpr std::uint32_t kMaxRecordBytes = 1u << 20;
 
+void put_u32(std::string& bytes, std::uint32_t value) {
+  for (int shift = 0; shift < 32; shift += 8) bytes += static_cast<char>(value >> shift & 0xff);
+}
+
 bool read_u32(std::istream& in, std::uint32_t& value) {
   unsigned char bytes[4];
   if (!in.read(reinterpret_cast<char*>(bytes), sizeof(bytes))) return false;
   value = bytes[0] | bytes[1] << 8 | bytes[2] << 16 | static_cast<std::uint32_t>(bytes[3]) << 24;
   return true;
+}
+
+bool read_magic(std::istream& in, std::uint32_t magic) {
+  std::uint32_t common = 0;
+  std::uint32_t own = 0;
+  return read_u32(in, common) && read_u32(in, own) && common == kCommonMagic && own == magic;
+}
+
+bool read_content(std::istream& in, std::uint32_t size, std::string& record) {
+  if (size > kMaxRecordBytes) return false;
+  record.resize(size);
+  return static_cast<bool>(in.read(record.data(), size));
 }
 
 std::string first_line(const fs::path& path) {
@@ -64,22 +80,38 @@ std::string first_error(const fs::path& directory, const std::string& name) {
   return first_line(directory / "criu.err");
 }
 
+Result<std::string> read_record(const fs::path& path, std::uint32_t magic) {
+  std::ifstream file(path, std::ios::binary);
+  std::uint32_t size = 0;
+  std::string record;
+  if (!read_magic(file, magic) || !read_u32(file, size) || !read_content(file, size, record)) {
+    return damaged(path);
+  }
+  return record;
+}
+
+Status write_record(const fs::path& path, std::uint32_t magic, const std::string& record) {
+  std::string bytes;
+  put_u32(bytes, kCommonMagic);
+  put_u32(bytes, magic);
+  put_u32(bytes, static_cast<std::uint32_t>(record.size()));
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  if (!(file << bytes << record << std::flush)) {
+    return Error(Code::kIo, "cannot write " + path.string());
+  }
+  return {};
+}
+
 Result<std::set<pid_t>> used_pids(const fs::path& directory) {
   const fs::path path = directory / "pstree.img";
   std::ifstream file(path, std::ios::binary);
   if (!file) return Error(Code::kNotFound, "CRIU's image " + path.string() + " is missing");
-  std::uint32_t common = 0;
-  std::uint32_t magic = 0;
-  if (!read_u32(file, common) || !read_u32(file, magic) || common != kCommonMagic ||
-      magic != kProcessTreeMagic) {
-    return damaged(path);
-  }
+  if (!read_magic(file, kProcessTreeMagic)) return damaged(path);
   std::set<pid_t> pids;
   for (std::uint32_t size = 0; read_u32(file, size);) {
-    if (size > kMaxRecordBytes) return damaged(path);
-    std::string record(size, '\0');
+    std::string record;
     wire::ProcessTreeEntry entry;
-    if (!file.read(record.data(), size) || !entry.ParseFromString(record)) return damaged(path);
+    if (!read_content(file, size, record) || !entry.ParseFromString(record)) return damaged(path);
     for (const std::uint32_t pid : {entry.pid(), entry.ppid(), entry.pgid(), entry.sid()}) {
       pids.insert(static_cast<pid_t>(pid));
     }

@@ -12,6 +12,16 @@
 
 namespace gcr::criu::images {
 
+/// The second word of a core-*.img.
+inline constexpr std::uint32_t kCoreMagic = 0x55053847;
+
+/// The one record of an image file. kDataLoss if the file is not whole.
+Result<std::string> read_record(const std::filesystem::path& path, std::uint32_t magic);
+
+/// Replaces an image file by one with this record.
+Status write_record(const std::filesystem::path& path, std::uint32_t magic,
+                    const std::string& record);
+
 /// Names of the image files (*.img) in `directory`, sorted: what has to travel. Logs are left out.
 std::vector<std::string> names(const std::filesystem::path& directory);
 

@@ -5,8 +5,8 @@
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/criu/images.h"
 #include "migrate-agent/criu/options.h"
-#include "migrate-agent/process/procfs.h"
 #include "migrate-agent/criu/session.h"
+#include "migrate-agent/process/procfs.h"
 
 namespace gcr::criu {
 namespace {

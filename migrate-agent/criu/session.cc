@@ -157,8 +157,10 @@ Result<std::vector<std::string>> criu_arguments(const Command& command) {
 int foreign_namespaces(pid_t pid) {
   int kinds = 0;
   const pid_t self = ::getpid();
-  if (procfs::namespace_link(pid, "pid") != procfs::namespace_link(self, "pid")) kinds |= CLONE_NEWPID;
-  if (procfs::namespace_link(pid, "mnt") != procfs::namespace_link(self, "mnt")) kinds |= CLONE_NEWNS;
+  if (procfs::namespace_link(pid, "pid") != procfs::namespace_link(self, "pid"))
+    kinds |= CLONE_NEWPID;
+  if (procfs::namespace_link(pid, "mnt") != procfs::namespace_link(self, "mnt"))
+    kinds |= CLONE_NEWNS;
   return kinds;
 }
 

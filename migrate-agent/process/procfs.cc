@@ -60,16 +60,21 @@ Result<UniqueFd> open_pidfd(pid_t pid) {
   return pidfd;
 }
 
-std::vector<pid_t> namespace_pids(const std::string& task) {
+std::string status_field(const std::string& task, const std::string& name) {
   std::ifstream file("/proc/" + task + "/status");
   for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with("NSpid:")) continue;
-    std::istringstream fields(line.substr(6));
-    std::vector<pid_t> pids;
-    for (pid_t pid = 0; fields >> pid;) pids.push_back(pid);
-    return pids;
+    if (line.compare(0, name.size(), name) != 0 || line[name.size()] != ':') continue;
+    const std::size_t start = line.find_first_not_of(" \t", name.size() + 1);
+    return start == std::string::npos ? "" : line.substr(start);
   }
-  return {};
+  return "";
+}
+
+std::vector<pid_t> namespace_pids(const std::string& task) {
+  std::istringstream fields(status_field(task, "NSpid"));
+  std::vector<pid_t> pids;
+  for (pid_t pid = 0; fields >> pid;) pids.push_back(pid);
+  return pids;
 }
 
 std::string stat_field(const std::string& task, int field) {

@@ -27,6 +27,10 @@ std::vector<pid_t> namespace_pids(const std::string& task);
 /// Field `field` (3 or more, numbered as in proc(5)) of /proc/`task`/stat; empty if it is gone.
 std::string stat_field(const std::string& task, int field);
 
+/// The rest of the line "`name`:" of /proc/`task`/status, without the blanks before it; empty if
+/// there is none.
+std::string status_field(const std::string& task, const std::string& name);
+
 /// The state letter of /proc/`task`/stat, 0 if it is gone.
 char state(const std::string& task);
 

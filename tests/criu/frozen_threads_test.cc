@@ -123,6 +123,27 @@ TEST_F(Frozen, WaitingCallsGoOnWaitingAfterRestoreAndRelease) {
   expect_gapless(wait_for_progress(file(), read_output(file()), 200));
 }
 
+TEST_F(Frozen, CallsThatAStopHadInterruptedBeforeGoOnWaitingToo) {
+  const fs::path images = directory_.make("images");
+  Program program(file(), "wait");
+  const Output before = wait_for_progress(file(), {}, 5);
+  ::kill(program.pid(), SIGSTOP);
+  ASSERT_TRUE(procfs::wait_until_stopped(program.pid()));
+  ::kill(program.pid(), SIGCONT);
+  // epoll_wait ends whenever its process is stopped and continued, moved or not.
+  const Output continued = wait_for_output(file(), [](const Output& output) {
+    return output.others.size() == 1 && output.others[0].starts_with("returned epoll_wait");
+  });
+  wait_for_progress(file(), continued, 50);
+  const auto report = dump(criu_command(), program.pid(), images);
+  ASSERT_TRUE(report) << report.error().message();
+  ASSERT_TRUE(kill_stopped(program.pid()));
+  auto tree = restore(criu_command(), images, reaper());
+  ASSERT_TRUE(tree) << tree.error().message();
+  ASSERT_TRUE(resume_stopped(tree->pid()));
+  EXPECT_EQ(wait_for_progress(file(), read_output(file()), 200).others.size(), 1u);
+}
+
 TEST_F(Frozen, WaitingCallsGoOnWaitingAfterADumpAndResume) {
   Program program(file(), "wait");
   wait_for_progress(file(), {}, 5);

@@ -1,0 +1,155 @@
+#include "migrate-agent/criu/interrupted_calls.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/user.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <optional>
+
+#include "migrate-agent/criu/criu_rpc.pb.h"
+#include "migrate-agent/criu/images.h"
+#include "migrate-agent/criu/tracing.h"
+#include "migrate-agent/process/procfs.h"
+
+namespace gcr::criu {
+
+#ifdef __x86_64__
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint32_t kX86 = 1;
+constexpr std::uint32_t kNative = 1;
+constexpr std::uint64_t kInterrupted = static_cast<std::uint64_t>(-EINTR);
+constexpr std::uint64_t kCallInstructionBytes = 2;  // syscall
+
+/// Calls that have done nothing when they fail with EINTR.
+constexpr std::array kRepeatable = {SYS_read,        SYS_readv,           SYS_poll,
+                                    SYS_ppoll,       SYS_select,          SYS_pselect6,
+                                    SYS_nanosleep,   SYS_clock_nanosleep, SYS_futex,
+                                    SYS_epoll_wait,  SYS_epoll_pwait,     SYS_epoll_pwait2,
+                                    SYS_recvfrom,    SYS_recvmsg,         SYS_recvmmsg,
+                                    SYS_accept,      SYS_accept4,         SYS_semop,
+                                    SYS_semtimedop,  SYS_msgrcv,          SYS_rt_sigtimedwait,
+                                    SYS_io_getevents};
+
+bool repeatable(std::uint64_t call) {
+  return std::find(kRepeatable.begin(), kRepeatable.end(), static_cast<long>(call)) !=
+         kRepeatable.end();
+}
+
+/// Bits of a set of signals in /proc/PID/task/TID/status.
+std::uint64_t signals(const std::string& task, const std::string& name) {
+  const std::string text = procfs::status_field(task, name);
+  return text.empty() ? 0 : std::stoull(text, nullptr, 16);
+}
+
+bool signal_is_due(const std::string& task) {
+  const std::uint64_t pending = signals(task, "SigPnd") | signals(task, "ShdPnd");
+  return (pending & ~signals(task, "SigBlk")) != 0;
+}
+
+/// A call that was already continued once shows as restart_syscall. Which call it is stands in the
+/// instruction before: "mov $number,%eax; syscall", as C libraries have it.
+std::optional<std::uint64_t> number_in_code(pid_t pid, std::uint64_t ip) {
+  std::ifstream memory("/proc/" + std::to_string(pid) + "/mem", std::ios::binary);
+  std::array<unsigned char, 7> code{};
+  if (ip < code.size()) return std::nullopt;
+  memory.seekg(static_cast<std::streamoff>(ip - code.size()));
+  if (!memory.read(reinterpret_cast<char*>(code.data()), code.size())) return std::nullopt;
+  if (code[0] != 0xb8 || code[5] != 0x0f || code[6] != 0x05) return std::nullopt;
+  return code[1] | code[2] << 8 | code[3] << 16 | static_cast<std::uint64_t>(code[4]) << 24;
+}
+
+/// What the registers have to be to make the call again.
+struct Restart {
+  std::uint64_t call;
+  std::uint64_t old_ip;
+  std::uint64_t ip;
+  std::uint64_t di;
+  std::uint64_t dx;
+};
+
+std::optional<Restart> plan_restart(pid_t pid, const wire::RegistersX86& registers) {
+  if (registers.mode() != 0 && registers.mode() != kNative) return std::nullopt;
+  if (registers.ax() != kInterrupted || static_cast<std::int64_t>(registers.orig_ax()) < 0) {
+    return std::nullopt;
+  }
+  std::optional<std::uint64_t> call = registers.orig_ax();
+  if (*call == SYS_restart_syscall) call = number_in_code(pid, registers.ip());
+  if (!call || !repeatable(*call)) return std::nullopt;
+  Restart restart{*call, registers.ip(), registers.ip() - kCallInstructionBytes, registers.di(),
+                  registers.dx()};
+  // The kernel has written the remaining time there.
+  if (*call == SYS_nanosleep && registers.si() != 0) restart.di = registers.si();
+  if (*call == SYS_clock_nanosleep && registers.si() == 0 && registers.r10() != 0) {
+    restart.dx = registers.r10();
+  }
+  return restart;
+}
+
+/// True if the live thread had the registers that were dumped, and has the new ones.
+Status restart_in_thread(pid_t tid, const Restart& restart) {
+  auto signal_number = tracing::stop(tid, 0);
+  if (!signal_number) return signal_number.error();
+  user_regs_struct registers{};
+  bool done = ::ptrace(PTRACE_GETREGS, tid, nullptr, &registers) == 0;
+  if (done && registers.rax == kInterrupted && registers.rip == restart.old_ip) {
+    registers.rax = restart.call;
+    registers.orig_rax = ~0ull;  // not in a call: the kernel shall not adjust anything
+    registers.rip = restart.ip;
+    registers.rdi = restart.di;
+    registers.rdx = restart.dx;
+    done = ::ptrace(PTRACE_SETREGS, tid, nullptr, &registers) == 0;
+  }
+  const int error = errno;
+  if (!tracing::let_go(tid, *signal_number) || !done) {
+    return Error::from_errno(done ? errno : error,
+                             "cannot set the registers of thread " + std::to_string(tid));
+  }
+  return {};
+}
+
+void restart_in_image(wire::RegistersX86& registers, const Restart& restart) {
+  registers.set_ax(restart.call);
+  registers.set_ip(restart.ip);
+  registers.set_di(restart.di);
+  registers.set_dx(restart.dx);
+}
+
+}  // namespace
+
+Status restart_interrupted_calls(pid_t pid, const fs::path& images) {
+  for (const pid_t tid : procfs::threads(pid)) {
+    const std::string task = std::to_string(pid) + "/task/" + std::to_string(tid);
+    const auto pids = procfs::namespace_pids(task);
+    if (pids.empty() || signal_is_due(task)) continue;
+    const fs::path path = images / ("core-" + std::to_string(pids.back()) + ".img");
+    GCR_ASSIGN(std::string record, images::read_record(path, images::kCoreMagic));
+    wire::Core core;
+    if (!core.ParseFromString(record)) {
+      return Error(Code::kDataLoss, "CRIU's image " + path.string() + " cannot be read");
+    }
+    if (core.machine() != kX86 || !core.thread().has_registers()) continue;
+    const auto restart = plan_restart(pid, core.thread().registers());
+    if (!restart) continue;
+    restart_in_image(*core.mutable_thread()->mutable_registers(), *restart);
+    GCR_TRY(images::write_record(path, images::kCoreMagic, core.SerializeAsString()));
+    GCR_TRY(restart_in_thread(tid, *restart));
+  }
+  return {};
+}
+
+#else
+
+Status restart_interrupted_calls(pid_t, const std::filesystem::path&) { return {}; }
+
+#endif
+
+}  // namespace gcr::criu

@@ -1,0 +1,24 @@
+// CRIU's interruption of a thread shows in the thread: a waiting call that the kernel cannot
+// restart from registers alone (a sleep, poll, or futex with a time limit; epoll_wait) is dumped,
+// and resumed, as failed with EINTR. Programs that do not expect this would fail because they were
+// moved.
+//
+// After a dump the registers of such threads are set back to before the call, in the images and in
+// the stopped process, so that the call is made again, wherever the thread goes on. Time limits
+// start anew; clock_nanosleep and nanosleep go on with the remaining time where the program asked
+// for it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <filesystem>
+
+#include "src/base/result.h"
+
+namespace gcr::criu {
+
+/// `pid` was just dumped into `images` and is stopped. Threads to which a signal is about to be
+/// delivered keep their EINTR: that is theirs. On failure a thread may be left with its EINTR.
+Status restart_interrupted_calls(pid_t pid, const std::filesystem::path& images);
+
+}  // namespace gcr::criu

@@ -1,0 +1,34 @@
+#include "migrate-agent/criu/tracing.h"
+
+#include <errno.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+
+#include <string>
+
+namespace gcr::criu::tracing {
+
+Result<int> stop(pid_t tid, unsigned long options) {
+  const std::string doing = "cannot seize thread " + std::to_string(tid);
+  if (::ptrace(PTRACE_SEIZE, tid, nullptr, options) != 0) {
+    if (errno == ESRCH) return Error(Code::kNotFound, doing + ": it has ended");
+    return Error::from_errno(errno, doing);
+  }
+  if (::ptrace(PTRACE_INTERRUPT, tid, nullptr, nullptr) != 0 && errno != ESRCH) {
+    return Error::from_errno(errno, doing);
+  }
+  int status = 0;
+  while (::waitpid(tid, &status, __WALL) < 0) {
+    if (errno != EINTR) return Error::from_errno(errno, doing);
+  }
+  if (!WIFSTOPPED(status)) return Error(Code::kNotFound, doing + ": it has ended");
+  // A stop of ptrace's own has the event in the upper bits; without one, a signal is about to be
+  // delivered.
+  return status >> 16 == 0 ? WSTOPSIG(status) : 0;
+}
+
+bool let_go(pid_t tid, int signal_number) {
+  return ::ptrace(PTRACE_DETACH, tid, nullptr, signal_number) == 0;
+}
+
+}  // namespace gcr::criu::tracing

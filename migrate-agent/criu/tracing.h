@@ -1,0 +1,20 @@
+// ptrace, the little of it that is needed. Everything about one thread must happen in one thread of
+// ours.
+#pragma once
+
+#include <sys/types.h>
+
+#include "src/base/result.h"
+
+namespace gcr::criu::tracing {
+
+/// Attaches to a thread and waits until it is in a ptrace stop; a group stop stays in force
+/// beneath. `options` are those of PTRACE_SEIZE. The value is the signal that was about to be
+/// delivered and must be passed to let_go(), mostly 0. kNotFound if the thread has ended; then
+/// nothing is attached. On any other failure the thread may still be attached: let_go() it.
+Result<int> stop(pid_t tid, unsigned long options);
+
+/// Detaches. False with errno set on failure.
+bool let_go(pid_t tid, int signal_number);
+
+}  // namespace gcr::criu::tracing
