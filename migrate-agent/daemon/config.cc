@@ -199,6 +199,7 @@ Status read_root(const toml::table& node, const std::string& name, Config& confi
   read_gpus(root, config);
   read_log_level(root, config);
   root.number("max_startups", 2, 65536, config.max_startups);
+  root.number("startup_timeout_ms", 10, 600'000, config.startup_timeout_ms);
   root.text("state_dir", config.state_dir);
   root.text("runtime_dir", config.runtime_dir);
   GCR_TRY(read_section(root, "tls", name, read_tls, config));

@@ -54,6 +54,7 @@ struct Config {
   std::vector<Uuid> gpus;  ///< empty: every GPU of the machine
   std::string log_level = "info";
   unsigned max_startups = 128;
+  unsigned startup_timeout_ms = 10'000;
   std::filesystem::path state_dir = "/var/lib/gcr-migrate";
   std::filesystem::path runtime_dir = "/run/gcr-migrate";
   control::TlsFiles tls{"/etc/gcr-migrate/ca.crt", "/etc/gcr-migrate/agent.crt",

@@ -30,7 +30,6 @@ namespace {
 
 using asio::ip::tcp;
 
-constexpr std::chrono::milliseconds kPrefaceTimeout = std::chrono::seconds(5);
 constexpr std::chrono::milliseconds kAcceptPause = std::chrono::milliseconds(100);
 
 /// A worker as the daemon sees it. It is forgotten when its process has been reaped; what it owns
@@ -159,7 +158,8 @@ asio::awaitable<void> Daemon::Impl::accept_all() {
 asio::awaitable<void> Daemon::Impl::admit(tcp::socket socket, std::string address,
                                           Startups::Token token) {
   const auto self = shared_from_this();
-  const Result<control::Preface> preface = co_await read_preface(socket, kPrefaceTimeout);
+  const Result<control::Preface> preface =
+      co_await read_preface(socket, std::chrono::milliseconds(config.startup_timeout_ms));
   if (!preface) {
     spdlog::info("closed a connection from {}: {}", address, preface.error().message());
     co_return;

@@ -18,7 +18,6 @@ namespace {
 
 using control::ControlChannel;
 
-constexpr std::chrono::milliseconds kHandshakeTimeout = std::chrono::seconds(10);
 constexpr std::chrono::milliseconds kFirstRequestTimeout = std::chrono::seconds(10);
 constexpr std::chrono::milliseconds kFinishTimeout = std::chrono::seconds(2);
 constexpr std::size_t kBlockingThreads = 8;
@@ -102,8 +101,9 @@ asio::awaitable<Status> serve_channel(Worker& worker, ControlChannel& channel,
 asio::awaitable<Status> serve(Worker& worker, UniqueFd connection) {
   auto tls = control::make_tls_context(worker.config.tls);
   if (!tls) co_return tls.error();
-  auto channel = co_await ControlChannel::accept(std::move(connection), *tls, kHandshakeTimeout,
-                                                 worker.config.host);
+  const std::chrono::milliseconds timeout(worker.config.startup_timeout_ms);
+  auto channel =
+      co_await ControlChannel::accept(std::move(connection), *tls, timeout, worker.config.host);
   if (!channel) co_return channel.error();
   const std::string peer = (*channel)->peer().common_name;
   const Status reported = worker.daemon.report_authenticated(peer);

@@ -4,6 +4,10 @@
 #include <fmt/format.h>
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
+#include <unistd.h>
+
+#include <cctype>
+#include <cerrno>
 
 #include "src/control/control_channel.h"
 
@@ -61,6 +65,11 @@ std::string openssl_reason() {
 }
 
 Error bad_file(std::string_view what, const std::string& path) {
+  if (::access(path.c_str(), R_OK) != 0) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("cannot read the {} {}: {}; scripts/make-certs makes certificates",
+                             what, path, std::generic_category().message(errno)));
+  }
   return Error(Code::kInvalidArgument,
                fmt::format("cannot use the {} {}: {}", what, path, openssl_reason()));
 }
@@ -113,6 +122,7 @@ Error ssl_error(SSL* ssl, const std::error_code& error, std::string_view peer) {
     case SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE:
       return Error(Code::kPermissionDenied, fmt::format("{} shows no certificate", peer));
     case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
+    case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:  // an authority of the same name with another key
     case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
     case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
     case SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN:

@@ -1,0 +1,147 @@
+// Who gets in: certificates of the wrong authority, role, host, age or version of TLS do not.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/control/peers.h"
+
+namespace gcr::control::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class Tls : public testing::Test {
+ protected:
+  Credentials ours_;
+  Credentials strangers_;
+  Loopback loopback_;
+};
+
+TEST_F(Tls, ClientOfAnotherAuthorityIsRefusedByTheServer) {
+  const TlsFiles stranger = strangers_.issue({});
+  TlsFiles mixed = ours_.issue({});
+  mixed.certificate = stranger.certificate;
+  mixed.key = stranger.key;
+  const auto client_context = make_tls_context(mixed);
+  ASSERT_TRUE(client_context) << client_context.error().message();
+  const auto [server, client] = loopback_.meet(ours_.context({}), *client_context);
+  ASSERT_FALSE(server);
+  EXPECT_EQ(server.error().code(), Code::kPermissionDenied);
+  EXPECT_THAT(server.error().message(), HasSubstr("certificate"));
+  ASSERT_FALSE(client);
+  EXPECT_EQ(client.error().code(), Code::kPermissionDenied);
+  EXPECT_THAT(client.error().message(), HasSubstr("does not accept the certificate of this side"));
+}
+
+TEST_F(Tls, ServerOfAnotherAuthorityIsRefusedByTheClient) {
+  const auto [server, client] = loopback_.meet(strangers_.context({}), ours_.context({}));
+  ASSERT_FALSE(client);
+  EXPECT_EQ(client.error().code(), Code::kPermissionDenied);
+  EXPECT_THAT(client.error().message(),
+              AllOf(HasSubstr("the certificate of the agent at 127.0.0.1"),
+                    HasSubstr("certificates of one authority")));
+  EXPECT_FALSE(server);
+}
+
+TEST_F(Tls, ExpiredCertificateIsRefused) {
+  const auto [server, client] = loopback_.meet(ours_.context({.expired = true}), ours_.context({}));
+  ASSERT_FALSE(client);
+  EXPECT_EQ(client.error().code(), Code::kPermissionDenied);
+  EXPECT_THAT(client.error().message(), HasSubstr("expired"));
+  EXPECT_FALSE(server);
+}
+
+TEST_F(Tls, ServerWithoutTheAgentRoleIsRefused) {
+  const auto [server, client] = loopback_.meet(
+      ours_.context({.role = "operator", .common_name = "alice"}), ours_.context({}));
+  ASSERT_FALSE(client);
+  EXPECT_EQ(client.error().code(), Code::kPermissionDenied);
+  EXPECT_THAT(client.error().message(), HasSubstr("gcr:role:agent"));
+  EXPECT_FALSE(server);
+}
+
+TEST_F(Tls, ServerOfAnotherHostIsRefused) {
+  const auto [server, client] =
+      loopback_.meet(ours_.context({.host = "node2"}), ours_.context({}), "localhost");
+  ASSERT_FALSE(client);
+  EXPECT_EQ(client.error().code(), Code::kPermissionDenied);
+  EXPECT_THAT(client.error().message(), HasSubstr("made out to another host"));
+  EXPECT_FALSE(server);
+}
+
+TEST_F(Tls, RolesAreThoseOfTheCertificate) {
+  const auto [server, client] =
+      loopback_.meet(ours_.context({}), ours_.context({.role = "", .common_name = "nobody"}));
+  ASSERT_TRUE(server) << server.error().message();
+  EXPECT_FALSE((*server)->peer().is_agent);
+  EXPECT_FALSE((*server)->peer().is_operator);
+}
+
+TEST_F(Tls, UriThatOnlyBeginsLikeARoleIsNone) {
+  const auto [server, client] = loopback_.meet(
+      ours_.context({}), ours_.context({.role = "operator2", .common_name = "mallory"}));
+  ASSERT_TRUE(server) << server.error().message();
+  EXPECT_FALSE((*server)->peer().is_operator);
+}
+
+/// What the server says of a raw client with this context.
+class RawTls : public Tls {
+ protected:
+  Error refusal_of(SSL_CTX* context) {
+    std::thread peer([&] {
+      RawPeer raw(loopback_.endpoint().port, Preface{ConnectionKind::kControl, {}});
+      if (!raw.handshake(context)) return;
+      raw.write_message(hello());
+      while (raw.read_message()) continue;
+    });
+    std::optional<ChannelResult> accepted;
+    std::vector<asio::awaitable<void>> one;
+    one.push_back(accept(accepted));
+    loopback_.run(std::move(one));
+    peer.join();
+    return *accepted ? Error(Code::kInternal, "it was accepted") : accepted->error();
+  }
+
+  asio::awaitable<void> accept(std::optional<ChannelResult>& accepted) {
+    const auto tls = ours_.context({});
+    accepted.emplace(co_await loopback_.accept(tls));
+  }
+};
+
+TEST_F(RawTls, ClientWithoutACertificateIsRefused) {
+  const gcr::test::SslContext context(SSL_CTX_new(TLS_client_method()));
+  const Error refusal = refusal_of(context.get());
+  EXPECT_EQ(refusal.code(), Code::kPermissionDenied);
+  EXPECT_THAT(refusal.message(), HasSubstr("shows no certificate"));
+}
+
+TEST_F(RawTls, ClientOfTls12IsRefused) {
+  const auto context = gcr::test::make_context(TLS_client_method(), ours_.authority().issue(),
+                                               ours_.authority().certificate());
+  SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
+  SSL_CTX_set_max_proto_version(context.get(), TLS1_2_VERSION);
+  const Error refusal = refusal_of(context.get());
+  EXPECT_EQ(refusal.code(), Code::kProtocol);
+  EXPECT_THAT(refusal.message(), HasSubstr("unsupported protocol"));
+}
+
+TEST_F(Tls, FilesThatCannotBeUsedAreNamed) {
+  TlsFiles files = ours_.issue({});
+  const std::string other_key = ours_.issue({}).key;
+  for (std::string TlsFiles::*file :
+       {&TlsFiles::authority, &TlsFiles::certificate, &TlsFiles::key}) {
+    TlsFiles without = files;
+    without.*file = "/nonexistent/file.pem";
+    const auto context = make_tls_context(without);
+    ASSERT_FALSE(context);
+    EXPECT_EQ(context.error().code(), Code::kInvalidArgument);
+    EXPECT_THAT(context.error().message(), HasSubstr("/nonexistent/file.pem"));
+  }
+  files.key = other_key;
+  const auto mismatched = make_tls_context(files);
+  ASSERT_FALSE(mismatched);
+  EXPECT_THAT(mismatched.error().message(), HasSubstr(other_key));
+}
+
+}  // namespace
+}  // namespace gcr::control::test
