@@ -25,7 +25,7 @@
 namespace gcr::bench {
 namespace {
 
-constexpr int kLaunchesPerBatch = 500;  // fits the driver's queue, so that no launch waits
+constexpr int kLaunchesPerBatch = 200;  // fits the driver's queue, so that no launch waits
 
 constexpr char kPtx[] = R"(
 .version 7.0
@@ -110,20 +110,25 @@ double median(std::vector<double>& values) {
   return values[values.size() / 2];
 }
 
-/// Batches of both ways in turn, so that what changes on the machine changes both. Reported: the
-/// medians per launch, and their difference, which is the figure that counts.
+/// Batches of both ways in turn, in changing order, so that what changes on the machine changes
+/// both. Reported: the medians per launch, and the median of the differences between neighbours,
+/// which is the figure that counts.
 void launch_overhead(benchmark::State& state, const Gpu& gpu) {
   std::vector<double> direct;
   std::vector<double> interposed;
+  std::vector<double> difference;
+  bool direct_first = true;
   for (auto _ : state) {
-    direct.push_back(gpu.time_batch(gpu.direct()));
-    interposed.push_back(gpu.time_batch(gpu.interposed()));
+    const double first = gpu.time_batch(direct_first ? gpu.direct() : gpu.interposed());
+    const double second = gpu.time_batch(direct_first ? gpu.interposed() : gpu.direct());
+    direct.push_back(direct_first ? first : second);
+    interposed.push_back(direct_first ? second : first);
+    difference.push_back(interposed.back() - direct.back());
+    direct_first = !direct_first;
   }
-  const double direct_ns = median(direct);
-  const double interposed_ns = median(interposed);
-  state.counters["direct_ns"] = direct_ns;
-  state.counters["interposed_ns"] = interposed_ns;
-  state.counters["overhead_ns"] = interposed_ns - direct_ns;
+  state.counters["direct_ns"] = median(direct);
+  state.counters["interposed_ns"] = median(interposed);
+  state.counters["overhead_ns"] = median(difference);
 }
 
 /// Starts this program again with the library preloaded, unless it is already.

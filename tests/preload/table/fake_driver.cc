@@ -100,22 +100,27 @@ const Known kKnown[] = {
      reinterpret_cast<void*>(&cuNeverHeardOf)},
 };
 
-/// The newest form not above `version`; of the thread's flavour if asked for and there is one.
+/// The newest form not above `version`: of the thread's flavour if that is asked for and the name
+/// has it at all. (A 580 driver was seen to do exactly this, and to refuse versions above its own.)
 const Known* find(const char* public_name, int version, cuuint64_t flags) {
+  if (version > GCR_FAKE_VERSION) return nullptr;
   const Known* best[2] = {nullptr, nullptr};
+  bool has_thread_form = false;
   for (const Known& known : kKnown) {
     if (std::strcmp(known.public_name, public_name) != 0) continue;
-    if (known.since > version || known.since > GCR_FAKE_VERSION) continue;
+    if (known.thread_stream != 0) has_thread_form = true;
+    if (known.since > version) continue;
     const Known*& slot = best[known.thread_stream];
     if (slot == nullptr || known.since > slot->since) slot = &known;
   }
   const bool thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
-  return thread && best[1] != nullptr ? best[1] : best[0];
+  return best[thread && has_thread_form ? 1 : 0];
 }
 
 CUresult look_up(const char* symbol, void** pfn, int version, cuuint64_t flags) {
   const Known* known = find(symbol, version, flags);
   *pfn = nullptr;
+  if (version > GCR_FAKE_VERSION) return CUDA_ERROR_INVALID_VALUE;
   if (known == nullptr) return CUDA_ERROR_NOT_FOUND;
 #ifdef GCR_FAKE_OWN_ADDRESSES
   *pfn = known->own;
@@ -141,7 +146,7 @@ CUresult cuGetProcAddress_v2(const char* symbol, void** pfn, int cuda_version, c
     *symbol_status =
         result == CUDA_SUCCESS ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   }
-  return CUDA_SUCCESS;
+  return result == CUDA_ERROR_NOT_FOUND ? CUDA_SUCCESS : result;
 }
 
 GCR_FAKE_EXPORT Call gcr_fake_take_call() {

@@ -80,10 +80,11 @@ TEST(WithOlderDriver, CuGetProcAddressGivesTheShimOfTheOlderInterface) {
   const auto look_up = fake_function<GetProcAddressV2>("cuGetProcAddress_v2");
   EXPECT_EQ(object_of(reinterpret_cast<void*>(look_up)), kTableLibrary);
   void* address = nullptr;
-  ASSERT_EQ(look_up("cuCtxCreate", &address, 13000, 0, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(look_up("cuCtxCreate", &address, 12000, 0, nullptr), CUDA_SUCCESS);
   EXPECT_EQ(address, dlsym(driver_handle(), "cuCtxCreate_v3"));
-  ASSERT_EQ(look_up("cuMemcpyBatchAsync", &address, 13000, 0, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(look_up("cuMemcpyBatchAsync", &address, 12000, 0, nullptr), CUDA_SUCCESS);
   EXPECT_EQ(address, nullptr);
+  EXPECT_EQ(look_up("cuCtxCreate", &address, 13000, 0, nullptr), CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST(WithOlderDriver, ALibraryLoadedLaterFindsTheShimNext) {
