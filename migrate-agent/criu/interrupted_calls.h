@@ -6,7 +6,8 @@
 // After a dump the registers of such threads are set back to before the call, in the images and in
 // the stopped process, so that the call is made again, wherever the thread goes on. Time limits
 // start anew; clock_nanosleep and nanosleep go on with the remaining time where the program asked
-// for it.
+// for it. A call that was stopped and continued once before the dump can only be made again if the
+// code before it tells which call it is; C libraries' functions do, syscall(2) itself does not.
 #pragma once
 
 #include <sys/types.h>

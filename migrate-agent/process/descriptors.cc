@@ -134,14 +134,20 @@ bool is_terminal(const struct stat& status) {
   return kind == 4 || kind == 5 || (kind >= 136 && kind <= 143);  // tty, console, pts
 }
 
+/// null, zero, full, random, urandom
+bool is_plain_memory_device(const struct stat& status) {
+  const unsigned number = minor(status.st_rdev);
+  return S_ISCHR(status.st_mode) && major(status.st_rdev) == 1 &&
+         (number == 3 || number == 5 || (number >= 7 && number <= 9));
+}
+
 void look_at_device(const Descriptor& fd, Look& look) {
   if (is_terminal(fd.status)) {
     add_blocker(look.inspection, "terminal",
                 fd.name() + " is the terminal " + fd.link + "; redirect it to a file or /dev/null");
     return;
   }
-  const bool memory_device = S_ISCHR(fd.status.st_mode) && major(fd.status.st_rdev) == 1;
-  if (memory_device || fd.link.starts_with("/dev/nvidia")) return;
+  if (is_plain_memory_device(fd.status) || fd.link.starts_with("/dev/nvidia")) return;
   add_blocker(look.inspection, "device", fd.name() + " is the device " + fd.link);
 }
 
