@@ -1,0 +1,116 @@
+// The sample programs on the software GPU: undisturbed, and stopped by a checkpoint in the middle.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/softgpu/machines.h"
+
+namespace gcr::apps {
+namespace {
+
+using softgpu::test::Machine;
+using softgpu::test::Process;
+
+std::vector<std::string> lines_of(Process& program) {
+  std::vector<std::string> lines;
+  for (std::string line = program.receive(); !line.empty(); line = program.receive()) {
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+class AppsTest : public testing::Test {
+ protected:
+  /// Moves a running program's state out of its GPU and into the other machine's.
+  void move_there(const Process& program) {
+    Process agent(there_, {SOFTGPU_SUBJECT});
+    ASSERT_EQ(agent.receive(), "ready");
+    const std::string pid = std::to_string(program.pid());
+    ASSERT_EQ(agent.ask("lock " + pid + " 0"), "0");
+    ASSERT_EQ(agent.ask("checkpoint " + pid), "0");
+    EXPECT_EQ(here_.used_bytes(0), 0);
+    ASSERT_EQ(agent.ask("restore " + pid + " " + here_.uuid(0) + " " + there_.uuid(0)), "0");
+    ASSERT_EQ(agent.ask("unlock " + pid), "0");
+  }
+  /// The output of a run that was moved after its second line.
+  std::vector<std::string> run_and_move(const std::vector<std::string>& command) {
+    Process program(here_, command);
+    std::vector<std::string> lines{program.receive(), program.receive()};
+    move_there(program);
+    for (std::string& line : lines_of(program)) lines.push_back(std::move(line));
+    EXPECT_EQ(program.wait(), 0);
+    return lines;
+  }
+  std::vector<std::string> run(const std::vector<std::string>& command) {
+    Process program(here_, command);
+    auto lines = lines_of(program);
+    EXPECT_EQ(program.wait(), 0);
+    return lines;
+  }
+
+  Machine here_{{{"aaaaaaaa-0000-4000-8000-00000000000a", "128M"}}};
+  Machine there_{{{"bbbbbbbb-0000-4000-8000-00000000000b", "128M"}}};
+};
+
+TEST_F(AppsTest, StencilPrintsTheSameLinesWhetherMovedOrNot) {
+  const std::vector<std::string> command{APPS_STENCIL, "--mib",    "20", "--steps",
+                                         "400",        "--report", "50"};
+  const auto undisturbed = run(command);
+  ASSERT_EQ(undisturbed.size(), 9);
+  EXPECT_TRUE(undisturbed.back().starts_with("step=400 checksum="));
+  EXPECT_NE(undisturbed[7].substr(9), undisturbed[8].substr(9));
+  EXPECT_EQ(run_and_move(command), undisturbed);
+}
+
+TEST_F(AppsTest, EveryStyleOfAllocationSurvivesAMove) {
+  const std::vector<std::string> command{APPS_ALLOC_STYLES, "--mib", "4", "--steps", "400",
+                                         "--report",        "50"};
+  const auto undisturbed = run(command);
+  ASSERT_EQ(undisturbed.size(), 8);
+  EXPECT_EQ(run_and_move(command), undisturbed);
+}
+
+/// A UDP socket that is bound to a free port of the loopback interface.
+UniqueFd bound_socket(sockaddr_in* address) {
+  UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  *address = {};
+  address->sin_family = AF_INET;
+  address->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(*address);
+  EXPECT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(address), length), 0);
+  EXPECT_EQ(::getsockname(socket.get(), reinterpret_cast<sockaddr*>(address), &length), 0);
+  return socket;
+}
+
+TEST_F(AppsTest, CounterCountsOnAcrossAMove) {
+  sockaddr_in free_port{};
+  sockaddr_in own{};
+  bound_socket(&free_port).reset();
+  const UniqueFd socket = bound_socket(&own);
+  Process counter(here_, {APPS_COUNTER, "--bind", "127.0.0.1", "--port",
+                          std::to_string(ntohs(free_port.sin_port)), "--vram", "4M"});
+  ASSERT_TRUE(counter.receive().starts_with("listening"));
+  const auto ask = [&](const std::string& request) {
+    ::sendto(socket.get(), request.data(), request.size(), 0,
+             reinterpret_cast<sockaddr*>(&free_port), sizeof(free_port));
+    char reply[64];
+    const ssize_t length = ::recv(socket.get(), reply, sizeof(reply), 0);
+    return std::string(reply, static_cast<std::size_t>(length));
+  };
+  EXPECT_EQ(ask("next"), "101\n");
+  EXPECT_EQ(ask("next"), "102\n");
+  move_there(counter);
+  EXPECT_EQ(ask("next"), "103\n");
+  EXPECT_EQ(ask("verify"), "intact\n");
+  counter.signal(SIGTERM);
+  EXPECT_EQ(counter.wait(), 0);
+}
+
+}  // namespace
+}  // namespace gcr::apps

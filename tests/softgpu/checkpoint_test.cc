@@ -1,0 +1,308 @@
+// The checkpoint functions across real processes: one plays the application, another the agent.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "preload/cuda/driver_abi.h"
+#include "src/base/units.h"
+#include "tests/softgpu/machines.h"
+
+namespace gcr::softgpu::test {
+namespace {
+
+const std::string kGpuA = "aaaaaaaa-0000-4000-8000-000000000001";
+const std::string kGpuB = "bbbbbbbb-0000-4000-8000-000000000002";
+const std::string kGpuC = "cccccccc-0000-4000-8000-000000000003";
+const std::string kGpuD = "dddddddd-0000-4000-8000-000000000004";
+
+std::string result(CUresult code) { return std::to_string(code); }
+const std::string kOk = result(CUDA_SUCCESS);
+
+/// A process of subject.cc, ready for commands.
+class Subject : public Process {
+ public:
+  explicit Subject(const Machine& machine) : Process(machine, {SOFTGPU_SUBJECT}) {
+    EXPECT_EQ(receive(), "ready");
+  }
+};
+
+class CheckpointTest : public testing::Test {
+ protected:
+  std::string app(const std::string& command) { return app_.ask(command); }
+  /// A command to the agent, about the application.
+  std::string agent(const std::string& command, const std::string& rest = "") {
+    return agent_.ask(command + " " + std::to_string(app_.pid()) + " " + rest);
+  }
+  CUprocessState state() {
+    const std::string answer = agent("state");
+    EXPECT_EQ(answer.substr(0, 2), "0 ");
+    return static_cast<CUprocessState>(std::stoi(answer.substr(2)));
+  }
+  void checkpoint() {
+    ASSERT_EQ(agent("lock"), kOk);
+    ASSERT_EQ(agent("checkpoint"), kOk);
+  }
+  void restore() {
+    ASSERT_EQ(agent("restore"), kOk);
+    ASSERT_EQ(agent("unlock"), kOk);
+  }
+  /// The lines that name something in the machine's store.
+  std::vector<std::string> of_store(std::vector<std::string> lines) const {
+    std::erase_if(lines, [&](const std::string& line) {
+      return line.find(machine_.store()) == std::string::npos;
+    });
+    return lines;
+  }
+
+  Machine machine_{{{kGpuA, "64M"}}};
+  Subject app_{machine_};
+  Subject agent_{machine_};
+};
+
+TEST_F(CheckpointTest, StatesFollowOneAnotherAndEverythingElseIsRefused) {
+  const std::string illegal = result(CUDA_ERROR_ILLEGAL_STATE);
+  EXPECT_EQ(state(), CU_PROCESS_STATE_RUNNING);
+  for (const char* refused : {"checkpoint", "restore", "unlock"}) {
+    EXPECT_EQ(agent(refused), illegal) << refused;
+  }
+  EXPECT_EQ(agent("lock"), kOk);
+  EXPECT_EQ(state(), CU_PROCESS_STATE_LOCKED);
+  for (const char* refused : {"lock", "restore"}) EXPECT_EQ(agent(refused), illegal) << refused;
+  EXPECT_EQ(agent("checkpoint"), kOk);
+  EXPECT_EQ(state(), CU_PROCESS_STATE_CHECKPOINTED);
+  for (const char* refused : {"lock", "checkpoint", "unlock"}) {
+    EXPECT_EQ(agent(refused), illegal) << refused;
+  }
+  EXPECT_EQ(agent("restore"), kOk);
+  EXPECT_EQ(state(), CU_PROCESS_STATE_LOCKED);
+  EXPECT_EQ(agent("unlock"), kOk);
+  EXPECT_EQ(state(), CU_PROCESS_STATE_RUNNING);
+}
+
+TEST_F(CheckpointTest, EveryKindOfMemoryComesBackAtItsAddress) {
+  app("context 0");
+  const char* kinds[] = {"alloc 5000000", "alloc 100", "vmm 4194304 0", "pool 65536", "variable"};
+  std::vector<std::string> addresses;
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_EQ(app(kinds[i]), kOk + " " + std::to_string(i));
+    ASSERT_EQ(app("fill " + std::to_string(i) + " " + std::to_string(i + 1)), kOk);
+    addresses.push_back(app("address " + std::to_string(i)));
+  }
+  const std::uint64_t used = machine_.used_bytes(0);
+  EXPECT_GT(used, 5000000 + 4194304);
+  checkpoint();
+  EXPECT_EQ(machine_.used_bytes(0), 0);
+  restore();
+  EXPECT_EQ(machine_.used_bytes(0), used);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(app("address " + std::to_string(i)), addresses[i]);
+    EXPECT_EQ(app("holds " + std::to_string(i) + " " + std::to_string(i + 1)), kOk + " 1");
+  }
+  EXPECT_EQ(app("free 0"), kOk);
+  EXPECT_EQ(app("detach 2"), kOk);
+  EXPECT_LT(machine_.used_bytes(0), kMiB);
+}
+
+TEST_F(CheckpointTest, NothingOfTheGpuIsLeftInTheProcessAfterCheckpoint) {
+  app("context 0");
+  app("alloc 4194304");
+  app("vmm 4194304 0");
+  const auto descriptors = descriptors_of(app_.pid());
+  const auto vram_descriptors = of_store(descriptors);
+  EXPECT_EQ(of_store(mappings_of(app_.pid())).size(), 2) << "two allocations";
+  EXPECT_EQ(vram_descriptors.size(), 2) << "the device and the exportable allocation";
+  checkpoint();
+  EXPECT_THAT(of_store(mappings_of(app_.pid())), testing::IsEmpty());
+  const auto left = descriptors_of(app_.pid());
+  EXPECT_THAT(of_store(left), testing::IsEmpty());
+  EXPECT_EQ(left.size(), descriptors.size() - vram_descriptors.size());
+}
+
+TEST_F(CheckpointTest, RestoreThreadIsAThreadOfTheProcess) {
+  const std::string answer = agent("thread");
+  ASSERT_EQ(answer.substr(0, 2), "0 ");
+  std::ifstream name("/proc/" + std::to_string(app_.pid()) + "/task/" + answer.substr(2) + "/comm");
+  std::string text;
+  std::getline(name, text);
+  EXPECT_EQ(text, "softgpu-restore");
+}
+
+TEST_F(CheckpointTest, CallsOfALockedProcessWaitForTheUnlock) {
+  ASSERT_EQ(agent("lock"), kOk);
+  app_.send("context 0");
+  // The application's main thread has taken the command once it waits on a futex in the driver.
+  std::string call;
+  while (call != "202") {
+    std::ifstream file("/proc/" + std::to_string(app_.pid()) + "/syscall");
+    file >> call;
+  }
+  EXPECT_FALSE(app_.has_output());
+  ASSERT_EQ(agent("checkpoint"), kOk);
+  ASSERT_EQ(agent("restore"), kOk);
+  EXPECT_FALSE(app_.has_output());
+  ASSERT_EQ(agent("unlock"), kOk);
+  EXPECT_EQ(app_.receive().substr(0, 2), "0 ");
+}
+
+TEST_F(CheckpointTest, LockGivesUpInTimeWhileWorkRuns) {
+  app("context 0");
+  ASSERT_EQ(app("block"), kOk);
+  EXPECT_EQ(agent("lock", "20"), result(CUDA_ERROR_NOT_READY));
+  EXPECT_EQ(state(), CU_PROCESS_STATE_RUNNING);
+  EXPECT_EQ(app("alloc 4096"), kOk + " 0");
+  ASSERT_EQ(app("release"), kOk);
+  EXPECT_EQ(agent("lock"), kOk);
+}
+
+TEST_F(CheckpointTest, ManagedMemoryIsRefusedAndTheProcessGoesOn) {
+  app("context 0");
+  app("managed 4096");
+  ASSERT_EQ(agent("lock"), kOk);
+  EXPECT_EQ(agent("checkpoint"), result(CUDA_ERROR_NOT_SUPPORTED));
+  EXPECT_EQ(state(), CU_PROCESS_STATE_LOCKED);
+  EXPECT_EQ(agent("unlock"), kOk);
+  EXPECT_EQ(app("free 0"), kOk);
+  checkpoint();
+}
+
+TEST_F(CheckpointTest, RestoreWithoutRoomLeavesItCheckpointed) {
+  app("context 0");
+  app("alloc 41943040");
+  app("fill 0 7");
+  checkpoint();
+  Subject greedy(machine_);
+  greedy.ask("context 0");
+  ASSERT_EQ(greedy.ask("alloc 41943040"), kOk + " 0");
+  EXPECT_EQ(agent("restore"), result(CUDA_ERROR_OUT_OF_MEMORY));
+  EXPECT_EQ(state(), CU_PROCESS_STATE_CHECKPOINTED);
+  EXPECT_EQ(machine_.used_bytes(0), 41943040);
+  greedy.ask("free 0");
+  restore();
+  EXPECT_EQ(app("holds 0 7"), kOk + " 1");
+}
+
+TEST_F(CheckpointTest, ProcessesWithoutAGpuAreTold) {
+  Process other(machine_, {"/bin/cat"});
+  EXPECT_EQ(other.ask("started"), "started");
+  EXPECT_EQ(agent_.ask("lock " + std::to_string(other.pid()) + " 0"),
+            result(CUDA_ERROR_NOT_INITIALIZED));
+  const std::string gone = std::to_string(other.pid());
+  other.signal(SIGKILL);
+  other.wait();
+  EXPECT_EQ(agent_.ask("lock " + gone + " 0"), result(CUDA_ERROR_INVALID_VALUE));
+}
+
+TEST_F(CheckpointTest, MemoryHeldByAnotherProcessOutlivesTheOwnersCheckpoint) {
+  app("context 0");
+  agent_.ask("context 0");
+  app("vmm 4194304 0");
+  app("fill 0 42");
+  const std::string file = app("export 0").substr(2);
+  ASSERT_EQ(agent_.ask("import 4194304 " + std::to_string(app_.pid()) + " " + file), kOk + " 0");
+  EXPECT_EQ(agent_.ask("export 0").substr(0, 2), result(CUDA_ERROR_INVALID_VALUE) + " ");
+  ASSERT_EQ(app("detach 0"), kOk);
+  checkpoint();
+  EXPECT_EQ(machine_.used_bytes(0), 4 * kMiB);
+  EXPECT_EQ(agent_.ask("holds 0 42"), kOk + " 1");
+  restore();
+  ASSERT_EQ(app("attach 0 " + std::to_string(app_.pid()) + " " + file), kOk);
+  EXPECT_EQ(app("holds 0 42"), kOk + " 1");
+}
+
+TEST_F(CheckpointTest, MappedForeignMemoryIsRefused) {
+  agent_.ask("context 0");
+  app("context 0");
+  agent_.ask("vmm 2097152 0");
+  const std::string file = agent_.ask("export 0").substr(2);
+  ASSERT_EQ(app("import 2097152 " + std::to_string(agent_.pid()) + " " + file), kOk + " 0");
+  ASSERT_EQ(agent("lock"), kOk);
+  EXPECT_EQ(agent("checkpoint"), result(CUDA_ERROR_NOT_SUPPORTED));
+  EXPECT_EQ(agent("unlock"), kOk);
+}
+
+TEST_F(CheckpointTest, LegacyIpcSharesPlainMemoryOnly) {
+  app("context 0");
+  agent_.ask("context 0");
+  app("alloc 4194304");
+  app("vmm 2097152 0");
+  app("fill 0 9");
+  EXPECT_EQ(app("ipc_get 1").substr(0, 2), result(CUDA_ERROR_INVALID_VALUE) + " ");
+  const std::string handle = app("ipc_get 0");
+  ASSERT_EQ(handle.substr(0, 2), "0 ");
+  ASSERT_EQ(agent_.ask("ipc_open " + handle.substr(2)), kOk + " 0");
+  EXPECT_EQ(agent_.ask("holds 0 9"), kOk + " 1");
+  agent_.ask("fill 0 10");
+  EXPECT_EQ(app("holds 0 10"), kOk + " 1");
+  ASSERT_EQ(agent("lock"), kOk);
+  EXPECT_EQ(agent("checkpoint"), result(CUDA_ERROR_NOT_SUPPORTED));
+}
+
+TEST_F(CheckpointTest, VramOfAKilledProcessIsFree) {
+  app("context 0");
+  app("alloc 4194304");
+  app("vmm 4194304 0");
+  EXPECT_EQ(machine_.used_bytes(0), 8 * kMiB);
+  app_.signal(SIGKILL);
+  app_.wait();
+  EXPECT_EQ(machine_.used_bytes(0), 0);
+}
+
+/// Two machines of two GPUs each.
+class RemapTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(app_.ask("context 0").substr(0, 2), "0 ");
+    ASSERT_EQ(app_.ask("alloc 4194304"), kOk + " 0");
+    ASSERT_EQ(app_.ask("vmm 2097152 1"), kOk + " 1");
+    app_.ask("fill 0 3");
+    app_.ask("fill 1 4");
+    ASSERT_EQ(there_.ask("lock " + pid_ + " 0"), kOk);
+    ASSERT_EQ(there_.ask("checkpoint " + pid_), kOk);
+  }
+  std::string restore(const std::string& pairs) {
+    return there_.ask("restore " + pid_ + " " + pairs);
+  }
+
+  Machine source_{{{kGpuA, "32M"}, {kGpuB, "32M"}}};
+  Machine destination_{{{kGpuC, "32M"}, {kGpuD, "32M"}}};
+  Subject app_{source_};
+  Subject there_{destination_};
+  std::string pid_ = std::to_string(app_.pid());
+};
+
+TEST_F(RemapTest, MemoryLandsOnTheNewGpusAndOrdinalsKeepTheirMeaning) {
+  ASSERT_EQ(restore(kGpuA + " " + kGpuD + " " + kGpuB + " " + kGpuC), kOk);
+  ASSERT_EQ(there_.ask("unlock " + pid_), kOk);
+  EXPECT_EQ(destination_.used_bytes(1), 4 * kMiB);
+  EXPECT_EQ(destination_.used_bytes(0), 2 * kMiB);
+  EXPECT_EQ(source_.used_bytes(0) + source_.used_bytes(1), 0);
+  EXPECT_EQ(app_.ask("holds 0 3"), kOk + " 1");
+  EXPECT_EQ(app_.ask("holds 1 4"), kOk + " 1");
+  EXPECT_EQ(app_.ask("uuid 0"), kOk + " " + kGpuD);
+  EXPECT_EQ(app_.ask("alloc 2097152"), kOk + " 2");
+  EXPECT_EQ(destination_.used_bytes(1), 6 * kMiB);
+}
+
+TEST_F(RemapTest, AnIncompleteMapLeavesItCheckpointedAndACompleteOneThenWorks) {
+  const std::string invalid = result(CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(restore(kGpuA + " " + kGpuC), invalid);
+  EXPECT_EQ(restore(kGpuA + " " + kGpuC + " " + kGpuB + " " + kGpuC), invalid);
+  EXPECT_EQ(restore(kGpuA + " " + kGpuC + " " + kGpuB + " " + kGpuA), invalid);
+  EXPECT_EQ(restore(""), invalid) << "the old GPUs are not on this machine";
+  EXPECT_EQ(there_.ask("state " + pid_), kOk + " " + std::to_string(CU_PROCESS_STATE_CHECKPOINTED));
+  EXPECT_EQ(restore(kGpuA + " " + kGpuC + " " + kGpuB + " " + kGpuD), kOk);
+}
+
+TEST_F(RemapTest, TheSourceCanTakeItBack) {
+  Subject here(source_);
+  ASSERT_EQ(here.ask("restore " + pid_), kOk);
+  ASSERT_EQ(here.ask("unlock " + pid_), kOk);
+  EXPECT_EQ(app_.ask("holds 0 3"), kOk + " 1");
+  EXPECT_EQ(source_.used_bytes(0), 4 * kMiB);
+}
+
+}  // namespace
+}  // namespace gcr::softgpu::test

@@ -1,0 +1,531 @@
+// The driver's interface inside one process: what works, what is refused, and with which code.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <future>
+#include <vector>
+
+#include "src/base/units.h"
+#include "src/base/uuid.h"
+#include "tests/apps/kernels_ptx.h"
+#include "tests/softgpu/calls.h"
+#include "tests/softgpu/machines.h"
+
+namespace gcr::softgpu::test {
+namespace {
+
+const std::string kGpuA = "aaaaaaaa-0000-4000-8000-000000000001";
+const std::string kGpuB = "bbbbbbbb-0000-4000-8000-000000000002";
+constexpr std::size_t kPiece = 2 * kMiB;
+
+/// The machine of this whole process: a driver is initialised once.
+class SoftGpu : public testing::Environment {
+ public:
+  void SetUp() override {
+    machine_ = std::make_unique<Machine>(std::vector<Machine::Gpu>{{kGpuA, "64M"}, {kGpuB, "32M"}});
+    static std::vector<std::string> variables = machine_->environment();
+    for (std::string& variable : variables) ::putenv(variable.data());
+    ASSERT_EQ(calls().cuInit(0), CUDA_SUCCESS);
+  }
+  void TearDown() override { machine_.reset(); }
+
+  static const Calls& calls() {
+    static const Calls calls(SOFTGPU_LIBRARY);
+    return calls;
+  }
+
+ private:
+  std::unique_ptr<Machine> machine_;
+};
+
+const auto* const kEnvironment = testing::AddGlobalTestEnvironment(new SoftGpu);
+
+class DriverTest : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_EQ(cu.cuCtxCreate_v2(&context_, 0, 0), CUDA_SUCCESS); }
+  void TearDown() override { EXPECT_EQ(cu.cuCtxDestroy_v2(context_), CUDA_SUCCESS); }
+
+  CUdeviceptr alloc(std::size_t bytes) {
+    CUdeviceptr address = 0;
+    EXPECT_EQ(cu.cuMemAlloc_v2(&address, bytes), CUDA_SUCCESS);
+    return address;
+  }
+  std::size_t free_bytes() {
+    std::size_t free = 0;
+    EXPECT_EQ(cu.cuMemGetInfo_v2(&free, nullptr), CUDA_SUCCESS);
+    return free;
+  }
+  std::uint64_t word(CUdeviceptr address) {
+    std::uint64_t value = 0;
+    EXPECT_EQ(cu.cuMemcpyDtoH_v2(&value, address, 8), CUDA_SUCCESS);
+    return value;
+  }
+  CUstream stream(unsigned flags = CU_STREAM_NON_BLOCKING) {
+    CUstream handle = nullptr;
+    EXPECT_EQ(cu.cuStreamCreate(&handle, flags), CUDA_SUCCESS);
+    return handle;
+  }
+  CUfunction kernel(const char* name) {
+    CUmodule module = nullptr;
+    CUfunction function = nullptr;
+    EXPECT_EQ(cu.cuModuleLoadData(&module, apps::kKernelsPtx), CUDA_SUCCESS);
+    EXPECT_EQ(cu.cuModuleGetFunction(&function, module, name), CUDA_SUCCESS);
+    return function;
+  }
+  CUresult launch(CUfunction function, std::vector<std::uint64_t> arguments,
+                  CUstream in = nullptr) {
+    std::vector<void*> pointers;
+    for (auto& argument : arguments) pointers.push_back(&argument);
+    return cu.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, in, pointers.data(), nullptr);
+  }
+  CUresult create(CUmemGenericAllocationHandle* handle, std::size_t bytes,
+                  CUmemAllocationHandleType types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    properties.requestedHandleTypes = types;
+    return cu.cuMemCreate(handle, bytes, &properties, 0);
+  }
+  CUresult give_access(CUdeviceptr address, std::size_t bytes) {
+    const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 0},
+                                 CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    return cu.cuMemSetAccess(address, bytes, &access, 1);
+  }
+  CUdeviceptr reserve(std::size_t bytes) {
+    CUdeviceptr address = 0;
+    EXPECT_EQ(cu.cuMemAddressReserve(&address, bytes, 0, 0, 0), CUDA_SUCCESS);
+    return address;
+  }
+
+  const Calls& cu = SoftGpu::calls();
+  CUcontext context_ = nullptr;
+};
+
+/// Work that stays on a stream until it is let go.
+class Blocker {
+ public:
+  void put_on(const Calls& cu, CUstream stream) {
+    EXPECT_EQ(cu.cuLaunchHostFunc(
+                  stream,
+                  [](void* self) { static_cast<Blocker*>(self)->gate_.get_future().wait(); }, this),
+              CUDA_SUCCESS);
+  }
+  void let_go() { gate_.set_value(); }
+
+ private:
+  std::promise<void> gate_;
+};
+
+TEST_F(DriverTest, DevicesAreThoseOfTheEnvironment) {
+  int count = 0;
+  ASSERT_EQ(cu.cuDeviceGetCount(&count), CUDA_SUCCESS);
+  ASSERT_EQ(count, 2);
+  CUuuid raw{};
+  ASSERT_EQ(cu.cuDeviceGetUuid_v2(&raw, 1), CUDA_SUCCESS);
+  EXPECT_EQ(std::memcmp(raw.bytes, Uuid::parse(kGpuB)->bytes.data(), 16), 0);
+  std::size_t total = 0;
+  ASSERT_EQ(cu.cuDeviceTotalMem_v2(&total, 1), CUDA_SUCCESS);
+  EXPECT_EQ(total, 32 * kMiB);
+  EXPECT_EQ(cu.cuDeviceTotalMem_v2(&total, 2), CUDA_ERROR_INVALID_DEVICE);
+}
+
+TEST_F(DriverTest, FreeMemoryFollowsAllocations) {
+  const std::size_t before = free_bytes();
+  const CUdeviceptr address = alloc(10 * kMiB);
+  EXPECT_EQ(free_bytes(), before - 10 * kMiB);
+  CUdeviceptr start = 0;
+  std::size_t bytes = 0;
+  EXPECT_EQ(cu.cuMemGetAddressRange_v2(&start, &bytes, address + 12345), CUDA_SUCCESS);
+  EXPECT_EQ(start, address);
+  EXPECT_EQ(bytes, 10 * kMiB);
+  EXPECT_EQ(cu.cuMemFree_v2(address), CUDA_SUCCESS);
+  EXPECT_EQ(free_bytes(), before);
+  EXPECT_EQ(cu.cuMemFree_v2(address), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(DriverTest, AllocationBeyondVramIsRefusedAndCostsNothing) {
+  const std::size_t before = free_bytes();
+  CUdeviceptr address = 0;
+  EXPECT_EQ(cu.cuMemAlloc_v2(&address, 65 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
+  CUmemGenericAllocationHandle handle = 0;
+  EXPECT_EQ(create(&handle, 66 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(free_bytes(), before);
+}
+
+TEST_F(DriverTest, MemoryOfADestroyedContextIsFree) {
+  const std::size_t before = free_bytes();
+  CUcontext second = nullptr;
+  ASSERT_EQ(cu.cuCtxCreate_v2(&second, 0, 0), CUDA_SUCCESS);
+  alloc(kPiece);
+  ASSERT_EQ(cu.cuCtxDestroy_v2(second), CUDA_SUCCESS);
+  EXPECT_EQ(free_bytes(), before);
+  CUcontext current = nullptr;
+  EXPECT_EQ(cu.cuCtxGetCurrent(&current), CUDA_SUCCESS);
+  EXPECT_EQ(current, context_);
+}
+
+TEST_F(DriverTest, MappingsFollowTheRulesOfVirtualMemoryManagement) {
+  CUmemGenericAllocationHandle handle = 0;
+  EXPECT_EQ(create(&handle, kPiece + 4096), CUDA_ERROR_INVALID_VALUE) << "not a whole piece";
+  ASSERT_EQ(create(&handle, kPiece), CUDA_SUCCESS);
+  const CUdeviceptr address = reserve(2 * kPiece);
+  EXPECT_EQ(cu.cuMemMap(address + 2 * kPiece, kPiece, 0, handle, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cu.cuMemMap(address, 2 * kPiece, 0, handle, 0), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(cu.cuMemMap(address, kPiece, 0, handle, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemMap(address, kPiece, 0, handle, 0), CUDA_ERROR_INVALID_VALUE) << "taken";
+  EXPECT_EQ(cu.cuMemsetD8_v2(address, 1, 16), CUDA_ERROR_INVALID_VALUE) << "no access yet";
+  EXPECT_EQ(give_access(address, 2 * kPiece), CUDA_ERROR_INVALID_VALUE) << "not all mapped";
+  ASSERT_EQ(give_access(address, kPiece), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemsetD8_v2(address, 1, kPiece), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemAddressFree(address, 2 * kPiece), CUDA_ERROR_INVALID_VALUE) << "in use";
+  EXPECT_EQ(cu.cuMemUnmap(address, kPiece), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemsetD8_v2(address, 1, 16), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cu.cuMemRelease(handle), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemRelease(handle), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cu.cuMemAddressFree(address, 2 * kPiece), CUDA_SUCCESS);
+}
+
+TEST_F(DriverTest, ReleasedMemoryLivesUntilItIsUnmapped) {
+  const std::size_t before = free_bytes();
+  CUmemGenericAllocationHandle handle = 0;
+  ASSERT_EQ(create(&handle, kPiece), CUDA_SUCCESS);
+  const CUdeviceptr address = reserve(kPiece);
+  ASSERT_EQ(cu.cuMemMap(address, kPiece, 0, handle, 0), CUDA_SUCCESS);
+  ASSERT_EQ(give_access(address, kPiece), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuMemRelease(handle), CUDA_SUCCESS);
+  EXPECT_EQ(free_bytes(), before - kPiece);
+  EXPECT_EQ(cu.cuMemsetD8_v2(address, 7, kPiece), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuMemUnmap(address, kPiece), CUDA_SUCCESS);
+  EXPECT_EQ(free_bytes(), before);
+  EXPECT_EQ(cu.cuMemAddressFree(address, kPiece), CUDA_SUCCESS);
+}
+
+TEST_F(DriverTest, ImportedHandleIsTheSameMemoryAndCannotBeExported) {
+  CUmemGenericAllocationHandle handle = 0;
+  CUmemGenericAllocationHandle twin = 0;
+  ASSERT_EQ(create(&handle, kPiece), CUDA_SUCCESS);
+  int file = -1;
+  ASSERT_EQ(
+      cu.cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+      CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuMemImportFromShareableHandle(
+                &twin, reinterpret_cast<void*>(static_cast<std::intptr_t>(file)),
+                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+            CUDA_SUCCESS);
+  ::close(file);
+  EXPECT_EQ(
+      cu.cuMemExportToShareableHandle(&file, twin, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+      CUDA_ERROR_INVALID_VALUE);
+  const CUdeviceptr address = reserve(2 * kPiece);
+  ASSERT_EQ(cu.cuMemMap(address, kPiece, 0, handle, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuMemMap(address + kPiece, kPiece, 0, twin, 0), CUDA_SUCCESS);
+  ASSERT_EQ(give_access(address, 2 * kPiece), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuMemsetD32_v2(address, 0x01020304, kPiece / 4), CUDA_SUCCESS);
+  EXPECT_EQ(word(address + kPiece + 8), 0x0102030401020304U);
+  EXPECT_EQ(cu.cuMemUnmap(address, 2 * kPiece), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemRelease(handle), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemRelease(twin), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemAddressFree(address, 2 * kPiece), CUDA_SUCCESS);
+}
+
+TEST_F(DriverTest, ExportNeedsAHandleTypeThatWasAskedForAndImportNeedsVram) {
+  CUmemGenericAllocationHandle handle = 0;
+  ASSERT_EQ(create(&handle, kPiece, CU_MEM_HANDLE_TYPE_NONE), CUDA_SUCCESS);
+  int file = -1;
+  EXPECT_EQ(
+      cu.cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+      CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cu.cuMemRelease(handle), CUDA_SUCCESS);
+  UniqueFd other(::memfd_create("other", MFD_CLOEXEC));
+  ASSERT_EQ(::ftruncate(other.get(), kPiece), 0);
+  EXPECT_EQ(cu.cuMemImportFromShareableHandle(
+                &handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(other.get())),
+                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+            CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(DriverTest, SubmissionReturnsBeforeTheWorkAndStreamsKeepOrder) {
+  const CUfunction fill = kernel("gcr_fill");
+  const CUdeviceptr address = alloc(4096);
+  const CUstream in = stream();
+  Blocker blocker;
+  blocker.put_on(cu, in);
+  EXPECT_EQ(launch(fill, {address, 512, 11}, in), CUDA_SUCCESS);
+  EXPECT_EQ(launch(fill, {address, 512, 22}, in), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamQuery(in), CUDA_ERROR_NOT_READY);
+  blocker.let_go();
+  EXPECT_EQ(cu.cuStreamSynchronize(in), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamQuery(in), CUDA_SUCCESS);
+  EXPECT_EQ(word(address + 8), 22);
+}
+
+TEST_F(DriverTest, LegacyStreamWaitsForBlockingStreamsAndNotForOthers) {
+  Blocker blocking_work;
+  Blocker other_work;
+  const CUstream blocking = stream(CU_STREAM_DEFAULT);
+  const CUstream other = stream(CU_STREAM_NON_BLOCKING);
+  other_work.put_on(cu, other);
+  EXPECT_EQ(cu.cuStreamQuery(nullptr), CUDA_SUCCESS);
+  blocking_work.put_on(cu, blocking);
+  EXPECT_EQ(cu.cuStreamQuery(nullptr), CUDA_ERROR_NOT_READY);
+  blocking_work.let_go();
+  EXPECT_EQ(cu.cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamQuery(other), CUDA_ERROR_NOT_READY);
+  other_work.let_go();
+  EXPECT_EQ(cu.cuCtxSynchronize(), CUDA_SUCCESS);
+}
+
+TEST_F(DriverTest, EventsOrderStreamsAndMeasureTime) {
+  const CUfunction fill = kernel("gcr_fill");
+  const CUdeviceptr address = alloc(4096);
+  const CUstream first = stream();
+  const CUstream second = stream();
+  CUevent start = nullptr;
+  CUevent end = nullptr;
+  ASSERT_EQ(cu.cuEventCreate(&start, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuEventCreate(&end, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuEventRecord(start, first), CUDA_SUCCESS);
+  Blocker blocker;
+  blocker.put_on(cu, first);
+  EXPECT_EQ(launch(fill, {address, 512, 1}, first), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuEventRecord(end, first), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuStreamWaitEvent(second, end, 0), CUDA_SUCCESS);
+  EXPECT_EQ(launch(fill, {address, 512, 2}, second), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuEventQuery(end), CUDA_ERROR_NOT_READY);
+  float milliseconds = -1;
+  EXPECT_EQ(cu.cuEventElapsedTime(&milliseconds, start, end), CUDA_ERROR_NOT_READY);
+  blocker.let_go();
+  EXPECT_EQ(cu.cuStreamSynchronize(second), CUDA_SUCCESS);
+  EXPECT_EQ(word(address), 2);
+  EXPECT_EQ(cu.cuEventElapsedTime(&milliseconds, start, end), CUDA_SUCCESS);
+  EXPECT_GT(milliseconds, 0);
+  EXPECT_EQ(cu.cuEventDestroy_v2(start), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuEventDestroy_v2(end), CUDA_SUCCESS);
+}
+
+TEST_F(DriverTest, KernelOnUnmappedMemorySpoilsItsContextOnly) {
+  CUcontext second = nullptr;
+  ASSERT_EQ(cu.cuCtxCreate_v2(&second, 0, 0), CUDA_SUCCESS);
+  const CUfunction fill = kernel("gcr_fill");
+  EXPECT_EQ(launch(fill, {0x1000, 512, 1}), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
+  CUdeviceptr address = 0;
+  EXPECT_EQ(cu.cuMemAlloc_v2(&address, 4096), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_EQ(cu.cuCtxDestroy_v2(second), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuCtxSynchronize(), CUDA_SUCCESS);
+}
+
+TEST_F(DriverTest, ModulesAreTakenByTheirEntryNames) {
+  CUmodule module = nullptr;
+  EXPECT_EQ(cu.cuModuleLoadData(&module, "no PTX at all"), CUDA_ERROR_INVALID_IMAGE);
+  EXPECT_EQ(cu.cuModuleLoadData(&module, ".version 7.0\n.target sm_70\n.entry unheard_of() {}"),
+            CUDA_ERROR_NO_BINARY_FOR_GPU);
+  EXPECT_EQ(cu.cuModuleLoadData(&module,
+                                "\x7f"
+                                "ELF and so on"),
+            CUDA_ERROR_NO_BINARY_FOR_GPU);
+  ASSERT_EQ(cu.cuModuleLoadData(&module, apps::kKernelsPtx), CUDA_SUCCESS);
+  CUfunction function = nullptr;
+  EXPECT_EQ(cu.cuModuleGetFunction(&function, module, "gcr_noop"), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuModuleGetFunction(&function, module, "unheard_of"), CUDA_ERROR_NOT_FOUND);
+  CUdeviceptr variable = 0;
+  std::size_t bytes = 0;
+  ASSERT_EQ(cu.cuModuleGetGlobal_v2(&variable, &bytes, module, "gcr_counter_twin"), CUDA_SUCCESS);
+  EXPECT_EQ(bytes, 8);
+  EXPECT_EQ(word(variable), 100) << "the initial value in the text";
+  EXPECT_EQ(cu.cuModuleUnload(module), CUDA_SUCCESS);
+}
+
+TEST_F(DriverTest, KernelsOfALibraryLaunchInTheCurrentContext) {
+  CUlibrary library = nullptr;
+  CUkernel fill = nullptr;
+  ASSERT_EQ(
+      cu.cuLibraryLoadData(&library, apps::kKernelsPtx, nullptr, nullptr, 0, nullptr, nullptr, 0),
+      CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuLibraryGetKernel(&fill, library, "gcr_fill"), CUDA_SUCCESS);
+  const CUdeviceptr address = alloc(4096);
+  EXPECT_EQ(launch(reinterpret_cast<CUfunction>(fill), {address, 512, 5}), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(word(address + 4088), 5);
+  EXPECT_EQ(cu.cuLibraryUnload(library), CUDA_SUCCESS);
+}
+
+TEST_F(DriverTest, CapturedWorkRunsWhenTheGraphIsLaunched) {
+  const CUfunction fill = kernel("gcr_fill");
+  const CUdeviceptr address = alloc(8192);
+  ASSERT_EQ(cu.cuMemsetD8_v2(address, 0, 8192), CUDA_SUCCESS);
+  const CUstream in = stream();
+  const CUstream side = stream();
+  CUevent fork = nullptr;
+  ASSERT_EQ(cu.cuEventCreate(&fork, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuStreamBeginCapture_v2(in, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  EXPECT_EQ(launch(fill, {address, 512, 8}, in), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuEventRecord(fork, in), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamWaitEvent(side, fork, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemcpyDtoDAsync_v2(address + 4096, address, 4096, side), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemsetD32Async(address, 9, 2, in), CUDA_SUCCESS);
+  CUgraph graph = nullptr;
+  EXPECT_EQ(cu.cuStreamEndCapture(side, &graph), CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+  ASSERT_EQ(cu.cuStreamEndCapture(in, &graph), CUDA_SUCCESS);
+  EXPECT_EQ(word(address + 16), 0) << "nothing ran while it was captured";
+  std::size_t nodes = 0;
+  EXPECT_EQ(cu.cuGraphGetNodes(graph, nullptr, &nodes), CUDA_SUCCESS);
+  EXPECT_EQ(nodes, 3);
+  CUgraphExec exec = nullptr;
+  ASSERT_EQ(cu.cuGraphInstantiateWithFlags(&exec, graph, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuGraphLaunch(exec, in), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamSynchronize(in), CUDA_SUCCESS);
+  EXPECT_EQ(word(address), 0x0000000900000009U);
+  EXPECT_EQ(word(address + 16), 8);
+  EXPECT_EQ(word(address + 4096), 8);
+  EXPECT_EQ(cu.cuGraphExecDestroy(exec), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuGraphDestroy(graph), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuEventDestroy_v2(fork), CUDA_SUCCESS);
+}
+
+TEST_F(DriverTest, AllocationDuringACaptureIsRefusedUnlessTheThreadIsRelaxed) {
+  const CUstream in = stream();
+  CUdeviceptr address = 0;
+  CUgraph graph = nullptr;
+  ASSERT_EQ(cu.cuStreamBeginCapture_v2(in, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  ASSERT_EQ(cu.cuThreadExchangeStreamCaptureMode(&mode), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemAlloc_v2(&address, 4096), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuThreadExchangeStreamCaptureMode(&mode), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemAlloc_v2(&address, 4096), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  EXPECT_EQ(cu.cuStreamEndCapture(in, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  EXPECT_EQ(cu.cuMemAlloc_v2(&address, 4096), CUDA_SUCCESS);
+}
+
+TEST_F(DriverTest, RowsAreCopiedBetweenPitches) {
+  CUdeviceptr address = 0;
+  std::size_t pitch = 0;
+  ASSERT_EQ(cu.cuMemAllocPitch_v2(&address, &pitch, 5, 3, 4), CUDA_SUCCESS);
+  EXPECT_EQ(pitch % 512, 0);
+  const char text[] = "abcdefghijklmno";
+  CUDA_MEMCPY2D copy{};
+  copy.srcMemoryType = CU_MEMORYTYPE_HOST;
+  copy.srcHost = text;
+  copy.srcPitch = 5;
+  copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  copy.dstDevice = address;
+  copy.dstPitch = pitch;
+  copy.WidthInBytes = 5;
+  copy.Height = 3;
+  ASSERT_EQ(cu.cuMemcpy2D_v2(&copy), CUDA_SUCCESS);
+  char row[5];
+  ASSERT_EQ(cu.cuMemcpyDtoH_v2(row, address + 2 * pitch, 5), CUDA_SUCCESS);
+  EXPECT_EQ(std::string(row, 5), "klmno");
+  copy.Height = 4096;
+  EXPECT_EQ(cu.cuMemcpy2D_v2(&copy), CUDA_ERROR_INVALID_VALUE) << "beyond the allocation";
+}
+
+TEST_F(DriverTest, PageableSourceMayChangeOnceACopyWasSubmitted) {
+  const CUdeviceptr address = alloc(4096);
+  const CUstream in = stream();
+  Blocker blocker;
+  blocker.put_on(cu, in);
+  std::uint64_t value = 1;
+  EXPECT_EQ(cu.cuMemcpyHtoDAsync_v2(address, &value, 8, in), CUDA_SUCCESS);
+  value = 2;
+  blocker.let_go();
+  EXPECT_EQ(cu.cuStreamSynchronize(in), CUDA_SUCCESS);
+  EXPECT_EQ(word(address), 1);
+}
+
+TEST_F(DriverTest, StreamOrderedMemoryIsFreedInOrder) {
+  const std::size_t before = free_bytes();
+  const CUstream in = stream();
+  CUdeviceptr address = 0;
+  ASSERT_EQ(cu.cuMemAllocAsync(&address, kPiece, in), CUDA_SUCCESS);
+  Blocker blocker;
+  blocker.put_on(cu, in);
+  EXPECT_EQ(cu.cuMemsetD32Async(address, 1, 512, in), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemFreeAsync(address, in), CUDA_SUCCESS);
+  EXPECT_EQ(free_bytes(), before - kPiece);
+  blocker.let_go();
+  EXPECT_EQ(cu.cuStreamSynchronize(in), CUDA_SUCCESS);
+  EXPECT_EQ(free_bytes(), before);
+}
+
+TEST_F(DriverTest, PointersTellWhatTheyAre) {
+  const CUdeviceptr address = alloc(4096);
+  void* pinned = nullptr;
+  ASSERT_EQ(cu.cuMemHostAlloc(&pinned, 4096, 0), CUDA_SUCCESS);
+  unsigned type = 0;
+  EXPECT_EQ(cu.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address + 100),
+            CUDA_SUCCESS);
+  EXPECT_EQ(type, CU_MEMORYTYPE_DEVICE);
+  EXPECT_EQ(cu.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                     reinterpret_cast<CUdeviceptr>(pinned)),
+            CUDA_SUCCESS);
+  EXPECT_EQ(type, CU_MEMORYTYPE_HOST);
+  CUcontext owner = nullptr;
+  EXPECT_EQ(cu.cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, address), CUDA_SUCCESS);
+  EXPECT_EQ(owner, context_);
+  EXPECT_EQ(cu.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                     reinterpret_cast<CUdeviceptr>(&type)),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cu.cuMemFreeHost(pinned), CUDA_SUCCESS);
+}
+
+TEST_F(DriverTest, HostMemoryIsRegisteredOnce) {
+  std::vector<char> memory(8192);
+  EXPECT_EQ(cu.cuMemHostRegister_v2(memory.data(), memory.size(), 0), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemHostRegister_v2(memory.data(), memory.size(), 0),
+            CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+  EXPECT_EQ(cu.cuMemHostUnregister(memory.data()), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemHostUnregister(memory.data()), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+}
+
+TEST_F(DriverTest, ForkedChildCannotUseTheGpuAndTheParentGoesOn) {
+  const CUdeviceptr address = alloc(4096);
+  ASSERT_EQ(cu.cuMemsetD8_v2(address, 1, 8), CUDA_SUCCESS);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    CUcontext current = nullptr;
+    const bool refused = cu.cuCtxGetCurrent(&current) == CUDA_ERROR_NOT_INITIALIZED &&
+                         cu.cuInit(0) == CUDA_ERROR_NOT_INITIALIZED;
+    ::_exit(refused ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(word(address), 0x0101010101010101U);
+}
+
+TEST_F(DriverTest, FunctionsAreFoundByVersionAndFlavour) {
+  void* old_form = nullptr;
+  void* new_form = nullptr;
+  CUdriverProcAddressQueryResult why{};
+  const auto find = [&](const char* name, int version, cuuint64_t flags, void** function) {
+    return cu.cuGetProcAddress_v2(name, function, version, flags, &why);
+  };
+  EXPECT_EQ(find("cuGraphInstantiate", 11000, 0, &old_form), CUDA_SUCCESS);
+  EXPECT_EQ(find("cuGraphInstantiate", 13000, 0, &new_form), CUDA_SUCCESS);
+  EXPECT_NE(old_form, new_form);
+  EXPECT_EQ(new_form, reinterpret_cast<void*>(cu.cuGraphInstantiateWithFlags));
+  EXPECT_EQ(find("cuMemAlloc", 13000, 0, &new_form), CUDA_SUCCESS);
+  EXPECT_EQ(new_form, reinterpret_cast<void*>(cu.cuMemAlloc_v2));
+  EXPECT_EQ(find("cuMemAlloc", 1000, 0, &new_form), CUDA_ERROR_NOT_FOUND);
+  EXPECT_EQ(why, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
+  EXPECT_EQ(find("cuUnheardOf", 13000, 0, &new_form), CUDA_ERROR_NOT_FOUND);
+  EXPECT_EQ(why, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+  EXPECT_EQ(find("cuLaunchKernel", 13000, CU_GET_PROC_ADDRESS_DEFAULT, &old_form), CUDA_SUCCESS);
+  EXPECT_EQ(find("cuLaunchKernel", 13000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &new_form),
+            CUDA_SUCCESS);
+  EXPECT_NE(old_form, new_form);
+}
+
+TEST_F(DriverTest, ErrorsHaveNames) {
+  const char* name = nullptr;
+  EXPECT_EQ(cu.cuGetErrorName(CUDA_ERROR_ILLEGAL_STATE, &name), CUDA_SUCCESS);
+  EXPECT_STREQ(name, "CUDA_ERROR_ILLEGAL_STATE");
+  EXPECT_EQ(cu.cuGetErrorName(static_cast<CUresult>(12345), &name), CUDA_ERROR_INVALID_VALUE);
+}
+
+}  // namespace
+}  // namespace gcr::softgpu::test
