@@ -9,17 +9,19 @@ gcr_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 if [[ -n ${GCR_BUILD:-} || ! -x $gcr_root/bin/migrate-agent ]]; then
   gcr_is_bundle=no
   gcr_prefix=${GCR_BUILD:-$gcr_root/build/release}
+  gcr_softgpu=$gcr_prefix/tests/softgpu
+  gcr_trivial_driver=$gcr_prefix/tests/bench/trivial_driver
   gcr_criu=${GCR_DEPS_DIR:-$gcr_root/build/deps}/criu/criu
 else
   gcr_is_bundle=yes
   gcr_prefix=$gcr_root
+  gcr_softgpu=$gcr_prefix/softgpu
+  gcr_trivial_driver=$gcr_prefix/trivial-driver
   gcr_criu=$gcr_root/criu/criu
   PATH=$PATH:$gcr_root/tools
 fi
 # shellcheck disable=SC2034
 gcr_bin=$gcr_prefix/bin
-# shellcheck disable=SC2034
-gcr_softgpu=$gcr_prefix/softgpu
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 export PATH
 

@@ -1,0 +1,97 @@
+#include "tests/e2e/apps.h"
+
+#include <stdexcept>
+
+#include "src/base/units.h"
+
+namespace gcr::e2e {
+namespace {
+
+constexpr Milliseconds kStartTimeout{60'000};
+constexpr Milliseconds kEndTimeout{180'000};
+
+App start(TwoHosts& hosts, Host host, const std::vector<std::string>& command) {
+  App app = hosts.start_app(host, command);
+  if (!app.wait_for_lines(1, kStartTimeout)) {
+    throw std::runtime_error(command[0] + " prints nothing: " + app.output());
+  }
+  return app;
+}
+
+}  // namespace
+
+std::vector<std::string> counter_command(const TwoHosts& hosts, std::uint64_t vram_bytes,
+                                         std::uint16_t port) {
+  return {hosts.program_path("counter"), "--port", std::to_string(port), "--vram",
+          std::to_string(vram_bytes)};
+}
+
+App start_counter(TwoHosts& hosts, Host host, std::uint64_t vram_bytes) {
+  return start(hosts, host, counter_command(hosts, vram_bytes));
+}
+
+int ask_counter(const UdpClient& client, const TwoHosts& hosts, Host host) {
+  const auto answer = client.ask(hosts.address(host), kCounterPort);
+  if (!answer || answer->empty() || answer->find_first_not_of("0123456789") != std::string::npos) {
+    ADD_FAILURE() << "the counter answers " << answer.value_or("nothing");
+    return -1;
+  }
+  return std::stoi(*answer);
+}
+
+testing::AssertionResult counter_is_intact(const UdpClient& client, const TwoHosts& hosts,
+                                           Host host) {
+  const auto answer = client.ask(hosts.address(host), kCounterPort, Milliseconds(60'000), "verify");
+  if (answer == "intact") return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "the counter answers " << answer.value_or("nothing");
+}
+
+App start_stencil(TwoHosts& hosts, Host host, std::uint64_t vram_bytes, int steps, int report) {
+  return start(
+      hosts, host,
+      {hosts.program_path("stencil"), "--mib", std::to_string(vram_bytes / kMiB), "--slice-mib",
+       "1", "--steps", std::to_string(steps), "--report", std::to_string(report)});
+}
+
+App start_alloc_styles(TwoHosts& hosts, Host host, int steps, int report) {
+  return start(hosts, host,
+               {hosts.program_path("alloc_styles"), "--steps", std::to_string(steps), "--report",
+                std::to_string(report)});
+}
+
+App start_managed(TwoHosts& hosts, Host host) {
+  return start(hosts, host,
+               {hosts.program_path("managed_memory"), std::to_string(kCounterPort + 1)});
+}
+
+testing::AssertionResult ends_like(App& app, App& undisturbed) {
+  // The program that migrated is nobody's child here: its last line says that it ended.
+  if (!undisturbed.program().wait(kEndTimeout)) {
+    return testing::AssertionFailure() << "the undisturbed run does not end";
+  }
+  const auto expected = undisturbed.lines();
+  if (!app.wait_for_lines(expected.size(), kEndTimeout)) {
+    return testing::AssertionFailure()
+           << "only " << app.lines().size() << " lines of " << expected.size() << ":\n"
+           << app.output();
+  }
+  const auto lines = app.lines();
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (lines[i] != expected[i]) {
+      return testing::AssertionFailure()
+             << "line " << i + 1 << " is\n  " << lines[i] << "\nand not\n  " << expected[i];
+    }
+  }
+  if (lines.size() != expected.size()) {
+    return testing::AssertionFailure() << lines.size() << " lines, not " << expected.size();
+  }
+  return testing::AssertionSuccess();
+}
+
+testing::AssertionResult migrated(const MigrateOutcome& outcome) {
+  if (outcome.migrated()) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "exit code " << outcome.exit_code << "\n"
+                                     << outcome.out << outcome.err;
+}
+
+}  // namespace gcr::e2e

@@ -1,0 +1,44 @@
+// The sample programs of tests/apps as the end-to-end tests start and read them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/e2e/two_hosts.h"
+
+namespace gcr::e2e {
+
+inline constexpr std::uint16_t kCounterPort = 9000;
+inline constexpr int kCounterFirst = 101;  ///< its first answer
+
+/// The words that start the counter under the preload library, from one that holds `vram_bytes`
+/// more.
+std::vector<std::string> counter_command(const TwoHosts& hosts, std::uint64_t vram_bytes,
+                                         std::uint16_t port = kCounterPort);
+
+/// Starts a counter and waits until it listens; it has answered nothing yet. Throws if it ends.
+App start_counter(TwoHosts& hosts, Host host, std::uint64_t vram_bytes);
+
+/// The counter's next number, asked on its host; -1 and a failure of the test if it says no number.
+int ask_counter(const UdpClient& client, const TwoHosts& hosts, Host host);
+
+/// Whether the counter finds every byte of its further VRAM as it left it.
+testing::AssertionResult counter_is_intact(const UdpClient& client, const TwoHosts& hosts,
+                                           Host host);
+
+App start_stencil(TwoHosts& hosts, Host host, std::uint64_t vram_bytes, int steps, int report);
+App start_alloc_styles(TwoHosts& hosts, Host host, int steps, int report);
+
+/// A program that keeps a number in managed memory and answers as the counter does.
+App start_managed(TwoHosts& hosts, Host host);
+
+/// Success if it ended by itself with status 0 and printed what `undisturbed` printed.
+testing::AssertionResult ends_like(App& app, App& undisturbed);
+
+/// Success if gcr-migrate said that the process migrated and everything was verified.
+testing::AssertionResult migrated(const MigrateOutcome& outcome);
+
+}  // namespace gcr::e2e

@@ -1,0 +1,98 @@
+// A migration that fails before the commit: the program goes on at the source, and neither host
+// keeps anything of the attempt.
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <optional>
+#include <string>
+
+#include "src/base/units.h"
+#include "tests/e2e/apps.h"
+#include "tests/e2e/two_hosts.h"
+
+namespace gcr::e2e {
+namespace {
+
+constexpr int kFailedExit = 1;
+constexpr Milliseconds kPatience{120'000};
+
+class FailureTest : public testing::TestWithParam<const char*> {
+ protected:
+  void start(const std::vector<std::string>& options = {}) {
+    hosts_.emplace(options);
+    counter_.emplace(start_counter(*hosts_, Host::kA, 512 * kMiB));
+    client_.emplace(hosts_->variable("NS", Host::kA));
+    ASSERT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst);
+    source_ = hosts_->use(Host::kA);
+    destination_ = hosts_->use(Host::kB);
+  }
+
+  void expect_that_the_source_goes_on() {
+    EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst + 1);
+    EXPECT_TRUE(counter_is_intact(*client_, *hosts_, Host::kA));
+    EXPECT_EQ(hosts_->use(Host::kA), source_);
+    EXPECT_EQ(hosts_->use(Host::kB), destination_);
+  }
+
+  std::optional<TwoHosts> hosts_;
+  std::optional<App> counter_;
+  std::optional<UdpClient> client_;
+  HostUse source_;
+  HostUse destination_;
+};
+
+/// The phase is announced when it begins, and each takes a while with so much VRAM.
+TEST_P(FailureTest, TheSourceGoesOnWhenTheDestinationDies) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  BackgroundCommand command(hosts_->migrate_command(Host::kA, Host::kB, counter_->pid()));
+  const std::string phase = std::string(GetParam()) + ":";
+  ASSERT_TRUE(command.wait_for_output(
+      [&](const std::string& text) { return text.find(phase) != std::string::npos; }, kPatience))
+      << command.out_so_far() << command.err_so_far();
+  const auto workers = hosts_->workers(Host::kB);
+  ASSERT_EQ(workers.size(), 1U);
+  ::kill(workers[0], SIGKILL);
+
+  const MigrateOutcome outcome = TwoHosts::parse_outcome(command.finish(kPatience));
+
+  EXPECT_FALSE(outcome.migrated());
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_NE(outcome.err, "");
+  expect_that_the_source_goes_on();
+}
+
+INSTANTIATE_TEST_SUITE_P(During, FailureTest, testing::Values("prepare", "switchover", "restore"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_F(FailureTest, TheSourceGoesOnWhenTheImagesDoNotFit) {
+  ASSERT_NO_FATAL_FAILURE(start({"--prepare-b", "mount -o remount,size=256k \"$1/run\""}));
+  const MigrateOutcome outcome = hosts_->migrate(Host::kA, counter_->pid());
+  EXPECT_EQ(outcome.exit_code, kFailedExit) << outcome.out << outcome.err;
+  EXPECT_NE(outcome.err.find("images"), std::string::npos) << outcome.err;
+  expect_that_the_source_goes_on();
+}
+
+TEST_F(FailureTest, TheSourceGoesOnWhenTheRestoreFails) {
+  ASSERT_NO_FATAL_FAILURE(start({"--prepare-b", "echo 'reaper = \"/bin/false\"' >>$1/agent.toml"}));
+  const MigrateOutcome outcome = hosts_->migrate(Host::kA, counter_->pid());
+  EXPECT_EQ(outcome.exit_code, kFailedExit) << outcome.out << outcome.err;
+  expect_that_the_source_goes_on();
+}
+
+TEST_F(FailureTest, AMigrationSucceedsAfterOneThatFailed) {
+  ASSERT_NO_FATAL_FAILURE(start({"--prepare-b", "echo 'reaper = \"/bin/false\"' >>$1/agent.toml"}));
+  const MigrateOutcome failed = hosts_->migrate(Host::kA, counter_->pid());
+  EXPECT_EQ(failed.exit_code, kFailedExit) << failed.out << failed.err;
+  const std::string config = hosts_->variable("CONFIG", Host::kB);
+  const CommandResult repaired = run({"sed", "-i", "/^reaper/d", config}, kPatience);
+  ASSERT_EQ(repaired.exit_code, 0) << repaired.err;
+
+  const MigrateOutcome outcome = hosts_->migrate(Host::kA, counter_->pid());
+
+  ASSERT_TRUE(migrated(outcome));
+  EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kB), kCounterFirst + 1);
+  EXPECT_TRUE(counter_is_intact(*client_, *hosts_, Host::kB));
+}
+
+}  // namespace
+}  // namespace gcr::e2e

@@ -1,0 +1,120 @@
+// What a migration does to the program that moves: nothing. And to the hosts: nothing stays behind.
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+
+#include "src/base/units.h"
+#include "tests/e2e/apps.h"
+#include "tests/e2e/two_hosts.h"
+
+namespace gcr::e2e {
+namespace {
+
+TEST(Migration, CounterAnswersEveryNumberOnceAcrossTheMove) {
+  TwoHosts hosts;
+  App counter = start_counter(hosts, Host::kA, 64 * kMiB);
+  UdpClient client(hosts.variable("NS", Host::kA));
+  int expected = kCounterFirst;
+  for (int i = 0; i < 50; ++i) ASSERT_EQ(ask_counter(client, hosts, Host::kA), expected++);
+
+  const MigrateOutcome outcome = hosts.migrate(Host::kA, counter.pid());
+
+  ASSERT_TRUE(migrated(outcome));
+  EXPECT_GE(outcome.vram_bytes, 64 * kMiB);
+  EXPECT_GT(outcome.downtime_ms, 0);
+  EXPECT_GT(outcome.total_ms, outcome.downtime_ms);
+  for (int i = 0; i < 50; ++i) ASSERT_EQ(ask_counter(client, hosts, Host::kB), expected++);
+  EXPECT_TRUE(counter_is_intact(client, hosts, Host::kB));
+}
+
+TEST(Migration, TheSourceEndsAndGivesBackItsMemory) {
+  TwoHosts hosts;
+  const HostUse source_before = hosts.use(Host::kA);
+  const HostUse destination_before = hosts.use(Host::kB);
+  App counter = start_counter(hosts, Host::kA, 256 * kMiB);
+  EXPECT_GE(hosts.use(Host::kA).vram_bytes, source_before.vram_bytes + 256 * kMiB);
+
+  const MigrateOutcome outcome = hosts.migrate(Host::kA, counter.pid());
+
+  ASSERT_TRUE(migrated(outcome));
+  EXPECT_TRUE(counter.program().wait(Milliseconds(10'000)));
+  EXPECT_EQ(hosts.use(Host::kA), source_before);
+  const HostUse destination_after = hosts.use(Host::kB);
+  EXPECT_GE(destination_after.vram_bytes, destination_before.vram_bytes + 256 * kMiB);
+  EXPECT_EQ(destination_after.workers, 0U);
+  EXPECT_EQ(destination_after.runtime_bytes, destination_before.runtime_bytes);
+  EXPECT_EQ(destination_after.descriptors, destination_before.descriptors);
+}
+
+TEST(Migration, StencilPrintsTheChecksumsOfAnUndisturbedRun) {
+  constexpr int kSteps = 3000;
+  constexpr int kReport = 50;
+  TwoHosts hosts;
+  App undisturbed = start_stencil(hosts, Host::kB, 32 * kMiB, kSteps, kReport);
+  ASSERT_TRUE(undisturbed.program().wait(Milliseconds(120'000)));
+  App stencil = start_stencil(hosts, Host::kA, 32 * kMiB, kSteps, kReport);
+  ASSERT_TRUE(stencil.wait_for_lines(3));
+
+  const MigrateOutcome outcome = hosts.migrate(Host::kA, stencil.pid());
+
+  ASSERT_TRUE(migrated(outcome));
+  EXPECT_TRUE(ends_like(stencil, undisturbed));
+}
+
+TEST(Migration, EveryWayToAllocateArrivesIntact) {
+  constexpr int kSteps = 3000;
+  constexpr int kReport = 50;
+  TwoHosts hosts;
+  App undisturbed = start_alloc_styles(hosts, Host::kB, kSteps, kReport);
+  ASSERT_TRUE(undisturbed.program().wait(Milliseconds(120'000)));
+  App styles = start_alloc_styles(hosts, Host::kA, kSteps, kReport);
+  ASSERT_TRUE(styles.wait_for_lines(3));
+
+  const MigrateOutcome outcome = hosts.migrate(Host::kA, styles.pid());
+
+  ASSERT_TRUE(migrated(outcome));
+  EXPECT_TRUE(ends_like(styles, undisturbed));
+}
+
+TEST(Migration, AProgramMovesToAndFroTenTimes) {
+  TwoHosts hosts;
+  App counter = start_counter(hosts, Host::kA, 32 * kMiB);
+  UdpClient client(hosts.variable("NS", Host::kA));
+  int expected = kCounterFirst;
+  ASSERT_EQ(ask_counter(client, hosts, Host::kA), expected);
+  pid_t pid = counter.pid();
+  Host host = Host::kA;
+  std::optional<HostUse> left_before[2];
+
+  for (int move = 0; move < 10; ++move) {
+    const MigrateOutcome outcome = hosts.migrate(host, pid);
+    ASSERT_TRUE(migrated(outcome)) << "move " << move;
+    pid = outcome.pid;
+    const HostUse left = hosts.use(host);
+    auto& before = left_before[host == Host::kA ? 0 : 1];
+    if (before) {
+      EXPECT_EQ(left, *before) << "move " << move;
+    }
+    before = left;
+    host = other(host);
+    ASSERT_EQ(ask_counter(client, hosts, host), ++expected) << "move " << move;
+  }
+  EXPECT_TRUE(counter_is_intact(client, hosts, host));
+}
+
+TEST(Migration, GoesToTheGpuThatTheDestinationAllows) {
+  TwoHosts hosts({"--gpus", "2", "--only-gpu-b", "1"});
+  App counter = start_counter(hosts, Host::kA, 64 * kMiB);
+  UdpClient client(hosts.variable("NS", Host::kA));
+
+  const MigrateOutcome outcome = hosts.migrate(Host::kA, counter.pid());
+
+  ASSERT_TRUE(migrated(outcome));
+  EXPECT_EQ(ask_counter(client, hosts, Host::kB), kCounterFirst);
+  EXPECT_GE(hosts.vram_used(Host::kB, 1), 64 * kMiB);
+  EXPECT_LT(hosts.vram_used(Host::kB, 0), 64 * kMiB);
+}
+
+}  // namespace
+}  // namespace gcr::e2e

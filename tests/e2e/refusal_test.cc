@@ -1,0 +1,284 @@
+// What cannot be moved is refused: one clear error, an exit code of its own, and the program on the
+// source goes on as if nobody had asked.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <pty.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/base/units.h"
+#include "tests/e2e/apps.h"
+#include "tests/e2e/two_hosts.h"
+
+namespace gcr::e2e {
+namespace {
+
+using testing::AssertionFailure;
+using testing::AssertionResult;
+using testing::AssertionSuccess;
+
+constexpr int kUsageExit = 2;
+constexpr int kRefusedExit = 3;
+constexpr int kUnreachableExit = 4;
+constexpr int kNotAuthorisedExit = 5;
+
+/// Takes away all hugepages that nobody uses while it lives, and puts their number back.
+class NoFreeHugepages {
+ public:
+  NoFreeHugepages() : before_(read_file(kPath)) { write("0"); }
+  ~NoFreeHugepages() { write(before_); }
+  NoFreeHugepages(const NoFreeHugepages&) = delete;
+  NoFreeHugepages& operator=(const NoFreeHugepages&) = delete;
+
+ private:
+  static constexpr char kPath[] = "/proc/sys/vm/nr_hugepages";
+  static void write(const std::string& text) { std::ofstream(kPath) << text; }
+  std::string before_;
+};
+
+/// Refused with `exit_code`, in one line on standard error that contains every one of `words`.
+AssertionResult refused(const MigrateOutcome& outcome, int exit_code,
+                        const std::vector<std::string>& words) {
+  const auto complain = [&](const std::string& what) {
+    return AssertionFailure() << what << "; exit code " << outcome.exit_code << "\n"
+                              << outcome.out << outcome.err;
+  };
+  if (outcome.exit_code != exit_code) return complain("not exit code " + std::to_string(exit_code));
+  const auto errors = std::count(outcome.err.begin(), outcome.err.end(), '\n');
+  if (errors != 1) return complain(std::to_string(errors) + " lines of errors, not one");
+  for (const std::string& word : words) {
+    if (outcome.err.find(word) == std::string::npos) return complain("no \"" + word + "\"");
+  }
+  return AssertionSuccess();
+}
+
+/// A counter on host a that has answered once, and what both hosts hold then.
+class RefusalTest : public testing::Test {
+ protected:
+  void start(const std::vector<std::string>& options = {}, std::uint64_t bytes = 16 * kMiB) {
+    hosts_.emplace(options);
+    counter_.emplace(start_counter(*hosts_, Host::kA, bytes));
+    client_.emplace(hosts_->variable("NS", Host::kA));
+    ASSERT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst);
+    source_ = hosts_->use(Host::kA);
+    destination_ = hosts_->use(Host::kB);
+  }
+
+  MigrateOutcome migrate() const { return hosts_->migrate(Host::kA, counter_->pid()); }
+
+  /// The counter goes on with its next number, and nobody holds more or less than before.
+  void expect_untouched() {
+    EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst + 1);
+    EXPECT_EQ(hosts_->use(Host::kA), source_);
+    EXPECT_EQ(hosts_->use(Host::kB), destination_);
+  }
+
+  /// Starts a second counter with these streams, says that migrating it must be refused for the
+  /// reason `id`, and that it goes on.
+  void expect_refusal_with_streams(const Streams& streams, const std::string& id) {
+    auto command = counter_command(*hosts_, 0, kSecondPort);
+    command.insert(command.begin(), {hosts_->variable("GCR_CLI"), "run", "--"});
+    Program program(hosts_->on_host(Host::kA, command), streams);
+    ASSERT_EQ(ask_second(), std::to_string(kCounterFirst));
+    EXPECT_TRUE(refused(hosts_->migrate(Host::kA, program.pid()), kRefusedExit, {id}));
+    EXPECT_EQ(ask_second(), std::to_string(kCounterFirst + 1));
+  }
+
+  /// Asks the program on the second port until it answers.
+  std::string ask_second() const {
+    for (int attempt = 0; attempt < 300; ++attempt) {
+      const auto answer = client_->ask(hosts_->address(Host::kA), kSecondPort, Milliseconds(100));
+      if (answer) return *answer;
+    }
+    return "";
+  }
+
+  static constexpr std::uint16_t kSecondPort = kCounterPort + 1;
+  std::optional<TwoHosts> hosts_;
+  std::optional<App> counter_;
+  std::optional<UdpClient> client_;
+  HostUse source_;
+  HostUse destination_;
+};
+
+TEST_F(RefusalTest, NoSuchProcess) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  EXPECT_TRUE(refused(hosts_->migrate(Host::kA, 4'194'303), kRefusedExit, {"4194303"}));
+  expect_untouched();
+}
+
+TEST_F(RefusalTest, AProcessThatIsNotOursToMove) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  EXPECT_TRUE(refused(hosts_->migrate(Host::kA, 1), kRefusedExit, {"not-ours"}));
+  EXPECT_TRUE(
+      refused(hosts_->migrate(Host::kA, hosts_->agent_pid(Host::kA)), kRefusedExit, {"not-ours"}));
+  expect_untouched();
+}
+
+TEST_F(RefusalTest, StandardStreamsOnATerminal) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  int primary = -1;
+  int secondary = -1;
+  ASSERT_EQ(::openpty(&primary, &secondary, nullptr, nullptr, nullptr), 0);
+  const UniqueFd terminal(primary);
+  const UniqueFd slave(secondary);
+  expect_refusal_with_streams({slave.get(), slave.get(), slave.get()}, "terminal");
+  expect_untouched();
+}
+
+TEST_F(RefusalTest, StandardStreamsOnAPipeToAnOutsider) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd reader(ends[0]);
+  const UniqueFd writer(ends[1]);
+  expect_refusal_with_streams({-1, writer.get(), writer.get()}, "outside-pipe");
+  expect_untouched();
+}
+
+TEST_F(RefusalTest, AProcessWithoutThePreloadLibrary) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  App bare = hosts_->start_app(Host::kA, counter_command(*hosts_, 0, kSecondPort), false);
+  ASSERT_EQ(ask_second(), std::to_string(kCounterFirst));
+  EXPECT_TRUE(refused(hosts_->migrate(Host::kA, bare.pid()), kRefusedExit, {"no-door"}));
+  EXPECT_EQ(ask_second(), std::to_string(kCounterFirst + 1));
+}
+
+TEST_F(RefusalTest, AProcessWithoutCuda) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  App sleeper = hosts_->start_app(Host::kA, {"sleep", "1000"});
+  EXPECT_TRUE(refused(hosts_->migrate(Host::kA, sleeper.pid()), kRefusedExit, {"no-door"}));
+  EXPECT_TRUE(sleeper.program().running());
+  expect_untouched();
+}
+
+TEST_F(RefusalTest, AProcessWithManagedMemory) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  App managed = start_managed(*hosts_, Host::kA);
+  ASSERT_EQ(ask_second(), "1");
+  EXPECT_TRUE(refused(hosts_->migrate(Host::kA, managed.pid()), kRefusedExit, {"managed-memory"}));
+  EXPECT_EQ(ask_second(), "2");
+}
+
+TEST_F(RefusalTest, TooLittleVramAtTheDestination) {
+  ASSERT_NO_FATAL_FAILURE(start({"--vram-b", "64M"}, 256 * kMiB));
+  EXPECT_TRUE(refused(migrate(), kRefusedExit, {"vram", "MiB"}));
+  expect_untouched();
+}
+
+TEST_F(RefusalTest, TooFewHugepagesAtTheDestination) {
+  ASSERT_NO_FATAL_FAILURE(start({"--hugepages", "require"}, 256 * kMiB));
+  const NoFreeHugepages none;
+  EXPECT_TRUE(refused(migrate(), kRefusedExit, {"hugepages"}));
+  expect_untouched();
+}
+
+TEST_F(RefusalTest, AMappedFileThatTheDestinationLacks) {
+  ASSERT_NO_FATAL_FAILURE(start({"--prepare-b", "mount -t tmpfs none " GCR_BINARY_DIR "/lib"}));
+  EXPECT_TRUE(refused(migrate(), kRefusedExit, {"file-missing", "libgcr-preload.so"}));
+  expect_untouched();
+}
+
+TEST_F(RefusalTest, AMappedFileThatTheDestinationHasInAnotherVersion) {
+  ASSERT_NO_FATAL_FAILURE(
+      start({"--prepare-b", "mount --bind /bin/sh " GCR_BINARY_DIR "/lib/libgcr-preload.so"}));
+  EXPECT_TRUE(refused(migrate(), kRefusedExit, {"file-differs", "libgcr-preload.so"}));
+  expect_untouched();
+}
+
+TEST_F(RefusalTest, AnAgentThatIsNotThere) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  hosts_->stop_agent(Host::kB);
+  EXPECT_TRUE(refused(migrate(), kUnreachableExit, {hosts_->address(Host::kB)}));
+  hosts_->start_agent(Host::kB);
+  hosts_->stop_agent(Host::kA);
+  EXPECT_TRUE(refused(migrate(), kUnreachableExit, {hosts_->address(Host::kA)}));
+  EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst + 1);
+  hosts_->start_agent(Host::kA);
+  EXPECT_TRUE(migrated(migrate()));
+}
+
+TEST_F(RefusalTest, AnAgentOfAnotherProtocolVersion) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  hosts_->stop_agent(Host::kB);
+  const std::string tls = hosts_->directory() + "/tls";
+  BackgroundCommand stranger(hosts_->on_host(
+      Host::kB,
+      {"python3", GCR_SOURCE_DIR "/tests/e2e/agent_of_another_version.py",
+       hosts_->address(Host::kB), tls + "/ca.crt", tls + "/host-b.crt", tls + "/host-b.key"}));
+  ASSERT_TRUE(stranger.wait_for_output(
+      [](const std::string& text) { return text.find("listening") != std::string::npos; },
+      Milliseconds(30'000)));
+  EXPECT_TRUE(refused(migrate(), kRefusedExit, {"version", "99"}));
+  EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst + 1);
+  EXPECT_EQ(hosts_->use(Host::kA), source_);
+}
+
+TEST_F(RefusalTest, AnOperatorWithACertificateOfAnotherAuthority) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  const std::string strangers = hosts_->directory() + "/strangers";
+  const CommandResult made =
+      run({GCR_SOURCE_DIR "/scripts/make-certs", "--dir", strangers, "--operator", "operator"},
+          Milliseconds(60'000));
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  auto command = hosts_->migrate_command(Host::kA, Host::kB, counter_->pid());
+  const std::string ours = hosts_->directory() + "/tls/operator";
+  for (std::string& word : command) {
+    if (word.starts_with(ours)) word.replace(0, ours.size(), strangers + "/operator");
+  }
+  EXPECT_TRUE(refused(TwoHosts::parse_outcome(run(command, Milliseconds(60'000))),
+                      kNotAuthorisedExit, {"certificate"}));
+  expect_untouched();
+}
+
+TEST_F(RefusalTest, ADestinationWithACertificateOfAnotherAuthority) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  const std::string tls = hosts_->directory() + "/tls";
+  const std::string strangers = hosts_->directory() + "/strangers";
+  const CommandResult made = run({GCR_SOURCE_DIR "/scripts/make-certs", "--dir", strangers,
+                                  "--agent", "host-b," + hosts_->address(Host::kB)},
+                                 Milliseconds(60'000));
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  hosts_->stop_agent(Host::kB);
+  const CommandResult changed =
+      run({"sed", "-i", "s:" + tls + "/:" + strangers + "/:", hosts_->variable("CONFIG", Host::kB)},
+          Milliseconds(10'000));
+  ASSERT_EQ(changed.exit_code, 0) << changed.err;
+  hosts_->start_agent(Host::kB);
+  EXPECT_TRUE(refused(migrate(), kNotAuthorisedExit, {"certificate"}));
+  EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst + 1);
+  EXPECT_EQ(hosts_->use(Host::kA), source_);
+}
+
+TEST_F(RefusalTest, TheSameProcessTwiceAtOnce) {
+  ASSERT_NO_FATAL_FAILURE(start({}, 512 * kMiB));
+  const auto command = hosts_->migrate_command(Host::kA, Host::kB, counter_->pid());
+  BackgroundCommand first(command);
+  BackgroundCommand second(command);
+  const MigrateOutcome outcomes[] = {TwoHosts::parse_outcome(first.finish(Milliseconds(180'000))),
+                                     TwoHosts::parse_outcome(second.finish(Milliseconds(180'000)))};
+  const int winner = outcomes[0].migrated() ? 0 : 1;
+  ASSERT_TRUE(migrated(outcomes[winner]));
+  EXPECT_TRUE(refused(outcomes[1 - winner], kRefusedExit, {std::to_string(counter_->pid())}));
+  EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kB), kCounterFirst + 1);
+}
+
+TEST(Usage, WrongArgumentsAreToldApartFromRefusals) {
+  const std::string cli = GCR_BINARY_DIR "/bin/gcr-migrate";
+  for (const auto& arguments : std::vector<std::vector<std::string>>{
+           {}, {"one"}, {"a", "b", "not-a-pid"}, {"a", "b", "-1"}, {"--no-such-option"}, {"run"}}) {
+    std::vector<std::string> command = {cli};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    const CommandResult result = run(command, Milliseconds(10'000));
+    EXPECT_EQ(result.exit_code, kUsageExit) << result.out << result.err;
+    EXPECT_NE(result.err, "");
+  }
+}
+
+}  // namespace
+}  // namespace gcr::e2e

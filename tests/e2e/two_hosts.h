@@ -1,0 +1,134 @@
+// Two hosts for a test: scripts/two-hosts, and what tests do with them. Every process, namespace,
+// mount and file of the hosts is gone when the object is.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/e2e/command.h"
+
+namespace gcr::e2e {
+
+enum class Host { kA, kB };
+
+inline Host other(Host host) { return host == Host::kA ? Host::kB : Host::kA; }
+
+/// What gcr-migrate said.
+struct MigrateOutcome {
+  int exit_code = -1;
+  std::string out;
+  std::string err;
+  pid_t pid = -1;  ///< where it migrated: its new PID
+  std::uint64_t vram_bytes = 0;
+  double downtime_ms = 0;
+  double total_ms = 0;
+  bool verified = false;
+
+  bool migrated() const { return exit_code == 0 && verified; }
+};
+
+/// What a host holds: equal before and after whatever must leave nothing behind.
+struct HostUse {
+  std::uint64_t vram_bytes = 0;     ///< used on its software GPUs
+  std::uint64_t runtime_bytes = 0;  ///< in the agent's runtime directory: images
+  std::uint64_t workers = 0;        ///< processes of the agent, without the daemon itself
+  std::uint64_t descriptors = 0;    ///< of the daemon
+  std::uint64_t processes = 0;      ///< in the host's network namespace
+
+  bool operator==(const HostUse&) const = default;
+};
+
+std::ostream& operator<<(std::ostream& out, const HostUse& use);
+
+/// A program that was started on a host under the preload library (or, if asked, without).
+class App {
+ public:
+  App(std::string output_path, std::unique_ptr<Program> program)
+      : output_path_(std::move(output_path)), program_(std::move(program)) {}
+
+  /// The process that was started; after a migration the outcome has the new PID.
+  pid_t pid() const { return program_->pid(); }
+  Program& program() { return *program_; }
+  std::string output() const { return read_file(output_path_); }
+  const std::string& output_path() const { return output_path_; }
+  std::vector<std::string> lines() const;
+
+  /// Waits until at least `count` complete lines are there.
+  bool wait_for_lines(std::size_t count, Milliseconds timeout = Milliseconds(60'000)) const;
+
+ private:
+  std::string output_path_;
+  std::unique_ptr<Program> program_;
+};
+
+class TwoHosts {
+ public:
+  /// `options` of `scripts/two-hosts up`. Throws std::runtime_error if it fails.
+  explicit TwoHosts(const std::vector<std::string>& options = {});
+  ~TwoHosts();
+  TwoHosts(const TwoHosts&) = delete;
+  TwoHosts& operator=(const TwoHosts&) = delete;
+
+  /// A value of DIR/env: variable("IP", Host::kA) is IP_A.
+  std::string variable(const std::string& name) const;
+  std::string variable(const std::string& name, Host host) const;
+  std::string address(Host host) const { return variable("IP", host); }
+  const std::string& directory() const { return directory_; }
+  std::string program_path(const std::string& name) const;
+
+  /// COMMAND with what a program on that host needs in front: namespace and GPU environment.
+  std::vector<std::string> on_host(Host host, const std::vector<std::string>& command) const;
+
+  /// Starts a program under `gcr-migrate run`, or bare.
+  App start_app(Host host, const std::vector<std::string>& command, bool under_preload = true);
+
+  /// The words of `gcr-migrate … FROM TO PID` with the operator's certificate.
+  std::vector<std::string> migrate_command(Host from, Host to, pid_t pid) const;
+  MigrateOutcome migrate(Host from, pid_t pid) const;
+  static MigrateOutcome parse_outcome(const CommandResult& result);
+
+  void stop_agent(Host host);
+  void start_agent(Host host);
+  pid_t agent_pid(Host host) const;
+
+  /// The agent's worker processes that run now.
+  std::vector<pid_t> workers(Host host) const;
+
+  /// Waits until the agent has no worker any more.
+  bool wait_until_idle(Host host, Milliseconds timeout = Milliseconds(30'000)) const;
+
+  /// Bytes used on the host's software GPU `number`.
+  std::uint64_t vram_used(Host host, std::size_t number) const;
+
+  /// Waits until the agent is idle, then looks.
+  HostUse use(Host host) const;
+
+ private:
+  std::string directory_;
+  std::map<std::string, std::string> variables_;
+  int apps_started_ = 0;
+};
+
+/// A UDP client in a host's network.
+class UdpClient {
+ public:
+  /// `network_namespace` is a path (NS_A, NS_B). Throws std::system_error.
+  explicit UdpClient(const std::string& network_namespace);
+
+  /// Sends one packet and gives the answer without its line end; nothing if none came in time.
+  std::optional<std::string> ask(const std::string& address, std::uint16_t port,
+                                 Milliseconds timeout = Milliseconds(5'000),
+                                 const std::string& packet = ".") const;
+
+ private:
+  UniqueFd socket_;
+};
+
+/// Bytes that the host's end of the link has received since it was made.
+std::uint64_t received_bytes(const TwoHosts& hosts, Host host);
+
+}  // namespace gcr::e2e
