@@ -109,6 +109,14 @@ class ConformanceTest : public testing::TestWithParam<const TransportUnderTest*>
     return channel().flush();
   }
 
+  /// Writes the same bytes over and over to `places` places in turn, until a write fails. Lanes are
+  /// used in turn too, so with as many places as lanes no two lanes write to one place.
+  Status write_forever(std::span<const std::byte> bytes, std::uint64_t places) {
+    for (std::uint64_t i = 0;; ++i) {
+      GCR_TRY(channel().write(kRegion, i % places * bytes.size(), bytes));
+    }
+  }
+
   Bytes landed_;  ///< outlives the transfer
   std::unique_ptr<Transfer> transfer_;
 };

@@ -77,9 +77,7 @@ TEST_P(FailureTest, DestroyedReceiverFailsAWriteUnderWay) {
         }},
         4 * kMiB);
   const Bytes source = random_bytes(4 * kMiB, 4);
-  Outcome writer([&]() -> Status {
-    for (;;) GCR_TRY(channel().write(kRegion, 0, source));
-  });
+  Outcome writer([&] { return write_forever(source, 1); });
   some_landed.wait();
   transfer_->destroy_receiver();
   EXPECT_TRUE(fails_with(writer.get(), Code::kUnavailable));
@@ -121,18 +119,16 @@ TEST_P(FailureTest, ErrorOfTheApplicationEndsALongWriteEarly) {
         }},
         kMuch);
   const Bytes source = random_bytes(kMuch, 8);
-  Outcome writer([&]() -> Status {
-    for (;;) GCR_TRY(channel().write(kRegion, 0, source));
-  });
+  Outcome writer([&] { return write_forever(source, 1); });
   EXPECT_TRUE(fails_with(writer.get(), Code::kDataLoss, "the first frame is bad"));
 }
 
 TEST_P(FailureTest, SendersCancelEndsWritesAndFlushesUnderWay) {
-  start({.lanes = 2, .on_landed = blocking()}, kMuch);
+  start({.lanes = 2, .on_landed = blocking()}, 3 * kMuch);
   const Bytes source = random_bytes(kMuch, 9);
   Outcome first([&] { return write_and_flush(0, source); });
-  Outcome second([&] { return write_and_flush(0, source); });
-  Outcome third([&] { return write_and_flush(0, source); });
+  Outcome second([&] { return write_and_flush(kMuch, source); });
+  Outcome third([&] { return write_and_flush(2 * kMuch, source); });
   entered_.wait();
   channel().cancel();
   EXPECT_TRUE(fails_with(first.get(), Code::kCancelled));
@@ -166,11 +162,9 @@ TEST_P(FailureTest, ReceiversCancelEndsTheSendersWrite) {
            std::call_once(once, [&] { landed.count_down(); });
            return {};
          }},
-        4 * kMiB);
+        8 * kMiB);
   const Bytes source = random_bytes(4 * kMiB, 11);
-  Outcome writer([&]() -> Status {
-    for (;;) GCR_TRY(channel().write(kRegion, 0, source));
-  });
+  Outcome writer([&] { return write_forever(source, 2); });
   landed.wait();
   receiver().cancel();
   EXPECT_FALSE(writer.get());

@@ -67,9 +67,7 @@ TEST_P(RefusalTest, ErrorOnOneLaneReachesWritersOnAllLanes) {
   const Bytes source = random_bytes(1000, 8);
   ASSERT_TRUE(channel().write(kRegion + 9, 0, source));
   // Writers that never flush hear of it too.
-  Outcome writer([&]() -> Status {
-    for (;;) GCR_TRY(channel().write(kRegion, 0, source));
-  });
+  Outcome writer([&] { return write_forever(source, 4); });
   EXPECT_TRUE(fails_with(writer.get(), Code::kNotFound, "region 14"));
 }
 
