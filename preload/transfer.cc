@@ -198,6 +198,7 @@ Ending export_all(std::uint64_t session, std::span<const std::uint64_t> ids,
   {
     const std::lock_guard lock(s.mutex);
     if (s.detached) return {Outcome::kBadRequest};
+    const RaisedDescriptorLimit limit;  // they leave at once
     for (std::size_t i = 0; i < ids.size() && ending.outcome == Outcome::kOk; ++i) {
       Physical* physical = s.inventory.find_physical(ids[i]);
       if (physical == nullptr || !moves(*physical)) {
@@ -278,6 +279,7 @@ Ending attach() {
   for (const auto& [id, physical] : s.inventory.physicals()) {
     if (physical.offered_fd < 0) return {Outcome::kNotFound, CUDA_SUCCESS, id};
   }
+  const RaisedDescriptorLimit limit;  // for what the driver may need for an import
   std::uint64_t failed_id = 0;
   CUresult result = import_all(s, &failed_id);
   if (result == CUDA_SUCCESS) result = map_all(s, s.inventory.mappings().end(), &failed_id);

@@ -1,0 +1,90 @@
+// What several tests at the door need.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "migrate-agent/door/door.h"
+#include "tests/preload/door/subject_process.h"
+
+namespace gcr::test {
+
+inline constexpr std::uint64_t kMiB = 1u << 20;
+inline constexpr std::chrono::milliseconds kLong = std::chrono::seconds(30);
+inline constexpr std::chrono::milliseconds kNoLease{0};
+
+inline Subject::Options without_library() {
+  Subject::Options options;
+  options.preload = false;
+  return options;
+}
+inline Subject::Options with_descriptor_limit(unsigned long limit) {
+  Subject::Options options;
+  options.descriptor_limit = limit;
+  return options;
+}
+inline Subject::Options in_new_pid_namespace() {
+  Subject::Options options;
+  options.new_pid_namespace = true;
+  return options;
+}
+
+/// "alloc 0x200000" from a name and numbers.
+template <class... Numbers>
+std::string command(std::string name, Numbers... numbers) {
+  ((name += " " + std::to_string(numbers)), ...);
+  return name;
+}
+
+/// The value of a Result, or a failed test and an empty value.
+template <class T>
+T good(Result<T> result) {
+  if (!result) {
+    ADD_FAILURE() << result.error().message();
+    return T();
+  }
+  return std::move(*result);
+}
+inline void good(Status status) {
+  if (!status) ADD_FAILURE() << status.error().message();
+}
+
+/// Opens the door or ends the test program: nothing else makes sense then.
+inline agent::Door door_of(const Subject& subject) {
+  auto door = agent::Door::open(subject.pid());
+  if (!door) {
+    std::fprintf(stderr, "%s\n", door.error().message().c_str());
+    std::abort();
+  }
+  return std::move(*door);
+}
+
+using Held = std::vector<std::pair<std::uint64_t, UniqueFd>>;
+
+/// Everything exported: what an agent holds of the process.
+inline Held take_over(agent::Door& door) {
+  std::vector<std::uint64_t> ids;
+  for (const door::DoorEntry& entry : good(door.inventory())) ids.push_back(entry.id);
+  Held held;
+  for (agent::ExportedBuffer& exported : good(door.export_buffers(ids))) {
+    held.emplace_back(exported.entry.id, std::move(exported.descriptor));
+  }
+  return held;
+}
+
+/// Away and back again: for a moment only the descriptors here hold the memory.
+inline void detach_and_attach(agent::Door& door) {
+  Held held = take_over(door);
+  good(door.close_gate(kLong, kNoLease));
+  good(door.detach());
+  EXPECT_EQ(good(door.hello()).detached, 1u);
+  good(door.offer(std::move(held)));
+  good(door.attach());
+  good(door.open_gate());
+}
+
+}  // namespace gcr::test

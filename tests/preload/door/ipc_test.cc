@@ -1,0 +1,112 @@
+// Legacy IPC handles of backed memory, between two processes under the library.
+#include <gtest/gtest.h>
+
+#include "preload/door_protocol.h"
+#include "tests/preload/door/door_helpers.h"
+
+namespace gcr::test {
+namespace {
+
+class IpcTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (Subject* subject : {&giver_, &taker_}) {
+      subject->ask("init");
+      subject->ask("primary 0");
+    }
+  }
+  /// The 64 bytes in hexadecimal.
+  std::string handle_of(std::uint64_t address) {
+    const std::string answer = giver_.answer(command("ipc_get", address));
+    EXPECT_TRUE(answer.starts_with("ok ")) << answer;
+    return answer.substr(3);
+  }
+  std::uint32_t blockers(const Subject& subject) {
+    agent::Door door = door_of(subject);
+    return good(door.hello()).blockers;
+  }
+
+  Subject giver_;
+  Subject taker_;
+};
+
+TEST_F(IpcTest, BothProcessesSeeTheSameMemory) {
+  const std::uint64_t bytes = 5 * kMiB;
+  const std::uint64_t given = giver_.value(command("alloc", bytes));
+  giver_.ask(command("fill", given, bytes, 3));
+  const std::uint64_t taken = taker_.value("ipc_open " + handle_of(given));
+  EXPECT_EQ(taker_.value(command("sum", taken, bytes)), giver_.value(command("sum", given, bytes)));
+  taker_.ask(command("fill", taken, bytes, 4));
+  EXPECT_EQ(taker_.value(command("sum", taken, bytes)), giver_.value(command("sum", given, bytes)));
+  EXPECT_EQ(taker_.ask(command("range", taken)), (std::vector<std::uint64_t>{taken, bytes}));
+  taker_.ask(command("ipc_close", taken));
+  EXPECT_NE(taker_.answer(command("range", taken)).substr(0, 2), "ok");
+}
+
+TEST_F(IpcTest, OpeningTwiceGivesTheSameAddressUntilItIsClosedTwice) {
+  const std::string handle = handle_of(giver_.value(command("alloc", 2 * kMiB)));
+  const std::uint64_t taken = taker_.value("ipc_open " + handle);
+  EXPECT_EQ(taker_.value("ipc_open " + handle), taken);
+  taker_.ask(command("ipc_close", taken));
+  taker_.ask(command("sum", taken, 2 * kMiB));
+  taker_.ask(command("ipc_close", taken));
+  EXPECT_NE(taker_.answer(command("range", taken)).substr(0, 2), "ok");
+}
+
+TEST_F(IpcTest, TheGiverCannotOpenItsOwnHandle) {
+  const std::string handle = handle_of(giver_.value(command("alloc", 2 * kMiB)));
+  EXPECT_EQ(giver_.answer("ipc_open " + handle), "error 201");
+}
+
+TEST_F(IpcTest, AHandleOfAnEndedProcessIsRefused) {
+  std::string handle;
+  {
+    Subject short_lived;
+    short_lived.ask("init");
+    short_lived.ask("primary 0");
+    const std::uint64_t address = short_lived.value(command("alloc", 2 * kMiB));
+    handle = short_lived.answer(command("ipc_get", address)).substr(3);
+  }
+  EXPECT_EQ(taker_.answer("ipc_open " + handle).substr(0, 5), "error");
+}
+
+TEST_F(IpcTest, BothSidesAreBlockedFromMigratingWhileTheMemoryIsShared) {
+  const std::uint64_t given = giver_.value(command("alloc", 2 * kMiB));
+  const std::uint64_t taken = taker_.value("ipc_open " + handle_of(given));
+  EXPECT_EQ(blockers(giver_), door::kIpcExported);
+  EXPECT_EQ(blockers(taker_), door::kIpcImported);
+  taker_.ask(command("ipc_close", taken));
+  giver_.ask(command("free", given));
+  EXPECT_EQ(blockers(giver_), 0u);
+  EXPECT_EQ(blockers(taker_), 0u);
+}
+
+TEST_F(IpcTest, WhatTheTakerOpenedIsNotItsToMove) {
+  const std::uint64_t given = giver_.value(command("alloc", 2 * kMiB));
+  taker_.ask("ipc_open " + handle_of(given));
+  agent::Door door = door_of(taker_);
+  EXPECT_TRUE(good(door.inventory()).empty());
+}
+
+TEST_F(IpcTest, FreedMemoryLeavesNoDescriptorBehind) {
+  const auto before = giver_.ask("descriptors");
+  const std::uint64_t free_before = giver_.ask("info").at(0);
+  const std::uint64_t given = giver_.value(command("alloc", 2 * kMiB));
+  handle_of(given);
+  giver_.ask(command("free", given));
+  EXPECT_EQ(giver_.ask("descriptors"), before);
+  EXPECT_EQ(giver_.ask("info").at(0), free_before);
+}
+
+TEST_F(IpcTest, SmallAllocationsKeepTheDriversHandles) {
+  const std::uint64_t given = giver_.value("alloc 4096");
+  giver_.ask(command("fill", given, 4096, 6));
+  const std::uint64_t taken = taker_.value("ipc_open " + handle_of(given));
+  EXPECT_EQ(taker_.value(command("sum", taken, 4096)), giver_.value(command("sum", given, 4096)));
+  EXPECT_EQ(blockers(taker_), door::kIpcImported);
+  taker_.ask(command("ipc_close", taken));
+  EXPECT_EQ(blockers(taker_), 0u);
+}
+
+}  // namespace
+}  // namespace gcr::test

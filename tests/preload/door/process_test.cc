@@ -1,0 +1,99 @@
+// What the library leaves in the process: nothing before CUDA, nothing in children, and no harm
+// when the process closes what it does not know.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/preload/door/door_helpers.h"
+
+namespace gcr::test {
+namespace {
+
+std::size_t threads_named(const Subject& subject, const std::string& name) {
+  std::size_t found = 0;
+  for (const auto& task :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(subject.pid()) + "/task")) {
+    std::string comm;
+    std::ifstream(task.path() / "comm") >> comm;
+    if (comm == name) ++found;
+  }
+  return found;
+}
+
+TEST(ProcessTest, AProcessWithoutCudaHasNoThreadAndNoDescriptorOfOurs) {
+  Subject under;
+  Subject plain{without_library()};
+  EXPECT_EQ(under.ask("descriptors"), plain.ask("descriptors"));
+  EXPECT_EQ(threads_named(under, "gcr-door"), 0u);
+}
+
+TEST(ProcessTest, CudaBringsOneThreadHoweverOftenItIsInitialised) {
+  Subject subject;
+  for (int i = 0; i < 3; ++i) subject.ask("init");
+  EXPECT_EQ(threads_named(subject, "gcr-door"), 1u);
+  EXPECT_EQ(subject.ask("descriptors").at(1), 1u);
+}
+
+TEST(ProcessTest, TheDoorsDescriptorsKeepOutOfTheWay) {
+  Subject under;
+  Subject plain{without_library()};
+  const auto low_descriptors = [](Subject& subject) {
+    subject.ask("init");
+    std::size_t low = 0;
+    for (const auto& entry :
+         std::filesystem::directory_iterator("/proc/" + std::to_string(subject.pid()) + "/fd")) {
+      if (std::stoi(entry.path().filename()) < 512) ++low;
+    }
+    return low;
+  };
+  EXPECT_EQ(low_descriptors(under), low_descriptors(plain));
+}
+
+TEST(ProcessTest, TheChildOfAForkHasNoDoorAndKeepsNoMemoryAlive) {
+  Subject subject;
+  subject.ask("init");
+  subject.ask("primary 0");
+  subject.ask(command("alloc", 4 * kMiB));
+  agent::Door door = door_of(subject);
+  detach_and_attach(door);  // from now on the process keeps a descriptor
+  const auto parent = subject.ask("descriptors");
+  const auto child = subject.ask("fork");
+  ASSERT_EQ(child.size(), 2u);
+  EXPECT_EQ(child[1], 0u) << "the card is still there";
+  EXPECT_LE(child[0] + 4, parent[0]) << "two ends, a card and a buffer are gone";
+  good(door.hello());
+  detach_and_attach(door);
+}
+
+TEST(ProcessTest, AProgramStartedByExecInheritsNothing) {
+  Subject subject;
+  subject.ask("init");
+  EXPECT_EQ(subject.value("exec"), 1u);
+}
+
+TEST(ProcessTest, AProcessThatClosesEveryDescriptorGoesOnWithoutADoor) {
+  Subject subject;
+  subject.ask("init");
+  subject.ask("primary 0");
+  const std::uint64_t address = subject.value("alloc 1048576");
+  subject.ask("close_all");
+  subject.ask(command("fill", address, kMiB, 1));
+  subject.ask(command("sum", address, kMiB));
+  const auto door = agent::Door::open(subject.pid());
+  ASSERT_FALSE(door);
+  EXPECT_EQ(door.error().code(), Code::kNotFound);
+}
+
+TEST(ProcessTest, LogLinesComeOnlyWhenAskedFor) {
+  testing::internal::CaptureStderr();
+  {
+    Subject quiet;
+    quiet.ask("init");
+    quiet.ask("close_all");
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+}  // namespace
+}  // namespace gcr::test

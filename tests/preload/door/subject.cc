@@ -1,0 +1,430 @@
+// A program that does with CUDA what its standard input says, one command per line, and answers
+// each with one line: "ok" and values in hexadecimal, or "error" and the driver's code. Tests run
+// it with and without the preload library, on the software GPU or a real one.
+#include <dirent.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "preload/cuda/driver_abi.h"
+
+namespace {
+
+/// The driver as a program finds it: by name.
+struct Api {
+#define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
+  CUresult(*symbol) params = nullptr;
+#include "preload/driver_api.def"
+
+  bool load() {
+    void* library = ::dlopen("libcuda.so.1", RTLD_NOW);
+    if (library == nullptr) return false;
+#define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
+  symbol = reinterpret_cast<decltype(symbol)>(::dlsym(library, #symbol));
+#include "preload/driver_api.def"
+    return true;
+  }
+};
+Api cu;
+
+using Numbers = std::vector<unsigned long long>;
+
+/// The outcome of a command.
+struct Answer {
+  CUresult result = CUDA_SUCCESS;
+  Numbers values;
+  std::string text;
+};
+
+CUstream stream_of(unsigned long long value) { return reinterpret_cast<CUstream>(value); }
+CUcontext context_of(unsigned long long value) { return reinterpret_cast<CUcontext>(value); }
+template <class T>
+unsigned long long number(T* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer);
+}
+
+/// Work that goes on beside the commands: adds one to every byte of a buffer's first 2 MiB, over
+/// and over, and counts.
+class Worker {
+ public:
+  void start(CUcontext context, CUdeviceptr address) {
+    thread_ = std::thread([this, context, address] {
+      cu.cuCtxSetCurrent(context);
+      std::vector<unsigned char> bytes(std::size_t{2} << 20);
+      while (!stop_.load()) {
+        if (cu.cuMemcpyDtoH_v2(bytes.data(), address, bytes.size()) != CUDA_SUCCESS) failures_++;
+        for (unsigned char& byte : bytes) ++byte;
+        if (cu.cuMemcpyHtoD_v2(address, bytes.data(), bytes.size()) != CUDA_SUCCESS) failures_++;
+        steps_++;
+      }
+    });
+  }
+  Numbers stop() {
+    stop_.store(true);
+    thread_.join();
+    return progress();
+  }
+  Numbers progress() const { return {steps_.load(), failures_.load()}; }
+
+ private:
+  std::thread thread_;
+  std::atomic<bool> stop_{false};
+  std::atomic<unsigned long long> steps_{0};
+  std::atomic<unsigned long long> failures_{0};
+};
+
+Worker worker;
+std::atomic<bool> stalled{false};
+std::map<unsigned long long, std::thread> stuck_threads;
+
+void stall(void*) {
+  while (stalled.load()) stalled.wait(true);
+}
+
+Answer sum(CUdeviceptr address, std::size_t size) {
+  std::vector<unsigned char> bytes(size);
+  Answer answer{cu.cuMemcpyDtoH_v2(bytes.data(), address, size), {}, {}};
+  unsigned long long hash = 0xcbf29ce484222325;
+  for (const unsigned char byte : bytes) hash = (hash ^ byte) * 0x100000001b3;
+  answer.values = {hash};
+  return answer;
+}
+
+/// Descriptors above the standard ones, and how many of them are the door's card.
+Numbers descriptors() {
+  Numbers counts{0, 0};
+  DIR* entries = ::opendir("/proc/self/fd");
+  const std::string own = std::to_string(::dirfd(entries));
+  while (const dirent* entry = ::readdir(entries)) {
+    if (std::atoi(entry->d_name) <= 2 || own == entry->d_name) continue;
+    char target[128] = {};
+    const std::string path = std::string("/proc/self/fd/") + entry->d_name;
+    if (::readlink(path.c_str(), target, sizeof(target) - 1) <= 0) continue;
+    ++counts[0];
+    if (std::strstr(target, "gcr-preload") != nullptr) ++counts[1];
+  }
+  ::closedir(entries);
+  return counts;
+}
+
+/// What the child of a fork has: descriptors, cards, and cuInit's result.
+Answer fork_child() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return {CUDA_ERROR_OPERATING_SYSTEM, {}, {}};
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(ends[0]);
+    Numbers found = descriptors();
+    found[0] -= 1;  // the pipe itself
+    [[maybe_unused]] ssize_t ignored = ::write(ends[1], found.data(), 2 * sizeof(found[0]));
+    ::_exit(0);
+  }
+  ::close(ends[1]);
+  Numbers found(2);
+  const bool got = ::read(ends[0], found.data(), 2 * sizeof(found[0])) == 2 * sizeof(found[0]);
+  ::close(ends[0]);
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  return {got && status == 0 ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN, found, {}};
+}
+
+/// The names of the descriptors that a program started by exec sees.
+Answer exec_child() {
+  FILE* listing = ::popen("ls -l /proc/self/fd", "r");
+  std::string all;
+  char line[512];
+  while (std::fgets(line, sizeof(line), listing) != nullptr) all += line;
+  ::pclose(listing);
+  const bool clean = all.find("gcr-preload") == std::string::npos;
+  return {CUDA_SUCCESS, {clean ? 1ull : 0ull}, {}};
+}
+
+Answer ipc_get(CUdeviceptr address) {
+  CUipcMemHandle handle{};
+  Answer answer{cu.cuIpcGetMemHandle(&handle, address), {}, {}};
+  for (const char byte : handle.reserved) {
+    char digits[3];
+    std::snprintf(digits, sizeof(digits), "%02x", static_cast<unsigned char>(byte));
+    answer.text += digits;
+  }
+  return answer;
+}
+
+Answer ipc_open(const std::string& digits) {
+  CUipcMemHandle handle{};
+  for (std::size_t i = 0; i < sizeof(handle.reserved); ++i) {
+    handle.reserved[i] = static_cast<char>(std::stoi(digits.substr(2 * i, 2), nullptr, 16));
+  }
+  CUdeviceptr address = 0;
+  Answer answer{cu.cuIpcOpenMemHandle_v2(&address, handle, 1), {}, {}};
+  answer.values = {address};
+  return answer;
+}
+
+Answer attributes(CUdeviceptr address, const Numbers& which) {
+  std::vector<CUpointer_attribute> names;
+  Numbers values(which.size(), 0);
+  std::vector<void*> places;
+  for (std::size_t i = 0; i < which.size(); ++i) {
+    names.push_back(static_cast<CUpointer_attribute>(which[i]));
+    places.push_back(&values[i]);
+  }
+  const CUresult result = cu.cuPointerGetAttributes(static_cast<unsigned>(names.size()),
+                                                    names.data(), places.data(), address);
+  return {result, values, {}};
+}
+
+using Command = std::function<Answer(const Numbers&)>;
+
+void add_memory_commands(std::map<std::string, Command>& commands) {
+  commands["alloc"] = [](const Numbers& n) {
+    CUdeviceptr address = 0;
+    const CUresult result = cu.cuMemAlloc_v2(&address, n[0]);
+    return Answer{result, {address}, {}};
+  };
+  commands["pitch"] = [](const Numbers& n) {
+    CUdeviceptr address = 0;
+    std::size_t pitch = 0;
+    const CUresult result =
+        cu.cuMemAllocPitch_v2(&address, &pitch, n[0], n[1], static_cast<unsigned>(n[2]));
+    return Answer{result, {address, pitch}, {}};
+  };
+  commands["managed"] = [](const Numbers& n) {
+    CUdeviceptr address = 0;
+    const CUresult result = cu.cuMemAllocManaged(&address, n[0], 1);
+    return Answer{result, {address}, {}};
+  };
+  commands["free"] = [](const Numbers& n) { return Answer{cu.cuMemFree_v2(n[0]), {}, {}}; };
+  commands["free_async"] = [](const Numbers& n) {
+    return Answer{cu.cuMemFreeAsync(n[0], stream_of(n[1])), {}, {}};
+  };
+  commands["fill"] = [](const Numbers& n) {
+    return Answer{cu.cuMemsetD8_v2(n[0], static_cast<unsigned char>(n[2]), n[1]), {}, {}};
+  };
+  commands["sum"] = [](const Numbers& n) { return sum(n[0], n[1]); };
+  commands["range"] = [](const Numbers& n) {
+    CUdeviceptr base = 0;
+    std::size_t size = 0;
+    const CUresult result = cu.cuMemGetAddressRange_v2(&base, &size, n[0]);
+    return Answer{result, {base, size}, {}};
+  };
+  commands["info"] = [](const Numbers&) {
+    std::size_t free = 0, total = 0;
+    const CUresult result = cu.cuMemGetInfo_v2(&free, &total);
+    return Answer{result, {free, total}, {}};
+  };
+  commands["attribute"] = [](const Numbers& n) {
+    unsigned long long value = 0;
+    const CUresult result =
+        cu.cuPointerGetAttribute(&value, static_cast<CUpointer_attribute>(n[1]), n[0]);
+    return Answer{result, {value}, {}};
+  };
+  commands["attributes"] = [](const Numbers& n) {
+    return attributes(n[0], Numbers(n.begin() + 1, n.end()));
+  };
+  commands["sync_memops"] = [](const Numbers& n) {
+    const unsigned value = static_cast<unsigned>(n[1]);
+    return Answer{cu.cuPointerSetAttribute(&value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, n[0]), {}, {}};
+  };
+  commands["ipc_get"] = [](const Numbers& n) { return ipc_get(n[0]); };
+  commands["ipc_close"] = [](const Numbers& n) {
+    return Answer{cu.cuIpcCloseMemHandle(n[0]), {}, {}};
+  };
+}
+
+void add_vmm_commands(std::map<std::string, Command>& commands) {
+  commands["reserve"] = [](const Numbers& n) {
+    CUdeviceptr address = 0;
+    const CUresult result = cu.cuMemAddressReserve(&address, n[0], 0, 0, 0);
+    return Answer{result, {address}, {}};
+  };
+  commands["unreserve"] = [](const Numbers& n) {
+    return Answer{cu.cuMemAddressFree(n[0], n[1]), {}, {}};
+  };
+  commands["create"] = [](const Numbers& n) {
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, static_cast<int>(n[1])};
+    properties.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(n[2]);
+    CUmemGenericAllocationHandle handle = 0;
+    const CUresult result = cu.cuMemCreate(&handle, n[0], &properties, 0);
+    return Answer{result, {handle}, {}};
+  };
+  commands["release"] = [](const Numbers& n) { return Answer{cu.cuMemRelease(n[0]), {}, {}}; };
+  commands["map"] = [](const Numbers& n) {
+    return Answer{cu.cuMemMap(n[0], n[1], n[2], n[3], 0), {}, {}};
+  };
+  commands["unmap"] = [](const Numbers& n) { return Answer{cu.cuMemUnmap(n[0], n[1]), {}, {}}; };
+  commands["access"] = [](const Numbers& n) {
+    const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, static_cast<int>(n[2])},
+                                 static_cast<CUmemAccess_flags>(n[3])};
+    return Answer{cu.cuMemSetAccess(n[0], n[1], &access, 1), {}, {}};
+  };
+  commands["retain"] = [](const Numbers& n) {
+    CUmemGenericAllocationHandle handle = 0;
+    const CUresult result = cu.cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(n[0]));
+    return Answer{result, {handle}, {}};
+  };
+  commands["properties"] = [](const Numbers& n) {
+    CUmemAllocationProp properties{};
+    const CUresult result = cu.cuMemGetAllocationPropertiesFromHandle(&properties, n[0]);
+    return Answer{result,
+                  {static_cast<unsigned long long>(properties.requestedHandleTypes),
+                   static_cast<unsigned long long>(properties.location.id)},
+                  {}};
+  };
+  commands["export"] = [](const Numbers& n) {
+    int fd = -1;
+    const CUresult result =
+        cu.cuMemExportToShareableHandle(&fd, n[0], CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    return Answer{result, {static_cast<unsigned long long>(fd)}, {}};
+  };
+  commands["import"] = [](const Numbers& n) {
+    CUmemGenericAllocationHandle handle = 0;
+    const CUresult result = cu.cuMemImportFromShareableHandle(
+        &handle, reinterpret_cast<void*>(n[0]), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    ::close(static_cast<int>(n[0]));
+    return Answer{result, {handle}, {}};
+  };
+}
+
+void add_context_commands(std::map<std::string, Command>& commands) {
+  commands["init"] = [](const Numbers&) { return Answer{cu.cuInit(0), {}, {}}; };
+  commands["context"] = [](const Numbers& n) {
+    CUcontext context = nullptr;
+    const CUresult result = cu.cuCtxCreate_v2(&context, 0, static_cast<int>(n[0]));
+    return Answer{result, {number(context)}, {}};
+  };
+  commands["destroy"] = [](const Numbers& n) {
+    return Answer{cu.cuCtxDestroy_v2(context_of(n[0])), {}, {}};
+  };
+  commands["current"] = [](const Numbers& n) {
+    return Answer{cu.cuCtxSetCurrent(context_of(n[0])), {}, {}};
+  };
+  commands["primary"] = [](const Numbers& n) {
+    CUcontext context = nullptr;
+    CUresult result = cu.cuDevicePrimaryCtxRetain(&context, static_cast<int>(n[0]));
+    if (result == CUDA_SUCCESS) result = cu.cuCtxSetCurrent(context);
+    return Answer{result, {number(context)}, {}};
+  };
+  commands["release_primary"] = [](const Numbers& n) {
+    return Answer{cu.cuDevicePrimaryCtxRelease_v2(static_cast<int>(n[0])), {}, {}};
+  };
+  commands["peer_enable"] = [](const Numbers& n) {
+    return Answer{cu.cuCtxEnablePeerAccess(context_of(n[0]), 0), {}, {}};
+  };
+  commands["peer_disable"] = [](const Numbers& n) {
+    return Answer{cu.cuCtxDisablePeerAccess(context_of(n[0])), {}, {}};
+  };
+  commands["stream"] = [](const Numbers&) {
+    CUstream stream = nullptr;
+    const CUresult result = cu.cuStreamCreate(&stream, 1);
+    return Answer{result, {number(stream)}, {}};
+  };
+  commands["destroy_stream"] = [](const Numbers& n) {
+    return Answer{cu.cuStreamDestroy_v2(stream_of(n[0])), {}, {}};
+  };
+  commands["capture"] = [](const Numbers& n) {
+    return Answer{
+        cu.cuStreamBeginCapture_v2(stream_of(n[0]), CU_STREAM_CAPTURE_MODE_RELAXED), {}, {}};
+  };
+  commands["end_capture"] = [](const Numbers& n) {
+    CUgraph graph = nullptr;
+    const CUresult result = cu.cuStreamEndCapture(stream_of(n[0]), &graph);
+    return Answer{result, {number(graph)}, {}};
+  };
+  commands["sync"] = [](const Numbers&) { return Answer{cu.cuCtxSynchronize(), {}, {}}; };
+}
+
+void add_process_commands(std::map<std::string, Command>& commands) {
+  commands["work"] = [](const Numbers& n) {
+    worker.start(context_of(n[0]), n[1]);
+    return Answer{};
+  };
+  commands["worked"] = [](const Numbers&) { return Answer{CUDA_SUCCESS, worker.progress(), {}}; };
+  commands["rest"] = [](const Numbers&) { return Answer{CUDA_SUCCESS, worker.stop(), {}}; };
+  commands["stall"] = [](const Numbers& n) {
+    stalled.store(true);
+    return Answer{cu.cuLaunchHostFunc(stream_of(n[0]), stall, nullptr), {}, {}};
+  };
+  commands["go_on"] = [](const Numbers&) {
+    stalled.store(false);
+    stalled.notify_all();
+    return Answer{};
+  };
+  // A gated call that does not return before "go_on": a synchronous copy behind a stalled stream.
+  commands["stuck"] = [](const Numbers& n) {
+    stuck_threads[n[1]] = std::thread([n] {
+      std::vector<char> bytes(4096);
+      cu.cuCtxSetCurrent(context_of(n[0]));
+      cu.cuMemcpyDtoH_v2(bytes.data(), n[1], bytes.size());
+    });
+    return Answer{};
+  };
+  commands["unstuck"] = [](const Numbers& n) {
+    stuck_threads[n[0]].join();
+    stuck_threads.erase(n[0]);
+    return Answer{};
+  };
+  commands["descriptors"] = [](const Numbers&) { return Answer{CUDA_SUCCESS, descriptors(), {}}; };
+  commands["close_all"] = [](const Numbers&) {
+    for (int fd = 3; fd < 4096; ++fd) ::close(fd);
+    return Answer{};
+  };
+  commands["fork"] = [](const Numbers&) { return fork_child(); };
+  commands["exec"] = [](const Numbers&) { return exec_child(); };
+}
+
+Answer run(const std::map<std::string, Command>& commands, std::istringstream& words) {
+  std::string name, word;
+  words >> name;
+  if (name == "ipc_open") {
+    words >> word;
+    return ipc_open(word);
+  }
+  Numbers numbers;
+  while (words >> word) numbers.push_back(std::strtoull(word.c_str(), nullptr, 0));
+  const auto command = commands.find(name);
+  if (command == commands.end()) return {CUDA_ERROR_UNKNOWN, {}, "no such command: " + name};
+  return command->second(numbers);
+}
+
+}  // namespace
+
+int main() {
+  std::map<std::string, Command> commands;
+  add_memory_commands(commands);
+  add_vmm_commands(commands);
+  add_context_commands(commands);
+  add_process_commands(commands);
+  if (!cu.load()) return 1;
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    std::istringstream words(line);
+    const Answer answer = run(commands, words);
+    std::ostringstream out;
+    out << (answer.result == CUDA_SUCCESS ? "ok" : "error");
+    if (answer.result != CUDA_SUCCESS) out << " " << answer.result;
+    if (answer.result == CUDA_SUCCESS) {
+      for (const unsigned long long value : answer.values) out << " 0x" << std::hex << value;
+    }
+    if (!answer.text.empty()) out << " " << answer.text;
+    std::cout << out.str() << std::endl;
+  }
+  ::_exit(0);
+}
