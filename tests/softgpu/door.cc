@@ -158,6 +158,23 @@ CUresult choose_devices(const DeviceTable& old, const DoorRequest& request,
   return CUDA_SUCCESS;
 }
 
+/// Makes every ordinal the device of the new machine that was chosen for it.
+CUresult adopt_devices(DeviceTable* table, const DoorRequest& request,
+                       const std::array<int, kMaxDevices>& chosen,
+                       std::array<UniqueFd, kMaxDevices>& directories) {
+  for (int ordinal = 0; ordinal < table->count; ++ordinal) {
+    Device& device = table->devices[ordinal];
+    const DoorDevice& target = request.devices[chosen[ordinal]];
+    if (const CUresult result = device.adopt(std::move(directories[chosen[ordinal]]))) {
+      return result;
+    }
+    device.uuid = target.uuid;
+    device.total_bytes = target.total_bytes;
+    device.mounted = target.mounted != 0;
+  }
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 CUresult Door::restore(const DoorRequest& request, std::array<UniqueFd, kMaxDevices>& directories) {
@@ -170,25 +187,19 @@ CUresult Door::restore(const DoorRequest& request, std::array<UniqueFd, kMaxDevi
   if (const CUresult result = choose_devices(table, request, &chosen)) return result;
   std::array<Uuid, kMaxDevices> before;
   for (int ordinal = 0; ordinal < table.count; ++ordinal) {
-    Device& device = table.devices[ordinal];
-    const DoorDevice& target = request.devices[chosen[ordinal]];
-    before[ordinal] = device.uuid;
-    if (const CUresult result = device.adopt(std::move(directories[chosen[ordinal]]))) {
-      return result;
-    }
-    device.uuid = target.uuid;
-    device.total_bytes = target.total_bytes;
-    device.mounted = target.mounted != 0;
+    before[ordinal] = table.devices[ordinal].uuid;
   }
-  if (const CUresult result = process_->memory.unpark()) {
-    for (int ordinal = 0; ordinal < table.count; ++ordinal) {
-      table.devices[ordinal].uuid = before[ordinal];
-      table.devices[ordinal].directory.reset();
-    }
-    return result;
+  CUresult result = adopt_devices(&table, request, chosen, directories);
+  if (result == CUDA_SUCCESS) result = process_->memory.unpark();
+  if (result == CUDA_SUCCESS) {
+    state_ = CU_PROCESS_STATE_LOCKED;
+    return CUDA_SUCCESS;
   }
-  state_ = CU_PROCESS_STATE_LOCKED;
-  return CUDA_SUCCESS;
+  for (int ordinal = 0; ordinal < table.count; ++ordinal) {
+    table.devices[ordinal].uuid = before[ordinal];
+    table.devices[ordinal].directory.reset();
+  }
+  return result;
 }
 
 CUresult Door::unlock() {

@@ -504,10 +504,10 @@ TEST_F(DriverTest, FunctionsAreFoundByVersionAndFlavour) {
   const auto find = [&](const char* name, int version, cuuint64_t flags, void** function) {
     return cu.cuGetProcAddress_v2(name, function, version, flags, &why);
   };
-  EXPECT_EQ(find("cuGraphInstantiate", 11000, 0, &old_form), CUDA_SUCCESS);
-  EXPECT_EQ(find("cuGraphInstantiate", 13000, 0, &new_form), CUDA_SUCCESS);
+  EXPECT_EQ(find("cuCtxCreate", 11030, 0, &old_form), CUDA_SUCCESS);
+  EXPECT_EQ(old_form, reinterpret_cast<void*>(cu.cuCtxCreate_v2));
+  EXPECT_EQ(find("cuCtxCreate", 13000, 0, &new_form), CUDA_SUCCESS);
   EXPECT_NE(old_form, new_form);
-  EXPECT_EQ(new_form, reinterpret_cast<void*>(cu.cuGraphInstantiateWithFlags));
   EXPECT_EQ(find("cuMemAlloc", 13000, 0, &new_form), CUDA_SUCCESS);
   EXPECT_EQ(new_form, reinterpret_cast<void*>(cu.cuMemAlloc_v2));
   EXPECT_EQ(find("cuMemAlloc", 1000, 0, &new_form), CUDA_ERROR_NOT_FOUND);
