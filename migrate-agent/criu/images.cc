@@ -13,6 +13,8 @@ namespace fs = std::filesystem;
 
 constexpr std::uint32_t kCommonMagic = 0x54564319;
 constexpr std::uint32_t kProcessTreeMagic = 0x50273030;
+/// CRIU says this and goes on where root has no CAP_SYS_RESOURCE.
+constexpr std::string_view kHarmless = "Can't setup RLIMIT_NOFILE for self";
 constexpr std::uint32_t kMaxRecordBytes = 1u << 20;
 
 void put_u32(std::string& bytes, std::uint32_t value) {
@@ -75,7 +77,9 @@ std::string first_error(const fs::path& directory, const std::string& name) {
   std::ifstream log(directory / name);
   for (std::string line; std::getline(log, line);) {
     const std::size_t at = line.find("Error (");
-    if (at != std::string::npos) return line.substr(at);
+    if (at != std::string::npos && line.find(kHarmless) == std::string::npos) {
+      return line.substr(at);
+    }
   }
   return first_line(directory / "criu.err");
 }

@@ -36,12 +36,7 @@ wire::Options common_options(const std::string& log_name) {
 Error refusal(const wire::Response& response, const std::filesystem::path& images,
               const std::string& log_name) {
   std::string text = images::first_error(images, log_name);
-  const std::string& message = response.cr_errmsg();
-  if (text.empty()) {
-    text = message;
-  } else if (!message.empty() && message.find(text) == std::string::npos) {
-    text += " (" + message + ")";
-  }
+  if (text.empty()) text = response.cr_errmsg();  // as a rule the same, and never more
   if (text.empty()) text = "no reason in its log";
   if (response.cr_errno() != 0) text += " [" + std::string(::strerror(response.cr_errno())) + "]";
   while (!text.empty() && text.back() == '\n') text.pop_back();

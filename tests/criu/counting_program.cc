@@ -1,8 +1,9 @@
 // The program that the CRIU tests dump and restore.
 //
-// Usage: counting_program FILE count|wait [stdout-pipe]
+// Usage: counting_program FILE count|ghost|wait
 //   count  several threads count; each appends "<thread> <number>" to FILE, one write per line, so
 //          that a lost or doubled step shows as a gap or a repeat
+//   ghost  as count, through a file of its own that it has deleted, as well as to FILE
 //   wait   a thread for every kind of waiting call, which must not come back; each that does
 //   appends
 //          "returned <call> <errno>"; one thread counts
@@ -14,6 +15,7 @@
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -35,8 +37,19 @@ constexpr long kStepNanoseconds = 1'000'000;
 constexpr int kAnHour = 3600;
 
 int output = -1;
+int ghost = -1;  ///< a deleted file that holds a byte for every line
+
+void count_in_ghost() {
+  static std::mutex mutex;
+  static off_t lines = 0;
+  const std::lock_guard lock(mutex);
+  struct stat status {};
+  if (::fstat(ghost, &status) != 0 || status.st_nlink != 0 || status.st_size != lines) std::abort();
+  if (::pwrite(ghost, "x", 1, lines++) != 1) std::abort();
+}
 
 void say(const std::string& line) {
+  if (ghost >= 0) count_in_ghost();
   if (::write(output, line.data(), line.size()) != static_cast<ssize_t>(line.size())) std::abort();
 }
 
@@ -152,6 +165,11 @@ int main(int argc, char** argv) {
   if (argc < 3) return 2;
   output = ::open(argv[1], O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (output < 0) return 2;
+  if (std::strcmp(argv[2], "ghost") == 0) {
+    const std::string path = std::string(argv[1]) + ".ghost";
+    ghost = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (ghost < 0 || ::unlink(path.c_str()) != 0) return 2;
+  }
   std::mutex mutex;
   std::string tids;
   std::vector<std::thread> threads;

@@ -185,6 +185,43 @@ TEST_F(DumpRestore, ReaperHoldsNothingOfTheAgent) {
   EXPECT_EQ(::getsid(tree->init_pid()), tree->init_pid());
 }
 
+TEST_F(DumpRestore, SmallDeletedFileMovesWithItsContent) {
+  start("ghost");  // it aborts when its deleted file is not what it was
+  dump_and_kill();
+  const Output dumped = read_output(file());
+  auto tree = restore(criu_command(), images(), reaper());
+  ASSERT_TRUE(tree) << tree.error().message();
+  ASSERT_TRUE(resume_stopped(tree->pid()));
+  expect_gapless(wait_for_progress(file(), dumped, 20));
+}
+
+TEST_F(DumpRestore, ProcessInNamespacesOfItsOwnWithALowPidMovesTwice) {
+  const std::string script = std::string(GCR_COUNTING_PROGRAM) + " " + file().string() +
+                             " count </dev/null >/dev/null 2>&1 & wait";
+  program_ = std::make_unique<Program>(
+      std::vector<std::string>{"/usr/bin/unshare", "--pid", "--fork", "--mount-proc",
+                               "--kill-child", "setsid", "-w", "sh", "-c", script});
+  wait_for_progress(file(), {}, 5);
+  const pid_t pid = procfs::tree(program_->pid()).back();
+  const pid_t inner = procfs::namespace_pids(std::to_string(pid)).back();
+  ASSERT_LT(inner, 10);
+  const auto report = dump(criu_command(), pid, images());
+  ASSERT_TRUE(report) << report.error().message();
+  ASSERT_TRUE(kill_stopped(pid));
+  program_.reset();
+  auto tree = restore(criu_command(), images(), reaper());
+  ASSERT_TRUE(tree) << tree.error().message();
+  EXPECT_EQ(procfs::namespace_pids(std::to_string(tree->pid())).back(), inner);
+  const auto again = dump(criu_command(), tree->pid(), images("again"));
+  ASSERT_TRUE(again) << again.error().message();
+  const Output dumped = read_output(file());
+  tree->kill();
+  tree = restore(criu_command(), images("again"), reaper());
+  ASSERT_TRUE(tree) << tree.error().message();
+  ASSERT_TRUE(resume_stopped(tree->pid()));
+  expect_gapless(wait_for_progress(file(), dumped, 20));
+}
+
 TEST_F(DumpRestore, ProcessWithASocketToAnOutsiderIsRefusedAndRunsOn) {
   int pair[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);

@@ -111,7 +111,13 @@ void expect_gapless(const Output& output) {
   EXPECT_THAT(output.others, testing::IsEmpty());
 }
 
-Program::Program(const fs::path& file, const std::string& mode, int stdout_fd) {
+Program::Program(const fs::path& file, const std::string& mode, int stdout_fd)
+    : Program({GCR_COUNTING_PROGRAM, file.string(), mode}, stdout_fd) {}
+
+Program::Program(const std::vector<std::string>& command, int stdout_fd) {
+  std::vector<const char*> argv;
+  for (const std::string& word : command) argv.push_back(word.c_str());
+  argv.push_back(nullptr);
   pid_ = ::fork();
   if (pid_ != 0) return;
   ::setsid();
@@ -120,7 +126,7 @@ Program::Program(const fs::path& file, const std::string& mode, int stdout_fd) {
   ::dup2(stdout_fd >= 0 ? stdout_fd : nothing, STDOUT_FILENO);
   ::dup2(nothing, STDERR_FILENO);
   ::close_range(STDERR_FILENO + 1, ~0u, 0);
-  ::execl(GCR_COUNTING_PROGRAM, GCR_COUNTING_PROGRAM, file.c_str(), mode.c_str(), nullptr);
+  ::execv(argv[0], const_cast<char* const*>(argv.data()));
   ::_exit(127);
 }
 

@@ -61,6 +61,8 @@ class Program {
  public:
   /// `stdout_fd`: its standard output, -1 for /dev/null.
   Program(const std::filesystem::path& file, const std::string& mode, int stdout_fd = -1);
+  /// Any other command.
+  explicit Program(const std::vector<std::string>& command, int stdout_fd = -1);
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
   ~Program();
