@@ -1,7 +1,5 @@
 #include "preload/elf_object.h"
 
-#include <cstring>
-
 namespace gcr::preload {
 namespace {
 
@@ -21,22 +19,21 @@ std::uint32_t sysv_hash(const char* name) {
   return hash;
 }
 
+bool same(const char* a, const char* b) {
+  for (; *a == *b; ++a, ++b) {
+    if (*a == '\0') return true;
+  }
+  return false;
+}
+
 }  // namespace
 
-ElfObject::ElfObject(const dl_phdr_info& info) : info_(info) {
-  const ElfW(Dyn)* entry = nullptr;
-  for (int i = 0; i < info.dlpi_phnum; ++i) {
-    if (info.dlpi_phdr[i].p_type == PT_DYNAMIC) {
-      entry = reinterpret_cast<const ElfW(Dyn)*>(info.dlpi_addr + info.dlpi_phdr[i].p_vaddr);
-    }
-  }
-  if (entry == nullptr) return;
+ElfObject::ElfObject(ElfW(Addr) base, const ElfW(Dyn) * dynamic) : base_(base) {
+  if (dynamic == nullptr) return;
   // The loader rewrites these to absolute addresses, except where the section is read-only (vdso).
-  const auto absolute = [&info](ElfW(Addr) value) {
-    return value >= info.dlpi_addr ? value : value + info.dlpi_addr;
-  };
+  const auto absolute = [base](ElfW(Addr) value) { return value >= base ? value : value + base; };
   std::size_t soname_offset = 0;
-  for (; entry->d_tag != DT_NULL; ++entry) {
+  for (const ElfW(Dyn)* entry = dynamic; entry->d_tag != DT_NULL; ++entry) {
     const ElfW(Addr) address = absolute(entry->d_un.d_ptr);
     switch (entry->d_tag) {
       case DT_SYMTAB:
@@ -61,21 +58,11 @@ ElfObject::ElfObject(const dl_phdr_info& info) : info_(info) {
   if (strings_ != nullptr && soname_offset != 0) soname_ = strings_ + soname_offset;
 }
 
-bool ElfObject::contains(const void* address) const {
-  const auto value = reinterpret_cast<ElfW(Addr)>(address);
-  for (int i = 0; i < info_.dlpi_phnum; ++i) {
-    const ElfW(Phdr)& segment = info_.dlpi_phdr[i];
-    const ElfW(Addr) begin = info_.dlpi_addr + segment.p_vaddr;
-    if (segment.p_type == PT_LOAD && value >= begin && value - begin < segment.p_memsz) return true;
-  }
-  return false;
-}
-
 bool ElfObject::defines(std::uint32_t index, const char* name) const {
   const ElfW(Sym)& symbol = symbols_[index];
   const int type = ELF64_ST_TYPE(symbol.st_info);
   return symbol.st_shndx != SHN_UNDEF && symbol.st_value != 0 && type == STT_FUNC &&
-         std::strcmp(strings_ + symbol.st_name, name) == 0;
+         same(strings_ + symbol.st_name, name);
 }
 
 // Layout of DT_GNU_HASH: bucket count, index of the first symbol, words and shift of the Bloom
@@ -125,7 +112,26 @@ void* ElfObject::find_function(const char* name) const {
   } else if (sysv_hash_ != nullptr) {
     symbol = find_by_sysv_hash(name);
   }
-  return symbol == nullptr ? nullptr : reinterpret_cast<void*>(info_.dlpi_addr + symbol->st_value);
+  return symbol == nullptr ? nullptr : reinterpret_cast<void*>(base_ + symbol->st_value);
+}
+
+const ElfW(Dyn) * dynamic_section(const dl_phdr_info& info) {
+  for (int i = 0; i < info.dlpi_phnum; ++i) {
+    if (info.dlpi_phdr[i].p_type == PT_DYNAMIC) {
+      return reinterpret_cast<const ElfW(Dyn)*>(info.dlpi_addr + info.dlpi_phdr[i].p_vaddr);
+    }
+  }
+  return nullptr;
+}
+
+bool contains(const dl_phdr_info& info, const void* address) {
+  const auto value = reinterpret_cast<ElfW(Addr)>(address);
+  for (int i = 0; i < info.dlpi_phnum; ++i) {
+    const ElfW(Phdr)& segment = info.dlpi_phdr[i];
+    const ElfW(Addr) begin = info.dlpi_addr + segment.p_vaddr;
+    if (segment.p_type == PT_LOAD && value >= begin && value - begin < segment.p_memsz) return true;
+  }
+  return false;
 }
 
 }  // namespace gcr::preload

@@ -10,10 +10,11 @@
 namespace gcr::preload {
 
 /// Views one loaded object's dynamic symbols. Owns nothing; valid while the object stays loaded, as
-/// it does inside a dl_iterate_phdr callback.
+/// it does inside a dl_iterate_phdr callback. Calls no function of another object.
 class ElfObject {
  public:
-  explicit ElfObject(const dl_phdr_info& info);
+  /// From the address that the object was loaded at, and its dynamic section (may be null).
+  ElfObject(ElfW(Addr) base, const ElfW(Dyn) * dynamic);
 
   /// The address of a function that this object itself defines and exports, or null. Symbol
   /// versions are ignored. Indirect functions (IFUNC) are not found. Neither locks nor allocates.
@@ -22,15 +23,12 @@ class ElfObject {
   /// The object's SONAME, or "".
   const char* soname() const { return soname_; }
 
-  /// Whether the address lies in one of the object's segments.
-  bool contains(const void* address) const;
-
  private:
   const ElfW(Sym) * find_by_gnu_hash(const char* name) const;
   const ElfW(Sym) * find_by_sysv_hash(const char* name) const;
   bool defines(std::uint32_t index, const char* name) const;
 
-  const dl_phdr_info& info_;
+  ElfW(Addr) base_;
   const ElfW(Sym) * symbols_ = nullptr;
   const char* strings_ = nullptr;
   const std::uint32_t* gnu_hash_ = nullptr;
@@ -38,13 +36,22 @@ class ElfObject {
   const char* soname_ = "";
 };
 
+/// The dynamic section of a loaded object, or null.
+const ElfW(Dyn) * dynamic_section(const dl_phdr_info& info);
+
+/// Whether the address lies in one of the object's segments.
+bool contains(const dl_phdr_info& info, const void* address);
+
 /// Calls `visit(ElfObject, const dl_phdr_info&)` for every loaded object in load order, until it
 /// returns true. Returns whether it did. Holds the loader's lock meanwhile.
 template <class Visitor>
 bool visit_objects(Visitor&& visit) {
   return dl_iterate_phdr(
              [](dl_phdr_info* info, std::size_t, void* data) -> int {
-               return (*static_cast<Visitor*>(data))(ElfObject(*info), *info) ? 1 : 0;
+               return (*static_cast<Visitor*>(data))(
+                          ElfObject(info->dlpi_addr, dynamic_section(*info)), *info)
+                          ? 1
+                          : 0;
              },
              &visit) != 0;
 }

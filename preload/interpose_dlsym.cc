@@ -6,7 +6,9 @@
 // A name that does not begin with "cu" costs two compared bytes and that jump.
 //
 // The C library's functions are found in its symbol table, since any reference of ours to dlsym or
-// dlvsym, versioned or not, would be bound to our own.
+// dlvsym, versioned or not, would be bound to our own. That first search calls nobody: dlsym may be
+// called before anything is initialised, a sanitizer's stand-ins for the C library's functions
+// least of all.
 #include <dlfcn.h>
 
 #include <cstring>
@@ -37,26 +39,21 @@ struct Answer {
 
 constexpr Answer kAskCLibrary{nullptr, false};
 
-/// Any address inside this library.
-const char g_inside_this_library = 0;
-
 /// The next definition of `name` after this library in load order; the first one anywhere if there
 /// is none (when this library was not preloaded).
 void* find_beyond_this_library(const char* name) {
   void* first = nullptr;
-  void* next = nullptr;
   bool passed_us = false;
-  gcr::preload::visit_objects([&](const ElfObject& object, const dl_phdr_info&) {
-    if (object.contains(&g_inside_this_library)) {
+  for (const link_map* map = _r_debug.r_map; map != nullptr; map = map->l_next) {
+    if (map->l_ld == _DYNAMIC) {
       passed_us = true;
-      return false;
+      continue;
     }
-    void* const found = object.find_function(name);
+    void* const found = ElfObject(map->l_addr, map->l_ld).find_function(name);
+    if (found != nullptr && passed_us) return found;
     if (first == nullptr) first = found;
-    if (passed_us) next = found;
-    return next != nullptr;
-  });
-  return next != nullptr ? next : first;
+  }
+  return first;
 }
 
 }  // namespace
@@ -83,6 +80,10 @@ Answer gcr_preload_choose_dlvsym(void* handle, const char* name, const char* ver
 
 namespace {
 
+/// While the process has one thread and loads nothing: the list of objects is walked without a
+/// lock.
+[[gnu::constructor]] void find_real_functions_early() { gcr_preload_find_real_functions(); }
+
 /// The search ended at our own shim of a function that no loaded driver has: nobody would have
 /// found it without us, so neither may anybody now. dlerror then names this library, not the
 /// caller.
@@ -93,9 +94,9 @@ Answer look_beyond_us(const char* name) { return {gcr_preload_real_dlsym(RTLD_NE
 Answer choose_next(const DriverRow& row, void* real, const void* caller) {
   void* found = nullptr;
   bool passed_caller = false;
-  gcr::preload::visit_objects([&](const ElfObject& object, const dl_phdr_info&) {
+  gcr::preload::visit_objects([&](const ElfObject& object, const dl_phdr_info& info) {
     if (!passed_caller) {
-      passed_caller = object.contains(caller);
+      passed_caller = gcr::preload::contains(info, caller);
       return false;
     }
     found = object.find_function(row.symbol);

@@ -1,7 +1,7 @@
 // The CUDA driver's binary interface, as far as this project uses it, in our own declarations: no
 // CUDA toolkit is needed to build. Names and values are those of NVIDIA's cuda.h (CUDA 13.0), so
 // that code reads the same; never include both in one file. Where a toolkit is present,
-// tests/preload/table_layout_check compares every size, offset and value here with cuda.h.
+// preload_abi_test (tests/preload/table) compares every size, offset and value here with cuda.h.
 //
 // The functions themselves are declared nowhere: preload/driver_api.def names those that the
 // preload library interposes, and everybody else looks up what they call.
