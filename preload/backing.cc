@@ -52,6 +52,24 @@ DeviceFacts ask_device(int device) {
   return facts;
 }
 
+/// Physical memory for `device`. Where the driver will not make it fit for RDMA, it is made without
+/// from then on.
+bool create_backing(int device, const DeviceFacts& facts, std::size_t size_bytes,
+                    CUmemGenericAllocationHandle* handle) {
+  CUmemAllocationProp properties = backing_properties(device, facts.rdma_capable);
+  CUresult result = real::cuMemCreate(handle, size_bytes, &properties, 0);
+  if (result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY || !facts.rdma_capable) {
+    return result == CUDA_SUCCESS;
+  }
+  properties = backing_properties(device, false);
+  if (real::cuMemCreate(handle, size_bytes, &properties, 0) != CUDA_SUCCESS) return false;
+  log_line("device %d: memory for RDMA cannot be exported (%d)", device, result);
+  ProcessState& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.devices[device].rdma_capable = false;
+  return true;
+}
+
 }  // namespace
 
 CUuuid device_uuid(int device) {
@@ -106,9 +124,8 @@ bool allocate_backed(std::size_t requested_bytes, CUdeviceptr* address) {
   if (!facts.can_back || requested_bytes > SIZE_MAX - facts.granularity_bytes) return false;
   const std::size_t size_bytes = (requested_bytes + facts.granularity_bytes - 1) /
                                  facts.granularity_bytes * facts.granularity_bytes;
-  const CUmemAllocationProp properties = backing_properties(device, facts.rdma_capable);
   CUmemGenericAllocationHandle handle = 0;
-  if (real::cuMemCreate(&handle, size_bytes, &properties, 0) != CUDA_SUCCESS) return false;
+  if (!create_backing(device, facts, size_bytes, &handle)) return false;
   const CUdeviceptr mapped = map_whole(handle, size_bytes, facts.granularity_bytes, device);
   if (mapped == 0) {
     real::cuMemRelease(handle);

@@ -134,27 +134,31 @@ void sleep_for(std::chrono::nanoseconds duration) {
   ::nanosleep(&time, nullptr);
 }
 
-}  // namespace
-
-void prepare() {
-  if (membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0) {
+/// Whether everybody inside is visible now, and everybody who comes will see the gate closed. False
+/// the first time that membarrier fails: from then on callers fence for themselves, but those who
+/// are on their way in may not do so yet.
+bool make_visible() {
+  const bool fenced = (g_attention.load(std::memory_order_relaxed) & kFenced) != 0;
+  if (!fenced && membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0) {
     g_attention.fetch_or(kFenced, std::memory_order_seq_cst);
-  }
-}
-
-bool close(std::chrono::nanoseconds timeout) {
-  const auto deadline = Clock::now() + timeout;
-  prepare();  // again: a restore may have forgotten the registration
-  g_attention.fetch_or(kClosed, std::memory_order_seq_cst);
-  if ((g_attention.load(std::memory_order_relaxed) & kFenced) == 0 &&
-      membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0) {
-    // Threads on the open path cannot be made visible: from here on they fence for themselves, and
-    // this attempt fails.
-    g_attention.fetch_or(kFenced, std::memory_order_seq_cst);
-    open();
     return false;
   }
   std::atomic_thread_fence(std::memory_order_seq_cst);
+  return true;
+}
+
+}  // namespace
+
+void prepare() { membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED); }
+
+bool close(std::chrono::nanoseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  prepare();  // again: a restore may have forgotten it
+  g_attention.fetch_or(kClosed, std::memory_order_seq_cst);
+  if (!make_visible()) {
+    open();
+    return false;
+  }
   std::chrono::nanoseconds pause = std::chrono::microseconds(10);
   while (in_flight() != 0) {
     if (Clock::now() >= deadline) {

@@ -62,7 +62,8 @@ namespace gate {
 void prepare();
 
 /// Closes the gate and waits until no other thread is inside. True: closed and empty. False after
-/// `timeout`: the gate is open again, as before. One thread at a time may close and open.
+/// `timeout`, or at once the very first time in a process without membarrier: the gate is open
+/// again, as before. One thread at a time may close and open.
 bool close(std::chrono::nanoseconds timeout);
 
 /// Opens the gate and wakes everybody who waits at it. Opening an open gate does nothing.

@@ -2,13 +2,18 @@
 #include "preload/gate.h"
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <fstream>
 #include <latch>
 #include <string>
@@ -64,8 +69,8 @@ class Passers {
 };
 
 TEST_F(GateTest, NobodyPassesWhileItIsClosedAndEverybodyGoesOnAfterwards) {
-  const Passers passers(4);
-  for (int cycle = 0; cycle < 200; ++cycle) {
+  const Passers passers(3);
+  for (int cycle = 0; cycle < 50; ++cycle) {
     passers.wait_for_more();
     ASSERT_TRUE(gate::close(seconds(30)));
     const std::uint64_t passed = passers.passed();
@@ -97,7 +102,7 @@ TEST_F(GateTest, ThreadsThatComeAndGoAreCountedLikeAnyOther) {
       }
     });
   }
-  for (int cycle = 0; cycle < 200; ++cycle) {
+  for (int cycle = 0; cycle < 50; ++cycle) {
     for (const int before = ended.load(); ended.load() == before;) ::sched_yield();
     ASSERT_TRUE(gate::close(seconds(30)));
     ASSERT_EQ(inside.load(), 0);
@@ -197,6 +202,44 @@ TEST_F(GateTest, TheChildOfAForkFindsItOpenAndEmpty) {
   EXPECT_EQ(status, 0);
   leave.count_down();
   inside.join();
+}
+
+/// As containers do: membarrier(2) answers EPERM.
+bool forbid_membarrier() {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{std::size(program), program};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+TEST_F(GateTest, NobodyPassesItWhereMembarrierIsForbiddenEither) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (!forbid_membarrier() || gate::close(seconds(1))) ::_exit(1);  // the first time only
+    bool good = true;
+    {
+      const Passers passers(3);
+      for (int cycle = 0; cycle < 30; ++cycle) {
+        passers.wait_for_more();
+        good = good && gate::close(seconds(30));
+        const std::uint64_t passed = passers.passed();
+        for (int look = 0; look < 20; ++look) {
+          good = good && passers.inside() == 0 && passers.passed() == passed;
+          ::sched_yield();
+        }
+        gate::open();
+      }
+    }
+    ::_exit(good ? 0 : 2);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(GateTest, ErrnoSurvivesWaiting) {
