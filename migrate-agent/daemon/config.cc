@@ -107,9 +107,10 @@ class Table {
 /// As Endpoint::parse, but port 0 stands for any free port.
 Result<control::Endpoint> parse_listen(const std::string& text) {
   constexpr std::string_view kAnyPort = ":0";
-  if (!text.ends_with(kAnyPort)) return control::Endpoint::parse(text);
+  const bool bare_v6 = !text.starts_with('[') && std::ranges::count(text, ':') > 1;
+  if (bare_v6 || !text.ends_with(kAnyPort)) return control::Endpoint::parse(text);
   GCR_ASSIGN(control::Endpoint endpoint, control::Endpoint::parse(text + "1"));
-  if (text.starts_with('[') == (endpoint.host.find(':') != std::string::npos)) endpoint.port = 0;
+  endpoint.port = 0;
   return endpoint;
 }
 

@@ -219,14 +219,15 @@ asio::awaitable<void> Daemon::Impl::listen_to(WorkerId id) {
                                asio::redirect_error(asio::use_awaitable, error));
     found = workers.find(id);
     if (error || found == workers.end()) co_return;
-    const Result<Packet> packet = receive_packet(found->second.socket.native_handle());
-    if (!packet || packet->bytes.empty()) {
+    const auto packet = receive_packet(found->second.socket.native_handle());
+    if (packet && !*packet) continue;
+    if (!packet || (*packet)->bytes.empty()) {
       registry.release(id);
       found->second.token.reset();
       co_return;
     }
     registry::FromWorker message;
-    if (message.ParseFromString(packet->bytes)) take(id, found->second, message);
+    if (message.ParseFromString((*packet)->bytes)) take(id, found->second, message);
   }
 }
 

@@ -64,8 +64,9 @@ asio::awaitable<void> DaemonClient::Impl::read_all() {
                                asio::redirect_error(asio::use_awaitable, error));
     if (error) co_return;  // destroyed
     auto packet = receive_packet(socket.native_handle());
-    gone = !packet || packet->bytes.empty();
-    if (!gone) take(std::move(*packet));
+    if (packet && !*packet) continue;
+    gone = !packet || (*packet)->bytes.empty();
+    if (!gone) take(std::move(**packet));
     changed.cancel();
   }
 }

@@ -62,7 +62,7 @@ Status send_packet(int socket, const google::protobuf::MessageLite& message, int
   return Error::from_errno(errno, "cannot send a packet");
 }
 
-Result<Packet> receive_packet(int socket) {
+Result<std::optional<Packet>> receive_packet(int socket) {
   Packet packet;
   packet.bytes.resize(kMaxPacketBytes);
   iovec part{packet.bytes.data(), packet.bytes.size()};
@@ -76,13 +76,14 @@ Result<Packet> receive_packet(int socket) {
   do {
     received = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   } while (received < 0 && errno == EINTR);
+  if (received < 0 && errno == EAGAIN) return std::optional<Packet>();
   if (received < 0) return Error::from_errno(errno, "cannot receive a packet");
   packet.fd = take_descriptor(header);
   if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
     return Error(Code::kProtocol, "a packet is longer than the protocol allows");
   }
   packet.bytes.resize(static_cast<std::size_t>(received));
-  return packet;
+  return std::optional<Packet>(std::move(packet));
 }
 
 }  // namespace gcr::agent

@@ -3,6 +3,7 @@
 
 #include <google/protobuf/message_lite.h>
 
+#include <optional>
 #include <string>
 
 #include "src/base/result.h"
@@ -24,7 +25,8 @@ enum class Wait : bool { kNo, kYes };
 /// kResourceExhausted if it may not wait and the socket is full.
 Status send_packet(int socket, const google::protobuf::MessageLite& message, int fd, Wait wait);
 
-/// Receives one packet without waiting; call when the socket is readable.
-Result<Packet> receive_packet(int socket);
+/// Receives one packet without waiting; nothing if there is none yet, which can happen even after
+/// the socket was reported readable.
+Result<std::optional<Packet>> receive_packet(int socket);
 
 }  // namespace gcr::agent

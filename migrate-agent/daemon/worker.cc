@@ -18,7 +18,7 @@ namespace {
 
 using control::ControlChannel;
 
-constexpr std::chrono::milliseconds kFirstRequestTimeout = std::chrono::seconds(10);
+constexpr std::chrono::milliseconds kFirstRequestTimeout = std::chrono::seconds(60);
 constexpr std::chrono::milliseconds kFinishTimeout = std::chrono::seconds(2);
 constexpr std::size_t kBlockingThreads = 8;
 

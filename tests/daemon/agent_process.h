@@ -1,0 +1,112 @@
+// A real agent as a child process, on a free port of loopback, with certificates and folders of its
+// own; what it logs can be waited for.
+#pragma once
+
+#include <sys/types.h>
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "src/base/unique_fd.h"
+#include "src/control/control_channel.h"
+#include "tests/control/peers.h"
+
+namespace gcr::agent::test {
+
+/// A folder that goes with its owner.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// Runs a program to its end. Standard output and error together.
+struct Finished {
+  int exit_status = -1;
+  std::string output;
+};
+Finished run_to_end(const std::vector<std::string>& words);
+
+class AgentProcess {
+ public:
+  /// Starts the agent and returns when it listens; throws if it does not. `settings` are further
+  /// lines of its configuration.
+  AgentProcess(control::test::Credentials& credentials, const std::string& settings = {});
+  /// Kills what still runs.
+  ~AgentProcess();
+  AgentProcess(const AgentProcess&) = delete;
+  AgentProcess& operator=(const AgentProcess&) = delete;
+
+  pid_t pid() const { return pid_; }
+  std::uint16_t port() const { return endpoint_.port; }
+  const control::Endpoint& endpoint() const { return endpoint_; }
+
+  /// Returns once a line with `text` has been logged, false if the agent ended without. Each line
+  /// is looked at once.
+  bool wait_for_log(const std::string& text);
+  /// Waits for the end; the exit status, or 128 and the signal.
+  int wait_for_end();
+
+ private:
+  void read_log(UniqueFd log);
+
+  TemporaryFolder folder_;
+  pid_t pid_ = -1;
+  control::Endpoint endpoint_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> lines_;
+  std::size_t looked_at_ = 0;
+  bool log_ended_ = false;
+  std::thread reader_;
+};
+
+/// A control connection that a test drives from its own thread, one call at a time.
+class Client {
+ public:
+  /// Connects with such a leaf's certificate; throws if that fails.
+  Client(const AgentProcess& agent, std::shared_ptr<asio::ssl::context> tls);
+  Client(const AgentProcess& agent, control::test::Credentials& credentials, const char* role);
+
+  void send(const proto::Envelope& message);
+  /// The next message; throws if none comes.
+  proto::Envelope receive();
+  /// Whether the agent has closed the connection instead of sending a message.
+  bool is_closed();
+  /// Asks the test's roles for something and gives the first answer.
+  proto::Envelope ask(const std::string& wish, int pid = 1, unsigned start_time = 1);
+  proto::Envelope offer(const Uuid& migration);
+  /// Lets a worker go that waits for its client.
+  void release();
+
+ private:
+  Result<proto::Envelope> receive_any();
+  asio::io_context io_{1};
+  std::unique_ptr<control::ControlChannel> channel_;
+};
+
+/// A connection in clear; nothing is sent by itself.
+class PlainConnection {
+ public:
+  explicit PlainConnection(std::uint16_t port);
+  void send(std::string_view bytes);
+  void send_preface(control::ConnectionKind kind, const Uuid& migration);
+  /// Waits until the agent closes; true if it sent nothing before.
+  bool ends_without_a_word();
+  void close() { socket_.reset(); }
+
+ private:
+  UniqueFd socket_;
+};
+
+}  // namespace gcr::agent::test

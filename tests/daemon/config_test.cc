@@ -1,0 +1,124 @@
+#include "migrate-agent/daemon/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace gcr::agent {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+TEST(Config, EmptyFileGivesTheDefaults) {
+  const auto config = parse_config("", "test.toml");
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_EQ(config->listen.to_string(), "0.0.0.0:7411");
+  EXPECT_FALSE(config->host.empty());
+  EXPECT_EQ(config->hugepages, HugepagePolicy::kAuto);
+  EXPECT_THAT(config->criu_command, ElementsAre("criu"));
+  EXPECT_THAT(config->reaper.string(), testing::EndsWith("gcr-reaper"));
+}
+
+TEST(Config, EveryKeyIsRead) {
+  const auto config = parse_config(R"(
+listen = "[::1]:80"
+host = "node1"
+lanes = 8
+hugepages = "require"
+gpus = ["GPU-6f1c2d3e-0000-4000-8000-000000000001"]
+log_level = "debug"
+max_startups = 10
+startup_timeout_ms = 500
+state_dir = "/s"
+runtime_dir = "/r"
+[tls]
+authority = "/a"
+certificate = "/c"
+key = "/k"
+[criu]
+command = ["/lib/ld.so", "/bin/criu"]
+reaper = "/x/gcr-reaper"
+)",
+                                   "test.toml");
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_EQ(config->listen.to_string(), "[::1]:80");
+  EXPECT_EQ(config->host, "node1");
+  EXPECT_EQ(config->lanes, 8U);
+  EXPECT_EQ(config->hugepages, HugepagePolicy::kRequire);
+  ASSERT_EQ(config->gpus.size(), 1U);
+  EXPECT_EQ(config->gpus[0].to_string(), "6f1c2d3e-0000-4000-8000-000000000001");
+  EXPECT_EQ(config->log_level, "debug");
+  EXPECT_EQ(config->max_startups, 10U);
+  EXPECT_EQ(config->startup_timeout_ms, 500U);
+  EXPECT_EQ(config->state_dir, "/s");
+  EXPECT_EQ(config->runtime_dir, "/r");
+  EXPECT_EQ(config->tls.authority, "/a");
+  EXPECT_EQ(config->tls.certificate, "/c");
+  EXPECT_EQ(config->tls.key, "/k");
+  EXPECT_THAT(config->criu_command, ElementsAre("/lib/ld.so", "/bin/criu"));
+  EXPECT_EQ(config->reaper, "/x/gcr-reaper");
+}
+
+TEST(Config, BareIpv6AddressHasTheDefaultPort) {
+  const auto config = parse_config("listen = \"::0\"", "test.toml");
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_EQ(config->listen.to_string(), "[::0]:7411");
+}
+
+TEST(Config, PortZeroMeansAnyPort) {
+  for (const char* listen : {"127.0.0.1:0", "[::]:0"}) {
+    const auto config = parse_config(std::string("listen = \"") + listen + "\"", "test.toml");
+    ASSERT_TRUE(config) << config.error().message();
+    EXPECT_EQ(config->listen.to_string(), listen);
+  }
+}
+
+struct Mistake {
+  const char* name;
+  const char* text;
+  const char* says;
+};
+
+class ConfigMistake : public testing::TestWithParam<Mistake> {};
+
+TEST_P(ConfigMistake, IsToldWithFileLineAndKey) {
+  const auto config = parse_config(GetParam().text, "test.toml");
+  ASSERT_FALSE(config);
+  EXPECT_EQ(config.error().code(), Code::kInvalidArgument);
+  EXPECT_THAT(config.error().message(), StartsWith("test.toml:"));
+  EXPECT_THAT(config.error().message(), HasSubstr(GetParam().says));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, ConfigMistake,
+    testing::Values(
+        Mistake{"Syntax", "listen = ", "test.toml:1"},
+        Mistake{"UnknownKey", "\nlane = 3", "test.toml:2: lane is not known; did you mean lanes?"},
+        Mistake{"UnknownKeyInTable", "[tls]\ncertifcate = \"x\"",
+                "test.toml:2: tls.certifcate is not known; did you mean tls.certificate?"},
+        Mistake{"UnknownTable", "[cruiser]\nx = 1", "did you mean criu?"},
+        Mistake{"WrongType", "lanes = \"four\"", "lanes must be a number from 1 to 32"},
+        Mistake{"NotAnInteger", "lanes = 2.5", "lanes must be a number from 1 to 32"},
+        Mistake{"TooMany", "lanes = 33", "lanes must be a number from 1 to 32"},
+        Mistake{"Negative", "max_startups = -1", "max_startups must be a number"},
+        Mistake{"Listen", "listen = \"host:port\"", "a port is a number"},
+        Mistake{"Hugepages", "hugepages = \"yes\"", "\"auto\", \"require\" or \"never\""},
+        Mistake{"LogLevel", "log_level = \"loud\"", "\"debug\""},
+        Mistake{"Gpu", "gpus = [\"0\"]", "no GPU's UUID"},
+        Mistake{"GpusNoArray", "gpus = \"GPU-1\"", "array of strings"},
+        Mistake{"EmptyCommand", "[criu]\ncommand = []", "at least the program"},
+        Mistake{"CommandOfNumbers", "[criu]\ncommand = [1]", "array of strings"},
+        Mistake{"TableAsValue", "tls = 3", "must be a table: [tls]"},
+        Mistake{"EmptyPath", "state_dir = \"\"", "state_dir must not be empty"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(Config, MissingFileIsNamed) {
+  const auto config = load_config("/nonexistent/agent.toml");
+  ASSERT_FALSE(config);
+  EXPECT_EQ(config.error().code(), Code::kNotFound);
+  EXPECT_THAT(config.error().message(), HasSubstr("/nonexistent/agent.toml"));
+}
+
+}  // namespace
+}  // namespace gcr::agent
