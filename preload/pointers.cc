@@ -2,6 +2,8 @@
 // application mapped itself, they answer with what it had asked for.
 #include <optional>
 
+#include "preload/backing.h"
+#include "preload/capture.h"
 #include "preload/driver_calls.h"
 #include "preload/process_state.h"
 #include "preload/tracked.h"
@@ -14,8 +16,10 @@ struct View {
   bool plain = false;
   CUdeviceptr base = 0;
   std::size_t requested_bytes = 0;
+  std::size_t mapped_bytes = 0;
+  int device = 0;
   CUcontext context = nullptr;
-  bool sync_memops = false;
+  std::optional<bool> sync_memops;
   unsigned long long buffer_id = 0;
   unsigned int handle_types = 0;
 };
@@ -25,13 +29,15 @@ std::optional<View> view_of(CUdeviceptr address) {
   const std::lock_guard lock(s.mutex);
   if (const Mapping* mapping = s.inventory.find_plain(address)) {
     const PlainView& plain = *mapping->plain;
-    return View{true,
-                mapping->address,
-                plain.requested_bytes,
-                plain.context,
-                plain.sync_memops,
-                plain.buffer_id,
-                0};
+    return View{.plain = true,
+                .base = mapping->address,
+                .requested_bytes = plain.requested_bytes,
+                .mapped_bytes = mapping->size_bytes,
+                .device = mapping->physical->device,
+                .context = plain.context,
+                .sync_memops = plain.sync_memops,
+                .buffer_id = plain.buffer_id,
+                .handle_types = 0};
   }
   const Mapping* mapping = s.inventory.find_mapping(address);
   if (mapping == nullptr || mapping->plain != nullptr) return std::nullopt;
@@ -63,6 +69,31 @@ unsigned long long keep_buffer_id(CUdeviceptr address, unsigned long long answer
   return mapping->plain->buffer_id;
 }
 
+/// As set, or what a plain allocation has without being set: asked of a small one, once per device.
+bool sync_memops_of(const View& view) {
+  if (view.sync_memops.has_value()) return *view.sync_memops;
+  ProcessState& s = state();
+  {
+    const std::lock_guard lock(s.mutex);
+    if (s.devices[view.device].sync_memops.has_value()) return *s.devices[view.device].sync_memops;
+    if (any_capture(s)) return false;
+  }
+  CUcontext context = nullptr;
+  int device = 0;
+  CUdeviceptr probe = 0;
+  unsigned long long value = 0;
+  if (!current_context(&context, &device) || device != view.device ||
+      real::cuMemAlloc_v2(&probe, 512) != CUDA_SUCCESS) {
+    return false;
+  }
+  const CUresult result =
+      real::cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, probe);
+  real::cuMemFree_v2(probe);
+  const std::lock_guard lock(s.mutex);
+  if (result == CUDA_SUCCESS) s.devices[view.device].sync_memops = (value & 0xff) != 0;
+  return (value & 0xff) != 0;
+}
+
 /// Attributes that a plain allocation has even where the driver refuses them on mapped memory.
 bool answers_without_driver(CUpointer_attribute attribute) {
   return attribute != CU_POINTER_ATTRIBUTE_BUFFER_ID &&
@@ -84,12 +115,13 @@ bool override_answer(const View& view, CUpointer_attribute attribute, CUdevicept
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
       return put(data, view.base);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
       return put(data, view.requested_bytes);
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+      return put(data, view.mapped_bytes);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       return put<unsigned char>(data, 1);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-      return put<unsigned char>(data, view.sync_memops ? 1 : 0);
+      return put<unsigned char>(data, sync_memops_of(view) ? 1 : 0);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       if (view.buffer_id != 0) return put(data, view.buffer_id);
       put(data, keep_buffer_id(address, *static_cast<unsigned long long*>(data)));

@@ -52,8 +52,9 @@ CUresult pointer_attribute(const RangeInfo& range, CUpointer_attribute what, CUd
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
       return put(data, static_cast<CUdeviceptr>(range.start));
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
       return put(data, static_cast<std::size_t>(range.bytes));
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+      return put(data, static_cast<std::size_t>(round_up(range.bytes, kChunkBytes)));
     case CU_POINTER_ATTRIBUTE_MAPPED:
       return put(data, true);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,13 +54,10 @@ inline void good(Status status) {
   if (!status) ADD_FAILURE() << status.error().message();
 }
 
-/// Opens the door or ends the test program: nothing else makes sense then.
+/// Opens the door or ends the test: nothing else makes sense then.
 inline agent::Door door_of(const Subject& subject) {
   auto door = agent::Door::open(subject.pid());
-  if (!door) {
-    std::fprintf(stderr, "%s\n", door.error().message().c_str());
-    std::abort();
-  }
+  if (!door) throw std::runtime_error(door.error().message());
   return std::move(*door);
 }
 

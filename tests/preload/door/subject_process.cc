@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -24,6 +25,14 @@ void prepare_child(const Subject::Options& options) {
   }
   if (options.preload) ::setenv("LD_PRELOAD", GCR_PRELOAD_LIBRARY, 1);
   for (const auto& [name, value] : options.environment) ::setenv(name.c_str(), value.c_str(), 1);
+  if (options.new_pid_namespace) {
+    // The driver looks itself up in /proc.
+    if (::unshare(CLONE_NEWNS) != 0 ||
+        ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("proc", "/proc", "proc", 0, nullptr) != 0) {
+      ::_exit(126);
+    }
+  }
   if (options.descriptor_limit != 0) {
     rlimit limit{};
     ::getrlimit(RLIMIT_NOFILE, &limit);
