@@ -327,7 +327,7 @@ asio::awaitable<Result<proto::Envelope>> ControlChannel::receive(Milliseconds ti
   const Deadline deadline(impl_->stream.get_executor(), timeout, [this] { impl_->close(); });
   Result<proto::Envelope> message = co_await impl_->read();
   if (deadline.expired()) co_return impl_->timeout_error("sent nothing", timeout);
-  if (!message && message.error().code() == Code::kProtocol) impl_->close();
+  if (!message && message.error().code() != Code::kCancelled) impl_->close();
   co_return message;
 }
 

@@ -75,6 +75,7 @@ TEST_F(DaemonTest, ProcessIsClaimedOnceAndIsFreeWhenItsWorkerHasEnded) {
   Client reused_pid(agent_, credentials_, "operator");
   EXPECT_EQ(reused_pid.ask("claim", 4711, 6).event().phase(), "claimed");
   first.release();
+  EXPECT_TRUE(first.is_closed());
   ASSERT_TRUE(agent_.wait_for_log("ended with status 0"));
   Client third(agent_, credentials_, "operator");
   EXPECT_EQ(third.ask("claim", 4711, 5).event().phase(), "claimed");
@@ -89,6 +90,7 @@ TEST_F(DaemonTest, CrashOfAWorkerEndsItsMigrationAndNoOther) {
   Client later(agent_, credentials_, "operator");
   EXPECT_EQ(later.ask("claim", 1, 1).event().phase(), "refused");
   bystander.release();
+  EXPECT_TRUE(bystander.is_closed());
   EXPECT_TRUE(agent_.wait_for_log("ended with status 0"));
 }
 

@@ -1,0 +1,149 @@
+// Wrong command lines, and the certificates that scripts/make-certs makes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+
+#include "tests/cli/fake_agent.h"
+#include "tests/cli/process.h"
+
+namespace gcr::cli::test {
+namespace {
+
+using testing::HasSubstr;
+
+struct Wrong {
+  const char* name;
+  std::vector<std::string> arguments;
+  const char* says;
+};
+
+class Usage : public testing::TestWithParam<Wrong> {};
+
+TEST_P(Usage, IsRefusedInOneLine) {
+  const Finished finished = run_cli(GetParam().arguments);
+  EXPECT_EQ(finished.exit_status, 2) << finished.err;
+  EXPECT_EQ(std::ranges::count(finished.err, '\n'), 1) << finished.err;
+  EXPECT_THAT(finished.err, HasSubstr(GetParam().says));
+  EXPECT_EQ(finished.out, "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Wrong, Usage,
+    testing::Values(Wrong{"Nothing", {}, "SRC, DST and PID are needed"},
+                    Wrong{"NoPid", {"a", "b"}, "SRC, DST and PID are needed"},
+                    Wrong{"PidIsAWord", {"a", "b", "x"}, "not \"x\""},
+                    Wrong{"PidIsNegative", {"a", "b", "-1"}, "not \"-1\""},
+                    Wrong{"PidIsZero", {"a", "b", "0"}, "not \"0\""},
+                    Wrong{"PidIsHuge", {"a", "b", "4294967297"}, "above 0"},
+                    Wrong{"PidHasMore", {"a", "b", "12x"}, "not \"12x\""},
+                    Wrong{"TooMuch", {"a", "b", "1", "2"}, "not expected"},
+                    Wrong{"UnknownOption", {"--fast", "a", "b", "1"}, "--fast"},
+                    Wrong{"BadPort", {"a:port", "b", "1"}, "a port is a number"},
+                    Wrong{"BadDestination", {"a", "", "1"}, "SRC, DST and PID are needed"},
+                    Wrong{"TooManyLanes", {"--lanes", "33", "a", "b", "1"}, "--lanes"},
+                    Wrong{"NoSuchCertificate",
+                          {"--ca", "/nonexistent/ca.crt", "a", "b", "1"},
+                          "/nonexistent/ca.crt"},
+                    Wrong{"RunNothing", {"run"}, "run needs a command"},
+                    Wrong{"RunMarkOnly", {"run", "--"}, "run needs a command"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(Help, NamesEveryExitStatus) {
+  const Finished help = run_cli({"--help"});
+  EXPECT_EQ(help.exit_status, 0);
+  for (const char* status : {"  0  ", "  1  ", "  2  ", "  3  ", "  4  ", "  5  ", "  6  "}) {
+    EXPECT_THAT(help.out, HasSubstr(status));
+  }
+  EXPECT_EQ(run_cli({"--version"}).out, "gcr-migrate 0.1.0\n");
+}
+
+class MakeCerts : public testing::Test {
+ protected:
+  MakeCerts() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "gcr-certs-XXXXXX").string();
+    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary folder");
+    folder_ = pattern;
+  }
+  ~MakeCerts() override { std::filesystem::remove_all(folder_); }
+
+  Finished make(std::vector<std::string> arguments) {
+    std::vector<std::string> words = {GCR_MAKE_CERTS, "--dir", folder_};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    return run(words, {"PATH=/usr/bin:/bin"});
+  }
+
+  control::TlsFiles files(const std::string& name) const {
+    return {folder_ + "/ca.crt", folder_ + "/" + name + ".crt", folder_ + "/" + name + ".key"};
+  }
+
+  std::string content(const std::string& name) const {
+    std::ostringstream text;
+    text << std::ifstream(folder_ + "/" + name).rdbuf();
+    return text.str();
+  }
+
+  std::string folder_;
+};
+
+TEST_F(MakeCerts, AgentsAndOperatorsCanTalk) {
+  ASSERT_EQ(make({"--agent", "node1,127.0.0.1", "--operator", "alice"}).exit_status, 0);
+  control::test::Loopback loopback;
+  const auto agent = control::make_tls_context(files("node1"));
+  const auto human = control::make_tls_context(files("alice"));
+  ASSERT_TRUE(agent && human);
+  const auto [server, client] = loopback.meet(*agent, *human);
+  ASSERT_TRUE(server) << server.error().message();
+  ASSERT_TRUE(client) << client.error().message();
+  EXPECT_TRUE((*server)->peer().is_operator);
+  EXPECT_FALSE((*server)->peer().is_agent);
+  EXPECT_TRUE((*client)->peer().is_agent);
+}
+
+TEST_F(MakeCerts, AgentIsNotTrustedUnderAnAddressThatItDoesNotName) {
+  ASSERT_EQ(make({"--agent", "node1", "--operator", "alice"}).exit_status, 0);
+  control::test::Loopback loopback;
+  const auto agent = control::make_tls_context(files("node1"));
+  const auto human = control::make_tls_context(files("alice"));
+  ASSERT_TRUE(agent && human);
+  const auto [server, client] = loopback.meet(*agent, *human);
+  ASSERT_FALSE(client);
+  EXPECT_THAT(client.error().message(), HasSubstr("made out to another host"));
+}
+
+TEST_F(MakeCerts, SecondRunChangesNothingAndANewAddressOnlyItsCertificate) {
+  ASSERT_EQ(make({"--agent", "a", "--agent", "b"}).exit_status, 0);
+  const std::string authority = content("ca.crt"), a = content("a.crt"), b = content("b.crt");
+  ASSERT_EQ(make({"--agent", "a", "--agent", "b"}).out, "");
+  EXPECT_EQ(content("a.crt"), a);
+  ASSERT_EQ(make({"--agent", "a,10.0.0.1", "--agent", "b"}).exit_status, 0);
+  EXPECT_EQ(content("ca.crt"), authority);
+  EXPECT_NE(content("a.crt"), a);
+  EXPECT_EQ(content("b.crt"), b);
+}
+
+TEST_F(MakeCerts, KeysAreNobodyElses) {
+  ASSERT_EQ(make({"--agent", "a", "--operator", "o"}).exit_status, 0);
+  for (const char* key : {"ca.key", "a.key", "o.key"}) {
+    struct stat info {};
+    ASSERT_EQ(::stat((folder_ + "/" + key).c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777, 0600U) << key;
+  }
+}
+
+TEST_F(MakeCerts, WrongArgumentsAreUsageErrors) {
+  for (const auto& arguments : std::vector<std::vector<std::string>>{{"--agent", "../a"},
+                                                                     {"--agent", "ca"},
+                                                                     {"--agent", "a,b c"},
+                                                                     {"--operator"},
+                                                                     {"alice"}}) {
+    EXPECT_EQ(make(arguments).exit_status, 2);
+  }
+}
+
+}  // namespace
+}  // namespace gcr::cli::test
