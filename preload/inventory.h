@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "preload/cuda/driver_abi.h"
@@ -45,7 +44,7 @@ struct Physical {
 struct PlainView {
   std::size_t requested_bytes = 0;
   CUcontext context = nullptr;
-  std::optional<bool> sync_memops;   ///< as the application set it, if it did
+  bool sync_memops = false;          ///< as the application set it
   unsigned long long buffer_id = 0;  ///< the driver's first answer, 0 if never asked
   std::uint32_t ipc_opens = 0;       ///< cuIpcOpenMemHandle less cuIpcCloseMemHandle
   std::uint64_t ipc_key[2] = {};     ///< of an opened handle: who exported it, and its id there

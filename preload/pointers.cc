@@ -2,8 +2,6 @@
 // application mapped itself, they answer with what it had asked for.
 #include <optional>
 
-#include "preload/backing.h"
-#include "preload/capture.h"
 #include "preload/driver_calls.h"
 #include "preload/process_state.h"
 #include "preload/tracked.h"
@@ -17,9 +15,8 @@ struct View {
   CUdeviceptr base = 0;
   std::size_t requested_bytes = 0;
   std::size_t mapped_bytes = 0;
-  int device = 0;
   CUcontext context = nullptr;
-  std::optional<bool> sync_memops;
+  bool sync_memops = false;
   unsigned long long buffer_id = 0;
   unsigned int handle_types = 0;
 };
@@ -33,7 +30,6 @@ std::optional<View> view_of(CUdeviceptr address) {
                 .base = mapping->address,
                 .requested_bytes = plain.requested_bytes,
                 .mapped_bytes = mapping->size_bytes,
-                .device = mapping->physical->device,
                 .context = plain.context,
                 .sync_memops = plain.sync_memops,
                 .buffer_id = plain.buffer_id,
@@ -69,35 +65,17 @@ unsigned long long keep_buffer_id(CUdeviceptr address, unsigned long long answer
   return mapping->plain->buffer_id;
 }
 
-/// As set, or what a plain allocation has without being set: asked of a small one, once per device.
-bool sync_memops_of(const View& view) {
-  if (view.sync_memops.has_value()) return *view.sync_memops;
+void set_sync_memops(CUdeviceptr address, bool value) {
   ProcessState& s = state();
-  {
-    const std::lock_guard lock(s.mutex);
-    if (s.devices[view.device].sync_memops.has_value()) return *s.devices[view.device].sync_memops;
-    if (any_capture(s)) return false;
-  }
-  CUcontext context = nullptr;
-  int device = 0;
-  CUdeviceptr probe = 0;
-  unsigned long long value = 0;
-  if (!current_context(&context, &device) || device != view.device ||
-      real::cuMemAlloc_v2(&probe, 512) != CUDA_SUCCESS) {
-    return false;
-  }
-  const CUresult result =
-      real::cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, probe);
-  real::cuMemFree_v2(probe);
   const std::lock_guard lock(s.mutex);
-  if (result == CUDA_SUCCESS) s.devices[view.device].sync_memops = (value & 0xff) != 0;
-  return (value & 0xff) != 0;
+  if (const Mapping* mapping = s.inventory.find_plain(address)) mapping->plain->sync_memops = value;
 }
 
 /// Attributes that a plain allocation has even where the driver refuses them on mapped memory.
 bool answers_without_driver(CUpointer_attribute attribute) {
   return attribute != CU_POINTER_ATTRIBUTE_BUFFER_ID &&
-         attribute != CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES;
+         attribute != CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES &&
+         attribute != CU_POINTER_ATTRIBUTE_P2P_TOKENS;
 }
 
 /// Corrects the driver's answer in `data`. True if the answer does not need the driver at all.
@@ -121,7 +99,11 @@ bool override_answer(const View& view, CUpointer_attribute attribute, CUdevicept
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       return put<unsigned char>(data, 1);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-      return put<unsigned char>(data, sync_memops_of(view) ? 1 : 0);
+      return put<unsigned char>(data, view.sync_memops ? 1 : 0);
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
+      // The driver turns synchronous operations on for whoever asks for the tokens.
+      set_sync_memops(address, true);
+      return false;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       if (view.buffer_id != 0) return put(data, view.buffer_id);
       put(data, keep_buffer_id(address, *static_cast<unsigned long long*>(data)));
@@ -159,13 +141,10 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
                                CUdeviceptr address) {
   const CUresult result = real::cuPointerSetAttribute(value, attribute, address);
   if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || value == nullptr) return result;
-  ProcessState& s = state();
-  const std::lock_guard lock(s.mutex);
-  const Mapping* mapping = s.inventory.find_plain(address);
-  if (mapping == nullptr) return result;
-  // Drivers may refuse this on mapped memory. Plain memory has it, so the application is not told:
-  // the copies that the attribute is about are then synchronous as far as the driver makes them so.
-  mapping->plain->sync_memops = *static_cast<const unsigned char*>(value) != 0;
+  if (!view_of(address).value_or(View()).plain) return result;
+  // Mapped memory has synchronous operations always and refuses to have them set; plain memory has
+  // them only when asked. The application is told what it asked for.
+  set_sync_memops(address, *static_cast<const unsigned char*>(value) != 0);
   return CUDA_SUCCESS;
 }
 

@@ -44,7 +44,6 @@ struct DeviceFacts {
   bool rdma_capable = false;
   std::size_t granularity_bytes = 0;
   std::size_t pitch_alignment_bytes = 0;  ///< 0 until a pitched allocation asked for it
-  std::optional<bool> sync_memops;        ///< what a plain allocation has, once that was asked for
   CUuuid uuid{};  ///< of the GPU behind the ordinal now: a migration changes it
 };
 

@@ -76,10 +76,6 @@ CUresult map_again(const Mapping& mapping) {
     real::cuMemUnmap(mapping.address, mapping.size_bytes);
     return result;
   }
-  if (mapping.plain != nullptr && mapping.plain->sync_memops.has_value()) {
-    const unsigned int value = *mapping.plain->sync_memops ? 1 : 0;
-    real::cuPointerSetAttribute(&value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, mapping.address);
-  }
   return CUDA_SUCCESS;
 }
 

@@ -382,8 +382,8 @@ void add_process_commands(std::map<std::string, Command>& commands) {
     return Answer{};
   };
   commands["descriptors"] = [](const Numbers&) { return Answer{CUDA_SUCCESS, descriptors(), {}}; };
-  commands["close_all"] = [](const Numbers&) {
-    for (int fd = 3; fd < 4096; ++fd) ::close(fd);
+  commands["close_from"] = [](const Numbers& n) {
+    for (int fd = static_cast<int>(n[0]); fd < 4096; ++fd) ::close(fd);
     return Answer{};
   };
   commands["fork"] = [](const Numbers&) { return fork_child(); };
