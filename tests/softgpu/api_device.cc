@@ -1,6 +1,7 @@
 // Devices, errors, and what else needs no context.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "src/base/units.h"
@@ -8,6 +9,12 @@
 
 namespace gcr::softgpu {
 namespace {
+
+/// SOFTGPU_VMM=0: a GPU whose driver maps no memory for programs, as some virtual GPUs are.
+bool has_virtual_memory() {
+  const char* vmm = std::getenv("SOFTGPU_VMM");
+  return vmm == nullptr || std::strcmp(vmm, "0") != 0;
+}
 
 constexpr int kDriverVersion = 13000;
 constexpr int kBusOfFirstDevice = 0x10;
@@ -57,6 +64,7 @@ int attribute(CUdevice_attribute what, int ordinal) {
     case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
     case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+      return has_virtual_memory() ? 1 : 0;
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
       return 1;

@@ -113,6 +113,26 @@ TEST_F(ApplicationTest, RunningOutOfMemoryIsTheDriversError) {
   EXPECT_EQ(under_.answer(command("alloc", 0)), plain_.answer(command("alloc", 0)));
 }
 
+TEST(FallbackTest, WhatCannotBeBackedStaysWithTheDriverAndIsCounted) {
+  Subject::Options options;
+  options.environment["SOFTGPU_VMM"] = "0";
+  Subject subject(options);
+  subject.ask("init");
+  subject.ask("primary 0");
+  const std::uint64_t address = subject.value(command("alloc", 4 * kMiB));
+  subject.ask(command("pitch", 4096, 4096, 4));
+  subject.ask(command("fill", address, 4 * kMiB, 1));
+  agent::Door door = door_of(subject);
+  const door::Summary summary = good(door.hello());
+  EXPECT_EQ(summary.fallbacks, 2u);
+  EXPECT_EQ(summary.allocations, 0u);
+  EXPECT_EQ(summary.untracked_bytes, 20 * kMiB);
+  EXPECT_TRUE(good(door.inventory()).empty());
+  detach_and_attach(door);  // of nothing
+  subject.ask(command("free", address));
+  EXPECT_EQ(good(door.hello()).untracked_bytes, 16 * kMiB);
+}
+
 TEST_F(ApplicationTest, ACaptureSurvivesAllocatingAndFreeing) {
   const std::uint64_t before = under_.ask("info").at(0);
   const std::uint64_t stream = under_.value("stream");
