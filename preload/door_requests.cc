@@ -45,7 +45,7 @@ class DoorServer {
   void run();
 
  private:
-  bool still_ours() const;
+  bool still_ours();
   bool receive(Packet* packet) const;
   void handle(Packet& packet);
   void handle_inventory(const Packet& packet, door::DoorReply& reply);
@@ -68,11 +68,21 @@ bool is_detached() {
   return state().detached;
 }
 
-/// The application may have closed the descriptor and got its number for something else.
-bool DoorServer::still_ours() const {
+/// The application may have closed the descriptor and got its number for something else. A restore
+/// of the process changes the inode, and keeps what kind of socket it is.
+bool DoorServer::still_ours() {
   struct stat now {};
-  return ::fstat(fd_, &now) == 0 && now.st_dev == identity_.st_dev &&
-         now.st_ino == identity_.st_ino;
+  if (::fstat(fd_, &now) != 0 || !S_ISSOCK(now.st_mode)) return false;
+  if (now.st_dev == identity_.st_dev && now.st_ino == identity_.st_ino) return true;
+  int domain = 0;
+  int type = 0;
+  socklen_t length = sizeof(int);
+  if (::getsockopt(fd_, SOL_SOCKET, SO_DOMAIN, &domain, &length) != 0 || domain != AF_UNIX ||
+      ::getsockopt(fd_, SOL_SOCKET, SO_TYPE, &type, &length) != 0 || type != SOCK_SEQPACKET) {
+    return false;
+  }
+  identity_ = now;
+  return true;
 }
 
 int DoorServer::milliseconds_to_lease_end() const {

@@ -37,7 +37,8 @@ class ControlCheckpoint {
 
   Status unlock() const;
 
-  /// The thread that has to run while restore() works, as the process's own PID namespace numbers it.
+  /// The thread that has to run while restore() works, as the driver numbers it. Ask while the
+  /// process runs: a stopped one does not answer.
   Result<pid_t> restore_thread() const;
 
  private:

@@ -154,6 +154,7 @@ Stream::~Stream() {
 }
 
 Status Stream::synchronize() const {
+  GCR_TRY(context_->enter());
   return context_->driver().check(context_->driver().cuStreamSynchronize(stream_),
                                   "a copy between VRAM and host memory failed");
 }

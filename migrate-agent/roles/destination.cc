@@ -70,7 +70,7 @@ class Destination {
   WorkerContext& context_;
   State state_ = State::kPreflight;
   Uuid migration_;
-  pid_t door_tid_ = 0;
+  std::set<pid_t> running_;
   std::shared_ptr<const mover::CudaDriver> driver_;
   std::vector<mover::GpuPair> gpu_map_;
   std::optional<digest::DigestKey> key_;
@@ -176,7 +176,7 @@ awaitable<Result<proto::Envelope>> Destination::preflight(const proto::Preflight
                                                  request.buffers_size(), kMaxBuffers));
   }
   migration_ = to_uuid(request.migration_id());
-  door_tid_ = request.process().door_tid();
+  running_ = {request.process().door_tid(), request.process().cuda_restore_tid()};
   const Status registered = co_await context_.daemon.register_migration(migration_);
   GCR_CO_TRY(registered);
   proto::Envelope envelope;
@@ -374,7 +374,7 @@ awaitable<Result<proto::Envelope>> Destination::restore(const proto::RestoreRequ
                              .criu = {context_.config.criu_command},
                              .reaper = context_.config.reaper,
                              .images = images_->path(),
-                             .door_tid = door_tid_,
+                             .running = running_,
                              .gpu_map = gpu_map_};
   auto verifying = offload(context_.blocking, [&]() -> Result<std::uint64_t> {
     return phases.time("verify VRAM", [&] { return vram_->verify(*key_, sent); });

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "migrate-agent/criu/criu.h"
@@ -24,7 +25,8 @@ class RestoredProcess {
     criu::Command criu;
     std::filesystem::path reaper;
     std::filesystem::path images;
-    pid_t door_tid = 0;  ///< the preload library's thread, in the process's own PID namespace
+    std::set<pid_t> running;  ///< threads that CUDA and the preload library need, in the process's
+                              ///< own PID namespace
     std::vector<mover::GpuPair> gpu_map;
   };
 

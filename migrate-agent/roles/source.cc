@@ -8,6 +8,7 @@
 #include <set>
 
 #include "migrate-agent/process/inspect.h"
+#include "migrate-agent/process/procfs.h"
 #include "migrate-agent/roles/host_facts.h"
 #include "migrate-agent/roles/images.h"
 #include "migrate-agent/roles/phases.h"
@@ -44,6 +45,13 @@ proto::Blocker blocker(const char* id, std::string text) {
   blocker.set_id(id);
   blocker.set_text(std::move(text));
   return blocker;
+}
+
+/// A thread of `pid` as its own PID namespace numbers it. The driver may number threads as the caller
+/// sees them, which differs for a process that was restored into a namespace of its own.
+pid_t in_own_namespace(pid_t pid, pid_t tid) {
+  const auto pids = procfs::namespace_pids(fmt::format("{}/task/{}", pid, tid));
+  return pids.empty() ? tid : pids.back();
 }
 
 /// What the preload library says that stands in the way.
@@ -178,6 +186,9 @@ awaitable<Status> Source::examine() {
     if (!blockers.empty()) return Error(Code::kRefused, join(blockers));
     facts_.set_door_tid(summary.door_tid);
     GCR_ASSIGN(driver_, mover::CudaDriver::load());
+    const mover::ControlCheckpoint control(driver_, pid);
+    GCR_ASSIGN(const pid_t restore_thread, control.restore_thread());
+    facts_.set_cuda_restore_tid(in_own_namespace(pid, restore_thread));
     GCR_ASSIGN(const auto entries, door->inventory());
     for (const door::DoorEntry& entry : entries) inventory_.emplace(entry.id, entry);
     process_.emplace(driver_, criu::Command{context_.config.criu_command}, pid, std::move(*door));

@@ -99,8 +99,14 @@ start_app() {
   local host=${1^^} output=$2 namespace gpu_env
   shift 2
   namespace=NS_$host gpu_env=GPU_ENV_$host
-  # shellcheck disable=SC2086
-  setsid nsenter "--net=${!namespace}" env ${!gpu_env} "$@" </dev/null >"$output" 2>&1 &
+  # What this shell inherited must not reach the program: it could not be moved with that.
+  # shellcheck disable=SC2086,SC2016
+  setsid nsenter "--net=${!namespace}" env ${!gpu_env} bash -c '
+    for fd in /proc/self/fd/*; do
+      fd=${fd##*/}
+      ((fd > 2)) && eval "exec $fd>&-"
+    done
+    exec "$@"' start-app "$@" </dev/null >"$output" 2>&1 &
   app_pid=$!
   disown "$app_pid"
 }
