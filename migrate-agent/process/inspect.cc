@@ -79,7 +79,7 @@ void look_at_children(pid_t pid, Inspection& inspection) {
 
 void look_at_namespaces(pid_t pid, Inspection& inspection) {
   std::string others;
-  for (const char* kind : {"net", "ipc", "uts", "user", "cgroup", "time"}) {
+  for (const char* kind : {"net", "ipc", "uts", "user", "cgroup"}) {
     const std::string theirs = procfs::namespace_link(pid, kind);
     if (theirs == procfs::namespace_link(::getpid(), kind)) continue;
     others += (others.empty() ? "" : ", ") + std::string(kind);

@@ -24,7 +24,7 @@ inline constexpr std::uint64_t kDeletedFileLimitBytes = 64u << 20;
 
 /// kNotFound if there is no such process, kPermissionDenied if it may not be inspected. Blockers:
 /// "not-ours" (a kernel thread, init, ourselves or an ancestor), "children", "namespaces" (net,
-/// ipc, uts, user, cgroup or time namespaces other than the agent's), "terminal" (an open
+/// ipc, uts, user or cgroup namespaces other than the agent's), "terminal" (an open
 /// descriptor), "outside-pipe", "outside-socket" (a pipe or Unix socket whose other end another
 /// process holds), "tcp-established", "device" (e.g. /dev/gdrdrv), "io-uring", "deleted-file"
 /// (larger than the limit, or deleted under one name and kept under another), "shared-memory"
