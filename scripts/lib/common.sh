@@ -111,11 +111,11 @@ start_app() {
   disown "$app_pid"
 }
 
-# Sends a packet from HOST to ADDRESS:PORT by UDP and prints the answer; 1 if none comes in a second.
+# Sends a packet from HOST to ADDRESS:PORT by UDP and prints the answer; 1 if none comes in 10 s.
 ask() {
   local host=$1 address=$2 port=$3
   # shellcheck disable=SC2016
-  on_host "$host" timeout 1 bash -c \
+  on_host "$host" timeout 10 bash -c \
     'exec 3<>"/dev/udp/$0/$1" && printf . >&3 && dd bs=1500 count=1 status=none <&3' \
     "$address" "$port" 2>/dev/null
 }
