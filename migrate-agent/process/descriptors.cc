@@ -191,9 +191,23 @@ void look_at_anonymous(const Descriptor& fd, Look& look) {
   }
 }
 
+/// The VRAM of a software GPU: files of a tmpfs that was mounted under that name. The driver's
+/// checkpoint takes them out of the process, as it does with /dev/nvidia*.
+bool is_software_vram(const struct stat& status) {
+  const std::string device =
+      " " + std::to_string(major(status.st_dev)) + ":" + std::to_string(minor(status.st_dev)) + " ";
+  std::ifstream mounts("/proc/self/mountinfo");
+  for (std::string line; std::getline(mounts, line);) {
+    if (line.find(device) != std::string::npos && line.find(" - tmpfs softgpu ") != line.npos) {
+      return true;
+    }
+  }
+  return false;
+}
+
 void look_at_deleted(const Descriptor& fd, Look& look) {
   const auto size = static_cast<std::uint64_t>(fd.status.st_size);
-  if (fd.link.starts_with("/memfd:")) return;
+  if (fd.link.starts_with("/memfd:") || is_software_vram(fd.status)) return;
   if (fd.status.st_nlink != 0) {
     add_blocker(look.inspection, "deleted-file",
                 fd.name() + " is " + fd.link + ", which still exists under another name");

@@ -1,6 +1,6 @@
-// The source's course: examine, prepare, switch over, commit. proto/PROTOCOL.md has the state machine;
-// SourceProcess::State says how far the process has been taken apart, and every failure before the
-// commit leads back to a running process.
+// The source's course: examine, prepare, switch over, commit. proto/PROTOCOL.md has the state
+// machine; SourceProcess::State says how far the process has been taken apart, and every failure
+// before the commit leads back to a running process.
 #include <fmt/format.h>
 #include <openssl/rand.h>
 
@@ -26,7 +26,8 @@ using std::chrono::seconds;
 
 constexpr seconds kConnectTimeout{10};
 constexpr seconds kReplyTimeout{120};
-/// A restore is never given up: the destination may be inside the driver (facts: never time it out).
+/// A restore is never given up: the destination may be inside the driver (facts: never time it
+/// out).
 constexpr seconds kRestoreTimeout{1800};
 constexpr seconds kGateTimeout{10};
 constexpr seconds kLockTimeout{10};
@@ -47,8 +48,8 @@ proto::Blocker blocker(const char* id, std::string text) {
   return blocker;
 }
 
-/// A thread of `pid` as its own PID namespace numbers it. The driver may number threads as the caller
-/// sees them, which differs for a process that was restored into a namespace of its own.
+/// A thread of `pid` as its own PID namespace numbers it. The driver may number threads as the
+/// caller sees them, which differs for a process that was restored into a namespace of its own.
 pid_t in_own_namespace(pid_t pid, pid_t tid) {
   const auto pids = procfs::namespace_pids(fmt::format("{}/task/{}", pid, tid));
   return pids.empty() ? tid : pids.back();
@@ -287,12 +288,14 @@ awaitable<Status> Source::prepare() {
     const auto preface = control::Preface{control::ConnectionKind::kData, migration_}.encode();
     const auto preface_bytes = std::as_bytes(std::span(preface));
     GCR_ASSIGN(channel_,
-               transport::connect(destination_.host, destination_.port,
-                                  {.lanes = std::clamp(answer.lanes(), 1U, kMaxLanes),
-                                   .tls = context_.data_ssl(),
-                                   .verify_peer = [this](SSL* ssl) { return control::verify_agent(ssl, destination_.host); },
-                                   .token = answer.data_token(),
-                                   .preface = {preface_bytes.begin(), preface_bytes.end()}}));
+               transport::connect(
+                   destination_.host, destination_.port,
+                   {.lanes = std::clamp(answer.lanes(), 1U, kMaxLanes),
+                    .tls = context_.data_ssl(),
+                    .verify_peer =
+                        [this](SSL* ssl) { return control::verify_agent(ssl, destination_.host); },
+                    .token = answer.data_token(),
+                    .preface = {preface_bytes.begin(), preface_bytes.end()}}));
     return {};
   });
 }
@@ -311,10 +314,12 @@ awaitable<Status> Source::switch_over() {
     return phases_.time("detach VRAM", [&] { return process_->detach(); });
   });
   GCR_CO_TRY(detached);
-  // The mover holds VRAM now: the copy, and the checkpoint and dump of the process, go side by side.
+  // The mover holds VRAM now: the copy, and the checkpoint and dump of the process, go side by
+  // side.
   auto [vram_sent, control_sent] = co_await (send_vram() && send_control_state());
-  GCR_CO_TRY(vram_sent);
+  // A destination that gives up says why on the control channel; its data connections only break.
   GCR_CO_TRY(control_sent);
+  GCR_CO_TRY(vram_sent);
   co_return co_await restore_there();
 }
 
@@ -403,6 +408,7 @@ awaitable<Status> Source::restore_there() {
     chunks += digests.size();
   }
   envelope.mutable_restore_request();
+  co_await tell("restore", fmt::format("restoring at {}", destination_.to_string()));
   const Phases::Timer timer(phases_, "restore at the destination");
   const double asked_at_ms = Phases::milliseconds(Phases::Clock::now() - start_);
   auto reply = co_await peer_->call(envelope, kRestoreTimeout);
@@ -465,9 +471,8 @@ awaitable<Status> Source::give_up(Error cause) {
     return {};
   });
   if (!resumed) {
-    co_return Error(Code::kInternal,
-                    fmt::format("{}; and the source could not be resumed: {}", cause.message(),
-                                resumed.error().message()));
+    co_return Error(Code::kInternal, fmt::format("{}; and the source could not be resumed: {}",
+                                                 cause.message(), resumed.error().message()));
   }
   co_return cause;
 }

@@ -53,6 +53,8 @@ pid_t spawn(const std::vector<std::string>& argv, const Streams& streams) {
       ::posix_spawn_file_actions_adddup2(&actions, wanted[fd], fd);
     }
   }
+  // Nothing that this process inherited reaches the program: it could not be moved with that.
+  ::posix_spawn_file_actions_addclosefrom_np(&actions, 3);
   posix_spawnattr_t attributes;
   ::posix_spawnattr_init(&attributes);
   sigset_t none;

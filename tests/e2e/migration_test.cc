@@ -48,12 +48,12 @@ TEST(Migration, TheSourceEndsAndGivesBackItsMemory) {
 }
 
 TEST(Migration, StencilPrintsTheChecksumsOfAnUndisturbedRun) {
-  constexpr int kSteps = 3000;
-  constexpr int kReport = 50;
+  constexpr int kSteps = 2000;
+  constexpr int kReport = 100;
   TwoHosts hosts;
-  App undisturbed = start_stencil(hosts, Host::kB, 32 * kMiB, kSteps, kReport);
+  App undisturbed = start_stencil(hosts, Host::kB, 512 * kMiB, kSteps, kReport);
   ASSERT_TRUE(undisturbed.program().wait(Milliseconds(120'000)));
-  App stencil = start_stencil(hosts, Host::kA, 32 * kMiB, kSteps, kReport);
+  App stencil = start_stencil(hosts, Host::kA, 512 * kMiB, kSteps, kReport);
   ASSERT_TRUE(stencil.wait_for_lines(3));
 
   const MigrateOutcome outcome = hosts.migrate(Host::kA, stencil.pid());

@@ -152,6 +152,7 @@ TEST_F(RefusalTest, AProcessWithoutThePreloadLibrary) {
 TEST_F(RefusalTest, AProcessWithoutCuda) {
   ASSERT_NO_FATAL_FAILURE(start());
   App sleeper = hosts_->start_app(Host::kA, {"sleep", "1000"});
+  source_ = hosts_->use(Host::kA);
   EXPECT_TRUE(refused(hosts_->migrate(Host::kA, sleeper.pid()), kRefusedExit, {"no-door"}));
   EXPECT_TRUE(sleeper.program().running());
   expect_untouched();
@@ -165,9 +166,17 @@ TEST_F(RefusalTest, AProcessWithManagedMemory) {
   EXPECT_EQ(ask_second(), "2");
 }
 
-TEST_F(RefusalTest, TooLittleVramAtTheDestination) {
+TEST_F(RefusalTest, TooLittleFreeVramAtTheDestination) {
+  ASSERT_NO_FATAL_FAILURE(start({"--vram", "512M"}, 256 * kMiB));
+  App resident = start_counter(*hosts_, Host::kB, 256 * kMiB);
+  destination_ = hosts_->use(Host::kB);
+  EXPECT_TRUE(refused(migrate(), kRefusedExit, {"vram-too-small", "MiB"}));
+  expect_untouched();
+}
+
+TEST_F(RefusalTest, SmallerGpusAtTheDestination) {
   ASSERT_NO_FATAL_FAILURE(start({"--vram-b", "64M"}, 256 * kMiB));
-  EXPECT_TRUE(refused(migrate(), kRefusedExit, {"vram", "MiB"}));
+  EXPECT_TRUE(refused(migrate(), kRefusedExit, {"gpu-map", "GiB"}));
   expect_untouched();
 }
 
