@@ -20,6 +20,7 @@ enum class Event : std::uint32_t {
   kFailed = 2,      ///< `value` is an errno, `step` says where
   kCriuExited = 3,  ///< `value` is a wait status
   kStarted = 4,     ///< `value` is the PID of CRIU as the agent sees it
+  kReleased = 5,    ///< to the reaper: the restored process belongs to nobody from here on
 };
 
 enum class Step : std::uint32_t {

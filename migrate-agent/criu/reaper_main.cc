@@ -4,17 +4,22 @@
 // images directory and an empty directory as descriptors 3, 4 and 5:
 //   gcr-reaper <pid after which CRIU's own processes are numbered, 0: any> <criu> <arguments>...
 // It starts CRIU, which restores the process as a child of this namespace, then reaps whatever ends
-// and ends itself when nothing is left. It belongs to nobody: it has a session of its own, holds no
-// descriptor of the agent once CRIU has ended, and goes on when the agent dies. SIGTERM and SIGINT
-// sent to it from outside go to every process of the namespace; SIGKILL ends the namespace.
+// and ends itself when nothing is left. Until the agent releases it over the control socket it is
+// the agent's: should the agent die, it ends, and the namespace with it, so that a restored process
+// that was never committed is gone. From then on it belongs to nobody: it has a session of its own,
+// holds no descriptor of the agent, and goes on when the agent dies. SIGTERM and SIGINT sent to it
+// from outside go to every process of the namespace; SIGKILL ends the namespace.
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -71,7 +76,6 @@ void number_after(const char* pid) {
 
 void after_criu(int status) {
   gcr::criu::launch::send_control(kControlFd, {Event::kCriuExited, Step::kNone, status, 0}, -1);
-  close(kControlFd);
 }
 
 /// Reaps all that has ended. False when no child is left.
@@ -85,10 +89,30 @@ bool reap(pid_t criu) {
   }
 }
 
-[[noreturn]] void reap_until_empty(pid_t criu, const sigset_t& waited) {
+/// The agent's only word is that we are released; its end of file is its death, and ours.
+void hear_agent() {
+  gcr::criu::launch::ControlMessage message{};
+  const ssize_t got = recv(kControlFd, &message, sizeof(message), 0);
+  if (got < 0 && errno == EINTR) return;
+  if (got != sizeof(message) || message.event != Event::kReleased) _exit(1);
+  close(kControlFd);
+}
+
+void pass_signal_on(int signals) {
+  signalfd_siginfo info{};
+  if (read(signals, &info, sizeof(info)) != sizeof(info)) return;
+  const int signal_number = static_cast<int>(info.ssi_signo);
+  if (signal_number == SIGTERM || signal_number == SIGINT) kill(-1, signal_number);
+}
+
+[[noreturn]] void reap_until_empty(pid_t criu, int signals) {
+  pollfd watched[] = {{signals, POLLIN, 0}, {kControlFd, POLLIN, 0}};
   while (reap(criu)) {
-    const int signal_number = sigwaitinfo(&waited, nullptr);
-    if (signal_number == SIGTERM || signal_number == SIGINT) kill(-1, signal_number);
+    if (poll(watched, 2, -1) < 0) continue;
+    if (watched[0].revents != 0) pass_signal_on(signals);
+    if (watched[1].revents == 0) continue;
+    hear_agent();
+    if (fcntl(kControlFd, F_GETFD) < 0) watched[1].fd = -1;
   }
   _exit(0);
 }
@@ -107,10 +131,12 @@ int main(int argc, char** argv) {
   sigemptyset(&waited);
   for (const int signal_number : {SIGCHLD, SIGTERM, SIGINT}) sigaddset(&waited, signal_number);
   sigprocmask(SIG_BLOCK, &waited, nullptr);  // before the fork: no SIGCHLD may be missed
+  const int signals = signalfd(-1, &waited, SFD_CLOEXEC);
+  if (signals < 0) fail_and_exit(kControlFd, Step::kDescriptors);
   const pid_t criu = fork();
   if (criu < 0) fail_and_exit(kControlFd, Step::kFork);
   if (criu == 0) gcr::criu::launch::exec_criu(argv + 2, kControlFd, kImagesFd, kNoPluginsFd);
   close(kImagesFd);
   close(kNoPluginsFd);
-  reap_until_empty(criu, waited);
+  reap_until_empty(criu, signals);
 }

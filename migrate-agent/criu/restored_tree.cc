@@ -32,6 +32,7 @@ pid_t free_range(const std::set<pid_t>& used) {
 
 struct RestoredTree::Impl {
   Child init;
+  UniqueFd control;  ///< to the init, which ends with everything in there when this closes
   pid_t pid = 0;
   std::chrono::nanoseconds duration{};
 
@@ -47,7 +48,13 @@ pid_t RestoredTree::pid() const { return impl_->pid; }
 pid_t RestoredTree::init_pid() const { return impl_->init.pid(); }
 std::chrono::nanoseconds RestoredTree::duration() const { return impl_->duration; }
 void RestoredTree::kill() { impl_->init.kill(); }
-void RestoredTree::release() { impl_->init.forget(); }
+
+void RestoredTree::release() {
+  launch::send_control(impl_->control.get(), {launch::Event::kReleased, launch::Step::kNone, 0, 0},
+                       -1);
+  impl_->control.reset();
+  impl_->init.forget();
+}
 
 Result<RestoredTree> restore(const Command& command, const fs::path& images,
                              const fs::path& reaper) {
@@ -65,6 +72,7 @@ Result<RestoredTree> restore(const Command& command, const fs::path& images,
     if (!response->success()) return refusal(*response, images, kRestoreLog);
     GCR_TRY(session.wait_for_criu());
     impl->init = session.release_init();
+    impl->control = session.release_control();
     GCR_ASSIGN(impl->pid, procfs::find_in_namespace(impl->init.pid(), response->restore().pid()));
     return procfs::wait_until_stopped(impl->pid);
   }();

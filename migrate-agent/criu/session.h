@@ -75,6 +75,10 @@ class Session {
   /// The init of the new namespaces; the caller owns it from here.
   Child release_init() { return std::move(init_); }
 
+  /// The line to that init. It ends the namespace when this closes before kReleased was sent, so
+  /// that an agent which dies leaves no restored process behind.
+  UniqueFd release_control() { return std::move(control_); }
+
  private:
   Session() = default;
   Status start(const Command& command, const std::filesystem::path& images, pid_t beside,

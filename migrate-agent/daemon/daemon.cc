@@ -16,6 +16,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <unordered_map>
 
 #include "migrate-agent/daemon/connection.h"
@@ -44,7 +45,20 @@ struct Worker {
   std::string peer;
   std::string phase;
   std::string outcome;
+  std::vector<Uuid> migrations;  ///< every one that it claimed or registered
 };
+
+/// What a worker that was killed left of its migrations' images; others removed them themselves.
+void remove_scratch(const std::filesystem::path& runtime_dir, const std::vector<Uuid>& migrations) {
+  for (const Uuid& migration : migrations) {
+    for (const char* direction : {"incoming", "outgoing"}) {
+      std::error_code error;
+      std::filesystem::remove_all(runtime_dir / direction / migration.to_string(), error);
+      if (error)
+        spdlog::warn("cannot remove images of {}: {}", migration.to_string(), error.message());
+    }
+  }
+}
 
 std::string ending_of(int status) {
   if (WIFSIGNALED(status)) {
@@ -82,7 +96,7 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
   void pass_data_connection(UniqueFd connection, const Uuid& migration, const std::string& address);
   asio::awaitable<void> listen_to(WorkerId id);
   void take(WorkerId id, Worker& worker, const registry::FromWorker& message);
-  Status answer(WorkerId id, const registry::FromWorker& message);
+  Status answer(WorkerId id, Worker& worker, const registry::FromWorker& message);
   asio::awaitable<void> reap_children();
   void reap(pid_t pid, int status);
   asio::awaitable<void> obey_signals();
@@ -243,7 +257,7 @@ void Daemon::Impl::take(WorkerId id, Worker& worker, const registry::FromWorker&
     spdlog::info("worker {}: {}: {}", worker.pid,
                  message.outcome().migrated() ? "migrated" : "not migrated", worker.outcome);
   } else {
-    const Status granted = answer(id, message);
+    const Status granted = answer(id, worker, message);
     registry::FromDaemon reply;
     reply.mutable_answer()->set_sequence(message.sequence());
     if (!granted) {
@@ -255,17 +269,21 @@ void Daemon::Impl::take(WorkerId id, Worker& worker, const registry::FromWorker&
   }
 }
 
-Status Daemon::Impl::answer(WorkerId id, const registry::FromWorker& message) {
+Status Daemon::Impl::answer(WorkerId id, Worker& worker, const registry::FromWorker& message) {
   if (message.has_claim_process()) {
     const auto& claim = message.claim_process();
     const auto migration = uuid_of(claim.migration_id());
     if (!migration) return Error(Code::kInvalidArgument, "a migration id has 16 bytes");
-    return registry.claim_process(id, *migration, claim.pid(), claim.start_time());
+    GCR_TRY(registry.claim_process(id, *migration, claim.pid(), claim.start_time()));
+    worker.migrations.push_back(*migration);
+    return {};
   }
   if (message.has_register_migration()) {
     const auto migration = uuid_of(message.register_migration().migration_id());
     if (!migration) return Error(Code::kInvalidArgument, "a migration id has 16 bytes");
-    return registry.register_migration(id, *migration);
+    GCR_TRY(registry.register_migration(id, *migration));
+    worker.migrations.push_back(*migration);
+    return {};
   }
   return Error(Code::kUnsupported, "the daemon does not know this request");
 }
@@ -297,6 +315,7 @@ void Daemon::Impl::reap(pid_t pid, int status) {
                                        worker.phase.empty() ? "" : "; last phase: ", worker.phase);
   spdlog::log(well ? spdlog::level::info : spdlog::level::err, "{}", text);
   registry.release(found->first);
+  remove_scratch(config.runtime_dir, worker.migrations);
   workers.erase(found);
   end_if_idle();
 }

@@ -31,7 +31,6 @@ struct Worker {
   const Config& config;
   DaemonClient daemon;
   asio::thread_pool blocking{kBlockingThreads};
-  asio::thread_pool tracer{1};
 };
 
 Error not_allowed(const ControlChannel& channel, std::string_view role, std::string_view what) {
@@ -91,7 +90,7 @@ asio::awaitable<Status> serve_channel(Worker& worker, ControlChannel& channel,
     co_await channel.finish(kFinishTimeout);
     co_return allowed.error();
   }
-  WorkerContext context{worker.io, worker.blocking, worker.tracer, worker.config,
+  WorkerContext context{worker.io, worker.blocking, worker.config,
                         channel,   worker.daemon,   std::move(tls)};
   co_await run_role(context, std::move(*request));
   co_await channel.finish(kFinishTimeout);
@@ -149,7 +148,6 @@ int run_worker(const Config& config, UniqueFd connection, UniqueFd daemon) {
     asio::co_spawn(io, serve_to_the_end(worker, std::move(connection)), when_served);
     while (!done) io.run_one();
     worker.blocking.join();
-    worker.tracer.join();
   }
   io.run();  // what was closed above ends here
   return exit_status;

@@ -2,8 +2,10 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -171,18 +173,55 @@ TEST_F(DumpRestore, ReleasedTreeOutlivesItsHandleAndTakesSigtermThroughItsInit) 
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-TEST_F(DumpRestore, ReaperHoldsNothingOfTheAgent) {
+/// What the descriptors of a process are, without sockets' numbers.
+std::set<std::string> descriptor_targets(pid_t pid) {
+  std::set<std::string> targets;
+  std::error_code closed_meanwhile;
+  for (const auto& entry : fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
+    const std::string target = fs::read_symlink(entry, closed_meanwhile).string();
+    targets.insert(target.substr(0, target.find(':')));
+  }
+  return targets;
+}
+
+TEST_F(DumpRestore, ReleasedReaperHoldsNothingOfTheAgent) {
   start();
   dump_and_kill();
   auto tree = restore(criu_command(), images(), reaper());
   ASSERT_TRUE(tree) << tree.error().message();
-  std::set<std::string> targets;
-  const fs::path fds = "/proc/" + std::to_string(tree->init_pid()) + "/fd";
-  for (const auto& entry : fs::directory_iterator(fds)) {
-    targets.insert(fs::read_symlink(entry).string());
+  const pid_t init = tree->init_pid();
+  EXPECT_TRUE(descriptor_targets(init).contains("socket"));
+  EXPECT_EQ(::getsid(init), init);
+  tree->release();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (descriptor_targets(init).contains("socket") && std::chrono::steady_clock::now() < end) {
+    ::sched_yield();
   }
-  EXPECT_EQ(targets, std::set<std::string>{"/dev/null"});
-  EXPECT_EQ(::getsid(tree->init_pid()), tree->init_pid());
+  EXPECT_EQ(descriptor_targets(init), (std::set<std::string>{"/dev/null", "anon_inode"}));
+  ::kill(init, SIGKILL);
+  ::waitpid(init, nullptr, __WALL);
+}
+
+TEST_F(DumpRestore, TheTreeEndsWithAnAgentThatDidNotReleaseIt) {
+  start();
+  dump_and_kill();
+  int pids[2];
+  ASSERT_EQ(::pipe2(pids, O_CLOEXEC), 0);
+  const pid_t agent = ::fork();
+  if (agent == 0) {
+    auto tree = restore(criu_command(), images(), reaper());
+    const pid_t init = tree ? tree->init_pid() : -1;
+    ::_exit(::write(pids[1], &init, sizeof(init)) == sizeof(init) ? 0 : 1);
+  }
+  pid_t init = -1;
+  ASSERT_EQ(::read(pids[0], &init, sizeof(init)), static_cast<ssize_t>(sizeof(init)));
+  ::close(pids[0]);
+  ::close(pids[1]);
+  ASSERT_GT(init, 0);
+  const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, init, 0)));
+  ::waitpid(agent, nullptr, 0);
+  pollfd ended{pidfd.get(), POLLIN, 0};
+  EXPECT_TRUE(!pidfd || ::poll(&ended, 1, 10'000) == 1);
 }
 
 TEST_F(DumpRestore, SmallDeletedFileMovesWithItsContent) {

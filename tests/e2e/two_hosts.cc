@@ -131,8 +131,7 @@ void in_network(const std::string& network_namespace, Work work) {
 
 std::ostream& operator<<(std::ostream& out, const HostUse& use) {
   return out << "{vram_bytes " << use.vram_bytes << ", runtime_bytes " << use.runtime_bytes
-             << ", workers " << use.workers << ", descriptors " << use.descriptors << ", processes "
-             << use.processes << "}";
+             << ", workers " << use.workers << ", processes " << use.processes << "}";
 }
 
 std::vector<std::string> App::lines() const {
@@ -273,6 +272,10 @@ std::uint64_t TwoHosts::vram_used(Host host, std::size_t number) const {
   return used_bytes(words(variable("VRAM", host)).at(number));
 }
 
+std::uint64_t TwoHosts::descriptors(Host host) const {
+  return count_entries("/proc/" + std::to_string(agent_pid(host)) + "/fd");
+}
+
 HostUse TwoHosts::use(Host host) const {
   wait_until_idle(host);
   HostUse use;
@@ -281,7 +284,6 @@ HostUse TwoHosts::use(Host host) const {
   }
   use.runtime_bytes = used_bytes(variable("RUNTIME", host));
   use.workers = workers(host).size();
-  use.descriptors = count_entries("/proc/" + std::to_string(agent_pid(host)) + "/fd");
   struct stat status {};
   ::stat(variable("NS", host).c_str(), &status);
   const std::string wanted = "net:[" + std::to_string(status.st_ino) + "]";

@@ -36,7 +36,6 @@ struct HostUse {
   std::uint64_t vram_bytes = 0;     ///< used on its software GPUs
   std::uint64_t runtime_bytes = 0;  ///< in the agent's runtime directory: images
   std::uint64_t workers = 0;        ///< processes of the agent, without the daemon itself
-  std::uint64_t descriptors = 0;    ///< of the daemon
   std::uint64_t processes = 0;      ///< in the host's network namespace
 
   bool operator==(const HostUse&) const = default;
@@ -104,6 +103,9 @@ class TwoHosts {
   /// Bytes used on the host's software GPU `number`.
   std::uint64_t vram_used(Host host, std::size_t number) const;
 
+  /// How many descriptors the agent's daemon has open.
+  std::uint64_t descriptors(Host host) const;
+
   /// Waits until the agent is idle, then looks.
   HostUse use(Host host) const;
 
@@ -121,7 +123,7 @@ class UdpClient {
 
   /// Sends one packet and gives the answer without its line end; nothing if none came in time.
   std::optional<std::string> ask(const std::string& address, std::uint16_t port,
-                                 Milliseconds timeout = Milliseconds(5'000),
+                                 Milliseconds timeout = Milliseconds(30'000),
                                  const std::string& packet = ".") const;
 
  private:
