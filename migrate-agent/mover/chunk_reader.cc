@@ -34,7 +34,8 @@ class Work {
 
   std::optional<Chunk> claim() {
     const std::uint64_t chunk = next_.fetch_add(1, std::memory_order_relaxed);
-    if (failed_.load(std::memory_order_relaxed) || chunk >= first_chunk_.back()) return std::nullopt;
+    if (failed_.load(std::memory_order_relaxed) || chunk >= first_chunk_.back())
+      return std::nullopt;
     const auto after = std::upper_bound(first_chunk_.begin(), first_chunk_.end(), chunk);
     const auto index = static_cast<std::size_t>(after - first_chunk_.begin()) - 1;
     const std::uint64_t offset = (chunk - first_chunk_[index]) * kChunkBytes;
@@ -114,9 +115,8 @@ class Reader {
 Status read_chunks(std::span<const Vram* const> buffers, unsigned threads, const ChunkSink& sink) {
   if (buffers.empty()) return {};
   Work work(buffers);
-  const auto count =
-      static_cast<unsigned>(std::clamp<std::uint64_t>(threads, 1, std::max<std::uint64_t>(
-                                                                      1, work.chunks())));
+  const auto count = static_cast<unsigned>(
+      std::clamp<std::uint64_t>(threads, 1, std::max<std::uint64_t>(1, work.chunks())));
   std::vector<PinnedBuffer> staging;
   for (unsigned i = 0; i < count; ++i) {
     GCR_ASSIGN(auto pinned,

@@ -9,9 +9,9 @@ namespace gcr::mover {
 Status ControlCheckpoint::lock(std::chrono::milliseconds timeout) const {
   CUcheckpointLockArgs args{};
   args.timeoutMs = static_cast<unsigned>(timeout.count());
-  return driver_->check(driver_->cuCheckpointProcessLock(pid_, &args),
-                        fmt::format("cannot lock CUDA in process {} within {} ms", pid_,
-                                    timeout.count()));
+  return driver_->check(
+      driver_->cuCheckpointProcessLock(pid_, &args),
+      fmt::format("cannot lock CUDA in process {} within {} ms", pid_, timeout.count()));
 }
 
 Status ControlCheckpoint::checkpoint() const {

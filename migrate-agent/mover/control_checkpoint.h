@@ -31,8 +31,8 @@ class ControlCheckpoint {
   /// Moves what the driver holds into host memory. On failure the process stays locked.
   Status checkpoint() const;
 
-  /// Brings it back. `pairs` empty: onto the same GPUs; else they name every GPU of the machine that
-  /// was left. On failure the process stays checkpointed, and another call may succeed.
+  /// Brings it back. `pairs` empty: onto the same GPUs; else they name every GPU of the machine
+  /// that was left. On failure the process stays checkpointed, and another call may succeed.
   Status restore(const std::vector<GpuPair>& pairs) const;
 
   Status unlock() const;

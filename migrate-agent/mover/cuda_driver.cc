@@ -34,8 +34,7 @@ Result<std::shared_ptr<const CudaDriver>> CudaDriver::load() {
   std::shared_ptr<CudaDriver> driver(new CudaDriver);
   driver->library_ = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (driver->library_ == nullptr) {
-    return Error(Code::kUnsupported,
-                 fmt::format("this host has no CUDA driver: {}", ::dlerror()));
+    return Error(Code::kUnsupported, fmt::format("this host has no CUDA driver: {}", ::dlerror()));
   }
   GCR_TRY(driver->resolve());
   GCR_TRY(driver->check(driver->cuInit(0), "cannot initialise the CUDA driver"));
@@ -50,11 +49,11 @@ CudaDriver::~CudaDriver() {
 }
 
 Status CudaDriver::resolve() {
-#define GCR_MOVER_RESOLVE(name, params)                                                         \
-  name = reinterpret_cast<CUresult(*) params>(::dlsym(library_, #name));                        \
-  if (name == nullptr) {                                                                        \
-    return Error(Code::kUnsupported,                                                            \
-                 "this host's CUDA driver lacks " #name "; driver 570 or newer is needed");     \
+#define GCR_MOVER_RESOLVE(name, params)                                                     \
+  name = reinterpret_cast<CUresult(*) params>(::dlsym(library_, #name));                    \
+  if (name == nullptr) {                                                                    \
+    return Error(Code::kUnsupported,                                                        \
+                 "this host's CUDA driver lacks " #name "; driver 570 or newer is needed"); \
   }
   GCR_MOVER_DRIVER_FUNCTIONS(GCR_MOVER_RESOLVE)
 #undef GCR_MOVER_RESOLVE

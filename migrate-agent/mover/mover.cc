@@ -61,13 +61,13 @@ Status OutgoingVram::send(transport::Channel& channel, const digest::DigestKey& 
     vram.push_back(&buffer.vram);
     buffers.push_back(&buffer);
   }
-  GCR_TRY(read_chunks(vram, channel.lanes(),
-                      [&](std::size_t index, std::uint64_t offset,
-                          std::span<const std::byte> bytes) -> Status {
-                        Outgoing& buffer = *buffers[index];
-                        buffer.digests[offset / kChunkBytes] = digest::digest_chunk(key, bytes);
-                        return channel.write(buffer.region, offset, bytes);
-                      }));
+  GCR_TRY(read_chunks(
+      vram, channel.lanes(),
+      [&](std::size_t index, std::uint64_t offset, std::span<const std::byte> bytes) -> Status {
+        Outgoing& buffer = *buffers[index];
+        buffer.digests[offset / kChunkBytes] = digest::digest_chunk(key, bytes);
+        return channel.write(buffer.region, offset, bytes);
+      }));
   return channel.flush();
 }
 
@@ -130,16 +130,15 @@ Status IncomingVram::upload(BufferId id, std::uint64_t offset, std::uint64_t len
 }
 
 Result<std::uint64_t> IncomingVram::verify(
-    const digest::DigestKey& key,
-    const std::map<BufferId, std::vector<digest::Digest>>& sent) {
+    const digest::DigestKey& key, const std::map<BufferId, std::vector<digest::Digest>>& sent) {
   for (const auto& [gpu, stream] : streams_) GCR_TRY(stream.synchronize());
   std::vector<const Vram*> vram;
   std::vector<std::pair<BufferId, const std::vector<digest::Digest>*>> expected;
   for (const auto& [id, buffer] : buffers_) {
     const auto found = sent.find(id);
     if (found == sent.end() || found->second.size() != chunk_count(buffer.vram.size_bytes())) {
-      return Error(Code::kProtocol, fmt::format("the source sent no complete digests for buffer {}",
-                                                id));
+      return Error(Code::kProtocol,
+                   fmt::format("the source sent no complete digests for buffer {}", id));
     }
     vram.push_back(&buffer.vram);
     expected.emplace_back(id, &found->second);

@@ -80,8 +80,8 @@ class IncomingVram {
     std::uint64_t size_bytes = 0;
   };
 
-  /// Creates VRAM and a landing region for the buffers and page-locks it. On failure nothing of this
-  /// call remains.
+  /// Creates VRAM and a landing region for the buffers and page-locks it. On failure nothing of
+  /// this call remains.
   Status prepare(const std::vector<Wanted>& wanted);
 
   /// Gives the buffer's VRAM back; its part of the landing region stays until destruction.

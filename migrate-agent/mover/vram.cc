@@ -80,10 +80,9 @@ Result<Vram> Vram::create(std::shared_ptr<GpuContext> context, std::uint64_t siz
                      .error());
   }
   int descriptor = -1;
-  GCR_TRY(driver.check(
-      driver.cuMemExportToShareableHandle(&descriptor, vram.handle_,
-                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-      "cannot export VRAM"));
+  GCR_TRY(driver.check(driver.cuMemExportToShareableHandle(
+                           &descriptor, vram.handle_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+                       "cannot export VRAM"));
   vram.descriptor_.reset(descriptor);
   GCR_TRY(vram.map());
   return vram;

@@ -1,5 +1,5 @@
-// VRAM as the mover holds it: physical allocations, mapped in the mover's own context, owned through
-// descriptors that outlive any one process (design decision 1).
+// VRAM as the mover holds it: physical allocations, mapped in the mover's own context, owned
+// through descriptors that outlive any one process (design decision 1).
 #pragma once
 
 #include <cstdint>

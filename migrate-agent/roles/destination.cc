@@ -3,9 +3,9 @@
 // destroying this object leaves nothing of the migration on this host.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <asio/experimental/awaitable_operators.hpp>
 #include <asio/steady_timer.hpp>
-#include <algorithm>
 
 #include "migrate-agent/roles/host_facts.h"
 #include "migrate-agent/roles/images.h"
@@ -88,7 +88,8 @@ class Destination {
 
 Status Destination::expect(State state, const char* request) const {
   if (state_ == state) return {};
-  return Error(Code::kProtocol, fmt::format("{} does not fit the state of this migration", request));
+  return Error(Code::kProtocol,
+               fmt::format("{} does not fit the state of this migration", request));
 }
 
 awaitable<void> Destination::run(proto::PreflightRequest request) {

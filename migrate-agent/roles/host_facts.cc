@@ -60,7 +60,8 @@ void check_software(const proto::HostFacts& there, const proto::HostFacts& here,
                              here.driver_version(), there.driver_version()));
   }
   if (here.criu_version() == 0) {
-    findings.add("criu-missing", "the destination has no working CRIU: see criu.command in agent.toml");
+    findings.add("criu-missing",
+                 "the destination has no working CRIU: see criu.command in agent.toml");
   } else if (here.criu_version() < kCriuNeeded) {
     findings.add("criu-too-old",
                  fmt::format("the destination's CRIU is {} and {} is needed (4.1.1)",
@@ -82,11 +83,12 @@ void check_vram(const proto::PreflightRequest& request, const std::vector<mover:
     if (!free) {
       findings.add("gpu-unusable", free.error().message());
     } else if (*free < bytes + kContextReserveBytes) {
-      findings.add("vram-too-small",
-                   fmt::format("GPU-{} of the destination has {} of VRAM free; {} for buffers and {} "
-                               "for the process's context are needed",
-                               gpu.to_string(), format_bytes(*free), format_bytes(bytes),
-                               format_bytes(kContextReserveBytes)));
+      findings.add(
+          "vram-too-small",
+          fmt::format("GPU-{} of the destination has {} of VRAM free; {} for buffers and {} "
+                      "for the process's context are needed",
+                      gpu.to_string(), format_bytes(*free), format_bytes(bytes),
+                      format_bytes(kContextReserveBytes)));
     }
   }
 }
@@ -99,11 +101,12 @@ void check_memory(const proto::PreflightRequest& request, const proto::HostFacts
   const std::uint64_t needed = landing + 2 * request.process().resident_bytes();
   const std::uint64_t available = here.memory_available_bytes() + here.hugepages_free_bytes();
   if (available < needed) {
-    findings.add("memory-too-small",
-                 fmt::format("the destination has {} of memory available; {} for the landing region "
-                             "and {} for the process are needed",
-                             format_bytes(available), format_bytes(landing),
-                             format_bytes(needed - landing)));
+    findings.add(
+        "memory-too-small",
+        fmt::format("the destination has {} of memory available; {} for the landing region "
+                    "and {} for the process are needed",
+                    format_bytes(available), format_bytes(landing),
+                    format_bytes(needed - landing)));
   }
 }
 
@@ -151,7 +154,12 @@ Fit fit(const proto::PreflightRequest& request, const proto::HostFacts& here, co
   std::vector<mover::MappableGpu> source = mappable(request.host());
   std::set<Uuid> used;
   for (const proto::Buffer& buffer : request.buffers()) used.insert(to_uuid(buffer.gpu_uuid()));
-  for (mover::MappableGpu& gpu : source) gpu.chosen = used.contains(gpu.uuid);
+  for (mover::MappableGpu& gpu : source) gpu.chosen = used.erase(gpu.uuid) != 0;
+  for (const Uuid& gpu : used) {
+    findings.add("gpu-unknown", fmt::format("the process has buffers on GPU-{}, which the source "
+                                            "does not name among its GPUs",
+                                            gpu.to_string()));
+  }
   Fit fit;
   auto map = mover::map_gpus(source, mappable(here));
   if (map) {

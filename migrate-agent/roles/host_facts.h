@@ -12,8 +12,8 @@
 namespace gcr::agent {
 
 /// What must be free on a GPU beside the buffers: the context that the restored process brings back
-/// (measured: 529 MiB on an H200) and some slack, because a restore that runs out of VRAM may not be
-/// repeatable.
+/// (measured: 529 MiB on an H200) and some slack, because a restore that runs out of VRAM may not
+/// be repeatable.
 inline constexpr std::uint64_t kContextReserveBytes = 640 * kMiB;
 
 /// Facts of this host. Free VRAM is left out: reading it needs a context.

@@ -146,19 +146,19 @@ Result<std::uint64_t> send_images(transport::Channel& channel,
 }
 
 Result<UniqueMapping> create_image(const std::filesystem::path& directory, const ImageFile& file) {
-  const bool plain =
-      !file.name.empty() && file.name.size() <= kMaxNameBytes && file.name.front() != '.' &&
-      std::all_of(file.name.begin(), file.name.end(), [](unsigned char c) {
-        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-               c == '-' || c == '_' || c == '.';
-      });
+  const bool plain = !file.name.empty() && file.name.size() <= kMaxNameBytes &&
+                     file.name.front() != '.' &&
+                     std::all_of(file.name.begin(), file.name.end(), [](unsigned char c) {
+                       return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                              (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
+                     });
   if (!plain) return Error(Code::kProtocol, "the source named an image file that cannot be one");
   const std::filesystem::path path = directory / file.name;
   const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!fd) return Error::from_errno(errno, fmt::format("cannot create {}", path.string()));
   if (::ftruncate(fd.get(), static_cast<off_t>(file.size_bytes)) != 0) {
-    return Error::from_errno(errno, fmt::format("cannot make {} {} long", path.string(),
-                                                format_bytes(file.size_bytes)));
+    return Error::from_errno(
+        errno, fmt::format("cannot make {} {} long", path.string(), format_bytes(file.size_bytes)));
   }
   return map_file(fd.get(), file.size_bytes, PROT_READ | PROT_WRITE, file.name);
 }

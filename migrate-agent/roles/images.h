@@ -1,5 +1,5 @@
-// CRIU's image files on their way: the source sends them from its tmpfs, the destination maps files of
-// its own for them. Runs of zeros are not sent: the destination's files start as holes.
+// CRIU's image files on their way: the source sends them from its tmpfs, the destination maps files
+// of its own for them. Runs of zeros are not sent: the destination's files start as holes.
 #pragma once
 
 #include <filesystem>

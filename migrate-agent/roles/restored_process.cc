@@ -13,9 +13,8 @@ Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(const Plan& pla
   std::unique_ptr<RestoredProcess> process(new RestoredProcess(std::move(tree)));
   const pid_t pid = process->tree_.pid();
   const mover::ControlCheckpoint control(plan.driver, pid);
-  GCR_ASSIGN(process->frozen_, phases.time("freeze", [&] {
-    return criu::FrozenThreads::seize(pid, plan.running);
-  }));
+  GCR_ASSIGN(process->frozen_,
+             phases.time("freeze", [&] { return criu::FrozenThreads::seize(pid, plan.running); }));
   GCR_TRY(phases.time("control restore", [&] { return control.restore(plan.gpu_map); }));
   GCR_TRY(phases.time("unlock", [&] { return control.unlock(); }));
   GCR_ASSIGN(process->door_, Door::open(pid));

@@ -20,11 +20,10 @@
 namespace gcr::agent {
 
 /// What a role works with. The worker owns all of it and outlives the role. One thread runs `io`,
-/// and the roles' coroutines with it; whatever blocks goes through offload() to one of the pools.
+/// and the roles' coroutines with it; whatever blocks goes through offload() to the pool.
 struct WorkerContext {
   asio::io_context& io;
   asio::thread_pool& blocking;  ///< several threads
-  asio::thread_pool& tracer;    ///< exactly one thread: for ptrace, which belongs to a thread
   const Config& config;
   control::ControlChannel&
       channel;  ///< to the operator (source) or to the source agent (destination)

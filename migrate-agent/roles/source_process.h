@@ -1,6 +1,7 @@
 // The process at the source: every step that takes something from it, and the way back from each.
 //
-//   running -close_gate-> gated -detach-> detached -lock_and_checkpoint-> checkpointed -dump-> dumped
+//   running -close_gate-> gated -detach-> detached -lock_and_checkpoint-> checkpointed -dump->
+//   dumped
 //
 // roll_back() leads from any of them to running. Methods block and belong to one thread at a time.
 #pragma once
@@ -25,7 +26,10 @@ class SourceProcess {
 
   SourceProcess(std::shared_ptr<const mover::CudaDriver> driver, criu::Command criu, pid_t pid,
                 Door door)
-      : criu_(std::move(criu)), pid_(pid), door_(std::move(door)), control_(std::move(driver), pid) {}
+      : criu_(std::move(criu)),
+        pid_(pid),
+        door_(std::move(door)),
+        control_(std::move(driver), pid) {}
 
   Door& door() { return door_; }
   pid_t pid() const { return pid_; }

@@ -12,7 +12,8 @@
 
 namespace gcr {
 
-/// What kind of failure it is; decides exit codes and what a caller may do next. Zero is never used.
+/// What kind of failure it is; decides exit codes and what a caller may do next. Zero is never
+/// used.
 enum class Code {
   kInvalid = 0,
   kInvalidArgument,    ///< the request itself is wrong
@@ -68,32 +69,32 @@ using Status = Result<void>;
 #define GCR_CONCAT(a, b) GCR_CONCAT_INNER(a, b)
 
 /// Leaves the function with the Error if `expression` (a Status or Result) failed.
-#define GCR_TRY(expression)                                  \
-  do {                                                       \
-    if (auto&& gcr_status = (expression); !gcr_status) {       \
-      return ::gcr::Error(std::move(gcr_status).error());    \
-    }                                                        \
+#define GCR_TRY(expression)                               \
+  do {                                                    \
+    if (auto&& gcr_status = (expression); !gcr_status) {  \
+      return ::gcr::Error(std::move(gcr_status).error()); \
+    }                                                     \
   } while (false)
 
 /// `GCR_ASSIGN(auto fd, open_it());` declares fd from the value, or leaves with the Error.
-#define GCR_ASSIGN(declaration, expression)                                      \
+#define GCR_ASSIGN(declaration, expression) \
   GCR_ASSIGN_IMPL(GCR_CONCAT(gcr_result_, __LINE__), declaration, expression)
-#define GCR_ASSIGN_IMPL(result, declaration, expression)        \
-  auto result = (expression);                                   \
-  if (!result) return ::gcr::Error(std::move(result).error());  \
+#define GCR_ASSIGN_IMPL(result, declaration, expression)       \
+  auto result = (expression);                                  \
+  if (!result) return ::gcr::Error(std::move(result).error()); \
   declaration = std::move(*result)
 
 /// The same two inside a coroutine; `expression` may contain co_await.
-#define GCR_CO_TRY(expression)                                  \
-  do {                                                          \
-    auto&& gcr_status = (expression);                           \
-    if (!gcr_status) {                                          \
-      co_return ::gcr::Error(std::move(gcr_status).error());    \
-    }                                                           \
+#define GCR_CO_TRY(expression)                               \
+  do {                                                       \
+    auto&& gcr_status = (expression);                        \
+    if (!gcr_status) {                                       \
+      co_return ::gcr::Error(std::move(gcr_status).error()); \
+    }                                                        \
   } while (false)
-#define GCR_CO_ASSIGN(declaration, expression)                                      \
+#define GCR_CO_ASSIGN(declaration, expression) \
   GCR_CO_ASSIGN_IMPL(GCR_CONCAT(gcr_result_, __LINE__), declaration, expression)
-#define GCR_CO_ASSIGN_IMPL(result, declaration, expression)        \
-  auto result = (expression);                                      \
-  if (!result) co_return ::gcr::Error(std::move(result).error());  \
+#define GCR_CO_ASSIGN_IMPL(result, declaration, expression)       \
+  auto result = (expression);                                     \
+  if (!result) co_return ::gcr::Error(std::move(result).error()); \
   declaration = std::move(*result)

@@ -76,9 +76,9 @@ class Mover : public ::testing::Test {
     std::mt19937_64 random(seed);
     for (auto& word : content) word = random();
     auto stream = Stream::create(context_);
-    EXPECT_EQ(driver_->cuMemcpyHtoDAsync_v2(vram->address(), content.data(), size_bytes,
-                                            stream->get()),
-              CUDA_SUCCESS);
+    EXPECT_EQ(
+        driver_->cuMemcpyHtoDAsync_v2(vram->address(), content.data(), size_bytes, stream->get()),
+        CUDA_SUCCESS);
     EXPECT_TRUE(stream->synchronize());
     auto descriptor = vram->duplicate_descriptor();
     EXPECT_TRUE(descriptor);
@@ -88,9 +88,9 @@ class Mover : public ::testing::Test {
   std::vector<std::byte> read(const Vram& vram) {
     std::vector<std::byte> bytes(vram.size_bytes());
     auto stream = Stream::create(context_);
-    EXPECT_EQ(driver_->cuMemcpyDtoHAsync_v2(bytes.data(), vram.address(), bytes.size(),
-                                            stream->get()),
-              CUDA_SUCCESS);
+    EXPECT_EQ(
+        driver_->cuMemcpyDtoHAsync_v2(bytes.data(), vram.address(), bytes.size(), stream->get()),
+        CUDA_SUCCESS);
     EXPECT_TRUE(stream->synchronize());
     return bytes;
   }
@@ -99,11 +99,11 @@ class Mover : public ::testing::Test {
   Status transfer(OutgoingVram& outgoing, IncomingVram& incoming,
                   const std::vector<IncomingVram::Wanted>& wanted) {
     GCR_TRY(incoming.prepare(wanted));
-    Listener listener({.token = "token",
-                       .on_landed = [&](transport::RegionId region, std::uint64_t offset,
-                                        std::uint64_t length) {
-                         return incoming.upload(region, offset, length);
-                       }});
+    Listener listener(
+        {.token = "token",
+         .on_landed = [&](transport::RegionId region, std::uint64_t offset, std::uint64_t length) {
+           return incoming.upload(region, offset, length);
+         }});
     for (const auto& buffer : wanted) {
       const auto region = static_cast<transport::RegionId>(buffer.id);
       GCR_TRY(listener.receiver().add_region(region, incoming.landing(buffer.id)));
@@ -185,9 +185,8 @@ TEST_F(Mover, MoreVramThanThereIsIsRefusedAndNothingRemains) {
   ASSERT_TRUE(before);
   // The first two fit, the third does not.
   const std::uint64_t third = round_up(*before / 2, kChunkBytes);
-  const Status prepared = incoming.prepare({{1, gpu_, third - 8 * kMiB},
-                                            {2, gpu_, third - 8 * kMiB},
-                                            {3, gpu_, third}});
+  const Status prepared = incoming.prepare(
+      {{1, gpu_, third - 8 * kMiB}, {2, gpu_, third - 8 * kMiB}, {3, gpu_, third}});
   ASSERT_FALSE(prepared);
   EXPECT_EQ(prepared.error().code(), Code::kResourceExhausted);
   const auto after = incoming.free_bytes(gpu_);
