@@ -4,6 +4,7 @@
 #include <sys/utsname.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -17,8 +18,19 @@
 namespace gcr::agent {
 namespace {
 
-/// Debian 12's 3.17.1 cannot restore on current kernels; 4.1.1 can.
-constexpr std::uint32_t kCriuNeeded = 40101;
+/// The least CRIU for a kernel release ("6.18.44"). 3.17.1 cannot restore on kernels
+/// from 6.13, 4.1.1 can; from 6.16 the kernel refuses SO_PASSCRED on sockets of the Internet, which
+/// only 4.2 minds not.
+std::uint32_t criu_needed(const std::string& kernel) {
+  int major = 0;
+  int minor = 0;
+  std::sscanf(kernel.c_str(), "%d.%d", &major, &minor);
+  return major * 100 + minor < 616 ? 40101 : 40200;
+}
+
+std::string criu_name(std::uint32_t version) {
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
 
 std::string cpu_model() {
   std::ifstream file("/proc/cpuinfo");
@@ -52,6 +64,18 @@ class Findings {
   std::vector<proto::Blocker> blockers;
 };
 
+void check_criu(const char* where, const proto::HostFacts& host, Findings& findings) {
+  const std::uint32_t needed = criu_needed(host.kernel());
+  if (host.criu_version() == 0) {
+    findings.add("criu-missing",
+                 fmt::format("the {} has no working CRIU: see criu.command in agent.toml", where));
+  } else if (host.criu_version() < needed) {
+    findings.add("criu-too-old",
+                 fmt::format("the {}'s CRIU is {}; its kernel {} needs {} or newer", where,
+                             criu_name(host.criu_version()), host.kernel(), criu_name(needed)));
+  }
+}
+
 void check_software(const proto::HostFacts& there, const proto::HostFacts& here,
                     Findings& findings) {
   if (here.driver_version() < there.driver_version()) {
@@ -59,14 +83,8 @@ void check_software(const proto::HostFacts& there, const proto::HostFacts& here,
                  fmt::format("the destination's CUDA driver is {} and the source's {}: upgrade it",
                              here.driver_version(), there.driver_version()));
   }
-  if (here.criu_version() == 0) {
-    findings.add("criu-missing",
-                 "the destination has no working CRIU: see criu.command in agent.toml");
-  } else if (here.criu_version() < kCriuNeeded) {
-    findings.add("criu-too-old",
-                 fmt::format("the destination's CRIU is {} and {} is needed (4.1.1)",
-                             here.criu_version(), kCriuNeeded));
-  }
+  check_criu("source", there, findings);
+  check_criu("destination", here, findings);
 }
 
 void check_vram(const proto::PreflightRequest& request, const std::vector<mover::GpuPair>& map,
