@@ -1,8 +1,8 @@
 // The transport's contract: bytes go one-sidedly from a sender into regions of a receiver.
 //
 // The sender addresses (region, offset); the receiver registered its regions beforehand and never
-// copies: bytes are read from the wire straight into place. A transport knows nothing of CUDA, CRIU,
-// Protobuf or agents. Every transport passes the conformance suite in tests/conformance.
+// copies: bytes are read from the wire straight into place. A transport knows nothing of CUDA,
+// CRIU, Protobuf or agents. Every transport passes the conformance suite in tests/conformance.
 #pragma once
 
 #include <cstddef>
@@ -61,7 +61,8 @@ class Receiver {
   /// the receiver is destroyed. Fails with kInvalidArgument if `region` exists.
   virtual Status add_region(RegionId region, std::span<std::byte> bytes) = 0;
 
-  /// Revokes the region: later writes to it are refused. Returns when no write into it is under way.
+  /// Revokes the region: later writes to it are refused. Returns when no write into it is under
+  /// way.
   virtual Status remove_region(RegionId region) = 0;
 
   /// Breaks all lanes. Never blocks. The destructor cancels, then waits for its threads.

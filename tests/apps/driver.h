@@ -41,7 +41,7 @@ namespace gcr::apps {
      void**, void**))                                                                             \
   X(begin_capture, cuStreamBeginCapture, 10010, (CUstream, CUstreamCaptureMode))                  \
   X(end_capture, cuStreamEndCapture, 10000, (CUstream, CUgraph*))                                 \
-  X(instantiate, cuGraphInstantiateWithFlags, 11040, (CUgraphExec*, CUgraph, unsigned long long))          \
+  X(instantiate, cuGraphInstantiateWithFlags, 11040, (CUgraphExec*, CUgraph, unsigned long long)) \
   X(launch_graph, cuGraphLaunch, 10000, (CUgraphExec, CUstream))                                  \
   X(granularity, cuMemGetAllocationGranularity, 10020,                                            \
     (std::size_t*, const CUmemAllocationProp*, CUmemAllocationGranularity_flags))                 \
