@@ -125,6 +125,7 @@ Status read_chunks(std::span<const Vram* const> buffers, unsigned threads, const
   }
   {
     std::vector<std::jthread> readers;
+    readers.reserve(staging.size());
     for (const PinnedBuffer& pinned : staging) {
       readers.emplace_back([&work, &sink, bytes = pinned.bytes()] {
         Reader reader(work, bytes);

@@ -34,6 +34,7 @@ Result<std::shared_ptr<const CudaDriver>> CudaDriver::load() {
   std::shared_ptr<CudaDriver> driver(new CudaDriver);
   driver->library_ = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (driver->library_ == nullptr) {
+    // dlerror's text belongs to the calling thread. NOLINTNEXTLINE(concurrency-mt-unsafe)
     return Error(Code::kUnsupported, fmt::format("this host has no CUDA driver: {}", ::dlerror()));
   }
   GCR_TRY(driver->resolve());
