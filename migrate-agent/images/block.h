@@ -1,0 +1,67 @@
+// A block: what one slot of the ring carries, and all that the destination hears of an image before
+// its name. It covers a window of kWindowBytes of one image and holds those pages of the window
+// that are not full of zeros.
+//
+//   byte  0  magic    "GCI1"
+//         4  file     u32   the sender's choice, below kMaxFiles
+//         8  offset   u64   of the window in the image, a multiple of kWindowBytes
+//        16  raw      u32   bytes of the window that the image has: kWindowBytes but at its end
+//        20  stored   u32   bytes that follow the header
+//        24  codec    u16   Codec
+//        26  zero     u16, u32
+//        32  present  256 bits, the lowest first: pages that the payload holds, in order
+//        64  payload        these pages, compressed by the codec; the last page of an image may be
+//                           shorter
+//
+// All numbers are little-endian.
+#pragma once
+
+#include <array>
+#include <bitset>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "migrate-agent/images/codec.h"
+#include "src/base/result.h"
+#include "src/base/units.h"
+
+namespace gcr::images {
+
+inline constexpr std::size_t kPageBytes = 4096;
+inline constexpr std::size_t kWindowBytes = kMiB;
+inline constexpr std::size_t kPagesPerWindow = kWindowBytes / kPageBytes;
+inline constexpr std::size_t kBlockHeaderBytes = 64;
+inline constexpr std::size_t kSlotBytes = kBlockHeaderBytes + kWindowBytes;
+inline constexpr std::uint32_t kMaxFiles = 65536;
+inline constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 44;
+
+using PresentPages = std::bitset<kPagesPerWindow>;
+
+struct BlockHeader {
+  std::uint32_t file = 0;
+  std::uint64_t offset = 0;
+  std::uint32_t raw_bytes = 0;
+  std::uint32_t stored_bytes = 0;
+  Codec codec = Codec::kInvalid;
+  PresentPages present;
+
+  bool operator==(const BlockHeader&) const = default;
+
+  /// How long the payload is when it is not compressed.
+  std::size_t payload_bytes() const;
+};
+
+using BlockHeaderBytes = std::array<std::byte, kBlockHeaderBytes>;
+
+/// `header` must be one that decode() accepts.
+BlockHeaderBytes encode(const BlockHeader& header);
+
+/// Checks all that can be checked: after it every number may be believed. kProtocol.
+Result<BlockHeader> decode(const BlockHeaderBytes& bytes);
+
+/// Moves the pages of `window` that are not full of zeros to its front, without gaps; which ones
+/// they were.
+PresentPages pack(std::span<std::byte> window);
+
+}  // namespace gcr::images

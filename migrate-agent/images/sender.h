@@ -1,0 +1,67 @@
+// The source's end of the images' way: from descriptors, as CRIU writes them, into slots of the
+// destination's ring. Pages of zeros are not sent.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/images/codec.h"
+#include "src/base/result.h"
+#include "src/base/unique_fd.h"
+#include "transport/channel.h"
+
+namespace gcr::images {
+
+/// One image that was sent whole.
+struct SentFile {
+  std::string name;
+  std::uint32_t id = 0;
+  std::uint64_t size_bytes = 0;
+};
+
+struct SentImages {
+  std::vector<SentFile> files;
+  std::uint64_t raw_bytes = 0;   ///< as CRIU wrote them
+  std::uint64_t zero_bytes = 0;  ///< of these, in pages of zeros
+  std::uint64_t sent_bytes = 0;  ///< with headers
+  Codec codec = Codec::kNone;    ///< what most of the blocks got
+};
+
+struct SenderOptions {
+  transport::RegionId region = 0;
+  std::uint64_t region_bytes = 0;  ///< at least one slot (block.h)
+  Compression compression = Compression::kAuto;
+  double link_bytes_per_s = 0;  ///< as measured; 0: unknown
+};
+
+/// Sends images from as many threads as call take(), over as many lanes as the channel has. Slots
+/// are written again only after a flush: a destination that does not keep up blocks the sender.
+class ImageSender {
+ public:
+  /// `channel` must outlive this object. kInvalidArgument if the region has no slot. Starts
+  /// threads.
+  static Result<std::unique_ptr<ImageSender>> create(transport::Channel& channel,
+                                                     const SenderOptions& options);
+  /// Waits for writes under way; cancel the channel to cut them short.
+  ~ImageSender();
+
+  /// Sends what `content` gives from where it stands until its end. Returns when all of it is read;
+  /// it may still be on its way. Thread-safe. After an error every later call fails with it.
+  Status take(const std::string& name, UniqueFd content);
+
+  /// Returns when all that was taken is in place at the destination. No take() may be under way.
+  /// May be called again after further files; counts and files are those of all calls.
+  Result<SentImages> finish();
+
+ private:
+  struct Impl;
+  explicit ImageSender(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+/// take() for every image (*.img) in `directory`, under `prefix` ("pre-1/", or nothing).
+Status take_directory(ImageSender& sender, const std::string& directory, const std::string& prefix);
+
+}  // namespace gcr::images

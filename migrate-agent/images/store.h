@@ -1,0 +1,65 @@
+// The destination's end of the images' way: blocks land in a ring, their pages go to files on
+// tmpfs, and the files get their names when all have come.
+//
+// The peer is not trusted: what lands may be anything, and may change while it is looked at.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/images/block.h"
+#include "src/base/result.h"
+#include "src/base/unique_fd.h"
+
+namespace gcr::images {
+
+/// One image as the source names it when all has been sent.
+struct NamedFile {
+  std::string name;
+  std::uint32_t id = 0;
+  std::uint64_t size_bytes = 0;
+};
+
+class ImageStore {
+ public:
+  /// For images in `directory`, an existing directory on tmpfs. `slots` blocks fit into the ring.
+  /// `max_bytes` bounds the pages that may land, over all files.
+  static Result<std::unique_ptr<ImageStore>> create(std::filesystem::path directory, unsigned slots,
+                                                    std::uint64_t max_bytes);
+
+  /// Where blocks land: a region for the transport. Lives as long as this object.
+  std::span<std::byte> ring() const { return ring_.bytes(); }
+
+  /// A write of `length_bytes` at `offset` of the ring is in place: takes its block. The
+  /// transport's OnLanded; any number of threads. kProtocol if it is no block, kResourceExhausted
+  /// beyond the limit.
+  Status landed(std::uint64_t offset, std::uint64_t length_bytes);
+
+  /// All has landed: gives the files their names and sizes. Names are plain names that end in
+  /// ".img", or such a name in one of the directories "pre-1", "pre-2", ... of pre-dumps, each of
+  /// which gets a link "parent" to the one before it, as the directory itself does to the last.
+  /// kProtocol for any other name, for one that comes twice, and for blocks of files that are not
+  /// named. Once, when no landed() is under way. On failure the directory holds an unspecified part
+  /// of the files.
+  Status complete(const std::vector<NamedFile>& files);
+
+ private:
+  ImageStore(std::filesystem::path directory, UniqueFd incoming, UniqueMapping ring,
+             std::uint64_t max_bytes);
+  Status write_pages(const BlockHeader& header, std::span<const std::byte> pages);
+  Status name_file(const NamedFile& file);
+
+  const std::filesystem::path directory_;
+  const UniqueFd incoming_;  ///< the directory of files that have no name yet
+  const UniqueMapping ring_;
+  const std::uint64_t max_bytes_;
+  std::atomic<std::uint64_t> landed_bytes_ = 0;
+};
+
+}  // namespace gcr::images
