@@ -24,10 +24,13 @@ namespace gcr::mover {
   X(cuDeviceGetName, (char*, int, CUdevice))                                                       \
   X(cuDeviceGetUuid_v2, (CUuuid*, CUdevice))                                                       \
   X(cuDeviceTotalMem_v2, (size_t*, CUdevice))                                                      \
+  X(cuDeviceGetAttribute, (int*, CUdevice_attribute, CUdevice))                                    \
   X(cuDevicePrimaryCtxRetain, (CUcontext*, CUdevice))                                              \
   X(cuDevicePrimaryCtxRelease_v2, (CUdevice))                                                      \
   X(cuCtxSetCurrent, (CUcontext))                                                                  \
   X(cuMemGetInfo_v2, (size_t*, size_t*))                                                           \
+  X(cuMemAlloc_v2, (CUdeviceptr*, size_t))                                                         \
+  X(cuMemFree_v2, (CUdeviceptr))                                                                   \
   X(cuMemCreate, (CUmemGenericAllocationHandle*, size_t, const CUmemAllocationProp*, unsigned long long)) \
   X(cuMemRelease, (CUmemGenericAllocationHandle))                                                  \
   X(cuMemExportToShareableHandle, (void*, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long)) \
@@ -39,6 +42,13 @@ namespace gcr::mover {
   X(cuMemSetAccess, (CUdeviceptr, size_t, const CUmemAccessDesc*, size_t))                         \
   X(cuMemcpyDtoHAsync_v2, (void*, CUdeviceptr, size_t, CUstream))                                  \
   X(cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void*, size_t, CUstream))                            \
+  X(cuMemcpyDtoDAsync_v2, (CUdeviceptr, CUdeviceptr, size_t, CUstream))                            \
+  X(cuMemcpyHtoD_v2, (CUdeviceptr, const void*, size_t))                                           \
+  X(cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream))                               \
+  X(cuModuleLoadData, (CUmodule*, const void*))                                                    \
+  X(cuModuleUnload, (CUmodule))                                                                    \
+  X(cuModuleGetFunction, (CUfunction*, CUmodule, const char*))                                     \
+  X(cuLaunchKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void**, void**)) \
   X(cuStreamCreate, (CUstream*, unsigned))                                                         \
   X(cuStreamDestroy_v2, (CUstream))                                                                \
   X(cuStreamSynchronize, (CUstream))                                                               \
