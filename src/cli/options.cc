@@ -7,7 +7,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
-#include <optional>
+#include <map>
 
 #include "src/cli/exit_code.h"
 
@@ -20,7 +20,7 @@ constexpr const char* kFooter = R"(
 Exit status:
   0  migrated
   1  failed; the process runs on at SRC
-  2  wrong usage, or a certificate file that cannot be used
+  2  wrong usage, or a file that it names cannot be used
   3  refused before anything was touched
   4  an agent cannot be reached; nothing was touched
   5  not authorised; nothing was touched
@@ -38,15 +38,22 @@ constexpr const char* kRunFooter = R"(
 The exit status is the command's; 125 if the preload library is missing, 126 or 127 if the command
 cannot be started or found. GCR_PRELOAD names another libgcr-preload.so.)";
 
-/// The command line as CLI11 reads it, before it is checked.
+/// The command line as CLI11 reads it: what it cannot check lies here as text.
 struct Raw {
   std::string source;
   std::string destination;
   std::string pid;
-  unsigned lanes = 0;
-  bool json = false;
-  control::TlsFiles tls;
+  MigrateOptions options;
 };
+
+const std::map<std::string, proto::Compression> kCompressions{{"auto", proto::COMPRESSION_AUTO},
+                                                              {"none", proto::COMPRESSION_NONE},
+                                                              {"lz4", proto::COMPRESSION_LZ4},
+                                                              {"zstd", proto::COMPRESSION_ZSTD}};
+
+const std::map<std::string, proto::ImageMode> kImageModes{{"auto", proto::IMAGE_MODE_AUTO},
+                                                          {"stream", proto::IMAGE_MODE_STREAM},
+                                                          {"rounds", proto::IMAGE_MODE_ROUNDS}};
 
 Result<int> parse_pid(const std::string& text) {
   int pid = 0;
@@ -83,14 +90,62 @@ Result<MigrateOptions> check(const Raw& raw) {
   if (raw.source.empty() || raw.destination.empty() || raw.pid.empty()) {
     return Error(Code::kInvalidArgument, "SRC, DST and PID are needed: gcr-migrate SRC DST PID");
   }
-  MigrateOptions options;
+  MigrateOptions options = raw.options;
   GCR_ASSIGN(options.source, control::Endpoint::parse(raw.source));
   GCR_ASSIGN(options.destination, control::Endpoint::parse(raw.destination));
   GCR_ASSIGN(options.pid, parse_pid(raw.pid));
-  options.lanes = raw.lanes;
-  options.json = raw.json;
-  options.tls = with_defaults(raw.tls);
+  options.tls = with_defaults(options.tls);
   return options;
+}
+
+void describe_pre_copy(CLI::App& app, MigrateOptions& options) {
+  app.add_option("--downtime-limit", options.downtime_limit_ms,
+                 "Switch over once what is left to send takes at most so many ms (default 300)")
+      ->option_text("MS")
+      ->check(CLI::Range(1, 3'600'000));
+  app.add_option("--max-rounds", options.max_rounds,
+                 "Switch over after so many rounds all the same (default 30)")
+      ->option_text("N")
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--max-bandwidth", options.max_bandwidth_bytes,
+                 "Bytes per second to send at most while the process runs: 800M, 2GiB (default: no "
+                 "limit)")
+      ->option_text("RATE")
+      ->transform(CLI::AsSizeValue(true));
+  app.add_flag("--auto-converge", options.auto_converge,
+               "Hold the process back where it changes GPU memory faster than it can be sent");
+  app.add_flag("--strict", options.strict,
+               "Give up, leaving the process where it is, rather than exceed the downtime limit");
+  app.add_flag("--no-prefill", options.no_prefill,
+               "Fill GPU memory at DST only after the switchover; it need not be free before");
+}
+
+void describe_images(CLI::App& app, MigrateOptions& options) {
+  app.add_option("--compression", options.compression,
+                 "Of the images of the process's ordinary memory (default auto: as the link needs)")
+      ->option_text("auto|none|lz4|zstd")
+      ->transform(CLI::CheckedTransformer(kCompressions));
+  app.add_option("--image-mode", options.image_mode,
+                 "Images in one stream at the switchover, or in rounds before it (default auto)")
+      ->option_text("auto|stream|rounds")
+      ->transform(CLI::CheckedTransformer(kImageModes));
+}
+
+void describe_output(CLI::App& app, MigrateOptions& options) {
+  app.add_option("--trace", options.trace_path,
+                 "Write the timeline of both sides there, for Perfetto or chrome://tracing")
+      ->option_text("FILE");
+  app.add_flag("--json", options.json, "Print one JSON object, the report, and nothing else");
+}
+
+void describe_certificates(CLI::App& app, control::TlsFiles& tls) {
+  app.add_option("--ca", tls.authority, "The authority's certificate (default: ca.crt)")
+      ->envname("GCR_AUTHORITY");
+  app.add_option("--cert", tls.certificate,
+                 "Your certificate (default: operator.crt in ~/.config/gcr-migrate, else in "
+                 "/etc/gcr-migrate)")
+      ->envname("GCR_CERTIFICATE");
+  app.add_option("--key", tls.key, "Its private key (default: operator.key)")->envname("GCR_KEY");
 }
 
 void describe_migrate(CLI::App& app, Raw& raw) {
@@ -101,17 +156,12 @@ void describe_migrate(CLI::App& app, Raw& raw) {
   app.add_option("SRC", raw.source, "Where the process runs: host or host:port of its agent");
   app.add_option("DST", raw.destination, "Where it shall run: host or host:port, as SRC sees it");
   app.add_option("PID", raw.pid, "The process, as the agent at SRC sees it");
-  app.add_option("--lanes", raw.lanes, "Data connections; 0: the agent chooses")
+  app.add_option("--lanes", raw.options.lanes, "Data connections; 0: the agent chooses")
       ->check(CLI::Range(0, 32));
-  app.add_flag("--json", raw.json, "Print one JSON object, the report, and nothing else");
-  app.add_option("--ca", raw.tls.authority, "The authority's certificate (default: ca.crt)")
-      ->envname("GCR_AUTHORITY");
-  app.add_option("--cert", raw.tls.certificate,
-                 "Your certificate (default: operator.crt in ~/.config/gcr-migrate, else in "
-                 "/etc/gcr-migrate)")
-      ->envname("GCR_CERTIFICATE");
-  app.add_option("--key", raw.tls.key, "Its private key (default: operator.key)")
-      ->envname("GCR_KEY");
+  describe_pre_copy(app, raw.options);
+  describe_images(app, raw.options);
+  describe_output(app, raw.options);
+  describe_certificates(app, raw.options.tls);
 }
 
 CLI::App* describe_run(CLI::App& app) {

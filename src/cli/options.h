@@ -1,10 +1,12 @@
 // The command line of gcr-migrate.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "proto/control.pb.h"
 #include "src/control/control_channel.h"
 
 namespace gcr::cli {
@@ -14,6 +16,15 @@ struct MigrateOptions {
   control::Endpoint destination;
   int pid = 0;
   unsigned lanes = 0;  ///< 0: the agent chooses
+  std::uint32_t downtime_limit_ms = 300;
+  std::uint32_t max_rounds = 30;
+  std::uint64_t max_bandwidth_bytes = 0;  ///< per second; 0: no limit
+  bool auto_converge = false;
+  bool strict = false;
+  bool no_prefill = false;
+  proto::Compression compression = proto::COMPRESSION_AUTO;
+  proto::ImageMode image_mode = proto::IMAGE_MODE_AUTO;
+  std::string trace_path;  ///< empty: no trace is written
   bool json = false;
   control::TlsFiles tls;
 };

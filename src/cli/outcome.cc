@@ -3,9 +3,6 @@
 #include <fmt/format.h>
 #include <google/protobuf/util/json_util.h>
 
-#include "src/base/units.h"
-#include "src/base/uuid.h"
-
 namespace gcr::cli {
 namespace {
 
@@ -41,15 +38,6 @@ std::string_view consequence(ExitCode exit_code) {
   }
 }
 
-void append_phases(std::string& text, const proto::MigrateReport& report) {
-  for (const proto::PhaseTime& phase : report.phases()) {
-    text += fmt::format("  {:>9.1f} ms  +{:>9.1f} ms  {:<11}  {}\n", phase.start_ms(),
-                        phase.duration_ms(), printable(phase.host()), printable(phase.name()));
-  }
-  for (const std::string& note : report.notes())
-    text += fmt::format("  note: {}\n", printable(note));
-}
-
 }  // namespace
 
 Outcome outcome_of(proto::MigrateReport report) {
@@ -74,21 +62,6 @@ Outcome outcome_of(const Error& error, bool asked) {
   outcome.report.set_code(std::string(to_string(error.code())));
   outcome.report.set_message(error.message());
   return outcome;
-}
-
-std::string summary(const MigrateOptions& options, const proto::MigrateReport& report) {
-  std::string text = fmt::format(
-      "process {} of {} runs at {} as {}: {} of VRAM in {} buffers; sent {} of VRAM and {} of "
-      "images\n",
-      options.pid, options.source.to_string(), options.destination.to_string(),
-      report.destination_pid(), format_bytes(report.vram_bytes()), report.buffers(),
-      format_bytes(report.sent_vram_bytes()), format_bytes(report.sent_image_bytes()));
-  append_phases(text, report);
-  return text + fmt::format(
-                    "migrated pid={} vram_bytes={} downtime_ms={:.1f} total_ms={:.1f} "
-                    "verified={}\n",
-                    report.destination_pid(), report.vram_bytes(), report.downtime_ms(),
-                    report.total_ms(), report.verified() ? "yes" : "no");
 }
 
 std::string to_json(const proto::MigrateReport& report) {

@@ -6,7 +6,7 @@
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 #include "src/cli/exit_code.h"
-#include "src/cli/options.h"
+#include "src/control/control_channel.h"
 
 namespace gcr::cli {
 
@@ -21,9 +21,6 @@ Outcome outcome_of(proto::MigrateReport report);
 
 /// From an error without a report, before (`asked` false) or after the request was sent.
 Outcome outcome_of(const Error& error, bool asked);
-
-/// A summary in lines, the last of them "migrated pid=...". Only for migrations that succeeded.
-std::string summary(const MigrateOptions& options, const proto::MigrateReport& report);
 
 /// The report as one JSON object, every field present; 64-bit numbers are strings, as Protobuf's
 /// JSON mapping has them.

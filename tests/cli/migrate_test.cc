@@ -5,8 +5,7 @@
 
 #include <algorithm>
 
-#include "tests/cli/fake_agent.h"
-#include "tests/cli/process.h"
+#include "tests/cli/migrate_fixture.h"
 
 namespace gcr::cli::test {
 namespace {
@@ -44,56 +43,6 @@ proto::MigrateReport failed_report(Code code, bool touched, bool committed = fal
   return report;
 }
 
-asio::awaitable<void> say_event(ControlChannel& channel) {
-  proto::Envelope message;
-  message.mutable_event()->set_phase("switchover");
-  message.mutable_event()->set_text("closing the gate\x1b[2J");
-  const Status sent = co_await channel.send(message);
-  EXPECT_TRUE(sent);
-}
-
-Play report(const proto::MigrateReport& what) {
-  return [what](ControlChannel& channel) -> asio::awaitable<void> {
-    co_await say_event(channel);
-    proto::Envelope message;
-    *message.mutable_migrate_report() = what;
-    const Status sent = co_await channel.send(message);
-    EXPECT_TRUE(sent);
-  };
-}
-
-Play fail(const Error& error) {
-  return [error](ControlChannel& channel) -> asio::awaitable<void> {
-    proto::Envelope message;
-    *message.mutable_failure() = control::to_failure(error);
-    const Status sent = co_await channel.send(message);
-    EXPECT_TRUE(sent);
-  };
-}
-
-class Migrate : public testing::Test {
- protected:
-  std::vector<std::string> words(const std::string& source, std::vector<std::string> options = {}) {
-    for (std::string word :
-         {std::string("--ca"), tls_.authority, std::string("--cert"), tls_.certificate,
-          std::string("--key"), tls_.key, source, std::string("node2:99"), std::string("4711")}) {
-      options.push_back(std::move(word));
-    }
-    return options;
-  }
-
-  Finished against(const Play& play, std::vector<std::string> options = {}) {
-    FakeAgent agent(credentials_.context({}), play);
-    Finished finished = run_cli(words(agent.address(), std::move(options)));
-    request_ = agent.request();
-    return finished;
-  }
-
-  control::test::Credentials credentials_;
-  control::TlsFiles tls_ = credentials_.issue({.role = "operator", .common_name = "alice"});
-  std::optional<proto::MigrateRequest> request_;
-};
-
 void expect_one_error(const Finished& finished, int exit_status, const std::string& says) {
   EXPECT_EQ(finished.exit_status, exit_status) << finished.out << finished.err;
   EXPECT_EQ(std::ranges::count(finished.err, '\n'), 1) << finished.err;
@@ -118,6 +67,98 @@ TEST_F(Migrate, RequestSaysWhatTheCommandLineSaid) {
   EXPECT_EQ(request_->pid(), 4711);
   EXPECT_EQ(request_->destination(), "node2:99");
   EXPECT_EQ(request_->lanes(), 7U);
+}
+
+TEST_F(Migrate, RequestHasTheDefaults) {
+  against(report(migrated_report()));
+  ASSERT_TRUE(request_);
+  EXPECT_EQ(request_->downtime_limit_ms(), 300);
+  EXPECT_EQ(request_->max_rounds(), 30U);
+  EXPECT_EQ(request_->max_bandwidth_bytes(), 0U);
+  EXPECT_FALSE(request_->auto_converge());
+  EXPECT_FALSE(request_->strict());
+  EXPECT_FALSE(request_->no_prefill());
+  EXPECT_EQ(request_->compression(), proto::COMPRESSION_AUTO);
+  EXPECT_EQ(request_->image_mode(), proto::IMAGE_MODE_AUTO);
+}
+
+TEST_F(Migrate, RequestSaysHowToPreCopy) {
+  against(
+      report(migrated_report()),
+      {"--downtime-limit", "50", "--max-rounds", "7", "--max-bandwidth", "3GiB", "--auto-converge",
+       "--strict", "--no-prefill", "--compression", "zstd", "--image-mode", "rounds"});
+  ASSERT_TRUE(request_);
+  EXPECT_EQ(request_->downtime_limit_ms(), 50);
+  EXPECT_EQ(request_->max_rounds(), 7U);
+  EXPECT_EQ(request_->max_bandwidth_bytes(), 3ULL << 30);
+  EXPECT_TRUE(request_->auto_converge());
+  EXPECT_TRUE(request_->strict());
+  EXPECT_TRUE(request_->no_prefill());
+  EXPECT_EQ(request_->compression(), proto::COMPRESSION_ZSTD);
+  EXPECT_EQ(request_->image_mode(), proto::IMAGE_MODE_ROUNDS);
+}
+
+TEST_F(Migrate, BandwidthHasDecimalAndBinaryUnits) {
+  const std::pair<const char*, std::uint64_t> rates[] = {
+      {"0", 0}, {"12345", 12345}, {"250M", 250'000'000}, {"4g", 4'000'000'000}, {"8KiB", 8192}};
+  for (const auto& [text, bytes] : rates) {
+    against(report(migrated_report()), {"--max-bandwidth", text});
+    ASSERT_TRUE(request_) << text;
+    EXPECT_EQ(request_->max_bandwidth_bytes(), bytes) << text;
+  }
+}
+
+TEST_F(Migrate, SummaryHasThePhasesOfBothSidesInOrderOfTime) {
+  proto::MigrateReport what = migrated_report();
+  what.clear_phases();
+  add_phase(what, {"criu restore", "destination", "restore", 700, 90});
+  add_phase(what, {"final round", "source", "vram", 610, 60});
+  add_phase(what, {"switchover", "source", "", 600, 200});
+  add_phase(what, {"close gate", "source", "", 600, 5});
+  const std::string out = against(report(what)).out;
+  std::size_t at = 0;
+  for (const char* line : {"600.0        200.0  source       process       switchover\n",
+                           "600.0          5.0  source       process       close gate\n",
+                           "610.0         60.0  source       vram          final round\n",
+                           "700.0         90.0  destination  restore       criu restore\n"}) {
+    const std::size_t found = out.find(line, at);
+    ASSERT_NE(found, std::string::npos) << line << "in\n" << out;
+    at = found;
+  }
+}
+
+TEST_F(Migrate, SummaryTellsRoundsAndWhyTheSwitchoverCame) {
+  proto::MigrateReport what = migrated_report();
+  add_round(what, 1, 100, 400);
+  add_round(what, 2, 500, 120).set_last(true);
+  what.set_switchover_reason("not-shrinking");
+  what.set_downtime_limit_ms(300);
+  what.set_expected_downtime_ms(98.76);
+  what.set_image_bytes(256 << 20);
+  what.set_sent_image_bytes(32 << 20);
+  what.set_image_mode("stream");
+  what.set_image_mode_reason("the kernel does not track dirty pages");
+  what.set_compression("lz4");
+  what.set_clock_offset_ms(-12.5);
+  what.set_clock_error_ms(0.25);
+  what.set_prefilled(true);
+  const std::string out = against(report(what)).out;
+  EXPECT_THAT(out, HasSubstr("    1        100.0          2.0        400.0       32        4     "
+                             "64 MiB   1.50 GB/s      25 %\n"));
+  EXPECT_THAT(out, HasSubstr("25 %  gate closed\n"));
+  EXPECT_THAT(out, HasSubstr("switchover: what was left did not shrink any more; limit 300.0 ms, "
+                             "the last round expected to take 98.8 ms, downtime 123.4 ms\n"));
+  EXPECT_THAT(out, HasSubstr("images: 256 MiB as CRIU wrote them, 32 MiB sent, compression lz4; in "
+                             "one stream (the kernel does not track dirty pages)\n"));
+  EXPECT_THAT(out, HasSubstr("destination: filled before the process was restored\n"));
+  EXPECT_THAT(out, HasSubstr("is -12.500 ms from the source's, within 0.250 ms\n"));
+}
+
+TEST_F(Migrate, SummaryIsSilentAboutWhatTheReportDoesNotSay) {
+  const std::string out = against(report(migrated_report())).out;
+  for (const char* word : {"round", "switchover: what", "images:", "clocks:"}) {
+    EXPECT_THAT(out, Not(HasSubstr(word)));
+  }
 }
 
 TEST_F(Migrate, JsonIsTheReportAndNothingElse) {

@@ -1,0 +1,111 @@
+#include "src/cli/summary.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+
+#include "src/base/units.h"
+#include "src/cli/trace.h"
+
+namespace gcr::cli {
+namespace {
+
+using control::printable;
+
+std::string rate(double bytes_per_s) {
+  if (!(bytes_per_s > 0)) return "-";
+  return fmt::format("{:.2f} GB/s", bytes_per_s / 1e9);
+}
+
+/// Both sides in one table, in order of time.
+void append_phases(std::string& text, const proto::MigrateReport& report) {
+  if (report.phases().empty()) return;
+  auto out = std::back_inserter(text);
+  fmt::format_to(out, "  {:>12} {:>12}  {:<11}  {:<12}  {}\n", "start ms", "duration ms", "host",
+                 "track", "phase");
+  for (const proto::PhaseTime* phase : in_order_of_time(report.phases())) {
+    fmt::format_to(out, "  {:>12.1f} {:>12.1f}  {:<11}  {:<12}  {}\n", phase->start_ms(),
+                   phase->duration_ms(), printable(phase->host()), printable(track_of(*phase)),
+                   printable(phase->name()));
+  }
+}
+
+void append_rounds(std::string& text, const proto::MigrateReport& report) {
+  if (report.rounds().empty()) return;
+  auto out = std::back_inserter(text);
+  fmt::format_to(out, "  {:>5} {:>12} {:>12} {:>12} {:>8} {:>8} {:>10} {:>11} {:>9}\n", "round",
+                 "start ms", "digests ms", "duration ms", "changed", "zeros", "sent", "rate",
+                 "held back");
+  for (const proto::Round& round : report.rounds()) {
+    fmt::format_to(out,
+                   "  {:>5} {:>12.1f} {:>12.1f} {:>12.1f} {:>8} {:>8} {:>10} {:>11} {:>7.0f} %{}\n",
+                   round.number(), round.start_ms(), round.digest_ms(), round.duration_ms(),
+                   round.dirty_chunks(), round.zero_chunks(), format_bytes(round.sent_bytes()),
+                   rate(round.rate_bytes_per_s()), round.throttle() * 100,
+                   round.last() ? "  gate closed" : "");
+  }
+}
+
+/// The reasons of MigrateReport.switchover_reason, in words.
+std::string why(const std::string& reason) {
+  if (reason == "fits") return "what was left fitted the limit";
+  if (reason == "not-shrinking") return "what was left did not shrink any more";
+  if (reason == "max-rounds") return "the rounds allowed were used up";
+  return printable(reason);
+}
+
+void append_switchover(std::string& text, const proto::MigrateReport& report) {
+  if (report.switchover_reason().empty()) return;
+  fmt::format_to(std::back_inserter(text),
+                 "  switchover: {}; limit {:.1f} ms, the last round expected to take {:.1f} ms, "
+                 "downtime {:.1f} ms\n",
+                 why(report.switchover_reason()), report.downtime_limit_ms(),
+                 report.expected_downtime_ms(), report.downtime_ms());
+}
+
+void append_images(std::string& text, const proto::MigrateReport& report) {
+  if (report.image_mode().empty()) return;
+  const std::string& reason = report.image_mode_reason();
+  fmt::format_to(std::back_inserter(text),
+                 "  images: {} as CRIU wrote them, {} sent, compression {}; {}{}\n",
+                 format_bytes(report.image_bytes()), format_bytes(report.sent_image_bytes()),
+                 report.compression().empty() ? "none" : printable(report.compression()),
+                 report.image_mode() == "rounds" ? "in rounds" : "in one stream",
+                 reason.empty() ? "" : fmt::format(" ({})", printable(reason)));
+  fmt::format_to(std::back_inserter(text), "  GPU memory at the destination: {}\n",
+                 report.prefilled() ? "filled before the process was restored"
+                                    : "loaded after the process was restored");
+}
+
+void append_clock(std::string& text, const proto::MigrateReport& report) {
+  if (!(report.clock_error_ms() > 0)) return;
+  fmt::format_to(std::back_inserter(text),
+                 "  clocks: the destination's is {:+.3f} ms from the source's, within {:.3f} ms\n",
+                 report.clock_offset_ms(), report.clock_error_ms());
+}
+
+}  // namespace
+
+std::string summary(const MigrateOptions& options, const proto::MigrateReport& report) {
+  std::string text = fmt::format(
+      "process {} of {} runs at {} as {}: {} of VRAM in {} buffers; sent {} of VRAM and {} of "
+      "images\n",
+      options.pid, options.source.to_string(), options.destination.to_string(),
+      report.destination_pid(), format_bytes(report.vram_bytes()), report.buffers(),
+      format_bytes(report.sent_vram_bytes()), format_bytes(report.sent_image_bytes()));
+  append_phases(text, report);
+  append_rounds(text, report);
+  append_switchover(text, report);
+  append_images(text, report);
+  append_clock(text, report);
+  for (const std::string& note : report.notes()) {
+    text += fmt::format("  note: {}\n", printable(note));
+  }
+  return text + fmt::format(
+                    "migrated pid={} vram_bytes={} downtime_ms={:.1f} total_ms={:.1f} "
+                    "verified={}\n",
+                    report.destination_pid(), report.vram_bytes(), report.downtime_ms(),
+                    report.total_ms(), report.verified() ? "yes" : "no");
+}
+
+}  // namespace gcr::cli

@@ -1,0 +1,45 @@
+// A migration's timeline as a file that opens in Perfetto and chrome://tracing.
+#pragma once
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "proto/control.pb.h"
+#include "src/base/result.h"
+
+namespace gcr::cli {
+
+/// The phases in order of time, those that contain others before them. The pointers live as long as
+/// `phases`.
+std::vector<const proto::PhaseTime*> in_order_of_time(
+    const google::protobuf::RepeatedPtrField<proto::PhaseTime>& phases);
+
+/// The track's name; "process" where the agent gave none.
+std::string track_of(const proto::PhaseTime& phase);
+
+/// The timeline as trace events in JSON: a process per host, a thread per track, a slice per phase
+/// and round, and an instant where the gate closed and where it opened again. On every track slices
+/// follow each other or nest: one that would only overlap gets a track beside it. No time is
+/// negative.
+std::string to_trace(const proto::MigrateReport& report);
+
+/// The file for a trace, opened before anything else is done, so that a path that cannot be written
+/// is found while nothing has been touched.
+class TraceFile {
+ public:
+  /// Makes the file empty or new.
+  static Result<TraceFile> open(const std::string& path);
+
+  /// Writes the timeline and closes the file; on failure its content is undefined. Call it once.
+  Status write(const proto::MigrateReport& report);
+
+ private:
+  TraceFile(std::string path, std::ofstream stream)
+      : path_(std::move(path)), stream_(std::move(stream)) {}
+
+  std::string path_;
+  std::ofstream stream_;
+};
+
+}  // namespace gcr::cli

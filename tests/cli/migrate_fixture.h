@@ -1,0 +1,61 @@
+// What the tests of a migration share: an agent that plays an outcome, and gcr-migrate run against
+// it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/cli/fake_agent.h"
+#include "tests/cli/process.h"
+
+namespace gcr::cli::test {
+
+/// An Event, nothing else: the agent vanishes.
+asio::awaitable<void> say_event(control::ControlChannel& channel);
+
+/// An Event and this report.
+Play report(const proto::MigrateReport& what);
+
+/// A Failure.
+Play fail(const Error& error);
+
+struct PhaseFields {
+  const char* name;
+  const char* host;
+  const char* track;
+  double start_ms;
+  double duration_ms;
+};
+void add_phase(proto::MigrateReport& report, const PhaseFields& fields);
+
+/// A round with figures in every field.
+proto::Round& add_round(proto::MigrateReport& report, unsigned number, double start_ms,
+                        double duration_ms);
+
+class Migrate : public testing::Test {
+ protected:
+  std::vector<std::string> words(const std::string& source, std::vector<std::string> options = {}) {
+    for (std::string word :
+         {std::string("--ca"), tls_.authority, std::string("--cert"), tls_.certificate,
+          std::string("--key"), tls_.key, source, std::string("node2:99"), std::string("4711")}) {
+      options.push_back(std::move(word));
+    }
+    return options;
+  }
+
+  Finished against(const Play& play, std::vector<std::string> options = {}) {
+    FakeAgent agent(credentials_.context({}), play);
+    Finished finished = run_cli(words(agent.address(), std::move(options)));
+    request_ = agent.request();
+    return finished;
+  }
+
+  control::test::Credentials credentials_;
+  control::TlsFiles tls_ = credentials_.issue({.role = "operator", .common_name = "alice"});
+  std::optional<proto::MigrateRequest> request_;
+};
+
+}  // namespace gcr::cli::test
