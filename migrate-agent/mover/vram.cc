@@ -160,6 +160,20 @@ Status Stream::synchronize() const {
                                   "a copy between VRAM and host memory failed");
 }
 
+Result<DeviceMemory> DeviceMemory::create(std::shared_ptr<GpuContext> context,
+                                          std::size_t size_bytes) {
+  GCR_TRY(context->enter());
+  CUdeviceptr address = 0;
+  GCR_TRY(context->driver().check(
+      context->driver().cuMemAlloc_v2(&address, size_bytes),
+      fmt::format("cannot allocate {} of VRAM for the mover", format_bytes(size_bytes))));
+  return DeviceMemory(std::move(context), address);
+}
+
+DeviceMemory::~DeviceMemory() {
+  if (context_ != nullptr && context_->enter()) context_->driver().cuMemFree_v2(address_);
+}
+
 Result<PinnedBuffer> PinnedBuffer::create(std::shared_ptr<GpuContext> context,
                                           std::size_t size_bytes) {
   GCR_TRY(context->enter());

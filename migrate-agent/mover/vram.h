@@ -94,6 +94,23 @@ class Stream {
   CUstream stream_;
 };
 
+/// VRAM of the mover's own, for copies and tables; nobody else sees it. Move-only.
+class DeviceMemory {
+ public:
+  /// kResourceExhausted if there is not so much free.
+  static Result<DeviceMemory> create(std::shared_ptr<GpuContext> context, std::size_t size_bytes);
+  DeviceMemory(DeviceMemory&& other) noexcept
+      : context_(std::move(other.context_)), address_(std::exchange(other.address_, 0)) {}
+  ~DeviceMemory();
+  CUdeviceptr address() const { return address_; }
+
+ private:
+  DeviceMemory(std::shared_ptr<GpuContext> context, CUdeviceptr address)
+      : context_(std::move(context)), address_(address) {}
+  std::shared_ptr<GpuContext> context_;
+  CUdeviceptr address_;
+};
+
 /// Page-locked host memory for staging, usable from every context. Move-only.
 class PinnedBuffer {
  public:

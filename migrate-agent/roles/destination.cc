@@ -7,8 +7,10 @@
 #include <asio/experimental/awaitable_operators.hpp>
 #include <asio/steady_timer.hpp>
 
+#include "migrate-agent/images/scratch_directory.h"
+#include "migrate-agent/images/store.h"
+#include "migrate-agent/mover/incoming_vram.h"
 #include "migrate-agent/roles/host_facts.h"
-#include "migrate-agent/roles/images.h"
 #include "migrate-agent/roles/restored_process.h"
 #include "migrate-agent/roles/roles.h"
 #include "src/base/log.h"
@@ -23,7 +25,9 @@ using std::chrono::seconds;
 /// The source may be busy with a dump for long; when it dies, its connection closes.
 constexpr seconds kNextRequest{1800};
 constexpr std::size_t kMaxBuffers = 65536;
-constexpr std::size_t kMaxImages = 65536;
+
+constexpr transport::RegionId kImageRegion = 1;
+constexpr unsigned kImageSlots = 64;
 
 landing::HugepagePolicy landing_policy(HugepagePolicy policy) {
   switch (policy) {
@@ -34,6 +38,17 @@ landing::HugepagePolicy landing_policy(HugepagePolicy policy) {
     default:
       return landing::HugepagePolicy::kAuto;
   }
+}
+
+/// Images may take what is free where they go.
+Result<std::unique_ptr<images::ImageStore>> open_store(const std::filesystem::path& directory) {
+  std::error_code error;
+  const auto space = std::filesystem::space(directory, error);
+  if (error) {
+    return Error::from_errno(error.value(),
+                             fmt::format("cannot see how much is free in {}", directory.string()));
+  }
+  return images::ImageStore::create(directory, kImageSlots, space.available);
 }
 
 class Destination {
@@ -49,7 +64,7 @@ class Destination {
 
  private:
   /// See proto/PROTOCOL.md. Zero is never used.
-  enum class State { kInvalid = 0, kPreflight, kPrepared, kImaged, kRestored, kCommitted, kEnded };
+  enum class State { kInvalid = 0, kPreflight, kPrepared, kRestored, kCommitted, kEnded };
 
   awaitable<void> serve();
   awaitable<void> take_data_connections();
@@ -57,8 +72,8 @@ class Destination {
   awaitable<Result<proto::Envelope>> preflight(const proto::PreflightRequest& request);
   awaitable<Result<proto::Envelope>> prepare(const proto::PrepareRequest& request);
   awaitable<Result<proto::Envelope>> change_buffers(const proto::BuffersRequest& request);
-  awaitable<Result<proto::Envelope>> take_images(const proto::ImagesRequest& request);
   awaitable<Result<proto::Envelope>> restore(const proto::RestoreRequest& request);
+  Status restore_process(const proto::RestoreRequest& request, Phases& phases);
   awaitable<Result<proto::Envelope>> commit();
 
   template <class Buffers>
@@ -71,13 +86,14 @@ class Destination {
   State state_ = State::kPreflight;
   Uuid migration_;
   std::set<pid_t> running_;
+  std::set<pid_t> used_pids_;
   std::shared_ptr<const mover::CudaDriver> driver_;
   std::vector<mover::GpuPair> gpu_map_;
-  std::optional<digest::DigestKey> key_;
   std::optional<mover::IncomingVram> vram_;
-  std::optional<ScratchDirectory> images_;
-  std::vector<UniqueMapping> image_mappings_;
-  transport::RegionId next_region_ = 1;
+  std::optional<images::ScratchDirectory> scratch_;
+  std::unique_ptr<images::ImageStore> images_;
+  std::optional<criu::PreparedRestore> prepared_restore_;
+  transport::RegionId next_region_ = kImageRegion + 1;
   // Written before a region is announced, read by the lanes' threads.
   std::mutex regions_mutex_;
   std::map<transport::RegionId, mover::BufferId> buffer_of_region_;
@@ -151,8 +167,12 @@ awaitable<Result<proto::Envelope>> Destination::answer(const proto::Envelope& re
       co_return co_await prepare(request.prepare_request());
     case proto::Envelope::kBuffersRequest:
       co_return co_await change_buffers(request.buffers_request());
-    case proto::Envelope::kImagesRequest:
-      co_return co_await take_images(request.images_request());
+    case proto::Envelope::kClockRequest: {
+      proto::Envelope reply;
+      reply.mutable_clock_reply()->set_monotonic_ns(
+          std::chrono::nanoseconds(Phases::Clock::now().time_since_epoch()).count());
+      co_return reply;
+    }
     case proto::Envelope::kRestoreRequest:
       co_return co_await restore(request.restore_request());
     case proto::Envelope::kCommitRequest:
@@ -178,6 +198,7 @@ awaitable<Result<proto::Envelope>> Destination::preflight(const proto::Preflight
   }
   migration_ = to_uuid(request.migration_id());
   running_ = {request.process().door_tid(), request.process().cuda_restore_tid()};
+  used_pids_ = {request.process().used_pids().begin(), request.process().used_pids().end()};
   const Status registered = co_await context_.daemon.register_migration(migration_);
   GCR_CO_TRY(registered);
   proto::Envelope envelope;
@@ -245,17 +266,19 @@ Status Destination::open_regions(const std::vector<mover::IncomingVram::Wanted>&
 
 Status Destination::landed(transport::RegionId region, std::uint64_t offset,
                            std::uint64_t length_bytes) {
+  if (region == kImageRegion) return images_->landed(offset, length_bytes);
   mover::BufferId buffer = 0;
   {
     const std::lock_guard lock(regions_mutex_);
     const auto found = buffer_of_region_.find(region);
-    if (found == buffer_of_region_.end()) return {};  // an image: CRIU reads it from its file
+    if (found == buffer_of_region_.end()) return {};  // removed while its last bytes came
     buffer = found->second;
   }
-  return vram_->upload(buffer, offset, length_bytes);
+  return vram_->landed(buffer, offset, length_bytes);
 }
 
 awaitable<Result<proto::Envelope>> Destination::prepare(const proto::PrepareRequest& request) {
+  using Mode = mover::IncomingVram::Mode;
   GCR_CO_TRY(expect(State::kPreflight, "PrepareRequest"));
   const auto* key = reinterpret_cast<const std::byte*>(request.digest_key().data());
   if (request.digest_key().size() != 32) {
@@ -264,10 +287,15 @@ awaitable<Result<proto::Envelope>> Destination::prepare(const proto::PrepareRequ
   const unsigned lanes = std::clamp(request.lanes(), 1U, kMaxLanes);
   const std::string token = to_bytes(Uuid::random()) + to_bytes(Uuid::random());
   const Status prepared = co_await offload(context_.blocking, [&]() -> Status {
-    key_ = digest::DigestKey::expand(std::span<const std::byte, 32>(key, 32));
-    GCR_ASSIGN(images_, ScratchDirectory::create(context_.config.runtime_dir / "incoming" /
-                                                 migration_.to_string()));
+    GCR_ASSIGN(scratch_, images::ScratchDirectory::create(context_.config.runtime_dir / "incoming" /
+                                                          migration_.to_string()));
+    GCR_ASSIGN(images_, open_store(scratch_->path()));
+    GCR_ASSIGN(prepared_restore_,
+               criu::PreparedRestore::create({context_.config.criu_command}, scratch_->path(),
+                                             context_.config.reaper, used_pids_));
     GCR_ASSIGN(const auto buffers, wanted(request.buffers()));
+    vram_->begin(digest::DigestKey::expand(std::span<const std::byte, 32>(key, 32)),
+                 request.no_prefill() ? Mode::kReload : Mode::kPrefill);
     GCR_TRY(vram_->prepare(buffers));
     receiver_ = std::make_unique<transport::TcpReceiver>(transport::TcpReceiverOptions{
         .tls = context_.data_ssl(),
@@ -276,6 +304,7 @@ awaitable<Result<proto::Envelope>> Destination::prepare(const proto::PrepareRequ
         .max_lanes = lanes,
         .on_landed = [this](transport::RegionId region, std::uint64_t offset,
                             std::uint64_t length) { return landed(region, offset, length); }});
+    GCR_TRY(receiver_->add_region(kImageRegion, images_->ring()));
     return open_regions(buffers);
   });
   GCR_CO_TRY(prepared);
@@ -288,7 +317,8 @@ awaitable<Result<proto::Envelope>> Destination::prepare(const proto::PrepareRequ
   }
   reply.set_lanes(lanes);
   reply.set_data_token(token);
-  if (const std::string note = vram_->note(); !note.empty()) reply.add_notes(note);
+  reply.set_image_region(kImageRegion);
+  reply.set_image_region_bytes(images_->ring().size());
   state_ = State::kPrepared;
   co_return envelope;
 }
@@ -326,42 +356,22 @@ awaitable<Result<proto::Envelope>> Destination::change_buffers(
   co_return envelope;
 }
 
-awaitable<Result<proto::Envelope>> Destination::take_images(const proto::ImagesRequest& request) {
-  GCR_CO_TRY(expect(State::kPrepared, "ImagesRequest"));
-  if (request.files_size() > static_cast<int>(kMaxImages)) {
-    co_return Error(Code::kProtocol, fmt::format("{} image files are more than {}",
-                                                 request.files_size(), kMaxImages));
+Status Destination::restore_process(const proto::RestoreRequest& request, Phases& phases) {
+  std::vector<images::NamedFile> files;
+  for (const proto::ImageFile& file : request.files()) {
+    files.push_back({file.name(), file.id(), file.size_bytes()});
   }
-  proto::Envelope envelope;
-  const Status taken = co_await offload(context_.blocking, [&]() -> Status {
-    std::error_code error;
-    const auto space = std::filesystem::space(images_->path(), error);
-    std::uint64_t left = error ? 0 : space.available;
-    for (const proto::ImageFile& file : request.files()) {
-      if (file.size_bytes() > left) {
-        return Error(Code::kResourceExhausted,
-                     fmt::format("the images do not fit the {} free on the destination's {}",
-                                 format_bytes(space.available), images_->path().string()));
-      }
-      left -= file.size_bytes();
-      GCR_ASSIGN(auto mapping, create_image(images_->path(), {file.name(), file.size_bytes()}));
-      const transport::RegionId region = next_region_++;
-      GCR_TRY(receiver_->add_region(region, mapping.bytes()));
-      image_mappings_.push_back(std::move(mapping));
-      envelope.mutable_images_reply()->add_regions(region);
-    }
-    return {};
-  });
-  GCR_CO_TRY(taken);
-  state_ = State::kImaged;
-  co_return envelope;
+  GCR_TRY(phases.time("images", "complete images", [&] { return images_->complete(files); }));
+  GCR_ASSIGN(process_,
+             RestoredProcess::create(driver_, *prepared_restore_, running_, gpu_map_, phases));
+  return {};
 }
 
 awaitable<Result<proto::Envelope>> Destination::restore(const proto::RestoreRequest& request) {
   using asio::experimental::awaitable_operators::operator&&;
-  GCR_CO_TRY(expect(State::kImaged, "RestoreRequest"));
+  GCR_CO_TRY(expect(State::kPrepared, "RestoreRequest"));
   GCR_CO_TRY(receiver_->health());
-  Phases phases("destination", Phases::Clock::now());
+  Phases phases("destination", Phases::Clock::time_point{});
   std::map<mover::BufferId, std::vector<digest::Digest>> sent;
   for (const proto::BufferDigests& buffer : request.digests()) {
     auto& digests = sent[buffer.buffer_id()];
@@ -370,27 +380,25 @@ awaitable<Result<proto::Envelope>> Destination::restore(const proto::RestoreRequ
   }
   // Nothing may write any more: not into the images that CRIU reads, nor into the landing region.
   receiver_.reset();
-  image_mappings_.clear();
-  RestoredProcess::Plan plan{.driver = driver_,
-                             .criu = {context_.config.criu_command},
-                             .reaper = context_.config.reaper,
-                             .images = images_->path(),
-                             .running = running_,
-                             .gpu_map = gpu_map_};
+  const bool prefilled = vram_->mode() == mover::IncomingVram::Mode::kPrefill;
   auto verifying = offload(context_.blocking, [&]() -> Result<std::uint64_t> {
-    return phases.time("verify VRAM", [&] { return vram_->verify(*key_, sent); });
+    return phases.time("vram", prefilled ? "verify VRAM" : "fill and verify VRAM",
+                       [&] { return vram_->fill_and_verify(sent); });
   });
-  auto restoring = offload(context_.blocking, [&]() -> Status {
-    GCR_ASSIGN(auto descriptors, vram_->descriptors());
-    GCR_ASSIGN(process_, RestoredProcess::create(plan, std::move(descriptors), phases));
-    return {};
-  });
+  auto restoring = offload(context_.blocking, [&] { return restore_process(request, phases); });
   auto [verified, restored] = co_await (std::move(verifying) && std::move(restoring));
   GCR_CO_TRY(verified);
   GCR_CO_TRY(restored);
+  const Status attached = co_await offload(context_.blocking, [&]() -> Status {
+    GCR_ASSIGN(auto descriptors, vram_->descriptors());
+    return process_->attach(std::move(descriptors), phases);
+  });
+  GCR_CO_TRY(attached);
   proto::Envelope envelope;
   proto::RestoreReply& reply = *envelope.mutable_restore_reply();
   reply.set_verified_chunks(*verified);
+  reply.set_prefilled(prefilled);
+  if (!vram_->note().empty()) reply.add_notes(vram_->note());
   for (proto::PhaseTime& phase : phases.list()) *reply.add_phases() = std::move(phase);
   state_ = State::kRestored;
   co_return envelope;

@@ -87,8 +87,18 @@ void check_software(const proto::HostFacts& there, const proto::HostFacts& here,
   check_criu("destination", here, findings);
 }
 
+/// Without prefill the VRAM only has to be there in principle: it may be free by then.
+Result<std::uint64_t> usable_vram(const Uuid& gpu, bool no_prefill, const proto::HostFacts& here,
+                                  mover::IncomingVram& vram) {
+  if (!no_prefill) return vram.free_bytes(gpu);
+  for (const proto::Gpu& info : here.gpus()) {
+    if (to_uuid(info.uuid()) == gpu) return info.total_bytes();
+  }
+  return Error(Code::kNotFound, fmt::format("this host has no GPU-{}", gpu.to_string()));
+}
+
 void check_vram(const proto::PreflightRequest& request, const std::vector<mover::GpuPair>& map,
-                mover::IncomingVram& vram, Findings& findings) {
+                const proto::HostFacts& here, mover::IncomingVram& vram, Findings& findings) {
   std::map<Uuid, std::uint64_t> wanted;
   for (const proto::Buffer& buffer : request.buffers()) {
     const Uuid from = to_uuid(buffer.gpu_uuid());
@@ -97,16 +107,16 @@ void check_vram(const proto::PreflightRequest& request, const std::vector<mover:
     if (pair != map.end()) wanted[pair->to] += buffer.size_bytes();
   }
   for (const auto& [gpu, bytes] : wanted) {
-    const auto free = vram.free_bytes(gpu);
+    const auto free = usable_vram(gpu, request.no_prefill(), here, vram);
     if (!free) {
       findings.add("gpu-unusable", free.error().message());
     } else if (*free < bytes + kContextReserveBytes) {
       findings.add(
           "vram-too-small",
-          fmt::format("GPU-{} of the destination has {} of VRAM free; {} for buffers and {} "
+          fmt::format("GPU-{} of the destination has {} of VRAM{}; {} for buffers and {} "
                       "for the process's context are needed",
-                      gpu.to_string(), format_bytes(*free), format_bytes(bytes),
-                      format_bytes(kContextReserveBytes)));
+                      gpu.to_string(), format_bytes(*free), request.no_prefill() ? "" : " free",
+                      format_bytes(bytes), format_bytes(kContextReserveBytes)));
     }
   }
 }
@@ -182,7 +192,7 @@ Fit fit(const proto::PreflightRequest& request, const proto::HostFacts& here, co
   auto map = mover::map_gpus(source, mappable(here));
   if (map) {
     fit.gpu_map = std::move(*map);
-    check_vram(request, fit.gpu_map, vram, findings);
+    check_vram(request, fit.gpu_map, here, vram, findings);
   } else {
     findings.add("gpu-map", map.error().message());
   }

@@ -6,7 +6,7 @@
 
 #include "migrate-agent/daemon/config.h"
 #include "migrate-agent/mover/control_checkpoint.h"
-#include "migrate-agent/mover/mover.h"
+#include "migrate-agent/mover/incoming_vram.h"
 #include "proto/control.pb.h"
 
 namespace gcr::agent {

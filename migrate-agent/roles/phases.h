@@ -1,4 +1,9 @@
-// Where the time goes: phases of a migration on one side, relative to one starting point.
+// Where the time goes: phases of a migration on one side, relative to one origin. Phases of one
+// track follow each other or lie within each other; tracks are:
+//   course   the steps that people know: preflight, prepare, pre-copy, switchover, restore
+//   process  what is done to the process: gate, checkpoint, dump, restore
+//   vram     what is done with VRAM: digests, rounds, verification
+//   images   CRIU's images on their way
 #pragma once
 
 #include <chrono>
@@ -18,31 +23,35 @@ class Phases {
 
   Phases(std::string side, Clock::time_point origin) : side_(std::move(side)), origin_(origin) {}
 
-  /// Runs `work` as the phase `name` and gives what it returned.
+  /// Runs `work` as the phase `name` of `track` and gives what it returned.
   template <class Work>
-  auto time(const std::string& name, Work&& work) {
-    const Timer timer(*this, name);
+  auto time(const char* track, const char* name, Work&& work) {
+    const Timer timer(*this, track, name);
     return std::forward<Work>(work)();
   }
 
-  /// The phase `name` lasts from here to the end of the scope.
+  /// The phase `name` of `track` lasts from here to the end of the scope.
   class Timer {
    public:
-    Timer(Phases& phases, std::string name)
-        : phases_(phases), name_(std::move(name)), start_(Clock::now()) {}
-    ~Timer() { phases_.add(name_, start_, Clock::now()); }
+    Timer(Phases& phases, const char* track, const char* name)
+        : phases_(phases), track_(track), name_(name), start_(Clock::now()) {}
+    ~Timer() { phases_.add(track_, name_, start_, Clock::now()); }
     Timer(const Timer&) = delete;
     Timer& operator=(const Timer&) = delete;
 
    private:
     Phases& phases_;
-    std::string name_;
+    const char* track_;
+    const char* name_;
     Clock::time_point start_;
   };
 
   static double milliseconds(Clock::duration duration) {
     return std::chrono::duration<double, std::milli>(duration).count();
   }
+
+  /// A moment as phases give it.
+  double since_origin_ms(Clock::time_point time) const { return milliseconds(time - origin_); }
 
   /// All phases so far, in the order in which they ended.
   std::vector<proto::PhaseTime> list() const {
@@ -51,9 +60,10 @@ class Phases {
   }
 
  private:
-  void add(const std::string& name, Clock::time_point start, Clock::time_point end) {
+  void add(const char* track, const char* name, Clock::time_point start, Clock::time_point end) {
     proto::PhaseTime phase;
     phase.set_name(name);
+    phase.set_track(track);
     phase.set_host(side_);
     phase.set_start_ms(milliseconds(start - origin_));
     phase.set_duration_ms(milliseconds(end - start));

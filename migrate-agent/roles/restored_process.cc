@@ -4,25 +4,27 @@
 
 namespace gcr::agent {
 
-Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(const Plan& plan,
-                                                                 mover::Descriptors vram,
-                                                                 Phases& phases) {
-  GCR_ASSIGN(auto tree, phases.time("criu restore", [&] {
-    return criu::restore(plan.criu, plan.images, plan.reaper);
-  }));
+Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(
+    const std::shared_ptr<const mover::CudaDriver>& driver, criu::PreparedRestore& restore,
+    const std::set<pid_t>& running, const std::vector<mover::GpuPair>& gpu_map, Phases& phases) {
+  GCR_ASSIGN(auto tree, phases.time("process", "criu restore", [&] { return restore.run(); }));
   std::unique_ptr<RestoredProcess> process(new RestoredProcess(std::move(tree)));
   const pid_t pid = process->tree_.pid();
-  const mover::ControlCheckpoint control(plan.driver, pid);
-  GCR_ASSIGN(process->frozen_,
-             phases.time("freeze", [&] { return criu::FrozenThreads::seize(pid, plan.running); }));
-  GCR_TRY(phases.time("control restore", [&] { return control.restore(plan.gpu_map); }));
-  GCR_TRY(phases.time("unlock", [&] { return control.unlock(); }));
-  GCR_ASSIGN(process->door_, Door::open(pid));
-  GCR_TRY(phases.time("attach VRAM", [&]() -> Status {
-    GCR_TRY(process->door_->offer(std::move(vram)));
-    return process->door_->attach();
+  const mover::ControlCheckpoint control(driver, pid);
+  GCR_ASSIGN(process->frozen_, phases.time("process", "freeze", [&] {
+    return criu::FrozenThreads::seize(pid, running);
   }));
+  GCR_TRY(phases.time("process", "control restore", [&] { return control.restore(gpu_map); }));
+  GCR_TRY(phases.time("process", "unlock", [&] { return control.unlock(); }));
+  GCR_ASSIGN(process->door_, Door::open(pid));
   return process;
+}
+
+Status RestoredProcess::attach(mover::Descriptors vram, Phases& phases) {
+  return phases.time("process", "attach VRAM", [&]() -> Status {
+    GCR_TRY(door_->offer(std::move(vram)));
+    return door_->attach();
+  });
 }
 
 RestoredProcess::~RestoredProcess() {

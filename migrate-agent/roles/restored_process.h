@@ -3,7 +3,6 @@
 // One caller at a time, from any thread; everything blocks.
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <set>
@@ -12,28 +11,23 @@
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/criu/frozen_threads.h"
 #include "migrate-agent/door/door.h"
+#include "migrate-agent/mover/contexts.h"
 #include "migrate-agent/mover/control_checkpoint.h"
-#include "migrate-agent/mover/mover.h"
 #include "migrate-agent/roles/phases.h"
 
 namespace gcr::agent {
 
 class RestoredProcess {
  public:
-  struct Plan {
-    std::shared_ptr<const mover::CudaDriver> driver;
-    criu::Command criu;
-    std::filesystem::path reaper;
-    std::filesystem::path images;
-    std::set<pid_t> running;  ///< threads that CUDA and the preload library need, in the process's
-                              ///< own PID namespace
-    std::vector<mover::GpuPair> gpu_map;
-  };
+  /// Restores, lets only the threads in `running` run (those that CUDA and the preload library
+  /// need, as the process's own PID namespace numbers them), restores and unlocks CUDA. On failure
+  /// nothing of the process is left.
+  static Result<std::unique_ptr<RestoredProcess>> create(
+      const std::shared_ptr<const mover::CudaDriver>& driver, criu::PreparedRestore& restore,
+      const std::set<pid_t>& running, const std::vector<mover::GpuPair>& gpu_map, Phases& phases);
 
-  /// Restores, lets only the CUDA restore thread and the door's thread run, restores and unlocks
-  /// CUDA, attaches VRAM. On failure nothing of the process is left.
-  static Result<std::unique_ptr<RestoredProcess>> create(const Plan& plan, mover::Descriptors vram,
-                                                         Phases& phases);
+  /// Maps the VRAM behind the descriptors where the process had it.
+  Status attach(mover::Descriptors vram, Phases& phases);
 
   /// Unless committed, kills the tree before its threads are let go: none of them runs again.
   ~RestoredProcess();

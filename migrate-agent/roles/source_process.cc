@@ -8,9 +8,20 @@ constexpr std::chrono::seconds kGateLease{30};
 
 }  // namespace
 
+Status SourceProcess::prepare_dump(const std::filesystem::path& directory) {
+  GCR_ASSIGN(prepared_dump_, criu::PreparedDump::create(criu_, pid_, directory));
+  return {};
+}
+
 Status SourceProcess::close_gate(std::chrono::milliseconds timeout) {
   GCR_TRY(door_.close_gate(timeout, kGateLease));
   state_ = State::kGated;
+  return {};
+}
+
+Status SourceProcess::open_gate() {
+  GCR_TRY(door_.open_gate());
+  state_ = State::kRunning;
   return {};
 }
 
@@ -28,8 +39,8 @@ Status SourceProcess::lock_and_checkpoint(std::chrono::milliseconds lock_timeout
   return {};
 }
 
-Status SourceProcess::dump(const std::filesystem::path& images) {
-  if (auto dumped = criu::dump(criu_, pid_, images); !dumped) return dumped.error();
+Status SourceProcess::dump(const criu::TakeImage& take) {
+  if (auto dumped = prepared_dump_->run(take); !dumped) return dumped.error();
   state_ = State::kDumped;
   return {};
 }
@@ -52,10 +63,7 @@ Status SourceProcess::roll_back(mover::Descriptors vram) {
     GCR_TRY(door_.attach());
     state_ = State::kGated;
   }
-  if (state_ == State::kGated) {
-    GCR_TRY(door_.open_gate());
-    state_ = State::kRunning;
-  }
+  if (state_ == State::kGated) GCR_TRY(open_gate());
   return {};
 }
 

@@ -9,13 +9,14 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/door/door.h"
+#include "migrate-agent/mover/contexts.h"
 #include "migrate-agent/mover/control_checkpoint.h"
-#include "migrate-agent/mover/mover.h"
 
 namespace gcr::agent {
 
@@ -35,8 +36,15 @@ class SourceProcess {
   pid_t pid() const { return pid_; }
   State state() const { return state_; }
 
+  /// Starts CRIU, so that dump() need not wait for that. `directory` takes its log and its socket.
+  /// The process is not touched.
+  Status prepare_dump(const std::filesystem::path& directory);
+
   /// Holds back the application's calls and drains the GPU.
   Status close_gate(std::chrono::milliseconds timeout);
+
+  /// The way back from there alone.
+  Status open_gate();
 
   /// The application lets go of its VRAM; from here on only the mover holds it.
   Status detach();
@@ -44,8 +52,12 @@ class SourceProcess {
   /// The driver moves control state into host memory.
   Status lock_and_checkpoint(std::chrono::milliseconds lock_timeout);
 
-  /// CRIU's images into `images`; the tasks stay stopped.
-  Status dump(const std::filesystem::path& images);
+  /// What the driver left behind is mostly zeros: gives these pages back, so that they are neither
+  /// dumped nor restored. Whatever fails here changes nothing.
+  Status drop_zero_pages();
+
+  /// CRIU's images go to `take`; the tasks stay stopped.
+  Status dump(const criu::TakeImage& take);
 
   /// Undoes all of the above, in reverse; `vram` maps the application's VRAM again where it was
   /// detached. An error says which step failed and what state the process is in then.
@@ -59,6 +71,7 @@ class SourceProcess {
   pid_t pid_;
   Door door_;
   mover::ControlCheckpoint control_;
+  std::optional<criu::PreparedDump> prepared_dump_;
   State state_ = State::kRunning;
 };
 

@@ -170,6 +170,42 @@ TEST_P(ContentTest, TenTransfersInParallelDoNotMix) {
   for (auto& transfer : transfers) EXPECT_TRUE(ok(transfer->get()));
 }
 
+TEST_P(ContentTest, ALimitedRateHoldsForAllLanesTogether) {
+  constexpr std::uint64_t kRate = 64 * kMiB;
+  constexpr std::size_t kPiece = kMiB;
+  start({.lanes = 4}, 16 * kPiece);
+  channel().limit_rate(kRate);
+  const Bytes source = random_bytes(16 * kPiece, 11);
+  const auto before = std::chrono::steady_clock::now();
+  std::vector<std::unique_ptr<Outcome>> writers;
+  for (std::size_t writer = 0; writer < 4; ++writer) {
+    writers.push_back(std::make_unique<Outcome>([&, writer]() -> Status {
+      for (std::size_t piece = writer; piece < 16; piece += 4) {
+        GCR_TRY(channel().write(kRegion, piece * kPiece,
+                                std::span(source).subspan(piece * kPiece, kPiece)));
+      }
+      return {};
+    }));
+  }
+  for (auto& writer : writers) ASSERT_TRUE(ok(writer->get()));
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - before;
+  // The first piece goes at once, fifteen wait for their turn.
+  EXPECT_GE(took.count(), 15.0 * kPiece / kRate);
+  channel().limit_rate(0);
+  ASSERT_TRUE(ok(channel().flush()));
+  EXPECT_EQ(landed_, source);
+}
+
+TEST_P(ContentTest, LiftingTheLimitLetsAHeldBackWriteGo) {
+  start({.lanes = 1}, 4096);
+  channel().limit_rate(1);
+  ASSERT_TRUE(ok(channel().write(kRegion, 0, random_bytes(2048, 1))));  // its turn is now
+  Outcome held([&] { return channel().write(kRegion, 2048, random_bytes(2048, 2)); });
+  EXPECT_FALSE(held.is_there());  // half an hour away
+  channel().limit_rate(0);
+  EXPECT_TRUE(ok(held.get()));
+}
+
 TEST_P(ContentTest, ReceiverIsHealthyAfterTheSenderHasFinished) {
   start({.lanes = 3}, 1000);
   EXPECT_EQ(channel().lanes(), 3U);

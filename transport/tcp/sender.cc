@@ -187,8 +187,9 @@ Status TcpChannel::write_frames(std::size_t lane, RegionId region, std::uint64_t
                                 std::span<const std::byte> bytes) {
   unflushed_[lane] = 1;
   while (!bytes.empty()) {
-    if (auto error = broken()) return *error;
     const auto frame = bytes.first(std::min<std::size_t>(bytes.size(), kMaxFramePayloadBytes));
+    pacer_.wait(frame.size());
+    if (auto error = broken()) return *error;
     if (auto sent = lanes_[lane].write(region, offset, frame); !sent) return fail(sent.error());
     payload_bytes_.fetch_add(frame.size(), std::memory_order_relaxed);
     wire_bytes_.fetch_add(frame.size() + kHeaderBytes, std::memory_order_relaxed);
@@ -221,7 +222,10 @@ Status TcpChannel::flush() {
   return {};
 }
 
-void TcpChannel::cancel() { (void)fail(Error(Code::kCancelled, "the transfer was cancelled")); }
+void TcpChannel::cancel() {
+  (void)fail(Error(Code::kCancelled, "the transfer was cancelled"));
+  pacer_.limit(0);
+}
 
 Statistics TcpChannel::statistics() const {
   return {.payload_bytes = payload_bytes_.load(std::memory_order_relaxed),

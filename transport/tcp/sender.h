@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "transport/channel.h"
+#include "transport/pacer.h"
 #include "transport/tcp/frame.h"
 #include "transport/tcp/stream.h"
 #include "transport/tcp/tcp.h"
@@ -59,6 +60,7 @@ class TcpChannel : public Channel {
 
   Status write(RegionId region, std::uint64_t offset, std::span<const std::byte> bytes) override;
   Status flush() override;
+  void limit_rate(std::uint64_t bytes_per_second) override { pacer_.limit(bytes_per_second); }
   void cancel() override;
   unsigned lanes() const override { return static_cast<unsigned>(lanes_.size()); }
   Statistics statistics() const override;
@@ -75,6 +77,7 @@ class TcpChannel : public Channel {
                       std::span<const std::byte> bytes);
 
   const std::string peer_;
+  Pacer pacer_;
   std::vector<SenderLane> lanes_;
 
   mutable std::mutex mutex_;

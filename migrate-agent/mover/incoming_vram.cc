@@ -1,0 +1,206 @@
+#include "migrate-agent/mover/incoming_vram.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace gcr::mover {
+
+void IncomingVram::begin(const digest::DigestKey& key, Mode mode) {
+  digester_.emplace(key);
+  mode_ = mode;
+}
+
+/// Adds one piece of landing memory for what does not fit the free ones.
+Status IncomingVram::take_landing_memory(const std::vector<Wanted>& wanted) {
+  std::multimap<std::uint64_t, std::span<std::byte>> left = free_;
+  std::vector<std::uint64_t> lengths;
+  std::uint64_t total = 0;
+  for (const Wanted& buffer : wanted) {
+    const std::uint64_t length = round_up(buffer.size_bytes, kChunkBytes);
+    if (const auto found = left.lower_bound(length); found != left.end()) {
+      left.erase(found);
+      continue;
+    }
+    lengths.push_back(length);
+    total += length;
+  }
+  if (total == 0) return {};
+  GCR_ASSIGN(auto region, landing::LandingRegion::create(total, policy_));
+  GCR_ASSIGN(auto context, contexts_.on(wanted.front().gpu));
+  GCR_ASSIGN(auto registered, RegisteredMemory::create(std::move(context), region.bytes()));
+  std::uint64_t at = 0;
+  for (const std::uint64_t length : lengths) {
+    free_.emplace(length, region.bytes().subspan(at, length));
+    at += length;
+  }
+  if (note_.empty()) note_ = region.note();
+  regions_.push_back(std::move(region));
+  registered_.push_back(std::move(registered));
+  return {};
+}
+
+Result<IncomingVram::Incoming> IncomingVram::place(const Wanted& wanted) {
+  GCR_ASSIGN(auto context, contexts_.on(wanted.gpu));
+  if (!streams_.contains(wanted.gpu)) {
+    GCR_ASSIGN(Stream stream, Stream::create(context));
+    streams_.emplace(wanted.gpu, std::move(stream));
+  }
+  const std::size_t chunks = chunk_count(wanted.size_bytes);
+  Incoming buffer{.context = std::move(context),
+                  .size_bytes = wanted.size_bytes,
+                  .landing = {},
+                  .place = {},
+                  .stream = &streams_.at(wanted.gpu),
+                  .vram = std::nullopt,
+                  .landed = std::vector<std::atomic<bool>>(chunks)};
+  if (mode_ == Mode::kPrefill) {
+    if (Status created = create_vram(wanted.id, buffer); !created) return created.error();
+    GCR_TRY(digester_->prepare(buffer.context, chunks));
+  }
+  return buffer;
+}
+
+Status IncomingVram::prepare(const std::vector<Wanted>& wanted) {
+  std::map<BufferId, Incoming> created;
+  for (const Wanted& buffer : wanted) {
+    auto placed = place(buffer);
+    if (!placed && mode_ == Mode::kPrefill && placed.error().code() == Code::kResourceExhausted) {
+      // All or nothing: what was prefilled so far lies in its landing memory too.
+      note_ = placed.error().message() + ": it is filled after the switchover";
+      mode_ = Mode::kReload;
+      GCR_TRY(synchronize());
+      for (auto* map : {&buffers_, &created}) {
+        for (auto& [id, incoming] : *map) incoming.vram.reset();
+      }
+      placed = place(buffer);
+    }
+    if (!placed)
+      return placed.error().while_doing(fmt::format("cannot prepare buffer {}", buffer.id));
+    created.emplace(buffer.id, std::move(*placed));
+  }
+  GCR_TRY(take_landing_memory(wanted));
+  for (auto& [id, buffer] : created) {
+    const auto memory = free_.lower_bound(round_up(buffer.size_bytes, kChunkBytes));
+    buffer.landing = memory->second.first(buffer.size_bytes);
+    buffer.place = memory->second;
+    free_.erase(memory);
+  }
+  buffers_.merge(created);
+  return {};
+}
+
+void IncomingVram::remove(BufferId id) {
+  const auto found = buffers_.find(id);
+  if (found == buffers_.end()) return;
+  (void)found->second.stream->synchronize();  // nothing reads its landing memory any more
+  free_.emplace(found->second.place.size(), found->second.place);
+  buffers_.erase(found);
+}
+
+Status IncomingVram::create_vram(BufferId id, Incoming& buffer) {
+  GCR_ASSIGN(buffer.vram, Vram::create(buffer.context, buffer.size_bytes));
+  const CudaDriver& driver = contexts_.driver();
+  return driver.check(
+      driver.cuMemsetD8Async(buffer.vram->address(), 0, buffer.size_bytes, buffer.stream->get()),
+      fmt::format("cannot clear buffer {}", id));
+}
+
+Status IncomingVram::upload(BufferId id, const Incoming& buffer, std::uint64_t offset,
+                            std::uint64_t length) {
+  const CudaDriver& driver = contexts_.driver();
+  GCR_TRY(buffer.context->enter());
+  return driver.check(
+      driver.cuMemcpyHtoDAsync_v2(buffer.vram->address() + offset, buffer.landing.data() + offset,
+                                  length, buffer.stream->get()),
+      fmt::format("cannot upload {} to buffer {}", format_bytes(length), id));
+}
+
+Status IncomingVram::landed(BufferId id, std::uint64_t offset, std::uint64_t length_bytes) {
+  Incoming& buffer = buffers_.at(id);
+  const std::uint64_t end = offset + length_bytes;
+  for (std::uint64_t chunk = offset / kChunkBytes; chunk * kChunkBytes < end; ++chunk) {
+    buffer.landed[chunk].store(true, std::memory_order_relaxed);
+  }
+  if (!buffer.vram) return {};
+  return upload(id, buffer, offset, length_bytes);
+}
+
+Status IncomingVram::synchronize() const {
+  for (const auto& [gpu, stream] : streams_) GCR_TRY(stream.synchronize());
+  return {};
+}
+
+/// VRAM for everything, and into it all that has landed.
+Status IncomingVram::fill(const Expected& expected) {
+  for (auto& [id, buffer] : buffers_) {
+    GCR_TRY(create_vram(id, buffer));
+    const auto& digests = expected.at(id);
+    for (std::size_t chunk = 0; chunk < digests.size(); ++chunk) {
+      if (!buffer.landed[chunk]) continue;
+      const std::uint64_t offset = chunk * kChunkBytes;
+      GCR_TRY(upload(id, buffer, offset, std::min(kChunkBytes, buffer.size_bytes - offset)));
+    }
+  }
+  return {};
+}
+
+/// Chunks that were sent once and are expected to be zeros now: zeros are never sent.
+Status IncomingVram::settle_zeros(const Expected& expected) {
+  const Zeros zeros(digester_->key());
+  const CudaDriver& driver = contexts_.driver();
+  for (auto& [id, buffer] : buffers_) {
+    const auto& digests = expected.at(id);
+    for (std::size_t chunk = 0; chunk < digests.size(); ++chunk) {
+      if (!buffer.landed[chunk]) continue;
+      const std::uint64_t offset = chunk * kChunkBytes;
+      const std::uint64_t length = std::min(kChunkBytes, buffer.size_bytes - offset);
+      if (digests[chunk] != zeros.digest(length)) continue;
+      GCR_TRY(buffer.context->enter());
+      GCR_TRY(driver.check(
+          driver.cuMemsetD8Async(buffer.vram->address() + offset, 0, length, buffer.stream->get()),
+          fmt::format("cannot clear a chunk of buffer {}", id)));
+    }
+  }
+  return {};
+}
+
+Result<std::uint64_t> IncomingVram::fill_and_verify(const Expected& expected) {
+  for (const auto& [id, buffer] : buffers_) {
+    const auto found = expected.find(id);
+    if (found == expected.end() || found->second.size() != chunk_count(buffer.size_bytes)) {
+      return Error(Code::kProtocol,
+                   fmt::format("the source sent no complete digests for buffer {}", id));
+    }
+  }
+  if (mode_ == Mode::kReload) GCR_TRY(fill(expected));
+  GCR_TRY(settle_zeros(expected));
+  GCR_TRY(synchronize());
+  std::vector<ChunkRef> chunks;
+  for (const auto& [id, buffer] : buffers_) append_chunks(chunks, id, *buffer.vram);
+  GCR_ASSIGN(const auto digests, digester_->digest(chunks));
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    const ChunkRef& chunk = chunks[i];
+    if (digests[i] == expected.at(chunk.buffer)[chunk.number()]) continue;
+    return Error(Code::kDataLoss,
+                 fmt::format("buffer {} differs from what was sent, at {} of {}", chunk.buffer,
+                             format_bytes(chunk.offset), format_bytes(chunk.vram->size_bytes())));
+  }
+  return chunks.size();
+}
+
+Result<Descriptors> IncomingVram::descriptors() const {
+  Descriptors descriptors;
+  for (const auto& [id, buffer] : buffers_) {
+    GCR_ASSIGN(UniqueFd descriptor, buffer.vram->duplicate_descriptor());
+    descriptors.emplace_back(id, std::move(descriptor));
+  }
+  return descriptors;
+}
+
+Result<std::uint64_t> IncomingVram::free_bytes(const Uuid& gpu) {
+  GCR_ASSIGN(auto context, contexts_.on(gpu));
+  return context->free_bytes();
+}
+
+}  // namespace gcr::mover

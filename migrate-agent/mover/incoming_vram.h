@@ -1,0 +1,103 @@
+// The destination's half of the mover: creates VRAM and its landing region, uploads what has
+// landed, and proves that VRAM holds what the source sent. Methods block; one thread at a time
+// unless said otherwise.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/landing/landing_region.h"
+#include "migrate-agent/mover/vram_digester.h"
+#include "migrate-agent/mover/zeros.h"
+
+namespace gcr::mover {
+
+class IncomingVram {
+ public:
+  /// Whether VRAM fills while chunks land, or only in fill().
+  enum class Mode {
+    kInvalid = 0,
+    kPrefill,  ///< VRAM is created by prepare(); where there is too little, as kReload
+    kReload,
+  };
+
+  IncomingVram(std::shared_ptr<const CudaDriver> driver, landing::HugepagePolicy policy)
+      : contexts_(std::move(driver)), policy_(policy) {}
+
+  struct Wanted {
+    BufferId id = 0;
+    Uuid gpu;
+    std::uint64_t size_bytes = 0;
+  };
+
+  /// The key of the migration and the mode; before the first prepare().
+  void begin(const digest::DigestKey& key, Mode mode);
+
+  /// Makes landing memory for the buffers, page-locks it, and creates VRAM full of zeros. On
+  /// failure nothing of this call remains. Where prefill meets a lack of VRAM, all VRAM is given
+  /// back and the mode becomes kReload.
+  Status prepare(const std::vector<Wanted>& wanted);
+
+  /// Gives the buffer's VRAM back; its landing memory is kept for later buffers.
+  void remove(BufferId id);
+
+  /// Where the buffer's bytes land.
+  std::span<std::byte> landing(BufferId id) const { return buffers_.at(id).landing; }
+
+  /// Takes note of what has landed and, in prefill, starts its copy into VRAM. Within a chunk.
+  /// Thread-safe with itself.
+  Status landed(BufferId id, std::uint64_t offset, std::uint64_t length_bytes);
+
+  /// With `expected` from the sender: creates and fills VRAM if that was not done before, makes
+  /// zeros of chunks that are expected to be zeros, waits for all copies, and compares the digest
+  /// of every chunk in VRAM. kDataLoss names the first that differs. Returns how many were
+  /// compared.
+  Result<std::uint64_t> fill_and_verify(
+      const std::map<BufferId, std::vector<digest::Digest>>& expected);
+
+  /// Of the VRAM itself; after fill_and_verify().
+  Result<Descriptors> descriptors() const;
+  Result<std::uint64_t> free_bytes(const Uuid& gpu);
+  Mode mode() const { return mode_; }
+
+  /// What people should know: why landing memory is not made of hugepages, why VRAM is not
+  /// prefilled; empty if there is nothing.
+  const std::string& note() const { return note_; }
+
+ private:
+  struct Incoming {
+    std::shared_ptr<GpuContext> context;
+    std::uint64_t size_bytes = 0;
+    std::span<std::byte> landing;  // its bytes, at the start of `place`
+    std::span<std::byte> place;
+    const Stream* stream = nullptr;
+    std::optional<Vram> vram;
+    std::vector<std::atomic<bool>> landed;  // by chunk: its content has come at some time
+  };
+  using Expected = std::map<BufferId, std::vector<digest::Digest>>;
+
+  Result<Incoming> place(const Wanted& wanted);
+  Status take_landing_memory(const std::vector<Wanted>& wanted);
+  Status create_vram(BufferId id, Incoming& buffer);
+  Status upload(BufferId id, const Incoming& buffer, std::uint64_t offset, std::uint64_t length);
+  Status fill(const Expected& expected);
+  Status settle_zeros(const Expected& expected);
+  Status synchronize() const;
+
+  Contexts contexts_;
+  landing::HugepagePolicy policy_;
+  Mode mode_ = Mode::kInvalid;
+  std::optional<VramDigester> digester_;
+  std::vector<landing::LandingRegion> regions_;
+  std::vector<RegisteredMemory> registered_;
+  std::multimap<std::uint64_t, std::span<std::byte>> free_;  // landing memory by its length
+  std::map<Uuid, Stream> streams_;
+  std::map<BufferId, Incoming> buffers_;
+  std::string note_;
+};
+
+}  // namespace gcr::mover

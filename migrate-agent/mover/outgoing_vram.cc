@@ -1,0 +1,97 @@
+#include "migrate-agent/mover/outgoing_vram.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+
+namespace gcr::mover {
+
+Status OutgoingVram::add(BufferId id, const Uuid& gpu, std::uint64_t size_bytes,
+                         UniqueFd descriptor) {
+  GCR_ASSIGN(auto context, contexts_.on(gpu));
+  GCR_TRY(reader_.prepare(context));
+  auto vram = Vram::import(context, std::move(descriptor), size_bytes);
+  if (!vram) return vram.error().while_doing(fmt::format("cannot take over buffer {}", id));
+  Outgoing buffer{.vram = std::move(*vram), .region = 0, .sent = {}};
+  for (std::uint64_t at = 0; at < size_bytes; at += kChunkBytes) {
+    buffer.sent.push_back(zeros_.digest(std::min(kChunkBytes, size_bytes - at)));
+  }
+  buffers_.emplace(id, std::move(buffer));
+  total_bytes_ += size_bytes;
+  return digester_.prepare(context, chunk_count(total_bytes_) + buffers_.size());
+}
+
+void OutgoingVram::remove(BufferId id) {
+  const auto found = buffers_.find(id);
+  if (found == buffers_.end()) return;
+  total_bytes_ -= found->second.vram.size_bytes();
+  buffers_.erase(found);
+}
+
+void OutgoingVram::assign(BufferId id, transport::RegionId region) {
+  buffers_.at(id).region = region;
+}
+
+std::vector<ChunkRef> OutgoingVram::all_chunks() const {
+  std::vector<ChunkRef> chunks;
+  for (const auto& [id, buffer] : buffers_) append_chunks(chunks, id, buffer.vram);
+  return chunks;
+}
+
+Result<OutgoingVram::Dirty> OutgoingVram::find_dirty() {
+  const std::vector<ChunkRef> chunks = all_chunks();
+  GCR_ASSIGN(const auto digests, digester_.digest(chunks));
+  Dirty dirty;
+  dirty.total_chunks = chunks.size();
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    digest::Digest& last = buffers_.at(chunks[i].buffer).sent[chunks[i].number()];
+    const bool zeros = digests[i] == zeros_.digest(chunks[i].length_bytes);
+    if (zeros) ++dirty.zero_chunks;
+    if (digests[i] == last) continue;
+    if (zeros) {
+      last = digests[i];
+      ++dirty.cleared_chunks;
+      continue;
+    }
+    dirty.bytes += chunks[i].length_bytes;
+    dirty.chunks.push_back(chunks[i]);
+  }
+  return dirty;
+}
+
+Result<std::uint64_t> OutgoingVram::send(const Dirty& dirty, transport::Channel& channel) {
+  std::atomic<std::uint64_t> sent_bytes = 0;
+  GCR_TRY(reader_.read(dirty.chunks,
+                       [&](const ChunkRef& chunk, const digest::Digest& digest,
+                           std::span<const std::byte> bytes) -> Status {
+                         Outgoing& buffer = buffers_.at(chunk.buffer);
+                         digest::Digest& last = buffer.sent[chunk.number()];
+                         if (digest == last) return {};  // it has changed back
+                         if (digest != zeros_.digest(bytes.size())) {
+                           GCR_TRY(channel.write(buffer.region, chunk.offset, bytes));
+                           sent_bytes += bytes.size();
+                         }
+                         last = digest;
+                         return {};
+                       }));
+  GCR_TRY(channel.flush());
+  return sent_bytes.load();
+}
+
+std::map<BufferId, std::vector<digest::Digest>> OutgoingVram::digests() const {
+  std::map<BufferId, std::vector<digest::Digest>> digests;
+  for (const auto& [id, buffer] : buffers_) digests.emplace(id, buffer.sent);
+  return digests;
+}
+
+Result<Descriptors> OutgoingVram::descriptors() const {
+  Descriptors descriptors;
+  for (const auto& [id, buffer] : buffers_) {
+    GCR_ASSIGN(UniqueFd descriptor, buffer.vram.duplicate_descriptor());
+    descriptors.emplace_back(id, std::move(descriptor));
+  }
+  return descriptors;
+}
+
+}  // namespace gcr::mover

@@ -1,0 +1,75 @@
+// The source's half of the mover: holds the application's VRAM from the first export to the commit,
+// finds what the destination does not have yet, and sends it. It never touches the application's
+// process. Methods block; one thread at a time.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "migrate-agent/mover/snapshot_reader.h"
+#include "migrate-agent/mover/zeros.h"
+#include "transport/channel.h"
+
+namespace gcr::mover {
+
+class OutgoingVram {
+ public:
+  /// `readers` threads read VRAM, as a rule one per lane of the channel.
+  OutgoingVram(std::shared_ptr<const CudaDriver> driver, const digest::DigestKey& key,
+               unsigned readers)
+      : contexts_(std::move(driver)), digester_(key), reader_(digester_, readers) {}
+
+  /// Takes over a buffer of the application. The destination's copy is taken to be zeros.
+  Status add(BufferId id, const Uuid& gpu, std::uint64_t size_bytes, UniqueFd descriptor);
+  void remove(BufferId id);
+
+  /// Which region of the receiver takes the buffer.
+  void assign(BufferId id, transport::RegionId region);
+
+  /// What the destination lacks at one moment. Belongs to the buffers as they are: of no use after
+  /// add() or remove().
+  struct Dirty {
+    std::vector<ChunkRef> chunks;      ///< to be read and sent
+    std::uint64_t bytes = 0;           ///< of `chunks`
+    std::uint64_t total_chunks = 0;    ///< that were looked at
+    std::uint64_t zero_chunks = 0;     ///< of these, full of zeros
+    std::uint64_t cleared_chunks = 0;  ///< of these, something else when they were last sent
+  };
+
+  /// Digests all VRAM and compares with what was last sent. Chunks that are zeros now count as sent
+  /// at once: the destination makes zeros by itself of what is expected to be zeros.
+  Result<Dirty> find_dirty();
+
+  /// Reads and sends the chunks, and keeps the digests of the very bytes that were sent. Returns
+  /// after the channel's flush, with the number of bytes sent.
+  Result<std::uint64_t> send(const Dirty& dirty, transport::Channel& channel);
+
+  /// What the destination must hold: 16 bytes per chunk, in order, for every buffer.
+  std::map<BufferId, std::vector<digest::Digest>> digests() const;
+
+  /// Descriptors that map the same VRAM in the application again (rollback).
+  Result<Descriptors> descriptors() const;
+
+  std::uint64_t total_bytes() const { return total_bytes_; }
+  std::size_t count() const { return buffers_.size(); }
+  bool contains(BufferId id) const { return buffers_.contains(id); }
+
+ private:
+  struct Outgoing {
+    Vram vram;
+    transport::RegionId region = 0;
+    std::vector<digest::Digest> sent;
+  };
+  std::vector<ChunkRef> all_chunks() const;
+
+  Contexts contexts_;
+  VramDigester digester_;
+  SnapshotReader reader_;
+  Zeros zeros_{digester_.key()};
+  std::map<BufferId, Outgoing> buffers_;
+  std::uint64_t total_bytes_ = 0;
+};
+
+}  // namespace gcr::mover

@@ -1,0 +1,45 @@
+// Reads chunks of VRAM while the application goes on writing: each chunk is copied aside inside the
+// GPU, the copy is digested, and the same copy goes to page-locked memory, so that the digest is
+// that of the bytes handed on, whatever happens to the chunk meanwhile.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "migrate-agent/mover/vram_digester.h"
+
+namespace gcr::mover {
+
+/// Gets one chunk: its digest and its bytes (valid during the call). Called from several threads
+/// at once, once per chunk.
+using ChunkSink = std::function<Status(const ChunkRef& chunk, const digest::Digest& digest,
+                                       std::span<const std::byte> bytes)>;
+
+/// A few threads, each of which has one batch of chunks on its way from the GPU while it hands on
+/// another. Memory is made when it is first needed and kept: per thread 16 MiB page-locked, and as
+/// much VRAM on each GPU. Where a GPU has no VRAM left for the copies, chunks go to page-locked
+/// memory at once and are digested there, by the GPU over the bus.
+class SnapshotReader {
+ public:
+  SnapshotReader(const VramDigester& digester, unsigned threads);
+  ~SnapshotReader();
+  SnapshotReader(const SnapshotReader&) = delete;
+  SnapshotReader& operator=(const SnapshotReader&) = delete;
+
+  /// Makes the memory for chunks of that GPU now, so that read() takes no time for it.
+  Status prepare(const std::shared_ptr<GpuContext>& context);
+
+  /// Blocks until every chunk went through `sink`, or returns the first error, after all threads
+  /// have ended. One call at a time; the chunks' GPUs are prepared in the digester.
+  Status read(std::span<const ChunkRef> chunks, const ChunkSink& sink);
+
+ private:
+  class Slot;
+  const VramDigester& digester_;
+  std::vector<std::unique_ptr<Slot>> slots_;  // two per thread
+};
+
+}  // namespace gcr::mover

@@ -1,0 +1,48 @@
+// Digests of chunks where they lie in VRAM, whichever GPUs hold them (design decision 2).
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "migrate-agent/digest/digest.h"
+#include "migrate-agent/mover/contexts.h"
+#include "migrate-agent/mover/gpu_digest.h"
+
+namespace gcr::mover {
+
+/// The digesters of one key, one per GPU, and the memory they report through. One thread at a time,
+/// except on().
+class VramDigester {
+ public:
+  explicit VramDigester(const digest::DigestKey& key) : key_(key) {}
+
+  /// Makes ready for `chunks` chunks on that GPU, so that digest() finds everything in place.
+  Status prepare(const std::shared_ptr<GpuContext>& context, std::size_t chunks);
+
+  /// The digests of `chunks`, in their order: one launch per GPU, all GPUs at the same time. A
+  /// chunk that is written meanwhile gives a digest of no use, and nothing worse.
+  Result<std::vector<digest::Digest>> digest(std::span<const ChunkRef> chunks);
+
+  /// The digester of a GPU that was prepared. Thread-safe while nobody prepares.
+  const GpuDigester& on(const GpuContext& context) const { return *gpus_.at(&context).digester; }
+
+  const digest::DigestKey& key() const { return key_; }
+
+ private:
+  struct Gpu {
+    std::shared_ptr<GpuContext> context;
+    std::unique_ptr<GpuDigester> digester;
+    std::unique_ptr<Stream> stream;
+    std::unique_ptr<PinnedBuffer> memory;  // descriptors of `capacity` chunks, then their digests
+    std::size_t capacity = 0;
+    std::vector<std::size_t> indices;  // of the chunks of this call that lie here
+  };
+  Status launch(Gpu& gpu, std::span<const ChunkRef> chunks);
+
+  digest::DigestKey key_;
+  std::map<const GpuContext*, Gpu> gpus_;
+};
+
+}  // namespace gcr::mover

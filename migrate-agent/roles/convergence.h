@@ -1,0 +1,70 @@
+// When pre-copy ends: the decision after each look at what the destination lacks. Pure arithmetic,
+// in the terms of QEMU's live migration: what is left must fit the downtime limit at the measured
+// rate; a program that dirties faster than the link drains never gets there by itself, and is then
+// held back (auto-converge), given up (strict), or switched over as it is.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "src/base/result.h"
+
+namespace gcr::agent {
+
+struct PrecopyLimits {
+  double downtime_ms = 300;  ///< what sending the rest may take after the gate has closed
+  unsigned max_rounds = 30;
+  bool auto_converge = false;
+  bool strict = false;
+};
+
+class Convergence {
+ public:
+  enum class Next {
+    kInvalid = 0,
+    kRound,   ///< send what was found, and look again
+    kFits,    ///< switch over: the rest fits the limit
+    kStuck,   ///< switch over: rounds do not make it smaller
+    kRounds,  ///< switch over: no more rounds allowed
+  };
+
+  explicit Convergence(PrecopyLimits limits) : limits_(limits) {}
+
+  /// The destination lacks `remaining_bytes`. kTimeout, with the reason, where `strict` forbids to
+  /// switch over.
+  Result<Next> decide(std::uint64_t remaining_bytes);
+
+  /// A round has sent `bytes` in `seconds`. Short ones say little about the link and count little.
+  void sent(std::uint64_t bytes, double seconds);
+
+  /// Whether what was found after the gate had closed may be sent now; else the gate opens again
+  /// for another round. Only `strict` ever says no.
+  bool acceptable(std::uint64_t remaining_bytes) const {
+    return !limits_.strict || fits(remaining_bytes);
+  }
+
+  /// Bytes per second; 0 before anything was sent.
+  double rate() const { return rate_; }
+
+  /// How long `bytes` take at that rate; 0 where nothing is known.
+  double expected_ms(std::uint64_t bytes) const;
+
+  /// The share of time, 0 to 0.99, for which the gate has to be held back during the next round.
+  double throttle() const { return throttle_; }
+
+ private:
+  bool fits(std::uint64_t remaining_bytes) const;
+  Result<Next> end(Next next, std::uint64_t remaining_bytes) const;
+
+  PrecopyLimits limits_;
+  unsigned rounds_ = 0;
+  unsigned stuck_ = 0;  // rounds in a row that did not help
+  std::uint64_t last_remaining_ = 0;
+  double rate_ = 0;
+  double throttle_ = 0;
+};
+
+/// As the report names it: "fits", "not-shrinking", "max-rounds".
+const char* to_string(Convergence::Next next);
+
+}  // namespace gcr::agent

@@ -1,0 +1,39 @@
+#include "migrate-agent/roles/precopy.h"
+
+namespace gcr::agent {
+
+using Clock = Phases::Clock;
+
+Status Precopy::look() {
+  const Phases::Timer timer(phases_, "vram", "digest");
+  looked_at_ = Clock::now();
+  dirty_.reset();
+  GCR_ASSIGN(dirty_, vram_.find_dirty());
+  digest_ms_ = Phases::milliseconds(Clock::now() - looked_at_);
+  return {};
+}
+
+Status Precopy::send(bool last) {
+  const Phases::Timer timer(phases_, "vram", last ? "last round" : "round");
+  const auto start = Clock::now();
+  GCR_ASSIGN(const std::uint64_t sent_bytes, vram_.send(*dirty_, channel_));
+  const auto end = Clock::now();
+  const double seconds = Phases::milliseconds(end - start) / 1000;
+  convergence_.sent(sent_bytes, seconds);
+  proto::Round round;
+  round.set_number(static_cast<std::uint32_t>(rounds_.size()) + 1);
+  round.set_last(last);
+  round.set_start_ms(phases_.since_origin_ms(looked_at_));
+  round.set_digest_ms(digest_ms_);
+  round.set_duration_ms(digest_ms_ + seconds * 1000);
+  round.set_dirty_chunks(dirty_->chunks.size() + dirty_->cleared_chunks);
+  round.set_zero_chunks(dirty_->zero_chunks);
+  round.set_sent_bytes(sent_bytes);
+  round.set_rate_bytes_per_s(sent_bytes == 0 ? 0 : static_cast<double>(sent_bytes) / seconds);
+  round.set_throttle(convergence_.throttle());
+  rounds_.push_back(std::move(round));
+  dirty_.reset();
+  return {};
+}
+
+}  // namespace gcr::agent

@@ -1,0 +1,52 @@
+// Pre-copy: the rounds that bring VRAM to the destination while the process runs, and the last one,
+// which runs with the gate closed (design decision 2). Methods block; one thread at a time.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "migrate-agent/mover/outgoing_vram.h"
+#include "migrate-agent/roles/convergence.h"
+#include "migrate-agent/roles/phases.h"
+#include "proto/control.pb.h"
+
+namespace gcr::agent {
+
+class Precopy {
+ public:
+  /// All of them outlive this object.
+  Precopy(mover::OutgoingVram& vram, transport::Channel& channel, Phases& phases,
+          PrecopyLimits limits)
+      : vram_(vram), channel_(channel), phases_(phases), convergence_(limits) {}
+
+  /// Digests VRAM: what does the destination lack?
+  Status look();
+
+  /// What to do about what look() found.
+  Result<Convergence::Next> decide() { return convergence_.decide(remaining_bytes()); }
+
+  /// With the gate closed: whether what look() found may be sent in the downtime.
+  bool acceptable() const { return convergence_.acceptable(remaining_bytes()); }
+
+  /// Sends what look() found, as a round. `throttle`: the share of time that the gate was held back
+  /// so far in this round is asked for afterwards.
+  Status send(bool last);
+
+  std::uint64_t remaining_bytes() const { return dirty_ ? dirty_->bytes : 0; }
+  double expected_ms() const { return convergence_.expected_ms(remaining_bytes()); }
+  const Convergence& convergence() const { return convergence_; }
+
+  std::vector<proto::Round>& rounds() { return rounds_; }
+
+ private:
+  mover::OutgoingVram& vram_;
+  transport::Channel& channel_;
+  Phases& phases_;
+  Convergence convergence_;
+  std::optional<mover::OutgoingVram::Dirty> dirty_;
+  Phases::Clock::time_point looked_at_{};
+  double digest_ms_ = 0;
+  std::vector<proto::Round> rounds_;
+};
+
+}  // namespace gcr::agent

@@ -1,0 +1,90 @@
+// One migration away from this host: the object behind run_source(). source_prepare.cc has the
+// steps before anything is copied, source.cc the copying, the switchover and the commit.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/images/scratch_directory.h"
+#include "migrate-agent/images/sender.h"
+#include "migrate-agent/roles/examination.h"
+#include "migrate-agent/roles/precopy.h"
+#include "migrate-agent/roles/roles.h"
+#include "migrate-agent/roles/source_process.h"
+#include "src/base/uuid.h"
+
+namespace gcr::agent {
+
+/// How long the destination may take for an answer other than that of a restore.
+inline constexpr std::chrono::seconds kReplyTimeout{120};
+
+class Source {
+ public:
+  Source(WorkerContext& context, proto::MigrateRequest request);
+
+  asio::awaitable<void> run();
+
+ private:
+  asio::awaitable<Status> migrate();
+  asio::awaitable<Status> examine_process();
+  asio::awaitable<Status> open_peer();
+  asio::awaitable<Status> compare_clocks();
+  asio::awaitable<Status> preflight();
+  asio::awaitable<Status> prepare();
+  asio::awaitable<Status> open_channel(const proto::PrepareReply& prepared);
+  asio::awaitable<Status> precopy();
+  asio::awaitable<Result<bool>> close_gate();
+  asio::awaitable<Status> switch_over();
+  asio::awaitable<Status> refresh_buffers();
+  asio::awaitable<Status> send_last_round();
+  asio::awaitable<Status> send_control_state();
+  asio::awaitable<Status> restore_there();
+  asio::awaitable<Status> commit();
+  asio::awaitable<Status> give_up(Error cause);
+  asio::awaitable<void> tell(const char* phase, std::string text);
+
+  Status take_over(const std::vector<std::uint64_t>& ids);
+  Status assign_regions(const google::protobuf::RepeatedPtrField<proto::BufferRegion>& regions);
+  void describe(proto::Buffer& out, const door::DoorEntry& entry) const;
+  void complete_report();
+
+  WorkerContext& context_;
+  proto::MigrateRequest request_;
+  PrecopyLimits limits_;
+  Uuid migration_ = Uuid::random();
+  Phases::Clock::time_point start_ = Phases::Clock::now();
+  Phases::Clock::time_point gate_closed_at_{};
+  Phases phases_;
+  proto::MigrateReport report_;
+  Phases::Clock::duration clock_offset_{};  // the destination's clock minus ours
+
+  std::shared_ptr<const mover::CudaDriver> driver_;
+  control::Endpoint destination_;
+  std::optional<SourceProcess> process_;
+  Inventory inventory_;
+  proto::ProcessFacts facts_;
+  std::unique_ptr<control::ControlChannel> peer_;
+  std::array<std::byte, 32> key_bytes_{};
+  std::optional<images::ScratchDirectory> scratch_;
+  std::optional<mover::OutgoingVram> vram_;
+  std::unique_ptr<transport::Channel> channel_;
+  std::optional<Precopy> precopy_;
+  std::unique_ptr<images::ImageSender> images_;
+  std::pair<transport::RegionId, std::uint64_t> image_region_;  // and its bytes
+  images::SentImages sent_images_;
+};
+
+asio::awaitable<void> Source::tell(const char* phase, std::string text) {
+  context_.daemon.report_phase(phase);
+  proto::Envelope envelope;
+  envelope.mutable_event()->set_phase(phase);
+  envelope.mutable_event()->set_text(std::move(text));
+  // An operator who is gone does not stop a migration that is under way.
+  const Status sent = co_await context_.channel.send(envelope);
+  if (!sent) spdlog::info("the operator is gone: {}", sent.error().message());
+}
+
+}  // namespace gcr::agent

@@ -1,0 +1,219 @@
+// The source's steps before anything is copied: it looks at the process, asks the destination, and
+// makes everything ready on both sides.
+#include <fmt/format.h>
+#include <openssl/rand.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "migrate-agent/process/inspect.h"
+#include "migrate-agent/roles/host_facts.h"
+#include "migrate-agent/roles/source.h"
+#include "transport/tcp/tcp.h"
+
+namespace gcr::agent {
+namespace {
+
+constexpr std::chrono::seconds kConnectTimeout{10};
+constexpr unsigned kClockSamples = 8;
+/// More readers than this do not make one bus faster.
+constexpr unsigned kMaxReaders = 8;
+
+}  // namespace
+
+using asio::awaitable;
+
+awaitable<Status> Source::examine_process() {
+  const Phases::Timer timer(phases_, "course", "preflight");
+  co_await tell("preflight", fmt::format("examining process {}", request_.pid()));
+  auto endpoint = control::Endpoint::parse(request_.destination());
+  GCR_CO_TRY(endpoint);
+  destination_ = *endpoint;
+  const pid_t pid = request_.pid();
+  GCR_CO_ASSIGN(const std::uint64_t started, process::start_time(pid));
+  const Status claimed = co_await context_.daemon.claim_process(migration_, pid, started);
+  GCR_CO_TRY(claimed);
+  co_return co_await offload(context_.blocking, [&]() -> Status {
+    GCR_ASSIGN(Examination found, phases_.time("process", "examine", [&] { return examine(pid); }));
+    for (std::string& warning : found.warnings) report_.add_notes(std::move(warning));
+    driver_ = std::move(found.driver);
+    facts_ = std::move(found.facts);
+    inventory_ = std::move(found.inventory);
+    process_.emplace(driver_, criu::Command{context_.config.criu_command}, pid,
+                     std::move(found.door));
+    return {};
+  });
+}
+
+awaitable<Status> Source::open_peer() {
+  auto connected = co_await control::ControlChannel::connect(
+      destination_, {control::ConnectionKind::kControl, migration_}, context_.tls, kConnectTimeout,
+      context_.config.host);
+  GCR_CO_TRY(connected);
+  peer_ = std::move(*connected);
+  co_return Status();
+}
+
+/// The offset of the two monotonic clocks, from the quickest of several questions: the answer was
+/// given somewhere between asking and hearing, most likely in the middle (as NTP reckons, RFC
+/// 5905).
+awaitable<Status> Source::compare_clocks() {
+  using Clock = Phases::Clock;
+  Clock::duration quickest = Clock::duration::max();
+  proto::Envelope question;
+  question.mutable_clock_request();
+  for (unsigned i = 0; i < kClockSamples; ++i) {
+    const auto asked = Clock::now();
+    auto reply = co_await peer_->call(question, kReplyTimeout);
+    const auto trip = Clock::now() - asked;
+    GCR_CO_TRY(reply);
+    if (trip >= quickest) continue;
+    quickest = trip;
+    const Clock::time_point there{std::chrono::nanoseconds(reply->clock_reply().monotonic_ns())};
+    clock_offset_ = there - (asked + trip / 2);
+  }
+  report_.set_clock_offset_ms(Phases::milliseconds(clock_offset_));
+  report_.set_clock_error_ms(Phases::milliseconds(quickest) / 2);
+  co_return Status();
+}
+
+void Source::describe(proto::Buffer& out, const door::DoorEntry& entry) const {
+  out.set_id(entry.id);
+  out.set_size_bytes(entry.size_bytes);
+  out.set_gpu_uuid(reinterpret_cast<const char*>(entry.device_uuid), sizeof(entry.device_uuid));
+}
+
+awaitable<Status> Source::preflight() {
+  const Phases::Timer timer(phases_, "course", "preflight at both sides");
+  proto::Envelope envelope;
+  proto::PreflightRequest& request = *envelope.mutable_preflight_request();
+  request.set_migration_id(to_bytes(migration_));
+  request.set_no_prefill(request_.no_prefill());
+  *request.mutable_process() = facts_;
+  for (const auto& [id, entry] : inventory_) describe(*request.add_buffers(), entry);
+  const Status looked = co_await offload(context_.blocking, [&]() -> Status {
+    *request.mutable_host() = host_facts(context_.config, *driver_);
+    return {};
+  });
+  GCR_CO_TRY(looked);
+  auto reply = co_await peer_->call(envelope, kReplyTimeout);
+  GCR_CO_TRY(reply);
+  const proto::PreflightReply& answer = reply->preflight_reply();
+  for (const std::string& warning : answer.warnings()) report_.add_notes(warning);
+  if (answer.blockers_size() > 0) {
+    co_return Error(Code::kRefused, join({answer.blockers().begin(), answer.blockers().end()}));
+  }
+  co_return Status();
+}
+
+Status Source::take_over(const std::vector<std::uint64_t>& ids) {
+  GCR_ASSIGN(auto exported, process_->door().export_buffers(ids));
+  for (auto& [entry, descriptor] : exported) {
+    Uuid gpu;
+    std::memcpy(gpu.bytes.data(), entry.device_uuid, gpu.bytes.size());
+    GCR_TRY(vram_->add(entry.id, gpu, entry.size_bytes, std::move(descriptor)));
+  }
+  return {};
+}
+
+Status Source::assign_regions(
+    const google::protobuf::RepeatedPtrField<proto::BufferRegion>& regions) {
+  std::set<mover::BufferId> assigned;
+  for (const proto::BufferRegion& region : regions) {
+    if (!vram_->contains(region.buffer_id()) || !assigned.insert(region.buffer_id()).second) {
+      return Error(Code::kProtocol, "the destination prepared a buffer that was not asked for");
+    }
+    vram_->assign(region.buffer_id(), region.region());
+  }
+  return {};
+}
+
+awaitable<Status> Source::prepare() {
+  const Phases::Timer timer(phases_, "course", "prepare");
+  co_await tell("prepare", fmt::format("preparing {} buffers at {}", inventory_.size(),
+                                       destination_.to_string()));
+  if (RAND_bytes(reinterpret_cast<unsigned char*>(key_bytes_.data()),
+                 static_cast<int>(key_bytes_.size())) != 1) {
+    co_return Error(Code::kInternal, "OpenSSL gives no random bytes for the digest key");
+  }
+  const unsigned lanes =
+      std::clamp(request_.lanes() != 0 ? request_.lanes() : context_.config.lanes, 1U, kMaxLanes);
+  proto::Envelope envelope;
+  proto::PrepareRequest& request = *envelope.mutable_prepare_request();
+  for (const auto& [id, entry] : inventory_) describe(*request.add_buffers(), entry);
+  request.set_lanes(lanes);
+  request.set_digest_key(key_bytes_.data(), key_bytes_.size());
+  request.set_no_prefill(request_.no_prefill());
+  const Status taken = co_await offload(context_.blocking, [&]() -> Status {
+    GCR_ASSIGN(scratch_, images::ScratchDirectory::create(context_.config.runtime_dir / "outgoing" /
+                                                          migration_.to_string()));
+    GCR_TRY(process_->prepare_dump(scratch_->path()));
+    vram_.emplace(driver_, digest::DigestKey::expand(key_bytes_), std::min(lanes, kMaxReaders));
+    std::vector<std::uint64_t> ids;
+    for (const auto& [id, entry] : inventory_) ids.push_back(id);
+    return take_over(ids);
+  });
+  GCR_CO_TRY(taken);
+  auto reply = co_await peer_->call(envelope, kReplyTimeout);
+  GCR_CO_TRY(reply);
+  const proto::PrepareReply& answer = reply->prepare_reply();
+  for (const std::string& note : answer.notes()) report_.add_notes(note);
+  GCR_CO_TRY(assign_regions(answer.regions()));
+  image_region_ = {answer.image_region(), answer.image_region_bytes()};
+  co_return co_await open_channel(answer);
+}
+
+awaitable<Status> Source::open_channel(const proto::PrepareReply& prepared) {
+  const Status opened = co_await offload(context_.blocking, [&]() -> Status {
+    const auto preface = control::Preface{control::ConnectionKind::kData, migration_}.encode();
+    const auto preface_bytes = std::as_bytes(std::span(preface));
+    GCR_ASSIGN(channel_,
+               transport::connect(
+                   destination_.host, destination_.port,
+                   {.lanes = std::clamp(prepared.lanes(), 1U, kMaxLanes),
+                    .tls = context_.data_ssl(),
+                    .verify_peer =
+                        [this](SSL* ssl) { return control::verify_agent(ssl, destination_.host); },
+                    .token = prepared.data_token(),
+                    .preface = {preface_bytes.begin(), preface_bytes.end()}}));
+    return {};
+  });
+  GCR_CO_TRY(opened);
+  precopy_.emplace(*vram_, *channel_, phases_, limits_);
+  co_return co_await compare_clocks();
+}
+
+awaitable<Status> Source::refresh_buffers() {
+  proto::Envelope envelope;
+  proto::BuffersRequest& request = *envelope.mutable_buffers_request();
+  const Status compared = co_await offload(context_.blocking, [&]() -> Status {
+    GCR_ASSIGN(const door::Summary summary, process_->door().hello());
+    if (auto blockers = door_blockers(summary); !blockers.empty()) {
+      return Error(Code::kRefused, join(blockers));
+    }
+    GCR_ASSIGN(const auto entries, process_->door().inventory());
+    Inventory now;
+    std::vector<std::uint64_t> added;
+    for (const door::DoorEntry& entry : entries) {
+      now.emplace(entry.id, entry);
+      if (inventory_.contains(entry.id)) continue;
+      added.push_back(entry.id);
+      describe(*request.add_added(), entry);
+    }
+    for (const auto& [id, entry] : inventory_) {
+      if (now.contains(id)) continue;
+      request.add_removed_ids(id);
+      vram_->remove(id);
+    }
+    inventory_ = std::move(now);
+    return take_over(added);
+  });
+  GCR_CO_TRY(compared);
+  if (request.added_size() == 0 && request.removed_ids_size() == 0) co_return Status();
+  auto reply = co_await peer_->call(envelope, kReplyTimeout);
+  GCR_CO_TRY(reply);
+  co_return assign_regions(reply->buffers_reply().regions());
+}
+
+}  // namespace gcr::agent

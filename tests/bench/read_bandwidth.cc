@@ -1,0 +1,139 @@
+// How fast the mover reads VRAM out while it digests what it reads, against a plain copy of the same
+// VRAM into the same kind of host memory, in one run. Also with a GPU so full that nothing can be
+// copied aside. Prints a table, then one JSON line per figure.
+//
+// Usage: bench_read [GIGABYTES_OF_VRAM]        default: a quarter of a GiB
+#include <fmt/format.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <string>
+
+#include "migrate-agent/mover/snapshot_reader.h"
+
+namespace {
+
+using namespace gcr;         // NOLINT(google-build-using-namespace)
+using namespace gcr::mover;  // NOLINT(google-build-using-namespace)
+using Clock = std::chrono::steady_clock;
+
+constexpr int kRepetitions = 3;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// The best of several runs, in GB/s.
+template <class Run>
+Result<double> best_rate(std::uint64_t bytes, Run&& run) {
+  double best = 0;
+  for (int i = 0; i < kRepetitions; ++i) {
+    const auto start = Clock::now();
+    GCR_TRY(run());
+    best = std::max(best, static_cast<double>(bytes) / seconds_since(start) / 1e9);
+  }
+  return best;
+}
+
+struct Bench {
+  std::shared_ptr<GpuContext> context;
+  std::vector<Vram> buffers;
+  std::vector<ChunkRef> chunks;
+  std::uint64_t bytes = 0;
+
+  Status make(std::uint64_t size_bytes) {
+    constexpr std::uint64_t kPiece = 512 * kMiB;
+    while (bytes < size_bytes) {
+      const std::uint64_t piece = std::min(kPiece, size_bytes - bytes);
+      GCR_ASSIGN(Vram vram, Vram::create(context, piece));
+      buffers.push_back(std::move(vram));
+      bytes += piece;
+    }
+    for (std::size_t i = 0; i < buffers.size(); ++i) append_chunks(chunks, i, buffers[i]);
+    return {};
+  }
+
+  /// One stream, copies as large as the driver likes them, into page-locked memory.
+  Result<double> plain() {
+    constexpr std::size_t kHost = 256 * kMiB;
+    GCR_ASSIGN(auto host, PinnedBuffer::create(context, kHost));
+    GCR_ASSIGN(auto stream, Stream::create(context));
+    return best_rate(bytes, [&]() -> Status {
+      for (const Vram& vram : buffers) {
+        for (std::uint64_t at = 0; at < vram.size_bytes(); at += kHost) {
+          const std::uint64_t length = std::min<std::uint64_t>(kHost, vram.size_bytes() - at);
+          GCR_TRY(context->driver().check(
+              context->driver().cuMemcpyDtoHAsync_v2(host.bytes().data(), vram.address() + at,
+                                                     length, stream.get()),
+              "copy"));
+        }
+      }
+      return stream.synchronize();
+    });
+  }
+
+  Result<double> mover(VramDigester& digester, unsigned threads) {
+    SnapshotReader reader(digester, threads);
+    GCR_TRY(reader.prepare(context));
+    std::atomic<std::uint64_t> seen = 0;
+    GCR_ASSIGN(const double rate, best_rate(bytes, [&] {
+                 return reader.read(chunks, [&](const ChunkRef& chunk, const digest::Digest&,
+                                                std::span<const std::byte>) -> Status {
+                   seen += chunk.length_bytes;
+                   return {};
+                 });
+               }));
+    if (seen != kRepetitions * bytes) return Error(Code::kInternal, "not every chunk was read");
+    return rate;
+  }
+};
+
+void report(const std::string& what, unsigned threads, double rate, double plain) {
+  fmt::print("  {:<34} {:>2} {:>8.2f} GB/s {:>7.3f}\n", what, threads, rate, rate / plain);
+  fmt::print(stderr,
+             "{{\"bench\": \"read\", \"what\": \"{}\", \"threads\": {}, \"gb_per_s\": {:.3f}, "
+             "\"of_plain\": {:.4f}}}\n",
+             what, threads, rate, rate / plain);
+}
+
+Status run(double gibibytes) {
+  GCR_ASSIGN(auto driver, CudaDriver::load());
+  Bench bench;
+  GCR_ASSIGN(bench.context, GpuContext::create(driver, driver->gpus().front()));
+  const auto size = round_up(static_cast<std::uint64_t>(gibibytes * kGiB), kChunkBytes);
+  GCR_TRY(bench.make(size));
+  std::array<std::byte, 32> secret{};
+  secret[0] = std::byte{1};
+  VramDigester digester(digest::DigestKey::expand(secret));
+  GCR_TRY(digester.prepare(bench.context, bench.chunks.size()));
+  GCR_ASSIGN(const double plain, bench.plain());
+  fmt::print("reading {} of VRAM on {}\n", format_bytes(bench.bytes), driver->gpus().front().name);
+  report("plain copy", 1, plain, plain);
+  for (const unsigned threads : {1U, 2U, 4U, 8U}) {
+    GCR_ASSIGN(const double rate, bench.mover(digester, threads));
+    report("mover", threads, rate, plain);
+  }
+  GCR_ASSIGN(const std::uint64_t free, bench.context->free_bytes());
+  std::vector<DeviceMemory> filling;
+  for (std::uint64_t piece = free; piece >= kMiB; piece /= 2) {
+    for (auto memory = DeviceMemory::create(bench.context, piece); memory;
+         memory = DeviceMemory::create(bench.context, piece)) {
+      filling.push_back(std::move(*memory));
+    }
+  }
+  for (const unsigned threads : {1U, 2U, 4U, 8U}) {
+    GCR_ASSIGN(const double rate, bench.mover(digester, threads));
+    report("mover, no VRAM for copies aside", threads, rate, plain);
+  }
+  return {};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Status status = run(argc > 1 ? std::atof(argv[1]) : 0.25);
+  if (status) return 0;
+  fmt::print(stderr, "bench_read: {}\n", status.error().message());
+  return 1;
+}
