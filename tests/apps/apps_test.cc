@@ -1,14 +1,18 @@
 // The sample programs on the software GPU: undisturbed, and stopped by a checkpoint in the middle.
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <string>
 #include <vector>
 
+#include "src/base/unique_fd.h"
+#include "src/base/units.h"
 #include "tests/softgpu/machines.h"
 
 namespace gcr::apps {
@@ -74,6 +78,60 @@ TEST_F(AppsTest, EveryStyleOfAllocationSurvivesAMove) {
   const auto undisturbed = run(command);
   ASSERT_EQ(undisturbed.size(), 8);
   EXPECT_EQ(run_and_move(command), undisturbed);
+}
+
+TEST_F(AppsTest, ScribblerPrintsTheSameLinesWhetherMovedOrNot) {
+  const std::vector<std::vector<std::string>> ways{
+      {}, {"--piece", "64K", "--zeros", "0.3"}, {"--churn", "5"}, {"--by-copy"}};
+  for (const auto& way : ways) {
+    std::vector<std::string> command{
+        APPS_SCRIBBLER, "--vram",  "24M", "--steps-per-second", "1000", "--dirty-per-second",
+        "60",           "--steps", "60",  "--check-every",      "10"};
+    command.insert(command.end(), way.begin(), way.end());
+    const auto undisturbed = run(command);
+    ASSERT_EQ(undisturbed.size(), 61);
+    EXPECT_TRUE(undisturbed.back().starts_with("step=60 checksum="));
+    EXPECT_NE(undisturbed[20].substr(8), undisturbed[30].substr(8));
+    EXPECT_EQ(run_and_move(command), undisturbed);
+  }
+}
+
+TEST_F(AppsTest, ScribblerThatChangesNothingHasTheSameChecksumEverAfter) {
+  const auto lines = run({APPS_SCRIBBLER, "--vram", "16M", "--steps-per-second", "1000",
+                          "--dirty-per-second", "0", "--steps", "4", "--check-every", "2"});
+  ASSERT_EQ(lines.size(), 5);
+  EXPECT_EQ(lines[2].substr(7), lines[0].substr(7));
+  EXPECT_EQ(lines[4].substr(7), lines[0].substr(7));
+  EXPECT_TRUE(lines[1].ends_with("checksum=0000000000000000"));
+}
+
+/// Flips one bit in the first large piece of VRAM that the process maps.
+void disturb(const Process& program, const std::string& store) {
+  for (const std::string& line : softgpu::test::mappings_of(program.pid())) {
+    if (line.find(store) == std::string::npos) continue;
+    std::size_t dash = 0;
+    const std::uint64_t begin = std::stoull(line, &dash, 16);
+    const std::uint64_t end = std::stoull(line.substr(dash + 1), nullptr, 16);
+    if (end - begin < 2 * kMiB) continue;
+    const std::string path = "/proc/" + std::to_string(program.pid()) + "/mem";
+    const UniqueFd memory(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    char byte = 0;
+    const auto at = static_cast<off_t>(begin + kMiB);
+    ASSERT_EQ(::pread(memory.get(), &byte, 1, at), 1);
+    byte ^= 1;
+    ASSERT_EQ(::pwrite(memory.get(), &byte, 1, at), 1);
+    return;
+  }
+  FAIL() << "no VRAM is mapped";
+}
+
+TEST_F(AppsTest, ScribblerFindsASingleWrongBit) {
+  Process program(here_, {APPS_SCRIBBLER, "--vram", "16M", "--steps-per-second", "1000",
+                          "--dirty-per-second", "0", "--check-every", "1"});
+  EXPECT_TRUE(program.receive().starts_with("step=0 checksum="));
+  disturb(program, here_.store());
+  lines_of(program);
+  EXPECT_EQ(WEXITSTATUS(program.wait()), 1);
 }
 
 /// A UDP socket that is bound to a free port of the loopback interface.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <span>
 #include <unordered_map>
 
 #include "tests/softgpu/memory.h"
@@ -80,6 +81,54 @@ CUresult stencil_checksum(const Launch& launch) {
   return CUDA_SUCCESS;
 }
 
+/// A piece in the scribbler's table.
+struct Piece {
+  std::uint64_t address;
+  std::uint64_t words;
+  std::uint64_t seed;
+
+  std::uint64_t word(std::uint64_t index) const {
+    const std::uint64_t word = ((index + 1) * kInitMultiplier) ^ seed;
+    return seed == 0 ? 0 : word ^ (word >> 29);
+  }
+};
+
+/// The table of a launch, or null.
+const Piece* pieces_of(const Launch& launch) {
+  return reinterpret_cast<const Piece*>(
+      launch.readable(launch.argument<std::uint64_t>(0), launch.argument<std::uint64_t>(8) * 3));
+}
+
+CUresult scribble(const Launch& launch) {
+  const Piece* pieces = pieces_of(launch);
+  if (pieces == nullptr) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  for (const Piece& piece : std::span(pieces, launch.argument<std::uint64_t>(8))) {
+    std::uint64_t* to = launch.writable(piece.address, piece.words);
+    if (to == nullptr) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    for (std::uint64_t i = 0; i < piece.words; ++i) to[i] = piece.word(i);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult scribble_check(const Launch& launch) {
+  const Piece* pieces = pieces_of(launch);
+  std::uint64_t* result = launch.writable(launch.argument<std::uint64_t>(16), 2);
+  if (pieces == nullptr || result == nullptr) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  std::uint64_t wrong = 0;
+  std::uint64_t sum = 0;
+  for (const Piece& piece : std::span(pieces, launch.argument<std::uint64_t>(8))) {
+    const std::uint64_t* from = launch.readable(piece.address, piece.words);
+    if (from == nullptr) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    for (std::uint64_t i = 0; i < piece.words; ++i) {
+      wrong += from[i] != piece.word(i) ? 1 : 0;
+      sum += (from[i] ^ (from[i] >> 31)) * (2 * (i + piece.seed) + 1);
+    }
+  }
+  result[0] += wrong;
+  result[1] += sum;
+  return CUDA_SUCCESS;
+}
+
 std::uint64_t* checked(const Memory& memory, std::uint64_t address, std::uint64_t count,
                        int protection) {
   if (address % 8 != 0 || count > (std::uint64_t{1} << 48) ||
@@ -113,6 +162,8 @@ KernelBody find_kernel(std::string_view name) {
       {"gcr_stencil_init", stencil_init},
       {"gcr_stencil_step", stencil_step},
       {"gcr_stencil_checksum", stencil_checksum},
+      {"gcr_scribble", scribble},
+      {"gcr_scribble_check", scribble_check},
   };
   const auto found = kernels.find(name);
   return found == kernels.end() ? nullptr : found->second;

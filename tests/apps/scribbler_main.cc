@@ -1,0 +1,110 @@
+// scribbler: holds VRAM and rewrites a given share of it per second, in pieces chosen at random by
+// a seed. Before a piece is rewritten, and for all of VRAM every --check-every steps, the GPU
+// compares every word with what it must be; a difference ends the program with status 1. Prints
+// "step=<n> checksum=<hex>" at every step, over what was compared in it: an undisturbed run with
+// the same options prints the same lines. SIGTERM ends it.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "src/base/units.h"
+#include "tests/apps/scribbler.h"
+#include "tests/apps/stencil.h"
+
+namespace gcr::apps {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  ScribblerOptions scribbler{.vram_bytes = 256 * kMiB, .piece_bytes = 2 * kMiB};
+  double dirty_per_second = 0.10;
+  double steps_per_second = 20;
+  std::uint64_t check_every = 20;
+  std::uint64_t churn = 0;
+  std::uint64_t steps = 0;
+  int device = 0;
+};
+
+/// Sleeps for what is left of a step's time. The clock may be another host's by now.
+void pace(Clock::time_point begun, Clock::duration period) {
+  const Clock::duration left = period - (Clock::now() - begun);
+  if (left > Clock::duration::zero()) std::this_thread::sleep_for(std::min(left, period));
+}
+
+int run(const Options& options) {
+  catch_termination();
+  const Gpu gpu(options.device);
+  Scribbler scribbler(gpu, options.scribbler);
+  const auto period = std::chrono::duration_cast<Clock::duration>(
+      std::chrono::duration<double>(1 / options.steps_per_second));
+  double owed = 0;  // pieces; a fraction stays for the next step
+  report(0, scribbler.check_all());
+  for (std::uint64_t step = 1; options.steps == 0 || step <= options.steps; ++step) {
+    if (termination_asked()) break;
+    const auto begun = Clock::now();
+    owed += static_cast<double>(scribbler.pieces()) * options.dirty_per_second /
+            options.steps_per_second;
+    const auto count = static_cast<std::uint64_t>(owed);
+    owed -= static_cast<double>(count);
+    std::uint64_t sum = scribbler.rewrite(count);
+    if (options.churn != 0 && step % options.churn == 0) scribbler.replace_buffer();
+    if (step % options.check_every == 0) sum += scribbler.check_all();
+    report(step, sum);
+    pace(begun, period);
+  }
+  return 0;
+}
+
+void describe(CLI::App& app, Options& options) {
+  app.add_option("--vram", options.scribbler.vram_bytes, "VRAM to hold (default 256M)")
+      ->transform(CLI::AsSizeValue(false));
+  app.add_option("--piece", options.scribbler.piece_bytes,
+                 "how much is rewritten in one place, a power of two from 4K to 2M (default 2M)")
+      ->transform(CLI::AsSizeValue(false));
+  app.add_option("--dirty-per-second", options.dirty_per_second,
+                 "the share of VRAM to rewrite per second")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1000.0));
+  app.add_option("--steps-per-second", options.steps_per_second, "the pace, if the GPU keeps it")
+      ->capture_default_str()
+      ->check(CLI::Range(0.1, 10000.0));
+  app.add_option("--zeros", options.scribbler.zeros, "the share of pieces filled with zeros")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--churn", options.churn, "replace a buffer every so many steps (0: never)")
+      ->capture_default_str();
+  app.add_flag("--by-copy", options.scribbler.by_copy, "write by copies from the host");
+  app.add_option("--check-every", options.check_every, "compare all of VRAM every so many steps")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--seed", options.scribbler.seed, "of all random choices")->capture_default_str();
+  app.add_option("--steps", options.steps, "end after so many steps (0: never)")
+      ->capture_default_str();
+  app.add_option("--device", options.device, "device ordinal")->capture_default_str();
+}
+
+/// Says what is wrong with the sizes, or "".
+std::string fault_of(const ScribblerOptions& options) {
+  const std::uint64_t piece = options.piece_bytes;
+  if (piece < 4 * kKiB || piece > 2 * kMiB || (piece & (piece - 1)) != 0) {
+    return "--piece is a power of two from 4K to 2M";
+  }
+  if (options.vram_bytes < 2 * kMiB) return "--vram is at least 2M";
+  return "";
+}
+
+}  // namespace
+}  // namespace gcr::apps
+
+int main(int argc, char** argv) {
+  gcr::apps::Options options;
+  CLI::App app("Rewrites a share of its VRAM per second and checks all of it");
+  gcr::apps::describe(app, options);
+  CLI11_PARSE(app, argc, argv);
+  const std::string fault = gcr::apps::fault_of(options.scribbler);
+  if (!fault.empty()) return app.exit(CLI::ValidationError(fault));
+  options.scribbler.vram_bytes = options.scribbler.vram_bytes / (2 * gcr::kMiB) * (2 * gcr::kMiB);
+  return gcr::apps::run(options);
+}
