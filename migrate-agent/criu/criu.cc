@@ -5,8 +5,7 @@
 #include <stdlib.h>
 
 #include "migrate-agent/criu/criu_rpc.pb.h"
-#include "migrate-agent/criu/images.h"
-#include "migrate-agent/criu/interrupted_calls.h"
+#include "migrate-agent/criu/launch.h"
 #include "migrate-agent/criu/options.h"
 #include "migrate-agent/criu/session.h"
 #include "migrate-agent/process/procfs.h"
@@ -15,10 +14,9 @@ namespace gcr::criu {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
 
-constexpr char kDumpLog[] = "dump.log";
 constexpr char kCheckLog[] = "check.log";
+constexpr int kCheckLogLevel = 2;
 
 /// A directory that lives as long as this object.
 class TemporaryDirectory {
@@ -47,25 +45,10 @@ class TemporaryDirectory {
 
 Result<wire::Response> ask(const Command& command, const wire::Request& request,
                            const fs::path& images) {
-  GCR_ASSIGN(Session session, Session::here(command, images));
+  GCR_ASSIGN(Session session, Session::here(command, service_arguments(), images));
   auto response = session.call(request);
   if (!response) return explain(response.error(), images, request.opts().log_file());
   return response;
-}
-
-Status dump_from(const Command& command, pid_t pid, const fs::path& images) {
-  const std::vector<pid_t> pids = procfs::namespace_pids(std::to_string(pid));
-  if (pids.empty()) return Error(Code::kNotFound, "no such process");
-  GCR_ASSIGN(Session session, Session::beside(command, pid, images));
-  wire::Request request;
-  request.set_type(wire::DUMP);
-  *request.mutable_opts() = common_options(kDumpLog);
-  request.mutable_opts()->set_pid(pids.back());
-  auto response = session.call(request);
-  if (!response) return explain(response.error(), images, kDumpLog);
-  if (!response->success()) return refusal(*response, images, kDumpLog);
-  GCR_TRY(procfs::wait_until_stopped(pid));
-  return restart_interrupted_calls(pid, images);
 }
 
 }  // namespace
@@ -84,7 +67,9 @@ Status check(const Command& command) {
   GCR_ASSIGN(const TemporaryDirectory directory, TemporaryDirectory::make());
   wire::Request request;
   request.set_type(wire::CHECK);
-  *request.mutable_opts() = common_options(kCheckLog);
+  request.mutable_opts()->set_images_dir_fd(launch::kImagesFd);
+  request.mutable_opts()->set_log_file(kCheckLog);
+  request.mutable_opts()->set_log_level(kCheckLogLevel);
   auto response = ask(command, request, directory.path());
   if (!response) return response.error().while_doing("CRIU cannot work here");
   if (!response->success()) {
@@ -93,16 +78,16 @@ Status check(const Command& command) {
   return {};
 }
 
-Result<DumpReport> dump(const Command& command, pid_t pid, const fs::path& images) {
-  const auto start = Clock::now();
-  const bool was_stopped = procfs::state(std::to_string(pid)) == 'T';
-  const Status status = dump_from(command, pid, images);
-  if (!status) {
-    // CRIU lets the tasks run when it fails; make sure of it where it could not.
-    if (!was_stopped && procfs::state(std::to_string(pid)) == 'T') (void)resume_stopped(pid);
-    return status.error().while_doing("cannot dump process " + std::to_string(pid));
-  }
-  return DumpReport{Clock::now() - start, images::total_bytes(images)};
+Status check_memory_tracking(const Command& command) {
+  GCR_ASSIGN(const TemporaryDirectory directory, TemporaryDirectory::make());
+  wire::Request request;
+  request.set_type(wire::FEATURE_CHECK);
+  request.mutable_features()->set_mem_track(true);
+  auto response = ask(command, request, directory.path());
+  if (!response) return response.error().while_doing("cannot ask CRIU for its features");
+  if (response->success() && response->features().mem_track()) return {};
+  return Error(Code::kUnsupported,
+               "the kernel cannot tell which pages are written to (CONFIG_MEM_SOFT_DIRTY)");
 }
 
 Status resume_stopped(pid_t pid) {

@@ -8,7 +8,9 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,16 +30,65 @@ Result<std::uint32_t> version(const Command& command);
 /// `criu check` for what a dump needs; the error carries CRIU's own words.
 Status check(const Command& command);
 
+/// Success if the kernel can tell which pages a process has written to (soft-dirty), which
+/// pre_dump() needs; else kUnsupported with the reason.
+Status check_memory_tracking(const Command& command);
+
 struct DumpReport {
   std::chrono::nanoseconds duration{};
   std::uint64_t image_bytes = 0;
 };
 
-/// Dumps the tree under `pid` into `images` (a directory on tmpfs) and leaves its tasks stopped.
-/// CRIU runs inside the PID and mount namespaces of the process, so that a process which was
-/// restored into namespaces of its own can be dumped again. On failure the tasks run again, as
-/// CRIU leaves them, and the error quotes the first error line of CRIU's log.
+/// Takes one image of a dump. `name` is CRIU's own ("pages-1.img"); `content` is read from where it
+/// stands to its end of file. Images of memory ("pages-*.img") come as pipes while the dump goes
+/// on, each on a thread of its own and possibly several at once: CRIU waits for whoever reads them.
+/// All others come after the dump, one after the other, on the thread that called run(). An error
+/// ends the dump, and the tasks run again.
+using TakeImage = std::function<Status(const std::string& name, UniqueFd content)>;
+
+/// CRIU started beside a process, with everything done that can be done before it touches the
+/// process: run() is all that is left. Move-only. Destroying it before run() ends CRIU and leaves
+/// the process as it is. CRIU runs inside the PID and mount namespaces of the process, so that a
+/// process which was restored into namespaces of its own can be dumped again.
+class PreparedDump {
+ public:
+  /// The images go to run()'s TakeImage as they are made; `directory` only gets CRIU's log.
+  static Result<PreparedDump> streaming(const Command& command, pid_t pid,
+                                        const std::filesystem::path& directory);
+
+  /// The images become files in `directory` (on tmpfs). `parent`: the directory of the last
+  /// pre_dump(), beside or below `directory`; only what was written to since is dumped. It must be
+  /// complete.
+  static Result<PreparedDump> to_directory(const Command& command, pid_t pid,
+                                           const std::filesystem::path& directory,
+                                           const std::filesystem::path& parent = {});
+
+  PreparedDump(PreparedDump&&) noexcept;
+  PreparedDump& operator=(PreparedDump&&) noexcept;
+  ~PreparedDump();
+
+  /// Dumps the tree under the process and leaves its tasks stopped. Once, blocking. `take` is for a
+  /// streaming dump. On failure the tasks run again, and the error quotes the first error line of
+  /// CRIU's log or carries that of `take`.
+  Result<DumpReport> run(const TakeImage& take = {});
+
+ private:
+  struct Impl;
+  explicit PreparedDump(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+/// PreparedDump::to_directory() and run() in one.
 Result<DumpReport> dump(const Command& command, pid_t pid, const std::filesystem::path& images);
+
+/// Writes the memory of the tree under `pid` into `directory` while it runs (it stands still for
+/// moments only), and has the kernel note what is written to from then on. `parent` is the
+/// directory of the pre-dump before this one, if any: pages that were not written to since are left
+/// out. The last dump is PreparedDump::to_directory() with this one as parent; both directories
+/// then belong together, with the names they have to each other. On failure the tasks run on.
+Result<DumpReport> pre_dump(const Command& command, pid_t pid,
+                            const std::filesystem::path& directory,
+                            const std::filesystem::path& parent = {});
 
 /// Lets tasks that a dump left stopped run again (rollback).
 Status resume_stopped(pid_t pid);
@@ -62,15 +113,40 @@ class RestoredTree {
   void release();
 
  private:
-  friend Result<RestoredTree> restore(const Command&, const std::filesystem::path&,
-                                      const std::filesystem::path&);
+  friend class PreparedRestore;
   struct Impl;
   explicit RestoredTree(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 
-/// Restores from `images`. `reaper` is the path of the init program that is left in the namespace;
-/// it ends when the last task in there has ended. On failure nothing is left.
+/// CRIU started in new namespaces, waiting for the first of its images: run() is all that is left.
+/// Move-only. Destroying it before run() leaves nothing.
+class PreparedRestore {
+ public:
+  /// The images will be files of `directory`, which exists and may get them from now on.
+  /// `used_pids` are the numbers that the tree uses in its PID namespace, as far as they are known:
+  /// CRIU's own processes keep away from them. `reaper` is the path of the init program that is
+  /// left in the namespace; it ends when the last task in there has ended.
+  static Result<PreparedRestore> create(const Command& command,
+                                        const std::filesystem::path& directory,
+                                        const std::filesystem::path& reaper,
+                                        const std::set<pid_t>& used_pids);
+
+  PreparedRestore(PreparedRestore&&) noexcept;
+  PreparedRestore& operator=(PreparedRestore&&) noexcept;
+  ~PreparedRestore();
+
+  /// Restores from the images that are in the directory now. Once, blocking. Starts CRIU anew if it
+  /// sits on a number that the tree turns out to need. On failure nothing is left.
+  Result<RestoredTree> run();
+
+ private:
+  struct Impl;
+  explicit PreparedRestore(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Restores from `images`, unprepared.
 Result<RestoredTree> restore(const Command& command, const std::filesystem::path& images,
                              const std::filesystem::path& reaper);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <sstream>
 
 #include "migrate-agent/criu/criu_rpc.pb.h"
 
@@ -12,6 +13,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint32_t kCommonMagic = 0x54564319;
+constexpr std::uint32_t kServiceMagic = 0x55105940;
+constexpr std::uint32_t kIrmapCacheMagic = 0x57004059;
 constexpr std::uint32_t kProcessTreeMagic = 0x50273030;
 /// CRIU says this and goes on where root has no CAP_SYS_RESOURCE.
 constexpr std::string_view kHarmless = "Can't setup RLIMIT_NOFILE for self";
@@ -51,6 +54,23 @@ Error damaged(const fs::path& path) {
   return Error(Code::kDataLoss, "CRIU's image " + path.string() + " is damaged");
 }
 
+/// The records of pstree.img, at least one; the root comes first.
+Result<std::vector<wire::ProcessTreeEntry>> process_tree(const fs::path& directory) {
+  const fs::path path = directory / "pstree.img";
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return Error(Code::kNotFound, "CRIU's image " + path.string() + " is missing");
+  if (!read_magic(file, kProcessTreeMagic)) return damaged(path);
+  std::vector<wire::ProcessTreeEntry> entries;
+  for (std::uint32_t size = 0; read_u32(file, size);) {
+    std::string record;
+    if (!read_content(file, size, record) || !entries.emplace_back().ParseFromString(record)) {
+      return damaged(path);
+    }
+  }
+  if (entries.empty()) return damaged(path);
+  return entries;
+}
+
 }  // namespace
 
 std::vector<std::string> names(const fs::path& directory) {
@@ -84,44 +104,59 @@ std::string first_error(const fs::path& directory, const std::string& name) {
   return first_line(directory / "criu.err");
 }
 
-Result<std::string> read_record(const fs::path& path, std::uint32_t magic) {
-  std::ifstream file(path, std::ios::binary);
-  std::uint32_t size = 0;
-  std::string record;
-  if (!read_magic(file, magic) || !read_u32(file, size) || !read_content(file, size, record)) {
-    return damaged(path);
-  }
-  return record;
+std::string empty_irmap_cache() {
+  std::string bytes;
+  put_u32(bytes, kServiceMagic);
+  put_u32(bytes, kIrmapCacheMagic);
+  return bytes;
 }
 
-Status write_record(const fs::path& path, std::uint32_t magic, const std::string& record) {
-  std::string bytes;
-  put_u32(bytes, kCommonMagic);
-  put_u32(bytes, magic);
-  put_u32(bytes, static_cast<std::uint32_t>(record.size()));
+Result<std::string> read_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return Error(Code::kNotFound, "CRIU's image " + path.string() + " is missing");
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+Status write_file(const fs::path& path, const std::string& content) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  if (!(file << bytes << record << std::flush)) {
+  if (!(file << content << std::flush)) {
     return Error(Code::kIo, "cannot write " + path.string());
   }
   return {};
 }
 
+Result<std::string> record_in(const std::string& image, std::uint32_t magic) {
+  std::istringstream in(image);
+  std::uint32_t size = 0;
+  std::string record;
+  if (!read_magic(in, magic) || !read_u32(in, size) || !read_content(in, size, record)) {
+    return Error(Code::kDataLoss, "an image of CRIU's is damaged");
+  }
+  return record;
+}
+
+std::string image_of(std::uint32_t magic, const std::string& record) {
+  std::string bytes;
+  put_u32(bytes, kCommonMagic);
+  put_u32(bytes, magic);
+  put_u32(bytes, static_cast<std::uint32_t>(record.size()));
+  return bytes + record;
+}
+
+Result<pid_t> root_pid(const fs::path& directory) {
+  GCR_ASSIGN(const auto entries, process_tree(directory));
+  return static_cast<pid_t>(entries.front().pid());
+}
+
 Result<std::set<pid_t>> used_pids(const fs::path& directory) {
-  const fs::path path = directory / "pstree.img";
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return Error(Code::kNotFound, "CRIU's image " + path.string() + " is missing");
-  if (!read_magic(file, kProcessTreeMagic)) return damaged(path);
+  GCR_ASSIGN(const auto entries, process_tree(directory));
   std::set<pid_t> pids;
-  for (std::uint32_t size = 0; read_u32(file, size);) {
-    std::string record;
-    wire::ProcessTreeEntry entry;
-    if (!read_content(file, size, record) || !entry.ParseFromString(record)) return damaged(path);
+  for (const wire::ProcessTreeEntry& entry : entries) {
     for (const std::uint32_t pid : {entry.pid(), entry.ppid(), entry.pgid(), entry.sid()}) {
       pids.insert(static_cast<pid_t>(pid));
     }
     pids.insert(entry.threads().begin(), entry.threads().end());
   }
-  if (pids.empty()) return damaged(path);
   return pids;
 }
 

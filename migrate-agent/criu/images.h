@@ -15,12 +15,20 @@ namespace gcr::criu::images {
 /// The second word of a core-*.img.
 inline constexpr std::uint32_t kCoreMagic = 0x55053847;
 
-/// The one record of an image file. kDataLoss if the file is not whole.
-Result<std::string> read_record(const std::filesystem::path& path, std::uint32_t magic);
+/// The whole of a file. kNotFound if it is missing.
+Result<std::string> read_file(const std::filesystem::path& path);
 
-/// Replaces an image file by one with this record.
-Status write_record(const std::filesystem::path& path, std::uint32_t magic,
-                    const std::string& record);
+/// Replaces a file.
+Status write_file(const std::filesystem::path& path, const std::string& content);
+
+/// The one record of an image. kDataLoss if the image is not whole.
+Result<std::string> record_in(const std::string& image, std::uint32_t magic);
+
+/// An image with one record.
+std::string image_of(std::uint32_t magic, const std::string& record);
+
+/// The cache file "irmap-cache" with nothing in it.
+std::string empty_irmap_cache();
 
 /// Names of the image files (*.img) in `directory`, sorted: what has to travel. Logs are left out.
 std::vector<std::string> names(const std::filesystem::path& directory);
@@ -31,6 +39,9 @@ std::uint64_t total_bytes(const std::filesystem::path& directory);
 /// The first line with "Error (" in CRIU's log `name`, without its time stamp; else the first line
 /// of what CRIU wrote to standard error; empty if there is neither.
 std::string first_error(const std::filesystem::path& directory, const std::string& name);
+
+/// The root of the dumped tree, as its PID namespace numbers it. Errors as of used_pids().
+Result<pid_t> root_pid(const std::filesystem::path& directory);
 
 /// Every number that the dumped tree uses in its PID namespace: processes, threads, process groups,
 /// sessions. kDataLoss if pstree.img is not whole, kNotFound if it is missing.

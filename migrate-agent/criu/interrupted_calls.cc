@@ -22,8 +22,6 @@ namespace gcr::criu {
 
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr std::uint32_t kX86 = 1;
 constexpr std::uint32_t kNative = 1;
 constexpr std::uint64_t kInterrupted = static_cast<std::uint64_t>(-EINTR);
@@ -125,22 +123,24 @@ void restart_in_image(wire::RegistersX86& registers, const Restart& restart) {
 
 }  // namespace
 
-Status restart_interrupted_calls(pid_t pid, const fs::path& images) {
+Status restart_interrupted_calls(pid_t pid, const ReadImage& read, const WriteImage& write) {
   for (const pid_t tid : procfs::threads(pid)) {
     const std::string task = std::to_string(pid) + "/task/" + std::to_string(tid);
     const auto pids = procfs::namespace_pids(task);
     if (pids.empty() || signal_is_due(task)) continue;
-    const fs::path path = images / ("core-" + std::to_string(pids.back()) + ".img");
-    GCR_ASSIGN(std::string record, images::read_record(path, images::kCoreMagic));
+    const std::string name = "core-" + std::to_string(pids.back()) + ".img";
+    GCR_ASSIGN(const std::string image, read(name));
+    const auto record = images::record_in(image, images::kCoreMagic);
+    if (!record) return record.error().while_doing(name);
     wire::Core core;
-    if (!core.ParseFromString(record)) {
-      return Error(Code::kDataLoss, "CRIU's image " + path.string() + " cannot be read");
+    if (!core.ParseFromString(*record)) {
+      return Error(Code::kDataLoss, "CRIU's image " + name + " cannot be read");
     }
     if (core.machine() != kX86 || !core.thread().has_registers()) continue;
     const auto restart = plan_restart(pid, core.thread().registers());
     if (!restart) continue;
     restart_in_image(*core.mutable_thread()->mutable_registers(), *restart);
-    GCR_TRY(images::write_record(path, images::kCoreMagic, core.SerializeAsString()));
+    GCR_TRY(write(name, images::image_of(images::kCoreMagic, core.SerializeAsString())));
     GCR_TRY(restart_in_thread(tid, *restart));
   }
   return {};
@@ -148,7 +148,7 @@ Status restart_interrupted_calls(pid_t pid, const fs::path& images) {
 
 #else
 
-Status restart_interrupted_calls(pid_t, const std::filesystem::path&) { return {}; }
+Status restart_interrupted_calls(pid_t, const ReadImage&, const WriteImage&) { return {}; }
 
 #endif
 

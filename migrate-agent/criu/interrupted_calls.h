@@ -12,14 +12,19 @@
 
 #include <sys/types.h>
 
-#include <filesystem>
+#include <functional>
+#include <string>
 
 #include "src/base/result.h"
 
 namespace gcr::criu {
 
-/// `pid` was just dumped into `images` and is stopped. Threads to which a signal is about to be
-/// delivered keep their EINTR: that is theirs. On failure a thread may be left with its EINTR.
-Status restart_interrupted_calls(pid_t pid, const std::filesystem::path& images);
+/// The whole content of an image of the dump, by CRIU's name for it.
+using ReadImage = std::function<Result<std::string>(const std::string& name)>;
+using WriteImage = std::function<Status(const std::string& name, const std::string& content)>;
+
+/// `pid` was just dumped and is stopped. Threads to which a signal is about to be delivered keep
+/// their EINTR: that is theirs. On failure a thread may be left with its EINTR.
+Status restart_interrupted_calls(pid_t pid, const ReadImage& read, const WriteImage& write);
 
 }  // namespace gcr::criu

@@ -1,5 +1,7 @@
 #include "migrate-agent/criu/options.h"
 
+#include <sys/wait.h>
+
 #include <cstring>
 
 #include "migrate-agent/criu/images.h"
@@ -8,29 +10,32 @@
 namespace gcr::criu {
 namespace {
 
-constexpr std::uint32_t kTimeoutSeconds = 600;
-constexpr int kLogLevel = 4;
+constexpr char kTimeoutSeconds[] = "600";
 
 }  // namespace
 
-wire::Options common_options(const std::string& log_name) {
-  wire::Options options;
-  options.set_images_dir_fd(launch::kImagesFd);
-  options.set_leave_stopped(true);
-  options.set_ext_unix_sk(false);
-  options.set_tcp_established(false);
-  options.set_link_remap(false);
-  // A session leader outside the tree is the rule, also for what we restored: it is the reaper. For
-  // a process that leads its own session this changes nothing; terminals are refused in preflight.
-  options.set_shell_job(true);
-  options.set_file_locks(true);
-  options.set_log_level(kLogLevel);
-  options.set_log_file(log_name);
-  options.set_manage_cgroups_mode(wire::IGNORE);
-  options.set_ghost_limit(kGhostFileLimitBytes);
-  options.set_timeout(kTimeoutSeconds);
-  options.set_network_lock(wire::SKIP);
-  return options;
+std::vector<std::string> common_arguments(const std::string& action, const std::string& log_name) {
+  return {
+      action,
+      "--images-dir",
+      "/proc/self/fd/" + std::to_string(launch::kImagesFd),
+      "--log-file",
+      log_name,
+      // Errors and warnings. A log of everything costs a tenth of a dump's time.
+      "-v2",
+      // A session leader outside the tree is the rule, also for what we restored: it is the reaper.
+      // For a process that leads its own session this changes nothing; terminals are refused in
+      // preflight.
+      "--shell-job",
+      "--file-locks",
+      "--manage-cgroups=ignore",
+      "--network-lock",
+      "skip",
+      "--ghost-limit",
+      std::to_string(kGhostFileLimitBytes),
+      "--timeout",
+      kTimeoutSeconds,
+  };
 }
 
 Error refusal(const wire::Response& response, const std::filesystem::path& images,
@@ -40,6 +45,16 @@ Error refusal(const wire::Response& response, const std::filesystem::path& image
   if (text.empty()) text = "no reason in its log";
   if (response.cr_errno() != 0) text += " [" + std::string(::strerror(response.cr_errno())) + "]";
   while (!text.empty() && text.back() == '\n') text.pop_back();
+  return Error(Code::kUnsupported, "CRIU: " + text);
+}
+
+Error refusal(int wait_status, const std::filesystem::path& images, const std::string& log_name) {
+  std::string text = images::first_error(images, log_name);
+  if (text.empty()) text = "no reason in its log";
+  if (WIFSIGNALED(wait_status)) {
+    return Error(Code::kInternal,
+                 "CRIU was ended by signal " + std::to_string(WTERMSIG(wait_status)) + ": " + text);
+  }
   return Error(Code::kUnsupported, "CRIU: " + text);
 }
 

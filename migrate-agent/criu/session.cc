@@ -143,13 +143,14 @@ Result<std::string> resolve(const std::string& program) {
   return Error(Code::kNotFound, program + " is not in the PATH");
 }
 
-Result<std::vector<std::string>> criu_arguments(const Command& command) {
+Result<std::vector<std::string>> full_command(const Command& command,
+                                              const std::vector<std::string>& arguments) {
   if (command.argv.empty()) return Error(Code::kInvalidArgument, "no command for CRIU");
   std::vector<std::string> argv = command.argv;
   GCR_ASSIGN(argv[0], resolve(argv[0]));
   argv.insert(argv.end(), {"--no-default-config", "--libdir",
-                           "/proc/self/fd/" + std::to_string(launch::kNoPluginsFd), "swrk",
-                           std::to_string(launch::kRpcFd)});
+                           "/proc/self/fd/" + std::to_string(launch::kNoPluginsFd)});
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
   return argv;
 }
 
@@ -166,13 +167,13 @@ int foreign_namespaces(pid_t pid) {
 
 }  // namespace
 
-void Child::wait() {
-  if (!pidfd_) return;
-  siginfo_t info{};
-  while (::waitid(P_PIDFD, static_cast<id_t>(pidfd_.get()), &info, WEXITED | __WALL) != 0 &&
-         errno == EINTR) {
+int Child::wait() {
+  if (!pidfd_) return 0;
+  int status = 0;
+  while (::waitpid(pid_, &status, __WALL) < 0 && errno == EINTR) {
   }
   pidfd_.reset();
+  return status;
 }
 
 void Child::kill() {
@@ -188,31 +189,38 @@ Session::~Session() {
   criu_.wait();
 }
 
-Result<Session> Session::here(const Command& command, const fs::path& images) {
+std::vector<std::string> service_arguments() { return {"swrk", std::to_string(launch::kRpcFd)}; }
+
+Result<Session> Session::here(const Command& command, const std::vector<std::string>& arguments,
+                              const fs::path& images) {
   Session session;
-  GCR_TRY(session.start(command, images, 0, nullptr, 0));
+  GCR_TRY(session.start(command, arguments, images, 0, nullptr, 0));
   return session;
 }
 
-Result<Session> Session::beside(const Command& command, pid_t pid, const fs::path& images) {
+Result<Session> Session::beside(const Command& command, const std::vector<std::string>& arguments,
+                                pid_t pid, const fs::path& images) {
   Session session;
-  GCR_TRY(session.start(command, images, pid, nullptr, 0));
+  GCR_TRY(session.start(command, arguments, images, pid, nullptr, 0));
   return session;
 }
 
-Result<Session> Session::in_new_namespaces(const Command& command, const fs::path& reaper,
-                                           pid_t first_pid, const fs::path& images) {
+Result<Session> Session::in_new_namespaces(const Command& command,
+                                           const std::vector<std::string>& arguments,
+                                           const fs::path& reaper, pid_t first_pid,
+                                           const fs::path& images) {
   Session session;
-  GCR_TRY(session.start(command, images, 0, &reaper, first_pid));
+  GCR_TRY(session.start(command, arguments, images, 0, &reaper, first_pid));
   return session;
 }
 
-Status Session::start(const Command& command, const fs::path& images, pid_t beside,
-                      const fs::path* reaper, pid_t first_pid) {
-  GCR_ASSIGN(std::vector<std::string> arguments, criu_arguments(command));
+Status Session::start(const Command& command, const std::vector<std::string>& arguments,
+                      const fs::path& images, pid_t beside, const fs::path* reaper,
+                      pid_t first_pid) {
+  GCR_ASSIGN(std::vector<std::string> full, full_command(command, arguments));
   if (reaper != nullptr) {
     GCR_ASSIGN(const std::string program, resolve(reaper->string()));
-    arguments.insert(arguments.begin(), {program, std::to_string(first_pid)});
+    full.insert(full.begin(), {program, std::to_string(first_pid)});
   }
   GCR_ASSIGN(const UniqueFd directory, open_directory(images));
   GCR_ASSIGN(const UniqueFd no_plugins, make_empty_directory(directory));
@@ -228,7 +236,7 @@ Status Session::start(const Command& command, const fs::path& images, pid_t besi
   }
   control_.reset(pair[0]);
   UniqueFd theirs(pair[1]);
-  for (const std::string& argument : arguments) plan.argv.push_back(argument.c_str());
+  for (const std::string& argument : full) plan.argv.push_back(argument.c_str());
   plan.argv.push_back(nullptr);
   plan.control_fd = theirs.get();
   plan.images_fd = directory.get();
@@ -306,7 +314,7 @@ Result<wire::Response> Session::call(const wire::Request& request) {
     if (errno == EPIPE || errno == ECONNRESET) return ended_silently();
     return Error::from_errno(errno, "cannot send a request to CRIU");
   }
-  GCR_TRY(wait_for_response());
+  GCR_ASSIGN([[maybe_unused]] const bool answered, wait_for(rpc_.get()));
   std::string answer(kMaxResponseBytes, '\0');
   const ssize_t got = ::recv(rpc_.get(), answer.data(), answer.size(), MSG_DONTWAIT | MSG_TRUNC);
   if (got <= 0) return ended_silently();
@@ -318,16 +326,16 @@ Result<wire::Response> Session::call(const wire::Request& request) {
   return response;
 }
 
-Status Session::wait_for_response() {
-  // CRIU's children hold copies of its socket, so its end of file alone would not show its death:
-  // the control socket (from the reaper) and the pidfd do.
+Result<bool> Session::wait_for(int fd) {
+  // CRIU's children hold copies of its sockets, so their end of file alone would not show its
+  // death: the control socket (from the reaper) and the pidfd do.
   const int process = criu_ ? criu_.pidfd() : init_.pidfd();
-  pollfd watched[] = {{rpc_.get(), POLLIN, 0}, {process, POLLIN, 0}, {control_.get(), POLLIN, 0}};
+  pollfd watched[] = {{fd, POLLIN, 0}, {process, POLLIN, 0}, {control_.get(), POLLIN, 0}};
   const nfds_t count = init_ ? 3 : 2;
   while (::poll(watched, count, -1) < 0) {
     if (errno != EINTR) return Error::from_errno(errno, "cannot wait for CRIU");
   }
-  return {};
+  return watched[0].revents != 0;
 }
 
 Error Session::ended_silently() {
@@ -338,11 +346,19 @@ Error Session::ended_silently() {
   return Error(Code::kInternal, "CRIU ended without an answer");
 }
 
-Status Session::wait_for_criu() {
+Result<int> Session::wait() {
+  if (criu_) {
+    const int status = criu_.wait();
+    // A failed exec says so on the control socket, which is otherwise at its end.
+    UniqueFd unused;
+    const Result<ControlMessage> message = receive_control(&unused);
+    if (message && message->event == Event::kFailed) return failure_of(*message);
+    return status;
+  }
   UniqueFd unused;
   GCR_ASSIGN(const ControlMessage message, receive_control(&unused));
   if (message.event == Event::kFailed) return failure_of(message);
-  return {};
+  return message.value;
 }
 
 }  // namespace gcr::criu

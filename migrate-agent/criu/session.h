@@ -1,4 +1,5 @@
-// One run of `criu swrk`: a child process and the socket on which it takes requests.
+// One run of CRIU: a child process, in whatever namespaces it has to be. As `criu swrk` it takes
+// requests on a socket; with any other arguments it does what they say and ends.
 #pragma once
 
 #include <sys/types.h>
@@ -29,8 +30,8 @@ class Child {
   int pidfd() const { return pidfd_.get(); }
   explicit operator bool() const { return static_cast<bool>(pidfd_); }
 
-  /// Blocks until it has ended, and reaps it.
-  void wait();
+  /// Blocks until it has ended, and reaps it; its wait status, 0 if there is none to wait for.
+  int wait();
   /// SIGKILL, then wait().
   void kill();
   /// Forgets it: nobody here waits for it any more.
@@ -41,23 +42,29 @@ class Child {
   UniqueFd pidfd_;
 };
 
-/// CRIU waiting for one request. Blocking; one thread at a time. Destroying it closes the sockets,
-/// and waits for CRIU where CRIU is our own child (it ends when its request is done or its socket
-/// is closed; it is never killed). Destroying one made by in_new_namespaces() before release_init()
-/// kills the namespace.
+/// CRIU's arguments for serving requests.
+std::vector<std::string> service_arguments();
+
+/// CRIU at work. Blocking; one thread at a time. `images` is the directory that CRIU finds as
+/// launch::kImagesFd, `arguments` follow those that every run has. Destroying it closes the
+/// sockets, and waits for CRIU where CRIU is our own child (it ends when its work is done or its
+/// socket is closed; it is not killed). Destroying one made by in_new_namespaces() before
+/// release_init() kills the namespace.
 class Session {
  public:
   /// CRIU in the caller's own namespaces.
-  static Result<Session> here(const Command& command, const std::filesystem::path& images);
+  static Result<Session> here(const Command& command, const std::vector<std::string>& arguments,
+                              const std::filesystem::path& images);
 
   /// CRIU in the PID and mount namespaces of `pid`, where those are not the caller's own. The
   /// command's paths must exist there.
-  static Result<Session> beside(const Command& command, pid_t pid,
-                                const std::filesystem::path& images);
+  static Result<Session> beside(const Command& command, const std::vector<std::string>& arguments,
+                                pid_t pid, const std::filesystem::path& images);
 
   /// CRIU in new PID and mount namespaces whose init is `reaper`. CRIU's own processes are numbered
   /// after `first_pid`.
   static Result<Session> in_new_namespaces(const Command& command,
+                                           const std::vector<std::string>& arguments,
                                            const std::filesystem::path& reaper, pid_t first_pid,
                                            const std::filesystem::path& images);
 
@@ -69,8 +76,14 @@ class Session {
   /// looked at. kInternal if CRIU ends without an answer.
   Result<wire::Response> call(const wire::Request& request);
 
-  /// After a call, in new namespaces: waits until CRIU itself has ended and been reaped.
-  Status wait_for_criu();
+  /// Waits, without limit, until `fd` can be read (true) or CRIU has ended (false).
+  Result<bool> wait_for(int fd);
+
+  /// Waits until CRIU itself has ended and been reaped; its wait status.
+  Result<int> wait();
+
+  /// Ends a CRIU that is our own child and has not touched any process yet.
+  void kill() { criu_.kill(); }
 
   /// The init of the new namespaces; the caller owns it from here.
   Child release_init() { return std::move(init_); }
@@ -81,11 +94,11 @@ class Session {
 
  private:
   Session() = default;
-  Status start(const Command& command, const std::filesystem::path& images, pid_t beside,
+  Status start(const Command& command, const std::vector<std::string>& arguments,
+               const std::filesystem::path& images, pid_t beside,
                const std::filesystem::path* reaper, pid_t first_pid);
   Status fork_child(const LaunchPlan& plan);
   Status receive_rpc_socket();
-  Status wait_for_response();
   Error ended_silently();
   Result<launch::ControlMessage> receive_control(UniqueFd* fd);
 

@@ -1,0 +1,212 @@
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <optional>
+
+#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/criu/holding_point.h"
+#include "migrate-agent/criu/images.h"
+#include "migrate-agent/criu/interrupted_calls.h"
+#include "migrate-agent/criu/options.h"
+#include "migrate-agent/criu/session.h"
+#include "migrate-agent/criu/streamer.h"
+#include "migrate-agent/process/procfs.h"
+
+namespace gcr::criu {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr char kDumpLog[] = "dump.log";
+constexpr char kPreDumpLog[] = "pre-dump.log";
+/// The first file that a dump reads: a cache of paths, of use to a file system without handles.
+constexpr char kFirstFile[] = "irmap-cache";
+
+/// The arguments that say what is dumped, and from which parent.
+Result<std::vector<std::string>> dump_arguments(const std::string& action, const char* log,
+                                                pid_t pid, const fs::path& directory,
+                                                const fs::path& parent) {
+  const std::vector<pid_t> pids = procfs::namespace_pids(std::to_string(pid));
+  if (pids.empty()) return Error(Code::kNotFound, "no such process");
+  std::vector<std::string> arguments = common_arguments(action, log);
+  arguments.insert(arguments.end(), {"--tree", std::to_string(pids.back())});
+  if (!parent.empty()) {
+    const fs::path there = fs::absolute(parent).lexically_normal();
+    const fs::path link = there.lexically_relative(fs::absolute(directory).lexically_normal());
+    arguments.insert(arguments.end(), {"--track-mem", "--prev-images-dir", link.string()});
+  }
+  return arguments;
+}
+
+Status wait_for_success(Session& session, const fs::path& directory, const char* log) {
+  const Result<int> status = session.wait();
+  if (!status) return explain(status.error(), directory, log);
+  if (*status != 0) return refusal(*status, directory, log);
+  return {};
+}
+
+Error cannot(const char* what, pid_t pid, const Error& error) {
+  return error.while_doing(std::string("cannot ") + what + " process " + std::to_string(pid));
+}
+
+/// A file with this content, of no name, to be read from its start.
+Result<UniqueFd> in_memory(const std::string& name, const std::string& content) {
+  UniqueFd file(::memfd_create(name.c_str(), MFD_CLOEXEC));
+  if (!file || ::pwrite(file.get(), content.data(), content.size(), 0) !=
+                   static_cast<ssize_t>(content.size())) {
+    return Error::from_errno(errno, "cannot keep CRIU's image " + name + " in memory");
+  }
+  return file;
+}
+
+}  // namespace
+
+struct PreparedDump::Impl {
+  Impl(pid_t pid, fs::path directory, HoldingPoint hold)
+      : pid(pid), directory(std::move(directory)), hold(std::move(hold)) {}
+  ~Impl() {
+    if (session && !started) session->kill();
+  }
+
+  static Result<std::unique_ptr<Impl>> prepare(const Command& command, pid_t pid,
+                                               const fs::path& directory, const fs::path& parent,
+                                               bool streaming);
+  Status start(const Command& command, std::vector<std::string> arguments);
+  Result<std::uint64_t> run(const TakeImage& take);
+  Result<std::uint64_t> run_streaming(const TakeImage& take);
+  Result<std::uint64_t> run_to_directory();
+
+  const pid_t pid;
+  const fs::path directory;
+  HoldingPoint hold;
+  std::optional<Streamer> streamer;
+  std::optional<Session> session;
+  bool started = false;
+};
+
+Result<std::unique_ptr<PreparedDump::Impl>> PreparedDump::Impl::prepare(const Command& command,
+                                                                        pid_t pid,
+                                                                        const fs::path& directory,
+                                                                        const fs::path& parent,
+                                                                        bool streaming) {
+  auto made = [&]() -> Result<std::unique_ptr<Impl>> {
+    GCR_ASSIGN(auto arguments, dump_arguments("dump", kDumpLog, pid, directory, parent));
+    arguments.emplace_back("--leave-stopped");
+    GCR_ASSIGN(HoldingPoint hold, HoldingPoint::create(directory, kFirstFile));
+    auto impl = std::make_unique<Impl>(pid, directory, std::move(hold));
+    if (streaming) {
+      arguments.emplace_back("--stream");
+      GCR_ASSIGN(impl->streamer, Streamer::listen(directory));
+    }
+    GCR_TRY(impl->start(command, std::move(arguments)));
+    return impl;
+  }();
+  if (!made) return cannot("prepare a dump of", pid, made.error());
+  return made;
+}
+
+Status PreparedDump::Impl::start(const Command& command, std::vector<std::string> arguments) {
+  auto beside = Session::beside(command, arguments, pid, directory);
+  if (!beside) return beside.error();
+  session.emplace(std::move(*beside));
+  GCR_ASSIGN(const bool reached, hold.wait_until_reached(*session));
+  if (reached) return {};
+  GCR_TRY(wait_for_success(*session, directory, kDumpLog));
+  return Error(Code::kInternal, "CRIU has done without " + std::string(kFirstFile));
+}
+
+Result<std::uint64_t> PreparedDump::Impl::run(const TakeImage& take) {
+  started = true;
+  if (const Status passed = hold.pass(images::empty_irmap_cache()); !passed) {
+    session->kill();
+    return passed.error();
+  }
+  return streamer ? run_streaming(take) : run_to_directory();
+}
+
+Result<std::uint64_t> PreparedDump::Impl::run_streaming(const TakeImage& take) {
+  std::uint64_t bytes = 0;
+  auto collected = streamer->collect(take);
+  const Status dumped = wait_for_success(*session, directory, kDumpLog);
+  if (!collected) return collected.error();
+  GCR_TRY(dumped);
+  GCR_TRY(procfs::wait_until_stopped(pid));
+  GCR_TRY(restart_interrupted_calls(
+      pid, [&](const std::string& name) -> Result<std::string> { return (*collected)[name]; },
+      [&](const std::string& name, const std::string& content) -> Status {
+        (*collected)[name] = content;
+        return {};
+      }));
+  for (const auto& [name, content] : *collected) {
+    GCR_ASSIGN(UniqueFd file, in_memory(name, content));
+    bytes += content.size();
+    GCR_TRY(take(name, std::move(file)));
+  }
+  return bytes;
+}
+
+Result<std::uint64_t> PreparedDump::Impl::run_to_directory() {
+  GCR_TRY(wait_for_success(*session, directory, kDumpLog));
+  GCR_TRY(procfs::wait_until_stopped(pid));
+  GCR_TRY(restart_interrupted_calls(
+      pid, [this](const std::string& name) { return images::read_file(directory / name); },
+      [this](const std::string& name, const std::string& content) {
+        return images::write_file(directory / name, content);
+      }));
+  return images::total_bytes(directory);
+}
+
+PreparedDump::PreparedDump(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+PreparedDump::PreparedDump(PreparedDump&&) noexcept = default;
+PreparedDump& PreparedDump::operator=(PreparedDump&&) noexcept = default;
+PreparedDump::~PreparedDump() = default;
+
+Result<PreparedDump> PreparedDump::streaming(const Command& command, pid_t pid,
+                                             const fs::path& directory) {
+  GCR_ASSIGN(auto impl, Impl::prepare(command, pid, directory, {}, true));
+  return PreparedDump(std::move(impl));
+}
+
+Result<PreparedDump> PreparedDump::to_directory(const Command& command, pid_t pid,
+                                                const fs::path& directory, const fs::path& parent) {
+  GCR_ASSIGN(auto impl, Impl::prepare(command, pid, directory, parent, false));
+  return PreparedDump(std::move(impl));
+}
+
+Result<DumpReport> PreparedDump::run(const TakeImage& take) {
+  const auto start = Clock::now();
+  const pid_t pid = impl_->pid;
+  const bool was_stopped = procfs::state(std::to_string(pid)) == 'T';
+  const Result<std::uint64_t> bytes = impl_->run(take);
+  if (!bytes) {
+    // CRIU lets the tasks run when it fails; make sure of it where it could not.
+    if (!was_stopped && procfs::state(std::to_string(pid)) == 'T') (void)resume_stopped(pid);
+    return cannot("dump", pid, bytes.error());
+  }
+  return DumpReport{Clock::now() - start, *bytes};
+}
+
+Result<DumpReport> dump(const Command& command, pid_t pid, const fs::path& images) {
+  const auto start = Clock::now();
+  GCR_ASSIGN(PreparedDump prepared, PreparedDump::to_directory(command, pid, images));
+  GCR_ASSIGN(DumpReport report, prepared.run());
+  report.duration = Clock::now() - start;
+  return report;
+}
+
+Result<DumpReport> pre_dump(const Command& command, pid_t pid, const fs::path& directory,
+                            const fs::path& parent) {
+  const auto start = Clock::now();
+  const Status status = [&]() -> Status {
+    GCR_ASSIGN(const auto arguments,
+               dump_arguments("pre-dump", kPreDumpLog, pid, directory, parent));
+    GCR_ASSIGN(Session session, Session::beside(command, arguments, pid, directory));
+    return wait_for_success(session, directory, kPreDumpLog);
+  }();
+  if (!status) return cannot("pre-dump", pid, status.error());
+  return DumpReport{Clock::now() - start, images::total_bytes(directory)};
+}
+
+}  // namespace gcr::criu

@@ -1,0 +1,38 @@
+// Where a prepared CRIU waits: a FIFO in the place of a file that it reads after it has prepared
+// itself (probing the kernel alone takes 60 ms) and before it touches any process.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "migrate-agent/criu/session.h"
+#include "src/base/result.h"
+#include "src/base/unique_fd.h"
+
+namespace gcr::criu {
+
+/// Move-only. Destroying it lets CRIU read an end of file, which makes it fail.
+class HoldingPoint {
+ public:
+  /// Puts the FIFO `name` into `directory`, in the place of any file of that name. Before CRIU is
+  /// started.
+  static Result<HoldingPoint> create(const std::filesystem::path& directory,
+                                     const std::string& name);
+
+  /// Waits until CRIU has come to it, then takes the FIFO out of the directory: a file of its name
+  /// may stand there from now on. False if CRIU has ended instead.
+  Result<bool> wait_until_reached(Session& session);
+
+  /// Lets CRIU go on with `content` as that of the file, at most 64 KiB.
+  Status pass(const std::string& content);
+
+ private:
+  HoldingPoint(std::filesystem::path path, UniqueFd fifo, UniqueFd opened)
+      : path_(std::move(path)), fifo_(std::move(fifo)), opened_(std::move(opened)) {}
+
+  std::filesystem::path path_;
+  UniqueFd fifo_;    ///< both ends, so that CRIU's open succeeds and its read waits
+  UniqueFd opened_;  ///< an inotify that tells of CRIU's open
+};
+
+}  // namespace gcr::criu

@@ -1,0 +1,162 @@
+#include <unistd.h>
+
+#include <optional>
+#include <set>
+
+#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/criu/holding_point.h"
+#include "migrate-agent/criu/images.h"
+#include "migrate-agent/criu/options.h"
+#include "migrate-agent/criu/session.h"
+#include "migrate-agent/process/procfs.h"
+
+namespace gcr::criu {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr char kRestoreLog[] = "restore.log";
+/// The first file that a restore reads.
+constexpr char kFirstFile[] = "inventory.img";
+constexpr pid_t kCriuNeedsPids =
+    200;  ///< CRIU itself, and what it forks while it probes the kernel
+
+/// Whether CRIU's processes, numbered after `last`, take none that the tree needs.
+bool is_free(pid_t last, const std::set<pid_t>& used) {
+  const auto next = used.upper_bound(last);
+  return next == used.end() || *next > last + kCriuNeedsPids;
+}
+
+/// Where a range begins that is free, with as many numbers again behind it for threads to come.
+pid_t free_range(const std::set<pid_t>& used) {
+  pid_t last = 300;
+  while (!is_free(last, used) || !is_free(last + kCriuNeedsPids, used)) {
+    last = *used.upper_bound(last);
+  }
+  return last;
+}
+
+}  // namespace
+
+struct RestoredTree::Impl {
+  Child init;
+  UniqueFd control;  ///< to the init, which ends with everything in there when this closes
+  pid_t pid = 0;
+  std::chrono::nanoseconds duration{};
+
+  ~Impl() { init.kill(); }
+};
+
+RestoredTree::RestoredTree(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+RestoredTree::RestoredTree(RestoredTree&&) noexcept = default;
+RestoredTree& RestoredTree::operator=(RestoredTree&&) noexcept = default;
+RestoredTree::~RestoredTree() = default;
+
+pid_t RestoredTree::pid() const { return impl_->pid; }
+pid_t RestoredTree::init_pid() const { return impl_->init.pid(); }
+std::chrono::nanoseconds RestoredTree::duration() const { return impl_->duration; }
+void RestoredTree::kill() { impl_->init.kill(); }
+
+void RestoredTree::release() {
+  launch::send_control(impl_->control.get(), {launch::Event::kReleased, launch::Step::kNone, 0, 0},
+                       -1);
+  impl_->control.reset();
+  impl_->init.forget();
+}
+
+struct PreparedRestore::Impl {
+  Impl(Command command, fs::path directory, fs::path reaper, pid_t first_pid, HoldingPoint hold)
+      : command(std::move(command)),
+        directory(std::move(directory)),
+        reaper(std::move(reaper)),
+        first_pid(first_pid),
+        hold(std::move(hold)) {}
+
+  Status start();
+  Result<RestoredTree> run();
+
+  const Command command;
+  const fs::path directory;
+  const fs::path reaper;
+  const pid_t first_pid;  ///< CRIU's own processes are numbered after it
+  HoldingPoint hold;
+  std::optional<Session> session;
+};
+
+Status PreparedRestore::Impl::start() {
+  std::vector<std::string> arguments = common_arguments("restore", kRestoreLog);
+  arguments.insert(arguments.end(), {"--leave-stopped", "--restore-detached"});
+  auto started = Session::in_new_namespaces(command, arguments, reaper, first_pid, directory);
+  if (!started) return started.error();
+  session.emplace(std::move(*started));
+  GCR_ASSIGN(const bool reached, hold.wait_until_reached(*session));
+  if (reached) return {};
+  GCR_ASSIGN(const int status, session->wait());
+  return refusal(status, directory, kRestoreLog);
+}
+
+Result<RestoredTree> PreparedRestore::Impl::run() {
+  auto impl = std::make_unique<RestoredTree::Impl>();
+  GCR_ASSIGN(const pid_t root, images::root_pid(directory));
+  GCR_ASSIGN(const std::string inventory, images::read_file(directory / kFirstFile));
+  GCR_TRY(hold.pass(inventory));
+  const Result<int> status = session->wait();
+  if (!status) return explain(status.error(), directory, kRestoreLog);
+  if (*status != 0) return refusal(*status, directory, kRestoreLog);
+  impl->init = session->release_init();
+  impl->control = session->release_control();
+  GCR_ASSIGN(impl->pid, procfs::find_in_namespace(impl->init.pid(), root));
+  GCR_TRY(procfs::wait_until_stopped(impl->pid));
+  return RestoredTree(std::move(impl));
+}
+
+PreparedRestore::PreparedRestore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+PreparedRestore::PreparedRestore(PreparedRestore&&) noexcept = default;
+PreparedRestore& PreparedRestore::operator=(PreparedRestore&&) noexcept = default;
+PreparedRestore::~PreparedRestore() = default;
+
+Result<PreparedRestore> PreparedRestore::create(const Command& command, const fs::path& directory,
+                                                const fs::path& reaper,
+                                                const std::set<pid_t>& used_pids) {
+  auto made = [&]() -> Result<std::unique_ptr<Impl>> {
+    GCR_ASSIGN(HoldingPoint hold, HoldingPoint::create(directory, kFirstFile));
+    auto impl =
+        std::make_unique<Impl>(command, directory, reaper, free_range(used_pids), std::move(hold));
+    GCR_TRY(impl->start());
+    return impl;
+  }();
+  if (!made) return made.error().while_doing("cannot prepare a restore");
+  return PreparedRestore(std::move(*made));
+}
+
+Result<RestoredTree> PreparedRestore::run() {
+  const auto start = Clock::now();
+  auto tree = [this]() -> Result<RestoredTree> {
+    GCR_ASSIGN(const std::set<pid_t> used, images::used_pids(impl_->directory));
+    if (is_free(impl_->first_pid, used)) return impl_->run();
+    GCR_ASSIGN(const std::string inventory, images::read_file(impl_->directory / kFirstFile));
+    impl_->session.reset();
+    GCR_ASSIGN(PreparedRestore anew, create(impl_->command, impl_->directory, impl_->reaper, used));
+    GCR_TRY(images::write_file(impl_->directory / kFirstFile, inventory));
+    return anew.impl_->run();
+  }();
+  if (!tree) {
+    return tree.error().while_doing("cannot restore from " + impl_->directory.string());
+  }
+  tree->impl_->duration = Clock::now() - start;
+  return tree;
+}
+
+Result<RestoredTree> restore(const Command& command, const fs::path& images,
+                             const fs::path& reaper) {
+  GCR_ASSIGN(const std::set<pid_t> used, images::used_pids(images));
+  GCR_ASSIGN(const std::string inventory, images::read_file(images / kFirstFile));
+  auto prepared = PreparedRestore::create(command, images, reaper, used);
+  // It stands in the way of the holding point, and belongs to the images in any case.
+  GCR_TRY(images::write_file(images / kFirstFile, inventory));
+  if (!prepared) return prepared.error();
+  return prepared->run();
+}
+
+}  // namespace gcr::criu
