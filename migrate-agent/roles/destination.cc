@@ -22,8 +22,8 @@ namespace {
 using asio::awaitable;
 using std::chrono::seconds;
 
-/// The source may be busy with a dump for long; when it dies, its connection closes.
-constexpr seconds kNextRequest{1800};
+/// The source may be busy with a round for long; when it dies, its connection closes.
+constexpr seconds kNextRequest{24 * 3600};
 constexpr std::size_t kMaxBuffers = 65536;
 
 constexpr transport::RegionId kImageRegion = 1;

@@ -55,6 +55,16 @@ Source::Source(WorkerContext& context, proto::MigrateRequest request)
       limits_(limits_of(request_)),
       phases_("source", start_) {}
 
+awaitable<void> Source::tell(const char* phase, std::string text) {
+  context_.daemon.report_phase(phase);
+  proto::Envelope envelope;
+  envelope.mutable_event()->set_phase(phase);
+  envelope.mutable_event()->set_text(std::move(text));
+  // An operator who is gone does not stop a migration that is under way.
+  const Status sent = co_await context_.channel.send(envelope);
+  if (!sent) spdlog::info("the operator is gone: {}", sent.error().message());
+}
+
 void Source::complete_report() {
   report_.set_total_ms(Phases::milliseconds(Phases::Clock::now() - start_));
   report_.set_downtime_limit_ms(limits_.downtime_ms);
@@ -120,19 +130,36 @@ awaitable<Status> Source::precopy() {
     co_await tell("precopy", fmt::format("round {}: sending {}", precopy_->rounds().size() + 1,
                                          format_bytes(precopy_->remaining_bytes())));
     const Status sent = co_await offload(context_.blocking, [&]() -> Status {
-      const HeldBack held(process_->door(), precopy_->convergence().throttle());
-      return precopy_->send(false);
+      GCR_TRY(precopy_->send(false));
+      if (!images_->in_rounds()) return {};
+      const Phases::Timer dumping(phases_, "images", "pre-dump");
+      GCR_TRY(open_image_sender());
+      images_->round(*image_sender_);
+      return {};
     });
     GCR_CO_TRY(sent);
   }
   channel_->limit_rate(0);
-  GCR_CO_ASSIGN(images_, images::ImageSender::create(
-                             *channel_, {.region = image_region_.first,
-                                         .region_bytes = image_region_.second,
-                                         .compression = to_compression(request_.compression()),
-                                         .link_bytes_per_s = precopy_->convergence().rate()}));
+  const Status images_ready = co_await offload(context_.blocking, [&] { return ready_images(); });
+  GCR_CO_TRY(images_ready);
   report_.set_expected_downtime_ms(precopy_->expected_ms());
   co_return Status();
+}
+
+/// Not before the link's rate is known: what pays to be compressed depends on it.
+Status Source::open_image_sender() {
+  if (image_sender_ != nullptr) return {};
+  GCR_ASSIGN(image_sender_, images::ImageSender::create(
+                                *channel_, {.region = image_region_.first,
+                                            .region_bytes = image_region_.second,
+                                            .compression = to_compression(request_.compression()),
+                                            .link_bytes_per_s = precopy_->convergence().rate()}));
+  return {};
+}
+
+Status Source::ready_images() {
+  GCR_TRY(open_image_sender());
+  return images_->prepare();
 }
 
 /// True if the switchover goes on; false if the gate is open again, for another round.
@@ -181,19 +208,15 @@ awaitable<Status> Source::send_control_state() {
     GCR_TRY(phases_.time("process", "detach VRAM", [&] { return process_->detach(); }));
     GCR_TRY(phases_.time("process", "control checkpoint",
                          [&] { return process_->lock_and_checkpoint(kLockTimeout); }));
-    GCR_TRY(
-        phases_.time("process", "drop zero pages", [&] { return process_->drop_zero_pages(); }));
-    GCR_TRY(phases_.time("process", "criu dump", [&] {
-      return process_->dump([&](const std::string& name, UniqueFd pipe) {
-        return images_->take(name, std::move(pipe));
-      });
-    }));
+    GCR_TRY(phases_.time("process", "criu dump",
+                         [&] { return images_->dump(*process_, *image_sender_); }));
     GCR_ASSIGN(sent_images_,
-               phases_.time("images", "flush images", [&] { return images_->finish(); }));
+               phases_.time("images", "flush images", [&] { return image_sender_->finish(); }));
     report_.set_image_bytes(sent_images_.raw_bytes);
     report_.set_sent_image_bytes(sent_images_.sent_bytes);
     report_.set_compression(std::string(images::to_string(sent_images_.codec)));
-    report_.set_image_mode("stream");
+    report_.set_image_mode(images_->in_rounds() ? "rounds" : "stream");
+    report_.set_image_mode_reason(images_->reason());
     return {};
   });
 }
@@ -249,7 +272,7 @@ awaitable<Status> Source::commit() {
   const Status released = co_await offload(context_.blocking, [&]() -> Status {
     const Phases::Timer releasing(phases_, "process", "release source");
     GCR_TRY(process_->kill());
-    images_.reset();
+    image_sender_.reset();
     scratch_.reset();
     return {};
   });

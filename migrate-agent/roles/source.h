@@ -11,6 +11,7 @@
 #include "migrate-agent/images/scratch_directory.h"
 #include "migrate-agent/images/sender.h"
 #include "migrate-agent/roles/examination.h"
+#include "migrate-agent/roles/outgoing_images.h"
 #include "migrate-agent/roles/precopy.h"
 #include "migrate-agent/roles/roles.h"
 #include "migrate-agent/roles/source_process.h"
@@ -49,6 +50,8 @@ class Source {
   Status take_over(const std::vector<std::uint64_t>& ids);
   Status assign_regions(const google::protobuf::RepeatedPtrField<proto::BufferRegion>& regions);
   void describe(proto::Buffer& out, const door::DoorEntry& entry) const;
+  Status open_image_sender();
+  Status ready_images();
   void complete_report();
 
   WorkerContext& context_;
@@ -72,19 +75,10 @@ class Source {
   std::optional<mover::OutgoingVram> vram_;
   std::unique_ptr<transport::Channel> channel_;
   std::optional<Precopy> precopy_;
-  std::unique_ptr<images::ImageSender> images_;
+  std::optional<OutgoingImages> images_;
+  std::unique_ptr<images::ImageSender> image_sender_;
   std::pair<transport::RegionId, std::uint64_t> image_region_;  // and its bytes
   images::SentImages sent_images_;
 };
-
-asio::awaitable<void> Source::tell(const char* phase, std::string text) {
-  context_.daemon.report_phase(phase);
-  proto::Envelope envelope;
-  envelope.mutable_event()->set_phase(phase);
-  envelope.mutable_event()->set_text(std::move(text));
-  // An operator who is gone does not stop a migration that is under way.
-  const Status sent = co_await context_.channel.send(envelope);
-  if (!sent) spdlog::info("the operator is gone: {}", sent.error().message());
-}
 
 }  // namespace gcr::agent

@@ -40,8 +40,7 @@ awaitable<Status> Source::examine_process() {
     driver_ = std::move(found.driver);
     facts_ = std::move(found.facts);
     inventory_ = std::move(found.inventory);
-    process_.emplace(driver_, criu::Command{context_.config.criu_command}, pid,
-                     std::move(found.door));
+    process_.emplace(driver_, pid, std::move(found.door));
     return {};
   });
 }
@@ -148,7 +147,9 @@ awaitable<Status> Source::prepare() {
   const Status taken = co_await offload(context_.blocking, [&]() -> Status {
     GCR_ASSIGN(scratch_, images::ScratchDirectory::create(context_.config.runtime_dir / "outgoing" /
                                                           migration_.to_string()));
-    GCR_TRY(process_->prepare_dump(scratch_->path()));
+    GCR_ASSIGN(images_, OutgoingImages::create({context_.config.criu_command}, process_->pid(),
+                                               scratch_->path(), request_.image_mode(),
+                                               facts_.resident_bytes()));
     vram_.emplace(driver_, digest::DigestKey::expand(key_bytes_), std::min(lanes, kMaxReaders));
     std::vector<std::uint64_t> ids;
     for (const auto& [id, entry] : inventory_) ids.push_back(id);

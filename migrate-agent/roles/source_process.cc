@@ -8,11 +8,6 @@ constexpr std::chrono::seconds kGateLease{30};
 
 }  // namespace
 
-Status SourceProcess::prepare_dump(const std::filesystem::path& directory) {
-  GCR_ASSIGN(prepared_dump_, criu::PreparedDump::create(criu_, pid_, directory));
-  return {};
-}
-
 Status SourceProcess::close_gate(std::chrono::milliseconds timeout) {
   GCR_TRY(door_.close_gate(timeout, kGateLease));
   state_ = State::kGated;
@@ -39,8 +34,8 @@ Status SourceProcess::lock_and_checkpoint(std::chrono::milliseconds lock_timeout
   return {};
 }
 
-Status SourceProcess::dump(const criu::TakeImage& take) {
-  if (auto dumped = prepared_dump_->run(take); !dumped) return dumped.error();
+Status SourceProcess::dump(criu::PreparedDump& prepared, const criu::TakeImage& take) {
+  if (auto dumped = prepared.run(take); !dumped) return dumped.error();
   state_ = State::kDumped;
   return {};
 }

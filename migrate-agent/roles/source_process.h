@@ -9,7 +9,6 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -25,20 +24,12 @@ class SourceProcess {
   /// How far the process has been taken apart. Zero is never used.
   enum class State { kInvalid = 0, kRunning, kGated, kDetached, kLocked, kCheckpointed, kDumped };
 
-  SourceProcess(std::shared_ptr<const mover::CudaDriver> driver, criu::Command criu, pid_t pid,
-                Door door)
-      : criu_(std::move(criu)),
-        pid_(pid),
-        door_(std::move(door)),
-        control_(std::move(driver), pid) {}
+  SourceProcess(std::shared_ptr<const mover::CudaDriver> driver, pid_t pid, Door door)
+      : pid_(pid), door_(std::move(door)), control_(std::move(driver), pid) {}
 
   Door& door() { return door_; }
   pid_t pid() const { return pid_; }
   State state() const { return state_; }
-
-  /// Starts CRIU, so that dump() need not wait for that. `directory` takes its log and its socket.
-  /// The process is not touched.
-  Status prepare_dump(const std::filesystem::path& directory);
 
   /// Holds back the application's calls and drains the GPU.
   Status close_gate(std::chrono::milliseconds timeout);
@@ -52,12 +43,8 @@ class SourceProcess {
   /// The driver moves control state into host memory.
   Status lock_and_checkpoint(std::chrono::milliseconds lock_timeout);
 
-  /// What the driver left behind is mostly zeros: gives these pages back, so that they are neither
-  /// dumped nor restored. Whatever fails here changes nothing.
-  Status drop_zero_pages();
-
-  /// CRIU's images go to `take`; the tasks stay stopped.
-  Status dump(const criu::TakeImage& take);
+  /// CRIU's images go where `prepared` and `take` say; the tasks stay stopped.
+  Status dump(criu::PreparedDump& prepared, const criu::TakeImage& take);
 
   /// Undoes all of the above, in reverse; `vram` maps the application's VRAM again where it was
   /// detached. An error says which step failed and what state the process is in then.
@@ -67,11 +54,9 @@ class SourceProcess {
   Status kill();
 
  private:
-  criu::Command criu_;
   pid_t pid_;
   Door door_;
   mover::ControlCheckpoint control_;
-  std::optional<criu::PreparedDump> prepared_dump_;
   State state_ = State::kRunning;
 };
 

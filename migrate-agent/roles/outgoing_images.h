@@ -1,0 +1,63 @@
+// How CRIU's images leave the source: by one dump whose images stream as they are made, or in
+// rounds (pre-dumps while the process runs, then a dump of what was written to since).
+//
+// Rounds need a kernel that tracks dirty pages, and go through tmpfs on both sides; what they save
+// is the time for memory that is not written to. A dump writes about 2 GB/s, so they are chosen
+// from kWorthRounds of resident memory on. Methods block; one thread at a time.
+#pragma once
+
+#include <sys/types.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "migrate-agent/images/sender.h"
+#include "migrate-agent/roles/source_process.h"
+#include "proto/control.pb.h"
+#include "src/base/units.h"
+
+namespace gcr::agent {
+
+/// Below this, half a second of dumping, rounds are not chosen by themselves.
+inline constexpr std::uint64_t kWorthRounds = kGiB;
+
+class OutgoingImages {
+ public:
+  /// kRefused if rounds are asked for and the kernel cannot do it. `scratch` is a directory of this
+  /// migration on tmpfs.
+  static Result<OutgoingImages> create(const criu::Command& criu, pid_t pid,
+                                       std::filesystem::path scratch, proto::ImageMode requested,
+                                       std::uint64_t resident_bytes);
+
+  bool in_rounds() const { return in_rounds_; }
+
+  /// Why it is done this way.
+  const std::string& reason() const { return reason_; }
+
+  /// Pre-dumps and sends what was dumped, while the process runs. Where that fails, images stream
+  /// from then on, and reason() says why.
+  void round(images::ImageSender& sender);
+
+  /// Starts CRIU for dump(), which comes next.
+  Status prepare();
+
+  /// Dumps and sends everything; the process stands still afterwards.
+  Status dump(SourceProcess& process, images::ImageSender& sender);
+
+ private:
+  OutgoingImages(criu::Command criu, pid_t pid, std::filesystem::path scratch)
+      : criu_(std::move(criu)), pid_(pid), scratch_(std::move(scratch)) {}
+  Status pre_dump(images::ImageSender& sender);
+  std::filesystem::path directory_of_round(unsigned round) const;
+
+  criu::Command criu_;
+  pid_t pid_;
+  std::filesystem::path scratch_;
+  bool in_rounds_ = false;
+  std::string reason_;
+  unsigned rounds_ = 0;
+  std::optional<criu::PreparedDump> prepared_;
+};
+
+}  // namespace gcr::agent
