@@ -23,9 +23,14 @@ Result<HoldingPoint> HoldingPoint::create(const std::filesystem::path& directory
 
 Result<bool> HoldingPoint::wait_until_reached(Session& session) {
   GCR_ASSIGN(const bool reached, session.wait_for(opened_.get()));
-  ::unlink(path_.c_str());
+  remove();
   opened_.reset();
   return reached;
+}
+
+void HoldingPoint::remove() {
+  if (!path_.empty()) ::unlink(path_.c_str());
+  path_.clear();
 }
 
 Status HoldingPoint::pass(const std::string& content) {

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 
 #include "migrate-agent/criu/session.h"
 #include "src/base/result.h"
@@ -11,9 +12,16 @@
 
 namespace gcr::criu {
 
-/// Move-only. Destroying it lets CRIU read an end of file, which makes it fail.
+/// Move-only. Destroying it lets CRIU read an end of file, which makes it fail, and leaves no FIFO.
 class HoldingPoint {
  public:
+  HoldingPoint(HoldingPoint&& other) noexcept
+      : path_(std::exchange(other.path_, std::filesystem::path{})),
+        fifo_(std::move(other.fifo_)),
+        opened_(std::move(other.opened_)) {}
+  HoldingPoint& operator=(HoldingPoint&&) = delete;
+  ~HoldingPoint() { remove(); }
+
   /// Puts the FIFO `name` into `directory`, in the place of any file of that name. Before CRIU is
   /// started.
   static Result<HoldingPoint> create(const std::filesystem::path& directory,
@@ -30,9 +38,11 @@ class HoldingPoint {
   HoldingPoint(std::filesystem::path path, UniqueFd fifo, UniqueFd opened)
       : path_(std::move(path)), fifo_(std::move(fifo)), opened_(std::move(opened)) {}
 
-  std::filesystem::path path_;
-  UniqueFd fifo_;    ///< both ends, so that CRIU's open succeeds and its read waits
-  UniqueFd opened_;  ///< an inotify that tells of CRIU's open
+  void remove();
+
+  std::filesystem::path path_;  ///< of the FIFO while it is in the directory
+  UniqueFd fifo_;               ///< both ends, so that CRIU's open succeeds and its read waits
+  UniqueFd opened_;             ///< an inotify that tells of CRIU's open
 };
 
 }  // namespace gcr::criu
