@@ -1,5 +1,8 @@
 #include "tests/e2e/apps.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <stdexcept>
 
 #include "src/base/units.h"
@@ -44,6 +47,14 @@ testing::AssertionResult counter_is_intact(const UdpClient& client, const TwoHos
   const auto answer = client.ask(hosts.address(host), kCounterPort, Milliseconds(60'000), "verify");
   if (answer == "intact") return testing::AssertionSuccess();
   return testing::AssertionFailure() << "the counter answers " << answer.value_or("nothing");
+}
+
+App start_scribbler(TwoHosts& hosts, Host host, std::uint64_t vram_bytes,
+                    const std::vector<std::string>& options) {
+  std::vector<std::string> command = {hosts.program_path("scribbler"), "--vram",
+                                      std::to_string(vram_bytes)};
+  command.insert(command.end(), options.begin(), options.end());
+  return start(hosts, host, command);
 }
 
 App start_stencil(TwoHosts& hosts, Host host, std::uint64_t vram_bytes, int steps, int report) {
@@ -92,6 +103,29 @@ testing::AssertionResult migrated(const MigrateOutcome& outcome) {
   if (outcome.migrated()) return testing::AssertionSuccess();
   return testing::AssertionFailure() << "exit code " << outcome.exit_code << "\n"
                                      << outcome.out << outcome.err;
+}
+
+testing::AssertionResult migrated(const MigrateReport& outcome) {
+  if (outcome.exit_code == 0 && outcome.report.migrated() && outcome.report.verified()) {
+    return testing::AssertionSuccess();
+  }
+  return testing::AssertionFailure() << "exit status " << outcome.exit_code << "\n"
+                                     << outcome.report.message() << "\n"
+                                     << outcome.err;
+}
+
+bool tracks_dirty_pages() {
+  // Bit 55 of a page's entry is set when it was written to; without the feature it is never set.
+  std::vector<std::byte> page(2 * 4096);
+  const auto address = reinterpret_cast<std::uintptr_t>(page.data()) + 4095;
+  *reinterpret_cast<volatile char*>(address / 4096 * 4096) = 1;
+  const UniqueFd pagemap(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
+  std::uint64_t entry = 0;
+  if (::pread(pagemap.get(), &entry, sizeof entry, static_cast<off_t>(address / 4096 * 8)) !=
+      sizeof entry) {
+    throw std::runtime_error("cannot read /proc/self/pagemap");
+  }
+  return ((entry >> 55) & 1) != 0;
 }
 
 }  // namespace gcr::e2e

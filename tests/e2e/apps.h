@@ -29,6 +29,10 @@ int ask_counter(const UdpClient& client, const TwoHosts& hosts, Host host);
 testing::AssertionResult counter_is_intact(const UdpClient& client, const TwoHosts& hosts,
                                            Host host);
 
+/// Starts a scribbler (tests/apps) with these further options.
+App start_scribbler(TwoHosts& hosts, Host host, std::uint64_t vram_bytes,
+                    const std::vector<std::string>& options);
+
 App start_stencil(TwoHosts& hosts, Host host, std::uint64_t vram_bytes, int steps, int report);
 App start_alloc_styles(TwoHosts& hosts, Host host, int steps, int report);
 
@@ -40,5 +44,9 @@ testing::AssertionResult ends_like(App& app, App& undisturbed);
 
 /// Success if gcr-migrate said that the process migrated and everything was verified.
 testing::AssertionResult migrated(const MigrateOutcome& outcome);
+testing::AssertionResult migrated(const MigrateReport& outcome);
+
+/// Whether this machine's kernel tells which pages were written to (soft-dirty).
+bool tracks_dirty_pages();
 
 }  // namespace gcr::e2e

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <google/protobuf/util/json_util.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -207,6 +208,18 @@ std::vector<std::string> TwoHosts::migrate_command(Host from, Host to, pid_t pid
 
 MigrateOutcome TwoHosts::migrate(Host from, pid_t pid) const {
   return parse_outcome(run(migrate_command(from, other(from), pid), kMigrateTimeout));
+}
+
+MigrateReport TwoHosts::migrate_for_report(Host from, pid_t pid,
+                                           const std::vector<std::string>& options) const {
+  std::vector<std::string> command = migrate_command(from, other(from), pid);
+  command.emplace_back("--json");
+  command.insert(command.end(), options.begin(), options.end());
+  const CommandResult result = run(command, kMigrateTimeout);
+  MigrateReport outcome{result.exit_code, result.err, {}};
+  const auto parsed = google::protobuf::util::JsonStringToMessage(result.out, &outcome.report);
+  if (!parsed.ok()) throw std::runtime_error("no report: " + result.out + result.err);
+  return outcome;
 }
 
 MigrateOutcome TwoHosts::parse_outcome(const CommandResult& result) {

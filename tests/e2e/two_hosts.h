@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "proto/control.pb.h"
 #include "tests/e2e/command.h"
 
 namespace gcr::e2e {
@@ -29,6 +30,13 @@ struct MigrateOutcome {
   bool verified = false;
 
   bool migrated() const { return exit_code == 0 && verified; }
+};
+
+/// The whole report of `gcr-migrate --json`.
+struct MigrateReport {
+  int exit_code = -1;
+  std::string err;
+  proto::MigrateReport report;
 };
 
 /// What a host holds: equal before and after whatever must leave nothing behind.
@@ -88,6 +96,10 @@ class TwoHosts {
   /// The words of `gcr-migrate … FROM TO PID` with the operator's certificate.
   std::vector<std::string> migrate_command(Host from, Host to, pid_t pid) const;
   MigrateOutcome migrate(Host from, pid_t pid) const;
+
+  /// As migrate(), with further options of gcr-migrate and its report in full.
+  MigrateReport migrate_for_report(Host from, pid_t pid,
+                                   const std::vector<std::string>& options) const;
   static MigrateOutcome parse_outcome(const CommandResult& result);
 
   void stop_agent(Host host);
