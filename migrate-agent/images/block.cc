@@ -1,0 +1,126 @@
+#include "migrate-agent/images/block.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace gcr::images {
+namespace {
+
+constexpr std::uint32_t kMagic = 0x31494347;  // "GCI1"
+
+template <class T>
+void put(std::byte* to, T value) {
+  for (std::size_t i = 0; i < sizeof(T); ++i) {
+    to[i] = static_cast<std::byte>(static_cast<std::uint64_t>(value) >> (8 * i));
+  }
+}
+
+template <class T>
+T get(const std::byte* from) {
+  std::uint64_t value = 0;
+  for (std::size_t i = 0; i < sizeof(T); ++i) {
+    value |= std::to_integer<std::uint64_t>(from[i]) << (8 * i);
+  }
+  return static_cast<T>(value);
+}
+
+/// Plain enough for the compiler to use the widest registers.
+bool is_zero(const std::byte* page, std::size_t size) {
+  constexpr std::size_t kStep = 64;
+  std::size_t at = 0;
+  for (; at + kStep <= size; at += kStep) {
+    std::uint64_t words[kStep / 8];
+    std::memcpy(words, page + at, kStep);
+    std::uint64_t any = 0;
+    for (const std::uint64_t word : words) any |= word;
+    if (any != 0) return false;
+  }
+  return std::all_of(page + at, page + size, [](std::byte byte) { return byte == std::byte{0}; });
+}
+
+Error malformed(std::string_view what) {
+  return Error(Code::kProtocol, fmt::format("a block of an image has {}", what));
+}
+
+}  // namespace
+
+std::size_t BlockHeader::payload_bytes() const {
+  const std::size_t pages = present.count();
+  if (pages == 0) return 0;
+  const std::size_t last = (raw_bytes - 1) / kPageBytes;
+  const std::size_t short_by = present[last] ? (last + 1) * kPageBytes - raw_bytes : 0;
+  return pages * kPageBytes - short_by;
+}
+
+BlockHeaderBytes encode(const BlockHeader& header) {
+  BlockHeaderBytes bytes{};
+  put(&bytes[0], kMagic);
+  put(&bytes[4], header.file);
+  put(&bytes[8], header.offset);
+  put(&bytes[16], header.raw_bytes);
+  put(&bytes[20], header.stored_bytes);
+  put(&bytes[24], static_cast<std::uint16_t>(header.codec));
+  for (std::size_t page = 0; page < kPagesPerWindow; ++page) {
+    if (header.present[page]) bytes[32 + page / 8] |= std::byte{1} << (page % 8);
+  }
+  return bytes;
+}
+
+Result<BlockHeader> decode(const BlockHeaderBytes& bytes) {
+  BlockHeader header;
+  header.file = get<std::uint32_t>(&bytes[4]);
+  header.offset = get<std::uint64_t>(&bytes[8]);
+  header.raw_bytes = get<std::uint32_t>(&bytes[16]);
+  header.stored_bytes = get<std::uint32_t>(&bytes[20]);
+  header.codec = static_cast<Codec>(get<std::uint16_t>(&bytes[24]));
+  for (std::size_t page = 0; page < kPagesPerWindow; ++page) {
+    header.present[page] = (bytes[32 + page / 8] & std::byte{1} << (page % 8)) != std::byte{0};
+  }
+  if (get<std::uint32_t>(&bytes[0]) != kMagic) return malformed("no magic");
+  if (header.file >= kMaxFiles) return malformed("too high a file id");
+  if (header.offset % kWindowBytes != 0 || header.offset >= kMaxFileBytes) {
+    return malformed("an offset that cannot be");
+  }
+  if (header.raw_bytes == 0 || header.raw_bytes > kWindowBytes) {
+    return malformed("a length that cannot be");
+  }
+  if (get<std::uint16_t>(&bytes[26]) != 0 || get<std::uint32_t>(&bytes[28]) != 0) {
+    return malformed("bytes that are not zero");
+  }
+  const std::size_t pages = (header.raw_bytes + kPageBytes - 1) / kPageBytes;
+  if (header.present.none() || (header.present >> pages).any()) {
+    return malformed("pages that cannot be");
+  }
+  const std::size_t payload = header.payload_bytes();
+  switch (header.codec) {
+    case Codec::kNone:
+      if (header.stored_bytes != payload) return malformed("a payload of another length");
+      return header;
+    case Codec::kLz4:
+    case Codec::kZstd:
+      if (header.stored_bytes == 0 || header.stored_bytes >= payload) {
+        return malformed("a compressed payload that is no shorter");
+      }
+      return header;
+    case Codec::kInvalid:
+      break;
+  }
+  return malformed("an unknown codec");
+}
+
+PresentPages pack(std::span<std::byte> window) {
+  PresentPages present;
+  std::size_t packed = 0;
+  for (std::size_t at = 0; at < window.size(); at += kPageBytes) {
+    const std::size_t size = std::min(kPageBytes, window.size() - at);
+    if (is_zero(window.data() + at, size)) continue;
+    present.set(at / kPageBytes);
+    if (packed != at) std::memcpy(window.data() + packed, window.data() + at, size);
+    packed += size;
+  }
+  return present;
+}
+
+}  // namespace gcr::images

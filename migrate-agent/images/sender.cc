@@ -1,0 +1,231 @@
+#include "migrate-agent/images/sender.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <asio/post.hpp>
+#include <asio/thread_pool.hpp>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "migrate-agent/images/block.h"
+#include "migrate-agent/images/slots.h"
+
+namespace gcr::images {
+namespace {
+
+/// Fills `window` from `fd`, as far as there is something; how far.
+Result<std::size_t> read_window(int fd, std::span<std::byte> window, const std::string& name) {
+  std::size_t filled = 0;
+  while (filled < window.size()) {
+    const ssize_t got = ::read(fd, window.data() + filled, window.size() - filled);
+    if (got == 0) break;
+    if (got < 0 && errno != EINTR) {
+      return Error::from_errno(errno, fmt::format("cannot read the image {}", name));
+    }
+    if (got > 0) filled += static_cast<std::size_t>(got);
+  }
+  return filled;
+}
+
+/// Room for the header, then for a window: a block that is sent as it is needs no copy.
+using Buffer = std::vector<std::byte>;
+
+std::span<std::byte> window_of(Buffer& buffer) {
+  return std::span(buffer).subspan(kBlockHeaderBytes);
+}
+
+}  // namespace
+
+struct ImageSender::Impl {
+  Impl(transport::Channel& channel, const SenderOptions& options, unsigned threads)
+      : channel(channel),
+        region(options.region),
+        slots(channel, static_cast<std::uint32_t>(
+                           std::min<std::uint64_t>(options.region_bytes / kSlotBytes, 1U << 16))),
+        chooser(options.compression, options.link_bytes_per_s, threads),
+        workers(threads) {
+    // Each worker has one under way, and the readers are ahead by as many again.
+    for (unsigned i = 0; i < 2 * threads + 2; ++i) free_buffers.emplace_back(kSlotBytes);
+  }
+  ~Impl() { workers.join(); }
+
+  Buffer acquire_buffer();
+  void release_buffer(Buffer buffer);
+  void fail(const Error& error);
+  Status health();
+  void process(Buffer buffer, BlockHeader header);
+  Status send(Buffer& buffer, BlockHeader& header);
+  Status write_slot(const BlockHeader& header, std::span<std::byte> block);
+
+  transport::Channel& channel;
+  const transport::RegionId region;
+  Slots slots;
+  CodecChooser chooser;
+
+  std::mutex mutex;
+  std::condition_variable buffer_released;
+  std::vector<Buffer> free_buffers;
+  unsigned buffers_out = 0;
+  std::uint32_t next_id = 0;
+  std::vector<SentFile> files;
+  std::optional<Error> failure;
+  std::atomic<std::uint64_t> raw_bytes = 0;
+  std::atomic<std::uint64_t> zero_bytes = 0;
+  std::atomic<std::uint64_t> sent_bytes = 0;
+
+  asio::thread_pool workers;
+};
+
+Buffer ImageSender::Impl::acquire_buffer() {
+  std::unique_lock lock(mutex);
+  buffer_released.wait(lock, [this] { return !free_buffers.empty(); });
+  Buffer buffer = std::move(free_buffers.back());
+  free_buffers.pop_back();
+  ++buffers_out;
+  return buffer;
+}
+
+void ImageSender::Impl::release_buffer(Buffer buffer) {
+  const std::lock_guard lock(mutex);
+  free_buffers.push_back(std::move(buffer));
+  --buffers_out;
+  buffer_released.notify_all();
+}
+
+void ImageSender::Impl::fail(const Error& error) {
+  const std::lock_guard lock(mutex);
+  if (!failure) failure = error.while_doing("cannot send the images");
+}
+
+Status ImageSender::Impl::health() {
+  const std::lock_guard lock(mutex);
+  if (failure) return *failure;
+  return {};
+}
+
+void ImageSender::Impl::process(Buffer buffer, BlockHeader header) {
+  const auto window = window_of(buffer).first(header.raw_bytes);
+  header.present = pack(window);
+  raw_bytes += header.raw_bytes;
+  zero_bytes += header.raw_bytes - header.payload_bytes();
+  if (header.present.any()) {
+    if (const Status sent = send(buffer, header); !sent) fail(sent.error());
+  }
+  release_buffer(std::move(buffer));
+}
+
+Status ImageSender::Impl::send(Buffer& buffer, BlockHeader& header) {
+  thread_local Buffer compressed(kSlotBytes);
+  const auto payload = window_of(buffer).first(header.payload_bytes());
+  header.codec = chooser.next();
+  if (header.codec != Codec::kNone) {
+    const auto start = std::chrono::steady_clock::now();
+    const std::size_t size = compress(header.codec, payload, window_of(compressed));
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    chooser.observe(header.codec, payload.size(), size != 0 ? size : payload.size(), took.count());
+    if (size != 0) {
+      header.stored_bytes = static_cast<std::uint32_t>(size);
+      return write_slot(header, std::span(compressed).first(kBlockHeaderBytes + size));
+    }
+    header.codec = Codec::kNone;
+  }
+  header.stored_bytes = static_cast<std::uint32_t>(payload.size());
+  return write_slot(header, std::span(buffer).first(kBlockHeaderBytes + payload.size()));
+}
+
+Status ImageSender::Impl::write_slot(const BlockHeader& header, std::span<std::byte> block) {
+  GCR_TRY(health());
+  const BlockHeaderBytes bytes = encode(header);
+  std::copy(bytes.begin(), bytes.end(), block.begin());
+  GCR_ASSIGN(const std::uint32_t slot, slots.acquire());
+  const Status written = channel.write(region, std::uint64_t{slot} * kSlotBytes, block);
+  slots.written(slot);
+  sent_bytes += block.size();
+  return written;
+}
+
+ImageSender::ImageSender(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ImageSender::~ImageSender() = default;
+
+Result<std::unique_ptr<ImageSender>> ImageSender::create(transport::Channel& channel,
+                                                         const SenderOptions& options) {
+  if (options.region_bytes < kSlotBytes) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("a region of {} bytes has no room for a block", options.region_bytes));
+  }
+  const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
+  const unsigned threads = std::max(channel.lanes(), std::min(cores, 16U));
+  return std::unique_ptr<ImageSender>(
+      new ImageSender(std::make_unique<Impl>(channel, options, threads)));
+}
+
+Status ImageSender::take(const std::string& name, UniqueFd content) {
+  SentFile file{name, 0, 0};
+  {
+    const std::lock_guard lock(impl_->mutex);
+    file.id = impl_->next_id++;
+  }
+  if (file.id >= kMaxFiles) return Error(Code::kUnsupported, "the dump has too many images");
+  for (;;) {
+    GCR_TRY(impl_->health());
+    Buffer buffer = impl_->acquire_buffer();
+    const auto got = read_window(content.get(), window_of(buffer), name);
+    if (!got || *got == 0) {
+      impl_->release_buffer(std::move(buffer));
+      if (!got) return got.error();
+      break;
+    }
+    BlockHeader header;
+    header.file = file.id;
+    header.offset = file.size_bytes;
+    header.raw_bytes = static_cast<std::uint32_t>(*got);
+    file.size_bytes += *got;
+    asio::post(impl_->workers, [impl = impl_.get(), buffer = std::move(buffer), header]() mutable {
+      impl->process(std::move(buffer), header);
+    });
+    if (*got < kWindowBytes) break;
+  }
+  const std::lock_guard lock(impl_->mutex);
+  impl_->files.push_back(std::move(file));
+  return {};
+}
+
+Result<SentImages> ImageSender::finish() {
+  {
+    std::unique_lock lock(impl_->mutex);
+    impl_->buffer_released.wait(lock, [this] { return impl_->buffers_out == 0; });
+  }
+  GCR_TRY(impl_->health());
+  GCR_TRY(impl_->channel.flush());
+  return SentImages{impl_->files, impl_->raw_bytes, impl_->zero_bytes, impl_->sent_bytes,
+                    impl_->chooser.chosen()};
+}
+
+Status take_directory(ImageSender& sender, const std::string& directory,
+                      const std::string& prefix) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end;
+       at.increment(error)) {
+    if (at->path().extension() != ".img") continue;
+    UniqueFd file(::open(at->path().c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file) {
+      return Error::from_errno(errno, fmt::format("cannot open {}", at->path().string()));
+    }
+    GCR_TRY(sender.take(prefix + at->path().filename().string(), std::move(file)));
+  }
+  if (error) {
+    return Error::from_errno(error.value(), fmt::format("cannot list {}", directory));
+  }
+  return {};
+}
+
+}  // namespace gcr::images

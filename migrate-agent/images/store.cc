@@ -1,0 +1,204 @@
+#include "migrate-agent/images/store.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "src/base/units.h"
+
+namespace gcr::images {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kIncoming[] = ".incoming";
+constexpr std::string_view kPreDump = "pre-";
+constexpr std::string_view kExtension = ".img";
+constexpr std::size_t kMaxNameBytes = 128;
+constexpr unsigned kMaxPreDumps = 1000;
+
+bool is_plain(std::string_view name) {
+  return name.size() > kExtension.size() && name.size() <= kMaxNameBytes && name.front() != '.' &&
+         name.ends_with(kExtension) && std::all_of(name.begin(), name.end(), [](unsigned char c) {
+           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                  c == '-' || c == '_' || c == '.';
+         });
+}
+
+/// The number of the pre-dump that an image is of, 0 for the dump itself. kProtocol.
+Result<unsigned> pre_dump_of(std::string_view name) {
+  const Error refused(Code::kProtocol, "the source named an image file that cannot be one");
+  const std::size_t slash = name.find('/');
+  if (!is_plain(slash == name.npos ? name : name.substr(slash + 1))) return refused;
+  if (slash == name.npos) return 0U;
+  const std::string_view directory = name.substr(0, slash);
+  unsigned number = 0;
+  if (!directory.starts_with(kPreDump) || directory.size() > 7) return refused;
+  for (const char c : directory.substr(kPreDump.size())) {
+    if (c < '0' || c > '9') return refused;
+    number = number * 10 + static_cast<unsigned>(c - '0');
+  }
+  if (number == 0 || number > kMaxPreDumps || directory != fmt::format("pre-{}", number)) {
+    return refused;
+  }
+  return number;
+}
+
+Status write_all(int fd, std::span<const std::byte> bytes, std::uint64_t offset) {
+  while (!bytes.empty()) {
+    const ssize_t put = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) return Error::from_errno(put < 0 ? errno : ENOSPC, "cannot write an image file");
+    bytes = bytes.subspan(static_cast<std::size_t>(put));
+    offset += static_cast<std::uint64_t>(put);
+  }
+  return {};
+}
+
+/// The directories "pre-1" to "pre-N" must all be there; links each to the one before.
+Status link_parents(const fs::path& directory, const std::set<unsigned>& pre_dumps) {
+  if (pre_dumps.empty()) return {};
+  if (*pre_dumps.rbegin() != pre_dumps.size()) {
+    return Error(Code::kProtocol, "the source left out the images of a pre-dump");
+  }
+  const auto link = [](const fs::path& to, const fs::path& at) -> Status {
+    if (::symlink(to.c_str(), at.c_str()) == 0) return {};
+    return Error::from_errno(errno, fmt::format("cannot link {}", at.string()));
+  };
+  for (const unsigned number : pre_dumps) {
+    if (number == 1) continue;
+    GCR_TRY(link(fmt::format("../pre-{}", number - 1),
+                 directory / fmt::format("pre-{}", number) / "parent"));
+  }
+  return link(fmt::format("pre-{}", pre_dumps.size()), directory / "parent");
+}
+
+}  // namespace
+
+ImageStore::ImageStore(fs::path directory, UniqueFd incoming, UniqueMapping ring,
+                       std::uint64_t max_bytes)
+    : directory_(std::move(directory)),
+      incoming_(std::move(incoming)),
+      ring_(std::move(ring)),
+      max_bytes_(max_bytes) {}
+
+Result<std::unique_ptr<ImageStore>> ImageStore::create(fs::path directory, unsigned slots,
+                                                       std::uint64_t max_bytes) {
+  const fs::path incoming = directory / kIncoming;
+  if (::mkdir(incoming.c_str(), 0700) != 0) {
+    return Error::from_errno(errno, fmt::format("cannot create {}", incoming.string()));
+  }
+  UniqueFd fd(::open(incoming.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!fd) return Error::from_errno(errno, fmt::format("cannot open {}", incoming.string()));
+  const std::size_t bytes = std::size_t{slots} * kSlotBytes;
+  void* const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (address == MAP_FAILED) {
+    return Error::from_errno(
+        errno, fmt::format("cannot map {} for images on their way", format_bytes(bytes)));
+  }
+  return std::unique_ptr<ImageStore>(new ImageStore(std::move(directory), std::move(fd),
+                                                    UniqueMapping(address, bytes), max_bytes));
+}
+
+Status ImageStore::landed(std::uint64_t offset, std::uint64_t length_bytes) {
+  thread_local std::vector<std::byte> stored(kWindowBytes);
+  thread_local std::vector<std::byte> pages(kWindowBytes);
+  if (offset % kSlotBytes != 0 || length_bytes < kBlockHeaderBytes || length_bytes > kSlotBytes ||
+      offset >= ring_.bytes().size()) {
+    return Error(Code::kProtocol, "the source wrote past the slots of the images");
+  }
+  const auto slot = ring_.bytes().subspan(offset, length_bytes);
+  // A copy: the peer may write again while this looks at it.
+  BlockHeaderBytes header_bytes;
+  std::memcpy(header_bytes.data(), slot.data(), header_bytes.size());
+  GCR_ASSIGN(const BlockHeader header, decode(header_bytes));
+  if (header.stored_bytes != length_bytes - kBlockHeaderBytes) {
+    return Error(Code::kProtocol, "a block of an image has another length than its write");
+  }
+  const std::size_t size = header.payload_bytes();
+  if (landed_bytes_.fetch_add(size) + size > max_bytes_) {
+    return Error(Code::kResourceExhausted,
+                 fmt::format("the images are larger than the {} that there is room for",
+                             format_bytes(max_bytes_)));
+  }
+  const auto payload = slot.subspan(kBlockHeaderBytes);
+  if (header.codec == Codec::kNone) return write_pages(header, payload);
+  std::memcpy(stored.data(), payload.data(), payload.size());
+  GCR_TRY(decompress(header.codec, std::span(stored).first(payload.size()),
+                     std::span(pages).first(size)));
+  return write_pages(header, std::span(pages).first(size));
+}
+
+Status ImageStore::write_pages(const BlockHeader& header, std::span<const std::byte> pages) {
+  const UniqueFd file(::openat(incoming_.get(), std::to_string(header.file).c_str(),
+                               O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  if (!file) return Error::from_errno(errno, "cannot create an image file");
+  const std::size_t end = (header.raw_bytes + kPageBytes - 1) / kPageBytes;
+  for (std::size_t page = 0; page < end; ++page) {
+    if (!header.present[page]) continue;
+    const std::size_t first = page;
+    while (page < end && header.present[page]) ++page;
+    const std::size_t size = std::min((page - first) * kPageBytes, pages.size());
+    GCR_TRY(write_all(file.get(), pages.first(size), header.offset + first * kPageBytes));
+    pages = pages.subspan(size);
+  }
+  return {};
+}
+
+Status ImageStore::complete(const std::vector<NamedFile>& files) {
+  std::set<unsigned> pre_dumps;
+  std::set<std::uint32_t> ids;
+  for (const NamedFile& file : files) {
+    GCR_ASSIGN(const unsigned number, pre_dump_of(file.name));
+    if (file.id >= kMaxFiles || file.size_bytes > kMaxFileBytes || !ids.insert(file.id).second) {
+      return Error(Code::kProtocol, fmt::format("the source named {} wrongly", file.name));
+    }
+    if (number != 0 && pre_dumps.insert(number).second) {
+      const fs::path path = directory_ / fmt::format("pre-{}", number);
+      if (::mkdir(path.c_str(), 0700) != 0) {
+        return Error::from_errno(errno, fmt::format("cannot create {}", path.string()));
+      }
+    }
+    GCR_TRY(name_file(file));
+  }
+  if (::rmdir((directory_ / kIncoming).c_str()) != 0) {
+    if (errno == ENOTEMPTY) return Error(Code::kProtocol, "the source sent a file without a name");
+    return Error::from_errno(errno, "cannot finish the image files");
+  }
+  return link_parents(directory_, pre_dumps);
+}
+
+Status ImageStore::name_file(const NamedFile& named) {
+  const std::string id = std::to_string(named.id);
+  const fs::path path = directory_ / named.name;
+  const UniqueFd file(::openat(incoming_.get(), id.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0) {
+    return Error::from_errno(errno, fmt::format("cannot create {}", path.string()));
+  }
+  if (static_cast<std::uint64_t>(status.st_size) > named.size_bytes) {
+    return Error(Code::kProtocol,
+                 fmt::format("the source sent more of {} than it has", named.name));
+  }
+  if (::ftruncate(file.get(), static_cast<off_t>(named.size_bytes)) != 0) {
+    return Error::from_errno(errno, fmt::format("cannot make {} {} long", path.string(),
+                                                format_bytes(named.size_bytes)));
+  }
+  // Never over a file that is there.
+  if (::linkat(incoming_.get(), id.c_str(), AT_FDCWD, path.c_str(), 0) == 0 &&
+      ::unlinkat(incoming_.get(), id.c_str(), 0) == 0) {
+    return {};
+  }
+  if (errno == EEXIST) {
+    return Error(Code::kProtocol, fmt::format("the source named {} twice", named.name));
+  }
+  return Error::from_errno(errno, fmt::format("cannot create {}", path.string()));
+}
+
+}  // namespace gcr::images
