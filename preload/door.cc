@@ -16,6 +16,7 @@
 #include "preload/door_protocol.h"
 #include "preload/gate.h"
 #include "preload/log.h"
+#include "preload/pages.h"
 #include "preload/process_state.h"
 #include "preload/quiet_thread.h"
 #include "preload/transfer.h"
@@ -49,6 +50,7 @@ UniqueFd make_card(int agent_fd) {
 
 void* door_thread(void*) {
   gate::exempt_this_thread();
+  pages::note_own_stack();
   g_door.thread_id.store(::gettid());
   serve_door(g_door.own_fd);
   return nullptr;

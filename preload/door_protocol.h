@@ -26,7 +26,7 @@ namespace gcr::door {
 
 inline constexpr char kMemfdName[] = "gcr-preload";
 inline constexpr std::uint64_t kMagic = 0x314b52414d524347;  // "GCRMARK1" read as little-endian
-inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kVersion = 2;
 inline constexpr std::uint32_t kMaxEntries = 64;  ///< entries, and descriptors, in one packet
 
 /// The memfd's whole content.
@@ -68,6 +68,17 @@ enum class Op : std::uint32_t {
   kAttach = 7,
   /// Opens the gate. Needs to be attached.
   kOpenGate = 8,
+  /// Gives pages of zeros back to the kernel. `ids` holds pairs of an address and a length in
+  /// bytes, `count` numbers in all. The agent answers for it that they are private anonymous memory
+  /// which holds zeros, that nobody writes there meanwhile (every thread but the door's stands
+  /// still, no device has the pages), and that the mapping with the door's stack is not among them:
+  /// then the memory reads as before. Everything is checked as far as the library can (kBadRequest:
+  /// nothing was dropped). kNotFound: the kernel would not drop a range (locked memory, say),
+  /// `failed_id` is its address, those before it are dropped.
+  kDropPages = 9,
+  /// Marks whole mappings for transparent huge pages; `ids`, checks and failures as kDropPages. A
+  /// hint: what the memory holds does not change, and anybody may use it meanwhile.
+  kUseHugePages = 10,
 };
 
 enum class Outcome : std::uint32_t {
@@ -93,7 +104,7 @@ struct DoorRequest {
   Op op;
   std::uint32_t timeout_ms;  ///< kCloseGate
   std::uint32_t lease_ms;    ///< kCloseGate; 0: no lease
-  std::uint32_t count;       ///< ids used (kExport, kOffer)
+  std::uint32_t count;       ///< ids used (kExport, kOffer, kDropPages, kUseHugePages)
   std::uint32_t sequence;
   std::uint64_t session;  ///< random, not 0: one agent's time at the door
   std::uint64_t ids[kMaxEntries];
@@ -140,8 +151,9 @@ struct Summary {
   std::uint32_t gate_closed;
   std::uint32_t detached;
   std::uint32_t reserved;
+  std::uint64_t door_stack;  ///< an address in the stack of the library's thread
 };
-static_assert(sizeof(Summary) == 64);
+static_assert(sizeof(Summary) == 72);
 
 struct DoorReply {
   std::uint32_t version;
@@ -153,10 +165,11 @@ struct DoorReply {
   Obstacle obstacle;       ///< kCloseGate
   std::uint32_t reserved;
   std::uint64_t duration_ns;  ///< time that the request took inside the application
-  std::uint64_t failed_id;    ///< the allocation that a failure happened on, 0 if none
-  Summary summary;            ///< always filled
+  std::uint64_t failed_id;    ///< what a failure happened on, an allocation as a rule; 0 if nothing
+  std::uint64_t advised_bytes;  ///< kDropPages, kUseHugePages: how much was done
+  Summary summary;              ///< always filled
   DoorEntry entries[kMaxEntries];
 };
-static_assert(sizeof(DoorReply) == 48 + 64 + 40 * kMaxEntries);
+static_assert(sizeof(DoorReply) == 56 + 72 + 40 * kMaxEntries);
 
 }  // namespace gcr::door

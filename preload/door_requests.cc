@@ -18,6 +18,7 @@
 #include "preload/door.h"
 #include "preload/gate.h"
 #include "preload/log.h"
+#include "preload/pages.h"
 #include "preload/process_state.h"
 #include "preload/transfer.h"
 
@@ -207,6 +208,7 @@ void DoorServer::answer(door::DoorReply& reply, const transfer::Ending& ending,
   reply.failed_id = ending.failed_id;
   reply.last = 1;
   reply.summary = transfer::summarize();
+  reply.summary.door_stack = reinterpret_cast<std::uintptr_t>(&reply);
   reply.duration_ns =
       static_cast<std::uint64_t>(nanoseconds(Clock::now() - request_start_).count());
   send(reply, descriptors, descriptors == nullptr ? 0 : reply.count);
@@ -324,6 +326,10 @@ void DoorServer::handle(Packet& packet) {
       gate::open();
       lease_ = nanoseconds(0);
       return answer(reply, {}, nullptr);
+    case door::Op::kDropPages:
+    case door::Op::kUseHugePages:
+      return answer(reply, pages::advise(op, {request.ids, request.count}, &reply.advised_bytes),
+                    nullptr);
     case door::Op::kInvalid:
       break;
   }

@@ -327,4 +327,39 @@ Status Door::open_gate(Milliseconds deadline) {
   return refusal(answer.reply, pid_, "let the CUDA calls go on");
 }
 
+Result<std::uint64_t> Door::advise(door::Op op, std::span<const Pages> pages, Milliseconds deadline,
+                                   const char* doing) {
+  constexpr std::size_t kMostPairs = door::kMaxEntries / 2;
+  std::uint64_t bytes = 0;
+  while (!pages.empty()) {
+    const auto batch = pages.first(std::min(kMostPairs, pages.size()));
+    door::DoorRequest request = make_request(op);
+    request.count = static_cast<std::uint32_t>(2 * batch.size());
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      request.ids[2 * i] = batch[i].address;
+      request.ids[2 * i + 1] = batch[i].bytes;
+    }
+    GCR_ASSIGN(const Exchange answer,
+               name_timeout(ask(request, {}, deadline), silent(doing, deadline)));
+    const door::DoorReply& reply = answer.reply;
+    if (reply.outcome != door::Outcome::kOk) {
+      return Error(
+          reply.outcome == door::Outcome::kNotFound ? Code::kNotFound : Code::kRefused,
+          fmt::format("process {} failed at {}, address {:#x}", pid_, doing, reply.failed_id));
+    }
+    bytes += reply.advised_bytes;
+    pages = pages.subspan(batch.size());
+  }
+  return bytes;
+}
+
+Result<std::uint64_t> Door::drop_pages(std::span<const Pages> pages, Milliseconds deadline) {
+  return advise(door::Op::kDropPages, pages, deadline, "dropping its pages of zeros");
+}
+
+Status Door::use_huge_pages(std::span<const Pages> pages, Milliseconds deadline) {
+  GCR_TRY(advise(door::Op::kUseHugePages, pages, deadline, "marking memory for huge pages"));
+  return {};
+}
+
 }  // namespace gcr::agent

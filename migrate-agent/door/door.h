@@ -75,6 +75,20 @@ class Door {
   /// Lets the application's calls pass. Needs to be attached.
   Status open_gate(Milliseconds deadline = kPatience);
 
+  /// Whole pages of the application's memory.
+  struct Pages {
+    std::uint64_t address;
+    std::uint64_t bytes;
+  };
+
+  /// Gives pages of zeros back to the kernel, under the conditions of door::Op::kDropPages, which
+  /// process::drop_zero_pages sees to. The bytes that went; on failure it may be some of them.
+  Result<std::uint64_t> drop_pages(std::span<const Pages> pages, Milliseconds deadline = kPatience);
+
+  /// Marks whole mappings for huge pages, which changes nothing that can be read. kNotFound if the
+  /// kernel has none, or an address is not mapped.
+  Status use_huge_pages(std::span<const Pages> pages, Milliseconds deadline = kPatience);
+
  private:
   struct Exchange;
 
@@ -87,6 +101,8 @@ class Door {
                        Milliseconds deadline);
   Result<std::vector<door::DoorEntry>> inventory_once(Milliseconds deadline, bool* torn);
   door::DoorRequest make_request(door::Op op);
+  Result<std::uint64_t> advise(door::Op op, std::span<const Pages> pages, Milliseconds deadline,
+                               const char* doing);
   Error ended() const;
   Error silent(const char* doing, Milliseconds deadline) const;
 

@@ -1,0 +1,37 @@
+// The mappings of a process in which pages of zeros may be dropped.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "src/base/result.h"
+
+namespace gcr::process {
+
+struct AddressRange {
+  std::uint64_t start = 0;
+  std::uint64_t end = 0;  ///< exclusive
+
+  std::uint64_t bytes() const { return end - start; }
+  bool operator==(const AddressRange&) const = default;
+};
+
+/// One entry of /proc/PID/smaps.
+struct MemoryMapping {
+  AddressRange range;
+  bool droppable = false;        ///< private, anonymous, readable, writable, nothing special
+  bool asynchronous_io = false;  ///< the kernel writes to memory on its own: io_submit, io_uring
+  std::uint64_t anonymous_bytes = 0;
+};
+
+/// The mappings in the text of an smaps file, in the order of addresses; none if it is not one.
+std::optional<std::vector<MemoryMapping>> parse_smaps(std::string_view text);
+
+/// The mappings of a process now.
+Result<std::vector<MemoryMapping>> read_mappings(pid_t pid);
+
+}  // namespace gcr::process

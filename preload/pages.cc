@@ -1,0 +1,68 @@
+#include "preload/pages.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace gcr::preload::pages {
+namespace {
+
+/// The highest address that a program can have with five levels of page tables, exclusive.
+constexpr std::uint64_t kUserSpaceEnd = 1ull << 56;
+
+/// The door's thread's stack, its thread-local storage included.
+struct Stack {
+  std::uint64_t start = 0;
+  std::uint64_t end = 0;
+};
+constinit Stack g_stack;
+
+/// Whole pages of user space, clear of this thread's stack.
+bool is_acceptable(std::uint64_t address, std::uint64_t length, std::uint64_t page_bytes) {
+  if (address == 0 || length == 0 || address % page_bytes != 0 || length % page_bytes != 0) {
+    return false;
+  }
+  if (address >= kUserSpaceEnd || length > kUserSpaceEnd - address || g_stack.end == 0) {
+    return false;
+  }
+  return address >= g_stack.end || address + length <= g_stack.start;
+}
+
+}  // namespace
+
+void note_own_stack() {
+  pthread_attr_t attributes;
+  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return;
+  void* start = nullptr;
+  std::size_t bytes = 0;
+  if (pthread_attr_getstack(&attributes, &start, &bytes) == 0) {
+    g_stack.start = reinterpret_cast<std::uintptr_t>(start);
+    g_stack.end = g_stack.start + bytes;
+  }
+  pthread_attr_destroy(&attributes);
+}
+
+transfer::Ending advise(door::Op op, std::span<const std::uint64_t> numbers,
+                        std::uint64_t* advised_bytes) {
+  const int advice = op == door::Op::kDropPages ? MADV_DONTNEED : MADV_HUGEPAGE;
+  const auto page_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  *advised_bytes = 0;
+  if (numbers.size() % 2 != 0) return {door::Outcome::kBadRequest};
+  for (std::size_t i = 0; i < numbers.size(); i += 2) {
+    if (!is_acceptable(numbers[i], numbers[i + 1], page_bytes)) {
+      return {door::Outcome::kBadRequest, CUDA_SUCCESS, numbers[i]};
+    }
+  }
+  const int saved_errno = errno;
+  for (std::size_t i = 0; i < numbers.size(); i += 2) {
+    if (::madvise(reinterpret_cast<void*>(numbers[i]), numbers[i + 1], advice) != 0) {
+      errno = saved_errno;
+      return {door::Outcome::kNotFound, CUDA_SUCCESS, numbers[i]};
+    }
+    *advised_bytes += numbers[i + 1];
+  }
+  return {};
+}
+
+}  // namespace gcr::preload::pages
