@@ -1,0 +1,153 @@
+// What the store does with blocks and names, sound ones and others.
+#include "migrate-agent/images/store.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tests/images/support.h"
+
+namespace gcr::images::test {
+namespace {
+
+class Store : public StoreFixture {
+ protected:
+  /// Puts a block with one page of `fill` into a slot; what landed() says.
+  Status land(ImageStore& store, BlockHeader header, char fill = 'x', std::uint64_t slot = 0) {
+    const auto ring = store.ring().subspan(slot * kSlotBytes, kSlotBytes);
+    const BlockHeaderBytes bytes = encode(header);
+    std::copy(bytes.begin(), bytes.end(), ring.begin());
+    std::memset(&ring[kBlockHeaderBytes], fill, header.stored_bytes);
+    return store.landed(slot * kSlotBytes, kBlockHeaderBytes + header.stored_bytes);
+  }
+
+  static BlockHeader one_page(std::uint32_t file, std::uint64_t window = 0) {
+    BlockHeader header;
+    header.file = file;
+    header.offset = window * kWindowBytes;
+    header.raw_bytes = header.stored_bytes = kPageBytes;
+    header.codec = Codec::kNone;
+    header.present.set(0);
+    return header;
+  }
+
+  static testing::AssertionResult refuses(const Status& status, Code code = Code::kProtocol) {
+    if (status) return testing::AssertionFailure() << "it succeeded";
+    if (status.error().code() == code) return testing::AssertionSuccess();
+    return testing::AssertionFailure() << status.error().message();
+  }
+};
+
+TEST_F(Store, GivesFilesTheirNamesAndSizes) {
+  const auto store = make_store(2);
+  ASSERT_TRUE(land(*store, one_page(3, 1), 'a'));
+  ASSERT_TRUE(store->complete({{"pages-1.img", 3, 2 * kMiB}, {"empty.img", 4, 0}}));
+  std::string expected(2 * kMiB, '\0');
+  expected.replace(kMiB, kPageBytes, kPageBytes, 'a');
+  EXPECT_EQ(received("pages-1.img"), expected);
+  EXPECT_EQ(received("empty.img"), "");
+  EXPECT_FALSE(std::filesystem::exists(directory_.path() / ".incoming"));
+}
+
+TEST_F(Store, LinksPreDumpsToTheirParents) {
+  const auto store = make_store(1);
+  ASSERT_TRUE(store->complete({{"pre-2/a.img", 0, 2}, {"a.img", 1, 3}, {"pre-1/a.img", 2, 1}}));
+  EXPECT_EQ(std::filesystem::file_size(directory_.path() / "parent/a.img"), 2u);
+  EXPECT_EQ(std::filesystem::file_size(directory_.path() / "parent/parent/a.img"), 1u);
+  EXPECT_FALSE(std::filesystem::exists(directory_.path() / "pre-1/parent"));
+}
+
+TEST_F(Store, NamesThatLeaveTheDirectoryOrAreNoImagesAreRefused) {
+  const auto store = make_store(1);
+  for (const char* name : {"",
+                           ".",
+                           "..",
+                           ".img",
+                           "../x.img",
+                           "a/b.img",
+                           "/etc/x.img",
+                           ".hidden.img",
+                           "a b.img",
+                           "a\nb.img",
+                           "parent",
+                           "x.log",
+                           "pre-1",
+                           "pre-0/a.img",
+                           "pre-01/a.img",
+                           "pre-x/a.img",
+                           "pre-/a.img",
+                           "pre-1/../a.img",
+                           "pre-1/b/a.img",
+                           "pre-1/.a.img",
+                           "pre--1/a.img",
+                           "pre-9999/a.img",
+                           "pre-1/pre-1/a.img",
+                           "prefix/a.img"}) {
+    EXPECT_TRUE(refuses(store->complete({{name, 0, 10}}))) << name;
+  }
+  const std::filesystem::directory_iterator entries(directory_.path());
+  EXPECT_EQ(std::distance(begin(entries), end(entries)), 1);  // that of files without a name
+}
+
+TEST_F(Store, APreDumpThatIsMissingIsRefused) {
+  const auto store = make_store(1);
+  EXPECT_TRUE(refuses(store->complete({{"pre-2/a.img", 0, 1}})));
+}
+
+TEST_F(Store, ANameOrAnIdThatComesTwiceIsRefused) {
+  EXPECT_TRUE(refuses(make_store(1)->complete({{"a.img", 0, 1}, {"a.img", 1, 1}})));
+  const ScratchDirectory other = *ScratchDirectory::create(unique_path());
+  const auto store = ImageStore::create(other.path(), 1, kGiB);
+  EXPECT_TRUE(refuses((*store)->complete({{"a.img", 0, 1}, {"b.img", 0, 1}})));
+}
+
+TEST_F(Store, BlocksOfAFileWithoutANameAreRefused) {
+  const auto store = make_store(1);
+  ASSERT_TRUE(land(*store, one_page(3)));
+  EXPECT_TRUE(refuses(store->complete({{"a.img", 0, 1}})));
+}
+
+TEST_F(Store, AFileThatIsSmallerThanItsBlocksIsRefused) {
+  const auto store = make_store(1);
+  ASSERT_TRUE(land(*store, one_page(0)));
+  EXPECT_TRUE(refuses(store->complete({{"a.img", 0, kPageBytes - 1}})));
+}
+
+TEST_F(Store, ASizeBeyondAllBoundsIsRefused) {
+  EXPECT_TRUE(refuses(make_store(1)->complete({{"a.img", 0, ~std::uint64_t{0}}})));
+}
+
+TEST_F(Store, WritesThatAreNoBlocksAreRefused) {
+  const auto store = make_store(2);
+  ASSERT_TRUE(land(*store, one_page(0)));
+  const std::uint64_t whole = kBlockHeaderBytes + kPageBytes;
+  EXPECT_TRUE(refuses(store->landed(1, whole)));
+  EXPECT_TRUE(refuses(store->landed(0, whole - 1)));
+  EXPECT_TRUE(refuses(store->landed(0, whole + 1)));
+  EXPECT_TRUE(refuses(store->landed(0, 0)));
+  EXPECT_TRUE(refuses(store->landed(0, kBlockHeaderBytes - 1)));
+  EXPECT_TRUE(refuses(store->landed(0, kSlotBytes + 1)));
+  EXPECT_TRUE(refuses(store->landed(2 * kSlotBytes, whole)));
+  EXPECT_TRUE(refuses(store->landed(~std::uint64_t{0} / kSlotBytes * kSlotBytes, whole)));
+  EXPECT_TRUE(refuses(store->landed(kSlotBytes, whole)));  // nothing was written there
+}
+
+TEST_F(Store, CompressedNoiseIsRefused) {
+  const auto store = make_store(1);
+  BlockHeader header = one_page(0);
+  header.stored_bytes = 100;
+  for (const Codec codec : {Codec::kLz4, Codec::kZstd}) {
+    header.codec = codec;
+    EXPECT_TRUE(refuses(land(*store, header, '\x7f'), Code::kDataLoss));
+  }
+}
+
+TEST_F(Store, TakesNoMorePagesThanItsLimit) {
+  const auto store = make_store(1, 2 * kPageBytes);
+  EXPECT_TRUE(land(*store, one_page(0)));
+  EXPECT_TRUE(land(*store, one_page(1)));
+  EXPECT_TRUE(refuses(land(*store, one_page(2)), Code::kResourceExhausted));
+}
+
+}  // namespace
+}  // namespace gcr::images::test

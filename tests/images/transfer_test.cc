@@ -1,0 +1,167 @@
+// Images from descriptors to files over a real TCP connection.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <functional>
+#include <map>
+#include <thread>
+
+#include "migrate-agent/images/sender.h"
+#include "migrate-agent/images/store.h"
+#include "tests/conformance/tcp_under_test.h"
+#include "tests/images/support.h"
+
+namespace gcr::images::test {
+namespace {
+
+constexpr transport::RegionId kRegion = 9;
+
+class Images : public StoreFixture {
+ protected:
+  void connect(unsigned slots, unsigned lanes, Compression compression = Compression::kNone,
+               std::uint64_t max_bytes = kGiB) {
+    store_ = make_store(slots, max_bytes);
+    transfer_ = gcr::test::tcp_plain()->make(
+        {.lanes = lanes, .on_landed = [this](auto, std::uint64_t offset, std::uint64_t length) {
+           return store_->landed(offset, length);
+         }});
+    ASSERT_TRUE(transfer_->receiver().add_region(kRegion, store_->ring()));
+    const Status connected = transfer_->connect();
+    ASSERT_TRUE(connected) << connected.error().message();
+    auto sender = ImageSender::create(transfer_->channel(),
+                                      {kRegion, store_->ring().size(), compression, /*link=*/0});
+    ASSERT_TRUE(sender) << sender.error().message();
+    sender_ = std::move(*sender);
+  }
+
+  /// Through a pipe, as CRIU writes.
+  Status take(const std::string& name, const std::string& content) {
+    int ends[2];
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    UniqueFd to(ends[1]);
+    std::jthread writer([&] {
+      for (std::size_t at = 0; at < content.size();) {
+        const ssize_t put = ::write(to.get(), content.data() + at, content.size() - at);
+        if (put <= 0) break;
+        at += static_cast<std::size_t>(put);
+      }
+      to.reset();
+    });
+    return sender_->take(name, UniqueFd(ends[0]));
+  }
+
+  SentImages finish() {
+    auto sent = sender_->finish();
+    EXPECT_TRUE(sent) << sent.error().message();
+    if (!sent) return {};
+    std::vector<NamedFile> files;
+    for (const SentFile& file : sent->files) files.push_back({file.name, file.id, file.size_bytes});
+    const Status completed = store_->complete(files);
+    EXPECT_TRUE(completed) << completed.error().message();
+    return *sent;
+  }
+
+  std::unique_ptr<ImageStore> store_;
+  std::unique_ptr<gcr::test::Transfer> transfer_;
+  std::unique_ptr<ImageSender> sender_;  // goes first
+};
+
+TEST_F(Images, ManyAtOnceArriveWholeWithARingThatIsMuchSmaller) {
+  connect(3, 4);
+  std::map<std::string, std::string> contents;
+  for (int i = 0; i < 12; ++i) {
+    contents["pages-" + std::to_string(i) + ".img"] =
+        noise(static_cast<std::size_t>(i) * 977777, static_cast<std::uint64_t>(i));
+  }
+  {
+    std::vector<std::jthread> takers;
+    for (const auto& [name, content] : contents) {
+      takers.emplace_back([&] { EXPECT_TRUE(take(name, content)); });
+    }
+  }
+  const SentImages sent = finish();
+  EXPECT_EQ(sent.files.size(), contents.size());
+  for (const auto& [name, content] : contents) EXPECT_EQ(received(name), content) << name;
+}
+
+TEST_F(Images, PagesOfZerosAreNotSent) {
+  connect(4, 2);
+  std::string content(40 * kMiB + 5, '\0');
+  content[0] = 'a';
+  content[10 * kMiB + 5 * kPageBytes] = 'b';
+  content.back() = 'c';
+  ASSERT_TRUE(take("pages-1.img", content));
+  ASSERT_TRUE(take("zeros.img", std::string(3 * kMiB + 7, '\0')));
+  const SentImages sent = finish();
+  EXPECT_EQ(sent.raw_bytes, 43 * kMiB + 12);
+  EXPECT_EQ(sent.zero_bytes, sent.raw_bytes - 2 * kPageBytes - 5);
+  EXPECT_EQ(sent.sent_bytes, 2 * kPageBytes + 5 + 3 * kBlockHeaderBytes);
+  EXPECT_EQ(received("pages-1.img"), content);
+  EXPECT_EQ(received("zeros.img"), std::string(3 * kMiB + 7, '\0'));
+}
+
+TEST_F(Images, CompressedOnesArriveWholeAndAreSmaller) {
+  for (const auto& [compression, codec] :
+       {std::pair{Compression::kLz4, Codec::kLz4}, std::pair{Compression::kZstd, Codec::kZstd}}) {
+    directory_ = *ScratchDirectory::create(unique_path());
+    connect(4, 2, compression);
+    const std::string content = text(5 * kMiB, 1) + noise(5 * kMiB, 2) + text(12345, 3);
+    ASSERT_TRUE(take("a.img", content));
+    const SentImages sent = finish();
+    EXPECT_EQ(sent.codec, codec);
+    EXPECT_LT(sent.sent_bytes, 8 * kMiB);
+    EXPECT_EQ(received("a.img"), content);
+    sender_.reset();
+    transfer_.reset();
+  }
+}
+
+TEST_F(Images, DirectoriesOfPreDumpsArriveBesideTheDump) {
+  const ScratchDirectory from = *ScratchDirectory::create(unique_path());
+  std::filesystem::create_directories(from.path() / "pre-1");
+  std::ofstream(from.path() / "pre-1" / "pages-1.img") << "before";
+  std::ofstream(from.path() / "pages-1.img") << "after";
+  std::ofstream(from.path() / "dump.log") << "stays";
+  connect(2, 1);
+  ASSERT_TRUE(take_directory(*sender_, from.path() / "pre-1", "pre-1/"));
+  ASSERT_TRUE(take_directory(*sender_, from.path(), ""));
+  EXPECT_EQ(finish().files.size(), 2u);
+  EXPECT_EQ(received("pages-1.img"), "after");
+  EXPECT_EQ(received("parent/pages-1.img"), "before");
+}
+
+TEST_F(Images, AStoreThatIsFullEndsTheSenderWithItsReason) {
+  connect(2, 2, Compression::kNone, 8 * kMiB);
+  const Status taken = take("pages-1.img", noise(64 * kMiB, 1));
+  const auto sent = sender_->finish();
+  ASSERT_FALSE(sent);
+  EXPECT_EQ(sent.error().code(), Code::kResourceExhausted) << sent.error().message();
+}
+
+TEST_F(Images, ABrokenNetworkEndsTheSenderWithAnError) {
+  connect(2, 2);
+  transfer_->cut_after(static_cast<std::int64_t>(5 * kMiB));
+  const Status taken = take("pages-1.img", noise(64 * kMiB, 1));
+  const auto sent = sender_->finish();
+  EXPECT_FALSE(sent);
+  EXPECT_TRUE(!taken || !sent);
+  EXPECT_FALSE(take("a.img", "more"));
+}
+
+TEST_F(Images, ACancelledChannelWakesASenderThatWaits) {
+  connect(1, 1);
+  transfer_->stall();
+  std::jthread taker([this] { EXPECT_FALSE(take("pages-1.img", noise(64 * kMiB, 1))); });
+  transfer_->channel().cancel();
+}
+
+TEST_F(Images, ARegionWithoutRoomForABlockIsRefused) {
+  connect(1, 1);
+  const auto sender = ImageSender::create(transfer_->channel(), {kRegion, kSlotBytes - 1});
+  ASSERT_FALSE(sender);
+  EXPECT_EQ(sender.error().code(), Code::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace gcr::images::test
