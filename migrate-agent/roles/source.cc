@@ -7,6 +7,7 @@
 
 #include <asio/experimental/awaitable_operators.hpp>
 
+#include "migrate-agent/process/zero_pages.h"
 #include "migrate-agent/roles/host_facts.h"
 #include "src/base/log.h"
 #include "src/base/units.h"
@@ -208,6 +209,10 @@ awaitable<Status> Source::send_control_state() {
     GCR_TRY(phases_.time("process", "detach VRAM", [&] { return process_->detach(); }));
     GCR_TRY(phases_.time("process", "control checkpoint",
                          [&] { return process_->lock_and_checkpoint(kLockTimeout); }));
+    const auto dropped = phases_.time("process", "drop zero pages",
+                                      [&] { return process::drop_zero_pages(process_->door()); });
+    // What was not dropped is moved.
+    if (!dropped) spdlog::warn("pages of zeros stay: {}", dropped.error().message());
     GCR_TRY(phases_.time("process", "criu dump",
                          [&] { return images_->dump(*process_, *image_sender_); }));
     GCR_ASSIGN(sent_images_,

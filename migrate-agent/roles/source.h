@@ -47,7 +47,8 @@ class Source {
   asio::awaitable<Status> give_up(Error cause);
   asio::awaitable<void> tell(const char* phase, std::string text);
 
-  Status take_over(const std::vector<std::uint64_t>& ids);
+  Status follow_allocations(proto::BuffersRequest& changes);
+  Status take_over(std::vector<ExportedBuffer> exported);
   Status assign_regions(const google::protobuf::RepeatedPtrField<proto::BufferRegion>& regions);
   void describe(proto::Buffer& out, const door::DoorEntry& entry) const;
   Status open_image_sender();

@@ -17,6 +17,8 @@ namespace {
 
 constexpr std::chrono::seconds kConnectTimeout{10};
 constexpr unsigned kClockSamples = 8;
+/// A process that frees buffers all the time is looked at this often.
+constexpr unsigned kAttempts = 100;
 /// More readers than this do not make one bus faster.
 constexpr unsigned kMaxReaders = 8;
 
@@ -106,8 +108,7 @@ awaitable<Status> Source::preflight() {
   co_return Status();
 }
 
-Status Source::take_over(const std::vector<std::uint64_t>& ids) {
-  GCR_ASSIGN(auto exported, process_->door().export_buffers(ids));
+Status Source::take_over(std::vector<ExportedBuffer> exported) {
   for (auto& [entry, descriptor] : exported) {
     Uuid gpu;
     std::memcpy(gpu.bytes.data(), entry.device_uuid, gpu.bytes.size());
@@ -140,7 +141,6 @@ awaitable<Status> Source::prepare() {
       std::clamp(request_.lanes() != 0 ? request_.lanes() : context_.config.lanes, 1U, kMaxLanes);
   proto::Envelope envelope;
   proto::PrepareRequest& request = *envelope.mutable_prepare_request();
-  for (const auto& [id, entry] : inventory_) describe(*request.add_buffers(), entry);
   request.set_lanes(lanes);
   request.set_digest_key(key_bytes_.data(), key_bytes_.size());
   request.set_no_prefill(request_.no_prefill());
@@ -151,9 +151,11 @@ awaitable<Status> Source::prepare() {
                                                scratch_->path(), request_.image_mode(),
                                                facts_.resident_bytes()));
     vram_.emplace(driver_, digest::DigestKey::expand(key_bytes_), std::min(lanes, kMaxReaders));
-    std::vector<std::uint64_t> ids;
-    for (const auto& [id, entry] : inventory_) ids.push_back(id);
-    return take_over(ids);
+    inventory_.clear();
+    proto::BuffersRequest found;
+    GCR_TRY(follow_allocations(found));
+    *request.mutable_buffers() = std::move(*found.mutable_added());
+    return {};
   });
   GCR_CO_TRY(taken);
   auto reply = co_await peer_->call(envelope, kReplyTimeout);
@@ -185,14 +187,16 @@ awaitable<Status> Source::open_channel(const proto::PrepareReply& prepared) {
   co_return co_await compare_clocks();
 }
 
-awaitable<Status> Source::refresh_buffers() {
-  proto::Envelope envelope;
-  proto::BuffersRequest& request = *envelope.mutable_buffers_request();
-  const Status compared = co_await offload(context_.blocking, [&]() -> Status {
-    GCR_ASSIGN(const door::Summary summary, process_->door().hello());
-    if (auto blockers = door_blockers(summary); !blockers.empty()) {
-      return Error(Code::kRefused, join(blockers));
-    }
+/// Takes over what the process has allocated since the last look, and lets go of what it has freed;
+/// `changes` says so to the destination. What is freed between the look and the taking shows as
+/// kNotFound: then it looks again.
+Status Source::follow_allocations(proto::BuffersRequest& changes) {
+  GCR_ASSIGN(const door::Summary summary, process_->door().hello());
+  if (auto blockers = door_blockers(summary); !blockers.empty()) {
+    return Error(Code::kRefused, join(blockers));
+  }
+  for (unsigned attempt = 1;; ++attempt) {
+    changes.Clear();
     GCR_ASSIGN(const auto entries, process_->door().inventory());
     Inventory now;
     std::vector<std::uint64_t> added;
@@ -200,17 +204,27 @@ awaitable<Status> Source::refresh_buffers() {
       now.emplace(entry.id, entry);
       if (inventory_.contains(entry.id)) continue;
       added.push_back(entry.id);
-      describe(*request.add_added(), entry);
+      describe(*changes.add_added(), entry);
     }
+    auto exported = process_->door().export_buffers(added);
+    if (!exported && exported.error().code() == Code::kNotFound && attempt < kAttempts) continue;
+    if (!exported) return exported.error();
     for (const auto& [id, entry] : inventory_) {
       if (now.contains(id)) continue;
-      request.add_removed_ids(id);
+      changes.add_removed_ids(id);
       vram_->remove(id);
     }
     inventory_ = std::move(now);
-    return take_over(added);
-  });
-  GCR_CO_TRY(compared);
+    return take_over(std::move(*exported));
+  }
+}
+
+awaitable<Status> Source::refresh_buffers() {
+  proto::Envelope envelope;
+  proto::BuffersRequest& request = *envelope.mutable_buffers_request();
+  const Status followed =
+      co_await offload(context_.blocking, [&] { return follow_allocations(request); });
+  GCR_CO_TRY(followed);
   if (request.added_size() == 0 && request.removed_ids_size() == 0) co_return Status();
   auto reply = co_await peer_->call(envelope, kReplyTimeout);
   GCR_CO_TRY(reply);

@@ -161,7 +161,9 @@ TEST(Live, ImagesAreStreamedWithAndWithoutCompression) {
     EXPECT_EQ(outcome.report.compression(), codec);
     EXPECT_EQ(outcome.report.image_mode(), "stream");
     EXPECT_FALSE(outcome.report.image_mode_reason().empty());
-    EXPECT_LT(outcome.report.sent_image_bytes(), outcome.report.image_bytes());
+    if (codec != "none") {
+      EXPECT_LT(outcome.report.sent_image_bytes(), outcome.report.image_bytes() / 2) << codec;
+    }
     UdpClient client(hosts.variable("NS", Host::kA));
     EXPECT_EQ(ask_counter(client, hosts, Host::kB), kCounterFirst);
   }
@@ -174,8 +176,8 @@ TEST(Live, TheSwitchoversStepsOverlapAndEveryPhaseIsOnOneClock) {
       hosts.migrate_for_report(Host::kA, scribbler.pid(), {"--max-bandwidth", "500M"});
   ASSERT_TRUE(migrated(outcome));
   const proto::MigrateReport& report = outcome.report;
-  // The last round does not wait for the checkpoint, nor the checkpoint for the last round.
-  EXPECT_LT(phase(report, "last round").start_ms(), end_ms(phase(report, "control checkpoint")));
+  // The last round does not wait for the dump, nor the checkpoint for the last round.
+  EXPECT_LT(phase(report, "last round").start_ms(), end_ms(phase(report, "criu dump")));
   EXPECT_LT(phase(report, "control checkpoint").start_ms(), end_ms(phase(report, "last round")));
   // Both hosts are namespaces of one machine: their clocks are the same.
   EXPECT_LE(std::abs(report.clock_offset_ms()), report.clock_error_ms() + 0.001);
