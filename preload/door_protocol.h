@@ -55,16 +55,16 @@ enum class Op : std::uint32_t {
   /// a kDetach came: from then on only kOpenGate opens it. Closing a closed gate renews the lease.
   kCloseGate = 4,
   /// Unmaps and releases every tracked allocation and closes its descriptors; addresses stay
-  /// reserved. Needs a closed gate, no blockers, and everything exported in this session (kNotFound
-  /// names the first that was not). On failure everything is mapped again, or the reply says
-  /// kBroken.
+  /// reserved. The contexts' stack limits are lowered too. Needs a closed gate, no blockers, and
+  /// everything exported in this session (kNotFound names the first that was not). On failure
+  /// everything is mapped again, or the reply says kBroken.
   kDetach = 5,
   /// Brings descriptors for the ids in the request (after kDetach, any number of packets). The
   /// application owns them from then on.
   kOffer = 6,
-  /// Imports every offered descriptor and maps everything where it was, on the same device
-  /// ordinals. Fails with kNotFound and changes nothing while an id has no descriptor. Gate stays
-  /// closed.
+  /// Puts the stack limits back, imports every offered descriptor and maps everything where it was,
+  /// on the same device ordinals. Fails with kNotFound and changes nothing while an id has no
+  /// descriptor. Gate stays closed.
   kAttach = 7,
   /// Opens the gate. Needs to be attached.
   kOpenGate = 8,
@@ -150,7 +150,8 @@ struct Summary {
   std::int32_t door_tid;    ///< the library's thread, in the application's PID namespace
   std::uint32_t gate_closed;
   std::uint32_t detached;
-  std::uint32_t reserved;
+  std::uint32_t
+      lowered_stacks;        ///< contexts whose stack limit is lowered, between detach and attach
   std::uint64_t door_stack;  ///< an address in the stack of the library's thread
 };
 static_assert(sizeof(Summary) == 72);

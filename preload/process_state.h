@@ -21,6 +21,7 @@ struct KnownContext {
   CUcontext context;
   int device;
   bool primary;
+  std::size_t stack_limit_bytes = 0;  ///< while it is lowered: what it has to become again
 };
 
 /// cuCtxEnablePeerAccess: `accessor` reaches what is allocated in `owner`.

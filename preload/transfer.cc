@@ -11,6 +11,7 @@
 #include "preload/door.h"
 #include "preload/driver_calls.h"
 #include "preload/gate.h"
+#include "preload/stack_limits.h"
 
 namespace gcr::preload::transfer {
 namespace {
@@ -172,6 +173,7 @@ door::Summary summarize() {
   summary.door_tid = door_thread_id();
   summary.gate_closed = gate::is_closed() ? 1 : 0;
   summary.detached = s.detached ? 1 : 0;
+  summary.lowered_stacks = lowered_stack_limits(s);
   return summary;
 }
 
@@ -242,7 +244,9 @@ Ending detach(std::uint64_t session) {
     return {Outcome::kBroken, unmapped, id};
   }
   s.detached = true;
-  return release_all(s);
+  const Ending released = release_all(s);
+  lower_stack_limits(s);
+  return released;
 }
 
 Ending offer(std::span<const std::uint64_t> ids, std::span<const int> descriptors) {
@@ -277,7 +281,8 @@ Ending attach() {
   }
   const RaisedDescriptorLimit limit;  // for what the driver may need for an import
   std::uint64_t failed_id = 0;
-  CUresult result = import_all(s, &failed_id);
+  CUresult result = restore_stack_limits(s);
+  if (result == CUDA_SUCCESS) result = import_all(s, &failed_id);
   if (result == CUDA_SUCCESS) result = map_all(s, s.inventory.mappings().end(), &failed_id);
   if (result != CUDA_SUCCESS) {
     release_handles(s);

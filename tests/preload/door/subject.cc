@@ -192,6 +192,14 @@ Answer attributes(CUdeviceptr address, const Numbers& which) {
 using Command = std::function<Answer(const Numbers&)>;
 
 void add_memory_commands(std::map<std::string, Command>& commands) {
+  commands["set_limit"] = [](const Numbers& n) {
+    return Answer{cu.cuCtxSetLimit(static_cast<CUlimit>(n[0]), n[1]), {}, {}};
+  };
+  commands["limit"] = [](const Numbers& n) {
+    std::size_t value = 0;
+    const CUresult result = cu.cuCtxGetLimit(&value, static_cast<CUlimit>(n[0]));
+    return Answer{result, {value}, {}};
+  };
   commands["alloc"] = [](const Numbers& n) {
     CUdeviceptr address = 0;
     const CUresult result = cu.cuMemAlloc_v2(&address, n[0]);

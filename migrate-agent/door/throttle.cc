@@ -1,0 +1,103 @@
+#include "migrate-agent/door/throttle.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+namespace gcr::agent {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::nanoseconds;
+
+/// A gate that this process closed and forgot opens after this.
+constexpr std::chrono::milliseconds kLease{500};
+/// Less is not worth closing the gate for.
+constexpr std::chrono::milliseconds kLeastHeld{1};
+
+}  // namespace
+
+struct Throttle::Impl {
+  explicit Impl(Door& door_of_others)
+      : door(door_of_others), thread([this](std::stop_token token) { run(token); }) {}
+
+  void run(std::stop_token token) {
+    while (!token.stop_requested() && status) {
+      const auto period_start = Clock::now();
+      std::unique_lock lock(mutex);
+      // Nothing to hold: the next share, or the end, is what there is to wait for.
+      changed.wait(lock, token, [this] { return share_to_hold() >= kLeastHeld; });
+      if (token.stop_requested()) return;
+      const nanoseconds share = share_to_hold();
+      lock.unlock();
+      status = hold_for(share, token);
+      wait_until(std::max(period_start + kPeriod, Clock::now() + kPeriod - share), token);
+    }
+  }
+
+  nanoseconds share_to_hold() const {
+    return std::chrono::duration_cast<nanoseconds>(kPeriod * share_of_period);
+  }
+
+  Status hold_for(nanoseconds time, const std::stop_token& token) {
+    const auto start = Clock::now();
+    const auto timeout = std::chrono::ceil<std::chrono::milliseconds>(time);
+    const Status closed = door.close_gate(timeout, kLease);
+    Status ended;
+    if (closed) {
+      wait_until(start + time, token);
+      ended = door.open_gate();
+    } else if (closed.error().code() != Code::kTimeout) {
+      ended = closed;
+    }
+    const std::lock_guard lock(mutex);
+    held += Clock::now() - start;
+    return ended;
+  }
+
+  void wait_until(Clock::time_point end, const std::stop_token& token) {
+    std::unique_lock lock(mutex);
+    changed.wait_until(lock, token, end, [] { return false; });
+  }
+
+  Door& door;
+  const Clock::time_point start = Clock::now();
+  mutable std::mutex mutex;
+  std::condition_variable_any changed;
+  double share_of_period = 0;  ///< guarded by the mutex, as `held`
+  nanoseconds held{0};
+  Status status;  ///< of the thread, until it has ended
+  std::jthread thread;
+};
+
+double Throttle::Held::share() const {
+  return elapsed.count() > 0
+             ? static_cast<double>(held.count()) / static_cast<double>(elapsed.count())
+             : 0;
+}
+
+Throttle::Throttle(Door& door) : impl_(std::make_unique<Impl>(door)) {}
+Throttle::Throttle(Throttle&&) noexcept = default;
+Throttle& Throttle::operator=(Throttle&&) noexcept = default;
+Throttle::~Throttle() = default;
+
+void Throttle::set_share(double share) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->share_of_period = std::clamp(share, 0.0, kMostShare);
+  impl_->changed.notify_all();
+}
+
+Throttle::Held Throttle::held() const {
+  const std::lock_guard lock(impl_->mutex);
+  return {impl_->held, Clock::now() - impl_->start};
+}
+
+Status Throttle::stop() {
+  if (!impl_->thread.joinable()) return {};
+  impl_->thread.request_stop();
+  impl_->thread.join();
+  return impl_->status;
+}
+
+}  // namespace gcr::agent

@@ -1,0 +1,26 @@
+// The contexts' stacks while the application stands still.
+//
+// The driver keeps a stack for every thread that could be resident on a GPU, in VRAM that its
+// checkpoint copies into host memory: 260 MiB of an H200's otherwise empty context, gigabytes once
+// a kernel with a large frame has run. Nothing in it is alive when no kernel runs, so the stack
+// limit is lowered for the switchover and put back before the gate opens; either takes a
+// millisecond. Limits of the device's malloc heap and printf buffer are not touched: lowering them
+// gives nothing.
+#pragma once
+
+#include "preload/process_state.h"
+
+namespace gcr::preload {
+
+/// Lowers the stack limit of every known context and remembers what it was. The contexts are idle
+/// and the gate is closed. A context that does not allow it stays as it is. Mutex held.
+void lower_stack_limits(ProcessState& state);
+
+/// Puts back what was lowered. On failure (no VRAM for the stacks, say) some are put back and the
+/// others can be tried again. Mutex held.
+CUresult restore_stack_limits(ProcessState& state);
+
+/// Contexts whose limit is lowered now. Mutex held.
+std::uint32_t lowered_stack_limits(const ProcessState& state);
+
+}  // namespace gcr::preload

@@ -1,0 +1,143 @@
+// An application held back for a share of the time.
+#include "migrate-agent/door/throttle.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/preload/door/door_helpers.h"
+
+namespace gcr::test {
+namespace {
+
+using agent::Throttle;
+using Clock = std::chrono::steady_clock;
+
+class ThrottleTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    subject_.ask("init");
+    context_ = subject_.value("primary 0");
+    address_ = subject_.value(command("alloc", 2 * kMiB));
+    subject_.ask(command("work", context_, address_));
+  }
+
+  std::uint64_t steps() { return subject_.value("worked"); }
+  void wait_for_steps(std::uint64_t count) {
+    for (const std::uint64_t end = steps() + count; steps() < end;) {
+    }
+  }
+  /// Until the gate was held for so many periods more.
+  static void wait_for_periods(const Throttle& throttle, int count, double share) {
+    const auto end = throttle.held().held + std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                                count * share * Throttle::kPeriod);
+    while (throttle.held().held < end) ::usleep(1000);
+  }
+  /// Steps per second while the gate is held for `share` of the time, over ten periods.
+  double speed(Throttle& throttle, double share) {
+    throttle.set_share(share);
+    wait_for_periods(throttle, 1, share);
+    const std::uint64_t before = steps();
+    const auto start = Clock::now();
+    wait_for_periods(throttle, 10, share);
+    return static_cast<double>(steps() - before) /
+           std::chrono::duration<double>(Clock::now() - start).count();
+  }
+
+  Subject subject_;
+  std::uint64_t context_ = 0;
+  std::uint64_t address_ = 0;
+};
+
+TEST_F(ThrottleTest, TheMoreIsHeldTheLessIsDone) {
+  agent::Door door = door_of(subject_);
+  Throttle throttle(door);
+  wait_for_steps(10);
+  EXPECT_EQ(throttle.held().held.count(), 0);
+  const double at_20 = speed(throttle, 0.2);
+  const double at_60 = speed(throttle, 0.6);
+  const double at_95 = speed(throttle, 0.95);
+  EXPECT_LT(at_60, at_20 * 0.8);
+  EXPECT_LT(at_95, at_60 * 0.5);
+  good(throttle.stop());
+  EXPECT_EQ(subject_.ask("rest").at(1), 0u) << "calls failed";
+}
+
+TEST_F(ThrottleTest, WhatIsReportedIsTheShareThatWasAskedFor) {
+  agent::Door door = door_of(subject_);
+  Throttle throttle(door);
+  throttle.set_share(0.5);
+  wait_for_periods(throttle, 10, 0.5);
+  const double share = throttle.held().share();
+  EXPECT_GT(share, 0.35);
+  EXPECT_LT(share, 0.65);
+  good(throttle.stop());
+}
+
+TEST_F(ThrottleTest, AfterwardsTheGateIsOpenAndTheDoorItsOwners) {
+  agent::Door door = door_of(subject_);
+  for (const double share : {0.0, 0.5, 7.0}) {
+    Throttle throttle(door);
+    throttle.set_share(share);
+    if (share > 0) wait_for_periods(throttle, 1, 0.5);
+    good(throttle.stop());
+    good(throttle.stop());
+    EXPECT_EQ(good(door.hello()).gate_closed, 0u);
+    wait_for_steps(2);
+  }
+}
+
+TEST_F(ThrottleTest, ABusyGpuIsNoError) {
+  subject_.ask(command("stall", subject_.value("stream")));
+  agent::Door door = door_of(subject_);
+  Throttle throttle(door);
+  throttle.set_share(0.5);
+  wait_for_periods(throttle, 3, 0.5);
+  subject_.ask("go_on");
+  wait_for_periods(throttle, 3, 0.5);
+  good(throttle.stop());
+  wait_for_steps(2);
+}
+
+TEST_F(ThrottleTest, TheEndOfTheProcessIsReported) {
+  auto subject = std::make_unique<Subject>();
+  subject->ask("init");
+  agent::Door door = door_of(*subject);
+  Throttle throttle(door);
+  throttle.set_share(0.5);
+  wait_for_periods(throttle, 1, 0.5);
+  subject.reset();
+  const auto before = throttle.held().elapsed;
+  while (throttle.held().elapsed < before + 3 * Throttle::kPeriod) ::usleep(1000);
+  const Status stopped = throttle.stop();
+  ASSERT_FALSE(stopped);
+  EXPECT_EQ(stopped.error().code(), Code::kNotFound);
+}
+
+TEST_F(ThrottleTest, TheApplicationGoesOnWhenItsThrottlerIsKilled) {
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const UniqueFd reading(ready[0]), writing(ready[1]);
+  const pid_t throttler = ::fork();
+  if (throttler == 0) {
+    auto door = agent::Door::open(subject_.pid());
+    if (!door) ::_exit(1);
+    Throttle throttle(*door);
+    throttle.set_share(1);
+    wait_for_periods(throttle, 2, 1);
+    [[maybe_unused]] const ssize_t ignored = ::write(writing.get(), "r", 1);
+    for (;;) ::pause();
+  }
+  char byte = 0;
+  ASSERT_EQ(::read(reading.get(), &byte, 1), 1);
+  ASSERT_EQ(::kill(throttler, SIGKILL), 0);
+  ASSERT_EQ(::waitpid(throttler, nullptr, 0), throttler);
+  wait_for_steps(10);
+  agent::Door door = door_of(subject_);
+  EXPECT_EQ(good(door.hello()).gate_closed, 0u);
+  EXPECT_EQ(subject_.ask("rest").at(1), 0u);
+}
+
+}  // namespace
+}  // namespace gcr::test
