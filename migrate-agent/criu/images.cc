@@ -16,6 +16,12 @@ constexpr std::uint32_t kCommonMagic = 0x54564319;
 constexpr std::uint32_t kServiceMagic = 0x55105940;
 constexpr std::uint32_t kIrmapCacheMagic = 0x57004059;
 constexpr std::uint32_t kProcessTreeMagic = 0x50273030;
+constexpr std::uint32_t kPageMapMagic = 0x56084025;
+constexpr std::uint32_t kInParent = 1;  ///< flags of a page map's entry
+constexpr std::uint32_t kPresent = 4;
+constexpr std::uint64_t kPageBytes = 4096;
+constexpr std::uint64_t kMaxPages = std::uint64_t{1} << 40;
+constexpr int kMaxParents = 1000;
 /// CRIU says this and goes on where root has no CAP_SYS_RESOURCE.
 constexpr std::string_view kHarmless = "Can't setup RLIMIT_NOFILE for self";
 constexpr std::uint32_t kMaxRecordBytes = 1u << 20;
@@ -69,6 +75,37 @@ Result<std::vector<wire::ProcessTreeEntry>> process_tree(const fs::path& directo
   }
   if (entries.empty()) return damaged(path);
   return entries;
+}
+
+/// Whether the pages of an entry are in the image that belongs to its page map.
+bool is_present(const wire::PageMapEntry& entry) {
+  if (entry.flags() & kInParent || entry.in_parent()) return false;
+  return !entry.has_flags() || (entry.flags() & kPresent) != 0;
+}
+
+Status check_page_map(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::uint32_t size = 0;
+  std::string record;
+  wire::PageMapHead head;
+  if (!read_magic(file, kPageMapMagic) || !read_u32(file, size) ||
+      !read_content(file, size, record) || !head.ParseFromString(record)) {
+    return damaged(path);
+  }
+  std::uint64_t pages = 0;
+  while (read_u32(file, size)) {
+    wire::PageMapEntry entry;
+    if (!read_content(file, size, record) || !entry.ParseFromString(record)) return damaged(path);
+    const std::uint64_t count = entry.has_nr_pages() ? entry.nr_pages() : entry.compat_nr_pages();
+    if (count > kMaxPages || pages > kMaxPages) return damaged(path);
+    if (is_present(entry)) pages += count;
+  }
+  const fs::path memory =
+      path.parent_path() / ("pages-" + std::to_string(head.pages_id()) + ".img");
+  std::error_code error;
+  const std::uint64_t bytes = fs::file_size(memory, error);
+  if ((error && pages > 0) || bytes < pages * kPageBytes) return damaged(memory);
+  return {};
 }
 
 }  // namespace
@@ -158,6 +195,19 @@ Result<std::set<pid_t>> used_pids(const fs::path& directory) {
     pids.insert(entry.threads().begin(), entry.threads().end());
   }
   return pids;
+}
+
+Status check_memory(const fs::path& directory) {
+  fs::path at = directory;
+  for (int parents = 0; parents < kMaxParents; ++parents) {
+    for (const std::string& name : names(at)) {
+      if (name.starts_with("pagemap-")) GCR_TRY(check_page_map(at / name));
+    }
+    std::error_code error;
+    if (!fs::is_directory(at / "parent", error)) return {};
+    at = fs::canonical(at / "parent", error);
+  }
+  return damaged(directory / "parent");
 }
 
 }  // namespace gcr::criu::images

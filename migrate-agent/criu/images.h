@@ -47,4 +47,8 @@ Result<pid_t> root_pid(const std::filesystem::path& directory);
 /// sessions. kDataLoss if pstree.img is not whole, kNotFound if it is missing.
 Result<std::set<pid_t>> used_pids(const std::filesystem::path& directory);
 
+/// Every image of memory holds as many pages as its page map says, in `directory` and in its chain
+/// of parents: CRIU would look for the missing ones for ever. kDataLoss if not.
+Status check_memory(const std::filesystem::path& directory);
+
 }  // namespace gcr::criu::images

@@ -98,6 +98,7 @@ Status PreparedRestore::Impl::start() {
 
 Result<RestoredTree> PreparedRestore::Impl::run() {
   auto impl = std::make_unique<RestoredTree::Impl>();
+  GCR_TRY(images::check_memory(directory));
   GCR_ASSIGN(const pid_t root, images::root_pid(directory));
   GCR_ASSIGN(const std::string inventory, images::read_file(directory / kFirstFile));
   GCR_TRY(hold.pass(inventory));

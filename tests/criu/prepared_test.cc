@@ -1,0 +1,249 @@
+// Prepared sessions and streamed dumps with a real CRIU.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <mutex>
+#include <set>
+
+#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/process/procfs.h"
+#include "tests/criu/program.h"
+
+namespace gcr::criu::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Everything below this process: a test leaves as much as it has found.
+std::set<pid_t> all_processes() {
+  const std::vector<pid_t> below = procfs::tree(::getpid());
+  return {below.begin(), below.end()};
+}
+
+class Prepared : public testing::Test {
+ protected:
+  fs::path file() const { return directory_.path() / "output"; }
+  fs::path images() const { return directory_.make("images"); }
+  fs::path logs() const { return directory_.make("logs"); }
+
+  Output start(const std::string& mode = "count") {
+    program_ = std::make_unique<Program>(file(), mode);
+    return wait_for_progress(file(), {}, 5);
+  }
+
+  PreparedDump prepare_streaming() {
+    auto prepared = PreparedDump::streaming(criu_command(), program_->pid(), logs());
+    EXPECT_TRUE(prepared) << prepared.error().message();
+    return std::move(*prepared);
+  }
+
+  /// A TakeImage that writes files into images().
+  TakeImage to_files() {
+    return [this](const std::string& name, UniqueFd content) -> Status {
+      std::ofstream out(images() / name, std::ios::binary);
+      char bytes[65536];
+      ssize_t got = 0;
+      while ((got = ::read(content.get(), bytes, sizeof(bytes))) > 0) out.write(bytes, got);
+      return {};
+    };
+  }
+
+  void kill_program() {
+    ASSERT_TRUE(kill_stopped(program_->pid()));
+    program_->reap();
+  }
+
+  Directory directory_;
+  std::unique_ptr<Program> program_;
+};
+
+TEST_F(Prepared, StreamedDumpRestoresAndGoesOnWithoutGap) {
+  start();
+  PreparedDump prepared = prepare_streaming();
+  auto restore = PreparedRestore::create(criu_command(), images(), reaper(), {program_->pid()});
+  ASSERT_TRUE(restore) << restore.error().message();
+  wait_for_progress(file(), read_output(file()), 5);  // being prepared for costs it nothing
+  const auto report = prepared.run(to_files());
+  ASSERT_TRUE(report) << report.error().message();
+  EXPECT_GT(report->image_bytes, 0u);
+  EXPECT_EQ(state_of(program_->pid()), 'T');
+  const Output dumped = read_output(file());
+  kill_program();
+  auto tree = restore->run();
+  ASSERT_TRUE(tree) << tree.error().message();
+  EXPECT_EQ(state_of(tree->pid()), 'T');
+  EXPECT_EQ(read_output(file()).lines, dumped.lines);
+  ASSERT_TRUE(resume_stopped(tree->pid()));
+  expect_gapless(wait_for_progress(file(), dumped, 20));
+}
+
+TEST_F(Prepared, WaitingCallsOfAStreamedDumpGoOnWaitingHereAndThere) {
+  start("wait");
+  const auto report = prepare_streaming().run(to_files());
+  ASSERT_TRUE(report) << report.error().message();
+  ASSERT_TRUE(resume_stopped(program_->pid()));
+  expect_gapless(wait_for_progress(file(), read_output(file()), 200));
+  ::kill(program_->pid(), SIGSTOP);
+  ASSERT_TRUE(procfs::wait_until_stopped(program_->pid()));
+  kill_program();
+  // The copy counts on from the dump: only its waiting threads are of interest here.
+  auto tree = restore(criu_command(), images(), reaper());
+  ASSERT_TRUE(tree) << tree.error().message();
+  ASSERT_TRUE(resume_stopped(tree->pid()));
+  const Output now = wait_for_output(file(), [before = read_output(file())](const Output& output) {
+    return output.lines >= before.lines + 200;
+  });
+  EXPECT_TRUE(now.others.empty()) << now.others.front();
+}
+
+TEST_F(Prepared, StreamedDumpIsTheSameAsOneToADirectory) {
+  start();
+  std::set<std::string> streamed;
+  std::mutex mutex;
+  const auto report =
+      prepare_streaming().run([&](const std::string& name, UniqueFd content) -> Status {
+        char bytes[65536];
+        while (::read(content.get(), bytes, sizeof(bytes)) > 0) {
+        }
+        const std::lock_guard lock(mutex);
+        EXPECT_TRUE(streamed.insert(name).second) << name << " came twice";
+        return {};
+      });
+  ASSERT_TRUE(report) << report.error().message();
+  ASSERT_TRUE(resume_stopped(program_->pid()));
+  ASSERT_TRUE(dump(criu_command(), program_->pid(), images()));
+  std::set<std::string> written;
+  for (const auto& entry : fs::directory_iterator(images())) {
+    if (entry.path().extension() == ".img") written.insert(entry.path().filename());
+  }
+  EXPECT_EQ(streamed, written);
+}
+
+TEST_F(Prepared, DumpWhoseMemoryNobodyTakesFailsAndTheProgramRunsOn) {
+  start();
+  PreparedDump prepared = prepare_streaming();
+  const auto report = prepared.run([](const std::string& name, UniqueFd) -> Status {
+    if (!name.starts_with("pages-")) return {};
+    return Error(Code::kUnavailable, "the network has gone");
+  });
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().code(), Code::kUnavailable) << report.error().message();
+  expect_gapless(wait_for_progress(file(), read_output(file()), 20));
+}
+
+TEST_F(Prepared, DumpWhoseLastImageIsRefusedFailsAndTheProgramRunsOn) {
+  start();
+  PreparedDump prepared = prepare_streaming();
+  const TakeImage take = to_files();
+  const auto report = prepared.run([&](const std::string& name, UniqueFd content) -> Status {
+    if (name == "pstree.img") return Error(Code::kUnavailable, "the network has gone");
+    return take(name, std::move(content));
+  });
+  ASSERT_FALSE(report);
+  expect_gapless(wait_for_progress(file(), read_output(file()), 20));
+}
+
+TEST_F(Prepared, RefusedStreamedDumpCarriesCriusWordsAndTheProgramRunsOn) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const UniqueFd ours(ends[0]);
+  program_ = std::make_unique<Program>(file(), "count", ends[1]);
+  ::close(ends[1]);
+  const Output before = wait_for_progress(file(), {}, 5);
+  const auto report = prepare_streaming().run(to_files());
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().code(), Code::kUnsupported);
+  EXPECT_NE(report.error().message().find("Error (criu/"), std::string::npos)
+      << report.error().message();
+  expect_gapless(wait_for_progress(file(), before, 20));
+}
+
+TEST_F(Prepared, SessionsThatAreNeverRunLeaveNothingAndTheProgramRunsOn) {
+  start();
+  const std::set<pid_t> before = all_processes();
+  {
+    const PreparedDump prepared = prepare_streaming();
+    const auto restore = PreparedRestore::create(criu_command(), images(), reaper(), {});
+    ASSERT_TRUE(restore) << restore.error().message();
+    EXPECT_GT(all_processes().size(), before.size());
+  }
+  EXPECT_EQ(all_processes(), before);
+  expect_gapless(wait_for_progress(file(), read_output(file()), 20));
+}
+
+TEST_F(Prepared, DumpOfAProcessThatHasGoneMeanwhileSaysSo) {
+  start();
+  PreparedDump prepared = prepare_streaming();
+  program_.reset();
+  const auto report = prepared.run(to_files());
+  ASSERT_FALSE(report);
+}
+
+TEST_F(Prepared, RestoreThatSitsOnANumberOfTheTreeStartsAnew) {
+  const pid_t pid = (start(), program_->pid());
+  ASSERT_TRUE(prepare_streaming().run(to_files()));
+  const Output dumped = read_output(file());
+  const fs::path there = directory_.make("there");
+  // Everything up to just before the program's own number is said to be taken.
+  std::set<pid_t> used;
+  for (pid_t taken = 1; taken < pid - 10; ++taken) used.insert(taken);
+  auto restore = PreparedRestore::create(criu_command(), there, reaper(), used);
+  ASSERT_TRUE(restore) << restore.error().message();
+  for (const auto& entry : fs::directory_iterator(images())) fs::copy(entry, there);
+  kill_program();
+  auto tree = restore->run();
+  ASSERT_TRUE(tree) << tree.error().message();
+  EXPECT_EQ(procfs::namespace_pids(std::to_string(tree->pid())).back(), pid);
+  ASSERT_TRUE(resume_stopped(tree->pid()));
+  expect_gapless(wait_for_progress(file(), dumped, 20));
+}
+
+TEST_F(Prepared, RestoreOfATruncatedImageFailsAndLeavesNothing) {
+  const std::set<pid_t> before = all_processes();
+  const pid_t pid = (start(), program_->pid());
+  ASSERT_TRUE(prepare_streaming().run(to_files()));
+  kill_program();
+  for (const std::string& name :
+       {std::string("pages-1.img"), "core-" + std::to_string(pid) + ".img",
+        std::string("pstree.img"), std::string("inventory.img")}) {
+    const fs::path there = directory_.make("there-" + name);
+    auto restore = PreparedRestore::create(criu_command(), there, reaper(), {pid});
+    ASSERT_TRUE(restore) << restore.error().message();
+    for (const auto& entry : fs::directory_iterator(images())) fs::copy(entry, there);
+    fs::resize_file(there / name, fs::file_size(there / name) / 2);
+    const auto tree = restore->run();
+    EXPECT_FALSE(tree) << name;
+    restore = Error(Code::kInternal, "over");
+    EXPECT_EQ(all_processes(), before) << name;
+  }
+}
+
+TEST_F(Prepared, RestoreWithoutImagesFailsAndLeavesNothing) {
+  const std::set<pid_t> before = all_processes();
+  {
+    auto restore = PreparedRestore::create(criu_command(), images(), reaper(), {});
+    ASSERT_TRUE(restore) << restore.error().message();
+    const auto tree = restore->run();
+    ASSERT_FALSE(tree);
+    EXPECT_EQ(tree.error().code(), Code::kNotFound);
+  }
+  EXPECT_EQ(all_processes(), before);
+}
+
+/// Where the kernel cannot track memory, pre_dump() says so; where it can, it works. Either is
+/// the whole truth of check_memory_tracking().
+TEST_F(Prepared, PreDumpWorksExactlyWhereTheCheckSaysSo) {
+  start();
+  const Status tracked = check_memory_tracking(criu_command());
+  const fs::path first = directory_.make("images/pre-1");
+  const auto report = pre_dump(criu_command(), program_->pid(), first);
+  EXPECT_EQ(report.has_value(), tracked.has_value());
+  EXPECT_TRUE(tracked || tracked.error().code() == Code::kUnsupported);
+  expect_gapless(wait_for_progress(file(), read_output(file()), 20));
+}
+
+}  // namespace
+}  // namespace gcr::criu::test
