@@ -13,16 +13,13 @@ Status Precopy::look() {
   return {};
 }
 
-Status Precopy::send(bool last) {
-  const Phases::Timer timer(phases_, "vram", last ? "last round" : "round");
+Result<proto::Round> Precopy::send_round() {
   const auto start = Clock::now();
   GCR_ASSIGN(const std::uint64_t sent_bytes, vram_.send(*dirty_, channel_));
-  const auto end = Clock::now();
-  const double seconds = Phases::milliseconds(end - start) / 1000;
+  const double seconds = Phases::milliseconds(Clock::now() - start) / 1000;
   convergence_.sent(sent_bytes, seconds);
   proto::Round round;
   round.set_number(static_cast<std::uint32_t>(rounds_.size()) + 1);
-  round.set_last(last);
   round.set_start_ms(phases_.since_origin_ms(looked_at_));
   round.set_digest_ms(digest_ms_);
   round.set_duration_ms(digest_ms_ + seconds * 1000);
@@ -30,9 +27,23 @@ Status Precopy::send(bool last) {
   round.set_zero_chunks(dirty_->zero_chunks);
   round.set_sent_bytes(sent_bytes);
   round.set_rate_bytes_per_s(sent_bytes == 0 ? 0 : static_cast<double>(sent_bytes) / seconds);
-  round.set_throttle(convergence_.throttle());
-  rounds_.push_back(std::move(round));
   dirty_.reset();
+  return round;
+}
+
+Status Precopy::send(const Throttle& throttle) {
+  const Phases::Timer timer(phases_, "vram", "round");
+  GCR_ASSIGN(proto::Round round, send_round());
+  round.set_throttle(throttle.held().share());
+  rounds_.push_back(std::move(round));
+  return {};
+}
+
+Status Precopy::send_last() {
+  const Phases::Timer timer(phases_, "vram", "last round");
+  GCR_ASSIGN(proto::Round round, send_round());
+  round.set_last(true);
+  rounds_.push_back(std::move(round));
   return {};
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "migrate-agent/door/throttle.h"
 #include "migrate-agent/mover/outgoing_vram.h"
 #include "migrate-agent/roles/convergence.h"
 #include "migrate-agent/roles/phases.h"
@@ -28,10 +29,13 @@ class Precopy {
   /// With the gate closed: whether what look() found may be sent in the downtime.
   bool acceptable() const { return convergence_.acceptable(remaining_bytes()); }
 
-  /// Sends what look() found, as a round. `throttle`: the share of time that the gate was held back
-  /// so far in this round is asked for afterwards.
-  Status send(bool last);
+  /// Sends what look() found, as a round, while `throttle` holds the process back.
+  Status send(const Throttle& throttle);
 
+  /// The same with the gate closed.
+  Status send_last();
+
+  /// What look() found.
   std::uint64_t remaining_bytes() const { return dirty_ ? dirty_->bytes : 0; }
   double expected_ms() const { return convergence_.expected_ms(remaining_bytes()); }
   const Convergence& convergence() const { return convergence_; }
@@ -39,6 +43,8 @@ class Precopy {
   std::vector<proto::Round>& rounds() { return rounds_; }
 
  private:
+  Result<proto::Round> send_round();
+
   mover::OutgoingVram& vram_;
   transport::Channel& channel_;
   Phases& phases_;

@@ -7,6 +7,7 @@
 
 #include <asio/experimental/awaitable_operators.hpp>
 
+#include "migrate-agent/door/throttle.h"
 #include "migrate-agent/process/zero_pages.h"
 #include "migrate-agent/roles/host_facts.h"
 #include "src/base/log.h"
@@ -130,14 +131,7 @@ awaitable<Status> Source::precopy() {
     }
     co_await tell("precopy", fmt::format("round {}: sending {}", precopy_->rounds().size() + 1,
                                          format_bytes(precopy_->remaining_bytes())));
-    const Status sent = co_await offload(context_.blocking, [&]() -> Status {
-      GCR_TRY(precopy_->send(false));
-      if (!images_->in_rounds()) return {};
-      const Phases::Timer dumping(phases_, "images", "pre-dump");
-      GCR_TRY(open_image_sender());
-      images_->round(*image_sender_);
-      return {};
-    });
+    const Status sent = co_await offload(context_.blocking, [&] { return send_round(); });
     GCR_CO_TRY(sent);
   }
   channel_->limit_rate(0);
@@ -145,6 +139,20 @@ awaitable<Status> Source::precopy() {
   GCR_CO_TRY(images_ready);
   report_.set_expected_downtime_ms(precopy_->expected_ms());
   co_return Status();
+}
+
+/// While it is sent, the process is held back as far as auto-converge asks for.
+Status Source::send_round() {
+  Throttle throttle(process_->door());
+  throttle.set_share(precopy_->convergence().throttle());
+  const Status sent = precopy_->send(throttle);
+  GCR_TRY(throttle.stop());
+  GCR_TRY(sent);
+  if (!images_->in_rounds()) return {};
+  const Phases::Timer dumping(phases_, "images", "pre-dump");
+  GCR_TRY(open_image_sender());
+  images_->round(*image_sender_);
+  return {};
 }
 
 /// Not before the link's rate is known: what pays to be compressed depends on it.
@@ -197,7 +205,7 @@ awaitable<Status> Source::switch_over() {
 awaitable<Status> Source::send_last_round() {
   co_return co_await offload(context_.blocking, [&]() -> Status {
     if (!limits_.strict) GCR_TRY(precopy_->look());  // else close_gate() has looked
-    GCR_TRY(precopy_->send(true));
+    GCR_TRY(precopy_->send_last());
     report_.set_buffers(vram_->count());
     report_.set_vram_bytes(vram_->total_bytes());
     return {};

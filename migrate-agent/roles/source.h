@@ -51,6 +51,7 @@ class Source {
   Status take_over(std::vector<ExportedBuffer> exported);
   Status assign_regions(const google::protobuf::RepeatedPtrField<proto::BufferRegion>& regions);
   void describe(proto::Buffer& out, const door::DoorEntry& entry) const;
+  Status send_round();
   Status open_image_sender();
   Status ready_images();
   void complete_report();
