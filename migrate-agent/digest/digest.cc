@@ -8,11 +8,10 @@
 #include <memory>
 
 #include "migrate-agent/digest/block_hash.h"
+#include "migrate-agent/digest/chunk_sums.h"
 
 namespace gcr::digest {
 namespace {
-
-__extension__ using Wide = unsigned __int128;
 
 [[noreturn]] void give_up(const char* why) {
   spdlog::critical("digest: {}", why);
@@ -53,45 +52,6 @@ class KeyStream {
   std::unique_ptr<EVP_CIPHER_CTX, FreeContext> context_;
 };
 
-std::uint64_t reduce(Wide sum) {
-  const auto fold = [](Wide value) { return (value & kPrime) + (value >> 61); };
-  const auto folded = static_cast<std::uint64_t>(fold(fold(fold(sum))));
-  return folded == kPrime ? 0 : folded;
-}
-
-/// Level 2. 2^14 products below 2^93 fit a Wide, so one reduction at the end is enough.
-class ChunkSums {
- public:
-  ChunkSums(std::span<const std::uint64_t, kSumKeyWords> key, std::size_t length_bytes)
-      : key_(key.data()),
-        first_(Wide{length_bytes} * key_[0]),
-        second_(Wide{length_bytes} * key_[1]) {
-    ++key_;
-  }
-
-  void add(const BlockHash& block) {
-    for (const std::uint64_t value : block) {
-      const std::uint64_t low = value & 0xffffffff;
-      const std::uint64_t high = value >> 32;
-      first_ += Wide{low} * key_[0] + Wide{high} * key_[1];
-      second_ += Wide{low} * key_[1] + Wide{high} * key_[2];
-      key_ += 2;
-    }
-  }
-
-  Digest digest() const {
-    const std::array<std::uint64_t, 2> sums = {reduce(first_), reduce(second_)};
-    Digest digest;
-    std::memcpy(digest.bytes.data(), sums.data(), sizeof sums);
-    return digest;
-  }
-
- private:
-  const std::uint64_t* key_;
-  Wide first_;
-  Wide second_;
-};
-
 void check_length(std::size_t length_bytes) {
   if (length_bytes > kChunkBytes) give_up("a chunk is longer than 2 MiB");
 }
@@ -113,16 +73,7 @@ DigestKey DigestKey::expand(std::span<const std::byte, 32> secret) {
 Digest digest_chunk_with(BlockHashFunction hash_block, const DigestKey& key,
                          std::span<const std::byte> chunk) {
   check_length(chunk.size());
-  ChunkSums sums(key.sum_key(), chunk.size());
-  for (; chunk.size() >= kBlockBytes; chunk = chunk.subspan(kBlockBytes)) {
-    sums.add(hash_block(chunk.data(), key.block_key()));
-  }
-  if (!chunk.empty()) {
-    std::array<std::byte, kBlockBytes> last{};
-    std::memcpy(last.data(), chunk.data(), chunk.size());
-    sums.add(hash_block(last.data(), key.block_key()));
-  }
-  return sums.digest();
+  return sum_chunk(hash_block, key.block_key(), key.sum_key(), chunk);
 }
 
 Digest digest_chunk(const DigestKey& key, std::span<const std::byte> chunk) {

@@ -46,7 +46,7 @@ class GpuDigester {
   Status load_kernel();
 
   std::shared_ptr<GpuContext> context_;
-  DeviceMemory key_;  // k[], padded to 16 bytes, then K[]
+  DeviceMemory key_;  // k[], then K[]
   CUmodule module_ = nullptr;
   CUfunction kernel_ = nullptr;
   unsigned max_blocks_ = 0;  // as many as the GPU can run at the same time

@@ -7,6 +7,7 @@
 #include <span>
 #include <unordered_map>
 
+#include "tests/softgpu/digest_kernel.h"
 #include "tests/softgpu/memory.h"
 #include "tests/softgpu/module.h"
 
@@ -162,6 +163,7 @@ KernelBody find_kernel(std::string_view name) {
       {"gcr_stencil_init", stencil_init},
       {"gcr_stencil_step", stencil_step},
       {"gcr_stencil_checksum", stencil_checksum},
+      {"gcr_digest_chunks", digest_chunks},
       {"gcr_scribble", scribble},
       {"gcr_scribble_check", scribble_check},
   };
