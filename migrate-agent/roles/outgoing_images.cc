@@ -48,6 +48,7 @@ Status OutgoingImages::pre_dump(images::ImageSender& sender) {
 }
 
 void OutgoingImages::round(images::ImageSender& sender) {
+  prepared_.reset();  // it knows another parent
   const Status dumped = pre_dump(sender);
   if (dumped) return;
   in_rounds_ = false;

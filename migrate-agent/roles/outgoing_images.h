@@ -39,8 +39,9 @@ class OutgoingImages {
   /// from then on, and reason() says why.
   void round(images::ImageSender& sender);
 
-  /// Starts CRIU for dump(), which comes next.
+  /// Starts CRIU for dump(). Another round() undoes it.
   Status prepare();
+  bool prepared() const { return prepared_.has_value(); }
 
   /// Dumps and sends everything; the process stands still afterwards.
   Status dump(SourceProcess& process, images::ImageSender& sender);

@@ -16,7 +16,7 @@ Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(
   }));
   GCR_TRY(phases.time("process", "control restore", [&] { return control.restore(gpu_map); }));
   GCR_TRY(phases.time("process", "unlock", [&] { return control.unlock(); }));
-  GCR_ASSIGN(process->door_, Door::open(pid));
+  GCR_ASSIGN(process->door_, phases.time("process", "find door", [&] { return Door::open(pid); }));
   return process;
 }
 

@@ -121,7 +121,11 @@ awaitable<Status> Source::precopy() {
   channel_->limit_rate(request_.max_bandwidth_bytes());
   for (;;) {
     GCR_CO_TRY(co_await refresh_buffers());
-    const Status looked = co_await offload(context_.blocking, [&] { return precopy_->look(); });
+    // CRIU is started before the look: what comes after it is what the process may dirty.
+    const Status looked = co_await offload(context_.blocking, [&]() -> Status {
+      GCR_TRY(ready_images());
+      return precopy_->look();
+    });
     GCR_CO_TRY(looked);
     const auto next = precopy_->decide();
     GCR_CO_TRY(next);
@@ -135,8 +139,7 @@ awaitable<Status> Source::precopy() {
     GCR_CO_TRY(sent);
   }
   channel_->limit_rate(0);
-  const Status images_ready = co_await offload(context_.blocking, [&] { return ready_images(); });
-  GCR_CO_TRY(images_ready);
+  GCR_CO_TRY(open_image_sender());
   report_.set_expected_downtime_ms(precopy_->expected_ms());
   co_return Status();
 }
@@ -148,10 +151,11 @@ Status Source::send_round() {
   const Status sent = precopy_->send(throttle);
   GCR_TRY(throttle.stop());
   GCR_TRY(sent);
-  if (!images_->in_rounds()) return {};
-  const Phases::Timer dumping(phases_, "images", "pre-dump");
-  GCR_TRY(open_image_sender());
-  images_->round(*image_sender_);
+  if (images_->in_rounds()) {
+    const Phases::Timer dumping(phases_, "images", "pre-dump");
+    GCR_TRY(open_image_sender());
+    images_->round(*image_sender_);
+  }
   return {};
 }
 
@@ -167,7 +171,8 @@ Status Source::open_image_sender() {
 }
 
 Status Source::ready_images() {
-  GCR_TRY(open_image_sender());
+  if (images_->prepared()) return {};
+  const Phases::Timer timer(phases_, "images", "start CRIU");
   return images_->prepare();
 }
 
