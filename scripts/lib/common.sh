@@ -99,6 +99,7 @@ start_app() {
   local host=${1^^} output=$2 namespace gpu_env
   shift 2
   namespace=NS_$host gpu_env=GPU_ENV_$host
+  : >"$output"
   # What this shell inherited must not reach the program: it could not be moved with that.
   # shellcheck disable=SC2086,SC2016
   setsid nsenter "--net=${!namespace}" env ${!gpu_env} bash -c '

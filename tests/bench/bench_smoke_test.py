@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""scripts/bench --smoke runs every part, and its figures are figures.
+
+Usage: bench_smoke_test.py SCRIPTS_BENCH
+"""
+
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SCRIPT = sys.argv.pop()
+
+
+def numbers_of(line, *names):
+    return [float(line[name]) for name in names]
+
+
+class Smoke(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory(prefix="gcr-bench-smoke-")
+        cls.bench = subprocess.run(
+            [SCRIPT, "--smoke", "--out", cls.folder.name], capture_output=True, text=True, check=False
+        )
+        with open(f"{cls.folder.name}/bench.jsonl", encoding="utf-8") as file:
+            cls.lines = [json.loads(line) for line in file]
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def of(self, part, **wanted):
+        lines = [
+            line
+            for line in self.lines
+            if line["part"] == part and all(line.get(key) == value for key, value in wanted.items())
+        ]
+        self.assertTrue(lines, f"no line of {part} {wanted}")
+        return lines
+
+    def assert_positive(self, line, *names):
+        for name, value in zip(names, numbers_of(line, *names)):
+            self.assertTrue(math.isfinite(value) and value > 0, f"{name} is {value} in {line}")
+
+    def test_every_part_succeeds(self):
+        self.assertEqual(self.bench.returncode, 0, self.bench.stderr)
+
+    def test_both_ways_are_timed(self):
+        for part in ("downtime", "floor"):
+            for line in self.of(part, way="gcr-migrate"):
+                self.assert_positive(line, "downtime_ms", "total_ms", "silence_ms", "asked_bytes")
+                self.assertTrue(line["verified"])
+            for line in self.of(part, way="by-hand"):
+                self.assert_positive(
+                    line, "downtime_ms", "checkpoint_ms", "dump_ms", "criu_restore_ms", "restore_ms"
+                )
+
+    def test_rounds_are_counted_and_what_they_sent(self):
+        for line in self.of("dirty", program="scribbler"):
+            self.assert_positive(line, "rounds", "sent_vram_bytes", "downtime_ms")
+            self.assertEqual(line["rounds"], len(line["sent_per_round_bytes"]))
+            self.assertEqual(line["sent_vram_bytes"], sum(line["sent_per_round_bytes"]))
+
+    def test_the_program_s_speed_is_known_before_while_and_after_it_moves(self):
+        for line in self.of("cost", program="stencil"):
+            self.assert_positive(line, "before_per_s", "during_s", "after_per_s")
+        self.assertEqual(len(self.of("cost")), 2)
+
+    def test_launches_digests_and_reads_have_their_times(self):
+        for driver in ("empty", "soft"):
+            for line in self.of("steady", what="launch", driver=driver):
+                self.assert_positive(line, "direct_ns", "interposed_ns")
+        for line in self.of("digest"):
+            self.assert_positive(line, "value")
+        for line in self.of("read"):
+            self.assert_positive(line, "gb_per_s", "of_plain")
+
+    def test_traces_are_left(self):
+        with open(f"{self.folder.name}/cost-stencil-none.trace.json", encoding="utf-8") as file:
+            self.assertTrue(json.load(file)["traceEvents"])
+
+    def test_every_figure_is_in_a_table(self):
+        for title in ("Downtime:", "otherwise empty", "rewrite", "Steps per second", "a launch"):
+            self.assertIn(title, self.bench.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
