@@ -77,7 +77,8 @@ end_process() {
   local pid=$1
   is_alive "$pid" || return 0
   kill -TERM "$pid" 2>/dev/null || true
-  wait_until 10 is_gone "$pid" && return
+  # Said outright: in a trap, a bare return has the status of what came before the trap.
+  wait_until 10 is_gone "$pid" && return 0
   kill -KILL "$pid" 2>/dev/null || true
   wait_until 10 is_gone "$pid" || say "process $pid does not end"
 }
