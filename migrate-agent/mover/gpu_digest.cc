@@ -12,9 +12,9 @@ namespace {
 
 // Those of digest_kernel.cu.
 constexpr char kKernel[] = "gcr_digest_chunks";
-constexpr unsigned kThreads = 512;
+constexpr unsigned kThreads = 256;
 
-constexpr unsigned kBlocksPerProcessor = 1;  // what its registers allow
+constexpr unsigned kBlocksPerProcessor = 2;  // what its registers allow
 
 constexpr std::size_t kBlockKeyBytes = digest::kBlockKeyWords * sizeof(std::uint32_t);
 constexpr std::size_t kSumKeyBytes = digest::kSumKeyWords * sizeof(std::uint64_t);

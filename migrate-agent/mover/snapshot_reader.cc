@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
+#include <condition_variable>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -10,7 +10,8 @@
 namespace gcr::mover {
 namespace {
 
-constexpr std::size_t kBatchChunks = 4;
+constexpr std::size_t kSlots = 3;
+constexpr std::size_t kBatchChunks = 16;
 constexpr std::size_t kBatchBytes = kBatchChunks * kChunkBytes;
 
 /// What a slot reports through, in page-locked memory after the bytes.
@@ -19,47 +20,21 @@ struct Report {
   std::array<digest::Digest, kBatchChunks> digests;
 };
 
-/// Hands out the batches, each of one GPU, and remembers the first error.
-class Batches {
- public:
-  Batches(std::span<const ChunkRef> chunks, std::size_t batch_chunks) {
-    std::size_t start = 0;
-    for (std::size_t i = 1; i <= chunks.size(); ++i) {
-      if (i < chunks.size() && i - start < batch_chunks &&
-          &chunks[i].vram->context() == &chunks[start].vram->context()) {
-        continue;
-      }
-      batches_.push_back(chunks.subspan(start, i - start));
-      start = i;
+/// Cuts `chunks` into batches, each of one GPU.
+std::vector<std::span<const ChunkRef>> batches_of(std::span<const ChunkRef> chunks,
+                                                  std::size_t batch_chunks) {
+  std::vector<std::span<const ChunkRef>> batches;
+  std::size_t start = 0;
+  for (std::size_t i = 1; i <= chunks.size(); ++i) {
+    if (i < chunks.size() && i - start < batch_chunks &&
+        &chunks[i].vram->context() == &chunks[start].vram->context()) {
+      continue;
     }
+    batches.push_back(chunks.subspan(start, i - start));
+    start = i;
   }
-
-  std::span<const ChunkRef> claim() {
-    const std::size_t batch = next_.fetch_add(1, std::memory_order_relaxed);
-    if (failed_.load(std::memory_order_relaxed) || batch >= batches_.size()) return {};
-    return batches_[batch];
-  }
-
-  std::size_t count() const { return batches_.size(); }
-
-  void fail(Error error) {
-    const std::lock_guard lock(mutex_);
-    if (!error_) error_ = std::move(error);
-    failed_ = true;
-  }
-
-  Status status() const {
-    if (error_) return *error_;
-    return {};
-  }
-
- private:
-  std::vector<std::span<const ChunkRef>> batches_;
-  std::atomic<std::size_t> next_ = 0;
-  std::atomic<bool> failed_ = false;
-  std::mutex mutex_;
-  std::optional<Error> error_;
-};
+  return batches;
+}
 
 }  // namespace
 
@@ -68,19 +43,23 @@ class SnapshotReader::Slot {
  public:
   Status prepare(const std::shared_ptr<GpuContext>& context);
 
-  /// Starts the copies of `chunks`, which may be none.
+  /// Starts the copies of `chunks`, at least one. settle() even after a failure.
   Status start(std::span<const ChunkRef> chunks, const VramDigester& digester);
 
-  /// Waits for them and hands them on.
-  Status finish(const ChunkSink& sink);
+  /// Waits for what was started.
+  Status wait() { return gpus_.at(&chunks_.front().vram->context()).stream.synchronize(); }
 
-  /// Waits until nothing is under way any more.
+  /// As wait(), if anything was started since the last time.
   void settle() {
-    if (!chunks_.empty()) (void)gpus_.at(&chunks_.front().vram->context()).stream.synchronize();
+    if (!chunks_.empty()) (void)wait();
     chunks_ = {};
   }
 
-  bool busy() const { return !chunks_.empty(); }
+  /// Hands on the chunk `index` of the batch, after wait().
+  Status hand_on(std::size_t index, const ChunkSink& sink) {
+    return sink(chunks_[index], report().digests[index],
+                memory_->bytes().subspan(index * kChunkBytes, chunks_[index].length_bytes));
+  }
 
  private:
   struct Gpu {
@@ -146,7 +125,6 @@ Status SnapshotReader::Slot::copy_out(const Gpu& gpu) {
 }
 
 Status SnapshotReader::Slot::start(std::span<const ChunkRef> chunks, const VramDigester& digester) {
-  if (chunks.empty()) return {};
   GCR_TRY(prepare(chunks.front().vram->shared_context()));
   const GpuContext& context = chunks.front().vram->context();
   GCR_TRY(context.enter());
@@ -158,21 +136,113 @@ Status SnapshotReader::Slot::start(std::span<const ChunkRef> chunks, const VramD
   return copy_out(gpu);
 }
 
-Status SnapshotReader::Slot::finish(const ChunkSink& sink) {
-  GCR_TRY(gpus_.at(&chunks_.front().vram->context()).stream.synchronize());
-  const auto chunks = std::exchange(chunks_, {});
-  for (std::size_t i = 0; i < chunks.size(); ++i) {
-    GCR_TRY(sink(chunks[i], report().digests[i],
-                 memory_->bytes().subspan(i * kChunkBytes, chunks[i].length_bytes)));
+/// One read(): batch b travels in slot b modulo the number of slots, and chunks are handed on in
+/// order, each by whichever thread is free.
+class SnapshotReader::Run {
+ public:
+  Run(SnapshotReader& reader, std::span<const ChunkRef> chunks, const ChunkSink& sink)
+      : reader_(reader),
+        sink_(sink),
+        batches_(batches_of(
+            chunks, std::clamp<std::size_t>(chunks.size() / (2 * kSlots), 1, kBatchChunks))) {}
+
+  Status run() {
+    start_batches();
+    {
+      std::vector<std::jthread> threads;
+      for (unsigned i = 0; i < reader_.threads_; ++i) threads.emplace_back([this] { work(); });
+    }
+    for (const auto& slot : reader_.slots_) slot->settle();
+    if (error_) return *error_;
+    return {};
   }
-  return {};
-}
+
+ private:
+  enum class State { kFree, kCopying, kAwaited, kReady };
+  struct Turn {
+    State state = State::kFree;
+    std::size_t left = 0;  // chunks that are not through the sink yet
+  };
+  struct Claim {
+    std::size_t batch;
+    std::size_t chunk;
+  };
+
+  Slot& slot_of(std::size_t batch) const { return *reader_.slots_[batch % kSlots]; }
+  Turn& turn_of(std::size_t batch) { return turns_[batch % kSlots]; }
+
+  /// Every free slot whose turn it is gets its batch. Under the mutex, or before there are threads.
+  void start_batches() {
+    for (; started_ < batches_.size() && turn_of(started_).state == State::kFree; ++started_) {
+      turn_of(started_) = {State::kCopying, batches_[started_].size()};
+      if (Status status = slot_of(started_).start(batches_[started_], reader_.digester_); !status) {
+        return fail(std::move(status).error());
+      }
+    }
+  }
+
+  /// Under the mutex.
+  void fail(Error error) {
+    if (!error_) error_ = std::move(error);
+    changed_.notify_all();
+  }
+
+  /// The next chunk, once its slot was started; nothing at the end or after a failure.
+  std::optional<Claim> claim(std::unique_lock<std::mutex>& lock) {
+    changed_.wait(
+        lock, [&] { return error_ || next_.batch == batches_.size() || next_.batch < started_; });
+    if (error_ || next_.batch == batches_.size()) return std::nullopt;
+    const Claim claimed = next_;
+    if (++next_.chunk == batches_[next_.batch].size()) next_ = {next_.batch + 1, 0};
+    return claimed;
+  }
+
+  /// Returns when the batch's copies have arrived: the first thread to ask waits for the GPU.
+  void await(std::size_t batch, std::unique_lock<std::mutex>& lock) {
+    Turn& turn = turn_of(batch);
+    if (turn.state == State::kCopying) {
+      turn.state = State::kAwaited;
+      lock.unlock();
+      Status arrived = slot_of(batch).wait();
+      lock.lock();
+      if (!arrived) return fail(std::move(arrived).error());
+      turn.state = State::kReady;
+      changed_.notify_all();
+    }
+    changed_.wait(lock, [&] { return error_ || turn.state == State::kReady; });
+  }
+
+  void work() {
+    std::unique_lock lock(mutex_);
+    while (const auto claimed = claim(lock)) {
+      await(claimed->batch, lock);
+      if (error_) return;
+      lock.unlock();
+      Status handed = slot_of(claimed->batch).hand_on(claimed->chunk, sink_);
+      lock.lock();
+      if (!handed) return fail(std::move(handed).error());
+      Turn& turn = turn_of(claimed->batch);
+      if (--turn.left > 0) continue;
+      turn.state = State::kFree;
+      start_batches();
+      changed_.notify_all();
+    }
+  }
+
+  SnapshotReader& reader_;
+  const ChunkSink& sink_;
+  const std::vector<std::span<const ChunkRef>> batches_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::array<Turn, kSlots> turns_{};
+  std::size_t started_ = 0;  // batches
+  Claim next_{0, 0};
+  std::optional<Error> error_;
+};
 
 SnapshotReader::SnapshotReader(const VramDigester& digester, unsigned threads)
-    : digester_(digester) {
-  for (unsigned i = 0; i < 2 * std::max(1U, threads); ++i) {
-    slots_.push_back(std::make_unique<Slot>());
-  }
+    : digester_(digester), threads_(std::max(1U, threads)) {
+  for (std::size_t i = 0; i < kSlots; ++i) slots_.push_back(std::make_unique<Slot>());
 }
 
 SnapshotReader::~SnapshotReader() = default;
@@ -183,33 +253,8 @@ Status SnapshotReader::prepare(const std::shared_ptr<GpuContext>& context) {
 }
 
 Status SnapshotReader::read(std::span<const ChunkRef> chunks, const ChunkSink& sink) {
-  const std::size_t batch_chunks =
-      std::clamp<std::size_t>(chunks.size() / slots_.size(), 1, kBatchChunks);
-  Batches batches(chunks, batch_chunks);
-  const auto work = [&](Slot& first, Slot& second) -> Status {
-    std::array<Slot*, 2> pair = {&first, &second};
-    GCR_TRY(first.start(batches.claim(), digester_));
-    GCR_TRY(second.start(batches.claim(), digester_));
-    for (std::size_t turn = 0; pair[turn]->busy(); turn = 1 - turn) {
-      GCR_TRY(pair[turn]->finish(sink));
-      GCR_TRY(pair[turn]->start(batches.claim(), digester_));
-    }
-    return {};
-  };
-  {
-    std::vector<std::jthread> threads;
-    const std::size_t count = std::min(slots_.size() / 2, (batches.count() + 1) / 2);
-    for (std::size_t i = 0; i < count; ++i) {
-      threads.emplace_back([&, i] {
-        Slot& first = *slots_[2 * i];
-        Slot& second = *slots_[2 * i + 1];
-        if (Status status = work(first, second); !status) batches.fail(std::move(status).error());
-        first.settle();
-        second.settle();
-      });
-    }
-  }
-  return batches.status();
+  if (chunks.empty()) return {};
+  return Run(*this, chunks, sink).run();
 }
 
 }  // namespace gcr::mover

@@ -18,10 +18,12 @@ namespace gcr::mover {
 using ChunkSink = std::function<Status(const ChunkRef& chunk, const digest::Digest& digest,
                                        std::span<const std::byte> bytes)>;
 
-/// A few threads, each of which has one batch of chunks on its way from the GPU while it hands on
-/// another. Memory is made when it is first needed and kept: per thread 16 MiB page-locked, and as
-/// much VRAM on each GPU. Where a GPU has no VRAM left for the copies, chunks go to page-locked
-/// memory at once and are digested there, by the GPU over the bus.
+/// A few slots take turns: while the chunks in one are handed on by all threads together, the next
+/// ones are on their way from the GPU. A slot is copied aside and digested in one go: a GPU that
+/// the application uses too changes contexts for each launch, so launches are few. Memory is made
+/// when it is first needed and kept: 96 MiB page-locked, and as much VRAM on each GPU. Where a GPU
+/// has no VRAM left for the copies, chunks go to page-locked memory at once and are digested there,
+/// by the GPU over the bus.
 class SnapshotReader {
  public:
   SnapshotReader(const VramDigester& digester, unsigned threads);
@@ -38,8 +40,10 @@ class SnapshotReader {
 
  private:
   class Slot;
+  class Run;
   const VramDigester& digester_;
-  std::vector<std::unique_ptr<Slot>> slots_;  // two per thread
+  unsigned threads_;
+  std::vector<std::unique_ptr<Slot>> slots_;
 };
 
 }  // namespace gcr::mover
