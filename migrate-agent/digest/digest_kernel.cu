@@ -3,7 +3,11 @@
 // One thread block digests one chunk at a time. A warp takes four blocks of 1 KiB per step: each
 // lane reads the same two places of every block, so it keeps its part of k[] in registers, and sums
 // its products for 4 blocks x 4 passes. A butterfly adds these 16 sums across the warp so that two
-// lanes end up with each N; one of them works on H[0], the other on H[1].
+// lanes end up with each N: lanes 2i and 2i + 1 with pass i % 4 of block i / 4, for H[0] and H[1].
+// In each of its rounds a lane gives away the half of its sums that it does not need. So that this
+// is the upper half in every lane, with nothing to choose, sum [slot][place] of a lane belongs to
+// the block slot ^ (lane / 8) and the pass place ^ (lane / 2 % 4).
+// As soon as a block is hashed, the block in its place in the warp's next step is asked for.
 //
 // The project uses digest_kernel.ptx, made from this file by scripts/make-digest-ptx.
 #include <cstdint>
@@ -29,25 +33,25 @@ constexpr unsigned kPasses = 4;
 constexpr unsigned kBlockKeyWords = 268;
 constexpr std::uint64_t kPrime = (std::uint64_t{1} << 61) - 1;
 
-constexpr unsigned kThreads = 512;
+constexpr unsigned kThreads = 256;
 constexpr unsigned kWarps = kThreads / 32;
 constexpr unsigned kAllLanes = 0xffffffff;
 constexpr unsigned kStepBlocks = 4;
 constexpr unsigned kStepBytes = kStepBlocks * kBlockBytes;
-constexpr unsigned kSums = kStepBlocks * kPasses;
 constexpr unsigned kPieceBytes = sizeof(uint4);
-constexpr unsigned kPieces = kBlockBytes / (32 * kPieceBytes);  // of a block, per lane
+constexpr unsigned kPieces = 2;  // of a block, per lane
+static_assert(kPieces * 32 * kPieceBytes == kBlockBytes);
 
 using Wide = unsigned __int128;
 
-/// k[] of level 1 for the places in a block that this lane reads.
+/// k[] of level 1 for the places in a block that this lane reads, in the order of its sums.
 struct LaneKey {
   uint4 words[kPieces][kPasses];
 };
 
-/// What one lane reads of four blocks.
+/// What one lane reads of a block.
 struct LaneData {
-  uint4 words[kStepBlocks][kPieces];
+  uint4 words[kPieces];
 };
 
 /// 16 bytes that are read once: they need no place in the first-level cache.
@@ -73,20 +77,28 @@ __device__ uint4 read_last_piece(const Chunk& chunk, unsigned offset) {
                     words.z & mask_of(bytes - 8), words.w & mask_of(bytes - 12));
 }
 
-template <bool kWhole>
-__device__ LaneData read_step(const Chunk& chunk, unsigned step, unsigned lane) {
-  LaneData data;
+/// Where this lane's first piece of block `slot` of a step lies in the step.
+__device__ unsigned place_of(unsigned slot, unsigned lane) {
+  return (slot ^ lane / 8) * kBlockBytes + lane * kPieceBytes;
+}
+
+__device__ LaneData read_block(const Chunk& chunk, unsigned offset) {
+  const std::uint8_t* from = chunk.bytes + offset;
+  return {{read_piece(from), read_piece(from + 32 * kPieceBytes)}};
+}
+
+__device__ LaneData read_last_block(const Chunk& chunk, unsigned offset) {
+  return {{read_last_piece(chunk, offset), read_last_piece(chunk, offset + 32 * kPieceBytes)}};
+}
+
+/// Gives the upper half of the sums to the lane `kAcross` away, and adds its upper half to the
+/// lower.
+template <unsigned kAcross, unsigned kSums>
+__device__ void halve(const std::uint64_t (&sums)[kSums], std::uint64_t* halved) {
 #pragma unroll
-  for (unsigned block = 0; block < kStepBlocks; ++block) {
-#pragma unroll
-    for (unsigned piece = 0; piece < kPieces; ++piece) {
-      const unsigned offset =
-          step * kStepBytes + block * kBlockBytes + (piece * 32 + lane) * kPieceBytes;
-      data.words[block][piece] =
-          kWhole ? read_piece(chunk.bytes + offset) : read_last_piece(chunk, offset);
-    }
+  for (unsigned i = 0; i < kSums / 2; ++i) {
+    halved[i] = sums[i] + __shfl_xor_sync(kAllLanes, sums[i + kSums / 2], kAcross);
   }
-  return data;
 }
 
 __device__ std::uint64_t products(uint4 words, uint4 key) {
@@ -94,33 +106,28 @@ __device__ std::uint64_t products(uint4 words, uint4 key) {
          std::uint64_t{words.z + key.z} * (words.w + key.w);
 }
 
-/// Gives one half of the first 2 * kKept sums to the lane across, and takes its share of the other.
-template <unsigned kKept>
-__device__ void halve(std::uint64_t (&sums)[kSums], unsigned lane) {
-  const bool upper = (lane & (2 * kKept)) != 0;
+/// Level 1 of one block: pass lane / 2 % 4, summed over the 4 lanes that differ in nothing else.
+__device__ std::uint64_t hash_block(const LaneData& data, const LaneKey& key) {
+  std::uint64_t sums[kPasses];
 #pragma unroll
-  for (unsigned i = 0; i < kKept; ++i) {
-    const std::uint64_t given = upper ? sums[i] : sums[i + kKept];
-    const std::uint64_t own = upper ? sums[i + kKept] : sums[i];
-    sums[i] = own + __shfl_xor_sync(kAllLanes, given, 2 * kKept);
+  for (unsigned pass = 0; pass < kPasses; ++pass) {
+    sums[pass] =
+        products(data.words[0], key.words[0][pass]) + products(data.words[1], key.words[1][pass]);
   }
+  std::uint64_t pairs[2];
+  std::uint64_t hash;
+  halve<4>(sums, pairs);
+  halve<2>(pairs, &hash);
+  return hash;
 }
 
-/// Level 1: returns N[t] of block b, for 4 * b + t = lane / 2.
-__device__ std::uint64_t hash_blocks(const LaneData& data, const LaneKey& key, unsigned lane) {
-  std::uint64_t sums[kSums] = {};
-#pragma unroll
-  for (unsigned i = 0; i < kSums; ++i) {
-#pragma unroll
-    for (unsigned piece = 0; piece < kPieces; ++piece) {
-      sums[i] += products(data.words[i / kPasses][piece], key.words[piece][i % kPasses]);
-    }
-  }
-  halve<8>(sums, lane);
-  halve<4>(sums, lane);
-  halve<2>(sums, lane);
-  halve<1>(sums, lane);
-  return sums[0] + __shfl_xor_sync(kAllLanes, sums[0], 1);
+/// Level 1: N[lane / 2 % 4] of block lane / 8, from what hash_block gave for each slot.
+__device__ std::uint64_t complete(const std::uint64_t (&blocks)[kStepBlocks]) {
+  std::uint64_t pairs[2];
+  std::uint64_t hash;
+  halve<16>(blocks, pairs);
+  halve<8>(pairs, &hash);
+  return hash + __shfl_xor_sync(kAllLanes, hash, 1);
 }
 
 __device__ std::uint64_t fold(std::uint64_t value) { return (value & kPrime) + (value >> 61); }
@@ -131,27 +138,69 @@ __device__ std::uint64_t reduce(Wide sum) {
   return fold(static_cast<std::uint64_t>(once & kPrime) + static_cast<std::uint64_t>(once >> 61));
 }
 
-/// Level 2: the products of one N for H[lane % 2]; `sum_key` is K[] from 1 on.
-__device__ Wide weigh(std::uint64_t hash, const std::uint64_t* sum_key, unsigned step,
-                      unsigned lane) {
-  const std::uint64_t* weights = sum_key + step * (2 * kSums) + lane;
-  return Wide{hash & 0xffffffff} * __ldg(weights) + Wide{hash >> 32} * __ldg(weights + 1);
+/// K[j] and K[j + 1], for the two halves of one N in one of the sums H.
+struct Weights {
+  std::uint64_t low;
+  std::uint64_t high;
+};
+
+/// Those for H[lane % 2]; `sum_key` is K[] from 1 on.
+__device__ Weights weights_of(const std::uint64_t* sum_key, unsigned step, unsigned lane) {
+  const std::uint64_t* from = sum_key + step * (2 * kPasses * kStepBlocks) + lane;
+  return {__ldg(from), __ldg(from + 1)};
 }
 
-/// This lane's part of H[lane % 2].
+/// Level 2.
+__device__ Wide weigh(std::uint64_t hash, const Weights& weights) {
+  return Wide{hash & 0xffffffff} * weights.low + Wide{hash >> 32} * weights.high;
+}
+
+/// This lane's part of H[lane % 2] for the whole steps that this warp takes.
+__device__ Wide sum_whole_steps(const Chunk& chunk, const LaneKey& key,
+                                const std::uint64_t* sum_key, unsigned warp, unsigned lane) {
+  const unsigned steps = chunk.length_bytes / kStepBytes;
+  LaneData data[kStepBlocks];
+  Wide sum = 0;
+  if (warp < steps) {
+#pragma unroll
+    for (unsigned i = 0; i < kStepBlocks; ++i) {
+      data[i] = read_block(chunk, warp * kStepBytes + place_of(i, lane));
+    }
+  }
+  for (unsigned step = warp; step < steps; step += kWarps) {
+    const Weights weights = weights_of(sum_key, step, lane);
+    const unsigned next = step + kWarps;
+    std::uint64_t hashes[kStepBlocks];
+#pragma unroll
+    for (unsigned i = 0; i < kStepBlocks; ++i) {
+      hashes[i] = hash_block(data[i], key);
+      if (next < steps) data[i] = read_block(chunk, next * kStepBytes + place_of(i, lane));
+    }
+    sum += weigh(complete(hashes), weights);
+  }
+  return sum;
+}
+
+/// The same for the step that the chunk ends in.
+__device__ Wide sum_last_step(const Chunk& chunk, const LaneKey& key, const std::uint64_t* sum_key,
+                              unsigned step, unsigned lane) {
+  std::uint64_t hashes[kStepBlocks];
+#pragma unroll
+  for (unsigned i = 0; i < kStepBlocks; ++i) {
+    hashes[i] = hash_block(read_last_block(chunk, step * kStepBytes + place_of(i, lane)), key);
+  }
+  const std::uint64_t hash = complete(hashes);
+  const unsigned block = step * kStepBlocks + lane / (2 * kPasses);
+  return block * kBlockBytes < chunk.length_bytes ? weigh(hash, weights_of(sum_key, step, lane))
+                                                  : 0;
+}
+
 __device__ std::uint64_t sum_of_lane(const Chunk& chunk, const LaneKey& key,
                                      const std::uint64_t* sum_key, unsigned warp, unsigned lane) {
-  const unsigned whole_steps = chunk.length_bytes / kStepBytes;
-  Wide sum = 0;
-  unsigned step = warp;
-  for (; step < whole_steps; step += kWarps) {
-    const LaneData data = read_step<true>(chunk, step, lane);
-    sum += weigh(hash_blocks(data, key, lane), sum_key, step, lane);
-  }
-  if (step * kStepBytes < chunk.length_bytes) {
-    const std::uint64_t hash = hash_blocks(read_step<false>(chunk, step, lane), key, lane);
-    const unsigned block = step * kStepBlocks + lane / (2 * kPasses);
-    if (block * kBlockBytes < chunk.length_bytes) sum += weigh(hash, sum_key, step, lane);
+  Wide sum = sum_whole_steps(chunk, key, sum_key, warp, lane);
+  const unsigned last = chunk.length_bytes / kStepBytes;
+  if (last % kWarps == warp && chunk.length_bytes % kStepBytes != 0) {
+    sum += sum_last_step(chunk, key, sum_key, last, lane);
   }
   return reduce(sum);
 }
@@ -159,7 +208,7 @@ __device__ std::uint64_t sum_of_lane(const Chunk& chunk, const LaneKey& key,
 }  // namespace
 
 /// `key` is k[], then K[]. Launched with kThreads threads and any number of thread blocks.
-extern "C" __global__ void __launch_bounds__(kThreads, 1)
+extern "C" __global__ void __launch_bounds__(kThreads, 2)
     gcr_digest_chunks(const Chunk* chunks, unsigned count, const std::uint32_t* key,
                       std::uint64_t* digests) {
   __shared__ Chunk next;
@@ -171,7 +220,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
   for (unsigned i = 0; i < kPieces * kPasses; ++i) {
     lane_key.words[i / kPasses][i % kPasses] =
-        reinterpret_cast<const uint4*>(key)[i / kPasses * 32 + lane + i % kPasses];
+        reinterpret_cast<const uint4*>(key)[i / kPasses * 32 + lane + (i % kPasses ^ lane / 2 % 4)];
   }
   if (threadIdx.x == 0 && blockIdx.x < count) next = chunks[blockIdx.x];
   __syncthreads();

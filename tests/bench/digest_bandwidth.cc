@@ -104,10 +104,10 @@ class Gpu {
       : context_(value_of(first_context())),
         stream_(value_of(mover::Stream::create(context_))),
         vram_(value_of(mover::DeviceMemory::create(context_, bytes))),
-        bytes_(bytes) {
-    const auto seed = random_bytes(std::min(bytes, kSeedBytes));
-    check(driver().cuMemcpyHtoD_v2(vram_.address(), seed.data(), seed.size()), "fill VRAM");
-    for (std::uint64_t have = seed.size(); have < bytes; have *= 2) {
+        bytes_(bytes),
+        seed_(random_bytes(std::min(bytes, kSeedBytes))) {
+    check(driver().cuMemcpyHtoD_v2(vram_.address(), seed_.data(), seed_.size()), "fill VRAM");
+    for (std::uint64_t have = seed_.size(); have < bytes; have *= 2) {
       check(driver().cuMemcpyDtoDAsync_v2(vram_.address() + have, vram_.address(),
                                           std::min(have, bytes - have), stream()),
             "fill VRAM");
@@ -125,6 +125,8 @@ class Gpu {
   CUstream stream() const { return stream_.get(); }
   CUdeviceptr vram() const { return vram_.address(); }
   std::uint64_t bytes() const { return bytes_; }
+  /// What VRAM holds, over and over.
+  std::span<const std::byte> seed() const { return seed_; }
 
  private:
   static Result<std::shared_ptr<mover::GpuContext>> first_context() {
@@ -136,6 +138,7 @@ class Gpu {
   mover::Stream stream_;
   mover::DeviceMemory vram_;
   std::uint64_t bytes_;
+  std::vector<std::byte> seed_;
 };
 
 /// The launch shape of the plain read that is fastest here. Returns bytes per second.
@@ -184,6 +187,17 @@ class Chunks {
     return reinterpret_cast<digest::Digest*>(digests_.bytes().data());
   }
 
+  /// Fails unless every digest is what the CPU makes of the chunk.
+  void verify(const Gpu& gpu, const digest::DigestKey& key) const {
+    const std::size_t distinct = gpu.seed().size() / kChunkBytes;
+    for (std::size_t i = 0; i < count_; ++i) {
+      const auto chunk = gpu.seed().subspan(i % distinct * kChunkBytes, kChunkBytes);
+      const bool right = i < distinct ? digests()[i] == digest::digest_chunk(key, chunk)
+                                      : digests()[i] == digests()[i - distinct];
+      if (!right) throw std::runtime_error(fmt::format("the digest of chunk {} is wrong", i));
+    }
+  }
+
  private:
   std::size_t count_;
   mover::PinnedBuffer chunks_;
@@ -202,6 +216,7 @@ void measure_gpu(const Options& options, const Report& report) {
   const double digested = static_cast<double>(chunks.count() * kChunkBytes) /
                           median_seconds(static_cast<std::size_t>(options.repetitions),
                                          [&] { digest(chunks.count()); });
+  chunks.verify(gpu, some_key());
   report.add("GPU: plain read of VRAM", read / 1e9, "GB/s");
   report.add("GPU: digest", digested / 1e9, "GB/s");
   report.add("GPU: digest / plain read", digested / read, "");
