@@ -11,8 +11,9 @@
 
 namespace gcr::mover {
 
-/// One chunk in VRAM as the kernel reads it: 16-byte aligned, of any length up to kChunkBytes. Memory
-/// is read up to the next multiple of 16 bytes; what lies behind the chunk's end does not count.
+/// One chunk in VRAM as the kernel reads it: 16-byte aligned, of any length up to kChunkBytes.
+/// Memory is read up to the next multiple of 16 bytes; what lies behind the chunk's end does not
+/// count.
 struct ChunkInVram {
   CUdeviceptr address = 0;
   std::uint32_t length_bytes = 0;
