@@ -70,6 +70,7 @@ class SnapshotReader::Slot {
     return *reinterpret_cast<Report*>(memory_->bytes().data() + kBatchBytes);
   }
   Status copy_aside(const Gpu& gpu);
+  Status copy_run(const Gpu& gpu, std::size_t first, std::uint64_t length);
   Status copy_out(const Gpu& gpu);
 
   std::unique_ptr<PinnedBuffer> memory_;
@@ -92,26 +93,35 @@ Status SnapshotReader::Slot::prepare(const std::shared_ptr<GpuContext>& context)
 }
 
 Status SnapshotReader::Slot::copy_aside(const Gpu& gpu) {
+  const CUdeviceptr place = gpu.snapshot ? gpu.snapshot->address()
+                                         : reinterpret_cast<CUdeviceptr>(memory_->bytes().data());
   for (std::size_t i = 0; i < chunks_.size(); ++i) {
-    const ChunkRef& chunk = chunks_[i];
-    const CudaDriver& driver = chunk.vram->context().driver();
-    const std::uint64_t place = i * kChunkBytes;
-    CUdeviceptr copy = 0;
-    CUresult copied = CUDA_SUCCESS;
-    if (gpu.snapshot) {
-      copy = gpu.snapshot->address() + place;
-      copied =
-          driver.cuMemcpyDtoDAsync_v2(copy, chunk.address(), chunk.length_bytes, gpu.stream.get());
-    } else {
-      std::byte* host = memory_->bytes().data() + place;
-      copy = reinterpret_cast<CUdeviceptr>(host);
-      copied =
-          driver.cuMemcpyDtoHAsync_v2(host, chunk.address(), chunk.length_bytes, gpu.stream.get());
+    report().chunks[i] = {place + i * kChunkBytes, chunks_[i].length_bytes};
+  }
+  // Neighbours go in one copy: each copy may cost the application a change of contexts.
+  for (std::size_t i = 0, end = 0; i < chunks_.size(); i = end) {
+    std::uint64_t length = chunks_[i].length_bytes;
+    const auto follows = [&](const ChunkRef& chunk) {
+      return chunk.vram == chunks_[i].vram && chunk.address() == chunks_[i].address() + length;
+    };
+    for (end = i + 1; end < chunks_.size() && follows(chunks_[end]); ++end) {
+      length += chunks_[end].length_bytes;
     }
-    GCR_TRY(driver.check(copied, "cannot take a snapshot of VRAM"));
-    report().chunks[i] = {copy, chunk.length_bytes};
+    GCR_TRY(copy_run(gpu, i, length));
   }
   return {};
+}
+
+Status SnapshotReader::Slot::copy_run(const Gpu& gpu, std::size_t first, std::uint64_t length) {
+  const CudaDriver& driver = chunks_[first].vram->context().driver();
+  const CUdeviceptr from = chunks_[first].address();
+  const std::uint64_t place = first * kChunkBytes;
+  const CUresult copied = gpu.snapshot
+                              ? driver.cuMemcpyDtoDAsync_v2(gpu.snapshot->address() + place, from,
+                                                            length, gpu.stream.get())
+                              : driver.cuMemcpyDtoHAsync_v2(memory_->bytes().data() + place, from,
+                                                            length, gpu.stream.get());
+  return driver.check(copied, "cannot take a snapshot of VRAM");
 }
 
 Status SnapshotReader::Slot::copy_out(const Gpu& gpu) {

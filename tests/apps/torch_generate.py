@@ -72,6 +72,7 @@ class Model:
         context = max(64, int(total * 0.25 / (layers * 2 * batch * width * 2)) // 64 * 64)
         self.context = context
         self.embedding = torch.randn(VOCABULARY, width, **self.options)
+        self.head = torch.randn(VOCABULARY, width, **self.options) * width**-0.5
         self.places = torch.randn(context, width, **self.options)
         self.layers = [Layer(width, batch, context, self.options) for _ in range(layers)]
         self.position = int(context * arguments.filled)
@@ -87,7 +88,7 @@ class Model:
         for layer in self.layers:
             state = layer(state, row, mask)
         self.position += 1
-        return F.linear(F.layer_norm(state, (state.shape[1],)), self.embedding).float()
+        return F.linear(F.layer_norm(state, (state.shape[1],)), self.head).float()
 
 
 def main():

@@ -86,8 +86,8 @@ TEST(Live, ZeroChunksAreNotSent) {
 
 TEST(Live, AutoConvergeHoldsBackAProgramThatDirtiesFasterThanTheLink) {
   TwoHosts hosts;
-  App scribbler = start_scribbler(hosts, Host::kA, 64 * kMiB,
-                                  {"--dirty-per-second", "2", "--steps-per-second", "50"});
+  App scribbler = start_scribbler(hosts, Host::kA, 32 * kMiB,
+                                  {"--dirty-per-second", "4", "--steps-per-second", "50"});
   const MigrateReport outcome = hosts.migrate_for_report(
       Host::kA, scribbler.pid(),
       {"--max-bandwidth", "60M", "--downtime-limit", "100", "--auto-converge"});
@@ -102,7 +102,7 @@ TEST(Live, AutoConvergeHoldsBackAProgramThatDirtiesFasterThanTheLink) {
 
 TEST(Live, WithoutItSuchAProgramIsSwitchedOverWhenRoundsStopShrinking) {
   TwoHosts hosts;
-  App scribbler = start_scribbler(hosts, Host::kA, 64 * kMiB,
+  App scribbler = start_scribbler(hosts, Host::kA, 32 * kMiB,
                                   {"--dirty-per-second", "4", "--steps-per-second", "50"});
   const MigrateReport outcome = hosts.migrate_for_report(
       Host::kA, scribbler.pid(), {"--max-bandwidth", "60M", "--downtime-limit", "50"});
@@ -115,7 +115,7 @@ TEST(Live, WithoutItSuchAProgramIsSwitchedOverWhenRoundsStopShrinking) {
 TEST(Live, StrictLeavesSuchAProgramWhereItIs) {
   TwoHosts hosts;
   const HostUse before = hosts.use(Host::kB);
-  App scribbler = start_scribbler(hosts, Host::kA, 64 * kMiB,
+  App scribbler = start_scribbler(hosts, Host::kA, 32 * kMiB,
                                   {"--dirty-per-second", "4", "--steps-per-second", "50"});
   const MigrateReport outcome = hosts.migrate_for_report(
       Host::kA, scribbler.pid(), {"--max-bandwidth", "60M", "--downtime-limit", "50", "--strict"});
