@@ -37,8 +37,8 @@ class Channel {
   /// receiver and its `on_landed` has returned.
   virtual Status flush() = 0;
 
-  /// Keeps the payload of all writes together below `bytes_per_second`, from now on, for calls under
-  /// way too. 0: no limit. Flushes are not held back. Never blocks.
+  /// Keeps the payload of all writes together below `bytes_per_second`, from now on, for calls
+  /// under way too. 0: no limit. Flushes are not held back. Never blocks.
   virtual void limit_rate(std::uint64_t bytes_per_second) = 0;
 
   /// Makes every call under way, and every later one, fail with kCancelled. Never blocks.

@@ -11,10 +11,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::nanoseconds;
 
-/// A gate that this process closed and forgot opens after this.
-constexpr std::chrono::milliseconds kLease{500};
+/// A gate that this process closed and forgot opens after this. Longer than the gate is ever held.
+constexpr std::chrono::milliseconds kLease{2000};
 /// Less is not worth closing the gate for.
 constexpr std::chrono::milliseconds kLeastHeld{1};
+/// How long the GPU's work may keep the gate from closing.
+constexpr std::chrono::milliseconds kPatience{100};
 
 }  // namespace
 
@@ -24,26 +26,25 @@ struct Throttle::Impl {
 
   void run(std::stop_token token) {
     while (!token.stop_requested() && status) {
-      const auto period_start = Clock::now();
       std::unique_lock lock(mutex);
       // Nothing to hold: the next share, or the end, is what there is to wait for.
-      changed.wait(lock, token, [this] { return share_to_hold() >= kLeastHeld; });
+      changed.wait(lock, token, [this] { return time_to_hold() >= kLeastHeld; });
       if (token.stop_requested()) return;
-      const nanoseconds share = share_to_hold();
+      const nanoseconds time = time_to_hold();
       lock.unlock();
-      status = hold_for(share, token);
-      wait_until(std::max(period_start + kPeriod, Clock::now() + kPeriod - share), token);
+      status = hold_for(time, token);
+      wait_until(Clock::now() + kWindow, token);
     }
   }
 
-  nanoseconds share_to_hold() const {
-    return std::chrono::duration_cast<nanoseconds>(kPeriod * share_of_period);
+  nanoseconds time_to_hold() const {
+    return std::chrono::duration_cast<nanoseconds>(kWindow * (share / (1 - share)));
   }
 
   Status hold_for(nanoseconds time, const std::stop_token& token) {
     const auto start = Clock::now();
     const auto timeout = std::chrono::ceil<std::chrono::milliseconds>(time);
-    const Status closed = door.close_gate(timeout, kLease);
+    const Status closed = door.close_gate(std::max(timeout, kPatience), kLease);
     Status ended;
     if (closed) {
       wait_until(start + time, token);
@@ -65,7 +66,7 @@ struct Throttle::Impl {
   const Clock::time_point start = Clock::now();
   mutable std::mutex mutex;
   std::condition_variable_any changed;
-  double share_of_period = 0;  ///< guarded by the mutex, as `held`
+  double share = 0;  ///< guarded by the mutex, as `held`
   nanoseconds held{0};
   Status status;  ///< of the thread, until it has ended
   std::jthread thread;
@@ -84,7 +85,7 @@ Throttle::~Throttle() = default;
 
 void Throttle::set_share(double share) {
   const std::lock_guard lock(impl_->mutex);
-  impl_->share_of_period = std::clamp(share, 0.0, kMostShare);
+  impl_->share = std::clamp(share, 0.0, kMostShare);
   impl_->changed.notify_all();
 }
 

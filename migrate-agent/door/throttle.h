@@ -11,11 +11,13 @@
 
 namespace gcr::agent {
 
-/// Closes and opens the gate periodically, on a thread of its own. Any thread may call the methods,
-/// one at a time.
+/// Closes and opens the gate in turns, on a thread of its own. It is open for kWindow each time and
+/// held for as long as the share asks for, as QEMU does it: a program whose steps are large gets
+/// fewer of them, where a fixed period would let one through in each. Any thread may call the
+/// methods, one at a time.
 class Throttle {
  public:
-  static constexpr std::chrono::milliseconds kPeriod{100};
+  static constexpr std::chrono::milliseconds kWindow{10};
   static constexpr double kMostShare = 0.99;
 
   struct Held {
@@ -34,7 +36,7 @@ class Throttle {
   /// As stop(), if that was not called.
   ~Throttle();
 
-  /// The share of each period that the gate is held, from now on; taken into 0 to kMostShare.
+  /// The share of time that the gate is held, from now on; taken into 0 to kMostShare.
   void set_share(double share);
 
   /// What was really held back so far. Closing waits for the GPU's work, which counts as held, and
@@ -43,7 +45,7 @@ class Throttle {
 
   /// Opens the gate and ends; the door is its owner's again. The error is the one that ended the
   /// throttling before: kNotFound if the process has. Should this process die instead, the gate
-  /// opens by itself within a second. Calling it again does nothing.
+  /// opens by itself within two seconds. Calling it again does nothing.
   Status stop();
 
  private:

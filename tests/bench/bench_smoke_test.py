@@ -48,6 +48,11 @@ class Smoke(unittest.TestCase):
     def test_every_part_succeeds(self):
         self.assertEqual(self.bench.returncode, 0, self.bench.stderr)
 
+    def test_an_idle_program_is_timed_at_its_size(self):
+        for line in self.of("size", program="counter"):
+            self.assert_positive(line, "downtime_ms", "total_ms", "asked_bytes")
+            self.assertEqual(sum(line["sent_per_round_bytes"][1:]), 0)
+
     def test_both_ways_are_timed(self):
         for part in ("downtime", "floor"):
             for line in self.of(part, way="gcr-migrate"):

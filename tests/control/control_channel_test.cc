@@ -1,6 +1,7 @@
 // How a channel comes about: Hellos, versions, and agents that cannot be reached.
 #include "src/control/control_channel.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -71,8 +72,10 @@ TEST_F(Greeting, OtherVersionIsRefusedWithBothNumbers) {
   peer.join();
   ASSERT_FALSE(*accepted_);
   EXPECT_EQ(accepted_->error().code(), Code::kProtocol);
-  EXPECT_THAT(accepted_->error().message(),
-              AllOf(HasSubstr("version 2 "), HasSubstr("version 1 "), HasSubstr("raw 9.9")));
+  EXPECT_THAT(
+      accepted_->error().message(),
+      AllOf(HasSubstr(fmt::format("version {} ", kProtocolVersion)),
+            HasSubstr(fmt::format("version {} ", kProtocolVersion + 1)), HasSubstr("raw 9.9")));
   ASSERT_TRUE(answer && answer->has_failure());
   EXPECT_EQ(answer->failure().message(), accepted_->error().message());
 }

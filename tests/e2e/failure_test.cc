@@ -14,7 +14,21 @@ namespace gcr::e2e {
 namespace {
 
 constexpr int kFailedExit = 1;
+constexpr int kRefusedExit = 3;
 constexpr Milliseconds kPatience{120'000};
+
+/// On host b CRIU starts as it should, and then misses an image that no dump of ours has.
+constexpr const char* kRestoreFails = R"sh(
+  criu=$(sed -n 's/^command = \["\(.*\)"\]$/\1/p' "$1/agent.toml")
+  cat >"$1/failing-criu" <<END
+#!/bin/sh
+case " \$* " in *" restore "*) set -- "\$@" --cpu-cap=all ;; esac
+exec $criu "\$@"
+END
+  chmod +x "$1/failing-criu"
+  sed 's/ --cpu-cap=all//' "$1/failing-criu" >"$1/working-criu"
+  chmod +x "$1/working-criu"
+  sed -i "s|^command = .*|command = [\"$1/failing-criu\"]|" "$1/agent.toml")sh";
 
 class FailureTest : public testing::TestWithParam<const char*> {
  protected:
@@ -72,19 +86,29 @@ TEST_F(FailureTest, TheSourceGoesOnWhenTheImagesDoNotFit) {
   expect_that_the_source_goes_on();
 }
 
-TEST_F(FailureTest, TheSourceGoesOnWhenTheRestoreFails) {
+TEST_F(FailureTest, ADestinationThatCannotStartCriuIsKnownBeforeTheGateCloses) {
   ASSERT_NO_FATAL_FAILURE(start({"--prepare-b", "echo 'reaper = \"/bin/false\"' >>$1/agent.toml"}));
   const MigrateOutcome outcome = hosts_->migrate(Host::kA, counter_->pid());
+  EXPECT_EQ(outcome.exit_code, kRefusedExit) << outcome.out << outcome.err;
+  EXPECT_EQ(outcome.out.find("switchover"), std::string::npos) << outcome.out;
+  expect_that_the_source_goes_on();
+}
+
+TEST_F(FailureTest, TheSourceGoesOnWhenTheRestoreFails) {
+  ASSERT_NO_FATAL_FAILURE(start({"--prepare-b", kRestoreFails}));
+  const MigrateOutcome outcome = hosts_->migrate(Host::kA, counter_->pid());
+  EXPECT_NE(outcome.out.find("restore:"), std::string::npos) << outcome.out;
   EXPECT_EQ(outcome.exit_code, kFailedExit) << outcome.out << outcome.err;
   expect_that_the_source_goes_on();
 }
 
 TEST_F(FailureTest, AMigrationSucceedsAfterOneThatFailed) {
-  ASSERT_NO_FATAL_FAILURE(start({"--prepare-b", "echo 'reaper = \"/bin/false\"' >>$1/agent.toml"}));
+  ASSERT_NO_FATAL_FAILURE(start({"--prepare-b", kRestoreFails}));
   const MigrateOutcome failed = hosts_->migrate(Host::kA, counter_->pid());
   EXPECT_EQ(failed.exit_code, kFailedExit) << failed.out << failed.err;
   const std::string config = hosts_->variable("CONFIG", Host::kB);
-  const CommandResult repaired = run({"sed", "-i", "/^reaper/d", config}, kPatience);
+  const CommandResult repaired =
+      run({"sed", "-i", "s|failing-criu|working-criu|", config}, kPatience);
   ASSERT_EQ(repaired.exit_code, 0) << repaired.err;
 
   const MigrateOutcome outcome = hosts_->migrate(Host::kA, counter_->pid());

@@ -47,7 +47,7 @@ TEST(Migration, TheSourceEndsAndGivesBackItsMemory) {
 }
 
 TEST(Migration, StencilPrintsTheChecksumsOfAnUndisturbedRun) {
-  constexpr int kSteps = 2000;
+  constexpr int kSteps = 6000;
   constexpr int kReport = 100;
   TwoHosts hosts;
   App undisturbed = start_stencil(hosts, Host::kB, 512 * kMiB, kSteps, kReport);

@@ -28,10 +28,13 @@ class ThrottleTest : public testing::Test {
     for (const std::uint64_t end = steps() + count; steps() < end;) {
     }
   }
-  /// Until the gate was held for so many periods more.
+  /// What the times below are counted in.
+  static constexpr std::chrono::milliseconds kPeriod{100};
+
+  /// Until the gate was held for that share of so many periods more.
   static void wait_for_periods(const Throttle& throttle, int count, double share) {
-    const auto end = throttle.held().held + std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                                count * share * Throttle::kPeriod);
+    const auto end = throttle.held().held +
+                     std::chrono::duration_cast<std::chrono::nanoseconds>(count * share * kPeriod);
     while (throttle.held().held < end) ::usleep(1000);
   }
   /// Steps per second while the gate is held for `share` of the time, over ten periods.
@@ -109,7 +112,7 @@ TEST_F(ThrottleTest, TheEndOfTheProcessIsReported) {
   wait_for_periods(throttle, 1, 0.5);
   subject.reset();
   const auto before = throttle.held().elapsed;
-  while (throttle.held().elapsed < before + 3 * Throttle::kPeriod) ::usleep(1000);
+  while (throttle.held().elapsed < before + 3 * kPeriod) ::usleep(1000);
   const Status stopped = throttle.stop();
   ASSERT_FALSE(stopped);
   EXPECT_EQ(stopped.error().code(), Code::kNotFound);
