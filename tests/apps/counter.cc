@@ -24,6 +24,7 @@ struct Options {
   std::string bind = "0.0.0.0";
   std::uint16_t port = 9000;
   std::uint64_t vram_bytes = 0;
+  std::uint64_t piece_bytes = 64 * kMiB;
   int device = 0;
 };
 
@@ -45,9 +46,10 @@ int open_socket(const Options& options) {
 /// The buffers of --vram: each filled with a pattern whose checksum was taken at the start.
 class Ballast {
  public:
-  Ballast(const Gpu& gpu, std::uint64_t bytes) : gpu_(gpu), sum_(gpu.allocate(sizeof(sum_))) {
+  Ballast(const Gpu& gpu, std::uint64_t bytes, std::uint64_t piece_bytes)
+      : gpu_(gpu), sum_(gpu.allocate(sizeof(sum_))) {
     for (std::uint64_t left = bytes; left > 0;) {
-      const std::uint64_t size = std::min<std::uint64_t>(left, 64 * kMiB);
+      const std::uint64_t size = std::min<std::uint64_t>(left, piece_bytes);
       buffers_.push_back({gpu.allocate(size), size / 8});
       gpu.launch("gcr_stencil_init",
                  {buffers_.back().address, buffers_.back().words, kPatternSeed + left},
@@ -100,7 +102,7 @@ int run(const Options& options) {
   const CUdeviceptr number = gpu.allocate(kChunkBytes);
   gpu.write_word(number, kFirstNumber);
   const CUdeviceptr twin = gpu.variable("gcr_counter_twin");
-  const Ballast ballast(gpu, round_up(options.vram_bytes, 8));
+  const Ballast ballast(gpu, round_up(options.vram_bytes, 8), round_up(options.piece_bytes, 8));
   const int socket = open_socket(options);
   std::printf("listening on %s:%u\n", options.bind.c_str(), options.port);
   std::fflush(stdout);
@@ -131,6 +133,9 @@ int main(int argc, char** argv) {
   app.add_option("--vram", options.vram_bytes,
                  "more VRAM to hold, filled with a pattern (send \"verify\")")
       ->transform(CLI::AsSizeValue(false));
+  app.add_option("--piece", options.piece_bytes, "size of its buffers (default 64M)")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::PositiveNumber);
   app.add_option("--device", options.device, "device ordinal")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   return gcr::apps::run(options);
