@@ -1,0 +1,101 @@
+// Fault points: named places in the agent's course at which a test makes something go wrong.
+//
+// They are compiled in with the CMake option GCR_FAULT_POINTS, and do nothing unless the
+// environment variable GCR_FAULTS names a file that exists. The file arms points, one a line:
+//
+//   POINT kill             SIGKILL to the process that reaches the point
+//   POINT stop             SIGSTOP to it: it goes silent, and goes on after SIGCONT
+//   POINT error [TEXT]     the step returns an Error
+//   POINT run COMMAND      sh -c COMMAND, waited for; its parent is the process at the point
+//   POINT corrupt          at points that spoil bytes: armed() is true
+//
+// The first process that reaches an armed point takes the whole file away before it acts, so that
+// nothing, recovery least of all, meets it twice: the file becomes FILE.hit, with "hit PID" as a
+// last line. Thread-safe; a point blocks its thread while it acts.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "src/base/result.h"
+
+namespace gcr::fault {
+
+#ifdef GCR_FAULT_POINTS
+
+enum class Side : std::uint8_t { kSource, kDestination, kEither };
+
+enum class Kind : std::uint8_t {
+  kBoundary,    ///< between two phases of the course
+  kRecovery,    ///< in what cleans up after a crash
+  kCorruption,  ///< for armed(): bytes are spoilt
+  kFailure,     ///< a call from below that fails; `error` only
+};
+
+struct Point {
+  std::string_view name;
+  Side side;
+  Kind kind;
+  bool decided;  ///< the source's commit is durable: the process will run at the destination
+};
+
+inline constexpr Point kPoints[] = {
+    {"source.began", Side::kSource, Kind::kBoundary, false},
+    {"source.connected", Side::kSource, Kind::kBoundary, false},
+    {"source.preflighted", Side::kSource, Kind::kBoundary, false},
+    {"source.prepared", Side::kSource, Kind::kBoundary, false},
+    {"source.copied", Side::kSource, Kind::kBoundary, false},  // after every round
+    {"source.gated", Side::kSource, Kind::kBoundary, false},
+    {"source.detached", Side::kSource, Kind::kBoundary, false},
+    {"source.locked", Side::kSource, Kind::kBoundary, false},
+    {"source.checkpointed", Side::kSource, Kind::kBoundary, false},
+    {"source.dumped", Side::kSource, Kind::kBoundary, false},
+    {"source.flushed", Side::kSource, Kind::kBoundary, false},
+    {"source.awaiting", Side::kSource, Kind::kBoundary, false},  // RestoreRequest is not sent
+    {"source.voted", Side::kSource, Kind::kBoundary, false},     // RestoreReply has come
+    {"source.committed", Side::kSource, Kind::kBoundary, true},  // CommitRequest is not sent
+    {"source.confirmed", Side::kSource, Kind::kBoundary, true},  // CommitReply has come
+    {"source.killed", Side::kSource, Kind::kBoundary, true},     // Finished is not written
+    {"destination.began", Side::kDestination, Kind::kBoundary, false},
+    {"destination.preflighted", Side::kDestination, Kind::kBoundary, false},
+    {"destination.prepared", Side::kDestination, Kind::kBoundary, false},
+    {"destination.imaged", Side::kDestination, Kind::kBoundary, false},
+    {"destination.criu-restored", Side::kDestination, Kind::kBoundary, false},
+    {"destination.frozen", Side::kDestination, Kind::kBoundary, false},
+    {"destination.control-restored", Side::kDestination, Kind::kBoundary, false},
+    {"destination.attached", Side::kDestination, Kind::kBoundary, false},
+    {"destination.verified", Side::kDestination, Kind::kBoundary, false},
+    {"destination.stopped", Side::kDestination, Kind::kBoundary, false},   // no vote is written
+    {"destination.restored", Side::kDestination, Kind::kBoundary, false},  // RestoreReply not sent
+    {"destination.told", Side::kDestination, Kind::kBoundary, true},       // nothing is written
+    {"destination.committed", Side::kDestination, Kind::kBoundary, true},  // before SIGCONT
+    {"destination.resumed", Side::kDestination, Kind::kBoundary, true},    // CommitReply not sent
+    {"destination.finished", Side::kDestination, Kind::kBoundary, true},
+    {"source.recovery.begun", Side::kSource, Kind::kRecovery, false},
+    {"source.recovery.resumed", Side::kSource, Kind::kRecovery, false},
+    {"destination.recovery.begun", Side::kDestination, Kind::kRecovery, false},
+    {"destination.recovery.asked", Side::kDestination, Kind::kRecovery, false},
+    {"source.chunk.corrupt", Side::kSource, Kind::kCorruption, false},  // digested, not yet sent
+    {"destination.landing.corrupt", Side::kDestination, Kind::kCorruption, false},
+    {"destination.vram.corrupt", Side::kDestination, Kind::kCorruption, false},
+    {"journal.append", Side::kEither, Kind::kFailure, false},
+    {"source.lock.timeout", Side::kSource, Kind::kFailure, false},
+    {"source.checkpoint.refused", Side::kSource, Kind::kFailure, false},
+    {"destination.control-restore.refused", Side::kDestination, Kind::kFailure, false},
+};
+
+/// Success unless `name` is armed; then it acts, and an `error` comes back as an Error of kInternal
+/// that names the point.
+Status point(std::string_view name);
+
+/// Whether a point that spoils something at its place is armed; true once.
+bool armed(std::string_view name);
+
+#else
+
+inline Status point(std::string_view) { return {}; }
+inline bool armed(std::string_view) { return false; }
+
+#endif
+
+}  // namespace gcr::fault
