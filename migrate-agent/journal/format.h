@@ -1,0 +1,73 @@
+// The bytes of a journal file. A file is kFileBytes long from its first moment and never grows, so
+// that a full disk is met when it is made. It is a row of slots of kSlotBytes, the block of disks
+// and file systems: writing a slot never rewrites a block that holds an earlier record.
+//
+//   slot 0      the header:   byte  0  magic    "GCRJRNL" and a line feed
+//                                   8  version  u32, 1
+//                                  12  zeros
+//   slot 1 ...  one record each:
+//                             byte  0  begin    'R'
+//                                   1  zero
+//                                   2  length   u16, of the body
+//                                   4  checksum SHA-256 of: the checksum of the slot before (of the
+//                                               header: the SHA-256 of all its bytes), then this
+//                                               slot without its checksum field
+//                                  36  body     a serialised gcr.journal.Record, then zeros
+//                                4095  end      a line feed
+//   all others  zeros: free
+//
+// All numbers are little-endian. The chain of checksums finds slots that were swapped, repeated or
+// taken from another file. `begin` and `end` tell a record that was never completely written (one
+// of them is still zero: a crash under the write; nothing was promised) from one that was, and is
+// damaged now. Only the last record can be incomplete, since each is on the disk before the next is
+// written.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "proto/journal.pb.h"
+#include "src/base/result.h"
+
+namespace gcr::journal {
+
+inline constexpr std::size_t kSlotBytes = 4096;
+inline constexpr std::size_t kSlots = 32;
+inline constexpr std::size_t kFileBytes = kSlots * kSlotBytes;
+inline constexpr std::size_t kMaxTextBytes = 512;  ///< longer strings in a record are cut there
+
+using Checksum = std::array<std::uint8_t, 32>;
+using Slot = std::array<std::byte, kSlotBytes>;
+
+/// A slot as it is to be written, and what the next one is chained to.
+struct Sealed {
+  Slot slot{};
+  Checksum checksum{};
+};
+
+/// What lies in a file's bytes.
+struct Contents {
+  std::vector<Record> records;  ///< the good ones, up to the first that is not
+  bool torn = false;            ///< an incomplete last record was left out
+  std::optional<Error> damage;  ///< kDataLoss, with the offset: bytes that no crash leaves behind
+  Checksum checksum{};          ///< of the last good slot
+};
+
+/// The first slot of every journal.
+Sealed header();
+
+/// Strings are cut at kMaxTextBytes (between characters), and made UTF-8 if they are not, so that
+/// what is written can always be read. kInvalidArgument if the record has no body or is too long
+/// all the same.
+Result<Sealed> seal(Record record, const Checksum& previous);
+
+/// Reads the bytes of a file, whatever they are; never outside of them. The first record of good
+/// contents is a Began with a role and an id of 16 bytes, the only one.
+Contents parse(std::span<const std::byte> file);
+
+}  // namespace gcr::journal

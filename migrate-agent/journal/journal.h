@@ -1,0 +1,109 @@
+// The journal of one migration in one role: what its owner promised, in order, on disk before it
+// acts on it. format.h has the bytes, journal_files.h the reading of journals that others own.
+//
+// STATE_DIR/journal/<uuid>-source or <uuid>-destination, on a local file system. A Journal owns its
+// file: it holds flock(LOCK_EX) on it, close-on-exec, so the lock is free as soon as the owner is
+// dead, whatever it had started. While a record is on its way to the disk readers are held off (an
+// open-file-description lock): nobody ever sees a record that may still be taken back.
+//
+// All calls block, for as long as the disk takes.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/journal/format.h"
+#include "proto/journal.pb.h"
+#include "src/base/result.h"
+#include "src/base/unique_fd.h"
+#include "src/base/uuid.h"
+
+namespace gcr::journal {
+
+using Role = Began::Role;
+
+/// "source" or "destination".
+std::string_view to_string(Role role);
+
+/// STATE_DIR/journal.
+std::filesystem::path directory_of(const std::filesystem::path& state_dir);
+
+/// Where the journal of `migration` in `role` lies, whether or not there is one.
+std::filesystem::path path_of(const std::filesystem::path& state_dir, const Uuid& migration,
+                              Role role);
+
+/// Of this host since it was started, as Began.boot_id has it. Processes do not outlive it.
+Result<std::string> boot_id();
+
+/// The last record of this kind (Record::kCommitted, ...), or null.
+const Record* last(std::span<const Record> records, Record::BodyCase kind);
+
+/// Whether something is left to do: there is no Finished.
+bool unfinished(std::span<const Record> records);
+
+/// What open() does while somebody else owns the journal.
+enum class Lock : std::uint8_t {
+  kInvalid = 0,
+  kTry,          ///< kUnavailable at once
+  kWait,         ///< waits for the owner's end, through signals
+  kWaitOrSignal  ///< waits; kCancelled if a signal handler ran meanwhile
+};
+
+/// Move-only; one thread at a time.
+class Journal {
+ public:
+  /// Makes STATE_DIR/journal (0700) if it is missing, and the file with Began as its first record.
+  /// Fills in Began's migration_id, role and, if empty, boot_id. On success everything is on disk
+  /// and the file has room for all it can hold. On failure there is no file: kRefused if this
+  /// migration has a journal in this role already, kResourceExhausted if the disk is full.
+  static Result<Journal> create(const std::filesystem::path& state_dir, const Uuid& migration,
+                                Role role, Began began);
+
+  /// Becomes the owner of a journal that exists, and reads it. An incomplete last record is cleared
+  /// away, and torn() says so. kNotFound, also if it was pruned while this call waited;
+  /// kUnavailable if it is owned (Lock::kTry); kDataLoss, naming file and offset, if it cannot be
+  /// believed: the file stays as it is.
+  static Result<Journal> open(const std::filesystem::path& path, Lock how);
+
+  Journal(Journal&&) noexcept = default;
+  Journal& operator=(Journal&&) noexcept = default;
+
+  /// Sets the record's time. On success the record is on disk. On failure nothing was promised and
+  /// the file is as it was: kIo, kResourceExhausted (also if it is full), kInvalidArgument
+  /// (seal()). kDataLoss: the record could not be taken back, so that a reader may or may not find
+  /// it. This Journal refuses every further record, and the caller acts as if it had been killed:
+  /// it leaves the decision to whoever reads the file next.
+  Status append(Record record);
+
+  const std::filesystem::path& path() const { return path_; }
+  const Uuid& migration() const { return migration_; }
+  Role role() const { return began().role(); }
+  const Began& began() const { return records_.front().began(); }
+
+  /// In the order in which they were written; the first is Began.
+  const std::vector<Record>& records() const { return records_; }
+  const Record* last(Record::BodyCase kind) const { return journal::last(records_, kind); }
+  bool has(Record::BodyCase kind) const { return last(kind) != nullptr; }
+
+  /// open() found an incomplete last record.
+  bool torn() const { return torn_; }
+
+ private:
+  Journal(UniqueFd file, std::filesystem::path path, Contents contents);
+
+  Status write(const Slot& slot, std::uint64_t offset);
+  Status clear(std::uint64_t offset, std::size_t size_bytes);
+
+  UniqueFd file_;
+  std::filesystem::path path_;
+  Uuid migration_;
+  std::vector<Record> records_;
+  Checksum checksum_{};
+  bool torn_ = false;
+  bool lost_ = false;  ///< a record could not be taken back
+};
+
+}  // namespace gcr::journal

@@ -1,0 +1,43 @@
+// Journals seen from outside: none of this needs a journal's lock, and none of it disturbs who has
+// it. Any thread; blocking.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <filesystem>
+#include <vector>
+
+#include "migrate-agent/journal/format.h"
+#include "migrate-agent/journal/journal.h"
+#include "src/base/result.h"
+#include "src/base/uuid.h"
+
+namespace gcr::journal {
+
+/// One journal of STATE_DIR/journal, by its name.
+struct Entry {
+  Uuid migration;
+  Role role = Began::ROLE_INVALID;
+  std::filesystem::path path;
+};
+
+/// What is on disk: every record that it gives was promised, and none that was promised before the
+/// call is missing. Waits for an append that is going on. A torn record or damage is in the
+/// Contents (the name's migration and role are compared with Began's if the name is a journal's);
+/// an Error means that the file cannot be read: kNotFound, kPermissionDenied, kIo.
+Result<Contents> read(const std::filesystem::path& path);
+
+/// Every journal of the agent with this STATE_DIR, in no order; none if the directory is missing.
+/// Files with other names are left out.
+Result<std::vector<Entry>> list(const std::filesystem::path& state_dir);
+
+/// Whether a live process owns the journal now. False if it does not exist.
+Result<bool> is_owned(const std::filesystem::path& path);
+
+/// Removes finished journals that are older than `age` (by their last record) and not among the
+/// `keep` youngest of the finished ones, and what a creation that was cut off left. Never one that
+/// is unfinished, damaged or owned. How many journals were removed.
+Result<std::size_t> prune(const std::filesystem::path& state_dir, std::size_t keep,
+                          std::chrono::milliseconds age);
+
+}  // namespace gcr::journal
