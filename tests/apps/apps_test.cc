@@ -8,11 +8,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <string>
 #include <vector>
 
 #include "src/base/unique_fd.h"
 #include "src/base/units.h"
+#include "tests/apps/ticker.h"
 #include "tests/softgpu/machines.h"
 
 namespace gcr::apps {
@@ -132,6 +134,26 @@ TEST_F(AppsTest, ScribblerFindsASingleWrongBit) {
   disturb(program, here_.store());
   lines_of(program);
   EXPECT_EQ(WEXITSTATUS(program.wait()), 1);
+}
+
+/// The line that the ticker prints at a step.
+std::string ticker_line(std::uint64_t step) {
+  char line[96];
+  std::snprintf(line, sizeof(line), "%lu %lu %lu %016lx", step, step, step, ticker_checksum(step));
+  return line;
+}
+
+TEST_F(AppsTest, EveryLineOfTheTickerFollowsFromItsStepAcrossAMove) {
+  Process ticker(here_, {APPS_TICKER, "--period-ms", "0"});
+  std::uint64_t step = 0;
+  while (step < kTickerSlices + 5) ASSERT_EQ(ticker.receive(), ticker_line(++step));
+  move_there(ticker);
+  const std::uint64_t moved = step + 2 * kTickerSlices;
+  while (step < moved) ASSERT_EQ(ticker.receive(), ticker_line(++step));
+  ticker.signal(SIGTERM);
+  while (!ticker.receive().empty()) {
+  }
+  EXPECT_EQ(ticker.wait(), 0);
 }
 
 /// A UDP socket that is bound to a free port of the loopback interface.

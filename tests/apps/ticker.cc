@@ -1,0 +1,108 @@
+// ticker: proves by its output that exactly one copy of it runs and that no step is lost or
+// doubled. Every step a kernel counts in VRAM and, a second time, in a variable of the module, and
+// fills a slice of a ring of buffers with the step's number; then one line goes to standard output
+// with one write: "<step> <number in VRAM> <number in the module> <checksum over the ring, hex>".
+// What each line must be follows from its step alone: see tests/fault/oracle.h. SIGTERM ends it.
+#include "tests/apps/ticker.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "src/base/units.h"
+#include "tests/apps/driver.h"
+
+namespace gcr::apps {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  double period_ms = 4;
+  int device = 0;
+};
+
+/// Slices of the ring, one after the other over its buffers, each filled with the step that came to
+/// it last.
+class TickerRing {
+ public:
+  explicit TickerRing(const Gpu& gpu) : gpu_(gpu), sum_(gpu.allocate(sizeof(std::uint64_t))) {
+    for (CUdeviceptr& buffer : buffers_) {
+      buffer = gpu.allocate(kChunkBytes);
+      gpu.launch("gcr_fill", {buffer, kTickerBufferWords, 0}, kTickerBufferWords);
+    }
+  }
+
+  void fill(std::uint64_t step) {
+    const std::uint64_t slice = step % kTickerSlices;
+    const CUdeviceptr buffer = buffers_[slice / kTickerSlicesPerBuffer];
+    const std::uint64_t first = slice % kTickerSlicesPerBuffer * kTickerSliceWords;
+    gpu_.launch("gcr_fill", {buffer + first * 8, kTickerSliceWords, step}, kTickerSliceWords);
+  }
+
+  std::uint64_t checksum() {
+    gpu_.write_word(sum_, 0);
+    for (std::size_t i = 0; i < buffers_.size(); ++i) {
+      gpu_.launch("gcr_stencil_checksum",
+                  {buffers_[i], kTickerBufferWords, i * kTickerBufferWords, sum_},
+                  kTickerBufferWords);
+    }
+    return gpu_.read_word(sum_);
+  }
+
+ private:
+  const Gpu& gpu_;
+  CUdeviceptr sum_;
+  std::array<CUdeviceptr, kTickerBuffers> buffers_{};
+};
+
+void write_line(std::uint64_t step, std::uint64_t number, std::uint64_t twin, std::uint64_t sum) {
+  char line[96];
+  const int length =
+      std::snprintf(line, sizeof(line), "%llu %llu %llu %016llx\n",
+                    static_cast<unsigned long long>(step), static_cast<unsigned long long>(number),
+                    static_cast<unsigned long long>(twin), static_cast<unsigned long long>(sum));
+  if (::write(STDOUT_FILENO, line, static_cast<std::size_t>(length)) != length) {
+    fail("write a line", "standard output does not take it");
+  }
+}
+
+int run(const Options& options) {
+  catch_termination();
+  const Gpu gpu(options.device);
+  const CUdeviceptr number = gpu.allocate(kChunkBytes);
+  const CUdeviceptr twin = gpu.variable("gcr_counter_twin");
+  gpu.write_word(number, 0);
+  gpu.write_word(twin, 0);
+  TickerRing ring(gpu);
+  const auto period = std::chrono::duration_cast<Clock::duration>(
+      std::chrono::duration<double, std::milli>(options.period_ms));
+  for (std::uint64_t step = 1; !termination_asked(); ++step) {
+    const auto begun = Clock::now();
+    gpu.launch("gcr_counter_increment", {number}, 1);
+    ring.fill(step);
+    const std::uint64_t sum = ring.checksum();
+    write_line(step, gpu.read_word(number), gpu.read_word(twin), sum);
+    // The clock may be another host's by now.
+    const Clock::duration left = period - (Clock::now() - begun);
+    if (left > Clock::duration::zero()) std::this_thread::sleep_for(std::min(left, period));
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace gcr::apps
+
+int main(int argc, char** argv) {
+  gcr::apps::Options options;
+  CLI::App app("Counts in VRAM and prints a line that proves it at every step");
+  app.add_option("--period-ms", options.period_ms, "the pace, if the GPU keeps it")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 60000.0));
+  app.add_option("--device", options.device, "device ordinal")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  return gcr::apps::run(options);
+}
