@@ -9,10 +9,10 @@
 //                             byte  0  begin    'R'
 //                                   1  zero
 //                                   2  length   u16, of the body
-//                                   4  checksum SHA-256 of: the checksum of the slot before (of the
-//                                               header: the SHA-256 of all its bytes), then this
-//                                               slot without its checksum field
-//                                  36  body     a serialised gcr.journal.Record, then zeros
+//                                   4  checksum CRC-32 of this slot with the checksum of the slot
+//                                               before in this place (of the header: the CRC-32 of
+//                                               all its bytes)
+//                                   8  body     a serialised gcr.journal.Record, then zeros
 //                                4095  end      a line feed
 //   all others  zeros: free
 //
@@ -39,15 +39,14 @@ namespace gcr::journal {
 inline constexpr std::size_t kSlotBytes = 4096;
 inline constexpr std::size_t kSlots = 32;
 inline constexpr std::size_t kFileBytes = kSlots * kSlotBytes;
-inline constexpr std::size_t kMaxTextBytes = 512;  ///< longer strings in a record are cut there
 
-using Checksum = std::array<std::uint8_t, 32>;
+using Checksum = std::uint32_t;
 using Slot = std::array<std::byte, kSlotBytes>;
 
 /// A slot as it is to be written, and what the next one is chained to.
 struct Sealed {
   Slot slot{};
-  Checksum checksum{};
+  Checksum checksum = 0;
 };
 
 /// What lies in a file's bytes.
@@ -55,16 +54,14 @@ struct Contents {
   std::vector<Record> records;  ///< the good ones, up to the first that is not
   bool torn = false;            ///< an incomplete last record was left out
   std::optional<Error> damage;  ///< kDataLoss, with the offset: bytes that no crash leaves behind
-  Checksum checksum{};          ///< of the last good slot
+  Checksum checksum = 0;        ///< of the last good slot
 };
 
 /// The first slot of every journal.
 Sealed header();
 
-/// Strings are cut at kMaxTextBytes (between characters), and made UTF-8 if they are not, so that
-/// what is written can always be read. kInvalidArgument if the record has no body or is too long
-/// all the same.
-Result<Sealed> seal(Record record, const Checksum& previous);
+/// kInvalidArgument if the record has no body or is too long.
+Result<Sealed> seal(const Record& record, Checksum previous);
 
 /// Reads the bytes of a file, whatever they are; never outside of them. The first record of good
 /// contents is a Began with a role and an id of 16 bytes, the only one.

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "migrate-agent/journal/format.h"
@@ -34,6 +35,9 @@ std::filesystem::path directory_of(const std::filesystem::path& state_dir);
 /// Where the journal of `migration` in `role` lies, whether or not there is one.
 std::filesystem::path path_of(const std::filesystem::path& state_dir, const Uuid& migration,
                               Role role);
+
+/// As the messages carry it.
+std::string id_bytes(const Uuid& migration);
 
 /// Of this host since it was started, as Began.boot_id has it. Processes do not outlive it.
 Result<std::string> boot_id();
@@ -71,11 +75,12 @@ class Journal {
   Journal(Journal&&) noexcept = default;
   Journal& operator=(Journal&&) noexcept = default;
 
-  /// Sets the record's time. On success the record is on disk. On failure nothing was promised and
-  /// the file is as it was: kIo, kResourceExhausted (also if it is full), kInvalidArgument
-  /// (seal()). kDataLoss: the record could not be taken back, so that a reader may or may not find
-  /// it. This Journal refuses every further record, and the caller acts as if it had been killed:
-  /// it leaves the decision to whoever reads the file next.
+  /// Sets the record's time, cuts its strings at 512 bytes and makes them UTF-8, so that no text of
+  /// a peer or of an error can be why it is not written or not read. On success it is on disk. On
+  /// failure nothing was promised and the file is as it was: kIo, kResourceExhausted (also if it is
+  /// full), kInvalidArgument (seal()). kDataLoss: the record could not be taken back, so that a
+  /// reader may or may not find it. This Journal refuses every further record, and the caller acts
+  /// as if it had been killed: it leaves the decision to whoever reads the file next.
   Status append(Record record);
 
   const std::filesystem::path& path() const { return path_; }
@@ -94,14 +99,15 @@ class Journal {
  private:
   Journal(UniqueFd file, std::filesystem::path path, Contents contents);
 
-  Status write(const Slot& slot, std::uint64_t offset);
+  std::uint64_t end_bytes() const;
+  Status write(const Slot& slot);
   Status clear(std::uint64_t offset, std::size_t size_bytes);
 
   UniqueFd file_;
   std::filesystem::path path_;
   Uuid migration_;
   std::vector<Record> records_;
-  Checksum checksum_{};
+  Checksum checksum_ = 0;
   bool torn_ = false;
   bool lost_ = false;  ///< a record could not be taken back
 };

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "migrate-agent/journal/format.h"
@@ -21,8 +22,11 @@ struct Entry {
   std::filesystem::path path;
 };
 
-/// What is on disk: every record that it gives was promised, and none that was promised before the
-/// call is missing. Waits for an append that is going on. A torn record or damage is in the
+/// By the name alone; none if it is not a journal's.
+std::optional<Entry> entry_of(const std::filesystem::path& path);
+
+/// What is on disk: no record that it gives will be taken back, and none that was promised before
+/// the call is missing. Waits for an append that is going on. A torn record or damage is in the
 /// Contents (the name's migration and role are compared with Began's if the name is a journal's);
 /// an Error means that the file cannot be read: kNotFound, kPermissionDenied, kIo.
 Result<Contents> read(const std::filesystem::path& path);

@@ -1,0 +1,57 @@
+// One open journal file: its two locks, its bytes and the way they get to the disk. What Journal
+// and the readers share; nobody else includes it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/journal/format.h"
+#include "migrate-agent/journal/journal.h"
+#include "src/base/result.h"
+#include "src/base/unique_fd.h"
+
+namespace gcr::journal {
+
+/// Ends the name of a file that is not a journal yet.
+inline constexpr const char* kUnfinishedSuffix = ".new";
+
+/// Holds the readers (F_WRLCK) or the writer (F_RDLCK) off the content of a file while it lives.
+class ContentLock {
+ public:
+  /// Waits until nobody is in the way. `fd` must outlive the lock.
+  static Result<ContentLock> take(int fd, short type);
+  ContentLock(ContentLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  ContentLock& operator=(ContentLock&&) = delete;
+  ~ContentLock();
+
+ private:
+  explicit ContentLock(int fd) : fd_(fd) {}
+  int fd_;
+};
+
+/// Opens a regular file, following no link; close-on-exec.
+Result<UniqueFd> open_file(const std::filesystem::path& path, int flags);
+
+/// Becomes the owner; see Lock.
+Status own(int fd, Lock how);
+
+/// Whether somebody owns it at this moment, which may be the caller by another descriptor.
+Result<bool> owned(int fd);
+
+/// Whether the file has lost its name.
+bool unlinked(int fd);
+
+/// Brings what was written to the disk, then reads and checks all of it, the file's name as well.
+Result<Contents> load(int fd, const std::filesystem::path& path);
+
+/// All bytes, then fdatasync(). `written_bytes` may have changed in the file, whatever is returned.
+Status write_through(int fd, std::span<const std::byte> bytes, std::uint64_t offset,
+                     std::size_t& written_bytes);
+
+Status sync_directory(const std::filesystem::path& directory);
+
+}  // namespace gcr::journal

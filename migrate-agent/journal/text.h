@@ -1,0 +1,18 @@
+// Texts of a record, made fit to be written: they come from peers, from command lines and from
+// errors, and must never be why a record cannot be written or cannot be read again.
+#pragma once
+
+#include <google/protobuf/message.h>
+
+#include <cstddef>
+
+#include "src/base/result.h"
+
+namespace gcr::journal {
+
+/// Cuts every string of `message`, at any depth, at `max_bytes` between characters, and puts '?' in
+/// place of bytes that are not UTF-8. Fields of type bytes and numbers stay. On failure (no memory)
+/// the message may be half done.
+Status make_fit(google::protobuf::Message& message, std::size_t max_bytes);
+
+}  // namespace gcr::journal
