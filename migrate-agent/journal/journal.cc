@@ -114,6 +114,12 @@ std::string id_bytes(const Uuid& migration) {
   return {migration.bytes.begin(), migration.bytes.end()};
 }
 
+Uuid id_of(const Began& began) {
+  Uuid migration;
+  std::ranges::copy(began.migration_id(), migration.bytes.begin());
+  return migration;
+}
+
 Result<std::string> boot_id() {
   std::string id;
   if (!std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id) || id.empty()) {
@@ -134,11 +140,10 @@ bool unfinished(std::span<const Record> records) {
 Journal::Journal(UniqueFd file, std::filesystem::path path, Contents contents)
     : file_(std::move(file)),
       path_(std::move(path)),
+      migration_(id_of(contents.records.front().began())),
       records_(std::move(contents.records)),
       checksum_(contents.checksum),
-      torn_(contents.torn) {
-  std::ranges::copy(began().migration_id(), migration_.bytes.begin());
-}
+      torn_(contents.torn) {}
 
 Result<Journal> Journal::create(const std::filesystem::path& state_dir, const Uuid& migration,
                                 Role role, Began began) {

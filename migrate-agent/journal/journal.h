@@ -39,6 +39,9 @@ std::filesystem::path path_of(const std::filesystem::path& state_dir, const Uuid
 /// As the messages carry it.
 std::string id_bytes(const Uuid& migration);
 
+/// Of a Began that was read from a journal (parse() has checked it).
+Uuid id_of(const Began& began);
+
 /// Of this host since it was started, as Began.boot_id has it. Processes do not outlive it.
 Result<std::string> boot_id();
 

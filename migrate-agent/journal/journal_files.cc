@@ -93,7 +93,11 @@ Result<Contents> read(const std::filesystem::path& path) {
 }
 
 Result<std::vector<Entry>> list(const std::filesystem::path& state_dir) {
-  GCR_ASSIGN(const auto files, paths(directory_of(state_dir)));
+  return list_directory(directory_of(state_dir));
+}
+
+Result<std::vector<Entry>> list_directory(const std::filesystem::path& directory) {
+  GCR_ASSIGN(const auto files, paths(directory));
   std::vector<Entry> entries;
   for (const auto& path : files) {
     if (auto entry = entry_of(path)) entries.push_back(*std::move(entry));

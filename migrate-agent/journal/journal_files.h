@@ -35,6 +35,9 @@ Result<Contents> read(const std::filesystem::path& path);
 /// Files with other names are left out.
 Result<std::vector<Entry>> list(const std::filesystem::path& state_dir);
 
+/// The same of a directory that need not be an agent's: copies are read as well as originals.
+Result<std::vector<Entry>> list_directory(const std::filesystem::path& directory);
+
 /// Whether a live process owns the journal now. False if it does not exist.
 Result<bool> is_owned(const std::filesystem::path& path);
 

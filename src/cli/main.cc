@@ -1,6 +1,7 @@
 // gcr-migrate: moves a running GPU process to another host, and starts processes that can be moved.
 #include <variant>
 
+#include "src/cli/journal_command.h"
 #include "src/cli/migrate_command.h"
 #include "src/cli/options.h"
 #include "src/cli/run_command.h"
@@ -10,5 +11,6 @@ int main(int argc, char** argv) {
   const auto parsed = parse_options(argc, argv);
   if (const auto* leave = std::get_if<Leave>(&parsed)) return leave->status;
   if (const auto* run = std::get_if<RunOptions>(&parsed)) return run_command(*run);
+  if (const auto* journal = std::get_if<JournalOptions>(&parsed)) return journal_command(*journal);
   return migrate_command(std::get<MigrateOptions>(parsed));
 }

@@ -38,6 +38,16 @@ constexpr const char* kRunFooter = R"(
 The exit status is the command's; 125 if the preload library is missing, 126 or 127 if the command
 cannot be started or found. GCR_PRELOAD names another libgcr-preload.so.)";
 
+constexpr const char* kJournalDescription =
+    "gcr-migrate journal PATH...: print what agents wrote down about migrations";
+
+constexpr const char* kJournalFooter = R"(
+A PATH is a journal, a directory of journals, or an agent's state_dir; here, not at an agent, so
+that copies of another machine's can be read.
+
+Exit status: 0, 1 if a journal is damaged, 2 if a PATH cannot be read. A last record that was not
+completely written when its writer died was never promised to anybody: it is mentioned, no more.)";
+
 /// The command line as CLI11 reads it: what it cannot check lies here as text.
 struct Raw {
   std::string source;
@@ -171,6 +181,14 @@ CLI::App* describe_run(CLI::App& app) {
   return run;
 }
 
+CLI::App* describe_journal(CLI::App& app, JournalOptions& options) {
+  CLI::App* journal = app.add_subcommand("journal", kJournalDescription);
+  journal->footer(kJournalFooter);
+  journal->add_option("PATH", options.paths, "Files or directories")->required();
+  journal->add_flag("--json", options.json, "Print one JSON object and nothing else");
+  return journal;
+}
+
 /// The words that CLI11 reads, and those after the "--" of "run --", which are the command's alone.
 struct Words {
   std::vector<std::string> ours;
@@ -194,11 +212,14 @@ Leave complain(const std::string& what) {
 
 }  // namespace
 
-std::variant<MigrateOptions, RunOptions, Leave> parse_options(int argc, char** argv) {
+std::variant<MigrateOptions, RunOptions, JournalOptions, Leave> parse_options(int argc,
+                                                                              char** argv) {
   Raw raw;
   CLI::App app;
   describe_migrate(app, raw);
   const CLI::App* run = describe_run(app);
+  JournalOptions journal_options;
+  const CLI::App* journal = describe_journal(app, journal_options);
   Words words = split_words(argc, argv);
   try {
     std::ranges::reverse(words.ours);  // as CLI11 wants them
@@ -213,6 +234,7 @@ std::variant<MigrateOptions, RunOptions, Leave> parse_options(int argc, char** a
     if (options.command.empty()) return complain("run needs a command: gcr-migrate run -- COMMAND");
     return options;
   }
+  if (journal->parsed()) return journal_options;
   auto options = check(raw);
   if (!options) return complain(options.error().message());
   return *std::move(options);

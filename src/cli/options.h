@@ -33,12 +33,18 @@ struct RunOptions {
   std::vector<std::string> command;  ///< at least one word
 };
 
+struct JournalOptions {
+  std::vector<std::string> paths;  ///< at least one
+  bool json = false;
+};
+
 /// The command line asked for something that is done already (--help), or it is wrong: leave.
 struct Leave {
   int status = 0;
 };
 
 /// Reads the command line. Help goes to standard output, what is wrong to standard error.
-std::variant<MigrateOptions, RunOptions, Leave> parse_options(int argc, char** argv);
+std::variant<MigrateOptions, RunOptions, JournalOptions, Leave> parse_options(int argc,
+                                                                              char** argv);
 
 }  // namespace gcr::cli
