@@ -133,6 +133,11 @@ BackgroundCommand::BackgroundCommand(const std::vector<std::string>& argv)
   program_ = std::make_unique<Program>(argv, Streams{-1, out_.get(), err_.get()});
 }
 
+BackgroundCommand::~BackgroundCommand() {
+  ::unlink(out_path_.c_str());
+  ::unlink(err_path_.c_str());
+}
+
 std::string BackgroundCommand::out_so_far() const { return read_file(out_path_); }
 std::string BackgroundCommand::err_so_far() const { return read_file(err_path_); }
 
@@ -145,8 +150,6 @@ CommandResult BackgroundCommand::finish(Milliseconds timeout) {
   }
   result.out = out_so_far();
   result.err = err_so_far();
-  ::unlink(out_path_.c_str());
-  ::unlink(err_path_.c_str());
   return result;
 }
 

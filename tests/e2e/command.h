@@ -62,10 +62,14 @@ class Program {
 /// Runs to the end and gives what it printed.
 CommandResult run(const std::vector<std::string>& argv, Milliseconds timeout);
 
-/// A running program whose output arrives in files: start now, collect later.
+/// A running program whose output arrives in files: start now, collect later. The files are gone
+/// when the object is.
 class BackgroundCommand {
  public:
   explicit BackgroundCommand(const std::vector<std::string>& argv);
+  ~BackgroundCommand();
+  BackgroundCommand(const BackgroundCommand&) = delete;
+  BackgroundCommand& operator=(const BackgroundCommand&) = delete;
 
   Program& program() { return *program_; }
   std::string out_so_far() const;

@@ -33,10 +33,14 @@ namespace fs = std::filesystem;
 
 constexpr Milliseconds kSetupTimeout{120'000};
 constexpr Milliseconds kMigrateTimeout{180'000};
-/// Runs scripts/two-hosts for the programs of this build.
+
+/// Runs scripts/two-hosts for the programs of this build, or, if GCR_ROOT says where those are, of
+/// a bundle.
 CommandResult two_hosts_script(const std::vector<std::string>& arguments) {
+  const char* const bundle = std::getenv("GCR_ROOT");
   std::vector<std::string> command = {"env", "GCR_BUILD=" GCR_BINARY_DIR,
                                       GCR_SOURCE_DIR "/scripts/two-hosts"};
+  if (bundle != nullptr) command = {std::string(bundle) + "/scripts/two-hosts"};
   command.insert(command.end(), arguments.begin(), arguments.end());
   return run(command, kSetupTimeout);
 }
@@ -241,6 +245,8 @@ MigrateOutcome TwoHosts::parse_outcome(const CommandResult& result) {
   return outcome;
 }
 
+std::string TwoHosts::directory(Host host) const { return directory_ + "/" + letter(host); }
+
 void TwoHosts::stop_agent(Host host) {
   const CommandResult result = two_hosts_script({"stop", directory_, letter(host)});
   if (result.exit_code != 0) throw std::runtime_error("two-hosts stop: " + result.err);
@@ -252,7 +258,7 @@ void TwoHosts::start_agent(Host host) {
 }
 
 pid_t TwoHosts::agent_pid(Host host) const {
-  return std::stoi(read_file(directory_ + "/" + letter(host) + "/agent.pid"));
+  return std::stoi(read_file(directory(host) + "/agent.pid"));
 }
 
 std::vector<pid_t> TwoHosts::workers(Host host) const {

@@ -85,6 +85,7 @@ class TwoHosts {
   std::string variable(const std::string& name, Host host) const;
   std::string address(Host host) const { return variable("IP", host); }
   const std::string& directory() const { return directory_; }
+  std::string directory(Host host) const;
   std::string program_path(const std::string& name) const;
 
   /// COMMAND with what a program on that host needs in front: namespace and GPU environment.

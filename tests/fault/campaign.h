@@ -1,0 +1,15 @@
+// Random scenarios, the same for the same seed.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tests/fault/scenario.h"
+
+namespace gcr::fault::test {
+
+/// `runs` migrations, each with a random harm or none, at a random fault point or at a random time
+/// up to `window` after it was asked for. Run n is the same whatever `runs` is.
+std::vector<Scenario> campaign(std::uint64_t seed, std::size_t runs, Milliseconds window);
+
+}  // namespace gcr::fault::test

@@ -1,0 +1,60 @@
+// What two hosts hold: the copies of the ticker, and whatever should not be there any more.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/e2e/two_hosts.h"
+
+namespace gcr::fault::test {
+
+using e2e::Host;
+using e2e::TwoHosts;
+
+/// A process of the ticker: running, stopped, on whichever host.
+struct Copy {
+  Host host = Host::kA;
+  pid_t pid = -1;
+};
+
+/// What is seen in one look.
+struct Holdings {
+  std::vector<Copy> copies;
+  std::vector<std::string> leftovers;  ///< a sentence each; empty on clean hosts
+};
+
+/// What hosts hold that are at rest: measured once, then compared with.
+class Baseline {
+ public:
+  /// The hosts are idle, and one ticker runs.
+  explicit Baseline(const TwoHosts& hosts);
+
+  /// Everything that is more than what was measured. Needs no idle hosts.
+  Holdings look(const TwoHosts& hosts) const;
+
+ private:
+  struct OfHost {
+    std::uint64_t descriptors = 0;
+    std::vector<std::string> files;
+  };
+
+  void look_at(const TwoHosts& hosts, Host host, bool has_copy, Holdings& holdings) const;
+
+  std::map<Host, OfHost> hosts_;
+  std::uint64_t ticker_vram_bytes_ = 0;
+};
+
+/// The ticker's processes on both hosts.
+std::vector<Copy> copies(const TwoHosts& hosts);
+
+/// Journals of the host's agent that are not finished, or damaged: a sentence each.
+std::vector<std::string> open_journals(const TwoHosts& hosts, Host host);
+
+/// The kernel's counters of hugepages that agents change, "name=value …".
+std::string hugepage_limits();
+
+}  // namespace gcr::fault::test

@@ -1,0 +1,14 @@
+// Which scenarios the matrix has.
+#pragma once
+
+#include <vector>
+
+#include "tests/fault/scenario.h"
+
+namespace gcr::fault::test {
+
+/// Every point of migrate-agent/fault/fault.h: boundaries with each kind of harm, points of the
+/// recovery after a crash that leads there, points that spoil bytes, calls that fail.
+std::vector<Scenario> matrix();
+
+}  // namespace gcr::fault::test

@@ -1,0 +1,372 @@
+#include "tests/fault/pair.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+#include <thread>
+
+namespace gcr::fault::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using e2e::other;
+
+constexpr Milliseconds kStartTimeout{30'000};
+constexpr Milliseconds kPointTimeout{20'000};
+constexpr Milliseconds kOracleInterval{10};
+constexpr Milliseconds kHostsInterval{50};
+constexpr std::uint64_t kProof = 50;  ///< steps that show that a copy goes on
+constexpr std::size_t kLogBytes = 6000;
+
+constexpr int kMigratedExit = 0;
+constexpr int kUnknownExit = 6;
+constexpr int kKilledExit = 128 + SIGKILL;
+
+std::vector<std::string> with_defaults(const std::vector<std::string>& options) {
+  std::vector<std::string> all{
+      "--vram", "1G", "--lanes", "2", "--peer-silence-ms", std::to_string(kPeerSilence.count())};
+  all.insert(all.end(), options.begin(), options.end());
+  return all;
+}
+
+double milliseconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+/// Waits until `done`, looking every few milliseconds; false if `timeout` comes first.
+template <class Done>
+bool wait_until(Milliseconds timeout, Done done) {
+  const auto end = Clock::now() + timeout;
+  while (!done()) {
+    if (Clock::now() > end) return false;
+    std::this_thread::sleep_for(kOracleInterval);
+  }
+  return true;
+}
+
+std::string faults_file(const TwoHosts& hosts, Host host) {
+  return hosts.directory(host) + "/faults";
+}
+
+std::string hit_file(const TwoHosts& hosts, Host host) { return faults_file(hosts, host) + ".hit"; }
+
+std::string network_name(const TwoHosts& hosts, Host host) {
+  return std::filesystem::path(hosts.variable("NS", host)).filename();
+}
+
+/// What a fault point does, in the words of migrate-agent/fault/fault.h.
+std::string action_of(Harm harm, const TwoHosts& hosts, Host host, pid_t process) {
+  const pid_t daemon = hosts.agent_pid(host);
+  switch (harm) {
+    case Harm::kError:
+      return "error";
+    case Harm::kCorrupt:
+      return "corrupt";
+    case Harm::kKillWorker:
+      return "kill";
+    case Harm::kStop:
+      return "stop";
+    case Harm::kKillDaemon:
+      return fmt::format("run kill -KILL {}", daemon);
+    case Harm::kKillBoth:
+      return fmt::format("run kill -KILL {} $PPID", daemon);
+    case Harm::kKillHost:
+      return fmt::format("run ip netns pids {} | xargs kill -KILL", network_name(hosts, host));
+    case Harm::kKillApp:
+      return fmt::format("run kill -KILL {}", process);
+    case Harm::kCut:
+      return fmt::format("run ip -n {} link set veth0 down", network_name(hosts, Host::kA));
+    case Harm::kNone:
+      break;
+  }
+  throw std::logic_error("no action");
+}
+
+void write_at_once(const std::string& path, const std::string& text) {
+  std::ofstream(path + ".new") << text << '\n';
+  std::filesystem::rename(path + ".new", path);
+}
+
+/// The end of what a log has gained since it had `offset` bytes.
+std::string gained(const std::string& path, std::size_t offset) {
+  const std::string text = e2e::read_file(path);
+  const std::size_t begin = std::max(std::min(offset, text.size()),
+                                     text.size() > kLogBytes ? text.size() - kLogBytes : 0);
+  return text.substr(begin);
+}
+
+}  // namespace
+
+/// What is known of the run that is under way.
+struct Pair::Trial {
+  const Scenario& scenario;
+  Copy moving;  ///< where it was, before
+  Clock::time_point begun = Clock::now();
+  Clock::time_point righted{};
+  std::uint64_t steps_when_righted = 0;
+  bool struck = false;
+  pid_t stopped = -1;
+  std::map<Host, std::size_t> log_bytes{};
+  std::unique_ptr<e2e::BackgroundCommand> command{};
+  Holdings holdings{};
+  Result result{};
+};
+
+Pair::Pair(const std::vector<std::string>& options) : hosts_(with_defaults(options)) {
+  start_ticker(Host::kA);
+  warm_up();
+}
+
+void Pair::start_ticker(Host host) {
+  ticker_.emplace(hosts_.start_app(host, {hosts_.program_path("ticker")}));
+  if (!ticker_->wait_for_lines(1, kStartTimeout)) {
+    throw std::runtime_error("the ticker prints nothing: " + ticker_->output());
+  }
+  oracle_.emplace(ticker_->output_path());
+}
+
+/// The baseline is what idle hosts hold that have been at work before.
+void Pair::warm_up() {
+  for (const Host from : {Host::kA, Host::kB}) {
+    const auto outcome = hosts_.migrate(from, the_copy().pid);
+    if (!outcome.migrated()) throw std::runtime_error("does not migrate: " + outcome.err);
+  }
+  hosts_.wait_until_idle(Host::kA);
+  hosts_.wait_until_idle(Host::kB);
+  baseline_.emplace(hosts_);
+}
+
+Copy Pair::the_copy() const {
+  const auto found = copies(hosts_);
+  if (found.size() != 1) throw std::runtime_error(fmt::format("{} copies", found.size()));
+  return found.front();
+}
+
+Host Pair::host_of(const Trial& trial, Side side) const {
+  return side == Side::kSource ? trial.moving.host : other(trial.moving.host);
+}
+
+/// The operator sits at the source: a link that is cut is one between the agents.
+std::vector<std::string> Pair::command(const Trial& trial) const {
+  const Host from = trial.moving.host;
+  std::vector<std::string> words{hosts_.variable("GCR_CLI")};
+  std::istringstream options(hosts_.variable("GCR_TLS"));
+  for (std::string word; options >> word;) words.push_back(word);
+  words.insert(words.end(), {hosts_.address(from), hosts_.address(other(from)),
+                             std::to_string(trial.moving.pid)});
+  return hosts_.on_host(from, words);
+}
+
+Result Pair::run(const Scenario& scenario) {
+  if (copies(hosts_).empty()) start_ticker(Host::kA);
+  Trial trial{.scenario = scenario, .moving = the_copy()};
+  for (const Host host : {Host::kA, Host::kB}) {
+    trial.log_bytes[host] = e2e::read_file(hosts_.variable("LOG", host)).size();
+  }
+  disarm();
+  if (!scenario.point.empty()) arm(trial);
+  trial.command = std::make_unique<e2e::BackgroundCommand>(command(trial));
+  std::string& failure = trial.result.failure;
+  failure = strike(trial);
+  const std::string wrong = put_right(trial);
+  if (failure.empty()) failure = wrong;
+  if (failure.empty()) failure = settle(trial);
+  if (failure.empty()) failure = judge(trial);
+  if (!failure.empty()) failure += "\n" + logs_of(trial);
+  trial.result.total_ms = milliseconds_since(trial.begun);
+  return trial.result;
+}
+
+void Pair::arm(const Trial& trial) {
+  const Scenario& scenario = trial.scenario;
+  const Host host = host_of(trial, scenario.side);
+  const std::string file = faults_file(hosts_, host);
+  std::string action = action_of(scenario.harm, hosts_, host, trial.moving.pid);
+  if (!scenario.then_point.empty()) {
+    if (scenario.harm != Harm::kKillWorker) throw std::logic_error("only a killed worker recovers");
+    action = fmt::format(
+        "run echo '{} {}' >{}.new && mv {}.new {} && kill -KILL $PPID", scenario.then_point,
+        action_of(scenario.then, hosts_, host, trial.moving.pid), file, file, file);
+  }
+  write_at_once(file, scenario.point + " " + action);
+}
+
+void Pair::disarm() {
+  for (const Host host : {Host::kA, Host::kB}) {
+    std::filesystem::remove(faults_file(hosts_, host));
+    std::filesystem::remove(hit_file(hosts_, host));
+  }
+}
+
+std::string Pair::strike(Trial& trial) {
+  const Scenario& scenario = trial.scenario;
+  if (scenario.harm == Harm::kNone) return "";
+  if (scenario.point.empty()) {
+    trial.command->program().wait(scenario.delay);
+    return strike_now(trial);
+  }
+  std::string failure = wait_for_hit(trial, scenario.point);
+  if (failure.empty() && !scenario.then_point.empty()) {
+    failure = wait_for_hit(trial, scenario.then_point);
+  }
+  return failure;
+}
+
+std::string Pair::wait_for_hit(Trial& trial, const std::string& point) {
+  const std::string path = hit_file(hosts_, host_of(trial, trial.scenario.side));
+  const bool first = point == trial.scenario.point;
+  std::string text;
+  const auto hit = [&] {
+    oracle_->look();
+    text = e2e::read_file(path);
+    return text.starts_with(point + " ");
+  };
+  wait_until(kPointTimeout,
+             [&] { return hit() || (first && !trial.command->program().running()); });
+  if (!hit()) return "the point " + point + " was not reached";
+  trial.struck = true;
+  trial.stopped = std::stoi(text.substr(text.rfind("hit ") + 4));
+  return "";
+}
+
+std::string Pair::strike_now(Trial& trial) {
+  const Host host = host_of(trial, trial.scenario.side);
+  trial.struck = true;
+  switch (trial.scenario.harm) {
+    case Harm::kKillWorker:
+      signal_workers(host, SIGKILL);
+      break;
+    case Harm::kKillBoth:
+      signal_workers(host, SIGKILL);
+      ::kill(hosts_.agent_pid(host), SIGKILL);
+      break;
+    case Harm::kKillDaemon:
+      ::kill(hosts_.agent_pid(host), SIGKILL);
+      break;
+    case Harm::kStop:
+      signal_workers(host, SIGSTOP);
+      break;
+    case Harm::kCut:
+      set_link(false);
+      break;
+    case Harm::kKillApp:
+      for (const Copy& copy : copies(hosts_)) {
+        if (copy.host == host) ::kill(copy.pid, SIGKILL);
+      }
+      break;
+    case Harm::kKillHost:
+      e2e::run({"sh", "-c", action_of(Harm::kKillHost, hosts_, host, -1).substr(4)}, kStartTimeout);
+      break;
+    default:
+      throw std::logic_error("strikes at a point only");
+  }
+  return "";
+}
+
+/// To every worker of the host's daemon.
+void Pair::signal_workers(Host host, int number) const {
+  for (const pid_t pid : hosts_.workers(host)) ::kill(pid, number);
+}
+
+void Pair::set_link(bool up) const {
+  e2e::run({"ip", "-n", network_name(hosts_, Host::kA), "link", "set", "veth0", up ? "up" : "down"},
+           kStartTimeout);
+}
+
+std::string Pair::put_right(Trial& trial) {
+  const Scenario& scenario = trial.scenario;
+  const Host host = host_of(trial, scenario.side);
+  if (trial.struck) {
+    if (scenario.lasts.count() > 0) {
+      const auto end = Clock::now() + scenario.lasts;
+      wait_until(scenario.lasts, [&] {
+        oracle_->look();
+        return Clock::now() >= end;
+      });
+    }
+    if (scenario.harm == Harm::kCut) set_link(true);
+    if (scenario.harm == Harm::kStop) {
+      if (trial.stopped > 0) ::kill(trial.stopped, SIGCONT);
+      signal_workers(host, SIGCONT);
+    }
+  }
+  if (scenario.harm == Harm::kKillDaemon || scenario.harm == Harm::kKillBoth ||
+      scenario.harm == Harm::kKillHost) {
+    if (trial.struck) hosts_.start_agent(host);
+  }
+  trial.righted = Clock::now();
+  trial.steps_when_righted = oracle_->look();
+  return oracle_->complaint();
+}
+
+/// Whether one copy goes on, or none may, and both hosts are clean.
+bool Pair::settled(Trial& trial) {
+  if (trial.command->program().running()) return false;
+  const bool proven = oracle_->steps() >= trial.steps_when_righted + kProof;
+  if (!proven && !trial.scenario.may_end_it()) return false;
+  trial.holdings = baseline_->look(hosts_);
+  trial.result.ended = trial.holdings.copies.empty() && trial.scenario.may_end_it();
+  const bool one = trial.holdings.copies.size() == 1 && proven;
+  return (one || trial.result.ended) && trial.holdings.leftovers.empty();
+}
+
+std::string Pair::settle(Trial& trial) {
+  auto next_look = Clock::now();
+  const bool well = wait_until(kBound, [&] {
+    oracle_->look();
+    if (!oracle_->complaint().empty()) return true;
+    if (Clock::now() < next_look) return false;
+    const bool done = settled(trial);
+    next_look = Clock::now() + kHostsInterval;
+    return done;
+  });
+  trial.result.recovery_ms = milliseconds_since(trial.righted);
+  if (!oracle_->complaint().empty()) return oracle_->complaint();
+  if (well) return "";
+  trial.holdings = baseline_->look(hosts_);
+  return fmt::format(
+      "after {} ms: {} steps since things were put right, gcr-migrate {}, {} copies\n{}",
+      kBound.count(), oracle_->steps() - trial.steps_when_righted,
+      trial.command->program().running() ? "still runs" : "has ended", trial.holdings.copies.size(),
+      fmt::join(trial.holdings.leftovers, "\n"));
+}
+
+/// The exit status must tell the truth, and the survivor be the right one.
+std::string Pair::judge(Trial& trial) {
+  const auto outcome = TwoHosts::parse_outcome(trial.command->finish(Milliseconds(0)));
+  trial.result.exit_code = outcome.exit_code;
+  if (trial.result.ended) return "";
+  const bool there = trial.holdings.copies.front().host != trial.moving.host;
+  trial.result.migrated = there;
+  trial.result.downtime_ms = outcome.downtime_ms;
+  const int code = outcome.exit_code;
+  const bool host_died = trial.scenario.harm == Harm::kKillHost && code == kKilledExit;
+  if (code != kUnknownExit && !host_died && (code == kMigratedExit) != there) {
+    return fmt::format("gcr-migrate ended with {} and the process runs at the {}:\n{}{}", code,
+                       there ? "destination" : "source", outcome.out, outcome.err);
+  }
+  const auto survivor = trial.scenario.survivor;
+  if (survivor && (*survivor == Side::kDestination) != there) {
+    return fmt::format("the process runs at the {}", there ? "destination" : "source");
+  }
+  return "";
+}
+
+std::string Pair::logs_of(const Trial& trial) const {
+  std::string text = "gcr-migrate: " + trial.command->out_so_far() + trial.command->err_so_far();
+  for (const auto& [host, offset] : trial.log_bytes) {
+    text +=
+        fmt::format("---- the {}'s log\n{}", host == trial.moving.host ? "source" : "destination",
+                    gained(hosts_.variable("LOG", host), offset));
+  }
+  return text;
+}
+
+}  // namespace gcr::fault::test

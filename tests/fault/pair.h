@@ -1,0 +1,66 @@
+// Two hosts and a ticker that is migrated between them again and again, each time with something
+// that goes wrong; the oracle watches all the time.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/e2e/command.h"
+#include "tests/e2e/two_hosts.h"
+#include "tests/fault/holdings.h"
+#include "tests/fault/oracle.h"
+#include "tests/fault/scenario.h"
+
+namespace gcr::fault::test {
+
+/// How long a peer may be silent, as the agents are told.
+inline constexpr Milliseconds kPeerSilence{1500};
+
+/// Within this time after things were put right one copy goes on and both hosts are clean.
+inline constexpr Milliseconds kBound{20'000};
+
+class Pair {
+ public:
+  /// Makes the hosts, with further options of `scripts/two-hosts up`, starts a ticker, and migrates
+  /// it there and back. Throws std::runtime_error if that fails.
+  explicit Pair(const std::vector<std::string>& options = {});
+
+  /// One migration of the ticker from where it is now. After a failure the pair is in an unknown
+  /// state, and only good for its destructor.
+  Result run(const Scenario& scenario);
+
+  e2e::TwoHosts& hosts() { return hosts_; }
+
+ private:
+  struct Trial;
+
+  void start_ticker(Host host);
+  void warm_up();
+  Copy the_copy() const;
+  Host host_of(const Trial& trial, Side side) const;
+  std::vector<std::string> command(const Trial& trial) const;
+
+  // Each gives what was not as it must be, or "".
+  std::string strike(Trial& trial);
+  std::string strike_now(Trial& trial);
+  std::string wait_for_hit(Trial& trial, const std::string& point);
+  std::string put_right(Trial& trial);
+  std::string settle(Trial& trial);
+  std::string judge(Trial& trial);
+
+  void arm(const Trial& trial);
+  void disarm();
+  void signal_workers(Host host, int number) const;
+  void set_link(bool up) const;
+  bool settled(Trial& trial);
+  std::string logs_of(const Trial& trial) const;
+
+  e2e::TwoHosts hosts_;
+  std::optional<e2e::App> ticker_;
+  std::optional<Oracle> oracle_;
+  std::optional<Baseline> baseline_;
+};
+
+}  // namespace gcr::fault::test

@@ -1,0 +1,59 @@
+// One migration with one thing that goes wrong in it, and what came of it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "migrate-agent/fault/fault.h"
+
+namespace gcr::fault::test {
+
+using Milliseconds = std::chrono::milliseconds;
+
+enum class Harm : std::uint8_t {
+  kNone,
+  kError,       ///< the step at the point returns an Error
+  kCorrupt,     ///< bytes are spoilt at the point
+  kKillWorker,  ///< SIGKILL
+  kKillDaemon,  ///< SIGKILL; it is started again
+  kKillBoth,    ///< worker and daemon at once
+  kKillHost,    ///< every process of the host; its daemon is started again
+  kKillApp,     ///< the process that moves, as it is found on that side
+  kStop,        ///< SIGSTOP to the worker; SIGCONT after `lasts`
+  kCut,         ///< the link goes down for `lasts`
+};
+
+std::string_view to_string(Harm harm);
+
+struct Scenario {
+  Harm harm = Harm::kNone;
+  Side side = Side::kSource;  ///< whose worker, daemon, processes
+  std::string point;          ///< strikes there; if empty, `delay` after the command was started
+  Milliseconds delay{0};
+  Milliseconds lasts{0};
+  std::string then_point;  ///< armed when the first harm strikes: a point of the recovery
+  Harm then = Harm::kNone;
+  std::optional<Side> survivor;  ///< where the process must run afterwards, where that is certain
+
+  /// Whether the process itself may be among what is killed.
+  bool may_end_it() const { return harm == Harm::kKillHost || harm == Harm::kKillApp; }
+
+  /// In a few words.
+  std::string describe() const;
+};
+
+struct Result {
+  std::string failure;  ///< what was not as it must be; empty if all was
+  bool migrated = false;
+  bool ended = false;  ///< the process itself was killed, and no copy is left
+  int exit_code = -1;
+  double recovery_ms = 0;  ///< from when things were put right until all was well
+  double downtime_ms = 0;  ///< as gcr-migrate said, if it migrated; else 0
+  double total_ms = 0;     ///< of the whole run
+
+  bool passed() const { return failure.empty(); }
+};
+
+}  // namespace gcr::fault::test

@@ -1,0 +1,106 @@
+#include "tests/fault/trials.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "tests/fault/pair.h"
+
+namespace gcr::fault::test {
+namespace {
+
+/// The work of all threads: who is free takes the next scenario.
+class Queue {
+ public:
+  Queue(const std::vector<Scenario>& scenarios, const TrialOptions& options)
+      : options_(options), results_(scenarios.size()), scenarios_(scenarios) {}
+
+  /// Until nothing is left, on pairs of hosts of its own.
+  void work() {
+    std::unique_ptr<Pair> pair;
+    for (auto index = take(); index; index = take()) {
+      Result result;
+      try {
+        if (pair == nullptr) pair = make_pair();
+        result = pair->run(scenarios_[*index]);
+      } catch (const std::exception& exception) {
+        result.failure = exception.what();
+      }
+      if (!result.passed()) pair.reset();
+      put(*index, std::move(result));
+    }
+  }
+
+  std::vector<Done> done() const {
+    std::vector<Done> done;
+    for (std::size_t i = 0; i < results_.size(); ++i) {
+      if (results_[i]) done.push_back({scenarios_[i], *results_[i]});
+    }
+    return done;
+  }
+
+ private:
+  /// One after the other: the names of networks are found by trying.
+  std::unique_ptr<Pair> make_pair() {
+    const std::lock_guard lock(making_);
+    return std::make_unique<Pair>(options_.host_options);
+  }
+
+  std::optional<std::size_t> take() {
+    const std::lock_guard lock(mutex_);
+    if (next_ == scenarios_.size() || failures_ >= options_.max_failures) return std::nullopt;
+    return next_++;
+  }
+
+  void put(std::size_t index, Result result) {
+    const std::lock_guard lock(mutex_);
+    const std::string what = scenarios_[index].describe();
+    if (!result.passed()) {
+      ++failures_;
+      fmt::print(stderr, "run {}: {}: {}\n", index, what, result.failure);
+    } else if (options_.verbose) {
+      fmt::print(stderr, "run {}: {}: {}, exit status {}, well again after {:.0f} ms, {:.0f} ms\n",
+                 index, what,
+                 result.ended      ? "killed"
+                 : result.migrated ? "destination"
+                                   : "source",
+                 result.exit_code, result.recovery_ms, result.total_ms);
+    }
+    results_[index] = std::move(result);
+  }
+
+  const TrialOptions& options_;
+  std::vector<std::optional<Result>> results_;
+  const std::vector<Scenario>& scenarios_;
+  std::mutex mutex_;
+  std::mutex making_;
+  std::size_t next_ = 0;
+  unsigned failures_ = 0;
+};
+
+}  // namespace
+
+std::vector<Done> run_all(const std::vector<Scenario>& scenarios, const TrialOptions& options) {
+  const std::string hugepages = hugepage_limits();
+  Queue queue(scenarios, options);
+  {
+    std::vector<std::jthread> threads;
+    for (unsigned i = 0; i < options.pairs; ++i) threads.emplace_back([&queue] { queue.work(); });
+  }
+  std::vector<Done> done = queue.done();
+  if (const std::string after = hugepage_limits(); after != hugepages) {
+    Result result;
+    result.failure = fmt::format("hugepages were {} and are {}", hugepages, after);
+    fmt::print(stderr, "{}\n", result.failure);
+    done.push_back({Scenario{}, result});
+  }
+  return done;
+}
+
+}  // namespace gcr::fault::test

@@ -1,0 +1,42 @@
+// Many scenarios on several pairs of hosts side by side, and the table of what came of them.
+#pragma once
+
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "tests/fault/scenario.h"
+
+namespace gcr::fault::test {
+
+struct Done {
+  Scenario scenario;
+  Result result;
+};
+
+struct TrialOptions {
+  unsigned pairs = 2;
+  unsigned max_failures = 10;             ///< then the rest is left out
+  std::vector<std::string> host_options;  ///< of `scripts/two-hosts up`
+  bool verbose = false;                   ///< a line for every run
+};
+
+/// Runs them all, each on whichever pair is free, and gives them back in their order, without those
+/// that were left out. A failure is told on standard error at once, and costs its pair of hosts.
+/// Fails as a whole if hosts cannot be made, or if hugepages are left: then a last one, with an
+/// empty scenario, says so.
+std::vector<Done> run_all(const std::vector<Scenario>& scenarios, const TrialOptions& options);
+
+/// How many did not pass.
+std::size_t failures_of(const std::vector<Done>& done);
+
+/// A row for each point, a column for each harm: where the process ran afterwards.
+void print_matrix(std::ostream& out, const std::vector<Done>& done);
+
+/// A row for each harm, and the figures of all.
+void print_campaign(std::ostream& out, const std::vector<Done>& done);
+
+/// Prints the text, and keeps it in `file` if that is not empty.
+void publish(const std::string& text, const std::string& file);
+
+}  // namespace gcr::fault::test
