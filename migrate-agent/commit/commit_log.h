@@ -1,0 +1,54 @@
+// A journal together with the state that it tells: the one way in which a role, or its recovery,
+// takes a step of the commit. Move-only; blocking; one thread at a time.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <utility>
+
+#include "migrate-agent/commit/states.h"
+#include "migrate-agent/journal/journal.h"
+
+namespace gcr::commit {
+
+template <class State, class Event>
+class CommitLog {
+ public:
+  /// Begins a journal; Began is durable. As Journal::create.
+  static Result<CommitLog> create(const std::filesystem::path& state_dir, const Uuid& migration,
+                                  journal::Began began);
+
+  /// Takes over a journal whose owner is dead, and the state that it tells. As Journal::open;
+  /// kDataLoss too if no run can have written it.
+  static Result<CommitLog> open(const std::filesystem::path& path, journal::Lock how);
+
+  /// Takes the step. `record` is the one that the table names for it, and is durable when this
+  /// succeeds. kInvalidArgument if the protocol has no such step here; other failures are those of
+  /// Journal::append. On failure the state is as before.
+  Status advance(Event event, journal::Record record) {
+    const auto* step = find(state_, event);
+    if (step == nullptr || step->record != record.body_case()) {
+      return Error(Code::kInvalidArgument, fmt::format("\"{}\" is no step of the commit in state "
+                                                       "\"{}\"",
+                                                       to_string(event), to_string(state_)));
+    }
+    GCR_TRY(journal_.append(std::move(record)));
+    state_ = step->to;
+    return {};
+  }
+
+  State state() const { return state_; }
+  const journal::Journal& journal() const { return journal_; }
+
+ private:
+  CommitLog(journal::Journal journal, State state) : journal_(std::move(journal)), state_(state) {}
+
+  journal::Journal journal_;
+  State state_;
+};
+
+using SourceLog = CommitLog<SourceState, SourceEvent>;
+using DestinationLog = CommitLog<DestinationState, DestinationEvent>;
+
+}  // namespace gcr::commit

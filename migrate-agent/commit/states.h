@@ -1,0 +1,104 @@
+// The two state machines of the commit, as tables (proto/PROTOCOL.md, "The commit"). Nothing in
+// here does anything: the roles act, and CommitLog writes down. tests/model/commit.pml has the same
+// states and events under the same names, and proves what they promise.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "proto/journal.pb.h"
+#include "src/base/result.h"
+
+namespace gcr::commit {
+
+/// Of the source, the coordinator.
+enum class SourceState : std::uint8_t {
+  kInvalid = 0,
+  kWorking,    ///< the process is the source's; the destination knows of the migration
+  kAwaiting,   ///< as kWorking; the destination may be restored from now on
+  kCommitted,  ///< the source's copy never runs again
+  kConfirmed,  ///< the destination's copy runs, the source's is gone: final
+  kAborted,    ///< the source's copy is to run again
+  kUndone,     ///< it does, and nothing of the migration is left here: final
+};
+
+enum class SourceEvent : std::uint8_t {
+  kInvalid = 0,
+  kKeeperStarted,        ///< note: who holds VRAM's descriptors
+  kDetaching,            ///< note: the process may be found taken apart
+  kAskRestore,           ///< RestoreRequest is about to be sent
+  kVoteReceived,         ///< RestoreReply has come and all is well
+  kFailed,               ///< an error, a cancel, a silent peer
+  kRestarted,            ///< the worker died; recovery took over
+  kCommitConfirmed,      ///< CommitReply has come, the stopped copy is gone
+  kRolledBack,           ///< the copy runs, or has ended by itself
+  kResolvedRunHere,      ///< an operator: the destination's copy will never run
+  kResolvedDiscardHere,  ///< an operator: the destination's copy runs
+};
+
+/// Of the destination, the participant.
+enum class DestinationState : std::uint8_t {
+  kInvalid = 0,
+  kBuilding,   ///< nothing was promised
+  kRestored,   ///< voted: its copy stands still and can go on at any time
+  kCommitted,  ///< its copy is to go on
+  kRunning,    ///< it does: final
+  kAborted,    ///< its copy is to be destroyed
+  kGone,       ///< it is, and nothing of the migration is left here: final
+};
+
+enum class DestinationEvent : std::uint8_t {
+  kInvalid = 0,
+  kRestored,             ///< the copy stands still by itself
+  kFailed,               ///< an error, a silent peer, an abort before the vote
+  kRestarted,            ///< the worker died before the vote; recovery took over
+  kToldCommit,           ///< CommitRequest, or the answer COMMITTED
+  kToldAbort,            ///< AbortRequest, or the answer ABORTED
+  kHostLost,             ///< the host was restarted after the vote: the copy is gone
+  kResumed,              ///< the copy goes on
+  kCleared,              ///< nothing is left
+  kResolvedRunHere,      ///< an operator: the source's copy will never run
+  kResolvedDiscardHere,  ///< an operator: the source's copy runs
+};
+
+/// One row: the record is durable before anybody acts on the new state.
+template <class State, class Event>
+struct Transition {
+  State from;
+  Event event;
+  State to;
+  journal::Record::BodyCase record;
+};
+
+using SourceTransition = Transition<SourceState, SourceEvent>;
+using DestinationTransition = Transition<DestinationState, DestinationEvent>;
+
+std::span<const SourceTransition> source_transitions();
+std::span<const DestinationTransition> destination_transitions();
+
+/// The row for `event` in `state`; null where the protocol has none.
+const SourceTransition* find(SourceState state, SourceEvent event);
+const DestinationTransition* find(DestinationState state, DestinationEvent event);
+
+/// As in the model: "awaiting", "vote_received".
+std::string_view to_string(SourceState state);
+std::string_view to_string(SourceEvent event);
+std::string_view to_string(DestinationState state);
+std::string_view to_string(DestinationEvent event);
+
+/// The state that a journal tells. kDataLoss for records that no run can have written.
+Result<SourceState> replay_source(std::span<const journal::Record> records);
+Result<DestinationState> replay_destination(std::span<const journal::Record> records);
+
+/// What the source's agent answers to OutcomeRequest, from its journal alone.
+enum class Outcome : std::uint8_t {
+  kInvalid = 0,
+  kUndecided,
+  kCommitted,
+  kAborted,
+};
+Outcome outcome_of(SourceState state);
+
+}  // namespace gcr::commit
