@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <array>
-#include <utility>
+#include <cstddef>
 
 namespace gcr::commit {
 namespace {
@@ -107,7 +107,7 @@ const DestinationTransition* find(DestinationState state, DestinationEvent event
 std::string_view to_string(SourceState state) {
   constexpr std::array<std::string_view, 7> kNames = {
       "invalid", "working", "awaiting", "committed", "confirmed", "aborted", "undone"};
-  return kNames.at(std::to_underlying(state));
+  return kNames.at(static_cast<std::size_t>(state));
 }
 
 std::string_view to_string(SourceEvent event) {
@@ -116,20 +116,20 @@ std::string_view to_string(SourceEvent event) {
       "ask_restore",       "vote_received",        "failed",
       "restarted",         "commit_confirmed",     "rolled_back",
       "resolved_run_here", "resolved_discard_here"};
-  return kNames.at(std::to_underlying(event));
+  return kNames.at(static_cast<std::size_t>(event));
 }
 
 std::string_view to_string(DestinationState state) {
   constexpr std::array<std::string_view, 7> kNames = {
       "invalid", "building", "restored", "committed", "running", "aborted", "gone"};
-  return kNames.at(std::to_underlying(state));
+  return kNames.at(static_cast<std::size_t>(state));
 }
 
 std::string_view to_string(DestinationEvent event) {
   constexpr std::array<std::string_view, 11> kNames = {
       "invalid",   "restored", "failed",  "restarted",         "told_commit",          "told_abort",
       "host_lost", "resumed",  "cleared", "resolved_run_here", "resolved_discard_here"};
-  return kNames.at(std::to_underlying(event));
+  return kNames.at(static_cast<std::size_t>(event));
 }
 
 Result<SourceState> replay_source(std::span<const Record> records) {
