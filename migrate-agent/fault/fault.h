@@ -79,9 +79,6 @@ inline constexpr Point kPoints[] = {
     {"destination.landing.corrupt", Side::kDestination, Kind::kCorruption, false},
     {"destination.vram.corrupt", Side::kDestination, Kind::kCorruption, false},
     {"journal.append", Side::kEither, Kind::kFailure, false},
-    {"source.lock.timeout", Side::kSource, Kind::kFailure, false},
-    {"source.checkpoint.refused", Side::kSource, Kind::kFailure, false},
-    {"destination.control-restore.refused", Side::kDestination, Kind::kFailure, false},
 };
 
 /// Success unless `name` is armed; then it acts, and an `error` comes back as an Error of kInternal

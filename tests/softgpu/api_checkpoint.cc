@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "tests/softgpu/process.h"
+#include "tests/softgpu/refusals.h"
 
 namespace gcr::softgpu {
 namespace {
@@ -56,15 +57,18 @@ SOFTGPU_API cuCheckpointProcessGetRestoreThreadId(int pid, int* tid) {
 SOFTGPU_API cuCheckpointProcessLock(int pid, CUcheckpointLockArgs* args) {
   DoorRequest request = request_for(DoorOp::kLock);
   if (args != nullptr) request.timeout_ms = args->timeoutMs;
+  if (const CUresult refused = refusal_of("lock")) return refused;
   DoorReply reply{};
   return ask(pid, request, &reply);
 }
 
 SOFTGPU_API cuCheckpointProcessCheckpoint(int pid, CUcheckpointCheckpointArgs*) {
+  if (const CUresult refused = refusal_of("checkpoint")) return refused;
   return simple(pid, DoorOp::kCheckpoint);
 }
 
 SOFTGPU_API cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs* args) {
+  if (const CUresult refused = refusal_of("restore")) return refused;
   const DeviceTable& machine = Process::get().devices;
   DoorRequest request = request_for(DoorOp::kRestore);
   request.device_count = static_cast<std::uint32_t>(machine.count);
@@ -84,6 +88,7 @@ SOFTGPU_API cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs* args) {
 }
 
 SOFTGPU_API cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs*) {
+  if (const CUresult refused = refusal_of("unlock")) return refused;
   return simple(pid, DoorOp::kUnlock);
 }
 

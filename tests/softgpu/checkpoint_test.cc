@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 
 #include "preload/cuda/driver_abi.h"
@@ -61,6 +62,15 @@ class CheckpointTest : public testing::Test {
   Subject app_{machine_};
   Subject agent_{machine_};
 };
+
+TEST_F(CheckpointTest, AMachineRefusesWhatItIsToldToRefuseAndTheProcessStaysAsItIs) {
+  const std::string file = machine_.store() + "/refuse";
+  std::ofstream(file) << "lock " << CUDA_ERROR_NOT_READY << "\nrestore 2\n";
+  EXPECT_EQ(agent("lock"), result(CUDA_ERROR_NOT_READY));
+  EXPECT_EQ(state(), CU_PROCESS_STATE_RUNNING);
+  std::filesystem::remove(file);
+  EXPECT_EQ(agent("lock"), kOk);
+}
 
 TEST_F(CheckpointTest, StatesFollowOneAnotherAndEverythingElseIsRefused) {
   const std::string illegal = result(CUDA_ERROR_ILLEGAL_STATE);
