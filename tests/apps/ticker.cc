@@ -5,11 +5,17 @@
 // What each line must be follows from its step alone: see tests/fault/oracle.h. SIGTERM ends it.
 #include "tests/apps/ticker.h"
 
+#include <spawn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <chrono>
+#include <cstdio>
+#include <optional>
 #include <thread>
 
 #include "src/base/units.h"
@@ -22,6 +28,8 @@ using Clock = std::chrono::steady_clock;
 
 struct Options {
   double period_ms = 4;
+  std::uint64_t churn = 0;
+  std::uint64_t spawn = 0;
   int device = 0;
 };
 
@@ -59,6 +67,34 @@ class TickerRing {
   std::array<CUdeviceptr, kTickerBuffers> buffers_{};
 };
 
+/// A buffer that is freed and allocated again.
+class Churned {
+ public:
+  explicit Churned(const Gpu& gpu) : gpu_(gpu), buffer_(gpu.allocate(kChunkBytes)) {}
+
+  void replace() {
+    gpu_.check(gpu_.driver().free(buffer_), "free a buffer");
+    buffer_ = gpu_.allocate(kChunkBytes);
+  }
+
+ private:
+  const Gpu& gpu_;
+  CUdeviceptr buffer_;
+};
+
+/// Starts a process and waits for it.
+void spawn_a_child() {
+  pid_t pid = -1;
+  char name[] = "true";
+  char* const words[] = {name, nullptr};
+  char* const no_environment[] = {nullptr};
+  if (::posix_spawn(&pid, "/bin/true", nullptr, nullptr, words, no_environment) != 0) {
+    fail("start a process", "posix_spawn");
+  }
+  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
 void write_line(std::uint64_t step, std::uint64_t number, std::uint64_t twin, std::uint64_t sum) {
   char line[96];
   const int length =
@@ -78,6 +114,8 @@ int run(const Options& options) {
   gpu.write_word(number, 0);
   gpu.write_word(twin, 0);
   TickerRing ring(gpu);
+  std::optional<Churned> churned;
+  if (options.churn != 0) churned.emplace(gpu);
   const auto period = std::chrono::duration_cast<Clock::duration>(
       std::chrono::duration<double, std::milli>(options.period_ms));
   for (std::uint64_t step = 1; !termination_asked(); ++step) {
@@ -85,6 +123,8 @@ int run(const Options& options) {
     gpu.launch("gcr_counter_increment", {number}, 1);
     ring.fill(step);
     const std::uint64_t sum = ring.checksum();
+    if (churned && step % options.churn == 0) churned->replace();
+    if (options.spawn != 0 && step % options.spawn == 0) spawn_a_child();
     write_line(step, gpu.read_word(number), gpu.read_word(twin), sum);
     // The clock may be another host's by now.
     const Clock::duration left = period - (Clock::now() - begun);
@@ -102,6 +142,10 @@ int main(int argc, char** argv) {
   app.add_option("--period-ms", options.period_ms, "the pace, if the GPU keeps it")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 60000.0));
+  app.add_option("--churn", options.churn, "replace a buffer every so many steps (0: never)")
+      ->capture_default_str();
+  app.add_option("--spawn", options.spawn, "start a process every so many steps (0: never)")
+      ->capture_default_str();
   app.add_option("--device", options.device, "device ordinal")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   return gcr::apps::run(options);

@@ -62,7 +62,8 @@ std::string network_name(const TwoHosts& hosts, Host host) {
 }
 
 /// What a fault point does, in the words of migrate-agent/fault/fault.h.
-std::string action_of(Harm harm, const TwoHosts& hosts, Host host, pid_t process) {
+std::string action_of(Harm harm, const std::string& command, const TwoHosts& hosts, Host host,
+                      pid_t process) {
   const pid_t daemon = hosts.agent_pid(host);
   switch (harm) {
     case Harm::kError:
@@ -81,6 +82,10 @@ std::string action_of(Harm harm, const TwoHosts& hosts, Host host, pid_t process
       return fmt::format("run ip netns pids {} | xargs kill -KILL", network_name(hosts, host));
     case Harm::kKillApp:
       return fmt::format("run kill -KILL {}", process);
+    case Harm::kEndApp:
+      return fmt::format("run kill -TERM {}", process);
+    case Harm::kRun:
+      return "run " + command;
     case Harm::kCut:
       return fmt::format("run ip -n {} link set veth0 down", network_name(hosts, Host::kA));
     case Harm::kNone:
@@ -92,6 +97,11 @@ std::string action_of(Harm harm, const TwoHosts& hosts, Host host, pid_t process
 void write_at_once(const std::string& path, const std::string& text) {
   std::ofstream(path + ".new") << text << '\n';
   std::filesystem::rename(path + ".new", path);
+}
+
+void shell(const std::string& command) {
+  const auto result = e2e::run({"sh", "-c", command}, kStartTimeout);
+  if (result.exit_code != 0) throw std::runtime_error(command + ": " + result.err);
 }
 
 /// The end of what a log has gained since it had `offset` bytes.
@@ -119,13 +129,16 @@ struct Pair::Trial {
   Result result{};
 };
 
-Pair::Pair(const std::vector<std::string>& options) : hosts_(with_defaults(options)) {
+Pair::Pair(const std::vector<std::string>& options, std::vector<std::string> ticker_options)
+    : hosts_(with_defaults(options)), ticker_options_(std::move(ticker_options)) {
   start_ticker(Host::kA);
   warm_up();
 }
 
 void Pair::start_ticker(Host host) {
-  ticker_.emplace(hosts_.start_app(host, {hosts_.program_path("ticker")}));
+  std::vector<std::string> command{hosts_.program_path("ticker")};
+  command.insert(command.end(), ticker_options_.begin(), ticker_options_.end());
+  ticker_.emplace(hosts_.start_app(host, command));
   if (!ticker_->wait_for_lines(1, kStartTimeout)) {
     throw std::runtime_error("the ticker prints nothing: " + ticker_->output());
   }
@@ -171,7 +184,11 @@ Result Pair::run(const Scenario& scenario) {
     trial.log_bytes[host] = e2e::read_file(hosts_.variable("LOG", host)).size();
   }
   disarm();
-  if (!scenario.point.empty()) arm(trial);
+  if (!scenario.point.empty()) {
+    arm(trial);
+  } else if (scenario.harm == Harm::kRun) {
+    shell(scenario.command);
+  }
   trial.command = std::make_unique<e2e::BackgroundCommand>(command(trial));
   std::string& failure = trial.result.failure;
   failure = strike(trial);
@@ -188,12 +205,12 @@ void Pair::arm(const Trial& trial) {
   const Scenario& scenario = trial.scenario;
   const Host host = host_of(trial, scenario.side);
   const std::string file = faults_file(hosts_, host);
-  std::string action = action_of(scenario.harm, hosts_, host, trial.moving.pid);
+  std::string action = action_of(scenario.harm, scenario.command, hosts_, host, trial.moving.pid);
   if (!scenario.then_point.empty()) {
     if (scenario.harm != Harm::kKillWorker) throw std::logic_error("only a killed worker recovers");
     action = fmt::format(
         "run echo '{} {}' >{}.new && mv {}.new {} && kill -KILL $PPID", scenario.then_point,
-        action_of(scenario.then, hosts_, host, trial.moving.pid), file, file, file);
+        action_of(scenario.then, "", hosts_, host, trial.moving.pid), file, file, file);
   }
   write_at_once(file, scenario.point + " " + action);
 }
@@ -208,6 +225,7 @@ void Pair::disarm() {
 std::string Pair::strike(Trial& trial) {
   const Scenario& scenario = trial.scenario;
   if (scenario.harm == Harm::kNone) return "";
+  if (scenario.point.empty() && scenario.harm == Harm::kRun) return "";
   if (scenario.point.empty()) {
     trial.command->program().wait(scenario.delay);
     return strike_now(trial);
@@ -257,12 +275,14 @@ std::string Pair::strike_now(Trial& trial) {
       set_link(false);
       break;
     case Harm::kKillApp:
-      for (const Copy& copy : copies(hosts_)) {
-        if (copy.host == host) ::kill(copy.pid, SIGKILL);
-      }
+      end_copies(host, SIGKILL);
+      break;
+    case Harm::kEndApp:
+      end_copies(host, SIGTERM);
       break;
     case Harm::kKillHost:
-      e2e::run({"sh", "-c", action_of(Harm::kKillHost, hosts_, host, -1).substr(4)}, kStartTimeout);
+      e2e::run({"sh", "-c", action_of(Harm::kKillHost, "", hosts_, host, -1).substr(4)},
+               kStartTimeout);
       break;
     default:
       throw std::logic_error("strikes at a point only");
@@ -273,6 +293,12 @@ std::string Pair::strike_now(Trial& trial) {
 /// To every worker of the host's daemon.
 void Pair::signal_workers(Host host, int number) const {
   for (const pid_t pid : hosts_.workers(host)) ::kill(pid, number);
+}
+
+void Pair::end_copies(Host host, int number) const {
+  for (const Copy& copy : copies(hosts_)) {
+    if (copy.host == host) ::kill(copy.pid, number);
+  }
 }
 
 void Pair::set_link(bool up) const {
@@ -300,6 +326,13 @@ std::string Pair::put_right(Trial& trial) {
   if (scenario.harm == Harm::kKillDaemon || scenario.harm == Harm::kKillBoth ||
       scenario.harm == Harm::kKillHost) {
     if (trial.struck) hosts_.start_agent(host);
+  }
+  if (!scenario.undo.empty()) {
+    wait_until(kBound, [&] {
+      oracle_->look();
+      return !trial.command->program().running();
+    });
+    shell(scenario.undo);
   }
   trial.righted = Clock::now();
   trial.steps_when_righted = oracle_->look();

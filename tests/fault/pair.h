@@ -23,15 +23,19 @@ inline constexpr Milliseconds kBound{20'000};
 
 class Pair {
  public:
-  /// Makes the hosts, with further options of `scripts/two-hosts up`, starts a ticker, and migrates
-  /// it there and back. Throws std::runtime_error if that fails.
-  explicit Pair(const std::vector<std::string>& options = {});
+  /// Makes the hosts, with further options of `scripts/two-hosts up`, starts a ticker with these
+  /// options, and migrates it there and back. Throws std::runtime_error if that fails.
+  explicit Pair(const std::vector<std::string>& options = {},
+                std::vector<std::string> ticker_options = {});
 
   /// One migration of the ticker from where it is now. After a failure the pair is in an unknown
   /// state, and only good for its destructor.
   Result run(const Scenario& scenario);
 
   e2e::TwoHosts& hosts() { return hosts_; }
+
+  /// Where the ticker runs: the source of the next run.
+  Host source() const { return the_copy().host; }
 
  private:
   struct Trial;
@@ -54,10 +58,12 @@ class Pair {
   void disarm();
   void signal_workers(Host host, int number) const;
   void set_link(bool up) const;
+  void end_copies(Host host, int number) const;
   bool settled(Trial& trial);
   std::string logs_of(const Trial& trial) const;
 
   e2e::TwoHosts hosts_;
+  std::vector<std::string> ticker_options_;
   std::optional<e2e::App> ticker_;
   std::optional<Oracle> oracle_;
   std::optional<Baseline> baseline_;

@@ -22,6 +22,10 @@ std::string_view to_string(Harm harm) {
       return "kill host";
     case Harm::kKillApp:
       return "kill app";
+    case Harm::kEndApp:
+      return "end app";
+    case Harm::kRun:
+      return "run";
     case Harm::kStop:
       return "stop";
     case Harm::kCut:
@@ -35,6 +39,7 @@ std::string Scenario::describe() const {
   const std::string_view whose = side == Side::kSource ? "source" : "destination";
   std::string text = fmt::format("{} ({})", to_string(harm), whose);
   if (lasts.count() > 0) text += fmt::format(" for {} ms", lasts.count());
+  if (harm == Harm::kRun) text += ": " + command;
   text += point.empty() ? fmt::format(" after {} ms", delay.count()) : " at " + point;
   if (!then_point.empty()) text += fmt::format(", then {} at {}", to_string(then), then_point);
   return text;

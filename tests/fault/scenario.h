@@ -21,8 +21,10 @@ enum class Harm : std::uint8_t {
   kKillBoth,    ///< worker and daemon at once
   kKillHost,    ///< every process of the host; its daemon is started again
   kKillApp,     ///< the process that moves, as it is found on that side
+  kEndApp,      ///< SIGTERM to it: it ends by itself
   kStop,        ///< SIGSTOP to the worker; SIGCONT after `lasts`
   kCut,         ///< the link goes down for `lasts`
+  kRun,         ///< `command`; without a point, before the migration begins
 };
 
 std::string_view to_string(Harm harm);
@@ -33,12 +35,16 @@ struct Scenario {
   std::string point;          ///< strikes there; if empty, `delay` after the command was started
   Milliseconds delay{0};
   Milliseconds lasts{0};
+  std::string command;     ///< of kRun, for sh -c; at a point its parent is the worker
+  std::string undo;        ///< likewise, when gcr-migrate has ended
   std::string then_point;  ///< armed when the first harm strikes: a point of the recovery
   Harm then = Harm::kNone;
   std::optional<Side> survivor;  ///< where the process must run afterwards, where that is certain
 
   /// Whether the process itself may be among what is killed.
-  bool may_end_it() const { return harm == Harm::kKillHost || harm == Harm::kKillApp; }
+  bool may_end_it() const {
+    return harm == Harm::kKillHost || harm == Harm::kKillApp || harm == Harm::kEndApp;
+  }
 
   /// In a few words.
   std::string describe() const;

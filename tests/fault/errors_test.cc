@@ -1,0 +1,244 @@
+// Errors from below, each provoked for real: what the machine lacks, what the driver and CRIU
+// refuse, what the application does. After each exactly one copy goes on, nothing is left over, and
+// the next migration is none the worse for it.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/fault/pair.h"
+
+namespace gcr::fault::test {
+namespace {
+
+using e2e::other;
+
+/// What a host is called in shell commands.
+struct Names {
+  std::string directory;
+  std::string vram;     ///< a tmpfs
+  std::string runtime;  ///< a tmpfs
+  std::string state;    ///< a tmpfs
+  std::string store;    ///< of the software GPU
+  std::string config;
+  std::string network;
+  pid_t daemon;
+};
+
+class ErrorsTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    // In a mount namespace of its own an agent's view of the machine can be changed.
+    pair_ = std::make_unique<Pair>(std::vector<std::string>{"--state-size", "4M", "--prepare-a",
+                                                            "true", "--prepare-b", "true"});
+  }
+  static void TearDownTestSuite() { pair_.reset(); }
+
+  Names names(Side side) const {
+    const e2e::TwoHosts& hosts = pair_->hosts();
+    const Host host = side == Side::kSource ? pair_->source() : other(pair_->source());
+    return {hosts.directory(host),
+            hosts.variable("VRAM", host),
+            hosts.variable("RUNTIME", host),
+            hosts.variable("STATE", host),
+            hosts.directory(host) + "/vram",
+            hosts.variable("CONFIG", host),
+            hosts.variable("NS", host).substr(std::string("/run/netns/").size()),
+            hosts.agent_pid(host)};
+  }
+
+  /// After this the process runs on at the source, and then it migrates as if nothing had been.
+  static void expect_to_stay(Scenario scenario) {
+    scenario.survivor = Side::kSource;
+    expect_one_copy(scenario);
+    Scenario undisturbed;
+    undisturbed.survivor = Side::kDestination;
+    expect_one_copy(undisturbed);
+  }
+
+  static void expect_one_copy(const Scenario& scenario) {
+    const Result result = pair_->run(scenario);
+    EXPECT_TRUE(result.passed()) << scenario.describe() << ": " << result.failure;
+  }
+
+  /// `command` before the migration begins; `undo` when gcr-migrate has ended.
+  static Scenario before(std::string command, std::string undo) {
+    Scenario scenario;
+    scenario.harm = Harm::kRun;
+    scenario.command = std::move(command);
+    scenario.undo = std::move(undo);
+    return scenario;
+  }
+
+  static Scenario at(std::string point, std::string command, std::string undo = "") {
+    Scenario scenario = before(std::move(command), std::move(undo));
+    scenario.side = point.starts_with("source") ? Side::kSource : Side::kDestination;
+    scenario.point = std::move(point);
+    return scenario;
+  }
+
+  static Scenario harm_at(Harm harm, std::string point, Milliseconds lasts = Milliseconds(0)) {
+    Scenario scenario;
+    scenario.harm = harm;
+    scenario.side = point.starts_with("source") ? Side::kSource : Side::kDestination;
+    scenario.point = std::move(point);
+    scenario.lasts = lasts;
+    return scenario;
+  }
+
+  /// Takes all that is left of a tmpfs, and gives it back.
+  static std::string fill(const std::string& directory) {
+    return fmt::format("fallocate -l $(df -B1 --output=avail {0} | tail -n 1) {0}/filler",
+                       directory);
+  }
+  static std::string empty(const std::string& directory) {
+    return fmt::format("rm -f {}/filler", directory);
+  }
+
+  static std::unique_ptr<Pair> pair_;
+};
+
+std::unique_ptr<Pair> ErrorsTest::pair_;
+
+TEST_F(ErrorsTest, TheSourceGoesOnWhenAJournalsDiskIsFull) {
+  for (const Side side : {Side::kSource, Side::kDestination}) {
+    const Names host = names(side);
+    expect_to_stay(before(fill(host.state), empty(host.state)));
+  }
+}
+
+TEST_F(ErrorsTest, TheSourceGoesOnWhenTheDestinationsVramIsTakenByOthers) {
+  for (const char* point : {"destination.preflighted", "destination.prepared"}) {
+    const Names host = names(Side::kDestination);
+    expect_to_stay(at(point, fill(host.vram), empty(host.vram)));
+  }
+}
+
+TEST_F(ErrorsTest, TheSourceGoesOnWhenTheImagesDoNotFit) {
+  const Names host = names(Side::kDestination);
+  expect_to_stay(at("destination.prepared",
+                    fmt::format("mount -o remount,size=256k {}", host.runtime),
+                    fmt::format("mount -o remount,size=75% {}", host.runtime)));
+}
+
+TEST_F(ErrorsTest, TheSourceGoesOnWhenHugepagesAreGone) {
+  const Names host = names(Side::kDestination);
+  const std::string hide = "mount -t tmpfs none /sys/kernel/mm/hugepages";
+  const std::string show =
+      fmt::format("nsenter -t {} -m umount /sys/kernel/mm/hugepages && ", host.daemon);
+  const std::string config = "sed -i 's/^hugepages = .*/hugepages = \"{}\"/' " + host.config;
+  expect_to_stay(
+      at("destination.began",
+         fmt::format(fmt::runtime("nsenter -t $PPID -m " + hide + " && " + config), "require"),
+         show + fmt::format(fmt::runtime(config), "auto")));
+}
+
+TEST_F(ErrorsTest, OneCopyGoesOnWhenMemoryEnds) {
+  const std::string limit =
+      "prlimit --as=$(($(awk '/VmSize/ { print $2 }' /proc/$PPID/status) * 1024 + 1048576)) "
+      "--pid $PPID";
+  for (const char* point : {"destination.preflighted", "source.preflighted", "source.prepared",
+                            "destination.prepared", "destination.imaged"}) {
+    expect_one_copy(at(point, limit));
+  }
+}
+
+TEST_F(ErrorsTest, OneCopyGoesOnWhenDescriptorsEnd) {
+  for (const Side side : {Side::kSource, Side::kDestination}) {
+    for (const int more : {0, 6, 12, 20, 32, 48}) {
+      const Names host = names(side);
+      const std::string limit = fmt::format("prlimit --pid {} --nofile=", host.daemon);
+      const std::string soft =
+          fmt::format("$(($(ls /proc/{}/fd | wc -l) + {})):", host.daemon, more);
+      expect_one_copy(before(limit + soft, limit + "1024:"));
+    }
+  }
+}
+
+TEST_F(ErrorsTest, TheSourceGoesOnWhenTheDriverRefuses) {
+  struct Refusal {
+    Side side;
+    const char* what;
+  };
+  for (const Refusal& refusal : {Refusal{Side::kSource, "lock 600"},
+                                 {Side::kSource, "checkpoint 801"},
+                                 {Side::kDestination, "restore 2"},
+                                 {Side::kDestination, "restore 101"},
+                                 {Side::kDestination, "unlock 999"}}) {
+    const std::string file = names(refusal.side).store + "/refuse";
+    expect_to_stay(before(fmt::format("echo {} >{}", refusal.what, file), "rm " + file));
+  }
+}
+
+TEST_F(ErrorsTest, TheSourceGoesOnWhenCriuFails) {
+  for (const Side side : {Side::kSource, Side::kDestination}) {
+    const Names host = names(side);
+    const std::string wrapper = host.directory + "/failing-criu";
+    const std::string make = fmt::format(
+        "cp {0} {0}.kept && printf '#!/bin/sh\nexit 1\n' >{1} && chmod +x {1} && "
+        "sed -i 's|^command = .*|command = [\"{1}\"]|' {0}",
+        host.config, wrapper);
+    expect_to_stay(before(make, fmt::format("mv {0}.kept {0}", host.config)));
+  }
+}
+
+TEST_F(ErrorsTest, TheSourceGoesOnWhenCriuIsKilled) {
+  const auto kill_criu = [](const Names& host) {
+    return fmt::format(
+        "for p in $(ip netns pids {}); do "
+        "grep -q 'criu.*\\(swrk\\|restore\\)' /proc/$p/cmdline && kill -KILL $p; done; true",
+        host.network);
+  };
+  expect_to_stay(at("source.gated", kill_criu(names(Side::kSource))));
+  expect_to_stay(at("destination.prepared", kill_criu(names(Side::kDestination))));
+  expect_to_stay(at("destination.criu-restored", "exit 1"));
+}
+
+TEST_F(ErrorsTest, OneCopyGoesOnWhenAPeerIsSilent) {
+  for (const char* point : {"source.prepared", "source.dumped", "source.voted",
+                            "destination.prepared", "destination.imaged", "destination.restored"}) {
+    expect_one_copy(harm_at(Harm::kStop, point, kPeerSilence + Milliseconds(700)));
+  }
+}
+
+TEST_F(ErrorsTest, APeerThatAnswersSlowlyIsWaitedFor) {
+  for (const char* point : {"source.gated", "source.voted", "destination.preflighted",
+                            "destination.imaged", "destination.restored", "destination.resumed"}) {
+    Scenario scenario = harm_at(Harm::kStop, point, kPeerSilence / 3);
+    scenario.survivor = Side::kDestination;
+    expect_one_copy(scenario);
+  }
+}
+
+TEST_F(ErrorsTest, NothingIsLeftWhenTheApplicationIsKilledOrEnds) {
+  for (const Harm harm : {Harm::kKillApp, Harm::kEndApp}) {
+    for (const char* point :
+         {"source.preflighted", "source.prepared", "source.copied", "source.gated",
+          "source.detached", "source.checkpointed", "source.dumped", "source.awaiting"}) {
+      expect_one_copy(harm_at(harm, point));
+    }
+  }
+}
+
+TEST(Application, MayAllocateAndFreeAllTheTime) {
+  Pair pair({}, {"--churn", "1"});
+  for (int i = 0; i < 6; ++i) {
+    Scenario undisturbed;
+    undisturbed.survivor = Side::kDestination;
+    const Result result = pair.run(undisturbed);
+    EXPECT_TRUE(result.passed()) << result.failure;
+  }
+}
+
+TEST(Application, MayStartProcessesAllTheTime) {
+  Pair pair({}, {"--spawn", "5"});
+  for (int i = 0; i < 10; ++i) {
+    const Result result = pair.run(Scenario{});
+    EXPECT_TRUE(result.passed()) << result.failure;
+  }
+}
+
+}  // namespace
+}  // namespace gcr::fault::test
