@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "migrate-agent/fault/fault.h"
+
 namespace gcr::mover {
 
 void IncomingVram::begin(const digest::DigestKey& key, Mode mode) {
@@ -122,6 +124,7 @@ Status IncomingVram::landed(BufferId id, std::uint64_t offset, std::uint64_t len
   for (std::uint64_t chunk = offset / kChunkBytes; chunk * kChunkBytes < end; ++chunk) {
     buffer.landed[chunk].store(true, std::memory_order_relaxed);
   }
+  if (fault::armed("destination.landing.corrupt")) buffer.landing[offset] ^= std::byte{1};
   if (!buffer.vram) return {};
   return upload(id, buffer, offset, length_bytes);
 }
@@ -165,6 +168,16 @@ Status IncomingVram::settle_zeros(const Expected& expected) {
   return {};
 }
 
+/// One byte of VRAM becomes what it is not; a landed chunk lies in both memories alike.
+Status IncomingVram::spoil() {
+  const Incoming& buffer = buffers_.begin()->second;
+  const auto spoilt = static_cast<unsigned char>(buffer.landing[0] ^ std::byte{1});
+  GCR_TRY(buffer.context->enter());
+  return contexts_.driver().check(
+      contexts_.driver().cuMemsetD8Async(buffer.vram->address(), spoilt, 1, buffer.stream->get()),
+      "cannot spoil VRAM");
+}
+
 Result<std::uint64_t> IncomingVram::fill_and_verify(const Expected& expected) {
   for (const auto& [id, buffer] : buffers_) {
     const auto found = expected.find(id);
@@ -175,6 +188,7 @@ Result<std::uint64_t> IncomingVram::fill_and_verify(const Expected& expected) {
   }
   if (mode_ == Mode::kReload) GCR_TRY(fill(expected));
   GCR_TRY(settle_zeros(expected));
+  if (fault::armed("destination.vram.corrupt")) GCR_TRY(spoil());
   GCR_TRY(synchronize());
   std::vector<ChunkRef> chunks;
   for (const auto& [id, buffer] : buffers_) append_chunks(chunks, id, *buffer.vram);

@@ -86,6 +86,7 @@ class IncomingVram {
   Status upload(BufferId id, const Incoming& buffer, std::uint64_t offset, std::uint64_t length);
   Status fill(const Expected& expected);
   Status settle_zeros(const Expected& expected);
+  Status spoil();
   Status synchronize() const;
 
   Contexts contexts_;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <atomic>
 
+#include "migrate-agent/fault/fault.h"
+
 namespace gcr::mover {
 
 Status OutgoingVram::add(BufferId id, const Uuid& gpu, std::uint64_t size_bytes,
@@ -60,6 +62,18 @@ Result<OutgoingVram::Dirty> OutgoingVram::find_dirty() {
   return dirty;
 }
 
+namespace {
+
+Status write(transport::Channel& channel, transport::RegionId region, std::uint64_t offset,
+             std::span<const std::byte> bytes) {
+  if (!fault::armed("source.chunk.corrupt")) return channel.write(region, offset, bytes);
+  std::vector<std::byte> spoilt(bytes.begin(), bytes.end());
+  spoilt.back() ^= std::byte{1};
+  return channel.write(region, offset, spoilt);
+}
+
+}  // namespace
+
 Result<std::uint64_t> OutgoingVram::send(const Dirty& dirty, transport::Channel& channel) {
   std::atomic<std::uint64_t> sent_bytes = 0;
   GCR_TRY(reader_.read(dirty.chunks,
@@ -69,7 +83,7 @@ Result<std::uint64_t> OutgoingVram::send(const Dirty& dirty, transport::Channel&
                          digest::Digest& last = buffer.sent[chunk.number()];
                          if (digest == last) return {};  // it has changed back
                          if (digest != zeros_.digest(bytes.size())) {
-                           GCR_TRY(channel.write(buffer.region, chunk.offset, bytes));
+                           GCR_TRY(write(channel, buffer.region, chunk.offset, bytes));
                            sent_bytes += bytes.size();
                          }
                          last = digest;

@@ -48,14 +48,6 @@ std::map<std::string, std::string> read_status(pid_t pid) {
   return fields;
 }
 
-std::string read_command(pid_t pid, const std::string& name) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/cmdline");
-  std::string text((std::istreambuf_iterator<char>(file)), {});
-  while (!text.empty() && text.back() == '\0') text.pop_back();
-  std::replace(text.begin(), text.end(), '\0', ' ');
-  return text.empty() ? name : text;
-}
-
 void look_at_kind(pid_t pid, Inspection& inspection) {
   if (stat_number(pid, kFlagsField) & kKernelThread) {
     add_blocker(inspection, "not-ours", "process " + describe_process(pid) + " is a kernel thread");
@@ -152,7 +144,8 @@ Result<Inspection> inspect(pid_t pid) {
   }
   Inspection inspection;
   proto::ProcessFacts& facts = inspection.facts;
-  facts.set_command(read_command(pid, status.at("Name")));
+  facts.set_command(command_of(pid));
+  if (facts.command().empty()) facts.set_command(status.at("Name"));
   facts.set_threads(static_cast<std::uint32_t>(procfs::threads(pid).size()));
   if (status.contains("VmRSS")) facts.set_resident_bytes(std::stoull(status.at("VmRSS")) * 1024);
   GCR_ASSIGN(const pid_t inner, pid_in_namespace(pid));
@@ -169,6 +162,14 @@ Result<Inspection> inspect(pid_t pid) {
   for (const Mapping& mapping : named_mappings(pid)) look_at_mapping(pid, mapping, inspection);
   add_working_directory(pid, inspection);
   return inspection;
+}
+
+std::string command_of(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/cmdline");
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  while (!text.empty() && text.back() == '\0') text.pop_back();
+  std::replace(text.begin(), text.end(), '\0', ' ');
+  return text;
 }
 
 Result<std::uint64_t> start_time(pid_t pid) {

@@ -44,6 +44,9 @@ std::vector<proto::Blocker> compare_files(const proto::ProcessFacts& facts);
 /// Start time in clock ticks since boot (field 22 of /proc/PID/stat): tells a reused PID apart.
 Result<std::uint64_t> start_time(pid_t pid);
 
+/// Its words, with blanks between; empty if there is no such process or it has none.
+std::string command_of(pid_t pid);
+
 /// The PID that the process has in its innermost PID namespace (last of NSpid).
 Result<pid_t> pid_in_namespace(pid_t pid);
 
