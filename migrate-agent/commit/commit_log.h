@@ -25,7 +25,8 @@ class CommitLog {
 
   /// Takes the step. `record` is the one that the table names for it, and is durable when this
   /// succeeds. kInvalidArgument if the protocol has no such step here; other failures are those of
-  /// Journal::append. On failure the state is as before.
+  /// Journal::append. On failure the state is as before; only after kDataLoss nobody knows it, and
+  /// the caller does nothing more about the migration: recovery reads the journal.
   Status advance(Event event, journal::Record record) {
     const auto* step = find(state_, event);
     if (step == nullptr || step->record != record.body_case()) {

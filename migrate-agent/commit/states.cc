@@ -27,8 +27,9 @@ constexpr SourceTransition kSource[] = {
      Record::kFinished},
     {SourceState::kCommitted, SourceEvent::kResolvedRunHere, SourceState::kAborted,
      Record::kResolved},
-    {SourceState::kCommitted, SourceEvent::kResolvedDiscardHere, SourceState::kCommitted,
+    {SourceState::kCommitted, SourceEvent::kResolvedDiscardHere, SourceState::kDiscarded,
      Record::kResolved},
+    {SourceState::kDiscarded, SourceEvent::kCleared, SourceState::kConfirmed, Record::kFinished},
 };
 
 constexpr DestinationTransition kDestination[] = {
@@ -50,6 +51,8 @@ constexpr DestinationTransition kDestination[] = {
      DestinationState::kAborted, Record::kResolved},
     {DestinationState::kCommitted, DestinationEvent::kResumed, DestinationState::kRunning,
      Record::kFinished},
+    {DestinationState::kCommitted, DestinationEvent::kHostLost, DestinationState::kAborted,
+     Record::kAborted},
     {DestinationState::kAborted, DestinationEvent::kCleared, DestinationState::kGone,
      Record::kFinished},
 };
@@ -105,17 +108,17 @@ const DestinationTransition* find(DestinationState state, DestinationEvent event
 }
 
 std::string_view to_string(SourceState state) {
-  constexpr std::array<std::string_view, 7> kNames = {
-      "invalid", "working", "awaiting", "committed", "confirmed", "aborted", "undone"};
+  constexpr std::array<std::string_view, 8> kNames = {
+      "invalid", "working", "awaiting", "committed", "discarded", "confirmed", "aborted", "undone"};
   return kNames.at(static_cast<std::size_t>(state));
 }
 
 std::string_view to_string(SourceEvent event) {
-  constexpr std::array<std::string_view, 11> kNames = {
-      "invalid",           "keeper_started",       "detaching",
-      "ask_restore",       "vote_received",        "failed",
-      "restarted",         "commit_confirmed",     "rolled_back",
-      "resolved_run_here", "resolved_discard_here"};
+  constexpr std::array<std::string_view, 12> kNames = {
+      "invalid",           "keeper_started",        "detaching",
+      "ask_restore",       "vote_received",         "failed",
+      "restarted",         "commit_confirmed",      "rolled_back",
+      "resolved_run_here", "resolved_discard_here", "cleared"};
   return kNames.at(static_cast<std::size_t>(event));
 }
 
@@ -140,19 +143,6 @@ Result<SourceState> replay_source(std::span<const Record> records) {
 Result<DestinationState> replay_destination(std::span<const Record> records) {
   GCR_TRY(begins_with_began(records, journal::Began::DESTINATION));
   return replay(destination_transitions(), DestinationState::kBuilding, records);
-}
-
-Outcome outcome_of(SourceState state) {
-  switch (state) {
-    case SourceState::kCommitted:
-    case SourceState::kConfirmed:
-      return Outcome::kCommitted;
-    case SourceState::kAborted:
-    case SourceState::kUndone:
-      return Outcome::kAborted;
-    default:
-      return Outcome::kUndecided;
-  }
 }
 
 }  // namespace gcr::commit

@@ -19,7 +19,8 @@ enum class SourceState : std::uint8_t {
   kWorking,    ///< the process is the source's; the destination knows of the migration
   kAwaiting,   ///< as kWorking; the destination may be restored from now on
   kCommitted,  ///< the source's copy never runs again
-  kConfirmed,  ///< the destination's copy runs, the source's is gone: final
+  kDiscarded,  ///< an operator decided so: the source's copy is to be killed
+  kConfirmed,  ///< the source's copy is gone, the process is the destination's: final
   kAborted,    ///< the source's copy is to run again
   kUndone,     ///< it does, and nothing of the migration is left here: final
 };
@@ -35,7 +36,8 @@ enum class SourceEvent : std::uint8_t {
   kCommitConfirmed,      ///< CommitReply has come, the stopped copy is gone
   kRolledBack,           ///< the copy runs, or has ended by itself
   kResolvedRunHere,      ///< an operator: the destination's copy will never run
-  kResolvedDiscardHere,  ///< an operator: the destination's copy runs
+  kResolvedDiscardHere,  ///< an operator: the copy here is not needed
+  kCleared,              ///< it is killed
 };
 
 /// Of the destination, the participant.
@@ -56,7 +58,7 @@ enum class DestinationEvent : std::uint8_t {
   kRestarted,            ///< the worker died before the vote; recovery took over
   kToldCommit,           ///< CommitRequest, or the answer COMMITTED
   kToldAbort,            ///< AbortRequest, or the answer ABORTED
-  kHostLost,             ///< the host was restarted after the vote: the copy is gone
+  kHostLost,             ///< the host was restarted before the copy is known to run: it is gone
   kResumed,              ///< the copy goes on
   kCleared,              ///< nothing is left
   kResolvedRunHere,      ///< an operator: the source's copy will never run
@@ -91,14 +93,5 @@ std::string_view to_string(DestinationEvent event);
 /// The state that a journal tells. kDataLoss for records that no run can have written.
 Result<SourceState> replay_source(std::span<const journal::Record> records);
 Result<DestinationState> replay_destination(std::span<const journal::Record> records);
-
-/// What the source's agent answers to OutcomeRequest, from its journal alone.
-enum class Outcome : std::uint8_t {
-  kInvalid = 0,
-  kUndecided,
-  kCommitted,
-  kAborted,
-};
-Outcome outcome_of(SourceState state);
 
 }  // namespace gcr::commit
