@@ -1,0 +1,258 @@
+// gcr-keeper as the agent and its successors use it, across the death of the one that started it.
+#include "migrate-agent/keeper/keeper.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "migrate-agent/process/procfs.h"
+
+namespace gcr::keeper {
+namespace {
+
+namespace fs = std::filesystem;
+
+UniqueFd memory_with(std::uint64_t id) {
+  UniqueFd memory(::memfd_create("buffer", MFD_CLOEXEC));
+  const std::string content = "buffer " + std::to_string(id);
+  EXPECT_EQ(::pwrite(memory.get(), content.data(), content.size(), 0),
+            static_cast<ssize_t>(content.size()));
+  return memory;
+}
+
+std::string content_of(const UniqueFd& memory) {
+  char bytes[64];
+  const ssize_t got = ::pread(memory.get(), bytes, sizeof(bytes), 0);
+  return {bytes, static_cast<std::size_t>(std::max<ssize_t>(got, 0))};
+}
+
+/// As many buffers, with ids that are not their places.
+struct Buffers {
+  explicit Buffers(std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::uint64_t id = 1000 + 7 * (count - i);
+      owned.push_back(memory_with(id));
+      list.push_back({id, owned.back().get()});
+    }
+  }
+  std::vector<UniqueFd> owned;
+  std::vector<BufferDescriptor> list;
+};
+
+Keeper start() {
+  auto keeper = Keeper::start(GCR_KEEPER_PATH);
+  if (!keeper) throw std::runtime_error(keeper.error().message());
+  return std::move(*keeper);
+}
+
+void expect_taken(const journal::ProcessId& keeper, const std::vector<BufferDescriptor>& buffers) {
+  const auto taken = take_from(keeper);
+  ASSERT_TRUE(taken) << taken.error().message();
+  ASSERT_EQ(taken->size(), buffers.size());
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    EXPECT_EQ((*taken)[i].first, buffers[i].id);
+    EXPECT_EQ(content_of((*taken)[i].second), "buffer " + std::to_string(buffers[i].id));
+  }
+}
+
+Code code_of_taking(const journal::ProcessId& keeper) {
+  const auto taken = take_from(keeper);
+  return taken ? Code::kInvalid : taken.error().code();
+}
+
+/// Blocks until the process has ended; it may be anybody's child.
+void wait_for_end(const journal::ProcessId& id) {
+  const auto process = procfs::open_pidfd(id.pid(), id.start_time());
+  if (!process) return;
+  pollfd ended{process->get(), POLLIN, 0};
+  EXPECT_EQ(::poll(&ended, 1, 10000), 1) << "the keeper goes on";
+}
+
+/// A process of its own that starts a keeper, and does more with it, then is killed.
+journal::ProcessId keeper_of_killed_worker(const std::function<void(Keeper&)>& work) {
+  int ends[2];
+  EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const pid_t worker = ::fork();
+  if (worker == 0) {
+    Keeper keeper = start();
+    work(keeper);
+    const std::string id = keeper.id().SerializeAsString();
+    if (::write(ends[1], id.data(), id.size()) < 0) ::_exit(1);
+    for (;;) ::pause();
+  }
+  ::close(ends[1]);
+  char bytes[64];
+  const ssize_t got = ::read(ends[0], bytes, sizeof(bytes));
+  ::close(ends[0]);
+  journal::ProcessId id;
+  EXPECT_TRUE(got > 0 && id.ParseFromArray(bytes, static_cast<int>(got)));
+  ::kill(worker, SIGKILL);
+  ::waitpid(worker, nullptr, 0);
+  return id;
+}
+
+std::vector<std::string> descriptors_of(pid_t pid) {
+  std::vector<std::string> targets;
+  for (const auto& entry : fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
+    const std::string target = fs::read_symlink(entry.path());  // "socket:[4711]"
+    targets.push_back(entry.path().filename().string() + " " + target.substr(0, target.find('[')));
+  }
+  return targets;
+}
+
+int oom_score_of(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/oom_score_adj");
+  int score = 0;
+  file >> score;
+  return score;
+}
+
+/// What a child of this process may make it: less than it is needs CAP_SYS_RESOURCE.
+int least_oom_score() {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::ofstream("/proc/self/oom_score_adj") << "-1000";
+    ::_exit(oom_score_of(::getpid()) == -1000 ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return status == 0 ? -1000 : oom_score_of(::getpid());
+}
+
+TEST(Keeper, GivesEveryDescriptorToASuccessorAndKeepsItsOwn) {
+  const Buffers buffers(3);
+  Keeper keeper = start();
+  ASSERT_TRUE(keeper.arm(buffers.list));
+  expect_taken(keeper.id(), buffers.list);
+  expect_taken(keeper.id(), buffers.list);
+  ASSERT_TRUE(keeper.end());
+}
+
+TEST(Keeper, HoldsThousandsOfDescriptors) {
+  const Buffers one(1);
+  std::vector<BufferDescriptor> many(5000, one.list[0]);
+  Keeper keeper = start();
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit enough{std::max<rlim_t>(before.rlim_cur, 8192), before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &enough), 0);
+  const Status armed = keeper.arm(many);
+  EXPECT_TRUE(armed) << armed.error().message();
+  expect_taken(keeper.id(), many);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_TRUE(keeper.end());
+}
+
+TEST(Keeper, MayHoldNothing) {
+  Keeper keeper = start();
+  ASSERT_TRUE(keeper.arm({}));
+  expect_taken(keeper.id(), {});
+  ASSERT_TRUE(keeper.end());
+}
+
+TEST(Keeper, StaysWhenTheWorkerDiesAfterArming) {
+  const Buffers buffers(100);
+  const journal::ProcessId id =
+      keeper_of_killed_worker([&](Keeper& keeper) { (void)keeper.arm(buffers.list); });
+  expect_taken(id, buffers.list);
+  ASSERT_TRUE(end_keeper(id));
+  EXPECT_EQ(code_of_taking(id), Code::kNotFound);
+  EXPECT_TRUE(end_keeper(id)) << "twice is as good as once";
+}
+
+TEST(Keeper, EndsWhenTheWorkerDiesBeforeArming) {
+  const journal::ProcessId id = keeper_of_killed_worker([](Keeper&) {});
+  wait_for_end(id);
+  EXPECT_EQ(code_of_taking(id), Code::kNotFound);
+}
+
+TEST(Keeper, EndsWithAnUnarmedOwnerAndStaysWithAnArmedOne) {
+  const Buffers buffers(1);
+  journal::ProcessId unarmed, armed;
+  {
+    Keeper first = start();
+    Keeper second = start();
+    ASSERT_TRUE(second.arm(buffers.list));
+    unarmed = first.id();
+    armed = second.id();
+  }
+  EXPECT_EQ(code_of_taking(unarmed), Code::kNotFound);
+  expect_taken(armed, buffers.list);
+  ASSERT_TRUE(end_keeper(armed));
+  ::waitpid(armed.pid(), nullptr, 0);
+}
+
+TEST(Keeper, IsNotArmedWhenItRunsOutOfDescriptors) {
+  const Buffers buffers(100);
+  Keeper keeper = start();
+  const rlimit little{50, 50};
+  ASSERT_EQ(::prlimit(keeper.id().pid(), RLIMIT_NOFILE, &little, nullptr), 0);
+  const Status armed = keeper.arm(buffers.list);
+  ASSERT_FALSE(armed);
+  EXPECT_EQ(armed.error().code(), Code::kResourceExhausted) << armed.error().message();
+  EXPECT_EQ(code_of_taking(keeper.id()), Code::kNotFound);
+}
+
+TEST(Keeper, RefusesMoreBuffersThanItMayHold) {
+  Keeper keeper = start();
+  const std::vector<BufferDescriptor> many(kMaxBuffers + 1);
+  const Status armed = keeper.arm(many);
+  ASSERT_FALSE(armed);
+  EXPECT_EQ(armed.error().code(), Code::kInvalidArgument);
+}
+
+TEST(Keeper, InheritsNothingAndIsTheLastToGoWhenMemoryRunsOut) {
+  const UniqueFd inheritable(::open("/etc/passwd", O_RDONLY));
+  Keeper keeper = start();
+  const pid_t pid = keeper.id().pid();
+  EXPECT_THAT(descriptors_of(pid),
+              testing::UnorderedElementsAre("0 /dev/null", "1 /dev/null", "2 /dev/null",
+                                            "3 socket:", "4 /dev/null"));
+  EXPECT_EQ(::getsid(pid), pid);
+  EXPECT_EQ(oom_score_of(pid), least_oom_score());
+  EXPECT_EQ(fs::read_symlink("/proc/" + std::to_string(pid) + "/cwd"), "/");
+}
+
+TEST(Keeper, DoesNotEndBySignalsThatArePoliteRequests) {
+  const Buffers buffers(1);
+  Keeper keeper = start();
+  ASSERT_TRUE(keeper.arm(buffers.list));
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) ::kill(keeper.id().pid(), number);
+  expect_taken(keeper.id(), buffers.list);
+  ASSERT_TRUE(keeper.end());
+}
+
+TEST(Keeper, IsNotFoundInOtherProcesses) {
+  journal::ProcessId self;
+  self.set_pid(::getpid());
+  self.set_start_time(std::stoull(procfs::stat_field("self", 22)));
+  EXPECT_EQ(code_of_taking(self), Code::kNotFound);
+  Keeper keeper = start();
+  EXPECT_EQ(code_of_taking(keeper.id()), Code::kNotFound) << "not armed";
+  journal::ProcessId earlier = keeper.id();
+  earlier.set_start_time(earlier.start_time() - 1);
+  EXPECT_EQ(code_of_taking(earlier), Code::kNotFound);
+  ASSERT_TRUE(end_keeper(earlier)) << "that one has ended; the one that has its number goes on";
+  EXPECT_EQ(procfs::state(std::to_string(keeper.id().pid())), 'S');
+}
+
+TEST(Keeper, CannotBeStartedFromNowhere) {
+  const auto keeper = Keeper::start("/no/such/keeper");
+  ASSERT_FALSE(keeper);
+  EXPECT_EQ(keeper.error().code(), Code::kNotFound) << keeper.error().message();
+}
+
+}  // namespace
+}  // namespace gcr::keeper
