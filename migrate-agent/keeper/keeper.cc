@@ -120,8 +120,7 @@ Status expect(int socket, Event event) {
   return {};
 }
 
-/// Sends at most kDescriptorsPerPacket descriptors. A keeper that has failed does not take them;
-/// what it said before is still to be read.
+/// Sends at most kDescriptorsPerPacket descriptors.
 Status send_descriptors(int socket, std::span<const int> descriptors) {
   char byte = 0;
   iovec part{&byte, 1};
@@ -141,7 +140,6 @@ Status send_descriptors(int socket, std::span<const int> descriptors) {
     sent = ::sendmsg(socket, &header, MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
   if (sent >= 0) return {};
-  if (errno == EPIPE || errno == ECONNRESET) return expect(socket, Event::kArmed);
   return Error::from_errno(errno, "cannot send descriptors to the keeper");
 }
 

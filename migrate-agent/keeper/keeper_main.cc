@@ -23,8 +23,12 @@ void report(Event event, int error) {
   }
 }
 
+/// What is still to come is thrown away: a socket that closes on unread packets loses the report.
 [[noreturn]] void fail(int error) {
   report(Event::kFailed, error);
+  char byte = 0;
+  while (recv(kSocketFd, &byte, sizeof(byte), 0) > 0) {
+  }
   _exit(1);
 }
 

@@ -7,7 +7,8 @@
 //
 // The keeper says kReady. Then come packets of one byte with at most kDescriptorsPerPacket
 // descriptors by SCM_RIGHTS: the table alone in the first, the buffers in those after it. The
-// keeper ends them with kArmed, or with kFailed and its own end. All on one host: host byte order.
+// keeper answers kArmed to the last of them, or kFailed and ends with its socket. All on one host:
+// host byte order.
 #pragma once
 
 #include <cstddef>
