@@ -7,10 +7,15 @@
 #include <asio/experimental/awaitable_operators.hpp>
 #include <asio/steady_timer.hpp>
 
+#include "migrate-agent/commit/commit_log.h"
+#include "migrate-agent/fault/fault.h"
 #include "migrate-agent/images/scratch_directory.h"
 #include "migrate-agent/images/store.h"
 #include "migrate-agent/mover/incoming_vram.h"
+#include "migrate-agent/recovery/recovery.h"
 #include "migrate-agent/roles/host_facts.h"
+#include "migrate-agent/roles/peer_link.h"
+#include "migrate-agent/roles/records.h"
 #include "migrate-agent/roles/restored_process.h"
 #include "migrate-agent/roles/roles.h"
 #include "src/base/log.h"
@@ -22,8 +27,6 @@ namespace {
 using asio::awaitable;
 using std::chrono::seconds;
 
-/// The source may be busy with a round for long; when it dies, its connection closes.
-constexpr seconds kNextRequest{24 * 3600};
 constexpr std::size_t kMaxBuffers = 65536;
 
 constexpr transport::RegionId kImageRegion = 1;
@@ -55,10 +58,7 @@ class Destination {
  public:
   explicit Destination(WorkerContext& context) : context_(context) {}
 
-  ~Destination() {
-    // Lanes write into landing memory and VRAM: they end first, whatever the members' order.
-    receiver_.reset();
-  }
+  ~Destination() { destroy(); }
 
   awaitable<void> run(proto::PreflightRequest request);
 
@@ -74,7 +74,16 @@ class Destination {
   awaitable<Result<proto::Envelope>> change_buffers(const proto::BuffersRequest& request);
   awaitable<Result<proto::Envelope>> restore(const proto::RestoreRequest& request);
   Status restore_process(const proto::RestoreRequest& request, Phases& phases);
-  awaitable<Result<proto::Envelope>> commit();
+  awaitable<Result<proto::Envelope>> commit(const proto::CommitRequest& request);
+  awaitable<Result<proto::Envelope>> abort(const proto::AbortRequest& request);
+  awaitable<Result<proto::Envelope>> answer_alive(const proto::Envelope& request);
+  awaitable<void> conclude();
+  journal::Began description(const proto::PreflightRequest& request) const;
+  Status vote(Phases& phases);
+  void destroy();
+  std::chrono::milliseconds silence() const {
+    return std::chrono::milliseconds(context_.config.peer_silence_ms);
+  }
 
   template <class Buffers>
   Result<std::vector<mover::IncomingVram::Wanted>> wanted(const Buffers& buffers) const;
@@ -85,6 +94,9 @@ class Destination {
   WorkerContext& context_;
   State state_ = State::kPreflight;
   Uuid migration_;
+  std::optional<commit::DestinationLog> log_;
+  journal::Restored identity_;  ///< from the vote on
+  Error cause_{Code::kCancelled, "the source ended it"};
   std::set<pid_t> running_;
   std::set<pid_t> used_pids_;
   std::shared_ptr<const mover::CudaDriver> driver_;
@@ -112,7 +124,7 @@ awaitable<void> Destination::run(proto::PreflightRequest request) {
   using asio::experimental::awaitable_operators::operator||;
   proto::Envelope first;
   *first.mutable_preflight_request() = std::move(request);
-  auto reply = co_await answer(first);
+  auto reply = co_await answer_alive(first);
   proto::Envelope envelope;
   if (reply) {
     envelope = std::move(*reply);
@@ -120,25 +132,65 @@ awaitable<void> Destination::run(proto::PreflightRequest request) {
     *envelope.mutable_failure() = control::to_failure(reply.error());
   }
   const Status sent = co_await context_.channel.send(envelope);
-  if (!sent || !reply) co_return;
-  co_await (serve() || take_data_connections());
+  if (sent && reply) co_await (serve() || take_data_connections());
+  co_await conclude();
+}
+
+/// Says that we are alive until the answer is there: a restore may take long.
+awaitable<Result<proto::Envelope>> Destination::answer_alive(const proto::Envelope& request) {
+  AliveBeat beat(context_.io, context_.channel, silence());
+  auto reply = co_await answer(request);
+  co_await beat.stop();
+  co_return reply;
+}
+
+/// What was not voted for is undone. What was voted for and not settled stands still, and recovery
+/// asks the source.
+awaitable<void> Destination::conclude() {
+  if (!log_) co_return;
+  const Status concluded = co_await offload(context_.blocking, [&]() -> Status {
+    if (state_ == State::kCommitted) {
+      const std::int32_t pid = identity_.process().pid();
+      GCR_TRY(log_->advance(commit::DestinationEvent::kResumed, finished("the process runs", pid)));
+      return fault::point("destination.finished");
+    }
+    if (log_->state() != commit::DestinationState::kBuilding) return {};
+    GCR_TRY(log_->advance(commit::DestinationEvent::kFailed, aborted(cause_)));
+    destroy();
+    return log_->advance(commit::DestinationEvent::kCleared, finished("nothing is left"));
+  });
+  if (!concluded) {
+    spdlog::error("migration {}: {}", migration_.to_string(), concluded.error().message());
+  }
+}
+
+/// Everything of the migration on this host; lanes write into landing memory and VRAM, so they end
+/// first.
+void Destination::destroy() {
+  receiver_.reset();
+  process_.reset();
+  prepared_restore_.reset();
+  images_.reset();
+  vram_.reset();
+  scratch_.reset();
 }
 
 awaitable<void> Destination::serve() {
   while (state_ != State::kCommitted && state_ != State::kEnded) {
-    auto request = co_await context_.channel.receive(kNextRequest);
+    auto request = co_await context_.channel.receive(silence());
     if (!request) {
-      spdlog::info("migration {} ended by the source: {}", migration_.to_string(),
-                   request.error().message());
+      cause_ = request.error().while_doing("the source was lost");
+      spdlog::info("migration {}: {}", migration_.to_string(), cause_.message());
       co_return;
     }
-    auto reply = co_await answer(*request);
+    auto reply = co_await answer_alive(*request);
     proto::Envelope envelope;
     if (reply) {
       envelope = std::move(*reply);
     } else {
       spdlog::error("migration {}: {}", migration_.to_string(), reply.error().message());
       *envelope.mutable_failure() = control::to_failure(reply.error());
+      cause_ = reply.error();
       state_ = State::kEnded;
     }
     const Status sent = co_await context_.channel.send(envelope);
@@ -176,18 +228,42 @@ awaitable<Result<proto::Envelope>> Destination::answer(const proto::Envelope& re
     case proto::Envelope::kRestoreRequest:
       co_return co_await restore(request.restore_request());
     case proto::Envelope::kCommitRequest:
-      co_return co_await commit();
-    case proto::Envelope::kAbortRequest: {
-      spdlog::info("migration {} aborted by the source: {}", migration_.to_string(),
-                   request.abort_request().reason());
-      state_ = State::kEnded;
-      proto::Envelope reply;
-      reply.mutable_abort_reply();
-      co_return reply;
-    }
+      co_return co_await commit(request.commit_request());
+    case proto::Envelope::kAbortRequest:
+      co_return co_await abort(request.abort_request());
     default:
       co_return Error(Code::kProtocol, "the source sent a message that is not a request");
   }
+}
+
+awaitable<Result<proto::Envelope>> Destination::abort(const proto::AbortRequest& request) {
+  cause_ =
+      Error(Code::kCancelled, "the source gave it up: " + control::printable(request.reason()));
+  spdlog::info("migration {}: {}", migration_.to_string(), cause_.message());
+  if (state_ == State::kRestored) {
+    GCR_CO_TRY(co_await offload(context_.blocking, [&]() -> Status {
+      GCR_TRY(log_->advance(commit::DestinationEvent::kToldAbort, aborted(cause_)));
+      GCR_TRY(recovery::destroy_restored(identity_.process(), identity_.init()));
+      destroy();
+      return log_->advance(commit::DestinationEvent::kCleared, finished("nothing is left"));
+    }));
+  }
+  state_ = State::kEnded;
+  proto::Envelope reply;
+  reply.mutable_abort_reply();
+  co_return reply;
+}
+
+/// The source is asked for the outcome where it says, or at the address that it came from.
+journal::Began Destination::description(const proto::PreflightRequest& request) const {
+  journal::Began began;
+  const std::string& said = request.source_agent();
+  const std::string from = context_.channel.peer_address();
+  began.set_peer(said.starts_with(':') ? from.substr(0, from.rfind(':')) + said
+                                       : control::printable(said));
+  began.set_peer_name(context_.channel.peer().common_name);
+  began.set_command(short_command(request.process().command()));
+  return began;
 }
 
 awaitable<Result<proto::Envelope>> Destination::preflight(const proto::PreflightRequest& request) {
@@ -201,6 +277,15 @@ awaitable<Result<proto::Envelope>> Destination::preflight(const proto::Preflight
   used_pids_ = {request.process().used_pids().begin(), request.process().used_pids().end()};
   const Status registered = co_await context_.daemon.register_migration(migration_);
   GCR_CO_TRY(registered);
+  const journal::Began began = description(request);
+  GCR_CO_TRY(control::Endpoint::parse(began.peer()));
+  const Status created = co_await offload(context_.blocking, [&]() -> Status {
+    GCR_ASSIGN(log_, commit::DestinationLog::create(context_.config.state_dir, migration_, began));
+    return {};
+  });
+  GCR_CO_TRY(created);
+  GCR_CO_TRY(context_.line.open(migration_, journal::Began::DESTINATION));
+  GCR_CO_TRY(fault::point("destination.began"));
   proto::Envelope envelope;
   proto::PreflightReply& reply = *envelope.mutable_preflight_reply();
   const Status looked = co_await offload(context_.blocking, [&]() -> Status {
@@ -218,7 +303,11 @@ awaitable<Result<proto::Envelope>> Destination::preflight(const proto::Preflight
     out.set_source_uuid(to_bytes(pair.from));
     out.set_destination_uuid(to_bytes(pair.to));
   }
-  if (reply.blockers_size() > 0) state_ = State::kEnded;
+  if (reply.blockers_size() > 0) {
+    state_ = State::kEnded;
+    cause_ = Error(Code::kRefused, reply.blockers(0).text());
+  }
+  GCR_CO_TRY(fault::point("destination.preflighted"));
   co_return envelope;
 }
 
@@ -319,6 +408,7 @@ awaitable<Result<proto::Envelope>> Destination::prepare(const proto::PrepareRequ
   reply.set_data_token(token);
   reply.set_image_region(kImageRegion);
   reply.set_image_region_bytes(images_->ring().size());
+  GCR_CO_TRY(fault::point("destination.prepared"));
   state_ = State::kPrepared;
   co_return envelope;
 }
@@ -362,6 +452,7 @@ Status Destination::restore_process(const proto::RestoreRequest& request, Phases
     files.push_back({file.name(), file.id(), file.size_bytes()});
   }
   GCR_TRY(phases.time("images", "complete images", [&] { return images_->complete(files); }));
+  GCR_TRY(fault::point("destination.imaged"));
   GCR_ASSIGN(process_,
              RestoredProcess::create(driver_, *prepared_restore_, running_, gpu_map_, phases));
   return {};
@@ -382,39 +473,70 @@ awaitable<Result<proto::Envelope>> Destination::restore(const proto::RestoreRequ
   receiver_.reset();
   const bool prefilled = vram_->mode() == mover::IncomingVram::Mode::kPrefill;
   auto verifying = offload(context_.blocking, [&]() -> Result<std::uint64_t> {
-    return phases.time("vram", prefilled ? "verify VRAM" : "fill and verify VRAM",
-                       [&] { return vram_->fill_and_verify(sent); });
+    GCR_ASSIGN(const std::uint64_t chunks,
+               phases.time("vram", prefilled ? "verify VRAM" : "fill and verify VRAM",
+                           [&] { return vram_->fill_and_verify(sent); }));
+    GCR_TRY(fault::point("destination.verified"));
+    return chunks;
   });
   auto restoring = offload(context_.blocking, [&] { return restore_process(request, phases); });
   auto [verified, restored] = co_await (std::move(verifying) && std::move(restoring));
   GCR_CO_TRY(verified);
   GCR_CO_TRY(restored);
-  const Status attached = co_await offload(context_.blocking, [&]() -> Status {
-    GCR_ASSIGN(auto descriptors, vram_->descriptors());
-    return process_->attach(std::move(descriptors), phases);
-  });
-  GCR_CO_TRY(attached);
+  const Status voted = co_await offload(context_.blocking, [&] { return vote(phases); });
+  GCR_CO_TRY(voted);
   proto::Envelope envelope;
   proto::RestoreReply& reply = *envelope.mutable_restore_reply();
   reply.set_verified_chunks(*verified);
   reply.set_prefilled(prefilled);
   if (!vram_->note().empty()) reply.add_notes(vram_->note());
   for (proto::PhaseTime& phase : phases.list()) *reply.add_phases() = std::move(phase);
-  state_ = State::kRestored;
   co_return envelope;
 }
 
-awaitable<Result<proto::Envelope>> Destination::commit() {
+/// The process stands still by itself before the journal promises it, and it is the journal's
+/// before the source hears of it.
+Status Destination::vote(Phases& phases) {
+  GCR_ASSIGN(auto descriptors, vram_->descriptors());
+  GCR_TRY(process_->attach(std::move(descriptors), phases));
+  GCR_TRY(fault::point("destination.attached"));
+  GCR_TRY(process_->stand_still(phases));
+  GCR_TRY(fault::point("destination.stopped"));
+  GCR_ASSIGN(identity_, process_->identity());
+  journal::Record record;
+  *record.mutable_restored() = identity_;
+  GCR_TRY(phases.time("process", "write the vote", [&] {
+    return log_->advance(commit::DestinationEvent::kRestored, std::move(record));
+  }));
+  process_->leave();
+  state_ = State::kRestored;
+  return fault::point("destination.restored");
+}
+
+awaitable<Result<proto::Envelope>> Destination::commit(const proto::CommitRequest& request) {
   GCR_CO_TRY(expect(State::kRestored, "CommitRequest"));
+  if (request.migration_id() != to_bytes(migration_)) {
+    co_return Error(Code::kProtocol, "CommitRequest names another migration");
+  }
   const auto start = Phases::Clock::now();
-  state_ = State::kCommitted;
-  auto pid = co_await offload(context_.blocking, [&] { return process_->commit(); });
-  GCR_CO_TRY(pid);
+  const pid_t pid = identity_.process().pid();
+  const Status resumed = co_await offload(context_.blocking, [&]() -> Status {
+    GCR_TRY(fault::point("destination.told"));
+    journal::Record record;
+    record.mutable_committed();
+    GCR_TRY(log_->advance(commit::DestinationEvent::kToldCommit, std::move(record)));
+    GCR_TRY(fault::point("destination.committed"));
+    return recovery::resume_restored(identity_.process(), identity_.init());
+  });
+  GCR_CO_TRY(resumed);
   proto::Envelope envelope;
-  envelope.mutable_commit_reply()->set_pid(*pid);
+  envelope.mutable_commit_reply()->set_pid(pid);
   envelope.mutable_commit_reply()->set_resume_ms(
       Phases::milliseconds(Phases::Clock::now() - start));
-  context_.daemon.report_outcome(true, fmt::format("process {} runs here", *pid));
+  GCR_CO_TRY(fault::point("destination.resumed"));
+  state_ = State::kCommitted;
+  const std::string text = fmt::format("process {} runs here", pid);
+  context_.daemon.report_outcome(true, text);
   co_return envelope;
 }
 

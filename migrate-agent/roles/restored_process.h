@@ -1,5 +1,6 @@
-// The process at the destination, between CRIU's restore and the commit: it stands still, its CUDA
-// state and its VRAM are back, and nothing but the commit is missing (design decision 9).
+// The process at the destination, between CRIU's restore and the vote: it stands still, its CUDA
+// state and its VRAM come back (design decision 9). From the vote on it stands still by itself, and
+// nothing but SIGCONT is missing: migrate-agent/recovery has what then becomes of it.
 // One caller at a time, from any thread; everything blocks.
 #pragma once
 
@@ -14,6 +15,7 @@
 #include "migrate-agent/mover/contexts.h"
 #include "migrate-agent/mover/control_checkpoint.h"
 #include "migrate-agent/roles/phases.h"
+#include "proto/journal.pb.h"
 
 namespace gcr::agent {
 
@@ -29,13 +31,20 @@ class RestoredProcess {
   /// Maps the VRAM behind the descriptors where the process had it.
   Status attach(mover::Descriptors vram, Phases& phases);
 
-  /// Unless committed, kills the tree before its threads are let go: none of them runs again.
+  /// Opens the gate, which nobody can pass, and stops the process as a whole: the last thread that
+  /// ran stands still too, and from here on SIGCONT alone makes it go on.
+  Status stand_still(Phases& phases);
+
+  /// What the journal says of it: the process and the init of its namespace.
+  Result<journal::Restored> identity() const;
+
+  /// After stand_still(), and once the journal knows of it: it no longer depends on this process.
+  void leave();
+
+  /// Unless it was left, kills the tree before its threads are let go: none of them runs again.
   ~RestoredProcess();
   RestoredProcess(const RestoredProcess&) = delete;
   RestoredProcess& operator=(const RestoredProcess&) = delete;
-
-  /// Lets every thread go, opens the gate and leaves the process behind for good. Returns its PID.
-  Result<pid_t> commit();
 
  private:
   explicit RestoredProcess(criu::RestoredTree tree) : tree_(std::move(tree)) {}
@@ -43,7 +52,7 @@ class RestoredProcess {
   criu::RestoredTree tree_;
   std::optional<criu::FrozenThreads> frozen_;
   std::optional<Door> door_;
-  bool committed_ = false;
+  bool left_ = false;
 };
 
 }  // namespace gcr::agent

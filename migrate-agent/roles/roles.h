@@ -9,11 +9,14 @@
 #include <asio/io_context.hpp>
 #include <asio/ssl/context.hpp>
 #include <asio/thread_pool.hpp>
+#include <filesystem>
 #include <memory>
 
+#include "migrate-agent/daemon/cancellation.h"
 #include "migrate-agent/daemon/config.h"
 #include "migrate-agent/daemon/daemon_client.h"
 #include "migrate-agent/daemon/offload.h"
+#include "migrate-agent/daemon/worker_server.h"
 #include "proto/control.pb.h"
 #include "src/control/control_channel.h"
 
@@ -29,6 +32,8 @@ struct WorkerContext {
       channel;  ///< to the operator (source) or to the source agent (destination)
   DaemonClient& daemon;
   std::shared_ptr<asio::ssl::context> tls;  ///< for every connection, opened or accepted
+  Cancellation& cancellation;  ///< others request it; a role may as well
+  WorkerServer& line;          ///< to be opened as soon as there is a journal
 
   /// The same as OpenSSL knows it, for the transport; pair it with control::verify_agent().
   SSL_CTX* data_ssl() const { return tls->native_handle(); }
@@ -41,5 +46,21 @@ asio::awaitable<void> run_source(WorkerContext& context, proto::MigrateRequest r
 /// Receives the process: answers `request`, then the source's further requests, until the commit or
 /// an abort, or until the source is gone.
 asio::awaitable<void> run_destination(WorkerContext& context, proto::PreflightRequest request);
+
+/// What recovery works with: as a role, but nobody is connected.
+struct RecoveryContext {
+  asio::io_context& io;
+  asio::thread_pool& blocking;
+  const Config& config;
+  DaemonClient& daemon;
+  std::shared_ptr<asio::ssl::context> tls;
+  Cancellation& cancellation;
+  WorkerServer& line;  ///< to be opened once the journal is owned
+};
+
+/// Does what is left of the migration of this journal, whoever was at it before: waits for the
+/// journal's lock first. Success: nothing is left to do, now or ever. After a failure it is started
+/// again, in a fresh process, for as long as the journal is unfinished.
+asio::awaitable<Status> run_recovery(RecoveryContext& context, std::filesystem::path journal);
 
 }  // namespace gcr::agent

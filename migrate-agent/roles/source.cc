@@ -6,21 +6,26 @@
 #include <fmt/format.h>
 
 #include <asio/experimental/awaitable_operators.hpp>
+#include <asio/post.hpp>
+#include <asio/steady_timer.hpp>
 
 #include "migrate-agent/door/throttle.h"
+#include "migrate-agent/fault/fault.h"
+#include "migrate-agent/process/inspect.h"
 #include "migrate-agent/process/zero_pages.h"
 #include "migrate-agent/roles/host_facts.h"
+#include "migrate-agent/roles/records.h"
 #include "src/base/log.h"
 #include "src/base/units.h"
 
 namespace gcr::agent {
 namespace {
 
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// A restore is never given up: the destination may be inside the driver (facts: never time it
-/// out).
-constexpr seconds kRestoreTimeout{1800};
+constexpr std::chrono::hours kOperatorPatience{24 * 365};
+constexpr milliseconds kCommitPause{200};
 constexpr seconds kGateTimeout{10};
 constexpr seconds kLockTimeout{10};
 constexpr double kDefaultDowntimeLimitMs = 300;
@@ -78,7 +83,23 @@ void Source::complete_report() {
   }
 }
 
+/// What may be asked for while the migration goes on. An operator who is gone asks for nothing.
+awaitable<void> Source::heed_operator() {
+  for (;;) {
+    const auto message = co_await context_.channel.receive(kOperatorPatience);
+    if (!message) break;
+    if (message->has_cancel_request()) context_.cancellation.request("the operator cancelled it");
+  }
+  asio::steady_timer forever(context_.io, asio::steady_timer::time_point::max());
+  co_await forever.async_wait(asio::use_awaitable);
+}
+
 awaitable<void> Source::run() {
+  using asio::experimental::awaitable_operators::operator||;
+  co_await (migrate_and_report() || heed_operator());
+}
+
+awaitable<void> Source::migrate_and_report() {
   report_.set_migration_id(to_bytes(migration_));
   const Status migrated = co_await migrate();
   report_.set_migrated(migrated.has_value());
@@ -97,21 +118,51 @@ awaitable<void> Source::run() {
 }
 
 awaitable<Status> Source::migrate() {
+  const auto registration = context_.cancellation.on_request([this] {
+    asio::post(context_.io, [this] { interrupt(context_.cancellation.check().error()); });
+  });
+  Status agreed = co_await begin();
+  if (!log_) co_return agreed;
+  if (agreed) agreed = co_await move_to_the_vote();
+  if (agreed) co_return co_await commit();
+  Error cause = interruption(agreed.error());
+  co_return co_await give_up(std::move(cause));
+}
+
+awaitable<Status> Source::move_to_the_vote() {
   GCR_CO_TRY(co_await examine_process());
   GCR_CO_TRY(co_await open_peer());
   GCR_CO_TRY(co_await preflight());
-  const Status ready = co_await prepare();
-  if (!ready) co_return co_await give_up(ready.error());
+  GCR_CO_TRY(co_await prepare());
   for (bool closed = false; !closed;) {
-    const Status copied = co_await precopy();
-    if (!copied) co_return co_await give_up(copied.error());
+    GCR_CO_TRY(co_await precopy());
     const Result<bool> gated = co_await close_gate();
-    if (!gated) co_return co_await give_up(gated.error());
+    GCR_CO_TRY(gated);
     closed = *gated;
   }
-  const Status moved = co_await switch_over();
-  if (!moved) co_return co_await give_up(moved.error());
-  co_return co_await commit();
+  GCR_CO_TRY(co_await switch_over());
+  co_return co_await check_before_commit();
+}
+
+/// Interrupted is who waits for the destination; every other step ends by itself.
+void Source::interrupt(Error why) {
+  if (!interrupted_) interrupted_ = std::move(why);
+  if (channel_ != nullptr) channel_->cancel();
+  if (peer_ != nullptr) peer_->abandon_call();
+}
+
+Status Source::check() const {
+  if (interrupted_) return *interrupted_;
+  return {};
+}
+
+/// Why a step failed: a transfer that was interrupted only says that it was.
+Error Source::interruption(Error error) const { return interrupted_.value_or(std::move(error)); }
+
+/// The next step of the commit's protocol, durable when this returns.
+awaitable<Status> Source::note(commit::SourceEvent event, journal::Record record) {
+  co_return co_await offload(context_.blocking,
+                             [&] { return log_->advance(event, std::move(record)); });
 }
 
 awaitable<Status> Source::precopy() {
@@ -137,11 +188,17 @@ awaitable<Status> Source::precopy() {
                                          format_bytes(precopy_->remaining_bytes())));
     const Status sent = co_await offload(context_.blocking, [&] { return send_round(); });
     GCR_CO_TRY(sent);
+    GCR_CO_TRY(fault::point("source.copied"));
+    GCR_CO_TRY(check());
   }
   channel_->limit_rate(0);
   GCR_CO_TRY(open_image_sender());
   report_.set_expected_downtime_ms(precopy_->expected_ms());
-  co_return Status();
+  if (detaching_noted_) co_return Status();
+  detaching_noted_ = true;
+  journal::Record record;
+  record.mutable_detaching();
+  co_return co_await note(commit::SourceEvent::kDetaching, std::move(record));
 }
 
 /// While it is sent, the process is held back as far as auto-converge asks for.
@@ -186,6 +243,8 @@ awaitable<Result<bool>> Source::close_gate() {
                         [&] { return process_->close_gate(kGateTimeout); });
   });
   GCR_CO_TRY(gated);
+  GCR_CO_TRY(fault::point("source.gated"));
+  GCR_CO_TRY(check());
   GCR_CO_TRY(co_await refresh_buffers());
   if (!limits_.strict) co_return true;
   co_return co_await offload(context_.blocking, [&]() -> Result<bool> {
@@ -204,6 +263,8 @@ awaitable<Status> Source::switch_over() {
   // A destination that gives up says why on the control channel; its data connections only break.
   GCR_CO_TRY(control_sent);
   GCR_CO_TRY(vram_sent);
+  GCR_CO_TRY(fault::point("source.flushed"));
+  GCR_CO_TRY(check());
   co_return co_await restore_there();
 }
 
@@ -219,15 +280,22 @@ awaitable<Status> Source::send_last_round() {
 
 awaitable<Status> Source::send_control_state() {
   co_return co_await offload(context_.blocking, [&]() -> Status {
+    GCR_TRY(phases_.time("process", "arm keeper", [&] { return arm_keeper(); }));
     GCR_TRY(phases_.time("process", "detach VRAM", [&] { return process_->detach(); }));
-    GCR_TRY(phases_.time("process", "control checkpoint",
-                         [&] { return process_->lock_and_checkpoint(kLockTimeout); }));
+    GCR_TRY(fault::point("source.detached"));
+    GCR_TRY(phases_.time("process", "control checkpoint", [&]() -> Status {
+      GCR_TRY(process_->lock(kLockTimeout));
+      GCR_TRY(fault::point("source.locked"));
+      return process_->checkpoint();
+    }));
+    GCR_TRY(fault::point("source.checkpointed"));
     const auto dropped = phases_.time("process", "drop zero pages",
                                       [&] { return process::drop_zero_pages(process_->door()); });
     // What was not dropped is moved.
     if (!dropped) spdlog::warn("pages of zeros stay: {}", dropped.error().message());
     GCR_TRY(phases_.time("process", "criu dump",
                          [&] { return images_->dump(*process_, *image_sender_); }));
+    GCR_TRY(fault::point("source.dumped"));
     GCR_ASSIGN(sent_images_,
                phases_.time("images", "flush images", [&] { return image_sender_->finish(); }));
     report_.set_image_bytes(sent_images_.raw_bytes);
@@ -256,8 +324,13 @@ awaitable<Status> Source::restore_there() {
     out.set_id(file.id);
   }
   co_await tell("restore", fmt::format("restoring at {}", destination_.to_string()));
-  auto reply = co_await peer_->call(envelope, kRestoreTimeout);
+  journal::Record record;
+  record.mutable_awaiting();
+  GCR_CO_TRY(co_await note(commit::SourceEvent::kAskRestore, std::move(record)));
+  GCR_CO_TRY(fault::point("source.awaiting"));
+  auto reply = co_await peer_->call(envelope);
   GCR_CO_TRY(reply);
+  GCR_CO_TRY(fault::point("source.voted"));
   const proto::RestoreReply& answer = reply->restore_reply();
   if (answer.verified_chunks() != chunks) {
     co_return Error(Code::kDataLoss, fmt::format("the destination verified {} of {} chunks",
@@ -274,47 +347,116 @@ awaitable<Status> Source::restore_there() {
   co_return Status();
 }
 
+/// The last look: the stopped process is still there, and nobody wants it back.
+awaitable<Status> Source::check_before_commit() {
+  co_return co_await offload(context_.blocking, [&]() -> Status {
+    GCR_TRY(context_.cancellation.check());
+    GCR_TRY(check());
+    GCR_ASSIGN(const std::uint64_t started, process::start_time(process_->pid()));
+    if (started == log_->journal().began().process().start_time()) return {};
+    return Error(Code::kNotFound, "the process ended while it was moved");
+  });
+}
+
 awaitable<Status> Source::commit() {
   const Phases::Timer timer(phases_, "course", "commit");
+  journal::Record record;
+  record.mutable_committed();
+  const Status decided = co_await note(commit::SourceEvent::kVoteReceived, std::move(record));
+  if (!decided && decided.error().code() == Code::kDataLoss) {
+    // Nobody knows what the journal says: as if we had died here (recovery reads it again).
+    report_.set_recovering(true);
+    co_return decided;
+  }
+  if (!decided) co_return co_await give_up(decided.error());
   // From here on the source's copy never runs again, whatever becomes of the answer.
   report_.set_committed(true);
-  proto::Envelope envelope;
-  envelope.mutable_commit_request();
-  auto reply = co_await peer_->call(envelope, kReplyTimeout);
+  auto reply = co_await order_commit();
   report_.set_downtime_ms(Phases::milliseconds(Phases::Clock::now() - gate_closed_at_));
   if (!reply) {
     co_return reply.error().while_doing(
-        "the commit was sent but not confirmed; the stopped process is kept at the source");
+        "the commit was sent but not confirmed; the agent goes on asking, and the stopped process "
+        "is kept at the source");
   }
-  report_.set_destination_pid(reply->commit_reply().pid());
-  const Status released = co_await offload(context_.blocking, [&]() -> Status {
-    const Phases::Timer releasing(phases_, "process", "release source");
+  report_.set_destination_pid(reply->pid());
+  const Status released = co_await release(reply->pid());
+  if (!released) report_.add_notes("at the source: " + released.error().message());
+  co_await tell("commit",
+                fmt::format("process {} runs at {}", reply->pid(), destination_.to_string()));
+  co_return Status();
+}
+
+/// On the migration's connection, and then for a while on new ones; after that recovery goes on.
+awaitable<Result<proto::CommitReply>> Source::order_commit() {
+  const PeerAgent destination{destination_, peer_->peer().common_name, context_.tls,
+                              context_.config.host, silence()};
+  const auto until = Phases::Clock::now() + 2 * silence();
+  proto::Envelope envelope;
+  envelope.mutable_commit_request()->set_migration_id(to_bytes(migration_));
+  const Status unharmed = fault::point("source.committed");
+  if (unharmed) {
+    auto reply = co_await peer_->call(envelope);
+    if (reply) co_return std::move(*reply->mutable_commit_reply());
+  }
+  peer_->close();
+  asio::steady_timer pause(context_.io);
+  for (;;) {
+    auto delivered = co_await deliver_commit(destination, migration_);
+    if (delivered || Phases::Clock::now() > until) co_return delivered;
+    spdlog::warn("migration {}: the commit is not confirmed yet: {}", migration_.to_string(),
+                 delivered.error().message());
+    pause.expires_after(kCommitPause);
+    co_await pause.async_wait(asio::use_awaitable);
+  }
+}
+
+/// The destination's copy runs: nothing of the process is needed here any more.
+awaitable<Status> Source::release(pid_t running_there) {
+  GCR_CO_TRY(fault::point("source.confirmed"));
+  const Phases::Timer releasing(phases_, "process", "release source");
+  co_return co_await offload(context_.blocking, [&]() -> Status {
     GCR_TRY(process_->kill());
     image_sender_.reset();
     scratch_.reset();
-    return {};
+    if (keeper_) GCR_TRY(keeper_->end());
+    GCR_TRY(fault::point("source.killed"));
+    return log_->advance(
+        commit::SourceEvent::kCommitConfirmed,
+        finished(fmt::format("process {} runs at {}", running_there, destination_.to_string())));
   });
-  if (!released) report_.add_notes("at the source: " + released.error().message());
-  co_await tell("commit", fmt::format("process {} runs at {}", reply->commit_reply().pid(),
-                                      destination_.to_string()));
-  co_return Status();
+}
+
+/// Before the commit: whatever was done to the process is undone.
+Status Source::roll_back() {
+  if (!process_) return {};
+  mover::Descriptors descriptors;
+  if (process_->state() > SourceProcess::State::kGated) {
+    GCR_ASSIGN(descriptors, vram_->descriptors());
+  }
+  return process_->roll_back(std::move(descriptors));
 }
 
 awaitable<Status> Source::give_up(Error cause) {
   if (channel_ != nullptr) channel_->cancel();
+  // Without this record recovery comes to the same decision: the commit was not written.
+  journal::Record record = aborted(cause);
+  const Status noted = co_await note(commit::SourceEvent::kFailed, std::move(record));
+  if (!noted) spdlog::error("migration {}: {}", migration_.to_string(), noted.error().message());
   const Status resumed = co_await offload(context_.blocking, [&]() -> Status {
-    mover::Descriptors descriptors;
-    if (process_->state() > SourceProcess::State::kGated) {
-      GCR_ASSIGN(descriptors, vram_->descriptors());
-    }
-    return process_->roll_back(std::move(descriptors));
+    GCR_TRY(roll_back());
+    scratch_.reset();
+    if (keeper_) GCR_TRY(keeper_->end());
+    return log_->advance(commit::SourceEvent::kRolledBack, finished("the process runs here"));
   });
-  proto::Envelope envelope;
-  envelope.mutable_abort_request()->set_reason(cause.message());
-  auto aborted = co_await peer_->call(envelope, kReplyTimeout);
-  if (!aborted) spdlog::info("no answer to the abort: {}", aborted.error().message());
+  if (peer_ != nullptr) {
+    proto::Envelope envelope;
+    envelope.mutable_abort_request()->set_reason(cause.message());
+    auto aborted = co_await peer_->call(envelope);
+    if (!aborted) spdlog::info("no answer to the abort: {}", aborted.error().message());
+  }
   if (!resumed) {
-    co_return Error(Code::kInternal, fmt::format("{}; and the source could not be resumed: {}",
+    report_.set_recovering(true);
+    co_return Error(Code::kInternal, fmt::format("{}; and the source could not be resumed yet: {}",
                                                  cause.message(), resumed.error().message()));
   }
   co_return cause;

@@ -8,19 +8,20 @@
 #include <string>
 #include <vector>
 
+#include "migrate-agent/commit/commit_log.h"
 #include "migrate-agent/images/scratch_directory.h"
 #include "migrate-agent/images/sender.h"
+#include "migrate-agent/keeper/keeper.h"
 #include "migrate-agent/roles/examination.h"
+#include "migrate-agent/roles/outcome.h"
 #include "migrate-agent/roles/outgoing_images.h"
+#include "migrate-agent/roles/peer_link.h"
 #include "migrate-agent/roles/precopy.h"
 #include "migrate-agent/roles/roles.h"
 #include "migrate-agent/roles/source_process.h"
 #include "src/base/uuid.h"
 
 namespace gcr::agent {
-
-/// How long the destination may take for an answer other than that of a restore.
-inline constexpr std::chrono::seconds kReplyTimeout{120};
 
 class Source {
  public:
@@ -29,7 +30,11 @@ class Source {
   asio::awaitable<void> run();
 
  private:
+  asio::awaitable<void> migrate_and_report();
+  asio::awaitable<void> heed_operator();
   asio::awaitable<Status> migrate();
+  asio::awaitable<Status> begin();
+  asio::awaitable<Status> move_to_the_vote();
   asio::awaitable<Status> examine_process();
   asio::awaitable<Status> open_peer();
   asio::awaitable<Status> compare_clocks();
@@ -43,7 +48,11 @@ class Source {
   asio::awaitable<Status> send_last_round();
   asio::awaitable<Status> send_control_state();
   asio::awaitable<Status> restore_there();
+  asio::awaitable<Status> check_before_commit();
   asio::awaitable<Status> commit();
+  asio::awaitable<Result<proto::CommitReply>> order_commit();
+  asio::awaitable<Status> release(pid_t running_there);
+  asio::awaitable<Status> note(commit::SourceEvent event, journal::Record record);
   asio::awaitable<Status> give_up(Error cause);
   asio::awaitable<void> tell(const char* phase, std::string text);
 
@@ -54,6 +63,15 @@ class Source {
   Status send_round();
   Status open_image_sender();
   Status ready_images();
+  Status start_keeper();
+  Status arm_keeper();
+  Status roll_back();
+  void interrupt(Error why);
+  Status check() const;
+  Error interruption(Error error) const;
+  std::chrono::milliseconds silence() const {
+    return std::chrono::milliseconds(context_.config.peer_silence_ms);
+  }
   void complete_report();
 
   WorkerContext& context_;
@@ -66,12 +84,16 @@ class Source {
   proto::MigrateReport report_;
   Phases::Clock::duration clock_offset_{};  // the destination's clock minus ours
 
+  std::optional<commit::SourceLog> log_;
+  bool detaching_noted_ = false;
+  std::optional<Error> interrupted_;  ///< cancelled, or the destination is gone
+  std::optional<keeper::Keeper> keeper_;
   std::shared_ptr<const mover::CudaDriver> driver_;
   control::Endpoint destination_;
   std::optional<SourceProcess> process_;
   Inventory inventory_;
   proto::ProcessFacts facts_;
-  std::unique_ptr<control::ControlChannel> peer_;
+  std::unique_ptr<PeerLink> peer_;
   std::array<std::byte, 32> key_bytes_{};
   std::optional<images::ScratchDirectory> scratch_;
   std::optional<mover::OutgoingVram> vram_;

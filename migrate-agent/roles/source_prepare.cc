@@ -7,9 +7,12 @@
 #include <cstring>
 #include <set>
 
+#include "migrate-agent/fault/fault.h"
 #include "migrate-agent/process/inspect.h"
 #include "migrate-agent/roles/host_facts.h"
+#include "migrate-agent/roles/records.h"
 #include "migrate-agent/roles/source.h"
+#include "src/base/log.h"
 #include "transport/tcp/tcp.h"
 
 namespace gcr::agent {
@@ -26,9 +29,8 @@ constexpr unsigned kMaxReaders = 8;
 
 using asio::awaitable;
 
-awaitable<Status> Source::examine_process() {
-  const Phases::Timer timer(phases_, "course", "preflight");
-  co_await tell("preflight", fmt::format("examining process {}", request_.pid()));
+/// Makes the migration one that survives this worker: a claim on the process, a name, a journal.
+awaitable<Status> Source::begin() {
   auto endpoint = control::Endpoint::parse(request_.destination());
   GCR_CO_TRY(endpoint);
   destination_ = *endpoint;
@@ -36,6 +38,28 @@ awaitable<Status> Source::examine_process() {
   GCR_CO_ASSIGN(const std::uint64_t started, process::start_time(pid));
   const Status claimed = co_await context_.daemon.claim_process(migration_, pid, started);
   GCR_CO_TRY(claimed);
+  journal::Began began;
+  began.set_peer(destination_.to_string());
+  began.mutable_process()->set_pid(pid);
+  began.mutable_process()->set_start_time(started);
+  began.set_command(short_command(process::command_of(pid)));
+  const Status created = co_await offload(context_.blocking, [&]() -> Status {
+    GCR_ASSIGN(log_, commit::SourceLog::create(context_.config.state_dir, migration_, began));
+    return {};
+  });
+  GCR_CO_TRY(created);
+  GCR_CO_TRY(context_.line.open(migration_, journal::Began::SOURCE));
+  proto::Envelope envelope;
+  envelope.mutable_started()->set_migration_id(to_bytes(migration_));
+  const Status told = co_await context_.channel.send(envelope);
+  if (!told) spdlog::info("the operator is gone: {}", told.error().message());
+  co_return fault::point("source.began");
+}
+
+awaitable<Status> Source::examine_process() {
+  const Phases::Timer timer(phases_, "course", "preflight");
+  co_await tell("preflight", fmt::format("examining process {}", request_.pid()));
+  const pid_t pid = request_.pid();
   co_return co_await offload(context_.blocking, [&]() -> Status {
     GCR_ASSIGN(Examination found, phases_.time("process", "examine", [&] { return examine(pid); }));
     for (std::string& warning : found.warnings) report_.add_notes(std::move(warning));
@@ -52,8 +76,9 @@ awaitable<Status> Source::open_peer() {
       destination_, {control::ConnectionKind::kControl, migration_}, context_.tls, kConnectTimeout,
       context_.config.host);
   GCR_CO_TRY(connected);
-  peer_ = std::move(*connected);
-  co_return Status();
+  peer_ = std::make_unique<PeerLink>(context_.io, std::move(*connected), silence());
+  peer_->watch([this](const Error& error) { interrupt(error); });
+  co_return fault::point("source.connected");
 }
 
 /// The offset of the two monotonic clocks, from the quickest of several questions: the answer was
@@ -66,7 +91,7 @@ awaitable<Status> Source::compare_clocks() {
   question.mutable_clock_request();
   for (unsigned i = 0; i < kClockSamples; ++i) {
     const auto asked = Clock::now();
-    auto reply = co_await peer_->call(question, kReplyTimeout);
+    auto reply = co_await peer_->call(question);
     const auto trip = Clock::now() - asked;
     GCR_CO_TRY(reply);
     if (trip >= quickest) continue;
@@ -91,6 +116,9 @@ awaitable<Status> Source::preflight() {
   proto::PreflightRequest& request = *envelope.mutable_preflight_request();
   request.set_migration_id(to_bytes(migration_));
   request.set_no_prefill(request_.no_prefill());
+  request.set_source_agent(context_.config.advertise.empty()
+                               ? fmt::format(":{}", context_.config.listen.port)
+                               : context_.config.advertise);
   *request.mutable_process() = facts_;
   for (const auto& [id, entry] : inventory_) describe(*request.add_buffers(), entry);
   const Status looked = co_await offload(context_.blocking, [&]() -> Status {
@@ -98,14 +126,14 @@ awaitable<Status> Source::preflight() {
     return {};
   });
   GCR_CO_TRY(looked);
-  auto reply = co_await peer_->call(envelope, kReplyTimeout);
+  auto reply = co_await peer_->call(envelope);
   GCR_CO_TRY(reply);
   const proto::PreflightReply& answer = reply->preflight_reply();
   for (const std::string& warning : answer.warnings()) report_.add_notes(warning);
   if (answer.blockers_size() > 0) {
     co_return Error(Code::kRefused, join({answer.blockers().begin(), answer.blockers().end()}));
   }
-  co_return Status();
+  co_return fault::point("source.preflighted");
 }
 
 Status Source::take_over(std::vector<ExportedBuffer> exported) {
@@ -127,6 +155,22 @@ Status Source::assign_regions(
     vram_->assign(region.buffer_id(), region.region());
   }
   return {};
+}
+
+/// The journal knows the keeper before it holds anything.
+Status Source::start_keeper() {
+  GCR_ASSIGN(keeper_, keeper::Keeper::start(context_.config.reaper.parent_path() / "gcr-keeper"));
+  journal::Record record;
+  *record.mutable_keeper_started()->mutable_keeper() = keeper_->id();
+  return log_->advance(commit::SourceEvent::kKeeperStarted, std::move(record));
+}
+
+/// From here on VRAM outlives this worker.
+Status Source::arm_keeper() {
+  GCR_ASSIGN(const mover::Descriptors descriptors, vram_->descriptors());
+  std::vector<keeper::BufferDescriptor> kept;
+  for (const auto& [id, descriptor] : descriptors) kept.push_back({id, descriptor.get()});
+  return keeper_->arm(kept);
 }
 
 awaitable<Status> Source::prepare() {
@@ -155,10 +199,10 @@ awaitable<Status> Source::prepare() {
     proto::BuffersRequest found;
     GCR_TRY(follow_allocations(found));
     *request.mutable_buffers() = std::move(*found.mutable_added());
-    return {};
+    return start_keeper();
   });
   GCR_CO_TRY(taken);
-  auto reply = co_await peer_->call(envelope, kReplyTimeout);
+  auto reply = co_await peer_->call(envelope);
   GCR_CO_TRY(reply);
   const proto::PrepareReply& answer = reply->prepare_reply();
   for (const std::string& note : answer.notes()) report_.add_notes(note);
@@ -184,7 +228,9 @@ awaitable<Status> Source::open_channel(const proto::PrepareReply& prepared) {
   });
   GCR_CO_TRY(opened);
   precopy_.emplace(*vram_, *channel_, phases_, limits_);
-  co_return co_await compare_clocks();
+  GCR_CO_TRY(co_await compare_clocks());
+  GCR_CO_TRY(fault::point("source.prepared"));
+  co_return check();
 }
 
 /// Takes over what the process has allocated since the last look, and lets go of what it has freed;
@@ -226,7 +272,7 @@ awaitable<Status> Source::refresh_buffers() {
       co_await offload(context_.blocking, [&] { return follow_allocations(request); });
   GCR_CO_TRY(followed);
   if (request.added_size() == 0 && request.removed_ids_size() == 0) co_return Status();
-  auto reply = co_await peer_->call(envelope, kReplyTimeout);
+  auto reply = co_await peer_->call(envelope);
   GCR_CO_TRY(reply);
   co_return assign_regions(reply->buffers_reply().regions());
 }

@@ -26,9 +26,13 @@ Status SourceProcess::detach() {
   return {};
 }
 
-Status SourceProcess::lock_and_checkpoint(std::chrono::milliseconds lock_timeout) {
-  GCR_TRY(control_.lock(lock_timeout));
+Status SourceProcess::lock(std::chrono::milliseconds timeout) {
+  GCR_TRY(control_.lock(timeout));
   state_ = State::kLocked;
+  return {};
+}
+
+Status SourceProcess::checkpoint() {
   GCR_TRY(control_.checkpoint());
   state_ = State::kCheckpointed;
   return {};

@@ -1,7 +1,7 @@
 // The process at the source: every step that takes something from it, and the way back from each.
 //
-//   running -close_gate-> gated -detach-> detached -lock_and_checkpoint-> checkpointed -dump->
-//   dumped
+//   running -close_gate-> gated -detach-> detached -lock-> locked -checkpoint-> checkpointed
+//   -dump-> dumped
 //
 // roll_back() leads from any of them to running. Methods block and belong to one thread at a time.
 #pragma once
@@ -40,8 +40,11 @@ class SourceProcess {
   /// The application lets go of its VRAM; from here on only the mover holds it.
   Status detach();
 
+  /// The driver holds back further calls and waits for submitted work.
+  Status lock(std::chrono::milliseconds timeout);
+
   /// The driver moves control state into host memory.
-  Status lock_and_checkpoint(std::chrono::milliseconds lock_timeout);
+  Status checkpoint();
 
   /// CRIU's images go where `prepared` and `take` say; the tasks stay stopped.
   Status dump(criu::PreparedDump& prepared, const criu::TakeImage& take);

@@ -1,0 +1,151 @@
+#include "migrate-agent/roles/peer_link.h"
+
+#include <asio/co_spawn.hpp>
+#include <asio/detached.hpp>
+#include <asio/redirect_error.hpp>
+#include <asio/steady_timer.hpp>
+#include <asio/use_awaitable.hpp>
+#include <optional>
+
+namespace gcr::agent {
+namespace {
+
+using asio::awaitable;
+using control::ControlChannel;
+using std::chrono::milliseconds;
+
+/// Waits until the timer expires or is cancelled.
+awaitable<void> wait(asio::steady_timer& timer) {
+  std::error_code ignored;
+  co_await timer.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+}
+
+}  // namespace
+
+/// Shared with the watching coroutine, which may outlive the link by a moment.
+struct PeerLink::Impl : std::enable_shared_from_this<Impl> {
+  Impl(asio::io_context& io, std::unique_ptr<ControlChannel> line, milliseconds patience)
+      : channel(std::move(line)),
+        silence(patience),
+        idle(io, asio::steady_timer::time_point::max()),
+        pulse(io) {}
+
+  awaitable<Result<proto::Envelope>> call(proto::Envelope request);
+  awaitable<Result<proto::Envelope>> exchange(const proto::Envelope& request);
+  awaitable<void> watch(std::function<void(const Error&)> on_lost);
+
+  std::unique_ptr<ControlChannel> channel;
+  const milliseconds silence;
+  asio::steady_timer idle;  ///< never expires; cancelled when a call has ended
+  asio::steady_timer pulse;
+  bool busy = false;
+  bool closed = false;
+  std::optional<Error> lost;
+};
+
+awaitable<Result<proto::Envelope>> PeerLink::Impl::exchange(const proto::Envelope& request) {
+  const Status sent = co_await channel->send(request);
+  GCR_CO_TRY(sent);
+  for (;;) {
+    auto reply = co_await channel->receive(silence);
+    if (!reply || !reply->has_alive()) co_return reply;
+  }
+}
+
+awaitable<Result<proto::Envelope>> PeerLink::Impl::call(proto::Envelope request) {
+  const auto self = shared_from_this();
+  while (busy) co_await wait(idle);
+  if (lost) co_return *lost;
+  busy = true;
+  auto reply = co_await exchange(request);
+  busy = false;
+  idle.cancel();
+  if (!reply) lost = reply.error();
+  if (reply && reply->has_failure()) co_return control::from_failure(reply->failure());
+  co_return reply;
+}
+
+awaitable<void> PeerLink::Impl::watch(std::function<void(const Error&)> on_lost) {
+  const auto self = shared_from_this();
+  proto::Envelope question;
+  question.mutable_clock_request();
+  while (!closed && !lost) {
+    pulse.expires_after(silence / kBeatsPerSilence);
+    co_await wait(pulse);
+    if (closed || busy) continue;  // whoever is asking hears it
+    const auto answer = co_await call(question);
+    if (!answer && !closed) co_return on_lost(answer.error());
+  }
+}
+
+PeerLink::PeerLink(asio::io_context& io, std::unique_ptr<ControlChannel> channel,
+                   milliseconds silence)
+    : impl_(std::make_shared<Impl>(io, std::move(channel), silence)) {}
+
+PeerLink::~PeerLink() { close(); }
+
+awaitable<Result<proto::Envelope>> PeerLink::call(const proto::Envelope& request) {
+  return impl_->call(request);
+}
+
+void PeerLink::watch(std::function<void(const Error&)> on_lost) {
+  asio::co_spawn(impl_->pulse.get_executor(), impl_->watch(std::move(on_lost)), asio::detached);
+}
+
+void PeerLink::abandon_call() {
+  if (impl_->busy) close();
+}
+
+const control::PeerIdentity& PeerLink::peer() const { return impl_->channel->peer(); }
+
+void PeerLink::close() {
+  impl_->closed = true;
+  if (!impl_->lost) impl_->lost = Error(Code::kCancelled, "the connection was closed here");
+  impl_->pulse.cancel();
+  impl_->channel->close();
+}
+
+/// Shared with the beating coroutine.
+struct AliveBeat::Impl : std::enable_shared_from_this<Impl> {
+  Impl(asio::io_context& io, ControlChannel& line, milliseconds between)
+      : channel(line),
+        interval(between),
+        pulse(io),
+        end(io, asio::steady_timer::time_point::max()) {}
+
+  awaitable<void> beat() {
+    const auto self = shared_from_this();
+    proto::Envelope alive;
+    alive.mutable_alive();
+    while (!stopping) {
+      pulse.expires_after(interval);
+      co_await wait(pulse);
+      if (stopping) break;
+      const Status sent = co_await channel.send(alive);
+      if (!sent) break;  // whoever sends the reply sees it too
+    }
+    ended = true;
+    end.cancel();
+  }
+
+  ControlChannel& channel;
+  const milliseconds interval;
+  asio::steady_timer pulse;
+  asio::steady_timer end;  ///< never expires; cancelled when the beating has ended
+  bool stopping = false;
+  bool ended = false;
+};
+
+AliveBeat::AliveBeat(asio::io_context& io, ControlChannel& channel, milliseconds silence)
+    : impl_(std::make_shared<Impl>(io, channel, silence / kBeatsPerSilence)) {
+  asio::co_spawn(io, impl_->beat(), asio::detached);
+}
+
+awaitable<void> AliveBeat::stop() {
+  const auto impl = impl_;
+  impl->stopping = true;
+  impl->pulse.cancel();
+  while (!impl->ended) co_await wait(impl->end);
+}
+
+}  // namespace gcr::agent

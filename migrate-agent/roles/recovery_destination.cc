@@ -1,0 +1,173 @@
+// What is left of a migration to this host when its worker has died, or has lost its source after
+// the vote: cleared away before the vote; after it the process stands still until the source's
+// agent, or an operator, says what became of it.
+#include <fmt/format.h>
+
+#include <asio/experimental/awaitable_operators.hpp>
+
+#include "migrate-agent/fault/fault.h"
+#include "migrate-agent/recovery/recovery.h"
+#include "migrate-agent/roles/outcome.h"
+#include "migrate-agent/roles/recovery_roles.h"
+#include "src/base/log.h"
+
+namespace gcr::agent {
+namespace {
+
+using asio::awaitable;
+using commit::DestinationEvent;
+using commit::DestinationState;
+
+class DestinationRecovery {
+ public:
+  DestinationRecovery(RecoveryContext& context, commit::DestinationLog log)
+      : context_(context), log_(std::move(log)) {}
+
+  awaitable<Status> run();
+
+ private:
+  awaitable<Status> settle();
+  awaitable<Result<bool>> ask_source();
+  awaitable<Status> obey(const Decision& decision);
+  Status follow(bool committed);
+  Status lose();
+  Status resume();
+  Status clear();
+  const journal::Began& began() const { return log_.journal().began(); }
+  const journal::Restored* restored() const {
+    const journal::Record* vote = log_.journal().last(journal::Record::kRestored);
+    return vote == nullptr ? nullptr : &vote->restored();
+  }
+
+  RecoveryContext& context_;
+  commit::DestinationLog log_;
+};
+
+awaitable<Status> DestinationRecovery::run() {
+  spdlog::info("migration {}: recovering the destination", log_.journal().migration().to_string());
+  GCR_CO_TRY(fault::point("destination.recovery.begun"));
+  if (log_.state() == DestinationState::kRestored && !host_was_restarted(began())) {
+    co_return co_await settle();
+  }
+  co_return co_await offload(context_.blocking, [&]() -> Status {
+    switch (log_.state()) {
+      case DestinationState::kBuilding: {
+        const Error cause(Code::kInternal, "the agent at the destination died on the way");
+        GCR_TRY(log_.advance(DestinationEvent::kRestarted, aborted(cause)));
+        return clear();
+      }
+      case DestinationState::kRestored:
+        return lose();
+      case DestinationState::kCommitted:
+        // Nobody saw it run: the source's copy may be the only one left.
+        return host_was_restarted(began()) ? lose() : resume();
+      default:
+        return clear();
+    }
+  });
+}
+
+/// True: committed; false: given up. Until the source's agent says either.
+awaitable<Result<bool>> DestinationRecovery::ask_source() {
+  auto endpoint = control::Endpoint::parse(began().peer());
+  GCR_CO_TRY(endpoint);
+  const PeerAgent source{*endpoint, began().peer_name(), context_.tls, context_.config.host,
+                         std::chrono::milliseconds(context_.config.peer_silence_ms)};
+  const std::string id = log_.journal().migration().to_string();
+  Backoff backoff(context_.io);
+  for (;;) {
+    const auto outcome = co_await ask_outcome(source, log_.journal().migration());
+    if (outcome) GCR_CO_TRY(fault::point("destination.recovery.asked"));
+    if (outcome && *outcome == proto::OutcomeReply::COMMITTED) co_return true;
+    if (outcome && *outcome == proto::OutcomeReply::ABORTED) co_return false;
+    if (!outcome) {
+      spdlog::warn("migration {}: the outcome is not known: {}", id, outcome.error().message());
+    } else if (*outcome == proto::OutcomeReply::UNKNOWN) {
+      context_.line.set_operator_needed(true);
+      spdlog::error("migration {}: the source's agent has no journal of it; `gcr-migrate resolve`",
+                    id);
+    }
+    co_await backoff.wait();
+  }
+}
+
+awaitable<Status> DestinationRecovery::settle() {
+  using asio::experimental::awaitable_operators::operator||;
+  for (;;) {
+    auto next = co_await (ask_source() || context_.line.next_decision());
+    if (const auto* answer = std::get_if<0>(&next)) {
+      GCR_CO_TRY(*answer);
+      const bool committed = **answer;
+      co_return co_await offload(context_.blocking, [&] { return follow(committed); });
+    }
+    auto& decision = std::get<1>(next);
+    const Status obeyed = co_await obey(decision);
+    decision.answer(obeyed);
+    if (obeyed) co_return obeyed;
+  }
+}
+
+/// What the source's agent says on a connection of its own, or an operator decided.
+awaitable<Status> DestinationRecovery::obey(const Decision& decision) {
+  const bool run_here = decision.run_here;
+  if (decision.by_source) {
+    co_return co_await offload(context_.blocking, [&] { return follow(run_here); });
+  }
+  journal::Record record;
+  record.mutable_resolved()->set_run_here(run_here);
+  record.mutable_resolved()->set_operator_name(decision.by);
+  co_return co_await offload(context_.blocking, [&]() -> Status {
+    GCR_TRY(log_.advance(
+        run_here ? DestinationEvent::kResolvedRunHere : DestinationEvent::kResolvedDiscardHere,
+        record));
+    return run_here ? resume() : clear();
+  });
+}
+
+Status DestinationRecovery::follow(bool committed) {
+  if (committed) {
+    journal::Record record;
+    record.mutable_committed();
+    GCR_TRY(log_.advance(DestinationEvent::kToldCommit, std::move(record)));
+    return resume();
+  }
+  const Error cause(Code::kCancelled, "the source gave it up");
+  GCR_TRY(log_.advance(DestinationEvent::kToldAbort, aborted(cause)));
+  return clear();
+}
+
+/// The copy ended with the host before it is known to have run.
+Status DestinationRecovery::lose() {
+  const Error cause(Code::kDataLoss, "the restored process ended with the host");
+  GCR_TRY(log_.advance(DestinationEvent::kHostLost, aborted(cause)));
+  return clear();
+}
+
+Status DestinationRecovery::resume() {
+  const journal::ProcessId& process = restored()->process();
+  const Status resumed = recovery::resume_restored(process, restored()->init());
+  // Committed is committed: a process that has ended by now has ended here.
+  if (!resumed && resumed.error().code() != Code::kNotFound) return resumed;
+  remove_scratch(context_.config, log_.journal());
+  return log_.advance(DestinationEvent::kResumed, resumed
+                                                      ? finished("the process runs", process.pid())
+                                                      : finished("the process has ended here"));
+}
+
+/// Nothing of the migration is left on this host.
+Status DestinationRecovery::clear() {
+  if (restored() != nullptr && !host_was_restarted(began())) {
+    GCR_TRY(recovery::destroy_restored(restored()->process(), restored()->init()));
+  }
+  remove_scratch(context_.config, log_.journal());
+  return log_.advance(DestinationEvent::kCleared, finished("nothing is left"));
+}
+
+}  // namespace
+
+awaitable<Status> recover_destination(RecoveryContext& context, commit::DestinationLog log) {
+  DestinationRecovery recovery(context, std::move(log));
+  co_return co_await recovery.run();
+}
+
+}  // namespace gcr::agent

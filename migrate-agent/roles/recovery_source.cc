@@ -1,0 +1,161 @@
+// What is left of a migration away from this host when its worker has died: undone before the
+// commit, finished after it. Whatever happened, only the journal's decision counts, and how far the
+// process was taken apart is seen from the process itself (migrate-agent/recovery).
+#include <fmt/format.h>
+
+#include <asio/experimental/awaitable_operators.hpp>
+
+#include "migrate-agent/fault/fault.h"
+#include "migrate-agent/keeper/keeper.h"
+#include "migrate-agent/recovery/recovery.h"
+#include "migrate-agent/roles/outcome.h"
+#include "migrate-agent/roles/recovery_roles.h"
+#include "src/base/log.h"
+
+namespace gcr::agent {
+namespace {
+
+using asio::awaitable;
+using commit::SourceEvent;
+using commit::SourceState;
+
+constexpr const char* kDiscarded = "an operator discarded the copy here";
+
+class SourceRecovery {
+ public:
+  SourceRecovery(RecoveryContext& context, commit::SourceLog log)
+      : context_(context), log_(std::move(log)) {}
+
+  awaitable<Status> run();
+
+ private:
+  awaitable<Status> finish_commit();
+  awaitable<Result<std::string>> confirm();
+  awaitable<Status> obey(const Decision& decision);
+  recovery::Lost lost() const;
+  std::optional<journal::ProcessId> keeper() const;
+  Status undo();
+  Status end_process(const std::string& text);
+  Status clear_helpers();
+  const journal::Began& began() const { return log_.journal().began(); }
+
+  RecoveryContext& context_;
+  commit::SourceLog log_;
+};
+
+awaitable<Status> SourceRecovery::run() {
+  const std::string id = log_.journal().migration().to_string();
+  spdlog::info("migration {}: recovering the source", id);
+  GCR_CO_TRY(fault::point("source.recovery.begun"));
+  if (log_.state() == SourceState::kCommitted) co_return co_await finish_commit();
+  co_return co_await offload(context_.blocking, [&]() -> Status {
+    if (log_.state() == SourceState::kDiscarded) return end_process(kDiscarded);
+    if (log_.state() != SourceState::kAborted) {
+      const Error cause(Code::kInternal, "the agent at the source died on the way");
+      GCR_TRY(log_.advance(SourceEvent::kRestarted, aborted(cause)));
+    }
+    return undo();
+  });
+}
+
+/// What the journal knows of the process; how far it was taken apart is seen from itself.
+recovery::Lost SourceRecovery::lost() const {
+  return {.process = began().process(),
+          .keeper = keeper(),
+          .detaching = log_.journal().has(journal::Record::kDetaching),
+          .scratch = scratch_of(context_.config, log_.journal())};
+}
+
+std::optional<journal::ProcessId> SourceRecovery::keeper() const {
+  const journal::Record* started = log_.journal().last(journal::Record::kKeeperStarted);
+  if (started == nullptr || host_was_restarted(began())) return std::nullopt;
+  return started->keeper_started().keeper();
+}
+
+/// What helped the dead worker.
+Status SourceRecovery::clear_helpers() {
+  if (const auto id = keeper()) GCR_TRY(keeper::end_keeper(*id));
+  remove_scratch(context_.config, log_.journal());
+  return {};
+}
+
+/// The process runs again, wherever it was left.
+Status SourceRecovery::undo() {
+  std::string text = "the process runs here";
+  if (host_was_restarted(began())) {
+    text = "the process ended with the host";
+  } else {
+    GCR_ASSIGN(const recovery::Found found, recovery::bring_back(lost()));
+    if (found == recovery::Found::kGone) text = "the process has ended";
+  }
+  GCR_TRY(fault::point("source.recovery.resumed"));
+  GCR_TRY(clear_helpers());
+  return log_.advance(SourceEvent::kRolledBack, finished(text));
+}
+
+/// The destination runs the process, or the operator has said so: the stopped copy is not needed.
+Status SourceRecovery::end_process(const std::string& text) {
+  if (!host_was_restarted(began())) GCR_TRY(recovery::end_stopped(began().process()));
+  GCR_TRY(clear_helpers());
+  const bool discarded = log_.state() == SourceState::kDiscarded;
+  return log_.advance(discarded ? SourceEvent::kCleared : SourceEvent::kCommitConfirmed,
+                      finished(text));
+}
+
+/// Until the destination confirms, or an operator decides. Nothing else ends this.
+awaitable<Status> SourceRecovery::finish_commit() {
+  using asio::experimental::awaitable_operators::operator||;
+  for (;;) {
+    auto next = co_await (confirm() || context_.line.next_decision());
+    if (auto* confirmed = std::get_if<0>(&next)) {
+      GCR_CO_TRY(*confirmed);
+      const std::string text = **confirmed;
+      co_return co_await offload(context_.blocking, [&] { return end_process(text); });
+    }
+    auto& decision = std::get<1>(next);
+    const Status obeyed = co_await obey(decision);
+    decision.answer(obeyed);
+    if (obeyed) co_return obeyed;
+  }
+}
+
+/// Asks again and again; what to write down once it is confirmed.
+awaitable<Result<std::string>> SourceRecovery::confirm() {
+  auto endpoint = control::Endpoint::parse(began().peer());
+  GCR_CO_TRY(endpoint);
+  const PeerAgent destination{*endpoint, began().peer_name(), context_.tls, context_.config.host,
+                              std::chrono::milliseconds(context_.config.peer_silence_ms)};
+  Backoff backoff(context_.io);
+  for (;;) {
+    auto reply = co_await deliver_commit(destination, log_.journal().migration());
+    const bool refused = !reply && (reply.error().code() == Code::kNotFound ||
+                                    reply.error().code() == Code::kRefused);
+    context_.line.set_operator_needed(refused);
+    if (reply) co_return fmt::format("process {} runs at {}", reply->pid(), began().peer());
+    spdlog::warn("migration {}: the commit is not confirmed: {}",
+                 log_.journal().migration().to_string(), reply.error().message());
+    co_await backoff.wait();
+  }
+}
+
+/// What an operator decided: nobody else can know better.
+awaitable<Status> SourceRecovery::obey(const Decision& decision) {
+  journal::Record record;
+  record.mutable_resolved()->set_run_here(decision.run_here);
+  record.mutable_resolved()->set_operator_name(decision.by);
+  const bool run_here = decision.run_here;
+  co_return co_await offload(context_.blocking, [&]() -> Status {
+    GCR_TRY(log_.advance(
+        run_here ? SourceEvent::kResolvedRunHere : SourceEvent::kResolvedDiscardHere, record));
+    return run_here ? undo() : end_process(kDiscarded);
+  });
+}
+
+}  // namespace
+
+awaitable<Status> recover_source(RecoveryContext& context, commit::SourceLog log) {
+  SourceRecovery recovery(context, std::move(log));
+  co_return co_await recovery.run();
+}
+
+}  // namespace gcr::agent
