@@ -61,6 +61,7 @@ class ErrorsTest : public testing::Test {
   static void expect_one_copy(const Scenario& scenario) {
     const Result result = pair_->run(scenario);
     EXPECT_TRUE(result.passed()) << scenario.describe() << ": " << result.failure;
+    if (!result.passed()) make_pair();
   }
 
   /// `command` before the migration begins; `undo` when gcr-migrate has ended.
