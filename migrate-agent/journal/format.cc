@@ -46,7 +46,9 @@ void put(Slot& slot, std::size_t at, Number number) {
 }
 
 bool all_zero(std::span<const std::byte> bytes) {
-  return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
+  if (bytes.empty()) return true;
+  return bytes.front() == std::byte{0} &&
+         std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0;
 }
 
 Error damage(std::size_t offset, std::string_view what) {

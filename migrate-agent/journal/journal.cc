@@ -59,15 +59,14 @@ Status make_directory(const std::filesystem::path& state_dir) {
   return {};
 }
 
+/// Zeros are written, not only reserved: to bring a record to the disk later is then a write in
+/// place, without a change of the file system's own books (half the time on ext4).
 Status fill(int fd, const Sealed& began) {
-  if (const int error = ::posix_fallocate(fd, 0, kFileBytes); error != 0) {
-    return Error::from_errno(error, fmt::format("no room for its {} bytes", kFileBytes));
-  }
+  std::vector<std::byte> file(kFileBytes);
+  const auto end = std::ranges::copy(header().slot, file.begin()).out;
+  std::ranges::copy(began.slot, end);
   std::size_t written_bytes = 0;
-  GCR_TRY(write_through(fd, header().slot, 0, written_bytes));
-  GCR_TRY(write_through(fd, began.slot, kSlotBytes, written_bytes));
-  if (::fsync(fd) != 0) return Error::from_errno(errno, "cannot bring it to the disk");
-  return {};
+  return write_through(fd, file, 0, written_bytes);
 }
 
 Error name_taken(int error, const std::filesystem::path& path) {

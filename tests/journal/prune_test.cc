@@ -1,0 +1,96 @@
+// What is kept and for how long.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <fstream>
+
+#include "migrate-agent/journal/journal_files.h"
+#include "tests/journal/support.h"
+
+namespace gcr::journal::test {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+
+class Prune : public testing::Test {
+ protected:
+  /// A finished journal that nobody owns.
+  std::filesystem::path finished_journal() {
+    Journal journal = begin(dir_.path());
+    EXPECT_TRUE(journal.append(finished()));
+    return journal.path();
+  }
+
+  std::size_t count() { return list(dir_.path()).value().size(); }
+
+  /// Everything that is finished is older than that: it was written before the call.
+  static constexpr milliseconds kNoAge{-1000};
+
+  StateDir dir_;
+};
+
+TEST_F(Prune, OfNothingIsNothing) { EXPECT_EQ(prune(dir_.path(), 0, kNoAge).value(), 0u); }
+
+TEST_F(Prune, TheOldestGoFirst) {
+  std::vector<std::filesystem::path> paths;
+  for (int i = 0; i < 4; ++i) {
+    paths.push_back(finished_journal());
+    const auto written = read(paths.back()).value().records.back().unix_ms();
+    while (std::chrono::system_clock::now().time_since_epoch() < milliseconds(written + 1)) {
+    }
+  }
+  EXPECT_EQ(prune(dir_.path(), 2, kNoAge).value(), 2u);
+  EXPECT_FALSE(std::filesystem::exists(paths[0]));
+  EXPECT_FALSE(std::filesystem::exists(paths[1]));
+  EXPECT_TRUE(std::filesystem::exists(paths[2]));
+  EXPECT_TRUE(std::filesystem::exists(paths[3]));
+}
+
+TEST_F(Prune, YoungOnesStayHoweverManyThereAre) {
+  for (int i = 0; i < 3; ++i) finished_journal();
+  EXPECT_EQ(prune(dir_.path(), 0, hours(1)).value(), 0u);
+  EXPECT_EQ(count(), 3u);
+}
+
+TEST_F(Prune, UnfinishedOnesStay) {
+  begin(dir_.path());
+  EXPECT_TRUE(begin(dir_.path()).append(aborted("because")));
+  EXPECT_EQ(prune(dir_.path(), 0, kNoAge).value(), 0u);
+  EXPECT_EQ(count(), 2u);
+}
+
+TEST_F(Prune, OwnedOnesStayUntilTheirOwnersEnd) {
+  const auto path = finished_journal();
+  {
+    const auto owner = Journal::open(path, Lock::kTry);
+    EXPECT_EQ(prune(dir_.path(), 0, kNoAge).value(), 0u);
+  }
+  EXPECT_EQ(prune(dir_.path(), 0, kNoAge).value(), 1u);
+  EXPECT_EQ(count(), 0u);
+}
+
+TEST_F(Prune, DamagedOnesStay) {
+  const auto path = finished_journal();
+  auto bytes = bytes_of(path);
+  bytes.pop_back();
+  write_bytes(path, bytes);
+  EXPECT_EQ(prune(dir_.path(), 0, kNoAge).value(), 0u);
+  EXPECT_EQ(count(), 1u);
+}
+
+TEST_F(Prune, WhatACreationLeftGoesWithAgeAndFilesOfOthersStay) {
+  const auto directory = finished_journal().parent_path();
+  const auto left = directory / (Uuid::random().to_string() + "-source.new");
+  std::ofstream(left) << "not yet a journal";
+  std::ofstream(directory / "notes") << "somebody's";
+  EXPECT_EQ(count(), 1u);
+  ASSERT_TRUE(prune(dir_.path(), 0, hours(1)));
+  EXPECT_TRUE(std::filesystem::exists(left));
+  EXPECT_EQ(prune(dir_.path(), 0, kNoAge).value(), 1u);
+  EXPECT_FALSE(std::filesystem::exists(left));
+  EXPECT_TRUE(std::filesystem::exists(directory / "notes"));
+}
+
+}  // namespace
+}  // namespace gcr::journal::test
