@@ -1,0 +1,599 @@
+/*
+ * The commit of a migration: both agents, the network between them, what may go wrong, and an
+ * operator. proto/PROTOCOL.md ("The commit") has the protocol; migrate-agent/commit/states.h has
+ * the same states, events and records under the same names, and tests/model/walk_test.cc leads it
+ * through the transitions that a simulation of this model prints. tests/model/run proves the
+ * properties at the end of this file.
+ *
+ * What is modelled
+ * - An agent's worker, and the recovery that follows on it, as one process for each side: the lock
+ *   on the journal lets only one of them act. A crash takes everything but the journal and the
+ *   copies of the process. An append is one step: torn by a crash it is absent, and so it is if it
+ *   failed and was taken back. One that failed and may be there all the same ends the worker, so it
+ *   is a crash as well.
+ * - The source's daemon answers OutcomeRequest from the journal alone. While it is down, questions
+ *   are lost.
+ * - The network is a set of messages. One that was sent arrives at any time or never, before or
+ *   after others, and any number of times. UNDECIDED and UNKNOWN change nothing at the destination,
+ *   so they are questions without an answer.
+ * - Connections are cut at any time; either side may lose its patience, fail, or be cancelled at
+ *   any time before its promise.
+ * - There is no bound on the number of faults: the states are finite without one. Some day faults
+ *   are over, or not; where they are, everything must come to its end.
+ *
+ * Variants: HOSTS: hosts crash too, with all their processes. GONE: a host may be gone for good as
+ * well. With either, an operator decides where nobody else can. The MUTATE_ switches each break one
+ * rule; tests/model/run sees to it that the proof fails then.
+ *
+ * A simulation prints, for the walk: "T side state event state record", a transition; "R side
+ * state", an agent that was restarted, and what its journal tells; "O source state answer", an
+ * answer to OutcomeRequest.
+ */
+
+/* States of both sides, and the events and records of their journals, named as in states.h. */
+mtype = { none,
+          working, awaiting, discarded, confirmed, undone,  /* source */
+          building, restored, running, gone,                /* destination */
+          committed, aborted };                             /* both */
+mtype = { keeper_started, detaching, ask_restore, vote_received, commit_confirmed, rolled_back,
+          told_commit, told_abort, host_lost, resumed,
+          failed, restarted, cleared, resolved_run_here, resolved_discard_here };
+mtype = { KeeperStarted, Detaching, Awaiting, Restored, Committed, Aborted, Resolved, Finished };
+mtype = { UNDECIDED, COMMITTED, ABORTED };
+
+/* The copies of the process, as the hosts' kernels know them. */
+mtype = { absent,
+          bound,      /* stands still, and ends with the worker */
+          standing,   /* stands still by itself */
+          runs, destroyed };
+mtype source_copy = runs;
+mtype destination_copy = absent;
+
+/* Journals: the state that the records tell. */
+mtype source_journal = working;
+bool detaching_noted;
+mtype destination_journal = none;
+
+/* What an agent's process knows; lost with it. */
+bool source_up = true;
+bool source_worker = true;  /* else its recovery */
+mtype source_state = working;
+byte source_step;           /* see source() */
+bool source_refused;        /* the destination has no copy any more */
+bool source_trouble;        /* a step failed, a cancel, a peer that is silent or slow */
+bool destination_up = true;
+bool destination_worker;
+mtype destination_state = none;
+byte destination_step;      /* see destination() */
+bool owes_reply;
+bool destination_trouble;
+
+/* The migration's own connection. */
+bool connection;
+
+#define PREFLIGHT_REQUEST 0
+#define RESTORE_REQUEST   1
+#define RESTORE_REPLY     2
+#define ABORT_REQUEST     3
+#define COMMIT_REQUEST    4
+#define COMMIT_REPLY      5
+#define COMMIT_REFUSED    6
+#define OUTCOME_REQUEST   7
+#define OUTCOME_COMMITTED 8
+#define OUTCOME_ABORTED   9
+#define MESSAGES          10
+bool network[MESSAGES];
+
+bool faults_over;
+
+/* Hosts and operators. */
+bool source_host_crashed;       /* its processes are gone */
+bool destination_host_crashed;
+bool source_host_gone;          /* for good */
+bool destination_host_gone;
+mtype source_decision = none;
+mtype destination_decision = none;
+
+/* For the properties alone. */
+bool decided;                   /* the source's journal has Committed */
+bool overruled;                 /* an operator let the source's copy run all the same */
+bool operator_discarded;
+bool ran_there;
+
+#define source_final       (source_journal == confirmed || source_journal == undone)
+#define destination_final  (destination_journal == running || destination_journal == gone)
+#define source_at_work     (source_up && source_worker)
+#define destination_at_work (destination_up && destination_worker)
+
+inline send(m) { network[m] = true }
+
+/* As long as there are faults, what was taken may come again. */
+inline take(m) {
+  if
+  :: network[m] = false
+  :: !faults_over -> skip
+  fi
+}
+
+inline source_advance(event, to, record) {
+  printf("T source %e %e %e %e\n", source_state, event, to, record);
+  source_journal = to;
+  source_state = to
+}
+
+inline destination_advance(event, to, record) {
+  printf("T destination %e %e %e %e\n", destination_state, event, to, record);
+  destination_journal = to;
+  destination_state = to
+}
+
+inline end_source_agent() {
+  source_up = false;
+  source_worker = false;
+  source_state = none;
+  source_step = 0;
+  source_refused = false;
+  source_trouble = false;
+  connection = false
+}
+
+inline end_destination_agent() {
+  destination_up = false;
+  destination_worker = false;
+  destination_state = none;
+  destination_step = 0;
+  owes_reply = false;
+  destination_trouble = false;
+  connection = false;
+  if
+  :: destination_copy == bound -> destination_copy = destroyed
+  :: else
+  fi
+}
+
+inline crash_source_host() {
+  end_source_agent();
+  source_host_crashed = true;
+#ifdef MUTATE_NO_SYNC
+  if
+  :: source_journal == committed -> source_journal = awaiting
+  :: else
+  fi;
+#endif
+  source_copy = destroyed
+}
+
+inline crash_destination_host() {
+  end_destination_agent();
+  destination_host_crashed = true;
+  destination_copy = destroyed
+}
+
+inline run_source_copy() {
+  source_copy = runs
+}
+
+inline run_destination_copy() {
+  assert(destination_copy == standing);
+  destination_copy = runs;
+  ran_there = true
+}
+
+/* The source's worker and its recovery. source_step of the worker: */
+#define CONTACTED    1
+#define KEEPER       2
+#define DETACHING    3
+#define STOPPED      4
+#define ASKED        5  /* RestoreRequest is sent */
+#define VOTED        6  /* RestoreReply has come */
+#define CONFIRMED    7  /* CommitReply has come (recovery too) */
+#define GIVING_UP    8  /* rolls back although the journal could not take Aborted */
+#define UNCONFIRMED  9  /* CommitRequest was sent once (a mutation) */
+
+active proctype source() {
+  do
+  /* The course before the commit. */
+  :: atomic { source_at_work && source_state == working && source_step == 0 ->
+       send(PREFLIGHT_REQUEST);
+       connection = !destination_host_gone;
+       source_step = CONTACTED }
+  :: atomic { source_at_work && source_state == working && source_step == CONTACTED ->
+       source_advance(keeper_started, working, KeeperStarted);
+       source_step = KEEPER }
+  :: atomic { source_at_work && source_state == working && source_step == KEEPER ->
+       source_advance(detaching, working, Detaching);
+       detaching_noted = true;
+       source_step = DETACHING }
+  :: atomic { source_at_work && source_state == working && source_step == DETACHING ->
+       if
+       :: source_copy == runs -> source_copy = standing
+       :: else
+       fi;
+       source_step = STOPPED }
+  :: atomic { source_at_work && source_state == working && source_step == STOPPED ->
+       source_advance(ask_restore, awaiting, Awaiting) }
+  :: atomic { source_at_work && source_state == awaiting && source_step == STOPPED ->
+       send(RESTORE_REQUEST);
+       source_step = ASKED }
+  :: atomic { source_at_work && source_state == awaiting && source_step == ASKED &&
+              network[RESTORE_REPLY] ->
+       take(RESTORE_REPLY);
+       source_step = VOTED }
+  :: atomic { source_at_work && source_state == awaiting && source_step == VOTED ->
+       source_advance(vote_received, committed, Committed);
+       source_trouble = false;
+       decided = true }
+
+  /* Trouble before the commit, and trouble with the journal on top of it. */
+  :: atomic { source_at_work && (source_state == working || source_state == awaiting) &&
+              source_step != GIVING_UP && (source_trouble || (source_step > 0 && !connection)) ->
+       source_advance(failed, aborted, Aborted);
+       source_trouble = false }
+  :: atomic { source_at_work && (source_state == working || source_state == awaiting) &&
+              source_step != GIVING_UP && source_trouble && !faults_over ->
+       source_trouble = false;
+       source_step = GIVING_UP }
+  :: atomic { source_up && source_step == GIVING_UP && source_copy == standing ->
+       run_source_copy() }
+  :: atomic { source_up && source_step == GIVING_UP && source_copy != standing ->
+       send(ABORT_REQUEST);
+       end_source_agent() }
+
+  /* The worker ended, the agent or the host was restarted. */
+  :: atomic { !source_up && !source_host_gone ->
+       source_up = true;
+       source_state = source_journal;
+       printf("R source %e\n", source_state) }
+  :: atomic { source_up && !source_worker && (source_state == working || source_state == awaiting) ->
+       source_advance(restarted, aborted, Aborted) }
+
+  /* The roll-back finds the copy as it is. */
+  :: atomic { source_up && source_state == aborted && source_copy == standing -> run_source_copy() }
+  :: atomic { source_at_work && source_state == aborted && connection ->
+       send(ABORT_REQUEST);
+       source_worker = false;
+       connection = false }
+  :: atomic { source_up && source_state == aborted && source_copy != standing ->
+       source_advance(rolled_back, undone, Finished) }
+  :: atomic { source_at_work && source_state == undone && connection ->
+       send(ABORT_REQUEST);
+       source_worker = false;
+       connection = false }
+
+  /* The commit is told until it is confirmed. */
+  :: atomic { source_up && source_state == committed && source_step != CONFIRMED &&
+#ifdef MUTATE_COMMIT_ONCE
+              source_step != UNCONFIRMED && source_worker &&
+#endif
+              source_decision == none && !network[COMMIT_REQUEST] && !network[COMMIT_REPLY] &&
+              !network[COMMIT_REFUSED] ->
+#ifdef MUTATE_COMMIT_ONCE
+       source_step = UNCONFIRMED;
+#endif
+       send(COMMIT_REQUEST) }
+  :: atomic { source_up && source_state == committed && network[COMMIT_REPLY] ->
+       take(COMMIT_REPLY);
+       source_step = CONFIRMED }
+  :: atomic { source_up && source_state == committed && network[COMMIT_REFUSED] ->
+       take(COMMIT_REFUSED);
+       source_refused = true }
+  :: atomic { source_up && source_state == committed && source_step == CONFIRMED &&
+              source_copy != destroyed ->
+       assert(ran_there);
+       source_copy = destroyed }
+  :: atomic { source_up && source_state == committed && source_step == CONFIRMED &&
+              source_copy == destroyed ->
+       source_advance(commit_confirmed, confirmed, Finished) }
+
+  /* What an operator decides; recovery obeys. */
+  :: atomic { source_at_work && source_state == committed && source_step != CONFIRMED &&
+              (destination_host_gone || source_refused) ->
+       source_worker = false;
+       connection = false }
+  :: atomic { source_up && !source_worker && source_state == committed &&
+              source_step != CONFIRMED && source_decision == resolved_run_here ->
+       source_advance(resolved_run_here, aborted, Resolved);
+       overruled = true;
+       source_decision = none }
+  :: atomic { source_up && !source_worker && source_state == committed &&
+              source_step != CONFIRMED && source_decision == resolved_discard_here ->
+       source_advance(resolved_discard_here, discarded, Resolved);
+       operator_discarded = true;
+       source_decision = none }
+  :: atomic { source_up && source_state == discarded && source_copy != destroyed ->
+       source_copy = destroyed }
+  :: atomic { source_up && source_state == discarded && source_copy == destroyed ->
+       source_advance(cleared, confirmed, Finished) }
+
+  :: atomic { source_up && source_final -> connection = false; break }
+  :: atomic { source_host_gone -> break }
+
+#ifdef MUTATE_ABORT_AFTER_COMMITTED
+  :: atomic { source_at_work && source_state == committed && source_step != CONFIRMED ->
+       source_advance(failed, aborted, Aborted) }
+#endif
+#ifdef MUTATE_COMMIT_BEFORE_RECORD
+  :: atomic { source_at_work && source_state == awaiting && source_step == VOTED ->
+       send(COMMIT_REQUEST) }
+#endif
+#ifdef MUTATE_ROLL_BACK_IN_QUESTION
+  /* The append of Committed failed and could not be taken back; it is there. */
+  :: atomic { source_at_work && source_state == awaiting && source_step == VOTED && !faults_over ->
+       source_journal = committed;
+       decided = true;
+       source_step = GIVING_UP }
+#endif
+#ifdef MUTATE_NO_LOCK
+  /* A recovery that does not wait for the worker's end. */
+  :: atomic { source_at_work && source_state == awaiting && source_copy == standing ->
+       source_journal = aborted;
+       run_source_copy() }
+#endif
+  od
+}
+
+/* The source's daemon. */
+active proctype source_daemon() {
+end_source_daemon:
+  do
+  :: atomic { network[OUTCOME_REQUEST] && !source_host_gone ->
+       take(OUTCOME_REQUEST);
+       if
+       :: source_journal == committed || source_journal == discarded ||
+          source_journal == confirmed ->
+            printf("O source %e COMMITTED\n", source_journal);
+            send(OUTCOME_COMMITTED)
+       :: source_journal == aborted || source_journal == undone ->
+            printf("O source %e ABORTED\n", source_journal);
+            send(OUTCOME_ABORTED)
+       :: source_journal == working || source_journal == awaiting ->
+            printf("O source %e UNDECIDED\n", source_journal);
+#ifdef MUTATE_PRESUME_ABORT
+            send(OUTCOME_ABORTED)
+#endif
+       fi }
+  od
+}
+
+/* The destination's worker and its recovery. destination_step of the worker: */
+#define STANDS  1  /* the copy is restored and stands still */
+#define REPLIED 2  /* RestoreReply is sent */
+
+/* The recovery of a vote, as long as its copy is there. */
+#define in_doubt (destination_up && !destination_worker && destination_state == restored && \
+                  !destination_host_crashed)
+
+active proctype destination() {
+end_destination_idle:
+  atomic { network[PREFLIGHT_REQUEST] && !destination_host_gone ->
+    take(PREFLIGHT_REQUEST);
+    destination_journal = building;
+    destination_state = building;
+    destination_worker = true };
+  do
+  /* Before the vote. */
+  :: atomic { destination_at_work && destination_state == building && destination_step == 0 &&
+              network[RESTORE_REQUEST] ->
+       take(RESTORE_REQUEST);
+       destination_copy = bound;
+       destination_step = STANDS }
+  :: atomic { destination_at_work && destination_state == building && destination_step == STANDS ->
+       destination_advance(restored, restored, Restored) }
+  :: atomic { destination_at_work && destination_state == restored && destination_copy == bound ->
+       destination_copy = standing }
+  :: atomic { destination_at_work && destination_state == restored &&
+              destination_copy == standing && destination_step == STANDS ->
+       send(RESTORE_REPLY);
+       destination_step = REPLIED }
+  :: atomic { destination_at_work && destination_state == building &&
+              (destination_trouble || !connection || network[ABORT_REQUEST]) ->
+       destination_trouble = false;
+       destination_advance(failed, aborted, Aborted) }
+
+  /* The agent or the host was restarted. */
+  :: atomic { !destination_up && !destination_host_gone ->
+       destination_up = true;
+       destination_state = destination_journal;
+       printf("R destination %e\n", destination_state) }
+  :: atomic { destination_up && !destination_worker && destination_state == building ->
+       destination_advance(restarted, aborted, Aborted) }
+  :: atomic { destination_up && destination_host_crashed &&
+              (destination_state == restored || destination_state == committed) ->
+       destination_advance(host_lost, aborted, Aborted) }
+
+  /* The outcome is told, or recovery asks for it. */
+  :: atomic { destination_at_work && destination_state == restored &&
+              destination_copy == standing && (!connection || destination_trouble) ->
+       destination_worker = false;
+       destination_trouble = false;
+       connection = false }
+  :: atomic { ((destination_at_work && destination_state == restored) || in_doubt) &&
+              network[COMMIT_REQUEST] ->
+       take(COMMIT_REQUEST);
+       destination_advance(told_commit, committed, Committed);
+       owes_reply = true }
+  :: atomic { ((destination_at_work && destination_state == restored) || in_doubt) &&
+              network[ABORT_REQUEST] ->
+       take(ABORT_REQUEST);
+       destination_advance(told_abort, aborted, Aborted) }
+  :: atomic { in_doubt && destination_decision == none && !network[OUTCOME_REQUEST] &&
+              !network[OUTCOME_COMMITTED] && !network[OUTCOME_ABORTED] ->
+       send(OUTCOME_REQUEST) }
+  :: atomic { in_doubt && network[OUTCOME_COMMITTED] ->
+       take(OUTCOME_COMMITTED);
+       destination_advance(told_commit, committed, Committed) }
+  :: atomic { in_doubt && network[OUTCOME_ABORTED] ->
+       take(OUTCOME_ABORTED);
+       destination_advance(told_abort, aborted, Aborted) }
+  :: atomic { in_doubt && destination_decision == resolved_run_here ->
+       destination_advance(resolved_run_here, committed, Resolved);
+       destination_decision = none }
+  :: atomic { in_doubt && destination_decision == resolved_discard_here ->
+       destination_advance(resolved_discard_here, aborted, Resolved);
+       operator_discarded = true;
+       destination_decision = none }
+
+  /* After it. */
+  :: atomic { destination_up && destination_state == committed && destination_copy == standing ->
+       run_destination_copy() }
+  :: atomic { destination_up && destination_state == committed && destination_copy == runs &&
+              owes_reply ->
+       owes_reply = false;
+       send(COMMIT_REPLY) }
+  /* A copy that has ended with the worker just after the vote has ended here. */
+  :: atomic { destination_up && destination_state == committed && !destination_host_crashed &&
+              (destination_copy == runs || destination_copy == destroyed) ->
+       destination_advance(resumed, running, Finished) }
+  :: atomic { destination_up && destination_state == aborted &&
+              (destination_copy == bound || destination_copy == standing) ->
+       destination_copy = destroyed }
+  :: atomic { destination_up && destination_state == aborted &&
+              (destination_copy == absent || destination_copy == destroyed) ->
+       destination_advance(cleared, gone, Finished) }
+  :: atomic { destination_up && network[COMMIT_REQUEST] && destination_state == committed &&
+              destination_copy == runs ->
+       take(COMMIT_REQUEST);
+       send(COMMIT_REPLY) }
+
+  :: atomic { destination_up && destination_final -> connection = false; break }
+  :: atomic { destination_host_gone -> break }
+
+#ifdef MUTATE_RESUME_IN_DOUBT
+  :: atomic { in_doubt && destination_copy == standing ->
+       destination_advance(told_commit, committed, Committed) }
+#endif
+#ifdef MUTATE_ABORT_IN_DOUBT
+  :: atomic { in_doubt ->
+       destination_advance(told_abort, aborted, Aborted) }
+#endif
+#ifdef MUTATE_RESUME_BEFORE_RECORD
+  :: atomic { destination_up && destination_state == restored && network[COMMIT_REQUEST] &&
+              destination_copy == standing ->
+       run_destination_copy() }
+#endif
+#ifdef MUTATE_VOTE_BEFORE_RECORD
+  :: atomic { destination_at_work && destination_state == building && destination_step == STANDS ->
+       send(RESTORE_REPLY) }
+#endif
+  od;
+
+  /* Its daemon answers for it, from the journal. */
+end_destination_daemon:
+  do
+  :: atomic { network[COMMIT_REQUEST] && !destination_host_gone ->
+       take(COMMIT_REQUEST);
+       if
+       :: destination_journal == running -> send(COMMIT_REPLY)
+       :: destination_journal == gone -> send(COMMIT_REFUSED)
+       fi }
+  od
+}
+
+/* Of the migration's own connection: it is of no use any more once one of its messages is lost. */
+inline lose_with_connection(m) { network[m] = false; connection = false }
+
+/* All that may go wrong, as often as it likes, until it is over. A simulation has FAULTS of them, and
+ * PAUSE idle steps before each, or it would hardly get anywhere; CALM: only hosts crash. */
+#ifdef FAULTS
+byte faults_left = FAULTS;
+byte pause = PAUSE;
+#define strikes (pause == 0 && faults_left > 0)
+#define ends    (faults_left == 0)
+#else
+#define strikes true
+#define ends    true
+#endif
+
+active proctype faults() {
+  do
+  :: atomic { ends -> faults_over = true; break }
+#ifdef FAULTS
+  :: atomic { !ends && pause > 0 -> pause-- }
+#endif
+  :: atomic { strikes ->
+#ifdef FAULTS
+    faults_left--;
+    pause = PAUSE;
+#endif
+    if
+    :: skip
+#ifndef CALM
+    :: source_up && !source_final -> end_source_agent()
+    :: destination_up && destination_journal != none && !destination_final ->
+         end_destination_agent()
+    :: source_at_work && (source_state == working || source_state == awaiting) ->
+         source_trouble = true
+    :: destination_at_work && (destination_state == building || destination_state == restored) ->
+         destination_trouble = true
+    :: connection -> connection = false
+    :: network[PREFLIGHT_REQUEST] -> lose_with_connection(PREFLIGHT_REQUEST)
+    :: network[RESTORE_REQUEST] -> lose_with_connection(RESTORE_REQUEST)
+    :: network[RESTORE_REPLY] -> lose_with_connection(RESTORE_REPLY)
+    :: network[ABORT_REQUEST] -> lose_with_connection(ABORT_REQUEST)
+    :: network[COMMIT_REQUEST] -> network[COMMIT_REQUEST] = false
+    :: network[COMMIT_REPLY] -> network[COMMIT_REPLY] = false
+    :: network[COMMIT_REFUSED] -> network[COMMIT_REFUSED] = false
+    :: network[OUTCOME_REQUEST] -> network[OUTCOME_REQUEST] = false
+    :: network[OUTCOME_COMMITTED] -> network[OUTCOME_COMMITTED] = false
+    :: network[OUTCOME_ABORTED] -> network[OUTCOME_ABORTED] = false
+#endif
+#ifdef HOSTS
+    :: source_up && !source_final -> crash_source_host()
+    :: destination_up && destination_journal != none && !destination_final ->
+         crash_destination_host()
+#endif
+#ifdef GONE
+    :: !source_host_gone && !destination_host_gone && !source_final ->
+         crash_source_host();
+         source_host_gone = true
+    :: !source_host_gone && !destination_host_gone ->
+         crash_destination_host();
+         destination_host_gone = true
+#endif
+    fi }
+  od
+}
+
+#if defined(HOSTS) || defined(GONE)
+/* Decides where nobody else can: the other host is gone for good, or its copy is. */
+active proctype operator() {
+  mtype decision;
+end_operator:
+  atomic { (source_journal == committed && (destination_host_gone || source_refused)) ||
+           (destination_journal == restored && source_host_gone) ->
+    if
+    :: decision = resolved_run_here
+    :: decision = resolved_discard_here
+    fi;
+    if
+    :: source_journal == committed && !source_host_gone -> source_decision = decision
+    :: else -> destination_decision = decision
+    fi }
+}
+#endif
+
+#define one_runs        ((source_copy == runs) != (destination_copy == runs))
+#define source_done     (source_final || source_host_gone)
+#define destination_done (destination_final || destination_journal == none || destination_host_gone)
+
+/* Why no copy may be left: an operator decided so; the source's host took the process with it before
+ * the decision, or together with the destination's; the destination's host did so after the process
+ * had run there and the source had heard of it. */
+#define excused (operator_discarded ||                                              \
+                 (source_host_crashed && (!decided || destination_host_crashed)) || \
+                 (destination_host_crashed && ran_there && source_copy == destroyed))
+
+/* Never two running copies. */
+ltl one_copy { [] !(source_copy == runs && destination_copy == runs) }
+
+/* Once the source's journal has Committed, its copy never runs again. */
+ltl committed_is_final { [] (decided -> (source_copy != runs || overruled)) }
+
+/* A copy that runs at the destination is in its journal, and one that was taken apart at the source
+ * in the source's: recovery knows of it. */
+ltl journals_tell { [] ((destination_copy == runs ->
+                         destination_journal == committed || destination_journal == running) &&
+                        (source_copy == standing -> detaching_noted)) }
+
+/* When faults are over, both sides come to their end and one copy runs. */
+ltl settles { [] (faults_over -> <> (source_done && destination_done && (one_runs || excused))) }
