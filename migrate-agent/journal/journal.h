@@ -3,8 +3,9 @@
 //
 // STATE_DIR/journal/<uuid>-source or <uuid>-destination, on a local file system. A Journal owns its
 // file: it holds flock(LOCK_EX) on it, close-on-exec, so the lock is free as soon as the owner is
-// dead, whatever it had started. While a record is on its way to the disk readers are held off (an
-// open-file-description lock): nobody ever sees a record that may still be taken back.
+// dead, whatever it had started (a helper in the middle of its exec has it for that moment longer).
+// While a record is on its way to the disk readers are held off (an open-file-description lock):
+// nobody ever sees a record that may still be taken back.
 //
 // All calls block, for as long as the disk takes.
 #pragma once

@@ -113,8 +113,8 @@ TEST_F(OwnerTest, ItsHelpersAreNone) {
     pid_t helper = 0;
     EXPECT_EQ(::posix_spawnp(&helper, "cat", &actions, nullptr, words.data(), environ), 0);
   }));
-  EXPECT_FALSE(is_owned(path_).value());
-  EXPECT_TRUE(Journal::open(path_, Lock::kTry));
+  // The owner may have died before the helper had become another program.
+  EXPECT_TRUE(Journal::open(path_, Lock::kWait));
 }
 
 std::atomic<int> signals = 0;
