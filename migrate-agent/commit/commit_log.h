@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "migrate-agent/commit/states.h"
+#include "migrate-agent/fault/fault.h"
 #include "migrate-agent/journal/journal.h"
 
 namespace gcr::commit {
@@ -34,6 +35,7 @@ class CommitLog {
                                                        "\"{}\"",
                                                        to_string(event), to_string(state_)));
     }
+    GCR_TRY(fault::point("journal.append"));
     GCR_TRY(journal_.append(std::move(record)));
     state_ = step->to;
     return {};

@@ -28,6 +28,7 @@ struct Options {
   int ready_fd = -1;
   bool check_config = false;
   bool worker = false;
+  std::string recover;
 };
 
 void describe(CLI::App& app, Options& options) {
@@ -44,6 +45,7 @@ void describe(CLI::App& app, Options& options) {
                  "Write one line, \"listening on ADDRESS:PORT\", to this descriptor, then close it")
       ->check(CLI::NonNegativeNumber);
   app.add_flag("--worker", options.worker)->group("");  // for the daemon's own use
+  app.add_option("--recover", options.recover)->group("");
 }
 
 /// 0700: what is in there (images, journals) is nobody else's.
@@ -103,6 +105,9 @@ int run(const Options& options, int own_arguments) {
     return kExitUsage;
   }
   init_logging(kProgram, config->log_level);
+  if (options.worker && !options.recover.empty()) {
+    return run_recovery_worker(*config, UniqueFd(kWorkerDaemonFd), options.recover);
+  }
   if (options.worker) {
     return run_worker(*config, UniqueFd(kWorkerConnectionFd), UniqueFd(kWorkerDaemonFd));
   }

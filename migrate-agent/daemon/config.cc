@@ -123,6 +123,16 @@ void read_listen(Table& table, Config& config) {
   config.listen = std::move(*endpoint);
 }
 
+void read_advertise(Table& table, Config& config) {
+  table.text("advertise", config.advertise);
+  if (config.advertise.empty()) return;
+  const auto endpoint = control::Endpoint::parse(config.advertise);
+  if (!endpoint) {
+    return table.fail(*table.find("advertise"), "advertise", endpoint.error().message());
+  }
+  config.advertise = endpoint->to_string();
+}
+
 void read_hugepages(Table& table, Config& config) {
   std::string text;
   table.text("hugepages", text);
@@ -194,6 +204,7 @@ Status read_section(Table& root, std::string_view key, const std::string& name, 
 Status read_root(const toml::table& node, const std::string& name, Config& config) {
   Table root(node, name, "");
   read_listen(root, config);
+  read_advertise(root, config);
   root.text("host", config.host);
   root.number("lanes", 1, kMaxLanes, config.lanes);
   read_hugepages(root, config);
@@ -201,6 +212,7 @@ Status read_root(const toml::table& node, const std::string& name, Config& confi
   read_log_level(root, config);
   root.number("max_startups", 2, 65536, config.max_startups);
   root.number("startup_timeout_ms", 10, 600'000, config.startup_timeout_ms);
+  root.number("peer_silence_ms", 500, 3'600'000, config.peer_silence_ms);
   root.text("state_dir", config.state_dir);
   root.text("runtime_dir", config.runtime_dir);
   GCR_TRY(read_section(root, "tls", name, read_tls, config));

@@ -1,15 +1,21 @@
 // What an agent is told by its configuration file, /etc/gcr-migrate/agent.toml (TOML). Every key
 // has a default; a key that is not known is an error, with the known key that is nearest to it.
 //
-//   listen      = "0.0.0.0:7411"          # "[::]:7411" for IPv6 and IPv4
-//   host        = "node1"                 # for people; default: the machine's host name
-//   lanes       = 4                       # data connections per migration, 1 to 32
-//   hugepages   = "auto"                  # "auto", "require" or "never"
-//   gpus        = []                      # UUIDs that this agent may place processes on; empty:
-//   all log_level   = "info"                  # "debug", "info", "warning", "error" max_startups =
-//   128                    # connections that have not shown a certificate yet state_dir   =
-//   "/var/lib/gcr-migrate"  # the journal runtime_dir = "/run/gcr-migrate"      # on tmpfs: CRIU's
-//   images
+//   listen          = "0.0.0.0:7411"          # "[::]:7411" for IPv6 and IPv4
+//   advertise       = "node1:7411"            # where other agents reach this one; default: the
+//                                             # address it connects from, and the port of `listen`
+//   host            = "node1"                 # for people; default: the machine's host name
+//   lanes           = 4                       # data connections per migration, 1 to 32
+//   hugepages       = "auto"                  # "auto", "require" or "never"
+//   gpus            = []                      # UUIDs that this agent may place processes on;
+//   empty:
+//                                             # all
+//   log_level       = "info"                  # "debug", "info", "warning", "error"
+//   max_startups    = 128                     # connections that have not shown a certificate yet
+//   startup_timeout_ms = 10000                # for the preface, and for the handshake
+//   peer_silence_ms = 15000                   # an agent that says nothing for so long is gone
+//   state_dir       = "/var/lib/gcr-migrate"  # the journals
+//   runtime_dir     = "/run/gcr-migrate"      # on tmpfs: CRIU's images
 //
 //   [tls]
 //   authority   = "/etc/gcr-migrate/ca.crt"
@@ -48,6 +54,7 @@ enum class HugepagePolicy : std::uint8_t {
 
 struct Config {
   control::Endpoint listen{"0.0.0.0", control::kDefaultPort};
+  std::string advertise;  ///< "host:port", or empty
   std::string host;
   unsigned lanes = 4;
   HugepagePolicy hugepages = HugepagePolicy::kAuto;
@@ -55,6 +62,7 @@ struct Config {
   std::string log_level = "info";
   unsigned max_startups = 128;
   unsigned startup_timeout_ms = 10'000;
+  unsigned peer_silence_ms = 15'000;
   std::filesystem::path state_dir = "/var/lib/gcr-migrate";
   std::filesystem::path runtime_dir = "/run/gcr-migrate";
   control::TlsFiles tls{"/etc/gcr-migrate/ca.crt", "/etc/gcr-migrate/agent.crt",

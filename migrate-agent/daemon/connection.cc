@@ -12,6 +12,38 @@
 
 namespace gcr::agent {
 
+using asio::ip::tcp;
+
+Result<std::string> listen_on(asio::ip::tcp::acceptor& acceptor,
+                              const control::Endpoint& endpoint) {
+  const std::string where = endpoint.to_string();
+  const auto fail = [&where](const std::error_code& error) {
+    return Error::from_errno(error.value(), "cannot listen on " + where);
+  };
+  std::error_code error;
+  tcp::resolver resolver(acceptor.get_executor());
+  const auto found =
+      resolver.resolve(endpoint.host, std::to_string(endpoint.port),
+                       tcp::resolver::passive | tcp::resolver::numeric_service, error);
+  if (error) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("cannot listen on {}: {}", where, error.message()));
+  }
+  const tcp::endpoint address = found.begin()->endpoint();
+  acceptor.open(address.protocol(), error);
+  if (error) return fail(error);
+  // An earlier daemon's connections, which its workers still have, do not hold the port.
+  acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+  if (error) return fail(error);
+  acceptor.bind(address, error);
+  if (error) return fail(error);
+  acceptor.listen(tcp::acceptor::max_listen_connections, error);
+  if (error) return fail(error);
+  const tcp::endpoint bound = acceptor.local_endpoint(error);
+  if (error) return fail(error);
+  return control::Endpoint{bound.address().to_string(), bound.port()}.to_string();
+}
+
 asio::awaitable<Result<control::Preface>> read_preface(asio::ip::tcp::socket& socket,
                                                        std::chrono::milliseconds timeout) {
   const control::Deadline deadline(socket.get_executor(), timeout, [&socket] {

@@ -1,4 +1,4 @@
-// The only bytes that the daemon itself reads from the network: the preface of a new connection.
+// The daemon's side of TCP: it listens, and of a new connection it reads the preface, no more.
 #pragma once
 
 #include <asio/awaitable.hpp>
@@ -10,6 +10,9 @@
 #include "src/control/control_channel.h"
 
 namespace gcr::agent {
+
+/// Binds `acceptor` and listens; "address:port" as bound.
+Result<std::string> listen_on(asio::ip::tcp::acceptor& acceptor, const control::Endpoint& endpoint);
 
 /// Reads exactly the preface, within `timeout`. kProtocol if it is none, kTimeout, kUnavailable if
 /// the peer closed before.

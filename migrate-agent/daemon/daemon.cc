@@ -16,11 +16,13 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <filesystem>
+#include <optional>
 #include <unordered_map>
 
 #include "migrate-agent/daemon/connection.h"
+#include "migrate-agent/daemon/migration_status.h"
 #include "migrate-agent/daemon/packet.h"
+#include "migrate-agent/daemon/recoveries.h"
 #include "migrate-agent/daemon/registry.h"
 #include "migrate-agent/daemon/startups.h"
 #include "migrate-agent/daemon/worker_process.h"
@@ -33,32 +35,20 @@ using asio::ip::tcp;
 
 constexpr std::chrono::milliseconds kAcceptPause = std::chrono::milliseconds(100);
 
-/// A worker as the daemon sees it. It is forgotten when its process has been reaped; what it owns
-/// is released as soon as its socket closes.
+/// A worker as the daemon sees it. When its process has been reaped it is forgotten, and what it
+/// owns is released or goes to a recovery.
 struct Worker {
-  Worker(asio::io_context& io, WorkerProcess process, Startups::Token startup)
+  Worker(asio::io_context& io, WorkerProcess process, std::optional<Startups::Token> startup)
       : pid(process.pid), socket(io, process.socket.release()), token(std::move(startup)) {}
 
   pid_t pid;
   asio::posix::stream_descriptor socket;
-  Startups::Token token;
+  std::optional<Startups::Token> token;  ///< while its peer has not shown a certificate
   std::string peer;
   std::string phase;
   std::string outcome;
-  std::vector<Uuid> migrations;  ///< every one that it claimed or registered
+  std::vector<journal::Entry> journals;  ///< of what it claimed or registered; not all exist
 };
-
-/// What a worker that was killed left of its migrations' images; others removed them themselves.
-void remove_scratch(const std::filesystem::path& runtime_dir, const std::vector<Uuid>& migrations) {
-  for (const Uuid& migration : migrations) {
-    for (const char* direction : {"incoming", "outgoing"}) {
-      std::error_code error;
-      std::filesystem::remove_all(runtime_dir / direction / migration.to_string(), error);
-      if (error)
-        spdlog::warn("cannot remove images of {}: {}", migration.to_string(), error.message());
-    }
-  }
-}
 
 std::string ending_of(int status) {
   if (WIFSIGNALED(status)) {
@@ -66,13 +56,6 @@ std::string ending_of(int status) {
                        strsignal(WTERMSIG(status)));
   }
   return fmt::format("ended with status {}", WEXITSTATUS(status));
-}
-
-std::optional<Uuid> uuid_of(const std::string& bytes) {
-  Uuid uuid;
-  if (bytes.size() != uuid.bytes.size()) return std::nullopt;
-  std::ranges::copy(bytes, uuid.bytes.begin());
-  return uuid;
 }
 
 }  // namespace
@@ -87,12 +70,15 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
         acceptor(io),
         stop_signals(io),
         child_signals(io),
-        startups(config.max_startups) {}
+        startups(config.max_startups),
+        recoveries(
+            io, registry, [this] { return ++last_worker; },
+            [this](WorkerId id, const std::string& name) { return start_recovery(id, name); }) {}
 
-  Result<std::string> listen();
   asio::awaitable<void> accept_all();
   asio::awaitable<void> admit(tcp::socket socket, std::string address, Startups::Token token);
   void start_worker(UniqueFd connection, const std::string& address, Startups::Token token);
+  bool start_recovery(WorkerId id, const std::string& name);
   void pass_data_connection(UniqueFd connection, const Uuid& migration, const std::string& address);
   asio::awaitable<void> listen_to(WorkerId id);
   void take(WorkerId id, Worker& worker, const registry::FromWorker& message);
@@ -113,36 +99,9 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
   Registry registry;
   std::unordered_map<WorkerId, Worker> workers;
   WorkerId last_worker = 0;
+  Recoveries recoveries;
   bool stopping = false;
 };
-
-Result<std::string> Daemon::Impl::listen() {
-  const std::string where = config.listen.to_string();
-  const auto fail = [&where](const std::error_code& error) {
-    return Error::from_errno(error.value(), "cannot listen on " + where);
-  };
-  std::error_code error;
-  tcp::resolver resolver(io);
-  const auto found =
-      resolver.resolve(config.listen.host, std::to_string(config.listen.port),
-                       tcp::resolver::passive | tcp::resolver::numeric_service, error);
-  if (error) {
-    return Error(Code::kInvalidArgument,
-                 fmt::format("cannot listen on {}: {}", where, error.message()));
-  }
-  const tcp::endpoint endpoint = found.begin()->endpoint();
-  acceptor.open(endpoint.protocol(), error);
-  if (error) return fail(error);
-  acceptor.set_option(tcp::acceptor::reuse_address(true), error);
-  if (error) return fail(error);
-  acceptor.bind(endpoint, error);
-  if (error) return fail(error);
-  acceptor.listen(tcp::acceptor::max_listen_connections, error);
-  if (error) return fail(error);
-  const tcp::endpoint bound = acceptor.local_endpoint(error);
-  if (error) return fail(error);
-  return control::Endpoint{bound.address().to_string(), bound.port()}.to_string();
-}
 
 asio::awaitable<void> Daemon::Impl::accept_all() {
   asio::steady_timer pause(io);
@@ -205,6 +164,20 @@ void Daemon::Impl::start_worker(UniqueFd connection, const std::string& address,
   asio::co_spawn(io, listen_to(id), asio::detached);
 }
 
+bool Daemon::Impl::start_recovery(WorkerId id, const std::string& name) {
+  std::vector<std::string> arguments = worker_arguments;
+  arguments.insert(arguments.end(), {"--recover", name});
+  auto process = spawn_worker(worker_command, arguments, UniqueFd());
+  if (!process) {
+    spdlog::error("cannot recover {} now: {}", name, process.error().message());
+    return false;
+  }
+  spdlog::info("worker {} recovers {}", process->pid, name);
+  workers.try_emplace(id, io, std::move(*process), std::nullopt);
+  asio::co_spawn(io, listen_to(id), asio::detached);
+  return true;
+}
+
 void Daemon::Impl::pass_data_connection(UniqueFd connection, const Uuid& migration,
                                         const std::string& address) {
   const auto owner = registry.owner_of(migration);
@@ -236,7 +209,6 @@ asio::awaitable<void> Daemon::Impl::listen_to(WorkerId id) {
     const auto packet = receive_packet(found->second.socket.native_handle());
     if (packet && !*packet) continue;
     if (!packet || (*packet)->bytes.empty()) {
-      registry.release(id);
       found->second.token.reset();
       co_return;
     }
@@ -272,17 +244,16 @@ void Daemon::Impl::take(WorkerId id, Worker& worker, const registry::FromWorker&
 Status Daemon::Impl::answer(WorkerId id, Worker& worker, const registry::FromWorker& message) {
   if (message.has_claim_process()) {
     const auto& claim = message.claim_process();
-    const auto migration = uuid_of(claim.migration_id());
-    if (!migration) return Error(Code::kInvalidArgument, "a migration id has 16 bytes");
-    GCR_TRY(registry.claim_process(id, *migration, claim.pid(), claim.start_time()));
-    worker.migrations.push_back(*migration);
+    GCR_ASSIGN(const Uuid migration, parse_id(claim.migration_id()));
+    GCR_TRY(registry.claim_process(id, migration, claim.pid(), claim.start_time()));
+    worker.journals.push_back(journal_entry(config.state_dir, migration, journal::Began::SOURCE));
     return {};
   }
   if (message.has_register_migration()) {
-    const auto migration = uuid_of(message.register_migration().migration_id());
-    if (!migration) return Error(Code::kInvalidArgument, "a migration id has 16 bytes");
-    GCR_TRY(registry.register_migration(id, *migration));
-    worker.migrations.push_back(*migration);
+    GCR_ASSIGN(const Uuid migration, parse_id(message.register_migration().migration_id()));
+    GCR_TRY(registry.register_migration(id, migration));
+    worker.journals.push_back(
+        journal_entry(config.state_dir, migration, journal::Began::DESTINATION));
     return {};
   }
   return Error(Code::kUnsupported, "the daemon does not know this request");
@@ -309,14 +280,20 @@ void Daemon::Impl::reap(pid_t pid, int status) {
     spdlog::info("process {}, left by a worker, {}", pid, ending_of(status));
     return;
   }
+  const WorkerId id = found->first;
   const Worker& worker = found->second;
   const bool well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
   const std::string text = fmt::format("worker {} {}{}{}", pid, ending_of(status),
                                        worker.phase.empty() ? "" : "; last phase: ", worker.phase);
   spdlog::log(well ? spdlog::level::info : spdlog::level::err, "{}", text);
-  registry.release(found->first);
-  remove_scratch(config.runtime_dir, worker.migrations);
+  const std::vector<journal::Entry> journals = worker.journals;
   workers.erase(found);
+  if (recoveries.contains(id)) {
+    recoveries.process_ended(id, well);
+  } else {
+    registry.release(id);
+    for (const journal::Entry& entry : journals) recoveries.add_after(entry, well);
+  }
   end_if_idle();
 }
 
@@ -327,6 +304,7 @@ asio::awaitable<void> Daemon::Impl::obey_signals() {
       co_await stop_signals.async_wait(asio::redirect_error(asio::use_awaitable, error));
   if (error) co_return;
   stopping = true;
+  recoveries.stop();
   spdlog::info("stopping on signal {}; {} workers are still at work", signal, workers.size());
   end_if_idle();
   co_await stop_signals.async_wait(asio::redirect_error(asio::use_awaitable, error));
@@ -350,7 +328,7 @@ Result<std::string> Daemon::start() {
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
     return Error::from_errno(errno, "cannot become the reaper of migrated processes' inits");
   }
-  GCR_ASSIGN(std::string where, impl_->listen());
+  GCR_ASSIGN(std::string where, listen_on(impl_->acceptor, impl_->config.listen));
   std::error_code error;
   for (const int signal : {SIGTERM, SIGINT}) impl_->stop_signals.add(signal, error);
   if (!error) impl_->child_signals.add(SIGCHLD, error);
@@ -358,6 +336,7 @@ Result<std::string> Daemon::start() {
   asio::co_spawn(impl_->io, impl_->accept_all(), asio::detached);
   asio::co_spawn(impl_->io, impl_->reap_children(), asio::detached);
   asio::co_spawn(impl_->io, impl_->obey_signals(), asio::detached);
+  impl_->recoveries.begin(impl_->config.state_dir);
   return where;
 }
 

@@ -54,6 +54,7 @@ struct DaemonClient::Impl : std::enable_shared_from_this<Impl> {
   std::deque<UniqueFd> connections;
   std::uint32_t last_sequence = 0;
   bool gone = false;
+  std::string phase;
 };
 
 asio::awaitable<void> DaemonClient::Impl::read_all() {
@@ -168,10 +169,13 @@ asio::awaitable<Result<UniqueFd>> DaemonClient::next_data_connection(Millisecond
 }
 
 void DaemonClient::report_phase(std::string_view phase) {
+  impl_->phase = phase.substr(0, kMaxTextBytes);
   registry::FromWorker message;
-  message.mutable_phase()->set_name(std::string(phase.substr(0, kMaxTextBytes)));
+  message.mutable_phase()->set_name(impl_->phase);
   const Status lost = impl_->send(message);
 }
+
+const std::string& DaemonClient::phase() const { return impl_->phase; }
 
 void DaemonClient::report_outcome(bool migrated, std::string_view text) {
   registry::FromWorker message;

@@ -53,6 +53,9 @@ class DaemonClient {
   void report_phase(std::string_view phase);
   void report_outcome(bool migrated, std::string_view text);
 
+  /// What report_phase() was told last; empty before.
+  const std::string& phase() const;
+
  private:
   struct Impl;
   std::shared_ptr<Impl> impl_;

@@ -47,14 +47,20 @@ struct SpawnPlan {
   SpawnPlan& operator=(const SpawnPlan&) = delete;
 };
 
+/// `connection` is -1 where the worker gets none. What else is open here (the listening socket
+/// above all) stays here.
 int prepare(SpawnPlan& plan, int connection, int daemon) {
   sigset_t none;
   sigemptyset(&none);
-  if (int error =
-          posix_spawn_file_actions_adddup2(&plan.actions, connection, kWorkerConnectionFd)) {
+  const int placed =
+      connection < 0
+          ? posix_spawn_file_actions_addclose(&plan.actions, kWorkerConnectionFd)
+          : posix_spawn_file_actions_adddup2(&plan.actions, connection, kWorkerConnectionFd);
+  if (placed != 0) return placed;
+  if (int error = posix_spawn_file_actions_adddup2(&plan.actions, daemon, kWorkerDaemonFd)) {
     return error;
   }
-  if (int error = posix_spawn_file_actions_adddup2(&plan.actions, daemon, kWorkerDaemonFd)) {
+  if (int error = posix_spawn_file_actions_addclosefrom_np(&plan.actions, kWorkerDaemonFd + 1)) {
     return error;
   }
   if (int error = posix_spawnattr_setsigmask(&plan.attributes, &none)) return error;
@@ -84,7 +90,10 @@ Result<WorkerProcess> spawn_worker(const std::vector<std::string>& command,
   WorkerProcess worker;
   worker.socket.reset(pair[0]);
   GCR_ASSIGN(const UniqueFd daemon_end, move_out_of_the_way(UniqueFd(pair[1])));
-  GCR_ASSIGN(const UniqueFd connection_end, move_out_of_the_way(std::move(connection)));
+  UniqueFd connection_end;
+  if (connection) {
+    GCR_ASSIGN(connection_end, move_out_of_the_way(std::move(connection)));
+  }
   std::vector<std::string> words = command;
   words.insert(words.end(), arguments.begin(), arguments.end());
   SpawnPlan plan;

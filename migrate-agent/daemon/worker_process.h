@@ -25,8 +25,9 @@ struct WorkerProcess {
 /// options and then its name. `own_arguments` is argc - 1.
 Result<std::vector<std::string>> self_command(int own_arguments);
 
-/// Runs `/proc/self/exe` as `command` with `arguments`. The caller reaps the process. On failure
-/// nothing runs and `connection` is closed.
+/// Runs `/proc/self/exe` as `command` with `arguments`; apart from the standard ones it inherits
+/// the two descriptors alone, or only the line if there is no `connection`. The caller reaps the
+/// process. On failure nothing runs and `connection` is closed.
 Result<WorkerProcess> spawn_worker(const std::vector<std::string>& command,
                                    const std::vector<std::string>& arguments, UniqueFd connection);
 

@@ -6,6 +6,24 @@
 
 namespace gcr::mover {
 
+Result<ControlCheckpoint::State> ControlCheckpoint::state() const {
+  CUprocessState state{};
+  GCR_TRY(driver_->check(driver_->cuCheckpointProcessGetState(pid_, &state),
+                         fmt::format("cannot read the state of CUDA in process {}", pid_)));
+  switch (state) {
+    case CU_PROCESS_STATE_RUNNING:
+      return State::kRunning;
+    case CU_PROCESS_STATE_LOCKED:
+      return State::kLocked;
+    case CU_PROCESS_STATE_CHECKPOINTED:
+      return State::kCheckpointed;
+    case CU_PROCESS_STATE_FAILED:
+      return State::kFailed;
+  }
+  return Error(Code::kInternal, fmt::format("CUDA in process {} is in an unknown state, {}", pid_,
+                                            static_cast<int>(state)));
+}
+
 Status ControlCheckpoint::lock(std::chrono::milliseconds timeout) const {
   CUcheckpointLockArgs args{};
   args.timeoutMs = static_cast<unsigned>(timeout.count());

@@ -22,8 +22,20 @@ struct GpuPair {
 
 class ControlCheckpoint {
  public:
+  /// Zero is never used.
+  enum class State {
+    kInvalid = 0,
+    kRunning,
+    kLocked,
+    kCheckpointed,
+    kFailed,  ///< the driver could not bring it back, and cannot any more
+  };
+
   ControlCheckpoint(std::shared_ptr<const CudaDriver> driver, pid_t pid)
       : driver_(std::move(driver)), pid_(pid) {}
+
+  /// What the driver says of the process now. Changes nothing.
+  Result<State> state() const;
 
   /// Stops further CUDA calls and waits for submitted work. On failure the process runs on.
   Status lock(std::chrono::milliseconds timeout) const;

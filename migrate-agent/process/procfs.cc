@@ -142,15 +142,19 @@ Result<pid_t> find_in_namespace(pid_t init, pid_t inner) {
 Status wait_until_stopped(pid_t pid) {
   const auto deadline = std::chrono::steady_clock::now() + kStopTimeout;
   for (;;) {
+    std::size_t ended = 0;
+    std::size_t stopped = 0;
     const std::vector<pid_t> tids = threads(pid);
-    if (tids.empty()) {
+    for (const pid_t tid : tids) {
+      const char now = state(std::to_string(pid) + "/task/" + std::to_string(tid));
+      ended += now == 'Z' || now == 'X' || now == '\0';
+      stopped += now == 'T' || now == 't';
+    }
+    // A thread that was killed under a tracer is a zombie for as long as that does not look.
+    if (ended == tids.size()) {
       return Error(Code::kNotFound, "process " + std::to_string(pid) + " is gone");
     }
-    const bool stopped = std::all_of(tids.begin(), tids.end(), [pid](pid_t tid) {
-      const char now = state(std::to_string(pid) + "/task/" + std::to_string(tid));
-      return now == 'T' || now == 't';
-    });
-    if (stopped) return {};
+    if (ended + stopped == tids.size()) return {};
     if (std::chrono::steady_clock::now() > deadline) {
       return Error(Code::kTimeout, "process " + std::to_string(pid) + " does not stop");
     }

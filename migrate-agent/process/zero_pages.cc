@@ -3,13 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-#include <utility>
 #include <vector>
 
-#include "migrate-agent/criu/tracing.h"
+#include "migrate-agent/criu/held_threads.h"
 #include "migrate-agent/process/mappings.h"
-#include "migrate-agent/process/procfs.h"
 #include "migrate-agent/process/zero_scan.h"
 
 namespace gcr::process {
@@ -23,57 +20,6 @@ bool is_nearly_empty(const AddressRange& mapping, std::uint64_t dropped_bytes) {
   constexpr std::uint64_t kHugePageBytes = 2 << 20;
   return dropped_bytes >= kHugePageBytes && dropped_bytes >= mapping.bytes() / 10 * 9;
 }
-
-/// Holds every thread of a process but one, until it is destroyed. Belongs to the thread that made
-/// it; if that ends, the kernel lets the threads go.
-class HeldThreads {
- public:
-  explicit HeldThreads(pid_t pid) : pid_(pid) {}
-  HeldThreads(const HeldThreads&) = delete;
-  HeldThreads& operator=(const HeldThreads&) = delete;
-  ~HeldThreads() { let_go(); }
-
-  void let_go() {
-    for (const auto& [tid, signal_number] : held_) criu::tracing::let_go(tid, signal_number);
-    held_.clear();
-  }
-
-  /// `running` as the process's own PID namespace sees it.
-  Status hold_all_but(pid_t running) {
-    bool found_running = false;
-    // A thread that is not held yet may start another: done when a look finds nothing new.
-    for (bool found_new = true; found_new;) {
-      found_new = false;
-      for (const pid_t tid : procfs::threads(pid_)) {
-        if (held_.contains(tid) || tid == running_) continue;
-        found_new = true;
-        const auto pids = procfs::namespace_pids(fmt::format("{}/task/{}", pid_, tid));
-        if (pids.empty()) continue;  // it ended
-        if (pids.back() == running) {
-          running_ = tid;
-          found_running = true;
-          continue;
-        }
-        GCR_TRY(hold(tid));
-      }
-    }
-    if (found_running) return {};
-    return Error(Code::kNotFound, fmt::format("process {} has no thread {}", pid_, running));
-  }
-
- private:
-  Status hold(pid_t tid) {
-    const auto signal_number = criu::tracing::stop(tid, 0);
-    if (!signal_number && signal_number.error().code() == Code::kNotFound) return {};
-    held_[tid] = signal_number ? *signal_number : 0;
-    if (!signal_number) return signal_number.error().while_doing(fmt::format("process {}", pid_));
-    return {};
-  }
-
-  const pid_t pid_;
-  pid_t running_ = 0;
-  std::map<pid_t, int> held_;  ///< thread id -> signal to deliver when it goes on
-};
 
 /// What may be scanned: nothing at all if the kernel itself writes for the process.
 std::vector<AddressRange> droppable(const std::vector<MemoryMapping>& mappings,
@@ -119,7 +65,7 @@ Result<DroppedPages> drop_zero_pages(Door& door) {
   const pid_t pid = door.pid();
   GCR_ASSIGN(const door::Summary summary, door.hello());
   DroppedPages dropped;
-  HeldThreads threads(pid);
+  criu::HeldThreads threads(pid);
   const auto hold_start = Clock::now();
   GCR_TRY(threads.hold_all_but(summary.door_tid));
   GCR_ASSIGN(const auto mappings, read_mappings(pid));

@@ -36,8 +36,9 @@ struct DroppedPages {
 /// Whole mappings of which next to nothing is left are marked for huge pages: reading the zeros
 /// again, as the control restore does, then costs one fault for each 2 MiB.
 ///
-/// The process lives on if the caller dies meanwhile. Needs the right to ptrace; kPermissionDenied
-/// if somebody else traces it. Blocks for tens of milliseconds.
+/// If the caller dies meanwhile, the whole process stands still by SIGSTOP: the door may be in the
+/// middle of it. Who continues it lets the door alone come to its end first. Needs the right to
+/// ptrace; kPermissionDenied if somebody else traces it. Blocks for tens of milliseconds.
 Result<DroppedPages> drop_zero_pages(agent::Door& door);
 
 }  // namespace gcr::process

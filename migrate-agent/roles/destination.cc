@@ -150,6 +150,7 @@ awaitable<void> Destination::conclude() {
   if (!log_) co_return;
   const Status concluded = co_await offload(context_.blocking, [&]() -> Status {
     if (state_ == State::kCommitted) {
+      destroy();
       const std::int32_t pid = identity_.process().pid();
       GCR_TRY(log_->advance(commit::DestinationEvent::kResumed, finished("the process runs", pid)));
       return fault::point("destination.finished");

@@ -87,6 +87,7 @@ void Door::serve() {
         request.version == kDoorVersion ? handle(request, files) : CUDA_ERROR_NOT_SUPPORTED;
     reply.state = state_;
     reply.thread = ::gettid();
+    reply.sequence = request.sequence;
     ::send(own_end_.get(), &reply, sizeof(reply), MSG_NOSIGNAL);
   }
 }

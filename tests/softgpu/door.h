@@ -6,8 +6,8 @@
 // namespaces, and CRIU restores all of it. One packet is one request or one reply; callers take
 // turns by a lock on the memfd.
 //
-// The serving thread owns the process's checkpoint state. Between requests it waits in recvmsg and
-// the socket's queues are empty.
+// The serving thread owns the process's checkpoint state. Between requests it waits in recvmsg. It
+// does what it was asked for to the end, whatever becomes of the caller meanwhile.
 #pragma once
 
 #include <array>
@@ -54,7 +54,7 @@ struct DoorRequest {
   std::uint32_t timeout_ms;    ///< kLock; 0: none
   std::uint32_t device_count;  ///< kRestore
   std::uint32_t pair_count;    ///< kRestore
-  std::uint32_t reserved;
+  std::uint32_t sequence;      ///< random; the reply repeats it
   std::array<DoorDevice, kMaxDevices> devices;
   std::array<DoorPair, kMaxDevices> pairs;
 };
@@ -62,8 +62,8 @@ struct DoorRequest {
 struct DoorReply {
   CUresult result;
   CUprocessState state;
-  std::int32_t thread;  ///< the serving thread, in the target's own PID namespace
-  std::int32_t reserved;
+  std::int32_t thread;     ///< the serving thread, in the target's own PID namespace
+  std::uint32_t sequence;  ///< of the request: callers that were killed leave replies behind
 };
 
 /// The owner's side.

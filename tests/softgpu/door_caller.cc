@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -84,20 +85,27 @@ bool send_request(int socket, const DeviceTable& machine, const DoorRequest& req
   return ::sendmsg(socket, &message, MSG_NOSIGNAL) == sizeof(request);
 }
 
-/// Waits for the reply, or for the process to end.
-bool receive_reply(int socket, int process, DoorReply* reply) {
-  pollfd waits[2] = {{socket, POLLIN, 0}, {process, POLLIN, 0}};
-  while (::poll(waits, 2, -1) < 0) {
-    if (errno != EINTR) return false;
-  }
-  if ((waits[0].revents & POLLIN) == 0) return false;
-  return ::recv(socket, reply, sizeof(*reply), 0) == sizeof(*reply);
+/// Waits for the reply to this request, or for the process to end.
+bool receive_reply(int socket, int process, std::uint32_t sequence, DoorReply* reply) {
+  do {
+    pollfd waits[2] = {{socket, POLLIN, 0}, {process, POLLIN, 0}};
+    while (::poll(waits, 2, -1) < 0) {
+      if (errno != EINTR) return false;
+    }
+    if ((waits[0].revents & POLLIN) == 0) return false;
+    if (::recv(socket, reply, sizeof(*reply), 0) != sizeof(*reply)) return false;
+  } while (reply->sequence != sequence);
+  return true;
 }
 
 }  // namespace
 
-CUresult ask_door(const DeviceTable& machine, int pid, const DoorRequest& request,
+CUresult ask_door(const DeviceTable& machine, int pid, const DoorRequest& wanted,
                   DoorReply* reply) {
+  DoorRequest request = wanted;
+  if (::getrandom(&request.sequence, sizeof(request.sequence), 0) < 0) {
+    return CUDA_ERROR_OPERATING_SYSTEM;
+  }
   const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (!process) return CUDA_ERROR_INVALID_VALUE;
   DoorCard card{};
@@ -108,7 +116,7 @@ CUresult ask_door(const DeviceTable& machine, int pid, const DoorRequest& reques
       static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), card.caller_fd, 0)));
   if (!socket) return CUDA_ERROR_NOT_PERMITTED;
   if (!send_request(socket.get(), machine, request) ||
-      !receive_reply(socket.get(), process.get(), reply)) {
+      !receive_reply(socket.get(), process.get(), request.sequence, reply)) {
     return CUDA_ERROR_OPERATING_SYSTEM;
   }
   return reply->result;

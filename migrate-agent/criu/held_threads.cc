@@ -1,0 +1,93 @@
+#include "migrate-agent/criu/held_threads.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+
+#include <cstdint>
+#include <string>
+
+#include "migrate-agent/criu/tracing.h"
+#include "migrate-agent/process/procfs.h"
+
+namespace gcr::criu {
+namespace {
+
+bool stop_is_due(const std::string& task) {
+  constexpr std::uint64_t kStop = 1ull << (SIGSTOP - 1);
+  for (const char* pending : {"SigPnd", "ShdPnd"}) {
+    const std::string bits = procfs::status_field(task, pending);
+    if (!bits.empty() && (std::stoull(bits, nullptr, 16) & kStop) != 0) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+HeldThreads::~HeldThreads() { let_go(); }
+
+Status HeldThreads::hold_all_but(pid_t running) {
+  if (::kill(pid_, SIGSTOP) != 0) {
+    return Error::from_errno(errno, "cannot stop process " + std::to_string(pid_));
+  }
+  stopped_ = true;
+  GCR_TRY(procfs::wait_until_stopped(pid_));
+  pid_t found = 0;
+  for (const pid_t tid : procfs::threads(pid_)) {
+    const auto pids = procfs::namespace_pids(std::to_string(pid_) + "/task/" + std::to_string(tid));
+    if (!pids.empty() && pids.back() == running) {
+      found = tid;
+    } else {
+      GCR_TRY(seize(tid));
+    }
+  }
+  if (found != 0) return run(found);
+  return Error(Code::kNotFound,
+               "process " + std::to_string(pid_) + " has no thread " + std::to_string(running));
+}
+
+/// Without an interrupt: the stop itself traps a thread that is seized in it, once.
+Status HeldThreads::run(pid_t tid) {
+  const std::string doing = "cannot continue thread " + std::to_string(tid);
+  if (::ptrace(PTRACE_SEIZE, tid, nullptr, nullptr) != 0) return Error::from_errno(errno, doing);
+  seized_.insert(tid);
+  running_ = tid;
+  if (::waitpid(tid, nullptr, __WALL | WNOHANG) != tid) {
+    return Error(Code::kUnavailable, doing + ": somebody else has continued its process");
+  }
+  // A stop signal that came when all was stopped already is still to be delivered: it is dropped.
+  const bool another = stop_is_due(std::to_string(pid_) + "/task/" + std::to_string(tid));
+  if (::ptrace(PTRACE_CONT, tid, nullptr, nullptr) != 0) return Error::from_errno(errno, doing);
+  if (!another) return {};
+  while (::waitpid(tid, nullptr, __WALL) < 0) {
+    if (errno != EINTR) return Error::from_errno(errno, doing);
+  }
+  if (::ptrace(PTRACE_CONT, tid, nullptr, nullptr) == 0) return {};
+  return Error::from_errno(errno, doing);
+}
+
+Status HeldThreads::seize(pid_t tid) {
+  const auto signal_number = tracing::stop(tid, 0);
+  if (!signal_number && signal_number.error().code() == Code::kNotFound) return {};
+  seized_.insert(tid);
+  if (!signal_number) {
+    return signal_number.error().while_doing("process " + std::to_string(pid_));
+  }
+  return {};
+}
+
+void HeldThreads::let_go() {
+  // Only who is in a ptrace stop can be let go.
+  if (running_ != 0 && ::ptrace(PTRACE_INTERRUPT, running_, nullptr, nullptr) == 0) {
+    while (::waitpid(running_, nullptr, __WALL) < 0 && errno == EINTR) {
+    }
+  }
+  running_ = 0;
+  if (stopped_) ::kill(pid_, SIGCONT);
+  stopped_ = false;
+  for (const pid_t tid : seized_) tracing::let_go(tid, 0);
+  seized_.clear();
+}
+
+}  // namespace gcr::criu

@@ -1,0 +1,92 @@
+// What the other agent of a migration asks on a connection of its own.
+#include <fmt/format.h>
+
+#include "migrate-agent/commit/outcome.h"
+#include "migrate-agent/daemon/journal_access.h"
+#include "migrate-agent/daemon/requests.h"
+
+namespace gcr::agent {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using journal::Began;
+using journal::Record;
+
+/// Whether `peer`'s certificate is that of the migration's other agent.
+Status check_peer(const WorkerContext& context, const Began& began) {
+  const std::string& name = context.channel.peer().common_name;
+  if (began.peer_name() == name) return {};
+  return Error(Code::kPermissionDenied,
+               fmt::format("the migration is with the agent \"{}\", not with \"{}\"",
+                           began.peer_name(), name));
+}
+
+proto::Envelope commit_reply(pid_t pid) {
+  proto::Envelope reply;
+  reply.mutable_commit_reply()->set_pid(pid);
+  return reply;
+}
+
+/// What can be answered without anybody's help; nothing while the process stands still.
+std::optional<Reply> settled(const KnownJournal& known) {
+  if (known.state == "running") {
+    return commit_reply(known.last(Record::kFinished)->finished().pid());
+  }
+  if (known.state == "aborted" || known.state == "gone") {
+    const Record* aborted = known.last(Record::kAborted);
+    return Error(Code::kRefused, fmt::format("this host has given its copy up: {}",
+                                             aborted == nullptr ? "an operator decided it"
+                                                                : aborted->aborted().message()));
+  }
+  if (known.state == "building") {
+    return Error(Code::kProtocol, "this host has not restored the process yet");
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+asio::awaitable<Reply> answer_outcome(WorkerContext& context,
+                                      const proto::OutcomeRequest& request) {
+  const auto id = parse_id(request.migration_id());
+  GCR_CO_TRY(id);
+  const auto entry = journal_entry(context.config.state_dir, *id, Began::SOURCE);
+  Result<journal::Contents> contents = Error(Code::kInternal, "not read");
+  const Status looked = co_await offload(context.blocking, [&]() -> Status {
+    contents = journal::read(entry.path);
+    return {};
+  });
+  GCR_CO_TRY(looked);
+  if (contents && !contents->records.empty()) {
+    const Began& began = contents->records.front().began();
+    if (!began.peer_name().empty()) GCR_CO_TRY(check_peer(context, began));
+  }
+  proto::Envelope reply;
+  reply.mutable_outcome_reply()->set_outcome(commit::outcome_of(contents));
+  co_return reply;
+}
+
+asio::awaitable<Reply> answer_commit(WorkerContext& context, const proto::CommitRequest& request) {
+  const auto id = parse_id(request.migration_id());
+  GCR_CO_TRY(id);
+  const WorkerAddress owner{context.config.runtime_dir, *id, Began::DESTINATION};
+  const std::chrono::milliseconds patience(context.config.peer_silence_ms / 2);
+  registry::ToWorker decide;
+  decide.mutable_decide()->set_decision(registry::Decide::COMMITTED);
+  decide.mutable_decide()->set_by(context.channel.peer().common_name);
+  for (const auto end = Clock::now() + patience; Clock::now() < end;) {
+    const auto known = co_await read_journal(context, *id, Began::DESTINATION);
+    GCR_CO_TRY(known);
+    GCR_CO_TRY(check_peer(context, known->began()));
+    if (auto reply = settled(*known)) co_return *std::move(reply);
+    if (known->state == "restored") {
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
+      const auto acted = co_await ask_worker(owner, decide, left);
+      if (acted) continue;
+    }
+    co_await pause_before_next_look(context);
+  }
+  co_return Error(Code::kTimeout, "the process here stands still as yet; ask again");
+}
+
+}  // namespace gcr::agent

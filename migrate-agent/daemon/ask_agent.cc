@@ -1,0 +1,27 @@
+#include "migrate-agent/daemon/ask_agent.h"
+
+#include <fmt/format.h>
+
+namespace gcr::agent {
+
+asio::awaitable<Result<proto::Envelope>> ask_agent(const AgentAddress& agent,
+                                                   const proto::Envelope& question) {
+  const control::Preface preface{control::ConnectionKind::kControl, {}};
+  auto channel = co_await control::ControlChannel::connect(agent.endpoint, preface, agent.tls,
+                                                           agent.silence, agent.own_host);
+  GCR_CO_TRY(channel);
+  const std::string& name = (*channel)->peer().common_name;
+  if (!agent.name.empty() && name != agent.name) {
+    co_return Error(Code::kPermissionDenied,
+                    fmt::format("the agent at {} is \"{}\", not \"{}\"", agent.endpoint.to_string(),
+                                control::printable(name), agent.name));
+  }
+  const Status sent = co_await (*channel)->send(question);
+  GCR_CO_TRY(sent);
+  for (;;) {
+    auto answer = co_await (*channel)->receive(agent.silence);
+    if (!answer || !answer->has_alive()) co_return answer;
+  }
+}
+
+}  // namespace gcr::agent

@@ -1,0 +1,62 @@
+// The wish to give a migration up: whoever is at work looks at it between steps, or is called when
+// it comes. Any thread.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "src/base/result.h"
+
+namespace gcr::agent {
+
+class Cancellation {
+ public:
+  /// Once it is destroyed its callback is not running and will not run. Move-only; must not outlive
+  /// the Cancellation.
+  class Registration {
+   public:
+    Registration() = default;
+    Registration(Registration&& other) noexcept
+        : owner_(std::exchange(other.owner_, nullptr)), id_(other.id_) {}
+    Registration& operator=(Registration&& other) noexcept {
+      std::swap(owner_, other.owner_);
+      std::swap(id_, other.id_);
+      return *this;
+    }
+    ~Registration();
+
+   private:
+    friend class Cancellation;
+    Registration(Cancellation* owner, unsigned id) : owner_(owner), id_(id) {}
+    Cancellation* owner_ = nullptr;
+    unsigned id_ = 0;
+  };
+
+  Cancellation() = default;
+  Cancellation(const Cancellation&) = delete;
+  Cancellation& operator=(const Cancellation&) = delete;
+
+  /// The first reason stays. Runs every registered callback, on this thread, before it returns.
+  void request(std::string why);
+
+  bool requested() const;
+
+  /// An Error of kCancelled with the reason, once it was requested.
+  Status check() const;
+
+  /// `callback` runs once, on the thread that requests; at once, on this one, if that has happened.
+  /// It may destroy registrations, its own included, but not wait for other threads that do.
+  [[nodiscard]] Registration on_request(std::function<void()> callback);
+
+ private:
+  mutable std::recursive_mutex mutex_;
+  std::optional<std::string> reason_;
+  std::map<unsigned, std::function<void()>> callbacks_;
+  unsigned last_id_ = 0;
+};
+
+}  // namespace gcr::agent

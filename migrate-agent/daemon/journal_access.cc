@@ -1,0 +1,36 @@
+#include "migrate-agent/daemon/journal_access.h"
+
+#include <fmt/format.h>
+
+#include <asio/steady_timer.hpp>
+
+namespace gcr::agent {
+namespace {
+
+constexpr std::chrono::milliseconds kPause = std::chrono::milliseconds(50);
+
+}  // namespace
+
+asio::awaitable<Result<KnownJournal>> read_journal(WorkerContext& context, Uuid migration,
+                                                   journal::Role role) {
+  KnownJournal known;
+  known.entry = journal_entry(context.config.state_dir, migration, role);
+  const Status read = co_await offload(context.blocking, [&]() -> Status {
+    GCR_ASSIGN(known.contents, journal::read(known.entry.path));
+    GCR_ASSIGN(known.state, state_of(known.entry, known.contents));
+    return {};
+  });
+  if (!read && read.error().code() == Code::kNotFound) {
+    co_return Error(Code::kNotFound, fmt::format("this agent knows no migration {} as its {}",
+                                                 migration.to_string(), journal::to_string(role)));
+  }
+  GCR_CO_TRY(read);
+  co_return known;
+}
+
+asio::awaitable<void> pause_before_next_look(WorkerContext& context) {
+  asio::steady_timer timer(context.io, kPause);
+  co_await timer.async_wait(asio::use_awaitable);
+}
+
+}  // namespace gcr::agent

@@ -1,0 +1,41 @@
+// The requests that are answered at once, by any worker: from the journals of this host, and by the
+// worker that owns the migration (worker_client.h). The worker has checked that the peer's
+// certificate has the role that may ask.
+//
+// Each gives the reply, or the Error of the Failure to be sent instead.
+#pragma once
+
+#include <asio/awaitable.hpp>
+
+#include "migrate-agent/roles/roles.h"
+#include "proto/control.pb.h"
+#include "src/base/result.h"
+
+namespace gcr::agent {
+
+using Reply = Result<proto::Envelope>;
+
+/// From an agent: what the source's journal says. kPermissionDenied if the migration is with
+/// another agent.
+asio::awaitable<Reply> answer_outcome(WorkerContext& context, const proto::OutcomeRequest& request);
+
+/// From an agent: the migration is committed, its process here goes on. The reply says that it has,
+/// now or before. kNotFound: nothing is known of the migration; kRefused: this host has given its
+/// copy up; kPermissionDenied: another agent began it; kTimeout: not yet, ask again.
+asio::awaitable<Reply> answer_commit(WorkerContext& context, const proto::CommitRequest& request);
+
+/// From an operator. kRefused once it is committed; kNotFound.
+asio::awaitable<Reply> answer_cancel(WorkerContext& context, const proto::CancelRequest& request);
+
+/// From an operator; the oldest first.
+asio::awaitable<Reply> answer_list(WorkerContext& context, const proto::ListRequest& request);
+
+/// From an operator. kNotFound if this agent has no journal of the migration.
+asio::awaitable<Reply> answer_status(WorkerContext& context, const proto::StatusRequest& request);
+
+/// From an operator: the decision goes to whoever owns the migration, unless the other agent can be
+/// reached and can decide. kInvalidArgument, kRefused, kNotFound: nothing was decided. kTimeout:
+/// nobody took the decision up.
+asio::awaitable<Reply> answer_resolve(WorkerContext& context, const proto::ResolveRequest& request);
+
+}  // namespace gcr::agent

@@ -1,0 +1,148 @@
+// An operator decides what no protocol can: the other host is gone, and with it what it knew.
+#include <fmt/format.h>
+
+#include "migrate-agent/daemon/ask_agent.h"
+#include "migrate-agent/daemon/journal_access.h"
+#include "migrate-agent/daemon/requests.h"
+
+namespace gcr::agent {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using journal::Began;
+using journal::Record;
+using proto::OutcomeReply;
+
+constexpr std::chrono::milliseconds kOwnerPatience = std::chrono::seconds(60);
+
+bool can_be_resolved(const KnownJournal& known) {
+  return known.state == (known.entry.role == Began::SOURCE ? "committed" : "restored");
+}
+
+/// The journal that waits for the other agent.
+asio::awaitable<Result<KnownJournal>> find(WorkerContext& context, Uuid migration) {
+  std::string states;
+  std::optional<Error> unreadable;
+  for (const journal::Role role : {Began::SOURCE, Began::DESTINATION}) {
+    auto known = co_await read_journal(context, migration, role);
+    if (known && can_be_resolved(*known)) co_return known;
+    if (known) {
+      states += fmt::format(" The {} here is {}.", journal::to_string(role), known->state);
+    } else if (known.error().code() != Code::kNotFound) {
+      unreadable = known.error();
+    }
+  }
+  if (unreadable) co_return *unreadable;
+  if (states.empty()) {
+    co_return Error(Code::kNotFound,
+                    fmt::format("this agent knows no migration {}", migration.to_string()));
+  }
+  states.pop_back();
+  co_return Error(Code::kRefused,
+                  "only a source that is committed and a destination that is restored can be "
+                  "resolved." +
+                      states);
+}
+
+proto::Envelope question_for(const KnownJournal& known) {
+  proto::Envelope question;
+  const std::string id = journal::id_bytes(known.entry.migration);
+  if (known.entry.role == Began::SOURCE) {
+    // Whatever it answers holds: the source is committed.
+    question.mutable_commit_request()->set_migration_id(id);
+  } else {
+    question.mutable_outcome_request()->set_migration_id(id);
+  }
+  return question;
+}
+
+/// Whether the other agent, which has just answered, leaves something to decide.
+bool cannot_decide(const proto::Envelope& answer) {
+  if (answer.has_outcome_reply()) return answer.outcome_reply().outcome() == OutcomeReply::UNKNOWN;
+  if (!answer.has_failure()) return false;
+  const Code code = control::from_failure(answer.failure()).code();
+  return code == Code::kNotFound || code == Code::kRefused;
+}
+
+/// Success if the other agent cannot be reached, or does not know either.
+asio::awaitable<Status> check_peer_is_gone(WorkerContext& context, const KnownJournal& known) {
+  const auto endpoint = control::Endpoint::parse(known.began().peer());
+  GCR_CO_TRY(endpoint);
+  const AgentAddress peer{*endpoint, known.began().peer_name(), context.tls, context.config.host,
+                          std::chrono::milliseconds(context.config.peer_silence_ms)};
+  const auto answer = co_await ask_agent(peer, question_for(known));
+  if (answer && cannot_decide(*answer)) co_return Status();
+  const bool lost = !answer && (answer.error().code() == Code::kUnavailable ||
+                                answer.error().code() == Code::kTimeout);
+  if (lost) co_return Status();
+  co_return Error(
+      Code::kRefused,
+      fmt::format("the agent at {} answers, so it is not gone, and the two agents "
+                  "settle it themselves{}",
+                  known.began().peer(), answer ? "" : " (" + answer.error().message() + ")"));
+}
+
+/// Brings the decision to whoever owns the journal; recovery is always at it, or soon.
+asio::awaitable<Status> deliver(WorkerContext& context, const KnownJournal& known,
+                                const proto::ResolveRequest& request) {
+  const WorkerAddress owner{context.config.runtime_dir, known.entry.migration, known.entry.role};
+  const bool run_here = request.decision() == proto::ResolveRequest::RUN_HERE;
+  registry::ToWorker decide;
+  decide.mutable_decide()->set_decision(run_here ? registry::Decide::RUN_HERE
+                                                 : registry::Decide::DISCARD_HERE);
+  decide.mutable_decide()->set_by(context.channel.peer().common_name);
+  for (const auto end = Clock::now() + kOwnerPatience; Clock::now() < end;) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
+    const auto acted = co_await ask_worker(owner, decide, left);
+    if (acted) co_return Status();
+    const Code code = acted.error().code();
+    if (code != Code::kNotFound && code != Code::kUnavailable) co_return acted.error();
+    const auto now = co_await read_journal(context, known.entry.migration, known.entry.role);
+    GCR_CO_TRY(now);
+    const Record* resolved = now->last(Record::kResolved);
+    if (resolved != nullptr && resolved->resolved().run_here() == run_here) co_return Status();
+    if (!can_be_resolved(*now)) {
+      co_return Error(Code::kRefused, "it was settled otherwise meanwhile: it is " + now->state);
+    }
+    co_await pause_before_next_look(context);
+  }
+  co_return Error(Code::kTimeout, "nobody is at the migration to take the decision up");
+}
+
+Status check(const proto::ResolveRequest& request) {
+  if (!request.peer_is_gone()) {
+    return Error(Code::kInvalidArgument,
+                 "a migration is resolved by hand only where the other host is gone for good: say "
+                 "that its copy of the process will never run again, for if it did there would be "
+                 "two");
+  }
+  if (request.decision() != proto::ResolveRequest::RUN_HERE &&
+      request.decision() != proto::ResolveRequest::DISCARD_HERE) {
+    return Error(Code::kInvalidArgument, "either the copy here runs or it is discarded");
+  }
+  return {};
+}
+
+}  // namespace
+
+asio::awaitable<Reply> answer_resolve(WorkerContext& context,
+                                      const proto::ResolveRequest& request) {
+  const auto id = parse_id(request.migration_id());
+  GCR_CO_TRY(id);
+  GCR_CO_TRY(check(request));
+  const auto known = co_await find(context, *id);
+  GCR_CO_TRY(known);
+  GCR_CO_TRY(co_await check_peer_is_gone(context, *known));
+  GCR_CO_TRY(co_await deliver(context, *known, request));
+  const auto now = co_await read_journal(context, *id, known->entry.role);
+  GCR_CO_TRY(now);
+  const Record* finished = now->last(Record::kFinished);
+  proto::Envelope reply;
+  proto::ResolveReply& answer = *reply.mutable_resolve_reply();
+  answer.set_text(finished == nullptr ? "decided; the agent is at it"
+                                      : finished->finished().text());
+  *answer.mutable_status() = status_of(now->entry, now->contents);
+  co_return reply;
+}
+
+}  // namespace gcr::agent

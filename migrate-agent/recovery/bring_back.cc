@@ -1,0 +1,151 @@
+// The process at the source.
+#include <errno.h>
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+
+#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/criu/held_threads.h"
+#include "migrate-agent/criu/helpers.h"
+#include "migrate-agent/door/door.h"
+#include "migrate-agent/keeper/keeper.h"
+#include "migrate-agent/mover/control_checkpoint.h"
+#include "migrate-agent/mover/cuda_driver.h"
+#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/recovery/recovery.h"
+#include "src/base/log.h"
+
+namespace gcr::recovery {
+namespace {
+
+using agent::Door;
+using mover::ControlCheckpoint;
+
+/// For CRIU that works on the process; the caller tries again.
+constexpr std::chrono::seconds kCriuPatience{60};
+/// What the preload library calls the thread that serves the door.
+constexpr char kDoorThread[] = "gcr-door";
+
+bool has_ended(const UniqueFd& process) {
+  pollfd ended{process.get(), POLLIN, 0};
+  return ::poll(&ended, 1, 0) > 0;
+}
+
+bool is_stopped(pid_t pid) {
+  const std::vector<pid_t> tids = procfs::threads(pid);
+  return std::any_of(tids.begin(), tids.end(), [pid](pid_t tid) {
+    return procfs::state(fmt::format("{}/task/{}", pid, tid)) == 'T';
+  });
+}
+
+/// The door's thread, as the process's own PID namespace numbers it; 0 if it has ended.
+pid_t door_thread(pid_t pid) {
+  for (const pid_t tid : procfs::threads(pid)) {
+    const std::string task = fmt::format("{}/task/{}", pid, tid);
+    const std::vector<pid_t> pids = procfs::namespace_pids(task);
+    if (!pids.empty() && procfs::status_field(task, "Name") == kDoorThread) return pids.back();
+  }
+  return 0;
+}
+
+/// The dump has stopped it, or a worker died while it dropped pages of zeros: then the door goes on
+/// dropping where it was, and nobody may write to memory before it has answered.
+Status resume(pid_t pid, Door& door) {
+  spdlog::info("process {} is stopped: continuing", pid);
+  criu::HeldThreads threads(pid);
+  GCR_TRY(threads.hold_all_but(door_thread(pid)));
+  GCR_TRY(door.hello());
+  threads.let_go();
+  return criu::resume_stopped(pid);
+}
+
+/// What the driver took is put back, whichever of its calls came last.
+Status bring_back_control(pid_t pid) {
+  GCR_ASSIGN(const auto driver, mover::CudaDriver::load());
+  const ControlCheckpoint control(driver, pid);
+  for (;;) {
+    GCR_ASSIGN(const auto state, control.state());
+    switch (state) {
+      case ControlCheckpoint::State::kRunning:
+        return {};
+      case ControlCheckpoint::State::kCheckpointed:
+        spdlog::info("process {} is checkpointed: restoring", pid);
+        GCR_TRY(control.restore({}));
+        break;
+      case ControlCheckpoint::State::kLocked:
+        spdlog::info("process {} is locked: unlocking", pid);
+        GCR_TRY(control.unlock());
+        break;
+      default:
+        return Error(Code::kDataLoss,
+                     fmt::format("the driver has given up on CUDA in process {}", pid));
+    }
+  }
+}
+
+Result<keeper::Descriptors> find_vram(const Lost& lost) {
+  Result<keeper::Descriptors> taken = Error(Code::kNotFound, "no keeper was started");
+  if (lost.keeper) taken = keeper::take_from(*lost.keeper);
+  if (taken || taken.error().code() != Code::kNotFound) return taken;
+  return Error(Code::kDataLoss, fmt::format("nobody has the VRAM of process {}: {}",
+                                            lost.process.pid(), taken.error().message()));
+}
+
+Status bring_back_vram(Door& door, const Lost& lost) {
+  GCR_ASSIGN(const door::Summary summary, door.hello());
+  if (summary.detached != 0) {
+    GCR_ASSIGN(keeper::Descriptors descriptors, find_vram(lost));
+    spdlog::info("process {} is detached: attaching {} buffers", door.pid(), descriptors.size());
+    GCR_TRY(door.offer(std::move(descriptors)));
+    GCR_TRY(door.attach());
+  }
+  if (summary.gate_closed == 0) return {};
+  spdlog::info("process {} is behind its gate: opening it", door.pid());
+  return door.open_gate();
+}
+
+Status bring_back_all(const Lost& lost) {
+  const pid_t pid = lost.process.pid();
+  GCR_TRY(criu::wait_for_helpers(lost.scratch, kCriuPatience));
+  auto door = Door::open(pid);
+  // Refused in preflight, or it has become another program: it was never taken apart.
+  if (!door && door.error().code() == Code::kNotFound) return {};
+  GCR_TRY(door);
+  if (lost.detaching) {
+    if (is_stopped(pid)) GCR_TRY(resume(pid, *door));
+    GCR_TRY(bring_back_control(pid));
+  } else if (is_stopped(pid)) {
+    spdlog::info("process {} was stopped by its user; its gate opens by itself", pid);
+    return {};
+  }
+  return bring_back_vram(*door, lost);
+}
+
+}  // namespace
+
+Result<Found> bring_back(const Lost& lost) {
+  const auto process = procfs::open_pidfd(lost.process.pid(), lost.process.start_time());
+  if (!process && process.error().code() == Code::kNotFound) {
+    // Its helpers go on without it, for a moment.
+    GCR_TRY(criu::wait_for_helpers(lost.scratch, kCriuPatience));
+    return Found::kGone;
+  }
+  GCR_TRY(process);
+  const Status status = has_ended(*process) ? Status() : bring_back_all(lost);
+  if (has_ended(*process)) return Found::kGone;
+  if (status) return Found::kRunning;
+  return status.error().while_doing(
+      fmt::format("cannot bring process {} back", lost.process.pid()));
+}
+
+Status end_stopped(const journal::ProcessId& process) {
+  const auto found = procfs::open_pidfd(process.pid(), process.start_time());
+  if (!found && found.error().code() == Code::kNotFound) return {};
+  GCR_TRY(found);
+  return criu::kill_stopped(process.pid());
+}
+
+}  // namespace gcr::recovery

@@ -1,0 +1,53 @@
+// The process at the destination.
+#include <errno.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+
+#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/recovery/recovery.h"
+
+namespace gcr::recovery {
+namespace {
+
+/// kNotFound for a process that has ended, reaped or not.
+Result<UniqueFd> open_living(const journal::ProcessId& id) {
+  GCR_ASSIGN(UniqueFd process, procfs::open_pidfd(id.pid(), id.start_time()));
+  pollfd ended{process.get(), POLLIN, 0};
+  if (::poll(&ended, 1, 0) <= 0) return process;
+  return Error(Code::kNotFound, fmt::format("process {} has ended", id.pid()));
+}
+
+/// Kills it if it lives, and waits for its end.
+Status kill_and_wait(const journal::ProcessId& id) {
+  const auto process = open_living(id);
+  if (!process && process.error().code() == Code::kNotFound) return {};
+  GCR_TRY(process);
+  if (!procfs::send_signal(process->get(), SIGKILL) && errno != ESRCH) {
+    return Error::from_errno(errno, fmt::format("cannot kill process {}", id.pid()));
+  }
+  pollfd ended{process->get(), POLLIN, 0};
+  while (::poll(&ended, 1, -1) < 0 && errno == EINTR) {
+  }
+  return {};
+}
+
+}  // namespace
+
+Status resume_restored(const journal::ProcessId& process, const journal::ProcessId& init) {
+  auto living = open_living(init);
+  if (living) living = open_living(process);
+  if (!living) {
+    return living.error().while_doing(fmt::format("cannot resume process {}", process.pid()));
+  }
+  return criu::resume_stopped(process.pid());
+}
+
+Status destroy_restored(const journal::ProcessId& process, const journal::ProcessId& init) {
+  // An init's end is that of its whole namespace.
+  GCR_TRY(kill_and_wait(init));
+  return kill_and_wait(process);
+}
+
+}  // namespace gcr::recovery

@@ -1,0 +1,229 @@
+// A worker is killed in every state that it can leave a process in; then the process runs again,
+// and finds every word of its VRAM as it was.
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <random>
+
+#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/door/door.h"
+#include "migrate-agent/keeper/keeper.h"
+#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/recovery/recovery.h"
+#include "tests/recovery/processes.h"
+
+namespace gcr::recovery {
+
+void PrintTo(Found found, std::ostream* out) {
+  *out << (found == Found::kGone ? "gone" : "running");
+}
+
+namespace test {
+namespace {
+
+constexpr char kNever[] = "never";
+
+class BringBack : public testing::Test {
+ protected:
+  std::unique_ptr<Worker> start_worker(const std::string& stop) {
+    return std::make_unique<Worker>(std::vector<std::string>{"move", std::to_string(program_.pid()),
+                                                             stop, built(GCR_KEEPER_PATH),
+                                                             criu_program(), scratch_.path()});
+  }
+
+  void TearDown() override {
+    worker_->kill();
+    end_keeper();
+  }
+
+  /// Takes the program to a step, then kills who did it.
+  void leave_at(const std::string& step) {
+    worker_ = start_worker(step);
+    ASSERT_TRUE(worker_->wait_for(step)) << "the worker came to: " << worker_->last();
+    worker_->kill();
+  }
+
+  Lost lost() const {
+    return {.process = program_.id(),
+            .keeper = worker_->keeper(),
+            .detaching = true,
+            .scratch = scratch_.path()};
+  }
+
+  void end_keeper() {
+    if (worker_->keeper()) {
+      ASSERT_TRUE(keeper::end_keeper(*worker_->keeper()));
+    }
+  }
+
+  void expect_brought_back() {
+    const Result<Found> found = bring_back(lost());
+    ASSERT_TRUE(found) << found.error().message();
+    EXPECT_EQ(*found, Found::kRunning);
+    program_.expect_progress();
+    end_keeper();
+    EXPECT_THAT(living_descendants({program_.pid()}), testing::ElementsAre(program_.pid()));
+  }
+
+  Directory directory_;
+  Directory scratch_;
+  Program program_{directory_.path(), {}};
+  std::unique_ptr<Worker> worker_;
+};
+
+class BringBackFrom : public BringBack, public testing::WithParamInterface<const char*> {};
+
+TEST_P(BringBackFrom, RunsAgainWithItsVramAndLeavesNoHelper) {
+  leave_at(GetParam());
+  if (HasFatalFailure()) return;
+  expect_brought_back();
+}
+
+INSTANTIATE_TEST_SUITE_P(Steps, BringBackFrom,
+                         testing::Values("prepared", "keeper", "gated", "armed", "detached",
+                                         "locked", "checkpointed", "dropped", "dumped", "resumed",
+                                         "restored", "unlocked", "offered", "attached", "done"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_F(BringBack, WhoRunsIsLeftAlone) {
+  leave_at("done");
+  ASSERT_TRUE(bring_back(lost()));
+  expect_brought_back();
+}
+
+TEST_F(BringBack, WhateverMomentTheWorkerIsKilledAtTheProgramRunsAgain) {
+  using Clock = std::chrono::steady_clock;
+  const auto begun = Clock::now();
+  worker_ = start_worker(kNever);
+  ASSERT_TRUE(worker_->wait_for("done"));
+  const auto whole = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begun);
+  worker_->kill();
+  expect_brought_back();
+  std::mt19937 random(testing::UnitTest::GetInstance()->random_seed());
+  const char* asked = std::getenv("GCR_TEST_KILLS");
+  const int kills = asked != nullptr ? std::atoi(asked) : 50;
+  std::map<std::string, int> reached;
+  for (int i = 0; i < kills && !HasFailure(); ++i) {
+    const auto delay = std::chrono::microseconds(random() % (whole.count() + 1));
+    worker_ = start_worker(kNever);
+    ::usleep(static_cast<useconds_t>(delay.count()));
+    worker_->kill();
+    ++reached[worker_->last()];
+    SCOPED_TRACE("killed after " + std::to_string(delay.count()) + " µs, after " + worker_->last());
+    expect_brought_back();
+  }
+  for (const auto& [step, count] : reached) {
+    std::cout << "killed after " << (step.empty() ? "nothing" : step) << ": " << count << "\n";
+  }
+}
+
+TEST_F(BringBack, KilledInTheMiddleOfTheDumpTheProgramRunsAgain) {
+  std::mt19937 random(testing::UnitTest::GetInstance()->random_seed());
+  for (int i = 0; i < 10 && !HasFailure(); ++i) {
+    worker_ = start_worker(kNever);
+    ASSERT_TRUE(worker_->wait_for("dropped"));
+    const auto delay = static_cast<useconds_t>(random() % 60000);
+    ::usleep(delay);
+    worker_->kill();
+    SCOPED_TRACE("killed " + std::to_string(delay) + " µs into the dump");
+    expect_brought_back();
+  }
+}
+
+TEST_F(BringBack, RecoveryThatIsKilledItselfIsDoneAgain) {
+  std::mt19937 random(testing::UnitTest::GetInstance()->random_seed());
+  for (int i = 0; i < 5 && !HasFailure(); ++i) {
+    leave_at("dumped");
+    if (HasFatalFailure()) return;
+    const std::vector<std::string> ids{
+        std::to_string(program_.id().pid()), std::to_string(program_.id().start_time()),
+        std::to_string(worker_->keeper()->pid()), std::to_string(worker_->keeper()->start_time())};
+    Worker recovery({"recover", ids[0], ids[1], ids[2], ids[3], scratch_.path()});
+    ASSERT_TRUE(recovery.wait_for("begun"));
+    ::usleep(static_cast<useconds_t>(random() % 100000));
+    recovery.kill();
+    expect_brought_back();
+  }
+}
+
+TEST_F(BringBack, WhoHasEndedIsGone) {
+  leave_at("dumped");
+  if (HasFatalFailure()) return;
+  const Lost before = lost();
+  program_.kill();
+  const Result<Found> found = bring_back(before);
+  ASSERT_TRUE(found) << found.error().message();
+  EXPECT_EQ(*found, Found::kGone);
+  end_keeper();
+}
+
+TEST_F(BringBack, WithoutTheKeeperTheLossIsSaid) {
+  leave_at("detached");
+  if (HasFatalFailure()) return;
+  end_keeper();
+  const Result<Found> found = bring_back(lost());
+  ASSERT_FALSE(found);
+  EXPECT_EQ(found.error().code(), Code::kDataLoss) << found.error().message();
+}
+
+TEST_F(BringBack, BeforeTheDetachAStopIsTheUsersOwn) {
+  worker_ = start_worker("prepared");
+  ASSERT_TRUE(worker_->wait_for("prepared"));
+  worker_->kill();
+  ASSERT_EQ(::kill(program_.pid(), SIGSTOP), 0);
+  ASSERT_TRUE(procfs::wait_until_stopped(program_.pid()));
+  Lost early = lost();
+  early.detaching = false;
+  const Result<Found> found = bring_back(early);
+  ASSERT_TRUE(found) << found.error().message();
+  EXPECT_EQ(procfs::state(std::to_string(program_.pid())), 'T');
+  ::kill(program_.pid(), SIGCONT);
+  program_.expect_progress();
+}
+
+TEST_F(BringBack, AnotherAgentAtTheDoorIsWaitedFor) {
+  leave_at("gated");
+  if (HasFatalFailure()) return;
+  {
+    const auto door = agent::Door::open(program_.pid());
+    ASSERT_TRUE(door);
+    const Result<Found> found = bring_back(lost());
+    ASSERT_FALSE(found);
+    EXPECT_EQ(found.error().code(), Code::kUnavailable) << found.error().message();
+  }
+  expect_brought_back();
+}
+
+TEST_F(BringBack, AfterTheCommitTheStoppedProcessIsEndedForGood) {
+  leave_at("dumped");
+  if (HasFatalFailure()) return;
+  const journal::ProcessId id = program_.id();
+  ASSERT_TRUE(end_stopped(id));
+  EXPECT_EQ(procfs::state(std::to_string(id.pid())), 'Z');
+  program_.kill();
+  EXPECT_TRUE(end_stopped(id)) << "twice is as good as once";
+  end_keeper();
+}
+
+TEST_F(BringBack, AnotherProcessWithTheSameNumberIsLeftAlone) {
+  leave_at("gated");
+  if (HasFatalFailure()) return;
+  Lost other = lost();
+  other.process.set_start_time(other.process.start_time() - 1);
+  const Result<Found> found = bring_back(other);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(*found, Found::kGone);
+  EXPECT_TRUE(end_stopped(other.process));
+  expect_brought_back();
+}
+
+}  // namespace
+}  // namespace test
+}  // namespace gcr::recovery
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  gcr::recovery::test::adopt_orphans();
+  return RUN_ALL_TESTS();
+}

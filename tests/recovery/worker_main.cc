@@ -1,0 +1,211 @@
+// A worker to be killed: takes a process apart, step by step as the source does, and puts it
+// together again. Prints a line after each step, and goes on for ever where it is told to stop.
+//   recovery_worker move PID STOP KEEPER CRIU SCRATCH    STOP: a step, or "never"
+//   recovery_worker call PID CALL...                     the driver's calls, each named before
+//   recovery_worker restore CRIU REAPER IMAGES STOP      a dumped process, at the destination
+//   recovery_worker recover PID START KEEPER START SCRATCH
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/door/door.h"
+#include "migrate-agent/keeper/keeper.h"
+#include "migrate-agent/mover/control_checkpoint.h"
+#include "migrate-agent/mover/cuda_driver.h"
+#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/process/zero_pages.h"
+#include "migrate-agent/recovery/recovery.h"
+
+namespace gcr::recovery::test {
+namespace {
+
+constexpr std::chrono::seconds kPatience{30};
+
+template <class T>
+T must(Result<T> result) {
+  if (result) return std::move(*result);
+  std::cerr << "worker: " << result.error().message() << std::endl;
+  std::exit(1);
+}
+void must(const Status& status) {
+  if (status) return;
+  std::cerr << "worker: " << status.error().message() << std::endl;
+  std::exit(1);
+}
+
+struct Arguments {
+  pid_t pid;
+  std::string stop;
+  std::string keeper;
+  std::string criu;
+  std::filesystem::path scratch;
+};
+
+/// As migrate-agent's source, from the export to the way back.
+class Move {
+ public:
+  explicit Move(Arguments arguments)
+      : arguments_(std::move(arguments)),
+        driver_(must(mover::CudaDriver::load())),
+        control_(driver_, arguments_.pid),
+        door_(must(agent::Door::open(arguments_.pid))) {}
+
+  void run() {
+    must(take_apart());
+    must(put_together());
+  }
+
+ private:
+  void reached(const std::string& step, const std::string& more = "") {
+    std::cout << step << more << std::endl;
+    while (step == arguments_.stop) ::pause();
+  }
+
+  Status take_over() {
+    GCR_ASSIGN(const auto inventory, door_.inventory());
+    std::vector<std::uint64_t> ids;
+    for (const door::DoorEntry& entry : inventory) ids.push_back(entry.id);
+    GCR_ASSIGN(held_, door_.export_buffers(ids));
+    return {};
+  }
+
+  Status start_keeper() {
+    GCR_ASSIGN(keeper::Keeper keeper, keeper::Keeper::start(arguments_.keeper));
+    const journal::ProcessId id = keeper.id();
+    reached("keeper", " " + std::to_string(id.pid()) + " " + std::to_string(id.start_time()));
+    GCR_TRY(door_.close_gate(kPatience, kPatience));
+    reached("gated");
+    std::vector<keeper::BufferDescriptor> kept;
+    for (const auto& buffer : held_) kept.push_back({buffer.entry.id, buffer.descriptor.get()});
+    GCR_TRY(keeper.arm(kept));
+    reached("armed");
+    return {};
+  }
+
+  Status take_apart() {
+    GCR_TRY(take_over());
+    GCR_ASSIGN(auto dump, criu::PreparedDump::streaming({{arguments_.criu}}, arguments_.pid,
+                                                        arguments_.scratch));
+    reached("prepared");
+    GCR_TRY(start_keeper());
+    GCR_TRY(door_.detach());
+    reached("detached");
+    GCR_TRY(control_.lock(kPatience));
+    reached("locked");
+    GCR_TRY(control_.checkpoint());
+    reached("checkpointed");
+    GCR_TRY(process::drop_zero_pages(door_));
+    reached("dropped");
+    GCR_TRY(dump.run([](const std::string&, UniqueFd content) -> Status {
+      char bytes[65536];
+      while (::read(content.get(), bytes, sizeof(bytes)) > 0) {
+      }
+      return {};
+    }));
+    reached("dumped");
+    return {};
+  }
+
+  Status put_together() {
+    GCR_TRY(criu::resume_stopped(arguments_.pid));
+    reached("resumed");
+    GCR_TRY(control_.restore({}));
+    reached("restored");
+    GCR_TRY(control_.unlock());
+    reached("unlocked");
+    keeper::Descriptors descriptors;
+    for (auto& buffer : held_) {
+      descriptors.emplace_back(buffer.entry.id, std::move(buffer.descriptor));
+    }
+    GCR_TRY(door_.offer(std::move(descriptors)));
+    reached("offered");
+    GCR_TRY(door_.attach());
+    reached("attached");
+    GCR_TRY(door_.open_gate());
+    reached("done");
+    return {};
+  }
+
+  const Arguments arguments_;
+  const std::shared_ptr<const mover::CudaDriver> driver_;
+  const mover::ControlCheckpoint control_;
+  agent::Door door_;
+  std::vector<agent::ExportedBuffer> held_;
+};
+
+void call(pid_t pid, const std::vector<std::string>& names) {
+  const mover::ControlCheckpoint control(must(mover::CudaDriver::load()), pid);
+  const std::map<std::string, std::function<Status()>> calls{
+      {"lock", [&] { return control.lock(kPatience); }},
+      {"checkpoint", [&] { return control.checkpoint(); }},
+      {"restore", [&] { return control.restore({}); }},
+      {"unlock", [&] { return control.unlock(); }},
+  };
+  for (const std::string& name : names) {
+    std::cout << name << std::endl;
+    must(calls.at(name)());
+  }
+  std::cout << "done" << std::endl;
+  for (;;) ::pause();
+}
+
+std::string describe(pid_t pid) {
+  return " " + std::to_string(pid) + " " + procfs::stat_field(std::to_string(pid), 22);
+}
+
+/// Restores, and leaves the process stopped, or dies before.
+void restore(const std::string& criu, const std::string& reaper, const std::string& images,
+             const std::string& stop) {
+  std::cout << "restoring" << std::endl;
+  criu::RestoredTree tree = must(criu::restore({{criu}}, images, reaper));
+  std::cout << "restored" << describe(tree.pid()) << describe(tree.init_pid()) << std::endl;
+  while (stop == "restored") ::pause();
+  tree.release();
+  std::cout << "released" << std::endl;
+  for (;;) ::pause();
+}
+
+journal::ProcessId process_id(const std::string& pid, const std::string& start_time) {
+  journal::ProcessId id;
+  id.set_pid(std::stoi(pid));
+  id.set_start_time(std::stoull(start_time));
+  return id;
+}
+
+void recover(const std::vector<std::string>& words) {
+  std::cout << "begun" << std::endl;
+  const Lost lost{.process = process_id(words[1], words[2]),
+                  .keeper = process_id(words[3], words[4]),
+                  .detaching = true,
+                  .scratch = words[5]};
+  must(bring_back(lost));
+  std::cout << "done" << std::endl;
+}
+
+}  // namespace
+}  // namespace gcr::recovery::test
+
+int main(int argc, char** argv) {
+  using namespace gcr::recovery::test;
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.size() == 6 && words[0] == "move") {
+    Move({std::stoi(words[1]), words[2], words[3], words[4], words[5]}).run();
+  } else if (words.size() == 6 && words[0] == "recover") {
+    recover(words);
+  } else if (words.size() == 5 && words[0] == "restore") {
+    restore(words[1], words[2], words[3], words[4]);
+  } else if (words.size() >= 3 && words[0] == "call") {
+    call(std::stoi(words[1]), {words.begin() + 2, words.end()});
+  } else {
+    return 2;
+  }
+  return 0;
+}
