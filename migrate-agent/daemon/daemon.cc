@@ -26,6 +26,7 @@
 #include "migrate-agent/daemon/registry.h"
 #include "migrate-agent/daemon/startups.h"
 #include "migrate-agent/daemon/worker_process.h"
+#include "migrate-agent/daemon/worker_server.h"
 #include "proto/registry.pb.h"
 
 namespace gcr::agent {
@@ -336,6 +337,7 @@ Result<std::string> Daemon::start() {
   asio::co_spawn(impl_->io, impl_->accept_all(), asio::detached);
   asio::co_spawn(impl_->io, impl_->reap_children(), asio::detached);
   asio::co_spawn(impl_->io, impl_->obey_signals(), asio::detached);
+  remove_dead_worker_sockets(impl_->config);
   impl_->recoveries.begin(impl_->config.state_dir);
   return where;
 }

@@ -20,6 +20,7 @@
 
 #include "migrate-agent/daemon/local_socket.h"
 #include "migrate-agent/daemon/packet.h"
+#include "migrate-agent/journal/journal_files.h"
 #include "proto/registry.pb.h"
 
 namespace gcr::agent {
@@ -249,6 +250,15 @@ void remove_worker_socket(const Config& config, const WorkerAddress& address) {
   const auto owned = journal::Journal::open(path, journal::Lock::kTry);
   if (!owned && owned.error().code() == Code::kUnavailable) return;
   ::unlink(address.path().c_str());
+}
+
+void remove_dead_worker_sockets(const Config& config) {
+  std::error_code error;
+  for (const auto& file :
+       std::filesystem::directory_iterator(config.runtime_dir / "workers", error)) {
+    const auto entry = journal::entry_of(file.path());
+    if (entry) remove_worker_socket(config, {config.runtime_dir, entry->migration, entry->role});
+  }
 }
 
 }  // namespace gcr::agent

@@ -69,4 +69,7 @@ class WorkerServer {
 /// Takes away the socket that a dead worker left, unless somebody owns the journal. Blocks.
 void remove_worker_socket(const Config& config, const WorkerAddress& address);
 
+/// The same for every socket there is: those of workers that died after their daemon. Blocks.
+void remove_dead_worker_sockets(const Config& config);
+
 }  // namespace gcr::agent
