@@ -135,16 +135,15 @@ std::vector<std::string> open_journals(const TwoHosts& hosts, Host host) {
   return found;
 }
 
-std::string hugepage_limits() {
-  std::string text;
+std::map<std::string, std::uint64_t> hugepage_limits() {
+  std::map<std::string, std::uint64_t> limits;
   for (const auto& size : fs::directory_iterator("/sys/kernel/mm/hugepages")) {
     for (const char* counter : {"nr_hugepages", "nr_overcommit_hugepages"}) {
-      std::string value = e2e::read_file(size.path() / counter);
-      std::erase(value, '\n');
-      text += fmt::format("{}/{}={} ", size.path().filename().string(), counter, value);
+      const fs::path file = size.path() / counter;
+      limits[file] = std::stoull("0" + e2e::read_file(file));
     }
   }
-  return text;
+  return limits;
 }
 
 Baseline::Baseline(const TwoHosts& hosts) {

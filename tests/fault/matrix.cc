@@ -8,7 +8,16 @@ namespace {
 /// Longer than a peer may be silent: each side has given the other up before the link is back.
 constexpr Milliseconds kCut = kPeerSilence + Milliseconds(700);
 
-Side survivor_of(const Point& point) { return point.decided ? Side::kDestination : Side::kSource; }
+/// Where the process must run after `harm` at `point`, where that is certain.
+std::optional<Side> survivor_of(const Point& point, Harm harm) {
+  if (point.decided) return Side::kDestination;
+  // A daemon's death need not end the migration, and a link may be back before it is missed.
+  if (harm == Harm::kKillDaemon) return std::nullopt;
+  if (harm == Harm::kCut && point.name == "source.began") return std::nullopt;
+  // The source has all that it needs to decide.
+  if (harm == Harm::kCut && point.name == "source.voted") return Side::kDestination;
+  return Side::kSource;
+}
 
 Scenario at(const Point& point, Harm harm) {
   Scenario scenario;
@@ -16,8 +25,19 @@ Scenario at(const Point& point, Harm harm) {
   scenario.side = point.side;
   scenario.point = point.name;
   if (harm == Harm::kCut) scenario.lasts = kCut;
-  // A daemon's death, or a link's after the last message, need not end the migration.
-  if (harm != Harm::kKillDaemon || point.decided) scenario.survivor = survivor_of(point);
+  scenario.survivor = survivor_of(point, harm);
+  return scenario;
+}
+
+/// `then` at `point`, the first time that the process comes there after it has passed `armed`.
+Scenario later(std::string_view armed, const Point& point, Harm then, Side survivor) {
+  Scenario scenario;
+  scenario.harm = Harm::kArm;
+  scenario.side = armed.starts_with("source.") ? Side::kSource : Side::kDestination;
+  scenario.point = armed;
+  scenario.then_point = point.name;
+  scenario.then = then;
+  scenario.survivor = survivor;
   return scenario;
 }
 
@@ -40,20 +60,40 @@ void add_boundary(std::vector<Scenario>& scenarios, const Point& point) {
   }
 }
 
+struct Place {
+  std::string_view point;
+  Side survivor;
+};
+
 void add_recovery(std::vector<Scenario>& scenarios, const Point& point) {
-  struct Crash {
-    std::string_view point;
-    Side survivor;
-  };
-  const std::vector<Crash> crashes =
-      point.side == Side::kSource ? std::vector<Crash>{{"source.checkpointed", Side::kSource},
-                                                       {"source.dumped", Side::kSource}}
-                                  : std::vector<Crash>{{"destination.restored", Side::kSource},
-                                                       {"destination.told", Side::kDestination}};
-  for (const Crash& crash : crashes) {
+  std::vector<Place> crashes;
+  if (point.side == Side::kSource) {
+    crashes = {{"source.checkpointed", Side::kSource}, {"source.dumped", Side::kSource}};
+  } else {
+    crashes = {{"destination.restored", Side::kSource}};
+  }
+  // After the commit the source may tell before it is asked.
+  if (point.name == "destination.recovery.begun") {
+    crashes.push_back({"destination.told", Side::kDestination});
+  }
+  for (const Place& crash : crashes) {
     for (const Harm harm : {Harm::kError, Harm::kKillWorker}) {
       scenarios.push_back(recovering(point, crash.point, harm, crash.survivor));
     }
+  }
+}
+
+/// Each record of a journal that comes after one of these cannot be written.
+void add_records(std::vector<Scenario>& scenarios, const Point& append) {
+  for (const Place& place : {Place{"source.preflighted", Side::kSource},
+                             {"source.gated", Side::kSource},
+                             {"source.flushed", Side::kSource},
+                             {"source.voted", Side::kSource},
+                             {"source.confirmed", Side::kDestination},
+                             {"destination.stopped", Side::kSource},
+                             {"destination.told", Side::kDestination},
+                             {"destination.committed", Side::kDestination}}) {
+    scenarios.push_back(later(place.point, append, Harm::kError, place.survivor));
   }
 }
 
@@ -70,10 +110,11 @@ std::vector<Scenario> matrix() {
         add_recovery(scenarios, point);
         break;
       case Kind::kCorruption:
-        scenarios.push_back(at(point, Harm::kCorrupt));
+        // What is spoilt earlier may be overwritten.
+        scenarios.push_back(later("source.gated", point, Harm::kCorrupt, Side::kSource));
         break;
       case Kind::kFailure:
-        scenarios.push_back(at(point, Harm::kError));
+        add_records(scenarios, point);
         break;
     }
   }

@@ -51,6 +51,13 @@ bool wait_until(Milliseconds timeout, Done done) {
   return true;
 }
 
+/// Whose point it is; one that both have is armed where the scenario strikes.
+Side side_of(const std::string& point, const Scenario& scenario) {
+  if (point.starts_with("source.")) return Side::kSource;
+  if (point.starts_with("destination.")) return Side::kDestination;
+  return scenario.side;
+}
+
 std::string faults_file(const TwoHosts& hosts, Host host) {
   return hosts.directory(host) + "/faults";
 }
@@ -88,6 +95,7 @@ std::string action_of(Harm harm, const std::string& command, const TwoHosts& hos
       return "run " + command;
     case Harm::kCut:
       return fmt::format("run ip -n {} link set veth0 down", network_name(hosts, Host::kA));
+    case Harm::kArm:
     case Harm::kNone:
       break;
   }
@@ -204,15 +212,18 @@ Result Pair::run(const Scenario& scenario) {
 void Pair::arm(const Trial& trial) {
   const Scenario& scenario = trial.scenario;
   const Host host = host_of(trial, scenario.side);
-  const std::string file = faults_file(hosts_, host);
-  std::string action = action_of(scenario.harm, scenario.command, hosts_, host, trial.moving.pid);
-  if (!scenario.then_point.empty()) {
-    if (scenario.harm != Harm::kKillWorker) throw std::logic_error("only a killed worker recovers");
-    action = fmt::format(
-        "run echo '{} {}' >{}.new && mv {}.new {} && kill -KILL $PPID", scenario.then_point,
-        action_of(scenario.then, "", hosts_, host, trial.moving.pid), file, file, file);
+  std::string action;
+  if (scenario.then_point.empty()) {
+    action = action_of(scenario.harm, scenario.command, hosts_, host, trial.moving.pid);
+  } else {
+    const Host then_host = host_of(trial, side_of(scenario.then_point, scenario));
+    const std::string file = faults_file(hosts_, then_host);
+    const std::string next = action_of(scenario.then, "", hosts_, then_host, trial.moving.pid);
+    action = fmt::format("run echo '{0} {1}' >{2}.new && mv {2}.new {2}", scenario.then_point, next,
+                         file);
+    if (scenario.harm == Harm::kKillWorker) action += " && kill -KILL $PPID";
   }
-  write_at_once(file, scenario.point + " " + action);
+  write_at_once(faults_file(hosts_, host), scenario.point + " " + action);
 }
 
 void Pair::disarm() {
@@ -238,7 +249,7 @@ std::string Pair::strike(Trial& trial) {
 }
 
 std::string Pair::wait_for_hit(Trial& trial, const std::string& point) {
-  const std::string path = hit_file(hosts_, host_of(trial, trial.scenario.side));
+  const std::string path = hit_file(hosts_, host_of(trial, side_of(point, trial.scenario)));
   const bool first = point == trial.scenario.point;
   std::string text;
   const auto hit = [&] {
@@ -248,7 +259,8 @@ std::string Pair::wait_for_hit(Trial& trial, const std::string& point) {
   };
   wait_until(kPointTimeout,
              [&] { return hit() || (first && !trial.command->program().running()); });
-  if (!hit()) return "the point " + point + " was not reached";
+  // The destination ends after the operator has heard of it.
+  if (!wait_until(kPeerSilence, hit)) return "the point " + point + " was not reached";
   trial.struck = true;
   trial.stopped = std::stoi(text.substr(text.rfind("hit ") + 4));
   return "";

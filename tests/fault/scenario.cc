@@ -26,6 +26,8 @@ std::string_view to_string(Harm harm) {
       return "end app";
     case Harm::kRun:
       return "run";
+    case Harm::kArm:
+      return "arm";
     case Harm::kStop:
       return "stop";
     case Harm::kCut:
@@ -36,6 +38,8 @@ std::string_view to_string(Harm harm) {
 
 std::string Scenario::describe() const {
   if (harm == Harm::kNone) return "none";
+  if (harm == Harm::kArm)
+    return fmt::format("{} at {} after {}", to_string(then), then_point, point);
   const std::string_view whose = side == Side::kSource ? "source" : "destination";
   std::string text = fmt::format("{} ({})", to_string(harm), whose);
   if (lasts.count() > 0) text += fmt::format(" for {} ms", lasts.count());

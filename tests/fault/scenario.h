@@ -25,6 +25,7 @@ enum class Harm : std::uint8_t {
   kStop,        ///< SIGSTOP to the worker; SIGCONT after `lasts`
   kCut,         ///< the link goes down for `lasts`
   kRun,         ///< `command`; without a point, before the migration begins
+  kArm,         ///< nothing but arming `then_point`
 };
 
 std::string_view to_string(Harm harm);
@@ -37,7 +38,7 @@ struct Scenario {
   Milliseconds lasts{0};
   std::string command;     ///< of kRun, for sh -c; at a point its parent is the worker
   std::string undo;        ///< likewise, when gcr-migrate has ended
-  std::string then_point;  ///< armed when the first harm strikes: a point of the recovery
+  std::string then_point;  ///< armed when the first harm strikes: a point that comes later
   Harm then = Harm::kNone;
   std::optional<Side> survivor;  ///< where the process must run afterwards, where that is certain
 

@@ -87,17 +87,20 @@ class Queue {
 }  // namespace
 
 std::vector<Done> run_all(const std::vector<Scenario>& scenarios, const TrialOptions& options) {
-  const std::string hugepages = hugepage_limits();
+  const auto before = hugepage_limits();
   Queue queue(scenarios, options);
   {
     std::vector<std::jthread> threads;
     for (unsigned i = 0; i < options.pairs; ++i) threads.emplace_back([&queue] { queue.work(); });
   }
   std::vector<Done> done = queue.done();
-  if (const std::string after = hugepage_limits(); after != hugepages) {
-    Result result;
-    result.failure = fmt::format("hugepages were {} and are {}", hugepages, after);
-    fmt::print(stderr, "{}\n", result.failure);
+  Result result;
+  for (const auto& [file, limit] : hugepage_limits()) {
+    if (limit <= before.at(file)) continue;
+    result.failure += fmt::format("{} was {} and is {}\n", file, before.at(file), limit);
+  }
+  if (!result.passed()) {
+    fmt::print(stderr, "{}", result.failure);
     done.push_back({Scenario{}, result});
   }
   return done;
