@@ -11,6 +11,7 @@
 #include <fstream>
 #include <ranges>
 
+#include "migrate-agent/fault/fault.h"
 #include "migrate-agent/journal/file.h"
 #include "migrate-agent/journal/journal_files.h"
 #include "migrate-agent/journal/text.h"
