@@ -11,7 +11,6 @@
 #include <fstream>
 #include <ranges>
 
-#include "migrate-agent/fault/fault.h"
 #include "migrate-agent/journal/file.h"
 #include "migrate-agent/journal/journal_files.h"
 #include "migrate-agent/journal/text.h"
@@ -192,7 +191,6 @@ Status Journal::append(Record record) {
     return Error(Code::kResourceExhausted, fmt::format("{} is full", path_.native()));
   }
   GCR_ASSIGN(const Sealed sealed, finish_and_seal(record, checksum_));
-  GCR_TRY(fault::point("journal.append"));
   GCR_TRY(write(sealed.slot));
   records_.push_back(std::move(record));
   checksum_ = sealed.checksum;
