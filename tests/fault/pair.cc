@@ -241,11 +241,8 @@ std::string Pair::strike(Trial& trial) {
     trial.command->program().wait(scenario.delay);
     return strike_now(trial);
   }
-  std::string failure = wait_for_hit(trial, scenario.point);
-  if (failure.empty() && !scenario.then_point.empty()) {
-    failure = wait_for_hit(trial, scenario.then_point);
-  }
-  return failure;
+  // The second point is armed by the first, whose own sign it may overwrite at once.
+  return wait_for_hit(trial, scenario.then_point.empty() ? scenario.point : scenario.then_point);
 }
 
 std::string Pair::wait_for_hit(Trial& trial, const std::string& point) {
