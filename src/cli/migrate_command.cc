@@ -3,11 +3,18 @@
 #include <fmt/format.h>
 
 #include <asio/co_spawn.hpp>
+#include <asio/experimental/awaitable_operators.hpp>
 #include <asio/io_context.hpp>
+#include <asio/signal_set.hpp>
+#include <asio/steady_timer.hpp>
+#include <asio/this_coro.hpp>
+#include <asio/use_awaitable.hpp>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <optional>
 
+#include "src/cli/agent_request.h"
 #include "src/cli/outcome.h"
 #include "src/cli/summary.h"
 #include "src/cli/trace.h"
@@ -18,28 +25,103 @@ namespace {
 using control::ControlChannel;
 using control::printable;
 
-constexpr std::chrono::milliseconds kConnectTimeout = std::chrono::seconds(10);
 /// A migration takes as long as it takes: a vanished agent is noticed by TCP, not by this.
 constexpr std::chrono::milliseconds kNextMessageTimeout = std::chrono::hours(24);
+/// For how long, and how often, the agent is asked after contact was lost.
+constexpr std::chrono::seconds kAfterwards{60};
+constexpr std::chrono::milliseconds kAskAgain{200};
 
 void show(const proto::Event& event) {
   fmt::print("{}: {}\n", printable(event.phase()), printable(event.text()));
   std::fflush(stdout);
 }
 
+/// One migration from its request to its end, as this side sees it.
+class Migration {
+ public:
+  Migration(const MigrateOptions& options, std::shared_ptr<asio::ssl::context> tls)
+      : options_(options), agent_{options.source, std::move(tls)} {}
+
+  asio::awaitable<Outcome> run();
+
+ private:
+  asio::awaitable<Outcome> follow();
+  asio::awaitable<Outcome> obey_signals();
+  asio::awaitable<Outcome> ask_afterwards(Error lost);
+  Outcome detached();
+
+  const MigrateOptions& options_;
+  const Agent agent_;
+  std::unique_ptr<ControlChannel> channel_;
+  std::optional<Uuid> id_;
+};
+
 /// Reads Events until the report, or a Failure, which an agent sends only before it touches
 /// anything.
-asio::awaitable<Outcome> follow(ControlChannel& channel, bool json) {
+asio::awaitable<Outcome> Migration::follow() {
   for (;;) {
-    auto message = co_await channel.receive(kNextMessageTimeout);
+    auto message = co_await channel_->receive(kNextMessageTimeout);
+    if (!message && id_) co_return co_await ask_afterwards(message.error());
     if (!message) co_return outcome_of(message.error(), true);
-    if (message->has_migrate_report()) co_return outcome_of(message->migrate_report());
+    if (message->has_started()) {
+      id_ = to_uuid(message->started().migration_id());
+      if (options_.detach) co_return detached();
+      if (!options_.json) fmt::print("migration {}\n", id_->to_string());
+      std::fflush(stdout);
+    }
+    if (message->has_migrate_report()) {
+      const proto::MigrateReport& report = message->migrate_report();
+      if (!report.recovering()) co_return outcome_of(report);
+      Error unsettled(Code::kInternal, report.message());
+      co_return co_await ask_afterwards(std::move(unsettled));
+    }
     if (message->has_failure()) {
       const Error failure = control::from_failure(message->failure());
       co_return outcome_of(failure, failure.code() == Code::kInternal);
     }
-    if (message->has_event() && !json) show(message->event());
+    if (message->has_event() && !options_.json) show(message->event());
   }
+}
+
+/// The first Ctrl-C asks the agent to give the migration up, and its report says what came of it;
+/// the second leaves.
+asio::awaitable<Outcome> Migration::obey_signals() {
+  asio::signal_set signals(co_await asio::this_coro::executor, SIGINT, SIGTERM);
+  co_await signals.async_wait(asio::use_awaitable);
+  proto::Envelope request;
+  request.mutable_cancel_request()->set_migration_id(to_bytes(id_.value_or(Uuid{})));
+  const Status asked = co_await channel_->send(request);
+  if (asked) fmt::print(stderr, "gcr-migrate: giving the migration up; again to leave at once\n");
+  co_await signals.async_wait(asio::use_awaitable);
+  const Error left(Code::kCancelled, "left while the migration was being given up");
+  co_return outcome_of(left, true);
+}
+
+/// Contact is lost, or the agent has yet to settle it: its journal knows, sooner or later.
+asio::awaitable<Outcome> Migration::ask_afterwards(Error lost) {
+  const auto until = std::chrono::steady_clock::now() + kAfterwards;
+  asio::steady_timer pause(co_await asio::this_coro::executor);
+  for (;;) {
+    proto::Envelope request;
+    request.mutable_status_request()->set_migration_id(to_bytes(*id_));
+    const auto reply = co_await ask(agent_, std::move(request));
+    if (reply) {
+      for (const proto::MigrationStatus& status : reply->status_reply().migrations()) {
+        if (status.role() == "source" && status.finished()) co_return outcome_of(status);
+      }
+    }
+    if (std::chrono::steady_clock::now() > until) co_return outcome_of(lost, true);
+    pause.expires_after(kAskAgain);
+    co_await pause.async_wait(asio::use_awaitable);
+  }
+}
+
+/// It goes on without us.
+Outcome Migration::detached() {
+  Outcome outcome;
+  outcome.exit_code = ExitCode::kMigrated;
+  outcome.report.set_migration_id(to_bytes(*id_));
+  return outcome;
 }
 
 proto::Envelope request_of(const MigrateOptions& options) {
@@ -59,21 +141,26 @@ proto::Envelope request_of(const MigrateOptions& options) {
   return message;
 }
 
-asio::awaitable<Outcome> migrate(const MigrateOptions& options,
-                                 std::shared_ptr<asio::ssl::context> tls) {
+asio::awaitable<Outcome> Migration::run() {
+  using asio::experimental::awaitable_operators::operator||;
   control::Preface preface;
   preface.kind = control::ConnectionKind::kControl;
-  auto channel = co_await ControlChannel::connect(options.source, preface, tls, kConnectTimeout);
+  auto channel =
+      co_await ControlChannel::connect(options_.source, preface, agent_.tls, kConnectTimeout);
   if (!channel) co_return outcome_of(channel.error(), false);
-  const Status sent = co_await (*channel)->send(request_of(options));
+  channel_ = std::move(*channel);
+  const Status sent = co_await channel_->send(request_of(options_));
   if (!sent) co_return outcome_of(sent.error(), false);
-  Outcome outcome = co_await follow(**channel, options.json);
-  (*channel)->close();
-  co_return outcome;
+  auto ended = co_await (follow() || obey_signals());
+  channel_->close();
+  co_return std::visit([](Outcome& outcome) { return std::move(outcome); }, ended);
 }
 
 int show_outcome(const MigrateOptions& options, const Outcome& outcome) {
-  if (options.json) {
+  if (options.detach && outcome.exit_code == ExitCode::kMigrated) {
+    const std::string id = to_uuid(outcome.report.migration_id()).to_string();
+    fmt::print("migration {}\n", id);
+  } else if (options.json) {
     fmt::print("{}\n", to_json(outcome.report));
   } else if (outcome.exit_code == ExitCode::kMigrated) {
     fmt::print("{}", summary(options, outcome.report));
@@ -97,7 +184,8 @@ Outcome run_migration(const MigrateOptions& options,
   asio::io_context io(1);
   Outcome outcome;
   std::exception_ptr broken;
-  asio::co_spawn(io, migrate(options, tls), [&](std::exception_ptr exception, Outcome result) {
+  Migration migration(options, tls);
+  asio::co_spawn(io, migration.run(), [&](std::exception_ptr exception, Outcome result) {
     broken = exception;
     outcome = std::move(result);
   });

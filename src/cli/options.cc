@@ -8,6 +8,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "src/cli/exit_code.h"
 
@@ -24,7 +27,9 @@ Exit status:
   3  refused before anything was touched
   4  an agent cannot be reached; nothing was touched
   5  not authorised; nothing was touched
-  6  contact was lost under way: the outcome is unknown here, see the agents' logs
+  6  the outcome is unknown here: ask both agents (gcr-migrate status)
+  7  cancelled; the process runs on at SRC
+Ctrl-C gives the migration up as long as it is not committed; a second one leaves at once.
 
 The last line on standard output after a migration:
   migrated pid=<n> vram_bytes=<n> downtime_ms=<x> total_ms=<x> verified=yes|no
@@ -47,6 +52,11 @@ that copies of another machine's can be read.
 
 Exit status: 0, 1 if a journal is damaged, 2 if a PATH cannot be read. A last record that was not
 completely written when its writer died was never promised to anybody: it is mentioned, no more.)";
+
+constexpr const char* kResolveFooter = R"(
+For a migration that no protocol can settle any more: the other host is gone for good after the
+destination had the process ready. You answer for it that the other host will never run its copy;
+then the copy here goes on, or is killed.)";
 
 /// The command line as CLI11 reads it: what it cannot check lies here as text.
 struct Raw {
@@ -146,6 +156,8 @@ void describe_output(CLI::App& app, MigrateOptions& options) {
                  "Write the timeline of both sides there, for Perfetto or chrome://tracing")
       ->option_text("FILE");
   app.add_flag("--json", options.json, "Print one JSON object, the report, and nothing else");
+  app.add_flag("--detach", options.detach,
+               "Print the migration's ID and leave; see gcr-migrate status, cancel");
 }
 
 void describe_certificates(CLI::App& app, control::TlsFiles& tls) {
@@ -189,6 +201,66 @@ CLI::App* describe_journal(CLI::App& app, JournalOptions& options) {
   return journal;
 }
 
+/// The subcommands that ask one agent.
+class AgentCommands {
+ public:
+  explicit AgentCommands(CLI::App& app) {
+    add(app, What::kCancel, "cancel", "AGENT ID: give a migration up; AGENT is the source's");
+    add(app, What::kStatus, "status", "AGENT ID: where a migration stands");
+    CLI::App* list = add(app, What::kList, "list", "AGENT: migrations that are under way");
+    list->add_flag("--all", options_.all, "Those as well that have ended");
+    CLI::App* resolve =
+        add(app, What::kResolve, "resolve", "AGENT ID: decide what no protocol can decide");
+    resolve->footer(kResolveFooter);
+    CLI::Option* run =
+        resolve->add_flag("--run-here", options_.run_here, "The copy at AGENT goes on");
+    resolve->add_flag("--discard-here", discard_here_, "The copy at AGENT is killed")
+        ->excludes(run);
+    resolve->add_flag("--peer-is-gone", options_.peer_is_gone,
+                      "You answer for it that the other host will never run its copy");
+  }
+
+  /// The one that was given, or nothing; an Error if it is incomplete.
+  std::optional<Result<AgentOptions>> parsed() {
+    for (const auto& [command, what] : commands_) {
+      if (!command->parsed()) continue;
+      options_.what = what;
+      return checked();
+    }
+    return std::nullopt;
+  }
+
+ private:
+  using What = AgentOptions::What;
+
+  CLI::App* add(CLI::App& app, What what, const std::string& name, const std::string& text) {
+    CLI::App* command = app.add_subcommand(name, "gcr-migrate " + name + " " + text);
+    command->add_option("AGENT", agent_, "host or host:port")->required();
+    if (what != What::kList) {
+      command->add_option("ID", options_.migration, "The migration, or how its ID begins")
+          ->required();
+    }
+    command->add_flag("--json", options_.json, "Print one JSON object and nothing else");
+    describe_certificates(*command, options_.tls);
+    commands_.emplace_back(command, what);
+    return command;
+  }
+
+  Result<AgentOptions> checked() {
+    if (options_.what == What::kResolve && options_.run_here == discard_here_) {
+      return Error(Code::kInvalidArgument, "resolve needs --run-here or --discard-here");
+    }
+    GCR_ASSIGN(options_.agent, control::Endpoint::parse(agent_));
+    options_.tls = with_defaults(options_.tls);
+    return options_;
+  }
+
+  std::vector<std::pair<CLI::App*, What>> commands_;
+  std::string agent_;
+  bool discard_here_ = false;
+  AgentOptions options_;
+};
+
 /// The words that CLI11 reads, and those after the "--" of "run --", which are the command's alone.
 struct Words {
   std::vector<std::string> ours;
@@ -212,14 +284,15 @@ Leave complain(const std::string& what) {
 
 }  // namespace
 
-std::variant<MigrateOptions, RunOptions, JournalOptions, Leave> parse_options(int argc,
-                                                                              char** argv) {
+std::variant<MigrateOptions, RunOptions, JournalOptions, AgentOptions, Leave> parse_options(
+    int argc, char** argv) {
   Raw raw;
   CLI::App app;
   describe_migrate(app, raw);
   const CLI::App* run = describe_run(app);
   JournalOptions journal_options;
   const CLI::App* journal = describe_journal(app, journal_options);
+  AgentCommands agent_commands(app);
   Words words = split_words(argc, argv);
   try {
     std::ranges::reverse(words.ours);  // as CLI11 wants them
@@ -235,6 +308,10 @@ std::variant<MigrateOptions, RunOptions, JournalOptions, Leave> parse_options(in
     return options;
   }
   if (journal->parsed()) return journal_options;
+  if (auto asked = agent_commands.parsed()) {
+    if (!*asked) return complain(asked->error().message());
+    return std::move(**asked);
+  }
   auto options = check(raw);
   if (!options) return complain(options.error().message());
   return *std::move(options);

@@ -26,6 +26,20 @@ struct MigrateOptions {
   proto::ImageMode image_mode = proto::IMAGE_MODE_AUTO;
   std::string trace_path;  ///< empty: no trace is written
   bool json = false;
+  bool detach = false;  ///< leave as soon as the migration has a name
+  control::TlsFiles tls;
+};
+
+/// A request to one agent about one migration, or all.
+struct AgentOptions {
+  enum class What : std::uint8_t { kCancel, kStatus, kList, kResolve };
+  What what = What::kList;
+  control::Endpoint agent;
+  std::string migration;      ///< its ID, or how it begins; empty for a list
+  bool all = false;           ///< kList: finished ones too
+  bool run_here = false;      ///< kResolve; else discard_here
+  bool peer_is_gone = false;  ///< kResolve
+  bool json = false;
   control::TlsFiles tls;
 };
 
@@ -44,7 +58,7 @@ struct Leave {
 };
 
 /// Reads the command line. Help goes to standard output, what is wrong to standard error.
-std::variant<MigrateOptions, RunOptions, JournalOptions, Leave> parse_options(int argc,
-                                                                              char** argv);
+std::variant<MigrateOptions, RunOptions, JournalOptions, AgentOptions, Leave> parse_options(
+    int argc, char** argv);
 
 }  // namespace gcr::cli

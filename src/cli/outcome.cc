@@ -8,31 +8,21 @@ namespace {
 
 using control::printable;
 
-Code code_of(const proto::MigrateReport& report) {
+Code code_of(const std::string& name) {
   proto::Failure failure;
-  failure.set_code(report.code());
+  failure.set_code(name);
   return control::from_failure(failure).code();
-}
-
-ExitCode untouched_exit_code(Code code) {
-  switch (code) {
-    case Code::kUnavailable:
-      return ExitCode::kUnreachable;
-    case Code::kPermissionDenied:
-      return ExitCode::kNotAuthorised;
-    case Code::kInvalidArgument:
-    default:
-      return ExitCode::kRefused;
-  }
 }
 
 /// What the reader most wants to know after an error: whether the process still runs, and where.
 std::string_view consequence(ExitCode exit_code) {
   switch (exit_code) {
     case ExitCode::kFailed:
+    case ExitCode::kCancelled:
       return "; the process runs on at the source";
     case ExitCode::kUnknown:
-      return "; the outcome is not known here: look at both agents' logs before starting anything";
+      return "; the outcome is not known here: ask both agents (`gcr-migrate status`) before "
+             "starting anything";
     default:
       return "";
   }
@@ -40,12 +30,28 @@ std::string_view consequence(ExitCode exit_code) {
 
 }  // namespace
 
+ExitCode untouched_exit_code(Code code) {
+  switch (code) {
+    case Code::kUnavailable:
+    case Code::kTimeout:
+      return ExitCode::kUnreachable;
+    case Code::kPermissionDenied:
+      return ExitCode::kNotAuthorised;
+    case Code::kCancelled:
+      return ExitCode::kCancelled;
+    default:
+      return ExitCode::kRefused;
+  }
+}
+
 Outcome outcome_of(proto::MigrateReport report) {
   Outcome outcome;
   if (report.migrated()) {
     outcome.exit_code = ExitCode::kMigrated;
   } else if (report.committed()) {
     outcome.exit_code = ExitCode::kUnknown;
+  } else if (code_of(report) == Code::kCancelled) {
+    outcome.exit_code = ExitCode::kCancelled;
   } else if (report.source_touched()) {
     outcome.exit_code = ExitCode::kFailed;
   } else {
@@ -61,6 +67,41 @@ Outcome outcome_of(const Error& error, bool asked) {
   outcome.report.set_source_touched(asked);
   outcome.report.set_code(std::string(to_string(error.code())));
   outcome.report.set_message(error.message());
+  return outcome;
+}
+
+Outcome outcome_of(const proto::MigrationStatus& status) {
+  proto::MigrateReport report;
+  report.set_migration_id(status.migration_id());
+  report.set_source_touched(true);
+  report.set_migrated(status.state() == "confirmed");
+  report.set_committed(report.migrated() || status.state() == "committed");
+  report.set_code(status.code());
+  report.set_message(status.message());
+  report.add_notes("told by the journal of the source's agent, after contact was lost");
+  return outcome_of(std::move(report));
+}
+
+std::optional<Outcome> outcome_of(const proto::MigrationStatus& source, const Error& lost) {
+  if (!source.finished()) return std::nullopt;
+  Outcome outcome;
+  outcome.from_journal = true;
+  outcome.report.set_migration_id(source.migration_id());
+  outcome.report.set_source_touched(true);
+  outcome.report.set_migrated(source.state() == "confirmed");
+  outcome.report.set_committed(outcome.report.migrated());
+  outcome.report.add_notes(
+      fmt::format("known from the source agent's journal; the report was lost: {}", lost.message()));
+  if (outcome.report.migrated()) {
+    outcome.exit_code = ExitCode::kMigrated;
+    return outcome;
+  }
+  const bool cancelled = code_of(source.code()) == Code::kCancelled;
+  outcome.exit_code = cancelled ? ExitCode::kCancelled : ExitCode::kFailed;
+  outcome.report.set_code(source.code());
+  outcome.report.set_message(
+      fmt::format("{} (as the source agent's journal says: {})",
+                  source.message().empty() ? "it was undone" : source.message(), lost.message()));
   return outcome;
 }
 

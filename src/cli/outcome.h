@@ -1,6 +1,7 @@
 // What became of a migration, for people, for scripts, and as an exit status.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "proto/control.pb.h"
@@ -14,6 +15,8 @@ namespace gcr::cli {
 struct Outcome {
   ExitCode exit_code = ExitCode::kFailed;
   proto::MigrateReport report;
+  bool detached = false;      ///< it goes on without us: only the report's id is meant
+  bool from_journal = false;  ///< the report was lost: what the agents' journals say is all there is
 };
 
 /// From the source agent's report.
@@ -21,6 +24,13 @@ Outcome outcome_of(proto::MigrateReport report);
 
 /// From an error without a report, before (`asked` false) or after the request was sent.
 Outcome outcome_of(const Error& error, bool asked);
+
+/// From what the source's agent says of a migration that has ended, or is committed.
+Outcome outcome_of(const proto::MigrationStatus& status);
+
+/// From the source agent's journal, after its report was lost: `lost` is why. Nothing as long as the
+/// journal is unfinished.
+std::optional<Outcome> outcome_of(const proto::MigrationStatus& source, const Error& lost);
 
 /// The report as one JSON object, every field present; 64-bit numbers are strings, as Protobuf's
 /// JSON mapping has them.

@@ -1,0 +1,51 @@
+#include "src/cli/agent_call.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+namespace gcr::cli {
+
+using control::ControlChannel;
+
+asio::awaitable<Result<proto::Envelope>> ask(const Agent& agent, const proto::Envelope& question,
+                                             std::chrono::milliseconds timeout) {
+  const control::Preface preface{control::ConnectionKind::kControl, {}};
+  auto channel = co_await ControlChannel::connect(agent.endpoint, preface, agent.tls, timeout);
+  GCR_CO_TRY(channel);
+  co_return co_await (*channel)->call(question, timeout);
+}
+
+asio::awaitable<Result<Uuid>> find_migration(const Agent& agent, const std::string& id) {
+  if (const auto whole = Uuid::parse(id)) co_return *whole;
+  proto::Envelope question;
+  question.mutable_list_request()->set_finished(true);
+  const auto answer = co_await ask(agent, question);
+  GCR_CO_TRY(answer);
+  std::set<Uuid> found;
+  for (const proto::MigrationStatus& status : answer->list_reply().migrations()) {
+    const Uuid uuid = to_uuid(status.migration_id());
+    if (uuid.to_string().starts_with(id)) found.insert(uuid);
+  }
+  if (found.size() == 1) co_return *found.begin();
+  if (found.empty()) {
+    co_return Error(Code::kNotFound,
+                    fmt::format("the agent at {} knows no migration that begins with {}",
+                                agent.endpoint.to_string(), id));
+  }
+  std::string names;
+  for (const Uuid& uuid : found) names += " " + uuid.to_string();
+  co_return Error(Code::kInvalidArgument,
+                  fmt::format("{} migrations begin with {}:{}", found.size(), id, names));
+}
+
+std::string to_bytes(const Uuid& id) { return {id.bytes.begin(), id.bytes.end()}; }
+
+Uuid to_uuid(const std::string& bytes) {
+  Uuid uuid;
+  if (bytes.size() == uuid.bytes.size()) std::ranges::copy(bytes, uuid.bytes.begin());
+  return uuid;
+}
+
+}  // namespace gcr::cli

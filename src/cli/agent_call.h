@@ -1,0 +1,38 @@
+// Single questions to an agent, each on a connection of its own.
+#pragma once
+
+#include <asio/awaitable.hpp>
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "proto/control.pb.h"
+#include "src/base/result.h"
+#include "src/base/uuid.h"
+#include "src/control/control_channel.h"
+
+namespace gcr::cli {
+
+inline constexpr std::chrono::milliseconds kConnectTimeout = std::chrono::seconds(10);
+
+/// An agent, and what we show it.
+struct Agent {
+  control::Endpoint endpoint;
+  std::shared_ptr<asio::ssl::context> tls;
+};
+
+/// The agent's answer; a Failure becomes its Error. Connecting and answering may take `timeout`
+/// each.
+asio::awaitable<Result<proto::Envelope>> ask(const Agent& agent, const proto::Envelope& question,
+                                             std::chrono::milliseconds timeout = kConnectTimeout);
+
+/// The migration that the agent knows by this id, or by the only one that begins like this.
+/// kNotFound if there is none, kInvalidArgument, naming them, if there are several.
+asio::awaitable<Result<Uuid>> find_migration(const Agent& agent, const std::string& id);
+
+std::string to_bytes(const Uuid& id);
+
+/// All zero if the bytes are no id.
+Uuid to_uuid(const std::string& bytes);
+
+}  // namespace gcr::cli

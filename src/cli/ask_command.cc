@@ -1,0 +1,120 @@
+#include "src/cli/ask_command.h"
+
+#include <fmt/format.h>
+
+#include <asio/co_spawn.hpp>
+#include <asio/io_context.hpp>
+#include <cstdio>
+
+#include "src/cli/agent_call.h"
+#include "src/cli/exit_code.h"
+#include "src/cli/status_text.h"
+
+namespace gcr::cli {
+namespace {
+
+using control::printable;
+using google::protobuf::Struct;
+
+/// The agent may have to wait for others before it answers these.
+constexpr std::chrono::milliseconds kCancelTimeout = std::chrono::seconds(30);
+constexpr std::chrono::milliseconds kResolveTimeout = std::chrono::minutes(5);
+
+/// What is printed.
+using Text = Result<std::string>;
+
+std::vector<proto::MigrationStatus> to_vector(
+    const google::protobuf::RepeatedPtrField<proto::MigrationStatus>& migrations) {
+  return {migrations.begin(), migrations.end()};
+}
+
+std::string show(const std::vector<proto::MigrationStatus>& migrations, bool json) {
+  return json ? status_json(migrations) + "\n" : status_table(migrations);
+}
+
+asio::awaitable<Text> cancel(const Agent& agent, const AskOptions& options, Uuid id) {
+  proto::Envelope question;
+  question.mutable_cancel_request()->set_migration_id(to_bytes(id));
+  const auto answer = co_await ask(agent, question, kCancelTimeout);
+  GCR_CO_TRY(answer);
+  if (!options.json) {
+    co_return fmt::format("migration {} is given up; the process stays at the source\n",
+                          id.to_string());
+  }
+  Struct object;
+  (*object.mutable_fields())["migration_id"].set_string_value(id.to_string());
+  co_return to_json(object) + "\n";
+}
+
+asio::awaitable<Text> status(const Agent& agent, const AskOptions& options, Uuid id) {
+  proto::Envelope question;
+  question.mutable_status_request()->set_migration_id(to_bytes(id));
+  const auto answer = co_await ask(agent, question);
+  GCR_CO_TRY(answer);
+  co_return show(to_vector(answer->status_reply().migrations()), options.json);
+}
+
+asio::awaitable<Text> list(const Agent& agent, const AskOptions& options) {
+  proto::Envelope question;
+  question.mutable_list_request()->set_finished(options.all);
+  const auto answer = co_await ask(agent, question);
+  GCR_CO_TRY(answer);
+  co_return show(to_vector(answer->list_reply().migrations()), options.json);
+}
+
+asio::awaitable<Text> resolve(const Agent& agent, const AskOptions& options, Uuid id) {
+  proto::Envelope question;
+  proto::ResolveRequest& request = *question.mutable_resolve_request();
+  request.set_migration_id(to_bytes(id));
+  request.set_decision(options.run_here ? proto::ResolveRequest::RUN_HERE
+                                        : proto::ResolveRequest::DISCARD_HERE);
+  request.set_peer_is_gone(options.peer_is_gone);
+  const auto answer = co_await ask(agent, question, kResolveTimeout);
+  GCR_CO_TRY(answer);
+  const proto::ResolveReply& reply = answer->resolve_reply();
+  if (!options.json) {
+    co_return fmt::format("{}\n{}", printable(reply.text()), status_table({reply.status()}));
+  }
+  Struct object;
+  (*object.mutable_fields())["text"].set_string_value(printable(reply.text()));
+  *(*object.mutable_fields())["status"].mutable_struct_value() = status_struct(reply.status());
+  co_return to_json(object) + "\n";
+}
+
+asio::awaitable<Text> run(const Agent& agent, const AskOptions& options) {
+  if (options.kind == AskOptions::Kind::kList) co_return co_await list(agent, options);
+  const auto id = co_await find_migration(agent, options.id);
+  GCR_CO_TRY(id);
+  switch (options.kind) {
+    case AskOptions::Kind::kCancel:
+      co_return co_await cancel(agent, options, *id);
+    case AskOptions::Kind::kStatus:
+      co_return co_await status(agent, options, *id);
+    default:
+      co_return co_await resolve(agent, options, *id);
+  }
+}
+
+int fail(ExitCode exit_code, const Error& error) {
+  fmt::print(stderr, "gcr-migrate: {}\n", printable(error.message()));
+  return static_cast<int>(exit_code);
+}
+
+}  // namespace
+
+int ask_command(const AskOptions& options) {
+  const auto tls = control::make_tls_context(options.tls);
+  if (!tls) return fail(ExitCode::kUsage, tls.error());
+  const Agent agent{options.agent, *tls};
+  Text text = Error(Code::kInternal, "gcr-migrate failed where it cannot");
+  asio::io_context io(1);
+  asio::co_spawn(io, run(agent, options), [&](std::exception_ptr exception, Text result) {
+    if (!exception) text = std::move(result);
+  });
+  io.run();
+  if (!text) return fail(untouched_exit_code(text.error().code()), text.error());
+  fmt::print("{}", *text);
+  return static_cast<int>(ExitCode::kMigrated);
+}
+
+}  // namespace gcr::cli

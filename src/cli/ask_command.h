@@ -1,0 +1,13 @@
+// `gcr-migrate cancel`, `status`, `list` and `resolve`: what an operator asks an agent about
+// migrations that are there already.
+#pragma once
+
+#include "src/cli/options.h"
+
+namespace gcr::cli {
+
+/// Asks and prints the answer, as text or as one JSON object; an error goes to standard error as
+/// one line. The exit status (exit_code.h): kMigrated once it was answered or done.
+int ask_command(const AskOptions& options);
+
+}  // namespace gcr::cli
