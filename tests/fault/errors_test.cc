@@ -29,12 +29,19 @@ struct Names {
 
 class ErrorsTest : public testing::Test {
  protected:
-  static void SetUpTestSuite() {
+  static void TearDownTestSuite() { pair_.reset(); }
+
+  /// One pair serves many tests; after a failure comes another.
+  void SetUp() override {
+    if (pair_ == nullptr) renew_pair();
+  }
+
+  static void renew_pair() {
+    pair_.reset();
     // In a mount namespace of its own an agent's view of the machine can be changed.
     pair_ = std::make_unique<Pair>(std::vector<std::string>{"--state-size", "4M", "--prepare-a",
                                                             "true", "--prepare-b", "true"});
   }
-  static void TearDownTestSuite() { pair_.reset(); }
 
   Names names(Side side) const {
     const e2e::TwoHosts& hosts = pair_->hosts();
@@ -61,7 +68,7 @@ class ErrorsTest : public testing::Test {
   static void expect_one_copy(const Scenario& scenario) {
     const Result result = pair_->run(scenario);
     EXPECT_TRUE(result.passed()) << scenario.describe() << ": " << result.failure;
-    if (!result.passed()) make_pair();
+    if (!result.passed()) renew_pair();
   }
 
   /// `command` before the migration begins; `undo` when gcr-migrate has ended.
