@@ -28,6 +28,15 @@ bool stop_is_due(const std::string& task) {
 HeldThreads::~HeldThreads() { let_go(); }
 
 Status HeldThreads::hold_all_but(pid_t running) {
+  // A thread of somebody else's would take the stop signal to its tracer.
+  for (const pid_t tid : procfs::threads(pid_)) {
+    const std::string task = std::to_string(pid_) + "/task/" + std::to_string(tid);
+    const std::string tracer = procfs::status_field(task, "TracerPid");
+    if (tracer.empty() || tracer == "0") continue;
+    return Error(Code::kPermissionDenied, "process " + tracer + " traces thread " +
+                                              std::to_string(tid) + " of process " +
+                                              std::to_string(pid_));
+  }
   if (::kill(pid_, SIGSTOP) != 0) {
     return Error::from_errno(errno, "cannot stop process " + std::to_string(pid_));
   }

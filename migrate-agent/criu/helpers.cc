@@ -62,6 +62,7 @@ void release_waiting(const fs::path& scratch) {
 }  // namespace
 
 Status wait_for_helpers(const fs::path& scratch, std::chrono::milliseconds patience) {
+  if (scratch.empty()) return {};
   std::error_code error;
   const fs::path directory = fs::weakly_canonical(scratch, error);
   if (error) return Error::from_errno(error.value(), "cannot look at " + scratch.string());

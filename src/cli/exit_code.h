@@ -12,7 +12,7 @@ enum class ExitCode : int {
   kRefused = 3,      ///< refused before anything was touched
   kUnreachable = 4,  ///< an agent cannot be reached; nothing was touched
   kNotAuthorised =
-      5,  ///< a certificate or the process's owner does not allow it; nothing was touched
+      5,           ///< a certificate or the process's owner does not allow it; nothing was touched
   kUnknown = 6,    ///< not known here: the agents settle it, `gcr-migrate status` tells
   kCancelled = 7,  ///< cancelled; the process runs on at the source
 };

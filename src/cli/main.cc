@@ -1,7 +1,6 @@
 // gcr-migrate: moves a running GPU process to another host, and starts processes that can be moved.
 #include <variant>
 
-#include "src/cli/agent_command.h"
 #include "src/cli/ask_command.h"
 #include "src/cli/journal_command.h"
 #include "src/cli/migrate_command.h"
@@ -14,7 +13,6 @@ int main(int argc, char** argv) {
   if (const auto* leave = std::get_if<Leave>(&parsed)) return leave->status;
   if (const auto* run = std::get_if<RunOptions>(&parsed)) return run_command(*run);
   if (const auto* journal = std::get_if<JournalOptions>(&parsed)) return journal_command(*journal);
-  if (const auto* agent = std::get_if<AgentOptions>(&parsed)) return agent_command(*agent);
   if (const auto* ask = std::get_if<AskOptions>(&parsed)) return ask_command(*ask);
   return migrate_command(std::get<MigrateOptions>(parsed));
 }

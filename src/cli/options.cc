@@ -4,13 +4,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
-#include <optional>
-#include <utility>
-#include <vector>
 
 #include "src/cli/exit_code.h"
 
@@ -27,13 +25,19 @@ Exit status:
   3  refused before anything was touched
   4  an agent cannot be reached; nothing was touched
   5  not authorised; nothing was touched
-  6  the outcome is unknown here: ask both agents (gcr-migrate status)
+  6  contact was lost under way, or DST has not confirmed: the outcome is not known here; the
+     agents settle it, and `gcr-migrate status SRC ID` tells
   7  cancelled; the process runs on at SRC
-Ctrl-C gives the migration up as long as it is not committed; a second one leaves at once.
+cancel, status, list and resolve: 0 if it was done, else 2 to 5.
+
+Ctrl-C (or SIGTERM) gives the migration up as long as it is not committed, and waits for the report;
+a second one leaves at once. Where the connection to SRC is lost the migration goes on, and SRC is
+asked what became of it.
 
 The last line on standard output after a migration:
   migrated pid=<n> vram_bytes=<n> downtime_ms=<x> total_ms=<x> verified=yes|no
-with the process's PID at DST. Errors go to standard error, one line.)";
+with the process's PID at DST; if the report was lost, "migrated pid=<n>" or "migrated pid=unknown".
+Errors go to standard error, one line.)";
 
 constexpr const char* kRunDescription =
     "gcr-migrate run -- COMMAND [ARGUMENT...]: start a command so that it can be migrated; sets "
@@ -57,6 +61,8 @@ constexpr const char* kResolveFooter = R"(
 For a migration that no protocol can settle any more: the other host is gone for good after the
 destination had the process ready. You answer for it that the other host will never run its copy;
 then the copy here goes on, or is killed.)";
+
+constexpr std::size_t kLeastIdCharacters = 8;
 
 /// The command line as CLI11 reads it: what it cannot check lies here as text.
 struct Raw {
@@ -157,7 +163,8 @@ void describe_output(CLI::App& app, MigrateOptions& options) {
       ->option_text("FILE");
   app.add_flag("--json", options.json, "Print one JSON object, the report, and nothing else");
   app.add_flag("--detach", options.detach,
-               "Print the migration's ID and leave; see gcr-migrate status, cancel");
+               "Print `migration ID` and leave as soon as SRC has taken it on; see `status`")
+      ->excludes("--trace");
 }
 
 void describe_certificates(CLI::App& app, control::TlsFiles& tls) {
@@ -201,65 +208,98 @@ CLI::App* describe_journal(CLI::App& app, JournalOptions& options) {
   return journal;
 }
 
-/// The subcommands that ask one agent.
-class AgentCommands {
- public:
-  explicit AgentCommands(CLI::App& app) {
-    add(app, What::kCancel, "cancel", "AGENT ID: give a migration up; AGENT is the source's");
-    add(app, What::kStatus, "status", "AGENT ID: where a migration stands");
-    CLI::App* list = add(app, What::kList, "list", "AGENT: migrations that are under way");
-    list->add_flag("--all", options_.all, "Those as well that have ended");
-    CLI::App* resolve =
-        add(app, What::kResolve, "resolve", "AGENT ID: decide what no protocol can decide");
-    resolve->footer(kResolveFooter);
-    CLI::Option* run =
-        resolve->add_flag("--run-here", options_.run_here, "The copy at AGENT goes on");
-    resolve->add_flag("--discard-here", discard_here_, "The copy at AGENT is killed")
-        ->excludes(run);
-    resolve->add_flag("--peer-is-gone", options_.peer_is_gone,
-                      "You answer for it that the other host will never run its copy");
-  }
-
-  /// The one that was given, or nothing; an Error if it is incomplete.
-  std::optional<Result<AgentOptions>> parsed() {
-    for (const auto& [command, what] : commands_) {
-      if (!command->parsed()) continue;
-      options_.what = what;
-      return checked();
-    }
-    return std::nullopt;
-  }
-
- private:
-  using What = AgentOptions::What;
-
-  CLI::App* add(CLI::App& app, What what, const std::string& name, const std::string& text) {
-    CLI::App* command = app.add_subcommand(name, "gcr-migrate " + name + " " + text);
-    command->add_option("AGENT", agent_, "host or host:port")->required();
-    if (what != What::kList) {
-      command->add_option("ID", options_.migration, "The migration, or how its ID begins")
-          ->required();
-    }
-    command->add_flag("--json", options_.json, "Print one JSON object and nothing else");
-    describe_certificates(*command, options_.tls);
-    commands_.emplace_back(command, what);
-    return command;
-  }
-
-  Result<AgentOptions> checked() {
-    if (options_.what == What::kResolve && options_.run_here == discard_here_) {
-      return Error(Code::kInvalidArgument, "resolve needs --run-here or --discard-here");
-    }
-    GCR_ASSIGN(options_.agent, control::Endpoint::parse(agent_));
-    options_.tls = with_defaults(options_.tls);
-    return options_;
-  }
-
-  std::vector<std::pair<CLI::App*, What>> commands_;
-  std::string agent_;
-  bool discard_here_ = false;
-  AgentOptions options_;
+/// The commands that ask an agent; what CLI11 cannot check lies here as text.
+struct RawAsk {
+  std::string agent;
+  bool discard_here = false;
+  AskOptions options;
 };
+
+CLI::App* describe_ask(CLI::App& app, RawAsk& raw, const char* name, const char* description) {
+  CLI::App* command = app.add_subcommand(name, description);
+  command->add_option("AGENT", raw.agent, "host or host:port")->required();
+  command->add_flag("--json", raw.options.json, "Print one JSON object and nothing else");
+  describe_certificates(*command, raw.options.tls);
+  return command;
+}
+
+void describe_id(CLI::App& command, RawAsk& raw) {
+  command.add_option("ID", raw.options.id, "The migration's id, or at least 8 characters of it")
+      ->required();
+}
+
+/// One of them at most is parsed.
+struct AskCommands {
+  CLI::App* cancel;
+  CLI::App* status;
+  CLI::App* list;
+  CLI::App* resolve;
+};
+
+AskCommands describe_asks(CLI::App& app, RawAsk& raw) {
+  AskCommands commands{
+      describe_ask(app, raw, "cancel",
+                   "gcr-migrate cancel AGENT ID: give a migration up, as long as it is not "
+                   "committed; AGENT is its source's"),
+      describe_ask(app, raw, "status",
+                   "gcr-migrate status AGENT ID: what AGENT knows of a migration"),
+      describe_ask(app, raw, "list",
+                   "gcr-migrate list AGENT: the migrations that are not finished"),
+      describe_ask(app, raw, "resolve",
+                   "gcr-migrate resolve AGENT ID --run-here|--discard-here --peer-is-gone: decide "
+                   "what the agents cannot, because the other host is lost")};
+  for (CLI::App* command : {commands.cancel, commands.status, commands.resolve}) {
+    describe_id(*command, raw);
+  }
+  commands.list->add_flag("--all", raw.options.all, "The finished ones as well");
+  CLI::App& resolve = *commands.resolve;
+  resolve.footer(kResolveFooter);
+  resolve.add_flag("--run-here", raw.options.run_here, "The copy at AGENT goes on");
+  resolve.add_flag("--discard-here", raw.discard_here, "The copy at AGENT is killed")
+      ->excludes("--run-here");
+  resolve.add_flag(
+      "--peer-is-gone", raw.options.peer_is_gone,
+      "You know that the other host's copy will never run again. If it did there would "
+      "be two");
+  return commands;
+}
+
+AskOptions::Kind kind_of(const AskCommands& commands) {
+  if (commands.cancel->parsed()) return AskOptions::Kind::kCancel;
+  if (commands.status->parsed()) return AskOptions::Kind::kStatus;
+  if (commands.list->parsed()) return AskOptions::Kind::kList;
+  if (commands.resolve->parsed()) return AskOptions::Kind::kResolve;
+  return AskOptions::Kind::kInvalid;
+}
+
+Status check_id(std::string& id) {
+  std::ranges::transform(id, id.begin(), [](unsigned char c) { return std::tolower(c); });
+  const bool good = id.find_first_not_of("0123456789abcdef-") == std::string::npos;
+  if (good && id.size() >= kLeastIdCharacters) return {};
+  return Error(
+      Code::kInvalidArgument,
+      fmt::format("an ID is a migration's UUID or at least {} characters of it, not \"{}\"",
+                  kLeastIdCharacters, control::printable(id)));
+}
+
+Result<AskOptions> check(const RawAsk& raw, AskOptions::Kind kind) {
+  AskOptions options = raw.options;
+  options.kind = kind;
+  GCR_ASSIGN(options.agent, control::Endpoint::parse(raw.agent));
+  options.tls = with_defaults(options.tls);
+  if (kind != AskOptions::Kind::kList) GCR_TRY(check_id(options.id));
+  if (kind != AskOptions::Kind::kResolve) return options;
+  if (options.run_here == raw.discard_here) {
+    return Error(Code::kInvalidArgument, "resolve needs --run-here or --discard-here");
+  }
+  if (!options.peer_is_gone) {
+    return Error(
+        Code::kInvalidArgument,
+        "resolve needs --peer-is-gone: your word that the other host's copy will never run "
+        "again");
+  }
+  return options;
+}
 
 /// The words that CLI11 reads, and those after the "--" of "run --", which are the command's alone.
 struct Words {
@@ -282,17 +322,30 @@ Leave complain(const std::string& what) {
   return Leave{static_cast<int>(ExitCode::kUsage)};
 }
 
+Options run_options(const CLI::App& run, const Words& words) {
+  RunOptions options{run.remaining()};
+  options.command.insert(options.command.end(), words.command.begin(), words.command.end());
+  if (options.command.empty()) return complain("run needs a command: gcr-migrate run -- COMMAND");
+  return options;
+}
+
+template <class T>
+Options checked(Result<T> options) {
+  if (!options) return complain(options.error().message());
+  return *std::move(options);
+}
+
 }  // namespace
 
-std::variant<MigrateOptions, RunOptions, JournalOptions, AgentOptions, Leave> parse_options(
-    int argc, char** argv) {
+Options parse_options(int argc, char** argv) {
   Raw raw;
+  RawAsk ask;
+  JournalOptions journal_options;
   CLI::App app;
   describe_migrate(app, raw);
   const CLI::App* run = describe_run(app);
-  JournalOptions journal_options;
   const CLI::App* journal = describe_journal(app, journal_options);
-  AgentCommands agent_commands(app);
+  const AskCommands asks = describe_asks(app, ask);
   Words words = split_words(argc, argv);
   try {
     std::ranges::reverse(words.ours);  // as CLI11 wants them
@@ -301,20 +354,12 @@ std::variant<MigrateOptions, RunOptions, JournalOptions, AgentOptions, Leave> pa
     if (error.get_exit_code() == 0) return Leave{app.exit(error)};
     return complain(error.what());
   }
-  if (run->parsed()) {
-    RunOptions options{run->remaining()};
-    options.command.insert(options.command.end(), words.command.begin(), words.command.end());
-    if (options.command.empty()) return complain("run needs a command: gcr-migrate run -- COMMAND");
-    return options;
-  }
+  if (run->parsed()) return run_options(*run, words);
   if (journal->parsed()) return journal_options;
-  if (auto asked = agent_commands.parsed()) {
-    if (!*asked) return complain(asked->error().message());
-    return std::move(**asked);
+  if (const auto kind = kind_of(asks); kind != AskOptions::Kind::kInvalid) {
+    return checked(check(ask, kind));
   }
-  auto options = check(raw);
-  if (!options) return complain(options.error().message());
-  return *std::move(options);
+  return checked(check(raw));
 }
 
 }  // namespace gcr::cli

@@ -24,21 +24,8 @@ struct MigrateOptions {
   bool no_prefill = false;
   proto::Compression compression = proto::COMPRESSION_AUTO;
   proto::ImageMode image_mode = proto::IMAGE_MODE_AUTO;
+  bool detach = false;     ///< leave as soon as the migration has a name
   std::string trace_path;  ///< empty: no trace is written
-  bool json = false;
-  bool detach = false;  ///< leave as soon as the migration has a name
-  control::TlsFiles tls;
-};
-
-/// A request to one agent about one migration, or all.
-struct AgentOptions {
-  enum class What : std::uint8_t { kCancel, kStatus, kList, kResolve };
-  What what = What::kList;
-  control::Endpoint agent;
-  std::string migration;      ///< its ID, or how it begins; empty for a list
-  bool all = false;           ///< kList: finished ones too
-  bool run_here = false;      ///< kResolve; else discard_here
-  bool peer_is_gone = false;  ///< kResolve
   bool json = false;
   control::TlsFiles tls;
 };
@@ -52,13 +39,27 @@ struct JournalOptions {
   bool json = false;
 };
 
+/// A question about migrations that are there, or an order to one.
+struct AskOptions {
+  enum class Kind : std::uint8_t { kInvalid = 0, kCancel, kStatus, kList, kResolve };
+  Kind kind = Kind::kInvalid;
+  control::Endpoint agent;
+  std::string id;             ///< a UUID or how it begins, lower case; none for kList
+  bool all = false;           ///< kList: the finished ones too
+  bool run_here = false;      ///< kResolve: else the copy is discarded
+  bool peer_is_gone = false;  ///< kResolve
+  bool json = false;
+  control::TlsFiles tls;
+};
+
 /// The command line asked for something that is done already (--help), or it is wrong: leave.
 struct Leave {
   int status = 0;
 };
 
+using Options = std::variant<MigrateOptions, RunOptions, JournalOptions, AskOptions, Leave>;
+
 /// Reads the command line. Help goes to standard output, what is wrong to standard error.
-std::variant<MigrateOptions, RunOptions, JournalOptions, AgentOptions, Leave> parse_options(
-    int argc, char** argv);
+Options parse_options(int argc, char** argv);
 
 }  // namespace gcr::cli

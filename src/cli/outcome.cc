@@ -46,16 +46,15 @@ ExitCode untouched_exit_code(Code code) {
 
 Outcome outcome_of(proto::MigrateReport report) {
   Outcome outcome;
+  const Code code = code_of(report.code());
   if (report.migrated()) {
     outcome.exit_code = ExitCode::kMigrated;
-  } else if (report.committed()) {
+  } else if (report.committed() || report.recovering()) {
     outcome.exit_code = ExitCode::kUnknown;
-  } else if (code_of(report) == Code::kCancelled) {
-    outcome.exit_code = ExitCode::kCancelled;
-  } else if (report.source_touched()) {
+  } else if (report.source_touched() && code != Code::kCancelled) {
     outcome.exit_code = ExitCode::kFailed;
   } else {
-    outcome.exit_code = untouched_exit_code(code_of(report));
+    outcome.exit_code = untouched_exit_code(code);
   }
   outcome.report = std::move(report);
   return outcome;
@@ -70,18 +69,6 @@ Outcome outcome_of(const Error& error, bool asked) {
   return outcome;
 }
 
-Outcome outcome_of(const proto::MigrationStatus& status) {
-  proto::MigrateReport report;
-  report.set_migration_id(status.migration_id());
-  report.set_source_touched(true);
-  report.set_migrated(status.state() == "confirmed");
-  report.set_committed(report.migrated() || status.state() == "committed");
-  report.set_code(status.code());
-  report.set_message(status.message());
-  report.add_notes("told by the journal of the source's agent, after contact was lost");
-  return outcome_of(std::move(report));
-}
-
 std::optional<Outcome> outcome_of(const proto::MigrationStatus& source, const Error& lost) {
   if (!source.finished()) return std::nullopt;
   Outcome outcome;
@@ -90,8 +77,8 @@ std::optional<Outcome> outcome_of(const proto::MigrationStatus& source, const Er
   outcome.report.set_source_touched(true);
   outcome.report.set_migrated(source.state() == "confirmed");
   outcome.report.set_committed(outcome.report.migrated());
-  outcome.report.add_notes(
-      fmt::format("known from the source agent's journal; the report was lost: {}", lost.message()));
+  outcome.report.add_notes(fmt::format(
+      "known from the source agent's journal; the report was lost: {}", lost.message()));
   if (outcome.report.migrated()) {
     outcome.exit_code = ExitCode::kMigrated;
     return outcome;

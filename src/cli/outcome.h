@@ -16,7 +16,7 @@ struct Outcome {
   ExitCode exit_code = ExitCode::kFailed;
   proto::MigrateReport report;
   bool detached = false;      ///< it goes on without us: only the report's id is meant
-  bool from_journal = false;  ///< the report was lost: what the agents' journals say is all there is
+  bool from_journal = false;  ///< the report was lost: it says what the agents' journals say
 };
 
 /// From the source agent's report.
@@ -25,11 +25,8 @@ Outcome outcome_of(proto::MigrateReport report);
 /// From an error without a report, before (`asked` false) or after the request was sent.
 Outcome outcome_of(const Error& error, bool asked);
 
-/// From what the source's agent says of a migration that has ended, or is committed.
-Outcome outcome_of(const proto::MigrationStatus& status);
-
-/// From the source agent's journal, after its report was lost: `lost` is why. Nothing as long as the
-/// journal is unfinished.
+/// From the source agent's journal, after its report was lost: `lost` is why. Nothing as long as
+/// the journal is unfinished.
 std::optional<Outcome> outcome_of(const proto::MigrationStatus& source, const Error& lost);
 
 /// The report as one JSON object, every field present; 64-bit numbers are strings, as Protobuf's

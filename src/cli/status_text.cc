@@ -19,7 +19,8 @@ namespace util = google::protobuf::util;
 
 std::string time_text(std::int64_t unix_ms) {
   if (unix_ms <= 0) return "-";
-  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(static_cast<std::time_t>(unix_ms / 1000)));
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}",
+                     fmt::gmtime(static_cast<std::time_t>(unix_ms / 1000)));
 }
 
 std::string or_dash(const std::string& text) { return text.empty() ? "-" : printable(text); }

@@ -17,6 +17,12 @@ std::string rate(double bytes_per_s) {
   return fmt::format("{:.2f} GB/s", bytes_per_s / 1e9);
 }
 
+void append_notes(std::string& text, const proto::MigrateReport& report) {
+  for (const std::string& note : report.notes()) {
+    text += fmt::format("  note: {}\n", printable(note));
+  }
+}
+
 /// Both sides in one table, in order of time.
 void append_phases(std::string& text, const proto::MigrateReport& report) {
   if (report.phases().empty()) return;
@@ -98,14 +104,20 @@ std::string summary(const MigrateOptions& options, const proto::MigrateReport& r
   append_switchover(text, report);
   append_images(text, report);
   append_clock(text, report);
-  for (const std::string& note : report.notes()) {
-    text += fmt::format("  note: {}\n", printable(note));
-  }
+  append_notes(text, report);
   return text + fmt::format(
                     "migrated pid={} vram_bytes={} downtime_ms={:.1f} total_ms={:.1f} "
                     "verified={}\n",
                     report.destination_pid(), report.vram_bytes(), report.downtime_ms(),
                     report.total_ms(), report.verified() ? "yes" : "no");
+}
+
+std::string short_summary(const MigrateOptions& options, const proto::MigrateReport& report) {
+  std::string text = fmt::format("process {} of {} runs at {}\n", options.pid,
+                                 options.source.to_string(), options.destination.to_string());
+  append_notes(text, report);
+  const int pid = report.destination_pid();
+  return text + fmt::format("migrated pid={}\n", pid > 0 ? std::to_string(pid) : "unknown");
 }
 
 }  // namespace gcr::cli

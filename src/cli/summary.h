@@ -13,4 +13,8 @@ namespace gcr::cli {
 /// pid=...". Only for migrations that succeeded.
 std::string summary(const MigrateOptions& options, const proto::MigrateReport& report);
 
+/// The same where the report was lost and journals tell of the success: no figures. The last line
+/// is "migrated pid=<n>", or "migrated pid=unknown" where the destination could not be asked.
+std::string short_summary(const MigrateOptions& options, const proto::MigrateReport& report);
+
 }  // namespace gcr::cli

@@ -7,9 +7,11 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <asio/co_spawn.hpp>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <stdexcept>
 
 extern char** environ;
@@ -57,6 +59,18 @@ std::string read_all(int fd) {
   return text;
 }
 
+/// Every process that was started with this configuration.
+void kill_workers(const std::string& config) {
+  for (const auto& process : std::filesystem::directory_iterator("/proc")) {
+    const pid_t pid = std::atoi(process.path().filename().c_str());
+    std::ifstream file(process.path() / "cmdline");
+    const std::string words{std::istreambuf_iterator<char>(file), {}};
+    if (pid > 0 && pid != ::getpid() && words.find(config) != std::string::npos) {
+      ::kill(pid, SIGKILL);
+    }
+  }
+}
+
 }  // namespace
 
 TemporaryFolder::TemporaryFolder() {
@@ -79,14 +93,17 @@ Finished run_to_end(const std::vector<std::string>& words) {
   return finished;
 }
 
-AgentProcess::AgentProcess(control::test::Credentials& credentials, const std::string& settings) {
+AgentProcess::AgentProcess(control::test::Credentials& credentials, const std::string& settings,
+                           AgentHome home)
+    : home_(std::move(home)) {
   const control::TlsFiles tls = credentials.issue({});
-  const std::string config = folder_.path() + "/agent.toml";
+  const std::string config = home_.folder->path() + "/agent.toml";
   gcr::test::write_private_file(
-      config, fmt::format("listen = \"127.0.0.1:0\"\nstate_dir = \"{0}/state\"\n"
+      config, fmt::format("listen = \"127.0.0.1:{5}\"\nstate_dir = \"{0}/state\"\n"
                           "runtime_dir = \"{0}/run\"\n{1}\n[tls]\nauthority = \"{2}\"\n"
                           "certificate = \"{3}\"\nkey = \"{4}\"\n",
-                          folder_.path(), settings, tls.authority, tls.certificate, tls.key));
+                          home_.folder->path(), settings, tls.authority, tls.certificate, tls.key,
+                          home_.port));
   Pipe log = make_pipe();
   Pipe ready = make_pipe();
   constexpr int kReadyFd = 9;
@@ -99,6 +116,7 @@ AgentProcess::AgentProcess(control::test::Credentials& credentials, const std::s
   unsigned port = 0;
   if (std::sscanf(line.c_str(), "listening on 127.0.0.1:%u\n", &port) == 1) {
     endpoint_ = {"127.0.0.1", static_cast<std::uint16_t>(port)};
+    home_.port = endpoint_.port;
   } else {
     ::kill(pid_, SIGKILL);
     wait_for_end();
@@ -108,11 +126,15 @@ AgentProcess::AgentProcess(control::test::Credentials& credentials, const std::s
 }
 
 AgentProcess::~AgentProcess() {
-  if (pid_ > 0) {
-    ::kill(pid_, SIGKILL);
-    wait_for_end();
-  }
+  kill_daemon();
+  kill_workers(home_.folder->path() + "/agent.toml");
   if (reader_.joinable()) reader_.join();
+}
+
+void AgentProcess::kill_daemon() {
+  if (pid_ <= 0) return;
+  ::kill(pid_, SIGKILL);
+  wait_for_end();
 }
 
 void AgentProcess::read_log(UniqueFd log) {
@@ -130,6 +152,19 @@ void AgentProcess::read_log(UniqueFd log) {
   const std::lock_guard lock(mutex_);
   log_ended_ = true;
   changed_.notify_all();
+}
+
+int AgentProcess::number_in_log(const std::string& text, const std::string& before) {
+  if (!wait_for_log(text)) throw std::runtime_error("not logged: " + text);
+  const std::lock_guard lock(mutex_);
+  const std::string& line = lines_.at(looked_at_ - 1);
+  return std::stoi(line.substr(line.find(before) + before.size()));
+}
+
+bool AgentProcess::has_logged(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(
+      lines_, [&](const std::string& line) { return line.find(text) != std::string::npos; });
 }
 
 bool AgentProcess::wait_for_log(const std::string& text) {
@@ -210,6 +245,11 @@ proto::Envelope Client::offer(const Uuid& migration) {
   proto::Envelope request;
   request.mutable_preflight_request()->set_migration_id(migration.bytes.data(),
                                                         migration.bytes.size());
+  send(request);
+  return receive();
+}
+
+proto::Envelope Client::call(const proto::Envelope& request) {
   send(request);
   return receive();
 }

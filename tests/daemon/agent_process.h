@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <condition_variable>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -37,12 +38,22 @@ struct Finished {
 };
 Finished run_to_end(const std::vector<std::string>& words);
 
+/// What outlives an agent that is started again.
+struct AgentHome {
+  std::shared_ptr<TemporaryFolder> folder = std::make_shared<TemporaryFolder>();
+  std::uint16_t port = 0;  ///< 0: any
+
+  std::filesystem::path state_dir() const { return folder->path() + "/state"; }
+  std::filesystem::path runtime_dir() const { return folder->path() + "/run"; }
+};
+
 class AgentProcess {
  public:
   /// Starts the agent and returns when it listens; throws if it does not. `settings` are further
   /// lines of its configuration.
-  AgentProcess(control::test::Credentials& credentials, const std::string& settings = {});
-  /// Kills what still runs.
+  AgentProcess(control::test::Credentials& credentials, const std::string& settings = {},
+               AgentHome home = {});
+  /// Kills what still runs, its workers as well.
   ~AgentProcess();
   AgentProcess(const AgentProcess&) = delete;
   AgentProcess& operator=(const AgentProcess&) = delete;
@@ -50,17 +61,26 @@ class AgentProcess {
   pid_t pid() const { return pid_; }
   std::uint16_t port() const { return endpoint_.port; }
   const control::Endpoint& endpoint() const { return endpoint_; }
+  const AgentHome& home() const { return home_; }
+  std::filesystem::path state_dir() const { return home_.state_dir(); }
 
   /// Returns once a line with `text` has been logged, false if the agent ended without. Each line
   /// is looked at once.
   bool wait_for_log(const std::string& text);
+  /// The number after `before` in the line with `text` that wait_for_log() finds next; throws if
+  /// there is none.
+  int number_in_log(const std::string& text, const std::string& before);
+  /// Whether a line with `text` has been logged so far.
+  bool has_logged(const std::string& text);
   /// Waits for the end; the exit status, or 128 and the signal.
   int wait_for_end();
+  /// SIGKILL to the daemon alone.
+  void kill_daemon();
 
  private:
   void read_log(UniqueFd log);
 
-  TemporaryFolder folder_;
+  AgentHome home_;
   pid_t pid_ = -1;
   control::Endpoint endpoint_;
   std::mutex mutex_;
@@ -86,6 +106,8 @@ class Client {
   /// Asks the test's roles for something and gives the first answer.
   proto::Envelope ask(const std::string& wish, int pid = 1, unsigned start_time = 1);
   proto::Envelope offer(const Uuid& migration);
+  /// Sends a request and gives its answer.
+  proto::Envelope call(const proto::Envelope& request);
   /// Lets a worker go that waits for its client.
   void release();
 

@@ -16,6 +16,8 @@ TEST(Config, EmptyFileGivesTheDefaults) {
   EXPECT_EQ(config->listen.to_string(), "0.0.0.0:7411");
   EXPECT_FALSE(config->host.empty());
   EXPECT_EQ(config->hugepages, HugepagePolicy::kAuto);
+  EXPECT_EQ(config->peer_silence_ms, 15'000U);
+  EXPECT_EQ(config->advertise, "");
   EXPECT_THAT(config->criu_command, ElementsAre("criu"));
   EXPECT_THAT(config->reaper.string(), testing::EndsWith("gcr-reaper"));
 }
@@ -30,6 +32,8 @@ gpus = ["GPU-6f1c2d3e-0000-4000-8000-000000000001"]
 log_level = "debug"
 max_startups = 10
 startup_timeout_ms = 500
+peer_silence_ms = 3000
+advertise = "node1"
 state_dir = "/s"
 runtime_dir = "/r"
 [tls]
@@ -51,6 +55,8 @@ reaper = "/x/gcr-reaper"
   EXPECT_EQ(config->log_level, "debug");
   EXPECT_EQ(config->max_startups, 10U);
   EXPECT_EQ(config->startup_timeout_ms, 500U);
+  EXPECT_EQ(config->peer_silence_ms, 3000U);
+  EXPECT_EQ(config->advertise, "node1:7411");
   EXPECT_EQ(config->state_dir, "/s");
   EXPECT_EQ(config->runtime_dir, "/r");
   EXPECT_EQ(config->tls.authority, "/a");
@@ -103,6 +109,8 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"TooMany", "lanes = 33", "lanes must be a number from 1 to 32"},
         Mistake{"Negative", "max_startups = -1", "max_startups must be a number"},
         Mistake{"Listen", "listen = \"host:port\"", "a port is a number"},
+        Mistake{"Advertise", "advertise = \"host:port\"", "a port is a number"},
+        Mistake{"Impatient", "peer_silence_ms = 499", "must be a number from 500 to 3600000"},
         Mistake{"Hugepages", "hugepages = \"yes\"", "\"auto\", \"require\" or \"never\""},
         Mistake{"LogLevel", "log_level = \"loud\"", "\"debug\""},
         Mistake{"Gpu", "gpus = [\"0\"]", "no GPU's UUID"},

@@ -1,10 +1,16 @@
 // Roles for tests of the daemon: what a MigrateRequest's destination says is what its worker does.
+// Recovery does what the protocol has to be done, to no process at all.
 #include <unistd.h>
 
+#include <asio/redirect_error.hpp>
+#include <asio/steady_timer.hpp>
 #include <csignal>
+#include <fstream>
 #include <stdexcept>
 
+#include "migrate-agent/commit/commit_log.h"
 #include "migrate-agent/roles/roles.h"
+#include "tests/daemon/journals.h"
 
 namespace gcr::agent {
 namespace {
@@ -37,7 +43,109 @@ std::string read_to_end(int fd) {
   return text;
 }
 
+/// A migration with a journal and a control socket, until it is cancelled.
+asio::awaitable<void> keep_journal(WorkerContext& context, const proto::MigrateRequest& request) {
+  const Uuid migration = Uuid::random();
+  const Status claimed =
+      co_await context.daemon.claim_process(migration, request.pid(), request.lanes());
+  if (!claimed) throw std::runtime_error(claimed.error().message());
+  journal::Began began;
+  began.mutable_process()->set_pid(request.pid());
+  began.mutable_process()->set_start_time(request.lanes());
+  auto log = commit::SourceLog::create(context.config.state_dir, migration, began);
+  const Status open = context.line.open(migration, journal::Began::SOURCE);
+  if (!log || !open) throw std::runtime_error("no journal");
+  context.daemon.report_phase("keeping");
+  std::filesystem::create_directories(context.config.runtime_dir / "outgoing" /
+                                      migration.to_string());
+  proto::Envelope started;
+  started.mutable_started()->set_migration_id(journal::id_bytes(migration));
+  const Status told = co_await context.channel.send(started);
+  if (!told) throw std::runtime_error(told.error().message());
+  co_await tell(context.channel, "pid", std::to_string(::getpid()));
+  asio::steady_timer cancelled(context.io, asio::steady_timer::time_point::max());
+  const auto wake = context.cancellation.on_request([&] { cancelled.cancel(); });
+  std::error_code woken;
+  if (!context.cancellation.requested()) {
+    co_await cancelled.async_wait(asio::redirect_error(asio::use_awaitable, woken));
+  }
+  const Error why = context.cancellation.check().error();
+  test::must(log->advance(commit::SourceEvent::kFailed, test::aborted(why)));
+  test::must(log->advance(commit::SourceEvent::kRolledBack, test::finished("by its worker")));
+  proto::Envelope report;
+  report.mutable_migrate_report()->set_code(std::string(to_string(why.code())));
+  report.mutable_migrate_report()->set_message(why.message());
+  const Status reported = co_await context.channel.send(report);
+  if (!reported) throw std::runtime_error(reported.error().message());
+}
+
+/// The command "fail N": the first N recoveries of this journal fail.
+Status fail_if_asked(const Config& config, const journal::Began& began) {
+  unsigned failures = 0;
+  if (std::sscanf(began.command().c_str(), "fail %u", &failures) != 1) return {};
+  const auto path = config.state_dir / "attempts";
+  std::error_code none_yet;
+  const auto attempts = std::filesystem::file_size(path, none_yet);
+  std::ofstream(path, std::ios::app) << 'x';
+  if (!none_yet && attempts >= failures) return {};
+  return Error(Code::kInternal, "recovery fails as it was asked to");
+}
+
+asio::awaitable<Status> recover_source(RecoveryContext& context, commit::SourceLog log) {
+  using enum commit::SourceEvent;
+  GCR_CO_TRY(context.line.open(log.journal().migration(), journal::Began::SOURCE));
+  if (log.state() != commit::SourceState::kCommitted) {
+    const Error cause(Code::kInternal, "the worker died");
+    GCR_CO_TRY(log.advance(kRestarted, test::aborted(cause)));
+    co_return log.advance(kRolledBack, test::finished("by recovery"));
+  }
+  context.line.set_operator_needed(true);
+  Decision decision = co_await context.line.next_decision();
+  GCR_CO_TRY(log.advance(decision.run_here ? kResolvedRunHere : kResolvedDiscardHere,
+                         test::resolved(decision.run_here, decision.by)));
+  const Status done = decision.run_here ? log.advance(kRolledBack, test::finished("runs here"))
+                                        : log.advance(kCleared, test::finished("discarded here"));
+  decision.answer(done);
+  co_return done;
+}
+
+asio::awaitable<Status> recover_destination(RecoveryContext& context, commit::DestinationLog log) {
+  using enum commit::DestinationEvent;
+  GCR_CO_TRY(context.line.open(log.journal().migration(), journal::Began::DESTINATION));
+  context.daemon.report_phase("in doubt");
+  Decision decision = co_await context.line.next_decision();
+  if (decision.by_source) {
+    GCR_CO_TRY(log.advance(kToldCommit, test::committed()));
+  } else {
+    GCR_CO_TRY(log.advance(decision.run_here ? kResolvedRunHere : kResolvedDiscardHere,
+                           test::resolved(decision.run_here, decision.by)));
+  }
+  const Status done = decision.run_here
+                          ? log.advance(kResumed, test::finished("runs here", test::kRestoredPid))
+                          : log.advance(kCleared, test::finished("discarded here"));
+  decision.answer(done);
+  co_return done;
+}
+
 }  // namespace
+
+asio::awaitable<Status> run_recovery(RecoveryContext& context, std::filesystem::path path) {
+  using journal::Lock;
+  const auto entry = journal::entry_of(path);
+  if (entry && entry->role == journal::Began::SOURCE) {
+    auto log = co_await offload(context.blocking,
+                                [&] { return commit::SourceLog::open(path, Lock::kWait); });
+    GCR_CO_TRY(log);
+    if (!journal::unfinished(log->journal().records())) co_return Status();
+    GCR_CO_TRY(fail_if_asked(context.config, log->journal().began()));
+    co_return co_await recover_source(context, std::move(*log));
+  }
+  auto log = co_await offload(context.blocking,
+                              [&] { return commit::DestinationLog::open(path, Lock::kWait); });
+  GCR_CO_TRY(log);
+  if (!journal::unfinished(log->journal().records())) co_return Status();
+  co_return co_await recover_destination(context, std::move(*log));
+}
 
 asio::awaitable<void> run_source(WorkerContext& context, proto::MigrateRequest request) {
   const std::string& wish = request.destination();
@@ -47,6 +155,7 @@ asio::awaitable<void> run_source(WorkerContext& context, proto::MigrateRequest r
     co_await tell(context.channel, "child", std::to_string(leave_child_behind()));
     co_return;
   }
+  if (wish == "journal") co_return co_await keep_journal(context, request);
   if (wish == "claim") {
     const Status claimed =
         co_await context.daemon.claim_process(Uuid::random(), request.pid(), request.lanes());

@@ -1,10 +1,13 @@
 // What is kept and for how long.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 
 #include <chrono>
 #include <fstream>
 
 #include "migrate-agent/journal/journal_files.h"
+#include "src/base/unique_fd.h"
 #include "tests/journal/support.h"
 
 namespace gcr::journal::test {
@@ -77,6 +80,15 @@ TEST_F(Prune, DamagedOnesStay) {
   write_bytes(path, bytes);
   EXPECT_EQ(prune(dir_.path(), 0, kNoAge).value(), 0u);
   EXPECT_EQ(count(), 1u);
+}
+
+TEST_F(Prune, WhatIsBeingMadeStays) {
+  const auto directory = finished_journal().parent_path();
+  const auto made = directory / (Uuid::random().to_string() + "-source.new");
+  const UniqueFd maker(::open(made.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  ASSERT_EQ(::flock(maker.get(), LOCK_EX), 0);
+  ASSERT_TRUE(prune(dir_.path(), 0, kNoAge));
+  EXPECT_TRUE(std::filesystem::exists(made));
 }
 
 TEST_F(Prune, WhatACreationLeftGoesWithAgeAndFilesOfOthersStay) {

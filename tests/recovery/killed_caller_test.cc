@@ -43,7 +43,7 @@ class KilledCaller : public testing::Test {
   /// All of the program's VRAM is the driver's, so that calls take time.
   Program::Options options() {
     const char* vram = std::getenv("GCR_TEST_VRAM");
-    return {.preload = false, .vram = vram != nullptr ? vram : "128M"};
+    return {.preload = false, .vram = vram != nullptr ? vram : "64M"};
   }
 
   /// Brings the process there by calls that nobody disturbs.
@@ -55,8 +55,7 @@ class KilledCaller : public testing::Test {
     }
   }
 
-  /// Kills a caller `delay` after it has begun, then watches the state, and goes on from what it is
-  /// whenever it changes or stays the same for `watch`.
+  /// Kills a caller `delay` after it has begun, then watches the state.
   void kill_in(const std::string& call, Milliseconds delay) {
     Worker caller({"call", std::to_string(program_.pid()), call});
     ASSERT_TRUE(caller.wait_for(call));
@@ -98,7 +97,7 @@ class KilledCaller : public testing::Test {
   }
 
   void kill_at_random(const std::string& call, State before, int longest_ms) {
-    const int times = number_from("GCR_TEST_KILLS", 8);
+    const int times = number_from("GCR_TEST_KILLS", 5);
     for (int i = 0; i < times && !HasFailure(); ++i) {
       prepare(before);
       if (HasFatalFailure()) return;
@@ -119,11 +118,11 @@ TEST_F(KilledCaller, OfLockLeavesAProcessThatGoesOn) {
 }
 
 TEST_F(KilledCaller, OfCheckpointLeavesAProcessThatGoesOn) {
-  kill_at_random("checkpoint", State::kLocked, number_from("GCR_TEST_CHECKPOINT_MS", 80));
+  kill_at_random("checkpoint", State::kLocked, number_from("GCR_TEST_CHECKPOINT_MS", 50));
 }
 
 TEST_F(KilledCaller, OfRestoreLeavesAProcessThatGoesOn) {
-  kill_at_random("restore", State::kCheckpointed, number_from("GCR_TEST_RESTORE_MS", 80));
+  kill_at_random("restore", State::kCheckpointed, number_from("GCR_TEST_RESTORE_MS", 50));
 }
 
 TEST_F(KilledCaller, OfUnlockLeavesAProcessThatGoesOn) {

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "migrate-agent/criu/criu.h"
+#include "migrate-agent/criu/helpers.h"
 #include "migrate-agent/process/procfs.h"
 #include "migrate-agent/recovery/recovery.h"
 #include "tests/criu/program.h"
@@ -78,6 +79,32 @@ TEST_F(Restored, StandsStillWhenItsWorkerDiesAndRunsWhenItIsResumed) {
   ASSERT_TRUE(resume_restored(process_, init_)) << "twice is as good as once";
   criu::test::expect_gapless(wait_for_progress(file(), read_output(file()), 5));
   ASSERT_TRUE(destroy_restored(process_, init_));
+}
+
+/// It is moved on, out of its own namespaces, by a worker that is killed.
+TEST_F(Restored, IsDumpedToTheEndByCriuWhoseWorkerDies) {
+  release();
+  if (HasFatalFailure()) return;
+  std::mt19937 random(testing::UnitTest::GetInstance()->random_seed());
+  for (int i = 0; i < 10 && !HasFailure(); ++i) {
+    ASSERT_TRUE(resume_restored(process_, init_));
+    wait_for_progress(file(), read_output(file()), 5);
+    const Directory scratch;
+    Worker worker({"dump", std::to_string(process_.pid()), criu_program(), scratch.path(),
+                   i == 0 ? "prepared" : "never"});
+    ASSERT_TRUE(worker.wait_for("prepared"));
+    const auto delay = static_cast<useconds_t>(i == 0 ? 0 : random() % 60000);
+    ::usleep(delay);
+    worker.kill();
+    SCOPED_TRACE("killed after " + std::to_string(delay) + " µs");
+    const Status waited = criu::wait_for_helpers(scratch.path(), std::chrono::seconds(30));
+    EXPECT_TRUE(waited) << waited.error().message();
+    EXPECT_THAT(living(), testing::UnorderedElementsAre(process_.pid(), init_.pid()));
+    if (state() != 'T') continue;  // CRIU was not let go on, and has touched nothing
+    EXPECT_TRUE(std::filesystem::exists(scratch.path() / "inventory.img"));
+  }
+  ASSERT_TRUE(resume_restored(process_, init_));
+  criu::test::expect_gapless(wait_for_progress(file(), read_output(file()), 5));
 }
 
 TEST_F(Restored, IsDestroyedWithAllThatIsInItsNamespace) {

@@ -1,0 +1,58 @@
+// The conversation with the source's agent about one migration: the request, progress, the report;
+// cancelling it on Ctrl-C; and, where the connection is lost, what the agent's journal says later.
+#pragma once
+
+#include <asio/awaitable.hpp>
+#include <asio/io_context.hpp>
+#include <asio/signal_set.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "src/cli/agent_call.h"
+#include "src/cli/options.h"
+#include "src/cli/outcome.h"
+
+namespace gcr::cli {
+
+/// How long the agent is asked what became of the migration after the connection was lost.
+inline constexpr std::chrono::milliseconds kOutcomePatience = std::chrono::seconds(60);
+/// How much of that a destination gets to confirm a commit.
+inline constexpr std::chrono::milliseconds kConfirmPatience = std::chrono::seconds(10);
+
+/// Belongs to the thread that runs the io_context. While it lives SIGINT and SIGTERM are its own:
+/// the first cancels the migration, the second leaves.
+class Migration {
+ public:
+  /// `leave` ends the process, saying this outcome.
+  using Leave = std::function<void(const Outcome&)>;
+
+  Migration(asio::io_context& io, const MigrateOptions& options,
+            std::shared_ptr<asio::ssl::context> tls, Leave leave);
+
+  /// To the end; with `detach` until the agent has taken the migration on. Once only.
+  asio::awaitable<Outcome> run();
+
+ private:
+  asio::awaitable<Outcome> migrate();
+  asio::awaitable<Outcome> follow();
+  std::optional<Outcome> take(const proto::Envelope& message);
+  asio::awaitable<Outcome> ask_what_became(Outcome lost);
+  asio::awaitable<Result<proto::MigrationStatus>> ask_source();
+  asio::awaitable<void> complete(Outcome& outcome);
+  asio::awaitable<void> heed_signals();
+  asio::awaitable<void> cancel();
+  void show(const std::string& phase, const std::string& text) const;
+  Outcome left() const;
+
+  asio::io_context& io_;
+  const MigrateOptions& options_;
+  Agent source_;
+  Leave leave_;
+  asio::signal_set signals_;
+  std::unique_ptr<control::ControlChannel> channel_;
+  bool asked_ = false;
+  std::optional<Uuid> id_;  ///< once the agent has taken it on
+};
+
+}  // namespace gcr::cli

@@ -1,0 +1,96 @@
+// One thread runs while the rest of its process is held, and nothing runs when the holder dies.
+#include "migrate-agent/criu/held_threads.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "migrate-agent/process/procfs.h"
+#include "tests/criu/program.h"
+
+namespace gcr::criu::test {
+namespace {
+
+class Held : public testing::Test {
+ protected:
+  void SetUp() override {
+    wait_for_progress(file(), {}, 5);
+    ASSERT_GE(output().tids.size(), 2u);
+  }
+
+  std::filesystem::path file() const { return directory_.path() / "output"; }
+  Output output() const { return read_output(file()); }
+
+  /// Waits until one thread has counted on; no other did meanwhile.
+  void expect_that_one_counts() {
+    const Output before = output();
+    const Output after =
+        wait_for_output(file(), [&](const Output& now) { return now.lines >= before.lines + 10; });
+    int counting = 0;
+    for (const auto& [thread, numbers] : after.counts) {
+      if (numbers.size() != before.counts.at(thread).size()) ++counting;
+    }
+    EXPECT_EQ(counting, 1);
+  }
+
+  void expect_that_all_count() { expect_gapless(wait_for_progress(file(), output(), 10)); }
+
+  Directory directory_;
+  Program program_{file(), "count"};
+};
+
+TEST_F(Held, OneThreadRunsThenAllDo) {
+  HeldThreads threads(program_.pid());
+  const Status held = threads.hold_all_but(output().tids.front());
+  ASSERT_TRUE(held) << held.error().message();
+  expect_that_one_counts();
+  threads.let_go();
+  expect_that_all_count();
+}
+
+TEST_F(Held, AProcessThatWasStoppedMoreThanOnceIsHeldAndLetGo) {
+  for (int i = 0; i < 3; ++i) {
+    ::kill(program_.pid(), SIGSTOP);
+    ASSERT_TRUE(procfs::wait_until_stopped(program_.pid()));
+  }
+  {
+    HeldThreads threads(program_.pid());
+    const Status held = threads.hold_all_but(output().tids.front());
+    ASSERT_TRUE(held) << held.error().message();
+    expect_that_one_counts();
+  }
+  expect_that_all_count();
+}
+
+TEST_F(Held, NothingRunsWhenTheHolderDies) {
+  const pid_t holder = ::fork();
+  if (holder == 0) {
+    HeldThreads threads(program_.pid());
+    if (!threads.hold_all_but(output().tids.front())) ::_exit(1);
+    for (;;) ::pause();
+  }
+  while (procfs::status_field(std::to_string(program_.pid()), "TracerPid") == "0") ::usleep(1000);
+  expect_that_one_counts();
+  ::kill(holder, SIGKILL);
+  ::waitpid(holder, nullptr, 0);
+  ASSERT_TRUE(procfs::wait_until_stopped(program_.pid()));
+  const std::size_t lines = output().lines;
+  ::usleep(20000);
+  EXPECT_EQ(output().lines, lines);
+  ASSERT_TRUE(resume_stopped(program_.pid()));
+  expect_that_all_count();
+}
+
+TEST_F(Held, AThreadThatIsNotThereIsSaidAndAllGoOn) {
+  {
+    HeldThreads threads(program_.pid());
+    const Status held = threads.hold_all_but(1);
+    ASSERT_FALSE(held);
+    EXPECT_EQ(held.error().code(), Code::kNotFound) << held.error().message();
+  }
+  expect_that_all_count();
+}
+
+}  // namespace
+}  // namespace gcr::criu::test

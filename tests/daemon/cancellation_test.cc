@@ -1,0 +1,71 @@
+#include "migrate-agent/daemon/cancellation.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace gcr::agent {
+namespace {
+
+TEST(Cancellation, IsNotThereUntilItIsRequested) {
+  Cancellation cancellation;
+  EXPECT_FALSE(cancellation.requested());
+  EXPECT_TRUE(cancellation.check());
+}
+
+TEST(Cancellation, KeepsItsFirstReason) {
+  Cancellation cancellation;
+  cancellation.request("first");
+  cancellation.request("second");
+  const Status checked = cancellation.check();
+  ASSERT_FALSE(checked);
+  EXPECT_EQ(checked.error().code(), Code::kCancelled);
+  EXPECT_EQ(checked.error().message(), "first");
+}
+
+TEST(Cancellation, CallsEveryoneOnce) {
+  Cancellation cancellation;
+  int calls = 0;
+  const auto one = cancellation.on_request([&] { ++calls; });
+  const auto two = cancellation.on_request([&] { ++calls; });
+  std::thread([&] { cancellation.request("why"); }).join();
+  cancellation.request("again");
+  EXPECT_EQ(calls, 2);
+}
+
+TEST(Cancellation, CallsThoseThatComeTooLateAtOnce) {
+  Cancellation cancellation;
+  cancellation.request("why");
+  bool called = false;
+  const auto late = cancellation.on_request([&] { called = true; });
+  EXPECT_TRUE(called);
+}
+
+TEST(Cancellation, DoesNotCallThoseThatHaveLeft) {
+  Cancellation cancellation;
+  bool called = false;
+  {
+    auto first = cancellation.on_request([&] { called = true; });
+    const auto moved = std::move(first);
+  }
+  cancellation.request("why");
+  EXPECT_FALSE(called);
+}
+
+TEST(Cancellation, CallbackMayLeaveAndTakeOthersWithIt) {
+  Cancellation cancellation;
+  int calls = 0;
+  Cancellation::Registration own;
+  Cancellation::Registration other;
+  own = cancellation.on_request([&] {
+    ++calls;
+    own = {};
+    other = {};
+  });
+  other = cancellation.on_request([&] { ++calls; });
+  cancellation.request("why");
+  EXPECT_EQ(calls, 1);
+}
+
+}  // namespace
+}  // namespace gcr::agent

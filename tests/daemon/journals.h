@@ -1,0 +1,123 @@
+// Journals as tests need them.
+#pragma once
+
+#include <filesystem>
+#include <stdexcept>
+#include <string>
+
+#include "migrate-agent/commit/commit_log.h"
+#include "migrate-agent/journal/journal_files.h"
+
+namespace gcr::agent::test {
+
+/// The process that a recovered destination claims to run.
+inline constexpr int kRestoredPid = 4242;
+
+inline void must(const Status& status) {
+  if (!status) throw std::runtime_error(status.error().message());
+}
+
+inline journal::Record aborted(const Error& cause) {
+  journal::Record record;
+  record.mutable_aborted()->set_code(std::string(to_string(cause.code())));
+  record.mutable_aborted()->set_message(cause.message());
+  return record;
+}
+
+inline journal::Record finished(const std::string& text, int pid = 0) {
+  journal::Record record;
+  record.mutable_finished()->set_text(text);
+  record.mutable_finished()->set_pid(pid);
+  return record;
+}
+
+inline journal::Record resolved(bool run_here, const std::string& by) {
+  journal::Record record;
+  record.mutable_resolved()->set_run_here(run_here);
+  record.mutable_resolved()->set_operator_name(by);
+  return record;
+}
+
+inline journal::Record committed() {
+  journal::Record record;
+  record.mutable_committed();
+  return record;
+}
+
+/// What a journal of the test's making says at its beginning.
+struct Beginning {
+  std::string peer = "127.0.0.1:1";  ///< nobody listens there
+  std::string peer_name = "peer";
+  std::string command = "python3 serve.py";
+  int pid = 1;  ///< of the source's process
+  std::uint64_t start_time = 1;
+};
+
+inline journal::Began began_of(const Beginning& beginning) {
+  journal::Began began;
+  began.set_peer(beginning.peer);
+  began.set_peer_name(beginning.peer_name);
+  began.set_command(beginning.command);
+  began.mutable_process()->set_pid(beginning.pid);
+  began.mutable_process()->set_start_time(beginning.start_time);
+  return began;
+}
+
+/// Writes the journal of a source that has come to `state`, and lets go of it.
+inline Uuid write_source(const std::filesystem::path& state_dir, commit::SourceState state,
+                         const Beginning& beginning = {}, const Uuid& id = Uuid::random()) {
+  using commit::SourceEvent;
+  using commit::SourceState;
+  auto log = commit::SourceLog::create(state_dir, id, began_of(beginning));
+  if (!log) throw std::runtime_error(log.error().message());
+  if (state == SourceState::kWorking) return id;
+  if (state == SourceState::kAborted || state == SourceState::kUndone) {
+    must(log->advance(SourceEvent::kFailed, aborted(Error(Code::kTimeout, "too slow"))));
+    if (state == SourceState::kAborted) return id;
+    must(log->advance(SourceEvent::kRolledBack, finished("the process runs here")));
+    return id;
+  }
+  journal::Record awaiting;
+  awaiting.mutable_awaiting();
+  must(log->advance(SourceEvent::kAskRestore, awaiting));
+  if (state == SourceState::kAwaiting) return id;
+  must(log->advance(SourceEvent::kVoteReceived, committed()));
+  if (state == SourceState::kCommitted) return id;
+  must(log->advance(SourceEvent::kCommitConfirmed, finished("process 9 runs there")));
+  return id;
+}
+
+/// The same of a destination.
+inline Uuid write_destination(const std::filesystem::path& state_dir,
+                              commit::DestinationState state, const Beginning& beginning = {},
+                              const Uuid& id = Uuid::random()) {
+  using commit::DestinationEvent;
+  using commit::DestinationState;
+  auto log = commit::DestinationLog::create(state_dir, id, began_of(beginning));
+  if (!log) throw std::runtime_error(log.error().message());
+  if (state == DestinationState::kBuilding) return id;
+  if (state == DestinationState::kAborted || state == DestinationState::kGone) {
+    must(log->advance(DestinationEvent::kFailed, aborted(Error(Code::kIo, "no room"))));
+    if (state == DestinationState::kAborted) return id;
+    must(log->advance(DestinationEvent::kCleared, finished("nothing is left")));
+    return id;
+  }
+  journal::Record restored;
+  restored.mutable_restored()->mutable_process()->set_pid(kRestoredPid);
+  must(log->advance(DestinationEvent::kRestored, restored));
+  if (state == DestinationState::kRestored) return id;
+  must(log->advance(DestinationEvent::kToldCommit, committed()));
+  if (state == DestinationState::kCommitted) return id;
+  must(log->advance(DestinationEvent::kResumed, finished("the process runs", kRestoredPid)));
+  return id;
+}
+
+/// The last record of a journal; throws if it cannot be read.
+inline journal::Record last_record(const std::filesystem::path& state_dir, const Uuid& id,
+                                   journal::Role role) {
+  const auto contents = journal::read(journal::path_of(state_dir, id, role));
+  if (!contents) throw std::runtime_error(contents.error().message());
+  return contents->records.back();
+}
+
+}  // namespace gcr::agent::test

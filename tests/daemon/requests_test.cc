@@ -1,0 +1,229 @@
+// Questions to an agent that are answered from its journals, and by the workers that own them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/daemon/agent_process.h"
+#include "tests/daemon/journals.h"
+
+namespace gcr::agent::test {
+namespace {
+
+using commit::DestinationState;
+using commit::SourceState;
+using proto::OutcomeReply;
+using testing::HasSubstr;
+
+class RequestsTest : public testing::Test {
+ protected:
+  proto::Envelope ask(const proto::Envelope& request, const char* role = "operator") {
+    Client client(agent_, credentials_, role);
+    return client.call(request);
+  }
+  proto::Envelope cancel(const Uuid& id) {
+    proto::Envelope request;
+    request.mutable_cancel_request()->set_migration_id(journal::id_bytes(id));
+    return ask(request);
+  }
+  proto::Envelope status(const Uuid& id) {
+    proto::Envelope request;
+    request.mutable_status_request()->set_migration_id(journal::id_bytes(id));
+    return ask(request);
+  }
+  proto::ListReply list(bool finished) {
+    proto::Envelope request;
+    request.mutable_list_request()->set_finished(finished);
+    return ask(request).list_reply();
+  }
+  proto::Envelope outcome(const Uuid& id, const char* agent = "agent") {
+    proto::Envelope request;
+    request.mutable_outcome_request()->set_migration_id(journal::id_bytes(id));
+    return ask(request, agent);
+  }
+  proto::Envelope commit(const Uuid& id) {
+    proto::Envelope request;
+    request.mutable_commit_request()->set_migration_id(journal::id_bytes(id));
+    return ask(request, "agent");
+  }
+
+  control::test::Credentials credentials_;
+  AgentProcess agent_{credentials_, "peer_silence_ms = 60000"};
+  std::filesystem::path state_ = agent_.state_dir();
+  Beginning with_agent_{.peer_name = "agent"};  ///< the common name of Client's agents
+};
+
+TEST_F(RequestsTest, CancelReachesTheWorker) {
+  Client migrating(agent_, credentials_, "operator");
+  const auto started = migrating.ask("journal", 4711, 5);
+  migrating.receive();
+  proto::Envelope request;
+  request.mutable_cancel_request()->set_migration_id(started.started().migration_id());
+  EXPECT_TRUE(ask(request).has_cancel_reply());
+  const auto report = migrating.receive().migrate_report();
+  EXPECT_EQ(report.code(), "cancelled");
+  EXPECT_EQ(report.message(), "the operator \"operator\" cancelled it");
+}
+
+TEST_F(RequestsTest, CancelOfWhatIsUndoneIsNoMistake) {
+  EXPECT_TRUE(cancel(write_source(state_, SourceState::kAborted)).has_cancel_reply());
+  EXPECT_TRUE(cancel(write_source(state_, SourceState::kUndone)).has_cancel_reply());
+}
+
+TEST_F(RequestsTest, CancelOfWhatNobodyOwnsIsLeftToRecovery) {
+  EXPECT_TRUE(cancel(write_source(state_, SourceState::kAwaiting)).has_cancel_reply());
+}
+
+TEST_F(RequestsTest, CancelComesTooLateAfterTheCommit) {
+  for (const SourceState state : {SourceState::kCommitted, SourceState::kConfirmed}) {
+    const auto failure = cancel(write_source(state_, state, {.peer = "node2:7411"})).failure();
+    EXPECT_EQ(failure.code(), "refused");
+    EXPECT_THAT(failure.message(), HasSubstr("goes on at node2:7411"));
+  }
+}
+
+TEST_F(RequestsTest, CancelIsForTheSource) {
+  const Uuid id = write_destination(state_, DestinationState::kBuilding, {.peer = "node1:7411"});
+  const auto failure = cancel(id).failure();
+  EXPECT_EQ(failure.code(), "refused");
+  EXPECT_THAT(failure.message(), HasSubstr("the agent at node1:7411"));
+}
+
+TEST_F(RequestsTest, UnknownMigrationIsNotFound) {
+  EXPECT_EQ(cancel(Uuid::random()).failure().code(), "not-found");
+  EXPECT_EQ(status(Uuid::random()).failure().code(), "not-found");
+  EXPECT_EQ(commit(Uuid::random()).failure().code(), "not-found");
+}
+
+TEST_F(RequestsTest, IdOfAWrongLengthIsRefused) {
+  proto::Envelope request;
+  request.mutable_status_request()->set_migration_id("short");
+  EXPECT_EQ(ask(request).failure().code(), "invalid-argument");
+}
+
+TEST_F(RequestsTest, StatusComesFromTheJournalAndTheWorker) {
+  Client migrating(agent_, credentials_, "operator");
+  const auto started = migrating.ask("journal", 4711, 5);
+  migrating.receive();
+  proto::Envelope request;
+  request.mutable_status_request()->set_migration_id(started.started().migration_id());
+  const auto reply = ask(request).status_reply();
+  ASSERT_EQ(reply.migrations_size(), 1);
+  const proto::MigrationStatus& status = reply.migrations(0);
+  EXPECT_EQ(status.role(), "source");
+  EXPECT_EQ(status.state(), "working");
+  EXPECT_EQ(status.phase(), "keeping");
+  EXPECT_FALSE(status.finished());
+  EXPECT_EQ(status.pid(), 0);  // no process started at that time
+  EXPECT_GT(status.began_unix_ms(), 0);
+}
+
+TEST_F(RequestsTest, StatusHasBothRolesOfAMigrationWithinOneHost) {
+  const Uuid id = write_source(state_, SourceState::kConfirmed);
+  write_destination(state_, DestinationState::kRunning, {}, id);
+  const auto reply = status(id).status_reply();
+  ASSERT_EQ(reply.migrations_size(), 2);
+  EXPECT_EQ(reply.migrations(0).state(), "confirmed");
+  EXPECT_EQ(reply.migrations(1).state(), "running");
+}
+
+TEST_F(RequestsTest, StatusSaysWhyItWasGivenUp) {
+  const auto reply = status(write_source(state_, SourceState::kUndone)).status_reply();
+  ASSERT_EQ(reply.migrations_size(), 1);
+  EXPECT_TRUE(reply.migrations(0).finished());
+  EXPECT_EQ(reply.migrations(0).code(), "timeout");
+  EXPECT_EQ(reply.migrations(0).message(), "too slow");
+}
+
+TEST_F(RequestsTest, ListIsInOrderAndHasTheFinishedOnesIfAsked) {
+  const Uuid first = write_source(state_, SourceState::kCommitted);
+  const Uuid second = write_destination(state_, DestinationState::kRunning);
+  EXPECT_EQ(list(false).migrations_size(), 1);
+  const auto all = list(true);
+  ASSERT_EQ(all.migrations_size(), 2);
+  EXPECT_EQ(all.migrations(0).migration_id(), journal::id_bytes(first));
+  EXPECT_EQ(all.migrations(1).migration_id(), journal::id_bytes(second));
+}
+
+TEST_F(RequestsTest, OutcomeIsWhatTheJournalSays) {
+  const std::pair<SourceState, OutcomeReply::Outcome> states[] = {
+      {SourceState::kWorking, OutcomeReply::UNDECIDED},
+      {SourceState::kAwaiting, OutcomeReply::UNDECIDED},
+      {SourceState::kCommitted, OutcomeReply::COMMITTED},
+      {SourceState::kConfirmed, OutcomeReply::COMMITTED},
+      {SourceState::kAborted, OutcomeReply::ABORTED},
+      {SourceState::kUndone, OutcomeReply::ABORTED}};
+  for (const auto& [state, expected] : states) {
+    const Uuid id = write_source(state_, state, {.peer_name = ""});
+    EXPECT_EQ(outcome(id).outcome_reply().outcome(), expected) << to_string(state);
+  }
+  EXPECT_EQ(outcome(Uuid::random()).outcome_reply().outcome(), OutcomeReply::UNKNOWN);
+}
+
+TEST_F(RequestsTest, OutcomeIsForTheMigrationsOwnAgent) {
+  EXPECT_TRUE(
+      outcome(write_source(state_, SourceState::kCommitted, with_agent_)).has_outcome_reply());
+  EXPECT_EQ(outcome(write_source(state_, SourceState::kCommitted)).failure().code(),
+            "permission-denied");
+}
+
+TEST_F(RequestsTest, CommitOfWhatRunsIsConfirmedAgain) {
+  const Uuid id = write_destination(state_, DestinationState::kRunning, with_agent_);
+  EXPECT_EQ(commit(id).commit_reply().pid(), kRestoredPid);
+  EXPECT_EQ(commit(id).commit_reply().pid(), kRestoredPid);
+}
+
+TEST_F(RequestsTest, CommitOfWhatWasGivenUpIsRefused) {
+  const Uuid id = write_destination(state_, DestinationState::kGone, with_agent_);
+  const auto failure = commit(id).failure();
+  EXPECT_EQ(failure.code(), "refused");
+  EXPECT_THAT(failure.message(), HasSubstr("no room"));
+}
+
+TEST_F(RequestsTest, CommitBeforeTheVoteIsAgainstTheProtocol) {
+  const Uuid id = write_destination(state_, DestinationState::kBuilding, with_agent_);
+  EXPECT_EQ(commit(id).failure().code(), "protocol");
+}
+
+TEST_F(RequestsTest, CommitIsForTheMigrationsOwnAgent) {
+  const Uuid id = write_destination(state_, DestinationState::kRestored);
+  EXPECT_EQ(commit(id).failure().code(), "permission-denied");
+}
+
+TEST_F(RequestsTest, QuestionsOfAgentsAndOperatorsAreKeptApart) {
+  proto::Envelope list;
+  list.mutable_list_request();
+  EXPECT_EQ(ask(list, "agent").failure().code(), "permission-denied");
+  EXPECT_EQ(outcome(Uuid::random(), "operator").failure().code(), "permission-denied");
+}
+
+/// Journals that were there before the agent: recovery is at them.
+class RecoveredTest : public testing::Test {
+ protected:
+  control::test::Credentials credentials_;
+  AgentHome home_;
+};
+
+TEST_F(RecoveredTest, CommitReachesTheOwnerAndIsConfirmedOnceTheProcessRuns) {
+  const Uuid id =
+      write_destination(home_.state_dir(), DestinationState::kRestored, {.peer_name = "agent"});
+  AgentProcess agent(credentials_, {}, home_);
+  Client source(agent, credentials_, "agent");
+  proto::Envelope request;
+  request.mutable_commit_request()->set_migration_id(journal::id_bytes(id));
+  EXPECT_EQ(source.call(request).commit_reply().pid(), kRestoredPid);
+  EXPECT_FALSE(journal::last(
+      journal::read(journal::path_of(home_.state_dir(), id, journal::Began::DESTINATION))->records,
+      journal::Record::kResolved));
+}
+
+TEST_F(RecoveredTest, CommitThatNobodyTakesUpIsToBeAskedAgain) {
+  AgentProcess agent(credentials_, "peer_silence_ms = 500", home_);
+  const Uuid id =
+      write_destination(home_.state_dir(), DestinationState::kRestored, {.peer_name = "agent"});
+  Client source(agent, credentials_, "agent");
+  proto::Envelope request;
+  request.mutable_commit_request()->set_migration_id(journal::id_bytes(id));
+  EXPECT_EQ(source.call(request).failure().code(), "timeout");
+}
+
+}  // namespace
+}  // namespace gcr::agent::test

@@ -1,0 +1,239 @@
+// A worker's control socket, both ends in this process.
+#include "migrate-agent/daemon/worker_server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <asio/co_spawn.hpp>
+#include <fstream>
+
+#include "migrate-agent/daemon/local_socket.h"
+#include "tests/daemon/agent_process.h"
+#include "tests/daemon/journals.h"
+
+namespace gcr::agent::test {
+namespace {
+
+using control::test::kPatience;
+using journal::Began;
+using ReplyResult = Result<registry::WorkerReply>;
+
+class WorkerServerTest : public testing::Test {
+ protected:
+  WorkerServerTest() {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+      throw std::runtime_error("no socket pair");
+    }
+    daemon_end_.reset(ends[0]);
+    daemon_.emplace(io_, UniqueFd(ends[1]));
+    config_.state_dir = folder_.path() + "/state";
+    config_.runtime_dir = folder_.path() + "/run";
+    serve();
+  }
+  ~WorkerServerTest() override {
+    server_.reset();
+    daemon_.reset();
+    io_.restart();
+    io_.run();
+  }
+
+  void serve() { server_.emplace(io_, config_, cancellation_, *daemon_); }
+
+  /// Starts a question; its answer is in the result once the io_context has run.
+  std::shared_ptr<std::optional<ReplyResult>> ask(const registry::ToWorker& question,
+                                                  std::chrono::milliseconds patience = kPatience) {
+    auto result = std::make_shared<std::optional<ReplyResult>>();
+    asio::co_spawn(io_, ask_worker(address(), question, patience),
+                   [result](std::exception_ptr, ReplyResult reply) { *result = std::move(reply); });
+    return result;
+  }
+  ReplyResult answer(const registry::ToWorker& question,
+                     std::chrono::milliseconds patience = kPatience) {
+    return wait(ask(question, patience));
+  }
+  ReplyResult wait(const std::shared_ptr<std::optional<ReplyResult>>& result) {
+    io_.restart();
+    while (!*result) io_.run_one();
+    return **result;
+  }
+  /// The next decision that the role gets.
+  Decision decision() {
+    std::optional<Decision> next;
+    asio::co_spawn(io_, server_->next_decision(),
+                   [&](std::exception_ptr, Decision got) { next = std::move(got); });
+    io_.restart();
+    while (!next) io_.run_one();
+    return std::move(*next);
+  }
+  WorkerAddress address() const { return {config_.runtime_dir, id_, Began::SOURCE}; }
+
+  TemporaryFolder folder_;
+  asio::io_context io_{1};
+  UniqueFd daemon_end_;
+  std::optional<DaemonClient> daemon_;
+  Config config_;
+  Cancellation cancellation_;
+  Uuid id_ = Uuid::random();
+  std::optional<WorkerServer> server_;
+};
+
+registry::ToWorker status_question() {
+  registry::ToWorker question;
+  question.mutable_ask_status();
+  return question;
+}
+
+registry::ToWorker decide(registry::Decide::Decision decision) {
+  registry::ToWorker question;
+  question.mutable_decide()->set_decision(decision);
+  question.mutable_decide()->set_by("alice");
+  return question;
+}
+
+TEST_F(WorkerServerTest, NobodyIsThereBeforeItOpens) {
+  const auto reply = answer(status_question());
+  ASSERT_FALSE(reply);
+  EXPECT_EQ(reply.error().code(), Code::kNotFound);
+}
+
+TEST_F(WorkerServerTest, TellsThePhaseAndWhetherAnOperatorIsNeeded) {
+  ASSERT_TRUE(server_->open(id_, Began::SOURCE));
+  daemon_->report_phase("copying");
+  server_->set_operator_needed(true);
+  const auto reply = answer(status_question());
+  ASSERT_TRUE(reply);
+  EXPECT_EQ(reply->status().phase(), "copying");
+  EXPECT_TRUE(reply->status().operator_needed());
+}
+
+TEST_F(WorkerServerTest, CancelIsRequested) {
+  ASSERT_TRUE(server_->open(id_, Began::SOURCE));
+  registry::ToWorker question;
+  question.mutable_cancel()->set_why("alice said so");
+  ASSERT_TRUE(answer(question));
+  EXPECT_EQ(cancellation_.check().error().message(), "alice said so");
+}
+
+TEST_F(WorkerServerTest, DecisionIsAnsweredOnceItWasActedOn) {
+  ASSERT_TRUE(server_->open(id_, Began::SOURCE));
+  const auto reply = ask(decide(registry::Decide::RUN_HERE));
+  Decision brought = decision();
+  EXPECT_TRUE(brought.run_here);
+  EXPECT_FALSE(brought.by_source);
+  EXPECT_EQ(brought.by, "alice");
+  EXPECT_FALSE(*reply);
+  brought.answer({});
+  EXPECT_TRUE(wait(reply));
+}
+
+TEST_F(WorkerServerTest, DecisionsAreToldApart) {
+  ASSERT_TRUE(server_->open(id_, Began::SOURCE));
+  const auto first = ask(decide(registry::Decide::DISCARD_HERE));
+  EXPECT_FALSE(decision().run_here);
+  const auto second = ask(decide(registry::Decide::COMMITTED));
+  const Decision committed = decision();
+  EXPECT_TRUE(committed.run_here);
+  EXPECT_TRUE(committed.by_source);
+}
+
+TEST_F(WorkerServerTest, RefusedDecisionSaysWhy) {
+  ASSERT_TRUE(server_->open(id_, Began::SOURCE));
+  const auto reply = ask(decide(registry::Decide::RUN_HERE));
+  decision().answer(Error(Code::kRefused, "too late"));
+  const auto refused = wait(reply);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), Code::kRefused);
+  EXPECT_EQ(refused.error().message(), "too late");
+}
+
+TEST_F(WorkerServerTest, DecisionThatIsDroppedIsAnsweredAllTheSame) {
+  ASSERT_TRUE(server_->open(id_, Began::SOURCE));
+  const auto reply = ask(decide(registry::Decide::RUN_HERE));
+  { const Decision dropped = decision(); }
+  const auto refused = wait(reply);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), Code::kUnavailable);
+}
+
+TEST_F(WorkerServerTest, DecisionOfWhoeverHasLeftIsForgotten) {
+  ASSERT_TRUE(server_->open(id_, Began::SOURCE));
+  const auto late = answer(decide(registry::Decide::DISCARD_HERE), std::chrono::milliseconds(1));
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().code(), Code::kTimeout);
+  ASSERT_TRUE(answer(status_question()));  // by now the server has seen the other one leave
+  const auto reply = ask(decide(registry::Decide::RUN_HERE));
+  EXPECT_TRUE(decision().run_here);
+}
+
+TEST_F(WorkerServerTest, WorkerThatEndsLeavesNobodyWaiting) {
+  ASSERT_TRUE(server_->open(id_, Began::SOURCE));
+  const auto reply = ask(decide(registry::Decide::RUN_HERE));
+  const Decision taken = decision();
+  server_.reset();
+  const auto gone = wait(reply);
+  ASSERT_FALSE(gone);
+  EXPECT_EQ(gone.error().code(), Code::kUnavailable);
+  EXPECT_FALSE(std::filesystem::exists(address().path()));
+}
+
+TEST_F(WorkerServerTest, SocketOfADeadWorkerIsNobodyAndIsReplaced) {
+  std::filesystem::create_directories(address().path().parent_path());
+  {
+    UniqueFd dead(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    const auto where = LocalAddress::create(address().path());
+    ASSERT_TRUE(where);
+    ASSERT_EQ(::bind(dead.get(), where->get(), where->length()), 0);
+  }
+  const auto nobody = answer(status_question());
+  ASSERT_FALSE(nobody);
+  EXPECT_EQ(nobody.error().code(), Code::kNotFound);
+  ASSERT_TRUE(server_->open(id_, Began::SOURCE));
+  EXPECT_TRUE(answer(status_question()));
+}
+
+TEST_F(WorkerServerTest, SocketStaysWhereASuccessorOwnsTheJournal) {
+  ASSERT_TRUE(server_->open(id_, Began::SOURCE));
+  auto successor = commit::SourceLog::create(config_.state_dir, id_, began_of({}));
+  ASSERT_TRUE(successor);
+  server_.reset();
+  EXPECT_TRUE(std::filesystem::exists(address().path()));
+}
+
+TEST_F(WorkerServerTest, SocketIsNobodyElses) {
+  ASSERT_TRUE(server_->open(id_, Began::SOURCE));
+  struct stat info {};
+  ASSERT_EQ(::stat(address().path().parent_path().c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700U);
+}
+
+TEST_F(WorkerServerTest, NamesMayBeLong) {
+  config_.runtime_dir = folder_.path() + "/" + std::string(200, 'x');
+  serve();
+  ASSERT_TRUE(server_->open(id_, Began::SOURCE));
+  EXPECT_TRUE(answer(status_question()));
+}
+
+TEST_F(WorkerServerTest, NonsenseEndsItsConnectionAlone) {
+  ASSERT_TRUE(server_->open(id_, Began::SOURCE));
+  UniqueFd stranger(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  const auto where = LocalAddress::create(address().path());
+  ASSERT_TRUE(where);
+  ASSERT_EQ(::connect(stranger.get(), where->get(), where->length()), 0);
+  ASSERT_EQ(::send(stranger.get(), "\xff\xff", 2, 0), 2);
+  EXPECT_TRUE(answer(status_question()));
+  char byte = 0;
+  EXPECT_EQ(::recv(stranger.get(), &byte, 1, 0), 0);
+}
+
+TEST_F(WorkerServerTest, DecisionThatIsNoneIsRefused) {
+  ASSERT_TRUE(server_->open(id_, Began::SOURCE));
+  EXPECT_EQ(answer(decide(registry::Decide::DECISION_INVALID)).error().code(),
+            Code::kInvalidArgument);
+  EXPECT_EQ(answer({}).error().code(), Code::kUnavailable);  // an empty packet cannot be sent
+}
+
+}  // namespace
+}  // namespace gcr::agent::test

@@ -1,0 +1,149 @@
+// What an operator does about a migration under way: gives it up, leaves it, asks where it stands,
+// loses contact with it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <optional>
+#include <sstream>
+#include <string>
+
+#include "src/base/units.h"
+#include "tests/e2e/apps.h"
+#include "tests/e2e/two_hosts.h"
+
+namespace gcr::e2e {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr Milliseconds kPatience{120'000};
+constexpr int kFailedExit = 1;
+constexpr int kRefusedExit = 3;
+constexpr int kCancelledExit = 7;
+
+class ControlTest : public testing::Test {
+ protected:
+  /// A migration that stays in pre-copy for many seconds.
+  BackgroundCommand start_slow_migration(const std::vector<std::string>& options = {}) {
+    std::vector<std::string> command = hosts_.migrate_command(Host::kA, Host::kB, counter_.pid());
+    command.insert(command.end(), {"--max-bandwidth", "8M"});
+    command.insert(command.end(), options.begin(), options.end());
+    return BackgroundCommand(command);
+  }
+
+  static bool is_copying(const std::string& output) {
+    return output.find("precopy: ") != std::string::npos;
+  }
+
+  /// `gcr-migrate WORDS[0] AGENT WORDS[1..]` with the operator's certificate.
+  CommandResult ask(Host agent, const std::vector<std::string>& words) {
+    std::vector<std::string> command = {hosts_.variable("GCR_CLI"), words.front(),
+                                        hosts_.address(agent)};
+    command.insert(command.end(), words.begin() + 1, words.end());
+    std::istringstream tls(hosts_.variable("GCR_TLS"));
+    for (std::string word; tls >> word;) command.push_back(word);
+    return run(hosts_.on_host(Host::kA, command), kPatience);
+  }
+
+  static std::string id_in(const std::string& output) {
+    const auto at = output.find("migration ");
+    return at == std::string::npos ? "" : output.substr(at + 10, 36);
+  }
+
+  void expect_that_the_source_goes_on() {
+    EXPECT_EQ(ask_counter(client_, hosts_, Host::kA), kCounterFirst);
+    EXPECT_TRUE(counter_is_intact(client_, hosts_, Host::kA));
+    EXPECT_EQ(hosts_.use(Host::kA), source_);
+    EXPECT_EQ(hosts_.use(Host::kB), destination_);
+  }
+
+  TwoHosts hosts_;
+  App counter_ = start_counter(hosts_, Host::kA, 64 * kMiB);
+  UdpClient client_{hosts_.variable("NS", Host::kA)};
+  HostUse source_ = hosts_.use(Host::kA);
+  HostUse destination_ = hosts_.use(Host::kB);
+};
+
+TEST_F(ControlTest, CtrlCGivesTheMigrationUp) {
+  BackgroundCommand migration = start_slow_migration();
+  ASSERT_TRUE(migration.wait_for_output(is_copying, kPatience)) << migration.err_so_far();
+  migration.program().signal(SIGINT);
+  const CommandResult result = migration.finish(kPatience);
+  EXPECT_EQ(result.exit_code, kCancelledExit) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("the process runs on at the source"));
+  expect_that_the_source_goes_on();
+}
+
+TEST_F(ControlTest, AnotherCommandCancelsByTheBeginningOfTheId) {
+  BackgroundCommand migration = start_slow_migration();
+  ASSERT_TRUE(migration.wait_for_output(is_copying, kPatience)) << migration.err_so_far();
+  const std::string id = id_in(migration.out_so_far());
+  const CommandResult listed = ask(Host::kA, {"list"});
+  EXPECT_THAT(listed.out, HasSubstr(id));
+  EXPECT_THAT(ask(Host::kB, {"list"}).out, HasSubstr(id));
+  const CommandResult cancelled = ask(Host::kA, {"cancel", id.substr(0, 8)});
+  EXPECT_EQ(cancelled.exit_code, 0) << cancelled.err;
+  EXPECT_EQ(migration.finish(kPatience).exit_code, kCancelledExit);
+  EXPECT_THAT(ask(Host::kA, {"status", id}).out, HasSubstr("undone"));
+  EXPECT_THAT(ask(Host::kA, {"list"}).out, testing::Not(HasSubstr(id)));
+  EXPECT_THAT(ask(Host::kA, {"list", "--all"}).out, HasSubstr(id));
+  expect_that_the_source_goes_on();
+}
+
+TEST_F(ControlTest, ADetachedMigrationGoesOnAndTellsItsState) {
+  const CommandResult left = run(
+      [this] {
+        auto command = hosts_.migrate_command(Host::kA, Host::kB, counter_.pid());
+        command.emplace_back("--detach");
+        return command;
+      }(),
+      kPatience);
+  ASSERT_EQ(left.exit_code, 0) << left.err;
+  const std::string id = id_in(left.out);
+  ASSERT_TRUE(counter_.program().wait(kPatience)) << "the source's copy does not end";
+  ASSERT_TRUE(hosts_.wait_until_idle(Host::kA));
+  ASSERT_TRUE(hosts_.wait_until_idle(Host::kB));
+  EXPECT_THAT(ask(Host::kA, {"status", id}).out, HasSubstr("confirmed"));
+  EXPECT_THAT(ask(Host::kB, {"status", id}).out, HasSubstr("running"));
+  const UdpClient there(hosts_.variable("NS", Host::kB));
+  EXPECT_EQ(ask_counter(there, hosts_, Host::kB), kCounterFirst);
+  const CommandResult late = ask(Host::kA, {"cancel", id});
+  EXPECT_EQ(late.exit_code, kRefusedExit) << late.out << late.err;
+}
+
+TEST_F(ControlTest, AfterContactIsLostTheOperatorHearsWhatBecameOfIt) {
+  BackgroundCommand migration = start_slow_migration();
+  ASSERT_TRUE(migration.wait_for_output(is_copying, kPatience)) << migration.err_so_far();
+  const auto workers = hosts_.workers(Host::kA);
+  ASSERT_EQ(workers.size(), 1u);
+  ASSERT_EQ(::kill(workers.front(), SIGKILL), 0);
+  const CommandResult result = migration.finish(kPatience);
+  EXPECT_EQ(result.exit_code, kFailedExit) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("the agent at the source died on the way"));
+  expect_that_the_source_goes_on();
+}
+
+TEST_F(ControlTest, AnOperatorWhoLeavesDoesNotStopTheMigration) {
+  BackgroundCommand migration = start_slow_migration({"--max-rounds", "1"});
+  ASSERT_TRUE(migration.wait_for_output(is_copying, kPatience)) << migration.err_so_far();
+  migration.program().signal(SIGKILL);
+  EXPECT_TRUE(counter_.program().wait(kPatience)) << "the source's copy does not end";
+  const UdpClient there(hosts_.variable("NS", Host::kB));
+  EXPECT_EQ(ask_counter(there, hosts_, Host::kB), kCounterFirst);
+}
+
+TEST_F(ControlTest, WhatTheProtocolDecidesIsNoOperatorsToDecide) {
+  BackgroundCommand migration = start_slow_migration();
+  ASSERT_TRUE(migration.wait_for_output(is_copying, kPatience)) << migration.err_so_far();
+  const std::string id = id_in(migration.out_so_far());
+  const CommandResult early = ask(Host::kA, {"resolve", id, "--run-here", "--peer-is-gone"});
+  EXPECT_EQ(early.exit_code, kRefusedExit) << early.out << early.err;
+  EXPECT_NE(ask(Host::kA, {"resolve", id, "--run-here"}).exit_code, 0);
+  migration.program().signal(SIGINT);
+  EXPECT_EQ(migration.finish(kPatience).exit_code, kCancelledExit);
+  expect_that_the_source_goes_on();
+}
+
+}  // namespace
+}  // namespace gcr::e2e
