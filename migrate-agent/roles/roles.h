@@ -32,8 +32,8 @@ struct WorkerContext {
       channel;  ///< to the operator (source) or to the source agent (destination)
   DaemonClient& daemon;
   std::shared_ptr<asio::ssl::context> tls;  ///< for every connection, opened or accepted
-  Cancellation& cancellation;  ///< others request it; a role may as well
-  WorkerServer& line;          ///< to be opened as soon as there is a journal
+  Cancellation& cancellation;               ///< others request it; a role may as well
+  WorkerServer& line;                       ///< to be opened as soon as there is a journal
 
   /// The same as OpenSSL knows it, for the transport; pair it with control::verify_agent().
   SSL_CTX* data_ssl() const { return tls->native_handle(); }
