@@ -1,0 +1,54 @@
+# Precompiled headers. A target that links gcr_base or gcr_control shares the set that fits what it
+# links and how its folder is compiled, and does nothing for it. The sets hold other people's headers
+# only: one of ours would have everything built again whenever it changes. Sources include what they
+# use all the same: builds by clang, scripts/lint among them, go without precompiled headers.
+
+# The targets that `target` compiles against.
+function(gcr_compiled_against target result)
+  set(found "")
+  get_property(open TARGET ${target} PROPERTY LINK_LIBRARIES)
+  while(NOT "${open}" STREQUAL "")
+    list(POP_FRONT open next)
+    if(TARGET "${next}" AND NOT next IN_LIST found)
+      list(APPEND found ${next})
+      get_property(links TARGET ${next} PROPERTY INTERFACE_LINK_LIBRARIES)
+      list(APPEND open ${links})
+    endif()
+  endwhile()
+  set(${result} "${found}" PARENT_SCOPE)
+endfunction()
+
+# gcr_add_precompiled_set(NAME LIBRARY…): cmake/headers/NAME.h, with the flags of the calling folder.
+function(gcr_add_precompiled_set name)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    return()
+  endif()
+  add_library(gcr_headers_${name} OBJECT ${PROJECT_SOURCE_DIR}/cmake/headers/none.cc)
+  target_link_libraries(gcr_headers_${name} PRIVATE ${ARGN})
+  target_precompile_headers(gcr_headers_${name} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/headers/${name}.h)
+endfunction()
+
+# Gives every target in and below `folder` that has no precompiled headers the set `base_set` if it
+# links gcr_base, `control_set` if it links gcr_control, and with a third argument only those that
+# link that too.
+function(gcr_share_precompiled folder base_set control_set)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    return()
+  endif()
+  get_property(targets DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
+  foreach(target IN LISTS targets)
+    gcr_compiled_against(${target} links)
+    get_property(own TARGET ${target} PROPERTY PRECOMPILE_HEADERS SET)
+    if(own OR (ARGC GREATER 3 AND NOT ARGV3 IN_LIST links))
+      continue()
+    elseif(gcr_control IN_LIST links)
+      target_precompile_headers(${target} REUSE_FROM gcr_headers_${control_set})
+    elseif(gcr_base IN_LIST links)
+      target_precompile_headers(${target} REUSE_FROM gcr_headers_${base_set})
+    endif()
+  endforeach()
+  get_property(folders DIRECTORY ${folder} PROPERTY SUBDIRECTORIES)
+  foreach(below IN LISTS folders)
+    gcr_share_precompiled(${below} ${base_set} ${control_set} ${ARGN})
+  endforeach()
+endfunction()
