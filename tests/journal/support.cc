@@ -1,6 +1,7 @@
 #include "tests/journal/support.h"
 
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -91,6 +92,7 @@ pid_t start_child(const std::function<void()>& body) {
   const pid_t child = ::fork();
   if (child < 0) throw std::runtime_error("cannot fork");
   if (child != 0) return child;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   body();
   while (true) ::pause();
 }
