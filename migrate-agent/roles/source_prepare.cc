@@ -77,7 +77,6 @@ awaitable<Status> Source::open_peer() {
       context_.config.host);
   GCR_CO_TRY(connected);
   peer_ = std::make_unique<PeerLink>(context_.io, std::move(*connected), silence());
-  peer_->watch([this](const Error& error) { interrupt(error); });
   co_return fault::point("source.connected");
 }
 
@@ -128,6 +127,8 @@ awaitable<Status> Source::preflight() {
   GCR_CO_TRY(looked);
   auto reply = co_await peer_->call(envelope);
   GCR_CO_TRY(reply);
+  // Not before: the connection begins with this request, and with no sign of life.
+  peer_->watch([this](const Error& error) { interrupt(error); });
   const proto::PreflightReply& answer = reply->preflight_reply();
   for (const std::string& warning : answer.warnings()) report_.add_notes(warning);
   if (answer.blockers_size() > 0) {
