@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-/// How often the FIFOs are looked at while CRIU goes on.
+/// How often descriptors and FIFOs are looked at while CRIU goes on.
 constexpr int kLookMs = 20;
 
 bool is_below(const fs::path& directory, const std::string& target) {
@@ -38,12 +38,18 @@ bool has_open(pid_t pid, const fs::path& directory) {
   return false;
 }
 
-/// A process other than this one that works there; a pidfd.
-std::optional<UniqueFd> find_helper(const fs::path& scratch) {
+struct Helper {
+  pid_t pid;
+  UniqueFd process;  ///< pidfd
+};
+
+/// A process other than this one that has something open there. It may be the dumped process
+/// itself, to which CRIU lends its log for a while.
+std::optional<Helper> find_helper(const fs::path& scratch) {
   for (const pid_t pid : procfs::processes()) {
     if (pid == ::getpid() || !has_open(pid, scratch)) continue;
     auto process = procfs::open_pidfd(pid);
-    if (process) return std::move(*process);
+    if (process) return Helper{pid, std::move(*process)};
   }
   return std::nullopt;
 }
@@ -59,6 +65,19 @@ void release_waiting(const fs::path& scratch) {
   }
 }
 
+Status wait_until_done(const Helper& helper, const fs::path& scratch, Clock::time_point deadline) {
+  while (has_open(helper.pid, scratch)) {
+    release_waiting(scratch);
+    if (Clock::now() > deadline) {
+      return Error(Code::kTimeout, "process " + std::to_string(helper.pid) +
+                                       " is still at work in " + scratch.string());
+    }
+    pollfd ended{helper.process.get(), POLLIN, 0};
+    ::poll(&ended, 1, kLookMs);
+  }
+  return {};
+}
+
 }  // namespace
 
 Status wait_for_helpers(const fs::path& scratch, std::chrono::milliseconds patience) {
@@ -67,13 +86,13 @@ Status wait_for_helpers(const fs::path& scratch, std::chrono::milliseconds patie
   const fs::path directory = fs::weakly_canonical(scratch, error);
   if (error) return Error::from_errno(error.value(), "cannot look at " + scratch.string());
   const auto deadline = Clock::now() + patience;
-  while (const auto helper = find_helper(directory)) {
-    pollfd ended{helper->get(), POLLIN, 0};
-    do {
-      release_waiting(directory);
-      if (Clock::now() < deadline) continue;
-      return Error(Code::kTimeout, "CRIU is still at work in " + directory.string());
-    } while (::poll(&ended, 1, kLookMs) <= 0);
+  // One that passes CRIU on to its child may end while it is looked for: two looks must find
+  // nothing.
+  for (int empty_looks = 0; empty_looks < 2; ++empty_looks) {
+    const auto helper = find_helper(directory);
+    if (!helper) continue;
+    GCR_TRY(wait_until_done(*helper, directory, deadline));
+    empty_looks = -1;
   }
   return {};
 }
