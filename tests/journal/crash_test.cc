@@ -23,15 +23,16 @@ struct Confirmed {
   int records = 0;
 };
 
-/// Fills one journal after the other, for ever.
-void write_journals(const std::filesystem::path& state_dir, int report) {
+/// Fills one journal after the other until it is killed; ends by itself only if something fails.
+[[noreturn]] void write_journals(const std::filesystem::path& state_dir, int report) {
   while (true) {
     const Uuid migration = Uuid::random();
     Journal journal = begin(state_dir, migration);
     for (int count = 1; count < static_cast<int>(kSlots); ++count) {
       const Confirmed confirmed{migration, count};
-      if (::write(report, &confirmed, sizeof confirmed) != sizeof confirmed) return;
-      if (count + 1 < static_cast<int>(kSlots) && !journal.append(keeper_started(count))) return;
+      if (::write(report, &confirmed, sizeof confirmed) != sizeof confirmed) ::_exit(1);
+      if (count + 1 < static_cast<int>(kSlots) && !journal.append(keeper_started(count)))
+        ::_exit(1);
     }
   }
 }
@@ -47,12 +48,15 @@ std::map<Uuid, int> kill_a_writer(const std::filesystem::path& state_dir, unsign
   report.reset();
   std::map<Uuid, int> result;
   Confirmed confirmed;
+  bool killed = false;
   while (::read(reports.get(), &confirmed, sizeof confirmed) == sizeof confirmed) {
     result[confirmed.migration] = confirmed.records;
     if (events-- != 0) continue;
     std::this_thread::sleep_for(delay);
     kill_and_reap(writer);
+    killed = true;
   }
+  EXPECT_TRUE(killed) << "the writer failed";
   return result;
 }
 
