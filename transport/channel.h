@@ -18,9 +18,10 @@ using RegionId = std::uint32_t;
 
 /// What a channel has done so far. Bytes are payload, without headers and encryption.
 struct Statistics {
-  std::uint64_t payload_bytes = 0;
-  std::uint64_t wire_bytes = 0;  ///< payload and headers, before encryption
+  std::uint64_t payload_bytes = 0;  ///< each byte of a write once, however often it was sent
+  std::uint64_t wire_bytes = 0;     ///< payload and headers, before encryption, every time
   std::uint64_t writes = 0;
+  std::uint64_t reconnections = 0;  ///< lanes that were lost and made again
 };
 
 /// The sender's end of one transfer. Thread-safe unless a method says otherwise.
@@ -28,8 +29,14 @@ class Channel {
  public:
   virtual ~Channel() = default;
 
-  /// Sends `bytes` to `offset` of `region`. Returns when the caller may reuse `bytes`; they may not
-  /// be in place yet. Calls from several threads run side by side, on as many lanes as there are.
+  /// Says that many writes will come out of `bytes`, which must stay mapped until the channel is
+  /// destroyed. A transport that needs registered memory registers it; without this, such a
+  /// transport sends through a buffer of its own, which costs a copy. Others do nothing.
+  virtual Status add_source(std::span<const std::byte> bytes) = 0;
+
+  /// Sends `bytes` to `offset` of `region`. Returns when the caller may reuse `bytes`, whatever
+  /// happens to the network afterwards: small writes are kept by the channel, large ones are in
+  /// place by then; only flush() says so of all. Calls from several threads run side by side.
   /// After an error the channel is broken: every later call fails with the same error.
   virtual Status write(RegionId region, std::uint64_t offset, std::span<const std::byte> bytes) = 0;
 
@@ -44,8 +51,9 @@ class Channel {
   /// Makes every call under way, and every later one, fail with kCancelled. Never blocks.
   virtual void cancel() = 0;
 
-  /// How many writes can usefully run at once.
-  virtual unsigned lanes() const = 0;
+  /// How many writes can usefully run at once: as a large one waits until its bytes are in place,
+  /// fewer threads leave the link idle in between.
+  virtual unsigned useful_writers() const = 0;
 
   virtual Statistics statistics() const = 0;
 };

@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iterator>
+#include <span>
+#include <sstream>
 
 namespace gcr::agent {
 namespace {
@@ -14,9 +15,9 @@ using journal::Record;
 /// Read without the lock that an append holds. Began never changes; the records after it are what
 /// they are where nobody owns the journal.
 journal::Contents look_at(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
-  return journal::parse(std::as_bytes(std::span(bytes)));
+  std::ostringstream bytes;  // what cannot be read is missing, and so it is damaged
+  bytes << std::ifstream(path, std::ios::binary).rdbuf();
+  return journal::parse(std::as_bytes(std::span(bytes.view())));
 }
 
 enum class Need : std::uint8_t {

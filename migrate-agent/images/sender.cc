@@ -163,7 +163,7 @@ Result<std::unique_ptr<ImageSender>> ImageSender::create(transport::Channel& cha
                  fmt::format("a region of {} bytes has no room for a block", options.region_bytes));
   }
   const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
-  const unsigned threads = std::max(channel.lanes(), std::min(cores, 16U));
+  const unsigned threads = std::max(channel.useful_writers(), std::min(cores, 16U));
   return std::unique_ptr<ImageSender>(
       new ImageSender(std::make_unique<Impl>(channel, options, threads)));
 }

@@ -40,7 +40,7 @@ class Migrate : public testing::Test {
   std::vector<std::string> words(const std::string& source, std::vector<std::string> options = {}) {
     for (std::string word :
          {std::string("--ca"), tls_.authority, std::string("--cert"), tls_.certificate,
-          std::string("--key"), tls_.key, source, std::string("node2:99"), std::string("4711")}) {
+          std::string("--key"), tls_.key, source, destination_, std::string("4711")}) {
       options.push_back(std::move(word));
     }
     return options;
@@ -55,6 +55,7 @@ class Migrate : public testing::Test {
 
   control::test::Credentials credentials_;
   control::TlsFiles tls_ = credentials_.issue({.role = "operator", .common_name = "alice"});
+  std::string destination_ = "node2:99";
   std::optional<proto::MigrateRequest> request_;
 };
 

@@ -1,8 +1,15 @@
-// Runs gcr-migrate to its end, with an environment of the test's choice.
+// Runs gcr-migrate, with an environment of the test's choice.
 #pragma once
 
+#include <sys/types.h>
+
+#include <condition_variable>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
+
+#include "src/base/unique_fd.h"
 
 namespace gcr::cli::test {
 
@@ -12,10 +19,41 @@ struct Finished {
   std::string err;
 };
 
-/// Runs `words` with the variables of `environment` ("NAME=value") and no others.
+/// A command that runs beside the test. Killed at its end unless it has ended.
+class Running {
+ public:
+  /// Starts `words` with the variables of `environment` ("NAME=value") and no others.
+  Running(const std::vector<std::string>& words, const std::vector<std::string>& environment);
+  ~Running();
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+  /// Returns once standard output has `text` in it; false if it ends without.
+  bool wait_for_output(const std::string& text);
+  void signal(int number) const;
+  /// Waits for its end.
+  Finished finish();
+
+ private:
+  void read(const UniqueFd& fd, std::string& text);
+
+  pid_t pid_ = -1;
+  Finished so_far_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int open_outputs_ = 2;
+  std::thread out_;
+  std::thread err_;
+};
+
+/// Runs `words` to its end.
 Finished run(const std::vector<std::string>& words, const std::vector<std::string>& environment);
 
 /// gcr-migrate with these arguments and an empty environment but for PATH.
 Finished run_cli(const std::vector<std::string>& arguments);
+
+/// The words and the environment of such a command.
+std::vector<std::string> cli_words(const std::vector<std::string>& arguments);
+std::vector<std::string> cli_environment();
 
 }  // namespace gcr::cli::test

@@ -57,6 +57,21 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"NoSuchCertificate",
               {"--ca", "/nonexistent/ca.crt", "a", "b", "1"},
               "/nonexistent/ca.crt"},
+        Wrong{"DetachWithATrace", {"--detach", "--trace", "/tmp/t", "a", "b", "1"}, "--trace"},
+        Wrong{"CancelNothing", {"cancel", "a"}, "ID"},
+        Wrong{"CancelShortId", {"cancel", "a", "6f1c2d3"}, "at least 8 characters"},
+        Wrong{"StatusOfAWord", {"status", "a", "yesterday"}, "not \"yesterday\""},
+        Wrong{"ListTooMuch", {"list", "a", "b"}, "not expected"},
+        Wrong{"ListNobody", {"list"}, "AGENT"},
+        Wrong{"ResolveUndecided",
+              {"resolve", "a", "6f1c2d3e", "--peer-is-gone"},
+              "--run-here or --discard-here"},
+        Wrong{"ResolveBoth",
+              {"resolve", "a", "6f1c2d3e", "--run-here", "--discard-here", "--peer-is-gone"},
+              "excludes"},
+        Wrong{"ResolveWithoutVouching",
+              {"resolve", "a", "6f1c2d3e", "--run-here"},
+              "resolve needs --peer-is-gone"},
         Wrong{"RunNothing", {"run"}, "run needs a command"},
         Wrong{"RunMarkOnly", {"run", "--"}, "run needs a command"}),
     [](const auto& info) { return info.param.name; });
@@ -64,7 +79,8 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Help, NamesEveryExitStatus) {
   const Finished help = run_cli({"--help"});
   EXPECT_EQ(help.exit_status, 0);
-  for (const char* status : {"  0  ", "  1  ", "  2  ", "  3  ", "  4  ", "  5  ", "  6  "}) {
+  for (const char* status :
+       {"  0  ", "  1  ", "  2  ", "  3  ", "  4  ", "  5  ", "  6  ", "  7  "}) {
     EXPECT_THAT(help.out, HasSubstr(status));
   }
   EXPECT_EQ(run_cli({"--version"}).out, "gcr-migrate 0.1.0\n");

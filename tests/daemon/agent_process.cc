@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <stdexcept>
 
 extern char** environ;
@@ -63,9 +64,9 @@ std::string read_all(int fd) {
 void kill_workers(const std::string& config) {
   for (const auto& process : std::filesystem::directory_iterator("/proc")) {
     const pid_t pid = std::atoi(process.path().filename().c_str());
-    std::ifstream file(process.path() / "cmdline");
-    const std::string words{std::istreambuf_iterator<char>(file), {}};
-    if (pid > 0 && pid != ::getpid() && words.find(config) != std::string::npos) {
+    std::ostringstream words;  // stays empty if the process ends meanwhile
+    words << std::ifstream(process.path() / "cmdline").rdbuf();
+    if (pid > 0 && pid != ::getpid() && words.str().find(config) != std::string::npos) {
       ::kill(pid, SIGKILL);
     }
   }

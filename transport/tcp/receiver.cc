@@ -275,7 +275,8 @@ Status TcpReceiver::Impl::health() const {
 Statistics TcpReceiver::Impl::statistics() const {
   return {.payload_bytes = payload_bytes_.load(std::memory_order_relaxed),
           .wire_bytes = wire_bytes_.load(std::memory_order_relaxed),
-          .writes = writes_.load(std::memory_order_relaxed)};
+          .writes = writes_.load(std::memory_order_relaxed),
+          .reconnections = 0};
 }
 
 TcpReceiver::TcpReceiver(TcpReceiverOptions options)

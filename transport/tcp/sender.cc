@@ -230,7 +230,8 @@ void TcpChannel::cancel() {
 Statistics TcpChannel::statistics() const {
   return {.payload_bytes = payload_bytes_.load(std::memory_order_relaxed),
           .wire_bytes = wire_bytes_.load(std::memory_order_relaxed),
-          .writes = writes_.load(std::memory_order_relaxed)};
+          .writes = writes_.load(std::memory_order_relaxed),
+          .reconnections = 0};
 }
 
 Result<std::unique_ptr<Channel>> connect(const std::string& host, std::uint16_t port,

@@ -58,11 +58,12 @@ class TcpChannel : public Channel {
   TcpChannel(std::string peer, std::vector<SenderLane> lanes);
   ~TcpChannel() override;
 
+  Status add_source(std::span<const std::byte> /*bytes*/) override { return {}; }
   Status write(RegionId region, std::uint64_t offset, std::span<const std::byte> bytes) override;
   Status flush() override;
   void limit_rate(std::uint64_t bytes_per_second) override { pacer_.limit(bytes_per_second); }
   void cancel() override;
-  unsigned lanes() const override { return static_cast<unsigned>(lanes_.size()); }
+  unsigned useful_writers() const override { return static_cast<unsigned>(lanes_.size()); }
   Statistics statistics() const override;
 
  private:

@@ -1,0 +1,220 @@
+// gcr-migrate cancel, status, list and resolve against an agent that plays each answer.
+#include <gmock/gmock.h>
+#include <google/protobuf/struct.pb.h>
+#include <google/protobuf/util/json_util.h>
+#include <gtest/gtest.h>
+
+#include "tests/cli/migrate_fixture.h"
+
+namespace gcr::cli::test {
+namespace {
+
+using control::ControlChannel;
+using testing::HasSubstr;
+
+constexpr const char* kOne = "6f1c2d3e-0000-4000-8000-000000000001";
+constexpr const char* kOther = "6f1c2d3e-ffff-4000-8000-000000000002";
+
+std::string bytes(const char* text) {
+  const Uuid id = Uuid::parse(text).value();
+  return {id.bytes.begin(), id.bytes.end()};
+}
+
+proto::MigrationStatus known(const char* id) {
+  proto::MigrationStatus status;
+  status.set_migration_id(bytes(id));
+  status.set_role("source");
+  status.set_state("undone");
+  status.set_finished(true);
+  status.set_peer("node2:7411");
+  status.set_pid(4711);
+  status.set_command("python3 serve.py\x1b[2J");
+  status.set_began_unix_ms(1'700'000'000'000);
+  status.set_code("timeout");
+  status.set_message("too slow");
+  return status;
+}
+
+Play say(const proto::Envelope& message) {
+  return [message](ControlChannel& channel) -> asio::awaitable<void> {
+    const Status sent = co_await channel.send(message);
+    EXPECT_TRUE(sent);
+  };
+}
+
+proto::Envelope list_of(const std::vector<proto::MigrationStatus>& migrations) {
+  proto::Envelope message;
+  message.mutable_list_reply();
+  for (const auto& status : migrations) *message.mutable_list_reply()->add_migrations() = status;
+  return message;
+}
+
+proto::Envelope status_of(const proto::MigrationStatus& status) {
+  proto::Envelope message;
+  *message.mutable_status_reply()->add_migrations() = status;
+  return message;
+}
+
+proto::Envelope cancelled() {
+  proto::Envelope message;
+  message.mutable_cancel_reply();
+  return message;
+}
+
+google::protobuf::Struct parsed(const std::string& json) {
+  google::protobuf::Struct object;
+  EXPECT_TRUE(google::protobuf::util::JsonStringToMessage(json, &object).ok()) << json;
+  return object;
+}
+
+class Ask : public testing::Test {
+ protected:
+  /// `command` AGENT and then the others.
+  Finished ask(std::vector<Play> plays, const std::string& command,
+               const std::vector<std::string>& others) {
+    FakeAgent agent(credentials_.context({}), std::move(plays));
+    Finished finished = run_cli(words(command, agent.address(), others));
+    requests_ = agent.requests();
+    return finished;
+  }
+  std::vector<std::string> words(const std::string& command, const std::string& agent,
+                                 const std::vector<std::string>& others) const {
+    std::vector<std::string> result = {command};
+    for (const std::string& word : {std::string("--ca"), tls_.authority, std::string("--cert"),
+                                    tls_.certificate, std::string("--key"), tls_.key, agent}) {
+      result.push_back(word);
+    }
+    result.insert(result.end(), others.begin(), others.end());
+    return result;
+  }
+
+  control::test::Credentials credentials_;
+  control::TlsFiles tls_ = credentials_.issue({.role = "operator", .common_name = "alice"});
+  std::vector<proto::Envelope> requests_;
+};
+
+TEST_F(Ask, CancelNamesTheMigration) {
+  const Finished finished = ask({say(cancelled())}, "cancel", {kOne});
+  EXPECT_EQ(finished.exit_status, 0) << finished.err;
+  EXPECT_THAT(finished.out, HasSubstr(std::string(kOne) + " is given up"));
+  ASSERT_EQ(requests_.size(), 1U);
+  EXPECT_EQ(requests_[0].cancel_request().migration_id(), bytes(kOne));
+}
+
+TEST_F(Ask, CancelHasJsonToo) {
+  const Finished finished = ask({say(cancelled())}, "cancel", {kOne, "--json"});
+  EXPECT_EQ(parsed(finished.out).fields().at("migration_id").string_value(), kOne);
+}
+
+TEST_F(Ask, BeginningOfAnIdIsEnough) {
+  const Finished finished =
+      ask({say(list_of({known(kOne), known(kOther)})), say(cancelled())}, "cancel", {"6F1C2D3E-0"});
+  EXPECT_EQ(finished.exit_status, 0) << finished.err;
+  ASSERT_EQ(requests_.size(), 2U);
+  EXPECT_TRUE(requests_[0].list_request().finished());
+  EXPECT_EQ(requests_[1].cancel_request().migration_id(), bytes(kOne));
+}
+
+TEST_F(Ask, BothRolesOfAMigrationAreOneMigration) {
+  const Finished finished =
+      ask({say(list_of({known(kOne), known(kOne)})), say(cancelled())}, "cancel", {"6f1c2d3e"});
+  EXPECT_EQ(finished.exit_status, 0) << finished.err;
+}
+
+TEST_F(Ask, BeginningOfSeveralIdsNamesThem) {
+  const Finished finished =
+      ask({say(list_of({known(kOne), known(kOther)}))}, "status", {"6f1c2d3e"});
+  EXPECT_EQ(finished.exit_status, 3);
+  EXPECT_THAT(finished.err, HasSubstr(std::string(kOne) + " " + kOther));
+}
+
+TEST_F(Ask, BeginningOfNoIdIsNotFound) {
+  const Finished finished = ask({say(list_of({known(kOne)}))}, "status", {"7f1c2d3e"});
+  EXPECT_EQ(finished.exit_status, 3);
+  EXPECT_THAT(finished.err, HasSubstr("knows no migration that begins with 7f1c2d3e"));
+}
+
+TEST_F(Ask, StatusTellsWhatIsKnown) {
+  const Finished finished = ask({say(status_of(known(kOne)))}, "status", {kOne});
+  EXPECT_EQ(finished.exit_status, 0) << finished.err;
+  for (const char* part : {kOne, "undone", "4711", "node2:7411", "2023-11-14T22:13:20Z",
+                           "python3 serve.py?[2J", "timeout: too slow"}) {
+    EXPECT_THAT(finished.out, HasSubstr(part));
+  }
+  EXPECT_THAT(finished.out, testing::Not(HasSubstr("operator is needed")));
+}
+
+TEST_F(Ask, StatusSaysThatAnOperatorIsNeeded) {
+  proto::MigrationStatus in_doubt = known(kOne);
+  in_doubt.set_operator_needed(true);
+  const Finished finished = ask({say(status_of(in_doubt))}, "status", {kOne});
+  EXPECT_THAT(finished.out, HasSubstr("an operator is needed"));
+}
+
+TEST_F(Ask, ListIsOfTheUnfinishedUnlessAllAreAskedFor) {
+  EXPECT_EQ(ask({say(list_of({}))}, "list", {}).out, "no migrations\n");
+  EXPECT_FALSE(requests_.at(0).list_request().finished());
+  const Finished all = ask({say(list_of({known(kOne), known(kOther)}))}, "list", {"--all"});
+  EXPECT_TRUE(requests_.at(0).list_request().finished());
+  EXPECT_THAT(all.out, HasSubstr(kOne));
+  EXPECT_THAT(all.out, HasSubstr(kOther));
+}
+
+TEST_F(Ask, ListHasJsonToo) {
+  const Finished finished = ask({say(list_of({known(kOne)}))}, "list", {"--json"});
+  const auto object = parsed(finished.out);
+  const auto& list = object.fields().at("migrations").list_value();
+  ASSERT_EQ(list.values_size(), 1);
+  const auto& fields = list.values(0).struct_value().fields();
+  EXPECT_EQ(fields.at("migration_id").string_value(), kOne);
+  EXPECT_EQ(fields.at("state").string_value(), "undone");
+  EXPECT_TRUE(fields.at("finished").bool_value());
+  EXPECT_FALSE(fields.at("operator_needed").bool_value());
+}
+
+proto::Envelope resolved() {
+  proto::Envelope message;
+  message.mutable_resolve_reply()->set_text("the process runs here");
+  *message.mutable_resolve_reply()->mutable_status() = known(kOne);
+  return message;
+}
+
+TEST_F(Ask, ResolveSaysWhatWasDecidedAndDone) {
+  const Finished run = ask({say(resolved())}, "resolve", {kOne, "--run-here", "--peer-is-gone"});
+  EXPECT_EQ(run.exit_status, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("the process runs here\n"));
+  EXPECT_EQ(requests_.at(0).resolve_request().decision(), proto::ResolveRequest::RUN_HERE);
+  EXPECT_TRUE(requests_.at(0).resolve_request().peer_is_gone());
+  ask({say(resolved())}, "resolve", {kOne, "--discard-here", "--peer-is-gone"});
+  EXPECT_EQ(requests_.at(0).resolve_request().decision(), proto::ResolveRequest::DISCARD_HERE);
+}
+
+TEST_F(Ask, ResolveHasJsonToo) {
+  const Finished finished =
+      ask({say(resolved())}, "resolve", {kOne, "--run-here", "--peer-is-gone", "--json"});
+  const auto object = parsed(finished.out);
+  EXPECT_EQ(object.fields().at("text").string_value(), "the process runs here");
+  const auto& status = object.fields().at("status").struct_value();
+  EXPECT_EQ(status.fields().at("migration_id").string_value(), kOne);
+}
+
+TEST_F(Ask, WhatTheAgentRefusesIsOneErrorLine) {
+  const std::pair<Code, int> refusals[] = {
+      {Code::kRefused, 3}, {Code::kNotFound, 3}, {Code::kTimeout, 4}, {Code::kPermissionDenied, 5}};
+  for (const auto& [code, exit_status] : refusals) {
+    const Finished finished = ask({fail(Error(code, "not now"))}, "cancel", {kOne});
+    EXPECT_EQ(finished.exit_status, exit_status);
+    EXPECT_EQ(finished.err, "gcr-migrate: not now\n");
+    EXPECT_EQ(finished.out, "");
+  }
+}
+
+TEST_F(Ask, AgentThatIsNotThere) {
+  const std::string nobody = control::test::Loopback().endpoint().to_string();
+  const Finished finished = run_cli(words("list", nobody, {}));
+  EXPECT_EQ(finished.exit_status, 4);
+  EXPECT_THAT(finished.err, HasSubstr("cannot reach the agent at " + nobody));
+}
+
+}  // namespace
+}  // namespace gcr::cli::test
