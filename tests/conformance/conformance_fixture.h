@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "src/base/units.h"
-#include "tests/conformance/tcp_under_test.h"
 #include "tests/conformance/transport_under_test.h"
 
 namespace gcr::test {
@@ -100,6 +99,17 @@ class ConformanceTest : public testing::TestWithParam<const TransportUnderTest*>
     ASSERT_TRUE(ok(transfer_->receiver().add_region(kRegion, landed_)));
   }
 
+  static Capabilities capabilities() { return GetParam()->capabilities(); }
+
+  /// Whether `status` is the receiver's refusal of a write, with `code` and `text` where the
+  /// transport can say them.
+  static testing::AssertionResult refused(const Status& status, Code code,
+                                          const std::string& text) {
+    if (capabilities().says_why_refused) return fails_with(status, code, text);
+    if (!status && status.error().code() == Code::kNotFound) return testing::AssertionSuccess();
+    return fails_with(status, Code::kInvalidArgument);
+  }
+
   transport::Channel& channel() { return transfer_->channel(); }
   transport::Receiver& receiver() { return transfer_->receiver(); }
 
@@ -121,9 +131,9 @@ class ConformanceTest : public testing::TestWithParam<const TransportUnderTest*>
   std::unique_ptr<Transfer> transfer_;
 };
 
-#define GCR_CONFORMANCE_SUITE(Suite)                                                      \
-  INSTANTIATE_TEST_SUITE_P(Conformance, Suite,                                            \
-                           testing::Values(gcr::test::tcp_plain(), gcr::test::tcp_tls()), \
+#define GCR_CONFORMANCE_SUITE(Suite)                                              \
+  INSTANTIATE_TEST_SUITE_P(Conformance, Suite,                                    \
+                           testing::ValuesIn(gcr::test::transports_under_test()), \
                            [](const auto& info) { return info.param->name(); })
 
 }  // namespace gcr::test

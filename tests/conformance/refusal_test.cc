@@ -9,19 +9,19 @@ using RefusalTest = ConformanceTest;
 TEST_P(RefusalTest, WriteBehindTheEndOfARegionIsRefusedAndNothingIsWritten) {
   start({}, 1000);
   const Bytes source = random_bytes(1001, 1);
-  EXPECT_TRUE(fails_with(write_and_flush(0, source), Code::kInvalidArgument,
-                         "write of 1001 bytes at offset 0 does not fit region 5 of 1000 bytes"));
+  EXPECT_TRUE(refused(write_and_flush(0, source), Code::kInvalidArgument,
+                      "write of 1001 bytes at offset 0 does not fit region 5 of 1000 bytes"));
   EXPECT_EQ(landed_, Bytes(1000, std::byte{0xee}));
   EXPECT_TRUE(comes_true([&] { return !receiver().health(); }));
-  EXPECT_TRUE(fails_with(receiver().health(), Code::kInvalidArgument, "does not fit"));
+  EXPECT_TRUE(refused(receiver().health(), Code::kInvalidArgument, "does not fit"));
 }
 
 TEST_P(RefusalTest, OffsetsThatOverflowAreRefused) {
   for (const std::uint64_t offset :
        {std::uint64_t{1001}, ~std::uint64_t{0}, ~std::uint64_t{0} - 9, std::uint64_t{1} << 63}) {
     start({}, 1000);
-    EXPECT_TRUE(fails_with(write_and_flush(offset, random_bytes(10, 2)), Code::kInvalidArgument,
-                           "does not fit"));
+    EXPECT_TRUE(refused(write_and_flush(offset, random_bytes(10, 2)), Code::kInvalidArgument,
+                        "does not fit"));
     EXPECT_EQ(landed_, Bytes(1000, std::byte{0xee}));
     transfer_.reset();
   }
@@ -31,7 +31,7 @@ TEST_P(RefusalTest, UnknownRegionIsRefused) {
   start({}, 1000);
   const Bytes source = random_bytes(10, 3);
   (void)channel().write(kRegion + 1, 0, source);  // may be told now, or at the flush
-  EXPECT_TRUE(fails_with(channel().flush(), Code::kNotFound, "region 6"));
+  EXPECT_TRUE(refused(channel().flush(), Code::kNotFound, "region 6"));
 }
 
 TEST_P(RefusalTest, RemovedRegionIsRefused) {
@@ -40,7 +40,7 @@ TEST_P(RefusalTest, RemovedRegionIsRefused) {
   ASSERT_TRUE(ok(write_and_flush(0, source)));
   ASSERT_TRUE(ok(receiver().remove_region(kRegion)));
   const Bytes before = landed_;
-  EXPECT_TRUE(fails_with(write_and_flush(20, source), Code::kNotFound, "region 5"));
+  EXPECT_TRUE(refused(write_and_flush(20, source), Code::kNotFound, "region 5"));
   EXPECT_EQ(landed_, before);
 }
 
@@ -65,22 +65,25 @@ TEST_P(RefusalTest, BrokenChannelRepeatsItsFirstError) {
 TEST_P(RefusalTest, ErrorOnOneLaneReachesWritersOnAllLanes) {
   start({.lanes = 4}, kMiB);
   const Bytes source = random_bytes(1000, 8);
-  ASSERT_TRUE(channel().write(kRegion + 9, 0, source));
+  (void)channel().write(kRegion + 9, 0, source);  // may be told now
   // Writers that never flush hear of it too.
   Outcome writer([&] { return write_forever(source, 4); });
-  EXPECT_TRUE(fails_with(writer.get(), Code::kNotFound, "region 14"));
+  EXPECT_TRUE(refused(writer.get(), Code::kNotFound, "region 14"));
 }
 
-TEST_P(RefusalTest, WrongTokenIsRefusedAndOtherSendersAreNotDisturbed) {
+TEST_P(RefusalTest, WrongTokenIsRefusedAndTheReceiverNotDisturbed) {
   prepare({.wrong_token = true}, 1000);
-  ASSERT_TRUE(GetParam()->capabilities().shows_token);
-  EXPECT_TRUE(fails_with(transfer_->connect(), Code::kPermissionDenied, "token"));
+  if (capabilities().shows_token) {
+    EXPECT_TRUE(fails_with(transfer_->connect(), Code::kPermissionDenied, "token"));
+  } else {
+    EXPECT_TRUE(ok(transfer_->connect()));
+  }
   EXPECT_TRUE(ok(receiver().health()));
 }
 
 TEST_P(RefusalTest, CertificateOfAnotherAuthorityIsRefusedWhereThereAreCertificates) {
   prepare({.wrong_authority = true}, 1000);
-  if (GetParam()->capabilities().certificates) {
+  if (capabilities().certificates) {
     EXPECT_TRUE(fails_with(transfer_->connect(), Code::kPermissionDenied, "unknown ca"));
   } else {
     EXPECT_TRUE(ok(transfer_->connect()));
@@ -90,7 +93,7 @@ TEST_P(RefusalTest, CertificateOfAnotherAuthorityIsRefusedWhereThereAreCertifica
 
 TEST_P(RefusalTest, CertificateOfAnotherRoleIsRefusedWhereThereAreCertificates) {
   prepare({.wrong_role = true}, 1000);
-  if (GetParam()->capabilities().certificates) {
+  if (capabilities().certificates) {
     EXPECT_TRUE(fails_with(transfer_->connect(), Code::kPermissionDenied, "another role"));
   } else {
     EXPECT_TRUE(ok(transfer_->connect()));

@@ -1,4 +1,4 @@
-#include "tests/conformance/tcp_under_test.h"
+// TCP for the conformance suite, plain and under TLS, always through a relay that can break it.
 
 #include <sys/socket.h>
 
@@ -6,6 +6,7 @@
 #include <optional>
 #include <thread>
 
+#include "tests/conformance/transport_under_test.h"
 #include "tests/support/tcp_relay.h"
 #include "tests/support/test_certificates.h"
 #include "transport/tcp/tcp.h"
@@ -77,9 +78,13 @@ class TcpTransfer : public Transfer {
     return {};
   }
 
+  std::string address() const override { return "127.0.0.1"; }
+
   void cut() override { relay_.cut(); }
   void cut_after(std::int64_t bytes) override { relay_.cut_after(bytes); }
   void stall() override { relay_.stall(); }
+  void interrupt() override {}
+  void interrupt_after(std::int64_t /*bytes*/) override {}
   void destroy_receiver() override { receiver_.reset(); }
   void destroy_channel() override { channel_.reset(); }
 
@@ -107,7 +112,9 @@ class TcpUnderTest : public TransportUnderTest {
  public:
   explicit TcpUnderTest(bool tls) : tls_(tls) {}
   std::string name() const override { return tls_ ? "TcpTls" : "TcpPlain"; }
-  Capabilities capabilities() const override { return {.shows_token = true, .certificates = tls_}; }
+  Capabilities capabilities() const override {
+    return {.shows_token = true, .certificates = tls_, .says_why_refused = true};
+  }
   std::unique_ptr<Transfer> make(TransferOptions options) const override {
     return std::make_unique<TcpTransfer>(std::move(options), tls_);
   }
@@ -118,14 +125,10 @@ class TcpUnderTest : public TransportUnderTest {
 
 }  // namespace
 
-const TransportUnderTest* tcp_plain() {
-  static const TcpUnderTest kTransport(false);
-  return &kTransport;
-}
-
-const TransportUnderTest* tcp_tls() {
-  static const TcpUnderTest kTransport(true);
-  return &kTransport;
+std::vector<const TransportUnderTest*> transports_under_test() {
+  static const TcpUnderTest kPlain(false);
+  static const TcpUnderTest kTls(true);
+  return {&kPlain, &kTls};
 }
 
 }  // namespace gcr::test

@@ -1,12 +1,18 @@
 // What a transport gives to be tested: a way to make a transfer, and what it is capable of. Every
 // test of this folder runs over every transport; one whose capability is missing has another
 // expectation, stated in the test.
+//
+// A program is made of the tests (gcr_conformance) and one source that implements Transfer and
+// TransportUnderTest and defines transports_under_test(): see tcp_under_test.cc.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <ostream>
 #include <string>
+#include <vector>
 
+#include "src/base/units.h"
 #include "transport/channel.h"
 
 namespace gcr::test {
@@ -14,6 +20,14 @@ namespace gcr::test {
 struct Capabilities {
   bool shows_token = false;   ///< a wrong token is refused when the sender connects
   bool certificates = false;  ///< a peer of another authority or role is refused
+  bool reconnects = false;    ///< a connection that is lost once is made again
+  /// The refusal of a write reaches the sender in the receiver's words: code, region, numbers. If
+  /// not, it is the device that refuses: kInvalidArgument or kNotFound, whichever can be known.
+  bool says_why_refused = false;
+  /// The most that one test should move: seconds, not minutes, on the slowest machine for it.
+  std::uint64_t largest_bytes = 64 * kMiB;
+  /// More than the network and both ends hold back, so that a write of it needs the receiver.
+  std::uint64_t more_than_buffers = 64 * kMiB;
 };
 
 /// How one transfer is to be made.
@@ -25,7 +39,8 @@ struct TransferOptions {
   bool wrong_role = false;
 };
 
-/// The two ends of a transfer and the network between them.
+/// The two ends of a transfer and the network between them. Both ends give up a silent peer, and
+/// the sender a lost one, within a few seconds.
 class Transfer {
  public:
   virtual ~Transfer() = default;
@@ -35,12 +50,20 @@ class Transfer {
   virtual Status connect() = 0;
   virtual transport::Channel& channel() = 0;
 
-  /// Breaks the network between the ends, at once; thread-safe.
+  /// How the sender's errors name the receiver.
+  virtual std::string address() const = 0;
+
+  /// Breaks the network between the ends, at once and for good; thread-safe.
   virtual void cut() = 0;
-  /// Breaks it after about so many bytes more from the sender.
+  /// Breaks it for good after about so many bytes more from the sender.
   virtual void cut_after(std::int64_t bytes) = 0;
   /// The network takes nothing more, silently; thread-safe.
   virtual void stall() = 0;
+
+  /// Breaks what is connected now, or will be after about so many bytes more from the sender; what
+  /// connects afterwards works. Called only where Capabilities::reconnects; thread-safe.
+  virtual void interrupt() = 0;
+  virtual void interrupt_after(std::int64_t bytes) = 0;
 
   /// Destroys the receiver, or the sender, as the end of its process would.
   virtual void destroy_receiver() = 0;
@@ -50,10 +73,14 @@ class Transfer {
 class TransportUnderTest {
  public:
   virtual ~TransportUnderTest() = default;
-  virtual std::string name() const = 0;
+  virtual std::string name() const = 0;  ///< letters and digits
   virtual Capabilities capabilities() const = 0;
+  /// Never fails; what can fail happens in connect(). Thread-safe.
   virtual std::unique_ptr<Transfer> make(TransferOptions options) const = 0;
 };
+
+/// What this program tests. They live as long as the program.
+std::vector<const TransportUnderTest*> transports_under_test();
 
 inline void PrintTo(const TransportUnderTest* transport, std::ostream* out) {
   *out << transport->name();

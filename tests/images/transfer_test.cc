@@ -9,7 +9,7 @@
 
 #include "migrate-agent/images/sender.h"
 #include "migrate-agent/images/store.h"
-#include "tests/conformance/tcp_under_test.h"
+#include "tests/conformance/transport_under_test.h"
 #include "tests/images/support.h"
 
 namespace gcr::images::test {
@@ -25,7 +25,7 @@ class Images : public StoreFixture {
   void connect(unsigned slots, unsigned lanes, Compression compression = Compression::kNone,
                std::uint64_t max_bytes = kGiB) {
     store_ = make_store(slots, max_bytes);
-    transfer_ = gcr::test::tcp_plain()->make(
+    transfer_ = gcr::test::transports_under_test().front()->make(
         {.lanes = lanes, .on_landed = [this](auto, std::uint64_t offset, std::uint64_t length) {
            return store_->landed(offset, length);
          }});
