@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <stdexcept>
+#include <utility>
 
 namespace gcr::test {
 namespace {
@@ -87,6 +88,36 @@ void TcpRelay::cut() {
   ::eventfd_write(wake_.get(), 1);
 }
 
+void TcpRelay::cut_after(std::int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  left_ = bytes;
+  for_good_ = true;
+}
+
+void TcpRelay::cut_once() {
+  ++generation_;
+  ::eventfd_write(wake_.get(), 1);
+}
+
+void TcpRelay::cut_once_after(std::int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  left_ = bytes;
+  for_good_ = false;
+}
+
+/// How many of `size` bytes pass before the next cut, which happens if they are not more.
+std::int64_t TcpRelay::count(const Link& link, std::int64_t size) {
+  const std::lock_guard lock(mutex_);
+  if (is_cut(link)) return 0;
+  if (left_ > size) {
+    if (left_ != kNever) left_ -= size;
+    return size;
+  }
+  if (for_good_) cut_ = true;
+  ++generation_;
+  return std::exchange(left_, kNever);
+}
+
 void TcpRelay::stall() {
   stalled_ = true;
   ::eventfd_write(wake_.get(), 1);
@@ -94,17 +125,23 @@ void TcpRelay::stall() {
 
 void TcpRelay::accept_all() {
   while (UniqueFd left = listener_.accept()) {
-    if (cut_) {
+    const unsigned generation = generation_;
+    UniqueFd right;
+    try {
+      if (!cut_) right = connect_loopback(target_port_);
+    } catch (const std::runtime_error&) {  // nobody listens there any more
+    }
+    if (!right) {
       reset_on_close(left);
       continue;
     }
-    UniqueFd right = connect_loopback(target_port_);
     send_at_once(left);
     send_at_once(right);
     const std::lock_guard lock(mutex_);
     Link& link = links_.emplace_back();
     link.left = std::move(left);
     link.right = std::move(right);
+    link.generation = generation;
     link.thread = std::thread([this, &link] { relay(link); });
   }
 }
@@ -114,7 +151,7 @@ void TcpRelay::relay(Link& link) {
   bool left_open = true;
   bool right_open = true;
   bool woken = false;
-  while (!cut_ && (left_open || right_open)) {
+  while (!is_cut(link) && (left_open || right_open)) {
     // Once woken, the eventfd would end every wait at once: from then on the flags are looked at
     // every few milliseconds.
     std::array<pollfd, 3> entries = {
@@ -123,11 +160,11 @@ void TcpRelay::relay(Link& link) {
         pollfd{woken ? -1 : wake_.get(), POLLIN, 0}};
     if (::poll(entries.data(), entries.size(), woken ? kLookAgainMs : -1) < 0) break;
     woken = woken || entries[2].revents != 0;
-    if (stalled_ || cut_) continue;
-    if (entries[0].revents != 0) left_open = pass(link.left.get(), link.right.get(), true);
-    if (entries[1].revents != 0) right_open = pass(link.right.get(), link.left.get(), false);
+    if (stalled_ || is_cut(link)) continue;
+    if (entries[0].revents != 0) left_open = pass(link, link.left.get(), link.right.get());
+    if (entries[1].revents != 0) right_open = pass(link, link.right.get(), link.left.get());
   }
-  if (cut_) {
+  if (is_cut(link)) {
     reset_on_close(link.left);
     reset_on_close(link.right);
   }
@@ -136,24 +173,21 @@ void TcpRelay::relay(Link& link) {
 }
 
 /// Hands on what is there. False once this direction has ended, which is handed on too.
-bool TcpRelay::pass(int from, int to, bool counted) {
+bool TcpRelay::pass(const Link& link, int from, int to) {
   std::array<std::byte, 64 * 1024> buffer;
   const ssize_t got = ::recv(from, buffer.data(), buffer.size(), 0);
   auto size = static_cast<std::int64_t>(std::max<ssize_t>(got, 0));
   bool last = got <= 0;
-  if (counted && !last) {
-    const std::int64_t left = left_.fetch_sub(size);
-    if (left <= size) {
-      size = std::max<std::int64_t>(left, 0);
-      cut_ = last = true;
-    }
+  if (from == link.left.get() && !last) {
+    size = count(link, size);
+    last = is_cut(link);
   }
   for (std::int64_t sent = 0; sent < size;) {
     const ssize_t count = ::send(to, buffer.data() + sent, static_cast<std::size_t>(size - sent),
                                  MSG_NOSIGNAL | MSG_DONTWAIT);
     if (count > 0) {
       sent += count;
-    } else if (errno != EAGAIN || (cut_ && !last)) {
+    } else if (errno != EAGAIN || (is_cut(link) && !last)) {
       return false;
     } else {
       pollfd entry{to, POLLOUT, 0};
@@ -161,8 +195,11 @@ bool TcpRelay::pass(int from, int to, bool counted) {
       if (ending_) return false;
     }
   }
-  if (cut_) ::eventfd_write(wake_.get(), 1);
-  if (last && !cut_) ::shutdown(to, SHUT_WR);
+  if (is_cut(link)) {
+    ::eventfd_write(wake_.get(), 1);
+  } else if (last) {
+    ::shutdown(to, SHUT_WR);
+  }
   return !last;
 }
 

@@ -42,32 +42,46 @@ class TcpRelay {
   /// Resets every connection now, and every later one.
   void cut();
 
-  /// Resets all connections once `bytes` more have come from the connecting side.
-  void cut_after(std::int64_t bytes) { left_ = bytes; }
+  /// As cut(), once `bytes` more have come from the connecting side.
+  void cut_after(std::int64_t bytes);
+
+  /// Resets every connection that is there now; later ones pass.
+  void cut_once();
+
+  /// As cut_once(), once `bytes` more have come from the connecting side. Takes the place of a
+  /// cut that was to come.
+  void cut_once_after(std::int64_t bytes);
 
   /// Takes nothing from either side any more, and says nothing: connections stay open.
   void stall();
 
  private:
+  static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+
   struct Link {
     UniqueFd left;
     UniqueFd right;
+    unsigned generation = 0;  ///< cuts before it
     std::thread thread;
   };
 
   void accept_all();
   void relay(Link& link);
-  bool pass(int from, int to, bool counted);
+  bool pass(const Link& link, int from, int to);
+  std::int64_t count(const Link& link, std::int64_t size);
+  bool is_cut(const Link& link) const { return cut_ || link.generation != generation_; }
 
   LoopbackListener listener_;
   std::uint16_t target_port_;
-  UniqueFd wake_;  ///< an eventfd that stays readable once anything has to change
-  std::atomic<bool> cut_ = false;
+  UniqueFd wake_;                  ///< an eventfd that stays readable once anything has to change
+  std::atomic<bool> cut_ = false;  ///< for good
+  std::atomic<unsigned> generation_ = 0;  ///< cuts of what was there
   std::atomic<bool> stalled_ = false;
   std::atomic<bool> ending_ = false;
-  std::atomic<std::int64_t> left_ = std::numeric_limits<std::int64_t>::max();
   std::mutex mutex_;
-  std::list<Link> links_;  ///< guarded by mutex_
+  std::int64_t left_ = kNever;  ///< bytes until the next cut; guarded by mutex_
+  bool for_good_ = false;       ///< the next cut; guarded by mutex_
+  std::list<Link> links_;       ///< guarded by mutex_
   std::thread acceptor_;
 };
 
