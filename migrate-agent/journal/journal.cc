@@ -179,6 +179,10 @@ Result<Journal> Journal::open(const std::filesystem::path& path, Lock how) {
   if (journal.torn_) {
     GCR_TRY(journal.clear(journal.end_bytes(), kSlotBytes));
   }
+  // What was read may be in memory only: its writer can have died before it was on disk.
+  if (::fdatasync(journal.file_.get()) != 0) {
+    return Error::from_errno(errno, fmt::format("cannot save {}", path.native()));
+  }
   return journal;
 }
 

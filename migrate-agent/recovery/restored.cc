@@ -35,12 +35,17 @@ Status kill_and_wait(const journal::ProcessId& id) {
 
 }  // namespace
 
-Status resume_restored(const journal::ProcessId& process, const journal::ProcessId& init) {
-  auto living = open_living(init);
-  if (living) living = open_living(process);
-  if (!living) {
-    return living.error().while_doing(fmt::format("cannot resume process {}", process.pid()));
+Status find_restored(const journal::ProcessId& process, const journal::ProcessId& init) {
+  for (const journal::ProcessId* part : {&init, &process}) {
+    if (const auto living = open_living(*part); !living) {
+      return living.error().while_doing(fmt::format("cannot resume process {}", process.pid()));
+    }
   }
+  return {};
+}
+
+Status resume_restored(const journal::ProcessId& process, const journal::ProcessId& init) {
+  GCR_TRY(find_restored(process, init));
   return criu::resume_stopped(process.pid());
 }
 

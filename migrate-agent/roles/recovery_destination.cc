@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <asio/experimental/awaitable_operators.hpp>
+#include <optional>
 
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/recovery/recovery.h"
@@ -26,11 +27,14 @@ class DestinationRecovery {
   awaitable<Status> run();
 
  private:
+  awaitable<Status> decide();
   awaitable<Status> settle();
   awaitable<Result<bool>> ask_source();
   awaitable<Status> obey(const Decision& decision);
   Status follow(bool committed);
-  Status lose();
+  Status follow_operator(const Decision& decision);
+  Status give_up(commit::DestinationEvent event, Code code, std::string why);
+  awaitable<Status> claim();
   Status resume();
   Status clear();
   const journal::Began& began() const { return log_.journal().began(); }
@@ -41,29 +45,37 @@ class DestinationRecovery {
 
   RecoveryContext& context_;
   commit::DestinationLog log_;
+  std::optional<Decision> obeyed_;  ///< to be answered once all is done
 };
 
 awaitable<Status> DestinationRecovery::run() {
   spdlog::info("migration {}: recovering the destination", log_.journal().migration().to_string());
   GCR_CO_TRY(fault::point("destination.recovery.begun"));
-  if (log_.state() == DestinationState::kRestored && !host_was_restarted(began())) {
-    co_return co_await settle();
-  }
+  GCR_CO_TRY(co_await decide());
+  const bool committed = log_.state() == DestinationState::kCommitted;
+  if (committed) GCR_CO_TRY(co_await claim());
+  const Status done =
+      co_await offload(context_.blocking, [&] { return committed ? resume() : clear(); });
+  if (obeyed_) obeyed_->answer(done);
+  co_return done;
+}
+
+/// Leaves it committed or aborted, or later.
+awaitable<Status> DestinationRecovery::decide() {
+  const bool has_vote = restored() != nullptr;
+  const bool undecided = log_.state() == DestinationState::kRestored;
+  const bool committed = log_.state() == DestinationState::kCommitted;
+  const bool lost = has_vote && host_was_restarted(began());
+  if (undecided && !lost) co_return co_await settle();
   co_return co_await offload(context_.blocking, [&]() -> Status {
-    switch (log_.state()) {
-      case DestinationState::kBuilding: {
-        const Error cause(Code::kInternal, "the agent at the destination died on the way");
-        GCR_TRY(log_.advance(DestinationEvent::kRestarted, aborted(cause)));
-        return clear();
-      }
-      case DestinationState::kRestored:
-        return lose();
-      case DestinationState::kCommitted:
-        // Nobody saw it run: the source's copy may be the only one left.
-        return host_was_restarted(began()) ? lose() : resume();
-      default:
-        return clear();
+    // Committed, but nobody saw it run: the source's copy may be the only one left.
+    if (lost && (undecided || committed)) {
+      return give_up(DestinationEvent::kHostLost, Code::kDataLoss,
+                     "the restored process ended with the host");
     }
+    if (log_.state() != DestinationState::kBuilding) return {};
+    return give_up(DestinationEvent::kRestarted, Code::kInternal,
+                   "the agent at the destination died on the way");
   });
 }
 
@@ -97,50 +109,61 @@ awaitable<Status> DestinationRecovery::settle() {
     auto next = co_await (ask_source() || context_.line.next_decision());
     if (const auto* answer = std::get_if<0>(&next)) {
       GCR_CO_TRY(*answer);
-      const bool committed = **answer;
-      co_return co_await offload(context_.blocking, [&] { return follow(committed); });
+      co_return co_await offload(context_.blocking, [&] { return follow(**answer); });
     }
-    auto& decision = std::get<1>(next);
+    Decision& decision = std::get<1>(next);
     const Status obeyed = co_await obey(decision);
+    if (obeyed) {
+      obeyed_ = std::move(decision);
+      co_return obeyed;
+    }
     decision.answer(obeyed);
-    if (obeyed) co_return obeyed;
   }
 }
 
 /// What the source's agent says on a connection of its own, or an operator decided.
 awaitable<Status> DestinationRecovery::obey(const Decision& decision) {
-  const bool run_here = decision.run_here;
-  if (decision.by_source) {
-    co_return co_await offload(context_.blocking, [&] { return follow(run_here); });
-  }
-  journal::Record record;
-  record.mutable_resolved()->set_run_here(run_here);
-  record.mutable_resolved()->set_operator_name(decision.by);
-  co_return co_await offload(context_.blocking, [&]() -> Status {
-    GCR_TRY(log_.advance(
-        run_here ? DestinationEvent::kResolvedRunHere : DestinationEvent::kResolvedDiscardHere,
-        record));
-    return run_here ? resume() : clear();
+  co_return co_await offload(context_.blocking, [&] {
+    return decision.by_source ? follow(decision.run_here) : follow_operator(decision);
   });
 }
 
 Status DestinationRecovery::follow(bool committed) {
-  if (committed) {
-    journal::Record record;
-    record.mutable_committed();
-    GCR_TRY(log_.advance(DestinationEvent::kToldCommit, std::move(record)));
-    return resume();
+  if (!committed) {
+    return give_up(DestinationEvent::kToldAbort, Code::kCancelled, "the source gave it up");
   }
-  const Error cause(Code::kCancelled, "the source gave it up");
-  GCR_TRY(log_.advance(DestinationEvent::kToldAbort, aborted(cause)));
-  return clear();
+  journal::Record record;
+  record.mutable_committed();
+  return log_.advance(DestinationEvent::kToldCommit, std::move(record));
 }
 
-/// The copy ended with the host before it is known to have run.
-Status DestinationRecovery::lose() {
-  const Error cause(Code::kDataLoss, "the restored process ended with the host");
-  GCR_TRY(log_.advance(DestinationEvent::kHostLost, aborted(cause)));
-  return clear();
+Status DestinationRecovery::follow_operator(const Decision& decision) {
+  if (decision.run_here) {
+    GCR_TRY(recovery::find_restored(restored()->process(), restored()->init()));
+  }
+  journal::Record record;
+  record.mutable_resolved()->set_run_here(decision.run_here);
+  record.mutable_resolved()->set_operator_name(decision.by);
+  return log_.advance(decision.run_here ? DestinationEvent::kResolvedRunHere
+                                        : DestinationEvent::kResolvedDiscardHere,
+                      std::move(record));
+}
+
+Status DestinationRecovery::give_up(DestinationEvent event, Code code, std::string why) {
+  return log_.advance(event, aborted(Error(code, std::move(why))));
+}
+
+/// The process may run already, and be on its way to another host: nobody must let it go on while
+/// it stands still for that.
+awaitable<Status> DestinationRecovery::claim() {
+  const journal::ProcessId& process = restored()->process();
+  Backoff backoff(context_.io);
+  for (;;) {
+    const Status claimed = co_await context_.daemon.claim_process(
+        log_.journal().migration(), process.pid(), process.start_time());
+    if (claimed || claimed.error().code() != Code::kRefused) co_return claimed;
+    co_await backoff.wait();
+  }
 }
 
 Status DestinationRecovery::resume() {

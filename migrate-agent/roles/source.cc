@@ -196,6 +196,8 @@ awaitable<Status> Source::precopy() {
   report_.set_expected_downtime_ms(precopy_->expected_ms());
   if (detaching_noted_) co_return Status();
   detaching_noted_ = true;
+  const Status armed = co_await offload(context_.blocking, [&] { return arm_keeper(); });
+  GCR_CO_TRY(armed);
   journal::Record record;
   record.mutable_detaching();
   co_return co_await note(commit::SourceEvent::kDetaching, std::move(record));

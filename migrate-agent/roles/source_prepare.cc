@@ -166,12 +166,24 @@ Status Source::start_keeper() {
   return log_->advance(commit::SourceEvent::kKeeperStarted, std::move(record));
 }
 
-/// From here on VRAM outlives this worker.
+/// From here on VRAM outlives this worker. Costs little where the keeper has all of it already: it
+/// is armed before the gate closes, and by another one if the process has allocated or freed since.
 Status Source::arm_keeper() {
   GCR_ASSIGN(const mover::Descriptors descriptors, vram_->descriptors());
-  std::vector<keeper::BufferDescriptor> kept;
-  for (const auto& [id, descriptor] : descriptors) kept.push_back({id, descriptor.get()});
-  return keeper_->arm(kept);
+  std::vector<std::uint64_t> ids;
+  std::vector<keeper::BufferDescriptor> wanted;
+  for (const auto& [id, descriptor] : descriptors) {
+    ids.push_back(id);
+    wanted.push_back({id, descriptor.get()});
+  }
+  if (kept_ && *kept_ == ids) return {};
+  if (std::exchange(kept_, std::nullopt)) {
+    GCR_TRY(keeper_->end());
+    GCR_TRY(start_keeper());
+  }
+  GCR_TRY(keeper_->arm(wanted));
+  kept_ = std::move(ids);
+  return {};
 }
 
 awaitable<Status> Source::prepare() {
