@@ -55,6 +55,14 @@ class Table {
     target = *value;
   }
 
+  void flag(std::string_view key, bool& target) {
+    const toml::node* node = find(key);
+    if (node == nullptr) return;
+    const auto value = node->value_exact<bool>();
+    if (!value) return fail(*node, key, "must be true or false");
+    target = *value;
+  }
+
   void number(std::string_view key, unsigned least, unsigned most, unsigned& target) {
     const toml::node* node = find(key);
     if (node == nullptr) return;
@@ -206,7 +214,9 @@ Status read_root(const toml::table& node, const std::string& name, Config& confi
   read_listen(root, config);
   read_advertise(root, config);
   root.text("host", config.host);
-  root.number("lanes", 1, kMaxLanes, config.lanes);
+  root.number("lanes", 0, kMaxLanes, config.lanes);
+  root.strings("data_addresses", config.data_addresses);
+  root.flag("unencrypted_data", config.unencrypted_data);
   read_hugepages(root, config);
   read_gpus(root, config);
   read_log_level(root, config);

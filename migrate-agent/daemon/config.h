@@ -5,7 +5,14 @@
 //   advertise       = "node1:7411"            # where other agents reach this one; default: the
 //                                             # address it connects from, and the port of `listen`
 //   host            = "node1"                 # for people; default: the machine's host name
-//   lanes           = 4                       # data connections per migration, 1 to 32
+//   lanes           = 0                       # data connections per migration, 1 to 32; 0: by the
+//                                             # two hosts' cores and links
+//   data_addresses  = []                      # "10.1.0.5", …: where data connections reach this
+//                                             # host, spread over all; default: where the source
+//                                             # reached the agent
+//   unencrypted_data = false                  # whether data may travel without TLS where the other
+//                                             # agent's configuration says so too: by RDMA, or if
+//                                             # the operator asks for it
 //   hugepages       = "auto"                  # "auto", "require" or "never"
 //   gpus            = []                      # UUIDs that this agent may place processes on;
 //   empty:
@@ -56,7 +63,9 @@ struct Config {
   control::Endpoint listen{"0.0.0.0", control::kDefaultPort};
   std::string advertise;  ///< "host:port", or empty
   std::string host;
-  unsigned lanes = 4;
+  unsigned lanes = 0;                        ///< 0: by cores and link
+  std::vector<std::string> data_addresses;  ///< hosts; may be empty
+  bool unencrypted_data = false;
   HugepagePolicy hugepages = HugepagePolicy::kAuto;
   std::vector<Uuid> gpus;  ///< empty: every GPU of the machine
   std::string log_level = "info";

@@ -30,6 +30,8 @@ proto::Envelope request_of(const MigrateOptions& options) {
   request.set_pid(options.pid);
   request.set_destination(options.destination.to_string());
   request.set_lanes(options.lanes);
+  request.set_transport(options.transport);
+  request.set_plaintext(options.plaintext);
   request.set_downtime_limit_ms(options.downtime_limit_ms);
   request.set_max_rounds(options.max_rounds);
   request.set_max_bandwidth_bytes(options.max_bandwidth_bytes);

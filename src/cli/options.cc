@@ -81,6 +81,10 @@ const std::map<std::string, proto::ImageMode> kImageModes{{"auto", proto::IMAGE_
                                                           {"stream", proto::IMAGE_MODE_STREAM},
                                                           {"rounds", proto::IMAGE_MODE_ROUNDS}};
 
+const std::map<std::string, proto::Transport> kTransports{{"auto", proto::TRANSPORT_AUTO},
+                                                          {"rdma", proto::TRANSPORT_RDMA},
+                                                          {"tcp", proto::TRANSPORT_TCP}};
+
 Result<int> parse_pid(const std::string& text) {
   int pid = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), pid);
@@ -122,6 +126,18 @@ Result<MigrateOptions> check(const Raw& raw) {
   GCR_ASSIGN(options.pid, parse_pid(raw.pid));
   options.tls = with_defaults(options.tls);
   return options;
+}
+
+void describe_data(CLI::App& app, MigrateOptions& options) {
+  app.add_option("--transport", options.transport,
+                 "Of the data (default auto: RDMA where both hosts have it and their agents may send "
+                 "unencrypted, else TCP)")
+      ->option_text("auto|rdma|tcp")
+      ->transform(CLI::CheckedTransformer(kTransports));
+  app.add_flag("--plaintext", options.plaintext,
+               "TCP without TLS, where the configuration of both agents allows it");
+  app.add_option("--lanes", options.lanes, "Data connections; 0: the agents choose")
+      ->check(CLI::Range(0, 32));
 }
 
 void describe_pre_copy(CLI::App& app, MigrateOptions& options) {
@@ -185,8 +201,7 @@ void describe_migrate(CLI::App& app, Raw& raw) {
   app.add_option("SRC", raw.source, "Where the process runs: host or host:port of its agent");
   app.add_option("DST", raw.destination, "Where it shall run: host or host:port, as SRC sees it");
   app.add_option("PID", raw.pid, "The process, as the agent at SRC sees it");
-  app.add_option("--lanes", raw.options.lanes, "Data connections; 0: the agent chooses")
-      ->check(CLI::Range(0, 32));
+  describe_data(app, raw.options);
   describe_pre_copy(app, raw.options);
   describe_images(app, raw.options);
   describe_output(app, raw.options);

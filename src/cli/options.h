@@ -15,7 +15,9 @@ struct MigrateOptions {
   control::Endpoint source;
   control::Endpoint destination;
   int pid = 0;
-  unsigned lanes = 0;  ///< 0: the agent chooses
+  unsigned lanes = 0;  ///< 0: the agents choose
+  proto::Transport transport = proto::TRANSPORT_AUTO;
+  bool plaintext = false;
   std::uint32_t downtime_limit_ms = 300;
   std::uint32_t max_rounds = 30;
   std::uint64_t max_bandwidth_bytes = 0;  ///< per second; 0: no limit

@@ -25,7 +25,7 @@
 
 namespace gcr::control {
 
-inline constexpr std::uint32_t kProtocolVersion = 3;
+inline constexpr std::uint32_t kProtocolVersion = 4;
 inline constexpr std::size_t kMaxMessageBytes = 16u << 20;
 inline constexpr std::uint16_t kDefaultPort = 7411;
 
