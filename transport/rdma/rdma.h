@@ -1,0 +1,126 @@
+// The RDMA transport: RC queue pairs ("lanes"), RDMA WRITE from registered memory straight into the
+// receiver's regions, over whatever device librdmacm finds behind an address (InfiniBand, RoCE).
+//
+// The data is not encrypted and the token crosses the network in the clear: both ends'
+// configuration must allow that, and digests prove the content. The device retransmits what the
+// network loses; a lane that its device gave up, or whose peer stays silent for about
+// `peer_timeout`, is lost, and the channel with it: lanes are not made again. messages.h has the
+// protocol.
+//
+// Tested over soft RoCE (rdma_rxe) only. Not tested on hardware for want of it: InfiniBand, several
+// devices of different speed, and everything about dma-bufs but their refusal.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "src/base/result.h"
+#include "src/base/units.h"
+#include "transport/channel.h"
+#include "transport/rdma/devices.h"
+
+namespace gcr::transport {
+
+/// The longest token, in bytes: what fits the private data of a connection request.
+inline constexpr std::size_t kMaxRdmaTokenBytes = 32;
+
+/// An address of an interface that belongs to an RDMA device.
+struct RdmaAddress {
+  std::string host;  ///< an IPv4 or IPv6 address, or a name
+  std::uint16_t port = 0;
+
+  bool operator==(const RdmaAddress&) const = default;
+};
+
+/// Memory of a device, such as VRAM, that its driver exports as a dma-buf.
+struct DmaBuf {
+  int fd = -1;                     ///< used during the call only
+  std::uint64_t offset_bytes = 0;  ///< where it begins in the dma-buf
+  /// The addresses that writes use for it, as many as there are bytes. Never dereferenced.
+  std::span<std::byte> addresses;
+};
+
+struct RdmaOptions {
+  unsigned lanes = 1;      ///< queue pairs to make, 1 to 64
+  std::string token = {};  ///< shown to the receiver by each lane, to kMaxRdmaTokenBytes
+  std::chrono::milliseconds connect_timeout = std::chrono::seconds(10);  ///< for each lane
+  std::chrono::milliseconds peer_timeout = std::chrono::seconds(30);
+  /// A write is cut into pieces of at most so many bytes, to 1 GiB and the device's limit.
+  std::uint64_t piece_bytes = kMiB;
+  /// Pieces of a lane that the receiver has not acknowledged, 1 to 256. Memory that was not added
+  /// as a source is sent through a buffer of depth × piece_bytes per lane, made when it is first
+  /// needed.
+  unsigned depth = 16;
+};
+
+/// The sender's end.
+class RdmaChannel : public Channel {
+ public:
+  /// As add_source, for memory of a device: writes may then name bytes within `source.addresses`.
+  /// Fails with kUnsupported where RdmaDevice::dma_buf is false, and leaves the channel sound.
+  virtual Status add_source_dmabuf(const DmaBuf& source) = 0;
+};
+
+/// Connects all lanes, spread over the receiver's addresses in turn, and returns once the receiver
+/// has accepted each. An address that cannot be reached is left out while there is another. On
+/// failure nothing stays open; the error says what the receiver said: kPermissionDenied for a wrong
+/// token, kUnavailable where nobody can be reached, kUnsupported without a device. Blocks up to
+/// `connect_timeout` per lane and address.
+///
+/// A region's key is asked for at the first write to it, and kept: a region's number is not to be
+/// used again for other memory. A write with a key that was revoked is refused by the receiver's
+/// device, and the channel is broken with kNotFound. The destructor says goodbye if the channel is
+/// sound; call flush first.
+Result<std::unique_ptr<RdmaChannel>> connect_rdma(const std::vector<RdmaAddress>& addresses,
+                                                  const RdmaOptions& options);
+
+struct RdmaReceiverOptions {
+  std::vector<RdmaAddress> addresses;  ///< at least one; port 0: any
+  std::string token = {};              ///< what each lane must show, to kMaxRdmaTokenBytes
+  unsigned max_lanes = 64;             ///< accepted lanes at one time
+  OnLanded on_landed = {};             ///< may be empty; called for each piece of a write
+  std::chrono::milliseconds peer_timeout = std::chrono::seconds(30);
+};
+
+/// Listens on addresses of RDMA devices, and receives. Its threads: one for connections, one per
+/// lane.
+///
+/// Regions are registered for remote writes, with a key of their own in a protection domain of this
+/// receiver's own, so a key is good for this transfer's lanes and that region, until it is removed.
+/// Nothing can be read remotely. A sender that shows a wrong token is refused and logged; it does
+/// not touch health(). Do not destroy the receiver, nor call remove_region, from `on_landed`.
+class RdmaReceiver : public Receiver {
+ public:
+  /// Fails with kUnsupported where an address has no RDMA device, or this machine none at all.
+  static Result<std::unique_ptr<RdmaReceiver>> listen(RdmaReceiverOptions options);
+  ~RdmaReceiver() override;
+
+  /// The addresses of the options, with the ports that were chosen. For connect_rdma at the peer.
+  std::vector<RdmaAddress> addresses() const;
+
+  /// Lanes that were accepted and have neither ended nor broken.
+  unsigned lanes() const;
+
+  /// As in the contract; the pages are pinned. kResourceExhausted where the limit on locked memory
+  /// is too low.
+  Status add_region(RegionId region, std::span<std::byte> bytes) override;
+  /// As add_region, for memory of a device. Fails with kUnsupported where RdmaDevice::dma_buf is
+  /// false; nothing is added then.
+  Status add_region_dmabuf(RegionId region, const DmaBuf& memory);
+  Status remove_region(RegionId region) override;
+  void cancel() override;
+  Status health() const override;
+  Statistics statistics() const override;
+
+ private:
+  class Impl;
+  explicit RdmaReceiver(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace gcr::transport
