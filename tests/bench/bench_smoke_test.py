@@ -83,12 +83,34 @@ class Smoke(unittest.TestCase):
         for line in self.of("read"):
             self.assert_positive(line, "gb_per_s", "of_plain")
 
+    def test_the_transport_s_figures_are_complete(self):
+        costs = [f"{end}_{mode}_s_per_gb" for end in ("sender", "receiver") for mode in ("user", "system")]
+        for way in ("iperf3 -P n", "n iperf3", "plain", "TLS"):
+            for line in self.of("transport", what="rate", way=way):
+                self.assert_positive(line, "gb_per_s", "n", costs[1], costs[3])
+        for line in self.of("transport", what="aes"):
+            self.assert_positive(line, "encrypt_gb_per_cpu_s", "decrypt_gb_per_cpu_s", "cores")
+        for pages in ("hugetlb", "ordinary", "4k"):
+            for populated in (True, False):
+                for line in self.of("transport", what="memory", pages=pages, populated=populated):
+                    self.assert_positive(line, "gb_per_s")
+                    self.assertEqual(line["bytes"], line["region_bytes"])
+        for tls in (True, False):
+            for line in self.of("transport", what="sizes", tls=tls):
+                self.assert_positive(line, "gb_per_s", "write_bytes", "lanes")
+
+    def test_a_plain_receiver_copies_nothing_and_it_shows_if_it_does(self):
+        for line in self.of("transport", what="copies", way="plain"):
+            self.assertLess(line["receiver_copied_per_byte"], 0.01)
+        for line in self.of("transport", what="copies", way="plain, copied once more"):
+            self.assertGreater(line["receiver_copied_per_byte"], 0.99)
+
     def test_traces_are_left(self):
         with open(f"{self.folder.name}/cost-stencil-none.trace.json", encoding="utf-8") as file:
             self.assertTrue(json.load(file)["traceEvents"])
 
     def test_every_figure_is_in_a_table(self):
-        for title in ("Downtime:", "otherwise empty", "rewrite", "Steps per second", "a launch"):
+        for title in ("Downtime:", "otherwise empty", "rewrite", "Steps per second", "a launch", "over connections"):
             self.assertIn(title, self.bench.stdout)
 
 

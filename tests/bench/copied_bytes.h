@@ -1,0 +1,16 @@
+// Counts what this process copies in user mode: memcpy, memmove and their checked forms, called by
+// whatever is in the process, OpenSSL included. What the compiler made of small copies, and loops,
+// are not seen.
+#pragma once
+
+#include <cstdint>
+
+namespace gcr::bench {
+
+/// Counting slows down programs with many threads that copy small things.
+void start_counting_copies();
+
+/// Bytes that all threads copied since then.
+std::uint64_t copied_bytes();
+
+}  // namespace gcr::bench

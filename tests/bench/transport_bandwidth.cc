@@ -1,0 +1,391 @@
+// How fast the TCP transport is, and what it costs: two processes, each in a network namespace of
+// its own where one is named, the one sending from a ring of slots like the mover's, the other
+// receiving into a region. Prints one line of JSON.
+//
+// Only what happens between the first write and the return of the flush counts. Times of a CPU are
+// those of the processes (getrusage), so they hold what the kernel does in the process's name.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "migrate-agent/landing/landing_region.h"
+#include "src/base/units.h"
+#include "tests/bench/copied_bytes.h"
+#include "tests/support/test_certificates.h"
+#include "transport/tcp/tcp.h"
+
+namespace gcr::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr transport::RegionId kRegion = 1;
+constexpr const char* kToken = "transport_bandwidth";
+
+struct Options {
+  std::string sender_namespace;    ///< a path like /run/netns/NAME; empty: this one
+  std::string receiver_namespace;  ///< likewise
+  std::string address = "127.0.0.1";
+  unsigned lanes = 4;
+  bool tls = false;
+  std::uint64_t write_bytes = 2 * kMiB;
+  std::uint64_t ring_bytes = 128 * kMiB;
+  std::uint64_t region_bytes = kGiB;
+  std::string pages = "hugetlb";
+  bool unpopulated = false;
+  bool copy = false;
+  bool count_copies = false;
+  double seconds = 2;
+  double warmup_seconds = 0.3;
+  std::uint64_t total_bytes = 0;  ///< 0: `seconds` decide
+};
+
+/// What a process used so far.
+struct Usage {
+  double user_s = 0;
+  double system_s = 0;
+  std::uint64_t copied_bytes = 0;  ///< in user mode, by the C library's functions
+
+  Usage operator-(const Usage& before) const {
+    return {user_s - before.user_s, system_s - before.system_s, copied_bytes - before.copied_bytes};
+  }
+};
+
+Usage usage() {
+  rusage used{};
+  ::getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
+  };
+  return {seconds(used.ru_utime), seconds(used.ru_stime), copied_bytes()};
+}
+
+/// What the receiver says over the socketpair: the port first, then a Usage whenever it is asked.
+class Link {
+ public:
+  explicit Link(UniqueFd fd) : fd_(std::move(fd)) {}
+
+  template <class T>
+  Status say(const T& value) const {
+    static_assert(std::is_trivially_copyable_v<T>);
+    if (::send(fd_.get(), &value, sizeof value, MSG_NOSIGNAL) == sizeof value) return {};
+    return Error(Code::kUnavailable, "the other process has ended");
+  }
+  template <class T>
+  Result<T> hear() const {
+    static_assert(std::is_trivially_copyable_v<T>);
+    T value{};
+    if (::recv(fd_.get(), &value, sizeof value, 0) == sizeof value) return value;
+    return Error(Code::kUnavailable, "the other process has ended");
+  }
+
+ private:
+  UniqueFd fd_;
+};
+
+struct Contexts {
+  test::TestAuthority authority;
+  test::SslContext server =
+      make_context(TLS_server_method(), authority.issue(), authority.certificate());
+  test::SslContext client =
+      make_context(TLS_client_method(), authority.issue(), authority.certificate());
+};
+
+Status enter_namespace(const std::string& path) {
+  if (path.empty()) return {};
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd || ::setns(fd.get(), CLONE_NEWNET) != 0) {
+    return Error::from_errno(errno, fmt::format("entering {}", path));
+  }
+  return {};
+}
+
+// ---- the receiver ----
+
+/// A region to land in: the landing region, or pages of 4 KiB.
+struct Region {
+  landing::LandingRegion landing;
+  UniqueMapping small;
+  std::span<std::byte> bytes;
+};
+
+Result<Region> make_region(const Options& options) {
+  Region region;
+  if (options.pages == "4k") {
+    void* at = ::mmap(nullptr, options.region_bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) return Error::from_errno(errno, "mapping the region");
+    region.small = UniqueMapping(at, options.region_bytes);
+    region.bytes = region.small.bytes();
+    (void)::madvise(at, options.region_bytes, MADV_NOHUGEPAGE);
+    if (!options.unpopulated) (void)::madvise(at, options.region_bytes, MADV_POPULATE_WRITE);
+    return region;
+  }
+  const auto policy = options.pages == "hugetlb" ? landing::HugepagePolicy::kRequire
+                                                 : landing::HugepagePolicy::kNever;
+  GCR_ASSIGN(region.landing, landing::LandingRegion::create(options.region_bytes, policy));
+  region.bytes = region.landing.bytes();
+  if (options.unpopulated) {  // the same mapping, but its pages go
+    const int advice = region.landing.huge() ? MADV_REMOVE : MADV_DONTNEED;
+    if (::madvise(region.bytes.data(), region.bytes.size(), advice) != 0) {
+      return Error::from_errno(errno, "emptying the region");
+    }
+  }
+  return region;
+}
+
+/// What a receiver would do that reads somewhere else first: every byte is copied once more.
+Status copy_landed(std::span<const std::byte> landed) {
+  thread_local std::vector<std::byte> elsewhere;
+  elsewhere.resize(std::max(elsewhere.size(), landed.size()));
+  std::memcpy(elsewhere.data(), landed.data(), landed.size());
+  return {};
+}
+
+struct Listener {
+  UniqueFd socket;
+  std::uint16_t port = 0;
+};
+
+Result<Listener> listen_at(const std::string& address) {
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  socklen_t length = sizeof at;
+  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  auto* const generic = reinterpret_cast<sockaddr*>(&at);
+  if (::inet_pton(AF_INET, address.c_str(), &at.sin_addr) != 1 ||
+      ::bind(fd.get(), generic, length) != 0 || ::listen(fd.get(), 64) != 0 ||
+      ::getsockname(fd.get(), generic, &length) != 0) {
+    return Error::from_errno(errno, fmt::format("listening at {}", address));
+  }
+  return Listener{std::move(fd), ntohs(at.sin_port)};
+}
+
+/// Answers with what this process has used until the sender has ended.
+void answer_usage(const Link& link) {
+  while (link.hear<char>() && link.say(usage())) {
+  }
+}
+
+Status receive(const Options& options, SSL_CTX* tls, const Link& link) {
+  GCR_TRY(enter_namespace(options.receiver_namespace));
+  GCR_ASSIGN(Region region, make_region(options));
+  transport::TcpReceiverOptions how{.token = kToken};
+  if (options.tls) {
+    how.tls = tls;
+    how.verify_peer = [](SSL*) { return Status{}; };
+  }
+  if (options.copy) {
+    how.on_landed = [&](transport::RegionId, std::uint64_t offset, std::uint64_t length) {
+      return copy_landed(region.bytes.subspan(offset, length));
+    };
+  }
+  transport::TcpReceiver receiver(std::move(how));
+  GCR_TRY(receiver.add_region(kRegion, region.bytes));
+  GCR_ASSIGN(const Listener listener, listen_at(options.address));
+  std::jthread acceptor([&] {
+    for (;;) {
+      UniqueFd socket(::accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (!socket || !receiver.add_connection(std::move(socket))) return;
+    }
+  });
+  GCR_TRY(link.say(listener.port));
+  answer_usage(link);
+  ::shutdown(listener.socket.get(), SHUT_RDWR);
+  return receiver.health();
+}
+
+// ---- the sender ----
+
+/// Memory that is filled with bytes that differ from slot to slot.
+Result<UniqueMapping> make_ring(std::uint64_t bytes) {
+  void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) return Error::from_errno(errno, "mapping the ring");
+  UniqueMapping ring(at, bytes);
+  (void)::madvise(at, bytes, MADV_HUGEPAGE);
+  for (std::uint64_t i = 0; i < bytes; i += sizeof i) {
+    const std::uint64_t word = i * 0x9e3779b97f4a7c15;
+    std::memcpy(ring.bytes().data() + i, &word, sizeof word);
+  }
+  return ring;
+}
+
+class Writers {
+ public:
+  Writers(transport::Channel& channel, const Options& options, std::span<const std::byte> ring)
+      : channel_(channel), options_(options), ring_(ring) {}
+
+  /// Writes for `seconds`, or `total_bytes` where that is not 0, with as many threads as help;
+  /// flushes; gives the bytes written.
+  Result<std::uint64_t> run(double seconds, std::uint64_t total_bytes) {
+    const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                        std::chrono::duration<double>(seconds));
+    const std::uint64_t first = next_;
+    std::vector<Status> results(channel_.useful_writers());
+    {
+      std::vector<std::jthread> threads;
+      for (Status& result : results) {
+        threads.emplace_back([&, first] {
+          while (result && (total_bytes != 0 ? (next_ - first) * options_.write_bytes < total_bytes
+                                             : Clock::now() < end)) {
+            result = write(next_++);
+          }
+        });
+      }
+    }
+    for (const Status& result : results) GCR_TRY(result);
+    GCR_TRY(channel_.flush());
+    return (next_ - first) * options_.write_bytes;
+  }
+
+ private:
+  Status write(std::uint64_t number) {
+    const std::uint64_t size = options_.write_bytes;
+    const std::uint64_t slot = number % (ring_.size() / size);
+    const std::uint64_t place = number % (options_.region_bytes / size);
+    return channel_.write(kRegion, place * size, ring_.subspan(slot * size, size));
+  }
+
+  transport::Channel& channel_;
+  const Options& options_;
+  std::span<const std::byte> ring_;
+  std::atomic<std::uint64_t> next_ = 0;
+};
+
+Result<Usage> receiver_usage(const Link& link) {
+  GCR_TRY(link.say('?'));
+  return link.hear<Usage>();
+}
+
+void print(const Options& options, double seconds, std::uint64_t bytes, const Usage& sender,
+           const Usage& receiver) {
+  const double gigabytes = static_cast<double>(bytes) / 1e9;
+  const auto copied = [&](const Usage& used) {
+    if (!options.count_copies) return std::string("null");
+    return fmt::format("{:.6f}",
+                       static_cast<double>(used.copied_bytes) / static_cast<double>(bytes));
+  };
+  fmt::print(
+      "{{\"tls\": {}, \"lanes\": {}, \"write_bytes\": {}, \"region_bytes\": {}, \"pages\": \"{}\", "
+      "\"populated\": {}, \"copy\": {}, \"seconds\": {:.6f}, \"bytes\": {}, \"gb_per_s\": {:.6f}, "
+      "\"sender_user_s_per_gb\": {:.6f}, \"sender_system_s_per_gb\": {:.6f}, "
+      "\"receiver_user_s_per_gb\": {:.6f}, \"receiver_system_s_per_gb\": {:.6f}, "
+      "\"sender_copied_per_byte\": {}, \"receiver_copied_per_byte\": {}}}\n",
+      options.tls, options.lanes, options.write_bytes, options.region_bytes, options.pages,
+      !options.unpopulated, options.copy, seconds, bytes, gigabytes / seconds,
+      sender.user_s / gigabytes, sender.system_s / gigabytes, receiver.user_s / gigabytes,
+      receiver.system_s / gigabytes, copied(sender), copied(receiver));
+}
+
+Status send(const Options& options, SSL_CTX* tls, const Link& link) {
+  GCR_TRY(enter_namespace(options.sender_namespace));
+  GCR_ASSIGN(const UniqueMapping ring, make_ring(options.ring_bytes));
+  GCR_ASSIGN(const std::uint16_t port, link.hear<std::uint16_t>());
+  transport::TcpOptions how{.lanes = options.lanes, .token = kToken};
+  if (options.tls) {
+    how.tls = tls;
+    how.verify_peer = [](SSL*) { return Status{}; };
+  }
+  GCR_ASSIGN(const auto channel, transport::connect(options.address, port, how));
+  Writers writers(*channel, options, ring.bytes());
+  // A region that is to be touched for the first time has no second first time.
+  if (options.total_bytes == 0) GCR_TRY(writers.run(options.warmup_seconds, 0));
+  GCR_ASSIGN(const Usage receiver_before, receiver_usage(link));
+  const Usage sender_before = usage();
+  const auto start = Clock::now();
+  GCR_ASSIGN(const std::uint64_t bytes, writers.run(options.seconds, options.total_bytes));
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  const Usage sender = usage() - sender_before;
+  GCR_ASSIGN(const Usage receiver_after, receiver_usage(link));
+  print(options, seconds, bytes, sender, receiver_after - receiver_before);
+  return {};
+}
+
+// ---- both ----
+
+int say_failure(const char* who, const Status& status) {
+  if (status) return 0;
+  fmt::print(stderr, "bench_transport: {}: {}\n", who, status.error().message());
+  return 1;
+}
+
+/// The receiver is a child, which ends with this process.
+int measure(const Options& options) {
+  if (options.count_copies) start_counting_copies();
+  const Contexts contexts;
+  std::array<int, 2> ends{};
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) return 1;
+  UniqueFd ours(ends[0]);
+  UniqueFd theirs(ends[1]);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ours.reset();
+    std::_Exit(
+        say_failure("receiver", receive(options, contexts.server.get(), Link(std::move(theirs)))));
+  }
+  theirs.reset();
+  int result = 1;
+  {
+    const Link link(std::move(ours));
+    result = say_failure("sender", send(options, contexts.client.get(), link));
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return result != 0 || status != 0 ? 1 : 0;
+}
+
+void add_options(CLI::App& app, Options& options) {
+  const CLI::AsSizeValue size(false);
+  app.add_option("--sender-namespace", options.sender_namespace, "Path of a network namespace");
+  app.add_option("--receiver-namespace", options.receiver_namespace, "Likewise");
+  app.add_option("--address", options.address, "The receiver's IPv4 address");
+  app.add_option("--lanes", options.lanes)->check(CLI::Range(1, 64));
+  app.add_flag("--tls", options.tls);
+  app.add_option("--write", options.write_bytes, "Bytes per write")->transform(size);
+  app.add_option("--ring", options.ring_bytes, "Bytes that are sent from")->transform(size);
+  app.add_option("--region", options.region_bytes, "Bytes to land in")->transform(size);
+  app.add_option("--pages", options.pages, "Of the region; ordinary: large ones if they come")
+      ->check(CLI::IsMember({"hugetlb", "ordinary", "4k"}));
+  app.add_flag("--unpopulated", options.unpopulated, "The region's pages are not there at first");
+  app.add_flag("--copy", options.copy, "The receiver copies all that has landed");
+  app.add_flag("--count-copies", options.count_copies, "Else copied_per_byte is null");
+  app.add_option("--seconds", options.seconds)->check(CLI::Range(0.01, 3600.0));
+  app.add_option("--warmup", options.warmup_seconds)->check(CLI::Range(0.0, 3600.0));
+  app.add_option("--total", options.total_bytes, "Bytes to write, without warm-up")
+      ->transform(size);
+}
+
+int run(int argc, char** argv) {
+  Options options;
+  CLI::App app("How fast the TCP transport is, and what it costs.");
+  add_options(app, options);
+  CLI11_PARSE(app, argc, argv);
+  if (options.write_bytes == 0 || options.write_bytes > options.ring_bytes ||
+      options.write_bytes > options.region_bytes) {
+    fmt::print(stderr, "bench_transport: a write must fit the ring and the region\n");
+    return 2;
+  }
+  return measure(options);
+}
+
+}  // namespace
+}  // namespace gcr::bench
+
+int main(int argc, char** argv) { return gcr::bench::run(argc, argv); }
