@@ -35,6 +35,7 @@ constexpr milliseconds kSendPatience = std::chrono::seconds(2);
 /// One packet and the descriptors that came with it.
 struct Packet {
   door::DoorRequest request;
+  bool empty;
   bool well_formed;
   int descriptors[door::kMaxEntries];
   std::size_t descriptor_count;
@@ -111,8 +112,10 @@ void DoorServer::run() {
       continue;
     }
     Packet packet{};
-    if ((waiting.revents & POLLIN) == 0 || !receive(&packet)) {
-      if ((waiting.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0) break;
+    const bool gone = (waiting.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
+    // Once nobody has the other end, what is left is read, and then empty packets without end.
+    if ((waiting.revents & POLLIN) == 0 || !receive(&packet) || (gone && packet.empty)) {
+      if (gone) break;
       continue;
     }
     handle(packet);
@@ -167,6 +170,7 @@ bool DoorServer::receive(Packet* packet) const {
     if (length >= 0) take_descriptors(message, packet);
   }
   if (length < 0) return false;
+  packet->empty = length == 0 && packet->descriptor_count == 0;
   packet->well_formed = length == sizeof(packet->request) &&
                         (message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) == 0 &&
                         packet->request.version == door::kVersion &&

@@ -117,10 +117,18 @@ class Collector {
     header.msg_controllen = sizeof(ancillary);
     if (::recvmsg(connection_.get(), &header, MSG_CMSG_CLOEXEC) != 1) return broken("no pipe");
     const cmsghdr* rights = CMSG_FIRSTHDR(&header);
-    if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS) return broken("no pipe");
-    int fd = -1;
-    ::memcpy(&fd, CMSG_DATA(rights), sizeof(fd));
-    return UniqueFd(fd);
+    if (rights == nullptr || rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS) {
+      return broken("no pipe");
+    }
+    // Because of its alignment there is room for two.
+    std::vector<UniqueFd> descriptors;
+    for (std::size_t at = CMSG_LEN(0); at + sizeof(int) <= rights->cmsg_len; at += sizeof(int)) {
+      int fd = -1;
+      ::memcpy(&fd, reinterpret_cast<const char*>(rights) + at, sizeof(fd));
+      descriptors.emplace_back(fd);
+    }
+    if (descriptors.size() != 1) return broken("more than one pipe");
+    return std::move(descriptors.front());
   }
 
   void take_on_thread(const std::string& name, UniqueFd pipe) {

@@ -21,6 +21,10 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kSlack{10};
 /// An inventory that keeps changing while it is read: each attempt is a few packets.
 constexpr int kInventoryAttempts = 100;
+/// More allocations than this are no inventory.
+constexpr std::size_t kMaxInventory = 1 << 20;
+/// More packets than a socket holds.
+constexpr int kMaxStalePackets = 4096;
 
 int milliseconds_until(Clock::time_point deadline) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
@@ -65,7 +69,8 @@ Received receive_packet(int socket, door::DoorReply* reply) {
 void drain(int socket) {
   door::DoorReply stale;
   pollfd readable{socket, POLLIN, 0};
-  while (::poll(&readable, 1, 0) > 0 && (readable.revents & POLLIN) != 0) {
+  for (int packets = 0; packets < kMaxStalePackets; ++packets) {
+    if (::poll(&readable, 1, 0) <= 0 || (readable.revents & POLLIN) == 0) return;
     if (receive_packet(socket, &stale).length < 0) return;
     if ((readable.revents & POLLHUP) != 0) return;
   }
@@ -177,7 +182,10 @@ Result<Door::Exchange> Door::receive(std::uint32_t sequence, Clock::time_point d
                    fmt::format("the door of process {} sent {} bytes that are no reply", pid_,
                                received.length));
     }
-    if (exchange.reply.sequence != sequence) continue;  // to an earlier request
+    if (exchange.reply.sequence != sequence) {  // to an earlier request
+      if (Clock::now() >= deadline) return Error(Code::kTimeout, "no answer");
+      continue;
+    }
     exchange.descriptors = std::move(received.descriptors);
     return exchange;
   }
@@ -226,6 +234,9 @@ Result<std::vector<door::DoorEntry>> Door::inventory_once(Milliseconds deadline,
     if (first) generation = reply.summary.generation;
     if (reply.summary.generation != generation) *torn = true;
     entries.insert(entries.end(), reply.entries, reply.entries + reply.count);
+    if (entries.size() > kMaxInventory || (reply.count == 0 && reply.last == 0)) {
+      return Error(Code::kProtocol, fmt::format("process {} lists allocations without end", pid_));
+    }
     if (reply.last != 0) {
       if (reply.summary.allocations != entries.size()) *torn = true;
       return entries;

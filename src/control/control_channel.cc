@@ -12,6 +12,7 @@
 #include <asio/write.hpp>
 
 #include "src/control/deadline.h"
+#include "src/control/framing.h"
 #include "src/control/tls.h"
 
 namespace gcr::control {
@@ -21,7 +22,6 @@ using asio::ip::tcp;
 using Stream = asio::ssl::stream<tcp::socket>;
 using Milliseconds = ControlChannel::Milliseconds;
 
-constexpr std::size_t kLengthBytes = 4;
 constexpr Milliseconds kSendTimeout = std::chrono::seconds(30);
 constexpr Milliseconds kRefusalTimeout = std::chrono::seconds(2);
 constexpr int kKeepaliveIdleSeconds = 10;
@@ -57,12 +57,19 @@ std::string address_of(const tcp::socket& socket) {
   return Endpoint{remote.address().to_string(), remote.port()}.to_string();
 }
 
+std::string local_host_of(const tcp::socket& socket) {
+  std::error_code error;
+  const tcp::endpoint local = socket.local_endpoint(error);
+  return error ? "" : local.address().to_string();
+}
+
 }  // namespace
 
 struct ControlChannel::Impl {
   Impl(tcp::socket socket, std::shared_ptr<asio::ssl::context> context, std::string name)
       : tls(std::move(context)), stream(std::move(socket), *tls), peer_name(std::move(name)) {
     address = address_of(stream.next_layer());
+    local_host = local_host_of(stream.next_layer());
     watch_for_vanished_peer(stream.next_layer().native_handle());
   }
 
@@ -91,51 +98,32 @@ struct ControlChannel::Impl {
   Stream stream;
   std::string peer_name;  ///< "the agent at 10.0.0.2:7411"
   std::string address;
+  std::string local_host;
   PeerIdentity identity;
   proto::Hello hello;
 };
 
 asio::awaitable<Status> ControlChannel::Impl::write(const proto::Envelope& message) {
-  const std::size_t length = message.ByteSizeLong();
-  if (length == 0 || length > kMaxMessageBytes) {
-    co_return Error(
-        Code::kInvalidArgument,
-        fmt::format("a control message has 1 to {} bytes, not {}", kMaxMessageBytes, length));
-  }
-  std::string frame(kLengthBytes + length, '\0');
-  for (std::size_t i = 0; i < kLengthBytes; ++i) {
-    frame[i] = static_cast<char>(length >> (8 * (kLengthBytes - 1 - i)));
-  }
-  message.SerializeToArray(frame.data() + kLengthBytes, static_cast<int>(length));
+  const auto frame = encode_message(message);
+  if (!frame) co_return frame.error();
   std::error_code error;
-  co_await asio::async_write(stream, asio::buffer(frame), into(error));
+  co_await asio::async_write(stream, asio::buffer(*frame), into(error));
   if (error) co_return error_of(error);
   co_return Status{};
 }
 
 asio::awaitable<Result<proto::Envelope>> ControlChannel::Impl::read() {
-  std::array<std::uint8_t, kLengthBytes> header{};
+  LengthBytes header{};
   std::error_code error;
   co_await asio::async_read(stream, asio::buffer(header), into(error));
 
   if (error) co_return error_of(error);
-  std::size_t length = 0;
-  for (const std::uint8_t byte : header) length = length << 8 | byte;
-  if (length == 0 || length > kMaxMessageBytes) {
-    co_return Error(Code::kProtocol, fmt::format("{} announces a message of {} bytes; 1 to {} are "
-                                                 "allowed",
-                                                 peer_name, length, kMaxMessageBytes));
-  }
-  std::string payload(length, '\0');
+  const auto length = decode_length(header, peer_name);
+  if (!length) co_return length.error();
+  std::string payload(*length, '\0');
   co_await asio::async_read(stream, asio::buffer(payload), into(error));
   if (error) co_return error_of(error);
-  proto::Envelope message;
-  if (!message.ParseFromString(payload) || message.body_case() == proto::Envelope::BODY_NOT_SET) {
-    co_return Error(Code::kProtocol, fmt::format("{} sent a message that cannot be understood "
-                                                 "({} bytes)",
-                                                 peer_name, length));
-  }
-  co_return message;
+  co_return decode_message(payload, peer_name);
 }
 
 Status ControlChannel::Impl::check_hello(const proto::Envelope& message) {
@@ -343,6 +331,7 @@ asio::awaitable<Result<proto::Envelope>> ControlChannel::call(const proto::Envel
 const PeerIdentity& ControlChannel::peer() const { return impl_->identity; }
 const proto::Hello& ControlChannel::peer_hello() const { return impl_->hello; }
 std::string ControlChannel::peer_address() const { return impl_->address; }
+std::string ControlChannel::local_host() const { return impl_->local_host; }
 void ControlChannel::close() { impl_->close(); }
 
 asio::awaitable<void> ControlChannel::finish(Milliseconds timeout) {

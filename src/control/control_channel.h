@@ -7,54 +7,19 @@
 // connecting side.
 #pragma once
 
-#include <array>
 #include <asio/awaitable.hpp>
 #include <asio/ip/tcp.hpp>
 #include <asio/ssl.hpp>
 #include <chrono>
-#include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
-#include <string_view>
 
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
-#include "src/base/uuid.h"
+#include "src/control/wire.h"
 
 namespace gcr::control {
-
-inline constexpr std::uint32_t kProtocolVersion = 4;
-inline constexpr std::size_t kMaxMessageBytes = 16u << 20;
-inline constexpr std::uint16_t kDefaultPort = 7411;
-
-/// What a new connection is for. Zero is never used.
-enum class ConnectionKind : std::uint8_t {
-  kInvalid = 0,
-  kControl = 1,  ///< gets a new worker process
-  kData = 2,     ///< goes to the worker that owns the migration
-};
-
-/// The first 24 bytes of every connection: "GCRM", version (1), kind, two zero bytes, migration id.
-inline constexpr std::size_t kPrefaceBytes = 24;
-struct Preface {
-  ConnectionKind kind = ConnectionKind::kInvalid;
-  Uuid migration;  ///< all zero where the connection starts no particular migration
-
-  std::array<std::uint8_t, kPrefaceBytes> encode() const;
-  static Result<Preface> decode(std::span<const std::uint8_t, kPrefaceBytes> bytes);
-};
-
-/// Where an agent listens. IPv6 addresses stand in brackets where a port follows.
-struct Endpoint {
-  std::string host;
-  std::uint16_t port = kDefaultPort;
-
-  /// From "host", "host:port", "[v6]:port", "[v6]" or "v6". kInvalidArgument, quoting the text.
-  static Result<Endpoint> parse(const std::string& text);
-  std::string to_string() const;
-};
 
 /// Paths of PEM files.
 struct TlsFiles {
@@ -120,6 +85,7 @@ class ControlChannel {
   const PeerIdentity& peer() const;
   const proto::Hello& peer_hello() const;
   std::string peer_address() const;  ///< "10.0.0.2:7411"
+  std::string local_host() const;    ///< "10.0.0.1", where the peer reached this end
 
   /// Closes the connection at once; pending operations fail. Let them end before destroying this.
   void close();
@@ -133,12 +99,5 @@ class ControlChannel {
   explicit ControlChannel(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
-
-/// Failure <-> Error. A code of another release becomes kInternal; the text comes back printable.
-proto::Failure to_failure(const Error& error);
-Error from_failure(const proto::Failure& failure);
-
-/// What a peer sent, safe to print: at most 4 KiB, control characters replaced by "?".
-std::string printable(std::string_view text);
 
 }  // namespace gcr::control

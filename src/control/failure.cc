@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "src/control/control_channel.h"
+#include "src/control/wire.h"
 
 namespace gcr::control {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "src/control/control_channel.h"
+#include "src/control/wire.h"
 
 namespace gcr::control {
 namespace {

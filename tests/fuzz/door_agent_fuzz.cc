@@ -1,0 +1,189 @@
+// The agent at the door of an application: whatever the application answers, and whatever its card
+// says. This process plays the application too.
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <thread>
+
+#include "migrate-agent/door/door.h"
+#include "tests/fuzz/input.h"
+
+namespace gcr::fuzz {
+namespace {
+
+using namespace gcr::agent;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kDeadline{500};
+
+/// What the application sends for one request: replies with the version and the sequence number
+/// that are asked for unless the input says otherwise, or bytes; with descriptors.
+enum ReplyFlag : std::uint8_t { kOtherVersion = 1, kOtherSequence = 2, kNoReply = 4, kMore = 8 };
+
+void send_packet(int socket, const void* bytes, std::size_t size, std::size_t descriptors) {
+  static const UniqueFd something(::eventfd(0, EFD_CLOEXEC));
+  std::array<int, door::kMaxEntries> sent{};
+  sent.fill(something.get());
+  iovec part{const_cast<void*>(bytes), size};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof sent)> space{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (descriptors > 0) {
+    message.msg_control = space.data();
+    message.msg_controllen = CMSG_SPACE(descriptors * sizeof(int));
+    cmsghdr* rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(descriptors * sizeof(int));
+    std::memcpy(CMSG_DATA(rights), sent.data(), descriptors * sizeof(int));
+  }
+  (void)::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/// The application's side of the door: answers as long as there is input, then hangs up.
+void play_application(UniqueFd socket, Input input) {
+  door::DoorRequest request{};
+  while (!input.empty() && ::recv(socket.get(), &request, sizeof request, 0) > 0) {
+    for (bool more = true; more && !input.empty();) {
+      const auto flags = input.number<std::uint8_t>();
+      const std::size_t descriptors = input.number<std::uint8_t>() % (door::kMaxEntries + 1);
+      const auto some = input.bytes(input.number<std::uint16_t>());
+      more = (flags & kMore) != 0;
+      if ((flags & kNoReply) != 0) {
+        send_packet(socket.get(), some.data(), some.size(), descriptors);
+        continue;
+      }
+      door::DoorReply reply{};
+      std::memcpy(&reply, some.data(), std::min(some.size(), sizeof reply));
+      if ((flags & kOtherVersion) == 0) reply.version = door::kVersion;
+      if ((flags & kOtherSequence) == 0) reply.sequence = request.sequence;
+      send_packet(socket.get(), &reply, sizeof reply, descriptors);
+    }
+  }
+  ::shutdown(socket.get(), SHUT_RDWR);
+}
+
+/// What the library shows in the descriptor table.
+UniqueFd make_card(const door::DoorCard& card) {
+  UniqueFd file(::memfd_create(door::kMemfdName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  require(::pwrite(file.get(), &card, sizeof card, 0) == sizeof card, "a card");
+  require(::fcntl(file.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK) == 0,
+          "seals");
+  return file;
+}
+
+void ask(Door& door, std::uint8_t what) {
+  const std::array<std::uint64_t, 3> ids = {1, 2, 3};
+  const std::array<Door::Pages, 1> pages = {{{4096, 4096}}};
+  switch (what % 8) {
+    case 0:
+      return (void)door.hello(kDeadline);
+    case 1:
+      return (void)door.inventory(kDeadline);
+    case 2:
+      if (const auto buffers = door.export_buffers(ids, kDeadline)) {
+        require(buffers->size() == ids.size(), "one descriptor for each");
+        for (const auto& buffer : *buffers) require(bool(buffer.descriptor), "a descriptor");
+      }
+      return;
+    case 3:
+      return (void)door.close_gate(milliseconds(1), milliseconds(1));
+    case 4:
+      return (void)door.detach(kDeadline);
+    case 5:
+      return (void)door.attach(kDeadline);
+    case 6:
+      return (void)door.drop_pages(pages, kDeadline);
+    default:
+      return (void)door.open_gate(kDeadline);
+  }
+}
+
+std::ptrdiff_t descriptors() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+}
+
+void converse(Input input) {
+  std::array<int, 2> ends{};
+  require(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0, "a door");
+  UniqueFd application(ends[0]);
+  const UniqueFd agents(ends[1]);
+  door::DoorCard card{door::kMagic, door::kVersion, agents.get(), ::getpid(), 0};
+  const auto lie = input.number<std::uint8_t>();
+  if (lie == 1) card.agent_fd = input.number<std::int32_t>();
+  if (lie == 2) card.version = input.number<std::uint32_t>();
+  const UniqueFd file = make_card(card);
+  auto door = Door::open(::getpid());
+  if (!door) return;
+  const auto questions = input.bytes(input.number<std::uint8_t>() % 8);
+  std::thread player(play_application, std::move(application), input);
+  for (const std::byte what : questions) ask(*door, std::to_integer<std::uint8_t>(what));
+  ::shutdown(agents.get(), SHUT_RDWR);
+  player.join();
+}
+
+void take(Input input) {
+  static const UniqueFd made_once(::eventfd(0, EFD_CLOEXEC));
+  send_packet(-1, "", 0, 0);
+  const std::ptrdiff_t before = descriptors();
+  converse(input);
+  require(descriptors() == before, "no descriptor stays");
+}
+
+std::string reply(const door::DoorReply& reply, std::uint8_t flags, std::uint8_t descriptors) {
+  // Without the entries that are not used.
+  const std::size_t size = offsetof(door::DoorReply, entries) + 40 * reply.count;
+  return Script()
+      .number(flags)
+      .number(descriptors)
+      .number(static_cast<std::uint16_t>(size))
+      .text({reinterpret_cast<const char*>(&reply), size});
+}
+
+}  // namespace
+
+std::vector<std::string> seeds() {
+  door::DoorReply good{};
+  good.outcome = door::Outcome::kOk;
+  good.last = 1;
+  good.summary.allocations = 3;
+  door::DoorReply three = good;
+  three.count = 3;
+  for (std::uint64_t i = 0; i < 3; ++i) three.entries[i].id = i + 1;
+  door::DoorReply part = three;
+  part.last = 0;
+  door::DoorReply refused{};
+  refused.outcome = door::Outcome::kDriver;
+  refused.cu_result = 2;
+  refused.last = 1;
+  const auto questions = [](std::string_view what) {
+    return Script()
+        .number<std::uint8_t>(0)
+        .number(static_cast<std::uint8_t>(what.size()))
+        .text(what);
+  };
+  using namespace std::string_view_literals;
+  return {questions("\0\1\2"sv)
+              .text(reply(good, 0, 0))
+              .text(reply(part, kMore, 0))
+              .text(reply(three, 0, 0))
+              .text(reply(three, 0, 3)),
+          questions("\3\4\5\6\7"sv)
+              .text(reply(good, kOtherSequence | kMore, 0))
+              .text(reply(good, 0, 0))
+              .text(reply(refused, 0, 0))
+              .text(reply(good, kOtherVersion, 1))};
+}
+
+}  // namespace gcr::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  gcr::fuzz::take({data, size});
+  return 0;
+}

@@ -1,0 +1,124 @@
+// What a worker and its daemon, and two workers, say to each other in packets, with descriptors
+// beside them; and the daemon's book of who owns what.
+#include <google/protobuf/stubs/logging.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <filesystem>
+
+#include "migrate-agent/daemon/packet.h"
+#include "migrate-agent/daemon/registry.h"
+#include "proto/registry.pb.h"
+#include "tests/fuzz/input.h"
+
+namespace gcr::fuzz {
+namespace {
+
+using namespace gcr::agent;
+
+/// One packet with `count` descriptors.
+void send_raw(int socket, std::span<const std::byte> bytes, std::size_t count) {
+  std::array<int, 4> sent{};
+  static const UniqueFd something(::eventfd(0, EFD_CLOEXEC));
+  sent.fill(something.get());
+  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof sent)> space{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (count > 0) {
+    message.msg_control = space.data();
+    message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+    cmsghdr* rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(count * sizeof(int));
+    std::memcpy(CMSG_DATA(rights), sent.data(), count * sizeof(int));
+  }
+  (void)::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+Uuid to_uuid(const std::string& bytes) {
+  Uuid uuid;
+  std::copy_n(bytes.begin(), std::min(bytes.size(), uuid.bytes.size()), uuid.bytes.begin());
+  return uuid;
+}
+
+void take_message(Registry& registry, WorkerId worker, const std::string& bytes) {
+  registry::FromWorker from_worker;
+  if (from_worker.ParseFromString(bytes)) {
+    const auto& claim = from_worker.claim_process();
+    (void)registry.claim_process(worker, to_uuid(claim.migration_id()), claim.pid(),
+                                 claim.start_time());
+    const Uuid migration = to_uuid(from_worker.register_migration().migration_id());
+    const Status taken = registry.register_migration(worker, migration);
+    if (taken) require(registry.owner_of(migration) == worker, "who registers owns");
+  }
+  (void)registry::FromDaemon().ParseFromString(bytes);
+  (void)registry::ToWorker().ParseFromString(bytes);
+  (void)registry::WorkerReply().ParseFromString(bytes);
+}
+
+std::ptrdiff_t descriptors() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+}
+
+void take(Input input) {
+  static auto* const quiet = google::protobuf::SetLogHandler(nullptr);
+  (void)quiet;
+  std::array<int, 2> ends{};
+  require(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0, "a pair");
+  const UniqueFd ours(ends[0]);
+  const UniqueFd theirs(ends[1]);
+  send_raw(ours.get(), std::as_bytes(std::span("first")), 0);  // makes what is made once
+  (void)receive_packet(theirs.get());
+  const std::ptrdiff_t before = descriptors();
+  Registry registry;
+  while (!input.empty()) {
+    const auto count = input.number<std::uint8_t>() % 5;
+    const auto worker = input.number<std::uint8_t>() % 3;
+    send_raw(ours.get(), input.bytes(input.number<std::uint8_t>()), count);
+    const auto packet = receive_packet(theirs.get());
+    if (!packet || !*packet) continue;
+    require(((*packet)->fd.get() >= 0) == (count > 0), "one descriptor of those that came");
+    take_message(registry, static_cast<WorkerId>(worker), (*packet)->bytes);
+    if (worker == 2) registry.release(static_cast<WorkerId>(worker));
+  }
+  require(descriptors() == before, "no descriptor stays");
+}
+
+std::string packet(int descriptors, int worker, const google::protobuf::MessageLite& message) {
+  const std::string bytes = message.SerializeAsString();
+  return Script()
+      .number(static_cast<std::uint8_t>(descriptors))
+      .number(static_cast<std::uint8_t>(worker))
+      .number(static_cast<std::uint8_t>(bytes.size()))
+      .text(bytes);
+}
+
+}  // namespace
+
+std::vector<std::string> seeds() {
+  registry::FromWorker claim;
+  claim.set_sequence(1);
+  claim.mutable_claim_process()->set_migration_id("0123456789abcdef");
+  claim.mutable_claim_process()->set_pid(4711);
+  claim.mutable_claim_process()->set_start_time(99);
+  registry::FromWorker registration;
+  registration.mutable_register_migration()->set_migration_id("0123456789abcdef");
+  registry::FromDaemon connection;
+  connection.mutable_data_connection();
+  registry::ToWorker decide;
+  decide.mutable_decide()->set_by("an operator");
+  decide.mutable_decide()->set_decision(registry::Decide::RUN_HERE);
+  return {packet(0, 0, claim) + packet(0, 1, claim) + packet(0, 0, registration),
+          packet(1, 0, connection) + packet(3, 2, decide)};
+}
+
+}  // namespace gcr::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  gcr::fuzz::take({data, size});
+  return 0;
+}

@@ -1,0 +1,127 @@
+// A receiver's whole connection, plain: what a sender may say, in any order and cut anywhere. Bytes
+// land in its regions or nowhere.
+#include <sys/socket.h>
+
+#include <atomic>
+
+#include "tests/fuzz/input.h"
+#include "tests/support/tcp_relay.h"
+#include "transport/tcp/frame.h"
+#include "transport/tcp/tcp.h"
+
+namespace gcr::fuzz {
+namespace {
+
+using namespace gcr::transport;
+
+constexpr char kToken[] = "the token";
+constexpr std::size_t kRegionBytes = 5000;
+constexpr std::size_t kGuardBytes = 64;
+constexpr std::byte kGuard{0x5a};
+
+/// Memory with a region in its middle.
+struct Guarded {
+  std::vector<std::byte> bytes = std::vector<std::byte>(kRegionBytes + 2 * kGuardBytes, kGuard);
+  std::span<std::byte> region() { return std::span(bytes).subspan(kGuardBytes, kRegionBytes); }
+  bool untouched_around() const {
+    for (std::size_t i = 0; i < kGuardBytes; ++i) {
+      if (bytes[i] != kGuard || bytes[kGuardBytes + kRegionBytes + i] != kGuard) return false;
+    }
+    return true;
+  }
+};
+
+/// What the sender says: a hello first unless the first byte is odd, then frames with their right
+/// place in the sequence, or raw bytes.
+std::string conversation(Input input) {
+  Script script;
+  std::uint64_t sequence = 0;
+  if (input.number<std::uint8_t>() % 2 == 0) {
+    script.bytes(encode(FrameHeader{
+        .type = FrameType::kHello, .length_bytes = kHelloBytes, .sequence = sequence++}));
+    script.bytes(encode(Hello{.lane = 0, .lanes = 1, .token = kToken}));
+  }
+  while (!input.empty()) {
+    const auto kind = input.number<std::uint8_t>();
+    if (kind >= 0x80) {
+      script.bytes(input.bytes(kind - 0x7f));
+      continue;
+    }
+    const auto region = input.number<std::uint8_t>();
+    const auto offset = input.number<std::uint64_t>();
+    const auto length = input.number<std::uint32_t>();
+    script.bytes(encode(FrameHeader{.type = static_cast<FrameType>(kind),
+                                    .region = region,
+                                    .length_bytes = length,
+                                    .offset = offset,
+                                    .sequence = sequence++}));
+    script.bytes(input.bytes(length));
+  }
+  return script;
+}
+
+/// Says all of it, ends, and waits until the other end has ended too.
+void say(const UniqueFd& socket, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t sent = ::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL);
+    if (sent <= 0) break;
+    text.remove_prefix(static_cast<std::size_t>(sent));
+  }
+  ::shutdown(socket.get(), SHUT_WR);
+  char dropped[4096];
+  while (::recv(socket.get(), dropped, sizeof dropped, 0) > 0) {
+  }
+}
+
+void take(Input input) {
+  static const test::LoopbackListener listener;
+  Guarded memory;
+  const auto landed = [](RegionId region, std::uint64_t offset, std::uint64_t length) -> Status {
+    require(region == 1 && offset <= kRegionBytes && length <= kRegionBytes - offset,
+            "what landed lies in a region");
+    return {};
+  };
+  {
+    TcpReceiver receiver({.token = kToken, .on_landed = landed});
+    require(bool(receiver.add_region(1, memory.region())), "a region");
+    const UniqueFd ours = test::connect_loopback(listener.port());
+    require(bool(receiver.add_connection(listener.accept())), "a connection");
+    say(ours, conversation(input));
+  }
+  require(memory.untouched_around(), "nothing lands outside of a region");
+}
+
+}  // namespace
+
+std::vector<std::string> seeds() {
+  const auto frame = [](FrameType type, std::uint64_t offset, std::string_view payload) {
+    const bool write = type == FrameType::kWrite;
+    return std::string(Script()
+                           .number(static_cast<std::uint8_t>(type))
+                           .number<std::uint8_t>(write ? 1 : 0)
+                           .number(offset)
+                           .number(static_cast<std::uint32_t>(payload.size()))
+                           .text(payload));
+  };
+  const FrameHeader hello{.type = FrameType::kHello, .length_bytes = kHelloBytes};
+  return {Script()
+              .number<std::uint8_t>(0)
+              .text(frame(FrameType::kWrite, 0, "some bytes"))
+              .text(frame(FrameType::kFlush, 0, ""))
+              .text(frame(FrameType::kWrite, kRegionBytes - 3, "end"))
+              .text(frame(FrameType::kEnd, 0, "")),
+          Script().number<std::uint8_t>(0).text(frame(FrameType::kWrite, kRegionBytes - 2, "end")),
+          Script()
+              .number<std::uint8_t>(1)
+              .number<std::uint8_t>(0x7f + kHeaderBytes)
+              .bytes(encode(hello))
+              .number<std::uint8_t>(0x7f + kHelloBytes)
+              .bytes(encode(Hello{.lane = 0, .lanes = 1, .token = kToken}))};
+}
+
+}  // namespace gcr::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  gcr::fuzz::take({data, size});
+  return 0;
+}
