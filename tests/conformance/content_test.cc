@@ -208,7 +208,7 @@ TEST_P(ContentTest, LiftingTheLimitLetsAHeldBackWriteGo) {
 
 TEST_P(ContentTest, ReceiverIsHealthyAfterTheSenderHasFinished) {
   start({.lanes = 3}, 1000);
-  EXPECT_EQ(channel().useful_writers(), 3U);
+  EXPECT_GE(channel().useful_writers(), 3U);
   ASSERT_TRUE(ok(write_and_flush(0, random_bytes(1000, 9))));
   transfer_->destroy_channel();
   EXPECT_TRUE(ok(receiver().remove_region(kRegion)));

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <mutex>
 #include <optional>
 #include <thread>
 
@@ -19,6 +20,7 @@ using transport::TcpReceiver;
 
 constexpr std::size_t kPrefaceBytes = 20;
 constexpr std::chrono::milliseconds kPeerTimeout{1000};
+constexpr std::chrono::milliseconds kReconnectWindow{1000};
 
 /// Two contexts of one authority, and one of a stranger's.
 struct Certificates {
@@ -42,7 +44,8 @@ class TcpTransfer : public Transfer {
       : options_(std::move(options)), tls_(tls), relay_(listener_.port()) {
     transport::TcpReceiverOptions receiver{.token = "the token of this transfer",
                                            .on_landed = options_.on_landed,
-                                           .peer_timeout = kPeerTimeout};
+                                           .peer_timeout = kPeerTimeout,
+                                           .reconnect_window = kReconnectWindow};
     if (tls_) {
       receiver.tls = certificates().server.get();
       receiver.verify_peer = [wrong = options_.wrong_role](SSL*) -> Status {
@@ -55,6 +58,8 @@ class TcpTransfer : public Transfer {
   }
 
   ~TcpTransfer() override {
+    channel_.reset();
+    relay_.cut();  // whoever still waits for a preface
     listener_.stop();
     acceptor_.join();
   }
@@ -67,6 +72,7 @@ class TcpTransfer : public Transfer {
         .lanes = options_.lanes,
         .token = options_.wrong_token ? "the token of this transfes" : "the token of this transfer",
         .preface = std::vector<std::byte>(kPrefaceBytes, std::byte{0x42}),
+        .reconnect_window = kReconnectWindow,
         .peer_timeout = kPeerTimeout,
         .rekey_bytes = 3 * kMiB};
     if (tls_) {
@@ -83,9 +89,12 @@ class TcpTransfer : public Transfer {
   void cut() override { relay_.cut(); }
   void cut_after(std::int64_t bytes) override { relay_.cut_after(bytes); }
   void stall() override { relay_.stall(); }
-  void interrupt() override {}
-  void interrupt_after(std::int64_t /*bytes*/) override {}
-  void destroy_receiver() override { receiver_.reset(); }
+  void interrupt() override { relay_.cut_once(); }
+  void interrupt_after(std::int64_t bytes) override { relay_.cut_once_after(bytes); }
+  void destroy_receiver() override {
+    const std::lock_guard lock(receiver_mutex_);
+    receiver_.reset();
+  }
   void destroy_channel() override { channel_.reset(); }
 
  private:
@@ -95,7 +104,8 @@ class TcpTransfer : public Transfer {
       if (::recv(socket.get(), preface.data(), preface.size(), MSG_WAITALL) != kPrefaceBytes) {
         continue;
       }
-      (void)receiver_->add_connection(std::move(socket));
+      const std::lock_guard lock(receiver_mutex_);
+      if (receiver_) (void)receiver_->add_connection(std::move(socket));
     }
   }
 
@@ -103,7 +113,8 @@ class TcpTransfer : public Transfer {
   bool tls_;
   LoopbackListener listener_;
   TcpRelay relay_;
-  std::optional<TcpReceiver> receiver_;
+  std::mutex receiver_mutex_;
+  std::optional<TcpReceiver> receiver_;  ///< set and reset under the mutex
   std::thread acceptor_;
   std::unique_ptr<transport::Channel> channel_;
 };
@@ -113,7 +124,8 @@ class TcpUnderTest : public TransportUnderTest {
   explicit TcpUnderTest(bool tls) : tls_(tls) {}
   std::string name() const override { return tls_ ? "TcpTls" : "TcpPlain"; }
   Capabilities capabilities() const override {
-    return {.shows_token = true, .certificates = tls_, .says_why_refused = true};
+    return {
+        .shows_token = true, .certificates = tls_, .reconnects = true, .says_why_refused = true};
   }
   std::unique_ptr<Transfer> make(TransferOptions options) const override {
     return std::make_unique<TcpTransfer>(std::move(options), tls_);

@@ -13,6 +13,7 @@ constexpr std::uint32_t kMagic = 0x31524347;  // "GCR1"
 static_assert(4 + 2 + 2 + 4 + 4 + 8 + 8 == kHeaderBytes);
 static_assert(sizeof(HeaderBytes) == kHeaderBytes);
 static_assert(sizeof(HelloBytes) == kHelloBytes);
+static_assert(sizeof(Uuid::bytes) == 16);
 
 template <class Number>
 void store(std::byte* to, Number value) {
@@ -40,7 +41,7 @@ bool length_fits(FrameType type, std::uint32_t length) {
       return length >= 2 && length <= kMaxErrorBytes;
     case FrameType::kWelcome:
     case FrameType::kFlush:
-    case FrameType::kFlushed:
+    case FrameType::kLanded:
     case FrameType::kEnd:
       return length == 0;
     case FrameType::kInvalid:
@@ -60,6 +61,7 @@ HeaderBytes encode(const FrameHeader& header) {
   HeaderBytes bytes{};
   store<std::uint32_t>(&bytes[0], kMagic);
   store(&bytes[4], static_cast<std::uint16_t>(header.type));
+  store(&bytes[6], static_cast<std::uint16_t>(header.asks));
   store(&bytes[8], header.region);
   store(&bytes[12], header.length_bytes);
   store(&bytes[16], header.offset);
@@ -72,10 +74,12 @@ Result<FrameHeader> decode(const HeaderBytes& bytes) {
     return Error(Code::kProtocol, "the peer sent something that is not a frame");
   }
   const auto type = load<std::uint16_t>(&bytes[4]);
-  if (!known(type) || load<std::uint16_t>(&bytes[6]) != 0) {
+  const auto asks = load<std::uint16_t>(&bytes[6]);
+  if (!known(type) || asks > 1) {
     return Error(Code::kProtocol, fmt::format("the peer sent a frame of unknown type {}", type));
   }
   FrameHeader header{.type = static_cast<FrameType>(type),
+                     .asks = asks == 1,
                      .region = load<std::uint32_t>(&bytes[8]),
                      .length_bytes = load<std::uint32_t>(&bytes[12]),
                      .offset = load<std::uint64_t>(&bytes[16]),
@@ -84,7 +88,8 @@ Result<FrameHeader> decode(const HeaderBytes& bytes) {
     return Error(Code::kProtocol, fmt::format("the peer sent a frame of type {} with {} bytes",
                                               type, header.length_bytes));
   }
-  if (header.type != FrameType::kWrite && (header.region != 0 || header.offset != 0)) {
+  const bool addressed = header.asks || header.region != 0 || header.offset != 0;
+  if (header.type != FrameType::kWrite && addressed) {
     return Error(Code::kProtocol,
                  fmt::format("the peer sent a frame of type {} with an address", type));
   }
@@ -98,7 +103,8 @@ HelloBytes encode(const Hello& hello) {
   store(&bytes[4], hello.lanes);
   const std::size_t token_bytes = std::min(hello.token.size(), kMaxTokenBytes);
   store(&bytes[6], static_cast<std::uint16_t>(token_bytes));
-  std::memcpy(&bytes[8], hello.token.data(), token_bytes);
+  std::memcpy(&bytes[8], hello.session.bytes.data(), hello.session.bytes.size());
+  std::memcpy(&bytes[24], hello.token.data(), token_bytes);
   return bytes;
 }
 
@@ -111,12 +117,14 @@ Result<Hello> decode(const HelloBytes& bytes) {
   Hello hello{.version = version,
               .lane = load<std::uint16_t>(&bytes[2]),
               .lanes = load<std::uint16_t>(&bytes[4]),
+              .session = {},
               .token = {}};
   const auto token_bytes = load<std::uint16_t>(&bytes[6]);
   if (token_bytes > kMaxTokenBytes || hello.lane >= hello.lanes) {
     return Error(Code::kProtocol, "the peer's first frame is malformed");
   }
-  hello.token.assign(reinterpret_cast<const char*>(&bytes[8]), token_bytes);
+  std::memcpy(hello.session.bytes.data(), &bytes[8], hello.session.bytes.size());
+  hello.token.assign(reinterpret_cast<const char*>(&bytes[24]), token_bytes);
   return hello;
 }
 

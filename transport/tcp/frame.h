@@ -2,15 +2,21 @@
 //
 //   byte  0  magic     "GCR1"
 //         4  type      u16   FrameType
-//         6  zero      u16
+//         6  asks      u16   kWrite only, else 0: 1 if the receiver is to answer with kLanded
 //         8  region    u32   kWrite only, else 0
 //        12  length    u32   payload bytes that follow
 //        16  offset    u64   kWrite only, else 0
-//        24  sequence  u64   frames sent before on this lane in this direction
+//        24  sequence  u64   of the sender: the lane's write frames before this one; of the
+//                            receiver: the lane's write frames that have landed
 //
 // All numbers are little-endian. The sender says kHello, kWrite, kFlush, kEnd; the receiver says
-// kWelcome (to kHello), kFlushed (to kFlush, once everything before it is in place), kError (at any
-// time, as its last word).
+// kWelcome (to kHello), kLanded (to kFlush and to each kWrite that asks, once it and everything
+// before it have landed), kError (at any time, as its last word). A frame has landed when its
+// payload is in place and the receiver's `on_landed` has returned for it.
+//
+// Write frames are numbered for each lane, not for each of its connections: when a connection was
+// lost, the sender makes another one, the kWelcome says how many frames of the lane have landed,
+// and the sender sends the rest again from there, the same frames in the same order.
 #pragma once
 
 #include <array>
@@ -21,15 +27,16 @@
 
 #include "src/base/result.h"
 #include "src/base/units.h"
+#include "src/base/uuid.h"
 #include "transport/channel.h"
 #include "transport/tcp/tcp.h"
 
 namespace gcr::transport {
 
-inline constexpr std::uint16_t kFrameVersion = 1;
+inline constexpr std::uint16_t kFrameVersion = 2;
 inline constexpr std::size_t kHeaderBytes = 32;
 inline constexpr std::uint32_t kMaxFramePayloadBytes = 2 * kMiB;
-inline constexpr std::size_t kHelloBytes = 8 + kMaxTokenBytes;
+inline constexpr std::size_t kHelloBytes = 24 + kMaxTokenBytes;
 inline constexpr std::size_t kMaxErrorBytes = 1024;  ///< of kError: code (u16), then text
 
 enum class FrameType : std::uint16_t {
@@ -38,13 +45,14 @@ enum class FrameType : std::uint16_t {
   kWelcome = 2,
   kWrite = 3,
   kFlush = 4,
-  kFlushed = 5,
+  kLanded = 5,
   kError = 6,
   kEnd = 7,
 };
 
 struct FrameHeader {
   FrameType type = FrameType::kInvalid;
+  bool asks = false;
   RegionId region = 0;
   std::uint32_t length_bytes = 0;
   std::uint64_t offset = 0;
@@ -66,6 +74,7 @@ struct Hello {
   std::uint16_t version = kFrameVersion;
   std::uint16_t lane = 0;
   std::uint16_t lanes = 0;
+  Uuid session = {};  ///< which sender: all lanes of a channel, and all their connections, say one
   std::string token;  ///< to kMaxTokenBytes
 };
 

@@ -1,12 +1,10 @@
 #include <fmt/format.h>
 #include <openssl/crypto.h>
-#include <pthread.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <csignal>
 #include <cstring>
 #include <list>
 #include <mutex>
@@ -14,6 +12,8 @@
 #include <thread>
 
 #include "transport/tcp/frame.h"
+#include "transport/tcp/lane_table.h"
+#include "transport/tcp/lane_thread.h"
 #include "transport/tcp/region_table.h"
 #include "transport/tcp/stream.h"
 #include "transport/tcp/tcp.h"
@@ -26,7 +26,7 @@ using std::chrono::steady_clock;
 
 // Connections beyond max_lanes that may be between their acceptance and their hello.
 constexpr std::size_t kMaxPendingConnections = 16;
-// How long a broken lane waits for its sender to read the reason.
+// How long a broken connection waits for its sender to read the reason.
 constexpr milliseconds kLinger{5000};
 
 /// Whether two tokens are equal, in a time that depends on neither.
@@ -39,97 +39,88 @@ bool same_token(const std::string& ours, const std::string& theirs) {
   return (CRYPTO_memcmp(left.data(), right.data(), left.size()) == 0) && same_length;
 }
 
-/// Lane threads serve sockets only: signals are for the threads of the program.
-void become_lane_thread() {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
-  pthread_setname_np(pthread_self(), "gcr-lane");
-}
-
 }  // namespace
 
 class TcpReceiver::Impl {
  public:
-  explicit Impl(TcpReceiverOptions options) : options_(std::move(options)) {}
+  explicit Impl(TcpReceiverOptions options)
+      : options_(std::move(options)), lanes_(options_.max_lanes, options_.reconnect_window) {}
   ~Impl();
 
   Status add_connection(UniqueFd socket);
-  unsigned lanes() const;
+  unsigned lanes() const { return lanes_.held(); }
   void cancel();
-  Status health() const;
+  Status health();
   Statistics statistics() const;
   RegionTable& regions() { return regions_; }
 
  private:
   enum class Phase { kPending, kAccepted, kEnded };
 
-  /// One connection. The stream belongs to the thread; the rest is guarded by mutex_.
-  struct Lane {
-    explicit Lane(UniqueFd socket) : stream(std::move(socket)) {}
+  /// The stream belongs to the thread; the rest is guarded by mutex_.
+  struct Connection {
+    explicit Connection(UniqueFd socket) : stream(std::move(socket)) {}
     Stream stream;
-    std::uint64_t frames_received = 0;
-    std::uint64_t frames_sent = 0;
     Phase phase = Phase::kPending;
     steady_clock::time_point since = steady_clock::now();
     std::thread thread;
   };
 
   void collect_ended();
-  std::size_t count(Phase phase) const;
   Status check_room();
-  void run(Lane& lane);
-  Status open(Lane& lane);
-  Status accept(Lane& lane);
-  Status serve(Lane& lane);
-  Status land(Lane& lane, const FrameHeader& header);
-  Result<FrameHeader> receive_header(Lane& lane);
-  static Status answer(Lane& lane, FrameType type, std::string_view payload);
-  void break_lane(Lane& lane, const Error& error, bool accepted);
+  void enter(Connection& connection, Phase phase);
+  void run(Connection& connection);
+  Result<LaneTable::Hold> open(Connection& connection);
+  Status serve(Stream& stream, LaneTable::Hold& lane);
+  Status take_frame(Stream& stream, LaneTable::Hold& lane, const FrameHeader& header);
+  Status land(Stream& stream, const FrameHeader& header);
+  Status fail(const Error& error);
+  void say_error(Stream& stream, const Error& error, std::uint64_t landed);
 
   const TcpReceiverOptions options_;
   RegionTable regions_;
+  LaneTable lanes_;
   std::atomic<std::uint64_t> payload_bytes_ = 0;
   std::atomic<std::uint64_t> wire_bytes_ = 0;
   std::atomic<std::uint64_t> writes_ = 0;
 
   mutable std::mutex mutex_;
-  std::list<Lane> lanes_;             ///< guarded by mutex_
-  std::optional<Error> first_error_;  ///< guarded by mutex_
-  std::atomic<bool> broken_ = false;  ///< first_error_ is set
+  std::list<Connection> connections_;  ///< guarded by mutex_
+  std::optional<Error> first_error_;   ///< guarded by mutex_
+  std::atomic<bool> broken_ = false;   ///< first_error_ is set
 };
 
 TcpReceiver::Impl::~Impl() {
   cancel();
-  // Nobody adds lanes any more, and threads never touch the list itself.
-  for (Lane& lane : lanes_) lane.thread.join();
+  // Nobody adds connections any more, and threads never touch the list itself.
+  for (Connection& connection : connections_) connection.thread.join();
 }
 
-/// Joins and forgets the lanes whose threads are done. mutex_ is held; those threads need it no
-/// more.
+/// Joins and forgets the connections whose threads are done. mutex_ is held; those threads need it
+/// no more.
 void TcpReceiver::Impl::collect_ended() {
-  for (auto lane = lanes_.begin(); lane != lanes_.end();) {
-    if (lane->phase == Phase::kEnded) {
-      lane->thread.join();
-      lane = lanes_.erase(lane);
+  for (auto at = connections_.begin(); at != connections_.end();) {
+    if (at->phase == Phase::kEnded) {
+      at->thread.join();
+      at = connections_.erase(at);
     } else {
-      ++lane;
+      ++at;
     }
   }
-}
-
-std::size_t TcpReceiver::Impl::count(Phase phase) const {
-  return static_cast<std::size_t>(std::count_if(
-      lanes_.begin(), lanes_.end(), [phase](const Lane& lane) { return lane.phase == phase; }));
 }
 
 /// Makes room for one more pending connection, at the cost of those that take too long for their
 /// handshake (the time limit on each single wait does not bound the whole). mutex_ is held.
 Status TcpReceiver::Impl::check_room() {
-  if (count(Phase::kPending) < options_.max_lanes + kMaxPendingConnections) return {};
-  for (Lane& lane : lanes_) {
-    const auto age = steady_clock::now() - lane.since;
-    if (lane.phase == Phase::kPending && age > options_.handshake_timeout) lane.stream.shut_down();
+  const auto pending = std::count_if(
+      connections_.begin(), connections_.end(),
+      [](const Connection& connection) { return connection.phase == Phase::kPending; });
+  if (static_cast<std::size_t>(pending) < options_.max_lanes + kMaxPendingConnections) return {};
+  for (Connection& connection : connections_) {
+    const auto age = steady_clock::now() - connection.since;
+    if (connection.phase == Phase::kPending && age > options_.handshake_timeout) {
+      connection.stream.shut_down();
+    }
   }
   return Error(Code::kResourceExhausted, "too many data connections are in their handshake");
 }
@@ -141,132 +132,136 @@ Status TcpReceiver::Impl::add_connection(UniqueFd socket) {
   GCR_TRY(set_blocking(socket.get()));
   GCR_TRY(tune_socket(socket.get(), options_.peer_timeout));
   const std::lock_guard lock(mutex_);
-  if (broken_) return *first_error_;
   collect_ended();
   GCR_TRY(check_room());
-  Lane& lane = lanes_.emplace_back(std::move(socket));
-  lane.thread = std::thread([this, &lane] { run(lane); });
+  Connection& connection = connections_.emplace_back(std::move(socket));
+  connection.thread = std::thread([this, &connection] { run(connection); });
   return {};
 }
 
-void TcpReceiver::Impl::run(Lane& lane) {
-  become_lane_thread();
-  if (auto opened = open(lane); !opened) {
-    break_lane(lane, opened.error(), false);
-  } else if (auto served = serve(lane); !served) {
-    break_lane(lane, served.error(), true);
-  }
-  lane.stream.shut_down();
+void TcpReceiver::Impl::enter(Connection& connection, Phase phase) {
   const std::lock_guard lock(mutex_);
-  lane.phase = Phase::kEnded;
+  connection.phase = phase;
 }
 
-void TcpReceiver::Impl::break_lane(Lane& lane, const Error& error, bool accepted) {
-  if (accepted) {
-    const std::lock_guard lock(mutex_);
-    if (!first_error_) {
-      first_error_ = error;
-      broken_ = true;
+void TcpReceiver::Impl::run(Connection& connection) {
+  become_lane_thread();
+  Stream& stream = connection.stream;
+  if (auto lane = open(connection); !lane) {
+    spdlog::warn("a data connection was refused: {}", lane.error().message());
+    say_error(stream, lane.error(), 0);
+  } else if (auto served = serve(stream, *lane); !served) {
+    const Error& error = served.error();
+    const bool lost = error.code() == Code::kUnavailable || error.code() == Code::kTimeout;
+    if (lost && !broken_ && options_.reconnect_window.count() > 0) {
+      spdlog::warn("a lane has lost its connection: {}", error.message());
+      lane->lose(error);
+    } else {
+      say_error(stream, fail(error).error(), lane->landed());
     }
-  } else {
-    spdlog::warn("a data connection was refused: {}", error.message());
   }
-  (void)answer(lane, FrameType::kError, encode_error(error));
-  lane.stream.linger(kLinger);
+  stream.shut_down();
+  enter(connection, Phase::kEnded);
 }
 
-Status TcpReceiver::Impl::open(Lane& lane) {
-  GCR_TRY(lane.stream.set_timeout(options_.handshake_timeout));
+/// Breaks the transfer with `error` unless it was broken before; gives the error that broke it.
+Status TcpReceiver::Impl::fail(const Error& error) {
+  const std::lock_guard lock(mutex_);
+  if (!first_error_) first_error_ = error;
+  broken_ = true;
+  return *first_error_;
+}
+
+void TcpReceiver::Impl::say_error(Stream& stream, const Error& error, std::uint64_t landed) {
+  const std::string payload = encode_error(error);
+  (void)stream.send(encode({.type = FrameType::kError,
+                            .length_bytes = static_cast<std::uint32_t>(payload.size()),
+                            .sequence = landed}),
+                    std::as_bytes(std::span(payload)));
+  stream.linger(kLinger);
+}
+
+Result<LaneTable::Hold> TcpReceiver::Impl::open(Connection& connection) {
+  Stream& stream = connection.stream;
+  GCR_TRY(stream.set_timeout(options_.handshake_timeout));
   if (options_.tls != nullptr) {
-    GCR_TRY(lane.stream.start_tls(options_.tls, Stream::Side::kServer, options_.verify_peer));
+    GCR_TRY(stream.start_tls(options_.tls, Stream::Side::kServer, options_.verify_peer));
   }
-  GCR_ASSIGN(const FrameHeader header, receive_header(lane));
-  if (header.type != FrameType::kHello) {
+  HeaderBytes header_bytes;
+  GCR_TRY(stream.receive(header_bytes));
+  GCR_ASSIGN(const FrameHeader header, decode(header_bytes));
+  if (header.type != FrameType::kHello || header.sequence != 0) {
     return Error(Code::kProtocol, "the first frame of a data connection is not a hello");
   }
   HelloBytes bytes;
-  GCR_TRY(lane.stream.receive(bytes));
+  GCR_TRY(stream.receive(bytes));
   GCR_ASSIGN(const Hello hello, decode(bytes));
   if (!same_token(options_.token, hello.token)) {
     return Error(Code::kPermissionDenied, "the data connection's token is not this transfer's");
   }
-  GCR_TRY(lane.stream.set_timeout(milliseconds(0)));
-  GCR_TRY(accept(lane));
-  return answer(lane, FrameType::kWelcome, {});
+  GCR_TRY(health());
+  GCR_ASSIGN(LaneTable::Hold lane, lanes_.take(hello, [&stream] { stream.shut_down(); }));
+  enter(connection, Phase::kAccepted);
+  GCR_TRY(stream.set_timeout(milliseconds(0)));
+  GCR_TRY(stream.send(encode({.type = FrameType::kWelcome, .sequence = lane.landed()}), {}));
+  return lane;
 }
 
-Status TcpReceiver::Impl::accept(Lane& lane) {
-  const std::lock_guard lock(mutex_);
-  if (broken_) return *first_error_;
-  if (count(Phase::kAccepted) >= options_.max_lanes) {
-    return Error(Code::kResourceExhausted,
-                 fmt::format("this transfer has {} data connections already", options_.max_lanes));
-  }
-  lane.phase = Phase::kAccepted;
-  return {};
-}
-
-Result<FrameHeader> TcpReceiver::Impl::receive_header(Lane& lane) {
-  HeaderBytes bytes;
-  GCR_TRY(lane.stream.receive(bytes));
-  GCR_ASSIGN(FrameHeader header, decode(bytes));
-  if (header.sequence != lane.frames_received++) {
-    return Error(Code::kProtocol, "the sender sent a frame out of sequence");
-  }
-  return header;
-}
-
-Status TcpReceiver::Impl::answer(Lane& lane, FrameType type, std::string_view payload) {
-  const FrameHeader header{.type = type,
-                           .length_bytes = static_cast<std::uint32_t>(payload.size()),
-                           .sequence = lane.frames_sent++};
-  return lane.stream.send(encode(header), std::as_bytes(std::span(payload)));
-}
-
-Status TcpReceiver::Impl::serve(Lane& lane) {
+/// Takes frames until the goodbye.
+Status TcpReceiver::Impl::serve(Stream& stream, LaneTable::Hold& lane) {
   for (;;) {
-    GCR_ASSIGN(const FrameHeader header, receive_header(lane));
+    HeaderBytes bytes;
+    GCR_TRY(stream.receive(bytes));
+    GCR_ASSIGN(const FrameHeader header, decode(bytes));
     if (broken_) return health();  // one lane's error is every lane's
-    switch (header.type) {
-      case FrameType::kWrite:
-        GCR_TRY(land(lane, header));
-        break;
-      case FrameType::kFlush:
-        GCR_TRY(answer(lane, FrameType::kFlushed, {}));
-        break;
-      case FrameType::kEnd:
-        return {};
-      default:
-        return Error(Code::kProtocol, fmt::format("the sender sent a frame of type {}",
-                                                  static_cast<unsigned>(header.type)));
+    if (header.sequence != lane.landed()) {
+      return Error(Code::kProtocol,
+                   fmt::format("the sender sent a frame out of sequence: {}, not {}",
+                               header.sequence, lane.landed()));
     }
+    if (header.type == FrameType::kEnd) {
+      lane.finish();
+      return {};
+    }
+    GCR_TRY(take_frame(stream, lane, header));
   }
 }
 
-Status TcpReceiver::Impl::land(Lane& lane, const FrameHeader& header) {
+Status TcpReceiver::Impl::take_frame(Stream& stream, LaneTable::Hold& lane,
+                                     const FrameHeader& header) {
+  if (header.type == FrameType::kWrite) {
+    GCR_TRY(land(stream, header));
+    lane.count_landed();
+    if (!header.asks) return {};
+  } else if (header.type != FrameType::kFlush) {
+    return Error(Code::kProtocol, fmt::format("the sender sent a frame of type {}",
+                                              static_cast<unsigned>(header.type)));
+  }
+  return stream.send(encode({.type = FrameType::kLanded, .sequence = lane.landed()}), {});
+}
+
+Status TcpReceiver::Impl::land(Stream& stream, const FrameHeader& header) {
   GCR_ASSIGN(const RegionTable::Pin pin,
              regions_.pin(header.region, header.offset, header.length_bytes));
-  GCR_TRY(lane.stream.receive(pin.bytes()));
+  GCR_TRY(stream.receive(pin.bytes()));
   payload_bytes_.fetch_add(header.length_bytes, std::memory_order_relaxed);
   wire_bytes_.fetch_add(header.length_bytes + kHeaderBytes, std::memory_order_relaxed);
   writes_.fetch_add(1, std::memory_order_relaxed);
   if (!options_.on_landed) return {};
-  return options_.on_landed(header.region, header.offset, header.length_bytes);
+  // Whatever its code, it is no fault of the network.
+  const Status taken = options_.on_landed(header.region, header.offset, header.length_bytes);
+  return taken ? taken : fail(taken.error());
 }
 
 void TcpReceiver::Impl::cancel() {
+  (void)fail(Error(Code::kCancelled, "the transfer was cancelled"));
+  lanes_.cancel();
   const std::lock_guard lock(mutex_);
-  if (!first_error_) first_error_ = Error(Code::kCancelled, "the transfer was cancelled");
-  broken_ = true;
-  for (const Lane& lane : lanes_) lane.stream.shut_down();
+  for (const Connection& connection : connections_) connection.stream.shut_down();
 }
 
-unsigned TcpReceiver::Impl::lanes() const {
-  const std::lock_guard lock(mutex_);
-  return static_cast<unsigned>(count(Phase::kAccepted));
-}
-
-Status TcpReceiver::Impl::health() const {
+Status TcpReceiver::Impl::health() {
+  if (auto lost = lanes_.check(); !lost) return fail(lost.error());
   const std::lock_guard lock(mutex_);
   if (first_error_) return *first_error_;
   return {};
@@ -276,7 +271,7 @@ Statistics TcpReceiver::Impl::statistics() const {
   return {.payload_bytes = payload_bytes_.load(std::memory_order_relaxed),
           .wire_bytes = wire_bytes_.load(std::memory_order_relaxed),
           .writes = writes_.load(std::memory_order_relaxed),
-          .reconnections = 0};
+          .reconnections = lanes_.reconnections()};
 }
 
 TcpReceiver::TcpReceiver(TcpReceiverOptions options)

@@ -1,241 +1,227 @@
 #include "transport/tcp/sender.h"
 
 #include <fmt/format.h>
+#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 namespace gcr::transport {
-
 namespace {
 
 constexpr unsigned kMaxLanes = 64;
-// How long a lane whose socket failed may look for the receiver's last word.
-constexpr std::chrono::milliseconds kLastWordWait{1000};
+// How long the goodbye may take.
+constexpr std::chrono::milliseconds kGoodbyeWait{1000};
+
+SSL_CTX* hold(SSL_CTX* context) {
+  if (context != nullptr) SSL_CTX_up_ref(context);
+  return context;
+}
 
 }  // namespace
 
-Status SenderLane::open(const TcpOptions& options, unsigned lane) {
-  GCR_TRY(stream_.set_timeout(options.connect_timeout));
-  if (!options.preface.empty()) GCR_TRY(stream_.send(options.preface));
-  if (options.tls != nullptr) {
-    GCR_TRY(stream_.start_tls(options.tls, Stream::Side::kClient, options.verify_peer));
+TcpChannel::TcpChannel(TcpOptions options, std::vector<DialAddress> addresses)
+    : options_(std::move(options)),
+      tls_(hold(options_.tls)),
+      addresses_(std::move(addresses)),
+      stop_(::eventfd(0, EFD_CLOEXEC)) {
+  for (unsigned number = 0; number < options_.lanes; ++number) {
+    lanes_.push_back(std::make_unique<Lane>());
+    lanes_.back()->number = static_cast<std::uint16_t>(number);
   }
-  const HelloBytes hello = encode(Hello{.lane = static_cast<std::uint16_t>(lane),
-                                        .lanes = static_cast<std::uint16_t>(options.lanes),
-                                        .token = options.token});
-  GCR_TRY(send({.type = FrameType::kHello, .length_bytes = kHelloBytes}, hello));
-  GCR_TRY(expect(FrameType::kWelcome));
-  return stream_.set_timeout(std::chrono::milliseconds(0));
 }
-
-Status SenderLane::send(FrameHeader header, std::span<const std::byte> payload) {
-  header.sequence = frames_sent_++;
-  if (auto sent = stream_.send(encode(header), payload); !sent) return why(sent.error());
-  bytes_since_rekey_ += payload.size();
-  if (bytes_since_rekey_ < rekey_bytes_) return {};
-  bytes_since_rekey_ = 0;
-  return stream_.rekey();
-}
-
-/// After a failed send: the receiver's reason if it gave one, else `error`.
-Error SenderLane::why(Error error) {
-  if (!stream_.set_timeout(kLastWordWait)) return error;
-  auto header = receive_header();
-  if (!header) return error;
-  auto said = receive_error(*header);
-  return said ? error : std::move(said).error();
-}
-
-Result<FrameHeader> SenderLane::receive_header() {
-  HeaderBytes bytes;
-  GCR_TRY(stream_.receive(bytes));
-  GCR_ASSIGN(FrameHeader header, decode(bytes));
-  if (header.sequence != frames_received_++) {
-    return Error(Code::kProtocol, "the receiver sent a frame out of sequence");
-  }
-  return header;
-}
-
-/// If `header` announces an error, fails with it.
-Status SenderLane::receive_error(const FrameHeader& header) {
-  if (header.type != FrameType::kError) return {};
-  std::array<std::byte, kMaxErrorBytes> payload;
-  const auto text = std::span(payload).first(header.length_bytes);
-  GCR_TRY(stream_.receive(text));
-  return decode_error(text).while_doing("the receiver says");
-}
-
-Status SenderLane::expect(FrameType type) {
-  GCR_ASSIGN(const FrameHeader header, receive_header());
-  GCR_TRY(receive_error(header));
-  if (header.type != type) {
-    return Error(Code::kProtocol,
-                 fmt::format("the receiver sent a frame of type {}, not {}",
-                             static_cast<unsigned>(header.type), static_cast<unsigned>(type)));
-  }
-  return {};
-}
-
-Status SenderLane::write(RegionId region, std::uint64_t offset, std::span<const std::byte> bytes) {
-  if (stream_.readable()) {  // unasked, the receiver speaks only to say what is wrong
-    GCR_TRY(expect(FrameType::kError));
-  }
-  return send({.type = FrameType::kWrite,
-               .region = region,
-               .length_bytes = static_cast<std::uint32_t>(bytes.size()),
-               .offset = offset},
-              bytes);
-}
-
-Status SenderLane::start_flush() { return send({.type = FrameType::kFlush}, {}); }
-
-Status SenderLane::finish_flush() { return expect(FrameType::kFlushed); }
-
-Status SenderLane::say_end() { return send({.type = FrameType::kEnd}, {}); }
-
-/// The right to use one lane, given back at the end of the scope.
-class TcpChannel::Lease {
- public:
-  Lease(TcpChannel& channel, std::size_t lane) : channel_(&channel), lane_(lane) {}
-  Lease(Lease&& other) noexcept
-      : channel_(std::exchange(other.channel_, nullptr)), lane_(other.lane_) {}
-  Lease& operator=(Lease&&) = delete;
-  ~Lease() {
-    if (channel_ != nullptr) channel_->give_back(lane_);
-  }
-  std::size_t lane() const { return lane_; }
-
- private:
-  TcpChannel* channel_;
-  std::size_t lane_;
-};
-
-TcpChannel::TcpChannel(std::string peer, std::vector<SenderLane> lanes)
-    : peer_(std::move(peer)),
-      lanes_(std::move(lanes)),
-      busy_(lanes_.size()),
-      wanted_(lanes_.size()),
-      unflushed_(lanes_.size()) {}
 
 TcpChannel::~TcpChannel() {
-  if (failed_) return;
-  for (SenderLane& lane : lanes_) {
-    if (!lane.say_end()) return;
+  say_goodbye();
+  cancel();
+  for (const auto& lane : lanes_) {
+    if (lane->thread.joinable()) lane->thread.join();
   }
 }
 
-TcpChannel::Lease TcpChannel::take_any() {
-  std::unique_lock lock(mutex_);
-  std::size_t lane = 0;
-  freed_.wait(lock, [&] {
-    for (std::size_t i = 0; i < lanes_.size(); ++i) {
-      lane = (next_ + i) % lanes_.size();
-      if (!busy_[lane] && wanted_[lane] == 0) return true;
-    }
-    return false;
+/// The receiver answers a goodbye by ending the connection. Closing before that could make a reset
+/// of it, which overtakes what was said.
+void TcpChannel::say_goodbye() {
+  Lock lock(mutex_);
+  if (error_) return;
+  ending_ = true;
+  changed_.notify_all();
+  for (const auto& lane : lanes_) {
+    if (!lane->connected) continue;
+    if (!lane->connection->say_end(lane->log.next(), kGoodbyeWait)) lane->connection->shut_down();
+  }
+  changed_.wait_for(lock, kGoodbyeWait, [this] {
+    return std::all_of(lanes_.begin(), lanes_.end(),
+                       [](const auto& lane) { return lane->ended || !lane->connected; });
   });
-  busy_[lane] = true;
-  next_ = lane + 1;  // in turn, so that every lane is looked at for errors
-  return {*this, lane};
 }
 
-TcpChannel::Lease TcpChannel::take(std::size_t lane) {
-  std::unique_lock lock(mutex_);
-  ++wanted_[lane];
-  freed_.wait(lock, [&] { return !busy_[lane]; });
-  --wanted_[lane];
-  busy_[lane] = true;
-  return {*this, lane};
+Error TcpChannel::named(const Lane& lane, const Error& error) const {
+  return error.while_doing("data connection to " + addresses_[lane.address].name);
 }
 
-void TcpChannel::give_back(std::size_t lane) {
-  {
-    const std::lock_guard lock(mutex_);
-    busy_[lane] = false;
-  }
-  freed_.notify_all();
-}
-
-std::optional<Error> TcpChannel::broken() const {
-  if (!failed_.load(std::memory_order_acquire)) return std::nullopt;
+Status TcpChannel::fail(Error error) {
   const std::lock_guard lock(mutex_);
-  return error_;
+  return fail_locked(std::move(error));
 }
 
 /// Breaks the channel with `error` unless it was broken before; gives the error that broke it.
-Error TcpChannel::fail(Error error) {
-  const std::lock_guard lock(mutex_);
+Status TcpChannel::fail_locked(Error error) {
   if (!error_) {
-    error_ = error.code() == Code::kCancelled ? std::move(error) : error.while_doing(peer_);
-    failed_.store(true, std::memory_order_release);
-    for (const SenderLane& lane : lanes_) lane.shut_down();
+    error_ = std::move(error);
+    for (const auto& lane : lanes_) {
+      if (lane->connection) lane->connection->shut_down();
+      lane->log.forget();
+    }
+    ::eventfd_write(stop_.get(), 1);
+    pacer_.limit(0);
+    freed_.notify_all();
+    changed_.notify_all();
   }
   return *error_;
 }
 
-Status TcpChannel::write(RegionId region, std::uint64_t offset, std::span<const std::byte> bytes) {
-  if (auto error = broken()) return *error;
-  if (bytes.empty()) return {};
-  const Lease lease = take_any();
-  GCR_TRY(write_frames(lease.lane(), region, offset, bytes));
-  writes_.fetch_add(1, std::memory_order_relaxed);
-  return {};
-}
+void TcpChannel::cancel() { (void)fail(Error(Code::kCancelled, "the transfer was cancelled")); }
 
-Status TcpChannel::write_frames(std::size_t lane, RegionId region, std::uint64_t offset,
-                                std::span<const std::byte> bytes) {
-  unflushed_[lane] = 1;
-  while (!bytes.empty()) {
+Status TcpChannel::write(RegionId region, std::uint64_t offset, std::span<const std::byte> bytes) {
+  WaitingWriter writer;
+  const bool kept = bytes.size() <= kKeptWriteBytes;
+  Status written;
+  while (written && !bytes.empty()) {
     const auto frame = bytes.first(std::min<std::size_t>(bytes.size(), kMaxFramePayloadBytes));
     pacer_.wait(frame.size());
-    if (auto error = broken()) return *error;
-    if (auto sent = lanes_[lane].write(region, offset, frame); !sent) return fail(sent.error());
-    payload_bytes_.fetch_add(frame.size(), std::memory_order_relaxed);
-    wire_bytes_.fetch_add(frame.size() + kHeaderBytes, std::memory_order_relaxed);
+    written = write_frame(region, offset, frame, kept ? nullptr : &writer);
     offset += frame.size();
     bytes = bytes.subspan(frame.size());
   }
+  return wait_landed(writer);
+}
+
+/// Sends one frame. It is in a log afterwards, whatever becomes of the connection.
+Status TcpChannel::write_frame(RegionId region, std::uint64_t offset,
+                               std::span<const std::byte> bytes, WaitingWriter* writer) {
+  Lock lock(mutex_);
+  Lane* lane = take_lane(lock, writer == nullptr ? bytes.size() : 0);
+  if (lane == nullptr) return *error_;
+  FrameHeader header{.type = FrameType::kWrite,
+                     .region = region,
+                     .length_bytes = static_cast<std::uint32_t>(bytes.size()),
+                     .offset = offset,
+                     .sequence = lane->log.next()};
+  if (writer != nullptr) {
+    header.asks = lane->log.add(region, offset, bytes, *writer).asks;
+  } else {
+    std::span<std::byte> copy;
+    header.asks = lane->log.add_kept(region, offset, bytes.size(), copy).asks;
+    lock.unlock();
+    std::memcpy(copy.data(), bytes.data(), bytes.size());
+    lock.lock();
+  }
+  statistics_.payload_bytes += bytes.size();
+  send_on(lock, *lane, header, bytes);
+  finish_sending(lock, *lane);
   return {};
+}
+
+/// Waits until all that `writer` waits for has landed, or the channel is broken and nobody uses the
+/// writer's bytes any more.
+Status TcpChannel::wait_landed(WaitingWriter& writer) {
+  Lock lock(mutex_);
+  writer.landed.wait(lock, [&] { return writer.unlanded == 0 || error_; });
+  if (!error_) {
+    ++statistics_.writes;
+    return {};
+  }
+  changed_.wait(lock, [this] {
+    return std::none_of(lanes_.begin(), lanes_.end(),
+                        [](const auto& lane) { return lane->resending; });
+  });
+  return *error_;
+}
+
+/// Waits for a lane that is free and has room, and takes it for one frame; nullptr once the channel
+/// is broken. Lanes are taken in turn.
+TcpChannel::Lane* TcpChannel::take_lane(Lock& lock, std::size_t kept_bytes) {
+  Lane* taken = nullptr;
+  freed_.wait(lock, [&] {
+    for (std::size_t i = 0; i < lanes_.size() && !error_; ++i) {
+      Lane& lane = *lanes_[(next_lane_ + i) % lanes_.size()];
+      if (!lane.connected || lane.sending || !lane.log.has_room(kept_bytes)) continue;
+      taken = &lane;
+      return true;
+    }
+    return error_.has_value();
+  });
+  if (taken == nullptr) return nullptr;
+  next_lane_ = taken->number + 1U;
+  taken->sending = true;
+  return taken;
+}
+
+/// Sends a frame on a lane that the caller has taken; without the lock. A connection that is lost
+/// is left to the lane's thread.
+void TcpChannel::send_on(Lock& lock, Lane& lane, const FrameHeader& header,
+                         std::span<const std::byte> payload) {
+  lock.unlock();
+  const Status sent = lane.connection->send(header, payload);
+  lock.lock();
+  if (sent) {
+    statistics_.wire_bytes += kHeaderBytes + payload.size();
+    return;
+  }
+  // Of the two threads that meet it, only the first sees the reason.
+  if (std::exchange(lane.connected, false)) lane.lost = sent.error();
+  lane.connection->shut_down();
+  if (!SenderConnection::is_network(sent.error())) {
+    (void)fail_locked(named(lane, sent.error()));
+  }
+}
+
+void TcpChannel::finish_sending(Lock& lock, Lane& lane) {
+  if (std::exchange(lane.flush_asked, false) && lane.connected) {
+    send_on(lock, lane, {.type = FrameType::kFlush, .sequence = lane.log.next()}, {});
+  }
+  lane.sending = false;
+  freed_.notify_one();
+  if (!lane.connected) changed_.notify_all();
+}
+
+/// Has the receiver say when all of the lane's frames have landed. A lane without connection asks
+/// by itself when it has one.
+void TcpChannel::ask(Lock& lock, Lane& lane) {
+  if (lane.log.asked()) return;
+  lane.log.ask_newest();
+  if (!lane.connected) return;
+  lane.flush_asked = true;
+  if (std::exchange(lane.sending, true)) return;
+  finish_sending(lock, lane);
 }
 
 Status TcpChannel::flush() {
-  // All lanes are asked before the first answer is awaited: a flush costs one round trip. Flushes
-  // take lanes in the same order and writes take only one, so nobody waits in a circle.
-  std::vector<Lease> leases;
-  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
-    leases.push_back(take(lane));
-    if (auto error = broken()) return *error;
-    if (unflushed_[lane] == 0) {
-      leases.pop_back();
-      continue;
-    }
-    if (auto asked = lanes_[lane].start_flush(); !asked) return fail(asked.error());
-  }
-  for (const Lease& lease : leases) {
-    if (auto answered = lanes_[lease.lane()].finish_flush(); !answered) {
-      return fail(answered.error());
-    }
-    unflushed_[lease.lane()] = 0;
-  }
-  if (auto error = broken()) return *error;
+  Lock lock(mutex_);
+  std::array<std::uint64_t, kMaxLanes> until{};
+  ++flushing_;
+  for (const auto& lane : lanes_) until[lane->number] = lane->log.next();
+  for (const auto& lane : lanes_) ask(lock, *lane);
+  changed_.wait(lock, [&] {
+    return error_ || std::all_of(lanes_.begin(), lanes_.end(), [&](const auto& lane) {
+             return lane->log.first() >= until[lane->number];
+           });
+  });
+  --flushing_;
+  if (error_) return *error_;
   return {};
 }
 
-void TcpChannel::cancel() {
-  (void)fail(Error(Code::kCancelled, "the transfer was cancelled"));
-  pacer_.limit(0);
-}
-
 Statistics TcpChannel::statistics() const {
-  return {.payload_bytes = payload_bytes_.load(std::memory_order_relaxed),
-          .wire_bytes = wire_bytes_.load(std::memory_order_relaxed),
-          .writes = writes_.load(std::memory_order_relaxed),
-          .reconnections = 0};
+  const std::lock_guard lock(mutex_);
+  return statistics_;
 }
 
-Result<std::unique_ptr<Channel>> connect(const std::string& host, std::uint16_t port,
-                                         const TcpOptions& options) {
+Result<std::unique_ptr<Channel>> connect(const std::vector<TcpAddress>& addresses,
+                                         const TcpOptions& options,
+                                         std::vector<std::string>* notes) {
   if (options.lanes == 0 || options.lanes > kMaxLanes || options.token.size() > kMaxTokenBytes) {
     return Error(Code::kInvalidArgument,
                  fmt::format("a channel has 1 to {} lanes and a token of at most {} bytes",
@@ -244,17 +230,28 @@ Result<std::unique_ptr<Channel>> connect(const std::string& host, std::uint16_t 
   if (options.tls != nullptr && !options.verify_peer) {
     return Error(Code::kInvalidArgument, "TLS needs a check of the peer's role");
   }
-  const std::string peer = fmt::format("data connection to {} port {}", host, port);
-  std::vector<SenderLane> lanes;
-  for (unsigned lane = 0; lane < options.lanes; ++lane) {
-    GCR_ASSIGN(UniqueFd socket, connect_socket(host, port, options.connect_timeout));
-    GCR_TRY(tune_socket(socket.get(), options.peer_timeout));
-    SenderLane& added = lanes.emplace_back(Stream(std::move(socket)), options.rekey_bytes);
-    if (auto opened = added.open(options, lane); !opened) {
-      return opened.error().while_doing(peer);
+  std::vector<DialAddress> found;
+  std::vector<std::string> met;
+  for (const TcpAddress& address : addresses) {
+    auto resolved = resolve(address.host, address.port);
+    if (resolved) {
+      found.push_back(std::move(*resolved));
+    } else {
+      met.push_back(resolved.error().message());
     }
   }
-  return std::unique_ptr<Channel>(std::make_unique<TcpChannel>(peer, std::move(lanes)));
+  if (found.empty()) {
+    return Error(Code::kUnavailable, met.empty() ? "there is no address to connect to" : met[0]);
+  }
+  auto channel = std::make_unique<TcpChannel>(options, std::move(found));
+  GCR_TRY(channel->connect(met));
+  if (notes != nullptr) *notes = std::move(met);
+  return std::unique_ptr<Channel>(std::move(channel));
+}
+
+Result<std::unique_ptr<Channel>> connect(const std::string& host, std::uint16_t port,
+                                         const TcpOptions& options) {
+  return connect(std::vector<TcpAddress>{{host, port}}, options);
 }
 
 }  // namespace gcr::transport

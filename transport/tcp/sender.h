@@ -1,7 +1,10 @@
-// The sender's end over TCP: hands free lanes to callers, and remembers the first error.
+// The sender's end over TCP: hands frames to free lanes, and remembers the first error.
+//
+// Callers send their frames themselves, on whichever lane is free; each lane has a thread that
+// takes in the receiver's answers, and makes the connection again when it is lost (sender_lane.cc).
 #pragma once
 
-#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -9,90 +12,100 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "src/base/uuid.h"
 #include "transport/channel.h"
 #include "transport/pacer.h"
-#include "transport/tcp/frame.h"
-#include "transport/tcp/stream.h"
+#include "transport/tcp/dial.h"
+#include "transport/tcp/frame_log.h"
+#include "transport/tcp/sender_connection.h"
 #include "transport/tcp/tcp.h"
 
 namespace gcr::transport {
 
-/// One accepted connection of a sender. Used by one thread at a time; shut_down() by any.
-class SenderLane {
- public:
-  SenderLane(Stream stream, std::uint64_t rekey_bytes)
-      : stream_(std::move(stream)), rekey_bytes_(rekey_bytes) {}
-
-  /// Preface, handshake, hello, welcome.
-  Status open(const TcpOptions& options, unsigned lane);
-
-  /// Sends one write frame of at most kMaxFramePayloadBytes. Before it, takes in an error that the
-  /// receiver has sent meanwhile.
-  Status write(RegionId region, std::uint64_t offset, std::span<const std::byte> bytes);
-
-  Status start_flush();
-  Status finish_flush();
-  Status say_end();
-
-  void shut_down() const { stream_.shut_down(); }
-
- private:
-  Status send(FrameHeader header, std::span<const std::byte> payload);
-  Result<FrameHeader> receive_header();
-  Status expect(FrameType type);
-  Status receive_error(const FrameHeader& header);
-  Error why(Error error);
-
-  Stream stream_;
-  std::uint64_t rekey_bytes_;
-  std::uint64_t bytes_since_rekey_ = 0;
-  std::uint64_t frames_sent_ = 0;
-  std::uint64_t frames_received_ = 0;
-};
-
 class TcpChannel : public Channel {
  public:
-  /// `peer` begins every error: "data connection to ...".
-  TcpChannel(std::string peer, std::vector<SenderLane> lanes);
+  /// Holds on to the TLS context of `options`. There is an address.
+  TcpChannel(TcpOptions options, std::vector<DialAddress> addresses);
+  /// Says goodbye if the channel is sound, which takes a round trip, a second at most.
   ~TcpChannel() override;
+
+  /// Connects all lanes; once, before anything else. Says in `notes` which addresses do not answer.
+  Status connect(std::vector<std::string>& notes);
 
   Status add_source(std::span<const std::byte> /*bytes*/) override { return {}; }
   Status write(RegionId region, std::uint64_t offset, std::span<const std::byte> bytes) override;
   Status flush() override;
   void limit_rate(std::uint64_t bytes_per_second) override { pacer_.limit(bytes_per_second); }
   void cancel() override;
-  unsigned useful_writers() const override { return static_cast<unsigned>(lanes_.size()); }
+  unsigned useful_writers() const override { return 2 * static_cast<unsigned>(lanes_.size()); }
   Statistics statistics() const override;
 
  private:
-  class Lease;
+  struct FreeContext {
+    void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
+  };
 
-  Lease take_any();
-  Lease take(std::size_t lane);
-  void give_back(std::size_t lane);
-  std::optional<Error> broken() const;
-  Error fail(Error error);
-  Status write_frames(std::size_t lane, RegionId region, std::uint64_t offset,
-                      std::span<const std::byte> bytes);
+  /// Guarded by mutex_, except where said.
+  struct Lane {
+    std::uint16_t number = 0;
+    FrameLog log;
+    std::size_t address = 0;  ///< of the connection, in addresses_
+    /// Replaced by the lane's thread alone, while nobody sends; used by it and by the sender.
+    std::unique_ptr<SenderConnection> connection;
+    bool connected = false;
+    std::optional<Error> lost;  ///< why it is not, where a sender has met it first
+    bool sending = false;       ///< somebody sends a frame on it, or the log again
+    bool resending = false;     ///< its thread sends the log again: writers' bytes are in use
+    bool flush_asked = false;   ///< whoever is sending is to ask for an answer afterwards
+    bool ended = false;         ///< its thread will do nothing more
+    std::thread thread;
+  };
+  using Lock = std::unique_lock<std::mutex>;
 
-  const std::string peer_;
+  // Callers' threads (sender.cc).
+  Status write_frame(RegionId region, std::uint64_t offset, std::span<const std::byte> bytes,
+                     WaitingWriter* writer);
+  Status wait_landed(WaitingWriter& writer);
+  Lane* take_lane(Lock& lock, std::size_t kept_bytes);
+  void send_on(Lock& lock, Lane& lane, const FrameHeader& header,
+               std::span<const std::byte> payload);
+  void ask(Lock& lock, Lane& lane);
+  void finish_sending(Lock& lock, Lane& lane);
+  void say_goodbye();
+  Status fail(Error error);
+  Status fail_locked(Error error);
+  Error named(const Lane& lane, const Error& error) const;
+
+  // Lanes' threads (sender_lane.cc).
+  Status connect_lane(Lane& lane, std::vector<std::size_t>& usable,
+                      std::vector<std::string>& notes);
+  Result<std::uint64_t> open(Lane& lane, std::size_t address, std::chrono::milliseconds timeout);
+  void run(Lane& lane);
+  Error receive_answers(Lane& lane);
+  Status make_again(Lane& lane, Error why);
+  Status stop_using(Lane& lane, Error& why);
+  Result<std::uint64_t> reopen(Lane& lane, const Error& lost);
+  Status resume(Lane& lane, std::uint64_t landed);
+
+  TcpOptions options_;
+  const std::unique_ptr<SSL_CTX, FreeContext> tls_;
+  const std::vector<DialAddress> addresses_;
+  const Uuid session_ = Uuid::random();
+  const UniqueFd stop_;  ///< an eventfd that is readable once the channel is broken
   Pacer pacer_;
-  std::vector<SenderLane> lanes_;
 
   mutable std::mutex mutex_;
-  std::condition_variable freed_;
-  std::vector<bool> busy_;            ///< guarded by mutex_; a busy lane belongs to one thread
-  std::vector<unsigned> wanted_;      ///< flushes that wait for just this lane; guarded by mutex_
-  std::vector<char> unflushed_;       ///< belongs to whoever has the lane
-  std::size_t next_ = 0;              ///< guarded by mutex_
-  std::optional<Error> error_;        ///< guarded by mutex_
-  std::atomic<bool> failed_ = false;  ///< error_ is set
-
-  std::atomic<std::uint64_t> payload_bytes_ = 0;
-  std::atomic<std::uint64_t> wire_bytes_ = 0;
-  std::atomic<std::uint64_t> writes_ = 0;
+  std::condition_variable freed_;             ///< a lane can take a frame that could not before
+  std::condition_variable changed_;           ///< anything else that somebody may wait for
+  std::vector<std::unique_ptr<Lane>> lanes_;  ///< fixed; the lanes are guarded by mutex_
+  std::size_t next_lane_ = 0;                 ///< guarded by mutex_
+  unsigned flushing_ = 0;                     ///< callers in flush; guarded by mutex_
+  bool ending_ = false;                       ///< goodbye was said; guarded by mutex_
+  std::optional<Error> error_;                ///< guarded by mutex_
+  Statistics statistics_;                     ///< guarded by mutex_
 };
 
 }  // namespace gcr::transport

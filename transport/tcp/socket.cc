@@ -1,8 +1,5 @@
-// The parts of Stream, and of making one, that concern the socket alone.
-#include <arpa/inet.h>
+// The parts of Stream that concern the socket alone.
 #include <fcntl.h>
-#include <fmt/format.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -20,28 +17,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-struct FreeAddresses {
-  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
-};
-using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
-
 int poll_timeout(steady_clock::time_point deadline) {
   const auto left = std::chrono::ceil<milliseconds>(deadline - steady_clock::now());
   return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 1 << 30));
-}
-
-Result<Addresses> resolve(const std::string& host, std::uint16_t port) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV;
-  addrinfo* list = nullptr;
-  const int result = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
-  if (result != 0) {
-    return Error(Code::kUnavailable,
-                 fmt::format("cannot resolve {}: {}", host, ::gai_strerror(result)));
-  }
-  return Addresses(list);
 }
 
 Status set_option(int fd, int level, int name, int value) {
@@ -51,47 +29,7 @@ Status set_option(int fd, int level, int name, int value) {
   return {};
 }
 
-Status wait_connected(int fd, milliseconds timeout) {
-  const auto deadline = steady_clock::now() + timeout;
-  pollfd entry{fd, POLLOUT, 0};
-  int ready = 0;
-  do {
-    ready = ::poll(&entry, 1, poll_timeout(deadline));
-  } while (ready < 0 && errno == EINTR);
-  if (ready == 0) {
-    return Error(Code::kTimeout, fmt::format("no answer within {} ms", timeout.count()));
-  }
-  int error = 0;
-  socklen_t length = sizeof error;
-  if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
-  if (error != 0) return Error::from_errno(error, "connecting");
-  return {};
-}
-
-Result<UniqueFd> connect_address(const addrinfo& address, milliseconds timeout) {
-  UniqueFd fd(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) return Error::from_errno(errno, "creating a socket");
-  if (::connect(fd.get(), address.ai_addr, address.ai_addrlen) != 0) {
-    if (errno != EINPROGRESS) return Error::from_errno(errno, "connecting");
-    GCR_TRY(wait_connected(fd.get(), timeout));
-  }
-  GCR_TRY(set_blocking(fd.get()));
-  return fd;
-}
-
 }  // namespace
-
-Result<UniqueFd> connect_socket(const std::string& host, std::uint16_t port, milliseconds timeout) {
-  const std::string doing = fmt::format("data connection to {} port {}", host, port);
-  GCR_ASSIGN(const Addresses addresses, resolve(host, port));
-  Error last(Code::kUnavailable, "no address");
-  for (const addrinfo* at = addresses.get(); at != nullptr; at = at->ai_next) {
-    auto socket = connect_address(*at, timeout);
-    if (socket) return socket;
-    last = std::move(socket).error();
-  }
-  return last.while_doing(doing);
-}
 
 Status set_blocking(int fd) {
   const int flags = ::fcntl(fd, F_GETFL);

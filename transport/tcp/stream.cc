@@ -227,6 +227,14 @@ bool Stream::readable() const {
   return ::poll(&entry, 1, 0) > 0;
 }
 
+Status Stream::wait_readable() const {
+  pollfd entry{socket_.get(), POLLIN, 0};
+  while (::poll(&entry, 1, -1) < 0) {
+    if (errno != EINTR) return Error::from_errno(errno, "waiting for data");
+  }
+  return {};
+}
+
 Status Stream::rekey() {
   if (ssl_ && SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) != 1) {
     return Error(Code::kInternal, "OpenSSL cannot change the key of a data connection");

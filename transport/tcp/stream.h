@@ -18,10 +18,6 @@
 
 namespace gcr::transport {
 
-/// Connects to the first address of `host` that answers within `timeout`. The socket blocks.
-Result<UniqueFd> connect_socket(const std::string& host, std::uint16_t port,
-                                std::chrono::milliseconds timeout);
-
 /// Makes calls on the socket wait.
 Status set_blocking(int fd);
 
@@ -29,7 +25,7 @@ Status set_blocking(int fd);
 /// `peer_timeout`, whether data is under way (TCP_USER_TIMEOUT) or not (keepalive).
 Status tune_socket(int fd, std::chrono::milliseconds peer_timeout);
 
-/// Not thread-safe except shut_down(). Fails with kUnavailable where the peer went away.
+/// Thread-safe only where said. Fails with kUnavailable where the peer went away.
 class Stream {
  public:
   explicit Stream(UniqueFd socket) : socket_(std::move(socket)) {}
@@ -51,6 +47,13 @@ class Stream {
 
   /// Whether something can be received without waiting (an end or an error included).
   bool readable() const;
+
+  /// Waits until something can be received (an end or an error included). Thread-safe. What TLS has
+  /// taken from the socket already, only readable() knows.
+  Status wait_readable() const;
+
+  /// Whether one thread may send while another receives: TLS allows only one of them at a time.
+  bool full_duplex() const { return !ssl_; }
 
   /// Bounds each wait for the peer from now on; zero: no bound. A wait that is too long is
   /// kTimeout.

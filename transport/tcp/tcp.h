@@ -1,8 +1,11 @@
 // The TCP transport: N connections ("lanes"), frames read straight into the receiver's regions.
 //
-// Each lane carries the caller's preface in the clear, then (with TLS) a TLS 1.3 handshake in which
-// both sides show certificates, then frames (frame.h). Sockets block; cancel() ends every call by
-// shutting them down. A peer that answers nothing for `peer_timeout` counts as vanished.
+// Each connection carries the caller's preface in the clear, then (with TLS) a TLS 1.3 handshake in
+// which both sides show certificates, then frames (frame.h). Sockets block; cancel() ends every
+// call by shutting them down. A peer that answers nothing for `peer_timeout` counts as vanished.
+//
+// A lane outlives its connection: one that was lost is made again within `reconnect_window`, and
+// what the receiver does not have yet is sent again, no more. Meanwhile the other lanes go on.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -29,22 +32,37 @@ inline constexpr std::size_t kMaxTokenBytes = 64;
 /// (its role). Called on the thread that made the handshake; an error refuses the peer.
 using VerifyPeer = std::function<Status(SSL*)>;
 
+/// Where a receiver listens.
+struct TcpAddress {
+  std::string host;  ///< a name or an IPv4 or IPv6 address, with `%interface` where it needs one
+  std::uint16_t port = 0;
+};
+
 struct TcpOptions {
   unsigned lanes = 1;           ///< connections to make, 1 to 64
   SSL_CTX* tls = nullptr;       ///< client context with own certificate; nullptr: plain TCP
-  VerifyPeer verify_peer = {};  ///< required with `tls`
-  std::string token = {};       ///< shown to the receiver first on each lane, to kMaxTokenBytes
-  std::vector<std::byte> preface = {};  ///< sent in the clear before anything else on each lane
+  VerifyPeer verify_peer = {};  ///< required with `tls`; called until the channel is destroyed
+  std::string token = {};       ///< shown to the receiver by each connection, to kMaxTokenBytes
+  std::vector<std::byte> preface = {};  ///< sent in the clear first on each connection
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(10);
+  /// How long a lane that lost its connection may take to get another. 0: it gets none.
+  std::chrono::milliseconds reconnect_window = std::chrono::seconds(10);
   std::chrono::milliseconds peer_timeout = std::chrono::seconds(30);
   /// A lane changes its TLS key after so many bytes, well before AES-GCM's limit (RFC 8446, 5.5).
   std::uint64_t rekey_bytes = 64 * kGiB;
 };
 
-/// Connects to `host` (a name or an IPv4 or IPv6 address) with all lanes, and returns once the
-/// receiver has accepted each. On failure nothing stays open; the error says what the receiver
-/// said. Blocks up to a few times `connect_timeout`. `options.tls` must outlive the call only. The
-/// channel's destructor says goodbye to the receiver if the channel is sound; call flush first.
+/// Connects with all lanes and returns once the receiver has accepted each. Lanes are spread over
+/// `addresses` in turn, which all lead to one receiver; one that does not answer is left out if
+/// another does, with a sentence about it in `notes` (may be nullptr). On failure nothing stays
+/// open; the error says what the receiver said. Blocks up to a few times `connect_timeout` for each
+/// address. `options.tls` must outlive the call only. The channel's destructor says goodbye to the
+/// receiver if the channel is sound; call flush first.
+Result<std::unique_ptr<Channel>> connect(const std::vector<TcpAddress>& addresses,
+                                         const TcpOptions& options,
+                                         std::vector<std::string>* notes = nullptr);
+
+/// The same with one address.
 Result<std::unique_ptr<Channel>> connect(const std::string& host, std::uint16_t port,
                                          const TcpOptions& options);
 
@@ -52,13 +70,16 @@ struct TcpReceiverOptions {
   SSL_CTX* tls = nullptr;       ///< server context with own certificate; nullptr: plain TCP
   VerifyPeer verify_peer = {};  ///< required with `tls`
   std::string token = {};       ///< what each lane must show, to kMaxTokenBytes
-  unsigned max_lanes = 64;      ///< accepted lanes at one time
+  unsigned max_lanes = 64;      ///< a sender with more is refused
   OnLanded on_landed = {};      ///< may be empty
   std::chrono::milliseconds handshake_timeout = std::chrono::seconds(10);
   std::chrono::milliseconds peer_timeout = std::chrono::seconds(30);
+  /// How long a lane may be without connection before the transfer is broken. 0: not at all.
+  std::chrono::milliseconds reconnect_window = std::chrono::seconds(10);
 };
 
-/// Receives on connections that somebody else accepted. One thread per connection.
+/// Receives on connections that somebody else accepted, from one sender: the first that shows the
+/// token. One thread per connection.
 ///
 /// A connection that fails its handshake or shows a wrong token is refused and logged; it does not
 /// touch health() or the other lanes, because anybody can make one. `options.tls` must outlive the
@@ -69,18 +90,20 @@ class TcpReceiver : public Receiver {
   ~TcpReceiver() override;
 
   /// Takes a connected socket whose preface was read already, and returns at once: handshake and
-  /// token check happen on the lane's own thread. Fails with kCancelled after cancel(), and with
-  /// kResourceExhausted where too many connections have not finished their handshake; the socket is
-  /// closed then.
+  /// token check happen on the connection's own thread, which also tells a sender whose transfer is
+  /// broken why. A connection for a lane that has one ends that one, and takes its place when no
+  /// write of it is under way any more. Fails with kResourceExhausted where too many connections
+  /// have not finished their handshake; the socket is closed then.
   Status add_connection(UniqueFd socket);
 
-  /// Lanes that were accepted and have neither ended nor broken.
+  /// Lanes that have a connection now.
   unsigned lanes() const;
 
   Status add_region(RegionId region, std::span<std::byte> bytes) override;
   /// As in the contract; a sender that stalls in the middle of a frame delays it until cancel().
   Status remove_region(RegionId region) override;
   void cancel() override;
+  /// As in the contract; kUnavailable once a lane was without connection for too long.
   Status health() const override;
   Statistics statistics() const override;
 

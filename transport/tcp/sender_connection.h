@@ -1,0 +1,67 @@
+// One connection of a sender's lane: the frames that go over it and the answers that come back.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <span>
+
+#include "transport/tcp/frame.h"
+#include "transport/tcp/stream.h"
+#include "transport/tcp/tcp.h"
+
+namespace gcr::transport {
+
+/// One thread may send while another receives; shut_down() is for any.
+class SenderConnection {
+ public:
+  SenderConnection(UniqueFd socket, std::uint64_t rekey_bytes)
+      : stream_(std::move(socket)), rekey_bytes_(rekey_bytes) {}
+
+  /// Preface, handshake, hello. Gives the number of frames of this lane that have landed. Each wait
+  /// for the receiver is bounded by `timeout`.
+  Result<std::uint64_t> open(const TcpOptions& options, const Hello& hello,
+                             std::chrono::milliseconds timeout);
+
+  /// Sends one frame. After a failure, what the receiver has said before can still be received.
+  Status send(const FrameHeader& header, std::span<const std::byte> payload);
+
+  /// Waits for the next answer: how many frames have landed. Fails with what the receiver says is
+  /// wrong.
+  Result<std::uint64_t> receive_landed();
+
+  /// Says goodbye, waiting for `limit` at most.
+  Status say_end(std::uint64_t sequence, std::chrono::milliseconds limit);
+
+  /// Whether `error` is the network's, whoever made it.
+  static bool is_network(const Error& error) {
+    return error.code() == Code::kUnavailable || error.code() == Code::kTimeout;
+  }
+
+  /// Whether after `error` of this connection another one can do better: the network failed, and
+  /// the receiver has not said that it is over.
+  bool is_lost(const Error& error) const { return !refused_ && is_network(error); }
+
+  void shut_down() const { stream_.shut_down(); }
+
+ private:
+  Status greet(const TcpOptions& options, const Hello& hello);
+  Status send_locked(const FrameHeader& header, std::span<const std::byte> payload);
+  Result<std::uint64_t> receive(FrameType type);
+  Error receive_error(const FrameHeader& header);
+
+  Stream stream_;
+  std::uint64_t rekey_bytes_;
+  std::uint64_t bytes_since_rekey_ = 0;
+  std::atomic<bool> refused_ = false;  ///< the receiver has said its last word
+
+  // Where the stream is not full duplex: who uses it, and that a sender with frame after frame lets
+  // the receiving thread in between.
+  std::mutex stream_mutex_;
+  std::condition_variable let_in_;
+  std::atomic<bool> receiver_waits_ = false;
+};
+
+}  // namespace gcr::transport

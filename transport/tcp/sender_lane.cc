@@ -1,0 +1,194 @@
+// The lanes of a TcpChannel: connecting them, taking in what the receiver answers, and making a
+// connection again that was lost.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "transport/tcp/lane_thread.h"
+#include "transport/tcp/sender.h"
+
+namespace gcr::transport {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// Before attempts to connect again: doubled each time.
+constexpr milliseconds kFirstPause{10};
+constexpr milliseconds kLongestPause{1000};
+// How often each address can leave an attempt without an answer until the window is over.
+constexpr std::size_t kAttemptsPerAddress = 2;
+
+Error over() { return Error(Code::kCancelled, "the transfer is over"); }
+
+}  // namespace
+
+Status TcpChannel::connect(std::vector<std::string>& notes) {
+  if (!stop_) return Error::from_errno(errno, "preparing data connections");
+  std::vector<std::size_t> usable(addresses_.size());
+  std::iota(usable.begin(), usable.end(), std::size_t{0});
+  for (const auto& lane : lanes_) GCR_TRY(connect_lane(*lane, usable, notes));
+  for (const auto& lane : lanes_) {
+    lane->connected = true;
+    lane->thread = std::thread([this, lane = lane.get()] { run(*lane); });
+  }
+  return {};
+}
+
+/// Connects one lane for the first time, to the next of the usable addresses; those that do not
+/// answer become fewer.
+Status TcpChannel::connect_lane(Lane& lane, std::vector<std::size_t>& usable,
+                                std::vector<std::string>& notes) {
+  for (;;) {
+    const auto at = usable.begin() + static_cast<std::ptrdiff_t>(lane.number % usable.size());
+    const auto landed = open(lane, *at, options_.connect_timeout);
+    if (landed) return lane.log.confirm(*landed);
+    const Error& error = landed.error();
+    const bool lost = SenderConnection::is_network(error) &&
+                      (!lane.connection || lane.connection->is_lost(error));
+    if (!lost) return named(lane, error);
+    if (usable.size() == 1) {
+      return notes.empty() ? named(lane, error)
+                           : Error(error.code(), fmt::format("{}; {}", named(lane, error).message(),
+                                                             fmt::join(notes, "; ")));
+    }
+    notes.push_back(
+        fmt::format("{} is not used: {}", addresses_[lane.address].name, error.message()));
+    lane.connection.reset();
+    usable.erase(at);
+  }
+}
+
+/// Connects the lane to an address. Gives the number of its frames that have landed.
+Result<std::uint64_t> TcpChannel::open(Lane& lane, std::size_t address, milliseconds timeout) {
+  {
+    const std::lock_guard lock(mutex_);
+    lane.address = address;
+  }
+  GCR_ASSIGN(UniqueFd socket, dial(addresses_[address], timeout, stop_.get()));
+  GCR_TRY(tune_socket(socket.get(), options_.peer_timeout));
+  {
+    const std::lock_guard lock(mutex_);
+    if (error_ || ending_) return over();
+    lane.connection = std::make_unique<SenderConnection>(std::move(socket), options_.rekey_bytes);
+  }
+  return lane.connection->open(options_,
+                               {.lane = lane.number,
+                                .lanes = static_cast<std::uint16_t>(lanes_.size()),
+                                .session = session_,
+                                .token = options_.token},
+                               timeout);
+}
+
+/// A lane's thread.
+void TcpChannel::run(Lane& lane) {
+  become_lane_thread();
+  for (;;) {
+    const Error ended = receive_answers(lane);
+    const Status again = make_again(lane, ended);
+    if (again) continue;
+    const std::lock_guard lock(mutex_);
+    if (!ending_) (void)fail_locked(again.error());
+    lane.ended = true;
+    changed_.notify_all();
+    return;
+  }
+}
+
+/// Takes in answers until the connection ends, or says something else.
+Error TcpChannel::receive_answers(Lane& lane) {
+  for (;;) {
+    const auto landed = lane.connection->receive_landed();
+    if (!landed) return landed.error();
+    const std::lock_guard lock(mutex_);
+    if (error_) return *error_;
+    if (auto confirmed = lane.log.confirm(*landed); !confirmed) return confirmed.error();
+    freed_.notify_one();
+    if (flushing_ > 0) changed_.notify_all();
+  }
+}
+
+/// Replaces a connection that ended with `why`, and sends what may not have landed again.
+Status TcpChannel::make_again(Lane& lane, Error why) {
+  GCR_TRY(stop_using(lane, why));
+  spdlog::warn("{}: connecting again", named(lane, why).message());
+  GCR_ASSIGN(const std::uint64_t landed, reopen(lane, why));
+  return resume(lane, landed);
+}
+
+/// Waits until nobody uses the connection. `why` becomes what a sender has met, if that was
+/// earlier. Fails where another connection is of no use.
+Status TcpChannel::stop_using(Lane& lane, Error& why) {
+  Lock lock(mutex_);
+  lane.connected = false;
+  lane.connection->shut_down();
+  changed_.wait(lock, [&] { return !lane.sending; });
+  if (error_ || ending_) return over();
+  const auto met = std::exchange(lane.lost, std::nullopt);
+  if (!lane.connection->is_lost(why)) return named(lane, why);
+  if (met) why = *met;
+  return options_.reconnect_window.count() > 0 ? Status{} : named(lane, why);
+}
+
+/// Tries every address, its own first, until one answers or the window is over.
+Result<std::uint64_t> TcpChannel::reopen(Lane& lane, const Error& lost) {
+  const milliseconds window = options_.reconnect_window;
+  const auto deadline = steady_clock::now() + window;
+  const auto attempts = kAttemptsPerAddress * addresses_.size();
+  const auto limit = std::max(milliseconds(1),
+                              std::min<milliseconds>(window / attempts, options_.connect_timeout));
+  const std::size_t home = lane.address;
+  const Error reason = named(lane, lost);
+  milliseconds pause = kFirstPause;
+  for (std::size_t attempt = 0;; ++attempt) {
+    {
+      Lock lock(mutex_);
+      if (changed_.wait_for(lock, pause, [this] { return error_ || ending_; })) return over();
+    }
+    auto landed = open(lane, (home + attempt) % addresses_.size(), limit);
+    if (landed) return landed;
+    if (!lane.connection->is_lost(landed.error())) {
+      return named(lane, landed.error());
+    }
+    pause = std::min(2 * pause, kLongestPause);
+    if (steady_clock::now() + pause >= deadline) {
+      return Error(reason.code(),
+                   fmt::format("{}; no other connection within {} ms: {}", reason.message(),
+                               window.count(), named(lane, landed.error()).message()));
+    }
+  }
+}
+
+/// Goes on with a new connection, behind the frames that have landed.
+Status TcpChannel::resume(Lane& lane, std::uint64_t landed) {
+  Lock lock(mutex_);
+  if (error_) return *error_;
+  if (auto confirmed = lane.log.confirm(landed); !confirmed) {
+    return named(lane, confirmed.error());
+  }
+  lane.log.ask_only_newest();
+  ++statistics_.reconnections;
+  changed_.notify_all();  // what was confirmed may be all that a flush waits for
+  lane.connected = lane.sending = lane.resending = true;
+  for (auto number = lane.log.first(); number < lane.log.next() && lane.connected; ++number) {
+    const FrameLog::Frame frame = lane.log.at(number);
+    send_on(lock, lane,
+            {.type = FrameType::kWrite,
+             .asks = frame.asks,
+             .region = frame.region,
+             .length_bytes = static_cast<std::uint32_t>(frame.bytes.size()),
+             .offset = frame.offset,
+             .sequence = number},
+            frame.bytes);
+  }
+  lane.resending = false;
+  finish_sending(lock, lane);
+  freed_.notify_all();
+  changed_.notify_all();
+  return {};
+}
+
+}  // namespace gcr::transport
