@@ -1,20 +1,27 @@
 #include "transport/tcp/stream.h"
 
-#include <fmt/format.h>
 #include <openssl/err.h>
 #include <openssl/x509.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <ctime>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "transport/tcp/kernel_tls.h"
 
 namespace gcr::transport {
 namespace {
+
+struct FreeSsl {
+  void operator()(SSL* ssl) const { SSL_free(ssl); }
+};
 
 // AES-128-GCM first: with AES instructions it is the fastest, and as strong as the handshake.
 constexpr const char* kCipherSuites =
@@ -61,10 +68,20 @@ Error socket_error(int errno_value, std::string_view doing) {
   if (errno_value == EAGAIN || errno_value == EWOULDBLOCK) {
     return Error(Code::kTimeout, std::string(doing) + ": the peer does not answer");
   }
+  if (errno_value == EBADMSG) {  // the kernel's TLS
+    return Error(Code::kProtocol, std::string(doing) + ": a record is not what the peer sealed");
+  }
+  if (errno_value == EIO) {  // the kernel's TLS, which cannot change its key
+    return Error(Code::kUnavailable, std::string(doing) + ": the peer wants another key");
+  }
   if (errno_value == ETIMEDOUT) {
     return Error(Code::kUnavailable, std::string(doing) + ": the peer has vanished");
   }
   return Error::from_errno(errno_value, doing);
+}
+
+Error no_keys() {
+  return Error(Code::kUnavailable, "the TLS handshake of a data connection has not succeeded");
 }
 
 Error ended() { return Error(Code::kUnavailable, "the peer closed the data connection"); }
@@ -88,35 +105,11 @@ bool about_certificate(int reason) {
   }
 }
 
-}  // namespace
-
-Status Stream::start_tls(SSL_CTX* context, Side side, const VerifyPeer& verify_peer) {
-  ssl_.reset(SSL_new(context));
-  first_record_ = std::make_unique<std::array<std::byte, SSL3_RT_MAX_PLAIN_LENGTH>>();
-  if (!ssl_ || SSL_set_fd(ssl_.get(), socket_.get()) != 1 ||
-      SSL_set_min_proto_version(ssl_.get(), TLS1_3_VERSION) != 1 ||
-      SSL_set_ciphersuites(ssl_.get(), kCipherSuites) != 1 ||
-      SSL_set_num_tickets(ssl_.get(), 0) != 1) {
-    return Error(Code::kInternal, "OpenSSL cannot prepare a data connection");
-  }
-  SSL_set_verify(ssl_.get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
-  SSL_set_mode(ssl_.get(), SSL_MODE_AUTO_RETRY);
-  SSL_set_read_ahead(ssl_.get(), 1);
-  const SigpipeGuard guard;
-  ERR_clear_error();
-  errno = 0;
-  const int result = side == Side::kClient ? SSL_connect(ssl_.get()) : SSL_accept(ssl_.get());
-  if (result != 1) return tls_error(result, Doing::kHandshake);
-  return verify_peer(ssl_.get());
-}
-
 // The one place where OpenSSL's errors become ours.
-Error Stream::tls_error(int result, Doing doing) const {
+Error handshake_error(SSL* ssl, int result) {
   const int errno_value = errno;
-  static constexpr std::array<const char*, 3> kDoing = {"TLS handshake of a data connection",
-                                                        "sending data", "receiving data"};
-  const std::string what = kDoing[static_cast<std::size_t>(doing)];
-  switch (SSL_get_error(ssl_.get(), result)) {
+  const std::string what = "TLS handshake of a data connection";
+  switch (SSL_get_error(ssl, result)) {
     case SSL_ERROR_ZERO_RETURN:
       return ended();
     case SSL_ERROR_WANT_READ:
@@ -130,8 +123,8 @@ Error Stream::tls_error(int result, Doing doing) const {
   const unsigned long code = ERR_peek_error();
   const int reason = ERR_GET_REASON(code);
   if (reason == SSL_R_UNEXPECTED_EOF_WHILE_READING) return ended();
-  const long verdict = SSL_get_verify_result(ssl_.get());
-  if (doing == Doing::kHandshake && verdict != X509_V_OK) {
+  const long verdict = SSL_get_verify_result(ssl);
+  if (verdict != X509_V_OK) {
     return Error(Code::kPermissionDenied, what + ": the peer's certificate does not hold: " +
                                               X509_verify_cert_error_string(verdict));
   }
@@ -140,55 +133,72 @@ Error Stream::tls_error(int result, Doing doing) const {
                what + ": " + (text != nullptr ? text : "unknown TLS error"));
 }
 
-Status Stream::send_tls(std::span<const std::byte> bytes) {
+/// Both ends prove who they are and agree on keys. One byte from the server then tells the client
+/// that the server has found its certificate good: in TLS 1.3, a client does not learn it
+/// otherwise. OpenSSL takes record by record from the socket, so that nothing that follows is lost.
+Status make_handshake(SSL* ssl, Stream::Side side) {
   const SigpipeGuard guard;
-  for (;;) {
-    ERR_clear_error();
-    errno = 0;
-    std::size_t written = 0;
-    const int result = SSL_write_ex(ssl_.get(), bytes.data(), bytes.size(), &written);
-    if (result == 1) return {};
-    if (errno == EINTR) continue;  // the same call again, as OpenSSL demands
-    return tls_error(result, Doing::kSend);
+  ERR_clear_error();
+  errno = 0;
+  const bool client = side == Stream::Side::kClient;
+  std::byte good{1};
+  std::size_t count = 0;
+  int result = client ? SSL_connect(ssl) : SSL_accept(ssl);
+  if (result == 1) {
+    result = client ? SSL_read_ex(ssl, &good, sizeof good, &count)
+                    : SSL_write_ex(ssl, &good, sizeof good, &count);
   }
+  if (result != 1) return handshake_error(ssl, result);
+  return {};
 }
 
-Status Stream::receive_tls(std::span<std::byte> bytes) {
-  const SigpipeGuard guard;  // reading can write: an alert
-  while (!bytes.empty()) {
-    ERR_clear_error();
-    errno = 0;
-    std::size_t count = 0;
-    const int result = SSL_read_ex(ssl_.get(), bytes.data(), bytes.size(), &count);
-    if (result == 1) {
-      bytes = bytes.subspan(count);
-    } else if (errno != EINTR) {
-      return tls_error(result, Doing::kReceive);
-    }
+}  // namespace
+
+Status Stream::start_tls(SSL_CTX* context, Side side, const VerifyPeer& verify_peer) {
+  usable_ = false;
+  const std::unique_ptr<SSL, FreeSsl> ssl(SSL_new(context));
+  if (!ssl || SSL_set_fd(ssl.get(), socket_.get()) != 1 ||
+      SSL_set_min_proto_version(ssl.get(), TLS1_3_VERSION) != 1 ||
+      SSL_set_ciphersuites(ssl.get(), kCipherSuites) != 1 ||
+      SSL_set_num_tickets(ssl.get(), 0) != 1) {
+    return Error(Code::kInternal, "OpenSSL cannot prepare a data connection");
+  }
+  SSL_set_verify(ssl.get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+  SSL_set_mode(ssl.get(), SSL_MODE_AUTO_RETRY);
+  SSL_set_read_ahead(ssl.get(), 0);
+  GCR_TRY(make_handshake(ssl.get(), side));
+  GCR_TRY(protect(ssl.get(), side));
+  usable_ = true;
+  return verify_peer(ssl.get());
+}
+
+/// Hands the keys to the kernel, or else to the records.
+Status Stream::protect(SSL* ssl, Side side) {
+  using From = TrafficSecret::From;
+  const bool client = side == Side::kClient;
+  GCR_ASSIGN(const TrafficSecret ours,
+             TrafficSecret::export_from(ssl, client ? From::kClient : From::kServer));
+  GCR_ASSIGN(const TrafficSecret theirs,
+             TrafficSecret::export_from(ssl, client ? From::kServer : From::kClient));
+  GCR_ASSIGN(kernel_seals_, let_kernel_seal(socket_.get(), ours));
+  GCR_ASSIGN(kernel_opens_, let_kernel_open(socket_.get(), theirs));
+  if (!kernel_seals_) {
+    GCR_ASSIGN(sealer_, RecordSealer::create(ours));
+  }
+  if (!kernel_opens_) {
+    GCR_ASSIGN(opener_, RecordOpener::create(theirs));
   }
   return {};
 }
 
 Status Stream::send(std::span<const std::byte> bytes) {
-  if (ssl_) return send_tls(bytes);
-  while (!bytes.empty()) {
-    const ssize_t count = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return socket_error(errno, "sending data");
-    bytes = bytes.subspan(static_cast<std::size_t>(count));
-  }
-  return {};
+  if (!usable_) return no_keys();
+  return sealer_ ? send_records(bytes, {}) : send_to_socket(bytes);
 }
 
 Status Stream::send(const HeaderBytes& header, std::span<const std::byte> payload) {
-  if (ssl_) {
-    const std::size_t first = std::min(payload.size(), first_record_->size() - header.size());
-    std::memcpy(first_record_->data(), header.data(), header.size());
-    if (first > 0) std::memcpy(first_record_->data() + header.size(), payload.data(), first);
-    GCR_TRY(send_tls(std::span(*first_record_).first(header.size() + first)));
-    payload = payload.subspan(first);
-    return payload.empty() ? Status{} : send_tls(payload);
-  }
+  if (!usable_) return no_keys();
+  if (sealer_) return send_records(header, payload);
   std::array<iovec, 2> parts = {
       iovec{const_cast<std::byte*>(header.data()), header.size()},
       iovec{const_cast<std::byte*>(payload.data()), payload.size()},
@@ -203,14 +213,43 @@ Status Stream::send(const HeaderBytes& header, std::span<const std::byte> payloa
   if (count < 0) return socket_error(errno, "sending data");
   const auto sent = static_cast<std::size_t>(count);
   if (sent < header.size()) {
-    GCR_TRY(send(std::span(header).subspan(sent)));
-    return send(payload);
+    GCR_TRY(send_to_socket(std::span(header).subspan(sent)));
+    return send_to_socket(payload);
   }
-  return send(payload.subspan(sent - header.size()));
+  return send_to_socket(payload.subspan(sent - header.size()));
+}
+
+Status Stream::send_to_socket(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return socket_error(errno, "sending data");
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
+  return {};
+}
+
+Status Stream::send_records(std::span<const std::byte> first, std::span<const std::byte> second) {
+  // A large payload gets records of its own: the receiver opens them straight into place.
+  std::span<const std::byte> none;
+  const bool apart = second.size() >= kMaxRecordContentBytes;
+  while (apart && !first.empty()) GCR_TRY(sealer_->add(first, none));
+  while (!first.empty() || !second.empty()) {
+    if (sealer_->full()) GCR_TRY(send_sealed());
+    GCR_TRY(sealer_->add(first, second));
+  }
+  return send_sealed();
+}
+
+Status Stream::send_sealed() {
+  const Status sent = send_to_socket(sealer_->sealed());
+  sealer_->clear();
+  return sent;
 }
 
 Status Stream::receive(std::span<std::byte> bytes) {
-  if (ssl_) return receive_tls(bytes);
+  if (!usable_) return no_keys();
+  if (opener_) return receive_records(bytes);
   while (!bytes.empty()) {
     const ssize_t count = ::recv(socket_.get(), bytes.data(), bytes.size(), MSG_WAITALL);
     if (count < 0 && errno == EINTR) continue;
@@ -221,8 +260,23 @@ Status Stream::receive(std::span<std::byte> bytes) {
   return {};
 }
 
+Status Stream::receive_records(std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    GCR_ASSIGN(const std::size_t opened, opener_->open(bytes));
+    bytes = bytes.subspan(opened);
+    if (opened > 0) continue;
+    const std::span<std::byte> room = opener_->room();
+    const ssize_t count = ::recv(socket_.get(), room.data(), room.size(), 0);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return socket_error(errno, "receiving data");
+    if (count == 0) return ended();
+    opener_->add(static_cast<std::size_t>(count));
+  }
+  return {};
+}
+
 bool Stream::readable() const {
-  if (ssl_ && SSL_has_pending(ssl_.get()) == 1) return true;
+  if (opener_ && opener_->pending()) return true;
   pollfd entry{socket_.get(), POLLIN, 0};
   return ::poll(&entry, 1, 0) > 0;
 }
@@ -236,10 +290,12 @@ Status Stream::wait_readable() const {
 }
 
 Status Stream::rekey() {
-  if (ssl_ && SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) != 1) {
-    return Error(Code::kInternal, "OpenSSL cannot change the key of a data connection");
+  if (kernel_seals_) {
+    return Error(Code::kUnavailable, "the kernel's TLS cannot change the key of a connection");
   }
-  return {};
+  if (!sealer_) return {};
+  GCR_TRY(sealer_->add_update());
+  return send_sealed();
 }
 
 }  // namespace gcr::transport

@@ -1,0 +1,41 @@
+// Two ends of a TCP connection, and a TLS handshake between them without the transport's own code.
+#pragma once
+
+#include <openssl/ssl.h>
+
+#include <memory>
+#include <utility>
+
+#include "src/base/unique_fd.h"
+#include "tests/support/test_certificates.h"
+#include "transport/tcp/traffic_secret.h"
+
+namespace gcr::test {
+
+/// Contexts of one authority, and a client of a stranger's; made once.
+struct LaneContexts {
+  TestAuthority authority;
+  TestAuthority stranger{"another authority"};
+  SslContext server = make_context(TLS_server_method(), authority.issue(), authority.certificate());
+  SslContext client = make_context(TLS_client_method(), authority.issue(), authority.certificate());
+  SslContext strange_client =
+      make_context(TLS_client_method(), stranger.issue(), authority.certificate());
+};
+LaneContexts& lane_contexts();
+
+/// The two ends of a connection over the loopback device: the client's, the server's.
+std::pair<UniqueFd, UniqueFd> connected_pair();
+
+/// What each direction's keys come from at one end.
+struct Secrets {
+  transport::TrafficSecret client;
+  transport::TrafficSecret server;
+};
+
+/// One end of the handshake that Stream makes, with `ciphers` only. Throws std::runtime_error.
+Secrets shake_hands(const UniqueFd& socket, bool client, const char* ciphers);
+
+/// Both ends' handshakes on a connection of their own: the client's secrets, the server's.
+std::pair<Secrets, Secrets> agreed_secrets(const char* ciphers);
+
+}  // namespace gcr::test

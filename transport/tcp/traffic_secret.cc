@@ -1,0 +1,109 @@
+#include "transport/tcp/traffic_secret.h"
+
+#include <openssl/core_names.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/kdf.h>
+
+#include <cstring>
+#include <memory>
+#include <string_view>
+
+namespace gcr::transport {
+namespace {
+
+// RFC 5705: labels that begin so need no registration.
+constexpr std::string_view kLabel = "EXPERIMENTAL gcr-migrate lane";
+
+struct FreeKdf {
+  void operator()(EVP_KDF* kdf) const { EVP_KDF_free(kdf); }
+  void operator()(EVP_KDF_CTX* context) const { EVP_KDF_CTX_free(context); }
+};
+
+Error cannot_derive() {
+  return Error(Code::kInternal, "OpenSSL cannot derive the keys of a data connection");
+}
+
+OSSL_PARAM text(const char* name, std::string_view value) {
+  return OSSL_PARAM_construct_octet_string(name, const_cast<char*>(value.data()), value.size());
+}
+
+}  // namespace
+
+RecordKey::~RecordKey() {
+  OPENSSL_cleanse(key.data(), key.size());
+  OPENSSL_cleanse(nonce.data(), nonce.size());
+}
+
+TrafficSecret::~TrafficSecret() { OPENSSL_cleanse(secret_.data(), secret_.size()); }
+
+Result<TrafficSecret> TrafficSecret::export_from(SSL* ssl, From from) {
+  TrafficSecret made;
+  switch (SSL_CIPHER_get_protocol_id(SSL_get_current_cipher(ssl))) {
+    case TLS1_3_CK_AES_128_GCM_SHA256 & 0xffff:
+      made.cipher_ = EVP_aes_128_gcm();
+      made.hash_ = "SHA256";
+      made.secret_bytes_ = 32;
+      break;
+    case TLS1_3_CK_AES_256_GCM_SHA384 & 0xffff:
+      made.cipher_ = EVP_aes_256_gcm();
+      made.hash_ = "SHA384";
+      made.secret_bytes_ = 48;
+      break;
+    case TLS1_3_CK_CHACHA20_POLY1305_SHA256 & 0xffff:
+      made.cipher_ = EVP_chacha20_poly1305();
+      made.hash_ = "SHA256";
+      made.secret_bytes_ = 32;
+      break;
+    default:
+      return Error(Code::kUnsupported, "the data connection's TLS cipher is not known");
+  }
+  const std::string_view who = from == From::kClient ? "client" : "server";
+  if (SSL_export_keying_material(ssl, made.secret_.data(), made.secret_bytes_, kLabel.data(),
+                                 kLabel.size(), reinterpret_cast<const unsigned char*>(who.data()),
+                                 who.size(), 1) != 1) {
+    return cannot_derive();
+  }
+  return made;
+}
+
+/// HKDF-Expand-Label of RFC 8446, 7.1, without a context.
+Status TrafficSecret::expand(const char* label, std::span<unsigned char> out) const {
+  const std::unique_ptr<EVP_KDF, FreeKdf> kdf(
+      EVP_KDF_fetch(nullptr, OSSL_KDF_NAME_TLS1_3_KDF, nullptr));
+  const std::unique_ptr<EVP_KDF_CTX, FreeKdf> context(EVP_KDF_CTX_new(kdf.get()));
+  if (!context) return cannot_derive();
+  int mode = EVP_KDF_HKDF_MODE_EXPAND_ONLY;
+  const std::array<OSSL_PARAM, 7> parameters = {
+      OSSL_PARAM_construct_int(OSSL_KDF_PARAM_MODE, &mode),
+      OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, const_cast<char*>(hash_), 0),
+      OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_KEY,
+                                        const_cast<unsigned char*>(secret_.data()), secret_bytes_),
+      text(OSSL_KDF_PARAM_PREFIX, "tls13 "),
+      text(OSSL_KDF_PARAM_LABEL, label),
+      text(OSSL_KDF_PARAM_DATA, ""),
+      OSSL_PARAM_construct_end(),
+  };
+  if (EVP_KDF_derive(context.get(), out.data(), out.size(), parameters.data()) != 1) {
+    return cannot_derive();
+  }
+  return {};
+}
+
+Result<RecordKey> TrafficSecret::key() const {
+  RecordKey made;
+  made.key_bytes = static_cast<std::size_t>(EVP_CIPHER_get_key_length(cipher_));
+  GCR_TRY(expand("key", std::span(made.key).first(made.key_bytes)));
+  GCR_TRY(expand("iv", made.nonce));
+  return made;
+}
+
+Status TrafficSecret::update() {
+  std::array<unsigned char, EVP_MAX_MD_SIZE> next{};
+  const Status expanded = expand("traffic upd", std::span(next).first(secret_bytes_));
+  if (expanded) secret_ = next;
+  OPENSSL_cleanse(next.data(), next.size());
+  return expanded;
+}
+
+}  // namespace gcr::transport
