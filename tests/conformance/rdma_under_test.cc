@@ -1,0 +1,86 @@
+// RDMA for the conformance suite: two soft devices with a link between them that can be broken.
+// Runs beside scripts/lib/guest-rdma-pair only; an emulated processor drives it.
+#include "tests/conformance/transport_under_test.h"
+#include "tests/support/rdma_link.h"
+#include "transport/rdma/rdma.h"
+
+namespace gcr::test {
+namespace {
+
+constexpr std::chrono::milliseconds kPeerTimeout{3000};
+constexpr std::chrono::milliseconds kConnectTimeout{8000};
+constexpr std::uint64_t kPieceBytes = 256 * kKiB;
+constexpr unsigned kDepth = 4;
+
+class RdmaTransfer : public Transfer {
+ public:
+  explicit RdmaTransfer(TransferOptions options) : options_(std::move(options)) {
+    auto listening =
+        transport::RdmaReceiver::listen({.addresses = {{.host = RdmaLink::kReceiverAddress}},
+                                         .token = "the token of this transfer",
+                                         .on_landed = options_.on_landed,
+                                         .peer_timeout = kPeerTimeout});
+    if (!listening) {
+      std::fprintf(stderr, "%s\n", listening.error().message().c_str());
+      std::abort();
+    }
+    receiver_ = std::move(*listening);
+  }
+
+  transport::Receiver& receiver() override { return *receiver_; }
+  transport::Channel& channel() override { return *channel_; }
+
+  Status connect() override {
+    const std::string token =
+        options_.wrong_token ? "the token of this transfes" : "the token of this transfer";
+    GCR_ASSIGN(channel_,
+               transport::connect_rdma(receiver_->addresses(), {.lanes = options_.lanes,
+                                                                .token = token,
+                                                                .connect_timeout = kConnectTimeout,
+                                                                .peer_timeout = kPeerTimeout,
+                                                                .piece_bytes = kPieceBytes,
+                                                                .depth = kDepth}));
+    return {};
+  }
+
+  std::string address() const override { return RdmaLink::kReceiverAddress; }
+
+  void cut() override { link_.cut(); }
+  void cut_after(std::int64_t bytes) override {
+    link_.pass_only(static_cast<std::uint64_t>(bytes));
+  }
+  void stall() override { link_.stall(); }
+  void interrupt() override {}  // lanes are not made again
+  void interrupt_after(std::int64_t /*bytes*/) override {}
+  void destroy_receiver() override { receiver_.reset(); }
+  void destroy_channel() override { channel_.reset(); }
+
+ private:
+  TransferOptions options_;
+  std::unique_ptr<transport::RdmaReceiver> receiver_;
+  std::unique_ptr<transport::RdmaChannel> channel_;
+  RdmaLink link_;  ///< sound again before the ends say goodbye
+};
+
+class RdmaUnderTest : public TransportUnderTest {
+ public:
+  std::string name() const override { return "Rdma"; }
+  Capabilities capabilities() const override {
+    return {.shows_token = true,
+            .says_why_refused = true,
+            .largest_bytes = 16 * kMiB,
+            .more_than_buffers = 4 * kMiB};
+  }
+  std::unique_ptr<Transfer> make(TransferOptions options) const override {
+    return std::make_unique<RdmaTransfer>(std::move(options));
+  }
+};
+
+}  // namespace
+
+std::vector<const TransportUnderTest*> transports_under_test() {
+  static const RdmaUnderTest kRdma;
+  return {&kRdma};
+}
+
+}  // namespace gcr::test

@@ -1,0 +1,33 @@
+// The link between the two soft RDMA devices that scripts/lib/guest-rdma-pair made, and what can
+// happen to it. For programs that run alone in scripts/guest's machine.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace gcr::test {
+
+/// The sound link is restored when it ends. Aborts where commands fail: nothing could be tested.
+class RdmaLink {
+ public:
+  static constexpr const char* kSenderAddress = "10.9.0.1";
+  static constexpr const char* kReceiverAddress = "10.9.0.2";
+  static constexpr const char* kSenderDevice = "rxe-a";
+  static constexpr const char* kReceiverDevice = "rxe-b";
+
+  RdmaLink() = default;
+  RdmaLink(const RdmaLink&) = delete;
+  RdmaLink& operator=(const RdmaLink&) = delete;
+  ~RdmaLink();
+
+  void cut();                                ///< the receiver's interface goes down
+  void stall();                              ///< every packet is lost, both ways
+  void lose(double percent);                 ///< of the packets, both ways
+  void pass_only(std::uint64_t more_bytes);  ///< from the sender; all that follow are lost
+
+ private:
+  void change(const std::string& command);
+  bool changed_ = false;
+};
+
+}  // namespace gcr::test

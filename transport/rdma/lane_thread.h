@@ -1,0 +1,49 @@
+// What threads that serve RDMA connections share.
+#pragma once
+
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+
+#include "src/base/result.h"
+#include "src/base/unique_fd.h"
+
+namespace gcr::transport::rdma {
+
+/// For threads that serve connections only: signals are for the threads of the program.
+inline void become_lane_thread() {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  pthread_setname_np(pthread_self(), "gcr-rdma");
+}
+
+/// A descriptor that wake_up() makes readable.
+inline Result<UniqueFd> make_wake() {
+  UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake) return Error::from_errno(errno, "cannot make an eventfd");
+  return wake;
+}
+
+/// Makes `wake` readable until calm_down(). Never blocks.
+inline void wake_up(const UniqueFd& wake) {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(wake.get(), &one, sizeof one);
+}
+
+inline void calm_down(const UniqueFd& wake) {
+  std::uint64_t count = 0;
+  [[maybe_unused]] const auto read = ::read(wake.get(), &count, sizeof count);
+}
+
+/// After how long a silence the peer's device is asked whether it is there.
+inline std::chrono::milliseconds life_interval(std::chrono::milliseconds peer_timeout) {
+  return peer_timeout / 4;
+}
+
+}  // namespace gcr::transport::rdma

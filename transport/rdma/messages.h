@@ -1,0 +1,101 @@
+// What is said on a queue pair of the RDMA transport, beside the RDMA WRITEs themselves.
+//
+// All numbers are little-endian. A message is one SEND of kMessageHeaderBytes:
+//
+//   byte  0  type     u16   MessageType
+//         2  zero     u16
+//         4  region   u32   kRegionQuery, kRegionKey, kLanded, else 0
+//         8  number   u64   of the request, chosen by the sender; its answer repeats it
+//        16  offset   u64   kLanded: in the region; kRegionKey: the address of its first byte
+//        24  length   u64   kLanded: bytes; kRegionKey: of the region
+//        32  key      u32   kRegionKey: the remote key
+//        36  text     u32   kError: bytes that follow: the code (u16), then a sentence
+//
+// The sender asks (kRegionQuery, answered by kRegionKey) and tells (kLanded, after the RDMA WRITE
+// of the bytes, which the order of the queue pair puts in place first; answered by kAcknowledged
+// once the receiver's application took them in). At most `depth` of its requests are unanswered,
+// and its last word is kEnd, so the receiver has depth + 1 receives posted, and no message ever
+// finds none. The receiver only answers, but for kError, its last word; the sender has as many
+// receives posted. Whoever hears nothing for long sends an RDMA WRITE of no bytes, which the peer's
+// device answers.
+//
+// A connection begins with the private data of the connection manager:
+//
+//   request: magic u32, version u16, lane u16, lanes u16, depth u16, token bytes u16, zero u16,
+//   token accept, reject: magic u32, version u16, text bytes u16, text as in kError (reject only)
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "src/base/result.h"
+#include "transport/channel.h"
+#include "transport/rdma/rdma.h"
+
+namespace gcr::transport::rdma {
+
+inline constexpr std::uint16_t kVersion = 1;
+inline constexpr std::size_t kMessageHeaderBytes = 40;
+inline constexpr std::size_t kMaxTextBytes = 1024;  ///< of kError
+inline constexpr std::size_t kMaxMessageBytes = kMessageHeaderBytes + kMaxTextBytes;
+inline constexpr unsigned kMaxDepth = 256;
+inline constexpr unsigned kMaxLanes = 64;
+
+enum class MessageType : std::uint16_t {
+  kInvalid = 0,
+  kRegionQuery = 1,
+  kRegionKey = 2,
+  kLanded = 3,
+  kAcknowledged = 4,
+  kError = 5,
+  kEnd = 6,
+};
+
+struct Message {
+  MessageType type = MessageType::kInvalid;
+  RegionId region = 0;
+  std::uint64_t number = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+  std::uint32_t key = 0;
+  std::optional<Error> error = {};  ///< there in kError, and only there
+};
+
+/// Writes `message` to `target`, which has kMaxMessageBytes; gives its length. Long texts are cut.
+std::size_t encode(const Message& message, std::span<std::byte> target);
+
+/// Fails with kProtocol for what no peer of ours says: other lengths, unknown types, and numbers
+/// where there must be none. Regions, offsets and lengths are not checked.
+Result<Message> decode(std::span<const std::byte> bytes);
+
+/// The private data of a connection request.
+struct Hello {
+  std::uint16_t lane = 0;
+  std::uint16_t lanes = 0;
+  std::uint16_t depth = 0;
+  std::string token;  ///< to kMaxRdmaTokenBytes
+};
+
+inline constexpr std::size_t kHelloBytes = 16 + kMaxRdmaTokenBytes;
+static_assert(kHelloBytes <= 56, "what librdmacm carries in a connection request");
+
+std::array<std::byte, kHelloBytes> encode(const Hello& hello);
+
+/// Zeros may follow in `bytes`. Fails with kProtocol, and kUnsupported for another version.
+Result<Hello> decode_hello(std::span<const std::byte> bytes);
+
+inline constexpr std::size_t kMaxAnswerBytes = 148;  ///< what librdmacm carries in a rejection
+
+/// The private data of an acceptance, or of a rejection with its reason.
+std::vector<std::byte> encode_answer(const std::optional<Error>& refusal);
+
+/// Nothing for an acceptance; else the receiver's reason. Zeros may follow in `bytes`. Fails as
+/// decode_hello.
+Result<std::optional<Error>> decode_answer(std::span<const std::byte> bytes);
+
+}  // namespace gcr::transport::rdma

@@ -1,0 +1,71 @@
+// One queue pair of a receiver: answers its sender's requests.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "src/base/unique_fd.h"
+#include "transport/rdma/queue_pair.h"
+
+namespace gcr::transport::rdma {
+
+/// What a lane asks of its receiver.
+struct LaneService {
+  /// The answer to a request: kRegionKey or kAcknowledged. An error ends the lane.
+  std::function<Result<Message>(const Message& request)> answer;
+  /// What broke the whole receiver, if anything did.
+  std::function<std::optional<Error>()> broken;
+};
+
+/// Used by one thread, but for disturb() and disconnected().
+class ReceiverLane {
+ public:
+  static Result<std::unique_ptr<ReceiverLane>> make(std::unique_ptr<QueuePair> queue_pair,
+                                                    std::chrono::milliseconds peer_timeout,
+                                                    LaneService service);
+
+  QueuePair& queue_pair() { return *queue_pair_; }
+
+  /// Serves until the sender has said its last word. Fails with what broke the lane.
+  Status serve();
+
+  /// Whether the sender has sent anything.
+  bool has_heard() const { return has_heard_; }
+
+  /// Tells the sender what broke the lane, unless it was cancelled, and closes the connection.
+  void end_with(const Error& error);
+  /// After a last word: waits until the sender has closed the connection, or no longer.
+  void end();
+
+  /// Has serve() look at service.broken. Any thread; never blocks.
+  void disturb();
+
+ private:
+  ReceiverLane(std::unique_ptr<QueuePair> queue_pair, std::chrono::milliseconds peer_timeout,
+               LaneService service);
+  Status take(const Completion& completion);
+  Status turn(std::chrono::milliseconds limit);
+  Status answer_one();
+  Status look_for_life();
+  template <class Condition>
+  void linger(Condition done);
+
+  const std::unique_ptr<QueuePair> queue_pair_;
+  const std::chrono::milliseconds peer_timeout_;
+  const LaneService service_;
+  UniqueFd wake_;
+  std::deque<Completion> requests_;  ///< received, not answered
+  std::vector<unsigned> free_slots_;
+  bool ended_ = false;  ///< the sender has said its last word
+  bool has_heard_ = false;
+  bool asked_ = false;  ///< for a sign of life
+  bool last_word_sent_ = false;
+  std::optional<Error> failure_;  ///< of the connection
+  std::chrono::steady_clock::time_point heard_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace gcr::transport::rdma

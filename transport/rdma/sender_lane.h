@@ -1,0 +1,109 @@
+// One queue pair of a sender: its requests, who waits for them, and the keys that it learnt.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "src/base/unique_fd.h"
+#include "transport/rdma/queue_pair.h"
+
+namespace gcr::transport::rdma {
+
+/// Thread-safe, but for take(), which is for the thread that drains the queue pair.
+class SenderLane {
+ public:
+  /// Counts the pieces of one write whose bytes the peer's device does not have yet.
+  class Batch {
+   public:
+    explicit Batch(SenderLane& lane) : lane_(&lane) {}
+    Batch(const Batch&) = delete;
+    Batch& operator=(const Batch&) = delete;
+    ~Batch() { lane_->forget(*this); }
+
+   private:
+    friend class SenderLane;
+    SenderLane* lane_;
+    unsigned unsent_ = 0;  ///< guarded by the lane's mutex
+  };
+
+  struct Piece {
+    RegionId region = 0;
+    std::uint64_t offset = 0;
+    std::span<const std::byte> bytes;
+    std::optional<std::uint32_t> local_key = {};  ///< without it, the bytes are copied
+  };
+
+  SenderLane(std::unique_ptr<QueuePair> queue_pair, ibv_pd* domain, unsigned depth,
+             std::size_t piece_bytes);
+
+  QueuePair& queue_pair() { return *queue_pair_; }
+
+  /// Sends at most piece_bytes, waiting for a free slot, and at the first piece into a region for
+  /// its key. Bytes with a local key are to be left alone until wait_for(batch) has returned.
+  Status send(const Piece& piece, Batch& batch);
+
+  /// Returns when the peer's device has all bytes of the batch.
+  Status wait_for(Batch& batch);
+
+  /// Returns when the receiver has acknowledged all that was sent before.
+  Status flush();
+
+  /// Says the last word, and returns when the peer's device has it, or after `limit`.
+  void say_end(std::chrono::milliseconds limit);
+
+  /// Ends every call under way and every later one with `error`, unless that was done before.
+  void fail(const Error& error);
+
+  /// Takes in what completed; an error is to end the whole channel.
+  Status take(const Completion& completion);
+
+ private:
+  struct Slot {
+    MessageType request = MessageType::kInvalid;  ///< kInvalid: free
+    std::uint64_t number = 0;
+    bool sent = false;       ///< the peer's device has it
+    bool answered = false;   ///< the receiver has answered
+    bool refusable = false;  ///< told although it does not fit, to be refused
+    RegionId region = 0;
+    std::uint64_t offset = 0;
+    std::uint64_t length = 0;
+    Batch* batch = nullptr;
+  };
+  struct Key {
+    std::uint64_t address = 0;
+    std::uint64_t length = 0;
+    std::uint32_t key = 0;
+  };
+
+  Result<unsigned> take_slot(std::unique_lock<std::mutex>& lock, MessageType request);
+  Status wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& condition);
+  Result<Key> key_of(RegionId region);
+  Result<RemoteWrite> source_of(unsigned slot, const Piece& piece);
+  Status make_copies();
+  void free_if_done(Slot& slot);
+  void forget(const Batch& batch);
+  Status take_answer(const Message& message);
+  Error failure_of(const Completion& completion) const;
+
+  ibv_pd* const domain_;
+  const std::size_t piece_bytes_;
+  UniqueMapping copies_;  ///< piece_bytes_ for each slot; made under mutex_, once
+  MemoryRegion copies_registered_;
+  const std::unique_ptr<QueuePair> queue_pair_;
+
+  mutable std::mutex mutex_;  ///< guards everything below
+  std::condition_variable changed_;
+  std::vector<Slot> slots_;
+  std::map<RegionId, Key> keys_;
+  std::uint64_t requests_ = 0;
+  bool ended_ = false;
+  std::optional<Error> error_;
+};
+
+}  // namespace gcr::transport::rdma

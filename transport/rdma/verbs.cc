@@ -1,0 +1,158 @@
+#include "transport/rdma/verbs.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <filesystem>
+
+#include "src/base/units.h"
+
+namespace gcr::transport::rdma {
+namespace {
+
+// A receiver always has a receive posted; where one is missing after all, so many attempts.
+constexpr std::uint8_t kAttemptsWithoutReceive = 3;
+
+}  // namespace
+
+Error verbs_error(std::string_view doing) {
+  const int error = errno;
+  const Error plain = Error::from_errno(error, fmt::format("cannot {}", doing));
+  switch (error) {
+    case ENODEV:
+      return Error(Code::kUnsupported, fmt::format("cannot {}: no RDMA device is there", doing));
+    case ENOMEM:
+      return Error(plain.code(), plain.message() + " (or the limit on locked memory is too low)");
+    case EADDRNOTAVAIL:
+      return Error(Code::kUnavailable, plain.message());
+    default:
+      return plain;
+  }
+}
+
+Status check_rdma_is_there() {
+  std::error_code ignored;
+  const std::filesystem::path devices = "/sys/class/infiniband";
+  if (!std::filesystem::exists(devices, ignored) || std::filesystem::is_empty(devices, ignored)) {
+    return Error(Code::kUnsupported, "this machine has no RDMA device");
+  }
+  const char* const manager = "/dev/infiniband/rdma_cm";
+  if (!std::filesystem::exists(manager, ignored)) {
+    return Error(Code::kUnsupported,
+                 fmt::format("there are RDMA devices, but no {} (module rdma_ucm)", manager));
+  }
+  return {};
+}
+
+Result<EventChannel> make_event_channel() {
+  EventChannel channel(rdma_create_event_channel());
+  if (!channel) return verbs_error("make a channel for RDMA connections");
+  const int flags = ::fcntl(channel->fd, F_GETFL);
+  if (flags < 0 || ::fcntl(channel->fd, F_SETFL, flags | O_NONBLOCK) != 0) {
+    return verbs_error("make a channel for RDMA connections");
+  }
+  return channel;
+}
+
+Result<ConnectionEvent> next_event(rdma_event_channel* channel) {
+  rdma_cm_event* event = nullptr;
+  if (rdma_get_cm_event(channel, &event) == 0) return ConnectionEvent(event);
+  if (errno == EAGAIN || errno == EINTR) return ConnectionEvent();
+  return verbs_error("take an event of an RDMA connection");
+}
+
+Result<ConnectionId> make_id(rdma_event_channel* channel) {
+  rdma_cm_id* id = nullptr;
+  if (rdma_create_id(channel, &id, nullptr, RDMA_PS_TCP) != 0) {
+    return verbs_error("make an RDMA connection");
+  }
+  return ConnectionId(id);
+}
+
+Result<ProtectionDomain> make_protection_domain(ibv_context* device) {
+  ProtectionDomain domain(ibv_alloc_pd(device));
+  if (!domain) return verbs_error("make a protection domain");
+  return domain;
+}
+
+Result<MemoryRegion> register_memory(ibv_pd* domain, std::span<const std::byte> bytes, int access) {
+  MemoryRegion region(
+      ibv_reg_mr(domain, const_cast<std::byte*>(bytes.data()), bytes.size(), access));
+  if (!region) {
+    return verbs_error(fmt::format("register {} at {} with {}", format_bytes(bytes.size()),
+                                   fmt::ptr(bytes.data()),
+                                   ibv_get_device_name(domain->context->device)));
+  }
+  return region;
+}
+
+Result<MemoryRegion> register_dmabuf(ibv_pd* domain, const DmaBuf& memory, int access) {
+  MemoryRegion region(ibv_reg_dmabuf_mr(domain, memory.offset_bytes, memory.addresses.size(),
+                                        reinterpret_cast<std::uint64_t>(memory.addresses.data()),
+                                        memory.fd, access));
+  if (region) return region;
+  const char* const device = ibv_get_device_name(domain->context->device);
+  if (errno == EOPNOTSUPP || errno == EPROTONOSUPPORT) {
+    return Error(Code::kUnsupported,
+                 fmt::format("{} cannot register memory of other devices (dma-buf)", device));
+  }
+  return verbs_error(fmt::format("register {} of a dma-buf with {}",
+                                 format_bytes(memory.addresses.size()), device));
+}
+
+bool can_register_dmabuf(ibv_pd* domain) {
+  // No descriptor at all: who can do it complains of that, who cannot says so first.
+  const MemoryRegion none(ibv_reg_dmabuf_mr(domain, 0, 4096, 0, -1, IBV_ACCESS_LOCAL_WRITE));
+  return errno == EBADF;
+}
+
+std::uint8_t acknowledgement_timeout(std::chrono::milliseconds peer_timeout) {
+  const auto microseconds =
+      std::chrono::duration_cast<std::chrono::microseconds>(peer_timeout).count();
+  const auto units = static_cast<std::uint64_t>(
+      std::max(2.0, static_cast<double>(microseconds) / (kRetries + 1) / 4.096));
+  return static_cast<std::uint8_t>(std::clamp(static_cast<int>(std::bit_width(units)) - 1, 10, 21));
+}
+
+rdma_conn_param connection_parameters(std::span<const std::byte> private_data) {
+  rdma_conn_param parameters{};
+  parameters.private_data = private_data.data();
+  parameters.private_data_len = static_cast<std::uint8_t>(private_data.size());
+  parameters.retry_count = kRetries;
+  parameters.rnr_retry_count = kAttemptsWithoutReceive;
+  return parameters;
+}
+
+Error completion_error(const ibv_wc& completion, std::string_view peer) {
+  const char* const status = ibv_wc_status_str(completion.status);
+  switch (completion.status) {
+    case IBV_WC_RETRY_EXC_ERR:
+    case IBV_WC_RESP_TIMEOUT_ERR:
+      return Error(Code::kUnavailable,
+                   fmt::format("{} vanished: its device acknowledges nothing ({})", peer, status));
+    case IBV_WC_LOC_QP_OP_ERR:  // soft RoCE, where there is no route
+      return Error(Code::kUnavailable,
+                   fmt::format("the RDMA device cannot send to {} ({})", peer, status));
+    case IBV_WC_WR_FLUSH_ERR:
+      return Error(Code::kUnavailable, fmt::format("the connection to {} was closed", peer));
+    case IBV_WC_RNR_RETRY_EXC_ERR:
+      return Error(Code::kProtocol, fmt::format("{} has no room for a message ({})", peer, status));
+    case IBV_WC_REM_ACCESS_ERR:
+      return Error(Code::kPermissionDenied,
+                   fmt::format("the device of {} refused the place ({})", peer, status));
+    case IBV_WC_REM_INV_REQ_ERR:
+    case IBV_WC_REM_OP_ERR:
+      return Error(Code::kProtocol,
+                   fmt::format("the device of {} refused the request ({})", peer, status));
+    case IBV_WC_LOC_LEN_ERR:
+      return Error(Code::kProtocol, fmt::format("{} sent a message that is too long", peer));
+    default:
+      return Error(Code::kIo, fmt::format("the RDMA device failed: {} (vendor's code {:#x})",
+                                          status, completion.vendor_err));
+  }
+}
+
+}  // namespace gcr::transport::rdma

@@ -1,0 +1,77 @@
+// What libibverbs and librdmacm give, each with one owner; and their errors as ours.
+#pragma once
+
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "src/base/result.h"
+#include "transport/rdma/rdma.h"
+
+namespace gcr::transport::rdma {
+
+template <auto destroy>
+struct Destroyer {
+  template <class Object>
+  void operator()(Object* object) const {
+    destroy(object);
+  }
+};
+
+using ProtectionDomain = std::unique_ptr<ibv_pd, Destroyer<ibv_dealloc_pd>>;
+using MemoryRegion = std::unique_ptr<ibv_mr, Destroyer<ibv_dereg_mr>>;
+using CompletionChannel = std::unique_ptr<ibv_comp_channel, Destroyer<ibv_destroy_comp_channel>>;
+using CompletionQueue = std::unique_ptr<ibv_cq, Destroyer<ibv_destroy_cq>>;
+using EventChannel = std::unique_ptr<rdma_event_channel, Destroyer<rdma_destroy_event_channel>>;
+/// A connection's or listener's identity; no queue pair is left in it when it is destroyed. All its
+/// events must have been acknowledged by then.
+using ConnectionId = std::unique_ptr<rdma_cm_id, Destroyer<rdma_destroy_id>>;
+/// The queue pair of a ConnectionId, which it must not outlive.
+using QueuePairOf = std::unique_ptr<rdma_cm_id, Destroyer<rdma_destroy_qp>>;
+/// One event, acknowledged at the end. Its id must not be destroyed before.
+using ConnectionEvent = std::unique_ptr<rdma_cm_event, Destroyer<rdma_ack_cm_event>>;
+
+/// From errno, after a call of either library: "cannot <doing>: <why>, and what that means".
+Error verbs_error(std::string_view doing);
+
+/// Fails with kUnsupported, saying why, where this machine has no RDMA at all; libraries that would
+/// write to standard error then are not called.
+Status check_rdma_is_there();
+
+/// A channel whose descriptor does not block.
+Result<EventChannel> make_event_channel();
+
+/// `channel`'s next event; null where there is none yet.
+Result<ConnectionEvent> next_event(rdma_event_channel* channel);
+
+Result<ConnectionId> make_id(rdma_event_channel* channel);
+
+Result<ProtectionDomain> make_protection_domain(ibv_context* device);
+
+/// Registers `bytes`, or memory of a device, with IBV_ACCESS_… flags `access`; the addresses that
+/// keys speak of are those of the bytes.
+Result<MemoryRegion> register_memory(ibv_pd* domain, std::span<const std::byte> bytes, int access);
+Result<MemoryRegion> register_dmabuf(ibv_pd* domain, const DmaBuf& memory, int access);
+
+/// Whether the device can register dma-bufs.
+bool can_register_dmabuf(ibv_pd* domain);
+
+/// How long a device waits for an acknowledgement before it sends again, as an exponent
+/// (InfiniBand, 9.7.6.1.3: 4.096 µs · 2^n), so that kRetries of them stay below `peer_timeout`.
+std::uint8_t acknowledgement_timeout(std::chrono::milliseconds peer_timeout);
+inline constexpr std::uint8_t kRetries = 7;  ///< the most that a queue pair can have
+
+/// What a queue pair is told at connect or accept. Nothing can be read remotely.
+rdma_conn_param connection_parameters(std::span<const std::byte> private_data);
+
+/// Why a work request failed: kUnavailable for a lost peer, kPermissionDenied for a refused place.
+/// `doing` says whose request it was.
+Error completion_error(const ibv_wc& completion, std::string_view peer);
+
+}  // namespace gcr::transport::rdma
