@@ -42,6 +42,7 @@
 #include <string>
 #include <vector>
 
+#include "migrate-agent/data/negotiation.h"
 #include "src/base/result.h"
 #include "src/base/uuid.h"
 #include "src/control/control_channel.h"
@@ -49,7 +50,6 @@
 namespace gcr::agent {
 
 inline constexpr const char* kDefaultConfigPath = "/etc/gcr-migrate/agent.toml";
-inline constexpr unsigned kMaxLanes = 32;
 
 /// Whether the landing region is made of hugepages. Zero is never used.
 enum class HugepagePolicy : std::uint8_t {
@@ -63,7 +63,7 @@ struct Config {
   control::Endpoint listen{"0.0.0.0", control::kDefaultPort};
   std::string advertise;  ///< "host:port", or empty
   std::string host;
-  unsigned lanes = 0;                        ///< 0: by cores and link
+  unsigned lanes = 0;                       ///< 0: by cores and link
   std::vector<std::string> data_addresses;  ///< hosts; may be empty
   bool unencrypted_data = false;
   HugepagePolicy hugepages = HugepagePolicy::kAuto;

@@ -15,6 +15,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <unordered_map>
 
 #include "migrate-agent/images/block.h"
 #include "migrate-agent/images/slots.h"
@@ -51,6 +52,7 @@ struct ImageSender::Impl {
         region(options.region),
         slots(channel, static_cast<std::uint32_t>(
                            std::min<std::uint64_t>(options.region_bytes / kSlotBytes, 1U << 16))),
+        digester(options.secret),
         chooser(options.compression, options.link_bytes_per_s, threads),
         workers(threads) {
     // Each worker has one under way, and the readers are ahead by as many again.
@@ -63,12 +65,14 @@ struct ImageSender::Impl {
   void fail(const Error& error);
   Status health();
   void process(Buffer buffer, BlockHeader header);
+  Status add_digest(const BlockHeader& header, std::span<const std::byte> pages);
   Status send(Buffer& buffer, BlockHeader& header);
   Status write_slot(const BlockHeader& header, std::span<std::byte> block);
 
   transport::Channel& channel;
   const transport::RegionId region;
   Slots slots;
+  const WindowDigester digester;
   CodecChooser chooser;
 
   std::mutex mutex;
@@ -77,6 +81,7 @@ struct ImageSender::Impl {
   unsigned buffers_out = 0;
   std::uint32_t next_id = 0;
   std::vector<SentFile> files;
+  std::unordered_map<std::uint32_t, ImageDigest> digests;  // by file
   std::optional<Error> failure;
   std::atomic<std::uint64_t> raw_bytes = 0;
   std::atomic<std::uint64_t> zero_bytes = 0;
@@ -123,9 +128,17 @@ void ImageSender::Impl::process(Buffer buffer, BlockHeader header) {
   release_buffer(std::move(buffer));
 }
 
+Status ImageSender::Impl::add_digest(const BlockHeader& header, std::span<const std::byte> pages) {
+  GCR_ASSIGN(const ImageDigest digest, digester.digest(header, pages));
+  const std::lock_guard lock(mutex);
+  digests[header.file] += digest;
+  return {};
+}
+
 Status ImageSender::Impl::send(Buffer& buffer, BlockHeader& header) {
   thread_local Buffer compressed(kSlotBytes);
   const auto payload = window_of(buffer).first(header.payload_bytes());
+  GCR_TRY(add_digest(header, payload));
   header.codec = chooser.next();
   if (header.codec != Codec::kNone) {
     const auto start = std::chrono::steady_clock::now();
@@ -169,7 +182,7 @@ Result<std::unique_ptr<ImageSender>> ImageSender::create(transport::Channel& cha
 }
 
 Status ImageSender::take(const std::string& name, UniqueFd content) {
-  SentFile file{name, 0, 0};
+  SentFile file{.name = name};
   {
     const std::lock_guard lock(impl_->mutex);
     file.id = impl_->next_id++;
@@ -206,6 +219,8 @@ Result<SentImages> ImageSender::finish() {
   }
   GCR_TRY(impl_->health());
   GCR_TRY(impl_->channel.flush());
+  const std::lock_guard lock(impl_->mutex);
+  for (SentFile& file : impl_->files) file.digest = impl_->digests[file.id];
   return SentImages{impl_->files, impl_->raw_bytes, impl_->zero_bytes, impl_->sent_bytes,
                     impl_->chooser.chosen()};
 }

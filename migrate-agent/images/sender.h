@@ -2,12 +2,15 @@
 // destination's ring. Pages of zeros are not sent.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "migrate-agent/images/codec.h"
+#include "migrate-agent/images/image_digest.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 #include "transport/channel.h"
@@ -19,6 +22,7 @@ struct SentFile {
   std::string name;
   std::uint32_t id = 0;
   std::uint64_t size_bytes = 0;
+  ImageDigest digest = {};
 };
 
 struct SentImages {
@@ -33,7 +37,8 @@ struct SenderOptions {
   transport::RegionId region = 0;
   std::uint64_t region_bytes = 0;  ///< at least one slot (block.h)
   Compression compression = Compression::kAuto;
-  double link_bytes_per_s = 0;  ///< as measured; 0: unknown
+  double link_bytes_per_s = 0;         ///< as measured; 0: unknown
+  std::array<std::byte, 32> secret{};  ///< of the migration; the destination's store has the same
 };
 
 /// Sends images from as many threads as call take(), over as many lanes as the channel has. Slots

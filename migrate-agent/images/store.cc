@@ -81,14 +81,16 @@ Status link_parents(const fs::path& directory, const std::set<unsigned>& pre_dum
 }  // namespace
 
 ImageStore::ImageStore(fs::path directory, UniqueFd incoming, UniqueMapping ring,
-                       std::uint64_t max_bytes)
+                       std::uint64_t max_bytes, const std::array<std::byte, 32>& secret)
     : directory_(std::move(directory)),
       incoming_(std::move(incoming)),
       ring_(std::move(ring)),
-      max_bytes_(max_bytes) {}
+      max_bytes_(max_bytes),
+      digester_(secret) {}
 
 Result<std::unique_ptr<ImageStore>> ImageStore::create(fs::path directory, unsigned slots,
-                                                       std::uint64_t max_bytes) {
+                                                       std::uint64_t max_bytes,
+                                                       const std::array<std::byte, 32>& secret) {
   const fs::path incoming = directory / kIncoming;
   if (::mkdir(incoming.c_str(), 0700) != 0) {
     return Error::from_errno(errno, fmt::format("cannot create {}", incoming.string()));
@@ -102,8 +104,8 @@ Result<std::unique_ptr<ImageStore>> ImageStore::create(fs::path directory, unsig
     return Error::from_errno(
         errno, fmt::format("cannot map {} for images on their way", format_bytes(bytes)));
   }
-  return std::unique_ptr<ImageStore>(new ImageStore(std::move(directory), std::move(fd),
-                                                    UniqueMapping(address, bytes), max_bytes));
+  return std::unique_ptr<ImageStore>(new ImageStore(
+      std::move(directory), std::move(fd), UniqueMapping(address, bytes), max_bytes, secret));
 }
 
 Status ImageStore::landed(std::uint64_t offset, std::uint64_t length_bytes) {
@@ -128,11 +130,20 @@ Status ImageStore::landed(std::uint64_t offset, std::uint64_t length_bytes) {
                              format_bytes(max_bytes_)));
   }
   const auto payload = slot.subspan(kBlockHeaderBytes);
-  if (header.codec == Codec::kNone) return write_pages(header, payload);
   std::memcpy(stored.data(), payload.data(), payload.size());
+  if (header.codec == Codec::kNone) return take(header, std::span(stored).first(payload.size()));
   GCR_TRY(decompress(header.codec, std::span(stored).first(payload.size()),
                      std::span(pages).first(size)));
-  return write_pages(header, std::span(pages).first(size));
+  return take(header, std::span(pages).first(size));
+}
+
+Status ImageStore::take(const BlockHeader& header, std::span<const std::byte> pages) {
+  GCR_ASSIGN(const ImageDigest digest, digester_.digest(header, pages));
+  {
+    const std::lock_guard lock(mutex_);
+    digests_[header.file] += digest;
+  }
+  return write_pages(header, pages);
 }
 
 Status ImageStore::write_pages(const BlockHeader& header, std::span<const std::byte> pages) {
@@ -175,6 +186,9 @@ Status ImageStore::complete(const std::vector<NamedFile>& files) {
 }
 
 Status ImageStore::name_file(const NamedFile& named) {
+  if (const std::lock_guard lock(mutex_); digests_[named.id] != named.digest) {
+    return Error(Code::kDataLoss, fmt::format("{} did not arrive as it was sent", named.name));
+  }
   const std::string id = std::to_string(named.id);
   const fs::path path = directory_ / named.name;
   const UniqueFd file(::openat(incoming_.get(), id.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));

@@ -4,16 +4,20 @@
 // The peer is not trusted: what lands may be anything, and may change while it is looked at.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "migrate-agent/images/block.h"
+#include "migrate-agent/images/image_digest.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 
@@ -24,14 +28,16 @@ struct NamedFile {
   std::string name;
   std::uint32_t id = 0;
   std::uint64_t size_bytes = 0;
+  ImageDigest digest = {};
 };
 
 class ImageStore {
  public:
   /// For images in `directory`, an existing directory on tmpfs. `slots` blocks fit into the ring.
-  /// `max_bytes` bounds the pages that may land, over all files.
+  /// `max_bytes` bounds the pages that may land, over all files. `secret` is the sender's.
   static Result<std::unique_ptr<ImageStore>> create(std::filesystem::path directory, unsigned slots,
-                                                    std::uint64_t max_bytes);
+                                                    std::uint64_t max_bytes,
+                                                    const std::array<std::byte, 32>& secret = {});
 
   /// Where blocks land: a region for the transport. Lives as long as this object.
   std::span<std::byte> ring() const { return ring_.bytes(); }
@@ -45,13 +51,14 @@ class ImageStore {
   /// ".img", or such a name in one of the directories "pre-1", "pre-2", ... of pre-dumps, each of
   /// which gets a link "parent" to the one before it, as the directory itself does to the last.
   /// kProtocol for any other name, for one that comes twice, and for blocks of files that are not
-  /// named. Once, when no landed() is under way. On failure the directory holds an unspecified part
-  /// of the files.
+  /// named; kDataLoss for a file that is not what was sent. Once, when no landed() is under way. On
+  /// failure the directory holds an unspecified part of the files.
   Status complete(const std::vector<NamedFile>& files);
 
  private:
   ImageStore(std::filesystem::path directory, UniqueFd incoming, UniqueMapping ring,
-             std::uint64_t max_bytes);
+             std::uint64_t max_bytes, const std::array<std::byte, 32>& secret);
+  Status take(const BlockHeader& header, std::span<const std::byte> pages);
   Status write_pages(const BlockHeader& header, std::span<const std::byte> pages);
   Status name_file(const NamedFile& file);
 
@@ -59,7 +66,10 @@ class ImageStore {
   const UniqueFd incoming_;  ///< the directory of files that have no name yet
   const UniqueMapping ring_;
   const std::uint64_t max_bytes_;
+  const WindowDigester digester_;
   std::atomic<std::uint64_t> landed_bytes_ = 0;
+  std::mutex mutex_;
+  std::unordered_map<std::uint32_t, ImageDigest> digests_;  ///< by file; guarded by mutex_
 };
 
 }  // namespace gcr::images

@@ -74,9 +74,17 @@ Status write(transport::Channel& channel, transport::RegionId region, std::uint6
 
 }  // namespace
 
+/// The reader's memory never moves, and grows at its end.
+Status OutgoingVram::add_sources(transport::Channel& channel) {
+  const auto memory = reader_.memory();
+  for (; sources_ < memory.size(); ++sources_) GCR_TRY(channel.add_source(memory[sources_]));
+  return {};
+}
+
 Result<std::uint64_t> OutgoingVram::send(const Dirty& dirty, transport::Channel& channel) {
   std::atomic<std::uint64_t> sent_bytes = 0;
-  GCR_TRY(reader_.read(dirty.chunks,
+  GCR_TRY(add_sources(channel));
+  GCR_TRY(reader_.read(dirty.chunks, channel.useful_writers(),
                        [&](const ChunkRef& chunk, const digest::Digest& digest,
                            std::span<const std::byte> bytes) -> Status {
                          Outgoing& buffer = buffers_.at(chunk.buffer);

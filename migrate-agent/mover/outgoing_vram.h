@@ -16,10 +16,8 @@ namespace gcr::mover {
 
 class OutgoingVram {
  public:
-  /// `readers` threads read VRAM, as a rule one per lane of the channel.
-  OutgoingVram(std::shared_ptr<const CudaDriver> driver, const digest::DigestKey& key,
-               unsigned readers)
-      : contexts_(std::move(driver)), digester_(key), reader_(digester_, readers) {}
+  OutgoingVram(std::shared_ptr<const CudaDriver> driver, const digest::DigestKey& key)
+      : contexts_(std::move(driver)), digester_(key), reader_(digester_) {}
 
   /// Takes over a buffer of the application. The destination's copy is taken to be zeros.
   Status add(BufferId id, const Uuid& gpu, std::uint64_t size_bytes, UniqueFd descriptor);
@@ -42,8 +40,9 @@ class OutgoingVram {
   /// at once: the destination makes zeros by itself of what is expected to be zeros.
   Result<Dirty> find_dirty();
 
-  /// Reads and sends the chunks, and keeps the digests of the very bytes that were sent. Returns
-  /// after the channel's flush, with the number of bytes sent.
+  /// Reads and sends the chunks, on as many threads as the channel has use for, and keeps the
+  /// digests of the very bytes that were sent. Returns after the channel's flush, with the number
+  /// of bytes sent. Always the same channel, which ends before this object.
   Result<std::uint64_t> send(const Dirty& dirty, transport::Channel& channel);
 
   /// What the destination must hold: 16 bytes per chunk, in order, for every buffer.
@@ -63,6 +62,7 @@ class OutgoingVram {
     std::vector<digest::Digest> sent;
   };
   std::vector<ChunkRef> all_chunks() const;
+  Status add_sources(transport::Channel& channel);
 
   Contexts contexts_;
   VramDigester digester_;
@@ -70,6 +70,7 @@ class OutgoingVram {
   Zeros zeros_{digester_.key()};
   std::map<BufferId, Outgoing> buffers_;
   std::uint64_t total_bytes_ = 0;
+  std::size_t sources_ = 0;  ///< parts of the reader's memory that the channel knows
 };
 
 }  // namespace gcr::mover

@@ -55,6 +55,11 @@ class SnapshotReader::Slot {
     chunks_ = {};
   }
 
+  /// What chunks are handed on from; empty before prepare().
+  std::span<const std::byte> bytes() const {
+    return memory_ == nullptr ? std::span<const std::byte>() : memory_->bytes().first(kBatchBytes);
+  }
+
   /// Hands on the chunk `index` of the batch, after wait().
   Status hand_on(std::size_t index, const ChunkSink& sink) {
     return sink(chunks_[index], report().digests[index],
@@ -150,8 +155,10 @@ Status SnapshotReader::Slot::start(std::span<const ChunkRef> chunks, const VramD
 /// order, each by whichever thread is free.
 class SnapshotReader::Run {
  public:
-  Run(SnapshotReader& reader, std::span<const ChunkRef> chunks, const ChunkSink& sink)
+  Run(SnapshotReader& reader, std::span<const ChunkRef> chunks, unsigned threads,
+      const ChunkSink& sink)
       : reader_(reader),
+        thread_count_(std::max(1U, threads)),
         sink_(sink),
         batches_(batches_of(
             chunks, std::clamp<std::size_t>(chunks.size() / (2 * kSlots), 1, kBatchChunks))) {}
@@ -160,7 +167,7 @@ class SnapshotReader::Run {
     start_batches();
     {
       std::vector<std::jthread> threads;
-      for (unsigned i = 0; i < reader_.threads_; ++i) threads.emplace_back([this] { work(); });
+      for (unsigned i = 0; i < thread_count_; ++i) threads.emplace_back([this] { work(); });
     }
     for (const auto& slot : reader_.slots_) slot->settle();
     if (error_) return *error_;
@@ -240,6 +247,7 @@ class SnapshotReader::Run {
   }
 
   SnapshotReader& reader_;
+  const unsigned thread_count_;
   const ChunkSink& sink_;
   const std::vector<std::span<const ChunkRef>> batches_;
   std::mutex mutex_;
@@ -250,8 +258,7 @@ class SnapshotReader::Run {
   std::optional<Error> error_;
 };
 
-SnapshotReader::SnapshotReader(const VramDigester& digester, unsigned threads)
-    : digester_(digester), threads_(std::max(1U, threads)) {
+SnapshotReader::SnapshotReader(const VramDigester& digester) : digester_(digester) {
   for (std::size_t i = 0; i < kSlots; ++i) slots_.push_back(std::make_unique<Slot>());
 }
 
@@ -262,9 +269,18 @@ Status SnapshotReader::prepare(const std::shared_ptr<GpuContext>& context) {
   return {};
 }
 
-Status SnapshotReader::read(std::span<const ChunkRef> chunks, const ChunkSink& sink) {
+Status SnapshotReader::read(std::span<const ChunkRef> chunks, unsigned threads,
+                            const ChunkSink& sink) {
   if (chunks.empty()) return {};
-  return Run(*this, chunks, sink).run();
+  return Run(*this, chunks, threads, sink).run();
+}
+
+std::vector<std::span<const std::byte>> SnapshotReader::memory() const {
+  std::vector<std::span<const std::byte>> memory;
+  for (const auto& slot : slots_) {
+    if (!slot->bytes().empty()) memory.push_back(slot->bytes());
+  }
+  return memory;
 }
 
 }  // namespace gcr::mover

@@ -26,7 +26,7 @@ using ChunkSink = std::function<Status(const ChunkRef& chunk, const digest::Dige
 /// by the GPU over the bus.
 class SnapshotReader {
  public:
-  SnapshotReader(const VramDigester& digester, unsigned threads);
+  explicit SnapshotReader(const VramDigester& digester);
   ~SnapshotReader();
   SnapshotReader(const SnapshotReader&) = delete;
   SnapshotReader& operator=(const SnapshotReader&) = delete;
@@ -34,15 +34,18 @@ class SnapshotReader {
   /// Makes the memory for chunks of that GPU now, so that read() takes no time for it.
   Status prepare(const std::shared_ptr<GpuContext>& context);
 
-  /// Blocks until every chunk went through `sink`, or returns the first error, after all threads
-  /// have ended. One call at a time; the chunks' GPUs are prepared in the digester.
-  Status read(std::span<const ChunkRef> chunks, const ChunkSink& sink);
+  /// Blocks until every chunk went through `sink`, on `threads` threads, or returns the first
+  /// error, after all of them have ended. One call at a time; the chunks' GPUs are prepared in the
+  /// digester.
+  Status read(std::span<const ChunkRef> chunks, unsigned threads, const ChunkSink& sink);
+
+  /// The memory that chunks are handed on from, as far as it is made; it stays.
+  std::vector<std::span<const std::byte>> memory() const;
 
  private:
   class Slot;
   class Run;
   const VramDigester& digester_;
-  unsigned threads_;
   std::vector<std::unique_ptr<Slot>> slots_;
 };
 

@@ -8,6 +8,8 @@
 #include <asio/steady_timer.hpp>
 
 #include "migrate-agent/commit/commit_log.h"
+#include "migrate-agent/data/incoming_data.h"
+#include "migrate-agent/data/offer.h"
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/images/scratch_directory.h"
 #include "migrate-agent/images/store.h"
@@ -19,7 +21,7 @@
 #include "migrate-agent/roles/restored_process.h"
 #include "migrate-agent/roles/roles.h"
 #include "src/base/log.h"
-#include "transport/tcp/tcp.h"
+#include "transport/channel.h"
 
 namespace gcr::agent {
 namespace {
@@ -44,14 +46,15 @@ landing::HugepagePolicy landing_policy(HugepagePolicy policy) {
 }
 
 /// Images may take what is free where they go.
-Result<std::unique_ptr<images::ImageStore>> open_store(const std::filesystem::path& directory) {
+Result<std::unique_ptr<images::ImageStore>> open_store(const std::filesystem::path& directory,
+                                                       const std::array<std::byte, 32>& secret) {
   std::error_code error;
   const auto space = std::filesystem::space(directory, error);
   if (error) {
     return Error::from_errno(error.value(),
                              fmt::format("cannot see how much is free in {}", directory.string()));
   }
-  return images::ImageStore::create(directory, kImageSlots, space.available);
+  return images::ImageStore::create(directory, kImageSlots, space.available, secret);
 }
 
 class Destination {
@@ -63,6 +66,7 @@ class Destination {
   awaitable<void> run(proto::PreflightRequest request);
 
  private:
+  using Wanted = std::vector<mover::IncomingVram::Wanted>;
   /// See proto/PROTOCOL.md. Zero is never used.
   enum class State { kInvalid = 0, kPreflight, kPrepared, kRestored, kCommitted, kEnded };
 
@@ -71,6 +75,9 @@ class Destination {
   awaitable<Result<proto::Envelope>> answer(const proto::Envelope& request);
   awaitable<Result<proto::Envelope>> preflight(const proto::PreflightRequest& request);
   awaitable<Result<proto::Envelope>> prepare(const proto::PrepareRequest& request);
+  Status make_room(const proto::PrepareRequest& request);
+  Result<std::unique_ptr<IncomingData>> open_data(DataPlan& plan, const std::string& token);
+  awaitable<Result<proto::Envelope>> fall_back(const proto::FallBackRequest& request);
   awaitable<Result<proto::Envelope>> change_buffers(const proto::BuffersRequest& request);
   awaitable<Result<proto::Envelope>> restore(const proto::RestoreRequest& request);
   Status restore_process(const proto::RestoreRequest& request, Phases& phases);
@@ -86,8 +93,8 @@ class Destination {
   }
 
   template <class Buffers>
-  Result<std::vector<mover::IncomingVram::Wanted>> wanted(const Buffers& buffers) const;
-  Status open_regions(const std::vector<mover::IncomingVram::Wanted>& wanted);
+  Result<Wanted> wanted(const Buffers& buffers) const;
+  Status open_regions(const Wanted& wanted, IncomingData& data);
   Status landed(transport::RegionId region, std::uint64_t offset, std::uint64_t length_bytes);
   Status expect(State state, const char* request) const;
 
@@ -110,7 +117,10 @@ class Destination {
   std::mutex regions_mutex_;
   std::map<transport::RegionId, mover::BufferId> buffer_of_region_;
   std::map<mover::BufferId, transport::RegionId> region_of_buffer_;
-  std::unique_ptr<transport::TcpReceiver> receiver_;
+  DataWish wish_;
+  proto::DataOffer source_offer_;
+  proto::DataOffer offer_;
+  std::unique_ptr<IncomingData> data_;  ///< changed by the io_context's thread only
   std::unique_ptr<RestoredProcess> process_;
 };
 
@@ -168,7 +178,7 @@ awaitable<void> Destination::conclude() {
 /// Everything of the migration on this host; lanes write into landing memory and VRAM, so they end
 /// first.
 void Destination::destroy() {
-  receiver_.reset();
+  data_.reset();
   process_.reset();
   prepared_restore_.reset();
   images_.reset();
@@ -202,8 +212,8 @@ awaitable<void> Destination::serve() {
 awaitable<void> Destination::take_data_connections() {
   for (;;) {
     auto socket = co_await context_.daemon.next_data_connection(seconds(3600));
-    if (socket && receiver_ != nullptr) {
-      const Status added = receiver_->add_connection(std::move(*socket));
+    if (socket && data_ != nullptr) {
+      const Status added = data_->add_connection(std::move(*socket));
       if (!added) spdlog::warn("data connection refused: {}", added.error().message());
     } else if (!socket && socket.error().code() != Code::kTimeout) {
       asio::steady_timer forever(context_.io, asio::steady_timer::time_point::max());
@@ -218,6 +228,8 @@ awaitable<Result<proto::Envelope>> Destination::answer(const proto::Envelope& re
       co_return co_await preflight(request.preflight_request());
     case proto::Envelope::kPrepareRequest:
       co_return co_await prepare(request.prepare_request());
+    case proto::Envelope::kFallBackRequest:
+      co_return co_await fall_back(request.fall_back_request());
     case proto::Envelope::kBuffersRequest:
       co_return co_await change_buffers(request.buffers_request());
     case proto::Envelope::kClockRequest: {
@@ -313,7 +325,7 @@ awaitable<Result<proto::Envelope>> Destination::preflight(const proto::Preflight
 }
 
 template <class Buffers>
-Result<std::vector<mover::IncomingVram::Wanted>> Destination::wanted(const Buffers& buffers) const {
+Result<Destination::Wanted> Destination::wanted(const Buffers& buffers) const {
   if (region_of_buffer_.size() + buffers.size() > kMaxBuffers) {
     return Error(Code::kProtocol, fmt::format("more than {} buffers", kMaxBuffers));
   }
@@ -341,7 +353,7 @@ Result<std::vector<mover::IncomingVram::Wanted>> Destination::wanted(const Buffe
   return wanted;
 }
 
-Status Destination::open_regions(const std::vector<mover::IncomingVram::Wanted>& wanted) {
+Status Destination::open_regions(const Wanted& wanted, IncomingData& data) {
   for (const mover::IncomingVram::Wanted& buffer : wanted) {
     const transport::RegionId region = next_region_++;
     region_of_buffer_.emplace(buffer.id, region);
@@ -349,7 +361,7 @@ Status Destination::open_regions(const std::vector<mover::IncomingVram::Wanted>&
       const std::lock_guard lock(regions_mutex_);
       buffer_of_region_.emplace(region, buffer.id);
     }
-    GCR_TRY(receiver_->add_region(region, vram_->landing(buffer.id)));
+    GCR_TRY(data.add_region(region, vram_->landing(buffer.id)));
   }
   return {};
 }
@@ -367,37 +379,61 @@ Status Destination::landed(transport::RegionId region, std::uint64_t offset,
   return vram_->landed(buffer, offset, length_bytes);
 }
 
-awaitable<Result<proto::Envelope>> Destination::prepare(const proto::PrepareRequest& request) {
+/// What takes part in the migration before a connection does.
+Status Destination::make_room(const proto::PrepareRequest& request) {
   using Mode = mover::IncomingVram::Mode;
-  GCR_CO_TRY(expect(State::kPreflight, "PrepareRequest"));
-  const auto* key = reinterpret_cast<const std::byte*>(request.digest_key().data());
-  if (request.digest_key().size() != 32) {
-    co_return Error(Code::kProtocol, "the digest key is not 32 bytes long");
+  std::array<std::byte, 32> secret{};
+  if (request.digest_key().size() != secret.size()) {
+    return Error(Code::kProtocol, "the digest key is not 32 bytes long");
   }
-  const unsigned lanes = std::clamp(request.lanes(), 1U, kMaxLanes);
+  std::memcpy(secret.data(), request.digest_key().data(), secret.size());
+  GCR_ASSIGN(scratch_, images::ScratchDirectory::create(context_.config.runtime_dir / "incoming" /
+                                                        migration_.to_string()));
+  GCR_ASSIGN(images_, open_store(scratch_->path(), secret));
+  GCR_ASSIGN(prepared_restore_,
+             criu::PreparedRestore::create({context_.config.criu_command}, scratch_->path(),
+                                           context_.config.reaper, used_pids_));
+  vram_->begin(digest::DigestKey::expand(secret),
+               request.no_prefill() ? Mode::kReload : Mode::kPrefill);
+  return {};
+}
+
+/// Changes `plan` to TCP where RDMA cannot be set up after all.
+Result<std::unique_ptr<IncomingData>> Destination::open_data(DataPlan& plan,
+                                                             const std::string& token) {
+  const IncomingData::Options options{
+      .tls = context_.data_ssl(),
+      .token = token,
+      .on_landed = [this](transport::RegionId region, std::uint64_t offset,
+                          std::uint64_t length) { return landed(region, offset, length); },
+      .hosts = context_.config.data_addresses,
+      .local_host = context_.channel.local_host(),
+      .peer_timeout = silence()};
+  auto data = IncomingData::open(plan, options);
+  if (data || plan.transport != proto::TRANSPORT_RDMA) return data;
+  GCR_ASSIGN(plan, plan_without_rdma(wish_, source_offer_, offer_, data.error().message()));
+  return IncomingData::open(plan, options);
+}
+
+awaitable<Result<proto::Envelope>> Destination::prepare(const proto::PrepareRequest& request) {
+  GCR_CO_TRY(expect(State::kPreflight, "PrepareRequest"));
+  wish_ = {request.transport(), request.plaintext(), request.lanes()};
+  source_offer_ = request.offer();
+  offer_ = data_offer(context_.config.unencrypted_data);
+  auto plan = plan_data(wish_, source_offer_, offer_);
+  GCR_CO_TRY(plan);
   const std::string token = to_bytes(Uuid::random()) + to_bytes(Uuid::random());
-  const Status prepared = co_await offload(context_.blocking, [&]() -> Status {
-    GCR_ASSIGN(scratch_, images::ScratchDirectory::create(context_.config.runtime_dir / "incoming" /
-                                                          migration_.to_string()));
-    GCR_ASSIGN(images_, open_store(scratch_->path()));
-    GCR_ASSIGN(prepared_restore_,
-               criu::PreparedRestore::create({context_.config.criu_command}, scratch_->path(),
-                                             context_.config.reaper, used_pids_));
+  auto opened = co_await offload(context_.blocking, [&]() -> Result<std::unique_ptr<IncomingData>> {
+    GCR_TRY(make_room(request));
     GCR_ASSIGN(const auto buffers, wanted(request.buffers()));
-    vram_->begin(digest::DigestKey::expand(std::span<const std::byte, 32>(key, 32)),
-                 request.no_prefill() ? Mode::kReload : Mode::kPrefill);
     GCR_TRY(vram_->prepare(buffers));
-    receiver_ = std::make_unique<transport::TcpReceiver>(transport::TcpReceiverOptions{
-        .tls = context_.data_ssl(),
-        .verify_peer = [](SSL* ssl) { return control::verify_agent(ssl); },
-        .token = token,
-        .max_lanes = lanes,
-        .on_landed = [this](transport::RegionId region, std::uint64_t offset,
-                            std::uint64_t length) { return landed(region, offset, length); }});
-    GCR_TRY(receiver_->add_region(kImageRegion, images_->ring()));
-    return open_regions(buffers);
+    GCR_ASSIGN(auto data, open_data(*plan, token));
+    GCR_TRY(data->add_region(kImageRegion, images_->ring()));
+    GCR_TRY(open_regions(buffers, *data));
+    return data;
   });
-  GCR_CO_TRY(prepared);
+  GCR_CO_TRY(opened);
+  data_ = std::move(*opened);
   proto::Envelope envelope;
   proto::PrepareReply& reply = *envelope.mutable_prepare_reply();
   for (const auto& [buffer, region] : region_of_buffer_) {
@@ -405,12 +441,30 @@ awaitable<Result<proto::Envelope>> Destination::prepare(const proto::PrepareRequ
     out.set_buffer_id(buffer);
     out.set_region(region);
   }
-  reply.set_lanes(lanes);
+  reply.set_lanes(plan->lanes);
   reply.set_data_token(token);
   reply.set_image_region(kImageRegion);
   reply.set_image_region_bytes(images_->ring().size());
+  reply.set_transport(plan->transport);
+  reply.set_transport_reason(plan->reason);
+  reply.set_encrypted(plan->encrypted);
+  for (const auto& address : data_->addresses()) *reply.add_data_addresses() = address;
   GCR_CO_TRY(fault::point("destination.prepared"));
   state_ = State::kPrepared;
+  co_return envelope;
+}
+
+awaitable<Result<proto::Envelope>> Destination::fall_back(const proto::FallBackRequest& request) {
+  GCR_CO_TRY(expect(State::kPrepared, "FallBackRequest"));
+  spdlog::info("migration {}: no RDMA: {}", migration_.to_string(),
+               control::printable(request.reason()));
+  const auto plan = plan_without_rdma(wish_, source_offer_, offer_, request.reason());
+  GCR_CO_TRY(plan);
+  GCR_CO_TRY(data_->fall_back(*plan));
+  proto::Envelope envelope;
+  proto::FallBackReply& reply = *envelope.mutable_fall_back_reply();
+  reply.set_encrypted(plan->encrypted);
+  for (const auto& address : data_->addresses()) *reply.add_data_addresses() = address;
   co_return envelope;
 }
 
@@ -424,7 +478,7 @@ awaitable<Result<proto::Envelope>> Destination::change_buffers(
       if (found == region_of_buffer_.end()) {
         return Error(Code::kProtocol, fmt::format("there is no buffer {} to remove", id));
       }
-      GCR_TRY(receiver_->remove_region(found->second));
+      GCR_TRY(data_->remove_region(found->second));
       {
         const std::lock_guard lock(regions_mutex_);
         buffer_of_region_.erase(found->second);
@@ -434,7 +488,7 @@ awaitable<Result<proto::Envelope>> Destination::change_buffers(
     }
     GCR_ASSIGN(const auto buffers, wanted(request.added()));
     GCR_TRY(vram_->prepare(buffers));
-    GCR_TRY(open_regions(buffers));
+    GCR_TRY(open_regions(buffers, *data_));
     for (const mover::IncomingVram::Wanted& buffer : buffers) {
       proto::BufferRegion& out = *envelope.mutable_buffers_reply()->add_regions();
       out.set_buffer_id(buffer.id);
@@ -450,7 +504,8 @@ awaitable<Result<proto::Envelope>> Destination::change_buffers(
 Status Destination::restore_process(const proto::RestoreRequest& request, Phases& phases) {
   std::vector<images::NamedFile> files;
   for (const proto::ImageFile& file : request.files()) {
-    files.push_back({file.name(), file.id(), file.size_bytes()});
+    GCR_ASSIGN(const auto digest, images::ImageDigest::from_bytes(file.digest()));
+    files.push_back({file.name(), file.id(), file.size_bytes(), digest});
   }
   GCR_TRY(phases.time("images", "complete images", [&] { return images_->complete(files); }));
   GCR_TRY(fault::point("destination.imaged"));
@@ -462,7 +517,7 @@ Status Destination::restore_process(const proto::RestoreRequest& request, Phases
 awaitable<Result<proto::Envelope>> Destination::restore(const proto::RestoreRequest& request) {
   using asio::experimental::awaitable_operators::operator&&;
   GCR_CO_TRY(expect(State::kPrepared, "RestoreRequest"));
-  GCR_CO_TRY(receiver_->health());
+  GCR_CO_TRY(data_->health());
   Phases phases("destination", Phases::Clock::time_point{});
   std::map<mover::BufferId, std::vector<digest::Digest>> sent;
   for (const proto::BufferDigests& buffer : request.digests()) {
@@ -471,7 +526,7 @@ awaitable<Result<proto::Envelope>> Destination::restore(const proto::RestoreRequ
     std::memcpy(digests.data(), buffer.digests().data(), digests.size() * sizeof(digest::Digest));
   }
   // Nothing may write any more: not into the images that CRIU reads, nor into the landing region.
-  receiver_.reset();
+  data_.reset();
   const bool prefilled = vram_->mode() == mover::IncomingVram::Mode::kPrefill;
   auto verifying = offload(context_.blocking, [&]() -> Result<std::uint64_t> {
     GCR_ASSIGN(const std::uint64_t chunks,

@@ -76,6 +76,11 @@ void Source::complete_report() {
   report_.set_total_ms(Phases::milliseconds(Phases::Clock::now() - start_));
   report_.set_downtime_limit_ms(limits_.downtime_ms);
   for (proto::PhaseTime& phase : phases_.list()) *report_.add_phases() = std::move(phase);
+  if (channel_ != nullptr) {
+    const transport::Statistics statistics = channel_->statistics();
+    report_.set_wire_bytes(statistics.wire_bytes);
+    report_.set_reconnections(statistics.reconnections);
+  }
   if (!precopy_) return;
   for (proto::Round& round : precopy_->rounds()) {
     report_.set_sent_vram_bytes(report_.sent_vram_bytes() + round.sent_bytes());
@@ -225,7 +230,8 @@ Status Source::open_image_sender() {
                                 *channel_, {.region = image_region_.first,
                                             .region_bytes = image_region_.second,
                                             .compression = to_compression(request_.compression()),
-                                            .link_bytes_per_s = precopy_->convergence().rate()}));
+                                            .link_bytes_per_s = precopy_->convergence().rate(),
+                                            .secret = key_bytes_}));
   return {};
 }
 
@@ -324,6 +330,7 @@ awaitable<Status> Source::restore_there() {
     out.set_name(file.name);
     out.set_size_bytes(file.size_bytes);
     out.set_id(file.id);
+    out.set_digest(file.digest.to_bytes());
   }
   co_await tell("restore", fmt::format("restoring at {}", destination_.to_string()));
   journal::Record record;

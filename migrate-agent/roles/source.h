@@ -40,7 +40,8 @@ class Source {
   asio::awaitable<Status> compare_clocks();
   asio::awaitable<Status> preflight();
   asio::awaitable<Status> prepare();
-  asio::awaitable<Status> open_channel(const proto::PrepareReply& prepared);
+  asio::awaitable<Status> open_channel(proto::PrepareReply prepared);
+  asio::awaitable<Status> fall_back(proto::PrepareReply& prepared, const Error& why);
   asio::awaitable<Status> precopy();
   asio::awaitable<Result<bool>> close_gate();
   asio::awaitable<Status> switch_over();

@@ -7,13 +7,14 @@
 #include <cstring>
 #include <set>
 
+#include "migrate-agent/data/offer.h"
+#include "migrate-agent/data/outgoing_data.h"
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/process/inspect.h"
 #include "migrate-agent/roles/host_facts.h"
 #include "migrate-agent/roles/records.h"
 #include "migrate-agent/roles/source.h"
 #include "src/base/log.h"
-#include "transport/tcp/tcp.h"
 
 namespace gcr::agent {
 namespace {
@@ -22,8 +23,6 @@ constexpr std::chrono::seconds kConnectTimeout{10};
 constexpr unsigned kClockSamples = 8;
 /// A process that frees buffers all the time is looked at this often.
 constexpr unsigned kAttempts = 100;
-/// More readers than this do not make one bus faster.
-constexpr unsigned kMaxReaders = 8;
 
 }  // namespace
 
@@ -194,11 +193,12 @@ awaitable<Status> Source::prepare() {
                  static_cast<int>(key_bytes_.size())) != 1) {
     co_return Error(Code::kInternal, "OpenSSL gives no random bytes for the digest key");
   }
-  const unsigned lanes =
-      std::clamp(request_.lanes() != 0 ? request_.lanes() : context_.config.lanes, 1U, kMaxLanes);
   proto::Envelope envelope;
   proto::PrepareRequest& request = *envelope.mutable_prepare_request();
-  request.set_lanes(lanes);
+  request.set_lanes(request_.lanes() != 0 ? request_.lanes() : context_.config.lanes);
+  request.set_transport(request_.transport());
+  request.set_plaintext(request_.plaintext());
+  *request.mutable_offer() = data_offer(context_.config.unencrypted_data);
   request.set_digest_key(key_bytes_.data(), key_bytes_.size());
   request.set_no_prefill(request_.no_prefill());
   const Status taken = co_await offload(context_.blocking, [&]() -> Status {
@@ -207,7 +207,7 @@ awaitable<Status> Source::prepare() {
     GCR_ASSIGN(images_, OutgoingImages::create({context_.config.criu_command}, process_->pid(),
                                                scratch_->path(), request_.image_mode(),
                                                facts_.resident_bytes()));
-    vram_.emplace(driver_, digest::DigestKey::expand(key_bytes_), std::min(lanes, kMaxReaders));
+    vram_.emplace(driver_, digest::DigestKey::expand(key_bytes_));
     inventory_.clear();
     proto::BuffersRequest found;
     GCR_TRY(follow_allocations(found));
@@ -224,26 +224,48 @@ awaitable<Status> Source::prepare() {
   co_return co_await open_channel(answer);
 }
 
-awaitable<Status> Source::open_channel(const proto::PrepareReply& prepared) {
-  const Status opened = co_await offload(context_.blocking, [&]() -> Status {
-    const auto preface = control::Preface{control::ConnectionKind::kData, migration_}.encode();
-    const auto preface_bytes = std::as_bytes(std::span(preface));
-    GCR_ASSIGN(channel_,
-               transport::connect(
-                   destination_.host, destination_.port,
-                   {.lanes = std::clamp(prepared.lanes(), 1U, kMaxLanes),
-                    .tls = context_.data_ssl(),
-                    .verify_peer =
-                        [this](SSL* ssl) { return control::verify_agent(ssl, destination_.host); },
-                    .token = prepared.data_token(),
-                    .preface = {preface_bytes.begin(), preface_bytes.end()}}));
+awaitable<Status> Source::open_channel(proto::PrepareReply prepared) {
+  std::vector<std::string> notes;
+  const auto open = [&]() -> Status {
+    GCR_ASSIGN(channel_, agent::open_channel(prepared,
+                                             {.migration = migration_,
+                                              .destination = destination_,
+                                              .tls = context_.data_ssl(),
+                                              .peer_timeout = silence()},
+                                             notes));
     return {};
-  });
+  };
+  Status opened = co_await offload(context_.blocking, open);
+  if (!opened && prepared.transport() == proto::TRANSPORT_RDMA) {
+    GCR_CO_TRY(co_await fall_back(prepared, opened.error()));
+    opened = co_await offload(context_.blocking, open);
+  }
   GCR_CO_TRY(opened);
+  for (std::string& note : notes) report_.add_notes(std::move(note));
+  report_.set_transport(prepared.transport() == proto::TRANSPORT_RDMA ? "rdma" : "tcp");
+  report_.set_transport_reason(prepared.transport_reason());
+  report_.set_encrypted(prepared.encrypted());
+  report_.set_lanes(prepared.lanes());
   precopy_.emplace(*vram_, *channel_, phases_, limits_);
   GCR_CO_TRY(co_await compare_clocks());
   GCR_CO_TRY(fault::point("source.prepared"));
   co_return check();
+}
+
+/// Changes `prepared` to TCP. The destination refuses where the operator wants RDMA and nothing
+/// else.
+awaitable<Status> Source::fall_back(proto::PrepareReply& prepared, const Error& why) {
+  spdlog::info("migration {}: {}", migration_.to_string(), why.message());
+  proto::Envelope envelope;
+  envelope.mutable_fall_back_request()->set_reason(why.message());
+  auto reply = co_await peer_->call(envelope);
+  GCR_CO_TRY(reply);
+  const proto::FallBackReply& answer = reply->fall_back_reply();
+  prepared.set_transport(proto::TRANSPORT_TCP);
+  prepared.set_transport_reason(why.message());
+  prepared.set_encrypted(answer.encrypted());
+  *prepared.mutable_data_addresses() = answer.data_addresses();
+  co_return Status();
 }
 
 /// Takes over what the process has allocated since the last look, and lets go of what it has freed;

@@ -75,11 +75,11 @@ struct Bench {
   }
 
   Result<double> mover(VramDigester& digester, unsigned threads) {
-    SnapshotReader reader(digester, threads);
+    SnapshotReader reader(digester);
     GCR_TRY(reader.prepare(context));
     std::atomic<std::uint64_t> seen = 0;
     GCR_ASSIGN(const double rate, best_rate(bytes, [&] {
-                 return reader.read(chunks,
+                 return reader.read(chunks, threads,
                                     [&](const ChunkRef& chunk, const digest::Digest&,
                                         std::span<const std::byte>) -> Status {
                                       seen += chunk.length_bytes;

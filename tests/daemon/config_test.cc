@@ -18,6 +18,9 @@ TEST(Config, EmptyFileGivesTheDefaults) {
   EXPECT_EQ(config->hugepages, HugepagePolicy::kAuto);
   EXPECT_EQ(config->peer_silence_ms, 15'000U);
   EXPECT_EQ(config->advertise, "");
+  EXPECT_EQ(config->lanes, 0U);
+  EXPECT_TRUE(config->data_addresses.empty());
+  EXPECT_FALSE(config->unencrypted_data);
   EXPECT_THAT(config->criu_command, ElementsAre("criu"));
   EXPECT_THAT(config->reaper.string(), testing::EndsWith("gcr-reaper"));
 }
@@ -27,6 +30,8 @@ TEST(Config, EveryKeyIsRead) {
 listen = "[::1]:80"
 host = "node1"
 lanes = 8
+data_addresses = ["10.1.0.5", "fe80::1%eth0"]
+unencrypted_data = true
 hugepages = "require"
 gpus = ["GPU-6f1c2d3e-0000-4000-8000-000000000001"]
 log_level = "debug"
@@ -49,6 +54,8 @@ reaper = "/x/gcr-reaper"
   EXPECT_EQ(config->listen.to_string(), "[::1]:80");
   EXPECT_EQ(config->host, "node1");
   EXPECT_EQ(config->lanes, 8U);
+  EXPECT_THAT(config->data_addresses, ElementsAre("10.1.0.5", "fe80::1%eth0"));
+  EXPECT_TRUE(config->unencrypted_data);
   EXPECT_EQ(config->hugepages, HugepagePolicy::kRequire);
   ASSERT_EQ(config->gpus.size(), 1U);
   EXPECT_EQ(config->gpus[0].to_string(), "6f1c2d3e-0000-4000-8000-000000000001");
@@ -104,9 +111,10 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"UnknownKeyInTable", "[tls]\ncertifcate = \"x\"",
                 "test.toml:2: tls.certifcate is not known; did you mean tls.certificate?"},
         Mistake{"UnknownTable", "[cruiser]\nx = 1", "did you mean criu?"},
-        Mistake{"WrongType", "lanes = \"four\"", "lanes must be a number from 1 to 32"},
-        Mistake{"NotAnInteger", "lanes = 2.5", "lanes must be a number from 1 to 32"},
-        Mistake{"TooMany", "lanes = 33", "lanes must be a number from 1 to 32"},
+        Mistake{"WrongType", "lanes = \"four\"", "lanes must be a number from 0 to 32"},
+        Mistake{"NotAFlag", "unencrypted_data = 1", "unencrypted_data must be true or false"},
+        Mistake{"NotAnInteger", "lanes = 2.5", "lanes must be a number from 0 to 32"},
+        Mistake{"TooMany", "lanes = 33", "lanes must be a number from 0 to 32"},
         Mistake{"Negative", "max_startups = -1", "max_startups must be a number"},
         Mistake{"Listen", "listen = \"host:port\"", "a port is a number"},
         Mistake{"Advertise", "advertise = \"host:port\"", "a port is a number"},

@@ -210,8 +210,11 @@ std::vector<std::string> TwoHosts::migrate_command(Host from, Host to, pid_t pid
   return on_host(Host::kA, command);
 }
 
-MigrateOutcome TwoHosts::migrate(Host from, pid_t pid) const {
-  return parse_outcome(run(migrate_command(from, other(from), pid), kMigrateTimeout));
+MigrateOutcome TwoHosts::migrate(Host from, pid_t pid,
+                                 const std::vector<std::string>& options) const {
+  std::vector<std::string> command = migrate_command(from, other(from), pid);
+  command.insert(command.end(), options.begin(), options.end());
+  return parse_outcome(run(command, kMigrateTimeout));
 }
 
 MigrateReport TwoHosts::migrate_for_report(Host from, pid_t pid,

@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
+#include <map>
+#include <utility>
+#include <vector>
 
 #include "tests/images/support.h"
 
@@ -18,6 +22,8 @@ class Store : public StoreFixture {
     const BlockHeaderBytes bytes = encode(header);
     std::copy(bytes.begin(), bytes.end(), ring.begin());
     std::memset(&ring[kBlockHeaderBytes], fill, header.stored_bytes);
+    const auto payload = ring.subspan(kBlockHeaderBytes, header.stored_bytes);
+    if (const auto digest = digester_.digest(header, payload)) digests_[header.file] += *digest;
     return store.landed(slot * kSlotBytes, kBlockHeaderBytes + header.stored_bytes);
   }
 
@@ -31,6 +37,9 @@ class Store : public StoreFixture {
     return header;
   }
 
+  const WindowDigester digester_{std::array<std::byte, 32>{}};
+  std::map<std::uint32_t, ImageDigest> digests_;  ///< of what was landed, by file
+
   static testing::AssertionResult refuses(const Status& status, Code code = Code::kProtocol) {
     if (status) return testing::AssertionFailure() << "it succeeded";
     if (status.error().code() == code) return testing::AssertionSuccess();
@@ -41,12 +50,33 @@ class Store : public StoreFixture {
 TEST_F(Store, GivesFilesTheirNamesAndSizes) {
   const auto store = make_store(2);
   ASSERT_TRUE(land(*store, one_page(3, 1), 'a'));
-  ASSERT_TRUE(store->complete({{"pages-1.img", 3, 2 * kMiB}, {"empty.img", 4, 0}}));
+  ASSERT_TRUE(store->complete({{"pages-1.img", 3, 2 * kMiB, digests_[3]}, {"empty.img", 4, 0}}));
   std::string expected(2 * kMiB, '\0');
   expected.replace(kMiB, kPageBytes, kPageBytes, 'a');
   EXPECT_EQ(received("pages-1.img"), expected);
   EXPECT_EQ(received("empty.img"), "");
   EXPECT_FALSE(std::filesystem::exists(directory_.path() / ".incoming"));
+}
+
+TEST_F(Store, ABlockThatIsLostChangedOrComesTwiceIsFound) {
+  const BlockHeader first = one_page(0, 0);
+  const BlockHeader second = one_page(0, 1);
+  const std::vector<std::byte> a(kPageBytes, std::byte{'a'});
+  const std::vector<std::byte> b(kPageBytes, std::byte{'b'});
+  ImageDigest sent = *digester_.digest(first, a);
+  sent += *digester_.digest(second, b);
+  const auto completes = [&](const std::vector<std::pair<BlockHeader, char>>& blocks) {
+    const ScratchDirectory directory = *ScratchDirectory::create(unique_path());
+    const auto store = std::move(*ImageStore::create(directory.path(), 1, kGiB));
+    for (const auto& [header, fill] : blocks) EXPECT_TRUE(land(*store, header, fill));
+    return store->complete({{"a.img", 0, 2 * kMiB, sent}});
+  };
+  EXPECT_TRUE(completes({{first, 'a'}, {second, 'b'}}));
+  EXPECT_TRUE(completes({{second, 'b'}, {first, 'a'}}));
+  EXPECT_TRUE(refuses(completes({{first, 'a'}}), Code::kDataLoss));
+  EXPECT_TRUE(refuses(completes({{first, 'a'}, {second, 'c'}}), Code::kDataLoss));
+  EXPECT_TRUE(refuses(completes({{first, 'b'}, {second, 'a'}}), Code::kDataLoss));
+  EXPECT_TRUE(refuses(completes({{first, 'a'}, {second, 'b'}, {second, 'b'}}), Code::kDataLoss));
 }
 
 TEST_F(Store, LinksPreDumpsToTheirParents) {
@@ -110,7 +140,7 @@ TEST_F(Store, BlocksOfAFileWithoutANameAreRefused) {
 TEST_F(Store, AFileThatIsSmallerThanItsBlocksIsRefused) {
   const auto store = make_store(1);
   ASSERT_TRUE(land(*store, one_page(0)));
-  EXPECT_TRUE(refuses(store->complete({{"a.img", 0, kPageBytes - 1}})));
+  EXPECT_TRUE(refuses(store->complete({{"a.img", 0, kPageBytes - 1, digests_[0]}})));
 }
 
 TEST_F(Store, ASizeBeyondAllBoundsIsRefused) {

@@ -70,7 +70,7 @@ class Mover : public ::testing::Test {
     auto context = GpuContext::create(driver_, driver_->gpus().front());
     ASSERT_TRUE(context) << context.error().message();
     context_ = *context;
-    outgoing_ = std::make_unique<OutgoingVram>(driver_, key_, 2);
+    outgoing_ = std::make_unique<OutgoingVram>(driver_, key_);
     incoming_ = std::make_unique<IncomingVram>(driver_, landing::HugepagePolicy::kNever);
     incoming_->begin(key_, Mode::kPrefill);
   }
@@ -313,7 +313,7 @@ TEST_F(Mover, AFullGpuIsReadWithoutCopiesAside) {
   wanted_.clear();
   const auto free = incoming_->free_bytes(gpu_);
   ASSERT_TRUE(free);
-  OutgoingVram crowded(driver_, key_, 2);
+  OutgoingVram crowded(driver_, key_);
   auto occupied = Vram::create(context_, *free / kChunkBytes * kChunkBytes - 4 * kMiB);
   ASSERT_TRUE(occupied) << occupied.error().message();
   auto descriptor = application_.at(1).duplicate_descriptor();

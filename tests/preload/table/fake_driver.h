@@ -16,7 +16,7 @@ struct Call {
 };
 
 /// Returned by every function; not a result that anything else uses.
-inline constexpr int kResult = 4242;
+inline constexpr int kResult = 717;
 
 /// Exported: the latest call, forgotten by the reading of it.
 using TakeCall = Call (*)();

@@ -1,0 +1,67 @@
+// The destination's end of a migration's data: a receiver of the transport that was planned, and
+// what it needs to put TCP in RDMA's place.
+#pragma once
+
+#include <openssl/ssl.h>
+
+#include <chrono>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/data/negotiation.h"
+#include "proto/control.pb.h"
+#include "src/base/result.h"
+#include "src/base/unique_fd.h"
+#include "transport/tcp/tcp.h"
+
+namespace gcr::agent {
+
+/// Methods belong to one thread, but for health(); `on_landed` comes on the transport's threads.
+class IncomingData {
+ public:
+  struct Options {
+    SSL_CTX* tls = nullptr;  ///< outlives the object
+    std::string token;       ///< what every connection must show
+    transport::OnLanded on_landed;
+    std::vector<std::string> hosts;  ///< where data connections reach this host; may be empty
+    std::string local_host;  ///< where the source reached this host; for RDMA without `hosts`
+    std::chrono::milliseconds peer_timeout{30'000};
+  };
+
+  /// kUnavailable and the like if the transport cannot be set up here.
+  static Result<std::unique_ptr<IncomingData>> open(const DataPlan& plan, Options options);
+
+  /// For the source: where its connections should go.
+  const std::vector<proto::DataAddress>& addresses() const { return addresses_; }
+
+  /// As transport::Receiver's. A region's memory stays until it is removed or this is destroyed.
+  Status add_region(transport::RegionId region, std::span<std::byte> bytes);
+  Status remove_region(transport::RegionId region);
+
+  /// Takes a TCP connection whose preface was read. kRefused where none is expected.
+  Status add_connection(UniqueFd socket);
+
+  /// Puts a TCP receiver with the same regions in the place of RDMA's, before anything was written.
+  /// kProtocol if it is TCP's already.
+  Status fall_back(const DataPlan& plan);
+
+  Status health() const { return receiver_->health(); }
+
+ private:
+  explicit IncomingData(Options options) : options_(std::move(options)) {}
+  Status open_receiver(const DataPlan& plan);
+  Status open_tcp(const DataPlan& plan);
+  Status open_rdma(const DataPlan& plan);
+
+  Options options_;
+  std::vector<proto::DataAddress> addresses_;
+  std::map<transport::RegionId, std::span<std::byte>> regions_;
+  std::unique_ptr<transport::Receiver> receiver_;
+  transport::TcpReceiver* tcp_ = nullptr;  ///< receiver_, if that is TCP's
+};
+
+}  // namespace gcr::agent

@@ -1,0 +1,34 @@
+// The source's end of a migration's data: connects to where the destination says.
+#pragma once
+
+#include <openssl/ssl.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "proto/control.pb.h"
+#include "src/base/result.h"
+#include "src/base/uuid.h"
+#include "src/control/control_channel.h"
+#include "transport/tcp/tcp.h"
+
+namespace gcr::agent {
+
+struct OutgoingOptions {
+  Uuid migration;
+  control::Endpoint destination;  ///< its agent, as the source reached it
+  SSL_CTX* tls = nullptr;         ///< needed during the call only
+  std::chrono::milliseconds peer_timeout{30'000};
+};
+
+/// Connects with all lanes by the transport that `prepared` names, encrypted if it says so. What
+/// did not work but was not needed is in `notes`. The peer's certificate must be an agent's, for
+/// the destination's host.
+Result<std::unique_ptr<transport::Channel>> open_channel(const proto::PrepareReply& prepared,
+                                                         const OutgoingOptions& options,
+                                                         std::vector<std::string>& notes);
+
+}  // namespace gcr::agent

@@ -1,0 +1,15 @@
+// Linked into test programs that load the software GPU themselves: gives them a GPU of their own,
+// whatever else runs on this machine, before the library is loaded.
+#include <cstdlib>
+
+namespace {
+
+[[maybe_unused]] const bool kHasGpuOfItsOwn =
+    ::setenv("SOFTGPU_DEVICES", GCR_SOFTGPU_DEVICES, 0) == 0 &&
+    ::setenv("SOFTGPU_STORE", GCR_SOFTGPU_STORE, 0) == 0;
+
+}  // namespace
+
+/// LeakSanitizer, where there is one, cannot look into the library, which is not sanitized.
+extern "C" const char* __lsan_default_options();  // NOLINT(bugprone-reserved-identifier)
+extern "C" const char* __lsan_default_options() { return "detect_leaks=0"; }
