@@ -2,138 +2,27 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
-#include <algorithm>
-#include <atomic>
 #include <functional>
 #include <future>
-#include <thread>
 #include <vector>
 
-#include "tests/support/tcp_relay.h"
-#include "transport/tcp/frame.h"
-#include "transport/tcp/tcp.h"
+#include "tests/transport/raw_peer.h"
 
 namespace gcr::transport {
 namespace {
 
-using Bytes = std::vector<std::byte>;
 using test::connect_loopback;
 using test::LoopbackListener;
 
-constexpr RegionId kRegion = 1;
-constexpr std::chrono::seconds kBound{30};
-
-/// A condition that another thread makes true.
-bool comes_true(const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + kBound;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
-
-Bytes frame(FrameHeader header, const Bytes& payload = {}) {
-  const HeaderBytes bytes = encode(header);
-  Bytes whole(bytes.size() + payload.size());
-  std::copy(payload.begin(), payload.end(), std::copy(bytes.begin(), bytes.end(), whole.begin()));
-  return whole;
-}
-
-const Uuid kSession = Uuid::random();
-
-Bytes hello_frame(const Hello& hello) {
-  const HelloBytes bytes = encode(hello);
-  return frame({.type = FrameType::kHello, .length_bytes = kHelloBytes},
-               Bytes(bytes.begin(), bytes.end()));
-}
-
-/// A good hello of one of two lanes, but for the token.
-Bytes hello_frame(const std::string& token = "token", std::uint16_t lane = 0) {
-  return hello_frame(Hello{.lane = lane, .lanes = 2, .session = kSession, .token = token});
-}
-
-/// A socket of a peer that says what a test wants. Each wait for the other side is bounded.
-class RawPeer {
- public:
-  explicit RawPeer(UniqueFd socket) : socket_(std::move(socket)) {
-    const timeval bound{.tv_sec = kBound.count(), .tv_usec = 0};
-    ::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &bound, sizeof bound);
-  }
-
-  void send(const Bytes& bytes) const {
-    ASSERT_EQ(::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
-              static_cast<ssize_t>(bytes.size()));
-  }
-
-  void end() const { ::shutdown(socket_.get(), SHUT_WR); }
-
-  Result<FrameHeader> receive_header() const {
-    HeaderBytes bytes;
-    if (::recv(socket_.get(), bytes.data(), bytes.size(), MSG_WAITALL) != kHeaderBytes) {
-      return Error(Code::kUnavailable, "the other side ended");
-    }
-    return decode(bytes);
-  }
-
-  /// The next frame, which must be an error.
-  Error receive_error() const {
-    const auto header = receive_header();
-    if (!header) return header.error();
-    if (header->type != FrameType::kError) return Error(Code::kInternal, "not an error");
-    Bytes payload(header->length_bytes);
-    if (::recv(socket_.get(), payload.data(), payload.size(), MSG_WAITALL) !=
-        static_cast<ssize_t>(payload.size())) {
-      return Error(Code::kUnavailable, "the other side ended in an error");
-    }
-    return decode_error(payload);
-  }
-
- private:
-  UniqueFd socket_;
-};
-
-/// A receiver with one region, and a way to reach it with raw sockets.
-class HostileSenderTest : public testing::Test {
+/// A receiver that takes the loss of a connection for the end.
+class HostileSenderTest : public RawSenderTest {
  protected:
   explicit HostileSenderTest(TcpReceiverOptions options = {})
-      : receiver_(with_defaults(std::move(options))) {
-    EXPECT_TRUE(receiver_.add_region(kRegion, region_));
-  }
-
-  RawPeer connect() {
-    UniqueFd ours = connect_loopback(listener_.port());
-    EXPECT_TRUE(receiver_.add_connection(listener_.accept()));
-    return RawPeer(std::move(ours));
-  }
-
-  /// A peer that was let in.
-  RawPeer enter(std::uint16_t lane = 0) {
-    RawPeer peer = connect();
-    peer.send(hello_frame("token", lane));
-    const auto welcome = peer.receive_header();
-    EXPECT_TRUE(welcome && welcome->type == FrameType::kWelcome);
-    return peer;
-  }
-
-  void expect_untouched() const {
-    EXPECT_EQ(region_, Bytes(region_.size(), std::byte{0}));
-    EXPECT_EQ(landed_, 0);
-  }
-
-  Bytes region_ = Bytes(1000);
-  std::atomic<int> landed_ = 0;
-  LoopbackListener listener_;
-  TcpReceiver receiver_;
+      : RawSenderTest(without_window(std::move(options))) {}
 
  private:
-  TcpReceiverOptions with_defaults(TcpReceiverOptions options) {
-    options.token = "token";
+  static TcpReceiverOptions without_window(TcpReceiverOptions options) {
     options.reconnect_window = std::chrono::milliseconds(0);
-    options.on_landed = [this](auto, auto, auto) -> Status {
-      ++landed_;
-      return {};
-    };
     return options;
   }
 };
