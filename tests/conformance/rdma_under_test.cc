@@ -45,7 +45,7 @@ class RdmaTransfer : public Transfer {
 
   std::string address() const override { return RdmaLink::kReceiverAddress; }
 
-  void cut() override { link_.cut(); }
+  void cut() override { link_.stall(); }  // to a device, a cut network is a silent one
   void cut_after(std::int64_t bytes) override {
     link_.pass_only(static_cast<std::uint64_t>(bytes));
   }

@@ -16,6 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kMaxPieceBytes = kGiB;
+constexpr int kResolveMs = 200;
 constexpr int kRefusedByApplication = 28;  // InfiniBand, 12.6.7.2: "consumer reject"
 
 /// Connects one lane after the other, on one event channel.
@@ -28,7 +29,8 @@ class Connector {
   Result<std::unique_ptr<RdmaChannel>> finish(const std::string& peer);
 
  private:
-  Status find(rdma_cm_id* id, const RdmaAddress& address);
+  Status find_device(rdma_cm_id* id, const RdmaAddress& address);
+  Status find_route(rdma_cm_id* id);
   Status expect(const rdma_cm_id* id, rdma_cm_event_type wanted);
   Status check(const rdma_cm_event& event, rdma_cm_event_type wanted) const;
   Result<std::size_t> device_of(ibv_context* context);
@@ -111,19 +113,28 @@ Status Connector::expect(const rdma_cm_id* id, rdma_cm_event_type wanted) {
   }
 }
 
-/// Finds the device and the way to `address`.
-Status Connector::find(rdma_cm_id* id, const RdmaAddress& address) {
+/// Finds the device from which `address` is reached.
+Status Connector::find_device(rdma_cm_id* id, const RdmaAddress& address) {
   GCR_ASSIGN(sockaddr_storage target, resolve(address));
-  const auto timeout = static_cast<int>(options_.connect_timeout.count());
-  if (rdma_resolve_addr(id, nullptr, reinterpret_cast<sockaddr*>(&target), timeout) != 0) {
-    return verbs_error("find a device for the address");
+  for (;;) {
+    // In short attempts: an answer that comes before the kernel listens for it counts at their end.
+    if (rdma_resolve_addr(id, nullptr, reinterpret_cast<sockaddr*>(&target), kResolveMs) != 0) {
+      return verbs_error("find a device for the address");
+    }
+    auto found = expect(id, RDMA_CM_EVENT_ADDR_RESOLVED);
+    if (found) return {};
+    if (found.error().code() != Code::kTimeout) return found;
+    if (Clock::now() >= deadline_) return Error(Code::kUnavailable, found.error().message());
   }
-  GCR_TRY(expect(id, RDMA_CM_EVENT_ADDR_RESOLVED));
-  std::uint8_t timeout_exponent = acknowledgement_timeout(options_.peer_timeout);
-  if (rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout_exponent,
-                      sizeof timeout_exponent) != 0) {
+}
+
+Status Connector::find_route(rdma_cm_id* id) {
+  std::uint8_t exponent = acknowledgement_timeout(options_.peer_timeout);
+  if (rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &exponent, sizeof exponent) !=
+      0) {
     return verbs_error("set the time for acknowledgements");
   }
+  const auto timeout = static_cast<int>(options_.connect_timeout.count());
   if (rdma_resolve_route(id, timeout) != 0) return verbs_error("find a route to the address");
   return expect(id, RDMA_CM_EVENT_ROUTE_RESOLVED);
 }
@@ -131,7 +142,8 @@ Status Connector::find(rdma_cm_id* id, const RdmaAddress& address) {
 Status Connector::connect(const RdmaAddress& address, unsigned lane) {
   deadline_ = Clock::now() + options_.connect_timeout;
   GCR_ASSIGN(ConnectionId id, make_id(events_.get()));
-  GCR_TRY(find(id.get(), address));
+  GCR_TRY(find_device(id.get(), address));
+  GCR_TRY(find_route(id.get()));
   GCR_ASSIGN(const std::size_t device, device_of(id->verbs));
   ibv_pd* const domain = devices_[device].domain.get();
   GCR_ASSIGN(auto queue_pair, QueuePair::make(std::move(id), domain, options_.depth));
@@ -144,7 +156,8 @@ Status Connector::connect(const RdmaAddress& address, unsigned lane) {
   GCR_TRY(expect(queue_pair->id(), RDMA_CM_EVENT_ESTABLISHED));
   lanes_.push_back({.device = device,
                     .lane = std::make_unique<SenderLane>(std::move(queue_pair), domain,
-                                                         options_.depth, options_.piece_bytes)});
+                                                         options_.depth, options_.piece_bytes),
+                    .life = Life(options_.peer_timeout)});
   return {};
 }
 

@@ -20,12 +20,6 @@ namespace {
 using DeviceContext = std::unique_ptr<ibv_context, Destroyer<ibv_close_device>>;
 using PortName = std::pair<std::string, unsigned>;
 
-std::string name_of(ibv_port_state state) {
-  std::string text = ibv_port_state_str(state);  // "PORT_ACTIVE"
-  if (text.starts_with("PORT_")) text.erase(0, 5);
-  return text;
-}
-
 /// From the encodings of InfiniBand, 14.2.5.6 (PortInfo), as newer speeds extended them.
 double rate_of(const ibv_port_attr& port) {
   static const std::map<unsigned, double> kSpeeds{
@@ -74,7 +68,8 @@ std::vector<RdmaDevice> ports_of(ibv_device* device) {
     ports.push_back(
         {.name = ibv_get_device_name(device),
          .port = static_cast<std::uint8_t>(number),
-         .state = name_of(port.state),
+         .active = port.state == IBV_PORT_ACTIVE,
+         .state = ibv_port_state_str(port.state),
          .link_layer = port.link_layer == IBV_LINK_LAYER_ETHERNET ? "Ethernet" : "InfiniBand",
          .gigabits_per_second = rate_of(port),
          .dma_buf = domain && can_register_dmabuf(domain->get()),
@@ -107,7 +102,7 @@ std::string reason_of(const std::vector<RdmaDevice>& devices) {
   for (const RdmaDevice& device : devices) {
     if (device.usable()) return {};
     reason += fmt::format("{}{} port {} {}", reason.empty() ? "" : ", ", device.name, device.port,
-                          device.state != "ACTIVE" ? "is " + device.state : "has no address here");
+                          device.active ? "has no address here" : "is " + device.state);
   }
   return reason.empty() ? "no RDMA device can be opened" : reason;
 }

@@ -13,14 +13,15 @@ namespace gcr::transport {
 struct RdmaDevice {
   std::string name;  ///< "mlx5_0"
   std::uint8_t port = 1;
-  std::string state;                   ///< "ACTIVE", "DOWN", ...
+  bool active = false;
+  std::string state;                   ///< for people: "active", "down", ...
   std::string link_layer;              ///< "InfiniBand" or "Ethernet" (RoCE, iWARP)
   double gigabits_per_second = 0;      ///< as the port says; 0: unknown
   bool dma_buf = false;                ///< memory of other devices can be registered (GPUDirect)
   std::vector<std::string> addresses;  ///< of its interface here, as a sender would name them
 
   /// Whether a receiver can listen on it.
-  bool usable() const { return state == "ACTIVE" && !addresses.empty(); }
+  bool usable() const { return active && !addresses.empty(); }
 };
 
 struct RdmaSurvey {

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <csignal>
 #include <cstdint>
 
@@ -39,11 +38,6 @@ inline void wake_up(const UniqueFd& wake) {
 inline void calm_down(const UniqueFd& wake) {
   std::uint64_t count = 0;
   [[maybe_unused]] const auto read = ::read(wake.get(), &count, sizeof count);
-}
-
-/// After how long a silence the peer's device is asked whether it is there.
-inline std::chrono::milliseconds life_interval(std::chrono::milliseconds peer_timeout) {
-  return peer_timeout / 4;
 }
 
 }  // namespace gcr::transport::rdma

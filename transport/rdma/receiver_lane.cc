@@ -20,9 +20,7 @@ constexpr milliseconds kLinger{5000};
 
 ReceiverLane::ReceiverLane(std::unique_ptr<QueuePair> queue_pair, milliseconds peer_timeout,
                            LaneService service)
-    : queue_pair_(std::move(queue_pair)),
-      peer_timeout_(peer_timeout),
-      service_(std::move(service)) {
+    : queue_pair_(std::move(queue_pair)), service_(std::move(service)), life_(peer_timeout) {
   for (unsigned slot = 1; slot < queue_pair_->slots(); ++slot) free_slots_.push_back(slot);
 }
 
@@ -39,7 +37,7 @@ void ReceiverLane::disturb() { wake_up(wake_); }
 
 Status ReceiverLane::serve() {
   for (;;) {
-    GCR_TRY(turn(life_interval(peer_timeout_)));
+    GCR_TRY(turn(life_.interval()));
     while (!requests_.empty() && !free_slots_.empty() && !ended_) {
       if (auto error = service_.broken()) return *error;
       GCR_TRY(answer_one());
@@ -47,7 +45,7 @@ Status ReceiverLane::serve() {
     if (ended_) return {};
     if (auto error = service_.broken()) return *error;
     if (failure_) return *failure_;  // what came before it has been answered
-    GCR_TRY(look_for_life());
+    GCR_TRY(life_.look(*queue_pair_, "the sender"));
   }
 }
 
@@ -73,7 +71,7 @@ Status ReceiverLane::take(const Completion& completion) {
     if (!failure_) failure_ = completion_error(completion.raw, "the sender");
     return {};
   }
-  heard_ = steady_clock::now();
+  life_.take(completion);
   switch (completion.kind) {
     case Completion::Kind::kReceived:
       requests_.push_back(completion);
@@ -84,7 +82,6 @@ Status ReceiverLane::take(const Completion& completion) {
       if (completion.slot != 0) free_slots_.push_back(completion.slot);
       break;
     case Completion::Kind::kAlive:
-      asked_ = false;
       break;
   }
   return {};
@@ -103,13 +100,6 @@ Status ReceiverLane::answer_one() {
   const unsigned slot = free_slots_.back();
   free_slots_.pop_back();
   return queue_pair_->send(slot, answer);
-}
-
-Status ReceiverLane::look_for_life() {
-  const auto silent = steady_clock::now() - heard_;
-  if (asked_ || silent < life_interval(peer_timeout_)) return {};
-  asked_ = true;
-  return queue_pair_->ask_for_life();
 }
 
 /// Turns until `done`, or the connection is closed, or the time is up.

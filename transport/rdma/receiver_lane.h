@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "src/base/unique_fd.h"
+#include "transport/rdma/life.h"
 #include "transport/rdma/queue_pair.h"
 
 namespace gcr::transport::rdma {
@@ -50,22 +51,19 @@ class ReceiverLane {
   Status take(const Completion& completion);
   Status turn(std::chrono::milliseconds limit);
   Status answer_one();
-  Status look_for_life();
   template <class Condition>
   void linger(Condition done);
 
   const std::unique_ptr<QueuePair> queue_pair_;
-  const std::chrono::milliseconds peer_timeout_;
   const LaneService service_;
+  Life life_;
   UniqueFd wake_;
   std::deque<Completion> requests_;  ///< received, not answered
   std::vector<unsigned> free_slots_;
   bool ended_ = false;  ///< the sender has said its last word
   bool has_heard_ = false;
-  bool asked_ = false;  ///< for a sign of life
   bool last_word_sent_ = false;
   std::optional<Error> failure_;  ///< of the connection
-  std::chrono::steady_clock::time_point heard_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace gcr::transport::rdma

@@ -171,11 +171,11 @@ Status RdmaSender::turn() {
                             {.fd = events_->fd, .events = POLLIN, .revents = 0}};
   for (Lane& lane : lanes_) {
     GCR_TRY(drain(lane));
-    GCR_TRY(look_for_life(lane));
+    GCR_TRY(lane.life.look(lane.lane->queue_pair(), "the receiver"));
     waits.push_back(
         {.fd = lane.lane->queue_pair().completion_fd(), .events = POLLIN, .revents = 0});
   }
-  const auto limit = life_interval(peer_timeout_);
+  const auto limit = lanes_.front().life.interval();
   if (::poll(waits.data(), waits.size(), static_cast<int>(limit.count())) < 0 && errno != EINTR) {
     return Error::from_errno(errno, "cannot wait for RDMA completions");
   }
@@ -188,17 +188,9 @@ Status RdmaSender::turn() {
 
 Status RdmaSender::drain(Lane& lane) {
   return lane.lane->queue_pair().drain([&](const Completion& completion) {
-    if (completion.succeeded()) lane.heard = std::chrono::steady_clock::now();
-    if (completion.kind == Completion::Kind::kAlive) lane.asked = false;
+    lane.life.take(completion);
     return lane.lane->take(completion);
   });
-}
-
-Status RdmaSender::look_for_life(Lane& lane) {
-  const auto silent = std::chrono::steady_clock::now() - lane.heard;
-  if (lane.asked || silent < life_interval(peer_timeout_)) return {};
-  lane.asked = true;
-  return lane.lane->queue_pair().ask_for_life();
 }
 
 Status RdmaSender::take_events() {

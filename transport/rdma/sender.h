@@ -13,6 +13,7 @@
 
 #include "src/base/unique_fd.h"
 #include "transport/pacer.h"
+#include "transport/rdma/life.h"
 #include "transport/rdma/sender_lane.h"
 
 namespace gcr::transport::rdma {
@@ -28,8 +29,7 @@ class RdmaSender : public RdmaChannel {
   struct Lane {
     std::size_t device = 0;  ///< index
     std::unique_ptr<SenderLane> lane;
-    std::chrono::steady_clock::time_point heard = std::chrono::steady_clock::now();
-    bool asked = false;  ///< for a sign of life
+    Life life;
   };
 
   /// All lanes are connected, with ids of `events`. `peer` begins every error.
@@ -70,7 +70,6 @@ class RdmaSender : public RdmaChannel {
   Status turn();
   Status drain(Lane& lane);
   Status take_events();
-  Status look_for_life(Lane& lane);
 
   std::string peer_;
   std::size_t piece_bytes_ = 0;
