@@ -20,6 +20,7 @@ using transport::TcpReceiver;
 
 constexpr std::size_t kPrefaceBytes = 20;
 constexpr std::chrono::milliseconds kPeerTimeout{1000};
+constexpr std::chrono::milliseconds kConnectTimeout{2000};
 constexpr std::chrono::milliseconds kReconnectWindow{1000};
 
 /// Two contexts of one authority, and one of a stranger's.
@@ -72,6 +73,7 @@ class TcpTransfer : public Transfer {
         .lanes = options_.lanes,
         .token = options_.wrong_token ? "the token of this transfes" : "the token of this transfer",
         .preface = std::vector<std::byte>(kPrefaceBytes, std::byte{0x42}),
+        .connect_timeout = kConnectTimeout,
         .reconnect_window = kReconnectWindow,
         .peer_timeout = kPeerTimeout,
         .rekey_bytes = 3 * kMiB};
@@ -124,8 +126,14 @@ class TcpUnderTest : public TransportUnderTest {
   explicit TcpUnderTest(bool tls) : tls_(tls) {}
   std::string name() const override { return tls_ ? "TcpTls" : "TcpPlain"; }
   Capabilities capabilities() const override {
-    return {
-        .shows_token = true, .certificates = tls_, .reconnects = true, .says_why_refused = true};
+    return {.shows_token = true,
+            .certificates = tls_,
+            .reconnects = true,
+            .says_why_refused = true,
+            // Encryption of 4 GiB would take this program's longest time, and show nothing new.
+            .largest_bytes = (tls_ ? kGiB / 4 : 4 * kGiB) + 5,
+            .largest_region_bytes = 8 * kGiB,
+            .knows_regions_at_once = true};
   }
   std::unique_ptr<Transfer> make(TransferOptions options) const override {
     return std::make_unique<TcpTransfer>(std::move(options), tls_);

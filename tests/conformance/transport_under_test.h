@@ -26,6 +26,11 @@ struct Capabilities {
   bool says_why_refused = false;
   /// The most that one test should move: seconds, not minutes, on the slowest machine for it.
   std::uint64_t largest_bytes = 64 * kMiB;
+  /// The longest region; where it is much longer than the memory behind it, that is mapped there
+  /// many times.
+  std::uint64_t largest_region_bytes = 64 * kMiB;
+  /// Removing and adding a region is known to the sender when it returns.
+  bool knows_regions_at_once = false;
   /// More than the network and both ends hold back, so that a write of it needs the receiver.
   std::uint64_t more_than_buffers = 64 * kMiB;
 };
