@@ -34,33 +34,11 @@ Status SenderConnection::greet(const TcpOptions& options, const Hello& hello) {
 }
 
 Status SenderConnection::send(const FrameHeader& header, std::span<const std::byte> payload) {
-  if (stream_.full_duplex()) return send_locked(header, payload);
-  std::unique_lock lock(stream_mutex_);
-  let_in_.wait(lock, [this] { return !receiver_waits_; });
-  return send_locked(header, payload);
-}
-
-Status SenderConnection::send_locked(const FrameHeader& header,
-                                     std::span<const std::byte> payload) {
   GCR_TRY(stream_.send(encode(header), payload));
   bytes_since_rekey_ += payload.size();
   if (bytes_since_rekey_ < rekey_bytes_) return {};
   bytes_since_rekey_ = 0;
   return stream_.rekey();
-}
-
-Result<std::uint64_t> SenderConnection::receive_landed() {
-  if (stream_.full_duplex()) return receive(FrameType::kLanded);
-  for (;;) {
-    {
-      receiver_waits_ = true;
-      const std::lock_guard lock(stream_mutex_);
-      receiver_waits_ = false;
-      let_in_.notify_all();
-      if (stream_.readable()) return receive(FrameType::kLanded);
-    }
-    GCR_TRY(stream_.wait_readable());
-  }
 }
 
 Result<std::uint64_t> SenderConnection::receive(FrameType type) {

@@ -3,9 +3,7 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <span>
 
 #include "transport/tcp/frame.h"
@@ -30,7 +28,7 @@ class SenderConnection {
 
   /// Waits for the next answer: how many frames have landed. Fails with what the receiver says is
   /// wrong.
-  Result<std::uint64_t> receive_landed();
+  Result<std::uint64_t> receive_landed() { return receive(FrameType::kLanded); }
 
   /// Says goodbye, waiting for `limit` at most.
   Status say_end(std::uint64_t sequence, std::chrono::milliseconds limit);
@@ -48,7 +46,6 @@ class SenderConnection {
 
  private:
   Status greet(const TcpOptions& options, const Hello& hello);
-  Status send_locked(const FrameHeader& header, std::span<const std::byte> payload);
   Result<std::uint64_t> receive(FrameType type);
   Error receive_error(const FrameHeader& header);
 
@@ -56,12 +53,6 @@ class SenderConnection {
   std::uint64_t rekey_bytes_;
   std::uint64_t bytes_since_rekey_ = 0;
   std::atomic<bool> refused_ = false;  ///< the receiver has said its last word
-
-  // Where the stream is not full duplex: who uses it, and that a sender with frame after frame lets
-  // the receiving thread in between.
-  std::mutex stream_mutex_;
-  std::condition_variable let_in_;
-  std::atomic<bool> receiver_waits_ = false;
 };
 
 }  // namespace gcr::transport

@@ -2,7 +2,6 @@
 
 #include <openssl/err.h>
 #include <openssl/x509.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -271,20 +270,6 @@ Status Stream::receive_records(std::span<std::byte> bytes) {
     if (count < 0) return socket_error(errno, "receiving data");
     if (count == 0) return ended();
     opener_->add(static_cast<std::size_t>(count));
-  }
-  return {};
-}
-
-bool Stream::readable() const {
-  if (opener_ && opener_->pending()) return true;
-  pollfd entry{socket_.get(), POLLIN, 0};
-  return ::poll(&entry, 1, 0) > 0;
-}
-
-Status Stream::wait_readable() const {
-  pollfd entry{socket_.get(), POLLIN, 0};
-  while (::poll(&entry, 1, -1) < 0) {
-    if (errno != EINTR) return Error::from_errno(errno, "waiting for data");
   }
   return {};
 }

@@ -50,18 +50,6 @@ public:
   /// Fills `bytes`. An end of the stream, even at the start, is kUnavailable.
   Status receive(std::span<std::byte> bytes);
 
-  /// Whether something can be received without waiting (an end or an error
-  /// included).
-  bool readable() const;
-
-  /// Waits until something can be received (an end or an error included).
-  /// Thread-safe. What was taken from the socket already, only readable()
-  /// knows.
-  Status wait_readable() const;
-
-  /// Whether one thread may send while another receives.
-  bool full_duplex() const { return true; }
-
   /// Bounds each wait for the peer from now on; zero: no bound. A wait that is
   /// too long is kTimeout.
   Status set_timeout(std::chrono::milliseconds timeout);
