@@ -1,0 +1,21 @@
+# gcr_add_messages(TARGET FILE…): a library of Protobuf messages; FILEs are of the current folder, and
+# FILE.proto's header is included as folder/FILE.pb.h. (protobuf_generate puts it elsewhere from one
+# release of CMake to the next.)
+function(gcr_add_messages target)
+  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  foreach(file ${ARGN})
+    string(REPLACE .proto "" name ${file})
+    set(generated ${PROJECT_BINARY_DIR}/${folder}/${name}.pb)
+    add_custom_command(
+      OUTPUT ${generated}.cc ${generated}.h
+      COMMAND protobuf::protoc -I ${PROJECT_SOURCE_DIR} --cpp_out=${PROJECT_BINARY_DIR}
+              ${folder}/${file}
+      DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${file} protobuf::protoc
+      WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+      COMMENT "Compiling ${folder}/${file}" VERBATIM)
+    list(APPEND sources ${generated}.cc ${generated}.h)
+  endforeach()
+  add_library(${target} STATIC ${sources})
+  target_include_directories(${target} SYSTEM PUBLIC ${PROJECT_BINARY_DIR})
+  target_link_libraries(${target} PUBLIC protobuf::libprotobuf)
+endfunction()
