@@ -43,9 +43,13 @@ void take(Input input) {
 }  // namespace
 
 std::vector<std::string> seeds() {
-  const FrameHeader write{
-      .type = FrameType::kWrite, .region = 5, .length_bytes = 4096, .offset = 8192, .sequence = 7};
-  const Hello hello{.lane = 1, .lanes = 4, .token = "a token"};
+  const FrameHeader write{.type = FrameType::kWrite,
+                          .asks = true,
+                          .region = 5,
+                          .length_bytes = 4096,
+                          .offset = 8192,
+                          .sequence = 7};
+  const Hello hello{.lane = 1, .lanes = 4, .session = Uuid{{7}}, .token = "a token"};
   return {Script().number<std::uint8_t>(0).bytes(encode(write)),
           Script().number<std::uint8_t>(1).bytes(encode(hello)),
           Script().number<std::uint8_t>(2).text(

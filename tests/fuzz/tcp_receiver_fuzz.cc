@@ -18,6 +18,8 @@ constexpr char kToken[] = "the token";
 constexpr std::size_t kRegionBytes = 5000;
 constexpr std::size_t kGuardBytes = 64;
 constexpr std::byte kGuard{0x5a};
+constexpr std::uint8_t kAsks = 0x40;
+constexpr std::uint8_t kNextConnection = 0x7f;
 
 /// Memory with a region in its middle.
 struct Guarded {
@@ -31,33 +33,50 @@ struct Guarded {
   }
 };
 
-/// What the sender says: a hello first unless the first byte is odd, then frames with their right
-/// place in the sequence, or raw bytes.
-std::string conversation(Input input) {
+/// A lane's connections, one after the other, as bytes.
+using Conversation = std::vector<std::string>;
+
+std::string hello() {
+  return Script()
+      .bytes(encode(FrameHeader{.type = FrameType::kHello, .length_bytes = kHelloBytes}))
+      .bytes(encode(Hello{.lane = 0, .lanes = 1, .session = Uuid{{7}}, .token = kToken}));
+}
+
+/// What a sender says: a hello first on each connection unless the first byte is odd, then frames
+/// that are numbered rightly as a rule, or raw bytes.
+Conversation conversation(Input input) {
+  const bool greets = input.number<std::uint8_t>() % 2 == 0;
+  Conversation said;
   Script script;
-  std::uint64_t sequence = 0;
-  if (input.number<std::uint8_t>() % 2 == 0) {
-    script.bytes(encode(FrameHeader{
-        .type = FrameType::kHello, .length_bytes = kHelloBytes, .sequence = sequence++}));
-    script.bytes(encode(Hello{.lane = 0, .lanes = 1, .token = kToken}));
-  }
+  if (greets) script.text(hello());
+  std::uint64_t writes = 0;
   while (!input.empty()) {
     const auto kind = input.number<std::uint8_t>();
     if (kind >= 0x80) {
       script.bytes(input.bytes(kind - 0x7f));
       continue;
     }
+    if (kind == kNextConnection) {
+      said.push_back(std::exchange(script, Script()));
+      if (greets) script.text(hello());
+      writes = input.number<std::uint8_t>();
+      continue;
+    }
     const auto region = input.number<std::uint8_t>();
     const auto offset = input.number<std::uint64_t>();
     const auto length = input.number<std::uint32_t>();
-    script.bytes(encode(FrameHeader{.type = static_cast<FrameType>(kind),
+    const auto type = static_cast<FrameType>(kind & 0x0f);
+    script.bytes(encode(FrameHeader{.type = type,
+                                    .asks = (kind & kAsks) != 0,
                                     .region = region,
                                     .length_bytes = length,
                                     .offset = offset,
-                                    .sequence = sequence++}));
+                                    .sequence = writes}));
+    if (type == FrameType::kWrite) ++writes;
     script.bytes(input.bytes(length));
   }
-  return script;
+  said.push_back(script);
+  return said;
 }
 
 /// Says all of it, ends, and waits until the other end has ended too.
@@ -84,9 +103,11 @@ void take(Input input) {
   {
     TcpReceiver receiver({.token = kToken, .on_landed = landed});
     require(bool(receiver.add_region(1, memory.region())), "a region");
-    const UniqueFd ours = test::connect_loopback(listener.port());
-    require(bool(receiver.add_connection(listener.accept())), "a connection");
-    say(ours, conversation(input));
+    for (const std::string& said : conversation(input)) {
+      const UniqueFd ours = test::connect_loopback(listener.port());
+      if (!receiver.add_connection(listener.accept())) break;
+      say(ours, said);
+    }
   }
   require(memory.untouched_around(), "nothing lands outside of a region");
 }
@@ -96,27 +117,35 @@ void take(Input input) {
 std::vector<std::string> seeds() {
   const auto frame = [](FrameType type, std::uint64_t offset, std::string_view payload) {
     const bool write = type == FrameType::kWrite;
-    return std::string(Script()
-                           .number(static_cast<std::uint8_t>(type))
-                           .number<std::uint8_t>(write ? 1 : 0)
-                           .number(offset)
-                           .number(static_cast<std::uint32_t>(payload.size()))
-                           .text(payload));
+    return std::string(
+        Script()
+            .number(static_cast<std::uint8_t>(static_cast<unsigned>(type) | (write ? kAsks : 0)))
+            .number<std::uint8_t>(write ? 1 : 0)
+            .number(offset)
+            .number(static_cast<std::uint32_t>(payload.size()))
+            .text(payload));
   };
-  const FrameHeader hello{.type = FrameType::kHello, .length_bytes = kHelloBytes};
+  const std::string greeting = hello();
   return {Script()
               .number<std::uint8_t>(0)
               .text(frame(FrameType::kWrite, 0, "some bytes"))
               .text(frame(FrameType::kFlush, 0, ""))
               .text(frame(FrameType::kWrite, kRegionBytes - 3, "end"))
               .text(frame(FrameType::kEnd, 0, "")),
+          Script()
+              .number<std::uint8_t>(0)
+              .text(frame(FrameType::kWrite, 0, "first"))
+              .number(kNextConnection)
+              .number<std::uint8_t>(1)
+              .text(frame(FrameType::kWrite, 5, "second"))
+              .number(kNextConnection)
+              .number<std::uint8_t>(1)
+              .text(frame(FrameType::kWrite, 5, "second")),
           Script().number<std::uint8_t>(0).text(frame(FrameType::kWrite, kRegionBytes - 2, "end")),
           Script()
               .number<std::uint8_t>(1)
-              .number<std::uint8_t>(0x7f + kHeaderBytes)
-              .bytes(encode(hello))
-              .number<std::uint8_t>(0x7f + kHelloBytes)
-              .bytes(encode(Hello{.lane = 0, .lanes = 1, .token = kToken}))};
+              .number(static_cast<std::uint8_t>(0x7f + greeting.size()))
+              .text(greeting)};
 }
 
 }  // namespace gcr::fuzz
