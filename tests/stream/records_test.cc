@@ -130,6 +130,28 @@ TEST_P(Records, ARecordThatIsLostRepeatedOrMovedIsNoticed) {
   EXPECT_TRUE(fails({&two, &one}));
 }
 
+TEST_P(Records, AfterARecordThatDoesNotHoldNothingIsOpenedAnyMore) {
+  const Bytes good = seal(*sealer_, random_bytes(40));
+  const Bytes lost = seal(*sealer_, random_bytes(40));
+  const Bytes next = seal(*sealer_, random_bytes(40));
+  Bytes changed = lost;
+  changed.back() ^= std::byte{1};
+  ASSERT_TRUE(open(*opener_, good, 1000));
+  ASSERT_FALSE(open(*opener_, changed, 1000));
+  EXPECT_FALSE(open(*opener_, next, 1000));
+}
+
+TEST_P(Records, AKeySealsNoMoreRecordsThanItMay) {
+  auto sealer = RecordSealer::create(secrets_.first.client, 3);
+  const Bytes plain = random_bytes(10 * kMaxRecordContentBytes);
+  const Bytes sealed = seal(*sealer, plain);
+  // Ten records of data, and three that announce another key.
+  EXPECT_EQ(sealed.size(), 10 * kMaxRecordBytes + 3 * (kRecordHeaderBytes + 5 + 1 + kTagBytes));
+  const auto opened = open(*opener_, sealed, 1 << 20);
+  ASSERT_TRUE(opened);
+  EXPECT_EQ(*opened, plain);
+}
+
 TEST_P(Records, KeysThatChangeAreFollowedAndOldOnesOpenNothing) {
   const Bytes before = random_bytes(20000);
   const Bytes after = random_bytes(30000);

@@ -9,7 +9,7 @@ namespace {
 
 // Sealed before they are sent, and received before they are opened, at most: few system calls, and
 // yet small enough for a core's own cache.
-constexpr std::size_t kBufferBytes = 8 * kMaxRecordBytes;
+constexpr std::size_t kBufferBytes = 9 * kMaxRecordBytes;
 
 // RFC 8446: ContentType application_data and handshake, legacy_record_version, and a KeyUpdate that
 // asks for none in return.
@@ -107,15 +107,17 @@ Status RecordCipher::finish_opening(const std::byte* tag) {
 
 // ---- RecordSealer ----
 
-RecordSealer::RecordSealer(RecordCipher cipher)
-    : cipher_(std::move(cipher)), buffer_(kBufferBytes) {}
+RecordSealer::RecordSealer(RecordCipher cipher, std::uint64_t records_of_a_key)
+    : cipher_(std::move(cipher)), records_of_a_key_(records_of_a_key), buffer_(kBufferBytes) {}
 
-Result<RecordSealer> RecordSealer::create(const TrafficSecret& secret) {
+Result<RecordSealer> RecordSealer::create(const TrafficSecret& secret,
+                                          std::uint64_t records_of_a_key) {
   GCR_ASSIGN(RecordCipher cipher, RecordCipher::create(secret, true));
-  return RecordSealer(std::move(cipher));
+  return RecordSealer(std::move(cipher), records_of_a_key);
 }
 
 Status RecordSealer::add(std::span<const std::byte>& first, std::span<const std::byte>& second) {
+  if (cipher_.records() >= records_of_a_key_) GCR_TRY(add_update());
   const std::size_t of_first = std::min(first.size(), kMaxRecordContentBytes);
   const std::size_t of_second = std::min(second.size(), kMaxRecordContentBytes - of_first);
   GCR_TRY(seal(first.first(of_first), second.first(of_second), kData));
@@ -167,6 +169,13 @@ std::span<std::byte> RecordOpener::room() {
 }
 
 Result<std::size_t> RecordOpener::open(std::span<std::byte> out) {
+  if (failed_) return does_not_hold();
+  Result<std::size_t> opened = open_next(out);
+  failed_ = !opened;
+  return opened;
+}
+
+Result<std::size_t> RecordOpener::open_next(std::span<std::byte> out) {
   if (!rest_.empty()) {
     const std::size_t count = std::min(rest_.size(), out.size());
     std::memcpy(out.data(), rest_.data(), count);

@@ -26,6 +26,8 @@ inline constexpr std::size_t kRecordHeaderBytes = 5;
 inline constexpr std::size_t kTagBytes = 16;
 inline constexpr std::size_t kMaxRecordBytes =
     kRecordHeaderBytes + kMaxRecordContentBytes + 1 + kTagBytes;
+/// Below AES-GCM's limit for full records (RFC 8446, 5.5).
+inline constexpr std::uint64_t kMaxRecordsOfAKey = 1 << 24;
 
 /// One direction's AEAD, with the number of the next record. Move-only.
 class RecordCipher {
@@ -34,6 +36,9 @@ class RecordCipher {
 
   /// Goes on with the next key.
   Status update();
+
+  /// Records that were begun with this key.
+  std::uint64_t records() const { return sequence_; }
 
   /// Begins a record; its header is authenticated.
   Status begin(std::span<const std::byte, kRecordHeaderBytes> header);
@@ -61,7 +66,9 @@ class RecordCipher {
 /// Collects sealed records, to be sent in one call. Used by one thread at a time.
 class RecordSealer {
  public:
-  static Result<RecordSealer> create(const TrafficSecret& secret);
+  /// Changes the key by itself after `records_of_a_key`.
+  static Result<RecordSealer> create(const TrafficSecret& secret,
+                                     std::uint64_t records_of_a_key = kMaxRecordsOfAKey);
 
   /// Adds one record with as much of `first`, then of `second`, as fits; takes that off them. At
   /// least one of them has bytes; full() must be false.
@@ -70,18 +77,19 @@ class RecordSealer {
   /// Adds the record that announces a new key, and takes that key. full() must be false.
   Status add_update();
 
-  /// Whether there is no room for another record.
-  bool full() const { return buffer_.size() - size_ < kMaxRecordBytes; }
+  /// Whether there is no room for another record and, before it, one that announces a new key.
+  bool full() const { return buffer_.size() - size_ < 2 * kMaxRecordBytes; }
 
   /// All that was added since clear().
   std::span<const std::byte> sealed() const { return std::span(buffer_).first(size_); }
   void clear() { size_ = 0; }
 
  private:
-  explicit RecordSealer(RecordCipher cipher);
+  RecordSealer(RecordCipher cipher, std::uint64_t records_of_a_key);
   Status seal(std::span<const std::byte> first, std::span<const std::byte> second, std::byte type);
 
   RecordCipher cipher_;
+  std::uint64_t records_of_a_key_;
   std::vector<std::byte> buffer_;
   std::size_t size_ = 0;
 };
@@ -96,8 +104,8 @@ class RecordOpener {
   void add(std::size_t bytes) { end_ += bytes; }
 
   /// Fills the beginning of `out`, which is not empty, with what comes next, and gives how much
-  /// that was; 0: more from the network is needed. After a failure, kProtocol, nothing that was put
-  /// into `out` by that call means anything.
+  /// that was; 0: more from the network is needed. After a failure (kProtocol) nothing that was put
+  /// into `out` by that call means anything, and every later call fails, too.
   Result<std::size_t> open(std::span<std::byte> out);
 
   /// Whether something was taken from the network that open() has not given yet.
@@ -105,10 +113,12 @@ class RecordOpener {
 
  private:
   explicit RecordOpener(RecordCipher cipher);
+  Result<std::size_t> open_next(std::span<std::byte> out);
   Result<std::size_t> open_record(std::span<const std::byte> record, std::span<std::byte> out);
   Status take_update(std::span<const std::byte> content);
 
   RecordCipher cipher_;
+  bool failed_ = false;
   std::vector<std::byte> buffer_;  ///< from the network: begin_ to end_
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
