@@ -46,10 +46,13 @@ void send_packet(int socket, const void* bytes, std::size_t size, std::size_t de
   (void)::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/// The application's side of the door: answers as long as there is input, then hangs up.
+/// The application's side of the door: answers as long as there is input, then hangs up; at once
+/// where it has said nothing that the agent could take for an answer, so that nobody waits long.
 void play_application(UniqueFd socket, Input input) {
   door::DoorRequest request{};
-  while (!input.empty() && ::recv(socket.get(), &request, sizeof request, 0) > 0) {
+  bool answered = true;
+  while (answered && !input.empty() && ::recv(socket.get(), &request, sizeof request, 0) > 0) {
+    answered = false;
     for (bool more = true; more && !input.empty();) {
       const auto flags = input.number<std::uint8_t>();
       const std::size_t descriptors = input.number<std::uint8_t>() % (door::kMaxEntries + 1);
@@ -63,6 +66,7 @@ void play_application(UniqueFd socket, Input input) {
       std::memcpy(&reply, some.data(), std::min(some.size(), sizeof reply));
       if ((flags & kOtherVersion) == 0) reply.version = door::kVersion;
       if ((flags & kOtherSequence) == 0) reply.sequence = request.sequence;
+      answered = answered || (flags & kOtherSequence) == 0;
       send_packet(socket.get(), &reply, sizeof reply, descriptors);
     }
   }
