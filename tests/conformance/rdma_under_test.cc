@@ -7,7 +7,7 @@
 namespace gcr::test {
 namespace {
 
-constexpr std::chrono::milliseconds kPeerTimeout{3000};
+constexpr std::chrono::milliseconds kPeerTimeout{2000};
 constexpr std::chrono::milliseconds kConnectTimeout{8000};
 constexpr std::uint64_t kPieceBytes = 256 * kKiB;
 constexpr unsigned kDepth = 4;

@@ -80,6 +80,7 @@ class RdmaReceiver::Impl {
   std::vector<ConnectionId> listeners_;
   UniqueFd wake_;  ///< a lane is over, or stop_ is set
   std::atomic<bool> stop_ = false;
+  std::atomic<bool> cancelled_ = false;
   std::atomic<std::uint64_t> payload_bytes_ = 0;
   std::atomic<std::uint64_t> writes_ = 0;
 
@@ -196,7 +197,8 @@ Status RdmaReceiver::Impl::accept(ConnectionId& id, const std::vector<std::byte>
                         sizeof timeout);
   GCR_ASSIGN(auto queue_pair, QueuePair::make(std::move(id), domain, hello.depth));
   LaneService service{.answer = [this, domain](const Message& m) { return answer(m, domain); },
-                      .broken = [this] { return broken(); }};
+                      .broken = [this] { return broken(); },
+                      .cancelled = [this] { return cancelled_.load(); }};
   GCR_ASSIGN(auto lane,
              ReceiverLane::make(std::move(queue_pair), options_.peer_timeout, std::move(service)));
   const auto welcome = encode_answer({});
@@ -291,6 +293,7 @@ void RdmaReceiver::Impl::break_with(const Error& error) {
 }
 
 void RdmaReceiver::Impl::cancel() {
+  cancelled_ = true;
   break_with(Error(Code::kCancelled, "the transfer was cancelled"));
 }
 

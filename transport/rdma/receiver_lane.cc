@@ -45,7 +45,7 @@ Status ReceiverLane::serve() {
     if (ended_) return {};
     if (auto error = service_.broken()) return *error;
     if (failure_) return *failure_;  // what came before it has been answered
-    GCR_TRY(life_.look(*queue_pair_, "the sender"));
+    if (auto alive = life_.look(*queue_pair_, "the sender"); !alive) failure_ = alive.error();
   }
 }
 
@@ -106,16 +106,15 @@ Status ReceiverLane::answer_one() {
 template <class Condition>
 void ReceiverLane::linger(Condition done) {
   const auto deadline = steady_clock::now() + kLinger;
-  while (!failure_ && !done()) {
+  while (!failure_ && !service_.cancelled() && !done()) {
     requests_.clear();
     const auto left = std::chrono::ceil<milliseconds>(deadline - steady_clock::now());
     if (left.count() <= 0 || !turn(left)) return;
-    if (auto error = service_.broken(); error && error->code() == Code::kCancelled) return;
   }
 }
 
 void ReceiverLane::end_with(const Error& error) {
-  if (error.code() != Code::kCancelled) {
+  if (!failure_ && !service_.cancelled()) {
     const Message last_word{.type = MessageType::kError, .error = error};
     if (queue_pair_->send(0, last_word)) linger([this] { return last_word_sent_; });
   }

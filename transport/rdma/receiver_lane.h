@@ -20,6 +20,8 @@ struct LaneService {
   std::function<Result<Message>(const Message& request)> answer;
   /// What broke the whole receiver, if anything did.
   std::function<std::optional<Error>()> broken;
+  /// Whether nobody is to be waited for any more.
+  std::function<bool()> cancelled;
 };
 
 /// Used by one thread, but for disturb() and disconnected().
