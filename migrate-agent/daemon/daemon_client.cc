@@ -38,7 +38,7 @@ struct DaemonClient::Impl : std::enable_shared_from_this<Impl> {
   Impl(asio::io_context& io, UniqueFd fd)
       : socket(io, fd.release()), changed(io, asio::steady_timer::time_point::max()) {}
 
-  asio::awaitable<void> read_all();
+  static asio::awaitable<void> read_all(std::shared_ptr<Impl> self);
   void take(Packet packet);
   Status send(const registry::FromWorker& message) {
     if (gone) return daemon_gone();
@@ -57,18 +57,18 @@ struct DaemonClient::Impl : std::enable_shared_from_this<Impl> {
   std::string phase;
 };
 
-asio::awaitable<void> DaemonClient::Impl::read_all() {
-  const auto self = shared_from_this();
-  while (!gone) {
+/// Starts later than it is called: by then nobody but `self` may hold the object.
+asio::awaitable<void> DaemonClient::Impl::read_all(std::shared_ptr<Impl> self) {
+  while (!self->gone) {
     std::error_code error;
-    co_await socket.async_wait(asio::posix::stream_descriptor::wait_read,
-                               asio::redirect_error(asio::use_awaitable, error));
+    co_await self->socket.async_wait(asio::posix::stream_descriptor::wait_read,
+                                     asio::redirect_error(asio::use_awaitable, error));
     if (error) co_return;  // destroyed
-    auto packet = receive_packet(socket.native_handle());
+    auto packet = receive_packet(self->socket.native_handle());
     if (packet && !*packet) continue;
-    gone = !packet || (*packet)->bytes.empty();
-    if (!gone) take(std::move(**packet));
-    changed.cancel();
+    self->gone = !packet || (*packet)->bytes.empty();
+    if (!self->gone) self->take(std::move(**packet));
+    self->changed.cancel();
   }
 }
 
@@ -120,7 +120,7 @@ asio::awaitable<Status> DaemonClient::Impl::request(registry::FromWorker message
 
 DaemonClient::DaemonClient(asio::io_context& io, UniqueFd socket)
     : impl_(std::make_shared<Impl>(io, std::move(socket))) {
-  asio::co_spawn(io, impl_->read_all(), asio::detached);
+  asio::co_spawn(io, Impl::read_all(impl_), asio::detached);
 }
 
 DaemonClient::~DaemonClient() {

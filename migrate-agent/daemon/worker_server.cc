@@ -109,7 +109,7 @@ struct WorkerServer::Impl : std::enable_shared_from_this<Impl> {
         listener(io),
         brought(io, asio::steady_timer::time_point::max()) {}
 
-  asio::awaitable<void> accept_all();
+  static asio::awaitable<void> accept_all(std::shared_ptr<Impl> self);
   asio::awaitable<void> serve(Connection connection);
   void take(const Connection& connection, const registry::ToWorker& message);
   void decide(const Connection& connection, const registry::Decide& message);
@@ -129,19 +129,19 @@ struct WorkerServer::Impl : std::enable_shared_from_this<Impl> {
   bool closed = false;
 };
 
-asio::awaitable<void> WorkerServer::Impl::accept_all() {
-  const auto self = shared_from_this();
-  while (!closed) {
+/// Starts later than it is called: by then nobody but `self` may hold the object.
+asio::awaitable<void> WorkerServer::Impl::accept_all(std::shared_ptr<Impl> self) {
+  while (!self->closed) {
     std::error_code error;
-    co_await listener.async_wait(stream_descriptor::wait_read,
-                                 asio::redirect_error(asio::use_awaitable, error));
-    if (error || closed) co_return;
+    co_await self->listener.async_wait(stream_descriptor::wait_read,
+                                       asio::redirect_error(asio::use_awaitable, error));
+    if (error || self->closed) co_return;
     UniqueFd accepted(
-        ::accept4(listener.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!accepted || connections.size() >= kMaxConnections) continue;
-    auto connection = std::make_shared<stream_descriptor>(io, accepted.release());
-    connections.insert(connection);
-    asio::co_spawn(io, serve(std::move(connection)), asio::detached);
+        ::accept4(self->listener.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!accepted || self->connections.size() >= kMaxConnections) continue;
+    auto connection = std::make_shared<stream_descriptor>(self->io, accepted.release());
+    self->connections.insert(connection);
+    asio::co_spawn(self->io, self->serve(std::move(connection)), asio::detached);
   }
 }
 
@@ -225,7 +225,7 @@ Status WorkerServer::open(const Uuid& migration, journal::Role role) {
   GCR_ASSIGN(UniqueFd socket, listen_at(address.path()));
   impl_->listener.assign(socket.release());
   impl_->address = std::move(address);
-  asio::co_spawn(impl_->io, impl_->accept_all(), asio::detached);
+  asio::co_spawn(impl_->io, Impl::accept_all(impl_), asio::detached);
   return {};
 }
 

@@ -88,7 +88,7 @@ TEST_P(FailureTest, StalledNetworkFailsAWriteWithinThePeerTimeout) {
   const Bytes source = random_bytes(much(), 5);
   transfer_->stall();
   Outcome writer([&] { return write_and_flush(0, source); });
-  EXPECT_TRUE(fails_with(writer.get(), Code::kUnavailable, "vanished"));
+  EXPECT_TRUE(fails_with(writer.get(), Code::kUnavailable));
 }
 
 TEST_P(FailureTest, SlowApplicationSlowsTheSenderAndLosesNothing) {
@@ -141,8 +141,9 @@ TEST_P(FailureTest, SendersCancelEndsWritesAndFlushesUnderWay) {
 
 TEST_P(FailureTest, SendersCancelEndsAFlushOnAStalledNetwork) {
   start({}, 1000);
-  transfer_->stall();
   const Bytes source = random_bytes(1000, 10);
+  ASSERT_TRUE(ok(write_and_flush(0, source)));  // the first write may need the receiver
+  transfer_->stall();
   std::latch flushing(1);
   Outcome outcome([&]() -> Status {
     GCR_TRY(channel().write(kRegion, 0, source));
