@@ -129,9 +129,10 @@ Result<MigrateOptions> check(const Raw& raw) {
 }
 
 void describe_data(CLI::App& app, MigrateOptions& options) {
-  app.add_option("--transport", options.transport,
-                 "Of the data (default auto: RDMA where both hosts have it and their agents may send "
-                 "unencrypted, else TCP)")
+  app.add_option(
+         "--transport", options.transport,
+         "Of the data (default auto: RDMA where both hosts have it and their agents may send "
+         "unencrypted, else TCP)")
       ->option_text("auto|rdma|tcp")
       ->transform(CLI::CheckedTransformer(kTransports));
   app.add_flag("--plaintext", options.plaintext,
