@@ -25,6 +25,7 @@ class RdmaTransfer : public Transfer {
       std::abort();
     }
     receiver_ = std::move(*listening);
+    addresses_ = receiver_->addresses();
   }
 
   transport::Receiver& receiver() override { return *receiver_; }
@@ -33,13 +34,12 @@ class RdmaTransfer : public Transfer {
   Status connect() override {
     const std::string token =
         options_.wrong_token ? "the token of this transfes" : "the token of this transfer";
-    GCR_ASSIGN(channel_,
-               transport::connect_rdma(receiver_->addresses(), {.lanes = options_.lanes,
-                                                                .token = token,
-                                                                .connect_timeout = kConnectTimeout,
-                                                                .peer_timeout = kPeerTimeout,
-                                                                .piece_bytes = kPieceBytes,
-                                                                .depth = kDepth}));
+    GCR_ASSIGN(channel_, transport::connect_rdma(addresses_, {.lanes = options_.lanes,
+                                                              .token = token,
+                                                              .connect_timeout = kConnectTimeout,
+                                                              .peer_timeout = kPeerTimeout,
+                                                              .piece_bytes = kPieceBytes,
+                                                              .depth = kDepth}));
     return {};
   }
 
@@ -58,6 +58,7 @@ class RdmaTransfer : public Transfer {
  private:
   TransferOptions options_;
   std::unique_ptr<transport::RdmaReceiver> receiver_;
+  std::vector<transport::RdmaAddress> addresses_;
   std::unique_ptr<transport::RdmaChannel> channel_;
   RdmaLink link_;  ///< sound again before the ends say goodbye
 };
