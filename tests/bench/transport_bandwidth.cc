@@ -1,4 +1,4 @@
-// How fast the TCP transport is, and what it costs: two processes, each in a network namespace of
+// How fast a transport is, and what it costs: two processes, each in a network namespace of
 // its own where one is named, the one sending from a ring of slots like the mover's, the other
 // receiving into a region. Prints one line of JSON.
 //
@@ -28,6 +28,7 @@
 #include "src/base/units.h"
 #include "tests/bench/copied_bytes.h"
 #include "tests/support/test_certificates.h"
+#include "transport/rdma/rdma.h"
 #include "transport/tcp/tcp.h"
 
 namespace gcr::bench {
@@ -44,6 +45,8 @@ struct Options {
   std::string address = "127.0.0.1";
   unsigned lanes = 4;
   bool tls = false;
+  bool rdma = false;
+  bool unregistered = false;  ///< the ring is not added as a source
   std::uint64_t write_bytes = 2 * kMiB;
   std::uint64_t ring_bytes = 128 * kMiB;
   std::uint64_t region_bytes = kGiB;
@@ -183,9 +186,19 @@ void answer_usage(const Link& link) {
   }
 }
 
+Status receive_rdma(const Options& options, std::span<std::byte> region, const Link& link) {
+  GCR_ASSIGN(const auto receiver, transport::RdmaReceiver::listen(
+                                      {.addresses = {{.host = options.address}}, .token = kToken}));
+  GCR_TRY(receiver->add_region(kRegion, region));
+  GCR_TRY(link.say(receiver->addresses().front().port));
+  answer_usage(link);
+  return receiver->health();
+}
+
 Status receive(const Options& options, SSL_CTX* tls, const Link& link) {
   GCR_TRY(enter_namespace(options.receiver_namespace));
   GCR_ASSIGN(Region region, make_region(options));
+  if (options.rdma) return receive_rdma(options, region.bytes, link);
   transport::TcpReceiverOptions how{.token = kToken};
   if (options.tls) {
     how.tls = tls;
@@ -282,27 +295,39 @@ void print(const Options& options, double seconds, std::uint64_t bytes, const Us
                        static_cast<double>(used.copied_bytes) / static_cast<double>(bytes));
   };
   fmt::print(
-      "{{\"tls\": {}, \"lanes\": {}, \"write_bytes\": {}, \"region_bytes\": {}, \"pages\": \"{}\", "
+      "{{\"tls\": {}, \"rdma\": {}, \"lanes\": {}, \"write_bytes\": {}, \"region_bytes\": {}, "
+      "\"pages\": \"{}\", "
       "\"populated\": {}, \"copy\": {}, \"seconds\": {:.6f}, \"bytes\": {}, \"gb_per_s\": {:.6f}, "
       "\"sender_user_s_per_gb\": {:.6f}, \"sender_system_s_per_gb\": {:.6f}, "
       "\"receiver_user_s_per_gb\": {:.6f}, \"receiver_system_s_per_gb\": {:.6f}, "
       "\"sender_copied_per_byte\": {}, \"receiver_copied_per_byte\": {}}}\n",
-      options.tls, options.lanes, options.write_bytes, options.region_bytes, options.pages,
-      !options.unpopulated, options.copy, seconds, bytes, gigabytes / seconds,
+      options.tls, options.rdma, options.lanes, options.write_bytes, options.region_bytes,
+      options.pages, !options.unpopulated, options.copy, seconds, bytes, gigabytes / seconds,
       sender.user_s / gigabytes, sender.system_s / gigabytes, receiver.user_s / gigabytes,
       receiver.system_s / gigabytes, copied(sender), copied(receiver));
+}
+
+Result<std::unique_ptr<transport::Channel>> connect(const Options& options, SSL_CTX* tls,
+                                                    std::uint16_t port) {
+  if (options.rdma) {
+    GCR_ASSIGN(auto channel, transport::connect_rdma({{.host = options.address, .port = port}},
+                                                     {.lanes = options.lanes, .token = kToken}));
+    return std::unique_ptr<transport::Channel>(std::move(channel));
+  }
+  transport::TcpOptions how{.lanes = options.lanes, .token = kToken};
+  if (options.tls) {
+    how.tls = tls;
+    how.verify_peer = [](SSL*) { return Status{}; };
+  }
+  return transport::connect(options.address, port, how);
 }
 
 Status send(const Options& options, SSL_CTX* tls, const Link& link) {
   GCR_TRY(enter_namespace(options.sender_namespace));
   GCR_ASSIGN(const UniqueMapping ring, make_ring(options.ring_bytes));
   GCR_ASSIGN(const std::uint16_t port, link.hear<std::uint16_t>());
-  transport::TcpOptions how{.lanes = options.lanes, .token = kToken};
-  if (options.tls) {
-    how.tls = tls;
-    how.verify_peer = [](SSL*) { return Status{}; };
-  }
-  GCR_ASSIGN(const auto channel, transport::connect(options.address, port, how));
+  GCR_ASSIGN(const auto channel, connect(options, tls, port));
+  if (!options.unregistered) GCR_TRY(channel->add_source(ring.bytes()));
   Writers writers(*channel, options, ring.bytes());
   // A region that is to be touched for the first time has no second first time.
   if (options.total_bytes == 0) GCR_TRY(writers.run(options.warmup_seconds, 0));
@@ -358,6 +383,8 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--address", options.address, "The receiver's IPv4 address");
   app.add_option("--lanes", options.lanes)->check(CLI::Range(1, 64));
   app.add_flag("--tls", options.tls);
+  app.add_flag("--rdma", options.rdma, "At an address that has a device")->excludes("--tls");
+  app.add_flag("--unregistered", options.unregistered, "The sender's memory is not registered");
   app.add_option("--write", options.write_bytes, "Bytes per write")->transform(size);
   app.add_option("--ring", options.ring_bytes, "Bytes that are sent from")->transform(size);
   app.add_option("--region", options.region_bytes, "Bytes to land in")->transform(size);
@@ -374,7 +401,7 @@ void add_options(CLI::App& app, Options& options) {
 
 int run(int argc, char** argv) {
   Options options;
-  CLI::App app("How fast the TCP transport is, and what it costs.");
+  CLI::App app("How fast a transport is, and what it costs.");
   add_options(app, options);
   CLI11_PARSE(app, argc, argv);
   if (options.write_bytes == 0 || options.write_bytes > options.ring_bytes ||
