@@ -5,26 +5,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "src/base/little_endian.h"
+
 namespace gcr::images {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x31494347;  // "GCI1"
-
-template <class T>
-void put(std::byte* to, T value) {
-  for (std::size_t i = 0; i < sizeof(T); ++i) {
-    to[i] = static_cast<std::byte>(static_cast<std::uint64_t>(value) >> (8 * i));
-  }
-}
-
-template <class T>
-T get(const std::byte* from) {
-  std::uint64_t value = 0;
-  for (std::size_t i = 0; i < sizeof(T); ++i) {
-    value |= std::to_integer<std::uint64_t>(from[i]) << (8 * i);
-  }
-  return static_cast<T>(value);
-}
 
 /// Plain enough for the compiler to use the widest registers.
 bool is_zero(const std::byte* page, std::size_t size) {
@@ -56,12 +42,12 @@ std::size_t BlockHeader::payload_bytes() const {
 
 BlockHeaderBytes encode(const BlockHeader& header) {
   BlockHeaderBytes bytes{};
-  put(&bytes[0], kMagic);
-  put(&bytes[4], header.file);
-  put(&bytes[8], header.offset);
-  put(&bytes[16], header.raw_bytes);
-  put(&bytes[20], header.stored_bytes);
-  put(&bytes[24], static_cast<std::uint16_t>(header.codec));
+  store_little_endian(&bytes[0], kMagic);
+  store_little_endian(&bytes[4], header.file);
+  store_little_endian(&bytes[8], header.offset);
+  store_little_endian(&bytes[16], header.raw_bytes);
+  store_little_endian(&bytes[20], header.stored_bytes);
+  store_little_endian(&bytes[24], static_cast<std::uint16_t>(header.codec));
   for (std::size_t page = 0; page < kPagesPerWindow; ++page) {
     if (header.present[page]) bytes[32 + page / 8] |= std::byte{1} << (page % 8);
   }
@@ -70,15 +56,15 @@ BlockHeaderBytes encode(const BlockHeader& header) {
 
 Result<BlockHeader> decode(const BlockHeaderBytes& bytes) {
   BlockHeader header;
-  header.file = get<std::uint32_t>(&bytes[4]);
-  header.offset = get<std::uint64_t>(&bytes[8]);
-  header.raw_bytes = get<std::uint32_t>(&bytes[16]);
-  header.stored_bytes = get<std::uint32_t>(&bytes[20]);
-  header.codec = static_cast<Codec>(get<std::uint16_t>(&bytes[24]));
+  header.file = load_little_endian<std::uint32_t>(&bytes[4]);
+  header.offset = load_little_endian<std::uint64_t>(&bytes[8]);
+  header.raw_bytes = load_little_endian<std::uint32_t>(&bytes[16]);
+  header.stored_bytes = load_little_endian<std::uint32_t>(&bytes[20]);
+  header.codec = static_cast<Codec>(load_little_endian<std::uint16_t>(&bytes[24]));
   for (std::size_t page = 0; page < kPagesPerWindow; ++page) {
     header.present[page] = (bytes[32 + page / 8] & std::byte{1} << (page % 8)) != std::byte{0};
   }
-  if (get<std::uint32_t>(&bytes[0]) != kMagic) return malformed("no magic");
+  if (load_little_endian<std::uint32_t>(&bytes[0]) != kMagic) return malformed("no magic");
   if (header.file >= kMaxFiles) return malformed("too high a file id");
   if (header.offset % kWindowBytes != 0 || header.offset >= kMaxFileBytes) {
     return malformed("an offset that cannot be");
@@ -86,7 +72,8 @@ Result<BlockHeader> decode(const BlockHeaderBytes& bytes) {
   if (header.raw_bytes == 0 || header.raw_bytes > kWindowBytes) {
     return malformed("a length that cannot be");
   }
-  if (get<std::uint16_t>(&bytes[26]) != 0 || get<std::uint32_t>(&bytes[28]) != 0) {
+  if (load_little_endian<std::uint16_t>(&bytes[26]) != 0 ||
+      load_little_endian<std::uint32_t>(&bytes[28]) != 0) {
     return malformed("bytes that are not zero");
   }
   const std::size_t pages = (header.raw_bytes + kPageBytes - 1) / kPageBytes;

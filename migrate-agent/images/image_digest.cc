@@ -7,6 +7,8 @@
 
 #include <cstring>
 
+#include "src/base/little_endian.h"
+
 namespace gcr::images {
 namespace {
 
@@ -18,10 +20,9 @@ struct FreeMac {
   void operator()(EVP_MAC_CTX* context) const { EVP_MAC_CTX_free(context); }
 };
 
-std::uint64_t little_endian(const unsigned char* bytes) {
-  std::uint64_t word = 0;
-  for (unsigned i = 0; i < 8; ++i) word |= std::uint64_t{bytes[i]} << (8 * i);
-  return word;
+ImageDigest digest_of(std::span<const std::byte, kDigestBytes> bytes) {
+  return {
+      {load_little_endian<std::uint64_t>(&bytes[0]), load_little_endian<std::uint64_t>(&bytes[8])}};
 }
 
 Error failed() { return Error(Code::kInternal, "OpenSSL cannot digest an image"); }
@@ -34,10 +35,10 @@ ImageDigest& ImageDigest::operator+=(const ImageDigest& other) {
 }
 
 std::string ImageDigest::to_bytes() const {
-  std::string bytes;
-  for (const std::uint64_t word : words) {
-    for (unsigned i = 0; i < 8; ++i) bytes.push_back(static_cast<char>(word >> (8 * i)));
-  }
+  std::string bytes(kDigestBytes, '\0');
+  auto* const data = reinterpret_cast<std::byte*>(bytes.data());
+  store_little_endian(data, words[0]);
+  store_little_endian(data + 8, words[1]);
   return bytes;
 }
 
@@ -45,8 +46,7 @@ Result<ImageDigest> ImageDigest::from_bytes(std::string_view bytes) {
   if (bytes.size() != kDigestBytes) {
     return Error(Code::kProtocol, "an image's digest is not 16 bytes long");
   }
-  const auto* data = reinterpret_cast<const unsigned char*>(bytes.data());
-  return ImageDigest{{little_endian(data), little_endian(data + 8)}};
+  return digest_of(std::as_bytes(std::span(bytes)).first<kDigestBytes>());
 }
 
 WindowDigester::WindowDigester(std::span<const std::byte, 32> secret) {
@@ -84,7 +84,7 @@ Result<ImageDigest> WindowDigester::digest(const BlockHeader& header,
       EVP_MAC_final(context.get(), digest.data(), &length, digest.size()) != 1) {
     return failed();
   }
-  return ImageDigest{{little_endian(digest.data()), little_endian(digest.data() + 8)}};
+  return digest_of(std::as_bytes(std::span(digest)));
 }
 
 }  // namespace gcr::images

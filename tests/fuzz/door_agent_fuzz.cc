@@ -12,6 +12,7 @@
 
 #include "migrate-agent/door/door.h"
 #include "tests/fuzz/input.h"
+#include "tests/fuzz/send_packet.h"
 
 namespace gcr::fuzz {
 namespace {
@@ -24,27 +25,6 @@ constexpr milliseconds kDeadline{500};
 /// What the application sends for one request: replies with the version and the sequence number
 /// that are asked for unless the input says otherwise, or bytes; with descriptors.
 enum ReplyFlag : std::uint8_t { kOtherVersion = 1, kOtherSequence = 2, kNoReply = 4, kMore = 8 };
-
-void send_packet(int socket, const void* bytes, std::size_t size, std::size_t descriptors) {
-  static const UniqueFd something(::eventfd(0, EFD_CLOEXEC));
-  std::array<int, door::kMaxEntries> sent{};
-  sent.fill(something.get());
-  iovec part{const_cast<void*>(bytes), size};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof sent)> space{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  if (descriptors > 0) {
-    message.msg_control = space.data();
-    message.msg_controllen = CMSG_SPACE(descriptors * sizeof(int));
-    cmsghdr* rights = CMSG_FIRSTHDR(&message);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(descriptors * sizeof(int));
-    std::memcpy(CMSG_DATA(rights), sent.data(), descriptors * sizeof(int));
-  }
-  (void)::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
 
 /// The application's side of the door: answers as long as there is input, then hangs up; at once
 /// where it has said nothing that the agent could take for an answer, so that nobody waits long.
@@ -59,7 +39,7 @@ void play_application(UniqueFd socket, Input input) {
       const auto some = input.bytes(input.number<std::uint16_t>());
       more = (flags & kMore) != 0;
       if ((flags & kNoReply) != 0) {
-        send_packet(socket.get(), some.data(), some.size(), descriptors);
+        send_packet(socket.get(), some, descriptors);
         continue;
       }
       door::DoorReply reply{};
@@ -67,7 +47,7 @@ void play_application(UniqueFd socket, Input input) {
       if ((flags & kOtherVersion) == 0) reply.version = door::kVersion;
       if ((flags & kOtherSequence) == 0) reply.sequence = request.sequence;
       answered = answered || (flags & kOtherSequence) == 0;
-      send_packet(socket.get(), &reply, sizeof reply, descriptors);
+      send_packet(socket.get(), std::as_bytes(std::span(&reply, 1)), descriptors);
     }
   }
   ::shutdown(socket.get(), SHUT_RDWR);
@@ -134,7 +114,7 @@ void converse(Input input) {
 
 void take(Input input) {
   static const UniqueFd made_once(::eventfd(0, EFD_CLOEXEC));
-  send_packet(-1, "", 0, 0);
+  send_packet(-1, {}, 0);
   const std::ptrdiff_t before = descriptors();
   converse(input);
   require(descriptors() == before, "no descriptor stays");

@@ -16,6 +16,7 @@
 #include "preload/transfer.h"
 #include "src/base/unique_fd.h"
 #include "tests/fuzz/input.h"
+#include "tests/fuzz/send_packet.h"
 
 namespace gcr::preload {
 
@@ -96,27 +97,6 @@ void make_state() {
     Mapping& mapping = s.inventory.add_mapping(i << 32, i * kChunk, 0, physical);
     mapping.readers = mapping.writers = 1;
   }
-}
-
-void send_packet(int socket, std::span<const std::byte> bytes, std::size_t descriptors) {
-  static const UniqueFd something(::eventfd(0, EFD_CLOEXEC));
-  std::array<int, door::kMaxEntries> sent{};
-  sent.fill(something.get());
-  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof sent)> space{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  if (descriptors > 0) {
-    message.msg_control = space.data();
-    message.msg_controllen = CMSG_SPACE(descriptors * sizeof(int));
-    cmsghdr* rights = CMSG_FIRSTHDR(&message);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(descriptors * sizeof(int));
-    std::memcpy(CMSG_DATA(rights), sent.data(), descriptors * sizeof(int));
-  }
-  (void)::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 door::DoorRequest request_of(Input& input) {

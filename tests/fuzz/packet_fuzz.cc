@@ -1,7 +1,6 @@
 // What a worker and its daemon, and two workers, say to each other in packets, with descriptors
 // beside them; and the daemon's book of who owns what.
 #include <google/protobuf/stubs/logging.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -11,33 +10,12 @@
 #include "migrate-agent/daemon/registry.h"
 #include "proto/registry.pb.h"
 #include "tests/fuzz/input.h"
+#include "tests/fuzz/send_packet.h"
 
 namespace gcr::fuzz {
 namespace {
 
 using namespace gcr::agent;
-
-/// One packet with `count` descriptors.
-void send_raw(int socket, std::span<const std::byte> bytes, std::size_t count) {
-  std::array<int, 4> sent{};
-  static const UniqueFd something(::eventfd(0, EFD_CLOEXEC));
-  sent.fill(something.get());
-  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof sent)> space{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  if (count > 0) {
-    message.msg_control = space.data();
-    message.msg_controllen = CMSG_SPACE(count * sizeof(int));
-    cmsghdr* rights = CMSG_FIRSTHDR(&message);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(count * sizeof(int));
-    std::memcpy(CMSG_DATA(rights), sent.data(), count * sizeof(int));
-  }
-  (void)::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
 
 Uuid to_uuid(const std::string& bytes) {
   Uuid uuid;
@@ -71,14 +49,14 @@ void take(Input input) {
   require(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0, "a pair");
   const UniqueFd ours(ends[0]);
   const UniqueFd theirs(ends[1]);
-  send_raw(ours.get(), std::as_bytes(std::span("first")), 0);  // makes what is made once
+  send_packet(ours.get(), std::as_bytes(std::span("first")), 0);  // makes what is made once
   (void)receive_packet(theirs.get());
   const std::ptrdiff_t before = descriptors();
   Registry registry;
   while (!input.empty()) {
     const auto count = input.number<std::uint8_t>() % 5;
     const auto worker = input.number<std::uint8_t>() % 3;
-    send_raw(ours.get(), input.bytes(input.number<std::uint8_t>()), count);
+    send_packet(ours.get(), input.bytes(input.number<std::uint8_t>()), count);
     const auto packet = receive_packet(theirs.get());
     if (!packet || !*packet) continue;
     require(((*packet)->fd.get() >= 0) == (count > 0), "one descriptor of those that came");

@@ -10,6 +10,7 @@
 #include "migrate-agent/criu/criu_rpc.pb.h"
 #include "migrate-agent/criu/streamer.h"
 #include "tests/fuzz/input.h"
+#include "tests/fuzz/send_packet.h"
 
 namespace gcr::fuzz {
 namespace {
@@ -50,21 +51,9 @@ void send_pipes(const UniqueFd& socket, std::span<const std::byte> content, std:
   const UniqueFd reading(ends[0]);
   const UniqueFd writing(ends[1]);
   (void)!::write(writing.get(), content.data(), content.size());
-  char byte = 0;
-  iovec part{&byte, 1};
+  const std::byte byte{};
   const std::array<int, 2> sent = {reading.get(), reading.get()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof sent)> space{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = space.data();
-  message.msg_controllen = CMSG_SPACE(count * sizeof(int));
-  cmsghdr* rights = CMSG_FIRSTHDR(&message);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(count * sizeof(int));
-  std::memcpy(CMSG_DATA(rights), sent.data(), count * sizeof(int));
-  (void)::sendmsg(socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  send_packet(socket.get(), std::span(&byte, 1), std::span(sent).first(count));
 }
 
 std::string request_for(std::string_view name) {

@@ -35,14 +35,14 @@
 
 #include "src/base/result.h"
 #include "transport/channel.h"
+#include "transport/peer.h"
 #include "transport/rdma/rdma.h"
 
 namespace gcr::transport::rdma {
 
 inline constexpr std::uint16_t kVersion = 1;
 inline constexpr std::size_t kMessageHeaderBytes = 40;
-inline constexpr std::size_t kMaxTextBytes = 1024;  ///< of kError
-inline constexpr std::size_t kMaxMessageBytes = kMessageHeaderBytes + kMaxTextBytes;
+inline constexpr std::size_t kMaxMessageBytes = kMessageHeaderBytes + kMaxErrorBytes;
 inline constexpr unsigned kMaxDepth = 256;
 inline constexpr unsigned kMaxLanes = 64;
 

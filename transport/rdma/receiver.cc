@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <openssl/crypto.h>
 #include <poll.h>
 #include <spdlog/spdlog.h>
 
@@ -25,16 +24,6 @@ using namespace rdma;  // NOLINT: this file is a part of it
 namespace {
 
 constexpr int kBacklog = 16;
-
-/// Whether two tokens are equal, in a time that depends on neither.
-bool same_token(const std::string& ours, const std::string& theirs) {
-  std::array<char, kMaxRdmaTokenBytes> left{};
-  std::array<char, kMaxRdmaTokenBytes> right{};
-  std::memcpy(left.data(), ours.data(), std::min(ours.size(), left.size()));
-  std::memcpy(right.data(), theirs.data(), std::min(theirs.size(), right.size()));
-  const bool same_length = ours.size() == theirs.size();
-  return (CRYPTO_memcmp(left.data(), right.data(), left.size()) == 0) && same_length;
-}
 
 }  // namespace
 

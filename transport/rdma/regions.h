@@ -8,7 +8,7 @@
 
 #include "transport/rdma/messages.h"
 #include "transport/rdma/verbs.h"
-#include "transport/tcp/region_table.h"
+#include "transport/region_table.h"
 
 namespace gcr::transport::rdma {
 

@@ -37,7 +37,6 @@ inline constexpr std::uint16_t kFrameVersion = 2;
 inline constexpr std::size_t kHeaderBytes = 32;
 inline constexpr std::uint32_t kMaxFramePayloadBytes = 2 * kMiB;
 inline constexpr std::size_t kHelloBytes = 24 + kMaxTokenBytes;
-inline constexpr std::size_t kMaxErrorBytes = 1024;  ///< of kError: code (u16), then text
 
 enum class FrameType : std::uint16_t {
   kInvalid = 0,
@@ -85,11 +84,5 @@ HelloBytes encode(const Hello& hello);
 
 /// Fails with kProtocol if the lengths are wrong and with kUnsupported if the version is another.
 Result<Hello> decode(const HelloBytes& bytes);
-
-/// The payload of kError, cut to kMaxErrorBytes.
-std::string encode_error(const Error& error);
-
-/// What the peer's kError says; unknown codes become kProtocol, control characters become '?'.
-Error decode_error(std::span<const std::byte> payload);
 
 }  // namespace gcr::transport

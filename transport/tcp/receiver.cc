@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <openssl/crypto.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -11,10 +10,10 @@
 #include <optional>
 #include <thread>
 
+#include "transport/region_table.h"
 #include "transport/tcp/frame.h"
 #include "transport/tcp/lane_table.h"
 #include "transport/tcp/lane_thread.h"
-#include "transport/tcp/region_table.h"
 #include "transport/tcp/stream.h"
 #include "transport/tcp/tcp.h"
 
@@ -28,16 +27,6 @@ using std::chrono::steady_clock;
 constexpr std::size_t kMaxPendingConnections = 16;
 // How long a broken connection waits for its sender to read the reason.
 constexpr milliseconds kLinger{5000};
-
-/// Whether two tokens are equal, in a time that depends on neither.
-bool same_token(const std::string& ours, const std::string& theirs) {
-  std::array<char, kMaxTokenBytes> left{};
-  std::array<char, kMaxTokenBytes> right{};
-  std::memcpy(left.data(), ours.data(), std::min(ours.size(), left.size()));
-  std::memcpy(right.data(), theirs.data(), std::min(theirs.size(), right.size()));
-  const bool same_length = ours.size() == theirs.size();
-  return (CRYPTO_memcmp(left.data(), right.data(), left.size()) == 0) && same_length;
-}
 
 }  // namespace
 

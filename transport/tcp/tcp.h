@@ -22,11 +22,9 @@
 #include "src/base/unique_fd.h"
 #include "src/base/units.h"
 #include "transport/channel.h"
+#include "transport/peer.h"
 
 namespace gcr::transport {
-
-/// The longest token that a lane can show, in bytes.
-inline constexpr std::size_t kMaxTokenBytes = 64;
 
 /// Decides, after a handshake that proved the peer's certificate, whether that peer may take part
 /// (its role). Called on the thread that made the handshake; an error refuses the peer.

@@ -1,4 +1,4 @@
-#include "transport/tcp/region_table.h"
+#include "transport/region_table.h"
 
 #include <fmt/format.h>
 
