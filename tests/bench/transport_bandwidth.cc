@@ -102,14 +102,6 @@ class Link {
   UniqueFd fd_;
 };
 
-struct Contexts {
-  test::TestAuthority authority;
-  test::SslContext server =
-      make_context(TLS_server_method(), authority.issue(), authority.certificate());
-  test::SslContext client =
-      make_context(TLS_client_method(), authority.issue(), authority.certificate());
-};
-
 Status enter_namespace(const std::string& path) {
   if (path.empty()) return {};
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -353,7 +345,7 @@ int say_failure(const char* who, const Status& status) {
 /// The receiver is a child, which ends with this process.
 int measure(const Options& options) {
   if (options.count_copies) start_counting_copies();
-  const Contexts contexts;
+  const test::TestContexts& contexts = test::test_contexts();
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) return 1;
   UniqueFd ours(ends[0]);

@@ -23,21 +23,6 @@ constexpr std::chrono::milliseconds kPeerTimeout{1000};
 constexpr std::chrono::milliseconds kConnectTimeout{2000};
 constexpr std::chrono::milliseconds kReconnectWindow{1000};
 
-/// Two contexts of one authority, and one of a stranger's.
-struct Certificates {
-  TestAuthority authority;
-  TestAuthority stranger{"another authority"};
-  SslContext server = make_context(TLS_server_method(), authority.issue(), authority.certificate());
-  SslContext client = make_context(TLS_client_method(), authority.issue(), authority.certificate());
-  SslContext strange_client =
-      make_context(TLS_client_method(), stranger.issue(), authority.certificate());
-};
-
-Certificates& certificates() {
-  static Certificates certificates;
-  return certificates;
-}
-
 /// The TCP transport's two ends with a relay between them.
 class TcpTransfer : public Transfer {
  public:
@@ -48,7 +33,7 @@ class TcpTransfer : public Transfer {
                                            .peer_timeout = kPeerTimeout,
                                            .reconnect_window = kReconnectWindow};
     if (tls_) {
-      receiver.tls = certificates().server.get();
+      receiver.tls = test_contexts().server.get();
       receiver.verify_peer = [wrong = options_.wrong_role](SSL*) -> Status {
         if (wrong) return Error(Code::kPermissionDenied, "this certificate has another role");
         return {};
@@ -78,7 +63,7 @@ class TcpTransfer : public Transfer {
         .peer_timeout = kPeerTimeout,
         .rekey_bytes = 3 * kMiB};
     if (tls_) {
-      Certificates& all = certificates();
+      const TestContexts& all = test_contexts();
       options.tls = options_.wrong_authority ? all.strange_client.get() : all.client.get();
       options.verify_peer = [](SSL*) { return Status{}; };
     }

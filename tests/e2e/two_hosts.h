@@ -96,8 +96,7 @@ class TwoHosts {
 
   /// The words of `gcr-migrate … FROM TO PID` with the operator's certificate.
   std::vector<std::string> migrate_command(Host from, Host to, pid_t pid) const;
-  MigrateOutcome migrate(Host from, pid_t pid,
-                         const std::vector<std::string>& options = {}) const;
+  MigrateOutcome migrate(Host from, pid_t pid, const std::vector<std::string>& options = {}) const;
 
   /// As migrate(), with further options of gcr-migrate and its report in full.
   MigrateReport migrate_for_report(Host from, pid_t pid,

@@ -9,11 +9,6 @@ namespace gcr::test {
 
 using transport::TrafficSecret;
 
-LaneContexts& lane_contexts() {
-  static LaneContexts contexts;
-  return contexts;
-}
-
 std::pair<UniqueFd, UniqueFd> connected_pair() {
   const LoopbackListener listener;
   UniqueFd client = connect_loopback(listener.port());
@@ -21,7 +16,7 @@ std::pair<UniqueFd, UniqueFd> connected_pair() {
 }
 
 Secrets shake_hands(const UniqueFd& socket, bool client, const char* ciphers) {
-  LaneContexts& contexts = lane_contexts();
+  const TestContexts& contexts = test_contexts();
   const std::unique_ptr<SSL, decltype(&SSL_free)> ssl(
       SSL_new(client ? contexts.client.get() : contexts.server.get()), &SSL_free);
   char good = 1;

@@ -12,17 +12,6 @@
 
 namespace gcr::test {
 
-/// Contexts of one authority, and a client of a stranger's; made once.
-struct LaneContexts {
-  TestAuthority authority;
-  TestAuthority stranger{"another authority"};
-  SslContext server = make_context(TLS_server_method(), authority.issue(), authority.certificate());
-  SslContext client = make_context(TLS_client_method(), authority.issue(), authority.certificate());
-  SslContext strange_client =
-      make_context(TLS_client_method(), stranger.issue(), authority.certificate());
-};
-LaneContexts& lane_contexts();
-
 /// The two ends of a connection over the loopback device: the client's, the server's.
 std::pair<UniqueFd, UniqueFd> connected_pair();
 

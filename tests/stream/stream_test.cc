@@ -20,7 +20,7 @@ namespace gcr::transport {
 namespace {
 
 using test::connected_pair;
-using test::lane_contexts;
+using test::test_contexts;
 
 using Bytes = std::vector<std::byte>;
 
@@ -51,7 +51,7 @@ class StreamUnderTls : public testing::Test {
   std::pair<Status, Status> shake_hands(SSL_CTX* client, const VerifyPeer& of_server = anybody) {
     auto accepted = std::async(std::launch::async, [&] {
       auto result =
-          server_.start_tls(lane_contexts().server.get(), Stream::Side::kServer, of_server);
+          server_.start_tls(test_contexts().server.get(), Stream::Side::kServer, of_server);
       if (!result) (void)server_.send(Bytes(5, std::byte{7}));
       return result;
     });
@@ -60,7 +60,7 @@ class StreamUnderTls : public testing::Test {
   }
 
   void expect_shaken() {
-    const auto [connected, accepted] = shake_hands(lane_contexts().client.get());
+    const auto [connected, accepted] = shake_hands(test_contexts().client.get());
     ASSERT_TRUE(connected) << connected.error().message();
     ASSERT_TRUE(accepted) << accepted.error().message();
   }
@@ -122,7 +122,7 @@ TEST_F(StreamUnderTls, TheKernelProtectsItWhereItHasTls) {
 
 TEST_F(StreamUnderTls, ReasonOfARefusedRoleReachesTheClient) {
   const auto [connected, accepted] = shake_hands(
-      lane_contexts().client.get(), [](SSL*) { return Error(Code::kPermissionDenied, "no"); });
+      test_contexts().client.get(), [](SSL*) { return Error(Code::kPermissionDenied, "no"); });
   EXPECT_TRUE(connected);
   ASSERT_FALSE(accepted);
   Bytes said(5);
@@ -131,7 +131,7 @@ TEST_F(StreamUnderTls, ReasonOfARefusedRoleReachesTheClient) {
 }
 
 TEST_F(StreamUnderTls, NothingPassesWhereACertificateDoesNotHold) {
-  const auto [connected, accepted] = shake_hands(lane_contexts().strange_client.get());
+  const auto [connected, accepted] = shake_hands(test_contexts().strange_client.get());
   ASSERT_FALSE(connected);
   ASSERT_FALSE(accepted);
   EXPECT_EQ(connected.error().code(), Code::kPermissionDenied);
@@ -181,7 +181,7 @@ TEST(StreamsAndRecords, UnderstandEachOtherWhateverProtectsTheStream) {
     }
     return got;
   });
-  ASSERT_TRUE(stream.start_tls(lane_contexts().client.get(), Stream::Side::kClient, anybody));
+  ASSERT_TRUE(stream.start_tls(test_contexts().client.get(), Stream::Side::kClient, anybody));
   Bytes got(plain.size());
   EXPECT_TRUE(stream.receive(got));
   EXPECT_EQ(got, plain);

@@ -147,6 +147,11 @@ SslContext make_context(const SSL_METHOD* method, const PemPair& own,
   return context;
 }
 
+const TestContexts& test_contexts() {
+  static const TestContexts contexts;
+  return contexts;
+}
+
 void write_private_file(const std::string& path, const std::string& text) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   require(fd >= 0, path.c_str());

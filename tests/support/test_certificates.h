@@ -49,6 +49,19 @@ class TestAuthority {
 SslContext make_context(const SSL_METHOD* method, const PemPair& own,
                         const std::string& authority_pem);
 
+/// Contexts of one authority, and a client of a stranger's.
+struct TestContexts {
+  TestAuthority authority;
+  TestAuthority stranger{"another authority"};
+  SslContext server = make_context(TLS_server_method(), authority.issue(), authority.certificate());
+  SslContext client = make_context(TLS_client_method(), authority.issue(), authority.certificate());
+  SslContext strange_client =
+      make_context(TLS_client_method(), stranger.issue(), authority.certificate());
+};
+
+/// Made at the first call; they live as long as the program.
+const TestContexts& test_contexts();
+
 /// Writes `text` to `path` with mode 0600.
 void write_private_file(const std::string& path, const std::string& text);
 
