@@ -10,7 +10,7 @@ function(gcr_add_messages target)
       OUTPUT ${generated}.cc ${generated}.h
       COMMAND protobuf::protoc -I ${PROJECT_SOURCE_DIR} --cpp_out=${PROJECT_BINARY_DIR}
               ${folder}/${file}
-      DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${file} protobuf::protoc
+      DEPENDS ${ARGN} protobuf::protoc
       WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
       COMMENT "Compiling ${folder}/${file}" VERBATIM)
     list(APPEND sources ${generated}.cc ${generated}.h)

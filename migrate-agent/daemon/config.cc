@@ -55,6 +55,18 @@ class Table {
     target = *value;
   }
 
+  /// Where the empty text stands for nothing.
+  void optional_path(std::string_view key, std::filesystem::path& target) {
+    const toml::node* node = find(key);
+    if (node == nullptr) return;
+    const auto value = node->value_exact<std::string>();
+    if (!value) return fail(*node, key, "must be a string");
+    if (!value->empty() && !value->starts_with('/')) {
+      return fail(*node, key, "must be an absolute path, or empty");
+    }
+    target = *value;
+  }
+
   void flag(std::string_view key, bool& target) {
     const toml::node* node = find(key);
     if (node == nullptr) return;
@@ -131,6 +143,17 @@ void read_listen(Table& table, Config& config) {
   config.listen = std::move(*endpoint);
 }
 
+void read_metrics_listen(Table& table, Config& config) {
+  const toml::node* node = table.find("metrics_listen");
+  if (node == nullptr) return;
+  const auto text = node->value_exact<std::string>();
+  if (!text) return table.fail(*node, "metrics_listen", "must be a string");
+  if (text->empty()) return;
+  auto endpoint = parse_listen(*text);
+  if (!endpoint) return table.fail(*node, "metrics_listen", endpoint.error().message());
+  config.metrics_listen = std::move(*endpoint);
+}
+
 void read_advertise(Table& table, Config& config) {
   table.text("advertise", config.advertise);
   if (config.advertise.empty()) return;
@@ -183,7 +206,33 @@ Status read_tls(const toml::table& node, const std::string& name, Config& config
   table.text("authority", config.tls.authority);
   table.text("certificate", config.tls.certificate);
   table.text("key", config.tls.key);
+  std::filesystem::path revoked;
+  table.optional_path("revoked", revoked);
+  config.tls.revoked = revoked;
   return table.finish();
+}
+
+Status read_operator(const toml::table& node, const std::string& name, Config& config) {
+  Table table(node, name, "operators.");
+  OperatorRule rule;
+  table.text("name", rule.name);
+  table.strings("users", rule.users);
+  if (rule.name.empty()) table.fail(node, "name", "is missing");
+  config.operators.push_back(std::move(rule));
+  return table.finish();
+}
+
+Status read_operators(Table& root, const std::string& name, Config& config) {
+  const toml::node* node = root.find("operators");
+  if (node == nullptr) return {};
+  if (!node->is_array_of_tables()) {
+    root.fail(*node, "operators", "must be tables: [[operators]]");
+    return {};
+  }
+  for (const toml::node& element : *node->as_array()) {
+    GCR_TRY(read_operator(*element.as_table(), name, config));
+  }
+  return {};
 }
 
 Status read_criu(const toml::table& node, const std::string& name, Config& config) {
@@ -223,10 +272,16 @@ Status read_root(const toml::table& node, const std::string& name, Config& confi
   root.number("max_startups", 2, 65536, config.max_startups);
   root.number("startup_timeout_ms", 10, 600'000, config.startup_timeout_ms);
   root.number("peer_silence_ms", 500, 3'600'000, config.peer_silence_ms);
+  root.number("max_connections", 1, 65536, config.max_connections);
+  root.number("max_migrations", 1, 1024, config.max_migrations);
+  root.optional_path("local_socket", config.local_socket);
+  read_metrics_listen(root, config);
+  root.optional_path("audit_log", config.audit_log);
   root.text("state_dir", config.state_dir);
   root.text("runtime_dir", config.runtime_dir);
   GCR_TRY(read_section(root, "tls", name, read_tls, config));
   GCR_TRY(read_section(root, "criu", name, read_criu, config));
+  GCR_TRY(read_operators(root, name, config));
   return root.finish();
 }
 

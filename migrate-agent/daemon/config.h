@@ -15,12 +15,20 @@
 //                                             # the operator asks for it
 //   hugepages       = "auto"                  # "auto", "require" or "never"
 //   gpus            = []                      # UUIDs that this agent may place processes on;
-//   empty:
-//                                             # all
+//                                             # none: all
 //   log_level       = "info"                  # "debug", "info", "warning", "error"
 //   max_startups    = 128                     # connections that have not shown a certificate yet
 //   startup_timeout_ms = 10000                # for the preface, and for the handshake
 //   peer_silence_ms = 15000                   # an agent that says nothing for so long is gone
+//   max_connections = 512                     # control connections at a time, questions included
+//   max_migrations  = 16                      # migrations at a time that have this host as their
+//                                             # source, and as many that have it as destination
+//   local_socket    = ""                      # "/run/gcr-migrate.sock": where local users may ask,
+//                                             # for their own processes only; empty: nowhere
+//   metrics_listen  = ""                      # "127.0.0.1:9411": Prometheus metrics and /healthz,
+//                                             # without TLS; empty: nowhere
+//   audit_log       = ""                      # a file that gets a line for every migration that
+//                                             # ends; empty: it goes to the log with the others
 //   state_dir       = "/var/lib/gcr-migrate"  # the journals
 //   runtime_dir     = "/run/gcr-migrate"      # on tmpfs: CRIU's images
 //
@@ -28,17 +36,25 @@
 //   authority   = "/etc/gcr-migrate/ca.crt"
 //   certificate = "/etc/gcr-migrate/agent.crt"
 //   key         = "/etc/gcr-migrate/agent.key"
+//   revoked     = ""                      # a CRL of the authority's (PEM); empty: none is asked
+//   for
+//
+//   [[operators]]                         # which operators may move whose processes; without any
+//   name        = "night-shift"           # such table every operator may move every process.
+//   users       = ["alice", "1001", "*"]  # `name` is the certificate's common name or "*"
 //
 //   [criu]
 //   command     = ["criu"]                # the program and the arguments before CRIU's own
 //   reaper      = ""                      # empty: gcr-reaper beside the agent or in ../libexec
 //
-// Workers read the file anew, so everything but `listen` and `max_startups` takes effect with the
-// next migration.
+// Workers read the file anew, so that most keys take effect with the next migration; the daemon's
+// own
+// (`listen`, `local_socket`, `metrics_listen` and the limits) when it is started.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,6 +75,12 @@ enum class HugepagePolicy : std::uint8_t {
   kNever = 3,
 };
 
+/// One [[operators]] table.
+struct OperatorRule {
+  std::string name;                ///< a common name, or "*"
+  std::vector<std::string> users;  ///< names, numbers, or "*"
+};
+
 struct Config {
   control::Endpoint listen{"0.0.0.0", control::kDefaultPort};
   std::string advertise;  ///< "host:port", or empty
@@ -72,10 +94,16 @@ struct Config {
   unsigned max_startups = 128;
   unsigned startup_timeout_ms = 10'000;
   unsigned peer_silence_ms = 15'000;
+  unsigned max_connections = 512;
+  unsigned max_migrations = 16;
+  std::filesystem::path local_socket;               ///< may be empty
+  std::optional<control::Endpoint> metrics_listen;  ///< port 0 stands for any free one
+  std::filesystem::path audit_log;                  ///< may be empty
   std::filesystem::path state_dir = "/var/lib/gcr-migrate";
   std::filesystem::path runtime_dir = "/run/gcr-migrate";
   control::TlsFiles tls{"/etc/gcr-migrate/ca.crt", "/etc/gcr-migrate/agent.crt",
-                        "/etc/gcr-migrate/agent.key"};
+                        "/etc/gcr-migrate/agent.key", ""};
+  std::vector<OperatorRule> operators;  ///< none: every operator may move every process
   std::vector<std::string> criu_command{"criu"};
   std::filesystem::path reaper;  ///< after load_config never empty
 

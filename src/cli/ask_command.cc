@@ -32,18 +32,39 @@ std::string show(const std::vector<proto::MigrationStatus>& migrations, bool jso
   return json ? status_json(migrations) + "\n" : status_table(migrations);
 }
 
+/// What an order to a migration answers where it has nothing to tell.
+Text done(const AskOptions& options, const Uuid& id, const char* what) {
+  if (!options.json) return fmt::format("migration {} {}\n", id.to_string(), what);
+  Struct object;
+  (*object.mutable_fields())["migration_id"].set_string_value(id.to_string());
+  return to_json(object) + "\n";
+}
+
 asio::awaitable<Text> cancel(const Agent& agent, const AskOptions& options, Uuid id) {
   proto::Envelope question;
   question.mutable_cancel_request()->set_migration_id(to_bytes(id));
   const auto answer = co_await ask(agent, question, kCancelTimeout);
   GCR_CO_TRY(answer);
-  if (!options.json) {
-    co_return fmt::format("migration {} is given up; the process stays at the source\n",
-                          id.to_string());
-  }
-  Struct object;
-  (*object.mutable_fields())["migration_id"].set_string_value(id.to_string());
-  co_return to_json(object) + "\n";
+  co_return done(options, id, "is given up; the process stays at the source");
+}
+
+asio::awaitable<Text> go_on(const Agent& agent, const AskOptions& options, Uuid id) {
+  proto::Envelope question;
+  question.mutable_continue_request()->set_migration_id(to_bytes(id));
+  const auto answer = co_await ask(agent, question);
+  GCR_CO_TRY(answer);
+  co_return done(options, id, "goes on to its switchover");
+}
+
+asio::awaitable<Text> adjust(const Agent& agent, const AskOptions& options, Uuid id) {
+  proto::Envelope question;
+  proto::AdjustRequest& request = *question.mutable_adjust_request();
+  request.set_migration_id(to_bytes(id));
+  if (options.max_bandwidth_bytes) request.set_max_bandwidth_bytes(*options.max_bandwidth_bytes);
+  if (options.downtime_limit_ms) request.set_downtime_limit_ms(*options.downtime_limit_ms);
+  const auto answer = co_await ask(agent, question);
+  GCR_CO_TRY(answer);
+  co_return done(options, id, "is changed");
 }
 
 asio::awaitable<Text> status(const Agent& agent, const AskOptions& options, Uuid id) {
@@ -90,6 +111,10 @@ asio::awaitable<Text> run(const Agent& agent, const AskOptions& options) {
       co_return co_await cancel(agent, options, *id);
     case AskOptions::Kind::kStatus:
       co_return co_await status(agent, options, *id);
+    case AskOptions::Kind::kContinue:
+      co_return co_await go_on(agent, options, *id);
+    case AskOptions::Kind::kSet:
+      co_return co_await adjust(agent, options, *id);
     default:
       co_return co_await resolve(agent, options, *id);
   }

@@ -38,6 +38,7 @@ proto::Envelope request_of(const MigrateOptions& options) {
   request.set_auto_converge(options.auto_converge);
   request.set_strict(options.strict);
   request.set_no_prefill(options.no_prefill);
+  request.set_pause_before_switchover(options.pause_before_switchover);
   request.set_compression(options.compression);
   request.set_image_mode(options.image_mode);
   return message;

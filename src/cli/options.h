@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -24,12 +25,19 @@ struct MigrateOptions {
   bool auto_converge = false;
   bool strict = false;
   bool no_prefill = false;
+  bool pause_before_switchover = false;
   proto::Compression compression = proto::COMPRESSION_AUTO;
   proto::ImageMode image_mode = proto::IMAGE_MODE_AUTO;
   bool detach = false;     ///< leave as soon as the migration has a name
   std::string trace_path;  ///< empty: no trace is written
   bool json = false;
+  bool quiet = false;
   control::TlsFiles tls;
+};
+
+/// What a migration would be asked for; nothing is moved.
+struct PreflightOptions {
+  MigrateOptions migrate;
 };
 
 struct RunOptions {
@@ -43,13 +51,24 @@ struct JournalOptions {
 
 /// A question about migrations that are there, or an order to one.
 struct AskOptions {
-  enum class Kind : std::uint8_t { kInvalid = 0, kCancel, kStatus, kList, kResolve };
+  enum class Kind : std::uint8_t {
+    kInvalid = 0,
+    kCancel,
+    kContinue,
+    kSet,
+    kStatus,
+    kList,
+    kHost,
+    kResolve
+  };
   Kind kind = Kind::kInvalid;
   control::Endpoint agent;
-  std::string id;             ///< a UUID or how it begins, lower case; none for kList
+  std::string id;             ///< a UUID or how it begins, lower case; none for kList, kHost
   bool all = false;           ///< kList: the finished ones too
   bool run_here = false;      ///< kResolve: else the copy is discarded
   bool peer_is_gone = false;  ///< kResolve
+  std::optional<std::uint64_t> max_bandwidth_bytes;  ///< kSet: per second; 0: no limit
+  std::optional<double> downtime_limit_ms;           ///< kSet
   bool json = false;
   control::TlsFiles tls;
 };
@@ -59,7 +78,8 @@ struct Leave {
   int status = 0;
 };
 
-using Options = std::variant<MigrateOptions, RunOptions, JournalOptions, AskOptions, Leave>;
+using Options =
+    std::variant<MigrateOptions, PreflightOptions, RunOptions, JournalOptions, AskOptions, Leave>;
 
 /// Reads the command line. Help goes to standard output, what is wrong to standard error.
 Options parse_options(int argc, char** argv);

@@ -26,6 +26,7 @@ struct TlsFiles {
   std::string authority;
   std::string certificate;
   std::string key;
+  std::string revoked{};  ///< a CRL of the authority's; empty: certificates are not revoked
 };
 
 /// A context for either side: TLS 1.3 only, peer certificate required, signed by `authority`.

@@ -14,7 +14,7 @@
 
 namespace gcr::control {
 
-inline constexpr std::uint32_t kProtocolVersion = 4;
+inline constexpr std::uint32_t kProtocolVersion = 5;
 inline constexpr std::size_t kMaxMessageBytes = 16u << 20;
 inline constexpr std::uint16_t kDefaultPort = 7411;
 

@@ -1,0 +1,156 @@
+#include "src/cli/migrate_options.h"
+
+#include <map>
+
+#include "src/cli/common_options.h"
+
+namespace gcr::cli {
+namespace {
+
+constexpr const char* kFooter = R"(
+Exit status:
+  0  migrated
+  1  failed; the process runs on at SRC
+  2  wrong usage, or a file that it names cannot be used
+  3  refused before anything was touched
+  4  an agent cannot be reached; nothing was touched
+  5  not authorised; nothing was touched
+  6  contact was lost under way, or DST has not confirmed: the outcome is not known here; the
+     agents settle it, and `gcr-migrate status SRC ID` tells
+  7  cancelled; the process runs on at SRC
+cancel, status, list and resolve: 0 if it was done, else 2 to 5.
+
+Ctrl-C (or SIGTERM) gives the migration up as long as it is not committed, and waits for the report;
+a second one leaves at once. Where the connection to SRC is lost the migration goes on, and SRC is
+asked what became of it.
+
+The last line on standard output after a migration:
+  migrated pid=<n> vram_bytes=<n> downtime_ms=<x> total_ms=<x> verified=yes|no
+with the process's PID at DST; if the report was lost, "migrated pid=<n>" or "migrated pid=unknown".
+Errors go to standard error, one line.)";
+
+constexpr const char* kPreflightFooter = R"(
+Nothing is touched and nothing is reserved. Everything that was found is told at once, blockers first,
+each with an identifier that stays the same, why it matters and what to do.
+
+Exit status: 0 if the process can be moved, warnings or not; 3 if there are blockers; else 2, 4 or 5.)";
+
+const std::map<std::string, proto::Compression> kCompressions{{"auto", proto::COMPRESSION_AUTO},
+                                                              {"none", proto::COMPRESSION_NONE},
+                                                              {"lz4", proto::COMPRESSION_LZ4},
+                                                              {"zstd", proto::COMPRESSION_ZSTD}};
+
+const std::map<std::string, proto::ImageMode> kImageModes{{"auto", proto::IMAGE_MODE_AUTO},
+                                                          {"stream", proto::IMAGE_MODE_STREAM},
+                                                          {"rounds", proto::IMAGE_MODE_ROUNDS}};
+
+const std::map<std::string, proto::Transport> kTransports{{"auto", proto::TRANSPORT_AUTO},
+                                                          {"rdma", proto::TRANSPORT_RDMA},
+                                                          {"tcp", proto::TRANSPORT_TCP}};
+
+void describe_data(CLI::App& app, MigrateOptions& options) {
+  app.add_option(
+         "--transport", options.transport,
+         "Of the data (default auto: RDMA where both hosts have it and their agents may send "
+         "unencrypted, else TCP)")
+      ->option_text("auto|rdma|tcp")
+      ->transform(CLI::CheckedTransformer(kTransports));
+  app.add_flag("--plaintext", options.plaintext,
+               "TCP without TLS, where the configuration of both agents allows it");
+  app.add_option("--lanes", options.lanes, "Data connections; 0: the agents choose")
+      ->check(CLI::Range(0, 32));
+}
+
+void describe_pre_copy(CLI::App& app, MigrateOptions& options) {
+  app.add_option("--downtime-limit", options.downtime_limit_ms,
+                 "Switch over once what is left to send takes at most so many ms (default 300)")
+      ->option_text("MS")
+      ->check(CLI::Range(1, 3'600'000));
+  app.add_option("--max-rounds", options.max_rounds,
+                 "Switch over after so many rounds all the same (default 30)")
+      ->option_text("N")
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--max-bandwidth", options.max_bandwidth_bytes,
+                 "Bytes per second to send at most while the process runs: 800M, 2GiB (default: no "
+                 "limit)")
+      ->option_text("RATE")
+      ->transform(CLI::AsSizeValue(true));
+  app.add_flag("--auto-converge", options.auto_converge,
+               "Hold the process back where it changes GPU memory faster than it can be sent");
+  app.add_flag("--strict", options.strict,
+               "Give up, leaving the process where it is, rather than exceed the downtime limit");
+  app.add_flag("--pause-before-switchover", options.pause_before_switchover,
+               "Stay in pre-copy until `gcr-migrate continue SRC ID`");
+  app.add_flag("--no-prefill", options.no_prefill,
+               "Fill GPU memory at DST only after the switchover; it need not be free before");
+}
+
+void describe_images(CLI::App& app, MigrateOptions& options) {
+  app.add_option("--compression", options.compression,
+                 "Of the images of the process's ordinary memory (default auto: as the link needs)")
+      ->option_text("auto|none|lz4|zstd")
+      ->transform(CLI::CheckedTransformer(kCompressions));
+  app.add_option("--image-mode", options.image_mode,
+                 "Images in one stream at the switchover, or in rounds before it (default auto)")
+      ->option_text("auto|stream|rounds")
+      ->transform(CLI::CheckedTransformer(kImageModes));
+}
+
+void describe_output(CLI::App& app, MigrateOptions& options) {
+  app.add_option("--trace", options.trace_path,
+                 "Write the timeline of both sides there, for Perfetto or chrome://tracing")
+      ->option_text("FILE");
+  app.add_flag("--json", options.json,
+               "Print one JSON object per line, events and last the report, and nothing else");
+  app.add_flag("--quiet", options.quiet, "Print nothing but errors and the last line");
+  app.add_flag("--detach", options.detach,
+               "Print `migration ID` and leave as soon as SRC has taken it on; see `status`")
+      ->excludes("--trace");
+}
+
+void describe_process(CLI::App& app, RawMigrate& raw) {
+  app.add_option("SRC", raw.source, "Where the process runs: host or host:port of its agent");
+  app.add_option("DST", raw.destination, "Where it shall run: host or host:port, as SRC sees it");
+  app.add_option("PID", raw.pid, "The process, as the agent at SRC sees it");
+}
+
+}  // namespace
+
+void describe_migrate(CLI::App& app, RawMigrate& raw) {
+  app.name("gcr-migrate");
+  app.description("Moves a running GPU process from the host SRC to the host DST while it runs.");
+  app.footer(kFooter);
+  app.set_version_flag("--version", "gcr-migrate " GCR_VERSION);
+  describe_process(app, raw);
+  describe_data(app, raw.options);
+  describe_pre_copy(app, raw.options);
+  describe_images(app, raw.options);
+  describe_output(app, raw.options);
+  describe_certificates(app, raw.options.tls);
+}
+
+CLI::App* describe_preflight(CLI::App& app, RawMigrate& raw) {
+  CLI::App* preflight = app.add_subcommand(
+      "preflight", "gcr-migrate preflight SRC DST PID: what stands in the way of a migration");
+  preflight->footer(kPreflightFooter);
+  describe_process(*preflight, raw);
+  describe_data(*preflight, raw.options);
+  preflight->add_flag("--no-prefill", raw.options.no_prefill, "As of a migration");
+  preflight->add_flag("--json", raw.options.json, "Print one JSON object and nothing else");
+  describe_certificates(*preflight, raw.options.tls);
+  return preflight;
+}
+
+Result<MigrateOptions> check(const RawMigrate& raw) {
+  if (raw.source.empty() || raw.destination.empty() || raw.pid.empty()) {
+    return Error(Code::kInvalidArgument, "SRC, DST and PID are needed: gcr-migrate SRC DST PID");
+  }
+  MigrateOptions options = raw.options;
+  GCR_ASSIGN(options.source, control::Endpoint::parse(raw.source));
+  GCR_ASSIGN(options.destination, control::Endpoint::parse(raw.destination));
+  GCR_ASSIGN(options.pid, parse_pid(raw.pid));
+  options.tls = with_defaults(options.tls);
+  return options;
+}
+
+}  // namespace gcr::cli
