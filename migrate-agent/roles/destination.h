@@ -1,0 +1,95 @@
+// The destination's course: preflight, prepare, receive, restore, commit. proto/PROTOCOL.md has the
+// state machine; `Destination::State` names its states. Whatever ends the course before the commit,
+// destroying this object leaves nothing of the migration on this host.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/commit/commit_log.h"
+#include "migrate-agent/data/incoming_data.h"
+#include "migrate-agent/images/scratch_directory.h"
+#include "migrate-agent/images/store.h"
+#include "migrate-agent/mover/incoming_vram.h"
+#include "migrate-agent/roles/phases.h"
+#include "migrate-agent/roles/restored_process.h"
+#include "migrate-agent/roles/roles.h"
+#include "transport/channel.h"
+
+namespace gcr::agent {
+
+class Destination {
+ public:
+  explicit Destination(WorkerContext& context) : context_(context) {}
+
+  ~Destination() { destroy(); }
+
+  asio::awaitable<void> run(proto::PreflightRequest request);
+
+ private:
+  static constexpr transport::RegionId kImageRegion = 1;
+
+  using Wanted = std::vector<mover::IncomingVram::Wanted>;
+  /// See proto/PROTOCOL.md. Zero is never used.
+  enum class State { kInvalid = 0, kPreflight, kPrepared, kRestored, kCommitted, kEnded };
+
+  asio::awaitable<void> serve();
+  asio::awaitable<void> take_data_connections();
+  asio::awaitable<Result<proto::Envelope>> answer(const proto::Envelope& request);
+  asio::awaitable<Result<proto::Envelope>> preflight(const proto::PreflightRequest& request);
+  asio::awaitable<Result<proto::Envelope>> prepare(const proto::PrepareRequest& request);
+  Status make_room(const proto::PrepareRequest& request);
+  Result<std::unique_ptr<IncomingData>> open_data(DataPlan& plan, const std::string& token);
+  asio::awaitable<Result<proto::Envelope>> fall_back(const proto::FallBackRequest& request);
+  asio::awaitable<Result<proto::Envelope>> change_buffers(const proto::BuffersRequest& request);
+  asio::awaitable<Result<proto::Envelope>> restore(const proto::RestoreRequest& request);
+  Status restore_process(const proto::RestoreRequest& request, Phases& phases);
+  asio::awaitable<Result<proto::Envelope>> commit(const proto::CommitRequest& request);
+  asio::awaitable<Result<proto::Envelope>> abort(const proto::AbortRequest& request);
+  asio::awaitable<Result<proto::Envelope>> answer_alive(const proto::Envelope& request);
+  asio::awaitable<void> conclude();
+  journal::Began description(const proto::PreflightRequest& request) const;
+  Status vote(Phases& phases);
+  void destroy();
+  std::chrono::milliseconds silence() const {
+    return std::chrono::milliseconds(context_.config.peer_silence_ms);
+  }
+
+  template <class Buffers>
+  Result<Wanted> wanted(const Buffers& buffers) const;
+  Status open_regions(const Wanted& wanted, IncomingData& data);
+  Status landed(transport::RegionId region, std::uint64_t offset, std::uint64_t length_bytes);
+  Status expect(State state, const char* request) const;
+
+  WorkerContext& context_;
+  State state_ = State::kPreflight;
+  Uuid migration_;
+  std::optional<commit::DestinationLog> log_;
+  journal::Restored identity_;  ///< from the vote on
+  Error cause_{Code::kCancelled, "the source ended it"};
+  std::set<pid_t> running_;
+  std::set<pid_t> used_pids_;
+  std::shared_ptr<const mover::CudaDriver> driver_;
+  std::vector<mover::GpuPair> gpu_map_;
+  std::optional<mover::IncomingVram> vram_;
+  std::optional<images::ScratchDirectory> scratch_;
+  std::unique_ptr<images::ImageStore> images_;
+  std::optional<criu::PreparedRestore> prepared_restore_;
+  transport::RegionId next_region_ = kImageRegion + 1;
+  // Written before a region is announced, read by the lanes' threads.
+  std::mutex regions_mutex_;
+  std::map<transport::RegionId, mover::BufferId> buffer_of_region_;
+  std::map<mover::BufferId, transport::RegionId> region_of_buffer_;
+  DataWish wish_;
+  proto::DataOffer source_offer_;
+  proto::DataOffer offer_;
+  std::unique_ptr<IncomingData> data_;  ///< changed by the io_context's thread only
+  std::unique_ptr<RestoredProcess> process_;
+};
+
+}  // namespace gcr::agent

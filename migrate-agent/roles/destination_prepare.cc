@@ -1,0 +1,284 @@
+// The destination's steps before the process is restored: it looks at what would come, makes room,
+// and takes in what lands.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "migrate-agent/data/offer.h"
+#include "migrate-agent/fault/fault.h"
+#include "migrate-agent/roles/destination.h"
+#include "migrate-agent/roles/host_facts.h"
+#include "migrate-agent/roles/records.h"
+#include "src/base/log.h"
+#include "src/base/units.h"
+
+namespace gcr::agent {
+namespace {
+
+constexpr std::size_t kMaxBuffers = 65536;
+
+constexpr unsigned kImageSlots = 64;
+
+landing::HugepagePolicy landing_policy(HugepagePolicy policy) {
+  switch (policy) {
+    case HugepagePolicy::kRequire:
+      return landing::HugepagePolicy::kRequire;
+    case HugepagePolicy::kNever:
+      return landing::HugepagePolicy::kNever;
+    default:
+      return landing::HugepagePolicy::kAuto;
+  }
+}
+
+/// Images may take what is free where they go.
+Result<std::unique_ptr<images::ImageStore>> open_store(const std::filesystem::path& directory,
+                                                       const std::array<std::byte, 32>& secret) {
+  std::error_code error;
+  const auto space = std::filesystem::space(directory, error);
+  if (error) {
+    return Error::from_errno(error.value(),
+                             fmt::format("cannot see how much is free in {}", directory.string()));
+  }
+  return images::ImageStore::create(directory, kImageSlots, space.available, secret);
+}
+
+}  // namespace
+
+using asio::awaitable;
+
+/// The source is asked for the outcome where it says, or at the address that it came from.
+journal::Began Destination::description(const proto::PreflightRequest& request) const {
+  journal::Began began;
+  const std::string& said = request.source_agent();
+  const std::string from = context_.channel.peer_address();
+  began.set_peer(said.starts_with(':') ? from.substr(0, from.rfind(':')) + said
+                                       : control::printable(said));
+  began.set_peer_name(context_.channel.peer().common_name);
+  began.set_command(short_command(request.process().command()));
+  return began;
+}
+
+awaitable<Result<proto::Envelope>> Destination::preflight(const proto::PreflightRequest& request) {
+  GCR_CO_TRY(expect(State::kPreflight, "PreflightRequest"));
+  if (request.buffers_size() > static_cast<int>(kMaxBuffers)) {
+    co_return Error(Code::kProtocol, fmt::format("{} buffers are more than {}",
+                                                 request.buffers_size(), kMaxBuffers));
+  }
+  migration_ = to_uuid(request.migration_id());
+  running_ = {request.process().door_tid(), request.process().cuda_restore_tid()};
+  used_pids_ = {request.process().used_pids().begin(), request.process().used_pids().end()};
+  const Status registered = co_await context_.daemon.register_migration(migration_);
+  GCR_CO_TRY(registered);
+  const journal::Began began = description(request);
+  GCR_CO_TRY(control::Endpoint::parse(began.peer()));
+  const Status created = co_await offload(context_.blocking, [&]() -> Status {
+    GCR_ASSIGN(log_, commit::DestinationLog::create(context_.config.state_dir, migration_, began));
+    return {};
+  });
+  GCR_CO_TRY(created);
+  GCR_CO_TRY(context_.line.open(migration_, journal::Began::DESTINATION));
+  GCR_CO_TRY(fault::point("destination.began"));
+  proto::Envelope envelope;
+  proto::PreflightReply& reply = *envelope.mutable_preflight_reply();
+  const Status looked = co_await offload(context_.blocking, [&]() -> Status {
+    GCR_ASSIGN(driver_, mover::CudaDriver::load());
+    vram_.emplace(driver_, landing_policy(context_.config.hugepages));
+    *reply.mutable_host() = host_facts(context_.config, *driver_);
+    Fit found = fit(request, reply.host(), context_.config, *vram_);
+    for (proto::Blocker& blocker : found.blockers) *reply.add_blockers() = std::move(blocker);
+    gpu_map_ = std::move(found.gpu_map);
+    return {};
+  });
+  GCR_CO_TRY(looked);
+  for (const mover::GpuPair& pair : gpu_map_) {
+    proto::GpuPair& out = *reply.add_gpu_map();
+    out.set_source_uuid(to_bytes(pair.from));
+    out.set_destination_uuid(to_bytes(pair.to));
+  }
+  if (reply.blockers_size() > 0) {
+    state_ = State::kEnded;
+    cause_ = Error(Code::kRefused, reply.blockers(0).text());
+  }
+  GCR_CO_TRY(fault::point("destination.preflighted"));
+  co_return envelope;
+}
+
+template <class Buffers>
+Result<Destination::Wanted> Destination::wanted(const Buffers& buffers) const {
+  if (region_of_buffer_.size() + buffers.size() > kMaxBuffers) {
+    return Error(Code::kProtocol, fmt::format("more than {} buffers", kMaxBuffers));
+  }
+  std::vector<mover::IncomingVram::Wanted> wanted;
+  std::uint64_t total = 0;
+  GCR_ASSIGN(const std::uint64_t available, landing::available_memory_bytes());
+  GCR_ASSIGN(const std::uint64_t huge, landing::free_hugepage_bytes());
+  for (const proto::Buffer& buffer : buffers) {
+    const Uuid from = to_uuid(buffer.gpu_uuid());
+    const auto pair = std::find_if(gpu_map_.begin(), gpu_map_.end(),
+                                   [&](const mover::GpuPair& p) { return p.from == from; });
+    if (pair == gpu_map_.end() || buffer.size_bytes() == 0 ||
+        buffer.size_bytes() % kChunkBytes != 0 || region_of_buffer_.contains(buffer.id())) {
+      return Error(Code::kProtocol, fmt::format("buffer {} ({} bytes) cannot be prepared",
+                                                buffer.id(), buffer.size_bytes()));
+    }
+    if (buffer.size_bytes() > available + huge - total) {
+      return Error(Code::kResourceExhausted,
+                   fmt::format("the landing region needs more than the {} that are available",
+                               format_bytes(available + huge)));
+    }
+    total += buffer.size_bytes();
+    wanted.push_back({buffer.id(), pair->to, buffer.size_bytes()});
+  }
+  return wanted;
+}
+
+Status Destination::open_regions(const Wanted& wanted, IncomingData& data) {
+  for (const mover::IncomingVram::Wanted& buffer : wanted) {
+    const transport::RegionId region = next_region_++;
+    region_of_buffer_.emplace(buffer.id, region);
+    {
+      const std::lock_guard lock(regions_mutex_);
+      buffer_of_region_.emplace(region, buffer.id);
+    }
+    GCR_TRY(data.add_region(region, vram_->landing(buffer.id)));
+  }
+  return {};
+}
+
+Status Destination::landed(transport::RegionId region, std::uint64_t offset,
+                           std::uint64_t length_bytes) {
+  if (region == kImageRegion) return images_->landed(offset, length_bytes);
+  mover::BufferId buffer = 0;
+  {
+    const std::lock_guard lock(regions_mutex_);
+    const auto found = buffer_of_region_.find(region);
+    if (found == buffer_of_region_.end()) return {};  // removed while its last bytes came
+    buffer = found->second;
+  }
+  return vram_->landed(buffer, offset, length_bytes);
+}
+
+/// What takes part in the migration before a connection does.
+Status Destination::make_room(const proto::PrepareRequest& request) {
+  using Mode = mover::IncomingVram::Mode;
+  std::array<std::byte, 32> secret{};
+  if (request.digest_key().size() != secret.size()) {
+    return Error(Code::kProtocol, "the digest key is not 32 bytes long");
+  }
+  std::memcpy(secret.data(), request.digest_key().data(), secret.size());
+  GCR_ASSIGN(scratch_, images::ScratchDirectory::create(context_.config.runtime_dir / "incoming" /
+                                                        migration_.to_string()));
+  GCR_ASSIGN(images_, open_store(scratch_->path(), secret));
+  GCR_ASSIGN(prepared_restore_,
+             criu::PreparedRestore::create({context_.config.criu_command}, scratch_->path(),
+                                           context_.config.reaper, used_pids_));
+  vram_->begin(digest::DigestKey::expand(secret),
+               request.no_prefill() ? Mode::kReload : Mode::kPrefill);
+  return {};
+}
+
+/// Changes `plan` to TCP where RDMA cannot be set up after all.
+Result<std::unique_ptr<IncomingData>> Destination::open_data(DataPlan& plan,
+                                                             const std::string& token) {
+  const IncomingData::Options options{
+      .tls = context_.data_ssl(),
+      .token = token,
+      .on_landed = [this](transport::RegionId region, std::uint64_t offset,
+                          std::uint64_t length) { return landed(region, offset, length); },
+      .hosts = context_.config.data_addresses,
+      .local_host = context_.channel.local_host(),
+      .peer_timeout = silence()};
+  auto data = IncomingData::open(plan, options);
+  if (data || plan.transport != proto::TRANSPORT_RDMA) return data;
+  GCR_ASSIGN(plan, plan_without_rdma(wish_, source_offer_, offer_, data.error().message()));
+  return IncomingData::open(plan, options);
+}
+
+awaitable<Result<proto::Envelope>> Destination::prepare(const proto::PrepareRequest& request) {
+  GCR_CO_TRY(expect(State::kPreflight, "PrepareRequest"));
+  wish_ = {request.transport(), request.plaintext(), request.lanes()};
+  source_offer_ = request.offer();
+  offer_ = data_offer(context_.config.unencrypted_data);
+  auto plan = plan_data(wish_, source_offer_, offer_);
+  GCR_CO_TRY(plan);
+  const std::string token = to_bytes(Uuid::random()) + to_bytes(Uuid::random());
+  auto opened = co_await offload(context_.blocking, [&]() -> Result<std::unique_ptr<IncomingData>> {
+    GCR_TRY(make_room(request));
+    GCR_ASSIGN(const auto buffers, wanted(request.buffers()));
+    GCR_TRY(vram_->prepare(buffers));
+    GCR_ASSIGN(auto data, open_data(*plan, token));
+    GCR_TRY(data->add_region(kImageRegion, images_->ring()));
+    GCR_TRY(open_regions(buffers, *data));
+    return data;
+  });
+  GCR_CO_TRY(opened);
+  data_ = std::move(*opened);
+  proto::Envelope envelope;
+  proto::PrepareReply& reply = *envelope.mutable_prepare_reply();
+  for (const auto& [buffer, region] : region_of_buffer_) {
+    proto::BufferRegion& out = *reply.add_regions();
+    out.set_buffer_id(buffer);
+    out.set_region(region);
+  }
+  reply.set_lanes(plan->lanes);
+  reply.set_data_token(token);
+  reply.set_image_region(kImageRegion);
+  reply.set_image_region_bytes(images_->ring().size());
+  reply.set_transport(plan->transport);
+  reply.set_transport_reason(plan->reason);
+  reply.set_encrypted(plan->encrypted);
+  for (const auto& address : data_->addresses()) *reply.add_data_addresses() = address;
+  GCR_CO_TRY(fault::point("destination.prepared"));
+  state_ = State::kPrepared;
+  co_return envelope;
+}
+
+awaitable<Result<proto::Envelope>> Destination::fall_back(const proto::FallBackRequest& request) {
+  GCR_CO_TRY(expect(State::kPrepared, "FallBackRequest"));
+  spdlog::info("migration {}: no RDMA: {}", migration_.to_string(),
+               control::printable(request.reason()));
+  const auto plan = plan_without_rdma(wish_, source_offer_, offer_, request.reason());
+  GCR_CO_TRY(plan);
+  GCR_CO_TRY(data_->fall_back(*plan));
+  proto::Envelope envelope;
+  proto::FallBackReply& reply = *envelope.mutable_fall_back_reply();
+  reply.set_encrypted(plan->encrypted);
+  for (const auto& address : data_->addresses()) *reply.add_data_addresses() = address;
+  co_return envelope;
+}
+
+awaitable<Result<proto::Envelope>> Destination::change_buffers(
+    const proto::BuffersRequest& request) {
+  GCR_CO_TRY(expect(State::kPrepared, "BuffersRequest"));
+  proto::Envelope envelope;
+  const Status changed = co_await offload(context_.blocking, [&]() -> Status {
+    for (const std::uint64_t id : request.removed_ids()) {
+      const auto found = region_of_buffer_.find(id);
+      if (found == region_of_buffer_.end()) {
+        return Error(Code::kProtocol, fmt::format("there is no buffer {} to remove", id));
+      }
+      GCR_TRY(data_->remove_region(found->second));
+      {
+        const std::lock_guard lock(regions_mutex_);
+        buffer_of_region_.erase(found->second);
+      }
+      region_of_buffer_.erase(found);
+      vram_->remove(id);
+    }
+    GCR_ASSIGN(const auto buffers, wanted(request.added()));
+    GCR_TRY(vram_->prepare(buffers));
+    GCR_TRY(open_regions(buffers, *data_));
+    for (const mover::IncomingVram::Wanted& buffer : buffers) {
+      proto::BufferRegion& out = *envelope.mutable_buffers_reply()->add_regions();
+      out.set_buffer_id(buffer.id);
+      out.set_region(region_of_buffer_.at(buffer.id));
+    }
+    return {};
+  });
+  GCR_CO_TRY(changed);
+  envelope.mutable_buffers_reply();
+  co_return envelope;
+}
+
+}  // namespace gcr::agent
