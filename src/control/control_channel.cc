@@ -1,86 +1,67 @@
 #include "src/control/control_channel.h"
 
 #include <fmt/format.h>
-#include <netinet/tcp.h>
+#include <sys/un.h>
 
 #include <asio/connect.hpp>
-#include <asio/read.hpp>
+#include <asio/local/stream_protocol.hpp>
 #include <asio/redirect_error.hpp>
-#include <asio/steady_timer.hpp>
 #include <asio/this_coro.hpp>
 #include <asio/use_awaitable.hpp>
 #include <asio/write.hpp>
 
 #include "src/control/deadline.h"
 #include "src/control/framing.h"
+#include "src/control/stream.h"
 #include "src/control/tls.h"
 
 namespace gcr::control {
 namespace {
 
 using asio::ip::tcp;
-using Stream = asio::ssl::stream<tcp::socket>;
+using asio::ssl::stream_base;
 using Milliseconds = ControlChannel::Milliseconds;
 
 constexpr Milliseconds kSendTimeout = std::chrono::seconds(30);
 constexpr Milliseconds kRefusalTimeout = std::chrono::seconds(2);
-constexpr int kKeepaliveIdleSeconds = 10;
-constexpr int kKeepaliveIntervalSeconds = 5;
-constexpr int kKeepaliveProbes = 3;
-constexpr int kUserTimeoutMilliseconds = 30'000;
 
 /// The completion token of every operation here: what goes wrong is left in `error`.
 auto into(std::error_code& error) { return asio::redirect_error(asio::use_awaitable, error); }
-
-/// A peer that vanished without a word is noticed within about half a minute.
-void watch_for_vanished_peer(int socket) {
-  const auto set = [socket](int level, int option, int value) {
-    ::setsockopt(socket, level, option, &value, sizeof(value));
-  };
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, kKeepaliveIdleSeconds);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, kKeepaliveIntervalSeconds);
-  set(IPPROTO_TCP, TCP_KEEPCNT, kKeepaliveProbes);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMilliseconds);
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-}
 
 std::string host_name() {
   std::array<char, 256> name{};
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
-std::string address_of(const tcp::socket& socket) {
-  std::error_code error;
-  const tcp::endpoint remote = socket.remote_endpoint(error);
-  if (error) return "unknown address";
-  return Endpoint{remote.address().to_string(), remote.port()}.to_string();
-}
+/// Counts what a peer sends.
+class MessageRate {
+ public:
+  /// False if this is one more than may come within a second.
+  bool admit() {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - since_ >= std::chrono::seconds(1)) {
+      since_ = now;
+      count_ = 0;
+    }
+    return ++count_ <= kMaxMessagesPerSecond;
+  }
 
-std::string local_host_of(const tcp::socket& socket) {
-  std::error_code error;
-  const tcp::endpoint local = socket.local_endpoint(error);
-  return error ? "" : local.address().to_string();
-}
+ private:
+  std::chrono::steady_clock::time_point since_{};
+  unsigned count_ = 0;
+};
 
 }  // namespace
 
 struct ControlChannel::Impl {
-  Impl(tcp::socket socket, std::shared_ptr<asio::ssl::context> context, std::string name)
-      : tls(std::move(context)), stream(std::move(socket), *tls), peer_name(std::move(name)) {
-    address = address_of(stream.next_layer());
-    local_host = local_host_of(stream.next_layer());
-    watch_for_vanished_peer(stream.next_layer().native_handle());
+  Impl(Stream::Socket socket, std::shared_ptr<asio::ssl::context> tls, std::string name)
+      : stream(std::move(socket), std::move(tls)), peer_name(std::move(name)) {
+    address = stream.peer_address();
+    local_host = stream.local_host();
   }
 
-  tcp::socket& socket() { return stream.next_layer(); }
-  void close() {
-    std::error_code ignored;
-    socket().close(ignored);
-  }
-  Error error_of(const std::error_code& error) {
-    return stream_error(stream.native_handle(), error, peer_name);
-  }
+  void close() { stream.close(); }
+  Error error_of(const std::error_code& error) { return stream.error_of(error, peer_name); }
   Error timeout_error(std::string_view what, Milliseconds timeout) const {
     return Error(Code::kTimeout, fmt::format("{} {} for {} ms", peer_name, what, timeout.count()));
   }
@@ -91,37 +72,40 @@ struct ControlChannel::Impl {
   Status check_hello(const proto::Envelope& message);
   asio::awaitable<Status> start_client(const std::string& host);
   asio::awaitable<Status> start_server();
+  Status trust_local_agent();
+  Status recognise_local_user();
   asio::awaitable<void> refuse(const Error& error);
-  asio::awaitable<void> drain(Milliseconds timeout);
 
-  std::shared_ptr<asio::ssl::context> tls;
   Stream stream;
   std::string peer_name;  ///< "the agent at 10.0.0.2:7411"
   std::string address;
   std::string local_host;
   PeerIdentity identity;
   proto::Hello hello;
+  std::size_t longest_message = kMaxHelloBytes;  ///< that the peer may send now
+  MessageRate rate;
 };
 
 asio::awaitable<Status> ControlChannel::Impl::write(const proto::Envelope& message) {
   const auto frame = encode_message(message);
   if (!frame) co_return frame.error();
-  std::error_code error;
-  co_await asio::async_write(stream, asio::buffer(*frame), into(error));
+  const std::error_code error = co_await stream.write(asio::buffer(*frame));
   if (error) co_return error_of(error);
   co_return Status{};
 }
 
 asio::awaitable<Result<proto::Envelope>> ControlChannel::Impl::read() {
   LengthBytes header{};
-  std::error_code error;
-  co_await asio::async_read(stream, asio::buffer(header), into(error));
-
+  std::error_code error = co_await stream.read(asio::buffer(header));
   if (error) co_return error_of(error);
-  const auto length = decode_length(header, peer_name);
+  if (!rate.admit()) {
+    co_return Error(Code::kProtocol, fmt::format("{} sends more than {} messages per second",
+                                                 peer_name, kMaxMessagesPerSecond));
+  }
+  const auto length = decode_length(header, peer_name, longest_message);
   if (!length) co_return length.error();
   std::string payload(*length, '\0');
-  co_await asio::async_read(stream, asio::buffer(payload), into(error));
+  error = co_await stream.read(asio::buffer(payload));
   if (error) co_return error_of(error);
   co_return decode_message(payload, peer_name);
 }
@@ -152,55 +136,63 @@ asio::awaitable<Status> ControlChannel::Impl::exchange_hellos(std::string host) 
   const Result<proto::Envelope> theirs = co_await read();
   if (!theirs) co_return theirs.error();
   if (!sent) co_return sent.error();
+  longest_message = identity.is_agent ? kMaxMessageBytes : kMaxQuestionBytes;
   co_return check_hello(*theirs);
 }
 
+/// Nobody but root can have put the socket where root alone may write; say so all the same.
+Status ControlChannel::Impl::trust_local_agent() {
+  GCR_ASSIGN(const uid_t uid, stream.peer_uid());
+  if (uid != 0 && uid != ::geteuid()) {
+    return Error(Code::kPermissionDenied,
+                 fmt::format("cannot trust {}: it belongs to uid {}, not to root", peer_name, uid));
+  }
+  identity.common_name = fmt::format("uid {}", uid);
+  identity.is_agent = true;
+  return {};
+}
+
+Status ControlChannel::Impl::recognise_local_user() {
+  GCR_ASSIGN(const uid_t uid, stream.peer_uid());
+  identity.common_name = fmt::format("uid {}", uid);
+  identity.uid = uid;
+  peer_name = "the local user with " + identity.common_name;
+  return {};
+}
+
 asio::awaitable<Status> ControlChannel::Impl::start_client(const std::string& host) {
-  GCR_CO_TRY(expect_host(stream.native_handle(), host));
-  std::error_code error;
-  co_await stream.async_handshake(asio::ssl::stream_base::client, into(error));
+  if (stream.is_local()) co_return trust_local_agent();
+  GCR_CO_TRY(expect_host(stream.ssl(), host));
+  const std::error_code error = co_await stream.handshake(stream_base::client);
   if (error) co_return error_of(error);
-  auto peer = peer_identity(stream.native_handle());
+  auto peer = peer_identity(stream.ssl());
   if (!peer) co_return peer.error();
   identity = std::move(*peer);
-  const Status agent = verify_agent(stream.native_handle());
+  const Status agent = verify_agent(stream.ssl());
   if (!agent) co_return agent.error().while_doing("cannot trust " + peer_name);
   co_return Status{};
 }
 
 asio::awaitable<Status> ControlChannel::Impl::start_server() {
-  std::error_code error;
-  co_await stream.async_handshake(asio::ssl::stream_base::server, into(error));
+  if (stream.is_local()) co_return recognise_local_user();
+  const std::error_code error = co_await stream.handshake(stream_base::server);
   if (error) co_return error_of(error);
-  auto peer = peer_identity(stream.native_handle());
+  auto peer = peer_identity(stream.ssl());
   if (!peer) co_return peer.error();
   identity = std::move(*peer);
   peer_name = fmt::format("\"{}\" at {}", identity.common_name, address);
   co_return Status{};
 }
 
-/// Half-closes and reads to the end: closing a socket with unread input would reset the connection
-/// and could take with it what was just sent.
-asio::awaitable<void> ControlChannel::Impl::drain(Milliseconds timeout) {
-  const Deadline deadline(stream.get_executor(), timeout, [this] { close(); });
-  std::error_code error;
-  socket().shutdown(tcp::socket::shutdown_send, error);
-  std::array<char, 4096> dropped{};
-  while (!error) {
-    co_await socket().async_read_some(asio::buffer(dropped), into(error));
-  }
-  close();
-}
-
 /// Tells the peer why, if it can still be told, and closes.
 asio::awaitable<void> ControlChannel::Impl::refuse(const Error& error) {
-  if (SSL_is_init_finished(stream.native_handle()) == 1) {
-    const Deadline deadline(stream.get_executor(), kRefusalTimeout, [this] { close(); });
+  if (stream.is_local() || SSL_is_init_finished(stream.ssl()) == 1) {
+    const Deadline deadline(stream.executor(), kRefusalTimeout, [this] { close(); });
     proto::Envelope message;
     *message.mutable_failure() = to_failure(error);
     const Status ignored = co_await write(message);
   }
-  co_await drain(kRefusalTimeout);
+  co_await stream.drain(kRefusalTimeout);
 }
 
 namespace {
@@ -220,16 +212,40 @@ Error too_slow(const Endpoint& endpoint, Milliseconds timeout) {
                            endpoint.to_string(), timeout.count()));
 }
 
-asio::awaitable<Status> connect_socket(tcp::socket& socket, const Endpoint& endpoint) {
+asio::awaitable<Result<Stream::Socket>> connect_tcp(Endpoint endpoint, Milliseconds timeout) {
+  tcp::socket socket(co_await asio::this_coro::executor);
+  const Deadline deadline(socket.get_executor(), timeout, [&socket] {
+    std::error_code ignored;
+    socket.close(ignored);
+  });
   tcp::resolver resolver(socket.get_executor());
   const std::string port = std::to_string(endpoint.port);
   std::error_code error;
   const auto found = co_await resolver.async_resolve(endpoint.host, port,
                                                      tcp::resolver::numeric_service, into(error));
+  if (!error) co_await asio::async_connect(socket, found, into(error));
+  if (deadline.expired()) co_return too_slow(endpoint, timeout);
   if (error) co_return unreachable(endpoint, error);
-  co_await asio::async_connect(socket, found, into(error));
+  co_return Stream::Socket(std::move(socket));
+}
+
+asio::awaitable<Result<Stream::Socket>> connect_local(Endpoint endpoint) {
+  using asio::local::stream_protocol;
+  if (endpoint.host.size() >= sizeof(sockaddr_un::sun_path)) {
+    co_return Error(Code::kInvalidArgument,
+                    fmt::format("the path {} is too long for a socket", endpoint.host));
+  }
+  stream_protocol::socket socket(co_await asio::this_coro::executor);
+  std::error_code error;
+  co_await socket.async_connect(stream_protocol::endpoint(endpoint.host), into(error));
+  if (error == asio::error::connection_refused || error == std::errc::no_such_file_or_directory) {
+    co_return Error(Code::kUnavailable,
+                    fmt::format("cannot reach the agent at {}: {}; is migrate-agent running here, "
+                                "with that as local_socket in its agent.toml?",
+                                endpoint.to_string(), reason_of(error)));
+  }
   if (error) co_return unreachable(endpoint, error);
-  co_return Status{};
+  co_return Stream::Socket(std::move(socket));
 }
 
 }  // namespace
@@ -239,24 +255,25 @@ asio::awaitable<Result<std::unique_ptr<ControlChannel>>> ControlChannel::connect
     Milliseconds timeout, std::string host) {
   const auto executor = co_await asio::this_coro::executor;
   const auto give_up_at = std::chrono::steady_clock::now() + timeout;
-  tcp::socket socket(executor);
-  {
-    const Deadline deadline(executor, timeout, [&socket] {
-      std::error_code ignored;
-      socket.close(ignored);
-    });
-    const Status connected = co_await connect_socket(socket, endpoint);
-    if (deadline.expired()) co_return too_slow(endpoint, timeout);
-    if (!connected) co_return connected.error();
+  if (endpoint.is_local()) tls.reset();
+  if (!endpoint.is_local() && tls == nullptr) {
+    co_return Error(Code::kPermissionDenied,
+                    fmt::format("the agent at {} wants a certificate, and none was given",
+                                endpoint.to_string()));
   }
-  auto impl = std::make_unique<Impl>(std::move(socket), std::move(tls),
+  auto connecting = endpoint.is_local() ? connect_local(endpoint) : connect_tcp(endpoint, timeout);
+  auto socket = co_await std::move(connecting);
+  if (!socket) co_return socket.error();
+  auto impl = std::make_unique<Impl>(std::move(*socket), std::move(tls),
                                      "the agent at " + endpoint.to_string());
   const auto left =
       std::chrono::duration_cast<Milliseconds>(give_up_at - std::chrono::steady_clock::now());
   const Deadline deadline(executor, left, [&impl] { impl->close(); });
-  const auto bytes = preface.encode();
   std::error_code error;
-  co_await asio::async_write(impl->socket(), asio::buffer(bytes), into(error));
+  if (!endpoint.is_local()) {
+    const auto bytes = preface.encode();
+    co_await asio::async_write(impl->stream.socket(), asio::buffer(bytes), into(error));
+  }
   Status started = error ? Status(impl->error_of(error)) : Status{};
   if (started) started = co_await impl->start_client(endpoint.host);
   if (started) started = co_await impl->exchange_hellos(std::move(host));
@@ -272,20 +289,11 @@ asio::awaitable<Result<std::unique_ptr<ControlChannel>>> ControlChannel::accept(
     UniqueFd socket, std::shared_ptr<asio::ssl::context> tls, Milliseconds timeout,
     std::string host) {
   const auto executor = co_await asio::this_coro::executor;
-  sockaddr_storage local{};
-  socklen_t length = sizeof(local);
-  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&local), &length) != 0) {
-    co_return Error::from_errno(errno, "cannot use the accepted connection");
-  }
-  tcp::socket connection(executor);
-  std::error_code error;
-  connection.assign(local.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), socket.get(), error);
-  if (error) {
-    co_return Error(Code::kIo, "cannot use the accepted connection: " + reason_of(error));
-  }
-  (void)socket.release();
-  std::string name = "the peer at " + address_of(connection);
-  auto impl = std::make_unique<Impl>(std::move(connection), std::move(tls), std::move(name));
+  auto connection = Stream::adopt(executor, socket);
+  if (!connection) co_return connection.error();
+  if (connection->local_endpoint().protocol().family() == AF_UNIX) tls.reset();
+  auto impl = std::make_unique<Impl>(std::move(*connection), std::move(tls), "");
+  impl->peer_name = "the peer at " + impl->address;
   Status started;
   {
     const Deadline deadline(executor, timeout, [&impl] { impl->close(); });
@@ -305,14 +313,14 @@ ControlChannel::ControlChannel(std::unique_ptr<Impl> impl) : impl_(std::move(imp
 ControlChannel::~ControlChannel() = default;
 
 asio::awaitable<Status> ControlChannel::send(const proto::Envelope& message) {
-  const Deadline deadline(impl_->stream.get_executor(), kSendTimeout, [this] { impl_->close(); });
+  const Deadline deadline(impl_->stream.executor(), kSendTimeout, [this] { impl_->close(); });
   Status sent = co_await impl_->write(message);
   if (deadline.expired()) co_return impl_->timeout_error("took nothing", kSendTimeout);
   co_return sent;
 }
 
 asio::awaitable<Result<proto::Envelope>> ControlChannel::receive(Milliseconds timeout) {
-  const Deadline deadline(impl_->stream.get_executor(), timeout, [this] { impl_->close(); });
+  const Deadline deadline(impl_->stream.executor(), timeout, [this] { impl_->close(); });
   Result<proto::Envelope> message = co_await impl_->read();
   if (deadline.expired()) co_return impl_->timeout_error("sent nothing", timeout);
   if (!message && message.error().code() != Code::kCancelled) impl_->close();
@@ -335,7 +343,7 @@ std::string ControlChannel::local_host() const { return impl_->local_host; }
 void ControlChannel::close() { impl_->close(); }
 
 asio::awaitable<void> ControlChannel::finish(Milliseconds timeout) {
-  co_await impl_->drain(timeout);
+  co_await impl_->stream.drain(timeout);
 }
 
 }  // namespace gcr::control

@@ -5,6 +5,9 @@
 // A connection starts with a Preface in clear: the daemon reads it, and nothing else, to decide
 // which process gets the descriptor. What follows is TLS, with the client certificate of the
 // connecting side.
+//
+// Local users reach their host's agent through a Unix socket instead: no preface, no TLS, and the
+// kernel says who they are. The Envelopes are the same.
 #pragma once
 
 #include <asio/awaitable.hpp>
@@ -12,6 +15,7 @@
 #include <asio/ssl.hpp>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "proto/control.pb.h"
@@ -29,16 +33,20 @@ struct TlsFiles {
   std::string revoked{};  ///< a CRL of the authority's; empty: certificates are not revoked
 };
 
-/// A context for either side: TLS 1.3 only, peer certificate required, signed by `authority`.
-/// kInvalidArgument, naming the file, if one cannot be read or the key is not the certificate's.
+/// A context for either side: TLS 1.3 only, peer certificate required, signed by `authority` and
+/// not revoked. kInvalidArgument, naming the file, if one cannot be read or the key is not the
+/// certificate's. Where `revoked` is set and is not the authority's, or has expired, no peer is
+/// accepted.
 Result<std::shared_ptr<asio::ssl::context>> make_tls_context(const TlsFiles& files);
 
 /// Who the peer's certificate says it is. Roles are URI entries of the subject alternative name:
-/// "gcr:role:agent" and "gcr:role:operator"; a certificate may carry both.
+/// "gcr:role:agent" and "gcr:role:operator"; a certificate may carry both. A local user has no
+/// certificate, and no role.
 struct PeerIdentity {
-  std::string common_name;
+  std::string common_name;  ///< "uid 1000" of a local user
   bool is_agent = false;
   bool is_operator = false;
+  std::optional<uid_t> uid{};  ///< of a local user, by SO_PEERCRED; nothing over a network
 };
 
 /// What the certificate shown on `ssl` says, after a handshake. kPermissionDenied if there is none.
@@ -57,13 +65,14 @@ class ControlChannel {
   /// agent role and be made out to `endpoint.host`) and exchanges Hellos. Everything together takes
   /// at most `timeout`. kUnavailable or kTimeout if the agent cannot be reached, kPermissionDenied
   /// if a certificate is refused, kProtocol if the versions differ. `host` is what the Hello says
-  /// of this side; empty: the machine's host name.
+  /// of this side; empty: the machine's host name. To a local socket neither `preface` nor `tls` is
+  /// used; only there may `tls` be null.
   static asio::awaitable<Result<std::unique_ptr<ControlChannel>>> connect(
       Endpoint endpoint, Preface preface, std::shared_ptr<asio::ssl::context> tls,
       Milliseconds timeout, std::string host = {});
 
-  /// The server's half, on a connected socket whose preface was read already. The peer's roles are
-  /// for the caller to judge.
+  /// The server's half, on a connected socket whose preface was read already (a Unix socket has
+  /// none). The peer's roles are for the caller to judge.
   static asio::awaitable<Result<std::unique_ptr<ControlChannel>>> accept(
       UniqueFd socket, std::shared_ptr<asio::ssl::context> tls, Milliseconds timeout,
       std::string host = {});
@@ -74,9 +83,10 @@ class ControlChannel {
   /// for 30 s. The channel is unusable after either.
   asio::awaitable<Status> send(const proto::Envelope& message);
 
-  /// The next message. kTimeout after `timeout`, kProtocol if it cannot be parsed or is too long,
-  /// kUnavailable if the peer is gone; the channel is unusable after each. Cancelling the coroutine
-  /// leaves the channel usable only if nothing of a message had arrived.
+  /// The next message. kTimeout after `timeout`, kProtocol if it cannot be parsed, is too long for
+  /// who the peer is, or is one of too many (wire.h has the limits), kUnavailable if the peer is
+  /// gone; the channel is unusable after each. Cancelling the coroutine leaves the channel usable
+  /// only if nothing of a message had arrived.
   asio::awaitable<Result<proto::Envelope>> receive(Milliseconds timeout);
 
   /// Sends `request` and waits for its reply; a Failure from the peer becomes the Error it carries.
@@ -85,8 +95,8 @@ class ControlChannel {
 
   const PeerIdentity& peer() const;
   const proto::Hello& peer_hello() const;
-  std::string peer_address() const;  ///< "10.0.0.2:7411"
-  std::string local_host() const;    ///< "10.0.0.1", where the peer reached this end
+  std::string peer_address() const;  ///< "10.0.0.2:7411"; "local" of a local user
+  std::string local_host() const;    ///< "10.0.0.1", where the peer reached this end; or empty
 
   /// Closes the connection at once; pending operations fail. Let them end before destroying this.
   void close();

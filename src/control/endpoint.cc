@@ -56,7 +56,17 @@ Result<Endpoint> Endpoint::parse(const std::string& text) {
   return endpoint;
 }
 
+Result<Endpoint> Endpoint::parse_local_too(const std::string& text) {
+  constexpr std::string_view kScheme = "unix:";
+  if (text == "local") return Endpoint{std::string(kDefaultLocalSocket), 0};
+  if (!text.starts_with(kScheme)) return parse(text);
+  const std::string path = text.substr(kScheme.size());
+  if (!path.starts_with('/')) return bad_endpoint(text, "after \"unix:\" comes an absolute path");
+  return Endpoint{path, 0};
+}
+
 std::string Endpoint::to_string() const {
+  if (is_local()) return "unix:" + host;
   const bool v6 = host.find(':') != std::string::npos;
   return v6 ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
 }

@@ -19,13 +19,14 @@ Result<std::string> encode_message(const proto::Envelope& message) {
   return frame;
 }
 
-Result<std::size_t> decode_length(const LengthBytes& bytes, const std::string& from) {
+Result<std::size_t> decode_length(const LengthBytes& bytes, const std::string& from,
+                                  std::size_t most) {
   std::size_t length = 0;
   for (const std::uint8_t byte : bytes) length = length << 8 | byte;
-  if (length == 0 || length > kMaxMessageBytes) {
+  if (length == 0 || length > most) {
     return Error(Code::kProtocol, fmt::format("{} announces a message of {} bytes; 1 to {} are "
                                               "allowed",
-                                              from, length, kMaxMessageBytes));
+                                              from, length, most));
   }
   return length;
 }

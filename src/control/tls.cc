@@ -74,6 +74,17 @@ Error bad_file(std::string_view what, const std::string& path) {
                fmt::format("cannot use the {} {}: {}", what, path, openssl_reason()));
 }
 
+/// Of every certificate that is shown, the whole chain's leaf, the list must say that it is good.
+Status read_revoked(SSL_CTX* context, const std::string& path) {
+  X509_STORE* store = SSL_CTX_get_cert_store(context);
+  X509_LOOKUP* lookup = X509_STORE_add_lookup(store, X509_LOOKUP_file());
+  if (lookup == nullptr || X509_load_crl_file(lookup, path.c_str(), X509_FILETYPE_PEM) < 1) {
+    return bad_file("list of revoked certificates", path);
+  }
+  X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK);
+  return {};
+}
+
 Status configure(SSL_CTX* context, const TlsFiles& files) {
   SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
   SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION);
@@ -91,22 +102,63 @@ Status configure(SSL_CTX* context, const TlsFiles& files) {
   if (SSL_CTX_use_PrivateKey_file(context, files.key.c_str(), SSL_FILETYPE_PEM) != 1) {
     return bad_file("private key", files.key);
   }
-  return {};
+  return files.revoked.empty() ? Status() : read_revoked(context, files.revoked);
 }
 
-/// What to say where the peer's certificate did not pass our verification.
-std::string verification_advice(long result) {
+/// What to do where the peer's certificate did not pass our verification.
+std::string_view verification_advice(long result) {
   switch (result) {
     case X509_V_ERR_HOSTNAME_MISMATCH:
     case X509_V_ERR_IP_ADDRESS_MISMATCH:
-      return "; it is made out to another host: make one that names this host or address, or use "
+      return "it is made out to another host: make one that names this host or address, or use "
              "the name that it carries";
     case X509_V_ERR_CERT_HAS_EXPIRED:
+      return "make a new one there (scripts/make-certs), or check this host's clock";
     case X509_V_ERR_CERT_NOT_YET_VALID:
-      return "; check both hosts' clocks, or make a new certificate";
+      return "check both hosts' clocks";
+    case X509_V_ERR_CERT_REVOKED:
+      return "if that is a mistake, have the authority make a new one";
+    case X509_V_ERR_CRL_HAS_EXPIRED:
+    case X509_V_ERR_CRL_NOT_YET_VALID:
+    case X509_V_ERR_UNABLE_TO_GET_CRL:
+    case X509_V_ERR_CRL_SIGNATURE_FAILURE:
+      return "without a list of revoked certificates of the authority's that is good today, this "
+             "side accepts nobody: renew the file that tls.revoked or --crl names";
     default:
-      return "; both sides need certificates of one authority";
+      return "both sides need certificates of one authority";
   }
+}
+
+/// What to do where the peer did not accept our certificate and sent this alert; empty if `reason`
+/// is no such alert.
+std::string_view alert_advice(int reason) {
+  switch (reason) {
+    case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
+      return "it has expired, or the list of revoked ones there has: make a new one "
+             "(scripts/make-certs), or check that host's clock";
+    case SSL_R_SSLV3_ALERT_CERTIFICATE_REVOKED:
+      return "it is revoked: if that is a mistake, have the authority make a new one";
+    case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
+      return "it is not valid yet, or not made out to the name under which this side was reached: "
+             "check both hosts' clocks, or make a new one (scripts/make-certs)";
+    case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
+    case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:  // an authority of the same name with another key
+      return "both sides need certificates of one authority, and lists of revoked ones, where they "
+             "are used, that are good today";
+    case SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN:
+    case SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE:
+    case SSL_R_TLSV1_ALERT_ACCESS_DENIED:
+    case SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED:
+      return "both sides need certificates of one authority; the other side's log says more";
+    default:
+      return "";
+  }
+}
+
+/// Whether the two sides have no version of TLS in common.
+bool is_too_old(int reason) {
+  return reason == SSL_R_UNSUPPORTED_PROTOCOL || reason == SSL_R_TLSV1_ALERT_PROTOCOL_VERSION ||
+         reason == SSL_R_WRONG_SSL_VERSION;
 }
 
 Error ssl_error(SSL* ssl, const std::error_code& error, std::string_view peer) {
@@ -114,28 +166,28 @@ Error ssl_error(SSL* ssl, const std::error_code& error, std::string_view peer) {
   if (verified != X509_V_OK) {
     return Error(
         Code::kPermissionDenied,
-        fmt::format("the certificate of {} is not accepted here: {}{}", peer,
+        fmt::format("the certificate of {} is not accepted here: {}; {}", peer,
                     X509_verify_cert_error_string(verified), verification_advice(verified)));
   }
   const int reason = ERR_GET_REASON(static_cast<unsigned long>(error.value()));
-  switch (reason) {
-    case SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE:
-      return Error(Code::kPermissionDenied, fmt::format("{} shows no certificate", peer));
-    case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
-    case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:  // an authority of the same name with another key
-    case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
-    case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
-    case SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN:
-    case SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE:
-    case SSL_R_TLSV1_ALERT_ACCESS_DENIED:
-    case SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED:
-      return Error(Code::kPermissionDenied,
-                   fmt::format("{} does not accept the certificate of this side ({}); both sides "
-                               "need certificates of one authority",
-                               peer, error.message()));
-    default:
-      return Error(Code::kProtocol, fmt::format("TLS with {} failed: {}", peer, error.message()));
+  if (reason == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE) {
+    return Error(Code::kPermissionDenied,
+                 fmt::format("{} shows no certificate; it needs one of this side's authority "
+                             "(scripts/make-certs)",
+                             peer));
   }
+  if (is_too_old(reason)) {
+    return Error(Code::kPermissionDenied,
+                 fmt::format("{} speaks no TLS 1.3, and nothing older is accepted ({}): bring its "
+                             "software up to date",
+                             peer, error.message()));
+  }
+  if (const std::string_view advice = alert_advice(reason); !advice.empty()) {
+    return Error(Code::kPermissionDenied,
+                 fmt::format("{} does not accept the certificate of this side ({}); {}", peer,
+                             error.message(), advice));
+  }
+  return Error(Code::kProtocol, fmt::format("TLS with {} failed: {}", peer, error.message()));
 }
 
 }  // namespace

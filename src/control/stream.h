@@ -1,0 +1,66 @@
+// The bytes beneath a control channel: a TCP connection with TLS, or a local one, whose other end
+// the kernel vouches for, without.
+#pragma once
+
+#include <openssl/ssl.h>
+
+#include <asio/any_io_executor.hpp>
+#include <asio/awaitable.hpp>
+#include <asio/generic/stream_protocol.hpp>
+#include <asio/ssl.hpp>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <system_error>
+
+#include "src/base/result.h"
+#include "src/base/unique_fd.h"
+
+namespace gcr::control {
+
+/// One coroutine reads and one writes at a time; belongs to the thread that runs its executor.
+class Stream {
+ public:
+  using Socket = asio::generic::stream_protocol::socket;
+
+  /// A connected TCP socket, which gets TLS by `context`, or, without one, a Unix socket.
+  Stream(Socket socket, std::shared_ptr<asio::ssl::context> context);
+
+  /// From a descriptor, which stays the caller's on failure.
+  static Result<Socket> adopt(asio::any_io_executor executor, UniqueFd& fd);
+
+  bool is_local() const { return tls_ == nullptr; }
+  SSL* ssl() { return tls_ ? tls_->native_handle() : nullptr; }
+  Socket& socket() { return socket_; }
+  asio::any_io_executor executor() { return socket_.get_executor(); }
+
+  /// Of TLS; nothing happens on a local socket.
+  asio::awaitable<std::error_code> handshake(asio::ssl::stream_base::handshake_type side);
+
+  /// All of the buffer, or an error.
+  asio::awaitable<std::error_code> read(asio::mutable_buffer buffer);
+  asio::awaitable<std::error_code> write(asio::const_buffer buffer);
+
+  /// What a failed operation means; `peer` names the other side.
+  Error error_of(const std::error_code& error, std::string_view peer);
+
+  /// Who listens, or who connected, on a local socket. kIo if the kernel does not say.
+  Result<uid_t> peer_uid();
+
+  std::string peer_address();  ///< "10.0.0.2:7411", or "local"
+  std::string local_host();    ///< "10.0.0.1"; empty on a local socket
+
+  void close();
+
+  /// Half-closes and reads to the end: closing a socket with unread input would reset the
+  /// connection and could take with it what was just sent. Then closes, at the latest after
+  /// `timeout`.
+  asio::awaitable<void> drain(std::chrono::milliseconds timeout);
+
+ private:
+  Socket socket_;
+  std::shared_ptr<asio::ssl::context> context_;
+  std::unique_ptr<asio::ssl::stream<Socket&>> tls_;
+};
+
+}  // namespace gcr::control
