@@ -83,7 +83,7 @@ end_process() {
   wait_until 10 is_gone "$pid" || say "process $pid does not end"
 }
 
-# ---- programs on the hosts of scripts/two-hosts; needs its DIR/env sourced ----
+# ---- programs on the hosts of scripts/hosts; needs its DIR/env sourced ----
 
 # Runs COMMAND… on HOST (a or b), with what a program there needs to find its GPU.
 on_host() {

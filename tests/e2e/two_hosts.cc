@@ -34,13 +34,13 @@ namespace fs = std::filesystem;
 constexpr Milliseconds kSetupTimeout{120'000};
 constexpr Milliseconds kMigrateTimeout{180'000};
 
-/// Runs scripts/two-hosts for the programs of this build, or, if GCR_ROOT says where those are, of
+/// Runs scripts/hosts for the programs of this build, or, if GCR_ROOT says where those are, of
 /// a bundle.
-CommandResult two_hosts_script(const std::vector<std::string>& arguments) {
+CommandResult hosts_script(const std::vector<std::string>& arguments) {
   const char* const bundle = std::getenv("GCR_ROOT");
   std::vector<std::string> command = {"env", "GCR_BUILD=" GCR_BINARY_DIR,
-                                      GCR_SOURCE_DIR "/scripts/two-hosts"};
-  if (bundle != nullptr) command = {std::string(bundle) + "/scripts/two-hosts"};
+                                      GCR_SOURCE_DIR "/scripts/hosts"};
+  if (bundle != nullptr) command = {std::string(bundle) + "/scripts/hosts"};
   command.insert(command.end(), arguments.begin(), arguments.end());
   return run(command, kSetupTimeout);
 }
@@ -56,7 +56,7 @@ void remove_leftovers() {
     const std::string path = entry.path();
     if (!path.starts_with(kDirectoryPrefix)) continue;
     const pid_t owner = std::atoi(path.c_str() + sizeof(kDirectoryPrefix) - 1);
-    if (owner > 0 && ::kill(owner, 0) != 0) two_hosts_script({"down", path});
+    if (owner > 0 && ::kill(owner, 0) != 0) hosts_script({"down", path});
   }
 }
 
@@ -165,14 +165,14 @@ TwoHosts::TwoHosts(const std::vector<std::string>& options) {
   directory_ = kDirectoryPrefix + std::to_string(::getpid()) + "-" + std::to_string(made++);
   std::vector<std::string> arguments = {"up", directory_};
   arguments.insert(arguments.end(), options.begin(), options.end());
-  const CommandResult result = two_hosts_script(arguments);
-  if (result.exit_code != 0) throw std::runtime_error("two-hosts up: " + result.err);
+  const CommandResult result = hosts_script(arguments);
+  if (result.exit_code != 0) throw std::runtime_error("hosts up: " + result.err);
   variables_ = parse_env(directory_ + "/env");
 }
 
 TwoHosts::~TwoHosts() {
-  const CommandResult result = two_hosts_script({"down", directory_});
-  if (result.exit_code != 0) std::fprintf(stderr, "two-hosts down: %s\n", result.err.c_str());
+  const CommandResult result = hosts_script({"down", directory_});
+  if (result.exit_code != 0) std::fprintf(stderr, "hosts down: %s\n", result.err.c_str());
 }
 
 std::string TwoHosts::variable(const std::string& name) const { return variables_.at(name); }
@@ -251,13 +251,13 @@ MigrateOutcome TwoHosts::parse_outcome(const CommandResult& result) {
 std::string TwoHosts::directory(Host host) const { return directory_ + "/" + letter(host); }
 
 void TwoHosts::stop_agent(Host host) {
-  const CommandResult result = two_hosts_script({"stop", directory_, letter(host)});
-  if (result.exit_code != 0) throw std::runtime_error("two-hosts stop: " + result.err);
+  const CommandResult result = hosts_script({"stop", directory_, letter(host)});
+  if (result.exit_code != 0) throw std::runtime_error("hosts stop: " + result.err);
 }
 
 void TwoHosts::start_agent(Host host) {
-  const CommandResult result = two_hosts_script({"start", directory_, letter(host)});
-  if (result.exit_code != 0) throw std::runtime_error("two-hosts start: " + result.err);
+  const CommandResult result = hosts_script({"start", directory_, letter(host)});
+  if (result.exit_code != 0) throw std::runtime_error("hosts start: " + result.err);
 }
 
 pid_t TwoHosts::agent_pid(Host host) const {

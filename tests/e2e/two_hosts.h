@@ -1,4 +1,4 @@
-// Two hosts for a test: scripts/two-hosts, and what tests do with them. Every process, namespace,
+// Two hosts for a test: scripts/hosts, and what tests do with them. Every process, namespace,
 // mount and file of the hosts is gone when the object is.
 #pragma once
 
@@ -74,7 +74,7 @@ class App {
 
 class TwoHosts {
  public:
-  /// `options` of `scripts/two-hosts up`. Throws std::runtime_error if it fails.
+  /// `options` of `scripts/hosts up`. Throws std::runtime_error if it fails.
   explicit TwoHosts(const std::vector<std::string>& options = {});
   ~TwoHosts();
   TwoHosts(const TwoHosts&) = delete;

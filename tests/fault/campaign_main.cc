@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
   app.add_option("--pairs", options.pairs, "pairs of hosts side by side")->capture_default_str();
   app.add_option("--max-failures", options.max_failures, "then the rest is left out")
       ->capture_default_str();
-  app.add_option("--host-option", options.host_options, "words for scripts/two-hosts up");
+  app.add_option("--host-option", options.host_options, "words for scripts/hosts up");
   app.add_option("--out", file, "keep the figures in this file as well");
   app.add_flag("--verbose", options.verbose, "a line for every run");
   CLI11_PARSE(app, argc, argv);

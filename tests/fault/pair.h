@@ -23,7 +23,7 @@ inline constexpr Milliseconds kBound{20'000};
 
 class Pair {
  public:
-  /// Makes the hosts, with further options of `scripts/two-hosts up`, starts a ticker with these
+  /// Makes the hosts, with further options of `scripts/hosts up`, starts a ticker with these
   /// options, and migrates it there and back. Throws std::runtime_error if that fails.
   explicit Pair(const std::vector<std::string>& options = {},
                 std::vector<std::string> ticker_options = {});

@@ -17,7 +17,7 @@ struct Done {
 struct TrialOptions {
   unsigned pairs = 2;
   unsigned max_failures = 10;             ///< then the rest is left out
-  std::vector<std::string> host_options;  ///< of `scripts/two-hosts up`
+  std::vector<std::string> host_options;  ///< of `scripts/hosts up`
   bool verbose = false;                   ///< a line for every run
 };
 
