@@ -55,6 +55,16 @@ class Table {
     target = *value;
   }
 
+  /// Where the empty text stands for the default.
+  template <class Path>
+  void optional_text(std::string_view key, Path& target) {
+    const toml::node* node = find(key);
+    if (node == nullptr) return;
+    const auto value = node->value_exact<std::string>();
+    if (!value) return fail(*node, key, "must be a string");
+    if (!value->empty()) target = *value;
+  }
+
   /// Where the empty text stands for nothing.
   void optional_path(std::string_view key, std::filesystem::path& target) {
     const toml::node* node = find(key);
@@ -155,7 +165,7 @@ void read_metrics_listen(Table& table, Config& config) {
 }
 
 void read_advertise(Table& table, Config& config) {
-  table.text("advertise", config.advertise);
+  table.optional_text("advertise", config.advertise);
   if (config.advertise.empty()) return;
   const auto endpoint = control::Endpoint::parse(config.advertise);
   if (!endpoint) {
@@ -235,13 +245,35 @@ Status read_operators(Table& root, const std::string& name, Config& config) {
   return {};
 }
 
+/// What belongs to an agent in `folder` lies beside it (a build tree, a bundle) or here.
+std::filesystem::path installed_in(const std::filesystem::path& folder) {
+  return folder.parent_path() / "libexec" / "gcr-migrate";
+}
+
+std::filesystem::path default_reaper() {
+  const auto program = executable_path();
+  if (!program) return "gcr-reaper";
+  const auto folder = program->parent_path();
+  std::error_code ignored;
+  if (std::filesystem::exists(folder / "gcr-reaper", ignored)) return folder / "gcr-reaper";
+  return installed_in(folder) / "gcr-reaper";
+}
+
+/// The one that was installed with the agent, else that of the PATH.
+std::vector<std::string> default_criu() {
+  const auto program = executable_path();
+  if (!program) return {"criu"};
+  const auto installed = installed_in(program->parent_path()) / "criu" / "criu";
+  std::error_code ignored;
+  if (std::filesystem::exists(installed, ignored)) return {installed.string()};
+  return {"criu"};
+}
+
 Status read_criu(const toml::table& node, const std::string& name, Config& config) {
   Table table(node, name, "criu.");
   table.strings("command", config.criu_command);
-  if (config.criu_command.empty()) {
-    table.fail(*table.find("command"), "command", "must name at least the program");
-  }
-  table.text("reaper", config.reaper);
+  if (config.criu_command.empty()) config.criu_command = default_criu();
+  table.optional_text("reaper", config.reaper);
   return table.finish();
 }
 
@@ -262,7 +294,7 @@ Status read_root(const toml::table& node, const std::string& name, Config& confi
   Table root(node, name, "");
   read_listen(root, config);
   read_advertise(root, config);
-  root.text("host", config.host);
+  root.optional_text("host", config.host);
   root.number("lanes", 0, kMaxLanes, config.lanes);
   root.strings("data_addresses", config.data_addresses);
   root.flag("unencrypted_data", config.unencrypted_data);
@@ -290,21 +322,12 @@ std::string machine_name() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
 }
 
-/// Beside the agent (a build tree, a bundle), else where an installation puts it.
-std::filesystem::path default_reaper() {
-  const auto program = executable_path();
-  if (!program) return "gcr-reaper";
-  const auto folder = program->parent_path();
-  std::error_code ignored;
-  if (std::filesystem::exists(folder / "gcr-reaper", ignored)) return folder / "gcr-reaper";
-  return folder.parent_path() / "libexec" / "gcr-migrate" / "gcr-reaper";
-}
-
 }  // namespace
 
 Result<Config> parse_config(const std::string& text, const std::string& name) {
   Config config;
   config.host = machine_name();
+  config.criu_command = default_criu();
   try {
     const toml::table root = toml::parse(text, name);
     GCR_TRY(read_root(root, name, config));

@@ -44,7 +44,8 @@
 //   users       = ["alice", "1001", "*"]  # `name` is the certificate's common name or "*"
 //
 //   [criu]
-//   command     = ["criu"]                # the program and the arguments before CRIU's own
+//   command     = []                      # the program and the arguments before CRIU's own; none:
+//                                         # the one installed with the agent, else "criu"
 //   reaper      = ""                      # empty: gcr-reaper beside the agent or in ../libexec
 //
 // Workers read the file anew, so that most keys take effect with the next migration; the daemon's

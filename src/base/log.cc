@@ -1,15 +1,78 @@
 #include "src/base/log.h"
 
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_sinks.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string_view>
 
 namespace gcr {
+namespace {
+
+constexpr const char* kPlainPattern = "%Y-%m-%dT%H:%M:%S.%e %l %n[%P] ";
+constexpr const char* kJournalPattern = "<%*>";
+
+/// syslog(3)'s number for a level.
+class PriorityFlag : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm& /*time*/,
+              spdlog::memory_buf_t& destination) override {
+    destination.push_back(priority_of(message.level));
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<PriorityFlag>();
+  }
+
+ private:
+  static char priority_of(spdlog::level::level_enum level) {
+    switch (level) {
+      case spdlog::level::critical:
+        return '2';
+      case spdlog::level::err:
+        return '3';
+      case spdlog::level::warn:
+        return '4';
+      case spdlog::level::info:
+        return '6';
+      default:
+        return '7';
+    }
+  }
+};
+
+/// Whether standard error is what systemd connected to its journal (systemd.exec(5)).
+bool logs_to_journal() {
+  const char* stream = std::getenv("JOURNAL_STREAM");
+  struct stat info {};
+  if (stream == nullptr || ::fstat(STDERR_FILENO, &info) != 0) return false;
+  return stream == std::to_string(info.st_dev) + ":" + std::to_string(info.st_ino);
+}
+
+/// `fields` ends with a space unless it is empty.
+std::unique_ptr<spdlog::formatter> make_formatter(std::string_view fields) {
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  formatter->add_flag<PriorityFlag>('*');
+  formatter->set_pattern((logs_to_journal() ? kJournalPattern : kPlainPattern) +
+                         std::string(fields) + "%v");
+  return formatter;
+}
+
+}  // namespace
 
 void init_logging(const std::string& program, const std::string& level) {
   auto logger = spdlog::stderr_logger_mt(program);
-  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %l %n[%P] %v");
+  logger->set_formatter(make_formatter({}));
   logger->set_level(spdlog::level::from_str(level));
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(std::move(logger));
+}
+
+void log_migration(const Uuid& migration) {
+  spdlog::default_logger()->set_formatter(
+      make_formatter("migration=" + migration.to_string() + " "));
 }
 
 }  // namespace gcr

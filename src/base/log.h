@@ -5,10 +5,18 @@
 
 #include <string>
 
+#include "src/base/uuid.h"
+
 namespace gcr {
 
-/// Sends log lines to standard error as "<time> <level> <program>[<pid>] <message>". `level` is one
-/// of spdlog's names ("debug", "info", "warning", "error"). Call once, before any thread starts.
+/// Sends log lines to standard error as "<time> <level> <program>[<pid>] <message>"; where that is
+/// the journal of systemd, as "<priority><message>" (sd-daemon(3)): it knows the rest. `level` is
+/// one of spdlog's names ("debug", "info", "warning", "error"). Call once, before any thread
+/// starts.
 void init_logging(const std::string& program, const std::string& level);
+
+/// From now on every line of this process carries "migration=<uuid>" before its message. Any
+/// thread.
+void log_migration(const Uuid& migration);
 
 }  // namespace gcr

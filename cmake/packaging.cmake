@@ -1,0 +1,94 @@
+# What `cmake --install` puts where, and the Debian packages that cpack makes of it: one per
+# component. scripts/package builds them.
+include(GNUInstallDirs)
+
+install(TARGETS gcr-migrate RUNTIME DESTINATION bin COMPONENT cli)
+install(PROGRAMS scripts/make-certs DESTINATION share/gcr-migrate COMPONENT cli)
+install(FILES cmake/packaging/completions/gcr-migrate.bash
+        DESTINATION share/bash-completion/completions RENAME gcr-migrate COMPONENT cli)
+install(FILES cmake/packaging/completions/_gcr-migrate
+        DESTINATION share/zsh/vendor-completions COMPONENT cli)
+install(FILES cmake/packaging/completions/gcr-migrate.fish
+        DESTINATION share/fish/vendor_completions.d COMPONENT cli)
+install(FILES docs/man/gcr-migrate.1 DESTINATION share/man/man1 COMPONENT cli)
+install(FILES docs/man/gcr-migrate-hosts.5 DESTINATION share/man/man5 COMPONENT cli)
+
+install(TARGETS migrate-agent RUNTIME DESTINATION sbin COMPONENT agent)
+install(TARGETS gcr-reaper gcr-keeper RUNTIME DESTINATION libexec/gcr-migrate COMPONENT agent)
+install(FILES cmake/packaging/systemd/migrate-agent.service
+        DESTINATION lib/systemd/system COMPONENT agent)
+install(FILES cmake/packaging/agent.toml DESTINATION ${CMAKE_INSTALL_FULL_SYSCONFDIR}/gcr-migrate
+        COMPONENT agent)
+install(FILES docs/man/migrate-agent.8 DESTINATION share/man/man8 COMPONENT agent)
+install(FILES docs/man/agent.toml.5 DESTINATION share/man/man5 COMPONENT agent)
+install(FILES docs/grafana-dashboard.json DESTINATION share/gcr-migrate COMPONENT agent)
+
+# Where `gcr-migrate run` looks for it; no directory that the loader searches.
+install(TARGETS gcr_preload LIBRARY DESTINATION lib/gcr-migrate COMPONENT preload)
+
+# A CRIU with its own libraries and loader, of a newer release than the distribution's
+# (scripts/install-deps --criu-private).
+set(GCR_PACKAGED_CRIU "" CACHE PATH "The folder of a private CRIU that is packaged; empty: none")
+if(GCR_PACKAGED_CRIU)
+  install(DIRECTORY ${GCR_PACKAGED_CRIU}/ DESTINATION libexec/gcr-migrate/criu
+          USE_SOURCE_PERMISSIONS COMPONENT criu)
+endif()
+
+# ---- packages ----
+
+set(GCR_PACKAGE_RELEASE 1 CACHE STRING "The packages' Debian revision")
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME gcr-migrate)
+set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
+set(CPACK_PACKAGE_CONTACT "gcr-migrate maintainers <maintainers@users.noreply.a-seed-04a950f9.example>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "live migration of running GPU processes")
+set(CPACK_PACKAGE_DESCRIPTION_FILE ${PROJECT_SOURCE_DIR}/README.md)
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_SET_DESTDIR OFF)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_COMPONENTS_GROUPING ONE_PER_GROUP)
+set(CPACK_COMPONENTS_ALL cli agent preload)
+if(GCR_PACKAGED_CRIU)
+  list(APPEND CPACK_COMPONENTS_ALL criu)
+endif()
+
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_RELEASE ${GCR_PACKAGE_RELEASE})
+set(CPACK_DEBIAN_PACKAGE_SECTION admin)
+set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(version "${PROJECT_VERSION}-${GCR_PACKAGE_RELEASE}")
+
+set(CPACK_DEBIAN_CLI_PACKAGE_NAME gcr-migrate)
+set(CPACK_COMPONENT_CLI_DESCRIPTION "the command
+ Orders migrations of running GPU processes between hosts, and asks agents
+ about them.")
+set(CPACK_DEBIAN_CLI_PACKAGE_RECOMMENDS openssl)
+set(CPACK_DEBIAN_CLI_PACKAGE_SUGGESTS "gcr-migrate-agent, gcr-migrate-preload")
+
+set(CPACK_DEBIAN_AGENT_PACKAGE_NAME gcr-migrate-agent)
+set(CPACK_COMPONENT_AGENT_DESCRIPTION "the agent
+ Runs as root on every host that GPU processes are moved from or to. It starts
+ once it has certificates: /etc/gcr-migrate/ca.crt, agent.crt and agent.key.")
+set(CPACK_DEBIAN_AGENT_PACKAGE_DEPENDS "gcr-migrate-criu (= ${version}) | criu (>= 4.2)")
+set(CPACK_DEBIAN_AGENT_PACKAGE_RECOMMENDS "gcr-migrate-preload (= ${version})")
+set(CPACK_DEBIAN_AGENT_PACKAGE_CONTROL_EXTRA
+    ${PROJECT_SOURCE_DIR}/cmake/packaging/debian/conffiles
+    ${PROJECT_SOURCE_DIR}/cmake/packaging/debian/postinst
+    ${PROJECT_SOURCE_DIR}/cmake/packaging/debian/prerm
+    ${PROJECT_SOURCE_DIR}/cmake/packaging/debian/postrm)
+
+set(CPACK_DEBIAN_PRELOAD_PACKAGE_NAME gcr-migrate-preload)
+set(CPACK_COMPONENT_PRELOAD_DESCRIPTION "the library in GPU programs
+ `gcr-migrate run` preloads it into programs so that they can be migrated.")
+set(CPACK_DEBIAN_PRELOAD_PACKAGE_RECOMMENDS gcr-migrate)
+
+set(CPACK_DEBIAN_CRIU_PACKAGE_NAME gcr-migrate-criu)
+set(CPACK_COMPONENT_CRIU_DESCRIPTION "a CRIU for kernels newer than the distribution's
+ CRIU of a later Debian release with its own libraries and loader, for
+ gcr-migrate's agent alone: that of Debian 12 fails on kernels from 6.13, that
+ of Debian 13 on kernels from 6.16.")
+# It brings all its libraries, so that it depends on nothing.
+set(CPACK_DEBIAN_CRIU_PACKAGE_SHLIBDEPS OFF)
+include(CPack)

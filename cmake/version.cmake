@@ -1,0 +1,12 @@
+# Run by every build: writes version.cc, if it would differ from what is there, so that a commit costs
+# one small source and the programs' links.
+#   cmake -D source_dir=… -D output=… -D release=… -D commit=… -P cmake/version.cmake
+if(NOT commit)
+  execute_process(
+    COMMAND git --no-optional-locks -C ${source_dir} describe --always --dirty --abbrev=12 --exclude=*
+    OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  if(NOT commit)
+    set(commit unknown)
+  endif()
+endif()
+configure_file(${source_dir}/src/base/version.cc.in ${output} @ONLY)

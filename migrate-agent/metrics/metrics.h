@@ -1,0 +1,87 @@
+// What the daemon counts, for Prometheus. Names and units follow Prometheus's conventions; label
+// values come from fixed sets, never from a peer. docs/metrics.md describes each.
+//
+// Belongs to the daemon's thread.
+#pragma once
+
+#include <prometheus/counter.h>
+#include <prometheus/family.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "proto/registry.pb.h"
+
+namespace gcr::agent {
+
+/// "migrated", "refused", "cancelled", "unconfirmed" (the other side has not said) or "failed".
+std::string_view outcome_word(const registry::Outcome& outcome);
+
+/// What is there at the moment of a question.
+struct Present {
+  unsigned workers = 0;          ///< processes
+  unsigned unauthenticated = 0;  ///< control connections that have not shown a certificate
+  unsigned authenticated = 0;
+  unsigned outgoing = 0;  ///< migrations with this host as their source
+  unsigned incoming = 0;
+  unsigned recoveries = 0;
+  std::map<std::string, double> certificate_expiry;  ///< "agent", …: seconds since 1970
+};
+
+class Metrics {
+ public:
+  Metrics();
+  Metrics(const Metrics&) = delete;
+  Metrics& operator=(const Metrics&) = delete;
+
+  /// A migration, or the recovery of one, has ended.
+  void ended(const registry::Outcome& outcome);
+
+  /// A connection was closed because too many have not shown a certificate yet.
+  void startup_refused() { startups_refused_.Increment(); }
+
+  /// A worker was killed by a signal.
+  void worker_crashed() { worker_crashes_.Increment(); }
+
+  /// A journal could not be written, or not be believed.
+  void journal_errors(unsigned count) { journal_errors_.Increment(count); }
+
+  /// All of it in Prometheus's text format.
+  std::string text(const Present& present);
+
+ private:
+  using Counters = prometheus::Family<prometheus::Counter>;
+  using Gauges = prometheus::Family<prometheus::Gauge>;
+  using Histograms = prometheus::Family<prometheus::Histogram>;
+
+  Counters& counters(const char* name, const char* help);
+  Gauges& gauges(const char* name, const char* help);
+  Histograms& histograms(const char* name, const char* help);
+  void sent(const proto::MigrateReport& report, double rate_bytes_per_s);
+  void timed(const proto::MigrateReport& report, const std::string& role);
+
+  prometheus::Registry registry_;
+  Counters& migrations_;
+  Counters& recoveries_;
+  Counters& sent_bytes_;
+  Counters& wire_bytes_;
+  Counters& reconnections_;
+  Histograms& downtime_;
+  Histograms& duration_;
+  Histograms& phases_;
+  Histograms& rate_;
+  Gauges& in_progress_;
+  Gauges& recoveries_in_progress_;
+  Gauges& connections_;
+  Gauges& workers_;
+  Gauges& certificate_expiry_;
+  prometheus::Counter& startups_refused_;
+  prometheus::Counter& worker_crashes_;
+  prometheus::Counter& journal_errors_;
+};
+
+}  // namespace gcr::agent

@@ -1,0 +1,20 @@
+#include <fmt/format.h>
+
+#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/mover/cuda_driver.h"
+#include "migrate-agent/roles/roles.h"
+
+namespace gcr::agent {
+
+std::vector<std::string> host_problems(const Config& config) {
+  std::vector<std::string> problems;
+  if (const auto driver = mover::CudaDriver::load(); !driver) {
+    problems.push_back(driver.error().message());
+  }
+  if (const Status usable = criu::check({config.criu_command}); !usable) {
+    problems.push_back(usable.error().message());
+  }
+  return problems;
+}
+
+}  // namespace gcr::agent
