@@ -35,11 +35,17 @@ class CommitLog {
                                                        "\"{}\"",
                                                        to_string(event), to_string(state_)));
     }
-    GCR_TRY(fault::point("journal.append"));
-    GCR_TRY(journal_.append(std::move(record)));
+    const Status written = write(std::move(record));
+    if (!written) {
+      ++write_errors_;
+      return written;
+    }
     state_ = step->to;
     return {};
   }
+
+  /// How many records could not be written.
+  unsigned write_errors() const { return write_errors_; }
 
   State state() const { return state_; }
   const journal::Journal& journal() const { return journal_; }
@@ -47,8 +53,14 @@ class CommitLog {
  private:
   CommitLog(journal::Journal journal, State state) : journal_(std::move(journal)), state_(state) {}
 
+  Status write(journal::Record record) {
+    GCR_TRY(fault::point("journal.append"));
+    return journal_.append(std::move(record));
+  }
+
   journal::Journal journal_;
   State state_;
+  unsigned write_errors_ = 0;
 };
 
 using SourceLog = CommitLog<SourceState, SourceEvent>;
