@@ -33,6 +33,10 @@ asio::awaitable<Reply> answer_list(WorkerContext& context, const proto::ListRequ
 /// From an operator. kNotFound if this agent has no journal of the migration.
 asio::awaitable<Reply> answer_status(WorkerContext& context, const proto::StatusRequest& request);
 
+/// From an operator: what this host has, what runs on it, and which migrations are under way.
+/// kUnsupported if it has no CUDA driver.
+asio::awaitable<Reply> answer_host(WorkerContext& context);
+
 /// From an operator: the decision goes to whoever owns the migration, unless the other agent can be
 /// reached and can decide. kInvalidArgument, kRefused, kNotFound: nothing was decided. kTimeout:
 /// nobody took the decision up.

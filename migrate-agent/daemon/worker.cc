@@ -58,6 +58,7 @@ Status check_request(const ControlChannel& channel, const proto::Envelope& reque
     case Envelope::kListRequest:
     case Envelope::kStatusRequest:
     case Envelope::kResolveRequest:
+    case Envelope::kHostRequest:
       if (channel.peer().is_operator) return {};
       return not_allowed(channel, "operator", "ask for a migration or about one");
     case Envelope::kPreflightRequest:
@@ -96,6 +97,8 @@ asio::awaitable<Reply> answer(WorkerContext& context, const Envelope& request) {
       co_return co_await answer_status(context, request.status_request());
     case Envelope::kResolveRequest:
       co_return co_await answer_resolve(context, request.resolve_request());
+    case Envelope::kHostRequest:
+      co_return co_await answer_host(context);
     case Envelope::kOutcomeRequest:
       co_return co_await answer_outcome(context, request.outcome_request());
     default:

@@ -101,8 +101,8 @@ Door::Door(pid_t pid, UniqueFd process, UniqueFd lock, UniqueFd socket)
       session_(random_number<std::uint64_t>()),
       sequence_(random_number<std::uint32_t>()) {}
 
-Result<Door> Door::open(pid_t pid) {
-  GCR_ASSIGN(FoundDoor found, find_door(pid));
+Result<Door> Door::open(pid_t pid, Milliseconds patience) {
+  GCR_ASSIGN(FoundDoor found, find_door(pid, patience));
   drain(found.socket.get());
   return Door(pid, std::move(found.process), std::move(found.card), std::move(found.socket));
 }

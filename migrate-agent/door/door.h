@@ -29,13 +29,14 @@ class Door {
  public:
   using Milliseconds = std::chrono::milliseconds;
   static constexpr Milliseconds kPatience = std::chrono::seconds(30);
+  static constexpr Milliseconds kLockPatience = std::chrono::seconds(1);
 
   /// `pid` as the caller's PID namespace sees it; the process may be in a namespace below. Nothing
   /// in it changes. kNotFound: there is no such process, it does not run under the preload library,
   /// or it has not initialised CUDA (the sentence tells which). kPermissionDenied: the caller may
-  /// not ptrace it. kUnavailable: another agent is at the door. kUnsupported: another protocol
-  /// version.
-  static Result<Door> open(pid_t pid);
+  /// not ptrace it. kUnavailable: another agent is at the door, and does not leave within
+  /// `patience`. kUnsupported: another protocol version.
+  static Result<Door> open(pid_t pid, Milliseconds patience = kLockPatience);
 
   Door(Door&&) noexcept = default;
   Door& operator=(Door&&) noexcept = default;

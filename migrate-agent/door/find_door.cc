@@ -8,11 +8,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "preload/door_protocol.h"
@@ -121,6 +123,20 @@ Result<Card> find_card(pid_t pid) {
   return no_door(pid);
 }
 
+/// Whoever only looks leaves within milliseconds.
+Status keep_others_away(const Card& card, pid_t pid, std::chrono::milliseconds patience) {
+  constexpr std::chrono::milliseconds kPause{2};
+  const auto end = std::chrono::steady_clock::now() + patience;
+  while (::flock(card.file.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (std::chrono::steady_clock::now() >= end) {
+      return Error(Code::kUnavailable,
+                   fmt::format("another agent is moving process {} right now", pid));
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+  return {};
+}
+
 bool is_packet_socket(int fd) {
   int domain = 0, type = 0;
   socklen_t length = sizeof(int);
@@ -132,16 +148,23 @@ bool is_packet_socket(int fd) {
 
 }  // namespace
 
-Result<FoundDoor> find_door(pid_t pid) {
+bool has_door(pid_t pid) {
+  const auto paths = card_paths(pid);
+  if (!paths || paths->empty()) return false;
+  const std::optional<pid_t> owner = own_pid(pid);
+  return std::ranges::any_of(*paths, [&](const std::string& path) {
+    const std::optional<Card> card = read_card(path);
+    return card && owner && card->content.pid == *owner;
+  });
+}
+
+Result<FoundDoor> find_door(pid_t pid, std::chrono::milliseconds patience) {
   if (pid <= 0) return no_such_process(pid);
   FoundDoor found;
   found.process.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (!found.process) return from_proc(errno == EINVAL ? ESRCH : errno, pid, "get hold");
   GCR_ASSIGN(Card card, find_card(pid));
-  if (::flock(card.file.get(), LOCK_EX | LOCK_NB) != 0) {
-    return Error(Code::kUnavailable,
-                 fmt::format("another agent is moving process {} right now", pid));
-  }
+  GCR_TRY(keep_others_away(card, pid, patience));
   found.socket.reset(
       static_cast<int>(::syscall(SYS_pidfd_getfd, found.process.get(), card.content.agent_fd, 0)));
   if (!found.socket) return from_proc(errno, pid, "take the door's descriptor");

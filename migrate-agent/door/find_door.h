@@ -3,6 +3,8 @@
 
 #include <sys/types.h>
 
+#include <chrono>
+
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 
@@ -14,7 +16,11 @@ struct FoundDoor {
   UniqueFd socket;   ///< the agent's end
 };
 
-/// Errors as Door::open documents them.
-Result<FoundDoor> find_door(pid_t pid);
+/// Errors as Door::open documents them. Waits as long as `patience` for another agent to leave.
+Result<FoundDoor> find_door(pid_t pid, std::chrono::milliseconds patience);
+
+/// Whether the process has a door: it runs under the preload library and has initialised CUDA.
+/// Looks into its descriptor table alone, and keeps nobody from the door.
+bool has_door(pid_t pid);
 
 }  // namespace gcr::agent

@@ -8,6 +8,7 @@
 
 #include "src/cli/agent_call.h"
 #include "src/cli/exit_code.h"
+#include "src/cli/host_text.h"
 #include "src/cli/status_text.h"
 
 namespace gcr::cli {
@@ -83,6 +84,15 @@ asio::awaitable<Text> list(const Agent& agent, const AskOptions& options) {
   co_return show(to_vector(answer->list_reply().migrations()), options.json);
 }
 
+asio::awaitable<Text> host(const Agent& agent, const AskOptions& options) {
+  proto::Envelope question;
+  question.mutable_host_request();
+  const auto answer = co_await ask(agent, question);
+  GCR_CO_TRY(answer);
+  co_return options.json ? host_json(answer->host_reply()) + "\n"
+                         : host_table(answer->host_reply());
+}
+
 asio::awaitable<Text> resolve(const Agent& agent, const AskOptions& options, Uuid id) {
   proto::Envelope question;
   proto::ResolveRequest& request = *question.mutable_resolve_request();
@@ -104,6 +114,7 @@ asio::awaitable<Text> resolve(const Agent& agent, const AskOptions& options, Uui
 
 asio::awaitable<Text> run(const Agent& agent, const AskOptions& options) {
   if (options.kind == AskOptions::Kind::kList) co_return co_await list(agent, options);
+  if (options.kind == AskOptions::Kind::kHost) co_return co_await host(agent, options);
   const auto id = co_await find_migration(agent, options.id);
   GCR_CO_TRY(id);
   switch (options.kind) {

@@ -1,5 +1,5 @@
-// `gcr-migrate cancel`, `status`, `list` and `resolve`: what an operator asks an agent about
-// migrations that are there already.
+// `gcr-migrate cancel`, `continue`, `set`, `status`, `list`, `host` and `resolve`: what an operator
+// asks an agent, or orders a migration that is there already.
 #pragma once
 
 #include "src/cli/options.h"

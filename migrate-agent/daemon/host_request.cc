@@ -1,0 +1,55 @@
+// What an operator asks about a host before processes are moved to it or away from it.
+#include <algorithm>
+
+#include "migrate-agent/daemon/requests.h"
+#include "migrate-agent/host/host_state.h"
+
+namespace gcr::agent {
+namespace {
+
+using Migrations = google::protobuf::RepeatedPtrField<proto::MigrationStatus>;
+
+/// Just being restored here: until the vote its migration's journal does not name it.
+bool is_arriving(const host::FoundProcess& found, const Migrations& migrations) {
+  return found.in_use && std::ranges::any_of(migrations, [](const auto& migration) {
+           return migration.role() == "destination" && migration.pid() == 0;
+         });
+}
+
+/// Where the journals say which migration a process is in, so does the reply.
+void add_processes(proto::HostReply& reply, std::vector<host::FoundProcess> found) {
+  for (host::FoundProcess& one : found) {
+    const auto migration =
+        std::ranges::find(reply.migrations(), one.process.pid(), &proto::MigrationStatus::pid);
+    const bool moves = migration != reply.migrations().end();
+    if (!moves && is_arriving(one, reply.migrations())) continue;
+    if (moves) one.process.set_migration_id(migration->migration_id());
+    *reply.add_processes() = std::move(one.process);
+  }
+}
+
+}  // namespace
+
+asio::awaitable<Reply> answer_host(WorkerContext& context) {
+  proto::HostReply host;
+  std::vector<host::FoundProcess> found;
+  const Status looked = co_await offload(context.blocking, [&]() -> Status {
+    GCR_ASSIGN(*host.mutable_host(), host::offer(context.config));
+    const auto& gpus = host.host().gpus();
+    found = host::processes({gpus.begin(), gpus.end()});
+    return {};
+  });
+  GCR_CO_TRY(looked);
+  // Afterwards: whoever was at a door then has a journal by now.
+  auto listed = co_await answer_list(context, {});
+  GCR_CO_TRY(listed);
+  *host.mutable_migrations() = std::move(*listed->mutable_list_reply()->mutable_migrations());
+  add_processes(host, std::move(found));
+  host.set_max_migrations(context.config.max_migrations);
+  host.set_load(host::load_per_core());
+  proto::Envelope reply;
+  *reply.mutable_host_reply() = std::move(host);
+  co_return reply;
+}
+
+}  // namespace gcr::agent

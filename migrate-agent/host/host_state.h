@@ -1,0 +1,32 @@
+// What a host has to offer and what runs on it, for whoever plans migrations. Reads only: no
+// process is held up, and no VRAM is taken for longer than the look takes. Blocks.
+#pragma once
+
+#include <sys/types.h>
+
+#include <vector>
+
+#include "migrate-agent/daemon/config.h"
+#include "proto/control.pb.h"
+#include "src/base/result.h"
+
+namespace gcr::host {
+
+/// Kernel, driver, memory and GPUs with their free VRAM. Without the facts about CRIU, the CPU's
+/// features and the clock that only a migration needs. kUnsupported if there is no driver.
+Result<proto::HostFacts> offer(const agent::Config& config);
+
+struct FoundProcess {
+  proto::GpuProcess process;  ///< without migration_id
+  bool in_use = false;        ///< somebody is at its door: a migration, or another one who looks
+};
+
+/// The processes of this host that run under the preload library and have initialised CUDA, by PID.
+/// One in another network namespace is of this host if it has VRAM on one of `gpus`. A process that
+/// does not answer (its door is in use, or it is stopped) is told without GPUs.
+std::vector<FoundProcess> processes(const std::vector<proto::Gpu>& gpus);
+
+/// Runnable threads per core, over the last minute.
+double load_per_core();
+
+}  // namespace gcr::host

@@ -1,0 +1,63 @@
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "migrate-agent/host/host_state.h"
+#include "migrate-agent/host/nvml.h"
+#include "migrate-agent/landing/landing_region.h"
+#include "migrate-agent/mover/contexts.h"
+
+namespace gcr::host {
+namespace {
+
+bool is_allowed(const Uuid& gpu, const agent::Config& config) {
+  return config.gpus.empty() || std::ranges::find(config.gpus, gpu) != config.gpus.end();
+}
+
+std::string bytes_of(const Uuid& uuid) { return {uuid.bytes.begin(), uuid.bytes.end()}; }
+
+/// From the management library, or, where that does not know the GPU, from a context.
+Result<std::uint64_t> free_bytes(const std::optional<Nvml>& nvml, mover::Contexts& contexts,
+                                 const Uuid& gpu) {
+  if (nvml) {
+    if (const auto known = nvml->free_bytes(gpu)) return *known;
+  }
+  GCR_ASSIGN(const auto context, contexts.on(gpu));
+  return context->free_bytes();
+}
+
+}  // namespace
+
+Result<proto::HostFacts> offer(const agent::Config& config) {
+  GCR_ASSIGN(const auto driver, mover::CudaDriver::load());
+  proto::HostFacts facts;
+  utsname name{};
+  if (::uname(&name) == 0) facts.set_kernel(name.release);
+  facts.set_driver_version(driver->version());
+  if (auto bytes = landing::available_memory_bytes()) facts.set_memory_available_bytes(*bytes);
+  if (auto bytes = landing::free_hugepage_bytes()) facts.set_hugepages_free_bytes(*bytes);
+  const std::optional<Nvml> nvml = Nvml::load();
+  mover::Contexts contexts(driver);
+  for (const mover::GpuInfo& info : driver->gpus()) {
+    proto::Gpu& gpu = *facts.add_gpus();
+    gpu.set_uuid(bytes_of(info.uuid));
+    gpu.set_name(info.name);
+    gpu.set_total_bytes(info.total_bytes);
+    gpu.set_allowed(is_allowed(info.uuid, config));
+    // A GPU without so much as room for a context has none to offer.
+    const auto free = free_bytes(nvml, contexts, info.uuid);
+    gpu.set_free_bytes(free.value_or(0));
+  }
+  return facts;
+}
+
+double load_per_core() {
+  double one_minute = 0;
+  const long cores = ::sysconf(_SC_NPROCESSORS_ONLN);
+  if (::getloadavg(&one_minute, 1) != 1 || cores < 1) return 0;
+  return one_minute / static_cast<double>(cores);
+}
+
+}  // namespace gcr::host

@@ -1,0 +1,124 @@
+#include <pwd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <map>
+#include <set>
+#include <string>
+
+#include "migrate-agent/door/door.h"
+#include "migrate-agent/door/find_door.h"
+#include "migrate-agent/host/host_state.h"
+#include "migrate-agent/process/inspect.h"
+#include "migrate-agent/process/procfs.h"
+
+namespace gcr::host {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::milliseconds;
+
+/// A door answers within a millisecond, unless its process is held up.
+constexpr Milliseconds kDoorPatience{250};
+/// Who only looks, as we do, is gone by then; a migration stays.
+constexpr Milliseconds kLockPatience{50};
+/// For all of them together: who asks does not wait forever.
+constexpr Milliseconds kTotalPatience{3000};
+
+std::uint64_t resident_bytes(pid_t pid) {
+  const std::string pages = procfs::stat_field(std::to_string(pid), 24);
+  std::uint64_t count = 0;
+  std::from_chars(pages.data(), pages.data() + pages.size(), count);
+  return count * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+uid_t owner_of(pid_t pid) {
+  const std::string ids = procfs::status_field(std::to_string(pid), "Uid");
+  uid_t uid = 0;
+  std::from_chars(ids.data(), ids.data() + ids.size(), uid);
+  return uid;
+}
+
+std::string name_of(uid_t uid) {
+  passwd entry{};
+  passwd* found = nullptr;
+  std::vector<char> space(16384);
+  if (::getpwuid_r(uid, &entry, space.data(), space.size(), &found) != 0 || found == nullptr) {
+    return {};
+  }
+  return entry.pw_name;
+}
+
+/// A stopped process would leave the question lying until it goes on.
+bool is_stopped(pid_t pid) {
+  const char state = procfs::state(std::to_string(pid));
+  return state == 'T' || state == 't';
+}
+
+/// VRAM by GPU, in the order of their UUIDs.
+Result<std::map<std::string, std::uint64_t>> vram_of(pid_t pid, Milliseconds patience) {
+  GCR_ASSIGN(agent::Door door, agent::Door::open(pid, kLockPatience));
+  GCR_ASSIGN(const auto entries, door.inventory(patience));
+  std::map<std::string, std::uint64_t> vram;
+  for (const door::DoorEntry& entry : entries) {
+    const auto* uuid = reinterpret_cast<const char*>(entry.device_uuid);
+    vram[std::string(uuid, sizeof(entry.device_uuid))] += entry.size_bytes;
+  }
+  return vram;
+}
+
+/// kNotFound if it has ended.
+Result<FoundProcess> look_at(pid_t pid, Milliseconds patience) {
+  FoundProcess found;
+  proto::GpuProcess& process = found.process;
+  GCR_ASSIGN(const std::uint64_t started, process::start_time(pid));
+  process.set_pid(pid);
+  process.set_start_time(started);
+  process.set_command(process::command_of(pid));
+  process.set_uid(owner_of(pid));
+  process.set_user(name_of(process.uid()));
+  process.set_resident_bytes(resident_bytes(pid));
+  if (is_stopped(pid) || patience <= Milliseconds::zero()) return found;
+  const auto vram = vram_of(pid, patience);
+  if (!vram && vram.error().code() == Code::kNotFound) return vram.error();
+  if (!vram) {
+    found.in_use = vram.error().code() == Code::kUnavailable;
+    return found;
+  }
+  for (const auto& [uuid, bytes] : *vram) {
+    proto::GpuUse& use = *process.add_gpus();
+    use.set_uuid(uuid);
+    use.set_vram_bytes(bytes);
+  }
+  return found;
+}
+
+bool is_ours(const proto::GpuProcess& process, const std::set<std::string>& gpus) {
+  if (procfs::namespace_link(process.pid(), "net") == procfs::namespace_link(::getpid(), "net")) {
+    return true;
+  }
+  return std::ranges::any_of(process.gpus(),
+                             [&](const proto::GpuUse& use) { return gpus.contains(use.uuid()); });
+}
+
+}  // namespace
+
+std::vector<FoundProcess> processes(const std::vector<proto::Gpu>& gpus) {
+  std::set<std::string> uuids;
+  for (const proto::Gpu& gpu : gpus) uuids.insert(gpu.uuid());
+  std::vector<pid_t> pids = procfs::processes();
+  std::ranges::sort(pids);
+  const auto end = Clock::now() + kTotalPatience;
+  std::vector<FoundProcess> all;
+  for (const pid_t pid : pids) {
+    if (!agent::has_door(pid)) continue;
+    const auto left = std::chrono::duration_cast<Milliseconds>(end - Clock::now());
+    auto found = look_at(pid, std::min(kDoorPatience, left));
+    if (found && is_ours(found->process, uuids)) all.push_back(*std::move(found));
+  }
+  return all;
+}
+
+}  // namespace gcr::host
