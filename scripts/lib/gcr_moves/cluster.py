@@ -1,0 +1,177 @@
+"""What the agents tell about their hosts, and which of them answer."""
+
+import concurrent.futures
+import dataclasses
+import time
+
+from gcr_moves import cli as program
+
+SCHEMA = 1  # of `gcr-migrate host --json`
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """One GPU, with what was free when its host was asked."""
+
+    uuid: str
+    name: str
+    total_bytes: int
+    free_bytes: int
+    allowed: bool = True  # for processes that arrive
+
+
+@dataclasses.dataclass(frozen=True)
+class Process:
+    """A process under the preload library. PID and start time tell it from every other one."""
+
+    pid: int
+    start_time: int
+    command: str = ""
+    user: str = ""
+    vram: tuple = ()  # pairs of a GPU's UUID and the bytes that it has there
+    migration_id: str = ""  # of the one that it is in
+
+    @property
+    def key(self):
+        return (self.pid, self.start_time)
+
+    @property
+    def vram_bytes(self):
+        return sum(size for _, size in self.vram)
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """One answer of one agent."""
+
+    gpus: tuple
+    processes: tuple
+    migrations: tuple = ()  # unfinished ones, as `gcr-migrate status --json` has them
+    load: float = 0.0  # runnable threads per core
+    max_migrations: int = 16
+
+    @property
+    def under_way(self):
+        """The migrations that are being worked on: those that wait for somebody take no room."""
+        return {
+            each["migration_id"]
+            for each in self.migrations
+            if each.get("phase") and not each.get("operator_needed")
+        }
+
+
+def parse(answer):
+    """ValueError if this is no answer that we understand."""
+    if answer.get("schema") != SCHEMA:
+        raise ValueError(f"schema {answer.get('schema')} of `gcr-migrate host` is not known here")
+    gpus = tuple(
+        Gpu(each["uuid"], each["name"], each["total_bytes"], each["free_bytes"], each["allowed"])
+        for each in answer["gpus"]
+    )
+    processes = tuple(
+        Process(
+            pid=each["pid"],
+            start_time=each["start_time"],
+            command=each["command"],
+            user=each["user"] or str(each["uid"]),
+            vram=tuple((use["uuid"], use["vram_bytes"]) for use in each["gpus"]),
+            migration_id=each["migration_id"],
+        )
+        for each in answer["processes"]
+    )
+    return Picture(
+        gpus=gpus,
+        processes=processes,
+        migrations=tuple(answer["migrations"]),
+        load=answer["load"],
+        max_migrations=answer["max_migrations"],
+    )
+
+
+class Host:
+    """An agent by its name, what it said last, and whether it answers."""
+
+    def __init__(self, name):
+        self.name = name
+        self.picture = None  # None until it has answered
+        self.asked_at = 0.0  # time.monotonic() when that picture was asked for
+        self.down_since = None
+        self.deaths = 0  # how often it stopped answering
+        self.trouble = ""  # why it does not answer
+        self.trouble_status = program.DONE
+        self._next_look = 0.0
+        self._pause = 0.0
+
+    @property
+    def up(self):
+        return self.picture is not None and self.down_since is None
+
+    def due(self, now):
+        """One that does not answer is asked less and less often."""
+        return now >= self._next_look
+
+    def answered(self, picture, asked_at):
+        """True if it had not answered before."""
+        was_down = self.down_since is not None
+        self.picture, self.asked_at = picture, asked_at
+        self.down_since, self.trouble, self._pause = None, "", 0.0
+        self.trouble_status = program.DONE
+        return was_down
+
+    def silent(self, error, now, pause):
+        """True if it had answered before, or was never asked."""
+        self._pause = min(self._pause * 2 or pause, 60.0)
+        self._next_look = now + self._pause
+        self.trouble, self.trouble_status = str(error), error.status
+        if self.down_since is not None:
+            return False
+        self.down_since = now
+        self.deaths += 1
+        return True
+
+
+class Cluster:
+    """The hosts that take part."""
+
+    def __init__(self, cli, names, ask_again_seconds=5.0, clock=time.monotonic):
+        self.cli = cli
+        self.hosts = {name: Host(name) for name in names}
+        self._pause = ask_again_seconds
+        self._clock = clock
+        self._pool = concurrent.futures.ThreadPoolExecutor(max_workers=32)
+        self._asked = {}  # by name: the question that is under way, and when it was asked
+
+    def look(self, names=None, patient=False):
+        """Asks these hosts, or all, at the same time; gives those that changed between answering
+        and not. A host that was silent before may answer at a later look, unless we are patient:
+        then it is asked even if it is not due, and all answers are awaited."""
+        now = self._clock()
+        for name in names or self.hosts:
+            host = self.hosts[name]
+            if name not in self._asked and (patient or host.due(now)):
+                self._asked[name] = (self._pool.submit(self._ask, host), now)
+        concurrent.futures.wait(
+            [
+                question
+                for name, (question, _) in self._asked.items()
+                if patient or self.hosts[name].down_since is None
+            ]
+        )
+        answered = [name for name, (question, _) in self._asked.items() if question.done()]
+        return [self.hosts[name] for name in answered if self._take(name)]
+
+    def _take(self, name):
+        host = self.hosts[name]
+        question, asked_at = self._asked.pop(name)
+        answer = question.result()
+        if isinstance(answer, program.CliError):
+            return host.silent(answer, self._clock(), self._pause)
+        return host.answered(answer, asked_at)
+
+    def _ask(self, host):
+        try:
+            return parse(self.cli.host(host.name))
+        except program.CliError as error:
+            return error
+        except (ValueError, KeyError, TypeError) as error:
+            return program.CliError(program.USAGE, f"cannot read the answer: {error!r}")

@@ -1,0 +1,88 @@
+"""Empties a host: every process under the preload library goes elsewhere."""
+
+import time
+
+from gcr_moves import cli as program
+from gcr_moves import text
+from gcr_moves.course import Course
+from gcr_moves.tasks import State, Task
+
+# A process is gone from its host if two pictures in a row do not show it.
+ABSENCES = 2
+
+
+class Drain(Course):
+    """Tasks are the processes of `source`, those that appear meanwhile too."""
+
+    def __init__(self, cluster, runner, say, source):
+        super().__init__(cluster, runner, say)
+        self.source = cluster.hosts[source]
+        self._by_key = {}
+        self._looked_at = 0.0  # when the last picture that update() saw was asked for
+        self._empty_looks = 0
+
+    def destinations(self, task):
+        return [name for name in self.cluster.hosts if name != self.source.name]
+
+    def update(self):
+        if not self.source.up or self.source.asked_at == self._looked_at:
+            return
+        self._looked_at = self.source.asked_at
+        shown = {process.key: process for process in self.source.picture.processes}
+        for key, process in shown.items():
+            if key not in self._by_key:
+                self._appeared(key, process)
+        for key, task in self._by_key.items():
+            self._compare(task, shown.get(key))
+        self._empty_looks = 0 if any(t.state.open for t in self.tasks) else self._empty_looks + 1
+
+    def _appeared(self, key, process):
+        task = Task(source=self.source.name, process=process)
+        self._by_key[key] = task
+        self.tasks.append(task)
+        self.say(f"{text.name(task)} is on {self.source.name}")
+
+    def _compare(self, task, process):
+        """With what the host shows now; only a task that no migration of ours has is changed."""
+        if task.state is not State.WAITING or self._looked_at <= task.since:
+            return
+        now = time.monotonic()
+        if process is None:
+            task.absent += 1
+            if task.absent >= ABSENCES:
+                task.enter(State.ENDED, now, f"it is gone from {self.source.name}")
+        else:
+            task.absent = 0
+            if process.vram:  # without, its door was in use
+                task.process = process
+            if process.migration_id:
+                self._follow_another(task, process.migration_id, now)
+
+    def _follow_another(self, task, migration_id, now):
+        """Somebody else's migration, or that of an earlier drain which was interrupted."""
+        task.migration_id = migration_id
+        peers = {each["migration_id"]: each["peer"] for each in self.source.picture.migrations}
+        task.destination = self._name_of(peers.get(migration_id, ""))
+        task.enter(State.UNSETTLED, now, "it is in a migration that was not begun here")
+        self.say(f"{text.name(task)} is in migration {migration_id} already: waiting for that")
+
+    def _name_of(self, peer):
+        """Our name for an agent at "host:port", if it is one of ours."""
+        for name in self.cluster.hosts:
+            if peer in (name, f"{name}:7411") or peer.removesuffix(":7411") == name:
+                return name
+        return peer
+
+    def finished(self):
+        """A process that appeared just now would show in the next picture."""
+        return self._empty_looks >= ABSENCES
+
+    def _nothing_can_begin(self):
+        return not self.source.up or (
+            super()._nothing_can_begin() and any(t.state.open for t in self.tasks)
+        )
+
+    def status(self):
+        if not self.source.up and not self.runner.stopping:
+            return self.source.trouble_status or program.UNREACHABLE
+        return super().status()

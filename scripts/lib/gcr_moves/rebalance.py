@@ -1,0 +1,35 @@
+"""Evens out the use of VRAM: carries out a plan."""
+
+import time
+
+from gcr_moves.course import Course
+from gcr_moves.tasks import State, Task
+
+
+class Rebalance(Course):
+    """Tasks are the moves of the plan; each goes where the plan says, or stays."""
+
+    def __init__(self, cluster, runner, say, moves):
+        super().__init__(cluster, runner, say)
+        self._goal = {}
+        for move in moves:
+            task = Task(source=move.source, process=move.process)
+            self._goal[(move.source, move.process.key)] = move.destination
+            self.tasks.append(task)
+
+    def destinations(self, task):
+        return [self._goal[(task.source, task.process.key)]]
+
+    def update(self):
+        """A process that has ended, or that somebody else moves, is none of ours any more."""
+        now = time.monotonic()
+        for task in self.tasks:
+            host = self.cluster.hosts[task.source]
+            if task.state is not State.WAITING or not host.up or host.asked_at <= task.since:
+                continue
+            shown = {process.key: process for process in host.picture.processes}
+            process = shown.get(task.process.key)
+            if process is None:
+                task.enter(State.ENDED, now, f"it is gone from {task.source}")
+            elif process.migration_id:
+                task.enter(State.LEFT, now, f"it is in migration {process.migration_id} already")

@@ -1,0 +1,238 @@
+"""The migrations under way: within limits, each in a thread that follows its gcr-migrate.
+
+What became of a migration that gcr-migrate lost sight of is asked from both agents, and a process is
+not migrated again before that is known. The agents see to it in any case: a process that is in a
+migration is refused to any other.
+"""
+
+import dataclasses
+import queue
+import signal
+import threading
+import time
+
+from gcr_moves import cli as program
+from gcr_moves import text
+from gcr_moves.tasks import State
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """How much at a time, how often, how long."""
+
+    per_host: int = 2  # migrations at a time that a host takes part in
+    total: int = 8  # in the cluster
+    tries: int = 5  # of one process
+    pause_seconds: float = 5.0  # before the next round of tries; twice as long each time
+    patience_seconds: float = 120.0  # for a source that is silent, and for what is unsettled
+    interval_seconds: float = 5.0  # between two looks at the hosts
+
+
+class Runner:
+    """The main thread owns it and all tasks."""
+
+    def __init__(self, cluster, limits, say, migrate_options=()):
+        self.cluster = cluster
+        self.limits = limits
+        self.say = say
+        self.stopping = 0  # how often we were told to stop
+        self._options = list(migrate_options)
+        self._ended = queue.SimpleQueue()  # (task, Ended, source_blocks)
+        self._moving = {}  # task.process.key and source -> task
+        self._migrations = {}  # the same -> Migration, once it has begun
+        self._settled = set()  # ids of migrations that have ended, whatever a picture says
+        self._lock = threading.Lock()  # for _migrations
+
+    # ---- what is under way ----
+
+    @property
+    def busy(self):
+        return bool(self._moving)
+
+    def on_their_way(self, destination):
+        return [task for task in self._moving.values() if task.destination == destination]
+
+    def has_slot(self, source, destination):
+        if len(self._moving) >= self.limits.total:
+            return False
+        return self._host_has_slot(source, "source") and self._host_has_slot(destination, "destination")
+
+    def _host_has_slot(self, name, role):
+        ours = [t for t in self._moving.values() if name in (t.source, t.destination)]
+        known = {task.migration_id for task in ours}
+        picture = self.cluster.hosts[name].picture
+        others = (picture.under_way if picture else set()) - known - self._settled
+        if len(ours) + len(others) >= self.limits.per_host:
+            return False
+        in_role = sum(getattr(task, role) == name for task in ours)
+        return picture is None or in_role + len(others) < picture.max_migrations
+
+    def start(self, task, destination):
+        now = time.monotonic()
+        task.destination, task.migration_id = destination, ""
+        task.enter(State.MOVING, now)
+        self._moving[self._key(task)] = task
+        number = len(task.tries) + 1
+        self.say(f"moving {text.name(task)} to {destination}" + (f", try {number}" if number > 1 else ""))
+        threading.Thread(target=self._work, args=(task, destination), daemon=True).start()
+
+    @staticmethod
+    def _key(task):
+        return (task.source, task.process.key)
+
+    def _work(self, task, destination):
+        """In a thread of its own; touches nothing of the task."""
+        try:
+            ended, source_blocks = self._migrate(task, destination)
+        except program.CliError as error:
+            ended, source_blocks = program.Ended(error.status, str(error)), False
+        self._ended.put((task, ended, source_blocks))
+
+    def _migrate(self, task, destination):
+        cli, pid = self.cluster.cli, task.process.pid
+        findings = cli.preflight(task.source, destination, pid)
+        blockers = [finding for finding in findings if finding["severity"] == "blocker"]
+        if blockers:
+            at_source = all(finding["host"] == "source" for finding in blockers)
+            return program.Ended(program.REFUSED, text.blockers(blockers)), at_source
+        with self._lock:
+            if self.stopping:
+                return program.Ended(program.CANCELLED, "told to stop"), False
+            migration = cli.migrate(task.source, destination, pid, self._options)
+            self._migrations[self._key(task)] = migration
+        if self.stopping > 1:
+            migration.cancel()
+        return migration.wait(), False
+
+    # ---- how it ended ----
+
+    def wait(self, seconds):
+        """Waits until a migration has ended, or so long; the tasks whose migrations ended."""
+        done = []
+        try:
+            done.append(self._conclude(*self._ended.get(timeout=max(seconds, 0.0))))
+            while True:
+                done.append(self._conclude(*self._ended.get_nowait()))
+        except queue.Empty:
+            pass
+        for key, migration in list(self._migrations.items()):
+            if key in self._moving and migration.migration_id:
+                self._moving[key].migration_id = migration.migration_id
+        return [task for task in done if task is not None]
+
+    def _conclude(self, task, ended, source_blocks):
+        if task is None:
+            return None  # only to wake us up
+        now = time.monotonic()
+        del self._moving[self._key(task)]
+        with self._lock:
+            self._migrations.pop(self._key(task), None)
+        task.migration_id = ended.migration_id or task.migration_id
+        if ended.status == program.DONE:
+            task.downtime_ms, task.total_ms = ended.downtime_ms, ended.total_ms
+            self._moved(task, ended.pid, now)
+        elif ended.status == program.UNKNOWN:
+            task.enter(State.UNSETTLED, now, ended.message)
+            self.say(f"{text.name(task)}: contact was lost, asking what became of it: {ended.message}")
+        else:
+            self._stays(task, ended.message, now, source_blocks)
+            if ended.status in (program.USAGE, program.NOT_AUTHORISED):
+                task.enter(State.LEFT, now, ended.message)
+        return task
+
+    def _moved(self, task, pid, now):
+        self._settled.add(task.migration_id)
+        task.pid = pid
+        if task.destination in self.cluster.hosts:
+            task.deaths = self.cluster.hosts[task.destination].deaths
+        task.enter(State.MOVED, now)
+        self.say(f"moved {text.name(task)} to {text.place(task)}")
+
+    def _stays(self, task, reason, now, source_blocks=False):
+        self._settled.add(task.migration_id)
+        self.say(f"{text.name(task)} stays at {task.source} for now: not to {task.destination}: {reason}")
+        task.failed(reason, now, source_blocks)
+
+    # ---- what has to be found out ----
+
+    def settle(self, task):
+        """Asks the agents what became of the migration that an unsettled task is in."""
+        try:
+            source = self._ask(task, task.source, "source")
+        except program.CliError as error:
+            task.reason = f"{task.source}: {error}"
+            self._settle_by_destination(task)
+            return
+        if source is None:
+            self._settle_by_picture(task)
+        elif not source["finished"]:
+            task.reason = f"{task.source} says that it is {source['state']}"
+            if source["operator_needed"]:
+                task.reason += ": an operator is needed (gcr-migrate resolve)"
+        elif source["state"] == "confirmed":
+            self._moved(task, self._pid_at_destination(task), time.monotonic())
+        elif source["state"] == "undone":
+            self._stays(task, source.get("message") or "it was undone", time.monotonic())
+        else:
+            task.enter(State.ENDED, time.monotonic(), f"its migration is {source['state']}")
+
+    def _ask(self, task, agent, role):
+        """The agent's part in the task's migration; None if it knows nothing of it."""
+        if not task.migration_id:
+            return None
+        try:
+            return self.cluster.cli.status(agent, task.migration_id).get(role)
+        except program.CliError as error:
+            if error.status == program.REFUSED:
+                return None
+            raise
+
+    def _settle_by_destination(self, task):
+        """A destination that runs it has heard of the commit. Anything else proves nothing."""
+        try:
+            there = self._ask(task, task.destination, "destination") if task.destination else None
+        except program.CliError:
+            return
+        if there is not None and there["state"] == "running":
+            self._moved(task, there["pid"], time.monotonic())
+
+    def _pid_at_destination(self, task):
+        try:
+            there = self._ask(task, task.destination, "destination")
+        except program.CliError:
+            return 0
+        return there["pid"] if there else 0
+
+    def _settle_by_picture(self, task):
+        """The source knows no such migration: it never began, or another one has the process."""
+        host = self.cluster.hosts[task.source]
+        if not host.up or host.asked_at <= task.since:
+            return
+        now = time.monotonic()
+        shown = {process.key: process for process in host.picture.processes}.get(task.process.key)
+        if shown is None:
+            task.enter(State.ENDED, now, f"it is gone from {task.source}")
+        elif shown.migration_id:
+            task.migration_id = shown.migration_id
+        else:
+            self._stays(task, task.reason, now)
+
+    # ---- signals ----
+
+    def heed_signals(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._told_to_stop)
+
+    def _told_to_stop(self, *_):
+        """Once: nothing new begins. Twice: what is under way is cancelled. Three times: we leave."""
+        self.stopping += 1
+        self._ended.put((None, None, None))
+        if self.stopping == 1:
+            self.say("stopping: the migrations under way end first; once more to cancel them")
+        elif self.stopping == 2:
+            self.say("cancelling the migrations under way; once more to leave them to the agents")
+            for migration in list(self._migrations.values()):
+                migration.cancel()
+        else:
+            for migration in list(self._migrations.values()):
+                migration.leave()

@@ -1,0 +1,108 @@
+"""Lines and reports for people."""
+
+import sys
+import time
+
+from gcr_moves import plan
+from gcr_moves.tasks import State
+
+COMMAND_CHARACTERS = 60
+
+
+def progress_to(stream, quiet=False):
+    """A function that prints a line with the time in front."""
+
+    def say(line):
+        if not quiet:
+            print(f"{time.strftime('%H:%M:%S')} {line}", file=stream, flush=True)
+
+    return say
+
+
+def size(amount):
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024 or unit == "GiB":
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return ""
+
+
+def printable(words):
+    return "".join(letter if letter.isprintable() else "?" for letter in words)
+
+
+def command(process):
+    words = printable(process.command)
+    return words if len(words) <= COMMAND_CHARACTERS else words[: COMMAND_CHARACTERS - 3] + "..."
+
+
+def name(task):
+    process = task.process
+    return f"{process.pid} ({command(process)}, {printable(process.user)}, {size(process.vram_bytes)})"
+
+
+def place(task):
+    words = task.destination
+    if task.pid:
+        words += f" as {task.pid}"
+    if task.downtime_ms:
+        words += f": downtime {task.downtime_ms:.0f} ms, {task.total_ms / 1000:.1f} s in all"
+    return words
+
+
+def blockers(findings):
+    return "; ".join(f"{each['found']} [{each['id']}]" for each in findings)
+
+
+def outcome(task):
+    """The end of a task, in a few words."""
+    if task.state is State.MOVED:
+        return f"moved to {place(task)}"
+    if task.state is State.LOST:
+        return f"LOST: moved to {task.destination}, {task.reason}"
+    if task.state is State.UNSETTLED:
+        return f"NOT SETTLED: migration {task.migration_id or '(unnamed)'} to {task.destination}: {task.reason}"
+    if task.state is State.ENDED:
+        return f"ended: {task.reason}"
+    return f"LEFT at {task.source}: {task.reason or 'not tried'}"
+
+
+def summary(tasks, heading, out=None):
+    out = out or sys.stdout
+    count = {state: sum(task.state is state for task in tasks) for state in State}
+    words = [f"{count[state]} {state.value}" for state in State if count[state]]
+    print(f"{heading}: {', '.join(words) or 'no processes'}", file=out)
+    for task in tasks:
+        print(f"  {name(task)}: {outcome(task)}", file=out)
+
+
+def task_json(task):
+    """For the reports that scripts read (docs/json.md)."""
+    process = task.process
+    return {
+        "source": task.source,
+        "pid": process.pid,
+        "start_time": process.start_time,
+        "command": process.command,
+        "user": process.user,
+        "vram_bytes": process.vram_bytes,
+        "outcome": "left" if task.state is State.WAITING else task.state.value,
+        "reason": task.reason,
+        "destination": task.destination,
+        "destination_pid": task.pid,
+        "migration_id": task.migration_id,
+        "downtime_ms": task.downtime_ms,
+        "total_ms": task.total_ms,
+        "tries": [
+            {"destination": each.destination, "reason": each.reason, "migration_id": each.migration_id}
+            for each in task.tries
+        ],
+    }
+
+
+def use_table(pictures, used, totals, out):
+    """Each host's use of VRAM, before and after."""
+    before = plan.shares(plan.used_of(pictures), totals)
+    after = plan.shares(used, totals)
+    for host in sorted(pictures):
+        print(f"  {host:<24} {before[host]:7.1%} -> {after[host]:7.1%} of {size(totals[host])}", file=out)

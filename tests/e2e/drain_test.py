@@ -1,0 +1,251 @@
+#!/usr/bin/env python3
+"""scripts/drain and scripts/rebalance end to end: hosts in namespaces, agents, CRIU, software GPUs.
+
+Usage: drain_test.py [unittest options], as root; GCR_BUILD names the build folder
+"""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import unittest
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+from ticker_hosts import Hosts, wait_for  # noqa: E402  # pylint: disable=wrong-import-position
+
+TICKERS = 8
+
+
+class Scenario(unittest.TestCase):
+    """Four hosts; tickers on host a, to be drained to the others."""
+
+    options = ()
+
+    def setUp(self):
+        self.hosts = Hosts(4, *self.options)
+        self.addCleanup(self.hosts.close)
+        self.others = [self.hosts.address(host) for host in "bcd"]
+
+    def start_tickers(self, count=TICKERS):
+        return [self.hosts.start_ticker("a") for _ in range(count)]
+
+    def drain(self, *words):
+        return self.hosts.moves("drain", self.hosts.address("a"), "--to", *self.others, *words)
+
+    def begin_drain(self, *words):
+        """In the background; its progress can be read line by line from stderr."""
+        command = self.hosts.moves_command(
+            "drain", "--json", self.hosts.address("a"), "--to", *self.others, *words)  # fmt: skip
+        drain = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(drain.stderr.close)
+        self.addCleanup(drain.stdout.close)
+        self.addCleanup(drain.kill)
+        return drain
+
+    def wait_for_line(self, drain, text):
+        for line in drain.stderr:
+            if text in line:
+                return line
+        self.fail(f"the drain ended without saying \"{text}\"")
+
+    def end_of(self, drain):
+        out, err = drain.communicate(timeout=120)
+        return drain.returncode, json.loads(out), err
+
+    def assert_runs_once(self, tickers, hosts, said):
+        """Each of them on one of these hosts, as one process, with nothing lost or doubled."""
+        by_host = {host: self.hosts.processes(host) for host in hosts}
+        for ticker in tickers:
+            ticker.goes_on()
+            self.assertEqual(ticker.complaint(), "", said)
+            copies = ticker.copies()
+            self.assertEqual(len(copies), 1, f"{ticker.path} has the copies {copies}: {said}")
+            places = [host for host, pids in by_host.items() if copies[0] in pids]
+            self.assertEqual(len(places), 1, f"{copies[0]} is at {places} of {by_host}: {said}")
+
+    def assert_outcomes(self, report, said, **wanted):
+        found = {}
+        for process in report["processes"]:
+            found[process["outcome"]] = found.get(process["outcome"], 0) + 1
+        self.assertEqual(found, wanted, said)
+
+    def most_at_a_time(self, host):
+        """Of the migrations that the host's agent knows."""
+        edges = []
+        for migration in self.hosts.migrations(host):
+            edges.append((int(migration["began_unix_ms"]), 1))
+            edges.append((int(migration["changed_unix_ms"]), -1))
+        most = now = 0
+        for _, change in sorted(edges):
+            now += change
+            most = max(most, now)
+        return most
+
+
+class HostsThatDie(Scenario):
+    def test_every_process_runs_exactly_once_when_a_destination_dies_in_the_middle(self):
+        # Its worker stops where the process is restored and not committed yet: the host dies with a
+        # copy of it that never ran.
+        faults = self.hosts.folder / "c" / "faults"
+        faults.write_text("destination.verified stop\n", encoding="ascii")
+        tickers = self.start_tickers()
+        drain = self.begin_drain()
+        wait_for("a migration reaches host c", (faults.parent / "faults.hit").exists)
+        self.hosts.script("kill", "c")
+        status, report, said = self.end_of(drain)
+        self.assertEqual(status, 0, said)
+        self.assert_outcomes(report, said, moved=TICKERS)
+        self.assertIn(f"{self.hosts.address('c')}: ", said)
+        destinations = {process["destination"] for process in report["processes"]}
+        self.assertEqual(destinations, {self.hosts.address("b"), self.hosts.address("d")}, said)
+        self.assertTrue(any(process["tries"] for process in report["processes"]), said)
+        self.assert_runs_once(tickers, "bd", said)
+        self.assertEqual(self.hosts.processes("a"), set())
+
+    def test_what_moved_to_a_host_that_then_dies_is_lost_and_named_and_all_else_runs_once(self):
+        tickers = self.start_tickers()
+        drain = self.begin_drain()
+        self.wait_for_line(drain, f"to {self.hosts.address('c')} as ")
+        self.hosts.script("kill", "c")
+        status, report, said = self.end_of(drain)
+        self.assertEqual(status, 1, said)
+        lost = [process for process in report["processes"] if process["outcome"] == "lost"]
+        self.assertTrue(lost, said)
+        self.assert_outcomes(report, said, moved=TICKERS - len(lost), lost=len(lost))
+        self.assertEqual({process["destination"] for process in lost}, {self.hosts.address("c")})
+        started = {process["pid"] for process in lost}
+        dead = [ticker for ticker in tickers if ticker.process.pid in started]
+        self.assertEqual([ticker.copies() for ticker in dead], [[]] * len(lost))
+        self.assert_runs_once([ticker for ticker in tickers if ticker not in dead], "bd", said)
+
+    def test_every_process_runs_exactly_once_when_the_source_s_agent_dies_and_is_started_again(self):
+        tickers = self.start_tickers()
+        drain = self.begin_drain()
+        self.wait_for_line(drain, "moved ")
+        daemon = int((self.hosts.folder / "a" / "agent.pid").read_text(encoding="ascii"))
+        workers = subprocess.run(
+            ["pgrep", "-P", str(daemon)], capture_output=True, text=True, check=False).stdout.split()  # fmt: skip
+        for pid in [daemon, *map(int, workers)]:
+            os.kill(pid, signal.SIGKILL)
+        self.hosts.script("start", "a")
+        status, report, said = self.end_of(drain)
+        self.assertEqual(status, 0, said)
+        self.assert_outcomes(report, said, moved=TICKERS)
+        self.assert_runs_once(tickers, "bcd", said)
+
+
+class Course(Scenario):
+    def test_a_drain_that_is_interrupted_goes_on_when_it_is_started_again(self):
+        tickers = self.start_tickers(6)
+        drain = self.begin_drain("--per-host", "1")
+        self.wait_for_line(drain, "moved ")
+        drain.send_signal(signal.SIGINT)
+        status, report, said = self.end_of(drain)
+        self.assertEqual(status, 7, said)
+        left = [process for process in report["processes"] if process["outcome"] == "left"]
+        self.assertTrue(left, said)
+        self.assert_outcomes(report, said, left=len(left), moved=6 - len(left))
+        self.assertEqual(self.hosts.processes("a"), {process["pid"] for process in left})
+        self.assert_runs_once(tickers, "abcd", said)
+        status, report, said = self.drain()
+        self.assertEqual(status, 0, said)
+        self.assert_outcomes(report, said, moved=len(left))
+        self.assert_runs_once(tickers, "bcd", said)
+
+    def test_a_second_interrupt_cancels_and_what_was_under_way_stays(self):
+        faults = self.hosts.folder / "a" / "faults"
+        go_on = self.hosts.folder / "go-on"
+        faults.write_text(
+            f"source.prepared run until [ -e {go_on} ]; do sleep 0.02; done\n", encoding="ascii"
+        )
+        tickers = self.start_tickers(1)
+        drain = self.begin_drain()
+        wait_for("the migration is prepared", (faults.parent / "faults.hit").exists)
+        drain.send_signal(signal.SIGTERM)
+        self.wait_for_line(drain, "stopping")
+        drain.send_signal(signal.SIGTERM)
+        self.wait_for_line(drain, "cancelling")
+        go_on.touch()
+        status, report, said = self.end_of(drain)
+        self.assertEqual(status, 7, said)
+        self.assert_outcomes(report, said, left=1)
+        self.assert_runs_once(tickers, "a", said)
+
+    def test_limits_are_kept_and_a_dry_run_changes_nothing_and_newcomers_are_moved_too(self):
+        tickers = self.start_tickers(5)
+        status, report, said = self.drain("--dry-run")
+        self.assertEqual(status, 0, said)
+        self.assert_outcomes(report, said, moved=5)
+        self.assertEqual([self.hosts.migrations(host) for host in "abcd"], [[], [], [], []])
+        drain = self.begin_drain("--per-host", "2", "--total", "2")
+        self.wait_for_line(drain, "moved ")
+        tickers.append(self.hosts.start_ticker("a"))
+        status, report, said = self.end_of(drain)
+        self.assertEqual(status, 0, said)
+        self.assert_outcomes(report, said, moved=6)
+        self.assertEqual(self.most_at_a_time("a"), 2)
+        self.assert_runs_once(tickers, "bcd", said)
+
+    def test_a_process_that_is_refused_is_left_and_named_while_the_others_move(self):
+        tickers = self.start_tickers(2)
+        tied = self.hosts.start_ticker("a", stdin=subprocess.PIPE)
+        self.addCleanup(tied.process.stdin.close)
+        status, report, said = self.drain("--tries", "2")
+        self.assertEqual(status, 1, said)
+        self.assert_outcomes(report, said, moved=2, left=1)
+        left = [process for process in report["processes"] if process["outcome"] == "left"][0]
+        self.assertEqual(left["pid"], tied.process.pid)
+        self.assertIn("outside-pipe", left["reason"])
+        self.assertEqual(len(left["tries"]), 2)
+        self.assertEqual([each["migration_id"] for each in left["tries"]], ["", ""])
+        self.assert_runs_once([*tickers, tied], "abcd", said)
+        self.assertEqual(self.hosts.processes("a"), {tied.process.pid})
+
+    def test_an_agent_that_cannot_be_reached_is_told_by_the_exit_status(self):
+        self.hosts.script("stop", "a")
+        status, report, said = self.drain()
+        self.assertEqual((status, report), (4, None), said)
+
+
+class Rebalancing(Scenario):
+    options = ("--vram", "1G")
+
+    def start_counter(self):
+        program = f"{self.hosts.env['PREFIX']}/bin/counter"
+        port = str(9000 + len(self.counters))
+        command = [self.hosts.env["GCR_CLI"], "run", "--", program, "--vram", "64M", "--port", port]
+        log = self.hosts.folder / f"counter-{port}"
+        with open(log, "ab") as output:
+            self.counters.append(subprocess.Popen(
+                self.hosts.on("a", *command), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                start_new_session=True))  # fmt: skip
+        wait_for("the counter listens", lambda: "listening" in log.read_text(encoding="ascii"))
+
+    def test_the_use_of_vram_is_evened_out_by_the_plan_that_was_shown(self):
+        self.counters = []
+        for _ in range(4):
+            self.start_counter()
+        names = [self.hosts.address(host) for host in "abcd"]
+        status, plan, said = self.hosts.moves("rebalance", *names, "--dry-run")
+        self.assertEqual(status, 0, said)
+        self.assertEqual({move["destination"] for move in plan["moves"]}, set(names[1:]), said)
+        self.assertEqual(len(plan["moves"]), 3, said)
+        gains = [move["gain"] for move in plan["moves"]]
+        self.assertEqual(gains, sorted(gains, reverse=True))
+        self.assertEqual(len(self.hosts.processes("a")), 4)
+        status, report, said = self.hosts.moves("rebalance", *names, "--yes")
+        self.assertEqual(status, 0, said)
+        self.assertEqual(len(report["moves"]), 3, said)
+        self.assert_outcomes(report, said, moved=3)
+        self.assertEqual([len(self.hosts.processes(host)) for host in "abcd"], [1, 1, 1, 1], said)
+        self.assertLess(max(report["after"].values()) - min(report["after"].values()), 0.02)
+        status, again, said = self.hosts.moves("rebalance", *names, "--yes")
+        self.assertEqual((status, again["moves"]), (0, []), said)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,144 @@
+"""Hosts of scripts/hosts with tickers on them, for tests in Python.
+
+A ticker (tests/apps/ticker.cc) prints a line for every step, and every line follows from its step
+alone: a step that was lost or done twice shows, and so does a second copy that ran for one step.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+SLICES, SLICE_WORDS = 64, 8192  # as tests/apps/ticker.h has them
+
+
+def checksum(step):
+    """Over the ticker's ring after that step: see ticker_checksum() in tests/apps/ticker.h."""
+    total = 0
+    for piece in range(SLICES):
+        behind = (step + SLICES - piece) % SLICES
+        filled = step - behind if behind < step else 0
+        first = piece * SLICE_WORDS
+        total += filled * ((first + SLICE_WORDS) ** 2 - first**2)
+    return total % 2**64
+
+
+def wait_for(what, condition, seconds=30):
+    """The first result of condition() that is true."""
+    end = time.monotonic() + seconds
+    while not (result := condition()):
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {seconds} s in vain: {what}")
+        time.sleep(0.02)
+    return result
+
+
+class Ticker:
+    """A program with an output of its own, by which it is known wherever it runs."""
+
+    def __init__(self, path):
+        self.path = path
+        self.process = None  # as it was started; it is gone once it has moved
+
+    def lines(self):
+        return self.path.read_text(encoding="ascii").splitlines()
+
+    def complaint(self):
+        """What is wrong with its output; empty if nothing is."""
+        for number, line in enumerate(self.lines(), 1):
+            wanted = f"{number} {number} {number} {checksum(number):016x}"
+            if line != wanted:
+                return f'{self.path}: line {number} is "{line}", not "{wanted}"'
+        return ""
+
+    def goes_on(self):
+        before = len(self.lines())
+        wait_for(f"{self.path} grows", lambda: len(self.lines()) >= before + 3)
+
+    def copies(self):
+        """The PIDs of all processes that have its output open."""
+        found = []
+        for entry in pathlib.Path("/proc").glob("[0-9]*/fd/1"):
+            try:
+                if os.readlink(entry) == str(self.path):
+                    found.append(int(entry.parts[2]))
+            except OSError:
+                pass  # it has ended
+        return found
+
+
+class Hosts:
+    """Hosts a, b, … until close()."""
+
+    def __init__(self, count, *options):
+        self._folder = tempfile.TemporaryDirectory(prefix="gcr-drain-")  # pylint: disable=consider-using-with
+        self.folder = pathlib.Path(self._folder.name).resolve() / "hosts"
+        self.script("up", "--hosts", str(count), "--vram", "4G", "--peer-silence-ms", "1500", *options)
+        self.env = {}
+        for line in (self.folder / "env").read_text(encoding="utf-8").splitlines():
+            name, _, value = line.partition("=")
+            self.env[name] = value.strip("'")
+        self._tickers = []
+
+    def close(self):
+        self.script("down")
+        for ticker in self._tickers:
+            ticker.process.wait()
+        self._folder.cleanup()
+
+    def script(self, command, *words):
+        ran = subprocess.run(
+            [ROOT / "scripts" / "hosts", command, self.folder, *words],
+            capture_output=True, text=True, check=False, timeout=120)  # fmt: skip
+        if ran.returncode != 0:
+            raise AssertionError(f"scripts/hosts {command}: {ran.stderr}")
+
+    def address(self, host):
+        return self.env[f"IP_{host.upper()}"]
+
+    def on(self, host, *command):
+        """The words that run COMMAND on the host."""
+        upper = host.upper()
+        gpu = self.env[f"GPU_ENV_{upper}"].split()
+        return ["nsenter", f"--net={self.env[f'NS_{upper}']}", "env", *gpu, *map(str, command)]
+
+    def start_ticker(self, host, *options, stdin=subprocess.DEVNULL):
+        ticker = Ticker(self.folder / f"ticker-{len(self._tickers)}")
+        self._tickers.append(ticker)
+        program = f"{self.env['PREFIX']}/bin/ticker"
+        command = [self.env["GCR_CLI"], "run", "--", program, "--period-ms", "20", *options]
+        with open(ticker.path, "ab") as output:
+            ticker.process = subprocess.Popen(  # pylint: disable=consider-using-with
+                self.on(host, *command), stdin=stdin, stdout=output, stderr=output, start_new_session=True)  # fmt: skip
+        wait_for("the ticker starts", lambda: len(ticker.lines()) >= 2)
+        return ticker
+
+    def ask(self, *words):
+        """What gcr-migrate prints as JSON, asked on host a."""
+        command = [self.env["GCR_CLI"], words[0], *self.env["GCR_TLS"].split(), *words[1:], "--json"]
+        ran = subprocess.run(self.on("a", *command), capture_output=True, text=True, check=True, timeout=60)
+        return json.loads(ran.stdout)
+
+    def processes(self, host):
+        return {each["pid"] for each in self.ask("host", self.address(host))["processes"]}
+
+    def migrations(self, host):
+        """All that its agent knows, finished ones too."""
+        return self.ask("list", self.address(host), "--all")["migrations"]
+
+    def moves_command(self, script, *words):
+        """scripts/drain or scripts/rebalance, on host a, fast enough for a test."""
+        return self.on(
+            "a", ROOT / "scripts" / script, *self.env["GCR_TLS"].split(), "--cli", self.env["GCR_CLI"],
+            "--interval", "0.5", "--pause", "1", *words)  # fmt: skip
+
+    def moves(self, script, *words, timeout=120):
+        """Runs it to the end: its exit status, its report, its lines of progress."""
+        ran = subprocess.run(
+            self.moves_command(script, "--json", *words),
+            capture_output=True, text=True, check=False, timeout=timeout)  # fmt: skip
+        return ran.returncode, json.loads(ran.stdout) if ran.stdout else None, ran.stderr

@@ -1,0 +1,316 @@
+#!/usr/bin/env python3
+"""Drains and rebalancings over hosts that exist in memory."""
+
+import pathlib
+import sys
+import threading
+import time
+import unittest
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts" / "lib"))
+
+# pylint: disable=wrong-import-position
+from fake_cluster import FakeCluster, blocker  # noqa: E402
+from gcr_moves import cli, plan  # noqa: E402
+from gcr_moves.cluster import Cluster, parse  # noqa: E402
+from gcr_moves.drain import Drain  # noqa: E402
+from gcr_moves.rebalance import Rebalance  # noqa: E402
+from gcr_moves.runner import Limits, Runner  # noqa: E402
+from gcr_moves.tasks import State  # noqa: E402
+
+
+class Fixture(unittest.TestCase):
+    def setUp(self):
+        self.fake = FakeCluster()
+        for name in ("src", "one", "two"):
+            self.fake.add_host(name)
+        self.said = []
+
+    def make(self, kind, *arguments, **limits):
+        quick = {"pause_seconds": 0.02, "interval_seconds": 0.02, "patience_seconds": 0.5, "tries": 3}
+        cluster = Cluster(self.fake, self.fake.hosts, ask_again_seconds=0.02)
+        cluster.look()
+        runner = Runner(cluster, Limits(**{**quick, **limits}), self.said.append)
+        return kind(cluster, runner, self.said.append, *arguments)
+
+    def drain(self, **limits):
+        drain = self.make(Drain, "src", **limits)
+        drain.run()
+        return drain
+
+    def states(self, course):
+        return sorted(task.state.value for task in course.tasks)
+
+
+class Draining(Fixture):
+    def test_every_process_goes_once_and_the_host_is_empty(self):
+        pids = [self.fake.add_process("src", 5) for _ in range(8)]
+        drain = self.drain()
+        self.assertEqual((drain.status(), self.states(drain)), (cli.DONE, ["moved"] * 8))
+        self.assertEqual(self.fake.pids("src"), set())
+        self.assertEqual(sorted(pid for _, _, pid in self.fake.started), pids)
+        self.assertEqual(len(self.fake.pids("one")), 4)
+
+    def test_no_more_at_a_time_than_the_limits_say(self):
+        for _ in range(8):
+            self.fake.add_process("src", 1)
+        self.drain(per_host=8, total=3)
+        self.assertLessEqual(self.fake.most_under_way, 3)
+        self.fake.most_under_way = 0
+        for _ in range(8):
+            self.fake.add_process("src", 1)
+        self.drain(per_host=2, total=8)
+        self.assertLessEqual(self.fake.most_under_way, 2)
+
+    def test_an_agent_s_own_limit_is_kept(self):
+        self.fake.hosts["src"]["max_migrations"] = 1
+        for _ in range(4):
+            self.fake.add_process("src", 1)
+        self.drain(per_host=8)
+        self.assertEqual(self.fake.most_under_way, 1)
+
+    def test_a_failure_is_tried_elsewhere_and_the_others_go_on(self):
+        pid = self.fake.add_process("src", 9)
+        self.fake.add_process("src", 5)
+        self.fake.outcomes[pid] = [(cli.FAILED, "the link broke")]
+        drain = self.drain()
+        self.assertEqual(self.states(drain), ["moved", "moved"])
+        tried = [destination for _, destination, moved in self.fake.started if moved == pid]
+        self.assertEqual(len(set(tried)), 2)
+
+    def test_a_process_that_fails_everywhere_is_left_after_its_tries(self):
+        pid = self.fake.add_process("src", 5)
+        self.fake.outcomes[pid] = [(cli.FAILED, "no luck")] * 9
+        drain = self.drain(tries=4)
+        self.assertEqual((drain.status(), self.states(drain)), (cli.FAILED, ["left"]))
+        self.assertEqual(len(self.fake.started), 4)
+        self.assertEqual(drain.tasks[0].reason, "no luck")
+
+    def test_a_destination_that_preflight_refuses_is_not_tried(self):
+        pid = self.fake.add_process("src", 5)
+        self.fake.blockers[(pid, "one")] = [blocker("destination")]
+        drain = self.drain()
+        self.assertEqual(self.states(drain), ["moved"])
+        self.assertEqual([destination for _, destination, _ in self.fake.started], ["two"])
+
+    def test_a_blocker_at_the_source_costs_one_try_for_all_destinations(self):
+        pid = self.fake.add_process("src", 5)
+        self.fake.blockers[pid] = [blocker("source", "terminal")]
+        drain = self.drain(tries=2)
+        self.assertEqual((self.states(drain), self.fake.started), (["left"], []))
+        self.assertEqual(len(drain.tasks[0].tries), 2)
+        self.assertIn("terminal", drain.tasks[0].reason)
+
+    def test_not_authorised_is_not_tried_again(self):
+        pid = self.fake.add_process("src", 5)
+        self.fake.outcomes[pid] = [(cli.NOT_AUTHORISED, "not yours")] * 5
+        drain = self.drain()
+        self.assertEqual((self.states(drain), len(self.fake.started)), (["left"], 1))
+
+    def test_a_silent_destination_is_left_out_and_used_again_when_it_answers(self):
+        self.fake.silent.update(("one", "two"))
+        self.fake.add_process("src", 5)
+        drain = self.make(Drain, "src", tries=30)
+        threading.Timer(0.2, self.fake.silent.discard, ("two",)).start()
+        drain.run()
+        self.assertEqual(self.states(drain), ["moved"])
+        self.assertEqual(drain.tasks[0].destination, "two")
+        self.assertIn("two answers again", self.said)
+
+    def test_a_process_without_room_anywhere_is_left_with_the_reasons(self):
+        self.fake.add_process("src", 79.9)
+        drain = self.drain(tries=2)
+        self.assertEqual((self.states(drain), self.fake.started), (["left"], []))
+        self.assertIn("no destination has room (one: 80.0 GiB of VRAM free", drain.tasks[0].reason)
+
+    def test_newcomers_are_moved_and_who_ends_is_not_missed(self):
+        ends = self.fake.add_process("src", 5)
+        self.fake.blockers[ends] = [blocker("source")]
+        drain = self.make(Drain, "src", tries=50)
+        threading.Timer(0.1, self.fake.add_process, ("src", 3)).start()
+        threading.Timer(0.2, self.fake.remove, ("src", ends)).start()
+        drain.run()
+        self.assertEqual((drain.status(), self.states(drain)), (cli.DONE, ["ended", "moved"]))
+
+    def test_what_moved_to_a_host_that_then_died_is_lost(self):
+        self.fake.add_process("src", 5)
+        drain = self.make(Drain, "src")
+        original = self.fake.move
+
+        def move_and_die(source, destination, pid):
+            moved = original(source, destination, pid)
+            self.fake.silent.add(destination)
+            return moved
+
+        self.fake.move = move_and_die
+        drain.run()
+        self.assertEqual((drain.status(), self.states(drain)), (cli.FAILED, ["lost"]))
+
+
+class LosingSight(Fixture):
+    """A migration whose outcome gcr-migrate does not know."""
+
+    def setUp(self):
+        super().setUp()
+        self.pid = self.fake.add_process("src", 5)
+        self.fake.outcomes[self.pid] = [(cli.UNKNOWN, "contact was lost")]
+
+    def verdict(self, state, finished, agent="src", role="source", pid=0):
+        for migration in list(self.fake.unsettled):
+            self.fake.verdicts[migration] = {
+                agent: [{"role": role, "state": state, "finished": finished, "message": "", "pid": pid,
+                         "operator_needed": False, "migration_id": migration}]
+            }  # fmt: skip
+        return bool(self.fake.unsettled)
+
+    def begin(self, **limits):
+        drain = self.make(Drain, "src", **limits)
+        thread = threading.Thread(target=drain.run)
+        thread.start()
+        self.addCleanup(thread.join)
+        end = time.monotonic() + 5
+        while not self.fake.unsettled and time.monotonic() < end:
+            time.sleep(0.005)
+        return drain, thread
+
+    def test_it_is_not_tried_again_before_the_source_has_settled_it(self):
+        self.fake.verdicts = Always({"role": "source", "state": "awaiting", "finished": False,
+                                     "operator_needed": False})  # fmt: skip
+        drain, thread = self.begin(patience_seconds=0.3)
+        thread.join(5)
+        self.assertEqual((drain.status(), self.states(drain)), (cli.UNKNOWN, ["unsettled"]))
+        self.assertEqual(len(self.fake.started), 1)
+
+    def test_undone_at_the_source_it_is_tried_again(self):
+        self.fake.verdicts = Always({"role": "source", "state": "undone", "finished": True,
+                                     "message": "the destination was lost", "operator_needed": False})  # fmt: skip
+        drain, thread = self.begin()
+        thread.join(5)
+        self.assertEqual((self.states(drain), len(self.fake.started)), (["moved"], 2))
+
+    def test_confirmed_at_the_source_it_has_moved(self):
+        self.fake.verdicts = Always({"role": "source", "state": "confirmed", "finished": True, "pid": 0,
+                                     "operator_needed": False})  # fmt: skip
+        self.fake.add_process("src", 1)
+        drain, thread = self.begin()
+        thread.join(5)
+        self.assertEqual(self.states(drain), ["moved", "moved"])
+        self.assertEqual(len(self.fake.started), 2)
+
+    def test_a_destination_that_runs_it_settles_it_while_the_source_is_silent(self):
+        self.fake.verdicts = Always({"role": "destination", "state": "running", "finished": True,
+                                     "pid": 77, "operator_needed": False})  # fmt: skip
+        original = self.fake.outcome_of
+
+        def lose_the_source(source, destination, pid):
+            self.fake.silent.add("src")
+            return original(source, destination, pid)
+
+        self.fake.outcome_of = lose_the_source
+        drain, thread = self.begin(patience_seconds=0.3)
+        thread.join(5)
+        self.assertEqual((self.states(drain), drain.tasks[0].pid), (["moved"], 77))
+        self.assertEqual(drain.status(), cli.UNREACHABLE)
+
+    def test_a_migration_that_the_source_knows_nothing_of_never_began(self):
+        drain, thread = self.begin()
+        thread.join(5)
+        self.assertEqual((self.states(drain), len(self.fake.started)), (["moved"], 2))
+
+    def test_somebody_else_s_migration_is_waited_for(self):
+        process = self.fake.hosts["src"]["processes"][0]
+        process["migration_id"] = "11111111-1111-4111-8111-111111111111"
+        self.fake.hosts["src"]["migrations"] = [
+            {"migration_id": process["migration_id"], "peer": "one:7411", "phase": "precopy"}
+        ]
+        self.fake.verdicts = Always({"role": "source", "state": "confirmed", "finished": True, "pid": 5,
+                                     "operator_needed": False})  # fmt: skip
+        threading.Timer(0.1, self.fake.remove, ("src", self.pid)).start()
+        drain = self.drain()
+        self.assertEqual((self.states(drain), self.fake.started), (["moved"], []))
+        self.assertEqual(drain.tasks[0].destination, "one")
+
+
+class Always(dict):
+    """Every migration has this part, on every agent."""
+
+    def __init__(self, part):
+        super().__init__()
+        self._part = part
+
+    def __contains__(self, _):
+        return True
+
+    def __getitem__(self, _):
+        return self
+
+    def get(self, _, default=None):
+        return [self._part] if self._part else default
+
+
+class Stopping(Fixture):
+    def setUp(self):
+        super().setUp()
+        self.fake.hold = True
+        for _ in range(3):
+            self.fake.add_process("src", 1)
+
+    def stop_once_begun(self, drain, times):
+        end = time.monotonic() + 5
+        while len(self.fake.under_way) < 2 and time.monotonic() < end:
+            time.sleep(0.005)
+        for _ in range(times):
+            drain.runner._told_to_stop()  # pylint: disable=protected-access  # as a signal does
+
+    def run_and_stop(self, times):
+        drain = self.make(Drain, "src", per_host=2)
+        thread = threading.Thread(target=drain.run)
+        thread.start()
+        self.stop_once_begun(drain, times)
+        for migration in list(self.fake.under_way):
+            migration.released.set()
+        thread.join(5)
+        self.assertFalse(thread.is_alive())
+        return drain
+
+    def test_told_once_what_is_under_way_ends_and_nothing_new_begins(self):
+        drain = self.run_and_stop(1)
+        self.assertEqual((drain.status(), self.states(drain)), (cli.CANCELLED, ["moved", "moved", "waiting"]))
+        self.assertEqual(len(self.fake.started), 2)
+
+    def test_told_twice_what_is_under_way_is_cancelled(self):
+        drain = self.run_and_stop(2)
+        self.assertEqual((drain.status(), self.states(drain)), (cli.CANCELLED, ["waiting"] * 3))
+        self.assertEqual(len(self.fake.pids("src")), 3)
+
+
+class Rebalancing(Fixture):
+    def test_the_plan_is_carried_out_as_it_was_made(self):
+        for size in (30, 20, 10):
+            self.fake.add_process("src", size)
+        pictures = {name: parse(host) for name, host in self.fake.hosts.items()}
+        moves, _ = plan.balance(pictures, 0.01)
+        course = self.make(Rebalance, moves)
+        course.run()
+        self.assertEqual(course.status(), cli.DONE)
+        self.assertEqual(
+            sorted((move.process.pid, move.destination) for move in moves),
+            sorted((pid, destination) for _, destination, pid in self.fake.started),
+        )
+
+    def test_a_process_that_ended_meanwhile_is_no_failure(self):
+        for size in (30, 20):
+            self.fake.add_process("src", size)
+        pictures = {name: parse(host) for name, host in self.fake.hosts.items()}
+        moves, _ = plan.balance(pictures, 0.01)
+        self.assertEqual(len(moves), 1)
+        self.fake.remove("src", moves[0].process.pid)
+        course = self.make(Rebalance, moves)
+        course.run()
+        self.assertEqual((course.status(), self.fake.started), (cli.DONE, []))
+        self.assertEqual(course.tasks[0].state, State.ENDED)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,153 @@
+"""Hosts that exist in memory, behind the interface of gcr_moves.cli.Cli."""
+
+import threading
+import uuid
+
+from gcr_moves import cli
+
+GIB = 1 << 30
+
+
+class FakeMigration:
+    """Ends at once, or when it is released; by default the process moves."""
+
+    def __init__(self, hosts, source, destination, pid):
+        self.migration_id = str(uuid.uuid4())
+        self._move = (hosts, source, destination, pid)
+        self.released = threading.Event()
+        self.cancelled = False
+
+    def cancel(self):
+        self.cancelled = True
+        self.released.set()
+
+    def leave(self):
+        self.cancel()
+
+    def wait(self):
+        hosts, source, destination, pid = self._move
+        script = hosts.outcome_of(source, destination, pid)
+        if hosts.hold:
+            self.released.wait(10)
+        if self.cancelled:
+            script = (cli.CANCELLED, "cancelled")
+        status, message = script
+        new_pid = 0
+        if status == cli.DONE:
+            new_pid = hosts.move(source, destination, pid)
+        elif status == cli.UNKNOWN:
+            hosts.unsettled[self.migration_id] = (source, destination, pid)
+        hosts.end(self)
+        return cli.Ended(status, message, self.migration_id, new_pid, downtime_ms=10, total_ms=100)
+
+
+class FakeCluster:
+    """Call add_host and add_process; then it is used as a Cli."""
+
+    def __init__(self):
+        self.hosts = {}
+        self.silent = set()  # names of hosts that do not answer
+        self.blockers = {}  # by PID, or by PID and destination: findings
+        self.outcomes = {}  # by PID: (status, message) of its next migrations, in turn
+        self.unsettled = {}  # by migration id: who moves where
+        self.verdicts = {}  # by migration id: the source's part, as `status` has it
+        self.hold = False  # migrations wait until they are released
+        self.started = []  # (source, destination, pid) of every migration
+        self.under_way = []
+        self.most_under_way = 0
+        self._next_pid = 1000
+        self._lock = threading.Lock()
+
+    def add_host(self, name, total_gib=80, model="H200", gpus=1, load=0.0):
+        self.hosts[name] = {
+            "schema": 1,
+            "gpus": [
+                {"uuid": f"{name}-{number}", "name": model, "total_bytes": total_gib * GIB,
+                 "free_bytes": total_gib * GIB, "allowed": True}
+                for number in range(gpus)
+            ],
+            "processes": [],
+            "migrations": [],
+            "load": load,
+            "max_migrations": 16,
+        }  # fmt: skip
+
+    def add_process(self, host, size_gib, gpu=0):
+        self._next_pid += 1
+        self._put(host, {
+            "pid": self._next_pid, "start_time": 7, "command": "serve.py", "uid": 1, "user": "alice",
+            "migration_id": "",
+            "gpus": [{"uuid": f"{host}-{gpu}", "vram_bytes": int(size_gib * GIB)}],
+        })  # fmt: skip
+        return self._next_pid
+
+    def _put(self, host, process):
+        self.hosts[host]["processes"].append(process)
+        for use in process["gpus"]:
+            self._gpu(host, use["uuid"])["free_bytes"] -= use["vram_bytes"]
+
+    def _gpu(self, host, name):
+        return next(gpu for gpu in self.hosts[host]["gpus"] if gpu["uuid"] == name)
+
+    def remove(self, host, pid):
+        processes = self.hosts[host]["processes"]
+        process = next(each for each in processes if each["pid"] == pid)
+        processes.remove(process)
+        for use in process["gpus"]:
+            self._gpu(host, use["uuid"])["free_bytes"] += use["vram_bytes"]
+        return process
+
+    def move(self, source, destination, pid):
+        with self._lock:
+            process = self.remove(source, pid)
+            self._next_pid += 1
+            gpus = [{**use, "uuid": f"{destination}-0"} for use in process["gpus"]]
+            self._put(destination, {**process, "pid": self._next_pid, "gpus": gpus})
+            return self._next_pid
+
+    def outcome_of(self, _source, destination, pid):
+        if destination in self.silent:
+            return cli.FAILED, f"{destination} is silent"
+        waiting = self.outcomes.get(pid)
+        return waiting.pop(0) if waiting else (cli.DONE, "")
+
+    def end(self, migration):
+        with self._lock:
+            self.under_way.remove(migration)
+
+    def pids(self, host):
+        return {process["pid"] for process in self.hosts[host]["processes"]}
+
+    # ---- as Cli ----
+
+    def _answering(self, agent):
+        if agent in self.silent:
+            raise cli.CliError(cli.UNREACHABLE, f"cannot connect to {agent}")
+
+    def host(self, agent):
+        self._answering(agent)
+        with self._lock:
+            known = self.hosts[agent]
+            return {**known, "processes": list(known["processes"])}
+
+    def status(self, agent, migration_id):
+        self._answering(agent)
+        if migration_id not in self.verdicts:
+            raise cli.CliError(cli.REFUSED, "this agent knows no such migration")
+        return {part["role"]: part for part in self.verdicts[migration_id].get(agent, [])}
+
+    def preflight(self, source, destination, pid):
+        self._answering(source)
+        return self.blockers.get((pid, destination), self.blockers.get(pid, []))
+
+    def migrate(self, source, destination, pid, _options=()):
+        migration = FakeMigration(self, source, destination, pid)
+        with self._lock:
+            self.started.append((source, destination, pid))
+            self.under_way.append(migration)
+            self.most_under_way = max(self.most_under_way, len(self.under_way))
+        return migration
+
+
+def blocker(host, name="some-blocker"):
+    return {"id": name, "severity": "blocker", "host": host, "found": "something", "why": "", "remedy": ""}
