@@ -23,9 +23,7 @@ namespace {
 
 using asio::ip::tcp;
 
-constexpr unsigned kMaxConnections = 16;
 constexpr std::size_t kMaxRequestBytes = 8192;
-constexpr std::chrono::milliseconds kPatience = std::chrono::seconds(10);
 constexpr std::chrono::milliseconds kAcceptPause{100};
 
 struct Request {
@@ -73,8 +71,8 @@ std::string head_of(const HttpAnswer& answer) {
 }  // namespace
 
 struct HttpServer::Impl : std::enable_shared_from_this<Impl> {
-  Impl(tcp::acceptor listening, HttpAnswerer who)
-      : acceptor(std::move(listening)), answerer(std::move(who)) {}
+  Impl(tcp::acceptor listening, HttpAnswerer who, HttpLimits bounds)
+      : acceptor(std::move(listening)), answerer(std::move(who)), limits(bounds) {}
 
   asio::awaitable<void> accept_all();
   asio::awaitable<void> serve(tcp::socket socket);
@@ -82,6 +80,7 @@ struct HttpServer::Impl : std::enable_shared_from_this<Impl> {
 
   tcp::acceptor acceptor;
   HttpAnswerer answerer;
+  HttpLimits limits;
   unsigned connections = 0;
 };
 
@@ -97,7 +96,7 @@ asio::awaitable<void> HttpServer::Impl::accept_all() {
       spdlog::warn("cannot accept a connection for metrics: {}", error.message());
       pause.expires_after(kAcceptPause);
       co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, error));
-    } else if (connections < kMaxConnections) {
+    } else if (connections < limits.connections) {
       asio::co_spawn(acceptor.get_executor(), serve(std::move(socket)), asio::detached);
     }
   }
@@ -106,7 +105,7 @@ asio::awaitable<void> HttpServer::Impl::accept_all() {
 asio::awaitable<void> HttpServer::Impl::serve(tcp::socket socket) {
   const auto self = shared_from_this();
   ++connections;
-  const control::Deadline deadline(socket.get_executor(), kPatience, [&socket] {
+  const control::Deadline deadline(socket.get_executor(), limits.patience, [&socket] {
     std::error_code ignored;
     socket.close(ignored);
   });
@@ -142,8 +141,8 @@ asio::awaitable<void> HttpServer::Impl::answer(tcp::socket& socket) {
   }
 }
 
-HttpServer::HttpServer(tcp::acceptor acceptor, HttpAnswerer answerer)
-    : impl_(std::make_shared<Impl>(std::move(acceptor), std::move(answerer))) {
+HttpServer::HttpServer(tcp::acceptor acceptor, HttpAnswerer answerer, HttpLimits limits)
+    : impl_(std::make_shared<Impl>(std::move(acceptor), std::move(answerer), limits)) {
   asio::co_spawn(impl_->acceptor.get_executor(), impl_->accept_all(), asio::detached);
 }
 

@@ -1,10 +1,12 @@
 // Answers GET over HTTP/1.1, for whoever scrapes metrics and asks for readiness: one request per
-// connection, without TLS. Strangers may connect: at most 16 at a time, each with 8 KiB and 10 s
-// for its request and its answer. Belongs to the thread that runs the io_context.
+// connection, without TLS. Strangers may connect: each has 8 KiB and limited time for its request
+// and its answer, and there are only so many at a time. Belongs to the thread that runs the
+// io_context.
 #pragma once
 
 #include <asio/awaitable.hpp>
 #include <asio/ip/tcp.hpp>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -20,10 +22,15 @@ struct HttpAnswer {
 /// Answers a path ("/metrics"); it outlives the server.
 using HttpAnswerer = std::function<asio::awaitable<HttpAnswer>(std::string path)>;
 
+struct HttpLimits {
+  unsigned connections = 16;
+  std::chrono::milliseconds patience = std::chrono::seconds(10);
+};
+
 class HttpServer {
  public:
   /// Accepts from now on. `acceptor` listens.
-  HttpServer(asio::ip::tcp::acceptor acceptor, HttpAnswerer answerer);
+  HttpServer(asio::ip::tcp::acceptor acceptor, HttpAnswerer answerer, HttpLimits limits = {});
   /// Accepts no more; what is being answered is answered.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "tests/daemon/agent_process.h"
 
 namespace gcr::agent::test {
@@ -14,11 +16,63 @@ TEST(AgentCommandLine, GoodConfigurationPassesTheCheck) {
   const control::TlsFiles tls = credentials.issue({});
   const TemporaryFolder folder;
   const std::string config = folder.path() + "/agent.toml";
-  gcr::test::write_private_file(config, "[tls]\nauthority = \"" + tls.authority +
-                                            "\"\ncertificate = \"" + tls.certificate +
-                                            "\"\nkey = \"" + tls.key + "\"\n");
+  gcr::test::write_private_file(
+      config, "[tls]\nauthority = \"" + tls.authority + "\"\ncertificate = \"" + tls.certificate +
+                  "\"\nkey = \"" + tls.key + "\"\n[criu]\ncommand = [\"true\"]\n");
   const Finished checked = run_to_end({GCR_TEST_AGENT, "--check-config", "--config", config});
   EXPECT_EQ(checked.exit_status, 0) << checked.output;
+}
+
+/// What --check-config says of this configuration with a good certificate for an agent.
+Finished check(const std::string& settings, const gcr::test::LeafOptions& leaf = {}) {
+  control::test::Credentials credentials;
+  const control::TlsFiles tls = credentials.issue(leaf);
+  const TemporaryFolder folder;
+  const std::string config = folder.path() + "/agent.toml";
+  gcr::test::write_private_file(
+      config, "state_dir = \"" + folder.path() + "/s\"\nruntime_dir = \"" + folder.path() +
+                  "/r\"\n" + settings + "\n[tls]\nauthority = \"" + tls.authority +
+                  "\"\ncertificate = \"" + tls.certificate + "\"\nkey = \"" + tls.key + "\"\n");
+  return run_to_end({GCR_TEST_AGENT, "--check-config", "--config", config});
+}
+
+constexpr const char* kCriu = "[criu]\ncommand = [\"true\"]\n";
+
+TEST(AgentCommandLine, TheCheckTouchesNothing) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/deep/down";
+  const Finished checked = check("audit_log = \"" + path + "/audit\"\n" + kCriu);
+  EXPECT_EQ(checked.exit_status, 0) << checked.output;
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/deep"));
+}
+
+TEST(AgentCommandLine, TheCheckNamesEveryProblemAtOnce) {
+  const Finished checked = check(
+      "data_addresses = [\"192.0.2.77\"]\nmetrics_listen = \"192.0.2.78:1\"\n"
+      "local_socket = \"/dev/null/socket\"\n"
+      "[[operators]]\nname = \"alice\"\nusers = [\"no-such-user\", \"1001\", \"*\"]\n"
+      "[criu]\ncommand = [\"/no/criu\"]\nreaper = \"/no/reaper\"\n");
+  EXPECT_EQ(checked.exit_status, 2);
+  for (const char* problem :
+       {"data_addresses: 192.0.2.77: ", "metrics_listen: 192.0.2.78: ",
+        "local_socket: /dev/null is no directory",
+        "\"no-such-user\", a user whom this host does not",
+        "criu.command: there is no program /no/criu", "criu.reaper: there is no program /no/reaper",
+        "criu.reaper: there is no program /no/gcr-keeper"}) {
+    EXPECT_THAT(checked.output, HasSubstr(problem));
+  }
+}
+
+TEST(AgentCommandLine, TheCheckFindsACertificateForAnotherHost) {
+  const Finished checked = check(std::string("advertise = \"127.0.0.9:7411\"\n") + kCriu);
+  EXPECT_EQ(checked.exit_status, 2);
+  EXPECT_THAT(checked.output, HasSubstr("does not name 127.0.0.9"));
+}
+
+TEST(AgentCommandLine, TheCheckFindsACertificateThatIsNoAgents) {
+  const Finished checked = check(kCriu, {.role = "operator"});
+  EXPECT_EQ(checked.exit_status, 2);
+  EXPECT_THAT(checked.output, HasSubstr("lacks the URI gcr:role:agent"));
 }
 
 TEST(AgentCommandLine, MistakeInTheConfigurationEndsItWithItsLine) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 namespace gcr::agent {
 namespace {
 
@@ -123,11 +125,57 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"LogLevel", "log_level = \"loud\"", "\"debug\""},
         Mistake{"Gpu", "gpus = [\"0\"]", "no GPU's UUID"},
         Mistake{"GpusNoArray", "gpus = \"GPU-1\"", "array of strings"},
-        Mistake{"EmptyCommand", "[criu]\ncommand = []", "at least the program"},
         Mistake{"CommandOfNumbers", "[criu]\ncommand = [1]", "array of strings"},
         Mistake{"TableAsValue", "tls = 3", "must be a table: [tls]"},
         Mistake{"EmptyPath", "state_dir = \"\"", "state_dir must not be empty"}),
     [](const auto& info) { return info.param.name; });
+
+/// The file that packages install, with what it comments out in force.
+TEST(Config, TheShippedFileSaysWhatTheDefaultsAre) {
+  std::ifstream file(GCR_SHIPPED_CONFIG);
+  std::string text;
+  for (std::string line; std::getline(file, line);) {
+    const bool is_operator =
+        line.starts_with("#[[") || line.starts_with("#name") || line.starts_with("#users");
+    if (!is_operator)
+      text += (line.starts_with("#") && !line.starts_with("# ") ? line.substr(1) : line) + "\n";
+  }
+  const auto shipped = parse_config(text, GCR_SHIPPED_CONFIG);
+  ASSERT_TRUE(shipped) << shipped.error().message();
+  const auto defaults = parse_config("", "nothing");
+  ASSERT_TRUE(defaults);
+  EXPECT_EQ(shipped->listen.to_string(), defaults->listen.to_string());
+  EXPECT_EQ(shipped->host, defaults->host);
+  EXPECT_EQ(shipped->advertise, defaults->advertise);
+  EXPECT_EQ(shipped->max_startups, defaults->max_startups);
+  EXPECT_EQ(shipped->max_connections, defaults->max_connections);
+  EXPECT_EQ(shipped->max_migrations, defaults->max_migrations);
+  EXPECT_EQ(shipped->startup_timeout_ms, defaults->startup_timeout_ms);
+  EXPECT_EQ(shipped->peer_silence_ms, defaults->peer_silence_ms);
+  EXPECT_EQ(shipped->lanes, defaults->lanes);
+  EXPECT_EQ(shipped->unencrypted_data, defaults->unencrypted_data);
+  EXPECT_EQ(shipped->hugepages, defaults->hugepages);
+  EXPECT_EQ(shipped->log_level, defaults->log_level);
+  EXPECT_EQ(shipped->metrics_listen.has_value(), defaults->metrics_listen.has_value());
+  EXPECT_EQ(shipped->local_socket, defaults->local_socket);
+  EXPECT_EQ(shipped->audit_log, defaults->audit_log);
+  EXPECT_EQ(shipped->state_dir, defaults->state_dir);
+  EXPECT_EQ(shipped->runtime_dir, defaults->runtime_dir);
+  EXPECT_EQ(shipped->tls.authority, defaults->tls.authority);
+  EXPECT_EQ(shipped->tls.certificate, defaults->tls.certificate);
+  EXPECT_EQ(shipped->tls.key, defaults->tls.key);
+  EXPECT_EQ(shipped->tls.revoked, defaults->tls.revoked);
+  EXPECT_EQ(shipped->criu_command, defaults->criu_command);
+  EXPECT_EQ(shipped->reaper, defaults->reaper);
+  EXPECT_TRUE(shipped->operators.empty());
+}
+
+TEST(Config, OperatorsTakeNoOtherKeys) {
+  const auto config = parse_config("[[operators]]\nname = \"a\"\nuser = [\"b\"]\n", "test.toml");
+  ASSERT_FALSE(config);
+  EXPECT_EQ(config.error().message(),
+            "test.toml:3: operators.user is not known; did you mean operators.users?");
+}
 
 TEST(Config, MissingFileIsNamed) {
   const auto config = load_config("/nonexistent/agent.toml");
