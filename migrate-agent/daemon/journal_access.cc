@@ -28,6 +28,22 @@ asio::awaitable<Result<KnownJournal>> read_journal(WorkerContext& context, Uuid 
   co_return known;
 }
 
+asio::awaitable<Status> check_permission(WorkerContext& context, Uuid migration) {
+  if (context.permissions.everyone()) co_return Status();
+  for (const journal::Role role : {journal::Began::SOURCE, journal::Began::DESTINATION}) {
+    const auto known = co_await read_journal(context, migration, role);
+    if (!known && known.error().code() == Code::kNotFound) continue;
+    if (!known) {
+      co_return Error(Code::kPermissionDenied,
+                      fmt::format("whose migration {} is cannot be told from its journal ({}): it "
+                                  "is for those who may move everybody's processes",
+                                  migration.to_string(), known.error().message()));
+    }
+    GCR_CO_TRY(context.permissions.check(known->began().uid()));
+  }
+  co_return Status();
+}
+
 asio::awaitable<void> pause_before_next_look(WorkerContext& context) {
   asio::steady_timer timer(context.io, kPause);
   co_await timer.async_wait(asio::use_awaitable);

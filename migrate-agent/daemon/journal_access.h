@@ -25,6 +25,11 @@ struct KnownJournal {
 asio::awaitable<Result<KnownJournal>> read_journal(WorkerContext& context, Uuid migration,
                                                    journal::Role role);
 
+/// Whether the peer may see and control this migration: its process belongs to somebody whose
+/// processes it may move, as this host's journals have it. Success too if there is none.
+/// kPermissionDenied.
+asio::awaitable<Status> check_permission(WorkerContext& context, Uuid migration);
+
 /// Before something is looked at again that no event tells of: another process's journal.
 asio::awaitable<void> pause_before_next_look(WorkerContext& context);
 

@@ -76,6 +76,7 @@ proto::MigrationStatus status_of(const journal::Entry& entry,
   if (!records.empty()) {
     status.set_peer(records.front().began().peer());
     status.set_command(records.front().began().command());
+    status.set_ordered_by(records.front().began().ordered_by());
     status.set_began_unix_ms(records.front().unix_ms());
     status.set_changed_unix_ms(records.back().unix_ms());
   }
@@ -103,6 +104,7 @@ asio::awaitable<void> add_worker(const std::filesystem::path& runtime_dir,
   if (!reply || !reply->has_status()) co_return;
   status.set_phase(reply->status().phase());
   status.set_operator_needed(reply->status().operator_needed());
+  if (reply->status().has_progress()) *status.mutable_progress() = reply->status().progress();
 }
 
 }  // namespace gcr::agent

@@ -12,10 +12,15 @@
 #include <csignal>
 #include <filesystem>
 
+#include "migrate-agent/daemon/config_check.h"
+#include "migrate-agent/daemon/journal_access.h"
+#include "migrate-agent/daemon/packet.h"
+#include "migrate-agent/daemon/privileges.h"
 #include "migrate-agent/daemon/requests.h"
 #include "migrate-agent/journal/journal_files.h"
 #include "migrate-agent/landing/hugepage_claim.h"
 #include "migrate-agent/roles/roles.h"
+#include "src/base/log.h"
 
 namespace gcr::agent {
 namespace {
@@ -26,6 +31,9 @@ using proto::Envelope;
 constexpr std::chrono::milliseconds kFirstRequestTimeout = std::chrono::seconds(60);
 constexpr std::chrono::milliseconds kFinishTimeout = std::chrono::seconds(2);
 constexpr std::size_t kBlockingThreads = 8;
+/// What fits into a packet.
+constexpr int kMaxProblems = 32;
+constexpr std::size_t kMaxProblemBytes = 1024;
 
 /// What a worker owns for its whole life.
 struct Worker {
@@ -43,34 +51,6 @@ struct Worker {
   asio::thread_pool blocking{kBlockingThreads};
 };
 
-Error not_allowed(const ControlChannel& channel, std::string_view role, std::string_view what) {
-  return Error(Code::kPermissionDenied,
-               fmt::format("the certificate of \"{}\" does not allow it to {}: it lacks the URI "
-                           "gcr:role:{}",
-                           channel.peer().common_name, what, role));
-}
-
-/// Whether the peer may ask for this at all.
-Status check_request(const ControlChannel& channel, const proto::Envelope& request) {
-  switch (request.body_case()) {
-    case Envelope::kMigrateRequest:
-    case Envelope::kCancelRequest:
-    case Envelope::kListRequest:
-    case Envelope::kStatusRequest:
-    case Envelope::kResolveRequest:
-    case Envelope::kHostRequest:
-      if (channel.peer().is_operator) return {};
-      return not_allowed(channel, "operator", "ask for a migration or about one");
-    case Envelope::kPreflightRequest:
-    case Envelope::kOutcomeRequest:
-    case Envelope::kCommitRequest:
-      if (channel.peer().is_agent) return {};
-      return not_allowed(channel, "agent", "send a process or settle what became of one");
-    default:
-      return Error(Code::kProtocol, "a connection does not begin with this message");
-  }
-}
-
 /// A source may say that it is alive before it has anything to ask: it looks at its host first.
 asio::awaitable<Result<Envelope>> first_request(ControlChannel& channel) {
   for (;;) {
@@ -86,11 +66,49 @@ asio::awaitable<void> send_failure(ControlChannel& channel, const Error& error) 
   if (!sent) spdlog::warn("cannot tell the peer: {}", sent.error().message());
 }
 
+/// Says why, and leaves.
+asio::awaitable<Status> turn_away(ControlChannel& channel, const Error& why) {
+  co_await send_failure(channel, why);
+  co_await channel.finish(kFinishTimeout);
+  co_return why;
+}
+
+/// The migration that an operator or a local user asks about; nothing of other requests.
+std::optional<std::string> subject_of(const Envelope& request) {
+  switch (request.body_case()) {
+    case Envelope::kCancelRequest:
+      return request.cancel_request().migration_id();
+    case Envelope::kContinueRequest:
+      return request.continue_request().migration_id();
+    case Envelope::kAdjustRequest:
+      return request.adjust_request().migration_id();
+    case Envelope::kStatusRequest:
+      return request.status_request().migration_id();
+    case Envelope::kResolveRequest:
+      return request.resolve_request().migration_id();
+    default:
+      return std::nullopt;
+  }
+}
+
+asio::awaitable<Status> check_subject(WorkerContext& context, const Envelope& request) {
+  const auto subject = subject_of(request);
+  if (!subject) co_return Status();
+  const auto id = parse_id(*subject);
+  GCR_CO_TRY(id);
+  co_return co_await check_permission(context, *id);
+}
+
 /// Questions, each with one answer.
 asio::awaitable<Reply> answer(WorkerContext& context, const Envelope& request) {
+  GCR_CO_TRY(co_await check_subject(context, request));
   switch (request.body_case()) {
     case Envelope::kCancelRequest:
       co_return co_await answer_cancel(context, request.cancel_request());
+    case Envelope::kContinueRequest:
+      co_return co_await answer_continue(context, request.continue_request());
+    case Envelope::kAdjustRequest:
+      co_return co_await answer_adjust(context, request.adjust_request());
     case Envelope::kListRequest:
       co_return co_await answer_list(context, request.list_request());
     case Envelope::kStatusRequest:
@@ -99,6 +117,8 @@ asio::awaitable<Reply> answer(WorkerContext& context, const Envelope& request) {
       co_return co_await answer_resolve(context, request.resolve_request());
     case Envelope::kHostRequest:
       co_return co_await answer_host(context);
+    case Envelope::kCheckRequest:
+      co_return co_await run_check(context, request.check_request().migrate());
     case Envelope::kOutcomeRequest:
       co_return co_await answer_outcome(context, request.outcome_request());
     default:
@@ -139,14 +159,11 @@ asio::awaitable<Status> serve_channel(Worker& worker, ControlChannel& channel,
                channel.peer_address());
   auto request = co_await first_request(channel);
   if (!request) co_return request.error();
-  const Status allowed = check_request(channel, *request);
-  if (!allowed) {
-    co_await send_failure(channel, allowed.error());
-    co_await channel.finish(kFinishTimeout);
-    co_return allowed.error();
-  }
+  const Status allowed = may_ask(channel.peer(), request->body_case());
+  if (!allowed) co_return co_await turn_away(channel, allowed.error());
   WorkerContext context{worker.io,     worker.blocking, worker.config,       channel,
                         worker.daemon, std::move(tls),  worker.cancellation, worker.line};
+  context.permissions = Permissions::of(channel.peer(), worker.config.operators);
   co_await run_guarded(context, std::move(*request));
   co_await channel.finish(kFinishTimeout);
   co_return Status{};
@@ -159,9 +176,12 @@ asio::awaitable<Status> serve(Worker& worker, UniqueFd connection) {
   auto channel =
       co_await ControlChannel::accept(std::move(connection), *tls, timeout, worker.config.host);
   if (!channel) co_return channel.error();
-  const std::string peer = (*channel)->peer().common_name;
-  const Status reported = worker.daemon.report_authenticated(peer);
-  if (!reported) spdlog::warn("cannot tell the daemon: {}", reported.error().message());
+  const Status admitted = co_await worker.daemon.admit((*channel)->peer());
+  if (!admitted && admitted.error().code() == Code::kResourceExhausted) {
+    co_return co_await turn_away(**channel, admitted.error());
+  }
+  // Questions are answered even without a daemon.
+  if (!admitted) spdlog::warn("cannot tell the daemon: {}", admitted.error().message());
   co_return co_await serve_channel(worker, **channel, *tls);
 }
 
@@ -181,13 +201,32 @@ void give_back_hugepages() {
   if (!lock) spdlog::warn("hugepages may not be given back: {}", lock.error().message());
 }
 
+/// What a finished recovery came to, for the daemon.
+Result<registry::Outcome> ending_of(const journal::Entry& entry) {
+  GCR_ASSIGN(const journal::Contents contents, journal::read(entry.path));
+  if (contents.damage) return *contents.damage;
+  registry::Outcome outcome;
+  outcome.set_recovered(true);
+  *outcome.mutable_migration() = contents.records.front().began();
+  const bool committed = journal::last(contents.records, journal::Record::kCommitted) != nullptr &&
+                         journal::last(contents.records, journal::Record::kAborted) == nullptr;
+  outcome.mutable_report()->set_migrated(committed);
+  if (const auto* finished = journal::last(contents.records, journal::Record::kFinished)) {
+    outcome.mutable_report()->set_message(finished->finished().text());
+  }
+  return outcome;
+}
+
 asio::awaitable<Status> recover(Worker& worker, journal::Entry entry) {
   asio::post(worker.blocking, give_back_hugepages);
   auto tls = control::make_tls_context(worker.config.tls);
   GCR_CO_TRY(tls);
   RecoveryContext context{worker.io,       worker.blocking,     worker.config, worker.daemon,
                           std::move(*tls), worker.cancellation, worker.line};
+  log_migration(entry.migration);
   GCR_CO_TRY(co_await run_recovery(context, entry.path));
+  auto ending = co_await offload(worker.blocking, [&] { return ending_of(entry); });
+  if (ending) worker.daemon.report_outcome(*std::move(ending));
   co_return co_await offload(worker.blocking, [&]() -> Status {
     clear_leftovers(worker.config, entry);
     return {};
@@ -217,6 +256,12 @@ bool keep_from_children(const UniqueFd& fd) {
   return false;
 }
 
+bool became_a_worker() {
+  const Status dropped = drop_privileges(Part::kWorker);
+  if (!dropped) spdlog::error("{}", dropped.error().message());
+  return dropped.has_value();
+}
+
 /// Runs `work` with a Worker around it; the process's exit status.
 template <class Work>
 int run_to_the_end(const Config& config, UniqueFd daemon, Work work) {
@@ -243,12 +288,13 @@ int run_to_the_end(const Config& config, UniqueFd daemon, Work work) {
 
 int run_worker(const Config& config, UniqueFd connection, UniqueFd daemon) {
   if (!keep_from_children(connection) || !keep_from_children(daemon)) return 1;
+  if (!became_a_worker()) return 1;
   return run_to_the_end(config, std::move(daemon),
                         [&](Worker& worker) { return serve(worker, std::move(connection)); });
 }
 
 int run_recovery_worker(const Config& config, UniqueFd daemon, const std::string& name) {
-  if (!keep_from_children(daemon)) return 1;
+  if (!keep_from_children(daemon) || !became_a_worker()) return 1;
   const auto entry = journal::entry_of(journal::directory_of(config.state_dir) / name);
   if (!entry) {
     spdlog::error("\"{}\" is not the name of a journal", control::printable(name));
@@ -256,6 +302,19 @@ int run_recovery_worker(const Config& config, UniqueFd daemon, const std::string
   }
   return run_to_the_end(config, std::move(daemon),
                         [&](Worker& worker) { return recover(worker, *entry); });
+}
+
+int run_probe(const Config& config, UniqueFd daemon) {
+  if (!keep_from_children(daemon)) return 1;
+  registry::FromWorker message;
+  registry::Readiness& readiness = *message.mutable_readiness();
+  for (auto find : {problems_of, host_problems}) {
+    for (std::string& problem : find(config)) {
+      if (readiness.problems_size() == kMaxProblems) break;
+      readiness.add_problems(problem.substr(0, kMaxProblemBytes));
+    }
+  }
+  return send_packet(daemon.get(), message, -1, Wait::kYes) ? 0 : 1;
 }
 
 }  // namespace gcr::agent

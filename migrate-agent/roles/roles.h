@@ -11,7 +11,10 @@
 #include <asio/thread_pool.hpp>
 #include <filesystem>
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "migrate-agent/daemon/authorisation.h"
 #include "migrate-agent/daemon/cancellation.h"
 #include "migrate-agent/daemon/config.h"
 #include "migrate-agent/daemon/daemon_client.h"
@@ -34,6 +37,7 @@ struct WorkerContext {
   std::shared_ptr<asio::ssl::context> tls;  ///< for every connection, opened or accepted
   Cancellation& cancellation;               ///< others request it; a role may as well
   WorkerServer& line;                       ///< to be opened as soon as there is a journal
+  Permissions permissions{};                ///< of the peer, if it is an operator or a local user
 
   /// The same as OpenSSL knows it, for the transport; pair it with control::verify_agent().
   SSL_CTX* data_ssl() const { return tls->native_handle(); }
@@ -46,6 +50,12 @@ asio::awaitable<void> run_source(WorkerContext& context, proto::MigrateRequest r
 /// Receives the process: answers `request`, then the source's further requests, until the commit or
 /// an abort, or until the source is gone.
 asio::awaitable<void> run_destination(WorkerContext& context, proto::PreflightRequest request);
+
+/// Preflight alone: a CheckReply with what both sides find. Nothing is touched, reserved or written
+/// down. kPermissionDenied if the peer may not move the process, kInvalidArgument for a destination
+/// that is no address: everything else is a finding.
+asio::awaitable<Result<proto::Envelope>> run_check(WorkerContext& context,
+                                                   proto::MigrateRequest request);
 
 /// What recovery works with: as a role, but nobody is connected.
 struct RecoveryContext {
@@ -62,5 +72,9 @@ struct RecoveryContext {
 /// journal's lock first. Success: nothing is left to do, now or ever. After a failure it is started
 /// again, in a fresh process, for as long as the journal is unfinished.
 asio::awaitable<Status> run_recovery(RecoveryContext& context, std::filesystem::path journal);
+
+/// Why no migration could succeed on this host now, beyond its configuration: the driver does not
+/// load, CRIU does not run. Blocks; a broken driver may take the process with it.
+std::vector<std::string> host_problems(const Config& config);
 
 }  // namespace gcr::agent

@@ -9,6 +9,12 @@ namespace gcr::cli {
 
 using control::ControlChannel;
 
+Result<std::shared_ptr<asio::ssl::context>> tls_for(const control::Endpoint& agent,
+                                                    const control::TlsFiles& files) {
+  if (agent.is_local()) return std::shared_ptr<asio::ssl::context>();
+  return control::make_tls_context(files);
+}
+
 asio::awaitable<Result<proto::Envelope>> ask(const Agent& agent, const proto::Envelope& question,
                                              std::chrono::milliseconds timeout) {
   const control::Preface preface{control::ConnectionKind::kControl, {}};

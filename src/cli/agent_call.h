@@ -18,8 +18,12 @@ inline constexpr std::chrono::milliseconds kConnectTimeout = std::chrono::second
 /// An agent, and what we show it.
 struct Agent {
   control::Endpoint endpoint;
-  std::shared_ptr<asio::ssl::context> tls;
+  std::shared_ptr<asio::ssl::context> tls;  ///< null: local sockets alone can be used
 };
+
+/// For connections to `agent`: null if it is local, and no certificate is needed.
+Result<std::shared_ptr<asio::ssl::context>> tls_for(const control::Endpoint& agent,
+                                                    const control::TlsFiles& files);
 
 /// The agent's answer; a Failure becomes its Error. Connecting and answering may take `timeout`
 /// each.

@@ -23,7 +23,12 @@ bool names_migration(Kind kind) { return kind != Kind::kList && kind != Kind::kH
 
 CLI::App* describe_ask(CLI::App& app, RawAsk& raw, const char* name, const char* description) {
   CLI::App* command = app.add_subcommand(name, description);
-  command->add_option("AGENT", raw.agent, "host or host:port")->required();
+  command
+      ->add_option(
+          "AGENT", raw.agent,
+          "host, host:port, or \"local\" (or \"unix:/PATH\") for this host's agent without "
+          "a certificate, about your own processes")
+      ->required();
   command->add_flag("--json", raw.options.json, "Print one JSON object and nothing else");
   describe_certificates(*command, raw.options.tls);
   return command;
@@ -89,7 +94,8 @@ AskCommands describe_asks(CLI::App& app, RawAsk& raw) {
           "gcr-migrate set AGENT ID: change what a migration may do while it is under way; "
           "AGENT is its source's"),
       raw);
-  add(Kind::kStatus, "status", "gcr-migrate status AGENT ID: what AGENT knows of a migration");
+  add(Kind::kStatus, "status", "gcr-migrate status AGENT ID: what AGENT knows of a migration")
+      .add_flag("--watch", raw.options.watch, "Ask again every second until it is finished");
   add(Kind::kList, "list", "gcr-migrate list AGENT: the migrations that are not finished")
       .add_flag("--all", raw.options.all, "The finished ones as well");
   add(Kind::kHost, "host",
@@ -111,7 +117,7 @@ Kind kind_of(const AskCommands& commands) {
 Result<AskOptions> check(const RawAsk& raw, AskOptions::Kind kind) {
   AskOptions options = raw.options;
   options.kind = kind;
-  GCR_ASSIGN(options.agent, control::Endpoint::parse(raw.agent));
+  GCR_ASSIGN(options.agent, find_agent(raw.agent, options.tls));
   options.tls = with_defaults(options.tls);
   if (names_migration(kind)) GCR_TRY(check_id(options.id));
   if (kind == AskOptions::Kind::kSet && !options.max_bandwidth_bytes &&

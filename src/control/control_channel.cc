@@ -238,7 +238,7 @@ asio::awaitable<Result<Stream::Socket>> connect_local(Endpoint endpoint) {
   stream_protocol::socket socket(co_await asio::this_coro::executor);
   std::error_code error;
   co_await socket.async_connect(stream_protocol::endpoint(endpoint.host), into(error));
-  if (error == asio::error::connection_refused || error == std::errc::no_such_file_or_directory) {
+  if (error == asio::error::connection_refused || error.value() == ENOENT) {
     co_return Error(Code::kUnavailable,
                     fmt::format("cannot reach the agent at {}: {}; is migrate-agent running here, "
                                 "with that as local_socket in its agent.toml?",

@@ -96,15 +96,18 @@ Finished run_to_end(const std::vector<std::string>& words) {
 
 AgentProcess::AgentProcess(control::test::Credentials& credentials, const std::string& settings,
                            AgentHome home)
+    : AgentProcess(credentials.issue({}), settings, std::move(home)) {}
+
+AgentProcess::AgentProcess(const control::TlsFiles& tls, const std::string& settings,
+                           AgentHome home)
     : home_(std::move(home)) {
-  const control::TlsFiles tls = credentials.issue({});
   const std::string config = home_.folder->path() + "/agent.toml";
   gcr::test::write_private_file(
       config, fmt::format("listen = \"127.0.0.1:{5}\"\nstate_dir = \"{0}/state\"\n"
                           "runtime_dir = \"{0}/run\"\n{1}\n[tls]\nauthority = \"{2}\"\n"
-                          "certificate = \"{3}\"\nkey = \"{4}\"\n",
+                          "certificate = \"{3}\"\nkey = \"{4}\"\nrevoked = \"{6}\"\n",
                           home_.folder->path(), settings, tls.authority, tls.certificate, tls.key,
-                          home_.port));
+                          home_.port, tls.revoked));
   Pipe log = make_pipe();
   Pipe ready = make_pipe();
   constexpr int kReadyFd = 9;
@@ -188,11 +191,14 @@ int AgentProcess::wait_for_end() {
 Client::Client(const AgentProcess& agent, control::test::Credentials& credentials, const char* role)
     : Client(agent, credentials.context({.role = role, .common_name = role})) {}
 
-Client::Client(const AgentProcess& agent, std::shared_ptr<asio::ssl::context> tls) {
+Client::Client(const AgentProcess& agent, std::shared_ptr<asio::ssl::context> tls)
+    : Client(agent.endpoint(), std::move(tls)) {}
+
+Client::Client(const control::Endpoint& agent, std::shared_ptr<asio::ssl::context> tls) {
   control::Preface preface;
   preface.kind = control::ConnectionKind::kControl;
   std::optional<Error> error;
-  asio::co_spawn(io_, control::ControlChannel::connect(agent.endpoint(), preface, tls, kPatience),
+  asio::co_spawn(io_, control::ControlChannel::connect(agent, preface, tls, kPatience),
                  [&](std::exception_ptr, control::test::ChannelResult connected) {
                    if (connected)
                      channel_ = std::move(*connected);

@@ -53,6 +53,8 @@ class AgentProcess {
   /// lines of its configuration.
   AgentProcess(control::test::Credentials& credentials, const std::string& settings = {},
                AgentHome home = {});
+  /// The same with these files, which the test may change while it runs.
+  AgentProcess(const control::TlsFiles& tls, const std::string& settings, AgentHome home = {});
   /// Kills what still runs, its workers as well.
   ~AgentProcess();
   AgentProcess(const AgentProcess&) = delete;
@@ -97,6 +99,8 @@ class Client {
   /// Connects with such a leaf's certificate; throws if that fails.
   Client(const AgentProcess& agent, std::shared_ptr<asio::ssl::context> tls);
   Client(const AgentProcess& agent, control::test::Credentials& credentials, const char* role);
+  /// The same; without `tls` to a local socket.
+  Client(const control::Endpoint& agent, std::shared_ptr<asio::ssl::context> tls);
 
   void send(const proto::Envelope& message);
   /// The next message; throws if none comes.

@@ -51,6 +51,8 @@ struct Beginning {
   std::string command = "python3 serve.py";
   int pid = 1;  ///< of the source's process
   std::uint64_t start_time = 1;
+  unsigned uid = 0;  ///< whose process it is
+  std::string ordered_by = "operator";
 };
 
 inline journal::Began began_of(const Beginning& beginning) {
@@ -60,6 +62,8 @@ inline journal::Began began_of(const Beginning& beginning) {
   began.set_command(beginning.command);
   began.mutable_process()->set_pid(beginning.pid);
   began.mutable_process()->set_start_time(beginning.start_time);
+  began.set_uid(beginning.uid);
+  began.set_ordered_by(beginning.ordered_by);
   return began;
 }
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <sstream>
 #include <stdexcept>
 
 namespace gcr::test {
@@ -65,14 +66,18 @@ void add_extension(X509* certificate, X509* issuer, int nid, const std::string& 
   require(X509_add_ext(certificate, extension.get(), -1) == 1, "cannot add an extension");
 }
 
-/// A certificate without extensions, valid from two hours ago until `until_s` seconds from now.
-Certificate new_certificate(const std::string& common_name, EVP_PKEY* key, long until_s) {
+constexpr long kHour = 3600;
+constexpr long kWeek = 7 * 24 * kHour;
+
+/// A certificate without extensions, valid between these seconds from now.
+Certificate new_certificate(const std::string& common_name, EVP_PKEY* key, long from_s,
+                            long until_s) {
   Certificate certificate(X509_new());
   require(certificate && X509_set_version(certificate.get(), X509_VERSION_3) == 1, "no X509");
   std::uint64_t serial = 0;
   require(RAND_bytes(reinterpret_cast<unsigned char*>(&serial), sizeof serial) == 1, "no random");
   ASN1_INTEGER_set_uint64(X509_get_serialNumber(certificate.get()), serial >> 1);
-  X509_gmtime_adj(X509_getm_notBefore(certificate.get()), -7200);
+  X509_gmtime_adj(X509_getm_notBefore(certificate.get()), from_s);
   X509_gmtime_adj(X509_getm_notAfter(certificate.get()), until_s);
   require(X509_set_pubkey(certificate.get(), key) == 1, "no public key");
   const auto* name = reinterpret_cast<const unsigned char*>(common_name.c_str());
@@ -84,7 +89,8 @@ Certificate new_certificate(const std::string& common_name, EVP_PKEY* key, long 
 
 std::string alternative_names(const LeafOptions& options) {
   std::string names;
-  if (!options.role.empty()) names += "URI:gcr:role:" + options.role + ",";
+  std::istringstream roles(options.role);
+  for (std::string role; std::getline(roles, role, ',');) names += "URI:gcr:role:" + role + ",";
   if (!options.host.empty()) names += "DNS:" + options.host + ",IP:127.0.0.1,IP:::1,";
   if (!names.empty()) names.pop_back();
   return names;
@@ -99,7 +105,7 @@ struct TestAuthority::Impl {
 
 TestAuthority::TestAuthority(const std::string& common_name) : impl_(std::make_unique<Impl>()) {
   impl_->key = new_key();
-  impl_->certificate = new_certificate(common_name, impl_->key.get(), 7L * 24 * 3600);
+  impl_->certificate = new_certificate(common_name, impl_->key.get(), -2 * kHour, kWeek);
   X509* own = impl_->certificate.get();
   X509_set_issuer_name(own, X509_get_subject_name(own));
   add_extension(own, own, NID_basic_constraints, "critical,CA:TRUE");
@@ -114,7 +120,8 @@ std::string TestAuthority::certificate() const { return pem_of(impl_->certificat
 PemPair TestAuthority::issue(const LeafOptions& options) const {
   const Key key = new_key();
   const Certificate leaf =
-      new_certificate(options.common_name, key.get(), options.expired ? -3600 : 7L * 24 * 3600);
+      new_certificate(options.common_name, key.get(), options.not_yet_valid ? kHour : -2 * kHour,
+                      options.expired ? -kHour : kWeek);
   X509* issuer = impl_->certificate.get();
   X509_set_issuer_name(leaf.get(), X509_get_subject_name(issuer));
   add_extension(leaf.get(), issuer, NID_basic_constraints, "critical,CA:FALSE");
@@ -124,6 +131,31 @@ PemPair TestAuthority::issue(const LeafOptions& options) const {
   if (!names.empty()) add_extension(leaf.get(), issuer, NID_subject_alt_name, names);
   require(X509_sign(leaf.get(), impl_->key.get(), EVP_sha256()) > 0, "cannot sign a leaf");
   return {.certificate = pem_of(leaf.get()), .key = pem_of(key.get())};
+}
+
+std::string TestAuthority::revocation_list(const std::vector<std::string>& certificates,
+                                           bool expired) const {
+  const std::unique_ptr<X509_CRL, Freer<X509_CRL_free>> list(X509_CRL_new());
+  const std::unique_ptr<ASN1_TIME, Freer<ASN1_TIME_free>> made(X509_gmtime_adj(nullptr, -kHour));
+  const std::unique_ptr<ASN1_TIME, Freer<ASN1_TIME_free>> next(
+      X509_gmtime_adj(nullptr, expired ? -kHour / 2 : kWeek));
+  require(X509_CRL_set_version(list.get(), X509_CRL_VERSION_2) == 1, "no CRL");
+  X509_CRL_set_issuer_name(list.get(), X509_get_subject_name(impl_->certificate.get()));
+  X509_CRL_set1_lastUpdate(list.get(), made.get());
+  X509_CRL_set1_nextUpdate(list.get(), next.get());
+  for (const std::string& text : certificates) {
+    const Bio bio(BIO_new_mem_buf(text.data(), -1));
+    const Certificate certificate(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr));
+    require(certificate != nullptr, "unreadable PEM");
+    X509_REVOKED* entry = X509_REVOKED_new();
+    X509_REVOKED_set_serialNumber(entry, X509_get_serialNumber(certificate.get()));
+    X509_REVOKED_set_revocationDate(entry, made.get());
+    require(X509_CRL_add0_revoked(list.get(), entry) == 1, "cannot revoke");
+  }
+  require(X509_CRL_sign(list.get(), impl_->key.get(), EVP_sha256()) > 0, "cannot sign a CRL");
+  const Bio bio(BIO_new(BIO_s_mem()));
+  require(PEM_write_bio_X509_CRL(bio.get(), list.get()) == 1, "no PEM of a CRL");
+  return text_of(bio.get());
 }
 
 SslContext make_context(const SSL_METHOD* method, const PemPair& own,

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace gcr::test {
 
@@ -24,6 +25,7 @@ struct LeafOptions {
   std::string common_name = "test";  ///< the subject's CN
   std::string host = "localhost";    ///< a DNS name; 127.0.0.1 and ::1 are added; empty: none
   bool expired = false;              ///< the validity ended an hour ago instead of next week
+  bool not_yet_valid = false;        ///< it begins in an hour
 };
 
 /// A certificate authority that lives as long as the test. Throws std::runtime_error where OpenSSL
@@ -36,8 +38,14 @@ class TestAuthority {
   /// The authority's own certificate, as PEM text.
   std::string certificate() const;
 
-  /// A new key and a certificate for it, good for client and server.
+  /// A new key and a certificate for it, good for client and server. A role may be several, with
+  /// commas between.
   PemPair issue(const LeafOptions& options = {}) const;
+
+  /// A list, as PEM text, that says of these certificates (PEM text) that they are revoked; made an
+  /// hour ago, good for a week or, if `expired`, until now.
+  std::string revocation_list(const std::vector<std::string>& certificates,
+                              bool expired = false) const;
 
  private:
   struct Impl;

@@ -1,0 +1,97 @@
+#include "migrate-agent/daemon/local_listener.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <asio/redirect_error.hpp>
+#include <asio/use_awaitable.hpp>
+#include <cerrno>
+#include <cstdio>
+
+#include "migrate-agent/daemon/local_socket.h"
+
+namespace gcr::agent {
+namespace {
+
+constexpr mode_t kEverybody = 0666;
+
+/// Whether nobody but root, and whoever this process is, can change what is in there.
+Status check_directory(const std::filesystem::path& directory) {
+  struct stat info {};
+  if (::stat(directory.c_str(), &info) != 0) {
+    return Error::from_errno(errno, "cannot look at the directory " + directory.string());
+  }
+  const bool ours = info.st_uid == 0 || info.st_uid == ::geteuid();
+  if (ours && (info.st_mode & (S_IWGRP | S_IWOTH)) == 0) return {};
+  return Error(Code::kInvalidArgument,
+               fmt::format("local_socket cannot be in {}: others may write there, and could put "
+                           "their own socket in its place",
+                           directory.string()));
+}
+
+}  // namespace
+
+Result<LocalListener> LocalListener::listen(asio::io_context& io,
+                                            const std::filesystem::path& path) {
+  const auto fail = [&path](const char* what) {
+    return Error::from_errno(errno, fmt::format("cannot {} the socket {}", what, path.string()));
+  };
+  GCR_TRY(check_directory(path.parent_path()));
+  // Under a name of its own first: users find the old socket or the new one, never none.
+  const std::filesystem::path fresh = path.string() + fmt::format(".{}", ::getpid());
+  GCR_ASSIGN(const LocalAddress address, LocalAddress::create(fresh));
+  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) return fail("make");
+  ::unlink(fresh.c_str());
+  struct stat info {};
+  const bool made = ::bind(socket.get(), address.get(), address.length()) == 0 &&
+                    ::chmod(fresh.c_str(), kEverybody) == 0 &&
+                    ::listen(socket.get(), SOMAXCONN) == 0 && ::lstat(fresh.c_str(), &info) == 0 &&
+                    ::rename(fresh.c_str(), path.c_str()) == 0;
+  if (!made) {
+    const Error error = fail("listen at");
+    ::unlink(fresh.c_str());
+    return error;
+  }
+  asio::local::stream_protocol::acceptor acceptor(io);
+  std::error_code error;
+  acceptor.assign({}, socket.release(), error);
+  if (error) return Error::from_errno(error.value(), "cannot listen at " + path.string());
+  return LocalListener(std::move(acceptor), path, info.st_ino);
+}
+
+LocalListener::~LocalListener() {
+  struct stat info {};
+  if (path_.empty() || ::lstat(path_.c_str(), &info) != 0 || info.st_ino != inode_) return;
+  ::unlink(path_.c_str());
+}
+
+asio::awaitable<Result<LocalConnection>> LocalListener::accept() {
+  std::error_code error;
+  asio::local::stream_protocol::socket socket =
+      co_await acceptor_.async_accept(asio::redirect_error(asio::use_awaitable, error));
+  if (error == asio::error::operation_aborted) co_return Error(Code::kCancelled, "closed");
+  if (error) co_return Error::from_errno(error.value(), "cannot accept a local connection");
+  ucred peer{};
+  socklen_t length = sizeof(peer);
+  if (::getsockopt(socket.native_handle(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) {
+    co_return Error::from_errno(errno, "cannot tell who has connected locally");
+  }
+  LocalConnection connection{UniqueFd(socket.release(error)), peer.uid};
+  const int fd = connection.socket.get();
+  const int flags = ::fcntl(fd, F_GETFL);
+  if (error || flags < 0 || ::fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) != 0 ||
+      ::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
+    co_return Error::from_errno(errno, "cannot set the mode of a local connection");
+  }
+  co_return connection;
+}
+
+void LocalListener::close() {
+  std::error_code ignored;
+  acceptor_.close(ignored);
+}
+
+}  // namespace gcr::agent

@@ -1,0 +1,52 @@
+// Where local users reach the daemon: a Unix socket in the file system that everybody may connect
+// to. Who does is told by the kernel.
+#pragma once
+
+#include <sys/types.h>
+
+#include <asio/awaitable.hpp>
+#include <asio/io_context.hpp>
+#include <asio/local/stream_protocol.hpp>
+#include <filesystem>
+
+#include "src/base/result.h"
+#include "src/base/unique_fd.h"
+
+namespace gcr::agent {
+
+/// A connection of a local user's.
+struct LocalConnection {
+  UniqueFd socket;  ///< in blocking mode, close-on-exec
+  uid_t uid = 0;    ///< as it was when the user connected
+};
+
+/// Move-only; belongs to the thread that runs the io_context.
+class LocalListener {
+ public:
+  /// Listens at `path`, which takes the place of what is there: an earlier daemon's socket, in one
+  /// step. kInvalidArgument if somebody else than root (or this process's user) could put their own
+  /// in its place: the directory must be root's, and nobody else may write to it.
+  static Result<LocalListener> listen(asio::io_context& io, const std::filesystem::path& path);
+
+  LocalListener(LocalListener&& other) noexcept = default;
+  LocalListener& operator=(LocalListener&&) = delete;
+  /// Removes the socket, unless another daemon has put its own there.
+  ~LocalListener();
+
+  /// The next connection. kCancelled once it is closed.
+  asio::awaitable<Result<LocalConnection>> accept();
+
+  /// Nobody is accepted any more.
+  void close();
+
+ private:
+  LocalListener(asio::local::stream_protocol::acceptor acceptor, std::filesystem::path path,
+                ino_t inode)
+      : acceptor_(std::move(acceptor)), path_(std::move(path)), inode_(inode) {}
+
+  asio::local::stream_protocol::acceptor acceptor_;
+  std::filesystem::path path_;  ///< empty once moved from
+  ino_t inode_ = 0;
+};
+
+}  // namespace gcr::agent

@@ -1,0 +1,99 @@
+// What peers can make an agent hold that have shown who they are.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "migrate-agent/daemon/peers.h"
+#include "tests/security/support.h"
+
+namespace gcr::agent::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST(Peers, OneOfThemGetsHalf) {
+  Peers peers(8);
+  std::vector<Peers::Place> places;
+  for (int i = 0; i < 4; ++i) {
+    auto place = peers.admit("alice", false);
+    ASSERT_TRUE(place);
+    places.push_back(std::move(*place));
+  }
+  const auto refused = peers.admit("alice", false);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), Code::kResourceExhausted);
+  EXPECT_THAT(refused.error().message(), AllOf(HasSubstr("\"alice\""), HasSubstr("4")));
+  EXPECT_TRUE(peers.admit("bob", false));
+  places.pop_back();
+  EXPECT_TRUE(peers.admit("alice", false));
+}
+
+TEST(Peers, AgentsHaveAQuarterToThemselves) {
+  Peers peers(8);
+  std::vector<Peers::Place> places;
+  for (const char* name : {"a", "b", "c", "d", "e", "f"}) {
+    auto place = peers.admit(name, false);
+    ASSERT_TRUE(place);
+    places.push_back(std::move(*place));
+  }
+  EXPECT_FALSE(peers.admit("g", false));
+  for (const char* name : {"node1", "node2"}) {
+    auto place = peers.admit(name, true);
+    ASSERT_TRUE(place);
+    places.push_back(std::move(*place));
+  }
+  EXPECT_FALSE(peers.admit("node3", true));
+}
+
+TEST(Peers, MovedPlaceCountsOnce) {
+  Peers peers(2);
+  auto first = peers.admit("alice", true);
+  ASSERT_TRUE(first);
+  {
+    const Peers::Place moved = std::move(*first);
+    EXPECT_FALSE(peers.admit("alice", true));
+  }
+  EXPECT_TRUE(peers.admit("alice", true));
+}
+
+TEST(Peers, LimitOfOneLetsOneIn) {
+  Peers peers(1);
+  EXPECT_TRUE(peers.admit("alice", false));
+}
+
+class Limits : public testing::Test {
+ protected:
+  control::test::Credentials credentials_;
+  control::TlsFiles operator_ = credentials_.issue({.role = "operator", .common_name = "alice"});
+};
+
+TEST_F(Limits, ConnectionBeyondAPeersShareIsTurnedAwayWithASentence) {
+  AgentProcess agent(credentials_, "max_connections = 4");
+  const auto tls = control::make_tls_context(operator_);
+  ASSERT_TRUE(tls);
+  {
+    const Client first(agent, *tls);
+    const Client second(agent, *tls);
+    const Finished refused = list_with(operator_, agent.endpoint());
+    EXPECT_EQ(refused.exit_status, 3);
+    EXPECT_THAT(refused.output, AllOf(HasSubstr("max_connections = 4"), HasSubstr("try again")));
+    Client other(agent, credentials_, "operator");
+    proto::Envelope list;
+    list.mutable_list_request();
+    EXPECT_TRUE(other.call(list).has_list_reply());
+  }
+  EXPECT_TRUE(agent.wait_for_log("closed the connection"));
+}
+
+TEST_F(Limits, QuestionThatIsTooLongEndsItsConnection) {
+  AgentProcess agent(credentials_);
+  Client client(agent, credentials_, "operator");
+  proto::Envelope request;
+  request.mutable_migrate_request()->set_destination(std::string(control::kMaxQuestionBytes, 'x'));
+  client.send(request);
+  EXPECT_TRUE(client.is_closed());
+  EXPECT_TRUE(agent.wait_for_log("announces a message of"));
+}
+
+}  // namespace
+}  // namespace gcr::agent::test

@@ -1,0 +1,73 @@
+// scripts/make-certs: what it makes is accepted, what it revokes is not.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "tests/security/support.h"
+
+namespace gcr::agent::test {
+namespace {
+
+using testing::HasSubstr;
+
+class MakeCerts : public testing::Test {
+ protected:
+  Finished make(std::vector<std::string> words) {
+    words.insert(words.begin(), {GCR_MAKE_CERTS, "--dir", folder_.path()});
+    return run_to_end(words);
+  }
+  control::TlsFiles files(const std::string& name) const {
+    const std::string stem = folder_.path() + "/" + name;
+    return {folder_.path() + "/ca.crt", stem + ".crt", stem + ".key", list()};
+  }
+  std::string list() const { return folder_.path() + "/revoked.crl"; }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(MakeCerts, RevokedOperatorIsOutAndANewCertificateIsIn) {
+  ASSERT_EQ(make({"--agent", "node1,127.0.0.1", "--operator", "me", "--crl"}).exit_status, 0);
+  AgentProcess agent(files("node1"), "");
+  const control::TlsFiles mine = files("me");
+  EXPECT_EQ(list_with(mine, agent.endpoint()).exit_status, 0);
+
+  const std::string kept = folder_.path() + "/kept";
+  std::filesystem::copy_file(mine.certificate, kept + ".crt");
+  std::filesystem::copy_file(mine.key, kept + ".key");
+  ASSERT_EQ(make({"--revoke", "me"}).exit_status, 0);
+  EXPECT_FALSE(std::filesystem::exists(mine.certificate));
+  const Finished refused = list_with(files("kept"), agent.endpoint());
+  EXPECT_EQ(refused.exit_status, 5);
+  EXPECT_THAT(refused.output, HasSubstr("it is revoked"));
+
+  ASSERT_EQ(make({"--operator", "me"}).exit_status, 0);
+  EXPECT_EQ(list_with(mine, agent.endpoint()).exit_status, 0);
+  EXPECT_EQ(list_with(files("kept"), agent.endpoint()).exit_status, 5);
+}
+
+TEST_F(MakeCerts, OnePairIsGoodForBothRolesIfAsked) {
+  ASSERT_EQ(make({"--both", "node1,127.0.0.1", "--crl"}).exit_status, 0);
+  AgentProcess agent(files("node1"), "");
+  EXPECT_EQ(list_with(files("node1"), agent.endpoint()).exit_status, 0);
+}
+
+TEST_F(MakeCerts, KeysAreTheirOwnersAlone) {
+  ASSERT_EQ(make({"--agent", "node1", "--operator", "me"}).exit_status, 0);
+  for (const char* name : {"ca.key", "node1.key", "me.key"}) {
+    struct stat info {};
+    ASSERT_EQ(::stat((folder_.path() + "/" + name).c_str(), &info), 0) << name;
+    EXPECT_EQ(info.st_mode & 0777, 0600U) << name;
+  }
+}
+
+TEST_F(MakeCerts, WhoNeverHadACertificateCannotBeRevoked) {
+  ASSERT_EQ(make({"--operator", "me"}).exit_status, 0);
+  const Finished finished = make({"--revoke", "m"});
+  EXPECT_NE(finished.exit_status, 0);
+  EXPECT_THAT(finished.output, HasSubstr("no certificate was made for m"));
+}
+
+}  // namespace
+}  // namespace gcr::agent::test

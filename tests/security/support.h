@@ -1,0 +1,42 @@
+// What the tests of who gets in share: the command as different people run it, and processes that
+// belong to different people.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/daemon/agent_process.h"
+
+namespace gcr::agent::test {
+
+/// Any that are nobody's on the machine.
+inline constexpr uid_t kAlice = 71001;
+inline constexpr uid_t kBob = 71002;
+
+/// gcr-migrate with these words, as this user.
+Finished run_cli(const std::vector<std::string>& words, uid_t uid = 0);
+
+/// `gcr-migrate list AGENT` with these certificates.
+Finished list_with(const control::TlsFiles& tls, const control::Endpoint& agent);
+
+/// A process that waits until it is killed, which it is at the latest with this object.
+class Sleeper {
+ public:
+  /// It has called `prepare` when the constructor returns.
+  explicit Sleeper(const std::function<void()>& prepare);
+  /// One of this user's.
+  explicit Sleeper(uid_t uid);
+  ~Sleeper();
+  Sleeper(const Sleeper&) = delete;
+  Sleeper& operator=(const Sleeper&) = delete;
+
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_ = -1;
+};
+
+}  // namespace gcr::agent::test
