@@ -11,10 +11,13 @@
 #include <csignal>
 
 #include "migrate-agent/daemon/config.h"
+#include "migrate-agent/daemon/config_check.h"
 #include "migrate-agent/daemon/daemon.h"
+#include "migrate-agent/daemon/privileges.h"
 #include "migrate-agent/daemon/worker.h"
 #include "migrate-agent/daemon/worker_process.h"
 #include "src/base/log.h"
+#include "src/base/version.h"
 
 namespace gcr::agent {
 namespace {
@@ -28,6 +31,7 @@ struct Options {
   int ready_fd = -1;
   bool check_config = false;
   bool worker = false;
+  bool probe = false;
   std::string recover;
 };
 
@@ -36,16 +40,18 @@ void describe(CLI::App& app, Options& options) {
       "Moves running GPU processes from and to this host. Started as a daemon; SIGTERM lets the "
       "migrations under way finish first. Under systemd use KillMode=process: migrated processes "
       "live on after the agent.");
-  app.set_version_flag("--version", "migrate-agent " GCR_VERSION);
+  app.set_version_flag("--version", fmt::format("{} {} ({})", kProgram, release(), commit()));
   app.add_option("--config", options.config, "The configuration file (TOML)")
       ->capture_default_str();
   app.add_flag("--check-config", options.check_config,
-               "Check the configuration and the certificates, then exit");
+               "Check the configuration and all that it names, print every problem, and exit: 0 if "
+               "there is none, else 2");
   app.add_option("--ready-fd", options.ready_fd,
                  "Write one line, \"listening on ADDRESS:PORT\", to this descriptor, then close it")
       ->check(CLI::NonNegativeNumber);
   app.add_flag("--worker", options.worker)->group("");  // for the daemon's own use
   app.add_option("--recover", options.recover)->group("");
+  app.add_flag("--probe", options.probe)->group("");
 }
 
 /// 0700: what is in there (images, journals) is nobody else's.
@@ -87,15 +93,19 @@ Status run_daemon(const Options& options, const Config& config, int own_argument
   asio::io_context io(1);
   Daemon daemon(io, config, std::move(command), {"--worker", "--config", options.config});
   GCR_ASSIGN(const std::string where, daemon.start());
+  GCR_TRY(drop_privileges(Part::kDaemon));
   GCR_TRY(announce(where, options.ready_fd));
   io.run();
   return {};
 }
 
-Status check(const Config& config) {
-  auto tls = control::make_tls_context(config.tls);
-  if (!tls) return tls.error();
-  return {};
+/// Everything that is wrong, a line each; the exit status.
+int check_config(const Options& options, const Config& config) {
+  const std::vector<std::string> problems = problems_of(config);
+  for (const std::string& problem : problems) fmt::print("{}: {}\n", options.config, problem);
+  if (!problems.empty()) return kExitUsage;
+  fmt::print("{}: good\n", options.config);
+  return 0;
 }
 
 int run(const Options& options, int own_arguments) {
@@ -105,19 +115,17 @@ int run(const Options& options, int own_arguments) {
     return kExitUsage;
   }
   init_logging(kProgram, config->log_level);
+  if (options.worker && options.probe) return run_probe(*config, UniqueFd(kWorkerDaemonFd));
   if (options.worker && !options.recover.empty()) {
     return run_recovery_worker(*config, UniqueFd(kWorkerDaemonFd), options.recover);
   }
   if (options.worker) {
     return run_worker(*config, UniqueFd(kWorkerConnectionFd), UniqueFd(kWorkerDaemonFd));
   }
-  if (const Status usable = check(*config); !usable) {
-    fmt::print(stderr, "{}: {}: {}\n", kProgram, options.config, usable.error().message());
+  if (options.check_config) return check_config(options, *config);
+  if (const auto tls = control::make_tls_context(config->tls); !tls) {
+    fmt::print(stderr, "{}: {}: {}\n", kProgram, options.config, tls.error().message());
     return kExitUsage;
-  }
-  if (options.check_config) {
-    fmt::print("{}: good\n", options.config);
-    return 0;
   }
   if (options.ready_fd >= 0) ::fcntl(options.ready_fd, F_SETFD, FD_CLOEXEC);
   std::signal(SIGPIPE, SIG_IGN);

@@ -1,6 +1,8 @@
 #include "migrate-agent/daemon/daemon.h"
 
 #include <fmt/format.h>
+#include <google/protobuf/struct.pb.h>
+#include <google/protobuf/util/json_util.h>
 #include <spdlog/spdlog.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -19,14 +21,20 @@
 #include <optional>
 #include <unordered_map>
 
+#include "migrate-agent/daemon/certificates.h"
 #include "migrate-agent/daemon/connection.h"
+#include "migrate-agent/daemon/health.h"
+#include "migrate-agent/daemon/local_listener.h"
 #include "migrate-agent/daemon/migration_status.h"
 #include "migrate-agent/daemon/packet.h"
+#include "migrate-agent/daemon/peers.h"
 #include "migrate-agent/daemon/recoveries.h"
 #include "migrate-agent/daemon/registry.h"
 #include "migrate-agent/daemon/startups.h"
 #include "migrate-agent/daemon/worker_process.h"
 #include "migrate-agent/daemon/worker_server.h"
+#include "migrate-agent/metrics/http_server.h"
+#include "migrate-agent/metrics/metrics.h"
 #include "proto/registry.pb.h"
 
 namespace gcr::agent {
@@ -45,9 +53,9 @@ struct Worker {
   pid_t pid;
   asio::posix::stream_descriptor socket;
   std::optional<Startups::Token> token;  ///< while its peer has not shown a certificate
+  std::optional<Peers::Place> place;     ///< from then on
   std::string peer;
   std::string phase;
-  std::string outcome;
   std::vector<journal::Entry> journals;  ///< of what it claimed or registered; not all exist
 };
 
@@ -57,6 +65,17 @@ std::string ending_of(int status) {
                        strsignal(WTERMSIG(status)));
   }
   return fmt::format("ended with status {}", WEXITSTATUS(status));
+}
+
+/// {"ready": …, "problems": […]}
+std::string readiness_json(const std::vector<std::string>& problems) {
+  google::protobuf::Struct object;
+  (*object.mutable_fields())["ready"].set_bool_value(problems.empty());
+  auto* list = (*object.mutable_fields())["problems"].mutable_list_value();
+  for (const std::string& problem : problems) list->add_values()->set_string_value(problem);
+  std::string text;
+  const auto written = google::protobuf::util::MessageToJsonString(object, &text);
+  return written.ok() ? text + "\n" : "{}\n";
 }
 
 }  // namespace
@@ -71,12 +90,18 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
         acceptor(io),
         stop_signals(io),
         child_signals(io),
+        reload_signals(io),
         startups(config.max_startups),
+        local_startups(config.max_startups),
+        peers(config.max_connections),
         recoveries(
             io, registry, [this] { return ++last_worker; },
-            [this](WorkerId id, const std::string& name) { return start_recovery(id, name); }) {}
+            [this](WorkerId id, const std::string& name) { return start_recovery(id, name); }),
+        health(io, [this] { return start_probe(); }) {}
 
   asio::awaitable<void> accept_all();
+  Status listen_locally();
+  asio::awaitable<void> accept_local();
   asio::awaitable<void> admit(tcp::socket socket, std::string address, Startups::Token token);
   void start_worker(UniqueFd connection, const std::string& address, Startups::Token token);
   bool start_recovery(WorkerId id, const std::string& name);
@@ -84,9 +109,17 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
   asio::awaitable<void> listen_to(WorkerId id);
   void take(WorkerId id, Worker& worker, const registry::FromWorker& message);
   Status answer(WorkerId id, Worker& worker, const registry::FromWorker& message);
+  Status admit_peer(Worker& worker, const registry::Authenticated& peer);
+  Status check_room(const Worker& worker, journal::Role role) const;
   asio::awaitable<void> reap_children();
   void reap(pid_t pid, int status);
   asio::awaitable<void> obey_signals();
+  asio::awaitable<void> obey_reload_signals();
+  Status reload();
+  Status serve_metrics();
+  Present present() const;
+  asio::awaitable<HttpAnswer> answer_http(std::string path);
+  Result<WorkerProcess> start_probe() const;
   void end_if_idle();
 
   asio::io_context& io;
@@ -94,13 +127,21 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
   std::vector<std::string> worker_command;
   std::vector<std::string> worker_arguments;
   tcp::acceptor acceptor;
+  std::optional<LocalListener> local;
   asio::signal_set stop_signals;
   asio::signal_set child_signals;
+  asio::signal_set reload_signals;
   Startups startups;
+  Startups
+      local_startups;  ///< of their own: local users and the network do not keep each other out
+  Peers peers;
   Registry registry;
   std::unordered_map<WorkerId, Worker> workers;
   WorkerId last_worker = 0;
   Recoveries recoveries;
+  Metrics metrics;
+  Health health;
+  std::optional<HttpServer> http;
   bool stopping = false;
 };
 
@@ -121,11 +162,44 @@ asio::awaitable<void> Daemon::Impl::accept_all() {
     std::string address = remote.address().to_string();
     std::optional<Startups::Token> token = startups.admit(address);
     if (!token) {
+      metrics.startup_refused();
       spdlog::warn("closed a connection from {}: too many have not shown a certificate", address);
       continue;
     }
     asio::co_spawn(io, admit(std::move(socket), std::move(address), std::move(*token)),
                    asio::detached);
+  }
+}
+
+Status Daemon::Impl::listen_locally() {
+  if (config.local_socket.empty()) return {};
+  GCR_ASSIGN(auto listening, LocalListener::listen(io, config.local_socket));
+  local.emplace(std::move(listening));
+  spdlog::info("local users are served at {}", config.local_socket.string());
+  asio::co_spawn(io, accept_local(), asio::detached);
+  return {};
+}
+
+asio::awaitable<void> Daemon::Impl::accept_local() {
+  const auto self = shared_from_this();
+  asio::steady_timer pause(io);
+  for (;;) {
+    auto connection = co_await local->accept();
+    if (!connection && connection.error().code() == Code::kCancelled) co_return;
+    if (!connection) {
+      spdlog::warn("{}", connection.error().message());
+      pause.expires_after(kAcceptPause);
+      co_await pause.async_wait(asio::use_awaitable);
+      continue;
+    }
+    const std::string user = fmt::format("uid {}", connection->uid);
+    std::optional<Startups::Token> token = local_startups.admit(user);
+    if (token && !stopping) {
+      start_worker(std::move(connection->socket), user, std::move(*token));
+    } else {
+      spdlog::warn("closed a local connection of {}: {}", user,
+                   stopping ? "this agent is stopping" : "too many have not said anything yet");
+    }
   }
 }
 
@@ -219,16 +293,14 @@ asio::awaitable<void> Daemon::Impl::listen_to(WorkerId id) {
 }
 
 void Daemon::Impl::take(WorkerId id, Worker& worker, const registry::FromWorker& message) {
-  if (message.has_authenticated()) {
-    worker.peer = message.authenticated().peer();
-    worker.token.reset();
-  } else if (message.has_phase()) {
+  if (message.has_phase()) {
     worker.phase = message.phase().name();
     spdlog::info("worker {}: {}", worker.pid, worker.phase);
   } else if (message.has_outcome()) {
-    worker.outcome = message.outcome().text();
-    spdlog::info("worker {}: {}: {}", worker.pid,
-                 message.outcome().migrated() ? "migrated" : "not migrated", worker.outcome);
+    metrics.ended(message.outcome());
+    spdlog::info("worker {}: {}{}{}", worker.pid, outcome_word(message.outcome()),
+                 message.outcome().report().message().empty() ? "" : ": ",
+                 message.outcome().report().message());
   } else {
     const Status granted = answer(id, worker, message);
     registry::FromDaemon reply;
@@ -242,16 +314,42 @@ void Daemon::Impl::take(WorkerId id, Worker& worker, const registry::FromWorker&
   }
 }
 
+Status Daemon::Impl::admit_peer(Worker& worker, const registry::Authenticated& peer) {
+  worker.peer = peer.peer();
+  worker.token.reset();
+  GCR_ASSIGN(worker.place, peers.admit(peer.peer(), peer.is_agent()));
+  return {};
+}
+
+/// Whether this host may take part in one migration more. What recovers does not count: nobody can
+/// wait for that.
+Status Daemon::Impl::check_room(const Worker& worker, journal::Role role) const {
+  const auto has_part = [role](const auto& entry) {
+    return std::ranges::find(entry.second.journals, role, &journal::Entry::role) !=
+           entry.second.journals.end();
+  };
+  const bool counted =
+      std::ranges::find(worker.journals, role, &journal::Entry::role) != worker.journals.end();
+  if (counted || std::ranges::count_if(workers, has_part) < config.max_migrations) return {};
+  return Error(Code::kResourceExhausted,
+               fmt::format("this host is the {} of {} migrations already, as many as "
+                           "max_migrations of its agent.toml allows; try again when one has ended",
+                           journal::to_string(role), config.max_migrations));
+}
+
 Status Daemon::Impl::answer(WorkerId id, Worker& worker, const registry::FromWorker& message) {
+  if (message.has_authenticated()) return admit_peer(worker, message.authenticated());
   if (message.has_claim_process()) {
     const auto& claim = message.claim_process();
     GCR_ASSIGN(const Uuid migration, parse_id(claim.migration_id()));
+    GCR_TRY(check_room(worker, journal::Began::SOURCE));
     GCR_TRY(registry.claim_process(id, migration, claim.pid(), claim.start_time()));
     worker.journals.push_back(journal_entry(config.state_dir, migration, journal::Began::SOURCE));
     return {};
   }
   if (message.has_register_migration()) {
     GCR_ASSIGN(const Uuid migration, parse_id(message.register_migration().migration_id()));
+    GCR_TRY(check_room(worker, journal::Began::DESTINATION));
     GCR_TRY(registry.register_migration(id, migration));
     worker.journals.push_back(
         journal_entry(config.state_dir, migration, journal::Began::DESTINATION));
@@ -275,6 +373,7 @@ asio::awaitable<void> Daemon::Impl::reap_children() {
 }
 
 void Daemon::Impl::reap(pid_t pid, int status) {
+  if (health.process_ended(pid)) return;
   const auto found =
       std::ranges::find_if(workers, [pid](const auto& entry) { return entry.second.pid == pid; });
   if (found == workers.end()) {
@@ -284,6 +383,7 @@ void Daemon::Impl::reap(pid_t pid, int status) {
   const WorkerId id = found->first;
   const Worker& worker = found->second;
   const bool well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  if (WIFSIGNALED(status)) metrics.worker_crashed();
   const std::string text = fmt::format("worker {} {}{}{}", pid, ending_of(status),
                                        worker.phase.empty() ? "" : "; last phase: ", worker.phase);
   spdlog::log(well ? spdlog::level::info : spdlog::level::err, "{}", text);
@@ -314,8 +414,82 @@ asio::awaitable<void> Daemon::Impl::obey_signals() {
   io.stop();
 }
 
+/// Whether what the next worker will read is good; what is the daemon's own stays as it is, but for
+/// the limits on migrations and the level of the log.
+Status Daemon::Impl::reload() {
+  GCR_ASSIGN(Config fresh, load_config(config.source));
+  GCR_TRY(check_own_certificate(fresh.tls, {}));
+  spdlog::set_level(spdlog::level::from_str(fresh.log_level));
+  config.tls = std::move(fresh.tls);
+  config.max_migrations = fresh.max_migrations;
+  return {};
+}
+
+asio::awaitable<void> Daemon::Impl::obey_reload_signals() {
+  const auto self = shared_from_this();
+  for (;;) {
+    std::error_code error;
+    co_await reload_signals.async_wait(asio::redirect_error(asio::use_awaitable, error));
+    if (error) co_return;
+    const Status good = reload();
+    if (good) {
+      spdlog::info("{} and the certificates are good; from now on connections use them",
+                   config.source.string());
+    } else {
+      spdlog::error("connections fail from now on: {}", good.error().message());
+    }
+  }
+}
+
 void Daemon::Impl::end_if_idle() {
   if (stopping && workers.empty()) io.stop();
+}
+
+Status Daemon::Impl::serve_metrics() {
+  if (!config.metrics_listen) return {};
+  tcp::acceptor listening(io);
+  GCR_ASSIGN(const std::string where, listen_on(listening, *config.metrics_listen));
+  http.emplace(std::move(listening),
+               [this](std::string path) { return answer_http(std::move(path)); });
+  spdlog::info("metrics and /healthz at {}", where);
+  return {};
+}
+
+Present Daemon::Impl::present() const {
+  Present now;
+  now.workers = workers.size();
+  now.certificate_expiry = certificate_expiry(config.tls);
+  for (const auto& [id, worker] : workers) {
+    if (recoveries.contains(id)) {
+      ++now.recoveries;
+      continue;
+    }
+    ++(worker.token ? now.unauthenticated : now.authenticated);
+    if (worker.journals.empty()) continue;
+    const bool outgoing = worker.journals.front().role == journal::Began::SOURCE;
+    ++(outgoing ? now.outgoing : now.incoming);
+  }
+  return now;
+}
+
+Result<WorkerProcess> Daemon::Impl::start_probe() const {
+  std::vector<std::string> arguments = worker_arguments;
+  arguments.push_back("--probe");
+  return spawn_worker(worker_command, arguments, UniqueFd());
+}
+
+asio::awaitable<HttpAnswer> Daemon::Impl::answer_http(std::string path) {
+  const auto self = shared_from_this();
+  if (path == "/metrics") {
+    co_return HttpAnswer{.content_type = "text/plain; version=0.0.4; charset=utf-8",
+                         .body = metrics.text(present())};
+  }
+  if (path != "/healthz") co_return HttpAnswer{.status = 404, .body = "/metrics or /healthz\n"};
+  std::vector<std::string> problems = co_await health.problems();
+  if (stopping) problems.push_back("this agent is stopping");
+  co_return HttpAnswer{.status = problems.empty() ? 200U : 503U,
+                       .content_type = "application/json",
+                       .body = readiness_json(problems)};
 }
 
 Daemon::Daemon(asio::io_context& io, Config config, std::vector<std::string> worker_command,
@@ -333,11 +507,15 @@ Result<std::string> Daemon::start() {
   std::error_code error;
   for (const int signal : {SIGTERM, SIGINT}) impl_->stop_signals.add(signal, error);
   if (!error) impl_->child_signals.add(SIGCHLD, error);
+  if (!error) impl_->reload_signals.add(SIGHUP, error);
   if (error) return Error(Code::kIo, "cannot handle signals: " + error.message());
   asio::co_spawn(impl_->io, impl_->accept_all(), asio::detached);
   asio::co_spawn(impl_->io, impl_->reap_children(), asio::detached);
   asio::co_spawn(impl_->io, impl_->obey_signals(), asio::detached);
+  asio::co_spawn(impl_->io, impl_->obey_reload_signals(), asio::detached);
   remove_dead_worker_sockets(impl_->config);
+  GCR_TRY(impl_->listen_locally());
+  GCR_TRY(impl_->serve_metrics());
   impl_->recoveries.begin(impl_->config.state_dir);
   return where;
 }

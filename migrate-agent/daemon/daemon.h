@@ -29,6 +29,8 @@ class Daemon {
   /// io_context. Returns "address:port" as bound. This process becomes the reaper of orphaned
   /// descendants: the inits of migrated processes.
   ///
+  /// SIGHUP checks the configuration file and the certificates anew, for the log.
+  ///
   /// The first SIGTERM or SIGINT ends the acceptance of control connections; data connections still
   /// reach their workers, and the daemon ends with the last of them, recoveries included; no
   /// recovery is started any more. The second ends it at once and

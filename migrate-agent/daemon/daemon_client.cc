@@ -14,7 +14,6 @@
 #include <map>
 
 #include "migrate-agent/daemon/packet.h"
-#include "proto/registry.pb.h"
 #include "src/control/control_channel.h"
 #include "src/control/deadline.h"
 
@@ -130,10 +129,11 @@ DaemonClient::~DaemonClient() {
   impl_->changed.cancel();
 }
 
-Status DaemonClient::report_authenticated(const std::string& peer) {
+asio::awaitable<Status> DaemonClient::admit(const control::PeerIdentity& peer) {
   registry::FromWorker message;
-  message.mutable_authenticated()->set_peer(peer.substr(0, kMaxTextBytes));
-  return impl_->send(message);
+  message.mutable_authenticated()->set_peer(peer.common_name.substr(0, kMaxTextBytes));
+  message.mutable_authenticated()->set_is_agent(peer.is_agent);
+  return impl_->request(std::move(message));
 }
 
 asio::awaitable<Status> DaemonClient::claim_process(Uuid migration, pid_t pid,
@@ -177,10 +177,10 @@ void DaemonClient::report_phase(std::string_view phase) {
 
 const std::string& DaemonClient::phase() const { return impl_->phase; }
 
-void DaemonClient::report_outcome(bool migrated, std::string_view text) {
+void DaemonClient::report_outcome(registry::Outcome outcome) {
+  outcome.mutable_report()->clear_rounds();  // as many as there were: they may not fit
   registry::FromWorker message;
-  message.mutable_outcome()->set_migrated(migrated);
-  message.mutable_outcome()->set_text(std::string(text.substr(0, kMaxTextBytes)));
+  *message.mutable_outcome() = std::move(outcome);
   const Status lost = impl_->send(message);
 }
 

@@ -14,9 +14,11 @@
 #include <string>
 #include <string_view>
 
+#include "proto/registry.pb.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 #include "src/base/uuid.h"
+#include "src/control/control_channel.h"
 
 namespace gcr::agent {
 
@@ -31,8 +33,10 @@ class DaemonClient {
   DaemonClient(const DaemonClient&) = delete;
   DaemonClient& operator=(const DaemonClient&) = delete;
 
-  /// Says that the peer has shown a good certificate: the connection no longer counts as a startup.
-  Status report_authenticated(const std::string& peer);
+  /// Says that the peer has shown a good certificate, or that it is a local user: the connection no
+  /// longer counts as a startup, but as that peer's. kResourceExhausted if it has too many;
+  /// kUnavailable if the daemon is gone.
+  asio::awaitable<Status> admit(const control::PeerIdentity& peer);
 
   /// Makes (pid, start_time) this worker's alone, on this host, until it ends. kRefused, naming the
   /// other migration, if another worker has it; kUnavailable if the daemon is gone.
@@ -48,10 +52,11 @@ class DaemonClient {
   /// gone.
   asio::awaitable<Result<UniqueFd>> next_data_connection(Milliseconds timeout);
 
-  /// For `list` and the log: where the migration stands, and how it ended. Lost if the daemon is
-  /// gone.
+  /// For `list` and the log: where the migration stands. Lost if the daemon is gone.
   void report_phase(std::string_view phase);
-  void report_outcome(bool migrated, std::string_view text);
+
+  /// For the log and the metrics: how it ended. Rounds are left out. Lost if the daemon is gone.
+  void report_outcome(registry::Outcome outcome);
 
   /// What report_phase() was told last; empty before.
   const std::string& phase() const;

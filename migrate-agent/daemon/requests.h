@@ -27,6 +27,15 @@ asio::awaitable<Reply> answer_commit(WorkerContext& context, const proto::Commit
 /// From an operator. kRefused once it is committed; kNotFound.
 asio::awaitable<Reply> answer_cancel(WorkerContext& context, const proto::CancelRequest& request);
 
+/// From an operator. kRefused where the migration does not pause, or has gone on already;
+/// kNotFound.
+asio::awaitable<Reply> answer_continue(WorkerContext& context,
+                                       const proto::ContinueRequest& request);
+
+/// From an operator. kInvalidArgument for figures that cannot be meant; kRefused once the
+/// switchover has begun; kNotFound.
+asio::awaitable<Reply> answer_adjust(WorkerContext& context, const proto::AdjustRequest& request);
+
 /// From an operator; the oldest first.
 asio::awaitable<Reply> answer_list(WorkerContext& context, const proto::ListRequest& request);
 

@@ -19,4 +19,7 @@ int run_worker(const Config& config, UniqueFd connection, UniqueFd daemon);
 /// again. Call from main, before any thread exists.
 int run_recovery_worker(const Config& config, UniqueFd daemon, const std::string& name);
 
+/// Sends the daemon one Readiness, then gives the exit status. Call from main.
+int run_probe(const Config& config, UniqueFd daemon);
+
 }  // namespace gcr::agent
