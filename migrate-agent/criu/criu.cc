@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "migrate-agent/criu/criu_rpc.pb.h"
+#include "migrate-agent/criu/images.h"
 #include "migrate-agent/criu/launch.h"
 #include "migrate-agent/criu/options.h"
 #include "migrate-agent/criu/session.h"
@@ -17,6 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr char kCheckLog[] = "check.log";
 constexpr int kCheckLogLevel = 2;
+constexpr char kCpuImage[] = "cpuinfo.img";
 
 /// A directory that lives as long as this object.
 class TemporaryDirectory {
@@ -51,6 +53,18 @@ Result<wire::Response> ask(const Command& command, const wire::Request& request,
   return response;
 }
 
+/// A request that is answered by success or by the reason why not, in CRIU's own words.
+Status ask_yes_or_no(const Command& command, wire::RequestType type, const fs::path& directory) {
+  wire::Request request;
+  request.set_type(type);
+  request.mutable_opts()->set_images_dir_fd(launch::kImagesFd);
+  request.mutable_opts()->set_log_file(kCheckLog);
+  request.mutable_opts()->set_log_level(kCheckLogLevel);
+  GCR_ASSIGN(const wire::Response response, ask(command, request, directory));
+  if (!response.success()) return refusal(response, directory, kCheckLog);
+  return {};
+}
+
 }  // namespace
 
 Result<std::uint32_t> version(const Command& command) {
@@ -65,17 +79,22 @@ Result<std::uint32_t> version(const Command& command) {
 
 Status check(const Command& command) {
   GCR_ASSIGN(const TemporaryDirectory directory, TemporaryDirectory::make());
-  wire::Request request;
-  request.set_type(wire::CHECK);
-  request.mutable_opts()->set_images_dir_fd(launch::kImagesFd);
-  request.mutable_opts()->set_log_file(kCheckLog);
-  request.mutable_opts()->set_log_level(kCheckLogLevel);
-  auto response = ask(command, request, directory.path());
-  if (!response) return response.error().while_doing("CRIU cannot work here");
-  if (!response->success()) {
-    return refusal(*response, directory.path(), kCheckLog).while_doing("CRIU cannot work here");
-  }
+  const Status able = ask_yes_or_no(command, wire::CHECK, directory.path());
+  if (!able) return able.error().while_doing("CRIU cannot work here");
   return {};
+}
+
+Result<std::string> cpu_features(const Command& command) {
+  GCR_ASSIGN(const TemporaryDirectory directory, TemporaryDirectory::make());
+  const Status dumped = ask_yes_or_no(command, wire::CPUINFO_DUMP, directory.path());
+  if (!dumped) return dumped.error().while_doing("cannot ask CRIU what the CPU can");
+  return images::read_file(directory.path() / kCpuImage);
+}
+
+Status check_cpu_features(const Command& command, const std::string& features) {
+  GCR_ASSIGN(const TemporaryDirectory directory, TemporaryDirectory::make());
+  GCR_TRY(images::write_file(directory.path() / kCpuImage, features));
+  return ask_yes_or_no(command, wire::CPUINFO_CHECK, directory.path());
 }
 
 Status check_memory_tracking(const Command& command) {

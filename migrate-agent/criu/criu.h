@@ -30,6 +30,13 @@ Result<std::uint32_t> version(const Command& command);
 /// `criu check` for what a dump needs; the error carries CRIU's own words.
 Status check(const Command& command);
 
+/// What the CPU can, as CRIU writes it down: the content of an image file.
+Result<std::string> cpu_features(const Command& command);
+
+/// Success if this CPU can all that `features`, from another host's cpu_features(), says.
+/// kUnsupported with CRIU's words if it cannot, or if the bytes are no such image.
+Status check_cpu_features(const Command& command, const std::string& features);
+
 /// Success if the kernel can tell which pages a process has written to (soft-dirty), which
 /// pre_dump() needs; else kUnsupported with the reason.
 Status check_memory_tracking(const Command& command);

@@ -17,8 +17,9 @@ Code code_of(CUresult result) {
     case CUDA_ERROR_INVALID_VALUE:
       return Code::kInvalidArgument;
     case CUDA_ERROR_NOT_SUPPORTED:
-    case CUDA_ERROR_NO_DEVICE:
       return Code::kUnsupported;
+    case CUDA_ERROR_NO_DEVICE:
+      return Code::kUnavailable;
     case CUDA_ERROR_NOT_READY:
       return Code::kTimeout;
     case CUDA_ERROR_NOT_FOUND:
@@ -35,7 +36,7 @@ Result<std::shared_ptr<const CudaDriver>> CudaDriver::load() {
   driver->library_ = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (driver->library_ == nullptr) {
     // dlerror's text belongs to the calling thread. NOLINTNEXTLINE(concurrency-mt-unsafe)
-    return Error(Code::kUnsupported, fmt::format("this host has no CUDA driver: {}", ::dlerror()));
+    return Error(Code::kNotFound, fmt::format("this host has no CUDA driver: {}", ::dlerror()));
   }
   GCR_TRY(driver->resolve());
   GCR_TRY(driver->check(driver->cuInit(0), "cannot initialise the CUDA driver"));

@@ -75,8 +75,9 @@ struct GpuInfo {
 /// The loaded and initialised driver. Immutable after load(); any thread may call through it.
 class CudaDriver {
  public:
-  /// Loads libcuda.so.1 and calls cuInit. kUnsupported if there is no driver, if it finds no GPU,
-  /// or if it lacks one of the functions above (the checkpoint API came with driver 570).
+  /// Loads libcuda.so.1 and calls cuInit. kNotFound if there is no driver, kUnavailable if it finds
+  /// no GPU, kUnsupported if it lacks one of the functions above (the checkpoint API came with
+  /// driver 570).
   static Result<std::shared_ptr<const CudaDriver>> load();
 
   ~CudaDriver();

@@ -4,8 +4,11 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/vfs.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +16,7 @@
 #include <set>
 
 #include "migrate-agent/process/procfs.h"
+#include "migrate-agent/process/sharing.h"
 #include "migrate-agent/process/sockets.h"
 #include "src/base/units.h"
 
@@ -22,6 +26,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kDeleted = " (deleted)";
+constexpr std::string_view kAnonymous = "anon_inode:";
+constexpr long kMessageQueueMagic = 0x19800202;  // MQUEUE_MAGIC of the kernel
 
 struct Descriptor {
   int number = -1;
@@ -92,22 +98,25 @@ class Holders {
     }
   }
 
-  /// One process that holds it, 0 if none does; agents are passed over if `not_agents`.
+  /// One process that holds it, 0 if none does. Agents are passed over if `not_agents`, and then
+  /// those that have ended since, as workers do that only asked something.
   pid_t of(const std::string& link, bool not_agents) const {
     const auto [first, last] = holders_.equal_range(link);
     for (auto it = first; it != last; ++it) {
-      if (!not_agents || !is_agent(it->second)) return it->second;
+      if (!not_agents || !is_agent_or_gone(it->second)) return it->second;
     }
     return 0;
   }
 
  private:
   /// The agent's end of the door is held by the agents' processes: they run our own program.
-  static bool is_agent(pid_t pid) {
+  static bool is_agent_or_gone(pid_t pid) {
     struct stat theirs {};
     struct stat ours {};
-    return ::stat(("/proc/" + std::to_string(pid) + "/exe").c_str(), &theirs) == 0 &&
-           ::stat("/proc/self/exe", &ours) == 0 && theirs.st_dev == ours.st_dev &&
+    if (::stat(("/proc/" + std::to_string(pid) + "/exe").c_str(), &theirs) != 0) {
+      return errno == ENOENT;
+    }
+    return ::stat("/proc/self/exe", &ours) == 0 && theirs.st_dev == ours.st_dev &&
            theirs.st_ino == ours.st_ino;
   }
 
@@ -125,7 +134,8 @@ struct Look {
   Holders holders;
   std::set<std::uint64_t> own_sockets;
   std::map<std::uint64_t, std::uint64_t> unix_peers;
-  std::set<std::uint64_t> live_tcp;
+  std::map<std::uint64_t, InternetSocket> internet;  ///< by inode
+  std::set<std::string> listed{};                    ///< open files
 };
 
 bool is_terminal(const struct stat& status) {
@@ -143,27 +153,61 @@ bool is_plain_memory_device(const struct stat& status) {
 
 void look_at_device(const Descriptor& fd, Look& look) {
   if (is_terminal(fd.status)) {
-    add_blocker(look.inspection, "terminal",
-                fd.name() + " is the terminal " + fd.link + "; redirect it to a file or /dev/null");
+    look.inspection.findings.add("terminal", fd.name() + " is the terminal " + fd.link + "");
     return;
   }
   if (is_plain_memory_device(fd.status) || fd.link.starts_with("/dev/nvidia")) return;
-  add_blocker(look.inspection, "device", fd.name() + " is the device " + fd.link);
+  look.inspection.findings.add("device", fd.name() + " is the device " + fd.link);
+}
+
+void add_open_file(const Descriptor& fd, Look& look) {
+  if (!look.listed.insert(fd.link).second) return;
+  proto::FileFact& fact = *look.inspection.facts.add_open_files();
+  fact.set_path(fd.link);
+  const bool size_counts = S_ISREG(fd.status.st_mode) && !fd.writable();
+  fact.set_size_bytes(size_counts ? static_cast<std::uint64_t>(fd.status.st_size) : 0);
 }
 
 void look_at_pipe(const Descriptor& fd, Look& look) {
   const pid_t holder = look.holders.of(fd.link, false);
+  if (fd.link.starts_with("/")) add_open_file(fd, look);  // it has a name
   if (holder == 0) return;
-  add_blocker(
-      look.inspection, "outside-pipe",
-      fd.name() + " is a pipe to " + holder_text(holder) + "; redirect it to a file or /dev/null");
+  look.inspection.findings.add("outside-pipe",
+                               fd.name() + " is a pipe to " + holder_text(holder) + "");
+}
+
+/// The kernel's name for the protocol: "TCP", "UNIX-STREAM", "NETLINK", … Empty if it does not
+/// tell.
+std::string socket_kind(const Descriptor& fd, pid_t holder) {
+  const std::string path = "/proc/" + std::to_string(holder) + "/fd/" + std::to_string(fd.number);
+  std::array<char, 64> name{};
+  const ssize_t length =
+      ::getxattr(path.c_str(), "system.sockprotoname", name.data(), name.size() - 1);
+  return length > 0 ? name.data() : "";
+}
+
+bool can_be_dumped(const std::string& socket_kind) {
+  static constexpr std::array<std::string_view, 14> kMovable = {
+      "",    "TCP",   "TCPv6", "UDP",         "UDPv6",   "UDP-Lite", "UDPLITEv6",
+      "RAW", "RAWv6", "UNIX",  "UNIX-STREAM", "NETLINK", "PACKET",   "PING"};
+  return std::ranges::find(kMovable, socket_kind) != kMovable.end();
 }
 
 void look_at_socket(const Descriptor& fd, Look& look) {
   const std::uint64_t inode = fd.status.st_ino;
-  if (look.live_tcp.contains(inode)) {
-    add_blocker(look.inspection, "tcp-established",
-                fd.name() + " is a TCP connection; connections cannot be moved");
+  if (!can_be_dumped(socket_kind(fd, look.pid))) {
+    look.inspection.findings.add(
+        "socket-kind", fd.name() + " is a socket of the kind " + socket_kind(fd, look.pid));
+  }
+  const auto internet = look.internet.find(inode);
+  if (internet != look.internet.end() && internet->second.connection) {
+    look.inspection.findings.add("tcp-established", fd.name() + " is a TCP connection");
+  }
+  if (internet != look.internet.end() && !internet->second.connection) {
+    proto::BoundSocket& bound = *look.inspection.facts.add_sockets();
+    bound.set_protocol(internet->second.protocol);
+    bound.set_address(internet->second.address);
+    bound.set_port(internet->second.port);
   }
   const auto peer = look.unix_peers.find(inode);
   const bool outside = peer != look.unix_peers.end() && !look.own_sockets.contains(peer->second);
@@ -173,64 +217,71 @@ void look_at_socket(const Descriptor& fd, Look& look) {
     if (other != 0) holder = other;
   }
   if (outside || holder != 0) {
-    add_blocker(look.inspection, "outside-socket",
-                fd.name() + " is a socket shared with " + holder_text(holder));
+    look.inspection.findings.add("outside-socket",
+                                 fd.name() + " is a socket shared with " + holder_text(holder));
   }
+}
+
+/// The process that a pidfd stands for, as the reader sees it; -1 if it is gone.
+pid_t pid_of_pidfd(const Descriptor& fd, pid_t holder) {
+  std::ifstream file("/proc/" + std::to_string(holder) + "/fdinfo/" + std::to_string(fd.number));
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("Pid:")) return static_cast<pid_t>(std::atol(line.c_str() + 4));
+  }
+  return -1;
+}
+
+/// CRIU 4.1's list, tried one by one.
+bool can_be_dumped(const Descriptor& fd, pid_t holder) {
+  static constexpr std::array<std::string_view, 6> kMovable = {
+      "[eventfd]", "[eventpoll]", "[signalfd]", "[timerfd]", "inotify", "[fanotify]"};
+  const std::string_view kind = std::string_view(fd.link).substr(kAnonymous.size());
+  if (kind == "[pidfd]") return pid_of_pidfd(fd, holder) == holder;
+  return std::ranges::find(kMovable, kind) != kMovable.end();
 }
 
 void look_at_anonymous(const Descriptor& fd, Look& look) {
-  static constexpr std::array<std::string_view, 5> kImmovable = {"[perf_event]", "[userfaultfd]",
-                                                                 "bpf", "kvm", "dmabuf"};
-  if (fd.link.find("[io_uring]") != std::string::npos) {
-    add_blocker(look.inspection, "io-uring", fd.name() + " is an io_uring");
+  if (fd.link == "anon_inode:[io_uring]") {
+    look.inspection.findings.add("io-uring", fd.name() + " is an io_uring");
+  } else if (!can_be_dumped(fd, look.pid)) {
+    look.inspection.findings.add("kernel-object", fd.name() + " is " + fd.link);
   }
-  for (const std::string_view kind : kImmovable) {
-    if (fd.link.find(kind) != std::string::npos) {
-      add_blocker(look.inspection, "device", fd.name() + " is " + fd.link);
-    }
-  }
-}
-
-/// The VRAM of a software GPU: files of a tmpfs that was mounted under that name. The driver's
-/// checkpoint takes them out of the process, as it does with /dev/nvidia*.
-bool is_software_vram(const struct stat& status) {
-  const std::string device =
-      " " + std::to_string(major(status.st_dev)) + ":" + std::to_string(minor(status.st_dev)) + " ";
-  std::ifstream mounts("/proc/self/mountinfo");
-  for (std::string line; std::getline(mounts, line);) {
-    if (line.find(device) != std::string::npos && line.find(" - tmpfs softgpu ") != line.npos) {
-      return true;
-    }
-  }
-  return false;
 }
 
 void look_at_deleted(const Descriptor& fd, Look& look) {
-  const auto size = static_cast<std::uint64_t>(fd.status.st_size);
-  if (fd.link.starts_with("/memfd:") || is_software_vram(fd.status)) return;
+  const auto size = static_cast<std::uint64_t>(fd.status.st_blocks) * 512;  // as CRIU reckons
+  if (fd.link.starts_with("/memfd:") || is_software_vram(fd.status.st_dev)) return;
   if (fd.status.st_nlink != 0) {
-    add_blocker(look.inspection, "deleted-file",
-                fd.name() + " is " + fd.link + ", which still exists under another name");
+    look.inspection.findings.add(
+        "deleted-file", fd.name() + " is " + fd.link + ", which still exists under another name");
   } else if (size > kDeletedFileLimitBytes) {
-    add_blocker(look.inspection, "deleted-file",
-                fd.name() + " is " + fd.link + " with " + format_bytes(size) + "; at most " +
-                    format_bytes(kDeletedFileLimitBytes) + " of a deleted file can be moved");
+    look.inspection.findings.add("deleted-file", fd.name() + " is " + fd.link + " with " +
+                                                     format_bytes(size) + "; at most " +
+                                                     format_bytes(kDeletedFileLimitBytes) +
+                                                     " of a deleted file can be moved");
   }
 }
 
-void look_at_file(const Descriptor& fd, Look& look, std::set<std::string>& listed) {
+bool is_message_queue(const Descriptor& fd, pid_t holder) {
+  struct statfs system {};
+  const std::string path = "/proc/" + std::to_string(holder) + "/fd/" + std::to_string(fd.number);
+  return ::statfs(path.c_str(), &system) == 0 && system.f_type == kMessageQueueMagic;
+}
+
+void look_at_file(const Descriptor& fd, Look& look) {
+  if (fd.link.starts_with("/dmabuf:") || is_message_queue(fd, look.pid)) {
+    look.inspection.findings.add("kernel-object", fd.name() + " is " + fd.link);
+    return;
+  }
   if (fd.link.ends_with(kDeleted)) return look_at_deleted(fd, look);
   if (!fd.link.starts_with("/") || fd.link.starts_with("/proc/") || fd.link.starts_with("/sys/")) {
     return;
   }
-  if (!listed.insert(fd.link).second) return;
-  proto::FileFact& fact = *look.inspection.facts.add_open_files();
-  fact.set_path(fd.link);
-  const bool size_counts = S_ISREG(fd.status.st_mode) && !fd.writable();
-  fact.set_size_bytes(size_counts ? static_cast<std::uint64_t>(fd.status.st_size) : 0);
+  add_open_file(fd, look);
 }
 
-void look_at(const Descriptor& fd, Look& look, std::set<std::string>& listed) {
+void look_at(const Descriptor& fd, Look& look) {
+  if (fd.link.starts_with(kAnonymous)) return look_at_anonymous(fd, look);
   switch (fd.status.st_mode & S_IFMT) {
     case S_IFCHR:
     case S_IFBLK:
@@ -241,20 +292,13 @@ void look_at(const Descriptor& fd, Look& look, std::set<std::string>& listed) {
       return look_at_socket(fd, look);
     case S_IFREG:
     case S_IFDIR:
-      return look_at_file(fd, look, listed);
+      return look_at_file(fd, look);
     default:
-      return look_at_anonymous(fd, look);
+      return;
   }
 }
 
 }  // namespace
-
-void add_blocker(Inspection& inspection, const std::string& id, const std::string& text) {
-  proto::Blocker blocker;
-  blocker.set_id(id);
-  blocker.set_text(text);
-  inspection.blockers.push_back(std::move(blocker));
-}
 
 std::string describe_process(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/comm");
@@ -270,16 +314,17 @@ Status inspect_descriptors(pid_t pid, bool same_network, Inspection& inspection)
     if (S_ISSOCK(fd.status.st_mode)) look.own_sockets.insert(fd.status.st_ino);
   }
   if (same_network) {
-    look.live_tcp = live_tcp_sockets(pid);
+    for (InternetSocket& socket : internet_sockets(pid)) {
+      look.internet.emplace(socket.inode, std::move(socket));
+    }
     auto peers = unix_peers();
     if (peers) {
       look.unix_peers = std::move(*peers);
     } else {
-      inspection.warnings.push_back(peers.error().message());
+      inspection.findings.add("cannot-inspect", peers.error().message());
     }
   }
-  std::set<std::string> listed;
-  for (const Descriptor& fd : descriptors) look_at(fd, look, listed);
+  for (const Descriptor& fd : descriptors) look_at(fd, look);
   return {};
 }
 

@@ -7,15 +7,12 @@
 
 namespace gcr::process {
 
-/// Adds blockers and open files for every descriptor of `pid`. kPermissionDenied if its descriptors
-/// may not be read. `same_network`: the process is in our network namespace; otherwise sockets are
-/// not looked at.
+/// Adds findings, open files and bound sockets for every descriptor of `pid`. kPermissionDenied if
+/// its descriptors may not be read. `same_network`: the process is in our network namespace;
+/// otherwise sockets are not looked at.
 Status inspect_descriptors(pid_t pid, bool same_network, Inspection& inspection);
 
 /// The program name and number of a process for messages, like "1234 (bash)".
 std::string describe_process(pid_t pid);
-
-/// Appends a blocker.
-void add_blocker(Inspection& inspection, const std::string& id, const std::string& text);
 
 }  // namespace gcr::process

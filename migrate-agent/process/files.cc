@@ -11,7 +11,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <sstream>
 #include <tuple>
 
@@ -66,41 +65,34 @@ std::string sha256_of(int fd, const struct stat& status) {
   return digest;
 }
 
-void add(std::vector<proto::Blocker>& blockers, const std::string& id, const std::string& text) {
-  proto::Blocker blocker;
-  blocker.set_id(id);
-  blocker.set_text(text);
-  blockers.push_back(std::move(blocker));
-}
-
-void compare_mapped(const proto::FileFact& theirs, std::vector<proto::Blocker>& blockers) {
+void compare_mapped(const proto::FileFact& theirs, preflight::Findings& findings) {
   proto::FileFact ours;
   if (!describe_mapped_file(theirs.path(), theirs.path(), ours)) {
-    add(blockers, "file-missing", theirs.path() + " is mapped by the process and is not here");
+    findings.add("file-missing", theirs.path() + " is mapped by the process and is not here");
   } else if (ours.build_id() != theirs.build_id()) {
-    add(blockers, "file-differs",
-        theirs.path() + " has build-id " + (ours.build_id().empty() ? "none" : ours.build_id()) +
-            " here and " + (theirs.build_id().empty() ? "none" : theirs.build_id()) +
-            " at the source");
+    findings.add("file-differs",
+                 theirs.path() + " has build-id " +
+                     (ours.build_id().empty() ? "none" : ours.build_id()) + " here and " +
+                     (theirs.build_id().empty() ? "none" : theirs.build_id()) + " at the source");
   } else if (theirs.build_id().empty() && !theirs.sha256().empty() &&
              ours.sha256() != theirs.sha256()) {
-    add(blockers, "file-differs", theirs.path() + " has other content here than at the source");
+    findings.add("file-differs", theirs.path() + " has other content here than at the source");
   } else if (ours.size_bytes() != theirs.size_bytes()) {
-    add(blockers, "file-differs",
-        theirs.path() + " has " + std::to_string(ours.size_bytes()) + " bytes here and " +
-            std::to_string(theirs.size_bytes()) + " at the source");
+    findings.add("file-differs", theirs.path() + " has " + std::to_string(ours.size_bytes()) +
+                                     " bytes here and " + std::to_string(theirs.size_bytes()) +
+                                     " at the source");
   }
 }
 
-void compare_open(const proto::FileFact& theirs, std::vector<proto::Blocker>& blockers) {
+void compare_open(const proto::FileFact& theirs, preflight::Findings& findings) {
   struct stat status {};
   if (::stat(theirs.path().c_str(), &status) != 0) {
-    add(blockers, "file-missing", theirs.path() + " is open in the process and is not here");
+    findings.add("file-missing", theirs.path() + " is open in the process and is not here");
   } else if (theirs.size_bytes() != 0 &&
              static_cast<std::uint64_t>(status.st_size) != theirs.size_bytes()) {
-    add(blockers, "file-differs",
-        theirs.path() + " has " + std::to_string(status.st_size) + " bytes here and " +
-            std::to_string(theirs.size_bytes()) + " at the source");
+    findings.add("file-differs", theirs.path() + " has " + std::to_string(status.st_size) +
+                                     " bytes here and " + std::to_string(theirs.size_bytes()) +
+                                     " at the source");
   }
 }
 
@@ -109,7 +101,7 @@ void compare_open(const proto::FileFact& theirs, std::vector<proto::Blocker>& bl
 std::vector<Mapping> named_mappings(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/maps");
   std::vector<Mapping> mappings;
-  std::set<std::pair<std::string, std::uint64_t>> seen;
+  std::map<std::pair<std::string, std::uint64_t>, std::size_t> seen;
   for (std::string line; std::getline(file, line);) {
     std::istringstream fields(line);
     std::string range, permissions, offset, device;
@@ -119,11 +111,20 @@ std::vector<Mapping> named_mappings(pid_t pid) {
     const std::size_t colon = device.find(':');
     if (slash == std::string::npos || colon == std::string::npos) continue;
     mapping.path = line.substr(slash);
+    mapping.shared = permissions.size() > 3 && permissions[3] == 's';
+    mapping.writable = permissions.size() > 1 && permissions[1] == 'w';
     mapping.deleted = mapping.path.ends_with(kDeleted);
     if (mapping.deleted) mapping.path.resize(mapping.path.size() - kDeleted.size());
     mapping.device = makedev(std::stoul(device.substr(0, colon), nullptr, 16),
                              std::stoul(device.substr(colon + 1), nullptr, 16));
-    if (seen.emplace(mapping.path, mapping.inode).second) mappings.push_back(mapping);
+    const auto [known, is_new] =
+        seen.emplace(std::pair(mapping.path, mapping.inode), mappings.size());
+    if (is_new) {
+      mappings.push_back(mapping);
+    } else {
+      mappings[known->second].shared |= mapping.shared;
+      mappings[known->second].writable |= mapping.writable;
+    }
   }
   return mappings;
 }
@@ -143,11 +144,11 @@ bool describe_mapped_file(const std::string& path, const std::string& real_path,
   return true;
 }
 
-std::vector<proto::Blocker> compare_files(const proto::ProcessFacts& facts) {
-  std::vector<proto::Blocker> blockers;
-  for (const proto::FileFact& file : facts.mapped_files()) compare_mapped(file, blockers);
-  for (const proto::FileFact& file : facts.open_files()) compare_open(file, blockers);
-  return blockers;
+std::vector<proto::Finding> compare_files(const proto::ProcessFacts& facts) {
+  preflight::Findings findings(preflight::Side::kDestination);
+  for (const proto::FileFact& file : facts.mapped_files()) compare_mapped(file, findings);
+  for (const proto::FileFact& file : facts.open_files()) compare_open(file, findings);
+  return findings.release();
 }
 
 }  // namespace gcr::process

@@ -16,6 +16,8 @@ struct Mapping {
   std::uint64_t device;  ///< as makedev gives it
   std::uint64_t inode;
   bool deleted;
+  bool shared;    ///< some part of it with MAP_SHARED
+  bool writable;  ///< some part of it
 };
 
 /// The named mappings of a process, each path once. Empty if it is gone.

@@ -1,6 +1,5 @@
 #include "migrate-agent/process/inspect.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,8 +9,9 @@
 #include <sstream>
 
 #include "migrate-agent/process/descriptors.h"
-#include "migrate-agent/process/files.h"
 #include "migrate-agent/process/procfs.h"
+#include "migrate-agent/process/sharing.h"
+#include "migrate-agent/process/surroundings.h"
 
 namespace gcr::process {
 namespace {
@@ -19,7 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr unsigned long kKernelThread = 0x00200000;  // PF_KTHREAD in the flags of stat
-constexpr char kPreloadLibrary[] = "libgcr-preload.so";
 
 /// Fields of /proc/PID/stat by their number in proc(5).
 constexpr int kParentField = 4;
@@ -50,23 +49,22 @@ std::map<std::string, std::string> read_status(pid_t pid) {
 
 void look_at_kind(pid_t pid, Inspection& inspection) {
   if (stat_number(pid, kFlagsField) & kKernelThread) {
-    add_blocker(inspection, "not-ours", "process " + describe_process(pid) + " is a kernel thread");
+    inspection.findings.add("not-ours", "process " + describe_process(pid) + " is a kernel thread");
   } else if (pid == 1) {
-    add_blocker(inspection, "not-ours", "process 1 is the init of this host");
+    inspection.findings.add("not-ours", "process 1 is the init of this host");
   }
   for (pid_t at = ::getpid(); at > 1; at = static_cast<pid_t>(stat_number(at, kParentField))) {
     if (at != pid) continue;
-    add_blocker(inspection, "not-ours",
-                "process " + describe_process(pid) + " is an agent or started it");
+    inspection.findings.add("not-ours",
+                            "process " + describe_process(pid) + " is an agent or started it");
   }
 }
 
 void look_at_children(pid_t pid, Inspection& inspection) {
   const std::size_t below = procfs::tree(pid).size() - 1;
   if (below == 0) return;
-  add_blocker(inspection, "children",
-              "it has " + std::to_string(below) + " child process" + (below > 1 ? "es" : "") +
-                  "; only single processes can be moved");
+  inspection.findings.add(
+      "children", "it has " + std::to_string(below) + " child process" + (below > 1 ? "es" : ""));
 }
 
 void look_at_namespaces(pid_t pid, Inspection& inspection) {
@@ -77,56 +75,26 @@ void look_at_namespaces(pid_t pid, Inspection& inspection) {
     others += (others.empty() ? "" : ", ") + std::string(kind);
   }
   if (others.empty()) return;
-  add_blocker(inspection, "namespaces",
-              "it is in " + others + " namespaces other than the agent's");
-}
-
-void look_at_mapping(pid_t pid, const Mapping& mapping, Inspection& inspection) {
-  const std::string name = fs::path(mapping.path).filename();
-  if (name.starts_with(kPreloadLibrary)) inspection.facts.set_under_preload(true);
-  if (mapping.path.starts_with("/SYSV")) {
-    add_blocker(inspection, "shared-memory", "it has System V shared memory attached");
-    return;
-  }
-  if (mapping.path.starts_with("/memfd:") || mapping.path.starts_with("/dev/zero") ||
-      mapping.path.starts_with("/dev/nvidia") || mapping.path.starts_with("/anon_hugepage")) {
-    return;
-  }
-  const std::string real_path = "/proc/" + std::to_string(pid) + "/root" + mapping.path;
-  struct stat status {};
-  const bool found = ::stat(real_path.c_str(), &status) == 0;
-  if (found && !mapping.deleted && (S_ISCHR(status.st_mode) || S_ISBLK(status.st_mode))) {
-    add_blocker(inspection, "device", "it has the device " + mapping.path + " mapped");
-    return;
-  }
-  if (mapping.deleted) return;  // travels in CRIU's images
-  proto::FileFact fact;
-  if (describe_mapped_file(mapping.path, real_path, fact)) {
-    if (fact.build_id().empty() && fact.sha256().empty()) {
-      inspection.warnings.push_back(mapping.path + " is compared by its size only");
-    }
-    *inspection.facts.add_mapped_files() = std::move(fact);
-  } else {
-    inspection.warnings.push_back("cannot read " + mapping.path + ", which the process maps");
-  }
+  inspection.findings.add("namespaces",
+                          "it is in " + others + " namespaces other than the agent's");
 }
 
 void look_at_state(pid_t pid, const std::map<std::string, std::string>& status,
                    Inspection& inspection) {
   const auto tracer = status.find("TracerPid");
   if (tracer != status.end() && tracer->second != "0") {
-    add_blocker(inspection, "traced",
-                "process " + describe_process(std::stoi(tracer->second)) + " traces it");
+    inspection.findings.add(
+        "traced", "process " + describe_process(std::stoi(tracer->second)) + " traces it");
   }
   if (procfs::state(std::to_string(pid)) == 'T') {
-    inspection.warnings.push_back("it is stopped and will run at the destination");
+    inspection.findings.add("stopped", "it is stopped and will run at the destination");
   }
 }
 
 void add_working_directory(pid_t pid, Inspection& inspection) {
   std::error_code error;
   const std::string path = fs::read_symlink("/proc/" + std::to_string(pid) + "/cwd", error);
-  if (!error) inspection.facts.add_open_files()->set_path(path);
+  if (!error && !path.ends_with(" (deleted)")) inspection.facts.add_open_files()->set_path(path);
 }
 
 }  // namespace
@@ -152,15 +120,17 @@ Result<Inspection> inspect(pid_t pid) {
   facts.set_pid_in_namespace(inner);
 
   look_at_kind(pid, inspection);
-  if (!inspection.blockers.empty()) return inspection;  // nothing else about it is our business
+  if (inspection.findings.has_blocker())
+    return inspection;  // nothing else about it is our business
   look_at_children(pid, inspection);
   look_at_namespaces(pid, inspection);
   look_at_state(pid, status, inspection);
   const bool same_network =
       procfs::namespace_link(pid, "net") == procfs::namespace_link(::getpid(), "net");
   GCR_TRY(inspect_descriptors(pid, same_network, inspection));
-  for (const Mapping& mapping : named_mappings(pid)) look_at_mapping(pid, mapping, inspection);
+  inspect_mappings(pid, inspection);
   add_working_directory(pid, inspection);
+  inspect_surroundings(pid, inspection);
   return inspection;
 }
 

@@ -1,5 +1,6 @@
 #include "migrate-agent/process/sockets.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
@@ -8,6 +9,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -42,6 +44,20 @@ void add_peer(const nlmsghdr* header, std::map<std::uint64_t, std::uint64_t>& pe
   }
 }
 
+/// "0100007F" -> "127.0.0.1": words of 32 bits in the host's order, one or four of them. Empty if
+/// it is neither.
+std::string address_in_numbers(const std::string& digits) {
+  if (digits.size() != 8 && digits.size() != 32) return {};
+  std::array<std::uint32_t, 4> words{};
+  for (std::size_t i = 0; i < digits.size() / 8; ++i) {
+    if (!(std::istringstream(digits.substr(i * 8, 8)) >> std::hex >> words[i])) return {};
+  }
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const int family = digits.size() == 8 ? AF_INET : AF_INET6;
+  const char* const shown = ::inet_ntop(family, words.data(), text.data(), text.size());
+  return shown != nullptr ? shown : "";
+}
+
 }  // namespace
 
 Result<std::map<std::uint64_t, std::uint64_t>> unix_peers() {
@@ -74,23 +90,39 @@ Result<std::map<std::uint64_t, std::uint64_t>> unix_peers() {
   }
 }
 
-std::set<std::uint64_t> live_tcp_sockets(pid_t pid) {
-  std::set<std::uint64_t> inodes;
-  for (const char* name : {"tcp", "tcp6"}) {
+std::optional<InternetSocket> parse_socket(const std::string& protocol, const std::string& line) {
+  // sl local remote state queues timer retransmits uid timeout inode
+  std::istringstream fields(line);
+  const std::vector<std::string> words{std::istream_iterator<std::string>(fields), {}};
+  if (words.size() < 10) return std::nullopt;
+  const std::size_t colon = words[1].find(':');
+  const std::string address = address_in_numbers(words[1].substr(0, colon));
+  if (colon == std::string::npos || address.empty()) return std::nullopt;
+  unsigned port = 0;
+  unsigned state = 0;
+  InternetSocket socket{protocol, address, 0, 0, false};
+  if (!(std::istringstream(words[1].substr(colon + 1)) >> std::hex >> port) ||
+      !(std::istringstream(words[3]) >> std::hex >> state) ||
+      !(std::istringstream(words[9]) >> socket.inode)) {
+    return std::nullopt;
+  }
+  socket.port = static_cast<std::uint16_t>(port);
+  socket.connection = protocol == "tcp" && state != TCP_LISTEN && state != TCP_CLOSE;
+  return socket;
+}
+
+std::vector<InternetSocket> internet_sockets(pid_t pid) {
+  std::vector<InternetSocket> sockets;
+  for (const char* name : {"tcp", "tcp6", "udp", "udp6"}) {
     std::ifstream file("/proc/" + std::to_string(pid) + "/net/" + name);
     std::string line;
     std::getline(file, line);  // the heading
     while (std::getline(file, line)) {
-      // sl local remote state queues timer retransmits uid timeout inode
-      std::istringstream fields(line);
-      std::vector<std::string> words{std::istream_iterator<std::string>(fields), {}};
-      if (words.size() < 10) continue;
-      const unsigned long state = std::stoul(words[3], nullptr, 16);
-      if (state == TCP_LISTEN || state == TCP_CLOSE) continue;
-      inodes.insert(std::stoull(words[9]));
+      auto socket = parse_socket(std::string(name).substr(0, 3), line);
+      if (socket) sockets.push_back(std::move(*socket));
     }
   }
-  return inodes;
+  return sockets;
 }
 
 }  // namespace gcr::process

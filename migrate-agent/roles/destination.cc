@@ -7,7 +7,8 @@
 
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/recovery/recovery.h"
-#include "migrate-agent/roles/host_facts.h"
+#include "migrate-agent/roles/ending.h"
+#include "migrate-agent/preflight/host_facts.h"
 #include "migrate-agent/roles/peer_link.h"
 #include "migrate-agent/roles/records.h"
 #include "src/base/log.h"
@@ -62,9 +63,23 @@ awaitable<void> Destination::conclude() {
     destroy();
     return log_->advance(commit::DestinationEvent::kCleared, finished("nothing is left"));
   });
-  if (!concluded) {
-    spdlog::error("migration {}: {}", migration_.to_string(), concluded.error().message());
+  if (!concluded) spdlog::error("{}", concluded.error().message());
+  report_ending();
+}
+
+void Destination::report_ending() {
+  report_.set_migration_id(to_bytes(migration_));
+  report_.set_migrated(state_ == State::kCommitted);
+  report_.set_committed(report_.migrated());
+  report_.set_recovering(!report_.migrated() && journal::unfinished(log_->journal().records()));
+  if (report_.migrated()) {
+    report_.set_destination_pid(identity_.process().pid());
+  } else {
+    report_.set_code(std::string(to_string(cause_.code())));
+    report_.set_message(cause_.message());
   }
+  context_.daemon.report_outcome(
+      ending_of(log_->journal().began(), std::move(report_), log_->write_errors()));
 }
 
 /// Everything of the migration on this host; lanes write into landing memory and VRAM, so they end
@@ -83,7 +98,7 @@ awaitable<void> Destination::serve() {
     auto request = co_await context_.channel.receive(silence());
     if (!request) {
       cause_ = request.error().while_doing("the source was lost");
-      spdlog::info("migration {}: {}", migration_.to_string(), cause_.message());
+      spdlog::info("{}", cause_.message());
       co_return;
     }
     auto reply = co_await answer_alive(*request);
@@ -91,13 +106,13 @@ awaitable<void> Destination::serve() {
     if (reply) {
       envelope = std::move(*reply);
     } else {
-      spdlog::error("migration {}: {}", migration_.to_string(), reply.error().message());
+      spdlog::error("{}", reply.error().message());
       *envelope.mutable_failure() = control::to_failure(reply.error());
       cause_ = reply.error();
       state_ = State::kEnded;
     }
     const Status sent = co_await context_.channel.send(envelope);
-    if (!sent) spdlog::warn("migration {}: {}", migration_.to_string(), sent.error().message());
+    if (!sent) spdlog::warn("{}", sent.error().message());
   }
 }
 
@@ -144,7 +159,7 @@ awaitable<Result<proto::Envelope>> Destination::answer(const proto::Envelope& re
 awaitable<Result<proto::Envelope>> Destination::abort(const proto::AbortRequest& request) {
   cause_ =
       Error(Code::kCancelled, "the source gave it up: " + control::printable(request.reason()));
-  spdlog::info("migration {}: {}", migration_.to_string(), cause_.message());
+  spdlog::info("{}", cause_.message());
   if (state_ == State::kRestored) {
     GCR_CO_TRY(co_await offload(context_.blocking, [&]() -> Status {
       GCR_TRY(log_->advance(commit::DestinationEvent::kToldAbort, aborted(cause_)));
@@ -205,6 +220,8 @@ awaitable<Result<proto::Envelope>> Destination::restore(const proto::RestoreRequ
   reply.set_prefilled(prefilled);
   if (!vram_->note().empty()) reply.add_notes(vram_->note());
   for (proto::PhaseTime& phase : phases.list()) *reply.add_phases() = std::move(phase);
+  *report_.mutable_phases() = reply.phases();
+  report_.set_verified(true);
   co_return envelope;
 }
 
@@ -249,8 +266,6 @@ awaitable<Result<proto::Envelope>> Destination::commit(const proto::CommitReques
       Phases::milliseconds(Phases::Clock::now() - start));
   GCR_CO_TRY(fault::point("destination.resumed"));
   state_ = State::kCommitted;
-  const std::string text = fmt::format("process {} runs here", pid);
-  context_.daemon.report_outcome(true, text);
   co_return envelope;
 }
 

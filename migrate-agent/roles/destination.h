@@ -42,6 +42,8 @@ class Destination {
   asio::awaitable<void> take_data_connections();
   asio::awaitable<Result<proto::Envelope>> answer(const proto::Envelope& request);
   asio::awaitable<Result<proto::Envelope>> preflight(const proto::PreflightRequest& request);
+  asio::awaitable<Status> begin(const proto::PreflightRequest& request);
+  proto::PreflightReply look(const proto::PreflightRequest& request);
   asio::awaitable<Result<proto::Envelope>> prepare(const proto::PrepareRequest& request);
   Status make_room(const proto::PrepareRequest& request);
   Result<std::unique_ptr<IncomingData>> open_data(DataPlan& plan, const std::string& token);
@@ -53,6 +55,7 @@ class Destination {
   asio::awaitable<Result<proto::Envelope>> abort(const proto::AbortRequest& request);
   asio::awaitable<Result<proto::Envelope>> answer_alive(const proto::Envelope& request);
   asio::awaitable<void> conclude();
+  void report_ending();
   journal::Began description(const proto::PreflightRequest& request) const;
   Status vote(Phases& phases);
   void destroy();
@@ -71,6 +74,7 @@ class Destination {
   Uuid migration_;
   std::optional<commit::DestinationLog> log_;
   journal::Restored identity_;  ///< from the vote on
+  proto::MigrateReport report_;  ///< for the daemon: what is known here
   Error cause_{Code::kCancelled, "the source ended it"};
   std::set<pid_t> running_;
   std::set<pid_t> used_pids_;

@@ -7,8 +7,9 @@
 
 #include "migrate-agent/data/offer.h"
 #include "migrate-agent/fault/fault.h"
+#include "migrate-agent/preflight/comparison.h"
+#include "migrate-agent/preflight/other_migrations.h"
 #include "migrate-agent/roles/destination.h"
-#include "migrate-agent/roles/host_facts.h"
 #include "migrate-agent/roles/records.h"
 #include "src/base/log.h"
 #include "src/base/units.h"
@@ -16,8 +17,7 @@
 namespace gcr::agent {
 namespace {
 
-constexpr std::size_t kMaxBuffers = 65536;
-
+constexpr std::size_t kMaxNameBytes = 256;
 constexpr unsigned kImageSlots = 64;
 
 landing::HugepagePolicy landing_policy(HugepagePolicy policy) {
@@ -56,6 +56,8 @@ journal::Began Destination::description(const proto::PreflightRequest& request) 
                                        : control::printable(said));
   began.set_peer_name(context_.channel.peer().common_name);
   began.set_command(short_command(request.process().command()));
+  began.set_ordered_by(control::printable(request.ordered_by()).substr(0, kMaxNameBytes));
+  began.set_uid(request.process().uid());
   return began;
 }
 
@@ -66,6 +68,28 @@ awaitable<Result<proto::Envelope>> Destination::preflight(const proto::Preflight
                                                  request.buffers_size(), kMaxBuffers));
   }
   migration_ = to_uuid(request.migration_id());
+  log_migration(migration_);
+  spdlog::info("receives \"{}\" from {}", short_command(request.process().command()),
+               context_.channel.peer_address());
+  if (!request.only()) GCR_CO_TRY(co_await begin(request));
+  proto::Envelope envelope;
+  const Status looked = co_await offload(context_.blocking, [&]() -> Status {
+    *envelope.mutable_preflight_reply() = look(request);
+    return {};
+  });
+  GCR_CO_TRY(looked);
+  const auto& findings = envelope.preflight_reply().findings();
+  const std::string reason = preflight::reason_of({findings.begin(), findings.end()});
+  if (request.only() || !reason.empty()) {
+    state_ = State::kEnded;
+    cause_ = Error(Code::kRefused, reason);
+  }
+  GCR_CO_TRY(fault::point("destination.preflighted"));
+  co_return envelope;
+}
+
+/// Makes it a migration that this host takes part in: a name for data connections, a journal.
+awaitable<Status> Destination::begin(const proto::PreflightRequest& request) {
   running_ = {request.process().door_tid(), request.process().cuda_restore_tid()};
   used_pids_ = {request.process().used_pids().begin(), request.process().used_pids().end()};
   const Status registered = co_await context_.daemon.register_migration(migration_);
@@ -78,30 +102,30 @@ awaitable<Result<proto::Envelope>> Destination::preflight(const proto::Preflight
   });
   GCR_CO_TRY(created);
   GCR_CO_TRY(context_.line.open(migration_, journal::Began::DESTINATION));
-  GCR_CO_TRY(fault::point("destination.began"));
-  proto::Envelope envelope;
-  proto::PreflightReply& reply = *envelope.mutable_preflight_reply();
-  const Status looked = co_await offload(context_.blocking, [&]() -> Status {
-    GCR_ASSIGN(driver_, mover::CudaDriver::load());
+  co_return fault::point("destination.began");
+}
+
+/// Everything about this host that matters to the process.
+proto::PreflightReply Destination::look(const proto::PreflightRequest& request) {
+  preflight::Findings findings(preflight::Side::kDestination);
+  Survey here = survey(context_.config, findings);
+  compare_hosts(request, here.facts, context_.config, findings);
+  compare_process(request.process(), here.facts, findings);
+  check_other_migrations(context_.config, journal::Began::DESTINATION, migration_, {}, findings);
+  if (here.driver) {
+    driver_ = here.driver;
     vram_.emplace(driver_, landing_policy(context_.config.hugepages));
-    *reply.mutable_host() = host_facts(context_.config, *driver_);
-    Fit found = fit(request, reply.host(), context_.config, *vram_);
-    for (proto::Blocker& blocker : found.blockers) *reply.add_blockers() = std::move(blocker);
-    gpu_map_ = std::move(found.gpu_map);
-    return {};
-  });
-  GCR_CO_TRY(looked);
+    gpu_map_ = map_gpus(request, here.facts, *vram_, findings);
+  }
+  proto::PreflightReply reply;
+  *reply.mutable_host() = std::move(here.facts);
+  for (proto::Finding& finding : findings.release()) *reply.add_findings() = std::move(finding);
   for (const mover::GpuPair& pair : gpu_map_) {
     proto::GpuPair& out = *reply.add_gpu_map();
     out.set_source_uuid(to_bytes(pair.from));
     out.set_destination_uuid(to_bytes(pair.to));
   }
-  if (reply.blockers_size() > 0) {
-    state_ = State::kEnded;
-    cause_ = Error(Code::kRefused, reply.blockers(0).text());
-  }
-  GCR_CO_TRY(fault::point("destination.preflighted"));
-  co_return envelope;
+  return reply;
 }
 
 template <class Buffers>
@@ -236,8 +260,7 @@ awaitable<Result<proto::Envelope>> Destination::prepare(const proto::PrepareRequ
 
 awaitable<Result<proto::Envelope>> Destination::fall_back(const proto::FallBackRequest& request) {
   GCR_CO_TRY(expect(State::kPrepared, "FallBackRequest"));
-  spdlog::info("migration {}: no RDMA: {}", migration_.to_string(),
-               control::printable(request.reason()));
+  spdlog::info("no RDMA: {}", control::printable(request.reason()));
   const auto plan = plan_without_rdma(wish_, source_offer_, offer_, request.reason());
   GCR_CO_TRY(plan);
   GCR_CO_TRY(data_->fall_back(*plan));

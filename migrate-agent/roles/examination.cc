@@ -2,22 +2,20 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 #include <sstream>
 
+#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/data/offer.h"
 #include "migrate-agent/mover/control_checkpoint.h"
+#include "migrate-agent/preflight/comparison.h"
+#include "migrate-agent/preflight/other_migrations.h"
 #include "migrate-agent/process/inspect.h"
 #include "migrate-agent/process/procfs.h"
 
 namespace gcr::agent {
 namespace {
-
-proto::Blocker blocker(const char* id, std::string text) {
-  proto::Blocker blocker;
-  blocker.set_id(id);
-  blocker.set_text(std::move(text));
-  return blocker;
-}
 
 /// A thread of `pid` as its own PID namespace numbers it. The driver may number threads as the
 /// caller sees them, which differs for a process that was restored into a namespace of its own.
@@ -45,62 +43,149 @@ std::set<pid_t> used_pids(pid_t pid) {
   return used;
 }
 
-}  // namespace
-
-std::string join(const std::vector<proto::Blocker>& blockers) {
-  std::string text;
-  for (const proto::Blocker& blocker : blockers) {
-    if (!text.empty()) text += "; ";
-    text += fmt::format("{} [{}]", blocker.text(), blocker.id());
+/// The state of CUDA in the process, and its restore thread.
+void look_at_cuda(pid_t pid, Examination& found) {
+  const mover::ControlCheckpoint control(found.host.driver, pid);
+  const auto state = control.state();
+  if (!state) {
+    found.findings.add("cuda-state", state.error().message());
+    return;
   }
-  return text;
+  if (*state != mover::ControlCheckpoint::State::kRunning) {
+    found.findings.add("cuda-state", "CUDA in the process is locked, checkpointed or broken");
+    return;
+  }
+  const auto thread = control.restore_thread();
+  if (thread) {
+    found.process.set_cuda_restore_tid(in_own_namespace(pid, *thread));
+  } else {
+    found.findings.add("cuda-state", thread.error().message());
+  }
 }
 
-std::vector<proto::Blocker> door_blockers(const door::Summary& summary) {
-  std::vector<proto::Blocker> blockers;
-  if ((summary.blockers & door::kManagedMemory) != 0) {
-    blockers.push_back(blocker("managed-memory",
-                               "the process uses managed memory (cuMemAllocManaged), which the "
-                               "driver cannot checkpoint"));
+void look_at_gpus(Examination& found) {
+  std::set<std::string> used;
+  for (const auto& [id, entry] : found.inventory) used.insert(describe(entry).gpu_uuid());
+  for (const proto::Gpu& gpu : found.host.facts.gpus()) {
+    if (used.contains(gpu.uuid())) check_gpu(gpu, found.findings);
   }
-  if ((summary.blockers & (door::kIpcExported | door::kIpcImported)) != 0) {
-    blockers.push_back(blocker("ipc-memory",
-                               "the process shares GPU memory with another one by legacy IPC: end "
-                               "the sharing first"));
-  }
-  if ((summary.blockers & door::kForeignHandles) != 0) {
-    blockers.push_back(blocker("foreign-handles",
-                               "the process shares GPU memory with another one by exported "
-                               "handles: end the sharing first"));
-  }
-  return blockers;
+  const std::uint64_t needed = used.size() * kContextReserveBytes;
+  const std::uint64_t available = found.host.facts.memory_available_bytes();
+  if (available >= needed) return;
+  found.findings.add("memory-too-small",
+                     fmt::format("{} of memory are available; the driver's checkpoint takes up to "
+                                 "{} for {} GPUs",
+                                 format_bytes(available), format_bytes(needed), used.size()));
 }
 
-Result<Examination> examine(pid_t pid) {
-  GCR_ASSIGN(auto inspection, process::inspect(pid));
-  std::vector<proto::Blocker> blockers = std::move(inspection.blockers);
+void look_through_door(pid_t pid, Examination& found) {
   auto door = Door::open(pid);
   if (!door) {
-    blockers.push_back(blocker("no-door", door.error().message()));
-    return Error(Code::kRefused, join(blockers));
+    const bool busy = door.error().code() == Code::kUnavailable;
+    found.findings.add(busy ? "in-migration" : "no-door", door.error().message());
+    return;
   }
-  GCR_ASSIGN(const door::Summary summary, door->hello());
-  for (proto::Blocker& found : door_blockers(summary)) blockers.push_back(std::move(found));
-  if (!blockers.empty()) return Error(Code::kRefused, join(blockers));
-  Examination found{.driver = nullptr,
-                    .door = std::move(*door),
-                    .facts = std::move(inspection.facts),
-                    .inventory = {},
-                    .warnings = std::move(inspection.warnings)};
-  GCR_ASSIGN(found.driver, mover::CudaDriver::load());
-  const mover::ControlCheckpoint control(found.driver, pid);
-  GCR_ASSIGN(const pid_t restore_thread, control.restore_thread());
-  found.facts.set_door_tid(summary.door_tid);
-  found.facts.set_cuda_restore_tid(in_own_namespace(pid, restore_thread));
-  for (const pid_t used : used_pids(pid)) found.facts.add_used_pids(used);
-  GCR_ASSIGN(const auto entries, found.door.inventory());
-  for (const door::DoorEntry& entry : entries) found.inventory.emplace(entry.id, entry);
+  const auto summary = door->hello();
+  const auto entries = door->inventory();
+  if (!summary || !entries) {
+    found.findings.add("no-door", (summary ? entries.error() : summary.error()).message());
+    return;
+  }
+  check_door(*summary, found.findings);
+  found.process.set_door_tid(summary->door_tid);
+  for (const door::DoorEntry& entry : *entries) found.inventory.emplace(entry.id, entry);
+  check_inventory(found.inventory, found.findings);
+  found.door = std::move(*door);
+}
+
+/// False if nothing else about the process is our business.
+bool look_at_process(pid_t pid, const Config& config, const Uuid& own, Examination& found) {
+  auto inspection = process::inspect(pid);
+  if (!inspection) {
+    const bool gone = inspection.error().code() == Code::kNotFound;
+    found.findings.add(gone ? "no-process" : "cannot-inspect", inspection.error().message());
+    return false;
+  }
+  found.process = std::move(inspection->facts);
+  const bool ours = std::ranges::none_of(
+      inspection->findings.list(), [](const auto& finding) { return finding.id() == "not-ours"; });
+  found.findings.take(inspection->findings.release());
+  for (const pid_t used : used_pids(pid)) found.process.add_used_pids(used);
+  std::optional<journal::ProcessId> process;
+  if (const auto started = process::start_time(pid)) {
+    process.emplace();
+    process->set_pid(pid);
+    process->set_start_time(*started);
+  }
+  check_other_migrations(config, journal::Began::SOURCE, own, process, found.findings);
+  return ours;
+}
+
+void look_at_images(const proto::MigrateRequest& request, const Config& config,
+                    Examination& found) {
+  const bool in_rounds = request.image_mode() == proto::IMAGE_MODE_ROUNDS;
+  check_room(config, in_rounds ? found.process.resident_bytes() : 0, found.findings);
+  if (!in_rounds || found.host.facts.criu_version() == 0) return;
+  const Status tracking = criu::check_memory_tracking({config.criu_command});
+  if (!tracking) found.findings.add("no-dirty-tracking", tracking.error().message());
+}
+
+}  // namespace
+
+void check_door(const door::Summary& summary, preflight::Findings& findings) {
+  if ((summary.blockers & door::kManagedMemory) != 0) {
+    findings.add("managed-memory", "the process uses managed memory (cuMemAllocManaged)");
+  }
+  if ((summary.blockers & (door::kIpcExported | door::kIpcImported)) != 0) {
+    findings.add("ipc-memory", "the process shares GPU memory with another one by legacy IPC");
+  }
+  if ((summary.blockers & door::kForeignHandles) != 0) {
+    findings.add("foreign-handles",
+                 "the process shares GPU memory with another one by exported handles");
+  }
+}
+
+void check_inventory(const Inventory& inventory, preflight::Findings& findings) {
+  if (inventory.size() <= kMaxBuffers) return;
+  findings.add("too-many-buffers",
+               fmt::format("it has {} allocations, {} are allowed", inventory.size(), kMaxBuffers));
+}
+
+proto::Buffer describe(const door::DoorEntry& entry) {
+  proto::Buffer buffer;
+  buffer.set_id(entry.id);
+  buffer.set_size_bytes(entry.size_bytes);
+  buffer.set_gpu_uuid(reinterpret_cast<const char*>(entry.device_uuid), sizeof(entry.device_uuid));
+  return buffer;
+}
+
+Examination examine(const proto::MigrateRequest& request, const Config& config, const Uuid& own) {
+  Examination found;
+  found.host = survey(config, found.findings);
+  const pid_t pid = request.pid();
+  if (!look_at_process(pid, config, own, found)) return found;
+  look_at_images(request, config, found);
+  look_through_door(pid, found);
+  if (found.door && found.host.driver) look_at_cuda(pid, found);
+  look_at_gpus(found);
   return found;
+}
+
+proto::PreflightRequest preflight_request(const Examination& examination,
+                                          const proto::MigrateRequest& request,
+                                          const Config& config) {
+  proto::PreflightRequest asked;
+  asked.set_only(examination.findings.has_blocker());
+  asked.set_no_prefill(request.no_prefill());
+  asked.set_source_agent(config.advertise.empty() ? fmt::format(":{}", config.listen.port)
+                                                  : config.advertise);
+  asked.set_transport(request.transport());
+  asked.set_plaintext(request.plaintext());
+  *asked.mutable_offer() = data_offer(config.unencrypted_data);
+  *asked.mutable_host() = examination.host.facts;
+  *asked.mutable_process() = examination.process;
+  for (const auto& [id, entry] : examination.inventory) *asked.add_buffers() = describe(entry);
+  return asked;
 }
 
 }  // namespace gcr::agent

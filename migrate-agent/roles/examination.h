@@ -1,16 +1,16 @@
-// The source's look at a process before anything is touched: what it is, what it holds, and
-// everything that stands in the way of moving it.
+// The source's look at a process before anything is touched: what it is, what it holds, what the
+// host has, and everything that stands in the way of moving it.
 #pragma once
 
 #include <sys/types.h>
 
 #include <map>
 #include <memory>
-#include <string>
-#include <vector>
+#include <optional>
 
 #include "migrate-agent/door/door.h"
 #include "migrate-agent/mover/contexts.h"
+#include "migrate-agent/preflight/host_facts.h"
 #include "proto/control.pb.h"
 
 namespace gcr::agent {
@@ -18,21 +18,31 @@ namespace gcr::agent {
 using Inventory = std::map<mover::BufferId, door::DoorEntry>;
 
 struct Examination {
-  std::shared_ptr<const mover::CudaDriver> driver;
-  Door door;
-  proto::ProcessFacts facts;
+  Survey host;
+  std::optional<Door> door;
+  proto::ProcessFacts process;
   Inventory inventory;
-  std::vector<std::string> warnings;
+  preflight::Findings findings{preflight::Side::kSource};
 };
 
-/// kRefused names every blocker that this host can see, all at once. The process is not disturbed.
-/// Blocks.
-Result<Examination> examine(pid_t pid);
+/// Looks at the process and at this host for what `request` asks, as far as it can: whatever is
+/// missing is a finding. Without blockers among them the door and the driver are there. `own` is
+/// the migration that asks, if there is one yet. The process is not disturbed. Blocks.
+Examination examine(const proto::MigrateRequest& request, const Config& config, const Uuid& own);
+
+/// What the destination is asked, but for the migration's id and who ordered it. Of findings, only
+/// whether there is a blocker: then nothing will follow.
+proto::PreflightRequest preflight_request(const Examination& examination,
+                                          const proto::MigrateRequest& request,
+                                          const Config& config);
 
 /// What the preload library says that stands in the way.
-std::vector<proto::Blocker> door_blockers(const door::Summary& summary);
+void check_door(const door::Summary& summary, preflight::Findings& findings);
 
-/// "<text> [<id>]; ...".
-std::string join(const std::vector<proto::Blocker>& blockers);
+/// "too-many-buffers".
+void check_inventory(const Inventory& inventory, preflight::Findings& findings);
+
+/// As messages describe it.
+proto::Buffer describe(const door::DoorEntry& entry);
 
 }  // namespace gcr::agent

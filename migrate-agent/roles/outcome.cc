@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "migrate-agent/roles/host_facts.h"
+#include "migrate-agent/preflight/host_facts.h"
 
 namespace gcr::agent {
 namespace {

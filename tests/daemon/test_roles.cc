@@ -166,7 +166,28 @@ asio::awaitable<void> run_source(WorkerContext& context, proto::MigrateRequest r
     co_await tell(context.channel, "pid", std::to_string(::getpid()));
   }
   const auto released = co_await context.channel.receive(kPatience);
-  context.daemon.report_outcome(false, released ? "released" : "left");
+  registry::Outcome outcome;
+  outcome.mutable_report()->set_message(released ? "released" : "left");
+  context.daemon.report_outcome(std::move(outcome));
+}
+
+/// Those that the file PROBLEMS in the state directory names, a line each; it never ends with
+/// "hang".
+std::vector<std::string> host_problems(const Config& config) {
+  std::vector<std::string> problems;
+  std::ifstream file(config.state_dir / "PROBLEMS");
+  for (std::string line; std::getline(file, line);) {
+    while (line == "hang") ::pause();
+    problems.push_back(line);
+  }
+  return problems;
+}
+
+/// Answers with the process's number.
+asio::awaitable<Result<proto::Envelope>> run_check(WorkerContext&, proto::MigrateRequest request) {
+  proto::Envelope envelope;
+  envelope.mutable_check_reply()->mutable_process()->set_pid_in_namespace(request.pid());
+  co_return envelope;
 }
 
 asio::awaitable<void> run_destination(WorkerContext& context, proto::PreflightRequest request) {

@@ -100,10 +100,10 @@ TEST_F(Files, MissingFileIsMissing) {
   proto::ProcessFacts facts = facts_of(path);
   EXPECT_THAT(compare_files(facts), IsEmpty());
   fs::remove(path);
-  const auto blockers = compare_files(facts);
-  ASSERT_EQ(blockers.size(), 1u);
-  EXPECT_EQ(blockers[0].id(), "file-missing");
-  EXPECT_THAT(blockers[0].text(), HasSubstr(path.string()));
+  const auto findings = compare_files(facts);
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].id(), "file-missing");
+  EXPECT_THAT(findings[0].found(), HasSubstr(path.string()));
 }
 
 TEST_F(Files, OtherContentOfTheSameSizeDiffers) {
@@ -112,9 +112,9 @@ TEST_F(Files, OtherContentOfTheSameSizeDiffers) {
   EXPECT_EQ(facts.mapped_files(0).sha256().size(), 32u);
   write("other", "CONTENT");
   fs::rename(directory_ / "other", path);
-  const auto blockers = compare_files(facts);
-  ASSERT_EQ(blockers.size(), 1u);
-  EXPECT_EQ(blockers[0].id(), "file-differs");
+  const auto findings = compare_files(facts);
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].id(), "file-differs");
 }
 
 TEST_F(Files, OtherBuildIdDiffers) {
@@ -122,10 +122,10 @@ TEST_F(Files, OtherBuildIdDiffers) {
   proto::ProcessFacts facts = facts_of(path);
   EXPECT_THAT(compare_files(facts), IsEmpty());
   facts.mutable_mapped_files(0)->set_build_id("1234abce");
-  const auto blockers = compare_files(facts);
-  ASSERT_EQ(blockers.size(), 1u);
-  EXPECT_EQ(blockers[0].id(), "file-differs");
-  EXPECT_THAT(blockers[0].text(), HasSubstr("1234abce"));
+  const auto findings = compare_files(facts);
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].id(), "file-differs");
+  EXPECT_THAT(findings[0].found(), HasSubstr("1234abce"));
 }
 
 TEST_F(Files, OpenFileIsComparedBySizeUnlessItIsWritten) {

@@ -13,11 +13,28 @@
 //   delete FILE     unlinks a file
 //   link FILE FILE  gives a file another name
 //   child           a child process
+//   root DIR        changes its root directory
+//   hide DIR        mounts an empty file system there, for itself alone
+//   share FILE      maps a file, shared and writable
+//   memfd           maps a memfd, shared
+//   fill FILE       maps a file that it writes 65 MiB to
+//   secret          maps secret memory
+//   pidfd PID       a pidfd
+//   bpf             a BPF map
+//   queue           a POSIX message queue
+//   multipath       an MPTCP socket
+//   fifo FILE       opens a named pipe
+//   cpu             runs on the first CPU that it may run on, alone
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <linux/bpf.h>
 #include <linux/io_uring.h>
+#include <mqueue.h>
+#include <netinet/in.h>
+#include <sched.h>
 #include <sys/ipc.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
@@ -73,6 +90,64 @@ void attach_shared_memory() {
   ::shmctl(id, IPC_RMID, nullptr);
 }
 
+void map_shared(int fd, std::size_t bytes) {
+  must(fd >= 0);
+  void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  must(at != MAP_FAILED);
+  ::close(fd);
+}
+
+void share(const char* path) {
+  const int fd = ::open(path, O_RDWR | O_CLOEXEC);
+  must(fd >= 0);
+  map_shared(fd, 4096);
+}
+
+void make_memfd() {
+  const int fd = ::memfd_create("held", MFD_CLOEXEC);
+  must(::ftruncate(fd, 4096) == 0);
+  map_shared(fd, 4096);
+}
+
+void fill(const char* path) {
+  constexpr std::size_t kBytes = 65 << 20;
+  const int fd = ::open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  must(fd >= 0 && ::posix_fallocate(fd, 0, kBytes) == 0);
+  must(::mmap(nullptr, kBytes, PROT_READ, MAP_PRIVATE, fd, 0) != MAP_FAILED);
+  ::close(fd);
+}
+
+void map_secret() {
+  const int fd = static_cast<int>(::syscall(SYS_memfd_secret, 0));
+  must(fd >= 0 && ::ftruncate(fd, 4096) == 0);
+  map_shared(fd, 4096);
+}
+
+void make_bpf_map() {
+  bpf_attr attributes{};
+  attributes.map_type = BPF_MAP_TYPE_ARRAY;
+  attributes.key_size = 4;
+  attributes.value_size = 8;
+  attributes.max_entries = 1;
+  must(::syscall(SYS_bpf, BPF_MAP_CREATE, &attributes, sizeof(attributes)) >= 0);
+}
+
+void hide(const char* directory) {
+  must(::unshare(CLONE_NEWNS) == 0 &&
+       ::mount("", "/", nullptr, MS_PRIVATE | MS_REC, nullptr) == 0 &&
+       ::mount("tmpfs", directory, "tmpfs", 0, nullptr) == 0);
+}
+
+void run_on_one_cpu() {
+  cpu_set_t set;
+  must(::sched_getaffinity(0, sizeof(set), &set) == 0);
+  int first = 0;
+  while (!CPU_ISSET(first, &set)) ++first;
+  CPU_ZERO(&set);
+  CPU_SET(first, &set);
+  must(::sched_setaffinity(0, sizeof(set), &set) == 0);
+}
+
 void make_child() {
   if (::fork() != 0) return;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -104,6 +179,23 @@ int main(int argc, char** argv) {
          must(::link(from, next()) == 0);
        }},
       {"child", make_child},
+      {"root", [&] { must(::chroot(next()) == 0); }},
+      {"hide", [&] { hide(next()); }},
+      {"share", [&] { share(next()); }},
+      {"memfd", make_memfd},
+      {"fill", [&] { fill(next()); }},
+      {"secret", map_secret},
+      {"pidfd", [&] { must(::syscall(SYS_pidfd_open, std::atoi(next()), 0) >= 0); }},
+      {"bpf", make_bpf_map},
+      {"queue",
+       [&] {
+         const std::string name = "/gcr-held-" + std::to_string(::getpid());
+         must(::mq_open(name.c_str(), O_RDWR | O_CREAT, 0600, nullptr) >= 0);
+         ::mq_unlink(name.c_str());
+       }},
+      {"multipath", [&] { must(::socket(AF_INET, SOCK_STREAM, IPPROTO_MPTCP) >= 0); }},
+      {"fifo", [&] { must(::open(next(), O_RDWR) >= 0); }},
+      {"cpu", run_on_one_cpu},
   };
   while (const char* word = next()) {
     const auto action = actions.find(word);

@@ -5,19 +5,25 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/capability.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <thread>
 
 #include "migrate-agent/process/procfs.h"
+#include "migrate-agent/process/surroundings.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::process {
@@ -30,6 +36,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 constexpr int kReadyFd = 3;
+constexpr uid_t kUser = 65'534;
 
 class Inspecting : public testing::Test {
  protected:
@@ -80,6 +87,12 @@ class Inspecting : public testing::Test {
     ASSERT_EQ(::waitpid(pid_, nullptr, WNOHANG), 0) << "the program has ended";
   }
 
+  void end() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+
   Inspection look() {
     auto inspection = inspect(pid_);
     EXPECT_TRUE(inspection) << inspection.error().message();
@@ -88,7 +101,7 @@ class Inspecting : public testing::Test {
 
   static std::vector<std::string> ids(const Inspection& inspection) {
     std::vector<std::string> ids;
-    for (const proto::Blocker& blocker : inspection.blockers) ids.push_back(blocker.id());
+    for (const proto::Finding& finding : inspection.findings.list()) ids.push_back(finding.id());
     return ids;
   }
 
@@ -103,7 +116,7 @@ class Inspecting : public testing::Test {
   pid_t pid_ = -1;
 };
 
-TEST_F(Inspecting, PlainProcessHasFactsAndNoBlockers) {
+TEST_F(Inspecting, PlainProcessHasFactsAndNoFindings) {
   start({"pipe", "pair", "listen"});
   const Inspection found = look();
   EXPECT_THAT(ids(found), IsEmpty());
@@ -187,7 +200,7 @@ TEST_F(Inspecting, OtherNamespacesBlockAndAreNamed) {
   });
   const Inspection found = look();
   ASSERT_THAT(ids(found), ElementsAre("namespaces"));
-  EXPECT_THAT(found.blockers[0].text(), HasSubstr("net, uts"));
+  EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("net, uts"));
 }
 
 TEST_F(Inspecting, MountNamespaceDoesNotBlock) {
@@ -204,7 +217,8 @@ TEST_F(Inspecting, TerminalBlocks) {
   start({}, [&name] { ::dup2(::open(name.c_str(), O_RDWR), STDIN_FILENO); });
   const Inspection found = look();
   ASSERT_THAT(ids(found), ElementsAre("terminal"));
-  EXPECT_THAT(found.blockers[0].text(), HasSubstr("standard input is the terminal " + name));
+  EXPECT_THAT(found.findings.list()[0].found(),
+              HasSubstr("standard input is the terminal " + name));
 }
 
 TEST_F(Inspecting, PipeToAnOutsiderBlocksAndNamesHim) {
@@ -215,7 +229,7 @@ TEST_F(Inspecting, PipeToAnOutsiderBlocksAndNamesHim) {
   start({}, [&] { ::dup2(writing.get(), STDOUT_FILENO); });
   const Inspection found = look();
   ASSERT_THAT(ids(found), ElementsAre("outside-pipe"));
-  EXPECT_THAT(found.blockers[0].text(),
+  EXPECT_THAT(found.findings.list()[0].found(),
               HasSubstr("standard output is a pipe to process " + std::to_string(::getpid())));
 }
 
@@ -228,7 +242,7 @@ TEST_F(Inspecting, SocketToAnOutsiderBlocks) {
   theirs.reset();
   const Inspection found = look();
   ASSERT_THAT(ids(found), ElementsAre("outside-socket"));
-  EXPECT_THAT(found.blockers[0].text(), HasSubstr(std::to_string(::getpid())));
+  EXPECT_THAT(found.findings.list()[0].found(), HasSubstr(std::to_string(::getpid())));
 }
 
 TEST_F(Inspecting, SocketWhoseBothEndsAreInsideIsFineThoughTheAgentHoldsACopy) {
@@ -258,7 +272,7 @@ TEST_F(Inspecting, UnknownDeviceBlocksAndMemoryDevicesDoNot) {
   start({"open", "/dev/kmsg", "open", "/dev/zero", "open", "/dev/urandom"});
   const Inspection found = look();
   ASSERT_THAT(ids(found), ElementsAre("device"));
-  EXPECT_THAT(found.blockers[0].text(), HasSubstr("/dev/kmsg"));
+  EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("/dev/kmsg"));
 }
 
 TEST_F(Inspecting, SystemVSharedMemoryBlocks) {
@@ -268,13 +282,162 @@ TEST_F(Inspecting, SystemVSharedMemoryBlocks) {
 
 TEST_F(Inspecting, SmallDeletedFileMovesAndALargeOneBlocks) {
   const fs::path small = make_file("small");
-  const fs::path large = make_file("large", kDeletedFileLimitBytes + 1);
-  start({"write", small.string(), "delete", small.string()});
+  const fs::path sparse = make_file("sparse", kDeletedFileLimitBytes + 1);
+  start({"write", small.string(), "delete", small.string(), "write", sparse.string(), "delete",
+         sparse.string()});
   EXPECT_THAT(ids(look()), IsEmpty());
-  ::kill(pid_, SIGKILL);
-  ::waitpid(pid_, nullptr, 0);
-  start({"write", large.string(), "delete", large.string()});
-  EXPECT_THAT(ids(look()), ElementsAre("deleted-file"));
+  end();
+  const fs::path large = directory_ / "large";
+  start({"fill", large.string(), "write", large.string(), "delete", large.string()});
+  EXPECT_THAT(ids(look()), ElementsAre("deleted-file", "deleted-file")) << "held and mapped";
+}
+
+TEST_F(Inspecting, NamedFilesInMemoryThatAreMappedSharedBlock) {
+  const fs::path file = make_file("file");
+  start({"share", file.string()});
+  const Inspection found = look();
+  ASSERT_THAT(ids(found), ElementsAre("shared-memory"));
+  EXPECT_THAT(found.findings.list()[0].found(), HasSubstr(file.string()));
+}
+
+TEST_F(Inspecting, SharedMemoryOfItsOwnIsFineAndThatOfTwoBlocks) {
+  start({"memfd"});
+  EXPECT_THAT(ids(look()), IsEmpty());
+  end();
+  start({"memfd", "child"});
+  EXPECT_THAT(ids(look()), ElementsAre("children", "shared-memory"));
+  for (const pid_t child : procfs::tree(pid_)) {
+    if (child != pid_) ::kill(child, SIGKILL);
+  }
+}
+
+TEST_F(Inspecting, ObjectsOfTheKernelThatCannotBeDumpedBlock) {
+  start({"bpf", "queue", "pidfd", std::to_string(::getpid())});
+  EXPECT_THAT(ids(look()), ElementsAre("kernel-object", "kernel-object", "kernel-object"));
+}
+
+TEST_F(Inspecting, SocketsThatCannotBeDumpedBlock) {
+  start({"multipath"});
+  const Inspection found = look();
+  ASSERT_THAT(ids(found), ElementsAre("socket-kind"));
+  EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("MPTCP"));
+}
+
+TEST_F(Inspecting, BoundSocketsAreListed) {
+  start({"listen"});
+  const Inspection found = look();
+  EXPECT_THAT(ids(found), IsEmpty());
+  ASSERT_EQ(found.facts.sockets_size(), 1);
+  EXPECT_EQ(found.facts.sockets(0).protocol(), "tcp");
+  EXPECT_EQ(found.facts.sockets(0).address(), "127.0.0.1");
+  EXPECT_NE(found.facts.sockets(0).port(), 0u);
+}
+
+TEST_F(Inspecting, NamedPipesAreListed) {
+  const fs::path pipe = directory_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  start({"fifo", pipe.string()});
+  const Inspection found = look();
+  EXPECT_THAT(ids(found), IsEmpty());
+  EXPECT_THAT(paths(found.facts.open_files()), Contains(pipe.string()));
+}
+
+TEST_F(Inspecting, AnotherRootDirectoryBlocks) {
+  start({"root", directory_.string()});
+  EXPECT_THAT(ids(look()), Contains("root-directory"));
+}
+
+TEST_F(Inspecting, FilesThatCannotBeComparedWellAreWarnedAbout) {
+  const fs::path large = make_file("large", 257 << 20);  // more than is hashed
+  start({"map", large.string()});
+  Inspection found = look();
+  EXPECT_THAT(ids(found), ElementsAre("file-by-size"));
+  EXPECT_FALSE(found.findings.has_blocker());
+  end();
+  const fs::path hidden = make_file("hidden");
+  start({"map", hidden.string(), "hide", directory_.string()});
+  found = look();
+  EXPECT_THAT(ids(found), ElementsAre("file-unreadable"));
+  EXPECT_FALSE(found.findings.has_blocker());
+}
+
+TEST_F(Inspecting, BeingPinnedToCpusIsWarnedAbout) {
+  if (std::thread::hardware_concurrency() < 2) FAIL() << "two CPUs are needed";
+  start({"cpu"});
+  const Inspection found = look();
+  EXPECT_THAT(ids(found), ElementsAre("cpu-affinity"));
+  EXPECT_FALSE(found.findings.has_blocker());
+}
+
+TEST_F(Inspecting, LimitsOfControlGroupsAreReadInBothVersions) {
+  const auto write = [&](const std::string& name, const std::string& text) {
+    fs::create_directories((directory_ / name).parent_path());
+    std::ofstream(directory_ / name) << text;
+  };
+  write("job/memory.max", "1073741824\n");
+  write("job/cpu.max", "max 100000\n");
+  EXPECT_THAT(cgroup_limits(directory_, "0::/job\n"), ElementsAre("memory.max = 1073741824"));
+  write("memory/job/memory.limit_in_bytes", "1048576\n");
+  write("cpu,cpuacct/job/cpu.cfs_quota_us", "50000\n");
+  write("pids/job/pids.max", "max\n");
+  EXPECT_THAT(cgroup_limits(directory_, "4:memory:/job\n3:cpu,cpuacct:/job\n2:pids:/job\n0::/\n"),
+              ElementsAre("memory.limit_in_bytes = 1048576", "cpu.cfs_quota_us = 50000"));
+  write("memory/job/memory.limit_in_bytes", "9223372036854771712\n");
+  EXPECT_THAT(cgroup_limits(directory_, "4:memory:/job\n"), IsEmpty());
+}
+
+TEST_F(Inspecting, ALimitedControlGroupIsWarnedAbout) {
+  const fs::path unified = "/sys/fs/cgroup";
+  const fs::path root = fs::exists(unified / "pids") ? unified / "pids" : unified;
+  const fs::path group = root / ("gcr-process-test-" + std::to_string(::getpid()));
+  std::ofstream(root / "cgroup.subtree_control") << "+pids";  // version 1 has no such file
+  ASSERT_TRUE(fs::create_directory(group));
+  start({});
+  std::ofstream(group / "pids.max") << "10";
+  std::ofstream(group / "cgroup.procs") << pid_;
+  const Inspection found = look();
+  end();
+  EXPECT_EQ(::rmdir(group.c_str()), 0);
+  ASSERT_THAT(ids(found), ElementsAre("cgroup-limits"));
+  EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("pids.max = 10"));
+  EXPECT_FALSE(found.findings.has_blocker());
+}
+
+TEST_F(Inspecting, ClientsOfMpsBlock) {
+  std::ofstream(directory_ / "control") << "";
+  start({}, [this] { ::setenv("CUDA_MPS_PIPE_DIRECTORY", directory_.c_str(), 1); });
+  EXPECT_THAT(ids(look()), ElementsAre("mps"));
+}
+
+TEST_F(Inspecting, AnotherUsersProcessNeedsAnAgentThatMayReadItsLimits) {
+  start({}, [] {
+    if (::setgid(kUser) != 0 || ::setuid(kUser) != 0) ::_exit(1);
+  });
+  const Inspection found = look();
+  EXPECT_EQ(found.facts.uid(), kUser);
+  EXPECT_EQ(found.facts.gid(), kUser);
+  EXPECT_EQ(found.facts.capabilities(), 0u);
+  const pid_t limited = ::fork();
+  if (limited == 0) {
+    ::prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE);  // fails where it is gone already
+    const auto seen = ids(look());
+    ::_exit(std::ranges::find(seen, "agent-capabilities") != seen.end() ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(limited, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+TEST_F(Inspecting, FactsAboutLimitsAndIds) {
+  start({});
+  const proto::ProcessFacts facts = look().facts;
+  EXPECT_EQ(facts.uid(), 0u);
+  EXPECT_EQ(facts.user(), "root");
+  EXPECT_EQ(facts.group(), "root");
+  EXPECT_NE(facts.capabilities(), 0u);
+  EXPECT_GT(facts.mappings(), 5u);
+  EXPECT_GT(facts.open_files_limit(), 0u);
+  EXPECT_EQ(facts.hugepages_size(), 0);
 }
 
 TEST_F(Inspecting, FileDeletedUnderOneNameAndKeptUnderAnotherBlocks) {
@@ -295,8 +458,8 @@ TEST_F(Inspecting, StoppedProcessIsWarnedAbout) {
   ::kill(pid_, SIGSTOP);
   ASSERT_TRUE(procfs::wait_until_stopped(pid_));
   const Inspection found = look();
-  EXPECT_THAT(ids(found), IsEmpty());
-  EXPECT_THAT(found.warnings, Contains(HasSubstr("stopped")));
+  EXPECT_THAT(ids(found), ElementsAre("stopped"));
+  EXPECT_FALSE(found.findings.has_blocker());
 }
 
 TEST_F(Inspecting, EverythingIsReportedAtOnce) {

@@ -16,6 +16,12 @@ bool has_virtual_memory() {
   return vmm == nullptr || std::strcmp(vmm, "0") != 0;
 }
 
+/// A number that the environment sets, else `otherwise`.
+int number_from(const char* variable, int otherwise) {
+  const char* text = std::getenv(variable);
+  return text != nullptr ? std::atoi(text) : otherwise;
+}
+
 constexpr int kDriverVersion = 13000;
 constexpr int kBusOfFirstDevice = 0x10;
 
@@ -53,6 +59,8 @@ int attribute(CUdevice_attribute what, int ordinal) {
       return 2048;
     case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
       return 2;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:
+      return number_from("SOFTGPU_COMPUTE_MODE", 0);
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
       return kBusOfFirstDevice + ordinal;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
@@ -146,7 +154,7 @@ SOFTGPU_API cuInit(unsigned flags) {
 
 SOFTGPU_API cuDriverGetVersion(int* version) {
   if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *version = kDriverVersion;
+  *version = number_from("SOFTGPU_DRIVER_VERSION", kDriverVersion);
   return CUDA_SUCCESS;
 }
 
@@ -179,7 +187,9 @@ SOFTGPU_API cuDeviceGet(CUdevice* device, int ordinal) {
 SOFTGPU_API cuDeviceGetName(char* name, int length, CUdevice ordinal) {
   return with_device(ordinal, [&](Device&) {
     if (name == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
-    std::snprintf(name, static_cast<std::size_t>(length), "Software GPU");
+    const char* configured = std::getenv("SOFTGPU_NAME");
+    std::snprintf(name, static_cast<std::size_t>(length), "%s",
+                  configured != nullptr ? configured : "Software GPU");
     return CUDA_SUCCESS;
   });
 }

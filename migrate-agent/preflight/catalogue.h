@@ -1,0 +1,57 @@
+// Every finding of preflight: its stable identifier, whether it forbids a migration, why it matters
+// and what to do. docs/preflight.md has the same table for people.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "proto/control.pb.h"
+
+namespace gcr::preflight {
+
+struct Kind {
+  std::string_view id;
+  proto::Finding::Severity severity;
+  std::string_view why;     ///< one sentence, as the next
+  std::string_view remedy;  ///< what to do about it
+};
+
+/// All of them, in the order in which they are documented. Static.
+std::span<const Kind> catalogue();
+
+/// Where something was found.
+enum class Side { kSource, kDestination };
+
+/// A finding of this kind; `found` is a sentence without a final full stop, with names and figures.
+/// Throws std::logic_error for an id that is not in the catalogue: a mistake of the caller's.
+proto::Finding make_finding(std::string_view id, Side side, std::string found);
+
+/// What one look at a host or a process came to.
+class Findings {
+ public:
+  explicit Findings(Side side) : side_(side) {}
+
+  Side side() const { return side_; }
+  void add(std::string_view id, std::string found);
+  void take(std::vector<proto::Finding> findings);
+  bool has_blocker() const;
+
+  const std::vector<proto::Finding>& list() const { return list_; }
+  std::vector<proto::Finding> release() { return std::move(list_); }
+
+ private:
+  Side side_;
+  std::vector<proto::Finding> list_;
+};
+
+bool is_blocker(const proto::Finding& finding);
+
+/// "<found> [<id>]; ...": the blockers alone, as the reason of a refusal.
+std::string reason_of(const std::vector<proto::Finding>& findings);
+
+/// "<found> [<id>]": a warning, as a note of a report.
+std::string note_of(const proto::Finding& finding);
+
+}  // namespace gcr::preflight

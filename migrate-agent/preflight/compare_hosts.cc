@@ -1,0 +1,104 @@
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/data/negotiation.h"
+#include "migrate-agent/data/offer.h"
+#include "migrate-agent/preflight/comparison.h"
+
+namespace gcr::agent {
+namespace {
+
+using preflight::Findings;
+
+/// What a program may notice, and more than the way from the source to here takes.
+constexpr double kWorthTellingSeconds = 2;
+
+void compare_drivers(const proto::HostFacts& there, const proto::HostFacts& here,
+                     Findings& findings) {
+  if (here.driver_version() != 0 && here.driver_version() < there.driver_version()) {
+    findings.add("driver-older", fmt::format("the destination's CUDA driver is {}, the source's {}",
+                                             here.driver_version(), there.driver_version()));
+  }
+  if (here.driver_release() != there.driver_release()) {
+    findings.add("driver-release",
+                 fmt::format("the destination's driver is release {}, the source's {}",
+                             here.driver_release().empty() ? "unknown" : here.driver_release(),
+                             there.driver_release().empty() ? "unknown" : there.driver_release()));
+  }
+}
+
+void compare_cpus(const proto::HostFacts& there, const proto::HostFacts& here, const Config& config,
+                  Findings& findings) {
+  if (there.cpu_features() == here.cpu_features() && !there.cpu_features().empty()) return;
+  if (there.cpu_features().empty() || here.criu_version() == 0) {
+    findings.add("cpu-not-compared", fmt::format("the CPU here is {}, the source's {}",
+                                                 here.cpu_model(), there.cpu_model()));
+    return;
+  }
+  const Status fits = criu::check_cpu_features({config.criu_command}, there.cpu_features());
+  if (fits) return;
+  findings.add("cpu-features",
+               fmt::format("the CPU here is {}, the source's {}: {}", here.cpu_model(),
+                           there.cpu_model(), fits.error().message()));
+}
+
+void compare_clocks(const proto::HostFacts& there, const proto::HostFacts& here,
+                    Findings& findings) {
+  constexpr double kSecond = 1e9;
+  const double wall = static_cast<double>(here.unix_ns() - there.unix_ns()) / kSecond;
+  if (std::abs(wall) > kWorthTellingSeconds) {
+    findings.add("clock-skew", fmt::format("the clock here is {:.1f} s {} the source's",
+                                           std::abs(wall), wall < 0 ? "behind" : "ahead of"));
+  }
+  const double monotonic =
+      static_cast<double>(here.monotonic_ns() - there.monotonic_ns()) / kSecond;
+  if (monotonic < -kWorthTellingSeconds) {
+    findings.add("monotonic-clock",
+                 fmt::format("CLOCK_MONOTONIC here is {:.0f} s behind the source's", -monotonic));
+  }
+}
+
+void check_memory(const proto::PreflightRequest& request, const proto::HostFacts& here,
+                  Findings& findings) {
+  std::uint64_t landing = 0;
+  for (const proto::Buffer& buffer : request.buffers()) landing += buffer.size_bytes();
+  // The process's own memory is there twice while it is restored: as images and as pages.
+  const std::uint64_t needed = landing + 2 * request.process().resident_bytes();
+  const std::uint64_t available = here.memory_available_bytes() + here.hugepages_free_bytes();
+  if (available >= needed) return;
+  findings.add(
+      "memory-too-small",
+      fmt::format("{} of memory are available; {} for the landing region and {} for the "
+                  "process are needed",
+                  format_bytes(available), format_bytes(landing), format_bytes(needed - landing)));
+}
+
+void check_transport(const proto::PreflightRequest& request, const Config& config,
+                     Findings& findings) {
+  const DataWish wish{request.transport(), request.plaintext(), 0};
+  const auto plan = plan_data(wish, request.offer(), data_offer(config.unencrypted_data));
+  if (!plan) findings.add("transport", plan.error().message());
+}
+
+}  // namespace
+
+void compare_hosts(const proto::PreflightRequest& request, const proto::HostFacts& here,
+                   const Config& config, Findings& findings) {
+  compare_drivers(request.host(), here, findings);
+  compare_cpus(request.host(), here, config, findings);
+  compare_clocks(request.host(), here, findings);
+  if (request.host().software() != here.software()) {
+    findings.add("software-differs", fmt::format("the destination runs \"{}\", the source \"{}\"",
+                                                 here.software(), request.host().software()));
+  }
+  check_memory(request, here, findings);
+  check_room(config, request.process().resident_bytes(), findings);
+  if (config.hugepages == HugepagePolicy::kRequire && here.hugepages_free_bytes() == 0) {
+    findings.add("no-hugepages", "hugepages = \"require\" is set and no hugepages are free");
+  }
+  check_transport(request, config, findings);
+}
+
+}  // namespace gcr::agent

@@ -1,0 +1,34 @@
+// The destination's half of preflight: whether the process that a request describes fits on this
+// host. Reads only; nothing is reserved.
+#pragma once
+
+#include <vector>
+
+#include "migrate-agent/mover/gpu_map.h"
+#include "migrate-agent/mover/incoming_vram.h"
+#include "migrate-agent/preflight/host_facts.h"
+#include "proto/control.pb.h"
+
+namespace gcr::agent {
+
+/// More than this many buffers are no process.
+inline constexpr std::size_t kMaxBuffers = 65536;
+
+/// Drivers, CRIU's view of the CPUs, clocks, software, main memory, hugepages, transport.
+void compare_hosts(const proto::PreflightRequest& request, const proto::HostFacts& here,
+                   const Config& config, preflight::Findings& findings);
+
+/// Ids, capabilities, limits, addresses and files of the process.
+void compare_process(const proto::ProcessFacts& process, const proto::HostFacts& here,
+                     preflight::Findings& findings);
+
+/// Where each GPU of the source goes; empty where that cannot be. Creates contexts on the GPUs that
+/// the process would go to.
+std::vector<mover::GpuPair> map_gpus(const proto::PreflightRequest& request,
+                                     const proto::HostFacts& here, mover::IncomingVram& vram,
+                                     preflight::Findings& findings);
+
+/// "CAP_SYS_ADMIN, CAP_SYS_PTRACE": names of the capabilities in a set.
+std::string capability_names(std::uint64_t set);
+
+}  // namespace gcr::agent

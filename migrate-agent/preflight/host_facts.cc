@@ -1,0 +1,229 @@
+#include "migrate-agent/preflight/host_facts.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <future>
+
+#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/landing/landing_region.h"
+#include "migrate-agent/process/surroundings.h"
+#include "src/base/unique_fd.h"
+#include "src/base/version.h"
+
+namespace gcr::agent {
+namespace {
+
+namespace fs = std::filesystem;
+using preflight::Findings;
+
+/// As CUcomputemode has them.
+constexpr std::uint32_t kSharedMode = 0;
+constexpr std::uint32_t kProhibitedMode = 2;
+
+/// The least CRIU for a kernel release ("6.18.44"). 3.17.1 cannot restore on kernels
+/// from 6.13, 4.1.1 can; from 6.16 the kernel refuses SO_PASSCRED on sockets of the Internet, which
+/// only 4.2 minds not.
+std::uint32_t criu_needed(const std::string& kernel) {
+  int major = 0;
+  int minor = 0;
+  std::sscanf(kernel.c_str(), "%d.%d", &major, &minor);
+  return major * 100 + minor < 616 ? 40101 : 40200;
+}
+
+std::string criu_name(std::uint32_t version) {
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+std::string cpu_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  return {};
+}
+
+std::int64_t now_ns(clockid_t clock) {
+  timespec now{};
+  ::clock_gettime(clock, &now);
+  return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
+}
+
+bool is_allowed(const Uuid& gpu, const Config& config) {
+  return config.gpus.empty() || std::ranges::find(config.gpus, gpu) != config.gpus.end();
+}
+
+std::string read_text(const fs::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void look_at_kernel(proto::HostFacts& facts, Findings& findings) {
+  utsname name{};
+  if (::uname(&name) == 0) facts.set_kernel(name.release);
+  facts.set_cpu_model(cpu_model());
+  facts.set_unix_ns(now_ns(CLOCK_REALTIME));
+  facts.set_monotonic_ns(now_ns(CLOCK_MONOTONIC));
+  facts.set_capabilities(process::capabilities_to_hand_on());
+  facts.set_software(std::string("gcr-migrate ") + release());
+  if (auto bytes = landing::available_memory_bytes()) facts.set_memory_available_bytes(*bytes);
+  if (auto bytes = landing::free_hugepage_bytes()) facts.set_hugepages_free_bytes(*bytes);
+  const std::string missing = missing_kernel_features();
+  if (!missing.empty()) {
+    findings.add("kernel-features", fmt::format("kernel {} lacks {}", name.release, missing));
+  }
+}
+
+/// Three runs of CRIU, each of some 50 ms, side by side.
+void look_at_criu(const Config& config, proto::HostFacts& facts, Findings& findings) {
+  const criu::Command command{config.criu_command};
+  auto checked = std::async(std::launch::async, [&] { return criu::check(command); });
+  auto features = std::async(std::launch::async, [&] { return criu::cpu_features(command); });
+  const auto version = criu::version(command);
+  const Status check = checked.get();
+  if (auto image = features.get()) facts.set_cpu_features(std::move(*image));
+  if (!version) {
+    findings.add("criu-missing", version.error().message());
+    return;
+  }
+  facts.set_criu_version(*version);
+  if (const std::uint32_t needed = criu_needed(facts.kernel()); *version < needed) {
+    findings.add("criu-too-old",
+                 fmt::format("CRIU is {}; kernel {} needs {} or newer", criu_name(*version),
+                             facts.kernel(), criu_name(needed)));
+  }
+  if (check) return;
+  facts.set_criu_check(check.error().message());
+  findings.add("criu-check", check.error().message());
+}
+
+void look_at_gpu(const mover::GpuInfo& info, const Config& config, const mover::CudaDriver& driver,
+                 proto::HostFacts& facts) {
+  proto::Gpu& gpu = *facts.add_gpus();
+  gpu.set_uuid(to_bytes(info.uuid));
+  gpu.set_name(info.name);
+  gpu.set_total_bytes(info.total_bytes);
+  gpu.set_allowed(is_allowed(info.uuid, config));
+  int mode = 0;
+  driver.cuDeviceGetAttribute(&mode, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, info.ordinal);
+  gpu.set_compute_mode(static_cast<std::uint32_t>(mode));
+}
+
+void look_at_mps(proto::HostFacts& facts, Findings& findings) {
+  // Nobody changes the environment of an agent. NOLINTNEXTLINE(concurrency-mt-unsafe)
+  const char* configured = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
+  const fs::path directory = configured != nullptr ? configured : process::kMpsDirectory;
+  std::error_code error;
+  if (!fs::exists(directory / "control", error)) return;
+  facts.set_mps(true);
+  findings.add("mps", fmt::format("an MPS control daemon serves this host's GPUs from {}",
+                                  directory.string()));
+}
+
+std::shared_ptr<const mover::CudaDriver> look_at_gpus(const Config& config, proto::HostFacts& facts,
+                                                      Findings& findings) {
+  facts.set_driver_release(driver_release(read_text("/proc/driver/nvidia/version")));
+  look_at_mps(facts, findings);
+  auto driver = mover::CudaDriver::load();
+  if (!driver) {
+    const bool too_old = driver.error().code() == Code::kUnsupported;
+    findings.add(too_old ? "driver-too-old" : "no-driver", driver.error().message());
+    return nullptr;
+  }
+  facts.set_driver_version((*driver)->version());
+  for (const mover::GpuInfo& info : (*driver)->gpus()) {
+    look_at_gpu(info, config, **driver, facts);
+  }
+  return *driver;
+}
+
+std::uint64_t room_in(const fs::path& directory) {
+  std::error_code error;
+  const auto space = fs::space(directory, error);
+  return error ? 0 : space.available;
+}
+
+}  // namespace
+
+Uuid to_uuid(const std::string& bytes) {
+  Uuid uuid;
+  if (bytes.size() == uuid.bytes.size()) std::memcpy(uuid.bytes.data(), bytes.data(), bytes.size());
+  return uuid;
+}
+
+std::string to_bytes(const Uuid& uuid) {
+  return {reinterpret_cast<const char*>(uuid.bytes.data()), uuid.bytes.size()};
+}
+
+std::string missing_kernel_features() {
+  std::string missing;
+  const auto need = [&](bool there, const char* name) {
+    if (!there) missing += (missing.empty() ? "" : ", ") + std::string(name);
+  };
+  const UniqueFd self(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  need(static_cast<bool>(self), "pidfd_open");
+  const UniqueFd file(::memfd_create("gcr-probe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  need(static_cast<bool>(file), "memfd_create");
+  const UniqueFd taken(static_cast<int>(::syscall(SYS_pidfd_getfd, self.get(), file.get(), 0)));
+  need(static_cast<bool>(taken), "pidfd_getfd");
+  need(::syscall(SYS_close_range, ~0U, ~0U, 0) == 0, "close_range");
+  need(::syscall(SYS_clone3, nullptr, 0) == 0 || errno != ENOSYS, "clone3");
+  return missing;
+}
+
+void check_room(const Config& config, std::uint64_t image_bytes, Findings& findings) {
+  if (const std::uint64_t room = room_in(config.state_dir); room < kJournalRoomBytes) {
+    findings.add("state-dir-full",
+                 fmt::format("{} has {} free; {} are needed", config.state_dir.string(),
+                             format_bytes(room), format_bytes(kJournalRoomBytes)));
+  }
+  if (const std::uint64_t room = room_in(config.runtime_dir); room < image_bytes) {
+    findings.add("runtime-dir-full",
+                 fmt::format("{} has {} free; images take up to {}", config.runtime_dir.string(),
+                             format_bytes(room), format_bytes(image_bytes)));
+  }
+}
+
+std::string driver_release(const std::string& version_text) {
+  static constexpr std::string_view kModule = "Kernel Module";
+  std::size_t at = version_text.find(kModule);
+  if (at == std::string::npos) return {};
+  at = version_text.find_first_of("0123456789", version_text.find("  ", at));
+  if (at == std::string::npos) return {};
+  return version_text.substr(at, version_text.find_first_not_of("0123456789.", at) - at);
+}
+
+void check_gpu(const proto::Gpu& gpu, Findings& findings) {
+  const std::string uuid = to_uuid(gpu.uuid()).to_string();
+  if (gpu.name().find(" MIG ") != std::string::npos) {
+    findings.add("mig", fmt::format("GPU-{} ({}) is an instance of MIG", uuid, gpu.name()));
+  }
+  if (gpu.compute_mode() != kSharedMode) {
+    findings.add("compute-mode",
+                 fmt::format("GPU-{} ({}) has compute mode {}", uuid, gpu.name(),
+                             gpu.compute_mode() == kProhibitedMode ? "\"prohibited\""
+                                                                   : "\"exclusive process\""));
+  }
+}
+
+Survey survey(const Config& config, Findings& findings) {
+  Survey survey;
+  look_at_kernel(survey.facts, findings);
+  survey.driver = look_at_gpus(config, survey.facts, findings);
+  look_at_criu(config, survey.facts, findings);
+  return survey;
+}
+
+}  // namespace gcr::agent

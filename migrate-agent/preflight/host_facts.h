@@ -1,0 +1,48 @@
+// What a host has that a migration needs: gathered at both sides, told to the other, and looked at
+// for what would stand in the way whatever the other has.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "migrate-agent/daemon/config.h"
+#include "migrate-agent/mover/cuda_driver.h"
+#include "migrate-agent/preflight/catalogue.h"
+#include "proto/control.pb.h"
+#include "src/base/units.h"
+
+namespace gcr::agent {
+
+/// What must be free on a GPU beside the buffers: the context that the restored process brings back
+/// (measured: 529 MiB on an H200) and some slack, because a restore that runs out of VRAM may not
+/// be repeatable. As much main memory takes what the driver's checkpoint brings out of one GPU.
+inline constexpr std::uint64_t kContextReserveBytes = 640 * kMiB;
+
+Uuid to_uuid(const std::string& bytes);
+std::string to_bytes(const Uuid& uuid);
+
+struct Survey {
+  proto::HostFacts facts;  ///< without free VRAM: reading it needs a context
+  std::shared_ptr<const mover::CudaDriver> driver;  ///< none if it cannot be used
+};
+
+/// Looks at this host, and goes on whatever it finds. Starts CRIU several times, side by side.
+/// Findings: "kernel-features", "mps", "no-driver", "driver-too-old", "criu-missing",
+/// "criu-too-old", "criu-check". Blocks.
+Survey survey(const Config& config, preflight::Findings& findings);
+
+/// Functions of the kernel that the agent or the preload library's door needs and does not find.
+std::string missing_kernel_features();
+
+/// "state-dir-full", "runtime-dir-full" where the agent's directories have less room than this.
+inline constexpr std::uint64_t kJournalRoomBytes = kMiB;
+void check_room(const Config& config, std::uint64_t image_bytes, preflight::Findings& findings);
+
+/// Release and model of NVIDIA's driver as text, from /proc/driver/nvidia/version; empty if it is
+/// none.
+std::string driver_release(const std::string& version_text);
+
+/// "mig", "compute-mode": of a GPU that the process uses, or would use.
+void check_gpu(const proto::Gpu& gpu, preflight::Findings& findings);
+
+}  // namespace gcr::agent

@@ -1,0 +1,152 @@
+#include "migrate-agent/process/sharing.h"
+
+#include <linux/magic.h>
+#include <sys/sysmacros.h>
+#include <sys/vfs.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+
+#include "migrate-agent/process/descriptors.h"
+#include "migrate-agent/process/files.h"
+#include "migrate-agent/process/procfs.h"
+#include "src/base/units.h"
+
+namespace gcr::process {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kPreloadLibrary[] = "libgcr-preload.so";
+
+/// Device and inode.
+using FileId = std::pair<std::uint64_t, std::uint64_t>;
+
+/// The first process but `pid` and ourselves that maps one of these, for each of them.
+std::map<FileId, pid_t> other_mappers(pid_t pid, const std::map<FileId, std::string>& shared) {
+  std::map<FileId, pid_t> mappers;
+  for (const pid_t other : procfs::processes()) {
+    if (other == pid || other == ::getpid()) continue;
+    for (const Mapping& mapping : named_mappings(other)) {
+      const FileId id{mapping.device, mapping.inode};
+      if (shared.contains(id)) mappers.emplace(id, other);
+    }
+  }
+  return mappers;
+}
+
+bool is_memory_alone(const Mapping& mapping) {
+  return mapping.deleted || mapping.path.starts_with("/memfd:") ||
+         mapping.path.starts_with("/dev/zero") || mapping.path.starts_with("/anon_hugepage");
+}
+
+bool is_on_tmpfs(const std::string& path) {
+  struct statfs system {};
+  return ::statfs(path.c_str(), &system) == 0 && system.f_type == TMPFS_MAGIC;
+}
+
+/// Where the caller finds the file that `pid` calls `path`.
+std::string reachable(pid_t pid, const std::string& path) {
+  return "/proc/" + std::to_string(pid) + "/root" + path;
+}
+
+/// Bytes on its file system of a file that is mapped there; 0 if it cannot be told.
+std::uint64_t mapped_file_bytes(pid_t pid, const Mapping& mapping) {
+  std::error_code error;
+  const fs::path directory = "/proc/" + std::to_string(pid) + "/map_files";
+  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
+    struct stat status {};
+    if (::stat(at->path().c_str(), &status) != 0 || status.st_ino != mapping.inode) continue;
+    if (status.st_dev == mapping.device) return static_cast<std::uint64_t>(status.st_blocks) * 512;
+  }
+  return 0;
+}
+
+void look_at_deleted(pid_t pid, const Mapping& mapping, Inspection& inspection) {
+  if (mapping.path.starts_with("/memfd:") || mapping.path.starts_with("/dev/zero") ||
+      mapping.path.starts_with("/anon_hugepage")) {
+    return;
+  }
+  const std::uint64_t bytes = mapped_file_bytes(pid, mapping);
+  if (bytes <= kDeletedFileLimitBytes) return;
+  inspection.findings.add("deleted-file", mapping.path + ", which is mapped, is deleted and has " +
+                                              format_bytes(bytes) + "; at most " +
+                                              format_bytes(kDeletedFileLimitBytes) +
+                                              " can be moved");
+}
+
+void look_at_file(pid_t pid, const Mapping& mapping, Inspection& inspection) {
+  const std::string real_path = reachable(pid, mapping.path);
+  struct stat status {};
+  if (::stat(real_path.c_str(), &status) == 0 &&
+      (S_ISCHR(status.st_mode) || S_ISBLK(status.st_mode))) {
+    inspection.findings.add("device", "it has the device " + mapping.path + " mapped");
+    return;
+  }
+  if (mapping.shared && mapping.writable && is_on_tmpfs(real_path)) {
+    inspection.findings.add("shared-memory", "it has " + mapping.path +
+                                                 ", a file in memory, mapped shared and writable");
+    return;
+  }
+  proto::FileFact fact;
+  if (!describe_mapped_file(mapping.path, real_path, fact)) {
+    inspection.findings.add("file-unreadable",
+                            "cannot read " + mapping.path + ", which the process maps");
+    return;
+  }
+  if (fact.build_id().empty() && fact.sha256().empty()) {
+    inspection.findings.add("file-by-size", mapping.path + " is compared by its size only");
+  }
+  *inspection.facts.add_mapped_files() = std::move(fact);
+}
+
+void look_at(pid_t pid, const Mapping& mapping, Inspection& inspection) {
+  const std::string name = fs::path(mapping.path).filename();
+  if (name.starts_with(kPreloadLibrary)) inspection.facts.set_under_preload(true);
+  if (mapping.path.starts_with("/SYSV")) {
+    inspection.findings.add("shared-memory", "it has System V shared memory attached");
+  } else if (mapping.path.starts_with("/secretmem")) {
+    inspection.findings.add("kernel-object", "it has secret memory (memfd_secret)");
+  } else if (is_memory_alone(mapping)) {
+    look_at_deleted(pid, mapping, inspection);
+  } else if (!mapping.path.starts_with("/dev/nvidia")) {
+    look_at_file(pid, mapping, inspection);
+  }
+}
+
+}  // namespace
+
+bool is_software_vram(dev_t device) {
+  const std::string numbers =
+      " " + std::to_string(major(device)) + ":" + std::to_string(minor(device)) + " ";
+  std::ifstream mounts("/proc/self/mountinfo");
+  for (std::string line; std::getline(mounts, line);) {
+    if (line.find(numbers) != std::string::npos && line.find(" - tmpfs softgpu ") != line.npos) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void inspect_mappings(pid_t pid, Inspection& inspection) {
+  std::map<FileId, std::string> shared;
+  std::map<std::uint64_t, bool> vram;  // by device
+  for (const Mapping& mapping : named_mappings(pid)) {
+    const auto [at, is_new] = vram.emplace(mapping.device, false);
+    if (is_new) at->second = is_software_vram(mapping.device);
+    if (at->second) continue;
+    look_at(pid, mapping, inspection);
+    if (mapping.shared && is_memory_alone(mapping) && !mapping.path.starts_with("/SYSV")) {
+      shared.emplace(FileId{mapping.device, mapping.inode}, mapping.path);
+    }
+  }
+  if (shared.empty()) return;
+  for (const auto& [id, other] : other_mappers(pid, shared)) {
+    inspection.findings.add("shared-memory", "it shares the memory " + shared.at(id) +
+                                                 " with process " + describe_process(other));
+  }
+}
+
+}  // namespace gcr::process

@@ -1,0 +1,223 @@
+#include "migrate-agent/process/surroundings.h"
+
+#include <grp.h>
+#include <linux/capability.h>
+#include <pwd.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <array>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <set>
+#include <sstream>
+
+#include "migrate-agent/process/procfs.h"
+#include "src/base/units.h"
+
+namespace gcr::process {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t bit(int capability) { return std::uint64_t{1} << capability; }
+
+std::uint64_t capability_set(const std::string& task, const char* field) {
+  std::uint64_t set = 0;
+  std::istringstream(procfs::status_field(task, field)) >> std::hex >> set;
+  return set;
+}
+
+template <class Entry, class Lookup>
+std::string name_of(Lookup lookup, unsigned id, char* Entry::*name) {
+  Entry entry{};
+  Entry* found = nullptr;
+  std::array<char, 4096> space{};
+  lookup(id, &entry, space.data(), space.size(), &found);
+  return found != nullptr ? found->*name : "";
+}
+
+void look_at_ids(const std::string& process, Inspection& inspection) {
+  proto::ProcessFacts& facts = inspection.facts;
+  bool only_root = true;
+  unsigned first = 0;
+  for (const char* field : {"Gid", "Uid"}) {
+    std::istringstream ids(procfs::status_field(process, field));
+    ids >> first;
+    only_root = only_root && first == 0;
+    for (unsigned id = 0; ids >> id;) only_root = only_root && id == 0;
+    if (field == std::string_view("Gid")) facts.set_gid(first);
+  }
+  facts.set_uid(first);
+  facts.set_user(name_of(::getpwuid_r, facts.uid(), &passwd::pw_name));
+  facts.set_group(name_of(::getgrgid_r, facts.gid(), &group::gr_name));
+  facts.set_capabilities(capability_set(process, "CapPrm") | capability_set(process, "CapInh") |
+                         capability_set(process, "CapAmb"));
+  if (!only_root && (capabilities_to_hand_on() & bit(CAP_SYS_RESOURCE)) == 0) {
+    inspection.findings.add("agent-capabilities",
+                            "the agent has no CAP_SYS_RESOURCE, which the limits of a process of "
+                            "user " +
+                                std::to_string(facts.uid()) + " are read with");
+  }
+}
+
+void look_at_root(const std::string& process, Inspection& inspection) {
+  std::error_code error;
+  const std::string root = fs::read_symlink("/proc/" + process + "/root", error);
+  if (error || root == "/") return;
+  inspection.findings.add("root-directory", "its root directory is " + root);
+}
+
+void look_at_cpus(const std::string& process, Inspection& inspection) {
+  const std::string ours = procfs::status_field("self", "Cpus_allowed_list");
+  for (const pid_t thread : procfs::threads(std::stoi(process))) {
+    const std::string theirs =
+        procfs::status_field(process + "/task/" + std::to_string(thread), "Cpus_allowed_list");
+    if (theirs.empty() || theirs == ours) continue;
+    inspection.findings.add("cpu-affinity",
+                            "it may run on CPUs " + theirs + " alone, the agent on " + ours);
+    return;
+  }
+}
+
+std::string read_text(const fs::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void look_at_groups(const std::string& process, Inspection& inspection) {
+  const std::string theirs = read_text("/proc/" + process + "/cgroup");
+  if (theirs == read_text("/proc/self/cgroup")) return;
+  std::string limits;
+  for (const std::string& limit : cgroup_limits("/sys/fs/cgroup", theirs)) {
+    limits += (limits.empty() ? "" : ", ") + limit;
+  }
+  if (limits.empty()) return;
+  inspection.findings.add("cgroup-limits", "its control group sets " + limits);
+}
+
+void look_at_limits(const std::string& process, Inspection& inspection) {
+  std::ifstream file("/proc/" + process + "/limits");
+  static constexpr std::string_view kName = "Max open files";
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(kName)) continue;
+    std::string soft;
+    std::uint64_t hard = 0;
+    if (std::istringstream(line.substr(kName.size())) >> soft >> hard) {
+      inspection.facts.set_open_files_limit(hard);
+    }
+  }
+}
+
+void look_at_memory(const std::string& process, Inspection& inspection) {
+  std::ifstream file("/proc/" + process + "/smaps");
+  std::map<std::uint64_t, std::uint64_t> huge;  // bytes by the size of pages
+  std::uint32_t mappings = 0;
+  std::uint64_t page = 0;
+  const auto kernel_page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  std::uint64_t mapped = 0;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream fields(line);
+    std::string name;
+    std::uint64_t kibibytes = 0;
+    if (!(fields >> name >> kibibytes)) {
+      continue;  // a heading, or no figure
+    }
+    if (name == "Size:") {
+      mapped = kibibytes * kKiB;
+      ++mappings;
+    } else if (name == "KernelPageSize:") {
+      page = kibibytes * kKiB;
+      if (page > kernel_page) huge[page] += mapped;
+    }
+  }
+  inspection.facts.set_mappings(mappings);
+  for (const auto& [page_bytes, bytes] : huge) {
+    proto::HugepageUse& use = *inspection.facts.add_hugepages();
+    use.set_page_bytes(page_bytes);
+    use.set_bytes(bytes);
+  }
+}
+
+/// AppArmor's profile; empty where none confines it.
+void look_at_label(const std::string& process, Inspection& inspection) {
+  std::string label;
+  std::ifstream file("/proc/" + process + "/attr/apparmor/current");
+  std::getline(file, label);
+  label = label.substr(0, label.find(" ("));
+  if (label != "unconfined") inspection.facts.set_security_label(label);
+}
+
+std::string environment_value(const std::string& process, std::string_view name) {
+  std::ifstream file("/proc/" + process + "/environ");
+  for (std::string entry; std::getline(file, entry, '\0');) {
+    if (entry.starts_with(name) && entry.size() > name.size() && entry[name.size()] == '=') {
+      return entry.substr(name.size() + 1);
+    }
+  }
+  return {};
+}
+
+void look_at_mps(const std::string& process, Inspection& inspection) {
+  std::string directory = environment_value(process, "CUDA_MPS_PIPE_DIRECTORY");
+  if (directory.empty()) directory = kMpsDirectory;
+  const std::string control = "/proc/" + process + "/root" + directory + "/control";
+  std::error_code error;
+  if (!fs::exists(control, error)) return;
+  inspection.findings.add("mps", "an MPS control daemon serves it from " + directory);
+}
+
+bool is_limit(const std::string& name, const std::string& value) {
+  if (value.empty() || value == "max" || value.starts_with("max ") || value == "-1") return false;
+  // The kernel's "no limit" of version 1 is the greatest number of whole pages.
+  return name != "memory.limit_in_bytes" || value.size() < 19;
+}
+
+}  // namespace
+
+std::uint64_t capabilities_to_hand_on() { return capability_set("self", "CapBnd"); }
+
+std::vector<std::string> cgroup_limits(const fs::path& root, const std::string& cgroups) {
+  static const std::map<std::string, std::vector<const char*>> kFiles = {
+      {"", {"memory.max", "cpu.max", "pids.max", "cpuset.cpus"}},
+      {"memory", {"memory.limit_in_bytes"}},
+      {"cpu", {"cpu.cfs_quota_us"}},
+      {"pids", {"pids.max"}}};
+  std::vector<std::string> limits;
+  std::istringstream lines(cgroups);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t first = line.find(':');
+    const std::size_t second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    for (const auto& [controller, names] : kFiles) {
+      std::istringstream listed(controllers + ",");
+      bool here = false;
+      for (std::string one; std::getline(listed, one, ',');) here = here || one == controller;
+      if (!here) continue;
+      const fs::path group = root / controllers / line.substr(second + 1).erase(0, 1);
+      for (const char* name : names) {
+        std::string value;
+        std::ifstream file(group / name);
+        std::getline(file, value);
+        if (is_limit(name, value)) limits.push_back(name + (" = " + value));
+      }
+    }
+  }
+  return limits;
+}
+
+void inspect_surroundings(pid_t pid, Inspection& inspection) {
+  const std::string process = std::to_string(pid);
+  look_at_ids(process, inspection);
+  look_at_root(process, inspection);
+  look_at_cpus(process, inspection);
+  look_at_groups(process, inspection);
+  look_at_limits(process, inspection);
+  look_at_memory(process, inspection);
+  look_at_label(process, inspection);
+  look_at_mps(process, inspection);
+}
+
+}  // namespace gcr::process

@@ -1,0 +1,29 @@
+// What a process has from its host beside what it holds: ids, capabilities, limits, CPUs, groups.
+#pragma once
+
+#include <sys/types.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/process/inspect.h"
+
+namespace gcr::process {
+
+/// Where a client of MPS finds the control daemon unless CUDA_MPS_PIPE_DIRECTORY says otherwise.
+inline constexpr char kMpsDirectory[] = "/tmp/nvidia-mps";
+
+/// Adds facts (uid to hugepages of proto::ProcessFacts, without sockets) and findings:
+/// "root-directory", "cpu-affinity", "cgroup-limits", "agent-capabilities", "mps".
+void inspect_surroundings(pid_t pid, Inspection& inspection);
+
+/// The limits that bind a process in these groups: "memory.max = 1073741824", … `cgroups` is the
+/// text of /proc/PID/cgroup, `root` where the file systems are mounted (/sys/fs/cgroup).
+std::vector<std::string> cgroup_limits(const std::filesystem::path& root,
+                                       const std::string& cgroups);
+
+/// The capabilities that a program which this process starts as root has: its bounding set.
+std::uint64_t capabilities_to_hand_on();
+
+}  // namespace gcr::process

@@ -1,0 +1,96 @@
+#include "migrate-agent/roles/check.h"
+
+#include <algorithm>
+#include <map>
+
+#include "migrate-agent/roles/examination.h"
+#include "migrate-agent/roles/peer_link.h"
+#include "migrate-agent/roles/roles.h"
+
+namespace gcr::agent {
+
+using asio::awaitable;
+
+namespace {
+
+constexpr std::chrono::seconds kConnectTimeout{10};
+
+/// What the destination says of it, on a connection for this alone.
+awaitable<Result<proto::PreflightReply>> ask_destination(WorkerContext& context,
+                                                         proto::PreflightRequest request,
+                                                         std::string destination) {
+  const auto endpoint = control::Endpoint::parse(destination);
+  GCR_CO_TRY(endpoint);
+  auto connected = co_await control::ControlChannel::connect(
+      *endpoint, {control::ConnectionKind::kControl, to_uuid(request.migration_id())}, context.tls,
+      kConnectTimeout, context.config.host);
+  GCR_CO_TRY(connected);
+  PeerLink link(context.io, std::move(*connected),
+                std::chrono::milliseconds(context.config.peer_silence_ms));
+  proto::Envelope question;
+  *question.mutable_preflight_request() = std::move(request);
+  auto reply = co_await link.call(question);
+  GCR_CO_TRY(reply);
+  if (!reply->has_preflight_reply()) {
+    co_return Error(Code::kProtocol, "the destination answers something else");
+  }
+  co_return std::move(*reply->mutable_preflight_reply());
+}
+
+void add_use(const Inventory& inventory, proto::CheckReply& reply) {
+  std::map<std::string, std::uint64_t> bytes;
+  for (const auto& [id, entry] : inventory) {
+    const proto::Buffer buffer = describe(entry);
+    bytes[buffer.gpu_uuid()] += buffer.size_bytes();
+    reply.set_vram_bytes(reply.vram_bytes() + buffer.size_bytes());
+  }
+  for (const auto& [uuid, vram] : bytes) {
+    proto::GpuUse& use = *reply.add_gpus();
+    use.set_uuid(uuid);
+    use.set_vram_bytes(vram);
+  }
+}
+
+}  // namespace
+
+proto::Finding unheard(const Error& error) {
+  const bool silent = error.code() == Code::kUnavailable || error.code() == Code::kTimeout;
+  return preflight::make_finding(silent ? "destination-unreachable" : "destination-refused",
+                                 preflight::Side::kDestination, error.message());
+}
+
+awaitable<Result<proto::Envelope>> run_check(WorkerContext& context,
+                                             proto::MigrateRequest request) {
+  GCR_CO_TRY(control::Endpoint::parse(request.destination()));
+  const auto allowed = context.permissions.check_process(request.pid());
+  if (!allowed && allowed.error().code() == Code::kPermissionDenied) co_return allowed.error();
+  std::optional<Examination> found;
+  const Status looked = co_await offload(context.blocking, [&]() -> Status {
+    found.emplace(examine(request, context.config, Uuid()));
+    found->door.reset();  // others may come
+    return {};
+  });
+  GCR_CO_TRY(looked);
+  proto::PreflightRequest question = preflight_request(*found, request, context.config);
+  question.set_only(true);
+  question.set_migration_id(to_bytes(Uuid::random()));
+  question.set_ordered_by(context.channel.peer().common_name);
+  auto answer = co_await ask_destination(context, std::move(question), request.destination());
+  proto::Envelope envelope;
+  proto::CheckReply& reply = *envelope.mutable_check_reply();
+  if (answer) {
+    *reply.mutable_destination() = std::move(*answer->mutable_host());
+    found->findings.take({answer->findings().begin(), answer->findings().end()});
+  } else {
+    found->findings.take({unheard(answer.error())});
+  }
+  std::vector<proto::Finding> findings = found->findings.release();
+  std::ranges::stable_partition(findings, preflight::is_blocker);
+  for (proto::Finding& finding : findings) *reply.add_findings() = std::move(finding);
+  add_use(found->inventory, reply);
+  *reply.mutable_process() = std::move(found->process);
+  *reply.mutable_source() = std::move(found->host.facts);
+  co_return envelope;
+}
+
+}  // namespace gcr::agent

@@ -1,0 +1,102 @@
+// The catalogue, its documentation and the tests belong together.
+#include "migrate-agent/preflight/catalogue.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <set>
+
+namespace gcr::preflight {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+std::string read(const fs::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// All sources below these folders of the repository.
+std::string sources(const std::vector<std::string>& folders) {
+  std::string text;
+  for (const std::string& folder : folders) {
+    for (const auto& entry : fs::recursive_directory_iterator(fs::path(GCR_SOURCE_DIR) / folder)) {
+      const fs::path& path = entry.path();
+      if (path.extension() == ".cc" && path.filename() != "catalogue.cc" &&
+          path.filename() != "catalogue_test.cc") {
+        text += read(path);
+      }
+    }
+  }
+  return text;
+}
+
+std::set<std::string> catalogue_ids() {
+  std::set<std::string> ids;
+  for (const Kind& kind : catalogue()) ids.emplace(kind.id);
+  return ids;
+}
+
+TEST(Catalogue, IdentifiersAreUniqueAndSentencesAreSentences) {
+  EXPECT_EQ(catalogue_ids().size(), catalogue().size());
+  for (const Kind& kind : catalogue()) {
+    EXPECT_TRUE(std::regex_match(std::string(kind.id), std::regex("[a-z]+(-[a-z]+)*"))) << kind.id;
+    EXPECT_TRUE(kind.why.ends_with('.')) << kind.id;
+    EXPECT_TRUE(kind.remedy.ends_with('.')) << kind.id;
+  }
+}
+
+TEST(Catalogue, ThePageHasTheSameTable) {
+  std::string expected = "| id | | why it matters | what to do |\n| --- | --- | --- | --- |\n";
+  for (const Kind& kind : catalogue()) {
+    const bool blocker = kind.severity == proto::Finding::BLOCKER;
+    expected += "| `" + std::string(kind.id) + "` | " + (blocker ? "blocker" : "warning") + " | " +
+                std::string(kind.why) + " | " + std::string(kind.remedy) + " |\n";
+  }
+  EXPECT_THAT(read(GCR_SOURCE_DIR "/docs/preflight.md"), HasSubstr(expected));
+}
+
+TEST(Catalogue, EveryFindingThatTheAgentMakesIsInItAndNoOther) {
+  const std::string agent = sources({"migrate-agent"});
+  for (const std::string& id : catalogue_ids()) {
+    EXPECT_NE(agent.find('"' + id + '"'), agent.npos) << "nobody finds " << id;
+  }
+  const std::regex call("(?:findings\\.add|make_finding)\\(\\s*\"([^\"]+)\"");
+  for (std::sregex_iterator at(agent.begin(), agent.end(), call), end; at != end; ++at) {
+    EXPECT_TRUE(catalogue_ids().contains((*at)[1])) << (*at)[1];
+  }
+}
+
+TEST(Catalogue, EveryFindingIsProvokedInATest) {
+  const std::string tests = sources({"tests/preflight", "tests/process", "tests/e2e"});
+  for (const std::string& id : catalogue_ids()) {
+    EXPECT_NE(tests.find('"' + id + '"'), tests.npos) << "no test names " << id;
+  }
+}
+
+TEST(Findings, ARefusalNamesTheBlockersAndWarningsAreNotes) {
+  Findings findings(Side::kDestination);
+  findings.add("stopped", "it is stopped");
+  EXPECT_FALSE(findings.has_blocker());
+  EXPECT_EQ(reason_of(findings.list()), "");
+  findings.add("terminal", "standard input is a terminal");
+  findings.add("device", "descriptor 5 is a device");
+  EXPECT_TRUE(findings.has_blocker());
+  EXPECT_EQ(reason_of(findings.list()),
+            "standard input is a terminal [terminal]; descriptor 5 is a device [device]");
+  EXPECT_EQ(note_of(findings.list()[0]), "it is stopped [stopped]");
+  EXPECT_EQ(findings.list()[0].host(), "destination");
+}
+
+TEST(Findings, ASeverityThatNobodyKnowsIsABlocker) { EXPECT_TRUE(is_blocker(proto::Finding())); }
+
+TEST(Findings, AnIdentifierThatIsNotThereIsAMistake) {
+  EXPECT_THROW(make_finding("no-such-id", Side::kSource, ""), std::logic_error);
+}
+
+}  // namespace
+}  // namespace gcr::preflight

@@ -1,0 +1,123 @@
+// The source's look at a process and its host goes on as far as it can: what is missing is a
+// finding.
+#include "migrate-agent/roles/examination.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "migrate-agent/preflight/comparison.h"
+
+namespace gcr::agent {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::Not;
+
+constexpr pid_t kNobody = 4'194'303;
+constexpr uid_t kUser = 65'534;
+
+class Examining : public testing::Test {
+ protected:
+  Examining() {
+    std::string path = "/dev/shm/gcr-examining-test-XXXXXX";
+    if (::mkdtemp(path.data()) != nullptr) directory_ = path;
+    ::chmod(directory_.c_str(), 0755);
+    config_.criu_command = {GCR_CRIU};
+    config_.state_dir = directory_;
+    config_.runtime_dir = directory_;
+  }
+  ~Examining() override { fs::remove_all(directory_); }
+
+  std::vector<std::string> found(pid_t pid, proto::ImageMode mode = proto::IMAGE_MODE_AUTO) {
+    proto::MigrateRequest request;
+    request.set_pid(pid);
+    request.set_image_mode(mode);
+    const Examination examination = examine(request, config_, Uuid());
+    std::vector<std::string> ids;
+    for (const proto::Finding& finding : examination.findings.list()) ids.push_back(finding.id());
+    return ids;
+  }
+
+  fs::path directory_;
+  Config config_;
+};
+
+TEST_F(Examining, AProcessThatIsNotThereIsOneFinding) {
+  EXPECT_THAT(found(kNobody), ElementsAre("no-process"));
+}
+
+TEST_F(Examining, MissingProgramsDoNotHideWhatIsWrongWithTheProcess) {
+  config_.criu_command = {(directory_ / "no-criu").string()};
+  const auto ids = found(::getpid());
+  EXPECT_THAT(ids, AllOf(Contains("criu-missing"), Contains("not-ours")));
+}
+
+TEST_F(Examining, ImagesInRoundsNeedAKernelThatTracksMemory) {
+  const pid_t sleeper = ::fork();
+  if (sleeper == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  config_.criu_command = {"python3", GCR_FAKE_CRIU, "9.0.0", "good"};
+  EXPECT_THAT(found(sleeper, proto::IMAGE_MODE_ROUNDS),
+              AllOf(Contains("no-dirty-tracking"), Contains("no-door")));
+  EXPECT_THAT(found(sleeper), Not(Contains("no-dirty-tracking")));
+  ::kill(sleeper, SIGKILL);
+  ::waitpid(sleeper, nullptr, 0);
+}
+
+TEST_F(Examining, AProcessThatMayNotBeLookedAt) {
+  const pid_t target = ::fork();
+  if (target == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  const pid_t asker = ::fork();
+  if (asker == 0) {
+    if (::setgid(kUser) != 0 || ::setuid(kUser) != 0) ::_exit(2);
+    const auto ids = found(target);
+    ::_exit(std::ranges::find(ids, "cannot-inspect") != ids.end() ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(asker, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  ::kill(target, SIGKILL);
+  ::waitpid(target, nullptr, 0);
+}
+
+TEST_F(Examining, WhatTheDoorTells) {
+  door::Summary summary{};
+  summary.blockers = door::kManagedMemory | door::kIpcExported | door::kForeignHandles;
+  preflight::Findings findings(preflight::Side::kSource);
+  check_door(summary, findings);
+  std::vector<std::string> ids;
+  for (const proto::Finding& finding : findings.list()) ids.push_back(finding.id());
+  EXPECT_THAT(ids, ElementsAre("managed-memory", "ipc-memory", "foreign-handles"));
+}
+
+TEST_F(Examining, MoreBuffersThanAMigrationTakes) {
+  Inventory inventory;
+  for (mover::BufferId id = 1; inventory.size() < kMaxBuffers; ++id)
+    inventory.emplace(id, door::DoorEntry{});
+  preflight::Findings findings(preflight::Side::kSource);
+  check_inventory(inventory, findings);
+  EXPECT_TRUE(findings.list().empty());
+  inventory.emplace(kMaxBuffers + 1, door::DoorEntry{});
+  check_inventory(inventory, findings);
+  ASSERT_EQ(findings.list().size(), 1u);
+  EXPECT_EQ(findings.list()[0].id(), "too-many-buffers");
+}
+
+}  // namespace
+}  // namespace gcr::agent

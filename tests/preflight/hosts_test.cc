@@ -1,0 +1,445 @@
+// What preflight says of a host, alone and beside another one: each finding is provoked, and two
+// equal hosts have none.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <linux/audit.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stdlib.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstddef>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/journal/journal.h"
+#include "migrate-agent/preflight/comparison.h"
+#include "migrate-agent/preflight/other_migrations.h"
+
+namespace gcr::agent {
+namespace {
+
+namespace fs = std::filesystem;
+using preflight::Findings;
+using preflight::Side;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::IsSupersetOf;
+
+std::vector<std::string> ids(const Findings& findings) {
+  std::vector<std::string> ids;
+  for (const proto::Finding& finding : findings.list()) ids.push_back(finding.id());
+  return ids;
+}
+
+/// Runs `body` in a process of its own, which may spoil itself; whether it says yes.
+bool in_child(const std::function<bool()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(body() ? 0 : 1);
+  int status = 0;
+  return ::waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+/// The kernel does not know `call` any more, for this process.
+bool take_away(unsigned call) {
+  std::array<sock_filter, 4> filter = {{
+      {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
+      {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, call},
+      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | ENOSYS},
+      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW},
+  }};
+  const sock_fprog program{filter.size(), filter.data()};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+class Hosts : public testing::Test {
+ protected:
+  Hosts() {
+    std::string path = "/dev/shm/gcr-preflight-test-XXXXXX";
+    if (::mkdtemp(path.data()) != nullptr) directory_ = path;
+    config_.criu_command = {GCR_CRIU};
+    config_.state_dir = directory_ / "state";
+    config_.runtime_dir = directory_ / "run";
+    fs::create_directories(config_.state_dir);
+    fs::create_directories(config_.runtime_dir);
+  }
+  ~Hosts() override { fs::remove_all(directory_); }
+
+  void use_fake_criu(const std::string& version, const std::string& check) {
+    config_.criu_command = {"python3", GCR_FAKE_CRIU, version, check};
+  }
+
+  std::vector<std::string> found_by_survey() {
+    Findings findings(Side::kSource);
+    survey(config_, findings);
+    return ids(findings);
+  }
+
+  /// A request from a host exactly like this one, for a process that needs next to nothing.
+  proto::PreflightRequest request() {
+    Findings findings(Side::kSource);
+    here_ = survey(config_, findings);
+    EXPECT_THAT(ids(findings), IsEmpty());
+    proto::PreflightRequest request;
+    *request.mutable_host() = here_.facts;
+    request.mutable_process()->set_user("root");
+    request.mutable_process()->set_group("root");
+    return request;
+  }
+
+  std::vector<std::string> compared(const proto::PreflightRequest& request) {
+    Findings findings(Side::kDestination);
+    compare_hosts(request, here_.facts, config_, findings);
+    return ids(findings);
+  }
+
+  std::vector<std::string> compared(const proto::ProcessFacts& process) {
+    Findings findings(Side::kDestination);
+    compare_process(process, here_.facts, findings);
+    return ids(findings);
+  }
+
+  std::vector<std::string> mapped(const proto::PreflightRequest& request) {
+    Findings findings(Side::kDestination);
+    mover::IncomingVram vram(here_.driver, landing::HugepagePolicy::kNever);
+    map_gpus(request, here_.facts, vram, findings);
+    return ids(findings);
+  }
+
+  fs::path directory_;
+  Config config_;
+  Survey here_;
+};
+
+TEST_F(Hosts, AHostThatIsWellHasNoFindingsAndAllFacts) {
+  Findings findings(Side::kSource);
+  const Survey survey = agent::survey(config_, findings);
+  EXPECT_THAT(ids(findings), IsEmpty()) << preflight::reason_of(findings.list());
+  EXPECT_NE(survey.driver, nullptr);
+  EXPECT_EQ(survey.facts.gpus_size(), 1);
+  EXPECT_GE(survey.facts.criu_version(), 40101u);
+  EXPECT_FALSE(survey.facts.cpu_features().empty());
+  EXPECT_GT(survey.facts.unix_ns(), 0);
+  EXPECT_GT(survey.facts.monotonic_ns(), 0);
+  EXPECT_NE(survey.facts.capabilities(), 0u);
+  EXPECT_NE(survey.facts.kernel(), "");
+  EXPECT_THAT(survey.facts.software(), HasSubstr("gcr-migrate "));
+}
+
+TEST_F(Hosts, EqualHostsHaveNoFindings) {
+  const proto::PreflightRequest equal = request();
+  EXPECT_THAT(compared(equal), IsEmpty());
+  EXPECT_THAT(compared(equal.process()), IsEmpty());
+  EXPECT_THAT(mapped(equal), IsEmpty());
+}
+
+TEST_F(Hosts, CriuMissing) {
+  config_.criu_command = {(directory_ / "no-criu").string()};
+  EXPECT_THAT(found_by_survey(), ElementsAre("criu-missing"));
+}
+
+TEST_F(Hosts, CriuTooOld) {
+  use_fake_criu("3.17.1", "good");
+  EXPECT_THAT(found_by_survey(), ElementsAre("criu-too-old"));
+}
+
+TEST_F(Hosts, CriuFailingItsOwnCheck) {
+  use_fake_criu("9.0.0", "no ptrace here");
+  Findings findings(Side::kSource);
+  const Survey survey = agent::survey(config_, findings);
+  ASSERT_THAT(ids(findings), ElementsAre("criu-check"));
+  EXPECT_THAT(findings.list()[0].found(), HasSubstr("no ptrace here"));
+  EXPECT_THAT(survey.facts.criu_check(), HasSubstr("no ptrace here"));
+}
+
+/// Whether a fresh process, with these variables, finds this and nothing else on the host: a driver
+/// is loaded once.
+bool is_found_with(const std::string& variables, const std::string& id) {
+  const std::string command = variables + " GCR_EXPECTED=" + id + " exec " +
+                              fs::read_symlink("/proc/self/exe").string() +
+                              " --gtest_also_run_disabled_tests "
+                              "--gtest_filter=Hosts.DISABLED_WhatIsExpectedIsFound >&2";
+  return ::system(command.c_str()) == 0;
+}
+
+/// For is_found_with() alone.
+TEST_F(Hosts, DISABLED_WhatIsExpectedIsFound) {
+  EXPECT_THAT(found_by_survey(), ElementsAre(std::getenv("GCR_EXPECTED")));
+}
+
+TEST_F(Hosts, ADriverThatFindsNoGpu) {
+  EXPECT_TRUE(is_found_with("SOFTGPU_DEVICES=nonsense", "no-driver"));
+}
+
+TEST_F(Hosts, ADriverWithoutCheckpointsIsTooOld) {
+  EXPECT_TRUE(is_found_with("LD_LIBRARY_PATH=" GCR_OLD_DRIVER_DIRECTORY, "driver-too-old"));
+}
+
+TEST_F(Hosts, AnMpsDaemonByItsControlPipe) {
+  std::ofstream(directory_ / "control") << "";
+  EXPECT_TRUE(is_found_with("CUDA_MPS_PIPE_DIRECTORY=" + directory_.string(), "mps"));
+}
+
+TEST_F(Hosts, AKernelThatLacksWhatTheAgentNeeds) {
+  EXPECT_EQ(missing_kernel_features(), "");
+  EXPECT_TRUE(in_child([&] {
+    if (!take_away(SYS_close_range)) return false;
+    Findings findings(Side::kSource);
+    survey(config_, findings);
+    const auto found = ids(findings);
+    return std::ranges::find(found, "kernel-features") != found.end();
+  }));
+}
+
+TEST_F(Hosts, MigAndComputeModesThatAreNotShared) {
+  ::setenv("SOFTGPU_NAME", "NVIDIA H200 MIG 1g.18gb", 1);
+  ::setenv("SOFTGPU_COMPUTE_MODE", "3", 1);
+  proto::PreflightRequest same = request();
+  same.add_buffers()->set_gpu_uuid(same.host().gpus(0).uuid());
+  EXPECT_THAT(mapped(same), IsSupersetOf({"mig", "compute-mode"}));
+  ::unsetenv("SOFTGPU_NAME");
+  ::unsetenv("SOFTGPU_COMPUTE_MODE");
+}
+
+TEST_F(Hosts, DriversThatDiffer) {
+  proto::PreflightRequest newer = request();
+  newer.mutable_host()->set_driver_version(newer.host().driver_version() + 10);
+  newer.mutable_host()->set_driver_release("999.1");
+  EXPECT_THAT(compared(newer), ElementsAre("driver-older", "driver-release"));
+}
+
+TEST_F(Hosts, ReleasesAreReadFromTheDriversOwnText) {
+  EXPECT_EQ(
+      driver_release("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5\n"),
+      "550.54.15");
+  EXPECT_EQ(driver_release("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.03  "
+                           "Release Build\nGCC version: 12\n"),
+            "580.159.03");
+  EXPECT_EQ(driver_release(""), "");
+  EXPECT_EQ(driver_release("Kernel Module"), "");
+}
+
+/// In CRIU's image each word of what the CPU can is a tag, then a varint; from here on.
+constexpr std::size_t kFirstCapabilityWord = 24;
+constexpr char kCapabilityTag = 6 << 3;
+
+/// A CPU that can everything, as far as words of five bytes tell.
+unsigned set_all_bits(std::string& image) {
+  unsigned words = 0;
+  for (std::size_t at = kFirstCapabilityWord; at + 5 < image.size(); ++at) {
+    const auto follows = [&](std::size_t byte) { return (image[at + byte] & 0x80) != 0; };
+    if (image[at] != kCapabilityTag || !follows(1) || !follows(2) || !follows(3) || !follows(4)) {
+      continue;
+    }
+    image.replace(at + 1, 5, "\xff\xff\xff\xff\x0f");
+    ++words;
+  }
+  return words;
+}
+
+TEST_F(Hosts, ACpuThatLacksWhatTheSourcesCan) {
+  proto::PreflightRequest other = request();
+  ASSERT_NE(set_all_bits(*other.mutable_host()->mutable_cpu_features()), 0u);
+  EXPECT_THAT(compared(other), ElementsAre("cpu-features"));
+}
+
+TEST_F(Hosts, BytesThatAreNoFeaturesAreNoMatch) {
+  proto::PreflightRequest hostile = request();
+  hostile.mutable_host()->set_cpu_features(std::string(100'000, 'x'));
+  EXPECT_THAT(compared(hostile), ElementsAre("cpu-features"));
+}
+
+TEST_F(Hosts, ACpuThatCannotBeCompared) {
+  proto::PreflightRequest unknown = request();
+  unknown.mutable_host()->clear_cpu_features();
+  EXPECT_THAT(compared(unknown), ElementsAre("cpu-not-compared"));
+}
+
+TEST_F(Hosts, ClocksThatDiffer) {
+  proto::PreflightRequest ahead = request();
+  ahead.mutable_host()->set_unix_ns(ahead.host().unix_ns() + 3'600'000'000'000);
+  EXPECT_THAT(compared(ahead), ElementsAre("clock-skew"));
+  proto::PreflightRequest longer_up = request();
+  longer_up.mutable_host()->set_monotonic_ns(longer_up.host().monotonic_ns() + 3'600'000'000'000);
+  EXPECT_THAT(compared(longer_up), ElementsAre("monotonic-clock"));
+}
+
+TEST_F(Hosts, AgentsOfDifferentReleases) {
+  proto::PreflightRequest other = request();
+  other.mutable_host()->set_software("gcr-migrate 0.0.1");
+  EXPECT_THAT(compared(other), ElementsAre("software-differs"));
+}
+
+TEST_F(Hosts, TooLittleMemory) {
+  proto::PreflightRequest large = request();
+  proto::Buffer& buffer = *large.add_buffers();
+  buffer.set_size_bytes(std::uint64_t{1} << 50);
+  EXPECT_THAT(compared(large), ElementsAre("memory-too-small"));
+}
+
+TEST_F(Hosts, HugepagesThatAreDemandedAndNotFree) {
+  const proto::PreflightRequest any = request();
+  config_.hugepages = HugepagePolicy::kRequire;
+  here_.facts.set_hugepages_free_bytes(0);
+  EXPECT_THAT(compared(any), ElementsAre("no-hugepages"));
+}
+
+TEST_F(Hosts, AgentsDirectoriesWithoutRoom) {
+  const proto::PreflightRequest any = request();
+  ASSERT_EQ(::mount("tmpfs", config_.state_dir.c_str(), "tmpfs", 0, "size=64k"), 0);
+  ASSERT_EQ(::mount("tmpfs", config_.runtime_dir.c_str(), "tmpfs", 0, "size=64k"), 0);
+  proto::PreflightRequest large = any;
+  large.mutable_process()->set_resident_bytes(kMiB);
+  EXPECT_THAT(compared(large), ElementsAre("state-dir-full", "runtime-dir-full"));
+  ::umount2(config_.state_dir.c_str(), MNT_DETACH);
+  ::umount2(config_.runtime_dir.c_str(), MNT_DETACH);
+}
+
+TEST_F(Hosts, ATransportThatCannotBeHad) {
+  proto::PreflightRequest plain = request();
+  plain.set_plaintext(true);
+  EXPECT_THAT(compared(plain), ElementsAre("transport"));
+}
+
+TEST_F(Hosts, GpusThatCannotTakeTheProcess) {
+  const proto::PreflightRequest any = request();
+  proto::PreflightRequest other_model = any;
+  other_model.mutable_host()->mutable_gpus(0)->set_name("another model");
+  proto::Buffer& buffer = *other_model.add_buffers();
+  buffer.set_gpu_uuid(other_model.host().gpus(0).uuid());
+  EXPECT_THAT(mapped(other_model), ElementsAre("gpu-map"));
+
+  proto::PreflightRequest stranger = any;
+  stranger.add_buffers()->set_gpu_uuid(std::string(16, 'x'));
+  EXPECT_THAT(mapped(stranger), ElementsAre("gpu-unknown"));
+
+  proto::PreflightRequest large = any;
+  proto::Buffer& wanted = *large.add_buffers();
+  wanted.set_gpu_uuid(large.host().gpus(0).uuid());
+  wanted.set_size_bytes(std::uint64_t{1} << 40);
+  EXPECT_THAT(mapped(large), ElementsAre("vram-too-small"));
+}
+
+TEST_F(Hosts, AGpuThatCannotBeUsed) {
+  proto::PreflightRequest any = request();
+  const std::string gone(16, 'x');
+  any.mutable_host()->mutable_gpus(0)->set_uuid(gone);
+  here_.facts.mutable_gpus(0)->set_uuid(gone);  // the driver knows no such GPU
+  any.add_buffers()->set_gpu_uuid(gone);
+  EXPECT_THAT(mapped(any), ElementsAre("gpu-unusable"));
+}
+
+TEST_F(Hosts, IdsCapabilitiesAndLabels) {
+  request();
+  proto::ProcessFacts process;
+  process.set_uid(4'000'000'000);
+  process.set_user("alice");
+  process.set_group("root");
+  EXPECT_THAT(compared(process), ElementsAre("user-unknown"));
+  process.set_uid(0);
+  process.set_user("root");
+  process.set_capabilities(std::uint64_t{1} << 63);
+  EXPECT_THAT(compared(process), ElementsAre("capabilities"));
+  process.clear_capabilities();
+  process.set_security_label("a-profile-that-is-nowhere");
+  EXPECT_THAT(compared(process), ElementsAre("security-label"));
+}
+
+TEST_F(Hosts, CapabilitiesHaveNames) {
+  EXPECT_EQ(capability_names(std::uint64_t{1} << CAP_SYS_ADMIN | std::uint64_t{1} << CAP_CHOWN),
+            "CAP_CHOWN, CAP_SYS_ADMIN");
+  EXPECT_EQ(capability_names(std::uint64_t{1} << CAP_CHECKPOINT_RESTORE), "CAP_CHECKPOINT_RESTORE");
+  EXPECT_EQ(capability_names(std::uint64_t{1} << 60), "capability 60");
+}
+
+TEST_F(Hosts, LimitsOfTheKernel) {
+  proto::ProcessFacts process = request().process();
+  process.set_open_files_limit(~std::uint64_t{0});
+  process.set_mappings(~0U);
+  process.add_used_pids(0x7fffffff);
+  EXPECT_THAT(compared(process), ElementsAre("open-files-limit", "mapping-limit", "pid-limit"));
+}
+
+TEST_F(Hosts, HugepagesOfTheProcess) {
+  proto::ProcessFacts process = request().process();
+  proto::HugepageUse& use = *process.add_hugepages();
+  use.set_page_bytes(2 * kMiB);
+  use.set_bytes(std::uint64_t{1} << 50);
+  EXPECT_THAT(compared(process), ElementsAre("hugepages-too-few"));
+}
+
+TEST_F(Hosts, AddressesThatAreTakenOrMissing) {
+  proto::ProcessFacts process = request().process();
+  const UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t length = sizeof(address);
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  ASSERT_TRUE(::bind(socket.get(), generic, length) == 0 &&
+              ::getsockname(socket.get(), generic, &length) == 0);
+  proto::BoundSocket& bound = *process.add_sockets();
+  bound.set_protocol("udp");
+  bound.set_port(ntohs(address.sin_port));
+  bound.set_address("127.0.0.1");
+  EXPECT_THAT(compared(process), ElementsAre("address-in-use"));
+  bound.set_protocol("tcp");
+  EXPECT_THAT(compared(process), IsEmpty());
+  bound.set_address("192.0.2.77");  // of RFC 5737, nobody's
+  EXPECT_THAT(compared(process), ElementsAre("address-missing"));
+}
+
+TEST_F(Hosts, FilesAreComparedWithTheOthers) {
+  proto::ProcessFacts process = request().process();
+  process.add_mapped_files()->set_path((directory_ / "no-such-file").string());
+  EXPECT_THAT(compared(process), ElementsAre("file-missing"));
+}
+
+class OtherMigrations : public Hosts {
+ protected:
+  journal::ProcessId process_;
+  const Uuid migration_ = Uuid::random();
+
+  /// Begins a migration of process 17 as its source.
+  Result<journal::Journal> begin() {
+    process_.set_pid(17);
+    process_.set_start_time(4711);
+    journal::Began began;
+    began.set_role(journal::Began::SOURCE);
+    began.set_migration_id(to_bytes(migration_));
+    *began.mutable_process() = process_;
+    return journal::Journal::create(config_.state_dir, migration_, journal::Began::SOURCE, began);
+  }
+
+  std::vector<std::string> looked(const Uuid& own) {
+    Findings findings(Side::kSource);
+    check_other_migrations(config_, journal::Began::SOURCE, own, process_, findings);
+    return ids(findings);
+  }
+};
+
+TEST_F(OtherMigrations, TheSameProcessAndTheLimitOfAllTogether) {
+  const auto journal = begin();
+  ASSERT_TRUE(journal) << journal.error().message();
+  EXPECT_THAT(looked({}), ElementsAre("in-migration"));
+  EXPECT_THAT(looked(migration_), IsEmpty());
+  process_.set_start_time(4712);  // a later process with the number
+  EXPECT_THAT(looked({}), IsEmpty());
+  config_.max_migrations = 1;
+  EXPECT_THAT(looked({}), ElementsAre("too-many-migrations"));
+  EXPECT_THAT(looked(migration_), IsEmpty());
+}
+
+}  // namespace
+}  // namespace gcr::agent
