@@ -1,8 +1,9 @@
-// What an operator asks about migrations, and cancels.
+// What an operator asks about migrations, and orders.
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "migrate-agent/daemon/adjustment.h"
 #include "migrate-agent/daemon/journal_access.h"
 #include "migrate-agent/daemon/requests.h"
 
@@ -13,19 +14,43 @@ using Clock = std::chrono::steady_clock;
 using journal::Began;
 
 constexpr std::chrono::milliseconds kCancelPatience = std::chrono::seconds(10);
+constexpr std::chrono::milliseconds kOrderPatience = std::chrono::seconds(5);
 
 Error not_known(const Uuid& migration) {
   return Error(Code::kNotFound,
                fmt::format("this agent knows no migration {}", migration.to_string()));
 }
 
-/// Why a migration that this host is not the source of cannot be cancelled here.
+/// Why orders to a migration that this host is not the source of cannot be given here.
 asio::awaitable<Error> no_source(WorkerContext& context, Uuid migration) {
   const auto known = co_await read_journal(context, migration, Began::DESTINATION);
   if (!known) co_return not_known(migration);
   co_return Error(Code::kRefused,
-                  fmt::format("a migration is cancelled at its source, the agent at {}",
+                  fmt::format("a migration takes orders at its source, the agent at {}",
                               known->began().peer()));
+}
+
+/// Brings an order to the source's worker. It is for migrations that copy; what is past that, or
+/// what recovery is at, refuses.
+asio::awaitable<Status> give_order(WorkerContext& context, Uuid migration,
+                                   registry::ToWorker order) {
+  const auto known = co_await read_journal(context, migration, Began::SOURCE);
+  if (!known && known.error().code() == Code::kNotFound) {
+    co_return co_await no_source(context, migration);
+  }
+  GCR_CO_TRY(known);
+  if (known->state != "working") {
+    co_return Error(Code::kRefused, fmt::format("migration {} takes no orders any more: it is {}",
+                                                migration.to_string(), known->state));
+  }
+  const WorkerAddress owner{context.config.runtime_dir, migration, Began::SOURCE};
+  const auto done = co_await ask_worker(owner, std::move(order), kOrderPatience);
+  if (!done && done.error().code() == Code::kNotFound) {
+    co_return Error(Code::kRefused, fmt::format("migration {} is being undone: its worker is gone",
+                                                migration.to_string()));
+  }
+  GCR_CO_TRY(done);
+  co_return Status();
 }
 
 proto::Envelope cancel_reply() {
@@ -41,6 +66,13 @@ asio::awaitable<bool> is_owned(WorkerContext& context, const journal::Entry& ent
   co_return owned&&* owned;
 }
 
+/// One whose journal does not tell whose it is belongs to nobody.
+bool may_see(const Permissions& permissions, const Result<journal::Contents>& contents) {
+  if (permissions.everyone()) return true;
+  if (!contents || contents->damage || contents->records.empty()) return false;
+  return permissions.may_move(contents->records.front().began().uid());
+}
+
 asio::awaitable<Result<std::vector<proto::MigrationStatus>>> read_all(WorkerContext& context,
                                                                       bool finished) {
   std::vector<std::pair<journal::Entry, proto::MigrationStatus>> found;
@@ -49,6 +81,7 @@ asio::awaitable<Result<std::vector<proto::MigrationStatus>>> read_all(WorkerCont
     for (const journal::Entry& entry : entries) {
       const auto contents = journal::read(entry.path);
       if (!contents && contents.error().code() == Code::kNotFound) continue;  // pruned
+      if (!may_see(context.permissions, contents)) continue;
       proto::MigrationStatus status = status_of(entry, contents);
       if (finished || !status.finished()) found.emplace_back(entry, std::move(status));
     }
@@ -94,6 +127,31 @@ asio::awaitable<Reply> answer_cancel(WorkerContext& context, const proto::Cancel
     co_await pause_before_next_look(context);
   }
   co_return Error(Code::kTimeout, "the worker that is at the migration does not answer");
+}
+
+asio::awaitable<Reply> answer_continue(WorkerContext& context,
+                                       const proto::ContinueRequest& request) {
+  const auto id = parse_id(request.migration_id());
+  GCR_CO_TRY(id);
+  registry::ToWorker order;
+  order.mutable_go_on();
+  GCR_CO_TRY(co_await give_order(context, *id, std::move(order)));
+  proto::Envelope reply;
+  reply.mutable_continue_reply();
+  co_return reply;
+}
+
+asio::awaitable<Reply> answer_adjust(WorkerContext& context, const proto::AdjustRequest& request) {
+  const auto id = parse_id(request.migration_id());
+  GCR_CO_TRY(id);
+  auto wanted = adjustment_of(request);
+  GCR_CO_TRY(wanted);
+  registry::ToWorker order;
+  *order.mutable_adjust() = std::move(*wanted);
+  GCR_CO_TRY(co_await give_order(context, *id, std::move(order)));
+  proto::Envelope reply;
+  reply.mutable_adjust_reply();
+  co_return reply;
 }
 
 asio::awaitable<Reply> answer_list(WorkerContext& context, const proto::ListRequest& request) {

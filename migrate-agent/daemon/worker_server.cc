@@ -112,6 +112,7 @@ struct WorkerServer::Impl : std::enable_shared_from_this<Impl> {
   static asio::awaitable<void> accept_all(std::shared_ptr<Impl> self);
   asio::awaitable<void> serve(Connection connection);
   void take(const Connection& connection, const registry::ToWorker& message);
+  Status order(const registry::ToWorker& message);
   void decide(const Connection& connection, const registry::Decide& message);
   void forget(const Connection& connection);
   void close();
@@ -125,6 +126,7 @@ struct WorkerServer::Impl : std::enable_shared_from_this<Impl> {
   std::deque<Decision> decisions;
   std::set<Connection> connections;
   std::optional<WorkerAddress> address;
+  SourceControl* control = nullptr;
   bool operator_needed = false;
   bool closed = false;
 };
@@ -172,11 +174,21 @@ void WorkerServer::Impl::take(const Connection& connection, const registry::ToWo
   } else if (message.has_ask_status()) {
     reply.mutable_status()->set_phase(daemon.phase());
     reply.mutable_status()->set_operator_needed(operator_needed);
+    if (control != nullptr) *reply.mutable_status()->mutable_progress() = control->progress();
+  } else if (message.has_go_on() || message.has_adjust()) {
+    reply = reply_of(order(message));
   } else {
     reply = reply_of(Error(Code::kUnsupported, "the worker does not know this request"));
   }
   const Status sent = send_packet(connection->native_handle(), reply, -1, Wait::kNo);
   if (!sent) spdlog::info("nobody takes the worker's answer: {}", sent.error().message());
+}
+
+Status WorkerServer::Impl::order(const registry::ToWorker& message) {
+  if (control == nullptr) {
+    return Error(Code::kRefused, "the migration is not copying anything from this host now");
+  }
+  return message.has_go_on() ? control->go_on() : control->adjust(message.adjust());
 }
 
 void WorkerServer::Impl::decide(const Connection& connection, const registry::Decide& message) {
@@ -241,6 +253,8 @@ asio::awaitable<Decision> WorkerServer::next_decision() {
   impl->decisions.pop_front();
   co_return next;
 }
+
+void WorkerServer::attach(SourceControl* control) { impl_->control = control; }
 
 void WorkerServer::set_operator_needed(bool needed) { impl_->operator_needed = needed; }
 

@@ -17,6 +17,7 @@
 #include "migrate-agent/daemon/daemon_client.h"
 #include "migrate-agent/daemon/worker_client.h"
 #include "migrate-agent/journal/journal.h"
+#include "proto/registry.pb.h"
 #include "src/base/result.h"
 #include "src/base/uuid.h"
 
@@ -34,6 +35,21 @@ struct Decision {
 
   struct Bringer;
   std::shared_ptr<Bringer> bringer;  ///< for answer()
+};
+
+/// What the source lets others see and change while its migration is under way. All methods belong
+/// to the thread that runs the io_context.
+class SourceControl {
+ public:
+  virtual ~SourceControl() = default;
+
+  virtual proto::Progress progress() = 0;
+
+  /// As ContinueRequest. kRefused where there is no pause to end.
+  virtual Status go_on() = 0;
+
+  /// As AdjustRequest. kRefused once nothing of it can be changed any more.
+  virtual Status adjust(const registry::Adjust& wanted) = 0;
 };
 
 /// All methods belong to the thread that runs the io_context.
@@ -57,6 +73,10 @@ class WorkerServer {
   /// The next decision that is brought; those that come while nobody waits are kept as long as
   /// whoever brought them waits. May be cancelled; one waiter at a time.
   asio::awaitable<Decision> next_decision();
+
+  /// From now on questions for progress and orders go to `control`, which stays the caller's; null:
+  /// to nobody, orders are refused.
+  void attach(SourceControl* control);
 
   /// For `status`: no protocol can go on by itself.
   void set_operator_needed(bool needed);

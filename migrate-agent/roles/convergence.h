@@ -34,6 +34,9 @@ class Convergence {
   /// switch over.
   Result<Next> decide(std::uint64_t remaining_bytes);
 
+  /// For the decisions to come.
+  void set_downtime_limit(double limit_ms) { limits_.downtime_ms = limit_ms; }
+
   /// A round has sent `bytes` in `seconds`. Short ones say little about the link and count little.
   void sent(std::uint64_t bytes, double seconds);
 

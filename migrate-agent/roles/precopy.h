@@ -9,6 +9,7 @@
 #include "migrate-agent/mover/outgoing_vram.h"
 #include "migrate-agent/roles/convergence.h"
 #include "migrate-agent/roles/phases.h"
+#include "migrate-agent/roles/progress_meter.h"
 #include "proto/control.pb.h"
 
 namespace gcr::agent {
@@ -17,11 +18,14 @@ class Precopy {
  public:
   /// All of them outlive this object.
   Precopy(mover::OutgoingVram& vram, transport::Channel& channel, Phases& phases,
-          PrecopyLimits limits)
-      : vram_(vram), channel_(channel), phases_(phases), convergence_(limits) {}
+          ProgressMeter& meter, PrecopyLimits limits)
+      : vram_(vram), channel_(channel), phases_(phases), meter_(meter), convergence_(limits) {}
 
   /// Digests VRAM: what does the destination lack?
   Status look();
+
+  /// For the next decision.
+  void set_downtime_limit(double limit_ms) { convergence_.set_downtime_limit(limit_ms); }
 
   /// What to do about what look() found.
   Result<Convergence::Next> decide() { return convergence_.decide(remaining_bytes()); }
@@ -37,6 +41,9 @@ class Precopy {
 
   /// What look() found.
   std::uint64_t remaining_bytes() const { return dirty_ ? dirty_->bytes : 0; }
+  /// How long look() took.
+  double digest_ms() const { return digest_ms_; }
+  /// How long that takes to send; 0 where nothing is known.
   double expected_ms() const { return convergence_.expected_ms(remaining_bytes()); }
   const Convergence& convergence() const { return convergence_; }
 
@@ -48,6 +55,7 @@ class Precopy {
   mover::OutgoingVram& vram_;
   transport::Channel& channel_;
   Phases& phases_;
+  ProgressMeter& meter_;
   Convergence convergence_;
   std::optional<mover::OutgoingVram::Dirty> dirty_;
   Phases::Clock::time_point looked_at_{};

@@ -1,5 +1,7 @@
 // One migration away from this host: the object behind run_source(). source_prepare.cc has the
-// steps before anything is copied, source.cc the copying, the switchover and the commit.
+// steps before anything is copied, source_precopy.cc and source_switchover.cc the copying,
+// source.cc the course as a whole with the commit, source_operator.cc what operators are told and
+// may ask for.
 #pragma once
 
 #include <array>
@@ -12,26 +14,38 @@
 #include "migrate-agent/images/scratch_directory.h"
 #include "migrate-agent/images/sender.h"
 #include "migrate-agent/keeper/keeper.h"
+#include "migrate-agent/roles/downtime_history.h"
 #include "migrate-agent/roles/examination.h"
+#include "migrate-agent/roles/operator_link.h"
 #include "migrate-agent/roles/outcome.h"
 #include "migrate-agent/roles/outgoing_images.h"
 #include "migrate-agent/roles/peer_link.h"
 #include "migrate-agent/roles/precopy.h"
+#include "migrate-agent/roles/progress_meter.h"
 #include "migrate-agent/roles/roles.h"
 #include "migrate-agent/roles/source_process.h"
 #include "src/base/uuid.h"
 
 namespace gcr::agent {
 
-class Source {
+class Source : public SourceControl {
  public:
   Source(WorkerContext& context, proto::MigrateRequest request);
 
   asio::awaitable<void> run();
 
+  proto::Progress progress() override;
+  Status go_on() override;
+  Status adjust(const registry::Adjust& wanted) override;
+
  private:
+  /// What an operator may still change.
+  enum class Stage { kBeginning, kCopying, kSwitchingOver };
+
+  asio::awaitable<void> migrate_guarded(std::exception_ptr& broken);
   asio::awaitable<void> migrate_and_report();
   asio::awaitable<void> heed_operator();
+  asio::awaitable<void> show_progress();
   asio::awaitable<Status> migrate();
   asio::awaitable<Status> begin();
   asio::awaitable<Status> move_to_the_vote();
@@ -43,6 +57,9 @@ class Source {
   asio::awaitable<Status> open_channel(proto::PrepareReply prepared);
   asio::awaitable<Status> fall_back(proto::PrepareReply& prepared, const Error& why);
   asio::awaitable<Status> precopy();
+  asio::awaitable<Status> look();
+  asio::awaitable<Status> copy_round(double share_held);
+  asio::awaitable<Status> pause();
   asio::awaitable<Result<bool>> close_gate();
   asio::awaitable<Status> switch_over();
   asio::awaitable<Status> refresh_buffers();
@@ -55,13 +72,16 @@ class Source {
   asio::awaitable<Status> release(pid_t running_there);
   asio::awaitable<Status> note(commit::SourceEvent event, journal::Record record);
   asio::awaitable<Status> give_up(Error cause);
-  asio::awaitable<void> tell(const char* phase, std::string text);
+  asio::awaitable<void> remember();
+  void tell(const char* phase, std::string text);
 
   Status follow_allocations(proto::BuffersRequest& changes);
   Status take_over(std::vector<ExportedBuffer> exported);
   Status assign_regions(const google::protobuf::RepeatedPtrField<proto::BufferRegion>& regions);
-  void describe(proto::Buffer& out, const door::DoorEntry& entry) const;
-  Status send_round();
+  Error without_destination(const Error& error);
+  Status send_round(double share_held);
+  void expect_downtime_now();
+  Status may_be_changed() const;
   Status open_image_sender();
   Status ready_images();
   Status start_keeper();
@@ -74,22 +94,37 @@ class Source {
     return std::chrono::milliseconds(context_.config.peer_silence_ms);
   }
   void complete_report();
+  registry::Outcome ending() const;
 
   WorkerContext& context_;
   proto::MigrateRequest request_;
   PrecopyLimits limits_;
   Uuid migration_ = Uuid::random();
   Phases::Clock::time_point start_ = Phases::Clock::now();
-  Phases::Clock::time_point gate_closed_at_{};
+  std::optional<Phases::Clock::time_point> gate_closed_at_;
   Phases phases_;
   proto::MigrateReport report_;
   Phases::Clock::duration clock_offset_{};  // the destination's clock minus ours
+
+  OperatorLink operator_;
+  std::string phase_;  ///< what the operator was told last
+  Stage stage_ = Stage::kBeginning;
+  bool paused_ = false;
+  bool may_switch_over_ = false;  ///< an operator said so
+  asio::steady_timer pause_;
+  ProgressMeter meter_;
+  std::string kind_;  ///< of program, and
+  bool prefill_ = false;
+  SteadyDowntime steady_;  ///< what this kind takes
+  Phases::Clock::duration last_round_took_{};
+  Phases::Clock::duration control_took_{};
 
   std::optional<commit::SourceLog> log_;
   bool detaching_noted_ = false;
   std::optional<Error> interrupted_;  ///< cancelled, or the destination is gone
   std::optional<keeper::Keeper> keeper_;
   std::optional<std::vector<std::uint64_t>> kept_;  ///< ids of what the keeper has, once armed
+  std::optional<Examination> found_;  ///< until both sides have been looked at
   std::shared_ptr<const mover::CudaDriver> driver_;
   control::Endpoint destination_;
   std::optional<SourceProcess> process_;

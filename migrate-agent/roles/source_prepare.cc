@@ -10,8 +10,9 @@
 #include "migrate-agent/data/offer.h"
 #include "migrate-agent/data/outgoing_data.h"
 #include "migrate-agent/fault/fault.h"
+#include "migrate-agent/preflight/host_facts.h"
 #include "migrate-agent/process/inspect.h"
-#include "migrate-agent/roles/host_facts.h"
+#include "migrate-agent/roles/check.h"
 #include "migrate-agent/roles/records.h"
 #include "migrate-agent/roles/source.h"
 #include "src/base/log.h"
@@ -34,13 +35,16 @@ awaitable<Status> Source::begin() {
   GCR_CO_TRY(endpoint);
   destination_ = *endpoint;
   const pid_t pid = request_.pid();
-  GCR_CO_ASSIGN(const std::uint64_t started, process::start_time(pid));
-  const Status claimed = co_await context_.daemon.claim_process(migration_, pid, started);
+  GCR_CO_ASSIGN(const MovableProcess process, context_.permissions.check_process(pid));
+  const Status claimed =
+      co_await context_.daemon.claim_process(migration_, pid, process.start_time);
   GCR_CO_TRY(claimed);
   journal::Began began;
   began.set_peer(destination_.to_string());
   began.mutable_process()->set_pid(pid);
-  began.mutable_process()->set_start_time(started);
+  began.mutable_process()->set_start_time(process.start_time);
+  began.set_uid(process.uid);
+  began.set_ordered_by(context_.channel.peer().common_name);
   began.set_command(short_command(process::command_of(pid)));
   const Status created = co_await offload(context_.blocking, [&]() -> Status {
     GCR_ASSIGN(log_, commit::SourceLog::create(context_.config.state_dir, migration_, began));
@@ -50,31 +54,32 @@ awaitable<Status> Source::begin() {
   GCR_CO_TRY(context_.line.open(migration_, journal::Began::SOURCE));
   proto::Envelope envelope;
   envelope.mutable_started()->set_migration_id(to_bytes(migration_));
-  const Status told = co_await context_.channel.send(envelope);
-  if (!told) spdlog::info("the operator is gone: {}", told.error().message());
+  operator_.tell(std::move(envelope));
   co_return fault::point("source.began");
 }
 
 awaitable<Status> Source::examine_process() {
   const Phases::Timer timer(phases_, "course", "preflight");
-  co_await tell("preflight", fmt::format("examining process {}", request_.pid()));
-  const pid_t pid = request_.pid();
+  tell("preflight", fmt::format("examining process {}", request_.pid()));
   co_return co_await offload(context_.blocking, [&]() -> Status {
-    GCR_ASSIGN(Examination found, phases_.time("process", "examine", [&] { return examine(pid); }));
-    for (std::string& warning : found.warnings) report_.add_notes(std::move(warning));
-    driver_ = std::move(found.driver);
-    facts_ = std::move(found.facts);
-    inventory_ = std::move(found.inventory);
-    process_.emplace(driver_, pid, std::move(found.door));
+    found_.emplace(phases_.time("process", "examine",
+                                [&] { return examine(request_, context_.config, migration_); }));
     return {};
   });
+}
+
+/// The destination cannot tell what it thinks: what the source has found alone refuses as well.
+Error Source::without_destination(const Error& error) {
+  if (!found_->findings.has_blocker()) return error;
+  found_->findings.take({unheard(error)});
+  return Error(Code::kRefused, preflight::reason_of(found_->findings.list()));
 }
 
 awaitable<Status> Source::open_peer() {
   auto connected = co_await control::ControlChannel::connect(
       destination_, {control::ConnectionKind::kControl, migration_}, context_.tls, kConnectTimeout,
       context_.config.host);
-  GCR_CO_TRY(connected);
+  if (!connected) co_return without_destination(connected.error());
   peer_ = std::make_unique<PeerLink>(context_.io, std::move(*connected), silence());
   co_return fault::point("source.connected");
 }
@@ -102,37 +107,30 @@ awaitable<Status> Source::compare_clocks() {
   co_return Status();
 }
 
-void Source::describe(proto::Buffer& out, const door::DoorEntry& entry) const {
-  out.set_id(entry.id);
-  out.set_size_bytes(entry.size_bytes);
-  out.set_gpu_uuid(reinterpret_cast<const char*>(entry.device_uuid), sizeof(entry.device_uuid));
-}
-
 awaitable<Status> Source::preflight() {
   const Phases::Timer timer(phases_, "course", "preflight at both sides");
   proto::Envelope envelope;
   proto::PreflightRequest& request = *envelope.mutable_preflight_request();
+  request = preflight_request(*found_, request_, context_.config);
   request.set_migration_id(to_bytes(migration_));
-  request.set_no_prefill(request_.no_prefill());
-  request.set_source_agent(context_.config.advertise.empty()
-                               ? fmt::format(":{}", context_.config.listen.port)
-                               : context_.config.advertise);
-  *request.mutable_process() = facts_;
-  for (const auto& [id, entry] : inventory_) describe(*request.add_buffers(), entry);
-  const Status looked = co_await offload(context_.blocking, [&]() -> Status {
-    *request.mutable_host() = host_facts(context_.config, *driver_);
-    return {};
-  });
-  GCR_CO_TRY(looked);
+  request.set_ordered_by(context_.channel.peer().common_name);
   auto reply = co_await peer_->call(envelope);
-  GCR_CO_TRY(reply);
+  if (!reply) co_return without_destination(reply.error());
   // Not before: the connection begins with this request, and with no sign of life.
   peer_->watch([this](const Error& error) { interrupt(error); });
-  const proto::PreflightReply& answer = reply->preflight_reply();
-  for (const std::string& warning : answer.warnings()) report_.add_notes(warning);
-  if (answer.blockers_size() > 0) {
-    co_return Error(Code::kRefused, join({answer.blockers().begin(), answer.blockers().end()}));
+  const auto& theirs = reply->preflight_reply().findings();
+  found_->findings.take({theirs.begin(), theirs.end()});
+  for (const proto::Finding& finding : found_->findings.list()) {
+    if (!preflight::is_blocker(finding)) report_.add_notes(preflight::note_of(finding));
   }
+  if (found_->findings.has_blocker()) {
+    co_return Error(Code::kRefused, preflight::reason_of(found_->findings.list()));
+  }
+  driver_ = std::move(found_->host.driver);
+  facts_ = std::move(found_->process);
+  inventory_ = std::move(found_->inventory);
+  process_.emplace(driver_, request_.pid(), std::move(*found_->door));
+  found_.reset();
   co_return fault::point("source.preflighted");
 }
 
@@ -187,8 +185,8 @@ Status Source::arm_keeper() {
 
 awaitable<Status> Source::prepare() {
   const Phases::Timer timer(phases_, "course", "prepare");
-  co_await tell("prepare", fmt::format("preparing {} buffers at {}", inventory_.size(),
-                                       destination_.to_string()));
+  tell("prepare",
+       fmt::format("preparing {} buffers at {}", inventory_.size(), destination_.to_string()));
   if (RAND_bytes(reinterpret_cast<unsigned char*>(key_bytes_.data()),
                  static_cast<int>(key_bytes_.size())) != 1) {
     co_return Error(Code::kInternal, "OpenSSL gives no random bytes for the digest key");
@@ -246,7 +244,14 @@ awaitable<Status> Source::open_channel(proto::PrepareReply prepared) {
   report_.set_transport_reason(prepared.transport_reason());
   report_.set_encrypted(prepared.encrypted());
   report_.set_lanes(prepared.lanes());
-  precopy_.emplace(*vram_, *channel_, phases_, limits_);
+  kind_ = kind_of_program(log_->journal().began().command());
+  prefill_ = prepared.prefill();
+  const Status remembered = co_await offload(context_.blocking, [&]() -> Status {
+    steady_ = expect_downtime(context_.config.state_dir, kind_, prefill_);
+    return {};
+  });
+  GCR_CO_TRY(remembered);
+  precopy_.emplace(*vram_, *channel_, phases_, meter_, limits_);
   GCR_CO_TRY(co_await compare_clocks());
   GCR_CO_TRY(fault::point("source.prepared"));
   co_return check();
@@ -255,7 +260,7 @@ awaitable<Status> Source::open_channel(proto::PrepareReply prepared) {
 /// Changes `prepared` to TCP. The destination refuses where the operator wants RDMA and nothing
 /// else.
 awaitable<Status> Source::fall_back(proto::PrepareReply& prepared, const Error& why) {
-  spdlog::info("migration {}: {}", migration_.to_string(), why.message());
+  spdlog::info("{}", why.message());
   proto::Envelope envelope;
   envelope.mutable_fall_back_request()->set_reason(why.message());
   auto reply = co_await peer_->call(envelope);
@@ -273,9 +278,9 @@ awaitable<Status> Source::fall_back(proto::PrepareReply& prepared, const Error& 
 /// kNotFound: then it looks again.
 Status Source::follow_allocations(proto::BuffersRequest& changes) {
   GCR_ASSIGN(const door::Summary summary, process_->door().hello());
-  if (auto blockers = door_blockers(summary); !blockers.empty()) {
-    return Error(Code::kRefused, join(blockers));
-  }
+  preflight::Findings findings(preflight::Side::kSource);
+  check_door(summary, findings);
+  if (findings.has_blocker()) return Error(Code::kRefused, preflight::reason_of(findings.list()));
   for (unsigned attempt = 1;; ++attempt) {
     changes.Clear();
     GCR_ASSIGN(const auto entries, process_->door().inventory());
@@ -285,7 +290,7 @@ Status Source::follow_allocations(proto::BuffersRequest& changes) {
       now.emplace(entry.id, entry);
       if (inventory_.contains(entry.id)) continue;
       added.push_back(entry.id);
-      describe(*changes.add_added(), entry);
+      *changes.add_added() = describe(entry);
     }
     auto exported = process_->door().export_buffers(added);
     if (!exported && exported.error().code() == Code::kNotFound && attempt < kAttempts) continue;

@@ -1,0 +1,50 @@
+// How long the steps of a downtime take that do not depend on how much VRAM is left to send,
+// learned from the migrations that this agent has brought to an end: STATE_DIR/downtimes, a few of
+// the last ones per kind of program.
+//
+// A downtime is the gate, then the last round with checkpoint and dump beside it, then restore,
+// verification and commit. So it is expected to take rest + max(last round, beside).
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "src/base/result.h"
+
+namespace gcr::agent {
+
+/// The part that does not depend on what is left to send.
+struct SteadyDowntime {
+  double beside_ms = 0;
+  double rest_ms = 0;
+  bool is_least = true;  ///< nothing of this kind has been measured: it takes no less than this
+
+  double with_last_round_ms(double last_round_ms) const {
+    return rest_ms + (last_round_ms > beside_ms ? last_round_ms : beside_ms);
+  }
+};
+
+/// One that was measured.
+struct MeasuredDowntime {
+  std::string kind;
+  bool prefill = false;
+  double beside_ms = 0;
+  double rest_ms = 0;
+};
+
+/// The program and, where that does not begin with "-", its first argument, without their folders:
+/// "counter", "python3 serve.py".
+std::string kind_of_program(std::string_view command_line);
+
+/// What is to be expected of this kind: of its last kRemembered migrations the one in the middle.
+/// Before there is any, the quickest of all other kinds', or nothing: both `is_least`. A file that
+/// is missing, damaged or not to be believed counts as empty. Blocks.
+SteadyDowntime expect_downtime(const std::filesystem::path& state_dir, const std::string& kind,
+                               bool prefill);
+
+/// Adds one; the oldest of its kind, and of all, are forgotten. Another worker may do the same at
+/// the same time. On failure the file is as it was. Blocks.
+Status remember_downtime(const std::filesystem::path& state_dir, const MeasuredDowntime& measured);
+
+}  // namespace gcr::agent
