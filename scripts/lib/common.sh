@@ -133,7 +133,7 @@ migrate() {
 # field NAME LINE: the value of NAME=value in a line such as gcr-migrate's last one.
 field() { sed -n "s/.*\\b$1=\\([^ ]*\\).*/\\1/p" <<<"$2"; }
 
-# report_field NAME FILE: a figure of the report that gcr-migrate --json printed into FILE.
+# report_field NAME FILE: a figure of the report that gcr-migrate --json --quiet printed into FILE.
 report_field() {
   python3 -c 'import json, sys; print(json.load(open(sys.argv[2]))[sys.argv[1]])' "$1" "$2"
 }

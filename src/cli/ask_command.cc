@@ -2,14 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <asio/co_spawn.hpp>
 #include <asio/io_context.hpp>
+#include <asio/steady_timer.hpp>
+#include <asio/use_awaitable.hpp>
 #include <cstdio>
 
 #include "src/cli/agent_call.h"
 #include "src/cli/exit_code.h"
 #include "src/cli/host_text.h"
 #include "src/cli/status_text.h"
+#include "src/cli/terminal_block.h"
 
 namespace gcr::cli {
 namespace {
@@ -20,6 +24,7 @@ using google::protobuf::Struct;
 /// The agent may have to wait for others before it answers these.
 constexpr std::chrono::milliseconds kCancelTimeout = std::chrono::seconds(30);
 constexpr std::chrono::milliseconds kResolveTimeout = std::chrono::minutes(5);
+constexpr std::chrono::milliseconds kWatchInterval = std::chrono::seconds(1);
 
 /// What is printed.
 using Text = Result<std::string>;
@@ -76,6 +81,32 @@ asio::awaitable<Text> status(const Agent& agent, const AskOptions& options, Uuid
   co_return show(to_vector(answer->status_reply().migrations()), options.json);
 }
 
+/// Shows every answer but the last, which is what is given.
+asio::awaitable<Text> watch(const Agent& agent, const AskOptions& options, Uuid id) {
+  proto::Envelope question;
+  question.mutable_status_request()->set_migration_id(to_bytes(id));
+  asio::steady_timer pause(co_await asio::this_coro::executor);
+  TerminalBlock block;
+  const bool in_place = !options.json && is_terminal();
+  for (std::string last;;) {
+    const auto answer = co_await ask(agent, question);
+    block.erase();
+    GCR_CO_TRY(answer);
+    const auto migrations = to_vector(answer->status_reply().migrations());
+    std::string text = show(migrations, options.json);
+    if (std::ranges::all_of(migrations, &proto::MigrationStatus::finished)) co_return text;
+    if (in_place) {
+      block.draw(status_lines(migrations, terminal_size().columns));
+    } else if (text != last) {
+      fmt::print("{}", text);
+      std::fflush(stdout);
+      last = std::move(text);
+    }
+    pause.expires_after(kWatchInterval);
+    co_await pause.async_wait(asio::use_awaitable);
+  }
+}
+
 asio::awaitable<Text> list(const Agent& agent, const AskOptions& options) {
   proto::Envelope question;
   question.mutable_list_request()->set_finished(options.all);
@@ -121,6 +152,7 @@ asio::awaitable<Text> run(const Agent& agent, const AskOptions& options) {
     case AskOptions::Kind::kCancel:
       co_return co_await cancel(agent, options, *id);
     case AskOptions::Kind::kStatus:
+      if (options.watch) co_return co_await watch(agent, options, *id);
       co_return co_await status(agent, options, *id);
     case AskOptions::Kind::kContinue:
       co_return co_await go_on(agent, options, *id);
@@ -139,7 +171,7 @@ int fail(ExitCode exit_code, const Error& error) {
 }  // namespace
 
 int ask_command(const AskOptions& options) {
-  const auto tls = control::make_tls_context(options.tls);
+  const auto tls = tls_for(options.agent, options.tls);
   if (!tls) return fail(ExitCode::kUsage, tls.error());
   const Agent agent{options.agent, *tls};
   Text text = Error(Code::kInternal, "gcr-migrate failed where it cannot");

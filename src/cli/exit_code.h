@@ -1,21 +1,37 @@
-// What gcr-migrate tells scripts by its exit status. --help prints the same table.
+// What gcr-migrate tells scripts by its exit status. exit_codes() is the one table: --help prints
+// it, and a test compares the documentation with it.
 #pragma once
+
+#include <span>
+#include <string>
 
 #include "src/base/result.h"
 
 namespace gcr::cli {
 
 enum class ExitCode : int {
-  kMigrated = 0,     ///< or what was asked for was done
-  kFailed = 1,       ///< the migration failed; the source runs on
-  kUsage = 2,        ///< the command line or a file that it names is wrong
-  kRefused = 3,      ///< refused before anything was touched
-  kUnreachable = 4,  ///< an agent cannot be reached; nothing was touched
-  kNotAuthorised =
-      5,           ///< a certificate or the process's owner does not allow it; nothing was touched
-  kUnknown = 6,    ///< not known here: the agents settle it, `gcr-migrate status` tells
-  kCancelled = 7,  ///< cancelled; the process runs on at the source
+  kMigrated = 0,
+  kFailed = 1,
+  kUsage = 2,
+  kRefused = 3,
+  kUnreachable = 4,
+  kNotAuthorised = 5,
+  kUnknown = 6,
+  kCancelled = 7,
+  kUnconfirmed = 8,
 };
+
+struct ExitCodeRow {
+  ExitCode code;
+  const char* name;     ///< one word
+  const char* meaning;  ///< one clause
+};
+
+/// Every exit status of migrations and of the questions to agents, in order.
+std::span<const ExitCodeRow> exit_codes();
+
+/// The same for --help, a line each.
+std::string exit_code_table();
 
 /// For an error that came before anything was touched.
 ExitCode untouched_exit_code(Code code);

@@ -10,33 +10,15 @@
 #include <optional>
 
 #include "src/cli/migration.h"
+#include "src/cli/migration_view.h"
 #include "src/cli/outcome.h"
-#include "src/cli/status_text.h"
-#include "src/cli/summary.h"
 #include "src/cli/trace.h"
 
 namespace gcr::cli {
 namespace {
 
-std::string detached_text(const MigrateOptions& options, const Outcome& outcome) {
-  const std::string id = to_uuid(outcome.report.migration_id()).to_string();
-  if (!options.json) return fmt::format("migration {}\n", id);
-  google::protobuf::Struct object;
-  (*object.mutable_fields())["migration_id"].set_string_value(id);
-  return to_json(object) + "\n";
-}
-
-std::string text_of(const MigrateOptions& options, const Outcome& outcome) {
-  if (outcome.detached) return detached_text(options, outcome);
-  if (options.json) return to_json(outcome.report) + "\n";
-  if (outcome.exit_code != ExitCode::kMigrated) return "";
-  return outcome.from_journal ? short_summary(options, outcome.report)
-                              : summary(options, outcome.report);
-}
-
-int show_outcome(const MigrateOptions& options, const Outcome& outcome) {
-  fmt::print("{}", text_of(options, outcome));
-  std::fflush(stdout);
+int show_outcome(MigrationView& view, const Outcome& outcome) {
+  view.ended(outcome);
   if (outcome.exit_code != ExitCode::kMigrated) {
     fmt::print(stderr, "gcr-migrate: {}\n", error_line(outcome));
   }
@@ -50,12 +32,11 @@ Outcome unusable(const Error& error) {
   return outcome;
 }
 
-Outcome run_migration(const MigrateOptions& options,
-                      const std::shared_ptr<asio::ssl::context>& tls) {
+Outcome run_migration(const MigrateOptions& options, const std::shared_ptr<asio::ssl::context>& tls,
+                      MigrationView& view) {
   asio::io_context io(1);
-  Migration migration(io, options, tls, [&options](const Outcome& outcome) {
-    std::_Exit(show_outcome(options, outcome));
-  });
+  Migration migration(io, options, tls, view,
+                      [&view](const Outcome& outcome) { std::_Exit(show_outcome(view, outcome)); });
   Outcome outcome;
   std::exception_ptr broken;
   asio::co_spawn(io, migration.run(), [&](std::exception_ptr exception, Outcome result) {
@@ -70,20 +51,21 @@ Outcome run_migration(const MigrateOptions& options,
 }  // namespace
 
 int migrate_command(const MigrateOptions& options) {
-  auto tls = control::make_tls_context(options.tls);
-  if (!tls) return show_outcome(options, unusable(tls.error()));
+  const auto view = make_view(options);
+  auto tls = tls_for(options.source, options.tls);
+  if (!tls) return show_outcome(*view, unusable(tls.error()));
   std::optional<TraceFile> trace;
   if (!options.trace_path.empty()) {
     auto file = TraceFile::open(options.trace_path);
-    if (!file) return show_outcome(options, unusable(file.error()));
+    if (!file) return show_outcome(*view, unusable(file.error()));
     trace = *std::move(file);
   }
-  const Outcome outcome = run_migration(options, *tls);
+  const Outcome outcome = run_migration(options, *tls, *view);
   if (trace) {
     const Status written = trace->write(outcome.report);
     if (!written) fmt::print(stderr, "gcr-migrate: {}\n", written.error().message());
   }
-  return show_outcome(options, outcome);
+  return show_outcome(*view, outcome);
 }
 
 }  // namespace gcr::cli

@@ -5,9 +5,8 @@
 
 namespace gcr::cli {
 
-/// Runs to the migration's end and returns the exit status (exit_code.h). Progress and the summary
-/// go to standard output, an error to standard error as one line; with `json` standard output has
-/// the report alone.
+/// Runs to the migration's end and returns the exit status (exit_code.h). What happens and the
+/// summary go to standard output (migration_view.h), an error to standard error as one line.
 int migrate_command(const MigrateOptions& options);
 
 }  // namespace gcr::cli

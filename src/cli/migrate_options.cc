@@ -1,24 +1,18 @@
 #include "src/cli/migrate_options.h"
 
+#include <fmt/format.h>
+
 #include <map>
 
+#include "src/base/version.h"
 #include "src/cli/common_options.h"
+#include "src/cli/exit_code.h"
 
 namespace gcr::cli {
 namespace {
 
 constexpr const char* kFooter = R"(
-Exit status:
-  0  migrated
-  1  failed; the process runs on at SRC
-  2  wrong usage, or a file that it names cannot be used
-  3  refused before anything was touched
-  4  an agent cannot be reached; nothing was touched
-  5  not authorised; nothing was touched
-  6  contact was lost under way, or DST has not confirmed: the outcome is not known here; the
-     agents settle it, and `gcr-migrate status SRC ID` tells
-  7  cancelled; the process runs on at SRC
-cancel, status, list and resolve: 0 if it was done, else 2 to 5.
+cancel, continue, set, status, list, host and resolve: 0 if it was done, else 2 to 5.
 
 Ctrl-C (or SIGTERM) gives the migration up as long as it is not committed, and waits for the report;
 a second one leaves at once. Where the connection to SRC is lost the migration goes on, and SRC is
@@ -109,8 +103,14 @@ void describe_output(CLI::App& app, MigrateOptions& options) {
 }
 
 void describe_process(CLI::App& app, RawMigrate& raw) {
-  app.add_option("SRC", raw.source, "Where the process runs: host or host:port of its agent");
-  app.add_option("DST", raw.destination, "Where it shall run: host or host:port, as SRC sees it");
+  app.add_option("SRC", raw.source,
+                 "Where the process runs: host or host:port of its agent; or \"local\" (or "
+                 "\"unix:/PATH\") to move a process of your own away from this host, without a "
+                 "certificate");
+  app.add_option("DST", raw.destination,
+                 "Where it shall run: host or host:port, as SRC sees it; names of hosts.toml are "
+                 "those of this "
+                 "side");
   app.add_option("PID", raw.pid, "The process, as the agent at SRC sees it");
 }
 
@@ -119,8 +119,8 @@ void describe_process(CLI::App& app, RawMigrate& raw) {
 void describe_migrate(CLI::App& app, RawMigrate& raw) {
   app.name("gcr-migrate");
   app.description("Moves a running GPU process from the host SRC to the host DST while it runs.");
-  app.footer(kFooter);
-  app.set_version_flag("--version", "gcr-migrate " GCR_VERSION);
+  app.footer("\nExit status:\n" + exit_code_table() + kFooter);
+  app.set_version_flag("--version", fmt::format("gcr-migrate {} ({})", release(), commit()));
   describe_process(app, raw);
   describe_data(app, raw.options);
   describe_pre_copy(app, raw.options);
@@ -146,8 +146,8 @@ Result<MigrateOptions> check(const RawMigrate& raw) {
     return Error(Code::kInvalidArgument, "SRC, DST and PID are needed: gcr-migrate SRC DST PID");
   }
   MigrateOptions options = raw.options;
-  GCR_ASSIGN(options.source, control::Endpoint::parse(raw.source));
-  GCR_ASSIGN(options.destination, control::Endpoint::parse(raw.destination));
+  GCR_ASSIGN(options.source, find_agent(raw.source, options.tls));
+  GCR_ASSIGN(options.destination, find_destination(raw.destination));
   GCR_ASSIGN(options.pid, parse_pid(raw.pid));
   options.tls = with_defaults(options.tls);
   return options;

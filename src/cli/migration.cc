@@ -1,14 +1,11 @@
 #include "src/cli/migration.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <asio/experimental/awaitable_operators.hpp>
 #include <asio/redirect_error.hpp>
 #include <asio/steady_timer.hpp>
 #include <asio/use_awaitable.hpp>
 #include <csignal>
-#include <cstdio>
 
 namespace gcr::cli {
 namespace {
@@ -60,18 +57,13 @@ const proto::MigrationStatus* part(const proto::Envelope& answer, const char* ro
 }  // namespace
 
 Migration::Migration(asio::io_context& io, const MigrateOptions& options,
-                     std::shared_ptr<asio::ssl::context> tls, Leave leave)
+                     std::shared_ptr<asio::ssl::context> tls, MigrationView& view, Leave leave)
     : io_(io),
       options_(options),
+      view_(view),
       source_{options.source, std::move(tls)},
       leave_(std::move(leave)),
       signals_(io, SIGINT, SIGTERM) {}
-
-void Migration::show(const std::string& phase, const std::string& text) const {
-  if (options_.json) return;
-  fmt::print("{}: {}\n", printable(phase), printable(text));
-  std::fflush(stdout);
-}
 
 awaitable<Outcome> Migration::run() {
   using asio::experimental::awaitable_operators::operator||;
@@ -90,7 +82,8 @@ awaitable<Outcome> Migration::migrate() {
   if (!sent) co_return outcome_of(sent.error(), false);
   Outcome outcome = co_await follow();
   channel_->close();
-  const bool settled = !outcome.report.recovering() && outcome.exit_code != ExitCode::kUnknown;
+  const bool settled =
+      outcome.exit_code != ExitCode::kUnknown && outcome.exit_code != ExitCode::kUnconfirmed;
   if (settled || !id_) co_return outcome;
   co_return co_await ask_what_became(std::move(outcome));
 }
@@ -110,7 +103,8 @@ std::optional<Outcome> Migration::take(const proto::Envelope& message) {
     const Error failure = control::from_failure(message.failure());
     return outcome_of(failure, failure.code() == Code::kInternal);
   }
-  if (message.has_event()) show(message.event().phase(), message.event().text());
+  if (message.has_event()) view_.event(message.event().phase(), message.event().text());
+  if (message.has_progress()) view_.progress(message.progress());
   if (!message.has_started()) return std::nullopt;
   id_ = to_uuid(message.started().migration_id());
   if (options_.detach) {
@@ -118,17 +112,14 @@ std::optional<Outcome> Migration::take(const proto::Envelope& message) {
     outcome.report.set_migration_id(message.started().migration_id());
     return outcome;
   }
-  if (!options_.json) {
-    fmt::print("migration {}\n", id_->to_string());
-    std::fflush(stdout);
-  }
+  view_.started(*id_);
   return std::nullopt;
 }
 
 /// Until the source's journal is finished, or there is no more to be hoped for soon.
 awaitable<Outcome> Migration::ask_what_became(Outcome lost) {
   const Error why(Code::kUnavailable, printable(lost.report.message()));
-  show("status", why.message() + "; asking the agent what became of the migration");
+  view_.event("status", why.message() + "; asking the agent what became of the migration");
   asio::steady_timer pause(io_);
   auto next_pause = kFirstPause;
   std::optional<Clock::time_point> committed_since;
@@ -151,11 +142,12 @@ awaitable<Outcome> Migration::ask_what_became(Outcome lost) {
     next_pause = std::min(2 * next_pause, kLongestPause);
     co_await pause.async_wait(asio::use_awaitable);
   }
+  lost.exit_code = ExitCode::kUnknown;
   if (lost.report.committed()) {
+    lost.exit_code = ExitCode::kUnconfirmed;
     lost.report.set_message(why.message() +
                             "; it is committed, and the destination has not confirmed it yet");
   }
-  lost.exit_code = ExitCode::kUnknown;
   co_return lost;
 }
 
@@ -183,7 +175,7 @@ awaitable<void> Migration::heed_signals() {
   co_await signals_.async_wait(asio::redirect_error(asio::use_awaitable, error));
   if (error) co_return;
   if (!asked_) leave_(outcome_of(Error(Code::kCancelled, "cancelled"), false));
-  show("cancel", "asking the agent to give the migration up; once more to leave at once");
+  view_.event("cancel", "asking the agent to give the migration up; once more to leave at once");
   co_await cancel();
   co_await signals_.async_wait(asio::redirect_error(asio::use_awaitable, error));
   if (!error) leave_(left());
@@ -197,7 +189,7 @@ awaitable<void> Migration::cancel() {
   const Status sent = co_await channel_->send(request);
   if (sent || !id_) co_return;
   const auto answer = co_await ask(source_, request);
-  if (!answer) show("cancel", answer.error().message());
+  if (!answer) view_.event("cancel", answer.error().message());
 }
 
 Outcome Migration::left() const {

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "src/cli/agent_call.h"
+#include "src/cli/migration_view.h"
 #include "src/cli/options.h"
 #include "src/cli/outcome.h"
 
@@ -24,11 +25,11 @@ inline constexpr std::chrono::milliseconds kConfirmPatience = std::chrono::secon
 /// the first cancels the migration, the second leaves.
 class Migration {
  public:
-  /// `leave` ends the process, saying this outcome.
+  /// `view` shows how it goes, but for its end. `leave` ends the process, saying this outcome.
   using Leave = std::function<void(const Outcome&)>;
 
   Migration(asio::io_context& io, const MigrateOptions& options,
-            std::shared_ptr<asio::ssl::context> tls, Leave leave);
+            std::shared_ptr<asio::ssl::context> tls, MigrationView& view, Leave leave);
 
   /// To the end; with `detach` until the agent has taken the migration on. Once only.
   asio::awaitable<Outcome> run();
@@ -42,11 +43,11 @@ class Migration {
   asio::awaitable<void> complete(Outcome& outcome);
   asio::awaitable<void> heed_signals();
   asio::awaitable<void> cancel();
-  void show(const std::string& phase, const std::string& text) const;
   Outcome left() const;
 
   asio::io_context& io_;
   const MigrateOptions& options_;
+  MigrationView& view_;
   Agent source_;
   Leave leave_;
   asio::signal_set signals_;

@@ -30,6 +30,19 @@ that copies of another machine's can be read.
 Exit status: 0, 1 if a journal is damaged, 2 if a PATH cannot be read. A last record that was not
 completely written when its writer died was never promised to anybody: it is mentioned, no more.)";
 
+constexpr const char* kTimelineDescription =
+    "gcr-migrate timeline REPORT >timeline.svg: draw what a migration did, from the output of "
+    "--json";
+
+CLI::App* describe_timeline(CLI::App& app, TimelineOptions& options) {
+  CLI::App* timeline = app.add_subcommand("timeline", kTimelineDescription);
+  timeline
+      ->add_option("REPORT", options.report_path,
+                   "A file whose last line is the report; - for standard input")
+      ->required();
+  return timeline;
+}
+
 CLI::App* describe_run(CLI::App& app) {
   CLI::App* run = app.add_subcommand("run", kRunDescription);
   run->footer(kRunFooter);
@@ -85,11 +98,13 @@ Options parse_options(int argc, char** argv) {
   RawMigrate raw;
   RawAsk ask;
   JournalOptions journal_options;
+  TimelineOptions timeline_options;
   CLI::App app;
   describe_migrate(app, raw);
   const CLI::App* preflight = describe_preflight(app, raw);
   const CLI::App* run = describe_run(app);
   const CLI::App* journal = describe_journal(app, journal_options);
+  const CLI::App* timeline = describe_timeline(app, timeline_options);
   const AskCommands asks = describe_asks(app, ask);
   Words words = split_words(argc, argv);
   try {
@@ -101,6 +116,7 @@ Options parse_options(int argc, char** argv) {
   }
   if (run->parsed()) return run_options(*run, words);
   if (journal->parsed()) return journal_options;
+  if (timeline->parsed()) return timeline_options;
   if (const auto kind = kind_of(asks); kind != AskOptions::Kind::kInvalid) {
     return checked(check(ask, kind));
   }

@@ -49,6 +49,10 @@ struct JournalOptions {
   bool json = false;
 };
 
+struct TimelineOptions {
+  std::string report_path;  ///< "-": standard input
+};
+
 /// A question about migrations that are there, or an order to one.
 struct AskOptions {
   enum class Kind : std::uint8_t {
@@ -69,6 +73,7 @@ struct AskOptions {
   bool peer_is_gone = false;  ///< kResolve
   std::optional<std::uint64_t> max_bandwidth_bytes;  ///< kSet: per second; 0: no limit
   std::optional<double> downtime_limit_ms;           ///< kSet
+  bool watch = false;                                ///< kStatus: until it is finished
   bool json = false;
   control::TlsFiles tls;
 };
@@ -78,8 +83,8 @@ struct Leave {
   int status = 0;
 };
 
-using Options =
-    std::variant<MigrateOptions, PreflightOptions, RunOptions, JournalOptions, AskOptions, Leave>;
+using Options = std::variant<MigrateOptions, PreflightOptions, RunOptions, JournalOptions,
+                             TimelineOptions, AskOptions, Leave>;
 
 /// Reads the command line. Help goes to standard output, what is wrong to standard error.
 Options parse_options(int argc, char** argv);

@@ -1,7 +1,6 @@
 #include "src/cli/outcome.h"
 
 #include <fmt/format.h>
-#include <google/protobuf/util/json_util.h>
 
 namespace gcr::cli {
 namespace {
@@ -23,6 +22,9 @@ std::string_view consequence(ExitCode exit_code) {
     case ExitCode::kUnknown:
       return "; the outcome is not known here: ask both agents (`gcr-migrate status`) before "
              "starting anything";
+    case ExitCode::kUnconfirmed:
+      return "; the process will not run at the source again: the agents go on until the "
+             "destination confirms (`gcr-migrate status`)";
     default:
       return "";
   }
@@ -30,26 +32,14 @@ std::string_view consequence(ExitCode exit_code) {
 
 }  // namespace
 
-ExitCode untouched_exit_code(Code code) {
-  switch (code) {
-    case Code::kUnavailable:
-    case Code::kTimeout:
-      return ExitCode::kUnreachable;
-    case Code::kPermissionDenied:
-      return ExitCode::kNotAuthorised;
-    case Code::kCancelled:
-      return ExitCode::kCancelled;
-    default:
-      return ExitCode::kRefused;
-  }
-}
-
 Outcome outcome_of(proto::MigrateReport report) {
   Outcome outcome;
   const Code code = code_of(report.code());
   if (report.migrated()) {
     outcome.exit_code = ExitCode::kMigrated;
-  } else if (report.committed() || report.recovering()) {
+  } else if (report.committed()) {
+    outcome.exit_code = ExitCode::kUnconfirmed;
+  } else if (report.recovering()) {
     outcome.exit_code = ExitCode::kUnknown;
   } else if (report.source_touched() && code != Code::kCancelled) {
     outcome.exit_code = ExitCode::kFailed;
@@ -90,17 +80,6 @@ std::optional<Outcome> outcome_of(const proto::MigrationStatus& source, const Er
       fmt::format("{} (as the source agent's journal says: {})",
                   source.message().empty() ? "it was undone" : source.message(), lost.message()));
   return outcome;
-}
-
-std::string to_json(const proto::MigrateReport& report) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.preserve_proto_field_names = true;
-  options.always_print_primitive_fields = true;
-  std::string text;
-  const auto status = google::protobuf::util::MessageToJsonString(report, &text, options);
-  if (!status.ok())
-    return fmt::format("{{\"code\": \"internal\", \"migrated\": {}}}", report.migrated());
-  return text;
 }
 
 std::string error_line(const Outcome& outcome) {

@@ -29,10 +29,6 @@ Outcome outcome_of(const Error& error, bool asked);
 /// the journal is unfinished.
 std::optional<Outcome> outcome_of(const proto::MigrationStatus& source, const Error& lost);
 
-/// The report as one JSON object, every field present; 64-bit numbers are strings, as Protobuf's
-/// JSON mapping has them.
-std::string to_json(const proto::MigrateReport& report);
-
 /// One sentence: what went wrong, and what has become of the process.
 std::string error_line(const Outcome& outcome);
 

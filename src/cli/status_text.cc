@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
 #include <chrono>
 #include <iterator>
 
 #include "src/cli/agent_call.h"
+#include "src/cli/progress_text.h"
 #include "src/control/control_channel.h"
 
 namespace gcr::cli {
@@ -32,6 +34,9 @@ void append_row(std::string& text, const proto::MigrationStatus& status) {
                  printable(status.state()), or_dash(status.phase()),
                  status.pid() > 0 ? std::to_string(status.pid()) : "-", or_dash(status.peer()),
                  time_text(status.began_unix_ms()), or_dash(status.command()));
+  if (status.has_progress() && status.progress().elapsed_ms() > 0) {
+    fmt::format_to(out, "    {}\n", progress_line(status.progress()));
+  }
   if (!status.message().empty()) {
     fmt::format_to(out, "    {}: {}\n", printable(status.code()), printable(status.message()));
   }
@@ -49,6 +54,19 @@ std::string status_table(const std::vector<proto::MigrationStatus>& migrations) 
                   "state", "phase", "pid", "other agent", "began", "command");
   for (const proto::MigrationStatus& status : migrations) append_row(text, status);
   return text;
+}
+
+std::vector<TerminalBlock::Line> status_lines(const std::vector<proto::MigrationStatus>& migrations,
+                                              std::size_t columns) {
+  std::vector<TerminalBlock::Line> lines;
+  const std::string table = status_table(migrations);
+  for (std::string_view rest = table; !rest.empty();) {
+    const auto end = rest.find('\n');
+    const std::string_view line = rest.substr(0, std::min(end, columns - 1));
+    lines.push_back({std::string(line), line.size()});
+    rest.remove_prefix(end + 1);
+  }
+  return lines;
 }
 
 Struct status_struct(const proto::MigrationStatus& status) {

@@ -7,11 +7,16 @@
 #include <vector>
 
 #include "proto/control.pb.h"
+#include "src/cli/terminal_block.h"
 
 namespace gcr::cli {
 
 /// A table, one row each, with what is special below the row.
 std::string status_table(const std::vector<proto::MigrationStatus>& migrations);
+
+/// The same for a terminal of so many columns, as `status --watch` draws it.
+std::vector<TerminalBlock::Line> status_lines(const std::vector<proto::MigrationStatus>& migrations,
+                                              std::size_t columns);
 
 /// One JSON object: {"migrations": [...]}. Every field is present; ids are written as people write
 /// them, 64-bit numbers are strings, as Protobuf's JSON mapping has them.

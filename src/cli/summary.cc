@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "src/base/units.h"
+#include "src/cli/agent_call.h"
 #include "src/cli/trace.h"
 
 namespace gcr::cli {
@@ -63,10 +64,11 @@ std::string why(const std::string& reason) {
 void append_switchover(std::string& text, const proto::MigrateReport& report) {
   if (report.switchover_reason().empty()) return;
   fmt::format_to(std::back_inserter(text),
-                 "  switchover: {}; limit {:.1f} ms, the last round expected to take {:.1f} ms, "
-                 "downtime {:.1f} ms\n",
+                 "  switchover: {}; limit {:.1f} ms, the last round expected to take {:.1f} ms; "
+                 "downtime {:.1f} ms, expected {} {:.1f} ms\n",
                  why(report.switchover_reason()), report.downtime_limit_ms(),
-                 report.expected_downtime_ms(), report.downtime_ms());
+                 report.expected_send_ms(), report.downtime_ms(),
+                 report.expected_is_least() ? "at least" : "about", report.expected_downtime_ms());
 }
 
 void append_images(std::string& text, const proto::MigrateReport& report) {
@@ -90,6 +92,18 @@ void append_clock(std::string& text, const proto::MigrateReport& report) {
                  report.clock_offset_ms(), report.clock_error_ms());
 }
 
+std::string figures(const proto::MigrateReport& report) {
+  return fmt::format(
+      "migrated pid={} vram_bytes={} downtime_ms={:.1f} total_ms={:.1f} verified={}\n",
+      report.destination_pid(), report.vram_bytes(), report.downtime_ms(), report.total_ms(),
+      report.verified() ? "yes" : "no");
+}
+
+std::string pid_alone(const proto::MigrateReport& report) {
+  const int pid = report.destination_pid();
+  return fmt::format("migrated pid={}\n", pid > 0 ? std::to_string(pid) : "unknown");
+}
+
 }  // namespace
 
 std::string summary(const MigrateOptions& options, const proto::MigrateReport& report) {
@@ -105,19 +119,22 @@ std::string summary(const MigrateOptions& options, const proto::MigrateReport& r
   append_images(text, report);
   append_clock(text, report);
   append_notes(text, report);
-  return text + fmt::format(
-                    "migrated pid={} vram_bytes={} downtime_ms={:.1f} total_ms={:.1f} "
-                    "verified={}\n",
-                    report.destination_pid(), report.vram_bytes(), report.downtime_ms(),
-                    report.total_ms(), report.verified() ? "yes" : "no");
+  return text + figures(report);
 }
 
 std::string short_summary(const MigrateOptions& options, const proto::MigrateReport& report) {
   std::string text = fmt::format("process {} of {} runs at {}\n", options.pid,
                                  options.source.to_string(), options.destination.to_string());
   append_notes(text, report);
-  const int pid = report.destination_pid();
-  return text + fmt::format("migrated pid={}\n", pid > 0 ? std::to_string(pid) : "unknown");
+  return text + pid_alone(report);
+}
+
+std::string last_line(const Outcome& outcome) {
+  if (outcome.detached) {
+    return fmt::format("migration {}\n", to_uuid(outcome.report.migration_id()).to_string());
+  }
+  if (outcome.exit_code != ExitCode::kMigrated) return "";
+  return outcome.from_journal ? pid_alone(outcome.report) : figures(outcome.report);
 }
 
 }  // namespace gcr::cli

@@ -4,21 +4,63 @@ namespace gcr::cli::test {
 
 using control::ControlChannel;
 
+std::string example_id_bytes() {
+  const Uuid id = Uuid::parse(kExampleId).value();
+  return {id.bytes.begin(), id.bytes.end()};
+}
+
+proto::Progress example_progress() {
+  proto::Progress progress;
+  progress.set_phase("precopy");
+  progress.set_round(3);
+  progress.set_elapsed_ms(12'500);
+  progress.set_vram_bytes(8ULL << 30);
+  progress.set_sent_bytes(9ULL << 30);
+  progress.set_round_bytes(1ULL << 30);
+  progress.set_remaining_bytes(512ULL << 20);
+  progress.set_rate_bytes_per_s(1.25e9);
+  progress.set_dirty_rate_bytes_per_s(3.1e8);
+  progress.set_expected_downtime_ms(420);
+  progress.set_time_left_ms(3'100);
+  progress.set_throttle(0.2);
+  progress.set_downtime_limit_ms(300);
+  return progress;
+}
+
+asio::awaitable<void> say(ControlChannel& channel, proto::Envelope message) {
+  const Status sent = co_await channel.send(message);
+  EXPECT_TRUE(sent);
+}
+
+asio::awaitable<void> say_started(ControlChannel& channel) {
+  proto::Envelope message;
+  message.mutable_started()->set_migration_id(example_id_bytes());
+  co_await say(channel, std::move(message));
+}
+
+asio::awaitable<void> say_progress(ControlChannel& channel, proto::Progress progress) {
+  proto::Envelope message;
+  *message.mutable_progress() = std::move(progress);
+  co_await say(channel, std::move(message));
+}
+
+asio::awaitable<void> say_report(ControlChannel& channel, proto::MigrateReport report) {
+  proto::Envelope message;
+  *message.mutable_migrate_report() = std::move(report);
+  co_await say(channel, std::move(message));
+}
+
 asio::awaitable<void> say_event(ControlChannel& channel) {
   proto::Envelope message;
   message.mutable_event()->set_phase("switchover");
   message.mutable_event()->set_text("closing the gate\x1b[2J");
-  const Status sent = co_await channel.send(message);
-  EXPECT_TRUE(sent);
+  co_await say(channel, std::move(message));
 }
 
 Play report(const proto::MigrateReport& what) {
   return [what](ControlChannel& channel) -> asio::awaitable<void> {
     co_await say_event(channel);
-    proto::Envelope message;
-    *message.mutable_migrate_report() = what;
-    const Status sent = co_await channel.send(message);
-    EXPECT_TRUE(sent);
+    co_await say_report(channel, what);
   };
 }
 
@@ -26,8 +68,7 @@ Play fail(const Error& error) {
   return [error](ControlChannel& channel) -> asio::awaitable<void> {
     proto::Envelope message;
     *message.mutable_failure() = control::to_failure(error);
-    const Status sent = co_await channel.send(message);
-    EXPECT_TRUE(sent);
+    co_await say(channel, std::move(message));
   };
 }
 

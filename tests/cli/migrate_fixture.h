@@ -13,6 +13,18 @@
 
 namespace gcr::cli::test {
 
+/// The id of every migration that is played.
+inline constexpr const char* kExampleId = "6f1c2d3e-0000-4000-8000-000000000001";
+std::string example_id_bytes();
+
+/// Half of the third round, with figures in every field.
+proto::Progress example_progress();
+
+asio::awaitable<void> say(control::ControlChannel& channel, proto::Envelope message);
+asio::awaitable<void> say_started(control::ControlChannel& channel);
+asio::awaitable<void> say_progress(control::ControlChannel& channel, proto::Progress progress);
+asio::awaitable<void> say_report(control::ControlChannel& channel, proto::MigrateReport report);
+
 /// An Event, nothing else: the agent vanishes.
 asio::awaitable<void> say_event(control::ControlChannel& channel);
 

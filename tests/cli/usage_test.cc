@@ -72,18 +72,19 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"ResolveWithoutVouching",
               {"resolve", "a", "6f1c2d3e", "--run-here"},
               "resolve needs --peer-is-gone"},
+        Wrong{"SetNothing", {"set", "a", "6f1c2d3e"}, "--max-bandwidth or --downtime-limit"},
+        Wrong{"SetNoRate", {"set", "a", "6f1c2d3e", "--max-bandwidth", "fast"}, "fast"},
+        Wrong{"SetNoTime", {"set", "a", "6f1c2d3e", "--downtime-limit", "0"}, "--downtime-limit"},
+        Wrong{"ContinueNothing", {"continue", "a"}, "ID"},
+        Wrong{"TimelineOfNothing", {"timeline"}, "REPORT"},
+        Wrong{"TimelineOfNoFile", {"timeline", "/nonexistent/report"}, "No such file"},
+        Wrong{"TimelineOfNoReport", {"timeline", "/dev/null"}, "no report of gcr-migrate --json"},
         Wrong{"RunNothing", {"run"}, "run needs a command"},
         Wrong{"RunMarkOnly", {"run", "--"}, "run needs a command"}),
     [](const auto& info) { return info.param.name; });
 
-TEST(Help, NamesEveryExitStatus) {
-  const Finished help = run_cli({"--help"});
-  EXPECT_EQ(help.exit_status, 0);
-  for (const char* status :
-       {"  0  ", "  1  ", "  2  ", "  3  ", "  4  ", "  5  ", "  6  ", "  7  "}) {
-    EXPECT_THAT(help.out, HasSubstr(status));
-  }
-  EXPECT_EQ(run_cli({"--version"}).out, "gcr-migrate 0.1.0\n");
+TEST(Help, TellsTheVersion) {
+  EXPECT_THAT(run_cli({"--version"}).out, testing::StartsWith("gcr-migrate 0.1.0 ("));
 }
 
 class MakeCerts : public testing::Test {

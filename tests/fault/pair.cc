@@ -27,6 +27,7 @@ constexpr std::size_t kLogBytes = 6000;
 
 constexpr int kMigratedExit = 0;
 constexpr int kUnknownExit = 6;
+constexpr int kUnconfirmedExit = 8;
 constexpr int kKilledExit = 128 + SIGKILL;
 
 std::vector<std::string> with_defaults(const std::vector<std::string>& options) {
@@ -390,7 +391,8 @@ std::string Pair::judge(Trial& trial) {
   trial.result.downtime_ms = outcome.downtime_ms;
   const int code = outcome.exit_code;
   const bool host_died = trial.scenario.harm == Harm::kKillHost && code == kKilledExit;
-  if (code != kUnknownExit && !host_died && (code == kMigratedExit) != there) {
+  const bool open = code == kUnknownExit || (code == kUnconfirmedExit && there);
+  if (!open && !host_died && (code == kMigratedExit) != there) {
     return fmt::format("gcr-migrate ended with {} and the process runs at the {}:\n{}{}", code,
                        there ? "destination" : "source", outcome.out, outcome.err);
   }

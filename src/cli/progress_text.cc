@@ -1,0 +1,88 @@
+#include "src/cli/progress_text.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "src/base/units.h"
+
+namespace gcr::cli {
+namespace {
+
+constexpr double kLongestMs = 1e12;
+constexpr double kMinuteMs = 60'000;
+constexpr double kHourMs = 60 * kMinuteMs;
+
+bool is_quantity(double value) { return std::isfinite(value) && value > 0; }
+
+std::uint64_t sent_of_round(const proto::Progress& progress) {
+  return progress.round_bytes() - std::min(progress.round_bytes(), progress.remaining_bytes());
+}
+
+}  // namespace
+
+std::string duration_text(double ms) {
+  if (!std::isfinite(ms) || ms < 0 || ms > kLongestMs) return "-";
+  if (ms < 1000) return fmt::format("{:.0f} ms", ms);
+  if (ms < kMinuteMs) return fmt::format("{:.1f} s", ms / 1000);
+  const auto seconds = static_cast<long long>(ms / 1000);
+  if (ms < kHourMs) return fmt::format("{} min {} s", seconds / 60, seconds % 60);
+  return fmt::format("{} h {} min", seconds / 3600, seconds / 60 % 60);
+}
+
+std::string rate_text(double bytes_per_s) {
+  if (!is_quantity(bytes_per_s)) return "-";
+  if (bytes_per_s >= 1e9) return fmt::format("{:.2f} GB/s", bytes_per_s / 1e9);
+  if (bytes_per_s >= 1e6) return fmt::format("{:.0f} MB/s", bytes_per_s / 1e6);
+  return fmt::format("{:.0f} kB/s", bytes_per_s / 1e3);
+}
+
+double share_sent(const proto::Progress& progress) {
+  if (progress.round_bytes() == 0) return 0;
+  return static_cast<double>(sent_of_round(progress)) / static_cast<double>(progress.round_bytes());
+}
+
+std::string downtime_text(const proto::Progress& progress) {
+  if (!is_quantity(progress.expected_downtime_ms())) return "";
+  return fmt::format("downtime {} {}", progress.expected_is_least() ? "at least" : "about",
+                     duration_text(progress.expected_downtime_ms()));
+}
+
+std::vector<std::string> progress_details(const proto::Progress& progress) {
+  std::vector<std::string> details;
+  if (progress.round() > 0 && progress.round_bytes() > 0) {
+    details.push_back(fmt::format("{} of {}", format_bytes(sent_of_round(progress)),
+                                  format_bytes(progress.round_bytes())));
+  }
+  if (is_quantity(progress.rate_bytes_per_s())) {
+    details.push_back(rate_text(progress.rate_bytes_per_s()));
+  }
+  if (is_quantity(progress.dirty_rate_bytes_per_s())) {
+    details.push_back("dirtied at " + rate_text(progress.dirty_rate_bytes_per_s()));
+  }
+  if (is_quantity(progress.throttle())) {
+    details.push_back(fmt::format("held back {:.0f} %", std::min(progress.throttle(), 1.0) * 100));
+  }
+  if (std::string downtime = downtime_text(progress); !downtime.empty()) {
+    details.push_back(std::move(downtime));
+  }
+  if (is_quantity(progress.time_left_ms())) {
+    details.push_back(duration_text(progress.time_left_ms()) + " left");
+  }
+  return details;
+}
+
+std::string progress_line(const proto::Progress& progress) {
+  std::vector<std::string> parts;
+  if (progress.round() > 0) {
+    parts.push_back(
+        fmt::format("round {}, {:.0f} %", progress.round(), share_sent(progress) * 100));
+  }
+  for (std::string& detail : progress_details(progress)) parts.push_back(std::move(detail));
+  parts.push_back(duration_text(progress.elapsed_ms()) + " so far");
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+}  // namespace gcr::cli

@@ -1,0 +1,45 @@
+// A few lines at the end of what a terminal shows, drawn again and again in the same place. The
+// cursor stays below them and nothing of the terminal's state is changed, so that whatever ends the
+// program leaves a terminal as it should be.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace gcr::cli {
+
+struct TerminalSize {
+  std::size_t columns = 80;
+  std::size_t rows = 24;
+};
+
+/// Of the terminal behind standard output, now.
+TerminalSize terminal_size();
+
+/// Whether standard output is a terminal that understands cursor movements.
+bool is_terminal();
+
+/// Whether NO_COLOR (no-color.org) allows colours.
+bool colours_allowed();
+
+class TerminalBlock {
+ public:
+  struct Line {
+    std::string text;         ///< printable ASCII, with colours or without
+    std::size_t columns = 0;  ///< of `text` on the screen; less than the terminal has
+  };
+
+  /// In place of what was drawn before, also if the terminal's width is another one since.
+  void draw(const std::vector<Line>& lines);
+
+  /// Takes it away; what is printed next stands in its place.
+  void erase();
+
+ private:
+  std::string back_to_begin() const;
+
+  std::vector<std::size_t> drawn_;  ///< columns of each line
+};
+
+}  // namespace gcr::cli

@@ -1,0 +1,312 @@
+#include "src/cli/timeline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <vector>
+
+#include "src/base/units.h"
+#include "src/cli/progress_text.h"
+#include "src/cli/trace.h"
+#include "src/control/control_channel.h"
+
+namespace gcr::cli {
+namespace {
+
+using control::printable;
+
+// Pixels.
+constexpr double kWidth = 840;
+constexpr double kLeft = 132;  // the rows' names
+constexpr double kRight = 12;
+constexpr double kPlot = kWidth - kLeft - kRight;
+constexpr double kTitle = 26;
+constexpr double kRow = 19;
+constexpr double kBar = 15;
+constexpr double kAxis = 24;
+constexpr double kBetween = 18;
+constexpr double kCharacter = 6.1;  // of 11 pixels high, on average
+constexpr double kThinnest = 0.75;  // that can be seen
+
+constexpr double kLongestMs = 1e9;
+constexpr std::size_t kMostBars = 2000;
+
+constexpr const char* kStyle = R"(<style>
+  text { font: 11px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #1f2328 }
+  .title { font-size: 13px; font-weight: 600 }
+  .host { font-weight: 600 }
+  .faint, .axis { fill: #59636e }
+  .grid { stroke: #d1d9e0; stroke-width: 1 }
+  .down { fill: #cf222e; fill-opacity: .10 }
+  .edge { stroke: #cf222e; stroke-width: 1 }
+  .downtext { fill: #cf222e; font-weight: 600 }
+  .course { fill: #afb8c1 } .round { fill: #54aeff } .vram { fill: #80ccff }
+  .process { fill: #fdac54 } .images { fill: #a475f9 } .other { fill: #6fdd8b }
+  .bar { stroke: #ffffff; stroke-width: .5 }
+  .in { fill: #1f2328 }
+  @media (prefers-color-scheme: dark) {
+    text { fill: #e6edf3 }
+    .faint, .axis { fill: #9198a1 }
+    .grid { stroke: #3d444d }
+    .down { fill: #f85149; fill-opacity: .16 }
+    .edge { stroke: #f85149 }
+    .downtext { fill: #ff7b72 }
+    .bar { stroke: #0d1117 }
+    .in { fill: #0d1117 }
+  }
+</style>
+)";
+
+struct Bar {
+  std::string name;
+  const char* kind = "";  // a class of kStyle
+  double begin_ms = 0;
+  double end_ms = 0;
+};
+
+/// Bars that follow each other.
+struct Row {
+  std::string host;
+  std::string track;
+  std::vector<Bar> bars;
+};
+
+struct Span {
+  double begin_ms = 0;
+  double end_ms = 0;
+  double length() const { return end_ms - begin_ms; }
+};
+
+double bounded(double ms) { return std::isfinite(ms) ? std::clamp(ms, 0.0, kLongestMs) : 0; }
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : printable(text)) {
+    switch (c) {
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '&':
+        out += "&amp;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+const char* kind_of(const std::string& track) {
+  for (const char* kind : {"course", "process", "vram", "images"}) {
+    if (track == kind) return kind;
+  }
+  return "other";
+}
+
+/// Into the first row of this host and track in which it does not meet another bar.
+void place(std::vector<Row>& rows, const std::string& host, const std::string& track, Bar bar) {
+  for (Row& row : rows) {
+    if (row.host != host || row.track != track) continue;
+    const bool free = std::ranges::none_of(row.bars, [&](const Bar& other) {
+      return bar.begin_ms < other.end_ms && other.begin_ms < bar.end_ms;
+    });
+    if (free) return row.bars.push_back(std::move(bar));
+  }
+  // Rows of one host and track stay together, in order of their first appearance.
+  const auto after = std::find_if(rows.rbegin(), rows.rend(), [&](const Row& row) {
+    return row.host == host && row.track == track;
+  });
+  rows.insert(after == rows.rend() ? rows.end() : after.base(), Row{host, track, {std::move(bar)}});
+}
+
+/// Of both hosts; the rounds of the source stand for its phases of VRAM.
+std::vector<Row> rows_of(const proto::MigrateReport& report) {
+  std::vector<Row> rows;
+  std::size_t bars = 0;
+  for (const char* host : {"source", "destination"}) {
+    for (const char* track : {"course", "vram", "process", "images", "restore"}) {
+      if (host == std::string_view("source") && track == std::string_view("vram")) {
+        for (const proto::Round& round : report.rounds()) {
+          if (++bars > kMostBars) break;
+          const double begin = bounded(round.start_ms());
+          place(rows, host, "rounds",
+                {fmt::format("round {}, {}", round.number(), format_bytes(round.sent_bytes())),
+                 "round", begin, begin + bounded(round.duration_ms())});
+        }
+        continue;
+      }
+      for (const proto::PhaseTime* phase : in_order_of_time(report.phases())) {
+        if (phase->host() != host || track_of(*phase) != track || ++bars > kMostBars) continue;
+        const double begin = bounded(phase->start_ms());
+        place(rows, host, track,
+              {phase->name(), kind_of(track), begin, begin + bounded(phase->duration_ms())});
+      }
+    }
+  }
+  return rows;
+}
+
+/// 1, 2 or 5 times a power of ten, so that up to ten of them fill the span.
+double tick_of(const Span& span) {
+  const double least = span.length() / 10;
+  const double power = std::pow(10, std::floor(std::log10(least)));
+  for (const double factor : {1.0, 2.0, 5.0}) {
+    if (factor * power >= least) return factor * power;
+  }
+  return 10 * power;
+}
+
+/// One time axis and the rows that have something in it.
+class Panel {
+ public:
+  Panel(std::string& out, Span span, double top) : out_(out), span_(span), top_(top) {}
+
+  void title(const std::string& text) {
+    put(R"(<text class="title" x="0" y="{:.1f}">{}</text>)", top_ + 14, escaped(text));
+    top_ += kTitle;
+  }
+
+  /// Gives the panel's lower edge.
+  double draw(const std::vector<Row>& rows, const Span& down) {
+    std::vector<const Row*> shown;
+    for (const Row& row : rows) {
+      if (std::ranges::any_of(row.bars, [this](const Bar& bar) { return visible(bar); })) {
+        shown.push_back(&row);
+      }
+    }
+    const double bottom = top_ + kRow * static_cast<double>(shown.size());
+    axis(bottom);
+    downtime(down, bottom);
+    const Row* before = nullptr;
+    for (const Row* row : shown) {
+      names(*row, before);
+      for (const Bar& bar : row->bars) {
+        if (visible(bar)) draw(bar);
+      }
+      before = row;
+      top_ += kRow;
+    }
+    return bottom + kAxis;
+  }
+
+ private:
+  template <class... Arguments>
+  void put(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+    fmt::format_to(std::back_inserter(out_), format, std::forward<Arguments>(arguments)...);
+    out_ += '\n';
+  }
+
+  double x(double ms) const {
+    return kLeft +
+           (std::clamp(ms, span_.begin_ms, span_.end_ms) - span_.begin_ms) / span_.length() * kPlot;
+  }
+  bool visible(const Bar& bar) const {
+    return bar.end_ms >= span_.begin_ms && bar.begin_ms <= span_.end_ms;
+  }
+
+  void axis(double bottom) {
+    const double tick = tick_of(span_);
+    for (double ms = 0; ms <= span_.length() * 1.0001; ms += tick) {
+      const double at = x(span_.begin_ms + ms);
+      put(R"(<line class="grid" x1="{0:.1f}" x2="{0:.1f}" y1="{1:.1f}" y2="{2:.1f}"/>)", at, top_,
+          bottom + 3);
+      put(R"(<text class="axis" x="{:.1f}" y="{:.1f}" text-anchor="middle">{}</text>)", at,
+          bottom + 15, ms == 0 ? "0" : duration_text(ms));
+    }
+  }
+
+  void downtime(const Span& down, double bottom) {
+    if (down.length() <= 0) return;
+    const double from = x(down.begin_ms), to = x(down.end_ms);
+    put(R"(<rect class="down" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>)", from, top_,
+        std::max(to - from, kThinnest), bottom - top_);
+    for (const double at : {from, to}) {
+      put(R"(<line class="edge" x1="{0:.1f}" x2="{0:.1f}" y1="{1:.1f}" y2="{2:.1f}"/>)", at, top_,
+          bottom);
+    }
+  }
+
+  void names(const Row& row, const Row* before) {
+    const double baseline = top_ + kBar - 3;
+    const bool new_host = before == nullptr || before->host != row.host;
+    if (new_host) {
+      put(R"(<text class="host" x="0" y="{:.1f}">{}</text>)", baseline, escaped(row.host));
+    }
+    if (new_host || before->track != row.track) {
+      put(R"(<text class="faint" x="{:.1f}" y="{:.1f}" text-anchor="end">{}</text>)", kLeft - 8,
+          baseline, escaped(row.track));
+    }
+  }
+
+  void draw(const Bar& bar) {
+    const double from = x(bar.begin_ms);
+    const double width = std::max(x(bar.end_ms) - from, kThinnest);
+    const std::string name = escaped(bar.name);
+    put(R"(<rect class="bar {}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="2">)"
+        "<title>{}: {}</title></rect>",
+        bar.kind, from, top_, width, kBar, name, duration_text(bar.end_ms - bar.begin_ms));
+    if (static_cast<double>(bar.name.size()) * kCharacter + 6 > width) return;
+    put(R"(<text class="in" x="{:.1f}" y="{:.1f}">{}</text>)", from + 4, top_ + kBar - 4, name);
+  }
+
+  std::string& out_;
+  Span span_;
+  double top_;
+};
+
+/// All that has a bar.
+Span extent(const std::vector<Row>& rows) {
+  Span all;
+  for (const Row& row : rows) {
+    for (const Bar& bar : row.bars) all.end_ms = std::max(all.end_ms, bar.end_ms);
+  }
+  return all;
+}
+
+std::string title_of(const proto::MigrateReport& report) {
+  std::string text = fmt::format("{} of GPU memory in {}", format_bytes(report.vram_bytes()),
+                                 duration_text(report.total_ms()));
+  if (report.rounds_size() > 0) text += fmt::format(", {} rounds", report.rounds_size());
+  if (!report.transport().empty()) {
+    text += fmt::format(", {}{}", report.transport(), report.encrypted() ? " with TLS" : "");
+  }
+  return text;
+}
+
+}  // namespace
+
+Result<std::string> timeline_svg(const proto::MigrateReport& report) {
+  const std::vector<Row> rows = rows_of(report);
+  const Span all = extent(rows);
+  if (rows.empty() || !(all.length() > 0)) {
+    return Error(Code::kInvalidArgument, "the report has no phases to show");
+  }
+  const double closed = bounded(report.gate_closed_ms());
+  const Span down{closed, closed + bounded(report.downtime_ms())};
+  std::string body;
+  Panel whole(body, all, 0);
+  whole.title(title_of(report));
+  double height = whole.draw(rows, down);
+  if (down.length() > 0) {
+    const double margin = down.length() * 0.02;
+    Panel near(body, {std::max(0.0, down.begin_ms - margin), down.end_ms + margin},
+               height + kBetween);
+    near.title(fmt::format("downtime: {}, from the gate's closing to its opening",
+                           duration_text(down.length())));
+    height = near.draw(rows, down);
+  }
+  return fmt::format(R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {0:.0f} {1:.0f}" )"
+                     R"(width="{0:.0f}" height="{1:.0f}">)"
+                     "\n{2}{3}</svg>\n",
+                     kWidth, height, kStyle, body);
+}
+
+}  // namespace gcr::cli

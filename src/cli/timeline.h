@@ -1,0 +1,16 @@
+// A migration as a picture: both hosts, their tracks, the rounds, and the downtime.
+#pragma once
+
+#include <string>
+
+#include "proto/control.pb.h"
+#include "src/base/result.h"
+
+namespace gcr::cli {
+
+/// An SVG of two panels with one row per track: all of the migration, and below it the downtime,
+/// enlarged. Legible at 840 pixels, on a light page or a dark one. kInvalidArgument if the report
+/// has no phases to show.
+Result<std::string> timeline_svg(const proto::MigrateReport& report);
+
+}  // namespace gcr::cli
