@@ -44,8 +44,10 @@ Result<NamedHost> read_table(const std::string& file, const toml::table& table,
       GCR_ASSIGN(host.tls.certificate, text_of(file, node, full));
     } else if (key == "key") {
       GCR_ASSIGN(host.tls.key, text_of(file, node, full));
+    } else if (key == "crl") {
+      GCR_ASSIGN(host.tls.revoked, text_of(file, node, full));
     } else {
-      return wrong(file, node, full + " is not known; a host has agent, ca, cert and key");
+      return wrong(file, node, full + " is not known; a host has agent, ca, cert, key and crl");
     }
   }
   if (!table.contains("agent")) return wrong(file, table, name + " has no agent");

@@ -3,9 +3,10 @@
 //   node1 = "10.0.0.1"                 # as on the command line: host or host:port
 //   [node2]
 //   agent = "10.0.0.2:7411"
-//   ca    = "/etc/pki/cluster-2.crt"   # which certificates to show, where --ca, --cert and --key
-//   cert  = "/etc/pki/me.crt"          # do not say; default: as without a name
+//   ca    = "/etc/pki/cluster-2.crt"   # which certificates to show, where --ca, --cert, --key
+//   cert  = "/etc/pki/me.crt"          # and --crl do not say; default: as without a name
 //   key   = "/etc/pki/me.key"
+//   crl   = "/etc/pki/revoked.crl"
 #pragma once
 
 #include <filesystem>

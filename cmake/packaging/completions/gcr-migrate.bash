@@ -5,7 +5,7 @@
 # "--option VALUE" per line; VALUE is a|b|c, a word in capitals, or missing.
 _gcr_migrate_options() {
   "$@" --help 2>/dev/null |
-    sed -nE 's/^  (-[a-z],)?(--[a-z-]+)( ([A-Z]+|[a-z0-9]+(\|[a-z0-9]+)+)( .*)?)?( .*|$)/\2 \4/p'
+    sed -nE 's/$/ /; s/^  (-[a-z],)?(--[a-z-]+)( ([A-Z]+|[a-z0-9]+(\|[a-z0-9]+)+)[: ].*)?.*/\2 \4/p'
 }
 
 _gcr_migrate_subcommands() {
@@ -47,7 +47,7 @@ _gcr_migrate() {
   done < <(_gcr_migrate_options "${command[@]}")
   if [[ $current == -* ]]; then
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
-  elif [[ $subcommand == journal ]]; then
+  elif [[ $subcommand == journal || $subcommand == timeline ]]; then
     mapfile -t COMPREPLY < <(compgen -f -- "$current")
   else
     [[ $COMP_CWORD == 1 ]] && words=$(_gcr_migrate_subcommands "$program") || words=''

@@ -31,7 +31,7 @@ end
 function __gcr_migrate_takes_value
     set -l words (commandline -opc)
     string match -q -- '--*' $words[-1]; and __gcr_migrate_help |
-        string match -rq "^  (?:-[a-z],)?$words[-1] (?:[A-Z]+(?: |\$)|[a-z0-9]+\|)"
+        string match -rq "^  (?:-[a-z],)?$words[-1] (?:[A-Z]+(?:[: ]|\$)|[a-z0-9]+\|)"
 end
 
 function __gcr_migrate_takes_file
@@ -61,5 +61,5 @@ complete -c gcr-migrate -n __gcr_migrate_takes_file -F
 complete -c gcr-migrate -n 'not __gcr_migrate_takes_value' -a '(__gcr_migrate_options)'
 complete -c gcr-migrate -n 'not __gcr_migrate_takes_value; and __gcr_migrate_first' -a '(__gcr_migrate_subcommands)'
 complete -c gcr-migrate -n 'not __gcr_migrate_takes_value' -a '(__gcr_migrate_hosts)'
-complete -c gcr-migrate -n '__fish_seen_subcommand_from journal' -F
+complete -c gcr-migrate -n '__fish_seen_subcommand_from journal timeline' -F
 complete -c gcr-migrate -n '__fish_seen_subcommand_from run' -a '(__fish_complete_subcommand)'
