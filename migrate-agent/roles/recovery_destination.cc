@@ -49,7 +49,7 @@ class DestinationRecovery {
 };
 
 awaitable<Status> DestinationRecovery::run() {
-  spdlog::info("migration {}: recovering the destination", log_.journal().migration().to_string());
+  spdlog::info("recovering the destination");
   GCR_CO_TRY(fault::point("destination.recovery.begun"));
   GCR_CO_TRY(co_await decide());
   const bool committed = log_.state() == DestinationState::kCommitted;
@@ -85,7 +85,6 @@ awaitable<Result<bool>> DestinationRecovery::ask_source() {
   GCR_CO_TRY(endpoint);
   const PeerAgent source{*endpoint, began().peer_name(), context_.tls, context_.config.host,
                          std::chrono::milliseconds(context_.config.peer_silence_ms)};
-  const std::string id = log_.journal().migration().to_string();
   Backoff backoff(context_.io);
   for (;;) {
     const auto outcome = co_await ask_outcome(source, log_.journal().migration());
@@ -93,11 +92,10 @@ awaitable<Result<bool>> DestinationRecovery::ask_source() {
     if (outcome && *outcome == proto::OutcomeReply::COMMITTED) co_return true;
     if (outcome && *outcome == proto::OutcomeReply::ABORTED) co_return false;
     if (!outcome) {
-      spdlog::warn("migration {}: the outcome is not known: {}", id, outcome.error().message());
+      spdlog::warn("the outcome is not known: {}", outcome.error().message());
     } else if (*outcome == proto::OutcomeReply::UNKNOWN) {
       context_.line.set_operator_needed(true);
-      spdlog::error("migration {}: the source's agent has no journal of it; `gcr-migrate resolve`",
-                    id);
+      spdlog::error("the source's agent has no journal of it; `gcr-migrate resolve`");
     }
     co_await backoff.wait();
   }

@@ -44,8 +44,7 @@ class SourceRecovery {
 };
 
 awaitable<Status> SourceRecovery::run() {
-  const std::string id = log_.journal().migration().to_string();
-  spdlog::info("migration {}: recovering the source", id);
+  spdlog::info("recovering the source");
   GCR_CO_TRY(fault::point("source.recovery.begun"));
   if (log_.state() == SourceState::kCommitted) co_return co_await finish_commit();
   co_return co_await offload(context_.blocking, [&]() -> Status {
@@ -132,8 +131,7 @@ awaitable<Result<std::string>> SourceRecovery::confirm() {
                                     reply.error().code() == Code::kRefused);
     context_.line.set_operator_needed(refused);
     if (reply) co_return fmt::format("process {} runs at {}", reply->pid(), began().peer());
-    spdlog::warn("migration {}: the commit is not confirmed: {}",
-                 log_.journal().migration().to_string(), reply.error().message());
+    spdlog::warn("the commit is not confirmed: {}", reply.error().message());
     co_await backoff.wait();
   }
 }
