@@ -214,21 +214,13 @@ class Course(Scenario):
 class Rebalancing(Scenario):
     options = ("--vram", "1G")
 
-    def start_counter(self):
-        program = f"{self.hosts.env['PREFIX']}/bin/counter"
-        port = str(9000 + len(self.counters))
-        command = [self.hosts.env["GCR_CLI"], "run", "--", program, "--vram", "64M", "--port", port]
-        log = self.hosts.folder / f"counter-{port}"
-        with open(log, "ab") as output:
-            self.counters.append(subprocess.Popen(
-                self.hosts.on("a", *command), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=True))  # fmt: skip
+    def start_counter(self, port):
+        log, _ = self.hosts.start("a", "counter", "--vram", "64M", "--port", port)
         wait_for("the counter listens", lambda: "listening" in log.read_text(encoding="ascii"))
 
     def test_the_use_of_vram_is_evened_out_by_the_plan_that_was_shown(self):
-        self.counters = []
-        for _ in range(4):
-            self.start_counter()
+        for port in range(9000, 9004):
+            self.start_counter(port)
         names = [self.hosts.address(host) for host in "abcd"]
         status, plan, said = self.hosts.moves("rebalance", *names, "--dry-run")
         self.assertEqual(status, 0, said)

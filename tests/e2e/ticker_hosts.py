@@ -40,9 +40,9 @@ def wait_for(what, condition, seconds=30):
 class Ticker:
     """A program with an output of its own, by which it is known wherever it runs."""
 
-    def __init__(self, path):
+    def __init__(self, path, process):
         self.path = path
-        self.process = None  # as it was started; it is gone once it has moved
+        self.process = process  # as it was started; it is gone once it has moved
 
     def lines(self):
         return self.path.read_text(encoding="ascii").splitlines()
@@ -82,12 +82,12 @@ class Hosts:
         for line in (self.folder / "env").read_text(encoding="utf-8").splitlines():
             name, _, value = line.partition("=")
             self.env[name] = value.strip("'")
-        self._tickers = []
+        self._programs = []
 
     def close(self):
         self.script("down")
-        for ticker in self._tickers:
-            ticker.process.wait()
+        for program in self._programs:
+            program.wait()
         self._folder.cleanup()
 
     def script(self, command, *words):
@@ -106,14 +106,18 @@ class Hosts:
         gpu = self.env[f"GPU_ENV_{upper}"].split()
         return ["nsenter", f"--net={self.env[f'NS_{upper}']}", "env", *gpu, *map(str, command)]
 
-    def start_ticker(self, host, *options, stdin=subprocess.DEVNULL):
-        ticker = Ticker(self.folder / f"ticker-{len(self._tickers)}")
-        self._tickers.append(ticker)
-        program = f"{self.env['PREFIX']}/bin/ticker"
-        command = [self.env["GCR_CLI"], "run", "--", program, "--period-ms", "20", *options]
-        with open(ticker.path, "ab") as output:
-            ticker.process = subprocess.Popen(  # pylint: disable=consider-using-with
+    def start(self, host, name, *options, stdin=subprocess.DEVNULL):
+        """A sample program under the preload library, so that it can be moved; and its output."""
+        path = self.folder / f"{name}-{len(self._programs)}"
+        command = [self.env["GCR_CLI"], "run", "--", f"{self.env['PREFIX']}/bin/{name}", *options]
+        with open(path, "ab") as output:
+            process = subprocess.Popen(  # pylint: disable=consider-using-with
                 self.on(host, *command), stdin=stdin, stdout=output, stderr=output, start_new_session=True)  # fmt: skip
+        self._programs.append(process)
+        return path, process
+
+    def start_ticker(self, host, stdin=subprocess.DEVNULL):
+        ticker = Ticker(*self.start(host, "ticker", "--period-ms", "20", stdin=stdin))
         wait_for("the ticker starts", lambda: len(ticker.lines()) >= 2)
         return ticker
 
@@ -134,7 +138,7 @@ class Hosts:
         """scripts/drain or scripts/rebalance, on host a, fast enough for a test."""
         return self.on(
             "a", ROOT / "scripts" / script, *self.env["GCR_TLS"].split(), "--cli", self.env["GCR_CLI"],
-            "--interval", "0.5", "--pause", "1", *words)  # fmt: skip
+            "--interval", "1", "--pause", "1", *words)  # fmt: skip
 
     def moves(self, script, *words, timeout=120):
         """Runs it to the end: its exit status, its report, its lines of progress."""

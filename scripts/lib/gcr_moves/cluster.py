@@ -8,6 +8,10 @@ from gcr_moves import cli as program
 
 SCHEMA = 1  # of `gcr-migrate host --json`
 
+# An agent answers sooner as a rule. One that does not holds nobody up: its answer is taken when it
+# comes, and until then nothing goes there.
+ANSWER_SECONDS = 2.0
+
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
@@ -95,6 +99,7 @@ class Host:
         self.name = name
         self.picture = None  # None until it has answered
         self.asked_at = 0.0  # time.monotonic() when that picture was asked for
+        self.late = False  # the answer to the last question has not come yet
         self.down_since = None
         self.deaths = 0  # how often it stopped answering
         self.trouble = ""  # why it does not answer
@@ -104,7 +109,7 @@ class Host:
 
     @property
     def up(self):
-        return self.picture is not None and self.down_since is None
+        return self.picture is not None and self.down_since is None and not self.late
 
     def due(self, now):
         """One that does not answer is asked less and less often."""
@@ -143,26 +148,29 @@ class Cluster:
 
     def look(self, names=None, patient=False):
         """Asks these hosts, or all, at the same time; gives those that changed between answering
-        and not. A host that was silent before may answer at a later look, unless we are patient:
-        then it is asked even if it is not due, and all answers are awaited."""
+        and not. Answers that are late are taken at a later look, unless we are patient: then every
+        host is asked, due or not, and every answer is awaited."""
         now = self._clock()
         for name in names or self.hosts:
             host = self.hosts[name]
             if name not in self._asked and (patient or host.due(now)):
                 self._asked[name] = (self._pool.submit(self._ask, host), now)
-        concurrent.futures.wait(
-            [
-                question
-                for name, (question, _) in self._asked.items()
-                if patient or self.hosts[name].down_since is None
-            ]
-        )
+        awaited = [self._asked[name][0] for name in self._asked if patient or self._is_prompt(name)]
+        concurrent.futures.wait(awaited, None if patient else ANSWER_SECONDS)
         answered = [name for name, (question, _) in self._asked.items() if question.done()]
-        return [self.hosts[name] for name in answered if self._take(name)]
+        changed = [self.hosts[name] for name in answered if self._take(name)]
+        for name in self._asked:
+            self.hosts[name].late = True
+        return changed
+
+    def _is_prompt(self, name):
+        host = self.hosts[name]
+        return host.down_since is None and not host.late
 
     def _take(self, name):
         host = self.hosts[name]
         question, asked_at = self._asked.pop(name)
+        host.late = False
         answer = question.result()
         if isinstance(answer, program.CliError):
             return host.silent(answer, self._clock(), self._pause)

@@ -94,11 +94,13 @@ def size_order(process):
 
 @dataclasses.dataclass(frozen=True)
 class Move:
-    """One step of a plan. `gain` is by how much the spread becomes less."""
+    """One step of a plan. `gap` is by how much the source's share of VRAM in use is above the
+    destination's, `gain` by how much that becomes less; whatever gains lessens the spread."""
 
     process: object
     source: str
     destination: str
+    gap: float
     gain: float
 
 
@@ -128,8 +130,9 @@ def used_of(pictures):
 
 
 def balance(pictures, threshold, most_moves=1000):
-    """The moves that even out the use of VRAM, the largest gain first, each process once, none that
-    gains less than `threshold` (0.01: a hundredth of all VRAM); and the use by host afterwards."""
+    """The moves that even out the use of VRAM, the one that gains most at the time first, each
+    process once, none that gains less than `threshold` (0.01: a hundredth of a host's VRAM); and the
+    use by host afterwards."""
     totals, used = totals_of(pictures), used_of(pictures)
     rooms = {name: Room(picture) for name, picture in pictures.items()}
     waiting = {
@@ -141,32 +144,27 @@ def balance(pictures, threshold, most_moves=1000):
     moves = []
     while len(moves) < most_moves:
         best = max(
-            (move for move in _single_moves(pictures, waiting, rooms, used, totals)),
-            key=lambda move: (move.gain, -move.process.vram_bytes, -move.process.pid),
+            _single_moves(pictures, waiting, rooms, shares(used, totals)),
+            key=lambda move: (round(move.gain, 9), move.gap, -move.process.vram_bytes, -move.process.pid),
             default=None,
         )
         if best is None or best.gain < threshold:
             break
         room = rooms[best.destination]
         room.take(best.process, room.find(best.process, pictures[best.source]))
-        _shift(used, best)
+        used[best.source] -= best.process.vram_bytes
+        used[best.destination] += best.process.vram_bytes
         del waiting[(best.source, best.process.key)]
         moves.append(best)
     return moves, used
 
 
-def _shift(used, move):
-    used[move.source] -= move.process.vram_bytes
-    used[move.destination] += move.process.vram_bytes
-
-
-def _single_moves(pictures, waiting, rooms, used, totals):
-    before = spread(used, totals)
+def _single_moves(pictures, waiting, rooms, share):
+    totals = totals_of(pictures)
     for (source, _), process in waiting.items():
         for destination, room in rooms.items():
-            if destination == source or isinstance(room.find(process, pictures[source]), str):
+            gap = share[source] - share[destination]
+            if gap <= 0 or isinstance(room.find(process, pictures[source]), str):
                 continue
-            after = dict(used)
-            move = Move(process, source, destination, 0.0)
-            _shift(after, move)
-            yield dataclasses.replace(move, gain=before - spread(after, totals))
+            closes = process.vram_bytes * (1 / totals[source] + 1 / totals[destination])
+            yield Move(process, source, destination, gap, gap - abs(gap - closes))
