@@ -16,9 +16,12 @@ bool is_arriving(const host::FoundProcess& found, const Migrations& migrations) 
          });
 }
 
-/// Where the journals say which migration a process is in, so does the reply.
-void add_processes(proto::HostReply& reply, std::vector<host::FoundProcess> found) {
+/// Those that the asker may move. Where the journals say which migration a process is in, so does
+/// the reply.
+void add_processes(proto::HostReply& reply, std::vector<host::FoundProcess> found,
+                   const Permissions& permissions) {
   for (host::FoundProcess& one : found) {
+    if (!permissions.may_move(one.process.uid())) continue;
     const auto migration =
         std::ranges::find(reply.migrations(), one.process.pid(), &proto::MigrationStatus::pid);
     const bool moves = migration != reply.migrations().end();
@@ -44,7 +47,7 @@ asio::awaitable<Reply> answer_host(WorkerContext& context) {
   auto listed = co_await answer_list(context, {});
   GCR_CO_TRY(listed);
   *host.mutable_migrations() = std::move(*listed->mutable_list_reply()->mutable_migrations());
-  add_processes(host, std::move(found));
+  add_processes(host, std::move(found), context.permissions);
   host.set_max_migrations(context.config.max_migrations);
   host.set_load(host::load_per_core());
   proto::Envelope reply;

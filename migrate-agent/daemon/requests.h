@@ -42,7 +42,8 @@ asio::awaitable<Reply> answer_list(WorkerContext& context, const proto::ListRequ
 /// From an operator. kNotFound if this agent has no journal of the migration.
 asio::awaitable<Reply> answer_status(WorkerContext& context, const proto::StatusRequest& request);
 
-/// From an operator: what this host has, what runs on it, and which migrations are under way.
+/// From an operator or a local user: what this host has, which of the processes that the asker may
+/// move run on it, and which of their migrations are under way.
 /// kUnsupported if it has no CUDA driver.
 asio::awaitable<Reply> answer_host(WorkerContext& context);
 

@@ -4,10 +4,9 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "migrate-agent/host/free_vram.h"
 #include "migrate-agent/host/host_state.h"
-#include "migrate-agent/host/nvml.h"
 #include "migrate-agent/landing/landing_region.h"
-#include "migrate-agent/mover/contexts.h"
 
 namespace gcr::host {
 namespace {
@@ -17,16 +16,6 @@ bool is_allowed(const Uuid& gpu, const agent::Config& config) {
 }
 
 std::string bytes_of(const Uuid& uuid) { return {uuid.bytes.begin(), uuid.bytes.end()}; }
-
-/// From the management library, or, where that does not know the GPU, from a context.
-Result<std::uint64_t> free_bytes(const std::optional<Nvml>& nvml, mover::Contexts& contexts,
-                                 const Uuid& gpu) {
-  if (nvml) {
-    if (const auto known = nvml->free_bytes(gpu)) return *known;
-  }
-  GCR_ASSIGN(const auto context, contexts.on(gpu));
-  return context->free_bytes();
-}
 
 }  // namespace
 
@@ -38,8 +27,7 @@ Result<proto::HostFacts> offer(const agent::Config& config) {
   facts.set_driver_version(driver->version());
   if (auto bytes = landing::available_memory_bytes()) facts.set_memory_available_bytes(*bytes);
   if (auto bytes = landing::free_hugepage_bytes()) facts.set_hugepages_free_bytes(*bytes);
-  const std::optional<Nvml> nvml = Nvml::load();
-  mover::Contexts contexts(driver);
+  FreeVram free_vram(driver);
   for (const mover::GpuInfo& info : driver->gpus()) {
     proto::Gpu& gpu = *facts.add_gpus();
     gpu.set_uuid(bytes_of(info.uuid));
@@ -47,8 +35,7 @@ Result<proto::HostFacts> offer(const agent::Config& config) {
     gpu.set_total_bytes(info.total_bytes);
     gpu.set_allowed(is_allowed(info.uuid, config));
     // A GPU without so much as room for a context has none to offer.
-    const auto free = free_bytes(nvml, contexts, info.uuid);
-    gpu.set_free_bytes(free.value_or(0));
+    gpu.set_free_bytes(free_vram.of(info.uuid).value_or(0));
   }
   return facts;
 }

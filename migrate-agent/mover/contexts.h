@@ -22,6 +22,7 @@ class Contexts {
   /// kNotFound if this machine has no such GPU.
   Result<std::shared_ptr<GpuContext>> on(const Uuid& gpu);
   const CudaDriver& driver() const { return *driver_; }
+  const std::shared_ptr<const CudaDriver>& shared_driver() const { return driver_; }
 
  private:
   std::shared_ptr<const CudaDriver> driver_;

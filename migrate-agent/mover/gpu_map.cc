@@ -9,7 +9,8 @@
 namespace gcr::mover {
 namespace {
 
-/// The best GPU that is not taken yet: the same one, else the first that fits.
+/// The best GPU that is not taken yet: the same one, else the first of those that fit with most
+/// VRAM free.
 const MappableGpu* pick(const MappableGpu& wanted, const std::vector<MappableGpu>& candidates,
                         const std::set<Uuid>& taken) {
   const auto fits = [&](const MappableGpu& gpu) {
@@ -17,13 +18,13 @@ const MappableGpu* pick(const MappableGpu& wanted, const std::vector<MappableGpu
     if (!wanted.chosen) return true;
     return gpu.chosen && gpu.name == wanted.name && gpu.total_bytes >= wanted.total_bytes;
   };
-  const MappableGpu* first = nullptr;
+  const MappableGpu* best = nullptr;
   for (const MappableGpu& gpu : candidates) {
     if (!fits(gpu)) continue;
     if (gpu.uuid == wanted.uuid) return &gpu;
-    if (first == nullptr) first = &gpu;
+    if (best == nullptr || (wanted.chosen && gpu.free_bytes > best->free_bytes)) best = &gpu;
   }
-  return first;
+  return best;
 }
 
 }  // namespace

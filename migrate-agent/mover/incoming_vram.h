@@ -63,6 +63,7 @@ class IncomingVram {
   Result<Descriptors> descriptors() const;
   Result<std::uint64_t> free_bytes(const Uuid& gpu);
   Mode mode() const { return mode_; }
+  const std::shared_ptr<const CudaDriver>& driver() const { return contexts_.shared_driver(); }
 
   /// What people should know: why landing memory is not made of hugepages, why VRAM is not
   /// prefilled; empty if there is nothing.

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "migrate-agent/host/free_vram.h"
 #include "migrate-agent/preflight/comparison.h"
 
 namespace gcr::agent {
@@ -14,7 +15,19 @@ using preflight::Findings;
 std::vector<mover::MappableGpu> mappable(const proto::HostFacts& host) {
   std::vector<mover::MappableGpu> gpus;
   for (const proto::Gpu& gpu : host.gpus()) {
-    gpus.push_back({to_uuid(gpu.uuid()), gpu.name(), gpu.total_bytes(), gpu.allowed()});
+    gpus.push_back({to_uuid(gpu.uuid()), gpu.name(), gpu.total_bytes(), gpu.allowed(), 0});
+  }
+  return gpus;
+}
+
+/// This host's GPUs. Where processes may be placed on several, their free VRAM decides.
+std::vector<mover::MappableGpu> places(const proto::HostFacts& here,
+                                       std::shared_ptr<const mover::CudaDriver> driver) {
+  std::vector<mover::MappableGpu> gpus = mappable(here);
+  if (std::ranges::count(gpus, true, &mover::MappableGpu::chosen) < 2) return gpus;
+  host::FreeVram free_vram(std::move(driver));
+  for (mover::MappableGpu& gpu : gpus) {
+    if (gpu.chosen) gpu.free_bytes = free_vram.of(gpu.uuid).value_or(0);
   }
   return gpus;
 }
@@ -72,7 +85,7 @@ std::vector<mover::GpuPair> map_gpus(const proto::PreflightRequest& request,
                                             "does not name among its GPUs",
                                             gpu.to_string()));
   }
-  auto map = mover::map_gpus(source, mappable(here));
+  auto map = mover::map_gpus(source, places(here, vram.driver()));
   if (!map) {
     findings.add("gpu-map", map.error().message());
     return {};

@@ -34,6 +34,20 @@ TEST(GpuMap, EveryGpuOfTheSourceGetsACounterpartOfItsOwn) {
   EXPECT_EQ((*map)[1].to, gpu(1));
 }
 
+TEST(GpuMap, AmongGpusThatFitTheOneWithMostVramFreeIsTakenFirst) {
+  MappableGpu full = h200(3, true);
+  MappableGpu half = h200(4, true);
+  MappableGpu empty = h200(5, true);
+  full.free_bytes = kGiB;
+  half.free_bytes = 70 * kGiB;
+  empty.free_bytes = 140 * kGiB;
+  const auto map = map_gpus({h200(1, true), h200(2, true)}, {full, half, empty});
+  ASSERT_TRUE(map) << map.error().message();
+  ASSERT_EQ(map->size(), 2U);
+  EXPECT_EQ((*map)[0].to, gpu(5));
+  EXPECT_EQ((*map)[1].to, gpu(4));
+}
+
 TEST(GpuMap, AnotherModelIsRefused) {
   MappableGpu other = h200(2, true);
   other.name = "A100";

@@ -1,0 +1,30 @@
+// How much VRAM is free, at as little cost as the host allows.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "migrate-agent/host/nvml.h"
+#include "migrate-agent/mover/contexts.h"
+#include "src/base/result.h"
+#include "src/base/uuid.h"
+
+namespace gcr::host {
+
+/// Asks the management library and, about a GPU that it does not know, the driver, in a context
+/// that lives as long as this. One thread at a time; blocks.
+class FreeVram {
+ public:
+  explicit FreeVram(std::shared_ptr<const mover::CudaDriver> driver);
+
+  /// Now, in bytes. kNotFound if the host has no such GPU; kResourceExhausted, or what the driver
+  /// says, if a context was needed and cannot be made.
+  Result<std::uint64_t> of(const Uuid& gpu);
+
+ private:
+  std::optional<Nvml> nvml_;
+  mover::Contexts contexts_;
+};
+
+}  // namespace gcr::host
