@@ -54,6 +54,7 @@ struct DaemonClient::Impl : std::enable_shared_from_this<Impl> {
   std::uint32_t last_sequence = 0;
   bool gone = false;
   std::string phase;
+  std::optional<registry::Outcome> outcome;
 };
 
 /// Starts later than it is called: by then nobody but `self` may hold the object.
@@ -180,8 +181,11 @@ const std::string& DaemonClient::phase() const { return impl_->phase; }
 void DaemonClient::report_outcome(registry::Outcome outcome) {
   outcome.mutable_report()->clear_rounds();  // as many as there were: they may not fit
   registry::FromWorker message;
-  *message.mutable_outcome() = std::move(outcome);
+  *message.mutable_outcome() = outcome;
+  impl_->outcome = std::move(outcome);
   const Status lost = impl_->send(message);
 }
+
+const std::optional<registry::Outcome>& DaemonClient::outcome() const { return impl_->outcome; }
 
 }  // namespace gcr::agent

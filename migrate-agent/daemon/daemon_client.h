@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -57,6 +58,9 @@ class DaemonClient {
 
   /// For the log and the metrics: how it ended. Rounds are left out. Lost if the daemon is gone.
   void report_outcome(registry::Outcome outcome);
+
+  /// What report_outcome() was told; nothing before.
+  const std::optional<registry::Outcome>& outcome() const;
 
   /// What report_phase() was told last; empty before.
   const std::string& phase() const;

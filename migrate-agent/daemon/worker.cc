@@ -12,6 +12,7 @@
 #include <csignal>
 #include <filesystem>
 
+#include "migrate-agent/daemon/audit.h"
 #include "migrate-agent/daemon/config_check.h"
 #include "migrate-agent/daemon/journal_access.h"
 #include "migrate-agent/daemon/packet.h"
@@ -211,6 +212,9 @@ Result<registry::Outcome> ending_of(const journal::Entry& entry) {
   const bool committed = journal::last(contents.records, journal::Record::kCommitted) != nullptr &&
                          journal::last(contents.records, journal::Record::kAborted) == nullptr;
   outcome.mutable_report()->set_migrated(committed);
+  if (const auto* aborted = journal::last(contents.records, journal::Record::kAborted)) {
+    outcome.mutable_report()->set_code(aborted->aborted().code());
+  }
   if (const auto* finished = journal::last(contents.records, journal::Record::kFinished)) {
     outcome.mutable_report()->set_message(finished->finished().text());
   }
@@ -234,9 +238,10 @@ asio::awaitable<Status> recover(Worker& worker, journal::Entry entry) {
 }
 
 /// Ends with the process's exit status.
-asio::awaitable<int> to_the_end(asio::awaitable<Status> work) {
+asio::awaitable<int> to_the_end(const Worker& worker, asio::awaitable<Status> work) {
   const Status worked = co_await std::move(work);
   if (!worked) spdlog::warn("{}", worked.error().message());
+  if (worker.daemon.outcome()) audit(worker.config, *worker.daemon.outcome());
   co_return worked ? 0 : 1;
 }
 
@@ -276,7 +281,7 @@ int run_to_the_end(const Config& config, UniqueFd daemon, Work work) {
       exit_status = exception ? 1 : status;
       if (exception) spdlog::error("the worker failed outside its role");
     };
-    asio::co_spawn(io, to_the_end(work(worker)), when_done);
+    asio::co_spawn(io, to_the_end(worker, work(worker)), when_done);
     while (!done) io.run_one();
     worker.blocking.join();
   }
