@@ -186,6 +186,9 @@ proto::Finding make_finding(std::string_view id, Side side, std::string found) {
 }
 
 void Findings::add(std::string_view id, std::string found) {
+  const std::size_t number = ++added_[std::string(id)];
+  if (number > kMostOfAKind) return;
+  if (number == kMostOfAKind) found += ", and there are more like this";
   list_.push_back(make_finding(id, side_, std::move(found)));
 }
 

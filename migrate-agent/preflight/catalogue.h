@@ -2,6 +2,8 @@
 // and what to do. docs/preflight.md has the same table for people.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,6 +36,7 @@ class Findings {
   explicit Findings(Side side) : side_(side) {}
 
   Side side() const { return side_; }
+  /// At most kMostOfAKind of one kind: the last one says that there are more.
   void add(std::string_view id, std::string found);
   void take(std::vector<proto::Finding> findings);
   bool has_blocker() const;
@@ -42,8 +45,11 @@ class Findings {
   std::vector<proto::Finding> release() { return std::move(list_); }
 
  private:
+  static constexpr std::size_t kMostOfAKind = 64;
+
   Side side_;
   std::vector<proto::Finding> list_;
+  std::map<std::string, std::size_t, std::less<>> added_;  ///< by id
 };
 
 bool is_blocker(const proto::Finding& finding);

@@ -65,7 +65,7 @@ void check_memory(const proto::PreflightRequest& request, const proto::HostFacts
   std::uint64_t landing = 0;
   for (const proto::Buffer& buffer : request.buffers()) landing += buffer.size_bytes();
   // The process's own memory is there twice while it is restored: as images and as pages.
-  const std::uint64_t needed = landing + 2 * request.process().resident_bytes();
+  const std::uint64_t needed = landing + 2 * request.process().image_bytes();
   const std::uint64_t available = here.memory_available_bytes() + here.hugepages_free_bytes();
   if (available >= needed) return;
   findings.add(
@@ -94,7 +94,7 @@ void compare_hosts(const proto::PreflightRequest& request, const proto::HostFact
                                                  here.software(), request.host().software()));
   }
   check_memory(request, here, findings);
-  check_room(config, request.process().resident_bytes(), findings);
+  check_room(config, request.process().image_bytes(), findings);
   if (config.hugepages == HugepagePolicy::kRequire && here.hugepages_free_bytes() == 0) {
     findings.add("no-hugepages", "hugepages = \"require\" is set and no hugepages are free");
   }

@@ -104,6 +104,10 @@ void look_at_criu(const Config& config, proto::HostFacts& facts, Findings& findi
                  fmt::format("CRIU is {}; kernel {} needs {} or newer", criu_name(*version),
                              facts.kernel(), criu_name(needed)));
   }
+  if (!config.reaper.empty() && ::access(config.reaper.c_str(), X_OK) != 0) {
+    findings.add("criu-missing", fmt::format("{}, which CRIU is started with, cannot be executed",
+                                             config.reaper.string()));
+  }
   if (check) return;
   facts.set_criu_check(check.error().message());
   findings.add("criu-check", check.error().message());

@@ -117,6 +117,7 @@ void look_at_memory(const std::string& process, Inspection& inspection) {
   std::uint64_t page = 0;
   const auto kernel_page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   std::uint64_t mapped = 0;
+  std::uint64_t anonymous = 0;
   for (std::string line; std::getline(file, line);) {
     std::istringstream fields(line);
     std::string name;
@@ -130,9 +131,12 @@ void look_at_memory(const std::string& process, Inspection& inspection) {
     } else if (name == "KernelPageSize:") {
       page = kibibytes * kKiB;
       if (page > kernel_page) huge[page] += mapped;
+    } else if (name == "Anonymous:") {
+      anonymous += kibibytes * kKiB;
     }
   }
   inspection.facts.set_mappings(mappings);
+  inspection.facts.set_image_bytes(anonymous);
   for (const auto& [page_bytes, bytes] : huge) {
     proto::HugepageUse& use = *inspection.facts.add_hugepages();
     use.set_page_bytes(page_bytes);

@@ -79,8 +79,18 @@ INSTANTIATE_TEST_SUITE_P(During, FailureTest, testing::Values("prepare", "switch
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_F(FailureTest, TheSourceGoesOnWhenTheImagesDoNotFit) {
-  ASSERT_NO_FATAL_FAILURE(start({"--prepare-b", "mount -o remount,size=256k \"$1/run\""}));
-  const MigrateOutcome outcome = hosts_->migrate(Host::kA, counter_->pid());
+  ASSERT_NO_FATAL_FAILURE(start());
+  auto words = hosts_->migrate_command(Host::kA, Host::kB, counter_->pid());
+  words.insert(words.end(), {"--max-bandwidth", "256M"});
+  BackgroundCommand command(words);
+  ASSERT_TRUE(command.wait_for_output(
+      [](const std::string& text) { return text.find("precopy:") != std::string::npos; },
+      kPatience));
+  // Preflight has seen enough room; now others take it.
+  const CommandResult shrunk =
+      run({"mount", "-o", "remount,size=256k", hosts_->variable("RUNTIME", Host::kB)}, kPatience);
+  ASSERT_EQ(shrunk.exit_code, 0) << shrunk.err;
+  const MigrateOutcome outcome = TwoHosts::parse_outcome(command.finish(kPatience));
   EXPECT_EQ(outcome.exit_code, kFailedExit) << outcome.out << outcome.err;
   EXPECT_NE(outcome.err.find("images"), std::string::npos) << outcome.err;
   expect_that_the_source_goes_on();

@@ -187,6 +187,12 @@ TEST_F(RefusalTest, TooFewHugepagesAtTheDestination) {
   expect_untouched();
 }
 
+TEST_F(RefusalTest, NoRoomForImagesAtTheDestination) {
+  ASSERT_NO_FATAL_FAILURE(start({"--prepare-b", "mount -o remount,size=256k \"$1/run\""}));
+  EXPECT_TRUE(refused(migrate(), kRefusedExit, {"runtime-dir-full", "256 KiB"}));
+  expect_untouched();
+}
+
 TEST_F(RefusalTest, AMappedFileThatTheDestinationLacks) {
   ASSERT_NO_FATAL_FAILURE(start({"--prepare-b", "mount -t tmpfs none " GCR_BINARY_DIR "/lib"}));
   EXPECT_TRUE(refused(migrate(), kRefusedExit, {"file-missing", "libgcr-preload.so"}));

@@ -92,6 +92,14 @@ TEST(Findings, ARefusalNamesTheBlockersAndWarningsAreNotes) {
   EXPECT_EQ(findings.list()[0].host(), "destination");
 }
 
+TEST(Findings, OfOneKindThereAreNotMoreThanAMessageHolds) {
+  Findings findings(Side::kDestination);
+  for (int file = 0; file < 100'000; ++file) findings.add("file-missing", "a file is missing");
+  findings.add("terminal", "a terminal");
+  ASSERT_EQ(findings.list().size(), 65u);
+  EXPECT_THAT(findings.list()[63].found(), HasSubstr("there are more"));
+}
+
 TEST(Findings, ASeverityThatNobodyKnowsIsABlocker) { EXPECT_TRUE(is_blocker(proto::Finding())); }
 
 TEST(Findings, AnIdentifierThatIsNotThereIsAMistake) {
