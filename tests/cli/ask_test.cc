@@ -1,4 +1,4 @@
-// gcr-migrate cancel, status, list and resolve against an agent that plays each answer.
+// gcr-migrate cancel, status, list, host and resolve against an agent that plays each answer.
 #include <gmock/gmock.h>
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
@@ -170,6 +170,66 @@ TEST_F(Ask, ListHasJsonToo) {
   EXPECT_EQ(fields.at("state").string_value(), "undone");
   EXPECT_TRUE(fields.at("finished").bool_value());
   EXPECT_FALSE(fields.at("operator_needed").bool_value());
+}
+
+proto::Envelope host_with_one_process() {
+  proto::Envelope message;
+  proto::HostReply& host = *message.mutable_host_reply();
+  proto::Gpu& gpu = *host.mutable_host()->add_gpus();
+  gpu.set_uuid(bytes(kOther));
+  gpu.set_name("H200");
+  gpu.set_total_bytes(151'397'597'184);
+  gpu.set_free_bytes(std::uint64_t{100} << 30);
+  proto::GpuProcess& process = *host.add_processes();
+  process.set_pid(4711);
+  process.set_start_time(5'125'290);
+  process.set_command("python3 serve.py\x1b[2J");
+  process.set_uid(1001);
+  process.set_migration_id(bytes(kOne));
+  process.add_gpus()->set_uuid(bytes(kOther));
+  process.mutable_gpus(0)->set_vram_bytes(std::uint64_t{40} << 30);
+  *host.add_migrations() = known(kOne);
+  host.set_max_migrations(16);
+  host.set_load(0.5);
+  return message;
+}
+
+TEST_F(Ask, HostIsToldAsTables) {
+  const Finished finished = ask({say(host_with_one_process())}, "host", {});
+  EXPECT_EQ(finished.exit_status, 0) << finished.err;
+  EXPECT_THAT(finished.out, HasSubstr("load 0.50 per core"));
+  EXPECT_THAT(finished.out, HasSubstr(std::string("GPU-") + kOther + "      100 GiB"));
+  EXPECT_THAT(finished.out, HasSubstr("H200 (not for processes that arrive)"));
+  EXPECT_THAT(finished.out, HasSubstr("   4711  1001               40 GiB"));
+  EXPECT_THAT(finished.out, testing::Not(HasSubstr("\x1b")));
+  ASSERT_EQ(requests_.size(), 1U);
+  EXPECT_TRUE(requests_[0].has_host_request());
+}
+
+TEST_F(Ask, HostHasJsonWithBytesAsNumbers) {
+  const Finished finished = ask({say(host_with_one_process())}, "host", {"--json"});
+  EXPECT_THAT(finished.out, HasSubstr("\"total_bytes\":151397597184"));
+  const auto object = parsed(finished.out);
+  const auto& fields = object.fields();
+  EXPECT_EQ(fields.at("schema").number_value(), 1);
+  EXPECT_EQ(fields.at("load").number_value(), 0.5);
+  const auto& process = fields.at("processes").list_value().values(0).struct_value().fields();
+  EXPECT_EQ(process.at("pid").number_value(), 4711);
+  EXPECT_EQ(process.at("start_time").number_value(), 5'125'290);
+  EXPECT_EQ(process.at("migration_id").string_value(), kOne);
+  const auto& use = process.at("gpus").list_value().values(0).struct_value().fields();
+  EXPECT_EQ(use.at("uuid").string_value(), std::string("GPU-") + kOther);
+  EXPECT_EQ(use.at("vram_bytes").number_value(), static_cast<double>(std::uint64_t{40} << 30));
+  EXPECT_EQ(fields.at("migrations").list_value().values_size(), 1);
+}
+
+TEST_F(Ask, HostThatHasNothingHasEmptyLists) {
+  proto::Envelope nothing;
+  nothing.mutable_host_reply();
+  const auto object = parsed(ask({say(nothing)}, "host", {"--json"}).out);
+  for (const char* list : {"gpus", "processes", "migrations"}) {
+    EXPECT_EQ(object.fields().at(list).list_value().values_size(), 0) << list;
+  }
 }
 
 proto::Envelope resolved() {

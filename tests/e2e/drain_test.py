@@ -211,16 +211,27 @@ class Course(Scenario):
         self.assertEqual((status, report), (4, None), said)
 
 
-class Rebalancing(Scenario):
-    options = ("--vram", "1G")
+class Vram(Scenario):
+    options = ("--vram", "1G", "--gpus", "2")
 
-    def start_counter(self, port):
-        log, _ = self.hosts.start("a", "counter", "--vram", "64M", "--port", port)
+    def start_counter(self, port, vram):
+        log, _ = self.hosts.start("a", "counter", "--vram", vram, "--port", port)
         wait_for("the counter listens", lambda: "listening" in log.read_text(encoding="ascii"))
+
+    def test_processes_of_one_gpu_go_to_as_many_gpus_as_they_need(self):
+        # With its context each takes more than half of a GPU.
+        self.others = [self.hosts.address("b")]
+        for port in (9000, 9001):
+            self.start_counter(port, "200M")
+        status, report, said = self.drain("--per-host", "1")
+        self.assertEqual(status, 0, said)
+        self.assert_outcomes(report, said, moved=2)
+        gpus = self.hosts.ask("host", self.hosts.address("b"))["gpus"]
+        self.assertEqual([gpu["free_bytes"] < 900 << 20 for gpu in gpus], [True, True], gpus)
 
     def test_the_use_of_vram_is_evened_out_by_the_plan_that_was_shown(self):
         for port in range(9000, 9004):
-            self.start_counter(port)
+            self.start_counter(port, "64M")
         names = [self.hosts.address(host) for host in "abcd"]
         status, plan, said = self.hosts.moves("rebalance", *names, "--dry-run")
         self.assertEqual(status, 0, said)

@@ -126,8 +126,9 @@ class Cli:
         return {part["role"]: part for part in parts}
 
     def preflight(self, source, destination, pid):
-        """What stands in the way of it, blockers first. CliError only if nobody could say."""
-        return self._ask("preflight", source, destination, str(pid), fine=(DONE, REFUSED))["findings"]
+        """The blockers: what stands in the way of it. CliError only if nobody could say."""
+        answer = self._ask("preflight", source, destination, str(pid), fine=(DONE, REFUSED))
+        return [finding for finding in answer["findings"] if finding["severity"] != "warning"]
 
     def migrate(self, source, destination, pid, options=()):
         """Begins a migration."""

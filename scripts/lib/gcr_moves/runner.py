@@ -90,8 +90,7 @@ class Runner:
 
     def _migrate(self, task, destination):
         cli, pid = self.cluster.cli, task.process.pid
-        findings = cli.preflight(task.source, destination, pid)
-        blockers = [finding for finding in findings if finding["severity"] == "blocker"]
+        blockers = cli.preflight(task.source, destination, pid)
         if blockers:
             at_source = all(finding["host"] == "source" for finding in blockers)
             return program.Ended(program.REFUSED, text.blockers(blockers)), at_source

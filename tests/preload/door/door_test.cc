@@ -11,7 +11,10 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
+#include <thread>
 
+#include "migrate-agent/door/find_door.h"
 #include "preload/door_protocol.h"
 #include "tests/preload/door/door_helpers.h"
 
@@ -245,6 +248,26 @@ TEST_F(DoorTest, ASecondAgentIsTurnedAwayUntilTheFirstIsGone) {
     EXPECT_EQ(second.error().code(), Code::kUnavailable);
   }
   EXPECT_TRUE(agent::Door::open(subject_.pid()));
+}
+
+TEST_F(DoorTest, WhoLeavesSoonIsWaitedFor) {
+  std::optional<agent::Door> looks = door_of(subject_);
+  std::thread leaves([&looks] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    looks.reset();
+  });
+  const auto second = agent::Door::open(subject_.pid(), std::chrono::seconds(30));
+  leaves.join();
+  EXPECT_TRUE(second);
+}
+
+TEST_F(DoorTest, AProcessWithADoorIsToldFromOneWithoutWhoeverIsAtIt) {
+  Subject plain{without_library()};
+  plain.ask("descriptors");
+  const agent::Door held = door_of(subject_);
+  EXPECT_TRUE(agent::has_door(subject_.pid()));
+  EXPECT_FALSE(agent::has_door(plain.pid()));
+  EXPECT_FALSE(agent::has_door(0x3fffffff));
 }
 
 TEST(FindDoorTest, AProcessThatDoesNotExistIsNotFound) {
