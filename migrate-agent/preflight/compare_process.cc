@@ -1,15 +1,12 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
-#include <grp.h>
 #include <ifaddrs.h>
 #include <linux/capability.h>
-#include <pwd.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <set>
@@ -18,11 +15,11 @@
 #include "migrate-agent/preflight/comparison.h"
 #include "migrate-agent/process/inspect.h"
 #include "migrate-agent/process/sockets.h"
+#include "migrate-agent/process/surroundings.h"
 
 namespace gcr::agent {
 namespace {
 
-namespace fs = std::filesystem;
 using preflight::Findings;
 
 constexpr std::array<const char*, 41> kCapabilities = {"CHOWN",
@@ -67,15 +64,6 @@ constexpr std::array<const char*, 41> kCapabilities = {"CHOWN",
                                                        "BPF",
                                                        "CHECKPOINT_RESTORE"};
 
-template <class Entry, class Lookup>
-std::string name_of(Lookup lookup, unsigned id, char* Entry::*name) {
-  Entry entry{};
-  Entry* found = nullptr;
-  std::array<char, 4096> space{};
-  lookup(id, &entry, space.data(), space.size(), &found);
-  return found != nullptr ? found->*name : "";
-}
-
 void compare_name(const char* kind, unsigned id, const std::string& there, const std::string& here,
                   Findings& findings) {
   if (there == here) return;
@@ -86,10 +74,9 @@ void compare_name(const char* kind, unsigned id, const std::string& there, const
 
 void compare_ids(const proto::ProcessFacts& process, const proto::HostFacts& here,
                  Findings& findings) {
-  compare_name("user", process.uid(), process.user(),
-               name_of(::getpwuid_r, process.uid(), &passwd::pw_name), findings);
-  compare_name("group", process.gid(), process.group(),
-               name_of(::getgrgid_r, process.gid(), &group::gr_name), findings);
+  compare_name("user", process.uid(), process.user(), process::user_name(process.uid()), findings);
+  compare_name("group", process.gid(), process.group(), process::group_name(process.gid()),
+               findings);
   const std::uint64_t beyond = process.capabilities() & ~here.capabilities();
   if (beyond != 0) {
     findings.add("capabilities", fmt::format("the process has {}, which the agent cannot hand on",

@@ -50,8 +50,8 @@ void look_at_ids(const std::string& process, Inspection& inspection) {
     if (field == std::string_view("Gid")) facts.set_gid(first);
   }
   facts.set_uid(first);
-  facts.set_user(name_of(::getpwuid_r, facts.uid(), &passwd::pw_name));
-  facts.set_group(name_of(::getgrgid_r, facts.gid(), &group::gr_name));
+  facts.set_user(user_name(facts.uid()));
+  facts.set_group(group_name(facts.gid()));
   facts.set_capabilities(capability_set(process, "CapPrm") | capability_set(process, "CapInh") |
                          capability_set(process, "CapAmb"));
   if (!only_root && (capabilities_to_hand_on() & bit(CAP_SYS_RESOURCE)) == 0) {
@@ -179,6 +179,10 @@ bool is_limit(const std::string& name, const std::string& value) {
 }
 
 }  // namespace
+
+std::string user_name(uid_t uid) { return name_of(::getpwuid_r, uid, &passwd::pw_name); }
+
+std::string group_name(gid_t gid) { return name_of(::getgrgid_r, gid, &group::gr_name); }
 
 std::uint64_t capabilities_to_hand_on() { return capability_set("self", "CapBnd"); }
 
