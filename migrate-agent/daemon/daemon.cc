@@ -1,8 +1,6 @@
 #include "migrate-agent/daemon/daemon.h"
 
 #include <fmt/format.h>
-#include <google/protobuf/struct.pb.h>
-#include <google/protobuf/util/json_util.h>
 #include <spdlog/spdlog.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -23,9 +21,9 @@
 
 #include "migrate-agent/daemon/certificates.h"
 #include "migrate-agent/daemon/connection.h"
-#include "migrate-agent/daemon/health.h"
 #include "migrate-agent/daemon/local_listener.h"
 #include "migrate-agent/daemon/migration_status.h"
+#include "migrate-agent/daemon/monitoring.h"
 #include "migrate-agent/daemon/packet.h"
 #include "migrate-agent/daemon/peers.h"
 #include "migrate-agent/daemon/recoveries.h"
@@ -33,8 +31,6 @@
 #include "migrate-agent/daemon/startups.h"
 #include "migrate-agent/daemon/worker_process.h"
 #include "migrate-agent/daemon/worker_server.h"
-#include "migrate-agent/metrics/http_server.h"
-#include "migrate-agent/metrics/metrics.h"
 #include "proto/registry.pb.h"
 
 namespace gcr::agent {
@@ -49,6 +45,13 @@ constexpr std::chrono::milliseconds kAcceptPause = std::chrono::milliseconds(100
 struct Worker {
   Worker(asio::io_context& io, WorkerProcess process, std::optional<Startups::Token> startup)
       : pid(process.pid), socket(io, process.socket.release()), token(std::move(startup)) {}
+
+  /// For the log, with the migration that it is at.
+  std::string name() const {
+    const std::string own = fmt::format("worker {}", pid);
+    if (journals.empty()) return own;
+    return fmt::format("migration={} {}", journals.front().migration.to_string(), own);
+  }
 
   pid_t pid;
   asio::posix::stream_descriptor socket;
@@ -65,17 +68,6 @@ std::string ending_of(int status) {
                        strsignal(WTERMSIG(status)));
   }
   return fmt::format("ended with status {}", WEXITSTATUS(status));
-}
-
-/// {"ready": …, "problems": […]}
-std::string readiness_json(const std::vector<std::string>& problems) {
-  google::protobuf::Struct object;
-  (*object.mutable_fields())["ready"].set_bool_value(problems.empty());
-  auto* list = (*object.mutable_fields())["problems"].mutable_list_value();
-  for (const std::string& problem : problems) list->add_values()->set_string_value(problem);
-  std::string text;
-  const auto written = google::protobuf::util::MessageToJsonString(object, &text);
-  return written.ok() ? text + "\n" : "{}\n";
 }
 
 }  // namespace
@@ -96,8 +88,10 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
         peers(config.max_connections),
         recoveries(
             io, registry, [this] { return ++last_worker; },
-            [this](WorkerId id, const std::string& name) { return start_recovery(id, name); }),
-        health(io, [this] { return start_probe(); }) {}
+            [this](WorkerId id, const std::string& name) { return start_recovery(id, name); },
+            [this] { monitoring.metrics().journal_errors(1); }),
+        monitoring(
+            io, [this] { return start_probe(); }, [this] { return present(); }) {}
 
   asio::awaitable<void> accept_all();
   Status listen_locally();
@@ -116,9 +110,7 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
   asio::awaitable<void> obey_signals();
   asio::awaitable<void> obey_reload_signals();
   Status reload();
-  Status serve_metrics();
   Present present() const;
-  asio::awaitable<HttpAnswer> answer_http(std::string path);
   Result<WorkerProcess> start_probe() const;
   void end_if_idle();
 
@@ -139,9 +131,7 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
   std::unordered_map<WorkerId, Worker> workers;
   WorkerId last_worker = 0;
   Recoveries recoveries;
-  Metrics metrics;
-  Health health;
-  std::optional<HttpServer> http;
+  Monitoring monitoring;
   bool stopping = false;
 };
 
@@ -162,7 +152,7 @@ asio::awaitable<void> Daemon::Impl::accept_all() {
     std::string address = remote.address().to_string();
     std::optional<Startups::Token> token = startups.admit(address);
     if (!token) {
-      metrics.startup_refused();
+      monitoring.metrics().startup_refused();
       spdlog::warn("closed a connection from {}: too many have not shown a certificate", address);
       continue;
     }
@@ -295,10 +285,10 @@ asio::awaitable<void> Daemon::Impl::listen_to(WorkerId id) {
 void Daemon::Impl::take(WorkerId id, Worker& worker, const registry::FromWorker& message) {
   if (message.has_phase()) {
     worker.phase = message.phase().name();
-    spdlog::info("worker {}: {}", worker.pid, worker.phase);
+    spdlog::info("{}: {}", worker.name(), worker.phase);
   } else if (message.has_outcome()) {
-    metrics.ended(message.outcome());
-    spdlog::info("worker {}: {}{}{}", worker.pid, outcome_word(message.outcome()),
+    monitoring.metrics().ended(message.outcome());
+    spdlog::info("{}: {}{}{}", worker.name(), outcome_word(message.outcome()),
                  message.outcome().report().message().empty() ? "" : ": ",
                  message.outcome().report().message());
   } else {
@@ -310,7 +300,7 @@ void Daemon::Impl::take(WorkerId id, Worker& worker, const registry::FromWorker&
       reply.mutable_answer()->set_message(granted.error().message());
     }
     const Status sent = send_packet(worker.socket.native_handle(), reply, -1, Wait::kNo);
-    if (!sent) spdlog::warn("cannot answer worker {}: {}", worker.pid, sent.error().message());
+    if (!sent) spdlog::warn("cannot answer {}: {}", worker.name(), sent.error().message());
   }
 }
 
@@ -373,7 +363,7 @@ asio::awaitable<void> Daemon::Impl::reap_children() {
 }
 
 void Daemon::Impl::reap(pid_t pid, int status) {
-  if (health.process_ended(pid)) return;
+  if (monitoring.process_ended(pid)) return;
   const auto found =
       std::ranges::find_if(workers, [pid](const auto& entry) { return entry.second.pid == pid; });
   if (found == workers.end()) {
@@ -383,8 +373,8 @@ void Daemon::Impl::reap(pid_t pid, int status) {
   const WorkerId id = found->first;
   const Worker& worker = found->second;
   const bool well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  if (WIFSIGNALED(status)) metrics.worker_crashed();
-  const std::string text = fmt::format("worker {} {}{}{}", pid, ending_of(status),
+  if (WIFSIGNALED(status)) monitoring.metrics().worker_crashed();
+  const std::string text = fmt::format("{} {}{}{}", worker.name(), ending_of(status),
                                        worker.phase.empty() ? "" : "; last phase: ", worker.phase);
   spdlog::log(well ? spdlog::level::info : spdlog::level::err, "{}", text);
   const std::vector<journal::Entry> journals = worker.journals;
@@ -405,6 +395,7 @@ asio::awaitable<void> Daemon::Impl::obey_signals() {
       co_await stop_signals.async_wait(asio::redirect_error(asio::use_awaitable, error));
   if (error) co_return;
   stopping = true;
+  monitoring.stop();
   recoveries.stop();
   spdlog::info("stopping on signal {}; {} workers are still at work", signal, workers.size());
   end_if_idle();
@@ -445,16 +436,6 @@ void Daemon::Impl::end_if_idle() {
   if (stopping && workers.empty()) io.stop();
 }
 
-Status Daemon::Impl::serve_metrics() {
-  if (!config.metrics_listen) return {};
-  tcp::acceptor listening(io);
-  GCR_ASSIGN(const std::string where, listen_on(listening, *config.metrics_listen));
-  http.emplace(std::move(listening),
-               [this](std::string path) { return answer_http(std::move(path)); });
-  spdlog::info("metrics and /healthz at {}", where);
-  return {};
-}
-
 Present Daemon::Impl::present() const {
   Present now;
   now.workers = workers.size();
@@ -476,20 +457,6 @@ Result<WorkerProcess> Daemon::Impl::start_probe() const {
   std::vector<std::string> arguments = worker_arguments;
   arguments.push_back("--probe");
   return spawn_worker(worker_command, arguments, UniqueFd());
-}
-
-asio::awaitable<HttpAnswer> Daemon::Impl::answer_http(std::string path) {
-  const auto self = shared_from_this();
-  if (path == "/metrics") {
-    co_return HttpAnswer{.content_type = "text/plain; version=0.0.4; charset=utf-8",
-                         .body = metrics.text(present())};
-  }
-  if (path != "/healthz") co_return HttpAnswer{.status = 404, .body = "/metrics or /healthz\n"};
-  std::vector<std::string> problems = co_await health.problems();
-  if (stopping) problems.push_back("this agent is stopping");
-  co_return HttpAnswer{.status = problems.empty() ? 200U : 503U,
-                       .content_type = "application/json",
-                       .body = readiness_json(problems)};
 }
 
 Daemon::Daemon(asio::io_context& io, Config config, std::vector<std::string> worker_command,
@@ -515,7 +482,9 @@ Result<std::string> Daemon::start() {
   asio::co_spawn(impl_->io, impl_->obey_reload_signals(), asio::detached);
   remove_dead_worker_sockets(impl_->config);
   GCR_TRY(impl_->listen_locally());
-  GCR_TRY(impl_->serve_metrics());
+  if (impl_->config.metrics_listen) {
+    GCR_TRY(impl_->monitoring.serve(*impl_->config.metrics_listen));
+  }
   impl_->recoveries.begin(impl_->config.state_dir);
   return where;
 }

@@ -20,7 +20,9 @@ journal::Contents look_at(const std::filesystem::path& path) {
   return journal::parse(std::as_bytes(std::span(bytes.view())));
 }
 
-enum class Need : std::uint8_t {
+}  // namespace
+
+enum class Recoveries::Need : std::uint8_t {
   kInvalid = 0,
   kNone,      ///< there is no journal
   kFinished,  ///< nothing is left to do
@@ -28,7 +30,7 @@ enum class Need : std::uint8_t {
   kOperator,  ///< it cannot be believed
 };
 
-Need need_of(const std::filesystem::path& path) {
+Recoveries::Need Recoveries::need_of(const std::filesystem::path& path) const {
   std::error_code error;
   if (!std::filesystem::exists(path, error) && !error) return Need::kNone;
   const auto owned = journal::is_owned(path);
@@ -36,16 +38,19 @@ Need need_of(const std::filesystem::path& path) {
   const journal::Contents contents = look_at(path);
   if (contents.damage) {
     spdlog::error("{} needs an operator: {}", path.string(), contents.damage->message());
+    on_damage_();
     return Need::kOperator;
   }
   return journal::unfinished(contents.records) ? Need::kRecovery : Need::kFinished;
 }
 
-}  // namespace
-
 Recoveries::Recoveries(asio::io_context& io, Registry& registry, std::function<WorkerId()> next_id,
-                       Start start)
-    : io_(io), registry_(registry), next_id_(std::move(next_id)), start_(std::move(start)) {}
+                       Start start, std::function<void()> on_damage)
+    : io_(io),
+      registry_(registry),
+      next_id_(std::move(next_id)),
+      start_(std::move(start)),
+      on_damage_(std::move(on_damage)) {}
 
 void Recoveries::begin(const std::filesystem::path& state_dir) {
   const auto pruned = journal::prune(state_dir, kKeptJournals, kJournalAge);

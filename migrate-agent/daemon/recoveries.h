@@ -31,8 +31,9 @@ class Recoveries {
 
   /// A recovery's id, which `next_id` gives, stays the same for all its processes: the process that
   /// its migration moves is claimed in `registry` under it, so that nobody else moves it meanwhile.
+  /// `on_damage` is called for each journal that cannot be believed.
   Recoveries(asio::io_context& io, Registry& registry, std::function<WorkerId()> next_id,
-             Start start);
+             Start start, std::function<void()> on_damage);
 
   /// Prunes the journals of this agent, then recovers what is unfinished: the workers of an earlier
   /// daemon may still be at it, recovery waits for them.
@@ -59,6 +60,9 @@ class Recoveries {
     Clock::time_point started;
   };
 
+  enum class Need : std::uint8_t;
+
+  Need need_of(const std::filesystem::path& path) const;
   void add(const journal::Entry& entry);
   void start(WorkerId id, Recovery& recovery);
   void start_later(WorkerId id, Recovery& recovery);
@@ -68,6 +72,7 @@ class Recoveries {
   Registry& registry_;
   std::function<WorkerId()> next_id_;
   Start start_;
+  std::function<void()> on_damage_;
   std::unordered_map<WorkerId, Recovery> recoveries_;
   bool stopped_ = false;
 };
