@@ -29,6 +29,7 @@ constexpr double kAxis = 24;
 constexpr double kBetween = 18;
 constexpr double kCharacter = 6.1;  // of 11 pixels high, on average
 constexpr double kThinnest = 0.75;  // that can be seen
+constexpr double kSlim = 4;
 
 constexpr double kLongestMs = 1e9;
 constexpr std::size_t kMostBars = 2000;
@@ -73,10 +74,11 @@ struct Row {
   std::vector<Bar> bars;
 };
 
+/// Of time, or of pixels.
 struct Span {
-  double begin_ms = 0;
-  double end_ms = 0;
-  double length() const { return end_ms - begin_ms; }
+  double begin = 0;
+  double end = 0;
+  double length() const { return end - begin; }
 };
 
 double bounded(double ms) { return std::isfinite(ms) ? std::clamp(ms, 0.0, kLongestMs) : 0; }
@@ -167,7 +169,9 @@ double tick_of(const Span& span) {
 /// One time axis and the rows that have something in it.
 class Panel {
  public:
-  Panel(std::string& out, Span span, double top) : out_(out), span_(span), top_(top) {}
+  /// Times are told from `origin_ms` on.
+  Panel(std::string& out, Span span, double origin_ms, double top)
+      : out_(out), span_(span), origin_ms_(origin_ms), top_(top) {}
 
   void title(const std::string& text) {
     put(R"(<text class="title" x="0" y="{:.1f}">{}</text>)", top_ + 14, escaped(text));
@@ -188,9 +192,7 @@ class Panel {
     const Row* before = nullptr;
     for (const Row* row : shown) {
       names(*row, before);
-      for (const Bar& bar : row->bars) {
-        if (visible(bar)) draw(bar);
-      }
+      draw(*row);
       before = row;
       top_ += kRow;
     }
@@ -205,17 +207,16 @@ class Panel {
   }
 
   double x(double ms) const {
-    return kLeft +
-           (std::clamp(ms, span_.begin_ms, span_.end_ms) - span_.begin_ms) / span_.length() * kPlot;
+    return kLeft + (std::clamp(ms, span_.begin, span_.end) - span_.begin) / span_.length() * kPlot;
   }
   bool visible(const Bar& bar) const {
-    return bar.end_ms >= span_.begin_ms && bar.begin_ms <= span_.end_ms;
+    return bar.end_ms >= span_.begin && bar.begin_ms <= span_.end;
   }
 
   void axis(double bottom) {
     const double tick = tick_of(span_);
-    for (double ms = 0; ms <= span_.length() * 1.0001; ms += tick) {
-      const double at = x(span_.begin_ms + ms);
+    for (double ms = 0; origin_ms_ + ms <= span_.end; ms += tick) {
+      const double at = x(origin_ms_ + ms);
       put(R"(<line class="grid" x1="{0:.1f}" x2="{0:.1f}" y1="{1:.1f}" y2="{2:.1f}"/>)", at, top_,
           bottom + 3);
       put(R"(<text class="axis" x="{:.1f}" y="{:.1f}" text-anchor="middle">{}</text>)", at,
@@ -225,7 +226,7 @@ class Panel {
 
   void downtime(const Span& down, double bottom) {
     if (down.length() <= 0) return;
-    const double from = x(down.begin_ms), to = x(down.end_ms);
+    const double from = x(down.begin), to = x(down.end);
     put(R"(<rect class="down" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>)", from, top_,
         std::max(to - from, kThinnest), bottom - top_);
     for (const double at : {from, to}) {
@@ -246,19 +247,50 @@ class Panel {
     }
   }
 
-  void draw(const Bar& bar) {
-    const double from = x(bar.begin_ms);
-    const double width = std::max(x(bar.end_ms) - from, kThinnest);
-    const std::string name = escaped(bar.name);
-    put(R"(<rect class="bar {}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="2">)"
-        "<title>{}: {}</title></rect>",
-        bar.kind, from, top_, width, kBar, name, duration_text(bar.end_ms - bar.begin_ms));
-    if (static_cast<double>(bar.name.size()) * kCharacter + 6 > width) return;
-    put(R"(<text class="in" x="{:.1f}" y="{:.1f}">{}</text>)", from + 4, top_ + kBar - 4, name);
+  void draw(const Row& row) {
+    std::vector<const Bar*> shown;
+    for (const Bar& bar : row.bars) {
+      if (!visible(bar)) continue;
+      put(R"(<rect class="bar {}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="2">)"
+          "<title>{}: {}</title></rect>",
+          bar.kind, x(bar.begin_ms), top_, width(bar), kBar, escaped(bar.name),
+          duration_text(bar.end_ms - bar.begin_ms));
+      shown.push_back(&bar);
+    }
+    label(std::move(shown));
+  }
+
+  /// Names stand in their bars or behind them, where there is room; longer bars have the choice,
+  /// and those that can hardly be seen are in nobody's way.
+  void label(std::vector<const Bar*> bars) {
+    std::vector<Span> taken;
+    for (const Bar* bar : bars) {
+      if (width(*bar) >= kSlim) taken.push_back({x(bar->begin_ms), x(bar->end_ms)});
+    }
+    std::ranges::stable_sort(bars,
+                             [this](const Bar* a, const Bar* b) { return width(*a) > width(*b); });
+    for (const Bar* bar : bars) {
+      const double needed = static_cast<double>(bar->name.size()) * kCharacter + 6;
+      const double from = x(bar->begin_ms), to = from + width(*bar);
+      const bool inside = needed <= to - from;
+      const Span place{to, to + needed};
+      const bool blocked = place.end > kWidth || std::ranges::any_of(taken, [&](const Span& other) {
+                             return place.begin < other.end && other.begin < place.end;
+                           });
+      if (!inside && blocked) continue;
+      put(R"(<text class="{}" x="{:.1f}" y="{:.1f}">{}</text>)", inside ? "in" : "beside",
+          inside ? from + 4 : to + 3, top_ + kBar - 4, escaped(bar->name));
+      if (!inside) taken.push_back(place);
+    }
+  }
+
+  double width(const Bar& bar) const {
+    return std::max(x(bar.end_ms) - x(bar.begin_ms), kThinnest);
   }
 
   std::string& out_;
   Span span_;
+  double origin_ms_;
   double top_;
 };
 
@@ -266,7 +298,7 @@ class Panel {
 Span extent(const std::vector<Row>& rows) {
   Span all;
   for (const Row& row : rows) {
-    for (const Bar& bar : row.bars) all.end_ms = std::max(all.end_ms, bar.end_ms);
+    for (const Bar& bar : row.bars) all.end = std::max(all.end, bar.end_ms);
   }
   return all;
 }
@@ -292,12 +324,12 @@ Result<std::string> timeline_svg(const proto::MigrateReport& report) {
   const double closed = bounded(report.gate_closed_ms());
   const Span down{closed, closed + bounded(report.downtime_ms())};
   std::string body;
-  Panel whole(body, all, 0);
+  Panel whole(body, all, 0, 0);
   whole.title(title_of(report));
   double height = whole.draw(rows, down);
   if (down.length() > 0) {
     const double margin = down.length() * 0.02;
-    Panel near(body, {std::max(0.0, down.begin_ms - margin), down.end_ms + margin},
+    Panel near(body, {std::max(0.0, down.begin - margin), down.end + margin}, down.begin,
                height + kBetween);
     near.title(fmt::format("downtime: {}, from the gate's closing to its opening",
                            duration_text(down.length())));

@@ -68,5 +68,20 @@ TEST(ExitCodes, TheDocumentationSaysTheSame) {
   EXPECT_EQ(table_of_page("docs/exit-codes.md"), table_of_help());
 }
 
+TEST(ExitCodes, TheManualPageHasEachOfThem) {
+  const std::string page = content("docs/man/gcr-migrate.1");
+  const auto begin = page.find(".Sh EXIT STATUS"), end = page.find(".El", begin);
+  ASSERT_NE(end, std::string::npos);
+  const std::string list = page.substr(begin, end - begin);
+  const std::regex item("\n\\.It ([0-9]+)\n");
+  std::vector<int> listed, known;
+  for (auto at = std::sregex_iterator(list.begin(), list.end(), item); at != std::sregex_iterator();
+       ++at) {
+    listed.push_back(std::stoi((*at)[1]));
+  }
+  for (const auto& row : table_of_help()) known.push_back(row.first);
+  EXPECT_EQ(listed, known);
+}
+
 }  // namespace
 }  // namespace gcr::cli::test

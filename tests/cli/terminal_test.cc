@@ -120,8 +120,12 @@ TEST_F(LiveDisplay, FitsNarrowTerminalsAndWindowsThatChange) {
 TEST_F(LiveDisplay, HasColoursUnlessTheyAreNotWanted) {
   for (const bool wanted : {true, false}) {
     const Terminal terminal = start(100, {wanted ? "NO_COLOR=" : "NO_COLOR=1"});
-    ASSERT_TRUE(terminal.wait_for("downtime about"));
-    EXPECT_EQ(count(terminal.screen_with_colours(), "\x1b[32m") > 0, wanted);
+    std::string screen;
+    ASSERT_TRUE(terminal.wait_for([&](const std::string&) {
+      screen = terminal.screen_with_colours();  // all of the display
+      return screen.find("[") != std::string::npos && screen.find("so far") != std::string::npos;
+    }));
+    EXPECT_EQ(count(screen, "\x1b[32m") > 0, wanted) << screen;
     terminal.press("C-c");
     EXPECT_EQ(terminal.finish(), 7);
   }

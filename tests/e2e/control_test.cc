@@ -25,11 +25,19 @@ constexpr int kCancelledExit = 7;
 class ControlTest : public testing::Test {
  protected:
   /// A migration that stays in pre-copy for many seconds.
-  BackgroundCommand start_slow_migration(const std::vector<std::string>& options = {}) {
+  BackgroundCommand start_slow_migration(std::vector<std::string> options = {}) {
+    options.insert(options.end(), {"--max-bandwidth", "8M"});
+    return start_migration(options);
+  }
+
+  BackgroundCommand start_migration(const std::vector<std::string>& options) {
     std::vector<std::string> command = hosts_.migrate_command(Host::kA, Host::kB, counter_.pid());
-    command.insert(command.end(), {"--max-bandwidth", "8M"});
     command.insert(command.end(), options.begin(), options.end());
     return BackgroundCommand(command);
+  }
+
+  static bool is_paused(const std::string& output) {
+    return output.find("paused: ") != std::string::npos;
   }
 
   static bool is_copying(const std::string& output) {
@@ -89,6 +97,62 @@ TEST_F(ControlTest, AnotherCommandCancelsByTheBeginningOfTheId) {
   EXPECT_THAT(ask(Host::kA, {"list"}).out, testing::Not(HasSubstr(id)));
   EXPECT_THAT(ask(Host::kA, {"list", "--all"}).out, HasSubstr(id));
   expect_that_the_source_goes_on();
+}
+
+TEST_F(ControlTest, AMigrationThatPausesGoesOnWhenItIsTold) {
+  BackgroundCommand migration = start_migration({"--pause-before-switchover"});
+  ASSERT_TRUE(migration.wait_for_output(is_paused, kPatience)) << migration.err_so_far();
+  const std::string id = id_in(migration.out_so_far());
+  const std::string status = ask(Host::kA, {"status", id, "--json"}).out;
+  EXPECT_THAT(status, HasSubstr("\"phase\":\"paused\""));
+  EXPECT_THAT(status, HasSubstr("\"paused\":true"));
+  EXPECT_THAT(ask(Host::kA, {"list"}).out, HasSubstr("paused"));
+  // It runs here, and is not in its switchover.
+  EXPECT_EQ(ask_counter(client_, hosts_, Host::kA), kCounterFirst);
+  const CommandResult told = ask(Host::kA, {"continue", id});
+  EXPECT_EQ(told.exit_code, 0) << told.err;
+  EXPECT_TRUE(TwoHosts::parse_outcome(migration.finish(kPatience)).migrated());
+  const UdpClient there(hosts_.variable("NS", Host::kB));
+  EXPECT_EQ(ask_counter(there, hosts_, Host::kB), kCounterFirst + 1);
+  EXPECT_TRUE(counter_is_intact(there, hosts_, Host::kB));
+  const CommandResult again = ask(Host::kA, {"continue", id});
+  EXPECT_EQ(again.exit_code, kRefusedExit);
+  EXPECT_THAT(again.err, HasSubstr("takes no orders any more: it is confirmed"));
+}
+
+TEST_F(ControlTest, AMigrationThatPausesCanBeCancelled) {
+  BackgroundCommand migration = start_migration({"--pause-before-switchover"});
+  ASSERT_TRUE(migration.wait_for_output(is_paused, kPatience)) << migration.err_so_far();
+  const CommandResult cancelled = ask(Host::kA, {"cancel", id_in(migration.out_so_far())});
+  EXPECT_EQ(cancelled.exit_code, 0) << cancelled.err;
+  EXPECT_EQ(migration.finish(kPatience).exit_code, kCancelledExit);
+  expect_that_the_source_goes_on();
+}
+
+TEST_F(ControlTest, LimitsChangeWhileItGoesOn) {
+  BackgroundCommand migration = start_slow_migration();
+  ASSERT_TRUE(migration.wait_for_output(is_copying, kPatience)) << migration.err_so_far();
+  const std::string id = id_in(migration.out_so_far());
+  const CommandResult unpaused = ask(Host::kA, {"continue", id});
+  EXPECT_EQ(unpaused.exit_code, kRefusedExit);
+  EXPECT_THAT(unpaused.err, HasSubstr("does not pause before its switchover"));
+  const CommandResult elsewhere = ask(Host::kB, {"set", id, "--max-bandwidth", "0"});
+  EXPECT_EQ(elsewhere.exit_code, kRefusedExit);
+  EXPECT_THAT(elsewhere.err, HasSubstr("takes orders at its source"));
+  const CommandResult limit = ask(Host::kA, {"set", id, "--downtime-limit", "77"});
+  EXPECT_EQ(limit.exit_code, 0) << limit.err;
+  const std::string status = ask(Host::kA, {"status", id, "--json"}).out;
+  EXPECT_THAT(status, HasSubstr("\"downtime_limit_ms\":77"));
+  EXPECT_THAT(status, HasSubstr("\"max_bandwidth_bytes\":\"8000000\""));
+  // 64 MiB at 8 MB/s take 8 s. Without a limit they are there at once.
+  const auto begin = std::chrono::steady_clock::now();
+  const CommandResult free = ask(Host::kA, {"set", id, "--max-bandwidth", "0"});
+  EXPECT_EQ(free.exit_code, 0) << free.err;
+  const CommandResult result = migration.finish(kPatience);
+  EXPECT_TRUE(TwoHosts::parse_outcome(result).migrated());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_THAT(result.out, HasSubstr("from now on: no limit of bandwidth"));
+  EXPECT_THAT(result.out, HasSubstr("limit 77.0 ms"));
 }
 
 TEST_F(ControlTest, ADetachedMigrationGoesOnAndTellsItsState) {

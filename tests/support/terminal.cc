@@ -4,6 +4,9 @@
 
 #include <array>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <stdexcept>
 #include <thread>
 
@@ -45,20 +48,24 @@ std::string run(const std::string& line) {
 }  // namespace
 
 std::string Terminal::tmux(const std::vector<std::string>& words) const {
-  return run("tmux -L " + socket_ + " -f /dev/null " + command_line(words) + " 2>&1");
+  return run("tmux -S " + quoted(folder_ + "/socket") + " -f /dev/null " + command_line(words) +
+             " 2>&1");
 }
 
 Terminal::Terminal(unsigned columns, unsigned rows, const std::vector<std::string>& words,
                    const std::vector<std::string>& environment) {
-  static int made = 0;
-  socket_ = "gcr-test-" + std::to_string(::getpid()) + "-" + std::to_string(made++);
+  std::string pattern = (std::filesystem::temp_directory_path() / "gcr-terminal-XXXXXX").string();
+  if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary folder");
+  folder_ = pattern;
   std::vector<std::string> program{"env", "-i", "TERM=tmux"};
   program.insert(program.end(), environment.begin(), environment.end());
   program.insert(program.end(), words.begin(), words.end());
-  // The window stays when the program has ended, with its exit status.
+  // The window stays when the program has ended; tmux itself now and then loses its exit status.
+  const std::string status = quoted(folder_ + "/status");
   tmux({"set-option", "-g", "remain-on-exit", "on", ";", "set-option", "-g", "history-limit",
         "5000", ";", "new-session", "-d", "-x", std::to_string(columns), "-y", std::to_string(rows),
-        command_line(program)});
+        "trap : INT; " + command_line(program) + "; echo $? >" + status + ".new; mv " + status +
+            ".new " + status});
 }
 
 Terminal::~Terminal() {
@@ -67,6 +74,8 @@ Terminal::~Terminal() {
   } catch (const std::exception& exception) {
     std::fprintf(stderr, "%s\n", exception.what());
   }
+  std::error_code ignored;
+  std::filesystem::remove_all(folder_, ignored);
 }
 
 std::string Terminal::screen(bool all) const {
@@ -99,9 +108,8 @@ void Terminal::resize(unsigned columns, unsigned rows) const {
 
 int Terminal::finish() const {
   for (const auto end = Clock::now() + kPatience; Clock::now() < end;) {
-    const std::string state = tmux({"display-message", "-p", "#{pane_dead} #{pane_dead_status}"});
-    // Dead is known a moment before the status is.
-    if (state.starts_with("1 ") && state.size() > 3) return std::stoi(state.substr(2));
+    int status = -1;
+    if (std::ifstream(folder_ + "/status") >> status) return status;
     std::this_thread::sleep_for(kBetweenLooks);
   }
   return -1;

@@ -42,7 +42,7 @@ class Terminal {
  private:
   std::string tmux(const std::vector<std::string>& words) const;
 
-  std::string socket_;
+  std::string folder_;  ///< tmux's socket, and the program's exit status
 };
 
 }  // namespace gcr::test
