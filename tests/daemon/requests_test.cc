@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/daemon/agent_process.h"
 #include "tests/daemon/journals.h"
 
@@ -22,6 +24,17 @@ class RequestsTest : public testing::Test {
   proto::Envelope cancel(const Uuid& id) {
     proto::Envelope request;
     request.mutable_cancel_request()->set_migration_id(journal::id_bytes(id));
+    return ask(request);
+  }
+  proto::Envelope go_on(const Uuid& id) {
+    proto::Envelope request;
+    request.mutable_continue_request()->set_migration_id(journal::id_bytes(id));
+    return ask(request);
+  }
+  proto::Envelope adjust(const Uuid& id, double downtime_limit_ms) {
+    proto::Envelope request;
+    request.mutable_adjust_request()->set_migration_id(journal::id_bytes(id));
+    request.mutable_adjust_request()->set_downtime_limit_ms(downtime_limit_ms);
     return ask(request);
   }
   proto::Envelope status(const Uuid& id) {
@@ -87,7 +100,41 @@ TEST_F(RequestsTest, CancelIsForTheSource) {
   EXPECT_THAT(failure.message(), HasSubstr("the agent at node1:7411"));
 }
 
+TEST_F(RequestsTest, OrdersAreForMigrationsThatCopy) {
+  for (const SourceState state :
+       {SourceState::kAwaiting, SourceState::kCommitted, SourceState::kUndone}) {
+    const Uuid id = write_source(state_, state);
+    for (const auto& failure : {go_on(id).failure(), adjust(id, 100).failure()}) {
+      EXPECT_EQ(failure.code(), "refused");
+      EXPECT_THAT(failure.message(), HasSubstr("takes no orders any more"));
+    }
+  }
+  // Nobody is at this one: recovery undoes it.
+  EXPECT_THAT(go_on(write_source(state_, SourceState::kWorking)).failure().message(),
+              HasSubstr("is being undone"));
+}
+
+TEST_F(RequestsTest, OrdersAreForTheSource) {
+  const Uuid id = write_destination(state_, DestinationState::kBuilding, {.peer = "node1:7411"});
+  for (const auto& failure : {go_on(id).failure(), adjust(id, 100).failure()}) {
+    EXPECT_EQ(failure.code(), "refused");
+    EXPECT_THAT(failure.message(), HasSubstr("at its source, the agent at node1:7411"));
+  }
+}
+
+TEST_F(RequestsTest, LimitsThatCannotBeMeantAreRefused) {
+  const Uuid id = write_source(state_, SourceState::kWorking);
+  for (const double limit_ms : {0.0, -5.0, 1e9, std::nan(""), HUGE_VAL}) {
+    EXPECT_EQ(adjust(id, limit_ms).failure().code(), "invalid-argument") << limit_ms;
+  }
+  proto::Envelope nothing;
+  nothing.mutable_adjust_request()->set_migration_id(journal::id_bytes(id));
+  EXPECT_EQ(ask(nothing).failure().message(), "there is nothing to change");
+}
+
 TEST_F(RequestsTest, UnknownMigrationIsNotFound) {
+  EXPECT_EQ(go_on(Uuid::random()).failure().code(), "not-found");
+  EXPECT_EQ(adjust(Uuid::random(), 100).failure().code(), "not-found");
   EXPECT_EQ(cancel(Uuid::random()).failure().code(), "not-found");
   EXPECT_EQ(status(Uuid::random()).failure().code(), "not-found");
   EXPECT_EQ(commit(Uuid::random()).failure().code(), "not-found");

@@ -216,6 +216,42 @@ TEST_F(WorkerServerTest, NamesMayBeLong) {
   EXPECT_TRUE(answer(status_question()));
 }
 
+/// A source that remembers what it was told.
+struct Source : SourceControl {
+  proto::Progress progress() override {
+    proto::Progress progress;
+    progress.set_round(7);
+    return progress;
+  }
+  Status go_on() override { return Error(Code::kRefused, "it does not pause"); }
+  Status adjust(const registry::Adjust& wanted) override {
+    adjusted = wanted;
+    return {};
+  }
+  registry::Adjust adjusted;
+};
+
+TEST_F(WorkerServerTest, OrdersGoToTheSourceAndItsRefusalsComeBack) {
+  ASSERT_TRUE(server_->open(id_, Began::SOURCE));
+  Source source;
+  server_->attach(&source);
+  EXPECT_EQ(answer(status_question())->status().progress().round(), 7U);
+  registry::ToWorker order;
+  order.mutable_adjust()->set_max_bandwidth_bytes(5);
+  EXPECT_TRUE(answer(order));
+  EXPECT_EQ(source.adjusted.max_bandwidth_bytes(), 5U);
+  order.mutable_go_on();
+  EXPECT_EQ(answer(order).error().message(), "it does not pause");
+}
+
+TEST_F(WorkerServerTest, OrdersAreRefusedWhereNobodyCopies) {
+  ASSERT_TRUE(server_->open(id_, Began::SOURCE));
+  registry::ToWorker order;
+  order.mutable_go_on();
+  EXPECT_EQ(answer(order).error().code(), Code::kRefused);
+  EXPECT_FALSE(answer(status_question())->status().has_progress());
+}
+
 TEST_F(WorkerServerTest, NonsenseEndsItsConnectionAlone) {
   ASSERT_TRUE(server_->open(id_, Began::SOURCE));
   UniqueFd stranger(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
