@@ -1,7 +1,5 @@
 # What `cmake --install` puts where, and the Debian packages that cpack makes of it: one per
 # component. scripts/package builds them.
-include(GNUInstallDirs)
-
 install(TARGETS gcr-migrate RUNTIME DESTINATION bin COMPONENT cli)
 install(PROGRAMS scripts/make-certs DESTINATION share/gcr-migrate COMPONENT cli)
 install(FILES cmake/packaging/completions/gcr-migrate.bash
@@ -17,8 +15,7 @@ install(TARGETS migrate-agent RUNTIME DESTINATION sbin COMPONENT agent)
 install(TARGETS gcr-reaper gcr-keeper RUNTIME DESTINATION libexec/gcr-migrate COMPONENT agent)
 install(FILES cmake/packaging/systemd/migrate-agent.service
         DESTINATION lib/systemd/system COMPONENT agent)
-install(FILES cmake/packaging/agent.toml DESTINATION ${CMAKE_INSTALL_FULL_SYSCONFDIR}/gcr-migrate
-        COMPONENT agent)
+install(FILES cmake/packaging/agent.toml DESTINATION /etc/gcr-migrate COMPONENT agent)
 install(FILES docs/man/migrate-agent.8 DESTINATION share/man/man8 COMPONENT agent)
 install(FILES docs/man/agent.toml.5 DESTINATION share/man/man5 COMPONENT agent)
 install(FILES docs/grafana-dashboard.json DESTINATION share/gcr-migrate COMPONENT agent)
@@ -27,30 +24,26 @@ install(FILES docs/grafana-dashboard.json DESTINATION share/gcr-migrate COMPONEN
 install(TARGETS gcr_preload LIBRARY DESTINATION lib/gcr-migrate COMPONENT preload)
 
 # A CRIU with its own libraries and loader, of a newer release than the distribution's
-# (scripts/install-deps --criu-private).
-set(GCR_PACKAGED_CRIU "" CACHE PATH "The folder of a private CRIU that is packaged; empty: none")
-if(GCR_PACKAGED_CRIU)
-  install(DIRECTORY ${GCR_PACKAGED_CRIU}/ DESTINATION libexec/gcr-migrate/criu
-          USE_SOURCE_PERMISSIONS COMPONENT criu)
-endif()
+# (scripts/install-deps --criu-private); scripts/package puts it there.
+install(DIRECTORY build/deps-bundle/criu/ DESTINATION libexec/gcr-migrate/criu
+        USE_SOURCE_PERMISSIONS OPTIONAL COMPONENT criu)
 
 # ---- packages ----
 
-set(GCR_PACKAGE_RELEASE 1 CACHE STRING "The packages' Debian revision")
+# Packages of different releases have different revisions: 1~deb12.
+file(STRINGS /etc/os-release os_version REGEX "^VERSION_ID=")
+string(REGEX REPLACE "[^0-9]*([0-9]+).*" "1~deb\\1" GCR_PACKAGE_RELEASE "${os_version}")
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME gcr-migrate)
 set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
-set(CPACK_PACKAGE_CONTACT "gcr-migrate maintainers <maintainers@users.noreply.a-seed-04a950f9.example>")
+set(CPACK_PACKAGE_CONTACT "the gcr-migrate project <gcr-migrate@localhost>")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "live migration of running GPU processes")
 set(CPACK_PACKAGE_DESCRIPTION_FILE ${PROJECT_SOURCE_DIR}/README.md)
-set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
-set(CPACK_SET_DESTDIR OFF)
+set(CPACK_INSTALL_PREFIX /usr)
+set(CPACK_SET_DESTDIR ON)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_COMPONENTS_GROUPING ONE_PER_GROUP)
-set(CPACK_COMPONENTS_ALL cli agent preload)
-if(GCR_PACKAGED_CRIU)
-  list(APPEND CPACK_COMPONENTS_ALL criu)
-endif()
+set(CPACK_COMPONENTS_ALL cli agent preload criu)
 
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
@@ -71,7 +64,7 @@ set(CPACK_DEBIAN_AGENT_PACKAGE_NAME gcr-migrate-agent)
 set(CPACK_COMPONENT_AGENT_DESCRIPTION "the agent
  Runs as root on every host that GPU processes are moved from or to. It starts
  once it has certificates: /etc/gcr-migrate/ca.crt, agent.crt and agent.key.")
-set(CPACK_DEBIAN_AGENT_PACKAGE_DEPENDS "gcr-migrate-criu (= ${version}) | criu (>= 4.2)")
+set(CPACK_DEBIAN_AGENT_PACKAGE_DEPENDS "gcr-migrate-criu (= ${version}) | criu (>= 4.2), procps")
 set(CPACK_DEBIAN_AGENT_PACKAGE_RECOMMENDS "gcr-migrate-preload (= ${version})")
 set(CPACK_DEBIAN_AGENT_PACKAGE_CONTROL_EXTRA
     ${PROJECT_SOURCE_DIR}/cmake/packaging/debian/conffiles
