@@ -20,8 +20,6 @@ constexpr auto kWorkers = std::to_array<KeptCapability>({
      "enter a process's namespaces, make the PID namespace of a restored one, start CRIU there"},
     {CAP_SYS_CHROOT, "CAP_SYS_CHROOT", "enter a process's mount namespace (setns asks for it)"},
     {CAP_IPC_LOCK, "CAP_IPC_LOCK", "pin the landing region for the GPU and for RDMA"},
-    {CAP_SYS_RESOURCE, "CAP_SYS_RESOURCE",
-     "hold as many descriptors as a process has GPU buffers, above the limit on them"},
 });
 
 }  // namespace

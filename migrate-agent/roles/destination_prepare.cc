@@ -9,6 +9,7 @@
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/preflight/comparison.h"
 #include "migrate-agent/preflight/other_migrations.h"
+#include "migrate-agent/process/surroundings.h"
 #include "migrate-agent/roles/destination.h"
 #include "migrate-agent/roles/records.h"
 #include "src/base/log.h"
@@ -43,6 +44,20 @@ Result<std::unique_ptr<images::ImageStore>> open_store(const std::filesystem::pa
   return images::ImageStore::create(directory, kImageSlots, space.available, secret);
 }
 
+/// Whoever moves their own process without an operator is not to become another user by it.
+Status check_local_user(const proto::PreflightRequest& request) {
+  const proto::ProcessFacts& process = request.process();
+  if (!request.ordered_by().starts_with("uid ") || process.uid() == 0) return {};
+  const std::string here = process::user_name(process.uid());
+  if (here == process.user()) return {};
+  return Error(
+      Code::kPermissionDenied,
+      fmt::format("local users move their processes to hosts where they are the same user: uid {} "
+                  "is \"{}\" at the source and \"{}\" here; an operator may move it",
+                  process.uid(), control::printable(process.user()).substr(0, kMaxNameBytes),
+                  here));
+}
+
 }  // namespace
 
 using asio::awaitable;
@@ -67,6 +82,7 @@ awaitable<Result<proto::Envelope>> Destination::preflight(const proto::Preflight
     co_return Error(Code::kProtocol, fmt::format("{} buffers are more than {}",
                                                  request.buffers_size(), kMaxBuffers));
   }
+  GCR_CO_TRY(check_local_user(request));
   migration_ = to_uuid(request.migration_id());
   log_migration(migration_);
   spdlog::info("receives \"{}\" from {}", short_command(request.process().command()),

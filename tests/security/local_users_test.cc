@@ -75,6 +75,34 @@ TEST_F(LocalUsers, CannotSendProcessesHere) {
   EXPECT_EQ(client.offer(Uuid::random()).failure().code(), "permission-denied");
 }
 
+TEST_F(LocalUsers, DoNotBecomeOthersAtTheDestination) {
+  AgentProcess agent(credentials_, "", home_);
+  const auto answer_to = [&](const char* ordered_by, unsigned uid, const char* user) {
+    Client source(agent, credentials_, "agent");
+    proto::Envelope request;
+    proto::PreflightRequest& preflight = *request.mutable_preflight_request();
+    const Uuid id = Uuid::random();
+    preflight.set_migration_id(id.bytes.data(), id.bytes.size());
+    preflight.set_only(true);
+    preflight.set_ordered_by(ordered_by);
+    preflight.mutable_process()->set_uid(uid);
+    preflight.mutable_process()->set_user(user);
+    source.send(request);
+    for (;;) {
+      const proto::Envelope answer = source.receive();
+      if (!answer.has_alive()) return answer.failure();
+    }
+  };
+  constexpr unsigned kDaemon = 1;
+  const auto refused = answer_to("uid 1", kDaemon, "alice");
+  EXPECT_EQ(refused.code(), "permission-denied");
+  EXPECT_THAT(refused.message(), AllOf(HasSubstr("\"alice\""), HasSubstr("\"daemon\"")));
+  EXPECT_EQ(answer_to("uid 71001", kAlice, "alice").code(), "permission-denied");
+  for (const auto& [by, user] : {std::pair{"uid 1", "daemon"}, std::pair{"night-shift", "alice"}}) {
+    EXPECT_NE(answer_to(by, kDaemon, user).code(), "permission-denied") << by;
+  }
+}
+
 TEST_F(LocalUsers, FloodOfOneUserLeavesRoomForTheOthers) {
   AgentProcess agent(credentials_, settings() + "\nmax_startups = 8\nstartup_timeout_ms = 60000",
                      home_);
