@@ -148,14 +148,19 @@ class Cluster:
 
     def look(self, names=None, patient=False):
         """Asks these hosts, or all, at the same time; gives those that changed between answering
-        and not. Answers that are late are taken at a later look, unless we are patient: then every
-        host is asked, due or not, and every answer is awaited."""
+        and not. Answers that are late are taken at a later look, unless we are patient: then these
+        are asked, due or not, and their answers awaited."""
         now = self._clock()
-        for name in names or self.hosts:
+        names = self.hosts if names is None else names
+        for name in names:
             host = self.hosts[name]
             if name not in self._asked and (patient or host.due(now)):
                 self._asked[name] = (self._pool.submit(self._ask, host), now)
-        awaited = [self._asked[name][0] for name in self._asked if patient or self._is_prompt(name)]
+        awaited = [
+            question
+            for name, (question, _) in self._asked.items()
+            if (name in names if patient else self._is_prompt(name))
+        ]
         concurrent.futures.wait(awaited, None if patient else ANSWER_SECONDS)
         answered = [name for name, (question, _) in self._asked.items() if question.done()]
         changed = [self.hosts[name] for name in answered if self._take(name)]

@@ -48,7 +48,6 @@ class Course:
                 self._begin()
             if self._over():
                 break
-        self.cluster.look(patient=True)
         self._check_moved()
 
     def _until_next_look(self):
@@ -160,11 +159,16 @@ class Course:
 
     def _check_moved(self):
         """A process that moved to a host which then died is lost with it: that is to be said."""
+        moved = [
+            task
+            for task in self.tasks
+            if task.state is State.MOVED and task.destination in self.cluster.hosts
+        ]
+        sources = {task.source for task in self.tasks}
+        self.cluster.look(sources | {task.destination for task in moved}, patient=True)
         now = time.monotonic()
-        for task in self.tasks:
-            host = self.cluster.hosts.get(task.destination)
-            if task.state is not State.MOVED or host is None:
-                continue
+        for task in moved:
+            host = self.cluster.hosts[task.destination]
             if not host.up:
                 task.enter(State.LOST, now, f"which does not answer now ({host.trouble})")
             elif host.deaths > task.deaths and task.pid not in {p.pid for p in host.picture.processes}:
