@@ -124,7 +124,7 @@ class Source : public SourceControl {
   std::optional<Error> interrupted_;  ///< cancelled, or the destination is gone
   std::optional<keeper::Keeper> keeper_;
   std::optional<std::vector<std::uint64_t>> kept_;  ///< ids of what the keeper has, once armed
-  std::optional<Examination> found_;  ///< until both sides have been looked at
+  std::optional<Examination> found_;                ///< until both sides have been looked at
   std::shared_ptr<const mover::CudaDriver> driver_;
   control::Endpoint destination_;
   std::optional<SourceProcess> process_;
