@@ -22,7 +22,7 @@ constexpr Milliseconds kPatience{120'000};
 /// Both agents have seen this program so often before their word is taken.
 constexpr int kMovesToLearn = 4;
 constexpr int kMoves = 5;
-/// Two hosts on two busy cores: in 28 moves beside other work a downtime was 0.67 to 1.88 times
+/// Two hosts on two busy cores: in 14 moves beside other work a downtime was 0.67 to 1.88 times
 /// what had been expected. What sending alone would take was a tenth of it.
 constexpr double kEach = 3;
 constexpr double kMiddle = 2;

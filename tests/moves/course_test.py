@@ -182,6 +182,15 @@ class LosingSight(Fixture):
         self.assertEqual((drain.status(), self.states(drain)), (cli.UNKNOWN, ["unsettled"]))
         self.assertEqual(len(self.fake.started), 1)
 
+    def test_committed_and_not_confirmed_is_not_settled_either(self):
+        self.fake.outcomes[self.pid] = [(cli.UNCONFIRMED, "the destination has not confirmed it")]
+        self.fake.verdicts = Always({"role": "source", "state": "committed", "finished": False,
+                                     "operator_needed": False})  # fmt: skip
+        drain, thread = self.begin(patience_seconds=0.3)
+        thread.join(5)
+        self.assertEqual((drain.status(), self.states(drain)), (cli.UNKNOWN, ["unsettled"]))
+        self.assertEqual(len(self.fake.started), 1)
+
     def test_undone_at_the_source_it_is_tried_again(self):
         self.fake.verdicts = Always({"role": "source", "state": "undone", "finished": True,
                                      "message": "the destination was lost", "operator_needed": False})  # fmt: skip

@@ -35,7 +35,7 @@ class FakeMigration:
         new_pid = 0
         if status == cli.DONE:
             new_pid = hosts.move(source, destination, pid)
-        elif status == cli.UNKNOWN:
+        elif status in (cli.UNKNOWN, cli.UNCONFIRMED):
             hosts.unsettled[self.migration_id] = (source, destination, pid)
         hosts.end(self)
         return cli.Ended(status, message, self.migration_id, new_pid, downtime_ms=10, total_ms=100)

@@ -12,7 +12,7 @@ import signal
 import subprocess
 
 # Exit statuses of gcr-migrate; its --help has the same table.
-DONE, FAILED, USAGE, REFUSED, UNREACHABLE, NOT_AUTHORISED, UNKNOWN, CANCELLED = range(8)
+DONE, FAILED, USAGE, REFUSED, UNREACHABLE, NOT_AUTHORISED, UNKNOWN, CANCELLED, UNCONFIRMED = range(9)
 
 QUESTION_SECONDS = 60  # a backstop: gcr-migrate itself gives up sooner
 

@@ -130,9 +130,9 @@ class Runner:
         if ended.status == program.DONE:
             task.downtime_ms, task.total_ms = ended.downtime_ms, ended.total_ms
             self._moved(task, ended.pid, now)
-        elif ended.status == program.UNKNOWN:
+        elif ended.status in (program.UNKNOWN, program.UNCONFIRMED):
             task.enter(State.UNSETTLED, now, ended.message)
-            self.say(f"{text.name(task)}: contact was lost, asking what became of it: {ended.message}")
+            self.say(f"{text.name(task)}: not settled, asking what became of it: {ended.message}")
         else:
             self._stays(task, ended.message, now, source_blocks)
             if ended.status in (program.USAGE, program.NOT_AUTHORISED):
