@@ -95,9 +95,11 @@ Result<FoundProcess> look_at(pid_t pid, Milliseconds patience) {
   return found;
 }
 
+/// By its VRAM; without any, by its network namespace.
 bool is_ours(const proto::GpuProcess& process, const std::set<std::string>& gpus) {
-  if (procfs::namespace_link(process.pid(), "net") == procfs::namespace_link(::getpid(), "net")) {
-    return true;
+  if (process.gpus().empty()) {
+    return procfs::namespace_link(process.pid(), "net") ==
+           procfs::namespace_link(::getpid(), "net");
   }
   return std::ranges::any_of(process.gpus(),
                              [&](const proto::GpuUse& use) { return gpus.contains(use.uuid()); });
