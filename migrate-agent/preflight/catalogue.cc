@@ -33,6 +33,8 @@ constexpr auto kCatalogue = std::to_array<Kind>({
      "Run the agent in the same container as the process, at both sides."},
     {"root-directory", kBlocker, "CRIU cannot dump a process whose root is not that of its mounts.",
      "Start it without chroot, or in a mount namespace of its own (pivot_root)."},
+    {"foreign-mount", kBlocker, "CRIU finds open files by the mounts that the process itself has.",
+     "Open the file inside the mount namespace: redirect streams after it was entered."},
     {"terminal", kBlocker, "A terminal stays on its host.",
      "Start the program with its streams on files or /dev/null."},
     {"outside-pipe", kBlocker, "The other end of the pipe would stay behind.",

@@ -34,6 +34,7 @@ struct Descriptor {
   std::string link;  ///< "/path", "pipe:[1]", "socket:[2]", "anon_inode:[eventfd]"
   struct stat status {};
   int flags = 0;
+  int mount = -1;  ///< the kernel's number
 
   std::string name() const {
     switch (number) {
@@ -50,13 +51,24 @@ struct Descriptor {
   bool writable() const { return (flags & O_ACCMODE) != O_RDONLY; }
 };
 
-/// Octal "flags:" of /proc/PID/fdinfo/N.
-int open_flags(const std::string& process, int number) {
-  std::ifstream file(process + "/fdinfo/" + std::to_string(number));
+/// Octal "flags:" and decimal "mnt_id:" of /proc/PID/fdinfo/N.
+void read_information(const std::string& process, Descriptor& fd) {
+  std::ifstream file(process + "/fdinfo/" + std::to_string(fd.number));
   for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("flags:")) return static_cast<int>(std::stoul(line.substr(6), nullptr, 8));
+    if (line.starts_with("flags:")) {
+      fd.flags = static_cast<int>(std::stoul(line.substr(6), nullptr, 8));
+    } else if (line.starts_with("mnt_id:")) {
+      fd.mount = std::stoi(line.substr(7));
+    }
   }
-  return 0;
+}
+
+/// The mounts of the process's mount namespace, by the kernel's numbers.
+std::set<int> mounts_of(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/mountinfo");
+  std::set<int> mounts;
+  for (std::string line; std::getline(file, line);) mounts.insert(std::stoi(line));
+  return mounts;
 }
 
 Result<std::vector<Descriptor>> read_descriptors(pid_t pid) {
@@ -74,7 +86,7 @@ Result<std::vector<Descriptor>> read_descriptors(pid_t pid) {
     std::error_code gone;
     one.link = fs::read_symlink(it->path(), gone);
     if (gone || ::stat(it->path().c_str(), &one.status) != 0) continue;  // closed meanwhile
-    one.flags = open_flags(process, one.number);
+    read_information(process, one);
     descriptors.push_back(std::move(one));
   }
   return descriptors;
@@ -136,6 +148,7 @@ struct Look {
   std::map<std::uint64_t, std::uint64_t> unix_peers;
   std::map<std::uint64_t, InternetSocket> internet;  ///< by inode
   std::set<std::string> listed{};                    ///< open files
+  std::set<int> mounts{};
 };
 
 bool is_terminal(const struct stat& status) {
@@ -280,7 +293,18 @@ void look_at_file(const Descriptor& fd, Look& look) {
   add_open_file(fd, look);
 }
 
+/// CRIU finds a file by its mount among those of the process.
+void look_at_mount(const Descriptor& fd, Look& look) {
+  const bool has_name = fd.link.starts_with("/") && !fd.link.starts_with("/memfd:") &&
+                        !fd.link.ends_with(kDeleted) && !fd.link.starts_with("/dmabuf:");
+  if (!has_name || fd.mount < 0 || look.mounts.contains(fd.mount)) return;
+  if (is_terminal(fd.status) || is_message_queue(fd, look.pid)) return;  // blockers of their own
+  look.inspection.findings.add(
+      "foreign-mount", fd.name() + " is " + fd.link + " on a mount of another mount namespace");
+}
+
 void look_at(const Descriptor& fd, Look& look) {
+  look_at_mount(fd, look);
   if (fd.link.starts_with(kAnonymous)) return look_at_anonymous(fd, look);
   switch (fd.status.st_mode & S_IFMT) {
     case S_IFCHR:
@@ -324,6 +348,7 @@ Status inspect_descriptors(pid_t pid, bool same_network, Inspection& inspection)
       inspection.findings.add("cannot-inspect", peers.error().message());
     }
   }
+  look.mounts = mounts_of(pid);
   for (const Descriptor& fd : descriptors) look_at(fd, look);
   return {};
 }
