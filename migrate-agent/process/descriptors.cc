@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -56,9 +57,9 @@ void read_information(const std::string& process, Descriptor& fd) {
   std::ifstream file(process + "/fdinfo/" + std::to_string(fd.number));
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with("flags:")) {
-      fd.flags = static_cast<int>(std::stoul(line.substr(6), nullptr, 8));
+      fd.flags = static_cast<int>(std::strtoul(line.c_str() + 6, nullptr, 8));
     } else if (line.starts_with("mnt_id:")) {
-      fd.mount = std::stoi(line.substr(7));
+      fd.mount = std::atoi(line.c_str() + 7);
     }
   }
 }
@@ -67,7 +68,7 @@ void read_information(const std::string& process, Descriptor& fd) {
 std::set<int> mounts_of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/mountinfo");
   std::set<int> mounts;
-  for (std::string line; std::getline(file, line);) mounts.insert(std::stoi(line));
+  for (std::string line; std::getline(file, line);) mounts.insert(std::atoi(line.c_str()));
   return mounts;
 }
 
@@ -82,7 +83,7 @@ Result<std::vector<Descriptor>> read_descriptors(pid_t pid) {
   std::vector<Descriptor> descriptors;
   for (const fs::directory_iterator end; !error && it != end; it.increment(error)) {
     Descriptor one;
-    one.number = std::stoi(it->path().filename());
+    one.number = std::atoi(it->path().filename().c_str());
     std::error_code gone;
     one.link = fs::read_symlink(it->path(), gone);
     if (gone || ::stat(it->path().c_str(), &one.status) != 0) continue;  // closed meanwhile
@@ -299,6 +300,8 @@ void look_at_mount(const Descriptor& fd, Look& look) {
                         !fd.link.ends_with(kDeleted) && !fd.link.starts_with("/dmabuf:");
   if (!has_name || fd.mount < 0 || look.mounts.contains(fd.mount)) return;
   if (is_terminal(fd.status) || is_message_queue(fd, look.pid)) return;  // blockers of their own
+  // The driver's checkpoint takes these out of the process.
+  if (fd.link.starts_with("/dev/nvidia") || is_software_vram(fd.status.st_dev)) return;
   look.inspection.findings.add(
       "foreign-mount", fd.name() + " is " + fd.link + " on a mount of another mount namespace");
 }

@@ -7,6 +7,7 @@
 #include <sys/sysmacros.h>
 
 #include <array>
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -115,8 +116,8 @@ std::vector<Mapping> named_mappings(pid_t pid) {
     mapping.writable = permissions.size() > 1 && permissions[1] == 'w';
     mapping.deleted = mapping.path.ends_with(kDeleted);
     if (mapping.deleted) mapping.path.resize(mapping.path.size() - kDeleted.size());
-    mapping.device = makedev(std::stoul(device.substr(0, colon), nullptr, 16),
-                             std::stoul(device.substr(colon + 1), nullptr, 16));
+    mapping.device = makedev(std::strtoul(device.c_str(), nullptr, 16),
+                             std::strtoul(device.c_str() + colon + 1, nullptr, 16));
     const auto [known, is_new] =
         seen.emplace(std::pair(mapping.path, mapping.inode), mappings.size());
     if (is_new) {

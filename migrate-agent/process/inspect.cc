@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -84,7 +85,7 @@ void look_at_state(pid_t pid, const std::map<std::string, std::string>& status,
   const auto tracer = status.find("TracerPid");
   if (tracer != status.end() && tracer->second != "0") {
     inspection.findings.add(
-        "traced", "process " + describe_process(std::stoi(tracer->second)) + " traces it");
+        "traced", "process " + describe_process(std::atoi(tracer->second.c_str())) + " traces it");
   }
   if (procfs::state(std::to_string(pid)) == 'T') {
     inspection.findings.add("stopped", "it is stopped and will run at the destination");
@@ -115,7 +116,8 @@ Result<Inspection> inspect(pid_t pid) {
   facts.set_command(command_of(pid));
   if (facts.command().empty()) facts.set_command(status.at("Name"));
   facts.set_threads(static_cast<std::uint32_t>(procfs::threads(pid).size()));
-  if (status.contains("VmRSS")) facts.set_resident_bytes(std::stoull(status.at("VmRSS")) * 1024);
+  if (status.contains("VmRSS"))
+    facts.set_resident_bytes(std::strtoull(status.at("VmRSS").c_str(), nullptr, 10) * 1024);
   GCR_ASSIGN(const pid_t inner, pid_in_namespace(pid));
   facts.set_pid_in_namespace(inner);
 
@@ -145,7 +147,7 @@ std::string command_of(pid_t pid) {
 Result<std::uint64_t> start_time(pid_t pid) {
   const std::string text = procfs::stat_field(std::to_string(pid), kStartTimeField);
   if (text.empty()) return no_such_process(pid);
-  return std::stoull(text);
+  return std::strtoull(text.c_str(), nullptr, 10);
 }
 
 Result<pid_t> pid_in_namespace(pid_t pid) {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <optional>
@@ -71,7 +72,7 @@ void look_at_root(const std::string& process, Inspection& inspection) {
 
 void look_at_cpus(const std::string& process, Inspection& inspection) {
   const std::string ours = procfs::status_field("self", "Cpus_allowed_list");
-  for (const pid_t thread : procfs::threads(std::stoi(process))) {
+  for (const pid_t thread : procfs::threads(std::atoi(process.c_str()))) {
     const std::string theirs =
         procfs::status_field(process + "/task/" + std::to_string(thread), "Cpus_allowed_list");
     if (theirs.empty() || theirs == ours) continue;

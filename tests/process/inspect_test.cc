@@ -430,12 +430,14 @@ TEST_F(Inspecting, AnotherUsersProcessNeedsAnAgentThatMayReadItsLimits) {
   const pid_t limited = ::fork();
   if (limited == 0) {
     ::prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE);  // fails where it is gone already
-    const auto seen = ids(look());
-    ::_exit(std::ranges::find(seen, "agent-capabilities") != seen.end() ? 0 : 1);
+    const auto seen = inspect(pid_);
+    if (!seen) ::_exit(2);
+    const auto found_ids = ids(*seen);
+    ::_exit(std::ranges::find(found_ids, "agent-capabilities") != found_ids.end() ? 0 : 1);
   }
   int status = 0;
   ::waitpid(limited, &status, 0);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
 TEST_F(Inspecting, FactsAboutLimitsAndIds) {
