@@ -1,7 +1,10 @@
 # What `cmake --install` puts where, and the Debian packages that cpack makes of it: one per
 # component. scripts/package builds them.
 install(TARGETS gcr-migrate RUNTIME DESTINATION bin COMPONENT cli)
-install(PROGRAMS scripts/make-certs DESTINATION share/gcr-migrate COMPONENT cli)
+install(PROGRAMS scripts/make-certs scripts/drain scripts/rebalance
+        DESTINATION share/gcr-migrate COMPONENT cli)
+install(DIRECTORY scripts/lib/gcr_moves DESTINATION share/gcr-migrate/lib COMPONENT cli
+        FILES_MATCHING PATTERN "*.py")
 install(FILES cmake/packaging/completions/gcr-migrate.bash
         DESTINATION share/bash-completion/completions RENAME gcr-migrate COMPONENT cli)
 install(FILES cmake/packaging/completions/_gcr-migrate
