@@ -219,7 +219,8 @@ Result<Keeper> Keeper::start(const std::filesystem::path& program) {
     Keeper keeper(pid, procfs::pidfd_of_child(pid), std::move(sockets.ours));
     sockets.theirs.reset();  // so that its end shows here
     GCR_TRY(expect(keeper.socket_.get(), Event::kReady));
-    keeper.start_time_ = std::stoull(procfs::stat_field(std::to_string(pid), kStartTimeField));
+    keeper.start_time_ = std::strtoull(
+        procfs::stat_field(std::to_string(pid), kStartTimeField).c_str(), nullptr, 10);
     return keeper;
   }();
   if (!started) return started.error().while_doing("cannot start a keeper for the VRAM");

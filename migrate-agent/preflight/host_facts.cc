@@ -19,6 +19,7 @@
 
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/landing/landing_region.h"
+#include "migrate-agent/process/procfs.h"
 #include "migrate-agent/process/surroundings.h"
 #include "src/base/unique_fd.h"
 #include "src/base/version.h"
@@ -63,11 +64,6 @@ std::int64_t now_ns(clockid_t clock) {
 
 bool is_allowed(const Uuid& gpu, const Config& config) {
   return config.gpus.empty() || std::ranges::find(config.gpus, gpu) != config.gpus.end();
-}
-
-std::string read_text(const fs::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 void look_at_kernel(proto::HostFacts& facts, Findings& findings) {
@@ -138,7 +134,7 @@ void look_at_mps(proto::HostFacts& facts, Findings& findings) {
 
 std::shared_ptr<const mover::CudaDriver> look_at_gpus(const Config& config, proto::HostFacts& facts,
                                                       Findings& findings) {
-  facts.set_driver_release(driver_release(read_text("/proc/driver/nvidia/version")));
+  facts.set_driver_release(driver_release(procfs::read_text("/proc/driver/nvidia/version")));
   look_at_mps(facts, findings);
   auto driver = mover::CudaDriver::load();
   if (!driver) {

@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <fstream>
 #include <iterator>
 #include <string>
+
+#include "migrate-agent/process/procfs.h"
 
 namespace gcr::process {
 namespace {
@@ -97,10 +98,7 @@ std::optional<std::vector<MemoryMapping>> parse_smaps(std::string_view text) {
 }
 
 Result<std::vector<MemoryMapping>> read_mappings(pid_t pid) {
-  const std::string path = fmt::format("/proc/{}/smaps", pid);
-  std::ifstream file(path);
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
-  auto mappings = parse_smaps(text);
+  auto mappings = parse_smaps(procfs::read_text(fmt::format("/proc/{}/smaps", pid)));
   if (!mappings || mappings->empty()) {
     return Error(Code::kNotFound, fmt::format("cannot read the mappings of process {}", pid));
   }

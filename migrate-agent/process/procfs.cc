@@ -79,6 +79,14 @@ std::string status_field(const std::string& task, const std::string& name) {
   return "";
 }
 
+std::string read_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  // Unlike the stream buffer's own iterators, this does not throw where the kernel answers ESRCH.
+  text << file.rdbuf();
+  return text ? text.str() : "";
+}
+
 std::vector<pid_t> namespace_pids(const std::string& task) {
   std::istringstream fields(status_field(task, "NSpid"));
   std::vector<pid_t> pids;
@@ -87,8 +95,7 @@ std::vector<pid_t> namespace_pids(const std::string& task) {
 }
 
 std::string stat_field(const std::string& task, int field) {
-  std::ifstream file("/proc/" + task + "/stat");
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  const std::string text = read_text("/proc/" + task + "/stat");
   // The second field, the name in parentheses, may hold spaces and parentheses itself.
   const std::size_t end = text.rfind(')');
   if (end == std::string::npos) return "";

@@ -25,6 +25,10 @@ UniqueFd pidfd_of_child(pid_t pid);
 /// False with errno set on failure. (glibc 2.36 declares its own wrappers without C linkage.)
 bool send_signal(int pidfd, int signal_number);
 
+/// What is in a file; empty if it cannot be read, or not to its end: what it tells of may go away
+/// meanwhile.
+std::string read_text(const std::string& path);
+
 /// The numbers after "NSpid:" in /proc/`task`/status, outermost namespace first; `task` is "123" or
 /// "123/task/124". Empty if it is gone.
 std::vector<pid_t> namespace_pids(const std::string& task);

@@ -82,14 +82,9 @@ void look_at_cpus(const std::string& process, Inspection& inspection) {
   }
 }
 
-std::string read_text(const fs::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 void look_at_groups(const std::string& process, Inspection& inspection) {
-  const std::string theirs = read_text("/proc/" + process + "/cgroup");
-  if (theirs == read_text("/proc/self/cgroup")) return;
+  const std::string theirs = procfs::read_text("/proc/" + process + "/cgroup");
+  if (theirs == procfs::read_text("/proc/self/cgroup")) return;
   std::string limits;
   for (const std::string& limit : cgroup_limits("/sys/fs/cgroup", theirs)) {
     limits += (limits.empty() ? "" : ", ") + limit;

@@ -484,5 +484,21 @@ TEST_F(Inspecting, EverythingIsReportedAtOnce) {
                                {"outside-pipe", "tcp-established", "io-uring", "shared-memory"}));
 }
 
+TEST(Procfs, TextOfAProcessThatEndsMeanwhileIsEmpty) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  const UniqueFd file(
+      ::open(("/proc/" + std::to_string(child) + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(file);
+  const std::string same_file = "/proc/self/fd/" + std::to_string(file.get());
+  EXPECT_NE(procfs::read_text(same_file), "");
+  ::kill(child, SIGKILL);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_EQ(procfs::read_text(same_file), "");
+}
+
 }  // namespace
 }  // namespace gcr::process
