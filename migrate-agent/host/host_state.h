@@ -22,9 +22,9 @@ struct FoundProcess {
 };
 
 /// The processes of this host that run under the preload library and have initialised CUDA, by PID.
-/// One that has VRAM is of this host if some of it is on one of `gpus`; one that has none, or does not
-/// answer (its door is in use, or it is stopped) and is told without GPUs, if it is in our network
-/// namespace.
+/// One that has VRAM is of this host if some of it is on one of `gpus`; one that has none, or does
+/// not answer (its door is in use, or it is stopped) and is told without GPUs, if it is in our
+/// network namespace.
 std::vector<FoundProcess> processes(const std::vector<proto::Gpu>& gpus);
 
 /// Runnable threads per core, over the last minute.

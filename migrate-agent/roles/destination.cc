@@ -6,9 +6,9 @@
 #include <asio/steady_timer.hpp>
 
 #include "migrate-agent/fault/fault.h"
+#include "migrate-agent/preflight/host_facts.h"
 #include "migrate-agent/recovery/recovery.h"
 #include "migrate-agent/roles/ending.h"
-#include "migrate-agent/preflight/host_facts.h"
 #include "migrate-agent/roles/peer_link.h"
 #include "migrate-agent/roles/records.h"
 #include "src/base/log.h"

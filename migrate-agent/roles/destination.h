@@ -73,7 +73,7 @@ class Destination {
   State state_ = State::kPreflight;
   Uuid migration_;
   std::optional<commit::DestinationLog> log_;
-  journal::Restored identity_;  ///< from the vote on
+  journal::Restored identity_;   ///< from the vote on
   proto::MigrateReport report_;  ///< for the daemon: what is known here
   Error cause_{Code::kCancelled, "the source ended it"};
   std::set<pid_t> running_;

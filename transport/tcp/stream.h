@@ -30,7 +30,7 @@ Status tune_socket(int fd, std::chrono::milliseconds peer_timeout);
 /// One thread may send while another receives; otherwise thread-safe only where
 /// said. Fails with kUnavailable where the peer went away.
 class Stream {
-public:
+ public:
   explicit Stream(UniqueFd socket) : socket_(std::move(socket)) {}
 
   enum class Side { kClient, kServer };
@@ -39,13 +39,13 @@ public:
   /// certificate must hold in `context`, and `verify_peer` must agree; where it
   /// does not, the reason can still be sent. After any other failure nothing
   /// can be sent or received.
-  Status start_tls(SSL_CTX *context, Side side, const VerifyPeer &verify_peer);
+  Status start_tls(SSL_CTX* context, Side side, const VerifyPeer& verify_peer);
 
   /// Sends all of `bytes`. SIGPIPE never reaches the caller.
   Status send(std::span<const std::byte> bytes);
 
   /// Sends a header and its payload, together where that saves a packet.
-  Status send(const HeaderBytes &header, std::span<const std::byte> payload);
+  Status send(const HeaderBytes& header, std::span<const std::byte> payload);
 
   /// Fills `bytes`. An end of the stream, even at the start, is kUnavailable.
   Status receive(std::span<std::byte> bytes);
@@ -73,21 +73,19 @@ public:
   /// said.)
   void linger(std::chrono::milliseconds limit);
 
-private:
-  Status protect(SSL *ssl, Side side);
-  Status send_records(std::span<const std::byte> first,
-                      std::span<const std::byte> second);
+ private:
+  Status protect(SSL* ssl, Side side);
+  Status send_records(std::span<const std::byte> first, std::span<const std::byte> second);
   Status send_sealed();
   Status receive_records(std::span<std::byte> bytes);
   Status send_to_socket(std::span<const std::byte> bytes);
 
   UniqueFd socket_;
-  bool usable_ =
-      true; ///< false between the beginning of a handshake and its success
+  bool usable_ = true;  ///< false between the beginning of a handshake and its success
   bool kernel_seals_ = false;
   bool kernel_opens_ = false;
   std::optional<RecordSealer> sealer_;
   std::optional<RecordOpener> opener_;
 };
 
-} // namespace gcr::transport
+}  // namespace gcr::transport
