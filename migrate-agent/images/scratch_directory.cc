@@ -1,5 +1,6 @@
 #include "migrate-agent/images/scratch_directory.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -14,14 +15,20 @@ Result<ScratchDirectory> ScratchDirectory::create(const std::filesystem::path& p
     return Error::from_errno(error.value(),
                              fmt::format("cannot create {}", path.parent_path().string()));
   }
+  Reserve reserve;
+  for (UniqueFd& fd : reserve) {
+    fd.reset(::open("/", O_PATH | O_CLOEXEC));
+    if (!fd) return Error::from_errno(errno, fmt::format("cannot create {}", path.string()));
+  }
   if (::mkdir(path.c_str(), 0700) != 0) {
     return Error::from_errno(errno, fmt::format("cannot create {}", path.string()));
   }
-  return ScratchDirectory(path);
+  return ScratchDirectory(path, std::move(reserve));
 }
 
 ScratchDirectory::~ScratchDirectory() {
   if (path_.empty()) return;
+  reserve_ = {};
   std::error_code error;
   std::filesystem::remove_all(path_, error);
   if (error) spdlog::warn("cannot remove {}: {}", path_.string(), error.message());

@@ -1,30 +1,41 @@
 // A directory for the time of one migration.
 #pragma once
 
+#include <array>
 #include <filesystem>
 #include <utility>
 
 #include "src/base/result.h"
+#include "src/base/unique_fd.h"
 
 namespace gcr::images {
 
-/// A directory that is removed with everything in it when its owner is destroyed. Move-only.
+/// A directory that is removed with everything in it when its owner is destroyed, even where the
+/// process has no descriptor left by then. Move-only.
 class ScratchDirectory {
  public:
   /// Creates `path` (and its parents), readable by root alone. kIo if it exists.
   static Result<ScratchDirectory> create(const std::filesystem::path& path);
   ScratchDirectory(ScratchDirectory&& other) noexcept
-      : path_(std::exchange(other.path_, std::filesystem::path{})) {}
+      : path_(std::exchange(other.path_, std::filesystem::path{})),
+        reserve_(std::move(other.reserve_)) {}
   ScratchDirectory& operator=(ScratchDirectory&& other) noexcept {
     std::swap(path_, other.path_);
+    std::swap(reserve_, other.reserve_);
     return *this;
   }
   ~ScratchDirectory();
   const std::filesystem::path& path() const { return path_; }
 
  private:
-  explicit ScratchDirectory(std::filesystem::path path) : path_(std::move(path)) {}
+  /// As many as the removal has open at a time: one for each level of directories.
+  using Reserve = std::array<UniqueFd, 4>;
+
+  ScratchDirectory(std::filesystem::path path, Reserve reserve)
+      : path_(std::move(path)), reserve_(std::move(reserve)) {}
+
   std::filesystem::path path_;
+  Reserve reserve_;
 };
 
 }  // namespace gcr::images

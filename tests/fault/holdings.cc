@@ -81,10 +81,17 @@ std::uint64_t vram_of(const TwoHosts& hosts, Host host) {
   return hosts.variable("VRAM", host).empty() ? 0 : hosts.vram_used(host, 0);
 }
 
+/// What a ticker has just forked is no copy: it becomes another program.
 std::vector<Copy> copies_among(Host host, const std::vector<Process>& processes) {
+  std::set<pid_t> tickers;
+  for (const Process& process : processes) {
+    if (process.program == kTicker) tickers.insert(process.pid);
+  }
   std::vector<Copy> found;
   for (const Process& process : processes) {
-    if (process.program == kTicker) found.push_back({host, process.pid});
+    if (process.program == kTicker && !tickers.contains(process.parent)) {
+      found.push_back({host, process.pid});
+    }
   }
   return found;
 }

@@ -1,6 +1,7 @@
 // What the store does with blocks and names, sound ones and others.
 #include "migrate-agent/images/store.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -177,6 +178,22 @@ TEST_F(Store, TakesNoMorePagesThanItsLimit) {
   EXPECT_TRUE(land(*store, one_page(0)));
   EXPECT_TRUE(land(*store, one_page(1)));
   EXPECT_TRUE(refuses(land(*store, one_page(2)), Code::kResourceExhausted));
+}
+
+/// 0 if the directory is gone although every descriptor but its own was taken when it ended.
+int remove_without_descriptors() {
+  const std::filesystem::path path = unique_path();
+  {
+    const auto directory = ScratchDirectory::create(path);
+    if (!directory || !std::filesystem::create_directories(path / "pre-1")) return 2;
+    while (::open("/dev/null", O_RDONLY | O_CLOEXEC) >= 0) continue;
+    if (errno != EMFILE) return 3;
+  }
+  return std::filesystem::exists(path) ? 1 : 0;
+}
+
+TEST(ScratchDirectory, IsRemovedWhereNoDescriptorIsLeft) {
+  EXPECT_EXIT(::_exit(remove_without_descriptors()), testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
