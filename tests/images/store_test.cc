@@ -181,8 +181,7 @@ TEST_F(Store, TakesNoMorePagesThanItsLimit) {
 }
 
 /// 0 if the directory is gone although every descriptor but its own was taken when it ended.
-int remove_without_descriptors() {
-  const std::filesystem::path path = unique_path();
+int remove_without_descriptors(const std::filesystem::path& path) {
   {
     const auto directory = ScratchDirectory::create(path);
     if (!directory || !std::filesystem::create_directories(path / "pre-1")) return 2;
@@ -192,8 +191,8 @@ int remove_without_descriptors() {
   return std::filesystem::exists(path) ? 1 : 0;
 }
 
-TEST(ScratchDirectory, IsRemovedWhereNoDescriptorIsLeft) {
-  EXPECT_EXIT(::_exit(remove_without_descriptors()), testing::ExitedWithCode(0), "");
+TEST_F(Store, DirectoryIsRemovedWhereNoDescriptorIsLeft) {
+  EXPECT_EXIT(::_exit(remove_without_descriptors(unique_path())), testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
