@@ -48,9 +48,9 @@
 //                                         # the one installed with the agent, else "criu"
 //   reaper      = ""                      # empty: gcr-reaper beside the agent or in ../libexec
 //
-// Workers read the file anew, so that most keys take effect with the next migration; the daemon's
-// own
-// (`listen`, `local_socket`, `metrics_listen` and the limits) when it is started.
+// Workers read the file anew, so that most keys take effect with the next migration. The daemon
+// reads `tls`, `max_migrations` and `log_level` anew on SIGHUP, its other keys (`listen`,
+// `local_socket`, `metrics_listen`, the other limits) when it is started.
 #pragma once
 
 #include <cstdint>
