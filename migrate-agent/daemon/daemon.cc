@@ -62,6 +62,12 @@ struct Worker {
   std::vector<journal::Entry> journals;  ///< of what it claimed or registered; not all exist
 };
 
+/// Whether nothing is left to do with the process here; the operator is told after the daemon, and
+/// may ask for the next migration at once.
+bool is_settled(const proto::MigrateReport& report) {
+  return !report.recovering() && (report.migrated() || !report.committed());
+}
+
 std::string ending_of(int status) {
   if (WIFSIGNALED(status)) {
     return fmt::format("was killed by signal {} ({})", WTERMSIG(status),
@@ -287,10 +293,11 @@ void Daemon::Impl::take(WorkerId id, Worker& worker, const registry::FromWorker&
     worker.phase = message.phase().name();
     spdlog::info("{}: {}", worker.name(), worker.phase);
   } else if (message.has_outcome()) {
+    const proto::MigrateReport& report = message.outcome().report();
     monitoring.metrics().ended(message.outcome());
+    if (is_settled(report)) registry.release_processes(id);
     spdlog::info("{}: {}{}{}", worker.name(), outcome_word(message.outcome()),
-                 message.outcome().report().message().empty() ? "" : ": ",
-                 message.outcome().report().message());
+                 report.message().empty() ? "" : ": ", report.message());
   } else {
     const Status granted = answer(id, worker, message);
     registry::FromDaemon reply;

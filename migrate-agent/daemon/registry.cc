@@ -47,8 +47,12 @@ std::optional<WorkerId> Registry::owner_of(const Uuid& migration) const {
   return found == migrations_.end() ? std::nullopt : std::optional(found->second);
 }
 
-void Registry::release(WorkerId worker) {
+void Registry::release_processes(WorkerId worker) {
   std::erase_if(claims_, [worker](const auto& entry) { return entry.second.worker == worker; });
+}
+
+void Registry::release(WorkerId worker) {
+  release_processes(worker);
   std::erase_if(migrations_, [worker](const auto& entry) { return entry.second == worker; });
 }
 

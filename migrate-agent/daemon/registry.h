@@ -30,6 +30,9 @@ class Registry {
   /// Who gets data connections for `migration`.
   std::optional<WorkerId> owner_of(const Uuid& migration) const;
 
+  /// The worker is done with its processes, though it has not ended yet: another may have them.
+  void release_processes(WorkerId worker);
+
   /// Forgets everything that is the worker's.
   void release(WorkerId worker);
 

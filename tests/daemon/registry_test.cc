@@ -40,6 +40,16 @@ TEST(Registry, ReleaseFreesWhatIsTheWorkersAndNothingElse) {
   EXPECT_FALSE(registry.claim_process(3, Uuid::random(), 200, 7));
 }
 
+TEST(Registry, WorkerThatIsDoneWithItsProcessesKeepsItsMigration) {
+  Registry registry;
+  const Uuid first = Uuid::random();
+  EXPECT_TRUE(registry.claim_process(1, first, 100, 7));
+  EXPECT_TRUE(registry.register_migration(1, first));
+  registry.release_processes(1);
+  EXPECT_EQ(registry.owner_of(first), 1U);
+  EXPECT_TRUE(registry.claim_process(2, Uuid::random(), 100, 7));
+}
+
 TEST(Registry, WorkerHasOneMigrationAndAMigrationOneWorker) {
   Registry registry;
   const Uuid migration = Uuid::random();
