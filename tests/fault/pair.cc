@@ -291,8 +291,13 @@ std::string Pair::strike_now(Trial& trial) {
       end_copies(host, SIGTERM);
       break;
     case Harm::kKillHost:
-      e2e::run({"sh", "-c", action_of(Harm::kKillHost, "", hosts_, host, -1).substr(4)},
-               kStartTimeout);
+      // What is forked meanwhile dies too: a host that is gone runs nothing.
+      e2e::run(
+          {"sh", "-c",
+           fmt::format("while pids=$(ip netns pids {}) && [ -n \"$pids\" ]; do kill -KILL $pids; "
+                       "done",
+                       network_name(hosts_, host))},
+          kStartTimeout);
       break;
     default:
       throw std::logic_error("strikes at a point only");
