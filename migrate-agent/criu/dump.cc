@@ -130,9 +130,11 @@ Result<std::uint64_t> PreparedDump::Impl::run_streaming(const TakeImage& take) {
   std::uint64_t bytes = 0;
   auto collected = streamer->collect(take);
   const Status dumped = wait_for_success(*session, directory, kDumpLog);
+  // CRIU may have done what it was asked to even where its images got lost: then it leaves the
+  // process on its way to being stopped, and run() can only resume what has stopped.
+  if (dumped) GCR_TRY(procfs::wait_until_stopped(pid));
   if (!collected) return collected.error();
   GCR_TRY(dumped);
-  GCR_TRY(procfs::wait_until_stopped(pid));
   GCR_TRY(restart_interrupted_calls(
       pid, [&](const std::string& name) -> Result<std::string> { return (*collected)[name]; },
       [&](const std::string& name, const std::string& content) -> Status {
