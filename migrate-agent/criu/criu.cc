@@ -45,9 +45,11 @@ class TemporaryDirectory {
   fs::path path_;
 };
 
+/// CRIU stops children of its own while it finds out what the kernel can: in namespaces of their
+/// own none of them outlives this process.
 Result<wire::Response> ask(const Command& command, const wire::Request& request,
                            const fs::path& images) {
-  GCR_ASSIGN(Session session, Session::here(command, service_arguments(), images));
+  GCR_ASSIGN(Session session, Session::in_new_namespaces(command, service_arguments(), 0, images));
   auto response = session.call(request);
   if (!response) return explain(response.error(), images, request.opts().log_file());
   return response;

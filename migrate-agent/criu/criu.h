@@ -19,9 +19,14 @@
 
 namespace gcr::criu {
 
-/// How to start CRIU: the program and the arguments before its own, e.g. a private dynamic loader.
+/// How to start CRIU.
 struct Command {
+  /// The program and the arguments before its own, e.g. a private dynamic loader.
   std::vector<std::string> argv;
+  /// The init program of the namespaces that CRIU is started in, where those are new: for checks,
+  /// and for restores, where it stays with the process and ends when the last task in there has
+  /// ended. Dumps go without.
+  std::filesystem::path reaper;
 };
 
 /// 40101 for 4.1.1.
@@ -132,11 +137,9 @@ class PreparedRestore {
  public:
   /// The images will be files of `directory`, which exists and may get them from now on.
   /// `used_pids` are the numbers that the tree uses in its PID namespace, as far as they are known:
-  /// CRIU's own processes keep away from them. `reaper` is the path of the init program that is
-  /// left in the namespace; it ends when the last task in there has ended.
+  /// CRIU's own processes keep away from them.
   static Result<PreparedRestore> create(const Command& command,
                                         const std::filesystem::path& directory,
-                                        const std::filesystem::path& reaper,
                                         const std::set<pid_t>& used_pids);
 
   PreparedRestore(PreparedRestore&&) noexcept;
@@ -154,7 +157,6 @@ class PreparedRestore {
 };
 
 /// Restores from `images`, unprepared.
-Result<RestoredTree> restore(const Command& command, const std::filesystem::path& images,
-                             const std::filesystem::path& reaper);
+Result<RestoredTree> restore(const Command& command, const std::filesystem::path& images);
 
 }  // namespace gcr::criu

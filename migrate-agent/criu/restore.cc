@@ -66,10 +66,9 @@ void RestoredTree::release() {
 }
 
 struct PreparedRestore::Impl {
-  Impl(Command command, fs::path directory, fs::path reaper, pid_t first_pid, HoldingPoint hold)
+  Impl(Command command, fs::path directory, pid_t first_pid, HoldingPoint hold)
       : command(std::move(command)),
         directory(std::move(directory)),
-        reaper(std::move(reaper)),
         first_pid(first_pid),
         hold(std::move(hold)) {}
 
@@ -78,7 +77,6 @@ struct PreparedRestore::Impl {
 
   const Command command;
   const fs::path directory;
-  const fs::path reaper;
   const pid_t first_pid;  ///< CRIU's own processes are numbered after it
   HoldingPoint hold;
   std::optional<Session> session;
@@ -87,7 +85,7 @@ struct PreparedRestore::Impl {
 Status PreparedRestore::Impl::start() {
   std::vector<std::string> arguments = common_arguments("restore", kRestoreLog);
   arguments.insert(arguments.end(), {"--leave-stopped", "--restore-detached"});
-  auto started = Session::in_new_namespaces(command, arguments, reaper, first_pid, directory);
+  auto started = Session::in_new_namespaces(command, arguments, first_pid, directory);
   if (!started) return started.error();
   session.emplace(std::move(*started));
   GCR_ASSIGN(const bool reached, hold.wait_until_reached(*session));
@@ -118,12 +116,10 @@ PreparedRestore& PreparedRestore::operator=(PreparedRestore&&) noexcept = defaul
 PreparedRestore::~PreparedRestore() = default;
 
 Result<PreparedRestore> PreparedRestore::create(const Command& command, const fs::path& directory,
-                                                const fs::path& reaper,
                                                 const std::set<pid_t>& used_pids) {
   auto made = [&]() -> Result<std::unique_ptr<Impl>> {
     GCR_ASSIGN(HoldingPoint hold, HoldingPoint::create(directory, kFirstFile));
-    auto impl =
-        std::make_unique<Impl>(command, directory, reaper, free_range(used_pids), std::move(hold));
+    auto impl = std::make_unique<Impl>(command, directory, free_range(used_pids), std::move(hold));
     GCR_TRY(impl->start());
     return impl;
   }();
@@ -138,7 +134,7 @@ Result<RestoredTree> PreparedRestore::run() {
     if (is_free(impl_->first_pid, used)) return impl_->run();
     GCR_ASSIGN(const std::string inventory, images::read_file(impl_->directory / kFirstFile));
     impl_->session.reset();
-    GCR_ASSIGN(PreparedRestore anew, create(impl_->command, impl_->directory, impl_->reaper, used));
+    GCR_ASSIGN(PreparedRestore anew, create(impl_->command, impl_->directory, used));
     GCR_TRY(images::write_file(impl_->directory / kFirstFile, inventory));
     return anew.impl_->run();
   }();
@@ -149,11 +145,10 @@ Result<RestoredTree> PreparedRestore::run() {
   return tree;
 }
 
-Result<RestoredTree> restore(const Command& command, const fs::path& images,
-                             const fs::path& reaper) {
+Result<RestoredTree> restore(const Command& command, const fs::path& images) {
   GCR_ASSIGN(const std::set<pid_t> used, images::used_pids(images));
   GCR_ASSIGN(const std::string inventory, images::read_file(images / kFirstFile));
-  auto prepared = PreparedRestore::create(command, images, reaper, used);
+  auto prepared = PreparedRestore::create(command, images, used);
   // It stands in the way of the holding point, and belongs to the images in any case.
   GCR_TRY(images::write_file(images / kFirstFile, inventory));
   if (!prepared) return prepared.error();

@@ -191,13 +191,6 @@ Session::~Session() {
 
 std::vector<std::string> service_arguments() { return {"swrk", std::to_string(launch::kRpcFd)}; }
 
-Result<Session> Session::here(const Command& command, const std::vector<std::string>& arguments,
-                              const fs::path& images) {
-  Session session;
-  GCR_TRY(session.start(command, arguments, images, 0, nullptr, 0));
-  return session;
-}
-
 Result<Session> Session::beside(const Command& command, const std::vector<std::string>& arguments,
                                 pid_t pid, const fs::path& images) {
   Session session;
@@ -207,10 +200,9 @@ Result<Session> Session::beside(const Command& command, const std::vector<std::s
 
 Result<Session> Session::in_new_namespaces(const Command& command,
                                            const std::vector<std::string>& arguments,
-                                           const fs::path& reaper, pid_t first_pid,
-                                           const fs::path& images) {
+                                           pid_t first_pid, const fs::path& images) {
   Session session;
-  GCR_TRY(session.start(command, arguments, images, 0, &reaper, first_pid));
+  GCR_TRY(session.start(command, arguments, images, 0, &command.reaper, first_pid));
   return session;
 }
 

@@ -52,21 +52,16 @@ std::vector<std::string> service_arguments();
 /// release_init() kills the namespace.
 class Session {
  public:
-  /// CRIU in the caller's own namespaces.
-  static Result<Session> here(const Command& command, const std::vector<std::string>& arguments,
-                              const std::filesystem::path& images);
-
   /// CRIU in the PID and mount namespaces of `pid`, where those are not the caller's own. The
   /// command's paths must exist there.
   static Result<Session> beside(const Command& command, const std::vector<std::string>& arguments,
                                 pid_t pid, const std::filesystem::path& images);
 
-  /// CRIU in new PID and mount namespaces whose init is `reaper`. CRIU's own processes are numbered
-  /// after `first_pid`.
+  /// CRIU in new PID and mount namespaces whose init is the command's reaper: whatever CRIU forks
+  /// ends with this process. CRIU's own processes are numbered after `first_pid`.
   static Result<Session> in_new_namespaces(const Command& command,
                                            const std::vector<std::string>& arguments,
-                                           const std::filesystem::path& reaper, pid_t first_pid,
-                                           const std::filesystem::path& images);
+                                           pid_t first_pid, const std::filesystem::path& images);
 
   Session(Session&&) noexcept = default;
   Session& operator=(Session&&) = delete;

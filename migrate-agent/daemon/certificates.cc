@@ -13,41 +13,14 @@
 namespace gcr::agent {
 namespace {
 
-constexpr std::string_view kAgentRole = "gcr:role:agent";
-
 struct OpensslDeleter {
   void operator()(BIO* file) const { BIO_free(file); }
   void operator()(X509* certificate) const { X509_free(certificate); }
   void operator()(X509_CRL* list) const { X509_CRL_free(list); }
   void operator()(X509_STORE_CTX* verification) const { X509_STORE_CTX_free(verification); }
-  void operator()(GENERAL_NAMES* names) const { GENERAL_NAMES_free(names); }
 };
 template <class T>
 using Unique = std::unique_ptr<T, OpensslDeleter>;
-
-Error bad_certificate(const control::TlsFiles& files, std::string_view what) {
-  return Error(Code::kPermissionDenied,
-               fmt::format("the certificate {} {}", files.certificate, what));
-}
-
-bool has_agent_role(const X509* certificate) {
-  const Unique<GENERAL_NAMES> names(static_cast<GENERAL_NAMES*>(
-      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
-  for (int i = 0; i < sk_GENERAL_NAME_num(names.get()); ++i) {
-    const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), i);
-    if (name->type != GEN_URI) continue;
-    const ASN1_IA5STRING* uri = name->d.uniformResourceIdentifier;
-    const std::string_view text(reinterpret_cast<const char*>(ASN1_STRING_get0_data(uri)),
-                                static_cast<std::size_t>(ASN1_STRING_length(uri)));
-    if (text == kAgentRole) return true;
-  }
-  return false;
-}
-
-bool is_made_out_to(X509* certificate, const std::string& host) {
-  return X509_check_ip_asc(certificate, host.c_str(), 0) == 1 ||
-         X509_check_host(certificate, host.data(), host.size(), 0, nullptr) == 1;
-}
 
 std::optional<double> seconds_of(const ASN1_TIME* time) {
   std::tm utc{};
@@ -87,17 +60,12 @@ Status check_own_certificate(const control::TlsFiles& files, const std::string& 
   }
   if (X509_verify_cert(verification.get()) != 1) {
     const int error = X509_STORE_CTX_get_error(verification.get());
-    return bad_certificate(files,
-                           fmt::format("is not valid: {}", X509_verify_cert_error_string(error)));
+    return Error(Code::kPermissionDenied,
+                 fmt::format("the certificate {} is not valid: {}", files.certificate,
+                             X509_verify_cert_error_string(error)));
   }
-  if (!has_agent_role(certificate)) {
-    return bad_certificate(files, fmt::format("is no agent's: it lacks the URI {}", kAgentRole));
-  }
-  if (!host.empty() && !is_made_out_to(certificate, host)) {
-    return bad_certificate(files,
-                           fmt::format("does not name {}, which is where others reach this agent",
-                                       control::printable(host)));
-  }
+  const Status agent = control::check_agent_role(certificate, host);
+  if (!agent) return agent.error().while_doing("nobody would accept " + files.certificate);
   return {};
 }
 

@@ -202,9 +202,9 @@ awaitable<Status> Source::prepare() {
   const Status taken = co_await offload(context_.blocking, [&]() -> Status {
     GCR_ASSIGN(scratch_, images::ScratchDirectory::create(context_.config.runtime_dir / "outgoing" /
                                                           migration_.to_string()));
-    GCR_ASSIGN(images_, OutgoingImages::create({context_.config.criu_command}, process_->pid(),
-                                               scratch_->path(), request_.image_mode(),
-                                               facts_.resident_bytes()));
+    GCR_ASSIGN(images_, OutgoingImages::create(
+                            {context_.config.criu_command, context_.config.reaper}, process_->pid(),
+                            scratch_->path(), request_.image_mode(), facts_.resident_bytes()));
     vram_.emplace(driver_, digest::DigestKey::expand(key_bytes_));
     inventory_.clear();
     proto::BuffersRequest found;

@@ -57,6 +57,9 @@ Result<PeerIdentity> peer_identity(SSL* ssl);
 /// thread.
 Status verify_agent(SSL* ssl, const std::string& host = {});
 
+/// The same of a certificate that nobody has shown yet.
+Status check_agent_role(X509* certificate, const std::string& host = {});
+
 class ControlChannel {
  public:
   using Milliseconds = std::chrono::milliseconds;

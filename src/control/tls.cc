@@ -43,7 +43,9 @@ UniqueNames alternative_names(const X509* certificate) {
       X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
 }
 
-void read_roles(const X509* certificate, PeerIdentity& identity) {
+PeerIdentity identity_of(const X509* certificate) {
+  PeerIdentity identity;
+  identity.common_name = common_name(certificate);
   const UniqueNames names = alternative_names(certificate);
   for (int i = 0; i < sk_GENERAL_NAME_num(names.get()); ++i) {
     const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), i);
@@ -54,7 +56,10 @@ void read_roles(const X509* certificate, PeerIdentity& identity) {
     if (text == kAgentRole) identity.is_agent = true;
     if (text == kOperatorRole) identity.is_operator = true;
   }
+  return identity;
 }
+
+Error no_certificate() { return Error(Code::kPermissionDenied, "the peer shows no certificate"); }
 
 /// The last entry of this thread's OpenSSL error queue, which is emptied.
 std::string openssl_reason() {
@@ -205,29 +210,30 @@ Result<std::shared_ptr<asio::ssl::context>> make_tls_context(const TlsFiles& fil
 
 Result<PeerIdentity> peer_identity(SSL* ssl) {
   const UniqueX509 certificate(SSL_get1_peer_certificate(ssl));
-  if (!certificate) return Error(Code::kPermissionDenied, "the peer shows no certificate");
-  PeerIdentity identity;
-  identity.common_name = common_name(certificate.get());
-  read_roles(certificate.get(), identity);
-  return identity;
+  if (!certificate) return no_certificate();
+  return identity_of(certificate.get());
 }
 
 Status verify_agent(SSL* ssl, const std::string& host) {
-  GCR_ASSIGN(const PeerIdentity identity, peer_identity(ssl));
+  const UniqueX509 certificate(SSL_get1_peer_certificate(ssl));
+  return certificate ? check_agent_role(certificate.get(), host) : no_certificate();
+}
+
+Status check_agent_role(X509* certificate, const std::string& host) {
+  const PeerIdentity identity = identity_of(certificate);
   if (!identity.is_agent) {
     return Error(Code::kPermissionDenied,
                  fmt::format("the certificate of \"{}\" is not an agent's (it lacks {})",
                              identity.common_name, kAgentRole));
   }
   if (host.empty()) return {};
-  const UniqueX509 certificate(SSL_get1_peer_certificate(ssl));
-  const int matches =
-      is_address(host) ? X509_check_ip_asc(certificate.get(), host.c_str(), 0)
-                       : X509_check_host(certificate.get(), host.data(), host.size(), 0, nullptr);
+  const int matches = is_address(host)
+                          ? X509_check_ip_asc(certificate, host.c_str(), 0)
+                          : X509_check_host(certificate, host.data(), host.size(), 0, nullptr);
   if (matches == 1) return {};
-  return Error(
-      Code::kPermissionDenied,
-      fmt::format("the certificate of \"{}\" is not made out to {}", identity.common_name, host));
+  return Error(Code::kPermissionDenied,
+               fmt::format("the certificate of \"{}\" is not made out to {}", identity.common_name,
+                           printable(host)));
 }
 
 Status expect_host(SSL* ssl, const std::string& host) {

@@ -4,11 +4,14 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <fstream>
 #include <set>
 
@@ -62,8 +65,37 @@ TEST(Criu, FindsThisKernelGoodEnough) {
   EXPECT_TRUE(status) << status.error().message();
 }
 
+TEST(Criu, NothingThatACheckForksOutlivesIt) {
+  ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  const Directory logs;
+  const std::string ours = procfs::namespace_link(::getpid(), "pid");
+  int seen = 0;
+  for (int delay_ms = 0; delay_ms < 60; delay_ms += 2) {
+    const pid_t checking = ::fork();
+    if (checking == 0) {
+      ::setenv("TMPDIR", logs.path().c_str(), 1);
+      for (;;) (void)check(criu_command());
+    }
+    ::poll(nullptr, 0, delay_ms);
+    for (const pid_t process : procfs::tree(checking)) {
+      const std::string theirs = procfs::namespace_link(process, "pid");
+      if (process == checking || theirs.empty()) continue;
+      EXPECT_NE(theirs, ours);
+      ++seen;
+    }
+    ::kill(checking, SIGKILL);
+    // What it leaves becomes a child of this process, and has to end by itself.
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (::waitpid(-1, nullptr, WNOHANG | __WALL) >= 0) {
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "after " << delay_ms << " ms";
+      ::poll(nullptr, 0, 1);
+    }
+  }
+  EXPECT_GT(seen, 0);
+}
+
 TEST(Criu, ThatIsMissingIsNamedInTheError) {
-  const auto number = version(Command{{"/no/such/criu"}});
+  const auto number = version(Command{{"/no/such/criu"}, criu_command().reaper});
   ASSERT_FALSE(number);
   EXPECT_EQ(number.error().code(), Code::kNotFound);
   EXPECT_NE(number.error().message().find("executing CRIU"), std::string::npos)
@@ -94,7 +126,7 @@ TEST_F(DumpRestore, RestoredProcessStandsStillThenGoesOnWithoutGap) {
   const pid_t pid = (start(), program_->pid());
   dump_and_kill();
   const Output dumped = read_output(file());
-  auto tree = restore(criu_command(), images(), reaper());
+  auto tree = restore(criu_command(), images());
   ASSERT_TRUE(tree) << tree.error().message();
   EXPECT_EQ(state_of(tree->pid()), 'T');
   EXPECT_EQ(procfs::namespace_pids(std::to_string(tree->pid())).back(), pid);
@@ -109,7 +141,7 @@ TEST_F(DumpRestore, DestroyingARestoredTreeLeavesNothing) {
   dump_and_kill();
   pid_t init = 0;
   {
-    auto tree = restore(criu_command(), images(), reaper());
+    auto tree = restore(criu_command(), images());
     ASSERT_TRUE(tree) << tree.error().message();
     ASSERT_TRUE(resume_stopped(tree->pid()));
     init = tree->init_pid();
@@ -125,7 +157,7 @@ TEST_F(DumpRestore, TenRoundTripsLoseAndDoubleNothing) {
   std::string from = "images";
   for (int trip = 1; trip <= 10; ++trip) {
     const Output before = read_output(file());
-    auto tree = restore(criu_command(), images(from), reaper());
+    auto tree = restore(criu_command(), images(from));
     ASSERT_TRUE(tree) << "trip " << trip << ": " << tree.error().message();
     ASSERT_TRUE(resume_stopped(tree->pid()));
     wait_for_progress(file(), before, 3);
@@ -142,7 +174,7 @@ TEST_F(DumpRestore, TenRoundTripsLoseAndDoubleNothing) {
 TEST_F(DumpRestore, ReaperEndsWhenTheLastTaskHasEnded) {
   start();
   dump_and_kill();
-  auto tree = restore(criu_command(), images(), reaper());
+  auto tree = restore(criu_command(), images());
   ASSERT_TRUE(tree) << tree.error().message();
   ASSERT_TRUE(resume_stopped(tree->pid()));
   const pid_t init = tree->init_pid();
@@ -160,7 +192,7 @@ TEST_F(DumpRestore, ReleasedTreeOutlivesItsHandleAndTakesSigtermThroughItsInit) 
   pid_t init = 0;
   const Output before = read_output(file());
   {
-    auto tree = restore(criu_command(), images(), reaper());
+    auto tree = restore(criu_command(), images());
     ASSERT_TRUE(tree) << tree.error().message();
     ASSERT_TRUE(resume_stopped(tree->pid()));
     init = tree->init_pid();
@@ -187,7 +219,7 @@ std::set<std::string> descriptor_targets(pid_t pid) {
 TEST_F(DumpRestore, ReleasedReaperHoldsNothingOfTheAgent) {
   start();
   dump_and_kill();
-  auto tree = restore(criu_command(), images(), reaper());
+  auto tree = restore(criu_command(), images());
   ASSERT_TRUE(tree) << tree.error().message();
   const pid_t init = tree->init_pid();
   EXPECT_TRUE(descriptor_targets(init).contains("socket"));
@@ -209,7 +241,7 @@ TEST_F(DumpRestore, TheTreeEndsWithAnAgentThatDidNotReleaseIt) {
   ASSERT_EQ(::pipe2(pids, O_CLOEXEC), 0);
   const pid_t agent = ::fork();
   if (agent == 0) {
-    auto tree = restore(criu_command(), images(), reaper());
+    auto tree = restore(criu_command(), images());
     const pid_t init = tree ? tree->init_pid() : -1;
     ::_exit(::write(pids[1], &init, sizeof(init)) == sizeof(init) ? 0 : 1);
   }
@@ -228,7 +260,7 @@ TEST_F(DumpRestore, SmallDeletedFileMovesWithItsContent) {
   start("ghost");  // it aborts when its deleted file is not what it was
   dump_and_kill();
   const Output dumped = read_output(file());
-  auto tree = restore(criu_command(), images(), reaper());
+  auto tree = restore(criu_command(), images());
   ASSERT_TRUE(tree) << tree.error().message();
   ASSERT_TRUE(resume_stopped(tree->pid()));
   expect_gapless(wait_for_progress(file(), dumped, 20));
@@ -248,14 +280,14 @@ TEST_F(DumpRestore, ProcessInNamespacesOfItsOwnWithALowPidMovesTwice) {
   ASSERT_TRUE(report) << report.error().message();
   ASSERT_TRUE(kill_stopped(pid));
   program_.reset();
-  auto tree = restore(criu_command(), images(), reaper());
+  auto tree = restore(criu_command(), images());
   ASSERT_TRUE(tree) << tree.error().message();
   EXPECT_EQ(procfs::namespace_pids(std::to_string(tree->pid())).back(), inner);
   const auto again = dump(criu_command(), tree->pid(), images("again"));
   ASSERT_TRUE(again) << again.error().message();
   const Output dumped = read_output(file());
   tree->kill();
-  tree = restore(criu_command(), images("again"), reaper());
+  tree = restore(criu_command(), images("again"));
   ASSERT_TRUE(tree) << tree.error().message();
   ASSERT_TRUE(resume_stopped(tree->pid()));
   expect_gapless(wait_for_progress(file(), dumped, 20));
@@ -288,7 +320,7 @@ TEST_F(DumpRestore, DumpOfAnAbsentProcessSaysSo) {
 
 TEST_F(DumpRestore, RestoreWithoutImagesLeavesNothing) {
   const std::set<pid_t> before = all_processes();
-  const auto tree = restore(criu_command(), images(), reaper());
+  const auto tree = restore(criu_command(), images());
   ASSERT_FALSE(tree);
   EXPECT_EQ(tree.error().code(), Code::kNotFound);
   EXPECT_EQ(all_processes(), before);
@@ -301,7 +333,7 @@ TEST_F(DumpRestore, RestoreFromDamagedImagesLeavesNothing) {
   for (const std::string& name :
        {"pagemap-" + std::to_string(pid) + ".img", std::string("pstree.img")}) {
     fs::resize_file(images() / name, fs::file_size(images() / name) / 2 + 1);
-    const auto tree = restore(criu_command(), images(), reaper());
+    const auto tree = restore(criu_command(), images());
     ASSERT_FALSE(tree) << name;
     EXPECT_EQ(all_processes(), before) << name;
   }
@@ -310,7 +342,7 @@ TEST_F(DumpRestore, RestoreFromDamagedImagesLeavesNothing) {
 TEST_F(DumpRestore, RestoreWithAMissingReaperSaysSo) {
   start();
   dump_and_kill();
-  const auto tree = restore(criu_command(), images(), "/no/such/reaper");
+  const auto tree = restore(Command{criu_command().argv, "/no/such/reaper"}, images());
   ASSERT_FALSE(tree);
   EXPECT_NE(tree.error().message().find("executing the reaper"), std::string::npos)
       << tree.error().message();

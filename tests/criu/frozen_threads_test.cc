@@ -32,7 +32,7 @@ class Frozen : public testing::Test {
     ASSERT_TRUE(report) << report.error().message();
     ASSERT_TRUE(kill_stopped(program.pid()));
     program.reap();
-    auto tree = restore(criu_command(), images, reaper());
+    auto tree = restore(criu_command(), images);
     ASSERT_TRUE(tree) << tree.error().message();
     tree_ = std::make_unique<RestoredTree>(std::move(*tree));
     stopped_ = read_output(file());
@@ -138,7 +138,7 @@ TEST_F(Frozen, CallsThatAStopHadInterruptedBeforeGoOnWaitingToo) {
   const auto report = dump(criu_command(), program.pid(), images);
   ASSERT_TRUE(report) << report.error().message();
   ASSERT_TRUE(kill_stopped(program.pid()));
-  auto tree = restore(criu_command(), images, reaper());
+  auto tree = restore(criu_command(), images);
   ASSERT_TRUE(tree) << tree.error().message();
   ASSERT_TRUE(resume_stopped(tree->pid()));
   // The raw futex calls cannot be told (interrupted_calls.h); all their callers know EINTR.

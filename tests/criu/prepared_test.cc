@@ -63,7 +63,7 @@ class Prepared : public testing::Test {
 TEST_F(Prepared, StreamedDumpRestoresAndGoesOnWithoutGap) {
   start();
   PreparedDump prepared = prepare_streaming();
-  auto restore = PreparedRestore::create(criu_command(), images(), reaper(), {program_->pid()});
+  auto restore = PreparedRestore::create(criu_command(), images(), {program_->pid()});
   ASSERT_TRUE(restore) << restore.error().message();
   wait_for_progress(file(), read_output(file()), 5);  // being prepared for costs it nothing
   const auto report = prepared.run(to_files());
@@ -90,7 +90,7 @@ TEST_F(Prepared, WaitingCallsOfAStreamedDumpGoOnWaitingHereAndThere) {
   ASSERT_TRUE(procfs::wait_until_stopped(program_->pid()));
   kill_program();
   // The copy counts on from the dump: only its waiting threads are of interest here.
-  auto tree = restore(criu_command(), images(), reaper());
+  auto tree = restore(criu_command(), images());
   ASSERT_TRUE(tree) << tree.error().message();
   ASSERT_TRUE(resume_stopped(tree->pid()));
   const Output now = wait_for_output(file(), [before = read_output(file())](const Output& output) {
@@ -184,7 +184,7 @@ TEST_F(Prepared, SessionsThatAreNeverRunLeaveNothingAndTheProgramRunsOn) {
   const std::set<pid_t> before = all_processes();
   {
     const PreparedDump prepared = prepare_streaming();
-    const auto restore = PreparedRestore::create(criu_command(), images(), reaper(), {});
+    const auto restore = PreparedRestore::create(criu_command(), images(), {});
     ASSERT_TRUE(restore) << restore.error().message();
     EXPECT_GT(all_processes().size(), before.size());
   }
@@ -208,7 +208,7 @@ TEST_F(Prepared, RestoreThatSitsOnANumberOfTheTreeStartsAnew) {
   // Everything up to just before the program's own number is said to be taken.
   std::set<pid_t> used;
   for (pid_t taken = 1; taken < pid - 10; ++taken) used.insert(taken);
-  auto restore = PreparedRestore::create(criu_command(), there, reaper(), used);
+  auto restore = PreparedRestore::create(criu_command(), there, used);
   ASSERT_TRUE(restore) << restore.error().message();
   for (const auto& entry : fs::directory_iterator(images())) fs::copy(entry, there);
   kill_program();
@@ -228,7 +228,7 @@ TEST_F(Prepared, RestoreOfATruncatedImageFailsAndLeavesNothing) {
        {std::string("pages-1.img"), "core-" + std::to_string(pid) + ".img",
         std::string("pstree.img"), std::string("inventory.img")}) {
     const fs::path there = directory_.make("there-" + name);
-    auto restore = PreparedRestore::create(criu_command(), there, reaper(), {pid});
+    auto restore = PreparedRestore::create(criu_command(), there, {pid});
     ASSERT_TRUE(restore) << restore.error().message();
     for (const auto& entry : fs::directory_iterator(images())) fs::copy(entry, there);
     fs::resize_file(there / name, fs::file_size(there / name) / 2);
@@ -242,7 +242,7 @@ TEST_F(Prepared, RestoreOfATruncatedImageFailsAndLeavesNothing) {
 TEST_F(Prepared, RestoreWithoutImagesFailsAndLeavesNothing) {
   const std::set<pid_t> before = all_processes();
   {
-    auto restore = PreparedRestore::create(criu_command(), images(), reaper(), {});
+    auto restore = PreparedRestore::create(criu_command(), images(), {});
     ASSERT_TRUE(restore) << restore.error().message();
     const auto tree = restore->run();
     ASSERT_FALSE(tree);

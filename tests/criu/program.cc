@@ -43,10 +43,8 @@ fs::path Directory::make(const std::string& name) const {
 
 Command criu_command() {
   const char* path = ::getenv("GCR_CRIU");
-  return Command{{path != nullptr ? path : GCR_CRIU_PATH}};
+  return Command{{path != nullptr ? path : GCR_CRIU_PATH}, GCR_REAPER_PATH};
 }
-
-fs::path reaper() { return GCR_REAPER_PATH; }
 
 Output read_output(const fs::path& file) {
   Output output;

@@ -29,11 +29,9 @@ class Directory {
   std::filesystem::path path_;
 };
 
-/// CRIU from the environment (GCR_CRIU), else the one that the build knows.
-Command criu_command();
-
+/// CRIU from the environment (GCR_CRIU), else the one that the build knows, and
 /// build/bin/gcr-reaper.
-std::filesystem::path reaper();
+Command criu_command();
 
 /// What the program has written to its file.
 struct Output {

@@ -75,6 +75,22 @@ App start_managed(TwoHosts& hosts, Host host) {
                {hosts.program_path("managed_memory"), std::to_string(kCounterPort + 1)});
 }
 
+std::unique_ptr<BackgroundCommand> start_agent_of_another_version(const TwoHosts& hosts,
+                                                                  Host host) {
+  const std::string tls = hosts.directory() + "/tls/";
+  const std::string own = tls + (host == Host::kA ? "host-a" : "host-b");
+  auto agent = std::make_unique<BackgroundCommand>(
+      hosts.on_host(host, {"python3", GCR_SOURCE_DIR "/tests/e2e/agent_of_another_version.py",
+                           hosts.address(host), tls + "ca.crt", own + ".crt", own + ".key"}));
+  const auto listens = [](const std::string& text) {
+    return text.find("listening") != std::string::npos;
+  };
+  if (!agent->wait_for_output(listens, kStartTimeout)) {
+    throw std::runtime_error("it does not listen: " + agent->err_so_far());
+  }
+  return agent;
+}
+
 testing::AssertionResult ends_like(App& app, App& undisturbed) {
   // The program that migrated is nobody's child here: its last line says that it ended.
   if (!undisturbed.program().wait(kEndTimeout)) {

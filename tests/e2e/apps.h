@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,10 @@ App start_alloc_styles(TwoHosts& hosts, Host host, int steps, int report);
 
 /// A program that keeps a number in managed memory and answers as the counter does.
 App start_managed(TwoHosts& hosts, Host host);
+
+/// Starts what answers in place of an agent, with that agent's certificate, in a protocol version
+/// to come, and waits until it listens. Throws if it ends.
+std::unique_ptr<BackgroundCommand> start_agent_of_another_version(const TwoHosts& hosts, Host host);
 
 /// Success if it ended by itself with status 0 and printed what `undisturbed` printed.
 testing::AssertionResult ends_like(App& app, App& undisturbed);

@@ -184,14 +184,7 @@ TEST_F(PreflightTest, ADestinationThatIsNotThereOrRefusesIsAFindingBesideTheSour
   EXPECT_EQ(alone.exit_code, kRefusedExit);
   EXPECT_THAT(alone.ids("blocker"), IsSupersetOf({"no-door", "destination-unreachable"}));
 
-  const std::string tls = hosts_->directory() + "/tls";
-  BackgroundCommand stranger(hosts_->on_host(
-      Host::kB,
-      {"python3", GCR_SOURCE_DIR "/tests/e2e/agent_of_another_version.py",
-       hosts_->address(Host::kB), tls + "/ca.crt", tls + "/host-b.crt", tls + "/host-b.key"}));
-  ASSERT_TRUE(stranger.wait_for_output(
-      [](const std::string& text) { return text.find("listening") != std::string::npos; },
-      Milliseconds(30'000)));
+  const auto stranger = start_agent_of_another_version(*hosts_, Host::kB);
   const Preflight refused = preflight(sleeper.pid());
   EXPECT_EQ(refused.exit_code, kRefusedExit);
   EXPECT_THAT(refused.ids("blocker"), IsSupersetOf({"no-door", "destination-refused"}));

@@ -221,14 +221,7 @@ TEST_F(RefusalTest, AnAgentThatIsNotThere) {
 TEST_F(RefusalTest, AnAgentOfAnotherProtocolVersion) {
   ASSERT_NO_FATAL_FAILURE(start());
   hosts_->stop_agent(Host::kB);
-  const std::string tls = hosts_->directory() + "/tls";
-  BackgroundCommand stranger(hosts_->on_host(
-      Host::kB,
-      {"python3", GCR_SOURCE_DIR "/tests/e2e/agent_of_another_version.py",
-       hosts_->address(Host::kB), tls + "/ca.crt", tls + "/host-b.crt", tls + "/host-b.key"}));
-  ASSERT_TRUE(stranger.wait_for_output(
-      [](const std::string& text) { return text.find("listening") != std::string::npos; },
-      Milliseconds(30'000)));
+  const auto stranger = start_agent_of_another_version(*hosts_, Host::kB);
   EXPECT_TRUE(refused(migrate(), kRefusedExit, {"version", "99"}));
   EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst + 1);
   EXPECT_EQ(hosts_->use(Host::kA), source_);

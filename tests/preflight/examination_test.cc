@@ -34,6 +34,7 @@ class Examining : public testing::Test {
     if (::mkdtemp(path.data()) != nullptr) directory_ = path;
     ::chmod(directory_.c_str(), 0755);
     config_.criu_command = {GCR_CRIU};
+    config_.reaper = GCR_REAPER;
     config_.state_dir = directory_;
     config_.runtime_dir = directory_;
   }

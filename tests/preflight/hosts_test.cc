@@ -70,6 +70,7 @@ class Hosts : public testing::Test {
     std::string path = "/dev/shm/gcr-preflight-test-XXXXXX";
     if (::mkdtemp(path.data()) != nullptr) directory_ = path;
     config_.criu_command = {GCR_CRIU};
+    config_.reaper = GCR_REAPER;
     config_.state_dir = directory_ / "state";
     config_.runtime_dir = directory_ / "run";
     fs::create_directories(config_.state_dir);

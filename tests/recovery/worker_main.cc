@@ -93,7 +93,7 @@ class Move {
 
   Status take_apart() {
     GCR_TRY(take_over());
-    GCR_ASSIGN(auto dump, criu::PreparedDump::streaming({{arguments_.criu}}, arguments_.pid,
+    GCR_ASSIGN(auto dump, criu::PreparedDump::streaming({{arguments_.criu}, {}}, arguments_.pid,
                                                         arguments_.scratch));
     reached("prepared");
     GCR_TRY(start_keeper());
@@ -160,7 +160,7 @@ void call(pid_t pid, const std::vector<std::string>& names) {
 
 /// Into files, which CRIU goes on with when nobody is there any more.
 void dump(pid_t pid, const std::string& criu, const std::string& scratch, const std::string& stop) {
-  auto prepared = must(criu::PreparedDump::to_directory({{criu}}, pid, scratch));
+  auto prepared = must(criu::PreparedDump::to_directory({{criu}, {}}, pid, scratch));
   std::cout << "prepared" << std::endl;
   while (stop == "prepared") ::pause();
   must(prepared.run());
@@ -176,7 +176,7 @@ std::string describe(pid_t pid) {
 void restore(const std::string& criu, const std::string& reaper, const std::string& images,
              const std::string& stop) {
   std::cout << "restoring" << std::endl;
-  criu::RestoredTree tree = must(criu::restore({{criu}}, images, reaper));
+  criu::RestoredTree tree = must(criu::restore({{criu}, reaper}, images));
   std::cout << "restored" << describe(tree.pid()) << describe(tree.init_pid()) << std::endl;
   while (stop == "restored") ::pause();
   tree.release();

@@ -65,7 +65,7 @@ class PreDump : public testing::Test {
 
   /// The process of the images, restored and running.
   RestoredTree restore_and_resume() {
-    auto tree = restore(criu_command(), final_, reaper());
+    auto tree = restore(criu_command(), final_);
     if (!tree) throw std::runtime_error(tree.error().message());
     EXPECT_TRUE(resume_stopped(tree->pid()));
     return std::move(*tree);
