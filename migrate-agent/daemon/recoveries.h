@@ -57,7 +57,7 @@ class Recoveries {
     journal::Entry entry;
     asio::steady_timer timer;
     std::chrono::milliseconds pause = kFirstRecoveryPause;
-    Clock::time_point started;
+    Clock::time_point started = {};
   };
 
   enum class Need : std::uint8_t;

@@ -34,7 +34,8 @@ Status IncomingData::open_tcp(const DataPlan& plan) {
 }
 
 Status IncomingData::open_rdma(const DataPlan& plan) {
-  transport::RdmaReceiverOptions rdma{.token = options_.token,
+  transport::RdmaReceiverOptions rdma{.addresses = {},
+                                      .token = options_.token,
                                       .max_lanes = plan.lanes,
                                       .on_landed = options_.on_landed,
                                       .peer_timeout = options_.peer_timeout};

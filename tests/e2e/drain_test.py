@@ -37,25 +37,27 @@ class Scenario(unittest.TestCase):
     def drain(self, *words):
         return self.hosts.moves("drain", self.hosts.address("a"), "--to", *self.others, *words)
 
-    def begin_drain(self, *words):
+    def begin(self, script, *words):
         """In the background; its progress can be read line by line from stderr."""
-        command = self.hosts.moves_command(
-            "drain", "--json", self.hosts.address("a"), "--to", *self.others, *words)  # fmt: skip
-        drain = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.addCleanup(drain.stderr.close)
-        self.addCleanup(drain.stdout.close)
-        self.addCleanup(drain.kill)
-        return drain
+        command = self.hosts.moves_command(script, "--json", *words)
+        begun = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(begun.stderr.close)
+        self.addCleanup(begun.stdout.close)
+        self.addCleanup(begun.kill)
+        return begun
 
-    def wait_for_line(self, drain, text):
-        for line in drain.stderr:
+    def begin_drain(self, *words):
+        return self.begin("drain", self.hosts.address("a"), "--to", *self.others, *words)
+
+    def wait_for_line(self, begun, text):
+        for line in begun.stderr:
             if text in line:
                 return line
-        self.fail(f"the drain ended without saying \"{text}\"")
+        self.fail(f"it ended without saying \"{text}\"")
 
-    def end_of(self, drain):
-        out, err = drain.communicate(timeout=120)
-        return drain.returncode, json.loads(out), err
+    def end_of(self, begun):
+        out, err = begun.communicate(timeout=120)
+        return begun.returncode, json.loads(out), err
 
     def assert_runs_once(self, tickers, hosts, said):
         """Each of them on one of these hosts, as one process, with nothing lost or doubled."""
@@ -88,15 +90,18 @@ class Scenario(unittest.TestCase):
 
 
 class HostsThatDie(Scenario):
-    def test_every_process_runs_exactly_once_when_a_destination_dies_in_the_middle(self):
-        # Its worker stops where the process is restored and not committed yet: the host dies with a
-        # copy of it that never ran.
+    def kill_host_c_with_a_copy_that_never_ran(self, begin):
+        """Begins, and stops host c's worker where a process is restored and not committed yet."""
         faults = self.hosts.folder / "c" / "faults"
         faults.write_text("destination.verified stop\n", encoding="ascii")
-        tickers = self.start_tickers()
-        drain = self.begin_drain()
+        begun = begin()
         wait_for("a migration reaches host c", (faults.parent / "faults.hit").exists)
         self.hosts.script("kill", "c")
+        return begun
+
+    def test_every_process_runs_exactly_once_when_a_destination_dies_in_the_middle(self):
+        tickers = self.start_tickers()
+        drain = self.kill_host_c_with_a_copy_that_never_ran(self.begin_drain)
         status, report, said = self.end_of(drain)
         self.assertEqual(status, 0, said)
         self.assert_outcomes(report, said, moved=TICKERS)
@@ -106,6 +111,22 @@ class HostsThatDie(Scenario):
         self.assertTrue(any(process["tries"] for process in report["processes"]), said)
         self.assert_runs_once(tickers, "bd", said)
         self.assertEqual(self.hosts.processes("a"), set())
+
+    def test_rebalancing_keeps_every_process_running_once_when_a_destination_dies_in_the_middle(self):
+        tickers = self.start_tickers()
+        names = [self.hosts.address(host) for host in "abcd"]
+        words = ("--yes", "--least-gain", "0.01", "--tries", "2", "--patience", "1")
+        rebalance = self.kill_host_c_with_a_copy_that_never_ran(
+            lambda: self.begin("rebalance", *names, *words))  # fmt: skip
+        status, report, said = self.end_of(rebalance)
+        self.assertEqual(status, 1, said)
+        goals = {move["pid"]: move["destination"] for move in report["moves"]}
+        self.assertEqual(len(goals), 6, said)  # two for each host
+        left = {process["pid"] for process in report["processes"] if process["outcome"] == "left"}
+        self.assertEqual(left, {pid for pid, goal in goals.items() if goal == names[2]}, said)
+        self.assert_outcomes(report, said, moved=4, left=2)
+        self.assert_runs_once(tickers, "abd", said)
+        self.assertEqual([len(self.hosts.processes(host)) for host in "abd"], [4, 2, 2], said)
 
     def test_what_moved_to_a_host_that_then_dies_is_lost_and_named_and_all_else_runs_once(self):
         tickers = self.start_tickers(5)
