@@ -5,6 +5,15 @@ install(PROGRAMS scripts/make-certs scripts/drain scripts/rebalance
         DESTINATION share/gcr-migrate COMPONENT cli)
 install(DIRECTORY scripts/lib/gcr_moves DESTINATION share/gcr-migrate/lib COMPONENT cli
         FILES_MATCHING PATTERN "*.py")
+# In the path under names that say whose they are.
+set(links ${PROJECT_BINARY_DIR}/links)
+file(MAKE_DIRECTORY ${links})
+foreach(script drain rebalance)
+  file(CREATE_LINK ../share/gcr-migrate/${script} ${links}/gcr-${script} SYMBOLIC)
+endforeach()
+file(CREATE_LINK gcr-drain.1 ${links}/gcr-rebalance.1 SYMBOLIC)
+install(FILES ${links}/gcr-drain ${links}/gcr-rebalance DESTINATION bin COMPONENT cli)
+install(FILES docs/man/gcr-drain.1 ${links}/gcr-rebalance.1 DESTINATION share/man/man1 COMPONENT cli)
 install(FILES cmake/packaging/completions/gcr-migrate.bash
         DESTINATION share/bash-completion/completions RENAME gcr-migrate COMPONENT cli)
 install(FILES cmake/packaging/completions/_gcr-migrate
@@ -60,6 +69,7 @@ set(CPACK_DEBIAN_CLI_PACKAGE_NAME gcr-migrate)
 set(CPACK_COMPONENT_CLI_DESCRIPTION "the command
  Orders migrations of running GPU processes between hosts, and asks agents
  about them.")
+set(CPACK_DEBIAN_CLI_PACKAGE_DEPENDS python3)
 set(CPACK_DEBIAN_CLI_PACKAGE_RECOMMENDS openssl)
 set(CPACK_DEBIAN_CLI_PACKAGE_SUGGESTS "gcr-migrate-agent, gcr-migrate-preload")
 

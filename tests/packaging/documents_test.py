@@ -10,7 +10,7 @@ import sys
 import unittest
 
 SOURCE, CLI, AGENT = (os.path.abspath(path) for path in sys.argv[1:4])
-PAGES = ["gcr-migrate.1", "gcr-migrate-hosts.5", "agent.toml.5", "migrate-agent.8"]
+PAGES = ["gcr-migrate.1", "gcr-drain.1", "gcr-migrate-hosts.5", "agent.toml.5", "migrate-agent.8"]
 COMPLETIONS = os.path.join(SOURCE, "cmake/packaging/completions")
 
 
@@ -74,6 +74,14 @@ class ManPages(unittest.TestCase):
         for subcommand in subcommands():
             known |= set(options_of(CLI, subcommand))
         self.assertLessEqual(set(re.findall(r"--[a-z][a-z-]*[a-z]", page_text("gcr-migrate.1"))), known)
+
+    def test_have_just_the_options_of_drains_and_rebalancing(self):
+        known = set()
+        for script in ("drain", "rebalance"):
+            known |= set(re.findall(r"(?<![\w-])--[a-z-]+[a-z]", output(
+                sys.executable, os.path.join(SOURCE, "scripts", script), "--help", env={"COLUMNS": "500"})))
+        self.assertIn("--least-gain", known)
+        self.assertEqual(set(re.findall(r"--[a-z][a-z-]*[a-z]", page_text("gcr-drain.1"))), known)
 
     def test_have_every_exit_status(self):
         table = output(CLI, "--help").split("\nExit status:\n")[1].split("\n\n")[0]
