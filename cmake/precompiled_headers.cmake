@@ -1,7 +1,8 @@
 # Precompiled headers. A target that links gcr_base or gcr_control shares the set that fits what it
 # links and how its folder is compiled, and does nothing for it. The sets hold other people's headers
 # only: one of ours would have everything built again whenever it changes. Sources include what they
-# use all the same: builds by clang, scripts/lint among them, go without precompiled headers.
+# use all the same: builds by clang, scripts/lint among them, go without precompiled headers, all but
+# that of the fuzzers.
 
 # The targets that `target` compiles against.
 function(gcr_compiled_against target result)
@@ -20,7 +21,7 @@ endfunction()
 
 # gcr_add_precompiled_set(NAME LIBRARY…): cmake/headers/NAME.h, with the flags of the calling folder.
 function(gcr_add_precompiled_set name)
-  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL GNU AND NOT GCR_FUZZ)
     return()
   endif()
   add_library(gcr_headers_${name} OBJECT ${PROJECT_SOURCE_DIR}/cmake/headers/none.cc)
@@ -32,7 +33,7 @@ endfunction()
 # links gcr_base, `control_set` if it links gcr_control, and with a third argument only those that
 # link that too.
 function(gcr_share_precompiled folder base_set control_set)
-  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL GNU AND NOT GCR_FUZZ)
     return()
   endif()
   get_property(targets DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/cli/migrate_fixture.h"
+#include "tests/support/terminal.h"
 
 namespace gcr::cli::test {
 namespace {
@@ -142,6 +143,33 @@ TEST_F(Ask, StatusTellsWhatIsKnown) {
     EXPECT_THAT(finished.out, HasSubstr(part));
   }
   EXPECT_THAT(finished.out, testing::Not(HasSubstr("operator is needed")));
+}
+
+TEST_F(Ask, WatchedMigrationIsShownWhereItChangesUntilItsEnd) {
+  proto::MigrationStatus working = known(kOne);
+  working.set_state("working");
+  working.set_finished(false);
+  const Play at_work = say(status_of(working));
+  const Finished finished =
+      ask({at_work, at_work, say(status_of(known(kOne)))}, "status", {kOne, "--watch"});
+  EXPECT_EQ(finished.exit_status, 0) << finished.err;
+  EXPECT_THAT(finished.out, testing::ContainsRegex("working(.|\n)*undone"));
+  EXPECT_EQ(finished.out.find("working"), finished.out.rfind("working")) << finished.out;
+  EXPECT_EQ(requests_.size(), 3U);
+}
+
+TEST_F(Ask, WatchedMigrationIsDrawnInPlaceOnATerminal) {
+  proto::MigrationStatus working = known(kOne);
+  working.set_state("working");
+  working.set_finished(false);
+  const Play at_work = say(status_of(working));
+  FakeAgent agent(credentials_.context({}), {at_work, at_work, say(status_of(known(kOne)))});
+  const gcr::test::Terminal terminal(
+      100, 24, cli_words(words("status", agent.address(), {kOne, "--watch"})), {});
+  EXPECT_TRUE(terminal.wait_for("working"));
+  EXPECT_EQ(terminal.finish(), 0);
+  EXPECT_THAT(terminal.screen(), HasSubstr("undone"));
+  EXPECT_THAT(terminal.screen(), testing::Not(HasSubstr("working")));
 }
 
 TEST_F(Ask, StatusSaysThatAnOperatorIsNeeded) {
