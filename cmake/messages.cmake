@@ -20,6 +20,6 @@ function(gcr_add_messages target)
   target_link_libraries(${target} PUBLIC protobuf::libprotobuf)
   # What protoc writes is not what is fuzzed, and takes minutes to instrument.
   if(GCR_FUZZ)
-    target_compile_options(${target} PRIVATE -fno-sanitize=all)
+    target_compile_options(${target} PRIVATE -fno-sanitize=all -O0)
   endif()
 endfunction()

@@ -29,7 +29,10 @@ Result<std::vector<std::string>> dump_arguments(const std::string& action, const
                                                 pid_t pid, const fs::path& directory,
                                                 const fs::path& parent) {
   const std::vector<pid_t> pids = procfs::namespace_pids(std::to_string(pid));
-  if (pids.empty()) return Error(Code::kNotFound, "no such process");
+  if (pids.empty()) {
+    GCR_ASSIGN(const UniqueFd alive, procfs::open_pidfd(pid));  // or the reason why not
+    return Error(Code::kUnavailable, "cannot read /proc/" + std::to_string(pid) + "/status");
+  }
   std::vector<std::string> arguments = common_arguments(action, log);
   arguments.insert(arguments.end(), {"--tree", std::to_string(pids.back())});
   if (!parent.empty()) {

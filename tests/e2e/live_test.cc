@@ -216,7 +216,7 @@ TEST(Live, RoundsOfImagesAreRefusedWhereTheKernelCannotTrackPages) {
 /// GCR_MOVES in the environment: how many.
 TEST(Live, AProgramThatWritesWhileItIsCopiedNeverDiffersHoweverOftenItMoves) {
   const char* asked = std::getenv("GCR_MOVES");
-  const int moves = asked != nullptr ? std::stoi(asked) : 60;
+  const int moves = asked != nullptr ? std::stoi(asked) : 40;
   TwoHosts hosts;
   App scribbler =
       start_scribbler(hosts, Host::kA, 24 * kMiB,
