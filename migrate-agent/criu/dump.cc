@@ -78,6 +78,7 @@ struct PreparedDump::Impl {
                                                bool streaming);
   Status start(const Command& command, std::vector<std::string> arguments);
   Result<std::uint64_t> run(const TakeImage& take);
+  Status wait_until_dumped();
   Result<std::uint64_t> run_streaming(const TakeImage& take);
   Result<std::uint64_t> run_to_directory();
 
@@ -129,13 +130,18 @@ Result<std::uint64_t> PreparedDump::Impl::run(const TakeImage& take) {
   return streamer ? run_streaming(take) : run_to_directory();
 }
 
+/// CRIU leaves the process on its way to being stopped.
+Status PreparedDump::Impl::wait_until_dumped() {
+  GCR_TRY(wait_for_success(*session, directory, kDumpLog));
+  return procfs::wait_until_stopped(pid);
+}
+
 Result<std::uint64_t> PreparedDump::Impl::run_streaming(const TakeImage& take) {
   std::uint64_t bytes = 0;
   auto collected = streamer->collect(take);
-  const Status dumped = wait_for_success(*session, directory, kDumpLog);
-  // CRIU may have done what it was asked to even where its images got lost: then it leaves the
-  // process on its way to being stopped, and run() can only resume what has stopped.
-  if (dumped) GCR_TRY(procfs::wait_until_stopped(pid));
+  // Also where the images got lost: CRIU may have done what it was asked to all the same, and run()
+  // can only resume what has stopped.
+  const Status dumped = wait_until_dumped();
   if (!collected) return collected.error();
   GCR_TRY(dumped);
   GCR_TRY(restart_interrupted_calls(
@@ -153,8 +159,7 @@ Result<std::uint64_t> PreparedDump::Impl::run_streaming(const TakeImage& take) {
 }
 
 Result<std::uint64_t> PreparedDump::Impl::run_to_directory() {
-  GCR_TRY(wait_for_success(*session, directory, kDumpLog));
-  GCR_TRY(procfs::wait_until_stopped(pid));
+  GCR_TRY(wait_until_dumped());
   GCR_TRY(restart_interrupted_calls(
       pid, [this](const std::string& name) { return images::read_file(directory / name); },
       [this](const std::string& name, const std::string& content) {

@@ -56,6 +56,13 @@ proto::Envelope status_of(const proto::MigrationStatus& status) {
   return message;
 }
 
+proto::MigrationStatus working() {
+  proto::MigrationStatus status = known(kOne);
+  status.set_state("working");
+  status.set_finished(false);
+  return status;
+}
+
 proto::Envelope cancelled() {
   proto::Envelope message;
   message.mutable_cancel_reply();
@@ -146,10 +153,7 @@ TEST_F(Ask, StatusTellsWhatIsKnown) {
 }
 
 TEST_F(Ask, WatchedMigrationIsShownWhereItChangesUntilItsEnd) {
-  proto::MigrationStatus working = known(kOne);
-  working.set_state("working");
-  working.set_finished(false);
-  const Play at_work = say(status_of(working));
+  const Play at_work = say(status_of(working()));
   const Finished finished =
       ask({at_work, at_work, say(status_of(known(kOne)))}, "status", {kOne, "--watch"});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
@@ -159,10 +163,7 @@ TEST_F(Ask, WatchedMigrationIsShownWhereItChangesUntilItsEnd) {
 }
 
 TEST_F(Ask, WatchedMigrationIsDrawnInPlaceOnATerminal) {
-  proto::MigrationStatus working = known(kOne);
-  working.set_state("working");
-  working.set_finished(false);
-  const Play at_work = say(status_of(working));
+  const Play at_work = say(status_of(working()));
   FakeAgent agent(credentials_.context({}), {at_work, at_work, say(status_of(known(kOne)))});
   const gcr::test::Terminal terminal(
       100, 24, cli_words(words("status", agent.address(), {kOne, "--watch"})), {});
