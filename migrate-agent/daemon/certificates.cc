@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
-#include <openssl/x509v3.h>
+#include <openssl/x509_vfy.h>
 
 #include <ctime>
 #include <memory>
 #include <optional>
-#include <string_view>
 
 namespace gcr::agent {
 namespace {
