@@ -88,6 +88,9 @@ class ConformanceTest : public testing::TestWithParam<const TransportUnderTest*>
  protected:
   static constexpr transport::RegionId kRegion = 5;
 
+  /// `loses_peers`: the suite waits until peers are given up, so all its transfers are impatient.
+  explicit ConformanceTest(bool loses_peers = false) : loses_peers_(loses_peers) {}
+
   void start(TransferOptions options, std::size_t region_bytes) {
     prepare(std::move(options), region_bytes);
     ASSERT_TRUE(ok(transfer_->connect()));
@@ -95,6 +98,7 @@ class ConformanceTest : public testing::TestWithParam<const TransportUnderTest*>
 
   void prepare(TransferOptions options, std::size_t region_bytes) {
     landed_.assign(region_bytes, std::byte{0xee});
+    options.impatient = loses_peers_;
     transfer_ = GetParam()->make(std::move(options));
     ASSERT_TRUE(ok(transfer_->receiver().add_region(kRegion, landed_)));
   }
@@ -129,6 +133,9 @@ class ConformanceTest : public testing::TestWithParam<const TransportUnderTest*>
 
   Bytes landed_;  ///< outlives the transfer
   std::unique_ptr<Transfer> transfer_;
+
+ private:
+  bool loses_peers_;
 };
 
 #define GCR_CONFORMANCE_SUITE(Suite)                                              \

@@ -11,6 +11,7 @@ namespace {
 
 class FailureTest : public ConformanceTest {
  protected:
+  FailureTest() : ConformanceTest(/*loses_peers=*/true) {}
   ~FailureTest() override {
     release();
     transfer_.reset();  // its threads use the latches

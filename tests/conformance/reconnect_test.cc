@@ -14,6 +14,7 @@ constexpr std::size_t kPiece = 256 * kKiB;
 
 class ReconnectTest : public ConformanceTest {
  protected:
+  ReconnectTest() : ConformanceTest(/*loses_peers=*/true) {}
   ~ReconnectTest() override { transfer_.reset(); }  // its threads use what is below
 
   /// An on_landed that counts how often each piece of `grain` bytes of the region was reported, and
@@ -183,7 +184,7 @@ TEST_P(ReconnectTest, TenTransfersThatAreCutDoNotMix) {
   const auto one = [](std::uint64_t seed) -> Status {
     const Bytes source = random_bytes(kBytes, seed);
     Bytes target(kBytes);
-    auto transfer = GetParam()->make({.lanes = 2});
+    auto transfer = GetParam()->make({.lanes = 2, .impatient = true});
     GCR_TRY(transfer->receiver().add_region(1, target));
     GCR_TRY(transfer->connect());
     transfer->interrupt_after(static_cast<std::int64_t>(seed * 100'000));

@@ -19,19 +19,29 @@ using transport::TcpOptions;
 using transport::TcpReceiver;
 
 constexpr std::size_t kPrefaceBytes = 20;
-constexpr std::chrono::milliseconds kPeerTimeout{1000};
-constexpr std::chrono::milliseconds kConnectTimeout{2000};
-constexpr std::chrono::milliseconds kReconnectWindow{1000};
+
+/// How long the ends wait.
+struct Patience {
+  std::chrono::milliseconds connect = TcpOptions{}.connect_timeout;
+  std::chrono::milliseconds reconnect = TcpOptions{}.reconnect_window;
+  std::chrono::milliseconds peer = TcpOptions{}.peer_timeout;
+};
+constexpr Patience kImpatience{.connect = std::chrono::seconds(2),
+                               .reconnect = std::chrono::seconds(1),
+                               .peer = std::chrono::seconds(1)};
 
 /// The TCP transport's two ends with a relay between them.
 class TcpTransfer : public Transfer {
  public:
   TcpTransfer(TransferOptions options, bool tls)
-      : options_(std::move(options)), tls_(tls), relay_(listener_.port()) {
+      : options_(std::move(options)),
+        patience_(options_.impatient ? kImpatience : Patience{}),
+        tls_(tls),
+        relay_(listener_.port()) {
     transport::TcpReceiverOptions receiver{.token = "the token of this transfer",
                                            .on_landed = options_.on_landed,
-                                           .peer_timeout = kPeerTimeout,
-                                           .reconnect_window = kReconnectWindow};
+                                           .peer_timeout = patience_.peer,
+                                           .reconnect_window = patience_.reconnect};
     if (tls_) {
       receiver.tls = test_contexts().server.get();
       receiver.verify_peer = [wrong = options_.wrong_role](SSL*) -> Status {
@@ -58,9 +68,9 @@ class TcpTransfer : public Transfer {
         .lanes = options_.lanes,
         .token = options_.wrong_token ? "the token of this transfes" : "the token of this transfer",
         .preface = std::vector<std::byte>(kPrefaceBytes, std::byte{0x42}),
-        .connect_timeout = kConnectTimeout,
-        .reconnect_window = kReconnectWindow,
-        .peer_timeout = kPeerTimeout,
+        .connect_timeout = patience_.connect,
+        .reconnect_window = patience_.reconnect,
+        .peer_timeout = patience_.peer,
         .rekey_bytes = 3 * kMiB};
     if (tls_) {
       const TestContexts& all = test_contexts();
@@ -97,6 +107,7 @@ class TcpTransfer : public Transfer {
   }
 
   TransferOptions options_;
+  Patience patience_;
   bool tls_;
   LoopbackListener listener_;
   TcpRelay relay_;

@@ -42,10 +42,12 @@ struct TransferOptions {
   bool wrong_token = false;
   bool wrong_authority = false;
   bool wrong_role = false;
+  /// Both ends give up a silent peer, and the sender a lost one, within a few seconds. Otherwise as
+  /// late as in use: on a busy machine, a peer that is there may be silent for seconds.
+  bool impatient = false;
 };
 
-/// The two ends of a transfer and the network between them. Both ends give up a silent peer, and
-/// the sender a lost one, within a few seconds.
+/// The two ends of a transfer and the network between them.
 class Transfer {
  public:
   virtual ~Transfer() = default;

@@ -9,6 +9,7 @@ namespace {
 
 class VanishingTest : public ConformanceTest {
  protected:
+  VanishingTest() : ConformanceTest(/*loses_peers=*/true) {}
   ~VanishingTest() override {
     release();
     transfer_.reset();  // its threads use the latches
