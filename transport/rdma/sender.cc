@@ -158,7 +158,7 @@ Statistics RdmaSender::statistics() const {
 void RdmaSender::run() {
   become_lane_thread();
   while (!stop_ && !failed_) {
-    if (auto turned = turn(); !turned) (void)fail(std::move(turned).error());
+    if (auto turned = turn(); !turned) (void)fail(cause_of(turned.error()));
   }
   if (failed_) {
     for (Lane& lane : lanes_) lane.lane->queue_pair().disconnect();
@@ -191,6 +191,17 @@ Status RdmaSender::drain(Lane& lane) {
     lane.life.take(completion);
     return lane.lane->take(completion);
   });
+}
+
+/// What ended the channel, where `error` was seen first. Where one lane fails, the receiver ends the
+/// others, and may be heard before that lane's own failure is.
+Error RdmaSender::cause_of(const Error& error) {
+  if (error.code() != Code::kUnavailable) return error;
+  for (Lane& lane : lanes_) {
+    auto drained = drain(lane);
+    if (!drained && drained.error().code() != Code::kUnavailable) return drained.error();
+  }
+  return error;
 }
 
 Status RdmaSender::take_events() {

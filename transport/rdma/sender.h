@@ -69,6 +69,7 @@ class RdmaSender : public RdmaChannel {
   void run();
   Status turn();
   Status drain(Lane& lane);
+  Error cause_of(const Error& error);
   Status take_events();
 
   std::string peer_;
