@@ -193,8 +193,8 @@ Status RdmaSender::drain(Lane& lane) {
   });
 }
 
-/// What ended the channel, where `error` was seen first. Where one lane fails, the receiver ends the
-/// others, and may be heard before that lane's own failure is.
+/// What ended the channel, where `error` was seen first. Where one lane fails, the receiver ends
+/// the others, and may be heard before that lane's own failure is.
 Error RdmaSender::cause_of(const Error& error) {
   if (error.code() != Code::kUnavailable) return error;
   for (Lane& lane : lanes_) {
