@@ -18,12 +18,13 @@ Result<proto::HostFacts> offer(const agent::Config& config);
 
 struct FoundProcess {
   proto::GpuProcess process;  ///< without migration_id
-  bool in_use = false;        ///< somebody is at its door: a migration, or another one who looks
+  /// Somebody is at its door, a migration or another one who looks, or a migration has its VRAM.
+  bool in_use = false;
 };
 
 /// The processes of this host that run under the preload library and have initialised CUDA, by PID.
 /// One that has VRAM is of this host if some of it is on one of `gpus`; one that has none, or does
-/// not answer (its door is in use, or it is stopped) and is told without GPUs, if it is in our
+/// not answer (it is in use, or it is stopped) and is told without GPUs, if it is in our
 /// network namespace.
 std::vector<FoundProcess> processes(const std::vector<proto::Gpu>& gpus);
 

@@ -57,9 +57,12 @@ bool is_stopped(pid_t pid) {
   return state == 'T' || state == 't';
 }
 
-/// VRAM by GPU, in the order of their UUIDs.
+/// VRAM by GPU, in the order of their UUIDs. kUnavailable while a migration has taken it away: its
+/// process then still names the GPUs that it had.
 Result<std::map<std::string, std::uint64_t>> vram_of(pid_t pid, Milliseconds patience) {
   GCR_ASSIGN(agent::Door door, agent::Door::open(pid, kLockPatience));
+  GCR_ASSIGN(const door::Summary summary, door.hello(patience));
+  if (summary.detached != 0) return Error(Code::kUnavailable, "its VRAM is in an agent's hands");
   GCR_ASSIGN(const auto entries, door.inventory(patience));
   std::map<std::string, std::uint64_t> vram;
   for (const door::DoorEntry& entry : entries) {

@@ -1,0 +1,84 @@
+// What a host that lists its processes is told at their doors.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "migrate-agent/host/host_state.h"
+#include "tests/preload/door/door_helpers.h"
+
+namespace gcr::test {
+namespace {
+
+using testing::IsEmpty;
+using testing::SizeIs;
+
+/// As a host with `gpus` lists `subject`.
+std::optional<host::FoundProcess> listed(const Subject& subject,
+                                         const std::vector<proto::Gpu>& gpus = {}) {
+  const auto all = host::processes(gpus);
+  const auto found = std::ranges::find(
+      all, subject.pid(), [](const host::FoundProcess& one) { return one.process.pid(); });
+  if (found == all.end()) return std::nullopt;
+  return *found;
+}
+
+/// The GPU that `subject` names for its first allocation.
+proto::Gpu gpu_of(const Subject& subject) {
+  agent::Door door = door_of(subject);
+  const auto entry = good(door.inventory()).at(0);
+  proto::Gpu gpu;
+  gpu.set_uuid(reinterpret_cast<const char*>(entry.device_uuid), sizeof entry.device_uuid);
+  return gpu;
+}
+
+class ListingTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    subject_.ask("init");
+    subject_.ask("primary 0");
+    subject_.ask(command("alloc", 4 * kMiB));
+  }
+  Subject subject_;
+};
+
+TEST_F(ListingTest, AProcessIsOnTheHostThatHasItsGpu) {
+  const auto found = listed(subject_, {gpu_of(subject_)});
+  ASSERT_TRUE(found);
+  EXPECT_FALSE(found->in_use);
+  ASSERT_THAT(found->process.gpus(), SizeIs(1));
+  EXPECT_EQ(found->process.gpus(0).vram_bytes(), 4 * kMiB);
+  EXPECT_FALSE(listed(subject_)) << "on a host without GPUs";
+}
+
+TEST_F(ListingTest, AProcessWhoseDoorIsInUseIsTheNetworkNamespaces) {
+  agent::Door door = door_of(subject_);
+  const auto found = listed(subject_);
+  ASSERT_TRUE(found);
+  EXPECT_TRUE(found->in_use);
+  EXPECT_THAT(found->process.gpus(), IsEmpty());
+}
+
+TEST_F(ListingTest, AProcessWhoseVramWasTakenAwayHasNoneOnTheGpuThatItStillNames) {
+  Held held;
+  {
+    agent::Door door = door_of(subject_);
+    held = take_over(door);
+    good(door.close_gate(kLong, kNoLease));
+    good(door.detach());
+  }
+  const auto found = listed(subject_, {gpu_of(subject_)});
+  ASSERT_TRUE(found);
+  EXPECT_TRUE(found->in_use);
+  EXPECT_THAT(found->process.gpus(), IsEmpty());
+
+  agent::Door door = door_of(subject_);
+  good(door.offer(std::move(held)));
+  good(door.attach());
+  good(door.open_gate());
+}
+
+}  // namespace
+}  // namespace gcr::test
