@@ -271,9 +271,9 @@ std::vector<std::string> default_criu() {
 
 Status read_criu(const toml::table& node, const std::string& name, Config& config) {
   Table table(node, name, "criu.");
-  table.strings("command", config.criu_command);
-  if (config.criu_command.empty()) config.criu_command = default_criu();
-  table.optional_text("reaper", config.reaper);
+  table.strings("command", config.criu.argv);
+  if (config.criu.argv.empty()) config.criu.argv = default_criu();
+  table.optional_text("reaper", config.criu.reaper);
   return table.finish();
 }
 
@@ -327,7 +327,7 @@ std::string machine_name() {
 Result<Config> parse_config(const std::string& text, const std::string& name) {
   Config config;
   config.host = machine_name();
-  config.criu_command = default_criu();
+  config.criu.argv = default_criu();
   try {
     const toml::table root = toml::parse(text, name);
     GCR_TRY(read_root(root, name, config));
@@ -335,7 +335,7 @@ Result<Config> parse_config(const std::string& text, const std::string& name) {
     return Error(Code::kInvalidArgument,
                  fmt::format("{}:{}: {}", name, error.source().begin.line, error.description()));
   }
-  if (config.reaper.empty()) config.reaper = default_reaper();
+  if (config.criu.reaper.empty()) config.criu.reaper = default_reaper();
   return config;
 }
 

@@ -59,6 +59,7 @@
 #include <string>
 #include <vector>
 
+#include "migrate-agent/criu/criu.h"
 #include "migrate-agent/data/negotiation.h"
 #include "src/base/result.h"
 #include "src/base/uuid.h"
@@ -105,8 +106,7 @@ struct Config {
   control::TlsFiles tls{"/etc/gcr-migrate/ca.crt", "/etc/gcr-migrate/agent.crt",
                         "/etc/gcr-migrate/agent.key", ""};
   std::vector<OperatorRule> operators;  ///< none: every operator may move every process
-  std::vector<std::string> criu_command{"criu"};
-  std::filesystem::path reaper;  ///< after load_config never empty
+  criu::Command criu{.argv = {"criu"}, .reaper = {}};  ///< after load_config with a reaper
 
   /// The file it came from; empty for defaults.
   std::filesystem::path source;

@@ -117,9 +117,9 @@ std::vector<std::string> problems_of(const Config& config) {
   for (const auto& [key, path] : files) {
     if (!path.empty()) check_directory(problems, key, path.parent_path());
   }
-  check_program(problems, "criu.command", config.criu_command.front());
-  check_program(problems, "criu.reaper", config.reaper);
-  check_program(problems, "criu.reaper", config.reaper.parent_path() / "gcr-keeper");
+  check_program(problems, "criu.command", config.criu.argv.front());
+  check_program(problems, "criu.reaper", config.criu.reaper);
+  check_program(problems, "criu.reaper", config.criu.reaper.parent_path() / "gcr-keeper");
   check_address(problems, "listen", config.listen.host);
   if (config.metrics_listen) check_address(problems, "metrics_listen", config.metrics_listen->host);
   for (const std::string& address : config.data_addresses) {

@@ -37,8 +37,7 @@ void compare_cpus(const proto::HostFacts& there, const proto::HostFacts& here, c
                                                  here.cpu_model(), there.cpu_model()));
     return;
   }
-  const Status fits =
-      criu::check_cpu_features({config.criu_command, config.reaper}, there.cpu_features());
+  const Status fits = criu::check_cpu_features(config.criu, there.cpu_features());
   if (fits) return;
   findings.add("cpu-features",
                fmt::format("the CPU here is {}, the source's {}: {}", here.cpu_model(),

@@ -84,10 +84,9 @@ void look_at_kernel(proto::HostFacts& facts, Findings& findings) {
 
 /// Three runs of CRIU, each of some 50 ms, side by side.
 void look_at_criu(const Config& config, proto::HostFacts& facts, Findings& findings) {
-  const criu::Command command{config.criu_command, config.reaper};
-  auto checked = std::async(std::launch::async, [&] { return criu::check(command); });
-  auto features = std::async(std::launch::async, [&] { return criu::cpu_features(command); });
-  const auto version = criu::version(command);
+  auto checked = std::async(std::launch::async, [&] { return criu::check(config.criu); });
+  auto features = std::async(std::launch::async, [&] { return criu::cpu_features(config.criu); });
+  const auto version = criu::version(config.criu);
   const Status check = checked.get();
   if (auto image = features.get()) facts.set_cpu_features(std::move(*image));
   if (!version) {

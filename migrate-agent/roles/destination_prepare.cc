@@ -211,8 +211,7 @@ Status Destination::make_room(const proto::PrepareRequest& request) {
                                                         migration_.to_string()));
   GCR_ASSIGN(images_, open_store(scratch_->path(), secret));
   GCR_ASSIGN(prepared_restore_,
-             criu::PreparedRestore::create({context_.config.criu_command, context_.config.reaper},
-                                           scratch_->path(), used_pids_));
+             criu::PreparedRestore::create(context_.config.criu, scratch_->path(), used_pids_));
   vram_->begin(digest::DigestKey::expand(secret),
                request.no_prefill() ? Mode::kReload : Mode::kPrefill);
   return {};

@@ -126,7 +126,7 @@ void look_at_images(const proto::MigrateRequest& request, const Config& config,
   const bool in_rounds = request.image_mode() == proto::IMAGE_MODE_ROUNDS;
   check_room(config, in_rounds ? found.process.image_bytes() : 0, found.findings);
   if (!in_rounds || found.host.facts.criu_version() == 0) return;
-  const Status tracking = criu::check_memory_tracking({config.criu_command, config.reaper});
+  const Status tracking = criu::check_memory_tracking(config.criu);
   if (!tracking) found.findings.add("no-dirty-tracking", tracking.error().message());
 }
 

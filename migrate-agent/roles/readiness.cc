@@ -11,7 +11,7 @@ std::vector<std::string> host_problems(const Config& config) {
   if (const auto driver = mover::CudaDriver::load(); !driver) {
     problems.push_back(driver.error().message());
   }
-  if (const Status usable = criu::check({config.criu_command, config.reaper}); !usable) {
+  if (const Status usable = criu::check(config.criu); !usable) {
     problems.push_back(usable.error().message());
   }
   return problems;

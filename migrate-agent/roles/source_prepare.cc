@@ -157,7 +157,8 @@ Status Source::assign_regions(
 
 /// The journal knows the keeper before it holds anything.
 Status Source::start_keeper() {
-  GCR_ASSIGN(keeper_, keeper::Keeper::start(context_.config.reaper.parent_path() / "gcr-keeper"));
+  GCR_ASSIGN(keeper_,
+             keeper::Keeper::start(context_.config.criu.reaper.parent_path() / "gcr-keeper"));
   journal::Record record;
   *record.mutable_keeper_started()->mutable_keeper() = keeper_->id();
   return log_->advance(commit::SourceEvent::kKeeperStarted, std::move(record));
@@ -202,9 +203,9 @@ awaitable<Status> Source::prepare() {
   const Status taken = co_await offload(context_.blocking, [&]() -> Status {
     GCR_ASSIGN(scratch_, images::ScratchDirectory::create(context_.config.runtime_dir / "outgoing" /
                                                           migration_.to_string()));
-    GCR_ASSIGN(images_, OutgoingImages::create(
-                            {context_.config.criu_command, context_.config.reaper}, process_->pid(),
-                            scratch_->path(), request_.image_mode(), facts_.resident_bytes()));
+    GCR_ASSIGN(images_,
+               OutgoingImages::create(context_.config.criu, process_->pid(), scratch_->path(),
+                                      request_.image_mode(), facts_.resident_bytes()));
     vram_.emplace(driver_, digest::DigestKey::expand(key_bytes_));
     inventory_.clear();
     proto::BuffersRequest found;

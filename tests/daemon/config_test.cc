@@ -23,8 +23,8 @@ TEST(Config, EmptyFileGivesTheDefaults) {
   EXPECT_EQ(config->lanes, 0U);
   EXPECT_TRUE(config->data_addresses.empty());
   EXPECT_FALSE(config->unencrypted_data);
-  EXPECT_THAT(config->criu_command, ElementsAre("criu"));
-  EXPECT_THAT(config->reaper.string(), testing::EndsWith("gcr-reaper"));
+  EXPECT_THAT(config->criu.argv, ElementsAre("criu"));
+  EXPECT_THAT(config->criu.reaper.string(), testing::EndsWith("gcr-reaper"));
 }
 
 TEST(Config, EveryKeyIsRead) {
@@ -71,8 +71,8 @@ reaper = "/x/gcr-reaper"
   EXPECT_EQ(config->tls.authority, "/a");
   EXPECT_EQ(config->tls.certificate, "/c");
   EXPECT_EQ(config->tls.key, "/k");
-  EXPECT_THAT(config->criu_command, ElementsAre("/lib/ld.so", "/bin/criu"));
-  EXPECT_EQ(config->reaper, "/x/gcr-reaper");
+  EXPECT_THAT(config->criu.argv, ElementsAre("/lib/ld.so", "/bin/criu"));
+  EXPECT_EQ(config->criu.reaper, "/x/gcr-reaper");
 }
 
 TEST(Config, BareIpv6AddressHasTheDefaultPort) {
@@ -165,8 +165,8 @@ TEST(Config, TheShippedFileSaysWhatTheDefaultsAre) {
   EXPECT_EQ(shipped->tls.certificate, defaults->tls.certificate);
   EXPECT_EQ(shipped->tls.key, defaults->tls.key);
   EXPECT_EQ(shipped->tls.revoked, defaults->tls.revoked);
-  EXPECT_EQ(shipped->criu_command, defaults->criu_command);
-  EXPECT_EQ(shipped->reaper, defaults->reaper);
+  EXPECT_EQ(shipped->criu.argv, defaults->criu.argv);
+  EXPECT_EQ(shipped->criu.reaper, defaults->criu.reaper);
   EXPECT_TRUE(shipped->operators.empty());
 }
 

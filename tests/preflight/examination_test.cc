@@ -33,8 +33,8 @@ class Examining : public testing::Test {
     std::string path = "/dev/shm/gcr-examining-test-XXXXXX";
     if (::mkdtemp(path.data()) != nullptr) directory_ = path;
     ::chmod(directory_.c_str(), 0755);
-    config_.criu_command = {GCR_CRIU};
-    config_.reaper = GCR_REAPER;
+    config_.criu.argv = {GCR_CRIU};
+    config_.criu.reaper = GCR_REAPER;
     config_.state_dir = directory_;
     config_.runtime_dir = directory_;
   }
@@ -59,7 +59,7 @@ TEST_F(Examining, AProcessThatIsNotThereIsOneFinding) {
 }
 
 TEST_F(Examining, MissingProgramsDoNotHideWhatIsWrongWithTheProcess) {
-  config_.criu_command = {(directory_ / "no-criu").string()};
+  config_.criu.argv = {(directory_ / "no-criu").string()};
   const auto ids = found(::getpid());
   EXPECT_THAT(ids, AllOf(Contains("criu-missing"), Contains("not-ours")));
 }
@@ -70,7 +70,7 @@ TEST_F(Examining, ImagesInRoundsNeedAKernelThatTracksMemory) {
     ::pause();
     ::_exit(0);
   }
-  config_.criu_command = {"python3", GCR_FAKE_CRIU, "9.0.0", "good"};
+  config_.criu.argv = {"python3", GCR_FAKE_CRIU, "9.0.0", "good"};
   EXPECT_THAT(found(sleeper, proto::IMAGE_MODE_ROUNDS),
               AllOf(Contains("no-dirty-tracking"), Contains("no-door")));
   EXPECT_THAT(found(sleeper), Not(Contains("no-dirty-tracking")));

@@ -69,8 +69,8 @@ class Hosts : public testing::Test {
   Hosts() {
     std::string path = "/dev/shm/gcr-preflight-test-XXXXXX";
     if (::mkdtemp(path.data()) != nullptr) directory_ = path;
-    config_.criu_command = {GCR_CRIU};
-    config_.reaper = GCR_REAPER;
+    config_.criu.argv = {GCR_CRIU};
+    config_.criu.reaper = GCR_REAPER;
     config_.state_dir = directory_ / "state";
     config_.runtime_dir = directory_ / "run";
     fs::create_directories(config_.state_dir);
@@ -79,7 +79,7 @@ class Hosts : public testing::Test {
   ~Hosts() override { fs::remove_all(directory_); }
 
   void use_fake_criu(const std::string& version, const std::string& check) {
-    config_.criu_command = {"python3", GCR_FAKE_CRIU, version, check};
+    config_.criu.argv = {"python3", GCR_FAKE_CRIU, version, check};
   }
 
   std::vector<std::string> found_by_survey() {
@@ -147,12 +147,12 @@ TEST_F(Hosts, EqualHostsHaveNoFindings) {
 }
 
 TEST_F(Hosts, CriuMissing) {
-  config_.criu_command = {(directory_ / "no-criu").string()};
+  config_.criu.argv = {(directory_ / "no-criu").string()};
   EXPECT_THAT(found_by_survey(), ElementsAre("criu-missing"));
 }
 
 TEST_F(Hosts, CriusCompanionMissing) {
-  config_.reaper = directory_ / "no-reaper";
+  config_.criu.reaper = directory_ / "no-reaper";
   EXPECT_THAT(found_by_survey(), ElementsAre("criu-missing"));
 }
 
