@@ -76,7 +76,7 @@ struct PreparedDump::Impl {
   static Result<std::unique_ptr<Impl>> prepare(const Command& command, pid_t pid,
                                                const fs::path& directory, const fs::path& parent,
                                                bool streaming);
-  Status start(const Command& command, std::vector<std::string> arguments);
+  Status start(const Command& command, const std::vector<std::string>& arguments);
   Result<std::uint64_t> run(const TakeImage& take);
   Status wait_until_dumped();
   Result<std::uint64_t> run_streaming(const TakeImage& take);
@@ -104,14 +104,15 @@ Result<std::unique_ptr<PreparedDump::Impl>> PreparedDump::Impl::prepare(const Co
       arguments.emplace_back("--stream");
       GCR_ASSIGN(impl->streamer, Streamer::listen(directory));
     }
-    GCR_TRY(impl->start(command, std::move(arguments)));
+    GCR_TRY(impl->start(command, arguments));
     return impl;
   }();
   if (!made) return cannot("prepare a dump of", pid, made.error());
   return made;
 }
 
-Status PreparedDump::Impl::start(const Command& command, std::vector<std::string> arguments) {
+Status PreparedDump::Impl::start(const Command& command,
+                                 const std::vector<std::string>& arguments) {
   auto beside = Session::beside(command, arguments, pid, directory);
   if (!beside) return beside.error();
   session.emplace(std::move(*beside));

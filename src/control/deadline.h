@@ -15,9 +15,9 @@ namespace gcr::control {
 /// more, so it may refer to what lives at least as long as the Deadline.
 class Deadline {
  public:
-  Deadline(asio::any_io_executor executor, std::chrono::milliseconds timeout,
+  Deadline(const asio::any_io_executor& executor, std::chrono::milliseconds timeout,
            std::function<void()> action)
-      : timer_(std::move(executor), timeout), state_(std::make_shared<State>()) {
+      : timer_(executor, timeout), state_(std::make_shared<State>()) {
     state_->action = std::move(action);
     timer_.async_wait([state = state_](const std::error_code& error) {
       if (error || !state->armed) return;
