@@ -10,8 +10,6 @@
 namespace gcr::agent {
 namespace {
 
-using journal::Record;
-
 /// Read without the lock that an append holds. Began never changes; the records after it are what
 /// they are where nobody owns the journal.
 journal::Contents look_at(const std::filesystem::path& path) {

@@ -276,13 +276,13 @@ int run_to_the_end(const Config& config, UniqueFd daemon, Work work) {
   {
     Worker worker(io, config, std::move(daemon));
     bool done = false;
-    const auto when_done = [&](std::exception_ptr exception, int status) {
+    const auto when_done = [&](const std::exception_ptr& exception, int status) {
       done = true;
       exit_status = exception ? 1 : status;
       if (exception) spdlog::error("the worker failed outside its role");
     };
     asio::co_spawn(io, to_the_end(worker, work(worker)), when_done);
-    while (!done) io.run_one();
+    while (!done) io.run_one();  // NOLINT(bugprone-infinite-loop): when_done ends it
     worker.blocking.join();
   }
   io.run();  // what was closed above ends here

@@ -9,8 +9,6 @@
 #include <csignal>
 #include <fstream>
 
-extern char** environ;
-
 namespace gcr::agent {
 namespace {
 

@@ -22,9 +22,9 @@ constexpr std::chrono::milliseconds kPatience{100};
 
 struct Throttle::Impl {
   explicit Impl(Door& door_of_others)
-      : door(door_of_others), thread([this](std::stop_token token) { run(token); }) {}
+      : door(door_of_others), thread([this](const std::stop_token& token) { run(token); }) {}
 
-  void run(std::stop_token token) {
+  void run(const std::stop_token& token) {
     while (!token.stop_requested() && status) {
       std::unique_lock lock(mutex);
       // Nothing to hold: the next share, or the end, is what there is to wait for.

@@ -15,8 +15,6 @@
 
 #include "src/base/log.h"
 
-extern char** environ;
-
 namespace gcr::fault {
 namespace {
 
