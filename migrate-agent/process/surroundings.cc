@@ -1,5 +1,6 @@
 #include "migrate-agent/process/surroundings.h"
 
+#include <fmt/format.h>
 #include <grp.h>
 #include <linux/capability.h>
 #include <pwd.h>
@@ -76,8 +77,8 @@ void look_at_cpus(const std::string& process, Inspection& inspection) {
     const std::string theirs =
         procfs::status_field(process + "/task/" + std::to_string(thread), "Cpus_allowed_list");
     if (theirs.empty() || theirs == ours) continue;
-    inspection.findings.add("cpu-affinity",
-                            "it may run on CPUs " + theirs + " alone, the agent on " + ours);
+    inspection.findings.add(
+        "cpu-affinity", fmt::format("it may run on CPUs {} alone, the agent on {}", theirs, ours));
     return;
   }
 }
