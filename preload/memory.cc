@@ -124,6 +124,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr* address, std::size_t size_bytes) {
     if (allocate_backed(size_bytes, address)) return CUDA_SUCCESS;
   }
   const CUresult result = real::cuMemAlloc_v2(address, size_bytes);
+  // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): the driver refuses null
   if (result == CUDA_SUCCESS) note_driver_allocation(*address, size_bytes, false);
   return result;
 }
@@ -138,6 +139,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* address, std::size_t* pitch_bytes, std:
   }
   const CUresult result =
       real::cuMemAllocPitch_v2(address, pitch_bytes, width_bytes, height, element_bytes);
+  // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): the driver refuses null
   if (result == CUDA_SUCCESS) note_driver_allocation(*address, *pitch_bytes * height, false);
   return result;
 }

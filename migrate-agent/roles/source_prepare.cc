@@ -135,10 +135,11 @@ awaitable<Status> Source::preflight() {
 }
 
 Status Source::take_over(std::vector<ExportedBuffer> exported) {
-  for (auto& [entry, descriptor] : exported) {
+  for (ExportedBuffer& buffer : exported) {
     Uuid gpu;
-    std::memcpy(gpu.bytes.data(), entry.device_uuid, gpu.bytes.size());
-    GCR_TRY(vram_->add(entry.id, gpu, entry.size_bytes, std::move(descriptor)));
+    std::memcpy(gpu.bytes.data(), buffer.entry.device_uuid, gpu.bytes.size());
+    GCR_TRY(
+        vram_->add(buffer.entry.id, gpu, buffer.entry.size_bytes, std::move(buffer.descriptor)));
   }
   return {};
 }

@@ -176,7 +176,7 @@ int ask_command(const AskOptions& options) {
   const Agent agent{options.agent, *tls};
   Text text = Error(Code::kInternal, "gcr-migrate failed where it cannot");
   asio::io_context io(1);
-  asio::co_spawn(io, run(agent, options), [&](std::exception_ptr exception, Text result) {
+  asio::co_spawn(io, run(agent, options), [&](const std::exception_ptr& exception, Text result) {
     if (!exception) text = std::move(result);
   });
   io.run();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "src/cli/progress_text.h"
 #include "src/control/control_channel.h"
@@ -64,7 +65,7 @@ Line head_of(const proto::Progress& progress, Composer line) {
   line.add(fmt::format("round {:<3} ", progress.round()));
   if (line.left() >= kLeastBar + 2 + percent.size()) {
     const std::size_t bar = std::min(kMostBar, line.left() - 2 - percent.size());
-    const auto full = static_cast<std::size_t>(share * static_cast<double>(bar) + 0.5);
+    const auto full = static_cast<std::size_t>(std::lround(share * static_cast<double>(bar)));
     line.add("[").add(std::string(full, '#'), kGreen).add(std::string(bar - full, '-')).add("]");
   }
   return line.add(percent).take();

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <exception>
 #include <optional>
+#include <utility>
 
 #include "src/cli/migration.h"
 #include "src/cli/migration_view.h"
@@ -40,7 +41,7 @@ Outcome run_migration(const MigrateOptions& options, const std::shared_ptr<asio:
   Outcome outcome;
   std::exception_ptr broken;
   asio::co_spawn(io, migration.run(), [&](std::exception_ptr exception, Outcome result) {
-    broken = exception;
+    broken = std::move(exception);
     outcome = std::move(result);
   });
   io.run();

@@ -181,7 +181,7 @@ int preflight_command(const PreflightOptions& options) {
   Result<proto::CheckReply> reply = Error(Code::kInternal, "gcr-migrate failed where it cannot");
   asio::io_context io(1);
   asio::co_spawn(io, check(agent, options),
-                 [&](std::exception_ptr exception, Result<proto::CheckReply> result) {
+                 [&](const std::exception_ptr& exception, Result<proto::CheckReply> result) {
                    if (!exception) reply = std::move(result);
                  });
   io.run();

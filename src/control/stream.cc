@@ -59,7 +59,7 @@ Stream::Stream(Socket socket, std::shared_ptr<asio::ssl::context> context)
   tls_ = std::make_unique<asio::ssl::stream<Socket&>>(socket_, *context_);
 }
 
-Result<Stream::Socket> Stream::adopt(asio::any_io_executor executor, UniqueFd& fd) {
+Result<Stream::Socket> Stream::adopt(const asio::any_io_executor& executor, UniqueFd& fd) {
   sockaddr_storage local{};
   socklen_t length = sizeof(local);
   if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&local), &length) != 0) {

@@ -27,7 +27,7 @@ class Stream {
   Stream(Socket socket, std::shared_ptr<asio::ssl::context> context);
 
   /// From a descriptor, which stays the caller's on failure.
-  static Result<Socket> adopt(asio::any_io_executor executor, UniqueFd& fd);
+  static Result<Socket> adopt(const asio::any_io_executor& executor, UniqueFd& fd);
 
   bool is_local() const { return tls_ == nullptr; }
   SSL* ssl() { return tls_ ? tls_->native_handle() : nullptr; }

@@ -154,10 +154,10 @@ Status Connector::connect(const RdmaAddress& address, unsigned lane) {
   rdma_conn_param parameters = connection_parameters(hello);
   if (rdma_connect(queue_pair->id(), &parameters) != 0) return verbs_error("ask for a connection");
   GCR_TRY(expect(queue_pair->id(), RDMA_CM_EVENT_ESTABLISHED));
-  lanes_.push_back({.device = device,
-                    .lane = std::make_unique<SenderLane>(std::move(queue_pair), domain,
-                                                         options_.depth, options_.piece_bytes),
-                    .life = Life(options_.peer_timeout)});
+  auto connected = std::make_unique<SenderLane>(std::move(queue_pair), domain, options_.depth,
+                                                options_.piece_bytes);
+  lanes_.push_back(
+      {.device = device, .lane = std::move(connected), .life = Life(options_.peer_timeout)});
   return {};
 }
 

@@ -25,7 +25,7 @@
 
 namespace gcr::transport {
 
-class TcpChannel : public Channel {
+class TcpChannel final : public Channel {
  public:
   /// Holds on to the TLS context of `options`. There is an address.
   TcpChannel(TcpOptions options, std::vector<DialAddress> addresses);
