@@ -94,7 +94,8 @@ TEST(Progress, ATerminalShowsTheMigrationWhileItGoesOn) {
 
   std::vector<std::string> command =
       hosts.migrate_command(Host::kA, Host::kB, back.report.destination_pid());
-  command.insert(command.end(), {"--downtime-limit", "50"});
+  // So slow that rounds can be seen on every machine.
+  command.insert(command.end(), {"--downtime-limit", "50", "--max-bandwidth", "400M"});
   const gcr::test::Terminal terminal(100, 50, command, {"PATH=/usr/sbin:/usr/bin:/sbin:/bin"});
   std::string middle;
   ASSERT_TRUE(terminal.wait_for([&](const std::string& screen) {

@@ -282,7 +282,7 @@ std::string Pair::strike_now(Trial& trial) {
       signal_workers(host, SIGSTOP);
       break;
     case Harm::kCut:
-      set_link(false);
+      cut_link();
       break;
     case Harm::kKillApp:
       end_copies(host, SIGKILL);
@@ -316,9 +316,25 @@ void Pair::end_copies(Host host, int number) const {
   }
 }
 
-void Pair::set_link(bool up) const {
-  e2e::run({"ip", "-n", network_name(hosts_, Host::kA), "link", "set", "veth0", up ? "up" : "down"},
-           kStartTimeout);
+/// ip(8) in the host's network.
+e2e::CommandResult Pair::ip(Host host, std::vector<std::string> words) const {
+  words.insert(words.begin(), {"ip", "-n", network_name(hosts_, host)});
+  return e2e::run(words, kStartTimeout);
+}
+
+void Pair::cut_link() const { ip(Host::kA, {"link", "set", "veth0", "down"}); }
+
+/// On a busy machine a link drops packets for a while after it was set up, and a neighbour whom
+/// nobody found meanwhile counts as unreachable for longer.
+void Pair::mend_link() {
+  ip(Host::kA, {"link", "set", "veth0", "up"});
+  for (const Host host : {Host::kA, Host::kB}) {
+    wait_until(kStartTimeout, [&] {
+      oracle_->look();
+      return ip(host, {"-br", "link", "show", "veth0"}).out.find(" UP ") != std::string::npos;
+    });
+    ip(host, {"neighbour", "flush", "dev", "veth0"});
+  }
 }
 
 std::string Pair::put_right(Trial& trial) {
@@ -332,7 +348,7 @@ std::string Pair::put_right(Trial& trial) {
         return Clock::now() >= end;
       });
     }
-    if (scenario.harm == Harm::kCut) set_link(true);
+    if (scenario.harm == Harm::kCut) mend_link();
     if (scenario.harm == Harm::kStop) {
       if (trial.stopped > 0) ::kill(trial.stopped, SIGCONT);
       signal_workers(host, SIGCONT);

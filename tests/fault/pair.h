@@ -57,7 +57,9 @@ class Pair {
   void arm(const Trial& trial);
   void disarm();
   void signal_workers(Host host, int number) const;
-  void set_link(bool up) const;
+  e2e::CommandResult ip(Host host, std::vector<std::string> words) const;
+  void cut_link() const;
+  void mend_link();
   void end_copies(Host host, int number) const;
   bool settled(Trial& trial);
   std::string logs_of(const Trial& trial) const;

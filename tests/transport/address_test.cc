@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <sys/socket.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <future>
 #include <thread>
@@ -81,11 +82,15 @@ void expect_reached(const std::string& host, const char* address, unsigned scope
 }
 
 /// Runs `test` in a network namespace of its own, whose loopback interface has a link-local
-/// address.
+/// address. The kernel adds the way to it later than the address.
 void in_own_network(const std::function<void()>& test) {
   std::thread([&] {
     ASSERT_EQ(::unshare(CLONE_NEWNET), 0);
     ASSERT_EQ(std::system("ip link set lo up && ip -6 addr add fe80::1/64 dev lo nodad"), 0);
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (std::system("ip -6 route show table local | grep -q 'local fe80::1 '") != 0) {
+      ASSERT_LT(std::chrono::steady_clock::now(), limit);
+    }
     test();
   }).join();
 }
