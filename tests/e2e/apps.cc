@@ -57,6 +57,10 @@ App start_scribbler(TwoHosts& hosts, Host host, std::uint64_t vram_bytes,
   return start(hosts, host, command);
 }
 
+App start_sleeper(TwoHosts& hosts, Host host) {
+  return start(hosts, host, {"/bin/sh", "-c", "echo running; exec sleep 1000"});
+}
+
 App start_stencil(TwoHosts& hosts, Host host, std::uint64_t vram_bytes, int steps, int report) {
   return start(
       hosts, host,

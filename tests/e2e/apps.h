@@ -34,6 +34,9 @@ testing::AssertionResult counter_is_intact(const UdpClient& client, const TwoHos
 App start_scribbler(TwoHosts& hosts, Host host, std::uint64_t vram_bytes,
                     const std::vector<std::string>& options);
 
+/// A program that does not use CUDA.
+App start_sleeper(TwoHosts& hosts, Host host);
+
 App start_stencil(TwoHosts& hosts, Host host, std::uint64_t vram_bytes, int steps, int report);
 App start_alloc_styles(TwoHosts& hosts, Host host, int steps, int report);
 

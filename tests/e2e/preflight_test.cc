@@ -178,7 +178,7 @@ TEST_F(PreflightTest, BothSidesTellEverythingAtOnceAndTheMigrationIsRefusedForAl
 
 TEST_F(PreflightTest, ADestinationThatIsNotThereOrRefusesIsAFindingBesideTheSources) {
   ASSERT_NO_FATAL_FAILURE(start());
-  App sleeper = hosts_->start_app(Host::kA, {"sleep", "1000"});
+  App sleeper = start_sleeper(*hosts_, Host::kA);
   hosts_->stop_agent(Host::kB);
   const Preflight alone = preflight(sleeper.pid());
   EXPECT_EQ(alone.exit_code, kRefusedExit);

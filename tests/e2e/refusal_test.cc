@@ -151,7 +151,7 @@ TEST_F(RefusalTest, AProcessWithoutThePreloadLibrary) {
 
 TEST_F(RefusalTest, AProcessWithoutCuda) {
   ASSERT_NO_FATAL_FAILURE(start());
-  App sleeper = hosts_->start_app(Host::kA, {"sleep", "1000"});
+  App sleeper = start_sleeper(*hosts_, Host::kA);
   source_ = hosts_->use(Host::kA);
   EXPECT_TRUE(refused(hosts_->migrate(Host::kA, sleeper.pid()), kRefusedExit, {"no-door"}));
   EXPECT_TRUE(sleeper.program().running());
