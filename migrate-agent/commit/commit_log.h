@@ -35,7 +35,7 @@ class CommitLog {
                                                        "\"{}\"",
                                                        to_string(event), to_string(state_)));
     }
-    Status written = write(std::move(record));
+    const Status written = write(std::move(record));
     if (!written) {
       ++write_errors_;
       return written;

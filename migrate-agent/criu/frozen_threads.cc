@@ -28,7 +28,7 @@ class Tracer {
 
   /// On failure the process is as it was.
   Status seize(const std::set<pid_t>& running) {
-    Status status = seize_all(running);
+    const Status status = seize_all(running);
     if (!status || ::kill(pid_, SIGCONT) != 0) {
       const int error = errno;
       (void)let_go(End::kStopAgain);

@@ -98,9 +98,14 @@ class ConformanceTest : public testing::TestWithParam<const TransportUnderTest*>
 
   void prepare(TransferOptions options, std::size_t region_bytes) {
     landed_.assign(region_bytes, std::byte{0xee});
-    options.impatient = loses_peers_;
-    transfer_ = GetParam()->make(std::move(options));
+    transfer_ = make(std::move(options));
     ASSERT_TRUE(ok(transfer_->receiver().add_region(kRegion, landed_)));
+  }
+
+  /// A transfer as patient as the suite; thread-safe.
+  std::unique_ptr<Transfer> make(TransferOptions options) const {
+    options.impatient = loses_peers_;
+    return GetParam()->make(std::move(options));
   }
 
   static Capabilities capabilities() { return GetParam()->capabilities(); }

@@ -151,10 +151,10 @@ TEST_P(ContentTest, SeveralRegionsAreKeptApart) {
 
 TEST_P(ContentTest, TenTransfersInParallelDoNotMix) {
   constexpr std::size_t kBytes = 4 * kMiB + 5;
-  auto one = [](std::uint64_t seed) -> Status {
+  auto one = [this](std::uint64_t seed) -> Status {
     const Bytes source = random_bytes(kBytes, seed);
     Bytes target(kBytes);
-    auto transfer = GetParam()->make({.lanes = 2});
+    auto transfer = make({.lanes = 2});
     GCR_TRY(transfer->receiver().add_region(1, target));
     GCR_TRY(transfer->connect());
     GCR_TRY(transfer->channel().write(1, 0, source));

@@ -181,10 +181,10 @@ TEST_P(ReconnectTest, CutWhileTheApplicationIsSlowIsMended) {
 
 TEST_P(ReconnectTest, TenTransfersThatAreCutDoNotMix) {
   constexpr std::size_t kBytes = 2 * kMiB + 5;
-  const auto one = [](std::uint64_t seed) -> Status {
+  const auto one = [this](std::uint64_t seed) -> Status {
     const Bytes source = random_bytes(kBytes, seed);
     Bytes target(kBytes);
-    auto transfer = GetParam()->make({.lanes = 2, .impatient = true});
+    auto transfer = make({.lanes = 2});
     GCR_TRY(transfer->receiver().add_region(1, target));
     GCR_TRY(transfer->connect());
     transfer->interrupt_after(static_cast<std::int64_t>(seed * 100'000));

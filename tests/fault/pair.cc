@@ -329,10 +329,11 @@ void Pair::cut_link() const { ip(Host::kA, {"link", "set", "veth0", "down"}); }
 void Pair::mend_link() {
   ip(Host::kA, {"link", "set", "veth0", "up"});
   for (const Host host : {Host::kA, Host::kB}) {
-    wait_until(kStartTimeout, [&] {
+    const bool is_up = wait_until(kStartTimeout, [&] {
       oracle_->look();
       return ip(host, {"-br", "link", "show", "veth0"}).out.find(" UP ") != std::string::npos;
     });
+    if (!is_up) throw std::runtime_error("the link does not come up again");
     ip(host, {"neighbour", "flush", "dev", "veth0"});
   }
 }
