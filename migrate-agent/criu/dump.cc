@@ -123,6 +123,7 @@ Status PreparedDump::Impl::start(const Command& command,
 }
 
 Result<std::uint64_t> PreparedDump::Impl::run(const TakeImage& take) {
+  GCR_TRY(session->check_namespace());
   started = true;
   if (const Status passed = hold.pass(images::empty_irmap_cache()); !passed) {
     session->kill();
@@ -134,7 +135,8 @@ Result<std::uint64_t> PreparedDump::Impl::run(const TakeImage& take) {
 /// CRIU leaves the process on its way to being stopped.
 Status PreparedDump::Impl::wait_until_dumped() {
   GCR_TRY(wait_for_success(*session, directory, kDumpLog));
-  return procfs::wait_until_stopped(pid);
+  GCR_TRY(procfs::wait_until_stopped(pid));
+  return session->check_namespace();  // or CRIU was told lies
 }
 
 Result<std::uint64_t> PreparedDump::Impl::run_streaming(const TakeImage& take) {
@@ -214,7 +216,8 @@ Result<DumpReport> pre_dump(const Command& command, pid_t pid, const fs::path& d
     GCR_ASSIGN(const auto arguments,
                dump_arguments("pre-dump", kPreDumpLog, pid, directory, parent));
     GCR_ASSIGN(Session session, Session::beside(command, arguments, pid, directory));
-    return wait_for_success(session, directory, kPreDumpLog);
+    GCR_TRY(wait_for_success(session, directory, kPreDumpLog));
+    return session.check_namespace();
   }();
   if (!status) return cannot("pre-dump", pid, status.error());
   return DumpReport{Clock::now() - start, images::total_bytes(directory)};

@@ -15,8 +15,19 @@ namespace {
 constexpr int kFirstFreeFd = 10;  // above every fixed descriptor
 
 bool place(int from, int to) {
-  if (from < 0) return true;
   return dup2(from, to) == to;  // the copy survives exec
+}
+
+/// Descriptors, working directory and environment for gcr-enter.so. Where that does not run, CRIU
+/// finds itself in a directory in which it can do nothing.
+bool prepare_entry(int control, int enter_fd, int mounts_fd, char** environment) {
+  static char preload[] = "LD_PRELOAD=/proc/self/fd/6";
+  static_assert(kEnterFd == 6);
+  *environment = preload;
+  const int enter = fcntl(enter_fd, F_DUPFD_CLOEXEC, kFirstFreeFd);
+  const int mounts = fcntl(mounts_fd, F_DUPFD_CLOEXEC, kFirstFreeFd);
+  return enter >= 0 && mounts >= 0 && chdir("/proc") == 0 && place(control, kControlFd) &&
+         place(enter, kEnterFd) && place(mounts, kMountsFd);
 }
 
 }  // namespace
@@ -45,16 +56,10 @@ void fail_and_exit(int control_fd, Step step) {
   _exit(127);
 }
 
-bool arrange_descriptors(int third_fd, int images_fd, int no_plugins_fd) {
+bool arrange_descriptors(int third_fd, int images_fd) {
   const int third = fcntl(third_fd, F_DUPFD_CLOEXEC, kFirstFreeFd);
   const int images = fcntl(images_fd, F_DUPFD_CLOEXEC, kFirstFreeFd);
-  const int no_plugins =
-      no_plugins_fd < 0 ? -1 : fcntl(no_plugins_fd, F_DUPFD_CLOEXEC, kFirstFreeFd);
-  if (third < 0 || images < 0 || (no_plugins_fd >= 0 && no_plugins < 0)) return false;
-  if (!place(third, kRpcFd) || !place(images, kImagesFd) || !place(no_plugins, kNoPluginsFd)) {
-    return false;
-  }
-  return true;
+  return third >= 0 && images >= 0 && place(third, kRpcFd) && place(images, kImagesFd);
 }
 
 void reset_signals() {
@@ -68,7 +73,8 @@ void reset_signals() {
   sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-void exec_criu(const char* const* argv, int control_fd, int images_fd, int no_plugins_fd) {
+void exec_criu(const char* const* argv, int control_fd, int images_fd, int enter_fd,
+               int mounts_fd) {
   reset_signals();
   const int control = fcntl(control_fd, F_DUPFD_CLOEXEC, kFirstFreeFd);
   if (control < 0) fail_and_exit(control_fd, Step::kDescriptors);
@@ -77,19 +83,21 @@ void exec_criu(const char* const* argv, int control_fd, int images_fd, int no_pl
     fail_and_exit(control, Step::kSocketpair);
   }
   send_control(control, {Event::kRpcSocket, Step::kNone, 0, 0}, pair[0]);
-  if (!arrange_descriptors(pair[1], images_fd, no_plugins_fd)) {
-    fail_and_exit(control, Step::kDescriptors);
-  }
+  if (!arrange_descriptors(pair[1], images_fd)) fail_and_exit(control, Step::kDescriptors);
   const int nothing = open("/dev/null", O_RDWR);
   const int errors = openat(kImagesFd, "criu.err", O_WRONLY | O_CREAT | O_TRUNC, 0600);
   if (nothing < 0 || errors < 0 || dup2(nothing, STDIN_FILENO) < 0 ||
-      dup2(errors, STDOUT_FILENO) < 0 || dup2(errors, STDERR_FILENO) < 0) {
+      dup2(errors, STDOUT_FILENO) < 0 || dup2(errors, STDERR_FILENO) < 0 ||
+      fchdir(kImagesFd) != 0) {
     fail_and_exit(control, Step::kDescriptors);
   }
   // Everything else goes at exec; the control socket too, after having told of its failure.
-  syscall(SYS_close_range, static_cast<unsigned>(kNoPluginsFd + 1), ~0u, CLOSE_RANGE_CLOEXEC);
+  syscall(SYS_close_range, static_cast<unsigned>(kImagesFd + 1), ~0u, CLOSE_RANGE_CLOEXEC);
   static char path[] = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-  char* environment[] = {path, nullptr};
+  char* environment[] = {path, nullptr, nullptr};
+  if (mounts_fd >= 0 && !prepare_entry(control, enter_fd, mounts_fd, &environment[1])) {
+    fail_and_exit(control, Step::kDescriptors);
+  }
   execve(argv[0], const_cast<char* const*>(argv), environment);
   fail_and_exit(control, Step::kExecCriu);
 }

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "migrate-agent/criu/images.h"
-#include "migrate-agent/criu/launch.h"
 
 namespace gcr::criu {
 namespace {
@@ -18,7 +17,7 @@ std::vector<std::string> common_arguments(const std::string& action, const std::
   return {
       action,
       "--images-dir",
-      "/proc/self/fd/" + std::to_string(launch::kImagesFd),
+      ".",
       "--log-file",
       log_name,
       // Errors and warnings. A log of everything costs a tenth of a dump's time.

@@ -1,7 +1,7 @@
 // gcr-reaper: the init of the PID namespace that a restored process lives in.
 //
-// Started by the agent as process 1 of a new PID and mount namespace with the control socket, the
-// images directory and an empty directory as descriptors 3, 4 and 5:
+// Started by the agent as process 1 of a new PID and mount namespace with the control socket and
+// the images directory as descriptors 3 and 4:
 //   gcr-reaper <pid after which CRIU's own processes are numbered, 0: any> <criu> <arguments>...
 // It starts CRIU, which restores the process as a child of this namespace, then reaps whatever ends
 // and ends itself when nothing is left. Until the agent releases it over the control socket it is
@@ -34,14 +34,13 @@ namespace {
 using gcr::criu::launch::Event;
 using gcr::criu::launch::fail_and_exit;
 using gcr::criu::launch::kImagesFd;
-using gcr::criu::launch::kNoPluginsFd;
 using gcr::criu::launch::Step;
 
 constexpr int kControlFd = gcr::criu::launch::kRpcFd;
 
-/// Nothing of the agent stays but descriptors 3 to 5.
+/// Nothing of the agent stays but descriptors 3 and 4.
 void stand_alone() {
-  syscall(SYS_close_range, static_cast<unsigned>(kNoPluginsFd + 1), ~0u, 0);
+  syscall(SYS_close_range, static_cast<unsigned>(kImagesFd + 1), ~0u, 0);
   gcr::criu::launch::reset_signals();
   setsid();
   umask(022);
@@ -135,8 +134,7 @@ int main(int argc, char** argv) {
   if (signals < 0) fail_and_exit(kControlFd, Step::kDescriptors);
   const pid_t criu = fork();
   if (criu < 0) fail_and_exit(kControlFd, Step::kFork);
-  if (criu == 0) gcr::criu::launch::exec_criu(argv + 2, kControlFd, kImagesFd, kNoPluginsFd);
+  if (criu == 0) gcr::criu::launch::exec_criu(argv + 2, kControlFd, kImagesFd);
   close(kImagesFd);
-  close(kNoPluginsFd);
   reap_until_empty(criu, signals);
 }

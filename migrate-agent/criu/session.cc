@@ -23,9 +23,9 @@ struct LaunchPlan {
   std::vector<const char*> argv;
   int control_fd = -1;
   int images_fd = -1;
-  int no_plugins_fd = -1;
   int target_pidfd = -1;
-  int join = 0;              ///< namespaces of the target to join
+  int enter_fd = -1;         ///< gcr-enter.so, where CRIU has to work in namespaces of the target
+  int mounts_fd = -1;        ///< the target's mount namespace then
   bool with_reaper = false;  ///< argv starts the reaper, in new namespaces
 };
 
@@ -52,9 +52,6 @@ std::string_view to_string(Step step) {
       return "separating the mounts of the new namespace";
     case Step::kMountProc:
       return "mounting /proc in the new namespace";
-    case Step::kForeignProc:
-      return "looking at /proc in the mount namespace of the process, which must show its own PID "
-             "namespace";
     case Step::kFirstPid:
       return "setting ns_last_pid in the new namespace";
     case Step::kSocketpair:
@@ -62,7 +59,7 @@ std::string_view to_string(Step step) {
     case Step::kExecReaper:
       return "executing the reaper";
     case Step::kExecCriu:
-      return "executing CRIU, whose path must exist in the namespace";
+      return "executing CRIU";
   }
   return "starting";
 }
@@ -76,18 +73,11 @@ pid_t raw_fork(unsigned long flags) {
   return static_cast<pid_t>(::syscall(SYS_clone, flags | SIGCHLD, nullptr, nullptr, nullptr, 0));
 }
 
-/// True if /proc/self is this process, by its number here.
-bool proc_is_ours() {
-  char link[32] = {};
-  if (::readlink("/proc/self", link, sizeof(link) - 1) < 0) return false;
-  errno = 0;
-  return ::strtol(link, nullptr, 10) == ::syscall(SYS_getpid);
-}
-
-/// In the forked child: joins the target's namespaces; the process that is in them, CRIU, becomes a
-/// child of our parent, who learns its PID.
+/// In the forked child: joins the target's PID namespace; the process that is in it, CRIU, becomes
+/// a child of our parent, who learns its PID. CRIU enters the mount namespace by itself, when all
+/// that it is made of is loaded.
 [[noreturn]] void join_and_exec(const LaunchPlan& plan) {
-  if (::setns(plan.target_pidfd, plan.join) != 0) {
+  if (::setns(plan.target_pidfd, CLONE_NEWPID) != 0) {
     launch::fail_and_exit(plan.control_fd, Step::kEnterNamespaces);
   }
   const pid_t pid = raw_fork(CLONE_PARENT);
@@ -96,13 +86,13 @@ bool proc_is_ours() {
     launch::send_control(plan.control_fd, {Event::kStarted, Step::kNone, pid, 0}, -1);
     ::_exit(0);
   }
-  if (!proc_is_ours()) launch::fail_and_exit(plan.control_fd, Step::kForeignProc);
-  launch::exec_criu(plan.argv.data(), plan.control_fd, plan.images_fd, plan.no_plugins_fd);
+  launch::exec_criu(plan.argv.data(), plan.control_fd, plan.images_fd, plan.enter_fd,
+                    plan.mounts_fd);
 }
 
 [[noreturn]] void exec_reaper(const LaunchPlan& plan) {
   const int control = ::fcntl(plan.control_fd, F_DUPFD_CLOEXEC, 10);
-  if (!launch::arrange_descriptors(plan.control_fd, plan.images_fd, plan.no_plugins_fd)) {
+  if (!launch::arrange_descriptors(plan.control_fd, plan.images_fd)) {
     launch::fail_and_exit(control, Step::kDescriptors);
   }
   char* const environment[] = {nullptr};
@@ -116,16 +106,9 @@ Result<UniqueFd> open_directory(const fs::path& path) {
   return fd;
 }
 
-/// An empty directory without a name.
-Result<UniqueFd> make_empty_directory(const UniqueFd& images) {
-  const std::string name = "no-plugins-" + std::to_string(::getpid());
-  UniqueFd fd;
-  if (::mkdirat(images.get(), name.c_str(), 0700) == 0) {
-    fd.reset(::openat(images.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    ::unlinkat(images.get(), name.c_str(), AT_REMOVEDIR);
-  }
-  if (!fd) return Error::from_errno(errno, "cannot make a directory in the images directory");
-  return fd;
+Status make_plugin_directory(const UniqueFd& images) {
+  if (::mkdirat(images.get(), launch::kNoPlugins, 0700) == 0 || errno == EEXIST) return {};
+  return Error::from_errno(errno, "cannot make a directory in the images directory");
 }
 
 /// The full path of a program: the child looks for it from elsewhere.
@@ -148,21 +131,13 @@ Result<std::vector<std::string>> full_command(const Command& command,
   if (command.argv.empty()) return Error(Code::kInvalidArgument, "no command for CRIU");
   std::vector<std::string> argv = command.argv;
   GCR_ASSIGN(argv[0], resolve(argv[0]));
-  argv.insert(argv.end(), {"--no-default-config", "--libdir",
-                           "/proc/self/fd/" + std::to_string(launch::kNoPluginsFd)});
+  argv.insert(argv.end(), {"--no-default-config", "--libdir", launch::kNoPlugins});
   argv.insert(argv.end(), arguments.begin(), arguments.end());
   return argv;
 }
 
-/// Which of the PID and mount namespaces of `pid` are not ours.
-int foreign_namespaces(pid_t pid) {
-  int kinds = 0;
-  const pid_t self = ::getpid();
-  if (procfs::namespace_link(pid, "pid") != procfs::namespace_link(self, "pid"))
-    kinds |= CLONE_NEWPID;
-  if (procfs::namespace_link(pid, "mnt") != procfs::namespace_link(self, "mnt"))
-    kinds |= CLONE_NEWNS;
-  return kinds;
+bool is_in_our_pid_namespace(pid_t pid) {
+  return procfs::namespace_link(pid, "pid") == procfs::namespace_link(::getpid(), "pid");
 }
 
 }  // namespace
@@ -215,12 +190,13 @@ Status Session::start(const Command& command, const std::vector<std::string>& ar
     full.insert(full.begin(), {program, std::to_string(first_pid)});
   }
   GCR_ASSIGN(const UniqueFd directory, open_directory(images));
-  GCR_ASSIGN(const UniqueFd no_plugins, make_empty_directory(directory));
+  GCR_TRY(make_plugin_directory(directory));
   UniqueFd target;
+  UniqueFd enter;
   LaunchPlan plan;
   if (beside != 0) {
     GCR_ASSIGN(target, procfs::open_pidfd(beside));
-    plan.join = foreign_namespaces(beside);
+    GCR_ASSIGN(enter, hold_namespaces(command, beside));
   }
   int pair[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
@@ -232,12 +208,51 @@ Status Session::start(const Command& command, const std::vector<std::string>& ar
   plan.argv.push_back(nullptr);
   plan.control_fd = theirs.get();
   plan.images_fd = directory.get();
-  plan.no_plugins_fd = no_plugins.get();
   plan.target_pidfd = target.get();
+  if (enter) {
+    plan.enter_fd = enter.get();
+    plan.mounts_fd = mounts_->fd();
+  }
   plan.with_reaper = reaper != nullptr;
   GCR_TRY(fork_child(plan));
   theirs.reset();  // so that their end shows here
-  return receive_rpc_socket();
+  GCR_TRY(receive_rpc_socket());
+  return enter ? let_enter() : Status();
+}
+
+/// Where CRIU has to enter namespaces of `pid`, what it does so with.
+Result<UniqueFd> Session::hold_namespaces(const Command& command, pid_t pid) {
+  target_ = pid;
+  GCR_ASSIGN(mounts_, procfs::MountNamespace::of(pid));
+  const bool ours = mounts_->is_that_of(::getpid());
+  if (ours && is_in_our_pid_namespace(pid)) return UniqueFd();
+  if (!ours) GCR_TRY(mounts_->check_owner());
+  GCR_ASSIGN(const std::string reaper, resolve(command.reaper.string()));
+  const fs::path path = fs::path(reaper).parent_path() / "gcr-enter.so";
+  UniqueFd enter(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!enter) return Error::from_errno(errno, "cannot open " + path.string());
+  return enter;
+}
+
+/// CRIU is loaded, and waits inside the namespace before it has looked at anything there.
+Status Session::let_enter() {
+  UniqueFd unused;
+  GCR_ASSIGN(const ControlMessage message, receive_control(&unused));
+  if (message.event == Event::kFailed) return failure_of(message);
+  if (message.event != Event::kEntered || !mounts_->is_that_of(criu_.pid())) {
+    return Error(Code::kInternal, "CRIU is not in the mount namespace of the process");
+  }
+  GCR_TRY(procfs::check_view(criu_.pid()));
+  launch::send_control(control_.get(), {Event::kMayGoOn, Step::kNone, 0, 0}, -1);
+  entered_ = true;
+  return {};
+}
+
+Status Session::check_namespace() const {
+  if (!mounts_->is_that_of(target_)) {
+    return Error(Code::kRefused, "the process has left its mount namespace since CRIU was started");
+  }
+  return entered_ ? procfs::check_view(target_) : Status();
 }
 
 Status Session::fork_child(const LaunchPlan& plan) {
@@ -245,11 +260,11 @@ Status Session::fork_child(const LaunchPlan& plan) {
   if (pid < 0) return Error::from_errno(errno, "cannot fork a process for CRIU");
   if (pid == 0) {
     if (plan.with_reaper) exec_reaper(plan);
-    if (plan.join != 0) join_and_exec(plan);
-    launch::exec_criu(plan.argv.data(), plan.control_fd, plan.images_fd, plan.no_plugins_fd);
+    if (plan.mounts_fd >= 0) join_and_exec(plan);
+    launch::exec_criu(plan.argv.data(), plan.control_fd, plan.images_fd);
   }
   Child child(pid, procfs::pidfd_of_child(pid));
-  if (plan.join != 0) {
+  if (plan.mounts_fd >= 0) {
     child.wait();  // it only passes CRIU on
   } else {
     (plan.with_reaper ? init_ : criu_) = std::move(child);

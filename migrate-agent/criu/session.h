@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/criu/criu_rpc.pb.h"
 #include "migrate-agent/criu/launch.h"
+#include "migrate-agent/process/mount_namespace.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 
@@ -52,8 +54,9 @@ std::vector<std::string> service_arguments();
 /// release_init() kills the namespace.
 class Session {
  public:
-  /// CRIU in the PID and mount namespaces of `pid`, where those are not the caller's own. The
-  /// command's paths must exist there.
+  /// CRIU in the PID and mount namespaces of `pid`, where those are not the caller's own. It is
+  /// loaded from the caller's mount namespace all the same, and looks at nothing in the other one
+  /// before procfs::check_view() has passed there. kRefused if it does not.
   static Result<Session> beside(const Command& command, const std::vector<std::string>& arguments,
                                 pid_t pid, const std::filesystem::path& images);
 
@@ -77,6 +80,10 @@ class Session {
   /// Waits until CRIU itself has ended and been reaped; its wait status.
   Result<int> wait();
 
+  /// After beside(): success if the process is still in the mount namespace that it was in then,
+  /// and what CRIU sees there still passes; else kRefused.
+  Status check_namespace() const;
+
   /// Ends a CRIU that is our own child and has not touched any process yet.
   void kill() { criu_.kill(); }
 
@@ -93,6 +100,8 @@ class Session {
                const std::filesystem::path& images, pid_t beside,
                const std::filesystem::path* reaper, pid_t first_pid);
   Status fork_child(const LaunchPlan& plan);
+  Result<UniqueFd> hold_namespaces(const Command& command, pid_t pid);
+  Status let_enter();
   Status receive_rpc_socket();
   Error ended_silently();
   Result<launch::ControlMessage> receive_control(UniqueFd* fd);
@@ -101,6 +110,9 @@ class Session {
   UniqueFd rpc_;
   Child criu_;  ///< our child: CRIU
   Child init_;  ///< our child: the reaper, whose child is CRIU
+  pid_t target_ = 0;
+  std::optional<procfs::MountNamespace> mounts_;  ///< of the target, since the start
+  bool entered_ = false;                          ///< CRIU is in there
 };
 
 }  // namespace gcr::criu

@@ -119,7 +119,9 @@ std::vector<std::string> problems_of(const Config& config) {
   }
   check_program(problems, "criu.command", config.criu.argv.front());
   check_program(problems, "criu.reaper", config.criu.reaper);
-  check_program(problems, "criu.reaper", config.criu.reaper.parent_path() / "gcr-keeper");
+  for (const char* companion : {"gcr-keeper", "gcr-enter.so"}) {
+    check_program(problems, "criu.reaper", config.criu.reaper.parent_path() / companion);
+  }
   check_address(problems, "listen", config.listen.host);
   if (config.metrics_listen) check_address(problems, "metrics_listen", config.metrics_listen->host);
   for (const std::string& address : config.data_addresses) {

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "migrate-agent/process/descriptors.h"
+#include "migrate-agent/process/mount_namespace.h"
 #include "migrate-agent/process/procfs.h"
 #include "migrate-agent/process/sharing.h"
 #include "migrate-agent/process/surroundings.h"
@@ -80,6 +81,21 @@ void look_at_namespaces(pid_t pid, Inspection& inspection) {
                           "it is in " + others + " namespaces other than the agent's");
 }
 
+/// CRIU will work in it.
+Status check_mount_namespace(pid_t pid) {
+  GCR_ASSIGN(const auto mounts, procfs::MountNamespace::of(pid));
+  const pid_t self = ::getpid();
+  const bool ours = mounts.is_that_of(self);
+  if (ours && procfs::namespace_link(pid, "pid") == procfs::namespace_link(self, "pid")) return {};
+  if (!ours) GCR_TRY(mounts.check_owner());
+  return procfs::check_view(pid);
+}
+
+void look_at_mounts(pid_t pid, Inspection& inspection) {
+  const Status safe = check_mount_namespace(pid);
+  if (!safe) inspection.findings.add("mount-namespace", safe.error().message());
+}
+
 void look_at_state(pid_t pid, const std::map<std::string, std::string>& status,
                    Inspection& inspection) {
   const auto tracer = status.find("TracerPid");
@@ -126,6 +142,7 @@ Result<Inspection> inspect(pid_t pid) {
     return inspection;  // nothing else about it is our business
   look_at_children(pid, inspection);
   look_at_namespaces(pid, inspection);
+  look_at_mounts(pid, inspection);
   look_at_state(pid, status, inspection);
   const bool same_network =
       procfs::namespace_link(pid, "net") == procfs::namespace_link(::getpid(), "net");

@@ -1,17 +1,20 @@
 // The program that the CRIU tests dump and restore.
 //
-// Usage: counting_program FILE count|ghost|wait
+// Usage: counting_program FILE count|ghost|wait|leave
 //   count  several threads count; each appends "<thread> <number>" to FILE, one write per line, so
 //          that a lost or doubled step shows as a gap or a repeat
 //   ghost  as count, through a file of its own that it has deleted, as well as to FILE
 //   wait   a thread for every kind of waiting call, which must not come back; each that does
 //   appends
 //          "returned <call> <errno>"; one thread counts
+//   leave  as count, and enters a new mount namespace when it gets SIGUSR1
 // The first line of FILE is "ready <tid of each thread>...".
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
+#include <sched.h>
+#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/socket.h>
@@ -159,6 +162,20 @@ std::vector<Body> waiters() {
   };
 }
 
+/// Signals that the whole process waits for are blocked in every thread.
+sigset_t block_user_signal() {
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  ::sigaddset(&signals, SIGUSR1);
+  ::sigprocmask(SIG_BLOCK, &signals, nullptr);
+  return signals;
+}
+
+void leave_when_told(const sigset_t& signals) {
+  int received = 0;
+  if (::sigwait(&signals, &received) != 0 || ::unshare(CLONE_NEWNS) != 0) std::abort();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -170,6 +187,7 @@ int main(int argc, char** argv) {
     ghost = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (ghost < 0 || ::unlink(path.c_str()) != 0) return 2;
   }
+  const sigset_t signals = block_user_signal();
   std::mutex mutex;
   std::string tids;
   std::vector<std::thread> threads;
@@ -189,5 +207,6 @@ int main(int argc, char** argv) {
     started.wait(lock, [&] { return known; });
   }
   say("ready" + tids + "\n");
+  if (std::strcmp(argv[2], "leave") == 0) leave_when_told(signals);
   threads[0].join();
 }

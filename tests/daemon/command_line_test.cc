@@ -58,7 +58,8 @@ TEST(AgentCommandLine, TheCheckNamesEveryProblemAtOnce) {
         "local_socket: /dev/null is no directory",
         "\"no-such-user\", a user whom this host does not",
         "criu.command: there is no program /no/criu", "criu.reaper: there is no program /no/reaper",
-        "criu.reaper: there is no program /no/gcr-keeper"}) {
+        "criu.reaper: there is no program /no/gcr-keeper",
+        "criu.reaper: there is no program /no/gcr-enter.so"}) {
     EXPECT_THAT(checked.output, HasSubstr(problem));
   }
 }

@@ -9,6 +9,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
@@ -219,6 +220,66 @@ TEST_F(Inspecting, MountNamespaceDoesNotBlockButFilesFromOutsideDo) {
   const Inspection found = look();
   ASSERT_THAT(ids(found), ElementsAre("foreign-mount"));
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("standard input is /dev/null"));
+}
+
+/// What a process may do to mislead whoever examines it.
+class HostileProcess : public Inspecting {
+ protected:
+  /// Starts a program in a mount namespace of its own, after `mounting`.
+  void start_apart(const std::function<bool()>& mounting) {
+    start({}, [&] {
+      if (::unshare(CLONE_NEWNS) != 0 ||
+          ::mount(nullptr, "/", nullptr, MS_PRIVATE | MS_REC, nullptr) != 0 || !mounting()) {
+        ::_exit(1);
+      }
+      const int nothing = ::open("/dev/null", O_RDWR);
+      for (int fd = 0; fd < 3; ++fd) ::dup2(nothing, fd);
+    });
+  }
+
+  void expect_refused(const std::string& words) {
+    const Inspection found = look();
+    ASSERT_THAT(ids(found), ElementsAre("mount-namespace"));
+    EXPECT_THAT(found.findings.list()[0].found(), HasSubstr(words));
+    end();
+  }
+};
+
+TEST_F(HostileProcess, AFalseProcInItsMountNamespaceBlocks) {
+  start_apart([] { return ::mount("none", "/proc", "tmpfs", 0, nullptr) == 0; });
+  expect_refused("/proc is no procfs");
+  start_apart([] { return ::mount("/proc/1", "/proc", nullptr, MS_BIND, nullptr) == 0; });
+  expect_refused("/proc is no procfs");
+  start_apart([] {
+    const std::string own = "/proc/" + std::to_string(::getpid());
+    return ::mount("/proc/1", own.c_str(), nullptr, MS_BIND, nullptr) == 0;
+  });
+  expect_refused("something is mounted over /proc/");
+  start_apart([] {
+    return ::mount("/proc/sys", "/proc/sys", nullptr, MS_BIND, nullptr) == 0 &&
+           ::mount("none", "/proc/sys/kernel", "tmpfs", 0, nullptr) == 0;
+  });
+  expect_refused("something is mounted over /proc/sys/kernel");
+}
+
+TEST_F(HostileProcess, ReadOnlyPartsOfProcDoNotBlock) {
+  start_apart([] {
+    return ::mount("/proc/sys", "/proc/sys", nullptr, MS_BIND, nullptr) == 0 &&
+           ::mount(nullptr, "/proc/sys", nullptr, MS_BIND | MS_REMOUNT | MS_RDONLY, nullptr) == 0 &&
+           ::mount("/dev/null", "/proc/kmsg", nullptr, MS_BIND, nullptr) == 0;
+  });
+  EXPECT_THAT(ids(look()), IsEmpty());
+}
+
+TEST_F(HostileProcess, AMountNamespaceOfAnotherUserNamespaceBlocks) {
+  start({}, [] {
+    if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) ::_exit(1);
+    const int nothing = ::open("/dev/null", O_RDWR);
+    for (int fd = 0; fd < 3; ++fd) ::dup2(nothing, fd);
+  });
+  const Inspection found = look();
+  EXPECT_THAT(ids(found), Contains("mount-namespace"));
+  EXPECT_THAT(ids(found), Contains("namespaces"));
 }
 
 TEST_F(Inspecting, TerminalBlocks) {

@@ -1,0 +1,39 @@
+// The mount namespace of a process, whose mounts are that process's to make: who it is, and whether
+// a program of ours may work inside it.
+#pragma once
+
+#include <sys/types.h>
+
+#include "src/base/result.h"
+#include "src/base/unique_fd.h"
+
+namespace gcr::procfs {
+
+/// A mount namespace, held: no other gets its identity while this lives. Move-only.
+class MountNamespace {
+ public:
+  /// That of `pid`. kNotFound if the process is gone.
+  static Result<MountNamespace> of(pid_t pid);
+
+  /// For setns(2).
+  int fd() const { return fd_.get(); }
+
+  bool is_that_of(pid_t pid) const;
+
+  /// Success if its mounts are made by users of our own user namespace alone: those of another one
+  /// make namespaces without any privilege here. Else kRefused.
+  Status check_owner() const;
+
+ private:
+  explicit MountNamespace(UniqueFd fd) : fd_(std::move(fd)) {}
+
+  UniqueFd fd_;
+};
+
+/// Success if what CRIU believes of a mount namespace is the kernel's word, as `pid`, a process in
+/// there, sees it: /proc is a whole procfs of the PID namespace of `pid` with nothing mounted in
+/// it, and CRIU's cache of what the kernel can is ours or none. Else kRefused, with a sentence that
+/// says what is wrong. It is true of the moment: who may mount there can change it.
+Status check_view(pid_t pid);
+
+}  // namespace gcr::procfs

@@ -1,0 +1,182 @@
+// Programs in a mount namespace of their own, where they decide what CRIU's paths name.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+
+#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/process/procfs.h"
+#include "tests/criu/program.h"
+
+namespace gcr::criu::test {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+Status drain(const std::string& /*name*/, UniqueFd content) {
+  char bytes[65536];
+  while (::read(content.get(), bytes, sizeof(bytes)) > 0) {
+  }
+  return {};
+}
+
+class MountNamespace : public testing::Test {
+ protected:
+  fs::path file() const { return directory_.path() / "output"; }
+  fs::path mark() const { return directory_.path() / "mark"; }
+  fs::path images() const { return directory_.make("images"); }
+
+  /// A counting program in a mount namespace of its own, after `setup`, a shell's commands, was
+  /// done in there; /mnt is the directory of this test.
+  Output start(const std::string& setup, const std::string& mode = "count") {
+    const std::string script =
+        "set -e; mount --bind " + directory_.path().string() + " /mnt; " + setup +
+        "; exec </dev/null >/dev/null 2>&1 " GCR_COUNTING_PROGRAM " \"$0\" \"$1\"";
+    program_ = std::make_unique<Program>(
+        std::vector<std::string>{"/usr/bin/unshare", "--mount", "--propagation", "private",
+                                 "/bin/sh", "-c", script, file().string(), mode});
+    return wait_for_progress(file(), {}, 5);
+  }
+
+  /// A program that says who runs it.
+  fs::path covering_program() const {
+    const fs::path path = directory_.path() / "covering";
+    std::ofstream(path) << "#!/bin/sh\ngrep CapEff: /proc/self/status >>/mnt/mark\nexit 1\n";
+    fs::permissions(path, fs::perms::owner_all);
+    return path;
+  }
+
+  static std::string cover(const fs::path& with, const fs::path& what) {
+    return "mount --bind " + with.string() + " " + what.string();
+  }
+
+  /// A dump of the program is the work of the genuine CRIU: nothing that covers it was run.
+  void expect_genuine_dump() {
+    auto prepared = PreparedDump::streaming(criu_command(), program_->pid(), images());
+    EXPECT_FALSE(fs::exists(mark())) << std::ifstream(mark()).rdbuf();
+    ASSERT_TRUE(prepared) << prepared.error().message();
+    const auto report = prepared->run(drain);
+    EXPECT_FALSE(fs::exists(mark())) << std::ifstream(mark()).rdbuf();
+    ASSERT_TRUE(report) << report.error().message();
+    ASSERT_TRUE(resume_stopped(program_->pid()));
+    expect_gapless(wait_for_progress(file(), read_output(file()), 20));
+  }
+
+  /// No CRIU is started for the program, for a reason with these words, and it runs on.
+  void expect_refusal(const std::string& words) {
+    const auto prepared = PreparedDump::streaming(criu_command(), program_->pid(), images());
+    ASSERT_FALSE(prepared);
+    EXPECT_EQ(prepared.error().code(), Code::kRefused);
+    EXPECT_THAT(prepared.error().message(), HasSubstr(words));
+    expect_gapless(wait_for_progress(file(), read_output(file()), 20));
+  }
+
+  /// `change` comes after CRIU was started, whose dump is then refused for a reason with these
+  /// words; the program runs on.
+  void expect_refusal_after(const std::function<void()>& change, const std::string& words) {
+    auto prepared = PreparedDump::streaming(criu_command(), program_->pid(), images());
+    ASSERT_TRUE(prepared) << prepared.error().message();
+    change();
+    const auto report = prepared->run(drain);
+    ASSERT_FALSE(report);
+    EXPECT_THAT(report.error().message(), HasSubstr(words));
+    expect_gapless(wait_for_progress(file(), read_output(file()), 20));
+  }
+
+  /// Has a program of mode "leave" enter another mount namespace.
+  void leave_namespace() {
+    const std::string before = procfs::namespace_link(program_->pid(), "mnt");
+    ASSERT_EQ(::kill(program_->pid(), SIGUSR1), 0);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (procfs::namespace_link(program_->pid(), "mnt") == before) {
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+      ::poll(nullptr, 0, 1);
+    }
+  }
+
+  static fs::path library(const char* name) {
+    return fs::path(criu_command().argv.front()).parent_path() / "lib" / name;
+  }
+
+  Directory directory_;
+  std::unique_ptr<Program> program_;
+};
+
+TEST_F(MountNamespace, WhatCoversTheCommandOfCriuIsNotRun) {
+  start(cover(covering_program(), criu_command().argv.front()));
+  expect_genuine_dump();
+}
+
+TEST_F(MountNamespace, WhatCoversTheLoaderOfCriuIsNotRun) {
+  start(cover(covering_program(), library("ld-linux-x86-64.so.2")));
+  expect_genuine_dump();
+}
+
+TEST_F(MountNamespace, WhatCoversALibraryOfCriuIsNotLoaded) {
+  start(cover(GCR_COVERING_LIBRARY, library("libuuid.so.1")));
+  expect_genuine_dump();
+}
+
+TEST_F(MountNamespace, WhatCoversTheShellOrThePathIsNotRun) {
+  const fs::path program = covering_program();
+  start("cp /bin/sh " + (directory_.path() / "sh").string() + "; " +
+        cover(program, "/usr/bin/readlink") + "; " + cover(program, "/usr/bin/dirname"));
+  expect_genuine_dump();
+}
+
+TEST_F(MountNamespace, ATmpfsOverProcIsRefused) {
+  // As a process would fake it: /proc/self names whoever looks.
+  start(
+      "mount -t tmpfs none /tmp; mount --bind /proc /tmp; mount -t tmpfs none /proc; "
+      "ln -s /tmp/self /proc/self");
+  expect_refusal("/proc");
+}
+
+TEST_F(MountNamespace, AnotherProcessInThePlaceOfItsOwnInProcIsRefused) {
+  start("mount --bind /proc/1 /proc/$$");
+  expect_refusal("/proc");
+}
+
+TEST_F(MountNamespace, AnotherCacheOfCriuIsRefused) {
+  start("mount -t tmpfs none /run; echo fake >/run/criu.kdat");
+  expect_refusal("/run/criu.kdat");
+}
+
+TEST_F(MountNamespace, ANamespaceOfAnotherUserNamespaceIsRefused) {
+  program_ = std::make_unique<Program>(
+      std::vector<std::string>{"/usr/bin/unshare", "--user", "--map-root-user", "--mount",
+                               GCR_COUNTING_PROGRAM, file().string(), "count"});
+  wait_for_progress(file(), {}, 5);
+  expect_refusal("user namespace");
+}
+
+TEST_F(MountNamespace, AProcessThatLeftItsNamespaceWhileCriuWaitedIsRefused) {
+  start("true", "leave");
+  expect_refusal_after([this] { leave_namespace(); }, "left its mount namespace");
+}
+
+TEST_F(MountNamespace, AProcThatIsCoveredWhileCriuWaitedIsRefused) {
+  start("true");
+  const auto cover_proc = [this] {
+    const std::string pid = std::to_string(program_->pid());
+    Program cover({"/usr/bin/nsenter", "--mount=/proc/" + pid + "/ns/mnt", "/bin/mount", "--bind",
+                   "/proc/1/environ", "/proc/" + pid + "/environ"});
+    ASSERT_EQ(cover.reap(), 0);
+  };
+  expect_refusal_after(cover_proc, "something is mounted over /proc/");
+}
+
+TEST_F(MountNamespace, AProcessOfThisNamespaceThatLeavesItIsRefused) {
+  program_ = std::make_unique<Program>(file(), "leave");
+  wait_for_progress(file(), {}, 5);
+  expect_refusal_after([this] { leave_namespace(); }, "left its mount namespace");
+}
+
+}  // namespace
+}  // namespace gcr::criu::test
