@@ -2,10 +2,24 @@
 // keyed digest of each window, and their sum, which does not depend on the order of arrival. A
 // window that is lost, changed, sent twice or put elsewhere makes another sum.
 //
-// A window's digest is GMAC (NIST SP 800-38D) with AES-256 under a key of the migration's own, over
-// the block's header as if it were not compressed and the pages that it brings. The nonce is file
-// and offset: a window is digested once under one key. The sum is taken word by word, modulo 2^64;
-// single digests are never shown to anybody.
+// A window's tag is GMAC (NIST SP 800-38D) with AES-256 over the block's header as if it were not
+// compressed and the pages that it brings. The nonce is file and offset: a window is digested once
+// under one key. A window's digest is HMAC-SHA256, cut to 128 bits, of nonce and tag. Both keys are
+// the migration's own. The sum is taken modulo 2^128; tags and single digests are never shown to
+// anybody.
+//
+// Bound. Somebody without the keys changes a windows, and drops, doubles and moves others, so that
+// n arrive or are missing. The sum is the same with a probability of at most (a l + n) / 2^128,
+// where l < 2^17 is the number of GMAC's blocks in a window: 2^-111 for one changed window, 2^-90
+// for all of 1 TiB.
+//   - Two contents of one window have the same tag if GHASH's secret is a root of the polynomial
+//     that is their difference, which has at most l roots among 2^128 (the nonce's pad cancels).
+//   - Else some pair of nonce and tag comes m times more often on one side, 0 < |m| <= n. HMAC's
+//     value F for it is independent of all others, so that m F must be one certain number modulo
+//     2^128: gcd(m, 2^128) <= n values of F do that.
+// A plain sum of tags falls short of this: GHASH is linear, so the same bits changed in two windows
+// change both tags by one difference. The two changes cancel where the tags differ in each set bit
+// of it, which happens with a probability of (3/4)^126 = 2^-52.
 #pragma once
 
 #include <array>
@@ -35,14 +49,17 @@ struct ImageDigest {
 /// Thread-safe.
 class WindowDigester {
  public:
-  /// `secret` is the migration's; the key is derived from it, so that it may serve others too.
+  /// `secret` is the migration's; the keys are derived from it, so that it may serve others too.
   explicit WindowDigester(std::span<const std::byte, 32> secret);
 
   /// Of the window that `header` describes; `pages` are those present, not compressed.
   Result<ImageDigest> digest(const BlockHeader& header, std::span<const std::byte> pages) const;
 
  private:
-  std::array<unsigned char, 32> key_{};
+  using Key = std::array<unsigned char, 32>;
+
+  Key tag_key_{};
+  Key digest_key_{};
 };
 
 }  // namespace gcr::images
