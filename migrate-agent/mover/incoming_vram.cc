@@ -63,18 +63,24 @@ Result<IncomingVram::Incoming> IncomingVram::place(const Wanted& wanted) {
   return buffer;
 }
 
+/// All or nothing: what was prefilled so far lies in its landing memory too.
+Status IncomingVram::turn_into_reload(std::string why, std::map<BufferId, Incoming>& created) {
+  note_ = std::move(why) + ": it is filled after the switchover";
+  mode_ = Mode::kReload;
+  const std::lock_guard lock(lanes_mutex_);
+  GCR_TRY(synchronize());
+  for (auto* map : {&buffers_, &created}) {
+    for (auto& [id, incoming] : *map) incoming.vram.reset();
+  }
+  return {};
+}
+
 Status IncomingVram::prepare(const std::vector<Wanted>& wanted) {
   std::map<BufferId, Incoming> created;
   for (const Wanted& buffer : wanted) {
     auto placed = place(buffer);
     if (!placed && mode_ == Mode::kPrefill && placed.error().code() == Code::kResourceExhausted) {
-      // All or nothing: what was prefilled so far lies in its landing memory too.
-      note_ = placed.error().message() + ": it is filled after the switchover";
-      mode_ = Mode::kReload;
-      GCR_TRY(synchronize());
-      for (auto* map : {&buffers_, &created}) {
-        for (auto& [id, incoming] : *map) incoming.vram.reset();
-      }
+      GCR_TRY(turn_into_reload(placed.error().message(), created));
       placed = place(buffer);
     }
     if (!placed)
@@ -88,6 +94,7 @@ Status IncomingVram::prepare(const std::vector<Wanted>& wanted) {
     buffer.place = memory->second;
     free_.erase(memory);
   }
+  const std::lock_guard lock(lanes_mutex_);
   buffers_.merge(created);
   return {};
 }
@@ -97,7 +104,9 @@ void IncomingVram::remove(BufferId id) {
   if (found == buffers_.end()) return;
   (void)found->second.stream->synchronize();  // nothing reads its landing memory any more
   free_.emplace(found->second.place.size(), found->second.place);
-  buffers_.erase(found);
+  std::map<BufferId, Incoming>::node_type removed;  // destroyed at the end, without the lock
+  const std::lock_guard lock(lanes_mutex_);
+  removed = buffers_.extract(found);
 }
 
 Status IncomingVram::create_vram(BufferId id, Incoming& buffer) {
@@ -119,7 +128,12 @@ Status IncomingVram::upload(BufferId id, const Incoming& buffer, std::uint64_t o
 }
 
 Status IncomingVram::landed(BufferId id, std::uint64_t offset, std::uint64_t length_bytes) {
-  Incoming& buffer = buffers_.at(id);
+  const std::lock_guard lock(lanes_mutex_);
+  const auto found = buffers_.find(id);
+  if (found == buffers_.end()) {
+    return Error(Code::kNotFound, fmt::format("there is no buffer {} to land in", id));
+  }
+  Incoming& buffer = found->second;
   const std::uint64_t end = offset + length_bytes;
   for (std::uint64_t chunk = offset / kChunkBytes; chunk * kChunkBytes < end; ++chunk) {
     buffer.landed[chunk].store(true, std::memory_order_relaxed);

@@ -1,11 +1,12 @@
 // The destination's half of the mover: creates VRAM and its landing region, uploads what has
-// landed, and proves that VRAM holds what the source sent. Methods block; one thread at a time
-// unless said otherwise.
+// landed, and proves that VRAM holds what the source sent. Methods block; one thread at a time, but
+// for landed().
 #pragma once
 
 #include <atomic>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -48,8 +49,8 @@ class IncomingVram {
   /// Where the buffer's bytes land.
   std::span<std::byte> landing(BufferId id) const { return buffers_.at(id).landing; }
 
-  /// Takes note of what has landed and, in prefill, starts its copy into VRAM. Within a chunk.
-  /// Thread-safe with itself.
+  /// Takes note of what has landed and, in prefill, starts its copy into VRAM. Within a chunk. Any
+  /// number of threads, also while another one is in prepare() or removes other buffers.
   Status landed(BufferId id, std::uint64_t offset, std::uint64_t length_bytes);
 
   /// With `expected` from the sender: creates and fills VRAM if that was not done before, makes
@@ -82,6 +83,7 @@ class IncomingVram {
   using Expected = std::map<BufferId, std::vector<digest::Digest>>;
 
   Result<Incoming> place(const Wanted& wanted);
+  Status turn_into_reload(std::string why, std::map<BufferId, Incoming>& created);
   Status take_landing_memory(const std::vector<Wanted>& wanted);
   Status create_vram(BufferId id, Incoming& buffer);
   Status upload(BufferId id, const Incoming& buffer, std::uint64_t offset, std::uint64_t length);
@@ -98,6 +100,9 @@ class IncomingVram {
   std::vector<RegisteredMemory> registered_;
   std::multimap<std::uint64_t, std::span<std::byte>> free_;  // landing memory by its length
   std::map<Uuid, Stream> streams_;
+  /// Held where buffers_ or the VRAM of one changes, and in landed(), which only starts copies. Who
+  /// changes them may read without it.
+  std::mutex lanes_mutex_;
   std::map<BufferId, Incoming> buffers_;
   std::string note_;
 };

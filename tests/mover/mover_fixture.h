@@ -1,0 +1,180 @@
+// What tests of the mover share: its two halves over a real TCP transport, and an application whose
+// buffers they move.
+#pragma once
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <map>
+#include <memory>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "migrate-agent/mover/incoming_vram.h"
+#include "migrate-agent/mover/outgoing_vram.h"
+#include "src/base/units.h"
+#include "transport/tcp/tcp.h"
+
+namespace gcr::mover {
+
+inline digest::DigestKey test_key() {
+  std::array<std::byte, 32> bytes{};
+  bytes.fill(std::byte{0x5c});
+  return digest::DigestKey::expand(bytes);
+}
+
+/// A receiver behind a loopback listener that accepts what connects.
+class Listener {
+ public:
+  explicit Listener(transport::TcpReceiverOptions options)
+      : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), receiver_(std::move(options)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address);
+    EXPECT_EQ(::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+    EXPECT_EQ(::listen(socket_.get(), 16), 0);
+    ::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&address), &length);
+    port_ = ntohs(address.sin_port);
+    acceptor_ = std::jthread([this] {
+      for (;;) {
+        UniqueFd accepted(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        if (!accepted) return;
+        EXPECT_TRUE(receiver_.add_connection(std::move(accepted)));
+      }
+    });
+  }
+  ~Listener() { ::shutdown(socket_.get(), SHUT_RDWR); }
+
+  std::uint16_t port() const { return port_; }
+  transport::TcpReceiver& receiver() { return receiver_; }
+
+ private:
+  UniqueFd socket_;
+  transport::TcpReceiver receiver_;
+  std::uint16_t port_ = 0;
+  std::jthread acceptor_;
+};
+
+using Wanted = IncomingVram::Wanted;
+using Mode = IncomingVram::Mode;
+
+class Mover : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto driver = CudaDriver::load();
+    ASSERT_TRUE(driver) << driver.error().message();
+    driver_ = *driver;
+    ASSERT_FALSE(driver_->gpus().empty());
+    gpu_ = driver_->gpus().front().uuid;
+    auto context = GpuContext::create(driver_, driver_->gpus().front());
+    ASSERT_TRUE(context) << context.error().message();
+    context_ = *context;
+    outgoing_ = std::make_unique<OutgoingVram>(driver_, key_);
+    incoming_ = std::make_unique<IncomingVram>(driver_, landing::HugepagePolicy::kNever);
+    incoming_->begin(key_, Mode::kPrefill);
+  }
+
+  /// Content that depends on the seed in every word.
+  static std::vector<std::uint64_t> pattern(std::uint64_t size_bytes, unsigned seed) {
+    std::vector<std::uint64_t> content(size_bytes / 8);
+    std::mt19937_64 random(seed);
+    for (auto& word : content) word = random();
+    return content;
+  }
+
+  void write(const Vram& vram, std::uint64_t offset, const void* bytes, std::uint64_t length) {
+    auto stream = Stream::create(context_);
+    ASSERT_TRUE(stream);
+    ASSERT_EQ(driver_->cuMemcpyHtoDAsync_v2(vram.address() + offset, bytes, length, stream->get()),
+              CUDA_SUCCESS);
+    ASSERT_TRUE(stream->synchronize());
+  }
+
+  std::vector<std::byte> read(const Vram& vram) {
+    std::vector<std::byte> bytes(vram.size_bytes());
+    auto stream = Stream::create(context_);
+    EXPECT_EQ(
+        driver_->cuMemcpyDtoHAsync_v2(bytes.data(), vram.address(), bytes.size(), stream->get()),
+        CUDA_SUCCESS);
+    EXPECT_TRUE(stream->synchronize());
+    return bytes;
+  }
+
+  /// An allocation of the "application", full of zeros or (seed not 0) of the seed's pattern, taken
+  /// over by the mover.
+  Vram& allocate(BufferId id, std::uint64_t size_bytes, unsigned seed) {
+    auto vram = Vram::create(context_, size_bytes);
+    EXPECT_TRUE(vram) << vram.error().message();
+    const auto content =
+        seed != 0 ? pattern(size_bytes, seed) : std::vector<std::uint64_t>(size_bytes / 8);
+    write(*vram, 0, content.data(), size_bytes);
+    auto descriptor = vram->duplicate_descriptor();
+    EXPECT_TRUE(descriptor);
+    const Status added = outgoing_->add(id, gpu_, size_bytes, std::move(*descriptor));
+    EXPECT_TRUE(added) << added.error().message();
+    wanted_.push_back({id, gpu_, size_bytes});
+    return application_.emplace(id, std::move(*vram)).first->second;
+  }
+
+  Status connect() {
+    GCR_TRY(incoming_->prepare(wanted_));
+    listener_ = std::make_unique<Listener>(transport::TcpReceiverOptions{
+        .token = "token",
+        .on_landed = [&](transport::RegionId region, std::uint64_t offset, std::uint64_t length) {
+          return incoming_->landed(region, offset, length);
+        }});
+    GCR_TRY(open_regions(wanted_));
+    GCR_ASSIGN(channel_,
+               transport::connect("127.0.0.1", listener_->port(), {.lanes = 2, .token = "token"}));
+    return {};
+  }
+
+  Status open_regions(const std::vector<Wanted>& wanted) {
+    for (const Wanted& buffer : wanted) {
+      const auto region = static_cast<transport::RegionId>(buffer.id);
+      GCR_TRY(listener_->receiver().add_region(region, incoming_->landing(buffer.id)));
+      outgoing_->assign(buffer.id, region);
+    }
+    return {};
+  }
+
+  /// One round; the bytes sent.
+  Result<std::uint64_t> round() {
+    GCR_ASSIGN(last_, outgoing_->find_dirty());
+    return outgoing_->send(last_, *channel_);
+  }
+
+  /// Verified, and every byte at the destination as the application has it now.
+  void expect_arrived() {
+    const auto verified = incoming_->fill_and_verify(outgoing_->digests());
+    ASSERT_TRUE(verified) << verified.error().message();
+    EXPECT_EQ(*verified, outgoing_->total_bytes() / kChunkBytes);
+    auto copies = incoming_->descriptors();
+    ASSERT_TRUE(copies);
+    ASSERT_EQ(copies->size(), application_.size());
+    for (auto& [id, descriptor] : *copies) {
+      const Vram& original = application_.at(id);
+      auto copy = Vram::import(context_, std::move(descriptor), original.size_bytes());
+      ASSERT_TRUE(copy) << copy.error().message();
+      EXPECT_EQ(read(original), read(*copy)) << "buffer " << id;
+    }
+  }
+
+  digest::DigestKey key_ = test_key();
+  std::shared_ptr<const CudaDriver> driver_;
+  std::shared_ptr<GpuContext> context_;
+  Uuid gpu_;
+  std::map<BufferId, Vram> application_;
+  std::vector<Wanted> wanted_;
+  std::unique_ptr<OutgoingVram> outgoing_;
+  std::unique_ptr<IncomingVram> incoming_;
+  std::unique_ptr<Listener> listener_;
+  std::unique_ptr<transport::Channel> channel_;
+  OutgoingVram::Dirty last_;
+};
+
+}  // namespace gcr::mover

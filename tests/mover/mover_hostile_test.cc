@@ -1,0 +1,76 @@
+// A source may change its buffers while its lanes write: what a lane lands goes where it belongs.
+#include <atomic>
+#include <thread>
+
+#include "tests/mover/mover_fixture.h"
+
+namespace gcr::mover {
+namespace {
+
+class MoverHostile : public Mover {
+ protected:
+  static constexpr std::uint64_t kSize = 16 * kMiB;
+  static constexpr std::uint64_t kPiece = 4 * kKiB;
+  static constexpr unsigned kLanes = 2;
+
+  /// Lands a piece of each chunk of buffer 1 again and again, on several threads, while `change`
+  /// runs.
+  template <class Change>
+  void while_lanes_land(Change change) {
+    std::atomic<unsigned> passes = 0;
+    std::atomic<bool> stop = false;
+    std::vector<std::jthread> lanes;
+    for (unsigned lane = 0; lane < kLanes; ++lane) {
+      lanes.emplace_back([&] {
+        while (!stop) {
+          for (std::uint64_t at = 0; at < kSize && !stop; at += kChunkBytes) {
+            const Status landed = incoming_->landed(1, at, kPiece);
+            EXPECT_TRUE(landed) << landed.error().message();
+            std::this_thread::yield();  // where a lane receives
+          }
+          ++passes;
+        }
+      });
+    }
+    while (passes < kLanes) std::this_thread::yield();
+    change();
+    stop = true;
+  }
+};
+
+TEST_F(MoverHostile, LanesLandWhileBuffersComeAndGo) {
+  allocate(1, kSize, 1);
+  ASSERT_TRUE(connect());
+  ASSERT_TRUE(round());
+  while_lanes_land([&] {
+    for (BufferId id = 2; id < 60; ++id) {
+      ASSERT_TRUE(
+          incoming_->prepare({{2 * id, gpu_, kChunkBytes}, {2 * id + 1, gpu_, kChunkBytes}}));
+      incoming_->remove(2 * id);
+      incoming_->remove(2 * id + 1);
+    }
+  });
+  expect_arrived();
+}
+
+TEST_F(MoverHostile, LanesLandWhilePrefillTurnsIntoReload) {
+  allocate(1, kSize, 1);
+  ASSERT_TRUE(connect());
+  ASSERT_TRUE(round());
+  {
+    const auto free = incoming_->free_bytes(gpu_);
+    ASSERT_TRUE(free);
+    auto occupied = Vram::create(context_, *free / kChunkBytes * kChunkBytes);
+    ASSERT_TRUE(occupied) << occupied.error().message();
+    while_lanes_land([&] {
+      const Status prepared = incoming_->prepare({{2, gpu_, kChunkBytes}});
+      ASSERT_TRUE(prepared) << prepared.error().message();
+    });
+    EXPECT_EQ(incoming_->mode(), Mode::kReload);
+    incoming_->remove(2);
+  }
+  expect_arrived();
+}
+
+}  // namespace
+}  // namespace gcr::mover
