@@ -34,10 +34,6 @@ class Certificates : public testing::Test {
     gcr::test::write_private_file(list_,
                                   credentials_.authority().revocation_list(revoked, expired));
   }
-  static std::string text_of(const std::string& path) {
-    std::ifstream file(path);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
   /// What the command says, once it has said that the certificate is not accepted.
   std::string refusal_of(const TlsFiles& tls, const control::Endpoint& agent) {
     const Finished finished = list_with(tls, agent);

@@ -1,9 +1,12 @@
 // scripts/make-certs: what it makes is accepted, what it revokes is not.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <memory>
 
 #include "tests/security/support.h"
 
@@ -23,6 +26,20 @@ class MakeCerts : public testing::Test {
     return {folder_.path() + "/ca.crt", stem + ".crt", stem + ".key", list()};
   }
   std::string list() const { return folder_.path() + "/revoked.crl"; }
+
+  /// For how many days the list is good, from when it was made.
+  int days_of_list() const {
+    const std::unique_ptr<BIO, decltype(&BIO_free)> file(BIO_new_file(list().c_str(), "r"),
+                                                         BIO_free);
+    const std::unique_ptr<X509_CRL, decltype(&X509_CRL_free)> read(
+        PEM_read_bio_X509_CRL(file.get(), nullptr, nullptr, nullptr), X509_CRL_free);
+    int days = 0;
+    int seconds = 0;
+    EXPECT_EQ(ASN1_TIME_diff(&days, &seconds, X509_CRL_get0_lastUpdate(read.get()),
+                             X509_CRL_get0_nextUpdate(read.get())),
+              1);
+    return days;
+  }
 
   TemporaryFolder folder_;
 };
@@ -45,6 +62,35 @@ TEST_F(MakeCerts, RevokedOperatorIsOutAndANewCertificateIsIn) {
   ASSERT_EQ(make({"--operator", "me"}).exit_status, 0);
   EXPECT_EQ(list_with(mine, agent.endpoint()).exit_status, 0);
   EXPECT_EQ(list_with(files("kept"), agent.endpoint()).exit_status, 5);
+}
+
+TEST_F(MakeCerts, AListOfRevokedOnesIsGoodForDays) {
+  ASSERT_EQ(make({"--operator", "me", "--crl"}).exit_status, 0);
+  EXPECT_EQ(days_of_list(), 30);
+  ASSERT_EQ(make({"--renew-crl", "--crl-days", "7"}).exit_status, 0);
+  EXPECT_EQ(days_of_list(), 7);
+}
+
+TEST_F(MakeCerts, ARenewedListRevokesWhatTheOldOneDid) {
+  ASSERT_EQ(make({"--agent", "node1,127.0.0.1", "--operator", "me"}).exit_status, 0);
+  const std::string kept = folder_.path() + "/kept";
+  for (const char* end : {".crt", ".key"}) {
+    std::filesystem::copy_file(folder_.path() + "/me" + end, kept + end);
+  }
+  ASSERT_EQ(make({"--revoke", "me"}).exit_status, 0);
+  const std::string before = text_of(list());
+  ASSERT_EQ(make({"--renew-crl"}).exit_status, 0);
+  EXPECT_NE(text_of(list()), before);
+  AgentProcess agent(files("node1"), "");
+  EXPECT_THAT(list_with(files("kept"), agent.endpoint()).output, HasSubstr("it is revoked"));
+}
+
+TEST_F(MakeCerts, WhatWasNeverMadeIsNotRenewed) {
+  ASSERT_EQ(make({"--operator", "me"}).exit_status, 0);
+  const Finished finished = make({"--renew-crl"});
+  EXPECT_EQ(finished.exit_status, 1);
+  EXPECT_THAT(finished.output, HasSubstr("there is no list to renew"));
+  EXPECT_FALSE(std::filesystem::exists(list()));
 }
 
 TEST_F(MakeCerts, OnePairIsGoodForBothRolesIfAsked) {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <fstream>
 #include <stdexcept>
 
 namespace gcr::agent::test {
@@ -19,6 +20,11 @@ void become(uid_t uid) {
 }
 
 }  // namespace
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
 
 Finished run_cli(const std::vector<std::string>& words, uid_t uid) {
   std::vector<std::string> all{"/usr/bin/env", "-i", "PATH=/usr/bin:/bin"};

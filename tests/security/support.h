@@ -22,6 +22,9 @@ Finished run_cli(const std::vector<std::string>& words, uid_t uid = 0);
 /// `gcr-migrate list AGENT` with these certificates.
 Finished list_with(const control::TlsFiles& tls, const control::Endpoint& agent);
 
+/// Of a whole file.
+std::string text_of(const std::string& path);
+
 /// A process that waits until it is killed, which it is at the latest with this object.
 class Sleeper {
  public:
