@@ -78,4 +78,26 @@ Result<DataPlan> plan_without_rdma(const DataWish& wish, const proto::DataOffer&
   return plan_tcp(wish, source, destination, reason);
 }
 
+Status check_decision(const DataWish& wish, const proto::DataOffer& source,
+                      proto::Transport transport, bool encrypted) {
+  const bool rdma = transport == proto::TRANSPORT_RDMA;
+  const bool by_name =
+      wish.transport == proto::TRANSPORT_TCP || wish.transport == proto::TRANSPORT_RDMA;
+  if ((!rdma && transport != proto::TRANSPORT_TCP) || (by_name && wish.transport != transport)) {
+    return Error(Code::kProtocol, "the destination chose another transport than may be used");
+  }
+  if (!rdma && encrypted) return {};
+  if (!source.unencrypted()) {
+    return Error(
+        Code::kProtocol,
+        fmt::format("the destination wants data unencrypted, which the source's agent does "
+                    "not send ({})",
+                    kConfigure));
+  }
+  if (rdma && encrypted) return Error(Code::kProtocol, "the destination takes RDMA for encrypted");
+  if (rdma || wish.plaintext) return {};
+  return Error(Code::kProtocol,
+               "the destination wants data unencrypted, and nobody asked for data without TLS");
+}
+
 }  // namespace gcr::agent

@@ -36,6 +36,11 @@ Result<DataPlan> plan_data(const DataWish& wish, const proto::DataOffer& source,
 Result<DataPlan> plan_without_rdma(const DataWish& wish, const proto::DataOffer& source,
                                    const proto::DataOffer& destination, const std::string& reason);
 
+/// For the source, before it obeys: whether what the destination has decided is something that
+/// `wish` and the source's own offer allow. kProtocol.
+Status check_decision(const DataWish& wish, const proto::DataOffer& source,
+                      proto::Transport transport, bool encrypted);
+
 /// Connections for a link that two hosts share. Each costs a thread at either end, and the threads
 /// that prepare the data want cores too: half of the smaller host's cores, but not more than the
 /// slower link can fill at what one core encrypts and sends; 2 at least, 16 at most.

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "migrate-agent/data/negotiation.h"
 #include "transport/rdma/rdma.h"
 
 namespace gcr::agent {
@@ -58,6 +57,7 @@ Result<std::unique_ptr<transport::Channel>> open_rdma(const proto::PrepareReply&
 Result<std::unique_ptr<transport::Channel>> open_channel(const proto::PrepareReply& prepared,
                                                          const OutgoingOptions& options,
                                                          std::vector<std::string>& notes) {
+  GCR_TRY(check_decision(options.wish, options.offer, prepared.transport(), prepared.encrypted()));
   if (prepared.lanes() == 0 || prepared.lanes() > kMaxLanes ||
       prepared.data_addresses_size() > kMaxDataAddresses) {
     return Error(Code::kProtocol,

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "migrate-agent/data/negotiation.h"
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 #include "src/base/uuid.h"
@@ -20,13 +21,16 @@ namespace gcr::agent {
 struct OutgoingOptions {
   Uuid migration;
   control::Endpoint destination;  ///< its agent, as the source reached it
+  DataWish wish;                  ///< the operator's
+  proto::DataOffer offer;         ///< as the destination was told
   SSL_CTX* tls = nullptr;         ///< needed during the call only
   std::chrono::milliseconds peer_timeout{30'000};
 };
 
 /// Connects with all lanes by the transport that `prepared` names, encrypted if it says so. What
 /// did not work but was not needed is in `notes`. The peer's certificate must be an agent's, for
-/// the destination's host.
+/// the destination's host. kProtocol, and nothing is connected, where `prepared` is not what wish
+/// and offer allow.
 Result<std::unique_ptr<transport::Channel>> open_channel(const proto::PrepareReply& prepared,
                                                          const OutgoingOptions& options,
                                                          std::vector<std::string>& notes);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "migrate-agent/commit/commit_log.h"
+#include "migrate-agent/data/negotiation.h"
 #include "migrate-agent/images/scratch_directory.h"
 #include "migrate-agent/images/sender.h"
 #include "migrate-agent/keeper/keeper.h"
@@ -134,6 +135,8 @@ class Source : public SourceControl {
   std::array<std::byte, 32> key_bytes_{};
   std::optional<images::ScratchDirectory> scratch_;
   std::optional<mover::OutgoingVram> vram_;
+  DataWish wish_;
+  proto::DataOffer offer_;
   std::unique_ptr<transport::Channel> channel_;
   std::optional<Precopy> precopy_;
   std::optional<OutgoingImages> images_;

@@ -195,10 +195,13 @@ awaitable<Status> Source::prepare() {
   }
   proto::Envelope envelope;
   proto::PrepareRequest& request = *envelope.mutable_prepare_request();
-  request.set_lanes(request_.lanes() != 0 ? request_.lanes() : context_.config.lanes);
-  request.set_transport(request_.transport());
-  request.set_plaintext(request_.plaintext());
-  *request.mutable_offer() = data_offer(context_.config.unencrypted_data);
+  wish_ = {request_.transport(), request_.plaintext(),
+           request_.lanes() != 0 ? request_.lanes() : context_.config.lanes};
+  offer_ = data_offer(context_.config.unencrypted_data);
+  request.set_lanes(wish_.lanes);
+  request.set_transport(wish_.transport);
+  request.set_plaintext(wish_.plaintext);
+  *request.mutable_offer() = offer_;
   request.set_digest_key(key_bytes_.data(), key_bytes_.size());
   request.set_no_prefill(request_.no_prefill());
   const Status taken = co_await offload(context_.blocking, [&]() -> Status {
@@ -230,13 +233,16 @@ awaitable<Status> Source::open_channel(proto::PrepareReply prepared) {
     GCR_ASSIGN(channel_, agent::open_channel(prepared,
                                              {.migration = migration_,
                                               .destination = destination_,
+                                              .wish = wish_,
+                                              .offer = offer_,
                                               .tls = context_.data_ssl(),
                                               .peer_timeout = silence()},
                                              notes));
     return {};
   };
   Status opened = co_await offload(context_.blocking, open);
-  if (!opened && prepared.transport() == proto::TRANSPORT_RDMA) {
+  if (!opened && opened.error().code() != Code::kProtocol &&
+      prepared.transport() == proto::TRANSPORT_RDMA) {
     GCR_CO_TRY(co_await fall_back(prepared, opened.error()));
     opened = co_await offload(context_.blocking, open);
   }
