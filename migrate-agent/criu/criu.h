@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "proto/control.pb.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 
@@ -49,13 +50,14 @@ Status check_memory_tracking(const Command& command);
 struct DumpReport {
   std::chrono::nanoseconds duration{};
   std::uint64_t image_bytes = 0;
+  std::vector<proto::Credentials> credentials{};  ///< of every thread, by the kernel's word
 };
 
 /// Takes one image of a dump. `name` is CRIU's own ("pages-1.img"); `content` is read from where it
 /// stands to its end of file. Images of memory ("pages-*.img") come as pipes while the dump goes
 /// on, each on a thread of its own and possibly several at once: CRIU waits for whoever reads them.
-/// All others come after the dump, one after the other, on the thread that called run(). An error
-/// ends the dump, and the tasks run again.
+/// All others come after the dump, one after the other, on the thread that called run(), and after
+/// check_dumped_credentials(). An error ends the dump, and the tasks run again.
 using TakeImage = std::function<Status(const std::string& name, UniqueFd content)>;
 
 /// CRIU started beside a process, with everything done that can be done before it touches the
@@ -81,7 +83,8 @@ class PreparedDump {
 
   /// Dumps the tree under the process and leaves its tasks stopped. Once, blocking. `take` is for a
   /// streaming dump. On failure the tasks run again, and the error quotes the first error line of
-  /// CRIU's log or carries that of `take`.
+  /// CRIU's log or carries that of `take`. kDataLoss if the images give a thread other rights than
+  /// it has.
   Result<DumpReport> run(const TakeImage& take = {});
 
  private:

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "migrate-agent/criu/criu.h"
+#include "migrate-agent/criu/dumped_credentials.h"
 #include "migrate-agent/criu/holding_point.h"
 #include "migrate-agent/criu/images.h"
 #include "migrate-agent/criu/interrupted_calls.h"
@@ -79,6 +80,7 @@ struct PreparedDump::Impl {
   Status start(const Command& command, const std::vector<std::string>& arguments);
   Result<std::uint64_t> run(const TakeImage& take);
   Status wait_until_dumped();
+  Status settle(const ReadImage& read, const WriteImage& write);
   Result<std::uint64_t> run_streaming(const TakeImage& take);
   Result<std::uint64_t> run_to_directory();
 
@@ -87,6 +89,7 @@ struct PreparedDump::Impl {
   HoldingPoint hold;
   std::optional<Streamer> streamer;
   std::optional<Session> session;
+  std::vector<proto::Credentials> credentials;
   bool started = false;
 };
 
@@ -139,6 +142,12 @@ Status PreparedDump::Impl::wait_until_dumped() {
   return session->check_namespace();  // or CRIU was told lies
 }
 
+/// What is left to do with the images of threads.
+Status PreparedDump::Impl::settle(const ReadImage& read, const WriteImage& write) {
+  GCR_ASSIGN(credentials, check_dumped_credentials(pid, read));
+  return restart_interrupted_calls(pid, read, write);
+}
+
 Result<std::uint64_t> PreparedDump::Impl::run_streaming(const TakeImage& take) {
   std::uint64_t bytes = 0;
   auto collected = streamer->collect(take);
@@ -147,12 +156,11 @@ Result<std::uint64_t> PreparedDump::Impl::run_streaming(const TakeImage& take) {
   const Status dumped = wait_until_dumped();
   if (!collected) return collected.error();
   GCR_TRY(dumped);
-  GCR_TRY(restart_interrupted_calls(
-      pid, [&](const std::string& name) -> Result<std::string> { return (*collected)[name]; },
-      [&](const std::string& name, const std::string& content) -> Status {
-        (*collected)[name] = content;
-        return {};
-      }));
+  GCR_TRY(settle([&](const std::string& name) -> Result<std::string> { return (*collected)[name]; },
+                 [&](const std::string& name, const std::string& content) -> Status {
+                   (*collected)[name] = content;
+                   return {};
+                 }));
   for (const auto& [name, content] : *collected) {
     GCR_ASSIGN(UniqueFd file, in_memory(name, content));
     bytes += content.size();
@@ -163,11 +171,10 @@ Result<std::uint64_t> PreparedDump::Impl::run_streaming(const TakeImage& take) {
 
 Result<std::uint64_t> PreparedDump::Impl::run_to_directory() {
   GCR_TRY(wait_until_dumped());
-  GCR_TRY(restart_interrupted_calls(
-      pid, [this](const std::string& name) { return images::read_file(directory / name); },
-      [this](const std::string& name, const std::string& content) {
-        return images::write_file(directory / name, content);
-      }));
+  GCR_TRY(settle([this](const std::string& name) { return images::read_file(directory / name); },
+                 [this](const std::string& name, const std::string& content) {
+                   return images::write_file(directory / name, content);
+                 }));
   return images::total_bytes(directory);
 }
 
@@ -198,7 +205,7 @@ Result<DumpReport> PreparedDump::run(const TakeImage& take) {
     if (!was_stopped && procfs::state(std::to_string(pid)) == 'T') (void)resume_stopped(pid);
     return cannot("dump", pid, bytes.error());
   }
-  return DumpReport{Clock::now() - start, *bytes};
+  return DumpReport{Clock::now() - start, *bytes, std::move(impl_->credentials)};
 }
 
 Result<DumpReport> dump(const Command& command, pid_t pid, const fs::path& images) {

@@ -1,0 +1,23 @@
+// The rights that CRIU's images would give to threads. CRIU reads them inside the process, by code
+// and in memory that the process and others of its user can change: before an image is sent it is
+// held against the kernel's word.
+#pragma once
+
+#include <sys/types.h>
+
+#include <vector>
+
+#include "migrate-agent/criu/interrupted_calls.h"
+#include "proto/control.pb.h"
+#include "src/base/result.h"
+
+namespace gcr::criu {
+
+/// `pid` was just dumped and is stopped. The rights of each of its threads, as the kernel tells
+/// them, if the images say the same. kDataLoss with thread, field and both values if they do not.
+///
+/// The kernel does not tell securebits: an image in which they are not 0 is refused. A thread that
+/// forges a 0 sheds restrictions that its own parents had set, and gains no id and no capability.
+Result<std::vector<proto::Credentials>> check_dumped_credentials(pid_t pid, const ReadImage& read);
+
+}  // namespace gcr::criu

@@ -1,0 +1,159 @@
+#include "migrate-agent/process/credentials.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <span>
+#include <sstream>
+#include <string_view>
+
+#include "migrate-agent/process/procfs.h"
+
+namespace gcr::process {
+namespace {
+
+constexpr std::size_t kIds = 4;  ///< real, effective, saved, of the file system
+
+/// "Name" -> the rest of the line.
+std::map<std::string, std::string> read_fields(const std::string& task) {
+  std::map<std::string, std::string> fields;
+  std::istringstream lines(procfs::read_text("/proc/" + task + "/status"));
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t colon = line.find(':');
+    if (colon != std::string::npos) fields[line.substr(0, colon)] = line.substr(colon + 1);
+  }
+  return fields;
+}
+
+template <class Numbers>
+void read_numbers(const std::string& text, Numbers& numbers) {
+  std::istringstream in(text);
+  for (std::uint32_t number = 0; in >> number;) numbers.Add(number);
+}
+
+std::uint64_t read_set(const std::string& text) {
+  std::uint64_t set = 0;
+  std::istringstream(text) >> std::hex >> set;
+  return set;
+}
+
+std::uint32_t read_number(const std::string& text) {
+  std::uint32_t number = 0;
+  std::istringstream(text) >> number;
+  return number;
+}
+
+/// The kernel's word on one thread; without an id if it is gone or a zombie.
+Result<proto::Credentials> read_thread(const std::string& task) {
+  auto fields = read_fields(task);
+  proto::Credentials thread;
+  if (fields.empty() || fields["State"].find_first_of("ZX") != std::string::npos) return thread;
+  read_numbers(fields["Uid"], *thread.mutable_uids());
+  read_numbers(fields["Gid"], *thread.mutable_gids());
+  read_numbers(fields["Groups"], *thread.mutable_groups());
+  std::ranges::sort(*thread.mutable_groups());
+  if (thread.uids_size() != kIds || thread.gids_size() != kIds || !fields.contains("CapAmb") ||
+      !fields.contains("NoNewPrivs") || !fields.contains("Seccomp")) {
+    return Error(Code::kUnsupported, "the kernel does not tell the rights of thread " + task);
+  }
+  thread.set_inheritable(read_set(fields["CapInh"]));
+  thread.set_permitted(read_set(fields["CapPrm"]));
+  thread.set_effective(read_set(fields["CapEff"]));
+  thread.set_bounding(read_set(fields["CapBnd"]));
+  thread.set_ambient(read_set(fields["CapAmb"]));
+  thread.set_no_new_privileges(read_number(fields["NoNewPrivs"]) != 0);
+  thread.set_seccomp_mode(read_number(fields["Seccomp"]));
+  thread.set_seccomp_filters(read_number(fields["Seccomp_filters"]));
+  std::istringstream numbers(fields["NSpid"]);
+  for (pid_t tid = 0; numbers >> tid;) thread.set_thread(tid);
+  return thread;
+}
+
+/// The fields by name, as text.
+std::vector<std::pair<std::string_view, std::string>> describe(const proto::Credentials& thread) {
+  return {{"uids", fmt::format("{}", fmt::join(thread.uids(), " "))},
+          {"gids", fmt::format("{}", fmt::join(thread.gids(), " "))},
+          {"groups", fmt::format("[{}]", fmt::join(thread.groups(), " "))},
+          {"inheritable capabilities", fmt::format("{:x}", thread.inheritable())},
+          {"permitted capabilities", fmt::format("{:x}", thread.permitted())},
+          {"effective capabilities", fmt::format("{:x}", thread.effective())},
+          {"bounding capabilities", fmt::format("{:x}", thread.bounding())},
+          {"ambient capabilities", fmt::format("{:x}", thread.ambient())},
+          {"no_new_privs", fmt::format("{:d}", thread.no_new_privileges())},
+          {"seccomp modes", fmt::format("{}", thread.seccomp_mode())},
+          {"seccomp filters", fmt::format("{}", thread.seccomp_filters())}};
+}
+
+/// What a process started here has, if the source's agent told this.
+proto::Credentials handed_on(proto::Credentials told, const proto::Credentials& own) {
+  told.set_bounding(told.bounding() & own.bounding());
+  told.set_no_new_privileges(told.no_new_privileges() || own.no_new_privileges());
+  told.set_seccomp_mode(std::max(told.seccomp_mode(), own.seccomp_mode()));
+  told.set_seccomp_filters(told.seccomp_filters() + own.seccomp_filters());
+  std::ranges::sort(*told.mutable_groups());
+  return told;
+}
+
+Error disagreement(int thread, const std::string& what) {
+  return Error(Code::kDataLoss, fmt::format("thread {} {}", thread, what));
+}
+
+}  // namespace
+
+Result<std::vector<proto::Credentials>> read_credentials(pid_t pid) {
+  std::vector<proto::Credentials> all;
+  for (const pid_t process : procfs::tree(pid)) {
+    for (const pid_t tid : procfs::threads(process)) {
+      GCR_ASSIGN(proto::Credentials thread, read_thread(fmt::format("{}/task/{}", process, tid)));
+      if (thread.thread() != 0) all.push_back(std::move(thread));
+    }
+  }
+  if (all.empty()) return Error(Code::kNotFound, fmt::format("process {} is gone", pid));
+  return all;
+}
+
+Status compare_credentials(const proto::Credentials& left, const std::string& where_left,
+                           const proto::Credentials& right, const std::string& where_right) {
+  const auto ours = describe(left);
+  const auto theirs = describe(right);
+  for (std::size_t at = 0; at < ours.size(); ++at) {
+    const auto& [field, value] = ours[at];
+    if (value == theirs[at].second) continue;
+    return Error(Code::kDataLoss,
+                 fmt::format("thread {}: {} are {} {} and {} {}", left.thread(), field, value,
+                             where_left, theirs[at].second, where_right));
+  }
+  return {};
+}
+
+Status check_restored_credentials(
+    pid_t init, const google::protobuf::RepeatedPtrField<proto::Credentials>& told) {
+  if (told.empty() || told.size() > kMaxThreads) {
+    return Error(Code::kProtocol, fmt::format("the source tells the rights of {} threads, not of "
+                                              "1 to {}",
+                                              told.size(), kMaxThreads));
+  }
+  GCR_ASSIGN(const proto::Credentials own, read_thread("self"));
+  std::map<int, const proto::Credentials*> expected;
+  for (const proto::Credentials& thread : told) {
+    if (expected.emplace(thread.thread(), &thread).second) continue;
+    return disagreement(thread.thread(), "is told twice by the source");
+  }
+  GCR_ASSIGN(const auto restored, read_credentials(init));
+  for (const proto::Credentials& thread : std::span(restored).subspan(1)) {  // without the init
+    const auto found = expected.find(thread.thread());
+    if (found == expected.end()) {
+      return disagreement(thread.thread(), "was restored and is not told by the source");
+    }
+    GCR_TRY(compare_credentials(thread, "as restored", handed_on(*found->second, own),
+                                "as the source's agent tells"));
+    expected.erase(found);
+  }
+  if (expected.empty()) return {};
+  return disagreement(expected.begin()->first, "is told by the source and was not restored");
+}
+
+}  // namespace gcr::process

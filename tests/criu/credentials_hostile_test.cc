@@ -1,0 +1,109 @@
+// Whoever changes what CRIU reads of a thread's rights gets nothing by it: the source refuses the
+// images, and the destination what was restored from them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/process/credentials.h"
+#include "migrate-agent/process/procfs.h"
+#include "tests/criu/forge.h"
+#include "tests/criu/program.h"
+
+namespace gcr::criu::test {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+
+class ForgedCredentials : public testing::TestWithParam<const char*> {
+ protected:
+  ForgedCredentials() { wait_for_progress(file(), {}, 5); }
+
+  fs::path file() const { return directory_.path() / "output"; }
+  fs::path images() const { return directory_.make("images"); }
+
+  static google::protobuf::RepeatedPtrField<proto::Credentials> credentials(
+      const DumpReport& report) {
+    return {report.credentials.begin(), report.credentials.end()};
+  }
+
+  /// The program dumped into images(), and gone; the rights that it had.
+  google::protobuf::RepeatedPtrField<proto::Credentials> dump_and_kill() {
+    const auto report = dump(criu_command(), program_.pid(), images());
+    EXPECT_TRUE(report) << report.error().message();
+    EXPECT_TRUE(kill_stopped(program_.pid()));
+    program_.reap();
+    return report ? credentials(*report) : google::protobuf::RepeatedPtrField<proto::Credentials>{};
+  }
+
+  Directory directory_;
+  Program program_{file(), "count"};
+};
+
+TEST_P(ForgedCredentials, AreRefusedAtTheSourceAndTheProgramRunsOn) {
+  Command command = criu_command();
+  command.argv.insert(command.argv.begin(), {GCR_FORGING_CRIU, GetParam()});
+  const Output before = read_output(file());
+  const auto report = dump(command, program_.pid(), images());
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().code(), Code::kDataLoss);
+  EXPECT_THAT(report.error().message(),
+              AllOf(HasSubstr("core-"), HasSubstr("thread "), HasSubstr("in CRIU's image")));
+  expect_gapless(wait_for_progress(file(), before, 20));
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, ForgedCredentials,
+                         testing::Values("uid", "gid", "group", "capability", "bounding",
+                                         "no_new_privs", "securebits"),
+                         [](const auto& info) { return std::string(info.param); });
+
+class Restored : public ForgedCredentials {};
+
+TEST_F(Restored, ProgramHasTheRightsThatItHad) {
+  const auto told = dump_and_kill();
+  EXPECT_EQ(told.size(), 7);  // the counting threads, and the first
+  auto tree = restore(criu_command(), images());
+  ASSERT_TRUE(tree) << tree.error().message();
+  const Status checked = process::check_restored_credentials(tree->init_pid(), told);
+  EXPECT_TRUE(checked) << checked.error().message();
+}
+
+TEST_F(Restored, ForgedUserIsRefusedBeforeAnythingRuns) {
+  const auto told = dump_and_kill();
+  const Output before = read_output(file());
+  forge_credentials(images(), "uid");
+  auto tree = restore(criu_command(), images());
+  ASSERT_TRUE(tree) << tree.error().message();
+  // CRIU itself believes its images.
+  EXPECT_THAT(procfs::status_field(std::to_string(tree->pid()), "Uid"), HasSubstr("4242"));
+  const Status checked = process::check_restored_credentials(tree->init_pid(), told);
+  ASSERT_FALSE(checked);
+  EXPECT_THAT(checked.error().message(),
+              AllOf(HasSubstr("uids are 4242 4242 4242 4242 as restored"), HasSubstr("0 0 0 0")));
+  EXPECT_EQ(read_output(file()).lines, before.lines);
+}
+
+TEST_F(Restored, MissingAndUnknownThreadsAreRefused) {
+  const auto told = dump_and_kill();
+  auto tree = restore(criu_command(), images());
+  ASSERT_TRUE(tree) << tree.error().message();
+  auto more = told;
+  *more.Add() = told[0];
+  more[more.size() - 1].set_thread(999'999);
+  EXPECT_THAT(process::check_restored_credentials(tree->init_pid(), more).error().message(),
+              HasSubstr("thread 999999 is told by the source and was not restored"));
+  auto fewer = told;
+  fewer.RemoveLast();
+  EXPECT_THAT(process::check_restored_credentials(tree->init_pid(), fewer).error().message(),
+              HasSubstr("was restored and is not told by the source"));
+  auto twice = told;
+  *twice.Add() = told[0];
+  EXPECT_THAT(process::check_restored_credentials(tree->init_pid(), twice).error().message(),
+              HasSubstr("twice"));
+  EXPECT_FALSE(process::check_restored_credentials(tree->init_pid(), {}));
+}
+
+}  // namespace
+}  // namespace gcr::criu::test
