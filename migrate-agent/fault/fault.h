@@ -1,7 +1,8 @@
 // Fault points: named places in the agent's course at which a test makes something go wrong.
 //
-// They are compiled in with the CMake option GCR_FAULT_POINTS, and do nothing unless the
-// environment variable GCR_FAULTS names a file that exists. The file arms points, one a line:
+// In what is shipped they do nothing (unarmed.cc). Tests run migrate-agent-faults, the same agent
+// linked with fault.cc, where the environment variable GCR_FAULTS names a file. The file, once it
+// exists, arms points, one a line:
 //
 //   POINT kill             SIGKILL to the process that reaches the point
 //   POINT stop             SIGSTOP to it: it goes silent, and goes on after SIGCONT
@@ -20,8 +21,6 @@
 #include "src/base/result.h"
 
 namespace gcr::fault {
-
-#ifdef GCR_FAULT_POINTS
 
 enum class Side : std::uint8_t { kSource, kDestination, kEither };
 
@@ -87,12 +86,5 @@ Status point(std::string_view name);
 
 /// Whether a point that spoils something at its place is armed; true once.
 bool armed(std::string_view name);
-
-#else
-
-inline Status point(std::string_view) { return {}; }
-inline bool armed(std::string_view) { return false; }
-
-#endif
 
 }  // namespace gcr::fault

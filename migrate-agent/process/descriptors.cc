@@ -170,7 +170,7 @@ void look_at_device(const Descriptor& fd, Look& look) {
     look.inspection.findings.add("terminal", fd.name() + " is the terminal " + fd.link + "");
     return;
   }
-  if (is_plain_memory_device(fd.status) || fd.link.starts_with("/dev/nvidia")) return;
+  if (is_plain_memory_device(fd.status) || is_driver_file(fd.link)) return;
   look.inspection.findings.add("device", fd.name() + " is the device " + fd.link);
 }
 
@@ -264,7 +264,7 @@ void look_at_anonymous(const Descriptor& fd, Look& look) {
 
 void look_at_deleted(const Descriptor& fd, Look& look) {
   const auto size = static_cast<std::uint64_t>(fd.status.st_blocks) * 512;  // as CRIU reckons
-  if (fd.link.starts_with("/memfd:") || is_software_vram(fd.status.st_dev)) return;
+  if (fd.link.starts_with("/memfd:") || is_driver_file(fd.link)) return;
   if (fd.status.st_nlink != 0) {
     look.inspection.findings.add(
         "deleted-file", fd.name() + " is " + fd.link + ", which still exists under another name");
@@ -300,8 +300,7 @@ void look_at_mount(const Descriptor& fd, Look& look) {
                         !fd.link.ends_with(kDeleted) && !fd.link.starts_with("/dmabuf:");
   if (!has_name || fd.mount < 0 || look.mounts.contains(fd.mount)) return;
   if (is_terminal(fd.status) || is_message_queue(fd, look.pid)) return;  // blockers of their own
-  // The driver's checkpoint takes these out of the process.
-  if (fd.link.starts_with("/dev/nvidia") || is_software_vram(fd.status.st_dev)) return;
+  if (is_driver_file(fd.link)) return;
   look.inspection.findings.add(
       "foreign-mount", fd.name() + " is " + fd.link + " on a mount of another mount namespace");
 }

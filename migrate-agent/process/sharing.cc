@@ -1,11 +1,10 @@
 #include "migrate-agent/process/sharing.h"
 
 #include <linux/magic.h>
-#include <sys/sysmacros.h>
+#include <sys/stat.h>
 #include <sys/vfs.h>
 
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <optional>
 
@@ -111,32 +110,19 @@ void look_at(pid_t pid, const Mapping& mapping, Inspection& inspection) {
     inspection.findings.add("kernel-object", "it has secret memory (memfd_secret)");
   } else if (is_memory_alone(mapping)) {
     look_at_deleted(pid, mapping, inspection);
-  } else if (!mapping.path.starts_with("/dev/nvidia")) {
+  } else {
     look_at_file(pid, mapping, inspection);
   }
 }
 
 }  // namespace
 
-bool is_software_vram(dev_t device) {
-  const std::string numbers =
-      " " + std::to_string(major(device)) + ":" + std::to_string(minor(device)) + " ";
-  std::ifstream mounts("/proc/self/mountinfo");
-  for (std::string line; std::getline(mounts, line);) {
-    if (line.find(numbers) != std::string::npos && line.find(" - tmpfs softgpu ") != line.npos) {
-      return true;
-    }
-  }
-  return false;
-}
+bool is_driver_file(std::string_view path) { return path.starts_with("/dev/nvidia"); }
 
 void inspect_mappings(pid_t pid, Inspection& inspection) {
   std::map<FileId, std::string> shared;
-  std::map<std::uint64_t, bool> vram;  // by device
   for (const Mapping& mapping : named_mappings(pid)) {
-    const auto [at, is_new] = vram.emplace(mapping.device, false);
-    if (is_new) at->second = is_software_vram(mapping.device);
-    if (at->second) continue;
+    if (is_driver_file(mapping.path)) continue;
     look_at(pid, mapping, inspection);
     if (mapping.shared && is_memory_alone(mapping) && !mapping.path.starts_with("/SYSV")) {
       shared.emplace(FileId{mapping.device, mapping.inode}, mapping.path);

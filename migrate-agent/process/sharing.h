@@ -1,8 +1,9 @@
 // What a process maps, and whether others have the same memory.
 #pragma once
 
-#include <sys/stat.h>
 #include <sys/types.h>
+
+#include <string_view>
 
 #include "migrate-agent/process/inspect.h"
 
@@ -12,8 +13,8 @@ namespace gcr::process {
 /// "kernel-object", "file-by-size", "file-unreadable".
 void inspect_mappings(pid_t pid, Inspection& inspection);
 
-/// The VRAM of a software GPU: files of a tmpfs that was mounted under that name. The driver's
-/// checkpoint takes them out of the process, as it does with /dev/nvidia*.
-bool is_software_vram(dev_t device);
+/// What belongs to the GPU driver, by its name as the kernel gives it: whatever lies under
+/// /dev/nvidia*. The driver's checkpoint takes it out of the process, so that CRIU never sees it.
+bool is_driver_file(std::string_view path);
 
 }  // namespace gcr::process

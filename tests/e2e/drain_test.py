@@ -27,7 +27,7 @@ class Scenario(unittest.TestCase):
     options = ()
 
     def setUp(self):
-        self.hosts = Hosts(4, *self.options)
+        self.hosts = Hosts(4, "--fault-points", "true", *self.options)
         self.addCleanup(self.hosts.close)
         self.others = [self.hosts.address(host) for host in "bcd"]
 

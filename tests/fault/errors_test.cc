@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -50,7 +52,7 @@ class ErrorsTest : public testing::Test {
             hosts.variable("VRAM", host),
             hosts.variable("RUNTIME", host),
             hosts.variable("STATE", host),
-            hosts.directory(host) + "/vram",
+            std::filesystem::path(hosts.variable("VRAM", host)).parent_path(),
             hosts.variable("CONFIG", host),
             hosts.variable("NS", host).substr(std::string("/run/netns/").size()),
             hosts.agent_pid(host)};
@@ -234,6 +236,16 @@ TEST_F(ErrorsTest, NothingIsLeftWhenTheApplicationIsKilledOrEnds) {
       expect_one_copy(harm_at(harm, point));
     }
   }
+}
+
+TEST(ShippedAgent, HasNoPointsThatAFileArms) {
+  e2e::TwoHosts hosts;
+  const e2e::App ticker = hosts.start_app(Host::kA, {hosts.program_path("ticker")});
+  ASSERT_TRUE(ticker.wait_for_lines(1));
+  const std::string file = hosts.directory(Host::kA) + "/faults";
+  std::ofstream(file) << "source.began error\n";
+  EXPECT_TRUE(hosts.migrate(Host::kA, ticker.pid()).migrated());
+  EXPECT_TRUE(std::filesystem::exists(file)) << "the point was reached";
 }
 
 TEST(Application, MayAllocateAndFreeAllTheTime) {

@@ -60,6 +60,12 @@ class FaultPointsTest : public testing::Test {
   }
 };
 
+/// Whoever reads a variable of the environment has its name among its constants.
+TEST(ShippedAgent, NeverAsksForArmedPoints) {
+  EXPECT_EQ(read(GCR_AGENT).find("GCR_FAULTS"), std::string::npos);
+  EXPECT_NE(read(GCR_AGENT "-faults").find("GCR_FAULTS"), std::string::npos);
+}
+
 TEST_F(FaultPointsTest, APointThatIsNotArmedDoesNothing) {
   EXPECT_TRUE(point("source.gated"));
   arm("source.gated.not error\nsource.detached error\n");

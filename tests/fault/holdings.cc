@@ -8,8 +8,10 @@
 #include <iterator>
 #include <set>
 #include <sstream>
+#include <stdexcept>
 
 #include "migrate-agent/journal/journal_files.h"
+#include "migrate-agent/landing/hugepage_claim.h"
 
 namespace gcr::fault::test {
 namespace {
@@ -142,15 +144,17 @@ std::vector<std::string> open_journals(const TwoHosts& hosts, Host host) {
   return found;
 }
 
-std::map<std::string, std::uint64_t> hugepage_limits() {
-  std::map<std::string, std::uint64_t> limits;
-  for (const auto& size : fs::directory_iterator("/sys/kernel/mm/hugepages")) {
-    for (const char* counter : {"nr_hugepages", "nr_overcommit_hugepages"}) {
-      const fs::path file = size.path() / counter;
-      limits[file] = std::stoull("0" + e2e::read_file(file));
-    }
-  }
-  return limits;
+std::uint64_t unclaimed_hugepages() {
+  const landing::HugepageLimits limits;
+  const auto lock = landing::HugepageLock::take(limits);
+  if (!lock) throw std::runtime_error(lock.error().message());
+  const auto number_in = [](const fs::path& file) {
+    return std::stoll("0" + e2e::read_file(file));
+  };
+  auto pages = number_in(fs::path(limits.kernel_directory) / "nr_overcommit_hugepages");
+  for (const auto& entry : fs::directory_iterator(limits.state_directory))
+    pages -= number_in(entry);
+  return static_cast<std::uint64_t>(pages);
 }
 
 Baseline::Baseline(const TwoHosts& hosts) {

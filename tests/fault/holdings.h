@@ -54,7 +54,7 @@ std::vector<Copy> copies(const TwoHosts& hosts);
 /// Journals of the host's agent that are not finished, or damaged: a sentence each.
 std::vector<std::string> open_journals(const TwoHosts& hosts, Host host);
 
-/// The kernel's counters of hugepages that agents change, by name.
-std::map<std::string, std::uint64_t> hugepage_limits();
+/// The kernel's limit of surplus hugepages, without what agents of this machine claim just now.
+std::uint64_t unclaimed_hugepages();
 
 }  // namespace gcr::fault::test

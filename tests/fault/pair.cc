@@ -18,8 +18,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using e2e::other;
 
-constexpr Milliseconds kStartTimeout{30'000};
-constexpr Milliseconds kPointTimeout{20'000};
+constexpr Milliseconds kStartTimeout{120'000};
+constexpr Milliseconds kPointTimeout{60'000};
 constexpr Milliseconds kOracleInterval{10};
 constexpr Milliseconds kHostsInterval{50};
 constexpr std::uint64_t kProof = 50;  ///< steps that show that a copy goes on
@@ -31,8 +31,14 @@ constexpr int kUnconfirmedExit = 8;
 constexpr int kKilledExit = 128 + SIGKILL;
 
 std::vector<std::string> with_defaults(const std::vector<std::string>& options) {
-  std::vector<std::string> all{
-      "--vram", "1G", "--lanes", "2", "--peer-silence-ms", std::to_string(kPeerSilence.count())};
+  std::vector<std::string> all{"--fault-points",
+                               "true",
+                               "--vram",
+                               "1G",
+                               "--lanes",
+                               "2",
+                               "--peer-silence-ms",
+                               std::to_string(kPeerSilence.count())};
   all.insert(all.end(), options.begin(), options.end());
   return all;
 }
@@ -258,7 +264,7 @@ std::string Pair::wait_for_hit(Trial& trial, const std::string& point) {
   wait_until(kPointTimeout,
              [&] { return hit() || (first && !trial.command->program().running()); });
   // The destination ends after the operator has heard of it.
-  if (!wait_until(kPeerSilence, hit)) return "the point " + point + " was not reached";
+  if (!wait_until(kPointTimeout, hit)) return "the point " + point + " was not reached";
   trial.struck = true;
   trial.stopped = std::stoi(text.substr(text.rfind("hit ") + 4));
   return "";

@@ -1,8 +1,10 @@
 // Many scenarios on several pairs of hosts side by side, and the table of what came of them.
 #pragma once
 
+#include <algorithm>
 #include <iosfwd>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/fault/scenario.h"
@@ -15,7 +17,7 @@ struct Done {
 };
 
 struct TrialOptions {
-  unsigned pairs = 2;
+  unsigned pairs = std::clamp(std::thread::hardware_concurrency() / 4, 2U, 6U);
   unsigned max_failures = 10;             ///< then the rest is left out
   std::vector<std::string> host_options;  ///< of `scripts/hosts up`
   bool verbose = false;                   ///< a line for every run

@@ -71,6 +71,11 @@ TEST(Catalogue, EveryFindingThatTheAgentMakesIsInItAndNoOther) {
   }
 }
 
+TEST(Product, DoesNotKnowTheGpuThatItIsTestedOn) {
+  const std::string product = sources({"migrate-agent", "preload", "transport", "src"});
+  EXPECT_EQ(product.find("softgpu"), product.npos);
+}
+
 TEST(Catalogue, EveryFindingIsProvokedInATest) {
   const std::string tests = sources({"tests/preflight", "tests/process", "tests/e2e"});
   for (const std::string& id : catalogue_ids()) {

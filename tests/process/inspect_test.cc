@@ -282,6 +282,17 @@ TEST_F(HostileProcess, AMountNamespaceOfAnotherUserNamespaceBlocks) {
   EXPECT_THAT(ids(found), Contains("namespaces"));
 }
 
+TEST_F(Inspecting, WhatBelongsToTheGpuDriverDoesNotBlock) {
+  std::string store = "/dev/nvidia-test-XXXXXX";
+  ASSERT_NE(::mkdtemp(store.data()), nullptr);
+  const fs::path file = fs::path(store) / "vram";
+  std::ofstream(file) << std::string(4096, 'v');
+  start({"share", file.string(), "open", file.string(), "link", file.string(),
+         (fs::path(store) / "other").string(), "delete", file.string()});
+  EXPECT_THAT(ids(look()), IsEmpty());
+  fs::remove_all(store);
+}
+
 TEST_F(Inspecting, TerminalBlocks) {
   const UniqueFd master(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
   ASSERT_TRUE(::grantpt(master.get()) == 0 && ::unlockpt(master.get()) == 0);
