@@ -57,7 +57,10 @@ constexpr auto kCatalogue = std::to_array<Kind>({
     {"device", kBlocker, "The state of a device stays in its host's kernel.",
      "Close the device before the migration."},
     {"io-uring", kBlocker, "CRIU cannot dump an io_uring.",
-     "Have the program use other I/O, for example UV_USE_IO_URING=0 for libuv."},
+     "Refuse io_uring to the program before it starts, by kernel.io_uring_disabled=2 (Linux 6.6) "
+     "or "
+     "a seccomp filter: libuv and uvloop then do without, while UV_USE_IO_URING=0 leaves them a "
+     "ring. For PyTorch's TCPStore USE_LIBUV=0 is enough."},
     {"kernel-object", kBlocker, "CRIU cannot dump this object of the kernel.",
      "Close it before the migration; end profilers and monitors that run inside the process."},
     {"deleted-file", kBlocker, "A deleted file moves inside CRIU's images, and only a small one.",
