@@ -16,7 +16,7 @@
 namespace gcr::control::test {
 
 using ChannelResult = Result<std::unique_ptr<ControlChannel>>;
-inline constexpr std::chrono::milliseconds kPatience = std::chrono::seconds(20);
+inline constexpr std::chrono::milliseconds kPatience = std::chrono::seconds(60);
 
 /// Certificates of one authority as files, in a folder that goes with it.
 class Credentials {

@@ -85,7 +85,7 @@ TEST(Criu, NothingThatACheckForksOutlivesIt) {
     }
     ::kill(checking, SIGKILL);
     // What it leaves becomes a child of this process, and has to end by itself.
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (::waitpid(-1, nullptr, WNOHANG | __WALL) >= 0) {
       ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "after " << delay_ms << " ms";
       ::poll(nullptr, 0, 1);
@@ -225,7 +225,7 @@ TEST_F(DumpRestore, ReleasedReaperHoldsNothingOfTheAgent) {
   EXPECT_TRUE(descriptor_targets(init).contains("socket"));
   EXPECT_EQ(::getsid(init), init);
   tree->release();
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (descriptor_targets(init).contains("socket") && std::chrono::steady_clock::now() < end) {
     ::sched_yield();
   }

@@ -37,8 +37,9 @@ App start_scribbler(TwoHosts& hosts, Host host, std::uint64_t vram_bytes,
 /// A program that does not use CUDA.
 App start_sleeper(TwoHosts& hosts, Host host);
 
-App start_stencil(TwoHosts& hosts, Host host, std::uint64_t vram_bytes, int steps, int report);
-App start_alloc_styles(TwoHosts& hosts, Host host, int steps, int report);
+/// These print a line every `report` steps, until they are ended.
+App start_stencil(TwoHosts& hosts, Host host, std::uint64_t vram_bytes, int report);
+App start_alloc_styles(TwoHosts& hosts, Host host, int report);
 
 /// A program that keeps a number in managed memory and answers as the counter does.
 App start_managed(TwoHosts& hosts, Host host);
@@ -47,8 +48,8 @@ App start_managed(TwoHosts& hosts, Host host);
 /// to come, and waits until it listens. Throws if it ends.
 std::unique_ptr<BackgroundCommand> start_agent_of_another_version(const TwoHosts& hosts, Host host);
 
-/// Success if it ended by itself with status 0 and printed what `undisturbed` printed.
-testing::AssertionResult ends_like(App& app, App& undisturbed);
+/// Success if every line that `app` printed is what `undisturbed`, which goes on, prints there.
+testing::AssertionResult printed_what_prints(const App& app, const App& undisturbed);
 
 /// Success if gcr-migrate said that the process migrated and everything was verified.
 testing::AssertionResult migrated(const MigrateOutcome& outcome);

@@ -2,9 +2,11 @@
 // keeps anything of the attempt.
 #include <gtest/gtest.h>
 
-#include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "src/base/units.h"
 #include "tests/e2e/apps.h"
@@ -15,7 +17,10 @@ namespace {
 
 constexpr int kFailedExit = 1;
 constexpr int kRefusedExit = 3;
+constexpr int kUnreachableExit = 4;
 constexpr Milliseconds kPatience{120'000};
+
+const std::vector<std::string> kWithFaultPoints{"--fault-points", "true"};
 
 /// On host b CRIU starts as it should, and then misses an image that no dump of ours has.
 constexpr const char* kRestoreFails = R"sh(
@@ -30,7 +35,13 @@ END
   chmod +x "$1/working-criu"
   sed -i "s|^command = .*|command = [\"$1/failing-criu\"]|" "$1/agent.toml")sh";
 
-class FailureTest : public testing::TestWithParam<const char*> {
+/// Where the destination dies, and what the operator hears of it.
+struct Death {
+  const char* point;
+  int exit_status;
+};
+
+class FailureTest : public testing::TestWithParam<Death> {
  protected:
   void start(const std::vector<std::string>& options = {}) {
     hosts_.emplace(options);
@@ -39,6 +50,13 @@ class FailureTest : public testing::TestWithParam<const char*> {
     ASSERT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst);
     source_ = hosts_->use(Host::kA);
     destination_ = hosts_->use(Host::kB);
+  }
+
+  void arm(Host host, const std::string& point) const {
+    std::ofstream(hosts_->directory(host) + "/faults") << point << "\n";
+  }
+  bool was_reached(Host host) const {
+    return std::filesystem::exists(hosts_->directory(host) + "/faults.hit");
   }
 
   void expect_that_the_source_goes_on() {
@@ -55,42 +73,28 @@ class FailureTest : public testing::TestWithParam<const char*> {
   HostUse destination_;
 };
 
-/// The phase is announced when it begins, and each takes a while with so much VRAM.
 TEST_P(FailureTest, TheSourceGoesOnWhenTheDestinationDies) {
-  ASSERT_NO_FATAL_FAILURE(start());
-  BackgroundCommand command(hosts_->migrate_command(Host::kA, Host::kB, counter_->pid()));
-  const std::string phase = std::string(GetParam()) + ":";
-  ASSERT_TRUE(command.wait_for_output(
-      [&](const std::string& text) { return text.find(phase) != std::string::npos; }, kPatience))
-      << command.out_so_far() << command.err_so_far();
-  const auto workers = hosts_->workers(Host::kB);
-  ASSERT_EQ(workers.size(), 1U);
-  ::kill(workers[0], SIGKILL);
-
-  const MigrateOutcome outcome = TwoHosts::parse_outcome(command.finish(kPatience));
-
-  EXPECT_FALSE(outcome.migrated());
-  EXPECT_NE(outcome.exit_code, 0);
-  EXPECT_NE(outcome.err, "");
+  ASSERT_NO_FATAL_FAILURE(start(kWithFaultPoints));
+  arm(Host::kB, std::string("destination.") + GetParam().point + " kill");
+  const MigrateOutcome outcome = hosts_->migrate(Host::kA, counter_->pid());
+  EXPECT_TRUE(was_reached(Host::kB));
+  EXPECT_EQ(outcome.exit_code, GetParam().exit_status) << outcome.out << outcome.err;
   expect_that_the_source_goes_on();
 }
 
-INSTANTIATE_TEST_SUITE_P(During, FailureTest, testing::Values("prepare", "switchover", "restore"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(At, FailureTest,
+                         testing::Values(Death{"prepared", kUnreachableExit},
+                                         Death{"imaged", kFailedExit},
+                                         Death{"frozen", kFailedExit}),
+                         [](const auto& info) { return std::string(info.param.point); });
 
 TEST_F(FailureTest, TheSourceGoesOnWhenTheImagesDoNotFit) {
-  ASSERT_NO_FATAL_FAILURE(start());
-  auto words = hosts_->migrate_command(Host::kA, Host::kB, counter_->pid());
-  words.insert(words.end(), {"--max-bandwidth", "256M"});
-  BackgroundCommand command(words);
-  ASSERT_TRUE(command.wait_for_output(
-      [](const std::string& text) { return text.find("precopy:") != std::string::npos; },
-      kPatience));
+  ASSERT_NO_FATAL_FAILURE(start(kWithFaultPoints));
   // Preflight has seen enough room; now others take it.
-  const CommandResult shrunk =
-      run({"mount", "-o", "remount,size=256k", hosts_->variable("RUNTIME", Host::kB)}, kPatience);
-  ASSERT_EQ(shrunk.exit_code, 0) << shrunk.err;
-  const MigrateOutcome outcome = TwoHosts::parse_outcome(command.finish(kPatience));
+  arm(Host::kB, "destination.prepared run mount -o remount,size=256k " +
+                    hosts_->variable("RUNTIME", Host::kB));
+  const MigrateOutcome outcome = hosts_->migrate(Host::kA, counter_->pid());
+  EXPECT_TRUE(was_reached(Host::kB));
   EXPECT_EQ(outcome.exit_code, kFailedExit) << outcome.out << outcome.err;
   EXPECT_NE(outcome.err.find("images"), std::string::npos) << outcome.err;
   expect_that_the_source_goes_on();

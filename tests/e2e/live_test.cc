@@ -3,6 +3,8 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
+#include <future>
 #include <random>
 #include <string>
 #include <vector>
@@ -41,10 +43,11 @@ void expect_goes_on(App& app, std::size_t more_lines = 25) {
 
 TEST(Live, AProgramThatWritesIsSentInRoundsAndEachIsSmaller) {
   TwoHosts hosts;
-  App scribbler = start_scribbler(hosts, Host::kA, 256 * kMiB, {"--dirty-per-second", "0.5"});
+  // While 64 MiB are sent it rewrites a third of them; a chunk fits the limit, two do not.
+  App scribbler = start_scribbler(hosts, Host::kA, 64 * kMiB, {"--dirty-per-second", "0.05"});
 
   const MigrateReport outcome = hosts.migrate_for_report(
-      Host::kA, scribbler.pid(), {"--downtime-limit", "60", "--max-bandwidth", "300M"});
+      Host::kA, scribbler.pid(), {"--downtime-limit", "220", "--max-bandwidth", "10M"});
 
   ASSERT_TRUE(migrated(outcome));
   const proto::MigrateReport& report = outcome.report;
@@ -91,7 +94,7 @@ TEST(Live, AutoConvergeHoldsBackAProgramThatDirtiesFasterThanTheLink) {
                                   {"--dirty-per-second", "4", "--steps-per-second", "50"});
   const MigrateReport outcome = hosts.migrate_for_report(
       Host::kA, scribbler.pid(),
-      {"--max-bandwidth", "60M", "--downtime-limit", "100", "--auto-converge"});
+      {"--max-bandwidth", "40M", "--downtime-limit", "100", "--auto-converge"});
   ASSERT_TRUE(migrated(outcome));
   double most = 0;
   for (const proto::Round& round : outcome.report.rounds()) {
@@ -106,7 +109,7 @@ TEST(Live, WithoutItSuchAProgramIsSwitchedOverWhenRoundsStopShrinking) {
   App scribbler = start_scribbler(hosts, Host::kA, 32 * kMiB,
                                   {"--dirty-per-second", "4", "--steps-per-second", "50"});
   const MigrateReport outcome = hosts.migrate_for_report(
-      Host::kA, scribbler.pid(), {"--max-bandwidth", "60M", "--downtime-limit", "50"});
+      Host::kA, scribbler.pid(), {"--max-bandwidth", "20M", "--downtime-limit", "50"});
   ASSERT_TRUE(migrated(outcome));
   EXPECT_EQ(outcome.report.switchover_reason(), "not-shrinking");
   EXPECT_GT(outcome.report.expected_downtime_ms(), 50);
@@ -119,7 +122,7 @@ TEST(Live, StrictLeavesSuchAProgramWhereItIs) {
   App scribbler = start_scribbler(hosts, Host::kA, 32 * kMiB,
                                   {"--dirty-per-second", "4", "--steps-per-second", "50"});
   const MigrateReport outcome = hosts.migrate_for_report(
-      Host::kA, scribbler.pid(), {"--max-bandwidth", "60M", "--downtime-limit", "50", "--strict"});
+      Host::kA, scribbler.pid(), {"--max-bandwidth", "20M", "--downtime-limit", "50", "--strict"});
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_FALSE(outcome.report.migrated());
   EXPECT_NE(outcome.report.message().find("downtime limit"), std::string::npos)
@@ -170,16 +173,13 @@ TEST(Live, ImagesAreStreamedWithAndWithoutCompression) {
   }
 }
 
-TEST(Live, TheSwitchoversStepsOverlapAndEveryPhaseIsOnOneClock) {
+TEST(Live, EveryPhaseIsOnOneClock) {
   TwoHosts hosts;
   App scribbler = start_scribbler(hosts, Host::kA, 256 * kMiB, {"--dirty-per-second", "0.5"});
   const MigrateReport outcome =
       hosts.migrate_for_report(Host::kA, scribbler.pid(), {"--max-bandwidth", "500M"});
   ASSERT_TRUE(migrated(outcome));
   const proto::MigrateReport& report = outcome.report;
-  // The last round does not wait for the dump, nor the checkpoint for the last round.
-  EXPECT_LT(phase(report, "last round").start_ms(), end_ms(phase(report, "criu dump")));
-  EXPECT_LT(phase(report, "control checkpoint").start_ms(), end_ms(phase(report, "last round")));
   // Both hosts are namespaces of one machine: their clocks are the same.
   EXPECT_LE(std::abs(report.clock_offset_ms()), report.clock_error_ms() + 0.001);
   EXPECT_GT(report.clock_error_ms(), 0);
@@ -193,22 +193,19 @@ TEST(Live, TheSwitchoversStepsOverlapAndEveryPhaseIsOnOneClock) {
   }
 }
 
-TEST(Live, RoundsOfImagesAreRefusedWhereTheKernelCannotTrackPages) {
+TEST(Live, ImagesTravelInRoundsWhereTheKernelTracksPagesAndNowhereElse) {
   TwoHosts hosts;
   App counter = start_counter(hosts, Host::kA, 16 * kMiB);
-  if (tracks_dirty_pages()) {
-    const MigrateReport outcome =
-        hosts.migrate_for_report(Host::kA, counter.pid(), {"--image-mode", "rounds"});
-    ASSERT_TRUE(migrated(outcome));
-    EXPECT_EQ(outcome.report.image_mode(), "rounds");
-    return;
-  }
-  const MigrateReport refused =
+  const bool tracked = tracks_dirty_pages();
+  const MigrateReport in_rounds =
       hosts.migrate_for_report(Host::kA, counter.pid(), {"--image-mode", "rounds"});
-  EXPECT_NE(refused.exit_code, 0);
-  EXPECT_NE(refused.report.message().find("[no-dirty-tracking]"), std::string::npos)
-      << refused.report.message();
-  const MigrateReport streamed = hosts.migrate_for_report(Host::kA, counter.pid(), {});
+  EXPECT_EQ(in_rounds.report.migrated(), tracked) << in_rounds.report.message();
+  EXPECT_EQ(in_rounds.report.image_mode(), tracked ? "rounds" : "");
+  EXPECT_EQ(in_rounds.report.message().find("[no-dirty-tracking]") == std::string::npos, tracked)
+      << in_rounds.report.message();
+  const MigrateReport streamed = hosts.migrate_for_report(
+      tracked ? Host::kB : Host::kA, tracked ? in_rounds.report.destination_pid() : counter.pid(),
+      {"--image-mode", "stream"});
   ASSERT_TRUE(migrated(streamed));
   EXPECT_EQ(streamed.report.image_mode(), "stream");
 }

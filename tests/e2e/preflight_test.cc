@@ -34,8 +34,7 @@ constexpr int kReadyExit = 0;
 constexpr int kUnreachableExit = 4;
 constexpr int kRefusedExit = 3;
 constexpr Milliseconds kPatience{120'000};
-constexpr int kForever = 1'000'000'000;  ///< steps of a program
-constexpr int kOften = 10;
+constexpr int kOften = 10;  ///< steps of a program between two lines
 
 /// What `preflight --json` said.
 struct Preflight {
@@ -248,8 +247,8 @@ TEST_F(PreflightTest, WhatItLetsThroughMigrates) {
   ASSERT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst);
   moves(counter, "counter");
   moves(start_scribbler(*hosts_, Host::kA, 64 * kMiB, {}), "scribbler");
-  moves(start_stencil(*hosts_, Host::kA, 64 * kMiB, kForever, kOften), "stencil");
-  moves(start_alloc_styles(*hosts_, Host::kA, kForever, kOften), "alloc_styles");
+  moves(start_stencil(*hosts_, Host::kA, 64 * kMiB, kOften), "stencil");
+  moves(start_alloc_styles(*hosts_, Host::kA, kOften), "alloc_styles");
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ constexpr std::uint64_t kVramBytes = 64 * kMiB;
 /// Bytes that arrived on a network interface of a host so far.
 std::uint64_t received_bytes(TwoHosts& hosts, Host host, const std::string& interface) {
   const CommandResult shown =
-      run(hosts.on_host(host, {"cat", "/proc/self/net/dev"}), Milliseconds(10'000));
+      run(hosts.on_host(host, {"cat", "/proc/self/net/dev"}), Milliseconds(60'000));
   std::istringstream lines(shown.out);
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);

@@ -65,7 +65,7 @@ class App {
   std::vector<std::string> lines() const;
 
   /// Waits until at least `count` complete lines are there.
-  bool wait_for_lines(std::size_t count, Milliseconds timeout = Milliseconds(60'000)) const;
+  bool wait_for_lines(std::size_t count, Milliseconds timeout = Milliseconds(180'000)) const;
 
  private:
   std::string output_path_;
@@ -111,7 +111,7 @@ class TwoHosts {
   std::vector<pid_t> workers(Host host) const;
 
   /// Waits until the agent has no worker any more.
-  bool wait_until_idle(Host host, Milliseconds timeout = Milliseconds(30'000)) const;
+  bool wait_until_idle(Host host, Milliseconds timeout = Milliseconds(120'000)) const;
 
   /// Bytes used on the host's software GPU `number`.
   std::uint64_t vram_used(Host host, std::size_t number) const;
@@ -136,7 +136,7 @@ class UdpClient {
 
   /// Sends one packet and gives the answer without its line end; nothing if none came in time.
   std::optional<std::string> ask(const std::string& address, std::uint16_t port,
-                                 Milliseconds timeout = Milliseconds(30'000),
+                                 Milliseconds timeout = Milliseconds(120'000),
                                  const std::string& packet = ".") const;
 
  private:

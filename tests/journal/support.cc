@@ -9,7 +9,6 @@
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
-#include <thread>
 
 namespace gcr::journal::test {
 
@@ -100,15 +99,6 @@ pid_t start_child(const std::function<void()>& body) {
 void kill_and_reap(pid_t child) {
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
-}
-
-void wait_until_in(pid_t tid, long number, const std::function<bool()>& over) {
-  long current = -1;
-  while (current != number && !(over && over())) {
-    std::this_thread::yield();
-    current = -1;
-    std::ifstream("/proc/self/task/" + std::to_string(tid) + "/syscall") >> current;
-  }
 }
 
 }  // namespace gcr::journal::test

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "migrate-agent/journal/journal.h"
+#include "tests/support/threads.h"
 
 namespace gcr::journal::test {
 
@@ -51,7 +52,6 @@ void in_child(const std::function<void()>& body);
 pid_t start_child(const std::function<void()>& body);
 void kill_and_reap(pid_t child);
 
-/// Returns once thread `tid` of this process is inside system call `number`, or `over` says true.
-void wait_until_in(pid_t tid, long number, const std::function<bool()>& over = {});
+using gcr::test::wait_until_in;
 
 }  // namespace gcr::journal::test

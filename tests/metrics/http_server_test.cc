@@ -113,13 +113,14 @@ TEST_F(HttpServerTest, WhoSaysNothingIsLetGo) {
 }
 
 TEST_F(HttpServerTest, MoreThanTheLimitAreClosedAtOnceAndOthersAreServedAfterwards) {
-  serve({.connections = 2, .patience = std::chrono::milliseconds(500)});
-  Client first(endpoint_);
-  Client second(endpoint_);
+  serve({.connections = 2});
+  std::optional<Client> first(std::in_place, endpoint_);
+  const Client second(endpoint_);
   EXPECT_EQ(ask("GET /there HTTP/1.1\r\n\r\n"), "");
-  EXPECT_EQ(first.receive(), "");
-  EXPECT_EQ(second.receive(), "");
-  EXPECT_THAT(ask("GET /there HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
+  first.reset();
+  std::string answer;  // there is one as soon as the server has seen that
+  while (answer.empty()) answer = ask("GET /there HTTP/1.1\r\n\r\n");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 "));
 }
 
 TEST_F(HttpServerTest, SlowOnesDoNotHoldUpOthers) {

@@ -169,7 +169,7 @@ class LosingSight(Fixture):
         thread = threading.Thread(target=drain.run)
         thread.start()
         self.addCleanup(thread.join)
-        end = time.monotonic() + 5
+        end = time.monotonic() + 60
         while not self.fake.unsettled and time.monotonic() < end:
             time.sleep(0.005)
         return drain, thread
@@ -266,7 +266,7 @@ class Stopping(Fixture):
             self.fake.add_process("src", 1)
 
     def stop_once_begun(self, drain, times):
-        end = time.monotonic() + 5
+        end = time.monotonic() + 60
         while len(self.fake.under_way) < 2 and time.monotonic() < end:
             time.sleep(0.005)
         for _ in range(times):

@@ -97,7 +97,7 @@ TEST_F(Restored, IsDumpedToTheEndByCriuWhoseWorkerDies) {
     ::usleep(delay);
     worker.kill();
     SCOPED_TRACE("killed after " + std::to_string(delay) + " µs");
-    const Status waited = criu::wait_for_helpers(scratch.path(), std::chrono::seconds(30));
+    const Status waited = criu::wait_for_helpers(scratch.path(), std::chrono::seconds(60));
     EXPECT_TRUE(waited) << waited.error().message();
     EXPECT_THAT(living(), testing::UnorderedElementsAre(process_.pid(), init_.pid()));
     if (state() != 'T') continue;  // CRIU was not let go on, and has touched nothing

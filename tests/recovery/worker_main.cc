@@ -28,7 +28,7 @@
 namespace gcr::recovery::test {
 namespace {
 
-constexpr std::chrono::seconds kPatience{30};
+constexpr std::chrono::seconds kPatience{60};
 
 template <class T>
 T must(Result<T> result) {

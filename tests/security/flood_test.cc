@@ -7,6 +7,8 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <condition_variable>
+#include <mutex>
 #include <thread>
 
 #include "tests/security/support.h"
@@ -77,7 +79,9 @@ TEST(Flood, WhoHasAQuestionGetsAnAnswer) {
           ++turned_away;
         }
       }
-      while (!stop.stop_requested()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      std::mutex nothing;
+      std::unique_lock lock(nothing);
+      std::condition_variable_any().wait(lock, stop, [] { return false; });
     });
   }
   const control::TlsFiles honest = credentials.issue({.role = "operator", .common_name = "honest"});

@@ -134,10 +134,15 @@ TEST_F(ShortWindowTest, LaneThatStaysLostBreaksTheTransferWithItsReason) {
 }
 
 TEST_F(ShortWindowTest, LaneThatHasAConnectionIsNotLost) {
-  RawPeer peer = enter();
-  EXPECT_EQ(enter_again(peer), 0U);
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // longer than the window
-  EXPECT_TRUE(receiver_.health());
+  const RawPeer first = enter();
+  const RawPeer second = connect();
+  second.send(hello_frame());
+  EXPECT_EQ(landed(second, FrameType::kWelcome), 0U);
+  // A lane that is lost later, and for good, is what breaks the transfer in the end.
+  { const RawPeer other = enter(1); }
+  EXPECT_TRUE(comes_true([&] { return !receiver_.health(); }));
+  EXPECT_NE(receiver_.health().error().message().find("lane 1 of 2"), std::string::npos)
+      << receiver_.health().error().message();
 }
 
 /// A receiver whose application takes its time.

@@ -22,7 +22,7 @@ namespace gcr::transport {
 using Bytes = std::vector<std::byte>;
 
 inline constexpr RegionId kRegion = 1;
-inline constexpr std::chrono::seconds kBound{30};
+inline constexpr std::chrono::seconds kBound{60};
 
 /// A condition that another thread makes true.
 inline bool comes_true(const std::function<bool()>& condition) {

@@ -15,7 +15,7 @@
 namespace gcr::test {
 
 inline constexpr std::uint64_t kMiB = 1u << 20;
-inline constexpr std::chrono::milliseconds kLong = std::chrono::seconds(30);
+inline constexpr std::chrono::milliseconds kLong = std::chrono::seconds(60);
 inline constexpr std::chrono::milliseconds kNoLease{0};
 
 inline Subject::Options without_library() {

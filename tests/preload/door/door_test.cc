@@ -7,9 +7,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <map>
 #include <optional>
 #include <thread>
@@ -17,6 +19,7 @@
 #include "migrate-agent/door/find_door.h"
 #include "preload/door_protocol.h"
 #include "tests/preload/door/door_helpers.h"
+#include "tests/support/threads.h"
 
 namespace gcr::test {
 namespace {
@@ -252,13 +255,15 @@ TEST_F(DoorTest, ASecondAgentIsTurnedAwayUntilTheFirstIsGone) {
 
 TEST_F(DoorTest, WhoLeavesSoonIsWaitedFor) {
   std::optional<agent::Door> looks = door_of(subject_);
-  std::thread leaves([&looks] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    looks.reset();
+  std::atomic<pid_t> tid = 0;
+  auto second = std::async(std::launch::async, [&] {
+    tid = ::gettid();
+    return agent::Door::open(subject_.pid(), std::chrono::minutes(5));
   });
-  const auto second = agent::Door::open(subject_.pid(), std::chrono::seconds(30));
-  leaves.join();
-  EXPECT_TRUE(second);
+  while (tid == 0) std::this_thread::yield();
+  wait_until_in(tid, SYS_clock_nanosleep);  // between two tries
+  looks.reset();
+  EXPECT_TRUE(second.get());
 }
 
 TEST_F(DoorTest, AProcessWithADoorIsToldFromOneWithoutWhoeverIsAtIt) {
