@@ -44,6 +44,7 @@ inline constexpr Point kPoints[] = {
     {"source.preflighted", Side::kSource, Kind::kBoundary, false},
     {"source.prepared", Side::kSource, Kind::kBoundary, false},
     {"source.copied", Side::kSource, Kind::kBoundary, false},  // after every round
+    {"source.closing", Side::kSource, Kind::kBoundary, false},
     {"source.gated", Side::kSource, Kind::kBoundary, false},
     {"source.detached", Side::kSource, Kind::kBoundary, false},
     {"source.locked", Side::kSource, Kind::kBoundary, false},

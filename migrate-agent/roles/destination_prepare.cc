@@ -262,6 +262,7 @@ awaitable<Result<proto::Envelope>> Destination::prepare(const proto::PrepareRequ
   }
   reply.set_lanes(plan->lanes);
   reply.set_data_token(token);
+  reply.set_prefill(vram_->mode() == mover::IncomingVram::Mode::kPrefill);
   reply.set_image_region(kImageRegion);
   reply.set_image_region_bytes(images_->ring().size());
   reply.set_transport(plan->transport);

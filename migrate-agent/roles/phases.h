@@ -46,6 +46,18 @@ class Phases {
     Clock::time_point start_;
   };
 
+  /// A phase that is known for one only when it is over.
+  void add(const char* track, const char* name, Clock::time_point start, Clock::time_point end) {
+    proto::PhaseTime phase;
+    phase.set_name(name);
+    phase.set_track(track);
+    phase.set_host(side_);
+    phase.set_start_ms(milliseconds(start - origin_));
+    phase.set_duration_ms(milliseconds(end - start));
+    const std::lock_guard lock(mutex_);
+    phases_.push_back(std::move(phase));
+  }
+
   static double milliseconds(Clock::duration duration) {
     return std::chrono::duration<double, std::milli>(duration).count();
   }
@@ -60,17 +72,6 @@ class Phases {
   }
 
  private:
-  void add(const char* track, const char* name, Clock::time_point start, Clock::time_point end) {
-    proto::PhaseTime phase;
-    phase.set_name(name);
-    phase.set_track(track);
-    phase.set_host(side_);
-    phase.set_start_ms(milliseconds(start - origin_));
-    phase.set_duration_ms(milliseconds(end - start));
-    const std::lock_guard lock(mutex_);
-    phases_.push_back(std::move(phase));
-  }
-
   std::string side_;
   Clock::time_point origin_;
   mutable std::mutex mutex_;

@@ -164,7 +164,8 @@ awaitable<Status> Source::commit() {
   // From here on the source's copy never runs again, whatever becomes of the answer.
   report_.set_committed(true);
   auto reply = co_await order_commit();
-  report_.set_downtime_ms(Phases::milliseconds(Phases::Clock::now() - *gate_closed_at_));
+  report_.set_downtime_ms(
+      Phases::milliseconds(undone_closings_ + (Phases::Clock::now() - *gate_closed_at_)));
   if (!reply) {
     co_return reply.error().while_doing(
         "the commit was sent but not confirmed; the agent goes on asking, and the stopped process "
@@ -182,8 +183,9 @@ awaitable<Status> Source::commit() {
 awaitable<void> Source::remember() {
   const double beside_ms = Phases::milliseconds(control_took_);
   const double overlapped_ms = std::max(beside_ms, Phases::milliseconds(last_round_took_));
-  const MeasuredDowntime measured{kind_, prefill_, beside_ms,
-                                  std::max(0.0, report_.downtime_ms() - overlapped_ms)};
+  const double closed_ms = report_.downtime_ms() - Phases::milliseconds(undone_closings_);
+  const MeasuredDowntime measured{kind_, report_.prefilled(), beside_ms,
+                                  std::max(0.0, closed_ms - overlapped_ms)};
   const Status remembered = co_await offload(
       context_.blocking, [&] { return remember_downtime(context_.config.state_dir, measured); });
   if (!remembered) spdlog::warn("{}", remembered.error().message());
@@ -250,6 +252,7 @@ awaitable<Status> Source::give_up(Error cause) {
     if (keeper_) GCR_TRY(keeper_->end());
     return log_->advance(commit::SourceEvent::kRolledBack, finished("the process runs here"));
   });
+  if (resumed) count_undone_closing();
   if (peer_ != nullptr) {
     proto::Envelope envelope;
     envelope.mutable_abort_request()->set_reason(cause.message());

@@ -82,6 +82,7 @@ class Source : public SourceControl {
   Error without_destination(const Error& error);
   Status send_round(double share_held);
   void expect_downtime_now();
+  void count_undone_closing();
   Status may_be_changed() const;
   Status open_image_sender();
   Status ready_images();
@@ -103,6 +104,7 @@ class Source : public SourceControl {
   Uuid migration_ = Uuid::random();
   Phases::Clock::time_point start_ = Phases::Clock::now();
   std::optional<Phases::Clock::time_point> gate_closed_at_;
+  Phases::Clock::duration undone_closings_{};  ///< after which the gate was opened again here
   Phases phases_;
   proto::MigrateReport report_;
   Phases::Clock::duration clock_offset_{};  // the destination's clock minus ours

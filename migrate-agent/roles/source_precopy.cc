@@ -158,8 +158,18 @@ Status Source::ready_images() {
   return images_->prepare();
 }
 
+/// The gate is open again, and the process still here.
+void Source::count_undone_closing() {
+  if (!gate_closed_at_) return;
+  const auto now = Phases::Clock::now();
+  phases_.add("course", "undone closing", *gate_closed_at_, now);
+  undone_closings_ += now - *gate_closed_at_;
+  gate_closed_at_.reset();
+}
+
 /// True if the switchover goes on; false if the gate is open again, for another round.
 awaitable<Result<bool>> Source::close_gate() {
+  GCR_CO_TRY(fault::point("source.closing"));
   tell("switchover", "closing the gate");
   gate_closed_at_ = Phases::Clock::now();
   report_.set_gate_closed_ms(phases_.since_origin_ms(*gate_closed_at_));
@@ -172,12 +182,14 @@ awaitable<Result<bool>> Source::close_gate() {
   GCR_CO_TRY(check());
   GCR_CO_TRY(co_await refresh_buffers());
   if (!limits_.strict) co_return true;
-  co_return co_await offload(context_.blocking, [&]() -> Result<bool> {
+  const Result<bool> acceptable = co_await offload(context_.blocking, [&]() -> Result<bool> {
     GCR_TRY(precopy_->look());
     if (precopy_->acceptable()) return true;
     GCR_TRY(process_->open_gate());
     return false;
   });
+  if (acceptable && !*acceptable) count_undone_closing();
+  co_return acceptable;
 }
 
 }  // namespace gcr::agent

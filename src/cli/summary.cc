@@ -61,13 +61,20 @@ std::string why(const std::string& reason) {
   return printable(reason);
 }
 
+std::string undone_closings_of(const proto::MigrateReport& report) {
+  const UndoneClosings undone = undone_closings(report);
+  if (undone.count == 0) return "";
+  return fmt::format(" ({:.1f} ms in closings of the gate that were undone: {})",
+                     undone.duration_ms, undone.count);
+}
+
 void append_switchover(std::string& text, const proto::MigrateReport& report) {
   if (report.switchover_reason().empty()) return;
   fmt::format_to(std::back_inserter(text),
                  "  switchover: {}; limit {:.1f} ms, the last round expected to take {:.1f} ms; "
-                 "downtime {:.1f} ms, expected {} {:.1f} ms\n",
+                 "downtime {:.1f} ms{}, expected {} {:.1f} ms\n",
                  why(report.switchover_reason()), report.downtime_limit_ms(),
-                 report.expected_send_ms(), report.downtime_ms(),
+                 report.expected_send_ms(), report.downtime_ms(), undone_closings_of(report),
                  report.expected_is_least() ? "at least" : "about", report.expected_downtime_ms());
 }
 

@@ -322,7 +322,8 @@ Result<std::string> timeline_svg(const proto::MigrateReport& report) {
     return Error(Code::kInvalidArgument, "the report has no phases to show");
   }
   const double closed = bounded(report.gate_closed_ms());
-  const Span down{closed, closed + bounded(report.downtime_ms())};
+  const double down_ms = report.downtime_ms() - undone_closings(report).duration_ms;
+  const Span down{closed, closed + bounded(std::max(0.0, down_ms))};
   std::string body;
   Panel whole(body, all, 0, 0);
   whole.title(title_of(report));

@@ -205,13 +205,24 @@ std::string track_of(const proto::PhaseTime& phase) {
   return phase.track().empty() ? "process" : phase.track();
 }
 
+UndoneClosings undone_closings(const proto::MigrateReport& report) {
+  UndoneClosings undone;
+  for (const proto::PhaseTime& phase : report.phases()) {
+    if (phase.name() != "undone closing") continue;
+    ++undone.count;
+    undone.duration_ms += phase.duration_ms();
+  }
+  return undone;
+}
+
 std::string to_trace(const proto::MigrateReport& report) {
   Writer writer;
   add_slices(writer, report);
   if (report.downtime_ms() > 0) {
     writer.add_instant("gate closed", "source", report.gate_closed_ms());
-    writer.add_instant("gate opened", report.migrated() ? "destination" : "source",
-                       report.gate_closed_ms() + report.downtime_ms());
+    writer.add_instant(
+        "gate opened", report.migrated() ? "destination" : "source",
+        report.gate_closed_ms() + report.downtime_ms() - undone_closings(report).duration_ms);
   }
   if (Uuid id; report.migration_id().size() == id.bytes.size()) {
     std::ranges::copy(report.migration_id(), id.bytes.begin());

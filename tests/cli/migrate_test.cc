@@ -142,13 +142,16 @@ TEST_F(Migrate, SummaryTellsRoundsAndWhyTheSwitchoverCame) {
   what.set_clock_offset_ms(-12.5);
   what.set_clock_error_ms(0.25);
   what.set_prefilled(true);
+  add_phase(what, {"undone closing", "source", "", 300, 23.44});
   const std::string out = against(report(what)).out;
   EXPECT_THAT(out, HasSubstr("    1        100.0          2.0        400.0       32        4     "
                              "64 MiB   1.50 GB/s      25 %\n"));
   EXPECT_THAT(out, HasSubstr("25 %  gate closed\n"));
-  EXPECT_THAT(out, HasSubstr("switchover: what was left did not shrink any more; limit 300.0 ms, "
-                             "the last round expected to take 98.8 ms; downtime 123.4 ms, "
-                             "expected about 150.0 ms\n"));
+  EXPECT_THAT(
+      out, HasSubstr(
+               "switchover: what was left did not shrink any more; limit 300.0 ms, "
+               "the last round expected to take 98.8 ms; downtime 123.4 ms "
+               "(23.4 ms in closings of the gate that were undone: 1), expected about 150.0 ms\n"));
   EXPECT_THAT(out, HasSubstr("images: 256 MiB as CRIU wrote them, 32 MiB sent, compression lz4; in "
                              "one stream (the kernel does not track dirty pages)\n"));
   EXPECT_THAT(out, HasSubstr("destination: filled before the process was restored\n"));

@@ -36,8 +36,9 @@ class Timeline : public Migrate {
     report.set_vram_bytes(1ULL << 30);
     report.set_total_ms(1000);
     report.set_gate_closed_ms(800);
-    report.set_downtime_ms(100);
+    report.set_downtime_ms(125);
     add_phase(report, {"pre-copy", "source", "course", 100, 700});
+    add_phase(report, {"undone closing", "source", "gate", 700, 25});
     add_phase(report, {"switchover", "source", "course", 800, 100});
     add_phase(report, {"close gate", "source", "process", 800, 10});
     add_phase(report, {"criu restore", "destination", "process", 840, 40});

@@ -3,6 +3,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <future>
 #include <random>
@@ -130,6 +131,34 @@ TEST(Live, StrictLeavesSuchAProgramWhereItIs) {
   EXPECT_TRUE(scribbler.program().running());
   expect_goes_on(scribbler);
   EXPECT_EQ(hosts.use(Host::kB), before);
+}
+
+/// Rewritten between the end of pre-copy and the closing of the gate, too much of VRAM is left.
+TEST(Live, AClosingThatStrictUndoesCountsAsDowntime) {
+  TwoHosts hosts({"--fault-points", "true", "--peer-silence-ms", "300000"});
+  App scribbler = start_scribbler(hosts, Host::kA, 64 * kMiB, {"--dirty-per-second", "0.05"});
+  const std::string faults = hosts.directory(Host::kA) + "/faults";
+  const std::string go_on = faults + ".go-on";
+  std::ofstream(faults) << "source.closing run until [ -e " << go_on << " ]; do sleep 0.01; done\n";
+  auto migration = std::async(std::launch::async, [&] {
+    return hosts.migrate_for_report(
+        Host::kA, scribbler.pid(),
+        {"--strict", "--downtime-limit", "450", "--max-bandwidth", "10M"});
+  });
+  const auto ended = [&] {
+    return migration.wait_for(Milliseconds(10)) == std::future_status::ready;
+  };
+  while (std::filesystem::exists(faults) && !ended()) {
+  }
+  expect_goes_on(scribbler, 100);
+  std::ofstream(go_on) << "go on";
+  const MigrateReport outcome = migration.get();
+  ASSERT_TRUE(migrated(outcome));
+  const proto::MigrateReport& report = outcome.report;
+  const proto::PhaseTime undone = phase(report, "undone closing");
+  EXPECT_GT(report.downtime_ms(), undone.duration_ms()) << "it is a part of it";
+  EXPECT_GT(report.gate_closed_ms(), end_ms(undone)) << "it was closed once more";
+  expect_goes_on(scribbler);
 }
 
 TEST(Live, BuffersThatComeAndGoBetweenRoundsMove) {
