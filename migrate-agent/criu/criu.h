@@ -1,5 +1,5 @@
-// The CRIU driver: dump and restore over CRIU's RPC (`criu swrk`), no command line, no plugins.
-//
+// The CRIU driver: dumps, pre-dumps and restores by CRIU's command line. Its RPC (`criu swrk`) is
+// for versions and checks alone: it cannot stream images. CRIU finds no plugins to load.
 // Calls block; run them off the control thread. CRIU never gets killed while it works on a CUDA
 // process: its own timeout is raised instead.
 #pragma once
