@@ -8,8 +8,7 @@
 
 namespace gcr::process {
 
-/// Adds mapped files to the facts, and findings: "shared-memory", "deleted-file", "device",
-/// "kernel-object", "file-by-size", "file-unreadable".
+/// Adds findings: "shared-memory", "deleted-file", "device", "kernel-object"; under_preload.
 void inspect_mappings(pid_t pid, Inspection& inspection);
 
 /// The VRAM of a software GPU: files of a tmpfs that was mounted under that name. The driver's
