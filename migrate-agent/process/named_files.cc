@@ -160,7 +160,7 @@ Status check_restored_files(pid_t pid, const VettedFiles& vetted) {
   GCR_ASSIGN(const auto files, named_files(pid, false));
   for (const NamedFile& file : files) {
     // The restored process has a /proc of its own.
-    if (file.fact.path().starts_with("/proc/")) continue;
+    if ((file.fact.path() + "/").starts_with("/proc/")) continue;
     const auto found = vetted.find(file.id);
     if (found != vetted.end() && (file.fact.access() & ~found->second) == 0) continue;
     return Error(Code::kDataLoss,

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -22,12 +23,14 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr int kFailedExit = 1;
+constexpr int kRefusedExit = 3;
 
 class HostileTest : public testing::Test {
  protected:
   HostileTest() {
     std::string path = "/dev/shm/gcr-hostile-XXXXXX";
     if (::mkdtemp(path.data()) != nullptr) directory_ = path;
+    fs::permissions(directory_, fs::perms(0755));
   }
   ~HostileTest() override {
     hosts_.reset();
@@ -46,6 +49,15 @@ class HostileTest : public testing::Test {
   fs::path write(const std::string& name, const std::string& content) const {
     std::ofstream(directory_ / name) << content;
     return directory_ / name;
+  }
+
+  /// The first answer of a program that may not listen yet.
+  std::string ask_until_it_answers() const {
+    for (int attempt = 0; attempt < 300; ++attempt) {
+      const auto answer = client_->ask(hosts_->address(Host::kA), kCounterPort, Milliseconds(100));
+      if (answer) return *answer;
+    }
+    return "";
   }
 
   /// See migrate-agent/fault.
@@ -97,6 +109,33 @@ TEST_F(HostileTest, FileThatIsOpenedAfterPreflightIsCompared) {
                     " >&3; timeout 60 head -c 1 <&3'");
   expect_failure(AllOf(HasSubstr(file.string() + " has other content"), HasSubstr("file-differs")));
   EXPECT_TRUE(has_open(file)) << "the counter did not open it";
+}
+
+/// The check is the worker's, with what capabilities it has.
+TEST_F(HostileTest, ProgramOfAUserGetsOnlyFilesThatTheUserMayUse) {
+  constexpr char kUser[] = "65534";
+  const fs::path output = write("output", "");
+  ASSERT_EQ(::chown(output.c_str(), std::stoi(kUser), std::stoi(kUser)), 0);
+  hosts_.emplace();
+  fs::permissions(hosts_->directory(), fs::perms(0755));
+  std::vector<std::string> command = {
+      "setpriv", "--reuid", kUser,
+      "--regid", kUser,     "--clear-groups",
+      "sh",      "-c",      "exec \"$@\" >>" + output.string() + " 2>&1",
+      "sh"};
+  for (const std::string& word : counter_command(*hosts_, 0)) command.push_back(word);
+  counter_.emplace(hosts_->start_app(Host::kA, command));
+  client_.emplace(hosts_->variable("NS", Host::kA));
+  ASSERT_EQ(ask_until_it_answers(), std::to_string(kCounterFirst)) << read_file(output.string());
+
+  fs::permissions(directory_, fs::perms(0700));  // the file stays open
+  const MigrateOutcome refused = hosts_->migrate(Host::kA, counter_->pid());
+  EXPECT_EQ(refused.exit_code, kRefusedExit) << refused.out << refused.err;
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("file-access"), HasSubstr(output.string())));
+
+  fs::permissions(directory_, fs::perms(0755));
+  EXPECT_TRUE(migrated(hosts_->migrate(Host::kA, counter_->pid())));
+  EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kB), kCounterFirst + 1);
 }
 
 }  // namespace
