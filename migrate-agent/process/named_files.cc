@@ -24,9 +24,9 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kDeleted = " (deleted)";
 /// Names that the kernel gives to memory.
-constexpr std::array<std::string_view, 8> kMemory = {"/memfd:",    "/dmabuf:",       "/SYSV",
-                                                     "/dev/zero",  "/anon_hugepage", "/[aio]",
-                                                     "/secretmem", "/drm mm"};
+constexpr std::array<std::string_view, 8> kMemory = {
+    "/memfd:",        "/dmabuf:", "/SYSV",      "/dev/zero (deleted)",
+    "/anon_hugepage", "/[aio]",   "/secretmem", "/drm mm"};
 
 bool starts_with_any(const std::string& path, const auto& prefixes) {
   return std::ranges::any_of(prefixes, [&](auto prefix) { return path.starts_with(prefix); });
@@ -52,25 +52,33 @@ class Names {
     // One that has a name elsewhere is nothing that CRIU may make again.
     const bool linked = S_ISREG(status.st_mode) && status.st_nlink != 0;
     if (path.ends_with(kDeleted) && !linked) return add_directory_of(path);
-    const auto known = by_path_.find(path);
     const bool wanted =
         with_content_ && content && !path.starts_with("/proc/") && !path.starts_with("/sys/");
-    if (known != by_path_.end()) {
-      proto::FileFact& fact = found_[known->second].fact;
-      fact.set_access(fact.access() | access);
-      if (!content) forget_content(fact);
-      return;
+    const auto [named, is_new] = place(path, status);
+    if (is_new) {
+      describe_file(path, file.get(), status, {wanted, mapped}, named.fact);
+    } else if (!content) {
+      forget_content(named.fact);
     }
-    by_path_.emplace(path, found_.size());
-    NamedFile& named = found_.emplace_back();
-    describe_file(path, file.get(), status, {wanted, mapped}, named.fact);
-    named.fact.set_access(access);
-    named.id = {status.st_dev, status.st_ino};
+    named.fact.set_access(named.fact.access() | access);
   }
 
   std::vector<NamedFile> release() { return std::move(found_); }
 
  private:
+  struct Place {
+    NamedFile& file;
+    bool is_new;
+  };
+
+  /// A name may lead to several files, one after the other.
+  Place place(const std::string& path, const struct stat& status) {
+    const FileId id{status.st_dev, status.st_ino};
+    const auto [at, is_new] = places_.emplace(std::pair(path, id), found_.size());
+    if (is_new) found_.push_back({{}, id});
+    return {found_[at->second], is_new};
+  }
+
   static void forget_content(proto::FileFact& fact) {
     fact.clear_size_bytes();
     fact.clear_build_id();
@@ -89,11 +97,8 @@ class Names {
       struct stat status {};
       const std::string here = fmt::format("/proc/{}/root{}", pid_, at.string());
       if (::lstat(here.c_str(), &status) != 0 && at.has_relative_path()) continue;
-      if (by_path_.contains(at)) return;
-      by_path_.emplace(at, found_.size());
-      NamedFile& named = found_.emplace_back();
-      describe_file(at, -1, status, {}, named.fact);
-      named.id = {status.st_dev, status.st_ino};
+      const auto [file, is_new] = place(at, status);
+      if (is_new) describe_file(at, -1, status, {}, file.fact);
       return;
     }
   }
@@ -102,7 +107,7 @@ class Names {
   const std::string own_;
   const bool with_content_;
   std::map<dev_t, bool> vram_;
-  std::map<std::string, std::size_t> by_path_;
+  std::map<std::pair<std::string, FileId>, std::size_t> places_;
   std::vector<NamedFile> found_;
 };
 
