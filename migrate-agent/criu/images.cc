@@ -17,7 +17,10 @@ constexpr std::uint32_t kServiceMagic = 0x55105940;
 constexpr std::uint32_t kIrmapCacheMagic = 0x57004059;
 constexpr std::uint32_t kProcessTreeMagic = 0x50273030;
 constexpr std::uint32_t kPageMapMagic = 0x56084025;
-constexpr std::uint32_t kInParent = 1;  ///< flags of a page map's entry
+constexpr std::uint32_t kFilesMagic = 0x56303138;
+constexpr std::uint32_t kRemapMagic = 0x59133954;
+constexpr std::uint32_t kLinkedRemap = 0;  ///< of a remap-fpath.img
+constexpr std::uint32_t kInParent = 1;     ///< flags of a page map's entry
 constexpr std::uint32_t kPresent = 4;
 constexpr std::uint64_t kPageBytes = 4096;
 constexpr std::uint64_t kMaxPages = std::uint64_t{1} << 40;
@@ -60,21 +63,42 @@ Error damaged(const fs::path& path) {
   return Error(Code::kDataLoss, "CRIU's image " + path.string() + " is damaged");
 }
 
-/// The records of pstree.img, at least one; the root comes first.
-Result<std::vector<wire::ProcessTreeEntry>> process_tree(const fs::path& directory) {
-  const fs::path path = directory / "pstree.img";
+/// All records of an image.
+template <class Entry>
+Result<std::vector<Entry>> read_records(const fs::path& path, std::uint32_t magic) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return Error(Code::kNotFound, "CRIU's image " + path.string() + " is missing");
-  if (!read_magic(file, kProcessTreeMagic)) return damaged(path);
-  std::vector<wire::ProcessTreeEntry> entries;
+  if (!read_magic(file, magic)) return damaged(path);
+  std::vector<Entry> entries;
   for (std::uint32_t size = 0; read_u32(file, size);) {
     std::string record;
     if (!read_content(file, size, record) || !entries.emplace_back().ParseFromString(record)) {
       return damaged(path);
     }
   }
-  if (entries.empty()) return damaged(path);
   return entries;
+}
+
+/// The records of pstree.img, at least one; the root comes first.
+Result<std::vector<wire::ProcessTreeEntry>> process_tree(const fs::path& directory) {
+  const fs::path path = directory / "pstree.img";
+  auto entries = read_records<wire::ProcessTreeEntry>(path, kProcessTreeMagic);
+  if (entries && entries->empty()) return damaged(path);
+  return entries;
+}
+
+/// The files whose name is gone, by CRIU's numbers.
+Result<std::set<std::uint32_t>> nameless_files(const fs::path& directory) {
+  const fs::path path = directory / "remap-fpath.img";
+  std::set<std::uint32_t> ids;
+  std::error_code error;
+  if (!fs::exists(path, error)) return ids;
+  GCR_ASSIGN(const auto entries, read_records<wire::RemapEntry>(path, kRemapMagic));
+  for (const wire::RemapEntry& entry : entries) {
+    if (entry.remap_type() == kLinkedRemap) return damaged(path);
+    ids.insert(entry.orig_id());
+  }
+  return ids;
 }
 
 /// Whether the pages of an entry are in the image that belongs to its page map.
@@ -195,6 +219,23 @@ Result<std::set<pid_t>> used_pids(const fs::path& directory) {
     pids.insert(entry.threads().begin(), entry.threads().end());
   }
   return pids;
+}
+
+Result<Names> file_names(const fs::path& directory) {
+  std::error_code error;
+  // Older releases of CRIU wrote it, and newer ones still read it.
+  if (fs::exists(directory / "reg-files.img", error)) return damaged(directory / "reg-files.img");
+  const fs::path path = directory / "files.img";
+  GCR_ASSIGN(const auto nameless, nameless_files(directory));
+  GCR_ASSIGN(const auto entries, read_records<wire::FileEntry>(path, kFilesMagic));
+  Names names;
+  for (const wire::FileEntry& entry : entries) {
+    if (!entry.has_reg()) continue;
+    if (entry.reg().ext()) return damaged(path);
+    const bool deleted = nameless.contains(entry.reg().id());
+    (deleted ? names.deleted : names.files).insert(entry.reg().name());
+  }
+  return names;
 }
 
 Status check_memory(const fs::path& directory) {

@@ -47,6 +47,14 @@ Result<pid_t> root_pid(const std::filesystem::path& directory);
 /// sessions. kDataLoss if pstree.img is not whole, kNotFound if it is missing.
 Result<std::set<pid_t>> used_pids(const std::filesystem::path& directory);
 
+/// The names of files that CRIU would open, and of those that it would make again because they were
+/// deleted. kDataLoss if an image is not whole, or names files in a way in which our dumps do not.
+struct Names {
+  std::set<std::string> files;
+  std::set<std::string> deleted;
+};
+Result<Names> file_names(const std::filesystem::path& directory);
+
 /// Every image of memory holds as many pages as its page map says, in `directory` and in its chain
 /// of parents: CRIU would look for the missing ones for ever. kDataLoss if not.
 Status check_memory(const std::filesystem::path& directory);

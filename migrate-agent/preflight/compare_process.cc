@@ -13,7 +13,7 @@
 
 #include "migrate-agent/landing/memory_info.h"
 #include "migrate-agent/preflight/comparison.h"
-#include "migrate-agent/process/inspect.h"
+#include "migrate-agent/process/named_files.h"
 #include "migrate-agent/process/sockets.h"
 #include "migrate-agent/process/surroundings.h"
 
@@ -208,7 +208,7 @@ void compare_process(const proto::ProcessFacts& process, const proto::HostFacts&
   check_limits(process, here, findings);
   check_hugepages(process, findings);
   check_addresses(process, findings);
-  findings.take(process::compare_files(process));
+  process::compare_files(process.files(), process.credentials(), findings);
 }
 
 }  // namespace gcr::agent

@@ -34,7 +34,6 @@ struct Descriptor {
   int number = -1;
   std::string link;  ///< "/path", "pipe:[1]", "socket:[2]", "anon_inode:[eventfd]"
   struct stat status {};
-  int flags = 0;
   int mount = -1;  ///< the kernel's number
 
   std::string name() const {
@@ -49,16 +48,13 @@ struct Descriptor {
         return "descriptor " + std::to_string(number);
     }
   }
-  bool writable() const { return (flags & O_ACCMODE) != O_RDONLY; }
 };
 
-/// Octal "flags:" and decimal "mnt_id:" of /proc/PID/fdinfo/N.
+/// Decimal "mnt_id:" of /proc/PID/fdinfo/N.
 void read_information(const std::string& process, Descriptor& fd) {
   std::ifstream file(process + "/fdinfo/" + std::to_string(fd.number));
   for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("flags:")) {
-      fd.flags = static_cast<int>(std::strtoul(line.c_str() + 6, nullptr, 8));
-    } else if (line.starts_with("mnt_id:")) {
+    if (line.starts_with("mnt_id:")) {
       fd.mount = std::atoi(line.c_str() + 7);
     }
   }
@@ -148,7 +144,6 @@ struct Look {
   std::set<std::uint64_t> own_sockets;
   std::map<std::uint64_t, std::uint64_t> unix_peers;
   std::map<std::uint64_t, InternetSocket> internet;  ///< by inode
-  std::set<std::string> listed{};                    ///< open files
   std::set<int> mounts{};
 };
 
@@ -174,17 +169,8 @@ void look_at_device(const Descriptor& fd, Look& look) {
   look.inspection.findings.add("device", fd.name() + " is the device " + fd.link);
 }
 
-void add_open_file(const Descriptor& fd, Look& look) {
-  if (!look.listed.insert(fd.link).second) return;
-  proto::FileFact& fact = *look.inspection.facts.add_open_files();
-  fact.set_path(fd.link);
-  const bool size_counts = S_ISREG(fd.status.st_mode) && !fd.writable();
-  fact.set_size_bytes(size_counts ? static_cast<std::uint64_t>(fd.status.st_size) : 0);
-}
-
 void look_at_pipe(const Descriptor& fd, Look& look) {
   const pid_t holder = look.holders.of(fd.link, false);
-  if (fd.link.starts_with("/")) add_open_file(fd, look);  // it has a name
   if (holder == 0) return;
   look.inspection.findings.add("outside-pipe",
                                fd.name() + " is a pipe to " + holder_text(holder) + "");
@@ -287,11 +273,7 @@ void look_at_file(const Descriptor& fd, Look& look) {
     look.inspection.findings.add("kernel-object", fd.name() + " is " + fd.link);
     return;
   }
-  if (fd.link.ends_with(kDeleted)) return look_at_deleted(fd, look);
-  if (!fd.link.starts_with("/") || fd.link.starts_with("/proc/") || fd.link.starts_with("/sys/")) {
-    return;
-  }
-  add_open_file(fd, look);
+  if (fd.link.ends_with(kDeleted)) look_at_deleted(fd, look);
 }
 
 /// CRIU finds a file by its mount among those of the process.

@@ -7,7 +7,7 @@
 
 namespace gcr::process {
 
-/// Adds findings, open files and bound sockets for every descriptor of `pid`. kPermissionDenied if
+/// Adds findings and bound sockets for every descriptor of `pid`. kPermissionDenied if
 /// its descriptors may not be read. `same_network`: the process is in our network namespace;
 /// otherwise sockets are not looked at.
 Status inspect_descriptors(pid_t pid, bool same_network, Inspection& inspection);

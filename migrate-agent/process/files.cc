@@ -16,16 +16,22 @@
 #include <tuple>
 
 #include "migrate-agent/process/elf.h"
-#include "migrate-agent/process/inspect.h"
+#include "migrate-agent/process/named_files.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::process {
 namespace {
 
 constexpr std::string_view kDeleted = " (deleted)";
-constexpr off_t kMaxHashedBytes = 256 << 20;
 
-using FileVersion = std::tuple<dev_t, ino_t, std::int64_t, std::int64_t, off_t>;
+/// Device, inode, times of change, size; whether larger ones were digested too.
+using FileVersion =
+    std::tuple<dev_t, ino_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, off_t, bool>;
+
+struct Content {
+  std::string build_id;
+  std::string sha256;
+};
 
 std::string hash_content(int fd) {
   const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
@@ -35,7 +41,7 @@ std::string hash_content(int fd) {
   for (off_t offset = 0;;) {
     const ssize_t got = ::pread(fd, buffer.data(), buffer.size(), offset);
     // Files of /proc have no size, and some of them no end.
-    if (got < 0 || offset > kMaxHashedBytes) return "";
+    if (got < 0 || offset > kMaxMappedBytes) return "";
     if (got == 0) break;
     EVP_DigestUpdate(context.get(), buffer.data(), static_cast<std::size_t>(got));
     offset += got;
@@ -46,55 +52,44 @@ std::string hash_content(int fd) {
   return {reinterpret_cast<const char*>(digest.data()), size};
 }
 
-/// SHA-256 of an open file, remembered until the file changes. The cache belongs to the process: a
-/// worker asks for the same files in preflight and again before the switchover.
-std::string sha256_of(int fd, const struct stat& status) {
+/// The content of the regular file behind `handle`; nothing of one that cannot be read.
+Content read_content(int handle, bool mapped) {
+  const std::string path = "/proc/self/fd/" + std::to_string(handle);
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  struct stat status {};
+  if (!fd || ::fstat(fd.get(), &status) != 0) return {};
+  Content content{elf_build_id(fd.get()), ""};
+  const bool larger = mapped && content.build_id.empty() && status.st_size <= kMaxMappedBytes;
+  if (status.st_size <= kMaxComparedBytes || larger) content.sha256 = hash_content(fd.get());
+  return content;
+}
+
+/// Remembered until the file changes. The cache belongs to the process: a worker asks for the same
+/// files in preflight and again in the switchover.
+Content content_of(int handle, const struct stat& status, bool mapped) {
   static std::mutex mutex;
-  static std::map<FileVersion, std::string> known;
-  const FileVersion version{status.st_dev, status.st_ino, status.st_mtim.tv_sec,
-                            status.st_mtim.tv_nsec, status.st_size};
+  static std::map<FileVersion, Content> known;
+  const FileVersion version{
+      status.st_dev,         status.st_ino,          status.st_mtim.tv_sec, status.st_mtim.tv_nsec,
+      status.st_ctim.tv_sec, status.st_ctim.tv_nsec, status.st_size,        mapped};
   {
     const std::lock_guard lock(mutex);
     const auto found = known.find(version);
     if (found != known.end()) return found->second;
   }
-  std::string digest = hash_content(fd);
-  if (!digest.empty()) {
-    const std::lock_guard lock(mutex);
-    known[version] = digest;
-  }
-  return digest;
+  Content content = read_content(handle, mapped);
+  const std::lock_guard lock(mutex);
+  return known[version] = std::move(content);
 }
 
-void compare_mapped(const proto::FileFact& theirs, preflight::Findings& findings) {
-  proto::FileFact ours;
-  if (!describe_mapped_file(theirs.path(), theirs.path(), ours)) {
-    findings.add("file-missing", theirs.path() + " is mapped by the process and is not here");
-  } else if (ours.build_id() != theirs.build_id()) {
-    findings.add("file-differs",
-                 theirs.path() + " has build-id " +
-                     (ours.build_id().empty() ? "none" : ours.build_id()) + " here and " +
-                     (theirs.build_id().empty() ? "none" : theirs.build_id()) + " at the source");
-  } else if (theirs.build_id().empty() && !theirs.sha256().empty() &&
-             ours.sha256() != theirs.sha256()) {
-    findings.add("file-differs", theirs.path() + " has other content here than at the source");
-  } else if (ours.size_bytes() != theirs.size_bytes()) {
-    findings.add("file-differs", theirs.path() + " has " + std::to_string(ours.size_bytes()) +
-                                     " bytes here and " + std::to_string(theirs.size_bytes()) +
-                                     " at the source");
-  }
-}
-
-void compare_open(const proto::FileFact& theirs, preflight::Findings& findings) {
-  struct stat status {};
-  if (::stat(theirs.path().c_str(), &status) != 0) {
-    findings.add("file-missing", theirs.path() + " is open in the process and is not here");
-  } else if (theirs.size_bytes() != 0 &&
-             static_cast<std::uint64_t>(status.st_size) != theirs.size_bytes()) {
-    findings.add("file-differs", theirs.path() + " has " + std::to_string(status.st_size) +
-                                     " bytes here and " + std::to_string(theirs.size_bytes()) +
-                                     " at the source");
-  }
+/// "00400000-00401000" of /proc/PID/maps as /proc/PID/map_files has it, without zeros in front.
+std::string map_files_name(const std::string& range) {
+  char* end = nullptr;
+  const auto from = std::strtoull(range.c_str(), &end, 16);
+  const auto to = *end == '-' ? std::strtoull(end + 1, nullptr, 16) : 0;
+  std::ostringstream name;
+  name << std::hex << from << '-' << to;
+  return name.str();
 }
 
 }  // namespace
@@ -112,6 +107,7 @@ std::vector<Mapping> named_mappings(pid_t pid) {
     const std::size_t colon = device.find(':');
     if (slash == std::string::npos || colon == std::string::npos) continue;
     mapping.path = line.substr(slash);
+    mapping.range = map_files_name(range);
     mapping.shared = permissions.size() > 3 && permissions[3] == 's';
     mapping.writable = permissions.size() > 1 && permissions[1] == 'w';
     mapping.deleted = mapping.path.ends_with(kDeleted);
@@ -130,26 +126,18 @@ std::vector<Mapping> named_mappings(pid_t pid) {
   return mappings;
 }
 
-bool describe_mapped_file(const std::string& path, const std::string& real_path,
-                          proto::FileFact& fact) {
-  // Without O_NONBLOCK the open of a FIFO of that name would wait.
-  const UniqueFd fd(::open(real_path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  struct stat status {};
-  if (!fd || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return false;
+void describe_file(const std::string& path, int handle, const struct stat& status,
+                   WantedContent content, proto::FileFact& fact) {
   fact.set_path(path);
+  fact.set_mode(status.st_mode);
+  fact.set_uid(status.st_uid);
+  fact.set_gid(status.st_gid);
+  if (S_ISCHR(status.st_mode) || S_ISBLK(status.st_mode)) fact.set_device(status.st_rdev);
+  if (!content.any || !S_ISREG(status.st_mode)) return;
   fact.set_size_bytes(static_cast<std::uint64_t>(status.st_size));
-  fact.set_build_id(elf_build_id(fd.get()));
-  if (fact.build_id().empty() && status.st_size <= kMaxHashedBytes) {
-    fact.set_sha256(sha256_of(fd.get(), status));
-  }
-  return true;
-}
-
-std::vector<proto::Finding> compare_files(const proto::ProcessFacts& facts) {
-  preflight::Findings findings(preflight::Side::kDestination);
-  for (const proto::FileFact& file : facts.mapped_files()) compare_mapped(file, findings);
-  for (const proto::FileFact& file : facts.open_files()) compare_open(file, findings);
-  return findings.release();
+  const Content found = content_of(handle, status, content.mapped);
+  fact.set_build_id(found.build_id);
+  fact.set_sha256(found.sha256);
 }
 
 }  // namespace gcr::process

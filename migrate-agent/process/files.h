@@ -1,6 +1,7 @@
-// Files as preflight compares them.
+// Files as they are compared.
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <string>
@@ -13,6 +14,7 @@ namespace gcr::process {
 /// One mapping of /proc/PID/maps that has a name.
 struct Mapping {
   std::string path;      ///< without " (deleted)"
+  std::string range;     ///< its name in /proc/PID/map_files, of the first one
   std::uint64_t device;  ///< as makedev gives it
   std::uint64_t inode;
   bool deleted;
@@ -23,9 +25,15 @@ struct Mapping {
 /// The named mappings of a process, each path once. Empty if it is gone.
 std::vector<Mapping> named_mappings(pid_t pid);
 
-/// Size and build-id, or SHA-256, of the regular file `path`, opened as `real_path` (the same file
-/// as the caller sees it). False if it is no regular file or cannot be read.
-bool describe_mapped_file(const std::string& path, const std::string& real_path,
-                          proto::FileFact& fact);
+/// What of a regular file's content counts.
+struct WantedContent {
+  bool any = false;     ///< size, build-id and digest; else none of them
+  bool mapped = false;  ///< without a build-id larger ones are digested too
+};
+
+/// Describes the file that `handle` stands for (O_PATH; not needed without content) and `status`
+/// tells of. It is only opened if it is a regular file. Digests are remembered until it changes.
+void describe_file(const std::string& path, int handle, const struct stat& status,
+                   WantedContent content, proto::FileFact& fact);
 
 }  // namespace gcr::process

@@ -9,8 +9,10 @@
 #include <map>
 #include <sstream>
 
+#include "migrate-agent/process/credentials.h"
 #include "migrate-agent/process/descriptors.h"
 #include "migrate-agent/process/mount_namespace.h"
+#include "migrate-agent/process/named_files.h"
 #include "migrate-agent/process/procfs.h"
 #include "migrate-agent/process/sharing.h"
 #include "migrate-agent/process/surroundings.h"
@@ -108,10 +110,23 @@ void look_at_state(pid_t pid, const std::map<std::string, std::string>& status,
   }
 }
 
-void add_working_directory(pid_t pid, Inspection& inspection) {
-  std::error_code error;
-  const std::string path = fs::read_symlink("/proc/" + std::to_string(pid) + "/cwd", error);
-  if (!error && !path.ends_with(" (deleted)")) inspection.facts.add_open_files()->set_path(path);
+/// What the process has by name, and what of it will be compared badly.
+Status look_at_files(pid_t pid, Inspection& inspection) {
+  GCR_ASSIGN(auto files, named_files(pid));
+  for (NamedFile& file : files) {
+    proto::FileFact& fact = *inspection.facts.add_files();
+    fact = std::move(file.fact);
+    if (!fact.has_size_bytes() || !fact.build_id().empty() || !fact.sha256().empty()) continue;
+    inspection.findings.add("file-by-size", fact.path() + " is compared by its size only");
+  }
+  return {};
+}
+
+/// The rights of its first thread.
+Status look_at_credentials(pid_t pid, Inspection& inspection) {
+  GCR_ASSIGN(const auto threads, read_credentials(pid));
+  *inspection.facts.mutable_credentials() = threads.front();
+  return {};
 }
 
 }  // namespace
@@ -148,7 +163,8 @@ Result<Inspection> inspect(pid_t pid) {
       procfs::namespace_link(pid, "net") == procfs::namespace_link(::getpid(), "net");
   GCR_TRY(inspect_descriptors(pid, same_network, inspection));
   inspect_mappings(pid, inspection);
-  add_working_directory(pid, inspection);
+  GCR_TRY(look_at_files(pid, inspection));
+  GCR_TRY(look_at_credentials(pid, inspection));
   inspect_surroundings(pid, inspection);
   return inspection;
 }

@@ -27,15 +27,8 @@ inline constexpr std::uint64_t kDeletedFileLimitBytes = 64u << 20;
 /// of the catalogue's first part (migrate-agent/preflight/catalogue.cc) that need no second host.
 /// Descriptors and mappings of NVIDIA devices, and the door, are expected and not reported.
 ///
-/// In the facts, open_files are regular files and directories (the working directory too) with
-/// their names; a size of 0 says that only existence counts: directories, named pipes and files
-/// open for writing. Mapped files without a build-id carry a SHA-256 if they have at most 256 MiB.
-/// Thread-safe.
+/// The files among the facts are those of named_files(). Thread-safe.
 Result<Inspection> inspect(pid_t pid);
-
-/// At the destination: "file-missing" and "file-differs" for every mapped or open file that this
-/// host lacks or has in another version (build-id, else SHA-256, else size).
-std::vector<proto::Finding> compare_files(const proto::ProcessFacts& facts);
 
 /// Start time in clock ticks since boot (field 22 of /proc/PID/stat): tells a reused PID apart.
 Result<std::uint64_t> start_time(pid_t pid);

@@ -87,18 +87,7 @@ void look_at_file(pid_t pid, const Mapping& mapping, Inspection& inspection) {
   if (mapping.shared && mapping.writable && is_on_tmpfs(real_path)) {
     inspection.findings.add("shared-memory", "it has " + mapping.path +
                                                  ", a file in memory, mapped shared and writable");
-    return;
   }
-  proto::FileFact fact;
-  if (!describe_mapped_file(mapping.path, real_path, fact)) {
-    inspection.findings.add("file-unreadable",
-                            "cannot read " + mapping.path + ", which the process maps");
-    return;
-  }
-  if (fact.build_id().empty() && fact.sha256().empty()) {
-    inspection.findings.add("file-by-size", mapping.path + " is compared by its size only");
-  }
-  *inspection.facts.add_mapped_files() = std::move(fact);
 }
 
 void look_at(pid_t pid, const Mapping& mapping, Inspection& inspection) {

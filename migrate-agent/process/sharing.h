@@ -9,8 +9,7 @@
 
 namespace gcr::process {
 
-/// Adds mapped files to the facts, and findings: "shared-memory", "deleted-file", "device",
-/// "kernel-object", "file-by-size", "file-unreadable".
+/// Adds findings: "shared-memory", "deleted-file", "device", "kernel-object"; under_preload.
 void inspect_mappings(pid_t pid, Inspection& inspection);
 
 /// What belongs to the GPU driver, by its name as the kernel gives it: whatever lies under

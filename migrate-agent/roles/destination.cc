@@ -5,6 +5,7 @@
 #include <asio/experimental/awaitable_operators.hpp>
 #include <asio/steady_timer.hpp>
 
+#include "migrate-agent/criu/images.h"
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/preflight/host_facts.h"
 #include "migrate-agent/recovery/recovery.h"
@@ -174,6 +175,17 @@ awaitable<Result<proto::Envelope>> Destination::abort(const proto::AbortRequest&
   co_return reply;
 }
 
+/// Before CRIU opens anything.
+Result<process::VettedFiles> Destination::vet_files(const proto::RestoreRequest& request) const {
+  if (request.credentials().empty()) {
+    return Error(Code::kProtocol, "RestoreRequest does not tell the rights of the process");
+  }
+  GCR_ASSIGN(auto names, criu::images::file_names(scratch_->path()));
+  GCR_ASSIGN(const pid_t root, criu::images::root_pid(scratch_->path()));
+  return process::vet_files({std::move(names.files), std::move(names.deleted), root},
+                            request.named(), request.credentials(0));
+}
+
 Status Destination::restore_process(const proto::RestoreRequest& request, Phases& phases) {
   std::vector<images::NamedFile> files;
   for (const proto::ImageFile& file : request.files()) {
@@ -182,8 +194,11 @@ Status Destination::restore_process(const proto::RestoreRequest& request, Phases
   }
   GCR_TRY(phases.time("images", "complete images", [&] { return images_->complete(files); }));
   GCR_TRY(fault::point("destination.imaged"));
+  GCR_ASSIGN(const auto vetted,
+             phases.time("process", "compare files", [&] { return vet_files(request); }));
   GCR_ASSIGN(process_,
-             RestoredProcess::create(driver_, *prepared_restore_, running_, gpu_map_, phases));
+             RestoredProcess::create(driver_, *prepared_restore_, {request.credentials(), vetted},
+                                     running_, gpu_map_, phases));
   return {};
 }
 

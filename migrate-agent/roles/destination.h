@@ -50,6 +50,7 @@ class Destination {
   asio::awaitable<Result<proto::Envelope>> fall_back(const proto::FallBackRequest& request);
   asio::awaitable<Result<proto::Envelope>> change_buffers(const proto::BuffersRequest& request);
   asio::awaitable<Result<proto::Envelope>> restore(const proto::RestoreRequest& request);
+  Result<process::VettedFiles> vet_files(const proto::RestoreRequest& request) const;
   Status restore_process(const proto::RestoreRequest& request, Phases& phases);
   asio::awaitable<Result<proto::Envelope>> commit(const proto::CommitRequest& request);
   asio::awaitable<Result<proto::Envelope>> abort(const proto::AbortRequest& request);

@@ -65,12 +65,12 @@ Status OutgoingImages::prepare() {
   return {};
 }
 
-Status OutgoingImages::dump(SourceProcess& process, images::ImageSender& sender) {
-  GCR_TRY(process.dump(*prepared_, [&](const std::string& name, UniqueFd content) {
+Result<criu::DumpReport> OutgoingImages::dump(SourceProcess& process, images::ImageSender& sender) {
+  GCR_ASSIGN(auto report, process.dump(*prepared_, [&](const std::string& name, UniqueFd content) {
     return sender.take(name, std::move(content));
   }));
-  if (!in_rounds_) return {};
-  return images::take_directory(sender, scratch_.string(), "");
+  if (in_rounds_) GCR_TRY(images::take_directory(sender, scratch_.string(), ""));
+  return report;
 }
 
 }  // namespace gcr::agent

@@ -44,7 +44,7 @@ class OutgoingImages {
   bool prepared() const { return prepared_.has_value(); }
 
   /// Dumps and sends everything; the process stands still afterwards.
-  Status dump(SourceProcess& process, images::ImageSender& sender);
+  Result<criu::DumpReport> dump(SourceProcess& process, images::ImageSender& sender);
 
  private:
   OutgoingImages(criu::Command criu, pid_t pid, std::filesystem::path scratch)

@@ -3,6 +3,7 @@
 #include <csignal>
 
 #include "migrate-agent/fault/fault.h"
+#include "migrate-agent/process/credentials.h"
 #include "migrate-agent/process/inspect.h"
 
 namespace gcr::agent {
@@ -19,11 +20,16 @@ Status identify(pid_t pid, journal::ProcessId& out) {
 
 Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(
     const std::shared_ptr<const mover::CudaDriver>& driver, criu::PreparedRestore& restore,
-    const std::set<pid_t>& running, const std::vector<mover::GpuPair>& gpu_map, Phases& phases) {
+    const Expected& expected, const std::set<pid_t>& running,
+    const std::vector<mover::GpuPair>& gpu_map, Phases& phases) {
   GCR_ASSIGN(auto tree, phases.time("process", "criu restore", [&] { return restore.run(); }));
   std::unique_ptr<RestoredProcess> process(new RestoredProcess(std::move(tree)));
   GCR_TRY(fault::point("destination.criu-restored"));
   const pid_t pid = process->tree_.pid();
+  GCR_TRY(phases.time("process", "compare rights", [&]() -> Status {
+    GCR_TRY(process::check_restored_credentials(process->tree_.init_pid(), expected.credentials));
+    return process::check_restored_files(pid, expected.files);
+  }));
   const mover::ControlCheckpoint control(driver, pid);
   GCR_ASSIGN(process->frozen_, phases.time("process", "freeze", [&] {
     return criu::FrozenThreads::seize(pid, running);

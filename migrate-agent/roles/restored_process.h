@@ -14,6 +14,7 @@
 #include "migrate-agent/door/door.h"
 #include "migrate-agent/mover/contexts.h"
 #include "migrate-agent/mover/control_checkpoint.h"
+#include "migrate-agent/process/named_files.h"
 #include "migrate-agent/roles/phases.h"
 #include "proto/journal.pb.h"
 
@@ -21,12 +22,20 @@ namespace gcr::agent {
 
 class RestoredProcess {
  public:
-  /// Restores, lets only the threads in `running` run (those that CUDA and the preload library
+  /// What it must be.
+  struct Expected {
+    const google::protobuf::RepeatedPtrField<proto::Credentials>& credentials;
+    const process::VettedFiles& files;
+  };
+
+  /// Restores, and before anything runs compares the rights of all threads and the files with what
+  /// is expected. Lets only the threads in `running` run (those that CUDA and the preload library
   /// need, as the process's own PID namespace numbers them), restores and unlocks CUDA. On failure
   /// nothing of the process is left.
   static Result<std::unique_ptr<RestoredProcess>> create(
       const std::shared_ptr<const mover::CudaDriver>& driver, criu::PreparedRestore& restore,
-      const std::set<pid_t>& running, const std::vector<mover::GpuPair>& gpu_map, Phases& phases);
+      const Expected& expected, const std::set<pid_t>& running,
+      const std::vector<mover::GpuPair>& gpu_map, Phases& phases);
 
   /// Maps the VRAM behind the descriptors where the process had it.
   Status attach(mover::Descriptors vram, Phases& phases);

@@ -15,6 +15,7 @@
 #include "migrate-agent/images/scratch_directory.h"
 #include "migrate-agent/images/sender.h"
 #include "migrate-agent/keeper/keeper.h"
+#include "migrate-agent/process/named_files.h"
 #include "migrate-agent/roles/downtime_history.h"
 #include "migrate-agent/roles/examination.h"
 #include "migrate-agent/roles/operator_link.h"
@@ -145,6 +146,8 @@ class Source : public SourceControl {
   std::unique_ptr<images::ImageSender> image_sender_;
   std::pair<transport::RegionId, std::uint64_t> image_region_;  // and its bytes
   images::SentImages sent_images_;
+  criu::DumpReport dumped_;
+  std::vector<process::NamedFile> named_;
 };
 
 }  // namespace gcr::agent

@@ -38,10 +38,11 @@ Status SourceProcess::checkpoint() {
   return {};
 }
 
-Status SourceProcess::dump(criu::PreparedDump& prepared, const criu::TakeImage& take) {
-  if (auto dumped = prepared.run(take); !dumped) return dumped.error();
-  state_ = State::kDumped;
-  return {};
+Result<criu::DumpReport> SourceProcess::dump(criu::PreparedDump& prepared,
+                                             const criu::TakeImage& take) {
+  auto dumped = prepared.run(take);
+  if (dumped) state_ = State::kDumped;
+  return dumped;
 }
 
 Status SourceProcess::roll_back(mover::Descriptors vram) {

@@ -47,7 +47,7 @@ class SourceProcess {
   Status checkpoint();
 
   /// CRIU's images go where `prepared` and `take` say; the tasks stay stopped.
-  Status dump(criu::PreparedDump& prepared, const criu::TakeImage& take);
+  Result<criu::DumpReport> dump(criu::PreparedDump& prepared, const criu::TakeImage& take);
 
   /// Undoes all of the above, in reverse; `vram` maps the application's VRAM again where it was
   /// detached. An error says which step failed and what state the process is in then.

@@ -5,6 +5,7 @@
 #include <asio/experimental/awaitable_operators.hpp>
 
 #include "migrate-agent/fault/fault.h"
+#include "migrate-agent/process/named_files.h"
 #include "migrate-agent/process/zero_pages.h"
 #include "migrate-agent/roles/source.h"
 #include "src/base/log.h"
@@ -59,8 +60,10 @@ awaitable<Status> Source::send_control_state() {
                                       [&] { return process::drop_zero_pages(process_->door()); });
     // What was not dropped is moved.
     if (!dropped) spdlog::warn("pages of zeros stay: {}", dropped.error().message());
-    GCR_TRY(phases_.time("process", "criu dump",
-                         [&] { return images_->dump(*process_, *image_sender_); }));
+    GCR_ASSIGN(dumped_, phases_.time("process", "criu dump",
+                                     [&] { return images_->dump(*process_, *image_sender_); }));
+    GCR_ASSIGN(named_, phases_.time("process", "read files",
+                                    [&] { return process::named_files(process_->pid()); }));
     GCR_TRY(fault::point("source.dumped"));
     GCR_ASSIGN(sent_images_,
                phases_.time("images", "flush images", [&] { return image_sender_->finish(); }));
@@ -91,6 +94,8 @@ awaitable<Status> Source::restore_there() {
     out.set_id(file.id);
     out.set_digest(file.digest.to_bytes());
   }
+  request.mutable_credentials()->Assign(dumped_.credentials.begin(), dumped_.credentials.end());
+  for (process::NamedFile& file : named_) *request.add_named() = std::move(file.fact);
   tell("restore", fmt::format("restoring at {}", destination_.to_string()));
   journal::Record record;
   record.mutable_awaiting();

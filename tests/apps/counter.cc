@@ -2,6 +2,7 @@
 // 2 MiB, and a second time in a variable of the module; a kernel increments both. The first answer
 // is 101; should the two ever differ, the answer says so. SIGTERM ends it.
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -83,10 +84,17 @@ class Ballast {
   std::uint64_t expected_ = 0;
 };
 
-/// "verify" asks for the pattern; anything else increments.
+/// Opens a file for reading and keeps it.
+std::string open_file(std::string path) {
+  while (path.ends_with('\n')) path.pop_back();
+  return ::open(path.c_str(), O_RDONLY | O_CLOEXEC) >= 0 ? "opened\n" : "not opened\n";
+}
+
+/// "verify" asks for the pattern, "open FILE" opens a file; anything else increments.
 std::string answer(const Gpu& gpu, CUdeviceptr number, CUdeviceptr twin, const Ballast& ballast,
                    std::string_view request) {
   if (request.starts_with("verify")) return ballast.intact() ? "intact\n" : "corrupt\n";
+  if (request.starts_with("open ")) return open_file(std::string(request.substr(5)));
   gpu.launch("gcr_counter_increment", {number}, 1);
   const std::uint64_t value = gpu.read_word(number);
   const std::uint64_t second = gpu.read_word(twin);

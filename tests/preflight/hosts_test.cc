@@ -412,7 +412,7 @@ TEST_F(Hosts, AddressesThatAreTakenOrMissing) {
 
 TEST_F(Hosts, FilesAreComparedWithTheOthers) {
   proto::ProcessFacts process = request().process();
-  process.add_mapped_files()->set_path((directory_ / "no-such-file").string());
+  process.add_files()->set_path((directory_ / "no-such-file").string());
   EXPECT_THAT(compared(process), ElementsAre("file-missing"));
 }
 

@@ -1,27 +1,20 @@
-// Build-ids of good and bad files, and what the destination says of files that it lacks.
-#include "migrate-agent/process/files.h"
-
+// Build-ids of good and bad files.
 #include <elf.h>
 #include <fcntl.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
 #include "migrate-agent/process/elf.h"
-#include "migrate-agent/process/inspect.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::process {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
-using testing::IsEmpty;
 
 class Files : public testing::Test {
  protected:
@@ -69,19 +62,11 @@ class Files : public testing::Test {
            std::string("GNU\0\x12\x34\xab\xcd", 8);
   }
 
-  proto::ProcessFacts facts_of(const fs::path& path) {
-    proto::ProcessFacts facts;
-    EXPECT_TRUE(describe_mapped_file(path, path, *facts.add_mapped_files()));
-    return facts;
-  }
-
   fs::path directory_;
 };
 
 TEST_F(Files, BuildIdIsRead) {
   EXPECT_EQ(build_id(write("elf", elf_with_note(note(4, 4), 20))), "1234abcd");
-  EXPECT_EQ(build_id("/proc/self/exe").empty(),
-            facts_of("/proc/self/exe").mapped_files(0).build_id().empty());
 }
 
 TEST_F(Files, DamagedElfHasNoBuildId) {
@@ -93,61 +78,6 @@ TEST_F(Files, DamagedElfHasNoBuildId) {
   EXPECT_EQ(build_id(write("name", elf_with_note(note(~0u, 4), 20))), "");
   EXPECT_EQ(build_id(write("content", elf_with_note(note(4, ~0u), 20))), "");
   EXPECT_EQ(build_id(write("text", "just a text")), "");
-}
-
-TEST_F(Files, MissingFileIsMissing) {
-  const fs::path path = write("file", "content");
-  proto::ProcessFacts facts = facts_of(path);
-  EXPECT_THAT(compare_files(facts), IsEmpty());
-  fs::remove(path);
-  const auto findings = compare_files(facts);
-  ASSERT_EQ(findings.size(), 1u);
-  EXPECT_EQ(findings[0].id(), "file-missing");
-  EXPECT_THAT(findings[0].found(), HasSubstr(path.string()));
-}
-
-TEST_F(Files, OtherContentOfTheSameSizeDiffers) {
-  const fs::path path = write("file", "content");
-  const proto::ProcessFacts facts = facts_of(path);
-  EXPECT_EQ(facts.mapped_files(0).sha256().size(), 32u);
-  write("other", "CONTENT");
-  fs::rename(directory_ / "other", path);
-  const auto findings = compare_files(facts);
-  ASSERT_EQ(findings.size(), 1u);
-  EXPECT_EQ(findings[0].id(), "file-differs");
-}
-
-TEST_F(Files, OtherBuildIdDiffers) {
-  const fs::path path = write("elf", elf_with_note(note(4, 4), 20));
-  proto::ProcessFacts facts = facts_of(path);
-  EXPECT_THAT(compare_files(facts), IsEmpty());
-  facts.mutable_mapped_files(0)->set_build_id("1234abce");
-  const auto findings = compare_files(facts);
-  ASSERT_EQ(findings.size(), 1u);
-  EXPECT_EQ(findings[0].id(), "file-differs");
-  EXPECT_THAT(findings[0].found(), HasSubstr("1234abce"));
-}
-
-TEST_F(Files, OpenFileIsComparedBySizeUnlessItIsWritten) {
-  const fs::path path = write("file", "content");
-  proto::ProcessFacts facts;
-  facts.add_open_files()->set_path(path);
-  EXPECT_THAT(compare_files(facts), IsEmpty());
-  facts.mutable_open_files(0)->set_size_bytes(3);
-  ASSERT_EQ(compare_files(facts).size(), 1u);
-  EXPECT_EQ(compare_files(facts)[0].id(), "file-differs");
-  facts.mutable_open_files(0)->set_path(path.string() + "-not");
-  ASSERT_EQ(compare_files(facts).size(), 1u);
-  EXPECT_EQ(compare_files(facts)[0].id(), "file-missing");
-}
-
-TEST_F(Files, FifoUnderAMappedNameIsNotWaitedFor) {
-  const fs::path path = write("file", "content");
-  const proto::ProcessFacts facts = facts_of(path);
-  fs::remove(path);
-  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
-  ASSERT_EQ(compare_files(facts).size(), 1u);
-  EXPECT_EQ(compare_files(facts)[0].id(), "file-missing");
 }
 
 }  // namespace

@@ -23,6 +23,7 @@
 #include <functional>
 #include <thread>
 
+#include "migrate-agent/process/named_files.h"
 #include "migrate-agent/process/procfs.h"
 #include "migrate-agent/process/surroundings.h"
 #include "src/base/unique_fd.h"
@@ -35,6 +36,8 @@ using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::IsSupersetOf;
+using namespace std::string_literals;
 
 constexpr int kReadyFd = 3;
 constexpr uid_t kUser = 65'534;
@@ -126,9 +129,11 @@ TEST_F(Inspecting, PlainProcessHasFactsAndNoFindings) {
   EXPECT_GT(found.facts.resident_bytes(), 0u);
   EXPECT_EQ(found.facts.pid_in_namespace(), pid_);
   EXPECT_FALSE(found.facts.under_preload());
-  EXPECT_THAT(paths(found.facts.mapped_files()), Contains(GCR_HELD_PROGRAM));
-  EXPECT_THAT(paths(found.facts.mapped_files()), Contains(HasSubstr("libc.so")));
-  EXPECT_THAT(compare_files(found.facts), IsEmpty());
+  EXPECT_THAT(paths(found.facts.files()), Contains(GCR_HELD_PROGRAM));
+  EXPECT_THAT(paths(found.facts.files()), Contains(HasSubstr("libc.so")));
+  preflight::Findings compared(preflight::Side::kDestination);
+  compare_files(found.facts.files(), found.facts.credentials(), compared);
+  EXPECT_THAT(compared.list(), IsEmpty());
 }
 
 TEST_F(Inspecting, PreloadLibraryIsSeenByItsName) {
@@ -144,10 +149,17 @@ TEST_F(Inspecting, OpenFilesAreListedAndWritableOnesWithoutSize) {
   });
   const Inspection found = look();
   EXPECT_THAT(ids(found), IsEmpty());
-  ASSERT_THAT(paths(found.facts.open_files()),
-              ElementsAre(reading.string(), writing.string(), directory_.string()));
-  EXPECT_EQ(found.facts.open_files(0).size_bytes(), 100u);
-  EXPECT_EQ(found.facts.open_files(1).size_bytes(), 0u);
+  EXPECT_THAT(paths(found.facts.files()), IsSupersetOf({reading.string(), writing.string(),
+                                                        directory_.string(), "/"s, "/dev/null"s}));
+  for (const proto::FileFact& file : found.facts.files()) {
+    if (file.path() == reading) {
+      EXPECT_EQ(file.size_bytes(), 100u);
+      EXPECT_EQ(file.access(), static_cast<unsigned>(R_OK));
+    } else if (file.path() == writing) {
+      EXPECT_FALSE(file.has_size_bytes());
+      EXPECT_EQ(file.access(), static_cast<unsigned>(W_OK));
+    }
+  }
 }
 
 TEST_F(Inspecting, AbsentProcessIsNotFound) {
@@ -422,7 +434,7 @@ TEST_F(Inspecting, NamedPipesAreListed) {
   start({"fifo", pipe.string()});
   const Inspection found = look();
   EXPECT_THAT(ids(found), IsEmpty());
-  EXPECT_THAT(paths(found.facts.open_files()), Contains(pipe.string()));
+  EXPECT_THAT(paths(found.facts.files()), Contains(pipe.string()));
 }
 
 TEST_F(Inspecting, AnotherRootDirectoryBlocks) {
@@ -433,14 +445,19 @@ TEST_F(Inspecting, AnotherRootDirectoryBlocks) {
 TEST_F(Inspecting, FilesThatCannotBeComparedWellAreWarnedAbout) {
   const fs::path large = make_file("large", 257 << 20);  // more than is hashed
   start({"map", large.string()});
-  Inspection found = look();
+  const Inspection found = look();
   EXPECT_THAT(ids(found), ElementsAre("file-by-size"));
   EXPECT_FALSE(found.findings.has_blocker());
-  end();
-  const fs::path hidden = make_file("hidden");
+}
+
+TEST_F(Inspecting, MappedFilesAreReadThoughTheirNamesLeadElsewhere) {
+  const fs::path hidden = make_file("hidden", 100);
   start({"map", hidden.string(), "hide", directory_.string()});
-  found = look();
-  EXPECT_THAT(ids(found), Contains("file-unreadable")) << "beside its streams, which are outside";
+  const Inspection found = look();
+  const auto file = std::ranges::find(found.facts.files(), hidden, &proto::FileFact::path);
+  ASSERT_NE(file, found.facts.files().end());
+  EXPECT_EQ(file->size_bytes(), 100u);
+  EXPECT_EQ(file->sha256().size(), 32u);
 }
 
 TEST_F(Inspecting, BeingPinnedToCpusIsWarnedAbout) {

@@ -1,0 +1,28 @@
+// Whether a process could open files by itself.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "proto/control.pb.h"
+#include "src/base/result.h"
+
+namespace gcr::process {
+
+struct WantedAccess {
+  std::string path;
+  std::uint32_t access = 0;        ///< R_OK, W_OK, X_OK
+  std::pair<dev_t, ino_t> file{};  ///< what must be found under that name
+};
+
+/// Looks for each file by its name with the ids of the file system, the groups and the capabilities
+/// of `who`, in a thread of its own, and asks the kernel whether the access would be granted;
+/// nothing is opened. An errno for each, 0 if it would, ESTALE if the name leads elsewhere by now.
+/// The error says why the question could not be asked.
+Result<std::vector<int>> try_access(const proto::Credentials& who,
+                                    const std::vector<WantedAccess>& wanted);
+
+}  // namespace gcr::process

@@ -1,0 +1,162 @@
+// The destination's look at its own files.
+#include <errno.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "migrate-agent/process/access.h"
+#include "migrate-agent/process/files.h"
+#include "migrate-agent/process/named_files.h"
+#include "src/base/unique_fd.h"
+
+namespace gcr::process {
+namespace {
+
+namespace fs = std::filesystem;
+
+const char* type_of(const proto::FileFact& file) {
+  switch (file.mode() & S_IFMT) {
+    case S_IFREG:
+      return "regular file";
+    case S_IFDIR:
+      return "directory";
+    case S_IFIFO:
+      return "FIFO";
+    case S_IFSOCK:
+      return "socket";
+    case S_IFCHR:
+    case S_IFBLK:
+      return "device";
+    default:
+      return "file of another kind";
+  }
+}
+
+std::string or_none(const std::string& build_id) { return build_id.empty() ? "none" : build_id; }
+
+/// How the file of a name differs, as the end of a sentence; empty if it does not.
+std::string difference(const proto::FileFact& ours, const proto::FileFact& theirs) {
+  constexpr std::uint32_t kPermissions = 07777;
+  if ((ours.mode() & S_IFMT) != (theirs.mode() & S_IFMT)) {
+    return fmt::format("is a {} here and a {} at the source", type_of(ours), type_of(theirs));
+  }
+  if (ours.uid() != theirs.uid() || ours.gid() != theirs.gid()) {
+    return fmt::format("belongs to user {} and group {} here, to {} and {} at the source",
+                       ours.uid(), ours.gid(), theirs.uid(), theirs.gid());
+  }
+  if (ours.mode() != theirs.mode()) {
+    return fmt::format("has mode {:o} here and {:o} at the source", ours.mode() & kPermissions,
+                       theirs.mode() & kPermissions);
+  }
+  if (ours.device() != theirs.device()) {
+    return fmt::format("is device {:x} here and {:x} at the source", ours.device(),
+                       theirs.device());
+  }
+  if (ours.build_id() != theirs.build_id()) {
+    return fmt::format("has build-id {} here and {} at the source", or_none(ours.build_id()),
+                       or_none(theirs.build_id()));
+  }
+  if (ours.size_bytes() != theirs.size_bytes()) {
+    return fmt::format("has {} bytes here and {} at the source", ours.size_bytes(),
+                       theirs.size_bytes());
+  }
+  if (!theirs.sha256().empty() && ours.sha256() != theirs.sha256()) {
+    return "has other content here than at the source";
+  }
+  return "";
+}
+
+/// A name that can be looked for.
+bool is_name(const std::string& path) {
+  return path.starts_with('/') && path.size() <= kMaxNameBytes && path.find('\0') == path.npos;
+}
+
+void compare_one(const proto::FileFact& theirs, preflight::Findings& findings,
+                 std::vector<WantedAccess>& found) {
+  const UniqueFd file(is_name(theirs.path()) ? ::open(theirs.path().c_str(), O_PATH | O_CLOEXEC)
+                                             : -1);
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0) {
+    findings.add("file-missing", theirs.path() + " is used by the process and is not here");
+    return;
+  }
+  proto::FileFact ours;
+  describe_file(theirs.path(), file.get(), status,
+                {theirs.has_size_bytes(), !theirs.sha256().empty()}, ours);
+  const std::string differs = difference(ours, theirs);
+  if (differs.empty()) {
+    found.push_back({theirs.path(), theirs.access(), {status.st_dev, status.st_ino}});
+  } else {
+    findings.add("file-differs", theirs.path() + " " + differs);
+  }
+}
+
+void check_access(const proto::Credentials& who, const std::vector<WantedAccess>& found,
+                  preflight::Findings& findings) {
+  const auto results = try_access(who, found);
+  if (!results) {
+    findings.add("file-access", results.error().message());
+    return;
+  }
+  for (std::size_t at = 0; at < found.size(); ++at) {
+    if ((*results)[at] == 0) continue;
+    findings.add("file-access",
+                 fmt::format("user {} could not open {} here as the process has it: {}",
+                             who.uids(3), found[at].path, ::strerror((*results)[at])));
+  }
+}
+
+/// The directory that CRIU would make a deleted file in: its own, or the nearest that is here.
+fs::path directory_of(const std::string& deleted) {
+  fs::path at = fs::path(deleted).parent_path();
+  struct stat status {};
+  while (at.has_relative_path() && ::lstat(at.c_str(), &status) != 0) at = at.parent_path();
+  return at;
+}
+
+Status check_names(const ImageNames& names, const FileFacts& told) {
+  std::set<std::string> known;
+  for (const proto::FileFact& file : told) known.insert(file.path());
+  const std::string own = fmt::format("/proc/{}/", names.root);
+  const auto stranger = [](const std::string& name) {
+    return Error(Code::kDataLoss, fmt::format("CRIU's images name {}, of which the source's agent "
+                                              "does not tell",
+                                              name));
+  };
+  for (const std::string& name : names.files) {
+    if (!known.contains(name) && !name.starts_with(own)) return stranger(name);
+  }
+  for (const std::string& name : names.deleted) {
+    if (!is_name(name) || !known.contains(directory_of(name))) return stranger(name);
+  }
+  return {};
+}
+
+}  // namespace
+
+VettedFiles compare_files(const FileFacts& files, const proto::Credentials& who,
+                          preflight::Findings& findings) {
+  std::vector<WantedAccess> found;
+  for (const proto::FileFact& file : files) compare_one(file, findings, found);
+  if (!found.empty()) check_access(who, found, findings);
+  VettedFiles vetted;
+  for (const WantedAccess& file : found) vetted[file.file] |= file.access;
+  return vetted;
+}
+
+Result<VettedFiles> vet_files(const ImageNames& names, const FileFacts& told,
+                              const proto::Credentials& who) {
+  if (told.size() > kMaxNames) {
+    return Error(Code::kProtocol, fmt::format("the source tells of {} files", told.size()));
+  }
+  GCR_TRY(check_names(names, told));
+  preflight::Findings findings(preflight::Side::kDestination);
+  VettedFiles vetted = compare_files(told, who, findings);
+  if (findings.has_blocker()) return Error(Code::kDataLoss, preflight::reason_of(findings.list()));
+  return vetted;
+}
+
+}  // namespace gcr::process

@@ -1,0 +1,178 @@
+#include "migrate-agent/process/named_files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <optional>
+
+#include "migrate-agent/process/files.h"
+#include "migrate-agent/process/inspect.h"
+#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/process/sharing.h"
+#include "src/base/unique_fd.h"
+
+namespace gcr::process {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kDeleted = " (deleted)";
+/// Names that the kernel gives to memory.
+constexpr std::array<std::string_view, 8> kMemory = {
+    "/memfd:",        "/dmabuf:", "/SYSV",      "/dev/zero (deleted)",
+    "/anon_hugepage", "/[aio]",   "/secretmem", "/drm mm"};
+
+bool starts_with_any(const std::string& path, const auto& prefixes) {
+  return std::ranges::any_of(prefixes, [&](auto prefix) { return path.starts_with(prefix); });
+}
+
+/// Collects the names of one process.
+class Names {
+ public:
+  Names(pid_t pid, pid_t inner, bool with_content)
+      : pid_(pid), own_(fmt::format("/proc/{}/", inner)), with_content_(with_content) {}
+
+  /// `link` is the kernel's link to the file itself, whatever has its name now.
+  void add(const std::string& link, std::uint32_t access, bool content, bool mapped = false) {
+    std::error_code error;
+    std::string path = fs::read_symlink(link, error);
+    if (error || !path.starts_with('/') || starts_with_any(path, kMemory) ||
+        path.starts_with("/dev/nvidia") || path.starts_with(own_)) {
+      return;
+    }
+    const UniqueFd file(::open(link.c_str(), O_PATH | O_CLOEXEC));
+    struct stat status {};
+    if (!file || ::fstat(file.get(), &status) != 0 || is_vram(status.st_dev)) return;
+    // One that has a name elsewhere is nothing that CRIU may make again.
+    const bool linked = S_ISREG(status.st_mode) && status.st_nlink != 0;
+    if (path.ends_with(kDeleted) && !linked) return add_directory_of(path);
+    const bool wanted =
+        with_content_ && content && !path.starts_with("/proc/") && !path.starts_with("/sys/");
+    const auto [named, is_new] = place(path, status);
+    if (is_new) {
+      describe_file(path, file.get(), status, {wanted, mapped}, named.fact);
+    } else if (!content) {
+      forget_content(named.fact);
+    }
+    named.fact.set_access(named.fact.access() | access);
+  }
+
+  std::vector<NamedFile> release() { return std::move(found_); }
+
+ private:
+  struct Place {
+    NamedFile& file;
+    bool is_new;
+  };
+
+  /// A name may lead to several files, one after the other.
+  Place place(const std::string& path, const struct stat& status) {
+    const FileId id{status.st_dev, status.st_ino};
+    const auto [at, is_new] = places_.emplace(std::pair(path, id), found_.size());
+    if (is_new) found_.push_back({{}, id});
+    return {found_[at->second], is_new};
+  }
+
+  static void forget_content(proto::FileFact& fact) {
+    fact.clear_size_bytes();
+    fact.clear_build_id();
+    fact.clear_sha256();
+  }
+
+  bool is_vram(dev_t device) {
+    const auto [at, is_new] = vram_.emplace(device, false);
+    if (is_new) at->second = is_software_vram(device);
+    return at->second;
+  }
+
+  /// CRIU makes the file again in its directory, or in one that it makes in the one above.
+  void add_directory_of(const std::string& deleted) {
+    for (fs::path at = fs::path(deleted).parent_path();; at = at.parent_path()) {
+      struct stat status {};
+      const std::string here = fmt::format("/proc/{}/root{}", pid_, at.string());
+      if (::lstat(here.c_str(), &status) != 0 && at.has_relative_path()) continue;
+      const auto [file, is_new] = place(at, status);
+      if (is_new) describe_file(at, -1, status, {}, file.fact);
+      return;
+    }
+  }
+
+  const pid_t pid_;
+  const std::string own_;
+  const bool with_content_;
+  std::map<dev_t, bool> vram_;
+  std::map<std::pair<std::string, FileId>, std::size_t> places_;
+  std::vector<NamedFile> found_;
+};
+
+/// What the open mode of /proc/PID/fdinfo/N lets a process do.
+std::uint32_t access_of(const std::string& process, const std::string& number) {
+  const std::string text = procfs::read_text(process + "/fdinfo/" + number);
+  const std::size_t at = text.find("flags:");
+  const auto flags = at == std::string::npos ? 0 : std::strtoul(text.c_str() + at + 6, nullptr, 8);
+  if ((flags & O_PATH) != 0) return F_OK;
+  switch (flags & O_ACCMODE) {
+    case O_RDONLY:
+      return R_OK;
+    case O_WRONLY:
+      return W_OK;
+    default:
+      return R_OK | W_OK;
+  }
+}
+
+void add_descriptors(const std::string& process, Names& names) {
+  std::error_code error;
+  fs::directory_iterator it(process + "/fd", error);
+  for (const fs::directory_iterator end; !error && it != end; it.increment(error)) {
+    const std::uint32_t access = access_of(process, it->path().filename());
+    names.add(it->path(), access, (access & W_OK) == 0);
+  }
+}
+
+void add_mappings(pid_t pid, const std::string& process, const std::string& program, Names& names) {
+  for (const Mapping& mapping : named_mappings(pid)) {
+    const bool writes = mapping.shared && mapping.writable;
+    // Who may execute a program need not be able to read it.
+    const std::uint32_t access = mapping.path == program ? X_OK : writes ? R_OK | W_OK : R_OK;
+    names.add(process + "/map_files/" + mapping.range, access, !writes, true);
+  }
+}
+
+}  // namespace
+
+Result<std::vector<NamedFile>> named_files(pid_t pid, bool with_content) {
+  GCR_ASSIGN(const pid_t inner, pid_in_namespace(pid));
+  const std::string process = fmt::format("/proc/{}", pid);
+  Names names(pid, inner, with_content);
+  std::error_code error;
+  const std::string program = fs::read_symlink(process + "/exe", error);
+  add_descriptors(process, names);
+  add_mappings(pid, process, program, names);
+  names.add(process + "/exe", X_OK, true, true);
+  names.add(process + "/cwd", X_OK, false);
+  names.add(process + "/root", X_OK, false);
+  return names.release();
+}
+
+Status check_restored_files(pid_t pid, const VettedFiles& vetted) {
+  GCR_ASSIGN(const auto files, named_files(pid, false));
+  for (const NamedFile& file : files) {
+    // The restored process has a /proc of its own.
+    if ((file.fact.path() + "/").starts_with("/proc/")) continue;
+    const auto found = vetted.find(file.id);
+    if (found != vetted.end() && (file.fact.access() & ~found->second) == 0) continue;
+    return Error(Code::kDataLoss,
+                 fmt::format("the restored process has {}, which is not what was compared",
+                             file.fact.path()));
+  }
+  return {};
+}
+
+}  // namespace gcr::process

@@ -1,0 +1,72 @@
+// What a process has by name, and what a host has under these names. A restored process gets the
+// file of that name, opened with root's rights: it must be the file that it had at the source, and
+// one that the process could have opened by itself.
+#pragma once
+
+#include <google/protobuf/repeated_ptr_field.h>
+#include <sys/types.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "migrate-agent/preflight/catalogue.h"
+#include "proto/control.pb.h"
+#include "src/base/result.h"
+
+namespace gcr::process {
+
+using FileFacts = google::protobuf::RepeatedPtrField<proto::FileFact>;
+
+/// Files of up to this size are compared by content, executables and libraries too.
+inline constexpr std::int64_t kMaxComparedBytes = 16 << 20;
+
+/// Larger ones only if they are mapped and have no build-id, up to this size.
+inline constexpr std::int64_t kMaxMappedBytes = 256 << 20;
+
+/// More names, or longer ones, are no process.
+inline constexpr int kMaxNames = 65536;
+inline constexpr std::size_t kMaxNameBytes = 4096;
+
+/// Which file it is on this host.
+using FileId = std::pair<dev_t, ino_t>;
+
+struct NamedFile {
+  proto::FileFact fact;
+  FileId id;
+};
+
+/// Its descriptors, mappings, program, root and working directory, as far as they have names; of
+/// files that it has deleted the directory. Each name once. Left out: NVIDIA's devices, VRAM of
+/// software GPUs, and what /proc has of the process itself. Digests are remembered until the file
+/// changes: asked again, this costs an fstat for each name. `with_content` false: no digests.
+/// Nothing that is a device or a FIFO is opened. kNotFound if the process is gone.
+Result<std::vector<NamedFile>> named_files(pid_t pid, bool with_content = true);
+
+/// What was found under the names that a process needs, and what it may do with it.
+using VettedFiles = std::map<FileId, std::uint32_t>;
+
+/// Looks for `files` on this host: "file-missing", "file-differs" (type, owner, group, permissions,
+/// device, size, build-id or content), and "file-access" where `who`, the process's own ids, groups
+/// and capabilities, may not do with it what the process does.
+VettedFiles compare_files(const FileFacts& files, const proto::Credentials& who,
+                          preflight::Findings& findings);
+
+/// The names in CRIU's images.
+struct ImageNames {
+  std::set<std::string> files;
+  std::set<std::string> deleted;
+  pid_t root = 0;  ///< the process, as its own PID namespace numbers it
+};
+
+/// Before CRIU opens anything: every name in the images is one that the source's agent told, and
+/// what is here under these names is what it told. kDataLoss with the reasons if not.
+Result<VettedFiles> vet_files(const ImageNames& names, const FileFacts& told,
+                              const proto::Credentials& who);
+
+/// Before anything runs: `pid`, which was restored, has the vetted files and no others.
+Status check_restored_files(pid_t pid, const VettedFiles& vetted);
+
+}  // namespace gcr::process

@@ -1,0 +1,71 @@
+// The names in CRIU's images are those that the source's agent tells of, for real programs: what it
+// does not tell of is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/criu/images.h"
+#include "migrate-agent/process/named_files.h"
+#include "tests/criu/program.h"
+
+namespace gcr::criu::test {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class DumpedNames : public testing::TestWithParam<const char*> {
+ protected:
+  DumpedNames() { wait_for_progress(directory_.path() / "output", {}, 5); }
+
+  /// The names in the images of a dump, and what the kernel tells of the stopped process.
+  void dump_and_look() {
+    const auto report = dump(criu_command(), program_.pid(), directory_.make("images"));
+    ASSERT_TRUE(report) << report.error().message();
+    const auto names = images::file_names(directory_.path() / "images");
+    ASSERT_TRUE(names) << names.error().message();
+    names_ = {names->files, names->deleted, program_.pid()};
+    const auto files = process::named_files(program_.pid());
+    ASSERT_TRUE(files) << files.error().message();
+    for (const process::NamedFile& file : *files) *told_.Add() = file.fact;
+    who_ = report->credentials.front();
+  }
+
+  Directory directory_;
+  Program program_{directory_.path() / "output", GetParam()};
+  process::ImageNames names_;
+  process::FileFacts told_;
+  proto::Credentials who_;
+};
+
+TEST_P(DumpedNames, AreAllTold) {
+  ASSERT_NO_FATAL_FAILURE(dump_and_look());
+  EXPECT_THAT(names_.files, Contains((directory_.path() / "output").string()));
+  if (GetParam() == std::string("ghost")) {
+    EXPECT_THAT(names_.deleted, ElementsAre((directory_.path() / "output.ghost").string()));
+  } else {
+    EXPECT_THAT(names_.deleted, IsEmpty());
+  }
+  const auto vetted = process::vet_files(names_, told_, who_);
+  EXPECT_TRUE(vetted) << vetted.error().message();
+}
+
+TEST_P(DumpedNames, AreRefusedWithoutBeingTold) {
+  ASSERT_NO_FATAL_FAILURE(dump_and_look());
+  const std::string output = directory_.path() / "output";
+  process::FileFacts fewer;
+  for (const proto::FileFact& file : told_) {
+    if (file.path() != output) *fewer.Add() = file;
+  }
+  const auto vetted = process::vet_files(names_, fewer, who_);
+  ASSERT_FALSE(vetted);
+  EXPECT_THAT(vetted.error().message(), HasSubstr(output));
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, DumpedNames, testing::Values("count", "ghost"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace gcr::criu::test

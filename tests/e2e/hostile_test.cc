@@ -1,0 +1,142 @@
+// The process that moves is an enemy: what it gets forged, or opens when nobody looks any more,
+// stops the migration, and the program goes on at the source as it was.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+
+#include "src/base/units.h"
+#include "tests/e2e/apps.h"
+#include "tests/e2e/two_hosts.h"
+
+namespace gcr::e2e {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr int kFailedExit = 1;
+constexpr int kRefusedExit = 3;
+
+class HostileTest : public testing::Test {
+ protected:
+  HostileTest() {
+    std::string path = "/dev/shm/gcr-hostile-XXXXXX";
+    if (::mkdtemp(path.data()) != nullptr) directory_ = path;
+    fs::permissions(directory_, fs::perms(0755));
+  }
+  ~HostileTest() override {
+    hosts_.reset();
+    fs::remove_all(directory_);
+  }
+
+  void start(const std::vector<std::string>& options = {}) {
+    hosts_.emplace(options);
+    counter_.emplace(start_counter(*hosts_, Host::kA, 16 * kMiB));
+    client_.emplace(hosts_->variable("NS", Host::kA));
+    ASSERT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst);
+    source_ = hosts_->use(Host::kA);
+    destination_ = hosts_->use(Host::kB);
+  }
+
+  fs::path write(const std::string& name, const std::string& content) const {
+    std::ofstream(directory_ / name) << content;
+    return directory_ / name;
+  }
+
+  /// The first answer of a program that may not listen yet.
+  std::string ask_until_it_answers() const {
+    for (int attempt = 0; attempt < 300; ++attempt) {
+      const auto answer = client_->ask(hosts_->address(Host::kA), kCounterPort, Milliseconds(100));
+      if (answer) return *answer;
+    }
+    return "";
+  }
+
+  /// See migrate-agent/fault.
+  void arm(Host host, const std::string& line) const {
+    std::ofstream(hosts_->directory(host) + "/faults") << line << "\n";
+  }
+
+  /// The migration fails for this reason, nothing of it stays, and the program has not noticed.
+  void expect_failure(const testing::Matcher<std::string>& reason) {
+    const MigrateOutcome outcome = hosts_->migrate(Host::kA, counter_->pid());
+    EXPECT_EQ(outcome.exit_code, kFailedExit) << outcome.out << outcome.err;
+    EXPECT_THAT(outcome.err, reason);
+    EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst + 1);
+    EXPECT_EQ(hosts_->use(Host::kA), source_);
+    EXPECT_EQ(hosts_->use(Host::kB), destination_);
+  }
+
+  /// Whether the counter at the source has it open.
+  bool has_open(const fs::path& file) const {
+    const fs::path descriptors = "/proc/" + std::to_string(counter_->pid()) + "/fd";
+    return std::ranges::any_of(fs::directory_iterator(descriptors), [&](const auto& entry) {
+      return fs::read_symlink(entry.path()) == file;
+    });
+  }
+
+  fs::path directory_;
+  std::optional<TwoHosts> hosts_;
+  std::optional<App> counter_;
+  std::optional<UdpClient> client_;
+  HostUse source_;
+  HostUse destination_;
+};
+
+TEST_F(HostileTest, ForgedUserNeverRunsAtTheDestination) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  arm(Host::kB, "destination.imaged run " GCR_FORGING_CRIU " uid " +
+                    hosts_->variable("RUNTIME", Host::kB) + "/incoming/*");
+  expect_failure(AllOf(HasSubstr("uids are 4242 4242 4242 4242 as restored"),
+                       HasSubstr("0 0 0 0 as the source's agent tells")));
+}
+
+TEST_F(HostileTest, FileThatIsOpenedAfterPreflightIsCompared) {
+  const fs::path file = write("file", "content");
+  const fs::path other = write("other", "CONTENT");
+  ASSERT_NO_FATAL_FAILURE(
+      start({"--prepare-b", "mount --bind " + other.string() + " " + file.string()}));
+  arm(Host::kA, "source.prepared run bash -c 'exec 3<>/dev/udp/" + hosts_->address(Host::kA) + "/" +
+                    std::to_string(kCounterPort) + "; echo open " + file.string() +
+                    " >&3; timeout 60 head -c 1 <&3'");
+  expect_failure(AllOf(HasSubstr(file.string() + " has other content"), HasSubstr("file-differs")));
+  EXPECT_TRUE(has_open(file)) << "the counter did not open it";
+}
+
+/// The check is the worker's, with what capabilities it has.
+TEST_F(HostileTest, ProgramOfAUserGetsOnlyFilesThatTheUserMayUse) {
+  constexpr char kUser[] = "65534";
+  const fs::path output = write("output", "");
+  ASSERT_EQ(::chown(output.c_str(), std::stoi(kUser), std::stoi(kUser)), 0);
+  hosts_.emplace();
+  fs::permissions(hosts_->directory(), fs::perms(0755));
+  std::vector<std::string> command = {
+      "setpriv", "--reuid", kUser,
+      "--regid", kUser,     "--clear-groups",
+      "sh",      "-c",      "exec \"$@\" >>" + output.string() + " 2>&1",
+      "sh"};
+  for (const std::string& word : counter_command(*hosts_, 0)) command.push_back(word);
+  counter_.emplace(hosts_->start_app(Host::kA, command));
+  client_.emplace(hosts_->variable("NS", Host::kA));
+  ASSERT_EQ(ask_until_it_answers(), std::to_string(kCounterFirst)) << read_file(output.string());
+
+  fs::permissions(directory_, fs::perms(0700));  // the file stays open
+  const MigrateOutcome refused = hosts_->migrate(Host::kA, counter_->pid());
+  EXPECT_EQ(refused.exit_code, kRefusedExit) << refused.out << refused.err;
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("file-access"), HasSubstr(output.string())));
+
+  fs::permissions(directory_, fs::perms(0755));
+  EXPECT_TRUE(migrated(hosts_->migrate(Host::kA, counter_->pid())));
+  EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kB), kCounterFirst + 1);
+}
+
+}  // namespace
+}  // namespace gcr::e2e

@@ -1,0 +1,223 @@
+// A file of the same name and size does not become another process's by a migration: what the
+// destination has under the names of a process must be what the process had, and something that it
+// could open by itself.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "migrate-agent/process/files.h"
+#include "migrate-agent/process/named_files.h"
+#include "src/base/unique_fd.h"
+
+namespace gcr::process {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr uid_t kUser = 65'534;
+
+class HostileFiles : public testing::Test {
+ protected:
+  HostileFiles() {
+    std::string path = "/dev/shm/gcr-files-test-XXXXXX";
+    if (::mkdtemp(path.data()) != nullptr) directory_ = path;
+    fs::permissions(directory_, fs::perms(0755));
+    for (int id = 0; id < 4; ++id) {
+      user_.add_uids(kUser);
+      user_.add_gids(kUser);
+    }
+  }
+  ~HostileFiles() override { fs::remove_all(directory_); }
+
+  fs::path write(const std::string& content, const std::string& name = "file") {
+    std::ofstream(directory_ / name, std::ios::binary) << content;
+    fs::permissions(directory_ / name, fs::perms(0644));
+    return directory_ / name;
+  }
+
+  /// What a source would tell of a file that is there now.
+  static proto::FileFact describe(const fs::path& path, std::uint32_t access = R_OK) {
+    const UniqueFd file(::open(path.c_str(), O_PATH | O_CLOEXEC));
+    struct stat status {};
+    EXPECT_EQ(::fstat(file.get(), &status), 0);
+    proto::FileFact fact;
+    describe_file(path, file.get(), status, {(access & W_OK) == 0, false}, fact);
+    fact.set_access(access);
+    return fact;
+  }
+
+  /// "id: what was found" for each finding.
+  std::vector<std::string> compared(const proto::FileFact& fact) {
+    FileFacts facts;
+    *facts.Add() = fact;
+    preflight::Findings findings(preflight::Side::kDestination);
+    compare_files(facts, user_, findings);
+    std::vector<std::string> said;
+    for (const proto::Finding& finding : findings.list()) {
+      said.push_back(finding.id() + ": " + finding.found());
+    }
+    return said;
+  }
+
+  void expect_only(const proto::FileFact& fact, const std::string& id, const std::string& text) {
+    const auto said = compared(fact);
+    ASSERT_EQ(said.size(), 1u) << testing::PrintToString(said);
+    EXPECT_THAT(said[0], testing::AllOf(testing::StartsWith(id + ": "), HasSubstr(text)));
+  }
+
+  fs::path directory_;
+  proto::Credentials user_;
+};
+
+TEST_F(HostileFiles, TheSameFileIsFine) {
+  EXPECT_THAT(compared(describe(write("content"))), IsEmpty());
+}
+
+TEST_F(HostileFiles, OfAnotherOwner) {
+  const proto::FileFact told = describe(write("content"));
+  ASSERT_EQ(::chown(told.path().c_str(), kUser, 0), 0);
+  expect_only(told, "file-differs", "belongs to user 65534 and group 0 here, to 0 and 0");
+}
+
+TEST_F(HostileFiles, OfAnotherGroup) {
+  const proto::FileFact told = describe(write("content"));
+  ASSERT_EQ(::chown(told.path().c_str(), 0, kUser), 0);
+  expect_only(told, "file-differs", "belongs to user 0 and group 65534 here");
+}
+
+TEST_F(HostileFiles, OfAnotherMode) {
+  const proto::FileFact told = describe(write("content"));
+  ASSERT_EQ(::chmod(told.path().c_str(), 04755), 0);
+  expect_only(told, "file-differs", "has mode 4755 here and 644 at the source");
+}
+
+TEST_F(HostileFiles, OfAnotherModeThoughTheProcessOnlyWritesToIt) {
+  const proto::FileFact told = describe(write("content"), W_OK);
+  ASSERT_EQ(::chmod(told.path().c_str(), 0600), 0);
+  expect_only(told, "file-differs", "has mode 600 here");
+}
+
+TEST_F(HostileFiles, OfTheSameSizeWithOtherContent) {
+  const proto::FileFact told = describe(write("content"));
+  write("CONTENT");
+  expect_only(told, "file-differs", "other content");
+}
+
+TEST_F(HostileFiles, OfAnotherSize) {
+  const proto::FileFact told = describe(write(""));
+  write("content");
+  expect_only(told, "file-differs", "has 7 bytes here and 0 at the source");
+}
+
+TEST_F(HostileFiles, OfAnotherBuildId) {
+  proto::FileFact told = describe(write("content"));
+  told.set_build_id("1234abce");
+  expect_only(told, "file-differs", "build-id none here and 1234abce");
+}
+
+TEST_F(HostileFiles, OfAnotherType) {
+  const fs::path path = write("");
+  const proto::FileFact told = describe(path);
+  fs::remove(path);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0644), 0);  // opened, it would wait
+  expect_only(told, "file-differs", "is a FIFO here and a regular file at the source");
+}
+
+TEST_F(HostileFiles, ThatIsAnotherDevice) {
+  proto::FileFact told = describe("/dev/null", R_OK | W_OK);
+  EXPECT_THAT(compared(told), IsEmpty());
+  told.set_device(makedev(1, 5));
+  expect_only(told, "file-differs", "is device 103 here and 105 at the source");
+}
+
+TEST_F(HostileFiles, ThatIsMissing) {
+  const proto::FileFact told = describe(write("content"));
+  fs::remove(told.path());
+  expect_only(told, "file-missing", told.path());
+}
+
+TEST_F(HostileFiles, ThatTheUserMayNotRead) {
+  const fs::path path = write("secret");
+  fs::permissions(path, fs::perms(0600));
+  expect_only(describe(path), "file-access", "user 65534 could not open");
+  user_.set_effective(std::uint64_t{1} << 2);  // CAP_DAC_READ_SEARCH
+  EXPECT_THAT(compared(describe(path)), IsEmpty());
+}
+
+TEST_F(HostileFiles, ThatTheUserMayReadAndNotWrite) {
+  const fs::path path = write("content");
+  expect_only(describe(path, R_OK | W_OK), "file-access", "Permission denied");
+  ASSERT_EQ(::chown(path.c_str(), 0, 4242), 0);
+  fs::permissions(path, fs::perms(0664));
+  expect_only(describe(path, W_OK), "file-access", "Permission denied");
+  user_.add_groups(4242);
+  EXPECT_THAT(compared(describe(path, W_OK)), IsEmpty());
+}
+
+TEST_F(HostileFiles, BehindADirectoryThatTheUserMayNotEnter) {
+  const fs::path path = write("content");
+  fs::permissions(directory_, fs::perms(0700));
+  expect_only(describe(path), "file-access", "Permission denied");
+}
+
+TEST_F(HostileFiles, TheRightsOfTheAgentsOwnThreadsStayAsTheyAre) {
+  EXPECT_THAT(compared(describe(write("content"))), IsEmpty());
+  EXPECT_EQ(::access("/root", W_OK), 0);
+  EXPECT_EQ(::geteuid(), 0u);
+}
+
+class HostileNames : public HostileFiles {
+ protected:
+  Status vet(const ImageNames& names) {
+    FileFacts facts;
+    *facts.Add() = describe(directory_, 0);
+    *facts.Add() = describe(write("content"));
+    auto vetted = vet_files(names, facts, user_);
+    if (!vetted) return vetted.error();
+    return {};
+  }
+};
+
+TEST_F(HostileNames, OfFilesThatTheSourcesAgentDoesNotTellOf) {
+  const std::string told = directory_ / "file";
+  EXPECT_TRUE(vet({{told}, {}, 17}));
+  EXPECT_THAT(vet({{told, "/etc/shadow"}, {}, 17}).error().message(),
+              HasSubstr("CRIU's images name /etc/shadow"));
+  EXPECT_TRUE(vet({{told, "/proc/17/maps"}, {}, 17}));
+  EXPECT_FALSE(vet({{told, "/proc/1/environ"}, {}, 17}));
+}
+
+TEST_F(HostileNames, OfDeletedFilesInDirectoriesThatAreOthersHere) {
+  EXPECT_TRUE(vet({{}, {directory_ / "gone", directory_ / "no-such" / "gone"}, 17}));
+  EXPECT_FALSE(vet({{}, {"/etc/gone"}, 17}));
+  fs::create_symlink("/etc", directory_ / "link");
+  EXPECT_FALSE(vet({{}, {directory_ / "link" / "gone"}, 17}));
+}
+
+TEST_F(HostileNames, RestoredFilesAreThoseThatWereVetted) {
+  const auto files = named_files(::getpid());
+  ASSERT_TRUE(files);
+  VettedFiles vetted;
+  for (const NamedFile& file : *files) vetted[file.id] |= file.fact.access();
+  EXPECT_TRUE(check_restored_files(::getpid(), vetted));
+  const UniqueFd other(::open(write("content").c_str(), O_RDONLY | O_CLOEXEC));
+  const Status checked = check_restored_files(::getpid(), vetted);
+  ASSERT_FALSE(checked);
+  EXPECT_THAT(checked.error().message(), HasSubstr((directory_ / "file").string()));
+  struct stat status {};
+  ASSERT_EQ(::fstat(other.get(), &status), 0);
+  vetted[{status.st_dev, status.st_ino}] = W_OK;  // and it is open for reading
+  EXPECT_FALSE(check_restored_files(::getpid(), vetted));
+}
+
+}  // namespace
+}  // namespace gcr::process
