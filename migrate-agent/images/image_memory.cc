@@ -18,8 +18,7 @@ int fs_open(const char* type) {
   return static_cast<int>(::syscall(SYS_fsopen, type, FSOPEN_CLOEXEC));
 }
 int fs_pick(int root) {
-  return static_cast<int>(
-      ::syscall(SYS_fspick, root, "", FSPICK_EMPTY_PATH | FSPICK_CLOEXEC));
+  return static_cast<int>(::syscall(SYS_fspick, root, "", FSPICK_EMPTY_PATH | FSPICK_CLOEXEC));
 }
 bool set(int context, const char* key, const std::string& value) {
   return ::syscall(SYS_fsconfig, context, FSCONFIG_SET_STRING, key, value.c_str(), 0) == 0;

@@ -108,8 +108,8 @@ Result<std::unique_ptr<ImageStore>> ImageStore::create(fs::path directory, unsig
         errno, fmt::format("cannot map {} for images on their way", format_bytes(bytes)));
   }
   return std::unique_ptr<ImageStore>(new ImageStore(std::move(directory), std::move(fd),
-                                                    UniqueMapping(address, bytes), max_bytes, secret,
-                                                    std::move(more_room)));
+                                                    UniqueMapping(address, bytes), max_bytes,
+                                                    secret, std::move(more_room)));
 }
 
 /// Counts what is about to be written.

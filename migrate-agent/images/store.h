@@ -63,8 +63,7 @@ class ImageStore {
 
  private:
   ImageStore(std::filesystem::path directory, UniqueFd incoming, UniqueMapping ring,
-             std::uint64_t max_bytes, const std::array<std::byte, 32>& secret,
-             MoreRoom more_room);
+             std::uint64_t max_bytes, const std::array<std::byte, 32>& secret, MoreRoom more_room);
   Status make_room(std::uint64_t bytes);
   Status take(const BlockHeader& header, std::span<const std::byte> pages);
   Status write_pages(const BlockHeader& header, std::span<const std::byte> pages);

@@ -54,7 +54,8 @@ struct Retention {
 };
 
 /// Removes the other finished journals (by the time of their last record), and what a creation that
-/// was cut off left. Never one that is unfinished, damaged or owned. How many journals were removed.
+/// was cut off left. Never one that is unfinished, damaged or owned. How many journals were
+/// removed.
 Result<std::size_t> prune(const std::filesystem::path& state_dir, const Retention& kept = {});
 
 }  // namespace gcr::journal

@@ -67,9 +67,7 @@ bool is_enough(const Memory& free, const Memory& needed) {
   return sum(ordinary, kSpareMemoryBytes) <= free.ordinary_bytes;
 }
 
-std::uint64_t total(const Memory& memory) {
-  return sum(memory.ordinary_bytes, memory.huge_bytes);
-}
+std::uint64_t total(const Memory& memory) { return sum(memory.ordinary_bytes, memory.huge_bytes); }
 
 }  // namespace
 

@@ -1,9 +1,9 @@
 // Memory that migrations to this host are going to take, so that no two of them count on the same.
 //
-// What is free shows what was taken, not what was promised. So each migration has a file in a common
-// directory, locked (flock) by its owner while it lives, which says how much it has still to take;
-// whoever wants more adds up the files of the living under the lock of the directory, and compares
-// the sum with what is free.
+// What is free shows what was taken, not what was promised. So each migration has a file in a
+// common directory, locked (flock) by its owner while it lives, which says how much it has still to
+// take; whoever wants more adds up the files of the living under the lock of the directory, and
+// compares the sum with what is free.
 #pragma once
 
 #include <cstdint>

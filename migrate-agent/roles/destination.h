@@ -78,11 +78,11 @@ class Destination {
   WorkerContext& context_;
   State state_ = State::kPreflight;
   Uuid migration_;
-  journal::Began began_;       ///< from the preflight on
-  bool is_migration_ = false;  ///< not preflight alone
+  journal::Began began_;                       ///< from the preflight on
+  bool is_migration_ = false;                  ///< not preflight alone
   std::optional<commit::DestinationLog> log_;  ///< from PrepareRequest on
-  journal::Restored identity_;   ///< from the vote on
-  proto::MigrateReport report_;  ///< for the daemon: what is known here
+  journal::Restored identity_;                 ///< from the vote on
+  proto::MigrateReport report_;                ///< for the daemon: what is known here
   Error cause_{Code::kCancelled, "the source ended it"};
   std::set<pid_t> running_;
   std::set<pid_t> used_pids_;

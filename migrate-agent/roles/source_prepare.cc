@@ -64,8 +64,8 @@ Status Source::check_alone() const {
   for (const auto& name : fs::directory_iterator(context_.config.runtime_dir / "workers", error)) {
     const auto other = journal::entry_of(name.path());
     if (!other || other->role != journal::Began::SOURCE || other->migration == migration_) continue;
-    const auto contents = journal::peek(
-        journal::path_of(context_.config.state_dir, other->migration, other->role));
+    const auto contents =
+        journal::peek(journal::path_of(context_.config.state_dir, other->migration, other->role));
     if (!contents || contents->damage || !journal::unfinished(contents->records)) continue;
     const journal::ProcessId& process = contents->records.front().began().process();
     if (process.pid() != request_.pid() || process.start_time() != claimed_.start_time) continue;
@@ -79,8 +79,8 @@ awaitable<Status> Source::examine_process() {
   const Phases::Timer timer(phases_, "course", "preflight");
   tell("preflight", fmt::format("examining process {}", request_.pid()));
   co_return co_await offload(context_.blocking, [&]() -> Status {
-    found_.emplace(phases_.time("process", "examine",
-                                [&] { return examine(request_, context_.config); }));
+    found_.emplace(
+        phases_.time("process", "examine", [&] { return examine(request_, context_.config); }));
     return {};
   });
 }

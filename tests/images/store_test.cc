@@ -66,8 +66,7 @@ TEST_F(Store, AsksForMoreRoomBeforeItRefuses) {
     if (room > kPageBytes) return Error(Code::kResourceExhausted, "no more memory");
     return room += bytes;
   };
-  const auto store =
-      std::move(*ImageStore::create(directory.path(), 1, kPageBytes, {}, more));
+  const auto store = std::move(*ImageStore::create(directory.path(), 1, kPageBytes, {}, more));
   EXPECT_TRUE(land(*store, one_page(0, 0)));
   EXPECT_EQ(room, kPageBytes);
   EXPECT_TRUE(land(*store, one_page(0, 1)));

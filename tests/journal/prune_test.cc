@@ -33,7 +33,9 @@ class Prune : public testing::Test {
   StateDir dir_;
 };
 
-TEST_F(Prune, OfNothingIsNothing) { EXPECT_EQ(prune(dir_.path(), {.age = kNoAge, .of_all = 0}).value(), 0u); }
+TEST_F(Prune, OfNothingIsNothing) {
+  EXPECT_EQ(prune(dir_.path(), {.age = kNoAge, .of_all = 0}).value(), 0u);
+}
 
 TEST_F(Prune, TheOldestGoFirst) {
   std::vector<std::filesystem::path> paths;
