@@ -190,7 +190,9 @@ TEST_F(RefusalTest, TooFewHugepagesAtTheDestination) {
 
 TEST_F(RefusalTest, MemoryThatAnotherMigrationHasReservedAtTheDestination) {
   ASSERT_NO_FATAL_FAILURE(start());
-  const auto plenty = [] { return Result<landing::Memory>({std::uint64_t{1} << 60, 0}); };
+  const auto plenty = []() -> Result<landing::Memory> {
+    return landing::Memory{.ordinary_bytes = std::uint64_t{1} << 60};
+  };
   auto other = landing::MemoryReservation::create(
       landing::reservations_in(hosts_->variable("RUNTIME", Host::kB)), plenty);
   ASSERT_TRUE(other) << other.error().message();

@@ -299,7 +299,9 @@ TEST_F(Hosts, TooLittleMemory) {
 }
 
 TEST_F(Hosts, MemoryThatAnotherMigrationHasReserved) {
-  const auto plenty = [] { return Result<landing::Memory>({std::uint64_t{1} << 60, 0}); };
+  const auto plenty = []() -> Result<landing::Memory> {
+    return landing::Memory{.ordinary_bytes = std::uint64_t{1} << 60};
+  };
   auto other =
       landing::MemoryReservation::create(landing::reservations_in(config_.runtime_dir), plenty);
   ASSERT_TRUE(other) << other.error().message();
