@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <fstream>
 #include <stdexcept>
 #include <string>
 
@@ -114,6 +115,30 @@ inline Uuid write_destination(const std::filesystem::path& state_dir,
   if (state == DestinationState::kCommitted) return id;
   must(log->advance(DestinationEvent::kResumed, finished("the process runs", kRestoredPid)));
   return id;
+}
+
+/// The same of a source that was undone, at once and not necessarily on the disk.
+inline void write_undone_quickly(const std::filesystem::path& state_dir,
+                                 const Beginning& beginning = {}) {
+  const Uuid id = Uuid::random();
+  journal::Record began;
+  *began.mutable_began() = began_of(beginning);
+  began.mutable_began()->set_migration_id(journal::id_bytes(id));
+  began.mutable_began()->set_role(journal::Began::SOURCE);
+  std::filesystem::create_directories(journal::directory_of(state_dir));
+  const auto path = journal::path_of(state_dir, id, journal::Began::SOURCE);
+  std::ofstream file(path, std::ios::binary);
+  journal::Sealed slot = journal::header();
+  const auto write = [&] {
+    file.write(reinterpret_cast<const char*>(slot.slot.data()), sizeof(slot.slot));
+  };
+  write();
+  for (const auto& record : {began, aborted(Error(Code::kIo, "no room")), finished("runs here")}) {
+    slot = journal::seal(record, slot.checksum).value();
+    write();
+  }
+  file.close();
+  std::filesystem::resize_file(path, journal::kFileBytes);
 }
 
 /// The last record of a journal; throws if it cannot be read.

@@ -22,9 +22,8 @@
 #include <functional>
 
 #include "migrate-agent/criu/criu.h"
-#include "migrate-agent/journal/journal.h"
+#include "migrate-agent/landing/memory_reservation.h"
 #include "migrate-agent/preflight/comparison.h"
-#include "migrate-agent/preflight/other_migrations.h"
 
 namespace gcr::agent {
 namespace {
@@ -299,6 +298,20 @@ TEST_F(Hosts, TooLittleMemory) {
   EXPECT_THAT(compared(large), ElementsAre("memory-too-small"));
 }
 
+TEST_F(Hosts, MemoryThatAnotherMigrationHasReserved) {
+  const auto plenty = []() -> Result<landing::Memory> {
+    return landing::Memory{.ordinary_bytes = std::uint64_t{1} << 60};
+  };
+  auto other =
+      landing::MemoryReservation::create(landing::reservations_in(config_.runtime_dir), plenty);
+  ASSERT_TRUE(other) << other.error().message();
+  ASSERT_TRUE((*other)->add({.ordinary_bytes = std::uint64_t{1} << 50}));
+  Findings findings(Side::kDestination);
+  EXPECT_EQ(survey(config_, findings).facts.memory_available_bytes(), 0u);
+  other->reset();
+  EXPECT_GT(survey(config_, findings).facts.memory_available_bytes(), 0u);
+}
+
 TEST_F(Hosts, HugepagesThatAreDemandedAndNotFree) {
   const proto::PreflightRequest any = request();
   config_.hugepages = HugepagePolicy::kRequire;
@@ -310,9 +323,10 @@ TEST_F(Hosts, AgentsDirectoriesWithoutRoom) {
   const proto::PreflightRequest any = request();
   ASSERT_EQ(::mount("tmpfs", config_.state_dir.c_str(), "tmpfs", 0, "size=64k"), 0);
   ASSERT_EQ(::mount("tmpfs", config_.runtime_dir.c_str(), "tmpfs", 0, "size=64k"), 0);
-  proto::PreflightRequest large = any;
-  large.mutable_process()->set_image_bytes(kMiB);
-  EXPECT_THAT(compared(large), ElementsAre("state-dir-full", "runtime-dir-full"));
+  EXPECT_THAT(compared(any), ElementsAre("state-dir-full"));
+  Findings at_source(Side::kSource);
+  check_room(config_, kMiB, at_source);
+  EXPECT_THAT(ids(at_source), ElementsAre("state-dir-full", "runtime-dir-full"));
   ::umount2(config_.state_dir.c_str(), MNT_DETACH);
   ::umount2(config_.runtime_dir.c_str(), MNT_DETACH);
 }
@@ -414,41 +428,6 @@ TEST_F(Hosts, FilesAreComparedWithTheOthers) {
   proto::ProcessFacts process = request().process();
   process.add_files()->set_path((directory_ / "no-such-file").string());
   EXPECT_THAT(compared(process), ElementsAre("file-missing"));
-}
-
-class OtherMigrations : public Hosts {
- protected:
-  journal::ProcessId process_;
-  const Uuid migration_ = Uuid::random();
-
-  /// Begins a migration of process 17 as its source.
-  Result<journal::Journal> begin() {
-    process_.set_pid(17);
-    process_.set_start_time(4711);
-    journal::Began began;
-    began.set_role(journal::Began::SOURCE);
-    began.set_migration_id(to_bytes(migration_));
-    *began.mutable_process() = process_;
-    return journal::Journal::create(config_.state_dir, migration_, journal::Began::SOURCE, began);
-  }
-
-  std::vector<std::string> looked(const Uuid& own) {
-    Findings findings(Side::kSource);
-    check_other_migrations(config_, journal::Began::SOURCE, own, process_, findings);
-    return ids(findings);
-  }
-};
-
-TEST_F(OtherMigrations, TheSameProcessAndTheLimitOfAllTogether) {
-  const auto journal = begin();
-  ASSERT_TRUE(journal) << journal.error().message();
-  EXPECT_THAT(looked({}), ElementsAre("in-migration"));
-  EXPECT_THAT(looked(migration_), IsEmpty());
-  process_.set_start_time(4712);  // a later process with the number
-  EXPECT_THAT(looked({}), IsEmpty());
-  config_.max_migrations = 1;
-  EXPECT_THAT(looked({}), ElementsAre("too-many-migrations"));
-  EXPECT_THAT(looked(migration_), IsEmpty());
 }
 
 }  // namespace

@@ -3,13 +3,17 @@
 #include <gtest/gtest.h>
 
 #include "migrate-agent/daemon/peers.h"
+#include "tests/daemon/journals.h"
 #include "tests/security/support.h"
 
 namespace gcr::agent::test {
 namespace {
 
 using testing::AllOf;
+using testing::Contains;
 using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
 
 TEST(Peers, OneOfThemGetsHalf) {
   Peers peers(8);
@@ -83,6 +87,63 @@ TEST_F(Limits, ConnectionBeyondAPeersShareIsTurnedAwayWithASentence) {
     EXPECT_TRUE(other.call(list).has_list_reply());
   }
   EXPECT_TRUE(agent.wait_for_log("closed the connection"));
+}
+
+/// What `operator` is told that stands in the way of moving a process from the agent to itself.
+std::vector<std::string> findings_of(AgentProcess& agent, control::test::Credentials& credentials,
+                                     pid_t pid) {
+  Client client(agent, credentials, "operator");
+  proto::Envelope check;
+  proto::MigrateRequest& request = *check.mutable_check_request()->mutable_migrate();
+  request.set_pid(pid);
+  request.set_destination(agent.endpoint().to_string());
+  std::vector<std::string> ids;
+  const auto reply = client.call(check);
+  EXPECT_TRUE(reply.has_check_reply()) << reply.ShortDebugString();
+  for (const auto& finding : reply.check_reply().findings()) ids.push_back(finding.id());
+  return ids;
+}
+
+TEST_F(Limits, JournalsThatWaitForAnOperatorTakeNoMigrationsPlace) {
+  AgentHome home;
+  for (int i = 0; i < 2; ++i) {
+    write_source(home.state_dir(), commit::SourceState::kCommitted);
+    write_destination(home.state_dir(), commit::DestinationState::kRestored);
+  }
+  AgentProcess agent(credentials_, "max_migrations = 1", home);
+  const Sleeper process(kAlice);
+  const auto found = findings_of(agent, credentials_, process.pid());
+  EXPECT_THAT(found, Contains("no-door"));
+  EXPECT_THAT(found, Not(Contains("too-many-migrations")));
+}
+
+TEST_F(Limits, AMigrationThatIsRefusedLeavesNoJournal) {
+  AgentProcess agent(credentials_);
+  const Sleeper process(kAlice);
+  Client client(agent, credentials_, "operator");
+  proto::Envelope request;
+  request.mutable_migrate_request()->set_pid(process.pid());
+  request.mutable_migrate_request()->set_destination(agent.endpoint().to_string());
+  client.send(request);
+  proto::Envelope answer;
+  while (!answer.has_migrate_report() && !answer.has_failure()) answer = client.receive();
+  EXPECT_EQ(answer.migrate_report().code(), "refused");
+  EXPECT_THAT(answer.migrate_report().message(), HasSubstr("no-door"));
+  EXPECT_THAT(journal::list(agent.state_dir()).value(), IsEmpty());
+}
+
+TEST_F(Limits, APreflightThatNothingFollowsLeavesNoJournal) {
+  AgentProcess agent(credentials_);
+  Client source(agent, credentials_, "agent");
+  proto::Envelope request;
+  const Uuid id = Uuid::random();
+  request.mutable_preflight_request()->set_migration_id(id.bytes.data(), id.bytes.size());
+  request.mutable_preflight_request()->set_source_agent("127.0.0.1:1");
+  source.send(request);
+  proto::Envelope answer;
+  while (!answer.has_preflight_reply() && !answer.has_failure()) answer = source.receive();
+  EXPECT_TRUE(answer.has_preflight_reply()) << answer.ShortDebugString();
+  EXPECT_THAT(journal::list(agent.state_dir()).value(), IsEmpty());
 }
 
 TEST_F(Limits, QuestionThatIsTooLongEndsItsConnection) {
