@@ -49,6 +49,9 @@ Result<std::string> boot_id();
 /// The last record of this kind (Record::kCommitted, ...), or null.
 const Record* last(std::span<const Record> records, Record::BodyCase kind);
 
+/// The common name of the other agent's certificate; empty as long as the journal does not know it.
+std::string peer_name(std::span<const Record> records);
+
 /// Whether something is left to do: there is no Finished.
 bool unfinished(std::span<const Record> records);
 
@@ -70,7 +73,7 @@ class Journal {
   static Result<Journal> create(const std::filesystem::path& state_dir, const Uuid& migration,
                                 Role role, Began began);
 
-  /// Becomes the owner of a journal that exists, and reads it. An incomplete last record is cleared
+  /// Becomes the owner of a journal that exists, and reads it as read_durable() does. An incomplete last record is cleared
   /// away, and torn() says so. kNotFound, also if it was pruned while this call waited;
   /// kUnavailable if it is owned (Lock::kTry); kDataLoss, naming file and offset, if it cannot be
   /// believed: the file stays as it is.

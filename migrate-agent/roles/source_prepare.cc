@@ -81,6 +81,9 @@ awaitable<Status> Source::open_peer() {
       context_.config.host);
   if (!connected) co_return without_destination(connected.error());
   peer_ = std::make_unique<PeerLink>(context_.io, std::move(*connected), silence());
+  journal::Record record;
+  record.mutable_peer_known()->set_name(peer_->peer().common_name);
+  GCR_CO_TRY(co_await note(commit::SourceEvent::kPeerKnown, std::move(record)));
   co_return fault::point("source.connected");
 }
 

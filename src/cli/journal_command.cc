@@ -88,6 +88,8 @@ std::string about(const Record& record) {
   switch (record.body_case()) {
     case Record::kBegan:
       return about(record.began());
+    case Record::kPeerKnown:
+      return record.peer_known().name();
     case Record::kKeeperStarted:
       return fmt::format("keeper {}", record.keeper_started().keeper().pid());
     case Record::kRestored:

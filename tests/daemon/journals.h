@@ -58,7 +58,6 @@ struct Beginning {
 inline journal::Began began_of(const Beginning& beginning) {
   journal::Began began;
   began.set_peer(beginning.peer);
-  began.set_peer_name(beginning.peer_name);
   began.set_command(beginning.command);
   began.mutable_process()->set_pid(beginning.pid);
   began.mutable_process()->set_start_time(beginning.start_time);
@@ -74,6 +73,11 @@ inline Uuid write_source(const std::filesystem::path& state_dir, commit::SourceS
   using commit::SourceState;
   auto log = commit::SourceLog::create(state_dir, id, began_of(beginning));
   if (!log) throw std::runtime_error(log.error().message());
+  if (!beginning.peer_name.empty()) {
+    journal::Record known;
+    known.mutable_peer_known()->set_name(beginning.peer_name);
+    must(log->advance(SourceEvent::kPeerKnown, known));
+  }
   if (state == SourceState::kWorking) return id;
   if (state == SourceState::kAborted || state == SourceState::kUndone) {
     must(log->advance(SourceEvent::kFailed, aborted(Error(Code::kTimeout, "too slow"))));
@@ -97,7 +101,9 @@ inline Uuid write_destination(const std::filesystem::path& state_dir,
                               const Uuid& id = Uuid::random()) {
   using commit::DestinationEvent;
   using commit::DestinationState;
-  auto log = commit::DestinationLog::create(state_dir, id, began_of(beginning));
+  journal::Began began = began_of(beginning);
+  began.set_peer_name(beginning.peer_name);
+  auto log = commit::DestinationLog::create(state_dir, id, std::move(began));
   if (!log) throw std::runtime_error(log.error().message());
   if (state == DestinationState::kBuilding) return id;
   if (state == DestinationState::kAborted || state == DestinationState::kGone) {
