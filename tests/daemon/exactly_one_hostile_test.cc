@@ -47,7 +47,11 @@ class Waiting {
   }
   const journal::ProcessId& id() const { return id_; }
   /// Nobody but the test has ended it.
-  bool lives() const { return ::waitpid(pid_, nullptr, WNOHANG | WNOWAIT | WEXITED) == 0; }
+  bool lives() const {
+    siginfo_t end{};
+    return ::waitid(P_PID, static_cast<id_t>(pid_), &end, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           end.si_pid == 0;
+  }
 
  private:
   pid_t pid_;
