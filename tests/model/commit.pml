@@ -33,8 +33,8 @@
  * rule; tests/model/run sees to it that the proof fails then.
  *
  * A simulation prints, for the walk: "T side state event state record", a transition; "R side
- * state", an agent that was restarted, and what its journal tells; "O source state answer", an
- * answer to OutcomeRequest.
+ * state", an agent that was restarted, and what its journal tells; "L side", a journal whose last
+ * record is lost with the power; "O source state answer", an answer to OutcomeRequest.
  */
 
 /* States of both sides, and the events and records of their journals, named as in states.h. */
@@ -198,7 +198,12 @@ inline crash_source_host() {
   :: else
   fi;
 #endif
-  source_journal = (source_unsynced -> awaiting : source_journal);
+  if
+  :: source_unsynced ->
+       printf("L source\n");
+       source_journal = awaiting
+  :: else
+  fi;
   source_unsynced = false;
   source_copy = destroyed
 }
@@ -206,7 +211,12 @@ inline crash_source_host() {
 inline crash_destination_host() {
   end_destination_agent();
   destination_host_crashed = true;
-  destination_journal = (destination_unsynced -> restored : destination_journal);
+  if
+  :: destination_unsynced ->
+       printf("L destination\n");
+       destination_journal = restored
+  :: else
+  fi;
   destination_unsynced = false;
   destination_copy = destroyed
 }
@@ -653,15 +663,16 @@ active proctype faults() {
          destination_copy = destroyed
 #ifdef HOSTS
     :: source_at_work && source_state == awaiting && source_step == VOTED ->
-         source_journal = committed;
+         source_advance(vote_received, committed, Committed);
          source_unsynced = true;
          end_source_agent()
     :: destination_up && destination_state == restored && found && network[COMMIT_REQUEST] ->
-         destination_journal = committed;
+         destination_advance(told_commit, committed, Committed);
          destination_unsynced = true;
          end_destination_agent()
-    :: source_up && !source_final -> crash_source_host()
-    :: destination_up && destination_journal != none && !destination_final ->
+    :: (source_up || source_unsynced) && !source_final -> crash_source_host()
+    :: (destination_up || destination_unsynced) && destination_journal != none &&
+       !destination_final ->
          crash_destination_host()
 #endif
 #ifdef GONE
