@@ -25,6 +25,7 @@ constexpr SourceTransition kSource[] = {
     {SourceState::kAborted, SourceEvent::kRolledBack, SourceState::kUndone, Record::kFinished},
     {SourceState::kCommitted, SourceEvent::kCommitConfirmed, SourceState::kConfirmed,
      Record::kFinished},
+    {SourceState::kCommitted, SourceEvent::kCopyLost, SourceState::kAborted, Record::kAborted},
     {SourceState::kCommitted, SourceEvent::kResolvedRunHere, SourceState::kAborted,
      Record::kResolved},
     {SourceState::kCommitted, SourceEvent::kResolvedDiscardHere, SourceState::kDiscarded,
@@ -43,7 +44,7 @@ constexpr DestinationTransition kDestination[] = {
      Record::kCommitted},
     {DestinationState::kRestored, DestinationEvent::kToldAbort, DestinationState::kAborted,
      Record::kAborted},
-    {DestinationState::kRestored, DestinationEvent::kHostLost, DestinationState::kAborted,
+    {DestinationState::kRestored, DestinationEvent::kCopyLost, DestinationState::kAborted,
      Record::kAborted},
     {DestinationState::kRestored, DestinationEvent::kResolvedRunHere, DestinationState::kCommitted,
      Record::kResolved},
@@ -51,6 +52,8 @@ constexpr DestinationTransition kDestination[] = {
      DestinationState::kAborted, Record::kResolved},
     {DestinationState::kCommitted, DestinationEvent::kResumed, DestinationState::kRunning,
      Record::kFinished},
+    {DestinationState::kCommitted, DestinationEvent::kCopyLost, DestinationState::kAborted,
+     Record::kAborted},
     {DestinationState::kCommitted, DestinationEvent::kHostLost, DestinationState::kAborted,
      Record::kAborted},
     {DestinationState::kAborted, DestinationEvent::kCleared, DestinationState::kGone,
@@ -114,11 +117,8 @@ std::string_view to_string(SourceState state) {
 }
 
 std::string_view to_string(SourceEvent event) {
-  constexpr std::array<std::string_view, 12> kNames = {
-      "invalid",           "keeper_started",        "detaching",
-      "ask_restore",       "vote_received",         "failed",
-      "restarted",         "commit_confirmed",      "rolled_back",
-      "resolved_run_here", "resolved_discard_here", "cleared"};
+  constexpr std::array<std::string_view, 13> kNames = {
+      "invalid", "keeper_started", "detaching", "ask_restore", "vote_received", "failed", "restarted", "commit_confirmed", "copy_lost", "rolled_back", "resolved_run_here", "resolved_discard_here", "cleared"};
   return kNames.at(static_cast<std::size_t>(event));
 }
 
@@ -129,9 +129,9 @@ std::string_view to_string(DestinationState state) {
 }
 
 std::string_view to_string(DestinationEvent event) {
-  constexpr std::array<std::string_view, 11> kNames = {
+  constexpr std::array<std::string_view, 12> kNames = {
       "invalid",   "restored", "failed",  "restarted",         "told_commit",          "told_abort",
-      "host_lost", "resumed",  "cleared", "resolved_run_here", "resolved_discard_here"};
+      "copy_lost", "host_lost", "resumed",  "cleared", "resolved_run_here", "resolved_discard_here"};
   return kNames.at(static_cast<std::size_t>(event));
 }
 

@@ -34,6 +34,7 @@ enum class SourceEvent : std::uint8_t {
   kFailed,               ///< an error, a cancel, a silent peer
   kRestarted,            ///< the worker died; recovery took over
   kCommitConfirmed,      ///< CommitReply has come, the stopped copy is gone
+  kCopyLost,             ///< CopyLost has come: the destination's copy never ran and never will
   kRolledBack,           ///< the copy runs, or has ended by itself
   kResolvedRunHere,      ///< an operator: the destination's copy will never run
   kResolvedDiscardHere,  ///< an operator: the copy here is not needed
@@ -58,7 +59,8 @@ enum class DestinationEvent : std::uint8_t {
   kRestarted,            ///< the worker died before the vote; recovery took over
   kToldCommit,           ///< CommitRequest, or the answer COMMITTED
   kToldAbort,            ///< AbortRequest, or the answer ABORTED
-  kHostLost,             ///< the host was restarted before the copy is known to run: it is gone
+  kCopyLost,             ///< the copy is gone, and was never let go
+  kHostLost,             ///< the host was restarted, and nobody knows whether the copy ran before
   kResumed,              ///< the copy goes on
   kCleared,              ///< nothing is left
   kResolvedRunHere,      ///< an operator: the source's copy will never run

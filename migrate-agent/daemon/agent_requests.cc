@@ -12,13 +12,14 @@ using Clock = std::chrono::steady_clock;
 using journal::Began;
 using journal::Record;
 
-/// Whether `peer`'s certificate is that of the migration's other agent.
-Status check_peer(const WorkerContext& context, const Began& began) {
+/// Whether the peer's certificate is that of the migration's other agent.
+Status check_peer(const WorkerContext& context, std::span<const Record> records) {
+  const Record* began = journal::last(records, Record::kBegan);
+  const std::string expected = began == nullptr ? "" : began->began().peer_name();
   const std::string& name = context.channel.peer().common_name;
-  if (began.peer_name() == name) return {};
+  if (!expected.empty() && expected == name) return {};
   return Error(Code::kPermissionDenied,
-               fmt::format("the migration is with the agent \"{}\", not with \"{}\"",
-                           began.peer_name(), name));
+               fmt::format("the migration is with the agent \"{}\", not with \"{}\"", expected, name));
 }
 
 proto::Envelope commit_reply(pid_t pid) {
@@ -34,6 +35,11 @@ std::optional<Reply> settled(const KnownJournal& known) {
   }
   if (known.state == "aborted" || known.state == "gone") {
     const Record* aborted = known.last(Record::kAborted);
+    if (aborted != nullptr && aborted->aborted().copy_lost()) {
+      proto::Envelope reply;
+      reply.mutable_copy_lost()->set_reason(aborted->aborted().message());
+      return reply;
+    }
     return Error(Code::kRefused, fmt::format("this host has given its copy up: {}",
                                              aborted == nullptr ? "an operator decided it"
                                                                 : aborted->aborted().message()));
@@ -53,16 +59,17 @@ asio::awaitable<Reply> answer_outcome(WorkerContext& context,
   const auto entry = journal_entry(context.config.state_dir, *id, Began::SOURCE);
   Result<journal::Contents> contents = Error(Code::kInternal, "not read");
   const Status looked = co_await offload(context.blocking, [&]() -> Status {
-    contents = journal::read(entry.path);
+    contents = journal::read_durable(entry.path);
     return {};
   });
   GCR_CO_TRY(looked);
-  if (contents && !contents->records.empty()) {
-    const Began& began = contents->records.front().began();
-    if (!began.peer_name().empty()) GCR_CO_TRY(check_peer(context, began));
+  const auto outcome = commit::outcome_of(contents);
+  // That a journal tells nothing is no secret.
+  if (contents && outcome != proto::OutcomeReply::UNKNOWN) {
+    GCR_CO_TRY(check_peer(context, contents->records));
   }
   proto::Envelope reply;
-  reply.mutable_outcome_reply()->set_outcome(commit::outcome_of(contents));
+  reply.mutable_outcome_reply()->set_outcome(outcome);
   co_return reply;
 }
 
@@ -77,7 +84,7 @@ asio::awaitable<Reply> answer_commit(WorkerContext& context, const proto::Commit
   for (const auto end = Clock::now() + patience; Clock::now() < end;) {
     const auto known = co_await read_journal(context, *id, Began::DESTINATION);
     GCR_CO_TRY(known);
-    GCR_CO_TRY(check_peer(context, known->began()));
+    GCR_CO_TRY(check_peer(context, known->contents.records));
     if (auto reply = settled(*known)) co_return *std::move(reply);
     if (known->state == "restored") {
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());

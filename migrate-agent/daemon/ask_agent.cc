@@ -6,12 +6,18 @@ namespace gcr::agent {
 
 asio::awaitable<Result<proto::Envelope>> ask_agent(const AgentAddress& agent, Uuid migration,
                                                    const proto::Envelope& question) {
+  if (agent.name.empty()) {
+    co_return Error(Code::kPermissionDenied,
+                    fmt::format("the journal does not say whose the agent at {} is: nothing that "
+                                "it says can be believed",
+                                agent.endpoint.to_string()));
+  }
   const control::Preface preface{control::ConnectionKind::kControl, migration};
   auto channel = co_await control::ControlChannel::connect(agent.endpoint, preface, agent.tls,
                                                            agent.silence, agent.own_host);
   GCR_CO_TRY(channel);
   const std::string& name = (*channel)->peer().common_name;
-  if (!agent.name.empty() && name != agent.name) {
+  if (name != agent.name) {
     co_return Error(Code::kPermissionDenied,
                     fmt::format("the agent at {} is \"{}\", not \"{}\"", agent.endpoint.to_string(),
                                 control::printable(name), agent.name));

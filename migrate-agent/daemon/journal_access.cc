@@ -16,7 +16,7 @@ asio::awaitable<Result<KnownJournal>> read_journal(WorkerContext& context, Uuid 
   KnownJournal known;
   known.entry = journal_entry(context.config.state_dir, migration, role);
   const Status read = co_await offload(context.blocking, [&]() -> Status {
-    GCR_ASSIGN(known.contents, journal::read(known.entry.path));
+    GCR_ASSIGN(known.contents, journal::read_durable(known.entry.path));
     GCR_ASSIGN(known.state, state_of(known.entry, known.contents));
     return {};
   });

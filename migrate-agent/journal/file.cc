@@ -6,6 +6,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 
@@ -79,6 +80,26 @@ void check_name(const std::filesystem::path& path, Contents& contents) {
                                    kSlotBytes));
 }
 
+std::string of(const std::filesystem::path& path) {
+  return fmt::format("journal {}", path.native());
+}
+
+struct Loaded {
+  std::vector<std::byte> bytes;
+  Contents contents;
+};
+
+Result<Loaded> load_bytes(int fd, const std::filesystem::path& path) {
+  auto bytes = read_all(fd);
+  if (!bytes) return bytes.error().while_doing(of(path));
+  Loaded loaded{std::move(*bytes), {}};
+  loaded.contents = parse(loaded.bytes);
+  check_name(path, loaded.contents);
+  auto& damage = loaded.contents.damage;
+  if (damage) damage = damage->while_doing(of(path));
+  return loaded;
+}
+
 }  // namespace
 
 Result<ContentLock> ContentLock::take(int fd, short type) {
@@ -120,19 +141,24 @@ bool unlinked(int fd) {
 }
 
 Result<Contents> look(int fd, const std::filesystem::path& path) {
-  const std::string doing = fmt::format("journal {}", path.native());
-  const auto bytes = read_all(fd);
-  if (!bytes) return bytes.error().while_doing(doing);
-  Contents contents = parse(*bytes);
-  check_name(path, contents);
-  if (contents.damage) contents.damage = contents.damage->while_doing(doing);
-  return contents;
+  GCR_ASSIGN(Loaded loaded, load_bytes(fd, path));
+  return std::move(loaded.contents);
+}
+
+Result<Contents> load_durable(int fd, const std::filesystem::path& path) {
+  GCR_ASSIGN(Loaded loaded, load_bytes(fd, path));
+  if (loaded.contents.damage) return std::move(loaded.contents);
+  const std::size_t begin = loaded.contents.records.size() * kSlotBytes;
+  const auto tail = std::span(loaded.bytes).subspan(begin).first(std::min(2 * kSlotBytes, kFileBytes - begin));
+  std::size_t written_bytes = 0;
+  const Status written = write_through(fd, tail, begin, written_bytes);
+  if (!written) return written.error().while_doing(of(path));
+  return std::move(loaded.contents);
 }
 
 Result<Contents> load(int fd, const std::filesystem::path& path) {
   if (uninterrupted([&] { return fdatasync(fd); }) != 0) {
-    return Error::from_errno(errno,
-                             fmt::format("journal {}: cannot bring it to the disk", path.native()));
+    return Error::from_errno(errno, of(path) + ": cannot bring it to the disk");
   }
   return look(fd, path);
 }

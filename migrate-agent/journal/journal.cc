@@ -173,15 +173,13 @@ Result<Journal> Journal::open(const std::filesystem::path& path, Lock how) {
   if (unlinked(file.get())) {
     return Error(Code::kNotFound, fmt::format("{} was removed", path.native()));
   }
-  GCR_ASSIGN(Contents contents, load(file.get(), path));
+  // Readers may be at it who write the last record to the disk, as this does.
+  GCR_ASSIGN(const ContentLock held, ContentLock::take(file.get(), F_WRLCK));
+  GCR_ASSIGN(Contents contents, load_durable(file.get(), path));
   if (contents.damage) return *contents.damage;
   Journal journal(std::move(file), path, std::move(contents));
   if (journal.torn_) {
     GCR_TRY(journal.clear(journal.end_bytes(), kSlotBytes));
-  }
-  // What was read may be in memory only: its writer can have died before it was on disk.
-  if (::fdatasync(journal.file_.get()) != 0) {
-    return Error::from_errno(errno, fmt::format("cannot save {}", path.native()));
   }
   return journal;
 }

@@ -99,6 +99,13 @@ Result<Contents> peek(const std::filesystem::path& path) {
   return look(file.get(), path);
 }
 
+Result<Contents> read_durable(const std::filesystem::path& path) {
+  GCR_ASSIGN(const UniqueFd file, open_file(path, O_RDWR));
+  const auto held = ContentLock::take(file.get(), F_WRLCK);
+  if (!held) return held.error().while_doing(path.native());
+  return load_durable(file.get(), path);
+}
+
 Result<std::vector<Entry>> list(const std::filesystem::path& state_dir) {
   return list_directory(directory_of(state_dir));
 }

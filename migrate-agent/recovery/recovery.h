@@ -43,7 +43,8 @@ Result<Found> bring_back(const Lost& lost);
 /// are gone. Success if there is none.
 Status end_stopped(const journal::ProcessId& process);
 
-/// Whether the restored process and its init are still there. kNotFound if not.
+/// Whether the restored process and its init are still there, and not about to die of SIGKILL.
+/// kNotFound if not.
 Status find_restored(const journal::ProcessId& process, const journal::ProcessId& init);
 
 /// The restored process, stopped at the destination, goes on. Success if it runs already. kNotFound

@@ -4,6 +4,9 @@
 #include <poll.h>
 #include <signal.h>
 
+#include <cstdlib>
+#include <string>
+
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/process/procfs.h"
 #include "migrate-agent/recovery/recovery.h"
@@ -17,6 +20,12 @@ Result<UniqueFd> open_living(const journal::ProcessId& id) {
   pollfd ended{process.get(), POLLIN, 0};
   if (::poll(&ended, 1, 0) <= 0) return process;
   return Error(Code::kNotFound, fmt::format("process {} has ended", id.pid()));
+}
+
+/// A task in a frozen group dies of SIGKILL only when the group is thawed, but runs no more code.
+bool is_being_killed(pid_t pid) {
+  const std::string pending = procfs::status_field(std::to_string(pid), "SigPnd");
+  return (std::strtoull(pending.c_str(), nullptr, 16) & (1ULL << (SIGKILL - 1))) != 0;
 }
 
 /// Kills it if it lives, and waits for its end.
@@ -37,8 +46,9 @@ Status kill_and_wait(const journal::ProcessId& id) {
 
 Status find_restored(const journal::ProcessId& process, const journal::ProcessId& init) {
   for (const journal::ProcessId* part : {&init, &process}) {
-    if (const auto living = open_living(*part); !living) {
-      return living.error().while_doing(fmt::format("cannot resume process {}", process.pid()));
+    GCR_TRY(open_living(*part));
+    if (is_being_killed(part->pid())) {
+      return Error(Code::kNotFound, fmt::format("process {} was killed", part->pid()));
     }
   }
   return {};

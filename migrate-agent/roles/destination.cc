@@ -10,6 +10,7 @@
 #include "migrate-agent/preflight/host_facts.h"
 #include "migrate-agent/recovery/recovery.h"
 #include "migrate-agent/roles/ending.h"
+#include "migrate-agent/roles/lost_copy.h"
 #include "migrate-agent/roles/peer_link.h"
 #include "migrate-agent/roles/records.h"
 #include "src/base/log.h"
@@ -169,9 +170,7 @@ awaitable<Result<proto::Envelope>> Destination::abort(const proto::AbortRequest&
   if (state_ == State::kRestored) {
     GCR_CO_TRY(co_await offload(context_.blocking, [&]() -> Status {
       GCR_TRY(log_->advance(commit::DestinationEvent::kToldAbort, aborted(cause_)));
-      GCR_TRY(recovery::destroy_restored(identity_.process(), identity_.init()));
-      destroy();
-      return log_->advance(commit::DestinationEvent::kCleared, finished("nothing is left"));
+      return clear_copy();
     }));
   }
   state_ = State::kEnded;
@@ -189,6 +188,13 @@ Result<process::VettedFiles> Destination::vet_files(const proto::RestoreRequest&
   GCR_ASSIGN(const pid_t root, criu::images::root_pid(scratch_->path()));
   return process::vet_files({std::move(names.files), std::move(names.deleted), root},
                             request.named(), request.credentials(0));
+}
+
+/// After the vote, once the copy is given up.
+Status Destination::clear_copy() {
+  GCR_TRY(recovery::destroy_restored(identity_.process(), identity_.init()));
+  destroy();
+  return log_->advance(commit::DestinationEvent::kCleared, finished("nothing is left"));
 }
 
 Status Destination::restore_process(const proto::RestoreRequest& request, Phases& phases) {
@@ -265,6 +271,20 @@ Status Destination::vote(Phases& phases) {
   return fault::point("destination.restored");
 }
 
+/// The copy runs, or it was lost before and the journal is aborted.
+Status Destination::let_go() {
+  GCR_TRY(fault::point("destination.told"));
+  GCR_ASSIGN(bool lost, give_up_lost_copy(*log_));
+  if (lost) return {};
+  journal::Record record;
+  record.mutable_committed();
+  GCR_TRY(log_->advance(commit::DestinationEvent::kToldCommit, std::move(record)));
+  GCR_TRY(fault::point("destination.committed"));
+  GCR_ASSIGN(lost, give_up_lost_copy(*log_));
+  if (lost) return {};
+  return recovery::resume_restored(identity_.process(), identity_.init());
+}
+
 awaitable<Result<proto::Envelope>> Destination::commit(const proto::CommitRequest& request) {
   GCR_CO_TRY(expect(State::kRestored, "CommitRequest"));
   if (request.migration_id() != to_bytes(migration_)) {
@@ -272,16 +292,16 @@ awaitable<Result<proto::Envelope>> Destination::commit(const proto::CommitReques
   }
   const auto start = Phases::Clock::now();
   const pid_t pid = identity_.process().pid();
-  const Status resumed = co_await offload(context_.blocking, [&]() -> Status {
-    GCR_TRY(fault::point("destination.told"));
-    journal::Record record;
-    record.mutable_committed();
-    GCR_TRY(log_->advance(commit::DestinationEvent::kToldCommit, std::move(record)));
-    GCR_TRY(fault::point("destination.committed"));
-    return recovery::resume_restored(identity_.process(), identity_.init());
-  });
-  GCR_CO_TRY(resumed);
+  GCR_CO_TRY(co_await offload(context_.blocking, [&] { return let_go(); }));
   proto::Envelope envelope;
+  if (log_->state() == commit::DestinationState::kAborted) {
+    const auto& lost = log_->journal().last(journal::Record::kAborted)->aborted();
+    cause_ = Error(Code::kNotFound, lost.message());
+    GCR_CO_TRY(co_await offload(context_.blocking, [&] { return clear_copy(); }));
+    state_ = State::kEnded;
+    envelope.mutable_copy_lost()->set_reason(lost.message());
+    co_return envelope;
+  }
   envelope.mutable_commit_reply()->set_pid(pid);
   envelope.mutable_commit_reply()->set_resume_ms(
       Phases::milliseconds(Phases::Clock::now() - start));

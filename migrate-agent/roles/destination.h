@@ -65,6 +65,8 @@ class Destination {
   void report_ending();
   journal::Began description(const proto::PreflightRequest& request) const;
   Status vote(Phases& phases);
+  Status let_go();
+  Status clear_copy();
   void destroy();
   std::chrono::milliseconds silence() const {
     return std::chrono::milliseconds(context_.config.peer_silence_ms);

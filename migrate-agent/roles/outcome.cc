@@ -1,53 +1,39 @@
 #include "migrate-agent/roles/outcome.h"
 
-#include <fmt/format.h>
-
 #include "migrate-agent/preflight/host_facts.h"
 
 namespace gcr::agent {
 namespace {
 
 using asio::awaitable;
-using control::ControlChannel;
 
-/// One request on a connection of its own. The peer says that it is alive while it is at work.
-awaitable<Result<proto::Envelope>> ask(const PeerAgent& peer, const Uuid& migration,
+awaitable<Result<proto::Envelope>> ask(const AgentAddress& agent, const Uuid& migration,
                                        const proto::Envelope& request) {
-  const control::Preface preface{control::ConnectionKind::kControl, migration};
-  auto channel = co_await ControlChannel::connect(peer.endpoint, preface, peer.tls, peer.silence,
-                                                  peer.own_host);
-  GCR_CO_TRY(channel);
-  if (!peer.name.empty() && (*channel)->peer().common_name != peer.name) {
-    co_return Error(Code::kPermissionDenied,
-                    fmt::format("the agent at {} is \"{}\", not \"{}\"", peer.endpoint.to_string(),
-                                (*channel)->peer().common_name, peer.name));
-  }
-  const Status sent = co_await (*channel)->send(request);
-  GCR_CO_TRY(sent);
-  for (;;) {
-    auto reply = co_await (*channel)->receive(peer.silence);
-    GCR_CO_TRY(reply);
-    if (reply->has_alive()) continue;
-    if (reply->has_failure()) co_return control::from_failure(reply->failure());
-    co_return reply;
-  }
+  auto reply = co_await ask_agent(agent, migration, request);
+  if (reply && reply->has_failure()) co_return control::from_failure(reply->failure());
+  co_return reply;
 }
 
 }  // namespace
 
-awaitable<Result<proto::CommitReply>> deliver_commit(const PeerAgent& destination,
-                                                     const Uuid& migration) {
-  proto::Envelope request;
-  request.mutable_commit_request()->set_migration_id(to_bytes(migration));
-  auto reply = co_await ask(destination, migration, request);
-  GCR_CO_TRY(reply);
-  if (!reply->has_commit_reply()) {
-    co_return Error(Code::kProtocol, "the destination answered the commit with something else");
-  }
-  co_return std::move(*reply->mutable_commit_reply());
+Result<proto::Envelope> as_commit_answer(Result<proto::Envelope> reply) {
+  if (!reply || reply->has_commit_reply() || reply->has_copy_lost()) return reply;
+  return Error(Code::kProtocol, "the destination answered the commit with something else");
 }
 
-awaitable<Result<proto::OutcomeReply::Outcome>> ask_outcome(const PeerAgent& source,
+Error copy_lost(const proto::CopyLost& answer) {
+  return Error(Code::kNotFound, "the destination lost its copy before that ran: " +
+                                    control::printable(answer.reason()));
+}
+
+awaitable<Result<proto::Envelope>> deliver_commit(const AgentAddress& destination,
+                                                  const Uuid& migration) {
+  proto::Envelope request;
+  request.mutable_commit_request()->set_migration_id(to_bytes(migration));
+  co_return as_commit_answer(co_await ask(destination, migration, request));
+}
+
+awaitable<Result<proto::OutcomeReply::Outcome>> ask_outcome(const AgentAddress& source,
                                                             const Uuid& migration) {
   proto::Envelope request;
   request.mutable_outcome_request()->set_migration_id(to_bytes(migration));

@@ -4,30 +4,27 @@
 #pragma once
 
 #include <asio/awaitable.hpp>
-#include <memory>
 
-#include "src/base/result.h"
+#include "migrate-agent/daemon/ask_agent.h"
 #include "src/base/uuid.h"
-#include "src/control/control_channel.h"
 
 namespace gcr::agent {
 
-/// How this agent reaches the other one.
-struct PeerAgent {
-  control::Endpoint endpoint;
-  std::string name;  ///< common name of its certificate; empty: any agent's
-  std::shared_ptr<asio::ssl::context> tls;
-  std::string own_host;  ///< what the Hello says of this side
-  std::chrono::milliseconds silence;
-};
+/// `reply` if it is one that CommitRequest can have: CommitReply, or CopyLost. kProtocol for others.
+Result<proto::Envelope> as_commit_answer(Result<proto::Envelope> reply);
 
-/// Tells the destination that the migration is committed. kUnavailable, kTimeout: not reached, try
-/// again; kNotFound: it knows nothing of the migration; kRefused: it has given its copy up.
-asio::awaitable<Result<proto::CommitReply>> deliver_commit(const PeerAgent& destination,
-                                                           const Uuid& migration);
+/// Why the source takes the process back.
+Error copy_lost(const proto::CopyLost& answer);
 
-/// Asks the source. kUnavailable, kTimeout: not reached, try again.
-asio::awaitable<Result<proto::OutcomeReply::Outcome>> ask_outcome(const PeerAgent& source,
+/// Tells the destination that the migration is committed; as_commit_answer(). kUnavailable, kTimeout:
+/// not reached, try again; kNotFound: it knows nothing of the migration; kRefused: it has given its
+/// copy up, and nobody knows whether that ran; kPermissionDenied: it is another agent.
+asio::awaitable<Result<proto::Envelope>> deliver_commit(const AgentAddress& destination,
+                                                        const Uuid& migration);
+
+/// Asks the source. kUnavailable, kTimeout: not reached, try again; kPermissionDenied: it is another
+/// agent.
+asio::awaitable<Result<proto::OutcomeReply::Outcome>> ask_outcome(const AgentAddress& source,
                                                                   const Uuid& migration);
 
 }  // namespace gcr::agent

@@ -8,6 +8,7 @@
 
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/recovery/recovery.h"
+#include "migrate-agent/roles/lost_copy.h"
 #include "migrate-agent/roles/outcome.h"
 #include "migrate-agent/roles/recovery_roles.h"
 #include "src/base/log.h"
@@ -46,6 +47,7 @@ class DestinationRecovery {
   RecoveryContext& context_;
   commit::DestinationLog log_;
   std::optional<Decision> obeyed_;  ///< to be answered once all is done
+  bool committed_here_ = false;     ///< by this process: nobody has let the copy go before
 };
 
 awaitable<Status> DestinationRecovery::run() {
@@ -62,14 +64,10 @@ awaitable<Status> DestinationRecovery::run() {
 
 /// Leaves it committed or aborted, or later.
 awaitable<Status> DestinationRecovery::decide() {
-  const bool has_vote = restored() != nullptr;
-  const bool undecided = log_.state() == DestinationState::kRestored;
-  const bool committed = log_.state() == DestinationState::kCommitted;
-  const bool lost = has_vote && host_was_restarted(began());
-  if (undecided && !lost) co_return co_await settle();
+  if (log_.state() == DestinationState::kRestored) co_return co_await settle();
   co_return co_await offload(context_.blocking, [&]() -> Status {
-    // Committed, but nobody saw it run: the source's copy may be the only one left.
-    if (lost && (undecided || committed)) {
+    // Nobody saw it run: the source's copy may be the only one left.
+    if (log_.state() == DestinationState::kCommitted && host_was_restarted(began())) {
       return give_up(DestinationEvent::kHostLost, Code::kDataLoss,
                      "the restored process ended with the host");
     }
@@ -83,18 +81,21 @@ awaitable<Status> DestinationRecovery::decide() {
 awaitable<Result<bool>> DestinationRecovery::ask_source() {
   auto endpoint = control::Endpoint::parse(began().peer());
   GCR_CO_TRY(endpoint);
-  const PeerAgent source{*endpoint, began().peer_name(), context_.tls, context_.config.host,
-                         std::chrono::milliseconds(context_.config.peer_silence_ms)};
+  const AgentAddress source{*endpoint, began().peer_name(), context_.tls,
+                            context_.config.host,
+                            std::chrono::milliseconds(context_.config.peer_silence_ms)};
   Backoff backoff(context_.io);
   for (;;) {
     const auto outcome = co_await ask_outcome(source, log_.journal().migration());
     if (outcome) GCR_CO_TRY(fault::point("destination.recovery.asked"));
     if (outcome && *outcome == proto::OutcomeReply::COMMITTED) co_return true;
     if (outcome && *outcome == proto::OutcomeReply::ABORTED) co_return false;
+    const bool unknown = outcome && *outcome == proto::OutcomeReply::UNKNOWN;
+    const bool is_another = !outcome && outcome.error().code() == Code::kPermissionDenied;
+    context_.line.set_operator_needed(unknown || is_another);
     if (!outcome) {
       spdlog::warn("the outcome is not known: {}", outcome.error().message());
-    } else if (*outcome == proto::OutcomeReply::UNKNOWN) {
-      context_.line.set_operator_needed(true);
+    } else if (unknown) {
       spdlog::error("the source's agent has no journal of it; `gcr-migrate resolve`");
     }
     co_await backoff.wait();
@@ -104,6 +105,10 @@ awaitable<Result<bool>> DestinationRecovery::ask_source() {
 awaitable<Status> DestinationRecovery::settle() {
   using asio::experimental::awaitable_operators::operator||;
   for (;;) {
+    const Result<bool> lost =
+        co_await offload(context_.blocking, [&] { return give_up_lost_copy(log_); });
+    GCR_CO_TRY(lost);
+    if (*lost) co_return Status();
     auto next = co_await (ask_source() || context_.line.next_decision());
     if (const auto* answer = std::get_if<0>(&next)) {
       GCR_CO_TRY(*answer);
@@ -130,8 +135,11 @@ Status DestinationRecovery::follow(bool committed) {
   if (!committed) {
     return give_up(DestinationEvent::kToldAbort, Code::kCancelled, "the source gave it up");
   }
+  GCR_ASSIGN(const bool lost, give_up_lost_copy(log_));
+  if (lost) return {};
   journal::Record record;
   record.mutable_committed();
+  committed_here_ = true;
   return log_.advance(DestinationEvent::kToldCommit, std::move(record));
 }
 
@@ -141,6 +149,7 @@ Status DestinationRecovery::follow_operator(const Decision& decision) {
   }
   journal::Record record;
   record.mutable_resolved()->set_run_here(decision.run_here);
+  committed_here_ = decision.run_here;
   record.mutable_resolved()->set_operator_name(decision.by);
   return log_.advance(decision.run_here ? DestinationEvent::kResolvedRunHere
                                         : DestinationEvent::kResolvedDiscardHere,
@@ -165,6 +174,10 @@ awaitable<Status> DestinationRecovery::claim() {
 }
 
 Status DestinationRecovery::resume() {
+  if (committed_here_) {
+    GCR_ASSIGN(const bool lost, give_up_lost_copy(log_));
+    if (lost) return clear();
+  }
   const journal::ProcessId& process = restored()->process();
   const Status resumed = recovery::resume_restored(process, restored()->init());
   // Committed is committed: a process that has ended by now has ended here.

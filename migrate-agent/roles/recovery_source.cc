@@ -30,11 +30,12 @@ class SourceRecovery {
 
  private:
   awaitable<Status> finish_commit();
-  awaitable<Result<std::string>> confirm();
+  awaitable<Result<proto::Envelope>> confirm();
   awaitable<Status> obey(const Decision& decision);
   recovery::Lost lost() const;
   std::optional<journal::ProcessId> keeper() const;
   Status undo();
+  Status finish(const proto::Envelope& answer);
   Status end_process(const std::string& text);
   Status clear_helpers();
   const journal::Began& began() const { return log_.journal().began(); }
@@ -106,10 +107,9 @@ awaitable<Status> SourceRecovery::finish_commit() {
   using asio::experimental::awaitable_operators::operator||;
   for (;;) {
     auto next = co_await (confirm() || context_.line.next_decision());
-    if (auto* confirmed = std::get_if<0>(&next)) {
-      GCR_CO_TRY(*confirmed);
-      const std::string text = **confirmed;
-      co_return co_await offload(context_.blocking, [&] { return end_process(text); });
+    if (const auto* answer = std::get_if<0>(&next)) {
+      GCR_CO_TRY(*answer);
+      co_return co_await offload(context_.blocking, [&] { return finish(**answer); });
     }
     auto& decision = std::get<1>(next);
     const Status obeyed = co_await obey(decision);
@@ -118,19 +118,30 @@ awaitable<Status> SourceRecovery::finish_commit() {
   }
 }
 
-/// Asks again and again; what to write down once it is confirmed.
-awaitable<Result<std::string>> SourceRecovery::confirm() {
+/// What the destination has answered to the commit.
+Status SourceRecovery::finish(const proto::Envelope& answer) {
+  if (answer.has_commit_reply()) {
+    return end_process(
+        fmt::format("process {} runs at {}", answer.commit_reply().pid(), began().peer()));
+  }
+  GCR_TRY(log_.advance(SourceEvent::kCopyLost, aborted(copy_lost(answer.copy_lost()))));
+  return undo();
+}
+
+/// Asks again and again, until the destination has answered.
+awaitable<Result<proto::Envelope>> SourceRecovery::confirm() {
   auto endpoint = control::Endpoint::parse(began().peer());
   GCR_CO_TRY(endpoint);
-  const PeerAgent destination{*endpoint, began().peer_name(), context_.tls, context_.config.host,
-                              std::chrono::milliseconds(context_.config.peer_silence_ms)};
+  const AgentAddress destination{*endpoint, began().peer_name(),
+                                 context_.tls, context_.config.host,
+                                 std::chrono::milliseconds(context_.config.peer_silence_ms)};
   Backoff backoff(context_.io);
   for (;;) {
     auto reply = co_await deliver_commit(destination, log_.journal().migration());
-    const bool refused = !reply && (reply.error().code() == Code::kNotFound ||
-                                    reply.error().code() == Code::kRefused);
-    context_.line.set_operator_needed(refused);
-    if (reply) co_return fmt::format("process {} runs at {}", reply->pid(), began().peer());
+    if (reply) co_return reply;
+    const Code code = reply.error().code();
+    context_.line.set_operator_needed(code == Code::kNotFound || code == Code::kRefused ||
+                                      code == Code::kPermissionDenied);
     spdlog::warn("the commit is not confirmed: {}", reply.error().message());
     co_await backoff.wait();
   }

@@ -169,7 +169,7 @@ awaitable<Status> Source::commit() {
     co_return decided;
   }
   if (!decided) co_return co_await give_up(decided.error());
-  // From here on the source's copy never runs again, whatever becomes of the answer.
+  // From here on the source's copy never runs again, unless the destination answers CopyLost.
   report_.set_committed(true);
   auto reply = co_await order_commit();
   report_.set_downtime_ms(
@@ -179,11 +179,13 @@ awaitable<Status> Source::commit() {
         "the commit was sent but not confirmed; the agent goes on asking, and the stopped process "
         "is kept at the source");
   }
-  report_.set_destination_pid(reply->pid());
-  const Status released = co_await release(reply->pid());
+  if (reply->has_copy_lost()) co_return co_await take_back(reply->copy_lost());
+  const pid_t pid = reply->commit_reply().pid();
+  report_.set_destination_pid(pid);
+  const Status released = co_await release(pid);
   if (!released) report_.add_notes("at the source: " + released.error().message());
   co_await remember();
-  tell("commit", fmt::format("process {} runs at {}", reply->pid(), destination_.to_string()));
+  tell("commit", fmt::format("process {} runs at {}", pid, destination_.to_string()));
   co_return Status();
 }
 
@@ -200,16 +202,16 @@ awaitable<void> Source::remember() {
 }
 
 /// On the migration's connection, and then for a while on new ones; after that recovery goes on.
-awaitable<Result<proto::CommitReply>> Source::order_commit() {
-  const PeerAgent destination{destination_, peer_->peer().common_name, context_.tls,
-                              context_.config.host, silence()};
+awaitable<Result<proto::Envelope>> Source::order_commit() {
+  const AgentAddress destination{destination_, peer_->peer().common_name, context_.tls,
+                                 context_.config.host, silence()};
   const auto until = Phases::Clock::now() + 2 * silence();
   proto::Envelope envelope;
   envelope.mutable_commit_request()->set_migration_id(to_bytes(migration_));
   const Status unharmed = fault::point("source.committed");
   if (unharmed) {
-    auto reply = co_await peer_->call(envelope);
-    if (reply) co_return std::move(*reply->mutable_commit_reply());
+    auto reply = as_commit_answer(co_await peer_->call(envelope));
+    if (reply) co_return reply;
   }
   peer_->close();
   asio::steady_timer pause(context_.io);
@@ -220,6 +222,18 @@ awaitable<Result<proto::CommitReply>> Source::order_commit() {
     pause.expires_after(kCommitPause);
     co_await pause.async_wait(asio::use_awaitable);
   }
+}
+
+/// The destination's copy never ran. If that cannot be written down recovery asks again, and is told
+/// the same.
+awaitable<Status> Source::take_back(const proto::CopyLost& lost) {
+  Error cause = copy_lost(lost);
+  const Status noted = co_await note(commit::SourceEvent::kCopyLost, aborted(cause));
+  GCR_CO_TRY(noted);
+  report_.set_committed(false);
+  const Status here = co_await go_on_here(cause);
+  GCR_CO_TRY(here);
+  co_return cause;
 }
 
 /// The destination's copy runs: nothing of the process is needed here any more.
@@ -248,36 +262,41 @@ Status Source::roll_back() {
   return process_->roll_back(std::move(descriptors));
 }
 
-awaitable<Status> Source::undo(const Error& cause) {
-  // Without this record recovery comes to the same decision: the commit was not written.
-  journal::Record record = aborted(cause);
-  const Status noted = co_await note(commit::SourceEvent::kFailed, std::move(record));
-  if (!noted) spdlog::error("{}", noted.error().message());
-  co_return co_await offload(context_.blocking, [&]() -> Status {
-    GCR_TRY(roll_back());
-    scratch_.reset();
-    if (keeper_) GCR_TRY(keeper_->end());
-    return log_->advance(commit::SourceEvent::kRolledBack, finished("the process runs here"));
-  });
-}
-
 awaitable<Status> Source::give_up(Error cause) {
   if (channel_ != nullptr) channel_->cancel();
-  Status resumed;
-  if (log_) resumed = co_await undo(cause);
-  if (resumed) count_undone_closing();
+  Status here;
+  if (log_) {
+    // Without this record recovery comes to the same decision: the commit was not written.
+    journal::Record record = aborted(cause);
+    const Status noted = co_await note(commit::SourceEvent::kFailed, std::move(record));
+    if (!noted) spdlog::error("{}", noted.error().message());
+    here = co_await go_on_here(cause);
+  }
   if (peer_ != nullptr) {
     proto::Envelope envelope;
     envelope.mutable_abort_request()->set_reason(cause.message());
     auto aborted = co_await peer_->call(envelope);
     if (!aborted) spdlog::info("no answer to the abort: {}", aborted.error().message());
   }
-  if (!resumed) {
-    report_.set_recovering(true);
-    co_return Error(Code::kInternal, fmt::format("{}; and the source could not be resumed yet: {}",
-                                                 cause.message(), resumed.error().message()));
-  }
+  GCR_CO_TRY(here);
   co_return cause;
+}
+
+/// The process runs again, and nothing of the migration is left here.
+awaitable<Status> Source::go_on_here(const Error& cause) {
+  const Status resumed = co_await offload(context_.blocking, [&]() -> Status {
+    GCR_TRY(roll_back());
+    scratch_.reset();
+    if (keeper_) GCR_TRY(keeper_->end());
+    return log_->advance(commit::SourceEvent::kRolledBack, finished("the process runs here"));
+  });
+  if (resumed) {
+    count_undone_closing();
+    co_return resumed;
+  }
+  report_.set_recovering(true);
+  co_return Error(Code::kInternal, fmt::format("{}; and the source could not be resumed yet: {}",
+                                               cause.message(), resumed.error().message()));
 }
 
 awaitable<void> run_source(WorkerContext& context, proto::MigrateRequest request) {

@@ -71,10 +71,11 @@ class Source : public SourceControl {
   asio::awaitable<Status> restore_there();
   asio::awaitable<Status> check_before_commit();
   asio::awaitable<Status> commit();
-  asio::awaitable<Result<proto::CommitReply>> order_commit();
+  asio::awaitable<Result<proto::Envelope>> order_commit();
+  asio::awaitable<Status> take_back(const proto::CopyLost& lost);
+  asio::awaitable<Status> go_on_here(const Error& cause);
   asio::awaitable<Status> release(pid_t running_there);
   asio::awaitable<Status> note(commit::SourceEvent event, journal::Record record);
-  asio::awaitable<Status> undo(const Error& cause);
   asio::awaitable<Status> give_up(Error cause);
   asio::awaitable<void> remember();
   void tell(const char* phase, std::string text);

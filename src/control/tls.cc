@@ -32,7 +32,6 @@ bool is_address(const std::string& host) {
 
 std::string common_name(const X509* certificate) {
   std::array<char, 256> name{};
-  // The name is only ever shown, so this old function's loss of odd characters does not matter.
   X509_NAME_get_text_by_NID(X509_get_subject_name(certificate), NID_commonName, name.data(),
                             static_cast<int>(name.size()));
   return printable(name.data());
@@ -43,9 +42,14 @@ UniqueNames alternative_names(const X509* certificate) {
       X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
 }
 
-PeerIdentity identity_of(const X509* certificate) {
+/// Who a certificate says that it is. Journals tell agents apart by the common name: without one a
+/// certificate is nobody's.
+Result<PeerIdentity> identity_of(const X509* certificate) {
   PeerIdentity identity;
   identity.common_name = common_name(certificate);
+  if (identity.common_name.empty()) {
+    return Error(Code::kPermissionDenied, "the peer's certificate has no common name");
+  }
   const UniqueNames names = alternative_names(certificate);
   for (int i = 0; i < sk_GENERAL_NAME_num(names.get()); ++i) {
     const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), i);
@@ -220,7 +224,7 @@ Status verify_agent(SSL* ssl, const std::string& host) {
 }
 
 Status check_agent_role(X509* certificate, const std::string& host) {
-  const PeerIdentity identity = identity_of(certificate);
+  GCR_ASSIGN(const PeerIdentity identity, identity_of(certificate));
   if (!identity.is_agent) {
     return Error(Code::kPermissionDenied,
                  fmt::format("the certificate of \"{}\" is not an agent's (it lacks {})",

@@ -224,7 +224,7 @@ TEST_F(RequestsTest, OutcomeIsWhatTheJournalSays) {
       {SourceState::kAborted, OutcomeReply::ABORTED},
       {SourceState::kUndone, OutcomeReply::ABORTED}};
   for (const auto& [state, expected] : states) {
-    const Uuid id = write_source(state_, state, {.peer_name = ""});
+    const Uuid id = write_source(state_, state, with_agent_);
     EXPECT_EQ(outcome(id).outcome_reply().outcome(), expected) << to_string(state);
   }
   EXPECT_EQ(outcome(Uuid::random()).outcome_reply().outcome(), OutcomeReply::UNKNOWN);

@@ -102,7 +102,7 @@ class ResolveWithPeerTest : public ResolveTest {
 
 TEST_F(ResolveWithPeerTest, DestinationIsLeftToASourceThatAnswers) {
   const Uuid id = write_destination(state_, DestinationState::kRestored, beginning_);
-  write_source(peer_state_, SourceState::kAwaiting, {.peer_name = ""}, id);
+  write_source(peer_state_, SourceState::kAwaiting, {.peer_name = "test"}, id);
   const auto failure = resolve(id, ResolveRequest::RUN_HERE).failure();
   EXPECT_EQ(failure.code(), "refused");
   EXPECT_THAT(failure.message(), HasSubstr(peer_.endpoint().to_string() + " answers"));

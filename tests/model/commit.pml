@@ -18,6 +18,13 @@
  *   so they are questions without an answer.
  * - Connections are cut at any time; either side may lose its patience, fail, or be cancelled at
  *   any time before its promise.
+ * - Outsiders send SIGCONT to a copy that stands still, which runs then unless it is frozen, and
+ *   SIGKILL to the destination's as long as it stands still.
+ * - Strangers, agents of the same authority, answer and tell whatever the other agent might. They
+ *   are believed only by who does not compare their names with the journal's.
+ * - An append whose sync failed and that could not be taken back leaves a record in memory alone
+ *   (the decisive ones are modelled: both Committed). Its writer ends, the next reader sees the
+ *   record, and a loss of power (HOSTS) takes it away, unless a reader has written it again.
  * - There is no bound on the number of faults: the states are finite without one. Some day faults
  *   are over, or not; where they are, everything must come to its end.
  *
@@ -26,8 +33,8 @@
  * rule; tests/model/run sees to it that the proof fails then.
  *
  * A simulation prints, for the walk: "T side state event state record", a transition; "R side
- * state", an agent that was restarted, and what its journal tells; "O source state answer", an
- * answer to OutcomeRequest.
+ * state", an agent that was restarted, and what its journal tells; "L side", a journal whose last
+ * record is lost with the power; "O source state answer", an answer to OutcomeRequest.
  */
 
 /* States of both sides, and the events and records of their journals, named as in states.h. */
@@ -36,7 +43,7 @@ mtype = { none,
           building, restored, running, gone,                /* destination */
           committed, aborted };                             /* both */
 mtype = { keeper_started, detaching, ask_restore, vote_received, commit_confirmed, rolled_back,
-          told_commit, told_abort, host_lost, resumed,
+          told_commit, told_abort, copy_lost, host_lost, resumed,
           failed, restarted, cleared, resolved_run_here, resolved_discard_here };
 mtype = { KeeperStarted, Detaching, Awaiting, Restored, Committed, Aborted, Resolved, Finished };
 mtype = { UNDECIDED, COMMITTED, ABORTED };
@@ -48,11 +55,17 @@ mtype = { absent,
           runs, destroyed };
 mtype source_copy = runs;
 mtype destination_copy = absent;
+bool source_frozen;         /* in a group that only root can thaw */
+bool destination_frozen;
 
 /* Journals: the state that the records tell. */
 mtype source_journal = working;
+bool peer_noted;
 bool detaching_noted;
 mtype destination_journal = none;
+bool copy_lost_noted;       /* what its Aborted says */
+bool source_unsynced;       /* Committed is in memory alone */
+bool destination_unsynced;
 
 /* What an agent's process knows; lost with it. */
 bool source_up = true;
@@ -66,6 +79,7 @@ bool destination_worker;
 mtype destination_state = none;
 byte destination_step;      /* see destination() */
 bool owes_reply;
+bool holds_copy;            /* has written Committed, and has not let the copy go yet */
 bool destination_trouble;
 
 /* The migration's own connection. */
@@ -78,10 +92,11 @@ bool connection;
 #define COMMIT_REQUEST    4
 #define COMMIT_REPLY      5
 #define COMMIT_REFUSED    6
-#define OUTCOME_REQUEST   7
-#define OUTCOME_COMMITTED 8
-#define OUTCOME_ABORTED   9
-#define MESSAGES          10
+#define COPY_LOST         7
+#define OUTCOME_REQUEST   8
+#define OUTCOME_COMMITTED 9
+#define OUTCOME_ABORTED   10
+#define MESSAGES          11
 bool network[MESSAGES];
 
 bool faults_over;
@@ -97,6 +112,8 @@ mtype destination_decision = none;
 /* For the properties alone. */
 bool decided;                   /* the source's journal has Committed */
 bool overruled;                 /* an operator let the source's copy run all the same */
+bool taken_back;                /* or the destination had said that its copy is lost */
+bool killed_committed;          /* the destination's copy, after Committed and before it ran */
 bool operator_discarded;
 bool ran_there;
 
@@ -104,6 +121,20 @@ bool ran_there;
 #define destination_final  (destination_journal == running || destination_journal == gone)
 #define source_at_work     (source_up && source_worker)
 #define destination_at_work (destination_up && destination_worker)
+
+/* Who compares the peer's name with the one in the journal believes nobody else. */
+#ifdef MUTATE_ANY_PEER
+#define believes_strangers true
+#else
+#define believes_strangers false
+#endif
+
+/* A reader that acts on a record writes it to the disk again first. */
+#ifdef MUTATE_BELIEVE_MEMORY
+#define rewrites false
+#else
+#define rewrites true
+#endif
 
 inline send(m) { network[m] = true }
 
@@ -127,6 +158,12 @@ inline destination_advance(event, to, record) {
   destination_state = to
 }
 
+/* What the journal says is on the disk from now on. */
+inline read_source_journal() {
+  source_unsynced = source_unsynced && !rewrites;
+  decided = decided || source_journal == committed
+}
+
 inline end_source_agent() {
   source_up = false;
   source_worker = false;
@@ -143,6 +180,7 @@ inline end_destination_agent() {
   destination_state = none;
   destination_step = 0;
   owes_reply = false;
+  holds_copy = false;
   destination_trouble = false;
   connection = false;
   if
@@ -160,23 +198,60 @@ inline crash_source_host() {
   :: else
   fi;
 #endif
+  if
+  :: source_unsynced ->
+       printf("L source\n");
+       source_journal = awaiting
+  :: else
+  fi;
+  source_unsynced = false;
   source_copy = destroyed
 }
 
 inline crash_destination_host() {
   end_destination_agent();
   destination_host_crashed = true;
+  if
+  :: destination_unsynced ->
+       printf("L destination\n");
+       destination_journal = restored
+  :: else
+  fi;
+  destination_unsynced = false;
   destination_copy = destroyed
 }
 
 inline run_source_copy() {
+  source_frozen = false;
   source_copy = runs
+}
+
+inline stop_source_copy() {
+#ifndef MUTATE_NO_FREEZER_HERE
+  source_frozen = true;
+#endif
+  source_copy = standing
 }
 
 inline run_destination_copy() {
   assert(destination_copy == standing);
+  destination_frozen = false;
+  holds_copy = false;
   destination_copy = runs;
   ran_there = true
+}
+
+/* It is lost before it ran: nobody but who has written Committed can tell that after it. */
+inline lose_destination_copy() {
+  destination_advance(copy_lost, aborted, Aborted);
+  copy_lost_noted = true;
+  holds_copy = false;
+  owes_reply = false
+}
+
+inline commit_destination() {
+  destination_advance(told_commit, committed, Committed);
+  holds_copy = true
 }
 
 /* The source's worker and its recovery. source_step of the worker: */
@@ -194,6 +269,9 @@ active proctype source() {
   do
   /* The course before the commit. */
   :: atomic { source_at_work && source_state == working && source_step == 0 ->
+#ifndef MUTATE_NO_PEER_RECORD
+       peer_noted = true;
+#endif
        send(PREFLIGHT_REQUEST);
        connection = !destination_host_gone;
        source_step = CONTACTED }
@@ -206,7 +284,7 @@ active proctype source() {
        source_step = DETACHING }
   :: atomic { source_at_work && source_state == working && source_step == DETACHING ->
        if
-       :: source_copy == runs -> source_copy = standing
+       :: source_copy == runs -> stop_source_copy()
        :: else
        fi;
        source_step = STOPPED }
@@ -242,6 +320,7 @@ active proctype source() {
   /* The worker ended, the agent or the host was restarted. */
   :: atomic { !source_up && !source_host_gone ->
        source_up = true;
+       read_source_journal();
        source_state = source_journal;
        printf("R source %e\n", source_state) }
   :: atomic { source_up && !source_worker && (source_state == working || source_state == awaiting) ->
@@ -266,20 +345,31 @@ active proctype source() {
               source_step != UNCONFIRMED && source_worker &&
 #endif
               source_decision == none && !network[COMMIT_REQUEST] && !network[COMMIT_REPLY] &&
-              !network[COMMIT_REFUSED] ->
+              !network[COMMIT_REFUSED] && !network[COPY_LOST] ->
 #ifdef MUTATE_COMMIT_ONCE
        source_step = UNCONFIRMED;
 #endif
        send(COMMIT_REQUEST) }
-  :: atomic { source_up && source_state == committed && network[COMMIT_REPLY] ->
+  :: atomic { source_up && source_state == committed && peer_noted && network[COMMIT_REPLY] ->
        take(COMMIT_REPLY);
        source_step = CONFIRMED }
-  :: atomic { source_up && source_state == committed && network[COMMIT_REFUSED] ->
+  :: atomic { source_up && source_state == committed && peer_noted && network[COMMIT_REFUSED] ->
        take(COMMIT_REFUSED);
        source_refused = true }
+#ifndef MUTATE_NO_TAKE_BACK
+  :: atomic { source_up && source_state == committed && source_step != CONFIRMED && peer_noted &&
+              network[COPY_LOST] ->
+       take(COPY_LOST);
+       assert(!ran_there);
+       source_advance(copy_lost, aborted, Aborted);
+       taken_back = true;
+       source_decision = none }
+#endif
+  :: atomic { source_up && source_state == committed && source_step != CONFIRMED && !faults_over ->
+       source_step = (believes_strangers -> CONFIRMED : source_step) }
   :: atomic { source_up && source_state == committed && source_step == CONFIRMED &&
               source_copy != destroyed ->
-       assert(ran_there);
+       assert(ran_there || killed_committed);
        source_copy = destroyed }
   :: atomic { source_up && source_state == committed && source_step == CONFIRMED &&
               source_copy == destroyed ->
@@ -338,6 +428,7 @@ end_source_daemon:
   do
   :: atomic { network[OUTCOME_REQUEST] && !source_host_gone ->
        take(OUTCOME_REQUEST);
+       read_source_journal();
        if
        :: source_journal == committed || source_journal == discarded ||
           source_journal == confirmed ->
@@ -359,9 +450,16 @@ end_source_daemon:
 #define STANDS  1  /* the copy is restored and stands still */
 #define REPLIED 2  /* RestoreReply is sent */
 
-/* The recovery of a vote, as long as its copy is there. */
-#define in_doubt (destination_up && !destination_worker && destination_state == restored && \
-                  !destination_host_crashed)
+/* The recovery of a vote. */
+#define in_doubt (destination_up && !destination_worker && destination_state == restored)
+
+#ifdef MUTATE_NO_LOOK
+#define found true
+#define told  false
+#else
+#define found (destination_copy == standing)
+#define told  holds_copy
+#endif
 
 active proctype destination() {
 end_destination_idle:
@@ -376,6 +474,9 @@ end_destination_idle:
               network[RESTORE_REQUEST] ->
        take(RESTORE_REQUEST);
        destination_copy = bound;
+#ifndef MUTATE_NO_FREEZER_THERE
+       destination_frozen = true;
+#endif
        destination_step = STANDS }
   :: atomic { destination_at_work && destination_state == building && destination_step == STANDS ->
        destination_advance(restored, restored, Restored) }
@@ -393,24 +494,33 @@ end_destination_idle:
   /* The agent or the host was restarted. */
   :: atomic { !destination_up && !destination_host_gone ->
        destination_up = true;
+       destination_unsynced = destination_unsynced && !rewrites;
        destination_state = destination_journal;
        printf("R destination %e\n", destination_state) }
   :: atomic { destination_up && !destination_worker && destination_state == building ->
        destination_advance(restarted, aborted, Aborted) }
-  :: atomic { destination_up && destination_host_crashed &&
-              (destination_state == restored || destination_state == committed) ->
+  :: atomic { destination_up && destination_host_crashed && destination_state == committed ->
        destination_advance(host_lost, aborted, Aborted) }
+
+  /* The copy is looked at before it is committed, and once more before it is let go. */
+#ifndef MUTATE_NO_LOOK
+  :: atomic { destination_up && destination_state == restored && destination_copy == destroyed ->
+       lose_destination_copy() }
+  :: atomic { destination_up && destination_state == committed && destination_copy == destroyed &&
+              holds_copy ->
+       lose_destination_copy() }
+#endif
 
   /* The outcome is told, or recovery asks for it. */
   :: atomic { destination_at_work && destination_state == restored &&
-              destination_copy == standing && (!connection || destination_trouble) ->
+              destination_copy != bound && (!connection || destination_trouble) ->
        destination_worker = false;
        destination_trouble = false;
        connection = false }
-  :: atomic { ((destination_at_work && destination_state == restored) || in_doubt) &&
+  :: atomic { ((destination_at_work && destination_state == restored) || in_doubt) && found &&
               network[COMMIT_REQUEST] ->
        take(COMMIT_REQUEST);
-       destination_advance(told_commit, committed, Committed);
+       commit_destination();
        owes_reply = true }
   :: atomic { ((destination_at_work && destination_state == restored) || in_doubt) &&
               network[ABORT_REQUEST] ->
@@ -419,14 +529,15 @@ end_destination_idle:
   :: atomic { in_doubt && destination_decision == none && !network[OUTCOME_REQUEST] &&
               !network[OUTCOME_COMMITTED] && !network[OUTCOME_ABORTED] ->
        send(OUTCOME_REQUEST) }
-  :: atomic { in_doubt && network[OUTCOME_COMMITTED] ->
+  :: atomic { in_doubt && found && network[OUTCOME_COMMITTED] ->
        take(OUTCOME_COMMITTED);
-       destination_advance(told_commit, committed, Committed) }
+       commit_destination() }
   :: atomic { in_doubt && network[OUTCOME_ABORTED] ->
        take(OUTCOME_ABORTED);
        destination_advance(told_abort, aborted, Aborted) }
-  :: atomic { in_doubt && destination_decision == resolved_run_here ->
+  :: atomic { in_doubt && found && destination_decision == resolved_run_here ->
        destination_advance(resolved_run_here, committed, Resolved);
+       holds_copy = true;
        destination_decision = none }
   :: atomic { in_doubt && destination_decision == resolved_discard_here ->
        destination_advance(resolved_discard_here, aborted, Resolved);
@@ -440,9 +551,9 @@ end_destination_idle:
               owes_reply ->
        owes_reply = false;
        send(COMMIT_REPLY) }
-  /* A copy that has ended with the worker just after the vote has ended here. */
+  /* A copy that has ended, and whose end may have come after it ran, has ended here. */
   :: atomic { destination_up && destination_state == committed && !destination_host_crashed &&
-              (destination_copy == runs || destination_copy == destroyed) ->
+              (destination_copy == runs || (destination_copy == destroyed && !told)) ->
        destination_advance(resumed, running, Finished) }
   :: atomic { destination_up && destination_state == aborted &&
               (destination_copy == bound || destination_copy == standing) ->
@@ -461,6 +572,9 @@ end_destination_idle:
 #ifdef MUTATE_RESUME_IN_DOUBT
   :: atomic { in_doubt && destination_copy == standing ->
        destination_advance(told_commit, committed, Committed) }
+#endif
+#ifdef MUTATE_ANY_PEER
+  :: atomic { in_doubt && found && !faults_over -> commit_destination() }
 #endif
 #ifdef MUTATE_ABORT_IN_DOUBT
   :: atomic { in_doubt ->
@@ -484,7 +598,8 @@ end_destination_daemon:
        take(COMMIT_REQUEST);
        if
        :: destination_journal == running -> send(COMMIT_REPLY)
-       :: destination_journal == gone -> send(COMMIT_REFUSED)
+       :: destination_journal == gone && copy_lost_noted -> send(COPY_LOST)
+       :: destination_journal == gone && !copy_lost_noted -> send(COMMIT_REFUSED)
        fi }
   od
 }
@@ -493,7 +608,7 @@ end_destination_daemon:
 inline lose_with_connection(m) { network[m] = false; connection = false }
 
 /* All that may go wrong, as often as it likes, until it is over. A simulation has FAULTS of them, and
- * PAUSE idle steps before each, or it would hardly get anywhere; CALM: only hosts crash. */
+ * PAUSE idle steps before each, or it would hardly get anywhere; CALM: only outsiders and hosts. */
 #ifdef FAULTS
 byte faults_left = FAULTS;
 byte pause = PAUSE;
@@ -533,13 +648,30 @@ active proctype faults() {
     :: network[COMMIT_REQUEST] -> network[COMMIT_REQUEST] = false
     :: network[COMMIT_REPLY] -> network[COMMIT_REPLY] = false
     :: network[COMMIT_REFUSED] -> network[COMMIT_REFUSED] = false
+    :: network[COPY_LOST] -> network[COPY_LOST] = false
     :: network[OUTCOME_REQUEST] -> network[OUTCOME_REQUEST] = false
     :: network[OUTCOME_COMMITTED] -> network[OUTCOME_COMMITTED] = false
     :: network[OUTCOME_ABORTED] -> network[OUTCOME_ABORTED] = false
 #endif
+    :: source_copy == standing -> source_copy = (source_frozen -> standing : runs)
+    :: destination_copy == standing || destination_copy == bound ->
+         ran_there = ran_there || !destination_frozen;
+         destination_copy = (destination_frozen -> destination_copy : runs)
+    :: destination_copy == standing ->
+         killed_committed = killed_committed || destination_journal == committed;
+         destination_copy = destroyed
 #ifdef HOSTS
-    :: source_up && !source_final -> crash_source_host()
-    :: destination_up && destination_journal != none && !destination_final ->
+    :: source_at_work && source_state == awaiting && source_step == VOTED ->
+         source_advance(vote_received, committed, Committed);
+         source_unsynced = true;
+         end_source_agent()
+    :: destination_up && destination_state == restored && found && network[COMMIT_REQUEST] ->
+         destination_advance(told_commit, committed, Committed);
+         destination_unsynced = true;
+         end_destination_agent()
+    :: (source_up || source_unsynced) && !source_final -> crash_source_host()
+    :: (destination_up || destination_unsynced) && destination_journal != none &&
+       !destination_final ->
          crash_destination_host()
 #endif
 #ifdef GONE
@@ -577,23 +709,28 @@ end_operator:
 #define destination_done (destination_final || destination_journal == none || destination_host_gone)
 
 /* Why no copy may be left: an operator decided so; the source's host took the process with it before
- * the decision, or together with the destination's; the destination's host did so after the process
- * had run there and the source had heard of it. */
+ * the decision, or when the destination had lost its copy; the destination's host did so after the process
+ * had run there and the source had heard of it; or somebody killed the copy between the
+ * destination's Committed and its first step. */
 #define excused (operator_discarded ||                                              \
-                 (source_host_crashed && (!decided || destination_host_crashed)) || \
-                 (destination_host_crashed && ran_there && source_copy == destroyed))
+                 (source_host_crashed &&                                            \
+                  (!decided || destination_host_crashed || copy_lost_noted)) ||     \
+                 (destination_host_crashed && ran_there && source_copy == destroyed) || \
+                 killed_committed)
 
 /* Never two running copies. */
 ltl one_copy { [] !(source_copy == runs && destination_copy == runs) }
 
-/* Once the source's journal has Committed, its copy never runs again. */
-ltl committed_is_final { [] (decided -> (source_copy != runs || overruled)) }
+/* Once the source's journal has Committed, its copy never runs again, unless an operator says so, or
+ * the destination that its own has never run. */
+ltl committed_is_final { [] (decided -> (source_copy != runs || overruled || taken_back)) }
 
 /* A copy that runs at the destination is in its journal, and one that was taken apart at the source
  * in the source's: recovery knows of it. */
 ltl journals_tell { [] ((destination_copy == runs ->
                          destination_journal == committed || destination_journal == running) &&
-                        (source_copy == standing -> detaching_noted)) }
+                        (source_copy == standing -> detaching_noted) &&
+                        (source_journal == awaiting -> peer_noted)) }
 
 /* When faults are over, both sides come to their end and one copy runs. */
 ltl settles { [] (faults_over -> <> (source_done && destination_done && (one_runs || excused))) }

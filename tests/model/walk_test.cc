@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -54,6 +55,16 @@ class Side {
     log_.emplace(std::move(*opened));
     EXPECT_EQ(to_string(log_->state()), state);
     restarted_.insert(state);
+  }
+
+  /// The last record was never on the disk.
+  void lose() {
+    log_.reset();
+    const auto records = journal::read(path())->records.size();
+    std::fstream file(path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(records * journal::kSlotBytes));
+    file << std::string(journal::kSlotBytes, '\0');
+    ASSERT_TRUE(file.flush());
   }
 
   /// What somebody who does not own the journal reads.
@@ -115,6 +126,7 @@ struct Migration {
     const auto apply = [&](auto& which) {
       if (kind == "T") return which.take(line);
       if (kind == "R") return which.restart(line);
+      if (kind == "L") return which.lose();
       which.answer(line);
     };
     if (side == "source") return apply(source);
@@ -137,7 +149,7 @@ TEST(Walk, TheCodeTakesEveryStepOfTheModelAndHasNoOther) {
       migration = std::make_unique<Migration>();
       continue;
     }
-    ASSERT_TRUE(kind == "T" || kind == "R" || kind == "O") << text;
+    ASSERT_TRUE(kind == "T" || kind == "R" || kind == "L" || kind == "O") << text;
     ASSERT_NE(migration, nullptr);
     SCOPED_TRACE(text);
     migration->follow(line, kind);

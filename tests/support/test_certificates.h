@@ -22,7 +22,7 @@ struct PemPair {
 
 struct LeafOptions {
   std::string role = "agent";        ///< becomes the URI gcr:role:<role>; empty: no URI
-  std::string common_name = "test";  ///< the subject's CN
+  std::string common_name = "test";  ///< the subject's CN; empty: none
   std::string host = "localhost";    ///< a DNS name; 127.0.0.1 and ::1 are added; empty: none
   bool expired = false;              ///< the validity ended an hour ago instead of next week
   bool not_yet_valid = false;        ///< it begins in an hour
