@@ -54,6 +54,7 @@ awaitable<void> Destination::conclude() {
   const Status concluded = co_await offload(context_.blocking, [&]() -> Status {
     if (state_ == State::kCommitted) {
       destroy();
+      GCR_TRY(group_.dissolve());
       const std::int32_t pid = identity_.process().pid();
       GCR_TRY(log_->advance(commit::DestinationEvent::kResumed, finished("the process runs", pid)));
       return fault::point("destination.finished");
@@ -61,6 +62,7 @@ awaitable<void> Destination::conclude() {
     if (log_->state() != commit::DestinationState::kBuilding) return {};
     GCR_TRY(log_->advance(commit::DestinationEvent::kFailed, aborted(cause_)));
     destroy();
+    GCR_TRY(group_.destroy());
     return log_->advance(commit::DestinationEvent::kCleared, finished("nothing is left"));
   });
   if (!concluded) spdlog::error("{}", concluded.error().message());
@@ -163,7 +165,7 @@ awaitable<Result<proto::Envelope>> Destination::abort(const proto::AbortRequest&
   if (state_ == State::kRestored) {
     GCR_CO_TRY(co_await offload(context_.blocking, [&]() -> Status {
       GCR_TRY(log_->advance(commit::DestinationEvent::kToldAbort, aborted(cause_)));
-      GCR_TRY(recovery::destroy_restored(identity_.process(), identity_.init()));
+      GCR_TRY(recovery::destroy_restored(identity_, group_));
       destroy();
       return log_->advance(commit::DestinationEvent::kCleared, finished("nothing is left"));
     }));
@@ -182,8 +184,8 @@ Status Destination::restore_process(const proto::RestoreRequest& request, Phases
   }
   GCR_TRY(phases.time("images", "complete images", [&] { return images_->complete(files); }));
   GCR_TRY(fault::point("destination.imaged"));
-  GCR_ASSIGN(process_,
-             RestoredProcess::create(driver_, *prepared_restore_, running_, gpu_map_, phases));
+  GCR_ASSIGN(process_, RestoredProcess::create(driver_, *prepared_restore_, running_, gpu_map_,
+                                               group_, phases));
   return {};
 }
 
@@ -233,7 +235,7 @@ Status Destination::vote(Phases& phases) {
   GCR_TRY(fault::point("destination.attached"));
   GCR_TRY(process_->stand_still(phases));
   GCR_TRY(fault::point("destination.stopped"));
-  GCR_ASSIGN(identity_, process_->identity());
+  identity_ = process_->identity();
   journal::Record record;
   *record.mutable_restored() = identity_;
   GCR_TRY(phases.time("process", "write the vote", [&] {
@@ -257,7 +259,7 @@ awaitable<Result<proto::Envelope>> Destination::commit(const proto::CommitReques
     record.mutable_committed();
     GCR_TRY(log_->advance(commit::DestinationEvent::kToldCommit, std::move(record)));
     GCR_TRY(fault::point("destination.committed"));
-    return recovery::resume_restored(identity_.process(), identity_.init());
+    return recovery::resume_restored(identity_, group_);
   });
   GCR_CO_TRY(resumed);
   proto::Envelope envelope;

@@ -83,6 +83,7 @@ class Destination {
   std::optional<mover::IncomingVram> vram_;
   std::optional<images::ScratchDirectory> scratch_;
   std::unique_ptr<images::ImageStore> images_;
+  freezer::Group group_;  ///< that the process is restored in
   std::optional<criu::PreparedRestore> prepared_restore_;
   transport::RegionId next_region_ = kImageRegion + 1;
   // Written before a region is announced, read by the lanes' threads.

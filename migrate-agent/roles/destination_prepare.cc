@@ -12,6 +12,7 @@
 #include "migrate-agent/process/surroundings.h"
 #include "migrate-agent/roles/destination.h"
 #include "migrate-agent/roles/records.h"
+#include "migrate-agent/roles/recovery_roles.h"
 #include "src/base/log.h"
 #include "src/base/units.h"
 
@@ -210,8 +211,12 @@ Status Destination::make_room(const proto::PrepareRequest& request) {
   GCR_ASSIGN(scratch_, images::ScratchDirectory::create(context_.config.runtime_dir / "incoming" /
                                                         migration_.to_string()));
   GCR_ASSIGN(images_, open_store(scratch_->path(), secret));
+  group_ = group_of(log_->journal());
+  GCR_TRY(group_.create());
+  GCR_ASSIGN(UniqueFd entry, group_.entry());
   GCR_ASSIGN(prepared_restore_,
-             criu::PreparedRestore::create(context_.config.criu, scratch_->path(), used_pids_));
+             criu::PreparedRestore::create(context_.config.criu, scratch_->path(), used_pids_,
+                                           std::make_shared<const UniqueFd>(std::move(entry))));
   vram_->begin(digest::DigestKey::expand(secret),
                request.no_prefill() ? Mode::kReload : Mode::kPrefill);
   return {};

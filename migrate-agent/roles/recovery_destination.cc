@@ -22,7 +22,7 @@ using commit::DestinationState;
 class DestinationRecovery {
  public:
   DestinationRecovery(RecoveryContext& context, commit::DestinationLog log)
-      : context_(context), log_(std::move(log)) {}
+      : context_(context), log_(std::move(log)), group_(group_of(log_.journal())) {}
 
   awaitable<Status> run();
 
@@ -45,6 +45,7 @@ class DestinationRecovery {
 
   RecoveryContext& context_;
   commit::DestinationLog log_;
+  freezer::Group group_;
   std::optional<Decision> obeyed_;  ///< to be answered once all is done
 };
 
@@ -66,7 +67,13 @@ awaitable<Status> DestinationRecovery::decide() {
   const bool undecided = log_.state() == DestinationState::kRestored;
   const bool committed = log_.state() == DestinationState::kCommitted;
   const bool lost = has_vote && host_was_restarted(began());
-  if (undecided && !lost) co_return co_await settle();
+  if (undecided && !lost) {
+    const Status held = co_await offload(context_.blocking, [&]() -> Status {
+      return group_.exists() ? group_.freeze() : Status();
+    });
+    GCR_CO_TRY(held);
+    co_return co_await settle();
+  }
   co_return co_await offload(context_.blocking, [&]() -> Status {
     // Committed, but nobody saw it run: the source's copy may be the only one left.
     if (lost && (undecided || committed)) {
@@ -137,7 +144,7 @@ Status DestinationRecovery::follow(bool committed) {
 
 Status DestinationRecovery::follow_operator(const Decision& decision) {
   if (decision.run_here) {
-    GCR_TRY(recovery::find_restored(restored()->process(), restored()->init()));
+    GCR_TRY(recovery::find_restored(*restored()));
   }
   journal::Record record;
   record.mutable_resolved()->set_run_here(decision.run_here);
@@ -166,9 +173,10 @@ awaitable<Status> DestinationRecovery::claim() {
 
 Status DestinationRecovery::resume() {
   const journal::ProcessId& process = restored()->process();
-  const Status resumed = recovery::resume_restored(process, restored()->init());
+  const Status resumed = recovery::resume_restored(*restored(), group_);
   // Committed is committed: a process that has ended by now has ended here.
   if (!resumed && resumed.error().code() != Code::kNotFound) return resumed;
+  GCR_TRY(group_.dissolve());
   remove_scratch(context_.config, log_.journal());
   return log_.advance(DestinationEvent::kResumed, resumed
                                                       ? finished("the process runs", process.pid())
@@ -178,8 +186,9 @@ Status DestinationRecovery::resume() {
 /// Nothing of the migration is left on this host.
 Status DestinationRecovery::clear() {
   if (restored() != nullptr && !host_was_restarted(began())) {
-    GCR_TRY(recovery::destroy_restored(restored()->process(), restored()->init()));
+    GCR_TRY(recovery::destroy_restored(*restored(), group_));
   }
+  GCR_TRY(group_.destroy());
   remove_scratch(context_.config, log_.journal());
   return log_.advance(DestinationEvent::kCleared, finished("nothing is left"));
 }

@@ -1,5 +1,7 @@
 #include "migrate-agent/roles/recovery_roles.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <asio/use_awaitable.hpp>
 
@@ -21,6 +23,14 @@ asio::awaitable<void> Backoff::wait() {
 std::filesystem::path scratch_of(const Config& config, const journal::Journal& journal) {
   const char* direction = journal.role() == journal::Began::SOURCE ? "outgoing" : "incoming";
   return config.runtime_dir / direction / journal.migration().to_string();
+}
+
+freezer::Group group_of(const journal::Journal& journal) {
+  auto hierarchy = freezer::find_hierarchy();
+  if (!hierarchy) return {};
+  const bool source = journal.role() == journal::Began::SOURCE;
+  return {std::move(*hierarchy), fmt::format("gcr-migrate-{}-{}", journal.migration().to_string(),
+                                             source ? "source" : "destination")};
 }
 
 void remove_scratch(const Config& config, const journal::Journal& journal) {

@@ -14,6 +14,7 @@
 #include "migrate-agent/process/inspect.h"
 #include "migrate-agent/roles/check.h"
 #include "migrate-agent/roles/records.h"
+#include "migrate-agent/roles/recovery_roles.h"
 #include "migrate-agent/roles/source.h"
 #include "src/base/log.h"
 
@@ -39,6 +40,7 @@ awaitable<Status> Source::begin() {
   const Status claimed =
       co_await context_.daemon.claim_process(migration_, pid, process.start_time);
   GCR_CO_TRY(claimed);
+  GCR_CO_ASSIGN(claimed_, procfs::Process::open(pid, process.start_time));
   journal::Began began;
   began.set_peer(destination_.to_string());
   began.mutable_process()->set_pid(pid);
@@ -129,7 +131,11 @@ awaitable<Status> Source::preflight() {
   driver_ = std::move(found_->host.driver);
   facts_ = std::move(found_->process);
   inventory_ = std::move(found_->inventory);
-  process_.emplace(driver_, request_.pid(), std::move(*found_->door));
+  process_.emplace(driver_, *claimed_, std::move(*found_->door), group_of(log_->journal()));
+  // What was examined by its number was the claimed process, if that has not been reaped.
+  if (process_->process().has_ended()) {
+    co_return Error(Code::kNotFound, "the process ended while it was examined");
+  }
   found_.reset();
   co_return fault::point("source.preflighted");
 }
@@ -207,9 +213,8 @@ awaitable<Status> Source::prepare() {
   const Status taken = co_await offload(context_.blocking, [&]() -> Status {
     GCR_ASSIGN(scratch_, images::ScratchDirectory::create(context_.config.runtime_dir / "outgoing" /
                                                           migration_.to_string()));
-    GCR_ASSIGN(images_,
-               OutgoingImages::create(context_.config.criu, process_->pid(), scratch_->path(),
-                                      request_.image_mode(), facts_.resident_bytes()));
+    GCR_ASSIGN(images_, OutgoingImages::create(context_.config.criu, *process_, scratch_->path(),
+                                               request_.image_mode(), facts_.resident_bytes()));
     vram_.emplace(driver_, digest::DigestKey::expand(key_bytes_));
     inventory_.clear();
     proto::BuffersRequest found;
