@@ -30,8 +30,9 @@ class Tracer {
   explicit Tracer(procfs::Process process) : process_(std::move(process)) {}
 
   /// On failure the process is as it was.
-  Status seize(const std::set<pid_t>& running) {
+  Status seize(const std::set<pid_t>& running, const std::function<Status()>& thaw) {
     Status status = seize_all(running);
+    if (status && thaw) status = thaw();
     if (status) status = process_.send(SIGCONT);
     if (!status) (void)let_go({.stop = true, .freeze = {}});
     return status;
@@ -127,16 +128,17 @@ FrozenThreads& FrozenThreads::operator=(FrozenThreads&&) noexcept = default;
 FrozenThreads::~FrozenThreads() = default;
 
 Result<FrozenThreads> FrozenThreads::seize(const procfs::Process& process,
-                                           const std::set<pid_t>& running) {
+                                           const std::set<pid_t>& running,
+                                           const std::function<Status()>& thaw) {
   auto impl = std::make_unique<Impl>();
   std::promise<Result<std::size_t>> seized;
   auto when_seized = seized.get_future();
   std::promise<Status> ended;
   impl->ended = ended.get_future();
-  impl->thread = std::thread([process, running, seized = std::move(seized),
+  impl->thread = std::thread([process, running, thaw, seized = std::move(seized),
                               ended = std::move(ended), end = impl->end.get_future()]() mutable {
     Tracer tracer(process);
-    const Status status = tracer.seize(running);
+    const Status status = tracer.seize(running, thaw);
     if (!status) {
       seized.set_value(status.error());
       return;

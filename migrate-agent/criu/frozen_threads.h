@@ -22,10 +22,11 @@ class FrozenThreads {
  public:
   /// The process is stopped by SIGSTOP. Seizes every thread except `running` (thread ids as the
   /// process's own PID namespace sees them), then lets the process continue: only the running ones
-  /// do, and threads that they create. On failure everything seized is let go and the process is
-  /// stopped again; kNotFound if a thread of `running` does not exist.
-  static Result<FrozenThreads> seize(const procfs::Process& process,
-                                     const std::set<pid_t>& running);
+  /// do, and threads that they create. `thaw` is called in between, where the process was frozen
+  /// too. On failure everything seized is let go and the process is stopped again; kNotFound if a
+  /// thread of `running` does not exist.
+  static Result<FrozenThreads> seize(const procfs::Process& process, const std::set<pid_t>& running,
+                                     const std::function<Status()>& thaw = {});
 
   FrozenThreads(FrozenThreads&&) noexcept;
   FrozenThreads& operator=(FrozenThreads&&) noexcept;

@@ -116,7 +116,8 @@ Result<RestoredTree> PreparedRestore::Impl::run() {
   GCR_ASSIGN(impl->root, procfs::Process::open(pid));
   GCR_ASSIGN(const pid_t again, procfs::find_in_namespace(impl->init.pid(), root));
   if (again != pid) return Error(Code::kNotFound, "the restored process has ended");
-  GCR_TRY(procfs::wait_until_stopped(pid));
+  // What is in a group of its own, the caller freezes at once.
+  if (!group) GCR_TRY(procfs::wait_until_stopped(pid));
   return RestoredTree(std::move(impl));
 }
 

@@ -119,6 +119,8 @@ Status bring_back_all(const Lost& lost, const procfs::Process& process) {
   // Refused in preflight, or it has become another program: it was never taken apart.
   if (!door && door.error().code() == Code::kNotFound) return {};
   GCR_TRY(door);
+  // The door was found by number: it is this process's if that has not been reaped.
+  if (process.has_ended()) return {};
   if (lost.detaching) {
     if (is_stopped(pid)) GCR_TRY(resume(process, *door));
     GCR_TRY(bring_back_control(pid));

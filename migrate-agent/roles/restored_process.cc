@@ -4,6 +4,7 @@
 
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/process/inspect.h"
+#include "migrate-agent/process/procfs.h"
 
 namespace gcr::agent {
 namespace {
@@ -21,11 +22,13 @@ Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(
     freezer::Group group, Phases& phases) {
   GCR_ASSIGN(auto tree, phases.time("process", "criu restore", [&] { return restore.run(); }));
   std::unique_ptr<RestoredProcess> process(new RestoredProcess(std::move(tree), std::move(group)));
+  GCR_TRY(phases.time("process", "freeze", [&] { return process->hold(); }));
   GCR_TRY(fault::point("destination.criu-restored"));
   const pid_t pid = process->tree_.pid();
   const mover::ControlCheckpoint control(driver, pid);
   GCR_ASSIGN(process->frozen_, phases.time("process", "seize", [&] {
-    return criu::FrozenThreads::seize(process->tree_.root(), running);
+    return criu::FrozenThreads::seize(process->tree_.root(), running,
+                                      [&] { return process->group_.thaw(); });
   }));
   GCR_TRY(fault::point("destination.frozen"));
   GCR_TRY(phases.time("process", "control restore", [&] { return control.restore(gpu_map); }));
@@ -33,6 +36,13 @@ Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(
   GCR_TRY(fault::point("destination.control-restored"));
   GCR_ASSIGN(process->door_, phases.time("process", "find door", [&] { return Door::open(pid); }));
   return process;
+}
+
+/// As CRIU has left it: stopped, and whoever continues it does so in vain. Threads that version 1
+/// has frozen could not be seized.
+Status RestoredProcess::hold() {
+  if (!group_.directory_for_criu().empty()) return group_.freeze();
+  return procfs::wait_until_stopped(tree_.pid());
 }
 
 Status RestoredProcess::attach(mover::Descriptors vram, Phases& phases) {

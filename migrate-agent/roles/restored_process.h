@@ -52,6 +52,8 @@ class RestoredProcess {
   RestoredProcess(criu::RestoredTree tree, freezer::Group group)
       : tree_(std::move(tree)), group_(std::move(group)) {}
 
+  Status hold();
+
   criu::RestoredTree tree_;
   freezer::Group group_;
   std::optional<criu::FrozenThreads> frozen_;
