@@ -111,34 +111,44 @@ Status check_memory_tracking(const Command& command) {
                "the kernel cannot tell which pages are written to (CONFIG_MEM_SOFT_DIRTY)");
 }
 
-Status resume_stopped(pid_t pid) {
-  if (procfs::state(std::to_string(pid)) == '\0') {
-    return Error(Code::kNotFound, "cannot resume process " + std::to_string(pid) + ": it is gone");
+namespace {
+
+/// The process and all below it, held by pidfd. A number that was read before its pidfd was opened
+/// counts only if it is still below the process.
+std::vector<procfs::Process> open_tree(const procfs::Process& root) {
+  std::vector<procfs::Process> tasks{root};
+  for (const pid_t pid : procfs::tree(root.pid())) {
+    if (pid == root.pid()) continue;
+    auto task = procfs::Process::open(pid);
+    if (task) tasks.push_back(std::move(*task));
   }
-  for (const pid_t task : procfs::tree(pid)) {
-    if (::kill(task, SIGCONT) != 0 && task == pid) {
-      return Error::from_errno(errno, "cannot resume process " + std::to_string(pid));
-    }
+  const std::vector<pid_t> still = procfs::tree(root.pid());
+  std::erase_if(tasks, [&](const procfs::Process& task) {
+    return std::ranges::find(still, task.pid()) == still.end();
+  });
+  return tasks;
+}
+
+}  // namespace
+
+Status resume_stopped(const procfs::Process& process) {
+  const std::string doing = "cannot resume process " + std::to_string(process.pid());
+  if (process.has_ended()) return Error(Code::kNotFound, doing + ": it is gone");
+  for (const procfs::Process& task : open_tree(process)) {
+    const Status sent = task.send(SIGCONT);
+    if (!sent && task.pid() == process.pid()) return sent.error().while_doing(doing);
   }
   return {};
 }
 
-Status kill_stopped(pid_t pid) {
-  std::vector<UniqueFd> tasks;
-  for (const pid_t task : procfs::tree(pid)) {
-    auto pidfd = procfs::open_pidfd(task);
-    if (pidfd) tasks.push_back(std::move(*pidfd));
+Status kill_stopped(const procfs::Process& process, const std::function<Status()>& after) {
+  const std::vector<procfs::Process> tasks = open_tree(process);
+  for (const procfs::Process& task : tasks) {
+    const Status sent = task.send(SIGKILL);
+    if (!sent && sent.error().code() != Code::kNotFound) return sent;
   }
-  for (const UniqueFd& task : tasks) {
-    if (!procfs::send_signal(task.get(), SIGKILL) && errno != ESRCH) {
-      return Error::from_errno(errno, "cannot kill process " + std::to_string(pid));
-    }
-  }
-  for (const UniqueFd& task : tasks) {
-    pollfd ended{task.get(), POLLIN, 0};
-    while (::poll(&ended, 1, -1) < 0 && errno == EINTR) {
-    }
-  }
+  if (after) GCR_TRY(after());
+  for (const procfs::Process& task : tasks) task.wait_until_ended();
   return {};
 }
 

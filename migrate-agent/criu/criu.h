@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "migrate-agent/process/process_handle.h"
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
@@ -67,15 +68,20 @@ using TakeImage = std::function<Status(const std::string& name, UniqueFd content
 class PreparedDump {
  public:
   /// The images go to run()'s TakeImage as they are made; `directory` only gets CRIU's log.
+  /// `group`: the directory of a control group of version 2 that the process is alone in, and that
+  /// is frozen when run() is called. CRIU thaws it while it holds the threads itself, and it is
+  /// frozen again before CRIU lets go of them.
   static Result<PreparedDump> streaming(const Command& command, pid_t pid,
-                                        const std::filesystem::path& directory);
+                                        const std::filesystem::path& directory,
+                                        const std::filesystem::path& group = {});
 
   /// The images become files in `directory` (on tmpfs). `parent`: the directory of the last
   /// pre_dump(), beside or below `directory`; only what was written to since is dumped. It must be
   /// complete.
   static Result<PreparedDump> to_directory(const Command& command, pid_t pid,
                                            const std::filesystem::path& directory,
-                                           const std::filesystem::path& parent = {});
+                                           const std::filesystem::path& parent = {},
+                                           const std::filesystem::path& group = {});
 
   PreparedDump(PreparedDump&&) noexcept;
   PreparedDump& operator=(PreparedDump&&) noexcept;
@@ -105,11 +111,12 @@ Result<DumpReport> pre_dump(const Command& command, pid_t pid,
                             const std::filesystem::path& directory,
                             const std::filesystem::path& parent = {});
 
-/// Lets tasks that a dump left stopped run again (rollback).
-Status resume_stopped(pid_t pid);
+/// Lets tasks that a dump left stopped run again (rollback). kNotFound if the process is gone.
+Status resume_stopped(const procfs::Process& process);
 
-/// Kills the tree that was dumped and waits until it is gone.
-Status kill_stopped(pid_t pid);
+/// Sends SIGKILL to the tree that was dumped. Success if it is gone. What is frozen may have to be
+/// thawed before it ends: `after` does that. Waits until all of it has ended.
+Status kill_stopped(const procfs::Process& process, const std::function<Status()>& after = {});
 
 /// A restored tree in a PID and mount namespace of its own, whose tasks stand still. Destroying it
 /// kills the namespace; release() leaves it behind for good, with its reaping init.
@@ -119,8 +126,9 @@ class RestoredTree {
   RestoredTree& operator=(RestoredTree&&) noexcept;
   ~RestoredTree();
 
-  pid_t pid() const;       ///< the root task, as the caller's PID namespace sees it
-  pid_t init_pid() const;  ///< the reaper, likewise
+  const procfs::Process& root() const;  ///< the root task
+  pid_t pid() const;                    ///< likewise, as the caller's PID namespace sees it
+  const procfs::Process& init() const;  ///< the reaper
   std::chrono::nanoseconds duration() const;
 
   /// Kills everything in the namespace and waits for it.
@@ -140,10 +148,13 @@ class PreparedRestore {
  public:
   /// The images will be files of `directory`, which exists and may get them from now on.
   /// `used_pids` are the numbers that the tree uses in its PID namespace, as far as they are known:
-  /// CRIU's own processes keep away from them.
+  /// CRIU's own processes keep away from them. `group`: the cgroup.procs of the control group in
+  /// which all of it is made, and which the caller freezes as soon as run() has ended: then run()
+  /// does not wait until the tasks are stopped. None: the caller's own group.
   static Result<PreparedRestore> create(const Command& command,
                                         const std::filesystem::path& directory,
-                                        const std::set<pid_t>& used_pids);
+                                        const std::set<pid_t>& used_pids,
+                                        std::shared_ptr<const UniqueFd> group = {});
 
   PreparedRestore(PreparedRestore&&) noexcept;
   PreparedRestore& operator=(PreparedRestore&&) noexcept;

@@ -68,15 +68,18 @@ Result<UniqueFd> in_memory(const std::string& name, const std::string& content) 
 }  // namespace
 
 struct PreparedDump::Impl {
-  Impl(pid_t pid, fs::path directory, HoldingPoint hold)
-      : pid(pid), directory(std::move(directory)), hold(std::move(hold)) {}
+  Impl(procfs::Process process, fs::path directory, fs::path group, HoldingPoint hold)
+      : process(std::move(process)),
+        directory(std::move(directory)),
+        group(std::move(group)),
+        hold(std::move(hold)) {}
   ~Impl() {
     if (session && !started) session->kill();
   }
 
   static Result<std::unique_ptr<Impl>> prepare(const Command& command, pid_t pid,
                                                const fs::path& directory, const fs::path& parent,
-                                               bool streaming);
+                                               const fs::path& group, bool streaming);
   Status start(const Command& command, const std::vector<std::string>& arguments);
   Result<std::uint64_t> run(const TakeImage& take);
   Status wait_until_dumped();
@@ -84,8 +87,10 @@ struct PreparedDump::Impl {
   Result<std::uint64_t> run_streaming(const TakeImage& take);
   Result<std::uint64_t> run_to_directory();
 
-  const pid_t pid;
+  const procfs::Process process;
+  const pid_t pid = process.pid();
   const fs::path directory;
+  const fs::path group;  ///< may be empty
   HoldingPoint hold;
   std::optional<Streamer> streamer;
   std::optional<Session> session;
@@ -93,16 +98,16 @@ struct PreparedDump::Impl {
   bool started = false;
 };
 
-Result<std::unique_ptr<PreparedDump::Impl>> PreparedDump::Impl::prepare(const Command& command,
-                                                                        pid_t pid,
-                                                                        const fs::path& directory,
-                                                                        const fs::path& parent,
-                                                                        bool streaming) {
+Result<std::unique_ptr<PreparedDump::Impl>> PreparedDump::Impl::prepare(
+    const Command& command, pid_t pid, const fs::path& directory, const fs::path& parent,
+    const fs::path& group, bool streaming) {
   auto made = [&]() -> Result<std::unique_ptr<Impl>> {
+    GCR_ASSIGN(auto process, procfs::Process::open(pid));
     GCR_ASSIGN(auto arguments, dump_arguments("dump", kDumpLog, pid, directory, parent));
     arguments.emplace_back("--leave-stopped");
+    if (!group.empty()) arguments.insert(arguments.end(), {"--freeze-cgroup", group.string()});
     GCR_ASSIGN(HoldingPoint hold, HoldingPoint::create(directory, kFirstFile));
-    auto impl = std::make_unique<Impl>(pid, directory, std::move(hold));
+    auto impl = std::make_unique<Impl>(std::move(process), directory, group, std::move(hold));
     if (streaming) {
       arguments.emplace_back("--stream");
       GCR_ASSIGN(impl->streamer, Streamer::listen(directory));
@@ -135,10 +140,10 @@ Result<std::uint64_t> PreparedDump::Impl::run(const TakeImage& take) {
   return streamer ? run_streaming(take) : run_to_directory();
 }
 
-/// CRIU leaves the process on its way to being stopped.
+/// CRIU leaves the process on its way to being stopped, or frozen.
 Status PreparedDump::Impl::wait_until_dumped() {
   GCR_TRY(wait_for_success(*session, directory, kDumpLog));
-  GCR_TRY(procfs::wait_until_stopped(pid));
+  if (group.empty()) GCR_TRY(procfs::wait_until_stopped(pid));
   return session->check_namespace();  // or CRIU was told lies
 }
 
@@ -184,14 +189,15 @@ PreparedDump& PreparedDump::operator=(PreparedDump&&) noexcept = default;
 PreparedDump::~PreparedDump() = default;
 
 Result<PreparedDump> PreparedDump::streaming(const Command& command, pid_t pid,
-                                             const fs::path& directory) {
-  GCR_ASSIGN(auto impl, Impl::prepare(command, pid, directory, {}, true));
+                                             const fs::path& directory, const fs::path& group) {
+  GCR_ASSIGN(auto impl, Impl::prepare(command, pid, directory, {}, group, true));
   return PreparedDump(std::move(impl));
 }
 
 Result<PreparedDump> PreparedDump::to_directory(const Command& command, pid_t pid,
-                                                const fs::path& directory, const fs::path& parent) {
-  GCR_ASSIGN(auto impl, Impl::prepare(command, pid, directory, parent, false));
+                                                const fs::path& directory, const fs::path& parent,
+                                                const fs::path& group) {
+  GCR_ASSIGN(auto impl, Impl::prepare(command, pid, directory, parent, group, false));
   return PreparedDump(std::move(impl));
 }
 
@@ -202,7 +208,9 @@ Result<DumpReport> PreparedDump::run(const TakeImage& take) {
   const Result<std::uint64_t> bytes = impl_->run(take);
   if (!bytes) {
     // CRIU lets the tasks run when it fails; make sure of it where it could not.
-    if (!was_stopped && procfs::state(std::to_string(pid)) == 'T') (void)resume_stopped(pid);
+    if (!was_stopped && procfs::state(std::to_string(pid)) == 'T') {
+      (void)resume_stopped(impl_->process);
+    }
     return cannot("dump", pid, bytes.error());
   }
   return DumpReport{Clock::now() - start, *bytes, std::move(impl_->credentials)};

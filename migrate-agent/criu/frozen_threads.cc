@@ -15,7 +15,10 @@
 namespace gcr::criu {
 namespace {
 
-enum class End { kRelease, kStopAgain };
+struct End {
+  bool stop = false;
+  std::function<Status()> freeze;  ///< may be empty
+};
 
 std::string task_name(pid_t pid, pid_t tid) {
   return std::to_string(pid) + "/task/" + std::to_string(tid);
@@ -24,25 +27,21 @@ std::string task_name(pid_t pid, pid_t tid) {
 /// The tracer: everything in here runs in one thread.
 class Tracer {
  public:
-  explicit Tracer(pid_t pid) : pid_(pid) {}
+  explicit Tracer(procfs::Process process) : process_(std::move(process)) {}
 
   /// On failure the process is as it was.
-  Status seize(const std::set<pid_t>& running) {
-    const Status status = seize_all(running);
-    if (!status || ::kill(pid_, SIGCONT) != 0) {
-      const int error = errno;
-      (void)let_go(End::kStopAgain);
-      if (!status) return status;
-      return Error::from_errno(error, "cannot continue process " + std::to_string(pid_));
-    }
-    return {};
+  Status seize(const std::set<pid_t>& running, const std::function<Status()>& thaw) {
+    Status status = seize_all(running);
+    if (status && thaw) status = thaw();
+    if (status) status = process_.send(SIGCONT);
+    if (!status) (void)let_go({.stop = true, .freeze = {}});
+    return status;
   }
 
-  Status let_go(End end) {
+  Status let_go(const End& end) {
     Status status;
-    if (end == End::kStopAgain && ::kill(pid_, SIGSTOP) != 0) {
-      status = Error::from_errno(errno, "cannot stop process " + std::to_string(pid_));
-    }
+    if (end.stop) status = process_.send(SIGSTOP);
+    if (status && end.freeze) status = end.freeze();
     for (const auto& [tid, signal_number] : held_) {
       // A thread that has meanwhile ended (its process was killed) needs nothing.
       if (!tracing::let_go(tid, signal_number) && errno != ESRCH && status) {
@@ -50,7 +49,7 @@ class Tracer {
       }
     }
     held_.clear();
-    if (end == End::kStopAgain && status) return procfs::wait_until_stopped(pid_);
+    if (end.stop && !end.freeze && status) return procfs::wait_until_stopped(pid_);
     if (status && procfs::state(std::to_string(pid_)) == '\0') {
       return Error(Code::kNotFound, "process " + std::to_string(pid_) + " is gone");
     }
@@ -95,7 +94,8 @@ class Tracer {
     return {};
   }
 
-  const pid_t pid_;
+  const procfs::Process process_;
+  const pid_t pid_ = process_.pid();
   std::map<pid_t, int> held_;  ///< thread id -> signal to deliver when it goes on
 };
 
@@ -108,7 +108,7 @@ struct FrozenThreads::Impl {
   std::size_t count = 0;
   bool finished = false;
 
-  Status finish(End how) {
+  Status finish(const End& how) {
     if (finished) return Error(Code::kInvalidArgument, "the threads were let go before");
     finished = true;
     end.set_value(how);
@@ -118,7 +118,7 @@ struct FrozenThreads::Impl {
   }
 
   ~Impl() {
-    if (thread.joinable() && !finished) (void)finish(End::kStopAgain);
+    if (thread.joinable() && !finished) (void)finish({.stop = true, .freeze = {}});
   }
 };
 
@@ -127,16 +127,18 @@ FrozenThreads::FrozenThreads(FrozenThreads&&) noexcept = default;
 FrozenThreads& FrozenThreads::operator=(FrozenThreads&&) noexcept = default;
 FrozenThreads::~FrozenThreads() = default;
 
-Result<FrozenThreads> FrozenThreads::seize(pid_t pid, const std::set<pid_t>& running) {
+Result<FrozenThreads> FrozenThreads::seize(const procfs::Process& process,
+                                           const std::set<pid_t>& running,
+                                           const std::function<Status()>& thaw) {
   auto impl = std::make_unique<Impl>();
   std::promise<Result<std::size_t>> seized;
   auto when_seized = seized.get_future();
   std::promise<Status> ended;
   impl->ended = ended.get_future();
-  impl->thread = std::thread([pid, running, seized = std::move(seized), ended = std::move(ended),
-                              end = impl->end.get_future()]() mutable {
-    Tracer tracer(pid);
-    const Status status = tracer.seize(running);
+  impl->thread = std::thread([process, running, thaw, seized = std::move(seized),
+                              ended = std::move(ended), end = impl->end.get_future()]() mutable {
+    Tracer tracer(process);
+    const Status status = tracer.seize(running, thaw);
     if (!status) {
       seized.set_value(status.error());
       return;
@@ -154,8 +156,10 @@ Result<FrozenThreads> FrozenThreads::seize(pid_t pid, const std::set<pid_t>& run
   return FrozenThreads(std::move(impl));
 }
 
-Status FrozenThreads::release() { return impl_->finish(End::kRelease); }
-Status FrozenThreads::stop_again() { return impl_->finish(End::kStopAgain); }
+Status FrozenThreads::release() { return impl_->finish({}); }
+Status FrozenThreads::stop_again(const std::function<Status()>& freeze) {
+  return impl_->finish({.stop = true, .freeze = freeze});
+}
 std::size_t FrozenThreads::count() const { return impl_->count; }
 
 }  // namespace gcr::criu

@@ -8,9 +8,11 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <memory>
 #include <set>
 
+#include "migrate-agent/process/process_handle.h"
 #include "src/base/result.h"
 
 namespace gcr::criu {
@@ -18,12 +20,13 @@ namespace gcr::criu {
 /// Holds the threads of one process. One caller at a time.
 class FrozenThreads {
  public:
-  /// `pid` (as the caller's PID namespace sees it) is stopped by SIGSTOP. Seizes every thread
-  /// except `running` (thread ids as the process's own PID namespace sees them), then lets the
-  /// process continue: only the running ones do, and threads that they create. On failure
-  /// everything seized is let go and the process is stopped again; kNotFound if a thread of
-  /// `running` does not exist.
-  static Result<FrozenThreads> seize(pid_t pid, const std::set<pid_t>& running);
+  /// The process is stopped by SIGSTOP. Seizes every thread except `running` (thread ids as the
+  /// process's own PID namespace sees them), then lets the process continue: only the running ones
+  /// do, and threads that they create. `thaw` is called in between, where the process was frozen
+  /// too. On failure everything seized is let go and the process is stopped again; kNotFound if a
+  /// thread of `running` does not exist.
+  static Result<FrozenThreads> seize(const procfs::Process& process, const std::set<pid_t>& running,
+                                     const std::function<Status()>& thaw = {});
 
   FrozenThreads(FrozenThreads&&) noexcept;
   FrozenThreads& operator=(FrozenThreads&&) noexcept;
@@ -35,8 +38,9 @@ class FrozenThreads {
   Status release();
 
   /// Stops the whole process by SIGSTOP, the running threads too, and lets go. It stands still by
-  /// itself from then on, whatever becomes of this process, until resume_stopped(). Once.
-  Status stop_again();
+  /// itself from then on, whatever becomes of this process, until resume_stopped(). `freeze` is
+  /// called while the threads are still held: what it freezes, no SIGCONT lets run. Once.
+  Status stop_again(const std::function<Status()>& freeze = {});
 
   /// How many threads are held.
   std::size_t count() const;

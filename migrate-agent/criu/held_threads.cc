@@ -37,9 +37,7 @@ Status HeldThreads::hold_all_but(pid_t running) {
                                               std::to_string(tid) + " of process " +
                                               std::to_string(pid_));
   }
-  if (::kill(pid_, SIGSTOP) != 0) {
-    return Error::from_errno(errno, "cannot stop process " + std::to_string(pid_));
-  }
+  GCR_TRY(process_.send(SIGSTOP));
   stopped_ = true;
   GCR_TRY(procfs::wait_until_stopped(pid_));
   pid_t found = 0;
@@ -93,7 +91,7 @@ void HeldThreads::let_go() {
     }
   }
   running_ = 0;
-  if (stopped_) ::kill(pid_, SIGCONT);
+  if (stopped_) (void)process_.send(SIGCONT);
   stopped_ = false;
   for (const pid_t tid : seized_) tracing::let_go(tid, 0);
   seized_.clear();

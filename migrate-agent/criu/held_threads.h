@@ -8,6 +8,7 @@
 
 #include <set>
 
+#include "migrate-agent/process/process_handle.h"
 #include "src/base/result.h"
 
 namespace gcr::criu {
@@ -15,8 +16,8 @@ namespace gcr::criu {
 /// Belongs to the thread that made it.
 class HeldThreads {
  public:
-  /// `pid` as the caller's PID namespace sees it; it may be stopped already.
-  explicit HeldThreads(pid_t pid) : pid_(pid) {}
+  /// The process may be stopped already.
+  explicit HeldThreads(procfs::Process process) : process_(std::move(process)) {}
   HeldThreads(const HeldThreads&) = delete;
   HeldThreads& operator=(const HeldThreads&) = delete;
   /// As let_go().
@@ -34,7 +35,8 @@ class HeldThreads {
   Status seize(pid_t tid);
   Status run(pid_t tid);
 
-  const pid_t pid_;
+  const procfs::Process process_;
+  const pid_t pid_ = process_.pid();
   bool stopped_ = false;
   pid_t running_ = 0;       ///< as our PID namespace sees it
   std::set<pid_t> seized_;  ///< all threads, the running one too

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/user.h>
@@ -50,7 +51,9 @@ std::uint64_t signals(const std::string& task, const std::string& name) {
 
 bool signal_is_due(const std::string& task) {
   const std::uint64_t pending = signals(task, "SigPnd") | signals(task, "ShdPnd");
-  return (pending & ~signals(task, "SigBlk")) != 0;
+  // The stop that the dump ended with interrupts no call.
+  constexpr std::uint64_t kStop = 1ull << (SIGSTOP - 1);
+  return (pending & ~signals(task, "SigBlk") & ~kStop) != 0;
 }
 
 /// A call that was already continued once shows as restart_syscall. Which call it is stands in the

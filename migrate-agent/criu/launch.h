@@ -40,6 +40,7 @@ enum class Step : std::uint32_t {
   kMountsPrivate,
   kMountProc,
   kFirstPid,
+  kJoinGroup,
   kSocketpair,
   kExecReaper,
   kExecCriu,

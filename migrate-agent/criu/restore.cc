@@ -42,7 +42,8 @@ pid_t free_range(const std::set<pid_t>& used) {
 struct RestoredTree::Impl {
   Child init;
   UniqueFd control;  ///< to the init, which ends with everything in there when this closes
-  pid_t pid = 0;
+  std::optional<procfs::Process> init_process;
+  std::optional<procfs::Process> root;
   std::chrono::nanoseconds duration{};
 
   ~Impl() { init.kill(); }
@@ -53,8 +54,9 @@ RestoredTree::RestoredTree(RestoredTree&&) noexcept = default;
 RestoredTree& RestoredTree::operator=(RestoredTree&&) noexcept = default;
 RestoredTree::~RestoredTree() = default;
 
-pid_t RestoredTree::pid() const { return impl_->pid; }
-pid_t RestoredTree::init_pid() const { return impl_->init.pid(); }
+const procfs::Process& RestoredTree::root() const { return *impl_->root; }
+pid_t RestoredTree::pid() const { return impl_->root->pid(); }
+const procfs::Process& RestoredTree::init() const { return *impl_->init_process; }
 std::chrono::nanoseconds RestoredTree::duration() const { return impl_->duration; }
 void RestoredTree::kill() { impl_->init.kill(); }
 
@@ -66,10 +68,12 @@ void RestoredTree::release() {
 }
 
 struct PreparedRestore::Impl {
-  Impl(Command command, fs::path directory, pid_t first_pid, HoldingPoint hold)
+  Impl(Command command, fs::path directory, pid_t first_pid, std::shared_ptr<const UniqueFd> group,
+       HoldingPoint hold)
       : command(std::move(command)),
         directory(std::move(directory)),
         first_pid(first_pid),
+        group(std::move(group)),
         hold(std::move(hold)) {}
 
   Status start();
@@ -78,6 +82,7 @@ struct PreparedRestore::Impl {
   const Command command;
   const fs::path directory;
   const pid_t first_pid;  ///< CRIU's own processes are numbered after it
+  const std::shared_ptr<const UniqueFd> group;
   HoldingPoint hold;
   std::optional<Session> session;
 };
@@ -85,7 +90,8 @@ struct PreparedRestore::Impl {
 Status PreparedRestore::Impl::start() {
   std::vector<std::string> arguments = common_arguments("restore", kRestoreLog);
   arguments.insert(arguments.end(), {"--leave-stopped", "--restore-detached"});
-  auto started = Session::in_new_namespaces(command, arguments, first_pid, directory);
+  auto started = Session::in_new_namespaces(command, arguments, first_pid, directory,
+                                            group ? group->get() : -1);
   if (!started) return started.error();
   session.emplace(std::move(*started));
   GCR_ASSIGN(const bool reached, hold.wait_until_reached(*session));
@@ -105,8 +111,13 @@ Result<RestoredTree> PreparedRestore::Impl::run() {
   if (*status != 0) return refusal(*status, directory, kRestoreLog);
   impl->init = session->release_init();
   impl->control = session->release_control();
-  GCR_ASSIGN(impl->pid, procfs::find_in_namespace(impl->init.pid(), root));
-  GCR_TRY(procfs::wait_until_stopped(impl->pid));
+  GCR_ASSIGN(impl->init_process, procfs::Process::open(impl->init.pid()));
+  GCR_ASSIGN(const pid_t pid, procfs::find_in_namespace(impl->init.pid(), root));
+  GCR_ASSIGN(impl->root, procfs::Process::open(pid));
+  GCR_ASSIGN(const pid_t again, procfs::find_in_namespace(impl->init.pid(), root));
+  if (again != pid) return Error(Code::kNotFound, "the restored process has ended");
+  // What is in a group of its own, the caller freezes at once.
+  if (!group) GCR_TRY(procfs::wait_until_stopped(pid));
   return RestoredTree(std::move(impl));
 }
 
@@ -116,10 +127,12 @@ PreparedRestore& PreparedRestore::operator=(PreparedRestore&&) noexcept = defaul
 PreparedRestore::~PreparedRestore() = default;
 
 Result<PreparedRestore> PreparedRestore::create(const Command& command, const fs::path& directory,
-                                                const std::set<pid_t>& used_pids) {
+                                                const std::set<pid_t>& used_pids,
+                                                std::shared_ptr<const UniqueFd> group) {
   auto made = [&]() -> Result<std::unique_ptr<Impl>> {
     GCR_ASSIGN(HoldingPoint hold, HoldingPoint::create(directory, kFirstFile));
-    auto impl = std::make_unique<Impl>(command, directory, free_range(used_pids), std::move(hold));
+    auto impl = std::make_unique<Impl>(command, directory, free_range(used_pids), std::move(group),
+                                       std::move(hold));
     GCR_TRY(impl->start());
     return impl;
   }();
@@ -134,7 +147,7 @@ Result<RestoredTree> PreparedRestore::run() {
     if (is_free(impl_->first_pid, used)) return impl_->run();
     GCR_ASSIGN(const std::string inventory, images::read_file(impl_->directory / kFirstFile));
     impl_->session.reset();
-    GCR_ASSIGN(PreparedRestore anew, create(impl_->command, impl_->directory, used));
+    GCR_ASSIGN(PreparedRestore anew, create(impl_->command, impl_->directory, used, impl_->group));
     GCR_TRY(images::write_file(impl_->directory / kFirstFile, inventory));
     return anew.impl_->run();
   }();

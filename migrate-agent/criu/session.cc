@@ -27,6 +27,7 @@ struct LaunchPlan {
   int enter_fd = -1;         ///< gcr-enter.so, where CRIU has to work in namespaces of the target
   int mounts_fd = -1;        ///< the target's mount namespace then
   bool with_reaper = false;  ///< argv starts the reaper, in new namespaces
+  int group = -1;            ///< cgroup.procs of the group that the reaper joins
 };
 
 namespace {
@@ -54,6 +55,8 @@ std::string_view to_string(Step step) {
       return "mounting /proc in the new namespace";
     case Step::kFirstPid:
       return "setting ns_last_pid in the new namespace";
+    case Step::kJoinGroup:
+      return "joining the control group of the process";
     case Step::kSocketpair:
       return "making a socket pair";
     case Step::kExecReaper:
@@ -92,6 +95,9 @@ pid_t raw_fork(unsigned long flags) {
 
 [[noreturn]] void exec_reaper(const LaunchPlan& plan) {
   const int control = ::fcntl(plan.control_fd, F_DUPFD_CLOEXEC, 10);
+  if (plan.group >= 0 && ::write(plan.group, "0", 1) != 1) {
+    launch::fail_and_exit(control, Step::kJoinGroup);
+  }
   if (!launch::arrange_descriptors(plan.control_fd, plan.images_fd)) {
     launch::fail_and_exit(control, Step::kDescriptors);
   }
@@ -169,21 +175,21 @@ std::vector<std::string> service_arguments() { return {"swrk", std::to_string(la
 Result<Session> Session::beside(const Command& command, const std::vector<std::string>& arguments,
                                 pid_t pid, const fs::path& images) {
   Session session;
-  GCR_TRY(session.start(command, arguments, images, pid, nullptr, 0));
+  GCR_TRY(session.start(command, arguments, images, pid, nullptr, 0, -1));
   return session;
 }
 
 Result<Session> Session::in_new_namespaces(const Command& command,
                                            const std::vector<std::string>& arguments,
-                                           pid_t first_pid, const fs::path& images) {
+                                           pid_t first_pid, const fs::path& images, int group) {
   Session session;
-  GCR_TRY(session.start(command, arguments, images, 0, &command.reaper, first_pid));
+  GCR_TRY(session.start(command, arguments, images, 0, &command.reaper, first_pid, group));
   return session;
 }
 
 Status Session::start(const Command& command, const std::vector<std::string>& arguments,
-                      const fs::path& images, pid_t beside, const fs::path* reaper,
-                      pid_t first_pid) {
+                      const fs::path& images, pid_t beside, const fs::path* reaper, pid_t first_pid,
+                      int group) {
   GCR_ASSIGN(std::vector<std::string> full, full_command(command, arguments));
   if (reaper != nullptr) {
     GCR_ASSIGN(const std::string program, resolve(reaper->string()));
@@ -214,6 +220,7 @@ Status Session::start(const Command& command, const std::vector<std::string>& ar
     plan.mounts_fd = mounts_->fd();
   }
   plan.with_reaper = reaper != nullptr;
+  plan.group = group;
   GCR_TRY(fork_child(plan));
   theirs.reset();  // so that their end shows here
   GCR_TRY(receive_rpc_socket());

@@ -298,6 +298,7 @@ Status read_root(const toml::table& node, const std::string& name, Config& confi
   root.number("lanes", 0, kMaxLanes, config.lanes);
   root.strings("data_addresses", config.data_addresses);
   root.flag("unencrypted_data", config.unencrypted_data);
+  root.flag("allow_unfrozen", config.allow_unfrozen);
   read_hugepages(root, config);
   read_gpus(root, config);
   read_log_level(root, config);

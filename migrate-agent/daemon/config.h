@@ -13,6 +13,9 @@
 //   unencrypted_data = false                  # whether data may travel without TLS where the other
 //                                             # agent's configuration says so too: by RDMA, or if
 //                                             # the operator asks for it
+//   allow_unfrozen  = false                   # whether processes may be moved where no control
+//                                             # group can be frozen: then SIGCONT by anybody wakes
+//                                             # a copy that must stand still
 //   hugepages       = "auto"                  # "auto", "require" or "never"
 //   gpus            = []                      # UUIDs that this agent may place processes on;
 //                                             # none: all
@@ -92,6 +95,7 @@ struct Config {
   unsigned lanes = 0;                       ///< 0: by cores and link
   std::vector<std::string> data_addresses;  ///< hosts; may be empty
   bool unencrypted_data = false;
+  bool allow_unfrozen = false;
   HugepagePolicy hugepages = HugepagePolicy::kAuto;
   std::vector<Uuid> gpus;  ///< empty: every GPU of the machine
   std::string log_level = "info";

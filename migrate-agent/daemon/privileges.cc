@@ -11,6 +11,8 @@ namespace gcr::agent {
 namespace {
 
 constexpr auto kWorkers = std::to_array<KeptCapability>({
+    {CAP_DAC_OVERRIDE, "CAP_DAC_OVERRIDE",
+     "make control groups at the top of a hierarchy, which nobody may write to"},
     {CAP_DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH",
      "compare the files that a process maps or holds open, whoever may read them"},
     {CAP_KILL, "CAP_KILL", "stop, resume and at last end other users' processes"},

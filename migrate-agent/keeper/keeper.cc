@@ -18,6 +18,7 @@
 #include <string>
 
 #include "migrate-agent/keeper/layout.h"
+#include "migrate-agent/process/process_handle.h"
 #include "migrate-agent/process/procfs.h"
 
 namespace gcr::keeper {
@@ -271,30 +272,28 @@ Status Keeper::end() {
 }
 
 Result<Descriptors> take_from(const journal::ProcessId& keeper) {
-  GCR_ASSIGN(const UniqueFd process, procfs::open_pidfd(keeper.pid(), keeper.start_time()));
-  GCR_ASSIGN(const UniqueFd table, take_descriptor(process.get(), layout::kTableFd, keeper));
+  GCR_ASSIGN(const auto process, procfs::Process::open(keeper.pid(), keeper.start_time()));
+  GCR_ASSIGN(const UniqueFd table, take_descriptor(process.pidfd(), layout::kTableFd, keeper));
   GCR_ASSIGN(const std::vector<std::uint64_t> ids, read_table(table.get(), keeper));
   Descriptors taken;
   taken.reserve(ids.size());
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const int number = layout::kFirstBufferFd + static_cast<int>(i);
-    GCR_ASSIGN(UniqueFd descriptor, take_descriptor(process.get(), number, keeper));
+    GCR_ASSIGN(UniqueFd descriptor, take_descriptor(process.pidfd(), number, keeper));
     taken.emplace_back(ids[i], std::move(descriptor));
   }
   return taken;
 }
 
 Status end_keeper(const journal::ProcessId& keeper) {
-  const auto process = procfs::open_pidfd(keeper.pid(), keeper.start_time());
+  const auto process = procfs::Process::open(keeper.pid(), keeper.start_time());
   if (!process && process.error().code() == Code::kNotFound) return {};
   GCR_TRY(process);
-  if (!procfs::send_signal(process->get(), SIGKILL) && errno != ESRCH) {
-    return Error::from_errno(errno,
-                             "cannot end the keeper, process " + std::to_string(keeper.pid()));
+  const Status sent = process->send(SIGKILL);
+  if (!sent && sent.error().code() != Code::kNotFound) {
+    return sent.error().while_doing("cannot end the keeper");
   }
-  pollfd ended{process->get(), POLLIN, 0};
-  while (::poll(&ended, 1, -1) < 0 && errno == EINTR) {
-  }
+  process->wait_until_ended();
   return {};
 }
 

@@ -155,6 +155,10 @@ constexpr auto kCatalogue = std::to_array<Kind>({
      "Make sure that the destination has the same model of CPU."},
     {"kernel-features", kBlocker, "The agent cannot work without these functions of the kernel.",
      "Run Linux 5.10 or newer, without a filter on the agent's system calls."},
+    {"no-freezer", kBlocker,
+     "A copy that must stand still would run as soon as anybody sends it SIGCONT.",
+     "Give the agent a writable control group hierarchy (version 2, or the freezer of version 1), "
+     "or set allow_unfrozen = true in agent.toml."},
     {"state-dir-full", kBlocker, "A migration is only begun when its journal can be written.",
      "Free space in state_dir."},
     {"runtime-dir-full", kBlocker, "CRIU's images are kept there.",

@@ -18,6 +18,7 @@
 #include <future>
 
 #include "migrate-agent/criu/criu.h"
+#include "migrate-agent/freezer/hierarchy.h"
 #include "migrate-agent/landing/memory_info.h"
 #include "migrate-agent/landing/memory_reservation.h"
 #include "migrate-agent/process/procfs.h"
@@ -90,6 +91,13 @@ void look_at_kernel(proto::HostFacts& facts, Findings& findings) {
   if (!missing.empty()) {
     findings.add("kernel-features", fmt::format("kernel {} lacks {}", name.release, missing));
   }
+}
+
+/// Where it may go without, a host without a freezer is as good as another.
+void look_at_freezer(const Config& config, Findings& findings) {
+  const auto hierarchy = freezer::find_hierarchy();
+  if (hierarchy || config.allow_unfrozen) return;
+  findings.add("no-freezer", "no control group can be frozen: " + hierarchy.error().message());
 }
 
 /// Three runs of CRIU, each of some 50 ms, side by side.
@@ -227,6 +235,7 @@ Survey survey(const Config& config, Findings& findings) {
   Survey survey;
   look_at_kernel(survey.facts, findings);
   look_at_memory(config, survey.facts);
+  look_at_freezer(config, findings);
   survey.driver = look_at_gpus(config, survey.facts, findings);
   look_at_criu(config, survey.facts, findings);
   return survey;

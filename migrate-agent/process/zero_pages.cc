@@ -60,12 +60,12 @@ std::vector<AddressRange> nearly_empty(const std::vector<AddressRange>& mappings
 
 }  // namespace
 
-Result<DroppedPages> drop_zero_pages(Door& door) {
+Result<DroppedPages> drop_zero_pages(Door& door, const procfs::Process& process) {
   const auto start = Clock::now();
   const pid_t pid = door.pid();
   GCR_ASSIGN(const door::Summary summary, door.hello());
   DroppedPages dropped;
-  criu::HeldThreads threads(pid);
+  criu::HeldThreads threads(process);
   const auto hold_start = Clock::now();
   GCR_TRY(threads.hold_all_but(summary.door_tid));
   GCR_ASSIGN(const auto mappings, read_mappings(pid));

@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "migrate-agent/door/door.h"
+#include "migrate-agent/process/process_handle.h"
 #include "src/base/result.h"
 
 namespace gcr::process {
@@ -29,7 +30,7 @@ struct DroppedPages {
   std::chrono::nanoseconds duration{0};  ///< of everything
 };
 
-/// Drops the pages of zeros in the private anonymous memory of the process behind `door`, which may
+/// Drops the pages of zeros in the private anonymous memory of `process`, behind `door`, which may
 /// be in a PID namespace below the caller's. Its CUDA is checkpointed. It reads the same afterwards
 /// and runs on, as it does after a failure: then some of the zeros may be gone. Memory that is
 /// locked, shared, backed by a file or watched by userfaultfd is left alone, stacks that grow too.
@@ -39,6 +40,6 @@ struct DroppedPages {
 /// If the caller dies meanwhile, the whole process stands still by SIGSTOP: the door may be in the
 /// middle of it. Who continues it lets the door alone come to its end first. Needs the right to
 /// ptrace; kPermissionDenied if somebody else traces it. Blocks for tens of milliseconds.
-Result<DroppedPages> drop_zero_pages(agent::Door& door);
+Result<DroppedPages> drop_zero_pages(agent::Door& door, const procfs::Process& process);
 
 }  // namespace gcr::process

@@ -1,7 +1,6 @@
 // The process at the source.
-#include <errno.h>
 #include <fmt/format.h>
-#include <poll.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <chrono>
@@ -29,11 +28,6 @@ constexpr std::chrono::seconds kCriuPatience{60};
 /// What the preload library calls the thread that serves the door.
 constexpr char kDoorThread[] = "gcr-door";
 
-bool has_ended(const UniqueFd& process) {
-  pollfd ended{process.get(), POLLIN, 0};
-  return ::poll(&ended, 1, 0) > 0;
-}
-
 bool is_stopped(pid_t pid) {
   const std::vector<pid_t> tids = procfs::threads(pid);
   return std::any_of(tids.begin(), tids.end(), [pid](pid_t tid) {
@@ -53,13 +47,22 @@ pid_t door_thread(pid_t pid) {
 
 /// The dump has stopped it, or a worker died while it dropped pages of zeros: then the door goes on
 /// dropping where it was, and nobody may write to memory before it has answered.
-Status resume(pid_t pid, Door& door) {
-  spdlog::info("process {} is stopped: continuing", pid);
-  criu::HeldThreads threads(pid);
-  GCR_TRY(threads.hold_all_but(door_thread(pid)));
+Status resume(const procfs::Process& process, Door& door) {
+  spdlog::info("process {} is stopped: continuing", process.pid());
+  criu::HeldThreads threads(process);
+  GCR_TRY(threads.hold_all_but(door_thread(process.pid())));
   GCR_TRY(door.hello());
   threads.let_go();
-  return criu::resume_stopped(pid);
+  return criu::resume_stopped(process);
+}
+
+/// Stopped, in place of frozen.
+Status thaw_stopped(const procfs::Process& process, const freezer::Group& group) {
+  GCR_ASSIGN(const bool frozen, group.is_frozen());
+  if (!frozen) return {};
+  GCR_TRY(process.send(SIGSTOP));
+  GCR_TRY(group.thaw());
+  return procfs::wait_until_stopped(process.pid());
 }
 
 /// What the driver took is put back, whichever of its calls came last.
@@ -107,15 +110,19 @@ Status bring_back_vram(Door& door, const Lost& lost) {
   return door.open_gate();
 }
 
-Status bring_back_all(const Lost& lost) {
-  const pid_t pid = lost.process.pid();
+Status bring_back_all(const Lost& lost, const procfs::Process& process) {
+  const pid_t pid = process.pid();
   GCR_TRY(criu::wait_for_helpers(lost.scratch, kCriuPatience));
+  // What was frozen stands still as a stop for what follows: its stop may have been taken away.
+  GCR_TRY(thaw_stopped(process, lost.group));
   auto door = Door::open(pid);
   // Refused in preflight, or it has become another program: it was never taken apart.
   if (!door && door.error().code() == Code::kNotFound) return {};
   GCR_TRY(door);
+  // The door was found by number: it is this process's if that has not been reaped.
+  if (process.has_ended()) return {};
   if (lost.detaching) {
-    if (is_stopped(pid)) GCR_TRY(resume(pid, *door));
+    if (is_stopped(pid)) GCR_TRY(resume(process, *door));
     GCR_TRY(bring_back_control(pid));
   } else if (is_stopped(pid)) {
     spdlog::info("process {} was stopped by its user; its gate opens by itself", pid);
@@ -127,25 +134,30 @@ Status bring_back_all(const Lost& lost) {
 }  // namespace
 
 Result<Found> bring_back(const Lost& lost) {
-  const auto process = procfs::open_pidfd(lost.process.pid(), lost.process.start_time());
+  const auto process = procfs::Process::open(lost.process.pid(), lost.process.start_time());
   if (!process && process.error().code() == Code::kNotFound) {
     // Its helpers go on without it, for a moment.
     GCR_TRY(criu::wait_for_helpers(lost.scratch, kCriuPatience));
+    GCR_TRY(lost.group.dissolve(lost.home));
     return Found::kGone;
   }
   GCR_TRY(process);
-  const Status status = has_ended(*process) ? Status() : bring_back_all(lost);
-  if (has_ended(*process)) return Found::kGone;
+  Status status = process->has_ended() ? Status() : bring_back_all(lost, *process);
+  if (status || process->has_ended()) status = lost.group.dissolve(lost.home);
+  if (process->has_ended() && status) return Found::kGone;
   if (status) return Found::kRunning;
   return status.error().while_doing(
       fmt::format("cannot bring process {} back", lost.process.pid()));
 }
 
-Status end_stopped(const journal::ProcessId& process) {
-  const auto found = procfs::open_pidfd(process.pid(), process.start_time());
-  if (!found && found.error().code() == Code::kNotFound) return {};
-  GCR_TRY(found);
-  return criu::kill_stopped(process.pid());
+Status end_stopped(const journal::ProcessId& process, const freezer::Group& group) {
+  const auto found = procfs::Process::open(process.pid(), process.start_time());
+  if (found) {
+    GCR_TRY(criu::kill_stopped(*found, [&] { return group.thaw(); }));
+  } else if (found.error().code() != Code::kNotFound) {
+    return found.error();
+  }
+  return group.dissolve();
 }
 
 }  // namespace gcr::recovery

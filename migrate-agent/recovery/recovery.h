@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "migrate-agent/freezer/freezer.h"
 #include "proto/journal.pb.h"
 #include "src/base/result.h"
 
@@ -22,6 +23,9 @@ struct Lost {
   bool detaching = false;
   /// Where the migration's CRIU worked. Left in place.
   std::filesystem::path scratch;
+  /// That holds the process from the dump on, if it is there, and where the process came from.
+  freezer::Group group;
+  std::string home;
 };
 
 enum class Found {
@@ -32,8 +36,9 @@ enum class Found {
 
 /// Brings the process back from wherever it stands: ends CRIU that waits for the dead worker, waits
 /// for CRIU that works on the process (that is never killed) and for a call of the driver that is
-/// under way, continues its tasks, restores and unlocks CUDA, attaches VRAM, opens the gate. The
-/// keeper stays: end it afterwards. The CUDA driver is loaded if it is needed.
+/// under way, thaws and continues its tasks, restores and unlocks CUDA, attaches VRAM, opens the
+/// gate, and returns it to its control group. The keeper stays: end it afterwards. The CUDA driver
+/// is loaded if it is needed.
 ///
 /// After an error the process is as far as this got; every error may be cured by a later call.
 /// kUnavailable: another agent is at the door. kDataLoss: the VRAM is lost, nobody holds it.
@@ -41,18 +46,18 @@ Result<Found> bring_back(const Lost& lost);
 
 /// After the commit: kills the stopped process at the source and all below it, and waits until they
 /// are gone. Success if there is none.
-Status end_stopped(const journal::ProcessId& process);
+Status end_stopped(const journal::ProcessId& process, const freezer::Group& group);
 
 /// Whether the restored process and its init are still there, and not about to die of SIGKILL.
 /// kNotFound if not.
-Status find_restored(const journal::ProcessId& process, const journal::ProcessId& init);
+Status find_restored(const journal::Restored& restored);
 
-/// The restored process, stopped at the destination, goes on. Success if it runs already. kNotFound
-/// if it is gone.
-Status resume_restored(const journal::ProcessId& process, const journal::ProcessId& init);
+/// The restored process, stopped and frozen at the destination, goes on. It stays in `group`.
+/// Success if it runs already. kNotFound if it is gone.
+Status resume_restored(const journal::Restored& restored, const freezer::Group& group);
 
-/// Kills the init of the restored process's PID namespace, and with it everything in there; waits
-/// until all of it is gone. Success if it is already.
-Status destroy_restored(const journal::ProcessId& process, const journal::ProcessId& init);
+/// Kills the init of the restored process's PID namespace, and with it everything in there and in
+/// `group`; waits until all of it is gone. Success if it is already.
+Status destroy_restored(const journal::Restored& restored, const freezer::Group& group);
 
 }  // namespace gcr::recovery

@@ -1,24 +1,22 @@
 // The process at the destination.
-#include <errno.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <signal.h>
 
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "migrate-agent/criu/criu.h"
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/process/process_handle.h"
 #include "migrate-agent/recovery/recovery.h"
 
 namespace gcr::recovery {
 namespace {
 
 /// kNotFound for a process that has ended, reaped or not.
-Result<UniqueFd> open_living(const journal::ProcessId& id) {
-  GCR_ASSIGN(UniqueFd process, procfs::open_pidfd(id.pid(), id.start_time()));
-  pollfd ended{process.get(), POLLIN, 0};
-  if (::poll(&ended, 1, 0) <= 0) return process;
+Result<procfs::Process> open_living(const journal::ProcessId& id) {
+  GCR_ASSIGN(auto process, procfs::Process::open(id.pid(), id.start_time()));
+  if (!process.has_ended()) return process;
   return Error(Code::kNotFound, fmt::format("process {} has ended", id.pid()));
 }
 
@@ -28,25 +26,25 @@ bool is_being_killed(pid_t pid) {
   return (std::strtoull(pending.c_str(), nullptr, 16) & (1ULL << (SIGKILL - 1))) != 0;
 }
 
-/// Kills it if it lives, and waits for its end.
-Status kill_and_wait(const journal::ProcessId& id) {
-  const auto process = open_living(id);
-  if (!process && process.error().code() == Code::kNotFound) return {};
-  GCR_TRY(process);
-  if (!procfs::send_signal(process->get(), SIGKILL) && errno != ESRCH) {
-    return Error::from_errno(errno, fmt::format("cannot kill process {}", id.pid()));
-  }
-  pollfd ended{process->get(), POLLIN, 0};
-  while (::poll(&ended, 1, -1) < 0 && errno == EINTR) {
-  }
-  return {};
+struct Pair {
+  procfs::Process init;
+  procfs::Process process;
+};
+
+Result<Pair> open_pair(const journal::Restored& restored) {
+  auto init = open_living(restored.init());
+  auto process = open_living(restored.process());
+  if (init && process) return Pair{std::move(*init), std::move(*process)};
+  return (init ? process : init)
+      .error()
+      .while_doing(fmt::format("cannot resume process {}", restored.process().pid()));
 }
 
 }  // namespace
 
-Status find_restored(const journal::ProcessId& process, const journal::ProcessId& init) {
-  for (const journal::ProcessId* part : {&init, &process}) {
-    GCR_TRY(open_living(*part));
+Status find_restored(const journal::Restored& restored) {
+  if (const auto found = open_pair(restored); !found) return found.error();
+  for (const journal::ProcessId* part : {&restored.init(), &restored.process()}) {
     if (is_being_killed(part->pid())) {
       return Error(Code::kNotFound, fmt::format("process {} was killed", part->pid()));
     }
@@ -54,15 +52,26 @@ Status find_restored(const journal::ProcessId& process, const journal::ProcessId
   return {};
 }
 
-Status resume_restored(const journal::ProcessId& process, const journal::ProcessId& init) {
-  GCR_TRY(find_restored(process, init));
-  return criu::resume_stopped(process.pid());
+Status resume_restored(const journal::Restored& restored, const freezer::Group& group) {
+  GCR_ASSIGN(const Pair found, open_pair(restored));
+  GCR_TRY(criu::resume_stopped(found.process));
+  return group.thaw();
 }
 
-Status destroy_restored(const journal::ProcessId& process, const journal::ProcessId& init) {
-  // An init's end is that of its whole namespace.
-  GCR_TRY(kill_and_wait(init));
-  return kill_and_wait(process);
+Status destroy_restored(const journal::Restored& restored, const freezer::Group& group) {
+  // An init's end is that of its whole namespace. Nothing is thawed that has not been killed.
+  std::vector<procfs::Process> killed;
+  for (const journal::ProcessId* id : {&restored.init(), &restored.process()}) {
+    auto process = open_living(*id);
+    if (!process && process.error().code() == Code::kNotFound) continue;
+    GCR_TRY(process);
+    const Status sent = process->send(SIGKILL);
+    if (!sent && sent.error().code() != Code::kNotFound) return sent;
+    killed.push_back(std::move(*process));
+  }
+  GCR_TRY(group.destroy());
+  for (const procfs::Process& process : killed) process.wait_until_ended();
+  return {};
 }
 
 }  // namespace gcr::recovery

@@ -60,6 +60,7 @@ awaitable<void> Destination::settle() {
   const Status concluded = co_await offload(context_.blocking, [&]() -> Status {
     if (state_ == State::kCommitted) {
       destroy();
+      GCR_TRY(group_.dissolve());
       const std::int32_t pid = identity_.process().pid();
       GCR_TRY(log_->advance(commit::DestinationEvent::kResumed, finished("the process runs", pid)));
       return fault::point("destination.finished");
@@ -67,6 +68,7 @@ awaitable<void> Destination::settle() {
     if (log_->state() != commit::DestinationState::kBuilding) return {};
     GCR_TRY(log_->advance(commit::DestinationEvent::kFailed, aborted(cause_)));
     destroy();
+    GCR_TRY(group_.destroy());
     return log_->advance(commit::DestinationEvent::kCleared, finished("nothing is left"));
   });
   if (!concluded) spdlog::error("{}", concluded.error().message());
@@ -184,15 +186,15 @@ Result<process::VettedFiles> Destination::vet_files(const proto::RestoreRequest&
   if (request.credentials().empty()) {
     return Error(Code::kProtocol, "RestoreRequest does not tell the rights of the process");
   }
-  GCR_ASSIGN(auto names, criu::images::file_names(scratch_->path()));
-  GCR_ASSIGN(const pid_t root, criu::images::root_pid(scratch_->path()));
+  GCR_ASSIGN(auto names, criu::images::file_names(image_memory_->path()));
+  GCR_ASSIGN(const pid_t root, criu::images::root_pid(image_memory_->path()));
   return process::vet_files({std::move(names.files), std::move(names.deleted), root},
                             request.named(), request.credentials(0));
 }
 
 /// After the vote, once the copy is given up.
 Status Destination::clear_copy() {
-  GCR_TRY(recovery::destroy_restored(identity_.process(), identity_.init()));
+  GCR_TRY(recovery::destroy_restored(identity_, group_));
   destroy();
   return log_->advance(commit::DestinationEvent::kCleared, finished("nothing is left"));
 }
@@ -210,7 +212,7 @@ Status Destination::restore_process(const proto::RestoreRequest& request, Phases
              phases.time("process", "compare files", [&] { return vet_files(request); }));
   GCR_ASSIGN(process_,
              RestoredProcess::create(driver_, *prepared_restore_, {request.credentials(), vetted},
-                                     running_, gpu_map_, phases));
+                                     running_, gpu_map_, group_, phases));
   return {};
 }
 
@@ -260,7 +262,7 @@ Status Destination::vote(Phases& phases) {
   GCR_TRY(fault::point("destination.attached"));
   GCR_TRY(process_->stand_still(phases));
   GCR_TRY(fault::point("destination.stopped"));
-  GCR_ASSIGN(identity_, process_->identity());
+  identity_ = process_->identity();
   journal::Record record;
   *record.mutable_restored() = identity_;
   GCR_TRY(phases.time("process", "write the vote", [&] {
@@ -282,7 +284,7 @@ Status Destination::let_go() {
   GCR_TRY(fault::point("destination.committed"));
   GCR_ASSIGN(lost, give_up_lost_copy(*log_));
   if (lost) return {};
-  return recovery::resume_restored(identity_.process(), identity_.init());
+  return recovery::resume_restored(identity_, group_);
 }
 
 awaitable<Result<proto::Envelope>> Destination::commit(const proto::CommitRequest& request) {

@@ -97,6 +97,7 @@ class Destination {
   std::unique_ptr<landing::MemoryReservation> memory_;
   std::optional<images::ImageMemory> image_memory_;
   std::unique_ptr<images::ImageStore> images_;
+  freezer::Group group_;  ///< that the process is restored in
   std::optional<criu::PreparedRestore> prepared_restore_;
   transport::RegionId next_region_ = kImageRegion + 1;
   // Written before a region is announced, read by the lanes' threads.

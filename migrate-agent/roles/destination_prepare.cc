@@ -12,6 +12,7 @@
 #include "migrate-agent/roles/check.h"
 #include "migrate-agent/roles/destination.h"
 #include "migrate-agent/roles/records.h"
+#include "migrate-agent/roles/recovery_roles.h"
 #include "src/base/log.h"
 #include "src/base/units.h"
 
@@ -233,8 +234,12 @@ Status Destination::make_room(const proto::PrepareRequest& request) {
   GCR_ASSIGN(images_, images::ImageStore::create(
                           directory, kImageSlots, image_room_, secret,
                           [this](std::uint64_t bytes) { return more_image_room(bytes); }));
+  group_ = group_of(log_->journal());
+  GCR_TRY(group_.create());
+  GCR_ASSIGN(UniqueFd entry, group_.entry());
   GCR_ASSIGN(prepared_restore_,
-             criu::PreparedRestore::create(context_.config.criu, directory, used_pids_));
+             criu::PreparedRestore::create(context_.config.criu, directory, used_pids_,
+                                           std::make_shared<const UniqueFd>(std::move(entry))));
   vram_->begin(digest::DigestKey::expand(secret),
                request.no_prefill() ? Mode::kReload : Mode::kPrefill);
   return {};

@@ -12,7 +12,7 @@ Status find_copy(const journal::Journal& journal) {
     return Error(Code::kNotFound, "its host was restarted");
   }
   const journal::Restored& copy = journal.last(journal::Record::kRestored)->restored();
-  return recovery::find_restored(copy.process(), copy.init());
+  return recovery::find_restored(copy);
 }
 
 }  // namespace

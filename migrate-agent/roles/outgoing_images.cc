@@ -6,10 +6,11 @@ namespace gcr::agent {
 
 namespace fs = std::filesystem;
 
-Result<OutgoingImages> OutgoingImages::create(const criu::Command& criu, pid_t pid,
-                                              fs::path scratch, proto::ImageMode requested,
+Result<OutgoingImages> OutgoingImages::create(const criu::Command& criu,
+                                              const SourceProcess& process, fs::path scratch,
+                                              proto::ImageMode requested,
                                               std::uint64_t resident_bytes) {
-  OutgoingImages images(criu, pid, std::move(scratch));
+  OutgoingImages images(criu, process, std::move(scratch));
   if (requested == proto::IMAGE_MODE_STREAM) {
     images.reason_ = "asked for";
     return images;
@@ -57,11 +58,11 @@ void OutgoingImages::round(images::ImageSender& sender) {
 
 Status OutgoingImages::prepare() {
   if (!in_rounds_) {
-    GCR_ASSIGN(prepared_, criu::PreparedDump::streaming(criu_, pid_, scratch_));
+    GCR_ASSIGN(prepared_, criu::PreparedDump::streaming(criu_, pid_, scratch_, group_));
     return {};
   }
   const fs::path parent = rounds_ == 0 ? fs::path() : directory_of_round(rounds_);
-  GCR_ASSIGN(prepared_, criu::PreparedDump::to_directory(criu_, pid_, scratch_, parent));
+  GCR_ASSIGN(prepared_, criu::PreparedDump::to_directory(criu_, pid_, scratch_, parent, group_));
   return {};
 }
 

@@ -26,7 +26,7 @@ class OutgoingImages {
  public:
   /// kRefused if rounds are asked for and the kernel cannot do it. `scratch` is a directory of this
   /// migration on tmpfs.
-  static Result<OutgoingImages> create(const criu::Command& criu, pid_t pid,
+  static Result<OutgoingImages> create(const criu::Command& criu, const SourceProcess& process,
                                        std::filesystem::path scratch, proto::ImageMode requested,
                                        std::uint64_t resident_bytes);
 
@@ -47,13 +47,17 @@ class OutgoingImages {
   Result<criu::DumpReport> dump(SourceProcess& process, images::ImageSender& sender);
 
  private:
-  OutgoingImages(criu::Command criu, pid_t pid, std::filesystem::path scratch)
-      : criu_(std::move(criu)), pid_(pid), scratch_(std::move(scratch)) {}
+  OutgoingImages(criu::Command criu, const SourceProcess& process, std::filesystem::path scratch)
+      : criu_(std::move(criu)),
+        pid_(process.pid()),
+        group_(process.group().directory_for_criu()),
+        scratch_(std::move(scratch)) {}
   Status pre_dump(images::ImageSender& sender);
   std::filesystem::path directory_of_round(unsigned round) const;
 
   criu::Command criu_;
   pid_t pid_;
+  std::filesystem::path group_;  ///< that CRIU freezes; may be empty
   std::filesystem::path scratch_;
   bool in_rounds_ = false;
   std::string reason_;

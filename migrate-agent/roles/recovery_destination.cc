@@ -23,7 +23,7 @@ using commit::DestinationState;
 class DestinationRecovery {
  public:
   DestinationRecovery(RecoveryContext& context, commit::DestinationLog log)
-      : context_(context), log_(std::move(log)) {}
+      : context_(context), log_(std::move(log)), group_(group_of(log_.journal())) {}
 
   awaitable<Status> run();
 
@@ -46,6 +46,7 @@ class DestinationRecovery {
 
   RecoveryContext& context_;
   commit::DestinationLog log_;
+  freezer::Group group_;
   std::optional<Decision> obeyed_;  ///< to be answered once all is done
   bool committed_here_ = false;     ///< by this process: nobody has let the copy go before
 };
@@ -64,7 +65,14 @@ awaitable<Status> DestinationRecovery::run() {
 
 /// Leaves it committed or aborted, or later.
 awaitable<Status> DestinationRecovery::decide() {
-  if (log_.state() == DestinationState::kRestored) co_return co_await settle();
+  if (log_.state() == DestinationState::kRestored) {
+    if (!host_was_restarted(began())) {
+      GCR_CO_TRY(co_await offload(context_.blocking, [&]() -> Status {
+        return group_.exists() ? group_.freeze() : Status();
+      }));
+    }
+    co_return co_await settle();
+  }
   co_return co_await offload(context_.blocking, [&]() -> Status {
     // Nobody saw it run: the source's copy may be the only one left.
     if (log_.state() == DestinationState::kCommitted && host_was_restarted(began())) {
@@ -145,7 +153,7 @@ Status DestinationRecovery::follow(bool committed) {
 
 Status DestinationRecovery::follow_operator(const Decision& decision) {
   if (decision.run_here) {
-    GCR_TRY(recovery::find_restored(restored()->process(), restored()->init()));
+    GCR_TRY(recovery::find_restored(*restored()));
   }
   journal::Record record;
   record.mutable_resolved()->set_run_here(decision.run_here);
@@ -179,9 +187,10 @@ Status DestinationRecovery::resume() {
     if (lost) return clear();
   }
   const journal::ProcessId& process = restored()->process();
-  const Status resumed = recovery::resume_restored(process, restored()->init());
+  const Status resumed = recovery::resume_restored(*restored(), group_);
   // Committed is committed: a process that has ended by now has ended here.
   if (!resumed && resumed.error().code() != Code::kNotFound) return resumed;
+  GCR_TRY(group_.dissolve());
   return log_.advance(DestinationEvent::kResumed, resumed
                                                       ? finished("the process runs", process.pid())
                                                       : finished("the process has ended here"));
@@ -190,8 +199,9 @@ Status DestinationRecovery::resume() {
 /// Nothing of the migration is left on this host.
 Status DestinationRecovery::clear() {
   if (restored() != nullptr && !host_was_restarted(began())) {
-    GCR_TRY(recovery::destroy_restored(restored()->process(), restored()->init()));
+    GCR_TRY(recovery::destroy_restored(*restored(), group_));
   }
+  GCR_TRY(group_.destroy());
   return log_.advance(DestinationEvent::kCleared, finished("nothing is left"));
 }
 

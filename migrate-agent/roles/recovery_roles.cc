@@ -1,5 +1,7 @@
 #include "migrate-agent/roles/recovery_roles.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <asio/use_awaitable.hpp>
 
@@ -20,6 +22,14 @@ asio::awaitable<void> Backoff::wait() {
 
 std::filesystem::path scratch_of(const Config& config, const journal::Journal& journal) {
   return config.runtime_dir / "outgoing" / journal.migration().to_string();
+}
+
+freezer::Group group_of(const journal::Journal& journal) {
+  auto hierarchy = freezer::find_hierarchy();
+  if (!hierarchy) return {};
+  const bool source = journal.role() == journal::Began::SOURCE;
+  return {std::move(*hierarchy), fmt::format("gcr-migrate-{}-{}", journal.migration().to_string(),
+                                             source ? "source" : "destination")};
 }
 
 void remove_scratch(const Config& config, const journal::Journal& journal) {

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "migrate-agent/commit/commit_log.h"
+#include "migrate-agent/freezer/freezer.h"
 #include "migrate-agent/roles/records.h"
 #include "migrate-agent/roles/roles.h"
 
@@ -25,6 +26,9 @@ class Backoff {
 
 /// Where a source keeps what CRIU writes. What a destination keeps has no name, and is gone.
 std::filesystem::path scratch_of(const Config& config, const journal::Journal& journal);
+
+/// The control group that holds the migration's process on this host, whether it is there or not.
+freezer::Group group_of(const journal::Journal& journal);
 
 void remove_scratch(const Config& config, const journal::Journal& journal);
 

@@ -60,10 +60,13 @@ awaitable<Status> SourceRecovery::run() {
 
 /// What the journal knows of the process; how far it was taken apart is seen from itself.
 recovery::Lost SourceRecovery::lost() const {
+  const journal::Record* detaching = log_.journal().last(journal::Record::kDetaching);
   return {.process = began().process(),
           .keeper = keeper(),
-          .detaching = log_.journal().has(journal::Record::kDetaching),
-          .scratch = scratch_of(context_.config, log_.journal())};
+          .detaching = detaching != nullptr,
+          .scratch = scratch_of(context_.config, log_.journal()),
+          .group = group_of(log_.journal()),
+          .home = detaching == nullptr ? "" : detaching->detaching().home()};
 }
 
 std::optional<journal::ProcessId> SourceRecovery::keeper() const {
@@ -95,7 +98,8 @@ Status SourceRecovery::undo() {
 
 /// The destination runs the process, or the operator has said so: the stopped copy is not needed.
 Status SourceRecovery::end_process(const std::string& text) {
-  if (!host_was_restarted(began())) GCR_TRY(recovery::end_stopped(began().process()));
+  if (!host_was_restarted(began()))
+    GCR_TRY(recovery::end_stopped(began().process(), group_of(log_.journal())));
   GCR_TRY(clear_helpers());
   const bool discarded = log_.state() == SourceState::kDiscarded;
   return log_.advance(discarded ? SourceEvent::kCleared : SourceEvent::kCommitConfirmed,

@@ -5,15 +5,14 @@
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/process/credentials.h"
 #include "migrate-agent/process/inspect.h"
+#include "migrate-agent/process/procfs.h"
 
 namespace gcr::agent {
 namespace {
 
-Status identify(pid_t pid, journal::ProcessId& out) {
-  GCR_ASSIGN(const std::uint64_t started, process::start_time(pid));
-  out.set_pid(pid);
-  out.set_start_time(started);
-  return {};
+void identify(const procfs::Process& process, journal::ProcessId& out) {
+  out.set_pid(process.pid());
+  out.set_start_time(process.start_time());
 }
 
 }  // namespace
@@ -21,9 +20,11 @@ Status identify(pid_t pid, journal::ProcessId& out) {
 Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(
     const std::shared_ptr<const mover::CudaDriver>& driver, criu::PreparedRestore& restore,
     const Expected& expected, const std::set<pid_t>& running,
-    const std::vector<mover::GpuPair>& gpu_map, Phases& phases) {
+    const std::vector<mover::GpuPair>& gpu_map, freezer::Group group,
+    Phases& phases) {
   GCR_ASSIGN(auto tree, phases.time("process", "criu restore", [&] { return restore.run(); }));
-  std::unique_ptr<RestoredProcess> process(new RestoredProcess(std::move(tree)));
+  std::unique_ptr<RestoredProcess> process(new RestoredProcess(std::move(tree), std::move(group)));
+  GCR_TRY(phases.time("process", "freeze", [&] { return process->hold(); }));
   GCR_TRY(fault::point("destination.criu-restored"));
   const pid_t pid = process->tree_.pid();
   GCR_TRY(phases.time("process", "compare rights", [&]() -> Status {
@@ -31,8 +32,9 @@ Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(
     return process::check_restored_files(pid, expected.files);
   }));
   const mover::ControlCheckpoint control(driver, pid);
-  GCR_ASSIGN(process->frozen_, phases.time("process", "freeze", [&] {
-    return criu::FrozenThreads::seize(pid, running);
+  GCR_ASSIGN(process->frozen_, phases.time("process", "seize", [&] {
+    return criu::FrozenThreads::seize(process->tree_.root(), running,
+                                      [&] { return process->group_.thaw(); });
   }));
   GCR_TRY(fault::point("destination.frozen"));
   GCR_TRY(phases.time("process", "control restore", [&] { return control.restore(gpu_map); }));
@@ -40,6 +42,13 @@ Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(
   GCR_TRY(fault::point("destination.control-restored"));
   GCR_ASSIGN(process->door_, phases.time("process", "find door", [&] { return Door::open(pid); }));
   return process;
+}
+
+/// As CRIU has left it: stopped, and whoever continues it does so in vain. Threads that version 1
+/// has frozen could not be seized.
+Status RestoredProcess::hold() {
+  if (!group_.directory_for_criu().empty()) return group_.freeze();
+  return procfs::wait_until_stopped(tree_.pid());
 }
 
 Status RestoredProcess::attach(mover::Descriptors vram, Phases& phases) {
@@ -52,14 +61,16 @@ Status RestoredProcess::attach(mover::Descriptors vram, Phases& phases) {
 Status RestoredProcess::stand_still(Phases& phases) {
   return phases.time("process", "stand still", [&]() -> Status {
     GCR_TRY(door_->open_gate());
-    return frozen_->stop_again();
+    if (!group_) return frozen_->stop_again();
+    return frozen_->stop_again(
+        [&] { return phases.time("process", "freeze", [&] { return group_.freeze(); }); });
   });
 }
 
-Result<journal::Restored> RestoredProcess::identity() const {
+journal::Restored RestoredProcess::identity() const {
   journal::Restored restored;
-  GCR_TRY(identify(tree_.pid(), *restored.mutable_process()));
-  GCR_TRY(identify(tree_.init_pid(), *restored.mutable_init()));
+  identify(tree_.root(), *restored.mutable_process());
+  identify(tree_.init(), *restored.mutable_init());
   return restored;
 }
 
@@ -69,7 +80,9 @@ void RestoredProcess::leave() {
 }
 
 RestoredProcess::~RestoredProcess() {
-  if (!left_) ::kill(tree_.pid(), SIGKILL);
+  if (left_) return;
+  (void)tree_.root().send(SIGKILL);
+  (void)group_.thaw();
 }
 
 }  // namespace gcr::agent

@@ -1,6 +1,6 @@
 // The process at the destination, between CRIU's restore and the vote: it stands still, its CUDA
 // state and its VRAM come back (design decision 9). From the vote on it stands still by itself, and
-// nothing but SIGCONT is missing: migrate-agent/recovery has what then becomes of it.
+// nothing but a thaw and SIGCONT is missing: migrate-agent/recovery has what then becomes of it.
 // One caller at a time, from any thread; everything blocks.
 #pragma once
 
@@ -12,6 +12,7 @@
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/criu/frozen_threads.h"
 #include "migrate-agent/door/door.h"
+#include "migrate-agent/freezer/freezer.h"
 #include "migrate-agent/mover/contexts.h"
 #include "migrate-agent/mover/control_checkpoint.h"
 #include "migrate-agent/process/named_files.h"
@@ -30,22 +31,23 @@ class RestoredProcess {
 
   /// Restores, and before anything runs compares the rights of all threads and the files with what
   /// is expected. Lets only the threads in `running` run (those that CUDA and the preload library
-  /// need, as the process's own PID namespace numbers them), restores and unlocks CUDA. On failure
-  /// nothing of the process is left.
+  /// need, as the process's own PID namespace numbers them), restores and unlocks CUDA. `group` is the one
+  /// that `restore` makes it in. On failure nothing of the process is left.
   static Result<std::unique_ptr<RestoredProcess>> create(
       const std::shared_ptr<const mover::CudaDriver>& driver, criu::PreparedRestore& restore,
       const Expected& expected, const std::set<pid_t>& running,
-      const std::vector<mover::GpuPair>& gpu_map, Phases& phases);
+      const std::vector<mover::GpuPair>& gpu_map, freezer::Group group,
+      Phases& phases);
 
   /// Maps the VRAM behind the descriptors where the process had it.
   Status attach(mover::Descriptors vram, Phases& phases);
 
-  /// Opens the gate, which nobody can pass, and stops the process as a whole: the last thread that
-  /// ran stands still too, and from here on SIGCONT alone makes it go on.
+  /// Opens the gate, which nobody can pass, stops the process as a whole and freezes its group: the
+  /// last thread that ran stands still too, and from here on only root makes it go on.
   Status stand_still(Phases& phases);
 
   /// What the journal says of it: the process and the init of its namespace.
-  Result<journal::Restored> identity() const;
+  journal::Restored identity() const;
 
   /// After stand_still(), and once the journal knows of it: it no longer depends on this process.
   void leave();
@@ -56,9 +58,13 @@ class RestoredProcess {
   RestoredProcess& operator=(const RestoredProcess&) = delete;
 
  private:
-  explicit RestoredProcess(criu::RestoredTree tree) : tree_(std::move(tree)) {}
+  RestoredProcess(criu::RestoredTree tree, freezer::Group group)
+      : tree_(std::move(tree)), group_(std::move(group)) {}
+
+  Status hold();
 
   criu::RestoredTree tree_;
+  freezer::Group group_;
   std::optional<criu::FrozenThreads> frozen_;
   std::optional<Door> door_;
   bool left_ = false;

@@ -11,7 +11,6 @@
 
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/preflight/host_facts.h"
-#include "migrate-agent/process/inspect.h"
 #include "migrate-agent/roles/ending.h"
 #include "migrate-agent/roles/records.h"
 #include "src/base/log.h"
@@ -152,8 +151,7 @@ awaitable<Status> Source::check_before_commit() {
   co_return co_await offload(context_.blocking, [&]() -> Status {
     GCR_TRY(context_.cancellation.check());
     GCR_TRY(check());
-    GCR_ASSIGN(const std::uint64_t started, process::start_time(process_->pid()));
-    if (started == log_->journal().began().process().start_time()) return {};
+    if (!process_->process().has_ended()) return {};
     return Error(Code::kNotFound, "the process ended while it was moved");
   });
 }

@@ -137,6 +137,7 @@ class Source : public SourceControl {
   std::optional<Examination> found_;                ///< until both sides have been looked at
   std::shared_ptr<const mover::CudaDriver> driver_;
   control::Endpoint destination_;
+  std::optional<procfs::Process> handle_;  ///< of the claimed process
   std::optional<SourceProcess> process_;
   Inventory inventory_;
   proto::ProcessFacts facts_;

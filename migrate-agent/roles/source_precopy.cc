@@ -69,9 +69,13 @@ awaitable<Status> Source::precopy() {
   detaching_noted_ = true;
   const Status armed = co_await offload(context_.blocking, [&] { return arm_keeper(); });
   GCR_CO_TRY(armed);
-  journal::Record record;
-  record.mutable_detaching();
-  co_return co_await note(commit::SourceEvent::kDetaching, std::move(record));
+  co_return co_await offload(context_.blocking, [&]() -> Status {
+    journal::Record record;
+    GCR_ASSIGN(std::string home, process_->group().home_of(process_->process()));
+    record.mutable_detaching()->set_home(home);
+    GCR_TRY(log_->advance(commit::SourceEvent::kDetaching, std::move(record)));
+    return process_->enter_group(std::move(home));
+  });
 }
 
 awaitable<Status> Source::look() {

@@ -13,6 +13,7 @@
 #include "migrate-agent/journal/journal_files.h"
 #include "migrate-agent/preflight/host_facts.h"
 #include "migrate-agent/roles/records.h"
+#include "migrate-agent/roles/recovery_roles.h"
 #include "migrate-agent/roles/source.h"
 #include "src/base/log.h"
 
@@ -32,8 +33,12 @@ using asio::awaitable;
 awaitable<Status> Source::claim_process() {
   GCR_CO_ASSIGN(destination_, control::Endpoint::parse(request_.destination()));
   GCR_CO_ASSIGN(claimed_, context_.permissions.check_process(request_.pid()));
-  co_return co_await context_.daemon.claim_process(migration_, request_.pid(), claimed_.start_time,
-                                                   context_.channel.peer().common_name);
+  const Status claimed =
+      co_await context_.daemon.claim_process(migration_, request_.pid(), claimed_.start_time,
+                                             context_.channel.peer().common_name);
+  GCR_CO_TRY(claimed);
+  GCR_CO_ASSIGN(handle_, procfs::Process::open(request_.pid(), claimed_.start_time));
+  co_return Status();
 }
 
 /// Makes the migration one that survives this worker: a journal, and a name by which others reach
@@ -145,7 +150,11 @@ awaitable<Status> Source::preflight() {
   driver_ = std::move(found_->host.driver);
   facts_ = std::move(found_->process);
   inventory_ = std::move(found_->inventory);
-  process_.emplace(driver_, request_.pid(), std::move(*found_->door));
+  process_.emplace(driver_, *handle_, std::move(*found_->door), group_of(log_->journal()));
+  // What was examined by its number was the claimed process, if that has not been reaped.
+  if (process_->process().has_ended()) {
+    co_return Error(Code::kNotFound, "the process ended while it was examined");
+  }
   found_.reset();
   co_return fault::point("source.preflighted");
 }
@@ -223,9 +232,8 @@ awaitable<Status> Source::prepare() {
   const Status taken = co_await offload(context_.blocking, [&]() -> Status {
     GCR_ASSIGN(scratch_, images::ScratchDirectory::create(context_.config.runtime_dir / "outgoing" /
                                                           migration_.to_string()));
-    GCR_ASSIGN(images_,
-               OutgoingImages::create(context_.config.criu, process_->pid(), scratch_->path(),
-                                      request_.image_mode(), facts_.resident_bytes()));
+    GCR_ASSIGN(images_, OutgoingImages::create(context_.config.criu, *process_, scratch_->path(),
+                                               request_.image_mode(), facts_.resident_bytes()));
     vram_.emplace(driver_, digest::DigestKey::expand(key_bytes_));
     inventory_.clear();
     proto::BuffersRequest found;

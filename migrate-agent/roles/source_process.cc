@@ -8,6 +8,12 @@ constexpr std::chrono::seconds kGateLease{30};
 
 }  // namespace
 
+Status SourceProcess::enter_group(std::string home) {
+  home_ = std::move(home);
+  GCR_TRY(group_.create());
+  return group_.add(process_);
+}
+
 Status SourceProcess::close_gate(std::chrono::milliseconds timeout) {
   GCR_TRY(door_.close_gate(timeout, kGateLease));
   state_ = State::kGated;
@@ -40,14 +46,22 @@ Status SourceProcess::checkpoint() {
 
 Result<criu::DumpReport> SourceProcess::dump(criu::PreparedDump& prepared,
                                              const criu::TakeImage& take) {
+  const bool by_criu = !group_.directory_for_criu().empty();
+  if (by_criu) GCR_TRY(group_.freeze());
   auto dumped = prepared.run(take);
-  if (dumped) state_ = State::kDumped;
+  if (!dumped) {
+    if (by_criu) GCR_TRY(group_.thaw());
+    return dumped;
+  }
+  state_ = State::kDumped;
+  GCR_TRY(group_.freeze());
   return dumped;
 }
 
 Status SourceProcess::roll_back(mover::Descriptors vram) {
   if (state_ == State::kDumped) {
-    GCR_TRY(criu::resume_stopped(pid_));
+    GCR_TRY(criu::resume_stopped(process_));
+    GCR_TRY(group_.thaw());
     state_ = State::kCheckpointed;
   }
   if (state_ == State::kCheckpointed) {
@@ -64,9 +78,12 @@ Status SourceProcess::roll_back(mover::Descriptors vram) {
     state_ = State::kGated;
   }
   if (state_ == State::kGated) GCR_TRY(open_gate());
-  return {};
+  return group_.dissolve(home_);
 }
 
-Status SourceProcess::kill() { return criu::kill_stopped(pid_); }
+Status SourceProcess::kill() {
+  GCR_TRY(criu::kill_stopped(process_, [this] { return group_.thaw(); }));
+  return group_.dissolve(home_);
+}
 
 }  // namespace gcr::agent

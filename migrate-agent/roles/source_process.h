@@ -9,13 +9,16 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/door/door.h"
+#include "migrate-agent/freezer/freezer.h"
 #include "migrate-agent/mover/contexts.h"
 #include "migrate-agent/mover/control_checkpoint.h"
+#include "migrate-agent/process/process_handle.h"
 
 namespace gcr::agent {
 
@@ -24,12 +27,23 @@ class SourceProcess {
   /// How far the process has been taken apart. Zero is never used.
   enum class State { kInvalid = 0, kRunning, kGated, kDetached, kLocked, kCheckpointed, kDumped };
 
-  SourceProcess(std::shared_ptr<const mover::CudaDriver> driver, pid_t pid, Door door)
-      : pid_(pid), door_(std::move(door)), control_(std::move(driver), pid) {}
+  /// `group` holds it from the dump on.
+  SourceProcess(std::shared_ptr<const mover::CudaDriver> driver, procfs::Process process, Door door,
+                freezer::Group group)
+      : process_(std::move(process)),
+        door_(std::move(door)),
+        control_(std::move(driver), process_.pid()),
+        group_(std::move(group)) {}
 
   Door& door() { return door_; }
-  pid_t pid() const { return pid_; }
+  const procfs::Process& process() const { return process_; }
+  pid_t pid() const { return process_.pid(); }
+  const freezer::Group& group() const { return group_; }
   State state() const { return state_; }
+
+  /// Moves it into its group, where it runs on. `home` is the group that it came from, to which
+  /// roll_back() returns it.
+  Status enter_group(std::string home);
 
   /// Holds back the application's calls and drains the GPU.
   Status close_gate(std::chrono::milliseconds timeout);
@@ -46,20 +60,22 @@ class SourceProcess {
   /// The driver moves control state into host memory.
   Status checkpoint();
 
-  /// CRIU's images go where `prepared` and `take` say; the tasks stay stopped.
+  /// CRIU's images go where `prepared` and `take` say; the tasks stay stopped, and frozen.
   Result<criu::DumpReport> dump(criu::PreparedDump& prepared, const criu::TakeImage& take);
 
   /// Undoes all of the above, in reverse; `vram` maps the application's VRAM again where it was
   /// detached. An error says which step failed and what state the process is in then.
   Status roll_back(mover::Descriptors vram);
 
-  /// After the commit: the dumped process is gone for good.
+  /// After the commit: the dumped process is gone for good, and its group.
   Status kill();
 
  private:
-  pid_t pid_;
+  procfs::Process process_;
   Door door_;
   mover::ControlCheckpoint control_;
+  freezer::Group group_;
+  std::string home_;  ///< the group that it came from
   State state_ = State::kRunning;
 };
 

@@ -56,8 +56,9 @@ awaitable<Status> Source::send_control_state() {
       return process_->checkpoint();
     }));
     GCR_TRY(fault::point("source.checkpointed"));
-    const auto dropped = phases_.time("process", "drop zero pages",
-                                      [&] { return process::drop_zero_pages(process_->door()); });
+    const auto dropped = phases_.time("process", "drop zero pages", [&] {
+      return process::drop_zero_pages(process_->door(), process_->process());
+    });
     // What was not dropped is moved.
     if (!dropped) spdlog::warn("pages of zeros stay: {}", dropped.error().message());
     GCR_ASSIGN(dumped_, phases_.time("process", "criu dump",

@@ -33,7 +33,7 @@ class ForgedCredentials : public testing::TestWithParam<const char*> {
   google::protobuf::RepeatedPtrField<proto::Credentials> dump_and_kill() {
     const auto report = dump(criu_command(), program_.pid(), images());
     EXPECT_TRUE(report) << report.error().message();
-    EXPECT_TRUE(kill_stopped(program_.pid()));
+    EXPECT_TRUE(kill_stopped(program_.process()));
     program_.reap();
     return report ? credentials(*report) : google::protobuf::RepeatedPtrField<proto::Credentials>{};
   }
@@ -66,7 +66,7 @@ TEST_F(Restored, ProgramHasTheRightsThatItHad) {
   EXPECT_EQ(told.size(), 7);  // the counting threads, and the first
   auto tree = restore(criu_command(), images());
   ASSERT_TRUE(tree) << tree.error().message();
-  const Status checked = process::check_restored_credentials(tree->init_pid(), told);
+  const Status checked = process::check_restored_credentials(tree->init().pid(), told);
   EXPECT_TRUE(checked) << checked.error().message();
 }
 
@@ -78,7 +78,7 @@ TEST_F(Restored, ForgedUserIsRefusedBeforeAnythingRuns) {
   ASSERT_TRUE(tree) << tree.error().message();
   // CRIU itself believes its images.
   EXPECT_THAT(procfs::status_field(std::to_string(tree->pid()), "Uid"), HasSubstr("4242"));
-  const Status checked = process::check_restored_credentials(tree->init_pid(), told);
+  const Status checked = process::check_restored_credentials(tree->init().pid(), told);
   ASSERT_FALSE(checked);
   EXPECT_THAT(checked.error().message(),
               AllOf(HasSubstr("uids are 4242 4242 4242 4242 as restored"), HasSubstr("0 0 0 0")));
@@ -92,17 +92,17 @@ TEST_F(Restored, MissingAndUnknownThreadsAreRefused) {
   auto more = told;
   *more.Add() = told[0];
   more[more.size() - 1].set_thread(999'999);
-  EXPECT_THAT(process::check_restored_credentials(tree->init_pid(), more).error().message(),
+  EXPECT_THAT(process::check_restored_credentials(tree->init().pid(), more).error().message(),
               HasSubstr("thread 999999 is told by the source and was not restored"));
   auto fewer = told;
   fewer.RemoveLast();
-  EXPECT_THAT(process::check_restored_credentials(tree->init_pid(), fewer).error().message(),
+  EXPECT_THAT(process::check_restored_credentials(tree->init().pid(), fewer).error().message(),
               HasSubstr("was restored and is not told by the source"));
   auto twice = told;
   *twice.Add() = told[0];
-  EXPECT_THAT(process::check_restored_credentials(tree->init_pid(), twice).error().message(),
+  EXPECT_THAT(process::check_restored_credentials(tree->init().pid(), twice).error().message(),
               HasSubstr("twice"));
-  EXPECT_FALSE(process::check_restored_credentials(tree->init_pid(), {}));
+  EXPECT_FALSE(process::check_restored_credentials(tree->init().pid(), {}));
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ class DumpRestore : public testing::Test {
     const auto report = dump(criu_command(), program_->pid(), images());
     ASSERT_TRUE(report) << report.error().message();
     EXPECT_GT(report->image_bytes, 0u);
-    const Status killed = kill_stopped(program_->pid());
+    const Status killed = kill_stopped(program_->process());
     ASSERT_TRUE(killed) << killed.error().message();
     EXPECT_EQ(WTERMSIG(program_->reap()), SIGKILL);
   }
@@ -108,7 +108,7 @@ TEST_F(DumpRestore, DumpedProcessStandsStillAndResumesWhereItWas) {
   ASSERT_TRUE(report) << report.error().message();
   EXPECT_EQ(state_of(program_->pid()), 'T');
   const Output dumped = read_output(file());
-  ASSERT_TRUE(resume_stopped(program_->pid()));
+  ASSERT_TRUE(resume_stopped(program_->process()));
   expect_gapless(wait_for_progress(file(), dumped, 20));
 }
 
@@ -116,7 +116,7 @@ TEST_F(DumpRestore, KillLeavesNothingOfTheDumpedProcess) {
   start();
   ASSERT_TRUE(dump(criu_command(), program_->pid(), images()));
   const pid_t pid = program_->pid();
-  ASSERT_TRUE(kill_stopped(pid));
+  ASSERT_TRUE(kill_stopped(program_->process()));
   EXPECT_EQ(state_of(pid), 'Z');  // ours to reap
   program_->reap();
   EXPECT_FALSE(exists(pid));
@@ -131,7 +131,7 @@ TEST_F(DumpRestore, RestoredProcessStandsStillThenGoesOnWithoutGap) {
   EXPECT_EQ(state_of(tree->pid()), 'T');
   EXPECT_EQ(procfs::namespace_pids(std::to_string(tree->pid())).back(), pid);
   EXPECT_EQ(read_output(file()).lines, dumped.lines);
-  ASSERT_TRUE(resume_stopped(tree->pid()));
+  ASSERT_TRUE(resume_stopped(tree->root()));
   expect_gapless(wait_for_progress(file(), dumped, 20));
 }
 
@@ -143,8 +143,8 @@ TEST_F(DumpRestore, DestroyingARestoredTreeLeavesNothing) {
   {
     auto tree = restore(criu_command(), images());
     ASSERT_TRUE(tree) << tree.error().message();
-    ASSERT_TRUE(resume_stopped(tree->pid()));
-    init = tree->init_pid();
+    ASSERT_TRUE(resume_stopped(tree->root()));
+    init = tree->init().pid();
     EXPECT_TRUE(exists(init));
   }
   EXPECT_FALSE(exists(init));
@@ -159,14 +159,14 @@ TEST_F(DumpRestore, TenRoundTripsLoseAndDoubleNothing) {
     const Output before = read_output(file());
     auto tree = restore(criu_command(), images(from));
     ASSERT_TRUE(tree) << "trip " << trip << ": " << tree.error().message();
-    ASSERT_TRUE(resume_stopped(tree->pid()));
+    ASSERT_TRUE(resume_stopped(tree->root()));
     wait_for_progress(file(), before, 3);
     fs::remove_all(images(from));
     from = "trip" + std::to_string(trip);
     const auto report = dump(criu_command(), tree->pid(), images(from));
     ASSERT_TRUE(report) << "trip " << trip << ": " << report.error().message();
     EXPECT_EQ(state_of(tree->pid()), 'T');
-    ASSERT_TRUE(kill_stopped(tree->pid()));
+    ASSERT_TRUE(kill_stopped(tree->root()));
   }
   expect_gapless(read_output(file()));
 }
@@ -176,8 +176,8 @@ TEST_F(DumpRestore, ReaperEndsWhenTheLastTaskHasEnded) {
   dump_and_kill();
   auto tree = restore(criu_command(), images());
   ASSERT_TRUE(tree) << tree.error().message();
-  ASSERT_TRUE(resume_stopped(tree->pid()));
-  const pid_t init = tree->init_pid();
+  ASSERT_TRUE(resume_stopped(tree->root()));
+  const pid_t init = tree->init().pid();
   tree->release();
   ::kill(tree->pid(), SIGKILL);
   int status = 0;
@@ -194,8 +194,8 @@ TEST_F(DumpRestore, ReleasedTreeOutlivesItsHandleAndTakesSigtermThroughItsInit) 
   {
     auto tree = restore(criu_command(), images());
     ASSERT_TRUE(tree) << tree.error().message();
-    ASSERT_TRUE(resume_stopped(tree->pid()));
-    init = tree->init_pid();
+    ASSERT_TRUE(resume_stopped(tree->root()));
+    init = tree->init().pid();
     tree->release();
   }
   wait_for_progress(file(), before, 5);
@@ -221,7 +221,7 @@ TEST_F(DumpRestore, ReleasedReaperHoldsNothingOfTheAgent) {
   dump_and_kill();
   auto tree = restore(criu_command(), images());
   ASSERT_TRUE(tree) << tree.error().message();
-  const pid_t init = tree->init_pid();
+  const pid_t init = tree->init().pid();
   EXPECT_TRUE(descriptor_targets(init).contains("socket"));
   EXPECT_EQ(::getsid(init), init);
   tree->release();
@@ -242,7 +242,7 @@ TEST_F(DumpRestore, TheTreeEndsWithAnAgentThatDidNotReleaseIt) {
   const pid_t agent = ::fork();
   if (agent == 0) {
     auto tree = restore(criu_command(), images());
-    const pid_t init = tree ? tree->init_pid() : -1;
+    const pid_t init = tree ? tree->init().pid() : -1;
     ::_exit(::write(pids[1], &init, sizeof(init)) == sizeof(init) ? 0 : 1);
   }
   pid_t init = -1;
@@ -262,7 +262,7 @@ TEST_F(DumpRestore, SmallDeletedFileMovesWithItsContent) {
   const Output dumped = read_output(file());
   auto tree = restore(criu_command(), images());
   ASSERT_TRUE(tree) << tree.error().message();
-  ASSERT_TRUE(resume_stopped(tree->pid()));
+  ASSERT_TRUE(resume_stopped(tree->root()));
   expect_gapless(wait_for_progress(file(), dumped, 20));
 }
 
@@ -278,7 +278,7 @@ TEST_F(DumpRestore, ProcessInNamespacesOfItsOwnWithALowPidMovesTwice) {
   ASSERT_LT(inner, 10);
   const auto report = dump(criu_command(), pid, images());
   ASSERT_TRUE(report) << report.error().message();
-  ASSERT_TRUE(kill_stopped(pid));
+  ASSERT_TRUE(kill_stopped(procfs::Process::open(pid).value()));
   program_.reset();
   auto tree = restore(criu_command(), images());
   ASSERT_TRUE(tree) << tree.error().message();
@@ -289,7 +289,7 @@ TEST_F(DumpRestore, ProcessInNamespacesOfItsOwnWithALowPidMovesTwice) {
   tree->kill();
   tree = restore(criu_command(), images("again"));
   ASSERT_TRUE(tree) << tree.error().message();
-  ASSERT_TRUE(resume_stopped(tree->pid()));
+  ASSERT_TRUE(resume_stopped(tree->root()));
   expect_gapless(wait_for_progress(file(), dumped, 20));
 }
 

@@ -30,7 +30,7 @@ class Frozen : public testing::Test {
     const fs::path images = directory_.make("images");
     const auto report = dump(criu_command(), program.pid(), images);
     ASSERT_TRUE(report) << report.error().message();
-    ASSERT_TRUE(kill_stopped(program.pid()));
+    ASSERT_TRUE(kill_stopped(program.process()));
     program.reap();
     auto tree = restore(criu_command(), images);
     ASSERT_TRUE(tree) << tree.error().message();
@@ -54,7 +54,7 @@ class Frozen : public testing::Test {
 
 TEST_F(Frozen, OnlyTheExceptedThreadRunsUntilTheRelease) {
   ASSERT_NO_FATAL_FAILURE(start_restored("count"));
-  auto frozen = FrozenThreads::seize(tree_->pid(), {tids_[0]});
+  auto frozen = FrozenThreads::seize(tree_->root(), {tids_[0]});
   ASSERT_TRUE(frozen) << frozen.error().message();
   EXPECT_EQ(frozen->count(), tids_.size());  // the main thread is not in tids_, one is excepted
   const Output now = wait_for_output(file(), [this](const Output& output) {
@@ -71,21 +71,21 @@ TEST_F(Frozen, OnlyTheExceptedThreadRunsUntilTheRelease) {
 
 TEST_F(Frozen, StopAgainLeavesTheWholeProcessStoppedWithoutTracer) {
   ASSERT_NO_FATAL_FAILURE(start_restored("count"));
-  auto frozen = FrozenThreads::seize(tree_->pid(), {tids_[1], tids_[2]});
+  auto frozen = FrozenThreads::seize(tree_->root(), {tids_[1], tids_[2]});
   ASSERT_TRUE(frozen) << frozen.error().message();
   ASSERT_TRUE(frozen->stop_again());
   EXPECT_EQ(tracer_of(tree_->pid()), "0");
   for (const pid_t tid : procfs::threads(tree_->pid())) EXPECT_EQ(state_of(tid), 'T');
   EXPECT_FALSE(frozen->release());
   const Output now = read_output(file());
-  ASSERT_TRUE(resume_stopped(tree_->pid()));
+  ASSERT_TRUE(resume_stopped(tree_->root()));
   expect_gapless(wait_for_progress(file(), now, 20));
 }
 
 TEST_F(Frozen, DestructionWithoutReleaseLeavesTheProcessStopped) {
   ASSERT_NO_FATAL_FAILURE(start_restored("count"));
   {
-    auto frozen = FrozenThreads::seize(tree_->pid(), {tids_[0]});
+    auto frozen = FrozenThreads::seize(tree_->root(), {tids_[0]});
     ASSERT_TRUE(frozen) << frozen.error().message();
   }
   EXPECT_EQ(state_of(tree_->pid()), 'T');
@@ -94,7 +94,7 @@ TEST_F(Frozen, DestructionWithoutReleaseLeavesTheProcessStopped) {
 
 TEST_F(Frozen, UnknownThreadIsRefusedAndTheProcessStaysStopped) {
   ASSERT_NO_FATAL_FAILURE(start_restored("count"));
-  const auto frozen = FrozenThreads::seize(tree_->pid(), {tids_[0], 1});
+  const auto frozen = FrozenThreads::seize(tree_->root(), {tids_[0], 1});
   ASSERT_FALSE(frozen);
   EXPECT_EQ(frozen.error().code(), Code::kNotFound);
   EXPECT_EQ(state_of(tree_->pid()), 'T');
@@ -105,19 +105,19 @@ TEST_F(Frozen, DeathOfTheHolderKillsTheUncommittedCopy) {
   ASSERT_NO_FATAL_FAILURE(start_restored("count"));
   const pid_t holder = ::fork();
   if (holder == 0) {
-    const auto frozen = FrozenThreads::seize(tree_->pid(), {tids_[0]});
+    const auto frozen = FrozenThreads::seize(tree_->root(), {tids_[0]});
     ::kill(::getpid(), SIGKILL);
     ::_exit(frozen ? 0 : 1);
   }
   ASSERT_EQ(::waitpid(holder, nullptr, 0), holder);
-  const pid_t init = tree_->init_pid();
+  const pid_t init = tree_->init().pid();
   tree_->release();
   ASSERT_EQ(::waitpid(init, nullptr, 0), init);  // the last task of the namespace has ended
 }
 
 TEST_F(Frozen, WaitingCallsGoOnWaitingAfterRestoreAndRelease) {
   ASSERT_NO_FATAL_FAILURE(start_restored("wait"));
-  auto frozen = FrozenThreads::seize(tree_->pid(), {tids_[0]});
+  auto frozen = FrozenThreads::seize(tree_->root(), {tids_[0]});
   ASSERT_TRUE(frozen) << frozen.error().message();
   ASSERT_TRUE(frozen->release());
   expect_gapless(wait_for_progress(file(), read_output(file()), 200));
@@ -137,10 +137,10 @@ TEST_F(Frozen, CallsThatAStopHadInterruptedBeforeGoOnWaitingToo) {
   wait_for_progress(file(), continued, 50);
   const auto report = dump(criu_command(), program.pid(), images);
   ASSERT_TRUE(report) << report.error().message();
-  ASSERT_TRUE(kill_stopped(program.pid()));
+  ASSERT_TRUE(kill_stopped(program.process()));
   auto tree = restore(criu_command(), images);
   ASSERT_TRUE(tree) << tree.error().message();
-  ASSERT_TRUE(resume_stopped(tree->pid()));
+  ASSERT_TRUE(resume_stopped(tree->root()));
   // The raw futex calls cannot be told (interrupted_calls.h); all their callers know EINTR.
   for (const std::string& line : wait_for_progress(file(), read_output(file()), 200).others) {
     EXPECT_TRUE(line.starts_with("returned epoll_wait") || line.starts_with("returned futex"))
@@ -153,7 +153,7 @@ TEST_F(Frozen, WaitingCallsGoOnWaitingAfterADumpAndResume) {
   wait_for_progress(file(), {}, 5);
   const auto report = dump(criu_command(), program.pid(), directory_.make("images"));
   ASSERT_TRUE(report) << report.error().message();
-  ASSERT_TRUE(resume_stopped(program.pid()));
+  ASSERT_TRUE(resume_stopped(program.process()));
   expect_gapless(wait_for_progress(file(), read_output(file()), 200));
 }
 

@@ -41,7 +41,7 @@ class Held : public testing::Test {
 };
 
 TEST_F(Held, OneThreadRunsThenAllDo) {
-  HeldThreads threads(program_.pid());
+  HeldThreads threads(program_.process());
   const Status held = threads.hold_all_but(output().tids.front());
   ASSERT_TRUE(held) << held.error().message();
   expect_that_one_counts();
@@ -55,7 +55,7 @@ TEST_F(Held, AProcessThatWasStoppedMoreThanOnceIsHeldAndLetGo) {
     ASSERT_TRUE(procfs::wait_until_stopped(program_.pid()));
   }
   {
-    HeldThreads threads(program_.pid());
+    HeldThreads threads(program_.process());
     const Status held = threads.hold_all_but(output().tids.front());
     ASSERT_TRUE(held) << held.error().message();
     expect_that_one_counts();
@@ -66,7 +66,7 @@ TEST_F(Held, AProcessThatWasStoppedMoreThanOnceIsHeldAndLetGo) {
 TEST_F(Held, NothingRunsWhenTheHolderDies) {
   const pid_t holder = ::fork();
   if (holder == 0) {
-    HeldThreads threads(program_.pid());
+    HeldThreads threads(program_.process());
     if (!threads.hold_all_but(output().tids.front())) ::_exit(1);
     for (;;) ::pause();
   }
@@ -75,13 +75,13 @@ TEST_F(Held, NothingRunsWhenTheHolderDies) {
   ::kill(holder, SIGKILL);
   ::waitpid(holder, nullptr, 0);
   ASSERT_TRUE(procfs::wait_until_stopped(program_.pid()));
-  ASSERT_TRUE(resume_stopped(program_.pid()));
+  ASSERT_TRUE(resume_stopped(program_.process()));
   expect_that_all_count();
 }
 
 TEST_F(Held, AThreadThatIsNotThereIsSaidAndAllGoOn) {
   {
-    HeldThreads threads(program_.pid());
+    HeldThreads threads(program_.process());
     const Status held = threads.hold_all_but(1);
     ASSERT_FALSE(held);
     EXPECT_EQ(held.error().code(), Code::kNotFound) << held.error().message();

@@ -64,7 +64,7 @@ class MountNamespace : public testing::Test {
     const auto report = prepared->run(drain);
     EXPECT_FALSE(fs::exists(mark())) << std::ifstream(mark()).rdbuf();
     ASSERT_TRUE(report) << report.error().message();
-    ASSERT_TRUE(resume_stopped(program_->pid()));
+    ASSERT_TRUE(resume_stopped(program_->process()));
     expect_gapless(wait_for_progress(file(), read_output(file()), 20));
   }
 

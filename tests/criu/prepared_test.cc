@@ -52,7 +52,7 @@ class Prepared : public testing::Test {
   }
 
   void kill_program() {
-    ASSERT_TRUE(kill_stopped(program_->pid()));
+    ASSERT_TRUE(kill_stopped(program_->process()));
     program_->reap();
   }
 
@@ -76,7 +76,7 @@ TEST_F(Prepared, StreamedDumpRestoresAndGoesOnWithoutGap) {
   ASSERT_TRUE(tree) << tree.error().message();
   EXPECT_EQ(state_of(tree->pid()), 'T');
   EXPECT_EQ(read_output(file()).lines, dumped.lines);
-  ASSERT_TRUE(resume_stopped(tree->pid()));
+  ASSERT_TRUE(resume_stopped(tree->root()));
   expect_gapless(wait_for_progress(file(), dumped, 20));
 }
 
@@ -84,7 +84,7 @@ TEST_F(Prepared, WaitingCallsOfAStreamedDumpGoOnWaitingHereAndThere) {
   start("wait");
   const auto report = prepare_streaming().run(to_files());
   ASSERT_TRUE(report) << report.error().message();
-  ASSERT_TRUE(resume_stopped(program_->pid()));
+  ASSERT_TRUE(resume_stopped(program_->process()));
   expect_gapless(wait_for_progress(file(), read_output(file()), 200));
   ::kill(program_->pid(), SIGSTOP);
   ASSERT_TRUE(procfs::wait_until_stopped(program_->pid()));
@@ -92,7 +92,7 @@ TEST_F(Prepared, WaitingCallsOfAStreamedDumpGoOnWaitingHereAndThere) {
   // The copy counts on from the dump: only its waiting threads are of interest here.
   auto tree = restore(criu_command(), images());
   ASSERT_TRUE(tree) << tree.error().message();
-  ASSERT_TRUE(resume_stopped(tree->pid()));
+  ASSERT_TRUE(resume_stopped(tree->root()));
   const Output now = wait_for_output(file(), [before = read_output(file())](const Output& output) {
     return output.lines >= before.lines + 200;
   });
@@ -113,7 +113,7 @@ TEST_F(Prepared, StreamedDumpIsTheSameAsOneToADirectory) {
         return {};
       });
   ASSERT_TRUE(report) << report.error().message();
-  ASSERT_TRUE(resume_stopped(program_->pid()));
+  ASSERT_TRUE(resume_stopped(program_->process()));
   ASSERT_TRUE(dump(criu_command(), program_->pid(), images()));
   std::set<std::string> written;
   for (const auto& entry : fs::directory_iterator(images())) {
@@ -215,7 +215,7 @@ TEST_F(Prepared, RestoreThatSitsOnANumberOfTheTreeStartsAnew) {
   auto tree = restore->run();
   ASSERT_TRUE(tree) << tree.error().message();
   EXPECT_EQ(procfs::namespace_pids(std::to_string(tree->pid())).back(), pid);
-  ASSERT_TRUE(resume_stopped(tree->pid()));
+  ASSERT_TRUE(resume_stopped(tree->root()));
   expect_gapless(wait_for_progress(file(), dumped, 20));
 }
 

@@ -66,6 +66,7 @@ class Program {
   ~Program();
 
   pid_t pid() const { return pid_; }
+  procfs::Process process() const { return procfs::Process::open(pid_).value(); }
   /// Reaps it; the wait status.
   int reap();
 

@@ -10,6 +10,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "migrate-agent/freezer/hierarchy.h"
 #include "migrate-agent/journal/journal_files.h"
 #include "migrate-agent/landing/hugepage_claim.h"
 
@@ -116,6 +117,21 @@ std::vector<std::string> strangers(const TwoHosts& hosts, Host host,
   return found;
 }
 
+/// Control groups of this host's migrations: those of its journals.
+std::vector<std::string> groups(const TwoHosts& hosts, Host host) {
+  std::vector<std::string> found;
+  const auto hierarchy = freezer::find_hierarchy();
+  const auto entries = journal::list(hosts.variable("STATE", host));
+  if (!hierarchy || !entries) return found;
+  for (const journal::Entry& entry : *entries) {
+    const fs::path group = hierarchy->mount / ("gcr-migrate-" + entry.path.filename().string());
+    std::error_code error;
+    if (fs::exists(group, error))
+      found.push_back(fmt::format("{}: {}", name_of(host), group.string()));
+  }
+  return found;
+}
+
 }  // namespace
 
 std::vector<Copy> copies(const TwoHosts& hosts) {
@@ -191,6 +207,7 @@ void Baseline::look_at(const TwoHosts& hosts, Host host, bool has_copy, Holdings
   std::vector<std::string> more;
   std::ranges::set_difference(files_of(hosts, host), before.files, std::back_inserter(more));
   for (const std::string& file : more) complain("file " + file);
+  std::ranges::copy(groups(hosts, host), std::back_inserter(holdings.leftovers));
   std::ranges::copy(open_journals(hosts, host), std::back_inserter(holdings.leftovers));
 }
 

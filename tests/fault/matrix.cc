@@ -57,6 +57,10 @@ void add_boundary(std::vector<Scenario>& scenarios, const Point& point) {
        {Harm::kError, Harm::kKillWorker, Harm::kKillDaemon, Harm::kKillBoth, Harm::kCut}) {
     scenarios.push_back(at(point, harm));
   }
+  // Whoever wakes it changes nothing.
+  Scenario woken = at(point, Harm::kWake);
+  woken.survivor = Side::kDestination;
+  scenarios.push_back(woken);
 }
 
 struct Place {

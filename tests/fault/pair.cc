@@ -98,6 +98,8 @@ std::string action_of(Harm harm, const std::string& command, const TwoHosts& hos
       return fmt::format("run kill -KILL {}", process);
     case Harm::kEndApp:
       return fmt::format("run kill -TERM {}", process);
+    case Harm::kWake:
+      return "run " + wake_command(network_name(hosts, host), 20);
     case Harm::kRun:
       return "run " + command;
     case Harm::kCut:
@@ -128,6 +130,14 @@ std::string gained(const std::string& path, std::size_t offset) {
 }
 
 }  // namespace
+
+std::string wake_command(const std::string& network, unsigned times) {
+  return fmt::format(
+      "for i in $(seq {}); do for p in $(ip netns pids {}); do "
+      "case $(cat /proc/$p/comm 2>/dev/null) in ticker) kill -CONT $p 2>/dev/null;; esac; done; "
+      "sleep 0.01; done; true",
+      times, network);
+}
 
 /// What is known of the run that is under way.
 struct Pair::Trial {

@@ -21,6 +21,9 @@ inline constexpr Milliseconds kPeerSilence{1500};
 /// Within this time after things were put right one copy goes on and both hosts are clean.
 inline constexpr Milliseconds kBound{20'000};
 
+/// A command line that sends SIGCONT to the tickers in this network `times` times, 10 ms apart.
+std::string wake_command(const std::string& network, unsigned times);
+
 class Pair {
  public:
   /// Makes the hosts, with further options of `scripts/hosts up`, starts a ticker with these

@@ -24,6 +24,8 @@ std::string_view to_string(Harm harm) {
       return "kill app";
     case Harm::kEndApp:
       return "end app";
+    case Harm::kWake:
+      return "wake";
     case Harm::kRun:
       return "run";
     case Harm::kArm:

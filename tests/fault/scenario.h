@@ -22,6 +22,7 @@ enum class Harm : std::uint8_t {
   kKillHost,    ///< every process of the host; its daemon is started again
   kKillApp,     ///< the process that moves, as it is found on that side
   kEndApp,      ///< SIGTERM to it: it ends by itself
+  kWake,        ///< SIGCONT from outside to the ticker as it is on that side, again and again
   kStop,        ///< SIGSTOP to the worker; SIGCONT after `lasts`
   kCut,         ///< the link goes down for `lasts`
   kRun,         ///< `command`; without a point, before the migration begins

@@ -66,7 +66,8 @@ TEST_F(ZeroPagesTest, ZerosAreDroppedAndEverythingReadsAsBefore) {
   Subject subject;
   const Regions regions = make_regions(subject);
   agent::Door door = door_of(subject);
-  const DroppedPages dropped = good(process::drop_zero_pages(door));
+  const DroppedPages dropped =
+      good(process::drop_zero_pages(door, procfs::Process::open(door.pid()).value()));
   EXPECT_EQ(present_pages(subject.pid(), regions.zeros, kBytes), 0u);
   EXPECT_EQ(present_pages(subject.pid(), regions.mixed, kBytes), (kBytes / kPage + 2) / 3);
   EXPECT_GE(dropped.dropped_bytes, kBytes + kBytes / 3 * 2 - kPage);
@@ -79,7 +80,7 @@ TEST_F(ZeroPagesTest, LockedSharedAndFileMemoryIsLeftAlone) {
   Subject subject;
   const Regions regions = make_regions(subject);
   agent::Door door = door_of(subject);
-  good(process::drop_zero_pages(door));
+  good(process::drop_zero_pages(door, procfs::Process::open(door.pid()).value()));
   EXPECT_EQ(present_pages(subject.pid(), regions.locked, kMiB), kMiB / kPage);
   EXPECT_EQ(present_pages(subject.pid(), regions.shared, kMiB), kMiB / kPage);
   EXPECT_EQ(present_pages(subject.pid(), regions.file, kPage), 1u);
@@ -90,7 +91,7 @@ TEST_F(ZeroPagesTest, AMappingOfZerosAloneIsMarkedForHugePages) {
   Subject subject;
   const Regions regions = make_regions(subject);
   agent::Door door = door_of(subject);
-  good(process::drop_zero_pages(door));
+  good(process::drop_zero_pages(door, procfs::Process::open(door.pid()).value()));
   const bool kernel_has_them = std::filesystem::exists("/sys/kernel/mm/transparent_hugepage");
   EXPECT_EQ(flags_at(subject.pid(), regions.zeros).find(" hg") != std::string::npos,
             kernel_has_them);
@@ -104,7 +105,7 @@ TEST_F(ZeroPagesTest, AWriterThatNeverRestsLosesNothing) {
   agent::Door door = door_of(subject);
   std::uint64_t rounds = 0;
   for (int cycle = 0; cycle < 100; ++cycle) {
-    good(process::drop_zero_pages(door));
+    good(process::drop_zero_pages(door, procfs::Process::open(door.pid()).value()));
     const std::uint64_t before = rounds;
     while (rounds <= before) rounds = subject.value("progress");
   }
@@ -117,7 +118,7 @@ TEST_F(ZeroPagesTest, AProcessInAPidNamespaceBelowIsNoDifferent) {
   const Regions regions = make_regions(subject);
   subject.ask("write");
   agent::Door door = door_of(subject);
-  good(process::drop_zero_pages(door));
+  good(process::drop_zero_pages(door, procfs::Process::open(door.pid()).value()));
   EXPECT_EQ(present_pages(subject.pid(), regions.zeros, kBytes), 0u);
   EXPECT_EQ(subject.ask("rest").at(1), 0u);
   EXPECT_EQ(subject.value("wrong"), 0u);
@@ -128,7 +129,7 @@ TEST_F(ZeroPagesTest, AProcessThatIsTracedAlreadyIsLeftAsItWas) {
   const Regions regions = make_regions(subject);
   agent::Door door = door_of(subject);
   ASSERT_EQ(::ptrace(PTRACE_SEIZE, subject.pid(), nullptr, 0), 0);
-  const auto dropped = process::drop_zero_pages(door);
+  const auto dropped = process::drop_zero_pages(door, procfs::Process::open(door.pid()).value());
   ASSERT_FALSE(dropped);
   EXPECT_EQ(dropped.error().code(), Code::kPermissionDenied);
   EXPECT_EQ(present_pages(subject.pid(), regions.zeros, kBytes), kBytes / kPage);
@@ -136,7 +137,7 @@ TEST_F(ZeroPagesTest, AProcessThatIsTracedAlreadyIsLeftAsItWas) {
   ASSERT_EQ(::waitpid(subject.pid(), nullptr, __WALL), subject.pid());
   ASSERT_EQ(::ptrace(PTRACE_DETACH, subject.pid(), nullptr, 0), 0);
   EXPECT_EQ(subject.value("wrong"), 0u);
-  good(process::drop_zero_pages(door));
+  good(process::drop_zero_pages(door, procfs::Process::open(door.pid()).value()));
 }
 
 TEST_F(ZeroPagesTest, TheDoorDropsOnlyWholePagesOfUserSpaceAndNeverItsOwnStack) {

@@ -202,10 +202,10 @@ TEST_F(BringBack, AfterTheCommitTheStoppedProcessIsEndedForGood) {
   leave_at("dumped");
   if (HasFatalFailure()) return;
   const journal::ProcessId id = program_.id();
-  ASSERT_TRUE(end_stopped(id));
+  ASSERT_TRUE(end_stopped(id, {}));
   EXPECT_EQ(procfs::state(std::to_string(id.pid())), 'Z');
   program_.kill();
-  EXPECT_TRUE(end_stopped(id)) << "twice is as good as once";
+  EXPECT_TRUE(end_stopped(id, {})) << "twice is as good as once";
   end_keeper();
 }
 
@@ -217,7 +217,7 @@ TEST_F(BringBack, AnotherProcessWithTheSameNumberIsLeftAlone) {
   const Result<Found> found = bring_back(other);
   ASSERT_TRUE(found);
   EXPECT_EQ(*found, Found::kGone);
-  EXPECT_TRUE(end_stopped(other.process));
+  EXPECT_TRUE(end_stopped(other.process, {}));
   expect_brought_back();
 }
 

@@ -27,13 +27,13 @@ class Restored : public testing::Test {
     criu::test::Program original(file(), "count");
     wait_for_progress(file(), {}, 5);
     ASSERT_TRUE(criu::dump({{criu_program()}, {}}, original.pid(), images_.path()));
-    ASSERT_TRUE(criu::kill_stopped(original.pid()));
+    ASSERT_TRUE(criu::kill_stopped(original.process()));
     dumped_ = read_output(file());
   }
 
   void TearDown() override {
     if (process_.pid() != 0) {
-      EXPECT_TRUE(destroy_restored(process_, init_));
+      EXPECT_TRUE(destroy_restored(restored(), {}));
     }
     EXPECT_THAT(living(), testing::IsEmpty());
   }
@@ -51,6 +51,13 @@ class Restored : public testing::Test {
     worker.kill();
     process_ = worker.named().at(0);
     init_ = worker.named().at(1);
+  }
+
+  journal::Restored restored() const {
+    journal::Restored restored;
+    *restored.mutable_process() = process_;
+    *restored.mutable_init() = init_;
+    return restored;
   }
 
   char state() const { return procfs::state(std::to_string(process_.pid())); }
@@ -74,11 +81,11 @@ TEST_F(Restored, StandsStillWhenItsWorkerDiesAndRunsWhenItIsResumed) {
   if (HasFatalFailure()) return;
   EXPECT_EQ(state(), 'T');
   EXPECT_EQ(read_output(file()).lines, dumped_.lines);
-  ASSERT_TRUE(resume_restored(process_, init_));
+  ASSERT_TRUE(resume_restored(restored(), {}));
   criu::test::expect_gapless(wait_for_progress(file(), dumped_, 5));
-  ASSERT_TRUE(resume_restored(process_, init_)) << "twice is as good as once";
+  ASSERT_TRUE(resume_restored(restored(), {})) << "twice is as good as once";
   criu::test::expect_gapless(wait_for_progress(file(), read_output(file()), 5));
-  ASSERT_TRUE(destroy_restored(process_, init_));
+  ASSERT_TRUE(destroy_restored(restored(), {}));
 }
 
 /// It is moved on, out of its own namespaces, by a worker that is killed.
@@ -87,7 +94,7 @@ TEST_F(Restored, IsDumpedToTheEndByCriuWhoseWorkerDies) {
   if (HasFatalFailure()) return;
   std::mt19937 random(testing::UnitTest::GetInstance()->random_seed());
   for (int i = 0; i < 10 && !HasFailure(); ++i) {
-    ASSERT_TRUE(resume_restored(process_, init_));
+    ASSERT_TRUE(resume_restored(restored(), {}));
     wait_for_progress(file(), read_output(file()), 5);
     const Directory scratch;
     Worker worker({"dump", std::to_string(process_.pid()), criu_program(), scratch.path(),
@@ -103,17 +110,17 @@ TEST_F(Restored, IsDumpedToTheEndByCriuWhoseWorkerDies) {
     if (state() != 'T') continue;  // CRIU was not let go on, and has touched nothing
     EXPECT_TRUE(std::filesystem::exists(scratch.path() / "inventory.img"));
   }
-  ASSERT_TRUE(resume_restored(process_, init_));
+  ASSERT_TRUE(resume_restored(restored(), {}));
   criu::test::expect_gapless(wait_for_progress(file(), read_output(file()), 5));
 }
 
 TEST_F(Restored, IsDestroyedWithAllThatIsInItsNamespace) {
   release();
   if (HasFatalFailure()) return;
-  ASSERT_TRUE(destroy_restored(process_, init_));
+  ASSERT_TRUE(destroy_restored(restored(), {}));
   EXPECT_THAT(living(), testing::IsEmpty());
-  EXPECT_TRUE(destroy_restored(process_, init_)) << "twice is as good as once";
-  const Status resumed = resume_restored(process_, init_);
+  EXPECT_TRUE(destroy_restored(restored(), {})) << "twice is as good as once";
+  const Status resumed = resume_restored(restored(), {});
   ASSERT_FALSE(resumed);
   EXPECT_EQ(resumed.error().code(), Code::kNotFound) << resumed.error().message();
 }

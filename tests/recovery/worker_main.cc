@@ -65,6 +65,8 @@ class Move {
   }
 
  private:
+  procfs::Process process() const { return must(procfs::Process::open(arguments_.pid)); }
+
   void reached(const std::string& step, const std::string& more = "") {
     std::cout << step << more << std::endl;
     while (step == arguments_.stop) ::pause();
@@ -103,7 +105,7 @@ class Move {
     reached("locked");
     GCR_TRY(control_.checkpoint());
     reached("checkpointed");
-    GCR_TRY(process::drop_zero_pages(door_));
+    GCR_TRY(process::drop_zero_pages(door_, process()));
     reached("dropped");
     GCR_TRY(dump.run([](const std::string&, UniqueFd content) -> Status {
       char bytes[65536];
@@ -116,7 +118,7 @@ class Move {
   }
 
   Status put_together() {
-    GCR_TRY(criu::resume_stopped(arguments_.pid));
+    GCR_TRY(criu::resume_stopped(process()));
     reached("resumed");
     GCR_TRY(control_.restore({}));
     reached("restored");
@@ -177,7 +179,7 @@ void restore(const std::string& criu, const std::string& reaper, const std::stri
              const std::string& stop) {
   std::cout << "restoring" << std::endl;
   criu::RestoredTree tree = must(criu::restore({{criu}, reaper}, images));
-  std::cout << "restored" << describe(tree.pid()) << describe(tree.init_pid()) << std::endl;
+  std::cout << "restored" << describe(tree.pid()) << describe(tree.init().pid()) << std::endl;
   while (stop == "restored") ::pause();
   tree.release();
   std::cout << "released" << std::endl;

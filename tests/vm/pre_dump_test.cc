@@ -67,7 +67,7 @@ class PreDump : public testing::Test {
   RestoredTree restore_and_resume() {
     auto tree = restore(criu_command(), final_);
     if (!tree) throw std::runtime_error(tree.error().message());
-    EXPECT_TRUE(resume_stopped(tree->pid()));
+    EXPECT_TRUE(resume_stopped(tree->root()));
     return std::move(*tree);
   }
 

@@ -1,0 +1,47 @@
+// A process that cannot be mistaken for another one that gets its number later: a pidfd, and the
+// time at which it started, compared after the pidfd was opened. Everything that is done to a
+// process from its claim on goes by one of these; a number alone is for messages and for /proc.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "src/base/result.h"
+#include "src/base/unique_fd.h"
+
+namespace gcr::procfs {
+
+/// Copies share the pidfd. Any thread may use its own copy.
+class Process {
+ public:
+  /// The process that has this number now. kNotFound if there is none.
+  static Result<Process> open(pid_t pid);
+
+  /// The process with this number that started at `start_time` (field 22 of /proc/PID/stat).
+  /// kNotFound if it is gone; another may have its number.
+  static Result<Process> open(pid_t pid, std::uint64_t start_time);
+
+  pid_t pid() const { return pid_; }
+  std::uint64_t start_time() const { return start_time_; }
+  int pidfd() const { return pidfd_->get(); }
+
+  /// True once it has ended, reaped or not.
+  bool has_ended() const;
+
+  /// kNotFound if it has been reaped; the process that has its number then is left alone.
+  Status send(int signal_number) const;
+
+  /// Blocks until it has ended.
+  void wait_until_ended() const;
+
+ private:
+  Process(pid_t pid, std::uint64_t start_time, UniqueFd pidfd);
+
+  pid_t pid_;
+  std::uint64_t start_time_;
+  std::shared_ptr<const UniqueFd> pidfd_;
+};
+
+}  // namespace gcr::procfs

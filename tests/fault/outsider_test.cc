@@ -1,0 +1,84 @@
+// Somebody else wakes a copy that must stand still: its owner, a scheduler, a timer of its own. It
+// stands still all the same, until the one who may decide has decided.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/fault/pair.h"
+
+namespace gcr::fault::test {
+namespace {
+
+using e2e::other;
+
+/// How often the outsider sends SIGCONT, 10 ms apart: long after a peer is given up.
+constexpr unsigned kOften = 300;
+
+class Outsider : public testing::Test {
+ protected:
+  std::string network(Side side) const {
+    const Host host = side == Side::kSource ? pair_.source() : other(pair_.source());
+    return pair_.hosts().variable("NS", host).substr(std::string("/run/netns/").size());
+  }
+
+  /// The outsider does not know of this: it goes on when the worker is dead.
+  std::string wake_for_long(Side side) const {
+    return fmt::format("({}) >/dev/null 2>&1 &", wake_command(network(side), kOften));
+  }
+
+  static Scenario at(const std::string& point, std::string command, std::string undo = "") {
+    Scenario scenario;
+    scenario.harm = Harm::kRun;
+    scenario.side = point.starts_with("source") ? Side::kSource : Side::kDestination;
+    scenario.point = point;
+    scenario.command = std::move(command);
+    scenario.undo = std::move(undo);
+    return scenario;
+  }
+
+  void expect_one_copy(Scenario scenario, Side survivor) {
+    scenario.survivor = survivor;
+    const Result result = pair_.run(scenario);
+    EXPECT_TRUE(result.passed()) << result.failure;
+  }
+
+  Pair pair_;
+};
+
+/// The destination has voted, its worker is dead and the link is down: the source takes the process
+/// back while the destination's copy is told to go on.
+TEST_F(Outsider, DoesNotWakeACopyThatIsInDoubt) {
+  const std::string link = "ip -n " + network(Side::kSource) + " link set veth0 ";
+  expect_one_copy(
+      at("destination.restored",
+         link + "down; " + wake_for_long(Side::kDestination) + " kill -KILL $PPID", link + "up"),
+      Side::kSource);
+}
+
+/// The process stands still at the source after its dump, and at the destination before the vote.
+TEST_F(Outsider, DoesNotWakeTheSourcesCopyAfterItsDump) {
+  expect_one_copy(at("source.dumped", wake_command(network(Side::kSource), 30)),
+                  Side::kDestination);
+}
+
+TEST_F(Outsider, DoesNotWakeTheSourcesCopyOnceItsOwnerIsDead) {
+  expect_one_copy(
+      at("source.awaiting", wake_command(network(Side::kSource), 30) + "; kill -KILL $PPID"),
+      Side::kSource);
+}
+
+TEST_F(Outsider, DoesNotWakeTheSourcesCopyAfterTheCommit) {
+  expect_one_copy(
+      at("source.committed", wake_command(network(Side::kSource), 30) + "; kill -KILL $PPID"),
+      Side::kDestination);
+}
+
+TEST_F(Outsider, DoesNotWakeTheDestinationsCopyBeforeItsVote) {
+  expect_one_copy(at("destination.stopped", wake_command(network(Side::kDestination), 30)),
+                  Side::kDestination);
+}
+
+}  // namespace
+}  // namespace gcr::fault::test

@@ -1,0 +1,128 @@
+// Numbers of processes that have ended are taken by others, and nothing meant for the first reaches
+// these: every signal goes by a pidfd of the process that was meant.
+#include "migrate-agent/process/process_handle.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/criu/frozen_threads.h"
+#include "migrate-agent/criu/held_threads.h"
+#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/recovery/recovery.h"
+
+namespace gcr::procfs {
+namespace {
+
+/// A child that sleeps. Killed and reaped at the end.
+class Sleeper {
+ public:
+  Sleeper() : pid_(::fork()) {
+    if (pid_ != 0) return;
+    for (;;) ::pause();
+  }
+  Sleeper(const Sleeper&) = delete;
+  Sleeper& operator=(const Sleeper&) = delete;
+  ~Sleeper() { end(); }
+
+  pid_t pid() const { return pid_; }
+  void end() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+  /// Neither killed nor stopped.
+  bool untouched() const {
+    int status = 0;
+    return ::waitpid(pid_, &status, WNOHANG | WUNTRACED) == 0;
+  }
+
+ private:
+  pid_t pid_;
+};
+
+/// In a PID namespace of its own, whose next number can be chosen. The exit status of `body`.
+template <class Body>
+int in_new_namespace(Body body) {
+  const pid_t outer = ::fork();
+  if (outer == 0) {
+    if (::unshare(CLONE_NEWPID | CLONE_NEWNS) != 0) ::_exit(100);
+    const pid_t init = ::fork();
+    if (init == 0) {
+      if (::mount(nullptr, "/", nullptr, MS_PRIVATE | MS_REC, nullptr) != 0) ::_exit(101);
+      if (::mount("proc", "/proc", "proc", 0, nullptr) != 0) ::_exit(102);
+      ::_exit(body());
+    }
+    int status = 0;
+    ::waitpid(init, &status, 0);
+    ::_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 103);
+  }
+  int status = 0;
+  ::waitpid(outer, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 104;
+}
+
+bool next_number_is(pid_t pid) {
+  const int file = ::open("/proc/sys/kernel/ns_last_pid", O_WRONLY | O_CLOEXEC);
+  const std::string text = std::to_string(pid - 1);
+  const bool written = ::write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  ::close(file);
+  return written;
+}
+
+TEST(ReusedNumber, IsNotSignalledByWhoHoldsTheProcessThatHadIt) {
+  EXPECT_EQ(in_new_namespace([] {
+              Sleeper first;
+              const auto process = Process::open(first.pid());
+              if (!process) return 1;
+              const pid_t number = first.pid();
+              first.end();
+              if (!next_number_is(number)) return 2;
+              Sleeper second;
+              if (second.pid() != number) return 3;
+              if (process->send(SIGKILL)) return 4;
+              if (!process->has_ended()) return 5;
+              if (criu::resume_stopped(*process)) return 6;
+              if (!criu::kill_stopped(*process)) return 7;
+              if (criu::FrozenThreads::seize(*process, {})) return 8;
+              if (criu::HeldThreads(*process).hold_all_but(number)) return 9;
+              if (Process::open(number, process->start_time() - 1)) return 10;
+              return second.untouched() ? 0 : 11;
+            }),
+            0);
+}
+
+/// What a journal says of a process that has ended, whose number another one has.
+TEST(ReusedNumber, IsNotSignalledByRecovery) {
+  const Sleeper other;
+  const std::uint64_t started = Process::open(other.pid()).value().start_time();
+  journal::ProcessId ended;
+  ended.set_pid(other.pid());
+  ended.set_start_time(started - 1);
+  journal::Restored restored;
+  *restored.mutable_process() = ended;
+  *restored.mutable_init() = ended;
+  EXPECT_TRUE(recovery::end_stopped(ended, {}));
+  EXPECT_TRUE(recovery::destroy_restored(restored, {}));
+  const Status resumed = recovery::resume_restored(restored, {});
+  ASSERT_FALSE(resumed);
+  EXPECT_EQ(resumed.error().code(), Code::kNotFound) << resumed.error().message();
+  recovery::Lost lost;
+  lost.process = ended;
+  lost.detaching = true;
+  const auto found = recovery::bring_back(lost);
+  ASSERT_TRUE(found) << found.error().message();
+  EXPECT_EQ(*found, recovery::Found::kGone);
+  EXPECT_TRUE(other.untouched());
+}
+
+}  // namespace
+}  // namespace gcr::procfs
