@@ -2,9 +2,6 @@
 // and takes in what lands.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cstring>
-
 #include "migrate-agent/data/offer.h"
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/preflight/comparison.h"
@@ -30,6 +27,13 @@ landing::HugepagePolicy landing_policy(HugepagePolicy policy) {
     default:
       return landing::HugepagePolicy::kAuto;
   }
+}
+
+/// What landing memory can be made of.
+Result<std::uint64_t> landing_room() {
+  GCR_ASSIGN(const std::uint64_t available, landing::available_memory_bytes());
+  GCR_ASSIGN(const std::uint64_t huge, landing::free_hugepage_bytes());
+  return available + huge;
 }
 
 /// Images may take what is free where they go.
@@ -144,39 +148,10 @@ proto::PreflightReply Destination::look(const proto::PreflightRequest& request) 
   return reply;
 }
 
-template <class Buffers>
-Result<Destination::Wanted> Destination::wanted(const Buffers& buffers) const {
-  if (region_of_buffer_.size() + buffers.size() > kMaxBuffers) {
-    return Error(Code::kProtocol, fmt::format("more than {} buffers", kMaxBuffers));
-  }
-  std::vector<mover::IncomingVram::Wanted> wanted;
-  std::uint64_t total = 0;
-  GCR_ASSIGN(const std::uint64_t available, landing::available_memory_bytes());
-  GCR_ASSIGN(const std::uint64_t huge, landing::free_hugepage_bytes());
-  for (const proto::Buffer& buffer : buffers) {
-    const Uuid from = to_uuid(buffer.gpu_uuid());
-    const auto pair = std::find_if(gpu_map_.begin(), gpu_map_.end(),
-                                   [&](const mover::GpuPair& p) { return p.from == from; });
-    if (pair == gpu_map_.end() || buffer.size_bytes() == 0 ||
-        buffer.size_bytes() % kChunkBytes != 0 || region_of_buffer_.contains(buffer.id())) {
-      return Error(Code::kProtocol, fmt::format("buffer {} ({} bytes) cannot be prepared",
-                                                buffer.id(), buffer.size_bytes()));
-    }
-    if (buffer.size_bytes() > available + huge - total) {
-      return Error(Code::kResourceExhausted,
-                   fmt::format("the landing region needs more than the {} that are available",
-                               format_bytes(available + huge)));
-    }
-    total += buffer.size_bytes();
-    wanted.push_back({buffer.id(), pair->to, buffer.size_bytes()});
-  }
-  return wanted;
-}
-
 Status Destination::open_regions(const Wanted& wanted, IncomingData& data) {
   for (const mover::IncomingVram::Wanted& buffer : wanted) {
     const transport::RegionId region = next_region_++;
-    region_of_buffer_.emplace(buffer.id, region);
+    open_[buffer.id] = {region, buffer.size_bytes};
     {
       const std::lock_guard lock(regions_mutex_);
       buffer_of_region_.emplace(region, buffer.id);
@@ -202,11 +177,7 @@ Status Destination::landed(transport::RegionId region, std::uint64_t offset,
 /// What takes part in the migration before a connection does.
 Status Destination::make_room(const proto::PrepareRequest& request) {
   using Mode = mover::IncomingVram::Mode;
-  std::array<std::byte, 32> secret{};
-  if (request.digest_key().size() != secret.size()) {
-    return Error(Code::kProtocol, "the digest key is not 32 bytes long");
-  }
-  std::memcpy(secret.data(), request.digest_key().data(), secret.size());
+  GCR_ASSIGN(const auto secret, check_digest_key(request.digest_key()));
   GCR_ASSIGN(scratch_, images::ScratchDirectory::create(context_.config.runtime_dir / "incoming" /
                                                         migration_.to_string()));
   GCR_ASSIGN(images_, open_store(scratch_->path(), secret));
@@ -223,6 +194,7 @@ Result<std::unique_ptr<IncomingData>> Destination::open_data(DataPlan& plan,
   const IncomingData::Options options{
       .tls = context_.data_ssl(),
       .token = token,
+      .migration = migration_,
       .on_landed = [this](transport::RegionId region, std::uint64_t offset,
                           std::uint64_t length) { return landed(region, offset, length); },
       .hosts = context_.config.data_addresses,
@@ -243,8 +215,9 @@ awaitable<Result<proto::Envelope>> Destination::prepare(const proto::PrepareRequ
   GCR_CO_TRY(plan);
   const std::string token = to_bytes(Uuid::random()) + to_bytes(Uuid::random());
   auto opened = co_await offload(context_.blocking, [&]() -> Result<std::unique_ptr<IncomingData>> {
+    GCR_ASSIGN(const std::uint64_t room, landing_room());
+    GCR_ASSIGN(const auto buffers, check_buffers(request.buffers(), gpu_map_, open_, room));
     GCR_TRY(make_room(request));
-    GCR_ASSIGN(const auto buffers, wanted(request.buffers()));
     GCR_TRY(vram_->prepare(buffers));
     GCR_ASSIGN(auto data, open_data(*plan, token));
     GCR_TRY(data->add_region(kImageRegion, images_->ring()));
@@ -255,10 +228,10 @@ awaitable<Result<proto::Envelope>> Destination::prepare(const proto::PrepareRequ
   data_ = std::move(*opened);
   proto::Envelope envelope;
   proto::PrepareReply& reply = *envelope.mutable_prepare_reply();
-  for (const auto& [buffer, region] : region_of_buffer_) {
+  for (const auto& [id, buffer] : open_) {
     proto::BufferRegion& out = *reply.add_regions();
-    out.set_buffer_id(buffer);
-    out.set_region(region);
+    out.set_buffer_id(id);
+    out.set_region(buffer.region);
   }
   reply.set_lanes(plan->lanes);
   reply.set_data_token(token);
@@ -291,26 +264,25 @@ awaitable<Result<proto::Envelope>> Destination::change_buffers(
   GCR_CO_TRY(expect(State::kPrepared, "BuffersRequest"));
   proto::Envelope envelope;
   const Status changed = co_await offload(context_.blocking, [&]() -> Status {
-    for (const std::uint64_t id : request.removed_ids()) {
-      const auto found = region_of_buffer_.find(id);
-      if (found == region_of_buffer_.end()) {
-        return Error(Code::kProtocol, fmt::format("there is no buffer {} to remove", id));
-      }
-      GCR_TRY(data_->remove_region(found->second));
+    GCR_TRY(check_removed(request.removed_ids(), open_));
+    for (const mover::BufferId id : request.removed_ids()) {
+      const transport::RegionId region = open_.at(id).region;
+      GCR_TRY(data_->remove_region(region));
       {
         const std::lock_guard lock(regions_mutex_);
-        buffer_of_region_.erase(found->second);
+        buffer_of_region_.erase(region);
       }
-      region_of_buffer_.erase(found);
+      open_.erase(id);
       vram_->remove(id);
     }
-    GCR_ASSIGN(const auto buffers, wanted(request.added()));
+    GCR_ASSIGN(const std::uint64_t room, landing_room());
+    GCR_ASSIGN(const auto buffers, check_buffers(request.added(), gpu_map_, open_, room));
     GCR_TRY(vram_->prepare(buffers));
     GCR_TRY(open_regions(buffers, *data_));
     for (const mover::IncomingVram::Wanted& buffer : buffers) {
       proto::BufferRegion& out = *envelope.mutable_buffers_reply()->add_regions();
       out.set_buffer_id(buffer.id);
-      out.set_region(region_of_buffer_.at(buffer.id));
+      out.set_region(open_.at(buffer.id).region);
     }
     return {};
   });

@@ -13,6 +13,7 @@
 #include "migrate-agent/preflight/other_migrations.h"
 #include "migrate-agent/process/inspect.h"
 #include "migrate-agent/process/procfs.h"
+#include "migrate-agent/roles/request_checks.h"
 
 namespace gcr::agent {
 namespace {
