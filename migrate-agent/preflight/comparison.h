@@ -11,9 +11,6 @@
 
 namespace gcr::agent {
 
-/// More than this many buffers are no process.
-inline constexpr std::size_t kMaxBuffers = 65536;
-
 /// Drivers, CRIU's view of the CPUs, clocks, software, main memory, hugepages, transport.
 void compare_hosts(const proto::PreflightRequest& request, const proto::HostFacts& here,
                    const Config& config, preflight::Findings& findings);

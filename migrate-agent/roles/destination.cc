@@ -199,12 +199,8 @@ Status Destination::clear_copy() {
   return log_->advance(commit::DestinationEvent::kCleared, finished("nothing is left"));
 }
 
-Status Destination::restore_process(const proto::RestoreRequest& request, Phases& phases) {
-  std::vector<images::NamedFile> files;
-  for (const proto::ImageFile& file : request.files()) {
-    GCR_ASSIGN(const auto digest, images::ImageDigest::from_bytes(file.digest()));
-    files.push_back({file.name(), file.id(), file.size_bytes(), digest});
-  }
+Status Destination::restore_process(const proto::RestoreRequest& request,
+                                    const std::vector<images::NamedFile>& files, Phases& phases) {
   GCR_TRY(phases.time("images", "complete images", [&] { return images_->complete(files); }));
   GCR_TRY(memory_->taken({.ordinary_bytes = image_room_}));
   GCR_TRY(fault::point("destination.imaged"));
@@ -221,12 +217,8 @@ awaitable<Result<proto::Envelope>> Destination::restore(const proto::RestoreRequ
   GCR_CO_TRY(expect(State::kPrepared, "RestoreRequest"));
   GCR_CO_TRY(data_->health());
   Phases phases("destination", Phases::Clock::time_point{});
-  std::map<mover::BufferId, std::vector<digest::Digest>> sent;
-  for (const proto::BufferDigests& buffer : request.digests()) {
-    auto& digests = sent[buffer.buffer_id()];
-    digests.resize(buffer.digests().size() / sizeof(digest::Digest));
-    std::memcpy(digests.data(), buffer.digests().data(), digests.size() * sizeof(digest::Digest));
-  }
+  GCR_CO_ASSIGN(const BufferDigests sent, check_digests(request.digests(), open_));
+  GCR_CO_ASSIGN(const auto files, check_files(request.files()));
   // Nothing may write any more: not into the images that CRIU reads, nor into the landing region.
   data_.reset();
   const bool prefilled = vram_->mode() == mover::IncomingVram::Mode::kPrefill;
@@ -237,7 +229,7 @@ awaitable<Result<proto::Envelope>> Destination::restore(const proto::RestoreRequ
     GCR_TRY(fault::point("destination.verified"));
     return chunks;
   });
-  auto restoring = offload(context_.blocking, [&] { return restore_process(request, phases); });
+  auto restoring = offload(context_.blocking, [&] { return restore_process(request, files, phases); });
   auto [verified, restored] = co_await (std::move(verifying) && std::move(restoring));
   GCR_CO_TRY(verified);
   GCR_CO_TRY(restored);

@@ -18,6 +18,7 @@
 #include "migrate-agent/landing/memory_reservation.h"
 #include "migrate-agent/mover/incoming_vram.h"
 #include "migrate-agent/roles/phases.h"
+#include "migrate-agent/roles/request_checks.h"
 #include "migrate-agent/roles/restored_process.h"
 #include "migrate-agent/roles/roles.h"
 #include "transport/channel.h"
@@ -56,7 +57,8 @@ class Destination {
   asio::awaitable<Result<proto::Envelope>> change_buffers(const proto::BuffersRequest& request);
   asio::awaitable<Result<proto::Envelope>> restore(const proto::RestoreRequest& request);
   Result<process::VettedFiles> vet_files(const proto::RestoreRequest& request) const;
-  Status restore_process(const proto::RestoreRequest& request, Phases& phases);
+  Status restore_process(const proto::RestoreRequest& request,
+                         const std::vector<images::NamedFile>& files, Phases& phases);
   asio::awaitable<Result<proto::Envelope>> commit(const proto::CommitRequest& request);
   asio::awaitable<Result<proto::Envelope>> abort(const proto::AbortRequest& request);
   asio::awaitable<Result<proto::Envelope>> answer_alive(const proto::Envelope& request);
@@ -72,8 +74,6 @@ class Destination {
     return std::chrono::milliseconds(context_.config.peer_silence_ms);
   }
 
-  template <class Buffers>
-  Result<Wanted> wanted(const Buffers& buffers) const;
   Status open_regions(const Wanted& wanted, IncomingData& data);
   Status landed(transport::RegionId region, std::uint64_t offset, std::uint64_t length_bytes);
   Status expect(State state, const char* request) const;
@@ -103,7 +103,7 @@ class Destination {
   // Written before a region is announced, read by the lanes' threads.
   std::mutex regions_mutex_;
   std::map<transport::RegionId, mover::BufferId> buffer_of_region_;
-  std::map<mover::BufferId, transport::RegionId> region_of_buffer_;
+  OpenBuffers open_;
   DataWish wish_;
   proto::DataOffer source_offer_;
   proto::DataOffer offer_;

@@ -2,9 +2,6 @@
 // and takes in what lands.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cstring>
-
 #include "migrate-agent/data/offer.h"
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/preflight/comparison.h"
@@ -36,6 +33,13 @@ landing::HugepagePolicy landing_policy(HugepagePolicy policy) {
     default:
       return landing::HugepagePolicy::kAuto;
   }
+}
+
+/// What landing memory can be made of.
+Result<std::uint64_t> landing_room() {
+  GCR_ASSIGN(const std::uint64_t available, landing::available_memory_bytes());
+  GCR_ASSIGN(const std::uint64_t huge, landing::free_hugepage_bytes());
+  return available + huge;
 }
 
 /// Whoever moves their own process without an operator is not to become another user by it.
@@ -143,30 +147,10 @@ proto::PreflightReply Destination::look(const proto::PreflightRequest& request,
   return reply;
 }
 
-template <class Buffers>
-Result<Destination::Wanted> Destination::wanted(const Buffers& buffers) const {
-  if (region_of_buffer_.size() + buffers.size() > kMaxBuffers) {
-    return Error(Code::kProtocol, fmt::format("more than {} buffers", kMaxBuffers));
-  }
-  Wanted wanted;
-  for (const proto::Buffer& buffer : buffers) {
-    const Uuid from = to_uuid(buffer.gpu_uuid());
-    const auto pair = std::find_if(gpu_map_.begin(), gpu_map_.end(),
-                                   [&](const mover::GpuPair& p) { return p.from == from; });
-    if (pair == gpu_map_.end() || buffer.size_bytes() == 0 ||
-        buffer.size_bytes() % kChunkBytes != 0 || region_of_buffer_.contains(buffer.id())) {
-      return Error(Code::kProtocol, fmt::format("buffer {} ({} bytes) cannot be prepared",
-                                                buffer.id(), buffer.size_bytes()));
-    }
-    wanted.push_back({buffer.id(), pair->to, buffer.size_bytes()});
-  }
-  return wanted;
-}
-
 Status Destination::open_regions(const Wanted& wanted, IncomingData& data) {
   for (const mover::IncomingVram::Wanted& buffer : wanted) {
     const transport::RegionId region = next_region_++;
-    region_of_buffer_.emplace(buffer.id, region);
+    open_[buffer.id] = {region, buffer.size_bytes};
     {
       const std::lock_guard lock(regions_mutex_);
       buffer_of_region_.emplace(region, buffer.id);
@@ -224,11 +208,7 @@ Status Destination::reserve(const Wanted& wanted) {
 /// What takes part in the migration before a connection does.
 Status Destination::make_room(const proto::PrepareRequest& request) {
   using Mode = mover::IncomingVram::Mode;
-  std::array<std::byte, 32> secret{};
-  if (request.digest_key().size() != secret.size()) {
-    return Error(Code::kProtocol, "the digest key is not 32 bytes long");
-  }
-  std::memcpy(secret.data(), request.digest_key().data(), secret.size());
+  GCR_ASSIGN(const auto secret, check_digest_key(request.digest_key()));
   GCR_ASSIGN(image_memory_, images::ImageMemory::create(image_room_ + kImageOverheadBytes));
   const std::filesystem::path directory = image_memory_->path();
   GCR_ASSIGN(images_, images::ImageStore::create(
@@ -251,6 +231,7 @@ Result<std::unique_ptr<IncomingData>> Destination::open_data(DataPlan& plan,
   const IncomingData::Options options{
       .tls = context_.data_ssl(),
       .token = token,
+      .migration = migration_,
       .on_landed = [this](transport::RegionId region, std::uint64_t offset,
                           std::uint64_t length) { return landed(region, offset, length); },
       .hosts = context_.config.data_addresses,
@@ -272,7 +253,8 @@ awaitable<Result<proto::Envelope>> Destination::prepare(const proto::PrepareRequ
   GCR_CO_TRY(plan);
   const std::string token = to_bytes(Uuid::random()) + to_bytes(Uuid::random());
   auto opened = co_await offload(context_.blocking, [&]() -> Result<std::unique_ptr<IncomingData>> {
-    GCR_ASSIGN(const auto buffers, wanted(request.buffers()));
+    GCR_ASSIGN(const std::uint64_t room, landing_room());
+    GCR_ASSIGN(const auto buffers, check_buffers(request.buffers(), gpu_map_, open_, room));
     GCR_TRY(reserve(buffers));
     GCR_TRY(make_room(request));
     GCR_TRY(place(buffers));
@@ -285,10 +267,10 @@ awaitable<Result<proto::Envelope>> Destination::prepare(const proto::PrepareRequ
   data_ = std::move(*opened);
   proto::Envelope envelope;
   proto::PrepareReply& reply = *envelope.mutable_prepare_reply();
-  for (const auto& [buffer, region] : region_of_buffer_) {
+  for (const auto& [id, buffer] : open_) {
     proto::BufferRegion& out = *reply.add_regions();
-    out.set_buffer_id(buffer);
-    out.set_region(region);
+    out.set_buffer_id(id);
+    out.set_region(buffer.region);
   }
   reply.set_lanes(plan->lanes);
   reply.set_data_token(token);
@@ -322,27 +304,26 @@ awaitable<Result<proto::Envelope>> Destination::change_buffers(
   GCR_CO_TRY(expect(State::kPrepared, "BuffersRequest"));
   proto::Envelope envelope;
   const Status changed = co_await offload(context_.blocking, [&]() -> Status {
-    for (const std::uint64_t id : request.removed_ids()) {
-      const auto found = region_of_buffer_.find(id);
-      if (found == region_of_buffer_.end()) {
-        return Error(Code::kProtocol, fmt::format("there is no buffer {} to remove", id));
-      }
-      GCR_TRY(data_->remove_region(found->second));
+    GCR_TRY(check_removed(request.removed_ids(), open_));
+    for (const mover::BufferId id : request.removed_ids()) {
+      const transport::RegionId region = open_.at(id).region;
+      GCR_TRY(data_->remove_region(region));
       {
         const std::lock_guard lock(regions_mutex_);
-        buffer_of_region_.erase(found->second);
+        buffer_of_region_.erase(region);
       }
-      region_of_buffer_.erase(found);
+      open_.erase(id);
       vram_->remove(id);
     }
-    GCR_ASSIGN(const auto buffers, wanted(request.added()));
+    GCR_ASSIGN(const std::uint64_t room, landing_room());
+    GCR_ASSIGN(const auto buffers, check_buffers(request.added(), gpu_map_, open_, room));
     GCR_TRY(memory_->add(landing_memory(buffers)));
     GCR_TRY(place(buffers));
     GCR_TRY(open_regions(buffers, *data_));
     for (const mover::IncomingVram::Wanted& buffer : buffers) {
       proto::BufferRegion& out = *envelope.mutable_buffers_reply()->add_regions();
       out.set_buffer_id(buffer.id);
-      out.set_region(region_of_buffer_.at(buffer.id));
+      out.set_region(open_.at(buffer.id).region);
     }
     return {};
   });

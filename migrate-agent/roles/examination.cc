@@ -12,6 +12,7 @@
 #include "migrate-agent/preflight/comparison.h"
 #include "migrate-agent/process/inspect.h"
 #include "migrate-agent/process/procfs.h"
+#include "migrate-agent/roles/request_checks.h"
 
 namespace gcr::agent {
 namespace {

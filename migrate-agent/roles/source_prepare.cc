@@ -51,6 +51,11 @@ awaitable<Status> Source::begin() {
     return {};
   });
   GCR_CO_TRY(created);
+  driver_ = std::move(found_->host.driver);
+  facts_ = std::move(found_->process);
+  inventory_ = std::move(found_->inventory);
+  process_.emplace(driver_, *handle_, std::move(*found_->door), group_of(log_->journal()));
+  found_.reset();
   GCR_CO_TRY(context_.line.open(migration_, journal::Began::SOURCE));
   GCR_CO_TRY(co_await offload(context_.blocking, [&] { return check_alone(); }));
   proto::Envelope envelope;
@@ -147,15 +152,10 @@ awaitable<Status> Source::preflight() {
   peer_->watch([this](const Error& error) { interrupt(error); });
   const auto& theirs = reply->preflight_reply().findings();
   GCR_CO_TRY(judge({theirs.begin(), theirs.end()}));
-  driver_ = std::move(found_->host.driver);
-  facts_ = std::move(found_->process);
-  inventory_ = std::move(found_->inventory);
-  process_.emplace(driver_, *handle_, std::move(*found_->door), group_of(log_->journal()));
   // What was examined by its number was the claimed process, if that has not been reaped.
-  if (process_->process().has_ended()) {
+  if (handle_->has_ended()) {
     co_return Error(Code::kNotFound, "the process ended while it was examined");
   }
-  found_.reset();
   co_return fault::point("source.preflighted");
 }
 

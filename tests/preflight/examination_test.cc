@@ -14,6 +14,7 @@
 #include <filesystem>
 
 #include "migrate-agent/preflight/comparison.h"
+#include "migrate-agent/roles/request_checks.h"
 
 namespace gcr::agent {
 namespace {

@@ -1,0 +1,56 @@
+// What a destination takes from its source's requests: looked at as a whole, against what is there
+// and what there is room for, before anything is allocated, opened or copied. Pure functions.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/images/store.h"
+#include "migrate-agent/mover/gpu_map.h"
+#include "migrate-agent/mover/incoming_vram.h"
+#include "proto/control.pb.h"
+#include "src/base/result.h"
+#include "transport/channel.h"
+
+namespace gcr::agent {
+
+/// More than this many buffers are no process.
+inline constexpr std::size_t kMaxBuffers = 65536;
+
+/// A buffer that the source may write to.
+struct OpenBuffer {
+  transport::RegionId region = 0;
+  std::uint64_t size_bytes = 0;
+};
+using OpenBuffers = std::map<mover::BufferId, OpenBuffer>;
+using BufferDigests = std::map<mover::BufferId, std::vector<digest::Digest>>;
+
+/// The migration's secret, of 32 bytes. kProtocol.
+Result<std::array<std::byte, 32>> check_digest_key(const std::string& bytes);
+
+/// Buffers to be made: of whole chunks, on GPUs that `gpu_map` has as a source's, at most
+/// kMaxBuffers with those that are `open`, each under an id that none of them has. Else kProtocol;
+/// kResourceExhausted where they need more than `room_bytes`.
+Result<std::vector<mover::IncomingVram::Wanted>> check_buffers(
+    const google::protobuf::RepeatedPtrField<proto::Buffer>& buffers,
+    const std::vector<mover::GpuPair>& gpu_map, const OpenBuffers& open, std::uint64_t room_bytes);
+
+/// Buffers to be removed: each is open, and is named once. kProtocol.
+Status check_removed(const google::protobuf::RepeatedField<std::uint64_t>& ids,
+                     const OpenBuffers& open);
+
+/// One digest for each chunk of each open buffer, and no others. kProtocol.
+Result<BufferDigests> check_digests(
+    const google::protobuf::RepeatedPtrField<proto::BufferDigests>& buffers,
+    const OpenBuffers& open);
+
+/// At most kMaxFiles, with digests that can be some. ImageStore::complete looks at names and sizes.
+/// kProtocol.
+Result<std::vector<images::NamedFile>> check_files(
+    const google::protobuf::RepeatedPtrField<proto::ImageFile>& files);
+
+}  // namespace gcr::agent

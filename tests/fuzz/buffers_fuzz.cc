@@ -1,0 +1,49 @@
+// BuffersRequests, one after the other, as the destination takes them.
+#include "migrate-agent/roles/request_checks.h"
+#include "tests/fuzz/input.h"
+#include "tests/fuzz/requests.h"
+
+namespace gcr::fuzz {
+namespace {
+
+void take(Input input) {
+  agent::OpenBuffers there;
+  while (!input.empty()) {
+    proto::BuffersRequest request;
+    if (!parse(input.bytes(input.number<std::uint16_t>()), request)) return;
+    if (!agent::check_removed(request.removed_ids(), there)) return;
+    for (const mover::BufferId id : request.removed_ids()) {
+      require(there.erase(id) == 1, "what is removed was there");
+    }
+    const auto wanted = agent::check_buffers(request.added(), kGpuMap, there, kRoomBytes);
+    if (!wanted) return;
+    there = open(*wanted, std::move(there));
+  }
+}
+
+std::string request(const std::vector<proto::Buffer>& added,
+                    const std::vector<std::uint64_t>& removed) {
+  proto::BuffersRequest request;
+  request.mutable_added()->Assign(added.begin(), added.end());
+  request.mutable_removed_ids()->Add(removed.begin(), removed.end());
+  const std::string bytes = request.SerializeAsString();
+  return Script().number(static_cast<std::uint16_t>(bytes.size())).text(bytes);
+}
+
+}  // namespace
+
+std::vector<std::string> seeds() {
+  const std::string first = request({buffer(1, kChunkBytes), buffer(2, 3 * kChunkBytes)}, {});
+  return {
+      first + request({buffer(3, kChunkBytes)}, {1}) + request({buffer(1, kChunkBytes)}, {2, 3}),
+      first + request({}, {1, 1}), first + request({buffer(4, kChunkBytes + 1)}, {}),
+      request({buffer(1, kChunkBytes), buffer(1, kChunkBytes)}, {}),
+      request({buffer(1, ~std::uint64_t{0} / kChunkBytes * kChunkBytes)}, {})};
+}
+
+}  // namespace gcr::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  gcr::fuzz::take({data, size});
+  return 0;
+}

@@ -1,0 +1,52 @@
+// What the targets of the destination's requests share: a host with two GPUs and some memory, and
+// what has to hold once buffers were taken.
+#pragma once
+
+#include <google/protobuf/stubs/logging.h>
+
+#include <string>
+#include <vector>
+
+#include "migrate-agent/roles/request_checks.h"
+#include "src/base/units.h"
+#include "tests/fuzz/input.h"
+
+namespace gcr::fuzz {
+
+inline constexpr std::uint64_t kRoomBytes = 64 * kMiB;
+inline const std::vector<mover::GpuPair> kGpuMap = {{Uuid{{1}}, Uuid{{3}}}, {Uuid{{2}}, Uuid{{4}}}};
+
+/// Without a word about what does not parse.
+inline bool parse(std::span<const std::byte> bytes, google::protobuf::MessageLite& message) {
+  static auto* const quiet = google::protobuf::SetLogHandler(nullptr);
+  (void)quiet;
+  return message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
+}
+
+inline proto::Buffer buffer(std::uint64_t id, std::uint64_t size_bytes) {
+  proto::Buffer buffer;
+  buffer.set_id(id);
+  const Uuid& gpu = kGpuMap.front().from;
+  buffer.set_gpu_uuid(gpu.bytes.data(), gpu.bytes.size());
+  buffer.set_size_bytes(size_bytes);
+  return buffer;
+}
+
+/// `there`, and what check_buffers has found good for it.
+inline agent::OpenBuffers open(const std::vector<mover::IncomingVram::Wanted>& wanted,
+                               agent::OpenBuffers there) {
+  std::uint64_t total = 0;
+  for (const mover::IncomingVram::Wanted& buffer : wanted) {
+    const bool here = buffer.gpu == kGpuMap[0].to || buffer.gpu == kGpuMap[1].to;
+    require(here, "buffers lie on this host's GPUs");
+    require(buffer.size_bytes > 0 && buffer.size_bytes % kChunkBytes == 0, "chunks are whole");
+    total += buffer.size_bytes;
+    const bool added = there.emplace(buffer.id, agent::OpenBuffer{2, buffer.size_bytes}).second;
+    require(added, "a buffer is there once");
+  }
+  require(total <= kRoomBytes, "there is room for what is taken");
+  require(there.size() <= agent::kMaxBuffers, "buffers are within their limit");
+  return there;
+}
+
+}  // namespace gcr::fuzz

@@ -1,0 +1,127 @@
+// A source may ask for anything: what does not fit what was announced is refused before anything is
+// done.
+#include <gtest/gtest.h>
+
+#include "migrate-agent/preflight/host_facts.h"
+#include "migrate-agent/roles/request_checks.h"
+#include "src/base/units.h"
+
+namespace gcr::agent {
+namespace {
+
+constexpr std::uint64_t kRoom = 64 * kMiB;
+
+class RequestChecksHostile : public testing::Test {
+ protected:
+  proto::Buffer buffer(std::uint64_t id, std::uint64_t size_bytes) const {
+    proto::Buffer buffer;
+    buffer.set_id(id);
+    buffer.set_gpu_uuid(to_bytes(gpus_.front().from));
+    buffer.set_size_bytes(size_bytes);
+    return buffer;
+  }
+
+  Code check(const std::vector<proto::Buffer>& buffers) const {
+    const auto checked = check_buffers({buffers.begin(), buffers.end()}, gpus_, open_, kRoom);
+    return checked ? Code::kInvalid : checked.error().code();
+  }
+
+  /// Digests of these lengths, in bytes, of buffers 1, 2 and so on.
+  Result<BufferDigests> digests(
+      const std::vector<std::pair<std::uint64_t, std::size_t>>& of) const {
+    proto::RestoreRequest request;
+    for (const auto& [id, bytes] : of) {
+      request.add_digests()->set_buffer_id(id);
+      request.mutable_digests()->rbegin()->set_digests(std::string(bytes, 'd'));
+    }
+    return check_digests(request.digests(), open_);
+  }
+
+  const std::vector<mover::GpuPair> gpus_ = {{Uuid::random(), Uuid::random()}};
+  const OpenBuffers open_ = {{1, {2, kChunkBytes}}, {2, {3, 3 * kChunkBytes}}};
+};
+
+TEST_F(RequestChecksHostile, GoodBuffersAreTaken) {
+  const proto::Buffer one = buffer(3, kRoom);
+  const auto checked = check_buffers({&one, &one + 1}, gpus_, open_, kRoom);
+  ASSERT_TRUE(checked);
+  ASSERT_EQ(checked->size(), 1U);
+  EXPECT_EQ(checked->front().gpu, gpus_.front().to);
+}
+
+TEST_F(RequestChecksHostile, ABufferThatComesTwiceIsRefused) {
+  EXPECT_EQ(check({buffer(1, kChunkBytes)}), Code::kProtocol);
+  EXPECT_EQ(check({buffer(3, kChunkBytes), buffer(3, kChunkBytes)}), Code::kProtocol);
+}
+
+TEST_F(RequestChecksHostile, SizesThatCannotBeAreRefused) {
+  EXPECT_EQ(check({buffer(3, 0)}), Code::kProtocol);
+  EXPECT_EQ(check({buffer(3, kChunkBytes + 1)}), Code::kProtocol);
+  EXPECT_EQ(check({buffer(3, kRoom), buffer(4, kChunkBytes)}), Code::kResourceExhausted);
+  const std::uint64_t most = ~std::uint64_t{0} / kChunkBytes * kChunkBytes;
+  EXPECT_EQ(check({buffer(3, kChunkBytes), buffer(4, most)}), Code::kResourceExhausted);
+}
+
+TEST_F(RequestChecksHostile, AGpuThatWasNotMappedIsRefused) {
+  proto::Buffer elsewhere = buffer(3, kChunkBytes);
+  elsewhere.set_gpu_uuid(to_bytes(gpus_.front().to));
+  EXPECT_EQ(check({elsewhere}), Code::kProtocol);
+  elsewhere.clear_gpu_uuid();
+  EXPECT_EQ(check({elsewhere}), Code::kProtocol);
+}
+
+TEST_F(RequestChecksHostile, MoreBuffersThanAProcessHasAreRefused) {
+  const std::vector<proto::Buffer> many(kMaxBuffers - 1, buffer(3, kChunkBytes));
+  EXPECT_EQ(check(many), Code::kProtocol);
+}
+
+TEST_F(RequestChecksHostile, WhatIsNotThereOrGoneAlreadyIsNotRemoved) {
+  for (const std::vector<std::uint64_t>& ids : {std::vector<std::uint64_t>{9}, {1, 1}}) {
+    const Status checked = check_removed({ids.begin(), ids.end()}, open_);
+    ASSERT_FALSE(checked);
+    EXPECT_EQ(checked.error().code(), Code::kProtocol);
+  }
+  const std::vector<std::uint64_t> both{2, 1};
+  EXPECT_TRUE(check_removed({both.begin(), both.end()}, open_));
+}
+
+TEST_F(RequestChecksHostile, DigestsAreOneForEachChunkOfEachBuffer) {
+  const auto good = digests({{2, 48}, {1, 16}});
+  ASSERT_TRUE(good) << good.error().message();
+  EXPECT_EQ(good->at(2).size(), 3U);
+  const std::vector<std::pair<std::uint64_t, std::size_t>> bad[] = {
+      {},
+      {{1, 16}},
+      {{1, 16}, {2, 47}},
+      {{1, 16}, {2, 49}},
+      {{1, 16}, {2, 64}},
+      {{1, 0}, {2, 48}},
+      {{1, 16}, {2, 48}, {2, 48}},
+      {{1, 16}, {2, 48}, {3, 16}},
+  };
+  for (const auto& of : bad) {
+    const auto checked = digests(of);
+    ASSERT_FALSE(checked) << testing::PrintToString(of);
+    EXPECT_EQ(checked.error().code(), Code::kProtocol);
+  }
+}
+
+TEST_F(RequestChecksHostile, AKeyOfAnotherLengthIsRefused) {
+  EXPECT_TRUE(check_digest_key(std::string(32, 'k')));
+  EXPECT_FALSE(check_digest_key(std::string(31, 'k')));
+  EXPECT_FALSE(check_digest_key(std::string(33, 'k')));
+}
+
+TEST_F(RequestChecksHostile, MoreFilesThanThereCanBeAreRefused) {
+  proto::RestoreRequest request;
+  const std::string digest = images::ImageDigest{}.to_bytes();
+  for (unsigned i = 0; i <= images::kMaxFiles; ++i) request.add_files()->set_digest(digest);
+  EXPECT_FALSE(check_files(request.files()));
+  request.mutable_files()->RemoveLast();
+  EXPECT_TRUE(check_files(request.files()));
+  request.mutable_files(0)->set_digest("short");
+  EXPECT_FALSE(check_files(request.files()));
+}
+
+}  // namespace
+}  // namespace gcr::agent
