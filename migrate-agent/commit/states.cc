@@ -118,7 +118,10 @@ std::string_view to_string(SourceState state) {
 
 std::string_view to_string(SourceEvent event) {
   constexpr std::array<std::string_view, 13> kNames = {
-      "invalid", "keeper_started", "detaching", "ask_restore", "vote_received", "failed", "restarted", "commit_confirmed", "copy_lost", "rolled_back", "resolved_run_here", "resolved_discard_here", "cleared"};
+      "invalid",       "keeper_started", "detaching",         "ask_restore",
+      "vote_received", "failed",         "restarted",         "commit_confirmed",
+      "copy_lost",     "rolled_back",    "resolved_run_here", "resolved_discard_here",
+      "cleared"};
   return kNames.at(static_cast<std::size_t>(event));
 }
 
@@ -130,8 +133,10 @@ std::string_view to_string(DestinationState state) {
 
 std::string_view to_string(DestinationEvent event) {
   constexpr std::array<std::string_view, 12> kNames = {
-      "invalid",   "restored", "failed",  "restarted",         "told_commit",          "told_abort",
-      "copy_lost", "host_lost", "resumed",  "cleared", "resolved_run_here", "resolved_discard_here"};
+      "invalid",   "restored",          "failed",
+      "restarted", "told_commit",       "told_abort",
+      "copy_lost", "host_lost",         "resumed",
+      "cleared",   "resolved_run_here", "resolved_discard_here"};
   return kNames.at(static_cast<std::size_t>(event));
 }
 

@@ -18,8 +18,9 @@ Status check_peer(const WorkerContext& context, std::span<const Record> records)
   const std::string expected = began == nullptr ? "" : began->began().peer_name();
   const std::string& name = context.channel.peer().common_name;
   if (!expected.empty() && expected == name) return {};
-  return Error(Code::kPermissionDenied,
-               fmt::format("the migration is with the agent \"{}\", not with \"{}\"", expected, name));
+  return Error(
+      Code::kPermissionDenied,
+      fmt::format("the migration is with the agent \"{}\", not with \"{}\"", expected, name));
 }
 
 proto::Envelope commit_reply(pid_t pid) {

@@ -21,8 +21,8 @@ struct KnownJournal {
   }
 };
 
-/// For who acts on it (journal::read_durable). kNotFound if there is none, kDataLoss if it cannot be
-/// believed.
+/// For who acts on it (journal::read_durable). kNotFound if there is none, kDataLoss if it cannot
+/// be believed.
 asio::awaitable<Result<KnownJournal>> read_journal(WorkerContext& context, Uuid migration,
                                                    journal::Role role);
 

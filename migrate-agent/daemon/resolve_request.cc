@@ -68,8 +68,8 @@ bool cannot_decide(const proto::Envelope& answer) {
 asio::awaitable<Status> check_peer_is_gone(WorkerContext& context, const KnownJournal& known) {
   const auto endpoint = control::Endpoint::parse(known.began().peer());
   GCR_CO_TRY(endpoint);
-  const AgentAddress peer{*endpoint, known.began().peer_name(), context.tls,
-                          context.config.host, std::chrono::milliseconds(context.config.peer_silence_ms)};
+  const AgentAddress peer{*endpoint, known.began().peer_name(), context.tls, context.config.host,
+                          std::chrono::milliseconds(context.config.peer_silence_ms)};
   const auto answer = co_await ask_agent(peer, known.entry.migration, question_for(known));
   if (answer && cannot_decide(*answer)) co_return Status();
   const bool lost = !answer && (answer.error().code() == Code::kUnavailable ||

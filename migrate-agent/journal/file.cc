@@ -149,7 +149,8 @@ Result<Contents> load_durable(int fd, const std::filesystem::path& path) {
   GCR_ASSIGN(Loaded loaded, load_bytes(fd, path));
   if (loaded.contents.damage) return std::move(loaded.contents);
   const std::size_t begin = loaded.contents.records.size() * kSlotBytes;
-  const auto tail = std::span(loaded.bytes).subspan(begin).first(std::min(2 * kSlotBytes, kFileBytes - begin));
+  const auto tail =
+      std::span(loaded.bytes).subspan(begin).first(std::min(2 * kSlotBytes, kFileBytes - begin));
   std::size_t written_bytes = 0;
   const Status written = write_through(fd, tail, begin, written_bytes);
   if (!written) return written.error().while_doing(of(path));

@@ -51,9 +51,9 @@ Result<Contents> look(int fd, const std::filesystem::path& path);
 /// The same, once what was written is on the disk.
 Result<Contents> load(int fd, const std::filesystem::path& path);
 
-/// Reads and checks all of it, and writes the last record and the free slot after it to the disk once
-/// more: what an append that failed has left in memory is on the disk, or it is not believed. The
-/// content must be locked (F_WRLCK). Damage is returned, and then nothing is written.
+/// Reads and checks all of it, and writes the last record and the free slot after it to the disk
+/// once more: what an append that failed has left in memory is on the disk, or it is not believed.
+/// The content must be locked (F_WRLCK). Damage is returned, and then nothing is written.
 Result<Contents> load_durable(int fd, const std::filesystem::path& path);
 
 /// All bytes, then fdatasync(). `written_bytes` may have changed in the file, whatever is returned.

@@ -70,10 +70,10 @@ class Journal {
   static Result<Journal> create(const std::filesystem::path& state_dir, const Uuid& migration,
                                 Role role, Began began);
 
-  /// Becomes the owner of a journal that exists, and reads it as read_durable() does. An incomplete last record is cleared
-  /// away, and torn() says so. kNotFound, also if it was pruned while this call waited;
-  /// kUnavailable if it is owned (Lock::kTry); kDataLoss, naming file and offset, if it cannot be
-  /// believed: the file stays as it is.
+  /// Becomes the owner of a journal that exists, and reads it as read_durable() does. An incomplete
+  /// last record is cleared away, and torn() says so. kNotFound, also if it was pruned while this
+  /// call waited; kUnavailable if it is owned (Lock::kTry); kDataLoss, naming file and offset, if
+  /// it cannot be believed: the file stays as it is.
   static Result<Journal> open(const std::filesystem::path& path, Lock how);
 
   Journal(Journal&&) noexcept = default;

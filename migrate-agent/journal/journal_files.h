@@ -25,10 +25,11 @@ struct Entry {
 /// By the name alone; none if it is not a journal's.
 std::optional<Entry> entry_of(const std::filesystem::path& path);
 
-/// What the file says, for who shows it: no record that was promised before the call is missing, and
-/// a record is taken back after it only where a disk has failed. Waits for an append that is going on. A torn record or damage is in the
-/// Contents (the name's migration and role are compared with Began's if the name is a journal's);
-/// an Error means that the file cannot be read: kNotFound, kPermissionDenied, kIo.
+/// What the file says, for who shows it: no record that was promised before the call is missing,
+/// and a record is taken back after it only where a disk has failed. Waits for an append that is
+/// going on. A torn record or damage is in the Contents (the name's migration and role are compared
+/// with Began's if the name is a journal's); an Error means that the file cannot be read:
+/// kNotFound, kPermissionDenied, kIo.
 Result<Contents> read(const std::filesystem::path& path);
 
 /// What the file says at this moment, for lists and for what waits for nobody: the last record may
@@ -36,9 +37,10 @@ Result<Contents> read(const std::filesystem::path& path);
 /// read().
 Result<Contents> peek(const std::filesystem::path& path);
 
-/// The same for who acts on what it says, or answers from it: the last record is written to the disk
-/// anew first. After an append that failed, a record can be in memory and not on the disk although
-/// the kernel takes its page for clean (the error of a sync is reported once). Needs to write.
+/// The same for who acts on what it says, or answers from it: the last record is written to the
+/// disk anew first. After an append that failed, a record can be in memory and not on the disk
+/// although the kernel takes its page for clean (the error of a sync is reported once). Needs to
+/// write.
 Result<Contents> read_durable(const std::filesystem::path& path);
 
 /// Every journal of the agent with this STATE_DIR, in no order; none if the directory is missing.

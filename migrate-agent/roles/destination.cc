@@ -229,7 +229,8 @@ awaitable<Result<proto::Envelope>> Destination::restore(const proto::RestoreRequ
     GCR_TRY(fault::point("destination.verified"));
     return chunks;
   });
-  auto restoring = offload(context_.blocking, [&] { return restore_process(request, files, phases); });
+  auto restoring =
+      offload(context_.blocking, [&] { return restore_process(request, files, phases); });
   auto [verified, restored] = co_await (std::move(verifying) && std::move(restoring));
   GCR_CO_TRY(verified);
   GCR_CO_TRY(restored);

@@ -10,20 +10,21 @@
 
 namespace gcr::agent {
 
-/// `reply` if it is one that CommitRequest can have: CommitReply, or CopyLost. kProtocol for others.
+/// `reply` if it is one that CommitRequest can have: CommitReply, or CopyLost. kProtocol for
+/// others.
 Result<proto::Envelope> as_commit_answer(Result<proto::Envelope> reply);
 
 /// Why the source takes the process back.
 Error copy_lost(const proto::CopyLost& answer);
 
-/// Tells the destination that the migration is committed; as_commit_answer(). kUnavailable, kTimeout:
-/// not reached, try again; kNotFound: it knows nothing of the migration; kRefused: it has given its
-/// copy up, and nobody knows whether that ran; kPermissionDenied: it is another agent.
+/// Tells the destination that the migration is committed; as_commit_answer(). kUnavailable,
+/// kTimeout: not reached, try again; kNotFound: it knows nothing of the migration; kRefused: it has
+/// given its copy up, and nobody knows whether that ran; kPermissionDenied: it is another agent.
 asio::awaitable<Result<proto::Envelope>> deliver_commit(const AgentAddress& destination,
                                                         const Uuid& migration);
 
-/// Asks the source. kUnavailable, kTimeout: not reached, try again; kPermissionDenied: it is another
-/// agent.
+/// Asks the source. kUnavailable, kTimeout: not reached, try again; kPermissionDenied: it is
+/// another agent.
 asio::awaitable<Result<proto::OutcomeReply::Outcome>> ask_outcome(const AgentAddress& source,
                                                                   const Uuid& migration);
 

@@ -89,8 +89,7 @@ awaitable<Status> DestinationRecovery::decide() {
 awaitable<Result<bool>> DestinationRecovery::ask_source() {
   auto endpoint = control::Endpoint::parse(began().peer());
   GCR_CO_TRY(endpoint);
-  const AgentAddress source{*endpoint, began().peer_name(), context_.tls,
-                            context_.config.host,
+  const AgentAddress source{*endpoint, began().peer_name(), context_.tls, context_.config.host,
                             std::chrono::milliseconds(context_.config.peer_silence_ms)};
   Backoff backoff(context_.io);
   for (;;) {

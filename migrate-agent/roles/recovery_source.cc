@@ -136,8 +136,7 @@ Status SourceRecovery::finish(const proto::Envelope& answer) {
 awaitable<Result<proto::Envelope>> SourceRecovery::confirm() {
   auto endpoint = control::Endpoint::parse(began().peer());
   GCR_CO_TRY(endpoint);
-  const AgentAddress destination{*endpoint, began().peer_name(),
-                                 context_.tls, context_.config.host,
+  const AgentAddress destination{*endpoint, began().peer_name(), context_.tls, context_.config.host,
                                  std::chrono::milliseconds(context_.config.peer_silence_ms)};
   Backoff backoff(context_.io);
   for (;;) {

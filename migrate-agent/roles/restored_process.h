@@ -31,13 +31,12 @@ class RestoredProcess {
 
   /// Restores, and before anything runs compares the rights of all threads and the files with what
   /// is expected. Lets only the threads in `running` run (those that CUDA and the preload library
-  /// need, as the process's own PID namespace numbers them), restores and unlocks CUDA. `group` is the one
-  /// that `restore` makes it in. On failure nothing of the process is left.
+  /// need, as the process's own PID namespace numbers them), restores and unlocks CUDA. `group` is
+  /// the one that `restore` makes it in. On failure nothing of the process is left.
   static Result<std::unique_ptr<RestoredProcess>> create(
       const std::shared_ptr<const mover::CudaDriver>& driver, criu::PreparedRestore& restore,
       const Expected& expected, const std::set<pid_t>& running,
-      const std::vector<mover::GpuPair>& gpu_map, freezer::Group group,
-      Phases& phases);
+      const std::vector<mover::GpuPair>& gpu_map, freezer::Group group, Phases& phases);
 
   /// Maps the VRAM behind the descriptors where the process had it.
   Status attach(mover::Descriptors vram, Phases& phases);

@@ -222,8 +222,8 @@ awaitable<Result<proto::Envelope>> Source::order_commit() {
   }
 }
 
-/// The destination's copy never ran. If that cannot be written down recovery asks again, and is told
-/// the same.
+/// The destination's copy never ran. If that cannot be written down recovery asks again, and is
+/// told the same.
 awaitable<Status> Source::take_back(const proto::CopyLost& lost) {
   Error cause = copy_lost(lost);
   const Status noted = co_await note(commit::SourceEvent::kCopyLost, aborted(cause));

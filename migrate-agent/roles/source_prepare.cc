@@ -33,9 +33,8 @@ using asio::awaitable;
 awaitable<Status> Source::claim_process() {
   GCR_CO_ASSIGN(destination_, control::Endpoint::parse(request_.destination()));
   GCR_CO_ASSIGN(claimed_, context_.permissions.check_process(request_.pid()));
-  const Status claimed =
-      co_await context_.daemon.claim_process(migration_, request_.pid(), claimed_.start_time,
-                                             context_.channel.peer().common_name);
+  const Status claimed = co_await context_.daemon.claim_process(
+      migration_, request_.pid(), claimed_.start_time, context_.channel.peer().common_name);
   GCR_CO_TRY(claimed);
   GCR_CO_ASSIGN(handle_, procfs::Process::open(request_.pid(), claimed_.start_time));
   co_return Status();

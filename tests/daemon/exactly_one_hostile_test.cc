@@ -118,8 +118,8 @@ class ExactlyOne : public testing::Test {
   }
   /// A destination that has voted for the process, and whose source answers nothing.
   Uuid voted_destination(DestinationState state = DestinationState::kRestored) {
-    const Uuid id = write_destination(home_.state_dir(), DestinationState::kBuilding,
-                                      {.peer_name = "agent"});
+    const Uuid id =
+        write_destination(home_.state_dir(), DestinationState::kBuilding, {.peer_name = "agent"});
     auto log = commit::DestinationLog::open(
         journal::path_of(home_.state_dir(), id, Began::DESTINATION), journal::Lock::kTry);
     journal::Record restored;

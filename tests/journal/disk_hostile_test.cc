@@ -57,8 +57,8 @@ class Disk {
     };
     const sock_fprog filter{std::size(program), program};
     EXPECT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-    const long listener = ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER,
-                                    SECCOMP_FILTER_FLAG_NEW_LISTENER, &filter);
+    const long listener =
+        ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &filter);
     EXPECT_GE(listener, 0) << errno;
     return static_cast<int>(listener);
   }
@@ -94,7 +94,7 @@ class Disk {
   std::filesystem::path file_;
   std::thread server_;
   std::atomic<bool> broken_ = false;
-  bool dirty_ = false;   ///< of the file's pages
+  bool dirty_ = false;  ///< of the file's pages
   bool failed_ = false;
   std::mutex mutex_;
   std::vector<std::byte> durable_;

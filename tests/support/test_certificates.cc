@@ -81,10 +81,10 @@ Certificate new_certificate(const std::string& common_name, EVP_PKEY* key, long 
   X509_gmtime_adj(X509_getm_notAfter(certificate.get()), until_s);
   require(X509_set_pubkey(certificate.get(), key) == 1, "no public key");
   const auto* name = reinterpret_cast<const unsigned char*>(common_name.c_str());
-  require(common_name.empty() ||
-              X509_NAME_add_entry_by_txt(X509_get_subject_name(certificate.get()), "CN",
-                                         MBSTRING_UTF8, name, -1, -1, 0) == 1,
-          "no name");
+  require(
+      common_name.empty() || X509_NAME_add_entry_by_txt(X509_get_subject_name(certificate.get()),
+                                                        "CN", MBSTRING_UTF8, name, -1, -1, 0) == 1,
+      "no name");
   return certificate;
 }
 
