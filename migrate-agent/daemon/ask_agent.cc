@@ -4,9 +4,9 @@
 
 namespace gcr::agent {
 
-asio::awaitable<Result<proto::Envelope>> ask_agent(const AgentAddress& agent,
+asio::awaitable<Result<proto::Envelope>> ask_agent(const AgentAddress& agent, Uuid migration,
                                                    const proto::Envelope& question) {
-  const control::Preface preface{control::ConnectionKind::kControl, {}};
+  const control::Preface preface{control::ConnectionKind::kControl, migration};
   auto channel = co_await control::ControlChannel::connect(agent.endpoint, preface, agent.tls,
                                                            agent.silence, agent.own_host);
   GCR_CO_TRY(channel);

@@ -306,6 +306,7 @@ Status read_root(const toml::table& node, const std::string& name, Config& confi
   root.number("peer_silence_ms", 500, 3'600'000, config.peer_silence_ms);
   root.number("max_connections", 1, 65536, config.max_connections);
   root.number("max_migrations", 1, 1024, config.max_migrations);
+  root.number("max_migrations_per_user", 0, 1024, config.max_migrations_per_user);
   root.optional_path("local_socket", config.local_socket);
   read_metrics_listen(root, config);
   root.optional_path("audit_log", config.audit_log);

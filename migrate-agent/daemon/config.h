@@ -23,6 +23,8 @@
 //   max_connections = 512                     # control connections at a time, questions included
 //   max_migrations  = 16                      # migrations at a time that have this host as their
 //                                             # source, and as many that have it as destination
+//   max_migrations_per_user = 0               # how many of these one operator or local user may
+//                                             # have ordered; 0: half of max_migrations
 //   local_socket    = ""                      # "/run/gcr-migrate.sock": where local users may ask,
 //                                             # for their own processes only; empty: nowhere
 //   metrics_listen  = ""                      # "127.0.0.1:9411": Prometheus metrics and /healthz,
@@ -49,7 +51,7 @@
 //   reaper      = ""                      # empty: gcr-reaper beside the agent or in ../libexec
 //
 // Workers read the file anew, so that most keys take effect with the next migration. The daemon
-// reads `tls`, `max_migrations` and `log_level` anew on SIGHUP, its other keys (`listen`,
+// reads `tls`, both limits on migrations and `log_level` anew on SIGHUP, its other keys (`listen`,
 // `local_socket`, `metrics_listen`, the other limits) when it is started.
 #pragma once
 
@@ -98,6 +100,7 @@ struct Config {
   unsigned peer_silence_ms = 15'000;
   unsigned max_connections = 512;
   unsigned max_migrations = 16;
+  unsigned max_migrations_per_user = 0;  ///< 0: half of max_migrations
   std::filesystem::path local_socket;               ///< may be empty
   std::optional<control::Endpoint> metrics_listen;  ///< port 0 stands for any free one
   std::filesystem::path audit_log;                  ///< may be empty
@@ -107,6 +110,11 @@ struct Config {
                         "/etc/gcr-migrate/agent.key", ""};
   std::vector<OperatorRule> operators;  ///< none: every operator may move every process
   criu::Command criu{.argv = {"criu"}, .reaper = {}};  ///< after load_config with a reaper
+
+  /// How many migrations one operator or local user may have ordered, in each role.
+  unsigned migrations_of_one_user() const {
+    return max_migrations_per_user != 0 ? max_migrations_per_user : (max_migrations + 1) / 2;
+  }
 
   /// The file it came from; empty for defaults.
   std::filesystem::path source;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <asio/read.hpp>
 #include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
@@ -42,6 +43,15 @@ Result<std::string> listen_on(asio::ip::tcp::acceptor& acceptor,
   const tcp::endpoint bound = acceptor.local_endpoint(error);
   if (error) return fail(error);
   return control::Endpoint{bound.address().to_string(), bound.port()}.to_string();
+}
+
+std::string network_of(const asio::ip::address& address) {
+  if (address.is_v4()) return address.to_string();
+  const asio::ip::address_v6 whole = address.to_v6();
+  if (whole.is_v4_mapped()) return make_address_v4(asio::ip::v4_mapped, whole).to_string();
+  asio::ip::address_v6::bytes_type network = whole.to_bytes();
+  std::fill(network.begin() + 8, network.end(), 0);
+  return asio::ip::address_v6(network, whole.scope_id()).to_string() + "/64";
 }
 
 asio::awaitable<Result<control::Preface>> read_preface(asio::ip::tcp::socket& socket,

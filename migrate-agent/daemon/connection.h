@@ -14,6 +14,10 @@ namespace gcr::agent {
 /// Binds `acceptor` and listens; "address:port" as bound.
 Result<std::string> listen_on(asio::ip::tcp::acceptor& acceptor, const control::Endpoint& endpoint);
 
+/// Where a connection comes from, as far as its connections are counted: an IPv4 address, or the
+/// network of 64 bits that an IPv6 address is in, since whoever has one of those has all of it.
+std::string network_of(const asio::ip::address& address);
+
 /// Reads exactly the preface, within `timeout`. kProtocol if it is none, kTimeout, kUnavailable if
 /// the peer closed before.
 asio::awaitable<Result<control::Preface>> read_preface(asio::ip::tcp::socket& socket,

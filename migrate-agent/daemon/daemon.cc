@@ -39,6 +39,8 @@ namespace {
 using asio::ip::tcp;
 
 constexpr std::chrono::milliseconds kAcceptPause = std::chrono::milliseconds(100);
+/// For the preface of a connection that has no place. Who has one to show sends it at once.
+constexpr std::chrono::milliseconds kUnplacedPatience = std::chrono::seconds(1);
 
 /// A worker as the daemon sees it. When its process has been reaped it is forgotten, and what it
 /// owns is released or goes to a recovery.
@@ -60,6 +62,7 @@ struct Worker {
   std::string peer;
   std::string phase;
   std::vector<journal::Entry> journals;  ///< of what it claimed or registered; not all exist
+  std::string ordered_by;                ///< who wants its migration
 };
 
 /// Whether nothing is left to do with the process here; the operator is told after the daemon, and
@@ -91,6 +94,7 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
         reload_signals(io),
         startups(config.max_startups),
         local_startups(config.max_startups),
+        known_startups(config.max_startups),
         peers(config.max_connections),
         recoveries(
             io, registry, [this] { return ++last_worker; },
@@ -102,7 +106,9 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
   asio::awaitable<void> accept_all();
   Status listen_locally();
   asio::awaitable<void> accept_local();
-  asio::awaitable<void> admit(tcp::socket socket, std::string address, Startups::Token token);
+  asio::awaitable<void> admit(tcp::socket socket, std::string address,
+                              std::optional<Startups::Token> token);
+  std::optional<Startups::Token> admit_known(const Uuid& migration);
   void start_worker(UniqueFd connection, const std::string& address, Startups::Token token);
   bool start_recovery(WorkerId id, const std::string& name);
   void pass_data_connection(UniqueFd connection, const Uuid& migration, const std::string& address);
@@ -110,7 +116,9 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
   void take(WorkerId id, Worker& worker, const registry::FromWorker& message);
   Status answer(WorkerId id, Worker& worker, const registry::FromWorker& message);
   Status admit_peer(Worker& worker, const registry::Authenticated& peer);
-  Status check_room(const Worker& worker, journal::Role role) const;
+  Status check_room(const Worker& worker, journal::Role role, const std::string& ordered_by) const;
+  Status claim(WorkerId id, Worker& worker, const registry::ClaimProcess& wanted);
+  Status enroll(WorkerId id, Worker& worker, const registry::RegisterMigration& wanted);
   asio::awaitable<void> reap_children();
   void reap(pid_t pid, int status);
   asio::awaitable<void> obey_signals();
@@ -132,6 +140,8 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
   Startups startups;
   Startups
       local_startups;  ///< of their own: local users and the network do not keep each other out
+  Startups known_startups;  ///< of their own: who names a migration that this host knows
+  Unplaced unplaced;
   Peers peers;
   Registry registry;
   std::unordered_map<WorkerId, Worker> workers;
@@ -155,14 +165,9 @@ asio::awaitable<void> Daemon::Impl::accept_all() {
       co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, error));
       continue;
     }
-    std::string address = remote.address().to_string();
-    std::optional<Startups::Token> token = startups.admit(address);
-    if (!token) {
-      monitoring.metrics().startup_refused();
-      spdlog::warn("closed a connection from {}: too many have not shown a certificate", address);
-      continue;
-    }
-    asio::co_spawn(io, admit(std::move(socket), std::move(address), std::move(*token)),
+    auto token = startups.admit(network_of(remote.address()));
+    asio::co_spawn(io,
+                   admit(std::move(socket), remote.address().to_string(), std::move(token)),
                    asio::detached);
   }
 }
@@ -199,11 +204,22 @@ asio::awaitable<void> Daemon::Impl::accept_local() {
   }
 }
 
+/// A connection for which there is no place among the strangers may still show that it belongs to
+/// a migration.
 asio::awaitable<void> Daemon::Impl::admit(tcp::socket socket, std::string address,
-                                          Startups::Token token) {
+                                          std::optional<Startups::Token> token) {
   const auto self = shared_from_this();
+  const std::chrono::milliseconds patience(config.startup_timeout_ms);
+  const Unplaced::Entry waiting = token ? Unplaced::Entry() : unplaced.add(socket);
   const Result<control::Preface> preface =
-      co_await read_preface(socket, std::chrono::milliseconds(config.startup_timeout_ms));
+      co_await read_preface(socket, token ? patience : std::min(patience, kUnplacedPatience));
+  const bool is_data = preface && preface->kind == control::ConnectionKind::kData;
+  if (preface && !token && !is_data) token = admit_known(preface->migration);
+  if (!token && !is_data) {
+    monitoring.metrics().startup_refused();
+    spdlog::warn("closed a connection from {}: too many have not shown a certificate", address);
+    co_return;
+  }
   if (!preface) {
     spdlog::info("closed a connection from {}: {}", address, preface.error().message());
     co_return;
@@ -213,13 +229,25 @@ asio::awaitable<void> Daemon::Impl::admit(tcp::socket socket, std::string addres
     spdlog::warn("closed a connection from {}: {}", address, connection.error().message());
     co_return;
   }
-  if (preface->kind == control::ConnectionKind::kData) {
+  if (is_data) {
     pass_data_connection(std::move(*connection), preface->migration, address);
   } else if (stopping) {
     spdlog::info("closed a control connection from {}: this agent is stopping", address);
   } else {
-    start_worker(std::move(*connection), address, std::move(token));
+    start_worker(std::move(*connection), address, std::move(*token));
   }
+}
+
+/// Ids are random, so that only who takes part in a migration, or sees its packets, can name it.
+std::optional<Startups::Token> Daemon::Impl::admit_known(const Uuid& migration) {
+  std::error_code error;
+  for (const journal::Role role : {journal::Began::SOURCE, journal::Began::DESTINATION}) {
+    if (!std::filesystem::exists(journal::path_of(config.state_dir, migration, role), error)) {
+      continue;
+    }
+    return known_startups.admit(migration.to_string());
+  }
+  return std::nullopt;
 }
 
 void Daemon::Impl::start_worker(UniqueFd connection, const std::string& address,
@@ -318,39 +346,64 @@ Status Daemon::Impl::admit_peer(Worker& worker, const registry::Authenticated& p
   return {};
 }
 
-/// Whether this host may take part in one migration more. What recovers does not count: nobody can
-/// wait for that.
-Status Daemon::Impl::check_room(const Worker& worker, journal::Role role) const {
-  const auto has_part = [role](const auto& entry) {
-    return std::ranges::find(entry.second.journals, role, &journal::Entry::role) !=
-           entry.second.journals.end();
+/// Whether this host may take part in one migration more, for whoever wants it.
+Status Daemon::Impl::check_room(const Worker& worker, journal::Role role,
+                                const std::string& ordered_by) const {
+  const auto has_part = [role](const Worker& one) {
+    return std::ranges::find(one.journals, role, &journal::Entry::role) != one.journals.end();
   };
-  const bool counted =
-      std::ranges::find(worker.journals, role, &journal::Entry::role) != worker.journals.end();
-  if (counted || std::ranges::count_if(workers, has_part) < config.max_migrations) return {};
-  return Error(Code::kResourceExhausted,
-               fmt::format("this host is the {} of {} migrations already, as many as "
-                           "max_migrations of its agent.toml allows; try again when one has ended",
-                           journal::to_string(role), config.max_migrations));
+  if (has_part(worker)) return {};
+  unsigned all = 0;
+  unsigned of_one = 0;
+  for (const auto& [id, one] : workers) {
+    if (!has_part(one)) continue;
+    ++all;
+    if (one.ordered_by == ordered_by) ++of_one;
+  }
+  const auto full = [role](unsigned limit, const std::string& whose, const char* key) {
+    return Error(Code::kResourceExhausted,
+                 fmt::format("this host is the {} of {} migrations{} already, as many as {} of its "
+                             "agent.toml allows; try again when one has ended",
+                             journal::to_string(role), limit, whose, key));
+  };
+  if (all >= config.max_migrations) return full(config.max_migrations, "", "max_migrations");
+  const unsigned limit = config.migrations_of_one_user();
+  if (of_one < limit) return {};
+  return full(limit, fmt::format(" that \"{}\" ordered", control::printable(ordered_by)),
+              "max_migrations_per_user");
+}
+
+/// What recovers does not count: nobody can wait for that, and it may wait for an operator.
+Status Daemon::Impl::claim(WorkerId id, Worker& worker, const registry::ClaimProcess& wanted) {
+  GCR_ASSIGN(const Uuid migration, parse_id(wanted.migration_id()));
+  const bool recovers = recoveries.contains(id);
+  if (!recovers) GCR_TRY(check_room(worker, journal::Began::SOURCE, wanted.ordered_by()));
+  GCR_TRY(registry.claim_process(id, migration, wanted.pid(), wanted.start_time()));
+  if (recovers) return {};
+  worker.ordered_by = wanted.ordered_by();
+  worker.journals.push_back(journal_entry(config.state_dir, migration, journal::Began::SOURCE));
+  return {};
+}
+
+Status Daemon::Impl::enroll(WorkerId id, Worker& worker,
+                            const registry::RegisterMigration& wanted) {
+  GCR_ASSIGN(const Uuid migration, parse_id(wanted.migration_id()));
+  GCR_TRY(check_room(worker, journal::Began::DESTINATION, wanted.ordered_by()));
+  GCR_TRY(registry.register_migration(id, migration));
+  worker.ordered_by = wanted.ordered_by();
+  worker.journals.push_back(
+      journal_entry(config.state_dir, migration, journal::Began::DESTINATION));
+  return {};
 }
 
 Status Daemon::Impl::answer(WorkerId id, Worker& worker, const registry::FromWorker& message) {
   if (message.has_authenticated()) return admit_peer(worker, message.authenticated());
-  if (message.has_claim_process()) {
-    const auto& claim = message.claim_process();
-    GCR_ASSIGN(const Uuid migration, parse_id(claim.migration_id()));
-    GCR_TRY(check_room(worker, journal::Began::SOURCE));
-    GCR_TRY(registry.claim_process(id, migration, claim.pid(), claim.start_time()));
-    worker.journals.push_back(journal_entry(config.state_dir, migration, journal::Began::SOURCE));
-    return {};
-  }
-  if (message.has_register_migration()) {
-    GCR_ASSIGN(const Uuid migration, parse_id(message.register_migration().migration_id()));
-    GCR_TRY(check_room(worker, journal::Began::DESTINATION));
-    GCR_TRY(registry.register_migration(id, migration));
-    worker.journals.push_back(
-        journal_entry(config.state_dir, migration, journal::Began::DESTINATION));
-    return {};
+  if (message.has_claim_process()) return claim(id, worker, message.claim_process());
+  if (message.has_register_migration()) return enroll(id, worker, message.register_migration());
+  if (message.has_ask_room()) {
+    const registry::AskRoom& room = message.ask_room();
+    GCR_TRY(registry.check_process(id, room.pid(), room.start_time()));
+    return check_room(worker, room.role(), room.ordered_by());
   }
   return Error(Code::kUnsupported, "the daemon does not know this request");
 }
@@ -420,6 +473,7 @@ Status Daemon::Impl::reload() {
   spdlog::set_level(spdlog::level::from_str(fresh.log_level));
   config.tls = std::move(fresh.tls);
   config.max_migrations = fresh.max_migrations;
+  config.max_migrations_per_user = fresh.max_migrations_per_user;
   return {};
 }
 

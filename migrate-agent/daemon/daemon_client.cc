@@ -138,17 +138,30 @@ asio::awaitable<Status> DaemonClient::admit(const control::PeerIdentity& peer) {
 }
 
 asio::awaitable<Status> DaemonClient::claim_process(Uuid migration, pid_t pid,
-                                                    std::uint64_t start_time) {
+                                                    std::uint64_t start_time,
+                                                    std::string ordered_by) {
   registry::FromWorker message;
   message.mutable_claim_process()->set_migration_id(bytes_of(migration));
   message.mutable_claim_process()->set_pid(pid);
   message.mutable_claim_process()->set_start_time(start_time);
+  message.mutable_claim_process()->set_ordered_by(ordered_by.substr(0, kMaxTextBytes));
   return impl_->request(std::move(message));
 }
 
-asio::awaitable<Status> DaemonClient::register_migration(Uuid migration) {
+asio::awaitable<Status> DaemonClient::register_migration(Uuid migration, std::string ordered_by) {
   registry::FromWorker message;
   message.mutable_register_migration()->set_migration_id(bytes_of(migration));
+  message.mutable_register_migration()->set_ordered_by(ordered_by.substr(0, kMaxTextBytes));
+  return impl_->request(std::move(message));
+}
+
+asio::awaitable<Status> DaemonClient::ask_room(journal::Role role, std::string ordered_by,
+                                               journal::ProcessId process) {
+  registry::FromWorker message;
+  message.mutable_ask_room()->set_role(role);
+  message.mutable_ask_room()->set_ordered_by(ordered_by.substr(0, kMaxTextBytes));
+  message.mutable_ask_room()->set_pid(process.pid());
+  message.mutable_ask_room()->set_start_time(process.start_time());
   return impl_->request(std::move(message));
 }
 

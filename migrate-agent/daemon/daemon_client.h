@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 
+#include "migrate-agent/journal/journal.h"
 #include "proto/registry.pb.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
@@ -40,12 +41,18 @@ class DaemonClient {
   asio::awaitable<Status> admit(const control::PeerIdentity& peer);
 
   /// Makes (pid, start_time) this worker's alone, on this host, until it ends. kRefused, naming the
-  /// other migration, if another worker has it; kUnavailable if the daemon is gone.
-  asio::awaitable<Status> claim_process(Uuid migration, pid_t pid, std::uint64_t start_time);
+  /// other migration, if another worker has it; kResourceExhausted if this host, or who ordered it,
+  /// has too many migrations; kUnavailable if the daemon is gone.
+  asio::awaitable<Status> claim_process(Uuid migration, pid_t pid, std::uint64_t start_time,
+                                        std::string ordered_by);
 
   /// From now on data connections whose preface names `migration` come to this worker. kRefused if
-  /// another worker registered it.
-  asio::awaitable<Status> register_migration(Uuid migration);
+  /// another worker registered it; kResourceExhausted as above.
+  asio::awaitable<Status> register_migration(Uuid migration, std::string ordered_by);
+
+  /// What either of the two would answer now; nothing is claimed. `process` is the source's.
+  asio::awaitable<Status> ask_room(journal::Role role, std::string ordered_by,
+                                   journal::ProcessId process = {});
 
   /// The next data connection: a connected TCP socket in blocking mode, close-on-exec, of which
   /// exactly the preface has been read. The peer has proven nothing yet. Connections queue up until

@@ -79,7 +79,7 @@ asio::awaitable<Result<std::vector<proto::MigrationStatus>>> read_all(WorkerCont
   const Status read = co_await offload(context.blocking, [&]() -> Status {
     GCR_ASSIGN(const auto entries, journal::list(context.config.state_dir));
     for (const journal::Entry& entry : entries) {
-      const auto contents = journal::read(entry.path);
+      const auto contents = journal::peek(entry.path);
       if (!contents && contents.error().code() == Code::kNotFound) continue;  // pruned
       if (!may_see(context.permissions, contents)) continue;
       proto::MigrationStatus status = status_of(entry, contents);

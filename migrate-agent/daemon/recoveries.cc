@@ -3,19 +3,18 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <fstream>
-#include <span>
-#include <sstream>
 
 namespace gcr::agent {
 namespace {
 
-/// Read without the lock that an append holds. Began never changes; the records after it are what
-/// they are where nobody owns the journal.
+/// Began never changes; the records after it are what they are where nobody owns the journal. What
+/// cannot be read is as good as damaged.
 journal::Contents look_at(const std::filesystem::path& path) {
-  std::ostringstream bytes;  // what cannot be read is missing, and so it is damaged
-  bytes << std::ifstream(path, std::ios::binary).rdbuf();
-  return journal::parse(std::as_bytes(std::span(bytes.view())));
+  auto contents = journal::peek(path);
+  if (contents) return *std::move(contents);
+  journal::Contents none;
+  none.damage = contents.error();
+  return none;
 }
 
 }  // namespace

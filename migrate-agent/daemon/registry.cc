@@ -11,16 +11,20 @@ constexpr std::ptrdiff_t kMaxClaimsPerWorker = 4096;
 
 }  // namespace
 
+Status Registry::check_process(WorkerId worker, pid_t pid, std::uint64_t start_time) const {
+  const auto found = claims_.find(std::make_pair(pid, start_time));
+  if (found == claims_.end() || found->second.worker == worker) return {};
+  return Error(Code::kRefused,
+               fmt::format("process {} is being migrated already, by migration {}; wait until "
+                           "that has ended",
+                           pid, found->second.migration.to_string()));
+}
+
 Status Registry::claim_process(WorkerId worker, const Uuid& migration, pid_t pid,
                                std::uint64_t start_time) {
+  GCR_TRY(check_process(worker, pid, start_time));
   const auto key = std::make_pair(pid, start_time);
-  if (const auto found = claims_.find(key); found != claims_.end()) {
-    if (found->second.worker == worker) return {};
-    return Error(Code::kRefused,
-                 fmt::format("process {} is being migrated already, by migration {}; wait until "
-                             "that has ended",
-                             pid, found->second.migration.to_string()));
-  }
+  if (claims_.contains(key)) return {};
   const auto is_workers = [worker](const auto& entry) { return entry.second.worker == worker; };
   if (std::ranges::count_if(claims_, is_workers) >= kMaxClaimsPerWorker) {
     return Error(Code::kResourceExhausted,

@@ -24,6 +24,9 @@ class Registry {
   /// nothing.
   Status claim_process(WorkerId worker, const Uuid& migration, pid_t pid, std::uint64_t start_time);
 
+  /// Whether claim_process() would let the worker have it.
+  Status check_process(WorkerId worker, pid_t pid, std::uint64_t start_time) const;
+
   /// Makes the migration the worker's. kRefused if it is another's or the worker has one already.
   Status register_migration(WorkerId worker, const Uuid& migration);
 

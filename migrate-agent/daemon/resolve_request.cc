@@ -70,7 +70,7 @@ asio::awaitable<Status> check_peer_is_gone(WorkerContext& context, const KnownJo
   GCR_CO_TRY(endpoint);
   const AgentAddress peer{*endpoint, known.began().peer_name(), context.tls, context.config.host,
                           std::chrono::milliseconds(context.config.peer_silence_ms)};
-  const auto answer = co_await ask_agent(peer, question_for(known));
+  const auto answer = co_await ask_agent(peer, known.entry.migration, question_for(known));
   if (answer && cannot_decide(*answer)) co_return Status();
   const bool lost = !answer && (answer.error().code() == Code::kUnavailable ||
                                 answer.error().code() == Code::kTimeout);

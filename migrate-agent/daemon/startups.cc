@@ -41,4 +41,13 @@ std::optional<Startups::Token> Startups::admit(const std::string& address) {
   return Token(counts_, address);
 }
 
+Unplaced::Entry Unplaced::add(asio::ip::tcp::socket& socket) {
+  if (waiting_->size() >= kLimit) {
+    std::error_code ignored;
+    waiting_->front()->close(ignored);  // its entry goes when its coroutine wakes
+    waiting_->splice(waiting_->end(), *waiting_, waiting_->begin());
+  }
+  return {waiting_, waiting_->insert(waiting_->end(), &socket)};
+}
+
 }  // namespace gcr::agent

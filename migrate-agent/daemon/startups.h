@@ -2,6 +2,8 @@
 // yet, in all and from one address. Belongs to the daemon's thread.
 #pragma once
 
+#include <asio/ip/tcp.hpp>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -37,6 +39,37 @@ class Startups {
  private:
   unsigned limit_;
   std::shared_ptr<Token::Counts> counts_;
+};
+
+/// Connections beyond those, until their prefaces have been read: a few, of which a new one drives
+/// out the oldest, so that who speaks at once is heard however many keep silent.
+class Unplaced {
+ public:
+  static constexpr std::size_t kLimit = 64;
+
+  /// Forgets its connection when it is destroyed. Move-only; empty by default.
+  class Entry {
+   public:
+    Entry() = default;
+    Entry(Entry&& other) noexcept = default;
+    Entry& operator=(Entry&&) = delete;
+    ~Entry() {
+      if (list_) list_->erase(at_);
+    }
+
+   private:
+    friend class Unplaced;
+    using List = std::list<asio::ip::tcp::socket*>;
+    Entry(std::shared_ptr<List> list, List::iterator at) : list_(std::move(list)), at_(at) {}
+    std::shared_ptr<List> list_;
+    List::iterator at_;
+  };
+
+  /// Closes the oldest connection if there are too many. `socket` outlives the entry.
+  Entry add(asio::ip::tcp::socket& socket);
+
+ private:
+  std::shared_ptr<Entry::List> waiting_ = std::make_shared<Entry::List>();
 };
 
 }  // namespace gcr::agent

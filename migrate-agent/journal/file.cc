@@ -119,17 +119,22 @@ bool unlinked(int fd) {
   return fstat(fd, &facts) == 0 && facts.st_nlink == 0;
 }
 
-Result<Contents> load(int fd, const std::filesystem::path& path) {
+Result<Contents> look(int fd, const std::filesystem::path& path) {
   const std::string doing = fmt::format("journal {}", path.native());
-  if (uninterrupted([&] { return fdatasync(fd); }) != 0) {
-    return Error::from_errno(errno, doing + ": cannot bring it to the disk");
-  }
   const auto bytes = read_all(fd);
   if (!bytes) return bytes.error().while_doing(doing);
   Contents contents = parse(*bytes);
   check_name(path, contents);
   if (contents.damage) contents.damage = contents.damage->while_doing(doing);
   return contents;
+}
+
+Result<Contents> load(int fd, const std::filesystem::path& path) {
+  if (uninterrupted([&] { return fdatasync(fd); }) != 0) {
+    return Error::from_errno(errno,
+                             fmt::format("journal {}: cannot bring it to the disk", path.native()));
+  }
+  return look(fd, path);
 }
 
 Status write_through(int fd, std::span<const std::byte> bytes, std::uint64_t offset,

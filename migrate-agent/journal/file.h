@@ -45,7 +45,10 @@ Result<bool> owned(int fd);
 /// Whether the file has lost its name.
 bool unlinked(int fd);
 
-/// Brings what was written to the disk, then reads and checks all of it, the file's name as well.
+/// Reads and checks all of the file as it is in memory, its name as well.
+Result<Contents> look(int fd, const std::filesystem::path& path);
+
+/// The same, once what was written is on the disk.
 Result<Contents> load(int fd, const std::filesystem::path& path);
 
 /// All bytes, then fdatasync(). `written_bytes` may have changed in the file, whatever is returned.

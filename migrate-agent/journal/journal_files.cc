@@ -54,7 +54,7 @@ Result<std::vector<Done>> finished_journals(const std::filesystem::path& state_d
   for (const Entry& entry : entries) {
     const auto is_taken = is_owned(entry.path);
     if (!is_taken || *is_taken) continue;
-    const auto contents = read(entry.path);
+    const auto contents = peek(entry.path);
     if (!contents || contents->damage || unfinished(contents->records)) continue;
     result.push_back({entry.path, time_of(contents->records.back())});
   }
@@ -90,6 +90,11 @@ Result<Contents> read(const std::filesystem::path& path) {
   const auto held = ContentLock::take(file.get(), F_RDLCK);
   if (!held) return held.error().while_doing(path.native());
   return load(file.get(), path);
+}
+
+Result<Contents> peek(const std::filesystem::path& path) {
+  GCR_ASSIGN(const UniqueFd file, open_file(path, O_RDONLY));
+  return look(file.get(), path);
 }
 
 Result<std::vector<Entry>> list(const std::filesystem::path& state_dir) {

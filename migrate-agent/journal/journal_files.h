@@ -31,6 +31,11 @@ std::optional<Entry> entry_of(const std::filesystem::path& path);
 /// an Error means that the file cannot be read: kNotFound, kPermissionDenied, kIo.
 Result<Contents> read(const std::filesystem::path& path);
 
+/// What the file says at this moment, for lists and for what waits for nobody: the last record may
+/// still be taken back, or be lost with the host. Nobody acts on what this says; otherwise as
+/// read().
+Result<Contents> peek(const std::filesystem::path& path);
+
 /// Every journal of the agent with this STATE_DIR, in no order; none if the directory is missing.
 /// Files with other names are left out.
 Result<std::vector<Entry>> list(const std::filesystem::path& state_dir);

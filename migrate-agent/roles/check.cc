@@ -53,6 +53,15 @@ void add_use(const Inventory& inventory, proto::CheckReply& reply) {
 
 }  // namespace
 
+void note_room(const Status& answer, preflight::Findings& findings) {
+  if (answer) return;
+  const Code code = answer.error().code();
+  if (code == Code::kRefused) findings.add("in-migration", answer.error().message());
+  if (code == Code::kResourceExhausted) {
+    findings.add("too-many-migrations", answer.error().message());
+  }
+}
+
 proto::Finding unheard(const Error& error) {
   const bool silent = error.code() == Code::kUnavailable || error.code() == Code::kTimeout;
   return preflight::make_finding(silent ? "destination-unreachable" : "destination-refused",
@@ -66,15 +75,23 @@ awaitable<Result<proto::Envelope>> run_check(WorkerContext& context,
   if (!allowed && allowed.error().code() == Code::kPermissionDenied) co_return allowed.error();
   std::optional<Examination> found;
   const Status looked = co_await offload(context.blocking, [&]() -> Status {
-    found.emplace(examine(request, context.config, Uuid()));
+    found.emplace(examine(request, context.config));
     found->door.reset();  // others may come
     return {};
   });
   GCR_CO_TRY(looked);
+  journal::ProcessId process;
+  if (allowed) {
+    process.set_pid(request.pid());
+    process.set_start_time(allowed->start_time);
+  }
+  const std::string& asker = context.channel.peer().common_name;
+  note_room(co_await context.daemon.ask_room(journal::Began::SOURCE, asker, process),
+            found->findings);
   proto::PreflightRequest question = preflight_request(*found, request, context.config);
   question.set_only(true);
   question.set_migration_id(to_bytes(Uuid::random()));
-  question.set_ordered_by(context.channel.peer().common_name);
+  question.set_ordered_by(asker);
   auto answer = co_await ask_destination(context, std::move(question), request.destination());
   proto::Envelope envelope;
   proto::CheckReply& reply = *envelope.mutable_check_reply();

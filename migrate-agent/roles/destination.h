@@ -43,7 +43,7 @@ class Destination {
   asio::awaitable<Result<proto::Envelope>> answer(const proto::Envelope& request);
   asio::awaitable<Result<proto::Envelope>> preflight(const proto::PreflightRequest& request);
   asio::awaitable<Status> begin(const proto::PreflightRequest& request);
-  proto::PreflightReply look(const proto::PreflightRequest& request);
+  proto::PreflightReply look(const proto::PreflightRequest& request, const Status& room);
   asio::awaitable<Result<proto::Envelope>> prepare(const proto::PrepareRequest& request);
   Status make_room(const proto::PrepareRequest& request);
   Result<std::unique_ptr<IncomingData>> open_data(DataPlan& plan, const std::string& token);

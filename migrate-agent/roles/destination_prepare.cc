@@ -8,8 +8,8 @@
 #include "migrate-agent/data/offer.h"
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/preflight/comparison.h"
-#include "migrate-agent/preflight/other_migrations.h"
 #include "migrate-agent/process/surroundings.h"
+#include "migrate-agent/roles/check.h"
 #include "migrate-agent/roles/destination.h"
 #include "migrate-agent/roles/records.h"
 #include "src/base/log.h"
@@ -89,8 +89,10 @@ awaitable<Result<proto::Envelope>> Destination::preflight(const proto::Preflight
                context_.channel.peer_address());
   if (!request.only()) GCR_CO_TRY(co_await begin(request));
   proto::Envelope envelope;
+  const Status room =
+      co_await context_.daemon.ask_room(journal::Began::DESTINATION, request.ordered_by());
   const Status looked = co_await offload(context_.blocking, [&]() -> Status {
-    *envelope.mutable_preflight_reply() = look(request);
+    *envelope.mutable_preflight_reply() = look(request, room);
     return {};
   });
   GCR_CO_TRY(looked);
@@ -108,7 +110,7 @@ awaitable<Result<proto::Envelope>> Destination::preflight(const proto::Preflight
 awaitable<Status> Destination::begin(const proto::PreflightRequest& request) {
   running_ = {request.process().door_tid(), request.process().cuda_restore_tid()};
   used_pids_ = {request.process().used_pids().begin(), request.process().used_pids().end()};
-  const Status registered = co_await context_.daemon.register_migration(migration_);
+  const Status registered = co_await context_.daemon.register_migration(migration_, request.ordered_by());
   GCR_CO_TRY(registered);
   const journal::Began began = description(request);
   GCR_CO_TRY(control::Endpoint::parse(began.peer()));
@@ -122,12 +124,13 @@ awaitable<Status> Destination::begin(const proto::PreflightRequest& request) {
 }
 
 /// Everything about this host that matters to the process.
-proto::PreflightReply Destination::look(const proto::PreflightRequest& request) {
+proto::PreflightReply Destination::look(const proto::PreflightRequest& request,
+                                        const Status& room) {
   preflight::Findings findings(preflight::Side::kDestination);
   Survey here = survey(context_.config, findings);
   compare_hosts(request, here.facts, context_.config, findings);
   compare_process(request.process(), here.facts, findings);
-  check_other_migrations(context_.config, journal::Began::DESTINATION, migration_, {}, findings);
+  note_room(room, findings);
   if (here.driver) {
     driver_ = here.driver;
     vram_.emplace(driver_, landing_policy(context_.config.hugepages));

@@ -10,7 +10,6 @@
 #include "migrate-agent/data/offer.h"
 #include "migrate-agent/mover/control_checkpoint.h"
 #include "migrate-agent/preflight/comparison.h"
-#include "migrate-agent/preflight/other_migrations.h"
 #include "migrate-agent/process/inspect.h"
 #include "migrate-agent/process/procfs.h"
 
@@ -99,7 +98,7 @@ void look_through_door(pid_t pid, Examination& found) {
 }
 
 /// False if nothing else about the process is our business.
-bool look_at_process(pid_t pid, const Config& config, const Uuid& own, Examination& found) {
+bool look_at_process(pid_t pid, Examination& found) {
   auto inspection = process::inspect(pid);
   if (!inspection) {
     const bool gone = inspection.error().code() == Code::kNotFound;
@@ -111,13 +110,6 @@ bool look_at_process(pid_t pid, const Config& config, const Uuid& own, Examinati
       inspection->findings.list(), [](const auto& finding) { return finding.id() == "not-ours"; });
   found.findings.take(inspection->findings.release());
   for (const pid_t used : used_pids(pid)) found.process.add_used_pids(used);
-  std::optional<journal::ProcessId> process;
-  if (const auto started = process::start_time(pid)) {
-    process.emplace();
-    process->set_pid(pid);
-    process->set_start_time(*started);
-  }
-  check_other_migrations(config, journal::Began::SOURCE, own, process, found.findings);
   return ours;
 }
 
@@ -159,11 +151,11 @@ proto::Buffer describe(const door::DoorEntry& entry) {
   return buffer;
 }
 
-Examination examine(const proto::MigrateRequest& request, const Config& config, const Uuid& own) {
+Examination examine(const proto::MigrateRequest& request, const Config& config) {
   Examination found;
   found.host = survey(config, found.findings);
   const pid_t pid = request.pid();
-  if (!look_at_process(pid, config, own, found)) return found;
+  if (!look_at_process(pid, found)) return found;
   look_at_images(request, config, found);
   look_through_door(pid, found);
   if (found.door && found.host.driver) look_at_cuda(pid, found);

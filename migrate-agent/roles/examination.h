@@ -26,9 +26,9 @@ struct Examination {
 };
 
 /// Looks at the process and at this host for what `request` asks, as far as it can: whatever is
-/// missing is a finding. Without blockers among them the door and the driver are there. `own` is
-/// the migration that asks, if there is one yet. The process is not disturbed. Blocks.
-Examination examine(const proto::MigrateRequest& request, const Config& config, const Uuid& own);
+/// missing is a finding. Without blockers among them the door and the driver are there. The
+/// process is not disturbed. Blocks.
+Examination examine(const proto::MigrateRequest& request, const Config& config);
 
 /// What the destination is asked, but for the migration's id and who ordered it. Of findings, only
 /// whether there is a blocker: then nothing will follow.

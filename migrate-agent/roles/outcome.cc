@@ -11,8 +11,9 @@ using asio::awaitable;
 using control::ControlChannel;
 
 /// One request on a connection of its own. The peer says that it is alive while it is at work.
-awaitable<Result<proto::Envelope>> ask(const PeerAgent& peer, const proto::Envelope& request) {
-  const control::Preface preface{control::ConnectionKind::kControl, {}};
+awaitable<Result<proto::Envelope>> ask(const PeerAgent& peer, const Uuid& migration,
+                                       const proto::Envelope& request) {
+  const control::Preface preface{control::ConnectionKind::kControl, migration};
   auto channel = co_await ControlChannel::connect(peer.endpoint, preface, peer.tls, peer.silence,
                                                   peer.own_host);
   GCR_CO_TRY(channel);
@@ -38,7 +39,7 @@ awaitable<Result<proto::CommitReply>> deliver_commit(const PeerAgent& destinatio
                                                      const Uuid& migration) {
   proto::Envelope request;
   request.mutable_commit_request()->set_migration_id(to_bytes(migration));
-  auto reply = co_await ask(destination, request);
+  auto reply = co_await ask(destination, migration, request);
   GCR_CO_TRY(reply);
   if (!reply->has_commit_reply()) {
     co_return Error(Code::kProtocol, "the destination answered the commit with something else");
@@ -50,7 +51,7 @@ awaitable<Result<proto::OutcomeReply::Outcome>> ask_outcome(const PeerAgent& sou
                                                             const Uuid& migration) {
   proto::Envelope request;
   request.mutable_outcome_request()->set_migration_id(to_bytes(migration));
-  auto reply = co_await ask(source, request);
+  auto reply = co_await ask(source, migration, request);
   GCR_CO_TRY(reply);
   if (!reply->has_outcome_reply()) {
     co_return Error(Code::kProtocol, "the source answered the question with something else");

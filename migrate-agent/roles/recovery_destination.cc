@@ -158,7 +158,7 @@ awaitable<Status> DestinationRecovery::claim() {
   Backoff backoff(context_.io);
   for (;;) {
     const Status claimed = co_await context_.daemon.claim_process(
-        log_.journal().migration(), process.pid(), process.start_time());
+        log_.journal().migration(), process.pid(), process.start_time(), began().ordered_by());
     if (claimed || claimed.error().code() != Code::kRefused) co_return claimed;
     co_await backoff.wait();
   }

@@ -37,7 +37,8 @@ awaitable<Status> Source::begin() {
   const pid_t pid = request_.pid();
   GCR_CO_ASSIGN(const MovableProcess process, context_.permissions.check_process(pid));
   const Status claimed =
-      co_await context_.daemon.claim_process(migration_, pid, process.start_time);
+      co_await context_.daemon.claim_process(migration_, pid, process.start_time,
+                                             context_.channel.peer().common_name);
   GCR_CO_TRY(claimed);
   journal::Began began;
   began.set_peer(destination_.to_string());
@@ -63,7 +64,7 @@ awaitable<Status> Source::examine_process() {
   tell("preflight", fmt::format("examining process {}", request_.pid()));
   co_return co_await offload(context_.blocking, [&]() -> Status {
     found_.emplace(phases_.time("process", "examine",
-                                [&] { return examine(request_, context_.config, migration_); }));
+                                [&] { return examine(request_, context_.config); }));
     return {};
   });
 }

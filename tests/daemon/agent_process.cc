@@ -188,15 +188,17 @@ int AgentProcess::wait_for_end() {
   return decode(status);
 }
 
-Client::Client(const AgentProcess& agent, control::test::Credentials& credentials, const char* role)
-    : Client(agent, credentials.context({.role = role, .common_name = role})) {}
+Client::Client(const AgentProcess& agent, control::test::Credentials& credentials, const char* role,
+               const Uuid& migration)
+    : Client(agent.endpoint(), credentials.context({.role = role, .common_name = role}),
+             migration) {}
 
 Client::Client(const AgentProcess& agent, std::shared_ptr<asio::ssl::context> tls)
     : Client(agent.endpoint(), std::move(tls)) {}
 
-Client::Client(const control::Endpoint& agent, std::shared_ptr<asio::ssl::context> tls) {
-  control::Preface preface;
-  preface.kind = control::ConnectionKind::kControl;
+Client::Client(const control::Endpoint& agent, std::shared_ptr<asio::ssl::context> tls,
+               const Uuid& migration) {
+  const control::Preface preface{control::ConnectionKind::kControl, migration};
   std::optional<Error> error;
   asio::co_spawn(io_, control::ControlChannel::connect(agent, preface, tls, kPatience),
                  [&](std::exception_ptr, control::test::ChannelResult connected) {
@@ -248,10 +250,11 @@ proto::Envelope Client::ask(const std::string& wish, int pid, unsigned start_tim
   return receive();
 }
 
-proto::Envelope Client::offer(const Uuid& migration) {
+proto::Envelope Client::offer(const Uuid& migration, const std::string& ordered_by) {
   proto::Envelope request;
   request.mutable_preflight_request()->set_migration_id(migration.bytes.data(),
                                                         migration.bytes.size());
+  request.mutable_preflight_request()->set_ordered_by(ordered_by);
   send(request);
   return receive();
 }

@@ -98,9 +98,11 @@ class Client {
  public:
   /// Connects with such a leaf's certificate; throws if that fails.
   Client(const AgentProcess& agent, std::shared_ptr<asio::ssl::context> tls);
-  Client(const AgentProcess& agent, control::test::Credentials& credentials, const char* role);
-  /// The same; without `tls` to a local socket.
-  Client(const control::Endpoint& agent, std::shared_ptr<asio::ssl::context> tls);
+  Client(const AgentProcess& agent, control::test::Credentials& credentials, const char* role,
+         const Uuid& migration = {});
+  /// The same; without `tls` to a local socket. `migration` is what its preface names.
+  Client(const control::Endpoint& agent, std::shared_ptr<asio::ssl::context> tls,
+         const Uuid& migration = {});
 
   void send(const proto::Envelope& message);
   /// The next message; throws if none comes.
@@ -109,7 +111,7 @@ class Client {
   bool is_closed();
   /// Asks the test's roles for something and gives the first answer.
   proto::Envelope ask(const std::string& wish, int pid = 1, unsigned start_time = 1);
-  proto::Envelope offer(const Uuid& migration);
+  proto::Envelope offer(const Uuid& migration, const std::string& ordered_by = {});
   /// Sends a request and gives its answer.
   proto::Envelope call(const proto::Envelope& request);
   /// Lets a worker go that waits for its client.

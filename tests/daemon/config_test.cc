@@ -150,6 +150,7 @@ TEST(Config, TheShippedFileSaysWhatTheDefaultsAre) {
   EXPECT_EQ(shipped->max_startups, defaults->max_startups);
   EXPECT_EQ(shipped->max_connections, defaults->max_connections);
   EXPECT_EQ(shipped->max_migrations, defaults->max_migrations);
+  EXPECT_EQ(shipped->max_migrations_per_user, defaults->max_migrations_per_user);
   EXPECT_EQ(shipped->startup_timeout_ms, defaults->startup_timeout_ms);
   EXPECT_EQ(shipped->peer_silence_ms, defaults->peer_silence_ms);
   EXPECT_EQ(shipped->lanes, defaults->lanes);

@@ -1,4 +1,5 @@
 // Questions to an agent that are answered from its journals, and by the workers that own them.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -188,6 +189,16 @@ TEST_F(RequestsTest, ListIsInOrderAndHasTheFinishedOnesIfAsked) {
   ASSERT_EQ(all.migrations_size(), 2);
   EXPECT_EQ(all.migrations(0).migration_id(), journal::id_bytes(first));
   EXPECT_EQ(all.migrations(1).migration_id(), journal::id_bytes(second));
+}
+
+TEST_F(RequestsTest, ListWaitsForNoRecordThatIsOnItsWayToTheDisk) {
+  const Uuid id = write_source(state_, SourceState::kCommitted);
+  const UniqueFd journal(
+      ::open(journal::path_of(state_, id, journal::Began::SOURCE).c_str(), O_RDWR | O_CLOEXEC));
+  struct flock writing {};
+  writing.l_type = F_WRLCK;
+  ASSERT_EQ(::fcntl(journal.get(), F_OFD_SETLK, &writing), 0);
+  EXPECT_EQ(list(true).migrations_size(), 1);
 }
 
 TEST_F(RequestsTest, OutcomeIsWhatTheJournalSays) {

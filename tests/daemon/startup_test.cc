@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "migrate-agent/daemon/connection.h"
 #include "migrate-agent/daemon/startups.h"
 #include "tests/daemon/agent_process.h"
 
@@ -31,6 +32,16 @@ TEST(Startups, AreBoundedInAllAndByAddress) {
   EXPECT_TRUE(startups.admit("10.0.0.3"));
   held.clear();
   EXPECT_TRUE(startups.admit("10.0.0.1"));
+}
+
+TEST(Startups, AnIPv6NetworkOf64BitsIsOneAddress) {
+  const auto of = [](const char* text) { return network_of(asio::ip::make_address(text)); };
+  EXPECT_EQ(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff:ffff:ffff:ffff"));
+  EXPECT_NE(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
+  EXPECT_NE(of("10.0.0.1"), of("10.0.0.2"));
+  EXPECT_EQ(of("::ffff:10.0.0.1"), of("10.0.0.1"));
+  EXPECT_NE(of("::ffff:10.0.0.1"), of("::ffff:10.0.0.2"));
+  EXPECT_NE(of("fe80::1%1"), of("fe80::1%2"));
 }
 
 class StartupTest : public testing::Test {

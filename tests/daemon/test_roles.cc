@@ -47,7 +47,7 @@ std::string read_to_end(int fd) {
 asio::awaitable<void> keep_journal(WorkerContext& context, const proto::MigrateRequest& request) {
   const Uuid migration = Uuid::random();
   const Status claimed =
-      co_await context.daemon.claim_process(migration, request.pid(), request.lanes());
+      co_await context.daemon.claim_process(migration, request.pid(), request.lanes(), "test");
   if (!claimed) throw std::runtime_error(claimed.error().message());
   journal::Began began;
   began.mutable_process()->set_pid(request.pid());
@@ -114,6 +114,10 @@ asio::awaitable<Status> recover_destination(RecoveryContext& context, commit::De
   GCR_CO_TRY(context.line.open(log.journal().migration(), journal::Began::DESTINATION));
   context.daemon.report_phase("in doubt");
   Decision decision = co_await context.line.next_decision();
+  const Status claimed =
+      co_await context.daemon.claim_process(log.journal().migration(), test::kRestoredPid, 1, "");
+  if (!claimed) decision.answer(claimed);
+  GCR_CO_TRY(claimed);
   if (decision.by_source) {
     GCR_CO_TRY(log.advance(kToldCommit, test::committed()));
   } else {
@@ -158,7 +162,8 @@ asio::awaitable<void> run_source(WorkerContext& context, proto::MigrateRequest r
   if (wish == "journal") co_return co_await keep_journal(context, request);
   if (wish == "claim") {
     const Status claimed =
-        co_await context.daemon.claim_process(Uuid::random(), request.pid(), request.lanes());
+        co_await context.daemon.claim_process(Uuid::random(), request.pid(), request.lanes(),
+                                              context.channel.peer().common_name);
     const char* phase = claimed ? "claimed" : "refused";
     std::string text = claimed ? std::string() : claimed.error().message();
     co_await tell(context.channel, phase, std::move(text));
@@ -193,7 +198,7 @@ asio::awaitable<Result<proto::Envelope>> run_check(WorkerContext&, proto::Migrat
 asio::awaitable<void> run_destination(WorkerContext& context, proto::PreflightRequest request) {
   Uuid migration;
   std::copy_n(request.migration_id().begin(), migration.bytes.size(), migration.bytes.begin());
-  const Status registered = co_await context.daemon.register_migration(migration);
+  const Status registered = co_await context.daemon.register_migration(migration, request.ordered_by());
   const char* phase = registered ? "registered" : "refused";
   std::string why = registered ? std::string() : registered.error().message();
   co_await tell(context.channel, phase, std::move(why));

@@ -24,7 +24,6 @@
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/journal/journal.h"
 #include "migrate-agent/preflight/comparison.h"
-#include "migrate-agent/preflight/other_migrations.h"
 
 namespace gcr::agent {
 namespace {
@@ -414,41 +413,6 @@ TEST_F(Hosts, FilesAreComparedWithTheOthers) {
   proto::ProcessFacts process = request().process();
   process.add_mapped_files()->set_path((directory_ / "no-such-file").string());
   EXPECT_THAT(compared(process), ElementsAre("file-missing"));
-}
-
-class OtherMigrations : public Hosts {
- protected:
-  journal::ProcessId process_;
-  const Uuid migration_ = Uuid::random();
-
-  /// Begins a migration of process 17 as its source.
-  Result<journal::Journal> begin() {
-    process_.set_pid(17);
-    process_.set_start_time(4711);
-    journal::Began began;
-    began.set_role(journal::Began::SOURCE);
-    began.set_migration_id(to_bytes(migration_));
-    *began.mutable_process() = process_;
-    return journal::Journal::create(config_.state_dir, migration_, journal::Began::SOURCE, began);
-  }
-
-  std::vector<std::string> looked(const Uuid& own) {
-    Findings findings(Side::kSource);
-    check_other_migrations(config_, journal::Began::SOURCE, own, process_, findings);
-    return ids(findings);
-  }
-};
-
-TEST_F(OtherMigrations, TheSameProcessAndTheLimitOfAllTogether) {
-  const auto journal = begin();
-  ASSERT_TRUE(journal) << journal.error().message();
-  EXPECT_THAT(looked({}), ElementsAre("in-migration"));
-  EXPECT_THAT(looked(migration_), IsEmpty());
-  process_.set_start_time(4712);  // a later process with the number
-  EXPECT_THAT(looked({}), IsEmpty());
-  config_.max_migrations = 1;
-  EXPECT_THAT(looked({}), ElementsAre("too-many-migrations"));
-  EXPECT_THAT(looked(migration_), IsEmpty());
 }
 
 }  // namespace

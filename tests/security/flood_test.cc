@@ -11,6 +11,7 @@
 #include <mutex>
 #include <thread>
 
+#include "tests/daemon/journals.h"
 #include "tests/security/support.h"
 
 namespace gcr::agent::test {
@@ -98,6 +99,32 @@ TEST(Flood, WhoHasAQuestionGetsAnAnswer) {
   const Uuid id = Uuid::random();
   outcome.mutable_outcome_request()->set_migration_id(id.bytes.data(), id.bytes.size());
   EXPECT_TRUE(agents.call(outcome).has_outcome_reply());
+}
+
+/// Silent connections from two addresses, each of which takes its half of all places.
+std::vector<UniqueFd> take_every_place(AgentProcess& agent, int places) {
+  std::vector<UniqueFd> held;
+  for (const char* from : {"127.0.0.2", "127.0.0.3"}) {
+    for (int i = 0; i <= places / 2; ++i) held.push_back(connect_from(from, agent.port()));
+    EXPECT_TRUE(agent.wait_for_log(std::string("from ") + from + ": too many"));
+  }
+  return held;
+}
+
+TEST(Flood, TheOtherAgentOfAMigrationIsHeardWhenStrangersHaveEveryPlace) {
+  control::test::Credentials credentials;
+  AgentProcess agent(credentials, "max_startups = 8\nstartup_timeout_ms = 60000");
+  const Uuid id = write_destination(agent.state_dir(), commit::DestinationState::kRunning,
+                                    {.peer_name = "agent"});
+  const std::vector<UniqueFd> strangers = take_every_place(agent, 8);
+  proto::Envelope commit;
+  commit.mutable_commit_request()->set_migration_id(journal::id_bytes(id));
+  for (int i = 0; i < 3; ++i) {
+    Client source(agent, credentials, "agent", id);
+    EXPECT_EQ(source.call(commit).commit_reply().pid(), kRestoredPid);
+  }
+  // Who names a migration that this host does not know is one of the strangers.
+  EXPECT_THROW(Client(agent, credentials, "agent", Uuid::random()), std::runtime_error);
 }
 
 TEST(Flood, PeerThatNeverStopsSendingEndsItsOwnConnection) {

@@ -3,13 +3,16 @@
 #include <gtest/gtest.h>
 
 #include "migrate-agent/daemon/peers.h"
+#include "tests/daemon/journals.h"
 #include "tests/security/support.h"
 
 namespace gcr::agent::test {
 namespace {
 
 using testing::AllOf;
+using testing::Contains;
 using testing::HasSubstr;
+using testing::Not;
 
 TEST(Peers, OneOfThemGetsHalf) {
   Peers peers(8);
@@ -83,6 +86,34 @@ TEST_F(Limits, ConnectionBeyondAPeersShareIsTurnedAwayWithASentence) {
     EXPECT_TRUE(other.call(list).has_list_reply());
   }
   EXPECT_TRUE(agent.wait_for_log("closed the connection"));
+}
+
+/// What `operator` is told that stands in the way of moving a process from the agent to itself.
+std::vector<std::string> findings_of(AgentProcess& agent, control::test::Credentials& credentials,
+                                     pid_t pid) {
+  Client client(agent, credentials, "operator");
+  proto::Envelope check;
+  proto::MigrateRequest& request = *check.mutable_check_request()->mutable_migrate();
+  request.set_pid(pid);
+  request.set_destination(agent.endpoint().to_string());
+  std::vector<std::string> ids;
+  const auto reply = client.call(check);
+  EXPECT_TRUE(reply.has_check_reply()) << reply.ShortDebugString();
+  for (const auto& finding : reply.check_reply().findings()) ids.push_back(finding.id());
+  return ids;
+}
+
+TEST_F(Limits, JournalsThatWaitForAnOperatorTakeNoMigrationsPlace) {
+  AgentHome home;
+  for (int i = 0; i < 2; ++i) {
+    write_source(home.state_dir(), commit::SourceState::kCommitted);
+    write_destination(home.state_dir(), commit::DestinationState::kRestored);
+  }
+  AgentProcess agent(credentials_, "max_migrations = 1", home);
+  const Sleeper process(kAlice);
+  const auto found = findings_of(agent, credentials_, process.pid());
+  EXPECT_THAT(found, Contains("no-door"));
+  EXPECT_THAT(found, Not(Contains("too-many-migrations")));
 }
 
 TEST_F(Limits, QuestionThatIsTooLongEndsItsConnection) {
