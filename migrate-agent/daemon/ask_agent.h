@@ -22,8 +22,9 @@ struct AgentAddress {
   std::chrono::milliseconds silence;  ///< it answers, or says that it is alive, within this
 };
 
-/// A question about `migration`. The answer, which may be a Failure: an agent that says no was reached. kUnavailable or kTimeout
-/// if it was not, or was lost before it answered; kPermissionDenied if somebody else answers there.
+/// A question about `migration`. The answer, which may be a Failure: an agent that says no was
+/// reached. kUnavailable or kTimeout if it was not, or was lost before it answered;
+/// kPermissionDenied if somebody else answers there.
 asio::awaitable<Result<proto::Envelope>> ask_agent(const AgentAddress& agent, Uuid migration,
                                                    const proto::Envelope& question);
 

@@ -100,7 +100,7 @@ struct Config {
   unsigned peer_silence_ms = 15'000;
   unsigned max_connections = 512;
   unsigned max_migrations = 16;
-  unsigned max_migrations_per_user = 0;  ///< 0: half of max_migrations
+  unsigned max_migrations_per_user = 0;             ///< 0: half of max_migrations
   std::filesystem::path local_socket;               ///< may be empty
   std::optional<control::Endpoint> metrics_listen;  ///< port 0 stands for any free one
   std::filesystem::path audit_log;                  ///< may be empty

@@ -166,8 +166,7 @@ asio::awaitable<void> Daemon::Impl::accept_all() {
       continue;
     }
     auto token = startups.admit(network_of(remote.address()));
-    asio::co_spawn(io,
-                   admit(std::move(socket), remote.address().to_string(), std::move(token)),
+    asio::co_spawn(io, admit(std::move(socket), remote.address().to_string(), std::move(token)),
                    asio::detached);
   }
 }

@@ -50,7 +50,7 @@ Recoveries::Recoveries(asio::io_context& io, Registry& registry, std::function<W
       on_damage_(std::move(on_damage)) {}
 
 void Recoveries::begin(const std::filesystem::path& state_dir) {
-  const auto pruned = journal::prune(state_dir, kKeptJournals, kJournalAge);
+  const auto pruned = journal::prune(state_dir);
   if (!pruned) spdlog::warn("cannot remove old journals: {}", pruned.error().message());
   const auto entries = journal::list(state_dir);
   if (!entries) {

@@ -15,10 +15,6 @@
 
 namespace gcr::agent {
 
-/// Finished journals that are kept: the youngest so many, and all that are younger than this.
-inline constexpr std::size_t kKeptJournals = 1000;
-inline constexpr std::chrono::hours kJournalAge = std::chrono::hours(24) * 30;
-
 /// Between two attempts at one journal; twice as long after each.
 inline constexpr std::chrono::milliseconds kFirstRecoveryPause = std::chrono::milliseconds(200);
 inline constexpr std::chrono::milliseconds kLongestRecoveryPause = std::chrono::seconds(10);

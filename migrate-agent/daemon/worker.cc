@@ -20,6 +20,7 @@
 #include "migrate-agent/daemon/requests.h"
 #include "migrate-agent/journal/journal_files.h"
 #include "migrate-agent/landing/hugepage_claim.h"
+#include "migrate-agent/landing/memory_reservation.h"
 #include "migrate-agent/roles/roles.h"
 #include "src/base/log.h"
 
@@ -188,18 +189,19 @@ asio::awaitable<Status> serve(Worker& worker, UniqueFd connection) {
 
 /// What a dead worker left on this host, once its journal is finished.
 void clear_leftovers(const Config& config, const journal::Entry& entry) {
-  const char* direction = entry.role == journal::Began::SOURCE ? "outgoing" : "incoming";
-  const auto scratch = config.runtime_dir / direction / entry.migration.to_string();
+  const auto scratch = config.runtime_dir / "outgoing" / entry.migration.to_string();
   std::error_code error;
   std::filesystem::remove_all(scratch, error);
   if (error) spdlog::warn("cannot remove {}: {}", scratch.string(), error.message());
   remove_worker_socket(config, {config.runtime_dir, entry.migration, entry.role});
 }
 
-/// Hugepages that a dead worker had added to the host's limit.
-void give_back_hugepages() {
+/// Hugepages that a dead worker had added to the host's limit, and memory that it had reserved.
+void give_back_memory(const Config& config) {
   const auto lock = landing::HugepageLock::take({});
   if (!lock) spdlog::warn("hugepages may not be given back: {}", lock.error().message());
+  const auto reserved = landing::reserved_memory(landing::reservations_in(config.runtime_dir));
+  if (!reserved) spdlog::warn("memory may stay reserved: {}", reserved.error().message());
 }
 
 /// What a finished recovery came to, for the daemon.
@@ -222,7 +224,7 @@ Result<registry::Outcome> ending_of(const journal::Entry& entry) {
 }
 
 asio::awaitable<Status> recover(Worker& worker, journal::Entry entry) {
-  asio::post(worker.blocking, give_back_hugepages);
+  asio::post(worker.blocking, [&worker] { give_back_memory(worker.config); });
   auto tls = control::make_tls_context(worker.config.tls);
   GCR_CO_TRY(tls);
   RecoveryContext context{worker.io,       worker.blocking,     worker.config, worker.daemon,
@@ -241,7 +243,11 @@ asio::awaitable<Status> recover(Worker& worker, journal::Entry entry) {
 asio::awaitable<int> to_the_end(const Worker& worker, asio::awaitable<Status> work) {
   const Status worked = co_await std::move(work);
   if (!worked) spdlog::warn("{}", worked.error().message());
-  if (worker.daemon.outcome()) audit(worker.config, *worker.daemon.outcome());
+  if (worker.daemon.outcome()) {
+    audit(worker.config, *worker.daemon.outcome());
+    const auto pruned = journal::prune(worker.config.state_dir);
+    if (!pruned) spdlog::warn("cannot remove old journals: {}", pruned.error().message());
+  }
   co_return worked ? 0 : 1;
 }
 

@@ -81,16 +81,19 @@ Status link_parents(const fs::path& directory, const std::set<unsigned>& pre_dum
 }  // namespace
 
 ImageStore::ImageStore(fs::path directory, UniqueFd incoming, UniqueMapping ring,
-                       std::uint64_t max_bytes, const std::array<std::byte, 32>& secret)
+                       std::uint64_t max_bytes, const std::array<std::byte, 32>& secret,
+                       MoreRoom more_room)
     : directory_(std::move(directory)),
       incoming_(std::move(incoming)),
       ring_(std::move(ring)),
-      max_bytes_(max_bytes),
-      digester_(secret) {}
+      more_room_(std::move(more_room)),
+      digester_(secret),
+      max_bytes_(max_bytes) {}
 
 Result<std::unique_ptr<ImageStore>> ImageStore::create(fs::path directory, unsigned slots,
                                                        std::uint64_t max_bytes,
-                                                       const std::array<std::byte, 32>& secret) {
+                                                       const std::array<std::byte, 32>& secret,
+                                                       MoreRoom more_room) {
   const fs::path incoming = directory / kIncoming;
   if (::mkdir(incoming.c_str(), 0700) != 0) {
     return Error::from_errno(errno, fmt::format("cannot create {}", incoming.string()));
@@ -104,8 +107,24 @@ Result<std::unique_ptr<ImageStore>> ImageStore::create(fs::path directory, unsig
     return Error::from_errno(
         errno, fmt::format("cannot map {} for images on their way", format_bytes(bytes)));
   }
-  return std::unique_ptr<ImageStore>(new ImageStore(
-      std::move(directory), std::move(fd), UniqueMapping(address, bytes), max_bytes, secret));
+  return std::unique_ptr<ImageStore>(new ImageStore(std::move(directory), std::move(fd),
+                                                    UniqueMapping(address, bytes), max_bytes,
+                                                    secret, std::move(more_room)));
+}
+
+/// Counts what is about to be written.
+Status ImageStore::make_room(std::uint64_t bytes) {
+  const std::lock_guard lock(room_mutex_);
+  if (landed_bytes_ + bytes > max_bytes_ && more_room_) {
+    auto more = more_room_(landed_bytes_ + bytes - max_bytes_);
+    if (!more) return more.error().while_doing("the images are larger than was expected");
+    max_bytes_ = *more;
+  }
+  landed_bytes_ += bytes;
+  if (landed_bytes_ <= max_bytes_) return {};
+  return Error(Code::kResourceExhausted,
+               fmt::format("the images are larger than the {} that there is room for",
+                           format_bytes(max_bytes_)));
 }
 
 Status ImageStore::landed(std::uint64_t offset, std::uint64_t length_bytes) {
@@ -124,11 +143,7 @@ Status ImageStore::landed(std::uint64_t offset, std::uint64_t length_bytes) {
     return Error(Code::kProtocol, "a block of an image has another length than its write");
   }
   const std::size_t size = header.payload_bytes();
-  if (landed_bytes_.fetch_add(size) + size > max_bytes_) {
-    return Error(Code::kResourceExhausted,
-                 fmt::format("the images are larger than the {} that there is room for",
-                             format_bytes(max_bytes_)));
-  }
+  GCR_TRY(make_room(size));
   const auto payload = slot.subspan(kBlockHeaderBytes);
   std::memcpy(stored.data(), payload.data(), payload.size());
   if (header.codec == Codec::kNone) return take(header, std::span(stored).first(payload.size()));

@@ -5,10 +5,10 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -33,11 +33,17 @@ struct NamedFile {
 
 class ImageStore {
  public:
+  /// Asked for room for at least so many bytes more; how many bytes there is room for now, over
+  /// all files. One call at a time, from any thread.
+  using MoreRoom = std::function<Result<std::uint64_t>(std::uint64_t bytes)>;
+
   /// For images in `directory`, an existing directory on tmpfs. `slots` blocks fit into the ring.
-  /// `max_bytes` bounds the pages that may land, over all files. `secret` is the sender's.
+  /// `max_bytes` bounds the pages that may land, over all files, until `more_room`, if there is
+  /// one, allows more. `secret` is the sender's.
   static Result<std::unique_ptr<ImageStore>> create(std::filesystem::path directory, unsigned slots,
                                                     std::uint64_t max_bytes,
-                                                    const std::array<std::byte, 32>& secret = {});
+                                                    const std::array<std::byte, 32>& secret = {},
+                                                    MoreRoom more_room = {});
 
   /// Where blocks land: a region for the transport. Lives as long as this object.
   std::span<std::byte> ring() const { return ring_.bytes(); }
@@ -57,7 +63,8 @@ class ImageStore {
 
  private:
   ImageStore(std::filesystem::path directory, UniqueFd incoming, UniqueMapping ring,
-             std::uint64_t max_bytes, const std::array<std::byte, 32>& secret);
+             std::uint64_t max_bytes, const std::array<std::byte, 32>& secret, MoreRoom more_room);
+  Status make_room(std::uint64_t bytes);
   Status take(const BlockHeader& header, std::span<const std::byte> pages);
   Status write_pages(const BlockHeader& header, std::span<const std::byte> pages);
   Status name_file(const NamedFile& file);
@@ -65,9 +72,11 @@ class ImageStore {
   const std::filesystem::path directory_;
   const UniqueFd incoming_;  ///< the directory of files that have no name yet
   const UniqueMapping ring_;
-  const std::uint64_t max_bytes_;
+  const MoreRoom more_room_;
   const WindowDigester digester_;
-  std::atomic<std::uint64_t> landed_bytes_ = 0;
+  std::mutex room_mutex_;
+  std::uint64_t max_bytes_;         ///< guarded by room_mutex_
+  std::uint64_t landed_bytes_ = 0;  ///< guarded by room_mutex_
   std::mutex mutex_;
   std::unordered_map<std::uint32_t, ImageDigest> digests_;  ///< by file; guarded by mutex_
 };

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <string_view>
 
 #include "migrate-agent/journal/file.h"
@@ -45,18 +46,19 @@ system_clock::time_point time_of(const Record& record) {
 struct Done {
   std::filesystem::path path;
   system_clock::time_point when;
+  std::string ordered_by;
 };
 
 /// Youngest first.
-Result<std::vector<Done>> finished_journals(const std::filesystem::path& state_dir) {
-  GCR_ASSIGN(const auto entries, list(state_dir));
+std::vector<Done> finished_among(const std::vector<Entry>& entries) {
   std::vector<Done> result;
   for (const Entry& entry : entries) {
     const auto is_taken = is_owned(entry.path);
     if (!is_taken || *is_taken) continue;
     const auto contents = peek(entry.path);
     if (!contents || contents->damage || unfinished(contents->records)) continue;
-    result.push_back({entry.path, time_of(contents->records.back())});
+    const std::vector<Record>& records = contents->records;
+    result.push_back({entry.path, time_of(records.back()), records.front().began().ordered_by()});
   }
   std::ranges::sort(result, std::ranges::greater(), &Done::when);
   return result;
@@ -117,16 +119,21 @@ Result<bool> is_owned(const std::filesystem::path& path) {
   return owned(file->get());
 }
 
-Result<std::size_t> prune(const std::filesystem::path& state_dir, std::size_t keep,
-                          std::chrono::milliseconds age) {
-  const auto before = system_clock::now() - age;
+Result<std::size_t> prune(const std::filesystem::path& state_dir, const Retention& kept) {
+  const auto before = system_clock::now() - kept.age;
   GCR_TRY(remove_leftovers(state_dir, before));
-  GCR_ASSIGN(const auto finished, finished_journals(state_dir));
-  std::size_t count = 0;
-  for (std::size_t i = keep; i < finished.size(); ++i) {
-    if (finished[i].when < before && remove_unless_owned(finished[i].path)) ++count;
+  GCR_ASSIGN(const auto entries, list(state_dir));
+  if (entries.size() <= std::min(kept.of_one_user, kept.of_all)) return 0;  // too few to look at
+  std::size_t removed = 0;
+  std::size_t older = 0;
+  std::map<std::string, std::size_t> of_users;
+  for (const Done& done : finished_among(entries)) {
+    const bool is_among_all = older++ < kept.of_all;
+    const bool is_among_users = of_users[done.ordered_by]++ < kept.of_one_user;
+    if (is_among_users && (is_among_all || done.when >= before)) continue;
+    if (remove_unless_owned(done.path)) ++removed;
   }
-  return count;
+  return removed;
 }
 
 }  // namespace gcr::journal

@@ -46,10 +46,16 @@ Result<std::vector<Entry>> list_directory(const std::filesystem::path& directory
 /// Whether a live process owns the journal now. False if it does not exist.
 Result<bool> is_owned(const std::filesystem::path& path);
 
-/// Removes finished journals that are older than `age` (by their last record) and not among the
-/// `keep` youngest of the finished ones, and what a creation that was cut off left. Never one that
-/// is unfinished, damaged or owned. How many journals were removed.
-Result<std::size_t> prune(const std::filesystem::path& state_dir, std::size_t keep,
-                          std::chrono::milliseconds age);
+/// Which finished journals are kept.
+struct Retention {
+  std::size_t of_one_user = 1000;  ///< the youngest so many that one user ordered, no more;
+  std::chrono::milliseconds age = std::chrono::hours(24) * 30;  ///< of these, all that are younger,
+  std::size_t of_all = 1000;  ///< and of the older ones what is among the youngest so many of all
+};
+
+/// Removes the other finished journals (by the time of their last record), and what a creation that
+/// was cut off left. Never one that is unfinished, damaged or owned. How many journals were
+/// removed.
+Result<std::size_t> prune(const std::filesystem::path& state_dir, const Retention& kept = {});
 
 }  // namespace gcr::journal

@@ -5,6 +5,7 @@
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/data/negotiation.h"
 #include "migrate-agent/data/offer.h"
+#include "migrate-agent/landing/memory_reservation.h"
 #include "migrate-agent/preflight/comparison.h"
 
 namespace gcr::agent {
@@ -65,13 +66,14 @@ void check_memory(const proto::PreflightRequest& request, const proto::HostFacts
   std::uint64_t landing = 0;
   for (const proto::Buffer& buffer : request.buffers()) landing += buffer.size_bytes();
   // The process's own memory is there twice while it is restored: as images and as pages.
-  const std::uint64_t needed = landing + 2 * request.process().image_bytes();
+  const std::uint64_t needed =
+      landing + 2 * request.process().image_bytes() + landing::kSpareMemoryBytes;
   const std::uint64_t available = here.memory_available_bytes() + here.hugepages_free_bytes();
   if (available >= needed) return;
   findings.add(
       "memory-too-small",
       fmt::format("{} of memory are available; {} for the landing region and {} for the "
-                  "process are needed",
+                  "process and the host are needed",
                   format_bytes(available), format_bytes(landing), format_bytes(needed - landing)));
 }
 
@@ -94,7 +96,7 @@ void compare_hosts(const proto::PreflightRequest& request, const proto::HostFact
                                                  here.software(), request.host().software()));
   }
   check_memory(request, here, findings);
-  check_room(config, request.process().image_bytes(), findings);
+  check_room(config, 0, findings);
   if (config.hugepages == HugepagePolicy::kRequire && here.hugepages_free_bytes() == 0) {
     findings.add("no-hugepages", "hugepages = \"require\" is set and no hugepages are free");
   }

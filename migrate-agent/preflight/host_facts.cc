@@ -18,7 +18,8 @@
 #include <future>
 
 #include "migrate-agent/criu/criu.h"
-#include "migrate-agent/landing/landing_region.h"
+#include "migrate-agent/landing/memory_info.h"
+#include "migrate-agent/landing/memory_reservation.h"
 #include "migrate-agent/process/procfs.h"
 #include "migrate-agent/process/surroundings.h"
 #include "src/base/unique_fd.h"
@@ -66,6 +67,17 @@ bool is_allowed(const Uuid& gpu, const Config& config) {
   return config.gpus.empty() || std::ranges::find(config.gpus, gpu) != config.gpus.end();
 }
 
+/// What is free, less what other migrations are going to take of it.
+void look_at_memory(const Config& config, proto::HostFacts& facts) {
+  const auto reserved = landing::reserved_memory(landing::reservations_in(config.runtime_dir));
+  const std::uint64_t promised =
+      reserved ? reserved->ordinary_bytes + reserved->huge_bytes : std::uint64_t{0};
+  if (const auto bytes = landing::available_memory_bytes()) {
+    facts.set_memory_available_bytes(*bytes - std::min(*bytes, promised));
+  }
+  if (auto bytes = landing::free_hugepage_bytes()) facts.set_hugepages_free_bytes(*bytes);
+}
+
 void look_at_kernel(proto::HostFacts& facts, Findings& findings) {
   utsname name{};
   if (::uname(&name) == 0) facts.set_kernel(name.release);
@@ -74,8 +86,6 @@ void look_at_kernel(proto::HostFacts& facts, Findings& findings) {
   facts.set_monotonic_ns(now_ns(CLOCK_MONOTONIC));
   facts.set_capabilities(process::capabilities_to_hand_on());
   facts.set_software(std::string("gcr-migrate ") + release());
-  if (auto bytes = landing::available_memory_bytes()) facts.set_memory_available_bytes(*bytes);
-  if (auto bytes = landing::free_hugepage_bytes()) facts.set_hugepages_free_bytes(*bytes);
   const std::string missing = missing_kernel_features();
   if (!missing.empty()) {
     findings.add("kernel-features", fmt::format("kernel {} lacks {}", name.release, missing));
@@ -216,6 +226,7 @@ void check_gpu(const proto::Gpu& gpu, Findings& findings) {
 Survey survey(const Config& config, Findings& findings) {
   Survey survey;
   look_at_kernel(survey.facts, findings);
+  look_at_memory(config, survey.facts);
   survey.driver = look_at_gpus(config, survey.facts, findings);
   look_at_criu(config, survey.facts, findings);
   return survey;

@@ -48,9 +48,13 @@ awaitable<Result<proto::Envelope>> Destination::answer_alive(const proto::Envelo
 }
 
 /// What was not voted for is undone. What was voted for and not settled stands still, and recovery
-/// asks the source.
+/// asks the source. Of what was refused there is no journal, but it is reported.
 awaitable<void> Destination::conclude() {
-  if (!log_) co_return;
+  if (log_) co_await settle();
+  if (is_migration_) report_ending();
+}
+
+awaitable<void> Destination::settle() {
   const Status concluded = co_await offload(context_.blocking, [&]() -> Status {
     if (state_ == State::kCommitted) {
       destroy();
@@ -64,14 +68,14 @@ awaitable<void> Destination::conclude() {
     return log_->advance(commit::DestinationEvent::kCleared, finished("nothing is left"));
   });
   if (!concluded) spdlog::error("{}", concluded.error().message());
-  report_ending();
 }
 
 void Destination::report_ending() {
   report_.set_migration_id(to_bytes(migration_));
   report_.set_migrated(state_ == State::kCommitted);
   report_.set_committed(report_.migrated());
-  report_.set_recovering(!report_.migrated() && journal::unfinished(log_->journal().records()));
+  report_.set_recovering(log_ && !report_.migrated() &&
+                         journal::unfinished(log_->journal().records()));
   if (report_.migrated()) {
     report_.set_destination_pid(identity_.process().pid());
   } else {
@@ -79,7 +83,7 @@ void Destination::report_ending() {
     report_.set_message(cause_.message());
   }
   context_.daemon.report_outcome(
-      ending_of(log_->journal().began(), std::move(report_), log_->write_errors()));
+      ending_of(began_, std::move(report_), log_ ? log_->write_errors() : 0));
 }
 
 /// Everything of the migration on this host; lanes write into landing memory and VRAM, so they end
@@ -90,7 +94,8 @@ void Destination::destroy() {
   prepared_restore_.reset();
   images_.reset();
   vram_.reset();
-  scratch_.reset();
+  image_memory_.reset();
+  memory_.reset();
 }
 
 awaitable<void> Destination::serve() {
@@ -181,6 +186,7 @@ Status Destination::restore_process(const proto::RestoreRequest& request, Phases
     files.push_back({file.name(), file.id(), file.size_bytes(), digest});
   }
   GCR_TRY(phases.time("images", "complete images", [&] { return images_->complete(files); }));
+  GCR_TRY(memory_->taken({.ordinary_bytes = image_room_}));
   GCR_TRY(fault::point("destination.imaged"));
   GCR_ASSIGN(process_,
              RestoredProcess::create(driver_, *prepared_restore_, running_, gpu_map_, phases));

@@ -13,8 +13,9 @@
 
 #include "migrate-agent/commit/commit_log.h"
 #include "migrate-agent/data/incoming_data.h"
-#include "migrate-agent/images/scratch_directory.h"
+#include "migrate-agent/images/image_memory.h"
 #include "migrate-agent/images/store.h"
+#include "migrate-agent/landing/memory_reservation.h"
 #include "migrate-agent/mover/incoming_vram.h"
 #include "migrate-agent/roles/phases.h"
 #include "migrate-agent/roles/restored_process.h"
@@ -42,10 +43,14 @@ class Destination {
   asio::awaitable<void> take_data_connections();
   asio::awaitable<Result<proto::Envelope>> answer(const proto::Envelope& request);
   asio::awaitable<Result<proto::Envelope>> preflight(const proto::PreflightRequest& request);
-  asio::awaitable<Status> begin(const proto::PreflightRequest& request);
+  asio::awaitable<Status> begin();
   proto::PreflightReply look(const proto::PreflightRequest& request, const Status& room);
   asio::awaitable<Result<proto::Envelope>> prepare(const proto::PrepareRequest& request);
   Status make_room(const proto::PrepareRequest& request);
+  Result<std::uint64_t> more_image_room(std::uint64_t bytes);
+  landing::Memory landing_memory(const Wanted& wanted) const;
+  Status reserve(const Wanted& wanted);
+  Status place(const Wanted& wanted);
   Result<std::unique_ptr<IncomingData>> open_data(DataPlan& plan, const std::string& token);
   asio::awaitable<Result<proto::Envelope>> fall_back(const proto::FallBackRequest& request);
   asio::awaitable<Result<proto::Envelope>> change_buffers(const proto::BuffersRequest& request);
@@ -55,6 +60,7 @@ class Destination {
   asio::awaitable<Result<proto::Envelope>> abort(const proto::AbortRequest& request);
   asio::awaitable<Result<proto::Envelope>> answer_alive(const proto::Envelope& request);
   asio::awaitable<void> conclude();
+  asio::awaitable<void> settle();
   void report_ending();
   journal::Began description(const proto::PreflightRequest& request) const;
   Status vote(Phases& phases);
@@ -72,16 +78,21 @@ class Destination {
   WorkerContext& context_;
   State state_ = State::kPreflight;
   Uuid migration_;
-  std::optional<commit::DestinationLog> log_;
-  journal::Restored identity_;   ///< from the vote on
-  proto::MigrateReport report_;  ///< for the daemon: what is known here
+  journal::Began began_;                       ///< from the preflight on
+  bool is_migration_ = false;                  ///< not preflight alone
+  std::optional<commit::DestinationLog> log_;  ///< from PrepareRequest on
+  journal::Restored identity_;                 ///< from the vote on
+  proto::MigrateReport report_;                ///< for the daemon: what is known here
   Error cause_{Code::kCancelled, "the source ended it"};
   std::set<pid_t> running_;
   std::set<pid_t> used_pids_;
   std::shared_ptr<const mover::CudaDriver> driver_;
   std::vector<mover::GpuPair> gpu_map_;
   std::optional<mover::IncomingVram> vram_;
-  std::optional<images::ScratchDirectory> scratch_;
+  std::uint64_t image_bytes_ = 0;  ///< what the source expects of its images
+  std::uint64_t image_room_ = 0;   ///< what is reserved for them
+  std::unique_ptr<landing::MemoryReservation> memory_;
+  std::optional<images::ImageMemory> image_memory_;
   std::unique_ptr<images::ImageStore> images_;
   std::optional<criu::PreparedRestore> prepared_restore_;
   transport::RegionId next_region_ = kImageRegion + 1;

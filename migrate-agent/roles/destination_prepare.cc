@@ -20,6 +20,11 @@ namespace {
 
 constexpr std::size_t kMaxNameBytes = 256;
 constexpr unsigned kImageSlots = 64;
+/// Room for images beyond what the source expects, at first and then at a time.
+constexpr std::uint64_t kImageStepBytes = 64 * kMiB;
+/// Of a tmpfs: CRIU's logs, and the rest of each file's last page.
+constexpr std::uint64_t kImageOverheadBytes = 64 * kMiB;
+constexpr std::uint64_t kMaxImageBytes = std::uint64_t{1} << 46;
 
 landing::HugepagePolicy landing_policy(HugepagePolicy policy) {
   switch (policy) {
@@ -30,18 +35,6 @@ landing::HugepagePolicy landing_policy(HugepagePolicy policy) {
     default:
       return landing::HugepagePolicy::kAuto;
   }
-}
-
-/// Images may take what is free where they go.
-Result<std::unique_ptr<images::ImageStore>> open_store(const std::filesystem::path& directory,
-                                                       const std::array<std::byte, 32>& secret) {
-  std::error_code error;
-  const auto space = std::filesystem::space(directory, error);
-  if (error) {
-    return Error::from_errno(error.value(),
-                             fmt::format("cannot see how much is free in {}", directory.string()));
-  }
-  return images::ImageStore::create(directory, kImageSlots, space.available, secret);
 }
 
 /// Whoever moves their own process without an operator is not to become another user by it.
@@ -65,6 +58,8 @@ using asio::awaitable;
 /// The source is asked for the outcome where it says, or at the address that it came from.
 journal::Began Destination::description(const proto::PreflightRequest& request) const {
   journal::Began began;
+  began.set_migration_id(to_bytes(migration_));
+  began.set_role(journal::Began::DESTINATION);
   const std::string& said = request.source_agent();
   const std::string from = context_.channel.peer_address();
   began.set_peer(said.starts_with(':') ? from.substr(0, from.rfind(':')) + said
@@ -87,7 +82,12 @@ awaitable<Result<proto::Envelope>> Destination::preflight(const proto::Preflight
   log_migration(migration_);
   spdlog::info("receives \"{}\" from {}", short_command(request.process().command()),
                context_.channel.peer_address());
-  if (!request.only()) GCR_CO_TRY(co_await begin(request));
+  began_ = description(request);
+  is_migration_ = !request.only();
+  GCR_CO_TRY(control::Endpoint::parse(began_.peer()));
+  running_ = {request.process().door_tid(), request.process().cuda_restore_tid()};
+  used_pids_ = {request.process().used_pids().begin(), request.process().used_pids().end()};
+  image_bytes_ = std::min(request.process().image_bytes(), kMaxImageBytes);
   proto::Envelope envelope;
   const Status room =
       co_await context_.daemon.ask_room(journal::Began::DESTINATION, request.ordered_by());
@@ -107,15 +107,10 @@ awaitable<Result<proto::Envelope>> Destination::preflight(const proto::Preflight
 }
 
 /// Makes it a migration that this host takes part in: a name for data connections, a journal.
-awaitable<Status> Destination::begin(const proto::PreflightRequest& request) {
-  running_ = {request.process().door_tid(), request.process().cuda_restore_tid()};
-  used_pids_ = {request.process().used_pids().begin(), request.process().used_pids().end()};
-  const Status registered = co_await context_.daemon.register_migration(migration_, request.ordered_by());
-  GCR_CO_TRY(registered);
-  const journal::Began began = description(request);
-  GCR_CO_TRY(control::Endpoint::parse(began.peer()));
+awaitable<Status> Destination::begin() {
+  GCR_CO_TRY(co_await context_.daemon.register_migration(migration_, began_.ordered_by()));
   const Status created = co_await offload(context_.blocking, [&]() -> Status {
-    GCR_ASSIGN(log_, commit::DestinationLog::create(context_.config.state_dir, migration_, began));
+    GCR_ASSIGN(log_, commit::DestinationLog::create(context_.config.state_dir, migration_, began_));
     return {};
   });
   GCR_CO_TRY(created);
@@ -152,10 +147,7 @@ Result<Destination::Wanted> Destination::wanted(const Buffers& buffers) const {
   if (region_of_buffer_.size() + buffers.size() > kMaxBuffers) {
     return Error(Code::kProtocol, fmt::format("more than {} buffers", kMaxBuffers));
   }
-  std::vector<mover::IncomingVram::Wanted> wanted;
-  std::uint64_t total = 0;
-  GCR_ASSIGN(const std::uint64_t available, landing::available_memory_bytes());
-  GCR_ASSIGN(const std::uint64_t huge, landing::free_hugepage_bytes());
+  Wanted wanted;
   for (const proto::Buffer& buffer : buffers) {
     const Uuid from = to_uuid(buffer.gpu_uuid());
     const auto pair = std::find_if(gpu_map_.begin(), gpu_map_.end(),
@@ -165,12 +157,6 @@ Result<Destination::Wanted> Destination::wanted(const Buffers& buffers) const {
       return Error(Code::kProtocol, fmt::format("buffer {} ({} bytes) cannot be prepared",
                                                 buffer.id(), buffer.size_bytes()));
     }
-    if (buffer.size_bytes() > available + huge - total) {
-      return Error(Code::kResourceExhausted,
-                   fmt::format("the landing region needs more than the {} that are available",
-                               format_bytes(available + huge)));
-    }
-    total += buffer.size_bytes();
     wanted.push_back({buffer.id(), pair->to, buffer.size_bytes()});
   }
   return wanted;
@@ -202,6 +188,38 @@ Status Destination::landed(transport::RegionId region, std::uint64_t offset,
   return vram_->landed(buffer, offset, length_bytes);
 }
 
+landing::Memory Destination::landing_memory(const Wanted& wanted) const {
+  std::uint64_t bytes = 0;
+  for (const auto& buffer : wanted) bytes += std::min(buffer.size_bytes, kMaxImageBytes);
+  if (context_.config.hugepages == HugepagePolicy::kNever) return {.ordinary_bytes = bytes};
+  return {.huge_bytes = bytes};
+}
+
+/// Takes what was reserved for these.
+Status Destination::place(const Wanted& wanted) {
+  GCR_TRY(vram_->prepare(wanted));
+  return memory_->taken(landing_memory(wanted));
+}
+
+Result<std::uint64_t> Destination::more_image_room(std::uint64_t bytes) {
+  const std::uint64_t step = std::max(bytes, kImageStepBytes);
+  GCR_TRY(memory_->add({.ordinary_bytes = step}));
+  image_room_ += step;
+  GCR_TRY(image_memory_->resize(image_room_ + kImageOverheadBytes));
+  return image_room_;
+}
+
+/// Before anything is taken, so that two migrations that do not fit together do not both run out.
+Status Destination::reserve(const Wanted& wanted) {
+  GCR_ASSIGN(memory_, landing::MemoryReservation::create(
+                          landing::reservations_in(context_.config.runtime_dir)));
+  image_room_ = image_bytes_ + kImageStepBytes;
+  landing::Memory needed = landing_memory(wanted);
+  // The process's own memory is there twice while it is restored: as images and as pages.
+  needed.ordinary_bytes += image_room_ + image_bytes_;
+  return memory_->add(needed);
+}
+
 /// What takes part in the migration before a connection does.
 Status Destination::make_room(const proto::PrepareRequest& request) {
   using Mode = mover::IncomingVram::Mode;
@@ -210,11 +228,13 @@ Status Destination::make_room(const proto::PrepareRequest& request) {
     return Error(Code::kProtocol, "the digest key is not 32 bytes long");
   }
   std::memcpy(secret.data(), request.digest_key().data(), secret.size());
-  GCR_ASSIGN(scratch_, images::ScratchDirectory::create(context_.config.runtime_dir / "incoming" /
-                                                        migration_.to_string()));
-  GCR_ASSIGN(images_, open_store(scratch_->path(), secret));
+  GCR_ASSIGN(image_memory_, images::ImageMemory::create(image_room_ + kImageOverheadBytes));
+  const std::filesystem::path directory = image_memory_->path();
+  GCR_ASSIGN(images_, images::ImageStore::create(
+                          directory, kImageSlots, image_room_, secret,
+                          [this](std::uint64_t bytes) { return more_image_room(bytes); }));
   GCR_ASSIGN(prepared_restore_,
-             criu::PreparedRestore::create(context_.config.criu, scratch_->path(), used_pids_));
+             criu::PreparedRestore::create(context_.config.criu, directory, used_pids_));
   vram_->begin(digest::DigestKey::expand(secret),
                request.no_prefill() ? Mode::kReload : Mode::kPrefill);
   return {};
@@ -239,6 +259,7 @@ Result<std::unique_ptr<IncomingData>> Destination::open_data(DataPlan& plan,
 
 awaitable<Result<proto::Envelope>> Destination::prepare(const proto::PrepareRequest& request) {
   GCR_CO_TRY(expect(State::kPreflight, "PrepareRequest"));
+  GCR_CO_TRY(co_await begin());
   wish_ = {request.transport(), request.plaintext(), request.lanes()};
   source_offer_ = request.offer();
   offer_ = data_offer(context_.config.unencrypted_data);
@@ -246,9 +267,10 @@ awaitable<Result<proto::Envelope>> Destination::prepare(const proto::PrepareRequ
   GCR_CO_TRY(plan);
   const std::string token = to_bytes(Uuid::random()) + to_bytes(Uuid::random());
   auto opened = co_await offload(context_.blocking, [&]() -> Result<std::unique_ptr<IncomingData>> {
-    GCR_TRY(make_room(request));
     GCR_ASSIGN(const auto buffers, wanted(request.buffers()));
-    GCR_TRY(vram_->prepare(buffers));
+    GCR_TRY(reserve(buffers));
+    GCR_TRY(make_room(request));
+    GCR_TRY(place(buffers));
     GCR_ASSIGN(auto data, open_data(*plan, token));
     GCR_TRY(data->add_region(kImageRegion, images_->ring()));
     GCR_TRY(open_regions(buffers, *data));
@@ -309,7 +331,8 @@ awaitable<Result<proto::Envelope>> Destination::change_buffers(
       vram_->remove(id);
     }
     GCR_ASSIGN(const auto buffers, wanted(request.added()));
-    GCR_TRY(vram_->prepare(buffers));
+    GCR_TRY(memory_->add(landing_memory(buffers)));
+    GCR_TRY(place(buffers));
     GCR_TRY(open_regions(buffers, *data_));
     for (const mover::IncomingVram::Wanted& buffer : buffers) {
       proto::BufferRegion& out = *envelope.mutable_buffers_reply()->add_regions();

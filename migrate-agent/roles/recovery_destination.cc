@@ -169,7 +169,6 @@ Status DestinationRecovery::resume() {
   const Status resumed = recovery::resume_restored(process, restored()->init());
   // Committed is committed: a process that has ended by now has ended here.
   if (!resumed && resumed.error().code() != Code::kNotFound) return resumed;
-  remove_scratch(context_.config, log_.journal());
   return log_.advance(DestinationEvent::kResumed, resumed
                                                       ? finished("the process runs", process.pid())
                                                       : finished("the process has ended here"));
@@ -180,7 +179,6 @@ Status DestinationRecovery::clear() {
   if (restored() != nullptr && !host_was_restarted(began())) {
     GCR_TRY(recovery::destroy_restored(restored()->process(), restored()->init()));
   }
-  remove_scratch(context_.config, log_.journal());
   return log_.advance(DestinationEvent::kCleared, finished("nothing is left"));
 }
 

@@ -19,8 +19,7 @@ asio::awaitable<void> Backoff::wait() {
 }
 
 std::filesystem::path scratch_of(const Config& config, const journal::Journal& journal) {
-  const char* direction = journal.role() == journal::Began::SOURCE ? "outgoing" : "incoming";
-  return config.runtime_dir / direction / journal.migration().to_string();
+  return config.runtime_dir / "outgoing" / journal.migration().to_string();
 }
 
 void remove_scratch(const Config& config, const journal::Journal& journal) {

@@ -23,7 +23,7 @@ class Backoff {
   std::chrono::milliseconds pause_{100};
 };
 
-/// Where a migration's images are on this host, on their way in or out.
+/// Where a source keeps what CRIU writes. What a destination keeps has no name, and is gone.
 std::filesystem::path scratch_of(const Config& config, const journal::Journal& journal);
 
 void remove_scratch(const Config& config, const journal::Journal& journal);

@@ -61,16 +61,24 @@ void Source::complete_report() {
   }
 }
 
-/// For the daemon. A migration without a journal is described by what was asked for.
-registry::Outcome Source::ending() const {
-  if (log_) return ending_of(log_->journal().began(), report_, log_->write_errors());
+/// As much as is known so far.
+journal::Began Source::description() const {
   journal::Began began;
   began.set_migration_id(to_bytes(migration_));
   began.set_role(journal::Began::SOURCE);
   began.set_peer(control::printable(request_.destination()));
+  if (peer_ != nullptr) began.set_peer_name(peer_->peer().common_name);
   began.mutable_process()->set_pid(request_.pid());
+  began.mutable_process()->set_start_time(claimed_.start_time);
+  began.set_uid(claimed_.uid);
   began.set_ordered_by(context_.channel.peer().common_name);
-  return ending_of(std::move(began), report_, 0);
+  began.set_command(short_command((found_ ? found_->process : facts_).command()));
+  return began;
+}
+
+/// For the daemon, whether or not there is a journal.
+registry::Outcome Source::ending() const {
+  return ending_of(description(), report_, log_ ? log_->write_errors() : 0);
 }
 
 awaitable<void> Source::migrate_and_report() {
@@ -94,8 +102,7 @@ awaitable<Status> Source::migrate() {
   const auto registration = context_.cancellation.on_request([this] {
     asio::post(context_.io, [this] { interrupt(context_.cancellation.check().error()); });
   });
-  Status agreed = co_await begin();
-  if (!log_) co_return agreed;
+  Status agreed = co_await claim_process();
   if (agreed) agreed = co_await move_to_the_vote();
   if (agreed) co_return co_await commit();
   Error cause = interruption(agreed.error());
@@ -106,6 +113,7 @@ awaitable<Status> Source::move_to_the_vote() {
   GCR_CO_TRY(co_await examine_process());
   GCR_CO_TRY(co_await open_peer());
   GCR_CO_TRY(co_await preflight());
+  GCR_CO_TRY(co_await begin());
   GCR_CO_TRY(co_await prepare());
   for (bool closed = false; !closed;) {
     GCR_CO_TRY(co_await precopy());
@@ -240,18 +248,23 @@ Status Source::roll_back() {
   return process_->roll_back(std::move(descriptors));
 }
 
-awaitable<Status> Source::give_up(Error cause) {
-  if (channel_ != nullptr) channel_->cancel();
+awaitable<Status> Source::undo(const Error& cause) {
   // Without this record recovery comes to the same decision: the commit was not written.
   journal::Record record = aborted(cause);
   const Status noted = co_await note(commit::SourceEvent::kFailed, std::move(record));
   if (!noted) spdlog::error("{}", noted.error().message());
-  const Status resumed = co_await offload(context_.blocking, [&]() -> Status {
+  co_return co_await offload(context_.blocking, [&]() -> Status {
     GCR_TRY(roll_back());
     scratch_.reset();
     if (keeper_) GCR_TRY(keeper_->end());
     return log_->advance(commit::SourceEvent::kRolledBack, finished("the process runs here"));
   });
+}
+
+awaitable<Status> Source::give_up(Error cause) {
+  if (channel_ != nullptr) channel_->cancel();
+  Status resumed;
+  if (log_) resumed = co_await undo(cause);
   if (resumed) count_undone_closing();
   if (peer_ != nullptr) {
     proto::Envelope envelope;

@@ -48,6 +48,7 @@ class Source : public SourceControl {
   asio::awaitable<void> heed_operator();
   asio::awaitable<void> show_progress();
   asio::awaitable<Status> migrate();
+  asio::awaitable<Status> claim_process();
   asio::awaitable<Status> begin();
   asio::awaitable<Status> move_to_the_vote();
   asio::awaitable<Status> examine_process();
@@ -72,6 +73,7 @@ class Source : public SourceControl {
   asio::awaitable<Result<proto::CommitReply>> order_commit();
   asio::awaitable<Status> release(pid_t running_there);
   asio::awaitable<Status> note(commit::SourceEvent event, journal::Record record);
+  asio::awaitable<Status> undo(const Error& cause);
   asio::awaitable<Status> give_up(Error cause);
   asio::awaitable<void> remember();
   void tell(const char* phase, std::string text);
@@ -88,6 +90,7 @@ class Source : public SourceControl {
   Status ready_images();
   Status start_keeper();
   Status arm_keeper();
+  Status check_alone() const;
   Status roll_back();
   void interrupt(Error why);
   Status check() const;
@@ -96,6 +99,7 @@ class Source : public SourceControl {
     return std::chrono::milliseconds(context_.config.peer_silence_ms);
   }
   void complete_report();
+  journal::Began description() const;
   registry::Outcome ending() const;
 
   WorkerContext& context_;
@@ -122,7 +126,8 @@ class Source : public SourceControl {
   Phases::Clock::duration last_round_took_{};
   Phases::Clock::duration control_took_{};
 
-  std::optional<commit::SourceLog> log_;
+  MovableProcess claimed_;
+  std::optional<commit::SourceLog> log_;  ///< once both sides have agreed to the migration
   bool detaching_noted_ = false;
   std::optional<Error> interrupted_;  ///< cancelled, or the destination is gone
   std::optional<keeper::Keeper> keeper_;

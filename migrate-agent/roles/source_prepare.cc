@@ -10,8 +10,8 @@
 #include "migrate-agent/data/offer.h"
 #include "migrate-agent/data/outgoing_data.h"
 #include "migrate-agent/fault/fault.h"
+#include "migrate-agent/journal/journal_files.h"
 #include "migrate-agent/preflight/host_facts.h"
-#include "migrate-agent/process/inspect.h"
 #include "migrate-agent/roles/check.h"
 #include "migrate-agent/roles/records.h"
 #include "migrate-agent/roles/source.h"
@@ -29,42 +29,58 @@ constexpr unsigned kAttempts = 100;
 
 using asio::awaitable;
 
-/// Makes the migration one that survives this worker: a claim on the process, a name, a journal.
+/// Nobody else moves the process from now on. What is refused after that leaves no journal.
+awaitable<Status> Source::claim_process() {
+  GCR_CO_ASSIGN(destination_, control::Endpoint::parse(request_.destination()));
+  GCR_CO_ASSIGN(claimed_, context_.permissions.check_process(request_.pid()));
+  co_return co_await context_.daemon.claim_process(migration_, request_.pid(), claimed_.start_time,
+                                                   context_.channel.peer().common_name);
+}
+
+/// Makes the migration one that survives this worker: a journal, and a name by which others reach
+/// it. Nothing was done to the process yet.
 awaitable<Status> Source::begin() {
-  auto endpoint = control::Endpoint::parse(request_.destination());
-  GCR_CO_TRY(endpoint);
-  destination_ = *endpoint;
-  const pid_t pid = request_.pid();
-  GCR_CO_ASSIGN(const MovableProcess process, context_.permissions.check_process(pid));
-  const Status claimed =
-      co_await context_.daemon.claim_process(migration_, pid, process.start_time,
-                                             context_.channel.peer().common_name);
-  GCR_CO_TRY(claimed);
-  journal::Began began;
+  journal::Began began = description();
   began.set_peer(destination_.to_string());
-  began.mutable_process()->set_pid(pid);
-  began.mutable_process()->set_start_time(process.start_time);
-  began.set_uid(process.uid);
-  began.set_ordered_by(context_.channel.peer().common_name);
-  began.set_command(short_command(process::command_of(pid)));
   const Status created = co_await offload(context_.blocking, [&]() -> Status {
     GCR_ASSIGN(log_, commit::SourceLog::create(context_.config.state_dir, migration_, began));
     return {};
   });
   GCR_CO_TRY(created);
   GCR_CO_TRY(context_.line.open(migration_, journal::Began::SOURCE));
+  GCR_CO_TRY(co_await offload(context_.blocking, [&] { return check_alone(); }));
   proto::Envelope envelope;
   envelope.mutable_started()->set_migration_id(to_bytes(migration_));
   operator_.tell(std::move(envelope));
   co_return fault::point("source.began");
 }
 
+/// A daemon that was started after the process was claimed knows of no claim, and may have let
+/// somebody else have the process. Whoever is at a migration has a name by now: of two, the later
+/// one at least sees the other.
+Status Source::check_alone() const {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  for (const auto& name : fs::directory_iterator(context_.config.runtime_dir / "workers", error)) {
+    const auto other = journal::entry_of(name.path());
+    if (!other || other->role != journal::Began::SOURCE || other->migration == migration_) continue;
+    const auto contents =
+        journal::peek(journal::path_of(context_.config.state_dir, other->migration, other->role));
+    if (!contents || contents->damage || !journal::unfinished(contents->records)) continue;
+    const journal::ProcessId& process = contents->records.front().began().process();
+    if (process.pid() != request_.pid() || process.start_time() != claimed_.start_time) continue;
+    return Error(Code::kRefused, fmt::format("migration {} has process {}",
+                                             other->migration.to_string(), process.pid()));
+  }
+  return {};
+}
+
 awaitable<Status> Source::examine_process() {
   const Phases::Timer timer(phases_, "course", "preflight");
   tell("preflight", fmt::format("examining process {}", request_.pid()));
   co_return co_await offload(context_.blocking, [&]() -> Status {
-    found_.emplace(phases_.time("process", "examine",
-                                [&] { return examine(request_, context_.config); }));
+    found_.emplace(
+        phases_.time("process", "examine", [&] { return examine(request_, context_.config); }));
     return {};
   });
 }

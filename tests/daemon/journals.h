@@ -1,7 +1,9 @@
 // Journals as tests need them.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <stdexcept>
 #include <string>
 
@@ -114,6 +116,32 @@ inline Uuid write_destination(const std::filesystem::path& state_dir,
   if (state == DestinationState::kCommitted) return id;
   must(log->advance(DestinationEvent::kResumed, finished("the process runs", kRestoredPid)));
   return id;
+}
+
+/// The same of a source that was undone, at once and not necessarily on the disk.
+inline void write_undone_quickly(const std::filesystem::path& state_dir,
+                                 const Beginning& beginning = {}) {
+  const Uuid id = Uuid::random();
+  journal::Record began;
+  *began.mutable_began() = began_of(beginning);
+  began.mutable_began()->set_migration_id(journal::id_bytes(id));
+  began.mutable_began()->set_role(journal::Began::SOURCE);
+  std::filesystem::create_directories(journal::directory_of(state_dir));
+  const auto path = journal::path_of(state_dir, id, journal::Began::SOURCE);
+  std::ofstream file(path, std::ios::binary);
+  journal::Sealed slot = journal::header();
+  const auto write = [&] {
+    file.write(reinterpret_cast<const char*>(slot.slot.data()), sizeof(slot.slot));
+  };
+  write();
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  for (auto record : {began, aborted(Error(Code::kIo, "no room")), finished("runs here")}) {
+    record.set_unix_ms(std::chrono::duration_cast<std::chrono::milliseconds>(now).count());
+    slot = journal::seal(record, slot.checksum).value();
+    write();
+  }
+  file.close();
+  std::filesystem::resize_file(path, journal::kFileBytes);
 }
 
 /// The last record of a journal; throws if it cannot be read.

@@ -201,6 +201,20 @@ TEST_F(RequestsTest, ListWaitsForNoRecordThatIsOnItsWayToTheDisk) {
   EXPECT_EQ(list(true).migrations_size(), 1);
 }
 
+TEST_F(RequestsTest, JournalsBeyondAUsersShareGoWhenAMigrationEnds) {
+  constexpr int kShare = 1000;
+  write_undone_quickly(state_, {.ordered_by = "somebody else"});
+  for (int i = 0; i < kShare + 10; ++i) write_undone_quickly(state_);
+  EXPECT_EQ(list(true).migrations_size(), kShare + 11);
+  {
+    Client migrating(agent_, credentials_, "operator");
+    const std::string pid = migrating.ask("pid").event().text();
+    migrating.release();
+    ASSERT_TRUE(agent_.wait_for_log("worker " + pid + " ended with status 0"));
+  }
+  EXPECT_EQ(list(true).migrations_size(), kShare + 1);
+}
+
 TEST_F(RequestsTest, OutcomeIsWhatTheJournalSays) {
   const std::pair<SourceState, OutcomeReply::Outcome> states[] = {
       {SourceState::kWorking, OutcomeReply::UNDECIDED},

@@ -161,9 +161,8 @@ asio::awaitable<void> run_source(WorkerContext& context, proto::MigrateRequest r
   }
   if (wish == "journal") co_return co_await keep_journal(context, request);
   if (wish == "claim") {
-    const Status claimed =
-        co_await context.daemon.claim_process(Uuid::random(), request.pid(), request.lanes(),
-                                              context.channel.peer().common_name);
+    const Status claimed = co_await context.daemon.claim_process(
+        Uuid::random(), request.pid(), request.lanes(), context.channel.peer().common_name);
     const char* phase = claimed ? "claimed" : "refused";
     std::string text = claimed ? std::string() : claimed.error().message();
     co_await tell(context.channel, phase, std::move(text));
@@ -198,7 +197,8 @@ asio::awaitable<Result<proto::Envelope>> run_check(WorkerContext&, proto::Migrat
 asio::awaitable<void> run_destination(WorkerContext& context, proto::PreflightRequest request) {
   Uuid migration;
   std::copy_n(request.migration_id().begin(), migration.bytes.size(), migration.bytes.begin());
-  const Status registered = co_await context.daemon.register_migration(migration, request.ordered_by());
+  const Status registered =
+      co_await context.daemon.register_migration(migration, request.ordered_by());
   const char* phase = registered ? "registered" : "refused";
   std::string why = registered ? std::string() : registered.error().message();
   co_await tell(context.channel, phase, std::move(why));

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "migrate-agent/landing/memory_reservation.h"
 #include "src/base/units.h"
 #include "tests/e2e/apps.h"
 #include "tests/e2e/two_hosts.h"
@@ -188,10 +189,19 @@ TEST_F(RefusalTest, TooFewHugepagesAtTheDestination) {
   expect_untouched();
 }
 
-TEST_F(RefusalTest, NoRoomForImagesAtTheDestination) {
-  ASSERT_NO_FATAL_FAILURE(start({"--prepare-b", "mount -o remount,size=256k \"$1/run\""}));
-  EXPECT_TRUE(refused(migrate(), kRefusedExit, {"runtime-dir-full", "256 KiB"}));
+TEST_F(RefusalTest, MemoryThatAnotherMigrationHasReservedAtTheDestination) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  const auto plenty = []() -> Result<landing::Memory> {
+    return landing::Memory{.ordinary_bytes = std::uint64_t{1} << 60};
+  };
+  auto other = landing::MemoryReservation::create(
+      landing::reservations_in(hosts_->variable("RUNTIME", Host::kB)), plenty);
+  ASSERT_TRUE(other) << other.error().message();
+  ASSERT_TRUE((*other)->add({.ordinary_bytes = std::uint64_t{1} << 50}));
+  EXPECT_TRUE(refused(migrate(), kRefusedExit, {"memory-too-small"}));
+  other->reset();
   expect_untouched();
+  EXPECT_TRUE(migrated(migrate()));
 }
 
 TEST_F(RefusalTest, AMappedFileThatTheDestinationLacks) {

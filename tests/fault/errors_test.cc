@@ -128,13 +128,6 @@ TEST_F(ErrorsTest, TheSourceGoesOnWhenTheDestinationsVramIsTakenByOthers) {
   }
 }
 
-TEST_F(ErrorsTest, TheSourceGoesOnWhenTheImagesDoNotFit) {
-  const Names host = names(Side::kDestination);
-  expect_to_stay(at("destination.prepared",
-                    fmt::format("mount -o remount,size=256k {}", host.runtime),
-                    fmt::format("mount -o remount,size=75% {}", host.runtime)));
-}
-
 TEST_F(ErrorsTest, TheSourceGoesOnWhenHugepagesAreGone) {
   const Names host = names(Side::kDestination);
   const std::string hide = "mount -t tmpfs none /sys/kernel/mm/hugepages";

@@ -13,7 +13,6 @@ std::optional<Side> survivor_of(const Point& point, Harm harm) {
   if (point.decided) return Side::kDestination;
   // A daemon's death need not end the migration, and a link may be back before it is missed.
   if (harm == Harm::kKillDaemon) return std::nullopt;
-  if (harm == Harm::kCut && point.name == "source.began") return std::nullopt;
   // The source has all that it needs to decide.
   if (harm == Harm::kCut && point.name == "source.voted") return Side::kDestination;
   return Side::kSource;

@@ -59,6 +59,21 @@ TEST_F(Store, GivesFilesTheirNamesAndSizes) {
   EXPECT_FALSE(std::filesystem::exists(directory_.path() / ".incoming"));
 }
 
+TEST_F(Store, AsksForMoreRoomBeforeItRefuses) {
+  const ScratchDirectory directory = *ScratchDirectory::create(unique_path());
+  std::uint64_t room = kPageBytes;
+  const auto more = [&](std::uint64_t bytes) -> Result<std::uint64_t> {
+    if (room > kPageBytes) return Error(Code::kResourceExhausted, "no more memory");
+    return room += bytes;
+  };
+  const auto store = std::move(*ImageStore::create(directory.path(), 1, kPageBytes, {}, more));
+  EXPECT_TRUE(land(*store, one_page(0, 0)));
+  EXPECT_EQ(room, kPageBytes);
+  EXPECT_TRUE(land(*store, one_page(0, 1)));
+  EXPECT_EQ(room, 2 * kPageBytes);
+  EXPECT_TRUE(refuses(land(*store, one_page(0, 2)), Code::kResourceExhausted));
+}
+
 TEST_F(Store, ABlockThatIsLostChangedOrComesTwiceIsFound) {
   const BlockHeader first = one_page(0, 0);
   const BlockHeader second = one_page(0, 1);

@@ -19,8 +19,8 @@ using std::chrono::milliseconds;
 class Prune : public testing::Test {
  protected:
   /// A finished journal that nobody owns.
-  std::filesystem::path finished_journal() {
-    Journal journal = begin(dir_.path());
+  std::filesystem::path finished_journal(const std::string& ordered_by = "operator") {
+    Journal journal = begin(dir_.path(), Uuid::random(), ordered_by);
     EXPECT_TRUE(journal.append(finished()));
     return journal.path();
   }
@@ -33,7 +33,9 @@ class Prune : public testing::Test {
   StateDir dir_;
 };
 
-TEST_F(Prune, OfNothingIsNothing) { EXPECT_EQ(prune(dir_.path(), 0, kNoAge).value(), 0u); }
+TEST_F(Prune, OfNothingIsNothing) {
+  EXPECT_EQ(prune(dir_.path(), {.age = kNoAge, .of_all = 0}).value(), 0u);
+}
 
 TEST_F(Prune, TheOldestGoFirst) {
   std::vector<std::filesystem::path> paths;
@@ -43,7 +45,7 @@ TEST_F(Prune, TheOldestGoFirst) {
     while (std::chrono::system_clock::now().time_since_epoch() < milliseconds(written + 1)) {
     }
   }
-  EXPECT_EQ(prune(dir_.path(), 2, kNoAge).value(), 2u);
+  EXPECT_EQ(prune(dir_.path(), {.age = kNoAge, .of_all = 2}).value(), 2u);
   EXPECT_FALSE(std::filesystem::exists(paths[0]));
   EXPECT_FALSE(std::filesystem::exists(paths[1]));
   EXPECT_TRUE(std::filesystem::exists(paths[2]));
@@ -52,14 +54,24 @@ TEST_F(Prune, TheOldestGoFirst) {
 
 TEST_F(Prune, YoungOnesStayHoweverManyThereAre) {
   for (int i = 0; i < 3; ++i) finished_journal();
-  EXPECT_EQ(prune(dir_.path(), 0, hours(1)).value(), 0u);
+  EXPECT_EQ(prune(dir_.path(), {.age = hours(1), .of_all = 0}).value(), 0u);
   EXPECT_EQ(count(), 3u);
+}
+
+TEST_F(Prune, OneUsersManyYoungOnesGoAndPushNobodyElsesOut) {
+  const auto bobs = finished_journal("bob");
+  for (int i = 0; i < 5; ++i) finished_journal("alice");
+  const Retention kept{.of_one_user = 2, .age = hours(1), .of_all = 0};
+  EXPECT_EQ(prune(dir_.path(), kept).value(), 3u);
+  EXPECT_TRUE(std::filesystem::exists(bobs));
+  EXPECT_EQ(count(), 3u);
+  EXPECT_EQ(prune(dir_.path(), kept).value(), 0u);
 }
 
 TEST_F(Prune, UnfinishedOnesStay) {
   begin(dir_.path());
   EXPECT_TRUE(begin(dir_.path()).append(aborted("because")));
-  EXPECT_EQ(prune(dir_.path(), 0, kNoAge).value(), 0u);
+  EXPECT_EQ(prune(dir_.path(), {.age = kNoAge, .of_all = 0}).value(), 0u);
   EXPECT_EQ(count(), 2u);
 }
 
@@ -67,9 +79,9 @@ TEST_F(Prune, OwnedOnesStayUntilTheirOwnersEnd) {
   const auto path = finished_journal();
   {
     const auto owner = Journal::open(path, Lock::kTry);
-    EXPECT_EQ(prune(dir_.path(), 0, kNoAge).value(), 0u);
+    EXPECT_EQ(prune(dir_.path(), {.age = kNoAge, .of_all = 0}).value(), 0u);
   }
-  EXPECT_EQ(prune(dir_.path(), 0, kNoAge).value(), 1u);
+  EXPECT_EQ(prune(dir_.path(), {.age = kNoAge, .of_all = 0}).value(), 1u);
   EXPECT_EQ(count(), 0u);
 }
 
@@ -78,7 +90,7 @@ TEST_F(Prune, DamagedOnesStay) {
   auto bytes = bytes_of(path);
   bytes.pop_back();
   write_bytes(path, bytes);
-  EXPECT_EQ(prune(dir_.path(), 0, kNoAge).value(), 0u);
+  EXPECT_EQ(prune(dir_.path(), {.age = kNoAge, .of_all = 0}).value(), 0u);
   EXPECT_EQ(count(), 1u);
 }
 
@@ -87,7 +99,7 @@ TEST_F(Prune, WhatIsBeingMadeStays) {
   const auto made = directory / (Uuid::random().to_string() + "-source.new");
   const UniqueFd maker(::open(made.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   ASSERT_EQ(::flock(maker.get(), LOCK_EX), 0);
-  ASSERT_TRUE(prune(dir_.path(), 0, kNoAge));
+  ASSERT_TRUE(prune(dir_.path(), {.age = kNoAge, .of_all = 0}));
   EXPECT_TRUE(std::filesystem::exists(made));
 }
 
@@ -97,9 +109,9 @@ TEST_F(Prune, WhatACreationLeftGoesWithAgeAndFilesOfOthersStay) {
   std::ofstream(left) << "not yet a journal";
   std::ofstream(directory / "notes") << "somebody's";
   EXPECT_EQ(count(), 1u);
-  ASSERT_TRUE(prune(dir_.path(), 0, hours(1)));
+  ASSERT_TRUE(prune(dir_.path(), {.age = hours(1), .of_all = 0}));
   EXPECT_TRUE(std::filesystem::exists(left));
-  EXPECT_EQ(prune(dir_.path(), 0, kNoAge).value(), 1u);
+  EXPECT_EQ(prune(dir_.path(), {.age = kNoAge, .of_all = 0}).value(), 1u);
   EXPECT_FALSE(std::filesystem::exists(left));
   EXPECT_TRUE(std::filesystem::exists(directory / "notes"));
 }

@@ -54,8 +54,11 @@ Record finished() {
   return record;
 }
 
-Journal begin(const std::filesystem::path& state_dir, const Uuid& migration) {
-  auto journal = Journal::create(state_dir, migration, Began::SOURCE, source_began());
+Journal begin(const std::filesystem::path& state_dir, const Uuid& migration,
+              const std::string& ordered_by) {
+  Began began = source_began();
+  began.set_ordered_by(ordered_by);
+  auto journal = Journal::create(state_dir, migration, Began::SOURCE, std::move(began));
   if (!journal) throw std::runtime_error(journal.error().message());
   return std::move(*journal);
 }

@@ -40,7 +40,8 @@ Record aborted(const std::string& message);
 Record finished();
 
 /// A new source's journal in `state_dir`; throws if it cannot be made.
-Journal begin(const std::filesystem::path& state_dir, const Uuid& migration = Uuid::random());
+Journal begin(const std::filesystem::path& state_dir, const Uuid& migration = Uuid::random(),
+              const std::string& ordered_by = "operator");
 
 std::vector<std::byte> bytes_of(const std::filesystem::path& file);
 void write_bytes(const std::filesystem::path& file, std::span<const std::byte> bytes);

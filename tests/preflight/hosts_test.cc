@@ -22,7 +22,7 @@
 #include <functional>
 
 #include "migrate-agent/criu/criu.h"
-#include "migrate-agent/journal/journal.h"
+#include "migrate-agent/landing/memory_reservation.h"
 #include "migrate-agent/preflight/comparison.h"
 
 namespace gcr::agent {
@@ -298,6 +298,20 @@ TEST_F(Hosts, TooLittleMemory) {
   EXPECT_THAT(compared(large), ElementsAre("memory-too-small"));
 }
 
+TEST_F(Hosts, MemoryThatAnotherMigrationHasReserved) {
+  const auto plenty = []() -> Result<landing::Memory> {
+    return landing::Memory{.ordinary_bytes = std::uint64_t{1} << 60};
+  };
+  auto other =
+      landing::MemoryReservation::create(landing::reservations_in(config_.runtime_dir), plenty);
+  ASSERT_TRUE(other) << other.error().message();
+  ASSERT_TRUE((*other)->add({.ordinary_bytes = std::uint64_t{1} << 50}));
+  Findings findings(Side::kDestination);
+  EXPECT_EQ(survey(config_, findings).facts.memory_available_bytes(), 0u);
+  other->reset();
+  EXPECT_GT(survey(config_, findings).facts.memory_available_bytes(), 0u);
+}
+
 TEST_F(Hosts, HugepagesThatAreDemandedAndNotFree) {
   const proto::PreflightRequest any = request();
   config_.hugepages = HugepagePolicy::kRequire;
@@ -309,9 +323,10 @@ TEST_F(Hosts, AgentsDirectoriesWithoutRoom) {
   const proto::PreflightRequest any = request();
   ASSERT_EQ(::mount("tmpfs", config_.state_dir.c_str(), "tmpfs", 0, "size=64k"), 0);
   ASSERT_EQ(::mount("tmpfs", config_.runtime_dir.c_str(), "tmpfs", 0, "size=64k"), 0);
-  proto::PreflightRequest large = any;
-  large.mutable_process()->set_image_bytes(kMiB);
-  EXPECT_THAT(compared(large), ElementsAre("state-dir-full", "runtime-dir-full"));
+  EXPECT_THAT(compared(any), ElementsAre("state-dir-full"));
+  Findings at_source(Side::kSource);
+  check_room(config_, kMiB, at_source);
+  EXPECT_THAT(ids(at_source), ElementsAre("state-dir-full", "runtime-dir-full"));
   ::umount2(config_.state_dir.c_str(), MNT_DETACH);
   ::umount2(config_.runtime_dir.c_str(), MNT_DETACH);
 }

@@ -12,6 +12,7 @@ namespace {
 using testing::AllOf;
 using testing::Contains;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using testing::Not;
 
 TEST(Peers, OneOfThemGetsHalf) {
@@ -114,6 +115,35 @@ TEST_F(Limits, JournalsThatWaitForAnOperatorTakeNoMigrationsPlace) {
   const auto found = findings_of(agent, credentials_, process.pid());
   EXPECT_THAT(found, Contains("no-door"));
   EXPECT_THAT(found, Not(Contains("too-many-migrations")));
+}
+
+TEST_F(Limits, AMigrationThatIsRefusedLeavesNoJournal) {
+  AgentProcess agent(credentials_);
+  const Sleeper process(kAlice);
+  Client client(agent, credentials_, "operator");
+  proto::Envelope request;
+  request.mutable_migrate_request()->set_pid(process.pid());
+  request.mutable_migrate_request()->set_destination(agent.endpoint().to_string());
+  client.send(request);
+  proto::Envelope answer;
+  while (!answer.has_migrate_report() && !answer.has_failure()) answer = client.receive();
+  EXPECT_EQ(answer.migrate_report().code(), "refused");
+  EXPECT_THAT(answer.migrate_report().message(), HasSubstr("no-door"));
+  EXPECT_THAT(journal::list(agent.state_dir()).value(), IsEmpty());
+}
+
+TEST_F(Limits, APreflightThatNothingFollowsLeavesNoJournal) {
+  AgentProcess agent(credentials_);
+  Client source(agent, credentials_, "agent");
+  proto::Envelope request;
+  const Uuid id = Uuid::random();
+  request.mutable_preflight_request()->set_migration_id(id.bytes.data(), id.bytes.size());
+  request.mutable_preflight_request()->set_source_agent("127.0.0.1:1");
+  source.send(request);
+  proto::Envelope answer;
+  while (!answer.has_preflight_reply() && !answer.has_failure()) answer = source.receive();
+  EXPECT_TRUE(answer.has_preflight_reply()) << answer.ShortDebugString();
+  EXPECT_THAT(journal::list(agent.state_dir()).value(), IsEmpty());
 }
 
 TEST_F(Limits, QuestionThatIsTooLongEndsItsConnection) {

@@ -1,0 +1,146 @@
+#include "migrate-agent/landing/memory_reservation.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+
+#include "migrate-agent/landing/memory_info.h"
+#include "src/base/uuid.h"
+
+namespace gcr::landing {
+namespace {
+
+namespace fs = std::filesystem;
+
+Status lock_file(int fd, int how) {
+  while (::flock(fd, how) != 0) {
+    if (errno != EINTR) return Error::from_errno(errno, "locking a reservation of memory");
+  }
+  return {};
+}
+
+/// The directory, locked until the descriptor is closed.
+Result<UniqueFd> lock_directory(const fs::path& directory) {
+  UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  if (!fd) return Error::from_errno(errno, fmt::format("opening {}", directory.string()));
+  GCR_TRY(lock_file(fd.get(), LOCK_EX));
+  return fd;
+}
+
+std::uint64_t sum(std::uint64_t one, std::uint64_t other) {
+  return one + std::min(other, ~std::uint64_t{0} - one);
+}
+
+Memory sum(const Memory& one, const Memory& other) {
+  return {sum(one.ordinary_bytes, other.ordinary_bytes), sum(one.huge_bytes, other.huge_bytes)};
+}
+
+/// Of those whose owner lives; removes the others. The directory is locked.
+Result<Memory> add_up(const fs::path& directory) {
+  Memory all;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    const UniqueFd file(::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+    if (!file) continue;  // its owner is done
+    if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) {
+      ::unlink(entry.path().c_str());
+      continue;
+    }
+    Memory one;
+    std::ifstream(entry.path()) >> one.ordinary_bytes >> one.huge_bytes;
+    all = sum(all, one);
+  }
+  if (error) return Error::from_errno(error.value(), fmt::format("listing {}", directory.string()));
+  return all;
+}
+
+/// Whether what is free is enough for `needed` in all. What hugepages cannot hold is ordinary.
+bool is_enough(const Memory& free, const Memory& needed) {
+  const std::uint64_t beyond = needed.huge_bytes - std::min(needed.huge_bytes, free.huge_bytes);
+  const std::uint64_t ordinary = sum(needed.ordinary_bytes, beyond);
+  return sum(ordinary, kSpareMemoryBytes) <= free.ordinary_bytes;
+}
+
+std::uint64_t total(const Memory& memory) { return sum(memory.ordinary_bytes, memory.huge_bytes); }
+
+}  // namespace
+
+Result<Memory> free_memory() {
+  GCR_ASSIGN(const HugepageCounters pages, hugepage_counters());
+  GCR_ASSIGN(const std::uint64_t available, available_memory_bytes());
+  return Memory{available, (pages.free - std::min(pages.free, pages.reserved)) * kChunkBytes};
+}
+
+Result<std::unique_ptr<MemoryReservation>> MemoryReservation::create(fs::path directory,
+                                                                     LookAtMemory look) {
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (!error) fs::permissions(directory, fs::perms::owner_all, error);
+  if (error) {
+    return Error::from_errno(error.value(), fmt::format("creating {}", directory.string()));
+  }
+  std::unique_ptr<MemoryReservation> made(
+      new MemoryReservation(std::move(directory), std::move(look)));
+  GCR_ASSIGN(const UniqueFd lock, lock_directory(made->directory_));
+  made->path_ = made->directory_ / Uuid::random().to_string();
+  made->file_.reset(::open(made->path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!made->file_) {
+    return Error::from_errno(errno, fmt::format("creating {}", made->path_.string()));
+  }
+  GCR_TRY(lock_file(made->file_.get(), LOCK_EX));
+  return made;
+}
+
+MemoryReservation::~MemoryReservation() {
+  if (file_) ::unlink(path_.c_str());
+}
+
+Status MemoryReservation::write(const Memory& memory) {
+  // Of one length, and so written over the last ones at once.
+  const std::string text = fmt::format("{:20} {:20}\n", memory.ordinary_bytes, memory.huge_bytes);
+  if (::pwrite(file_.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
+    return Error::from_errno(errno, fmt::format("writing {}", path_.string()));
+  }
+  reserved_ = memory;
+  return {};
+}
+
+Status MemoryReservation::add(const Memory& more) {
+  const std::lock_guard guard(mutex_);
+  GCR_ASSIGN(const UniqueFd lock, lock_directory(directory_));
+  GCR_ASSIGN(const Memory all, add_up(directory_));
+  GCR_ASSIGN(const Memory free, look_());
+  if (!is_enough(free, sum(all, more))) {
+    return Error(
+        Code::kResourceExhausted,
+        fmt::format("{} of memory are needed; {} and {} in hugepages are free, of which migrations "
+                    "have reserved {} and {} stay free",
+                    format_bytes(total(more)), format_bytes(free.ordinary_bytes),
+                    format_bytes(free.huge_bytes), format_bytes(total(all)),
+                    format_bytes(kSpareMemoryBytes)));
+  }
+  return write(sum(reserved_, more));
+}
+
+Status MemoryReservation::taken(const Memory& memory) {
+  const std::lock_guard guard(mutex_);
+  GCR_ASSIGN(const UniqueFd lock, lock_directory(directory_));
+  const auto less = [](std::uint64_t from, std::uint64_t by) { return from - std::min(from, by); };
+  return write({less(reserved_.ordinary_bytes, memory.ordinary_bytes),
+                less(reserved_.huge_bytes, memory.huge_bytes)});
+}
+
+Result<Memory> reserved_memory(const fs::path& directory) {
+  std::error_code error;
+  if (!fs::exists(directory, error)) return Memory();
+  GCR_ASSIGN(const UniqueFd lock, lock_directory(directory));
+  return add_up(directory);
+}
+
+}  // namespace gcr::landing

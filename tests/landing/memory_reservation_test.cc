@@ -1,0 +1,111 @@
+// Migrations that count on the same memory: who comes first has it, until it is given back or its
+// process has ended.
+#include "migrate-agent/landing/memory_reservation.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+
+namespace gcr::landing {
+namespace {
+
+namespace fs = std::filesystem;
+
+class MemoryReservationTest : public testing::Test {
+ protected:
+  MemoryReservationTest() {
+    std::string path = "/tmp/gcr-reservations-XXXXXX";
+    if (::mkdtemp(path.data()) == nullptr) throw std::runtime_error("no directory");
+    directory_ = path;
+  }
+  ~MemoryReservationTest() override { fs::remove_all(directory_); }
+
+  std::unique_ptr<MemoryReservation> begin() {
+    return std::move(MemoryReservation::create(directory_, [this] { return free_; }).value());
+  }
+
+  Memory reserved() const { return reserved_memory(directory_).value(); }
+
+  fs::path directory_;
+  Result<Memory> free_ = Memory{kSpareMemoryBytes + 10 * kGiB, 4 * kGiB};
+};
+
+TEST_F(MemoryReservationTest, OfTwoThatFitAloneTheSecondIsRefused) {
+  const auto first = begin();
+  auto second = begin();
+  ASSERT_TRUE(first->add({.ordinary_bytes = 6 * kGiB}));
+  const Status refused = second->add({.ordinary_bytes = 6 * kGiB});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), Code::kResourceExhausted);
+  EXPECT_EQ(reserved(), (Memory{.ordinary_bytes = 6 * kGiB}));
+  EXPECT_TRUE(second->add({.ordinary_bytes = 4 * kGiB}));
+}
+
+TEST_F(MemoryReservationTest, WhatIsGivenBackIsAnothersToHave) {
+  auto first = begin();
+  const auto second = begin();
+  ASSERT_TRUE(first->add({.ordinary_bytes = 6 * kGiB}));
+  first.reset();
+  EXPECT_TRUE(second->add({.ordinary_bytes = 10 * kGiB}));
+}
+
+TEST_F(MemoryReservationTest, WhatIsInUseCountsOnceAsWhatIsNotFree) {
+  const auto first = begin();
+  const auto second = begin();
+  ASSERT_TRUE(first->add({.ordinary_bytes = 6 * kGiB}));
+  free_->ordinary_bytes -= 5 * kGiB;
+  ASSERT_TRUE(first->taken({.ordinary_bytes = 5 * kGiB}));
+  EXPECT_EQ(reserved(), (Memory{.ordinary_bytes = kGiB}));
+  EXPECT_FALSE(second->add({.ordinary_bytes = 4 * kGiB + 1}));
+  EXPECT_TRUE(second->add({.ordinary_bytes = 4 * kGiB}));
+}
+
+TEST_F(MemoryReservationTest, WhatHugepagesCannotHoldIsOrdinary) {
+  const auto first = begin();
+  ASSERT_TRUE(first->add({.ordinary_bytes = 9 * kGiB, .huge_bytes = 5 * kGiB}));
+  EXPECT_FALSE(begin()->add({.huge_bytes = 2 * kMiB}));
+  EXPECT_FALSE(begin()->add({.ordinary_bytes = 1}));
+}
+
+TEST_F(MemoryReservationTest, SizesThatCannotBeMeantAreRefused) {
+  const auto first = begin();
+  const std::uint64_t most = ~std::uint64_t{0};
+  EXPECT_FALSE(first->add({.ordinary_bytes = most, .huge_bytes = most}));
+  EXPECT_EQ(reserved(), Memory());
+}
+
+TEST_F(MemoryReservationTest, ADeadProcessHasNothingReservedAndLeavesNothing) {
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto theirs = begin();
+    const bool granted = theirs->add({.ordinary_bytes = 10 * kGiB}).has_value();
+    (void)!::write(ready[1], granted ? "y" : "n", 1);
+    for (;;) ::pause();
+  }
+  char granted = 0;
+  ASSERT_EQ(::read(ready[0], &granted, 1), 1);
+  EXPECT_EQ(granted, 'y');
+  const auto ours = begin();
+  EXPECT_FALSE(ours->add({.ordinary_bytes = kGiB}));
+  ::kill(child, SIGKILL);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_TRUE(ours->add({.ordinary_bytes = 10 * kGiB}));
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory_), {}), 1);
+  ::close(ready[0]);
+  ::close(ready[1]);
+}
+
+TEST_F(MemoryReservationTest, WhatTheKernelSaysIsFreeIsPlausible) {
+  const auto free = free_memory();
+  ASSERT_TRUE(free) << free.error().message();
+  EXPECT_GT(free->ordinary_bytes, 0u);
+}
+
+}  // namespace
+}  // namespace gcr::landing
