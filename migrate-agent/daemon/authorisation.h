@@ -1,5 +1,5 @@
 // Who may ask for what. A certificate's role, or being a user of this host, decides which requests;
-// [[operators]] of agent.toml decides whose processes.
+// [[operators]] of agent.toml decides whose processes, [[peers]] from which agents.
 #pragma once
 
 #include <sys/types.h>
@@ -20,6 +20,10 @@ namespace gcr::agent {
 /// Whether a connection of `asker` may begin with this request at all. kPermissionDenied;
 /// kProtocol if no connection begins with it.
 Status may_ask(const control::PeerIdentity& asker, proto::Envelope::BodyCase request);
+
+/// Whether this agent takes migrations of `agent`: one of `peers`, or any if there are none.
+/// kPermissionDenied.
+Status may_send(const control::PeerIdentity& agent, const std::vector<std::string>& peers);
 
 /// A process that may be moved, so that no later one with its number is taken for it.
 struct MovableProcess {

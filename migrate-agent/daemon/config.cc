@@ -232,15 +232,27 @@ Status read_operator(const toml::table& node, const std::string& name, Config& c
   return table.finish();
 }
 
-Status read_operators(Table& root, const std::string& name, Config& config) {
-  const toml::node* node = root.find("operators");
+Status read_peer(const toml::table& node, const std::string& name, Config& config) {
+  Table table(node, name, "peers.");
+  std::string peer;
+  table.text("name", peer);
+  if (peer.empty()) table.fail(node, "name", "is missing");
+  config.peers.push_back(std::move(peer));
+  return table.finish();
+}
+
+using ReadSection = Status (*)(const toml::table&, const std::string&, Config&);
+
+Status read_tables(Table& root, std::string_view key, const std::string& name, ReadSection read,
+                   Config& config) {
+  const toml::node* node = root.find(key);
   if (node == nullptr) return {};
   if (!node->is_array_of_tables()) {
-    root.fail(*node, "operators", "must be tables: [[operators]]");
+    root.fail(*node, key, fmt::format("must be tables: [[{}]]", key));
     return {};
   }
   for (const toml::node& element : *node->as_array()) {
-    GCR_TRY(read_operator(*element.as_table(), name, config));
+    GCR_TRY(read(*element.as_table(), name, config));
   }
   return {};
 }
@@ -277,8 +289,6 @@ Status read_criu(const toml::table& node, const std::string& name, Config& confi
   return table.finish();
 }
 
-using ReadSection = Status (*)(const toml::table&, const std::string&, Config&);
-
 Status read_section(Table& root, std::string_view key, const std::string& name, ReadSection read,
                     Config& config) {
   const toml::node* node = root.find(key);
@@ -314,7 +324,8 @@ Status read_root(const toml::table& node, const std::string& name, Config& confi
   root.text("runtime_dir", config.runtime_dir);
   GCR_TRY(read_section(root, "tls", name, read_tls, config));
   GCR_TRY(read_section(root, "criu", name, read_criu, config));
-  GCR_TRY(read_operators(root, name, config));
+  GCR_TRY(read_tables(root, "operators", name, read_operator, config));
+  GCR_TRY(read_tables(root, "peers", name, read_peer, config));
   return root.finish();
 }
 

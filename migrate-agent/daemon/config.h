@@ -45,6 +45,11 @@
 //   name        = "night-shift"           # such table every operator may move every process.
 //   users       = ["alice", "1001", "*"]  # `name` is the certificate's common name or "*"
 //
+//   [[peers]]                             # agents whose migrations this one takes; without any
+//   such name        = "node2"                 # table it takes those of every agent of the
+//   authority.
+//                                         # `name` is the certificate's common name
+//
 //   [criu]
 //   command     = []                      # the program and the arguments before CRIU's own; none:
 //                                         # the one installed with the agent, else "criu"
@@ -109,6 +114,7 @@ struct Config {
   control::TlsFiles tls{"/etc/gcr-migrate/ca.crt", "/etc/gcr-migrate/agent.crt",
                         "/etc/gcr-migrate/agent.key", ""};
   std::vector<OperatorRule> operators;  ///< none: every operator may move every process
+  std::vector<std::string> peers;       ///< common names of the agents that may send; none: all may
   criu::Command criu{.argv = {"criu"}, .reaper = {}};  ///< after load_config with a reaper
 
   /// How many migrations one operator or local user may have ordered, in each role.

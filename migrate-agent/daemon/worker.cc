@@ -163,6 +163,10 @@ asio::awaitable<Status> serve_channel(Worker& worker, ControlChannel& channel,
   if (!request) co_return request.error();
   const Status allowed = may_ask(channel.peer(), request->body_case());
   if (!allowed) co_return co_await turn_away(channel, allowed.error());
+  if (request->has_preflight_request()) {
+    const Status accepted = may_send(channel.peer(), worker.config.peers);
+    if (!accepted) co_return co_await turn_away(channel, accepted.error());
+  }
   WorkerContext context{worker.io,     worker.blocking, worker.config,       channel,
                         worker.daemon, std::move(tls),  worker.cancellation, worker.line};
   context.permissions = Permissions::of(channel.peer(), worker.config.operators);

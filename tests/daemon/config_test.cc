@@ -169,6 +169,18 @@ TEST(Config, TheShippedFileSaysWhatTheDefaultsAre) {
   EXPECT_EQ(shipped->criu.argv, defaults->criu.argv);
   EXPECT_EQ(shipped->criu.reaper, defaults->criu.reaper);
   EXPECT_TRUE(shipped->operators.empty());
+  EXPECT_TRUE(shipped->peers.empty());
+}
+
+TEST(Config, PeersHaveANameAndNothingElse) {
+  const auto config =
+      parse_config("[[peers]]\nname = \"a\"\n[[peers]]\nname = \"b\"\n", "test.toml");
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_EQ(config->peers, (std::vector<std::string>{"a", "b"}));
+  for (const char* wrong : {"[[peers]]\n", "[[peers]]\nname = \"\"\n", "peers = [\"a\"]\n",
+                            "[[peers]]\nname = \"a\"\nusers = []\n"}) {
+    EXPECT_FALSE(parse_config(wrong, "test.toml")) << wrong;
+  }
 }
 
 TEST(Config, OperatorsTakeNoOtherKeys) {

@@ -1,0 +1,50 @@
+// An agent that may not send processes here learns nothing and leaves nothing, whatever its role.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/daemon/agent_process.h"
+
+namespace gcr::agent::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class PeersHostile : public testing::Test {
+ protected:
+  /// What the agent answers to this agent's request, once it is more than that it is alive.
+  proto::Envelope answer_to(const AgentProcess& agent, const std::string& name, bool only) {
+    Client source(agent, credentials_.context({.role = "agent", .common_name = name}));
+    proto::Envelope request;
+    proto::PreflightRequest& preflight = *request.mutable_preflight_request();
+    const Uuid id = Uuid::random();
+    preflight.set_migration_id(id.bytes.data(), id.bytes.size());
+    preflight.set_source_agent(":7411");
+    preflight.set_only(only);
+    source.send(request);
+    for (;;) {
+      proto::Envelope answer = source.receive();
+      if (!answer.has_alive()) return answer;
+    }
+  }
+
+  control::test::Credentials credentials_;
+};
+
+TEST_F(PeersHostile, AnAgentThatIsNotNamedIsRefusedBeforeAnythingIsLookedAt) {
+  const AgentProcess agent(credentials_, "[[peers]]\nname = \"node2\"");
+  for (const bool only : {false, true}) {
+    const auto refused = answer_to(agent, "node3", only);
+    EXPECT_EQ(refused.failure().code(), "permission-denied");
+    EXPECT_THAT(refused.failure().message(), AllOf(HasSubstr("\"node3\""), HasSubstr("[[peers]]")));
+    EXPECT_TRUE(answer_to(agent, "node2", only).has_preflight_reply());
+  }
+}
+
+TEST_F(PeersHostile, WithoutPeersEveryAgentOfTheAuthorityMaySend) {
+  const AgentProcess agent(credentials_);
+  EXPECT_TRUE(answer_to(agent, "node3", true).has_preflight_reply());
+}
+
+}  // namespace
+}  // namespace gcr::agent::test
