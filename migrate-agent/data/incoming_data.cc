@@ -19,6 +19,7 @@ Status IncomingData::open_receiver(const DataPlan& plan) {
 Status IncomingData::open_tcp(const DataPlan& plan) {
   for (const std::string& host : options_.hosts) addresses_.emplace_back().set_host(host);
   transport::TcpReceiverOptions tcp{.token = options_.token,
+                                    .transfer = options_.migration,
                                     .max_lanes = plan.lanes,
                                     .on_landed = options_.on_landed,
                                     .peer_timeout = options_.peer_timeout,

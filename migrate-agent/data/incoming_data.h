@@ -16,6 +16,7 @@
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
+#include "src/base/uuid.h"
 #include "transport/tcp/tcp.h"
 
 namespace gcr::agent {
@@ -26,6 +27,7 @@ class IncomingData {
   struct Options {
     SSL_CTX* tls = nullptr;  ///< outlives the object
     std::string token;       ///< what every connection must show
+    Uuid migration;          ///< that they are for
     transport::OnLanded on_landed;
     std::vector<std::string> hosts;  ///< where data connections reach this host; may be empty
     std::string local_host;  ///< where the source reached this host; for RDMA without `hosts`

@@ -30,6 +30,7 @@ Result<std::unique_ptr<transport::Channel>> open_tcp(const proto::PrepareReply& 
   const auto preface_bytes = std::as_bytes(std::span(preface));
   transport::TcpOptions tcp{.lanes = prepared.lanes(),
                             .token = prepared.data_token(),
+                            .transfer = options.migration,
                             .preface = {preface_bytes.begin(), preface_bytes.end()},
                             .reconnect_window = options.peer_timeout,
                             .peer_timeout = options.peer_timeout};

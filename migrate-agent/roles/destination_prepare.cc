@@ -246,6 +246,7 @@ Result<std::unique_ptr<IncomingData>> Destination::open_data(DataPlan& plan,
   const IncomingData::Options options{
       .tls = context_.data_ssl(),
       .token = token,
+      .migration = migration_,
       .on_landed = [this](transport::RegionId region, std::uint64_t offset,
                           std::uint64_t length) { return landed(region, offset, length); },
       .hosts = context_.config.data_addresses,

@@ -33,7 +33,7 @@
 
 namespace gcr::transport {
 
-inline constexpr std::uint16_t kFrameVersion = 2;
+inline constexpr std::uint16_t kFrameVersion = 3;
 inline constexpr std::size_t kHeaderBytes = 32;
 inline constexpr std::uint32_t kMaxFramePayloadBytes = 2 * kMiB;
 inline constexpr std::size_t kHelloBytes = 24 + kMaxTokenBytes;
@@ -74,7 +74,7 @@ struct Hello {
   std::uint16_t lane = 0;
   std::uint16_t lanes = 0;
   Uuid session = {};  ///< which sender: all lanes of a channel, and all their connections, say one
-  std::string token;  ///< to kMaxTokenBytes
+  std::string token;  ///< as Stream::show gives it, to kMaxTokenBytes
 };
 
 using HelloBytes = std::array<std::byte, kHelloBytes>;

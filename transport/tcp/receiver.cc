@@ -174,7 +174,8 @@ Result<LaneTable::Hold> TcpReceiver::Impl::open(Connection& connection) {
   Stream& stream = connection.stream;
   GCR_TRY(stream.set_timeout(options_.handshake_timeout));
   if (options_.tls != nullptr) {
-    GCR_TRY(stream.start_tls(options_.tls, Stream::Side::kServer, options_.verify_peer));
+    GCR_TRY(stream.start_tls(options_.tls, Stream::Side::kServer, options_.verify_peer,
+                             options_.transfer));
   }
   HeaderBytes header_bytes;
   GCR_TRY(stream.receive(header_bytes));
@@ -185,7 +186,7 @@ Result<LaneTable::Hold> TcpReceiver::Impl::open(Connection& connection) {
   HelloBytes bytes;
   GCR_TRY(stream.receive(bytes));
   GCR_ASSIGN(const Hello hello, decode(bytes));
-  if (!same_token(options_.token, hello.token)) {
+  if (!same_token(stream.show(options_.token), hello.token)) {
     return Error(Code::kPermissionDenied, "the data connection's token is not this transfer's");
   }
   GCR_TRY(health());

@@ -24,10 +24,13 @@ Result<std::uint64_t> SenderConnection::open(const TcpOptions& options, const He
 Status SenderConnection::greet(const TcpOptions& options, const Hello& hello) {
   if (!options.preface.empty()) GCR_TRY(stream_.send(options.preface));
   if (options.tls != nullptr) {
-    GCR_TRY(stream_.start_tls(options.tls, Stream::Side::kClient, options.verify_peer));
+    GCR_TRY(stream_.start_tls(options.tls, Stream::Side::kClient, options.verify_peer,
+                              options.transfer));
   }
+  Hello shown = hello;
+  shown.token = stream_.show(hello.token);
   const FrameHeader header{.type = FrameType::kHello, .length_bytes = kHelloBytes};
-  const Status sent = stream_.send(encode(header), encode(hello));
+  const Status sent = stream_.send(encode(header), encode(shown));
   if (sent || !stream_.set_timeout(kLastWordWait)) return sent;
   const auto said = receive(FrameType::kWelcome);
   return said || is_lost(said.error()) ? sent : Status(said.error());

@@ -153,7 +153,8 @@ Status make_handshake(SSL* ssl, Stream::Side side) {
 
 }  // namespace
 
-Status Stream::start_tls(SSL_CTX* context, Side side, const VerifyPeer& verify_peer) {
+Status Stream::start_tls(SSL_CTX* context, Side side, const VerifyPeer& verify_peer,
+                         const Uuid& transfer) {
   usable_ = false;
   const std::unique_ptr<SSL, FreeSsl> ssl(SSL_new(context));
   if (!ssl || SSL_set_fd(ssl.get(), socket_.get()) != 1 ||
@@ -166,6 +167,7 @@ Status Stream::start_tls(SSL_CTX* context, Side side, const VerifyPeer& verify_p
   SSL_set_mode(ssl.get(), SSL_MODE_AUTO_RETRY);
   SSL_set_read_ahead(ssl.get(), 0);
   GCR_TRY(make_handshake(ssl.get(), side));
+  GCR_ASSIGN(binding_, export_binding(ssl.get(), transfer));
   GCR_TRY(protect(ssl.get(), side));
   usable_ = true;
   return verify_peer(ssl.get());

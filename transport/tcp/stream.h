@@ -11,9 +11,11 @@
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
+#include "transport/tcp/binding.h"
 #include "transport/tcp/frame.h"
 #include "transport/tcp/records.h"
 
@@ -39,7 +41,15 @@ class Stream {
   /// certificate must hold in `context`, and `verify_peer` must agree; where it
   /// does not, the reason can still be sent. After any other failure nothing
   /// can be sent or received.
-  Status start_tls(SSL_CTX* context, Side side, const VerifyPeer& verify_peer);
+  /// `transfer` is what the connection is bound to.
+  Status start_tls(SSL_CTX* context, Side side, const VerifyPeer& verify_peer,
+                   const Uuid& transfer = {});
+
+  /// What shows the peer that this end knows `token`: under TLS a proof that
+  /// holds for this connection and its transfer alone, else the token itself.
+  std::string show(const std::string& token) const {
+    return binding_ ? bound_token(token, *binding_) : token;
+  }
 
   /// Sends all of `bytes`. SIGPIPE never reaches the caller.
   Status send(std::span<const std::byte> bytes);
@@ -84,6 +94,7 @@ class Stream {
   bool usable_ = true;  ///< false between the beginning of a handshake and its success
   bool kernel_seals_ = false;
   bool kernel_opens_ = false;
+  std::optional<Binding> binding_;  ///< under TLS
   std::optional<RecordSealer> sealer_;
   std::optional<RecordOpener> opener_;
 };

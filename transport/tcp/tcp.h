@@ -21,6 +21,7 @@
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 #include "src/base/units.h"
+#include "src/base/uuid.h"
 #include "transport/channel.h"
 #include "transport/peer.h"
 
@@ -41,6 +42,7 @@ struct TcpOptions {
   SSL_CTX* tls = nullptr;       ///< client context with own certificate; nullptr: plain TCP
   VerifyPeer verify_peer = {};  ///< required with `tls`; called until the channel is destroyed
   std::string token = {};       ///< shown to the receiver by each connection, to kMaxTokenBytes
+  Uuid transfer = {};           ///< under TLS, tokens hold for connections of this transfer only
   std::vector<std::byte> preface = {};  ///< sent in the clear first on each connection
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(10);
   /// How long a lane that lost its connection may take to get another. 0: it gets none.
@@ -68,6 +70,7 @@ struct TcpReceiverOptions {
   SSL_CTX* tls = nullptr;       ///< server context with own certificate; nullptr: plain TCP
   VerifyPeer verify_peer = {};  ///< required with `tls`
   std::string token = {};       ///< what each lane must show, to kMaxTokenBytes
+  Uuid transfer = {};           ///< as the sender's
   unsigned max_lanes = 64;      ///< a sender with more is refused
   OnLanded on_landed = {};      ///< may be empty
   std::chrono::milliseconds handshake_timeout = std::chrono::seconds(10);
