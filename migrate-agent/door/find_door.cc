@@ -4,8 +4,11 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "migrate-agent/process/procfs.h"
 #include "preload/door_protocol.h"
 
 namespace gcr::agent {
@@ -91,9 +95,22 @@ struct Card {
   door::DoorCard content;
 };
 
+/// Whether it is on the file system of the kernel's own where all memfds are: anything may have the
+/// link text of one.
+bool is_memfd(const UniqueFd& held) {
+  const UniqueFd genuine(::memfd_create("gcr-none", MFD_CLOEXEC));
+  struct stat ours {};
+  struct statx theirs {};
+  return genuine && ::fstat(genuine.get(), &ours) == 0 &&
+         ::statx(held.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &theirs) == 0 &&
+         ours.st_dev == makedev(theirs.stx_dev_major, theirs.stx_dev_minor);
+}
+
 /// The card behind `path`, or nothing if it is not one.
 std::optional<Card> read_card(const std::string& path) {
-  Card card{UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), {}};
+  const UniqueFd held = procfs::hold(path);
+  if (!held || !is_memfd(held)) return std::nullopt;
+  Card card{procfs::open_regular(held), {}};
   if (!card.file) return std::nullopt;
   const int seals = ::fcntl(card.file.get(), F_GET_SEALS);
   const ssize_t length = ::pread(card.file.get(), &card.content, sizeof(card.content), 0);

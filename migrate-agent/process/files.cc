@@ -17,6 +17,7 @@
 
 #include "migrate-agent/process/elf.h"
 #include "migrate-agent/process/inspect.h"
+#include "migrate-agent/process/procfs.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::process {
@@ -132,10 +133,9 @@ std::vector<Mapping> named_mappings(pid_t pid) {
 
 bool describe_mapped_file(const std::string& path, const std::string& real_path,
                           proto::FileFact& fact) {
-  // Without O_NONBLOCK the open of a FIFO of that name would wait.
-  const UniqueFd fd(::open(real_path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  const UniqueFd fd = procfs::open_regular(procfs::hold(real_path));
   struct stat status {};
-  if (!fd || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return false;
+  if (!fd || ::fstat(fd.get(), &status) != 0) return false;
   fact.set_path(path);
   fact.set_size_bytes(static_cast<std::uint64_t>(status.st_size));
   fact.set_build_id(elf_build_id(fd.get()));

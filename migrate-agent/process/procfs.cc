@@ -1,7 +1,9 @@
 #include "migrate-agent/process/procfs.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -77,6 +79,24 @@ std::string status_field(const std::string& task, const std::string& name) {
     return start == std::string::npos ? "" : line.substr(start);
   }
   return "";
+}
+
+UniqueFd hold(const std::string& path) {
+  return UniqueFd(::open(path.c_str(), O_PATH | O_CLOEXEC));
+}
+
+UniqueFd open_regular(const UniqueFd& held) {
+  // No file server is asked for the type.
+  struct statx status {};
+  if (::statx(held.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &status) != 0) {
+    return {};
+  }
+  if (!S_ISREG(status.stx_mode)) {
+    errno = EINVAL;
+    return {};
+  }
+  const std::string path = "/proc/self/fd/" + std::to_string(held.get());
+  return UniqueFd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
 }
 
 std::string read_text(const std::string& path) {

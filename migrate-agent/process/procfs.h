@@ -25,6 +25,15 @@ UniqueFd pidfd_of_child(pid_t pid);
 /// False with errno set on failure. (glibc 2.36 declares its own wrappers without C linkage.)
 bool send_signal(int pidfd, int signal_number);
 
+/// What `path` names, held but not opened: no device notices it, and nobody waits for a FIFO's
+/// other end. With what a process names, this comes first. None, with errno set, if there is no
+/// such thing.
+UniqueFd hold(const std::string& path);
+
+/// Opens what is held for reading, if it is a regular file. None, with errno set, if it is anything
+/// else (EINVAL) or cannot be opened.
+UniqueFd open_regular(const UniqueFd& held);
+
 /// What is in a file; empty if it cannot be read, or not to its end: what it tells of may go away
 /// meanwhile.
 std::string read_text(const std::string& path);

@@ -37,6 +37,30 @@ awaitable<Result<proto::PreflightReply>> ask_destination(WorkerContext& context,
   co_return std::move(*reply->mutable_preflight_reply());
 }
 
+/// The finding for a destination that could not be asked, or would not answer.
+proto::Finding unheard(const Error& error) {
+  const bool silent = error.code() == Code::kUnavailable || error.code() == Code::kTimeout;
+  return preflight::make_finding(silent ? "destination-unreachable" : "destination-refused",
+                                 preflight::Side::kDestination, error.message());
+}
+
+/// Adds what the destination says.
+awaitable<void> compare_with_destination(WorkerContext& context,
+                                         const proto::MigrateRequest& request, Examination& found,
+                                         proto::CheckReply& reply) {
+  proto::PreflightRequest question = preflight_request(found, request, context.config);
+  question.set_only(true);
+  question.set_migration_id(to_bytes(Uuid::random()));
+  question.set_ordered_by(context.channel.peer().common_name);
+  auto answer = co_await ask_destination(context, std::move(question), request.destination());
+  if (!answer) {
+    found.findings.take({unheard(answer.error())});
+    co_return;
+  }
+  *reply.mutable_destination() = std::move(*answer->mutable_host());
+  found.findings.take({answer->findings().begin(), answer->findings().end()});
+}
+
 void add_use(const Inventory& inventory, proto::CheckReply& reply) {
   std::map<std::string, std::uint64_t> bytes;
   for (const auto& [id, entry] : inventory) {
@@ -62,12 +86,6 @@ void note_room(const Status& answer, preflight::Findings& findings) {
   }
 }
 
-proto::Finding unheard(const Error& error) {
-  const bool silent = error.code() == Code::kUnavailable || error.code() == Code::kTimeout;
-  return preflight::make_finding(silent ? "destination-unreachable" : "destination-refused",
-                                 preflight::Side::kDestination, error.message());
-}
-
 awaitable<Result<proto::Envelope>> run_check(WorkerContext& context,
                                              proto::MigrateRequest request) {
   GCR_CO_TRY(control::Endpoint::parse(request.destination()));
@@ -85,21 +103,17 @@ awaitable<Result<proto::Envelope>> run_check(WorkerContext& context,
     process.set_pid(request.pid());
     process.set_start_time(allowed->start_time);
   }
-  const std::string& asker = context.channel.peer().common_name;
-  note_room(co_await context.daemon.ask_room(journal::Began::SOURCE, asker, process),
+  note_room(co_await context.daemon.ask_room(journal::Began::SOURCE,
+                                             context.channel.peer().common_name, process),
             found->findings);
-  proto::PreflightRequest question = preflight_request(*found, request, context.config);
-  question.set_only(true);
-  question.set_migration_id(to_bytes(Uuid::random()));
-  question.set_ordered_by(asker);
-  auto answer = co_await ask_destination(context, std::move(question), request.destination());
   proto::Envelope envelope;
   proto::CheckReply& reply = *envelope.mutable_check_reply();
-  if (answer) {
-    *reply.mutable_destination() = std::move(*answer->mutable_host());
-    found->findings.take({answer->findings().begin(), answer->findings().end()});
+  if (found->findings.has_blocker()) {
+    found->findings.take(
+        {preflight::make_finding("destination-not-asked", preflight::Side::kDestination,
+                                 "it was not asked about the process")});
   } else {
-    found->findings.take({unheard(answer.error())});
+    co_await compare_with_destination(context, request, *found, reply);
   }
   std::vector<proto::Finding> findings = found->findings.release();
   std::ranges::stable_partition(findings, preflight::is_blocker);

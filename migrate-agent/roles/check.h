@@ -3,15 +3,11 @@
 #pragma once
 
 #include "migrate-agent/preflight/catalogue.h"
-#include "proto/control.pb.h"
 #include "src/base/result.h"
 
 namespace gcr::agent {
 
 /// "in-migration" or "too-many-migrations" if that is what DaemonClient::ask_room() answered.
 void note_room(const Status& answer, preflight::Findings& findings);
-
-/// The finding for a destination that could not be asked, or would not answer.
-proto::Finding unheard(const Error& error);
 
 }  // namespace gcr::agent

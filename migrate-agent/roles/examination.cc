@@ -167,7 +167,6 @@ proto::PreflightRequest preflight_request(const Examination& examination,
                                           const proto::MigrateRequest& request,
                                           const Config& config) {
   proto::PreflightRequest asked;
-  asked.set_only(examination.findings.has_blocker());
   asked.set_no_prefill(request.no_prefill());
   asked.set_source_agent(config.advertise.empty() ? fmt::format(":{}", config.listen.port)
                                                   : config.advertise);

@@ -30,8 +30,8 @@ struct Examination {
 /// process is not disturbed. Blocks.
 Examination examine(const proto::MigrateRequest& request, const Config& config);
 
-/// What the destination is asked, but for the migration's id and who ordered it. Of findings, only
-/// whether there is a blocker: then nothing will follow.
+/// What the destination is asked about a process without blockers, but for the migration's id and
+/// who ordered it.
 proto::PreflightRequest preflight_request(const Examination& examination,
                                           const proto::MigrateRequest& request,
                                           const Config& config);

@@ -81,7 +81,7 @@ class Source : public SourceControl {
   Status follow_allocations(proto::BuffersRequest& changes);
   Status take_over(std::vector<ExportedBuffer> exported);
   Status assign_regions(const google::protobuf::RepeatedPtrField<proto::BufferRegion>& regions);
-  Error without_destination(const Error& error);
+  Status judge(const std::vector<proto::Finding>& findings);
   Status send_round(double share_held);
   void expect_downtime_now();
   void count_undone_closing();

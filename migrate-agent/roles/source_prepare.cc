@@ -12,7 +12,6 @@
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/journal/journal_files.h"
 #include "migrate-agent/preflight/host_facts.h"
-#include "migrate-agent/roles/check.h"
 #include "migrate-agent/roles/records.h"
 #include "migrate-agent/roles/source.h"
 #include "src/base/log.h"
@@ -78,25 +77,31 @@ Status Source::check_alone() const {
 awaitable<Status> Source::examine_process() {
   const Phases::Timer timer(phases_, "course", "preflight");
   tell("preflight", fmt::format("examining process {}", request_.pid()));
-  co_return co_await offload(context_.blocking, [&]() -> Status {
+  const Status examined = co_await offload(context_.blocking, [&]() -> Status {
     found_.emplace(
         phases_.time("process", "examine", [&] { return examine(request_, context_.config); }));
     return {};
   });
+  GCR_CO_TRY(examined);
+  // The destination learns nothing of a process that cannot be moved.
+  co_return judge(found_->findings.list());
 }
 
-/// The destination cannot tell what it thinks: what the source has found alone refuses as well.
-Error Source::without_destination(const Error& error) {
-  if (!found_->findings.has_blocker()) return error;
-  found_->findings.take({unheard(error)});
-  return Error(Code::kRefused, preflight::reason_of(found_->findings.list()));
+/// Tells the operator of warnings; an error if there is a blocker.
+Status Source::judge(const std::vector<proto::Finding>& findings) {
+  for (const proto::Finding& finding : findings) {
+    if (!preflight::is_blocker(finding)) report_.add_notes(preflight::note_of(finding));
+  }
+  std::string reason = preflight::reason_of(findings);
+  if (reason.empty()) return {};
+  return Error(Code::kRefused, std::move(reason));
 }
 
 awaitable<Status> Source::open_peer() {
   auto connected = co_await control::ControlChannel::connect(
       destination_, {control::ConnectionKind::kControl, migration_}, context_.tls, kConnectTimeout,
       context_.config.host);
-  if (!connected) co_return without_destination(connected.error());
+  GCR_CO_TRY(connected);
   peer_ = std::make_unique<PeerLink>(context_.io, std::move(*connected), silence());
   co_return fault::point("source.connected");
 }
@@ -132,17 +137,11 @@ awaitable<Status> Source::preflight() {
   request.set_migration_id(to_bytes(migration_));
   request.set_ordered_by(context_.channel.peer().common_name);
   auto reply = co_await peer_->call(envelope);
-  if (!reply) co_return without_destination(reply.error());
+  GCR_CO_TRY(reply);
   // Not before: the connection begins with this request, and with no sign of life.
   peer_->watch([this](const Error& error) { interrupt(error); });
   const auto& theirs = reply->preflight_reply().findings();
-  found_->findings.take({theirs.begin(), theirs.end()});
-  for (const proto::Finding& finding : found_->findings.list()) {
-    if (!preflight::is_blocker(finding)) report_.add_notes(preflight::note_of(finding));
-  }
-  if (found_->findings.has_blocker()) {
-    co_return Error(Code::kRefused, preflight::reason_of(found_->findings.list()));
-  }
+  GCR_CO_TRY(judge({theirs.begin(), theirs.end()}));
   driver_ = std::move(found_->host.driver);
   facts_ = std::move(found_->process);
   inventory_ = std::move(found_->inventory);

@@ -82,6 +82,15 @@ class PreflightTest : public testing::Test {
     return said;
   }
 
+  /// A migration is refused for all that preflight said.
+  void expect_refusal_for(const Preflight& said, pid_t pid) const {
+    const MigrateOutcome migration = hosts_->migrate(Host::kA, pid);
+    EXPECT_EQ(migration.exit_code, kRefusedExit);
+    for (const std::string& id : said.ids("blocker")) {
+      EXPECT_THAT(migration.err, HasSubstr("[" + id + "]"));
+    }
+  }
+
   static std::set<std::string> files_below(const std::string& directory) {
     std::set<std::string> files;
     for (const auto& entry : fs::recursive_directory_iterator(directory)) {
@@ -144,7 +153,8 @@ TEST_F(PreflightTest, LeavesNothingBehindAndTheProcessUndisturbed) {
   EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst + 1);
 }
 
-TEST_F(PreflightTest, BothSidesTellEverythingAtOnceAndTheMigrationIsRefusedForAllOfIt) {
+TEST_F(PreflightTest,
+       EachSideTellsEverythingAtOnceAndTheDestinationNothingOfAProcessThatCannotLeave) {
   ASSERT_NO_FATAL_FAILURE(
       start({"--prepare-b", "mount -t tmpfs none " GCR_BINARY_DIR "/lib", "--vram-b", "64M"}));
   int primary = -1;
@@ -162,34 +172,36 @@ TEST_F(PreflightTest, BothSidesTellEverythingAtOnceAndTheMigrationIsRefusedForAl
   ASSERT_TRUE(answer);
   const Preflight said = preflight(program.pid());
   EXPECT_EQ(said.exit_code, kRefusedExit);
-  EXPECT_THAT(said.ids("blocker"), IsSupersetOf({"terminal", "file-missing", "gpu-map"}));
+  EXPECT_THAT(said.ids("blocker"), testing::ElementsAre("terminal"));
+  EXPECT_THAT(said.ids("warning"), Contains("destination-not-asked"));
   const CommandResult text = run_preflight(program.pid(), {});
   EXPECT_EQ(text.exit_code, kRefusedExit);
   EXPECT_THAT(text.out,
               AllOf(HasSubstr("blocker terminal at the source\n  found   standard input"),
                     HasSubstr("\n  why     "), HasSubstr("\n  remedy  "), HasSubstr("refused: ")));
-  const MigrateOutcome migration = hosts_->migrate(Host::kA, program.pid());
-  EXPECT_EQ(migration.exit_code, kRefusedExit);
-  for (const std::string& id : said.ids("blocker")) {
-    EXPECT_THAT(migration.err, HasSubstr("[" + id + "]"));
-  }
+  expect_refusal_for(said, program.pid());
+  EXPECT_THAT(read_file(hosts_->variable("LOG", Host::kB)), Not(HasSubstr("receives")));
+
+  const Preflight both = preflight(counter_->pid());
+  EXPECT_THAT(both.ids("blocker"), IsSupersetOf({"file-missing", "gpu-map"}));
+  expect_refusal_for(both, counter_->pid());
+  EXPECT_THAT(read_file(hosts_->variable("LOG", Host::kB)), HasSubstr("receives"));
 }
 
-TEST_F(PreflightTest, ADestinationThatIsNotThereOrRefusesIsAFindingBesideTheSources) {
+TEST_F(PreflightTest, ADestinationThatIsNotThereOrRefusesIsAFinding) {
   ASSERT_NO_FATAL_FAILURE(start());
-  App sleeper = start_sleeper(*hosts_, Host::kA);
   hosts_->stop_agent(Host::kB);
-  const Preflight alone = preflight(sleeper.pid());
+  const Preflight alone = preflight(counter_->pid());
   EXPECT_EQ(alone.exit_code, kRefusedExit);
-  EXPECT_THAT(alone.ids("blocker"), IsSupersetOf({"no-door", "destination-unreachable"}));
+  EXPECT_THAT(alone.ids("blocker"), testing::ElementsAre("destination-unreachable"));
 
   const auto stranger = start_agent_of_another_version(*hosts_, Host::kB);
-  const Preflight refused = preflight(sleeper.pid());
+  const Preflight refused = preflight(counter_->pid());
   EXPECT_EQ(refused.exit_code, kRefusedExit);
-  EXPECT_THAT(refused.ids("blocker"), IsSupersetOf({"no-door", "destination-refused"}));
+  EXPECT_THAT(refused.ids("blocker"), testing::ElementsAre("destination-refused"));
 
   hosts_->stop_agent(Host::kA);
-  EXPECT_EQ(run_preflight(sleeper.pid(), {}).exit_code, kUnreachableExit);
+  EXPECT_EQ(run_preflight(counter_->pid(), {}).exit_code, kUnreachableExit);
 }
 
 TEST_F(PreflightTest, AProcessThatIsNotThereOrNotOursIsAFinding) {

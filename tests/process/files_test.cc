@@ -6,7 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -139,6 +141,24 @@ TEST_F(Files, OpenFileIsComparedBySizeUnlessItIsWritten) {
   facts.mutable_open_files(0)->set_path(path.string() + "-not");
   ASSERT_EQ(compare_files(facts).size(), 1u);
   EXPECT_EQ(compare_files(facts)[0].id(), "file-missing");
+}
+
+/// What a peer or a process may put under a name that is examined.
+using HostileFiles = Files;
+
+TEST_F(HostileFiles, WhatIsNoRegularFileIsNotOpened) {
+  const fs::path path = write("file", "content");
+  const proto::ProcessFacts facts = facts_of(path);
+  for (const mode_t type : {S_IFIFO, S_IFCHR}) {
+    fs::remove(path);
+    ASSERT_EQ(::mknod(path.c_str(), type | 0600, type == S_IFCHR ? makedev(1, 3) : 0), 0);
+    const UniqueFd opened(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+    ASSERT_GE(::inotify_add_watch(opened.get(), path.c_str(), IN_OPEN), 0);
+    ASSERT_EQ(compare_files(facts).size(), 1u);
+    EXPECT_EQ(compare_files(facts)[0].id(), "file-missing");
+    char event[4096];
+    EXPECT_LT(::read(opened.get(), event, sizeof(event)), 0) << "it was opened";
+  }
 }
 
 TEST_F(Files, FifoUnderAMappedNameIsNotWaitedFor) {

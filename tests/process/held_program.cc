@@ -15,6 +15,7 @@
 //   child           a child process
 //   root DIR        changes its root directory
 //   hide DIR        mounts an empty file system there, for itself alone
+//   cover FILE WITH mounts another file over a file, for itself alone
 //   share FILE      maps a file, shared and writable
 //   memfd           maps a memfd, shared
 //   fill FILE       maps a file that it writes 65 MiB to
@@ -138,6 +139,12 @@ void hide(const char* directory) {
        ::mount("tmpfs", directory, "tmpfs", 0, nullptr) == 0);
 }
 
+void cover(const char* file, const char* with) {
+  must(::unshare(CLONE_NEWNS) == 0 &&
+       ::mount("", "/", nullptr, MS_PRIVATE | MS_REC, nullptr) == 0 &&
+       ::mount(with, file, nullptr, MS_BIND, nullptr) == 0);
+}
+
 void run_on_one_cpu() {
   cpu_set_t set;
   must(::sched_getaffinity(0, sizeof(set), &set) == 0);
@@ -181,6 +188,11 @@ int main(int argc, char** argv) {
       {"child", make_child},
       {"root", [&] { must(::chroot(next()) == 0); }},
       {"hide", [&] { hide(next()); }},
+      {"cover",
+       [&] {
+         const char* file = next();
+         cover(file, next());
+       }},
       {"share", [&] { share(next()); }},
       {"memfd", make_memfd},
       {"fill", [&] { fill(next()); }},

@@ -9,11 +9,13 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/inotify.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -244,6 +246,23 @@ class HostileProcess : public Inspecting {
     end();
   }
 };
+
+TEST_F(HostileProcess, WhatCoversAMappedFileIsNotOpened) {
+  const fs::path file = make_file("mapped");
+  const fs::path fifo = directory_ / "fifo";
+  const fs::path device = directory_ / "device";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  ASSERT_EQ(::mknod(device.c_str(), S_IFCHR | 0600, makedev(1, 3)), 0);
+  for (const fs::path& covering : {fifo, device}) {
+    start({"map", file, "cover", file, covering});
+    const UniqueFd opened(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+    ASSERT_GE(::inotify_add_watch(opened.get(), covering.c_str(), IN_OPEN), 0);
+    EXPECT_THAT(ids(look()), Contains(covering == fifo ? "file-unreadable" : "device"));
+    char event[4096];
+    EXPECT_LT(::read(opened.get(), event, sizeof(event)), 0) << covering << " was opened";
+    end();
+  }
+}
 
 TEST_F(HostileProcess, AFalseProcInItsMountNamespaceBlocks) {
   start_apart([] { return ::mount("none", "/proc", "tmpfs", 0, nullptr) == 0; });
