@@ -8,6 +8,8 @@
 
 #include <chrono>
 #include <fstream>
+#include <functional>
+#include <mutex>
 
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/process/procfs.h"
@@ -100,6 +102,14 @@ class MountNamespace : public testing::Test {
     }
   }
 
+  /// Something in the place of a file of the program in /proc, for those of its namespace.
+  void cover_proc() {
+    const std::string pid = std::to_string(program_->pid());
+    Program cover({"/usr/bin/nsenter", "--mount=/proc/" + pid + "/ns/mnt", "/bin/mount", "--bind",
+                   "/proc/1/environ", "/proc/" + pid + "/environ"});
+    ASSERT_EQ(cover.reap(), 0);
+  }
+
   static fs::path library(const char* name) {
     return fs::path(criu_command().argv.front()).parent_path() / "lib" / name;
   }
@@ -163,13 +173,21 @@ TEST_F(MountNamespace, AProcessThatLeftItsNamespaceWhileCriuWaitedIsRefused) {
 
 TEST_F(MountNamespace, AProcThatIsCoveredWhileCriuWaitedIsRefused) {
   start("true");
-  const auto cover_proc = [this] {
-    const std::string pid = std::to_string(program_->pid());
-    Program cover({"/usr/bin/nsenter", "--mount=/proc/" + pid + "/ns/mnt", "/bin/mount", "--bind",
-                   "/proc/1/environ", "/proc/" + pid + "/environ"});
-    ASSERT_EQ(cover.reap(), 0);
-  };
-  expect_refusal_after(cover_proc, "something is mounted over /proc/");
+  expect_refusal_after([this] { cover_proc(); }, "something is mounted over /proc/");
+}
+
+TEST_F(MountNamespace, AProcThatIsCoveredDuringTheDumpIsRefused) {
+  start("true");
+  auto prepared = PreparedDump::streaming(criu_command(), program_->pid(), images());
+  ASSERT_TRUE(prepared) << prepared.error().message();
+  std::once_flag covered;
+  const auto report = prepared->run([&](const std::string& name, UniqueFd content) {
+    std::call_once(covered, [&] { cover_proc(); });
+    return drain(name, std::move(content));
+  });
+  ASSERT_FALSE(report);
+  EXPECT_THAT(report.error().message(), HasSubstr("something is mounted over /proc/"));
+  expect_gapless(wait_for_progress(file(), read_output(file()), 20));
 }
 
 TEST_F(MountNamespace, AProcessOfThisNamespaceThatLeavesItIsRefused) {

@@ -1,6 +1,7 @@
 // Journals as tests need them.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <stdexcept>
