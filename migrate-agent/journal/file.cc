@@ -164,14 +164,6 @@ Result<Contents> load(int fd, const std::filesystem::path& path) {
   return look(fd, path);
 }
 
-Result<Contents> load(int fd, const std::filesystem::path& path) {
-  if (uninterrupted([&] { return fdatasync(fd); }) != 0) {
-    return Error::from_errno(errno,
-                             fmt::format("journal {}: cannot bring it to the disk", path.native()));
-  }
-  return look(fd, path);
-}
-
 Status write_through(int fd, std::span<const std::byte> bytes, std::uint64_t offset,
                      std::size_t& written_bytes) {
   written_bytes = 0;

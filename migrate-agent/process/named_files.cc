@@ -43,12 +43,12 @@ class Names {
     std::error_code error;
     std::string path = fs::read_symlink(link, error);
     if (error || !path.starts_with('/') || starts_with_any(path, kMemory) ||
-        path.starts_with("/dev/nvidia") || path.starts_with(own_)) {
+        is_driver_file(path) || path.starts_with(own_)) {
       return;
     }
     const UniqueFd file(::open(link.c_str(), O_PATH | O_CLOEXEC));
     struct stat status {};
-    if (!file || ::fstat(file.get(), &status) != 0 || is_vram(status.st_dev)) return;
+    if (!file || ::fstat(file.get(), &status) != 0) return;
     // One that has a name elsewhere is nothing that CRIU may make again.
     const bool linked = S_ISREG(status.st_mode) && status.st_nlink != 0;
     if (path.ends_with(kDeleted) && !linked) return add_directory_of(path);
@@ -85,12 +85,6 @@ class Names {
     fact.clear_sha256();
   }
 
-  bool is_vram(dev_t device) {
-    const auto [at, is_new] = vram_.emplace(device, false);
-    if (is_new) at->second = is_software_vram(device);
-    return at->second;
-  }
-
   /// CRIU makes the file again in its directory, or in one that it makes in the one above.
   void add_directory_of(const std::string& deleted) {
     for (fs::path at = fs::path(deleted).parent_path();; at = at.parent_path()) {
@@ -106,7 +100,6 @@ class Names {
   const pid_t pid_;
   const std::string own_;
   const bool with_content_;
-  std::map<dev_t, bool> vram_;
   std::map<std::pair<std::string, FileId>, std::size_t> places_;
   std::vector<NamedFile> found_;
 };

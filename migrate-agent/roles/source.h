@@ -76,7 +76,6 @@ class Source : public SourceControl {
   asio::awaitable<Status> go_on_here(const Error& cause);
   asio::awaitable<Status> release(pid_t running_there);
   asio::awaitable<Status> note(commit::SourceEvent event, journal::Record record);
-  asio::awaitable<Status> undo(const Error& cause);
   asio::awaitable<Status> give_up(Error cause);
   asio::awaitable<void> remember();
   void tell(const char* phase, std::string text);
