@@ -27,7 +27,7 @@ Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(
   GCR_TRY(fault::point("destination.criu-restored"));
   const pid_t pid = process->tree_.pid();
   GCR_TRY(phases.time("process", "compare rights", [&]() -> Status {
-    GCR_TRY(process::check_restored_credentials(process->tree_.init_pid(), expected.credentials));
+    GCR_TRY(process::check_restored_credentials(process->tree_.init().pid(), expected.credentials));
     return process::check_restored_files(pid, expected.files);
   }));
   const mover::ControlCheckpoint control(driver, pid);
