@@ -8,6 +8,7 @@
 
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/process/process_handle.h"
+#include "migrate-agent/process/procfs.h"
 #include "migrate-agent/recovery/recovery.h"
 
 namespace gcr::recovery {
