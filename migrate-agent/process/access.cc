@@ -10,6 +10,7 @@
 #include <array>
 #include <thread>
 
+#include "migrate-agent/process/procfs.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::process {
@@ -44,7 +45,7 @@ bool become(const proto::Credentials& who) {
 }
 
 int try_one(const WantedAccess& wanted) {
-  const UniqueFd file(::open(wanted.path.c_str(), O_PATH | O_CLOEXEC));
+  const UniqueFd file = procfs::hold(wanted.path);
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0) return errno;
   if (std::pair(status.st_dev, status.st_ino) != wanted.file) return ESTALE;

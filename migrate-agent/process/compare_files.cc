@@ -1,6 +1,5 @@
 // The destination's look at its own files.
 #include <errno.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -10,6 +9,7 @@
 #include "migrate-agent/process/access.h"
 #include "migrate-agent/process/files.h"
 #include "migrate-agent/process/named_files.h"
+#include "migrate-agent/process/procfs.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::process {
@@ -76,16 +76,15 @@ bool is_name(const std::string& path) {
 
 void compare_one(const proto::FileFact& theirs, preflight::Findings& findings,
                  std::vector<WantedAccess>& found) {
-  const UniqueFd file(is_name(theirs.path()) ? ::open(theirs.path().c_str(), O_PATH | O_CLOEXEC)
-                                             : -1);
+  const UniqueFd file = is_name(theirs.path()) ? procfs::hold(theirs.path()) : UniqueFd();
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0) {
     findings.add("file-missing", theirs.path() + " is used by the process and is not here");
     return;
   }
   proto::FileFact ours;
-  describe_file(theirs.path(), file.get(), status,
-                {theirs.has_size_bytes(), !theirs.sha256().empty()}, ours);
+  describe_file(theirs.path(), file, status, {theirs.has_size_bytes(), !theirs.sha256().empty()},
+                ours);
   const std::string differs = difference(ours, theirs);
   if (differs.empty()) {
     found.push_back({theirs.path(), theirs.access(), {status.st_dev, status.st_ino}});

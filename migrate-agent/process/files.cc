@@ -53,10 +53,9 @@ std::string hash_content(int fd) {
   return {reinterpret_cast<const char*>(digest.data()), size};
 }
 
-/// The content of the regular file behind `handle`; nothing of one that cannot be read.
-Content read_content(int handle, bool mapped) {
-  const std::string path = "/proc/self/fd/" + std::to_string(handle);
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+/// The content of a regular file; nothing of one that cannot be read.
+Content read_content(const UniqueFd& held, bool mapped) {
+  const UniqueFd fd = procfs::open_regular(held);
   struct stat status {};
   if (!fd || ::fstat(fd.get(), &status) != 0) return {};
   Content content{elf_build_id(fd.get()), ""};
@@ -67,7 +66,7 @@ Content read_content(int handle, bool mapped) {
 
 /// Remembered until the file changes. The cache belongs to the process: a worker asks for the same
 /// files in preflight and again in the switchover.
-Content content_of(int handle, const struct stat& status, bool mapped) {
+Content content_of(const UniqueFd& held, const struct stat& status, bool mapped) {
   static std::mutex mutex;
   static std::map<FileVersion, Content> known;
   const FileVersion version{
@@ -78,7 +77,7 @@ Content content_of(int handle, const struct stat& status, bool mapped) {
     const auto found = known.find(version);
     if (found != known.end()) return found->second;
   }
-  Content content = read_content(handle, mapped);
+  Content content = read_content(held, mapped);
   const std::lock_guard lock(mutex);
   return known[version] = std::move(content);
 }
@@ -127,7 +126,7 @@ std::vector<Mapping> named_mappings(pid_t pid) {
   return mappings;
 }
 
-void describe_file(const std::string& path, int handle, const struct stat& status,
+void describe_file(const std::string& path, const UniqueFd& held, const struct stat& status,
                    WantedContent content, proto::FileFact& fact) {
   fact.set_path(path);
   fact.set_mode(status.st_mode);
@@ -136,7 +135,7 @@ void describe_file(const std::string& path, int handle, const struct stat& statu
   if (S_ISCHR(status.st_mode) || S_ISBLK(status.st_mode)) fact.set_device(status.st_rdev);
   if (!content.any || !S_ISREG(status.st_mode)) return;
   fact.set_size_bytes(static_cast<std::uint64_t>(status.st_size));
-  const Content found = content_of(handle, status, content.mapped);
+  const Content found = content_of(held, status, content.mapped);
   fact.set_build_id(found.build_id);
   fact.set_sha256(found.sha256);
 }

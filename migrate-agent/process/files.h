@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "proto/control.pb.h"
+#include "src/base/unique_fd.h"
 
 namespace gcr::process {
 
@@ -31,9 +32,9 @@ struct WantedContent {
   bool mapped = false;  ///< without a build-id larger ones are digested too
 };
 
-/// Describes the file that `handle` stands for (O_PATH; not needed without content) and `status`
-/// tells of. It is only opened if it is a regular file. Digests are remembered until it changes.
-void describe_file(const std::string& path, int handle, const struct stat& status,
+/// Describes the file that is held (it need not be without content) and that `status` tells of. It
+/// is only opened if it is a regular file. Digests are remembered until it changes.
+void describe_file(const std::string& path, const UniqueFd& held, const struct stat& status,
                    WantedContent content, proto::FileFact& fact);
 
 }  // namespace gcr::process

@@ -42,11 +42,11 @@ class Names {
   void add(const std::string& link, std::uint32_t access, bool content, bool mapped = false) {
     std::error_code error;
     std::string path = fs::read_symlink(link, error);
-    if (error || !path.starts_with('/') || starts_with_any(path, kMemory) ||
-        is_driver_file(path) || path.starts_with(own_)) {
+    if (error || !path.starts_with('/') || starts_with_any(path, kMemory) || is_driver_file(path) ||
+        path.starts_with(own_)) {
       return;
     }
-    const UniqueFd file(::open(link.c_str(), O_PATH | O_CLOEXEC));
+    const UniqueFd file = procfs::hold(link);
     struct stat status {};
     if (!file || ::fstat(file.get(), &status) != 0) return;
     // One that has a name elsewhere is nothing that CRIU may make again.
@@ -56,7 +56,7 @@ class Names {
         with_content_ && content && !path.starts_with("/proc/") && !path.starts_with("/sys/");
     const auto [named, is_new] = place(path, status);
     if (is_new) {
-      describe_file(path, file.get(), status, {wanted, mapped}, named.fact);
+      describe_file(path, file, status, {wanted, mapped}, named.fact);
     } else if (!content) {
       forget_content(named.fact);
     }
@@ -92,7 +92,7 @@ class Names {
       const std::string here = fmt::format("/proc/{}/root{}", pid_, at.string());
       if (::lstat(here.c_str(), &status) != 0 && at.has_relative_path()) continue;
       const auto [file, is_new] = place(at, status);
-      if (is_new) describe_file(at, -1, status, {}, file.fact);
+      if (is_new) describe_file(at, UniqueFd(), status, {}, file.fact);
       return;
     }
   }

@@ -39,10 +39,10 @@ struct NamedFile {
 };
 
 /// Its descriptors, mappings, program, root and working directory, as far as they have names; of
-/// files that it has deleted the directory. Each name once. Left out: NVIDIA's devices, VRAM of
-/// software GPUs, and what /proc has of the process itself. Digests are remembered until the file
-/// changes: asked again, this costs an fstat for each name. `with_content` false: no digests.
-/// Nothing that is a device or a FIFO is opened. kNotFound if the process is gone.
+/// files that it has deleted the directory. Each once. Left out: the driver's files, and what /proc
+/// has of the process itself. Digests are remembered until the file changes: asked again, this
+/// costs an fstat for each name. `with_content` false: no digests. Nothing that is a device or a
+/// FIFO is opened. kNotFound if the process is gone.
 Result<std::vector<NamedFile>> named_files(pid_t pid, bool with_content = true);
 
 /// What was found under the names that a process needs, and what it may do with it.

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 
 #include "migrate-agent/process/files.h"
 #include "migrate-agent/process/named_files.h"
+#include "migrate-agent/process/procfs.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::process {
@@ -46,11 +48,11 @@ class HostileFiles : public testing::Test {
 
   /// What a source would tell of a file that is there now.
   static proto::FileFact describe(const fs::path& path, std::uint32_t access = R_OK) {
-    const UniqueFd file(::open(path.c_str(), O_PATH | O_CLOEXEC));
+    const UniqueFd file = procfs::hold(path);
     struct stat status {};
     EXPECT_EQ(::fstat(file.get(), &status), 0);
     proto::FileFact fact;
-    describe_file(path, file.get(), status, {(access & W_OK) == 0, false}, fact);
+    describe_file(path, file, status, {(access & W_OK) == 0, false}, fact);
     fact.set_access(access);
     return fact;
   }
@@ -130,6 +132,20 @@ TEST_F(HostileFiles, OfAnotherType) {
   fs::remove(path);
   ASSERT_EQ(::mkfifo(path.c_str(), 0644), 0);  // opened, it would wait
   expect_only(told, "file-differs", "is a FIFO here and a regular file at the source");
+}
+
+TEST_F(HostileFiles, WhatIsNoRegularFileIsNotOpened) {
+  const proto::FileFact told = describe(write("content"));
+  for (const mode_t type : {S_IFIFO, S_IFCHR}) {
+    fs::remove(told.path());
+    const dev_t device = type == S_IFCHR ? makedev(1, 3) : 0;
+    ASSERT_EQ(::mknod(told.path().c_str(), type | 0644, device), 0);
+    const UniqueFd opened(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+    ASSERT_GE(::inotify_add_watch(opened.get(), told.path().c_str(), IN_OPEN), 0);
+    expect_only(told, "file-differs", "and a regular file at the source");
+    char event[4096];
+    EXPECT_LT(::read(opened.get(), event, sizeof(event)), 0) << "it was opened";
+  }
 }
 
 TEST_F(HostileFiles, ThatIsAnotherDevice) {

@@ -473,7 +473,7 @@ TEST_F(Inspecting, MappedFilesAreReadThoughTheirNamesLeadElsewhere) {
   const fs::path hidden = make_file("hidden", 100);
   start({"map", hidden.string(), "hide", directory_.string()});
   const Inspection found = look();
-  const auto file = std::ranges::find(found.facts.files(), hidden, &proto::FileFact::path);
+  const auto file = std::ranges::find(found.facts.files(), hidden.string(), &proto::FileFact::path);
   ASSERT_NE(file, found.facts.files().end());
   EXPECT_EQ(file->size_bytes(), 100u);
   EXPECT_EQ(file->sha256().size(), 32u);
