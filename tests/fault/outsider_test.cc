@@ -18,13 +18,13 @@ constexpr unsigned kOften = 300;
 
 class Outsider : public testing::Test {
  protected:
-  std::string network(Side side) const {
+  std::string network(Side side) {
     const Host host = side == Side::kSource ? pair_.source() : other(pair_.source());
     return pair_.hosts().variable("NS", host).substr(std::string("/run/netns/").size());
   }
 
   /// The outsider does not know of this: it goes on when the worker is dead.
-  std::string wake_for_long(Side side) const {
+  std::string wake_for_long(Side side) {
     return fmt::format("({}) >/dev/null 2>&1 &", wake_command(network(side), kOften));
   }
 
