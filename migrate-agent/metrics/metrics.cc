@@ -35,8 +35,8 @@ constexpr std::array kPhases = {"preflight",       "preflight at both sides",
                                 "attach VRAM",     "verify VRAM",
                                 "stand still",     "fill and verify VRAM",
                                 "undone closing",  "write the vote",
-                                "read files",      "compare files",
-                                "compare rights"};
+                                "seize",           "read files",
+                                "compare files",   "compare rights"};
 
 Buckets downtime_buckets() {
   return {0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60};

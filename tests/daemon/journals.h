@@ -134,7 +134,9 @@ inline void write_undone_quickly(const std::filesystem::path& state_dir,
     file.write(reinterpret_cast<const char*>(slot.slot.data()), sizeof(slot.slot));
   };
   write();
-  for (const auto& record : {began, aborted(Error(Code::kIo, "no room")), finished("runs here")}) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  for (auto record : {began, aborted(Error(Code::kIo, "no room")), finished("runs here")}) {
+    record.set_unix_ms(std::chrono::duration_cast<std::chrono::milliseconds>(now).count());
     slot = journal::seal(record, slot.checksum).value();
     write();
   }

@@ -88,18 +88,6 @@ INSTANTIATE_TEST_SUITE_P(At, FailureTest,
                                          Death{"frozen", kFailedExit}),
                          [](const auto& info) { return std::string(info.param.point); });
 
-TEST_F(FailureTest, TheSourceGoesOnWhenTheImagesDoNotFit) {
-  ASSERT_NO_FATAL_FAILURE(start(kWithFaultPoints));
-  // Preflight has seen enough room; now others take it.
-  arm(Host::kB, "destination.prepared run mount -o remount,size=256k " +
-                    hosts_->variable("RUNTIME", Host::kB));
-  const MigrateOutcome outcome = hosts_->migrate(Host::kA, counter_->pid());
-  EXPECT_TRUE(was_reached(Host::kB));
-  EXPECT_EQ(outcome.exit_code, kFailedExit) << outcome.out << outcome.err;
-  EXPECT_NE(outcome.err.find("images"), std::string::npos) << outcome.err;
-  expect_that_the_source_goes_on();
-}
-
 TEST_F(FailureTest, ADestinationThatCannotStartCriuIsKnownBeforeTheGateCloses) {
   ASSERT_NO_FATAL_FAILURE(start({"--prepare-b", "echo 'reaper = \"/bin/false\"' >>$1/agent.toml"}));
   const MigrateOutcome outcome = hosts_->migrate(Host::kA, counter_->pid());

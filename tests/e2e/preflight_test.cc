@@ -233,6 +233,19 @@ TEST_F(PreflightTest, AProcessWhoseCudaIsLockedByOthersRefuses) {
   EXPECT_TRUE(preflight(counter_->pid()).ready());
 }
 
+TEST_F(PreflightTest, AnAgentWithoutAPlaceForOneMoreSaysSo) {
+  ASSERT_NO_FATAL_FAILURE(start({"--prepare-a", "sed -i '1i max_migrations = 1' $1/agent.toml"}));
+  auto command = hosts_->migrate_command(Host::kA, Host::kB, counter_->pid());
+  command.emplace_back("--pause-before-switchover");
+  BackgroundCommand migration(command);
+  const auto paused = [](const std::string& output) {
+    return output.find("paused: ") != output.npos;
+  };
+  ASSERT_TRUE(migration.wait_for_output(paused, kPatience)) << migration.err_so_far();
+  BackgroundCommand other(hosts_->on_host(Host::kA, {"sleep", "infinity"}));
+  EXPECT_THAT(preflight(other.program().pid()).ids("blocker"), Contains("too-many-migrations"));
+}
+
 TEST_F(PreflightTest, AskedWhileTheProcessMigratesItSaysSoAndDoesNoHarm) {
   ASSERT_NO_FATAL_FAILURE(start({}, 256 * kMiB));
   auto command = hosts_->migrate_command(Host::kA, Host::kB, counter_->pid());

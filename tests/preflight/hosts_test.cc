@@ -312,6 +312,22 @@ TEST_F(Hosts, MemoryThatAnotherMigrationHasReserved) {
   EXPECT_GT(survey(config_, findings).facts.memory_available_bytes(), 0u);
 }
 
+/// As in a container, whose control groups are not its own.
+TEST_F(Hosts, NoGroupThatCanBeFrozen) {
+  const auto survey_without_groups = [&] {
+    if (::unshare(CLONE_NEWNS) != 0 ||
+        ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::umount2("/sys/fs/cgroup", MNT_DETACH) != 0) {
+      return std::vector<std::string>{"cannot take the groups away"};
+    }
+    return found_by_survey();
+  };
+  EXPECT_TRUE(
+      in_child([&] { return survey_without_groups() == std::vector<std::string>{"no-freezer"}; }));
+  config_.allow_unfrozen = true;
+  EXPECT_TRUE(in_child([&] { return survey_without_groups().empty(); }));
+}
+
 TEST_F(Hosts, HugepagesThatAreDemandedAndNotFree) {
   const proto::PreflightRequest any = request();
   config_.hugepages = HugepagePolicy::kRequire;

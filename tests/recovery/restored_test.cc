@@ -97,8 +97,8 @@ TEST_F(Restored, IsDumpedToTheEndByCriuWhoseWorkerDies) {
     ASSERT_TRUE(resume_restored(restored(), {}));
     wait_for_progress(file(), read_output(file()), 5);
     const Directory scratch;
-    Worker worker({"dump", std::to_string(process_.pid()), criu_program(), scratch.path(),
-                   i == 0 ? "prepared" : "never"});
+    Worker worker({"dump", std::to_string(process_.pid()), criu_program(), built(GCR_REAPER_PATH),
+                   scratch.path(), i == 0 ? "prepared" : "never"});
     ASSERT_TRUE(worker.wait_for("prepared"));
     const auto delay = static_cast<useconds_t>(i == 0 ? 0 : random() % 60000);
     ::usleep(delay);

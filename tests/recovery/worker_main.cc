@@ -1,7 +1,7 @@
 // A worker to be killed: takes a process apart, step by step as the source does, and puts it
 // together again. Prints a line after each step, and goes on for ever where it is told to stop.
 //   recovery_worker move PID STOP KEEPER CRIU SCRATCH    STOP: a step, or "never"
-//   recovery_worker dump PID CRIU SCRATCH STOP           a process without CUDA, into files
+//   recovery_worker dump PID CRIU REAPER SCRATCH STOP    a process without CUDA, into files
 //   recovery_worker call PID CALL...                     the driver's calls, each named before
 //   recovery_worker restore CRIU REAPER IMAGES STOP      a dumped process, at the destination
 //   recovery_worker recover PID START KEEPER START SCRATCH
@@ -161,8 +161,9 @@ void call(pid_t pid, const std::vector<std::string>& names) {
 }
 
 /// Into files, which CRIU goes on with when nobody is there any more.
-void dump(pid_t pid, const std::string& criu, const std::string& scratch, const std::string& stop) {
-  auto prepared = must(criu::PreparedDump::to_directory({{criu}, {}}, pid, scratch));
+void dump(pid_t pid, const criu::Command& criu, const std::string& scratch,
+          const std::string& stop) {
+  auto prepared = must(criu::PreparedDump::to_directory(criu, pid, scratch));
   std::cout << "prepared" << std::endl;
   while (stop == "prepared") ::pause();
   must(prepared.run());
@@ -213,8 +214,8 @@ int main(int argc, char** argv) {
     Move({std::stoi(words[1]), words[2], words[3], words[4], words[5]}).run();
   } else if (words.size() == 6 && words[0] == "recover") {
     recover(words);
-  } else if (words.size() == 5 && words[0] == "dump") {
-    dump(std::stoi(words[1]), words[2], words[3], words[4]);
+  } else if (words.size() == 6 && words[0] == "dump") {
+    dump(std::stoi(words[1]), {{words[2]}, words[3]}, words[4], words[5]);
   } else if (words.size() == 5 && words[0] == "restore") {
     restore(words[1], words[2], words[3], words[4]);
   } else if (words.size() >= 3 && words[0] == "call") {
