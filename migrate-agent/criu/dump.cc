@@ -207,10 +207,9 @@ Result<DumpReport> PreparedDump::run(const TakeImage& take) {
   const bool was_stopped = procfs::state(std::to_string(pid)) == 'T';
   const Result<std::uint64_t> bytes = impl_->run(take);
   if (!bytes) {
-    // CRIU lets the tasks run when it fails; make sure of it where it could not.
-    if (!was_stopped && procfs::state(std::to_string(pid)) == 'T') {
-      (void)resume_stopped(impl_->process);
-    }
+    // CRIU lets the tasks run when it fails; make sure of it where it could not, as when the images
+    // were lost. Whether they are stopped does not show while their group is frozen.
+    if (!was_stopped) (void)resume_stopped(impl_->process);
     return cannot("dump", pid, bytes.error());
   }
   return DumpReport{Clock::now() - start, *bytes, std::move(impl_->credentials)};
