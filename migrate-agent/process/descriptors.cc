@@ -118,15 +118,15 @@ class Holders {
   }
 
  private:
-  /// The agent's end of the door is held by the agents' processes: they run our own program.
+  /// The agent's end of the door is held by the agents' processes: they run our own program, or
+  /// another build of it beside ours.
   static bool is_agent_or_gone(pid_t pid) {
-    struct stat theirs {};
-    struct stat ours {};
-    if (::stat(("/proc/" + std::to_string(pid) + "/exe").c_str(), &theirs) != 0) {
-      return errno == ENOENT;
-    }
-    return ::stat("/proc/self/exe", &ours) == 0 && theirs.st_dev == ours.st_dev &&
-           theirs.st_ino == ours.st_ino;
+    std::error_code error;
+    const fs::path theirs = fs::read_symlink("/proc/" + std::to_string(pid) + "/exe", error);
+    if (error) return error == std::errc::no_such_file_or_directory;
+    const fs::path ours = fs::read_symlink("/proc/self/exe", error);
+    return theirs == ours || (theirs.parent_path() == ours.parent_path() &&
+                              theirs.filename().string().starts_with("migrate-agent"));
   }
 
   std::multimap<std::string, pid_t> holders_;
