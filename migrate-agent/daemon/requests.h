@@ -7,6 +7,7 @@
 
 #include <asio/awaitable.hpp>
 
+#include "migrate-agent/journal/journal_files.h"
 #include "migrate-agent/roles/roles.h"
 #include "proto/control.pb.h"
 #include "src/base/result.h"
@@ -46,6 +47,12 @@ asio::awaitable<Reply> answer_status(WorkerContext& context, const proto::Status
 /// move run on it, and which of their migrations are under way.
 /// kUnsupported if it has no CUDA driver.
 asio::awaitable<Reply> answer_host(WorkerContext& context);
+
+/// The decision about a migration whose journal is damaged: the journal is written anew with it,
+/// and recovery begins when this worker ends. kInvalidArgument if the journal does not name the
+/// process and `request` neither.
+asio::awaitable<Status> resolve_damaged(WorkerContext& context, journal::Entry entry,
+                                        const proto::ResolveRequest& request);
 
 /// From an operator: the decision goes to whoever owns the migration, unless the other agent can be
 /// reached and can decide. kInvalidArgument, kRefused, kNotFound: nothing was decided. kTimeout:

@@ -123,6 +123,18 @@ Status check(const proto::ResolveRequest& request) {
   return {};
 }
 
+/// The journal of `migration` that is damaged, if one is.
+asio::awaitable<std::optional<journal::Entry>> find_damaged(WorkerContext& context,
+                                                            Uuid migration) {
+  for (const journal::Role role : {Began::SOURCE, Began::DESTINATION}) {
+    const auto known = co_await read_journal(context, migration, role);
+    if (!known && known.error().code() == Code::kDataLoss) {
+      co_return journal_entry(context.config.state_dir, migration, role);
+    }
+  }
+  co_return std::nullopt;
+}
+
 }  // namespace
 
 asio::awaitable<Reply> answer_resolve(WorkerContext& context,
@@ -130,6 +142,14 @@ asio::awaitable<Reply> answer_resolve(WorkerContext& context,
   const auto id = parse_id(request.migration_id());
   GCR_CO_TRY(id);
   GCR_CO_TRY(check(request));
+  proto::Envelope reply;
+  proto::ResolveReply& answer = *reply.mutable_resolve_reply();
+  if (const auto damaged = co_await find_damaged(context, *id)) {
+    GCR_CO_TRY(co_await resolve_damaged(context, *damaged, request));
+    answer.set_text("decided; the damaged journal is kept, and recovery goes on");
+    *answer.mutable_status() = status_of(*damaged, journal::read(damaged->path));
+    co_return reply;
+  }
   const auto known = co_await find(context, *id);
   GCR_CO_TRY(known);
   GCR_CO_TRY(co_await check_peer_is_gone(context, *known));
@@ -137,8 +157,6 @@ asio::awaitable<Reply> answer_resolve(WorkerContext& context,
   const auto now = co_await read_journal(context, *id, known->entry.role);
   GCR_CO_TRY(now);
   const Record* finished = now->last(Record::kFinished);
-  proto::Envelope reply;
-  proto::ResolveReply& answer = *reply.mutable_resolve_reply();
   answer.set_text(finished == nullptr ? "decided; the agent is at it"
                                       : finished->finished().text());
   *answer.mutable_status() = status_of(now->entry, now->contents);

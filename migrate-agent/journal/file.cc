@@ -53,22 +53,6 @@ Status wait_to_own(int fd, bool through_signals) {
   return {};
 }
 
-/// One byte more than a journal has is enough to see that a file is too long.
-Result<std::vector<std::byte>> read_all(int fd) {
-  std::vector<std::byte> bytes(kFileBytes + 1);
-  std::size_t count = 0;
-  while (count < bytes.size()) {
-    const ssize_t got = uninterrupted([&] {
-      return pread(fd, bytes.data() + count, bytes.size() - count, static_cast<off_t>(count));
-    });
-    if (got < 0) return Error::from_errno(errno, "cannot read the journal");
-    if (got == 0) break;
-    count += static_cast<std::size_t>(got);
-  }
-  bytes.resize(count);
-  return bytes;
-}
-
 void check_name(const std::filesystem::path& path, Contents& contents) {
   const auto entry = entry_of(path);
   if (!entry || contents.records.empty()) return;
@@ -138,6 +122,21 @@ Result<bool> owned(int fd) {
 bool unlinked(int fd) {
   struct stat facts {};
   return fstat(fd, &facts) == 0 && facts.st_nlink == 0;
+}
+
+Result<std::vector<std::byte>> read_all(int fd) {
+  std::vector<std::byte> bytes(kFileBytes + 1);  // enough to see that a file is too long
+  std::size_t count = 0;
+  while (count < bytes.size()) {
+    const ssize_t got = uninterrupted([&] {
+      return pread(fd, bytes.data() + count, bytes.size() - count, static_cast<off_t>(count));
+    });
+    if (got < 0) return Error::from_errno(errno, "cannot read the journal");
+    if (got == 0) break;
+    count += static_cast<std::size_t>(got);
+  }
+  bytes.resize(count);
+  return bytes;
 }
 
 Result<Contents> look(int fd, const std::filesystem::path& path) {

@@ -51,6 +51,9 @@ Result<Contents> look(int fd, const std::filesystem::path& path);
 /// The same, once what was written is on the disk.
 Result<Contents> load(int fd, const std::filesystem::path& path);
 
+/// The content, at most one byte more than a journal has.
+Result<std::vector<std::byte>> read_all(int fd);
+
 /// Reads and checks all of it, and writes the last record and the free slot after it to the disk
 /// once more: what an append that failed has left in memory is on the disk, or it is not believed.
 /// The content must be locked (F_WRLCK). Damage is returned, and then nothing is written.

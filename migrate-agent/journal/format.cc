@@ -157,6 +157,31 @@ Result<Sealed> seal(const Record& record, Checksum previous) {
   return sealed;
 }
 
+std::vector<Record> salvage(std::span<const std::byte> file) {
+  std::vector<Record> records;
+  Checksum previous = header().checksum;
+  for (std::size_t at = kSlotBytes; at + kSlotBytes <= std::min(file.size(), kFileBytes);
+       at += kSlotBytes) {
+    const auto slot = file.subspan(at).first<kSlotBytes>();
+    if (auto good = unseal(slot, previous)) records.push_back(std::move(good->record));
+    previous = get<Checksum>(slot, kChecksumAt);
+  }
+  return records;
+}
+
+Result<std::vector<std::byte>> assemble(std::span<const Record> records) {
+  if (records.size() >= kSlots) return Error(Code::kInvalidArgument, "too many records");
+  std::vector<std::byte> file(kFileBytes);
+  auto end = std::ranges::copy(header().slot, file.begin()).out;
+  Checksum previous = header().checksum;
+  for (const Record& record : records) {
+    GCR_ASSIGN(const Sealed sealed, seal(record, previous));
+    end = std::ranges::copy(sealed.slot, end).out;
+    previous = sealed.checksum;
+  }
+  return file;
+}
+
 Contents parse(std::span<const std::byte> file) {
   Contents contents;
   contents.damage = check_header(file);

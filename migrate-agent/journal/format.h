@@ -63,6 +63,14 @@ Sealed header();
 /// kInvalidArgument if the record has no body or is too long.
 Result<Sealed> seal(const Record& record, Checksum previous);
 
+/// The records of a damaged file that are good in themselves, each chained to the checksum that the
+/// slot before it states. In their order; what was between them is lost.
+std::vector<Record> salvage(std::span<const std::byte> file);
+
+/// The bytes of a file with these records, as they are. kInvalidArgument as seal(), or if there are
+/// too many.
+Result<std::vector<std::byte>> assemble(std::span<const Record> records);
+
 /// Reads the bytes of a file, whatever they are; never outside of them. The first record of good
 /// contents is a Began with a role and an id of 16 bytes, the only one.
 Contents parse(std::span<const std::byte> file);

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <stdio.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -104,6 +105,35 @@ Result<Contents> read_durable(const std::filesystem::path& path) {
   const auto held = ContentLock::take(file.get(), F_WRLCK);
   if (!held) return held.error().while_doing(path.native());
   return load_durable(file.get(), path);
+}
+
+Result<std::vector<Record>> salvage(const std::filesystem::path& path) {
+  GCR_ASSIGN(const UniqueFd file, open_file(path, O_RDONLY));
+  GCR_ASSIGN(const auto bytes, read_all(file.get()));
+  return salvage(bytes);
+}
+
+Status rewrite(const std::filesystem::path& path, std::vector<Record> records) {
+  GCR_ASSIGN(const UniqueFd damaged, open_file(path, O_RDONLY));
+  GCR_TRY(own(damaged.get(), Lock::kTry));
+  const auto now = system_clock::now().time_since_epoch();
+  for (Record& record : records) {
+    if (record.unix_ms() != 0) continue;
+    record.set_unix_ms(std::chrono::duration_cast<std::chrono::milliseconds>(now).count());
+  }
+  GCR_ASSIGN(const auto bytes, assemble(records));
+  const std::string fresh = path.native() + kUnfinishedSuffix;
+  const UniqueFd file(::open(fresh.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!file) return Error::from_errno(errno, "cannot make " + fresh);
+  std::size_t written_bytes = 0;
+  GCR_TRY(write_through(file.get(), bytes, 0, written_bytes));
+  const auto renamed = [](const std::string& from, const std::string& to, unsigned flags) {
+    return ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) == 0;
+  };
+  if (!renamed(fresh, path, RENAME_EXCHANGE) || !renamed(fresh, path.native() + ".damaged", 0)) {
+    return Error::from_errno(errno, "cannot replace " + path.native());
+  }
+  return sync_directory(path.parent_path());
 }
 
 Result<std::vector<Entry>> list(const std::filesystem::path& state_dir) {

@@ -43,6 +43,14 @@ Result<Contents> peek(const std::filesystem::path& path);
 /// write.
 Result<Contents> read_durable(const std::filesystem::path& path);
 
+/// What can be read of a damaged journal; see salvage() of format.h.
+Result<std::vector<Record>> salvage(const std::filesystem::path& path);
+
+/// Puts a journal with these records in the place of a damaged one, which is kept beside it, its
+/// name ending with ".damaged". Records without a time get the present. All of it is on the disk
+/// afterwards; on failure nothing has changed. kUnavailable if somebody owns it.
+Status rewrite(const std::filesystem::path& path, std::vector<Record> records);
+
 /// Every journal of the agent with this STATE_DIR, in no order; none if the directory is missing.
 /// Files with other names are left out.
 Result<std::vector<Entry>> list(const std::filesystem::path& state_dir);

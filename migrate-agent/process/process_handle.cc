@@ -2,9 +2,12 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "migrate-agent/process/procfs.h"
 
@@ -12,6 +15,17 @@ namespace gcr::procfs {
 namespace {
 
 constexpr int kStartTimeField = 22;
+
+constexpr int kFlagsField = 9;
+constexpr unsigned long kEnding = 0x4 | 0x400;  // PF_EXITING and PF_SIGNALED of the kernel
+
+/// A thread of a frozen group dies of SIGKILL only when the group is thawed.
+bool is_thread_ending(const std::string& task) {
+  constexpr std::uint64_t kKill = std::uint64_t{1} << (SIGKILL - 1);
+  if ((std::strtoull(status_field(task, "SigPnd").c_str(), nullptr, 16) & kKill) != 0) return true;
+  const std::string flags = stat_field(task, kFlagsField);
+  return flags.empty() || (std::strtoul(flags.c_str(), nullptr, 10) & kEnding) != 0;
+}
 
 }  // namespace
 
@@ -35,9 +49,24 @@ Result<Process> Process::open(pid_t pid, std::uint64_t start_time) {
   return Error(Code::kNotFound, "process " + std::to_string(pid) + " is another one by now");
 }
 
-bool Process::has_ended() const {
+bool Process::has_ended() const { return ends_within(std::chrono::milliseconds(0)); }
+
+bool Process::ends_within(std::chrono::milliseconds patience) const {
   pollfd ended{pidfd(), POLLIN, 0};
-  return ::poll(&ended, 1, 0) > 0;
+  int ready = -1;
+  while (ready < 0) {
+    ready = ::poll(&ended, 1, static_cast<int>(patience.count()));
+    if (ready < 0 && errno != EINTR) return false;
+  }
+  return ready > 0;
+}
+
+bool Process::is_ending() const {
+  const std::vector<pid_t> tids = threads(pid_);
+  const bool all = std::ranges::all_of(tids, [this](pid_t tid) {
+    return is_thread_ending(std::to_string(pid_) + "/task/" + std::to_string(tid));
+  });
+  return all || has_ended();
 }
 
 Status Process::send(int signal_number) const {

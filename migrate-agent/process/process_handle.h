@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 
@@ -29,6 +30,13 @@ class Process {
 
   /// True once it has ended, reaped or not.
   bool has_ended() const;
+
+  /// True once it has ended, or runs no more code of its own: SIGKILL is on its way to all of its
+  /// threads, or they are ending.
+  bool is_ending() const;
+
+  /// Waits for its end; false if it has not ended within `patience`.
+  bool ends_within(std::chrono::milliseconds patience) const;
 
   /// kNotFound if it has been reaped; the process that has its number then is left alone.
   Status send(int signal_number) const;

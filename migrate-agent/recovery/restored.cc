@@ -2,8 +2,6 @@
 #include <fmt/format.h>
 #include <signal.h>
 
-#include <cstdlib>
-#include <string>
 #include <vector>
 
 #include "migrate-agent/criu/criu.h"
@@ -19,12 +17,6 @@ Result<procfs::Process> open_living(const journal::ProcessId& id) {
   GCR_ASSIGN(auto process, procfs::Process::open(id.pid(), id.start_time()));
   if (!process.has_ended()) return process;
   return Error(Code::kNotFound, fmt::format("process {} has ended", id.pid()));
-}
-
-/// A task in a frozen group dies of SIGKILL only when the group is thawed, but runs no more code.
-bool is_being_killed(pid_t pid) {
-  const std::string pending = procfs::status_field(std::to_string(pid), "SigPnd");
-  return (std::strtoull(pending.c_str(), nullptr, 16) & (1ULL << (SIGKILL - 1))) != 0;
 }
 
 struct Pair {
@@ -44,13 +36,9 @@ Result<Pair> open_pair(const journal::Restored& restored) {
 }  // namespace
 
 Status find_restored(const journal::Restored& restored) {
-  if (const auto found = open_pair(restored); !found) return found.error();
-  for (const journal::ProcessId* part : {&restored.init(), &restored.process()}) {
-    if (is_being_killed(part->pid())) {
-      return Error(Code::kNotFound, fmt::format("process {} was killed", part->pid()));
-    }
-  }
-  return {};
+  GCR_ASSIGN(const Pair found, open_pair(restored));
+  if (!found.init.is_ending() && !found.process.is_ending()) return {};
+  return Error(Code::kNotFound, fmt::format("process {} is ending", found.process.pid()));
 }
 
 Status resume_restored(const journal::Restored& restored, const freezer::Group& group) {

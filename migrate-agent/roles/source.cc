@@ -21,6 +21,10 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kCommitPause{200};
+/// For a process that leaves its door to end, which it does at once.
+constexpr milliseconds kEndPatience{2000};
+/// For one that lives to answer at it.
+constexpr milliseconds kDoorPatience{1000};
 constexpr double kDefaultDowntimeLimitMs = 300;
 constexpr unsigned kDefaultMaxRounds = 30;
 
@@ -151,7 +155,7 @@ awaitable<Status> Source::check_before_commit() {
   co_return co_await offload(context_.blocking, [&]() -> Status {
     GCR_TRY(context_.cancellation.check());
     GCR_TRY(check());
-    if (!process_->process().has_ended()) return {};
+    if (!handle_->is_ending()) return {};
     return Error(Code::kNotFound, "the process ended while it was moved");
   });
 }
@@ -225,13 +229,11 @@ awaitable<Result<proto::Envelope>> Source::order_commit() {
 /// The destination's copy never ran. If that cannot be written down recovery asks again, and is
 /// told the same.
 awaitable<Status> Source::take_back(const proto::CopyLost& lost) {
-  Error cause = copy_lost(lost);
+  const Error cause = copy_lost(lost);
   const Status noted = co_await note(commit::SourceEvent::kCopyLost, aborted(cause));
   GCR_CO_TRY(noted);
   report_.set_committed(false);
-  const Status here = co_await go_on_here(cause);
-  GCR_CO_TRY(here);
-  co_return cause;
+  co_return co_await go_on_here(cause);
 }
 
 /// The destination's copy runs: nothing of the process is needed here any more.
@@ -253,22 +255,51 @@ awaitable<Status> Source::release(pid_t running_there) {
 /// Before the commit: whatever was done to the process is undone.
 Status Source::roll_back() {
   if (!process_) return {};
+  // One that was killed while it stood still may be there until the last of it is let go.
+  if (report_.process_ended()) return process_->kill();
   mover::Descriptors descriptors;
   if (process_->state() > SourceProcess::State::kGated) {
     GCR_ASSIGN(descriptors, vram_->descriptors());
   }
-  return process_->roll_back(std::move(descriptors));
+  const Status rolled_back = process_->roll_back(std::move(descriptors));
+  if (rolled_back) return {};
+  if (!handle_->ends_within(kEndPatience)) return rolled_back;
+  report_.set_process_ended(true);
+  return process_->kill();
+}
+
+/// Notes whether the process has ended by itself, whatever else went wrong.
+Status Source::look_for_end() {
+  if (!handle_) return {};
+  bool ended = handle_->is_ending();
+  if (!ended && process_ && process_->state() < SourceProcess::State::kLocked) {
+    const auto answered = process_->door().hello(kDoorPatience);
+    ended = !answered && answered.error().code() == Code::kNotFound &&
+            handle_->ends_within(kEndPatience);
+  }
+  report_.set_process_ended(ended);
+  return {};
+}
+
+/// The truth about the process, once that has ended.
+Error Source::or_its_end(Error cause) const {
+  if (!report_.process_ended()) return cause;
+  return Error(Code::kNotFound,
+               fmt::format("process {} ended by itself before it was moved", request_.pid()));
 }
 
 awaitable<Status> Source::give_up(Error cause) {
   if (channel_ != nullptr) channel_->cancel();
-  Status here;
+  GCR_CO_TRY(co_await offload(context_.blocking, [&] { return look_for_end(); }));
+  if (report_.process_ended()) spdlog::info("the process has ended: {}", cause.message());
+  cause = or_its_end(std::move(cause));
+  Status given_up = cause;
   if (log_) {
     // Without this record recovery comes to the same decision: the commit was not written.
     journal::Record record = aborted(cause);
     const Status noted = co_await note(commit::SourceEvent::kFailed, std::move(record));
     if (!noted) spdlog::error("{}", noted.error().message());
-    here = co_await go_on_here(cause);
+    given_up = co_await go_on_here(cause);
   }
   if (peer_ != nullptr) {
     proto::Envelope envelope;
@@ -276,21 +307,22 @@ awaitable<Status> Source::give_up(Error cause) {
     auto aborted = co_await peer_->call(envelope);
     if (!aborted) spdlog::info("no answer to the abort: {}", aborted.error().message());
   }
-  GCR_CO_TRY(here);
-  co_return cause;
+  co_return given_up;
 }
 
-/// The process runs again, and nothing of the migration is left here.
+/// The process runs again, or has ended, and nothing of the migration is left here. Never succeeds:
+/// it gives `cause`, or why there is more to do.
 awaitable<Status> Source::go_on_here(const Error& cause) {
   const Status resumed = co_await offload(context_.blocking, [&]() -> Status {
     GCR_TRY(roll_back());
     scratch_.reset();
     if (keeper_) GCR_TRY(keeper_->end());
-    return log_->advance(commit::SourceEvent::kRolledBack, finished("the process runs here"));
+    const char* what = report_.process_ended() ? "the process has ended" : "the process runs here";
+    return log_->advance(commit::SourceEvent::kRolledBack, finished(what));
   });
   if (resumed) {
     count_undone_closing();
-    co_return resumed;
+    co_return or_its_end(cause);
   }
   report_.set_recovering(true);
   co_return Error(Code::kInternal, fmt::format("{}; and the source could not be resumed yet: {}",

@@ -94,6 +94,8 @@ class Source : public SourceControl {
   Status arm_keeper();
   Status check_alone() const;
   Status roll_back();
+  Status look_for_end();
+  Error or_its_end(Error cause) const;
   void interrupt(Error why);
   Status check() const;
   Error interruption(Error error) const;

@@ -131,6 +131,7 @@ asio::awaitable<Text> resolve(const Agent& agent, const AskOptions& options, Uui
   request.set_decision(options.run_here ? proto::ResolveRequest::RUN_HERE
                                         : proto::ResolveRequest::DISCARD_HERE);
   request.set_peer_is_gone(options.peer_is_gone);
+  request.set_pid(options.pid);
   const auto answer = co_await ask(agent, question, kResolveTimeout);
   GCR_CO_TRY(answer);
   const proto::ResolveReply& reply = answer->resolve_reply();

@@ -61,6 +61,11 @@ void describe_resolve(CLI::App& command, RawAsk& raw) {
       "--peer-is-gone", raw.options.peer_is_gone,
       "You know that the other host's copy will never run again. If it did there would "
       "be two");
+  command
+      .add_option("--pid", raw.options.pid,
+                  "The process, where AGENT's journal is damaged so far that it does not name it")
+      ->option_text("PID")
+      ->check(CLI::PositiveNumber);
 }
 
 Status check_id(std::string& id) {

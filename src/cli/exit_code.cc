@@ -24,6 +24,8 @@ constexpr std::array kTable{
     ExitCodeRow{ExitCode::kUnconfirmed, "unconfirmed",
                 "committed, but DST has not confirmed yet: the process will not run at SRC again; "
                 "the agents go on, and `gcr-migrate status SRC ID` tells"},
+    ExitCodeRow{ExitCode::kEnded, "ended",
+                "the process ended by itself before it was moved; it runs nowhere"},
 };
 
 /// --help is read on terminals.

@@ -19,6 +19,7 @@ enum class ExitCode : int {
   kUnknown = 6,
   kCancelled = 7,
   kUnconfirmed = 8,
+  kEnded = 9,
 };
 
 struct ExitCodeRow {

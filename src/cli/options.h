@@ -71,6 +71,7 @@ struct AskOptions {
   bool all = false;           ///< kList: the finished ones too
   bool run_here = false;      ///< kResolve: else the copy is discarded
   bool peer_is_gone = false;  ///< kResolve
+  int pid = 0;                ///< kResolve: 0 if the journal tells
   std::optional<std::uint64_t> max_bandwidth_bytes;  ///< kSet: per second; 0: no limit
   std::optional<double> downtime_limit_ms;           ///< kSet
   bool watch = false;                                ///< kStatus: until it is finished

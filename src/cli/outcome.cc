@@ -19,6 +19,8 @@ std::string_view consequence(ExitCode exit_code) {
     case ExitCode::kFailed:
     case ExitCode::kCancelled:
       return "; the process runs on at the source";
+    case ExitCode::kEnded:
+      return "; it runs nowhere";
     case ExitCode::kUnknown:
       return "; the outcome is not known here: ask both agents (`gcr-migrate status`) before "
              "starting anything";
@@ -41,6 +43,8 @@ Outcome outcome_of(proto::MigrateReport report) {
     outcome.exit_code = ExitCode::kUnconfirmed;
   } else if (report.recovering()) {
     outcome.exit_code = ExitCode::kUnknown;
+  } else if (report.process_ended()) {
+    outcome.exit_code = ExitCode::kEnded;
   } else if (report.source_touched() && code != Code::kCancelled) {
     outcome.exit_code = ExitCode::kFailed;
   } else {
@@ -73,9 +77,12 @@ std::optional<Outcome> outcome_of(const proto::MigrationStatus& source, const Er
     outcome.exit_code = ExitCode::kMigrated;
     return outcome;
   }
-  const bool cancelled = code_of(source.code()) == Code::kCancelled;
-  outcome.exit_code = cancelled ? ExitCode::kCancelled : ExitCode::kFailed;
   outcome.report.set_code(source.code());
+  outcome.report.set_process_ended(source.pid() == 0);
+  const bool cancelled = code_of(source.code()) == Code::kCancelled;
+  outcome.exit_code = outcome.report.process_ended() ? ExitCode::kEnded
+                      : cancelled                    ? ExitCode::kCancelled
+                                                     : ExitCode::kFailed;
   outcome.report.set_message(
       fmt::format("{} (as the source agent's journal says: {})",
                   source.message().empty() ? "it was undone" : source.message(), lost.message()));

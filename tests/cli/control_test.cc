@@ -180,7 +180,7 @@ TEST_F(Control, SignalBeforeTheAgentAnswersCancelsWithoutIt) {
 
 TEST_F(Control, AfterTheConnectionIsLostTheJournalTellsOfTheFailure) {
   const Finished finished =
-      against_all({start_and_vanish, status({.state = "undone", .code = "io"})});
+      against_all({start_and_vanish, status({.state = "undone", .code = "io", .pid = 4711})});
   EXPECT_EQ(finished.exit_status, 1);
   EXPECT_THAT(finished.err, HasSubstr("what the journal says (as the source agent's journal says"));
   EXPECT_THAT(finished.err, HasSubstr("the process runs on at the source"));
@@ -189,15 +189,22 @@ TEST_F(Control, AfterTheConnectionIsLostTheJournalTellsOfTheFailure) {
 }
 
 TEST_F(Control, AfterTheConnectionIsLostTheJournalTellsOfTheCancel) {
-  const Finished finished =
-      against_all({start_and_vanish, status({.state = "undone", .code = "cancelled"})});
+  const Finished finished = against_all(
+      {start_and_vanish, status({.state = "undone", .code = "cancelled", .pid = 4711})});
   EXPECT_EQ(finished.exit_status, 7);
+}
+
+TEST_F(Control, AfterTheConnectionIsLostTheJournalTellsThatTheProcessHasEnded) {
+  const Finished finished =
+      against_all({start_and_vanish, status({.state = "undone", .code = "not-found"})});
+  EXPECT_EQ(finished.exit_status, 9);
+  EXPECT_THAT(finished.err, HasSubstr("it runs nowhere"));
 }
 
 TEST_F(Control, AgentIsAskedUntilItsJournalIsFinished) {
   const Finished finished =
       against_all({start_and_vanish, status({.state = "working"}), status({.state = "aborted"}),
-                   status({.state = "undone", .code = "io"})});
+                   status({.state = "undone", .code = "io", .pid = 4711})});
   EXPECT_EQ(finished.exit_status, 1);
 }
 
@@ -233,7 +240,8 @@ TEST_F(Control, ReportThatIsNotSettledYetIsFollowedUp) {
     report.set_recovering(true);
     co_await say_report(channel, report);
   };
-  const Finished finished = against_all({unsettled, status({.state = "undone", .code = "io"})});
+  const Finished finished =
+      against_all({unsettled, status({.state = "undone", .code = "io", .pid = 4711})});
   EXPECT_EQ(finished.exit_status, 1);
 }
 

@@ -8,6 +8,7 @@
 #include <asio/co_spawn.hpp>
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <thread>
 
@@ -249,6 +250,82 @@ TEST_F(ExactlyOne, AnOperatorIsNotLedAstrayByAnAgentThatTheJournalDoesNotName) {
   request.mutable_resolve_request()->set_peer_is_gone(true);
   EXPECT_EQ(human.call(request).failure().code(), "refused");
   EXPECT_TRUE(process_.lives());
+}
+
+/// Journals that a disk has damaged.
+class DamagedJournal : public ExactlyOne {
+ protected:
+  void damage(const Uuid& id, journal::Role role, std::size_t slot) {
+    std::fstream file(path(id, role), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(slot * journal::kSlotBytes + 100)).put('x');
+    ASSERT_TRUE(file.flush());
+  }
+  std::filesystem::path path(const Uuid& id, journal::Role role) {
+    return journal::path_of(home_.state_dir(), id, role);
+  }
+  proto::Envelope resolve(const AgentProcess& agent, const Uuid& id,
+                          proto::ResolveRequest::Decision decision, pid_t pid = 0) {
+    Client human(agent, credentials_, "operator");
+    proto::Envelope request;
+    request.mutable_resolve_request()->set_migration_id(journal::id_bytes(id));
+    request.mutable_resolve_request()->set_decision(decision);
+    request.mutable_resolve_request()->set_peer_is_gone(true);
+    request.mutable_resolve_request()->set_pid(pid);
+    return human.call(request);
+  }
+  Uuid source() {
+    return write_source(home_.state_dir(), SourceState::kAwaiting,
+                        {.pid = process_.id().pid(), .start_time = process_.id().start_time()});
+  }
+};
+
+TEST_F(DamagedJournal, LeavesAnOperatorAWayToEndTheCopyAtTheSource) {
+  const Uuid id = source();
+  damage(id, Began::SOURCE, 2);
+  AgentProcess agent(credentials_, {}, home_);
+  EXPECT_TRUE(resolve(agent, id, proto::ResolveRequest::DISCARD_HERE).has_resolve_reply());
+  ASSERT_TRUE(agent.wait_for_log("recovers " + id.to_string()));
+  ASSERT_TRUE(agent.wait_for_log("ended with status 0"));
+  EXPECT_EQ(last_state(id, Began::SOURCE), "confirmed");
+  EXPECT_FALSE(process_.lives());
+  EXPECT_TRUE(std::filesystem::exists(path(id, Began::SOURCE).string() + ".damaged"));
+}
+
+TEST_F(DamagedJournal, LeavesAnOperatorAWayToBringTheProcessBack) {
+  const Uuid id = source();
+  damage(id, Began::SOURCE, 2);
+  AgentProcess agent(credentials_, {}, home_);
+  EXPECT_TRUE(resolve(agent, id, proto::ResolveRequest::RUN_HERE).has_resolve_reply());
+  ASSERT_TRUE(agent.wait_for_log("recovers " + id.to_string()));
+  ASSERT_TRUE(agent.wait_for_log("ended with status 0"));
+  EXPECT_EQ(last_state(id, Began::SOURCE), "undone");
+  EXPECT_TRUE(process_.lives());
+}
+
+TEST_F(DamagedJournal, LeavesAnOperatorAWayToEndTheCopyAtTheDestination) {
+  const Uuid id = voted_destination(DestinationState::kCommitted);
+  damage(id, Began::DESTINATION, 3);
+  AgentProcess agent(credentials_, {}, home_);
+  EXPECT_TRUE(resolve(agent, id, proto::ResolveRequest::DISCARD_HERE).has_resolve_reply());
+  ASSERT_TRUE(agent.wait_for_log("recovers " + id.to_string()));
+  ASSERT_TRUE(agent.wait_for_log("ended with status 0"));
+  EXPECT_FALSE(process_.lives());
+}
+
+TEST_F(DamagedJournal, ThatDoesNotNameTheProcessAnyMoreNeedsThatFromTheOperator) {
+  const Uuid id = source();
+  damage(id, Began::SOURCE, 0);
+  damage(id, Began::SOURCE, 1);
+  AgentProcess agent(credentials_, {}, home_);
+  const auto failure = resolve(agent, id, proto::ResolveRequest::DISCARD_HERE).failure();
+  EXPECT_EQ(failure.code(), "invalid-argument");
+  EXPECT_THAT(failure.message(), HasSubstr("--pid"));
+  EXPECT_TRUE(process_.lives());
+  const pid_t pid = process_.id().pid();
+  EXPECT_TRUE(resolve(agent, id, proto::ResolveRequest::DISCARD_HERE, pid).has_resolve_reply());
+  ASSERT_TRUE(agent.wait_for_log("recovers " + id.to_string()));
+  ASSERT_TRUE(agent.wait_for_log("ended with status 0"));
+  EXPECT_FALSE(process_.lives());
 }
 
 TEST_F(ExactlyOne, ACertificateWithoutANameIsNobodys) {

@@ -224,8 +224,9 @@ TEST_F(ErrorsTest, APeerThatAnswersSlowlyIsWaitedFor) {
 TEST_F(ErrorsTest, NothingIsLeftWhenTheApplicationIsKilledOrEnds) {
   for (const Harm harm : {Harm::kKillApp, Harm::kEndApp}) {
     for (const char* point :
-         {"source.preflighted", "source.prepared", "source.copied", "source.gated",
-          "source.detached", "source.checkpointed", "source.dumped", "source.awaiting"}) {
+         {"source.began", "source.connected", "source.preflighted", "source.prepared",
+          "source.copied", "source.gated", "source.detached", "source.checkpointed",
+          "source.dumped", "source.awaiting", "source.voted"}) {
       expect_one_copy(harm_at(harm, point));
     }
   }

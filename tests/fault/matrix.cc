@@ -100,6 +100,20 @@ void add_records(std::vector<Scenario>& scenarios, const Point& append) {
   }
 }
 
+/// A copy that is killed before it is let go never ran, whoever has written what.
+void add_lost_copies(std::vector<Scenario>& scenarios) {
+  for (const std::string_view point :
+       {"destination.stopped", "destination.restored", "source.voted", "source.committed",
+        "destination.told", "destination.committed"}) {
+    Scenario scenario;
+    scenario.harm = Harm::kKillCopy;
+    scenario.side = point.starts_with("source.") ? Side::kSource : Side::kDestination;
+    scenario.point = point;
+    scenario.survivor = Side::kSource;
+    scenarios.push_back(scenario);
+  }
+}
+
 }  // namespace
 
 std::vector<Scenario> matrix() {
@@ -121,6 +135,7 @@ std::vector<Scenario> matrix() {
         break;
     }
   }
+  add_lost_copies(scenarios);
   return scenarios;
 }
 

@@ -28,6 +28,7 @@ constexpr std::size_t kLogBytes = 6000;
 constexpr int kMigratedExit = 0;
 constexpr int kUnknownExit = 6;
 constexpr int kUnconfirmedExit = 8;
+constexpr int kEndedExit = 9;
 constexpr int kKilledExit = 128 + SIGKILL;
 
 std::vector<std::string> with_defaults(const std::vector<std::string>& options) {
@@ -75,9 +76,12 @@ std::string network_name(const TwoHosts& hosts, Host host) {
   return std::filesystem::path(hosts.variable("NS", host)).filename();
 }
 
-/// What a fault point does, in the words of migrate-agent/fault/fault.h.
+/// What a fault point on `host` does, in the words of migrate-agent/fault/fault.h. `moving` is the
+/// process at the source.
 std::string action_of(Harm harm, const std::string& command, const TwoHosts& hosts, Host host,
-                      pid_t process) {
+                      const Copy& moving) {
+  const pid_t process = moving.pid;
+  const Host copy_host = other(moving.host);
   const pid_t daemon = hosts.agent_pid(host);
   switch (harm) {
     case Harm::kError:
@@ -96,6 +100,11 @@ std::string action_of(Harm harm, const std::string& command, const TwoHosts& hos
       return fmt::format("run ip netns pids {} | xargs kill -KILL", network_name(hosts, host));
     case Harm::kKillApp:
       return fmt::format("run kill -KILL {}", process);
+    case Harm::kKillCopy:
+      return fmt::format(
+          "run for pid in $(ip netns pids {}); do [ \"$(cat /proc/$pid/comm)\" != ticker ] || kill "
+          "-KILL $pid; done",
+          network_name(hosts, copy_host));
     case Harm::kEndApp:
       return fmt::format("run kill -TERM {}", process);
     case Harm::kWake:
@@ -231,11 +240,11 @@ void Pair::arm(const Trial& trial) {
   const Host host = host_of(trial, scenario.side);
   std::string action;
   if (scenario.then_point.empty()) {
-    action = action_of(scenario.harm, scenario.command, hosts_, host, trial.moving.pid);
+    action = action_of(scenario.harm, scenario.command, hosts_, host, trial.moving);
   } else {
     const Host then_host = host_of(trial, side_of(scenario.then_point, scenario));
     const std::string file = faults_file(hosts_, then_host);
-    const std::string next = action_of(scenario.then, "", hosts_, then_host, trial.moving.pid);
+    const std::string next = action_of(scenario.then, "", hosts_, then_host, trial.moving);
     action = fmt::format("run echo '{0} {1}' >{2}.new && mv {2}.new {2}", scenario.then_point, next,
                          file);
     if (scenario.harm == Harm::kKillWorker) action += " && kill -KILL $PPID";
@@ -419,10 +428,24 @@ std::string Pair::settle(Trial& trial) {
       fmt::join(trial.holdings.leftovers, "\n"));
 }
 
+/// One that is killed at a point of the source's has ended by itself before it was moved; a signal
+/// that it was sent may come with it to the destination.
+bool Pair::tells_of_the_end(const Trial& trial, const e2e::MigrateOutcome& outcome) {
+  const Scenario& scenario = trial.scenario;
+  if (!trial.struck || scenario.point.empty() || scenario.harm == Harm::kKillHost) return true;
+  if (scenario.harm == Harm::kEndApp && outcome.exit_code == kMigratedExit) return true;
+  return outcome.exit_code == kEndedExit &&
+         outcome.err.find("ended by itself") != std::string::npos;
+}
+
 /// The exit status must tell the truth, and the survivor be the right one.
 std::string Pair::judge(Trial& trial) {
   const auto outcome = TwoHosts::parse_outcome(trial.command->finish(Milliseconds(0)));
   trial.result.exit_code = outcome.exit_code;
+  if (trial.result.ended && !tells_of_the_end(trial, outcome)) {
+    return fmt::format("the process has ended and gcr-migrate ended with {}:\n{}{}",
+                       outcome.exit_code, outcome.out, outcome.err);
+  }
   if (trial.result.ended) return "";
   const bool there = trial.holdings.copies.front().host != trial.moving.host;
   trial.result.migrated = there;

@@ -56,6 +56,7 @@ class Pair {
   std::string put_right(Trial& trial);
   std::string settle(Trial& trial);
   std::string judge(Trial& trial);
+  static bool tells_of_the_end(const Trial& trial, const e2e::MigrateOutcome& outcome);
 
   void arm(const Trial& trial);
   void disarm();

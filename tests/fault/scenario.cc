@@ -22,6 +22,8 @@ std::string_view to_string(Harm harm) {
       return "kill host";
     case Harm::kKillApp:
       return "kill app";
+    case Harm::kKillCopy:
+      return "kill copy";
     case Harm::kEndApp:
       return "end app";
     case Harm::kWake:

@@ -21,6 +21,7 @@ enum class Harm : std::uint8_t {
   kKillBoth,    ///< worker and daemon at once
   kKillHost,    ///< every process of the host; its daemon is started again
   kKillApp,     ///< the process that moves, as it is found on that side
+  kKillCopy,    ///< SIGKILL to the copy at the destination, at a point after its restore
   kEndApp,      ///< SIGTERM to it: it ends by itself
   kWake,        ///< SIGCONT from outside to the ticker as it is on that side, again and again
   kStop,        ///< SIGSTOP to the worker; SIGCONT after `lasts`

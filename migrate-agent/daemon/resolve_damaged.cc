@@ -1,0 +1,125 @@
+// A migration whose journal is damaged is nobody's: no agent can tell what it has promised. An
+// operator decides alone. What of the journal is good in itself says which processes are meant; the
+// rest is written anew as if all had happened that can have happened, with the decision after it,
+// and recovery does what follows from that.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "migrate-agent/daemon/journal_access.h"
+#include "migrate-agent/daemon/requests.h"
+#include "migrate-agent/process/procfs.h"
+
+namespace gcr::agent {
+namespace {
+
+using journal::Began;
+using journal::Record;
+
+constexpr int kStartTimeField = 22;
+
+Result<journal::ProcessId> identify(pid_t pid) {
+  const std::string started = procfs::stat_field(std::to_string(pid), kStartTimeField);
+  if (started.empty()) return Error(Code::kNotFound, fmt::format("no process {}", pid));
+  journal::ProcessId id;
+  id.set_pid(pid);
+  id.set_start_time(std::stoull(started));
+  return id;
+}
+
+Error which_process() {
+  return {Code::kInvalidArgument,
+          "the journal does not even say any more which process it is about: look for it on the "
+          "host, and name it with --pid"};
+}
+
+/// The init of the PID namespace that a restored process was given is its parent.
+Result<journal::Restored> identify_restored(pid_t pid) {
+  if (pid <= 0) return which_process();
+  journal::Restored restored;
+  GCR_ASSIGN(*restored.mutable_process(), identify(pid));
+  GCR_ASSIGN(*restored.mutable_init(),
+             identify(std::atoi(procfs::status_field(std::to_string(pid), "PPid").c_str())));
+  return restored;
+}
+
+Result<Record> began_of(const journal::Entry& entry, const std::vector<Record>& good, pid_t pid) {
+  if (const Record* began = journal::last(good, Record::kBegan)) return *began;
+  Record record;
+  Began& began = *record.mutable_began();
+  began.set_migration_id(journal::id_bytes(entry.migration));
+  began.set_role(entry.role);
+  GCR_ASSIGN(*began.mutable_boot_id(), journal::boot_id());
+  if (entry.role == Began::DESTINATION) return record;
+  if (pid <= 0) return which_process();
+  GCR_ASSIGN(*began.mutable_process(), identify(pid));
+  return record;
+}
+
+/// The last of this kind that is good, or an empty one.
+Record good_or_empty(const std::vector<Record>& good, Record::BodyCase kind) {
+  if (const Record* found = journal::last(good, kind)) return *found;
+  Record record;
+  const auto* field = Record::descriptor()->FindFieldByNumber(kind);
+  Record::GetReflection()->MutableMessage(&record, field);
+  return record;
+}
+
+/// A journal in which an operator may decide; see PROTOCOL.md, "Resolve".
+Result<std::vector<Record>> rebuild(const journal::Entry& entry, const std::vector<Record>& good,
+                                    pid_t pid) {
+  GCR_ASSIGN(Record began, began_of(entry, good, pid));
+  std::vector<Record> records{std::move(began)};
+  if (entry.role == Began::SOURCE) {
+    if (const Record* keeper = journal::last(good, Record::kKeeperStarted)) {
+      records.push_back(*keeper);
+    }
+    for (const auto kind : {Record::kDetaching, Record::kAwaiting, Record::kCommitted}) {
+      records.push_back(good_or_empty(good, kind));
+    }
+    return records;
+  }
+  Record vote = good_or_empty(good, Record::kRestored);
+  if (!vote.restored().has_process()) {
+    GCR_ASSIGN(*vote.mutable_restored(), identify_restored(pid));
+  }
+  records.push_back(std::move(vote));
+  return records;
+}
+
+Record decision_of(const proto::ResolveRequest& request, const std::string& by) {
+  Record record;
+  record.mutable_resolved()->set_run_here(request.decision() == proto::ResolveRequest::RUN_HERE);
+  record.mutable_resolved()->set_operator_name(by);
+  record.mutable_resolved()->set_damaged(true);
+  return record;
+}
+
+}  // namespace
+
+asio::awaitable<Status> resolve_damaged(WorkerContext& context, journal::Entry entry,
+                                        const proto::ResolveRequest& request) {
+  std::vector<Record> records;
+  GCR_CO_TRY(co_await offload(context.blocking, [&]() -> Status {
+    GCR_ASSIGN(const auto good, journal::salvage(entry.path));
+    if (const Record* finished = journal::last(good, Record::kFinished)) {
+      return Error(Code::kRefused, "nothing is left to decide; the damaged journal says: " +
+                                       finished->finished().text());
+    }
+    GCR_ASSIGN(records, rebuild(entry, good, request.pid()));
+    records.push_back(decision_of(request, context.channel.peer().common_name));
+    return {};
+  }));
+  // Recovery begins when this worker, which has claimed the migration, ends.
+  const Began& began = records.front().began();
+  const Status claimed =
+      entry.role == Began::SOURCE
+          ? co_await context.daemon.claim_process(entry.migration, began.process().pid(),
+                                                  began.process().start_time(), began.ordered_by())
+          : co_await context.daemon.register_migration(entry.migration, began.ordered_by());
+  GCR_CO_TRY(claimed);
+  co_return co_await offload(context.blocking,
+                             [&] { return journal::rewrite(entry.path, std::move(records)); });
+}
+
+}  // namespace gcr::agent
