@@ -66,7 +66,8 @@ bool Process::is_ending() const {
   const bool all = std::ranges::all_of(tids, [this](pid_t tid) {
     return is_thread_ending(std::to_string(pid_) + "/task/" + std::to_string(tid));
   });
-  return all || has_ended();
+  // No threads at all: they cannot be read, which says nothing about them.
+  return (all && !tids.empty()) || has_ended();
 }
 
 Status Process::send(int signal_number) const {
