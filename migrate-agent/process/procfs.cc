@@ -22,7 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::chrono::seconds kStopTimeout{10};
-constexpr int kStartTimeField = 22;
 
 /// The numeric names in a directory of /proc.
 std::vector<pid_t> numbers_in(const std::string& directory) {
@@ -59,14 +58,6 @@ Result<UniqueFd> open_pidfd(pid_t pid) {
     if (errno == ESRCH || errno == EINVAL)
       return Error(Code::kNotFound, doing + ": no such process");
     return Error::from_errno(errno, doing);
-  }
-  return pidfd;
-}
-
-Result<UniqueFd> open_pidfd(pid_t pid, std::uint64_t start_time) {
-  GCR_ASSIGN(UniqueFd pidfd, open_pidfd(pid));
-  if (stat_field(std::to_string(pid), kStartTimeField) != std::to_string(start_time)) {
-    return Error(Code::kNotFound, "process " + std::to_string(pid) + " is another one by now");
   }
   return pidfd;
 }

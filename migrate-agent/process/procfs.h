@@ -15,10 +15,6 @@ namespace gcr::procfs {
 /// A pidfd. kNotFound if there is no such process.
 Result<UniqueFd> open_pidfd(pid_t pid);
 
-/// A pidfd of the process that started at `start_time` (field 22 of /proc/PID/stat). kNotFound if
-/// that one is gone; another may have its number.
-Result<UniqueFd> open_pidfd(pid_t pid, std::uint64_t start_time);
-
 /// A pidfd of a child that nobody else reaps; none, with errno set, if there is no such process.
 UniqueFd pidfd_of_child(pid_t pid);
 

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -11,12 +10,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
 #include <string>
 
+#include "migrate-agent/process/process_handle.h"
 #include "migrate-agent/process/procfs.h"
 
 namespace gcr::keeper {
@@ -74,10 +75,9 @@ Code code_of_taking(const journal::ProcessId& keeper) {
 
 /// Blocks until the process has ended; it may be anybody's child.
 void wait_for_end(const journal::ProcessId& id) {
-  const auto process = procfs::open_pidfd(id.pid(), id.start_time());
+  const auto process = procfs::Process::open(id.pid(), id.start_time());
   if (!process) return;
-  pollfd ended{process->get(), POLLIN, 0};
-  EXPECT_EQ(::poll(&ended, 1, 10000), 1) << "the keeper goes on";
+  EXPECT_TRUE(process->ends_within(std::chrono::seconds(10))) << "the keeper goes on";
 }
 
 /// A process of its own that starts a keeper, and does more with it, then is killed.
