@@ -148,13 +148,13 @@ class PreparedRestore {
  public:
   /// The images will be files of `directory`, which exists and may get them from now on.
   /// `used_pids` are the numbers that the tree uses in its PID namespace, as far as they are known:
-  /// CRIU's own processes keep away from them. `group`: the cgroup.procs of the control group in
-  /// which all of it is made, and which the caller freezes as soon as run() has ended: then run()
-  /// does not wait until the tasks are stopped. None: the caller's own group.
+  /// CRIU's own processes keep away from them. `groups`: the cgroup.procs of the control groups in
+  /// which all of it is made, one of which the caller freezes as soon as run() has ended: then
+  /// run() does not wait until the tasks are stopped. None: the caller's own groups.
   static Result<PreparedRestore> create(const Command& command,
                                         const std::filesystem::path& directory,
                                         const std::set<pid_t>& used_pids,
-                                        std::shared_ptr<const UniqueFd> group = {});
+                                        std::vector<UniqueFd> groups = {});
 
   PreparedRestore(PreparedRestore&&) noexcept;
   PreparedRestore& operator=(PreparedRestore&&) noexcept;

@@ -68,12 +68,12 @@ void RestoredTree::release() {
 }
 
 struct PreparedRestore::Impl {
-  Impl(Command command, fs::path directory, pid_t first_pid, std::shared_ptr<const UniqueFd> group,
+  Impl(Command command, fs::path directory, pid_t first_pid, std::vector<UniqueFd> groups,
        HoldingPoint hold)
       : command(std::move(command)),
         directory(std::move(directory)),
         first_pid(first_pid),
-        group(std::move(group)),
+        groups(std::move(groups)),
         hold(std::move(hold)) {}
 
   Status start();
@@ -81,8 +81,8 @@ struct PreparedRestore::Impl {
 
   const Command command;
   const fs::path directory;
-  const pid_t first_pid;  ///< CRIU's own processes are numbered after it
-  const std::shared_ptr<const UniqueFd> group;
+  const pid_t first_pid;         ///< CRIU's own processes are numbered after it
+  std::vector<UniqueFd> groups;  ///< cgroup.procs of each
   HoldingPoint hold;
   std::optional<Session> session;
 };
@@ -90,8 +90,7 @@ struct PreparedRestore::Impl {
 Status PreparedRestore::Impl::start() {
   std::vector<std::string> arguments = common_arguments("restore", kRestoreLog);
   arguments.insert(arguments.end(), {"--leave-stopped", "--restore-detached"});
-  auto started = Session::in_new_namespaces(command, arguments, first_pid, directory,
-                                            group ? group->get() : -1);
+  auto started = Session::in_new_namespaces(command, arguments, first_pid, directory, groups);
   if (!started) return started.error();
   session.emplace(std::move(*started));
   GCR_ASSIGN(const bool reached, hold.wait_until_reached(*session));
@@ -117,7 +116,7 @@ Result<RestoredTree> PreparedRestore::Impl::run() {
   GCR_ASSIGN(const pid_t again, procfs::find_in_namespace(impl->init.pid(), root));
   if (again != pid) return Error(Code::kNotFound, "the restored process has ended");
   // What is in a group of its own, the caller freezes at once.
-  if (!group) GCR_TRY(procfs::wait_until_stopped(pid));
+  if (groups.empty()) GCR_TRY(procfs::wait_until_stopped(pid));
   return RestoredTree(std::move(impl));
 }
 
@@ -128,10 +127,10 @@ PreparedRestore::~PreparedRestore() = default;
 
 Result<PreparedRestore> PreparedRestore::create(const Command& command, const fs::path& directory,
                                                 const std::set<pid_t>& used_pids,
-                                                std::shared_ptr<const UniqueFd> group) {
+                                                std::vector<UniqueFd> groups) {
   auto made = [&]() -> Result<std::unique_ptr<Impl>> {
     GCR_ASSIGN(HoldingPoint hold, HoldingPoint::create(directory, kFirstFile));
-    auto impl = std::make_unique<Impl>(command, directory, free_range(used_pids), std::move(group),
+    auto impl = std::make_unique<Impl>(command, directory, free_range(used_pids), std::move(groups),
                                        std::move(hold));
     GCR_TRY(impl->start());
     return impl;
@@ -147,7 +146,8 @@ Result<RestoredTree> PreparedRestore::run() {
     if (is_free(impl_->first_pid, used)) return impl_->run();
     GCR_ASSIGN(const std::string inventory, images::read_file(impl_->directory / kFirstFile));
     impl_->session.reset();
-    GCR_ASSIGN(PreparedRestore anew, create(impl_->command, impl_->directory, used, impl_->group));
+    GCR_ASSIGN(PreparedRestore anew,
+               create(impl_->command, impl_->directory, used, std::move(impl_->groups)));
     GCR_TRY(images::write_file(impl_->directory / kFirstFile, inventory));
     return anew.impl_->run();
   }();

@@ -27,7 +27,7 @@ struct LaunchPlan {
   int enter_fd = -1;         ///< gcr-enter.so, where CRIU has to work in namespaces of the target
   int mounts_fd = -1;        ///< the target's mount namespace then
   bool with_reaper = false;  ///< argv starts the reaper, in new namespaces
-  int group = -1;            ///< cgroup.procs of the group that the reaper joins
+  std::span<const UniqueFd> groups;  ///< cgroup.procs of the groups that the reaper joins
 };
 
 namespace {
@@ -95,8 +95,8 @@ pid_t raw_fork(unsigned long flags) {
 
 [[noreturn]] void exec_reaper(const LaunchPlan& plan) {
   const int control = ::fcntl(plan.control_fd, F_DUPFD_CLOEXEC, 10);
-  if (plan.group >= 0 && ::write(plan.group, "0", 1) != 1) {
-    launch::fail_and_exit(control, Step::kJoinGroup);
+  for (const UniqueFd& group : plan.groups) {
+    if (::write(group.get(), "0", 1) != 1) launch::fail_and_exit(control, Step::kJoinGroup);
   }
   if (!launch::arrange_descriptors(plan.control_fd, plan.images_fd)) {
     launch::fail_and_exit(control, Step::kDescriptors);
@@ -175,21 +175,22 @@ std::vector<std::string> service_arguments() { return {"swrk", std::to_string(la
 Result<Session> Session::beside(const Command& command, const std::vector<std::string>& arguments,
                                 pid_t pid, const fs::path& images) {
   Session session;
-  GCR_TRY(session.start(command, arguments, images, pid, nullptr, 0, -1));
+  GCR_TRY(session.start(command, arguments, images, pid, nullptr, 0, {}));
   return session;
 }
 
 Result<Session> Session::in_new_namespaces(const Command& command,
                                            const std::vector<std::string>& arguments,
-                                           pid_t first_pid, const fs::path& images, int group) {
+                                           pid_t first_pid, const fs::path& images,
+                                           std::span<const UniqueFd> groups) {
   Session session;
-  GCR_TRY(session.start(command, arguments, images, 0, &command.reaper, first_pid, group));
+  GCR_TRY(session.start(command, arguments, images, 0, &command.reaper, first_pid, groups));
   return session;
 }
 
 Status Session::start(const Command& command, const std::vector<std::string>& arguments,
                       const fs::path& images, pid_t beside, const fs::path* reaper, pid_t first_pid,
-                      int group) {
+                      std::span<const UniqueFd> groups) {
   GCR_ASSIGN(std::vector<std::string> full, full_command(command, arguments));
   if (reaper != nullptr) {
     GCR_ASSIGN(const std::string program, resolve(reaper->string()));
@@ -220,7 +221,7 @@ Status Session::start(const Command& command, const std::vector<std::string>& ar
     plan.mounts_fd = mounts_->fd();
   }
   plan.with_reaper = reaper != nullptr;
-  plan.group = group;
+  plan.groups = groups;
   GCR_TRY(fork_child(plan));
   theirs.reset();  // so that their end shows here
   GCR_TRY(receive_rpc_socket());

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,12 +62,12 @@ class Session {
                                 pid_t pid, const std::filesystem::path& images);
 
   /// CRIU in new PID and mount namespaces whose init is the command's reaper: whatever CRIU forks
-  /// ends with this process. CRIU's own processes are numbered after `first_pid`. `group`: the
-  /// cgroup.procs of the control group of all of it; -1: the caller's.
+  /// ends with this process. CRIU's own processes are numbered after `first_pid`. `groups`:
+  /// the cgroup.procs of the control groups of all of it; none: the caller's.
   static Result<Session> in_new_namespaces(const Command& command,
                                            const std::vector<std::string>& arguments,
                                            pid_t first_pid, const std::filesystem::path& images,
-                                           int group = -1);
+                                           std::span<const UniqueFd> groups = {});
 
   Session(Session&&) noexcept = default;
   Session& operator=(Session&&) = delete;
@@ -100,7 +101,8 @@ class Session {
   Session() = default;
   Status start(const Command& command, const std::vector<std::string>& arguments,
                const std::filesystem::path& images, pid_t beside,
-               const std::filesystem::path* reaper, pid_t first_pid, int group);
+               const std::filesystem::path* reaper, pid_t first_pid,
+               std::span<const UniqueFd> groups);
   Status fork_child(const LaunchPlan& plan);
   Result<UniqueFd> hold_namespaces(const Command& command, pid_t pid);
   Status let_enter();

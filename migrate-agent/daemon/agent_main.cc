@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 
+#include "migrate-agent/cgroups/group.h"
 #include "migrate-agent/daemon/config.h"
 #include "migrate-agent/daemon/config_check.h"
 #include "migrate-agent/daemon/daemon.h"
@@ -33,6 +34,7 @@ struct Options {
   bool worker = false;
   bool probe = false;
   std::string recover;
+  std::vector<std::string> remove_groups;
 };
 
 void describe(CLI::App& app, Options& options) {
@@ -52,6 +54,7 @@ void describe(CLI::App& app, Options& options) {
   app.add_flag("--worker", options.worker)->group("");  // for the daemon's own use
   app.add_option("--recover", options.recover)->group("");
   app.add_flag("--probe", options.probe)->group("");
+  app.add_option("--remove-group", options.remove_groups)->group("");
 }
 
 /// 0700: what is in there (images, journals) is nobody else's.
@@ -118,6 +121,10 @@ int run(const Options& options, int own_arguments) {
   if (options.worker && options.probe) return run_probe(*config, UniqueFd(kWorkerDaemonFd));
   if (options.worker && !options.recover.empty()) {
     return run_recovery_worker(*config, UniqueFd(kWorkerDaemonFd), options.recover);
+  }
+  if (options.worker && !options.remove_groups.empty()) {
+    cgroups::remove_empty(cgroups::hierarchies(), options.remove_groups);
+    return 0;
   }
   if (options.worker) {
     return run_worker(*config, UniqueFd(kWorkerConnectionFd), UniqueFd(kWorkerDaemonFd));

@@ -19,6 +19,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "migrate-agent/cgroups/group.h"
 #include "migrate-agent/daemon/certificates.h"
 #include "migrate-agent/daemon/connection.h"
 #include "migrate-agent/daemon/local_listener.h"
@@ -111,6 +112,7 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
   std::optional<Startups::Token> admit_known(const Uuid& migration);
   void start_worker(UniqueFd connection, const std::string& address, Startups::Token token);
   bool start_recovery(WorkerId id, const std::string& name);
+  void remove_groups();
   void pass_data_connection(UniqueFd connection, const Uuid& migration, const std::string& address);
   asio::awaitable<void> listen_to(WorkerId id);
   void take(WorkerId id, Worker& worker, const registry::FromWorker& message);
@@ -146,6 +148,7 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
   Registry registry;
   std::unordered_map<WorkerId, Worker> workers;
   WorkerId last_worker = 0;
+  std::optional<pid_t> sweeper;  ///< removes groups that nobody is in
   Recoveries recoveries;
   Monitoring monitoring;
   bool stopping = false;
@@ -423,10 +426,12 @@ asio::awaitable<void> Daemon::Impl::reap_children() {
 
 void Daemon::Impl::reap(pid_t pid, int status) {
   if (monitoring.process_ended(pid)) return;
+  if (pid == sweeper) return sweeper.reset();
   const auto found =
       std::ranges::find_if(workers, [pid](const auto& entry) { return entry.second.pid == pid; });
   if (found == workers.end()) {
     spdlog::info("process {}, left by a worker, {}", pid, ending_of(status));
+    remove_groups();
     return;
   }
   const WorkerId id = found->first;
@@ -444,7 +449,26 @@ void Daemon::Impl::reap(pid_t pid, int status) {
     registry.release(id);
     for (const journal::Entry& entry : journals) recoveries.add_after(entry, well);
   }
+  remove_groups();
   end_if_idle();
+}
+
+/// Those of processes that came here and have ended or left. Not while anything moves: what is held
+/// in another group meanwhile may go back to its own. A process of its own does it: the daemon may
+/// not.
+void Daemon::Impl::remove_groups() {
+  if (!workers.empty() || !recoveries.empty() || sweeper) return;
+  std::vector<std::string> arguments = worker_arguments;
+  for (const std::string& group : cgroups::empty_groups(cgroups::hierarchies())) {
+    const std::string journal = group.substr(std::strlen(cgroups::kGroupPrefix));
+    std::error_code error;
+    const bool is_ours =
+        std::filesystem::exists(journal::directory_of(config.state_dir) / journal, error);
+    if (is_ours) arguments.insert(arguments.end(), {"--remove-group", group});
+  }
+  if (arguments.size() == worker_arguments.size()) return;
+  const auto process = spawn_worker(worker_command, arguments, UniqueFd());
+  if (process) sweeper = process->pid;
 }
 
 asio::awaitable<void> Daemon::Impl::obey_signals() {
@@ -546,6 +570,7 @@ Result<std::string> Daemon::start() {
     GCR_TRY(impl_->monitoring.serve(*impl_->config.metrics_listen));
   }
   impl_->recoveries.begin(impl_->config.state_dir);
+  impl_->remove_groups();
   return where;
 }
 

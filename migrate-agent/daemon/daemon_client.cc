@@ -28,8 +28,6 @@ Error daemon_gone() {
   return Error(Code::kUnavailable, "the agent's daemon has ended; restart migrate-agent");
 }
 
-std::string bytes_of(const Uuid& uuid) { return {uuid.bytes.begin(), uuid.bytes.end()}; }
-
 }  // namespace
 
 /// Shared with the reading coroutine, which ends once the descriptor is closed.
@@ -141,7 +139,7 @@ asio::awaitable<Status> DaemonClient::claim_process(Uuid migration, pid_t pid,
                                                     std::uint64_t start_time,
                                                     std::string ordered_by) {
   registry::FromWorker message;
-  message.mutable_claim_process()->set_migration_id(bytes_of(migration));
+  message.mutable_claim_process()->set_migration_id(to_bytes(migration));
   message.mutable_claim_process()->set_pid(pid);
   message.mutable_claim_process()->set_start_time(start_time);
   message.mutable_claim_process()->set_ordered_by(ordered_by.substr(0, kMaxTextBytes));
@@ -150,7 +148,7 @@ asio::awaitable<Status> DaemonClient::claim_process(Uuid migration, pid_t pid,
 
 asio::awaitable<Status> DaemonClient::register_migration(Uuid migration, std::string ordered_by) {
   registry::FromWorker message;
-  message.mutable_register_migration()->set_migration_id(bytes_of(migration));
+  message.mutable_register_migration()->set_migration_id(to_bytes(migration));
   message.mutable_register_migration()->set_ordered_by(ordered_by.substr(0, kMaxTextBytes));
   return impl_->request(std::move(message));
 }

@@ -40,12 +40,8 @@ void set_error(proto::MigrationStatus& status, const char* state, const Error& e
 }  // namespace
 
 Result<Uuid> parse_id(const std::string& bytes) {
-  Uuid uuid;
-  if (bytes.size() != uuid.bytes.size()) {
-    return Error(Code::kInvalidArgument, "a migration id has 16 bytes");
-  }
-  std::ranges::copy(bytes, uuid.bytes.begin());
-  return uuid;
+  if (bytes.size() == Uuid().bytes.size()) return to_uuid(bytes);
+  return Error(Code::kInvalidArgument, "a migration id has 16 bytes");
 }
 
 journal::Entry journal_entry(const std::filesystem::path& state_dir, const Uuid& migration,
@@ -66,7 +62,7 @@ Result<std::string> state_of(const journal::Entry& entry, const journal::Content
 proto::MigrationStatus status_of(const journal::Entry& entry,
                                  const Result<journal::Contents>& contents) {
   proto::MigrationStatus status;
-  status.set_migration_id(journal::id_bytes(entry.migration));
+  status.set_migration_id(to_bytes(entry.migration));
   status.set_role(std::string(journal::to_string(entry.role)));
   if (!contents) {
     set_error(status, "unreadable", contents.error());

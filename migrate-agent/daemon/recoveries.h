@@ -39,6 +39,7 @@ class Recoveries {
   /// what it left of a finished one.
   void add_after(const journal::Entry& entry, bool well);
 
+  bool empty() const { return recoveries_.empty(); }
   bool contains(WorkerId id) const { return recoveries_.contains(id); }
 
   /// A recovery's process has ended: there is nothing left to do, or it is started again.

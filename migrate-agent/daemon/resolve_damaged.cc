@@ -47,7 +47,7 @@ Result<Record> began_of(const journal::Entry& entry, const std::vector<Record>& 
   if (const Record* began = journal::last(good, Record::kBegan)) return *began;
   Record record;
   Began& began = *record.mutable_began();
-  began.set_migration_id(journal::id_bytes(entry.migration));
+  began.set_migration_id(to_bytes(entry.migration));
   began.set_role(entry.role);
   GCR_ASSIGN(*began.mutable_boot_id(), journal::boot_id());
   if (entry.role == Began::DESTINATION) return record;

@@ -46,7 +46,7 @@ asio::awaitable<Result<KnownJournal>> find(WorkerContext& context, Uuid migratio
 
 proto::Envelope question_for(const KnownJournal& known) {
   proto::Envelope question;
-  const std::string id = journal::id_bytes(known.entry.migration);
+  const std::string id = to_bytes(known.entry.migration);
   if (known.entry.role == Began::SOURCE) {
     // Whatever it answers holds: the source is committed.
     question.mutable_commit_request()->set_migration_id(id);

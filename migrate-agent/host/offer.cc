@@ -15,8 +15,6 @@ bool is_allowed(const Uuid& gpu, const agent::Config& config) {
   return config.gpus.empty() || std::ranges::find(config.gpus, gpu) != config.gpus.end();
 }
 
-std::string bytes_of(const Uuid& uuid) { return {uuid.bytes.begin(), uuid.bytes.end()}; }
-
 }  // namespace
 
 Result<proto::HostFacts> offer(const agent::Config& config) {
@@ -30,7 +28,7 @@ Result<proto::HostFacts> offer(const agent::Config& config) {
   FreeVram free_vram(driver);
   for (const mover::GpuInfo& info : driver->gpus()) {
     proto::Gpu& gpu = *facts.add_gpus();
-    gpu.set_uuid(bytes_of(info.uuid));
+    gpu.set_uuid(to_bytes(info.uuid));
     gpu.set_name(info.name);
     gpu.set_total_bytes(info.total_bytes);
     gpu.set_allowed(is_allowed(info.uuid, config));

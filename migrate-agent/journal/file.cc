@@ -57,7 +57,7 @@ void check_name(const std::filesystem::path& path, Contents& contents) {
   const auto entry = entry_of(path);
   if (!entry || contents.records.empty()) return;
   const Began& began = contents.records.front().began();
-  if (began.role() == entry->role && began.migration_id() == id_bytes(entry->migration)) return;
+  if (began.role() == entry->role && began.migration_id() == to_bytes(entry->migration)) return;
   contents.damage = Error(
       Code::kDataLoss, fmt::format("at byte {}: Began of another migration or role than the file's "
                                    "name says",

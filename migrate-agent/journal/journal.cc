@@ -109,15 +109,7 @@ std::filesystem::path path_of(const std::filesystem::path& state_dir, const Uuid
   return directory_of(state_dir) / fmt::format("{}-{}", migration.to_string(), to_string(role));
 }
 
-std::string id_bytes(const Uuid& migration) {
-  return {migration.bytes.begin(), migration.bytes.end()};
-}
-
-Uuid id_of(const Began& began) {
-  Uuid migration;
-  std::ranges::copy(began.migration_id(), migration.bytes.begin());
-  return migration;
-}
+Uuid id_of(const Began& began) { return to_uuid(began.migration_id()); }
 
 Result<std::string> boot_id() {
   std::string id;
@@ -149,7 +141,7 @@ Result<Journal> Journal::create(const std::filesystem::path& state_dir, const Uu
   if (role != Began::SOURCE && role != Began::DESTINATION) {
     return Error(Code::kInvalidArgument, "a journal is a source's or a destination's");
   }
-  began.set_migration_id(id_bytes(migration));
+  began.set_migration_id(to_bytes(migration));
   began.set_role(role);
   if (began.boot_id().empty()) {
     GCR_ASSIGN(*began.mutable_boot_id(), boot_id());

@@ -37,9 +37,6 @@ std::filesystem::path directory_of(const std::filesystem::path& state_dir);
 std::filesystem::path path_of(const std::filesystem::path& state_dir, const Uuid& migration,
                               Role role);
 
-/// As the messages carry it.
-std::string id_bytes(const Uuid& migration);
-
 /// Of a Began that was read from a journal (parse() has checked it).
 Uuid id_of(const Began& began);
 

@@ -11,6 +11,7 @@
 #include <memory>
 #include <set>
 
+#include "migrate-agent/cgroups/limits.h"
 #include "migrate-agent/landing/memory_info.h"
 #include "migrate-agent/preflight/comparison.h"
 #include "migrate-agent/process/named_files.h"
@@ -189,6 +190,15 @@ void check_addresses(const proto::ProcessFacts& process, Findings& findings) {
   }
 }
 
+/// What its control groups limited at the source stays limited.
+void check_groups(const proto::ProcessFacts& process, Findings& findings) {
+  for (const std::string& what : cgroups::not_kept(cgroups::hierarchies(), process.limits())) {
+    findings.add("cgroup-limits",
+                 fmt::format("its control groups allow it {}, which cannot be kept here: {}",
+                             cgroups::describe(process.limits()), what));
+  }
+}
+
 }  // namespace
 
 std::string capability_names(std::uint64_t set) {
@@ -208,6 +218,7 @@ void compare_process(const proto::ProcessFacts& process, const proto::HostFacts&
   check_limits(process, here, findings);
   check_hugepages(process, findings);
   check_addresses(process, findings);
+  check_groups(process, findings);
   process::compare_files(process.files(), process.credentials(), findings);
 }
 

@@ -17,8 +17,8 @@
 #include <fstream>
 #include <future>
 
+#include "migrate-agent/cgroups/hierarchy.h"
 #include "migrate-agent/criu/criu.h"
-#include "migrate-agent/freezer/hierarchy.h"
 #include "migrate-agent/landing/memory_info.h"
 #include "migrate-agent/landing/memory_reservation.h"
 #include "migrate-agent/process/procfs.h"
@@ -95,9 +95,9 @@ void look_at_kernel(proto::HostFacts& facts, Findings& findings) {
 
 /// Where it may go without, a host without a freezer is as good as another.
 void look_at_freezer(const Config& config, Findings& findings) {
-  const auto hierarchy = freezer::find_hierarchy();
-  if (hierarchy || config.allow_unfrozen) return;
-  findings.add("no-freezer", "no control group can be frozen: " + hierarchy.error().message());
+  const auto freezer = cgroups::find(cgroups::hierarchies(), cgroups::kFreezer);
+  if (freezer || config.allow_unfrozen) return;
+  findings.add("no-freezer", "no control group can be frozen: " + freezer.error().message());
 }
 
 /// Three runs of CRIU, each of some 50 ms, side by side.
@@ -169,16 +169,6 @@ std::uint64_t room_in(const fs::path& directory) {
 }
 
 }  // namespace
-
-Uuid to_uuid(const std::string& bytes) {
-  Uuid uuid;
-  if (bytes.size() == uuid.bytes.size()) std::memcpy(uuid.bytes.data(), bytes.data(), bytes.size());
-  return uuid;
-}
-
-std::string to_bytes(const Uuid& uuid) {
-  return {reinterpret_cast<const char*>(uuid.bytes.data()), uuid.bytes.size()};
-}
 
 std::string missing_kernel_features() {
   std::string missing;

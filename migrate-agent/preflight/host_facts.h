@@ -18,9 +18,6 @@ namespace gcr::agent {
 /// be repeatable. As much main memory takes what the driver's checkpoint brings out of one GPU.
 inline constexpr std::uint64_t kContextReserveBytes = 640 * kMiB;
 
-Uuid to_uuid(const std::string& bytes);
-std::string to_bytes(const Uuid& uuid);
-
 struct Survey {
   proto::HostFacts facts;  ///< without free VRAM: reading it needs a context
   std::shared_ptr<const mover::CudaDriver> driver;  ///< none if it cannot be used

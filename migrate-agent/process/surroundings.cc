@@ -15,6 +15,7 @@
 #include <set>
 #include <sstream>
 
+#include "migrate-agent/cgroups/limits.h"
 #include "migrate-agent/process/procfs.h"
 #include "src/base/units.h"
 
@@ -76,7 +77,7 @@ void look_at_cpus(const std::string& process, Inspection& inspection) {
   for (const pid_t thread : procfs::threads(std::atoi(process.c_str()))) {
     const std::string theirs =
         procfs::status_field(process + "/task/" + std::to_string(thread), "Cpus_allowed_list");
-    if (theirs.empty() || theirs == ours) continue;
+    if (theirs.empty() || theirs == ours || theirs == inspection.facts.limits().cpus()) continue;
     inspection.findings.add(
         "cpu-affinity", fmt::format("it may run on CPUs {} alone, the agent on {}", theirs, ours));
     return;
@@ -84,14 +85,12 @@ void look_at_cpus(const std::string& process, Inspection& inspection) {
 }
 
 void look_at_groups(const std::string& process, Inspection& inspection) {
-  const std::string theirs = procfs::read_text("/proc/" + process + "/cgroup");
-  if (theirs == procfs::read_text("/proc/self/cgroup")) return;
-  std::string limits;
-  for (const std::string& limit : cgroup_limits("/sys/fs/cgroup", theirs)) {
-    limits += (limits.empty() ? "" : ", ") + limit;
+  auto limits = cgroups::limits_of(cgroups::hierarchies(), std::atoi(process.c_str()));
+  if (limits) {
+    *inspection.facts.mutable_limits() = std::move(*limits);
+  } else {
+    inspection.findings.add("cgroup-limits", limits.error().message());
   }
-  if (limits.empty()) return;
-  inspection.findings.add("cgroup-limits", "its control group sets " + limits);
 }
 
 void look_at_limits(const std::string& process, Inspection& inspection) {
@@ -169,12 +168,6 @@ void look_at_mps(const std::string& process, Inspection& inspection) {
   inspection.findings.add("mps", "an MPS control daemon serves it from " + directory);
 }
 
-bool is_limit(const std::string& name, const std::string& value) {
-  if (value.empty() || value == "max" || value.starts_with("max ") || value == "-1") return false;
-  // The kernel's "no limit" of version 1 is the greatest number of whole pages.
-  return name != "memory.limit_in_bytes" || value.size() < 19;
-}
-
 }  // namespace
 
 std::string user_name(uid_t uid) { return name_of(::getpwuid_r, uid, &passwd::pw_name); }
@@ -183,42 +176,12 @@ std::string group_name(gid_t gid) { return name_of(::getgrgid_r, gid, &group::gr
 
 std::uint64_t capabilities_to_hand_on() { return capability_set("self", "CapBnd"); }
 
-std::vector<std::string> cgroup_limits(const fs::path& root, const std::string& cgroups) {
-  static const std::map<std::string, std::vector<const char*>> kFiles = {
-      {"", {"memory.max", "cpu.max", "pids.max", "cpuset.cpus"}},
-      {"memory", {"memory.limit_in_bytes"}},
-      {"cpu", {"cpu.cfs_quota_us"}},
-      {"pids", {"pids.max"}}};
-  std::vector<std::string> limits;
-  std::istringstream lines(cgroups);
-  for (std::string line; std::getline(lines, line);) {
-    const std::size_t first = line.find(':');
-    const std::size_t second = line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    for (const auto& [controller, names] : kFiles) {
-      std::istringstream listed(controllers + ",");
-      bool here = false;
-      for (std::string one; std::getline(listed, one, ',');) here = here || one == controller;
-      if (!here) continue;
-      const fs::path group = root / controllers / line.substr(second + 1).erase(0, 1);
-      for (const char* name : names) {
-        std::string value;
-        std::ifstream file(group / name);
-        std::getline(file, value);
-        if (is_limit(name, value)) limits.push_back(name + (" = " + value));
-      }
-    }
-  }
-  return limits;
-}
-
 void inspect_surroundings(pid_t pid, Inspection& inspection) {
   const std::string process = std::to_string(pid);
   look_at_ids(process, inspection);
   look_at_root(process, inspection);
-  look_at_cpus(process, inspection);
   look_at_groups(process, inspection);
+  look_at_cpus(process, inspection);
   look_at_limits(process, inspection);
   look_at_memory(process, inspection);
   look_at_label(process, inspection);

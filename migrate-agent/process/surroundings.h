@@ -3,9 +3,7 @@
 
 #include <sys/types.h>
 
-#include <filesystem>
 #include <string>
-#include <vector>
 
 #include "migrate-agent/process/inspect.h"
 
@@ -14,14 +12,9 @@ namespace gcr::process {
 /// Where a client of MPS finds the control daemon unless CUDA_MPS_PIPE_DIRECTORY says otherwise.
 inline constexpr char kMpsDirectory[] = "/tmp/nvidia-mps";
 
-/// Adds facts (uid to hugepages of proto::ProcessFacts, without sockets) and findings:
+/// Adds facts (uid to hugepages of proto::ProcessFacts, without sockets; limits) and findings:
 /// "root-directory", "cpu-affinity", "cgroup-limits", "agent-capabilities", "mps".
 void inspect_surroundings(pid_t pid, Inspection& inspection);
-
-/// The limits that bind a process in these groups: "memory.max = 1073741824", … `cgroups` is the
-/// text of /proc/PID/cgroup, `root` where the file systems are mounted (/sys/fs/cgroup).
-std::vector<std::string> cgroup_limits(const std::filesystem::path& root,
-                                       const std::string& cgroups);
 
 /// What this host calls a user or a group; empty if it has no name for it.
 std::string user_name(uid_t uid);

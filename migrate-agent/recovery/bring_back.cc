@@ -57,7 +57,7 @@ Status resume(const procfs::Process& process, Door& door) {
 }
 
 /// Stopped, in place of frozen.
-Status thaw_stopped(const procfs::Process& process, const freezer::Group& group) {
+Status thaw_stopped(const procfs::Process& process, const cgroups::Group& group) {
   GCR_ASSIGN(const bool frozen, group.is_frozen());
   if (!frozen) return {};
   GCR_TRY(process.send(SIGSTOP));
@@ -150,7 +150,7 @@ Result<Found> bring_back(const Lost& lost) {
       fmt::format("cannot bring process {} back", lost.process.pid()));
 }
 
-Status end_stopped(const journal::ProcessId& process, const freezer::Group& group) {
+Status end_stopped(const journal::ProcessId& process, const cgroups::Group& group) {
   const auto found = procfs::Process::open(process.pid(), process.start_time());
   if (found) {
     GCR_TRY(criu::kill_stopped(*found, [&] { return group.thaw(); }));

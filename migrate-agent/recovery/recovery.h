@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "migrate-agent/freezer/freezer.h"
+#include "migrate-agent/cgroups/group.h"
 #include "proto/journal.pb.h"
 #include "src/base/result.h"
 
@@ -24,7 +24,7 @@ struct Lost {
   /// Where the migration's CRIU worked. Left in place.
   std::filesystem::path scratch;
   /// That holds the process from the dump on, if it is there, and where the process came from.
-  freezer::Group group;
+  cgroups::Group group;
   std::string home;
 };
 
@@ -46,7 +46,7 @@ Result<Found> bring_back(const Lost& lost);
 
 /// After the commit: kills the stopped process at the source and all below it, and waits until they
 /// are gone. Success if there is none.
-Status end_stopped(const journal::ProcessId& process, const freezer::Group& group);
+Status end_stopped(const journal::ProcessId& process, const cgroups::Group& group);
 
 /// Whether the restored process and its init are still there, and not about to die of SIGKILL.
 /// kNotFound if not.
@@ -54,10 +54,10 @@ Status find_restored(const journal::Restored& restored);
 
 /// The restored process, stopped and frozen at the destination, goes on. It stays in `group`.
 /// Success if it runs already. kNotFound if it is gone.
-Status resume_restored(const journal::Restored& restored, const freezer::Group& group);
+Status resume_restored(const journal::Restored& restored, const cgroups::Group& group);
 
 /// Kills the init of the restored process's PID namespace, and with it everything in there and in
 /// `group`; waits until all of it is gone. Success if it is already.
-Status destroy_restored(const journal::Restored& restored, const freezer::Group& group);
+Status destroy_restored(const journal::Restored& restored, const cgroups::Group& group);
 
 }  // namespace gcr::recovery

@@ -41,13 +41,13 @@ Status find_restored(const journal::Restored& restored) {
   return Error(Code::kNotFound, fmt::format("process {} is ending", found.process.pid()));
 }
 
-Status resume_restored(const journal::Restored& restored, const freezer::Group& group) {
+Status resume_restored(const journal::Restored& restored, const cgroups::Group& group) {
   GCR_ASSIGN(const Pair found, open_pair(restored));
   GCR_TRY(criu::resume_stopped(found.process));
   return group.thaw();
 }
 
-Status destroy_restored(const journal::Restored& restored, const freezer::Group& group) {
+Status destroy_restored(const journal::Restored& restored, const cgroups::Group& group) {
   // An init's end is that of its whole namespace. Nothing is thawed that has not been killed.
   std::vector<procfs::Process> killed;
   for (const journal::ProcessId* id : {&restored.init(), &restored.process()}) {

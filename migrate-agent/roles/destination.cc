@@ -60,7 +60,6 @@ awaitable<void> Destination::settle() {
   const Status concluded = co_await offload(context_.blocking, [&]() -> Status {
     if (state_ == State::kCommitted) {
       destroy();
-      GCR_TRY(group_.dissolve());
       const std::int32_t pid = identity_.process().pid();
       GCR_TRY(log_->advance(commit::DestinationEvent::kResumed, finished("the process runs", pid)));
       return fault::point("destination.finished");

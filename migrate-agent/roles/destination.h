@@ -74,6 +74,7 @@ class Destination {
     return std::chrono::milliseconds(context_.config.peer_silence_ms);
   }
 
+  proto::GroupLimits limits_here(proto::GroupLimits limits) const;
   Status open_regions(const Wanted& wanted, IncomingData& data);
   Status landed(transport::RegionId region, std::uint64_t offset, std::uint64_t length_bytes);
   Status expect(State state, const char* request) const;
@@ -97,7 +98,8 @@ class Destination {
   std::unique_ptr<landing::MemoryReservation> memory_;
   std::optional<images::ImageMemory> image_memory_;
   std::unique_ptr<images::ImageStore> images_;
-  freezer::Group group_;  ///< that the process is restored in
+  proto::GroupLimits limits_;  ///< of the process, with this host's GPUs
+  cgroups::Group group_;       ///< that the process is restored in, and stays in
   std::optional<criu::PreparedRestore> prepared_restore_;
   transport::RegionId next_region_ = kImageRegion + 1;
   // Written before a region is announced, read by the lanes' threads.

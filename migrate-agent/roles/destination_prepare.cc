@@ -136,6 +136,7 @@ proto::PreflightReply Destination::look(const proto::PreflightRequest& request,
     vram_.emplace(driver_, landing_policy(context_.config.hugepages));
     gpu_map_ = map_gpus(request, here.facts, *vram_, findings);
   }
+  limits_ = limits_here(request.process().limits());
   proto::PreflightReply reply;
   *reply.mutable_host() = std::move(here.facts);
   for (proto::Finding& finding : findings.release()) *reply.add_findings() = std::move(finding);
@@ -145,6 +146,17 @@ proto::PreflightReply Destination::look(const proto::PreflightRequest& request,
     out.set_destination_uuid(to_bytes(pair.to));
   }
   return reply;
+}
+
+/// With the GPUs that take the place of the source's.
+proto::GroupLimits Destination::limits_here(proto::GroupLimits limits) const {
+  if (!limits.has_devices()) return limits;
+  for (proto::Device& device : *limits.mutable_devices()->mutable_allowed()) {
+    const auto pair =
+        std::ranges::find(gpu_map_, to_uuid(device.gpu_uuid()), &mover::GpuPair::from);
+    if (pair != gpu_map_.end()) device.set_gpu_uuid(to_bytes(pair->to));
+  }
+  return limits;
 }
 
 Status Destination::open_regions(const Wanted& wanted, IncomingData& data) {
@@ -215,11 +227,10 @@ Status Destination::make_room(const proto::PrepareRequest& request) {
                           directory, kImageSlots, image_room_, secret,
                           [this](std::uint64_t bytes) { return more_image_room(bytes); }));
   group_ = group_of(log_->journal());
-  GCR_TRY(group_.create());
-  GCR_ASSIGN(UniqueFd entry, group_.entry());
-  GCR_ASSIGN(prepared_restore_,
-             criu::PreparedRestore::create(context_.config.criu, directory, used_pids_,
-                                           std::make_shared<const UniqueFd>(std::move(entry))));
+  GCR_TRY(group_.create(limits_));
+  GCR_ASSIGN(std::vector<UniqueFd> entries, group_.entries());
+  GCR_ASSIGN(prepared_restore_, criu::PreparedRestore::create(context_.config.criu, directory,
+                                                              used_pids_, std::move(entries)));
   vram_->begin(digest::DigestKey::expand(secret),
                request.no_prefill() ? Mode::kReload : Mode::kPrefill);
   return {};

@@ -46,7 +46,7 @@ class DestinationRecovery {
 
   RecoveryContext& context_;
   commit::DestinationLog log_;
-  freezer::Group group_;
+  cgroups::Group group_;
   std::optional<Decision> obeyed_;  ///< to be answered once all is done
   bool committed_here_ = false;     ///< by this process: nobody has let the copy go before
 };
@@ -189,7 +189,6 @@ Status DestinationRecovery::resume() {
   const Status resumed = recovery::resume_restored(*restored(), group_);
   // Committed is committed: a process that has ended by now has ended here.
   if (!resumed && resumed.error().code() != Code::kNotFound) return resumed;
-  GCR_TRY(group_.dissolve());
   return log_.advance(DestinationEvent::kResumed, resumed
                                                       ? finished("the process runs", process.pid())
                                                       : finished("the process has ended here"));

@@ -24,12 +24,8 @@ std::filesystem::path scratch_of(const Config& config, const journal::Journal& j
   return config.runtime_dir / "outgoing" / journal.migration().to_string();
 }
 
-freezer::Group group_of(const journal::Journal& journal) {
-  auto hierarchy = freezer::find_hierarchy();
-  if (!hierarchy) return {};
-  const bool source = journal.role() == journal::Began::SOURCE;
-  return {std::move(*hierarchy), fmt::format("gcr-migrate-{}-{}", journal.migration().to_string(),
-                                             source ? "source" : "destination")};
+cgroups::Group group_of(const journal::Journal& journal) {
+  return {cgroups::hierarchies(), cgroups::kGroupPrefix + journal.path().filename().string()};
 }
 
 void remove_scratch(const Config& config, const journal::Journal& journal) {

@@ -6,8 +6,8 @@
 #include <asio/steady_timer.hpp>
 #include <filesystem>
 
+#include "migrate-agent/cgroups/group.h"
 #include "migrate-agent/commit/commit_log.h"
-#include "migrate-agent/freezer/freezer.h"
 #include "migrate-agent/roles/records.h"
 #include "migrate-agent/roles/roles.h"
 
@@ -28,7 +28,7 @@ class Backoff {
 std::filesystem::path scratch_of(const Config& config, const journal::Journal& journal);
 
 /// The control group that holds the migration's process on this host, whether it is there or not.
-freezer::Group group_of(const journal::Journal& journal);
+cgroups::Group group_of(const journal::Journal& journal);
 
 void remove_scratch(const Config& config, const journal::Journal& journal);
 

@@ -20,7 +20,7 @@ void identify(const procfs::Process& process, journal::ProcessId& out) {
 Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(
     const std::shared_ptr<const mover::CudaDriver>& driver, criu::PreparedRestore& restore,
     const Expected& expected, const std::set<pid_t>& running,
-    const std::vector<mover::GpuPair>& gpu_map, freezer::Group group, Phases& phases) {
+    const std::vector<mover::GpuPair>& gpu_map, cgroups::Group group, Phases& phases) {
   GCR_ASSIGN(auto tree, phases.time("process", "criu restore", [&] { return restore.run(); }));
   std::unique_ptr<RestoredProcess> process(new RestoredProcess(std::move(tree), std::move(group)));
   GCR_TRY(phases.time("process", "freeze", [&] { return process->hold(); }));
@@ -60,7 +60,7 @@ Status RestoredProcess::attach(mover::Descriptors vram, Phases& phases) {
 Status RestoredProcess::stand_still(Phases& phases) {
   return phases.time("process", "stand still", [&]() -> Status {
     GCR_TRY(door_->open_gate());
-    if (!group_) return frozen_->stop_again();
+    if (!group_.freezes()) return frozen_->stop_again();
     return frozen_->stop_again(
         [&] { return phases.time("process", "freeze", [&] { return group_.freeze(); }); });
   });

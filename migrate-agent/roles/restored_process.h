@@ -9,10 +9,10 @@
 #include <set>
 #include <vector>
 
+#include "migrate-agent/cgroups/group.h"
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/criu/frozen_threads.h"
 #include "migrate-agent/door/door.h"
-#include "migrate-agent/freezer/freezer.h"
 #include "migrate-agent/mover/contexts.h"
 #include "migrate-agent/mover/control_checkpoint.h"
 #include "migrate-agent/process/named_files.h"
@@ -36,7 +36,7 @@ class RestoredProcess {
   static Result<std::unique_ptr<RestoredProcess>> create(
       const std::shared_ptr<const mover::CudaDriver>& driver, criu::PreparedRestore& restore,
       const Expected& expected, const std::set<pid_t>& running,
-      const std::vector<mover::GpuPair>& gpu_map, freezer::Group group, Phases& phases);
+      const std::vector<mover::GpuPair>& gpu_map, cgroups::Group group, Phases& phases);
 
   /// Maps the VRAM behind the descriptors where the process had it.
   Status attach(mover::Descriptors vram, Phases& phases);
@@ -57,13 +57,13 @@ class RestoredProcess {
   RestoredProcess& operator=(const RestoredProcess&) = delete;
 
  private:
-  RestoredProcess(criu::RestoredTree tree, freezer::Group group)
+  RestoredProcess(criu::RestoredTree tree, cgroups::Group group)
       : tree_(std::move(tree)), group_(std::move(group)) {}
 
   Status hold();
 
   criu::RestoredTree tree_;
-  freezer::Group group_;
+  cgroups::Group group_;
   std::optional<criu::FrozenThreads> frozen_;
   std::optional<Door> door_;
   bool left_ = false;

@@ -13,9 +13,9 @@
 #include <string_view>
 #include <vector>
 
+#include "migrate-agent/cgroups/group.h"
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/door/door.h"
-#include "migrate-agent/freezer/freezer.h"
 #include "migrate-agent/mover/contexts.h"
 #include "migrate-agent/mover/control_checkpoint.h"
 #include "migrate-agent/process/process_handle.h"
@@ -29,7 +29,7 @@ class SourceProcess {
 
   /// `group` holds it from the dump on.
   SourceProcess(std::shared_ptr<const mover::CudaDriver> driver, procfs::Process process, Door door,
-                freezer::Group group)
+                cgroups::Group group)
       : process_(std::move(process)),
         door_(std::move(door)),
         control_(std::move(driver), process_.pid()),
@@ -38,7 +38,7 @@ class SourceProcess {
   Door& door() { return door_; }
   const procfs::Process& process() const { return process_; }
   pid_t pid() const { return process_.pid(); }
-  const freezer::Group& group() const { return group_; }
+  const cgroups::Group& group() const { return group_; }
   State state() const { return state_; }
 
   /// Moves it into its group, where it runs on. `home` is the group that it came from, to which
@@ -74,7 +74,7 @@ class SourceProcess {
   procfs::Process process_;
   Door door_;
   mover::ControlCheckpoint control_;
-  freezer::Group group_;
+  cgroups::Group group_;
   std::string home_;  ///< the group that it came from
   State state_ = State::kRunning;
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/random.h>
 
+#include <algorithm>
 #include <charconv>
 #include <stdexcept>
 
@@ -41,6 +42,14 @@ Uuid Uuid::random() {
   }
   uuid.bytes[6] = static_cast<std::uint8_t>((uuid.bytes[6] & 0x0f) | 0x40);
   uuid.bytes[8] = static_cast<std::uint8_t>((uuid.bytes[8] & 0x3f) | 0x80);
+  return uuid;
+}
+
+std::string to_bytes(const Uuid& uuid) { return {uuid.bytes.begin(), uuid.bytes.end()}; }
+
+Uuid to_uuid(std::string_view bytes) {
+  Uuid uuid;
+  if (bytes.size() == uuid.bytes.size()) std::ranges::copy(bytes, uuid.bytes.begin());
   return uuid;
 }
 

@@ -26,6 +26,12 @@ struct Uuid {
   static Uuid random();
 };
 
+/// As messages and journals carry it: 16 bytes.
+std::string to_bytes(const Uuid& uuid);
+
+/// All zeros if the bytes are no identifier.
+Uuid to_uuid(std::string_view bytes);
+
 }  // namespace gcr
 
 template <>

@@ -46,12 +46,4 @@ asio::awaitable<Result<Uuid>> find_migration(const Agent& agent, const std::stri
                   fmt::format("{} migrations begin with {}:{}", found.size(), id, names));
 }
 
-std::string to_bytes(const Uuid& id) { return {id.bytes.begin(), id.bytes.end()}; }
-
-Uuid to_uuid(const std::string& bytes) {
-  Uuid uuid;
-  if (bytes.size() == uuid.bytes.size()) std::ranges::copy(bytes, uuid.bytes.begin());
-  return uuid;
-}
-
 }  // namespace gcr::cli

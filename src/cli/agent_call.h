@@ -34,9 +34,4 @@ asio::awaitable<Result<proto::Envelope>> ask(const Agent& agent, const proto::En
 /// kNotFound if there is none, kInvalidArgument, naming them, if there are several.
 asio::awaitable<Result<Uuid>> find_migration(const Agent& agent, const std::string& id);
 
-std::string to_bytes(const Uuid& id);
-
-/// All zero if the bytes are no id.
-Uuid to_uuid(const std::string& bytes);
-
 }  // namespace gcr::cli

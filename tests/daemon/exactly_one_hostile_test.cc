@@ -137,7 +137,7 @@ class ExactlyOne : public testing::Test {
   }
   proto::Envelope commit(const AgentProcess& agent, const Uuid& id) {
     proto::Envelope request;
-    request.mutable_commit_request()->set_migration_id(journal::id_bytes(id));
+    request.mutable_commit_request()->set_migration_id(to_bytes(id));
     return ask(agent, request);
   }
   std::string last_state(const Uuid& id, journal::Role role) {
@@ -224,7 +224,7 @@ TEST_F(ExactlyOne, ACopyThatMayHaveRunIsNotCalledLost) {
 TEST_F(ExactlyOne, TheOutcomeIsForTheAgentThatTheJournalNames) {
   const auto outcome = [&](const AgentProcess& agent, const Uuid& id) {
     proto::Envelope request;
-    request.mutable_outcome_request()->set_migration_id(journal::id_bytes(id));
+    request.mutable_outcome_request()->set_migration_id(to_bytes(id));
     return ask(agent, request);
   };
   AgentProcess agent(credentials_, {}, home_);
@@ -245,7 +245,7 @@ TEST_F(ExactlyOne, AnOperatorIsNotLedAstrayByAnAgentThatTheJournalDoesNotName) {
   AgentProcess agent(credentials_, {}, home_);
   Client human(agent, credentials_, "operator");
   proto::Envelope request;
-  request.mutable_resolve_request()->set_migration_id(journal::id_bytes(id));
+  request.mutable_resolve_request()->set_migration_id(to_bytes(id));
   request.mutable_resolve_request()->set_decision(proto::ResolveRequest::DISCARD_HERE);
   request.mutable_resolve_request()->set_peer_is_gone(true);
   EXPECT_EQ(human.call(request).failure().code(), "refused");
@@ -267,7 +267,7 @@ class DamagedJournal : public ExactlyOne {
                           proto::ResolveRequest::Decision decision, pid_t pid = 0) {
     Client human(agent, credentials_, "operator");
     proto::Envelope request;
-    request.mutable_resolve_request()->set_migration_id(journal::id_bytes(id));
+    request.mutable_resolve_request()->set_migration_id(to_bytes(id));
     request.mutable_resolve_request()->set_decision(decision);
     request.mutable_resolve_request()->set_peer_is_gone(true);
     request.mutable_resolve_request()->set_pid(pid);
@@ -334,7 +334,7 @@ TEST_F(ExactlyOne, ACertificateWithoutANameIsNobodys) {
   const auto ask_for_outcome = [&] {
     Client client(agent, nameless);
     proto::Envelope request;
-    request.mutable_outcome_request()->set_migration_id(journal::id_bytes(Uuid::random()));
+    request.mutable_outcome_request()->set_migration_id(to_bytes(Uuid::random()));
     client.call(request);
   };
   EXPECT_THROW(ask_for_outcome(), std::runtime_error);

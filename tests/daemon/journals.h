@@ -124,7 +124,7 @@ inline void write_undone_quickly(const std::filesystem::path& state_dir,
   const Uuid id = Uuid::random();
   journal::Record began;
   *began.mutable_began() = began_of(beginning);
-  began.mutable_began()->set_migration_id(journal::id_bytes(id));
+  began.mutable_began()->set_migration_id(to_bytes(id));
   began.mutable_began()->set_role(journal::Began::SOURCE);
   std::filesystem::create_directories(journal::directory_of(state_dir));
   const auto path = journal::path_of(state_dir, id, journal::Began::SOURCE);

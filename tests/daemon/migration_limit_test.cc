@@ -55,7 +55,7 @@ TEST_F(MigrationLimit, RecoveryTakesPartHoweverManyMigrationsThereAre) {
   Client away(agent, credentials_, "operator");
   EXPECT_EQ(away.ask("claim", 4711, 5).event().phase(), "claimed");
   proto::Envelope commit;
-  commit.mutable_commit_request()->set_migration_id(journal::id_bytes(id));
+  commit.mutable_commit_request()->set_migration_id(to_bytes(id));
   EXPECT_EQ(Client(agent, credentials_, "agent").call(commit).commit_reply().pid(), kRestoredPid);
 }
 

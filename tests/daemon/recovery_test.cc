@@ -110,7 +110,7 @@ TEST_F(RecoveryTest, DaemonComesUpWhileAWorkerOfTheLastOneLives) {
   ASSERT_TRUE(second.wait_for_log("recovers " + kept.id.to_string() + "-source"));
   Client human(second, credentials_, "operator");
   proto::Envelope cancel;
-  cancel.mutable_cancel_request()->set_migration_id(journal::id_bytes(kept.id));
+  cancel.mutable_cancel_request()->set_migration_id(to_bytes(kept.id));
   EXPECT_TRUE(human.call(cancel).has_cancel_reply());
   EXPECT_EQ(kept.client.receive().migrate_report().code(), "cancelled");
   ASSERT_TRUE(second.wait_for_log("ended with status 0"));

@@ -24,23 +24,23 @@ class RequestsTest : public testing::Test {
   }
   proto::Envelope cancel(const Uuid& id) {
     proto::Envelope request;
-    request.mutable_cancel_request()->set_migration_id(journal::id_bytes(id));
+    request.mutable_cancel_request()->set_migration_id(to_bytes(id));
     return ask(request);
   }
   proto::Envelope go_on(const Uuid& id) {
     proto::Envelope request;
-    request.mutable_continue_request()->set_migration_id(journal::id_bytes(id));
+    request.mutable_continue_request()->set_migration_id(to_bytes(id));
     return ask(request);
   }
   proto::Envelope adjust(const Uuid& id, double downtime_limit_ms) {
     proto::Envelope request;
-    request.mutable_adjust_request()->set_migration_id(journal::id_bytes(id));
+    request.mutable_adjust_request()->set_migration_id(to_bytes(id));
     request.mutable_adjust_request()->set_downtime_limit_ms(downtime_limit_ms);
     return ask(request);
   }
   proto::Envelope status(const Uuid& id) {
     proto::Envelope request;
-    request.mutable_status_request()->set_migration_id(journal::id_bytes(id));
+    request.mutable_status_request()->set_migration_id(to_bytes(id));
     return ask(request);
   }
   proto::ListReply list(bool finished) {
@@ -50,12 +50,12 @@ class RequestsTest : public testing::Test {
   }
   proto::Envelope outcome(const Uuid& id, const char* agent = "agent") {
     proto::Envelope request;
-    request.mutable_outcome_request()->set_migration_id(journal::id_bytes(id));
+    request.mutable_outcome_request()->set_migration_id(to_bytes(id));
     return ask(request, agent);
   }
   proto::Envelope commit(const Uuid& id) {
     proto::Envelope request;
-    request.mutable_commit_request()->set_migration_id(journal::id_bytes(id));
+    request.mutable_commit_request()->set_migration_id(to_bytes(id));
     return ask(request, "agent");
   }
 
@@ -129,7 +129,7 @@ TEST_F(RequestsTest, LimitsThatCannotBeMeantAreRefused) {
     EXPECT_EQ(adjust(id, limit_ms).failure().code(), "invalid-argument") << limit_ms;
   }
   proto::Envelope nothing;
-  nothing.mutable_adjust_request()->set_migration_id(journal::id_bytes(id));
+  nothing.mutable_adjust_request()->set_migration_id(to_bytes(id));
   EXPECT_EQ(ask(nothing).failure().message(), "there is nothing to change");
 }
 
@@ -187,8 +187,8 @@ TEST_F(RequestsTest, ListIsInOrderAndHasTheFinishedOnesIfAsked) {
   EXPECT_EQ(list(false).migrations_size(), 1);
   const auto all = list(true);
   ASSERT_EQ(all.migrations_size(), 2);
-  EXPECT_EQ(all.migrations(0).migration_id(), journal::id_bytes(first));
-  EXPECT_EQ(all.migrations(1).migration_id(), journal::id_bytes(second));
+  EXPECT_EQ(all.migrations(0).migration_id(), to_bytes(first));
+  EXPECT_EQ(all.migrations(1).migration_id(), to_bytes(second));
 }
 
 TEST_F(RequestsTest, ListWaitsForNoRecordThatIsOnItsWayToTheDisk) {
@@ -280,7 +280,7 @@ TEST_F(RecoveredTest, CommitReachesTheOwnerAndIsConfirmedOnceTheProcessRuns) {
   AgentProcess agent(credentials_, {}, home_);
   Client source(agent, credentials_, "agent");
   proto::Envelope request;
-  request.mutable_commit_request()->set_migration_id(journal::id_bytes(id));
+  request.mutable_commit_request()->set_migration_id(to_bytes(id));
   EXPECT_EQ(source.call(request).commit_reply().pid(), kRestoredPid);
   EXPECT_FALSE(journal::last(
       journal::read(journal::path_of(home_.state_dir(), id, journal::Began::DESTINATION))->records,
@@ -293,7 +293,7 @@ TEST_F(RecoveredTest, CommitThatNobodyTakesUpIsToBeAskedAgain) {
       write_destination(home_.state_dir(), DestinationState::kRestored, {.peer_name = "agent"});
   Client source(agent, credentials_, "agent");
   proto::Envelope request;
-  request.mutable_commit_request()->set_migration_id(journal::id_bytes(id));
+  request.mutable_commit_request()->set_migration_id(to_bytes(id));
   EXPECT_EQ(source.call(request).failure().code(), "timeout");
 }
 

@@ -23,7 +23,7 @@ class ResolveTest : public testing::Test {
     if (!agent_) start();
     Client client(*agent_, credentials_, "operator");
     proto::Envelope request;
-    request.mutable_resolve_request()->set_migration_id(journal::id_bytes(id));
+    request.mutable_resolve_request()->set_migration_id(to_bytes(id));
     request.mutable_resolve_request()->set_decision(decision);
     request.mutable_resolve_request()->set_peer_is_gone(peer_is_gone);
     return client.call(request);

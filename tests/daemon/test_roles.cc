@@ -59,7 +59,7 @@ asio::awaitable<void> keep_journal(WorkerContext& context, const proto::MigrateR
   std::filesystem::create_directories(context.config.runtime_dir / "outgoing" /
                                       migration.to_string());
   proto::Envelope started;
-  started.mutable_started()->set_migration_id(journal::id_bytes(migration));
+  started.mutable_started()->set_migration_id(to_bytes(migration));
   const Status told = co_await context.channel.send(started);
   if (!told) throw std::runtime_error(told.error().message());
   co_await tell(context.channel, "pid", std::to_string(::getpid()));

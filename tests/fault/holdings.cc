@@ -10,7 +10,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "migrate-agent/freezer/hierarchy.h"
+#include "migrate-agent/cgroups/group.h"
 #include "migrate-agent/journal/journal_files.h"
 #include "migrate-agent/landing/hugepage_claim.h"
 
@@ -117,18 +117,29 @@ std::vector<std::string> strangers(const TwoHosts& hosts, Host host,
   return found;
 }
 
-/// Control groups of this host's migrations: those of its journals.
-std::vector<std::string> groups(const TwoHosts& hosts, Host host) {
+/// Control groups of this host's migrations, those of its journals, but the one that holds a copy
+/// which came here and runs. An agent that was started anew removes what an older one's process
+/// leaves when its next worker has ended.
+std::vector<std::string> groups(const TwoHosts& hosts, Host host, bool has_copy) {
   std::vector<std::string> found;
-  const auto hierarchy = freezer::find_hierarchy();
+  std::vector<std::string> empty;
+  const auto hierarchies = cgroups::hierarchies();
   const auto entries = journal::list(hosts.variable("STATE", host));
-  if (!hierarchy || !entries) return found;
+  if (!entries) return found;
   for (const journal::Entry& entry : *entries) {
-    const fs::path group = hierarchy->mount / ("gcr-migrate-" + entry.path.filename().string());
-    std::error_code error;
-    if (fs::exists(group, error))
-      found.push_back(fmt::format("{}: {}", name_of(host), group.string()));
+    const std::string name = cgroups::kGroupPrefix + entry.path.filename().string();
+    const cgroups::Group group(hierarchies, name);
+    if (!group.exists()) continue;
+    const bool came_here = entry.role == journal::Began::DESTINATION;
+    const bool is_free = !group.is_frozen().value_or(true);
+    std::string line = fmt::format("{}: control group {}", name_of(host), name);
+    if (came_here && is_free && group.is_empty()) {
+      empty.push_back(std::move(line));
+    } else if (!came_here || !is_free || !has_copy) {
+      found.push_back(std::move(line));
+    }
   }
+  if (empty.size() > 1) std::ranges::move(empty, std::back_inserter(found));
   return found;
 }
 
@@ -207,7 +218,7 @@ void Baseline::look_at(const TwoHosts& hosts, Host host, bool has_copy, Holdings
   std::vector<std::string> more;
   std::ranges::set_difference(files_of(hosts, host), before.files, std::back_inserter(more));
   for (const std::string& file : more) complain("file " + file);
-  std::ranges::copy(groups(hosts, host), std::back_inserter(holdings.leftovers));
+  std::ranges::copy(groups(hosts, host, has_copy), std::back_inserter(holdings.leftovers));
   std::ranges::copy(open_journals(hosts, host), std::back_inserter(holdings.leftovers));
 }
 

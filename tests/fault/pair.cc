@@ -108,7 +108,7 @@ std::string action_of(Harm harm, const std::string& command, const TwoHosts& hos
     case Harm::kEndApp:
       return fmt::format("run kill -TERM {}", process);
     case Harm::kWake:
-      return "run " + wake_command(network_name(hosts, host), 20);
+      return "run " + wake_command(network_name(hosts, host), kPeerSilence / 6);
     case Harm::kRun:
       return "run " + command;
     case Harm::kCut:
@@ -140,12 +140,12 @@ std::string gained(const std::string& path, std::size_t offset) {
 
 }  // namespace
 
-std::string wake_command(const std::string& network, unsigned times) {
+std::string wake_command(const std::string& network, Milliseconds lasts) {
   return fmt::format(
-      "for i in $(seq {}); do for p in $(ip netns pids {}); do "
+      "end=$(($(date +%s%3N) + {})); while for p in $(ip netns pids {}); do "
       "case $(cat /proc/$p/comm 2>/dev/null) in ticker) kill -CONT $p 2>/dev/null;; esac; done; "
-      "sleep 0.01; done; true",
-      times, network);
+      "[ $(date +%s%3N) -lt $end ]; do sleep 0.01; done; true",
+      lasts.count(), network);
 }
 
 /// What is known of the run that is under way.

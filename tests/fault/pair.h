@@ -16,13 +16,14 @@
 namespace gcr::fault::test {
 
 /// How long a peer may be silent, as the agents are told.
-inline constexpr Milliseconds kPeerSilence{1500};
+inline constexpr Milliseconds kPeerSilence{3000};
 
 /// Within this time after things were put right one copy goes on and both hosts are clean.
 inline constexpr Milliseconds kBound{20'000};
 
-/// A command line that sends SIGCONT to the tickers in this network `times` times, 10 ms apart.
-std::string wake_command(const std::string& network, unsigned times);
+/// A command line that sends SIGCONT to the tickers in this network, at least once and every few
+/// milliseconds for so long.
+std::string wake_command(const std::string& network, Milliseconds lasts);
 
 class Pair {
  public:

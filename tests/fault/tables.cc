@@ -15,8 +15,8 @@ namespace {
 
 constexpr Harm kHarms[] = {Harm::kError,    Harm::kCorrupt,  Harm::kKillWorker, Harm::kKillDaemon,
                            Harm::kKillBoth, Harm::kKillHost, Harm::kKillApp,    Harm::kKillCopy,
-                           Harm::kEndApp,   Harm::kStop,     Harm::kCut,        Harm::kRun,
-                           Harm::kNone};
+                           Harm::kEndApp,   Harm::kStop,     Harm::kCut,        Harm::kWake,
+                           Harm::kRun,      Harm::kNone};
 
 struct Figures {
   std::size_t runs = 0;

@@ -17,12 +17,6 @@ namespace {
 
 using namespace gcr::agent;
 
-Uuid to_uuid(const std::string& bytes) {
-  Uuid uuid;
-  std::copy_n(bytes.begin(), std::min(bytes.size(), uuid.bytes.size()), uuid.bytes.begin());
-  return uuid;
-}
-
 void take_message(Registry& registry, WorkerId worker, const std::string& bytes) {
   registry::FromWorker from_worker;
   if (from_worker.ParseFromString(bytes)) {

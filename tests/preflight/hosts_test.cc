@@ -412,6 +412,14 @@ TEST_F(Hosts, LimitsOfTheKernel) {
   EXPECT_THAT(compared(process), ElementsAre("open-files-limit", "mapping-limit", "pid-limit"));
 }
 
+TEST_F(Hosts, LimitsOfControlGroupsThatCannotBeKept) {
+  proto::ProcessFacts process = request().process();
+  process.mutable_limits()->set_processes(100);
+  EXPECT_THAT(compared(process), IsEmpty());
+  process.mutable_limits()->set_cpus("0-9000");
+  EXPECT_THAT(compared(process), ElementsAre("cgroup-limits"));
+}
+
 TEST_F(Hosts, HugepagesOfTheProcess) {
   proto::ProcessFacts process = request().process();
   proto::HugepageUse& use = *process.add_hugepages();

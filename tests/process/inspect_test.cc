@@ -25,6 +25,7 @@
 #include <functional>
 #include <thread>
 
+#include "migrate-agent/cgroups/limits.h"
 #include "migrate-agent/process/named_files.h"
 #include "migrate-agent/process/procfs.h"
 #include "migrate-agent/process/surroundings.h"
@@ -490,38 +491,21 @@ TEST_F(Inspecting, BeingPinnedToCpusIsWarnedAbout) {
   EXPECT_FALSE(found.findings.has_blocker());
 }
 
-TEST_F(Inspecting, LimitsOfControlGroupsAreReadInBothVersions) {
-  const auto write = [&](const std::string& name, const std::string& text) {
-    fs::create_directories((directory_ / name).parent_path());
-    std::ofstream(directory_ / name) << text;
-  };
-  write("job/memory.max", "1073741824\n");
-  write("job/cpu.max", "max 100000\n");
-  EXPECT_THAT(cgroup_limits(directory_, "0::/job\n"), ElementsAre("memory.max = 1073741824"));
-  write("memory/job/memory.limit_in_bytes", "1048576\n");
-  write("cpu,cpuacct/job/cpu.cfs_quota_us", "50000\n");
-  write("pids/job/pids.max", "max\n");
-  EXPECT_THAT(cgroup_limits(directory_, "4:memory:/job\n3:cpu,cpuacct:/job\n2:pids:/job\n0::/\n"),
-              ElementsAre("memory.limit_in_bytes = 1048576", "cpu.cfs_quota_us = 50000"));
-  write("memory/job/memory.limit_in_bytes", "9223372036854771712\n");
-  EXPECT_THAT(cgroup_limits(directory_, "4:memory:/job\n"), IsEmpty());
-}
-
-TEST_F(Inspecting, ALimitedControlGroupIsWarnedAbout) {
-  const fs::path unified = "/sys/fs/cgroup";
-  const fs::path root = fs::exists(unified / "pids") ? unified / "pids" : unified;
-  const fs::path group = root / ("gcr-process-test-" + std::to_string(::getpid()));
-  std::ofstream(root / "cgroup.subtree_control") << "+pids";  // version 1 has no such file
-  ASSERT_TRUE(fs::create_directory(group));
+TEST_F(Inspecting, LimitsOfItsControlGroupAreFacts) {
+  const auto hierarchy = cgroups::find(cgroups::hierarchies(), "pids");
+  ASSERT_TRUE(hierarchy);
+  const std::string name = "gcr-process-test-" + std::to_string(::getpid());
+  proto::GroupLimits limits;
+  limits.set_processes(10);
+  ASSERT_TRUE(cgroups::keep({*hierarchy}, name, limits));
   start({});
-  std::ofstream(group / "pids.max") << "10";
+  const fs::path group = hierarchy->mount / name;
   std::ofstream(group / "cgroup.procs") << pid_;
   const Inspection found = look();
   end();
   EXPECT_EQ(::rmdir(group.c_str()), 0);
-  ASSERT_THAT(ids(found), ElementsAre("cgroup-limits"));
-  EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("pids.max = 10"));
-  EXPECT_FALSE(found.findings.has_blocker());
+  EXPECT_THAT(ids(found), IsEmpty());
+  EXPECT_EQ(found.facts.limits().processes(), 10u);
 }
 
 TEST_F(Inspecting, ClientsOfMpsBlock) {

@@ -225,7 +225,7 @@ TEST_F(OperatorRules, MigrationsOfOthersAreNeitherSeenNorControlled) {
   list.mutable_list_request()->set_finished(true);
   const auto seen = ask_as("for-alice", list).list_reply();
   ASSERT_EQ(seen.migrations_size(), 1);
-  EXPECT_EQ(seen.migrations(0).migration_id(), journal::id_bytes(alices));
+  EXPECT_EQ(seen.migrations(0).migration_id(), to_bytes(alices));
   EXPECT_EQ(seen.migrations(0).ordered_by(), "for-alice");
   EXPECT_EQ(ask_as("for-all", list).list_reply().migrations_size(), 2);
   EXPECT_EQ(ask_as("for-nobody", list).list_reply().migrations_size(), 0);
@@ -235,12 +235,12 @@ TEST_F(OperatorRules, MigrationsOfOthersAreNeitherSeenNorControlled) {
   proto::Envelope go_on;
   proto::Envelope adjust;
   proto::Envelope resolve;
-  status.mutable_status_request()->set_migration_id(journal::id_bytes(bobs));
-  cancel.mutable_cancel_request()->set_migration_id(journal::id_bytes(bobs));
-  go_on.mutable_continue_request()->set_migration_id(journal::id_bytes(bobs));
-  adjust.mutable_adjust_request()->set_migration_id(journal::id_bytes(bobs));
+  status.mutable_status_request()->set_migration_id(to_bytes(bobs));
+  cancel.mutable_cancel_request()->set_migration_id(to_bytes(bobs));
+  go_on.mutable_continue_request()->set_migration_id(to_bytes(bobs));
+  adjust.mutable_adjust_request()->set_migration_id(to_bytes(bobs));
   adjust.mutable_adjust_request()->set_downtime_limit_ms(100);
-  resolve.mutable_resolve_request()->set_migration_id(journal::id_bytes(bobs));
+  resolve.mutable_resolve_request()->set_migration_id(to_bytes(bobs));
   for (const proto::Envelope& request : {status, cancel, go_on, adjust, resolve}) {
     EXPECT_EQ(ask_as("for-alice", request).failure().code(), "permission-denied")
         << request.ShortDebugString();

@@ -118,7 +118,7 @@ TEST(Flood, TheOtherAgentOfAMigrationIsHeardWhenStrangersHaveEveryPlace) {
                                     {.peer_name = "agent"});
   const std::vector<UniqueFd> strangers = take_every_place(agent, 8);
   proto::Envelope commit;
-  commit.mutable_commit_request()->set_migration_id(journal::id_bytes(id));
+  commit.mutable_commit_request()->set_migration_id(to_bytes(id));
   for (int i = 0; i < 3; ++i) {
     Client source(agent, credentials, "agent", id);
     EXPECT_EQ(source.call(commit).commit_reply().pid(), kRestoredPid);

@@ -1,5 +1,5 @@
 // A group that holds a process, and whoever tries to wake it.
-#include "migrate-agent/freezer/freezer.h"
+#include "migrate-agent/cgroups/group.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@
 
 #include "migrate-agent/process/procfs.h"
 
-namespace gcr::freezer {
+namespace gcr::cgroups {
 namespace {
 
 /// Turns of a program's loops, in memory that it shares with the test.
@@ -79,6 +79,12 @@ class Counter {
   std::optional<procfs::Process> process_;
 };
 
+std::vector<Hierarchy> with(std::string_view controller) {
+  std::vector<Hierarchy> found = hierarchies();
+  std::erase_if(found, [&](const Hierarchy& one) { return !one.has(controller); });
+  return found;
+}
+
 class Freezer : public testing::TestWithParam<Hierarchy> {
  protected:
   void TearDown() override { EXPECT_TRUE(group_.destroy()); }
@@ -91,7 +97,7 @@ class Freezer : public testing::TestWithParam<Hierarchy> {
     }
   }
 
-  Group group_{GetParam(), fmt::format("gcr-freezer-test-{}", ::getpid())};
+  Group group_{{GetParam()}, fmt::format("gcr-group-test-{}", ::getpid())};
 };
 
 TEST_P(Freezer, HoldsAProcessThatOutsidersAndItsOwnTimerContinue) {
@@ -161,11 +167,9 @@ TEST_P(Freezer, TakesTheCallersOwnGroupWhereTheFirstOneIsGone) {
   EXPECT_EQ(group_.home_of(counter.process()).value(), group_of(GetParam(), ::getpid()).value());
 }
 
-INSTANTIATE_TEST_SUITE_P(Version, Freezer,
-                         testing::ValuesIn(hierarchies(procfs::read_text("/proc/self/mountinfo"))),
-                         [](const auto& info) {
-                           return fmt::format("{}", static_cast<int>(info.param.version));
-                         });
+INSTANTIATE_TEST_SUITE_P(Version, Freezer, testing::ValuesIn(with(kFreezer)), [](const auto& info) {
+  return fmt::format("{}", static_cast<int>(info.param.version));
+});
 
 TEST(Hierarchies, AreFoundWithVersionTwoFirst) {
   const auto found = hierarchies(
@@ -173,12 +177,16 @@ TEST(Hierarchies, AreFoundWithVersionTwoFirst) {
       "36 31 0:33 / /sys/fs/cgroup/devices rw - cgroup cgroup rw,devices\n"
       "37 31 0:34 /docker/1 /sys/fs/cgroup/freezer rw,nosuid shared:9 - cgroup cgroup rw,freezer\n"
       "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
-  ASSERT_EQ(found.size(), 2u);
+  ASSERT_EQ(found.size(), 3u);
   EXPECT_EQ(found[0].version, Version::kTwo);
   EXPECT_EQ(found[0].mount, "/sys/fs/cgroup/unified");
   EXPECT_EQ(found[0].directory_of("/a/b"), "/sys/fs/cgroup/unified/a/b");
-  EXPECT_EQ(found[1].version, Version::kOne);
-  EXPECT_EQ(found[1].directory_of("/docker/1/a"), "/sys/fs/cgroup/freezer/a");
+  EXPECT_EQ(found[0].directory_of("/../a"), std::nullopt) << "beside what is seen here";
+  EXPECT_TRUE(found[1].has("devices"));
+  EXPECT_EQ(found[2].version, Version::kOne);
+  EXPECT_TRUE(found[2].has(kFreezer));
+  EXPECT_EQ(found[2].directory_of("/docker/1/a"), "/sys/fs/cgroup/freezer/a");
+  EXPECT_EQ(found[2].directory_of("/docker/12"), std::nullopt);
 }
 
 TEST(Hierarchies, AreNoneWhereNothingIsMounted) {
@@ -186,4 +194,4 @@ TEST(Hierarchies, AreNoneWhereNothingIsMounted) {
 }
 
 }  // namespace
-}  // namespace gcr::freezer
+}  // namespace gcr::cgroups
