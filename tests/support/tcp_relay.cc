@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <stdexcept>
+#include <system_error>
 #include <utility>
 
 namespace gcr::test {
@@ -63,9 +64,12 @@ void LoopbackListener::stop() const { ::shutdown(socket_.get(), SHUT_RDWR); }
 UniqueFd connect_loopback(std::uint16_t port) {
   UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const sockaddr_in address = loopback(port);
-  if (!socket ||
-      ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    throw std::runtime_error("cannot connect to a port of this machine");
+  const auto* generic = reinterpret_cast<const sockaddr*>(&address);
+  // Of one that a signal interrupted, the next call tells how it ended.
+  while (!socket || ::connect(socket.get(), generic, sizeof address) != 0) {
+    if (errno == EISCONN) break;
+    if (errno != EINTR && errno != EALREADY)
+      throw std::system_error(errno, std::generic_category(), "cannot connect to this machine");
   }
   return socket;
 }
