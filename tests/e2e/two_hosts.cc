@@ -302,18 +302,20 @@ std::uint64_t TwoHosts::descriptors(Host host) const {
 }
 
 HostUse TwoHosts::use(Host host) const {
-  wait_until_idle(host);
   HostUse use;
+  if (!wait_until_idle(host)) use.workers = workers(host).size();
   for (const std::string& mount_point : words(variable("VRAM", host))) {
     use.vram_bytes += used_bytes(mount_point);
   }
   use.runtime_bytes = used_bytes(variable("RUNTIME", host));
-  use.workers = workers(host).size();
   struct stat status {};
   ::stat(variable("NS", host).c_str(), &status);
   const std::string wanted = "net:[" + std::to_string(status.st_ino) + "]";
+  const std::string agent = read_link("/proc/" + std::to_string(agent_pid(host)) + "/exe");
   for (const pid_t pid : all_processes()) {
-    if (read_link("/proc/" + std::to_string(pid) + "/ns/net") == wanted) ++use.processes;
+    const std::string process = "/proc/" + std::to_string(pid);
+    if (read_link(process + "/ns/net") == wanted && read_link(process + "/exe") != agent)
+      ++use.processes;
   }
   return use;
 }

@@ -43,8 +43,8 @@ struct MigrateReport {
 struct HostUse {
   std::uint64_t vram_bytes = 0;     ///< used on its software GPUs
   std::uint64_t runtime_bytes = 0;  ///< in the agent's runtime directory: images
-  std::uint64_t workers = 0;        ///< processes of the agent, without the daemon itself
-  std::uint64_t processes = 0;      ///< in the host's network namespace
+  std::uint64_t workers = 0;        ///< processes of the agent that do not end
+  std::uint64_t processes = 0;      ///< others in the host's network namespace
 
   bool operator==(const HostUse&) const = default;
 };
