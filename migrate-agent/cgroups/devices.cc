@@ -17,7 +17,7 @@
 #include <map>
 #include <sstream>
 
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "src/base/unique_fd.h"
 #include "src/base/uuid.h"
 

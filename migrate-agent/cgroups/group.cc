@@ -12,7 +12,7 @@
 #include <fstream>
 
 #include "migrate-agent/cgroups/limits.h"
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 
 namespace gcr::cgroups {
 namespace {

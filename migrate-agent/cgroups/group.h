@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "migrate-agent/cgroups/hierarchy.h"
-#include "migrate-agent/process/process_handle.h"
+#include "migrate-agent/procfs/process_handle.h"
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"

@@ -13,7 +13,7 @@
 #include <sstream>
 
 #include "migrate-agent/cgroups/devices.h"
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 
 namespace gcr::cgroups {
 namespace {

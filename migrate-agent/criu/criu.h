@@ -14,22 +14,13 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/process/process_handle.h"
+#include "migrate-agent/criu/command.h"
+#include "migrate-agent/procfs/process_handle.h"
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::criu {
-
-/// How to start CRIU.
-struct Command {
-  /// The program and the arguments before its own, e.g. a private dynamic loader.
-  std::vector<std::string> argv;
-  /// The init program of the namespaces that CRIU is started in, where those are new: for checks,
-  /// and for restores, where it stays with the process and ends when the last task in there has
-  /// ended. Dumps go without.
-  std::filesystem::path reaper;
-};
 
 /// 40101 for 4.1.1.
 Result<std::uint32_t> version(const Command& command);

@@ -12,7 +12,7 @@
 #include "migrate-agent/criu/options.h"
 #include "migrate-agent/criu/session.h"
 #include "migrate-agent/criu/streamer.h"
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 
 namespace gcr::criu {
 namespace {

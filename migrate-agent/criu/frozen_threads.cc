@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "migrate-agent/criu/tracing.h"
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 
 namespace gcr::criu {
 namespace {

@@ -12,7 +12,7 @@
 #include <memory>
 #include <set>
 
-#include "migrate-agent/process/process_handle.h"
+#include "migrate-agent/procfs/process_handle.h"
 #include "src/base/result.h"
 
 namespace gcr::criu {

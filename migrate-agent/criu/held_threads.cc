@@ -9,7 +9,7 @@
 #include <string>
 
 #include "migrate-agent/criu/tracing.h"
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 
 namespace gcr::criu {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <set>
 
-#include "migrate-agent/process/process_handle.h"
+#include "migrate-agent/procfs/process_handle.h"
 #include "src/base/result.h"
 
 namespace gcr::criu {

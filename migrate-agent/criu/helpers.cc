@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::criu {

@@ -15,7 +15,7 @@
 #include "migrate-agent/criu/criu_rpc.pb.h"
 #include "migrate-agent/criu/images.h"
 #include "migrate-agent/criu/tracing.h"
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 
 namespace gcr::criu {
 

@@ -14,7 +14,7 @@
 
 #include <optional>
 
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 
 namespace gcr::criu {
 

@@ -15,7 +15,7 @@
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/criu/criu_rpc.pb.h"
 #include "migrate-agent/criu/launch.h"
-#include "migrate-agent/process/mount_namespace.h"
+#include "migrate-agent/procfs/mount_namespace.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 

@@ -20,18 +20,18 @@
 #include <unordered_map>
 
 #include "migrate-agent/cgroups/group.h"
-#include "migrate-agent/daemon/certificates.h"
+#include "migrate-agent/config/certificates.h"
 #include "migrate-agent/daemon/connection.h"
 #include "migrate-agent/daemon/local_listener.h"
 #include "migrate-agent/daemon/migration_status.h"
 #include "migrate-agent/daemon/monitoring.h"
-#include "migrate-agent/daemon/packet.h"
 #include "migrate-agent/daemon/peers.h"
 #include "migrate-agent/daemon/recoveries.h"
 #include "migrate-agent/daemon/registry.h"
 #include "migrate-agent/daemon/startups.h"
 #include "migrate-agent/daemon/worker_process.h"
-#include "migrate-agent/daemon/worker_server.h"
+#include "migrate-agent/worker/packet.h"
+#include "migrate-agent/worker/worker_server.h"
 #include "proto/registry.pb.h"
 
 namespace gcr::agent {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/daemon/config.h"
+#include "migrate-agent/config/config.h"
 #include "src/base/result.h"
 
 namespace gcr::agent {

@@ -8,7 +8,7 @@
 #include <asio/use_awaitable.hpp>
 #include <csignal>
 
-#include "migrate-agent/daemon/packet.h"
+#include "migrate-agent/worker/packet.h"
 #include "proto/registry.pb.h"
 #include "src/control/deadline.h"
 

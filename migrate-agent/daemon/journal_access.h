@@ -5,7 +5,7 @@
 #include <chrono>
 
 #include "migrate-agent/daemon/migration_status.h"
-#include "migrate-agent/roles/roles.h"
+#include "migrate-agent/worker/context.h"
 
 namespace gcr::agent {
 

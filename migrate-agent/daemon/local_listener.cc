@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "migrate-agent/daemon/local_socket.h"
+#include "migrate-agent/worker/local_socket.h"
 
 namespace gcr::agent {
 namespace {

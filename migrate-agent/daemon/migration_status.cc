@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "migrate-agent/commit/states.h"
-#include "migrate-agent/daemon/worker_client.h"
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/worker/worker_client.h"
 
 namespace gcr::agent {
 namespace {

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "migrate-agent/daemon/adjustment.h"
 #include "migrate-agent/daemon/journal_access.h"
 #include "migrate-agent/daemon/requests.h"
+#include "migrate-agent/worker/adjustment.h"
 
 namespace gcr::agent {
 namespace {

@@ -8,7 +8,7 @@
 #include <asio/awaitable.hpp>
 
 #include "migrate-agent/journal/journal_files.h"
-#include "migrate-agent/roles/roles.h"
+#include "migrate-agent/worker/context.h"
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 

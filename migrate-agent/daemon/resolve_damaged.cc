@@ -8,7 +8,7 @@
 
 #include "migrate-agent/daemon/journal_access.h"
 #include "migrate-agent/daemon/requests.h"
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 
 namespace gcr::agent {
 namespace {

@@ -1,9 +1,9 @@
 // An operator decides what no protocol can: the other host is gone, and with it what it knew.
 #include <fmt/format.h>
 
-#include "migrate-agent/daemon/ask_agent.h"
 #include "migrate-agent/daemon/journal_access.h"
 #include "migrate-agent/daemon/requests.h"
+#include "migrate-agent/worker/ask_agent.h"
 
 namespace gcr::agent {
 namespace {

@@ -20,7 +20,7 @@
 #include <thread>
 #include <vector>
 
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "preload/door_protocol.h"
 
 namespace gcr::agent {

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "migrate-agent/daemon/config.h"
+#include "migrate-agent/config/config.h"
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 

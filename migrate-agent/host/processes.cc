@@ -12,7 +12,7 @@
 #include "migrate-agent/door/find_door.h"
 #include "migrate-agent/host/host_state.h"
 #include "migrate-agent/process/inspect.h"
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 
 namespace gcr::host {
 namespace {

@@ -18,8 +18,8 @@
 #include <string>
 
 #include "migrate-agent/keeper/layout.h"
-#include "migrate-agent/process/process_handle.h"
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/process_handle.h"
+#include "migrate-agent/procfs/procfs.h"
 
 namespace gcr::keeper {
 namespace {

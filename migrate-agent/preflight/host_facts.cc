@@ -21,8 +21,8 @@
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/landing/memory_info.h"
 #include "migrate-agent/landing/memory_reservation.h"
-#include "migrate-agent/process/procfs.h"
 #include "migrate-agent/process/surroundings.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "src/base/unique_fd.h"
 #include "src/base/version.h"
 

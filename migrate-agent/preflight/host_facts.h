@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
-#include "migrate-agent/daemon/config.h"
+#include "migrate-agent/config/config.h"
+#include "migrate-agent/findings/catalogue.h"
 #include "migrate-agent/mover/cuda_driver.h"
-#include "migrate-agent/preflight/catalogue.h"
 #include "proto/control.pb.h"
 #include "src/base/units.h"
 

@@ -10,7 +10,7 @@
 #include <array>
 #include <thread>
 
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::process {

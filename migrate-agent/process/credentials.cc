@@ -10,7 +10,7 @@
 #include <sstream>
 #include <string_view>
 
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 
 namespace gcr::process {
 namespace {

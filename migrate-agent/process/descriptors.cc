@@ -16,9 +16,9 @@
 #include <map>
 #include <set>
 
-#include "migrate-agent/process/procfs.h"
 #include "migrate-agent/process/sharing.h"
 #include "migrate-agent/process/sockets.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "src/base/units.h"
 
 namespace gcr::process {

@@ -11,11 +11,11 @@
 
 #include "migrate-agent/process/credentials.h"
 #include "migrate-agent/process/descriptors.h"
-#include "migrate-agent/process/mount_namespace.h"
 #include "migrate-agent/process/named_files.h"
-#include "migrate-agent/process/procfs.h"
 #include "migrate-agent/process/sharing.h"
 #include "migrate-agent/process/surroundings.h"
+#include "migrate-agent/procfs/mount_namespace.h"
+#include "migrate-agent/procfs/procfs.h"
 
 namespace gcr::process {
 namespace {

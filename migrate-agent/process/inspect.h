@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/preflight/catalogue.h"
+#include "migrate-agent/findings/catalogue.h"
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 
@@ -24,7 +24,7 @@ inline constexpr std::uint64_t kDeletedFileLimitBytes = 64u << 20;
 
 /// Looks at everything that can be seen from outside, and goes on as far as it can. kNotFound if
 /// there is no such process, kPermissionDenied if it may not be inspected. The findings are those
-/// of the catalogue's first part (migrate-agent/preflight/catalogue.cc) that need no second host.
+/// of the catalogue's first part (migrate-agent/findings/catalogue.cc) that need no second host.
 /// Descriptors and mappings of NVIDIA devices, and the door, are expected and not reported.
 ///
 /// The files among the facts are those of named_files(). Thread-safe.

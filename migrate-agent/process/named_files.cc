@@ -13,8 +13,8 @@
 
 #include "migrate-agent/process/files.h"
 #include "migrate-agent/process/inspect.h"
-#include "migrate-agent/process/procfs.h"
 #include "migrate-agent/process/sharing.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::process {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "migrate-agent/preflight/catalogue.h"
+#include "migrate-agent/findings/catalogue.h"
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 

@@ -10,7 +10,7 @@
 
 #include "migrate-agent/process/descriptors.h"
 #include "migrate-agent/process/files.h"
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "src/base/units.h"
 
 namespace gcr::process {

@@ -16,7 +16,7 @@
 #include <sstream>
 
 #include "migrate-agent/cgroups/limits.h"
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "src/base/units.h"
 
 namespace gcr::process {

@@ -13,7 +13,7 @@
 #include "migrate-agent/keeper/keeper.h"
 #include "migrate-agent/mover/control_checkpoint.h"
 #include "migrate-agent/mover/cuda_driver.h"
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/recovery/recovery.h"
 #include "src/base/log.h"
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "migrate-agent/criu/criu.h"
-#include "migrate-agent/process/process_handle.h"
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/process_handle.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/recovery/recovery.h"
 
 namespace gcr::recovery {

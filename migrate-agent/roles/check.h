@@ -2,7 +2,7 @@
 // does.
 #pragma once
 
-#include "migrate-agent/preflight/catalogue.h"
+#include "migrate-agent/findings/catalogue.h"
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 

@@ -11,7 +11,7 @@
 #include "migrate-agent/mover/control_checkpoint.h"
 #include "migrate-agent/preflight/comparison.h"
 #include "migrate-agent/process/inspect.h"
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/roles/request_checks.h"
 
 namespace gcr::agent {

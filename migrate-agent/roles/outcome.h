@@ -5,7 +5,7 @@
 
 #include <asio/awaitable.hpp>
 
-#include "migrate-agent/daemon/ask_agent.h"
+#include "migrate-agent/worker/ask_agent.h"
 #include "src/base/uuid.h"
 
 namespace gcr::agent {

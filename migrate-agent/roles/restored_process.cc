@@ -5,7 +5,7 @@
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/process/credentials.h"
 #include "migrate-agent/process/inspect.h"
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 
 namespace gcr::agent {
 namespace {

@@ -5,8 +5,8 @@
 #include <asio/steady_timer.hpp>
 #include <cmath>
 
-#include "migrate-agent/daemon/adjustment.h"
 #include "migrate-agent/roles/source.h"
+#include "migrate-agent/worker/adjustment.h"
 #include "src/base/log.h"
 #include "src/base/units.h"
 

@@ -18,7 +18,7 @@
 #include "migrate-agent/door/door.h"
 #include "migrate-agent/mover/contexts.h"
 #include "migrate-agent/mover/control_checkpoint.h"
-#include "migrate-agent/process/process_handle.h"
+#include "migrate-agent/procfs/process_handle.h"
 
 namespace gcr::agent {
 

@@ -5,8 +5,8 @@
 #include <asio/experimental/awaitable_operators.hpp>
 
 #include "migrate-agent/fault/fault.h"
+#include "migrate-agent/memory/zero_pages.h"
 #include "migrate-agent/process/named_files.h"
-#include "migrate-agent/process/zero_pages.h"
 #include "migrate-agent/roles/source.h"
 #include "src/base/log.h"
 

@@ -21,17 +21,10 @@
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
+#include "src/control/tls_files.h"
 #include "src/control/wire.h"
 
 namespace gcr::control {
-
-/// Paths of PEM files.
-struct TlsFiles {
-  std::string authority;
-  std::string certificate;
-  std::string key;
-  std::string revoked{};  ///< a CRL of the authority's; empty: certificates are not revoked
-};
 
 /// A context for either side: TLS 1.3 only, peer certificate required, signed by `authority` and
 /// not revoked. kInvalidArgument, naming the file, if one cannot be read or the key is not the

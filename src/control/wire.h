@@ -11,6 +11,7 @@
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 #include "src/base/uuid.h"
+#include "src/control/endpoint.h"
 
 namespace gcr::control {
 
@@ -21,7 +22,6 @@ inline constexpr std::size_t kMaxHelloBytes = 4u << 10;
 inline constexpr std::size_t kMaxQuestionBytes = 64u << 10;
 /// That a peer may send within one second.
 inline constexpr unsigned kMaxMessagesPerSecond = 1000;
-inline constexpr std::uint16_t kDefaultPort = 7411;
 
 /// What a new connection is for. Zero is never used.
 enum class ConnectionKind : std::uint8_t {
@@ -38,24 +38,6 @@ struct Preface {
 
   std::array<std::uint8_t, kPrefaceBytes> encode() const;
   static Result<Preface> decode(std::span<const std::uint8_t, kPrefaceBytes> bytes);
-};
-
-/// Where an agent's local users reach it, unless agent.toml says otherwise.
-inline constexpr std::string_view kDefaultLocalSocket = "/run/gcr-migrate.sock";
-
-/// Where an agent listens. IPv6 addresses stand in brackets where a port follows. A host that
-/// begins with "/" is the path of an agent's local socket, and there is no port.
-struct Endpoint {
-  std::string host;
-  std::uint16_t port = kDefaultPort;
-
-  bool is_local() const { return host.starts_with('/'); }
-
-  /// From "host", "host:port", "[v6]:port", "[v6]" or "v6". kInvalidArgument, quoting the text.
-  static Result<Endpoint> parse(const std::string& text);
-  /// The same, and "local" or "unix:/PATH" for a local socket.
-  static Result<Endpoint> parse_local_too(const std::string& text);
-  std::string to_string() const;
 };
 
 /// Failure <-> Error. A code of another release becomes kInternal; the text comes back printable.

@@ -14,7 +14,7 @@
 
 #include <atomic>
 
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 
 namespace gcr::cgroups {
 namespace {

@@ -19,7 +19,7 @@
 
 #include "migrate-agent/cgroups/devices.h"
 #include "migrate-agent/cgroups/group.h"
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 
 namespace gcr::cgroups {
 namespace {

@@ -1,6 +1,6 @@
 // Numbers of processes that have ended are taken by others, and nothing meant for the first reaches
 // these: every signal goes by a pidfd of the process that was meant.
-#include "migrate-agent/process/process_handle.h"
+#include "migrate-agent/procfs/process_handle.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/criu/frozen_threads.h"
 #include "migrate-agent/criu/held_threads.h"
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/recovery/recovery.h"
 
 namespace gcr::procfs {

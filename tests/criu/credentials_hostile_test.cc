@@ -6,7 +6,7 @@
 
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/process/credentials.h"
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "tests/criu/forge.h"
 #include "tests/criu/program.h"
 

@@ -16,7 +16,7 @@
 #include <set>
 
 #include "migrate-agent/criu/criu.h"
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "tests/criu/program.h"
 
 namespace gcr::criu::test {

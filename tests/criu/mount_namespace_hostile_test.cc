@@ -12,7 +12,7 @@
 #include <mutex>
 
 #include "migrate-agent/criu/criu.h"
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "tests/criu/program.h"
 
 namespace gcr::criu::test {

@@ -1,4 +1,4 @@
-#include "migrate-agent/daemon/cancellation.h"
+#include "migrate-agent/worker/cancellation.h"
 
 #include <gtest/gtest.h>
 

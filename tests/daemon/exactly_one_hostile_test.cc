@@ -12,7 +12,7 @@
 #include <optional>
 #include <thread>
 
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "tests/daemon/agent_process.h"
 #include "tests/daemon/journals.h"
 

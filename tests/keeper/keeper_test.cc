@@ -17,8 +17,8 @@
 #include <map>
 #include <string>
 
-#include "migrate-agent/process/process_handle.h"
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/process_handle.h"
+#include "migrate-agent/procfs/procfs.h"
 
 namespace gcr::keeper {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "migrate-agent/process/files.h"
 #include "migrate-agent/process/named_files.h"
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::process {

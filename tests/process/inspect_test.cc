@@ -27,8 +27,8 @@
 
 #include "migrate-agent/cgroups/limits.h"
 #include "migrate-agent/process/named_files.h"
-#include "migrate-agent/process/procfs.h"
 #include "migrate-agent/process/surroundings.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::process {

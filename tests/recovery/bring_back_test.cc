@@ -9,7 +9,7 @@
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/door/door.h"
 #include "migrate-agent/keeper/keeper.h"
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/recovery/recovery.h"
 #include "tests/recovery/processes.h"
 

@@ -14,7 +14,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 
 namespace gcr::recovery::test {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/criu/helpers.h"
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/recovery/recovery.h"
 #include "tests/criu/program.h"
 #include "tests/recovery/processes.h"

@@ -19,10 +19,10 @@
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/door/door.h"
 #include "migrate-agent/keeper/keeper.h"
+#include "migrate-agent/memory/zero_pages.h"
 #include "migrate-agent/mover/control_checkpoint.h"
 #include "migrate-agent/mover/cuda_driver.h"
-#include "migrate-agent/process/procfs.h"
-#include "migrate-agent/process/zero_pages.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/recovery/recovery.h"
 
 namespace gcr::recovery::test {

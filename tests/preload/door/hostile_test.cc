@@ -14,7 +14,7 @@
 #include <string>
 
 #include "migrate-agent/door/find_door.h"
-#include "migrate-agent/process/procfs.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "preload/door_protocol.h"
 #include "src/base/unique_fd.h"
 

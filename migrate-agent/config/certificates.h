@@ -1,0 +1,21 @@
+// What an agent can tell of its own certificates without a peer.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "src/base/result.h"
+#include "src/control/tls_files.h"
+
+namespace gcr::agent {
+
+/// Whether a peer would accept this agent's certificate now: its files fit together, it is signed
+/// by the authority, within its time, carries the agent role and, unless `host` is empty, is made
+/// out to that host name or address. kInvalidArgument or kPermissionDenied says what is wrong.
+Status check_own_certificate(const control::TlsFiles& files, const std::string& host);
+
+/// When each expires, in seconds since 1970: "authority", "agent" and, if one is configured,
+/// "revocations". What cannot be read is left out.
+std::map<std::string, double> certificate_expiry(const control::TlsFiles& files);
+
+}  // namespace gcr::agent

@@ -1,0 +1,16 @@
+// Whether what a configuration names is there and can be used: `migrate-agent --check-config`, and
+// a part of /healthz.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "migrate-agent/config/config.h"
+
+namespace gcr::agent {
+
+/// A sentence for each problem: certificates, directories, programs, addresses, users. Changes
+/// nothing; may block. None: an agent that is started with it listens and can be reached.
+std::vector<std::string> problems_of(const Config& config);
+
+}  // namespace gcr::agent

@@ -1,0 +1,367 @@
+#include "migrate-agent/config/config.h"
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <initializer_list>
+#include <numeric>
+#include <set>
+#include <sstream>
+#include <string_view>
+
+#include "migrate-agent/data/negotiation.h"
+#include "src/base/executable.h"
+
+namespace gcr::agent {
+namespace {
+
+/// How many characters to insert, delete or replace to make `b` of `a`.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row.back();
+}
+
+/// One table of the file, read key by key. The first error stays; the caller asks for it at the
+/// end.
+class Table {
+ public:
+  Table(const toml::table& table, std::string file, std::string prefix)
+      : table_(table), file_(std::move(file)), prefix_(std::move(prefix)) {}
+
+  const toml::node* find(std::string_view key) {
+    known_.insert(key);
+    return table_.get(key);
+  }
+
+  template <class Path>
+  void text(std::string_view key, Path& target) {
+    const toml::node* node = find(key);
+    if (node == nullptr) return;
+    const auto value = node->value_exact<std::string>();
+    if (!value) return fail(*node, key, "must be a string");
+    if (value->empty()) return fail(*node, key, "must not be empty");
+    target = *value;
+  }
+
+  /// Where the empty text stands for the default.
+  template <class Path>
+  void optional_text(std::string_view key, Path& target) {
+    const toml::node* node = find(key);
+    if (node == nullptr) return;
+    const auto value = node->value_exact<std::string>();
+    if (!value) return fail(*node, key, "must be a string");
+    if (!value->empty()) target = *value;
+  }
+
+  /// Where the empty text stands for nothing.
+  void optional_path(std::string_view key, std::filesystem::path& target) {
+    const toml::node* node = find(key);
+    if (node == nullptr) return;
+    const auto value = node->value_exact<std::string>();
+    if (!value) return fail(*node, key, "must be a string");
+    if (!value->empty() && !value->starts_with('/')) {
+      return fail(*node, key, "must be an absolute path, or empty");
+    }
+    target = *value;
+  }
+
+  void flag(std::string_view key, bool& target) {
+    const toml::node* node = find(key);
+    if (node == nullptr) return;
+    const auto value = node->value_exact<bool>();
+    if (!value) return fail(*node, key, "must be true or false");
+    target = *value;
+  }
+
+  void number(std::string_view key, unsigned least, unsigned most, unsigned& target) {
+    const toml::node* node = find(key);
+    if (node == nullptr) return;
+    const auto value = node->value_exact<std::int64_t>();
+    if (!value || *value < least || *value > most) {
+      return fail(*node, key, fmt::format("must be a number from {} to {}", least, most));
+    }
+    target = static_cast<unsigned>(*value);
+  }
+
+  void strings(std::string_view key, std::vector<std::string>& target) {
+    const toml::node* node = find(key);
+    if (node == nullptr) return;
+    const toml::array* array = node->as_array();
+    if (array == nullptr) return fail(*node, key, "must be an array of strings");
+    target.clear();
+    for (const toml::node& element : *array) {
+      const auto value = element.value_exact<std::string>();
+      if (!value) return fail(element, key, "must be an array of strings");
+      target.push_back(*value);
+    }
+  }
+
+  void fail(const toml::node& node, std::string_view key, std::string_view what) {
+    if (!status_) return;
+    status_ =
+        Error(Code::kInvalidArgument,
+              fmt::format("{}:{}: {}{} {}", file_, node.source().begin.line, prefix_, key, what));
+  }
+
+  /// The first error, unknown keys included.
+  Status finish() {
+    for (const auto& [key, node] : table_) {
+      if (known_.contains(key.str())) continue;
+      const auto nearest = std::ranges::min_element(
+          known_, {}, [&](std::string_view known) { return edit_distance(key.str(), known); });
+      fail(node, key.str(), fmt::format("is not known; did you mean {}{}?", prefix_, *nearest));
+    }
+    return status_;
+  }
+
+ private:
+  const toml::table& table_;
+  std::string file_;
+  std::string prefix_;
+  std::set<std::string_view> known_;
+  Status status_;
+};
+
+/// As Endpoint::parse, but port 0 stands for any free port.
+Result<control::Endpoint> parse_listen(const std::string& text) {
+  constexpr std::string_view kAnyPort = ":0";
+  const bool bare_v6 = !text.starts_with('[') && std::ranges::count(text, ':') > 1;
+  if (bare_v6 || !text.ends_with(kAnyPort)) return control::Endpoint::parse(text);
+  GCR_ASSIGN(control::Endpoint endpoint, control::Endpoint::parse(text + "1"));
+  endpoint.port = 0;
+  return endpoint;
+}
+
+void read_listen(Table& table, Config& config) {
+  std::string text;
+  table.text("listen", text);
+  if (text.empty()) return;
+  auto endpoint = parse_listen(text);
+  if (!endpoint) return table.fail(*table.find("listen"), "listen", endpoint.error().message());
+  config.listen = std::move(*endpoint);
+}
+
+void read_metrics_listen(Table& table, Config& config) {
+  const toml::node* node = table.find("metrics_listen");
+  if (node == nullptr) return;
+  const auto text = node->value_exact<std::string>();
+  if (!text) return table.fail(*node, "metrics_listen", "must be a string");
+  if (text->empty()) return;
+  auto endpoint = parse_listen(*text);
+  if (!endpoint) return table.fail(*node, "metrics_listen", endpoint.error().message());
+  config.metrics_listen = std::move(*endpoint);
+}
+
+void read_advertise(Table& table, Config& config) {
+  table.optional_text("advertise", config.advertise);
+  if (config.advertise.empty()) return;
+  const auto endpoint = control::Endpoint::parse(config.advertise);
+  if (!endpoint) {
+    return table.fail(*table.find("advertise"), "advertise", endpoint.error().message());
+  }
+  config.advertise = endpoint->to_string();
+}
+
+void read_hugepages(Table& table, Config& config) {
+  std::string text;
+  table.text("hugepages", text);
+  if (text == "auto")
+    config.hugepages = HugepagePolicy::kAuto;
+  else if (text == "require")
+    config.hugepages = HugepagePolicy::kRequire;
+  else if (text == "never")
+    config.hugepages = HugepagePolicy::kNever;
+  else if (!text.empty())
+    table.fail(*table.find("hugepages"), "hugepages", "must be \"auto\", \"require\" or \"never\"");
+}
+
+void read_log_level(Table& table, Config& config) {
+  static constexpr std::array<std::string_view, 4> kLevels = {"debug", "info", "warning", "error"};
+  table.text("log_level", config.log_level);
+  if (std::ranges::find(kLevels, config.log_level) == kLevels.end()) {
+    table.fail(*table.find("log_level"), "log_level",
+               "must be \"debug\", \"info\", \"warning\" or \"error\"");
+  }
+}
+
+void read_gpus(Table& table, Config& config) {
+  std::vector<std::string> texts;
+  table.strings("gpus", texts);
+  for (const std::string& text : texts) {
+    const auto uuid = Uuid::parse(text);
+    if (!uuid) {
+      table.fail(*table.find("gpus"), "gpus",
+                 fmt::format("has \"{}\", which is no GPU's UUID; `nvidia-smi -L` lists them",
+                             control::printable(text)));
+      return;
+    }
+    config.gpus.push_back(*uuid);
+  }
+}
+
+Status read_tls(const toml::table& node, const std::string& name, Config& config) {
+  Table table(node, name, "tls.");
+  table.text("authority", config.tls.authority);
+  table.text("certificate", config.tls.certificate);
+  table.text("key", config.tls.key);
+  std::filesystem::path revoked;
+  table.optional_path("revoked", revoked);
+  config.tls.revoked = revoked;
+  return table.finish();
+}
+
+Status read_operator(const toml::table& node, const std::string& name, Config& config) {
+  Table table(node, name, "operators.");
+  OperatorRule rule;
+  table.text("name", rule.name);
+  table.strings("users", rule.users);
+  if (rule.name.empty()) table.fail(node, "name", "is missing");
+  config.operators.push_back(std::move(rule));
+  return table.finish();
+}
+
+Status read_peer(const toml::table& node, const std::string& name, Config& config) {
+  Table table(node, name, "peers.");
+  std::string peer;
+  table.text("name", peer);
+  if (peer.empty()) table.fail(node, "name", "is missing");
+  config.peers.push_back(std::move(peer));
+  return table.finish();
+}
+
+using ReadSection = Status (*)(const toml::table&, const std::string&, Config&);
+
+Status read_tables(Table& root, std::string_view key, const std::string& name, ReadSection read,
+                   Config& config) {
+  const toml::node* node = root.find(key);
+  if (node == nullptr) return {};
+  if (!node->is_array_of_tables()) {
+    root.fail(*node, key, fmt::format("must be tables: [[{}]]", key));
+    return {};
+  }
+  for (const toml::node& element : *node->as_array()) {
+    GCR_TRY(read(*element.as_table(), name, config));
+  }
+  return {};
+}
+
+/// What belongs to an agent in `folder` lies beside it (a build tree, a bundle) or here.
+std::filesystem::path installed_in(const std::filesystem::path& folder) {
+  return folder.parent_path() / "libexec" / "gcr-migrate";
+}
+
+std::filesystem::path default_reaper() {
+  const auto program = executable_path();
+  if (!program) return "gcr-reaper";
+  const auto folder = program->parent_path();
+  std::error_code ignored;
+  if (std::filesystem::exists(folder / "gcr-reaper", ignored)) return folder / "gcr-reaper";
+  return installed_in(folder) / "gcr-reaper";
+}
+
+/// The one that was installed with the agent, else that of the PATH.
+std::vector<std::string> default_criu() {
+  const auto program = executable_path();
+  if (!program) return {"criu"};
+  const auto installed = installed_in(program->parent_path()) / "criu" / "criu";
+  std::error_code ignored;
+  if (std::filesystem::exists(installed, ignored)) return {installed.string()};
+  return {"criu"};
+}
+
+Status read_criu(const toml::table& node, const std::string& name, Config& config) {
+  Table table(node, name, "criu.");
+  table.strings("command", config.criu.argv);
+  if (config.criu.argv.empty()) config.criu.argv = default_criu();
+  table.optional_text("reaper", config.criu.reaper);
+  return table.finish();
+}
+
+Status read_section(Table& root, std::string_view key, const std::string& name, ReadSection read,
+                    Config& config) {
+  const toml::node* node = root.find(key);
+  if (node == nullptr) return {};
+  if (!node->is_table()) {
+    root.fail(*node, key, fmt::format("must be a table: [{}]", key));
+    return {};
+  }
+  return read(*node->as_table(), name, config);
+}
+
+Status read_root(const toml::table& node, const std::string& name, Config& config) {
+  Table root(node, name, "");
+  read_listen(root, config);
+  read_advertise(root, config);
+  root.optional_text("host", config.host);
+  root.number("lanes", 0, kMaxLanes, config.lanes);
+  root.strings("data_addresses", config.data_addresses);
+  root.flag("unencrypted_data", config.unencrypted_data);
+  root.flag("allow_unfrozen", config.allow_unfrozen);
+  read_hugepages(root, config);
+  read_gpus(root, config);
+  read_log_level(root, config);
+  root.number("max_startups", 2, 65536, config.max_startups);
+  root.number("startup_timeout_ms", 10, 600'000, config.startup_timeout_ms);
+  root.number("peer_silence_ms", 500, 3'600'000, config.peer_silence_ms);
+  root.number("max_connections", 1, 65536, config.max_connections);
+  root.number("max_migrations", 1, 1024, config.max_migrations);
+  root.number("max_migrations_per_user", 0, 1024, config.max_migrations_per_user);
+  root.optional_path("local_socket", config.local_socket);
+  read_metrics_listen(root, config);
+  root.optional_path("audit_log", config.audit_log);
+  root.text("state_dir", config.state_dir);
+  root.text("runtime_dir", config.runtime_dir);
+  GCR_TRY(read_section(root, "tls", name, read_tls, config));
+  GCR_TRY(read_section(root, "criu", name, read_criu, config));
+  GCR_TRY(read_tables(root, "operators", name, read_operator, config));
+  GCR_TRY(read_tables(root, "peers", name, read_peer, config));
+  return root.finish();
+}
+
+std::string machine_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
+}
+
+}  // namespace
+
+Result<Config> parse_config(const std::string& text, const std::string& name) {
+  Config config;
+  config.host = machine_name();
+  config.criu.argv = default_criu();
+  try {
+    const toml::table root = toml::parse(text, name);
+    GCR_TRY(read_root(root, name, config));
+  } catch (const toml::parse_error& error) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("{}:{}: {}", name, error.source().begin.line, error.description()));
+  }
+  if (config.criu.reaper.empty()) config.criu.reaper = default_reaper();
+  return config;
+}
+
+Result<Config> load_config(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  if (!file) return Error::from_errno(errno, "cannot read the configuration " + path.string());
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (file.bad()) return Error(Code::kIo, "cannot read the configuration " + path.string());
+  GCR_ASSIGN(Config config, parse_config(text.str(), path.string()));
+  config.source = path;
+  return config;
+}
+
+}  // namespace gcr::agent

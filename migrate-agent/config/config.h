@@ -1,0 +1,140 @@
+// What an agent is told by its configuration file, /etc/gcr-migrate/agent.toml (TOML). Every key
+// has a default; a key that is not known is an error, with the known key that is nearest to it.
+//
+//   listen          = "0.0.0.0:7411"          # "[::]:7411" for IPv6 and IPv4
+//   advertise       = "node1:7411"            # where other agents reach this one; default: the
+//                                             # address it connects from, and the port of `listen`
+//   host            = "node1"                 # for people; default: the machine's host name
+//   lanes           = 0                       # data connections per migration, 1 to 32; 0: by the
+//                                             # two hosts' cores and links
+//   data_addresses  = []                      # "10.1.0.5", …: where data connections reach this
+//                                             # host, spread over all; default: where the source
+//                                             # reached the agent
+//   unencrypted_data = false                  # whether data may travel without TLS where the other
+//                                             # agent's configuration says so too: by RDMA, or if
+//                                             # the operator asks for it
+//   allow_unfrozen  = false                   # whether processes may be moved where no control
+//                                             # group can be frozen: then SIGCONT by anybody wakes
+//                                             # a copy that must stand still
+//   hugepages       = "auto"                  # "auto", "require" or "never"
+//   gpus            = []                      # UUIDs that this agent may place processes on;
+//                                             # none: all
+//   log_level       = "info"                  # "debug", "info", "warning", "error"
+//   max_startups    = 128                     # connections that have not shown a certificate yet
+//   startup_timeout_ms = 10000                # for the preface, and for the handshake
+//   peer_silence_ms = 15000                   # an agent that says nothing for so long is gone
+//   max_connections = 512                     # control connections at a time, questions included
+//   max_migrations  = 16                      # migrations at a time that have this host as their
+//                                             # source, and as many that have it as destination
+//   max_migrations_per_user = 0               # how many of these one operator or local user may
+//                                             # have ordered; 0: half of max_migrations
+//   local_socket    = ""                      # "/run/gcr-migrate.sock": where local users may ask,
+//                                             # for their own processes only; empty: nowhere
+//   metrics_listen  = ""                      # "127.0.0.1:9411": Prometheus metrics and /healthz,
+//                                             # without TLS; empty: nowhere
+//   audit_log       = ""                      # a file that gets a line for every migration that
+//                                             # ends; empty: it goes to the log with the others
+//   state_dir       = "/var/lib/gcr-migrate"  # the journals
+//   runtime_dir     = "/run/gcr-migrate"      # on tmpfs: CRIU's images
+//
+//   [tls]
+//   authority   = "/etc/gcr-migrate/ca.crt"
+//   certificate = "/etc/gcr-migrate/agent.crt"
+//   key         = "/etc/gcr-migrate/agent.key"
+//   revoked     = ""                      # a CRL of the authority's (PEM); empty: none is asked
+//   for
+//
+//   [[operators]]                         # which operators may move whose processes; without any
+//   name        = "night-shift"           # such table every operator may move every process.
+//   users       = ["alice", "1001", "*"]  # `name` is the certificate's common name or "*"
+//
+//   [[peers]]                             # agents whose migrations this one takes; without any
+//   such name        = "node2"                 # table it takes those of every agent of the
+//   authority.
+//                                         # `name` is the certificate's common name
+//
+//   [criu]
+//   command     = []                      # the program and the arguments before CRIU's own; none:
+//                                         # the one installed with the agent, else "criu"
+//   reaper      = ""                      # empty: gcr-reaper beside the agent or in ../libexec
+//
+// Workers read the file anew, so that most keys take effect with the next migration. The daemon
+// reads `tls`, both limits on migrations and `log_level` anew on SIGHUP, its other keys (`listen`,
+// `local_socket`, `metrics_listen`, the other limits) when it is started.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/criu/command.h"
+#include "src/base/result.h"
+#include "src/base/uuid.h"
+#include "src/control/endpoint.h"
+#include "src/control/tls_files.h"
+
+namespace gcr::agent {
+
+inline constexpr const char* kDefaultConfigPath = "/etc/gcr-migrate/agent.toml";
+
+/// Whether the landing region is made of hugepages. Zero is never used.
+enum class HugepagePolicy : std::uint8_t {
+  kInvalid = 0,
+  kAuto = 1,     ///< hugepages where they can be had, else ordinary pages and a note
+  kRequire = 2,  ///< refuse a migration that hugepages cannot be had for
+  kNever = 3,
+};
+
+/// One [[operators]] table.
+struct OperatorRule {
+  std::string name;                ///< a common name, or "*"
+  std::vector<std::string> users;  ///< names, numbers, or "*"
+};
+
+struct Config {
+  control::Endpoint listen{"0.0.0.0", control::kDefaultPort};
+  std::string advertise;  ///< "host:port", or empty
+  std::string host;
+  unsigned lanes = 0;                       ///< 0: by cores and link
+  std::vector<std::string> data_addresses;  ///< hosts; may be empty
+  bool unencrypted_data = false;
+  bool allow_unfrozen = false;
+  HugepagePolicy hugepages = HugepagePolicy::kAuto;
+  std::vector<Uuid> gpus;  ///< empty: every GPU of the machine
+  std::string log_level = "info";
+  unsigned max_startups = 128;
+  unsigned startup_timeout_ms = 10'000;
+  unsigned peer_silence_ms = 15'000;
+  unsigned max_connections = 512;
+  unsigned max_migrations = 16;
+  unsigned max_migrations_per_user = 0;             ///< 0: half of max_migrations
+  std::filesystem::path local_socket;               ///< may be empty
+  std::optional<control::Endpoint> metrics_listen;  ///< port 0 stands for any free one
+  std::filesystem::path audit_log;                  ///< may be empty
+  std::filesystem::path state_dir = "/var/lib/gcr-migrate";
+  std::filesystem::path runtime_dir = "/run/gcr-migrate";
+  control::TlsFiles tls{"/etc/gcr-migrate/ca.crt", "/etc/gcr-migrate/agent.crt",
+                        "/etc/gcr-migrate/agent.key", ""};
+  std::vector<OperatorRule> operators;  ///< none: every operator may move every process
+  std::vector<std::string> peers;       ///< common names of the agents that may send; none: all may
+  criu::Command criu{.argv = {"criu"}, .reaper = {}};  ///< after load_config with a reaper
+
+  /// How many migrations one operator or local user may have ordered, in each role.
+  unsigned migrations_of_one_user() const {
+    return max_migrations_per_user != 0 ? max_migrations_per_user : (max_migrations + 1) / 2;
+  }
+
+  /// The file it came from; empty for defaults.
+  std::filesystem::path source;
+};
+
+/// Reads and checks the file. Fails with kNotFound if there is none, kInvalidArgument with file,
+/// line and key for anything wrong in it. Does not look at the TLS files, directories or programs.
+Result<Config> load_config(const std::filesystem::path& path);
+
+/// The same, from text; `name` stands for the file in errors.
+Result<Config> parse_config(const std::string& text, const std::string& name);
+
+}  // namespace gcr::agent

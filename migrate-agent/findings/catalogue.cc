@@ -1,0 +1,236 @@
+#include "migrate-agent/findings/catalogue.h"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <stdexcept>
+
+namespace gcr::preflight {
+namespace {
+
+constexpr auto kBlocker = proto::Finding::BLOCKER;
+constexpr auto kWarning = proto::Finding::WARNING;
+
+constexpr auto kCatalogue = std::to_array<Kind>({
+    // the process
+    {"no-process", kBlocker, "There is nothing to move.",
+     "Give the PID of a running process as the agent at the source sees it."},
+    {"cannot-inspect", kBlocker, "What cannot be looked at cannot be moved safely.",
+     "Let the agent run as root with CAP_SYS_PTRACE, in a PID namespace that contains the "
+     "process."},
+    {"not-ours", kBlocker, "The host or the migration itself depends on this process.",
+     "Give the PID of the GPU program."},
+    {"in-migration", kBlocker, "A process takes part in one migration at a time.",
+     "Wait for the other migration (gcr-migrate list), or cancel it."},
+    {"traced", kBlocker, "A dump needs ptrace, and a process has at most one tracer.",
+     "Detach the debugger or tracer."},
+    {"stopped", kWarning, "A migrated process is started at the destination.",
+     "Nothing, or continue it before."},
+    {"children", kBlocker, "Only single processes are moved.",
+     "Let the children end, or start the program without helper processes."},
+    {"namespaces", kBlocker,
+     "A process is restored in the network, IPC, UTS, user and cgroup namespaces of the agent.",
+     "Run the agent in the same container as the process, at both sides."},
+    {"mount-namespace", kBlocker,
+     "CRIU works inside the mount namespace of the process, and must find the truth there.",
+     "Make the namespace in the agent's user namespace, and mount nothing over /proc in it."},
+    {"root-directory", kBlocker, "CRIU cannot dump a process whose root is not that of its mounts.",
+     "Start it without chroot, or in a mount namespace of its own (pivot_root)."},
+    {"foreign-mount", kBlocker, "CRIU finds open files by the mounts that the process itself has.",
+     "Open the file inside the mount namespace: redirect streams after it was entered."},
+    {"terminal", kBlocker, "A terminal stays on its host.",
+     "Start the program with its streams on files or /dev/null."},
+    {"outside-pipe", kBlocker, "The other end of the pipe would stay behind.",
+     "Redirect it to a file or /dev/null, or end the process at the other end."},
+    {"outside-socket", kBlocker, "The other end of the socket would stay behind.",
+     "Close the connection, for example to the system's log or a message bus."},
+    {"socket-kind", kBlocker, "CRIU cannot dump sockets of this kind.",
+     "Have the program use TCP, UDP or Unix sockets."},
+    {"tcp-established", kBlocker, "The peer of a TCP connection knows only the source's address.",
+     "Close the connection, or let the program listen and its clients connect anew."},
+    {"address-in-use", kBlocker, "The process cannot be restored where its port is taken.",
+     "End the program that has the port at the destination; within one network namespace a process "
+     "that is bound to a port cannot be moved."},
+    {"address-missing", kBlocker,
+     "The process is bound to an address that the destination does not have.",
+     "Bind the program to the wildcard address, or give the destination the address."},
+    {"device", kBlocker, "The state of a device stays in its host's kernel.",
+     "Close the device before the migration."},
+    {"io-uring", kBlocker, "CRIU cannot dump an io_uring.",
+     "Refuse io_uring to the program before it starts, by kernel.io_uring_disabled=2 (Linux 6.6) "
+     "or "
+     "a seccomp filter: libuv and uvloop then do without, while UV_USE_IO_URING=0 leaves them a "
+     "ring. For PyTorch's TCPStore USE_LIBUV=0 is enough."},
+    {"kernel-object", kBlocker, "CRIU cannot dump this object of the kernel.",
+     "Close it before the migration; end profilers and monitors that run inside the process."},
+    {"deleted-file", kBlocker, "A deleted file moves inside CRIU's images, and only a small one.",
+     "Keep the file under its name and copy it to the destination, or close it."},
+    {"shared-memory", kBlocker,
+     "Memory that is shared through a name or with other processes would be torn apart.",
+     "End the sharing; without worker processes, PyTorch and NCCL need no shared memory."},
+    {"file-by-size", kWarning, "A file that differs in content would not be noticed.",
+     "Make sure that both hosts have the same file."},
+    {"file-missing", kBlocker, "The restored process needs the same file under the same name.",
+     "Install or copy the file, or mount the shared file system, at the destination."},
+    {"file-differs", kBlocker,
+     "The restored process gets the file of that name: it must be the one that it had.",
+     "Give the destination the same version of the file, with the same owner, group and mode."},
+    {"file-access", kBlocker,
+     "A migration gives a process no file that it could not open by itself.",
+     "Let the process's user use the file at the destination, and reach it through its "
+     "directories."},
+    {"cpu-affinity", kWarning, "CRIU does not carry on which CPUs a process may run.",
+     "Pin it again after the migration (taskset -p)."},
+    {"cgroup-limits", kBlocker, "A process keeps what its control groups limit.",
+     "Give the host the controllers, CPUs or memory nodes that are named, or lift the limit."},
+    {"user-unknown", kWarning, "User and group ids are carried as numbers.",
+     "Create the user or group with the same id at the destination."},
+    {"capabilities", kBlocker, "A process cannot get capabilities that the agent cannot hand on.",
+     "Extend CapabilityBoundingSet= of the destination's agent."},
+    {"agent-capabilities", kBlocker, "CRIU needs these capabilities for this process.",
+     "Give the agent the capabilities: see CapabilityBoundingSet= of its unit."},
+    {"security-label", kBlocker, "The profile that confines the process must exist.",
+     "Load the AppArmor profile at the destination."},
+    {"open-files-limit", kBlocker, "The process's limit cannot be set.",
+     "Raise fs.nr_open at the destination."},
+    {"mapping-limit", kBlocker, "The process has more mappings than the kernel allows.",
+     "Raise vm.max_map_count at the destination."},
+    {"pid-limit", kBlocker, "The process keeps its numbers, which must be possible.",
+     "Raise kernel.pid_max at the destination."},
+    {"hugepages-too-few", kBlocker, "The process's own hugepages are allocated again.",
+     "Raise vm.nr_hugepages at the destination."},
+    // CUDA in the process
+    {"no-door", kBlocker,
+     "VRAM is moved through the preload library, which is there from the first CUDA call on.",
+     "Start the program with `gcr-migrate run --`, and wait until it uses CUDA."},
+    {"cuda-state", kBlocker, "The driver moves a process only while its CUDA runs.",
+     "Have whoever locked or checkpointed it, cuda-checkpoint for example, bring it back."},
+    {"managed-memory", kBlocker, "The driver cannot checkpoint managed memory.",
+     "Use cudaMalloc instead of cudaMallocManaged."},
+    {"ipc-memory", kBlocker, "GPU memory that two processes share would be torn apart.",
+     "End the sharing (cudaIpcCloseMemHandle) first."},
+    {"foreign-handles", kBlocker, "GPU memory that two processes share would be torn apart.",
+     "End the sharing first."},
+    {"too-many-buffers", kBlocker, "A migration takes a limited number of allocations.",
+     "Use an allocator that pools, such as PyTorch's."},
+    {"mps", kBlocker, "The driver cannot checkpoint clients of the Multi-Process Service.",
+     "Stop the MPS control daemon (echo quit | nvidia-cuda-mps-control) and restart the program."},
+    // the hosts
+    {"no-driver", kBlocker, "Both hosts need a CUDA driver that works.",
+     "Install the NVIDIA driver, and let the agent find libcuda.so.1 and /dev/nvidia*."},
+    {"driver-too-old", kBlocker, "The driver's checkpoint functions came with release 570.",
+     "Install driver 570 or newer."},
+    {"driver-older", kBlocker, "An older driver cannot restore what a newer one checkpointed.",
+     "Upgrade the destination's driver to the source's."},
+    {"driver-release", kWarning, "Checkpoints are tested between equal releases of the driver.",
+     "Install the same release on both hosts."},
+    {"mig", kBlocker, "The driver cannot checkpoint processes on MIG instances.",
+     "Use GPUs without MIG (nvidia-smi -mig 0), or hide the instances from the agent."},
+    {"compute-mode", kBlocker, "The agent and the process use the GPU at the same time.",
+     "Set the default compute mode: nvidia-smi -c DEFAULT."},
+    {"gpu-map", kBlocker, "The driver restores onto GPUs of the same model and size alone.",
+     "Choose a destination with as many GPUs of that model, or allow them (`gpus` in agent.toml)."},
+    {"gpu-unknown", kBlocker, "The driver needs a pair for every GPU that the process uses.",
+     "Let the source's agent see all GPUs of the process."},
+    {"gpu-unusable", kBlocker, "The process's VRAM must be made there.",
+     "See the reason in what was found; nvidia-smi tells the GPU's state."},
+    {"vram-too-small", kBlocker, "The process's VRAM and its context must fit.",
+     "Free VRAM at the destination, or use --no-prefill if it will be free by the switchover."},
+    {"memory-too-small", kBlocker, "VRAM and images pass through main memory.",
+     "Free memory on that host."},
+    {"no-hugepages", kBlocker, "The destination's configuration demands hugepages.",
+     "Raise vm.nr_hugepages, or set hugepages = \"auto\" in agent.toml."},
+    {"no-dirty-tracking", kBlocker, "Images in rounds need to know which pages were written to.",
+     "Use --image-mode auto, or a kernel with CONFIG_MEM_SOFT_DIRTY."},
+    {"criu-missing", kBlocker, "CRIU dumps and restores the process.",
+     "Install CRIU, or name it in criu.command of agent.toml."},
+    {"criu-too-old", kBlocker, "Older releases of CRIU fail on this kernel.",
+     "Install the release that was named, or a newer one."},
+    {"criu-check", kBlocker, "CRIU itself says that it cannot work on this host.",
+     "Run `criu check` there and follow what it says."},
+    {"cpu-features", kBlocker,
+     "The process has found out at its start what its CPU can, and goes on using exactly that.",
+     "Choose a destination with the same model of CPU; newer ones may differ in their registers."},
+    {"cpu-not-compared", kWarning, "A CPU without features of the source's would be noticed late.",
+     "Make sure that the destination has the same model of CPU."},
+    {"kernel-features", kBlocker, "The agent cannot work without these functions of the kernel.",
+     "Run Linux 5.10 or newer, without a filter on the agent's system calls."},
+    {"no-freezer", kBlocker,
+     "A copy that must stand still would run as soon as anybody sends it SIGCONT.",
+     "Give the agent a writable control group hierarchy (version 2, or the freezer of version 1), "
+     "or set allow_unfrozen = true in agent.toml."},
+    {"state-dir-full", kBlocker, "A migration is only begun when its journal can be written.",
+     "Free space in state_dir."},
+    {"runtime-dir-full", kBlocker, "CRIU's images are kept there.",
+     "Enlarge the file system of runtime_dir, or free space in it."},
+    {"too-many-migrations", kBlocker, "The agent's configuration limits how many run at a time.",
+     "Wait for one to end, or raise max_migrations in agent.toml."},
+    {"transport", kBlocker, "What was asked for cannot be had between these hosts.",
+     "Leave out --transport and --plaintext, or set unencrypted_data = true on both hosts."},
+    {"clock-skew", kWarning, "The program sees the wall clock jump by as much.",
+     "Synchronise the clocks of both hosts (NTP)."},
+    {"monotonic-clock", kWarning,
+     "CLOCK_MONOTONIC goes back for the program, and sleeps in absolute time last longer.",
+     "Nothing, if the program measures short times only; else choose a host that was up longer."},
+    {"software-differs", kWarning, "Equal releases of the agent are what is tested.",
+     "Install the same release on both hosts."},
+    {"destination-not-asked", kWarning,
+     "What stands in the way at the source is none of the destination's business.",
+     "Remove the source's blockers, and ask again: then the destination is asked too."},
+    {"destination-unreachable", kBlocker, "The destination's side could not be examined.",
+     "Start the agent there; check the address, the port and the firewall."},
+    {"destination-refused", kBlocker, "The destination's side could not be examined.",
+     "Give both agents certificates of one authority, and the same release."},
+});
+
+const char* host_name(Side side) { return side == Side::kSource ? "source" : "destination"; }
+
+}  // namespace
+
+std::span<const Kind> catalogue() { return kCatalogue; }
+
+proto::Finding make_finding(std::string_view id, Side side, std::string found) {
+  const auto kind = std::ranges::find(kCatalogue, id, &Kind::id);
+  if (kind == kCatalogue.end()) throw std::logic_error("no such finding: " + std::string(id));
+  proto::Finding finding;
+  finding.set_id(std::string(kind->id));
+  finding.set_severity(kind->severity);
+  finding.set_found(std::move(found));
+  finding.set_why(std::string(kind->why));
+  finding.set_remedy(std::string(kind->remedy));
+  finding.set_host(host_name(side));
+  return finding;
+}
+
+void Findings::add(std::string_view id, std::string found) {
+  const std::size_t number = ++added_[std::string(id)];
+  if (number > kMostOfAKind) return;
+  if (number == kMostOfAKind) found += ", and there are more like this";
+  list_.push_back(make_finding(id, side_, std::move(found)));
+}
+
+void Findings::take(std::vector<proto::Finding> findings) {
+  std::ranges::move(findings, std::back_inserter(list_));
+}
+
+bool Findings::has_blocker() const { return std::ranges::any_of(list_, is_blocker); }
+
+bool is_blocker(const proto::Finding& finding) {
+  return finding.severity() != proto::Finding::WARNING;
+}
+
+std::string reason_of(const std::vector<proto::Finding>& findings) {
+  std::string text;
+  for (const proto::Finding& finding : findings) {
+    if (!is_blocker(finding)) continue;
+    if (!text.empty()) text += "; ";
+    text += note_of(finding);
+  }
+  return text;
+}
+
+std::string note_of(const proto::Finding& finding) {
+  return finding.found() + " [" + finding.id() + "]";
+}
+
+}  // namespace gcr::preflight

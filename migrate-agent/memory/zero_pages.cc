@@ -1,0 +1,84 @@
+#include "migrate-agent/memory/zero_pages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "migrate-agent/criu/held_threads.h"
+#include "migrate-agent/memory/mappings.h"
+#include "migrate-agent/memory/zero_scan.h"
+
+namespace gcr::process {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using agent::Door;
+
+/// A mapping is the driver's, or as good as that, if so much of it went.
+bool is_nearly_empty(const AddressRange& mapping, std::uint64_t dropped_bytes) {
+  constexpr std::uint64_t kHugePageBytes = 2 << 20;
+  return dropped_bytes >= kHugePageBytes && dropped_bytes >= mapping.bytes() / 10 * 9;
+}
+
+/// What may be scanned: nothing at all if the kernel itself writes for the process.
+std::vector<AddressRange> droppable(const std::vector<MemoryMapping>& mappings,
+                                    std::uint64_t door_stack) {
+  std::vector<AddressRange> ranges;
+  for (const MemoryMapping& mapping : mappings) {
+    if (mapping.asynchronous_io) return {};
+    const bool stack = mapping.range.start <= door_stack && door_stack < mapping.range.end;
+    if (mapping.droppable && !stack && mapping.anonymous_bytes > 0) ranges.push_back(mapping.range);
+  }
+  return ranges;
+}
+
+std::vector<Door::Pages> pages_of(const std::vector<AddressRange>& ranges) {
+  std::vector<Door::Pages> pages;
+  pages.reserve(ranges.size());
+  for (const AddressRange& range : ranges) pages.push_back({range.start, range.bytes()});
+  return pages;
+}
+
+/// Those of `mappings` that are nearly empty without `zeros`; both in the order of addresses.
+std::vector<AddressRange> nearly_empty(const std::vector<AddressRange>& mappings,
+                                       const std::vector<AddressRange>& zeros) {
+  std::vector<AddressRange> found;
+  auto zero = zeros.begin();
+  for (const AddressRange& mapping : mappings) {
+    std::uint64_t dropped = 0;
+    while (zero != zeros.end() && zero->start < mapping.end) {
+      // Where mappings touch, so may their zeros.
+      dropped += std::min(zero->end, mapping.end) - std::max(zero->start, mapping.start);
+      if (zero->end > mapping.end) break;
+      ++zero;
+    }
+    if (is_nearly_empty(mapping, dropped)) found.push_back(mapping);
+  }
+  return found;
+}
+
+}  // namespace
+
+Result<DroppedPages> drop_zero_pages(Door& door, const procfs::Process& process) {
+  const auto start = Clock::now();
+  const pid_t pid = door.pid();
+  GCR_ASSIGN(const door::Summary summary, door.hello());
+  DroppedPages dropped;
+  criu::HeldThreads threads(process);
+  const auto hold_start = Clock::now();
+  GCR_TRY(threads.hold_all_but(summary.door_tid));
+  GCR_ASSIGN(const auto mappings, read_mappings(pid));
+  const auto where = droppable(mappings, summary.door_stack);
+  GCR_ASSIGN(const ZeroScan scan, find_zero_pages(pid, where));
+  dropped.scanned_bytes = scan.scanned_bytes;
+  GCR_ASSIGN(dropped.dropped_bytes, door.drop_pages(pages_of(scan.zeros)));
+  threads.let_go();
+  dropped.held = Clock::now() - hold_start;
+  // Only a hint: a kernel without huge pages refuses it.
+  (void)door.use_huge_pages(pages_of(nearly_empty(where, scan.zeros)));
+  dropped.duration = Clock::now() - start;
+  return dropped;
+}
+
+}  // namespace gcr::process

@@ -1,0 +1,26 @@
+// Finding the pages of zeros in a process that stands still.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "migrate-agent/memory/mappings.h"
+#include "src/base/result.h"
+
+namespace gcr::process {
+
+/// Whether `bytes` bytes at `at`, a multiple of 64, are all zero.
+bool is_zero(const void* at, std::size_t bytes);
+
+struct ZeroScan {
+  std::uint64_t scanned_bytes = 0;
+  std::vector<AddressRange> zeros;  ///< whole pages, in the order of addresses, none adjacent
+};
+
+/// Reads every page that is present in `where` with several threads. What is swapped out is left
+/// there. kIo if the process's memory cannot be read.
+Result<ZeroScan> find_zero_pages(pid_t pid, const std::vector<AddressRange>& where);
+
+}  // namespace gcr::process

@@ -1,0 +1,86 @@
+#include "migrate-agent/procfs/process_handle.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/procfs/procfs.h"
+
+namespace gcr::procfs {
+namespace {
+
+constexpr int kStartTimeField = 22;
+
+constexpr int kFlagsField = 9;
+constexpr unsigned long kEnding = 0x4 | 0x400;  // PF_EXITING and PF_SIGNALED of the kernel
+
+/// A thread of a frozen group dies of SIGKILL only when the group is thawed.
+bool is_thread_ending(const std::string& task) {
+  constexpr std::uint64_t kKill = std::uint64_t{1} << (SIGKILL - 1);
+  if ((std::strtoull(status_field(task, "SigPnd").c_str(), nullptr, 16) & kKill) != 0) return true;
+  const std::string flags = stat_field(task, kFlagsField);
+  return flags.empty() || (std::strtoul(flags.c_str(), nullptr, 10) & kEnding) != 0;
+}
+
+}  // namespace
+
+Process::Process(pid_t pid, std::uint64_t start_time, UniqueFd pidfd)
+    : pid_(pid),
+      start_time_(start_time),
+      pidfd_(std::make_shared<const UniqueFd>(std::move(pidfd))) {}
+
+Result<Process> Process::open(pid_t pid) {
+  GCR_ASSIGN(UniqueFd pidfd, open_pidfd(pid));
+  const std::string started = stat_field(std::to_string(pid), kStartTimeField);
+  Process process(pid, std::strtoull(started.c_str(), nullptr, 10), std::move(pidfd));
+  // What was read is this one's if it was not reaped before.
+  if (!started.empty() && process.send(0)) return process;
+  return Error(Code::kNotFound, "process " + std::to_string(pid) + " has ended");
+}
+
+Result<Process> Process::open(pid_t pid, std::uint64_t start_time) {
+  GCR_ASSIGN(Process process, open(pid));
+  if (process.start_time() == start_time) return process;
+  return Error(Code::kNotFound, "process " + std::to_string(pid) + " is another one by now");
+}
+
+bool Process::has_ended() const { return ends_within(std::chrono::milliseconds(0)); }
+
+bool Process::ends_within(std::chrono::milliseconds patience) const {
+  pollfd ended{pidfd(), POLLIN, 0};
+  int ready = -1;
+  while (ready < 0) {
+    ready = ::poll(&ended, 1, static_cast<int>(patience.count()));
+    if (ready < 0 && errno != EINTR) return false;
+  }
+  return ready > 0;
+}
+
+bool Process::is_ending() const {
+  const std::vector<pid_t> tids = threads(pid_);
+  const bool all = std::ranges::all_of(tids, [this](pid_t tid) {
+    return is_thread_ending(std::to_string(pid_) + "/task/" + std::to_string(tid));
+  });
+  // No threads at all: they cannot be read, which says nothing about them.
+  return (all && !tids.empty()) || has_ended();
+}
+
+Status Process::send(int signal_number) const {
+  if (send_signal(pidfd(), signal_number)) return {};
+  const std::string doing = "cannot signal process " + std::to_string(pid_);
+  if (errno == ESRCH) return Error(Code::kNotFound, doing + ": it is gone");
+  return Error::from_errno(errno, doing);
+}
+
+void Process::wait_until_ended() const {
+  pollfd ended{pidfd(), POLLIN, 0};
+  while (::poll(&ended, 1, -1) < 0 && errno == EINTR) {
+  }
+}
+
+}  // namespace gcr::procfs

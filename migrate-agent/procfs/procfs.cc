@@ -1,0 +1,183 @@
+#include "migrate-agent/procfs/procfs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <sstream>
+
+namespace gcr::procfs {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::chrono::seconds kStopTimeout{10};
+
+/// The numeric names in a directory of /proc.
+std::vector<pid_t> numbers_in(const std::string& directory) {
+  std::vector<pid_t> numbers;
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename();
+    pid_t number = 0;
+    const auto [stop, problem] = std::from_chars(name.data(), name.data() + name.size(), number);
+    if (problem == std::errc{} && stop == name.data() + name.size()) numbers.push_back(number);
+  }
+  return numbers;
+}
+
+pid_t parent_of(pid_t pid) {
+  const std::string text = stat_field(std::to_string(pid), 4);
+  return text.empty() ? 0 : static_cast<pid_t>(std::stol(text));
+}
+
+}  // namespace
+
+UniqueFd pidfd_of_child(pid_t pid) {
+  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+}
+
+bool send_signal(int pidfd, int signal_number) {
+  return ::syscall(SYS_pidfd_send_signal, pidfd, signal_number, nullptr, 0) == 0;
+}
+
+Result<UniqueFd> open_pidfd(pid_t pid) {
+  UniqueFd pidfd = pidfd_of_child(pid);
+  if (!pidfd) {
+    const std::string doing = "cannot open process " + std::to_string(pid);
+    if (errno == ESRCH || errno == EINVAL)
+      return Error(Code::kNotFound, doing + ": no such process");
+    return Error::from_errno(errno, doing);
+  }
+  return pidfd;
+}
+
+std::string status_field(const std::string& task, const std::string& name) {
+  std::ifstream file("/proc/" + task + "/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.compare(0, name.size(), name) != 0 || line[name.size()] != ':') continue;
+    const std::size_t start = line.find_first_not_of(" \t", name.size() + 1);
+    return start == std::string::npos ? "" : line.substr(start);
+  }
+  return "";
+}
+
+UniqueFd hold(const std::string& path) {
+  return UniqueFd(::open(path.c_str(), O_PATH | O_CLOEXEC));
+}
+
+UniqueFd open_regular(const UniqueFd& held) {
+  // No file server is asked for the type.
+  struct statx status {};
+  if (::statx(held.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &status) != 0) {
+    return {};
+  }
+  if (!S_ISREG(status.stx_mode)) {
+    errno = EINVAL;
+    return {};
+  }
+  const std::string path = "/proc/self/fd/" + std::to_string(held.get());
+  return UniqueFd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+}
+
+std::string read_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  // Unlike the stream buffer's own iterators, this does not throw where the kernel answers ESRCH.
+  text << file.rdbuf();
+  return text ? text.str() : "";
+}
+
+std::vector<pid_t> namespace_pids(const std::string& task) {
+  std::istringstream fields(status_field(task, "NSpid"));
+  std::vector<pid_t> pids;
+  for (pid_t pid = 0; fields >> pid;) pids.push_back(pid);
+  return pids;
+}
+
+std::string stat_field(const std::string& task, int field) {
+  const std::string text = read_text("/proc/" + task + "/stat");
+  // The second field, the name in parentheses, may hold spaces and parentheses itself.
+  const std::size_t end = text.rfind(')');
+  if (end == std::string::npos) return "";
+  std::istringstream fields(text.substr(end + 1));
+  std::string value;
+  for (int at = 3; at <= field && fields >> value; ++at) {
+  }
+  return fields ? value : "";
+}
+
+char state(const std::string& task) {
+  const std::string text = stat_field(task, 3);
+  return text.empty() ? '\0' : text[0];
+}
+
+std::vector<pid_t> threads(pid_t pid) {
+  return numbers_in("/proc/" + std::to_string(pid) + "/task");
+}
+
+std::vector<pid_t> processes() { return numbers_in("/proc"); }
+
+std::vector<pid_t> tree(pid_t pid) {
+  std::multimap<pid_t, pid_t> children;
+  for (const pid_t candidate : processes()) {
+    children.emplace(parent_of(candidate), candidate);
+  }
+  std::vector<pid_t> found{pid};
+  for (std::size_t at = 0; at < found.size(); ++at) {
+    const auto [first, last] = children.equal_range(found[at]);
+    for (auto it = first; it != last; ++it) found.push_back(it->second);
+  }
+  return found;
+}
+
+std::string namespace_link(pid_t pid, const std::string& kind) {
+  std::error_code error;
+  return fs::read_symlink("/proc/" + std::to_string(pid) + "/ns/" + kind, error);
+}
+
+Result<pid_t> find_in_namespace(pid_t init, pid_t inner) {
+  const std::string wanted = namespace_link(init, "pid");
+  for (const pid_t candidate : processes()) {
+    const std::vector<pid_t> pids = namespace_pids(std::to_string(candidate));
+    if (pids.size() < 2 || pids.back() != inner) continue;
+    if (!wanted.empty() && namespace_link(candidate, "pid") == wanted) return candidate;
+  }
+  return Error(Code::kNotFound, "no process has number " + std::to_string(inner) +
+                                    " in the PID namespace of process " + std::to_string(init));
+}
+
+Status wait_until_stopped(pid_t pid) {
+  const auto deadline = std::chrono::steady_clock::now() + kStopTimeout;
+  for (;;) {
+    std::size_t ended = 0;
+    std::size_t stopped = 0;
+    const std::vector<pid_t> tids = threads(pid);
+    for (const pid_t tid : tids) {
+      const char now = state(std::to_string(pid) + "/task/" + std::to_string(tid));
+      ended += now == 'Z' || now == 'X' || now == '\0';
+      stopped += now == 'T' || now == 't';
+    }
+    // A thread that was killed under a tracer is a zombie for as long as that does not look.
+    if (ended == tids.size()) {
+      return Error(Code::kNotFound, "process " + std::to_string(pid) + " is gone");
+    }
+    if (ended + stopped == tids.size()) return {};
+    if (std::chrono::steady_clock::now() > deadline) {
+      return Error(Code::kTimeout, "process " + std::to_string(pid) + " does not stop");
+    }
+    ::poll(nullptr, 0, 1);
+  }
+}
+
+}  // namespace gcr::procfs

@@ -1,0 +1,190 @@
+#include "migrate-agent/worker/authorisation.h"
+
+#include <fmt/format.h>
+#include <pwd.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <charconv>
+#include <sstream>
+
+#include "migrate-agent/procfs/procfs.h"
+
+namespace gcr::agent {
+namespace {
+
+using proto::Envelope;
+
+constexpr const char* kEverything = "*";
+constexpr std::size_t kPasswdBytes = 16u << 10;
+constexpr int kStartTimeField = 22;
+
+Error not_allowed(const control::PeerIdentity& asker, std::string_view role,
+                  std::string_view what) {
+  if (asker.uid) {
+    return Error(Code::kPermissionDenied,
+                 fmt::format("local users may not {}: an {}'s certificate is needed", what, role));
+  }
+  return Error(Code::kPermissionDenied,
+               fmt::format("the certificate of \"{}\" does not allow it to {}: it lacks the URI "
+                           "gcr:role:{}",
+                           asker.common_name, what, role));
+}
+
+/// The four numbers after "Uid:": real, effective, saved, and that of the file system.
+std::vector<uid_t> uids_of(const std::string& task) {
+  std::istringstream numbers(procfs::status_field(task, "Uid"));
+  std::vector<uid_t> uids;
+  for (uid_t uid = 0; numbers >> uid;) uids.push_back(uid);
+  return uids;
+}
+
+bool holds_capabilities(const std::string& task) {
+  const std::string permitted = procfs::status_field(task, "CapPrm");
+  return permitted.find_first_not_of('0') != std::string::npos;
+}
+
+/// Nothing if it is gone.
+std::optional<std::uint64_t> start_time_of(pid_t pid) {
+  const std::string field = procfs::stat_field(std::to_string(pid), kStartTimeField);
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
+  if (error != std::errc{} || field.empty()) return std::nullopt;
+  return value;
+}
+
+Error gone(pid_t pid) {
+  return Error(Code::kNotFound, fmt::format("there is no process {} on this host", pid));
+}
+
+}  // namespace
+
+Status may_ask(const control::PeerIdentity& asker, Envelope::BodyCase request) {
+  switch (request) {
+    case Envelope::kMigrateRequest:
+    case Envelope::kCheckRequest:
+    case Envelope::kCancelRequest:
+    case Envelope::kContinueRequest:
+    case Envelope::kAdjustRequest:
+    case Envelope::kListRequest:
+    case Envelope::kStatusRequest:
+    case Envelope::kHostRequest:
+      if (asker.is_operator || asker.uid) return {};
+      return not_allowed(asker, "operator", "ask for a migration or about one");
+    case Envelope::kResolveRequest:
+      if (asker.is_operator || asker.uid == uid_t{0}) return {};
+      return not_allowed(asker, "operator", "decide what the agents cannot");
+    case Envelope::kPreflightRequest:
+    case Envelope::kOutcomeRequest:
+    case Envelope::kCommitRequest:
+      if (asker.is_agent) return {};
+      return not_allowed(asker, "agent", "send a process or settle what became of one");
+    default:
+      return Error(Code::kProtocol, "a connection does not begin with this message");
+  }
+}
+
+Status may_send(const control::PeerIdentity& agent, const std::vector<std::string>& peers) {
+  if (peers.empty() || std::ranges::count(peers, agent.common_name) > 0) return {};
+  return Error(
+      Code::kPermissionDenied,
+      fmt::format("this agent takes no migrations of the agent \"{}\": no [[peers]] of its "
+                  "configuration names it",
+                  agent.common_name));
+}
+
+Permissions Permissions::of(const control::PeerIdentity& asker,
+                            const std::vector<OperatorRule>& rules) {
+  Permissions permissions;
+  permissions.asker_ = asker.uid ? fmt::format("the local user {}", user_name(*asker.uid))
+                                 : fmt::format("the operator \"{}\"", asker.common_name);
+  if (asker.uid) {
+    permissions.local_ = true;
+    permissions.everyone_ = *asker.uid == 0;
+    permissions.uids_.insert(*asker.uid);
+    return permissions;
+  }
+  if (!asker.is_operator) return permissions;
+  permissions.everyone_ = rules.empty();
+  for (const OperatorRule& rule : rules) {
+    if (rule.name != asker.common_name && rule.name != kEverything) continue;
+    for (const std::string& user : rule.users) {
+      if (user == kEverything) permissions.everyone_ = true;
+      if (const auto uid = user_id(user)) permissions.uids_.insert(*uid);
+    }
+  }
+  return permissions;
+}
+
+Error Permissions::denied(uid_t uid) const {
+  const char* why = local_ ? "a local user may move their own processes only"
+                           : "no [[operators]] of the agent's configuration allows it";
+  return Error(Code::kPermissionDenied,
+               fmt::format("{} may not move processes of {}, nor ask about their migrations: {}",
+                           asker_, user_name(uid), why));
+}
+
+Status Permissions::check(uid_t uid) const {
+  if (may_move(uid)) return {};
+  return denied(uid);
+}
+
+Status Permissions::check_thread(const std::string& task, pid_t pid) const {
+  for (const uid_t uid : uids_of(task)) GCR_TRY(check(uid));
+  if (!local_ || everyone_) return {};
+  if (holds_capabilities(task)) {
+    return Error(Code::kPermissionDenied,
+                 fmt::format("process {} holds capabilities: only an operator may move it", pid));
+  }
+  // Not the directory itself: that one is the effective user's whatever the process protects.
+  struct stat info {};
+  if (::stat(("/proc/" + task + "/environ").c_str(), &info) != 0) return gone(pid);
+  if (may_move(info.st_uid)) return {};
+  return Error(Code::kPermissionDenied,
+               fmt::format("process {} protects itself from being traced by its user "
+                           "(PR_SET_DUMPABLE, or a setuid program): only an operator may move it",
+                           pid));
+}
+
+Result<MovableProcess> Permissions::check_process(pid_t pid) const {
+  const std::string process = std::to_string(pid);
+  const auto before = pid > 0 ? start_time_of(pid) : std::nullopt;
+  if (!before) return gone(pid);
+  MovableProcess found{.start_time = *before, .uid = 0};
+  bool is_roots = false;
+  for (const pid_t tid : procfs::threads(pid)) {
+    const std::string task = fmt::format("{}/task/{}", pid, tid);
+    const std::vector<uid_t> uids = uids_of(task);
+    is_roots = is_roots || std::ranges::count(uids, uid_t{0}) > 0;
+    GCR_TRY(check_thread(task, pid));
+  }
+  const std::vector<uid_t> uids = uids_of(process);
+  if (uids.size() < 2 || start_time_of(pid) != before) return gone(pid);
+  found.uid = is_roots ? 0 : uids[1];
+  return found;
+}
+
+std::string user_name(uid_t uid) {
+  passwd entry{};
+  passwd* found = nullptr;
+  std::vector<char> space(kPasswdBytes);
+  const int error = ::getpwuid_r(uid, &entry, space.data(), space.size(), &found);
+  if (error != 0 || found == nullptr) return fmt::format("uid {}", uid);
+  return control::printable(found->pw_name);
+}
+
+std::optional<uid_t> user_id(const std::string& user) {
+  uid_t number = 0;
+  const auto [end, error] = std::from_chars(user.data(), user.data() + user.size(), number);
+  if (error == std::errc{} && end == user.data() + user.size()) return number;
+  passwd entry{};
+  passwd* found = nullptr;
+  std::vector<char> space(kPasswdBytes);
+  if (::getpwnam_r(user.c_str(), &entry, space.data(), space.size(), &found) != 0 ||
+      found == nullptr) {
+    return std::nullopt;
+  }
+  return found->pw_uid;
+}
+
+}  // namespace gcr::agent

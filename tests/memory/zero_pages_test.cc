@@ -1,0 +1,225 @@
+// Pages of zeros dropped from real processes under the preload library.
+#include "migrate-agent/memory/zero_pages.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "migrate-agent/memory/mappings.h"
+#include "migrate-agent/memory/zero_scan.h"
+#include "tests/preload/door/door_helpers.h"
+
+namespace gcr::test {
+namespace {
+
+using process::DroppedPages;
+
+constexpr std::uint64_t kPage = 4096;
+constexpr std::uint64_t kBytes = 8 * kMiB;
+
+class ZeroPagesTest : public testing::Test {
+ protected:
+  struct Regions {
+    std::uint64_t zeros, mixed, locked, shared, file;
+  };
+
+  static Regions make_regions(Subject& subject) {
+    subject.ask("init");
+    const auto addresses = subject.ask("make");
+    if (addresses.size() != 5) throw std::runtime_error("no regions");
+    return {addresses[0], addresses[1], addresses[2], addresses[3], addresses[4]};
+  }
+
+  /// Pages in memory of a process from `address` on.
+  static std::uint64_t present_pages(pid_t pid, std::uint64_t address, std::uint64_t bytes) {
+    const std::string path = "/proc/" + std::to_string(pid) + "/pagemap";
+    const UniqueFd pagemap(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    std::vector<std::uint64_t> entries(bytes / kPage);
+    EXPECT_EQ(::pread(pagemap.get(), entries.data(), entries.size() * 8,
+                      static_cast<off_t>(address / kPage * 8)),
+              static_cast<ssize_t>(entries.size() * 8));
+    std::uint64_t present = 0;
+    for (const std::uint64_t entry : entries) present += entry >> 63;
+    return present;
+  }
+
+  /// The line "VmFlags" of the mapping at `address`.
+  static std::string flags_at(pid_t pid, std::uint64_t address) {
+    std::ifstream smaps("/proc/" + std::to_string(pid) + "/smaps");
+    bool inside = false;
+    for (std::string line; std::getline(smaps, line);) {
+      std::uint64_t start = 0, end = 0;
+      if (std::sscanf(line.c_str(), "%lx-%lx ", &start, &end) == 2) {
+        inside = start <= address && address < end;
+      }
+      if (inside && line.starts_with("VmFlags:")) return line;
+    }
+    return "";
+  }
+};
+
+TEST_F(ZeroPagesTest, ZerosAreDroppedAndEverythingReadsAsBefore) {
+  Subject subject;
+  const Regions regions = make_regions(subject);
+  agent::Door door = door_of(subject);
+  const DroppedPages dropped =
+      good(process::drop_zero_pages(door, procfs::Process::open(door.pid()).value()));
+  EXPECT_EQ(present_pages(subject.pid(), regions.zeros, kBytes), 0u);
+  EXPECT_EQ(present_pages(subject.pid(), regions.mixed, kBytes), (kBytes / kPage + 2) / 3);
+  EXPECT_GE(dropped.dropped_bytes, kBytes + kBytes / 3 * 2 - kPage);
+  EXPECT_GE(dropped.scanned_bytes, 2 * kBytes);
+  EXPECT_GT(dropped.duration, dropped.held);
+  EXPECT_EQ(subject.value("wrong"), 0u);
+}
+
+TEST_F(ZeroPagesTest, LockedSharedAndFileMemoryIsLeftAlone) {
+  Subject subject;
+  const Regions regions = make_regions(subject);
+  agent::Door door = door_of(subject);
+  good(process::drop_zero_pages(door, procfs::Process::open(door.pid()).value()));
+  EXPECT_EQ(present_pages(subject.pid(), regions.locked, kMiB), kMiB / kPage);
+  EXPECT_EQ(present_pages(subject.pid(), regions.shared, kMiB), kMiB / kPage);
+  EXPECT_EQ(present_pages(subject.pid(), regions.file, kPage), 1u);
+  EXPECT_EQ(subject.value("wrong"), 0u);
+}
+
+TEST_F(ZeroPagesTest, AMappingOfZerosAloneIsMarkedForHugePages) {
+  Subject subject;
+  const Regions regions = make_regions(subject);
+  agent::Door door = door_of(subject);
+  good(process::drop_zero_pages(door, procfs::Process::open(door.pid()).value()));
+  const bool kernel_has_them = std::filesystem::exists("/sys/kernel/mm/transparent_hugepage");
+  EXPECT_EQ(flags_at(subject.pid(), regions.zeros).find(" hg") != std::string::npos,
+            kernel_has_them);
+  EXPECT_EQ(flags_at(subject.pid(), regions.mixed).find(" hg"), std::string::npos);
+}
+
+TEST_F(ZeroPagesTest, AWriterThatNeverRestsLosesNothing) {
+  Subject subject;
+  make_regions(subject);
+  subject.ask("write");
+  agent::Door door = door_of(subject);
+  std::uint64_t rounds = 0;
+  for (int cycle = 0; cycle < 100; ++cycle) {
+    good(process::drop_zero_pages(door, procfs::Process::open(door.pid()).value()));
+    const std::uint64_t before = rounds;
+    while (rounds <= before) rounds = subject.value("progress");
+  }
+  EXPECT_EQ(subject.ask("rest").at(1), 0u) << "writes were lost";
+  EXPECT_EQ(subject.value("wrong"), 0u);
+}
+
+TEST_F(ZeroPagesTest, AProcessInAPidNamespaceBelowIsNoDifferent) {
+  Subject subject(in_new_pid_namespace());
+  const Regions regions = make_regions(subject);
+  subject.ask("write");
+  agent::Door door = door_of(subject);
+  good(process::drop_zero_pages(door, procfs::Process::open(door.pid()).value()));
+  EXPECT_EQ(present_pages(subject.pid(), regions.zeros, kBytes), 0u);
+  EXPECT_EQ(subject.ask("rest").at(1), 0u);
+  EXPECT_EQ(subject.value("wrong"), 0u);
+}
+
+TEST_F(ZeroPagesTest, AProcessThatIsTracedAlreadyIsLeftAsItWas) {
+  Subject subject;
+  const Regions regions = make_regions(subject);
+  agent::Door door = door_of(subject);
+  ASSERT_EQ(::ptrace(PTRACE_SEIZE, subject.pid(), nullptr, 0), 0);
+  const auto dropped = process::drop_zero_pages(door, procfs::Process::open(door.pid()).value());
+  ASSERT_FALSE(dropped);
+  EXPECT_EQ(dropped.error().code(), Code::kPermissionDenied);
+  EXPECT_EQ(present_pages(subject.pid(), regions.zeros, kBytes), kBytes / kPage);
+  ASSERT_EQ(::ptrace(PTRACE_INTERRUPT, subject.pid(), nullptr, 0), 0);
+  ASSERT_EQ(::waitpid(subject.pid(), nullptr, __WALL), subject.pid());
+  ASSERT_EQ(::ptrace(PTRACE_DETACH, subject.pid(), nullptr, 0), 0);
+  EXPECT_EQ(subject.value("wrong"), 0u);
+  good(process::drop_zero_pages(door, procfs::Process::open(door.pid()).value()));
+}
+
+TEST_F(ZeroPagesTest, TheDoorDropsOnlyWholePagesOfUserSpaceAndNeverItsOwnStack) {
+  Subject subject;
+  const Regions regions = make_regions(subject);
+  agent::Door door = door_of(subject);
+  const std::uint64_t stack = good(door.hello()).door_stack / kPage * kPage;
+  const agent::Door::Pages wrong[] = {
+      {0, kPage},         {regions.zeros + 1, kPage}, {regions.zeros, kPage + 1},
+      {regions.zeros, 0}, {~0ull << 12, kPage},       {regions.zeros, ~0ull << 12},
+      {stack, kPage},     {stack - kMiB, 2 * kMiB},   {kPage, stack}};
+  for (const auto& pages : wrong) {
+    // The good range before it is not dropped either.
+    const agent::Door::Pages both[] = {{regions.zeros, kPage}, pages};
+    const auto dropped = door.drop_pages(both);
+    ASSERT_FALSE(dropped) << std::hex << pages.address << ", " << pages.bytes;
+    EXPECT_EQ(dropped.error().code(), Code::kRefused);
+  }
+  EXPECT_EQ(present_pages(subject.pid(), regions.zeros, kPage), 1u);
+  const agent::Door::Pages locked[] = {{regions.locked, kPage}};
+  const auto dropped = door.drop_pages(locked);
+  ASSERT_FALSE(dropped);
+  EXPECT_EQ(dropped.error().code(), Code::kNotFound);
+}
+
+constexpr char kEntry[] =
+    "7f0000000000-7f0000002000 rw-p 00000000 00:00 0 {}\n"
+    "Size:                  8 kB\nAnonymous:             4 kB\nVmFlags: rd wr mr mw me ac {}\n";
+
+std::string entry(std::string name, std::string flags) {
+  std::string text = kEntry;
+  text.replace(text.find("{}"), 2, name);
+  return text.replace(text.find("{}"), 2, flags);
+}
+
+TEST(SmapsTest, OnlyPlainPrivateAnonymousMemoryMayBeDropped) {
+  const auto droppable = [](const std::string& text) {
+    const auto mappings = process::parse_smaps(text);
+    return mappings && mappings->size() == 1 && mappings->front().droppable;
+  };
+  EXPECT_TRUE(droppable(entry("", "")));
+  EXPECT_TRUE(droppable(entry("[heap]", "sd")));
+  EXPECT_TRUE(droppable(entry("[anon: glibc: malloc]", "")));
+  EXPECT_FALSE(droppable(entry("[stack]", "")));
+  for (const char* flag : {"sh", "gd", "pf", "io", "lo", "ht", "mm", "um", "uw", "sd lo"}) {
+    EXPECT_FALSE(droppable(entry("", flag))) << flag;
+  }
+  std::string read_only = entry("", "");
+  read_only.replace(read_only.find("rw-p"), 4, "r--p");
+  EXPECT_FALSE(droppable(read_only));
+  std::string of_a_file = entry("/bin/true", "");
+  of_a_file.replace(of_a_file.find(" 0 /"), 3, " 12 ");
+  EXPECT_FALSE(droppable(of_a_file));
+}
+
+TEST(SmapsTest, RangesAndSizesAreRead) {
+  const auto mappings = process::parse_smaps(entry("", "") + entry("/[aio] (deleted)", ""));
+  ASSERT_TRUE(mappings);
+  ASSERT_EQ(mappings->size(), 2u);
+  EXPECT_EQ(mappings->front().range, (process::AddressRange{0x7f0000000000, 0x7f0000002000}));
+  EXPECT_EQ(mappings->front().anonymous_bytes, 4096u);
+  EXPECT_FALSE(mappings->front().asynchronous_io);
+  EXPECT_TRUE(mappings->back().asynchronous_io);
+}
+
+TEST(SmapsTest, WhatIsNoSmapsFileIsRefused) {
+  const std::string whole = entry("", "");
+  EXPECT_FALSE(process::parse_smaps("hello\n"));
+  EXPECT_FALSE(process::parse_smaps("VmFlags: rd\n"));
+  EXPECT_FALSE(process::parse_smaps(whole.substr(0, whole.find("VmFlags"))));
+  EXPECT_FALSE(process::parse_smaps("7f0000002000-7f0000000000 rw-p 0 0:0 0\nVmFlags: rd\n"));
+}
+
+TEST(IsZeroTest, OneBitAnywhereIsSeen) {
+  alignas(64) std::array<std::byte, kPage> page{};
+  EXPECT_TRUE(process::is_zero(page.data(), page.size()));
+  for (std::size_t at = 0; at < page.size(); ++at) {
+    page[at] = std::byte{0x80};
+    EXPECT_FALSE(process::is_zero(page.data(), page.size())) << at;
+    page[at] = std::byte{0};
+  }
+}
+
+}  // namespace
+}  // namespace gcr::test
