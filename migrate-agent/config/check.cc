@@ -1,7 +1,6 @@
 #include "migrate-agent/config/check.h"
 
 #include <fmt/format.h>
-#include <pwd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include <system_error>
 
 #include "migrate-agent/config/certificates.h"
+#include "src/base/users.h"
 
 namespace gcr::agent {
 namespace {
@@ -94,8 +94,7 @@ void check_advertised(Problems& problems, const std::string& host) {
 
 void check_users(Problems& problems, const OperatorRule& rule) {
   for (const std::string& user : rule.users) {
-    const bool number = std::ranges::all_of(user, [](char c) { return c >= '0' && c <= '9'; });
-    if (user == "*" || number || ::getpwnam(user.c_str()) != nullptr) continue;
+    if (user == "*" || user_id(user)) continue;
     problems.add(
         fmt::format("operators: \"{}\" may move the processes of \"{}\", a user whom this "
                     "host does not know",

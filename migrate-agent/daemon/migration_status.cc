@@ -12,7 +12,6 @@ namespace {
 using journal::Record;
 
 constexpr std::chrono::milliseconds kWorkerPatience = std::chrono::milliseconds(500);
-constexpr int kStartTimeField = 22;
 
 /// The journal's process on this host, if the state says that it has one; it may have ended.
 journal::ProcessId process_of(const std::string& state, const std::vector<Record>& records) {
@@ -26,8 +25,8 @@ journal::ProcessId process_of(const std::string& state, const std::vector<Record
 /// 0 if it has ended.
 pid_t pid_of(const journal::ProcessId& process) {
   if (process.pid() <= 0) return 0;
-  const std::string started = procfs::stat_field(std::to_string(process.pid()), kStartTimeField);
-  return started == std::to_string(process.start_time()) ? process.pid() : 0;
+  const auto stat = procfs::read_stat(process.pid());
+  return stat && stat->start_time == process.start_time() ? process.pid() : 0;
 }
 
 void set_error(proto::MigrationStatus& status, const char* state, const Error& error) {

@@ -16,14 +16,12 @@ namespace {
 using journal::Began;
 using journal::Record;
 
-constexpr int kStartTimeField = 22;
-
 Result<journal::ProcessId> identify(pid_t pid) {
-  const std::string started = procfs::stat_field(std::to_string(pid), kStartTimeField);
-  if (started.empty()) return Error(Code::kNotFound, fmt::format("no process {}", pid));
+  const auto stat = procfs::read_stat(pid);
+  if (!stat) return Error(Code::kNotFound, fmt::format("no process {}", pid));
   journal::ProcessId id;
   id.set_pid(pid);
-  id.set_start_time(std::stoull(started));
+  id.set_start_time(stat->start_time);
   return id;
 }
 

@@ -1,4 +1,3 @@
-#include <pwd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include "migrate-agent/host/host_state.h"
 #include "migrate-agent/process/inspect.h"
 #include "migrate-agent/procfs/procfs.h"
+#include "src/base/users.h"
 
 namespace gcr::host {
 namespace {
@@ -27,34 +27,11 @@ constexpr Milliseconds kLockPatience{50};
 /// For all of them together: who asks does not wait forever.
 constexpr Milliseconds kTotalPatience{3000};
 
-std::uint64_t resident_bytes(pid_t pid) {
-  const std::string pages = procfs::stat_field(std::to_string(pid), 24);
-  std::uint64_t count = 0;
-  std::from_chars(pages.data(), pages.data() + pages.size(), count);
-  return count * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-}
-
 uid_t owner_of(pid_t pid) {
   const std::string ids = procfs::status_field(std::to_string(pid), "Uid");
   uid_t uid = 0;
   std::from_chars(ids.data(), ids.data() + ids.size(), uid);
   return uid;
-}
-
-std::string name_of(uid_t uid) {
-  passwd entry{};
-  passwd* found = nullptr;
-  std::vector<char> space(16384);
-  if (::getpwuid_r(uid, &entry, space.data(), space.size(), &found) != 0 || found == nullptr) {
-    return {};
-  }
-  return entry.pw_name;
-}
-
-/// A stopped process would leave the question lying until it goes on.
-bool is_stopped(pid_t pid) {
-  const char state = procfs::state(std::to_string(pid));
-  return state == 'T' || state == 't';
 }
 
 /// VRAM by GPU, in the order of their UUIDs. kUnavailable while a migration has taken it away: its
@@ -76,14 +53,18 @@ Result<std::map<std::string, std::uint64_t>> vram_of(pid_t pid, Milliseconds pat
 Result<FoundProcess> look_at(pid_t pid, Milliseconds patience) {
   FoundProcess found;
   proto::GpuProcess& process = found.process;
-  GCR_ASSIGN(const std::uint64_t started, process::start_time(pid));
+  const auto stat = procfs::read_stat(pid);
+  if (!stat) return Error(Code::kNotFound, fmt::format("process {} has ended", pid));
   process.set_pid(pid);
-  process.set_start_time(started);
+  process.set_start_time(stat->start_time);
   process.set_command(process::command_of(pid));
   process.set_uid(owner_of(pid));
-  process.set_user(name_of(process.uid()));
-  process.set_resident_bytes(resident_bytes(pid));
-  if (is_stopped(pid) || patience <= Milliseconds::zero()) return found;
+  process.set_user(user_name(process.uid()));
+  process.set_resident_bytes(stat->resident_pages *
+                             static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)));
+  // A stopped process would leave the question lying until it goes on.
+  const bool is_stopped = stat->state == 'T' || stat->state == 't';
+  if (is_stopped || patience <= Milliseconds::zero()) return found;
   const auto vram = vram_of(pid, patience);
   if (!vram && vram.error().code() == Code::kNotFound) return vram.error();
   if (!vram) {

@@ -29,7 +29,6 @@ using layout::Report;
 using layout::TableHeader;
 
 static_assert(kMaxBuffers == layout::kMaxCount);
-constexpr int kStartTimeField = 22;
 /// The socket's number in this process, out of the way of those that the keeper gets.
 constexpr int kFirstFreeFd = 10;
 /// For one packet: the keeper does nothing else than answer.
@@ -220,8 +219,7 @@ Result<Keeper> Keeper::start(const std::filesystem::path& program) {
     Keeper keeper(pid, procfs::pidfd_of_child(pid), std::move(sockets.ours));
     sockets.theirs.reset();  // so that its end shows here
     GCR_TRY(expect(keeper.socket_.get(), Event::kReady));
-    keeper.start_time_ = std::strtoull(
-        procfs::stat_field(std::to_string(pid), kStartTimeField).c_str(), nullptr, 10);
+    keeper.start_time_ = procfs::read_stat(pid).value_or(procfs::Stat()).start_time;
     return keeper;
   }();
   if (!started) return started.error().while_doing("cannot start a keeper for the VRAM");

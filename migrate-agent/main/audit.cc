@@ -13,6 +13,7 @@
 #include "migrate-agent/metrics/metrics.h"
 #include "migrate-agent/worker/authorisation.h"
 #include "src/base/unique_fd.h"
+#include "src/base/users.h"
 
 namespace gcr::agent {
 namespace {
@@ -87,7 +88,7 @@ std::string audit_line(const registry::Outcome& outcome, const std::string& host
       .add("migration", id ? id->to_string() : "")
       .add("ordered_by", began.ordered_by())
       .add("uid", std::to_string(began.uid()))
-      .add("user", user_name(began.uid()))
+      .add("user", describe_user(began.uid()))
       .add("pid", pid > 0 ? std::to_string(pid) : "")
       .add("command", began.command())
       .add("from", is_source ? host : began.peer())

@@ -17,6 +17,7 @@
 #include "migrate-agent/process/named_files.h"
 #include "migrate-agent/process/sockets.h"
 #include "migrate-agent/process/surroundings.h"
+#include "src/base/users.h"
 
 namespace gcr::agent {
 namespace {
@@ -75,9 +76,8 @@ void compare_name(const char* kind, unsigned id, const std::string& there, const
 
 void compare_ids(const proto::ProcessFacts& process, const proto::HostFacts& here,
                  Findings& findings) {
-  compare_name("user", process.uid(), process.user(), process::user_name(process.uid()), findings);
-  compare_name("group", process.gid(), process.group(), process::group_name(process.gid()),
-               findings);
+  compare_name("user", process.uid(), process.user(), user_name(process.uid()), findings);
+  compare_name("group", process.gid(), process.group(), group_name(process.gid()), findings);
   const std::uint64_t beyond = process.capabilities() & ~here.capabilities();
   if (beyond != 0) {
     findings.add("capabilities", fmt::format("the process has {}, which the agent cannot hand on",

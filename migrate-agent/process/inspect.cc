@@ -24,21 +24,11 @@ namespace fs = std::filesystem;
 
 constexpr unsigned long kKernelThread = 0x00200000;  // PF_KTHREAD in the flags of stat
 
-/// Fields of /proc/PID/stat by their number in proc(5).
-constexpr int kParentField = 4;
-constexpr int kFlagsField = 9;
-constexpr int kStartTimeField = 22;
-
 Error no_such_process(pid_t pid) {
   return Error(Code::kNotFound, "there is no process " + std::to_string(pid));
 }
 
-std::uint64_t stat_number(pid_t pid, int field) {
-  std::uint64_t value = 0;
-  const std::string text = procfs::stat_field(std::to_string(pid), field);
-  std::istringstream(text) >> value;
-  return value;
-}
+procfs::Stat stat_of(pid_t pid) { return procfs::read_stat(pid).value_or(procfs::Stat()); }
 
 /// "Name:" -> the rest of the line, from /proc/PID/status.
 std::map<std::string, std::string> read_status(pid_t pid) {
@@ -52,12 +42,12 @@ std::map<std::string, std::string> read_status(pid_t pid) {
 }
 
 void look_at_kind(pid_t pid, Inspection& inspection) {
-  if (stat_number(pid, kFlagsField) & kKernelThread) {
+  if (stat_of(pid).flags & kKernelThread) {
     inspection.findings.add("not-ours", "process " + describe_process(pid) + " is a kernel thread");
   } else if (pid == 1) {
     inspection.findings.add("not-ours", "process 1 is the init of this host");
   }
-  for (pid_t at = ::getpid(); at > 1; at = static_cast<pid_t>(stat_number(at, kParentField))) {
+  for (pid_t at = ::getpid(); at > 1; at = stat_of(at).parent) {
     if (at != pid) continue;
     inspection.findings.add("not-ours",
                             "process " + describe_process(pid) + " is an agent or started it");
@@ -174,12 +164,6 @@ std::string command_of(pid_t pid) {
   while (!text.empty() && text.back() == '\0') text.pop_back();
   std::replace(text.begin(), text.end(), '\0', ' ');
   return text;
-}
-
-Result<std::uint64_t> start_time(pid_t pid) {
-  const std::string text = procfs::stat_field(std::to_string(pid), kStartTimeField);
-  if (text.empty()) return no_such_process(pid);
-  return std::strtoull(text.c_str(), nullptr, 10);
 }
 
 Result<pid_t> pid_in_namespace(pid_t pid) {

@@ -30,9 +30,6 @@ inline constexpr std::uint64_t kDeletedFileLimitBytes = 64u << 20;
 /// The files among the facts are those of named_files(). Thread-safe.
 Result<Inspection> inspect(pid_t pid);
 
-/// Start time in clock ticks since boot (field 22 of /proc/PID/stat): tells a reused PID apart.
-Result<std::uint64_t> start_time(pid_t pid);
-
 /// Its words, with blanks between; empty if there is no such process or it has none.
 std::string command_of(pid_t pid);
 

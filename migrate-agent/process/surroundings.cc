@@ -1,9 +1,7 @@
 #include "migrate-agent/process/surroundings.h"
 
 #include <fmt/format.h>
-#include <grp.h>
 #include <linux/capability.h>
-#include <pwd.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -18,6 +16,7 @@
 #include "migrate-agent/cgroups/limits.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "src/base/units.h"
+#include "src/base/users.h"
 
 namespace gcr::process {
 namespace {
@@ -30,15 +29,6 @@ std::uint64_t capability_set(const std::string& task, const char* field) {
   std::uint64_t set = 0;
   std::istringstream(procfs::status_field(task, field)) >> std::hex >> set;
   return set;
-}
-
-template <class Entry, class Lookup>
-std::string name_of(Lookup lookup, unsigned id, char* Entry::*name) {
-  Entry entry{};
-  Entry* found = nullptr;
-  std::array<char, 4096> space{};
-  lookup(id, &entry, space.data(), space.size(), &found);
-  return found != nullptr ? found->*name : "";
 }
 
 void look_at_ids(const std::string& process, Inspection& inspection) {
@@ -169,10 +159,6 @@ void look_at_mps(const std::string& process, Inspection& inspection) {
 }
 
 }  // namespace
-
-std::string user_name(uid_t uid) { return name_of(::getpwuid_r, uid, &passwd::pw_name); }
-
-std::string group_name(gid_t gid) { return name_of(::getgrgid_r, gid, &group::gr_name); }
 
 std::uint64_t capabilities_to_hand_on() { return capability_set("self", "CapBnd"); }
 

@@ -16,10 +16,6 @@ inline constexpr char kMpsDirectory[] = "/tmp/nvidia-mps";
 /// "root-directory", "cpu-affinity", "cgroup-limits", "agent-capabilities", "mps".
 void inspect_surroundings(pid_t pid, Inspection& inspection);
 
-/// What this host calls a user or a group; empty if it has no name for it.
-std::string user_name(uid_t uid);
-std::string group_name(gid_t gid);
-
 /// The capabilities that a program which this process starts as root has: its bounding set.
 std::uint64_t capabilities_to_hand_on();
 

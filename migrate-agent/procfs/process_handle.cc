@@ -14,17 +14,14 @@
 namespace gcr::procfs {
 namespace {
 
-constexpr int kStartTimeField = 22;
-
-constexpr int kFlagsField = 9;
 constexpr unsigned long kEnding = 0x4 | 0x400;  // PF_EXITING and PF_SIGNALED of the kernel
 
 /// A thread of a frozen group dies of SIGKILL only when the group is thawed.
 bool is_thread_ending(const std::string& task) {
   constexpr std::uint64_t kKill = std::uint64_t{1} << (SIGKILL - 1);
   if ((std::strtoull(status_field(task, "SigPnd").c_str(), nullptr, 16) & kKill) != 0) return true;
-  const std::string flags = stat_field(task, kFlagsField);
-  return flags.empty() || (std::strtoul(flags.c_str(), nullptr, 10) & kEnding) != 0;
+  const auto stat = read_stat(task);
+  return !stat || (stat->flags & kEnding) != 0;
 }
 
 }  // namespace
@@ -36,10 +33,10 @@ Process::Process(pid_t pid, std::uint64_t start_time, UniqueFd pidfd)
 
 Result<Process> Process::open(pid_t pid) {
   GCR_ASSIGN(UniqueFd pidfd, open_pidfd(pid));
-  const std::string started = stat_field(std::to_string(pid), kStartTimeField);
-  Process process(pid, std::strtoull(started.c_str(), nullptr, 10), std::move(pidfd));
+  const auto stat = read_stat(pid);
+  Process process(pid, stat.value_or(Stat()).start_time, std::move(pidfd));
   // What was read is this one's if it was not reaped before.
-  if (!started.empty() && process.send(0)) return process;
+  if (stat && process.send(0)) return process;
   return Error(Code::kNotFound, "process " + std::to_string(pid) + " has ended");
 }
 

@@ -36,10 +36,7 @@ std::vector<pid_t> numbers_in(const std::string& directory) {
   return numbers;
 }
 
-pid_t parent_of(pid_t pid) {
-  const std::string text = stat_field(std::to_string(pid), 4);
-  return text.empty() ? 0 : static_cast<pid_t>(std::stol(text));
-}
+pid_t parent_of(pid_t pid) { return read_stat(pid).value_or(Stat()).parent; }
 
 }  // namespace
 
@@ -105,22 +102,29 @@ std::vector<pid_t> namespace_pids(const std::string& task) {
   return pids;
 }
 
-std::string stat_field(const std::string& task, int field) {
+std::optional<Stat> read_stat(const std::string& task) {
   const std::string text = read_text("/proc/" + task + "/stat");
   // The second field, the name in parentheses, may hold spaces and parentheses itself.
   const std::size_t end = text.rfind(')');
-  if (end == std::string::npos) return "";
+  if (end == std::string::npos) return std::nullopt;
   std::istringstream fields(text.substr(end + 1));
-  std::string value;
-  for (int at = 3; at <= field && fields >> value; ++at) {
-  }
-  return fields ? value : "";
+  Stat stat;
+  std::string skipped;
+  const auto skip = [&](int count) {
+    while (count-- > 0) fields >> skipped;
+  };
+  fields >> stat.state >> stat.parent;  // 3 and 4
+  skip(4);
+  fields >> stat.flags;  // 9
+  skip(12);
+  fields >> stat.start_time >> skipped >> stat.resident_pages;  // 22 to 24
+  if (!fields) return std::nullopt;
+  return stat;
 }
 
-char state(const std::string& task) {
-  const std::string text = stat_field(task, 3);
-  return text.empty() ? '\0' : text[0];
-}
+std::optional<Stat> read_stat(pid_t pid) { return read_stat(std::to_string(pid)); }
+
+char state(const std::string& task) { return read_stat(task).value_or(Stat()).state; }
 
 std::vector<pid_t> threads(pid_t pid) {
   return numbers_in("/proc/" + std::to_string(pid) + "/task");

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,14 +39,24 @@ std::string read_text(const std::string& path);
 /// "123/task/124". Empty if it is gone.
 std::vector<pid_t> namespace_pids(const std::string& task);
 
-/// Field `field` (3 or more, numbered as in proc(5)) of /proc/`task`/stat; empty if it is gone.
-std::string stat_field(const std::string& task, int field);
+/// What /proc/`task`/stat says (proc(5)).
+struct Stat {
+  char state = '\0';
+  pid_t parent = 0;
+  unsigned long flags = 0;       ///< PF_… of the kernel
+  std::uint64_t start_time = 0;  ///< clock ticks after boot: tells a reused number apart
+  std::uint64_t resident_pages = 0;
+};
+
+/// None if it is gone.
+std::optional<Stat> read_stat(const std::string& task);
+std::optional<Stat> read_stat(pid_t pid);
 
 /// The rest of the line "`name`:" of /proc/`task`/status, without the blanks before it; empty if
 /// there is none.
 std::string status_field(const std::string& task, const std::string& name);
 
-/// The state letter of /proc/`task`/stat, 0 if it is gone.
+/// The state letter, 0 if it is gone.
 char state(const std::string& task);
 
 /// Thread ids of a process as the caller's namespace sees them. Empty if it is gone.

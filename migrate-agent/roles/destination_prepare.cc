@@ -12,6 +12,7 @@
 #include "migrate-agent/roles/recovery_roles.h"
 #include "src/base/log.h"
 #include "src/base/units.h"
+#include "src/base/users.h"
 
 namespace gcr::agent {
 namespace {
@@ -46,8 +47,8 @@ Result<std::uint64_t> landing_room() {
 Status check_local_user(const proto::PreflightRequest& request) {
   const proto::ProcessFacts& process = request.process();
   if (!request.ordered_by().starts_with("uid ") || process.uid() == 0) return {};
-  const std::string here = process::user_name(process.uid());
-  if (here == process.user()) return {};
+  const std::string here = user_name(process.uid());
+  if (!here.empty() && here == process.user()) return {};
   return Error(
       Code::kPermissionDenied,
       fmt::format("local users move their processes to hosts where they are the same user: uid {} "

@@ -1,7 +1,6 @@
 #include "migrate-agent/worker/authorisation.h"
 
 #include <fmt/format.h>
-#include <pwd.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <sstream>
 
 #include "migrate-agent/procfs/procfs.h"
+#include "src/base/users.h"
 
 namespace gcr::agent {
 namespace {
@@ -16,8 +16,6 @@ namespace {
 using proto::Envelope;
 
 constexpr const char* kEverything = "*";
-constexpr std::size_t kPasswdBytes = 16u << 10;
-constexpr int kStartTimeField = 22;
 
 Error not_allowed(const control::PeerIdentity& asker, std::string_view role,
                   std::string_view what) {
@@ -42,15 +40,6 @@ std::vector<uid_t> uids_of(const std::string& task) {
 bool holds_capabilities(const std::string& task) {
   const std::string permitted = procfs::status_field(task, "CapPrm");
   return permitted.find_first_not_of('0') != std::string::npos;
-}
-
-/// Nothing if it is gone.
-std::optional<std::uint64_t> start_time_of(pid_t pid) {
-  const std::string field = procfs::stat_field(std::to_string(pid), kStartTimeField);
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
-  if (error != std::errc{} || field.empty()) return std::nullopt;
-  return value;
 }
 
 Error gone(pid_t pid) {
@@ -96,7 +85,7 @@ Status may_send(const control::PeerIdentity& agent, const std::vector<std::strin
 Permissions Permissions::of(const control::PeerIdentity& asker,
                             const std::vector<OperatorRule>& rules) {
   Permissions permissions;
-  permissions.asker_ = asker.uid ? fmt::format("the local user {}", user_name(*asker.uid))
+  permissions.asker_ = asker.uid ? fmt::format("the local user {}", describe_user(*asker.uid))
                                  : fmt::format("the operator \"{}\"", asker.common_name);
   if (asker.uid) {
     permissions.local_ = true;
@@ -121,7 +110,7 @@ Error Permissions::denied(uid_t uid) const {
                            : "no [[operators]] of the agent's configuration allows it";
   return Error(Code::kPermissionDenied,
                fmt::format("{} may not move processes of {}, nor ask about their migrations: {}",
-                           asker_, user_name(uid), why));
+                           asker_, describe_user(uid), why));
 }
 
 Status Permissions::check(uid_t uid) const {
@@ -148,9 +137,9 @@ Status Permissions::check_thread(const std::string& task, pid_t pid) const {
 
 Result<MovableProcess> Permissions::check_process(pid_t pid) const {
   const std::string process = std::to_string(pid);
-  const auto before = pid > 0 ? start_time_of(pid) : std::nullopt;
+  const auto before = pid > 0 ? procfs::read_stat(pid) : std::nullopt;
   if (!before) return gone(pid);
-  MovableProcess found{.start_time = *before, .uid = 0};
+  MovableProcess found{.start_time = before->start_time, .uid = 0};
   bool is_roots = false;
   for (const pid_t tid : procfs::threads(pid)) {
     const std::string task = fmt::format("{}/task/{}", pid, tid);
@@ -159,32 +148,10 @@ Result<MovableProcess> Permissions::check_process(pid_t pid) const {
     GCR_TRY(check_thread(task, pid));
   }
   const std::vector<uid_t> uids = uids_of(process);
-  if (uids.size() < 2 || start_time_of(pid) != before) return gone(pid);
+  const auto after = procfs::read_stat(pid);
+  if (uids.size() < 2 || !after || after->start_time != before->start_time) return gone(pid);
   found.uid = is_roots ? 0 : uids[1];
   return found;
-}
-
-std::string user_name(uid_t uid) {
-  passwd entry{};
-  passwd* found = nullptr;
-  std::vector<char> space(kPasswdBytes);
-  const int error = ::getpwuid_r(uid, &entry, space.data(), space.size(), &found);
-  if (error != 0 || found == nullptr) return fmt::format("uid {}", uid);
-  return control::printable(found->pw_name);
-}
-
-std::optional<uid_t> user_id(const std::string& user) {
-  uid_t number = 0;
-  const auto [end, error] = std::from_chars(user.data(), user.data() + user.size(), number);
-  if (error == std::errc{} && end == user.data() + user.size()) return number;
-  passwd entry{};
-  passwd* found = nullptr;
-  std::vector<char> space(kPasswdBytes);
-  if (::getpwnam_r(user.c_str(), &entry, space.data(), space.size(), &found) != 0 ||
-      found == nullptr) {
-    return std::nullopt;
-  }
-  return found->pw_uid;
 }
 
 }  // namespace gcr::agent

@@ -67,10 +67,4 @@ class Permissions {
   std::set<uid_t> uids_;
 };
 
-/// "alice", or "uid 1000" where this host has no name for it.
-std::string user_name(uid_t uid);
-
-/// Of a rule's user: a number, or a name that this host knows; nothing for "*" and unknown names.
-std::optional<uid_t> user_id(const std::string& user);
-
 }  // namespace gcr::agent

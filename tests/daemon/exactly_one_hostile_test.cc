@@ -24,8 +24,6 @@ using commit::SourceState;
 using journal::Began;
 using testing::HasSubstr;
 
-constexpr int kStartTimeField = 22;
-
 /// A stopped process, killed and reaped at the end.
 class Waiting {
  public:
@@ -35,7 +33,7 @@ class Waiting {
     }
     ::waitpid(pid_, nullptr, WUNTRACED);
     id_.set_pid(pid_);
-    id_.set_start_time(std::stoull(procfs::stat_field(std::to_string(pid_), kStartTimeField)));
+    id_.set_start_time(procfs::read_stat(pid_).value().start_time);
   }
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;

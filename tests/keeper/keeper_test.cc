@@ -237,7 +237,7 @@ TEST(Keeper, DoesNotEndBySignalsThatArePoliteRequests) {
 TEST(Keeper, IsNotFoundInOtherProcesses) {
   journal::ProcessId self;
   self.set_pid(::getpid());
-  self.set_start_time(std::stoull(procfs::stat_field("self", 22)));
+  self.set_start_time(procfs::read_stat("self").value().start_time);
   EXPECT_EQ(code_of_taking(self), Code::kNotFound);
   Keeper keeper = start();
   EXPECT_EQ(code_of_taking(keeper.id()), Code::kNotFound) << "not armed";

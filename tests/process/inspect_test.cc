@@ -170,7 +170,7 @@ TEST_F(Inspecting, AbsentProcessIsNotFound) {
   ::kill(pid_, SIGKILL);
   ::waitpid(pid_, nullptr, 0);
   EXPECT_EQ(inspect(pid_).error().code(), Code::kNotFound);
-  EXPECT_EQ(start_time(pid_).error().code(), Code::kNotFound);
+  EXPECT_FALSE(procfs::read_stat(pid_));
   EXPECT_EQ(pid_in_namespace(pid_).error().code(), Code::kNotFound);
   EXPECT_EQ(inspect(-1).error().code(), Code::kNotFound);
   EXPECT_EQ(inspect(0).error().code(), Code::kNotFound);
@@ -187,10 +187,10 @@ TEST_F(Inspecting, DeadProcessThatNobodyReapedIsNotFound) {
 
 TEST_F(Inspecting, StartTimeTellsAProcessFromALaterOne) {
   start({});
-  const auto theirs = start_time(pid_);
+  const auto theirs = procfs::read_stat(pid_);
   ASSERT_TRUE(theirs);
-  EXPECT_EQ(*theirs, *start_time(pid_));
-  EXPECT_GE(*theirs, *start_time(::getpid()));
+  EXPECT_EQ(theirs->start_time, procfs::read_stat(pid_)->start_time);
+  EXPECT_GE(theirs->start_time, procfs::read_stat("self")->start_time);
 }
 
 TEST_F(Inspecting, KernelThreadsInitAndOurselvesAreNotOurs) {

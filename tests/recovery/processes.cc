@@ -42,7 +42,7 @@ void reap(pid_t pid) {
 journal::ProcessId identify(pid_t pid) {
   journal::ProcessId id;
   id.set_pid(pid);
-  id.set_start_time(std::stoull("0" + procfs::stat_field(std::to_string(pid), 22)));
+  id.set_start_time(procfs::read_stat(pid).value_or(procfs::Stat()).start_time);
   return id;
 }
 

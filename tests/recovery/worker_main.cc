@@ -172,7 +172,8 @@ void dump(pid_t pid, const criu::Command& criu, const std::string& scratch,
 }
 
 std::string describe(pid_t pid) {
-  return " " + std::to_string(pid) + " " + procfs::stat_field(std::to_string(pid), 22);
+  return " " + std::to_string(pid) + " " +
+         std::to_string(procfs::read_stat(pid).value().start_time);
 }
 
 /// Restores, and leaves the process stopped, or dies before.

@@ -1,0 +1,58 @@
+#include "src/base/users.h"
+
+#include <fmt/format.h>
+#include <grp.h>
+#include <pwd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <vector>
+
+namespace gcr {
+namespace {
+
+constexpr std::size_t kFirstBytes = 4096;
+constexpr std::size_t kMostBytes = std::size_t{16} << 20;  ///< of a group with very many members
+
+/// What one of the functions like getpwuid_r finds, in `space`.
+template <class Entry, class Lookup, class Key>
+std::optional<Entry> look_up(Lookup lookup, Key key, std::vector<char>& space) {
+  Entry entry{};
+  Entry* found = nullptr;
+  for (space.resize(kFirstBytes); space.size() <= kMostBytes; space.resize(2 * space.size())) {
+    const int error = lookup(key, &entry, space.data(), space.size(), &found);
+    if (error == ERANGE || error == EINTR) continue;
+    return found != nullptr ? std::optional(entry) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string user_name(uid_t uid) {
+  std::vector<char> space;
+  const auto entry = look_up<passwd>(::getpwuid_r, uid, space);
+  return entry ? entry->pw_name : "";
+}
+
+std::string group_name(gid_t gid) {
+  std::vector<char> space;
+  const auto entry = look_up<group>(::getgrgid_r, gid, space);
+  return entry ? entry->gr_name : "";
+}
+
+std::string describe_user(uid_t uid) {
+  std::string name = user_name(uid);
+  return name.empty() ? fmt::format("uid {}", uid) : name;
+}
+
+std::optional<uid_t> user_id(const std::string& name) {
+  uid_t number = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+  if (error == std::errc{} && end == name.data() + name.size()) return number;
+  std::vector<char> space;
+  const auto entry = look_up<passwd>(::getpwnam_r, name.c_str(), space);
+  return entry ? std::optional(entry->pw_uid) : std::nullopt;
+}
+
+}  // namespace gcr

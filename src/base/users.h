@@ -1,0 +1,21 @@
+// Users and groups as this host names them. Thread-safe; asks the name service, which may block.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+
+namespace gcr {
+
+/// Empty if the host has no name for it.
+std::string user_name(uid_t uid);
+std::string group_name(gid_t gid);
+
+/// The name, or "uid 1000" where there is none.
+std::string describe_user(uid_t uid);
+
+/// A number stands for itself. None if the host knows no user of this name.
+std::optional<uid_t> user_id(const std::string& name);
+
+}  // namespace gcr
