@@ -11,7 +11,6 @@
 
 #include "migrate-agent/daemon/migration_status.h"
 #include "migrate-agent/metrics/metrics.h"
-#include "migrate-agent/worker/authorisation.h"
 #include "src/base/unique_fd.h"
 #include "src/base/users.h"
 

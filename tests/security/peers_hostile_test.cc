@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "src/base/users.h"
 #include "tests/daemon/agent_process.h"
 
 namespace gcr::agent::test {
@@ -13,10 +14,12 @@ using testing::HasSubstr;
 class PeersHostile : public testing::Test {
  protected:
   /// What the agent answers to this agent's request, once it is more than that it is alive.
-  proto::Envelope answer_to(const AgentProcess& agent, const std::string& name, bool only) {
+  proto::Envelope answer_to(const AgentProcess& agent, const std::string& name, bool only,
+                            const proto::PreflightRequest& about = {}) {
     Client source(agent, credentials_.context({.role = "agent", .common_name = name}));
     proto::Envelope request;
     proto::PreflightRequest& preflight = *request.mutable_preflight_request();
+    preflight = about;
     const Uuid id = Uuid::random();
     preflight.set_migration_id(id.bytes.data(), id.bytes.size());
     preflight.set_source_agent(":7411");
@@ -44,6 +47,20 @@ TEST_F(PeersHostile, AnAgentThatIsNotNamedIsRefusedBeforeAnythingIsLookedAt) {
 TEST_F(PeersHostile, WithoutPeersEveryAgentOfTheAuthorityMaySend) {
   const AgentProcess agent(credentials_);
   EXPECT_TRUE(answer_to(agent, "node3", true).has_preflight_reply());
+}
+
+TEST_F(PeersHostile, ALocalUserOfTheSourceMustBeTheSameUserHere) {
+  const AgentProcess agent(credentials_);
+  proto::PreflightRequest about;
+  about.set_ordered_by("uid 4242");
+  about.mutable_process()->set_uid(4242);
+  about.mutable_process()->set_user("root");  // 4242 has no name here
+  EXPECT_EQ(answer_to(agent, "node2", true, about).failure().code(), "permission-denied");
+  about.mutable_process()->clear_user();
+  EXPECT_EQ(answer_to(agent, "node2", true, about).failure().code(), "permission-denied");
+  about.mutable_process()->set_uid(1);
+  about.mutable_process()->set_user(user_name(1));
+  EXPECT_TRUE(answer_to(agent, "node2", true, about).has_preflight_reply());
 }
 
 }  // namespace

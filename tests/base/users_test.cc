@@ -1,0 +1,28 @@
+#include "src/base/users.h"
+
+#include <gtest/gtest.h>
+
+namespace gcr {
+namespace {
+
+constexpr uid_t kNobodys = 424242;  // no host names it
+
+TEST(Users, AreNamedAsTheHostNamesThem) {
+  EXPECT_EQ(user_name(0), "root");
+  EXPECT_EQ(group_name(0), "root");
+  EXPECT_EQ(describe_user(0), "root");
+  EXPECT_EQ(user_id("root"), 0u);
+}
+
+TEST(Users, WithoutANameAreNumbers) {
+  EXPECT_EQ(user_name(kNobodys), "");
+  EXPECT_EQ(group_name(kNobodys), "");
+  EXPECT_EQ(describe_user(kNobodys), "uid 424242");
+  EXPECT_EQ(user_id("424242"), kNobodys);
+  EXPECT_EQ(user_id("no-such-user"), std::nullopt);
+  EXPECT_EQ(user_id("42x"), std::nullopt);
+  EXPECT_EQ(user_id(""), std::nullopt);
+}
+
+}  // namespace
+}  // namespace gcr
