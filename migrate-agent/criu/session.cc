@@ -149,17 +149,17 @@ bool is_in_our_pid_namespace(pid_t pid) {
 }  // namespace
 
 int Child::wait() {
-  if (!pidfd_) return 0;
+  if (pid_ == 0) return 0;
   int status = 0;
   while (::waitpid(pid_, &status, __WALL) < 0 && errno == EINTR) {
   }
-  pidfd_.reset();
+  forget();
   return status;
 }
 
 void Child::kill() {
-  if (!pidfd_) return;
-  procfs::send_signal(pidfd_.get(), SIGKILL);
+  if (pid_ == 0) return;
+  ::kill(pid_, SIGKILL);  // nobody else has the number of a child that was not waited for
   wait();
 }
 
@@ -272,6 +272,11 @@ Status Session::fork_child(const LaunchPlan& plan) {
     launch::exec_criu(plan.argv.data(), plan.control_fd, plan.images_fd);
   }
   Child child(pid, procfs::pidfd_of_child(pid));
+  if (child.pidfd() < 0) {
+    const int error = errno;
+    child.kill();
+    return Error::from_errno(error, "cannot hold CRIU's process");
+  }
   if (plan.mounts_fd >= 0) {
     child.wait();  // it only passes CRIU on
   } else {
@@ -312,8 +317,11 @@ Status Session::receive_rpc_socket() {
   while ((!rpc_ && !failure) || (!criu_ && !init_)) {
     const Result<ControlMessage> message = receive_control(&rpc_);
     if (!message) return failure ? *failure : message.error();
-    if (message->event == Event::kStarted) {
+    if (message->event == Event::kRpcSocket && !rpc_) {
+      failure = Error(Code::kResourceExhausted, "no descriptor is left for a line to CRIU");
+    } else if (message->event == Event::kStarted) {
       criu_ = Child(message->value, procfs::pidfd_of_child(message->value));
+      if (criu_.pidfd() < 0) failure = Error::from_errno(errno, "cannot hold CRIU's process");
     } else if (message->event == Event::kFailed) {
       failure = failure_of(*message);
       if (message->step == Step::kEnterNamespaces || message->step == Step::kFork) break;

@@ -28,17 +28,24 @@ class Child {
  public:
   Child() = default;
   Child(pid_t pid, UniqueFd pidfd) : pid_(pid), pidfd_(std::move(pidfd)) {}
+  Child(Child&& other) noexcept { *this = std::move(other); }
+  Child& operator=(Child&& other) noexcept {
+    pid_ = std::exchange(other.pid_, 0);
+    pidfd_ = std::move(other.pidfd_);
+    return *this;
+  }
 
   pid_t pid() const { return pid_; }
+  /// -1 if there was no descriptor left for it.
   int pidfd() const { return pidfd_.get(); }
-  explicit operator bool() const { return static_cast<bool>(pidfd_); }
+  explicit operator bool() const { return pid_ != 0; }
 
   /// Blocks until it has ended, and reaps it; its wait status, 0 if there is none to wait for.
   int wait();
   /// SIGKILL, then wait().
   void kill();
   /// Forgets it: nobody here waits for it any more.
-  void forget() { pidfd_.reset(); }
+  void forget() { *this = Child(); }
 
  private:
   pid_t pid_ = 0;

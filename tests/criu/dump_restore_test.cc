@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -63,6 +64,25 @@ TEST(Criu, TellsItsVersion) {
 TEST(Criu, FindsThisKernelGoodEnough) {
   const Status status = check(criu_command());
   EXPECT_TRUE(status) << status.error().message();
+}
+
+TEST(Criu, AnswersOrFailsHoweverFewDescriptorsAreLeft) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int first_free = ::dup(STDIN_FILENO);
+  ::close(first_free);
+  int failed = 0;
+  int answered = 0;
+  for (rlim_t more = 0; more < 24; ++more) {
+    const rlimit few{static_cast<rlim_t>(first_free) + more, before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+    const auto number = version(criu_command());
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+    ++(number ? answered : failed);
+    EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1) << "a child is left with " << more;
+  }
+  EXPECT_GT(failed, 0);
+  EXPECT_GT(answered, 0);
 }
 
 TEST(Criu, NothingThatACheckForksOutlivesIt) {
