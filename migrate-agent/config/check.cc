@@ -13,6 +13,7 @@
 
 #include "migrate-agent/config/certificates.h"
 #include "src/base/users.h"
+#include "src/control/wire.h"
 
 namespace gcr::agent {
 namespace {

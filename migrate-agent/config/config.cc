@@ -15,6 +15,7 @@
 
 #include "migrate-agent/data/negotiation.h"
 #include "src/base/executable.h"
+#include "src/control/wire.h"
 
 namespace gcr::agent {
 namespace {

@@ -19,6 +19,7 @@
 #include "migrate-agent/main/worker.h"
 #include "src/base/log.h"
 #include "src/base/version.h"
+#include "src/control/control_channel.h"
 
 namespace gcr::agent {
 namespace {

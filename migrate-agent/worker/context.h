@@ -13,6 +13,7 @@
 #include "migrate-agent/worker/authorisation.h"
 #include "migrate-agent/worker/cancellation.h"
 #include "migrate-agent/worker/daemon_client.h"
+#include "migrate-agent/worker/offload.h"
 #include "migrate-agent/worker/worker_server.h"
 #include "src/control/control_channel.h"
 
