@@ -22,6 +22,10 @@ constexpr char kFirstFile[] = "inventory.img";
 constexpr pid_t kCriuNeedsPids =
     200;  ///< CRIU itself, and what it forks while it probes the kernel
 
+/// A restore is looked at so often; so many looks in a row that find it stopped are five seconds.
+constexpr std::chrono::milliseconds kLookInterval{500};
+constexpr int kMostStops = 10;
+
 /// Whether CRIU's processes, numbered after `last`, take none that the tree needs.
 bool is_free(pid_t last, const std::set<pid_t>& used) {
   const auto next = used.upper_bound(last);
@@ -78,6 +82,7 @@ struct PreparedRestore::Impl {
 
   Status start();
   Result<RestoredTree> run();
+  Status watch(pid_t root);
 
   const Command command;
   const fs::path directory;
@@ -99,12 +104,27 @@ Status PreparedRestore::Impl::start() {
   return refusal(status, directory, kRestoreLog);
 }
 
+/// Until CRIU has ended. A task that somebody sends SIGCONT while CRIU traces it stops for its
+/// tracer (ptrace(2), PTRACE_EVENT_STOP); CRIU does not look, and would wait for it without end.
+Status PreparedRestore::Impl::watch(pid_t root) {
+  int stops = 0;
+  while (!session->ends_within(kLookInterval)) {
+    const auto pid = procfs::find_in_namespace(session->init_pid(), root);
+    stops = pid && procfs::state(std::to_string(*pid)) == 't' ? stops + 1 : 0;
+    if (stops < kMostStops) continue;
+    session.reset();
+    return Error(Code::kUnavailable, "somebody signalled the process while CRIU restored it");
+  }
+  return {};
+}
+
 Result<RestoredTree> PreparedRestore::Impl::run() {
   auto impl = std::make_unique<RestoredTree::Impl>();
   GCR_TRY(images::check_memory(directory));
   GCR_ASSIGN(const pid_t root, images::root_pid(directory));
   GCR_ASSIGN(const std::string inventory, images::read_file(directory / kFirstFile));
   GCR_TRY(hold.pass(inventory));
+  GCR_TRY(watch(root));
   const Result<int> status = session->wait();
   if (!status) return explain(status.error(), directory, kRestoreLog);
   if (*status != 0) return refusal(*status, directory, kRestoreLog);

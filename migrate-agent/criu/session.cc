@@ -369,6 +369,11 @@ Error Session::ended_silently() {
   return Error(Code::kInternal, "CRIU ended without an answer");
 }
 
+bool Session::ends_within(std::chrono::milliseconds patience) const {
+  pollfd entry{control_.get(), POLLIN, 0};
+  return ::poll(&entry, 1, static_cast<int>(patience.count())) == 1;
+}
+
 Result<int> Session::wait() {
   if (criu_) {
     const int status = criu_.wait();

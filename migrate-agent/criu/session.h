@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -89,6 +90,12 @@ class Session {
 
   /// Waits until CRIU itself has ended and been reaped; its wait status.
   Result<int> wait();
+
+  /// Whether wait() would return at once by now, or after `patience`. After in_new_namespaces().
+  bool ends_within(std::chrono::milliseconds patience) const;
+
+  /// The init of the new namespaces, as long as it was not released.
+  pid_t init_pid() const { return init_.pid(); }
 
   /// After beside(): success if the process is still in the mount namespace that it was in then,
   /// and what CRIU sees there still passes; else kRefused.

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/procfs/procfs.h"
@@ -78,6 +79,43 @@ TEST_F(Prepared, StreamedDumpRestoresAndGoesOnWithoutGap) {
   EXPECT_EQ(read_output(file()).lines, dumped.lines);
   ASSERT_TRUE(resume_stopped(tree->root()));
   expect_gapless(wait_for_progress(file(), dumped, 20));
+}
+
+/// Who may signal what CRIU restores can make it fail, and no more.
+TEST_F(Prepared, ARestoreThatIsSignalledAllTheTimeEnds) {
+  start();
+  const auto report = prepare_streaming().run(to_files());
+  ASSERT_TRUE(report) << report.error().message();
+  const pid_t number = program_->pid();
+  kill_program();
+  const fs::path first = images() / "inventory.img";
+  const fs::path kept = images() / "inventory.kept";
+  fs::copy_file(first, kept);
+  const auto copies = [number] {
+    std::vector<pid_t> found = procfs::processes();
+    std::erase_if(found, [&](pid_t pid) {
+      const auto numbers = procfs::namespace_pids(std::to_string(pid));
+      return numbers.size() < 2 || numbers.back() != number;
+    });
+    return found;
+  };
+  for (int i = 0; i < 2; ++i) {
+    auto restore = PreparedRestore::create(criu_command(), images(), {number});
+    ASSERT_TRUE(restore) << restore.error().message();
+    fs::copy_file(kept, first);
+    std::jthread outsider([&](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        for (const pid_t pid : copies()) ::kill(pid, SIGCONT);
+      }
+    });
+    (void)restore->run();
+    outsider.request_stop();
+    fs::remove(first);
+  }
+  EXPECT_TRUE(copies().empty());
+  fs::copy_file(kept, first);
+  const auto tree = restore(criu_command(), images());
+  EXPECT_TRUE(tree) << tree.error().message();
 }
 
 TEST_F(Prepared, WaitingCallsOfAStreamedDumpGoOnWaitingHereAndThere) {
