@@ -38,6 +38,8 @@ using launch::Event;
 using launch::Step;
 
 constexpr std::size_t kMaxResponseBytes = 1u << 20;
+/// What CRIU is asked takes it a tenth of a second.
+constexpr int kAnswerPatienceMs = 60'000;
 
 std::string_view to_string(Step step) {
   switch (step) {
@@ -355,9 +357,11 @@ Result<bool> Session::wait_for(int fd) {
   const int process = criu_ ? criu_.pidfd() : init_.pidfd();
   pollfd watched[] = {{fd, POLLIN, 0}, {process, POLLIN, 0}, {control_.get(), POLLIN, 0}};
   const nfds_t count = init_ ? 3 : 2;
-  while (::poll(watched, count, -1) < 0) {
+  int ready = 0;
+  while ((ready = ::poll(watched, count, kAnswerPatienceMs)) < 0) {
     if (errno != EINTR) return Error::from_errno(errno, "cannot wait for CRIU");
   }
+  if (ready == 0) return Error(Code::kTimeout, "CRIU does not answer");
   return watched[0].revents != 0;
 }
 
