@@ -58,9 +58,9 @@ std::map<Uuid, std::string> nvidia_nodes() {
 }
 
 /// Every device node below /dev, but the terminals of others.
-std::vector<proto::Device> devices_here() {
+std::vector<proto::Device> devices_here(const std::map<Uuid, std::string>& nodes) {
   std::map<std::string, Uuid> gpus;
-  for (const auto& [uuid, node] : nvidia_nodes()) gpus.emplace(node, uuid);
+  for (const auto& [uuid, node] : nodes) gpus.emplace(node, uuid);
   std::vector<proto::Device> found;
   std::error_code error;
   fs::recursive_directory_iterator at("/dev", error);
@@ -115,7 +115,7 @@ class Answers {
 
 /// Waits for a child, which is killed if it does not end in time.
 Status reap(pid_t child) {
-  const UniqueFd ended(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
+  const UniqueFd ended = procfs::pidfd_of_child(child);
   pollfd entry{ended.get(), POLLIN, 0};
   const bool well = ::poll(&entry, 1, kPatienceMs) == 1;
   if (!well) ::kill(child, SIGKILL);
@@ -265,8 +265,8 @@ Result<std::optional<proto::DeviceLimits>> devices_of(const std::vector<Hierarch
                                                       pid_t pid) {
   GCR_ASSIGN(const std::vector<UniqueFd> groups, forbidding_groups(hierarchies, pid));
   if (groups.empty()) return std::nullopt;
-  std::vector<proto::Device> devices = devices_here();
   const auto gpus = nvidia_nodes();
+  std::vector<proto::Device> devices = devices_here(gpus);
   std::vector<std::string> names;
   for (const proto::Device& device : devices) names.push_back(path_of(device, gpus));
   std::vector<const char*> paths;

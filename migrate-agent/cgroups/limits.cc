@@ -47,6 +47,7 @@ class Levels {
     groups_.push_back(hierarchy.mount);
   }
 
+  Version version() const { return version_; }
   bool is_of_version_one() const { return version_ == Version::kOne; }
 
   const char* either(const char* one, const char* two) const {
@@ -112,10 +113,18 @@ void read_cpu_time(const Levels& levels, proto::GroupLimits& limits) {
   }
 }
 
+/// What a group may use, by itself and by all above it.
+const char* cpus_file(Version version) {
+  return version == Version::kOne ? "cpuset.effective_cpus" : "cpuset.cpus.effective";
+}
+
+const char* nodes_file(Version version) {
+  return version == Version::kOne ? "cpuset.effective_mems" : "cpuset.mems.effective";
+}
+
 void read_cpus(const Levels& levels, proto::GroupLimits& limits) {
-  limits.set_cpus(levels.list(levels.either("cpuset.effective_cpus", "cpuset.cpus.effective")));
-  limits.set_memory_nodes(
-      levels.list(levels.either("cpuset.effective_mems", "cpuset.mems.effective")));
+  limits.set_cpus(levels.list(cpus_file(levels.version())));
+  limits.set_memory_nodes(levels.list(nodes_file(levels.version())));
 }
 
 /// What `limits` asks a controller to be told, in this order.
@@ -187,12 +196,9 @@ bool has_all(const fs::path& file, const std::string& wanted) {
 /// What of the lists this host does not have.
 void compare_cpus(const Hierarchy& cpuset, const proto::GroupLimits& limits,
                   std::vector<std::string>& sentences) {
-  const bool one = cpuset.version == Version::kOne;
-  if (!has_all(cpuset.mount / (one ? "cpuset.effective_cpus" : "cpuset.cpus.effective"),
-               limits.cpus()))
+  if (!has_all(cpuset.mount / cpus_file(cpuset.version), limits.cpus()))
     sentences.push_back(fmt::format("not all of the CPUs {} are here", limits.cpus()));
-  if (!has_all(cpuset.mount / (one ? "cpuset.effective_mems" : "cpuset.mems.effective"),
-               limits.memory_nodes()))
+  if (!has_all(cpuset.mount / nodes_file(cpuset.version), limits.memory_nodes()))
     sentences.push_back(
         fmt::format("not all of the memory nodes {} are here", limits.memory_nodes()));
 }

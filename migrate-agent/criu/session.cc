@@ -36,8 +36,11 @@ namespace fs = std::filesystem;
 using launch::ControlMessage;
 using launch::Event;
 using launch::Step;
+using std::chrono::milliseconds;
 
 constexpr std::size_t kMaxResponseBytes = 1u << 20;
+/// What CRIU is asked takes it a tenth of a second.
+constexpr milliseconds kAnswerPatience = std::chrono::minutes(1);
 
 std::string_view to_string(Step step) {
   switch (step) {
@@ -175,8 +178,10 @@ std::vector<std::string> service_arguments() { return {"swrk", std::to_string(la
 Result<Session> Session::beside(const Command& command, const std::vector<std::string>& arguments,
                                 pid_t pid, const fs::path& images) {
   Session session;
-  GCR_TRY(session.start(command, arguments, images, pid, nullptr, 0, {}));
-  return session;
+  const Status started = session.start(command, arguments, images, pid, nullptr, 0, {});
+  if (started) return session;
+  session.kill();
+  return started.error();
 }
 
 Result<Session> Session::in_new_namespaces(const Command& command,
@@ -294,10 +299,10 @@ Result<ControlMessage> Session::receive_control(UniqueFd* fd) {
   header.msg_iovlen = 1;
   header.msg_control = ancillary;
   header.msg_controllen = sizeof(ancillary);
-  ssize_t got = 0;
-  do {
-    got = ::recvmsg(control_.get(), &header, MSG_CMSG_CLOEXEC);
-  } while (got < 0 && errno == EINTR);
+  if (!ends_within(kAnswerPatience)) {
+    return Error(Code::kTimeout, "the process that starts CRIU does not answer");
+  }
+  const ssize_t got = ::recvmsg(control_.get(), &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   if (got < 0) return Error::from_errno(errno, "cannot hear from the process that starts CRIU");
   const cmsghdr* rights = CMSG_FIRSTHDR(&header);
   if (rights != nullptr && rights->cmsg_type == SCM_RIGHTS) {
@@ -355,9 +360,11 @@ Result<bool> Session::wait_for(int fd) {
   const int process = criu_ ? criu_.pidfd() : init_.pidfd();
   pollfd watched[] = {{fd, POLLIN, 0}, {process, POLLIN, 0}, {control_.get(), POLLIN, 0}};
   const nfds_t count = init_ ? 3 : 2;
-  while (::poll(watched, count, -1) < 0) {
+  int ready = 0;
+  while ((ready = ::poll(watched, count, static_cast<int>(kAnswerPatience.count()))) < 0) {
     if (errno != EINTR) return Error::from_errno(errno, "cannot wait for CRIU");
   }
+  if (ready == 0) return Error(Code::kTimeout, "CRIU does not answer");
   return watched[0].revents != 0;
 }
 
@@ -369,9 +376,12 @@ Error Session::ended_silently() {
   return Error(Code::kInternal, "CRIU ended without an answer");
 }
 
-bool Session::ends_within(std::chrono::milliseconds patience) const {
+bool Session::ends_within(milliseconds patience) const {
   pollfd entry{control_.get(), POLLIN, 0};
-  return ::poll(&entry, 1, static_cast<int>(patience.count())) == 1;
+  int ready = 0;
+  while ((ready = ::poll(&entry, 1, static_cast<int>(patience.count()))) < 0 && errno == EINTR) {
+  }
+  return ready == 1;
 }
 
 Result<int> Session::wait() {

@@ -81,11 +81,11 @@ class Session {
   Session& operator=(Session&&) = delete;
   ~Session();
 
-  /// Sends one request and waits, without limit, for its answer. `success` in the answer is not
-  /// looked at. kInternal if CRIU ends without an answer.
+  /// Sends one request and waits for its answer. `success` in the answer is not looked at.
+  /// kInternal if CRIU ends without an answer, kTimeout after a minute.
   Result<wire::Response> call(const wire::Request& request);
 
-  /// Waits, without limit, until `fd` can be read (true) or CRIU has ended (false).
+  /// Waits until `fd` can be read (true) or CRIU has ended (false); kTimeout after a minute.
   Result<bool> wait_for(int fd);
 
   /// Waits until CRIU itself has ended and been reaped; its wait status.

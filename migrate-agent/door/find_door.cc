@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -17,11 +16,11 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "migrate-agent/procfs/procfs.h"
 #include "preload/door_protocol.h"
+#include "src/base/file_lock.h"
 
 namespace gcr::agent {
 namespace {
@@ -142,16 +141,10 @@ Result<Card> find_card(pid_t pid) {
 
 /// Whoever only looks leaves within milliseconds.
 Status keep_others_away(const Card& card, pid_t pid, std::chrono::milliseconds patience) {
-  constexpr std::chrono::milliseconds kPause{2};
-  const auto end = std::chrono::steady_clock::now() + patience;
-  while (::flock(card.file.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (std::chrono::steady_clock::now() >= end) {
-      return Error(Code::kUnavailable,
-                   fmt::format("another agent is moving process {} right now", pid));
-    }
-    std::this_thread::sleep_for(kPause);
-  }
-  return {};
+  const Status alone = lock_file(card.file.get(), "the door", patience);
+  if (alone || alone.error().code() != Code::kTimeout) return alone;
+  return Error(Code::kUnavailable,
+               fmt::format("another agent is moving process {} right now", pid));
 }
 
 bool is_packet_socket(int fd) {

@@ -3,29 +3,25 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 
+#include "src/base/file_lock.h"
 #include "src/base/uuid.h"
 
 namespace gcr::landing {
 namespace {
 
 constexpr const char* kClaimPrefix = "claim-";
+/// Whoever holds the lock waits for the kernel to find hugepages, of 100 GiB in the worst case.
+constexpr std::chrono::minutes kPatience{1};
 
 std::string limit_path(const HugepageLimits& limits) {
   return limits.kernel_directory + "/nr_overcommit_hugepages";
-}
-
-Status lock_file(int fd, int how) {
-  while (::flock(fd, how) != 0) {
-    if (errno != EINTR) return Error::from_errno(errno, "locking the hugepage limit");
-  }
-  return {};
 }
 
 /// Takes `pages` off the limit, or all that is left of it. The directory is locked.
@@ -37,7 +33,7 @@ Status lower_limit(const HugepageLimits& limits, std::uint64_t pages) {
 /// If nobody owns the claim at `path` any more, gives its pages back and forgets it.
 Status collect(const HugepageLimits& limits, const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  if (!file || !lock_file(file.get(), LOCK_EX | LOCK_NB)) return {};
+  if (!file || !lock_file(file.get(), path, {})) return {};
   if (auto pages = read_number(path)) GCR_TRY(lower_limit(limits, *pages));
   ::unlink(path.c_str());
   return {};
@@ -56,7 +52,7 @@ Result<HugepageLock> HugepageLock::take(const HugepageLimits& limits) {
   const std::string path = limits.state_directory + "/lock";
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) return Error::from_errno(errno, fmt::format("opening {}", path));
-  GCR_TRY(lock_file(file.get(), LOCK_EX));
+  GCR_TRY(lock_file(file.get(), "the hugepage limit", kPatience));
   for (const auto& entry : fs::directory_iterator(limits.state_directory, error)) {
     if (!entry.path().filename().string().starts_with(kClaimPrefix)) continue;
     GCR_TRY(collect(limits, entry.path()));
@@ -81,7 +77,7 @@ Result<HugepageClaim> HugepageClaim::add(const HugepageLimits& limits, std::uint
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) return Error::from_errno(errno, fmt::format("creating {}", path));
   auto raise = [&]() -> Status {
-    GCR_TRY(lock_file(file.get(), LOCK_EX | LOCK_NB));
+    GCR_TRY(lock_file(file.get(), path, {}));
     GCR_ASSIGN(const std::uint64_t now, read_number(limit_path(limits)));
     // The limit before the claim: dying in between leaves it too high, never below what it was.
     GCR_TRY(write_number(limit_path(limits), now + pages));

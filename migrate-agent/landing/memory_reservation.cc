@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <fstream>
 
 #include "migrate-agent/landing/memory_info.h"
+#include "src/base/file_lock.h"
 #include "src/base/uuid.h"
 
 namespace gcr::landing {
@@ -18,18 +18,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Status lock_file(int fd, int how) {
-  while (::flock(fd, how) != 0) {
-    if (errno != EINTR) return Error::from_errno(errno, "locking a reservation of memory");
-  }
-  return {};
-}
-
 /// The directory, locked until the descriptor is closed.
 Result<UniqueFd> lock_directory(const fs::path& directory) {
   UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
   if (!fd) return Error::from_errno(errno, fmt::format("opening {}", directory.string()));
-  GCR_TRY(lock_file(fd.get(), LOCK_EX));
+  GCR_TRY(lock_file(fd.get(), directory.string()));
   return fd;
 }
 
@@ -48,7 +41,7 @@ Result<Memory> add_up(const fs::path& directory) {
   for (const auto& entry : fs::directory_iterator(directory, error)) {
     const UniqueFd file(::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
     if (!file) continue;  // its owner is done
-    if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) {
+    if (lock_file(file.get(), entry.path().string(), {})) {
       ::unlink(entry.path().c_str());
       continue;
     }
@@ -93,7 +86,7 @@ Result<std::unique_ptr<MemoryReservation>> MemoryReservation::create(fs::path di
   if (!made->file_) {
     return Error::from_errno(errno, fmt::format("creating {}", made->path_.string()));
   }
-  GCR_TRY(lock_file(made->file_.get(), LOCK_EX));
+  GCR_TRY(lock_file(made->file_.get(), made->path_.string()));
   return made;
 }
 

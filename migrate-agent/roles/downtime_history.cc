@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "migrate-agent/roles/downtimes.pb.h"
+#include "src/base/file_lock.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::agent {
@@ -132,9 +132,8 @@ Status remember_downtime(const fs::path& state_dir, const MeasuredDowntime& meas
     return Error(Code::kInvalidArgument, "a downtime was measured that cannot be");
   }
   const UniqueFd lock(::open(state_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!lock || ::flock(lock.get(), LOCK_EX) != 0) {
-    return Error::from_errno(errno, fmt::format("cannot lock {}", state_dir.string()));
-  }
+  if (!lock) return Error::from_errno(errno, fmt::format("cannot open {}", state_dir.string()));
+  GCR_TRY(lock_file(lock.get(), state_dir.string()));
   Downtimes all = read(file_of(state_dir));
   forget(all, measured.kind, measured.prefill);
   Downtime& added = *all.add_measured();

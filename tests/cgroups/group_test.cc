@@ -15,6 +15,7 @@
 #include <atomic>
 
 #include "migrate-agent/procfs/procfs.h"
+#include "tests/cgroups/support.h"
 
 namespace gcr::cgroups {
 namespace {
@@ -78,12 +79,6 @@ class Counter {
   Turns* turns_ = nullptr;
   std::optional<procfs::Process> process_;
 };
-
-std::vector<Hierarchy> with(std::string_view controller) {
-  std::vector<Hierarchy> found = hierarchies();
-  std::erase_if(found, [&](const Hierarchy& one) { return !one.has(controller); });
-  return found;
-}
 
 class Freezer : public testing::TestWithParam<Hierarchy> {
  protected:
@@ -167,9 +162,10 @@ TEST_P(Freezer, TakesTheCallersOwnGroupWhereTheFirstOneIsGone) {
   EXPECT_EQ(group_.home_of(counter.process()).value(), group_of(GetParam(), ::getpid()).value());
 }
 
-INSTANTIATE_TEST_SUITE_P(Version, Freezer, testing::ValuesIn(with(kFreezer)), [](const auto& info) {
-  return fmt::format("{}", static_cast<int>(info.param.version));
-});
+INSTANTIATE_TEST_SUITE_P(Version, Freezer, testing::ValuesIn(all_with(kFreezer)),
+                         [](const auto& info) {
+                           return fmt::format("{}", static_cast<int>(info.param.version));
+                         });
 
 TEST(Hierarchies, AreFoundWithVersionTwoFirst) {
   const auto found = hierarchies(

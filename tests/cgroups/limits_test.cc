@@ -20,6 +20,7 @@
 #include "migrate-agent/cgroups/devices.h"
 #include "migrate-agent/cgroups/group.h"
 #include "migrate-agent/procfs/procfs.h"
+#include "tests/cgroups/support.h"
 
 namespace gcr::cgroups {
 namespace {
@@ -30,25 +31,6 @@ using testing::IsEmpty;
 using testing::SizeIs;
 
 constexpr std::uint64_t kMemory = 64 << 20;
-
-/// Waits in a child until it is killed, so that groups have somebody in them.
-class Sleeper {
- public:
-  Sleeper() : pid_(::fork()) {
-    if (pid_ != 0) return;
-    for (;;) ::pause();
-  }
-  Sleeper(const Sleeper&) = delete;
-  Sleeper& operator=(const Sleeper&) = delete;
-  ~Sleeper() {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  pid_t pid() const { return pid_; }
-
- private:
-  pid_t pid_;
-};
 
 /// Groups two deep at the source, and the group that the agent at the destination makes.
 class Limits : public testing::Test {
@@ -269,15 +251,10 @@ TEST_P(Devices, AreReadFromTheGroupsOfTheProcess) {
   EXPECT_TRUE(differencer.Compare(read, wanted)) << read.DebugString();
 }
 
-std::vector<Hierarchy> with_devices() {
-  std::vector<Hierarchy> found = hierarchies();
-  std::erase_if(found, [](const Hierarchy& one) { return !one.has("devices"); });
-  return found;
-}
-
-INSTANTIATE_TEST_SUITE_P(Version, Devices, testing::ValuesIn(with_devices()), [](const auto& info) {
-  return fmt::format("{}", static_cast<int>(info.param.version));
-});
+INSTANTIATE_TEST_SUITE_P(Version, Devices, testing::ValuesIn(all_with("devices")),
+                         [](const auto& info) {
+                           return fmt::format("{}", static_cast<int>(info.param.version));
+                         });
 
 }  // namespace
 }  // namespace gcr::cgroups

@@ -17,37 +17,12 @@
 #include "migrate-agent/criu/held_threads.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/recovery/recovery.h"
+#include "tests/cgroups/support.h"
 
 namespace gcr::procfs {
 namespace {
 
-/// A child that sleeps. Killed and reaped at the end.
-class Sleeper {
- public:
-  Sleeper() : pid_(::fork()) {
-    if (pid_ != 0) return;
-    for (;;) ::pause();
-  }
-  Sleeper(const Sleeper&) = delete;
-  Sleeper& operator=(const Sleeper&) = delete;
-  ~Sleeper() { end(); }
-
-  pid_t pid() const { return pid_; }
-  void end() {
-    if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-    pid_ = -1;
-  }
-  /// Neither killed nor stopped.
-  bool untouched() const {
-    int status = 0;
-    return ::waitpid(pid_, &status, WNOHANG | WUNTRACED) == 0;
-  }
-
- private:
-  pid_t pid_;
-};
+using cgroups::Sleeper;
 
 /// In a PID namespace of its own, whose next number can be chosen. The exit status of `body`.
 template <class Body>
