@@ -21,6 +21,7 @@
 #include "preload/pages.h"
 #include "preload/process_state.h"
 #include "preload/transfer.h"
+#include "src/base/descriptor_passing.h"
 
 namespace gcr::preload {
 namespace {
@@ -125,79 +126,38 @@ void DoorServer::run() {
   log_line("the door is gone");
 }
 
-/// Collects the descriptors of a message; more than there is room for do not fit the buffer.
-void take_descriptors(msghdr& message, Packet* packet) {
-  for (cmsghdr* part = CMSG_FIRSTHDR(&message); part; part = CMSG_NXTHDR(&message, part)) {
-    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
-    const std::size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (std::size_t i = 0; i < count; ++i) {
-      int descriptor = -1;
-      ::memcpy(&descriptor, CMSG_DATA(part) + i * sizeof(int), sizeof(int));
-      if (packet->descriptor_count < door::kMaxEntries) {
-        packet->descriptors[packet->descriptor_count++] = descriptor;
-      } else {
-        ::close(descriptor);
-      }
-    }
-  }
-}
-
 /// False if there was nothing after all.
 bool DoorServer::receive(Packet* packet) const {
-  // One byte more than a request tells a longer packet apart.
-  char spill = 0;
-  iovec pieces[2] = {{&packet->request, sizeof(packet->request)}, {&spill, 1}};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * door::kMaxEntries)];
-  msghdr message{};
-  message.msg_iov = pieces;
-  message.msg_iovlen = 2;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
   const auto receive_now = [&] {
-    return ::recvmsg(fd_, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    return receive_with_descriptors(fd_, writable_bytes_of(packet->request), packet->descriptors,
+                                    MSG_DONTWAIT);
   };
-  ssize_t length = 0;
+  ReceivedMessage received;
   if (is_detached()) {
     // Only now do descriptors come, as many as there are allocations, for the library to keep.
     const RaisedDescriptorLimit limit;
-    length = receive_now();
-    if (length >= 0) take_descriptors(message, packet);
-    for (std::size_t i = 0; i < packet->descriptor_count; ++i) {
+    received = receive_now();
+    for (std::size_t i = 0; i < received.count; ++i) {
       packet->descriptors[i] = limit.move_high(packet->descriptors[i]);
     }
   } else {
-    length = receive_now();
-    if (length >= 0) take_descriptors(message, packet);
+    received = receive_now();
   }
-  if (length < 0) return false;
-  packet->empty = length == 0 && packet->descriptor_count == 0;
-  packet->well_formed = length == sizeof(packet->request) &&
-                        (message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) == 0 &&
+  packet->descriptor_count = received.count;
+  if (received.length < 0) return false;
+  packet->empty = received.length == 0 && received.count == 0;
+  packet->well_formed = received.length == sizeof(packet->request) && !received.truncated &&
                         packet->request.version == door::kVersion &&
                         packet->request.count <= door::kMaxEntries && packet->request.session != 0;
-  if (length < static_cast<ssize_t>(sizeof(packet->request))) packet->request = {};
+  if (received.length < static_cast<ssize_t>(sizeof(packet->request))) packet->request = {};
   return true;
 }
 
 void DoorServer::send(const door::DoorReply& reply, const int* descriptors,
                       std::size_t count) const {
-  iovec piece{const_cast<door::DoorReply*>(&reply), sizeof(reply)};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * door::kMaxEntries)] = {};
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  if (count > 0) {
-    message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(sizeof(int) * count);
-    cmsghdr* part = CMSG_FIRSTHDR(&message);
-    part->cmsg_level = SOL_SOCKET;
-    part->cmsg_type = SCM_RIGHTS;
-    part->cmsg_len = CMSG_LEN(sizeof(int) * count);
-    ::memcpy(CMSG_DATA(part), descriptors, sizeof(int) * count);
-  }
   const auto deadline = Clock::now() + kSendPatience;
-  while (::sendmsg(fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
-    if (errno != EAGAIN && errno != EINTR) break;
+  while (send_with_descriptors(fd_, bytes_of(reply), {descriptors, count}, MSG_DONTWAIT) < 0) {
+    if (errno != EAGAIN) break;
     // Nobody reads: the agent is slow, or dead. Both ends are ours, so no error ever tells.
     pollfd room{fd_, POLLOUT, 0};
     const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();

@@ -4,10 +4,11 @@
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "src/base/descriptor_passing.h"
 
 namespace gcr::criu::launch {
 namespace {
@@ -33,22 +34,8 @@ bool prepare_entry(int control, int enter_fd, int mounts_fd, char** environment)
 }  // namespace
 
 void send_control(int control_fd, const ControlMessage& message, int fd) {
-  iovec part{const_cast<ControlMessage*>(&message), sizeof(message)};
-  alignas(cmsghdr) char ancillary[CMSG_SPACE(sizeof(int))] = {};
-  msghdr header{};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
-  if (fd >= 0) {
-    header.msg_control = ancillary;
-    header.msg_controllen = sizeof(ancillary);
-    cmsghdr* rights = CMSG_FIRSTHDR(&header);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(rights), &fd, sizeof(int));
-  }
-  while (sendmsg(control_fd, &header, MSG_NOSIGNAL) < 0 && errno == EINTR) {
-  }
+  // Whoever would hear of a failure is gone then.
+  (void)send_with_descriptors(control_fd, bytes_of(message), {&fd, fd >= 0 ? 1U : 0U}, 0);
 }
 
 void fail_and_exit(int control_fd, Step step) {

@@ -6,7 +6,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -15,6 +14,7 @@
 #include <optional>
 
 #include "migrate-agent/procfs/procfs.h"
+#include "src/base/descriptor_passing.h"
 
 namespace gcr::criu {
 
@@ -292,25 +292,17 @@ Status Session::fork_child(const LaunchPlan& plan) {
 
 Result<ControlMessage> Session::receive_control(UniqueFd* fd) {
   ControlMessage message{};
-  iovec part{&message, sizeof(message)};
-  alignas(cmsghdr) char ancillary[CMSG_SPACE(sizeof(int))] = {};
-  msghdr header{};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
-  header.msg_control = ancillary;
-  header.msg_controllen = sizeof(ancillary);
   if (!ends_within(kAnswerPatience)) {
     return Error(Code::kTimeout, "the process that starts CRIU does not answer");
   }
-  const ssize_t got = ::recvmsg(control_.get(), &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  if (got < 0) return Error::from_errno(errno, "cannot hear from the process that starts CRIU");
-  const cmsghdr* rights = CMSG_FIRSTHDR(&header);
-  if (rights != nullptr && rights->cmsg_type == SCM_RIGHTS) {
-    int received = -1;
-    ::memcpy(&received, CMSG_DATA(rights), sizeof(received));
-    fd->reset(received);
+  int descriptor = -1;
+  const ReceivedMessage got = receive_with_descriptors(control_.get(), writable_bytes_of(message),
+                                                       {&descriptor, 1}, MSG_DONTWAIT);
+  if (got.length < 0) {
+    return Error::from_errno(errno, "cannot hear from the process that starts CRIU");
   }
-  if (got != sizeof(message)) {
+  if (descriptor >= 0) fd->reset(descriptor);
+  if (got.length != sizeof(message)) {
     return Error(Code::kInternal, "CRIU's process ended before it was ready");
   }
   return message;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "migrate-agent/criu/criu_rpc.pb.h"
+#include "src/base/descriptor_passing.h"
 
 namespace gcr::criu {
 namespace {
@@ -108,27 +109,13 @@ class Collector {
 
   Result<UniqueFd> receive_descriptor() {
     char byte = 0;
-    iovec part{&byte, 1};
-    alignas(cmsghdr) char ancillary[CMSG_SPACE(sizeof(int))] = {};
-    msghdr header{};
-    header.msg_iov = &part;
-    header.msg_iovlen = 1;
-    header.msg_control = ancillary;
-    header.msg_controllen = sizeof(ancillary);
-    if (::recvmsg(connection_.get(), &header, MSG_CMSG_CLOEXEC) != 1) return broken("no pipe");
-    const cmsghdr* rights = CMSG_FIRSTHDR(&header);
-    if (rights == nullptr || rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS) {
-      return broken("no pipe");
-    }
-    // Because of its alignment there is room for two.
-    std::vector<UniqueFd> descriptors;
-    for (std::size_t at = CMSG_LEN(0); at + sizeof(int) <= rights->cmsg_len; at += sizeof(int)) {
-      int fd = -1;
-      ::memcpy(&fd, reinterpret_cast<const char*>(rights) + at, sizeof(fd));
-      descriptors.emplace_back(fd);
-    }
-    if (descriptors.size() != 1) return broken("more than one pipe");
-    return std::move(descriptors.front());
+    int descriptor = -1;
+    const ReceivedMessage received =
+        receive_with_descriptors(connection_.get(), writable_bytes_of(byte), {&descriptor, 1}, 0);
+    UniqueFd pipe(descriptor);
+    if (received.length != 1 || !pipe) return broken("no pipe");
+    if (received.truncated) return broken("more than one pipe");
+    return pipe;
   }
 
   void take_on_thread(const std::string& name, UniqueFd pipe) {

@@ -3,14 +3,14 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/random.h>
-#include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
-#include <cstring>
 
 #include "migrate-agent/door/find_door.h"
 #include "migrate-agent/door/sentences.h"
+#include "src/base/descriptor_passing.h"
 
 namespace gcr::agent {
 namespace {
@@ -31,20 +31,6 @@ int milliseconds_until(Clock::time_point deadline) {
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000'000));
 }
 
-std::vector<UniqueFd> take_descriptors(msghdr& message) {
-  std::vector<UniqueFd> descriptors;
-  for (cmsghdr* part = CMSG_FIRSTHDR(&message); part; part = CMSG_NXTHDR(&message, part)) {
-    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
-    const std::size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (std::size_t i = 0; i < count; ++i) {
-      int descriptor = -1;
-      std::memcpy(&descriptor, CMSG_DATA(part) + i * sizeof(int), sizeof(int));
-      descriptors.emplace_back(descriptor);
-    }
-  }
-  return descriptors;
-}
-
 struct Received {
   ssize_t length;
   bool truncated;
@@ -53,16 +39,12 @@ struct Received {
 
 /// One packet, if there is one now; the length is -1 with errno set otherwise.
 Received receive_packet(int socket, door::DoorReply* reply) {
-  iovec piece{reply, sizeof(*reply)};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * door::kMaxEntries)];
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  const ssize_t length = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (length < 0) return {length, false, {}};
-  return {length, (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0, take_descriptors(message)};
+  std::array<int, door::kMaxEntries> descriptors;
+  const ReceivedMessage received =
+      receive_with_descriptors(socket, writable_bytes_of(*reply), descriptors, MSG_DONTWAIT);
+  return {received.length,
+          received.truncated,
+          {descriptors.begin(), descriptors.begin() + received.count}};
 }
 
 /// Throws away what a dead agent left unread. Packets without a byte count as such, too.
@@ -128,23 +110,9 @@ Error Door::silent(const char* doing, Milliseconds deadline) const {
 
 Status Door::send(const door::DoorRequest& request, std::span<const int> descriptors,
                   Clock::time_point deadline) {
-  iovec piece{const_cast<door::DoorRequest*>(&request), sizeof(request)};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * door::kMaxEntries)] = {};
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  if (!descriptors.empty()) {
-    message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
-    cmsghdr* part = CMSG_FIRSTHDR(&message);
-    part->cmsg_level = SOL_SOCKET;
-    part->cmsg_type = SCM_RIGHTS;
-    part->cmsg_len = CMSG_LEN(descriptors.size_bytes());
-    std::memcpy(CMSG_DATA(part), descriptors.data(), descriptors.size_bytes());
-  }
-  while (::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+  while (send_with_descriptors(socket_.get(), bytes_of(request), descriptors, MSG_DONTWAIT) < 0) {
     if (errno == EPIPE || errno == ECONNRESET) return ended();
-    if (errno != EAGAIN && errno != EINTR) {
+    if (errno != EAGAIN) {
       return Error::from_errno(errno, fmt::format("cannot write to the door of process {}", pid_));
     }
     pollfd room{socket_.get(), POLLOUT, 0};
@@ -159,7 +127,7 @@ Result<Door::Exchange> Door::receive(std::uint32_t sequence, Clock::time_point d
   for (;;) {
     Exchange exchange;
     Received received = receive_packet(socket_.get(), &exchange.reply);
-    if (received.length < 0 && errno != EAGAIN && errno != EINTR) {
+    if (received.length < 0 && errno != EAGAIN) {
       if (errno == ECONNRESET) return ended();
       return Error::from_errno(errno, fmt::format("cannot read from the door of process {}", pid_));
     }

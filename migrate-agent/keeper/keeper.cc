@@ -20,6 +20,7 @@
 #include "migrate-agent/keeper/layout.h"
 #include "migrate-agent/procfs/process_handle.h"
 #include "migrate-agent/procfs/procfs.h"
+#include "src/base/descriptor_passing.h"
 
 namespace gcr::keeper {
 namespace {
@@ -122,24 +123,8 @@ Status expect(int socket, Event event) {
 
 /// Sends at most kDescriptorsPerPacket descriptors.
 Status send_descriptors(int socket, std::span<const int> descriptors) {
-  char byte = 0;
-  iovec part{&byte, 1};
-  alignas(cmsghdr) char ancillary[CMSG_SPACE(sizeof(int) * layout::kDescriptorsPerPacket)] = {};
-  msghdr header{};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
-  header.msg_control = ancillary;
-  header.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
-  cmsghdr* rights = CMSG_FIRSTHDR(&header);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(descriptors.size_bytes());
-  ::memcpy(CMSG_DATA(rights), descriptors.data(), descriptors.size_bytes());
-  ssize_t sent = 0;
-  do {
-    sent = ::sendmsg(socket, &header, MSG_NOSIGNAL);
-  } while (sent < 0 && errno == EINTR);
-  if (sent >= 0) return {};
+  const char byte = 0;
+  if (send_with_descriptors(socket, bytes_of(byte), descriptors, 0) >= 0) return {};
   return Error::from_errno(errno, "cannot send descriptors to the keeper");
 }
 

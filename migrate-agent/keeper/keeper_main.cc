@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "migrate-agent/keeper/layout.h"
+#include "src/base/descriptor_passing.h"
 
 namespace {
 
@@ -53,26 +54,15 @@ void prepare() {
 /// Receives one packet, whose descriptors have to become `next` and those after it. How many.
 int receive(int next) {
   char byte = 0;
-  iovec part{&byte, 1};
-  alignas(cmsghdr) char ancillary[CMSG_SPACE(sizeof(int) * kDescriptorsPerPacket)];
-  msghdr header{};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
-  header.msg_control = ancillary;
-  header.msg_controllen = sizeof(ancillary);
-  ssize_t got = 0;
-  do {
-    got = recvmsg(kSocketFd, &header, MSG_CMSG_CLOEXEC);
-  } while (got < 0 && errno == EINTR);
-  if (got <= 0) _exit(0);  // nobody is there any more
-  if ((header.msg_flags & MSG_CTRUNC) != 0) fail(EMFILE);
-  const cmsghdr* rights = CMSG_FIRSTHDR(&header);
-  if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS) fail(EPROTO);
-  const int count = static_cast<int>((rights->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+  int descriptors[kDescriptorsPerPacket];
+  const gcr::ReceivedMessage received =
+      gcr::receive_with_descriptors(kSocketFd, gcr::writable_bytes_of(byte), descriptors, 0);
+  if (received.length <= 0) _exit(0);  // nobody is there any more
+  if (received.truncated) fail(EMFILE);
+  if (received.count == 0) fail(EPROTO);
+  const int count = static_cast<int>(received.count);
   for (int i = 0; i < count; ++i) {
-    int fd = -1;
-    memcpy(&fd, CMSG_DATA(rights) + i * sizeof(int), sizeof(fd));
-    if (fd != next + i) fail(EBADF);
+    if (descriptors[i] != next + i) fail(EBADF);
   }
   return count;
 }
