@@ -16,6 +16,9 @@ namespace gcr::transport {
 
 using RegionId = std::uint32_t;
 
+/// Connections of one transfer, of any transport.
+inline constexpr unsigned kMaxLanes = 64;
+
 /// What a channel has done so far. Bytes are payload, without headers and encryption.
 struct Statistics {
   std::uint64_t payload_bytes = 0;  ///< each byte of a write once, however often it was sent

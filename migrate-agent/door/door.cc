@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kSlack{10};
 /// An inventory that keeps changing while it is read: each attempt is a few packets.
 constexpr int kInventoryAttempts = 100;
-/// More allocations than this are no inventory.
+/// More allocations than this are a list without end.
 constexpr std::size_t kMaxInventory = 1 << 20;
 /// More packets than a socket holds.
 constexpr int kMaxStalePackets = 4096;

@@ -29,7 +29,6 @@ using layout::Event;
 using layout::Report;
 using layout::TableHeader;
 
-static_assert(kMaxBuffers == layout::kMaxCount);
 /// The socket's number in this process, out of the way of those that the keeper gets.
 constexpr int kFirstFreeFd = 10;
 /// For one packet: the keeper does nothing else than answer.
@@ -155,7 +154,7 @@ Result<std::vector<std::uint64_t>> read_table(int table, const journal::ProcessI
   struct stat status {};
   if (::fcntl(table, F_GET_SEALS) != kSeals || ::fstat(table, &status) != 0 ||
       ::pread(table, &header, sizeof(header), 0) != sizeof(header) ||
-      header.magic != layout::kMagic || header.count > layout::kMaxCount) {
+      header.magic != layout::kMagic || header.count > kMaxBuffers) {
     return no_keeper(keeper);
   }
   std::vector<std::uint64_t> ids(header.count);

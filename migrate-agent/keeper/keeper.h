@@ -15,12 +15,11 @@
 #include <vector>
 
 #include "proto/journal.pb.h"
+#include "src/base/limits.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::keeper {
-
-inline constexpr std::size_t kMaxBuffers = 65536;
 
 /// A descriptor that belongs to somebody else.
 struct BufferDescriptor {

@@ -13,6 +13,7 @@
 
 #include "migrate-agent/keeper/layout.h"
 #include "src/base/descriptor_passing.h"
+#include "src/base/limits.h"
 
 namespace {
 
@@ -70,7 +71,7 @@ int receive(int next) {
 int announced_count() {
   TableHeader table{};
   if (pread(kReceivedTableFd, &table, sizeof(table), 0) != sizeof(table) || table.magic != kMagic ||
-      table.count > kMaxCount) {
+      table.count > gcr::kMaxBuffers) {
     fail(EPROTO);
   }
   return static_cast<int>(table.count);

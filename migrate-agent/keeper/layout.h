@@ -23,7 +23,6 @@ inline constexpr int kFirstBufferFd = 6;
 inline constexpr std::size_t kDescriptorsPerPacket = 64;
 
 inline constexpr std::uint64_t kMagic = 0x3152504b52434743;  // "CGCRKPR1" read as little-endian
-inline constexpr std::uint32_t kMaxCount = 65536;
 
 struct TableHeader {
   std::uint64_t magic;

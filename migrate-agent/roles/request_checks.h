@@ -13,13 +13,11 @@
 #include "migrate-agent/mover/gpu_map.h"
 #include "migrate-agent/mover/incoming_vram.h"
 #include "proto/control.pb.h"
+#include "src/base/limits.h"
 #include "src/base/result.h"
 #include "transport/channel.h"
 
 namespace gcr::agent {
-
-/// More than this many buffers are no process.
-inline constexpr std::size_t kMaxBuffers = 65536;
 
 /// A buffer that the source may write to.
 struct OpenBuffer {

@@ -44,7 +44,6 @@ inline constexpr std::uint16_t kVersion = 1;
 inline constexpr std::size_t kMessageHeaderBytes = 40;
 inline constexpr std::size_t kMaxMessageBytes = kMessageHeaderBytes + kMaxErrorBytes;
 inline constexpr unsigned kMaxDepth = 256;
-inline constexpr unsigned kMaxLanes = 64;
 
 enum class MessageType : std::uint16_t {
   kInvalid = 0,

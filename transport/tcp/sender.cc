@@ -10,7 +10,6 @@
 namespace gcr::transport {
 namespace {
 
-constexpr unsigned kMaxLanes = 64;
 // How long the goodbye may take.
 constexpr std::chrono::milliseconds kGoodbyeWait{1000};
 
