@@ -23,7 +23,6 @@
 #include "migrate-agent/config/certificates.h"
 #include "migrate-agent/daemon/connection.h"
 #include "migrate-agent/daemon/local_listener.h"
-#include "migrate-agent/daemon/migration_status.h"
 #include "migrate-agent/daemon/monitoring.h"
 #include "migrate-agent/daemon/peers.h"
 #include "migrate-agent/daemon/recoveries.h"
@@ -377,24 +376,24 @@ Status Daemon::Impl::check_room(const Worker& worker, journal::Role role,
 
 /// What recovers does not count: nobody can wait for that, and it may wait for an operator.
 Status Daemon::Impl::claim(WorkerId id, Worker& worker, const registry::ClaimProcess& wanted) {
-  GCR_ASSIGN(const Uuid migration, parse_id(wanted.migration_id()));
+  GCR_ASSIGN(const Uuid migration, journal::parse_id(wanted.migration_id()));
   const bool recovers = recoveries.contains(id);
   if (!recovers) GCR_TRY(check_room(worker, journal::Began::SOURCE, wanted.ordered_by()));
   GCR_TRY(registry.claim_process(id, migration, wanted.pid(), wanted.start_time()));
   if (recovers) return {};
   worker.ordered_by = wanted.ordered_by();
-  worker.journals.push_back(journal_entry(config.state_dir, migration, journal::Began::SOURCE));
+  worker.journals.push_back(journal::entry(config.state_dir, migration, journal::Began::SOURCE));
   return {};
 }
 
 Status Daemon::Impl::enroll(WorkerId id, Worker& worker,
                             const registry::RegisterMigration& wanted) {
-  GCR_ASSIGN(const Uuid migration, parse_id(wanted.migration_id()));
+  GCR_ASSIGN(const Uuid migration, journal::parse_id(wanted.migration_id()));
   GCR_TRY(check_room(worker, journal::Began::DESTINATION, wanted.ordered_by()));
   GCR_TRY(registry.register_migration(id, migration));
   worker.ordered_by = wanted.ordered_by();
   worker.journals.push_back(
-      journal_entry(config.state_dir, migration, journal::Began::DESTINATION));
+      journal::entry(config.state_dir, migration, journal::Began::DESTINATION));
   return {};
 }
 

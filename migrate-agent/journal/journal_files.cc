@@ -78,6 +78,15 @@ Status remove_leftovers(const std::filesystem::path& state_dir, system_clock::ti
 
 }  // namespace
 
+Result<Uuid> parse_id(std::string_view bytes) {
+  if (bytes.size() == Uuid().bytes.size()) return to_uuid(bytes);
+  return Error(Code::kInvalidArgument, "a migration id has 16 bytes");
+}
+
+Entry entry(const std::filesystem::path& state_dir, const Uuid& migration, Role role) {
+  return {migration, role, path_of(state_dir, migration, role)};
+}
+
 std::optional<Entry> entry_of(const std::filesystem::path& path) {
   const std::string name = path.filename();
   const auto uuid = Uuid::parse(std::string_view(name).substr(0, kUuidCharacters));

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "migrate-agent/journal/format.h"
@@ -21,6 +22,12 @@ struct Entry {
   Role role = Began::ROLE_INVALID;
   std::filesystem::path path;
 };
+
+/// A migration's id as messages carry it. kInvalidArgument if it has not 16 bytes.
+Result<Uuid> parse_id(std::string_view bytes);
+
+/// The journal of a migration in this role, whether or not there is one.
+Entry entry(const std::filesystem::path& state_dir, const Uuid& migration, Role role);
 
 /// By the name alone; none if it is not a journal's.
 std::optional<Entry> entry_of(const std::filesystem::path& path);

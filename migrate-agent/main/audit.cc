@@ -9,7 +9,7 @@
 #include <array>
 #include <cerrno>
 
-#include "migrate-agent/daemon/migration_status.h"
+#include "migrate-agent/journal/journal_files.h"
 #include "migrate-agent/metrics/metrics.h"
 #include "src/base/unique_fd.h"
 #include "src/base/users.h"
@@ -73,7 +73,7 @@ std::string audit_line(const registry::Outcome& outcome, const std::string& host
   const bool is_source = began.role() == journal::Began::SOURCE;
   const auto milliseconds =
       std::chrono::duration_cast<std::chrono::milliseconds>(when.time_since_epoch()).count() % 1000;
-  const auto id = parse_id(began.migration_id());
+  const auto id = journal::parse_id(began.migration_id());
   const auto figure = [&](auto value, const char* format) {
     return outcome.recovered() ? std::string() : fmt::format(fmt::runtime(format), value);
   };

@@ -13,13 +13,13 @@
 #include <filesystem>
 
 #include "migrate-agent/config/check.h"
-#include "migrate-agent/daemon/journal_access.h"
-#include "migrate-agent/daemon/requests.h"
 #include "migrate-agent/journal/journal_files.h"
 #include "migrate-agent/landing/hugepage_claim.h"
 #include "migrate-agent/landing/memory_reservation.h"
 #include "migrate-agent/main/audit.h"
 #include "migrate-agent/main/privileges.h"
+#include "migrate-agent/requests/journals.h"
+#include "migrate-agent/requests/requests.h"
 #include "migrate-agent/roles/roles.h"
 #include "migrate-agent/worker/packet.h"
 #include "src/base/log.h"
@@ -96,7 +96,7 @@ std::optional<std::string> subject_of(const Envelope& request) {
 asio::awaitable<Status> check_subject(WorkerContext& context, const Envelope& request) {
   const auto subject = subject_of(request);
   if (!subject) co_return Status();
-  const auto id = parse_id(*subject);
+  const auto id = journal::parse_id(*subject);
   GCR_CO_TRY(id);
   co_return co_await check_permission(context, *id);
 }

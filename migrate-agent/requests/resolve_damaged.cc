@@ -6,9 +6,9 @@
 
 #include <algorithm>
 
-#include "migrate-agent/daemon/journal_access.h"
-#include "migrate-agent/daemon/requests.h"
 #include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/requests/journals.h"
+#include "migrate-agent/requests/requests.h"
 
 namespace gcr::agent {
 namespace {

@@ -1,8 +1,8 @@
 // An operator decides what no protocol can: the other host is gone, and with it what it knew.
 #include <fmt/format.h>
 
-#include "migrate-agent/daemon/journal_access.h"
-#include "migrate-agent/daemon/requests.h"
+#include "migrate-agent/requests/journals.h"
+#include "migrate-agent/requests/requests.h"
 #include "migrate-agent/worker/ask_agent.h"
 
 namespace gcr::agent {
@@ -129,7 +129,7 @@ asio::awaitable<std::optional<journal::Entry>> find_damaged(WorkerContext& conte
   for (const journal::Role role : {Began::SOURCE, Began::DESTINATION}) {
     const auto known = co_await read_journal(context, migration, role);
     if (!known && known.error().code() == Code::kDataLoss) {
-      co_return journal_entry(context.config.state_dir, migration, role);
+      co_return journal::entry(context.config.state_dir, migration, role);
     }
   }
   co_return std::nullopt;
@@ -139,7 +139,7 @@ asio::awaitable<std::optional<journal::Entry>> find_damaged(WorkerContext& conte
 
 asio::awaitable<Reply> answer_resolve(WorkerContext& context,
                                       const proto::ResolveRequest& request) {
-  const auto id = parse_id(request.migration_id());
+  const auto id = journal::parse_id(request.migration_id());
   GCR_CO_TRY(id);
   GCR_CO_TRY(check(request));
   proto::Envelope reply;

@@ -1,11 +1,15 @@
-// Journals as the coroutines of a worker read them.
+// Journals as the coroutines of a worker read them, and what an agent tells about a migration: from
+// its journal, and from the worker that is at it.
 #pragma once
 
 #include <asio/awaitable.hpp>
-#include <chrono>
+#include <string>
 
-#include "migrate-agent/daemon/migration_status.h"
+#include "migrate-agent/journal/journal_files.h"
 #include "migrate-agent/worker/context.h"
+#include "proto/control.pb.h"
+#include "src/base/result.h"
+#include "src/base/uuid.h"
 
 namespace gcr::agent {
 
@@ -30,6 +34,15 @@ asio::awaitable<Result<KnownJournal>> read_journal(WorkerContext& context, Uuid 
 /// processes it may move, as this host's journals have it. Success too if there is none.
 /// kPermissionDenied.
 asio::awaitable<Status> check_permission(WorkerContext& context, Uuid migration);
+
+/// What the journal alone tells. One that is damaged or cannot be read has the state "damaged" or
+/// "unreadable", says why, and needs an operator. Looks at the process, if it is named.
+proto::MigrationStatus status_of(const journal::Entry& entry,
+                                 const Result<journal::Contents>& contents);
+
+/// Adds what the worker that is at the migration tells, if there is one and it answers soon.
+asio::awaitable<void> add_worker(const std::filesystem::path& runtime_dir,
+                                 const journal::Entry& entry, proto::MigrationStatus& status);
 
 /// Before something is looked at again that no event tells of: another process's journal.
 asio::awaitable<void> pause_before_next_look(WorkerContext& context);

@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 
 #include "migrate-agent/commit/outcome.h"
-#include "migrate-agent/daemon/journal_access.h"
-#include "migrate-agent/daemon/requests.h"
+#include "migrate-agent/requests/journals.h"
+#include "migrate-agent/requests/requests.h"
 
 namespace gcr::agent {
 namespace {
@@ -55,9 +55,9 @@ std::optional<Reply> settled(const KnownJournal& known) {
 
 asio::awaitable<Reply> answer_outcome(WorkerContext& context,
                                       const proto::OutcomeRequest& request) {
-  const auto id = parse_id(request.migration_id());
+  const auto id = journal::parse_id(request.migration_id());
   GCR_CO_TRY(id);
-  const auto entry = journal_entry(context.config.state_dir, *id, Began::SOURCE);
+  const auto entry = journal::entry(context.config.state_dir, *id, Began::SOURCE);
   Result<journal::Contents> contents = Error(Code::kInternal, "not read");
   const Status looked = co_await offload(context.blocking, [&]() -> Status {
     contents = journal::read_durable(entry.path);
@@ -75,7 +75,7 @@ asio::awaitable<Reply> answer_outcome(WorkerContext& context,
 }
 
 asio::awaitable<Reply> answer_commit(WorkerContext& context, const proto::CommitRequest& request) {
-  const auto id = parse_id(request.migration_id());
+  const auto id = journal::parse_id(request.migration_id());
   GCR_CO_TRY(id);
   const WorkerAddress owner{context.config.runtime_dir, *id, Began::DESTINATION};
   const std::chrono::milliseconds patience(context.config.peer_silence_ms / 2);

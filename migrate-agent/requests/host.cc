@@ -1,8 +1,8 @@
 // What an operator asks about a host before processes are moved to it or away from it.
 #include <algorithm>
 
-#include "migrate-agent/daemon/requests.h"
 #include "migrate-agent/host/host_state.h"
+#include "migrate-agent/requests/requests.h"
 
 namespace gcr::agent {
 namespace {

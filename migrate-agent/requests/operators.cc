@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "migrate-agent/daemon/journal_access.h"
-#include "migrate-agent/daemon/requests.h"
+#include "migrate-agent/requests/journals.h"
+#include "migrate-agent/requests/requests.h"
 #include "migrate-agent/worker/adjustment.h"
 
 namespace gcr::agent {
@@ -100,7 +100,7 @@ asio::awaitable<Result<std::vector<proto::MigrationStatus>>> read_all(WorkerCont
 }  // namespace
 
 asio::awaitable<Reply> answer_cancel(WorkerContext& context, const proto::CancelRequest& request) {
-  const auto id = parse_id(request.migration_id());
+  const auto id = journal::parse_id(request.migration_id());
   GCR_CO_TRY(id);
   const WorkerAddress owner{context.config.runtime_dir, *id, Began::SOURCE};
   registry::ToWorker cancel;
@@ -131,7 +131,7 @@ asio::awaitable<Reply> answer_cancel(WorkerContext& context, const proto::Cancel
 
 asio::awaitable<Reply> answer_continue(WorkerContext& context,
                                        const proto::ContinueRequest& request) {
-  const auto id = parse_id(request.migration_id());
+  const auto id = journal::parse_id(request.migration_id());
   GCR_CO_TRY(id);
   registry::ToWorker order;
   order.mutable_go_on();
@@ -142,7 +142,7 @@ asio::awaitable<Reply> answer_continue(WorkerContext& context,
 }
 
 asio::awaitable<Reply> answer_adjust(WorkerContext& context, const proto::AdjustRequest& request) {
-  const auto id = parse_id(request.migration_id());
+  const auto id = journal::parse_id(request.migration_id());
   GCR_CO_TRY(id);
   auto wanted = adjustment_of(request);
   GCR_CO_TRY(wanted);
@@ -164,12 +164,12 @@ asio::awaitable<Reply> answer_list(WorkerContext& context, const proto::ListRequ
 }
 
 asio::awaitable<Reply> answer_status(WorkerContext& context, const proto::StatusRequest& request) {
-  const auto id = parse_id(request.migration_id());
+  const auto id = journal::parse_id(request.migration_id());
   GCR_CO_TRY(id);
   proto::Envelope reply;
   proto::StatusReply& answer = *reply.mutable_status_reply();
   for (const journal::Role role : {Began::SOURCE, Began::DESTINATION}) {
-    const auto entry = journal_entry(context.config.state_dir, *id, role);
+    const auto entry = journal::entry(context.config.state_dir, *id, role);
     bool known = true;
     proto::MigrationStatus status;
     const Status looked = co_await offload(context.blocking, [&]() -> Status {

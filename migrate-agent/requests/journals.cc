@@ -1,6 +1,8 @@
-#include "migrate-agent/daemon/migration_status.h"
+#include "migrate-agent/requests/journals.h"
 
-#include <algorithm>
+#include <fmt/format.h>
+
+#include <asio/steady_timer.hpp>
 
 #include "migrate-agent/commit/states.h"
 #include "migrate-agent/procfs/procfs.h"
@@ -11,6 +13,7 @@ namespace {
 
 using journal::Record;
 
+constexpr std::chrono::milliseconds kPause = std::chrono::milliseconds(50);
 constexpr std::chrono::milliseconds kWorkerPatience = std::chrono::milliseconds(500);
 
 /// The journal's process on this host, if the state says that it has one; it may have ended.
@@ -36,18 +39,8 @@ void set_error(proto::MigrationStatus& status, const char* state, const Error& e
   status.set_operator_needed(true);
 }
 
-}  // namespace
-
-Result<Uuid> parse_id(const std::string& bytes) {
-  if (bytes.size() == Uuid().bytes.size()) return to_uuid(bytes);
-  return Error(Code::kInvalidArgument, "a migration id has 16 bytes");
-}
-
-journal::Entry journal_entry(const std::filesystem::path& state_dir, const Uuid& migration,
-                             journal::Role role) {
-  return {migration, role, journal::path_of(state_dir, migration, role)};
-}
-
+/// The protocol's name for where a journal stands: "working", "restored", ... kDataLoss if it
+/// cannot be believed.
 Result<std::string> state_of(const journal::Entry& entry, const journal::Contents& contents) {
   if (contents.damage) return *contents.damage;
   if (entry.role == journal::Began::SOURCE) {
@@ -56,6 +49,41 @@ Result<std::string> state_of(const journal::Entry& entry, const journal::Content
   }
   GCR_ASSIGN(const auto state, commit::replay_destination(contents.records));
   return std::string(to_string(state));
+}
+
+}  // namespace
+
+asio::awaitable<Result<KnownJournal>> read_journal(WorkerContext& context, Uuid migration,
+                                                   journal::Role role) {
+  KnownJournal known;
+  known.entry = journal::entry(context.config.state_dir, migration, role);
+  const Status read = co_await offload(context.blocking, [&]() -> Status {
+    GCR_ASSIGN(known.contents, journal::read_durable(known.entry.path));
+    GCR_ASSIGN(known.state, state_of(known.entry, known.contents));
+    return {};
+  });
+  if (!read && read.error().code() == Code::kNotFound) {
+    co_return Error(Code::kNotFound, fmt::format("this agent knows no migration {} as its {}",
+                                                 migration.to_string(), journal::to_string(role)));
+  }
+  GCR_CO_TRY(read);
+  co_return known;
+}
+
+asio::awaitable<Status> check_permission(WorkerContext& context, Uuid migration) {
+  if (context.permissions.everyone()) co_return Status();
+  for (const journal::Role role : {journal::Began::SOURCE, journal::Began::DESTINATION}) {
+    const auto known = co_await read_journal(context, migration, role);
+    if (!known && known.error().code() == Code::kNotFound) continue;
+    if (!known) {
+      co_return Error(Code::kPermissionDenied,
+                      fmt::format("whose migration {} is cannot be told from its journal ({}): it "
+                                  "is for those who may move everybody's processes",
+                                  migration.to_string(), known.error().message()));
+    }
+    GCR_CO_TRY(context.permissions.check(known->began().uid()));
+  }
+  co_return Status();
 }
 
 proto::MigrationStatus status_of(const journal::Entry& entry,
@@ -100,6 +128,11 @@ asio::awaitable<void> add_worker(const std::filesystem::path& runtime_dir,
   status.set_phase(reply->status().phase());
   status.set_operator_needed(reply->status().operator_needed());
   if (reply->status().has_progress()) *status.mutable_progress() = reply->status().progress();
+}
+
+asio::awaitable<void> pause_before_next_look(WorkerContext& context) {
+  asio::steady_timer timer(context.io, kPause);
+  co_await timer.async_wait(asio::use_awaitable);
 }
 
 }  // namespace gcr::agent
