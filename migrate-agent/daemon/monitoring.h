@@ -5,11 +5,14 @@
 
 #include <asio/awaitable.hpp>
 #include <asio/io_context.hpp>
+#include <asio/steady_timer.hpp>
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "migrate-agent/daemon/health.h"
+#include "migrate-agent/daemon/worker_process.h"
 #include "migrate-agent/metrics/http_server.h"
 #include "migrate-agent/metrics/metrics.h"
 #include "src/base/result.h"
@@ -17,9 +20,43 @@
 
 namespace gcr::agent {
 
+/// Readiness. A probe, a process of its own like a worker, looks at the host: what it does may take
+/// long, and a driver that fails to load harms nobody else. Its answer is good for some seconds,
+/// and everybody who asks meanwhile shares it.
+class Health {
+ public:
+  using Launch = std::function<Result<WorkerProcess>()>;
+
+  static constexpr std::chrono::seconds kGoodFor{5};
+  static constexpr std::chrono::seconds kProbePatience{8};
+
+  /// `launch` starts a probe: a process that sends one registry::Readiness and ends.
+  Health(asio::io_context& io, Launch launch) : io_(io), launch_(std::move(launch)), done_(io) {}
+
+  /// What keeps this host from taking part in a migration; nothing: it is ready. Takes at most
+  /// kProbePatience. The object must outlive the call.
+  asio::awaitable<std::vector<std::string>> problems();
+
+  /// For the reaper of children: true if it was a probe.
+  bool process_ended(pid_t pid);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  asio::awaitable<std::vector<std::string>> probe();
+
+  asio::io_context& io_;
+  Launch launch_;
+  asio::steady_timer done_;  ///< never expires; cancelled when a probe's answer is there
+  bool probing_ = false;
+  std::vector<pid_t> probes_;  ///< not reaped yet
+  std::optional<Clock::time_point> known_at_;
+  std::vector<std::string> problems_;
+};
+
 class Monitoring {
  public:
-  /// `launch` starts a probe (health.h); `present` is asked whenever somebody asks for metrics.
+  /// `launch` starts a probe (see Health); `present` is asked whenever somebody asks for metrics.
   Monitoring(asio::io_context& io, Health::Launch launch, std::function<Present()> present)
       : io_(io), health_(io, std::move(launch)), present_(std::move(present)) {}
 

@@ -1,5 +1,4 @@
-// Bounds what strangers can make the daemon hold: connections that have not shown a certificate
-// yet, in all and from one address. Belongs to the daemon's thread.
+// Bounds what others can make the daemon hold. Belongs to the daemon's thread.
 #pragma once
 
 #include <asio/ip/tcp.hpp>
@@ -9,8 +8,11 @@
 #include <optional>
 #include <string>
 
+#include "src/base/result.h"
+
 namespace gcr::agent {
 
+/// Connections of strangers, who have not shown a certificate yet: in all and from one address.
 class Startups {
  public:
   /// Counts one connection for as long as it lives. Move-only.
@@ -70,6 +72,38 @@ class Unplaced {
 
  private:
   std::shared_ptr<Entry::List> waiting_ = std::make_shared<Entry::List>();
+};
+
+/// Connections of peers who have shown who they are, and with each a worker process.
+class Peers {
+ public:
+  /// One connection, for as long as it lives. Move-only.
+  class Place {
+   public:
+    Place(Place&& other) noexcept = default;
+    Place& operator=(Place&& other) noexcept;
+    ~Place() { leave(); }
+
+   private:
+    friend class Peers;
+    struct Counts;
+    Place(std::shared_ptr<Counts> counts, std::string name, bool is_agent);
+    void leave();
+    std::shared_ptr<Counts> counts_;
+    std::string name_;
+    bool is_agent_ = false;
+  };
+
+  /// At most `limit` (1 or more) at once, half of it (rounded up) for one peer, and a quarter
+  /// (rounded down) for agents alone: they settle what has become of migrations.
+  explicit Peers(unsigned limit);
+
+  /// kResourceExhausted, with the limit that is reached.
+  Result<Place> admit(const std::string& name, bool is_agent);
+
+ private:
+  unsigned limit_;
+  std::shared_ptr<Place::Counts> counts_;
 };
 
 }  // namespace gcr::agent

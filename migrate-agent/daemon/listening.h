@@ -1,18 +1,36 @@
-// Where local users reach the daemon: a Unix socket in the file system that everybody may connect
-// to. Who does is told by the kernel.
+// How the daemon is reached: by peers over TCP, of which it reads the preface and no more, and by
+// local users through a Unix socket that everybody may connect to; the kernel tells who does.
 #pragma once
 
 #include <sys/types.h>
 
 #include <asio/awaitable.hpp>
 #include <asio/io_context.hpp>
+#include <asio/ip/tcp.hpp>
 #include <asio/local/stream_protocol.hpp>
+#include <chrono>
 #include <filesystem>
 
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
+#include "src/control/control_channel.h"
 
 namespace gcr::agent {
+
+/// Binds `acceptor` and listens; "address:port" as bound.
+Result<std::string> listen_on(asio::ip::tcp::acceptor& acceptor, const control::Endpoint& endpoint);
+
+/// Where a connection comes from, as far as its connections are counted: an IPv4 address, or the
+/// network of 64 bits that an IPv6 address is in, since whoever has one of those has all of it.
+std::string network_of(const asio::ip::address& address);
+
+/// Reads exactly the preface, within `timeout`. kProtocol if it is none, kTimeout, kUnavailable if
+/// the peer closed before.
+asio::awaitable<Result<control::Preface>> read_preface(asio::ip::tcp::socket& socket,
+                                                       std::chrono::milliseconds timeout);
+
+/// The descriptor of `socket`, in blocking mode, close-on-exec; `socket` is closed afterwards.
+Result<UniqueFd> take_descriptor(asio::ip::tcp::socket socket);
 
 /// A connection of a local user's.
 struct LocalConnection {
