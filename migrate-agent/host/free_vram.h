@@ -5,8 +5,8 @@
 #include <memory>
 #include <optional>
 
+#include "migrate-agent/device/device.h"
 #include "migrate-agent/host/nvml.h"
-#include "migrate-agent/mover/contexts.h"
 #include "src/base/result.h"
 #include "src/base/uuid.h"
 
@@ -16,7 +16,7 @@ namespace gcr::host {
 /// that lives as long as this. One thread at a time; blocks.
 class FreeVram {
  public:
-  explicit FreeVram(std::shared_ptr<const mover::CudaDriver> driver);
+  explicit FreeVram(std::shared_ptr<const device::Driver> driver);
 
   /// Now, in bytes. kNotFound if the host has no such GPU; kResourceExhausted, or what the driver
   /// says, if a context was needed and cannot be made.
@@ -24,7 +24,7 @@ class FreeVram {
 
  private:
   std::optional<Nvml> nvml_;
-  mover::Contexts contexts_;
+  device::Gpus gpus_;
 };
 
 }  // namespace gcr::host

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "migrate-agent/device/cuda/driver.h"
 #include "migrate-agent/host/free_vram.h"
 #include "migrate-agent/host/host_state.h"
 #include "migrate-agent/landing/landing_region.h"
@@ -18,7 +19,7 @@ bool is_allowed(const Uuid& gpu, const agent::Config& config) {
 }  // namespace
 
 Result<proto::HostFacts> offer(const agent::Config& config) {
-  GCR_ASSIGN(const auto driver, mover::CudaDriver::load());
+  GCR_ASSIGN(const auto driver, device::cuda::load());
   proto::HostFacts facts;
   utsname name{};
   if (::uname(&name) == 0) facts.set_kernel(name.release);
@@ -26,7 +27,7 @@ Result<proto::HostFacts> offer(const agent::Config& config) {
   if (auto bytes = landing::available_memory_bytes()) facts.set_memory_available_bytes(*bytes);
   if (auto bytes = landing::free_hugepage_bytes()) facts.set_hugepages_free_bytes(*bytes);
   FreeVram free_vram(driver);
-  for (const mover::GpuInfo& info : driver->gpus()) {
+  for (const device::GpuInfo& info : driver->gpus()) {
     proto::Gpu& gpu = *facts.add_gpus();
     gpu.set_uuid(to_bytes(info.uuid));
     gpu.set_name(info.name);

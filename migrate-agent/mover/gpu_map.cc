@@ -29,12 +29,12 @@ const MappableGpu* pick(const MappableGpu& wanted, const std::vector<MappableGpu
 
 }  // namespace
 
-Result<std::vector<GpuPair>> map_gpus(const std::vector<MappableGpu>& source,
-                                      const std::vector<MappableGpu>& destination) {
+Result<std::vector<device::GpuPair>> map_gpus(const std::vector<MappableGpu>& source,
+                                              const std::vector<MappableGpu>& destination) {
   std::vector<MappableGpu> ordered = source;
   std::stable_partition(ordered.begin(), ordered.end(),
                         [](const MappableGpu& gpu) { return gpu.chosen; });
-  std::vector<GpuPair> pairs;
+  std::vector<device::GpuPair> pairs;
   std::set<Uuid> taken;
   for (const MappableGpu& gpu : ordered) {
     const MappableGpu* place = pick(gpu, destination, taken);

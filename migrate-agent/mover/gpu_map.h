@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/mover/control_checkpoint.h"
+#include "migrate-agent/device/device.h"
 #include "src/base/result.h"
 #include "src/base/uuid.h"
 
@@ -24,7 +24,7 @@ struct MappableGpu {
 /// every GPU of the machine named. Chosen GPUs go to chosen ones of the same model and at least the
 /// same memory: the same GPU where possible, else the one with most VRAM free, else in order.
 /// kRefused says what is missing.
-Result<std::vector<GpuPair>> map_gpus(const std::vector<MappableGpu>& source,
-                                      const std::vector<MappableGpu>& destination);
+Result<std::vector<device::GpuPair>> map_gpus(const std::vector<MappableGpu>& source,
+                                              const std::vector<MappableGpu>& destination);
 
 }  // namespace gcr::mover

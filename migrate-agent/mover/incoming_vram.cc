@@ -29,8 +29,8 @@ Status IncomingVram::take_landing_memory(const std::vector<Wanted>& wanted) {
   }
   if (total == 0) return {};
   GCR_ASSIGN(auto region, landing::LandingRegion::create(total, policy_));
-  GCR_ASSIGN(auto context, contexts_.on(wanted.front().gpu));
-  GCR_ASSIGN(auto registered, RegisteredMemory::create(std::move(context), region.bytes()));
+  GCR_ASSIGN(const auto gpu, gpus_.on(wanted.front().gpu));
+  GCR_ASSIGN(auto page_locked, gpu->page_lock(region.bytes()));
   std::uint64_t at = 0;
   for (const std::uint64_t length : lengths) {
     free_.emplace(length, region.bytes().subspan(at, length));
@@ -38,27 +38,28 @@ Status IncomingVram::take_landing_memory(const std::vector<Wanted>& wanted) {
   }
   if (note_.empty()) note_ = region.note();
   regions_.push_back(std::move(region));
-  registered_.push_back(std::move(registered));
+  page_locked_.push_back(std::move(page_locked));
   return {};
 }
 
 Result<IncomingVram::Incoming> IncomingVram::place(const Wanted& wanted) {
-  GCR_ASSIGN(auto context, contexts_.on(wanted.gpu));
-  if (!streams_.contains(wanted.gpu)) {
-    GCR_ASSIGN(Stream stream, Stream::create(context));
-    streams_.emplace(wanted.gpu, std::move(stream));
+  GCR_ASSIGN(auto gpu, gpus_.on(wanted.gpu));
+  auto stream = streams_.find(wanted.gpu);
+  if (stream == streams_.end()) {
+    GCR_ASSIGN(auto made, gpu->stream());
+    stream = streams_.emplace(wanted.gpu, std::move(made)).first;
   }
   const std::size_t chunks = chunk_count(wanted.size_bytes);
-  Incoming buffer{.context = std::move(context),
+  Incoming buffer{.gpu = std::move(gpu),
                   .size_bytes = wanted.size_bytes,
                   .landing = {},
                   .place = {},
-                  .stream = &streams_.at(wanted.gpu),
-                  .vram = std::nullopt,
+                  .stream = stream->second.get(),
+                  .vram = nullptr,
                   .landed = std::vector<std::atomic<bool>>(chunks)};
   if (mode_ == Mode::kPrefill) {
     if (Status created = create_vram(wanted.id, buffer); !created) return created.error();
-    GCR_TRY(digester_->prepare(buffer.context, chunks));
+    GCR_TRY(digester_->prepare(buffer.gpu, chunks));
   }
   return buffer;
 }
@@ -110,20 +111,24 @@ void IncomingVram::remove(BufferId id) {
 }
 
 Status IncomingVram::create_vram(BufferId id, Incoming& buffer) {
-  GCR_ASSIGN(buffer.vram, Vram::create(buffer.context, buffer.size_bytes));
-  const CudaDriver& driver = contexts_.driver();
-  return driver.check(
-      driver.cuMemsetD8Async(buffer.vram->address(), 0, buffer.size_bytes, buffer.stream->get()),
-      fmt::format("cannot clear buffer {}", id));
+  GCR_ASSIGN(buffer.vram, buffer.gpu->create(buffer.size_bytes));
+  return clear(id, buffer, 0, buffer.size_bytes);
+}
+
+Status IncomingVram::clear(BufferId id, const Incoming& buffer, std::uint64_t offset,
+                           std::uint64_t length) {
+  const Status filled = buffer.stream->fill(buffer.vram->address() + offset, std::byte{0}, length);
+  if (filled) return {};
+  return filled.error().while_doing(
+      fmt::format("cannot clear {} of buffer {}", format_bytes(length), id));
 }
 
 Status IncomingVram::upload(BufferId id, const Incoming& buffer, std::uint64_t offset,
                             std::uint64_t length) {
-  const CudaDriver& driver = contexts_.driver();
-  GCR_TRY(buffer.context->enter());
-  return driver.check(
-      driver.cuMemcpyHtoDAsync_v2(buffer.vram->address() + offset, buffer.landing.data() + offset,
-                                  length, buffer.stream->get()),
+  const Status copied = buffer.stream->copy_in(buffer.vram->address() + offset,
+                                               buffer.landing.data() + offset, length);
+  if (copied) return {};
+  return copied.error().while_doing(
       fmt::format("cannot upload {} to buffer {}", format_bytes(length), id));
 }
 
@@ -144,7 +149,7 @@ Status IncomingVram::landed(BufferId id, std::uint64_t offset, std::uint64_t len
 }
 
 Status IncomingVram::synchronize() const {
-  for (const auto& [gpu, stream] : streams_) GCR_TRY(stream.synchronize());
+  for (const auto& [gpu, stream] : streams_) GCR_TRY(stream->synchronize());
   return {};
 }
 
@@ -165,18 +170,13 @@ Status IncomingVram::fill(const Expected& expected) {
 /// Chunks that were sent once and are expected to be zeros now: zeros are never sent.
 Status IncomingVram::settle_zeros(const Expected& expected) {
   const Zeros zeros(digester_->key());
-  const CudaDriver& driver = contexts_.driver();
   for (auto& [id, buffer] : buffers_) {
     const auto& digests = expected.at(id);
     for (std::size_t chunk = 0; chunk < digests.size(); ++chunk) {
       if (!buffer.landed[chunk]) continue;
       const std::uint64_t offset = chunk * kChunkBytes;
       const std::uint64_t length = std::min(kChunkBytes, buffer.size_bytes - offset);
-      if (digests[chunk] != zeros.digest(length)) continue;
-      GCR_TRY(buffer.context->enter());
-      GCR_TRY(driver.check(
-          driver.cuMemsetD8Async(buffer.vram->address() + offset, 0, length, buffer.stream->get()),
-          fmt::format("cannot clear a chunk of buffer {}", id)));
+      if (digests[chunk] == zeros.digest(length)) GCR_TRY(clear(id, buffer, offset, length));
     }
   }
   return {};
@@ -185,11 +185,7 @@ Status IncomingVram::settle_zeros(const Expected& expected) {
 /// One byte of VRAM becomes what it is not; a landed chunk lies in both memories alike.
 Status IncomingVram::spoil() {
   const Incoming& buffer = buffers_.begin()->second;
-  const auto spoilt = static_cast<unsigned char>(buffer.landing[0] ^ std::byte{1});
-  GCR_TRY(buffer.context->enter());
-  return contexts_.driver().check(
-      contexts_.driver().cuMemsetD8Async(buffer.vram->address(), spoilt, 1, buffer.stream->get()),
-      "cannot spoil VRAM");
+  return buffer.stream->fill(buffer.vram->address(), buffer.landing[0] ^ std::byte{1}, 1);
 }
 
 Result<std::uint64_t> IncomingVram::fill_and_verify(const Expected& expected) {
@@ -227,8 +223,8 @@ Result<Descriptors> IncomingVram::descriptors() const {
 }
 
 Result<std::uint64_t> IncomingVram::free_bytes(const Uuid& gpu) {
-  GCR_ASSIGN(auto context, contexts_.on(gpu));
-  return context->free_bytes();
+  GCR_ASSIGN(const auto on, gpus_.on(gpu));
+  return on->free_bytes();
 }
 
 }  // namespace gcr::mover

@@ -26,8 +26,8 @@ class IncomingVram {
     kReload,
   };
 
-  IncomingVram(std::shared_ptr<const CudaDriver> driver, landing::HugepagePolicy policy)
-      : contexts_(std::move(driver)), policy_(policy) {}
+  IncomingVram(std::shared_ptr<const device::Driver> driver, landing::HugepagePolicy policy)
+      : gpus_(std::move(driver)), policy_(policy) {}
 
   struct Wanted {
     BufferId id = 0;
@@ -64,7 +64,7 @@ class IncomingVram {
   Result<Descriptors> descriptors() const;
   Result<std::uint64_t> free_bytes(const Uuid& gpu);
   Mode mode() const { return mode_; }
-  const std::shared_ptr<const CudaDriver>& driver() const { return contexts_.shared_driver(); }
+  const std::shared_ptr<const device::Driver>& driver() const { return gpus_.driver(); }
 
   /// What people should know: why landing memory is not made of hugepages, why VRAM is not
   /// prefilled; empty if there is nothing.
@@ -72,12 +72,12 @@ class IncomingVram {
 
  private:
   struct Incoming {
-    std::shared_ptr<GpuContext> context;
+    std::shared_ptr<device::Gpu> gpu;
     std::uint64_t size_bytes = 0;
     std::span<std::byte> landing;  // its bytes, at the start of `place`
     std::span<std::byte> place;
-    const Stream* stream = nullptr;
-    std::optional<Vram> vram;
+    device::Stream* stream = nullptr;
+    std::unique_ptr<device::Allocation> vram;
     std::vector<std::atomic<bool>> landed;  // by chunk: its content has come at some time
   };
   using Expected = std::map<BufferId, std::vector<digest::Digest>>;
@@ -86,20 +86,21 @@ class IncomingVram {
   Status turn_into_reload(std::string why, std::map<BufferId, Incoming>& created);
   Status take_landing_memory(const std::vector<Wanted>& wanted);
   Status create_vram(BufferId id, Incoming& buffer);
+  Status clear(BufferId id, const Incoming& buffer, std::uint64_t offset, std::uint64_t length);
   Status upload(BufferId id, const Incoming& buffer, std::uint64_t offset, std::uint64_t length);
   Status fill(const Expected& expected);
   Status settle_zeros(const Expected& expected);
   Status spoil();
   Status synchronize() const;
 
-  Contexts contexts_;
+  device::Gpus gpus_;
   landing::HugepagePolicy policy_;
   Mode mode_ = Mode::kInvalid;
   std::optional<VramDigester> digester_;
   std::vector<landing::LandingRegion> regions_;
-  std::vector<RegisteredMemory> registered_;
+  std::vector<std::unique_ptr<device::HostMemory>> page_locked_;
   std::multimap<std::uint64_t, std::span<std::byte>> free_;  // landing memory by its length
-  std::map<Uuid, Stream> streams_;
+  std::map<Uuid, std::unique_ptr<device::Stream>> streams_;
   /// Held where buffers_ or the VRAM of one changes, and in landed(), which only starts copies. Who
   /// changes them may read without it.
   std::mutex lanes_mutex_;

@@ -11,9 +11,9 @@ namespace gcr::mover {
 
 Status OutgoingVram::add(BufferId id, const Uuid& gpu, std::uint64_t size_bytes,
                          UniqueFd descriptor) {
-  GCR_ASSIGN(auto context, contexts_.on(gpu));
-  GCR_TRY(reader_.prepare(context));
-  auto vram = Vram::import(context, std::move(descriptor), size_bytes);
+  GCR_ASSIGN(const auto on, gpus_.on(gpu));
+  GCR_TRY(reader_.prepare(on));
+  auto vram = on->import(std::move(descriptor), size_bytes);
   if (!vram) return vram.error().while_doing(fmt::format("cannot take over buffer {}", id));
   Outgoing buffer{.vram = std::move(*vram), .region = 0, .sent = {}};
   for (std::uint64_t at = 0; at < size_bytes; at += kChunkBytes) {
@@ -21,13 +21,13 @@ Status OutgoingVram::add(BufferId id, const Uuid& gpu, std::uint64_t size_bytes,
   }
   buffers_.emplace(id, std::move(buffer));
   total_bytes_ += size_bytes;
-  return digester_.prepare(context, chunk_count(total_bytes_) + buffers_.size());
+  return digester_.prepare(on, chunk_count(total_bytes_) + buffers_.size());
 }
 
 void OutgoingVram::remove(BufferId id) {
   const auto found = buffers_.find(id);
   if (found == buffers_.end()) return;
-  total_bytes_ -= found->second.vram.size_bytes();
+  total_bytes_ -= found->second.vram->size_bytes();
   buffers_.erase(found);
 }
 
@@ -37,7 +37,7 @@ void OutgoingVram::assign(BufferId id, transport::RegionId region) {
 
 std::vector<ChunkRef> OutgoingVram::all_chunks() const {
   std::vector<ChunkRef> chunks;
-  for (const auto& [id, buffer] : buffers_) append_chunks(chunks, id, buffer.vram);
+  for (const auto& [id, buffer] : buffers_) append_chunks(chunks, id, *buffer.vram);
   return chunks;
 }
 
@@ -110,7 +110,7 @@ std::map<BufferId, std::vector<digest::Digest>> OutgoingVram::digests() const {
 Result<Descriptors> OutgoingVram::descriptors() const {
   Descriptors descriptors;
   for (const auto& [id, buffer] : buffers_) {
-    GCR_ASSIGN(UniqueFd descriptor, buffer.vram.duplicate_descriptor());
+    GCR_ASSIGN(UniqueFd descriptor, buffer.vram->duplicate_descriptor());
     descriptors.emplace_back(id, std::move(descriptor));
   }
   return descriptors;

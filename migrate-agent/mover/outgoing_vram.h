@@ -16,8 +16,8 @@ namespace gcr::mover {
 
 class OutgoingVram {
  public:
-  OutgoingVram(std::shared_ptr<const CudaDriver> driver, const digest::DigestKey& key)
-      : contexts_(std::move(driver)), digester_(key), reader_(digester_) {}
+  OutgoingVram(std::shared_ptr<const device::Driver> driver, const digest::DigestKey& key)
+      : gpus_(std::move(driver)), digester_(key), reader_(digester_) {}
 
   /// Takes over a buffer of the application. The destination's copy is taken to be zeros.
   Status add(BufferId id, const Uuid& gpu, std::uint64_t size_bytes, UniqueFd descriptor);
@@ -57,14 +57,14 @@ class OutgoingVram {
 
  private:
   struct Outgoing {
-    Vram vram;
+    std::unique_ptr<device::Allocation> vram;
     transport::RegionId region = 0;
     std::vector<digest::Digest> sent;
   };
   std::vector<ChunkRef> all_chunks() const;
   Status add_sources(transport::Channel& channel);
 
-  Contexts contexts_;
+  device::Gpus gpus_;
   VramDigester digester_;
   SnapshotReader reader_;
   Zeros zeros_{digester_.key()};

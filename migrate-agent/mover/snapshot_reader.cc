@@ -16,7 +16,7 @@ constexpr std::size_t kBatchBytes = kBatchChunks * kChunkBytes;
 
 /// What a slot reports through, in page-locked memory after the bytes.
 struct Report {
-  std::array<ChunkInVram, kBatchChunks> chunks;
+  std::array<device::Chunk, kBatchChunks> chunks;
   std::array<digest::Digest, kBatchChunks> digests;
 };
 
@@ -27,7 +27,7 @@ std::vector<std::span<const ChunkRef>> batches_of(std::span<const ChunkRef> chun
   std::size_t start = 0;
   for (std::size_t i = 1; i <= chunks.size(); ++i) {
     if (i < chunks.size() && i - start < batch_chunks &&
-        &chunks[i].vram->context() == &chunks[start].vram->context()) {
+        &chunks[i].vram->gpu() == &chunks[start].vram->gpu()) {
       continue;
     }
     batches.push_back(chunks.subspan(start, i - start));
@@ -41,13 +41,13 @@ std::vector<std::span<const ChunkRef>> batches_of(std::span<const ChunkRef> chun
 /// Room for one batch, and the stream on which it is under way.
 class SnapshotReader::Slot {
  public:
-  Status prepare(const std::shared_ptr<GpuContext>& context);
+  Status prepare(const std::shared_ptr<device::Gpu>& on);
 
   /// Starts the copies of `chunks`, at least one. settle() even after a failure.
   Status start(std::span<const ChunkRef> chunks, const VramDigester& digester);
 
   /// Waits for what was started.
-  Status wait() { return gpus_.at(&chunks_.front().vram->context()).stream.synchronize(); }
+  Status wait() { return gpus_.at(&chunks_.front().vram->gpu()).stream->synchronize(); }
 
   /// As wait(), if anything was started since the last time.
   void settle() {
@@ -67,41 +67,40 @@ class SnapshotReader::Slot {
   }
 
  private:
-  struct Gpu {
-    Stream stream;
-    std::optional<DeviceMemory> snapshot;
+  struct Place {
+    std::unique_ptr<device::Stream> stream;
+    std::unique_ptr<device::Scratch> snapshot;  ///< none where the GPU has no VRAM left
   };
   Report& report() const {
     return *reinterpret_cast<Report*>(memory_->bytes().data() + kBatchBytes);
   }
-  Status copy_aside(const Gpu& gpu);
-  Status copy_run(const Gpu& gpu, std::size_t first, std::uint64_t length);
-  Status copy_out(const Gpu& gpu);
+  Status copy_aside(const Place& place);
+  Status copy_run(const Place& place, std::size_t first, std::uint64_t length);
+  Status copy_out(const Place& place);
 
-  std::unique_ptr<PinnedBuffer> memory_;
-  std::map<const GpuContext*, Gpu> gpus_;
+  std::unique_ptr<device::HostMemory> memory_;
+  std::map<const device::Gpu*, Place> gpus_;
   std::span<const ChunkRef> chunks_;
 };
 
-Status SnapshotReader::Slot::prepare(const std::shared_ptr<GpuContext>& context) {
-  if (gpus_.contains(context.get())) return {};
+Status SnapshotReader::Slot::prepare(const std::shared_ptr<device::Gpu>& on) {
+  if (gpus_.contains(on.get())) return {};
   if (memory_ == nullptr) {
-    GCR_ASSIGN(auto memory, PinnedBuffer::create(context, kBatchBytes + sizeof(Report)));
-    memory_ = std::make_unique<PinnedBuffer>(std::move(memory));
+    GCR_ASSIGN(memory_, on->pinned(kBatchBytes + sizeof(Report)));
   }
-  GCR_ASSIGN(Stream stream, Stream::create(context));
-  auto snapshot = DeviceMemory::create(context, kBatchBytes);
+  Place place;
+  GCR_ASSIGN(place.stream, on->stream());
+  auto snapshot = on->scratch(kBatchBytes);
   if (!snapshot && snapshot.error().code() != Code::kResourceExhausted) return snapshot.error();
-  gpus_.emplace(context.get(), Gpu{std::move(stream),
-                                   snapshot ? std::optional(std::move(*snapshot)) : std::nullopt});
+  if (snapshot) place.snapshot = std::move(*snapshot);
+  gpus_.emplace(on.get(), std::move(place));
   return {};
 }
 
-Status SnapshotReader::Slot::copy_aside(const Gpu& gpu) {
-  const CUdeviceptr place = gpu.snapshot ? gpu.snapshot->address()
-                                         : reinterpret_cast<CUdeviceptr>(memory_->bytes().data());
+Status SnapshotReader::Slot::copy_aside(const Place& place) {
+  const device::Address to = place.snapshot ? place.snapshot->address() : memory_->address();
   for (std::size_t i = 0; i < chunks_.size(); ++i) {
-    report().chunks[i] = {place + i * kChunkBytes, chunks_[i].length_bytes};
+    report().chunks[i] = {to + i * kChunkBytes, chunks_[i].length_bytes};
   }
   // Neighbours go in one copy: each copy may cost the application a change of contexts.
   for (std::size_t i = 0, end = 0; i < chunks_.size(); i = end) {
@@ -112,43 +111,37 @@ Status SnapshotReader::Slot::copy_aside(const Gpu& gpu) {
     for (end = i + 1; end < chunks_.size() && follows(chunks_[end]); ++end) {
       length += chunks_[end].length_bytes;
     }
-    GCR_TRY(copy_run(gpu, i, length));
+    const Status copied = copy_run(place, i, length);
+    if (!copied) return copied.error().while_doing("cannot take a snapshot of VRAM");
   }
   return {};
 }
 
-Status SnapshotReader::Slot::copy_run(const Gpu& gpu, std::size_t first, std::uint64_t length) {
-  const CudaDriver& driver = chunks_[first].vram->context().driver();
-  const CUdeviceptr from = chunks_[first].address();
-  const std::uint64_t place = first * kChunkBytes;
-  const CUresult copied = gpu.snapshot
-                              ? driver.cuMemcpyDtoDAsync_v2(gpu.snapshot->address() + place, from,
-                                                            length, gpu.stream.get())
-                              : driver.cuMemcpyDtoHAsync_v2(memory_->bytes().data() + place, from,
-                                                            length, gpu.stream.get());
-  return driver.check(copied, "cannot take a snapshot of VRAM");
+Status SnapshotReader::Slot::copy_run(const Place& place, std::size_t first, std::uint64_t length) {
+  const device::Address from = chunks_[first].address();
+  const std::uint64_t at = first * kChunkBytes;
+  if (!place.snapshot) return place.stream->copy_out(memory_->bytes().data() + at, from, length);
+  return place.stream->copy_within(place.snapshot->address() + at, from, length);
 }
 
-Status SnapshotReader::Slot::copy_out(const Gpu& gpu) {
-  if (!gpu.snapshot) return {};
+Status SnapshotReader::Slot::copy_out(const Place& place) {
+  if (!place.snapshot) return {};
   // One copy for all: the places of short chunks are as long as those of others.
   const std::size_t length = (chunks_.size() - 1) * kChunkBytes + chunks_.back().length_bytes;
-  const CudaDriver& driver = chunks_.front().vram->context().driver();
-  return driver.check(driver.cuMemcpyDtoHAsync_v2(memory_->bytes().data(), gpu.snapshot->address(),
-                                                  length, gpu.stream.get()),
-                      "cannot read VRAM");
+  const Status copied =
+      place.stream->copy_out(memory_->bytes().data(), place.snapshot->address(), length);
+  return copied ? copied : copied.error().while_doing("cannot read VRAM");
 }
 
 Status SnapshotReader::Slot::start(std::span<const ChunkRef> chunks, const VramDigester& digester) {
-  GCR_TRY(prepare(chunks.front().vram->shared_context()));
-  const GpuContext& context = chunks.front().vram->context();
-  GCR_TRY(context.enter());
+  device::Gpu& gpu = chunks.front().vram->gpu();
+  GCR_TRY(prepare(gpu.shared_from_this()));
   chunks_ = chunks;
-  const Gpu& gpu = gpus_.at(&context);
-  GCR_TRY(copy_aside(gpu));
-  GCR_TRY(digester.on(context).enqueue(report().chunks.data(), chunks_.size(),
-                                       report().digests.data(), gpu.stream.get()));
-  return copy_out(gpu);
+  const Place& place = gpus_.at(&gpu);
+  GCR_TRY(copy_aside(place));
+  GCR_TRY(digester.on(gpu).enqueue(report().chunks.data(), chunks_.size(), report().digests.data(),
+                                   *place.stream));
+  return copy_out(place);
 }
 
 /// One read(): batch b travels in slot b modulo the number of slots, and chunks are handed on in
@@ -264,8 +257,8 @@ SnapshotReader::SnapshotReader(const VramDigester& digester) : digester_(digeste
 
 SnapshotReader::~SnapshotReader() = default;
 
-Status SnapshotReader::prepare(const std::shared_ptr<GpuContext>& context) {
-  for (const auto& slot : slots_) GCR_TRY(slot->prepare(context));
+Status SnapshotReader::prepare(const std::shared_ptr<device::Gpu>& gpu) {
+  for (const auto& slot : slots_) GCR_TRY(slot->prepare(gpu));
   return {};
 }
 

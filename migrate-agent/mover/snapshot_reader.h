@@ -32,7 +32,7 @@ class SnapshotReader {
   SnapshotReader& operator=(const SnapshotReader&) = delete;
 
   /// Makes the memory for chunks of that GPU now, so that read() takes no time for it.
-  Status prepare(const std::shared_ptr<GpuContext>& context);
+  Status prepare(const std::shared_ptr<device::Gpu>& gpu);
 
   /// Blocks until every chunk went through `sink`, on `threads` threads, or returns the first
   /// error, after all of them have ended. One call at a time; the chunks' GPUs are prepared in the

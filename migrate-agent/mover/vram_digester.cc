@@ -7,64 +7,65 @@ namespace {
 
 constexpr std::size_t kLeastCapacity = 1024;
 
-ChunkInVram* descriptors_in(const PinnedBuffer& memory) {
-  return reinterpret_cast<ChunkInVram*>(memory.bytes().data());
+device::Chunk* descriptors_in(const device::HostMemory& memory) {
+  return reinterpret_cast<device::Chunk*>(memory.bytes().data());
 }
 
-digest::Digest* digests_in(const PinnedBuffer& memory, std::size_t capacity) {
-  return reinterpret_cast<digest::Digest*>(memory.bytes().data() + capacity * sizeof(ChunkInVram));
+digest::Digest* digests_in(const device::HostMemory& memory, std::size_t capacity) {
+  return reinterpret_cast<digest::Digest*>(memory.bytes().data() +
+                                           capacity * sizeof(device::Chunk));
 }
 
 }  // namespace
 
-Status VramDigester::prepare(const std::shared_ptr<GpuContext>& context, std::size_t chunks) {
-  Gpu& gpu = gpus_[context.get()];
-  if (gpu.digester == nullptr) {
-    GCR_ASSIGN(auto digester, GpuDigester::create(context, key_));
-    GCR_ASSIGN(auto stream, Stream::create(context));
-    gpu.context = context;
-    gpu.digester = std::make_unique<GpuDigester>(std::move(digester));
-    gpu.stream = std::make_unique<Stream>(std::move(stream));
+Status VramDigester::prepare(const std::shared_ptr<device::Gpu>& on, std::size_t chunks) {
+  auto found = gpus_.find(on.get());
+  if (found == gpus_.end()) {
+    Place made;
+    made.gpu = on;
+    GCR_ASSIGN(made.digester, on->digester(key_));
+    GCR_ASSIGN(made.stream, on->stream());
+    found = gpus_.emplace(on.get(), std::move(made)).first;
   }
-  if (chunks <= gpu.capacity) return {};
-  chunks = std::max({chunks, 2 * gpu.capacity, kLeastCapacity});
-  GCR_ASSIGN(auto memory, PinnedBuffer::create(
-                              context, chunks * (sizeof(ChunkInVram) + sizeof(digest::Digest))));
-  gpu.memory = std::make_unique<PinnedBuffer>(std::move(memory));
-  gpu.capacity = chunks;
+  Place& place = found->second;
+  if (chunks <= place.capacity) return {};
+  chunks = std::max({chunks, 2 * place.capacity, kLeastCapacity});
+  GCR_ASSIGN(place.memory, on->pinned(chunks * (sizeof(device::Chunk) + sizeof(digest::Digest))));
+  place.capacity = chunks;
   return {};
 }
 
-Status VramDigester::launch(Gpu& gpu, std::span<const ChunkRef> chunks) {
-  if (gpu.indices.empty()) return {};
-  GCR_TRY(prepare(gpu.context, gpu.indices.size()));
-  ChunkInVram* descriptor = descriptors_in(*gpu.memory);
-  for (const std::size_t index : gpu.indices) {
+Status VramDigester::launch(Place& place, std::span<const ChunkRef> chunks) {
+  if (place.indices.empty()) return {};
+  GCR_TRY(prepare(place.gpu, place.indices.size()));
+  device::Chunk* descriptor = descriptors_in(*place.memory);
+  for (const std::size_t index : place.indices) {
     *descriptor++ = {chunks[index].address(), chunks[index].length_bytes};
   }
-  return gpu.digester->enqueue(descriptors_in(*gpu.memory), gpu.indices.size(),
-                               digests_in(*gpu.memory, gpu.capacity), gpu.stream->get());
+  return place.digester->enqueue(descriptors_in(*place.memory), place.indices.size(),
+                                 digests_in(*place.memory, place.capacity), *place.stream);
 }
 
 Result<std::vector<digest::Digest>> VramDigester::digest(std::span<const ChunkRef> chunks) {
-  for (auto& [context, gpu] : gpus_) gpu.indices.clear();
+  for (auto& [gpu, place] : gpus_) place.indices.clear();
   for (std::size_t i = 0; i < chunks.size(); ++i) {
-    const auto& context = chunks[i].vram->shared_context();
-    if (!gpus_.contains(context.get())) GCR_TRY(prepare(context, 0));
-    gpus_.at(context.get()).indices.push_back(i);
+    device::Gpu& gpu = chunks[i].vram->gpu();
+    if (!gpus_.contains(&gpu)) GCR_TRY(prepare(gpu.shared_from_this(), 0));
+    gpus_.at(&gpu).indices.push_back(i);
   }
   Status status;
-  for (auto& [context, gpu] : gpus_) {
-    if (status) status = launch(gpu, chunks);
+  for (auto& [gpu, place] : gpus_) {
+    if (status) status = launch(place, chunks);
   }
   std::vector<digest::Digest> digests(chunks.size());
-  for (auto& [context, gpu] : gpus_) {
+  for (auto& [gpu, place] : gpus_) {
     // Whatever was launched has to end before its memory may be used again.
-    const Status passed = gpu.stream->synchronize();
+    const Status passed = place.stream->synchronize();
     if (status && !passed) status = passed.error().while_doing("cannot digest VRAM");
     if (!status) continue;
-    const digest::Digest* found = gpu.memory ? digests_in(*gpu.memory, gpu.capacity) : nullptr;
-    for (const std::size_t index : gpu.indices) digests[index] = *found++;
+    const digest::Digest* found =
+        place.memory ? digests_in(*place.memory, place.capacity) : nullptr;
+    for (const std::size_t index : place.indices) digests[index] = *found++;
   }
   GCR_TRY(status);
   return digests;

@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "migrate-agent/digest/digest.h"
-#include "migrate-agent/mover/contexts.h"
-#include "migrate-agent/mover/gpu_digest.h"
+#include "migrate-agent/mover/chunk.h"
 
 namespace gcr::mover {
 
@@ -19,30 +18,31 @@ class VramDigester {
   explicit VramDigester(const digest::DigestKey& key) : key_(key) {}
 
   /// Makes ready for `chunks` chunks on that GPU, so that digest() finds everything in place.
-  Status prepare(const std::shared_ptr<GpuContext>& context, std::size_t chunks);
+  Status prepare(const std::shared_ptr<device::Gpu>& on, std::size_t chunks);
 
   /// The digests of `chunks`, in their order: one launch per GPU, all GPUs at the same time. A
   /// chunk that is written meanwhile gives a digest of no use, and nothing worse.
   Result<std::vector<digest::Digest>> digest(std::span<const ChunkRef> chunks);
 
   /// The digester of a GPU that was prepared. Thread-safe while nobody prepares.
-  const GpuDigester& on(const GpuContext& context) const { return *gpus_.at(&context).digester; }
+  const device::Digester& on(const device::Gpu& gpu) const { return *gpus_.at(&gpu).digester; }
 
   const digest::DigestKey& key() const { return key_; }
 
  private:
-  struct Gpu {
-    std::shared_ptr<GpuContext> context;
-    std::unique_ptr<GpuDigester> digester;
-    std::unique_ptr<Stream> stream;
-    std::unique_ptr<PinnedBuffer> memory;  // descriptors of `capacity` chunks, then their digests
+  struct Place {
+    std::shared_ptr<device::Gpu> gpu;
+    std::unique_ptr<device::Digester> digester;
+    std::unique_ptr<device::Stream> stream;
+    std::unique_ptr<device::HostMemory>
+        memory;  // descriptors of `capacity` chunks, then their digests
     std::size_t capacity = 0;
     std::vector<std::size_t> indices;  // of the chunks of this call that lie here
   };
-  Status launch(Gpu& gpu, std::span<const ChunkRef> chunks);
+  Status launch(Place& place, std::span<const ChunkRef> chunks);
 
   digest::DigestKey key_;
-  std::map<const GpuContext*, Gpu> gpus_;
+  std::map<const device::Gpu*, Place> gpus_;
 };
 
 }  // namespace gcr::mover

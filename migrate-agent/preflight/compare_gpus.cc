@@ -22,7 +22,7 @@ std::vector<mover::MappableGpu> mappable(const proto::HostFacts& host) {
 
 /// This host's GPUs. Where processes may be placed on several, their free VRAM decides.
 std::vector<mover::MappableGpu> places(const proto::HostFacts& here,
-                                       std::shared_ptr<const mover::CudaDriver> driver) {
+                                       std::shared_ptr<const device::Driver> driver) {
   std::vector<mover::MappableGpu> gpus = mappable(here);
   if (std::ranges::count(gpus, true, &mover::MappableGpu::chosen) < 2) return gpus;
   host::FreeVram free_vram(std::move(driver));
@@ -62,10 +62,10 @@ void check_vram(const proto::Gpu& gpu, std::uint64_t bytes, bool no_prefill,
 
 /// Bytes of buffers by the GPU that they would go to.
 std::map<Uuid, std::uint64_t> wanted_vram(const proto::PreflightRequest& request,
-                                          const std::vector<mover::GpuPair>& map) {
+                                          const std::vector<device::GpuPair>& map) {
   std::map<Uuid, std::uint64_t> wanted;
   for (const proto::Buffer& buffer : request.buffers()) {
-    const auto pair = std::ranges::find(map, to_uuid(buffer.gpu_uuid()), &mover::GpuPair::from);
+    const auto pair = std::ranges::find(map, to_uuid(buffer.gpu_uuid()), &device::GpuPair::from);
     if (pair != map.end()) wanted[pair->to] += buffer.size_bytes();
   }
   return wanted;
@@ -73,9 +73,9 @@ std::map<Uuid, std::uint64_t> wanted_vram(const proto::PreflightRequest& request
 
 }  // namespace
 
-std::vector<mover::GpuPair> map_gpus(const proto::PreflightRequest& request,
-                                     const proto::HostFacts& here, mover::IncomingVram& vram,
-                                     Findings& findings) {
+std::vector<device::GpuPair> map_gpus(const proto::PreflightRequest& request,
+                                      const proto::HostFacts& here, mover::IncomingVram& vram,
+                                      Findings& findings) {
   std::vector<mover::MappableGpu> source = mappable(request.host());
   std::set<Uuid> used;
   for (const proto::Buffer& buffer : request.buffers()) used.insert(to_uuid(buffer.gpu_uuid()));

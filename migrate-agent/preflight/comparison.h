@@ -21,9 +21,9 @@ void compare_process(const proto::ProcessFacts& process, const proto::HostFacts&
 
 /// Where each GPU of the source goes; empty where that cannot be. Creates contexts on the GPUs that
 /// the process would go to.
-std::vector<mover::GpuPair> map_gpus(const proto::PreflightRequest& request,
-                                     const proto::HostFacts& here, mover::IncomingVram& vram,
-                                     preflight::Findings& findings);
+std::vector<device::GpuPair> map_gpus(const proto::PreflightRequest& request,
+                                      const proto::HostFacts& here, mover::IncomingVram& vram,
+                                      preflight::Findings& findings);
 
 /// "CAP_SYS_ADMIN, CAP_SYS_PTRACE": names of the capabilities in a set.
 std::string capability_names(std::uint64_t set);

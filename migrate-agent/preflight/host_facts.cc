@@ -19,6 +19,7 @@
 
 #include "migrate-agent/cgroups/hierarchy.h"
 #include "migrate-agent/criu/criu.h"
+#include "migrate-agent/device/cuda/driver.h"
 #include "migrate-agent/landing/memory_info.h"
 #include "migrate-agent/landing/memory_reservation.h"
 #include "migrate-agent/process/surroundings.h"
@@ -122,16 +123,13 @@ void look_at_criu(const Config& config, proto::HostFacts& facts, Findings& findi
   findings.add("criu-check", check.error().message());
 }
 
-void look_at_gpu(const mover::GpuInfo& info, const Config& config, const mover::CudaDriver& driver,
-                 proto::HostFacts& facts) {
+void look_at_gpu(const device::GpuInfo& info, const Config& config, proto::HostFacts& facts) {
   proto::Gpu& gpu = *facts.add_gpus();
   gpu.set_uuid(to_bytes(info.uuid));
   gpu.set_name(info.name);
   gpu.set_total_bytes(info.total_bytes);
   gpu.set_allowed(is_allowed(info.uuid, config));
-  int mode = 0;
-  driver.cuDeviceGetAttribute(&mode, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, info.ordinal);
-  gpu.set_compute_mode(static_cast<std::uint32_t>(mode));
+  gpu.set_compute_mode(info.compute_mode);
 }
 
 void look_at_mps(proto::HostFacts& facts, Findings& findings) {
@@ -145,19 +143,19 @@ void look_at_mps(proto::HostFacts& facts, Findings& findings) {
                                   directory.string()));
 }
 
-std::shared_ptr<const mover::CudaDriver> look_at_gpus(const Config& config, proto::HostFacts& facts,
-                                                      Findings& findings) {
+std::shared_ptr<const device::Driver> look_at_gpus(const Config& config, proto::HostFacts& facts,
+                                                   Findings& findings) {
   facts.set_driver_release(driver_release(procfs::read_text("/proc/driver/nvidia/version")));
   look_at_mps(facts, findings);
-  auto driver = mover::CudaDriver::load();
+  auto driver = device::cuda::load();
   if (!driver) {
     const bool too_old = driver.error().code() == Code::kUnsupported;
     findings.add(too_old ? "driver-too-old" : "no-driver", driver.error().message());
     return nullptr;
   }
   facts.set_driver_version((*driver)->version());
-  for (const mover::GpuInfo& info : (*driver)->gpus()) {
-    look_at_gpu(info, config, **driver, facts);
+  for (const device::GpuInfo& info : (*driver)->gpus()) {
+    look_at_gpu(info, config, facts);
   }
   return *driver;
 }

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "migrate-agent/config/config.h"
+#include "migrate-agent/device/device.h"
 #include "migrate-agent/findings/catalogue.h"
-#include "migrate-agent/mover/cuda_driver.h"
 #include "proto/control.pb.h"
 #include "src/base/units.h"
 
@@ -19,8 +19,8 @@ namespace gcr::agent {
 inline constexpr std::uint64_t kContextReserveBytes = 640 * kMiB;
 
 struct Survey {
-  proto::HostFacts facts;  ///< without free VRAM: reading it needs a context
-  std::shared_ptr<const mover::CudaDriver> driver;  ///< none if it cannot be used
+  proto::HostFacts facts;                        ///< without free VRAM: reading it needs a context
+  std::shared_ptr<const device::Driver> driver;  ///< none if it cannot be used
 };
 
 /// Looks at this host, and goes on whatever it finds. Starts CRIU several times, side by side.

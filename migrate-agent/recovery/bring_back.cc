@@ -9,10 +9,9 @@
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/criu/held_threads.h"
 #include "migrate-agent/criu/helpers.h"
+#include "migrate-agent/device/cuda/driver.h"
 #include "migrate-agent/door/door.h"
 #include "migrate-agent/keeper/keeper.h"
-#include "migrate-agent/mover/control_checkpoint.h"
-#include "migrate-agent/mover/cuda_driver.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/recovery/recovery.h"
 #include "src/base/log.h"
@@ -21,7 +20,6 @@ namespace gcr::recovery {
 namespace {
 
 using agent::Door;
-using mover::ControlCheckpoint;
 
 /// For CRIU that works on the process; the caller tries again.
 constexpr std::chrono::seconds kCriuPatience{60};
@@ -67,20 +65,20 @@ Status thaw_stopped(const procfs::Process& process, const cgroups::Group& group)
 
 /// What the driver took is put back, whichever of its calls came last.
 Status bring_back_control(pid_t pid) {
-  GCR_ASSIGN(const auto driver, mover::CudaDriver::load());
-  const ControlCheckpoint control(driver, pid);
+  GCR_ASSIGN(const auto driver, device::cuda::load());
+  const auto control = driver->control(pid);
   for (;;) {
-    GCR_ASSIGN(const auto state, control.state());
+    GCR_ASSIGN(const auto state, control->state());
     switch (state) {
-      case ControlCheckpoint::State::kRunning:
+      case device::Control::State::kRunning:
         return {};
-      case ControlCheckpoint::State::kCheckpointed:
+      case device::Control::State::kCheckpointed:
         spdlog::info("process {} is checkpointed: restoring", pid);
-        GCR_TRY(control.restore({}));
+        GCR_TRY(control->restore({}));
         break;
-      case ControlCheckpoint::State::kLocked:
+      case device::Control::State::kLocked:
         spdlog::info("process {} is locked: unlocking", pid);
-        GCR_TRY(control.unlock());
+        GCR_TRY(control->unlock());
         break;
       default:
         return Error(Code::kDataLoss,

@@ -90,8 +90,8 @@ class Destination {
   Error cause_{Code::kCancelled, "the source ended it"};
   std::set<pid_t> running_;
   std::set<pid_t> used_pids_;
-  std::shared_ptr<const mover::CudaDriver> driver_;
-  std::vector<mover::GpuPair> gpu_map_;
+  std::shared_ptr<const device::Driver> driver_;
+  std::vector<device::GpuPair> gpu_map_;
   std::optional<mover::IncomingVram> vram_;
   std::uint64_t image_bytes_ = 0;  ///< what the source expects of its images
   std::uint64_t image_room_ = 0;   ///< what is reserved for them

@@ -141,7 +141,7 @@ proto::PreflightReply Destination::look(const proto::PreflightRequest& request,
   proto::PreflightReply reply;
   *reply.mutable_host() = std::move(here.facts);
   for (proto::Finding& finding : findings.release()) *reply.add_findings() = std::move(finding);
-  for (const mover::GpuPair& pair : gpu_map_) {
+  for (const device::GpuPair& pair : gpu_map_) {
     proto::GpuPair& out = *reply.add_gpu_map();
     out.set_source_uuid(to_bytes(pair.from));
     out.set_destination_uuid(to_bytes(pair.to));
@@ -154,7 +154,7 @@ proto::GroupLimits Destination::limits_here(proto::GroupLimits limits) const {
   if (!limits.has_devices()) return limits;
   for (proto::Device& device : *limits.mutable_devices()->mutable_allowed()) {
     const auto pair =
-        std::ranges::find(gpu_map_, to_uuid(device.gpu_uuid()), &mover::GpuPair::from);
+        std::ranges::find(gpu_map_, to_uuid(device.gpu_uuid()), &device::GpuPair::from);
     if (pair != gpu_map_.end()) device.set_gpu_uuid(to_bytes(pair->to));
   }
   return limits;

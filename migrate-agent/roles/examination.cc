@@ -8,7 +8,7 @@
 
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/data/offer.h"
-#include "migrate-agent/mover/control_checkpoint.h"
+#include "migrate-agent/device/device.h"
 #include "migrate-agent/preflight/comparison.h"
 #include "migrate-agent/process/inspect.h"
 #include "migrate-agent/procfs/procfs.h"
@@ -45,17 +45,17 @@ std::set<pid_t> used_pids(pid_t pid) {
 
 /// The state of CUDA in the process, and its restore thread.
 void look_at_cuda(pid_t pid, Examination& found) {
-  const mover::ControlCheckpoint control(found.host.driver, pid);
-  const auto state = control.state();
+  const auto control = found.host.driver->control(pid);
+  const auto state = control->state();
   if (!state) {
     found.findings.add("cuda-state", state.error().message());
     return;
   }
-  if (*state != mover::ControlCheckpoint::State::kRunning) {
+  if (*state != device::Control::State::kRunning) {
     found.findings.add("cuda-state", "CUDA in the process is locked, checkpointed or broken");
     return;
   }
-  const auto thread = control.restore_thread();
+  const auto thread = control->restore_thread();
   if (thread) {
     found.process.set_cuda_restore_tid(in_own_namespace(pid, *thread));
   } else {

@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "migrate-agent/door/door.h"
-#include "migrate-agent/mover/contexts.h"
+#include "migrate-agent/mover/chunk.h"
 #include "migrate-agent/preflight/host_facts.h"
 #include "proto/control.pb.h"
 

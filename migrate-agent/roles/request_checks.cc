@@ -22,7 +22,8 @@ Result<std::array<std::byte, 32>> check_digest_key(const std::string& bytes) {
 
 Result<std::vector<mover::IncomingVram::Wanted>> check_buffers(
     const google::protobuf::RepeatedPtrField<proto::Buffer>& buffers,
-    const std::vector<mover::GpuPair>& gpu_map, const OpenBuffers& open, std::uint64_t room_bytes) {
+    const std::vector<device::GpuPair>& gpu_map, const OpenBuffers& open,
+    std::uint64_t room_bytes) {
   if (open.size() + static_cast<std::size_t>(buffers.size()) > kMaxBuffers) {
     return Error(Code::kProtocol, fmt::format("more than {} buffers", kMaxBuffers));
   }
@@ -30,7 +31,7 @@ Result<std::vector<mover::IncomingVram::Wanted>> check_buffers(
   std::set<mover::BufferId> ids;
   std::uint64_t total = 0;
   for (const proto::Buffer& buffer : buffers) {
-    const auto pair = std::ranges::find_if(gpu_map, [&](const mover::GpuPair& p) {
+    const auto pair = std::ranges::find_if(gpu_map, [&](const device::GpuPair& p) {
       return std::ranges::equal(std::as_bytes(std::span(p.from.bytes)),
                                 std::as_bytes(std::span(buffer.gpu_uuid())));
     });

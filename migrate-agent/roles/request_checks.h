@@ -35,7 +35,7 @@ Result<std::array<std::byte, 32>> check_digest_key(const std::string& bytes);
 /// kResourceExhausted where they need more than `room_bytes`.
 Result<std::vector<mover::IncomingVram::Wanted>> check_buffers(
     const google::protobuf::RepeatedPtrField<proto::Buffer>& buffers,
-    const std::vector<mover::GpuPair>& gpu_map, const OpenBuffers& open, std::uint64_t room_bytes);
+    const std::vector<device::GpuPair>& gpu_map, const OpenBuffers& open, std::uint64_t room_bytes);
 
 /// Buffers to be removed: each is open, and is named once. kProtocol.
 Status check_removed(const google::protobuf::RepeatedField<std::uint64_t>& ids,

@@ -18,9 +18,9 @@ void identify(const procfs::Process& process, journal::ProcessId& out) {
 }  // namespace
 
 Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(
-    const std::shared_ptr<const mover::CudaDriver>& driver, criu::PreparedRestore& restore,
+    const std::shared_ptr<const device::Driver>& driver, criu::PreparedRestore& restore,
     const Expected& expected, const std::set<pid_t>& running,
-    const std::vector<mover::GpuPair>& gpu_map, cgroups::Group group, Phases& phases) {
+    const std::vector<device::GpuPair>& gpu_map, cgroups::Group group, Phases& phases) {
   GCR_ASSIGN(auto tree, phases.time("process", "criu restore", [&] { return restore.run(); }));
   std::unique_ptr<RestoredProcess> process(new RestoredProcess(std::move(tree), std::move(group)));
   GCR_TRY(phases.time("process", "freeze", [&] { return process->hold(); }));
@@ -30,14 +30,14 @@ Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(
     GCR_TRY(process::check_restored_credentials(process->tree_.init().pid(), expected.credentials));
     return process::check_restored_files(pid, expected.files);
   }));
-  const mover::ControlCheckpoint control(driver, pid);
+  const auto control = driver->control(pid);
   GCR_ASSIGN(process->frozen_, phases.time("process", "seize", [&] {
     return criu::FrozenThreads::seize(process->tree_.root(), running,
                                       [&] { return process->group_.thaw(); });
   }));
   GCR_TRY(fault::point("destination.frozen"));
-  GCR_TRY(phases.time("process", "control restore", [&] { return control.restore(gpu_map); }));
-  GCR_TRY(phases.time("process", "unlock", [&] { return control.unlock(); }));
+  GCR_TRY(phases.time("process", "control restore", [&] { return control->restore(gpu_map); }));
+  GCR_TRY(phases.time("process", "unlock", [&] { return control->unlock(); }));
   GCR_TRY(fault::point("destination.control-restored"));
   GCR_ASSIGN(process->door_, phases.time("process", "find door", [&] { return Door::open(pid); }));
   return process;

@@ -12,9 +12,9 @@
 #include "migrate-agent/cgroups/group.h"
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/criu/frozen_threads.h"
+#include "migrate-agent/device/device.h"
 #include "migrate-agent/door/door.h"
-#include "migrate-agent/mover/contexts.h"
-#include "migrate-agent/mover/control_checkpoint.h"
+#include "migrate-agent/mover/chunk.h"
 #include "migrate-agent/process/named_files.h"
 #include "migrate-agent/roles/phases.h"
 #include "proto/journal.pb.h"
@@ -34,9 +34,9 @@ class RestoredProcess {
   /// need, as the process's own PID namespace numbers them), restores and unlocks CUDA. `group` is
   /// the one that `restore` makes it in. On failure nothing of the process is left.
   static Result<std::unique_ptr<RestoredProcess>> create(
-      const std::shared_ptr<const mover::CudaDriver>& driver, criu::PreparedRestore& restore,
+      const std::shared_ptr<const device::Driver>& driver, criu::PreparedRestore& restore,
       const Expected& expected, const std::set<pid_t>& running,
-      const std::vector<mover::GpuPair>& gpu_map, cgroups::Group group, Phases& phases);
+      const std::vector<device::GpuPair>& gpu_map, cgroups::Group group, Phases& phases);
 
   /// Maps the VRAM behind the descriptors where the process had it.
   Status attach(mover::Descriptors vram, Phases& phases);

@@ -137,7 +137,7 @@ class Source : public SourceControl {
   std::optional<keeper::Keeper> keeper_;
   std::optional<std::vector<std::uint64_t>> kept_;  ///< ids of what the keeper has, once armed
   std::optional<Examination> found_;                ///< until both sides have been looked at
-  std::shared_ptr<const mover::CudaDriver> driver_;
+  std::shared_ptr<const device::Driver> driver_;
   control::Endpoint destination_;
   std::optional<procfs::Process> handle_;  ///< of the claimed process
   std::optional<SourceProcess> process_;

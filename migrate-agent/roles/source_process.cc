@@ -33,13 +33,13 @@ Status SourceProcess::detach() {
 }
 
 Status SourceProcess::lock(std::chrono::milliseconds timeout) {
-  GCR_TRY(control_.lock(timeout));
+  GCR_TRY(control_->lock(timeout));
   state_ = State::kLocked;
   return {};
 }
 
 Status SourceProcess::checkpoint() {
-  GCR_TRY(control_.checkpoint());
+  GCR_TRY(control_->checkpoint());
   state_ = State::kCheckpointed;
   return {};
 }
@@ -65,11 +65,11 @@ Status SourceProcess::roll_back(mover::Descriptors vram) {
     state_ = State::kCheckpointed;
   }
   if (state_ == State::kCheckpointed) {
-    GCR_TRY(control_.restore({}));
+    GCR_TRY(control_->restore({}));
     state_ = State::kLocked;
   }
   if (state_ == State::kLocked) {
-    GCR_TRY(control_.unlock());
+    GCR_TRY(control_->unlock());
     state_ = State::kDetached;
   }
   if (state_ == State::kDetached) {

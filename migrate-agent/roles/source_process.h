@@ -15,9 +15,9 @@
 
 #include "migrate-agent/cgroups/group.h"
 #include "migrate-agent/criu/criu.h"
+#include "migrate-agent/device/device.h"
 #include "migrate-agent/door/door.h"
-#include "migrate-agent/mover/contexts.h"
-#include "migrate-agent/mover/control_checkpoint.h"
+#include "migrate-agent/mover/chunk.h"
 #include "migrate-agent/procfs/process_handle.h"
 
 namespace gcr::agent {
@@ -28,11 +28,11 @@ class SourceProcess {
   enum class State { kInvalid = 0, kRunning, kGated, kDetached, kLocked, kCheckpointed, kDumped };
 
   /// `group` holds it from the dump on.
-  SourceProcess(std::shared_ptr<const mover::CudaDriver> driver, procfs::Process process, Door door,
+  SourceProcess(const device::Driver& driver, procfs::Process process, Door door,
                 cgroups::Group group)
       : process_(std::move(process)),
         door_(std::move(door)),
-        control_(std::move(driver), process_.pid()),
+        control_(driver.control(process_.pid())),
         group_(std::move(group)) {}
 
   Door& door() { return door_; }
@@ -73,7 +73,7 @@ class SourceProcess {
  private:
   procfs::Process process_;
   Door door_;
-  mover::ControlCheckpoint control_;
+  std::unique_ptr<device::Control> control_;
   cgroups::Group group_;
   std::string home_;  ///< the group that it came from
   State state_ = State::kRunning;

@@ -18,14 +18,16 @@
 #include <stdexcept>
 #include <vector>
 
-#include "migrate-agent/mover/gpu_digest.h"
+#include "migrate-agent/device/cuda/objects.h"
 #include "src/base/units.h"
 #include "tests/bench/read_kernel_ptx.h"
 
 namespace gcr::bench {
 namespace {
 
-using mover::ChunkInVram;
+using device::Chunk;
+using device::cuda::CudaGpu;
+using device::cuda::CudaStream;
 
 struct Options {
   bool gpu = false;
@@ -101,42 +103,43 @@ digest::DigestKey some_key() {
 class Gpu {
  public:
   explicit Gpu(std::uint64_t bytes)
-      : context_(value_of(first_context())),
-        stream_(value_of(mover::Stream::create(context_))),
-        vram_(value_of(mover::DeviceMemory::create(context_, bytes))),
+      : gpu_(value_of(first_gpu())),
+        stream_(value_of(gpu_->stream())),
+        vram_(value_of(gpu_->scratch(bytes))),
         bytes_(bytes),
         seed_(random_bytes(std::min(bytes, kSeedBytes))) {
-    check(driver().cuMemcpyHtoD_v2(vram_.address(), seed_.data(), seed_.size()), "fill VRAM");
+    bench::check(stream_->copy_in(vram(), seed_.data(), seed_.size()));
     for (std::uint64_t have = seed_.size(); have < bytes; have *= 2) {
-      check(driver().cuMemcpyDtoDAsync_v2(vram_.address() + have, vram_.address(),
-                                          std::min(have, bytes - have), stream()),
-            "fill VRAM");
+      bench::check(stream_->copy_within(vram() + have, vram(), std::min(have, bytes - have)));
     }
     synchronize();
   }
 
   void check(CUresult result, std::string_view doing) const {
-    bench::check(driver().check(result, doing));
+    bench::check(library().check(result, doing));
   }
-  void synchronize() const { bench::check(stream_.synchronize()); }
+  void synchronize() const { bench::check(stream_->synchronize()); }
 
-  const mover::CudaDriver& driver() const { return context_->driver(); }
-  const std::shared_ptr<mover::GpuContext>& context() const { return context_; }
-  CUstream stream() const { return stream_.get(); }
-  CUdeviceptr vram() const { return vram_.address(); }
+  const device::cuda::Library& library() const {
+    return static_cast<const CudaGpu&>(*gpu_).library();
+  }
+  device::Gpu& gpu() const { return *gpu_; }
+  device::Stream& stream() const { return *stream_; }
+  CUstream cuda_stream() const { return static_cast<const CudaStream&>(*stream_).get(); }
+  device::Address vram() const { return vram_->address(); }
   std::uint64_t bytes() const { return bytes_; }
   /// What VRAM holds, over and over.
   std::span<const std::byte> seed() const { return seed_; }
 
  private:
-  static Result<std::shared_ptr<mover::GpuContext>> first_context() {
-    GCR_ASSIGN(auto driver, mover::CudaDriver::load());
-    return mover::GpuContext::create(driver, driver->gpus().front());
+  static Result<std::shared_ptr<device::Gpu>> first_gpu() {
+    GCR_ASSIGN(auto library, device::cuda::Library::load());
+    return CudaGpu::open(library, library->gpus().front());
   }
 
-  std::shared_ptr<mover::GpuContext> context_;
-  mover::Stream stream_;
-  mover::DeviceMemory vram_;
+  std::shared_ptr<device::Gpu> gpu_;
+  std::unique_ptr<device::Stream> stream_;
+  std::unique_ptr<device::Scratch> vram_;
   std::uint64_t bytes_;
   std::vector<std::byte> seed_;
 };
@@ -145,27 +148,26 @@ class Gpu {
 double read_vram(const Gpu& gpu, const Options& options) {
   CUmodule module = nullptr;
   CUfunction kernel = nullptr;
-  gpu.check(gpu.driver().cuModuleLoadData(&module, kReadKernelPtx), "load the read kernel");
-  gpu.check(gpu.driver().cuModuleGetFunction(&kernel, module, "gcr_bench_read"), "find it");
+  gpu.check(gpu.library().cuModuleLoadData(&module, kReadKernelPtx), "load the read kernel");
+  gpu.check(gpu.library().cuModuleGetFunction(&kernel, module, "gcr_bench_read"), "find it");
   double best = 0;
   for (const unsigned threads : {256U, 512U, 1024U}) {
     for (const unsigned blocks : {132U, 264U, 528U, 1056U, 2112U}) {
-      const auto sums =
-          value_of(mover::DeviceMemory::create(gpu.context(), std::size_t{blocks} * threads * 4));
+      const auto sums = value_of(gpu.gpu().scratch(std::size_t{blocks} * threads * 4));
       CUdeviceptr from = gpu.vram();
       std::uint64_t pieces = gpu.bytes() / 16;
-      CUdeviceptr to = sums.address();
+      CUdeviceptr to = sums->address();
       std::array<void*, 3> arguments = {&from, &pieces, &to};
       const double seconds = median_seconds(static_cast<std::size_t>(options.repetitions), [&] {
-        gpu.check(gpu.driver().cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, 0, gpu.stream(),
-                                              arguments.data(), nullptr),
+        gpu.check(gpu.library().cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, 0,
+                                               gpu.cuda_stream(), arguments.data(), nullptr),
                   "read VRAM");
         gpu.synchronize();
       });
       best = std::max(best, static_cast<double>(gpu.bytes()) / seconds);
     }
   }
-  gpu.check(gpu.driver().cuModuleUnload(module), "unload the read kernel");
+  gpu.check(gpu.library().cuModuleUnload(module), "unload the read kernel");
   return best;
 }
 
@@ -174,17 +176,16 @@ class Chunks {
  public:
   explicit Chunks(const Gpu& gpu)
       : count_(gpu.bytes() / kChunkBytes),
-        chunks_(value_of(mover::PinnedBuffer::create(gpu.context(), count_ * sizeof(ChunkInVram)))),
-        digests_(
-            value_of(mover::PinnedBuffer::create(gpu.context(), count_ * sizeof(digest::Digest)))) {
+        chunks_(value_of(gpu.gpu().pinned(count_ * sizeof(Chunk)))),
+        digests_(value_of(gpu.gpu().pinned(count_ * sizeof(digest::Digest)))) {
     for (std::size_t i = 0; i < count_; ++i) {
       chunks()[i] = {gpu.vram() + i * kChunkBytes, static_cast<std::uint32_t>(kChunkBytes)};
     }
   }
   std::size_t count() const { return count_; }
-  ChunkInVram* chunks() const { return reinterpret_cast<ChunkInVram*>(chunks_.bytes().data()); }
+  Chunk* chunks() const { return reinterpret_cast<Chunk*>(chunks_->bytes().data()); }
   digest::Digest* digests() const {
-    return reinterpret_cast<digest::Digest*>(digests_.bytes().data());
+    return reinterpret_cast<digest::Digest*>(digests_->bytes().data());
   }
 
   /// Fails unless every digest is what the CPU makes of the chunk.
@@ -200,16 +201,16 @@ class Chunks {
 
  private:
   std::size_t count_;
-  mover::PinnedBuffer chunks_;
-  mover::PinnedBuffer digests_;
+  std::unique_ptr<device::HostMemory> chunks_;
+  std::unique_ptr<device::HostMemory> digests_;
 };
 
 void measure_gpu(const Options& options, const Report& report) {
   const Gpu gpu(options.vram_mib * kMiB);
   const Chunks chunks(gpu);
-  const auto digester = value_of(mover::GpuDigester::create(gpu.context(), some_key()));
+  const auto digester = value_of(gpu.gpu().digester(some_key()));
   const auto digest = [&](std::size_t count) {
-    check(digester.enqueue(chunks.chunks(), count, chunks.digests(), gpu.stream()));
+    check(digester->enqueue(chunks.chunks(), count, chunks.digests(), gpu.stream()));
     gpu.synchronize();
   };
   const double read = read_vram(gpu, options);
@@ -224,11 +225,9 @@ void measure_gpu(const Options& options, const Report& report) {
     report.add(fmt::format("GPU: launch with {} chunks, until its end is seen", count),
                median_seconds(kLatencyRepetitions, [&] { digest(count); }) * 1e6, "us");
   }
-  const auto pinned = value_of(mover::PinnedBuffer::create(gpu.context(), kGiB));
+  const auto pinned = value_of(gpu.gpu().pinned(kGiB));
   const double copied = median_seconds(5, [&] {
-    gpu.check(gpu.driver().cuMemcpyDtoHAsync_v2(pinned.bytes().data(), gpu.vram(),
-                                                std::min(gpu.bytes(), kGiB), gpu.stream()),
-              "copy VRAM out");
+    check(gpu.stream().copy_out(pinned->bytes().data(), gpu.vram(), std::min(gpu.bytes(), kGiB)));
     gpu.synchronize();
   });
   report.add("GPU: copy to page-locked memory",

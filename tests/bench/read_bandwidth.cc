@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "migrate-agent/device/cuda/driver.h"
 #include "migrate-agent/mover/snapshot_reader.h"
 
 namespace {
@@ -38,8 +39,8 @@ Result<double> best_rate(std::uint64_t bytes, Run&& run) {
 }
 
 struct Bench {
-  std::shared_ptr<GpuContext> context;
-  std::vector<Vram> buffers;
+  std::shared_ptr<device::Gpu> gpu;
+  std::vector<std::unique_ptr<device::Allocation>> buffers;
   std::vector<ChunkRef> chunks;
   std::uint64_t bytes = 0;
 
@@ -47,36 +48,33 @@ struct Bench {
     constexpr std::uint64_t kPiece = 512 * kMiB;
     while (bytes < size_bytes) {
       const std::uint64_t piece = std::min(kPiece, size_bytes - bytes);
-      GCR_ASSIGN(Vram vram, Vram::create(context, piece));
+      GCR_ASSIGN(auto vram, gpu->create(piece));
       buffers.push_back(std::move(vram));
       bytes += piece;
     }
-    for (std::size_t i = 0; i < buffers.size(); ++i) append_chunks(chunks, i, buffers[i]);
+    for (std::size_t i = 0; i < buffers.size(); ++i) append_chunks(chunks, i, *buffers[i]);
     return {};
   }
 
   /// One stream, copies as large as the driver likes them, into page-locked memory.
   Result<double> plain() {
     constexpr std::size_t kHost = 256 * kMiB;
-    GCR_ASSIGN(auto host, PinnedBuffer::create(context, kHost));
-    GCR_ASSIGN(auto stream, Stream::create(context));
+    GCR_ASSIGN(auto host, gpu->pinned(kHost));
+    GCR_ASSIGN(auto stream, gpu->stream());
     return best_rate(bytes, [&]() -> Status {
-      for (const Vram& vram : buffers) {
-        for (std::uint64_t at = 0; at < vram.size_bytes(); at += kHost) {
-          const std::uint64_t length = std::min<std::uint64_t>(kHost, vram.size_bytes() - at);
-          GCR_TRY(context->driver().check(
-              context->driver().cuMemcpyDtoHAsync_v2(host.bytes().data(), vram.address() + at,
-                                                     length, stream.get()),
-              "copy"));
+      for (const auto& vram : buffers) {
+        for (std::uint64_t at = 0; at < vram->size_bytes(); at += kHost) {
+          const std::uint64_t length = std::min<std::uint64_t>(kHost, vram->size_bytes() - at);
+          GCR_TRY(stream->copy_out(host->bytes().data(), vram->address() + at, length));
         }
       }
-      return stream.synchronize();
+      return stream->synchronize();
     });
   }
 
   Result<double> mover(VramDigester& digester, unsigned threads) {
     SnapshotReader reader(digester);
-    GCR_TRY(reader.prepare(context));
+    GCR_TRY(reader.prepare(gpu));
     std::atomic<std::uint64_t> seen = 0;
     GCR_ASSIGN(const double rate, best_rate(bytes, [&] {
                  return reader.read(chunks, threads,
@@ -100,15 +98,15 @@ void report(const std::string& what, unsigned threads, double rate, double plain
 }
 
 Status run(double gibibytes) {
-  GCR_ASSIGN(auto driver, CudaDriver::load());
+  GCR_ASSIGN(const auto driver, device::cuda::load());
   Bench bench;
-  GCR_ASSIGN(bench.context, GpuContext::create(driver, driver->gpus().front()));
+  GCR_ASSIGN(bench.gpu, driver->open(driver->gpus().front()));
   const auto size = round_up(static_cast<std::uint64_t>(gibibytes * kGiB), kChunkBytes);
   GCR_TRY(bench.make(size));
   std::array<std::byte, 32> secret{};
   secret[0] = std::byte{1};
   VramDigester digester(digest::DigestKey::expand(secret));
-  GCR_TRY(digester.prepare(bench.context, bench.chunks.size()));
+  GCR_TRY(digester.prepare(bench.gpu, bench.chunks.size()));
   GCR_ASSIGN(const double plain, bench.plain());
   fmt::print("reading {} of VRAM on {}\n", format_bytes(bench.bytes), driver->gpus().front().name);
   report("plain copy", 1, plain, plain);
@@ -117,9 +115,9 @@ Status run(double gibibytes) {
     report("mover", threads, rate, plain);
   }
   // The memory of streams and of launches is there by now; the rest is filled to the last 4 MiB.
-  std::vector<DeviceMemory> filling;
+  std::vector<std::unique_ptr<device::Scratch>> filling;
   for (std::uint64_t piece = bench.bytes; piece >= 4 * kMiB; piece /= 2) {
-    while (auto memory = DeviceMemory::create(bench.context, piece)) {
+    while (auto memory = bench.gpu->scratch(piece)) {
       filling.push_back(std::move(*memory));
     }
   }

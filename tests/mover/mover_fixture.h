@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "migrate-agent/device/cuda/driver.h"
 #include "migrate-agent/mover/incoming_vram.h"
 #include "migrate-agent/mover/outgoing_vram.h"
 #include "src/base/units.h"
@@ -65,14 +66,14 @@ using Mode = IncomingVram::Mode;
 class Mover : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto driver = CudaDriver::load();
+    auto driver = device::cuda::load();
     ASSERT_TRUE(driver) << driver.error().message();
     driver_ = *driver;
     ASSERT_FALSE(driver_->gpus().empty());
     gpu_ = driver_->gpus().front().uuid;
-    auto context = GpuContext::create(driver_, driver_->gpus().front());
-    ASSERT_TRUE(context) << context.error().message();
-    context_ = *context;
+    auto opened = driver_->open(driver_->gpus().front());
+    ASSERT_TRUE(opened) << opened.error().message();
+    device_ = *opened;
     outgoing_ = std::make_unique<OutgoingVram>(driver_, key_);
     incoming_ = std::make_unique<IncomingVram>(driver_, landing::HugepagePolicy::kNever);
     incoming_->begin(key_, Mode::kPrefill);
@@ -86,38 +87,37 @@ class Mover : public ::testing::Test {
     return content;
   }
 
-  void write(const Vram& vram, std::uint64_t offset, const void* bytes, std::uint64_t length) {
-    auto stream = Stream::create(context_);
+  void write(const device::Allocation& vram, std::uint64_t offset, const void* bytes,
+             std::uint64_t length) {
+    const auto stream = device_->stream();
     ASSERT_TRUE(stream);
-    ASSERT_EQ(driver_->cuMemcpyHtoDAsync_v2(vram.address() + offset, bytes, length, stream->get()),
-              CUDA_SUCCESS);
-    ASSERT_TRUE(stream->synchronize());
+    const auto* from = static_cast<const std::byte*>(bytes);
+    ASSERT_TRUE((*stream)->copy_in(vram.address() + offset, from, length));
+    ASSERT_TRUE((*stream)->synchronize());
   }
 
-  std::vector<std::byte> read(const Vram& vram) {
+  std::vector<std::byte> read(const device::Allocation& vram) {
     std::vector<std::byte> bytes(vram.size_bytes());
-    auto stream = Stream::create(context_);
-    EXPECT_EQ(
-        driver_->cuMemcpyDtoHAsync_v2(bytes.data(), vram.address(), bytes.size(), stream->get()),
-        CUDA_SUCCESS);
-    EXPECT_TRUE(stream->synchronize());
+    const auto stream = device_->stream();
+    EXPECT_TRUE((*stream)->copy_out(bytes.data(), vram.address(), bytes.size()));
+    EXPECT_TRUE((*stream)->synchronize());
     return bytes;
   }
 
   /// An allocation of the "application", full of zeros or (seed not 0) of the seed's pattern, taken
   /// over by the mover.
-  Vram& allocate(BufferId id, std::uint64_t size_bytes, unsigned seed) {
-    auto vram = Vram::create(context_, size_bytes);
+  device::Allocation& allocate(BufferId id, std::uint64_t size_bytes, unsigned seed) {
+    auto vram = device_->create(size_bytes);
     EXPECT_TRUE(vram) << vram.error().message();
     const auto content =
         seed != 0 ? pattern(size_bytes, seed) : std::vector<std::uint64_t>(size_bytes / 8);
-    write(*vram, 0, content.data(), size_bytes);
-    auto descriptor = vram->duplicate_descriptor();
+    write(**vram, 0, content.data(), size_bytes);
+    auto descriptor = (*vram)->duplicate_descriptor();
     EXPECT_TRUE(descriptor);
     const Status added = outgoing_->add(id, gpu_, size_bytes, std::move(*descriptor));
     EXPECT_TRUE(added) << added.error().message();
     wanted_.push_back({id, gpu_, size_bytes});
-    return application_.emplace(id, std::move(*vram)).first->second;
+    return *application_.emplace(id, std::move(*vram)).first->second;
   }
 
   Status connect() {
@@ -157,18 +157,18 @@ class Mover : public ::testing::Test {
     ASSERT_TRUE(copies);
     ASSERT_EQ(copies->size(), application_.size());
     for (auto& [id, descriptor] : *copies) {
-      const Vram& original = application_.at(id);
-      auto copy = Vram::import(context_, std::move(descriptor), original.size_bytes());
+      const device::Allocation& original = *application_.at(id);
+      auto copy = device_->import(std::move(descriptor), original.size_bytes());
       ASSERT_TRUE(copy) << copy.error().message();
-      EXPECT_EQ(read(original), read(*copy)) << "buffer " << id;
+      EXPECT_EQ(read(original), read(**copy)) << "buffer " << id;
     }
   }
 
   digest::DigestKey key_ = test_key();
-  std::shared_ptr<const CudaDriver> driver_;
-  std::shared_ptr<GpuContext> context_;
+  std::shared_ptr<const device::Driver> driver_;
+  std::shared_ptr<device::Gpu> device_;
   Uuid gpu_;
-  std::map<BufferId, Vram> application_;
+  std::map<BufferId, std::unique_ptr<device::Allocation>> application_;
   std::vector<Wanted> wanted_;
   std::unique_ptr<OutgoingVram> outgoing_;
   std::unique_ptr<IncomingVram> incoming_;

@@ -20,7 +20,7 @@ TEST_F(Mover, VramArrivesByteForByteAndIsSentOnce) {
 }
 
 TEST_F(Mover, ZeroChunksAreNeitherFoundNorSent) {
-  Vram& vram = allocate(1, 16 * kMiB, 0);
+  device::Allocation& vram = allocate(1, 16 * kMiB, 0);
   const std::byte one{1};
   write(vram, 9 * kMiB, &one, 1);
   ASSERT_TRUE(connect());
@@ -32,7 +32,7 @@ TEST_F(Mover, ZeroChunksAreNeitherFoundNorSent) {
 }
 
 TEST_F(Mover, OnlyChangedChunksAreSentAgain) {
-  Vram& vram = allocate(1, 32 * kMiB, 1);
+  device::Allocation& vram = allocate(1, 32 * kMiB, 1);
   ASSERT_TRUE(connect());
   ASSERT_TRUE(round());
   auto sent = round();
@@ -48,7 +48,7 @@ TEST_F(Mover, OnlyChangedChunksAreSentAgain) {
 }
 
 TEST_F(Mover, AChunkThatBecomesZerosIsClearedWithoutBeingSent) {
-  Vram& vram = allocate(1, 8 * kMiB, 1);
+  device::Allocation& vram = allocate(1, 8 * kMiB, 1);
   ASSERT_TRUE(connect());
   ASSERT_TRUE(round());
   const std::vector<std::byte> zeros(kChunkBytes);
@@ -62,7 +62,7 @@ TEST_F(Mover, AChunkThatBecomesZerosIsClearedWithoutBeingSent) {
 
 TEST_F(Mover, AProgramThatWritesWhileItIsCopiedArrivesAsItStoodStill) {
   constexpr std::uint64_t kSize = 16 * kMiB;
-  Vram& vram = allocate(1, kSize, 1);
+  device::Allocation& vram = allocate(1, kSize, 1);
   ASSERT_TRUE(connect());
   std::mt19937 random(4242);
   for (int run = 0; run < 200; ++run) {
@@ -89,7 +89,7 @@ TEST_F(Mover, AProgramThatWritesWhileItIsCopiedArrivesAsItStoodStill) {
 
 TEST_F(Mover, WithoutPrefillVramIsTakenAndFilledOnlyAtTheEnd) {
   incoming_->begin(key_, Mode::kReload);
-  Vram& vram = allocate(1, 32 * kMiB, 1);
+  device::Allocation& vram = allocate(1, 32 * kMiB, 1);
   allocate(2, 4 * kMiB, 0);
   const auto before = incoming_->free_bytes(gpu_);
   ASSERT_TRUE(connect());
@@ -109,7 +109,7 @@ TEST_F(Mover, WhereVramDoesNotSufficePrefillTurnsIntoReload) {
   const auto free = incoming_->free_bytes(gpu_);
   ASSERT_TRUE(free);
   {
-    auto occupied = Vram::create(context_, *free / kChunkBytes * kChunkBytes - 10 * kMiB);
+    auto occupied = device_->create(*free / kChunkBytes * kChunkBytes - 10 * kMiB);
     ASSERT_TRUE(occupied) << occupied.error().message();
     ASSERT_TRUE(connect());  // the first buffer would fit, the second does not
     EXPECT_EQ(incoming_->mode(), Mode::kReload);
@@ -149,9 +149,9 @@ TEST_F(Mover, AFullGpuIsReadWithoutCopiesAside) {
   const auto free = incoming_->free_bytes(gpu_);
   ASSERT_TRUE(free);
   OutgoingVram crowded(driver_, key_);
-  auto occupied = Vram::create(context_, *free / kChunkBytes * kChunkBytes - 4 * kMiB);
+  auto occupied = device_->create(*free / kChunkBytes * kChunkBytes - 4 * kMiB);
   ASSERT_TRUE(occupied) << occupied.error().message();
-  auto descriptor = application_.at(1).duplicate_descriptor();
+  auto descriptor = application_.at(1)->duplicate_descriptor();
   ASSERT_TRUE(descriptor);
   const Status added = crowded.add(1, gpu_, 4 * kMiB, std::move(*descriptor));
   ASSERT_TRUE(added) << added.error().message();

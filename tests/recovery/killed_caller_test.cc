@@ -6,15 +6,14 @@
 
 #include <iostream>
 
-#include "migrate-agent/mover/control_checkpoint.h"
-#include "migrate-agent/mover/cuda_driver.h"
+#include "migrate-agent/device/cuda/driver.h"
 #include "tests/recovery/processes.h"
 
 namespace gcr::recovery::test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using State = mover::ControlCheckpoint::State;
+using State = device::Control::State;
 
 const char* name(State state) {
   switch (state) {
@@ -49,9 +48,9 @@ class KilledCaller : public testing::Test {
   /// Brings the process there by calls that nobody disturbs.
   void prepare(State wanted) {
     if (wanted == State::kRunning) return;
-    ASSERT_TRUE(control_.lock(std::chrono::seconds(30)));
+    ASSERT_TRUE(control_->lock(std::chrono::seconds(30)));
     if (wanted == State::kCheckpointed) {
-      ASSERT_TRUE(control_.checkpoint());
+      ASSERT_TRUE(control_->checkpoint());
     }
   }
 
@@ -67,7 +66,7 @@ class KilledCaller : public testing::Test {
     const auto watch = Milliseconds(number_from("GCR_TEST_WATCH_MS", 100));
     while (Clock::now() - start < watch) {
       const auto asked = Clock::now();
-      const auto state = control_.state();
+      const auto state = control_->state();
       if (!state) {
         std::cout << " " << milliseconds_since(start) << " ms " << state.error().message();
       } else if (*state != last) {
@@ -83,11 +82,11 @@ class KilledCaller : public testing::Test {
   void expect_that_it_goes_on() {
     const auto start = Clock::now();
     for (;;) {
-      const auto state = control_.state();
+      const auto state = control_->state();
       ASSERT_TRUE(state) << state.error().message();
       if (*state == State::kRunning) break;
       ASSERT_NE(*state, State::kFailed);
-      const Status step = *state == State::kLocked ? control_.unlock() : control_.restore({});
+      const Status step = *state == State::kLocked ? control_->unlock() : control_->restore({});
       std::cout << "  from " << name(*state) << ": " << milliseconds_since(start) << " ms "
                 << (step ? "done" : step.error().message()) << std::endl;
       if (!step) ::poll(nullptr, 0, 100);
@@ -109,8 +108,8 @@ class KilledCaller : public testing::Test {
 
   Directory directory_;
   Program program_{directory_.path(), options()};
-  std::shared_ptr<const mover::CudaDriver> driver_ = mover::CudaDriver::load().value();
-  mover::ControlCheckpoint control_{driver_, program_.pid()};
+  std::shared_ptr<const device::Driver> driver_ = device::cuda::load().value();
+  std::unique_ptr<device::Control> control_ = driver_->control(program_.pid());
 };
 
 TEST_F(KilledCaller, OfLockLeavesAProcessThatGoesOn) {

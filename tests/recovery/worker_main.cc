@@ -17,11 +17,10 @@
 #include <vector>
 
 #include "migrate-agent/criu/criu.h"
+#include "migrate-agent/device/cuda/driver.h"
 #include "migrate-agent/door/door.h"
 #include "migrate-agent/keeper/keeper.h"
 #include "migrate-agent/memory/zero_pages.h"
-#include "migrate-agent/mover/control_checkpoint.h"
-#include "migrate-agent/mover/cuda_driver.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/recovery/recovery.h"
 
@@ -55,8 +54,8 @@ class Move {
  public:
   explicit Move(Arguments arguments)
       : arguments_(std::move(arguments)),
-        driver_(must(mover::CudaDriver::load())),
-        control_(driver_, arguments_.pid),
+        driver_(must(device::cuda::load())),
+        control_(driver_->control(arguments_.pid)),
         door_(must(agent::Door::open(arguments_.pid))) {}
 
   void run() {
@@ -101,9 +100,9 @@ class Move {
     GCR_TRY(start_keeper());
     GCR_TRY(door_.detach());
     reached("detached");
-    GCR_TRY(control_.lock(kPatience));
+    GCR_TRY(control_->lock(kPatience));
     reached("locked");
-    GCR_TRY(control_.checkpoint());
+    GCR_TRY(control_->checkpoint());
     reached("checkpointed");
     GCR_TRY(process::drop_zero_pages(door_, process()));
     reached("dropped");
@@ -120,9 +119,9 @@ class Move {
   Status put_together() {
     GCR_TRY(criu::resume_stopped(process()));
     reached("resumed");
-    GCR_TRY(control_.restore({}));
+    GCR_TRY(control_->restore({}));
     reached("restored");
-    GCR_TRY(control_.unlock());
+    GCR_TRY(control_->unlock());
     reached("unlocked");
     keeper::Descriptors descriptors;
     for (auto& buffer : held_) {
@@ -138,19 +137,19 @@ class Move {
   }
 
   const Arguments arguments_;
-  const std::shared_ptr<const mover::CudaDriver> driver_;
-  const mover::ControlCheckpoint control_;
+  const std::shared_ptr<const device::Driver> driver_;
+  const std::unique_ptr<device::Control> control_;
   agent::Door door_;
   std::vector<agent::ExportedBuffer> held_;
 };
 
 void call(pid_t pid, const std::vector<std::string>& names) {
-  const mover::ControlCheckpoint control(must(mover::CudaDriver::load()), pid);
+  const auto control = must(device::cuda::load())->control(pid);
   const std::map<std::string, std::function<Status()>> calls{
-      {"lock", [&] { return control.lock(kPatience); }},
-      {"checkpoint", [&] { return control.checkpoint(); }},
-      {"restore", [&] { return control.restore({}); }},
-      {"unlock", [&] { return control.unlock(); }},
+      {"lock", [&] { return control->lock(kPatience); }},
+      {"checkpoint", [&] { return control->checkpoint(); }},
+      {"restore", [&] { return control->restore({}); }},
+      {"unlock", [&] { return control->unlock(); }},
   };
   for (const std::string& name : names) {
     std::cout << name << std::endl;

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/mover/control_checkpoint.h"
+#include "migrate-agent/device/cuda/driver.h"
 
 namespace {
 
@@ -20,9 +20,9 @@ using gcr::Error;
 using gcr::Result;
 using gcr::Status;
 using gcr::Uuid;
-using gcr::mover::ControlCheckpoint;
-using gcr::mover::CudaDriver;
-using gcr::mover::GpuPair;
+using gcr::device::Control;
+using gcr::device::Driver;
+using gcr::device::GpuPair;
 
 constexpr std::chrono::seconds kLockTimeout{60};
 
@@ -36,8 +36,7 @@ Result<GpuPair> parse_pair(const std::string& text) {
   return GpuPair{*from, *to};
 }
 
-Status do_step(const std::string& step, const ControlCheckpoint& process,
-               const std::vector<GpuPair>& pairs) {
+Status do_step(const std::string& step, const Control& process, const std::vector<GpuPair>& pairs) {
   if (step == "lock") return process.lock(kLockTimeout);
   if (step == "checkpoint") return process.checkpoint();
   if (step == "restore") return process.restore(pairs);
@@ -45,8 +44,7 @@ Status do_step(const std::string& step, const ControlCheckpoint& process,
   return Error(Code::kInvalidArgument, "no such step");
 }
 
-void serve_lines(const std::shared_ptr<const CudaDriver>& driver,
-                 const std::vector<GpuPair>& pairs) {
+void serve_lines(const Driver& driver, const std::vector<GpuPair>& pairs) {
   std::string line;
   while (std::getline(std::cin, line)) {
     std::istringstream words(line);
@@ -54,7 +52,7 @@ void serve_lines(const std::shared_ptr<const CudaDriver>& driver,
     pid_t pid = 0;
     words >> step >> pid;
     const auto start = std::chrono::steady_clock::now();
-    const Status status = do_step(step, ControlCheckpoint(driver, pid), pairs);
+    const Status status = do_step(step, *driver.control(pid), pairs);
     const std::chrono::duration<double, std::milli> taken =
         std::chrono::steady_clock::now() - start;
     if (status) {
@@ -83,11 +81,11 @@ int main(int argc, char** argv) {
     }
     pairs.push_back(*pair);
   }
-  auto driver = CudaDriver::load();
+  auto driver = gcr::device::cuda::load();
   if (!driver) {
     std::cerr << "cuda-checkpoint-tool: " << driver.error().message() << '\n';
     return 1;
   }
   std::cout << "ready" << std::endl;
-  serve_lines(*driver, pairs);
+  serve_lines(**driver, pairs);
 }

@@ -1,5 +1,5 @@
-// The CUDA driver as the agent uses it: loaded at run time, so that an agent starts on a machine
-// without one and says so. Every CUresult becomes an Error in CudaDriver::check and nowhere else.
+// The CUDA driver's library: loaded at run time, so that an agent starts on a machine without one
+// and says so. Every CUresult becomes an Error in Library::check and nowhere else.
 #pragma once
 
 #include <memory>
@@ -7,14 +7,14 @@
 #include <string_view>
 #include <vector>
 
+#include "migrate-agent/device/device.h"
 #include "preload/cuda/driver_abi.h"
 #include "src/base/result.h"
-#include "src/base/uuid.h"
 
-namespace gcr::mover {
+namespace gcr::device::cuda {
 
 // clang-format off
-#define GCR_MOVER_DRIVER_FUNCTIONS(X)                                                              \
+#define GCR_CUDA_FUNCTIONS(X)                                                              \
   X(cuInit, (unsigned))                                                                            \
   X(cuDriverGetVersion, (int*))                                                                    \
   X(cuGetErrorName, (CUresult, const char**))                                                      \
@@ -64,39 +64,28 @@ namespace gcr::mover {
   X(cuCheckpointProcessGetRestoreThreadId, (int, int*))
 // clang-format on
 
-/// One GPU of this machine, in the driver's order.
-struct GpuInfo {
-  int ordinal = 0;
-  Uuid uuid;
-  std::string name;
-  std::uint64_t total_bytes = 0;
-};
-
 /// The loaded and initialised driver. Immutable after load(); any thread may call through it.
-class CudaDriver {
+class Library {
  public:
-  /// Loads libcuda.so.1 and calls cuInit. kNotFound if there is no driver, kUnavailable if it finds
-  /// no GPU, kUnsupported if it lacks one of the functions above (the checkpoint API came with
-  /// driver 570).
-  static Result<std::shared_ptr<const CudaDriver>> load();
+  /// See driver.h.
+  static Result<std::shared_ptr<const Library>> load();
 
-  ~CudaDriver();
-  CudaDriver(const CudaDriver&) = delete;
-  CudaDriver& operator=(const CudaDriver&) = delete;
+  ~Library();
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
 
   /// Success for CUDA_SUCCESS, else "<doing>: <CUDA_ERROR_NAME> (<text>)" with the fitting code.
   Status check(CUresult result, std::string_view doing) const;
 
   const std::vector<GpuInfo>& gpus() const { return gpus_; }
-  const GpuInfo* find_gpu(const Uuid& uuid) const;
   int version() const { return version_; }
 
-#define GCR_MOVER_DECLARE(name, params) CUresult(*name) params = nullptr;
-  GCR_MOVER_DRIVER_FUNCTIONS(GCR_MOVER_DECLARE)
-#undef GCR_MOVER_DECLARE
+#define GCR_CUDA_DECLARE(name, params) CUresult(*name) params = nullptr;
+  GCR_CUDA_FUNCTIONS(GCR_CUDA_DECLARE)
+#undef GCR_CUDA_DECLARE
 
  private:
-  CudaDriver() = default;
+  Library() = default;
   Status resolve();
   Status list_gpus();
 
@@ -105,4 +94,4 @@ class CudaDriver {
   std::vector<GpuInfo> gpus_;
 };
 
-}  // namespace gcr::mover
+}  // namespace gcr::device::cuda

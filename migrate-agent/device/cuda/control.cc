@@ -1,12 +1,12 @@
-#include "migrate-agent/mover/control_checkpoint.h"
+#include "migrate-agent/device/cuda/control.h"
 
 #include <fmt/format.h>
 
 #include <cstring>
 
-namespace gcr::mover {
+namespace gcr::device::cuda {
 
-Result<ControlCheckpoint::State> ControlCheckpoint::state() const {
+Result<Control::State> CudaControl::state() const {
   CUprocessState state{};
   GCR_TRY(driver_->check(driver_->cuCheckpointProcessGetState(pid_, &state),
                          fmt::format("cannot read the state of CUDA in process {}", pid_)));
@@ -24,7 +24,7 @@ Result<ControlCheckpoint::State> ControlCheckpoint::state() const {
                                             static_cast<int>(state)));
 }
 
-Status ControlCheckpoint::lock(std::chrono::milliseconds timeout) const {
+Status CudaControl::lock(std::chrono::milliseconds timeout) const {
   CUcheckpointLockArgs args{};
   args.timeoutMs = static_cast<unsigned>(timeout.count());
   return driver_->check(
@@ -32,13 +32,13 @@ Status ControlCheckpoint::lock(std::chrono::milliseconds timeout) const {
       fmt::format("cannot lock CUDA in process {} within {} ms", pid_, timeout.count()));
 }
 
-Status ControlCheckpoint::checkpoint() const {
+Status CudaControl::checkpoint() const {
   CUcheckpointCheckpointArgs args{};
   return driver_->check(driver_->cuCheckpointProcessCheckpoint(pid_, &args),
                         fmt::format("cannot checkpoint CUDA in process {}", pid_));
 }
 
-Status ControlCheckpoint::restore(const std::vector<GpuPair>& pairs) const {
+Status CudaControl::restore(const std::vector<GpuPair>& pairs) const {
   std::vector<CUcheckpointGpuPair> driver_pairs(pairs.size());
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     std::memcpy(driver_pairs[i].oldUuid.bytes, pairs[i].from.bytes.data(), 16);
@@ -53,17 +53,17 @@ Status ControlCheckpoint::restore(const std::vector<GpuPair>& pairs) const {
                         fmt::format("cannot restore CUDA in process {}", pid_));
 }
 
-Status ControlCheckpoint::unlock() const {
+Status CudaControl::unlock() const {
   CUcheckpointUnlockArgs args{};
   return driver_->check(driver_->cuCheckpointProcessUnlock(pid_, &args),
                         fmt::format("cannot unlock CUDA in process {}", pid_));
 }
 
-Result<pid_t> ControlCheckpoint::restore_thread() const {
+Result<pid_t> CudaControl::restore_thread() const {
   int tid = 0;
   GCR_TRY(driver_->check(driver_->cuCheckpointProcessGetRestoreThreadId(pid_, &tid),
                          fmt::format("cannot find the CUDA restore thread of process {}", pid_)));
   return static_cast<pid_t>(tid);
 }
 
-}  // namespace gcr::mover
+}  // namespace gcr::device::cuda

@@ -1,13 +1,12 @@
-#include "migrate-agent/mover/cuda_driver.h"
+#include "migrate-agent/device/cuda/library.h"
 
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 #include <cstring>
 
-namespace gcr::mover {
+namespace gcr::device::cuda {
 namespace {
 
 Code code_of(CUresult result) {
@@ -31,8 +30,8 @@ Code code_of(CUresult result) {
 
 }  // namespace
 
-Result<std::shared_ptr<const CudaDriver>> CudaDriver::load() {
-  std::shared_ptr<CudaDriver> driver(new CudaDriver);
+Result<std::shared_ptr<const Library>> Library::load() {
+  std::shared_ptr<Library> driver(new Library);
   driver->library_ = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (driver->library_ == nullptr) {
     // dlerror's text belongs to the calling thread. NOLINTNEXTLINE(concurrency-mt-unsafe)
@@ -43,26 +42,26 @@ Result<std::shared_ptr<const CudaDriver>> CudaDriver::load() {
   GCR_TRY(driver->check(driver->cuDriverGetVersion(&driver->version_),
                         "cannot read the CUDA driver's version"));
   GCR_TRY(driver->list_gpus());
-  return std::shared_ptr<const CudaDriver>(std::move(driver));
+  return std::shared_ptr<const Library>(std::move(driver));
 }
 
-CudaDriver::~CudaDriver() {
+Library::~Library() {
   if (library_ != nullptr) ::dlclose(library_);
 }
 
-Status CudaDriver::resolve() {
-#define GCR_MOVER_RESOLVE(name, params)                                                     \
+Status Library::resolve() {
+#define GCR_CUDA_RESOLVE(name, params)                                                      \
   name = reinterpret_cast<CUresult(*) params>(::dlsym(library_, #name));                    \
   if (name == nullptr) {                                                                    \
     return Error(Code::kUnsupported,                                                        \
                  "this host's CUDA driver lacks " #name "; driver 570 or newer is needed"); \
   }
-  GCR_MOVER_DRIVER_FUNCTIONS(GCR_MOVER_RESOLVE)
-#undef GCR_MOVER_RESOLVE
+  GCR_CUDA_FUNCTIONS(GCR_CUDA_RESOLVE)
+#undef GCR_CUDA_RESOLVE
   return {};
 }
 
-Status CudaDriver::list_gpus() {
+Status Library::list_gpus() {
   int count = 0;
   GCR_TRY(check(cuDeviceGetCount(&count), "cannot count the GPUs"));
   for (int ordinal = 0; ordinal < count; ++ordinal) {
@@ -75,7 +74,13 @@ Status CudaDriver::list_gpus() {
     GCR_TRY(check(cuDeviceGetName(name.data(), static_cast<int>(name.size()) - 1, device), doing));
     GCR_TRY(check(cuDeviceGetUuid_v2(&uuid, device), doing));
     GCR_TRY(check(cuDeviceTotalMem_v2(&total, device), doing));
-    GpuInfo gpu{.ordinal = ordinal, .uuid = {}, .name = name.data(), .total_bytes = total};
+    int mode = 0;
+    GCR_TRY(check(cuDeviceGetAttribute(&mode, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, device), doing));
+    GpuInfo gpu{.ordinal = ordinal,
+                .uuid = {},
+                .name = name.data(),
+                .total_bytes = total,
+                .compute_mode = static_cast<std::uint32_t>(mode)};
     static_assert(sizeof(uuid.bytes) == sizeof(gpu.uuid.bytes));
     std::memcpy(gpu.uuid.bytes.data(), uuid.bytes, sizeof(uuid.bytes));
     gpus_.push_back(std::move(gpu));
@@ -83,7 +88,7 @@ Status CudaDriver::list_gpus() {
   return {};
 }
 
-Status CudaDriver::check(CUresult result, std::string_view doing) const {
+Status Library::check(CUresult result, std::string_view doing) const {
   if (result == CUDA_SUCCESS) return {};
   const char* name = nullptr;
   const char* text = nullptr;
@@ -94,10 +99,4 @@ Status CudaDriver::check(CUresult result, std::string_view doing) const {
                            text != nullptr ? text : std::to_string(static_cast<int>(result))));
 }
 
-const GpuInfo* CudaDriver::find_gpu(const Uuid& uuid) const {
-  const auto found = std::find_if(gpus_.begin(), gpus_.end(),
-                                  [&](const GpuInfo& gpu) { return gpu.uuid == uuid; });
-  return found == gpus_.end() ? nullptr : &*found;
-}
-
-}  // namespace gcr::mover
+}  // namespace gcr::device::cuda

@@ -1,7 +1,5 @@
 // The digest where the chunks lie equals the digest of the same bytes on the CPU, on whatever
 // libcuda.so.1 the loader finds: the software GPU's, or a real one's.
-#include "migrate-agent/mover/gpu_digest.h"
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -10,9 +8,10 @@
 #include <thread>
 #include <vector>
 
+#include "migrate-agent/device/cuda/driver.h"
 #include "src/base/units.h"
 
-namespace gcr::mover {
+namespace gcr::device {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -39,46 +38,51 @@ struct Piece {
 class GpuDigest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto driver = CudaDriver::load();
+    const auto driver = cuda::load();
     ASSERT_TRUE(driver) << driver.error().message();
-    auto context = GpuContext::create(*driver, (*driver)->gpus().front());
-    ASSERT_TRUE(context) << context.error().message();
-    context_ = *context;
+    auto gpu = (*driver)->open((*driver)->gpus().front());
+    ASSERT_TRUE(gpu) << gpu.error().message();
+    gpu_ = *gpu;
+    stream_ = std::move(gpu_->stream().value());
   }
 
-  DeviceMemory in_vram(const void* bytes, std::size_t size_bytes) {
-    auto memory = DeviceMemory::create(context_, size_bytes);
+  void copy_in(Address to, const void* bytes, std::size_t size_bytes) {
+    const auto stream = std::move(gpu_->stream().value());
+    EXPECT_TRUE(stream->copy_in(to, static_cast<const std::byte*>(bytes), size_bytes));
+    EXPECT_TRUE(stream->synchronize());
+  }
+
+  std::unique_ptr<Scratch> in_vram(const void* bytes, std::size_t size_bytes) {
+    auto memory = gpu_->scratch(size_bytes);
     EXPECT_TRUE(memory) << memory.error().message();
-    EXPECT_EQ(context_->driver().cuMemcpyHtoD_v2(memory->address(), bytes, size_bytes),
-              CUDA_SUCCESS);
+    copy_in((*memory)->address(), bytes, size_bytes);
     return std::move(*memory);
   }
 
-  PinnedBuffer pinned(std::size_t size_bytes) {
-    auto memory = PinnedBuffer::create(context_, size_bytes);
+  std::unique_ptr<HostMemory> pinned(std::size_t size_bytes) {
+    auto memory = gpu_->pinned(size_bytes);
     EXPECT_TRUE(memory) << memory.error().message();
     return std::move(*memory);
   }
 
-  GpuDigester digester(const digest::DigestKey& key) {
-    auto made = GpuDigester::create(context_, key);
+  std::unique_ptr<Digester> digester(const digest::DigestKey& key) {
+    auto made = gpu_->digester(key);
     EXPECT_TRUE(made) << made.error().message();
     return std::move(*made);
   }
 
   /// One launch over all pieces, through page-locked memory.
-  std::vector<digest::Digest> digests(const GpuDigester& digester, CUdeviceptr base,
+  std::vector<digest::Digest> digests(const Digester& digester, Address base,
                                       const std::vector<Piece>& pieces) {
-    const PinnedBuffer chunks = pinned(pieces.size() * sizeof(ChunkInVram));
-    const PinnedBuffer found = pinned(pieces.size() * sizeof(digest::Digest));
-    auto* chunk = reinterpret_cast<ChunkInVram*>(chunks.bytes().data());
-    const auto* first = reinterpret_cast<digest::Digest*>(found.bytes().data());
+    const auto chunks = pinned(pieces.size() * sizeof(Chunk));
+    const auto found = pinned(pieces.size() * sizeof(digest::Digest));
+    auto* chunk = reinterpret_cast<Chunk*>(chunks->bytes().data());
+    const auto* first = reinterpret_cast<digest::Digest*>(found->bytes().data());
     for (const Piece& piece : pieces) *chunk++ = {base + piece.offset, piece.length_bytes};
-    auto stream = Stream::create(context_);
-    EXPECT_TRUE(stream);
+    const auto stream = std::move(gpu_->stream().value());
     const Status enqueued =
-        digester.enqueue(reinterpret_cast<ChunkInVram*>(chunks.bytes().data()), pieces.size(),
-                         reinterpret_cast<digest::Digest*>(found.bytes().data()), stream->get());
+        digester.enqueue(reinterpret_cast<Chunk*>(chunks->bytes().data()), pieces.size(),
+                         reinterpret_cast<digest::Digest*>(found->bytes().data()), *stream);
     EXPECT_TRUE(enqueued) << enqueued.error().message();
     EXPECT_TRUE(stream->synchronize());
     return {first, first + pieces.size()};
@@ -86,8 +90,8 @@ class GpuDigest : public ::testing::Test {
 
   void expect_equal(const digest::DigestKey& key, const Bytes& bytes,
                     const std::vector<Piece>& pieces) {
-    const DeviceMemory memory = in_vram(bytes.data(), bytes.size());
-    const auto found = digests(digester(key), memory.address(), pieces);
+    const auto memory = in_vram(bytes.data(), bytes.size());
+    const auto found = digests(*digester(key), memory->address(), pieces);
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       const auto chunk = std::span(bytes).subspan(pieces[i].offset, pieces[i].length_bytes);
       EXPECT_EQ(found[i], digest::digest_chunk(key, chunk))
@@ -95,7 +99,8 @@ class GpuDigest : public ::testing::Test {
     }
   }
 
-  std::shared_ptr<GpuContext> context_;
+  std::shared_ptr<Gpu> gpu_;
+  std::unique_ptr<Stream> stream_;
 };
 
 std::string hex(const digest::Digest& digest) {
@@ -110,8 +115,8 @@ TEST_F(GpuDigest, IsTheDefinedOne) {
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     bytes[i] = static_cast<std::byte>(i * 7 + (i >> 8) * 13 + 1);
   }
-  const DeviceMemory memory = in_vram(bytes.data(), bytes.size());
-  const auto found = digests(digester(key_of(0)), memory.address(),
+  const auto memory = in_vram(bytes.data(), bytes.size());
+  const auto found = digests(*digester(key_of(0)), memory->address(),
                              {{0, 0}, {0, 1}, {0, 1023}, {0, 1025}, {0, 70001}, {0, kChunkBytes}});
   EXPECT_EQ(hex(found[0]), "00000000000000000000000000000000");
   EXPECT_EQ(hex(found[1]), "061eda0494f26e0b5904d90bfa4d7001");
@@ -151,8 +156,8 @@ TEST_F(GpuDigest, EqualsTheCpusForExtremeWords) {
 TEST_F(GpuDigest, ZerosHaveTheDigestOfZeros) {
   const auto key = key_of(0x33);
   const Bytes zeros(kChunkBytes);
-  const DeviceMemory memory = in_vram(zeros.data(), zeros.size());
-  const auto found = digests(digester(key), memory.address(), {{0, kChunkBytes}, {64, 3000}});
+  const auto memory = in_vram(zeros.data(), zeros.size());
+  const auto found = digests(*digester(key), memory->address(), {{0, kChunkBytes}, {64, 3000}});
   EXPECT_EQ(found[0], digest::digest_zeros(key));
   EXPECT_EQ(found[1], digest::digest_zeros(key, 3000));
 }
@@ -167,39 +172,37 @@ TEST_F(GpuDigest, OneLaunchTakesMoreChunksThanTheGpuRunsAtOnce) {
 
 TEST_F(GpuDigest, OneChangedBitAnywhereIsFound) {
   const auto key = key_of(0x35);
-  const GpuDigester made = digester(key);
+  const auto made = digester(key);
   Bytes bytes = random_bytes(kChunkBytes, 4);
-  const DeviceMemory memory = in_vram(bytes.data(), bytes.size());
-  const auto before = digests(made, memory.address(), {{0, kChunkBytes}});
+  const auto memory = in_vram(bytes.data(), bytes.size());
+  const auto before = digests(*made, memory->address(), {{0, kChunkBytes}});
   for (std::size_t at = 0; at < bytes.size(); at += 104729) {
     const std::byte changed = bytes[at] ^ std::byte{0x10};
-    ASSERT_EQ(context_->driver().cuMemcpyHtoD_v2(memory.address() + at, &changed, 1), CUDA_SUCCESS);
-    EXPECT_NE(digests(made, memory.address(), {{0, kChunkBytes}}), before) << "byte " << at;
-    ASSERT_EQ(context_->driver().cuMemcpyHtoD_v2(memory.address() + at, &bytes[at], 1),
-              CUDA_SUCCESS);
+    copy_in(memory->address() + at, &changed, 1);
+    EXPECT_NE(digests(*made, memory->address(), {{0, kChunkBytes}}), before) << "byte " << at;
+    copy_in(memory->address() + at, &bytes[at], 1);
   }
-  EXPECT_EQ(digests(made, memory.address(), {{0, kChunkBytes}}), before);
+  EXPECT_EQ(digests(*made, memory->address(), {{0, kChunkBytes}}), before);
 }
 
 TEST_F(GpuDigest, DescriptorsAndDigestsMayLieInVram) {
   const auto key = key_of(0x36);
   const Bytes bytes = random_bytes(3 * kChunkBytes, 5);
-  const DeviceMemory memory = in_vram(bytes.data(), bytes.size());
-  std::vector<ChunkInVram> chunks;
-  for (std::size_t i = 0; i < 3; ++i) chunks.push_back({memory.address() + i * kChunkBytes, 77777});
-  const DeviceMemory descriptors = in_vram(chunks.data(), chunks.size() * sizeof(ChunkInVram));
+  const auto memory = in_vram(bytes.data(), bytes.size());
+  std::vector<Chunk> chunks;
+  for (std::size_t i = 0; i < 3; ++i)
+    chunks.push_back({memory->address() + i * kChunkBytes, 77777});
+  const auto descriptors = in_vram(chunks.data(), chunks.size() * sizeof(Chunk));
   std::vector<digest::Digest> found(chunks.size());
-  const DeviceMemory digests = in_vram(found.data(), found.size() * sizeof(digest::Digest));
-  const GpuDigester made = digester(key);
-  auto stream = Stream::create(context_);
+  const auto digests = in_vram(found.data(), found.size() * sizeof(digest::Digest));
+  const auto made = digester(key);
   // NOLINTBEGIN(performance-no-int-to-ptr): device addresses
-  ASSERT_TRUE(made.enqueue(reinterpret_cast<const ChunkInVram*>(descriptors.address()), 3,
-                           reinterpret_cast<digest::Digest*>(digests.address()), stream->get()));
+  ASSERT_TRUE(made->enqueue(reinterpret_cast<const Chunk*>(descriptors->address()), 3,
+                            reinterpret_cast<digest::Digest*>(digests->address()), *stream_));
   // NOLINTEND(performance-no-int-to-ptr)
-  ASSERT_EQ(context_->driver().cuMemcpyDtoHAsync_v2(found.data(), digests.address(),
-                                                    found.size() * 16, stream->get()),
-            CUDA_SUCCESS);
-  ASSERT_TRUE(stream->synchronize());
+  ASSERT_TRUE(stream_->copy_out(reinterpret_cast<std::byte*>(found.data()), digests->address(),
+                                found.size() * sizeof(digest::Digest)));
+  ASSERT_TRUE(stream_->synchronize());
   for (std::size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(found[i],
               digest::digest_chunk(key, std::span(bytes).subspan(i * kChunkBytes, 77777)));
@@ -207,22 +210,20 @@ TEST_F(GpuDigest, DescriptorsAndDigestsMayLieInVram) {
 }
 
 TEST_F(GpuDigest, NoChunksAreNoWork) {
-  const GpuDigester made = digester(key_of(0x37));
-  auto stream = Stream::create(context_);
-  EXPECT_TRUE(made.enqueue(nullptr, 0, nullptr, stream->get()));
-  EXPECT_TRUE(stream->synchronize());
+  const auto made = digester(key_of(0x37));
+  EXPECT_TRUE(made->enqueue(nullptr, 0, nullptr, *stream_));
+  EXPECT_TRUE(stream_->synchronize());
 }
 
 TEST_F(GpuDigest, TwoThreadsShareADigesterOnStreamsOfTheirOwn) {
   const auto key = key_of(0x38);
-  const GpuDigester made = digester(key);
+  const auto made = digester(key);
   const auto work = [&](std::uint64_t seed) {
-    ASSERT_TRUE(context_->enter());
     const Bytes bytes = random_bytes(4 * kChunkBytes, seed);
-    const DeviceMemory memory = in_vram(bytes.data(), bytes.size());
+    const auto memory = in_vram(bytes.data(), bytes.size());
     for (std::uint32_t round = 0; round < 20; ++round) {
       const std::uint32_t length = kChunkBytes - 31 * round;
-      const auto found = digests(made, memory.address(), {{0, length}, {kChunkBytes, length}});
+      const auto found = digests(*made, memory->address(), {{0, length}, {kChunkBytes, length}});
       EXPECT_EQ(found[0], digest::digest_chunk(key, std::span(bytes).first(length)));
       EXPECT_EQ(found[1], digest::digest_chunk(key, std::span(bytes).subspan(kChunkBytes, length)));
     }
@@ -232,4 +233,4 @@ TEST_F(GpuDigest, TwoThreadsShareADigesterOnStreamsOfTheirOwn) {
 }
 
 }  // namespace
-}  // namespace gcr::mover
+}  // namespace gcr::device
