@@ -53,7 +53,7 @@ awaitable<Status> Source::begin() {
   driver_ = std::move(found_->host.driver);
   facts_ = std::move(found_->process);
   inventory_ = std::move(found_->inventory);
-  process_.emplace(driver_, *handle_, std::move(*found_->door), group_of(log_->journal()));
+  process_.emplace(*driver_, *handle_, std::move(*found_->door), group_of(log_->journal()));
   found_.reset();
   GCR_CO_TRY(context_.line.open(migration_, journal::Began::SOURCE));
   GCR_CO_TRY(co_await offload(context_.blocking, [&] { return check_alone(); }));

@@ -37,7 +37,7 @@ class RequestChecksHostile : public testing::Test {
     return check_digests(request.digests(), open_);
   }
 
-  const std::vector<mover::GpuPair> gpus_ = {{Uuid::random(), Uuid::random()}};
+  const std::vector<device::GpuPair> gpus_ = {{Uuid::random(), Uuid::random()}};
   const OpenBuffers open_ = {{1, {2, kChunkBytes}}, {2, {3, 3 * kChunkBytes}}};
 };
 
