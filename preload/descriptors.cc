@@ -16,20 +16,9 @@ int move_to(int fd, int lowest) {
   return moved;
 }
 
-void close_one(int& fd) {
-  if (fd >= 0) ::close(fd);
-  fd = -1;
-}
-
 }  // namespace
 
 int move_high(int fd) { return fd < 0 || fd >= kHighNumber ? fd : move_to(fd, kHighNumber); }
-
-void close_descriptors(Physical& physical) {
-  close_one(physical.retained_fd);
-  close_one(physical.offered_fd);
-  close_one(physical.ipc_fd);
-}
 
 RaisedDescriptorLimit::RaisedDescriptorLimit() {
   rlimit limit{};

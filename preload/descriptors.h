@@ -2,16 +2,11 @@
 // the way of programs that count on getting low ones, and never survive an exec.
 #pragma once
 
-#include "preload/inventory.h"
-
 namespace gcr::preload {
 
 /// The same open file at a number of 512 or more where the limit allows, else unchanged. Consumes
 /// `fd`; calls no malloc.
 int move_high(int fd);
-
-/// Closes every descriptor of `physical`.
-void close_descriptors(Physical& physical);
 
 /// While it lives, the soft limit on descriptors is the hard one: what is received meanwhile fits
 /// however many the application may open itself. Descriptors above the limit stay valid after it.

@@ -11,15 +11,13 @@
 #include <mutex>
 #include <new>
 
-#include "preload/contexts.h"
 #include "preload/descriptors.h"
 #include "preload/door_protocol.h"
 #include "preload/gate.h"
 #include "preload/log.h"
 #include "preload/pages.h"
-#include "preload/process_state.h"
 #include "preload/quiet_thread.h"
-#include "preload/transfer.h"
+#include "preload/runtime.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::preload {
@@ -64,24 +62,22 @@ GateScope* fork_scope() { return std::launder(reinterpret_cast<GateScope*>(t_for
 
 void before_fork() {
   new (t_fork_scope) GateScope;
-  state().mutex.lock();
+  runtime::before_fork();
 }
 
 void after_fork_in_parent() {
-  state().mutex.unlock();
+  runtime::after_fork_in_parent();
   fork_scope()->~GateScope();
 }
 
 void after_fork_in_child() {
-  transfer::close_all_descriptors();
+  runtime::after_fork_in_child();
   for (int* fd : {&g_door.own_fd, &g_door.agent_fd, &g_door.card_fd}) {
     if (*fd >= 0) ::close(*fd);
     *fd = -1;
   }
   g_door.started.store(false);
   g_door.thread_id.store(0);
-  reset_state_after_fork();
-  reset_contexts_after_fork();
   gate::reset_after_fork();
   fork_scope()->~GateScope();
 }
@@ -108,7 +104,7 @@ void close_door() {
 
 void start_door() {
   if (g_door.started.exchange(true)) return;
-  state();
+  runtime::prepare();
   gate::prepare();
   static const int registered =
       ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);

@@ -87,7 +87,7 @@ enum class Outcome : std::uint32_t {
   kBadRequest = 2,  ///< wrong version, size, count or state
   kNotFound = 3,
   kTimeout = 4,
-  kDriver = 5,  ///< a driver call failed: see cu_result
+  kDriver = 5,  ///< a driver call failed: see driver_result
   kBroken = 6,  ///< as kDriver, and the application's allocations are not all mapped
 };
 
@@ -159,11 +159,11 @@ static_assert(sizeof(Summary) == 72);
 struct DoorReply {
   std::uint32_t version;
   Outcome outcome;
-  std::int32_t cu_result;  ///< the driver's code, 0 if none
-  std::uint32_t count;     ///< entries used
-  std::uint32_t last;      ///< 1 in the last packet of an answer
-  std::uint32_t sequence;  ///< of the request
-  Obstacle obstacle;       ///< kCloseGate
+  std::int32_t driver_result;  ///< the driver's code, 0 if none
+  std::uint32_t count;         ///< entries used
+  std::uint32_t last;          ///< 1 in the last packet of an answer
+  std::uint32_t sequence;      ///< of the request
+  Obstacle obstacle;           ///< kCloseGate
   std::uint32_t reserved;
   std::uint64_t duration_ns;  ///< time that the request took inside the application
   std::uint64_t failed_id;    ///< what a failure happened on, an allocation as a rule; 0 if nothing

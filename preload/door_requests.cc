@@ -11,16 +11,12 @@
 #include <chrono>
 #include <mutex>
 
-#include "preload/backing.h"
-#include "preload/capture.h"
-#include "preload/contexts.h"
 #include "preload/descriptors.h"
 #include "preload/door.h"
 #include "preload/gate.h"
 #include "preload/log.h"
 #include "preload/pages.h"
-#include "preload/process_state.h"
-#include "preload/transfer.h"
+#include "preload/runtime.h"
 #include "src/base/descriptor_passing.h"
 
 namespace gcr::preload {
@@ -54,7 +50,7 @@ class DoorServer {
   void handle_inventory(const Packet& packet, door::DoorReply& reply);
   void handle_export(const Packet& packet, door::DoorReply& reply);
   void handle_close_gate(const door::DoorRequest& request, door::DoorReply& reply);
-  void answer(door::DoorReply& reply, const transfer::Ending& ending, const int* descriptors);
+  void answer(door::DoorReply& reply, const runtime::Ending& ending, const int* descriptors);
   void send(const door::DoorReply& reply, const int* descriptors, std::size_t count) const;
   int milliseconds_to_lease_end() const;
   void end_lease();
@@ -65,11 +61,6 @@ class DoorServer {
   nanoseconds lease_{0};  ///< 0: none
   Clock::time_point lease_end_;
 };
-
-bool is_detached() {
-  const std::lock_guard lock(state().mutex);
-  return state().detached;
-}
 
 /// The application may have closed the descriptor and got its number for something else. A restore
 /// of the process changes the inode, and keeps what kind of socket it is.
@@ -96,7 +87,7 @@ int DoorServer::milliseconds_to_lease_end() const {
 
 void DoorServer::end_lease() {
   lease_ = nanoseconds(0);
-  if (gate::is_closed() && !is_detached()) {
+  if (gate::is_closed() && !runtime::is_detached()) {
     log_line("the agent was not heard of in time: the gate opens");
     gate::open();
   }
@@ -133,7 +124,7 @@ bool DoorServer::receive(Packet* packet) const {
                                     MSG_DONTWAIT);
   };
   ReceivedMessage received;
-  if (is_detached()) {
+  if (runtime::is_detached()) {
     // Only now do descriptors come, as many as there are allocations, for the library to keep.
     const RaisedDescriptorLimit limit;
     received = receive_now();
@@ -165,13 +156,13 @@ void DoorServer::send(const door::DoorReply& reply, const int* descriptors,
   }
 }
 
-void DoorServer::answer(door::DoorReply& reply, const transfer::Ending& ending,
+void DoorServer::answer(door::DoorReply& reply, const runtime::Ending& ending,
                         const int* descriptors) {
   reply.outcome = ending.outcome;
-  reply.cu_result = ending.result;
+  reply.driver_result = static_cast<std::int32_t>(ending.driver_result);
   reply.failed_id = ending.failed_id;
   reply.last = 1;
-  reply.summary = transfer::summarize();
+  reply.summary = runtime::summarize();
   reply.summary.door_stack = reinterpret_cast<std::uintptr_t>(&reply);
   reply.duration_ns =
       static_cast<std::uint64_t>(nanoseconds(Clock::now() - request_start_).count());
@@ -181,12 +172,12 @@ void DoorServer::answer(door::DoorReply& reply, const transfer::Ending& ending,
 void DoorServer::handle_inventory(const Packet&, door::DoorReply& reply) {
   std::uint64_t after_id = 0;
   for (;;) {
-    const std::size_t count = transfer::list(after_id, reply.entries);
+    const std::size_t count = runtime::list(after_id, reply.entries);
     reply.count = static_cast<std::uint32_t>(count);
     if (count < door::kMaxEntries) break;
     after_id = reply.entries[count - 1].id;
     reply.outcome = door::Outcome::kOk;
-    reply.summary = transfer::summarize();
+    reply.summary = runtime::summarize();
     send(reply, nullptr, 0);
   }
   answer(reply, {}, nullptr);
@@ -195,45 +186,27 @@ void DoorServer::handle_inventory(const Packet&, door::DoorReply& reply) {
 void DoorServer::handle_export(const Packet& packet, door::DoorReply& reply) {
   const std::size_t count = packet.request.count;
   int descriptors[door::kMaxEntries];
-  const transfer::Ending ending =
-      transfer::export_all(packet.request.session, {packet.request.ids, count},
-                           {reply.entries, count}, {descriptors, count});
+  const runtime::Ending ending =
+      runtime::export_all(packet.request.session, {packet.request.ids, count},
+                          {reply.entries, count}, {descriptors, count});
   const bool exported = ending.outcome == door::Outcome::kOk;
   reply.count = exported ? packet.request.count : 0;
   answer(reply, ending, exported && count > 0 ? descriptors : nullptr);
-  transfer::close_loose();
+  runtime::close_loose();
 }
 
 /// One attempt to close the gate over an idle GPU. On failure the gate is open.
-transfer::Ending close_once(nanoseconds timeout, door::Obstacle* obstacle) {
+runtime::Ending close_once(nanoseconds timeout, door::Obstacle* obstacle) {
   const auto deadline = Clock::now() + timeout;
   *obstacle = door::Obstacle::kCallsInFlight;
   if (!gate::close(timeout)) return {door::Outcome::kTimeout};
-  bool capturing = false;
-  {
-    const std::lock_guard lock(state().mutex);
-    capturing = any_capture(state());
-  }
-  if (capturing) {
-    gate::open();
-    *obstacle = door::Obstacle::kCapture;
-    return {door::Outcome::kTimeout};
-  }
-  CUresult result = CUDA_SUCCESS;
-  const Idle idle = wait_for_contexts(deadline - Clock::now(), &result);
-  if (idle != Idle::kYes) {
-    gate::open();
-    *obstacle = door::Obstacle::kGpuWork;
-    if (idle == Idle::kTimeout) return {door::Outcome::kTimeout};
-    return {door::Outcome::kDriver, result};
-  }
-  flush_deferred_frees();
-  *obstacle = door::Obstacle::kNone;
-  return {};
+  const runtime::Ending idle = runtime::wait_until_idle(deadline - Clock::now(), obstacle);
+  if (idle.outcome != door::Outcome::kOk) gate::open();
+  return idle;
 }
 
 void DoorServer::handle_close_gate(const door::DoorRequest& request, door::DoorReply& reply) {
-  transfer::Ending ending;
+  runtime::Ending ending;
   if (!gate::is_closed()) {
     const auto timeout = std::min<nanoseconds>(milliseconds(request.timeout_ms), kLongestClose);
     const auto deadline = request_start_ + timeout;
@@ -248,7 +221,7 @@ void DoorServer::handle_close_gate(const door::DoorRequest& request, door::DoorR
       ::nanosleep(&pause, nullptr);
     }
   }
-  if (ending.outcome == door::Outcome::kOk && !is_detached()) {
+  if (ending.outcome == door::Outcome::kOk && !runtime::is_detached()) {
     lease_ = milliseconds(request.lease_ms);
   }
   answer(reply, ending, nullptr);
@@ -274,19 +247,19 @@ void DoorServer::handle(Packet& packet) {
     case door::Op::kCloseGate:
       return handle_close_gate(request, reply);
     case door::Op::kDetach: {
-      const transfer::Ending ending = transfer::detach(request.session);
-      if (is_detached()) lease_ = nanoseconds(0);
+      const runtime::Ending ending = runtime::detach(request.session);
+      if (runtime::is_detached()) lease_ = nanoseconds(0);
       return answer(reply, ending, nullptr);
     }
     case door::Op::kOffer:
       return answer(reply,
-                    transfer::offer({request.ids, request.count},
-                                    {packet.descriptors, packet.descriptor_count}),
+                    runtime::offer({request.ids, request.count},
+                                   {packet.descriptors, packet.descriptor_count}),
                     nullptr);
     case door::Op::kAttach:
-      return answer(reply, transfer::attach(), nullptr);
+      return answer(reply, runtime::attach(), nullptr);
     case door::Op::kOpenGate:
-      if (is_detached()) return answer(reply, {door::Outcome::kBadRequest}, nullptr);
+      if (runtime::is_detached()) return answer(reply, {door::Outcome::kBadRequest}, nullptr);
       gate::open();
       lease_ = nanoseconds(0);
       return answer(reply, {}, nullptr);

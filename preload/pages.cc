@@ -43,8 +43,8 @@ void note_own_stack() {
   pthread_attr_destroy(&attributes);
 }
 
-transfer::Ending advise(door::Op op, std::span<const std::uint64_t> numbers,
-                        std::uint64_t* advised_bytes) {
+runtime::Ending advise(door::Op op, std::span<const std::uint64_t> numbers,
+                       std::uint64_t* advised_bytes) {
   const int advice = op == door::Op::kDropPages ? MADV_DONTNEED : MADV_HUGEPAGE;
   const auto page_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   *advised_bytes = 0;

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "preload/transfer.h"
+#include "preload/runtime.h"
 
 namespace gcr::preload::pages {
 
@@ -16,7 +16,7 @@ void note_own_stack();
 /// ids. `advised_bytes` says how much was done in every case. Only the door's thread calls this.
 /// Takes no lock, calls no malloc and writes nowhere but
 /// to that stack.
-transfer::Ending advise(door::Op op, std::span<const std::uint64_t> numbers,
-                        std::uint64_t* advised_bytes);
+runtime::Ending advise(door::Op op, std::span<const std::uint64_t> numbers,
+                       std::uint64_t* advised_bytes);
 
 }  // namespace gcr::preload::pages

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "preload/cuda/driver_abi.h"
+#include "preload/cuda/abi/driver_abi.h"
 
 namespace gcr::agent {
 namespace {
@@ -106,13 +106,13 @@ Error refusal(const door::DoorReply& reply, pid_t pid, const std::string& doing)
                    fmt::format("{} within {} ms: {}", start, reply.duration_ns / 1'000'000,
                                obstacle_in_words(reply.obstacle)));
     case door::Outcome::kDriver:
-      return Error(
-          code_of(reply.cu_result),
-          fmt::format("{}: {}{}", start, cu_result_name(reply.cu_result), on_allocation(reply)));
+      return Error(code_of(reply.driver_result),
+                   fmt::format("{}: {}{}", start, cu_result_name(reply.driver_result),
+                               on_allocation(reply)));
     case door::Outcome::kBroken:
       return Error(Code::kDataLoss,
                    fmt::format("{}: {}{}; its VRAM is not mapped any more", start,
-                               cu_result_name(reply.cu_result), on_allocation(reply)));
+                               cu_result_name(reply.driver_result), on_allocation(reply)));
     case door::Outcome::kBadRequest:
       return Error(Code::kRefused, fmt::format("{}: {}", start, state_in_words(reply.summary)));
     case door::Outcome::kInvalid:

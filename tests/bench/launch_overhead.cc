@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "preload/cuda/driver_abi.h"
+#include "preload/cuda/abi/driver_abi.h"
 #include "preload/elf_object.h"
 
 namespace gcr::bench {

@@ -1,8 +1,8 @@
 // A libcuda.so.1 whose every function returns at once: what is left of a call through the preload
 // library is the library.
-#include "preload/cuda/driver_abi.h"
+#include "preload/cuda/abi/driver_abi.h"
 
 #define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
   extern "C" __attribute__((visibility("default"))) CUresult symbol params;            \
   CUresult symbol params { return CUDA_SUCCESS; }
-#include "preload/driver_api.def"
+#include "preload/cuda/driver_api.def"

@@ -144,7 +144,7 @@ std::vector<std::string> seeds() {
   part.last = 0;
   door::DoorReply refused{};
   refused.outcome = door::Outcome::kDriver;
-  refused.cu_result = 2;
+  refused.driver_result = 2;
   refused.last = 1;
   const auto questions = [](std::string_view what) {
     return Script()

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "preload/cuda/driver_abi.h"
+#include "preload/cuda/abi/driver_abi.h"
 
 namespace gcr::softgpu::test {
 

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <thread>
 
-#include "preload/cuda/driver_abi.h"
+#include "preload/cuda/abi/driver_abi.h"
 #include "src/base/units.h"
 #include "tests/softgpu/machines.h"
 

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <string>
 
-#include "preload/cuda/driver_abi.h"
+#include "preload/cuda/abi/driver_abi.h"
 #include "src/base/unique_fd.h"
 #include "src/base/uuid.h"
 

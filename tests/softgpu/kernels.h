@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "preload/cuda/driver_abi.h"
+#include "preload/cuda/abi/driver_abi.h"
 
 namespace gcr::softgpu {
 

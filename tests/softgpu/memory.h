@@ -13,7 +13,7 @@
 #include <shared_mutex>
 #include <unordered_map>
 
-#include "preload/cuda/driver_abi.h"
+#include "preload/cuda/abi/driver_abi.h"
 #include "src/base/unique_fd.h"
 #include "tests/softgpu/device.h"
 

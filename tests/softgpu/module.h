@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "preload/cuda/driver_abi.h"
+#include "preload/cuda/abi/driver_abi.h"
 #include "tests/softgpu/kernels.h"
 
 namespace gcr::softgpu {

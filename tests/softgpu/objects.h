@@ -15,7 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "preload/cuda/driver_abi.h"
+#include "preload/cuda/abi/driver_abi.h"
 #include "tests/softgpu/scheduler.h"
 
 namespace gcr::softgpu {

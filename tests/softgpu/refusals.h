@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "preload/cuda/driver_abi.h"
+#include "preload/cuda/abi/driver_abi.h"
 
 namespace gcr::softgpu {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "migrate-agent/device/device.h"
-#include "preload/cuda/driver_abi.h"
+#include "preload/cuda/abi/driver_abi.h"
 #include "src/base/result.h"
 
 namespace gcr::device::cuda {

@@ -1,5 +1,5 @@
 // The inventory's bookkeeping, without a driver.
-#include "preload/inventory.h"
+#include "preload/cuda/inventory.h"
 
 #include <gtest/gtest.h>
 

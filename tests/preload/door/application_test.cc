@@ -1,7 +1,7 @@
 // An application under the preload library sees what it sees without it.
 #include <gtest/gtest.h>
 
-#include "preload/cuda/driver_abi.h"
+#include "preload/cuda/abi/driver_abi.h"
 #include "tests/preload/door/door_helpers.h"
 
 namespace gcr::test {

@@ -21,7 +21,7 @@
 #include <thread>
 #include <vector>
 
-#include "preload/cuda/driver_abi.h"
+#include "preload/cuda/abi/driver_abi.h"
 
 namespace {
 
@@ -29,14 +29,14 @@ namespace {
 struct Api {
 #define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
   CUresult(*symbol) params = nullptr;
-#include "preload/driver_api.def"
+#include "preload/cuda/driver_api.def"
 
   bool load() {
     void* library = ::dlopen("libcuda.so.1", RTLD_NOW);
     if (library == nullptr) return false;
 #define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
   symbol = reinterpret_cast<decltype(symbol)>(::dlsym(library, #symbol));
-#include "preload/driver_api.def"
+#include "preload/cuda/driver_api.def"
     return true;
   }
 };

@@ -1,4 +1,4 @@
-#include "preload/cuda/driver_abi.h"
+#include "preload/cuda/abi/driver_abi.h"
 #include "tests/preload/table/abi_facts.h"
 
 namespace gcr::preload {

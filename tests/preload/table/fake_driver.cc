@@ -9,7 +9,7 @@
 
 #include <cstring>
 
-#include "preload/cuda/driver_abi.h"
+#include "preload/cuda/abi/driver_abi.h"
 
 #define GCR_FAKE_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -57,7 +57,7 @@ CUresult look_up(const char* symbol, void** pfn, int version, cuuint64_t flags);
   static CUresult own_##symbol params { return symbol args; }
 #define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
   GCR_FAKE_##policy(symbol, params, args)
-#include "preload/driver_api.def"
+#include "preload/cuda/driver_api.def"
 
 /// A function that only newer drivers have, under a name that the table knows.
 GCR_FAKE_EXPORT CUresult cuMemcpyBatchAsync_v9(int a, int b) {
@@ -92,7 +92,7 @@ const Known kKnown[] = {
    flavour,                                                                            \
    reinterpret_cast<void*>(&symbol),                                                   \
    reinterpret_cast<void*>(&own_##symbol)},
-#include "preload/driver_api.def"
+#include "preload/cuda/driver_api.def"
     {"cuMemcpyBatchAsync_v9", "cuMemcpyBatchAsync", 13040, kLegacy,
      reinterpret_cast<void*>(&cuMemcpyBatchAsync_v9),
      reinterpret_cast<void*>(&cuMemcpyBatchAsync_v9)},

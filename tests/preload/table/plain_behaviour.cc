@@ -1,8 +1,8 @@
 // The tracked half of the library without any tracking: every function calls the driver's. With the
 // table's half it makes the library that these tests preload, so that what they see is the table.
 #include "preload/gate.h"
-#include "preload/real_driver.h"
-#include "preload/tracked.h"
+#include "preload/cuda/real_driver.h"
+#include "preload/cuda/tracked.h"
 
 namespace gcr::preload::tracked {
 
@@ -13,7 +13,7 @@ namespace gcr::preload::tracked {
   CUresult symbol params { return real_driver()->symbol args; }
 #define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
   GCR_PLAIN_##policy(symbol, params, args)
-#include "preload/driver_api.def"
+#include "preload/cuda/driver_api.def"
 
 }  // namespace gcr::preload::tracked
 

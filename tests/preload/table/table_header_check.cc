@@ -17,4 +17,4 @@ static_assert(CUDA_VERSION >= 13000);
   static_assert(std::is_same_v<decltype(&symbol), CUresult(*) params>, #symbol);               \
   static_assert(std::is_same_v<GCR_TYPEDEF_##flavour(public_name, since), CUresult(*) params>, \
                 #symbol " in version " #since);
-#include "preload/driver_api.def"
+#include "preload/cuda/driver_api.def"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "preload/cuda/driver_abi.h"
+#include "preload/cuda/abi/driver_abi.h"
 #include "tests/preload/table/fake_driver.h"
 
 namespace gcr::preload {
@@ -28,7 +28,7 @@ inline const std::vector<TestRow>& test_rows() {
   static const std::vector<TestRow> rows = {
 #define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
   {#symbol, #public_name, since, RowPolicy::policy},
-#include "preload/driver_api.def"
+#include "preload/cuda/driver_api.def"
   };
   return rows;
 }

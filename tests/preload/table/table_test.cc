@@ -12,7 +12,7 @@
 extern "C" {
 #define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
   CUresult symbol params;
-#include "preload/driver_api.def"
+#include "preload/cuda/driver_api.def"
 }
 
 namespace gcr::preload {
@@ -64,7 +64,7 @@ const Linked& linked(const TestRow& row) {
   static const std::vector<Linked> all = {
 #define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
   {reinterpret_cast<void*>(&symbol), caller_of(&symbol)},
-#include "preload/driver_api.def"
+#include "preload/cuda/driver_api.def"
   };
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (std::strcmp(test_rows()[i].symbol, row.symbol) == 0) return all[i];

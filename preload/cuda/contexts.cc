@@ -1,4 +1,4 @@
-#include "preload/contexts.h"
+#include "preload/cuda/contexts.h"
 
 #include <limits.h>
 #include <linux/futex.h>
@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <atomic>
 
-#include "preload/backing.h"
-#include "preload/driver_calls.h"
+#include "preload/cuda/backing.h"
+#include "preload/cuda/driver_calls.h"
 #include "preload/gate.h"
 #include "preload/quiet_thread.h"
 

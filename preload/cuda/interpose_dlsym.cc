@@ -13,9 +13,9 @@
 
 #include <cstring>
 
-#include "preload/driver_table.h"
+#include "preload/cuda/driver_table.h"
+#include "preload/cuda/real_driver.h"
 #include "preload/elf_object.h"
-#include "preload/real_driver.h"
 
 #ifndef __x86_64__
 #error "dlsym's entry is written for x86-64"

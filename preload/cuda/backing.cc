@@ -1,4 +1,4 @@
-#include "preload/backing.h"
+#include "preload/cuda/backing.h"
 
 #include <fcntl.h>
 
@@ -6,10 +6,10 @@
 #include <iterator>
 #include <utility>
 
-#include "preload/capture.h"
-#include "preload/contexts.h"
+#include "preload/cuda/capture.h"
+#include "preload/cuda/contexts.h"
+#include "preload/cuda/driver_calls.h"
 #include "preload/descriptors.h"
-#include "preload/driver_calls.h"
 #include "preload/log.h"
 
 namespace gcr::preload {

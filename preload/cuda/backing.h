@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "preload/process_state.h"
+#include "preload/cuda/process_state.h"
 
 namespace gcr::preload {
 

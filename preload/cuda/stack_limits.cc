@@ -1,8 +1,8 @@
-#include "preload/stack_limits.h"
+#include "preload/cuda/stack_limits.h"
 
 #include <algorithm>
 
-#include "preload/driver_calls.h"
+#include "preload/cuda/driver_calls.h"
 
 namespace gcr::preload {
 namespace {

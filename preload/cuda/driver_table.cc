@@ -1,4 +1,4 @@
-#include "preload/driver_table.h"
+#include "preload/cuda/driver_table.h"
 
 #include <algorithm>
 #include <array>
@@ -6,8 +6,8 @@
 #include <cstring>
 #include <string_view>
 
-#include "preload/real_driver.h"
-#include "preload/shims.h"
+#include "preload/cuda/real_driver.h"
+#include "preload/cuda/shims.h"
 
 namespace gcr::preload {
 namespace {
@@ -26,12 +26,12 @@ const DriverRow kRows[] = {
    Policy::policy,                                                                     \
    GCR_ADDRESS_##policy(symbol),                                                       \
    offsetof(RealDriver, symbol)},
-#include "preload/driver_api.def"
+#include "preload/cuda/driver_api.def"
 };
 
 constexpr std::string_view kSymbols[] = {
 #define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) #symbol,
-#include "preload/driver_api.def"
+#include "preload/cuda/driver_api.def"
 };
 
 constexpr std::size_t kRowCount = std::size(kSymbols);

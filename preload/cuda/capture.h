@@ -2,7 +2,7 @@
 // that would invalidate the capture.
 #pragma once
 
-#include "preload/process_state.h"
+#include "preload/cuda/process_state.h"
 
 namespace gcr::preload {
 

@@ -17,12 +17,12 @@
 #include <algorithm>
 #include <optional>
 
-#include "preload/backing.h"
-#include "preload/capture.h"
+#include "preload/cuda/backing.h"
+#include "preload/cuda/capture.h"
+#include "preload/cuda/driver_calls.h"
+#include "preload/cuda/tracked.h"
 #include "preload/descriptors.h"
-#include "preload/driver_calls.h"
 #include "preload/log.h"
-#include "preload/tracked.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::preload {

@@ -1,5 +1,8 @@
-#include "preload/inventory.h"
+#include "preload/cuda/inventory.h"
 
+#include <unistd.h>
+
+#include <initializer_list>
 #include <iterator>
 #include <utility>
 
@@ -13,6 +16,13 @@ constexpr CUmemGenericAllocationHandle kHandleMask = 0xffff'ff00'0000'0000;
 bool counts(const Physical& physical) { return physical.origin != Origin::kImported; }
 
 }  // namespace
+
+void close_descriptors(Physical& physical) {
+  for (int* fd : {&physical.retained_fd, &physical.offered_fd, &physical.ipc_fd}) {
+    if (*fd >= 0) ::close(*fd);
+    *fd = -1;
+  }
+}
 
 Physical& Inventory::add_physical(CUmemGenericAllocationHandle handle, std::size_t size_bytes,
                                   int device, Origin origin) {

@@ -2,9 +2,9 @@
 // application mapped itself, they answer with what it had asked for.
 #include <optional>
 
-#include "preload/driver_calls.h"
-#include "preload/process_state.h"
-#include "preload/tracked.h"
+#include "preload/cuda/driver_calls.h"
+#include "preload/cuda/process_state.h"
+#include "preload/cuda/tracked.h"
 
 namespace gcr::preload {
 namespace {

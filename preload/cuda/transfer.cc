@@ -1,19 +1,19 @@
-#include "preload/transfer.h"
-
 #include <string.h>
 #include <unistd.h>
 
 #include <algorithm>
 
-#include "preload/backing.h"
-#include "preload/capture.h"
+#include "preload/cuda/backing.h"
+#include "preload/cuda/capture.h"
+#include "preload/cuda/contexts.h"
+#include "preload/cuda/driver_calls.h"
+#include "preload/cuda/stack_limits.h"
 #include "preload/descriptors.h"
 #include "preload/door.h"
-#include "preload/driver_calls.h"
 #include "preload/gate.h"
-#include "preload/stack_limits.h"
+#include "preload/runtime.h"
 
-namespace gcr::preload::transfer {
+namespace gcr::preload::runtime {
 namespace {
 
 using door::Outcome;
@@ -292,9 +292,39 @@ Ending attach() {
   return {};
 }
 
-void close_all_descriptors() {
-  for (auto& [id, physical] : state().inventory.physicals()) close_descriptors(physical);
-  while (g_loose_count > 0) ::close(g_loose[--g_loose_count]);
+bool is_detached() {
+  const std::lock_guard lock(state().mutex);
+  return state().detached;
 }
 
-}  // namespace gcr::preload::transfer
+Ending wait_until_idle(std::chrono::nanoseconds timeout, door::Obstacle* obstacle) {
+  bool capturing = false;
+  {
+    const std::lock_guard lock(state().mutex);
+    capturing = any_capture(state());
+  }
+  *obstacle = capturing ? door::Obstacle::kCapture : door::Obstacle::kGpuWork;
+  if (capturing) return {Outcome::kTimeout};
+  CUresult result = CUDA_SUCCESS;
+  const Idle idle = wait_for_contexts(timeout, &result);
+  if (idle == Idle::kTimeout) return {Outcome::kTimeout};
+  if (idle == Idle::kDriver) return {Outcome::kDriver, result};
+  flush_deferred_frees();
+  *obstacle = door::Obstacle::kNone;
+  return {};
+}
+
+void prepare() { state(); }
+
+void before_fork() { state().mutex.lock(); }
+
+void after_fork_in_parent() { state().mutex.unlock(); }
+
+void after_fork_in_child() {
+  for (auto& [id, physical] : state().inventory.physicals()) close_descriptors(physical);
+  while (g_loose_count > 0) ::close(g_loose[--g_loose_count]);
+  reset_state_after_fork();
+  reset_contexts_after_fork();
+}
+
+}  // namespace gcr::preload::runtime

@@ -1,4 +1,4 @@
-#include "preload/process_state.h"
+#include "preload/cuda/process_state.h"
 
 #include <new>
 

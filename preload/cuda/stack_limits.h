@@ -8,7 +8,7 @@
 // gives nothing.
 #pragma once
 
-#include "preload/process_state.h"
+#include "preload/cuda/process_state.h"
 
 namespace gcr::preload {
 

@@ -1,8 +1,8 @@
 // cuGetProcAddress, both forms: what statically linked runtimes and most frameworks use instead of
 // dlsym. The driver is asked first, so that its refusals and its status stay its own; then its
 // answer is replaced by the shim of the row that it means.
-#include "preload/real_driver.h"
-#include "preload/shims.h"
+#include "preload/cuda/real_driver.h"
+#include "preload/cuda/shims.h"
 
 namespace gcr::preload {
 namespace {

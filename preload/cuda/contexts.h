@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-#include "preload/process_state.h"
+#include "preload/cuda/process_state.h"
 
 namespace gcr::preload {
 

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <span>
 
-#include "preload/cuda/driver_abi.h"
+#include "preload/cuda/abi/driver_abi.h"
 
 namespace gcr::preload {
 

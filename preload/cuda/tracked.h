@@ -4,7 +4,7 @@
 // Parameters and result are the driver's; each function is defined in the file of its subject.
 #pragma once
 
-#include "preload/cuda/driver_abi.h"
+#include "preload/cuda/abi/driver_abi.h"
 
 namespace gcr::preload::tracked {
 
@@ -14,7 +14,7 @@ namespace gcr::preload::tracked {
 #define GCR_DECLARE_kTracked(symbol, params) CUresult symbol params;
 #define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
   GCR_DECLARE_##policy(symbol, params)
-#include "preload/driver_api.def"
+#include "preload/cuda/driver_api.def"
 #undef GCR_DECLARE_kGated
 #undef GCR_DECLARE_kLookup
 #undef GCR_DECLARE_kPassed

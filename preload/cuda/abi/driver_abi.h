@@ -3,7 +3,7 @@
 // that code reads the same; never include both in one file. Where a toolkit is present,
 // preload_abi_test (tests/preload/table) compares every size, offset and value here with cuda.h.
 //
-// The functions themselves are declared nowhere: preload/driver_api.def names those that the
+// The functions themselves are declared nowhere: preload/cuda/driver_api.def names those that the
 // preload library interposes, and everybody else looks up what they call.
 #pragma once
 
@@ -49,8 +49,8 @@ typedef struct CUdevResourceDesc_st* CUdevResourceDesc;
 
 typedef void (*CUhostFn)(void* user_data);
 
-#include "preload/cuda/driver_enums.h"    // IWYU pragma: export
-#include "preload/cuda/driver_structs.h"  // IWYU pragma: export
+#include "preload/cuda/abi/driver_enums.h"    // IWYU pragma: export
+#include "preload/cuda/abi/driver_structs.h"  // IWYU pragma: export
 
 typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void* user_data);
 

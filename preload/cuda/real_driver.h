@@ -6,8 +6,8 @@
 
 #include <atomic>
 
-#include "preload/cuda/driver_abi.h"
-#include "preload/driver_table.h"
+#include "preload/cuda/abi/driver_abi.h"
+#include "preload/cuda/driver_table.h"
 
 namespace gcr::preload {
 
@@ -15,7 +15,7 @@ namespace gcr::preload {
 struct RealDriver {
 #define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
   CUresult(*symbol) params = nullptr;
-#include "preload/driver_api.def"
+#include "preload/cuda/driver_api.def"
 
   /// The driver's address for a row, or null.
   void* address_of(const DriverRow& row) const {

@@ -1,4 +1,4 @@
-#include "preload/real_driver.h"
+#include "preload/cuda/real_driver.h"
 
 #include <dlfcn.h>
 

@@ -4,10 +4,10 @@
 // objects) keeps the driver's handle and is none of our business.
 #include <new>
 
-#include "preload/backing.h"
-#include "preload/driver_calls.h"
-#include "preload/process_state.h"
-#include "preload/tracked.h"
+#include "preload/cuda/backing.h"
+#include "preload/cuda/driver_calls.h"
+#include "preload/cuda/process_state.h"
+#include "preload/cuda/tracked.h"
 
 namespace gcr::preload {
 namespace {

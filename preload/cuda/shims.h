@@ -2,7 +2,7 @@
 // driver's own name and with its interface. See Policy for what each does.
 #pragma once
 
-#include "preload/cuda/driver_abi.h"
+#include "preload/cuda/abi/driver_abi.h"
 
 #define GCR_PRELOAD_EXPORT __attribute__((visibility("default")))
 
@@ -13,7 +13,7 @@
 #define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
   GCR_DECLARE_##policy(symbol, params)
 extern "C" {
-#include "preload/driver_api.def"
+#include "preload/cuda/driver_api.def"
 }
 #undef GCR_DECLARE_kGated
 #undef GCR_DECLARE_kTracked

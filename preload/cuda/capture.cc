@@ -1,10 +1,10 @@
-#include "preload/capture.h"
+#include "preload/cuda/capture.h"
 
 #include <algorithm>
 
-#include "preload/backing.h"
-#include "preload/driver_calls.h"
-#include "preload/tracked.h"
+#include "preload/cuda/backing.h"
+#include "preload/cuda/driver_calls.h"
+#include "preload/cuda/tracked.h"
 
 namespace gcr::preload {
 namespace {

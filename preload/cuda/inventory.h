@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "preload/cuda/driver_abi.h"
+#include "preload/cuda/abi/driver_abi.h"
 
 namespace gcr::preload {
 
@@ -39,6 +39,9 @@ struct Physical {
   int ipc_fd = -1;                   ///< what peers fetch
   std::uint64_t export_session = 0;  ///< the agent that holds a descriptor of it
 };
+
+/// Closes every descriptor of `physical`.
+void close_descriptors(Physical& physical);
 
 /// What makes a mapping look like the result of cuMemAlloc or cuIpcOpenMemHandle.
 struct PlainView {

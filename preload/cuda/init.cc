@@ -1,7 +1,7 @@
 // The start of everything: a process that initialises CUDA gets its door.
+#include "preload/cuda/driver_calls.h"
+#include "preload/cuda/tracked.h"
 #include "preload/door.h"
-#include "preload/driver_calls.h"
-#include "preload/tracked.h"
 
 namespace gcr::preload::tracked {
 

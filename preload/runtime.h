@@ -1,23 +1,24 @@
-// What the door does with the inventory: tell of it, hand out descriptors, let go of everything and
-// take it back. Called by the door's thread alone; every function takes the state's mutex.
+// What the door asks of the runtime whose calls the library interposes: to tell of its inventory,
+// to hand out descriptors, to let go of everything and take it back. Implemented once in a library.
 //
-// None of them calls malloc, because threads that stand still may hold its locks. Between a detach
+// Called by the door's thread alone, but for what says otherwise; every function takes the state's
+// mutex. None calls malloc, because threads that stand still may hold its locks. Between a detach
 // and its attach, only attach calls the driver: the process may be locked by a checkpoint.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
-#include "preload/cuda/driver_abi.h"
 #include "preload/door_protocol.h"
 
-namespace gcr::preload::transfer {
+namespace gcr::preload::runtime {
 
 /// How a request ended, and on which allocation (0: none in particular).
 struct Ending {
   door::Outcome outcome = door::Outcome::kOk;
-  CUresult result = CUDA_SUCCESS;
+  unsigned driver_result = 0;  ///< the driver's own number, for kDriver and kBroken
   std::uint64_t failed_id = 0;
 };
 
@@ -43,8 +44,20 @@ Ending offer(std::span<const std::uint64_t> ids, std::span<const int> descriptor
 /// See door::Op::kAttach.
 Ending attach();
 
-/// In the child of a fork, before the state is reset: closes everything that would keep memory
-/// alive.
-void close_all_descriptors();
+/// Between a detach and its attach.
+bool is_detached();
 
-}  // namespace gcr::preload::transfer
+/// With the gate closed: waits until the GPUs have done all submitted work, and frees what was only
+/// waiting for that. kTimeout says in `obstacle` what is in the way.
+Ending wait_until_idle(std::chrono::nanoseconds timeout, door::Obstacle* obstacle);
+
+/// Makes the state. Any thread.
+void prepare();
+
+/// Around a fork, in the thread that forks: the child sees the state whole, closes everything that
+/// would keep memory alive, and begins as if nothing had ever been allocated.
+void before_fork();
+void after_fork_in_parent();
+void after_fork_in_child();
+
+}  // namespace gcr::preload::runtime

@@ -1,10 +1,10 @@
 // Contexts come and go, and reach each other's memory.
 #include <algorithm>
 
-#include "preload/backing.h"
-#include "preload/contexts.h"
-#include "preload/driver_calls.h"
-#include "preload/tracked.h"
+#include "preload/cuda/backing.h"
+#include "preload/cuda/contexts.h"
+#include "preload/cuda/driver_calls.h"
+#include "preload/cuda/tracked.h"
 
 namespace gcr::preload {
 namespace {

@@ -2,7 +2,7 @@
 // lacks answers CUDA_ERROR_NOT_SUPPORTED.
 #pragma once
 
-#include "preload/real_driver.h"
+#include "preload/cuda/real_driver.h"
 
 namespace gcr::preload::real {
 
@@ -12,6 +12,6 @@ namespace gcr::preload::real {
     if (driver == nullptr || driver->symbol == nullptr) return CUDA_ERROR_NOT_SUPPORTED; \
     return driver->symbol args;                                                          \
   }
-#include "preload/driver_api.def"
+#include "preload/cuda/driver_api.def"
 
 }  // namespace gcr::preload::real

@@ -2,11 +2,11 @@
 //
 // A shim that is reached without a driver that has its function (which takes a weak reference, or a
 // driver older than the application) says so as cuGetProcAddress would, and does nothing.
-#include "preload/shims.h"
+#include "preload/cuda/shims.h"
 
+#include "preload/cuda/real_driver.h"
+#include "preload/cuda/tracked.h"
 #include "preload/gate.h"
-#include "preload/real_driver.h"
-#include "preload/tracked.h"
 
 namespace gcr::preload {
 namespace {
@@ -36,5 +36,5 @@ namespace {
   GCR_DEFINE_##policy(symbol, params, args)
 
 extern "C" {
-#include "preload/driver_api.def"
+#include "preload/cuda/driver_api.def"
 }

@@ -2,11 +2,11 @@
 #include <cstdint>
 #include <optional>
 
-#include "preload/backing.h"
-#include "preload/capture.h"
-#include "preload/driver_calls.h"
+#include "preload/cuda/backing.h"
+#include "preload/cuda/capture.h"
+#include "preload/cuda/driver_calls.h"
+#include "preload/cuda/tracked.h"
 #include "preload/log.h"
-#include "preload/tracked.h"
 
 namespace gcr::preload {
 namespace {

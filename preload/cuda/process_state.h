@@ -12,8 +12,8 @@
 #include <mutex>
 #include <vector>
 
-#include "preload/cuda/driver_abi.h"
-#include "preload/inventory.h"
+#include "preload/cuda/abi/driver_abi.h"
+#include "preload/cuda/inventory.h"
 
 namespace gcr::preload {
 
