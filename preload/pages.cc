@@ -51,14 +51,14 @@ runtime::Ending advise(door::Op op, std::span<const std::uint64_t> numbers,
   if (numbers.size() % 2 != 0) return {door::Outcome::kBadRequest};
   for (std::size_t i = 0; i < numbers.size(); i += 2) {
     if (!is_acceptable(numbers[i], numbers[i + 1], page_bytes)) {
-      return {door::Outcome::kBadRequest, CUDA_SUCCESS, numbers[i]};
+      return {door::Outcome::kBadRequest, 0, numbers[i]};
     }
   }
   const int saved_errno = errno;
   for (std::size_t i = 0; i < numbers.size(); i += 2) {
     if (::madvise(reinterpret_cast<void*>(numbers[i]), numbers[i + 1], advice) != 0) {
       errno = saved_errno;
-      return {door::Outcome::kNotFound, CUDA_SUCCESS, numbers[i]};
+      return {door::Outcome::kNotFound, 0, numbers[i]};
     }
     *advised_bytes += numbers[i + 1];
   }
