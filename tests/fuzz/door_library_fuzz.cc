@@ -8,11 +8,11 @@
 #include <array>
 #include <filesystem>
 
+#include "preload/cuda/process_state.h"
+#include "preload/cuda/real_driver.h"
 #include "preload/door.h"
 #include "preload/door_protocol.h"
 #include "preload/gate.h"
-#include "preload/cuda/process_state.h"
-#include "preload/cuda/real_driver.h"
 #include "preload/runtime.h"
 #include "src/base/unique_fd.h"
 #include "tests/fuzz/input.h"

@@ -14,7 +14,8 @@
 namespace gcr::fuzz {
 
 inline constexpr std::uint64_t kRoomBytes = 64 * kMiB;
-inline const std::vector<device::GpuPair> kGpuMap = {{Uuid{{1}}, Uuid{{3}}}, {Uuid{{2}}, Uuid{{4}}}};
+inline const std::vector<device::GpuPair> kGpuMap = {{Uuid{{1}}, Uuid{{3}}},
+                                                     {Uuid{{2}}, Uuid{{4}}}};
 
 /// Without a word about what does not parse.
 inline bool parse(std::span<const std::byte> bytes, google::protobuf::MessageLite& message) {

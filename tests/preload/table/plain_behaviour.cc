@@ -1,8 +1,8 @@
 // The tracked half of the library without any tracking: every function calls the driver's. With the
 // table's half it makes the library that these tests preload, so that what they see is the table.
-#include "preload/gate.h"
 #include "preload/cuda/real_driver.h"
 #include "preload/cuda/tracked.h"
+#include "preload/gate.h"
 
 namespace gcr::preload::tracked {
 
