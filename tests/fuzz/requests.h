@@ -46,7 +46,7 @@ inline agent::OpenBuffers open(const std::vector<mover::IncomingVram::Wanted>& w
     require(added, "a buffer is there once");
   }
   require(total <= kRoomBytes, "there is room for what is taken");
-  require(there.size() <= agent::kMaxBuffers, "buffers are within their limit");
+  require(there.size() <= kMaxBuffers, "buffers are within their limit");
   return there;
 }
 
