@@ -1,4 +1,4 @@
-// The daemon's side of TCP: it listens, and of a new connection it reads the preface, no more.
+// The daemon's side of TCP: it listens, and reads only the preface of a new connection.
 #pragma once
 
 #include <asio/awaitable.hpp>
@@ -14,12 +14,12 @@ namespace gcr::agent {
 /// Binds `acceptor` and listens; "address:port" as bound.
 Result<std::string> listen_on(asio::ip::tcp::acceptor& acceptor, const control::Endpoint& endpoint);
 
-/// Where a connection comes from, as far as its connections are counted: an IPv4 address, or the
-/// network of 64 bits that an IPv6 address is in, since whoever has one of those has all of it.
+/// The unit by which connections are counted: an IPv4 address, or the 64-bit network of an IPv6
+/// address, since one host usually has all addresses of such a network.
 std::string network_of(const asio::ip::address& address);
 
-/// Reads exactly the preface, within `timeout`. kProtocol if it is none, kTimeout, kUnavailable if
-/// the peer closed before.
+/// Reads exactly the preface, within `timeout`. kProtocol if it is not valid; kTimeout;
+/// kUnavailable if the peer closed before.
 asio::awaitable<Result<control::Preface>> read_preface(asio::ip::tcp::socket& socket,
                                                        std::chrono::milliseconds timeout);
 

@@ -1,6 +1,6 @@
-// Readiness, as /healthz tells it. A probe, a process of its own like a worker, looks at the host:
-// what it does may take long, and a driver that fails to load harms nobody else. Its answer is good
-// for some seconds, and everybody who asks meanwhile shares it. Belongs to the daemon's thread.
+// Readiness, for /healthz. A probe, a process of its own like a worker, checks the host: this may
+// take long, and a driver that fails to load affects only the probe. Its answer is reused for some
+// seconds, and shared by all queries in that time. Belongs to the daemon's thread.
 #pragma once
 
 #include <sys/types.h>
@@ -29,7 +29,7 @@ class Health {
   /// `launch` starts a probe: a process that sends one registry::Readiness and ends.
   Health(asio::io_context& io, Launch launch) : io_(io), launch_(std::move(launch)), done_(io) {}
 
-  /// What keeps this host from taking part in a migration; nothing: it is ready. Takes at most
+  /// What prevents this host from taking part in a migration; empty: it is ready. Takes at most
   /// kProbePatience. The object must outlive the call.
   asio::awaitable<std::vector<std::string>> problems();
 

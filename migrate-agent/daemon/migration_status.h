@@ -1,4 +1,4 @@
-// What an agent can tell about a migration: from its journal, and from the worker that is at it.
+// What an agent can tell about a migration: from its journal, and from the worker that has it.
 #pragma once
 
 #include <asio/awaitable.hpp>
@@ -19,16 +19,16 @@ Result<Uuid> parse_id(const std::string& bytes);
 journal::Entry journal_entry(const std::filesystem::path& state_dir, const Uuid& migration,
                              journal::Role role);
 
-/// The protocol's name for where a journal stands: "working", "restored", ... kDataLoss if it
-/// cannot be believed.
+/// The protocol's name for a journal's state: "working", "restored", ... kDataLoss if it is
+/// damaged.
 Result<std::string> state_of(const journal::Entry& entry, const journal::Contents& contents);
 
-/// What the journal alone tells. One that is damaged or cannot be read has the state "damaged" or
-/// "unreadable", says why, and needs an operator. Looks at the process, if it is named.
+/// What the journal alone tells. A journal that is damaged or cannot be read has the state
+/// "damaged" or "unreadable", a reason, and needs an operator. Checks the process, if it is named.
 proto::MigrationStatus status_of(const journal::Entry& entry,
                                  const Result<journal::Contents>& contents);
 
-/// Adds what the worker that is at the migration tells, if there is one and it answers soon.
+/// Adds what the migration's worker tells, if there is one and it answers soon.
 asio::awaitable<void> add_worker(const std::filesystem::path& runtime_dir,
                                  const journal::Entry& entry, proto::MigrationStatus& status);
 

@@ -1,5 +1,5 @@
-// Bounds what peers can hold that have shown who they are: connections, and with each a worker
-// process. Belongs to the daemon's thread.
+// Limits what authenticated peers can hold: connections, and with each a worker process. Belongs to
+// the daemon's thread.
 #pragma once
 
 #include <map>
@@ -30,10 +30,10 @@ class Peers {
   };
 
   /// At most `limit` (1 or more) at once, half of it (rounded up) for one peer, and a quarter
-  /// (rounded down) for agents alone: they settle what has become of migrations.
+  /// (rounded down) reserved for agents, because they settle migrations.
   explicit Peers(unsigned limit);
 
-  /// kResourceExhausted, with the limit that is reached.
+  /// kResourceExhausted, naming the limit.
   Result<Place> admit(const std::string& name, bool is_agent);
 
  private:
