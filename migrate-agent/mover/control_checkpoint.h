@@ -1,4 +1,4 @@
-// The driver's checkpoint API, applied to another process: what moves control state. The states are
+// The driver's checkpoint API, applied to another process: it moves control state. The states are
 // the driver's own: RUNNING -lock-> LOCKED -checkpoint-> CHECKPOINTED -restore-> LOCKED -unlock->
 // RUNNING. Calls block and are never timed out from outside: a process that is interrupted inside
 // one is lost. PIDs are as the caller's PID namespace sees them.
@@ -28,29 +28,29 @@ class ControlCheckpoint {
     kRunning,
     kLocked,
     kCheckpointed,
-    kFailed,  ///< the driver could not bring it back, and cannot any more
+    kFailed,  ///< the driver could not restore it, and never can
   };
 
   ControlCheckpoint(std::shared_ptr<const CudaDriver> driver, pid_t pid)
       : driver_(std::move(driver)), pid_(pid) {}
 
-  /// What the driver says of the process now. Changes nothing.
+  /// The process's state by the driver. Changes nothing.
   Result<State> state() const;
 
   /// Stops further CUDA calls and waits for submitted work. On failure the process runs on.
   Status lock(std::chrono::milliseconds timeout) const;
 
-  /// Moves what the driver holds into host memory. On failure the process stays locked.
+  /// Moves the control state into host memory. On failure the process stays locked.
   Status checkpoint() const;
 
-  /// Brings it back. `pairs` empty: onto the same GPUs; else they name every GPU of the machine
-  /// that was left. On failure the process stays checkpointed, and another call may succeed.
+  /// Restores it. `pairs` empty: onto the same GPUs; else they name every GPU of the source
+  /// machine. On failure the process stays checkpointed, and another call may succeed.
   Status restore(const std::vector<GpuPair>& pairs) const;
 
   Status unlock() const;
 
-  /// The thread that has to run while restore() works, as the driver numbers it. Ask while the
-  /// process runs: a stopped one does not answer.
+  /// The id of the thread that has to run during restore(), from the driver. Ask while the process
+  /// runs: a stopped one does not answer.
   Result<pid_t> restore_thread() const;
 
  private:

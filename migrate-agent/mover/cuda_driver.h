@@ -1,5 +1,5 @@
 // The CUDA driver as the agent uses it: loaded at run time, so that an agent starts on a machine
-// without one and says so. Every CUresult becomes an Error in CudaDriver::check and nowhere else.
+// without one and reports it. Every CUresult becomes an Error in CudaDriver::check.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// The digest of digest.h where the chunks lie: a kernel that reads VRAM once, at memory speed.
+// The digest of digest.h computed in VRAM: a kernel that reads VRAM once, at memory speed.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 namespace gcr::mover {
 
 /// One chunk in VRAM as the kernel reads it: 16-byte aligned, of any length up to kChunkBytes.
-/// Memory is read up to the next multiple of 16 bytes; what lies behind the chunk's end does not
-/// count.
+/// Memory is read up to the next multiple of 16 bytes; bytes behind the chunk's end are
+/// ignored.
 struct ChunkInVram {
   CUdeviceptr address = 0;
   std::uint32_t length_bytes = 0;
@@ -22,7 +22,7 @@ struct ChunkInVram {
 static_assert(sizeof(ChunkInVram) == 16);
 
 /// Digests chunks in VRAM on one GPU. The expanded key lives in its VRAM while the object lives.
-/// Thread-safe; move-only. Destroy it when everything that it enqueued has passed.
+/// Thread-safe; move-only. Destroy it after everything that it enqueued has completed.
 class GpuDigester {
  public:
   /// Compiles the kernel for this GPU and copies the key to it. The object keeps no reference to

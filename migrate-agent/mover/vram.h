@@ -42,8 +42,8 @@ class GpuContext {
 /// names it. Move-only; destroying it unmaps, releases and closes, from any thread.
 class Vram {
  public:
-  /// Maps what `descriptor` names (an application's export). The descriptor is kept: an imported
-  /// allocation cannot be exported again, and a rollback hands it back.
+  /// Maps the allocation of `descriptor` (an application's export). The descriptor is kept: an
+  /// imported allocation cannot be exported again, and a roll-back hands it back.
   static Result<Vram> import(std::shared_ptr<GpuContext> context, UniqueFd descriptor,
                              std::uint64_t size_bytes);
 
@@ -59,7 +59,7 @@ class Vram {
   const GpuContext& context() const { return *context_; }
   const std::shared_ptr<GpuContext>& shared_context() const { return context_; }
 
-  /// A descriptor of the same allocation for somebody else.
+  /// A new descriptor of the same allocation, for the caller.
   Result<UniqueFd> duplicate_descriptor() const;
 
  private:
@@ -94,10 +94,10 @@ class Stream {
   CUstream stream_;
 };
 
-/// VRAM of the mover's own, for copies and tables; nobody else sees it. Move-only.
+/// The mover's own VRAM, for copies and tables. Move-only.
 class DeviceMemory {
  public:
-  /// kResourceExhausted if there is not so much free.
+  /// kResourceExhausted if that much is not free.
   static Result<DeviceMemory> create(std::shared_ptr<GpuContext> context, std::size_t size_bytes);
   DeviceMemory(DeviceMemory&& other) noexcept
       : context_(std::move(other.context_)), address_(std::exchange(other.address_, 0)) {}
@@ -127,7 +127,7 @@ class PinnedBuffer {
   std::span<std::byte> bytes_;
 };
 
-/// Host memory of somebody else's (the landing region), page-locked while this object lives.
+/// Host memory that is not owned (the landing region), page-locked while this object lives.
 class RegisteredMemory {
  public:
   static Result<RegisteredMemory> create(std::shared_ptr<GpuContext> context,
