@@ -1,5 +1,5 @@
-// Descriptors that the library keeps in the application's table. They live at high numbers, out of
-// the way of programs that count on getting low ones, and never survive an exec.
+// Descriptors that the library keeps in the application's table. They have high numbers, because
+// some programs expect to get low ones, and never survive an exec.
 #pragma once
 
 namespace gcr::preload {
@@ -8,8 +8,8 @@ namespace gcr::preload {
 /// `fd`; calls no malloc.
 int move_high(int fd);
 
-/// While it lives, the soft limit on descriptors is the hard one: what is received meanwhile fits
-/// however many the application may open itself. Descriptors above the limit stay valid after it.
+/// While it exists, the soft limit on descriptors is the hard one, so that received descriptors fit
+/// whatever the application's own limit is. Descriptors above the limit stay valid afterwards.
 class RaisedDescriptorLimit {
  public:
   RaisedDescriptorLimit();
@@ -17,7 +17,7 @@ class RaisedDescriptorLimit {
   RaisedDescriptorLimit(const RaisedDescriptorLimit&) = delete;
   RaisedDescriptorLimit& operator=(const RaisedDescriptorLimit&) = delete;
 
-  /// As gcr::preload::move_high, but above what the application itself may use, where that fits.
+  /// As gcr::preload::move_high, but above the application's own limit, if that fits.
   int move_high(int fd) const;
 
  private:

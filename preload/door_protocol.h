@@ -10,13 +10,13 @@
 //
 // Both ends live in the application, so packets outlast an agent that died. Every reply repeats the
 // sequence number of its request: an agent starts at a random one and skips what it did not ask
-// for. What an agent exported counts for its session alone: a detach needs a descriptor of
-// everything in the hands of the very agent that asks for it.
+// for. What an agent exported counts only for its session: an agent that requests a detach must
+// itself hold a descriptor of every allocation.
 //
-// An agent keeps others away with flock(LOCK_EX) on the memfd, opened anew through /proc.
+// An agent excludes others with flock(LOCK_EX) on the memfd, opened again through /proc.
 //
-// What each request leaves behind when it fails is said beside it: the application always keeps
-// running, or stands at the gate exactly as before the request.
+// Each request says what it leaves behind when it fails: the application always keeps running, or
+// waits at the gate exactly as before the request.
 #pragma once
 
 #include <cstddef>
@@ -51,7 +51,7 @@ enum class Op : std::uint32_t {
   kExport = 3,
   /// Closes the gate: waits up to `timeout_ms` until no gated call is in flight and no stream is
   /// captured, then synchronises every context. On failure the gate is open again and `obstacle`
-  /// says what stood in the way. The gate opens by itself `lease_ms` after the last request, unless
+  /// says what prevented it. The gate opens by itself `lease_ms` after the last request, unless
   /// a kDetach came: from then on only kOpenGate opens it. Closing a closed gate renews the lease.
   kCloseGate = 4,
   /// Unmaps and releases every tracked allocation and closes its descriptors; addresses stay
@@ -69,15 +69,15 @@ enum class Op : std::uint32_t {
   /// Opens the gate. Needs to be attached.
   kOpenGate = 8,
   /// Gives pages of zeros back to the kernel. `ids` holds pairs of an address and a length in
-  /// bytes, `count` numbers in all. The agent answers for it that they are private anonymous memory
-  /// which holds zeros, that nobody writes there meanwhile (every thread but the door's stands
-  /// still, no device has the pages), and that the mapping with the door's stack is not among them:
-  /// then the memory reads as before. Everything is checked as far as the library can (kBadRequest:
-  /// nothing was dropped). kNotFound: the kernel would not drop a range (locked memory, say),
-  /// `failed_id` is its address, those before it are dropped.
+  /// bytes, `count` numbers in all. The agent ensures that they are private anonymous memory that
+  /// holds zeros, that nothing writes there meanwhile (every thread except the door's is stopped,
+  /// no device has the pages), and that the mapping with the door's stack is not among them: then
+  /// the memory reads as before. The library checks what it can (kBadRequest: nothing was dropped).
+  /// kNotFound: the kernel would not drop a range (locked memory, say), `failed_id` is its address,
+  /// those before it are dropped.
   kDropPages = 9,
   /// Marks whole mappings for transparent huge pages; `ids`, checks and failures as kDropPages. A
-  /// hint: what the memory holds does not change, and anybody may use it meanwhile.
+  /// hint: the memory's content does not change, and any thread may use it meanwhile.
   kUseHugePages = 10,
 };
 
@@ -91,7 +91,7 @@ enum class Outcome : std::uint32_t {
   kBroken = 6,  ///< as kDriver, and the application's allocations are not all mapped
 };
 
-/// What kept the gate from closing.
+/// What prevented the gate from closing.
 enum class Obstacle : std::uint32_t {
   kNone = 0,
   kCallsInFlight = 1,  ///< calls that submit work did not return
@@ -106,7 +106,7 @@ struct DoorRequest {
   std::uint32_t lease_ms;    ///< kCloseGate; 0: no lease
   std::uint32_t count;       ///< ids used (kExport, kOffer, kDropPages, kUseHugePages)
   std::uint32_t sequence;
-  std::uint64_t session;  ///< random, not 0: one agent's time at the door
+  std::uint64_t session;  ///< random, not 0: one agent's use of the door
   std::uint64_t ids[kMaxEntries];
 };
 static_assert(sizeof(DoorRequest) == 32 + 8 * kMaxEntries);
@@ -165,9 +165,9 @@ struct DoorReply {
   std::uint32_t sequence;      ///< of the request
   Obstacle obstacle;           ///< kCloseGate
   std::uint32_t reserved;
-  std::uint64_t duration_ns;  ///< time that the request took inside the application
-  std::uint64_t failed_id;    ///< what a failure happened on, an allocation as a rule; 0 if nothing
-  std::uint64_t advised_bytes;  ///< kDropPages, kUseHugePages: how much was done
+  std::uint64_t duration_ns;    ///< time that the request took inside the application
+  std::uint64_t failed_id;      ///< what failed, mostly an allocation; 0 if nothing
+  std::uint64_t advised_bytes;  ///< kDropPages, kUseHugePages: bytes done
   Summary summary;              ///< always filled
   DoorEntry entries[kMaxEntries];
 };

@@ -1,5 +1,5 @@
-// A look into the symbol table of one loaded object, without the dynamic loader's help: for code
-// that stands in for dlsym and therefore cannot ask it.
+// Reads the symbol table of one loaded object without the dynamic loader: for code that replaces
+// dlsym and therefore cannot call it.
 #pragma once
 
 #include <link.h>
@@ -9,8 +9,8 @@
 
 namespace gcr::preload {
 
-/// Views one loaded object's dynamic symbols. Owns nothing; valid while the object stays loaded, as
-/// it does inside a dl_iterate_phdr callback. Calls no function of another object.
+/// A view of one loaded object's dynamic symbols. Owns nothing; valid while the object stays
+/// loaded, as it does inside a dl_iterate_phdr callback. Calls no function of another object.
 class ElfObject {
  public:
   /// From the address that the object was loaded at, and its dynamic section (may be null).

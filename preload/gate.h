@@ -5,7 +5,7 @@
 // the open path needs no fence. Callers that find the gate closed sleep on a futex. Everything here
 // is plain memory and futexes, so a checkpoint of the process and its restore change nothing.
 //
-// Nothing here calls malloc, takes a lock or touches the driver.
+// Nothing here calls malloc, takes a lock or calls the driver.
 #pragma once
 
 #include <atomic>
@@ -29,8 +29,8 @@ GateSlot* take_slot();
 void enter_slowly(GateSlot* slot);
 }  // namespace gate_internal
 
-/// Inside the gate from construction to destruction. Any thread; nests freely: only the outermost
-/// scope of a thread can be made to wait.
+/// Inside the gate from construction to destruction. Any thread; scopes may be nested: only the
+/// outermost scope of a thread can wait.
 class GateScope {
  public:
   GateScope() : slot_(gate_internal::t_slot) {
@@ -66,7 +66,7 @@ void prepare();
 /// again, as before. One thread at a time may close and open.
 bool close(std::chrono::nanoseconds timeout);
 
-/// Opens the gate and wakes everybody who waits at it. Opening an open gate does nothing.
+/// Opens the gate and wakes all threads that wait at it. Opening an open gate does nothing.
 void open();
 
 bool is_closed();

@@ -1,4 +1,4 @@
-// The library's voice: silent unless GCR_PRELOAD_LOG is set in the environment.
+// The library's log: empty unless GCR_PRELOAD_LOG is set in the environment.
 #pragma once
 
 namespace gcr::preload {

@@ -1,5 +1,4 @@
-// Threads of the library inside the application: small, named, and never the one that gets a
-// signal.
+// Threads of the library inside the application: small, named, and with all signals blocked.
 #pragma once
 
 #include <pthread.h>
@@ -7,7 +6,7 @@
 namespace gcr::preload {
 
 /// Starts a joinable thread with every signal blocked that passes a closed gate. `name` (at most 15
-/// characters) has to outlive the call. False if there can be no more threads.
+/// characters) has to outlive the call. False if no thread can be created.
 bool start_quiet_thread(const char* name, void* (*body)(void*), pthread_t* thread);
 
 }  // namespace gcr::preload

@@ -1,8 +1,8 @@
-// What the door asks of the runtime whose calls the library interposes: to tell of its inventory,
-// to hand out descriptors, to let go of everything and take it back. Implemented once in a library.
+// What the door asks of the runtime whose calls the library interposes: list the inventory, export
+// descriptors, detach and attach. Implemented once in a library.
 //
-// Called by the door's thread alone, but for what says otherwise; every function takes the state's
-// mutex. None calls malloc, because threads that stand still may hold its locks. Between a detach
+// Called only by the door's thread, except where it says otherwise; every function takes the state's
+// mutex. None calls malloc, because stopped threads may hold its locks. Between a detach
 // and its attach, only attach calls the driver: the process may be locked by a checkpoint.
 #pragma once
 
@@ -26,7 +26,7 @@ struct Ending {
 door::Summary summarize();
 
 /// Fills `entries` with the allocations whose ids are above `after_id`, in the order of ids;
-/// returns how many. Fewer than there is room for: that was all.
+/// returns how many. Fewer than there is room for: there are no more.
 std::size_t list(std::uint64_t after_id, std::span<door::DoorEntry> entries);
 
 /// One new descriptor for each id, into `descriptors` (of the same length). On failure there are
@@ -38,7 +38,7 @@ void close_loose();
 /// See door::Op::kDetach.
 Ending detach(std::uint64_t session);
 
-/// Takes over `descriptors` in every case.
+/// Takes ownership of `descriptors`, also on failure.
 Ending offer(std::span<const std::uint64_t> ids, std::span<const int> descriptors);
 
 /// See door::Op::kAttach.

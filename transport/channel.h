@@ -1,4 +1,4 @@
-// The transport's contract: bytes go one-sidedly from a sender into regions of a receiver.
+// The transport's contract: a sender writes bytes one-sidedly into regions of a receiver.
 //
 // The sender addresses (region, offset); the receiver registered its regions beforehand and never
 // copies: bytes are read from the wire straight into place. A transport knows nothing of CUDA,
@@ -19,7 +19,7 @@ using RegionId = std::uint32_t;
 /// Connections of one transfer, of any transport.
 inline constexpr unsigned kMaxLanes = 64;
 
-/// What a channel has done so far. Bytes are payload, without headers and encryption.
+/// What a channel has transferred so far. Bytes are payload, without headers and encryption.
 struct Statistics {
   std::uint64_t payload_bytes = 0;  ///< each byte of a write once, however often it was sent
   std::uint64_t wire_bytes = 0;     ///< payload and headers, before encryption, every time
@@ -32,30 +32,30 @@ class Channel {
  public:
   virtual ~Channel() = default;
 
-  /// Says that many writes will come out of `bytes`, which must stay mapped until the channel is
-  /// destroyed. A transport that needs registered memory registers it; without this, such a
-  /// transport sends through a buffer of its own, which costs a copy. Others do nothing.
+  /// Announces that many writes will send from `bytes`, which must stay mapped until the channel is
+  /// destroyed. A transport that needs registered memory registers it; otherwise it sends through
+  /// a buffer of its own, which costs a copy. Others do nothing.
   virtual Status add_source(std::span<const std::byte> bytes) = 0;
 
-  /// Sends `bytes` to `offset` of `region`. Returns when the caller may reuse `bytes`, whatever
-  /// happens to the network afterwards: small writes are kept by the channel, large ones are in
-  /// place by then; only flush() says so of all. Calls from several threads run side by side.
-  /// After an error the channel is broken: every later call fails with the same error.
+  /// Sends `bytes` to `offset` of `region`. Returns when the caller may reuse `bytes`, even
+  /// if the network fails afterwards: the channel keeps a copy of small writes, large ones are in
+  /// place by then. Only flush() says that all are in place. Calls from several threads run side by
+  /// side. After an error the channel is broken: every later call fails with the same error.
   virtual Status write(RegionId region, std::uint64_t offset, std::span<const std::byte> bytes) = 0;
 
   /// Returns when every byte of every write that returned before this call is in place at the
   /// receiver and its `on_landed` has returned.
   virtual Status flush() = 0;
 
-  /// Keeps the payload of all writes together below `bytes_per_second`, from now on, for calls
-  /// under way too. 0: no limit. Flushes are not held back. Never blocks.
+  /// Limits the payload of all writes together to `bytes_per_second`, from now on and for calls
+  /// under way too. 0: no limit. Flushes are not limited. Never blocks.
   virtual void limit_rate(std::uint64_t bytes_per_second) = 0;
 
   /// Makes every call under way, and every later one, fail with kCancelled. Never blocks.
   virtual void cancel() = 0;
 
-  /// How many writes can usefully run at once: as a large one waits until its bytes are in place,
-  /// fewer threads leave the link idle in between.
+  /// How many writes can usefully run at once. A large write waits until its bytes are in place, so
+  /// with fewer threads the link is idle in between.
   virtual unsigned useful_writers() const = 0;
 
   virtual Statistics statistics() const = 0;
@@ -83,7 +83,7 @@ class Receiver {
   /// Breaks all lanes. Never blocks. The destructor cancels, then waits for its threads.
   virtual void cancel() = 0;
 
-  /// The first error that a lane met, if any; success while all is well.
+  /// The first error of any lane; success if there is none.
   virtual Status health() const = 0;
 
   virtual Statistics statistics() const = 0;

@@ -1,4 +1,4 @@
-// Holds back senders so that all of them together stay below a rate.
+// Limits the rate of all senders together.
 #pragma once
 
 #include <algorithm>
@@ -9,13 +9,13 @@
 
 namespace gcr::transport {
 
-/// Thread-safe. Bytes get their turn one after the other on one imaginary line of the given rate;
-/// time in which nobody sends is not saved up.
+/// Thread-safe. Bytes are scheduled one after the other as on a line of the given rate; time in
+/// which nothing is sent is not saved up.
 class Pacer {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// 0: no limit, from now on, for those that wait too.
+  /// Takes effect at once, also for waiting callers. 0: no limit.
   void limit(std::uint64_t bytes_per_second) {
     const std::lock_guard lock(mutex_);
     rate_ = bytes_per_second;

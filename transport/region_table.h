@@ -1,4 +1,4 @@
-// The receiver's regions: who may be written to, and who is being written to.
+// The receiver's regions: which may be written to, and which are being written to.
 #pragma once
 
 #include <condition_variable>
@@ -45,8 +45,8 @@ class RegionTable {
   /// Refuses pins from now on, and returns when none is left. Fails with kNotFound.
   Status remove(RegionId region);
 
-  /// The right to write `length_bytes` at `offset`. Fails with kNotFound where there is no such
-  /// region, and with kInvalidArgument where the range is not within it; any numbers are safe.
+  /// The right to write `length_bytes` at `offset`. Fails with kNotFound if there is no such
+  /// region, and with kInvalidArgument if the range is not within it; any numbers are safe.
   Result<Pin> pin(RegionId region, std::uint64_t offset, std::uint64_t length_bytes);
 
  private:

@@ -1,6 +1,6 @@
-// Which devices the control groups of a process let it open. No file tells: version 2 has programs
-// that decide, version 1 rules in numbers, which mean other devices on another host. So the kernel
-// is asked, from within the groups, about each device that this host has.
+// Which devices the control groups of a process allow. No file tells: version 2 has programs that
+// decide, version 1 has rules by device numbers, which mean other devices on another host. So a
+// child process asks the kernel, from within the groups, about each device of this host.
 #pragma once
 
 #include <sys/types.h>
@@ -15,14 +15,14 @@
 
 namespace gcr::cgroups {
 
-/// What a process may open; none if nothing is forbidden. A child of the caller joins the groups of
-/// the process for a moment. kTimeout if it does not come back.
+/// The devices that a process may open; none if nothing is forbidden. A child of the caller joins
+/// the groups of the process for a moment. kTimeout if the child does not answer.
 Result<std::optional<proto::DeviceLimits>> devices_of(const std::vector<Hierarchy>& hierarchies,
                                                       pid_t pid);
 
-/// Lets the processes of a group open these devices alone: those that are there now, by their
-/// numbers here. A GPU is named by its UUID here. Where the multiplexer of terminals is allowed,
-/// every terminal that it makes is. Nobody in the group makes device nodes.
+/// Lets the processes of a group open only these devices: those that exist now, by their numbers on
+/// this host. GPUs are named by their UUID on this host. If the terminal multiplexer is allowed, so
+/// is every terminal that it makes. Processes in the group cannot create device nodes.
 Status limit_devices(const Hierarchy& hierarchy, const std::filesystem::path& group,
                      const proto::DeviceLimits& limits);
 

@@ -1,14 +1,14 @@
-// A control group of a process's own. It holds the process still, whatever signals it gets (design
-// decision 10): a stop by SIGSTOP ends with anybody's SIGCONT, a frozen group goes on when root
-// writes so. And it keeps, as long as the process runs, what limited it before (limits.h).
+// A control group for one process. Frozen, it keeps the process from running whatever signals it
+// gets (design decision 10): anybody's SIGCONT ends a SIGSTOP, but only root can thaw a group.
+// While the process runs, the group keeps its earlier limits (limits.h).
 //
-// Groups are made at the top of the hierarchy, which is root's, and not below the group of the
-// process: in version 2 the owner of a delegated group may move processes among the groups below
-// it, and so out of a frozen one.
+// Groups are made at the top of the hierarchy, which belongs to root, and not below the group of
+// the process: in version 2 the owner of a delegated group may move processes among the groups
+// below it, and so out of a frozen one.
 //
-// A frozen process keeps what signals do to it for later: SIGCONT takes a stop away, SIGKILL ends
-// it (in version 1 only when it is thawed). Moving a process into another group may wait for all
-// CPUs (some 10 ms); freezing and thawing are quick.
+// Signals to a frozen process take effect: SIGCONT ends a stop, and the process runs when it is
+// thawed; SIGKILL ends the process (in version 1 only when it is thawed). Moving a process into
+// another group may wait for all CPUs (some 10 ms); freezing and thawing are quick.
 #pragma once
 
 #include <filesystem>
@@ -26,13 +26,12 @@
 
 namespace gcr::cgroups {
 
-/// A migration's group is named so, and after the file of its journal.
+/// Prefix of a migration's group; the rest is the name of its journal's file.
 inline constexpr char kGroupPrefix[] = "gcr-migrate-";
 
-/// A name for a group, which may be there or not: one directory in the hierarchy that freezes, and
+/// The name of a group, which may exist or not: one directory in the hierarchy that freezes, and
 /// one in each hierarchy that limits. Destroying it changes nothing: groups outlive the agent.
-/// Where no hierarchy freezes, and an agent may go without, it holds nobody, and to freeze it
-/// succeeds.
+/// If no hierarchy can freeze, and the agent may do without, freezing succeeds and has no effect.
 class Group {
  public:
   Group() = default;
@@ -40,13 +39,13 @@ class Group {
   /// `hierarchies`: those that may be used.
   Group(std::vector<Hierarchy> hierarchies, std::string name);
 
-  /// Whether there is such a group now, to freeze.
+  /// Whether the group exists now in the hierarchy that freezes.
   bool exists() const;
 
-  /// Whether nobody is in there.
+  /// Whether it has no processes.
   bool is_empty() const;
 
-  /// Makes the group; success if it is there.
+  /// Makes the group; success if it exists.
   Status create() const;
 
   /// As create(), with these limits. kUnsupported if they cannot all be kept here.
@@ -58,28 +57,28 @@ class Group {
   /// Moves all of a process into the group. kNotFound if it is gone.
   Status add(const procfs::Process& process) const;
 
-  /// Freezes, and waits until no thread in there can run. kTimeout after ten seconds: then they are
-  /// about to be frozen.
+  /// Freezes, and waits until no thread in the group can run. kTimeout after ten seconds: then they
+  /// are still being frozen.
   Status freeze() const;
 
-  /// Whether it was told to freeze and not to thaw since. False if there is no such group.
+  /// Whether it was frozen and not thawed since. False if there is no such group.
   Result<bool> is_frozen() const;
 
   /// Success if there is no such group.
   Status thaw() const;
 
-  /// Thaws, moves who is in there to the group `home` (as /proc/PID/cgroup names it; the caller's
-  /// own if that is gone), and removes the group. Success if there is no such group.
+  /// Thaws, moves its processes to the group `home` (as /proc/PID/cgroup names it; the caller's own
+  /// if that is gone), and removes the group. Success if there is no such group.
   Status dissolve(const std::string& home = {}) const;
 
-  /// Kills all that is in there, of which nothing runs again, and removes the group. Success if
-  /// there is no such group.
+  /// Kills all its processes, none of which runs again, and removes the group. Success if there is
+  /// no such group.
   Status destroy() const;
 
   /// The group that a process is in, for dissolve(). Empty if none freezes.
   Result<std::string> home_of(const procfs::Process& process) const;
 
-  /// Whether what freeze() was told to hold is held.
+  /// Whether freeze() has an effect.
   bool freezes() const { return freezer_.has_value(); }
 
   /// Where CRIU can freeze it (--freeze-cgroup), so that nothing runs between the end of a dump and
@@ -98,10 +97,10 @@ class Group {
   std::filesystem::path directory_;  ///< in the hierarchy that freezes
 };
 
-/// The names of the groups of migrations that nobody is in.
+/// The names of the migrations' groups that have no processes.
 std::set<std::string> empty_groups(const std::vector<Hierarchy>& hierarchies);
 
-/// Those of them that nobody is in by now.
+/// Removes those of them that have no processes now.
 void remove_empty(const std::vector<Hierarchy>& hierarchies, const std::vector<std::string>& names);
 
 }  // namespace gcr::cgroups

@@ -41,9 +41,9 @@ std::vector<Hierarchy> hierarchies();
 /// The one with this controller, whose root this process can make groups in. kUnsupported with what
 /// is missing.
 ///
-/// For the freezer and the devices version 2 is preferred, for what it forbids: there a process is
-/// moved only by who may write to the common ancestor of both groups, in version 1 its owner may
-/// move it into any group of that owner's.
+/// For the freezer and the devices version 2 is preferred, because it is stricter: moving a process
+/// there needs write access to the common ancestor of both groups; in version 1 the process's owner
+/// may move it into any group that this owner has.
 Result<Hierarchy> find(const std::vector<Hierarchy>& hierarchies, std::string_view controller);
 
 inline constexpr std::string_view kFreezer = "freezer";
@@ -62,7 +62,7 @@ bool is_of(const Hierarchy& hierarchy, const Membership& membership);
 /// The group that a process is in, as /proc/PID/cgroup names it. kNotFound if the process is gone.
 Result<std::string> group_of(const Hierarchy& hierarchy, pid_t pid);
 
-/// Writes to a file of a group, which takes a text in one piece or not at all.
+/// Writes to a file of a group, in one piece or not at all.
 Status write(const std::filesystem::path& file, const std::string& text);
 
 }  // namespace gcr::cgroups

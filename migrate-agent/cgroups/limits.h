@@ -1,8 +1,8 @@
 // What control groups allow a process: memory, swap, processes, CPU time, CPUs, memory nodes and
-// devices. The source reads what its groups and all groups above them allow together, the
-// destination keeps it in a group of the process's own. What is shared in the source's groups with
-// others the process has to itself afterwards. Weights, and memory.high, are no limits: they say
-// who goes first where there is not enough.
+// devices. The source reads what the process's groups and all groups above them allow together; the
+// destination sets the same limits on the process's own group. A limit that the process shared with
+// others at the source applies to it alone afterwards. Weights, and memory.high, are not limits:
+// they set priorities.
 #pragma once
 
 #include <sys/types.h>
@@ -16,10 +16,10 @@
 
 namespace gcr::cgroups {
 
-/// The limits of a process. kUnsupported where one of its groups cannot be seen from here.
+/// The limits of a process. kUnsupported if one of its groups is not visible here.
 Result<proto::GroupLimits> limits_of(const std::vector<Hierarchy>& hierarchies, pid_t pid);
 
-/// What of `limits` cannot be kept on this host, a sentence each. Changes nothing.
+/// The `limits` that cannot be kept on this host, a sentence for each. Changes nothing.
 std::vector<std::string> not_kept(const std::vector<Hierarchy>& hierarchies,
                                   const proto::GroupLimits& limits);
 

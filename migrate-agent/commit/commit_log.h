@@ -1,4 +1,4 @@
-// A journal together with the state that it tells: the one way in which a role, or its recovery,
+// A journal together with the state that it records: the only way in which a role, or its recovery,
 // takes a step of the commit. Move-only; blocking; one thread at a time.
 #pragma once
 
@@ -20,14 +20,15 @@ class CommitLog {
   static Result<CommitLog> create(const std::filesystem::path& state_dir, const Uuid& migration,
                                   journal::Began began);
 
-  /// Takes over a journal whose owner is dead, and the state that it tells. As Journal::open;
-  /// kDataLoss too if no run can have written it.
+  /// Takes over a journal whose owner is dead, with its state. As Journal::open; also kDataLoss if
+  /// the protocol cannot have written it.
   static Result<CommitLog> open(const std::filesystem::path& path, journal::Lock how);
 
   /// Takes the step. `record` is the one that the table names for it, and is durable when this
   /// succeeds. kInvalidArgument if the protocol has no such step here; other failures are those of
-  /// Journal::append. On failure the state is as before; only after kDataLoss nobody knows it, and
-  /// the caller does nothing more about the migration: recovery reads the journal.
+  /// Journal::append. On failure the state is as before, except after kDataLoss: then the
+  /// state is unknown, and the caller does nothing more about the migration; recovery reads the
+  /// journal.
   Status advance(Event event, journal::Record record) {
     const auto* step = find(state_, event);
     if (step == nullptr || step->record != record.body_case()) {

@@ -1,4 +1,4 @@
-// What the source's agent answers to OutcomeRequest: from its journal alone, whoever owns that now.
+// What the source's agent answers to OutcomeRequest, from its journal alone.
 #pragma once
 
 #include "migrate-agent/commit/states.h"
@@ -11,8 +11,8 @@ namespace gcr::commit {
 /// COMMITTED or ABORTED from the moment that the journal says so; UNDECIDED before.
 proto::OutcomeReply::Outcome outcome_of(SourceState state);
 
-/// For what journal::read_durable() gave. UNKNOWN if there is no journal, or none that can be
-/// believed: an operator has to look. UNDECIDED if it cannot be read just now.
+/// For the result of journal::read_durable(). UNKNOWN if there is no journal, or it is damaged: an
+/// operator is needed. UNDECIDED if it cannot be read now.
 proto::OutcomeReply::Outcome outcome_of(const Result<journal::Contents>& read);
 
 }  // namespace gcr::commit

@@ -1,6 +1,6 @@
-// The two state machines of the commit, as tables (proto/PROTOCOL.md, "The commit"). Nothing in
-// here does anything: the roles act, and CommitLog writes down. tests/model/commit.pml has the same
-// states and events under the same names, and proves what they promise.
+// The two state machines of the commit, as tables (proto/PROTOCOL.md, "The commit"). They
+// have no side effects: the roles act, and CommitLog writes the records. tests/model/commit.pml has
+// the same states and events under the same names, and proves their guarantees.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +22,15 @@ enum class SourceState : std::uint8_t {
   kDiscarded,  ///< an operator decided so: the source's copy is to be killed
   kConfirmed,  ///< the source's copy is gone, the process is the destination's: final
   kAborted,    ///< the source's copy is to run again
-  kUndone,     ///< it does, and nothing of the migration is left here: final
+  kUndone,     ///< it runs, and nothing of the migration is left here: final
 };
 
 enum class SourceEvent : std::uint8_t {
   kInvalid = 0,
-  kKeeperStarted,        ///< note: who holds VRAM's descriptors
+  kKeeperStarted,        ///< note: the process that holds VRAM's descriptors
   kDetaching,            ///< note: the process may be found taken apart
   kAskRestore,           ///< RestoreRequest is about to be sent
-  kVoteReceived,         ///< RestoreReply has come and all is well
+  kVoteReceived,         ///< RestoreReply has come, and everything is verified
   kFailed,               ///< an error, a cancel, a silent peer
   kRestarted,            ///< the worker died; recovery took over
   kCommitConfirmed,      ///< CommitReply has come, the stopped copy is gone
@@ -44,24 +44,24 @@ enum class SourceEvent : std::uint8_t {
 /// Of the destination, the participant.
 enum class DestinationState : std::uint8_t {
   kInvalid = 0,
-  kBuilding,   ///< nothing was promised
-  kRestored,   ///< voted: its copy stands still and can go on at any time
-  kCommitted,  ///< its copy is to go on
-  kRunning,    ///< it does: final
+  kBuilding,   ///< nothing is promised
+  kRestored,   ///< voted: its copy is frozen and can run at any time
+  kCommitted,  ///< its copy is to run
+  kRunning,    ///< it runs: final
   kAborted,    ///< its copy is to be destroyed
-  kGone,       ///< it is, and nothing of the migration is left here: final
+  kGone,       ///< it is gone, and nothing of the migration is left here: final
 };
 
 enum class DestinationEvent : std::uint8_t {
   kInvalid = 0,
-  kRestored,             ///< the copy stands still by itself
+  kRestored,             ///< the copy is frozen
   kFailed,               ///< an error, a silent peer, an abort before the vote
   kRestarted,            ///< the worker died before the vote; recovery took over
   kToldCommit,           ///< CommitRequest, or the answer COMMITTED
   kToldAbort,            ///< AbortRequest, or the answer ABORTED
-  kCopyLost,             ///< the copy is gone, and was never let go
+  kCopyLost,             ///< the copy is gone, and never ran
   kHostLost,             ///< the host was restarted, and nobody knows whether the copy ran before
-  kResumed,              ///< the copy goes on
+  kResumed,              ///< the copy runs
   kCleared,              ///< nothing is left
   kResolvedRunHere,      ///< an operator: the source's copy will never run
   kResolvedDiscardHere,  ///< an operator: the source's copy runs
@@ -82,7 +82,7 @@ using DestinationTransition = Transition<DestinationState, DestinationEvent>;
 std::span<const SourceTransition> source_transitions();
 std::span<const DestinationTransition> destination_transitions();
 
-/// The row for `event` in `state`; null where the protocol has none.
+/// The row for `event` in `state`; null if the protocol has none.
 const SourceTransition* find(SourceState state, SourceEvent event);
 const DestinationTransition* find(DestinationState state, DestinationEvent event);
 
@@ -92,7 +92,7 @@ std::string_view to_string(SourceEvent event);
 std::string_view to_string(DestinationState state);
 std::string_view to_string(DestinationEvent event);
 
-/// The state that a journal tells. kDataLoss for records that no run can have written.
+/// The state that a journal records. kDataLoss for records that the protocol cannot have written.
 Result<SourceState> replay_source(std::span<const journal::Record> records);
 Result<DestinationState> replay_destination(std::span<const journal::Record> records);
 

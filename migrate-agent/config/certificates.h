@@ -1,4 +1,4 @@
-// What an agent can tell of its own certificates without a peer.
+// What an agent can check about its own certificates without a peer.
 #pragma once
 
 #include <map>
@@ -15,7 +15,7 @@ namespace gcr::agent {
 Status check_own_certificate(const control::TlsFiles& files, const std::string& host);
 
 /// When each expires, in seconds since 1970: "authority", "agent" and, if one is configured,
-/// "revocations". What cannot be read is left out.
+/// "revocations". Files that cannot be read are left out.
 std::map<std::string, double> certificate_expiry(const control::TlsFiles& files);
 
 }  // namespace gcr::agent

@@ -1,5 +1,5 @@
-// Whether what a configuration names is there and can be used: `migrate-agent --check-config`, and
-// a part of /healthz.
+// Whether everything that a configuration names exists and can be used: `migrate-agent
+// --check-config`, and a part of /healthz.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 namespace gcr::agent {
 
 /// A sentence for each problem: certificates, directories, programs, addresses, users. Changes
-/// nothing; may block. None: an agent that is started with it listens and can be reached.
+/// nothing; may block. None: an agent with this configuration starts and can be reached.
 std::vector<std::string> problems_of(const Config& config);
 
 }  // namespace gcr::agent

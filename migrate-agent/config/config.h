@@ -1,39 +1,39 @@
-// What an agent is told by its configuration file, /etc/gcr-migrate/agent.toml (TOML). Every key
-// has a default; a key that is not known is an error, with the known key that is nearest to it.
+// What an agent reads from its configuration file, /etc/gcr-migrate/agent.toml (TOML). Every key
+// has a default; an unknown key is an error, which names the most similar known key.
 //
 //   listen          = "0.0.0.0:7411"          # "[::]:7411" for IPv6 and IPv4
 //   advertise       = "node1:7411"            # where other agents reach this one; default: the
 //                                             # address it connects from, and the port of `listen`
 //   host            = "node1"                 # for people; default: the machine's host name
-//   lanes           = 0                       # data connections per migration, 1 to 32; 0: by the
-//                                             # two hosts' cores and links
+//   lanes           = 0                       # data connections per migration, 1 to 32; 0: chosen
+//                                             # by the two hosts' cores and links
 //   data_addresses  = []                      # "10.1.0.5", …: where data connections reach this
 //                                             # host, spread over all; default: where the source
 //                                             # reached the agent
-//   unencrypted_data = false                  # whether data may travel without TLS where the other
-//                                             # agent's configuration says so too: by RDMA, or if
-//                                             # the operator asks for it
+//   unencrypted_data = false                  # whether data may travel without TLS, if the other
+//                                             # agent's configuration says so too: over RDMA, or
+//                                             # if the operator asks for it
 //   allow_unfrozen  = false                   # whether processes may be moved where no control
-//                                             # group can be frozen: then SIGCONT by anybody wakes
-//                                             # a copy that must stand still
+//                                             # group can be frozen: then anybody's SIGCONT wakes
+//                                             # a copy that must not run
 //   hugepages       = "auto"                  # "auto", "require" or "never"
 //   gpus            = []                      # UUIDs that this agent may place processes on;
 //                                             # none: all
 //   log_level       = "info"                  # "debug", "info", "warning", "error"
 //   max_startups    = 128                     # connections that have not shown a certificate yet
 //   startup_timeout_ms = 10000                # for the preface, and for the handshake
-//   peer_silence_ms = 15000                   # an agent that says nothing for so long is gone
-//   max_connections = 512                     # control connections at a time, questions included
-//   max_migrations  = 16                      # migrations at a time that have this host as their
-//                                             # source, and as many that have it as destination
+//   peer_silence_ms = 15000                   # an agent that sends nothing for this long is gone
+//   max_connections = 512                     # control connections at a time, with questions
+//   max_migrations  = 16                      # migrations at a time with this host as their
+//                                             # source, and as many with it as destination
 //   max_migrations_per_user = 0               # how many of these one operator or local user may
 //                                             # have ordered; 0: half of max_migrations
-//   local_socket    = ""                      # "/run/gcr-migrate.sock": where local users may ask,
-//                                             # for their own processes only; empty: nowhere
+//   local_socket    = ""                      # "/run/gcr-migrate.sock": for local users and their
+//                                             # own processes only; empty: nowhere
 //   metrics_listen  = ""                      # "127.0.0.1:9411": Prometheus metrics and /healthz,
 //                                             # without TLS; empty: nowhere
 //   audit_log       = ""                      # a file that gets a line for every migration that
-//                                             # ends; empty: it goes to the log with the others
+//                                             # ends; empty: the line goes to the log
 //   state_dir       = "/var/lib/gcr-migrate"  # the journals
 //   runtime_dir     = "/run/gcr-migrate"      # on tmpfs: CRIU's images
 //
@@ -41,26 +41,24 @@
 //   authority   = "/etc/gcr-migrate/ca.crt"
 //   certificate = "/etc/gcr-migrate/agent.crt"
 //   key         = "/etc/gcr-migrate/agent.key"
-//   revoked     = ""                      # a CRL of the authority's (PEM); empty: none is asked
-//   for
+//   revoked     = ""                      # a CRL of the authority (PEM); empty: none is used
 //
 //   [[operators]]                         # which operators may move whose processes; without any
 //   name        = "night-shift"           # such table every operator may move every process.
 //   users       = ["alice", "1001", "*"]  # `name` is the certificate's common name or "*"
 //
-//   [[peers]]                             # agents whose migrations this one takes; without any
-//   such name        = "node2"                 # table it takes those of every agent of the
-//   authority.
-//                                         # `name` is the certificate's common name
+//   [[peers]]                             # agents from which migrations are accepted; without any
+//   name        = "node2"                 # such table from every agent of the authority. `name`
+//                                         # is the certificate's common name
 //
 //   [criu]
 //   command     = []                      # the program and the arguments before CRIU's own; none:
 //                                         # the one installed with the agent, else "criu"
 //   reaper      = ""                      # empty: gcr-reaper beside the agent or in ../libexec
 //
-// Workers read the file anew, so that most keys take effect with the next migration. The daemon
-// reads `tls`, both limits on migrations and `log_level` anew on SIGHUP, its other keys (`listen`,
-// `local_socket`, `metrics_listen`, the other limits) when it is started.
+// Each worker reads the file again, so most keys take effect with the next migration. The daemon
+// reads `tls`, both limits on migrations and `log_level` again on SIGHUP, and its other keys
+// (`listen`, `local_socket`, `metrics_listen`, the other limits) when it is started.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// How CRIU is started on this host, as agent.toml says.
+// How CRIU is started on this host, from agent.toml.
 #pragma once
 
 #include <filesystem>
@@ -10,9 +10,9 @@ namespace gcr::criu {
 struct Command {
   /// The program and the arguments before its own, e.g. a private dynamic loader.
   std::vector<std::string> argv;
-  /// The init program of the namespaces that CRIU is started in, where those are new: for checks,
-  /// and for restores, where it stays with the process and ends when the last task in there has
-  /// ended. Dumps go without.
+  /// The init program of new namespaces in which CRIU is started: for checks, and for restores,
+  /// where it stays with the process and ends when the last task there has ended. Dumps do not need
+  /// it.
   std::filesystem::path reaper;
 };
 

@@ -1,9 +1,10 @@
-// Restored tasks stand still until the commit: every thread of a stopped process is seized with
-// ptrace, except those that must run so that CUDA and the preload library can come back.
+// Restored tasks stay stopped until the commit: every thread of a stopped process is seized with
+// ptrace, except those that must run to restore CUDA and the preload library.
 //
-// ptrace belongs to a thread, so each FrozenThreads has a thread of its own that holds the threads;
-// callers may use any. While they are held, the death of this process kills the held process: an
-// uncommitted copy must not start to run. stop_again() ends that dependence before the commit.
+// A tracer is a thread, so each FrozenThreads has a thread of its own that holds the threads;
+// callers may use any thread. While they are held, the death of this process kills the held
+// process: an uncommitted copy must not start to run. stop_again() ends that dependence before the
+// commit.
 #pragma once
 
 #include <sys/types.h>
@@ -20,26 +21,26 @@ namespace gcr::criu {
 /// Holds the threads of one process. One caller at a time.
 class FrozenThreads {
  public:
-  /// The process is stopped by SIGSTOP. Seizes every thread except `running` (thread ids as the
-  /// process's own PID namespace sees them), then lets the process continue: only the running ones
-  /// do, and threads that they create. `thaw` is called in between, where the process was frozen
-  /// too. On failure everything seized is let go and the process is stopped again; kNotFound if a
+  /// The process is stopped by SIGSTOP. Seizes every thread except `running` (thread ids in the
+  /// process's own PID namespace), then continues the process: only `running` run, and threads that
+  /// they create. `thaw` is called in between, if the process was frozen too. On failure everything
+  /// seized is released and the process is stopped again; kNotFound if a
   /// thread of `running` does not exist.
   static Result<FrozenThreads> seize(const procfs::Process& process, const std::set<pid_t>& running,
                                      const std::function<Status()>& thaw = {});
 
   FrozenThreads(FrozenThreads&&) noexcept;
   FrozenThreads& operator=(FrozenThreads&&) noexcept;
-  /// As stop_again(), if neither it nor release() was called: nothing runs by accident.
+  /// As stop_again(), if neither it nor release() was called: no thread runs by accident.
   ~FrozenThreads();
 
-  /// Lets go: every thread goes on where it was, in the system call where it was. Nothing stays
-  /// behind, no stop and no tracer. Once.
+  /// Releases the threads: each goes on where it was, in the same system call. No stop and no
+  /// tracer remain. Once.
   Status release();
 
-  /// Stops the whole process by SIGSTOP, the running threads too, and lets go. It stands still by
-  /// itself from then on, whatever becomes of this process, until resume_stopped(). `freeze` is
-  /// called while the threads are still held: what it freezes, no SIGCONT lets run. Once.
+  /// Stops the whole process by SIGSTOP, including the running threads, and releases the threads.
+  /// From then on it stays stopped, even if this process ends, until resume_stopped(). `freeze` is
+  /// called while the threads are still held: no SIGCONT wakes what it freezes. Once.
   Status stop_again(const std::function<Status()>& freeze = {});
 
   /// How many threads are held.

@@ -1,7 +1,6 @@
-// All of a process stands still but one thread, which serves us; and if we die, that one stands
-// still too. The process is stopped as a whole by SIGSTOP, and ptrace lets the one thread run in
-// spite of it. The kernel puts it back into the stop when its tracer ends, so that nothing which
-// was asked of it can go on beside the application's own threads.
+// Stops all of a process except one thread, which works for the agent. The whole process is stopped
+// by SIGSTOP, and ptrace lets the one thread run in spite of it. If the agent dies, the kernel puts
+// that thread back into the stop, so its work never runs beside the application's own threads.
 #pragma once
 
 #include <sys/types.h>
@@ -23,12 +22,12 @@ class HeldThreads {
   /// As let_go().
   ~HeldThreads();
 
-  /// `running` as the process's own PID namespace sees it. On failure let_go() makes the process
-  /// run again. kNotFound if there is no such thread, kPermissionDenied if somebody else traces
-  /// one.
+  /// `running` is a thread id in the process's own PID namespace. After a failure let_go() makes
+  /// the process run again. kNotFound if there is no such thread, kPermissionDenied if another
+  /// tracer has one.
   Status hold_all_but(pid_t running);
 
-  /// The whole process goes on (SIGCONT), also if it was stopped before. Idempotent.
+  /// Continues the whole process (SIGCONT), even if it was stopped before. Idempotent.
   void let_go();
 
  private:
@@ -38,7 +37,7 @@ class HeldThreads {
   const procfs::Process process_;
   const pid_t pid_ = process_.pid();
   bool stopped_ = false;
-  pid_t running_ = 0;       ///< as our PID namespace sees it
+  pid_t running_ = 0;       ///< in our PID namespace
   std::set<pid_t> seized_;  ///< all threads, the running one too
 };
 

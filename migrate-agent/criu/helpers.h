@@ -1,4 +1,4 @@
-// CRIU that a dead worker has left at work.
+// CRIU that a dead worker left running.
 #pragma once
 
 #include <chrono>
@@ -8,11 +8,11 @@
 
 namespace gcr::criu {
 
-/// Waits until no process has anything open in `scratch` or below, the directory of the CRIU runs
-/// of one worker that is dead: then CRIU has done what it was at, or failed at it for want of the
-/// worker, and touches the process no more. CRIU is never killed: it may be inside the process.
-/// One that waits at its holding point, where it has touched nothing, is let go on to its failure.
-/// kTimeout if some CRIU is still at work after `patience`. A directory that is not there is fine.
+/// Waits until no process has anything open in or below `scratch`, the directory of a dead worker's
+/// CRIU runs: then CRIU has finished, or failed without the worker, and does not touch the process
+/// any more. CRIU is never killed: it may be inside the process. A CRIU at its holding point, which
+/// has touched nothing, is released from there and fails. kTimeout if a CRIU still runs after
+/// `patience`. Success if the directory does not exist.
 Status wait_for_helpers(const std::filesystem::path& scratch, std::chrono::milliseconds patience);
 
 }  // namespace gcr::criu

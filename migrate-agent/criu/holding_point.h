@@ -1,5 +1,5 @@
-// Where a prepared CRIU waits: a FIFO in the place of a file that it reads after it has prepared
-// itself (probing the kernel alone takes 60 ms) and before it touches any process.
+// Where a prepared CRIU waits: a FIFO in the place of a file that it reads after its preparations
+// (probing the kernel alone takes 60 ms) and before it touches any process.
 #pragma once
 
 #include <filesystem>
@@ -12,7 +12,7 @@
 
 namespace gcr::criu {
 
-/// Move-only. Destroying it lets CRIU read an end of file, which makes it fail, and leaves no FIFO.
+/// Move-only. Destroying it makes CRIU read an end of file and fail, and leaves no FIFO.
 class HoldingPoint {
  public:
   HoldingPoint(HoldingPoint&& other) noexcept
@@ -27,11 +27,11 @@ class HoldingPoint {
   static Result<HoldingPoint> create(const std::filesystem::path& directory,
                                      const std::string& name);
 
-  /// Waits until CRIU has come to it, then takes the FIFO out of the directory: a file of its name
-  /// may stand there from now on. False if CRIU has ended instead.
+  /// Waits until CRIU has opened it, then removes the FIFO from the directory: from now on a file
+  /// of this name may be there. False if CRIU has ended instead.
   Result<bool> wait_until_reached(Session& session);
 
-  /// Lets CRIU go on with `content` as that of the file, at most 64 KiB.
+  /// Lets CRIU go on, with `content` as the content of the file; at most 64 KiB.
   Status pass(const std::string& content);
 
  private:

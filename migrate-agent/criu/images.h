@@ -30,7 +30,7 @@ std::string image_of(std::uint32_t magic, const std::string& record);
 /// The cache file "irmap-cache" with nothing in it.
 std::string empty_irmap_cache();
 
-/// Names of the image files (*.img) in `directory`, sorted: what has to travel. Logs are left out.
+/// Names of the image files (*.img) in `directory`, sorted: the files to send. Without logs.
 std::vector<std::string> names(const std::filesystem::path& directory);
 
 /// Sum of the sizes of the image files.
@@ -40,23 +40,23 @@ std::uint64_t total_bytes(const std::filesystem::path& directory);
 /// of what CRIU wrote to standard error; empty if there is neither.
 std::string first_error(const std::filesystem::path& directory, const std::string& name);
 
-/// The root of the dumped tree, as its PID namespace numbers it. Errors as of used_pids().
+/// The PID of the dumped tree's root in its own PID namespace. Errors as for used_pids().
 Result<pid_t> root_pid(const std::filesystem::path& directory);
 
-/// Every number that the dumped tree uses in its PID namespace: processes, threads, process groups,
+/// Every PID that the dumped tree uses in its PID namespace: processes, threads, process groups,
 /// sessions. kDataLoss if pstree.img is not whole, kNotFound if it is missing.
 Result<std::set<pid_t>> used_pids(const std::filesystem::path& directory);
 
-/// The names of files that CRIU would open, and of those that it would make again because they were
-/// deleted. kDataLoss if an image is not whole, or names files in a way in which our dumps do not.
+/// The names of files that CRIU would open, and of deleted files that it would create again.
+/// kDataLoss if an image is not whole, or names files in a way that our dumps do not.
 struct Names {
   std::set<std::string> files;
   std::set<std::string> deleted;
 };
 Result<Names> file_names(const std::filesystem::path& directory);
 
-/// Every image of memory holds as many pages as its page map says, in `directory` and in its chain
-/// of parents: CRIU would look for the missing ones for ever. kDataLoss if not.
+/// Checks that every image of memory has as many pages as its page map says, in `directory` and in
+/// its chain of parents: CRIU would look for missing ones forever. kDataLoss if not.
 Status check_memory(const std::filesystem::path& directory);
 
 }  // namespace gcr::criu::images

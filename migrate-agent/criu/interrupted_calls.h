@@ -1,13 +1,12 @@
-// CRIU's interruption of a thread shows in the thread: a waiting call that the kernel cannot
-// restart from registers alone (a sleep, poll, or futex with a time limit; epoll_wait) is dumped,
-// and resumed, as failed with EINTR. Programs that do not expect this would fail because they were
-// moved.
+// A thread notices that CRIU interrupted it: a waiting call that the kernel cannot restart from
+// registers alone (a sleep, poll, or futex with a time limit; epoll_wait) is dumped, and resumed,
+// as failed with EINTR. Programs that do not expect this would fail because they were moved.
 //
 // After a dump the registers of such threads are set back to before the call, in the images and in
 // the stopped process, so that the call is made again, wherever the thread goes on. Time limits
-// start anew; clock_nanosleep and nanosleep go on with the remaining time where the program asked
-// for it. A call that was stopped and continued once before the dump can only be made again if the
-// code before it tells which call it is; C libraries' functions do, syscall(2) itself does not.
+// start again; clock_nanosleep and nanosleep continue with the remaining time if the program asked
+// for it. A call that was stopped and continued before the dump can only be made again if the code
+// before it tells which call it is; C libraries' functions do, syscall(2) itself does not.
 #pragma once
 
 #include <sys/types.h>
@@ -23,8 +22,8 @@ namespace gcr::criu {
 using ReadImage = std::function<Result<std::string>(const std::string& name)>;
 using WriteImage = std::function<Status(const std::string& name, const std::string& content)>;
 
-/// `pid` was just dumped and is stopped. Threads to which a signal is about to be delivered keep
-/// their EINTR: that is theirs. On failure a thread may be left with its EINTR.
+/// `pid` was just dumped and is stopped. Threads with a pending signal keep their EINTR: the
+/// signal caused it. On failure a thread may be left with its EINTR.
 Status restart_interrupted_calls(pid_t pid, const ReadImage& read, const WriteImage& write);
 
 }  // namespace gcr::criu

@@ -23,13 +23,13 @@ inline constexpr char kNoPlugins[] = "no-plugins";
 /// What a control message says. Zero is never used.
 enum class Event : std::uint32_t {
   kInvalid = 0,
-  kRpcSocket = 1,   ///< brings the agent's end of the RPC as a descriptor
+  kRpcSocket = 1,   ///< with the agent's end of the RPC as a descriptor
   kFailed = 2,      ///< `value` is an errno, `step` says where
   kCriuExited = 3,  ///< `value` is a wait status
   kStarted = 4,     ///< `value` is the PID of CRIU as the agent sees it
-  kReleased = 5,    ///< to the reaper: the restored process belongs to nobody from here on
+  kReleased = 5,    ///< to the reaper: it no longer ends when the control socket closes
   kEntered = 6,     ///< gcr-enter.so is in the mount namespace
-  kMayGoOn = 7,     ///< to gcr-enter.so: what it sees in there was checked
+  kMayGoOn = 7,     ///< to gcr-enter.so: the view of its namespace was checked
 };
 
 enum class Step : std::uint32_t {
@@ -55,17 +55,17 @@ struct ControlMessage {
 };
 static_assert(sizeof(ControlMessage) == 16);
 
-/// Sends one message, with a descriptor if `fd` is not -1. Errors are ignored: nobody is left to
-/// hear of them.
+/// Sends one message, with a descriptor if `fd` is not -1. Errors are ignored: nobody could
+/// receive them.
 void send_control(int control_fd, const ControlMessage& message, int fd);
 
 /// send_control(kFailed) with errno, then _exit(127).
 [[noreturn]] void fail_and_exit(int control_fd, Step step);
 
-/// Puts the two descriptors to kRpcFd and kImagesFd. False with errno set on failure.
+/// Moves the two descriptors to kRpcFd and kImagesFd. False with errno set on failure.
 bool arrange_descriptors(int third_fd, int images_fd);
 
-/// All signals to their default action, none blocked.
+/// Sets all signals to their default action, none blocked.
 void reset_signals();
 
 /// Becomes CRIU: makes the RPC's socketpair here (CRIU asks it for its peer's PID, which must exist

@@ -1,4 +1,4 @@
-// What every run of CRIU is asked for, and how CRIU's refusals become errors.
+// The options of every run of CRIU, and how CRIU's refusals become errors.
 #pragma once
 
 #include <filesystem>
@@ -13,12 +13,12 @@ namespace gcr::criu {
 /// Deleted files up to this size travel inside the images ("ghost" files).
 inline constexpr std::uint32_t kGhostFileLimitBytes = 64u << 20;
 
-/// The command line of `action` ("dump", "pre-dump", "restore") as far as all of them share it: the
-/// images directory, where the log goes, no cgroups, no network, and a timeout that no working CRIU
-/// meets. CRIU's RPC cannot stream images: it ends CRIU when it is asked to.
+/// The command line of `action` ("dump", "pre-dump", "restore") with what all of them share: the
+/// images directory, the log, no cgroups, no network, and a timeout that no working CRIU reaches.
+/// CRIU's RPC is not used, because it cannot stream images: CRIU ends when asked to.
 std::vector<std::string> common_arguments(const std::string& action, const std::string& log_name);
 
-/// The error for an answer without success: the first error line of CRIU's log and CRIU's message.
+/// The error for an answer without success: CRIU's message and the first error line of its log.
 Error refusal(const wire::Response& response, const std::filesystem::path& images,
               const std::string& log_name);
 

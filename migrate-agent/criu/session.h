@@ -1,5 +1,5 @@
-// One run of CRIU: a child process, in whatever namespaces it has to be. As `criu swrk` it takes
-// requests on a socket; with any other arguments it does what they say and ends.
+// One run of CRIU: a child process, in the namespaces that the run needs. As `criu swrk` it takes
+// requests on a socket; with other arguments it does what they say and ends.
 #pragma once
 
 #include <sys/types.h>
@@ -24,7 +24,7 @@ namespace gcr::criu {
 
 struct LaunchPlan;
 
-/// Owns one child process of ours: its pidfd, and the duty to reap it.
+/// Owns one child process: its pidfd, and the duty to reap it.
 class Child {
  public:
   Child() = default;
@@ -45,7 +45,7 @@ class Child {
   int wait();
   /// SIGKILL, then wait().
   void kill();
-  /// Forgets it: nobody here waits for it any more.
+  /// Gives the child up: this process no longer waits for it.
   void forget() { *this = Child(); }
 
  private:
@@ -56,22 +56,22 @@ class Child {
 /// CRIU's arguments for serving requests.
 std::vector<std::string> service_arguments();
 
-/// CRIU at work. Blocking; one thread at a time. `images` is the directory that CRIU finds as
+/// A running CRIU. Blocking; one thread at a time. `images` is the directory that CRIU finds as
 /// launch::kImagesFd, `arguments` follow those that every run has. Destroying it closes the
-/// sockets, and waits for CRIU where CRIU is our own child (it ends when its work is done or its
+/// sockets, and waits for CRIU if CRIU is our own child (it ends when its work is done or its
 /// socket is closed; it is not killed). Destroying one made by in_new_namespaces() before
 /// release_init() kills the namespace.
 class Session {
  public:
-  /// CRIU in the PID and mount namespaces of `pid`, where those are not the caller's own. It is
-  /// loaded from the caller's mount namespace all the same, and looks at nothing in the other one
-  /// before procfs::check_view() has passed there. kRefused if it does not.
+  /// CRIU in the PID and mount namespaces of `pid`, if those are not the caller's own. It is still
+  /// loaded from the caller's mount namespace, and reads nothing in the other one before
+  /// procfs::check_view() has passed there. kRefused if that does not pass.
   static Result<Session> beside(const Command& command, const std::vector<std::string>& arguments,
                                 pid_t pid, const std::filesystem::path& images);
 
-  /// CRIU in new PID and mount namespaces whose init is the command's reaper: whatever CRIU forks
-  /// ends with this process. CRIU's own processes are numbered after `first_pid`. `groups`:
-  /// the cgroup.procs of the control groups of all of it; none: the caller's.
+  /// CRIU in new PID and mount namespaces whose init is the command's reaper: everything that
+  /// CRIU forks ends with this process. CRIU's own PIDs come after `first_pid`. `groups`: the
+  /// cgroup.procs of the control groups to start it in; none: the caller's.
   static Result<Session> in_new_namespaces(const Command& command,
                                            const std::vector<std::string>& arguments,
                                            pid_t first_pid, const std::filesystem::path& images,
@@ -81,7 +81,7 @@ class Session {
   Session& operator=(Session&&) = delete;
   ~Session();
 
-  /// Sends one request and waits for its answer. `success` in the answer is not looked at.
+  /// Sends one request and waits for its answer. `success` in the answer is not checked.
   /// kInternal if CRIU ends without an answer, kTimeout after a minute.
   Result<wire::Response> call(const wire::Request& request);
 
@@ -91,7 +91,7 @@ class Session {
   /// Waits until CRIU itself has ended and been reaped; its wait status.
   Result<int> wait();
 
-  /// Whether wait() would return at once by now, or after `patience`. After in_new_namespaces().
+  /// Whether CRIU has ended, or ends within `patience`. After in_new_namespaces().
   bool ends_within(std::chrono::milliseconds patience) const;
 
   /// The init of the new namespaces, as long as it was not released.
@@ -107,8 +107,8 @@ class Session {
   /// The init of the new namespaces; the caller owns it from here.
   Child release_init() { return std::move(init_); }
 
-  /// The line to that init. It ends the namespace when this closes before kReleased was sent, so
-  /// that an agent which dies leaves no restored process behind.
+  /// The control socket of that init. If it closes before kReleased was sent, the init ends the
+  /// namespace, so that an agent that dies leaves no restored process behind.
   UniqueFd release_control() { return std::move(control_); }
 
  private:
@@ -130,7 +130,7 @@ class Session {
   Child init_;  ///< our child: the reaper, whose child is CRIU
   pid_t target_ = 0;
   std::optional<procfs::MountNamespace> mounts_;  ///< of the target, since the start
-  bool entered_ = false;                          ///< CRIU is in there
+  bool entered_ = false;                          ///< CRIU is in it
 };
 
 }  // namespace gcr::criu

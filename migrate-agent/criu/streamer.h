@@ -1,9 +1,9 @@
-// CRIU's image streamer protocol, the end that takes the images of a dump.
+// CRIU's image streamer protocol: the end that receives the images of a dump.
 //
 // CRIU connects to streamer-capture.sock in its images directory. For each image it sends a message
 // with the name (a length of 4 bytes in host order, then Protobuf: img-streamer.proto) and, with
-// one more byte, the reading end of a pipe; closing the connection says that there are no more. It
-// never waits for an answer: an error shows to it as a broken pipe.
+// one more byte, the reading end of a pipe; closing the connection means that there are no more. It
+// never waits for an answer: it sees an error as a broken pipe.
 #pragma once
 
 #include <filesystem>
@@ -27,7 +27,7 @@ class Streamer {
 
   /// Once CRIU has connected: takes images until it has closed the connection and all of them have
   /// ended. Images of memory go to `take`, each on a thread of its own; all others are returned.
-  /// On failure, `take`'s included, CRIU finds its pipes broken.
+  /// On failure, also of `take`, CRIU's pipes break.
   Result<ImageContents> collect(const TakeImage& take);
 
  private:

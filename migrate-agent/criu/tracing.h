@@ -1,5 +1,5 @@
-// ptrace, the little of it that is needed. Everything about one thread must happen in one thread of
-// ours.
+// The few ptrace calls that are needed. All calls for one traced thread must come from one thread
+// of ours.
 #pragma once
 
 #include <sys/types.h>

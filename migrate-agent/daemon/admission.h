@@ -1,4 +1,4 @@
-// Bounds what others can make the daemon hold. Belongs to the daemon's thread.
+// Limits what others can make the daemon hold. Belongs to the daemon's thread.
 #pragma once
 
 #include <asio/ip/tcp.hpp>
@@ -21,7 +21,7 @@ class Startups {
     Token(Token&& other) noexcept = default;
     Token& operator=(Token&& other) noexcept;
     ~Token() { reset(); }
-    /// Stops counting early: the peer has shown its certificate.
+    /// Stops counting: the peer has shown its certificate.
     void reset();
 
    private:
@@ -43,8 +43,8 @@ class Startups {
   std::shared_ptr<Token::Counts> counts_;
 };
 
-/// Connections beyond those, until their prefaces have been read: a few, of which a new one drives
-/// out the oldest, so that who speaks at once is heard however many keep silent.
+/// Connections beyond those, until their prefaces have been read. A new one displaces the oldest,
+/// so that a client that sends its preface at once is served however many others are silent.
 class Unplaced {
  public:
   static constexpr std::size_t kLimit = 64;

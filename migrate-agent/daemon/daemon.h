@@ -1,8 +1,8 @@
 // The daemon: accepts connections, reads the preface of each and nothing else, and hands it on: a
 // control connection to a fresh worker process, a data connection to the worker that registered its
-// migration. It speaks no TLS. One crash ends one worker; the daemon logs how each of them ended.
-// What a worker left unfinished goes to a recovery worker (recoveries.h), when the worker has ended
-// and when a daemon starts.
+// migration. It speaks no TLS. A crash ends one worker; the daemon logs how each of them ended.
+// What a worker leaves unfinished goes to a recovery worker (recoveries.h), when the worker has
+// ended and when a daemon starts.
 #pragma once
 
 #include <asio/io_context.hpp>
@@ -25,16 +25,15 @@ class Daemon {
          std::vector<std::string> worker_arguments);
   ~Daemon();
 
-  /// Binds and listens, and starts the recovery of unfinished migrations; from then on run the
+  /// Binds and listens, and starts the recovery of unfinished migrations; then the caller runs the
   /// io_context. Returns "address:port" as bound. This process becomes the reaper of orphaned
   /// descendants: the inits of migrated processes.
   ///
-  /// SIGHUP checks the configuration file and the certificates anew, for the log.
+  /// On SIGHUP it checks the configuration file and the certificates again, and logs problems.
   ///
-  /// The first SIGTERM or SIGINT ends the acceptance of control connections; data connections still
-  /// reach their workers, and the daemon ends with the last of them, recoveries included; no
-  /// recovery is started any more. The second ends it at once and
-  /// leaves the workers to finish on their own.
+  /// After the first SIGTERM or SIGINT it accepts no more control connections and starts no more
+  /// recoveries; data connections still reach their workers, and the daemon ends with its last
+  /// worker or recovery. The second ends it at once and leaves the workers to finish on their own.
   Result<std::string> start();
 
  private:

@@ -1,5 +1,6 @@
 // How the daemon is reached: by peers over TCP, of which it reads the preface and no more, and by
-// local users through a Unix socket that everybody may connect to; the kernel tells who does.
+// local users through a Unix socket that everybody may connect to; the kernel tells which user
+// connected.
 #pragma once
 
 #include <sys/types.h>
@@ -41,20 +42,20 @@ struct LocalConnection {
 /// Move-only; belongs to the thread that runs the io_context.
 class LocalListener {
  public:
-  /// Listens at `path`, which takes the place of what is there: an earlier daemon's socket, in one
-  /// step. kInvalidArgument if somebody else than root (or this process's user) could put their own
-  /// in its place: the directory must be root's, and nobody else may write to it.
+  /// Listens at `path`, and atomically replaces an earlier daemon's socket there. kInvalidArgument
+  /// if anybody but root (or this process's user) could replace the socket: only root may write to
+  /// the directory.
   static Result<LocalListener> listen(asio::io_context& io, const std::filesystem::path& path);
 
   LocalListener(LocalListener&& other) noexcept = default;
   LocalListener& operator=(LocalListener&&) = delete;
-  /// Removes the socket, unless another daemon has put its own there.
+  /// Removes the socket, unless another daemon has replaced it.
   ~LocalListener();
 
   /// The next connection. kCancelled once it is closed.
   asio::awaitable<Result<LocalConnection>> accept();
 
-  /// Nobody is accepted any more.
+  /// No more connections are accepted.
   void close();
 
  private:

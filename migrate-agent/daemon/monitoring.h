@@ -1,4 +1,4 @@
-// What the daemon tells whoever watches it: /metrics and /healthz. Belongs to the daemon's thread.
+// The daemon's /metrics and /healthz. Belongs to the daemon's thread.
 #pragma once
 
 #include <sys/types.h>
@@ -56,13 +56,13 @@ class Health {
 
 class Monitoring {
  public:
-  /// `launch` starts a probe (see Health); `present` is asked whenever somebody asks for metrics.
+  /// `launch` starts a probe (see Health); `present` is called for each query of metrics.
   Monitoring(asio::io_context& io, Health::Launch launch, std::function<Present()> present)
       : io_(io), health_(io, std::move(launch)), present_(std::move(present)) {}
 
   Metrics& metrics() { return metrics_; }
 
-  /// Listens and answers from then on; the object must outlive the io_context's last run.
+  /// Listens, and answers from then on; the object must outlive the io_context's last run.
   Status serve(const control::Endpoint& endpoint);
 
   /// From now on the agent is not ready, because it is stopping.

@@ -1,6 +1,6 @@
-// Journals whose worker has ended without finishing them: each gets a recovery worker, again and
-// again until nothing is left to do. Belongs to the daemon's thread; waits for no disk that a
-// worker holds.
+// Journals whose worker has ended without finishing them: each gets recovery workers, one after the
+// other, until nothing is left to do. Belongs to the daemon's thread; never waits for a journal
+// that a worker holds.
 #pragma once
 
 #include <asio/io_context.hpp>
@@ -15,37 +15,37 @@
 
 namespace gcr::agent {
 
-/// Between two attempts at one journal; twice as long after each.
+/// Pause between two attempts at one journal; doubled after each.
 inline constexpr std::chrono::milliseconds kFirstRecoveryPause = std::chrono::milliseconds(200);
 inline constexpr std::chrono::milliseconds kLongestRecoveryPause = std::chrono::seconds(10);
 
 class Recoveries {
  public:
-  /// Starts a worker process for the journal of this name and knows it as `id` from then on. False
+  /// Starts a worker process for the journal of this name; `id` identifies it from then on. False
   /// if it cannot be started now.
   using Start = std::function<bool(WorkerId id, const std::string& name)>;
 
-  /// A recovery's id, which `next_id` gives, stays the same for all its processes: the process that
-  /// its migration moves is claimed in `registry` under it, so that nobody else moves it meanwhile.
-  /// `on_damage` is called for each journal that cannot be believed.
+  /// `next_id` gives a recovery's id, which is the same for all its worker processes: under it the
+  /// migration's process is claimed in `registry`, so that no other migration moves it meanwhile.
+  /// `on_damage` is called for each damaged journal.
   Recoveries(asio::io_context& io, Registry& registry, std::function<WorkerId()> next_id,
              Start start, std::function<void()> on_damage);
 
-  /// Prunes the journals of this agent, then recovers what is unfinished: the workers of an earlier
-  /// daemon may still be at it, recovery waits for them.
+  /// Prunes the journals of this agent, then recovers those that are unfinished. If a worker of an
+  /// earlier daemon still has one, its recovery waits for that worker.
   void begin(const std::filesystem::path& state_dir);
 
-  /// A worker that had this journal has ended; if it did not end `well`, recovery also clears away
-  /// what it left of a finished one.
+  /// A worker that had this journal has ended. If it did not end `well`, recovery also cleans up
+  /// after a finished one.
   void add_after(const journal::Entry& entry, bool well);
 
   bool empty() const { return recoveries_.empty(); }
   bool contains(WorkerId id) const { return recoveries_.contains(id); }
 
-  /// A recovery's process has ended: there is nothing left to do, or it is started again.
+  /// A recovery's process has ended: it is `done`, or is started again.
   void process_ended(WorkerId id, bool done);
 
-  /// Nothing is started from now on.
+  /// From now on nothing is started.
   void stop();
 
  private:

@@ -1,5 +1,5 @@
-// Which worker owns what on this host: processes that migrate away, and migrations that data
-// connections come for. Bookkeeping only, no input or output; belongs to the daemon's thread.
+// Which worker owns what on this host: processes that are moved away, and migrations that receive
+// data connections. Bookkeeping only, no input or output; belongs to the daemon's thread.
 #pragma once
 
 #include <sys/types.h>
@@ -19,24 +19,24 @@ using WorkerId = std::uint64_t;
 
 class Registry {
  public:
-  /// Makes (pid, start_time) the worker's. kRefused, naming the other migration, if it is another
-  /// worker's; kResourceExhausted beyond 4,096 processes per worker. Claiming twice changes
+  /// Gives (pid, start_time) to the worker. kRefused, naming the other migration, if another worker
+  /// has it; kResourceExhausted beyond 4,096 processes per worker. Claiming twice changes
   /// nothing.
   Status claim_process(WorkerId worker, const Uuid& migration, pid_t pid, std::uint64_t start_time);
 
   /// Whether claim_process() would let the worker have it.
   Status check_process(WorkerId worker, pid_t pid, std::uint64_t start_time) const;
 
-  /// Makes the migration the worker's. kRefused if it is another's or the worker has one already.
+  /// Gives the migration to the worker. kRefused if another worker has it, or this one has another.
   Status register_migration(WorkerId worker, const Uuid& migration);
 
-  /// Who gets data connections for `migration`.
+  /// The worker that gets data connections for `migration`.
   std::optional<WorkerId> owner_of(const Uuid& migration) const;
 
-  /// The worker is done with its processes, though it has not ended yet: another may have them.
+  /// Releases the worker's processes before it has ended: others may claim them.
   void release_processes(WorkerId worker);
 
-  /// Forgets everything that is the worker's.
+  /// Releases everything that the worker has.
   void release(WorkerId worker);
 
  private:

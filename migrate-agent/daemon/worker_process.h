@@ -1,5 +1,5 @@
-// Starts worker processes: this very program again, with a fresh address space, in a session of its
-// own, with two descriptors: the connection and the line to the daemon.
+// Starts worker processes: this program again, with a new address space, in a session of its own,
+// with two descriptors: the connection and the line to the daemon.
 #pragma once
 
 #include <sys/types.h>
@@ -21,12 +21,12 @@ struct WorkerProcess {
   UniqueFd socket;  ///< the daemon's end of the SOCK_SEQPACKET pair
 };
 
-/// How this program was started, up to its own arguments: its name, or a dynamic loader with
+/// How this program was started, without its own arguments: its name, or a dynamic loader with
 /// options and then its name. `own_arguments` is argc - 1.
 Result<std::vector<std::string>> self_command(int own_arguments);
 
-/// Runs `/proc/self/exe` as `command` with `arguments`; apart from the standard ones it inherits
-/// the two descriptors alone, or only the line if there is no `connection`. The caller reaps the
+/// Runs `/proc/self/exe` as `command` with `arguments`; besides the standard descriptors it
+/// inherits only these two, or only the line if there is no `connection`. The caller reaps the
 /// process. On failure nothing runs and `connection` is closed.
 Result<WorkerProcess> spawn_worker(const std::vector<std::string>& command,
                                    const std::vector<std::string>& arguments, UniqueFd connection);

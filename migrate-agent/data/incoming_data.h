@@ -1,5 +1,5 @@
-// The destination's end of a migration's data: a receiver of the transport that was planned, and
-// what it needs to put TCP in RDMA's place.
+// The destination's end of a migration's data: a receiver of the planned transport, which TCP can
+// replace if that is RDMA.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -21,12 +21,12 @@
 
 namespace gcr::agent {
 
-/// Methods belong to one thread, but for health(); `on_landed` comes on the transport's threads.
+/// Methods belong to one thread, except for health(); `on_landed` comes on the transport's threads.
 class IncomingData {
  public:
   struct Options {
     SSL_CTX* tls = nullptr;  ///< outlives the object
-    std::string token;       ///< what every connection must show
+    std::string token;       ///< what every connection must prove
     Uuid migration;          ///< that they are for
     transport::OnLanded on_landed;
     std::vector<std::string> hosts;  ///< where data connections reach this host; may be empty
@@ -44,11 +44,11 @@ class IncomingData {
   Status add_region(transport::RegionId region, std::span<std::byte> bytes);
   Status remove_region(transport::RegionId region);
 
-  /// Takes a TCP connection whose preface was read. kRefused where none is expected.
+  /// Takes a TCP connection whose preface was read. kRefused if none is expected.
   Status add_connection(UniqueFd socket);
 
-  /// Puts a TCP receiver with the same regions in the place of RDMA's, before anything was written.
-  /// kProtocol if it is TCP's already.
+  /// Replaces the RDMA receiver by a TCP receiver with the same regions, before anything was
+  /// written. kProtocol if it is TCP already.
   Status fall_back(const DataPlan& plan);
 
   Status health() const { return receiver_->health(); }

@@ -27,10 +27,10 @@ struct OutgoingOptions {
   std::chrono::milliseconds peer_timeout{30'000};
 };
 
-/// Connects with all lanes by the transport that `prepared` names, encrypted if it says so. What
-/// did not work but was not needed is in `notes`. The peer's certificate must be an agent's, for
-/// the destination's host. kProtocol, and nothing is connected, where `prepared` is not what wish
-/// and offer allow.
+/// Connects all lanes by the transport that `prepared` names, encrypted if it says so. `notes` has
+/// what failed but was not needed. The peer's certificate must be an agent's, for
+/// the destination's host. kProtocol, and nothing is connected, if wish and offer do not allow
+/// `prepared`.
 Result<std::unique_ptr<transport::Channel>> open_channel(const proto::PrepareReply& prepared,
                                                          const OutgoingOptions& options,
                                                          std::vector<std::string>& notes);

@@ -1,7 +1,7 @@
-// The agent's side of the door (preload/door_protocol.h): how it finds the preload library inside
-// an application and what it asks of it.
+// The agent's side of the door (preload/door_protocol.h): how it finds the preload library in an
+// application, and the requests that it sends.
 //
-// A Door belongs to one thread at a time; methods block, each no longer than its deadline. After an
+// A Door belongs to one thread at a time; methods block, none longer than its deadline. After an
 // error the Door can still be used, unless the error says that the process has ended.
 #pragma once
 
@@ -19,7 +19,7 @@
 
 namespace gcr::agent {
 
-/// A physical allocation and a descriptor that owns it.
+/// A buffer and a descriptor that owns it.
 struct ExportedBuffer {
   door::DoorEntry entry;
   UniqueFd descriptor;
@@ -31,11 +31,11 @@ class Door {
   static constexpr Milliseconds kPatience = std::chrono::seconds(30);
   static constexpr Milliseconds kLockPatience = std::chrono::seconds(1);
 
-  /// `pid` as the caller's PID namespace sees it; the process may be in a namespace below. Nothing
-  /// in it changes. kNotFound: there is no such process, it does not run under the preload library,
-  /// or it has not initialised CUDA (the sentence tells which). kPermissionDenied: the caller may
-  /// not ptrace it. kUnavailable: another agent is at the door, and does not leave within
-  /// `patience`. kUnsupported: another protocol version.
+  /// `pid` is a PID in the caller's PID namespace; the process may be in a namespace below. Changes
+  /// nothing in the process. kNotFound: there is no such process, it does not run under the preload
+  /// library, or it has not initialised CUDA (the message tells which). kPermissionDenied: the
+  /// caller may not ptrace it. kUnavailable: another agent has the door, and does not release it
+  /// within `patience`. kUnsupported: another protocol version.
   static Result<Door> open(pid_t pid, Milliseconds patience = kLockPatience);
 
   Door(Door&&) noexcept = default;
@@ -46,27 +46,27 @@ class Door {
   /// Counts, blockers, the state of the gate.
   Result<door::Summary> hello(Milliseconds deadline = kPatience);
 
-  /// Every physical allocation, in the order of ids; all of one moment.
+  /// All buffers in the order of ids, as of one moment.
   Result<std::vector<door::DoorEntry>> inventory(Milliseconds deadline = kPatience);
 
   /// One descriptor per id, in the order of `ids`. The application keeps its memory. On failure
-  /// there are none.
+  /// nothing is exported.
   Result<std::vector<ExportedBuffer>> export_buffers(std::span<const std::uint64_t> ids,
                                                      Milliseconds deadline = kPatience);
 
-  /// Holds back the application's calls and waits until its GPUs are idle. kTimeout says what stood
-  /// in the way; the gate is then open again. It opens by itself `lease` after the last request (0:
-  /// never), until a detach.
+  /// Holds back the application's calls and waits until its GPUs are idle. kTimeout says what
+  /// prevented it; the gate is then open again. The gate opens by itself `lease` after the last
+  /// request (0: never), unless the application is detached.
   Status close_gate(Milliseconds timeout, Milliseconds lease);
 
-  /// The application lets go of all tracked VRAM. Needs a closed gate, and descriptors of
-  /// everything, exported through this Door since it was opened and since the last attach. On
-  /// failure all is mapped as before; only with kDataLoss it is detached, and offer and attach
-  /// bring it back.
+  /// The application unmaps all its buffers. Needs a closed gate, and descriptors of all buffers,
+  /// exported through this Door since it was opened and since the last attach. On failure
+  /// everything is mapped as before, except with kDataLoss: then it is detached, and offer and
+  /// attach bring it back.
   Status detach(Milliseconds deadline = kPatience);
 
-  /// Hands descriptors to a detached application, any number of times. They are gone from here
-  /// whatever comes.
+  /// Hands descriptors to a detached application, any number of times. The caller's copies are
+  /// closed even on failure.
   Status offer(std::vector<std::pair<std::uint64_t, UniqueFd>> descriptors,
                Milliseconds deadline = kPatience);
 
@@ -83,11 +83,12 @@ class Door {
   };
 
   /// Gives pages of zeros back to the kernel, under the conditions of door::Op::kDropPages, which
-  /// process::drop_zero_pages sees to. The bytes that went; on failure it may be some of them.
+  /// the caller ensures (migrate-agent/memory/zero_pages.h). Gives the number of bytes; on failure
+  /// some pages may be gone.
   Result<std::uint64_t> drop_pages(std::span<const Pages> pages, Milliseconds deadline = kPatience);
 
-  /// Marks whole mappings for huge pages, which changes nothing that can be read. kNotFound if the
-  /// kernel has none, or an address is not mapped.
+  /// Marks whole mappings for huge pages, which does not change their content. kNotFound if the
+  /// kernel has no huge pages, or an address is not mapped.
   Status use_huge_pages(std::span<const Pages> pages, Milliseconds deadline = kPatience);
 
  private:
@@ -109,7 +110,7 @@ class Door {
 
   pid_t pid_;
   UniqueFd process_;  ///< pidfd
-  UniqueFd lock_;     ///< the card's memfd, locked against other agents
+  UniqueFd lock_;     ///< the door's memfd, locked against other agents
   UniqueFd socket_;
   std::uint64_t session_;
   std::uint32_t sequence_;

@@ -1,17 +1,17 @@
-// Fault points: named places in the agent's course at which a test makes something go wrong.
+// Fault points: named places in the agent's course at which a test injects a fault.
 //
-// In what is shipped they do nothing (unarmed.cc). Tests run migrate-agent-faults, the same agent
+// In shipped programs they do nothing (unarmed.cc). Tests run migrate-agent-faults, the same agent
 // linked with fault.cc, where the environment variable GCR_FAULTS names a file. The file, once it
 // exists, arms points, one a line:
 //
 //   POINT kill             SIGKILL to the process that reaches the point
-//   POINT stop             SIGSTOP to it: it goes silent, and goes on after SIGCONT
+//   POINT stop             SIGSTOP to it: it is silent until SIGCONT
 //   POINT error [TEXT]     the step returns an Error
 //   POINT run COMMAND      sh -c COMMAND, waited for; its parent is the process at the point
-//   POINT corrupt          at points that spoil bytes: armed() is true
+//   POINT corrupt          at points that corrupt bytes: armed() is true
 //
-// The first process that reaches an armed point takes the whole file away before it acts, so that
-// nothing, recovery least of all, meets it twice: the file becomes FILE.hit, with "hit PID" as a
+// The first process that reaches an armed point renames the whole file before it acts, so that no
+// process, recovery least of all, meets it twice: the file becomes FILE.hit, with "hit PID" as the
 // last line. Thread-safe; a point blocks its thread while it acts.
 #pragma once
 
@@ -27,7 +27,7 @@ enum class Side : std::uint8_t { kSource, kDestination, kEither };
 enum class Kind : std::uint8_t {
   kBoundary,    ///< between two phases of the course
   kRecovery,    ///< in what cleans up after a crash
-  kCorruption,  ///< for armed(): bytes are spoilt
+  kCorruption,  ///< for armed(): bytes are corrupted
   kFailure,     ///< a call from below that fails; `error` only
 };
 
@@ -85,7 +85,7 @@ inline constexpr Point kPoints[] = {
 /// that names the point.
 Status point(std::string_view name);
 
-/// Whether a point that spoils something at its place is armed; true once.
+/// Whether a point that corrupts something is armed; true once.
 bool armed(std::string_view name);
 
 }  // namespace gcr::fault

@@ -27,10 +27,10 @@ std::span<const Kind> catalogue();
 enum class Side { kSource, kDestination };
 
 /// A finding of this kind; `found` is a sentence without a final full stop, with names and figures.
-/// Throws std::logic_error for an id that is not in the catalogue: a mistake of the caller's.
+/// Throws std::logic_error for an id that is not in the catalogue, which is a caller's bug.
 proto::Finding make_finding(std::string_view id, Side side, std::string found);
 
-/// What one look at a host or a process came to.
+/// The findings of one examination of a host or a process.
 class Findings {
  public:
   explicit Findings(Side side) : side_(side) {}
@@ -54,7 +54,7 @@ class Findings {
 
 bool is_blocker(const proto::Finding& finding);
 
-/// "<found> [<id>]; ...": the blockers alone, as the reason of a refusal.
+/// "<found> [<id>]; ...": only the blockers, as the reason of a refusal.
 std::string reason_of(const std::vector<proto::Finding>& findings);
 
 /// "<found> [<id>]": a warning, as a note of a report.

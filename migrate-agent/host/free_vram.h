@@ -1,4 +1,4 @@
-// How much VRAM is free, at as little cost as the host allows.
+// How much VRAM is free, by the cheapest method that the host offers.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace gcr::host {
 
-/// Asks the management library and, about a GPU that it does not know, the driver, in a context
-/// that lives as long as this. One thread at a time; blocks.
+/// Asks the management library and, for a GPU that it does not know, the driver, in a context that
+/// is kept as long as this object. One thread at a time; blocks.
 class FreeVram {
  public:
   explicit FreeVram(std::shared_ptr<const device::Driver> driver);

@@ -1,5 +1,5 @@
-// What a host has to offer and what runs on it, for whoever plans migrations. Reads only: no
-// process is held up, and no VRAM is taken for longer than the look takes. Blocks.
+// What a host has and what runs on it, for planning migrations. Reads only: no process is delayed,
+// and VRAM is used only during the call. Blocks.
 #pragma once
 
 #include <sys/types.h>
@@ -18,7 +18,7 @@ Result<proto::HostFacts> offer(const agent::Config& config);
 
 struct FoundProcess {
   proto::GpuProcess process;  ///< without migration_id
-  /// Somebody is at its door, a migration or another one who looks, or a migration has its VRAM.
+  /// Its door is in use, by a migration or another query, or a migration has its VRAM.
   bool in_use = false;
 };
 

@@ -1,5 +1,5 @@
-// NVIDIA's management library, which tells how much VRAM is free without a context: making one
-// takes 260 ms and 530 MiB of the VRAM that is asked about.
+// NVIDIA's management library, which tells how much VRAM is free without a context: a context takes
+// 260 ms and 530 MiB of that VRAM.
 #pragma once
 
 #include <cstdint>

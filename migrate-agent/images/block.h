@@ -1,11 +1,11 @@
-// A block: what one slot of the ring carries, and all that the destination hears of an image before
-// its name. It covers a window of kWindowBytes of one image and holds those pages of the window
-// that are not full of zeros.
+// A block: the content of one slot of the ring. Until the files are named it is all that the
+// destination knows of an image. It covers a window of kWindowBytes of one image and holds those
+// pages of the window that are not full of zeros.
 //
 //   byte  0  magic    "GCI1"
 //         4  file     u32   the sender's choice, below kMaxFiles
 //         8  offset   u64   of the window in the image, a multiple of kWindowBytes
-//        16  raw      u32   bytes of the window that the image has: kWindowBytes but at its end
+//        16  raw      u32   bytes of the window that the image has: kWindowBytes except at its end
 //        20  stored   u32   bytes that follow the header
 //        24  codec    u16   Codec
 //        26  zero     u16, u32
@@ -57,11 +57,11 @@ using BlockHeaderBytes = std::array<std::byte, kBlockHeaderBytes>;
 /// `header` must be one that decode() accepts.
 BlockHeaderBytes encode(const BlockHeader& header);
 
-/// Checks all that can be checked: after it every number may be believed. kProtocol.
+/// Checks everything that can be checked: all numbers are valid afterwards. kProtocol.
 Result<BlockHeader> decode(const BlockHeaderBytes& bytes);
 
-/// Moves the pages of `window` that are not full of zeros to its front, without gaps; which ones
-/// they were.
+/// Moves the pages of `window` that are not full of zeros to its front, without gaps; gives which
+/// pages they were.
 PresentPages pack(std::span<std::byte> window);
 
 }  // namespace gcr::images

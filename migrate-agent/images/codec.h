@@ -21,31 +21,31 @@ std::string_view to_string(Codec codec);
 /// What was asked for.
 enum class Compression { kAuto, kNone, kLz4, kZstd };
 
-/// Compresses `raw` into `out`; the bytes written, or 0 if it does not get smaller than `raw` (or
-/// `out` is too small): then it is not worth it. kLz4 and kZstd only. Any thread.
+/// Compresses `raw` into `out`; gives the bytes written, or 0 if they are not fewer than `raw`
+/// has (or `out` is too small). kLz4 and kZstd only. Any thread.
 std::size_t compress(Codec codec, std::span<const std::byte> raw, std::span<std::byte> out);
 
 /// Fills `raw` from `stored`, which may hold anything but must not change meanwhile. kDataLoss
 /// unless it gives exactly raw.size() bytes. kLz4 and kZstd only. Any thread.
 Status decompress(Codec codec, std::span<const std::byte> stored, std::span<std::byte> raw);
 
-/// Decides block by block what gets the images over soonest. A block that is sent as it is takes
-/// the link size / rate; a compressed one takes the link less but takes a share of the cores: the
-/// slower of both counts. The first blocks try each codec; what they cost and gave decides for the
+/// Chooses for each block the codec that transfers the images fastest. An uncompressed block takes
+/// size / rate on the link; a compressed one takes less on the link but also time on the cores: the
+/// slower of the two counts. The first blocks try each codec; their cost and gain decide for the
 /// rest. Thread-safe.
 class CodecChooser {
  public:
-  /// `link_bytes_per_s`: the rate that was measured, 0 if none was: then kAuto sends blocks as they
-  /// are. `threads` compress at the same time.
+  /// `link_bytes_per_s`: the measured rate; 0 if none was measured: then kAuto does not compress.
+  /// `threads` compress at the same time.
   CodecChooser(Compression requested, double link_bytes_per_s, unsigned threads);
 
   /// For the next block.
   Codec next();
 
-  /// What compressing a block has cost. `stored_bytes` is `raw_bytes` where it did not get smaller.
+  /// What compressing a block cost. `stored_bytes` is `raw_bytes` if it did not get smaller.
   void observe(Codec codec, std::size_t raw_bytes, std::size_t stored_bytes, double seconds);
 
-  /// What blocks are given now.
+  /// The codec that blocks get now.
   Codec chosen() const;
 
  private:

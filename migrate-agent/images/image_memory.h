@@ -9,15 +9,14 @@
 
 namespace gcr::images {
 
-/// A tmpfs of its own that is mounted nowhere: it is reached through this object and through
-/// descriptors of what is in it, and is gone with the last of them, whatever ends their owners.
-/// Move-only.
+/// A tmpfs that is mounted nowhere: it is reached through this object and through descriptors of
+/// its files, and is gone with the last of them, however their owners end. Move-only.
 class ImageMemory {
  public:
-  /// An empty one (0700) that takes up to `max_bytes`. Needs CAP_SYS_ADMIN.
+  /// An empty one (0700) for up to `max_bytes`. Needs CAP_SYS_ADMIN.
   static Result<ImageMemory> create(std::uint64_t max_bytes);
 
-  /// Changes what it takes. kIo if more than that is in it.
+  /// Changes its size. kIo if it holds more than that.
   Status resize(std::uint64_t max_bytes);
 
   /// A path for this process and, as long as they have its descriptor, its children.

@@ -1,4 +1,4 @@
-// A directory for the time of one migration.
+// A directory for the duration of one migration.
 #pragma once
 
 #include <array>
@@ -10,8 +10,8 @@
 
 namespace gcr::images {
 
-/// A directory that is removed with everything in it when its owner is destroyed, even where the
-/// process has no descriptor left by then. Move-only.
+/// A directory that is removed with everything in it when its owner is destroyed, even if the
+/// process has no free descriptor by then. Move-only.
 class ScratchDirectory {
  public:
   /// Creates `path` (and its parents), readable by root alone. kIo if it exists.

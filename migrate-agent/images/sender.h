@@ -1,4 +1,4 @@
-// The source's end of the images' way: from descriptors, as CRIU writes them, into slots of the
+// Sends images from the source: from descriptors, while CRIU writes them, into slots of the
 // destination's ring. Pages of zeros are not sent.
 #pragma once
 
@@ -30,7 +30,7 @@ struct SentImages {
   std::uint64_t raw_bytes = 0;   ///< as CRIU wrote them
   std::uint64_t zero_bytes = 0;  ///< of these, in pages of zeros
   std::uint64_t sent_bytes = 0;  ///< with headers
-  Codec codec = Codec::kNone;    ///< what most of the blocks got
+  Codec codec = Codec::kNone;    ///< that of most blocks
 };
 
 struct SenderOptions {
@@ -49,15 +49,15 @@ class ImageSender {
   /// threads.
   static Result<std::unique_ptr<ImageSender>> create(transport::Channel& channel,
                                                      const SenderOptions& options);
-  /// Waits for writes under way; cancel the channel to cut them short.
+  /// Waits for writes under way; cancel the channel to interrupt them.
   ~ImageSender();
 
-  /// Sends what `content` gives from where it stands until its end. Returns when all of it is read;
-  /// it may still be on its way. Thread-safe. After an error every later call fails with it.
+  /// Sends `content` from its current offset to its end. Returns when all of it is read; parts of
+  /// it may not have landed yet. Thread-safe. After an error every later call fails with it.
   Status take(const std::string& name, UniqueFd content);
 
-  /// Returns when all that was taken is in place at the destination. No take() may be under way.
-  /// May be called again after further files; counts and files are those of all calls.
+  /// Returns when everything from take() is in place at the destination. No take() may be under
+  /// way. May be called again after further files; counts and files are those of all calls.
   Result<SentImages> finish();
 
  private:

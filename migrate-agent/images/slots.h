@@ -17,8 +17,8 @@ class Slots {
  public:
   Slots(transport::Channel& channel, std::uint32_t count);
 
-  /// A slot to write, waiting for the destination where it has to. The caller gives it back with
-  /// written(), on failure too.
+  /// A free slot; waits for the destination if necessary. The caller returns it with written(),
+  /// also on failure.
   Result<std::uint32_t> acquire();
 
   /// The write into the slot has returned.

@@ -1,7 +1,7 @@
-// The destination's end of the images' way: blocks land in a ring, their pages go to files on
-// tmpfs, and the files get their names when all have come.
+// Receives images at the destination: blocks land in a ring, their pages go to files on tmpfs, and
+// the files get their names when all blocks have come.
 //
-// The peer is not trusted: what lands may be anything, and may change while it is looked at.
+// The peer is not trusted: what lands may be anything, and may change while it is read.
 #pragma once
 
 #include <array>
@@ -33,13 +33,13 @@ struct NamedFile {
 
 class ImageStore {
  public:
-  /// Asked for room for at least so many bytes more; how many bytes there is room for now, over
-  /// all files. One call at a time, from any thread.
+  /// Requests room for at least this many bytes more; gives the room for all files now. One call at
+  /// a time, from any thread.
   using MoreRoom = std::function<Result<std::uint64_t>(std::uint64_t bytes)>;
 
   /// For images in `directory`, an existing directory on tmpfs. `slots` blocks fit into the ring.
-  /// `max_bytes` bounds the pages that may land, over all files, until `more_room`, if there is
-  /// one, allows more. `secret` is the sender's.
+  /// `max_bytes` limits the pages of all files that may land, until `more_room`, if there is one,
+  /// allows more. `secret` is the sender's.
   static Result<std::unique_ptr<ImageStore>> create(std::filesystem::path directory, unsigned slots,
                                                     std::uint64_t max_bytes,
                                                     const std::array<std::byte, 32>& secret = {},
@@ -49,16 +49,17 @@ class ImageStore {
   std::span<std::byte> ring() const { return ring_.bytes(); }
 
   /// A write of `length_bytes` at `offset` of the ring is in place: takes its block. The
-  /// transport's OnLanded; any number of threads. kProtocol if it is no block, kResourceExhausted
-  /// beyond the limit.
+  /// transport's OnLanded; any number of threads. kProtocol if it is not a block,
+  /// kResourceExhausted beyond the limit.
   Status landed(std::uint64_t offset, std::uint64_t length_bytes);
 
-  /// All has landed: gives the files their names and sizes. Names are plain names that end in
+  /// When everything has landed: gives the files their names and sizes. Names are plain names that
+  /// end in
   /// ".img", or such a name in one of the directories "pre-1", "pre-2", ... of pre-dumps, each of
   /// which gets a link "parent" to the one before it, as the directory itself does to the last.
   /// kProtocol for any other name, for one that comes twice, and for blocks of files that are not
-  /// named; kDataLoss for a file that is not what was sent. Once, when no landed() is under way. On
-  /// failure the directory holds an unspecified part of the files.
+  /// named; kDataLoss for a file that differs from what was sent. Once, when no landed() is under
+  /// way. On failure the directory holds an unspecified part of the files.
   Status complete(const std::vector<NamedFile>& files);
 
  private:

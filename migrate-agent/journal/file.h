@@ -1,5 +1,5 @@
-// One open journal file: its two locks, its bytes and the way they get to the disk. What Journal
-// and the readers share; nobody else includes it.
+// One open journal file: its two locks, its bytes and how they are written to the disk. Shared by
+// Journal and the readers; internal to this folder.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@
 
 namespace gcr::journal {
 
-/// Ends the name of a file that is not a journal yet.
+/// Suffix of a file that is not a journal yet.
 inline constexpr const char* kUnfinishedSuffix = ".new";
 
-/// Holds the readers (F_WRLCK) or the writer (F_RDLCK) off the content of a file while it lives.
+/// While it exists, keeps readers (F_WRLCK) or the writer (F_RDLCK) from the content of a file.
 class ContentLock {
  public:
-  /// Waits until nobody is in the way. `fd` must outlive the lock.
+  /// Waits for the lock. `fd` must outlive the lock.
   static Result<ContentLock> take(int fd, short type);
   ContentLock(ContentLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   ContentLock& operator=(ContentLock&&) = delete;
@@ -39,10 +39,10 @@ Result<UniqueFd> open_file(const std::filesystem::path& path, int flags);
 /// Becomes the owner; see Lock.
 Status own(int fd, Lock how);
 
-/// Whether somebody owns it at this moment, which may be the caller by another descriptor.
+/// Whether it has an owner now, which may be the caller through another descriptor.
 Result<bool> owned(int fd);
 
-/// Whether the file has lost its name.
+/// Whether the file has been unlinked.
 bool unlinked(int fd);
 
 /// Reads and checks all of the file as it is in memory, its name as well.

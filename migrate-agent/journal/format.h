@@ -1,5 +1,5 @@
-// The bytes of a journal file. A file is kFileBytes long from its first moment and never grows, so
-// that a full disk is met when it is made. It is a row of slots of kSlotBytes, the block of disks
+// The bytes of a journal file. A file is kFileBytes long from the start and never grows, so that
+// a full disk is noticed when it is created. It is a row of slots of kSlotBytes, the block of disks
 // and file systems: writing a slot never rewrites a block that holds an earlier record.
 //
 //   slot 0      the header:   byte  0  magic    "GCRJRNL" and a line feed
@@ -18,7 +18,7 @@
 //
 // All numbers are little-endian. The chain of checksums finds slots that were swapped, repeated or
 // taken from another file. `begin` and `end` tell a record that was never completely written (one
-// of them is still zero: a crash under the write; nothing was promised) from one that was, and is
+// of them is still zero: a crash during the write; nobody acted on it) from a complete one that is
 // damaged now. Only the last record can be incomplete, since each is on the disk before the next is
 // written.
 #pragma once
@@ -51,7 +51,7 @@ struct Sealed {
 
 /// What lies in a file's bytes.
 struct Contents {
-  std::vector<Record> records;  ///< the good ones, up to the first that is not
+  std::vector<Record> records;  ///< those before the first bad one
   bool torn = false;            ///< an incomplete last record was left out
   std::optional<Error> damage;  ///< kDataLoss, with the offset: bytes that no crash leaves behind
   Checksum checksum = 0;        ///< of the last good slot
@@ -63,16 +63,16 @@ Sealed header();
 /// kInvalidArgument if the record has no body or is too long.
 Result<Sealed> seal(const Record& record, Checksum previous);
 
-/// The records of a damaged file that are good in themselves, each chained to the checksum that the
-/// slot before it states. In their order; what was between them is lost.
+/// The intact records of a damaged file, each chained to the checksum that the slot before it
+/// states. In their order; what was between them is lost.
 std::vector<Record> salvage(std::span<const std::byte> file);
 
 /// The bytes of a file with these records, as they are. kInvalidArgument as seal(), or if there are
 /// too many.
 Result<std::vector<std::byte>> assemble(std::span<const Record> records);
 
-/// Reads the bytes of a file, whatever they are; never outside of them. The first record of good
-/// contents is a Began with a role and an id of 16 bytes, the only one.
+/// Parses the bytes of a file, which may be anything. The first record of good contents is the only
+/// Began, with a role and an id of 16 bytes.
 Contents parse(std::span<const std::byte> file);
 
 }  // namespace gcr::journal

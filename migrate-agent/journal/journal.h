@@ -1,11 +1,11 @@
-// The journal of one migration in one role: what its owner promised, in order, on disk before it
-// acts on it. format.h has the bytes, journal_files.h the reading of journals that others own.
+// The journal of one migration in one role: its owner's decisions, in order, on disk before it acts
+// on them. format.h has the bytes, journal_files.h reads journals that others own.
 //
 // STATE_DIR/journal/<uuid>-source or <uuid>-destination, on a local file system. A Journal owns its
-// file: it holds flock(LOCK_EX) on it, close-on-exec, so the lock is free as soon as the owner is
-// dead, whatever it had started (a helper in the middle of its exec has it for that moment longer).
-// While a record is on its way to the disk readers are held off (an open-file-description lock):
-// nobody ever sees a record that may still be taken back.
+// file: it holds flock(LOCK_EX) on it, close-on-exec, so the lock is released as soon as the owner
+// is dead, whatever it had started (a child in the middle of its exec keeps it a moment longer).
+// While a record is being written to the disk readers are locked out (an open-file-description
+// lock): nobody ever reads a record that may still be removed.
 //
 // All calls block, for as long as the disk takes.
 #pragma once
@@ -33,14 +33,14 @@ std::string_view to_string(Role role);
 /// STATE_DIR/journal.
 std::filesystem::path directory_of(const std::filesystem::path& state_dir);
 
-/// Where the journal of `migration` in `role` lies, whether or not there is one.
+/// The path of the journal of `migration` in `role`, whether or not it exists.
 std::filesystem::path path_of(const std::filesystem::path& state_dir, const Uuid& migration,
                               Role role);
 
 /// Of a Began that was read from a journal (parse() has checked it).
 Uuid id_of(const Began& began);
 
-/// Of this host since it was started, as Began.boot_id has it. Processes do not outlive it.
+/// This host's boot id, for Began.boot_id. Processes do not survive a change of it.
 Result<std::string> boot_id();
 
 /// The last record of this kind (Record::kCommitted, ...), or null.
@@ -49,7 +49,7 @@ const Record* last(std::span<const Record> records, Record::BodyCase kind);
 /// Whether something is left to do: there is no Finished.
 bool unfinished(std::span<const Record> records);
 
-/// What open() does while somebody else owns the journal.
+/// What open() does while another process owns the journal.
 enum class Lock : std::uint8_t {
   kInvalid = 0,
   kTry,          ///< kUnavailable at once
@@ -62,26 +62,26 @@ class Journal {
  public:
   /// Makes STATE_DIR/journal (0700) if it is missing, and the file with Began as its first record.
   /// Fills in Began's migration_id, role and, if empty, boot_id. On success everything is on disk
-  /// and the file has room for all it can hold. On failure there is no file: kRefused if this
+  /// and the file has room for all later records. On failure there is no file: kRefused if this
   /// migration has a journal in this role already, kResourceExhausted if the disk is full.
   static Result<Journal> create(const std::filesystem::path& state_dir, const Uuid& migration,
                                 Role role, Began began);
 
   /// Becomes the owner of a journal that exists, and reads it as read_durable() does. An incomplete
-  /// last record is cleared away, and torn() says so. kNotFound, also if it was pruned while this
+  /// last record is removed, and torn() says so. kNotFound, also if it was pruned while this
   /// call waited; kUnavailable if it is owned (Lock::kTry); kDataLoss, naming file and offset, if
-  /// it cannot be believed: the file stays as it is.
+  /// it is damaged: the file is not changed.
   static Result<Journal> open(const std::filesystem::path& path, Lock how);
 
   Journal(Journal&&) noexcept = default;
   Journal& operator=(Journal&&) noexcept = default;
 
   /// Sets the record's time, cuts its strings at 512 bytes and makes them UTF-8, so that no text of
-  /// a peer or of an error can be why it is not written or not read. On success it is on disk. On
-  /// failure nothing was promised and the file is as it was: kIo, kResourceExhausted (also if it is
-  /// full), kInvalidArgument (seal()). kDataLoss: the record could not be taken back, so that a
-  /// reader may or may not find it. This Journal refuses every further record, and the caller acts
-  /// as if it had been killed: it leaves the decision to whoever reads the file next.
+  /// a peer or an error prevents writing or reading it. On success it is on disk. On failure the
+  /// file is as it was: kIo, kResourceExhausted (also if it is full), kInvalidArgument (seal()).
+  /// Except kDataLoss: the record could not be removed, so that a reader may or may not find it.
+  /// Then this Journal refuses every further record, and the caller acts as if it had been killed:
+  /// the next reader of the file decides.
   Status append(Record record);
 
   const std::filesystem::path& path() const { return path_; }
@@ -110,7 +110,7 @@ class Journal {
   std::vector<Record> records_;
   Checksum checksum_ = 0;
   bool torn_ = false;
-  bool lost_ = false;  ///< a record could not be taken back
+  bool lost_ = false;  ///< a record could not be removed
 };
 
 }  // namespace gcr::journal

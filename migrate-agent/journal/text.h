@@ -1,5 +1,5 @@
-// Texts of a record, made fit to be written: they come from peers, from command lines and from
-// errors, and must never be why a record cannot be written or cannot be read again.
+// Sanitises the texts of a record: they come from peers, from command lines and from errors, and
+// must never prevent a record from being written or read.
 #pragma once
 
 #include <google/protobuf/message.h>

@@ -1,9 +1,9 @@
-// Raises the limit of surplus hugepages for as long as they are needed, and puts it back.
+// Raises the limit of surplus hugepages for as long as they are needed, and restores it.
 //
-// Several workers may do so at once, and one may die without putting anything back. So each claim
-// is a file in a common directory, locked (flock) by its owner while it lives, which holds the
-// number of pages that the claim added. Changes of the limit happen under the lock of that
-// directory, and whoever takes that lock first gives back what the claims of the dead had added.
+// Several workers may do so at once, and one may die without restoring anything. So each claim is a
+// file in a common directory, locked (flock) by its owner while that lives, with the number of
+// pages that the claim added. The limit changes only under the lock of that directory, and each
+// process that takes the lock first subtracts what the claims of dead owners had added.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,11 @@ struct HugepageLimits {
   std::string kernel_directory = kHugepageDirectory;
 };
 
-/// The lock of the state directory. Held from the look at the counters until the mapping that needs
-/// the pages has reserved them. Move-only; unlocks at its end.
+/// The lock of the state directory. Held from reading the counters until the mapping that needs the
+/// pages has reserved them. Move-only; unlocks at its end.
 class HugepageLock {
  public:
-  /// Waits for the lock; then gives back what dead owners claimed. Creates the directory (0700).
+  /// Waits for the lock; then subtracts what dead owners had added. Creates the directory (0700).
   static Result<HugepageLock> take(const HugepageLimits& limits);
 
  private:
@@ -34,7 +34,7 @@ class HugepageLock {
   UniqueFd file_;
 };
 
-/// Pages added to the limit; its destructor takes them off again. Move-only; empty means none.
+/// Pages added to the limit; its destructor subtracts them again. Move-only; empty means none.
 class HugepageClaim {
  public:
   HugepageClaim() = default;

@@ -20,8 +20,8 @@ enum class HugepagePolicy {
   kNever,    ///< ordinary pages
 };
 
-/// Owns the memory. Every page is in place: touching it can neither fail (SIGBUS) nor wait for the
-/// kernel. Children do not inherit it and core dumps leave it out. Move-only.
+/// Owns the memory. Every page is populated: access can neither fail (SIGBUS) nor wait for the
+/// kernel. Children do not inherit it, and core dumps leave it out. Move-only.
 class LandingRegion {
  public:
   LandingRegion() = default;
@@ -31,7 +31,8 @@ class LandingRegion {
   /// Maps and populates `bytes` (0 gives an empty region) with up to 4 threads. Hugepages come from
   /// what is free, and beyond that, if `limits` allows, from raising the kernel's limit of surplus
   /// pages by what is missing until the region is destroyed. Fails with kResourceExhausted, naming
-  /// sizes, where the memory or (kRequire) the hugepages cannot be had; nothing stays behind then.
+  /// sizes, if the memory or (kRequire) the hugepages cannot be allocated; nothing stays behind
+  /// then.
   static Result<LandingRegion> create(std::uint64_t bytes, HugepagePolicy policy,
                                       const HugepageLimits& limits = {});
 
@@ -41,8 +42,8 @@ class LandingRegion {
   /// Whether every page is a hugepage of the kernel's pool.
   bool huge() const { return huge_; }
 
-  /// Why these are ordinary pages, as a sentence without a full stop; empty if huge() or if nobody
-  /// asked for hugepages.
+  /// Why these are ordinary pages, as a sentence without a full stop; empty if huge() or if
+  /// hugepages were not requested.
   const std::string& note() const { return note_; }
 
  private:

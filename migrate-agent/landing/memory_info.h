@@ -1,4 +1,4 @@
-// What the kernel says about memory and 2 MiB hugepages, read anew at each call.
+// What the kernel says about memory and 2 MiB hugepages, read again at each call.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace gcr::landing {
 
-/// Where the kernel shows and takes the numbers of 2 MiB hugepages.
+/// Where the kernel's counters and limits of 2 MiB hugepages are.
 inline constexpr const char* kHugepageDirectory = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 
 /// Numbers of 2 MiB pages, as in the kernel's hugetlbpage documentation.
@@ -22,7 +22,7 @@ struct HugepageCounters {
   std::uint64_t available() const;
 };
 
-/// Reads the counters. Fails with kUnsupported where the kernel has no such pages.
+/// Reads the counters. Fails with kUnsupported if the kernel has no such pages.
 Result<HugepageCounters> hugepage_counters(const std::string& directory = kHugepageDirectory);
 
 /// Bytes in 2 MiB hugepages that a new mapping can get without a change to the kernel's limits.

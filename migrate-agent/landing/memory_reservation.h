@@ -1,9 +1,10 @@
-// Memory that migrations to this host are going to take, so that no two of them count on the same.
+// Reserves memory that migrations to this host are going to use, so that no two of them count on
+// the same memory.
 //
-// What is free shows what was taken, not what was promised. So each migration has a file in a
-// common directory, locked (flock) by its owner while it lives, which says how much it has still to
-// take; whoever wants more adds up the files of the living under the lock of the directory, and
-// compares the sum with what is free.
+// Free memory shows what was allocated, not what is reserved. So each migration has a file in a
+// common directory, locked (flock) by its owner while that lives, with the amount that it has yet
+// to allocate. To reserve more, a process adds up the files of living owners under the lock of the
+// directory, and compares the sum with what is free.
 #pragma once
 
 #include <cstdint>
@@ -39,16 +40,16 @@ class MemoryReservation {
   /// Nothing is reserved yet. Makes `directory` (0700) if it is missing.
   static Result<std::unique_ptr<MemoryReservation>> create(std::filesystem::path directory,
                                                            LookAtMemory look = free_memory);
-  /// Gives back what is left.
+  /// Releases what is left.
   ~MemoryReservation();
   MemoryReservation(const MemoryReservation&) = delete;
   MemoryReservation& operator=(const MemoryReservation&) = delete;
 
-  /// Reserves `more`. kResourceExhausted, with sizes, if it is not free beside what others have
-  /// reserved and what stays free; then everything is as before.
+  /// Reserves `more`. kResourceExhausted, with sizes, if it is not free in addition to what
+  /// others have reserved and what must stay free; then everything is as before.
   Status add(const Memory& more);
 
-  /// So much of it is in use now, and shows in what is free.
+  /// This much of it is allocated now, and no longer counts as free.
   Status taken(const Memory& memory);
 
  private:
@@ -69,7 +70,7 @@ inline std::filesystem::path reservations_in(const std::filesystem::path& runtim
   return runtime_dir / "memory";
 }
 
-/// What the living have reserved in `directory`, all together; forgets what the dead had.
+/// The sum of what living owners have reserved in `directory`; removes what dead owners had.
 Result<Memory> reserved_memory(const std::filesystem::path& directory);
 
 }  // namespace gcr::landing

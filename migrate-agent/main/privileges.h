@@ -1,11 +1,11 @@
-// What this program's processes may do as root: each drops what it does not need before it speaks
-// to anybody.
+// What this program's processes may do as root: each drops what it does not need before it talks to
+// any peer.
 //
-// The daemon parses 24 bytes of strangers and holds nothing. A worker parses what peers send, and
-// must look into other users' processes. What a worker starts (CRIU, and through it the restored
-// process) gets back, as root's programs do, what the bounding set leaves: a process that moves may
-// hold any capability, and CRIU can only give it what it has itself. So the bounding set is left
-// alone here; docs/threat-model.md says what a narrower one in the unit costs.
+// The daemon parses 24 bytes of unauthenticated clients and has no capabilities. A worker parses
+// what peers send, and must inspect other users' processes. What a worker starts (CRIU, and through
+// it the restored process) gets back, as root's programs do, what the bounding set leaves: a
+// process that moves may hold any capability, and CRIU can only give it what it has itself. So the
+// bounding set is left alone here; docs/threat-model.md says what a narrower one in the unit costs.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +25,12 @@ struct KeptCapability {
   std::string_view reason;  ///< what for
 };
 
-/// The one table of what is kept; docs/threat-model.md repeats it.
+/// The table of what is kept; docs/threat-model.md repeats it.
 std::span<const KeptCapability> kept_capabilities(Part part);
 
 /// Drops every other capability from the effective, permitted, inheritable and ambient set of this
-/// thread, and of those that it starts; and lets nothing of this process's memory into core dumps.
-/// Call before other threads exist. What the process does not have anyway is no mistake.
+/// thread, and of those that it starts; and disables core dumps of this process. Call before other
+/// threads exist. Capabilities that the process does not have are not an error.
 Status drop_privileges(Part part);
 
 }  // namespace gcr::agent

@@ -1,11 +1,12 @@
-// Pages of zeros that a process holds are given back to the kernel before its memory is dumped.
+// Gives a process's pages of zeros back to the kernel before its memory is dumped.
 //
 // The driver's checkpoint puts hundreds of MiB of context memory into the process, nearly all of it
 // zeros; dumping, moving and restoring them would cost more than everything else.
 //
-// Nobody may write to a page between the look at it and its end, or the write would be lost. So all
-// threads but the door's are held meanwhile. Two kinds of writers are not threads:
-// - A device for which the pages are pinned would go on with the old page. Do this only after the
+// Nothing may write to a page between its check and its release, or the write would be lost. So all
+// threads except the door's are held meanwhile. Two kinds of writers are not threads of the
+// process:
+// - A device for which the pages are pinned would keep using the old page. Do this only after the
 //   control checkpoint, when nothing is pinned for a GPU any more; other pinners (RDMA, io_uring)
 //   are refused in preflight, and a process with an asynchronous I/O ring is left as it is.
 // - Another process with process_vm_writev: it would have to know when to write, from shared memory
@@ -26,7 +27,7 @@ namespace gcr::process {
 struct DroppedPages {
   std::uint64_t scanned_bytes = 0;
   std::uint64_t dropped_bytes = 0;
-  std::chrono::nanoseconds held{0};      ///< how long the threads stood still
+  std::chrono::nanoseconds held{0};      ///< how long the threads were stopped
   std::chrono::nanoseconds duration{0};  ///< of everything
 };
 
@@ -37,9 +38,10 @@ struct DroppedPages {
 /// Whole mappings of which next to nothing is left are marked for huge pages: reading the zeros
 /// again, as the control restore does, then costs one fault for each 2 MiB.
 ///
-/// If the caller dies meanwhile, the whole process stands still by SIGSTOP: the door may be in the
-/// middle of it. Who continues it lets the door alone come to its end first. Needs the right to
-/// ptrace; kPermissionDenied if somebody else traces it. Blocks for tens of milliseconds.
+/// If the caller dies meanwhile, the whole process stays stopped by SIGSTOP: the door may be in the
+/// middle of a request. Before the process is continued, the door's thread alone must finish it.
+/// Needs the right to ptrace; kPermissionDenied if somebody else traces it. Blocks for tens of
+/// milliseconds.
 Result<DroppedPages> drop_zero_pages(agent::Door& door, const procfs::Process& process);
 
 }  // namespace gcr::process

@@ -1,4 +1,4 @@
-// Finding the pages of zeros in a process that stands still.
+// Finds the pages of zeros in a stopped process.
 #pragma once
 
 #include <sys/types.h>
@@ -19,7 +19,7 @@ struct ZeroScan {
   std::vector<AddressRange> zeros;  ///< whole pages, in the order of addresses, none adjacent
 };
 
-/// Reads every page that is present in `where` with several threads. What is swapped out is left
+/// Reads every page that is present in `where` with several threads. Swapped-out pages are left
 /// there. kIo if the process's memory cannot be read.
 Result<ZeroScan> find_zero_pages(pid_t pid, const std::vector<AddressRange>& where);
 

@@ -17,12 +17,12 @@ struct MappableGpu {
   std::string name;
   std::uint64_t total_bytes = 0;
   bool chosen = false;  ///< source: the process uses it; destination: processes may be placed on it
-  std::uint64_t free_bytes = 0;  ///< destination: among those that fit, the one with most is taken
+  std::uint64_t free_bytes = 0;  ///< destination: of those that fit, the one with most is chosen
 };
 
-/// Pairs every GPU of the source with a different one of the destination, since the driver wants
-/// every GPU of the machine named. Chosen GPUs go to chosen ones of the same model and at least the
-/// same memory: the same GPU where possible, else the one with most VRAM free, else in order.
+/// Pairs every GPU of the source with a different one of the destination, since the driver requires
+/// pairs for every GPU of the machine. Chosen GPUs go to chosen ones of the same model and at least
+/// the same memory: the same GPU where possible, else the one with most VRAM free, else in order.
 /// kRefused says what is missing.
 Result<std::vector<device::GpuPair>> map_gpus(const std::vector<MappableGpu>& source,
                                               const std::vector<MappableGpu>& destination);

@@ -1,6 +1,6 @@
 // The destination's half of the mover: creates VRAM and its landing region, uploads what has
-// landed, and proves that VRAM holds what the source sent. Methods block; one thread at a time, but
-// for landed().
+// landed, and verifies that VRAM holds what the source sent. Methods block; one thread at a time,
+// except for landed().
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ class IncomingVram {
   /// Whether VRAM fills while chunks land, or only in fill().
   enum class Mode {
     kInvalid = 0,
-    kPrefill,  ///< VRAM is created by prepare(); where there is too little, as kReload
+    kPrefill,  ///< VRAM is created by prepare(); if there is too little, as kReload
     kReload,
   };
 
@@ -39,11 +39,11 @@ class IncomingVram {
   void begin(const digest::DigestKey& key, Mode mode);
 
   /// Makes landing memory for the buffers, page-locks it, and creates VRAM full of zeros. On
-  /// failure nothing of this call remains. Where prefill meets a lack of VRAM, all VRAM is given
-  /// back and the mode becomes kReload.
+  /// failure nothing of this call remains. If there is too little VRAM for prefill, all VRAM is
+  /// released and the mode becomes kReload.
   Status prepare(const std::vector<Wanted>& wanted);
 
-  /// Gives the buffer's VRAM back; its landing memory is kept for later buffers.
+  /// Releases the buffer's VRAM; its landing memory is kept for later buffers.
   void remove(BufferId id);
 
   /// Where the buffer's bytes land.
@@ -53,8 +53,8 @@ class IncomingVram {
   /// number of threads, also while another one is in prepare() or removes other buffers.
   Status landed(BufferId id, std::uint64_t offset, std::uint64_t length_bytes);
 
-  /// With `expected` from the sender: creates and fills VRAM if that was not done before, makes
-  /// zeros of chunks that are expected to be zeros, waits for all copies, and compares the digest
+  /// With `expected` from the sender: creates and fills VRAM if that was not done before, clears
+  /// chunks that are expected to be zeros, waits for all copies, and compares the digest
   /// of every chunk in VRAM. kDataLoss names the first that differs. Returns how many were
   /// compared.
   Result<std::uint64_t> fill_and_verify(
@@ -66,7 +66,7 @@ class IncomingVram {
   Mode mode() const { return mode_; }
   const std::shared_ptr<const device::Driver>& driver() const { return gpus_.driver(); }
 
-  /// What people should know: why landing memory is not made of hugepages, why VRAM is not
+  /// A note for users: why landing memory is not made of hugepages, why VRAM is not
   /// prefilled; empty if there is nothing.
   const std::string& note() const { return note_; }
 
@@ -78,7 +78,7 @@ class IncomingVram {
     std::span<std::byte> place;
     device::Stream* stream = nullptr;
     std::unique_ptr<device::Allocation> vram;
-    std::vector<std::atomic<bool>> landed;  // by chunk: its content has come at some time
+    std::vector<std::atomic<bool>> landed;  // by chunk: it has landed at least once
   };
   using Expected = std::map<BufferId, std::vector<digest::Digest>>;
 
@@ -101,8 +101,8 @@ class IncomingVram {
   std::vector<std::unique_ptr<device::HostMemory>> page_locked_;
   std::multimap<std::uint64_t, std::span<std::byte>> free_;  // landing memory by its length
   std::map<Uuid, std::unique_ptr<device::Stream>> streams_;
-  /// Held where buffers_ or the VRAM of one changes, and in landed(), which only starts copies. Who
-  /// changes them may read without it.
+  /// Held while buffers_ or the VRAM of one changes, and in landed(), which only starts copies. The
+  /// thread that changes them may read without it.
   std::mutex lanes_mutex_;
   std::map<BufferId, Incoming> buffers_;
   std::string note_;

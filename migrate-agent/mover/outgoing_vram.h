@@ -1,6 +1,6 @@
 // The source's half of the mover: holds the application's VRAM from the first export to the commit,
-// finds what the destination does not have yet, and sends it. It never touches the application's
-// process. Methods block; one thread at a time.
+// finds what the destination does not have yet, and sends it. It never touches the application.
+// Methods block; one thread at a time.
 #pragma once
 
 #include <map>
@@ -19,33 +19,33 @@ class OutgoingVram {
   OutgoingVram(std::shared_ptr<const device::Driver> driver, const digest::DigestKey& key)
       : gpus_(std::move(driver)), digester_(key), reader_(digester_) {}
 
-  /// Takes over a buffer of the application. The destination's copy is taken to be zeros.
+  /// Takes over a buffer of the application. The destination's copy is assumed to be zeros.
   Status add(BufferId id, const Uuid& gpu, std::uint64_t size_bytes, UniqueFd descriptor);
   void remove(BufferId id);
 
-  /// Which region of the receiver takes the buffer.
+  /// Sets the receiver's region for the buffer.
   void assign(BufferId id, transport::RegionId region);
 
-  /// What the destination lacks at one moment. Belongs to the buffers as they are: of no use after
+  /// What the destination lacks at one moment. Valid for the present set of buffers: not after
   /// add() or remove().
   struct Dirty {
     std::vector<ChunkRef> chunks;      ///< to be read and sent
     std::uint64_t bytes = 0;           ///< of `chunks`
-    std::uint64_t total_chunks = 0;    ///< that were looked at
+    std::uint64_t total_chunks = 0;    ///< that were digested
     std::uint64_t zero_chunks = 0;     ///< of these, full of zeros
-    std::uint64_t cleared_chunks = 0;  ///< of these, something else when they were last sent
+    std::uint64_t cleared_chunks = 0;  ///< of these, not zeros when they were last sent
   };
 
-  /// Digests all VRAM and compares with what was last sent. Chunks that are zeros now count as sent
-  /// at once: the destination makes zeros by itself of what is expected to be zeros.
+  /// Digests all VRAM and compares with what was last sent. Chunks that are zeros now count as
+  /// sent: the destination itself clears chunks that are expected to be zeros.
   Result<Dirty> find_dirty();
 
-  /// Reads and sends the chunks, on as many threads as the channel has use for, and keeps the
-  /// digests of the very bytes that were sent. Returns after the channel's flush, with the number
-  /// of bytes sent. Always the same channel, which ends before this object.
+  /// Reads and sends the chunks, on as many threads as the channel can use, and keeps the digests
+  /// of the bytes that were sent. Returns after the channel's flush, with the number of bytes sent.
+  /// Always the same channel, which ends before this object.
   Result<std::uint64_t> send(const Dirty& dirty, transport::Channel& channel);
 
-  /// What the destination must hold: 16 bytes per chunk, in order, for every buffer.
+  /// The expected digests at the destination: 16 bytes per chunk, in order, for every buffer.
   std::map<BufferId, std::vector<digest::Digest>> digests() const;
 
   /// Descriptors that map the same VRAM in the application again (rollback).

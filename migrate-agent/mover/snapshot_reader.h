@@ -1,6 +1,6 @@
-// Reads chunks of VRAM while the application goes on writing: each chunk is copied aside inside the
+// Reads chunks of VRAM while the application keeps writing: each chunk is copied aside inside the
 // GPU, the copy is digested, and the same copy goes to page-locked memory, so that the digest is
-// that of the bytes handed on, whatever happens to the chunk meanwhile.
+// that of the bytes handed on, even if the chunk changes meanwhile.
 #pragma once
 
 #include <functional>
@@ -18,12 +18,12 @@ namespace gcr::mover {
 using ChunkSink = std::function<Status(const ChunkRef& chunk, const digest::Digest& digest,
                                        std::span<const std::byte> bytes)>;
 
-/// A few slots take turns: while the chunks in one are handed on by all threads together, the next
-/// ones are on their way from the GPU. A slot is copied aside and digested in one go: a GPU that
-/// the application uses too changes contexts for each launch, so launches are few. Memory is made
-/// when it is first needed and kept: 96 MiB page-locked, and as much VRAM on each GPU. Where a GPU
-/// has no VRAM left for the copies, chunks go to page-locked memory at once and are digested there,
-/// by the GPU over the bus.
+/// A few slots alternate: while all threads hand on the chunks of one, the next ones are being
+/// copied from the GPU. All chunks of a slot are copied aside and digested together: on a GPU that
+/// the application uses too, each launch costs a change of contexts, so launches are few. Memory is
+/// allocated when it is first needed, and kept: 96 MiB page-locked, and as much VRAM on each GPU.
+/// If a GPU has no VRAM left for the copies, chunks go directly to page-locked memory, where the
+/// GPU digests them over the bus.
 class SnapshotReader {
  public:
   explicit SnapshotReader(const VramDigester& digester);
@@ -31,15 +31,15 @@ class SnapshotReader {
   SnapshotReader(const SnapshotReader&) = delete;
   SnapshotReader& operator=(const SnapshotReader&) = delete;
 
-  /// Makes the memory for chunks of that GPU now, so that read() takes no time for it.
+  /// Allocates the memory for chunks of that GPU now, so that read() need not.
   Status prepare(const std::shared_ptr<device::Gpu>& gpu);
 
-  /// Blocks until every chunk went through `sink`, on `threads` threads, or returns the first
-  /// error, after all of them have ended. One call at a time; the chunks' GPUs are prepared in the
+  /// Blocks until every chunk has gone through `sink`, on `threads` threads, or returns the first
+  /// error, after all threads have ended. One call at a time; the chunks' GPUs are prepared in the
   /// digester.
   Status read(std::span<const ChunkRef> chunks, unsigned threads, const ChunkSink& sink);
 
-  /// The memory that chunks are handed on from, as far as it is made; it stays.
+  /// The memory that chunks are handed on from, as far as it is allocated; it is never moved.
   std::vector<std::span<const std::byte>> memory() const;
 
  private:

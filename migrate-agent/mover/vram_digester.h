@@ -1,4 +1,4 @@
-// Digests of chunks where they lie in VRAM, whichever GPUs hold them (design decision 2).
+// Digests chunks in VRAM, on all GPUs that hold them (design decision 2).
 #pragma once
 
 #include <map>
@@ -17,14 +17,14 @@ class VramDigester {
  public:
   explicit VramDigester(const digest::DigestKey& key) : key_(key) {}
 
-  /// Makes ready for `chunks` chunks on that GPU, so that digest() finds everything in place.
+  /// Prepares for `chunks` chunks on that GPU, so that digest() need not.
   Status prepare(const std::shared_ptr<device::Gpu>& on, std::size_t chunks);
 
   /// The digests of `chunks`, in their order: one launch per GPU, all GPUs at the same time. A
-  /// chunk that is written meanwhile gives a digest of no use, and nothing worse.
+  /// chunk that is written meanwhile gives a useless digest, with no other effect.
   Result<std::vector<digest::Digest>> digest(std::span<const ChunkRef> chunks);
 
-  /// The digester of a GPU that was prepared. Thread-safe while nobody prepares.
+  /// The digester of a GPU that was prepared. Thread-safe, except during prepare().
   const device::Digester& on(const device::Gpu& gpu) const { return *gpus_.at(&gpu).digester; }
 
   const digest::DigestKey& key() const { return key_; }

@@ -19,8 +19,8 @@ void compare_hosts(const proto::PreflightRequest& request, const proto::HostFact
 void compare_process(const proto::ProcessFacts& process, const proto::HostFacts& here,
                      preflight::Findings& findings);
 
-/// Where each GPU of the source goes; empty where that cannot be. Creates contexts on the GPUs that
-/// the process would go to.
+/// The destination GPU for each GPU of the source; empty if there is no mapping. Creates contexts
+/// on the GPUs that the process would go to.
 std::vector<device::GpuPair> map_gpus(const proto::PreflightRequest& request,
                                       const proto::HostFacts& here, mover::IncomingVram& vram,
                                       preflight::Findings& findings);

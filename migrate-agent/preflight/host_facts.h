@@ -1,5 +1,5 @@
-// What a host has that a migration needs: gathered at both sides, told to the other, and looked at
-// for what would stand in the way whatever the other has.
+// What a host has that a migration needs: gathered on both sides, sent to the other, and checked
+// for problems that do not depend on the other.
 #pragma once
 
 #include <memory>
@@ -23,15 +23,15 @@ struct Survey {
   std::shared_ptr<const device::Driver> driver;  ///< none if it cannot be used
 };
 
-/// Looks at this host, and goes on whatever it finds. Starts CRIU several times, side by side.
+/// Examines this host, as far as it can. Starts CRIU several times, in parallel.
 /// Findings: "kernel-features", "mps", "no-driver", "driver-too-old", "criu-missing",
 /// "criu-too-old", "criu-check". Blocks.
 Survey survey(const Config& config, preflight::Findings& findings);
 
-/// Functions of the kernel that the agent or the preload library's door needs and does not find.
+/// Kernel functions that the agent or the door needs and that are missing.
 std::string missing_kernel_features();
 
-/// "state-dir-full", "runtime-dir-full" where the agent's directories have less room than this.
+/// "state-dir-full", "runtime-dir-full" if the agent's directories have less room than this.
 inline constexpr std::uint64_t kJournalRoomBytes = kMiB;
 void check_room(const Config& config, std::uint64_t image_bytes, preflight::Findings& findings);
 

@@ -18,10 +18,10 @@ struct WantedAccess {
   std::pair<dev_t, ino_t> file{};  ///< what must be found under that name
 };
 
-/// Looks for each file by its name with the ids of the file system, the groups and the capabilities
-/// of `who`, in a thread of its own, and asks the kernel whether the access would be granted;
-/// nothing is opened. An errno for each, 0 if it would, ESTALE if the name leads elsewhere by now.
-/// The error says why the question could not be asked.
+/// Looks up each file by its name with the file system ids, the groups and the capabilities of
+/// `who`, in a thread of its own, and asks the kernel whether the access would be granted; nothing
+/// is opened. Gives an errno for each: 0 if granted, ESTALE if the name leads elsewhere by now. An
+/// error says why this could not be done.
 Result<std::vector<int>> try_access(const proto::Credentials& who,
                                     const std::vector<WantedAccess>& wanted);
 

@@ -1,8 +1,8 @@
 // The rights of threads: ids, groups, capabilities, no_new_privs and seccomp, as the kernel tells
-// them in /proc/PID/task/TID/status. What CRIU's images say of them was read inside the process,
-// which could change it meanwhile; images are believed only as far as they agree with the kernel.
+// them in /proc/PID/task/TID/status. CRIU reads them inside the process, which could change
+// them; images are accepted only if they agree with the kernel.
 //
-// Securebits are not in /proc. criu/dumped_credentials.h has what becomes of them.
+// Securebits are not in /proc: see criu/dumped_credentials.h.
 #pragma once
 
 #include <google/protobuf/repeated_ptr_field.h>
@@ -16,11 +16,11 @@
 
 namespace gcr::process {
 
-/// More threads than this are no process.
+/// A process with more threads than this is refused.
 inline constexpr int kMaxThreads = 65536;
 
-/// Those of every thread of `pid` and of the processes below it, but for zombies. The threads are
-/// stopped, or they may be missed. kNotFound if the process is gone.
+/// Those of every thread of `pid` and of the processes below it, except zombies. The threads must
+/// be stopped, or some may be missed. kNotFound if the process is gone.
 Result<std::vector<proto::Credentials>> read_credentials(pid_t pid);
 
 /// Success if they are equal; else kDataLoss with the thread, the first field that differs and both
@@ -28,9 +28,9 @@ Result<std::vector<proto::Credentials>> read_credentials(pid_t pid);
 Status compare_credentials(const proto::Credentials& left, const std::string& where_left,
                            const proto::Credentials& right, const std::string& where_right);
 
-/// At the destination: the threads below `init`, the init of a restored tree, are those that the
-/// source's agent told, none missing and none more, with the rights that it told. What this process
-/// hands on to all that it starts is added: its bounding set, no_new_privs and seccomp filters.
+/// At the destination: checks that the threads below `init`, the init of a restored tree, are
+/// exactly those of the source's agent, with the rights that it reported, plus what this process
+/// passes on to everything that it starts: its bounding set, no_new_privs and seccomp filters.
 Status check_restored_credentials(
     pid_t init, const google::protobuf::RepeatedPtrField<proto::Credentials>& told);
 

@@ -1,4 +1,4 @@
-// The build-id of an ELF file. The file may be anything: truncated, hostile, or no ELF at all.
+// The build-id of an ELF file. The file may be anything: truncated, hostile, or not ELF.
 #pragma once
 
 #include <string>

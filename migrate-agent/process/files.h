@@ -1,4 +1,4 @@
-// Files as they are compared.
+// The facts by which files are compared.
 #pragma once
 
 #include <sys/stat.h>
@@ -26,14 +26,14 @@ struct Mapping {
 /// The named mappings of a process, each path once. Empty if it is gone.
 std::vector<Mapping> named_mappings(pid_t pid);
 
-/// What of a regular file's content counts.
+/// What of a regular file's content is compared.
 struct WantedContent {
   bool any = false;     ///< size, build-id and digest; else none of them
   bool mapped = false;  ///< without a build-id larger ones are digested too
 };
 
-/// Describes the file that is held (it need not be without content) and that `status` tells of. It
-/// is only opened if it is a regular file. Digests are remembered until it changes.
+/// Describes the file that is held, with its `status`. It is opened only if it is a regular file.
+/// Digests are cached until it changes.
 void describe_file(const std::string& path, const UniqueFd& held, const struct stat& status,
                    WantedContent content, proto::FileFact& fact);
 

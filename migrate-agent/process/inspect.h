@@ -1,5 +1,5 @@
-// What a process is and holds, read from /proc: the facts that preflight compares, and what stands
-// in the way of a migration. Reads only; the process is not disturbed.
+// What a process is and holds, read from /proc: the facts that preflight compares, and what
+// prevents a migration. Reads only; the process is not disturbed.
 #pragma once
 
 #include <sys/types.h>
@@ -15,14 +15,14 @@
 namespace gcr::process {
 
 struct Inspection {
-  proto::ProcessFacts facts;  ///< all but door_tid, which the door knows
+  proto::ProcessFacts facts;  ///< all except door_tid, which the door knows
   preflight::Findings findings{preflight::Side::kSource};
 };
 
 /// Deleted files up to this size move with the process; CRIU carries them in its images.
 inline constexpr std::uint64_t kDeletedFileLimitBytes = 64u << 20;
 
-/// Looks at everything that can be seen from outside, and goes on as far as it can. kNotFound if
+/// Examines everything that is visible from outside, as far as it can. kNotFound if
 /// there is no such process, kPermissionDenied if it may not be inspected. The findings are those
 /// of the catalogue's first part (migrate-agent/findings/catalogue.cc) that need no second host.
 /// Descriptors and mappings of NVIDIA devices, and the door, are expected and not reported.

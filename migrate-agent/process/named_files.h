@@ -1,6 +1,6 @@
-// What a process has by name, and what a host has under these names. A restored process gets the
-// file of that name, opened with root's rights: it must be the file that it had at the source, and
-// one that the process could have opened by itself.
+// The files that a process has by name, and what a host has under these names. CRIU opens the file
+// of that name for the restored process, with root's rights: it must be the file that the process
+// had at the source, and one that the process could open by itself.
 #pragma once
 
 #include <google/protobuf/repeated_ptr_field.h>
@@ -26,7 +26,7 @@ inline constexpr std::int64_t kMaxComparedBytes = 16 << 20;
 /// Larger ones only if they are mapped and have no build-id, up to this size.
 inline constexpr std::int64_t kMaxMappedBytes = 256 << 20;
 
-/// More names, or longer ones, are no process.
+/// A process with more names, or longer ones, is refused.
 inline constexpr int kMaxNames = 65536;
 inline constexpr std::size_t kMaxNameBytes = 4096;
 
@@ -40,12 +40,12 @@ struct NamedFile {
 
 /// Its descriptors, mappings, program, root and working directory, as far as they have names; of
 /// files that it has deleted the directory. Each once. Left out: the driver's files, and what /proc
-/// has of the process itself. Digests are remembered until the file changes: asked again, this
+/// has of the process itself. Digests are cached until the file changes: the next call
 /// costs an fstat for each name. `with_content` false: no digests. Nothing that is a device or a
 /// FIFO is opened. kNotFound if the process is gone.
 Result<std::vector<NamedFile>> named_files(pid_t pid, bool with_content = true);
 
-/// What was found under the names that a process needs, and what it may do with it.
+/// The files found under the names that a process needs, and its access to them.
 using VettedFiles = std::map<FileId, std::uint32_t>;
 
 /// Looks for `files` on this host: "file-missing", "file-differs" (type, owner, group, permissions,
@@ -61,12 +61,13 @@ struct ImageNames {
   pid_t root = 0;  ///< the process, as its own PID namespace numbers it
 };
 
-/// Before CRIU opens anything: every name in the images is one that the source's agent told, and
-/// what is here under these names is what it told. kDataLoss with the reasons if not.
+/// Before CRIU opens anything: checks that every name in the images was reported by the source's
+/// agent, and that the files of these names here are as reported. kDataLoss with the reasons if
+/// not.
 Result<VettedFiles> vet_files(const ImageNames& names, const FileFacts& told,
                               const proto::Credentials& who);
 
-/// Before anything runs: `pid`, which was restored, has the vetted files and no others.
+/// Before anything runs: checks that `pid`, which was restored, has the vetted files and no others.
 Status check_restored_files(pid_t pid, const VettedFiles& vetted);
 
 }  // namespace gcr::process

@@ -1,4 +1,4 @@
-// What a process maps, and whether others have the same memory.
+// What a process maps, and whether other processes share the memory.
 #pragma once
 
 #include <sys/types.h>
@@ -12,8 +12,8 @@ namespace gcr::process {
 /// Adds findings: "shared-memory", "deleted-file", "device", "kernel-object"; under_preload.
 void inspect_mappings(pid_t pid, Inspection& inspection);
 
-/// What belongs to the GPU driver, by its name as the kernel gives it: whatever lies under
-/// /dev/nvidia*. The driver's checkpoint takes it out of the process, so that CRIU never sees it.
+/// Whether a file belongs to the GPU driver, by its name in the kernel: everything under
+/// /dev/nvidia*. The driver's checkpoint removes these from the process, so CRIU never sees them.
 bool is_driver_file(std::string_view path);
 
 }  // namespace gcr::process

@@ -1,4 +1,4 @@
-// What a process has from its host beside what it holds: ids, capabilities, limits, CPUs, groups.
+// What a process has from its host besides what it holds: ids, capabilities, limits, CPUs, groups.
 #pragma once
 
 #include <sys/types.h>

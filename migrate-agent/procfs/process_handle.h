@@ -1,6 +1,6 @@
-// A process that cannot be mistaken for another one that gets its number later: a pidfd, and the
-// time at which it started, compared after the pidfd was opened. Everything that is done to a
-// process from its claim on goes by one of these; a number alone is for messages and for /proc.
+// A process that cannot be mistaken for a later one with the same PID: a pidfd, and the start time,
+// compared after the pidfd was opened. From its claim on everything that is done to a process uses
+// such a handle; a PID alone is for messages and for /proc.
 #pragma once
 
 #include <sys/types.h>
@@ -17,11 +17,11 @@ namespace gcr::procfs {
 /// Copies share the pidfd. Any thread may use its own copy.
 class Process {
  public:
-  /// The process that has this number now. kNotFound if there is none.
+  /// The process that has this PID now. kNotFound if there is none.
   static Result<Process> open(pid_t pid);
 
-  /// The process with this number that started at `start_time` (field 22 of /proc/PID/stat).
-  /// kNotFound if it is gone; another may have its number.
+  /// The process with this PID that started at `start_time` (field 22 of /proc/PID/stat). kNotFound
+  /// if it is gone; another may have its PID.
   static Result<Process> open(pid_t pid, std::uint64_t start_time);
 
   pid_t pid() const { return pid_; }
@@ -31,14 +31,14 @@ class Process {
   /// True once it has ended, reaped or not.
   bool has_ended() const;
 
-  /// True once it has ended, or runs no more code of its own: SIGKILL is on its way to all of its
+  /// True once it has ended, or runs no more code of its own: SIGKILL is pending for all of its
   /// threads, or they are ending.
   bool is_ending() const;
 
   /// Waits for its end; false if it has not ended within `patience`.
   bool ends_within(std::chrono::milliseconds patience) const;
 
-  /// kNotFound if it has been reaped; the process that has its number then is left alone.
+  /// kNotFound if it has been reaped; a process that has its PID then is not signalled.
   Status send(int signal_number) const;
 
   /// Blocks until it has ended.

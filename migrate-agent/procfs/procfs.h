@@ -1,4 +1,4 @@
-// Small readings of /proc, and pidfds. Nothing here changes a process.
+// Reads single facts from /proc, and opens pidfds. Nothing here changes a process.
 #pragma once
 
 #include <sys/types.h>
@@ -22,17 +22,17 @@ UniqueFd pidfd_of_child(pid_t pid);
 /// False with errno set on failure. (glibc 2.36 declares its own wrappers without C linkage.)
 bool send_signal(int pidfd, int signal_number);
 
-/// What `path` names, held but not opened: no device notices it, and nobody waits for a FIFO's
-/// other end. With what a process names, this comes first. None, with errno set, if there is no
-/// such thing.
+/// Holds the file `path` without opening it: no effect on devices, and no wait for a FIFO's other
+/// end. Use this first for names that come from a process. None, with errno set, if there is no
+/// such file.
 UniqueFd hold(const std::string& path);
 
-/// Opens what is held for reading, if it is a regular file. None, with errno set, if it is anything
-/// else (EINVAL) or cannot be opened.
+/// Opens a held file for reading, if it is a regular file. None, with errno set, if it is another
+/// kind (EINVAL) or cannot be opened.
 UniqueFd open_regular(const UniqueFd& held);
 
-/// What is in a file; empty if it cannot be read, or not to its end: what it tells of may go away
-/// meanwhile.
+/// The content of a file; empty if it cannot be read to its end, for example because the process
+/// has ended meanwhile.
 std::string read_text(const std::string& path);
 
 /// The numbers after "NSpid:" in /proc/`task`/status, outermost namespace first; `task` is "123" or
@@ -44,7 +44,7 @@ struct Stat {
   char state = '\0';
   pid_t parent = 0;
   unsigned long flags = 0;       ///< PF_… of the kernel
-  std::uint64_t start_time = 0;  ///< clock ticks after boot: tells a reused number apart
+  std::uint64_t start_time = 0;  ///< clock ticks after boot: tells a reused PID apart
   std::uint64_t resident_pages = 0;
 };
 

@@ -1,7 +1,7 @@
-// What is done to a process when nobody knows in which state a dead agent left it. Nothing here
-// trusts a record of how far things went: the state is read from the kernel, the driver and the
-// process itself. Every function may be killed at any point and called again; called again after
-// success, it changes nothing. All of them block; one caller at a time for one process.
+// What is done to a process that a dead agent left in an unknown state. Nothing here trusts a
+// record of how far things went: the state is read from the kernel, the driver and the process
+// itself. Every function may be killed at any point and called again; after success, calling it
+// again changes nothing. All of them block; one caller at a time for one process.
 #pragma once
 
 #include <filesystem>
@@ -16,14 +16,14 @@ namespace gcr::recovery {
 /// A process at the source that a dead worker was moving.
 struct Lost {
   journal::ProcessId process;
-  /// Who has the VRAM, if one was started.
+  /// The keeper of its VRAM, if one was started.
   std::optional<journal::ProcessId> keeper;
   /// The journal says Detaching: the process may be detached, locked, checkpointed, stopped.
-  /// Without it the process is at most behind its gate, and a stop is its user's own.
+  /// Without it at most its gate is closed, and a stop is its user's own.
   bool detaching = false;
   /// Where the migration's CRIU worked. Left in place.
   std::filesystem::path scratch;
-  /// That holds the process from the dump on, if it is there, and where the process came from.
+  /// The group that holds the process from the dump on, if it exists, and the one it came from.
   cgroups::Group group;
   std::string home;
 };
@@ -34,30 +34,30 @@ enum class Found {
   kRunning,  ///< it runs, with its VRAM, its gate open
 };
 
-/// Brings the process back from wherever it stands: ends CRIU that waits for the dead worker, waits
-/// for CRIU that works on the process (that is never killed) and for a call of the driver that is
-/// under way, thaws and continues its tasks, restores and unlocks CUDA, attaches VRAM, opens the
-/// gate, and returns it to its control group. The keeper stays: end it afterwards. The CUDA driver
-/// is loaded if it is needed.
+/// Brings the process back from whatever state it is in: ends a CRIU that waits for the dead
+/// worker, waits for a CRIU that works on the process (it is never killed) and for a driver call
+/// that is under way, thaws and continues the tasks, restores and unlocks CUDA, attaches VRAM,
+/// opens the gate, and returns it to its control group. The keeper stays: end it afterwards. The
+/// CUDA driver is loaded if it is needed.
 ///
-/// After an error the process is as far as this got; every error may be cured by a later call.
-/// kUnavailable: another agent is at the door. kDataLoss: the VRAM is lost, nobody holds it.
+/// After an error the process stays in the state that was reached; a later call may succeed.
+/// kUnavailable: another agent has the door. kDataLoss: the VRAM is lost, because nobody holds it.
 Result<Found> bring_back(const Lost& lost);
 
-/// After the commit: kills the stopped process at the source and all below it, and waits until they
-/// are gone. Success if there is none.
+/// After the commit: kills the stopped process at the source and its descendants, and waits until
+/// they are gone. Success if there is none.
 Status end_stopped(const journal::ProcessId& process, const cgroups::Group& group);
 
-/// Whether the restored process and its init are still there, and not about to die of SIGKILL.
-/// kNotFound if not.
+/// Whether the restored process and its init still exist, and have no pending SIGKILL. kNotFound if
+/// not.
 Status find_restored(const journal::Restored& restored);
 
-/// The restored process, stopped and frozen at the destination, goes on. It stays in `group`.
-/// Success if it runs already. kNotFound if it is gone.
+/// Lets the restored process run, which is stopped and frozen at the destination. It stays in
+/// `group`. Success if it runs already. kNotFound if it is gone.
 Status resume_restored(const journal::Restored& restored, const cgroups::Group& group);
 
-/// Kills the init of the restored process's PID namespace, and with it everything in there and in
-/// `group`; waits until all of it is gone. Success if it is already.
+/// Kills the init of the restored process's PID namespace, and with it everything in the namespace
+/// and in `group`; waits until all of it is gone. Success if it is gone already.
 Status destroy_restored(const journal::Restored& restored, const cgroups::Group& group);
 
 }  // namespace gcr::recovery

@@ -13,7 +13,7 @@
 
 namespace gcr::agent {
 
-/// A journal of this host as it is now, and where it stands.
+/// A journal of this host as it is now, and its state.
 struct KnownJournal {
   journal::Entry entry;
   journal::Contents contents;
@@ -25,13 +25,13 @@ struct KnownJournal {
   }
 };
 
-/// For who acts on it (journal::read_durable). kNotFound if there is none, kDataLoss if it cannot
-/// be believed.
+/// For callers that act on it (journal::read_durable). kNotFound if there is none, kDataLoss if it
+/// is damaged.
 asio::awaitable<Result<KnownJournal>> read_journal(WorkerContext& context, Uuid migration,
                                                    journal::Role role);
 
-/// Whether the peer may see and control this migration: its process belongs to somebody whose
-/// processes it may move, as this host's journals have it. Success too if there is none.
+/// Whether the peer may see and control this migration: by this host's journals its process belongs
+/// to a user whose processes the peer may move. Success too if there is no journal.
 /// kPermissionDenied.
 asio::awaitable<Status> check_permission(WorkerContext& context, Uuid migration);
 
@@ -44,7 +44,7 @@ proto::MigrationStatus status_of(const journal::Entry& entry,
 asio::awaitable<void> add_worker(const std::filesystem::path& runtime_dir,
                                  const journal::Entry& entry, proto::MigrationStatus& status);
 
-/// Before something is looked at again that no event tells of: another process's journal.
+/// Pauses before the next poll of something without events: another process's journal.
 asio::awaitable<void> pause_before_next_look(WorkerContext& context);
 
 }  // namespace gcr::agent

@@ -1,8 +1,8 @@
-// The requests that are answered at once, by any worker: from the journals of this host, and by the
+// The requests that any worker answers at once: from the journals of this host, or by asking the
 // worker that owns the migration (worker_client.h). The worker has checked that the peer's
-// certificate has the role that may ask.
+// certificate has the role for the request.
 //
-// Each gives the reply, or the Error of the Failure to be sent instead.
+// Each gives the reply, or the Error of the Failure to send instead.
 #pragma once
 
 #include <asio/awaitable.hpp>
@@ -20,21 +20,20 @@ using Reply = Result<proto::Envelope>;
 /// another agent.
 asio::awaitable<Reply> answer_outcome(WorkerContext& context, const proto::OutcomeRequest& request);
 
-/// From an agent: the migration is committed, its process here goes on. The reply says that it has,
-/// now or before. kNotFound: nothing is known of the migration; kRefused: this host has given its
+/// From an agent: the migration is committed, its process here shall run. The reply confirms that
+/// it runs, or ran. kNotFound: nothing is known of the migration; kRefused: this host has given its
 /// copy up; kPermissionDenied: another agent began it; kTimeout: not yet, ask again.
 asio::awaitable<Reply> answer_commit(WorkerContext& context, const proto::CommitRequest& request);
 
 /// From an operator. kRefused once it is committed; kNotFound.
 asio::awaitable<Reply> answer_cancel(WorkerContext& context, const proto::CancelRequest& request);
 
-/// From an operator. kRefused where the migration does not pause, or has gone on already;
-/// kNotFound.
+/// From an operator. kRefused if the migration does not pause, or has gone on already; kNotFound.
 asio::awaitable<Reply> answer_continue(WorkerContext& context,
                                        const proto::ContinueRequest& request);
 
-/// From an operator. kInvalidArgument for figures that cannot be meant; kRefused once the
-/// switchover has begun; kNotFound.
+/// From an operator. kInvalidArgument for values out of range; kRefused once the switchover has
+/// begun; kNotFound.
 asio::awaitable<Reply> answer_adjust(WorkerContext& context, const proto::AdjustRequest& request);
 
 /// From an operator; the oldest first.
@@ -43,20 +42,19 @@ asio::awaitable<Reply> answer_list(WorkerContext& context, const proto::ListRequ
 /// From an operator. kNotFound if this agent has no journal of the migration.
 asio::awaitable<Reply> answer_status(WorkerContext& context, const proto::StatusRequest& request);
 
-/// From an operator or a local user: what this host has, which of the processes that the asker may
-/// move run on it, and which of their migrations are under way.
-/// kUnsupported if it has no CUDA driver.
+/// From an operator or a local user: what this host has, which processes on it the asker may move,
+/// and which of their migrations are under way. kUnsupported if it has no CUDA driver.
 asio::awaitable<Reply> answer_host(WorkerContext& context);
 
-/// The decision about a migration whose journal is damaged: the journal is written anew with it,
-/// and recovery begins when this worker ends. kInvalidArgument if the journal does not name the
-/// process and `request` neither.
+/// Decides about a migration whose journal is damaged: writes the journal anew with the decision;
+/// recovery begins when this worker ends. kInvalidArgument if neither the journal nor `request`
+/// names the process.
 asio::awaitable<Status> resolve_damaged(WorkerContext& context, journal::Entry entry,
                                         const proto::ResolveRequest& request);
 
-/// From an operator: the decision goes to whoever owns the migration, unless the other agent can be
+/// From an operator: passes the decision to the migration's owner, unless the other agent can be
 /// reached and can decide. kInvalidArgument, kRefused, kNotFound: nothing was decided. kTimeout:
-/// nobody took the decision up.
+/// the owner did not accept the decision in time.
 asio::awaitable<Reply> answer_resolve(WorkerContext& context, const proto::ResolveRequest& request);
 
 }  // namespace gcr::agent

@@ -1,5 +1,4 @@
-// Preflight alone: what a migration would find at both sides, without anything that a migration
-// does.
+// Preflight alone: what a migration would find on both sides, without starting one.
 #pragma once
 
 #include "migrate-agent/findings/catalogue.h"

@@ -1,7 +1,7 @@
-// When pre-copy ends: the decision after each look at what the destination lacks. Pure arithmetic,
-// in the terms of QEMU's live migration: what is left must fit the downtime limit at the measured
-// rate; a program that dirties faster than the link drains never gets there by itself, and is then
-// held back (auto-converge), given up (strict), or switched over as it is.
+// When pre-copy ends: the decision after each digest of VRAM. Pure arithmetic, as in QEMU's live
+// migration: the rest must fit the downtime limit at the measured rate. A program that dirties VRAM
+// faster than the link drains it never gets there by itself: then it is throttled (auto-converge),
+// the migration fails (strict), or it switches over all the same.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ class Convergence {
  public:
   enum class Next {
     kInvalid = 0,
-    kRound,   ///< send what was found, and look again
+    kRound,   ///< send what was found, and digest again
     kFits,    ///< switch over: the rest fits the limit
     kStuck,   ///< switch over: rounds do not make it smaller
     kRounds,  ///< switch over: no more rounds allowed
@@ -30,18 +30,18 @@ class Convergence {
 
   explicit Convergence(PrecopyLimits limits) : limits_(limits) {}
 
-  /// The destination lacks `remaining_bytes`. kTimeout, with the reason, where `strict` forbids to
-  /// switch over.
+  /// The destination lacks `remaining_bytes`. kTimeout, with the reason, if `strict` forbids the
+  /// switchover.
   Result<Next> decide(std::uint64_t remaining_bytes);
 
   /// For the decisions to come.
   void set_downtime_limit(double limit_ms) { limits_.downtime_ms = limit_ms; }
 
-  /// A round has sent `bytes` in `seconds`. Short ones say little about the link and count little.
+  /// A round has sent `bytes` in `seconds`. Short rounds say little about the link and count less.
   void sent(std::uint64_t bytes, double seconds);
 
-  /// Whether what was found after the gate had closed may be sent now; else the gate opens again
-  /// for another round. Only `strict` ever says no.
+  /// Whether the dirty bytes found after the gate closed may be sent now; else the gate opens again
+  /// for another round. False only with `strict`.
   bool acceptable(std::uint64_t remaining_bytes) const {
     return !limits_.strict || fits(remaining_bytes);
   }
@@ -49,10 +49,10 @@ class Convergence {
   /// Bytes per second; 0 before anything was sent.
   double rate() const { return rate_; }
 
-  /// How long `bytes` take at that rate; 0 where nothing is known.
+  /// How long `bytes` take at that rate; 0 if the rate is not known.
   double expected_ms(std::uint64_t bytes) const;
 
-  /// The share of time, 0 to 0.99, for which the gate has to be held back during the next round.
+  /// The share of time, 0 to 0.99, for which the gate has to be closed during the next round.
   double throttle() const { return throttle_; }
 
  private:

@@ -1,6 +1,6 @@
 // The destination's course: preflight, prepare, receive, restore, commit. proto/PROTOCOL.md has the
-// state machine; `Destination::State` names its states. Whatever ends the course before the commit,
-// destroying this object leaves nothing of the migration on this host.
+// state machine; `Destination::State` names its states. If the course ends before the
+// commit, for whatever reason, destroying this object removes the migration from this host.
 #pragma once
 
 #include <map>
@@ -86,14 +86,14 @@ class Destination {
   bool is_migration_ = false;                  ///< not preflight alone
   std::optional<commit::DestinationLog> log_;  ///< from PrepareRequest on
   journal::Restored identity_;                 ///< from the vote on
-  proto::MigrateReport report_;                ///< for the daemon: what is known here
+  proto::MigrateReport report_;                ///< for the daemon: what this side knows
   Error cause_{Code::kCancelled, "the source ended it"};
   std::set<pid_t> running_;
   std::set<pid_t> used_pids_;
   std::shared_ptr<const device::Driver> driver_;
   std::vector<device::GpuPair> gpu_map_;
   std::optional<mover::IncomingVram> vram_;
-  std::uint64_t image_bytes_ = 0;  ///< what the source expects of its images
+  std::uint64_t image_bytes_ = 0;  ///< expected size of the images, from the source
   std::uint64_t image_room_ = 0;   ///< what is reserved for them
   std::unique_ptr<landing::MemoryReservation> memory_;
   std::optional<images::ImageMemory> image_memory_;

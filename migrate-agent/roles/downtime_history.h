@@ -1,9 +1,9 @@
-// How long the steps of a downtime take that do not depend on how much VRAM is left to send,
-// learned from the migrations that this agent has brought to an end: STATE_DIR/downtimes, a few of
-// the last ones per kind of program.
+// How long those steps of a downtime take that do not depend on how much VRAM is left to send,
+// learned from this agent's earlier migrations: STATE_DIR/downtimes, the last few per kind of
+// program.
 //
-// A downtime is the gate, then the last round with checkpoint and dump beside it, then restore,
-// verification and commit. So it is expected to take rest + max(last round, beside).
+// A downtime is the gate, then the last round with checkpoint and dump at the same time, then
+// restore, verification and commit. So it is expected to take rest + max(last round, beside).
 #pragma once
 
 #include <filesystem>
@@ -37,9 +37,9 @@ struct MeasuredDowntime {
 /// "counter", "python3 serve.py".
 std::string kind_of_program(std::string_view command_line);
 
-/// What is to be expected of this kind: of its last kRemembered migrations the one in the middle.
-/// Before there is any, the quickest of all other kinds', or nothing: both `is_least`. A file that
-/// is missing, damaged or not to be believed counts as empty. Blocks.
+/// What to expect of this kind: the median of its last kRemembered migrations. Before there is any,
+/// the quickest of all other kinds, or nothing: both `is_least`. A file that is missing, damaged or
+/// not trustworthy counts as empty. Blocks.
 SteadyDowntime expect_downtime(const std::filesystem::path& state_dir, const std::string& kind,
                                bool prefill);
 

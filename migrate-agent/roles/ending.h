@@ -7,8 +7,8 @@
 
 namespace gcr::agent {
 
-/// How `migration` ended, as `report` has it. Of the phases those of the role's own host are kept;
-/// the rate is that of all rounds that sent something.
+/// How `migration` ended, from `report`. Keeps the phases of the role's own host; the rate is that
+/// of all rounds that sent something.
 registry::Outcome ending_of(journal::Began migration, proto::MigrateReport report,
                             unsigned journal_errors);
 

@@ -1,5 +1,5 @@
-// The source's look at a process before anything is touched: what it is, what it holds, what the
-// host has, and everything that stands in the way of moving it.
+// How the source examines a process before anything is touched: what it is, what it holds, what the
+// host has, and everything that prevents moving it.
 #pragma once
 
 #include <sys/types.h>
@@ -25,18 +25,18 @@ struct Examination {
   preflight::Findings findings{preflight::Side::kSource};
 };
 
-/// Looks at the process and at this host for what `request` asks, as far as it can: whatever is
-/// missing is a finding. Without blockers among them the door and the driver are there. The
+/// Examines the process and this host for `request`, as far as it can: whatever is missing is a
+/// finding. Without blockers among them the door and the driver are there. The
 /// process is not disturbed. Blocks.
 Examination examine(const proto::MigrateRequest& request, const Config& config);
 
-/// What the destination is asked about a process without blockers, but for the migration's id and
-/// who ordered it.
+/// The request to the destination about a process without blockers, without the migration's id and
+/// the name of who ordered it.
 proto::PreflightRequest preflight_request(const Examination& examination,
                                           const proto::MigrateRequest& request,
                                           const Config& config);
 
-/// What the preload library says that stands in the way.
+/// Adds the blockers that the preload library reports.
 void check_door(const door::Summary& summary, preflight::Findings& findings);
 
 /// "too-many-buffers".

@@ -1,6 +1,6 @@
-// What the operator of a migration is told: messages wait here and are sent one after the other, so
-// that whoever does the migration never waits for a terminal that takes nothing. All of this
-// belongs to the thread that runs the io_context.
+// What the operator of a migration is told. Messages are queued here and sent one after the other,
+// so that a stalled terminal never blocks the migration. All of this belongs to the thread that
+// runs the io_context.
 #pragma once
 
 #include <asio/awaitable.hpp>
@@ -16,27 +16,26 @@ namespace gcr::agent {
 
 class OperatorLink {
  public:
-  /// More messages than this, not counting Progress, never wait: an operator who leaves so many is
-  /// gone.
+  /// At most this many messages are queued, not counting Progress: an operator who leaves more
+  /// unread is treated as gone.
   static constexpr std::size_t kMaxWaiting = 1024;
 
   /// `channel` outlives the link, and nobody else sends on it before drain() or write() has ended.
   OperatorLink(asio::io_context& io, control::ControlChannel& channel);
 
-  /// Sent in order, as soon as the operator takes it. Nothing is sent to an operator who is gone.
+  /// Sent in order, as soon as the operator reads. Nothing is sent to an operator who is gone.
   void tell(proto::Envelope message);
 
-  /// The same of an Event.
+  /// The same for an Event.
   void tell(const std::string& phase, std::string text);
 
-  /// Sent after everything that was told; only the newest is kept.
+  /// Sent when no other message is queued; only the newest is kept.
   void show(proto::Progress progress);
 
   /// Sends, until it is cancelled.
   asio::awaitable<void> write();
 
-  /// Returns once everything that was told has been sent, or the operator is gone; what is shown
-  /// from now on is not sent.
+  /// Returns once all messages have been sent, or the operator is gone; later Progress is not sent.
   asio::awaitable<void> drain();
 
  private:

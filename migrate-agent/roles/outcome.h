@@ -1,6 +1,6 @@
-// What the two agents of a migration ask each other when its own connection is gone: each question
-// is a connection of its own (proto/PROTOCOL.md, "After the connection is lost"). One attempt each;
-// who asks tries again. On the thread that runs the io_context.
+// What the two agents of a migration ask each other when its own connection is gone. Each question
+// uses a connection of its own (proto/PROTOCOL.md, "After the connection is lost"). One attempt
+// each; the caller tries again. On the thread that runs the io_context.
 #pragma once
 
 #include <asio/awaitable.hpp>
@@ -10,8 +10,7 @@
 
 namespace gcr::agent {
 
-/// `reply` if it is one that CommitRequest can have: CommitReply, or CopyLost. kProtocol for
-/// others.
+/// `reply` if it answers a CommitRequest: CommitReply or CopyLost. kProtocol for others.
 Result<proto::Envelope> as_commit_answer(Result<proto::Envelope> reply);
 
 /// Why the source takes the process back.
@@ -19,7 +18,7 @@ Error copy_lost(const proto::CopyLost& answer);
 
 /// Tells the destination that the migration is committed; as_commit_answer(). kUnavailable,
 /// kTimeout: not reached, try again; kNotFound: it knows nothing of the migration; kRefused: it has
-/// given its copy up, and nobody knows whether that ran; kPermissionDenied: it is another agent.
+/// given its copy up, which may have run; kPermissionDenied: it is another agent.
 asio::awaitable<Result<proto::Envelope>> deliver_commit(const AgentAddress& destination,
                                                         const Uuid& migration);
 

@@ -1,9 +1,9 @@
-// How CRIU's images leave the source: by one dump whose images stream as they are made, or in
-// rounds (pre-dumps while the process runs, then a dump of what was written to since).
+// How CRIU's images leave the source: by one dump whose images are sent while CRIU writes them, or
+// in rounds (pre-dumps while the process runs, then a dump of the pages written since).
 //
-// Rounds need a kernel that tracks dirty pages, and go through tmpfs on both sides; what they save
-// is the time for memory that is not written to. A dump writes about 2 GB/s, so they are chosen
-// from kWorthRounds of resident memory on. Methods block; one thread at a time.
+// Rounds need a kernel that tracks dirty pages, and go through tmpfs on both sides; they save the
+// time for memory that is not written. A dump writes about 2 GB/s, so rounds are chosen from
+// kWorthRounds of resident memory on. Methods block; one thread at a time.
 #pragma once
 
 #include <sys/types.h>
@@ -19,7 +19,7 @@
 
 namespace gcr::agent {
 
-/// Below this, half a second of dumping, rounds are not chosen by themselves.
+/// Below this, half a second of dumping, rounds are used only on request.
 inline constexpr std::uint64_t kWorthRounds = kGiB;
 
 class OutgoingImages {
@@ -32,18 +32,18 @@ class OutgoingImages {
 
   bool in_rounds() const { return in_rounds_; }
 
-  /// Why it is done this way.
+  /// Why this way was chosen.
   const std::string& reason() const { return reason_; }
 
-  /// Pre-dumps and sends what was dumped, while the process runs. Where that fails, images stream
-  /// from then on, and reason() says why.
+  /// Pre-dumps and sends what was dumped, while the process runs. If that fails, images are sent
+  /// as a stream from then on, and reason() says why.
   void round(images::ImageSender& sender);
 
   /// Starts CRIU for dump(). Another round() undoes it.
   Status prepare();
   bool prepared() const { return prepared_.has_value(); }
 
-  /// Dumps and sends everything; the process stands still afterwards.
+  /// Dumps and sends everything; the process is stopped afterwards.
   Result<criu::DumpReport> dump(SourceProcess& process, images::ImageSender& sender);
 
  private:

@@ -1,6 +1,6 @@
-// The control channel between two agents, seen from either side, with the certainty that the other
-// side is there: each hears something from the other at least every `silence`, or takes it for gone
-// (proto/PROTOCOL.md, "Heartbeats"). All of this belongs to the thread that runs the io_context.
+// The control channel between two agents, from either side, with heartbeats: if a side hears
+// nothing from the other for `silence`, it gives the other up (proto/PROTOCOL.md, "Heartbeats").
+// All of this belongs to the thread that runs the io_context.
 #pragma once
 
 #include <asio/awaitable.hpp>
@@ -14,7 +14,7 @@
 
 namespace gcr::agent {
 
-/// How often a side says something, as a share of what the other waits for.
+/// How many signs of life a side sends within the other's `silence`.
 inline constexpr int kBeatsPerSilence = 5;
 
 /// The source's end: one request at a time, and signs of life in between.
@@ -27,13 +27,13 @@ class PeerLink {
   PeerLink(const PeerLink&) = delete;
   PeerLink& operator=(const PeerLink&) = delete;
 
-  /// Sends a request and gives its reply, or the Error of a Failure. It may take as long as the
-  /// peer says that it is alive. kTimeout if it is silent, kUnavailable if it is gone; no call
-  /// succeeds after either.
+  /// Sends a request and gives its reply, or the Error of a Failure. Takes any time while the peer
+  /// sends signs of life. kTimeout if it is silent, kUnavailable if it is gone; no call succeeds
+  /// after either.
   asio::awaitable<Result<proto::Envelope>> call(const proto::Envelope& request);
 
-  /// From now on asks for a sign of life whenever nothing else is asked. `on_lost` is called once
-  /// if none comes; not after the link is destroyed.
+  /// From now on asks for signs of life whenever no request is waiting. `on_lost` is called once if
+  /// none comes; not after the link is destroyed.
   void watch(std::function<void(const Error&)> on_lost);
 
   /// Closes the connection if a request is waiting for its reply: the call fails at once.
@@ -47,8 +47,8 @@ class PeerLink {
   std::shared_ptr<Impl> impl_;
 };
 
-/// The destination's end: says Alive on `channel` again and again from construction until stop()
-/// has been awaited. Nobody else may send meanwhile.
+/// The destination's end: sends Alive on `channel` at intervals, from construction until stop() has
+/// been awaited. Nothing else may send meanwhile.
 class AliveBeat {
  public:
   AliveBeat(asio::io_context& io, control::ControlChannel& channel,

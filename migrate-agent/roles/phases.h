@@ -1,9 +1,9 @@
 // Where the time goes: phases of a migration on one side, relative to one origin. Phases of one
 // track follow each other or lie within each other; tracks are:
-//   course   the steps that people know: preflight, prepare, pre-copy, switchover, restore
+//   course   the steps that users see: preflight, prepare, pre-copy, switchover, restore
 //   process  what is done to the process: gate, checkpoint, dump, restore
 //   vram     what is done with VRAM: digests, rounds, verification
-//   images   CRIU's images on their way
+//   images   the sending of CRIU's images
 #pragma once
 
 #include <chrono>
@@ -46,7 +46,7 @@ class Phases {
     Clock::time_point start_;
   };
 
-  /// A phase that is known for one only when it is over.
+  /// A phase that is only recognised when it is over.
   void add(const char* track, const char* name, Clock::time_point start, Clock::time_point end) {
     proto::PhaseTime phase;
     phase.set_name(name);
@@ -62,7 +62,7 @@ class Phases {
     return std::chrono::duration<double, std::milli>(duration).count();
   }
 
-  /// A moment as phases give it.
+  /// A moment on the time axis of the phases.
   double since_origin_ms(Clock::time_point time) const { return milliseconds(time - origin_); }
 
   /// All phases so far, in the order in which they ended.

@@ -1,5 +1,5 @@
-// Pre-copy: the rounds that bring VRAM to the destination while the process runs, and the last one,
-// which runs with the gate closed (design decision 2). Methods block; one thread at a time.
+// Pre-copy: the rounds that copy VRAM to the destination while the process runs, and the last
+// round, with the gate closed (design decision 2). Methods block; one thread at a time.
 #pragma once
 
 #include <optional>
@@ -21,19 +21,19 @@ class Precopy {
           ProgressMeter& meter, PrecopyLimits limits)
       : vram_(vram), channel_(channel), phases_(phases), meter_(meter), convergence_(limits) {}
 
-  /// Digests VRAM: what does the destination lack?
+  /// Digests VRAM and finds what the destination lacks.
   Status look();
 
   /// For the next decision.
   void set_downtime_limit(double limit_ms) { convergence_.set_downtime_limit(limit_ms); }
 
-  /// What to do about what look() found.
+  /// What to do after look().
   Result<Convergence::Next> decide() { return convergence_.decide(remaining_bytes()); }
 
   /// With the gate closed: whether what look() found may be sent in the downtime.
   bool acceptable() const { return convergence_.acceptable(remaining_bytes()); }
 
-  /// Sends what look() found, as a round, while `throttle` holds the process back.
+  /// Sends what look() found, as a round, while `throttle` throttles the process.
   Status send(const Throttle& throttle);
 
   /// The same with the gate closed.
@@ -43,7 +43,7 @@ class Precopy {
   std::uint64_t remaining_bytes() const { return dirty_ ? dirty_->bytes : 0; }
   /// How long look() took.
   double digest_ms() const { return digest_ms_; }
-  /// How long that takes to send; 0 where nothing is known.
+  /// How long that takes to send; 0 if no rate is known.
   double expected_ms() const { return convergence_.expected_ms(remaining_bytes()); }
   const Convergence& convergence() const { return convergence_; }
 

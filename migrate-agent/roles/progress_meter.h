@@ -1,5 +1,5 @@
-// How far the copying of VRAM has come, for people: whoever copies says what it does, and anybody
-// may look at any moment. Pure bookkeeping, from any thread.
+// How far the copying of VRAM has come, for people: the copying thread reports what it does, and
+// any thread may read at any moment. Pure bookkeeping.
 #pragma once
 
 #include <chrono>
@@ -24,7 +24,7 @@ class ProgressMeter {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// One look at all of VRAM: `dirty_bytes` are to be sent.
+  /// One digest of all VRAM: `dirty_bytes` are to be sent.
   struct Look {
     Clock::time_point began;
     double digest_ms = 0;
@@ -33,13 +33,13 @@ class ProgressMeter {
   };
   void looked(const Look& look);
 
-  /// What the last look found is sent from now on; `payload_bytes` is what the channel has sent
+  /// From now on what the last digest found is sent; `payload_bytes` is what the channel has sent
   /// before.
   void begin_round(unsigned number, std::uint64_t payload_bytes, Clock::time_point now);
   void end_round(std::uint64_t sent_bytes);
 
-  /// Bytes, rates, the downtime to be expected if the gate closed now, and the time until the
-  /// switchover is over. `payload_bytes` is what the channel has sent up to now.
+  /// Bytes, rates, the expected downtime if the gate closed now, and the time until the end of the
+  /// switchover. `payload_bytes` is what the channel has sent up to now.
   proto::Progress sample(std::uint64_t payload_bytes, Clock::time_point now,
                          const DowntimeTerms& terms);
 
@@ -75,8 +75,8 @@ struct Forecast {
   double last_round_bytes = 0;
 };
 
-/// How rounds go on if the program changes VRAM and the link takes it at these rates, until the
-/// rest fits the limit. Nothing if it would not come to that in the rounds that are left.
+/// How rounds go on if the program dirties VRAM and the link sends it at these rates, until the
+/// rest fits the limit. Nothing if the remaining rounds are not enough.
 std::optional<Forecast> forecast(double lacking_bytes, const CopyRates& rates, double limit_ms,
                                  unsigned rounds_left);
 

@@ -1,5 +1,5 @@
-// What recovery of both roles shares. recovery_source.cc and recovery_destination.cc have the
-// courses; roles.h has the entry.
+// What the recoveries of both roles share. recovery_source.cc and recovery_destination.cc have
+// their courses; roles.h has the entry point.
 #pragma once
 
 #include <asio/awaitable.hpp>
@@ -24,15 +24,16 @@ class Backoff {
   std::chrono::milliseconds pause_{100};
 };
 
-/// Where a source keeps what CRIU writes. What a destination keeps has no name, and is gone.
+/// Where a source keeps what CRIU writes. A destination's images have no name in the file system
+/// and end with the worker.
 std::filesystem::path scratch_of(const Config& config, const journal::Journal& journal);
 
-/// The control group that holds the migration's process on this host, whether it is there or not.
+/// The control group of the migration's process on this host, whether it exists or not.
 cgroups::Group group_of(const journal::Journal& journal);
 
 void remove_scratch(const Config& config, const journal::Journal& journal);
 
-/// Whether the host was restarted since the migration began: no process of then is left.
+/// Whether the host was restarted since the migration began: then all its processes are gone.
 bool host_was_restarted(const journal::Began& began);
 
 asio::awaitable<Status> recover_source(RecoveryContext& context, commit::SourceLog log);

@@ -1,5 +1,5 @@
-// What a destination takes from its source's requests: looked at as a whole, against what is there
-// and what there is room for, before anything is allocated, opened or copied. Pure functions.
+// How a destination checks its source's requests: as a whole, against what exists and what there is
+// room for, before anything is allocated, opened or copied. Pure functions.
 #pragma once
 
 #include <array>
@@ -30,14 +30,14 @@ using BufferDigests = std::map<mover::BufferId, std::vector<digest::Digest>>;
 /// The migration's secret, of 32 bytes. kProtocol.
 Result<std::array<std::byte, 32>> check_digest_key(const std::string& bytes);
 
-/// Buffers to be made: of whole chunks, on GPUs that `gpu_map` has as a source's, at most
-/// kMaxBuffers with those that are `open`, each under an id that none of them has. Else kProtocol;
-/// kResourceExhausted where they need more than `room_bytes`.
+/// Buffers to create: of whole chunks, on GPUs that `gpu_map` has at the source, at most
+/// kMaxBuffers together with those that are `open`, each with a new id. Else kProtocol;
+/// kResourceExhausted if they need more than `room_bytes`.
 Result<std::vector<mover::IncomingVram::Wanted>> check_buffers(
     const google::protobuf::RepeatedPtrField<proto::Buffer>& buffers,
     const std::vector<device::GpuPair>& gpu_map, const OpenBuffers& open, std::uint64_t room_bytes);
 
-/// Buffers to be removed: each is open, and is named once. kProtocol.
+/// Buffers to remove: each is open, and is named once. kProtocol.
 Status check_removed(const google::protobuf::RepeatedField<std::uint64_t>& ids,
                      const OpenBuffers& open);
 
@@ -46,7 +46,7 @@ Result<BufferDigests> check_digests(
     const google::protobuf::RepeatedPtrField<proto::BufferDigests>& buffers,
     const OpenBuffers& open);
 
-/// At most kMaxFiles, with digests that can be some. ImageStore::complete looks at names and sizes.
+/// At most kMaxFiles, with well-formed digests. ImageStore::complete checks names and sizes.
 /// kProtocol.
 Result<std::vector<images::NamedFile>> check_files(
     const google::protobuf::RepeatedPtrField<proto::ImageFile>& files);

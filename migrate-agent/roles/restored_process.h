@@ -1,6 +1,6 @@
-// The process at the destination, between CRIU's restore and the vote: it stands still, its CUDA
-// state and its VRAM come back (design decision 9). From the vote on it stands still by itself, and
-// nothing but a thaw and SIGCONT is missing: migrate-agent/recovery has what then becomes of it.
+// The process at the destination, between CRIU's restore and the vote: it is stopped while its CUDA
+// state and its VRAM are restored (design decision 9). From the vote on it stays stopped without
+// this worker, and a thaw and SIGCONT are all that it needs: see migrate-agent/recovery.
 // One caller at a time, from any thread; everything blocks.
 #pragma once
 
@@ -29,10 +29,11 @@ class RestoredProcess {
     const process::VettedFiles& files;
   };
 
-  /// Restores, and before anything runs compares the rights of all threads and the files with what
-  /// is expected. Lets only the threads in `running` run (those that CUDA and the preload library
-  /// need, as the process's own PID namespace numbers them), restores and unlocks CUDA. `group` is
-  /// the one that `restore` makes it in. On failure nothing of the process is left.
+  /// Restores the process, and before any of it runs compares the rights of all threads and the
+  /// files with `expected`. Then lets only the threads in `running` run (those that CUDA and the
+  /// preload library need, by thread id in the process's own PID namespace), and restores and
+  /// unlocks CUDA. `group` is the one that `restore` restores into. On failure nothing of the
+  /// process is left.
   static Result<std::unique_ptr<RestoredProcess>> create(
       const std::shared_ptr<const device::Driver>& driver, criu::PreparedRestore& restore,
       const Expected& expected, const std::set<pid_t>& running,
@@ -41,17 +42,17 @@ class RestoredProcess {
   /// Maps the VRAM behind the descriptors where the process had it.
   Status attach(mover::Descriptors vram, Phases& phases);
 
-  /// Opens the gate, which nobody can pass, stops the process as a whole and freezes its group: the
-  /// last thread that ran stands still too, and from here on only root makes it go on.
+  /// Opens the gate, which no thread can pass yet, stops the whole process and freezes its group:
+  /// from here on no thread of it runs, and only root can let it run.
   Status stand_still(Phases& phases);
 
-  /// What the journal says of it: the process and the init of its namespace.
+  /// For the journal: the process and the init of its namespace.
   journal::Restored identity() const;
 
-  /// After stand_still(), and once the journal knows of it: it no longer depends on this process.
+  /// After stand_still(), once identity() is in the journal: it no longer depends on this worker.
   void leave();
 
-  /// Unless it was left, kills the tree before its threads are let go: none of them runs again.
+  /// Unless leave() was called, kills the process before its threads are released: none runs again.
   ~RestoredProcess();
   RestoredProcess(const RestoredProcess&) = delete;
   RestoredProcess& operator=(const RestoredProcess&) = delete;

@@ -23,19 +23,19 @@ asio::awaitable<void> run_source(WorkerContext& context, proto::MigrateRequest r
 /// an abort, or until the source is gone.
 asio::awaitable<void> run_destination(WorkerContext& context, proto::PreflightRequest request);
 
-/// Preflight alone: a CheckReply with what both sides find. Nothing is touched, reserved or written
-/// down. kPermissionDenied if the peer may not move the process, kInvalidArgument for a destination
-/// that is no address: everything else is a finding.
+/// Preflight alone: a CheckReply with what both sides find. Nothing is touched or reserved, and no
+/// journal is written. kPermissionDenied if the peer may not move the process, kInvalidArgument if
+/// the destination is not an address; everything else is a finding.
 asio::awaitable<Result<proto::Envelope>> run_check(WorkerContext& context,
                                                    proto::MigrateRequest request);
 
-/// Does what is left of the migration of this journal, whoever was at it before: waits for the
-/// journal's lock first. Success: nothing is left to do, now or ever. After a failure it is started
-/// again, in a fresh process, for as long as the journal is unfinished.
+/// Finishes the migration of this journal, after waiting for the journal's lock. Success: nothing
+/// is left to do, now or ever. After a failure it is started again, in a new process, while the
+/// journal is unfinished.
 asio::awaitable<Status> run_recovery(RecoveryContext& context, std::filesystem::path journal);
 
-/// Why no migration could succeed on this host now, beyond its configuration: the driver does not
-/// load, CRIU does not run. Blocks; a broken driver may take the process with it.
+/// Why no migration could succeed on this host now, apart from its configuration: the driver does
+/// not load, CRIU does not run. Blocks; a broken driver may crash the process.
 std::vector<std::string> host_problems(const Config& config);
 
 }  // namespace gcr::agent

@@ -1,7 +1,7 @@
 // One migration away from this host: the object behind run_source(). source_prepare.cc has the
 // steps before anything is copied, source_precopy.cc and source_switchover.cc the copying,
-// source.cc the course as a whole with the commit, source_operator.cc what operators are told and
-// may ask for.
+// source.cc the course as a whole with the commit, source_operator.cc what operators are told
+// and may ask for.
 #pragma once
 
 #include <array>
@@ -112,16 +112,16 @@ class Source : public SourceControl {
   Uuid migration_ = Uuid::random();
   Phases::Clock::time_point start_ = Phases::Clock::now();
   std::optional<Phases::Clock::time_point> gate_closed_at_;
-  Phases::Clock::duration undone_closings_{};  ///< after which the gate was opened again here
+  Phases::Clock::duration undone_closings_{};  ///< of the gate, which opened again here
   Phases phases_;
   proto::MigrateReport report_;
   Phases::Clock::duration clock_offset_{};  // the destination's clock minus ours
 
   OperatorLink operator_;
-  std::string phase_;  ///< what the operator was told last
+  std::string phase_;  ///< as last told to the operator
   Stage stage_ = Stage::kBeginning;
   bool paused_ = false;
-  bool may_switch_over_ = false;  ///< an operator said so
+  bool may_switch_over_ = false;  ///< an operator's ContinueRequest
   asio::steady_timer pause_;
   ProgressMeter meter_;
   std::string kind_;  ///< of program, and
@@ -135,8 +135,8 @@ class Source : public SourceControl {
   bool detaching_noted_ = false;
   std::optional<Error> interrupted_;  ///< cancelled, or the destination is gone
   std::optional<keeper::Keeper> keeper_;
-  std::optional<std::vector<std::uint64_t>> kept_;  ///< ids of what the keeper has, once armed
-  std::optional<Examination> found_;                ///< until both sides have been looked at
+  std::optional<std::vector<std::uint64_t>> kept_;  ///< ids of the keeper's buffers, once armed
+  std::optional<Examination> found_;                ///< until both preflights are done
   std::shared_ptr<const device::Driver> driver_;
   control::Endpoint destination_;
   std::optional<procfs::Process> handle_;  ///< of the claimed process

@@ -1,4 +1,4 @@
-// The process at the source: every step that takes something from it, and the way back from each.
+// The process at the source: the steps that take it apart, and the way back from each.
 //
 //   running -close_gate-> gated -detach-> detached -lock-> locked -checkpoint-> checkpointed
 //   -dump-> dumped
@@ -41,17 +41,17 @@ class SourceProcess {
   const cgroups::Group& group() const { return group_; }
   State state() const { return state_; }
 
-  /// Moves it into its group, where it runs on. `home` is the group that it came from, to which
-  /// roll_back() returns it.
+  /// Moves it into its group, where it keeps running. `home` is the group that it came from, to
+  /// which roll_back() returns it.
   Status enter_group(std::string home);
 
   /// Holds back the application's calls and drains the GPU.
   Status close_gate(std::chrono::milliseconds timeout);
 
-  /// The way back from there alone.
+  /// The way back from gated only.
   Status open_gate();
 
-  /// The application lets go of its VRAM; from here on only the mover holds it.
+  /// The application unmaps its VRAM; from here on only mover and keeper hold it.
   Status detach();
 
   /// The driver holds back further calls and waits for submitted work.
@@ -63,11 +63,11 @@ class SourceProcess {
   /// CRIU's images go where `prepared` and `take` say; the tasks stay stopped, and frozen.
   Result<criu::DumpReport> dump(criu::PreparedDump& prepared, const criu::TakeImage& take);
 
-  /// Undoes all of the above, in reverse; `vram` maps the application's VRAM again where it was
+  /// Undoes all of the above, in reverse; `vram` has the application's descriptors if it was
   /// detached. An error says which step failed and what state the process is in then.
   Status roll_back(mover::Descriptors vram);
 
-  /// After the commit: the dumped process is gone for good, and its group.
+  /// After the commit: kills the dumped process and removes its group.
   Status kill();
 
  private:

@@ -1,4 +1,4 @@
-// What an operator may change of a migration under way, as it came over a network.
+// Checks the limits of a migration under way that an operator sends to change.
 #pragma once
 
 #include "proto/control.pb.h"
@@ -7,7 +7,7 @@
 
 namespace gcr::agent {
 
-/// kInvalidArgument if nothing would change, or if a figure is none that can be meant.
+/// kInvalidArgument if nothing would change, or if a value is out of range.
 Result<registry::Adjust> adjustment_of(const proto::AdjustRequest& request);
 
 }  // namespace gcr::agent

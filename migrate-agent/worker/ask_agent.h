@@ -13,19 +13,18 @@
 
 namespace gcr::agent {
 
-/// Who is asked, and how.
+/// The agent to ask, and how to reach it.
 struct AgentAddress {
   control::Endpoint endpoint;
   std::string name;  ///< common name of its certificate
   std::shared_ptr<asio::ssl::context> tls;
-  std::string own_host;               ///< what the Hello says of this side
-  std::chrono::milliseconds silence;  ///< it answers, or says that it is alive, within this
+  std::string own_host;               ///< this side's host in the Hello
+  std::chrono::milliseconds silence;  ///< it answers or sends Alive within this
 };
 
-/// A question about `migration`. The answer, which may be a Failure: an agent that says no was
-/// reached. kUnavailable or kTimeout if it was not, or was lost before it answered;
-/// kPermissionDenied if somebody else answers there, or if the name is empty: nobody is asked who
-/// is not known.
+/// Asks about `migration` and gives the answer, which may be a Failure. kUnavailable or kTimeout if
+/// the agent was not reached, or was lost before it answered; kPermissionDenied if an agent with
+/// another name answers, or if `agent.name` is empty: then nobody is asked.
 asio::awaitable<Result<proto::Envelope>> ask_agent(const AgentAddress& agent, Uuid migration,
                                                    const proto::Envelope& question);
 

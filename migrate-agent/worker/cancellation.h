@@ -1,5 +1,5 @@
-// The wish to give a migration up: whoever is at work looks at it between steps, or is called when
-// it comes. Any thread.
+// A request to cancel a migration: the worker's code checks it between steps, or registers a
+// callback. Any thread.
 #pragma once
 
 #include <functional>
@@ -15,8 +15,8 @@ namespace gcr::agent {
 
 class Cancellation {
  public:
-  /// Once it is destroyed its callback is not running and will not run. Move-only; must not outlive
-  /// the Cancellation.
+  /// After it is destroyed, its callback is not running and will not run. Move-only; must not
+  /// outlive the Cancellation.
   class Registration {
    public:
     Registration() = default;
@@ -40,16 +40,17 @@ class Cancellation {
   Cancellation(const Cancellation&) = delete;
   Cancellation& operator=(const Cancellation&) = delete;
 
-  /// The first reason stays. Runs every registered callback, on this thread, before it returns.
+  /// The first reason is kept. Runs every registered callback, on this thread, before it returns.
   void request(std::string why);
 
   bool requested() const;
 
-  /// An Error of kCancelled with the reason, once it was requested.
+  /// kCancelled with the reason, if it was requested.
   Status check() const;
 
-  /// `callback` runs once, on the thread that requests; at once, on this one, if that has happened.
-  /// It may destroy registrations, its own included, but not wait for other threads that do.
+  /// `callback` runs once, on the thread that calls request(); at once, on this thread, if that has
+  /// happened already. It may destroy registrations, including its own, but must not wait for other
+  /// threads that do.
   [[nodiscard]] Registration on_request(std::function<void()> callback);
 
  private:

@@ -1,4 +1,4 @@
-// What a worker has for what it runs: a role, or a recovery. The worker owns all of it and outlives
+// What a worker gives to the role or recovery that it runs. The worker owns all of it and outlives
 // them.
 #pragma once
 
@@ -19,8 +19,8 @@
 
 namespace gcr::agent {
 
-/// What a role works with. The worker owns all of it and outlives the role. One thread runs `io`,
-/// and the roles' coroutines with it; whatever blocks goes through offload() to the pool.
+/// What a role works with. One thread runs `io`, and with it the roles' coroutines; blocking work
+/// goes to the pool through offload().
 struct WorkerContext {
   asio::io_context& io;
   asio::thread_pool& blocking;  ///< several threads
@@ -29,15 +29,15 @@ struct WorkerContext {
       channel;  ///< to the operator (source) or to the source agent (destination)
   DaemonClient& daemon;
   std::shared_ptr<asio::ssl::context> tls;  ///< for every connection, opened or accepted
-  Cancellation& cancellation;               ///< others request it; a role may as well
-  WorkerServer& line;                       ///< to be opened as soon as there is a journal
+  Cancellation& cancellation;               ///< requested by others, or by the role itself
+  WorkerServer& line;                       ///< to be opened once there is a journal
   Permissions permissions{};                ///< of the peer, if it is an operator or a local user
 
   /// The same as OpenSSL knows it, for the transport; pair it with control::verify_agent().
   SSL_CTX* data_ssl() const { return tls->native_handle(); }
 };
 
-/// What recovery works with: as a role, but nobody is connected.
+/// What a recovery works with: as a role, but without a connection.
 struct RecoveryContext {
   asio::io_context& io;
   asio::thread_pool& blocking;

@@ -1,4 +1,4 @@
-// A worker's line to its daemon: claims of processes, data connections, and what the daemon tells
+// A worker's line to its daemon: claims of processes, data connections, and what the daemon reports
 // about the migration. The daemon releases everything when the worker ends, however it ends.
 //
 // All methods belong to the thread that runs the io_context.
@@ -35,14 +35,14 @@ class DaemonClient {
   DaemonClient(const DaemonClient&) = delete;
   DaemonClient& operator=(const DaemonClient&) = delete;
 
-  /// Says that the peer has shown a good certificate, or that it is a local user: the connection no
-  /// longer counts as a startup, but as that peer's. kResourceExhausted if it has too many;
+  /// Reports that the peer has shown a valid certificate, or is a local user: the connection no
+  /// longer counts as a startup, but for that peer. kResourceExhausted if it has too many;
   /// kUnavailable if the daemon is gone.
   asio::awaitable<Status> admit(const control::PeerIdentity& peer);
 
-  /// Makes (pid, start_time) this worker's alone, on this host, until it ends. kRefused, naming the
-  /// other migration, if another worker has it; kResourceExhausted if this host, or who ordered it,
-  /// has too many migrations; kUnavailable if the daemon is gone.
+  /// Reserves (pid, start_time) on this host for this worker until it ends. kRefused, naming the
+  /// other migration, if another worker has it; kResourceExhausted if this host, or the user who
+  /// ordered it, has too many migrations; kUnavailable if the daemon is gone.
   asio::awaitable<Status> claim_process(Uuid migration, pid_t pid, std::uint64_t start_time,
                                         std::string ordered_by);
 
@@ -50,26 +50,26 @@ class DaemonClient {
   /// another worker registered it; kResourceExhausted as above.
   asio::awaitable<Status> register_migration(Uuid migration, std::string ordered_by);
 
-  /// What either of the two would answer now; nothing is claimed. `process` is the source's.
+  /// What these two would answer now; nothing is claimed. `process` is the source's.
   asio::awaitable<Status> ask_room(journal::Role role, std::string ordered_by,
                                    journal::ProcessId process = {});
 
   /// The next data connection: a connected TCP socket in blocking mode, close-on-exec, of which
-  /// exactly the preface has been read. The peer has proven nothing yet. Connections queue up until
-  /// they are asked for (at most 64, more are closed). kTimeout, or kUnavailable if the daemon is
+  /// exactly the preface has been read. The peer has proven nothing yet. Connections are queued
+  /// until they are taken (at most 64, more are closed). kTimeout, or kUnavailable if the daemon is
   /// gone.
   asio::awaitable<Result<UniqueFd>> next_data_connection(Milliseconds timeout);
 
-  /// For `list` and the log: where the migration stands. Lost if the daemon is gone.
+  /// The migration's phase, for `list` and the log. Lost if the daemon is gone.
   void report_phase(std::string_view phase);
 
-  /// For the log and the metrics: how it ended. Rounds are left out. Lost if the daemon is gone.
+  /// How it ended, for the log and the metrics, without rounds. Lost if the daemon is gone.
   void report_outcome(registry::Outcome outcome);
 
-  /// What report_outcome() was told; nothing before.
+  /// The value of report_outcome(); nothing before it.
   const std::optional<registry::Outcome>& outcome() const;
 
-  /// What report_phase() was told last; empty before.
+  /// The last value of report_phase(); empty before it.
   const std::string& phase() const;
 
  private:

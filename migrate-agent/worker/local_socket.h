@@ -1,4 +1,4 @@
-// The address of a socket in the file system, however long its path is.
+// The address of a socket in the file system, for paths of any length.
 #pragma once
 
 #include <sys/socket.h>
@@ -12,7 +12,7 @@
 namespace gcr::agent {
 
 /// For bind() and connect(). Names the file through a descriptor of its directory, so that only the
-/// file's own name must fit. Move-only.
+/// file's own name has to fit into the address. Move-only.
 class LocalAddress {
  public:
   /// kNotFound if the directory does not exist.

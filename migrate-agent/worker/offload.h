@@ -20,7 +20,8 @@ namespace gcr::agent {
 /// Runs `work()`, which returns a Result<T> or Status, on a thread of `pool`, and gives what it
 /// returned. An exception that leaves `work` becomes an Error of kInternal. What `work` refers to
 /// must live until it has returned; the awaiting coroutine does. Cancelling the coroutine does not
-/// interrupt `work`: it resumes only when `work` has returned, so nothing is ever left running.
+/// interrupt `work`: the coroutine resumes only after `work` has returned, so nothing is left
+/// running.
 ///
 ///   auto dumped = co_await offload(context.blocking, [&] { return criu::dump(...); });
 template <class Work>

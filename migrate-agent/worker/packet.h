@@ -18,14 +18,14 @@ struct Packet {
   UniqueFd fd;        ///< close-on-exec; none if the packet carries none
 };
 
-/// Whether a call may wait for the other end.
+/// Whether a call may block until the other end reads.
 enum class Wait : bool { kNo, kYes };
 
 /// Sends one packet; `fd` (or -1) stays the caller's. kUnavailable if the other end is closed,
 /// kResourceExhausted if it may not wait and the socket is full.
 Status send_packet(int socket, const google::protobuf::MessageLite& message, int fd, Wait wait);
 
-/// Receives one packet without waiting; nothing if there is none yet, which can happen even after
+/// Receives one packet without blocking; nothing if there is none yet, which can happen even after
 /// the socket was reported readable.
 Result<std::optional<Packet>> receive_packet(int socket);
 

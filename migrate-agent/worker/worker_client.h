@@ -13,7 +13,7 @@
 
 namespace gcr::agent {
 
-/// Who is asked: the owner of this migration in this role, whichever process that is now.
+/// The owner of this migration in this role, whichever process that is now.
 struct WorkerAddress {
   std::filesystem::path runtime_dir;
   Uuid migration;
@@ -23,9 +23,9 @@ struct WorkerAddress {
   std::filesystem::path path() const;
 };
 
-/// Sends `question` and gives what the worker answers. kNotFound: no worker is at it now.
-/// kUnavailable: it has gone, or left the question to its successor, without an answer. kTimeout. A
-/// refusal becomes the Error that it carries.
+/// Sends `question` and gives the worker's answer. kNotFound: no worker has the migration now.
+/// kUnavailable: the worker ended without an answer, or left the question to its successor.
+/// kTimeout. A refusal becomes the Error that it carries.
 asio::awaitable<Result<registry::WorkerReply>> ask_worker(WorkerAddress worker,
                                                           registry::ToWorker question,
                                                           std::chrono::milliseconds timeout);

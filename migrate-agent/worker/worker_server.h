@@ -1,10 +1,10 @@
-// A worker's control socket: how other workers of this host reach the one that owns a migration, to
-// cancel it, to ask where it stands, or to bring a decision. It needs no daemon. worker_client.h
-// has the other end.
+// A worker's control socket: other workers of this host use it to reach the one that owns a
+// migration, to cancel it, to ask for its status, or to deliver a decision. It needs no daemon.
+// worker_client.h has the other end.
 //
 // RUNTIME_DIR/workers/<uuid>-<role>, in a directory of mode 0700; SOCK_SEQPACKET, one message of
-// proto/registry.proto per packet. The name is bound by whoever holds the journal's lock, in place
-// of what a dead owner left.
+// proto/registry.proto per packet. The process that holds the journal's lock binds the name, and
+// replaces what a dead owner left.
 #pragma once
 
 #include <asio/awaitable.hpp>
@@ -23,62 +23,63 @@
 
 namespace gcr::agent {
 
-/// What somebody else has decided about a migration that could not decide by itself.
+/// A decision from outside about a migration that cannot decide by itself.
 struct Decision {
-  /// Answers whoever brought it: done, or why not. At most one answer counts; a Decision that goes
-  /// without one is answered with kUnavailable.
+  /// Answers the requester: done, or why not. Only the first answer counts; a Decision that is
+  /// destroyed without one is answered with kUnavailable.
   void answer(const Status& status);
 
-  bool run_here = false;   ///< this host's copy goes on; false: it is killed
-  bool by_source = false;  ///< the source's agent says that it is committed; false: an operator
-  std::string by;          ///< the common name of that agent's or operator's certificate
+  bool run_here = false;  ///< this host's copy runs; false: it is killed
+  bool by_source =
+      false;       ///< from the source's agent, which has committed; false: from an operator
+  std::string by;  ///< the common name of that agent's or operator's certificate
 
   struct Bringer;
   std::shared_ptr<Bringer> bringer;  ///< for answer()
 };
 
-/// What the source lets others see and change while its migration is under way. All methods belong
-/// to the thread that runs the io_context.
+/// What others may see and change at the source while its migration is under way. All methods
+/// belong to the thread that runs the io_context.
 class SourceControl {
  public:
   virtual ~SourceControl() = default;
 
   virtual proto::Progress progress() = 0;
 
-  /// As ContinueRequest. kRefused where there is no pause to end.
+  /// For ContinueRequest. kRefused if there is no pause to end.
   virtual Status go_on() = 0;
 
-  /// As AdjustRequest. kRefused once nothing of it can be changed any more.
+  /// For AdjustRequest. kRefused once the switchover has begun.
   virtual Status adjust(const registry::Adjust& wanted) = 0;
 };
 
 /// All methods belong to the thread that runs the io_context.
 class WorkerServer {
  public:
-  /// Cancel goes to `cancellation`; the phase is what was last told to `daemon`. All three outlive
-  /// the server.
+  /// A cancel goes to `cancellation`; the phase is the last one reported to `daemon`. All arguments
+  /// outlive the server.
   WorkerServer(asio::io_context& io, const Config& config, Cancellation& cancellation,
                const DaemonClient& daemon);
 
-  /// Closes every connection: whoever still waits for an answer learns that this worker is gone.
-  /// Removes the socket unless a successor has the journal already.
+  /// Closes every connection: clients that still wait learn that this worker is gone. Removes the
+  /// socket unless a successor has the journal already.
   ~WorkerServer();
   WorkerServer(const WorkerServer&) = delete;
   WorkerServer& operator=(const WorkerServer&) = delete;
 
-  /// From now on this process is who others reach. The caller owns the journal. Once only; on
-  /// failure nobody is reached.
+  /// From now on others reach this process. The caller owns the journal. Call once; on failure
+  /// others reach nobody.
   Status open(const Uuid& migration, journal::Role role);
 
-  /// The next decision that is brought; those that come while nobody waits are kept as long as
-  /// whoever brought them waits. May be cancelled; one waiter at a time.
+  /// The next decision. Decisions that arrive early are kept while their requester waits. May be
+  /// cancelled; one caller at a time.
   asio::awaitable<Decision> next_decision();
 
-  /// From now on questions for progress and orders go to `control`, which stays the caller's; null:
-  /// to nobody, orders are refused.
+  /// From now on queries for progress and orders go to `control`, which stays the caller's. Null:
+  /// to nobody, and orders are refused.
   void attach(SourceControl* control);
 
-  /// For `status`: no protocol can go on by itself.
+  /// For `status`: the migration cannot go on without an operator's decision.
   void set_operator_needed(bool needed);
 
  private:
@@ -86,10 +87,10 @@ class WorkerServer {
   std::shared_ptr<Impl> impl_;
 };
 
-/// Takes away the socket that a dead worker left, unless somebody owns the journal. Blocks.
+/// Removes the socket that a dead worker left, unless the journal has an owner. Blocks.
 void remove_worker_socket(const Config& config, const WorkerAddress& address);
 
-/// The same for every socket there is: those of workers that died after their daemon. Blocks.
+/// The same for all sockets: those of workers that died after their daemon. Blocks.
 void remove_dead_worker_sockets(const Config& config);
 
 }  // namespace gcr::agent

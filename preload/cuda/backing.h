@@ -1,5 +1,5 @@
-// Allocations of the application on physical memory that a descriptor owns (decision 1): making
-// them, taking them apart, and the access that peer devices have to them.
+// The application's allocations on physical memory that a descriptor owns (decision 1): creating
+// and freeing them, and the access that peer devices have to them.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +14,11 @@ inline constexpr std::size_t kSmallestBacked = std::size_t{2} << 20;
 /// The current context of the calling thread and its device, or false if there is none.
 bool current_context(CUcontext* context, int* device);
 
-/// The GPU (or the MIG part of one) that the driver has at an ordinal now; zeros if it will not
+/// The GPU (or the MIG part of one) that the driver has at an ordinal now; zeros if it does not
 /// say.
 CUuuid device_uuid(int device);
 
-/// Facts of a device, asked of the driver the first time. Takes the mutex.
+/// Facts of a device; the driver is asked the first time. Takes the mutex.
 DeviceFacts device_facts(int device);
 
 /// Backed memory of `requested_bytes` in the current context, as cuMemAlloc would give it. False:
@@ -30,7 +30,7 @@ bool allocate_backed(std::size_t requested_bytes, CUdeviceptr* address);
 CUdeviceptr map_whole(CUmemGenericAllocationHandle handle, std::size_t size_bytes,
                       std::size_t alignment_bytes, int device);
 
-/// Waits until `context` is idle; what the driver does before it frees memory. Not during a
+/// Waits until `context` is idle, as the driver does before it frees memory. Not during a
 /// capture.
 CUresult synchronize(CUcontext context);
 
@@ -38,19 +38,19 @@ CUresult synchronize(CUcontext context);
 /// The GPU must be done with it. Takes the mutex.
 void take_apart(const Mapping& mapping);
 
-/// Takes apart what was freed earlier and may go now: nothing while a stream is captured, and what
-/// a stream still has to pass only once it has. Takes the mutex.
+/// Releases what was freed earlier and can go now: nothing while a stream is captured, and memory
+/// that was freed in a stream's order only after the stream has passed that point. Takes the mutex.
 void flush_deferred_frees();
 
 /// Releases a physical allocation that has neither handles nor mappings. Holds the mutex already.
 void release_if_unused(ProcessState& state, Physical& physical);
 
-/// A new descriptor of `physical`, the caller's to close: exported, or a duplicate of the one kept
-/// since an attach. Holds the mutex already; calls no malloc of ours.
+/// A new descriptor of `physical`, which the caller closes: exported, or a duplicate of the one
+/// kept since an attach. Holds the mutex already; does not call malloc.
 CUresult export_descriptor(const Physical& physical, int* fd);
 
-/// Tells the driver who may reach a backed mapping: its own device, and the devices of contexts
-/// that enabled peer access to its context. Holds the mutex already.
+/// Tells the driver which devices may access a backed mapping: its own device, and the devices of
+/// contexts that enabled peer access to its context. Holds the mutex already.
 CUresult apply_access(ProcessState& state, Mapping& mapping);
 
 }  // namespace gcr::preload

@@ -1,4 +1,4 @@
-// Streams that are being captured. While there is one, nothing of ours may synchronise or free:
+// Streams that are being captured. While there is one, the library must not synchronise or free:
 // that would invalidate the capture.
 #pragma once
 

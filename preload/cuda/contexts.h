@@ -1,4 +1,4 @@
-// The contexts of the process: which there are, waiting for all of them, and what dies with one.
+// The contexts of the process: a list of them, waiting for all of them, and what dies with one.
 #pragma once
 
 #include <chrono>
@@ -13,16 +13,16 @@ void note_context(ProcessState& state, CUcontext context, int device, bool prima
 /// Forgets a context that was destroyed, and releases what was allocated in it. Takes the mutex.
 void forget_context(CUcontext context);
 
-/// How waiting for the contexts ended.
+/// The result of waiting for the contexts.
 enum class Idle { kYes, kTimeout, kDriver };
 
-/// Waits until every known context has done all submitted work. The waiting is done by a thread of
-/// its own, because the driver's call has no timeout; after kTimeout that thread ends when the work
-/// does, and until then every further call answers kTimeout. Only the door's thread calls this, and
-/// only while no stream is captured. `result` is the driver's code for kDriver.
+/// Waits until every known context has done all submitted work. A separate thread waits, because
+/// the driver's call has no timeout; after kTimeout that thread ends when the work does, and until
+/// then every further call gives kTimeout. Only the door's thread calls this, and only while no
+/// stream is captured. `result` is the driver's code for kDriver.
 Idle wait_for_contexts(std::chrono::nanoseconds timeout, CUresult* result);
 
-/// In the child of a fork: the waiting thread, if there was one, is not there.
+/// In the child of a fork: forgets the waiting thread, which does not exist there.
 void reset_contexts_after_fork();
 
 }  // namespace gcr::preload

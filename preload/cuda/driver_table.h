@@ -50,8 +50,8 @@ const DriverRow* find_shimmed_symbol(const char* symbol);
 /// The row whose shim answers for cuGetProcAddress(public_name, cuda_version, flags) with a driver
 /// that gave `address`: the row with that very address, whatever it is called; otherwise, for a
 /// driver whose lookup gives other addresses than its symbol table, the newest row of that name and
-/// flavour which is not newer than `cuda_version` and which the driver has. Null: nothing to put in
-/// between. Any thread; neither locks nor allocates.
+/// flavour that is not newer than `cuda_version` and that the driver has. Null: there is no shim
+/// for it. Any thread; neither locks nor allocates.
 const DriverRow* find_looked_up(const char* public_name, int cuda_version, cuuint64_t flags,
                                 void* address);
 

@@ -1,6 +1,6 @@
-// What the library knows of the process's GPU memory: physical allocations, where they are mapped,
-// and which of the mappings stand in for a plain cuMemAlloc. Plain data; ProcessState::mutex guards
-// it, and nothing here calls the driver.
+// The inventory of the process's GPU memory: physical allocations, where they are mapped, and which
+// mappings replace a plain cuMemAlloc. Plain data, guarded by ProcessState::mutex; nothing here
+// calls the driver.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@ struct Physical {
   bool ipc_exported = false;         ///< a legacy IPC handle was given out
   int retained_fd = -1;              ///< after an attach: imported handles cannot be exported
   int offered_fd = -1;               ///< from kOffer, for the next attach
-  int ipc_fd = -1;                   ///< what peers fetch
+  int ipc_fd = -1;                   ///< for other processes to fetch
   std::uint64_t export_session = 0;  ///< the agent that holds a descriptor of it
 };
 
@@ -50,7 +50,7 @@ struct PlainView {
   bool sync_memops = false;          ///< as the application set it
   unsigned long long buffer_id = 0;  ///< the driver's first answer, 0 if never asked
   std::uint32_t ipc_opens = 0;       ///< cuIpcOpenMemHandle less cuIpcCloseMemHandle
-  std::uint64_t ipc_key[2] = {};     ///< of an opened handle: who exported it, and its id there
+  std::uint64_t ipc_key[2] = {};     ///< of an opened handle: the exporter, and the id there
 };
 
 /// One mapped range. Device ordinals are bits of the masks.
@@ -70,19 +70,19 @@ class Inventory {
   /// A new physical allocation with an id of its own.
   Physical& add_physical(CUmemGenericAllocationHandle handle, std::size_t size_bytes, int device,
                          Origin origin);
-  /// Forgets one without references and mappings. Its descriptors are the caller's to close.
+  /// Removes one without references and mappings. The caller closes its descriptors.
   void remove_physical(Physical& physical);
   Physical* find_physical(std::uint64_t id);
 
   /// Values that the application holds instead of the driver's handles.
   static CUmemGenericAllocationHandle to_handle(const Physical& physical);
   Physical* from_handle(CUmemGenericAllocationHandle handle);
-  /// Whether the value came from to_handle, be the allocation alive or not.
+  /// Whether the value came from to_handle, even if the allocation is gone.
   static bool is_our_handle(CUmemGenericAllocationHandle handle);
 
   Mapping& add_mapping(CUdeviceptr address, std::size_t size_bytes, std::size_t offset_bytes,
                        Physical& physical);
-  /// Takes the mapping out; its physical loses one mapping.
+  /// Removes the mapping; its physical allocation loses one mapping.
   Mapping take_mapping(CUdeviceptr address);
   /// The mapping that contains `address`, or null.
   Mapping* find_mapping(CUdeviceptr address);

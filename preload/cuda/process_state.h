@@ -1,8 +1,8 @@
-// The library's one state object. The ABI that it interposes has no place for a context of ours, so
-// there is one per process; everything in it is guarded by its mutex.
+// The library's only state object. The ABI that it interposes has no parameter for a context of
+// ours, so there is one per process; its mutex guards everything in it.
 //
 // Threads take the mutex only inside the gate (or as the door's thread): when the gate is closed
-// and empty, nobody who might be frozen holds it.
+// and empty, no thread that may be frozen holds it.
 #pragma once
 
 #include <pthread.h>
@@ -21,7 +21,7 @@ struct KnownContext {
   CUcontext context;
   int device;
   bool primary;
-  std::size_t stack_limit_bytes = 0;  ///< while it is lowered: what it has to become again
+  std::size_t stack_limit_bytes = 0;  ///< while it is lowered: the value to restore
 };
 
 /// cuCtxEnablePeerAccess: `accessor` reaches what is allocated in `owner`.
@@ -38,7 +38,7 @@ struct Capture {
   pthread_t thread;
 };
 
-/// What backing an allocation on a device takes; asked once.
+/// What backing an allocation on a device needs; queried once.
 struct DeviceFacts {
   bool asked = false;
   bool can_back = false;
@@ -51,7 +51,7 @@ struct DeviceFacts {
 /// Freed by the application, still mapped: during a capture, or in the order of a stream.
 struct DeferredFree {
   Mapping mapping;
-  CUevent done = nullptr;  ///< when the stream is past it; null: the context has to be idle
+  CUevent done = nullptr;  ///< set when the stream has passed it; null: the context has to be idle
 };
 
 struct ProcessState {
@@ -62,7 +62,7 @@ struct ProcessState {
   std::vector<Capture> captures;
   std::vector<DeferredFree> deferred_frees;
   /// What the application itself imported from other processes: handles with their references, and
-  /// mapped addresses with their sizes. Passed on to the driver as they are.
+  /// mapped addresses with their sizes. They are passed on to the driver unchanged.
   std::map<CUmemGenericAllocationHandle, std::uint32_t> imported_handles;
   std::map<CUdeviceptr, std::size_t> imported_mappings;
   DeviceFacts devices[kMaxDevices];
@@ -75,8 +75,8 @@ struct ProcessState {
 /// The state; made at the first call, never destroyed: threads may use it while the process exits.
 ProcessState& state();
 
-/// In the child of a fork: a state as if nothing had ever been allocated. The old one is left
-/// behind unused; its descriptors are the caller's to close first.
+/// In the child of a fork: a state as if nothing had ever been allocated. The old one stays unused;
+/// the caller closes its descriptors first.
 void reset_state_after_fork();
 
 }  // namespace gcr::preload

@@ -1,11 +1,10 @@
-// The contexts' stacks while the application stands still.
+// The contexts' stacks while the application is stopped.
 //
 // The driver keeps a stack for every thread that could be resident on a GPU, in VRAM that its
 // checkpoint copies into host memory: 260 MiB of an H200's otherwise empty context, gigabytes once
-// a kernel with a large frame has run. Nothing in it is alive when no kernel runs, so the stack
-// limit is lowered for the switchover and put back before the gate opens; either takes a
-// millisecond. Limits of the device's malloc heap and printf buffer are not touched: lowering them
-// gives nothing.
+// a kernel with a large frame has run. It is unused when no kernel runs, so the stack limit is
+// lowered for the switchover and restored before the gate opens; each takes a millisecond. Limits
+// of the device's malloc heap and printf buffer are not touched: lowering them frees nothing.
 #pragma once
 
 #include "preload/cuda/process_state.h"

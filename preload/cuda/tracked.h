@@ -1,4 +1,4 @@
-// What the library does in the driver's place: one function per row with policy kTracked.
+// What the library does instead of the driver: one function per row with policy kTracked.
 //
 // A shim calls it inside the gate, after real_driver() was found to have the function of that name.
 // Parameters and result are the driver's; each function is defined in the file of its subject.

@@ -37,7 +37,7 @@ asio::awaitable<Result<Uuid>> find_migration(const Agent& agent, const std::stri
   if (found.size() == 1) co_return *found.begin();
   if (found.empty()) {
     co_return Error(Code::kNotFound,
-                    fmt::format("the agent at {} knows no migration that begins with {}",
+                    fmt::format("the agent at {} has no migration whose id begins with {}",
                                 agent.endpoint.to_string(), id));
   }
   std::string names;

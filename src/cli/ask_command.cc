@@ -51,7 +51,7 @@ asio::awaitable<Text> cancel(const Agent& agent, const AskOptions& options, Uuid
   question.mutable_cancel_request()->set_migration_id(to_bytes(id));
   const auto answer = co_await ask(agent, question, kCancelTimeout);
   GCR_CO_TRY(answer);
-  co_return done(options, id, "is given up; the process stays at the source");
+  co_return done(options, id, "is cancelled; the process stays at the source");
 }
 
 asio::awaitable<Text> go_on(const Agent& agent, const AskOptions& options, Uuid id) {
@@ -175,7 +175,7 @@ int ask_command(const AskOptions& options) {
   const auto tls = tls_for(options.agent, options.tls);
   if (!tls) return fail(ExitCode::kUsage, tls.error());
   const Agent agent{options.agent, *tls};
-  Text text = Error(Code::kInternal, "gcr-migrate failed where it cannot");
+  Text text = Error(Code::kInternal, "internal error: unexpected exception");
   asio::io_context io(1);
   asio::co_spawn(io, run(agent, options), [&](const std::exception_ptr& exception, Text result) {
     if (!exception) text = std::move(result);

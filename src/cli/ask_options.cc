@@ -11,9 +11,9 @@ namespace gcr::cli {
 namespace {
 
 constexpr const char* kResolveFooter = R"(
-For a migration that no protocol can settle any more: the other host is gone for good after the
-destination had the process ready. You answer for it that the other host will never run its copy;
-then the copy here goes on, or is killed.)";
+For a migration that no protocol can settle any more: the other host is gone for good, after the
+destination had the process ready. You vouch that the other host will never run its copy; then the
+copy here runs, or is killed.)";
 
 constexpr std::size_t kLeastIdCharacters = 8;
 
@@ -42,28 +42,27 @@ void describe_id(CLI::App& command, RawAsk& raw) {
 void describe_set(CLI::App& command, RawAsk& raw) {
   command
       .add_option("--max-bandwidth", raw.options.max_bandwidth_bytes,
-                  "Bytes per second to send at most while the process runs; 0: no limit")
+                  "Send at most this many bytes per second while the process runs; 0: no limit")
       ->option_text("RATE")
       ->transform(CLI::AsSizeValue(true));
   command
       .add_option("--downtime-limit", raw.options.downtime_limit_ms,
-                  "Switch over once what is left to send takes at most so many ms")
+                  "Switch over once the rest can be sent within this many ms")
       ->option_text("MS")
       ->check(CLI::Range(1, 3'600'000));
 }
 
 void describe_resolve(CLI::App& command, RawAsk& raw) {
   command.footer(kResolveFooter);
-  command.add_flag("--run-here", raw.options.run_here, "The copy at AGENT goes on");
+  command.add_flag("--run-here", raw.options.run_here, "The copy at AGENT runs");
   command.add_flag("--discard-here", raw.discard_here, "The copy at AGENT is killed")
       ->excludes("--run-here");
   command.add_flag(
       "--peer-is-gone", raw.options.peer_is_gone,
-      "You know that the other host's copy will never run again. If it did there would "
-      "be two");
+      "You vouch that the other host's copy will never run again; if it did, there would be two");
   command
       .add_option("--pid", raw.options.pid,
-                  "The process, where AGENT's journal is damaged so far that it does not name it")
+                  "The process, if AGENT's journal is too damaged to name it")
       ->option_text("PID")
       ->check(CLI::PositiveNumber);
 }
@@ -89,20 +88,20 @@ AskCommands describe_asks(CLI::App& app, RawAsk& raw) {
     return *command;
   };
   add(Kind::kCancel, "cancel",
-      "gcr-migrate cancel AGENT ID: give a migration up, as long as it is not committed; AGENT is "
-      "its source's");
+      "gcr-migrate cancel AGENT ID: cancel a migration, unless it is committed; AGENT is the "
+      "source's");
   add(Kind::kContinue, "continue",
       "gcr-migrate continue AGENT ID: let a migration that was started with "
-      "--pause-before-switchover switch over; AGENT is its source's");
+      "--pause-before-switchover switch over; AGENT is the source's");
   describe_set(
       add(Kind::kSet, "set",
-          "gcr-migrate set AGENT ID: change what a migration may do while it is under way; "
-          "AGENT is its source's"),
+          "gcr-migrate set AGENT ID: change the limits of a migration under way; AGENT is the "
+          "source's"),
       raw);
   add(Kind::kStatus, "status", "gcr-migrate status AGENT ID: what AGENT knows of a migration")
       .add_flag("--watch", raw.options.watch, "Ask again every second until it is finished");
   add(Kind::kList, "list", "gcr-migrate list AGENT: the migrations that are not finished")
-      .add_flag("--all", raw.options.all, "The finished ones as well");
+      .add_flag("--all", raw.options.all, "Also those that are finished");
   add(Kind::kHost, "host",
       "gcr-migrate host AGENT: the GPUs of AGENT's host, the processes that can be moved away, and "
       "the migrations under way");
@@ -136,8 +135,7 @@ Result<AskOptions> check(const RawAsk& raw, AskOptions::Kind kind) {
   if (!options.peer_is_gone) {
     return Error(
         Code::kInvalidArgument,
-        "resolve needs --peer-is-gone: your word that the other host's copy will never run "
-        "again");
+        "resolve needs --peer-is-gone: you vouch that the other host's copy will never run again");
   }
   return options;
 }

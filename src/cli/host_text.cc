@@ -62,7 +62,7 @@ void append_gpus(std::string& text, const proto::HostReply& host) {
   for (const proto::Gpu& gpu : host.host().gpus()) {
     fmt::format_to(out, "{}  {:>11}  {:>11}  {}{}\n", gpu_name(gpu.uuid()),
                    format_bytes(gpu.free_bytes()), format_bytes(gpu.total_bytes()),
-                   or_dash(gpu.name()), gpu.allowed() ? "" : " (not for processes that arrive)");
+                   or_dash(gpu.name()), gpu.allowed() ? "" : " (not for arriving processes)");
   }
 }
 

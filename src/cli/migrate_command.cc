@@ -45,7 +45,8 @@ Outcome run_migration(const MigrateOptions& options, const std::shared_ptr<asio:
     outcome = std::move(result);
   });
   io.run();
-  if (broken) return outcome_of(Error(Code::kInternal, "gcr-migrate failed where it cannot"), true);
+  if (broken)
+    return outcome_of(Error(Code::kInternal, "internal error: unexpected exception"), true);
   return outcome;
 }
 

@@ -12,11 +12,11 @@ namespace gcr::cli {
 namespace {
 
 constexpr const char* kFooter = R"(
-cancel, continue, set, status, list, host and resolve: 0 if it was done, else 2 to 5.
+cancel, continue, set, status, list, host and resolve: 0 on success, else 2 to 5.
 
-Ctrl-C (or SIGTERM) gives the migration up as long as it is not committed, and waits for the report;
-a second one leaves at once. Where the connection to SRC is lost the migration goes on, and SRC is
-asked what became of it.
+Ctrl-C (or SIGTERM) cancels the migration unless it is committed, and waits for the report; a second
+one quits at once. If the connection to SRC is lost, the migration goes on, and SRC is asked what
+became of it.
 
 The last line on standard output after a migration:
   migrated pid=<n> vram_bytes=<n> downtime_ms=<x> total_ms=<x> verified=yes|no
@@ -24,8 +24,8 @@ with the process's PID at DST; if the report was lost, "migrated pid=<n>" or "mi
 Errors go to standard error, one line.)";
 
 constexpr const char* kPreflightFooter = R"(
-Nothing is touched and nothing is reserved. Everything that was found is told at once, blockers first,
-each with an identifier that stays the same, why it matters and what to do.
+Nothing is touched and nothing is reserved. All findings are reported together, blockers first, each
+with a stable identifier, why it matters and what to do.
 
 Exit status: 0 if the process can be moved, warnings or not; 3 if there are blockers; else 2, 4 or 5.)";
 
@@ -45,34 +45,35 @@ const std::map<std::string, proto::Transport> kTransports{{"auto", proto::TRANSP
 void describe_data(CLI::App& app, MigrateOptions& options) {
   app.add_option(
          "--transport", options.transport,
-         "Of the data (default auto: RDMA where both hosts have it and their agents may send "
-         "unencrypted, else TCP)")
+         "Transport of the data (default auto: RDMA if both hosts have it and both agents may send "
+         "unencrypted data, else TCP)")
       ->option_text("auto|rdma|tcp")
       ->transform(CLI::CheckedTransformer(kTransports));
   app.add_flag("--plaintext", options.plaintext,
-               "TCP without TLS, where the configuration of both agents allows it");
+               "TCP without TLS, if the configuration of both agents allows it");
   app.add_option("--lanes", options.lanes, "Data connections; 0: the agents choose")
       ->check(CLI::Range(0, 32));
 }
 
 void describe_pre_copy(CLI::App& app, MigrateOptions& options) {
   app.add_option("--downtime-limit", options.downtime_limit_ms,
-                 "Switch over once what is left to send takes at most so many ms (default 300)")
+                 "Switch over once the rest can be sent within this many ms (default 300)")
       ->option_text("MS")
       ->check(CLI::Range(1, 3'600'000));
   app.add_option("--max-rounds", options.max_rounds,
-                 "Switch over after so many rounds all the same (default 30)")
+                 "Switch over after this many rounds in any case (default 30)")
       ->option_text("N")
       ->check(CLI::Range(1, 1000));
-  app.add_option("--max-bandwidth", options.max_bandwidth_bytes,
-                 "Bytes per second to send at most while the process runs: 800M, 2GiB (default: no "
-                 "limit)")
+  app.add_option(
+         "--max-bandwidth", options.max_bandwidth_bytes,
+         "Send at most this many bytes per second while the process runs: 800M, 2GiB (default: "
+         "no limit)")
       ->option_text("RATE")
       ->transform(CLI::AsSizeValue(true));
   app.add_flag("--auto-converge", options.auto_converge,
-               "Hold the process back where it changes GPU memory faster than it can be sent");
+               "Throttle the process if it changes GPU memory faster than it can be sent");
   app.add_flag("--strict", options.strict,
-               "Give up, leaving the process where it is, rather than exceed the downtime limit");
+               "Fail, leaving the process where it is, rather than exceed the downtime limit");
   app.add_flag("--pause-before-switchover", options.pause_before_switchover,
                "Stay in pre-copy until `gcr-migrate continue SRC ID`");
   app.add_flag("--no-prefill", options.no_prefill,
@@ -80,8 +81,10 @@ void describe_pre_copy(CLI::App& app, MigrateOptions& options) {
 }
 
 void describe_images(CLI::App& app, MigrateOptions& options) {
-  app.add_option("--compression", options.compression,
-                 "Of the images of the process's ordinary memory (default auto: as the link needs)")
+  app.add_option(
+         "--compression", options.compression,
+         "Compression of the images of the process's ordinary memory (default auto: depends on the "
+         "link)")
       ->option_text("auto|none|lz4|zstd")
       ->transform(CLI::CheckedTransformer(kCompressions));
   app.add_option("--image-mode", options.image_mode,
@@ -92,13 +95,13 @@ void describe_images(CLI::App& app, MigrateOptions& options) {
 
 void describe_output(CLI::App& app, MigrateOptions& options) {
   app.add_option("--trace", options.trace_path,
-                 "Write the timeline of both sides there, for Perfetto or chrome://tracing")
+                 "Write a timeline of both sides to FILE, for Perfetto or chrome://tracing")
       ->option_text("FILE");
   app.add_flag("--json", options.json,
-               "Print one JSON object per line, events and last the report, and nothing else");
+               "Print one JSON object per line, the report last, and nothing else");
   app.add_flag("--quiet", options.quiet, "Print nothing but errors and the last line");
   app.add_flag("--detach", options.detach,
-               "Print `migration ID` and leave as soon as SRC has taken it on; see `status`")
+               "Print `migration ID` and quit as soon as SRC has accepted it; see `status`")
       ->excludes("--trace");
 }
 
@@ -107,10 +110,10 @@ void describe_process(CLI::App& app, RawMigrate& raw) {
                  "Where the process runs: host or host:port of its agent; or \"local\" (or "
                  "\"unix:/PATH\") to move a process of your own away from this host, without a "
                  "certificate");
-  app.add_option("DST", raw.destination,
-                 "Where it shall run: host or host:port, as SRC sees it; names of hosts.toml are "
-                 "those of this "
-                 "side");
+  app.add_option(
+      "DST", raw.destination,
+      "Where to move it: host or host:port, as SRC sees it; names are looked up in hosts.toml "
+      "on this side");
   app.add_option("PID", raw.pid, "The process, as the agent at SRC sees it");
 }
 
@@ -131,11 +134,11 @@ void describe_migrate(CLI::App& app, RawMigrate& raw) {
 
 CLI::App* describe_preflight(CLI::App& app, RawMigrate& raw) {
   CLI::App* preflight = app.add_subcommand(
-      "preflight", "gcr-migrate preflight SRC DST PID: what stands in the way of a migration");
+      "preflight", "gcr-migrate preflight SRC DST PID: what prevents a migration");
   preflight->footer(kPreflightFooter);
   describe_process(*preflight, raw);
   describe_data(*preflight, raw.options);
-  preflight->add_flag("--no-prefill", raw.options.no_prefill, "As of a migration");
+  preflight->add_flag("--no-prefill", raw.options.no_prefill, "As for a migration");
   preflight->add_flag("--json", raw.options.json, "Print one JSON object and nothing else");
   describe_certificates(*preflight, raw.options.tls);
   return preflight;

@@ -175,7 +175,7 @@ awaitable<void> Migration::heed_signals() {
   co_await signals_.async_wait(asio::redirect_error(asio::use_awaitable, error));
   if (error) co_return;
   if (!asked_) leave_(outcome_of(Error(Code::kCancelled, "cancelled"), false));
-  view_.event("cancel", "asking the agent to give the migration up; once more to leave at once");
+  view_.event("cancel", "asking the agent to cancel; press Ctrl-C again to quit at once");
   co_await cancel();
   co_await signals_.async_wait(asio::redirect_error(asio::use_awaitable, error));
   if (!error) leave_(left());
@@ -193,7 +193,8 @@ awaitable<void> Migration::cancel() {
 }
 
 Outcome Migration::left() const {
-  Outcome outcome = outcome_of(Error(Code::kCancelled, "left while the agent gives it up"), true);
+  Outcome outcome =
+      outcome_of(Error(Code::kCancelled, "quit while the agent cancels the migration"), true);
   if (id_) outcome.report.set_migration_id(to_bytes(*id_));
   return outcome;
 }

@@ -21,18 +21,17 @@ The exit status is the command's; 125 if the preload library is missing, 126 or 
 cannot be started or found. GCR_PRELOAD names another libgcr-preload.so.)";
 
 constexpr const char* kJournalDescription =
-    "gcr-migrate journal PATH...: print what agents wrote down about migrations";
+    "gcr-migrate journal PATH...: print the journals that agents keep of migrations";
 
 constexpr const char* kJournalFooter = R"(
-A PATH is a journal, a directory of journals, or an agent's state_dir; here, not at an agent, so
-that copies of another machine's can be read.
+A PATH is a journal, a directory of journals, or an agent's state_dir, on this machine: copies of
+another machine's journals can be read too.
 
-Exit status: 0, 1 if a journal is damaged, 2 if a PATH cannot be read. A last record that was not
-completely written when its writer died was never promised to anybody: it is mentioned, no more.)";
+Exit status: 0, 1 if a journal is damaged, 2 if a PATH cannot be read. A last record that is
+incomplete, because its writer died, is only mentioned: nobody has acted on it.)";
 
 constexpr const char* kTimelineDescription =
-    "gcr-migrate timeline REPORT >timeline.svg: draw what a migration did, from the output of "
-    "--json";
+    "gcr-migrate timeline REPORT >timeline.svg: draw a migration, from the output of --json";
 
 CLI::App* describe_timeline(CLI::App& app, TimelineOptions& options) {
   CLI::App* timeline = app.add_subcommand("timeline", kTimelineDescription);

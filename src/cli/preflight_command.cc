@@ -130,7 +130,7 @@ asio::awaitable<Result<proto::CheckReply>> check(const Agent& agent,
   auto answer = co_await ask(agent, question, kPatience);
   GCR_CO_TRY(answer);
   if (!answer->has_check_reply()) {
-    co_return Error(Code::kProtocol, "the agent answers something else");
+    co_return Error(Code::kProtocol, "the agent sent an unexpected reply");
   }
   co_return std::move(*answer->mutable_check_reply());
 }
@@ -178,7 +178,7 @@ int preflight_command(const PreflightOptions& options) {
   auto tls = tls_for(options.migrate.source, options.migrate.tls);
   if (!tls) return fail(ExitCode::kUsage, tls.error());
   const Agent agent{options.migrate.source, std::move(*tls)};
-  Result<proto::CheckReply> reply = Error(Code::kInternal, "gcr-migrate failed where it cannot");
+  Result<proto::CheckReply> reply = Error(Code::kInternal, "internal error: unexpected exception");
   asio::io_context io(1);
   asio::co_spawn(io, check(agent, options),
                  [&](const std::exception_ptr& exception, Result<proto::CheckReply> result) {

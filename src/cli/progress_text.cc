@@ -63,7 +63,7 @@ std::vector<std::string> progress_details(const proto::Progress& progress) {
     details.push_back("dirtied at " + rate_text(progress.dirty_rate_bytes_per_s()));
   }
   if (is_quantity(progress.throttle())) {
-    details.push_back(fmt::format("held back {:.0f} %", std::min(progress.throttle(), 1.0) * 100));
+    details.push_back(fmt::format("throttled {:.0f} %", std::min(progress.throttle(), 1.0) * 100));
   }
   if (std::string downtime = downtime_text(progress); !downtime.empty()) {
     details.push_back(std::move(downtime));

@@ -42,7 +42,7 @@ void append_rounds(std::string& text, const proto::MigrateReport& report) {
   auto out = std::back_inserter(text);
   fmt::format_to(out, "  {:>5} {:>12} {:>12} {:>12} {:>8} {:>8} {:>10} {:>11} {:>9}\n", "round",
                  "start ms", "digests ms", "duration ms", "changed", "zeros", "sent", "rate",
-                 "held back");
+                 "throttled");
   for (const proto::Round& round : report.rounds()) {
     fmt::format_to(out,
                    "  {:>5} {:>12.1f} {:>12.1f} {:>12.1f} {:>8} {:>8} {:>10} {:>11} {:>7.0f} %{}\n",
@@ -55,9 +55,9 @@ void append_rounds(std::string& text, const proto::MigrateReport& report) {
 
 /// The reasons of MigrateReport.switchover_reason, in words.
 std::string why(const std::string& reason) {
-  if (reason == "fits") return "what was left fitted the limit";
-  if (reason == "not-shrinking") return "what was left did not shrink any more";
-  if (reason == "max-rounds") return "the rounds allowed were used up";
+  if (reason == "fits") return "the rest fits the limit";
+  if (reason == "not-shrinking") return "the rest no longer shrank";
+  if (reason == "max-rounds") return "the maximum number of rounds was reached";
   return printable(reason);
 }
 

@@ -104,7 +104,7 @@ class Ask : public testing::Test {
 TEST_F(Ask, CancelNamesTheMigration) {
   const Finished finished = ask({say(cancelled())}, "cancel", {kOne});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
-  EXPECT_THAT(finished.out, HasSubstr(std::string(kOne) + " is given up"));
+  EXPECT_THAT(finished.out, HasSubstr(std::string(kOne) + " is cancelled"));
   ASSERT_EQ(requests_.size(), 1U);
   EXPECT_EQ(requests_[0].cancel_request().migration_id(), bytes(kOne));
 }
@@ -139,7 +139,7 @@ TEST_F(Ask, BeginningOfSeveralIdsNamesThem) {
 TEST_F(Ask, BeginningOfNoIdIsNotFound) {
   const Finished finished = ask({say(list_of({known(kOne)}))}, "status", {"7f1c2d3e"});
   EXPECT_EQ(finished.exit_status, 3);
-  EXPECT_THAT(finished.err, HasSubstr("knows no migration that begins with 7f1c2d3e"));
+  EXPECT_THAT(finished.err, HasSubstr("has no migration whose id begins with 7f1c2d3e"));
 }
 
 TEST_F(Ask, StatusTellsWhatIsKnown) {
@@ -228,7 +228,7 @@ TEST_F(Ask, HostIsToldAsTables) {
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
   EXPECT_THAT(finished.out, HasSubstr("load 0.50 per core"));
   EXPECT_THAT(finished.out, HasSubstr(std::string("GPU-") + kOther + "      100 GiB"));
-  EXPECT_THAT(finished.out, HasSubstr("H200 (not for processes that arrive)"));
+  EXPECT_THAT(finished.out, HasSubstr("H200 (not for arriving processes)"));
   EXPECT_THAT(finished.out, HasSubstr("   4711  1001               40 GiB"));
   EXPECT_THAT(finished.out, testing::Not(HasSubstr("\x1b")));
   ASSERT_EQ(requests_.size(), 1U);

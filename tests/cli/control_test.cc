@@ -158,7 +158,7 @@ TEST_F(Control, SecondSignalLeavesAtOnce) {
   running->signal(SIGINT);
   const Finished finished = running->finish();
   EXPECT_EQ(finished.exit_status, 6);
-  EXPECT_THAT(finished.err, HasSubstr("left while the agent gives it up"));
+  EXPECT_THAT(finished.err, HasSubstr("quit while the agent cancels the migration"));
 }
 
 TEST_F(Control, SignalBeforeTheAgentAnswersCancelsWithoutIt) {

@@ -149,7 +149,7 @@ TEST_F(Migrate, SummaryTellsRoundsAndWhyTheSwitchoverCame) {
   EXPECT_THAT(out, HasSubstr("25 %  gate closed\n"));
   EXPECT_THAT(
       out, HasSubstr(
-               "switchover: what was left did not shrink any more; limit 300.0 ms, "
+               "switchover: the rest no longer shrank; limit 300.0 ms, "
                "the last round expected to take 98.8 ms; downtime 123.4 ms "
                "(23.4 ms in closings of the gate that were undone: 1), expected about 150.0 ms\n"));
   EXPECT_THAT(out, HasSubstr("images: 256 MiB as CRIU wrote them, 32 MiB sent, compression lz4; in "

@@ -77,7 +77,7 @@ TEST_F(LiveDisplay, ShowsWhereTheMigrationStands) {
   EXPECT_THAT(screen, HasSubstr("switchover: closing the gate?[2J\n"));
   EXPECT_THAT(screen, HasSubstr("precopy    round 3   [##########"));
   EXPECT_THAT(screen, HasSubstr("----------]  50 %\n"));
-  EXPECT_THAT(screen, HasSubstr("  512 MiB of 1 GiB, 1.25 GB/s, dirtied at 310 MB/s, held back 20 "
+  EXPECT_THAT(screen, HasSubstr("  512 MiB of 1 GiB, 1.25 GB/s, dirtied at 310 MB/s, throttled 20 "
                                 "%, downtime about 420 ms\n  3.1 s left, 12.5 s so far\n"));
   terminal.press("C-c");
   EXPECT_EQ(terminal.finish(), 7);
@@ -89,7 +89,7 @@ TEST_F(LiveDisplay, IsGoneAtTheEndAndSoIsTheEchoOfCtrlC) {
   terminal.press("C-c");
   ASSERT_EQ(terminal.finish(), 7);
   const std::string all = terminal.screen(true);
-  EXPECT_THAT(all, HasSubstr("cancel: asking the agent to give the migration up"));
+  EXPECT_THAT(all, HasSubstr("cancel: asking the agent to cancel"));
   EXPECT_THAT(all, HasSubstr("the process runs on at the source\n"));
   EXPECT_THAT(all, Not(HasSubstr("downtime about")));
   EXPECT_THAT(all, Not(HasSubstr("^C")));

@@ -16,7 +16,7 @@ struct RdmaDevice {
   bool active = false;
   std::string state;                   ///< for people: "active", "down", ...
   std::string link_layer;              ///< "InfiniBand" or "Ethernet" (RoCE, iWARP)
-  double gigabits_per_second = 0;      ///< as the port says; 0: unknown
+  double gigabits_per_second = 0;      ///< as the port reports; 0: unknown
   bool dma_buf = false;                ///< memory of other devices can be registered (GPUDirect)
   std::vector<std::string> addresses;  ///< of its interface here, as a sender would name them
 
@@ -30,8 +30,8 @@ struct RdmaSurvey {
   std::string reason;
 };
 
-/// What this machine has, as seen from the calling thread's network namespace. Having nothing is no
-/// error. Opens each device for a moment; takes milliseconds.
+/// The devices of this machine in the calling thread's network namespace. None is not an error.
+/// Opens each device for a moment; takes milliseconds.
 RdmaSurvey rdma_devices();
 
 }  // namespace gcr::transport

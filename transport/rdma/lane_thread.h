@@ -14,7 +14,7 @@
 
 namespace gcr::transport::rdma {
 
-/// For threads that serve connections only: signals are for the threads of the program.
+/// Blocks signals in threads that serve connections: they are for the program's other threads.
 inline void become_lane_thread() {
   sigset_t all;
   sigfillset(&all);

@@ -11,14 +11,14 @@
 namespace gcr::transport::rdma {
 
 /// Used by the thread that takes the completions. Devices give up a silent peer by themselves, but
-/// not all of them in every case: soft RoCE tries for ever where the link is down.
+/// not all of them in every case: soft RoCE retries forever while the link is down.
 class Life {
  public:
   using Clock = std::chrono::steady_clock;
 
   explicit Life(std::chrono::milliseconds peer_timeout) : peer_timeout_(peer_timeout) {}
 
-  /// How often to look.
+  /// How often to check.
   std::chrono::milliseconds interval() const { return peer_timeout_ / 4; }
 
   void take(const Completion& completion) {
@@ -27,8 +27,8 @@ class Life {
     if (completion.kind == Completion::Kind::kAlive) asked_ = false;
   }
 
-  /// After some silence has the peer's device answer. Fails with kUnavailable if nothing came for
-  /// `peer_timeout` all the same.
+  /// After some silence makes the peer's device answer. Fails with kUnavailable if nothing came for
+  /// `peer_timeout` nevertheless.
   Status look(QueuePair& queue_pair, std::string_view peer) {
     const auto silence = Clock::now() - heard_;
     if (silence < interval()) return {};

@@ -1,4 +1,4 @@
-// What is said on a queue pair of the RDMA transport, beside the RDMA WRITEs themselves.
+// The messages on a queue pair of the RDMA transport, besides the RDMA WRITEs themselves.
 //
 // All numbers are little-endian. A message is one SEND of kMessageHeaderBytes:
 //
@@ -14,10 +14,10 @@
 // The sender asks (kRegionQuery, answered by kRegionKey) and tells (kLanded, after the RDMA WRITE
 // of the bytes, which the order of the queue pair puts in place first; answered by kAcknowledged
 // once the receiver's application took them in). At most `depth` of its requests are unanswered,
-// and its last word is kEnd, so the receiver has depth + 1 receives posted, and no message ever
-// finds none. The receiver only answers, but for kError, its last word; the sender has as many
-// receives posted. Whoever hears nothing for long sends an RDMA WRITE of no bytes, which the peer's
-// device answers.
+// and its last message is kEnd, so the receiver has depth + 1 receives posted, and every message
+// finds one. The receiver only answers, except for kError, its last message; the sender has as many
+// receives posted. A side that hears nothing for long sends an RDMA WRITE of no bytes, which the
+// peer's device answers.
 //
 // A connection begins with the private data of the connection manager:
 //
@@ -62,14 +62,14 @@ struct Message {
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
   std::uint32_t key = 0;
-  std::optional<Error> error = {};  ///< there in kError, and only there
+  std::optional<Error> error = {};  ///< only in kError
 };
 
 /// Writes `message` to `target`, which has kMaxMessageBytes; gives its length. Long texts are cut.
 std::size_t encode(const Message& message, std::span<std::byte> target);
 
-/// Fails with kProtocol for what no peer of ours says: other lengths, unknown types, and numbers
-/// where there must be none. Regions, offsets and lengths are not checked.
+/// Fails with kProtocol for what no valid peer sends: other lengths, unknown types, and numbers
+/// where there must be zero. Regions, offsets and lengths are not checked.
 Result<Message> decode(std::span<const std::byte> bytes);
 
 /// The private data of a connection request.

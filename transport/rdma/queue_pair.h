@@ -53,7 +53,7 @@ class QueuePair {
   /// must be left alone until the slot's kSent is taken; with an error that may be that of either.
   Status send(unsigned slot, const Message& message, const std::optional<RemoteWrite>& write = {});
 
-  /// Has the peer's device answer, without anything happening there: kAlive. One at a time.
+  /// Makes the peer's device answer, without any other effect: kAlive. One at a time.
   Status ask_for_life();
 
   /// Gives completions to `take` until there are none; afterwards completion_fd() becomes readable
@@ -63,12 +63,12 @@ class QueuePair {
   /// To be called when completion_fd() is readable.
   void take_notification();
 
-  /// What stands in the buffer of a kReceived.
+  /// The content of a kReceived's buffer.
   Result<Message> received(const Completion& completion) const;
   /// Posts the buffer of a kReceived again.
   Status post_receive(unsigned slot);
 
-  /// Closes the connection: requests end with an error, and the peer hears of it. Any thread.
+  /// Closes the connection: requests end with an error, and the peer is notified. Any thread.
   void disconnect();
 
  private:

@@ -1,14 +1,13 @@
 // The RDMA transport: RC queue pairs ("lanes"), RDMA WRITE from registered memory straight into the
 // receiver's regions, over whatever device librdmacm finds behind an address (InfiniBand, RoCE).
 //
-// The data is not encrypted and the token crosses the network in the clear: both ends'
-// configuration must allow that, and digests prove the content. The device retransmits what the
-// network loses; a lane that its device gave up, or whose peer stays silent for about
-// `peer_timeout`, is lost, and the channel with it: lanes are not made again. messages.h has the
-// protocol.
+// The data and the token are not encrypted: both ends' configuration must allow that, and digests
+// verify the content. The device retransmits what the network loses. If the device gives a lane up,
+// or its peer stays silent for about `peer_timeout`, the lane is lost, and the channel with it:
+// lanes are not made again. messages.h has the protocol.
 //
-// Tested over soft RoCE (rdma_rxe) only. Not tested on hardware for want of it: InfiniBand, several
-// devices of different speed, and everything about dma-bufs but their refusal.
+// Tested only over soft RoCE (rdma_rxe). Not tested, for lack of hardware: InfiniBand, several
+// devices of different speed, and everything about dma-bufs except their refusal.
 #pragma once
 
 #include <chrono>
@@ -50,7 +49,7 @@ struct RdmaOptions {
   std::string token = {};  ///< shown to the receiver by each lane, to kMaxRdmaTokenBytes
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(10);  ///< for each lane
   std::chrono::milliseconds peer_timeout = std::chrono::seconds(30);
-  /// A write is cut into pieces of at most so many bytes, to 1 GiB and the device's limit.
+  /// A write is cut into pieces of at most this many bytes, to 1 GiB and the device's limit.
   std::uint64_t piece_bytes = kMiB;
   /// Pieces of a lane that the receiver has not acknowledged, 1 to 256. Memory that was not added
   /// as a source is sent through a buffer of depth × piece_bytes per lane, made when it is first
@@ -62,20 +61,20 @@ struct RdmaOptions {
 class RdmaChannel : public Channel {
  public:
   /// As add_source, for memory of a device: writes may then name bytes within `source.addresses`.
-  /// Fails with kUnsupported where RdmaDevice::dma_buf is false, and leaves the channel sound.
+  /// Fails with kUnsupported if RdmaDevice::dma_buf is false, and leaves the channel intact.
   virtual Status add_source_dmabuf(const DmaBuf& source) = 0;
 };
 
 /// Connects all lanes, spread over the receiver's addresses in turn, and returns once the receiver
 /// has accepted each. An address that cannot be reached is left out while there is another. On
-/// failure nothing stays open; the error says what the receiver said: kPermissionDenied for a wrong
-/// token, kUnavailable where nobody can be reached, kUnsupported without a device. Blocks up to
+/// failure nothing stays open; the error has the receiver's reason: kPermissionDenied for a wrong
+/// token, kUnavailable if no receiver can be reached, kUnsupported without a device. Blocks up to
 /// `connect_timeout` per lane and address.
 ///
-/// A region's key is asked for at the first write to it, and kept: a region's number is not to be
-/// used again for other memory. A write with a key that was revoked is refused by the receiver's
-/// device, and the channel is broken with kNotFound. The destructor says goodbye if the channel is
-/// sound; call flush first.
+/// The key of a region is requested at the first write to it, and kept: a region's number must not
+/// be used again for other memory. A write with a key that was revoked is refused by the receiver's
+/// device, and the channel is broken with kNotFound. The destructor ends the transfer if the
+/// channel is intact; call flush first.
 Result<std::unique_ptr<RdmaChannel>> connect_rdma(const std::vector<RdmaAddress>& addresses,
                                                   const RdmaOptions& options);
 
@@ -93,10 +92,10 @@ struct RdmaReceiverOptions {
 /// Regions are registered for remote writes, with a key of their own in a protection domain of this
 /// receiver's own, so a key is good for this transfer's lanes and that region, until it is removed.
 /// Nothing can be read remotely. A sender that shows a wrong token is refused and logged; it does
-/// not touch health(). Do not destroy the receiver, nor call remove_region, from `on_landed`.
+/// not affect health(). Do not destroy the receiver, nor call remove_region, from `on_landed`.
 class RdmaReceiver : public Receiver {
  public:
-  /// Fails with kUnsupported where an address has no RDMA device, or this machine none at all.
+  /// Fails with kUnsupported if an address has no RDMA device, or this machine none at all.
   static Result<std::unique_ptr<RdmaReceiver>> listen(RdmaReceiverOptions options);
   ~RdmaReceiver() override;
 
@@ -106,8 +105,8 @@ class RdmaReceiver : public Receiver {
   /// Lanes that were accepted and have neither ended nor broken.
   unsigned lanes() const;
 
-  /// As in the contract; the pages are pinned. kResourceExhausted where the limit on locked memory
-  /// is too low.
+  /// As in the contract; the pages are pinned. kResourceExhausted if the limit on locked memory is
+  /// too low.
   Status add_region(RegionId region, std::span<std::byte> bytes) override;
   /// As add_region, for memory of a device. Fails with kUnsupported where RdmaDevice::dma_buf is
   /// false; nothing is added then.

@@ -14,17 +14,17 @@
 
 namespace gcr::transport::rdma {
 
-/// What a lane asks of its receiver.
+/// What a lane needs from its receiver.
 struct LaneService {
   /// The answer to a request: kRegionKey or kAcknowledged. An error ends the lane.
   std::function<Result<Message>(const Message& request)> answer;
   /// What broke the whole receiver, if anything did.
   std::function<std::optional<Error>()> broken;
-  /// Whether nobody is to be waited for any more.
+  /// Whether lanes shall stop waiting.
   std::function<bool()> cancelled;
 };
 
-/// Used by one thread, but for disturb() and disconnected().
+/// Used by one thread, except for disturb() and disconnected().
 class ReceiverLane {
  public:
   static Result<std::unique_ptr<ReceiverLane>> make(std::unique_ptr<QueuePair> queue_pair,
@@ -33,7 +33,7 @@ class ReceiverLane {
 
   QueuePair& queue_pair() { return *queue_pair_; }
 
-  /// Serves until the sender has said its last word. Fails with what broke the lane.
+  /// Serves until the sender's last message. Fails with what broke the lane.
   Status serve();
 
   /// Whether the sender has sent anything.
@@ -41,10 +41,10 @@ class ReceiverLane {
 
   /// Tells the sender what broke the lane, unless it was cancelled, and closes the connection.
   void end_with(const Error& error);
-  /// After a last word: waits until the sender has closed the connection, or no longer.
+  /// After a last message: waits a bounded time until the sender has closed the connection.
   void end();
 
-  /// Has serve() look at service.broken. Any thread; never blocks.
+  /// Makes serve() check service.broken. Any thread; never blocks.
   void disturb();
 
  private:
@@ -62,7 +62,7 @@ class ReceiverLane {
   UniqueFd wake_;
   std::deque<Completion> requests_;  ///< received, not answered
   std::vector<unsigned> free_slots_;
-  bool ended_ = false;  ///< the sender has said its last word
+  bool ended_ = false;  ///< the sender has sent its last message
   bool has_heard_ = false;
   bool last_word_sent_ = false;
   std::optional<Error> failure_;  ///< of the connection

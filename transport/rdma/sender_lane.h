@@ -1,4 +1,5 @@
-// One queue pair of a sender: its requests, who waits for them, and the keys that it learnt.
+// One queue pair of a sender: its requests, the callers that wait for them, and the keys that it
+// has.
 #pragma once
 
 #include <condition_variable>
@@ -15,7 +16,7 @@
 
 namespace gcr::transport::rdma {
 
-/// Thread-safe, but for take(), which is for the thread that drains the queue pair.
+/// Thread-safe, except for take(), which is for the thread that drains the queue pair.
 class SenderLane {
  public:
   /// Counts the pieces of one write whose bytes the peer's device does not have yet.
@@ -44,8 +45,8 @@ class SenderLane {
 
   QueuePair& queue_pair() { return *queue_pair_; }
 
-  /// Sends at most piece_bytes, waiting for a free slot, and at the first piece into a region for
-  /// its key. Bytes with a local key are to be left alone until wait_for(batch) has returned.
+  /// Sends at most piece_bytes. Waits for a free slot, and with the first piece into a region for
+  /// its key. Bytes with a local key must be left alone until wait_for(batch) has returned.
   Status send(const Piece& piece, Batch& batch);
 
   /// Returns when the peer's device has all bytes of the batch.
@@ -54,7 +55,7 @@ class SenderLane {
   /// Returns when the receiver has acknowledged all that was sent before.
   Status flush();
 
-  /// Says the last word, and returns when the peer's device has it, or after `limit`.
+  /// Sends the last message, and returns when the peer's device has it, or after `limit`.
   void say_end(std::chrono::milliseconds limit);
 
   /// Ends every call under way and every later one with `error`, unless that was done before.
@@ -69,7 +70,7 @@ class SenderLane {
     std::uint64_t number = 0;
     bool sent = false;       ///< the peer's device has it
     bool answered = false;   ///< the receiver has answered
-    bool refusable = false;  ///< told although it does not fit, to be refused
+    bool refusable = false;  ///< sent although it does not fit, to be refused
     RegionId region = 0;
     std::uint64_t offset = 0;
     std::uint64_t length = 0;

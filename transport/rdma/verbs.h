@@ -1,4 +1,4 @@
-// What libibverbs and librdmacm give, each with one owner; and their errors as ours.
+// Owning types for the objects of libibverbs and librdmacm; and the conversion of their errors.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -40,14 +40,14 @@ using ConnectionEvent = std::unique_ptr<rdma_cm_event, Destroyer<rdma_ack_cm_eve
 /// From errno, after a call of either library: "cannot <doing>: <why>, and what that means".
 Error verbs_error(std::string_view doing);
 
-/// Fails with kUnsupported, saying why, where this machine has no RDMA at all; libraries that would
-/// write to standard error then are not called.
+/// Fails with kUnsupported and the reason if this machine has no RDMA at all; then the libraries,
+/// which would write to standard error, are not called.
 Status check_rdma_is_there();
 
-/// A channel whose descriptor does not block.
+/// An event channel whose descriptor does not block.
 Result<EventChannel> make_event_channel();
 
-/// `channel`'s next event; null where there is none yet.
+/// `channel`'s next event; null if there is none yet.
 Result<ConnectionEvent> next_event(rdma_event_channel* channel);
 
 Result<ConnectionId> make_id(rdma_event_channel* channel);
@@ -67,7 +67,7 @@ bool can_register_dmabuf(ibv_pd* domain);
 std::uint8_t acknowledgement_timeout(std::chrono::milliseconds peer_timeout);
 inline constexpr std::uint8_t kRetries = 7;  ///< the most that a queue pair can have
 
-/// What a queue pair is told at connect or accept. Nothing can be read remotely.
+/// A queue pair's parameters at connect or accept. Nothing can be read remotely.
 rdma_conn_param connection_parameters(std::span<const std::byte> private_data);
 
 /// Why a work request failed: kUnavailable for a lost peer, kPermissionDenied for a refused place.

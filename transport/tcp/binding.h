@@ -18,8 +18,8 @@ using Binding = std::array<unsigned char, 32>;
 /// After the handshake of `ssl`, which is not needed afterwards.
 Result<Binding> export_binding(SSL* ssl, const Uuid& transfer);
 
-/// Proves that who shows it knows `token`, on the connection of `binding` alone: HMAC-SHA256 of the
-/// binding under the token.
+/// Proves knowledge of `token`, only on the connection of `binding`: HMAC-SHA256 of the binding
+/// under the token.
 std::string bound_token(const std::string& token, const Binding& binding);
 
 }  // namespace gcr::transport

@@ -1,4 +1,4 @@
-// Making connections: addresses looked up once, sockets connected within a time and until a signal.
+// Making connections: looks addresses up once, and connects within a time limit, cancellably.
 #pragma once
 
 #include <sys/socket.h>
@@ -13,13 +13,13 @@
 
 namespace gcr::transport {
 
-/// What a name has led to: every socket address of it, in the order in which to try them.
+/// The result of looking up a name: its socket addresses, in the order in which to try them.
 struct DialAddress {
   struct Numeric {
     sockaddr_storage storage{};
     socklen_t length = 0;
   };
-  std::string name;  ///< for sentences: "HOST port PORT"
+  std::string name;  ///< for messages: "HOST port PORT"
   std::vector<Numeric> numeric;
 };
 
@@ -28,8 +28,8 @@ struct DialAddress {
 Result<DialAddress> resolve(const std::string& host, std::uint16_t port);
 
 /// Connects to the first socket address that answers within `timeout`, which holds for each. Ends
-/// with kCancelled as soon as `stop` (an eventfd) is readable. Else fails with kTimeout where the
-/// last of them did not answer, and with kUnavailable. The socket blocks.
+/// with kCancelled as soon as `stop` (an eventfd) is readable. Otherwise fails with kTimeout if the
+/// last one did not answer, else with kUnavailable. The socket blocks.
 Result<UniqueFd> dial(const DialAddress& address, std::chrono::milliseconds timeout, int stop);
 
 }  // namespace gcr::transport

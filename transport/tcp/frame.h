@@ -11,12 +11,12 @@
 //
 // All numbers are little-endian. The sender says kHello, kWrite, kFlush, kEnd; the receiver says
 // kWelcome (to kHello), kLanded (to kFlush and to each kWrite that asks, once it and everything
-// before it have landed), kError (at any time, as its last word). A frame has landed when its
-// payload is in place and the receiver's `on_landed` has returned for it.
+// before it have landed), kError (at any time; it sends nothing after that). A frame has landed
+// when its payload is in place and the receiver's `on_landed` has returned for it.
 //
-// Write frames are numbered for each lane, not for each of its connections: when a connection was
+// Write frames are numbered for each lane, not for each of its connections: when a connection is
 // lost, the sender makes another one, the kWelcome says how many frames of the lane have landed,
-// and the sender sends the rest again from there, the same frames in the same order.
+// and the sender sends the rest again, the same frames in the same order.
 #pragma once
 
 #include <array>
@@ -73,7 +73,7 @@ struct Hello {
   std::uint16_t version = kFrameVersion;
   std::uint16_t lane = 0;
   std::uint16_t lanes = 0;
-  Uuid session = {};  ///< which sender: all lanes of a channel, and all their connections, say one
+  Uuid session = {};  ///< identifies the sender: the same on all connections of all its lanes
   std::string token;  ///< as Stream::show gives it, to kMaxTokenBytes
 };
 

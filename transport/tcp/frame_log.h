@@ -1,5 +1,5 @@
-// What a lane has sent and the receiver has not confirmed yet: all that a new connection may have
-// to send again.
+// What a lane has sent and the receiver has not confirmed yet: what a new connection may have to
+// send again.
 #pragma once
 
 #include <condition_variable>
@@ -54,16 +54,17 @@ class FrameLog {
                    WaitingWriter& writer);
 
   /// Adds a frame whose bytes the caller copies to `copy_to` before the frame may be sent again;
-  /// the space is the frame's until it has landed. Every now and then one asks. There must be room.
+  /// the space is the frame's until it has landed. Some of these frames ask. There must be room.
   const Frame& add_kept(RegionId region, std::uint64_t offset, std::size_t length_bytes,
                         std::span<std::byte>& copy_to);
 
-  /// The newest frame asks, or nothing is unconfirmed.
+  /// Whether the newest frame asks, or nothing is unconfirmed.
   bool asked() const { return first_ == next_ || at(next_ - 1).asks; }
   /// There must be an unconfirmed frame.
   void ask_newest();
 
-  /// The receiver says that `landed` frames have landed. Fails with kProtocol where that cannot be.
+  /// The receiver says that `landed` frames have landed. Fails with kProtocol if that is
+  /// impossible.
   Status confirm(std::uint64_t landed);
 
   /// Before all unconfirmed frames are sent again: only the newest asks.

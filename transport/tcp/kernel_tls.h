@@ -1,4 +1,4 @@
-// TLS in the kernel, where it has it (CONFIG_TLS): the same records as records.h, made while the
+// TLS in the kernel, if it has it (CONFIG_TLS): the same records as in records.h, made while the
 // bytes are copied between user memory and the network.
 #pragma once
 
@@ -7,11 +7,11 @@
 
 namespace gcr::transport {
 
-/// Lets the kernel seal all that is sent on the connected `socket` from now on. False, and nothing
-/// has changed, where the kernel cannot: it has no TLS, or none with this cipher.
+/// Makes the kernel encrypt everything that is sent on the connected `socket` from now on. False,
+/// and nothing has changed, if the kernel has no TLS, or not this cipher.
 Result<bool> let_kernel_seal(int socket, const TrafficSecret& secret);
 
-/// The same for all that is received.
+/// The same for everything that is received.
 Result<bool> let_kernel_open(int socket, const TrafficSecret& secret);
 
 }  // namespace gcr::transport

@@ -1,4 +1,4 @@
-// The receiver's lanes: which there are, who serves them, and how much of each has landed. A lane
+// The receiver's lanes, the connection that serves each, and how much of each has landed. A lane
 // outlives its connections.
 #pragma once
 
@@ -37,7 +37,7 @@ class LaneTable {
     std::uint64_t landed() const;
     void count_landed();
 
-    /// The sender has said goodbye: no lane of it is awaited any more.
+    /// The sender has ended the transfer: the receiver waits for none of its lanes any more.
     void finish() { table_->finish(); }
 
     /// Why the lane will be lost when this is given back.
@@ -54,12 +54,12 @@ class LaneTable {
   LaneTable(unsigned max_lanes, std::chrono::milliseconds window)
       : max_lanes_(max_lanes), window_(window) {}
 
-  /// Takes the lane that `hello` names; the first hello says who the one sender is and how many
-  /// lanes it has. Whoever holds the lane is ended with its `end`, and waited for. `end` must not
-  /// block nor use the table; it may be called until the Hold is given back.
+  /// Takes the lane that `hello` names; the first hello determines the only sender and how many
+  /// lanes it has. The lane's present holder is ended with its `end`, and waited for. `end` must
+  /// not block nor use the table; it may be called until the Hold is given back.
   ///
   /// Fails with kPermissionDenied for another sender, kProtocol for impossible numbers,
-  /// kResourceExhausted for too many lanes, kUnavailable where a newer call wants the lane too, and
+  /// kResourceExhausted for too many lanes, kUnavailable if a newer call takes the lane, and
   /// kCancelled after cancel().
   Result<Hold> take(const Hello& hello, std::function<void()> end);
 

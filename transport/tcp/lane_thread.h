@@ -6,7 +6,7 @@
 
 namespace gcr::transport {
 
-/// A lane's thread, of either end, serves sockets only: signals are for the threads of the program.
+/// Blocks signals in a lane's thread, at either end: they are for the program's other threads.
 inline void become_lane_thread() {
   sigset_t all;
   sigfillset(&all);

@@ -1,11 +1,11 @@
-// The records that protect a lane under TLS: those of TLS 1.3 (RFC 8446, section 5), sealed out of
-// the caller's memory and opened into it. OpenSSL makes the handshake and does the cryptography;
+// The records that protect a lane under TLS: those of TLS 1.3 (RFC 8446, section 5), encrypted from
+// the caller's memory and decrypted into it. OpenSSL makes the handshake and does the cryptography;
 // its SSL_write and SSL_read would copy each byte once more and make a system call per 16 KiB.
 //
 // A record is 5 bytes of header, which are authenticated too, then the ciphertext of its content
 // and of one byte that says what it is (data, or a change of key), then a tag of 16 bytes. Records
-// are never empty and never padded. Record i of a key has the nonce of record 0 XOR i: one that is
-// lost, doubled, moved or changed does not hold.
+// are never empty and never padded. Record i of a key has the nonce of record 0 XOR i: a record
+// that is lost, repeated, reordered or changed fails authentication.
 #pragma once
 
 #include <openssl/evp.h>
@@ -70,7 +70,7 @@ class RecordSealer {
   static Result<RecordSealer> create(const TrafficSecret& secret,
                                      std::uint64_t records_of_a_key = kMaxRecordsOfAKey);
 
-  /// Adds one record with as much of `first`, then of `second`, as fits; takes that off them. At
+  /// Adds one record with as much of `first`, then of `second`, as fits; removes that from them. At
   /// least one of them has bytes; full() must be false.
   Status add(std::span<const std::byte>& first, std::span<const std::byte>& second);
 
@@ -80,7 +80,7 @@ class RecordSealer {
   /// Whether there is no room for another record and, before it, one that announces a new key.
   bool full() const { return buffer_.size() - size_ < 2 * kMaxRecordBytes; }
 
-  /// All that was added since clear().
+  /// Everything that was added since clear().
   std::span<const std::byte> sealed() const { return std::span(buffer_).first(size_); }
   void clear() { size_ = 0; }
 

@@ -29,7 +29,7 @@ class TcpChannel final : public Channel {
  public:
   /// Holds on to the TLS context of `options`. There is an address.
   TcpChannel(TcpOptions options, std::vector<DialAddress> addresses);
-  /// Says goodbye if the channel is sound, which takes a round trip, a second at most.
+  /// Ends the transfer if the channel is intact, which takes a round trip, at most a second.
   ~TcpChannel() override;
 
   /// Connects all lanes; once, before anything else. Says in `notes` which addresses do not answer.
@@ -56,10 +56,10 @@ class TcpChannel final : public Channel {
     /// Replaced by the lane's thread alone, while nobody sends; used by it and by the sender.
     std::unique_ptr<SenderConnection> connection;
     bool connected = false;
-    std::optional<Error> lost;  ///< why it is not, where a sender has met it first
-    bool sending = false;       ///< somebody sends a frame on it, or the log again
+    std::optional<Error> lost;  ///< why it is not, if a caller noticed it first
+    bool sending = false;       ///< a thread sends a frame on it, or the log again
     bool resending = false;     ///< its thread sends the log again: writers' bytes are in use
-    bool flush_asked = false;   ///< whoever is sending is to ask for an answer afterwards
+    bool flush_asked = false;   ///< the sending thread shall ask for an answer afterwards
     bool ended = false;         ///< its thread will do nothing more
     std::thread thread;
   };
@@ -99,11 +99,11 @@ class TcpChannel final : public Channel {
 
   mutable std::mutex mutex_;
   std::condition_variable freed_;             ///< a lane can take a frame that could not before
-  std::condition_variable changed_;           ///< anything else that somebody may wait for
+  std::condition_variable changed_;           ///< anything else that a thread may wait for
   std::vector<std::unique_ptr<Lane>> lanes_;  ///< fixed; the lanes are guarded by mutex_
   std::size_t next_lane_ = 0;                 ///< guarded by mutex_
   unsigned flushing_ = 0;                     ///< callers in flush; guarded by mutex_
-  bool ending_ = false;                       ///< goodbye was said; guarded by mutex_
+  bool ending_ = false;                       ///< the transfer was ended; guarded by mutex_
   std::optional<Error> error_;                ///< guarded by mutex_
   Statistics statistics_;                     ///< guarded by mutex_
 };

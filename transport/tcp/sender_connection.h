@@ -12,7 +12,7 @@
 
 namespace gcr::transport {
 
-/// One thread may send while another receives; shut_down() is for any.
+/// One thread may send while another receives; any thread may call shut_down().
 class SenderConnection {
  public:
   SenderConnection(UniqueFd socket, std::uint64_t rekey_bytes)
@@ -23,23 +23,23 @@ class SenderConnection {
   Result<std::uint64_t> open(const TcpOptions& options, const Hello& hello,
                              std::chrono::milliseconds timeout);
 
-  /// Sends one frame. After a failure, what the receiver has said before can still be received.
+  /// Sends one frame. After a failure, earlier answers of the receiver can still be received.
   Status send(const FrameHeader& header, std::span<const std::byte> payload);
 
-  /// Waits for the next answer: how many frames have landed. Fails with what the receiver says is
-  /// wrong.
+  /// Waits for the next answer: how many frames have landed. Fails with the receiver's
+  /// error.
   Result<std::uint64_t> receive_landed() { return receive(FrameType::kLanded); }
 
-  /// Says goodbye, waiting for `limit` at most.
+  /// Ends the transfer, waiting at most for `limit`.
   Status say_end(std::uint64_t sequence, std::chrono::milliseconds limit);
 
-  /// Whether `error` is the network's, whoever made it.
+  /// Whether `error` is an error of the network.
   static bool is_network(const Error& error) {
     return error.code() == Code::kUnavailable || error.code() == Code::kTimeout;
   }
 
-  /// Whether after `error` of this connection another one can do better: the network failed, and
-  /// the receiver has not said that it is over.
+  /// Whether after `error` of this connection another connection may succeed: the network failed,
+  /// and the receiver has not sent an error.
   bool is_lost(const Error& error) const { return !refused_ && is_network(error); }
 
   void shut_down() const { stream_.shut_down(); }
@@ -52,7 +52,7 @@ class SenderConnection {
   Stream stream_;
   std::uint64_t rekey_bytes_;
   std::uint64_t bytes_since_rekey_ = 0;
-  std::atomic<bool> refused_ = false;  ///< the receiver has said its last word
+  std::atomic<bool> refused_ = false;  ///< the receiver has sent an error
 };
 
 }  // namespace gcr::transport

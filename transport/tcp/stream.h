@@ -1,8 +1,6 @@
-// One connection: a blocking socket, plain or under TLS 1.3. OpenSSL makes the
-// handshake; after it, the kernel protects what is sent and received where it
-// can (kernel_tls.h), else records.h does: either way bytes go from the
-// caller's memory to the network, and from there to where they belong, without
-// another copy.
+// One connection: a blocking socket, plain or under TLS 1.3. OpenSSL makes the handshake; after it,
+// the kernel encrypts and decrypts if it can (kernel_tls.h), else records.h does. Either way bytes
+// go from the caller's memory to the network, and from there into place, without another copy.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -21,32 +19,30 @@
 
 namespace gcr::transport {
 
-/// Makes calls on the socket wait.
+/// Makes the socket block.
 Status set_blocking(int fd);
 
-/// Sets what every lane wants of its socket: no delay, and an end to a peer
-/// that is silent for `peer_timeout`, whether data is under way
-/// (TCP_USER_TIMEOUT) or not (keepalive).
+/// Sets the socket options of every lane: no delay, and a timeout for a peer that is silent for
+/// `peer_timeout`, with data under way (TCP_USER_TIMEOUT) or without (keepalive).
 Status tune_socket(int fd, std::chrono::milliseconds peer_timeout);
 
 /// One thread may send while another receives; otherwise thread-safe only where
-/// said. Fails with kUnavailable where the peer went away.
+/// said. Fails with kUnavailable if the peer is gone.
 class Stream {
  public:
   explicit Stream(UniqueFd socket) : socket_(std::move(socket)) {}
 
   enum class Side { kClient, kServer };
 
-  /// Puts TLS 1.3 on the socket; everything after it is encrypted. The peer's
-  /// certificate must hold in `context`, and `verify_peer` must agree; where it
-  /// does not, the reason can still be sent. After any other failure nothing
-  /// can be sent or received.
-  /// `transfer` is what the connection is bound to.
+  /// Makes a TLS 1.3 handshake; everything after it is encrypted. The peer's certificate must be
+  /// valid in `context`, and `verify_peer` must accept it; if not, the reason can still be sent.
+  /// After any other failure nothing can be sent or received. `transfer` is what the connection is
+  /// bound to.
   Status start_tls(SSL_CTX* context, Side side, const VerifyPeer& verify_peer,
                    const Uuid& transfer = {});
 
-  /// What shows the peer that this end knows `token`: under TLS a proof that
-  /// holds for this connection and its transfer alone, else the token itself.
+  /// What proves to the peer that this end knows `token`: under TLS a proof that is valid only for
+  /// this connection and its transfer, else the token itself.
   std::string show(const std::string& token) const {
     return binding_ ? bound_token(token, *binding_) : token;
   }
@@ -64,23 +60,20 @@ class Stream {
   /// too long is kTimeout.
   Status set_timeout(std::chrono::milliseconds timeout);
 
-  /// Changes the sending key. Does nothing without TLS. Fails with kUnavailable
-  /// where the kernel protects what is sent and cannot do so: a new connection
-  /// has a new key.
+  /// Changes the sending key. Does nothing without TLS. Fails with kUnavailable if the kernel
+  /// encrypts and cannot change the key: a new connection has a new key.
   Status rekey();
 
-  /// Whether the kernel protects what is sent and what is received.
+  /// Whether the kernel encrypts and decrypts.
   bool kernel_seals() const { return kernel_seals_; }
   bool kernel_opens() const { return kernel_opens_; }
 
-  /// Ends the connection in both directions and wakes whoever waits in it.
-  /// Thread-safe, idempotent.
+  /// Ends the connection in both directions and wakes waiting threads. Thread-safe, idempotent.
   void shut_down() const;
 
-  /// Lets a last word reach the peer: ends our direction, then discards what
-  /// the peer still sends until it ends too, at most for `limit`. (Closing a
-  /// socket with unread bytes would reset it, and the peer could lose what we
-  /// said.)
+  /// Makes sure that the last bytes sent reach the peer: ends our direction, then discards what the
+  /// peer still sends until it ends too, at most for `limit`. (Closing a socket with unread bytes
+  /// would reset it, and the peer could lose what was sent.)
   void linger(std::chrono::milliseconds limit);
 
  private:

@@ -2,10 +2,10 @@
 //
 // Each connection carries the caller's preface in the clear, then (with TLS) a TLS 1.3 handshake in
 // which both sides show certificates, then frames (frame.h). Sockets block; cancel() ends every
-// call by shutting them down. A peer that answers nothing for `peer_timeout` counts as vanished.
+// call by shutting them down. A peer that does not answer for `peer_timeout` counts as gone.
 //
-// A lane outlives its connection: one that was lost is made again within `reconnect_window`, and
-// what the receiver does not have yet is sent again, no more. Meanwhile the other lanes go on.
+// A lane outlives its connection: a lost connection is made again within `reconnect_window`, and
+// only what the receiver does not have yet is sent again. Meanwhile the other lanes go on.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -33,7 +33,7 @@ using VerifyPeer = std::function<Status(SSL*)>;
 
 /// Where a receiver listens.
 struct TcpAddress {
-  std::string host;  ///< a name or an IPv4 or IPv6 address, with `%interface` where it needs one
+  std::string host;  ///< a name or an IPv4 or IPv6 address, with `%interface` if it needs one
   std::uint16_t port = 0;
 };
 
@@ -43,21 +43,21 @@ struct TcpOptions {
   VerifyPeer verify_peer = {};  ///< required with `tls`; called until the channel is destroyed
   std::string token = {};       ///< shown to the receiver by each connection, to kMaxTokenBytes
   Uuid transfer = {};           ///< under TLS, tokens hold for connections of this transfer only
-  std::vector<std::byte> preface = {};  ///< sent in the clear first on each connection
+  std::vector<std::byte> preface = {};  ///< sent unencrypted, first on each connection
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(10);
-  /// How long a lane that lost its connection may take to get another. 0: it gets none.
+  /// How long a lane that lost its connection may take to get another. 0: no reconnection.
   std::chrono::milliseconds reconnect_window = std::chrono::seconds(10);
   std::chrono::milliseconds peer_timeout = std::chrono::seconds(30);
-  /// A lane changes its TLS key after so many bytes, well before AES-GCM's limit (RFC 8446, 5.5).
+  /// A lane changes its TLS key after this many bytes, well before AES-GCM's limit (RFC 8446, 5.5).
   std::uint64_t rekey_bytes = 64 * kGiB;
 };
 
 /// Connects with all lanes and returns once the receiver has accepted each. Lanes are spread over
 /// `addresses` in turn, which all lead to one receiver; one that does not answer is left out if
 /// another does, with a sentence about it in `notes` (may be nullptr). On failure nothing stays
-/// open; the error says what the receiver said. Blocks up to a few times `connect_timeout` for each
-/// address. `options.tls` must outlive the call only. The channel's destructor says goodbye to the
-/// receiver if the channel is sound; call flush first.
+/// open; the error has the receiver's reason. Blocks up to a few times `connect_timeout` for each
+/// address. `options.tls` must outlive only the call. The channel's destructor ends the transfer if
+/// the channel is intact; call flush first.
 Result<std::unique_ptr<Channel>> connect(const std::vector<TcpAddress>& addresses,
                                          const TcpOptions& options,
                                          std::vector<std::string>* notes = nullptr);
@@ -69,7 +69,7 @@ Result<std::unique_ptr<Channel>> connect(const std::string& host, std::uint16_t 
 struct TcpReceiverOptions {
   SSL_CTX* tls = nullptr;       ///< server context with own certificate; nullptr: plain TCP
   VerifyPeer verify_peer = {};  ///< required with `tls`
-  std::string token = {};       ///< what each lane must show, to kMaxTokenBytes
+  std::string token = {};       ///< what each lane must prove, to kMaxTokenBytes
   Uuid transfer = {};           ///< as the sender's
   unsigned max_lanes = 64;      ///< a sender with more is refused
   OnLanded on_landed = {};      ///< may be empty
@@ -79,11 +79,11 @@ struct TcpReceiverOptions {
   std::chrono::milliseconds reconnect_window = std::chrono::seconds(10);
 };
 
-/// Receives on connections that somebody else accepted, from one sender: the first that shows the
+/// Receives on connections that the caller accepted, from one sender: the first that proves the
 /// token. One thread per connection.
 ///
 /// A connection that fails its handshake or shows a wrong token is refused and logged; it does not
-/// touch health() or the other lanes, because anybody can make one. `options.tls` must outlive the
+/// affect health() or the other lanes, because anybody can make one. `options.tls` must outlive the
 /// receiver. Do not destroy the receiver, nor call remove_region, from `on_landed`.
 class TcpReceiver : public Receiver {
  public:
@@ -92,8 +92,8 @@ class TcpReceiver : public Receiver {
 
   /// Takes a connected socket whose preface was read already, and returns at once: handshake and
   /// token check happen on the connection's own thread, which also tells a sender whose transfer is
-  /// broken why. A connection for a lane that has one ends that one, and takes its place when no
-  /// write of it is under way any more. Fails with kResourceExhausted where too many connections
+  /// broken why. A connection for a lane that has one ends that one, and replaces it when none
+  /// of its writes is under way any more. Fails with kResourceExhausted if too many connections
   /// have not finished their handshake; the socket is closed then.
   Status add_connection(UniqueFd socket);
 

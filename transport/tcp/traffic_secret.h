@@ -33,7 +33,7 @@ class TrafficSecret {
   enum class From { kClient, kServer };
 
   /// After the handshake of `ssl`, which is not needed afterwards: the same at both ends, and known
-  /// to nobody else. Fails with kUnsupported where the cipher is none of TLS 1.3's usual three.
+  /// to nobody else. Fails with kUnsupported if the cipher is none of TLS 1.3's usual three.
   static Result<TrafficSecret> export_from(SSL* ssl, From from);
 
   TrafficSecret(const TrafficSecret&) = default;
@@ -45,7 +45,7 @@ class TrafficSecret {
 
   Result<RecordKey> key() const;
 
-  /// Becomes its own successor, from which nobody finds the way back.
+  /// Becomes its successor, from which it cannot be computed back.
   Status update();
 
  private:

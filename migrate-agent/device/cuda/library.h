@@ -1,5 +1,5 @@
 // The CUDA driver's library: loaded at run time, so that an agent starts on a machine without one
-// and says so. Every CUresult becomes an Error in Library::check and nowhere else.
+// and reports it. Every CUresult becomes an Error in Library::check.
 #pragma once
 
 #include <memory>

@@ -34,15 +34,15 @@ def add_options(parser):
     group.add_argument("--total", type=number, default=limits.total, metavar="N",
                        help="migrations at a time in all (default %(default)s)")
     group.add_argument("--tries", type=number, default=limits.tries, metavar="N",
-                       help="of one process, before it is left (default %(default)s)")
+                       help="how often to try one process before it is left (default %(default)s)")
     group.add_argument("--pause", type=seconds, default=limits.pause_seconds, metavar="S",
                        help="seconds before a process is tried again, and before a host that does not "
-                       "answer is asked again; twice as long each time (default %(default)s)")
+                       "answer is queried again; twice as long each time (default %(default)s)")
     group.add_argument("--patience", type=seconds, default=limits.patience_seconds, metavar="S",
                        help="seconds to wait for a source that does not answer, and for a migration "
                        "whose outcome is not known (default %(default)s)")
     group.add_argument("--interval", type=seconds, default=limits.interval_seconds, metavar="S",
-                       help="seconds between two looks at the hosts (default %(default)s)")
+                       help="seconds between two queries of the hosts (default %(default)s)")
     group = parser.add_argument_group("the rest")
     group.add_argument("--dry-run", action="store_true", help="show the plan, and change nothing")
     group.add_argument("--json", action="store_true",
@@ -51,7 +51,7 @@ def add_options(parser):
     group.add_argument("--cli", default=program.find_program(), metavar="FILE",
                        help="gcr-migrate (default %(default)s)")
     for name, what in CERTIFICATES:
-        group.add_argument(name, metavar="FILE", help=f"as of gcr-migrate: {what}")
+        group.add_argument(name, metavar="FILE", help=f"as for gcr-migrate: {what}")
     group.add_argument("--migrate-option", action="append", default=[], metavar="WORD",
                        help="passed on to every migration, such as --migrate-option=--strict; may be "
                        "given again")
