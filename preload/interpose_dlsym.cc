@@ -1,5 +1,5 @@
-// dlsym and dlvsym, exported: whoever asks for a driver function that has a shim gets the shim,
-// provided that without this library the answer would have been the driver's own function.
+// dlsym and dlvsym, exported: a caller that asks for a driver function with a shim gets the shim,
+// if without this library it would get the driver's own function.
 //
 // Everything else goes on to the C library's function by a jump: with RTLD_NEXT and RTLD_DEFAULT it
 // looks at its return address to know whose search order to follow, so it must see the caller's.

@@ -101,7 +101,7 @@ bool override_answer(const View& view, CUpointer_attribute attribute, CUdevicept
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
       return put<unsigned char>(data, view.sync_memops ? 1 : 0);
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
-      // The driver turns synchronous operations on for whoever asks for the tokens.
+      // A query of the tokens makes the driver turn synchronous operations on.
       set_sync_memops(address, true);
       return false;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:

@@ -178,7 +178,7 @@ Status Group::dissolve(const std::string& home) const {
 Status Group::destroy() const {
   const auto kill = [this](const std::string& pid) -> Status {
     GCR_ASSIGN(const auto process, procfs::Process::open(std::stoi(pid)));
-    // Whoever has the number now is killed only if it is in here.
+    // The process that has the PID now is killed only if it is in the group.
     GCR_ASSIGN(const std::string group, group_of(*freezer_, process.pid()));
     if (freezer_->directory_of(group) == directory_) GCR_TRY(process.send(SIGKILL));
     return thaw();

@@ -54,7 +54,7 @@ std::optional<Helper> find_helper(const fs::path& scratch) {
   return std::nullopt;
 }
 
-/// Whoever waits in open() for a writer of a FIFO here reads an end of file instead.
+/// A process that waits in open() for a writer of a FIFO here reads an end of file instead.
 void release_waiting(const fs::path& scratch) {
   std::error_code error;
   for (fs::recursive_directory_iterator it(scratch, error), end; !error && it != end;

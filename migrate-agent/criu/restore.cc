@@ -182,7 +182,7 @@ Result<RestoredTree> restore(const Command& command, const fs::path& images) {
   GCR_ASSIGN(const std::set<pid_t> used, images::used_pids(images));
   GCR_ASSIGN(const std::string inventory, images::read_file(images / kFirstFile));
   auto prepared = PreparedRestore::create(command, images, used);
-  // It stands in the way of the holding point, and belongs to the images in any case.
+  // The holding point needs its name, and the file belongs to the images in any case.
   GCR_TRY(images::write_file(images / kFirstFile, inventory));
   if (!prepared) return prepared.error();
   return prepared->run();

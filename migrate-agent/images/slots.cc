@@ -38,7 +38,7 @@ Status Slots::flush(std::unique_lock<std::mutex>& lock) {
   const Status status = channel_.flush();
   lock.lock();
   flushing_ = false;
-  // After a failure the channel is broken: whoever gets these slots can do no harm with them.
+  // After a failure the channel is broken, so reusing these slots does no harm.
   free_.insert(free_.end(), flushed.begin(), flushed.end());
   changed_.notify_all();
   return status;

@@ -46,7 +46,7 @@ std::uint32_t read_number(const std::string& text) {
   return number;
 }
 
-/// The kernel's word on one thread; without an id if it is gone or a zombie.
+/// One thread's rights by the kernel; without an id if it is gone or a zombie.
 Result<proto::Credentials> read_thread(const std::string& task) {
   auto fields = read_fields(task);
   proto::Credentials thread;
@@ -72,8 +72,8 @@ Result<proto::Credentials> read_thread(const std::string& task) {
   return thread;
 }
 
-/// `pid` and all below it, parents first. The kernel has the children of stopped threads right;
-/// procfs::tree() would read every process of the host while this one stands still.
+/// `pid` and all below it, parents first. For stopped threads the kernel's list of children is
+/// right; procfs::tree() would read every process of the host while this one is stopped.
 std::vector<pid_t> family(pid_t pid) {
   if (::access("/proc/thread-self/children", R_OK) != 0) return procfs::tree(pid);
   std::vector<pid_t> found{pid};

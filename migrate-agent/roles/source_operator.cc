@@ -1,4 +1,4 @@
-// The source and its operators: what they are told, and what they may ask for while it goes on.
+// The source and its operators: what they are told, and what they may order during a migration.
 #include <fmt/format.h>
 
 #include <asio/experimental/awaitable_operators.hpp>
@@ -38,7 +38,7 @@ awaitable<void> Source::run() {
   if (broken) std::rethrow_exception(broken);
 }
 
-/// What leaves it as an exception ends the others as well.
+/// An exception that leaves it ends the others too.
 awaitable<void> Source::migrate_guarded(std::exception_ptr& broken) {
   try {
     co_await migrate_and_report();
@@ -47,7 +47,7 @@ awaitable<void> Source::migrate_guarded(std::exception_ptr& broken) {
   }
 }
 
-/// What may be asked for while the migration goes on. An operator who is gone asks for nothing.
+/// Orders during the migration. An operator who is gone gives none.
 awaitable<void> Source::heed_operator() {
   for (;;) {
     const auto message = co_await context_.channel.receive(kOperatorPatience);
@@ -76,7 +76,7 @@ awaitable<void> Source::show_progress() {
 
 proto::Progress Source::progress() {
   const auto now = Phases::Clock::now();
-  // The channel belongs to whoever opens it until there is a pre-copy.
+  // Until pre-copy begins, the code that opens the channel uses it alone.
   const std::uint64_t payload_bytes = precopy_ ? channel_->statistics().payload_bytes : 0;
   proto::Progress progress = meter_.sample(
       payload_bytes, now,

@@ -197,7 +197,7 @@ Result<LaneTable::Hold> TcpReceiver::Impl::open(Connection& connection) {
   return lane;
 }
 
-/// Takes frames until the goodbye.
+/// Takes frames until kEnd.
 Status TcpReceiver::Impl::serve(Stream& stream, LaneTable::Hold& lane) {
   for (;;) {
     HeaderBytes bytes;

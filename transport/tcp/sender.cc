@@ -11,7 +11,7 @@ namespace gcr::transport {
 namespace {
 
 constexpr unsigned kMaxLanes = 64;
-// How long the goodbye may take.
+// How long ending the transfer may take.
 constexpr std::chrono::milliseconds kGoodbyeWait{1000};
 
 SSL_CTX* hold(SSL_CTX* context) {
@@ -40,8 +40,8 @@ TcpChannel::~TcpChannel() {
   }
 }
 
-/// The receiver answers a goodbye by ending the connection. Closing before that could make a reset
-/// of it, which overtakes what was said.
+/// The receiver answers kEnd by closing the connection. Closing before that could reset the
+/// connection, and the receiver could lose the kEnd.
 void TcpChannel::say_goodbye() {
   Lock lock(mutex_);
   if (error_) return;
