@@ -96,7 +96,7 @@ int DoorServer::milliseconds_to_lease_end() const {
 void DoorServer::end_lease() {
   lease_ = nanoseconds(0);
   if (gate::is_closed() && !is_detached()) {
-    log_line("the agent was not heard of in time: the gate opens");
+    log_line("no request of the agent within the lease: the gate opens");
     gate::open();
   }
 }

@@ -61,7 +61,7 @@ Status HeldThreads::run(pid_t tid) {
   seized_.insert(tid);
   running_ = tid;
   if (::waitpid(tid, nullptr, __WALL | WNOHANG) != tid) {
-    return Error(Code::kUnavailable, doing + ": somebody else has continued its process");
+    return Error(Code::kUnavailable, doing + ": another process has continued its process");
   }
   // A stop signal that came when all was stopped already is still to be delivered: it is dropped.
   const bool another = stop_is_due(std::to_string(pid_) + "/task/" + std::to_string(tid));

@@ -113,7 +113,7 @@ Status PreparedRestore::Impl::watch(pid_t root) {
     stops = pid && procfs::state(std::to_string(*pid)) == 't' ? stops + 1 : 0;
     if (stops < kMostStops) continue;
     session.reset();
-    return Error(Code::kUnavailable, "somebody signalled the process while CRIU restored it");
+    return Error(Code::kUnavailable, "the process got a signal while CRIU restored it");
   }
   return {};
 }

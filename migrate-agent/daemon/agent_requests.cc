@@ -94,7 +94,7 @@ asio::awaitable<Reply> answer_commit(WorkerContext& context, const proto::Commit
     }
     co_await pause_before_next_look(context);
   }
-  co_return Error(Code::kTimeout, "the process here stands still as yet; ask again");
+  co_return Error(Code::kTimeout, "the process does not run here yet; ask again");
 }
 
 }  // namespace gcr::agent

@@ -35,8 +35,8 @@ asio::awaitable<Status> check_permission(WorkerContext& context, Uuid migration)
     if (!known && known.error().code() == Code::kNotFound) continue;
     if (!known) {
       co_return Error(Code::kPermissionDenied,
-                      fmt::format("whose migration {} is cannot be told from its journal ({}): it "
-                                  "is for those who may move everybody's processes",
+                      fmt::format("the journal of migration {} does not name its user ({}): only "
+                                  "those who may move everybody's processes have access",
                                   migration.to_string(), known.error().message()));
     }
     GCR_CO_TRY(context.permissions.check(known->began().uid()));

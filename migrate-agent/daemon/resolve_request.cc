@@ -106,7 +106,7 @@ asio::awaitable<Status> deliver(WorkerContext& context, const KnownJournal& know
     }
     co_await pause_before_next_look(context);
   }
-  co_return Error(Code::kTimeout, "nobody is at the migration to take the decision up");
+  co_return Error(Code::kTimeout, "no worker has accepted the decision in time; try again");
 }
 
 Status check(const proto::ResolveRequest& request) {

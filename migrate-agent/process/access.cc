@@ -60,7 +60,7 @@ int try_one(const WantedAccess& wanted) {
 Result<std::vector<int>> try_access(const proto::Credentials& who,
                                     const std::vector<WantedAccess>& wanted) {
   if (who.uids_size() <= kFileSystemId || who.gids_size() <= kFileSystemId) {
-    return Error(Code::kProtocol, "the ids of the process are not told");
+    return Error(Code::kProtocol, "the ids of the process are missing");
   }
   std::vector<int> results(wanted.size(), 0);
   // It passes every check of owners and permissions.

@@ -149,7 +149,7 @@ VettedFiles compare_files(const FileFacts& files, const proto::Credentials& who,
 Result<VettedFiles> vet_files(const ImageNames& names, const FileFacts& told,
                               const proto::Credentials& who) {
   if (told.size() > kMaxNames) {
-    return Error(Code::kProtocol, fmt::format("the source tells of {} files", told.size()));
+    return Error(Code::kProtocol, fmt::format("the source reports {} files", told.size()));
   }
   GCR_TRY(check_names(names, told));
   preflight::Findings findings(preflight::Side::kDestination);

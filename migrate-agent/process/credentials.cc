@@ -147,7 +147,7 @@ Status compare_credentials(const proto::Credentials& left, const std::string& wh
 Status check_restored_credentials(
     pid_t init, const google::protobuf::RepeatedPtrField<proto::Credentials>& told) {
   if (told.empty() || told.size() > kMaxThreads) {
-    return Error(Code::kProtocol, fmt::format("the source tells the rights of {} threads, not of "
+    return Error(Code::kProtocol, fmt::format("the source reports the rights of {} threads, not of "
                                               "1 to {}",
                                               told.size(), kMaxThreads));
   }
@@ -155,20 +155,20 @@ Status check_restored_credentials(
   std::map<int, const proto::Credentials*> expected;
   for (const proto::Credentials& thread : told) {
     if (expected.emplace(thread.thread(), &thread).second) continue;
-    return disagreement(thread.thread(), "is told twice by the source");
+    return disagreement(thread.thread(), "is reported twice by the source");
   }
   GCR_ASSIGN(const auto restored, read_credentials(init));
   for (const proto::Credentials& thread : std::span(restored).subspan(1)) {  // without the init
     const auto found = expected.find(thread.thread());
     if (found == expected.end()) {
-      return disagreement(thread.thread(), "was restored and is not told by the source");
+      return disagreement(thread.thread(), "was restored and is not reported by the source");
     }
     GCR_TRY(compare_credentials(thread, "as restored", handed_on(*found->second, own),
-                                "as the source's agent tells"));
+                                "as the source's agent reports"));
     expected.erase(found);
   }
   if (expected.empty()) return {};
-  return disagreement(expected.begin()->first, "is told by the source and was not restored");
+  return disagreement(expected.begin()->first, "is reported by the source and was not restored");
 }
 
 }  // namespace gcr::process

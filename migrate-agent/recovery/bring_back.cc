@@ -93,7 +93,7 @@ Result<keeper::Descriptors> find_vram(const Lost& lost) {
   Result<keeper::Descriptors> taken = Error(Code::kNotFound, "no keeper was started");
   if (lost.keeper) taken = keeper::take_from(*lost.keeper);
   if (taken || taken.error().code() != Code::kNotFound) return taken;
-  return Error(Code::kDataLoss, fmt::format("nobody has the VRAM of process {}: {}",
+  return Error(Code::kDataLoss, fmt::format("the VRAM of process {} is lost: {}",
                                             lost.process.pid(), taken.error().message()));
 }
 

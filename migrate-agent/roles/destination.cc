@@ -166,7 +166,7 @@ awaitable<Result<proto::Envelope>> Destination::answer(const proto::Envelope& re
 
 awaitable<Result<proto::Envelope>> Destination::abort(const proto::AbortRequest& request) {
   cause_ =
-      Error(Code::kCancelled, "the source gave it up: " + control::printable(request.reason()));
+      Error(Code::kCancelled, "the source aborted it: " + control::printable(request.reason()));
   spdlog::info("{}", cause_.message());
   if (state_ == State::kRestored) {
     GCR_CO_TRY(co_await offload(context_.blocking, [&]() -> Status {

@@ -140,7 +140,7 @@ awaitable<Status> DestinationRecovery::obey(const Decision& decision) {
 
 Status DestinationRecovery::follow(bool committed) {
   if (!committed) {
-    return give_up(DestinationEvent::kToldAbort, Code::kCancelled, "the source gave it up");
+    return give_up(DestinationEvent::kToldAbort, Code::kCancelled, "the source aborted it");
   }
   GCR_ASSIGN(const bool lost, give_up_lost_copy(log_));
   if (lost) return {};

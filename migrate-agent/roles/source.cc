@@ -178,7 +178,7 @@ awaitable<Status> Source::commit() {
       Phases::milliseconds(undone_closings_ + (Phases::Clock::now() - *gate_closed_at_)));
   if (!reply) {
     co_return reply.error().while_doing(
-        "the commit was sent but not confirmed; the agent goes on asking, and the stopped process "
+        "the commit was sent but not confirmed; the agent keeps asking, and the stopped process "
         "is kept at the source");
   }
   if (reply->has_copy_lost()) co_return co_await take_back(reply->copy_lost());

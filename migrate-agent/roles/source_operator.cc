@@ -102,7 +102,7 @@ proto::Progress Source::progress() {
 
 Status Source::may_be_changed() const {
   if (interrupted_) {
-    return Error(Code::kRefused, "the migration is being given up: " + interrupted_->message());
+    return Error(Code::kRefused, "the migration is being cancelled: " + interrupted_->message());
   }
   if (stage_ != Stage::kSwitchingOver) return {};
   return Error(Code::kRefused, report_.committed() ? "the migration is committed already"
@@ -115,7 +115,7 @@ Status Source::go_on() {
     return Error(Code::kRefused, "the migration does not pause before its switchover");
   }
   if (may_switch_over_) {
-    return Error(Code::kRefused, "the migration goes on to its switchover already");
+    return Error(Code::kRefused, "the migration switches over already");
   }
   may_switch_over_ = true;
   pause_.cancel();

@@ -87,7 +87,7 @@ struct Decision::Bringer {
     if (answered || !open || !open->is_open()) return;
     answered = true;
     const Status sent = send_packet(open->native_handle(), reply_of(status), -1, Wait::kNo);
-    if (!sent) spdlog::info("nobody takes the answer to a decision: {}", sent.error().message());
+    if (!sent) spdlog::info("cannot deliver the reply to a decision: {}", sent.error().message());
   }
   ~Bringer() { answer(Error(Code::kUnavailable, "the decision was not taken up; ask again")); }
 };
@@ -181,7 +181,7 @@ void WorkerServer::Impl::take(const Connection& connection, const registry::ToWo
     reply = reply_of(Error(Code::kUnsupported, "the worker does not know this request"));
   }
   const Status sent = send_packet(connection->native_handle(), reply, -1, Wait::kNo);
-  if (!sent) spdlog::info("nobody takes the worker's answer: {}", sent.error().message());
+  if (!sent) spdlog::info("cannot deliver the worker's reply: {}", sent.error().message());
 }
 
 Status WorkerServer::Impl::order(const registry::ToWorker& message) {

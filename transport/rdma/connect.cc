@@ -75,7 +75,7 @@ Error refusal(const rdma_cm_event& event) {
   }
   const auto& data = event.param.conn;
   if (event.status != kRefusedByApplication || data.private_data == nullptr) {
-    return Error(Code::kUnavailable, "nobody accepts an RDMA connection there");
+    return Error(Code::kUnavailable, "no RDMA listener there");
   }
   auto answer = decode_answer(
       std::as_bytes(std::span(static_cast<const char*>(data.private_data), data.private_data_len)));

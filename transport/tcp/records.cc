@@ -217,7 +217,7 @@ Result<std::size_t> RecordOpener::open_record(std::span<const std::byte> record,
   }
   std::array<std::byte, kKeyUpdate.size()> said{};
   if (type != kHandshake || content.size() != said.size()) {
-    return Error(Code::kProtocol, "receiving data: a record is of a kind that nobody sends");
+    return Error(Code::kProtocol, "receiving data: a record has an unexpected type");
   }
   std::memcpy(said.data(), out.data(), direct);
   std::memcpy(said.data() + direct, overflow_.data(), content.size() - direct);
@@ -227,7 +227,7 @@ Result<std::size_t> RecordOpener::open_record(std::span<const std::byte> record,
 
 Status RecordOpener::take_update(std::span<const std::byte> content) {
   if (!std::ranges::equal(content, kKeyUpdate)) {
-    return Error(Code::kProtocol, "receiving data: a message of TLS that nobody sends");
+    return Error(Code::kProtocol, "receiving data: an unexpected TLS message");
   }
   return cipher_.update();
 }

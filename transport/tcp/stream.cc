@@ -71,7 +71,8 @@ Error socket_error(int errno_value, std::string_view doing) {
     return Error(Code::kProtocol, std::string(doing) + ": a record is not what the peer sealed");
   }
   if (errno_value == EIO) {  // the kernel's TLS, which cannot change its key
-    return Error(Code::kUnavailable, std::string(doing) + ": the peer wants another key");
+    return Error(Code::kUnavailable,
+                 std::string(doing) + ": kernel TLS cannot process a KeyUpdate");
   }
   if (errno_value == ETIMEDOUT) {
     return Error(Code::kUnavailable, std::string(doing) + ": the peer has vanished");
