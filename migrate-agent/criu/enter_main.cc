@@ -25,7 +25,7 @@ __attribute__((constructor)) void enter() {
   if (setns(kMountsFd, CLONE_NEWNS) != 0 || fchdir(kImagesFd) != 0) {
     fail_and_exit(kControlFd, Step::kEnterNamespaces);
   }
-  // A program that CRIU looks for is looked for in the images directory, and not found.
+  // CRIU looks for programs in the images directory, and finds none.
   if (unsetenv("LD_PRELOAD") != 0 || setenv("PATH", "", 1) != 0) {
     fail_and_exit(kControlFd, Step::kEnterNamespaces);
   }

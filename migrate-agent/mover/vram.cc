@@ -56,7 +56,7 @@ Result<Vram> Vram::import(std::shared_ptr<GpuContext> context, UniqueFd descript
   Vram vram(std::move(context), size_bytes);
   vram.descriptor_ = std::move(descriptor);
   const CudaDriver& driver = vram.context_->driver();
-  // The driver takes the descriptor in the place of a pointer.
+  // The driver takes the descriptor as a pointer argument.
   // NOLINTNEXTLINE(performance-no-int-to-ptr)
   void* os_handle = reinterpret_cast<void*>(static_cast<std::uintptr_t>(vram.descriptor_.get()));
   GCR_TRY(driver.check(driver.cuMemImportFromShareableHandle(

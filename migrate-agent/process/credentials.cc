@@ -102,7 +102,7 @@ std::vector<std::pair<std::string_view, std::string>> describe(const proto::Cred
           {"seccomp filters", fmt::format("{}", thread.seccomp_filters())}};
 }
 
-/// What a process started here has, if the source's agent told this.
+/// The rights that a process started here gets, from what the source's agent reported.
 proto::Credentials handed_on(proto::Credentials told, const proto::Credentials& own) {
   told.set_bounding(told.bounding() & own.bounding());
   told.set_no_new_privileges(told.no_new_privileges() || own.no_new_privileges());
