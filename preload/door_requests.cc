@@ -1,4 +1,4 @@
-// The door's thread: one request after the other, no malloc, no locks but the state's own.
+// The door's thread: one request after the other, no malloc, no locks except the state's own.
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
@@ -70,8 +70,8 @@ bool is_detached() {
   return state().detached;
 }
 
-/// The application may have closed the descriptor and got its number for something else. A restore
-/// of the process changes the inode, and keeps what kind of socket it is.
+/// The application may have closed the descriptor and reused its number. A restore of the process
+/// changes the inode, but not the kind of socket.
 bool DoorServer::still_ours() {
   struct stat now {};
   if (::fstat(fd_, &now) != 0 || !S_ISSOCK(now.st_mode)) return false;
@@ -113,7 +113,7 @@ void DoorServer::run() {
     }
     Packet packet{};
     const bool gone = (waiting.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
-    // Once nobody has the other end, what is left is read, and then empty packets without end.
+    // When the other end is closed everywhere, the rest is read, and then empty packets forever.
     if ((waiting.revents & POLLIN) == 0 || !receive(&packet) || (gone && packet.empty)) {
       if (gone) break;
       continue;
@@ -144,7 +144,7 @@ void take_descriptors(msghdr& message, Packet* packet) {
 
 /// False if there was nothing after all.
 bool DoorServer::receive(Packet* packet) const {
-  // One byte more than a request tells a longer packet apart.
+  // One byte more than a request, to detect longer packets.
   char spill = 0;
   iovec pieces[2] = {{&packet->request, sizeof(packet->request)}, {&spill, 1}};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * door::kMaxEntries)];
@@ -198,7 +198,7 @@ void DoorServer::send(const door::DoorReply& reply, const int* descriptors,
   const auto deadline = Clock::now() + kSendPatience;
   while (::sendmsg(fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
     if (errno != EAGAIN && errno != EINTR) break;
-    // Nobody reads: the agent is slow, or dead. Both ends are ours, so no error ever tells.
+    // The agent does not read: it is slow, or dead. Both ends are ours, so there is never an error.
     pollfd room{fd_, POLLOUT, 0};
     const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
     if (left <= 0 || ::poll(&room, 1, static_cast<int>(left)) == 0) break;
@@ -277,8 +277,8 @@ void DoorServer::handle_close_gate(const door::DoorRequest& request, door::DoorR
   if (!gate::is_closed()) {
     const auto timeout = std::min<nanoseconds>(milliseconds(request.timeout_ms), kLongestClose);
     const auto deadline = request_start_ + timeout;
-    // A call in flight may be waiting for one that stands at the gate: half-way through, everybody
-    // gets through once before the second attempt.
+    // A call in flight may be waiting for one that waits at the gate: half-way through, the gate
+    // opens once before the second attempt.
     nanoseconds patience = timeout / 2;
     for (;;) {
       ending = close_once(patience, &reply.obstacle);

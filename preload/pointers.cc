@@ -143,7 +143,7 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
   if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || value == nullptr) return result;
   if (!view_of(address).value_or(View()).plain) return result;
   // Mapped memory has synchronous operations always and refuses to have them set; plain memory has
-  // them only when asked. The application is told what it asked for.
+  // them only when asked. The application gets the value that it set.
   set_sync_memops(address, *static_cast<const unsigned char*>(value) != 0);
   return CUDA_SUCCESS;
 }

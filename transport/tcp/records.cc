@@ -7,8 +7,8 @@
 namespace gcr::transport {
 namespace {
 
-// Sealed before they are sent, and received before they are opened, at most: few system calls, and
-// yet small enough for a core's own cache.
+// The most that is encrypted before it is sent, and received before it is decrypted: few system
+// calls, but small enough for a core's cache.
 constexpr std::size_t kBufferBytes = 9 * kMaxRecordBytes;
 
 // RFC 8446: ContentType application_data and handshake, legacy_record_version, and a KeyUpdate that

@@ -124,8 +124,8 @@ Status TcpChannel::write_frame(RegionId region, std::uint64_t offset,
   return {};
 }
 
-/// Waits until all that `writer` waits for has landed, or the channel is broken and nobody uses the
-/// writer's bytes any more.
+/// Waits until all that `writer` waits for has landed, or the channel is broken and the writer's
+/// bytes are no longer used.
 Status TcpChannel::wait_landed(WaitingWriter& writer) {
   Lock lock(mutex_);
   writer.landed.wait(lock, [&] { return writer.unlanded == 0 || error_; });
@@ -187,8 +187,8 @@ void TcpChannel::finish_sending(Lock& lock, Lane& lane) {
   if (!lane.connected) changed_.notify_all();
 }
 
-/// Has the receiver say when all of the lane's frames have landed. A lane without connection asks
-/// by itself when it has one.
+/// Asks the receiver to answer when all of the lane's frames have landed. A lane without a
+/// connection asks when it has one.
 void TcpChannel::ask(Lock& lock, Lane& lane) {
   if (lane.log.asked()) return;
   lane.log.ask_newest();
