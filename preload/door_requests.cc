@@ -1,4 +1,4 @@
-// The door's thread: one request after the other, no malloc, no locks but the state's own.
+// The door's thread: one request after the other, no malloc, no locks except the state's own.
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
@@ -62,8 +62,8 @@ class DoorServer {
   Clock::time_point lease_end_;
 };
 
-/// The application may have closed the descriptor and got its number for something else. A restore
-/// of the process changes the inode, and keeps what kind of socket it is.
+/// The application may have closed the descriptor and reused its number. A restore of the process
+/// changes the inode, but not the kind of socket.
 bool DoorServer::still_ours() {
   struct stat now {};
   if (::fstat(fd_, &now) != 0 || !S_ISSOCK(now.st_mode)) return false;
@@ -88,7 +88,7 @@ int DoorServer::milliseconds_to_lease_end() const {
 void DoorServer::end_lease() {
   lease_ = nanoseconds(0);
   if (gate::is_closed() && !runtime::is_detached()) {
-    log_line("the agent was not heard of in time: the gate opens");
+    log_line("no request of the agent within the lease: the gate opens");
     gate::open();
   }
 }
@@ -105,7 +105,7 @@ void DoorServer::run() {
     }
     Packet packet{};
     const bool gone = (waiting.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
-    // Once nobody has the other end, what is left is read, and then empty packets without end.
+    // When the other end is closed everywhere, the rest is read, and then empty packets forever.
     if ((waiting.revents & POLLIN) == 0 || !receive(&packet) || (gone && packet.empty)) {
       if (gone) break;
       continue;
@@ -149,7 +149,7 @@ void DoorServer::send(const door::DoorReply& reply, const int* descriptors,
   const auto deadline = Clock::now() + kSendPatience;
   while (send_with_descriptors(fd_, bytes_of(reply), {descriptors, count}, MSG_DONTWAIT) < 0) {
     if (errno != EAGAIN) break;
-    // Nobody reads: the agent is slow, or dead. Both ends are ours, so no error ever tells.
+    // The agent does not read: it is slow, or dead. Both ends are ours, so there is never an error.
     pollfd room{fd_, POLLOUT, 0};
     const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
     if (left <= 0 || ::poll(&room, 1, static_cast<int>(left)) == 0) break;
@@ -210,8 +210,8 @@ void DoorServer::handle_close_gate(const door::DoorRequest& request, door::DoorR
   if (!gate::is_closed()) {
     const auto timeout = std::min<nanoseconds>(milliseconds(request.timeout_ms), kLongestClose);
     const auto deadline = request_start_ + timeout;
-    // A call in flight may be waiting for one that stands at the gate: half-way through, everybody
-    // gets through once before the second attempt.
+    // A call in flight may be waiting for one that waits at the gate: half-way through, the gate
+    // opens once before the second attempt.
     nanoseconds patience = timeout / 2;
     for (;;) {
       ending = close_once(patience, &reply.obstacle);

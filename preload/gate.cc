@@ -22,7 +22,7 @@ constinit thread_local GateSlot* t_slot __attribute__((tls_model("initial-exec")
 namespace {
 
 constexpr std::uint32_t kClosed = 1;  ///< callers wait
-constexpr std::uint32_t kFenced = 2;  ///< no membarrier: callers fence for themselves
+constexpr std::uint32_t kFenced = 2;  ///< no membarrier: callers execute a fence themselves
 
 constexpr std::size_t kStaticSlots = 64;
 GateSlot g_static_slots[kStaticSlots];
@@ -134,9 +134,9 @@ void sleep_for(std::chrono::nanoseconds duration) {
   ::nanosleep(&time, nullptr);
 }
 
-/// Whether everybody inside is visible now, and everybody who comes will see the gate closed. False
-/// the first time that membarrier fails: from then on callers fence for themselves, but those who
-/// are on their way in may not do so yet.
+/// Whether all threads inside are visible now, and all later ones will see the gate closed. False
+/// the first time that membarrier fails: from then on callers execute a fence themselves, but those
+/// that are just entering may not do so yet.
 bool make_visible() {
   const bool fenced = (g_attention.load(std::memory_order_relaxed) & kFenced) != 0;
   if (!fenced && membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0) {

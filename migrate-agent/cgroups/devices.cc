@@ -57,7 +57,7 @@ std::map<Uuid, std::string> nvidia_nodes() {
   return nodes;
 }
 
-/// Every device node below /dev, but the terminals of others.
+/// Every device node below /dev, except other users' terminals.
 std::vector<proto::Device> devices_here(const std::map<Uuid, std::string>& nodes) {
   std::map<std::string, Uuid> gpus;
   for (const auto& [uuid, node] : nodes) gpus.emplace(node, uuid);
@@ -81,7 +81,7 @@ bool is_forbidden(const char* path, int mode) {
   return ::faccessat(AT_FDCWD, path, mode, 0) != 0 && (errno == EPERM || errno == EACCES);
 }
 
-/// What runs in the groups. It has the memory of a process with other threads, and takes none.
+/// Runs in the groups, in the forked child of a process with other threads: allocates no memory.
 [[noreturn]] void probe(const std::vector<UniqueFd>& groups, const std::vector<const char*>& paths,
                         unsigned char* allowed) {
   for (const UniqueFd& group : groups) {
@@ -94,7 +94,7 @@ bool is_forbidden(const char* path, int mode) {
   ::_exit(0);
 }
 
-/// The answers of probe(), from memory that it shares with us.
+/// The answers of probe(), from shared memory.
 class Answers {
  public:
   explicit Answers(std::size_t count) : bytes_(std::max<std::size_t>(count, 1)) {
@@ -128,8 +128,8 @@ Status reap(pid_t child) {
                            "cannot join the control groups of the process");
 }
 
-/// What a process writes to join those of its groups that may forbid devices. None if it is in no
-/// such group.
+/// The files through which a process joins those of its groups that may forbid devices. None if
+/// there is no such group.
 Result<std::vector<UniqueFd>> forbidding_groups(const std::vector<Hierarchy>& hierarchies,
                                                 pid_t pid) {
   std::vector<UniqueFd> groups;
@@ -176,7 +176,7 @@ std::vector<Rule> rules_of(const proto::DeviceLimits& limits) {
   return rules;
 }
 
-/// As devices.allow of version 1 wants it.
+/// As for devices.allow of version 1.
 std::string text_of(const Rule& rule) {
   return fmt::format("{} {}:{} {}{}", rule.block ? 'b' : 'c', rule.major,
                      rule.minor ? std::to_string(*rule.minor) : "*", rule.read ? "r" : "",

@@ -27,7 +27,7 @@ Error still_running(const fs::path& directory) {
   return Error(Code::kTimeout, directory.string() + " does not freeze");
 }
 
-/// Who has ended leaves a moment later.
+/// Ended processes leave a moment later.
 Status remove_directory(const fs::path& directory) {
   const auto deadline = Clock::now() + kPatience;
   while (::rmdir(directory.c_str()) != 0 && errno != ENOENT) {
@@ -80,7 +80,7 @@ Result<std::vector<UniqueFd>> Group::entries() const {
 
 Status Group::add(const procfs::Process& process) const {
   if (!freezer_) return {};
-  // By number: what went in is looked at afterwards.
+  // By PID: what joined is checked afterwards.
   GCR_TRY(write(directory_ / kProcesses, std::to_string(process.pid())));
   if (process.send(0)) return {};
   return Error(Code::kNotFound, "process " + std::to_string(process.pid()) + " has ended");
@@ -91,7 +91,7 @@ Status Group::freeze() const {
   return freezer_->version == Version::kTwo ? freeze_v2() : freeze_v1();
 }
 
-/// Says so again each time: a thread on its way into another stop misses the first.
+/// Repeats the request each time: a thread that enters another stop misses the first.
 Status Group::freeze_v1() const {
   const auto deadline = Clock::now() + kPatience;
   for (;;) {
@@ -137,7 +137,7 @@ Status Group::thaw() const {
                                             : write(directory_ / "freezer.state", "THAWED");
 }
 
-/// Until nobody is in there: they may fork meanwhile.
+/// Repeats until the group is empty: its processes may fork meanwhile.
 Status Group::until_empty(const std::function<Status(const std::string& pid)>& evict) const {
   const auto deadline = Clock::now() + kPatience;
   for (;;) {
@@ -178,7 +178,7 @@ Status Group::dissolve(const std::string& home) const {
 Status Group::destroy() const {
   const auto kill = [this](const std::string& pid) -> Status {
     GCR_ASSIGN(const auto process, procfs::Process::open(std::stoi(pid)));
-    // Whoever has the number now is killed only if it is in here.
+    // The process that has the PID now is killed only if it is in the group.
     GCR_ASSIGN(const std::string group, group_of(*freezer_, process.pid()));
     if (freezer_->directory_of(group) == directory_) GCR_TRY(process.send(SIGKILL));
     return thaw();
@@ -214,7 +214,7 @@ void remove_empty(const std::vector<Hierarchy>& hierarchies,
                   const std::vector<std::string>& names) {
   for (const Hierarchy& hierarchy : hierarchies) {
     for (const std::string& name : names) {
-      // The kernel refuses where somebody is in there.
+      // The kernel refuses if the group has processes.
       if (name.starts_with(kGroupPrefix)) ::rmdir((hierarchy.mount / name).c_str());
     }
   }

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kLimiting[] = {"memory", "pids", "cpu", "cpuset", "devices"};
 
-/// More is what version 1 calls no limit: the greatest number of whole pages.
+/// Version 1 reports more than this, the greatest number of whole pages, for no limit.
 constexpr std::uint64_t kMost = std::uint64_t{1} << 62;
 
 std::string first_line(const fs::path& path) {
@@ -39,7 +39,7 @@ std::optional<std::uint64_t> number(std::string_view text) {
   return value;
 }
 
-/// A group and all above it that are seen here, the lowest first.
+/// A group and all visible groups above it, the lowest first.
 class Levels {
  public:
   Levels(const Hierarchy& hierarchy, const fs::path& group) : version_(hierarchy.version) {
@@ -113,7 +113,7 @@ void read_cpu_time(const Levels& levels, proto::GroupLimits& limits) {
   }
 }
 
-/// What a group may use, by itself and by all above it.
+/// What a group may use, by its own limits and those of all groups above it.
 const char* cpus_file(Version version) {
   return version == Version::kOne ? "cpuset.effective_cpus" : "cpuset.cpus.effective";
 }
@@ -127,7 +127,7 @@ void read_cpus(const Levels& levels, proto::GroupLimits& limits) {
   limits.set_memory_nodes(levels.list(nodes_file(levels.version())));
 }
 
-/// What `limits` asks a controller to be told, in this order.
+/// The settings of a controller for `limits`, in this order.
 struct Setting {
   std::string file;
   std::string text;
@@ -193,7 +193,7 @@ bool has_all(const fs::path& file, const std::string& wanted) {
   return here && there && (*there & ~*here).none();
 }
 
-/// What of the lists this host does not have.
+/// The parts of the lists that this host does not have.
 void compare_cpus(const Hierarchy& cpuset, const proto::GroupLimits& limits,
                   std::vector<std::string>& sentences) {
   if (!has_all(cpuset.mount / cpus_file(cpuset.version), limits.cpus()))
@@ -203,7 +203,7 @@ void compare_cpus(const Hierarchy& cpuset, const proto::GroupLimits& limits,
         fmt::format("not all of the memory nodes {} are here", limits.memory_nodes()));
 }
 
-/// Groups of version 2 have the controllers that the group above them hands on.
+/// Groups of version 2 have the controllers that the group above them passes on.
 Status hand_on(const Hierarchy& hierarchy, std::string_view controller) {
   if (hierarchy.version == Version::kOne || controller == "devices") return {};
   std::istringstream handed_on(procfs::read_text(hierarchy.mount / "cgroup.subtree_control"));
@@ -213,7 +213,7 @@ Status hand_on(const Hierarchy& hierarchy, std::string_view controller) {
   return write(hierarchy.mount / "cgroup.subtree_control", fmt::format("+{}", controller));
 }
 
-/// Nobody can join a group of version 1 that has neither CPUs nor memory nodes yet.
+/// A version 1 group without CPUs and memory nodes cannot be joined.
 Status fill_cpuset(const Hierarchy& hierarchy, const fs::path& group) {
   if (hierarchy.version != Version::kOne) return {};
   for (const char* file : {"cpuset.cpus", "cpuset.mems"}) {

@@ -66,7 +66,7 @@ Status check_own_certificate(const control::TlsFiles& files, const std::string& 
                              X509_verify_cert_error_string(error)));
   }
   const Status agent = control::check_agent_role(certificate, host);
-  if (!agent) return agent.error().while_doing("nobody would accept " + files.certificate);
+  if (!agent) return agent.error().while_doing("no peer would accept " + files.certificate);
   return {};
 }
 

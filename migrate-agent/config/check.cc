@@ -42,7 +42,7 @@ void check_directory(Problems& problems, const char* key, const fs::path& path) 
   fs::path there = path;
   while (!fs::exists(there, error) && there.has_relative_path()) there = there.parent_path();
   if (!fs::is_directory(there, error)) {
-    return problems.add(fmt::format("{}: {} is no directory", key, there.string()));
+    return problems.add(fmt::format("{}: {} is not a directory", key, there.string()));
   }
   if (::access(there.c_str(), W_OK | X_OK) != 0) {
     problems.add(fmt::format("{}: cannot write to {}: {}", key, there.string(), reason(errno)));

@@ -205,7 +205,7 @@ void read_gpus(Table& table, Config& config) {
     const auto uuid = Uuid::parse(text);
     if (!uuid) {
       table.fail(*table.find("gpus"), "gpus",
-                 fmt::format("has \"{}\", which is no GPU's UUID; `nvidia-smi -L` lists them",
+                 fmt::format("has \"{}\", which is not a GPU's UUID; `nvidia-smi -L` lists them",
                              control::printable(text)));
       return;
     }

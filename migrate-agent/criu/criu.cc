@@ -20,7 +20,7 @@ constexpr char kCheckLog[] = "check.log";
 constexpr int kCheckLogLevel = 2;
 constexpr char kCpuImage[] = "cpuinfo.img";
 
-/// A directory that lives as long as this object.
+/// A directory that exists as long as this object.
 class TemporaryDirectory {
  public:
   static Result<TemporaryDirectory> make() {
@@ -45,8 +45,8 @@ class TemporaryDirectory {
   fs::path path_;
 };
 
-/// CRIU stops children of its own while it finds out what the kernel can: in namespaces of their
-/// own none of them outlives this process.
+/// CRIU stops its own children while it probes the kernel: in new namespaces none of them outlives
+/// this process.
 Result<wire::Response> ask(const Command& command, const wire::Request& request,
                            const fs::path& images) {
   GCR_ASSIGN(Session session, Session::in_new_namespaces(command, service_arguments(), 0, images));
@@ -55,7 +55,7 @@ Result<wire::Response> ask(const Command& command, const wire::Request& request,
   return response;
 }
 
-/// A request that is answered by success or by the reason why not, in CRIU's own words.
+/// A request that is answered by success or by CRIU's reason.
 Status ask_yes_or_no(const Command& command, wire::RequestType type, const fs::path& directory) {
   wire::Request request;
   request.set_type(type);
@@ -113,7 +113,7 @@ Status check_memory_tracking(const Command& command) {
 
 namespace {
 
-/// The process and all below it, held by pidfd. A number that was read before its pidfd was opened
+/// The process and all below it, held by pidfd. A PID that was read before its pidfd was opened
 /// counts only if it is still below the process.
 std::vector<procfs::Process> open_tree(const procfs::Process& root) {
   std::vector<procfs::Process> tasks{root};

@@ -102,7 +102,7 @@ Result<DumpReport> pre_dump(const Command& command, pid_t pid,
                             const std::filesystem::path& directory,
                             const std::filesystem::path& parent = {});
 
-/// Lets tasks that a dump left stopped run again (rollback). kNotFound if the process is gone.
+/// Lets tasks that a dump left stopped run again (roll-back). kNotFound if the process is gone.
 Status resume_stopped(const procfs::Process& process);
 
 /// Sends SIGKILL to the dumped tree, and waits until all of it has ended. Success if it is gone

@@ -25,7 +25,7 @@ constexpr char kPreDumpLog[] = "pre-dump.log";
 /// The first file that a dump reads: a cache of paths, of use to a file system without handles.
 constexpr char kFirstFile[] = "irmap-cache";
 
-/// The arguments that say what is dumped, and from which parent.
+/// The arguments for what is dumped, and from which parent.
 Result<std::vector<std::string>> dump_arguments(const std::string& action, const char* log,
                                                 pid_t pid, const fs::path& directory,
                                                 const fs::path& parent) {
@@ -55,7 +55,7 @@ Error cannot(const char* what, pid_t pid, const Error& error) {
   return error.while_doing(std::string("cannot ") + what + " process " + std::to_string(pid));
 }
 
-/// A file with this content, of no name, to be read from its start.
+/// An unnamed file with this content, positioned at its start.
 Result<UniqueFd> in_memory(const std::string& name, const std::string& content) {
   UniqueFd file(::memfd_create(name.c_str(), MFD_CLOEXEC));
   if (!file || ::pwrite(file.get(), content.data(), content.size(), 0) !=
@@ -140,14 +140,14 @@ Result<std::uint64_t> PreparedDump::Impl::run(const TakeImage& take) {
   return streamer ? run_streaming(take) : run_to_directory();
 }
 
-/// CRIU leaves the process on its way to being stopped, or frozen.
+/// When CRIU ends, the process is still being stopped, or frozen.
 Status PreparedDump::Impl::wait_until_dumped() {
   GCR_TRY(wait_for_success(*session, directory, kDumpLog));
   if (group.empty()) GCR_TRY(procfs::wait_until_stopped(pid));
-  return session->check_namespace();  // or CRIU was told lies
+  return session->check_namespace();  // else CRIU's view was not genuine
 }
 
-/// What is left to do with the images of threads.
+/// The last steps with the images of threads.
 Status PreparedDump::Impl::settle(const ReadImage& read, const WriteImage& write) {
   GCR_ASSIGN(credentials, check_dumped_credentials(pid, read));
   return restart_interrupted_calls(pid, read, write);
@@ -156,8 +156,8 @@ Status PreparedDump::Impl::settle(const ReadImage& read, const WriteImage& write
 Result<std::uint64_t> PreparedDump::Impl::run_streaming(const TakeImage& take) {
   std::uint64_t bytes = 0;
   auto collected = streamer->collect(take);
-  // Also where the images got lost: CRIU may have done what it was asked to all the same, and run()
-  // can only resume what has stopped.
+  // Also if the images were lost: CRIU may have finished nevertheless, and run() can only resume
+  // tasks that have stopped.
   const Status dumped = wait_until_dumped();
   if (!collected) return collected.error();
   GCR_TRY(dumped);
@@ -207,8 +207,8 @@ Result<DumpReport> PreparedDump::run(const TakeImage& take) {
   const bool was_stopped = procfs::state(std::to_string(pid)) == 'T';
   const Result<std::uint64_t> bytes = impl_->run(take);
   if (!bytes) {
-    // CRIU lets the tasks run when it fails; make sure of it where it could not, as when the images
-    // were lost. Whether they are stopped does not show while their group is frozen.
+    // CRIU resumes the tasks when it fails; do it here if it could not, for example if the images
+    // were lost. Whether they are stopped is not visible while their group is frozen.
     if (!was_stopped) (void)resume_stopped(impl_->process);
     return cannot("dump", pid, bytes.error());
   }

@@ -19,8 +19,8 @@ Result<std::uint64_t> capabilities(const Words& words) {
   return words[0] | (words.size() > 1 ? std::uint64_t{words[1]} << 32 : 0);
 }
 
-/// What a thread would have. The number of its seccomp filters is the kernel's: CRIU has them from
-/// there, by ptrace.
+/// The rights that a thread would get. The number of its seccomp filters is the kernel's: CRIU
+/// reads them by ptrace.
 Result<proto::Credentials> in_image(const wire::ThreadCore& core,
                                     const proto::Credentials& kernel) {
   const wire::Creds& creds = core.creds();
@@ -57,7 +57,7 @@ Status check_thread(const proto::Credentials& kernel, const std::string& image) 
     return Error(Code::kDataLoss, "the image does not tell the thread's rights");
   }
   GCR_ASSIGN(const proto::Credentials dumped, in_image(core.thread_core(), kernel));
-  GCR_TRY(process::compare_credentials(dumped, "in CRIU's image", kernel, "as the kernel tells"));
+  GCR_TRY(process::compare_credentials(dumped, "in CRIU's image", kernel, "by the kernel"));
   if (core.thread_core().creds().secbits() == 0) return {};
   return Error(Code::kDataLoss,
                fmt::format("thread {}: securebits are {:#x} in CRIU's image; only 0 can be moved",

@@ -2,8 +2,8 @@
 //
 // The agent executes CRIU in its own mount namespace with this object preloaded, so that CRIU's
 // file, its loader and its libraries are the agent's. Once they are mapped, and before main(), CRIU
-// enters the namespace that the agent holds, and waits for the agent's word that what it sees in
-// there is true. Whatever else runs with this object (a shell that starts CRIU) is left alone.
+// enters the namespace that the agent holds, and waits until the agent has checked what it sees
+// there. Other programs that run with this object (a shell that starts CRIU) are not affected.
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -25,7 +25,7 @@ __attribute__((constructor)) void enter() {
   if (setns(kMountsFd, CLONE_NEWNS) != 0 || fchdir(kImagesFd) != 0) {
     fail_and_exit(kControlFd, Step::kEnterNamespaces);
   }
-  // A program that CRIU looks for is looked for in the images directory, and not found.
+  // CRIU looks for programs in the images directory, and finds none.
   if (unsetenv("LD_PRELOAD") != 0 || setenv("PATH", "", 1) != 0) {
     fail_and_exit(kControlFd, Step::kEnterNamespaces);
   }

@@ -24,7 +24,7 @@ std::string task_name(pid_t pid, pid_t tid) {
   return std::to_string(pid) + "/task/" + std::to_string(tid);
 }
 
-/// The tracer: everything in here runs in one thread.
+/// The tracer: all of it runs in one thread.
 class Tracer {
  public:
   explicit Tracer(procfs::Process process) : process_(std::move(process)) {}
@@ -61,7 +61,7 @@ class Tracer {
  private:
   Status seize_all(const std::set<pid_t>& running) {
     std::set<pid_t> missing = running;
-    // The process is stopped, so one look would do; a second that finds nothing new proves it.
+    // The process is stopped, so one pass should do; a second one that finds nothing new proves it.
     for (bool found_new = true; found_new;) {
       found_new = false;
       for (const pid_t tid : procfs::threads(pid_)) {

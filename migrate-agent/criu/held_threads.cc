@@ -28,7 +28,7 @@ bool stop_is_due(const std::string& task) {
 HeldThreads::~HeldThreads() { let_go(); }
 
 Status HeldThreads::hold_all_but(pid_t running) {
-  // A thread of somebody else's would take the stop signal to its tracer.
+  // A thread with another tracer would report the stop signal to that tracer.
   for (const pid_t tid : procfs::threads(pid_)) {
     const std::string task = std::to_string(pid_) + "/task/" + std::to_string(tid);
     const std::string tracer = procfs::status_field(task, "TracerPid");
@@ -61,9 +61,9 @@ Status HeldThreads::run(pid_t tid) {
   seized_.insert(tid);
   running_ = tid;
   if (::waitpid(tid, nullptr, __WALL | WNOHANG) != tid) {
-    return Error(Code::kUnavailable, doing + ": somebody else has continued its process");
+    return Error(Code::kUnavailable, doing + ": another process has continued its process");
   }
-  // A stop signal that came when all was stopped already is still to be delivered: it is dropped.
+  // A stop signal that came when everything was stopped already is still pending: it is dropped.
   const bool another = stop_is_due(std::to_string(pid_) + "/task/" + std::to_string(tid));
   if (::ptrace(PTRACE_CONT, tid, nullptr, nullptr) != 0) return Error::from_errno(errno, doing);
   if (!another) return {};
@@ -85,7 +85,7 @@ Status HeldThreads::seize(pid_t tid) {
 }
 
 void HeldThreads::let_go() {
-  // Only who is in a ptrace stop can be let go.
+  // Only threads in a ptrace stop can be released.
   if (running_ != 0 && ::ptrace(PTRACE_INTERRUPT, running_, nullptr, nullptr) == 0) {
     while (::waitpid(running_, nullptr, __WALL) < 0 && errno == EINTR) {
     }

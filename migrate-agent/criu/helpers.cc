@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-/// How often descriptors and FIFOs are looked at while CRIU goes on.
+/// How often descriptors and FIFOs are checked while CRIU runs.
 constexpr int kLookMs = 20;
 
 bool is_below(const fs::path& directory, const std::string& target) {
@@ -44,7 +44,7 @@ struct Helper {
 };
 
 /// A process other than this one that has something open there. It may be the dumped process
-/// itself, to which CRIU lends its log for a while.
+/// itself, which has CRIU's log open for a while.
 std::optional<Helper> find_helper(const fs::path& scratch) {
   for (const pid_t pid : procfs::processes()) {
     if (pid == ::getpid() || !has_open(pid, scratch)) continue;
@@ -54,7 +54,7 @@ std::optional<Helper> find_helper(const fs::path& scratch) {
   return std::nullopt;
 }
 
-/// Whoever waits in open() for a writer of a FIFO here reads an end of file instead.
+/// A process that waits in open() for a writer of a FIFO here reads an end of file instead.
 void release_waiting(const fs::path& scratch) {
   std::error_code error;
   for (fs::recursive_directory_iterator it(scratch, error), end; !error && it != end;
@@ -86,8 +86,7 @@ Status wait_for_helpers(const fs::path& scratch, std::chrono::milliseconds patie
   const fs::path directory = fs::weakly_canonical(scratch, error);
   if (error) return Error::from_errno(error.value(), "cannot look at " + scratch.string());
   const auto deadline = Clock::now() + patience;
-  // One that passes CRIU on to its child may end while it is looked for: two looks must find
-  // nothing.
+  // A process may start CRIU as its child and end during the search: two passes must find nothing.
   for (int empty_looks = 0; empty_looks < 2; ++empty_looks) {
     const auto helper = find_helper(directory);
     if (!helper) continue;

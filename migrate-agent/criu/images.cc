@@ -25,7 +25,7 @@ constexpr std::uint32_t kPresent = 4;
 constexpr std::uint64_t kPageBytes = 4096;
 constexpr std::uint64_t kMaxPages = std::uint64_t{1} << 40;
 constexpr int kMaxParents = 1000;
-/// CRIU says this and goes on where root has no CAP_SYS_RESOURCE.
+/// CRIU logs this and goes on if root has no CAP_SYS_RESOURCE.
 constexpr std::string_view kHarmless = "Can't setup RLIMIT_NOFILE for self";
 constexpr std::uint32_t kMaxRecordBytes = 1u << 20;
 

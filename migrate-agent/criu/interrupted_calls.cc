@@ -28,7 +28,7 @@ constexpr std::uint32_t kNative = 1;
 constexpr std::uint64_t kInterrupted = static_cast<std::uint64_t>(-EINTR);
 constexpr std::uint64_t kCallInstructionBytes = 2;  // syscall
 
-/// Calls that have done nothing when they fail with EINTR.
+/// Calls without an effect if they fail with EINTR.
 constexpr std::array kRepeatable = {SYS_read,        SYS_readv,           SYS_poll,
                                     SYS_ppoll,       SYS_select,          SYS_pselect6,
                                     SYS_nanosleep,   SYS_clock_nanosleep, SYS_futex,
@@ -56,8 +56,8 @@ bool signal_is_due(const std::string& task) {
   return (pending & ~signals(task, "SigBlk") & ~kStop) != 0;
 }
 
-/// A call that was already continued once shows as restart_syscall. Which call it is stands in the
-/// instruction before: "mov $number,%eax; syscall", as C libraries have it.
+/// A call that was already continued once appears as restart_syscall. The instruction before tells
+/// which call it is: "mov $number,%eax; syscall", as in C libraries.
 std::optional<std::uint64_t> number_in_code(pid_t pid, std::uint64_t ip) {
   std::ifstream memory("/proc/" + std::to_string(pid) + "/mem", std::ios::binary);
   std::array<unsigned char, 7> code{};
@@ -68,7 +68,7 @@ std::optional<std::uint64_t> number_in_code(pid_t pid, std::uint64_t ip) {
   return code[1] | code[2] << 8 | code[3] << 16 | static_cast<std::uint64_t>(code[4]) << 24;
 }
 
-/// What the registers have to be to make the call again.
+/// The registers that make the call again.
 struct Restart {
   std::uint64_t call;
   std::uint64_t old_ip;

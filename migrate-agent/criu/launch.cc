@@ -19,8 +19,8 @@ bool place(int from, int to) {
   return dup2(from, to) == to;  // the copy survives exec
 }
 
-/// Descriptors, working directory and environment for gcr-enter.so. Where that does not run, CRIU
-/// finds itself in a directory in which it can do nothing.
+/// Descriptors, working directory and environment for gcr-enter.so. If that does not run, CRIU
+/// starts in a directory in which it can do nothing.
 bool prepare_entry(int control, int enter_fd, int mounts_fd, char** environment) {
   static char preload[] = "LD_PRELOAD=/proc/self/fd/6";
   static_assert(kEnterFd == 6);
@@ -78,7 +78,7 @@ void exec_criu(const char* const* argv, int control_fd, int images_fd, int enter
       fchdir(kImagesFd) != 0) {
     fail_and_exit(control, Step::kDescriptors);
   }
-  // Everything else goes at exec; the control socket too, after having told of its failure.
+  // Everything else is closed at exec; so is the control socket, which reports a failed exec.
   syscall(SYS_close_range, static_cast<unsigned>(kImagesFd + 1), ~0u, CLOSE_RANGE_CLOEXEC);
   static char path[] = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
   char* environment[] = {path, nullptr, nullptr};

@@ -22,7 +22,7 @@ std::vector<std::string> common_arguments(const std::string& action, const std::
       log_name,
       // Errors and warnings. A log of everything costs a tenth of a dump's time.
       "-v2",
-      // A session leader outside the tree is the rule, also for what we restored: it is the reaper.
+      // The session leader is mostly outside the tree; for a restored process it is the reaper.
       // For a process that leads its own session this changes nothing; terminals are refused in
       // preflight.
       "--shell-job",
@@ -40,7 +40,7 @@ std::vector<std::string> common_arguments(const std::string& action, const std::
 Error refusal(const wire::Response& response, const std::filesystem::path& images,
               const std::string& log_name) {
   std::string text = images::first_error(images, log_name);
-  if (text.empty()) text = response.cr_errmsg();  // as a rule the same, and never more
+  if (text.empty()) text = response.cr_errmsg();  // mostly the same, never more
   if (text.empty()) text = "no reason in its log";
   if (response.cr_errno() != 0) text += " [" + std::string(::strerror(response.cr_errno())) + "]";
   while (!text.empty() && text.back() == '\n') text.pop_back();

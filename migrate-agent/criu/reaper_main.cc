@@ -2,13 +2,13 @@
 //
 // Started by the agent as process 1 of a new PID and mount namespace with the control socket and
 // the images directory as descriptors 3 and 4:
-//   gcr-reaper <pid after which CRIU's own processes are numbered, 0: any> <criu> <arguments>...
+//   gcr-reaper <pid after which CRIU's own PIDs come, 0: any> <criu> <arguments>...
 // It starts CRIU, which restores the process as a child of this namespace, then reaps whatever ends
-// and ends itself when nothing is left. Until the agent releases it over the control socket it is
-// the agent's: should the agent die, it ends, and the namespace with it, so that a restored process
-// that was never committed is gone. From then on it belongs to nobody: it has a session of its own,
-// holds no descriptor of the agent, and goes on when the agent dies. SIGTERM and SIGINT sent to it
-// from outside go to every process of the namespace; SIGKILL ends the namespace.
+// and ends itself when nothing is left. Until the agent releases it over the control socket, it
+// ends when the agent dies, and the namespace with it, so that a restored process that was never
+// committed is gone. After that it is independent: it has a session of its own, holds no descriptor
+// of the agent, and survives the agent. SIGTERM and SIGINT sent to it from outside go to every
+// process of the namespace; SIGKILL ends the namespace.
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/close_range.h>
@@ -38,7 +38,7 @@ using gcr::criu::launch::Step;
 
 constexpr int kControlFd = gcr::criu::launch::kRpcFd;
 
-/// Nothing of the agent stays but descriptors 3 and 4.
+/// Closes everything from the agent except descriptors 3 and 4.
 void stand_alone() {
   syscall(SYS_close_range, static_cast<unsigned>(kImagesFd + 1), ~0u, 0);
   gcr::criu::launch::reset_signals();
@@ -54,7 +54,7 @@ void stand_alone() {
   fcntl(kControlFd, F_SETFD, FD_CLOEXEC);
 }
 
-/// Mounts of the host go on appearing here, ours never there; /proc shows this namespace.
+/// Later mounts of the host appear here, but not the other way round; /proc shows this namespace.
 void make_mounts() {
   if (mount(nullptr, "/", nullptr, MS_SLAVE | MS_REC, nullptr) != 0) {
     fail_and_exit(kControlFd, Step::kMountsPrivate);
@@ -64,7 +64,7 @@ void make_mounts() {
   }
 }
 
-/// CRIU's own processes must not take a number that the restored process needs.
+/// CRIU's own processes must not take a PID that the restored process needs.
 void number_after(const char* pid) {
   if (strcmp(pid, "0") == 0) return;
   const int fd = open("/proc/sys/kernel/ns_last_pid", O_WRONLY | O_CLOEXEC);
@@ -88,7 +88,7 @@ bool reap(pid_t criu) {
   }
 }
 
-/// The agent's only word is that we are released; its end of file is its death, and ours.
+/// The agent's only message is the release; an end of file means that the agent died, and ends us.
 void hear_agent() {
   gcr::criu::launch::ControlMessage message{};
   const ssize_t got = recv(kControlFd, &message, sizeof(message), 0);

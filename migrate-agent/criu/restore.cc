@@ -22,17 +22,17 @@ constexpr char kFirstFile[] = "inventory.img";
 constexpr pid_t kCriuNeedsPids =
     200;  ///< CRIU itself, and what it forks while it probes the kernel
 
-/// A restore is looked at so often; so many looks in a row that find it stopped are five seconds.
+/// How often a restore is polled; kMostStops polls that find it stopped take five seconds.
 constexpr std::chrono::milliseconds kLookInterval{500};
 constexpr int kMostStops = 10;
 
-/// Whether CRIU's processes, numbered after `last`, take none that the tree needs.
+/// Whether CRIU's processes, with PIDs after `last`, take none that the tree needs.
 bool is_free(pid_t last, const std::set<pid_t>& used) {
   const auto next = used.upper_bound(last);
   return next == used.end() || *next > last + kCriuNeedsPids;
 }
 
-/// Where a range begins that is free, with as many numbers again behind it for threads to come.
+/// The start of a free range of PIDs, with as many free PIDs behind it for later threads.
 pid_t free_range(const std::set<pid_t>& used) {
   pid_t last = 300;
   while (!is_free(last, used) || !is_free(last + kCriuNeedsPids, used)) {
@@ -45,7 +45,7 @@ pid_t free_range(const std::set<pid_t>& used) {
 
 struct RestoredTree::Impl {
   Child init;
-  UniqueFd control;  ///< to the init, which ends with everything in there when this closes
+  UniqueFd control;  ///< to the init, which ends with the whole namespace when this closes
   std::optional<procfs::Process> init_process;
   std::optional<procfs::Process> root;
   std::chrono::nanoseconds duration{};
@@ -86,7 +86,7 @@ struct PreparedRestore::Impl {
 
   const Command command;
   const fs::path directory;
-  const pid_t first_pid;         ///< CRIU's own processes are numbered after it
+  const pid_t first_pid;         ///< CRIU's own PIDs come after it
   std::vector<UniqueFd> groups;  ///< cgroup.procs of each
   HoldingPoint hold;
   std::optional<Session> session;
@@ -104,8 +104,8 @@ Status PreparedRestore::Impl::start() {
   return refusal(status, directory, kRestoreLog);
 }
 
-/// Until CRIU has ended. A task that somebody sends SIGCONT while CRIU traces it stops for its
-/// tracer (ptrace(2), PTRACE_EVENT_STOP); CRIU does not look, and would wait for it without end.
+/// Waits until CRIU has ended. A task that gets SIGCONT while CRIU traces it stops for its tracer
+/// (ptrace(2), PTRACE_EVENT_STOP); CRIU does not notice, and would wait for it forever.
 Status PreparedRestore::Impl::watch(pid_t root) {
   int stops = 0;
   while (!session->ends_within(kLookInterval)) {
@@ -113,7 +113,7 @@ Status PreparedRestore::Impl::watch(pid_t root) {
     stops = pid && procfs::state(std::to_string(*pid)) == 't' ? stops + 1 : 0;
     if (stops < kMostStops) continue;
     session.reset();
-    return Error(Code::kUnavailable, "somebody signalled the process while CRIU restored it");
+    return Error(Code::kUnavailable, "the process got a signal while CRIU restored it");
   }
   return {};
 }
@@ -135,7 +135,7 @@ Result<RestoredTree> PreparedRestore::Impl::run() {
   GCR_ASSIGN(impl->root, procfs::Process::open(pid));
   GCR_ASSIGN(const pid_t again, procfs::find_in_namespace(impl->init.pid(), root));
   if (again != pid) return Error(Code::kNotFound, "the restored process has ended");
-  // What is in a group of its own, the caller freezes at once.
+  // The caller freezes a process in a group of its own at once.
   if (groups.empty()) GCR_TRY(procfs::wait_until_stopped(pid));
   return RestoredTree(std::move(impl));
 }
@@ -182,7 +182,7 @@ Result<RestoredTree> restore(const Command& command, const fs::path& images) {
   GCR_ASSIGN(const std::set<pid_t> used, images::used_pids(images));
   GCR_ASSIGN(const std::string inventory, images::read_file(images / kFirstFile));
   auto prepared = PreparedRestore::create(command, images, used);
-  // It stands in the way of the holding point, and belongs to the images in any case.
+  // The holding point needs its name, and the file belongs to the images in any case.
   GCR_TRY(images::write_file(images / kFirstFile, inventory));
   if (!prepared) return prepared.error();
   return prepared->run();

@@ -39,7 +39,7 @@ using launch::Step;
 using std::chrono::milliseconds;
 
 constexpr std::size_t kMaxResponseBytes = 1u << 20;
-/// What CRIU is asked takes it a tenth of a second.
+/// CRIU's answers take a tenth of a second.
 constexpr milliseconds kAnswerPatience = std::chrono::minutes(1);
 
 std::string_view to_string(Step step) {
@@ -79,9 +79,9 @@ pid_t raw_fork(unsigned long flags) {
   return static_cast<pid_t>(::syscall(SYS_clone, flags | SIGCHLD, nullptr, nullptr, nullptr, 0));
 }
 
-/// In the forked child: joins the target's PID namespace; the process that is in it, CRIU, becomes
-/// a child of our parent, who learns its PID. CRIU enters the mount namespace by itself, when all
-/// that it is made of is loaded.
+/// In the forked child: joins the target's PID namespace; the process in it, CRIU, becomes a child
+/// of our parent, which learns its PID. CRIU enters the mount namespace by itself, when it and all
+/// its libraries are loaded.
 [[noreturn]] void join_and_exec(const LaunchPlan& plan) {
   if (::setns(plan.target_pidfd, CLONE_NEWPID) != 0) {
     launch::fail_and_exit(plan.control_fd, Step::kEnterNamespaces);
@@ -120,7 +120,7 @@ Status make_plugin_directory(const UniqueFd& images) {
   return Error::from_errno(errno, "cannot make a directory in the images directory");
 }
 
-/// The full path of a program: the child looks for it from elsewhere.
+/// The full path of a program: the child has another working directory.
 Result<std::string> resolve(const std::string& program) {
   std::error_code error;
   if (program.find('/') != std::string::npos) return fs::absolute(program, error).string();
@@ -162,7 +162,7 @@ int Child::wait() {
 
 void Child::kill() {
   if (pid_ == 0) return;
-  ::kill(pid_, SIGKILL);  // nobody else has the number of a child that was not waited for
+  ::kill(pid_, SIGKILL);  // the PID of a child that was not waited for is not reused
   wait();
 }
 
@@ -228,12 +228,12 @@ Status Session::start(const Command& command, const std::vector<std::string>& ar
   plan.with_reaper = reaper != nullptr;
   plan.groups = groups;
   GCR_TRY(fork_child(plan));
-  theirs.reset();  // so that their end shows here
+  theirs.reset();  // so that their end is noticed here
   GCR_TRY(receive_rpc_socket());
   return enter ? let_enter() : Status();
 }
 
-/// Where CRIU has to enter namespaces of `pid`, what it does so with.
+/// Opens what CRIU needs to enter namespaces of `pid`, if it has to.
 Result<UniqueFd> Session::hold_namespaces(const Command& command, pid_t pid) {
   target_ = pid;
   GCR_ASSIGN(mounts_, procfs::MountNamespace::of(pid));
@@ -247,7 +247,7 @@ Result<UniqueFd> Session::hold_namespaces(const Command& command, pid_t pid) {
   return enter;
 }
 
-/// CRIU is loaded, and waits inside the namespace before it has looked at anything there.
+/// CRIU is loaded, and waits inside the namespace before it reads anything there.
 Status Session::let_enter() {
   UniqueFd unused;
   GCR_ASSIGN(const ControlMessage message, receive_control(&unused));
@@ -283,7 +283,7 @@ Status Session::fork_child(const LaunchPlan& plan) {
     return Error::from_errno(error, "cannot hold CRIU's process");
   }
   if (plan.mounts_fd >= 0) {
-    child.wait();  // it only passes CRIU on
+    child.wait();  // it only started CRIU
   } else {
     (plan.with_reaper ? init_ : criu_) = std::move(child);
   }
@@ -310,7 +310,7 @@ Result<ControlMessage> Session::receive_control(UniqueFd* fd) {
 
 Status Session::receive_rpc_socket() {
   std::optional<Error> failure;
-  // The PID of CRIU may come after CRIU's own word; it is needed in any case, to reap it.
+  // CRIU's PID may come after CRIU's own message; it is needed in any case, to reap CRIU.
   while ((!rpc_ && !failure) || (!criu_ && !init_)) {
     const Result<ControlMessage> message = receive_control(&rpc_);
     if (!message) return failure ? *failure : message.error();
@@ -347,8 +347,8 @@ Result<wire::Response> Session::call(const wire::Request& request) {
 }
 
 Result<bool> Session::wait_for(int fd) {
-  // CRIU's children hold copies of its sockets, so their end of file alone would not show its
-  // death: the control socket (from the reaper) and the pidfd do.
+  // CRIU's children hold copies of its sockets, so an end of file does not come with CRIU's death:
+  // the control socket (from the reaper) and the pidfd tell of it.
   const int process = criu_ ? criu_.pidfd() : init_.pidfd();
   pollfd watched[] = {{fd, POLLIN, 0}, {process, POLLIN, 0}, {control_.get(), POLLIN, 0}};
   const nfds_t count = init_ ? 3 : 2;

@@ -36,7 +36,7 @@ Error broken(const char* what) {
   return Error(Code::kInternal, std::string("CRIU's image streamer connection: ") + what);
 }
 
-/// What is received of one dump. All but take_on_thread() on one thread.
+/// Receives the images of one dump. Everything except take_on_thread() runs on one thread.
 class Collector {
  public:
   Collector(UniqueFd connection, const TakeImage& take)
@@ -99,7 +99,7 @@ class Collector {
     }
     GCR_ASSIGN(UniqueFd pipe, receive_descriptor());
     if (request.filename().starts_with(kMemory)) {
-      ::fcntl(pipe.get(), F_SETPIPE_SZ, kPipeBytes);  // slower without it, no more
+      ::fcntl(pipe.get(), F_SETPIPE_SZ, kPipeBytes);  // only slower without it
       takers_.emplace_back(&Collector::take_on_thread, this, request.filename(), std::move(pipe));
     } else {
       open_.push_back({request.filename(), std::move(pipe), {}});
@@ -141,7 +141,7 @@ Result<Streamer> Streamer::listen(const std::filesystem::path& directory) {
   UniqueFd at(::open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!at || !socket) return Error::from_errno(errno, doing);
-  // By way of /proc, because the path of a socket has little room.
+  // Through /proc, because the path of a socket must be short.
   const std::string path = "/proc/self/fd/" + std::to_string(at.get()) + "/" + kSocketName;
   sockaddr_un address{};
   address.sun_family = AF_UNIX;

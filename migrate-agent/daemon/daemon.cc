@@ -37,16 +37,16 @@ namespace {
 using asio::ip::tcp;
 
 constexpr std::chrono::milliseconds kAcceptPause = std::chrono::milliseconds(100);
-/// For the preface of a connection that has no place. Who has one to show sends it at once.
+/// For the preface of a connection without a place. A client with a valid one sends it at once.
 constexpr std::chrono::milliseconds kUnplacedPatience = std::chrono::seconds(1);
 
-/// A worker as the daemon sees it. When its process has been reaped it is forgotten, and what it
+/// A worker as the daemon knows it. When its process has been reaped it is removed, and what it
 /// owns is released or goes to a recovery.
 struct Worker {
   Worker(asio::io_context& io, WorkerProcess process, std::optional<Startups::Token> startup)
       : pid(process.pid), socket(io, process.socket.release()), token(std::move(startup)) {}
 
-  /// For the log, with the migration that it is at.
+  /// For the log, with its migration.
   std::string name() const {
     const std::string own = fmt::format("worker {}", pid);
     if (journals.empty()) return own;
@@ -60,7 +60,7 @@ struct Worker {
   std::string peer;
   std::string phase;
   std::vector<journal::Entry> journals;  ///< of what it claimed or registered; not all exist
-  std::string ordered_by;                ///< who wants its migration
+  std::string ordered_by;                ///< who ordered its migration
 };
 
 /// Whether nothing is left to do with the process here; the operator is told after the daemon, and
@@ -137,15 +137,14 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
   asio::signal_set child_signals;
   asio::signal_set reload_signals;
   Startups startups;
-  Startups
-      local_startups;  ///< of their own: local users and the network do not keep each other out
-  Startups known_startups;  ///< of their own: who names a migration that this host knows
+  Startups local_startups;  ///< separate: local users and the network do not displace each other
+  Startups known_startups;  ///< separate: clients that name a migration that this host knows
   Unplaced unplaced;
   Peers peers;
   Registry registry;
   std::unordered_map<WorkerId, Worker> workers;
   WorkerId last_worker = 0;
-  std::optional<pid_t> sweeper;  ///< removes groups that nobody is in
+  std::optional<pid_t> sweeper;  ///< removes groups without processes
   Recoveries recoveries;
   Monitoring monitoring;
   bool stopping = false;
@@ -203,8 +202,7 @@ asio::awaitable<void> Daemon::Impl::accept_local() {
   }
 }
 
-/// A connection for which there is no place among the strangers may still show that it belongs to
-/// a migration.
+/// A connection without a place among the unauthenticated ones may still belong to a migration.
 asio::awaitable<void> Daemon::Impl::admit(tcp::socket socket, std::string address,
                                           std::optional<Startups::Token> token) {
   const auto self = shared_from_this();
@@ -237,7 +235,7 @@ asio::awaitable<void> Daemon::Impl::admit(tcp::socket socket, std::string addres
   }
 }
 
-/// Ids are random, so that only who takes part in a migration, or sees its packets, can name it.
+/// Ids are random, so only participants of a migration, or those who see its packets, can name it.
 std::optional<Startups::Token> Daemon::Impl::admit_known(const Uuid& migration) {
   std::error_code error;
   for (const journal::Role role : {journal::Began::SOURCE, journal::Began::DESTINATION}) {
@@ -345,7 +343,7 @@ Status Daemon::Impl::admit_peer(Worker& worker, const registry::Authenticated& p
   return {};
 }
 
-/// Whether this host may take part in one migration more, for whoever wants it.
+/// Whether this host may take one more migration, by any user.
 Status Daemon::Impl::check_room(const Worker& worker, journal::Role role,
                                 const std::string& ordered_by) const {
   const auto has_part = [role](const Worker& one) {
@@ -372,7 +370,7 @@ Status Daemon::Impl::check_room(const Worker& worker, journal::Role role,
               "max_migrations_per_user");
 }
 
-/// What recovers does not count: nobody can wait for that, and it may wait for an operator.
+/// Recoveries do not count: they may wait for an operator.
 Status Daemon::Impl::claim(WorkerId id, Worker& worker, const registry::ClaimProcess& wanted) {
   GCR_ASSIGN(const Uuid migration, journal::parse_id(wanted.migration_id()));
   const bool recovers = recoveries.contains(id);
@@ -450,9 +448,9 @@ void Daemon::Impl::reap(pid_t pid, int status) {
   end_if_idle();
 }
 
-/// Those of processes that came here and have ended or left. Not while anything moves: what is held
-/// in another group meanwhile may go back to its own. A process of its own does it: the daemon may
-/// not.
+/// The groups of processes that came here and have ended or left. Not during a migration: a process
+/// that is in another group meanwhile may return to its own. A separate process does it, because
+/// the daemon lacks the capability.
 void Daemon::Impl::remove_groups() {
   if (!workers.empty() || !recoveries.empty() || sweeper) return;
   std::vector<std::string> arguments = worker_arguments;
@@ -485,8 +483,8 @@ asio::awaitable<void> Daemon::Impl::obey_signals() {
   io.stop();
 }
 
-/// Whether what the next worker will read is good; what is the daemon's own stays as it is, but for
-/// the limits on migrations and the level of the log.
+/// Checks what the next worker will read. The daemon itself takes over only the limits on
+/// migrations and the log level.
 Status Daemon::Impl::reload() {
   GCR_ASSIGN(Config fresh, load_config(config.source));
   GCR_TRY(check_own_certificate(fresh.tls, {}));

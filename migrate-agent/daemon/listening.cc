@@ -20,7 +20,7 @@ namespace {
 
 constexpr mode_t kEverybody = 0666;
 
-/// Whether nobody but root, and whoever this process is, can change what is in there.
+/// Whether only root and this process's user can change what is in there.
 Status check_directory(const std::filesystem::path& directory) {
   struct stat info {};
   if (::stat(directory.c_str(), &info) != 0) {

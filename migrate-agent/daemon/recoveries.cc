@@ -7,8 +7,8 @@
 namespace gcr::agent {
 namespace {
 
-/// Began never changes; the records after it are what they are where nobody owns the journal. What
-/// cannot be read is as good as damaged.
+/// Began never changes; the records after it do not change while nobody owns the journal. A journal
+/// that cannot be read counts as damaged.
 journal::Contents look_at(const std::filesystem::path& path) {
   auto contents = journal::peek(path);
   if (contents) return *std::move(contents);
@@ -24,7 +24,7 @@ enum class Recoveries::Need : std::uint8_t {
   kNone,      ///< there is no journal
   kFinished,  ///< nothing is left to do
   kRecovery,  ///< it is unfinished, or owned
-  kOperator,  ///< it cannot be believed
+  kOperator,  ///< it is damaged
 };
 
 Recoveries::Need Recoveries::need_of(const std::filesystem::path& path) const {
@@ -91,7 +91,7 @@ void Recoveries::start(WorkerId id, Recovery& recovery) {
 }
 
 void Recoveries::start_later(WorkerId id, Recovery& recovery) {
-  // One that was at work for long has not failed at its start.
+  // One that ran for long has not failed at its start.
   if (Clock::now() - recovery.started > kLongestRecoveryPause) recovery.pause = kFirstRecoveryPause;
   recovery.timer.expires_after(recovery.pause);
   recovery.pause = std::min(2 * recovery.pause, kLongestRecoveryPause);

@@ -12,7 +12,7 @@
 namespace gcr::agent {
 namespace {
 
-/// Above the numbers that a worker gets, so that placing one cannot overwrite the other.
+/// Above the numbers that a worker gets, so that moving one cannot overwrite the other.
 constexpr int kFirstSafeFd = 16;
 
 Result<UniqueFd> move_out_of_the_way(UniqueFd fd) {
@@ -45,8 +45,8 @@ struct SpawnPlan {
   SpawnPlan& operator=(const SpawnPlan&) = delete;
 };
 
-/// `connection` is -1 where the worker gets none. What else is open here (the listening socket
-/// above all) stays here.
+/// `connection` is -1 if the worker gets none. Other open descriptors (the listening socket above
+/// all) are not inherited.
 int prepare(SpawnPlan& plan, int connection, int daemon) {
   sigset_t none;
   sigemptyset(&none);

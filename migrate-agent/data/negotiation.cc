@@ -90,14 +90,15 @@ Status check_decision(const DataWish& wish, const proto::DataOffer& source,
   if (!source.unencrypted()) {
     return Error(
         Code::kProtocol,
-        fmt::format("the destination wants data unencrypted, which the source's agent does "
+        fmt::format("the destination chose unencrypted data, which the source's agent does "
                     "not send ({})",
                     kConfigure));
   }
   if (rdma && encrypted) return Error(Code::kProtocol, "the destination takes RDMA for encrypted");
   if (rdma || wish.plaintext) return {};
-  return Error(Code::kProtocol,
-               "the destination wants data unencrypted, and nobody asked for data without TLS");
+  return Error(
+      Code::kProtocol,
+      "the destination chose unencrypted data, and the operator did not ask for data without TLS");
 }
 
 }  // namespace gcr::agent

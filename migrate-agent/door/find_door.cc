@@ -139,7 +139,7 @@ Result<Card> find_card(pid_t pid) {
   return no_door(pid);
 }
 
-/// Whoever only looks leaves within milliseconds.
+/// A query of the host releases the door within milliseconds.
 Status keep_others_away(const Card& card, pid_t pid, std::chrono::milliseconds patience) {
   const Status alone = lock_file(card.file.get(), "the door", patience);
   if (alone || alone.error().code() != Code::kTimeout) return alone;

@@ -7,7 +7,7 @@
 namespace gcr::agent {
 namespace {
 
-/// "; a stream is being captured" and the like, for everything that stands in the way.
+/// "; a stream is being captured" and the like, for everything that prevents it.
 std::string state_in_words(const door::Summary& summary) {
   std::string words;
   const auto add = [&](bool holds, const char* text) {

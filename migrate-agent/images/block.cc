@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint32_t kMagic = 0x31494347;  // "GCI1"
 
-/// Plain enough for the compiler to use the widest registers.
+/// Simple enough for the compiler to vectorise.
 bool is_zero(const std::byte* page, std::size_t size) {
   constexpr std::size_t kStep = 64;
   std::size_t at = 0;

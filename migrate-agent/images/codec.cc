@@ -10,7 +10,7 @@
 namespace gcr::images {
 namespace {
 
-/// Level 1: higher levels cost more time than a link that this is worth for would need.
+/// Level 1: higher levels take more time than they save on a link for which zstd pays.
 constexpr int kZstdLevel = 1;
 /// Blocks that each codec is tried on.
 constexpr unsigned kTrials = 4;
@@ -21,7 +21,7 @@ const char* chars(std::span<const std::byte> bytes) {
 }
 char* chars(std::span<std::byte> bytes) { return reinterpret_cast<char*>(bytes.data()); }
 
-/// The room that is left if the result has to be smaller than what went in.
+/// The room for a result that has to be smaller than the input.
 std::size_t room(std::span<const std::byte> raw, std::span<std::byte> out) {
   return raw.empty() ? 0 : std::min(out.size(), raw.size() - 1);
 }

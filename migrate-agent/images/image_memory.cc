@@ -13,7 +13,7 @@
 namespace gcr::images {
 namespace {
 
-// glibc has these since 2.36, in a header that does not go with the kernel's.
+// glibc has these since 2.36, in a header that conflicts with the kernel's.
 int fs_open(const char* type) {
   return static_cast<int>(::syscall(SYS_fsopen, type, FSOPEN_CLOEXEC));
 }

@@ -23,7 +23,7 @@
 namespace gcr::images {
 namespace {
 
-/// Fills `window` from `fd`, as far as there is something; how far.
+/// Fills `window` from `fd` up to the end of file; gives the number of bytes.
 Result<std::size_t> read_window(int fd, std::span<std::byte> window, const std::string& name) {
   std::size_t filled = 0;
   while (filled < window.size()) {
@@ -55,7 +55,7 @@ struct ImageSender::Impl {
         digester(options.secret),
         chooser(options.compression, options.link_bytes_per_s, threads),
         workers(threads) {
-    // Each worker has one under way, and the readers are ahead by as many again.
+    // One per worker in use, and as many again for the readers.
     for (unsigned i = 0; i < 2 * threads + 2; ++i) free_buffers.emplace_back(kSlotBytes);
   }
   ~Impl() { workers.join(); }

@@ -11,7 +11,7 @@ Slots::Slots(transport::Channel& channel, std::uint32_t count) : channel_(channe
 Result<std::uint32_t> Slots::acquire() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    // Flushing at half way, so that others find slots while this thread waits.
+    // Flushes at half of the slots, so that others find slots while this thread waits.
     const bool low = free_.empty() || (free_.size() <= count_ / 2 && written_.size() >= count_ / 4);
     if (low && !flushing_ && !written_.empty()) {
       GCR_TRY(flush(lock));
@@ -38,7 +38,7 @@ Status Slots::flush(std::unique_lock<std::mutex>& lock) {
   const Status status = channel_.flush();
   lock.lock();
   flushing_ = false;
-  // After a failure the channel is broken: whoever gets these slots can do no harm with them.
+  // After a failure the channel is broken, so reusing these slots does no harm.
   free_.insert(free_.end(), flushed.begin(), flushed.end());
   changed_.notify_all();
   return status;

@@ -219,7 +219,7 @@ Status ImageStore::name_file(const NamedFile& named) {
     return Error::from_errno(errno, fmt::format("cannot make {} {} long", path.string(),
                                                 format_bytes(named.size_bytes)));
   }
-  // Never over a file that is there.
+  // Never replaces an existing file.
   if (::linkat(incoming_.get(), id.c_str(), AT_FDCWD, path.c_str(), 0) == 0 &&
       ::unlinkat(incoming_.get(), id.c_str(), 0) == 0) {
     return {};

@@ -37,7 +37,7 @@ Status try_to_own(int fd) {
     if (errno != EWOULDBLOCK && errno != EINTR) return lock_failed();
     GCR_ASSIGN(const bool taken, owned(fd));
     if (taken) return Error(Code::kUnavailable, "the journal is owned by a live process");
-    sched_yield();  // somebody has only asked whether it is owned, and is gone in a moment
+    sched_yield();  // another process only checks whether it is owned, for a moment
   }
   return {};
 }
@@ -110,7 +110,7 @@ Status own(int fd, Lock how) {
 }
 
 Result<bool> owned(int fd) {
-  // A shared lock, so that two who ask at once do not take each other for the owner.
+  // A shared lock, so that two processes that check at once do not take each other for the owner.
   if (uninterrupted([&] { return flock(fd, LOCK_SH | LOCK_NB); }) == 0) {
     flock(fd, LOCK_UN);
     return false;

@@ -60,7 +60,7 @@ struct Unsealed {
   Checksum checksum{};
 };
 
-/// A slot that was written to its end. The Error lacks the offset.
+/// A slot that was written completely. The Error lacks the offset.
 Result<Unsealed> unseal(SlotView view, Checksum previous) {
   Unsealed unsealed;
   unsealed.checksum = get<Checksum>(view, kChecksumAt);

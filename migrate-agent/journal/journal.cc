@@ -39,7 +39,7 @@ class Provisional {
   std::filesystem::path path_;
 };
 
-/// What is written is what is remembered, so a record is changed only here.
+/// The record in memory must equal the one on disk, so a record is changed only here.
 Result<Sealed> finish_and_seal(Record& record, Checksum previous) {
   using std::chrono::milliseconds;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -59,8 +59,8 @@ Status make_directory(const std::filesystem::path& state_dir) {
   return {};
 }
 
-/// Zeros are written, not only reserved: to bring a record to the disk later is then a write in
-/// place, without a change of the file system's own books (half the time on ext4).
+/// Writes zeros instead of only reserving space: a record is then written in place later, without a
+/// change of file system metadata (half the time on ext4).
 Status fill(int fd, const Sealed& began) {
   std::vector<std::byte> file(kFileBytes);
   const auto end = std::ranges::copy(header().slot, file.begin()).out;
@@ -76,7 +76,7 @@ Error name_taken(int error, const std::filesystem::path& path) {
   return Error::from_errno(error, path.native());
 }
 
-/// The file that will be the journal at `path`, owned, on disk, and gone if anything failed.
+/// The file that will be the journal at `path`, owned and on disk; removed if anything fails.
 Result<UniqueFd> make_file(const std::filesystem::path& path, const Sealed& began) {
   Provisional made(path.native() + kUnfinishedSuffix);
   UniqueFd file(::open(made.path().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
@@ -165,7 +165,7 @@ Result<Journal> Journal::open(const std::filesystem::path& path, Lock how) {
   if (unlinked(file.get())) {
     return Error(Code::kNotFound, fmt::format("{} was removed", path.native()));
   }
-  // Readers may be at it who write the last record to the disk, as this does.
+  // Readers may be writing the last record to the disk, as this does.
   GCR_ASSIGN(const ContentLock held, ContentLock::take(file.get(), F_WRLCK));
   GCR_ASSIGN(Contents contents, load_durable(file.get(), path));
   if (contents.damage) return *contents.damage;
@@ -193,7 +193,7 @@ Status Journal::append(Record record) {
 
 std::uint64_t Journal::end_bytes() const { return (1 + records_.size()) * kSlotBytes; }
 
-/// Either all of the slot is on disk, or nothing of it, or the journal is lost.
+/// Afterwards all of the slot is on disk, or nothing of it, or the journal is lost.
 Status Journal::write(const Slot& slot) {
   GCR_ASSIGN(const ContentLock held, ContentLock::take(file_.get(), F_WRLCK));
   std::size_t written_bytes = 0;

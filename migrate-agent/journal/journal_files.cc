@@ -33,7 +33,7 @@ Result<std::vector<std::filesystem::path>> paths(const std::filesystem::path& di
   return result;
 }
 
-/// Takes the file away if nobody owns it. False if somebody does, or it is gone already.
+/// Removes the file if it has no owner. False if it has one, or is gone already.
 bool remove_unless_owned(const std::filesystem::path& path) {
   const auto file = open_file(path, O_RDONLY);
   return file && own(file->get(), Lock::kTry) && !unlinked(file->get()) &&
@@ -50,7 +50,7 @@ struct Done {
   std::string ordered_by;
 };
 
-/// Youngest first.
+/// Newest first.
 std::vector<Done> finished_among(const std::vector<Entry>& entries) {
   std::vector<Done> result;
   for (const Entry& entry : entries) {
@@ -65,7 +65,7 @@ std::vector<Done> finished_among(const std::vector<Entry>& entries) {
   return result;
 }
 
-/// What was being made when its maker died; one that is being made now is owned or young.
+/// Files whose creator died; a file that is being created now is owned or new.
 Status remove_leftovers(const std::filesystem::path& state_dir, system_clock::time_point before) {
   GCR_ASSIGN(const auto files, paths(directory_of(state_dir)));
   for (const auto& path : files) {
@@ -169,7 +169,7 @@ Result<std::size_t> prune(const std::filesystem::path& state_dir, const Retentio
   const auto before = system_clock::now() - kept.age;
   GCR_TRY(remove_leftovers(state_dir, before));
   GCR_ASSIGN(const auto entries, list(state_dir));
-  if (entries.size() <= std::min(kept.of_one_user, kept.of_all)) return 0;  // too few to look at
+  if (entries.size() <= std::min(kept.of_one_user, kept.of_all)) return 0;  // too few to check
   std::size_t removed = 0;
   std::size_t older = 0;
   std::map<std::string, std::size_t> of_users;

@@ -105,7 +105,7 @@ Error failure_of(const Report& report) {
   }
   const Error error = Error::from_errno(report.error, "the keeper failed");
   if (report.error != EMFILE) return error;
-  return Error(Code::kResourceExhausted, "the keeper may not open so many files");
+  return Error(Code::kResourceExhausted, "the keeper may not open that many files");
 }
 
 Status expect(int socket, Event event) {

@@ -2,8 +2,8 @@
 //
 // Descriptor 3 is its socket (SOCK_SEQPACKET), 4 is /dev/null until it is armed, then the table: a
 // sealed memfd with a TableHeader and, after it, the ids of the buffers, whose descriptors begin at
-// kFirstBufferFd in the same order. Making 4 the table is the last step, so whoever finds it there
-// finds all of them.
+// kFirstBufferFd in the same order. Making 4 the table is the last step, so a reader that finds it
+// there finds all of them.
 //
 // The keeper says kReady. Then come packets of one byte with at most kDescriptorsPerPacket
 // descriptors by SCM_RIGHTS: the table alone in the first, the buffers in those after it. The

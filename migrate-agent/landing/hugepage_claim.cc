@@ -17,7 +17,7 @@ namespace gcr::landing {
 namespace {
 
 constexpr const char* kClaimPrefix = "claim-";
-/// Whoever holds the lock waits for the kernel to find hugepages, of 100 GiB in the worst case.
+/// The lock's holder waits for the kernel to find hugepages, for 100 GiB in the worst case.
 constexpr std::chrono::minutes kPatience{1};
 
 std::string limit_path(const HugepageLimits& limits) {

@@ -58,7 +58,7 @@ void describe(CLI::App& app, Options& options) {
   app.add_option("--remove-group", options.remove_groups)->group("");
 }
 
-/// 0700: what is in there (images, journals) is nobody else's.
+/// 0700: the content (images, journals) is private.
 Status make_private_directory(const std::filesystem::path& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) return {};
@@ -103,7 +103,7 @@ Status run_daemon(const Options& options, const Config& config, int own_argument
   return {};
 }
 
-/// Everything that is wrong, a line each; the exit status.
+/// Prints every problem on a line; gives the exit status.
 int check_config(const Options& options, const Config& config) {
   const std::vector<std::string> problems = problems_of(config);
   for (const std::string& problem : problems) fmt::print("{}: {}\n", options.config, problem);

@@ -33,7 +33,7 @@ using proto::Envelope;
 constexpr std::chrono::milliseconds kFirstRequestTimeout = std::chrono::seconds(60);
 constexpr std::chrono::milliseconds kFinishTimeout = std::chrono::seconds(2);
 constexpr std::size_t kBlockingThreads = 8;
-/// What fits into a packet.
+/// As much as fits into a packet.
 constexpr int kMaxProblems = 32;
 constexpr std::size_t kMaxProblemBytes = 1024;
 
@@ -53,7 +53,7 @@ struct Worker {
   asio::thread_pool blocking{kBlockingThreads};
 };
 
-/// A source may say that it is alive before it has anything to ask: it looks at its host first.
+/// A source may send signs of life before its first request: it examines its host first.
 asio::awaitable<Result<Envelope>> first_request(ControlChannel& channel) {
   for (;;) {
     auto message = co_await channel.receive(kFirstRequestTimeout);
@@ -68,7 +68,7 @@ asio::awaitable<void> send_failure(ControlChannel& channel, const Error& error) 
   if (!sent) spdlog::warn("cannot tell the peer: {}", sent.error().message());
 }
 
-/// Says why, and leaves.
+/// Sends the reason and closes.
 asio::awaitable<Status> turn_away(ControlChannel& channel, const Error& why) {
   co_await send_failure(channel, why);
   co_await channel.finish(kFinishTimeout);
@@ -101,7 +101,7 @@ asio::awaitable<Status> check_subject(WorkerContext& context, const Envelope& re
   co_return co_await check_permission(context, *id);
 }
 
-/// Questions, each with one answer.
+/// Queries with one reply each.
 asio::awaitable<Reply> answer(WorkerContext& context, const Envelope& request) {
   GCR_CO_TRY(co_await check_subject(context, request));
   switch (request.body_case()) {

@@ -64,7 +64,7 @@ Result<IncomingVram::Incoming> IncomingVram::place(const Wanted& wanted) {
   return buffer;
 }
 
-/// All or nothing: what was prefilled so far lies in its landing memory too.
+/// All or nothing: prefilled chunks are still in landing memory too.
 Status IncomingVram::turn_into_reload(std::string why, std::map<BufferId, Incoming>& created) {
   note_ = std::move(why) + ": it is filled after the switchover";
   mode_ = Mode::kReload;
@@ -153,7 +153,7 @@ Status IncomingVram::synchronize() const {
   return {};
 }
 
-/// VRAM for everything, and into it all that has landed.
+/// Creates all VRAM and uploads everything that has landed.
 Status IncomingVram::fill(const Expected& expected) {
   for (auto& [id, buffer] : buffers_) {
     GCR_TRY(create_vram(id, buffer));
@@ -167,7 +167,7 @@ Status IncomingVram::fill(const Expected& expected) {
   return {};
 }
 
-/// Chunks that were sent once and are expected to be zeros now: zeros are never sent.
+/// Clears chunks that were sent once and are expected to be zeros now: zeros are never sent.
 Status IncomingVram::settle_zeros(const Expected& expected) {
   const Zeros zeros(digester_->key());
   for (auto& [id, buffer] : buffers_) {
@@ -182,7 +182,7 @@ Status IncomingVram::settle_zeros(const Expected& expected) {
   return {};
 }
 
-/// One byte of VRAM becomes what it is not; a landed chunk lies in both memories alike.
+/// Corrupts one byte of VRAM; landing memory has the right content.
 Status IncomingVram::spoil() {
   const Incoming& buffer = buffers_.begin()->second;
   return buffer.stream->fill(buffer.vram->address(), buffer.landing[0] ^ std::byte{1}, 1);

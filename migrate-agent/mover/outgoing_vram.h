@@ -48,7 +48,7 @@ class OutgoingVram {
   /// The expected digests at the destination: 16 bytes per chunk, in order, for every buffer.
   std::map<BufferId, std::vector<digest::Digest>> digests() const;
 
-  /// Descriptors that map the same VRAM in the application again (rollback).
+  /// Descriptors that map the same VRAM in the application again (roll-back).
   Result<Descriptors> descriptors() const;
 
   std::uint64_t total_bytes() const { return total_bytes_; }

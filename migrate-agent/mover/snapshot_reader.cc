@@ -14,7 +14,7 @@ constexpr std::size_t kSlots = 3;
 constexpr std::size_t kBatchChunks = 16;
 constexpr std::size_t kBatchBytes = kBatchChunks * kChunkBytes;
 
-/// What a slot reports through, in page-locked memory after the bytes.
+/// A slot's descriptors and digests, in page-locked memory after the bytes.
 struct Report {
   std::array<device::Chunk, kBatchChunks> chunks;
   std::array<digest::Digest, kBatchChunks> digests;
@@ -38,7 +38,7 @@ std::vector<std::span<const ChunkRef>> batches_of(std::span<const ChunkRef> chun
 
 }  // namespace
 
-/// Room for one batch, and the stream on which it is under way.
+/// Room for one batch, and the stream on which it is copied.
 class SnapshotReader::Slot {
  public:
   Status prepare(const std::shared_ptr<device::Gpu>& on);
@@ -55,7 +55,7 @@ class SnapshotReader::Slot {
     chunks_ = {};
   }
 
-  /// What chunks are handed on from; empty before prepare().
+  /// The memory that chunks are handed on from; empty before prepare().
   std::span<const std::byte> bytes() const {
     return memory_ == nullptr ? std::span<const std::byte>() : memory_->bytes().first(kBatchBytes);
   }
@@ -126,7 +126,7 @@ Status SnapshotReader::Slot::copy_run(const Place& place, std::size_t first, std
 
 Status SnapshotReader::Slot::copy_out(const Place& place) {
   if (!place.snapshot) return {};
-  // One copy for all: the places of short chunks are as long as those of others.
+  // One copy for all: short chunks have places of full length.
   const std::size_t length = (chunks_.size() - 1) * kChunkBytes + chunks_.back().length_bytes;
   const Status copied =
       place.stream->copy_out(memory_->bytes().data(), place.snapshot->address(), length);
@@ -144,8 +144,8 @@ Status SnapshotReader::Slot::start(std::span<const ChunkRef> chunks, const VramD
   return copy_out(place);
 }
 
-/// One read(): batch b travels in slot b modulo the number of slots, and chunks are handed on in
-/// order, each by whichever thread is free.
+/// One read(): batch b uses slot b modulo the number of slots, and chunks are handed on in order,
+/// each by a free thread.
 class SnapshotReader::Run {
  public:
   Run(SnapshotReader& reader, std::span<const ChunkRef> chunks, unsigned threads,
@@ -171,7 +171,7 @@ class SnapshotReader::Run {
   enum class State { kFree, kCopying, kAwaited, kReady };
   struct Turn {
     State state = State::kFree;
-    std::size_t left = 0;  // chunks that are not through the sink yet
+    std::size_t left = 0;  // chunks that the sink has not taken yet
   };
   struct Claim {
     std::size_t batch;

@@ -59,7 +59,7 @@ Result<std::vector<digest::Digest>> VramDigester::digest(std::span<const ChunkRe
   }
   std::vector<digest::Digest> digests(chunks.size());
   for (auto& [gpu, place] : gpus_) {
-    // Whatever was launched has to end before its memory may be used again.
+    // Launched kernels have to end before their memory may be used again.
     const Status passed = place.stream->synchronize();
     if (status && !passed) status = passed.error().while_doing("cannot digest VRAM");
     if (!status) continue;

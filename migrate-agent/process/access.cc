@@ -30,13 +30,13 @@ bool set_capabilities(std::uint64_t effective) {
   return ::syscall(SYS_capset, &header, sets.data()) == 0;
 }
 
-/// For the calling thread alone: the system calls themselves, which C libraries carry out for all
-/// threads of a process.
+/// For the calling thread only: raw system calls, because C libraries apply these to all threads of
+/// a process.
 bool become(const proto::Credentials& who) {
   const auto uid = who.uids(kFileSystemId);
   const auto gid = who.gids(kFileSystemId);
   if (::syscall(SYS_setgroups, who.groups_size(), who.groups().data()) != 0) return false;
-  errno = EPERM;  // these two do not tell
+  errno = EPERM;  // these two calls do not report errors
   ::syscall(SYS_setfsgid, gid);
   if (static_cast<std::uint32_t>(::syscall(SYS_setfsgid, -1)) != gid) return false;
   ::syscall(SYS_setfsuid, uid);
@@ -60,7 +60,7 @@ int try_one(const WantedAccess& wanted) {
 Result<std::vector<int>> try_access(const proto::Credentials& who,
                                     const std::vector<WantedAccess>& wanted) {
   if (who.uids_size() <= kFileSystemId || who.gids_size() <= kFileSystemId) {
-    return Error(Code::kProtocol, "the ids of the process are not told");
+    return Error(Code::kProtocol, "the ids of the process are missing");
   }
   std::vector<int> results(wanted.size(), 0);
   // It passes every check of owners and permissions.

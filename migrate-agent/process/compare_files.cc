@@ -1,4 +1,4 @@
-// The destination's look at its own files.
+// How the destination compares its own files.
 #include <errno.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -69,7 +69,7 @@ std::string difference(const proto::FileFact& ours, const proto::FileFact& their
   return "";
 }
 
-/// A name that can be looked for.
+/// A name that can be looked up.
 bool is_name(const std::string& path) {
   return path.starts_with('/') && path.size() <= kMaxNameBytes && path.find('\0') == path.npos;
 }
@@ -108,7 +108,8 @@ void check_access(const proto::Credentials& who, const std::vector<WantedAccess>
   }
 }
 
-/// The directory that CRIU would make a deleted file in: its own, or the nearest that is here.
+/// The directory in which CRIU would create a deleted file: its own, or the nearest that exists
+/// here.
 fs::path directory_of(const std::string& deleted) {
   fs::path at = fs::path(deleted).parent_path();
   struct stat status {};
@@ -149,7 +150,7 @@ VettedFiles compare_files(const FileFacts& files, const proto::Credentials& who,
 Result<VettedFiles> vet_files(const ImageNames& names, const FileFacts& told,
                               const proto::Credentials& who) {
   if (told.size() > kMaxNames) {
-    return Error(Code::kProtocol, fmt::format("the source tells of {} files", told.size()));
+    return Error(Code::kProtocol, fmt::format("the source reports {} files", told.size()));
   }
   GCR_TRY(check_names(names, told));
   preflight::Findings findings(preflight::Side::kDestination);

@@ -46,7 +46,7 @@ std::uint32_t read_number(const std::string& text) {
   return number;
 }
 
-/// The kernel's word on one thread; without an id if it is gone or a zombie.
+/// One thread's rights by the kernel; without an id if it is gone or a zombie.
 Result<proto::Credentials> read_thread(const std::string& task) {
   auto fields = read_fields(task);
   proto::Credentials thread;
@@ -72,8 +72,8 @@ Result<proto::Credentials> read_thread(const std::string& task) {
   return thread;
 }
 
-/// `pid` and all below it, parents first. The kernel has the children of stopped threads right;
-/// procfs::tree() would read every process of the host while this one stands still.
+/// `pid` and all below it, parents first. For stopped threads the kernel's list of children is
+/// right; procfs::tree() would read every process of the host while this one is stopped.
 std::vector<pid_t> family(pid_t pid) {
   if (::access("/proc/thread-self/children", R_OK) != 0) return procfs::tree(pid);
   std::vector<pid_t> found{pid};
@@ -102,7 +102,7 @@ std::vector<std::pair<std::string_view, std::string>> describe(const proto::Cred
           {"seccomp filters", fmt::format("{}", thread.seccomp_filters())}};
 }
 
-/// What a process started here has, if the source's agent told this.
+/// The rights that a process started here gets, from what the source's agent reported.
 proto::Credentials handed_on(proto::Credentials told, const proto::Credentials& own) {
   told.set_bounding(told.bounding() & own.bounding());
   told.set_no_new_privileges(told.no_new_privileges() || own.no_new_privileges());
@@ -147,7 +147,7 @@ Status compare_credentials(const proto::Credentials& left, const std::string& wh
 Status check_restored_credentials(
     pid_t init, const google::protobuf::RepeatedPtrField<proto::Credentials>& told) {
   if (told.empty() || told.size() > kMaxThreads) {
-    return Error(Code::kProtocol, fmt::format("the source tells the rights of {} threads, not of "
+    return Error(Code::kProtocol, fmt::format("the source reports the rights of {} threads, not of "
                                               "1 to {}",
                                               told.size(), kMaxThreads));
   }
@@ -155,20 +155,20 @@ Status check_restored_credentials(
   std::map<int, const proto::Credentials*> expected;
   for (const proto::Credentials& thread : told) {
     if (expected.emplace(thread.thread(), &thread).second) continue;
-    return disagreement(thread.thread(), "is told twice by the source");
+    return disagreement(thread.thread(), "is reported twice by the source");
   }
   GCR_ASSIGN(const auto restored, read_credentials(init));
   for (const proto::Credentials& thread : std::span(restored).subspan(1)) {  // without the init
     const auto found = expected.find(thread.thread());
     if (found == expected.end()) {
-      return disagreement(thread.thread(), "was restored and is not told by the source");
+      return disagreement(thread.thread(), "was restored and is not reported by the source");
     }
     GCR_TRY(compare_credentials(thread, "as restored", handed_on(*found->second, own),
-                                "as the source's agent tells"));
+                                "as the source's agent reports"));
     expected.erase(found);
   }
   if (expected.empty()) return {};
-  return disagreement(expected.begin()->first, "is told by the source and was not restored");
+  return disagreement(expected.begin()->first, "is reported by the source and was not restored");
 }
 
 }  // namespace gcr::process

@@ -107,8 +107,8 @@ class Holders {
     }
   }
 
-  /// One process that holds it, 0 if none does. Agents are passed over if `not_agents`, and then
-  /// those that have ended since, as workers do that only asked something.
+  /// One process that holds it, 0 if none does. With `not_agents` agents are skipped, and also
+  /// processes that have ended since, such as workers for single queries.
   pid_t of(const std::string& link, bool not_agents) const {
     const auto [first, last] = holders_.equal_range(link);
     for (auto it = first; it != last; ++it) {
@@ -118,8 +118,8 @@ class Holders {
   }
 
  private:
-  /// The agent's end of the door is held by the agents' processes: they run our own program, or
-  /// another build of it beside ours.
+  /// Agents' processes hold the agent's end of the door: they run our own program, or another build
+  /// of it beside ours.
   static bool is_agent_or_gone(pid_t pid) {
     std::error_code error;
     const fs::path theirs = fs::read_symlink("/proc/" + std::to_string(pid) + "/exe", error);
@@ -136,7 +136,7 @@ std::string holder_text(pid_t holder) {
   return holder == 0 ? "a process outside" : "process " + describe_process(holder);
 }
 
-/// All that one look at the descriptors needs.
+/// Everything that one pass over the descriptors needs.
 struct Look {
   pid_t pid;
   Inspection& inspection;
@@ -231,7 +231,7 @@ pid_t pid_of_pidfd(const Descriptor& fd, pid_t holder) {
   return -1;
 }
 
-/// CRIU 4.1's list, tried one by one.
+/// CRIU 4.1's list, tested one by one.
 bool can_be_dumped(const Descriptor& fd, pid_t holder) {
   static constexpr std::array<std::string_view, 6> kMovable = {
       "[eventfd]", "[eventpoll]", "[signalfd]", "[timerfd]", "inotify", "[fanotify]"};
@@ -249,7 +249,7 @@ void look_at_anonymous(const Descriptor& fd, Look& look) {
 }
 
 void look_at_deleted(const Descriptor& fd, Look& look) {
-  const auto size = static_cast<std::uint64_t>(fd.status.st_blocks) * 512;  // as CRIU reckons
+  const auto size = static_cast<std::uint64_t>(fd.status.st_blocks) * 512;  // as CRIU computes it
   if (fd.link.starts_with("/memfd:") || is_driver_file(fd.link)) return;
   if (fd.status.st_nlink != 0) {
     look.inspection.findings.add(

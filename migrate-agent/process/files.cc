@@ -64,7 +64,7 @@ Content read_content(const UniqueFd& held, bool mapped) {
   return content;
 }
 
-/// Remembered until the file changes. The cache belongs to the process: a worker asks for the same
+/// Cached until the file changes. The cache belongs to the process: a worker asks for the same
 /// files in preflight and again in the switchover.
 Content content_of(const UniqueFd& held, const struct stat& status, bool mapped) {
   static std::mutex mutex;
@@ -82,7 +82,7 @@ Content content_of(const UniqueFd& held, const struct stat& status, bool mapped)
   return known[version] = std::move(content);
 }
 
-/// "00400000-00401000" of /proc/PID/maps as /proc/PID/map_files has it, without zeros in front.
+/// "00400000-00401000" of /proc/PID/maps as /proc/PID/map_files has it, without leading zeros.
 std::string map_files_name(const std::string& range) {
   char* end = nullptr;
   const auto from = std::strtoull(range.c_str(), &end, 16);

@@ -100,7 +100,7 @@ void look_at_state(pid_t pid, const std::map<std::string, std::string>& status,
   }
 }
 
-/// What the process has by name, and what of it will be compared badly.
+/// The files that the process has by name, and those of them that are compared only by size.
 Status look_at_files(pid_t pid, Inspection& inspection) {
   GCR_ASSIGN(auto files, named_files(pid));
   for (NamedFile& file : files) {
@@ -144,7 +144,7 @@ Result<Inspection> inspect(pid_t pid) {
 
   look_at_kind(pid, inspection);
   if (inspection.findings.has_blocker())
-    return inspection;  // nothing else about it is our business
+    return inspection;  // the process must not be examined further
   look_at_children(pid, inspection);
   look_at_namespaces(pid, inspection);
   look_at_mounts(pid, inspection);

@@ -49,7 +49,7 @@ class Names {
     const UniqueFd file = procfs::hold(link);
     struct stat status {};
     if (!file || ::fstat(file.get(), &status) != 0) return;
-    // One that has a name elsewhere is nothing that CRIU may make again.
+    // CRIU must not create a file again that has another name.
     const bool linked = S_ISREG(status.st_mode) && status.st_nlink != 0;
     if (path.ends_with(kDeleted) && !linked) return add_directory_of(path);
     const bool wanted =
@@ -85,7 +85,7 @@ class Names {
     fact.clear_sha256();
   }
 
-  /// CRIU makes the file again in its directory, or in one that it makes in the one above.
+  /// CRIU creates the file again in its directory, or in a new directory in the one above.
   void add_directory_of(const std::string& deleted) {
     for (fs::path at = fs::path(deleted).parent_path();; at = at.parent_path()) {
       struct stat status {};
@@ -132,7 +132,7 @@ void add_descriptors(const std::string& process, Names& names) {
 void add_mappings(pid_t pid, const std::string& process, const std::string& program, Names& names) {
   for (const Mapping& mapping : named_mappings(pid)) {
     const bool writes = mapping.shared && mapping.writable;
-    // Who may execute a program need not be able to read it.
+    // A user who may execute a program may be unable to read it.
     const std::uint32_t access = mapping.path == program ? X_OK : writes ? R_OK | W_OK : R_OK;
     names.add(process + "/map_files/" + mapping.range, access, !writes, true);
   }

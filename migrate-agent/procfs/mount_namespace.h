@@ -30,10 +30,10 @@ class MountNamespace {
   UniqueFd fd_;
 };
 
-/// Success if what CRIU believes of a mount namespace is the kernel's word, as `pid`, a process in
-/// there, sees it: /proc is a whole procfs of the PID namespace of `pid` with nothing mounted in
-/// it, and CRIU's cache of what the kernel can is ours or none. Else kRefused, with a sentence that
-/// says what is wrong. It is true of the moment: who may mount there can change it.
+/// Success if CRIU can trust what it reads in a mount namespace, as seen by `pid`, a process in it:
+/// /proc is a whole procfs of the PID namespace of `pid` with nothing mounted in it, and CRIU's
+/// cache of the kernel's features is the host's or missing. Else kRefused, with a sentence that
+/// says what is wrong. Holds only for the moment: a process that may mount there can change it.
 Status check_view(pid_t pid);
 
 }  // namespace gcr::procfs

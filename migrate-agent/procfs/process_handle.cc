@@ -43,7 +43,7 @@ Result<Process> Process::open(pid_t pid) {
 Result<Process> Process::open(pid_t pid, std::uint64_t start_time) {
   GCR_ASSIGN(Process process, open(pid));
   if (process.start_time() == start_time) return process;
-  return Error(Code::kNotFound, "process " + std::to_string(pid) + " is another one by now");
+  return Error(Code::kNotFound, "process " + std::to_string(pid) + " is another process now");
 }
 
 bool Process::has_ended() const { return ends_within(std::chrono::milliseconds(0)); }

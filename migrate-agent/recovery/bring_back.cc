@@ -21,7 +21,7 @@ namespace {
 
 using agent::Door;
 
-/// For CRIU that works on the process; the caller tries again.
+/// How long to wait for a CRIU that works on the process; the caller tries again.
 constexpr std::chrono::seconds kCriuPatience{60};
 /// What the preload library calls the thread that serves the door.
 constexpr char kDoorThread[] = "gcr-door";
@@ -33,7 +33,7 @@ bool is_stopped(pid_t pid) {
   });
 }
 
-/// The door's thread, as the process's own PID namespace numbers it; 0 if it has ended.
+/// The id of the door's thread in the process's own PID namespace; 0 if it has ended.
 pid_t door_thread(pid_t pid) {
   for (const pid_t tid : procfs::threads(pid)) {
     const std::string task = fmt::format("{}/task/{}", pid, tid);
@@ -43,8 +43,8 @@ pid_t door_thread(pid_t pid) {
   return 0;
 }
 
-/// The dump has stopped it, or a worker died while it dropped pages of zeros: then the door goes on
-/// dropping where it was, and nobody may write to memory before it has answered.
+/// The dump has stopped it, or a worker died while it dropped pages of zeros: then the door first
+/// finishes dropping, and nothing may write to the memory before it has answered.
 Status resume(const procfs::Process& process, Door& door) {
   spdlog::info("process {} is stopped: continuing", process.pid());
   criu::HeldThreads threads(process);
@@ -54,7 +54,7 @@ Status resume(const procfs::Process& process, Door& door) {
   return criu::resume_stopped(process);
 }
 
-/// Stopped, in place of frozen.
+/// Makes it stopped instead of frozen.
 Status thaw_stopped(const procfs::Process& process, const cgroups::Group& group) {
   GCR_ASSIGN(const bool frozen, group.is_frozen());
   if (!frozen) return {};
@@ -63,7 +63,7 @@ Status thaw_stopped(const procfs::Process& process, const cgroups::Group& group)
   return procfs::wait_until_stopped(process.pid());
 }
 
-/// What the driver took is put back, whichever of its calls came last.
+/// Restores and unlocks the control state, from whatever state the driver reports.
 Status bring_back_control(pid_t pid) {
   GCR_ASSIGN(const auto driver, device::cuda::load());
   const auto control = driver->control(pid);
@@ -91,7 +91,7 @@ Result<keeper::Descriptors> find_vram(const Lost& lost) {
   Result<keeper::Descriptors> taken = Error(Code::kNotFound, "no keeper was started");
   if (lost.keeper) taken = keeper::take_from(*lost.keeper);
   if (taken || taken.error().code() != Code::kNotFound) return taken;
-  return Error(Code::kDataLoss, fmt::format("nobody has the VRAM of process {}: {}",
+  return Error(Code::kDataLoss, fmt::format("the VRAM of process {} is lost: {}",
                                             lost.process.pid(), taken.error().message()));
 }
 
@@ -111,13 +111,13 @@ Status bring_back_vram(Door& door, const Lost& lost) {
 Status bring_back_all(const Lost& lost, const procfs::Process& process) {
   const pid_t pid = process.pid();
   GCR_TRY(criu::wait_for_helpers(lost.scratch, kCriuPatience));
-  // What was frozen stands still as a stop for what follows: its stop may have been taken away.
+  // A frozen process is stopped again for what follows: a SIGCONT may have ended its stop.
   GCR_TRY(thaw_stopped(process, lost.group));
   auto door = Door::open(pid);
-  // Refused in preflight, or it has become another program: it was never taken apart.
+  // Refused in preflight, or the process has executed another program: it was never taken apart.
   if (!door && door.error().code() == Code::kNotFound) return {};
   GCR_TRY(door);
-  // The door was found by number: it is this process's if that has not been reaped.
+  // The door was found by PID: it is this process's door if the process has not been reaped.
   if (process.has_ended()) return {};
   if (lost.detaching) {
     if (is_stopped(pid)) GCR_TRY(resume(process, *door));

@@ -48,7 +48,7 @@ Status resume_restored(const journal::Restored& restored, const cgroups::Group& 
 }
 
 Status destroy_restored(const journal::Restored& restored, const cgroups::Group& group) {
-  // An init's end is that of its whole namespace. Nothing is thawed that has not been killed.
+  // When an init ends, so does its whole namespace. Only killed processes are thawed.
   std::vector<procfs::Process> killed;
   for (const journal::ProcessId* id : {&restored.init(), &restored.process()}) {
     auto process = open_living(*id);

@@ -29,7 +29,7 @@ proto::Envelope commit_reply(pid_t pid) {
   return reply;
 }
 
-/// What can be answered without anybody's help; nothing while the process stands still.
+/// The answer that the journal alone allows; none while the process waits for the commit.
 std::optional<Reply> settled(const KnownJournal& known) {
   if (known.state == "running") {
     return commit_reply(known.last(Record::kFinished)->finished().pid());
@@ -65,7 +65,7 @@ asio::awaitable<Reply> answer_outcome(WorkerContext& context,
   });
   GCR_CO_TRY(looked);
   const auto outcome = commit::outcome_of(contents);
-  // That a journal tells nothing is no secret.
+  // That there is no usable journal is not secret.
   if (contents && outcome != proto::OutcomeReply::UNKNOWN) {
     GCR_CO_TRY(check_peer(context, contents->records));
   }
@@ -94,7 +94,7 @@ asio::awaitable<Reply> answer_commit(WorkerContext& context, const proto::Commit
     }
     co_await pause_before_next_look(context);
   }
-  co_return Error(Code::kTimeout, "the process here stands still as yet; ask again");
+  co_return Error(Code::kTimeout, "the process does not run here yet; ask again");
 }
 
 }  // namespace gcr::agent

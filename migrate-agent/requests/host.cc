@@ -1,4 +1,4 @@
-// What an operator asks about a host before processes are moved to it or away from it.
+// The query about a host before processes are moved to it or away from it.
 #include <algorithm>
 
 #include "migrate-agent/host/host_state.h"
@@ -9,15 +9,14 @@ namespace {
 
 using Migrations = google::protobuf::RepeatedPtrField<proto::MigrationStatus>;
 
-/// Just being restored here: until the vote its migration's journal does not name it.
+/// A process that is being restored here: until the vote its migration's journal does not name it.
 bool is_arriving(const host::FoundProcess& found, const Migrations& migrations) {
   return found.in_use && std::ranges::any_of(migrations, [](const auto& migration) {
            return migration.role() == "destination" && migration.pid() == 0;
          });
 }
 
-/// Those that the asker may move. Where the journals say which migration a process is in, so does
-/// the reply.
+/// The processes that the asker may move, with the migration that each is in by the journals.
 void add_processes(proto::HostReply& reply, std::vector<host::FoundProcess> found,
                    const Permissions& permissions) {
   for (host::FoundProcess& one : found) {
@@ -43,7 +42,7 @@ asio::awaitable<Reply> answer_host(WorkerContext& context) {
     return {};
   });
   GCR_CO_TRY(looked);
-  // Afterwards: whoever was at a door then has a journal by now.
+  // Afterwards: a migration that had a door during the query has a journal by now.
   auto listed = co_await answer_list(context, {});
   GCR_CO_TRY(listed);
   *host.mutable_migrations() = std::move(*listed->mutable_list_reply()->mutable_migrations());

@@ -1,4 +1,4 @@
-// What an operator asks about migrations, and orders.
+// An operator's queries and orders about migrations.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ Error not_known(const Uuid& migration) {
                fmt::format("this agent knows no migration {}", migration.to_string()));
 }
 
-/// Why orders to a migration that this host is not the source of cannot be given here.
+/// The error for an order to a migration of which this host is not the source.
 asio::awaitable<Error> no_source(WorkerContext& context, Uuid migration) {
   const auto known = co_await read_journal(context, migration, Began::DESTINATION);
   if (!known) co_return not_known(migration);
@@ -30,8 +30,8 @@ asio::awaitable<Error> no_source(WorkerContext& context, Uuid migration) {
                               known->began().peer()));
 }
 
-/// Brings an order to the source's worker. It is for migrations that copy; what is past that, or
-/// what recovery is at, refuses.
+/// Passes an order to the source's worker. It is accepted during pre-copy; later, or in a recovery,
+/// it is refused.
 asio::awaitable<Status> give_order(WorkerContext& context, Uuid migration,
                                    registry::ToWorker order) {
   const auto known = co_await read_journal(context, migration, Began::SOURCE);
@@ -66,7 +66,7 @@ asio::awaitable<bool> is_owned(WorkerContext& context, const journal::Entry& ent
   co_return owned&&* owned;
 }
 
-/// One whose journal does not tell whose it is belongs to nobody.
+/// A migration whose journal does not name the user belongs to nobody.
 bool may_see(const Permissions& permissions, const Result<journal::Contents>& contents) {
   if (permissions.everyone()) return true;
   if (!contents || contents->damage || contents->records.empty()) return false;
@@ -122,7 +122,7 @@ asio::awaitable<Reply> answer_cancel(WorkerContext& context, const proto::Cancel
     const auto told = co_await ask_worker(owner, cancel, kCancelPatience);
     if (told) co_return cancel_reply();
     const bool nobody_there = told.error().code() == Code::kNotFound;
-    // A journal before its commit that nobody owns is undone as soon as recovery is at it.
+    // A journal before its commit without an owner is undone as soon as recovery starts.
     if (nobody_there && !co_await is_owned(context, known->entry)) co_return cancel_reply();
     co_await pause_before_next_look(context);
   }

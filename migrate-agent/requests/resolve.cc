@@ -1,4 +1,4 @@
-// An operator decides what no protocol can: the other host is gone, and with it what it knew.
+// An operator decides what no protocol can, because the other host is gone.
 #include <fmt/format.h>
 
 #include "migrate-agent/requests/journals.h"
@@ -48,7 +48,7 @@ proto::Envelope question_for(const KnownJournal& known) {
   proto::Envelope question;
   const std::string id = to_bytes(known.entry.migration);
   if (known.entry.role == Began::SOURCE) {
-    // Whatever it answers holds: the source is committed.
+    // Any answer may be acted on: the source is committed.
     question.mutable_commit_request()->set_migration_id(id);
   } else {
     question.mutable_outcome_request()->set_migration_id(id);
@@ -56,7 +56,7 @@ proto::Envelope question_for(const KnownJournal& known) {
   return question;
 }
 
-/// Whether the other agent, which has just answered, leaves something to decide.
+/// Whether the other agent's answer leaves something to decide.
 bool cannot_decide(const proto::Envelope& answer) {
   if (answer.has_outcome_reply()) return answer.outcome_reply().outcome() == OutcomeReply::UNKNOWN;
   if (!answer.has_failure()) return false;
@@ -82,7 +82,7 @@ asio::awaitable<Status> check_peer_is_gone(WorkerContext& context, const KnownJo
                   known.began().peer(), answer ? "" : " (" + answer.error().message() + ")"));
 }
 
-/// Brings the decision to whoever owns the journal; recovery is always at it, or soon.
+/// Passes the decision to the journal's owner; there is always a recovery, or soon will be.
 asio::awaitable<Status> deliver(WorkerContext& context, const KnownJournal& known,
                                 const proto::ResolveRequest& request) {
   const WorkerAddress owner{context.config.runtime_dir, known.entry.migration, known.entry.role};
@@ -106,7 +106,7 @@ asio::awaitable<Status> deliver(WorkerContext& context, const KnownJournal& know
     }
     co_await pause_before_next_look(context);
   }
-  co_return Error(Code::kTimeout, "nobody is at the migration to take the decision up");
+  co_return Error(Code::kTimeout, "no worker has accepted the decision in time; try again");
 }
 
 Status check(const proto::ResolveRequest& request) {

@@ -1,7 +1,7 @@
-// A migration whose journal is damaged is nobody's: no agent can tell what it has promised. An
-// operator decides alone. What of the journal is good in itself says which processes are meant; the
-// rest is written anew as if all had happened that can have happened, with the decision after it,
-// and recovery does what follows from that.
+// A migration whose journal is damaged has no owner: no agent can tell what was decided, so an
+// operator decides alone. The journal's intact records say which processes are meant; the others
+// are written anew as if everything had happened that can have happened, with the decision after
+// them, and recovery does the rest.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ Error which_process() {
           "host, and name it with --pid"};
 }
 
-/// The init of the PID namespace that a restored process was given is its parent.
+/// The parent of a restored process is the init of its PID namespace.
 Result<journal::Restored> identify_restored(pid_t pid) {
   if (pid <= 0) return which_process();
   journal::Restored restored;
@@ -54,7 +54,7 @@ Result<Record> began_of(const journal::Entry& entry, const std::vector<Record>& 
   return record;
 }
 
-/// The last of this kind that is good, or an empty one.
+/// The last intact record of this kind, or an empty one.
 Record good_or_empty(const std::vector<Record>& good, Record::BodyCase kind) {
   if (const Record* found = journal::last(good, kind)) return *found;
   Record record;

@@ -9,17 +9,17 @@
 namespace gcr::agent {
 namespace {
 
-/// Before any rate is known, so much is always sent within the gate's own time.
+/// Before any rate is known, this much counts as fitting into the downtime.
 constexpr std::uint64_t kNegligibleBytes = 2 * kChunkBytes;
-/// A round that leaves more than this of what the one before it left has not helped.
+/// A round that leaves more than this share of what the round before it left has not helped.
 constexpr double kHelps = 0.9;
-/// With auto-converge the bar is QEMU's: dirtied more than half of what was sent.
+/// With auto-converge the threshold is QEMU's: dirtied more than half of what was sent.
 constexpr double kConverges = 0.5;
 constexpr unsigned kPatience = 2;
 constexpr double kFirstThrottle = 0.2;  // QEMU's cpu-throttle-initial, -increment and max
 constexpr double kThrottleStep = 0.1;
 constexpr double kMostThrottle = 0.99;
-/// Rounds shorter than this count by their share of it.
+/// Shorter rounds are weighted by their share of this.
 constexpr double kFullWeightSeconds = 0.1;
 
 }  // namespace

@@ -41,7 +41,7 @@ awaitable<void> Destination::run(proto::PreflightRequest request) {
   co_await conclude();
 }
 
-/// Says that we are alive until the answer is there: a restore may take long.
+/// Sends Alive until there is an answer: a restore may take long.
 awaitable<Result<proto::Envelope>> Destination::answer_alive(const proto::Envelope& request) {
   AliveBeat beat(context_.io, context_.channel, silence());
   auto reply = co_await answer(request);
@@ -49,8 +49,8 @@ awaitable<Result<proto::Envelope>> Destination::answer_alive(const proto::Envelo
   co_return reply;
 }
 
-/// What was not voted for is undone. What was voted for and not settled stands still, and recovery
-/// asks the source. Of what was refused there is no journal, but it is reported.
+/// Before the vote everything is undone. After it, and without a decision, the copy stays frozen
+/// and recovery asks the source. A refused migration has no journal, but is reported.
 awaitable<void> Destination::conclude() {
   if (log_) co_await settle();
   if (is_migration_) report_ending();
@@ -166,7 +166,7 @@ awaitable<Result<proto::Envelope>> Destination::answer(const proto::Envelope& re
 
 awaitable<Result<proto::Envelope>> Destination::abort(const proto::AbortRequest& request) {
   cause_ =
-      Error(Code::kCancelled, "the source gave it up: " + control::printable(request.reason()));
+      Error(Code::kCancelled, "the source aborted it: " + control::printable(request.reason()));
   spdlog::info("{}", cause_.message());
   if (state_ == State::kRestored) {
     GCR_CO_TRY(co_await offload(context_.blocking, [&]() -> Status {
@@ -191,7 +191,7 @@ Result<process::VettedFiles> Destination::vet_files(const proto::RestoreRequest&
                             request.named(), request.credentials(0));
 }
 
-/// After the vote, once the copy is given up.
+/// After the vote, when the copy was given up.
 Status Destination::clear_copy() {
   GCR_TRY(recovery::destroy_restored(identity_, group_));
   destroy();
@@ -218,7 +218,7 @@ awaitable<Result<proto::Envelope>> Destination::restore(const proto::RestoreRequ
   Phases phases("destination", Phases::Clock::time_point{});
   GCR_CO_ASSIGN(const BufferDigests sent, check_digests(request.digests(), open_));
   GCR_CO_ASSIGN(const auto files, check_files(request.files()));
-  // Nothing may write any more: not into the images that CRIU reads, nor into the landing region.
+  // From now on nothing writes into the images that CRIU reads, or into the landing region.
   data_.reset();
   const bool prefilled = vram_->mode() == mover::IncomingVram::Mode::kPrefill;
   auto verifying = offload(context_.blocking, [&]() -> Result<std::uint64_t> {
@@ -246,8 +246,8 @@ awaitable<Result<proto::Envelope>> Destination::restore(const proto::RestoreRequ
   co_return envelope;
 }
 
-/// The process stands still by itself before the journal promises it, and it is the journal's
-/// before the source hears of it.
+/// The process is frozen before the vote is in the journal, and the vote is in the journal before
+/// the source gets the reply.
 Status Destination::vote(Phases& phases) {
   GCR_ASSIGN(auto descriptors, vram_->descriptors());
   GCR_TRY(process_->attach(std::move(descriptors), phases));
@@ -265,7 +265,7 @@ Status Destination::vote(Phases& phases) {
   return fault::point("destination.restored");
 }
 
-/// The copy runs, or it was lost before and the journal is aborted.
+/// Afterwards the copy runs, or it was lost before and the journal is aborted.
 Status Destination::let_go() {
   GCR_TRY(fault::point("destination.told"));
   GCR_ASSIGN(bool lost, give_up_lost_copy(*log_));

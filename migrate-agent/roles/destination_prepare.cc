@@ -1,5 +1,5 @@
-// The destination's steps before the process is restored: it looks at what would come, makes room,
-// and takes in what lands.
+// The destination's steps before the process is restored: preflight, allocating memory, and
+// receiving data.
 #include <fmt/format.h>
 
 #include "migrate-agent/data/offer.h"
@@ -19,9 +19,9 @@ namespace {
 
 constexpr std::size_t kMaxNameBytes = 256;
 constexpr unsigned kImageSlots = 64;
-/// Room for images beyond what the source expects, at first and then at a time.
+/// Room for images beyond what the source expects, at first and for each extension.
 constexpr std::uint64_t kImageStepBytes = 64 * kMiB;
-/// Of a tmpfs: CRIU's logs, and the rest of each file's last page.
+/// Overhead of the tmpfs: CRIU's logs, and the rest of each file's last page.
 constexpr std::uint64_t kImageOverheadBytes = 64 * kMiB;
 constexpr std::uint64_t kMaxImageBytes = std::uint64_t{1} << 46;
 
@@ -43,7 +43,7 @@ Result<std::uint64_t> landing_room() {
   return available + huge;
 }
 
-/// Whoever moves their own process without an operator is not to become another user by it.
+/// A user who moves their own process without an operator must not become another user by it.
 Status check_local_user(const proto::PreflightRequest& request) {
   const proto::ProcessFacts& process = request.process();
   if (!request.ordered_by().starts_with("uid ") || process.uid() == 0) return {};
@@ -61,7 +61,7 @@ Status check_local_user(const proto::PreflightRequest& request) {
 
 using asio::awaitable;
 
-/// The source is asked for the outcome where it says, or at the address that it came from.
+/// Where to ask the source for the outcome: the address that it gave, or the one it connected from.
 journal::Began Destination::description(const proto::PreflightRequest& request) const {
   journal::Began began;
   began.set_migration_id(to_bytes(migration_));
@@ -112,7 +112,7 @@ awaitable<Result<proto::Envelope>> Destination::preflight(const proto::Preflight
   co_return envelope;
 }
 
-/// Makes it a migration that this host takes part in: a name for data connections, a journal.
+/// Begins the migration on this host: registers it for data connections, and creates the journal.
 awaitable<Status> Destination::begin() {
   GCR_CO_TRY(co_await context_.daemon.register_migration(migration_, began_.ordered_by()));
   const Status created = co_await offload(context_.blocking, [&]() -> Status {
@@ -149,7 +149,7 @@ proto::PreflightReply Destination::look(const proto::PreflightRequest& request,
   return reply;
 }
 
-/// With the GPUs that take the place of the source's.
+/// With the GPUs that replace the source's.
 proto::GroupLimits Destination::limits_here(proto::GroupLimits limits) const {
   if (!limits.has_devices()) return limits;
   for (proto::Device& device : *limits.mutable_devices()->mutable_allowed()) {
@@ -180,7 +180,7 @@ Status Destination::landed(transport::RegionId region, std::uint64_t offset,
   {
     const std::lock_guard lock(regions_mutex_);
     const auto found = buffer_of_region_.find(region);
-    if (found == buffer_of_region_.end()) return {};  // removed while its last bytes came
+    if (found == buffer_of_region_.end()) return {};  // removed while its last bytes landed
     buffer = found->second;
   }
   return vram_->landed(buffer, offset, length_bytes);
@@ -193,7 +193,7 @@ landing::Memory Destination::landing_memory(const Wanted& wanted) const {
   return {.huge_bytes = bytes};
 }
 
-/// Takes what was reserved for these.
+/// Allocates what was reserved for these.
 Status Destination::place(const Wanted& wanted) {
   GCR_TRY(vram_->prepare(wanted));
   return memory_->taken(landing_memory(wanted));
@@ -207,7 +207,8 @@ Result<std::uint64_t> Destination::more_image_room(std::uint64_t bytes) {
   return image_room_;
 }
 
-/// Before anything is taken, so that two migrations that do not fit together do not both run out.
+/// Before anything is allocated, so that two migrations that do not fit together do not both run
+/// out.
 Status Destination::reserve(const Wanted& wanted) {
   GCR_ASSIGN(memory_, landing::MemoryReservation::create(
                           landing::reservations_in(context_.config.runtime_dir)));
@@ -218,7 +219,7 @@ Status Destination::reserve(const Wanted& wanted) {
   return memory_->add(needed);
 }
 
-/// What takes part in the migration before a connection does.
+/// Creates what data connections need.
 Status Destination::make_room(const proto::PrepareRequest& request) {
   using Mode = mover::IncomingVram::Mode;
   GCR_ASSIGN(const auto secret, check_digest_key(request.digest_key()));
@@ -237,7 +238,7 @@ Status Destination::make_room(const proto::PrepareRequest& request) {
   return {};
 }
 
-/// Changes `plan` to TCP where RDMA cannot be set up after all.
+/// Changes `plan` to TCP if RDMA cannot be set up.
 Result<std::unique_ptr<IncomingData>> Destination::open_data(DataPlan& plan,
                                                              const std::string& token) {
   const IncomingData::Options options{

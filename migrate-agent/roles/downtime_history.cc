@@ -32,7 +32,7 @@ fs::path file_of(const fs::path& state_dir) { return state_dir / "downtimes"; }
 
 bool is_time(double ms) { return std::isfinite(ms) && ms >= 0 && ms <= kLongestMs; }
 
-/// What can be believed of the file.
+/// The valid entries of the file.
 Downtimes read(const fs::path& path) {
   std::error_code error;
   Downtimes found;
@@ -51,7 +51,7 @@ Downtimes read(const fs::path& path) {
   return found;
 }
 
-/// In place of the old one, whole or not at all.
+/// Replaces the old file atomically.
 Status write(const fs::path& path, const Downtimes& content) {
   const fs::path fresh = path.string() + ".new";
   const auto fail = [&fresh](const char* what) {
@@ -75,7 +75,7 @@ double middle(std::vector<double> values) {
   return *half;
 }
 
-/// The oldest go.
+/// Removes the oldest.
 void forget(Downtimes& all, const std::string& kind, bool prefill) {
   auto& list = *all.mutable_measured();
   const auto same = [&](const Downtime& measured) {

@@ -17,8 +17,8 @@
 namespace gcr::agent {
 namespace {
 
-/// A thread of `pid` as its own PID namespace numbers it. The driver may number threads as the
-/// caller sees them, which differs for a process that was restored into a namespace of its own.
+/// The id of a thread of `pid` in its own PID namespace. The driver may give ids of the caller's
+/// namespace, which differ for a process that was restored into a namespace of its own.
 pid_t in_own_namespace(pid_t pid, pid_t tid) {
   const auto pids = procfs::namespace_pids(fmt::format("{}/task/{}", pid, tid));
   return pids.empty() ? tid : pids.back();
@@ -32,7 +32,7 @@ pid_t innermost(const std::string& line) {
   return last;
 }
 
-/// Every number that the process uses in its own PID namespace.
+/// Every PID that the process uses in its own PID namespace.
 std::set<pid_t> used_pids(pid_t pid) {
   std::set<pid_t> used;
   for (const char* field : {"NSpid", "NSpgid", "NSsid"}) {
@@ -98,7 +98,7 @@ void look_through_door(pid_t pid, Examination& found) {
   found.door = std::move(*door);
 }
 
-/// False if nothing else about the process is our business.
+/// False if the process must not be examined further.
 bool look_at_process(pid_t pid, Examination& found) {
   auto inspection = process::inspect(pid);
   if (!inspection) {

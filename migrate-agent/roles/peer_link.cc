@@ -72,7 +72,7 @@ awaitable<void> PeerLink::Impl::watch(std::function<void(const Error&)> on_lost)
   while (!closed && !lost) {
     pulse.expires_after(silence / kBeatsPerSilence);
     co_await wait(pulse);
-    if (closed || busy) continue;  // whoever is asking hears it
+    if (closed || busy) continue;  // the caller of call() gets the error
     const auto answer = co_await call(question);
     if (!answer && !closed) co_return on_lost(answer.error());
   }
@@ -122,7 +122,7 @@ struct AliveBeat::Impl : std::enable_shared_from_this<Impl> {
       co_await wait(pulse);
       if (stopping) break;
       const Status sent = co_await channel.send(alive);
-      if (!sent) break;  // whoever sends the reply sees it too
+      if (!sent) break;  // sending the reply fails too
     }
     ended = true;
     end.cancel();

@@ -5,9 +5,9 @@
 namespace gcr::agent {
 namespace {
 
-/// "Lately" is so long ago at most.
+/// The window for recent rates.
 constexpr std::chrono::seconds kLately{2};
-/// A rate over less than this says nothing.
+/// Rates over less than this are meaningless.
 constexpr std::chrono::milliseconds kLeastSpan{50};
 constexpr std::size_t kMostSamples = 64;
 
@@ -19,7 +19,7 @@ double seconds(std::chrono::steady_clock::duration duration) {
 
 void ProgressMeter::looked(const Look& look) {
   const std::lock_guard lock(mutex_);
-  // The first look finds everything that is not zero: that is not what the program changed.
+  // The first digest finds everything that is not zero, which the program did not change just now.
   const double since = has_looked_ ? seconds(look.began - look_.began) : 0;
   dirty_rate_ = since > 0 ? static_cast<double>(look.dirty_bytes) / since : 0;
   look_ = look;
@@ -48,7 +48,7 @@ void ProgressMeter::end_round(std::uint64_t sent_bytes) {
 void ProgressMeter::take(Sent sent) {
   if (lately_.empty()) return;
   lately_.push_back(sent);
-  // The first one that is old enough stays: rates are over at least that long.
+  // Keeps the newest sample that is old enough: rates cover at least that time.
   while (lately_.size() > 2 &&
          (sent.at - lately_[1].at > kLately || lately_.size() > kMostSamples)) {
     lately_.pop_front();

@@ -1,6 +1,6 @@
-// What is left of a migration to this host when its worker has died, or has lost its source after
-// the vote: cleared away before the vote; after it the process stands still until the source's
-// agent, or an operator, says what became of it.
+// Recovery of a migration to this host when its worker has died, or has lost its source after the
+// vote. Before the vote everything is cleaned up; after it the process stays frozen until the
+// source's agent, or an operator, says what became of the migration.
 #include <fmt/format.h>
 
 #include <asio/experimental/awaitable_operators.hpp>
@@ -47,8 +47,8 @@ class DestinationRecovery {
   RecoveryContext& context_;
   commit::DestinationLog log_;
   cgroups::Group group_;
-  std::optional<Decision> obeyed_;  ///< to be answered once all is done
-  bool committed_here_ = false;     ///< by this process: nobody has let the copy go before
+  std::optional<Decision> obeyed_;  ///< to be answered when everything is done
+  bool committed_here_ = false;     ///< by this process: the copy has not run before
 };
 
 awaitable<Status> DestinationRecovery::run() {
@@ -63,7 +63,7 @@ awaitable<Status> DestinationRecovery::run() {
   co_return done;
 }
 
-/// Leaves it committed or aborted, or later.
+/// Afterwards the journal is committed or aborted, or further.
 awaitable<Status> DestinationRecovery::decide() {
   if (log_.state() == DestinationState::kRestored) {
     if (!host_was_restarted(began())) {
@@ -74,7 +74,7 @@ awaitable<Status> DestinationRecovery::decide() {
     co_return co_await settle();
   }
   co_return co_await offload(context_.blocking, [&]() -> Status {
-    // Nobody saw it run: the source's copy may be the only one left.
+    // Nobody knows whether it ran: the source's copy may be the only one left.
     if (log_.state() == DestinationState::kCommitted && host_was_restarted(began())) {
       return give_up(DestinationEvent::kHostLost, Code::kDataLoss,
                      "the restored process ended with the host");
@@ -131,7 +131,7 @@ awaitable<Status> DestinationRecovery::settle() {
   }
 }
 
-/// What the source's agent says on a connection of its own, or an operator decided.
+/// The decision of the source's agent, on a connection of its own, or of an operator.
 awaitable<Status> DestinationRecovery::obey(const Decision& decision) {
   co_return co_await offload(context_.blocking, [&] {
     return decision.by_source ? follow(decision.run_here) : follow_operator(decision);
@@ -140,7 +140,7 @@ awaitable<Status> DestinationRecovery::obey(const Decision& decision) {
 
 Status DestinationRecovery::follow(bool committed) {
   if (!committed) {
-    return give_up(DestinationEvent::kToldAbort, Code::kCancelled, "the source gave it up");
+    return give_up(DestinationEvent::kToldAbort, Code::kCancelled, "the source aborted it");
   }
   GCR_ASSIGN(const bool lost, give_up_lost_copy(log_));
   if (lost) return {};
@@ -167,8 +167,8 @@ Status DestinationRecovery::give_up(DestinationEvent event, Code code, std::stri
   return log_.advance(event, aborted(Error(code, std::move(why))));
 }
 
-/// The process may run already, and be on its way to another host: nobody must let it go on while
-/// it stands still for that.
+/// The process may run already, and be in a migration to another host: it must not be continued
+/// while it is stopped for that.
 awaitable<Status> DestinationRecovery::claim() {
   const journal::ProcessId& process = restored()->process();
   Backoff backoff(context_.io);
@@ -194,7 +194,7 @@ Status DestinationRecovery::resume() {
                                                       : finished("the process has ended here"));
 }
 
-/// Nothing of the migration is left on this host.
+/// Removes everything of the migration from this host.
 Status DestinationRecovery::clear() {
   if (restored() != nullptr && !host_was_restarted(began())) {
     GCR_TRY(recovery::destroy_restored(*restored(), group_));

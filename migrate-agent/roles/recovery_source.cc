@@ -1,6 +1,6 @@
-// What is left of a migration away from this host when its worker has died: undone before the
-// commit, finished after it. Whatever happened, only the journal's decision counts, and how far the
-// process was taken apart is seen from the process itself (migrate-agent/recovery).
+// Recovery of a migration away from this host when its worker has died: it is undone before the
+// commit, finished after it. Only the journal's decision counts; how far the process was taken
+// apart is read from the process itself (migrate-agent/recovery).
 #include <fmt/format.h>
 
 #include <asio/experimental/awaitable_operators.hpp>
@@ -58,7 +58,7 @@ awaitable<Status> SourceRecovery::run() {
   });
 }
 
-/// What the journal knows of the process; how far it was taken apart is seen from itself.
+/// What the journal knows of the process.
 recovery::Lost SourceRecovery::lost() const {
   const journal::Record* detaching = log_.journal().last(journal::Record::kDetaching);
   return {.process = began().process(),
@@ -75,14 +75,14 @@ std::optional<journal::ProcessId> SourceRecovery::keeper() const {
   return started->keeper_started().keeper();
 }
 
-/// What helped the dead worker.
+/// Ends the dead worker's keeper and removes its scratch directory.
 Status SourceRecovery::clear_helpers() {
   if (const auto id = keeper()) GCR_TRY(keeper::end_keeper(*id));
   remove_scratch(context_.config, log_.journal());
   return {};
 }
 
-/// The process runs again, wherever it was left.
+/// Brings the process back, from whatever state it was left in.
 Status SourceRecovery::undo() {
   std::string text = "the process runs here";
   if (host_was_restarted(began())) {
@@ -96,7 +96,7 @@ Status SourceRecovery::undo() {
   return log_.advance(SourceEvent::kRolledBack, finished(text));
 }
 
-/// The destination runs the process, or the operator has said so: the stopped copy is not needed.
+/// The destination runs the process, or an operator decided so: kills the stopped copy.
 Status SourceRecovery::end_process(const std::string& text) {
   if (!host_was_restarted(began()))
     GCR_TRY(recovery::end_stopped(began().process(), group_of(log_.journal())));
@@ -122,7 +122,7 @@ awaitable<Status> SourceRecovery::finish_commit() {
   }
 }
 
-/// What the destination has answered to the commit.
+/// Handles the destination's answer to the commit.
 Status SourceRecovery::finish(const proto::Envelope& answer) {
   if (answer.has_commit_reply()) {
     return end_process(
@@ -132,7 +132,7 @@ Status SourceRecovery::finish(const proto::Envelope& answer) {
   return undo();
 }
 
-/// Asks again and again, until the destination has answered.
+/// Repeats the question until the destination has answered.
 awaitable<Result<proto::Envelope>> SourceRecovery::confirm() {
   auto endpoint = control::Endpoint::parse(began().peer());
   GCR_CO_TRY(endpoint);
@@ -150,7 +150,7 @@ awaitable<Result<proto::Envelope>> SourceRecovery::confirm() {
   }
 }
 
-/// What an operator decided: nobody else can know better.
+/// Carries out an operator's decision.
 awaitable<Status> SourceRecovery::obey(const Decision& decision) {
   journal::Record record;
   record.mutable_resolved()->set_run_here(decision.run_here);

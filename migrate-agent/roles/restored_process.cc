@@ -43,8 +43,8 @@ Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(
   return process;
 }
 
-/// As CRIU has left it: stopped, and whoever continues it does so in vain. Threads that version 1
-/// has frozen could not be seized.
+/// As CRIU left it: stopped, and SIGCONT has no effect. Threads that version 1 has frozen could not
+/// be seized.
 Status RestoredProcess::hold() {
   if (!group_.directory_for_criu().empty()) return group_.freeze();
   return procfs::wait_until_stopped(tree_.pid());

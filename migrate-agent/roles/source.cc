@@ -21,9 +21,9 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kCommitPause{200};
-/// For a process that leaves its door to end, which it does at once.
+/// For a process whose door closed because it ends, which takes only a moment.
 constexpr milliseconds kEndPatience{2000};
-/// For one that lives to answer at it.
+/// For a living process to answer at its door.
 constexpr milliseconds kDoorPatience{1000};
 constexpr double kDefaultDowntimeLimitMs = 300;
 constexpr unsigned kDefaultMaxRounds = 30;
@@ -64,7 +64,7 @@ void Source::complete_report() {
   }
 }
 
-/// As much as is known so far.
+/// With what is known so far.
 journal::Began Source::description() const {
   journal::Began began;
   began.set_migration_id(to_bytes(migration_));
@@ -128,7 +128,7 @@ awaitable<Status> Source::move_to_the_vote() {
   co_return co_await check_before_commit();
 }
 
-/// Interrupted is who waits for the destination; every other step ends by itself.
+/// Only waits on the destination are interrupted; all other steps are bounded.
 void Source::interrupt(Error why) {
   if (!interrupted_) interrupted_ = std::move(why);
   pause_.cancel();
@@ -141,7 +141,7 @@ Status Source::check() const {
   return {};
 }
 
-/// Why a step failed: a transfer that was interrupted only says that it was.
+/// Why a step failed: an interrupted transfer only reports the interruption.
 Error Source::interruption(Error error) const { return interrupted_.value_or(std::move(error)); }
 
 /// The next step of the commit's protocol, durable when this returns.
@@ -150,7 +150,7 @@ awaitable<Status> Source::note(commit::SourceEvent event, journal::Record record
                              [&] { return log_->advance(event, std::move(record)); });
 }
 
-/// The last look: the stopped process is still there, and nobody wants it back.
+/// The last check: the stopped process still exists, and nobody has cancelled.
 awaitable<Status> Source::check_before_commit() {
   co_return co_await offload(context_.blocking, [&]() -> Status {
     GCR_TRY(context_.cancellation.check());
@@ -166,7 +166,7 @@ awaitable<Status> Source::commit() {
   record.mutable_committed();
   const Status decided = co_await note(commit::SourceEvent::kVoteReceived, std::move(record));
   if (!decided && decided.error().code() == Code::kDataLoss) {
-    // Nobody knows what the journal says: as if we had died here (recovery reads it again).
+    // The journal's content is unknown: act as if killed here (recovery reads the journal again).
     report_.set_recovering(true);
     co_return decided;
   }
@@ -178,7 +178,7 @@ awaitable<Status> Source::commit() {
       Phases::milliseconds(undone_closings_ + (Phases::Clock::now() - *gate_closed_at_)));
   if (!reply) {
     co_return reply.error().while_doing(
-        "the commit was sent but not confirmed; the agent goes on asking, and the stopped process "
+        "the commit was sent but not confirmed; the agent keeps asking, and the stopped process "
         "is kept at the source");
   }
   if (reply->has_copy_lost()) co_return co_await take_back(reply->copy_lost());
@@ -191,7 +191,7 @@ awaitable<Status> Source::commit() {
   co_return Status();
 }
 
-/// For what the next migrations expect.
+/// For the expected downtime of later migrations.
 awaitable<void> Source::remember() {
   const double beside_ms = Phases::milliseconds(control_took_);
   const double overlapped_ms = std::max(beside_ms, Phases::milliseconds(last_round_took_));
@@ -226,8 +226,8 @@ awaitable<Result<proto::Envelope>> Source::order_commit() {
   }
 }
 
-/// The destination's copy never ran. If that cannot be written down recovery asks again, and is
-/// told the same.
+/// The destination's copy never ran. If the journal cannot be written, recovery asks again and gets
+/// the same answer.
 awaitable<Status> Source::take_back(const proto::CopyLost& lost) {
   const Error cause = copy_lost(lost);
   const Status noted = co_await note(commit::SourceEvent::kCopyLost, aborted(cause));
@@ -252,10 +252,10 @@ awaitable<Status> Source::release(pid_t running_there) {
   });
 }
 
-/// Before the commit: whatever was done to the process is undone.
+/// Before the commit: undoes everything that was done to the process.
 Status Source::roll_back() {
   if (!process_) return {};
-  // One that was killed while it stood still may be there until the last of it is let go.
+  // One that was killed while it was stopped may exist until its last thread is released.
   if (report_.process_ended()) return process_->kill();
   mover::Descriptors descriptors;
   if (process_->state() > SourceProcess::State::kGated) {
@@ -268,7 +268,7 @@ Status Source::roll_back() {
   return process_->kill();
 }
 
-/// Notes whether the process has ended by itself, whatever else went wrong.
+/// Records whether the process has ended by itself, besides any other error.
 Status Source::look_for_end() {
   if (!handle_) return {};
   bool ended = handle_->is_ending();
@@ -281,7 +281,7 @@ Status Source::look_for_end() {
   return {};
 }
 
-/// The truth about the process, once that has ended.
+/// `cause`, or that the process has ended, if it has.
 Error Source::or_its_end(Error cause) const {
   if (!report_.process_ended()) return cause;
   return Error(Code::kNotFound,
@@ -295,7 +295,7 @@ awaitable<Status> Source::give_up(Error cause) {
   cause = or_its_end(std::move(cause));
   Status given_up = cause;
   if (log_) {
-    // Without this record recovery comes to the same decision: the commit was not written.
+    // Without this record recovery comes to the same decision, because there is no Committed.
     journal::Record record = aborted(cause);
     const Status noted = co_await note(commit::SourceEvent::kFailed, std::move(record));
     if (!noted) spdlog::error("{}", noted.error().message());
@@ -310,8 +310,8 @@ awaitable<Status> Source::give_up(Error cause) {
   co_return given_up;
 }
 
-/// The process runs again, or has ended, and nothing of the migration is left here. Never succeeds:
-/// it gives `cause`, or why there is more to do.
+/// Rolls back, so that nothing of the migration is left here. Never succeeds: gives `cause`, or why
+/// there is more to do.
 awaitable<Status> Source::go_on_here(const Error& cause) {
   const Status resumed = co_await offload(context_.blocking, [&]() -> Status {
     GCR_TRY(roll_back());

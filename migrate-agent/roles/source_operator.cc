@@ -1,4 +1,4 @@
-// The source and its operators: what they are told, and what they may ask for while it goes on.
+// The source and its operators: what they are told, and what they may order during a migration.
 #include <fmt/format.h>
 
 #include <asio/experimental/awaitable_operators.hpp>
@@ -38,7 +38,7 @@ awaitable<void> Source::run() {
   if (broken) std::rethrow_exception(broken);
 }
 
-/// What leaves it as an exception ends the others as well.
+/// An exception that leaves it ends the others too.
 awaitable<void> Source::migrate_guarded(std::exception_ptr& broken) {
   try {
     co_await migrate_and_report();
@@ -47,7 +47,7 @@ awaitable<void> Source::migrate_guarded(std::exception_ptr& broken) {
   }
 }
 
-/// What may be asked for while the migration goes on. An operator who is gone asks for nothing.
+/// Orders during the migration. An operator who is gone gives none.
 awaitable<void> Source::heed_operator() {
   for (;;) {
     const auto message = co_await context_.channel.receive(kOperatorPatience);
@@ -76,7 +76,7 @@ awaitable<void> Source::show_progress() {
 
 proto::Progress Source::progress() {
   const auto now = Phases::Clock::now();
-  // The channel belongs to whoever opens it until there is a pre-copy.
+  // Until pre-copy begins, the code that opens the channel uses it alone.
   const std::uint64_t payload_bytes = precopy_ ? channel_->statistics().payload_bytes : 0;
   proto::Progress progress = meter_.sample(
       payload_bytes, now,
@@ -102,7 +102,7 @@ proto::Progress Source::progress() {
 
 Status Source::may_be_changed() const {
   if (interrupted_) {
-    return Error(Code::kRefused, "the migration is being given up: " + interrupted_->message());
+    return Error(Code::kRefused, "the migration is being cancelled: " + interrupted_->message());
   }
   if (stage_ != Stage::kSwitchingOver) return {};
   return Error(Code::kRefused, report_.committed() ? "the migration is committed already"
@@ -115,7 +115,7 @@ Status Source::go_on() {
     return Error(Code::kRefused, "the migration does not pause before its switchover");
   }
   if (may_switch_over_) {
-    return Error(Code::kRefused, "the migration goes on to its switchover already");
+    return Error(Code::kRefused, "the migration switches over already");
   }
   may_switch_over_ = true;
   pause_.cancel();

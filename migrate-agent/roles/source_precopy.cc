@@ -18,10 +18,10 @@ namespace {
 using std::chrono::seconds;
 
 constexpr seconds kGateTimeout{10};
-/// Between two rounds of a migration that is paused; twice as long after each.
+/// Pause between two rounds of a paused migration; doubled after each.
 constexpr seconds kFirstPause{2};
 constexpr seconds kLongestPause{60};
-/// A paused migration rests so many times as long as its last round took, at least.
+/// A paused migration waits at least this many times as long as its last round took.
 constexpr int kRestPerRound = 9;
 
 images::Compression to_compression(proto::Compression compression) {
@@ -43,7 +43,7 @@ using asio::awaitable;
 
 awaitable<Status> Source::precopy() {
   const Phases::Timer timer(phases_, "course", "pre-copy");
-  // A failure from here on says that the process runs on, not that nothing was begun.
+  // From here on a failure reports that the process runs on, not that nothing was touched.
   report_.set_source_touched(true);
   stage_ = Stage::kCopying;
   channel_->limit_rate(request_.max_bandwidth_bytes());
@@ -80,7 +80,7 @@ awaitable<Status> Source::precopy() {
 
 awaitable<Status> Source::look() {
   GCR_CO_TRY(co_await refresh_buffers());
-  // CRIU is started before the look: what comes after it is what the process may dirty.
+  // CRIU is started before the digest: what takes time after it lets the process dirty more VRAM.
   co_return co_await offload(context_.blocking, [&]() -> Status {
     GCR_TRY(ready_images());
     return precopy_->look();
@@ -96,8 +96,8 @@ awaitable<Status> Source::copy_round(double share_held) {
   co_return check();
 }
 
-/// Until an operator says that it may go on. Meanwhile rounds keep the destination close behind, so
-/// seldom that neither the GPU nor the link notices.
+/// Waits for an operator's ContinueRequest. Meanwhile rounds keep the destination up to date, so
+/// rarely that they hardly load GPU and link.
 awaitable<Status> Source::pause() {
   paused_ = true;
   tell("paused", "waiting for `gcr-migrate continue` before the switchover");
@@ -120,7 +120,7 @@ awaitable<Status> Source::pause() {
   co_return check();
 }
 
-/// What the report says was to be expected.
+/// Sets the expected downtime in the report.
 void Source::expect_downtime_now() {
   const double send_ms = precopy_->expected_ms();
   const bool rate_is_known = precopy_->remaining_bytes() == 0 || send_ms > 0;
@@ -129,7 +129,7 @@ void Source::expect_downtime_now() {
   report_.set_expected_is_least(steady_.is_least || !rate_is_known);
 }
 
-/// While it is sent, the process is held back for this share of the time.
+/// While the round is sent, the process is throttled by this share.
 Status Source::send_round(double share_held) {
   Throttle throttle(process_->door());
   throttle.set_share(share_held);
@@ -144,7 +144,7 @@ Status Source::send_round(double share_held) {
   return {};
 }
 
-/// Not before the link's rate is known: what pays to be compressed depends on it.
+/// Called when the link's rate is known: the choice of compression depends on it.
 Status Source::open_image_sender() {
   if (image_sender_ != nullptr) return {};
   GCR_ASSIGN(image_sender_, images::ImageSender::create(
@@ -162,7 +162,7 @@ Status Source::ready_images() {
   return images_->prepare();
 }
 
-/// The gate is open again, and the process still here.
+/// The gate is open again, and the process still runs here.
 void Source::count_undone_closing() {
   if (!gate_closed_at_) return;
   const auto now = Phases::Clock::now();

@@ -3,7 +3,7 @@
 namespace gcr::agent {
 namespace {
 
-/// A gate that an agent closed and forgot opens by itself after this, unless VRAM was detached.
+/// If the agent is gone, a closed gate opens by itself after this, unless VRAM was detached.
 constexpr std::chrono::seconds kGateLease{30};
 
 }  // namespace

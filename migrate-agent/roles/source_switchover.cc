@@ -1,5 +1,5 @@
-// The source with the gate closed: the last round beside the process's own state, and the restore
-// at the destination, up to its vote.
+// The source with the gate closed: the last round, at the same time checkpoint and dump, and the
+// restore at the destination, up to its vote.
 #include <fmt/format.h>
 
 #include <asio/experimental/awaitable_operators.hpp>
@@ -22,9 +22,10 @@ using asio::awaitable;
 awaitable<Status> Source::switch_over() {
   using asio::experimental::awaitable_operators::operator&&;
   const Phases::Timer timer(phases_, "course", "switchover");
-  // The mover holds VRAM: its last round, and all that becomes of the process, go side by side.
+  // The mover holds VRAM, so its last round runs in parallel with the steps on the process.
   auto [vram_sent, control_sent] = co_await (send_last_round() && send_control_state());
-  // A destination that gives up says why on the control channel; its data connections only break.
+  // A destination that fails gives the reason on the control channel; its data connections only
+  // break.
   GCR_CO_TRY(control_sent);
   GCR_CO_TRY(vram_sent);
   GCR_CO_TRY(fault::point("source.flushed"));
@@ -59,7 +60,7 @@ awaitable<Status> Source::send_control_state() {
     const auto dropped = phases_.time("process", "drop zero pages", [&] {
       return process::drop_zero_pages(process_->door(), process_->process());
     });
-    // What was not dropped is moved.
+    // Pages that were not dropped are moved.
     if (!dropped) spdlog::warn("pages of zeros stay: {}", dropped.error().message());
     GCR_ASSIGN(dumped_, phases_.time("process", "criu dump",
                                      [&] { return images_->dump(*process_, *image_sender_); }));

@@ -18,7 +18,7 @@ Result<registry::Adjust> adjustment_of(const proto::AdjustRequest& request) {
   }
   if (request.has_downtime_limit_ms()) {
     const double limit_ms = request.downtime_limit_ms();
-    // Written so that what is no number is refused, too.
+    // Written so that NaN is refused too.
     if (!(limit_ms >= kLeastDowntimeLimitMs && limit_ms <= kMostDowntimeLimitMs)) {
       return Error(Code::kInvalidArgument, "a downtime limit is 1 ms to an hour");
     }

@@ -46,7 +46,7 @@ struct DaemonClient::Impl : std::enable_shared_from_this<Impl> {
   asio::awaitable<void> wait_until(Condition condition);
 
   asio::posix::stream_descriptor socket;
-  asio::steady_timer changed;  ///< never expires; cancelled to wake whoever waits
+  asio::steady_timer changed;  ///< never expires; cancelled to wake waiting coroutines
   std::map<std::uint32_t, Status> answers;
   std::deque<UniqueFd> connections;
   std::uint32_t last_sequence = 0;

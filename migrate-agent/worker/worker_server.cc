@@ -54,8 +54,8 @@ Status make_socket_directory(const std::filesystem::path& directory) {
   return {};
 }
 
-/// A listening socket under a name of its own, then moved to where others look: they find the old
-/// owner's or the new one's, never none.
+/// A listening socket under a temporary name, then renamed: others find the old owner's socket or
+/// the new one's, never none.
 Result<UniqueFd> listen_at(const std::filesystem::path& path) {
   const auto fail = [&path](const char* what) {
     return Error::from_errno(errno, fmt::format("cannot {} the socket {}", what, path.string()));
@@ -87,7 +87,7 @@ struct Decision::Bringer {
     if (answered || !open || !open->is_open()) return;
     answered = true;
     const Status sent = send_packet(open->native_handle(), reply_of(status), -1, Wait::kNo);
-    if (!sent) spdlog::info("nobody takes the answer to a decision: {}", sent.error().message());
+    if (!sent) spdlog::info("cannot deliver the reply to a decision: {}", sent.error().message());
   }
   ~Bringer() { answer(Error(Code::kUnavailable, "the decision was not taken up; ask again")); }
 };
@@ -181,7 +181,7 @@ void WorkerServer::Impl::take(const Connection& connection, const registry::ToWo
     reply = reply_of(Error(Code::kUnsupported, "the worker does not know this request"));
   }
   const Status sent = send_packet(connection->native_handle(), reply, -1, Wait::kNo);
-  if (!sent) spdlog::info("nobody takes the worker's answer: {}", sent.error().message());
+  if (!sent) spdlog::info("cannot deliver the worker's reply: {}", sent.error().message());
 }
 
 Status WorkerServer::Impl::order(const registry::ToWorker& message) {
@@ -205,7 +205,7 @@ void WorkerServer::Impl::decide(const Connection& connection, const registry::De
   brought.cancel();
 }
 
-/// Nobody waits for what this connection asked for.
+/// The requester of this connection is gone.
 void WorkerServer::Impl::forget(const Connection& connection) {
   std::erase_if(decisions, [&](const Decision& decision) {
     return decision.bringer->socket.lock() == connection;
@@ -259,7 +259,7 @@ void WorkerServer::attach(SourceControl* control) { impl_->control = control; }
 void WorkerServer::set_operator_needed(bool needed) { impl_->operator_needed = needed; }
 
 void remove_worker_socket(const Config& config, const WorkerAddress& address) {
-  // Nobody but the journal's owner binds the name: whoever has the lock may take it away.
+  // Only the journal's owner binds the name, so the holder of the lock may remove it.
   const auto path = journal::path_of(config.state_dir, address.migration, address.role);
   const auto owned = journal::Journal::open(path, journal::Lock::kTry);
   if (!owned && owned.error().code() == Code::kUnavailable) return;

@@ -52,8 +52,8 @@ DeviceFacts ask_device(int device) {
   return facts;
 }
 
-/// Physical memory for `device`. Where the driver will not make it fit for RDMA, it is made without
-/// from then on.
+/// Physical memory for `device`. If the driver refuses memory that RDMA can reach, it is allocated
+/// without that from then on.
 bool create_backing(int device, const DeviceFacts& facts, std::size_t size_bytes,
                     CUmemGenericAllocationHandle* handle) {
   CUmemAllocationProp properties = backing_properties(device, facts.rdma_capable);

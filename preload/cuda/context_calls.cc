@@ -1,4 +1,4 @@
-// Contexts come and go, and reach each other's memory.
+// Creation and destruction of contexts, and peer access between them.
 #include <algorithm>
 
 #include "preload/cuda/backing.h"

@@ -71,7 +71,7 @@ bool start_waiting_thread() {
   return g_waiting.to_join;
 }
 
-/// Returns when the thread is gone for good: it must not be found frozen in its last breath.
+/// Returns when the thread has really ended: a dump must not find it half ended.
 void join_waiting_thread() {
   if (!g_waiting.to_join) return;
   pthread_join(g_waiting.thread, nullptr);

@@ -1,4 +1,4 @@
-// The start of everything: a process that initialises CUDA gets its door.
+// The entry point: a process that initialises CUDA gets its door.
 #include "preload/cuda/driver_calls.h"
 #include "preload/cuda/tracked.h"
 #include "preload/door.h"

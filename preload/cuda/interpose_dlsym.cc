@@ -1,14 +1,14 @@
-// dlsym and dlvsym, exported: whoever asks for a driver function that has a shim gets the shim,
-// provided that without this library the answer would have been the driver's own function.
+// dlsym and dlvsym, exported: a caller that asks for a driver function with a shim gets the shim,
+// if without this library it would get the driver's own function.
 //
 // Everything else goes on to the C library's function by a jump: with RTLD_NEXT and RTLD_DEFAULT it
 // looks at its return address to know whose search order to follow, so it must see the caller's.
 // A name that does not begin with "cu" costs two compared bytes and that jump.
 //
 // The C library's functions are found in its symbol table, since any reference of ours to dlsym or
-// dlvsym, versioned or not, would be bound to our own. That first search calls nobody: dlsym may be
-// called before anything is initialised, a sanitizer's stand-ins for the C library's functions
-// least of all.
+// dlvsym, versioned or not, would be bound to our own. That first search calls no other function:
+// dlsym may be called before anything is initialised, including a sanitizer's replacements for the
+// C library's functions.
 #include <dlfcn.h>
 
 #include <cstring>
@@ -84,9 +84,8 @@ namespace {
 /// lock.
 [[gnu::constructor]] void find_real_functions_early() { gcr_preload_find_real_functions(); }
 
-/// The search ended at our own shim of a function that no loaded driver has: nobody would have
-/// found it without us, so neither may anybody now. dlerror then names this library, not the
-/// caller.
+/// The search ended at our own shim of a function that no loaded driver has: without this library
+/// it would not be found, so it is not found now. dlerror then names this library, not the caller.
 Answer look_beyond_us(const char* name) { return {gcr_preload_real_dlsym(RTLD_NEXT, name), true}; }
 
 /// RTLD_NEXT from `caller`: the first definition in an object loaded after the caller's decides, a

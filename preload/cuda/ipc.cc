@@ -1,11 +1,11 @@
 // Legacy IPC on backed memory. The driver cannot make an IPC handle of memory that it mapped from a
-// descriptor, so the 64 opaque bytes are ours: they say which descriptor of which process to fetch.
-// The opening process, under this library too, takes it with pidfd_getfd and maps it. What the
-// driver allocated itself keeps the driver's handles.
+// descriptor, so the library makes the 64 opaque bytes: they name a descriptor of a process. The
+// opening process, under this library too, takes the descriptor with pidfd_getfd and maps it. The
+// driver's own allocations keep the driver's handles.
 //
 // Fetching needs the right to ptrace the exporter: the same user, and where the Yama module forbids
-// even that, the exporter's leave, which it gives (to processes of its user) with its first handle.
-// Both processes have to see each other's PIDs.
+// even that, the exporter's permission, which it gives (to processes of its user) with its first
+// handle. Both processes have to see each other's PIDs.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -131,7 +131,7 @@ CUresult open_ticket(CUdeviceptr* address, const IpcTicket& ticket) {
   int device = 0;
   if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!current_context(&context, &device)) return CUDA_ERROR_INVALID_CONTEXT;
-  // As the driver has it: not in the process that made the handle.
+  // As in the driver: not in the process that made the handle.
   if (ticket.pid == ::getpid() && ticket.start_time == start_time_of(ticket.pid)) {
     return CUDA_ERROR_INVALID_CONTEXT;
   }

@@ -55,7 +55,7 @@ bool allocate_backed_pitch(CUdeviceptr* address, std::size_t* pitch_bytes, std::
   constexpr std::size_t kWidest = std::size_t{1} << 31;
   if (!known_element || width_bytes == 0 || width_bytes >= kWidest || height == 0) return false;
   if (height > SIZE_MAX / (2 * kWidest)) return false;
-  // No pitch is more than a page wider than its row: what is certainly small is not looked into.
+  // No pitch is more than a page wider than its row, so small ones need no query.
   if ((width_bytes + 4096) * height < kSmallestBacked) return false;
   const std::size_t alignment_bytes = pitch_alignment();
   if (alignment_bytes == 0) return false;
@@ -93,7 +93,7 @@ CUresult free_in_driver(CUdeviceptr address) {
 }
 
 /// cuMemFreeAsync of a backed allocation: it goes once the stream is past this point. Nothing if
-/// the address is not one, and then the driver is to be asked.
+/// the address is not backed: then the driver is called.
 std::optional<CUresult> free_in_stream_order(CUdeviceptr address, CUstream stream) {
   ProcessState& s = state();
   const std::lock_guard lock(s.mutex);

@@ -101,7 +101,7 @@ bool override_answer(const View& view, CUpointer_attribute attribute, CUdevicept
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
       return put<unsigned char>(data, view.sync_memops ? 1 : 0);
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
-      // The driver turns synchronous operations on for whoever asks for the tokens.
+      // A query of the tokens makes the driver turn synchronous operations on.
       set_sync_memops(address, true);
       return false;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
@@ -143,7 +143,7 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
   if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || value == nullptr) return result;
   if (!view_of(address).value_or(View()).plain) return result;
   // Mapped memory has synchronous operations always and refuses to have them set; plain memory has
-  // them only when asked. The application is told what it asked for.
+  // them only when asked. The application gets the value that it set.
   set_sync_memops(address, *static_cast<const unsigned char*>(value) != 0);
   return CUDA_SUCCESS;
 }

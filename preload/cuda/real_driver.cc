@@ -26,8 +26,8 @@ namespace real_driver_internal {
 
 constinit std::atomic<const RealDriver*> g_driver{nullptr};
 
-// Threads that come here at the same time store the same values, so that no lock of ours is ever
-// held together with the loader's.
+// Threads that come here at the same time store the same values, so that the library never holds
+// a lock together with the loader's.
 const RealDriver* find() {
   char path[kMaxPathBytes] = "";
   const bool found = visit_objects([&path](const ElfObject& object, const dl_phdr_info& info) {

@@ -7,10 +7,10 @@
 namespace gcr::preload {
 namespace {
 
-/// The least that the driver of CUDA 13 accepts as it is.
+/// The least value that the driver of CUDA 13 accepts unchanged.
 constexpr std::size_t kLowestBytes = 16;
 
-/// Makes a context current for a while; whether that worked is its truth value.
+/// Makes a context current for its lifetime; converts to false if that failed.
 class CurrentContext {
  public:
   explicit CurrentContext(CUcontext context) : result_(real::cuCtxPushCurrent_v2(context)) {}

@@ -52,7 +52,7 @@ door::DoorEntry entry_of(const ProcessState& s, const Physical& physical) {
   return entry;
 }
 
-/// Maps one range as it was and lets in whom it let in.
+/// Maps one range as it was, with the same access.
 CUresult map_again(const Mapping& mapping) {
   CUresult result = real::cuMemMap(mapping.address, mapping.size_bytes, mapping.offset_bytes,
                                    mapping.physical->handle, 0);
@@ -235,7 +235,7 @@ Ending detach(std::uint64_t session) {
     const std::uint64_t id = stopped_at->second.physical->id;
     std::uint64_t lost_id = 0;
     if (map_all(s, stopped_at, &lost_id) == CUDA_SUCCESS) return {Outcome::kDriver, unmapped, id};
-    // What is left mapped goes too: from here only descriptors from the agent bring it back.
+    // Unmaps the rest too: from here only the agent's descriptors bring it back.
     for (; stopped_at != s.inventory.mappings().end(); ++stopped_at) {
       real::cuMemUnmap(stopped_at->first, stopped_at->second.size_bytes);
     }

@@ -1,7 +1,7 @@
-// The application's own virtual memory management. It holds values of ours instead of the driver's
-// handles, so that the physical memory behind them can be let go and taken back under it. Whatever
-// cannot be handed over by a descriptor (host memory, fabric handles, tile pools, multicast
-// objects) keeps the driver's handle and is none of our business.
+// The application's own virtual memory management. It holds values of the library instead of
+// the driver's handles, so that the physical memory behind them can be released and replaced.
+// Memory that cannot be passed by a descriptor (host memory, fabric handles, tile pools, multicast
+// objects) keeps the driver's handle and is not tracked.
 #include <new>
 
 #include "preload/cuda/backing.h"
@@ -257,7 +257,7 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle multicast, std::size_t
 
 namespace {
 
-/// Tiles of sparse arrays, with the driver's handles put in for ours. Arrays cannot be unmapped and
+/// Tiles of sparse arrays, with the driver's handles instead of ours. Arrays cannot be unmapped and
 /// mapped again as ranges can, so such memory cannot be detached.
 template <class Function>
 CUresult map_arrays(CUarrayMapInfo* list, unsigned int count, Function real_call) {

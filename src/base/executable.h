@@ -1,4 +1,4 @@
-// Where the running program lies, for what is installed beside it.
+// Where the running program is, to find what is installed beside it.
 #pragma once
 
 #include <filesystem>
@@ -7,8 +7,8 @@
 
 namespace gcr {
 
-/// The file of the running program, also where it was started through a dynamic loader by hand
-/// (then /proc/self/exe is the loader). kNotFound if /proc does not tell.
+/// The file of the running program, even if it was started through a dynamic loader by hand (then
+/// /proc/self/exe is the loader). kNotFound if /proc does not tell.
 Result<std::filesystem::path> executable_path();
 
 }  // namespace gcr

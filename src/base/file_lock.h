@@ -1,5 +1,5 @@
-// flock(2) with a limit on the wait. The lock belongs to the open file: it goes when the last
-// descriptor of it does.
+// flock(2) with a limit on the wait. The lock belongs to the open file: it ends with the file's
+// last descriptor.
 #pragma once
 
 #include <chrono>
@@ -9,11 +9,11 @@
 
 namespace gcr {
 
-/// As long as anybody holds a lock around a few calls to the kernel, however busy the host is.
+/// Longer than a process holds a lock around a few system calls, even on a busy host.
 inline constexpr std::chrono::seconds kLockPatience{10};
 
-/// Locks all of `fd` for its owner alone. kTimeout, naming `what`, where another holds it longer
-/// than `patience`; 0 tries once. Blocking; any thread.
+/// Locks all of `fd` exclusively. kTimeout, naming `what`, if another process holds it longer than
+/// `patience`; 0 tries once. Blocking; any thread.
 Status lock_file(int fd, std::string_view what, std::chrono::milliseconds patience = kLockPatience);
 
 }  // namespace gcr

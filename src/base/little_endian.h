@@ -1,4 +1,4 @@
-// Numbers as formats of ours have them on wires and disks: little-endian, at any address.
+// Numbers in this project's wire and disk formats: little-endian, at any address.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace gcr {
 
-/// Puts `value` at `to`, which has sizeof(Number) bytes.
+/// Writes `value` to `to`, which has sizeof(Number) bytes.
 template <class Number>
 void store_little_endian(std::byte* to, Number value) {
   for (std::size_t i = 0; i < sizeof(Number); ++i) {

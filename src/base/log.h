@@ -9,9 +9,9 @@
 
 namespace gcr {
 
-/// Sends log lines to standard error as "<time> <level> <program>[<pid>] <message>"; where that is
-/// the journal of systemd, as "<priority><message>" (sd-daemon(3)): it knows the rest. `level` is
-/// one of spdlog's names ("debug", "info", "warning", "error"). Call once, before any thread
+/// Sends log lines to standard error as "<time> <level> <program>[<pid>] <message>"; if that is the
+/// journal of systemd, as "<priority><message>" (sd-daemon(3)), because it adds the rest. `level`
+/// is one of spdlog's names ("debug", "info", "warning", "error"). Call once, before any thread
 /// starts.
 void init_logging(const std::string& program, const std::string& level);
 

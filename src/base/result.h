@@ -1,7 +1,7 @@
-// Result<T> and Status: the one way in which this project reports failure.
+// Result<T> and Status: how this project reports failure.
 //
 // Every foreign error (errno, CUresult, verbs, Asio, OpenSSL) is converted to an Error in one
-// function of the module that meets it. An Error says what was being done, with the numbers, and
+// function of the module that gets it. An Error says what was being done, with the numbers, and
 // carries its cause in the same sentence: "cannot map buffer 12 (64 MiB): out of memory: ...".
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace gcr {
 
-/// What kind of failure it is; decides exit codes and what a caller may do next. Zero is never
+/// The kind of failure; decides exit codes and what a caller may do next. Zero is never
 /// used.
 enum class Code {
   kInvalid = 0,
@@ -25,16 +25,16 @@ enum class Code {
   kUnsupported,        ///< the kernel, the driver or CRIU cannot do it
   kTimeout,
   kCancelled,
-  kProtocol,  ///< a peer said something that the protocol forbids
+  kProtocol,  ///< a peer sent something that the protocol forbids
   kDataLoss,  ///< bytes differ from what was sent
   kIo,        ///< a system call failed
-  kInternal,  ///< a broken invariant of ours
+  kInternal,  ///< a bug: an invariant is broken
 };
 
 /// The code's name as it appears in JSON and logs, e.g. "resource-exhausted".
 std::string_view to_string(Code code);
 
-/// One failure: a code and one sentence without a final full stop. Copyable, value semantics.
+/// One failure: a code and one sentence without a final full stop. Copyable.
 class [[nodiscard]] Error {
  public:
   Error(Code code, std::string message) : code_(code), message_(std::move(message)) {}
@@ -42,7 +42,7 @@ class [[nodiscard]] Error {
   Code code() const { return code_; }
   const std::string& message() const { return message_; }
 
-  /// The same failure seen from one level up: "<doing>: <message>". The code stays.
+  /// The same failure with the caller's context: "<doing>: <message>". Keeps the code.
   Error while_doing(std::string_view doing) const;
 
   /// From an errno value: "<doing>: <strerror>", with the code that fits the value.

@@ -1,4 +1,4 @@
-// Sizes that the whole project agrees on, and how sizes are written for people.
+// Sizes that the whole project shares, and how sizes are written for people.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ inline constexpr std::uint64_t kKiB = 1024;
 inline constexpr std::uint64_t kMiB = 1024 * kKiB;
 inline constexpr std::uint64_t kGiB = 1024 * kMiB;
 
-/// A chunk is what is compared and sent: 2 MiB, also the size of a hugepage and of the driver's
-/// allocation granularity.
+/// A chunk is the unit that is digested and sent: 2 MiB, also the size of a hugepage and the
+/// driver's allocation granularity.
 inline constexpr std::uint64_t kChunkBytes = 2 * kMiB;
 
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {

@@ -12,10 +12,10 @@ namespace gcr {
 std::string user_name(uid_t uid);
 std::string group_name(gid_t gid);
 
-/// The name, or "uid 1000" where there is none.
+/// The name, or "uid 1000" if there is none.
 std::string describe_user(uid_t uid);
 
-/// A number stands for itself. None if the host knows no user of this name.
+/// A number is taken as it is. None if the host has no user of this name.
 std::optional<uid_t> user_id(const std::string& name);
 
 }  // namespace gcr

@@ -26,10 +26,10 @@ struct Uuid {
   static Uuid random();
 };
 
-/// As messages and journals carry it: 16 bytes.
+/// As in messages and journals: 16 bytes.
 std::string to_bytes(const Uuid& uuid);
 
-/// All zeros if the bytes are no identifier.
+/// All zeros if the bytes are not an identifier.
 Uuid to_uuid(std::string_view bytes);
 
 }  // namespace gcr

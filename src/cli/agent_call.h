@@ -15,10 +15,10 @@ namespace gcr::cli {
 
 inline constexpr std::chrono::milliseconds kConnectTimeout = std::chrono::seconds(10);
 
-/// An agent, and what we show it.
+/// An agent, and the certificates to show it.
 struct Agent {
   control::Endpoint endpoint;
-  std::shared_ptr<asio::ssl::context> tls;  ///< null: local sockets alone can be used
+  std::shared_ptr<asio::ssl::context> tls;  ///< null: only local sockets can be used
 };
 
 /// For connections to `agent`: null if it is local, and no certificate is needed.
@@ -30,7 +30,7 @@ Result<std::shared_ptr<asio::ssl::context>> tls_for(const control::Endpoint& age
 asio::awaitable<Result<proto::Envelope>> ask(const Agent& agent, const proto::Envelope& question,
                                              std::chrono::milliseconds timeout = kConnectTimeout);
 
-/// The migration that the agent knows by this id, or by the only one that begins like this.
+/// The agent's migration with this id, or with the only id that begins like this.
 /// kNotFound if there is none, kInvalidArgument, naming them, if there are several.
 asio::awaitable<Result<Uuid>> find_migration(const Agent& agent, const std::string& id);
 

@@ -1,4 +1,4 @@
-// The command lines of the questions to one agent, and of the orders to a migration that is there.
+// The command lines of queries to one agent, and of orders to a migration that exists.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -10,7 +10,7 @@
 
 namespace gcr::cli {
 
-/// What CLI11 cannot check lies here as text.
+/// Text fields are those that CLI11 cannot check.
 struct RawAsk {
   std::string agent;
   bool discard_here = false;
@@ -19,7 +19,7 @@ struct RawAsk {
 
 using AskCommands = std::map<AskOptions::Kind, CLI::App*>;
 
-/// One of them at most is parsed.
+/// At most one of them is parsed.
 AskCommands describe_asks(CLI::App& app, RawAsk& raw);
 
 /// The one that was parsed; kInvalid if none was.

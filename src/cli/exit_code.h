@@ -1,4 +1,4 @@
-// What gcr-migrate tells scripts by its exit status. exit_codes() is the one table: --help prints
+// The exit statuses of gcr-migrate. exit_codes() is the only table: --help prints
 // it, and a test compares the documentation with it.
 #pragma once
 
@@ -37,8 +37,7 @@ std::string exit_code_table();
 /// For an error that came before anything was touched.
 ExitCode untouched_exit_code(Code code);
 
-/// Of `gcr-migrate run`, where the command could not be started; as env(1) and timeout(1) have
-/// them.
+/// Of `gcr-migrate run`, if the command could not be started; as for env(1) and timeout(1).
 inline constexpr int kRunOwnFailure = 125;
 inline constexpr int kRunNotExecutable = 126;
 inline constexpr int kRunNotFound = 127;

@@ -1,4 +1,4 @@
-// What an agent tells about its host, for people and for scripts.
+// What an agent reports about its host, for people and for scripts.
 #pragma once
 
 #include <string>

@@ -72,7 +72,7 @@ Result<proto::MigrateReport> report_of_json(const std::string& text) {
   util::JsonParseOptions options;
   options.ignore_unknown_fields = true;
   if (!util::JsonStringToMessage(line, &object).ok() || !object.fields().contains("migrated")) {
-    return Error(Code::kInvalidArgument, "its last line is no report of gcr-migrate --json");
+    return Error(Code::kInvalidArgument, "its last line is not a report of gcr-migrate --json");
   }
   std::string id = object.fields().contains(kIdField) ? object.fields().at(kIdField).string_value()
                                                       : std::string();

@@ -14,8 +14,8 @@
 
 namespace gcr::cli {
 
-/// Grows when a reader of the old lines would misunderstand the new ones; further fields and types
-/// do not count.
+/// Grows when a reader of the old lines would misunderstand the new ones, but not for new fields
+/// and types.
 inline constexpr int kEventSchema = 1;
 
 /// {"schema": 1, "type": TYPE, "unix_ms": now, "migration_id": ID, and the message's own fields},
@@ -27,7 +27,7 @@ std::string json_line(std::string_view type, const Uuid& id,
 /// The last line: the report, with "exit_status".
 std::string json_report(const proto::MigrateReport& report, ExitCode exit_code);
 
-/// The report in the last line of `text`, as json_report() or an earlier release wrote it.
+/// The report in the last line of `text`, written by json_report() or by an earlier release.
 /// kInvalidArgument if there is none.
 Result<proto::MigrateReport> report_of_json(const std::string& text);
 

@@ -1,4 +1,4 @@
-// A migration on a terminal: what happened scrolls, what is going on is drawn below it in place.
+// A migration on a terminal: past events scroll, the current state is drawn below them in place.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace gcr::cli {
 
-/// What is drawn of a Progress on a terminal of so many columns.
+/// The lines drawn for a Progress on a terminal with this many columns.
 std::vector<TerminalBlock::Line> live_lines(const proto::Progress& progress, std::size_t columns,
                                             bool colours);
 

@@ -9,7 +9,7 @@
 
 namespace gcr::cli {
 
-/// The command line as CLI11 reads it: what it cannot check lies here as text.
+/// The command line as CLI11 reads it; text fields are those that CLI11 cannot check.
 struct RawMigrate {
   std::string source;
   std::string destination;

@@ -1,5 +1,5 @@
 // The conversation with the source's agent about one migration: the request, progress, the report;
-// cancelling it on Ctrl-C; and, where the connection is lost, what the agent's journal says later.
+// cancelling it on Ctrl-C; and, if the connection is lost, what the agent's journal says later.
 #pragma once
 
 #include <asio/awaitable.hpp>
@@ -18,20 +18,20 @@ namespace gcr::cli {
 
 /// How long the agent is asked what became of the migration after the connection was lost.
 inline constexpr std::chrono::milliseconds kOutcomePatience = std::chrono::seconds(60);
-/// How much of that a destination gets to confirm a commit.
+/// The part of that time that a destination gets to confirm a commit.
 inline constexpr std::chrono::milliseconds kConfirmPatience = std::chrono::seconds(10);
 
-/// Belongs to the thread that runs the io_context. While it lives SIGINT and SIGTERM are its own:
-/// the first cancels the migration, the second leaves.
+/// Belongs to the thread that runs the io_context. While it exists it handles SIGINT and
+/// SIGTERM: the first cancels the migration, the second quits.
 class Migration {
  public:
-  /// `view` shows how it goes, but for its end. `leave` ends the process, saying this outcome.
+  /// `view` shows the migration, except its end. `leave` ends the process with this outcome.
   using Leave = std::function<void(const Outcome&)>;
 
   Migration(asio::io_context& io, const MigrateOptions& options,
             std::shared_ptr<asio::ssl::context> tls, MigrationView& view, Leave leave);
 
-  /// To the end; with `detach` until the agent has taken the migration on. Once only.
+  /// Runs to the end; with `detach` until the agent has accepted the migration. Call once.
   asio::awaitable<Outcome> run();
 
  private:
@@ -53,7 +53,7 @@ class Migration {
   asio::signal_set signals_;
   std::unique_ptr<control::ControlChannel> channel_;
   bool asked_ = false;
-  std::optional<Uuid> id_;  ///< once the agent has taken it on
+  std::optional<Uuid> id_;  ///< once the agent has accepted it
 };
 
 }  // namespace gcr::cli

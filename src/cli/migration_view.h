@@ -16,17 +16,17 @@ class MigrationView {
  public:
   virtual ~MigrationView() = default;
 
-  /// The agent has taken the migration on.
+  /// The agent has accepted the migration.
   virtual void started(const Uuid& id) = 0;
   virtual void event(const std::string& phase, const std::string& text) = 0;
   virtual void progress(const proto::Progress& progress) = 0;
 
-  /// Nothing comes after it. What went wrong goes to standard error, by others.
+  /// Nothing comes after it. The caller writes errors to standard error.
   virtual void ended(const Outcome& outcome) = 0;
 };
 
-/// What the command line and standard output ask for: with `json` a line per event, with `quiet`
-/// nothing but the last line, on a terminal a live display, else plain lines.
+/// The view for the command line and standard output: with `json` a line per event, with `quiet`
+/// only the last line, on a terminal a live display, else plain lines.
 std::unique_ptr<MigrationView> make_view(const MigrateOptions& options);
 
 }  // namespace gcr::cli

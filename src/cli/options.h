@@ -28,14 +28,14 @@ struct MigrateOptions {
   bool pause_before_switchover = false;
   proto::Compression compression = proto::COMPRESSION_AUTO;
   proto::ImageMode image_mode = proto::IMAGE_MODE_AUTO;
-  bool detach = false;     ///< leave as soon as the migration has a name
+  bool detach = false;     ///< quit as soon as the migration has an id
   std::string trace_path;  ///< empty: no trace is written
   bool json = false;
   bool quiet = false;
   control::TlsFiles tls;
 };
 
-/// What a migration would be asked for; nothing is moved.
+/// As for a migration; nothing is moved.
 struct PreflightOptions {
   MigrateOptions migrate;
 };
@@ -53,7 +53,7 @@ struct TimelineOptions {
   std::string report_path;  ///< "-": standard input
 };
 
-/// A question about migrations that are there, or an order to one.
+/// A query about migrations that exist, or an order to one.
 struct AskOptions {
   enum class Kind : std::uint8_t {
     kInvalid = 0,
@@ -79,7 +79,7 @@ struct AskOptions {
   control::TlsFiles tls;
 };
 
-/// The command line asked for something that is done already (--help), or it is wrong: leave.
+/// The program is to exit: the command line was wrong, or its work is done (--help).
 struct Leave {
   int status = 0;
 };
@@ -87,7 +87,7 @@ struct Leave {
 using Options = std::variant<MigrateOptions, PreflightOptions, RunOptions, JournalOptions,
                              TimelineOptions, AskOptions, Leave>;
 
-/// Reads the command line. Help goes to standard output, what is wrong to standard error.
+/// Reads the command line. Help goes to standard output, errors to standard error.
 Options parse_options(int argc, char** argv);
 
 }  // namespace gcr::cli

@@ -1,4 +1,4 @@
-// What became of a migration, for people, for scripts, and as an exit status.
+// The outcome of a migration, for people, for scripts, and as an exit status.
 #pragma once
 
 #include <optional>
@@ -11,11 +11,11 @@
 
 namespace gcr::cli {
 
-/// How the migration ended, with the report that says so. Where no agent sent one, it is made here.
+/// How the migration ended, with its report. If no agent sent one, it is made here.
 struct Outcome {
   ExitCode exit_code = ExitCode::kFailed;
   proto::MigrateReport report;
-  bool detached = false;      ///< it goes on without us: only the report's id is meant
+  bool detached = false;      ///< the migration goes on: only the report's id is valid
   bool from_journal = false;  ///< the report was lost: it says what the agents' journals say
 };
 
@@ -29,7 +29,7 @@ Outcome outcome_of(const Error& error, bool asked);
 /// the journal is unfinished.
 std::optional<Outcome> outcome_of(const proto::MigrationStatus& source, const Error& lost);
 
-/// One sentence: what went wrong, and what has become of the process.
+/// One sentence: the error, and what became of the process.
 std::string error_line(const Outcome& outcome);
 
 }  // namespace gcr::cli

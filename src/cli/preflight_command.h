@@ -1,4 +1,4 @@
-// `gcr-migrate preflight SRC DST PID`: what stands in the way of a migration.
+// `gcr-migrate preflight SRC DST PID`: what prevents a migration.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 namespace gcr::cli {
 
 /// Asks the agent at SRC, which asks the one at DST, and prints the answer. The process's exit
-/// status: 0 if nothing forbids the migration, 3 if something does, else as for other questions.
+/// status: 0 if nothing prevents the migration, 3 if something does, else as for other queries.
 int preflight_command(const PreflightOptions& options);
 
 /// A block of lines for each finding, and "ready" or "refused: N blockers".

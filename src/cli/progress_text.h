@@ -1,5 +1,4 @@
-// A migration's Progress in words. What an agent sent is believed to be nothing but text and
-// numbers of any kind.
+// A migration's Progress in words. Texts and numbers from an agent may be anything.
 #pragma once
 
 #include <string>
@@ -9,10 +8,10 @@
 
 namespace gcr::cli {
 
-/// "420 ms", "3.1 s", "2 min 5 s", "1 h 3 min"; "-" if it is no time.
+/// "420 ms", "3.1 s", "2 min 5 s", "1 h 3 min"; "-" if it is not a time.
 std::string duration_text(double ms);
 
-/// "1.21 GB/s", "310 MB/s"; "-" if it is none.
+/// "1.21 GB/s", "310 MB/s"; "-" if it is not a rate.
 std::string rate_text(double bytes_per_s);
 
 /// How much of this round has been sent, 0 to 1; 0 before there is a round.
@@ -21,8 +20,8 @@ double share_sent(const proto::Progress& progress);
 /// "downtime about 420 ms", "downtime at least 12 ms"; empty if nothing is known.
 std::string downtime_text(const proto::Progress& progress);
 
-/// What there is to say besides phase, round and share, in order of importance: bytes, rates, the
-/// downtime to be expected, the time left. What is not known is left out.
+/// Details besides phase, round and share, in order of importance: bytes, rates, the expected
+/// downtime, the time left. Unknown ones are left out.
 std::vector<std::string> progress_details(const proto::Progress& progress);
 
 /// All of it on one line, without the phase: "round 3, 62 %, 1.2 GiB of 2 GiB, ...".

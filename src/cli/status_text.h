@@ -11,15 +11,15 @@
 
 namespace gcr::cli {
 
-/// A table, one row each, with what is special below the row.
+/// A table with a row for each migration, and notes below the row.
 std::string status_table(const std::vector<proto::MigrationStatus>& migrations);
 
-/// The same for a terminal of so many columns, as `status --watch` draws it.
+/// The same for a terminal with this many columns, as `status --watch` draws it.
 std::vector<TerminalBlock::Line> status_lines(const std::vector<proto::MigrationStatus>& migrations,
                                               std::size_t columns);
 
-/// One JSON object: {"migrations": [...]}. Every field is present; ids are written as people write
-/// them, 64-bit numbers are strings, as Protobuf's JSON mapping has them.
+/// One JSON object: {"migrations": [...]}. Every field is present; ids are UUIDs as text, 64-bit
+/// numbers are strings, as in Protobuf's JSON mapping.
 std::string status_json(const std::vector<proto::MigrationStatus>& migrations);
 
 /// The same for one.

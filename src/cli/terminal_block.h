@@ -1,6 +1,5 @@
-// A few lines at the end of what a terminal shows, drawn again and again in the same place. The
-// cursor stays below them and nothing of the terminal's state is changed, so that whatever ends the
-// program leaves a terminal as it should be.
+// A few lines at the bottom of the terminal, redrawn in place. The cursor stays below them and the
+// terminal's state is not changed, so that the terminal is usable however the program ends.
 #pragma once
 
 #include <cstddef>
@@ -30,10 +29,10 @@ class TerminalBlock {
     std::size_t columns = 0;  ///< of `text` on the screen; less than the terminal has
   };
 
-  /// In place of what was drawn before, also if the terminal's width is another one since.
+  /// Replaces what was drawn before, even if the terminal's width has changed since.
   void draw(const std::vector<Line>& lines);
 
-  /// Takes it away; what is printed next stands in its place.
+  /// Removes the lines; the next output is printed in their place.
   void erase();
 
  private:

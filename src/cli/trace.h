@@ -15,7 +15,7 @@ namespace gcr::cli {
 std::vector<const proto::PhaseTime*> in_order_of_time(
     const google::protobuf::RepeatedPtrField<proto::PhaseTime>& phases);
 
-/// The track's name; "process" where the agent gave none.
+/// The track's name; "process" if the agent gave none.
 std::string track_of(const proto::PhaseTime& phase);
 
 /// Closings of the gate after which it was opened again at the source; if the process migrated,
@@ -32,8 +32,8 @@ UndoneClosings undone_closings(const proto::MigrateReport& report);
 /// negative.
 std::string to_trace(const proto::MigrateReport& report);
 
-/// The file for a trace, opened before anything else is done, so that a path that cannot be written
-/// is found while nothing has been touched.
+/// The file for a trace, opened first, so that a path that cannot be written is noticed before
+/// anything is touched.
 class TraceFile {
  public:
   /// Makes the file empty or new.

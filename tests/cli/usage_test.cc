@@ -78,7 +78,8 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"ContinueNothing", {"continue", "a"}, "ID"},
         Wrong{"TimelineOfNothing", {"timeline"}, "REPORT"},
         Wrong{"TimelineOfNoFile", {"timeline", "/nonexistent/report"}, "No such file"},
-        Wrong{"TimelineOfNoReport", {"timeline", "/dev/null"}, "no report of gcr-migrate --json"},
+        Wrong{
+            "TimelineOfNoReport", {"timeline", "/dev/null"}, "not a report of gcr-migrate --json"},
         Wrong{"RunNothing", {"run"}, "run needs a command"},
         Wrong{"RunMarkOnly", {"run", "--"}, "run needs a command"}),
     [](const auto& info) { return info.param.name; });

@@ -93,11 +93,11 @@ TEST_F(Restored, MissingAndUnknownThreadsAreRefused) {
   *more.Add() = told[0];
   more[more.size() - 1].set_thread(999'999);
   EXPECT_THAT(process::check_restored_credentials(tree->init().pid(), more).error().message(),
-              HasSubstr("thread 999999 is told by the source and was not restored"));
+              HasSubstr("thread 999999 is reported by the source and was not restored"));
   auto fewer = told;
   fewer.RemoveLast();
   EXPECT_THAT(process::check_restored_credentials(tree->init().pid(), fewer).error().message(),
-              HasSubstr("was restored and is not told by the source"));
+              HasSubstr("was restored and is not reported by the source"));
   auto twice = told;
   *twice.Add() = told[0];
   EXPECT_THAT(process::check_restored_credentials(tree->init().pid(), twice).error().message(),

@@ -55,7 +55,7 @@ TEST(AgentCommandLine, TheCheckNamesEveryProblemAtOnce) {
   EXPECT_EQ(checked.exit_status, 2);
   for (const char* problem :
        {"data_addresses: 192.0.2.77: ", "metrics_listen: 192.0.2.78: ",
-        "local_socket: /dev/null is no directory",
+        "local_socket: /dev/null is not a directory",
         "\"no-such-user\", a user whom this host does not",
         "criu.command: there is no program /no/criu", "criu.reaper: there is no program /no/reaper",
         "criu.reaper: there is no program /no/gcr-keeper",

@@ -123,7 +123,7 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"Impatient", "peer_silence_ms = 499", "must be a number from 500 to 3600000"},
         Mistake{"Hugepages", "hugepages = \"yes\"", "\"auto\", \"require\" or \"never\""},
         Mistake{"LogLevel", "log_level = \"loud\"", "\"debug\""},
-        Mistake{"Gpu", "gpus = [\"0\"]", "no GPU's UUID"},
+        Mistake{"Gpu", "gpus = [\"0\"]", "not a GPU's UUID"},
         Mistake{"GpusNoArray", "gpus = \"GPU-1\"", "array of strings"},
         Mistake{"CommandOfNumbers", "[criu]\ncommand = [1]", "array of strings"},
         Mistake{"TableAsValue", "tls = 3", "must be a table: [tls]"},

@@ -48,7 +48,7 @@ class ConsentHostile : public testing::Test {
 
 TEST_F(ConsentHostile, PlaintextThatNobodyAskedForIsNotSent) {
   reply_.set_encrypted(false);
-  EXPECT_THAT(refusal(), HasSubstr("nobody asked for data without TLS"));
+  EXPECT_THAT(refusal(), HasSubstr("did not ask for data without TLS"));
 }
 
 TEST_F(ConsentHostile, PlaintextIsNotSentWithoutTheConfigurationsConsent) {

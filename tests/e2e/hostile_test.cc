@@ -99,7 +99,7 @@ TEST_F(HostileTest, ForgedUserNeverRunsAtTheDestination) {
       "destination.imaged run for images in /proc/$PPID/fd/*; do "
       "[ ! -e $images/pstree.img ] || " GCR_FORGING_CRIU " uid $images; done");
   expect_failure(AllOf(HasSubstr("uids are 4242 4242 4242 4242 as restored"),
-                       HasSubstr("0 0 0 0 as the source's agent tells")));
+                       HasSubstr("0 0 0 0 as the source's agent reports")));
 }
 
 TEST_F(HostileTest, FileThatIsOpenedAfterPreflightIsCompared) {

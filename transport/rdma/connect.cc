@@ -67,7 +67,7 @@ Result<std::size_t> Connector::device_of(ibv_context* context) {
   return index;
 }
 
-/// Why the connection is not made: what the receiver said, where it said something.
+/// Why the connection failed: the receiver's reason, if it gave one.
 Error refusal(const rdma_cm_event& event) {
   if (event.event != RDMA_CM_EVENT_REJECTED) {
     return Error(Code::kUnavailable,
@@ -75,7 +75,7 @@ Error refusal(const rdma_cm_event& event) {
   }
   const auto& data = event.param.conn;
   if (event.status != kRefusedByApplication || data.private_data == nullptr) {
-    return Error(Code::kUnavailable, "nobody accepts an RDMA connection there");
+    return Error(Code::kUnavailable, "no RDMA listener there");
   }
   auto answer = decode_answer(
       std::as_bytes(std::span(static_cast<const char*>(data.private_data), data.private_data_len)));
@@ -117,7 +117,8 @@ Status Connector::expect(const rdma_cm_id* id, rdma_cm_event_type wanted) {
 Status Connector::find_device(rdma_cm_id* id, const RdmaAddress& address) {
   GCR_ASSIGN(sockaddr_storage target, resolve(address));
   for (;;) {
-    // In short attempts: an answer that comes before the kernel listens for it counts at their end.
+    // In short attempts: an answer that comes before the kernel listens for it counts at the end of
+    // one.
     if (rdma_resolve_addr(id, nullptr, reinterpret_cast<sockaddr*>(&target), kResolveMs) != 0) {
       return verbs_error("find a device for the address");
     }

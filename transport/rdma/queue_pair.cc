@@ -148,7 +148,7 @@ Status QueuePair::drain(const std::function<Status(const Completion&)>& take) {
     if (armed_) return {};
     const int error = ibv_req_notify_cq(completions_.get(), 0);
     if (error != 0) return posting_error(error, "ask for a notification");
-    armed_ = true;  // what came in between is seen in one more turn
+    armed_ = true;  // one more pass sees what came in between
   }
 }
 

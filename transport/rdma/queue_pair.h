@@ -46,7 +46,7 @@ class QueuePair {
   ~QueuePair();
 
   rdma_cm_id* id() const { return id_.get(); }
-  /// kSent slots are below this: one per request or answer, and one for the last word.
+  /// kSent slots are below this: one per request or answer, and one for the last message.
   unsigned slots() const { return depth_ + 1; }
 
   /// Sends `message` in `slot`, after `write` if there is one. The slot, and the bytes of `write`,

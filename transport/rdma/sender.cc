@@ -14,7 +14,7 @@
 namespace gcr::transport::rdma {
 namespace {
 
-// What is copied rather than waited for, even out of registered memory.
+// Writes up to this size are copied instead of waited for, even from registered memory.
 constexpr std::size_t kCopiedBytes = 16 * kKiB;
 
 }  // namespace
@@ -193,8 +193,8 @@ Status RdmaSender::drain(Lane& lane) {
   });
 }
 
-/// What ended the channel, where `error` was seen first. Where one lane fails, the receiver ends
-/// the others, and may be heard before that lane's own failure is.
+/// What really ended the channel, if `error` was noticed first. If one lane fails, the receiver
+/// ends the others, and that may be noticed before the first lane's own failure.
 Error RdmaSender::cause_of(const Error& error) {
   if (error.code() != Code::kUnavailable) return error;
   for (Lane& lane : lanes_) {

@@ -13,7 +13,7 @@
 namespace gcr::transport::rdma {
 namespace {
 
-// A receiver always has a receive posted; where one is missing after all, so many attempts.
+// A receiver always has a receive posted; if one is missing nevertheless, this many attempts.
 constexpr std::uint8_t kAttemptsWithoutReceive = 3;
 
 }  // namespace

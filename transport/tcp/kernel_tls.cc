@@ -26,7 +26,7 @@ bool hand_over(int socket, int direction, std::uint16_t cipher, const RecordKey&
 }
 
 Result<bool> let_kernel(int socket, int direction, const TrafficSecret& secret) {
-  // Fails where this is done already, for the other direction; what follows tells.
+  // Fails if this was done already, for the other direction; the next call tells.
   (void)::setsockopt(socket, IPPROTO_TCP, TCP_ULP, "tls", sizeof "tls");
   GCR_ASSIGN(const RecordKey key, secret.key());
   switch (EVP_CIPHER_get_nid(secret.cipher())) {
@@ -50,7 +50,7 @@ Result<bool> let_kernel_seal(int socket, const TrafficSecret& secret) {
 Result<bool> let_kernel_open(int socket, const TrafficSecret& secret) {
   GCR_ASSIGN(const bool taken, let_kernel(socket, TLS_RX, secret));
   if (!taken) return false;
-  // Nobody pads: content can be opened straight into place. A kernel before 6.0 copies.
+  // No peer pads: content can be decrypted straight into place. A kernel before 6.0 copies.
   const int yes = 1;
   (void)::setsockopt(socket, SOL_TLS, TLS_RX_EXPECT_NO_PAD, &yes, sizeof yes);
   return true;

@@ -81,12 +81,12 @@ class TcpReceiver::Impl {
 
 TcpReceiver::Impl::~Impl() {
   cancel();
-  // Nobody adds connections any more, and threads never touch the list itself.
+  // No more connections are added, and threads never touch the list itself.
   for (Connection& connection : connections_) connection.thread.join();
 }
 
-/// Joins and forgets the connections whose threads are done. mutex_ is held; those threads need it
-/// no more.
+/// Joins and removes the connections whose threads are done. mutex_ is held; those threads no
+/// longer need it.
 void TcpReceiver::Impl::collect_ended() {
   for (auto at = connections_.begin(); at != connections_.end();) {
     if (at->phase == Phase::kEnded) {
@@ -197,13 +197,13 @@ Result<LaneTable::Hold> TcpReceiver::Impl::open(Connection& connection) {
   return lane;
 }
 
-/// Takes frames until the goodbye.
+/// Takes frames until kEnd.
 Status TcpReceiver::Impl::serve(Stream& stream, LaneTable::Hold& lane) {
   for (;;) {
     HeaderBytes bytes;
     GCR_TRY(stream.receive(bytes));
     GCR_ASSIGN(const FrameHeader header, decode(bytes));
-    if (broken_) return health();  // one lane's error is every lane's
+    if (broken_) return health();  // an error of one lane breaks all
     if (header.sequence != lane.landed()) {
       return Error(Code::kProtocol,
                    fmt::format("the sender sent a frame out of sequence: {}, not {}",
@@ -238,7 +238,7 @@ Status TcpReceiver::Impl::land(Stream& stream, const FrameHeader& header) {
   wire_bytes_.fetch_add(header.length_bytes + kHeaderBytes, std::memory_order_relaxed);
   writes_.fetch_add(1, std::memory_order_relaxed);
   if (!options_.on_landed) return {};
-  // Whatever its code, it is no fault of the network.
+  // Whatever its code, it is not an error of the network.
   const Status taken = options_.on_landed(header.region, header.offset, header.length_bytes);
   return taken ? taken : fail(taken.error());
 }

@@ -7,8 +7,8 @@
 namespace gcr::transport {
 namespace {
 
-// Sealed before they are sent, and received before they are opened, at most: few system calls, and
-// yet small enough for a core's own cache.
+// The most that is encrypted before it is sent, and received before it is decrypted: few system
+// calls, but small enough for a core's cache.
 constexpr std::size_t kBufferBytes = 9 * kMaxRecordBytes;
 
 // RFC 8446: ContentType application_data and handshake, legacy_record_version, and a KeyUpdate that
@@ -217,7 +217,7 @@ Result<std::size_t> RecordOpener::open_record(std::span<const std::byte> record,
   }
   std::array<std::byte, kKeyUpdate.size()> said{};
   if (type != kHandshake || content.size() != said.size()) {
-    return Error(Code::kProtocol, "receiving data: a record is of a kind that nobody sends");
+    return Error(Code::kProtocol, "receiving data: a record has an unexpected type");
   }
   std::memcpy(said.data(), out.data(), direct);
   std::memcpy(said.data() + direct, overflow_.data(), content.size() - direct);
@@ -227,7 +227,7 @@ Result<std::size_t> RecordOpener::open_record(std::span<const std::byte> record,
 
 Status RecordOpener::take_update(std::span<const std::byte> content) {
   if (!std::ranges::equal(content, kKeyUpdate)) {
-    return Error(Code::kProtocol, "receiving data: a message of TLS that nobody sends");
+    return Error(Code::kProtocol, "receiving data: an unexpected TLS message");
   }
   return cipher_.update();
 }

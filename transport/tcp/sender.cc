@@ -10,7 +10,7 @@
 namespace gcr::transport {
 namespace {
 
-// How long the goodbye may take.
+// How long ending the transfer may take.
 constexpr std::chrono::milliseconds kGoodbyeWait{1000};
 
 SSL_CTX* hold(SSL_CTX* context) {
@@ -39,8 +39,8 @@ TcpChannel::~TcpChannel() {
   }
 }
 
-/// The receiver answers a goodbye by ending the connection. Closing before that could make a reset
-/// of it, which overtakes what was said.
+/// The receiver answers kEnd by closing the connection. Closing before that could reset the
+/// connection, and the receiver could lose the kEnd.
 void TcpChannel::say_goodbye() {
   Lock lock(mutex_);
   if (error_) return;
@@ -123,8 +123,8 @@ Status TcpChannel::write_frame(RegionId region, std::uint64_t offset,
   return {};
 }
 
-/// Waits until all that `writer` waits for has landed, or the channel is broken and nobody uses the
-/// writer's bytes any more.
+/// Waits until all that `writer` waits for has landed, or the channel is broken and the writer's
+/// bytes are no longer used.
 Status TcpChannel::wait_landed(WaitingWriter& writer) {
   Lock lock(mutex_);
   writer.landed.wait(lock, [&] { return writer.unlanded == 0 || error_; });
@@ -186,8 +186,8 @@ void TcpChannel::finish_sending(Lock& lock, Lane& lane) {
   if (!lane.connected) changed_.notify_all();
 }
 
-/// Has the receiver say when all of the lane's frames have landed. A lane without connection asks
-/// by itself when it has one.
+/// Asks the receiver to answer when all of the lane's frames have landed. A lane without a
+/// connection asks when it has one.
 void TcpChannel::ask(Lock& lock, Lane& lane) {
   if (lane.log.asked()) return;
   lane.log.ask_newest();

@@ -7,7 +7,7 @@
 namespace gcr::transport {
 namespace {
 
-// How long a connection whose hello could not be sent looks for the receiver's last word.
+// How long a connection whose hello could not be sent waits for the receiver's error.
 constexpr std::chrono::milliseconds kLastWordWait{1000};
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The lanes of a TcpChannel: connecting them, taking in what the receiver answers, and making a
-// connection again that was lost.
+// The lanes of a TcpChannel: connects them, receives the receiver's answers, and replaces lost
+// connections.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
@@ -39,7 +39,7 @@ Status TcpChannel::connect(std::vector<std::string>& notes) {
 }
 
 /// Connects one lane for the first time, to the next of the usable addresses; those that do not
-/// answer become fewer.
+/// answer are removed.
 Status TcpChannel::connect_lane(Lane& lane, std::vector<std::size_t>& usable,
                                 std::vector<std::string>& notes) {
   for (;;) {
@@ -98,7 +98,7 @@ void TcpChannel::run(Lane& lane) {
   }
 }
 
-/// Takes in answers until the connection ends, or says something else.
+/// Receives answers until the connection ends, or sends anything else.
 Error TcpChannel::receive_answers(Lane& lane) {
   for (;;) {
     const auto landed = lane.connection->receive_landed();
@@ -119,8 +119,8 @@ Status TcpChannel::make_again(Lane& lane, Error why) {
   return resume(lane, landed);
 }
 
-/// Waits until nobody uses the connection. `why` becomes what a sender has met, if that was
-/// earlier. Fails where another connection is of no use.
+/// Waits until no thread uses the connection. `why` becomes the error of a sending thread, if that
+/// was earlier. Fails if another connection would not help.
 Status TcpChannel::stop_using(Lane& lane, Error& why) {
   Lock lock(mutex_);
   lane.connected = false;
@@ -171,7 +171,7 @@ Status TcpChannel::resume(Lane& lane, std::uint64_t landed) {
   }
   lane.log.ask_only_newest();
   ++statistics_.reconnections;
-  changed_.notify_all();  // what was confirmed may be all that a flush waits for
+  changed_.notify_all();  // a flush may wait only for what was confirmed
   lane.connected = lane.sending = lane.resending = true;
   for (auto number = lane.log.first(); number < lane.log.next() && lane.connected; ++number) {
     const FrameLog::Frame frame = lane.log.at(number);

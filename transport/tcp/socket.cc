@@ -1,4 +1,4 @@
-// The parts of Stream that concern the socket alone.
+// The parts of Stream that concern only the socket.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>

@@ -71,7 +71,8 @@ Error socket_error(int errno_value, std::string_view doing) {
     return Error(Code::kProtocol, std::string(doing) + ": a record is not what the peer sealed");
   }
   if (errno_value == EIO) {  // the kernel's TLS, which cannot change its key
-    return Error(Code::kUnavailable, std::string(doing) + ": the peer wants another key");
+    return Error(Code::kUnavailable,
+                 std::string(doing) + ": kernel TLS cannot process a KeyUpdate");
   }
   if (errno_value == ETIMEDOUT) {
     return Error(Code::kUnavailable, std::string(doing) + ": the peer has vanished");
@@ -85,7 +86,7 @@ Error no_keys() {
 
 Error ended() { return Error(Code::kUnavailable, "the peer closed the data connection"); }
 
-/// Whether `reason` is an alert, or a verdict of ours, about a certificate.
+/// Whether `reason` is an alert, or an error of this side, about a certificate.
 bool about_certificate(int reason) {
   switch (reason) {
     case SSL_R_CERTIFICATE_VERIFY_FAILED:
@@ -104,7 +105,7 @@ bool about_certificate(int reason) {
   }
 }
 
-// The one place where OpenSSL's errors become ours.
+// The only place where OpenSSL's errors are converted.
 Error handshake_error(SSL* ssl, int result) {
   const int errno_value = errno;
   const std::string what = "TLS handshake of a data connection";
@@ -133,7 +134,7 @@ Error handshake_error(SSL* ssl, int result) {
 }
 
 /// Both ends prove who they are and agree on keys. One byte from the server then tells the client
-/// that the server has found its certificate good: in TLS 1.3, a client does not learn it
+/// that the server has accepted its certificate: in TLS 1.3, a client does not learn it
 /// otherwise. OpenSSL takes record by record from the socket, so that nothing that follows is lost.
 Status make_handshake(SSL* ssl, Stream::Side side) {
   const SigpipeGuard guard;
