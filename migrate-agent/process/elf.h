@@ -1,4 +1,5 @@
-// The build-id of an ELF file. The file may be anything: truncated, hostile, or no ELF at all.
+// The build-id of an ELF file. The file may be anything: truncated, hostile, or no ELF at all. Not
+// read by libelf: decision 15 in docs/design.md.
 #pragma once
 
 #include <string>
