@@ -46,12 +46,11 @@ constexpr int kReadyFd = 3;
 constexpr uid_t kUser = 65'534;
 /// The parent of all kernel threads. In a PID namespace nobody sees any of them.
 constexpr pid_t kKernelThreads = 2;
-constexpr int kFlagsField = 9;
 constexpr unsigned long kIsKernelThread = 0x0020'0000;  // PF_KTHREAD, include/linux/sched.h
 
 bool is_kernel_thread(pid_t pid) {
-  const std::string flags = procfs::stat_field(std::to_string(pid), kFlagsField);
-  return (std::strtoul(flags.c_str(), nullptr, 10) & kIsKernelThread) != 0;
+  const auto stat = procfs::read_stat(pid);
+  return stat && (stat->flags & kIsKernelThread) != 0;
 }
 
 class Inspecting : public testing::Test {
