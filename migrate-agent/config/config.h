@@ -1,5 +1,5 @@
 // What an agent is told by its configuration file, /etc/gcr-migrate/agent.toml (TOML). Every key
-// has a default; a key that is not known is an error, with the known key that is nearest to it.
+// has a default; a key that is not known is an error, with the known ones.
 //
 //   listen          = "0.0.0.0:7411"          # "[::]:7411" for IPv6 and IPv4
 //   advertise       = "node1:7411"            # where other agents reach this one; default: the
