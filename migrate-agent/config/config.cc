@@ -1,6 +1,7 @@
 #include "migrate-agent/config/config.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <toml++/toml.h>
 #include <unistd.h>
 
@@ -8,7 +9,6 @@
 #include <array>
 #include <fstream>
 #include <initializer_list>
-#include <numeric>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -19,21 +19,6 @@
 
 namespace gcr::agent {
 namespace {
-
-/// How many characters to insert, delete or replace to make `b` of `a`.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), 0);
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-    }
-  }
-  return row.back();
-}
 
 /// One table of the file, read key by key. The first error stays; the caller asks for it at the
 /// end.
@@ -121,9 +106,7 @@ class Table {
   Status finish() {
     for (const auto& [key, node] : table_) {
       if (known_.contains(key.str())) continue;
-      const auto nearest = std::ranges::min_element(
-          known_, {}, [&](std::string_view known) { return edit_distance(key.str(), known); });
-      fail(node, key.str(), fmt::format("is not known; did you mean {}{}?", prefix_, *nearest));
+      fail(node, key.str(), fmt::format("is not known; known are {}", fmt::join(known_, ", ")));
     }
     return status_;
   }

@@ -1,7 +1,7 @@
 // Answers GET over HTTP/1.1, for whoever scrapes metrics and asks for readiness: one request per
 // connection, without TLS. Strangers may connect: each has 8 KiB and limited time for its request
-// and its answer, and there are only so many at a time. Belongs to the thread that runs the
-// io_context.
+// and its answer, and there are only so many at a time. No library does it: decision 15 in
+// docs/design.md. Belongs to the thread that runs the io_context.
 #pragma once
 
 #include <asio/awaitable.hpp>

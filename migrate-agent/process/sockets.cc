@@ -1,47 +1,41 @@
 #include "migrate-agent/process/sockets.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
-#include <linux/netlink.h>
-#include <linux/rtnetlink.h>
 #include <linux/sock_diag.h>
 #include <linux/unix_diag.h>
 #include <netinet/tcp.h>
+#include <netlink/attr.h>
+#include <netlink/msg.h>
+#include <netlink/netlink.h>
 #include <sys/socket.h>
 
 #include <array>
-#include <cstring>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <vector>
 
-#include "src/base/unique_fd.h"
-
 namespace gcr::process {
 namespace {
 
-constexpr std::size_t kReceiveBytes = 64 * 1024;
-
-struct Request {
-  nlmsghdr header;
-  unix_diag_req body;
+struct FreeSocket {
+  void operator()(nl_sock* socket) const { ::nl_socket_free(socket); }
 };
 
-/// Adds one answer to `peers`.
-void add_peer(const nlmsghdr* header, std::map<std::uint64_t, std::uint64_t>& peers) {
-  if (header->nlmsg_len < NLMSG_LENGTH(sizeof(unix_diag_msg))) return;
-  const auto* body = static_cast<const unix_diag_msg*>(NLMSG_DATA(header));
-  const auto* attribute = reinterpret_cast<const rtattr*>(body + 1);
-  auto left = static_cast<int>(header->nlmsg_len - NLMSG_LENGTH(sizeof(*body)));
-  for (; RTA_OK(attribute, left); attribute = RTA_NEXT(attribute, left)) {
-    if (attribute->rta_type != UNIX_DIAG_PEER) continue;
-    if (RTA_PAYLOAD(attribute) < sizeof(std::uint32_t)) continue;
-    std::uint32_t peer = 0;
-    std::memcpy(&peer, RTA_DATA(attribute), sizeof(peer));
-    if (peer != 0) peers[body->udiag_ino] = peer;
-  }
+using Peers = std::map<std::uint64_t, std::uint64_t>;
+
+/// Adds one answer to the Peers.
+int add_peer(nl_msg* message, void* peers) {
+  nlmsghdr* const header = ::nlmsg_hdr(message);
+  if (::nlmsg_valid_hdr(header, sizeof(unix_diag_msg)) == 0) return NL_SKIP;
+  const auto* const body = static_cast<const unix_diag_msg*>(::nlmsg_data(header));
+  const nlattr* const peer = ::nlmsg_find_attr(header, sizeof(*body), UNIX_DIAG_PEER);
+  if (peer == nullptr || ::nla_len(peer) < static_cast<int>(sizeof(std::uint32_t))) return NL_SKIP;
+  const std::uint32_t inode = ::nla_get_u32(peer);
+  if (inode != 0) (*static_cast<Peers*>(peers))[body->udiag_ino] = inode;
+  return NL_OK;
 }
 
 /// "0100007F" -> "127.0.0.1": words of 32 bits in the host's order, one or four of them. Empty if
@@ -61,33 +55,24 @@ std::string address_in_numbers(const std::string& digits) {
 }  // namespace
 
 Result<std::map<std::uint64_t, std::uint64_t>> unix_peers() {
-  const UniqueFd socket(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
-  if (!socket) return Error::from_errno(errno, "cannot ask the kernel about Unix sockets");
-  Request request{};
-  request.header.nlmsg_len = sizeof(request);
-  request.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
-  request.header.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
-  request.body.sdiag_family = AF_UNIX;
-  request.body.udiag_states = ~0u;
-  request.body.udiag_show = UDIAG_SHOW_PEER;
-  if (::send(socket.get(), &request, sizeof(request), 0) < 0) {
-    return Error::from_errno(errno, "cannot ask the kernel about Unix sockets");
+  const std::unique_ptr<nl_sock, FreeSocket> socket(::nl_socket_alloc());
+  Peers peers;
+  unix_diag_req request{};
+  request.sdiag_family = AF_UNIX;
+  request.udiag_states = ~0u;
+  request.udiag_show = UDIAG_SHOW_PEER;
+  int error = socket == nullptr ? -NLE_NOMEM : ::nl_connect(socket.get(), NETLINK_SOCK_DIAG);
+  if (error >= 0) {
+    ::nl_socket_modify_cb(socket.get(), NL_CB_VALID, NL_CB_CUSTOM, add_peer, &peers);
+    error =
+        ::nl_send_simple(socket.get(), SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, &request, sizeof(request));
   }
-  std::map<std::uint64_t, std::uint64_t> peers;
-  alignas(nlmsghdr) static thread_local char buffer[kReceiveBytes];
-  for (;;) {
-    const ssize_t got = ::recv(socket.get(), buffer, sizeof(buffer), 0);
-    if (got <= 0) return Error::from_errno(errno, "cannot hear about Unix sockets");
-    auto left = static_cast<unsigned>(got);
-    const auto* header = reinterpret_cast<const nlmsghdr*>(buffer);
-    for (; NLMSG_OK(header, left); header = NLMSG_NEXT(header, left)) {
-      if (header->nlmsg_type == NLMSG_DONE) return peers;
-      if (header->nlmsg_type == NLMSG_ERROR) {
-        return Error(Code::kUnsupported, "the kernel does not tell about Unix sockets");
-      }
-      add_peer(header, peers);
-    }
+  if (error >= 0) error = ::nl_recvmsgs_default(socket.get());
+  if (error < 0) {
+    return Error(Code::kUnsupported, std::string("the kernel does not tell about Unix sockets: ") +
+                                         ::nl_geterror(error));
   }
+  return peers;
 }
 
 std::optional<InternetSocket> parse_socket(const std::string& protocol, const std::string& line) {
