@@ -10,6 +10,7 @@
 #include <asio/use_awaitable.hpp>
 #include <asio/write.hpp>
 
+#include "src/base/host_name.h"
 #include "src/control/deadline.h"
 #include "src/control/framing.h"
 #include "src/control/stream.h"
@@ -27,11 +28,6 @@ constexpr Milliseconds kRefusalTimeout = std::chrono::seconds(2);
 
 /// The completion token of every operation here: what goes wrong is left in `error`.
 auto into(std::error_code& error) { return asio::redirect_error(asio::use_awaitable, error); }
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
-}
 
 /// Counts what a peer sends.
 class MessageRate {
