@@ -69,7 +69,7 @@ asio::awaitable<Status> check_peer_is_gone(WorkerContext& context, const KnownJo
   const auto endpoint = control::Endpoint::parse(known.began().peer());
   GCR_CO_TRY(endpoint);
   const AgentAddress peer{*endpoint, known.began().peer_name(), context.tls, context.config.host,
-                          std::chrono::milliseconds(context.config.peer_silence_ms)};
+                          context.config.peer_silence()};
   const auto answer = co_await ask_agent(peer, known.entry.migration, question_for(known));
   if (answer && cannot_decide(*answer)) co_return Status();
   const bool lost = !answer && (answer.error().code() == Code::kUnavailable ||

@@ -26,7 +26,7 @@ awaitable<Result<proto::PreflightReply>> ask_destination(WorkerContext& context,
       kConnectTimeout, context.config.host);
   GCR_CO_TRY(connected);
   PeerLink link(context.io, std::move(*connected),
-                std::chrono::milliseconds(context.config.peer_silence_ms));
+                context.config.peer_silence());
   proto::Envelope question;
   *question.mutable_preflight_request() = std::move(request);
   auto reply = co_await link.call(question);

@@ -90,7 +90,7 @@ awaitable<Result<bool>> DestinationRecovery::ask_source() {
   auto endpoint = control::Endpoint::parse(began().peer());
   GCR_CO_TRY(endpoint);
   const AgentAddress source{*endpoint, began().peer_name(), context_.tls, context_.config.host,
-                            std::chrono::milliseconds(context_.config.peer_silence_ms)};
+                            context_.config.peer_silence()};
   Backoff backoff(context_.io);
   for (;;) {
     const auto outcome = co_await ask_outcome(source, log_.journal().migration());

@@ -137,7 +137,7 @@ awaitable<Result<proto::Envelope>> SourceRecovery::confirm() {
   auto endpoint = control::Endpoint::parse(began().peer());
   GCR_CO_TRY(endpoint);
   const AgentAddress destination{*endpoint, began().peer_name(), context_.tls, context_.config.host,
-                                 std::chrono::milliseconds(context_.config.peer_silence_ms)};
+                                 context_.config.peer_silence()};
   Backoff backoff(context_.io);
   for (;;) {
     auto reply = co_await deliver_commit(destination, log_.journal().migration());

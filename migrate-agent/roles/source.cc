@@ -206,8 +206,8 @@ awaitable<void> Source::remember() {
 /// On the migration's connection, and then for a while on new ones; after that recovery goes on.
 awaitable<Result<proto::Envelope>> Source::order_commit() {
   const AgentAddress destination{destination_, peer_->peer().common_name, context_.tls,
-                                 context_.config.host, silence()};
-  const auto until = Phases::Clock::now() + 2 * silence();
+                                 context_.config.host, context_.config.peer_silence()};
+  const auto until = Phases::Clock::now() + 2 * context_.config.peer_silence();
   proto::Envelope envelope;
   envelope.mutable_commit_request()->set_migration_id(to_bytes(migration_));
   const Status unharmed = fault::point("source.committed");
