@@ -13,6 +13,7 @@
 #include "migrate-agent/preflight/host_facts.h"
 #include "migrate-agent/roles/ending.h"
 #include "migrate-agent/roles/records.h"
+#include "migrate-agent/worker/other_agent.h"
 #include "src/base/log.h"
 
 namespace gcr::agent {
@@ -205,8 +206,8 @@ awaitable<void> Source::remember() {
 
 /// On the migration's connection, and then for a while on new ones; after that recovery goes on.
 awaitable<Result<proto::Envelope>> Source::order_commit() {
-  const AgentAddress destination{destination_, peer_->peer().common_name, context_.tls,
-                                 context_.config.host, context_.config.peer_silence()};
+  const auto destination = other_agent(log_->journal().began(), context_.config, context_.tls);
+  GCR_CO_TRY(destination);
   const auto until = Phases::Clock::now() + 2 * context_.config.peer_silence();
   proto::Envelope envelope;
   envelope.mutable_commit_request()->set_migration_id(to_bytes(migration_));
@@ -218,7 +219,7 @@ awaitable<Result<proto::Envelope>> Source::order_commit() {
   peer_->close();
   asio::steady_timer pause(context_.io);
   for (;;) {
-    auto delivered = co_await deliver_commit(destination, migration_);
+    auto delivered = co_await deliver_commit(*destination, migration_);
     if (delivered || Phases::Clock::now() > until) co_return delivered;
     spdlog::warn("the commit is not confirmed yet: {}", delivered.error().message());
     pause.expires_after(kCommitPause);

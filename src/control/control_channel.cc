@@ -323,13 +323,18 @@ asio::awaitable<Result<proto::Envelope>> ControlChannel::receive(Milliseconds ti
   co_return message;
 }
 
+asio::awaitable<Result<proto::Envelope>> ControlChannel::receive_past_alive(Milliseconds timeout) {
+  for (;;) {
+    auto message = co_await receive(timeout);
+    if (!message || !message->has_alive()) co_return message;
+  }
+}
+
 asio::awaitable<Result<proto::Envelope>> ControlChannel::call(const proto::Envelope& request,
-                                                              Milliseconds timeout) {
+                                                              Milliseconds silence) {
   const Status sent = co_await send(request);
-  if (!sent) co_return sent.error();
-  Result<proto::Envelope> reply = co_await receive(timeout);
-  if (reply && reply->has_failure()) co_return from_failure(reply->failure());
-  co_return reply;
+  GCR_CO_TRY(sent);
+  co_return co_await receive_past_alive(silence);
 }
 
 const PeerIdentity& ControlChannel::peer() const { return impl_->identity; }
