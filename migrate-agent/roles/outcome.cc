@@ -4,11 +4,6 @@ namespace gcr::agent {
 
 using asio::awaitable;
 
-Result<proto::Envelope> as_commit_answer(Result<proto::Envelope> reply) {
-  if (!reply || reply->has_commit_reply() || reply->has_copy_lost()) return reply;
-  return Error(Code::kProtocol, "the destination answered the commit with something else");
-}
-
 Error copy_lost(const proto::CopyLost& answer) {
   return Error(Code::kNotFound, "the destination lost its copy before that ran: " +
                                     control::printable(answer.reason()));

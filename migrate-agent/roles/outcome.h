@@ -10,10 +10,6 @@
 
 namespace gcr::agent {
 
-/// `reply` if it is one that CommitRequest can have: CommitReply, or CopyLost. kProtocol for
-/// others.
-Result<proto::Envelope> as_commit_answer(Result<proto::Envelope> reply);
-
 /// Why the source takes the process back.
 Error copy_lost(const proto::CopyLost& answer);
 

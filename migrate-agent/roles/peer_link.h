@@ -27,9 +27,9 @@ class PeerLink {
   PeerLink(const PeerLink&) = delete;
   PeerLink& operator=(const PeerLink&) = delete;
 
-  /// Sends a request and gives its reply, or the Error of a Failure. It may take as long as the
-  /// peer says that it is alive. kTimeout if it is silent, kUnavailable if it is gone; no call
-  /// succeeds after either.
+  /// Sends a request and gives the reply that belongs to it, or the Error of a Failure. It may take
+  /// as long as the peer says that it is alive. kTimeout if it is silent, kUnavailable if it is
+  /// gone; no call succeeds after either. kProtocol if it answers with anything else.
   asio::awaitable<Result<proto::Envelope>> call(const proto::Envelope& request);
 
   /// From now on asks for a sign of life whenever nothing else is asked. `on_lost` is called once

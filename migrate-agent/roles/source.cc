@@ -213,7 +213,7 @@ awaitable<Result<proto::Envelope>> Source::order_commit() {
   envelope.mutable_commit_request()->set_migration_id(to_bytes(migration_));
   const Status unharmed = fault::point("source.committed");
   if (unharmed) {
-    auto reply = as_commit_answer(co_await peer_->call(envelope));
+    auto reply = co_await peer_->call(envelope);
     if (reply) co_return reply;
   }
   peer_->close();
