@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <toml++/toml.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +14,7 @@
 
 #include "migrate-agent/data/negotiation.h"
 #include "src/base/executable.h"
+#include "src/base/host_name.h"
 #include "src/control/wire.h"
 
 namespace gcr::agent {
@@ -315,16 +315,11 @@ Status read_root(const toml::table& node, const std::string& name, Config& confi
   return root.finish();
 }
 
-std::string machine_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
-}
-
 }  // namespace
 
 Result<Config> parse_config(const std::string& text, const std::string& name) {
   Config config;
-  config.host = machine_name();
+  config.host = host_name();
   config.criu.argv = default_criu();
   try {
     const toml::table root = toml::parse(text, name);

@@ -61,6 +61,7 @@
 // (`listen`, `local_socket`, `metrics_listen`, the other limits) when it is started.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -118,6 +119,10 @@ struct Config {
   std::vector<OperatorRule> operators;  ///< none: every operator may move every process
   std::vector<std::string> peers;       ///< common names of the agents that may send; none: all may
   criu::Command criu{.argv = {"criu"}, .reaper = {}};  ///< after load_config with a reaper
+
+  std::chrono::milliseconds peer_silence() const {
+    return std::chrono::milliseconds(peer_silence_ms);
+  }
 
   /// How many migrations one operator or local user may have ordered, in each role.
   unsigned migrations_of_one_user() const {

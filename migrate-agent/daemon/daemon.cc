@@ -27,6 +27,7 @@
 #include "migrate-agent/daemon/recoveries.h"
 #include "migrate-agent/daemon/registry.h"
 #include "migrate-agent/daemon/worker_process.h"
+#include "migrate-agent/worker/answer.h"
 #include "migrate-agent/worker/packet.h"
 #include "migrate-agent/worker/worker_server.h"
 #include "proto/registry.pb.h"
@@ -326,11 +327,8 @@ void Daemon::Impl::take(WorkerId id, Worker& worker, const registry::FromWorker&
   } else {
     const Status granted = answer(id, worker, message);
     registry::FromDaemon reply;
+    *reply.mutable_answer() = to_answer(granted);
     reply.mutable_answer()->set_sequence(message.sequence());
-    if (!granted) {
-      reply.mutable_answer()->set_code(std::string(to_string(granted.error().code())));
-      reply.mutable_answer()->set_message(granted.error().message());
-    }
     const Status sent = send_packet(worker.socket.native_handle(), reply, -1, Wait::kNo);
     if (!sent) spdlog::warn("cannot answer {}: {}", worker.name(), sent.error().message());
   }

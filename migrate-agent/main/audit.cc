@@ -6,7 +6,6 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 
 #include "migrate-agent/journal/journal_files.h"
@@ -41,11 +40,6 @@ class Line {
  private:
   std::string text_;
 };
-
-std::string own_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
-}
 
 bool has_ended(const registry::Outcome& outcome) {
   const proto::MigrateReport& report = outcome.report();
@@ -103,8 +97,7 @@ std::string audit_line(const registry::Outcome& outcome, const std::string& host
 
 void audit(const Config& config, const registry::Outcome& outcome) {
   if (!has_ended(outcome)) return;
-  const std::string host = config.host.empty() ? own_name() : config.host;
-  const std::string line = audit_line(outcome, host, std::chrono::system_clock::now());
+  const std::string line = audit_line(outcome, config.host, std::chrono::system_clock::now());
   if (config.audit_log.empty()) return spdlog::info("audit: {}", line);
   const Status written = append(config.audit_log, line);
   if (!written) spdlog::error("{}; the line is: {}", written.error().message(), line);

@@ -53,14 +53,6 @@ struct Worker {
   asio::thread_pool blocking{kBlockingThreads};
 };
 
-/// A source may send signs of life before its first request: it examines its host first.
-asio::awaitable<Result<Envelope>> first_request(ControlChannel& channel) {
-  for (;;) {
-    auto message = co_await channel.receive(kFirstRequestTimeout);
-    if (!message || !message->has_alive()) co_return message;
-  }
-}
-
 asio::awaitable<void> send_failure(ControlChannel& channel, const Error& error) {
   proto::Envelope message;
   *message.mutable_failure() = control::to_failure(error);
@@ -159,7 +151,7 @@ asio::awaitable<Status> serve_channel(Worker& worker, ControlChannel& channel,
   spdlog::info("serving \"{}\" ({}, {}) at {}", channel.peer().common_name,
                channel.peer_hello().host(), channel.peer_hello().software(),
                channel.peer_address());
-  auto request = co_await first_request(channel);
+  auto request = co_await channel.receive_past_alive(kFirstRequestTimeout);
   if (!request) co_return request.error();
   const Status allowed = may_ask(channel.peer(), request->body_case());
   if (!allowed) co_return co_await turn_away(channel, allowed.error());

@@ -78,7 +78,7 @@ asio::awaitable<Reply> answer_commit(WorkerContext& context, const proto::Commit
   const auto id = journal::parse_id(request.migration_id());
   GCR_CO_TRY(id);
   const WorkerAddress owner{context.config.runtime_dir, *id, Began::DESTINATION};
-  const std::chrono::milliseconds patience(context.config.peer_silence_ms / 2);
+  const auto patience = context.config.peer_silence() / 2;
   registry::ToWorker decide;
   decide.mutable_decide()->set_decision(registry::Decide::COMMITTED);
   decide.mutable_decide()->set_by(context.channel.peer().common_name);

@@ -3,7 +3,7 @@
 
 #include "migrate-agent/requests/journals.h"
 #include "migrate-agent/requests/requests.h"
-#include "migrate-agent/worker/ask_agent.h"
+#include "migrate-agent/worker/other_agent.h"
 
 namespace gcr::agent {
 namespace {
@@ -66,11 +66,9 @@ bool cannot_decide(const proto::Envelope& answer) {
 
 /// Success if the other agent cannot be reached, or does not know either.
 asio::awaitable<Status> check_peer_is_gone(WorkerContext& context, const KnownJournal& known) {
-  const auto endpoint = control::Endpoint::parse(known.began().peer());
-  GCR_CO_TRY(endpoint);
-  const AgentAddress peer{*endpoint, known.began().peer_name(), context.tls, context.config.host,
-                          std::chrono::milliseconds(context.config.peer_silence_ms)};
-  const auto answer = co_await ask_agent(peer, known.entry.migration, question_for(known));
+  const auto peer = other_agent(known.began(), context.config, context.tls);
+  GCR_CO_TRY(peer);
+  const auto answer = co_await control::ask(*peer, known.entry.migration, question_for(known));
   if (answer && cannot_decide(*answer)) co_return Status();
   const bool lost = !answer && (answer.error().code() == Code::kUnavailable ||
                                 answer.error().code() == Code::kTimeout);

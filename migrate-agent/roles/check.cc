@@ -4,8 +4,8 @@
 #include <map>
 
 #include "migrate-agent/roles/examination.h"
-#include "migrate-agent/roles/peer_link.h"
 #include "migrate-agent/roles/roles.h"
+#include "src/control/ask.h"
 
 namespace gcr::agent {
 
@@ -13,27 +13,19 @@ using asio::awaitable;
 
 namespace {
 
-constexpr std::chrono::seconds kConnectTimeout{10};
-
 /// What the destination says of it, on a connection for this alone.
 awaitable<Result<proto::PreflightReply>> ask_destination(WorkerContext& context,
                                                          proto::PreflightRequest request,
                                                          std::string destination) {
   const auto endpoint = control::Endpoint::parse(destination);
   GCR_CO_TRY(endpoint);
-  auto connected = co_await control::ControlChannel::connect(
-      *endpoint, {control::ConnectionKind::kControl, to_uuid(request.migration_id())}, context.tls,
-      kConnectTimeout, context.config.host);
-  GCR_CO_TRY(connected);
-  PeerLink link(context.io, std::move(*connected),
-                std::chrono::milliseconds(context.config.peer_silence_ms));
+  const control::AgentAddress agent{*endpoint, context.tls, std::nullopt, context.config.host,
+                                    context.config.peer_silence()};
+  const Uuid migration = to_uuid(request.migration_id());
   proto::Envelope question;
   *question.mutable_preflight_request() = std::move(request);
-  auto reply = co_await link.call(question);
+  auto reply = co_await control::ask_for_reply(agent, migration, question);
   GCR_CO_TRY(reply);
-  if (!reply->has_preflight_reply()) {
-    co_return Error(Code::kProtocol, "the destination answers something else");
-  }
   co_return std::move(*reply->mutable_preflight_reply());
 }
 

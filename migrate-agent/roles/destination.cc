@@ -43,7 +43,7 @@ awaitable<void> Destination::run(proto::PreflightRequest request) {
 
 /// Sends Alive until there is an answer: a restore may take long.
 awaitable<Result<proto::Envelope>> Destination::answer_alive(const proto::Envelope& request) {
-  AliveBeat beat(context_.io, context_.channel, silence());
+  AliveBeat beat(context_.io, context_.channel, context_.config.peer_silence());
   auto reply = co_await answer(request);
   co_await beat.stop();
   co_return reply;
@@ -103,7 +103,7 @@ void Destination::destroy() {
 
 awaitable<void> Destination::serve() {
   while (state_ != State::kCommitted && state_ != State::kEnded) {
-    auto request = co_await context_.channel.receive(silence());
+    auto request = co_await context_.channel.receive(context_.config.peer_silence());
     if (!request) {
       cause_ = request.error().while_doing("the source was lost");
       spdlog::info("{}", cause_.message());

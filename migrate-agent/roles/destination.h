@@ -70,9 +70,6 @@ class Destination {
   Status let_go();
   Status clear_copy();
   void destroy();
-  std::chrono::milliseconds silence() const {
-    return std::chrono::milliseconds(context_.config.peer_silence_ms);
-  }
 
   proto::GroupLimits limits_here(proto::GroupLimits limits) const;
   Status open_regions(const Wanted& wanted, IncomingData& data);

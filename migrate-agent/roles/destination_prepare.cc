@@ -249,7 +249,7 @@ Result<std::unique_ptr<IncomingData>> Destination::open_data(DataPlan& plan,
                           std::uint64_t length) { return landed(region, offset, length); },
       .hosts = context_.config.data_addresses,
       .local_host = context_.channel.local_host(),
-      .peer_timeout = silence()};
+      .peer_timeout = context_.config.peer_silence()};
   auto data = IncomingData::open(plan, options);
   if (data || plan.transport != proto::TRANSPORT_RDMA) return data;
   GCR_ASSIGN(plan, plan_without_rdma(wish_, source_offer_, offer_, data.error().message()));

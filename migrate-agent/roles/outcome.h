@@ -5,26 +5,23 @@
 
 #include <asio/awaitable.hpp>
 
-#include "migrate-agent/worker/ask_agent.h"
 #include "src/base/uuid.h"
+#include "src/control/ask.h"
 
 namespace gcr::agent {
-
-/// `reply` if it answers a CommitRequest: CommitReply or CopyLost. kProtocol for others.
-Result<proto::Envelope> as_commit_answer(Result<proto::Envelope> reply);
 
 /// Why the source takes the process back.
 Error copy_lost(const proto::CopyLost& answer);
 
-/// Tells the destination that the migration is committed; as_commit_answer(). kUnavailable,
-/// kTimeout: not reached, try again; kNotFound: it knows nothing of the migration; kRefused: it has
-/// given its copy up, which may have run; kPermissionDenied: it is another agent.
-asio::awaitable<Result<proto::Envelope>> deliver_commit(const AgentAddress& destination,
+/// Tells the destination that the migration is committed, and gives CommitReply or CopyLost.
+/// kUnavailable, kTimeout: not reached, try again; kNotFound: it knows nothing of the migration;
+/// kRefused: it has given its copy up, which may have run; kPermissionDenied: it is another agent.
+asio::awaitable<Result<proto::Envelope>> deliver_commit(const control::AgentAddress& destination,
                                                         const Uuid& migration);
 
 /// Asks the source. kUnavailable, kTimeout: not reached, try again; kPermissionDenied: it is
 /// another agent.
-asio::awaitable<Result<proto::OutcomeReply::Outcome>> ask_outcome(const AgentAddress& source,
-                                                                  const Uuid& migration);
+asio::awaitable<Result<proto::OutcomeReply::Outcome>> ask_outcome(
+    const control::AgentAddress& source, const Uuid& migration);
 
 }  // namespace gcr::agent

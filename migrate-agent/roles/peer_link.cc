@@ -7,6 +7,8 @@
 #include <asio/use_awaitable.hpp>
 #include <optional>
 
+#include "src/control/ask.h"
+
 namespace gcr::agent {
 namespace {
 
@@ -31,7 +33,6 @@ struct PeerLink::Impl : std::enable_shared_from_this<Impl> {
         pulse(io) {}
 
   awaitable<Result<proto::Envelope>> call(proto::Envelope request);
-  awaitable<Result<proto::Envelope>> exchange(const proto::Envelope& request);
   awaitable<void> watch(std::function<void(const Error&)> on_lost);
 
   std::unique_ptr<ControlChannel> channel;
@@ -43,26 +44,16 @@ struct PeerLink::Impl : std::enable_shared_from_this<Impl> {
   std::optional<Error> lost;
 };
 
-awaitable<Result<proto::Envelope>> PeerLink::Impl::exchange(const proto::Envelope& request) {
-  const Status sent = co_await channel->send(request);
-  GCR_CO_TRY(sent);
-  for (;;) {
-    auto reply = co_await channel->receive(silence);
-    if (!reply || !reply->has_alive()) co_return reply;
-  }
-}
-
 awaitable<Result<proto::Envelope>> PeerLink::Impl::call(proto::Envelope request) {
   const auto self = shared_from_this();
   while (busy) co_await wait(idle);
   if (lost) co_return *lost;
   busy = true;
-  auto reply = co_await exchange(request);
+  auto answer = co_await channel->call(request, silence);
   busy = false;
   idle.cancel();
-  if (!reply) lost = reply.error();
-  if (reply && reply->has_failure()) co_return control::from_failure(reply->failure());
-  co_return reply;
+  if (!answer) lost = answer.error();
+  co_return control::check_reply(request, std::move(answer), "the destination");
 }
 
 awaitable<void> PeerLink::Impl::watch(std::function<void(const Error&)> on_lost) {

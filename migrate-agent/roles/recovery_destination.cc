@@ -11,6 +11,7 @@
 #include "migrate-agent/roles/lost_copy.h"
 #include "migrate-agent/roles/outcome.h"
 #include "migrate-agent/roles/recovery_roles.h"
+#include "migrate-agent/worker/other_agent.h"
 #include "src/base/log.h"
 
 namespace gcr::agent {
@@ -87,13 +88,11 @@ awaitable<Status> DestinationRecovery::decide() {
 
 /// True: committed; false: given up. Until the source's agent says either.
 awaitable<Result<bool>> DestinationRecovery::ask_source() {
-  auto endpoint = control::Endpoint::parse(began().peer());
-  GCR_CO_TRY(endpoint);
-  const AgentAddress source{*endpoint, began().peer_name(), context_.tls, context_.config.host,
-                            std::chrono::milliseconds(context_.config.peer_silence_ms)};
+  const auto source = other_agent(began(), context_.config, context_.tls);
+  GCR_CO_TRY(source);
   Backoff backoff(context_.io);
   for (;;) {
-    const auto outcome = co_await ask_outcome(source, log_.journal().migration());
+    const auto outcome = co_await ask_outcome(*source, log_.journal().migration());
     if (outcome) GCR_CO_TRY(fault::point("destination.recovery.asked"));
     if (outcome && *outcome == proto::OutcomeReply::COMMITTED) co_return true;
     if (outcome && *outcome == proto::OutcomeReply::ABORTED) co_return false;

@@ -10,6 +10,7 @@
 #include "migrate-agent/recovery/recovery.h"
 #include "migrate-agent/roles/outcome.h"
 #include "migrate-agent/roles/recovery_roles.h"
+#include "migrate-agent/worker/other_agent.h"
 #include "src/base/log.h"
 
 namespace gcr::agent {
@@ -134,13 +135,11 @@ Status SourceRecovery::finish(const proto::Envelope& answer) {
 
 /// Repeats the question until the destination has answered.
 awaitable<Result<proto::Envelope>> SourceRecovery::confirm() {
-  auto endpoint = control::Endpoint::parse(began().peer());
-  GCR_CO_TRY(endpoint);
-  const AgentAddress destination{*endpoint, began().peer_name(), context_.tls, context_.config.host,
-                                 std::chrono::milliseconds(context_.config.peer_silence_ms)};
+  const auto destination = other_agent(began(), context_.config, context_.tls);
+  GCR_CO_TRY(destination);
   Backoff backoff(context_.io);
   for (;;) {
-    auto reply = co_await deliver_commit(destination, log_.journal().migration());
+    auto reply = co_await deliver_commit(*destination, log_.journal().migration());
     if (reply) co_return reply;
     const Code code = reply.error().code();
     context_.line.set_operator_needed(code == Code::kNotFound || code == Code::kRefused ||

@@ -13,6 +13,7 @@
 #include "migrate-agent/preflight/host_facts.h"
 #include "migrate-agent/roles/ending.h"
 #include "migrate-agent/roles/records.h"
+#include "migrate-agent/worker/other_agent.h"
 #include "src/base/log.h"
 
 namespace gcr::agent {
@@ -205,20 +206,20 @@ awaitable<void> Source::remember() {
 
 /// On the migration's connection, and then for a while on new ones; after that recovery goes on.
 awaitable<Result<proto::Envelope>> Source::order_commit() {
-  const AgentAddress destination{destination_, peer_->peer().common_name, context_.tls,
-                                 context_.config.host, silence()};
-  const auto until = Phases::Clock::now() + 2 * silence();
+  const auto destination = other_agent(log_->journal().began(), context_.config, context_.tls);
+  GCR_CO_TRY(destination);
+  const auto until = Phases::Clock::now() + 2 * context_.config.peer_silence();
   proto::Envelope envelope;
   envelope.mutable_commit_request()->set_migration_id(to_bytes(migration_));
   const Status unharmed = fault::point("source.committed");
   if (unharmed) {
-    auto reply = as_commit_answer(co_await peer_->call(envelope));
+    auto reply = co_await peer_->call(envelope);
     if (reply) co_return reply;
   }
   peer_->close();
   asio::steady_timer pause(context_.io);
   for (;;) {
-    auto delivered = co_await deliver_commit(destination, migration_);
+    auto delivered = co_await deliver_commit(*destination, migration_);
     if (delivered || Phases::Clock::now() > until) co_return delivered;
     spdlog::warn("the commit is not confirmed yet: {}", delivered.error().message());
     pause.expires_after(kCommitPause);

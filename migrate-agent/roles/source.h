@@ -99,9 +99,6 @@ class Source : public SourceControl {
   void interrupt(Error why);
   Status check() const;
   Error interruption(Error error) const;
-  std::chrono::milliseconds silence() const {
-    return std::chrono::milliseconds(context_.config.peer_silence_ms);
-  }
   void complete_report();
   journal::Began description() const;
   registry::Outcome ending() const;

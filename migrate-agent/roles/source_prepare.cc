@@ -111,7 +111,8 @@ awaitable<Status> Source::open_peer() {
       destination_, {control::ConnectionKind::kControl, migration_}, context_.tls, kConnectTimeout,
       context_.config.host);
   GCR_CO_TRY(connected);
-  peer_ = std::make_unique<PeerLink>(context_.io, std::move(*connected), silence());
+  peer_ = std::make_unique<PeerLink>(context_.io, std::move(*connected),
+                                     context_.config.peer_silence());
   co_return fault::point("source.connected");
 }
 
@@ -259,7 +260,7 @@ awaitable<Status> Source::open_channel(proto::PrepareReply prepared) {
                                               .wish = wish_,
                                               .offer = offer_,
                                               .tls = context_.data_ssl(),
-                                              .peer_timeout = silence()},
+                                              .peer_timeout = context_.config.peer_silence()},
                                              notes));
     return {};
   };

@@ -13,6 +13,7 @@
 #include <deque>
 #include <map>
 
+#include "migrate-agent/worker/answer.h"
 #include "migrate-agent/worker/packet.h"
 #include "src/control/control_channel.h"
 #include "src/control/deadline.h"
@@ -77,12 +78,7 @@ void DaemonClient::Impl::take(Packet packet) {
     return;
   }
   if (message.has_answer()) {
-    const auto& answer = message.answer();
-    proto::Failure failure;
-    failure.set_code(answer.code());
-    failure.set_message(answer.message());
-    answers[answer.sequence()] =
-        answer.code().empty() ? Status{} : Status(control::from_failure(failure));
+    answers[message.answer().sequence()] = from_answer(message.answer());
   } else if (message.has_data_connection() && packet.fd) {
     if (connections.size() >= kMaxWaitingConnections) {
       spdlog::warn("closed a data connection: {} wait already", connections.size());

@@ -8,9 +8,9 @@
 #include <asio/use_awaitable.hpp>
 #include <cerrno>
 
+#include "migrate-agent/worker/answer.h"
 #include "migrate-agent/worker/local_socket.h"
 #include "migrate-agent/worker/packet.h"
-#include "src/control/control_channel.h"
 #include "src/control/deadline.h"
 
 namespace gcr::agent {
@@ -44,11 +44,8 @@ Result<registry::WorkerReply> read_reply(const Packet& packet) {
   if (!reply.ParseFromString(packet.bytes)) {
     return Error(Code::kProtocol, "a worker's answer cannot be understood");
   }
-  if (!reply.has_answer() || reply.answer().code().empty()) return reply;
-  proto::Failure failure;
-  failure.set_code(reply.answer().code());
-  failure.set_message(reply.answer().message());
-  return control::from_failure(failure);
+  GCR_TRY(from_answer(reply.answer()));
+  return reply;
 }
 
 }  // namespace

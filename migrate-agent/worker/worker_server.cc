@@ -19,6 +19,7 @@
 #include <set>
 
 #include "migrate-agent/journal/journal_files.h"
+#include "migrate-agent/worker/answer.h"
 #include "migrate-agent/worker/local_socket.h"
 #include "migrate-agent/worker/packet.h"
 #include "proto/registry.pb.h"
@@ -33,11 +34,7 @@ constexpr int kBacklog = 64;
 
 registry::WorkerReply reply_of(const Status& status) {
   registry::WorkerReply reply;
-  registry::Answer& answer = *reply.mutable_answer();
-  if (!status) {
-    answer.set_code(std::string(to_string(status.error().code())));
-    answer.set_message(status.error().message());
-  }
+  *reply.mutable_answer() = to_answer(status);
   return reply;
 }
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <set>
 
-namespace gcr::cli {
+#include "src/control/ask.h"
 
-using control::ControlChannel;
+namespace gcr::cli {
 
 Result<std::shared_ptr<asio::ssl::context>> tls_for(const control::Endpoint& agent,
                                                     const control::TlsFiles& files) {
@@ -17,10 +17,8 @@ Result<std::shared_ptr<asio::ssl::context>> tls_for(const control::Endpoint& age
 
 asio::awaitable<Result<proto::Envelope>> ask(const Agent& agent, const proto::Envelope& question,
                                              std::chrono::milliseconds timeout) {
-  const control::Preface preface{control::ConnectionKind::kControl, {}};
-  auto channel = co_await ControlChannel::connect(agent.endpoint, preface, agent.tls, timeout);
-  GCR_CO_TRY(channel);
-  co_return co_await (*channel)->call(question, timeout);
+  const control::AgentAddress address{agent.endpoint, agent.tls, std::nullopt, "", timeout};
+  co_return co_await control::ask_for_reply(address, {}, question);
 }
 
 asio::awaitable<Result<Uuid>> find_migration(const Agent& agent, const std::string& id) {

@@ -25,8 +25,8 @@ struct Agent {
 Result<std::shared_ptr<asio::ssl::context>> tls_for(const control::Endpoint& agent,
                                                     const control::TlsFiles& files);
 
-/// The agent's answer; a Failure becomes its Error. Connecting and answering may take `timeout`
-/// each.
+/// The agent's reply to the question; a Failure becomes its Error. Connecting and answering may
+/// take `timeout` each.
 asio::awaitable<Result<proto::Envelope>> ask(const Agent& agent, const proto::Envelope& question,
                                              std::chrono::milliseconds timeout = kConnectTimeout);
 

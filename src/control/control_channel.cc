@@ -10,6 +10,7 @@
 #include <asio/use_awaitable.hpp>
 #include <asio/write.hpp>
 
+#include "src/base/host_name.h"
 #include "src/control/deadline.h"
 #include "src/control/framing.h"
 #include "src/control/stream.h"
@@ -27,11 +28,6 @@ constexpr Milliseconds kRefusalTimeout = std::chrono::seconds(2);
 
 /// The completion token of every operation here: what goes wrong is left in `error`.
 auto into(std::error_code& error) { return asio::redirect_error(asio::use_awaitable, error); }
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
-}
 
 /// Counts what a peer sends.
 class MessageRate {
@@ -327,13 +323,18 @@ asio::awaitable<Result<proto::Envelope>> ControlChannel::receive(Milliseconds ti
   co_return message;
 }
 
+asio::awaitable<Result<proto::Envelope>> ControlChannel::receive_past_alive(Milliseconds timeout) {
+  for (;;) {
+    auto message = co_await receive(timeout);
+    if (!message || !message->has_alive()) co_return message;
+  }
+}
+
 asio::awaitable<Result<proto::Envelope>> ControlChannel::call(const proto::Envelope& request,
-                                                              Milliseconds timeout) {
+                                                              Milliseconds silence) {
   const Status sent = co_await send(request);
-  if (!sent) co_return sent.error();
-  Result<proto::Envelope> reply = co_await receive(timeout);
-  if (reply && reply->has_failure()) co_return from_failure(reply->failure());
-  co_return reply;
+  GCR_CO_TRY(sent);
+  co_return co_await receive_past_alive(silence);
 }
 
 const PeerIdentity& ControlChannel::peer() const { return impl_->identity; }

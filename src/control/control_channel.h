@@ -85,9 +85,13 @@ class ControlChannel {
   /// only if nothing of a message had arrived.
   asio::awaitable<Result<proto::Envelope>> receive(Milliseconds timeout);
 
-  /// Sends `request` and waits for its reply; a Failure from the peer becomes the Error it carries.
+  /// The next message but Alive; as receive(), whose `timeout` begins anew with each Alive.
+  asio::awaitable<Result<proto::Envelope>> receive_past_alive(Milliseconds timeout);
+
+  /// Sends `request` and gives the next message but Alive, whatever it is (ask.h has
+  /// check_reply()). It may take as long as the peer says within `silence` that it is alive.
   asio::awaitable<Result<proto::Envelope>> call(const proto::Envelope& request,
-                                                Milliseconds timeout);
+                                                Milliseconds silence);
 
   const PeerIdentity& peer() const;
   const proto::Hello& peer_hello() const;

@@ -164,19 +164,6 @@ TEST_F(Conversation, CallGivesTheReply) {
   EXPECT_EQ((*received)->commit_reply().pid(), 12);
 }
 
-TEST_F(Conversation, CallGivesTheFailureAsAnError) {
-  proto::Envelope reply;
-  *reply.mutable_failure() = to_failure(Error(Code::kResourceExhausted, "no VRAM left"));
-  std::optional<Result<proto::Envelope>> received;
-  std::vector<asio::awaitable<void>> both;
-  both.push_back(answer(*server_, reply));
-  both.push_back(ask(*client_, received));
-  loopback_.run(std::move(both));
-  ASSERT_FALSE(*received);
-  EXPECT_EQ(received->error().code(), Code::kResourceExhausted);
-  EXPECT_EQ(received->error().message(), "no VRAM left");
-}
-
 asio::awaitable<void> send_to(ControlChannel& channel, proto::Envelope message, Status& sent) {
   sent = co_await channel.send(message);
 }
