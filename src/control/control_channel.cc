@@ -5,9 +5,7 @@
 
 #include <asio/connect.hpp>
 #include <asio/local/stream_protocol.hpp>
-#include <asio/redirect_error.hpp>
 #include <asio/this_coro.hpp>
-#include <asio/use_awaitable.hpp>
 #include <asio/write.hpp>
 
 #include "src/control/deadline.h"
@@ -24,9 +22,6 @@ using Milliseconds = ControlChannel::Milliseconds;
 
 constexpr Milliseconds kSendTimeout = std::chrono::seconds(30);
 constexpr Milliseconds kRefusalTimeout = std::chrono::seconds(2);
-
-/// The completion token of every operation here: what goes wrong is left in `error`.
-auto into(std::error_code& error) { return asio::redirect_error(asio::use_awaitable, error); }
 
 std::string host_name() {
   std::array<char, 256> name{};
