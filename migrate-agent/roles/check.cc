@@ -13,8 +13,6 @@ using asio::awaitable;
 
 namespace {
 
-constexpr std::chrono::seconds kConnectTimeout{10};
-
 /// What the destination says of it, on a connection for this alone.
 awaitable<Result<proto::PreflightReply>> ask_destination(WorkerContext& context,
                                                          proto::PreflightRequest request,

@@ -17,6 +17,8 @@ namespace gcr::agent {
 /// How often a side says something, as a share of what the other waits for.
 inline constexpr int kBeatsPerSilence = 5;
 
+inline constexpr std::chrono::seconds kConnectTimeout{10};  ///< to the peer
+
 /// The source's end: one request at a time, and signs of life in between.
 class PeerLink {
  public:
