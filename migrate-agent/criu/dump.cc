@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 constexpr char kDumpLog[] = "dump.log";
 constexpr char kPreDumpLog[] = "pre-dump.log";
 /// The first file that a dump reads: a cache of paths, of use to a file system without handles.
-constexpr char kFirstFile[] = "irmap-cache";
+constexpr char kFirstDumpFile[] = "irmap-cache";
 
 /// The arguments for what is dumped, and from which parent.
 Result<std::vector<std::string>> dump_arguments(const std::string& action, const char* log,
@@ -106,7 +106,7 @@ Result<std::unique_ptr<PreparedDump::Impl>> PreparedDump::Impl::prepare(
     GCR_ASSIGN(auto arguments, dump_arguments("dump", kDumpLog, pid, directory, parent));
     arguments.emplace_back("--leave-stopped");
     if (!group.empty()) arguments.insert(arguments.end(), {"--freeze-cgroup", group.string()});
-    GCR_ASSIGN(HoldingPoint hold, HoldingPoint::create(directory, kFirstFile));
+    GCR_ASSIGN(HoldingPoint hold, HoldingPoint::create(directory, kFirstDumpFile));
     auto impl = std::make_unique<Impl>(std::move(process), directory, group, std::move(hold));
     if (streaming) {
       arguments.emplace_back("--stream");
@@ -127,7 +127,7 @@ Status PreparedDump::Impl::start(const Command& command,
   GCR_ASSIGN(const bool reached, hold.wait_until_reached(*session));
   if (reached) return {};
   GCR_TRY(wait_for_success(*session, directory, kDumpLog));
-  return Error(Code::kInternal, "CRIU has done without " + std::string(kFirstFile));
+  return Error(Code::kInternal, "CRIU has done without " + std::string(kFirstDumpFile));
 }
 
 Result<std::uint64_t> PreparedDump::Impl::run(const TakeImage& take) {

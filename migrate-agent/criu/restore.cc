@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr char kRestoreLog[] = "restore.log";
 /// The first file that a restore reads.
-constexpr char kFirstFile[] = "inventory.img";
+constexpr char kFirstRestoreFile[] = "inventory.img";
 constexpr pid_t kCriuNeedsPids =
     200;  ///< CRIU itself, and what it forks while it probes the kernel
 
@@ -122,7 +122,7 @@ Result<RestoredTree> PreparedRestore::Impl::run() {
   auto impl = std::make_unique<RestoredTree::Impl>();
   GCR_TRY(images::check_memory(directory));
   GCR_ASSIGN(const pid_t root, images::root_pid(directory));
-  GCR_ASSIGN(const std::string inventory, images::read_file(directory / kFirstFile));
+  GCR_ASSIGN(const std::string inventory, images::read_file(directory / kFirstRestoreFile));
   GCR_TRY(hold.pass(inventory));
   GCR_TRY(watch(root));
   const Result<int> status = session->wait();
@@ -149,7 +149,7 @@ Result<PreparedRestore> PreparedRestore::create(const Command& command, const fs
                                                 const std::set<pid_t>& used_pids,
                                                 std::vector<UniqueFd> groups) {
   auto made = [&]() -> Result<std::unique_ptr<Impl>> {
-    GCR_ASSIGN(HoldingPoint hold, HoldingPoint::create(directory, kFirstFile));
+    GCR_ASSIGN(HoldingPoint hold, HoldingPoint::create(directory, kFirstRestoreFile));
     auto impl = std::make_unique<Impl>(command, directory, free_range(used_pids), std::move(groups),
                                        std::move(hold));
     GCR_TRY(impl->start());
@@ -164,11 +164,12 @@ Result<RestoredTree> PreparedRestore::run() {
   auto tree = [this]() -> Result<RestoredTree> {
     GCR_ASSIGN(const std::set<pid_t> used, images::used_pids(impl_->directory));
     if (is_free(impl_->first_pid, used)) return impl_->run();
-    GCR_ASSIGN(const std::string inventory, images::read_file(impl_->directory / kFirstFile));
+    GCR_ASSIGN(const std::string inventory,
+               images::read_file(impl_->directory / kFirstRestoreFile));
     impl_->session.reset();
     GCR_ASSIGN(PreparedRestore anew,
                create(impl_->command, impl_->directory, used, std::move(impl_->groups)));
-    GCR_TRY(images::write_file(impl_->directory / kFirstFile, inventory));
+    GCR_TRY(images::write_file(impl_->directory / kFirstRestoreFile, inventory));
     return anew.impl_->run();
   }();
   if (!tree) {
@@ -180,10 +181,10 @@ Result<RestoredTree> PreparedRestore::run() {
 
 Result<RestoredTree> restore(const Command& command, const fs::path& images) {
   GCR_ASSIGN(const std::set<pid_t> used, images::used_pids(images));
-  GCR_ASSIGN(const std::string inventory, images::read_file(images / kFirstFile));
+  GCR_ASSIGN(const std::string inventory, images::read_file(images / kFirstRestoreFile));
   auto prepared = PreparedRestore::create(command, images, used);
   // The holding point needs its name, and the file belongs to the images in any case.
-  GCR_TRY(images::write_file(images / kFirstFile, inventory));
+  GCR_TRY(images::write_file(images / kFirstRestoreFile, inventory));
   if (!prepared) return prepared.error();
   return prepared->run();
 }

@@ -16,6 +16,7 @@
 #include <map>
 #include <set>
 
+#include "migrate-agent/process/files.h"
 #include "migrate-agent/process/sharing.h"
 #include "migrate-agent/process/sockets.h"
 #include "migrate-agent/procfs/procfs.h"
@@ -26,7 +27,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kDeleted = " (deleted)";
 constexpr std::string_view kAnonymous = "anon_inode:";
 constexpr long kMessageQueueMagic = 0x19800202;  // MQUEUE_MAGIC of the kernel
 

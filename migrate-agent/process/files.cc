@@ -23,8 +23,6 @@
 namespace gcr::process {
 namespace {
 
-constexpr std::string_view kDeleted = " (deleted)";
-
 /// Device, inode, times of change, size; whether larger ones were digested too.
 using FileVersion =
     std::tuple<dev_t, ino_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, off_t, bool>;

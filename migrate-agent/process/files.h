@@ -5,12 +5,16 @@
 #include <sys/types.h>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "proto/control.pb.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::process {
+
+/// What the kernel appends to the path of a file that has been removed.
+inline constexpr std::string_view kDeleted = " (deleted)";
 
 /// One mapping of /proc/PID/maps that has a name.
 struct Mapping {

@@ -22,7 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kDeleted = " (deleted)";
 /// Names that the kernel gives to memory.
 constexpr std::array<std::string_view, 8> kMemory = {
     "/memfd:",        "/dmabuf:", "/SYSV",      "/dev/zero (deleted)",

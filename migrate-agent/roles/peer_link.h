@@ -17,6 +17,8 @@ namespace gcr::agent {
 /// How many signs of life a side sends within the other's `silence`.
 inline constexpr int kBeatsPerSilence = 5;
 
+inline constexpr std::chrono::seconds kConnectTimeout{10};  ///< to the peer
+
 /// The source's end: one request at a time, and signs of life in between.
 class PeerLink {
  public:

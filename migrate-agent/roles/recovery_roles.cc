@@ -10,13 +10,13 @@
 namespace gcr::agent {
 namespace {
 
-constexpr std::chrono::milliseconds kLongestPause{5000};
+constexpr std::chrono::milliseconds kLongestRetryPause{5000};
 
 }  // namespace
 
 asio::awaitable<void> Backoff::wait() {
   timer_.expires_after(pause_);
-  pause_ = std::min(2 * pause_, kLongestPause);
+  pause_ = std::min(2 * pause_, kLongestRetryPause);
   co_await timer_.async_wait(asio::use_awaitable);
 }
 

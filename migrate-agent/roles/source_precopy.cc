@@ -20,7 +20,7 @@ using std::chrono::seconds;
 constexpr seconds kGateTimeout{10};
 /// Pause between two rounds of a paused migration; doubled after each.
 constexpr seconds kFirstPause{2};
-constexpr seconds kLongestPause{60};
+constexpr seconds kLongestRest{60};
 /// A paused migration waits at least this many times as long as its last round took.
 constexpr int kRestPerRound = 9;
 
@@ -111,9 +111,9 @@ awaitable<Status> Source::pause() {
     const auto began = Phases::Clock::now();
     GCR_CO_TRY(co_await look());
     if (precopy_->remaining_bytes() > 0) GCR_CO_TRY(co_await copy_round(0));
-    rest = std::max<Phases::Clock::duration>(
-        std::min<Phases::Clock::duration>(2 * rest, kLongestPause),
-        kRestPerRound * (Phases::Clock::now() - began));
+    rest =
+        std::max<Phases::Clock::duration>(std::min<Phases::Clock::duration>(2 * rest, kLongestRest),
+                                          kRestPerRound * (Phases::Clock::now() - began));
   }
   paused_ = false;
   tell("precopy", "going on to the switchover");

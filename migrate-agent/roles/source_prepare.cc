@@ -20,7 +20,6 @@
 namespace gcr::agent {
 namespace {
 
-constexpr std::chrono::seconds kConnectTimeout{10};
 constexpr unsigned kClockSamples = 8;
 /// A process that frees buffers all the time is looked at this often.
 constexpr unsigned kAttempts = 100;

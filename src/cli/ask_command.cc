@@ -164,11 +164,6 @@ asio::awaitable<Text> run(const Agent& agent, const AskOptions& options) {
   }
 }
 
-int fail(ExitCode exit_code, const Error& error) {
-  fmt::print(stderr, "gcr-migrate: {}\n", printable(error.message()));
-  return static_cast<int>(exit_code);
-}
-
 }  // namespace
 
 int ask_command(const AskOptions& options) {

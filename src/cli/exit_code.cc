@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cstdio>
 #include <iterator>
+
+#include "src/control/wire.h"
 
 namespace gcr::cli {
 namespace {
@@ -74,6 +77,11 @@ ExitCode untouched_exit_code(Code code) {
     default:
       return ExitCode::kRefused;
   }
+}
+
+int fail(ExitCode exit_code, const Error& error) {
+  fmt::print(stderr, "gcr-migrate: {}\n", control::printable(error.message()));
+  return static_cast<int>(exit_code);
 }
 
 }  // namespace gcr::cli

@@ -37,6 +37,9 @@ std::string exit_code_table();
 /// For an error that came before anything was touched.
 ExitCode untouched_exit_code(Code code);
 
+/// Says on standard error what went wrong, and gives the exit status.
+int fail(ExitCode exit_code, const Error& error);
+
 /// Of `gcr-migrate run`, if the command could not be started; as for env(1) and timeout(1).
 inline constexpr int kRunOwnFailure = 125;
 inline constexpr int kRunNotExecutable = 126;

@@ -20,10 +20,6 @@ using google::protobuf::Struct;
 
 constexpr int kHostSchema = 1;
 
-std::string or_dash(const std::string& text) { return text.empty() ? "-" : printable(text); }
-
-std::string gpu_name(const std::string& uuid) { return "GPU-" + to_uuid(uuid).to_string(); }
-
 void set(Struct& object, const char* key, const std::string& text) {
   (*object.mutable_fields())[key].set_string_value(printable(text));
 }
@@ -111,6 +107,8 @@ void add_process(Struct& object, const proto::GpuProcess& process) {
 }
 
 }  // namespace
+
+std::string gpu_name(const std::string& uuid) { return "GPU-" + to_uuid(uuid).to_string(); }
 
 std::string host_table(const proto::HostReply& host) {
   std::string text = fmt::format(

@@ -7,6 +7,9 @@
 
 namespace gcr::cli {
 
+/// As the driver's tools write it, from its 16 bytes.
+std::string gpu_name(const std::string& uuid);
+
 /// Tables: the GPUs, the processes, and the migrations if there are any.
 std::string host_table(const proto::HostReply& host);
 

@@ -19,19 +19,13 @@ namespace {
 
 using control::printable;
 
-/// A line is of no use to a script before it is there.
-void put(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
-
 class JsonView : public MigrationView {
  public:
   explicit JsonView(bool quiet) : quiet_(quiet) {}
 
   void started(const Uuid& id) override {
     id_ = id;
-    if (!quiet_) put(json_line("started", id_, proto::Started()));
+    if (!quiet_) print_now(json_line("started", id_, proto::Started()));
   }
 
   void event(const std::string& phase, const std::string& text) override {
@@ -39,16 +33,16 @@ class JsonView : public MigrationView {
     proto::Event event;
     event.set_phase(printable(phase));
     event.set_text(printable(text));
-    put(json_line("event", id_, event));
+    print_now(json_line("event", id_, event));
   }
 
   void progress(const proto::Progress& progress) override {
-    if (!quiet_) put(json_line("progress", id_, progress));
+    if (!quiet_) print_now(json_line("progress", id_, progress));
   }
 
   void ended(const Outcome& outcome) override {
-    if (!outcome.detached) return put(json_report(outcome.report, outcome.exit_code));
-    put(json_line("started", to_uuid(outcome.report.migration_id()), proto::Started()));
+    if (!outcome.detached) return print_now(json_report(outcome.report, outcome.exit_code));
+    print_now(json_line("started", to_uuid(outcome.report.migration_id()), proto::Started()));
   }
 
  private:
@@ -61,17 +55,19 @@ class QuietView : public MigrationView {
   void started(const Uuid&) override {}
   void event(const std::string&, const std::string&) override {}
   void progress(const proto::Progress&) override {}
-  void ended(const Outcome& outcome) override { put(last_line(outcome)); }
+  void ended(const Outcome& outcome) override { print_now(last_line(outcome)); }
 };
 
 }  // namespace
 
 PlainView::PlainView(const MigrateOptions& options) : options_(options) {}
 
-void PlainView::started(const Uuid& id) { put(fmt::format("migration {}\n", id.to_string())); }
+void PlainView::started(const Uuid& id) {
+  print_now(fmt::format("migration {}\n", id.to_string()));
+}
 
 void PlainView::event(const std::string& phase, const std::string& text) {
-  put(fmt::format("{}: {}\n", printable(phase), printable(text)));
+  print_now(fmt::format("{}: {}\n", printable(phase), printable(text)));
 }
 
 void PlainView::progress(const proto::Progress& progress) {
@@ -82,9 +78,10 @@ void PlainView::progress(const proto::Progress& progress) {
 }
 
 void PlainView::ended(const Outcome& outcome) {
-  if (outcome.exit_code != ExitCode::kMigrated || outcome.detached) return put(last_line(outcome));
-  put(outcome.from_journal ? short_summary(options_, outcome.report)
-                           : summary(options_, outcome.report));
+  if (outcome.exit_code != ExitCode::kMigrated || outcome.detached)
+    return print_now(last_line(outcome));
+  print_now(outcome.from_journal ? short_summary(options_, outcome.report)
+                                 : summary(options_, outcome.report));
 }
 
 std::unique_ptr<MigrationView> make_view(const MigrateOptions& options) {

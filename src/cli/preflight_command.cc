@@ -9,6 +9,7 @@
 
 #include "src/cli/agent_call.h"
 #include "src/cli/exit_code.h"
+#include "src/cli/host_text.h"
 #include "src/cli/status_text.h"
 
 namespace gcr::cli {
@@ -54,8 +55,6 @@ class Object {
 };
 
 double number(std::uint64_t value) { return static_cast<double>(value); }
-
-std::string gpu_name(const std::string& uuid) { return "GPU-" + to_uuid(uuid).to_string(); }
 
 Object finding_object(const proto::Finding& finding) {
   Object object;
@@ -130,11 +129,6 @@ asio::awaitable<Result<proto::CheckReply>> check(const Agent& agent,
   auto answer = co_await ask(agent, question, kPatience);
   GCR_CO_TRY(answer);
   co_return std::move(*answer->mutable_check_reply());
-}
-
-int fail(ExitCode exit_code, const Error& error) {
-  fmt::print(stderr, "gcr-migrate: {}\n", printable(error.message()));
-  return static_cast<int>(exit_code);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace gcr::cli {
 namespace {
 
-constexpr double kLongestMs = 1e12;
+constexpr double kLongestShownMs = 1e12;
 constexpr double kMinuteMs = 60'000;
 constexpr double kHourMs = 60 * kMinuteMs;
 
@@ -24,7 +24,7 @@ std::uint64_t sent_of_round(const proto::Progress& progress) {
 }  // namespace
 
 std::string duration_text(double ms) {
-  if (!std::isfinite(ms) || ms < 0 || ms > kLongestMs) return "-";
+  if (!std::isfinite(ms) || ms < 0 || ms > kLongestShownMs) return "-";
   if (ms < 1000) return fmt::format("{:.0f} ms", ms);
   if (ms < kMinuteMs) return fmt::format("{:.1f} s", ms / 1000);
   const auto seconds = static_cast<long long>(ms / 1000);

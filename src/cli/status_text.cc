@@ -25,8 +25,6 @@ std::string time_text(std::int64_t unix_ms) {
                      fmt::gmtime(static_cast<std::time_t>(unix_ms / 1000)));
 }
 
-std::string or_dash(const std::string& text) { return text.empty() ? "-" : printable(text); }
-
 void append_row(std::string& text, const proto::MigrationStatus& status) {
   auto out = std::back_inserter(text);
   fmt::format_to(out, "{}  {:<11}  {:<9}  {:<10}  {:>7}  {:<20}  {:<20}  {}\n",
@@ -46,6 +44,8 @@ void append_row(std::string& text, const proto::MigrationStatus& status) {
 }
 
 }  // namespace
+
+std::string or_dash(const std::string& text) { return text.empty() ? "-" : printable(text); }
 
 std::string status_table(const std::vector<proto::MigrationStatus>& migrations) {
   if (migrations.empty()) return "no migrations\n";

@@ -11,6 +11,9 @@
 
 namespace gcr::cli {
 
+/// For a table: printable, and never empty.
+std::string or_dash(const std::string& text);
+
 /// A table with a row for each migration, and notes below the row.
 std::string status_table(const std::vector<proto::MigrationStatus>& migrations);
 

@@ -14,12 +14,12 @@ namespace {
 
 constexpr const char* kEraseBelow = "\x1b[J";  // ECMA-48, ED
 
-void put(const std::string& text) {
+}  // namespace
+
+void print_now(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
 }
-
-}  // namespace
 
 TerminalSize terminal_size() {
   winsize size{};
@@ -61,12 +61,12 @@ void TerminalBlock::draw(const std::vector<Line>& lines) {
     text += line.text + "\n";
     drawn_.push_back(line.columns);
   }
-  put(text);
+  print_now(text);
 }
 
 void TerminalBlock::erase() {
   if (drawn_.empty()) return;
-  put(back_to_begin() + kEraseBelow);
+  print_now(back_to_begin() + kEraseBelow);
   drawn_.clear();
 }
 

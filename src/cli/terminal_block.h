@@ -8,6 +8,9 @@
 
 namespace gcr::cli {
 
+/// To standard output, unbuffered: a script or a terminal shows it at once.
+void print_now(const std::string& text);
+
 struct TerminalSize {
   std::size_t columns = 80;
   std::size_t rows = 24;

@@ -31,7 +31,7 @@ constexpr double kCharacter = 6.1;  // of 11 pixels high, on average
 constexpr double kThinnest = 0.75;  // that can be seen
 constexpr double kSlim = 4;
 
-constexpr double kLongestMs = 1e9;
+constexpr double kLongestDrawnMs = 1e9;
 constexpr std::size_t kMostBars = 2000;
 
 constexpr const char* kStyle = R"(<style>
@@ -81,7 +81,7 @@ struct Span {
   double length() const { return end - begin; }
 };
 
-double bounded(double ms) { return std::isfinite(ms) ? std::clamp(ms, 0.0, kLongestMs) : 0; }
+double bounded(double ms) { return std::isfinite(ms) ? std::clamp(ms, 0.0, kLongestDrawnMs) : 0; }
 
 std::string escaped(std::string_view text) {
   std::string out;

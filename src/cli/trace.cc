@@ -17,12 +17,12 @@ namespace {
 
 using control::printable;
 
-constexpr double kLongestMs = 1e12;  // decades: beyond it a report is nonsense
+constexpr double kLongestTracedMs = 1e12;  // decades: beyond it a report is nonsense
 
 /// Whole nanoseconds, so that slices which touch do not overlap by a rounding error.
 std::int64_t nanoseconds(double ms) {
   if (!(ms > 0)) return 0;
-  return std::llround(std::min(ms, kLongestMs) * 1e6);
+  return std::llround(std::min(ms, kLongestTracedMs) * 1e6);
 }
 
 double microseconds(std::int64_t ns) { return static_cast<double>(ns) / 1e3; }
@@ -40,11 +40,11 @@ struct Place {
   int tid = 0;
 };
 
-void set(google::protobuf::Struct& arguments, const char* name, double value) {
+void set_argument(google::protobuf::Struct& arguments, const char* name, double value) {
   (*arguments.mutable_fields())[name].set_number_value(std::isfinite(value) ? value : 0);
 }
 
-void set(google::protobuf::Struct& arguments, const char* name, const std::string& value) {
+void set_argument(google::protobuf::Struct& arguments, const char* name, const std::string& value) {
   (*arguments.mutable_fields())[name].set_string_value(value);
 }
 
@@ -59,12 +59,12 @@ Slice slice_of(const proto::Round& round) {
   Slice slice =
       slice_of(fmt::format("round {}{}", round.number(), round.last() ? ", the last" : ""), "round",
                round.start_ms(), round.duration_ms());
-  set(slice.arguments, "digest_ms", round.digest_ms());
-  set(slice.arguments, "changed_chunks", static_cast<double>(round.dirty_chunks()));
-  set(slice.arguments, "zero_chunks", static_cast<double>(round.zero_chunks()));
-  set(slice.arguments, "sent_bytes", static_cast<double>(round.sent_bytes()));
-  set(slice.arguments, "rate_bytes_per_s", round.rate_bytes_per_s());
-  set(slice.arguments, "throttle", round.throttle());
+  set_argument(slice.arguments, "digest_ms", round.digest_ms());
+  set_argument(slice.arguments, "changed_chunks", static_cast<double>(round.dirty_chunks()));
+  set_argument(slice.arguments, "zero_chunks", static_cast<double>(round.zero_chunks()));
+  set_argument(slice.arguments, "sent_bytes", static_cast<double>(round.sent_bytes()));
+  set_argument(slice.arguments, "rate_bytes_per_s", round.rate_bytes_per_s());
+  set_argument(slice.arguments, "throttle", round.throttle());
   return slice;
 }
 
@@ -152,10 +152,10 @@ class Writer {
     return event;
   }
   void add_name(const char* what, Place place, const std::string& name) {
-    set(*add_metadata(what, place).mutable_args(), "name", printable(name));
+    set_argument(*add_metadata(what, place).mutable_args(), "name", printable(name));
   }
   void add_order(const char* what, Place place, int order) {
-    set(*add_metadata(what, place).mutable_args(), "sort_index", order);
+    set_argument(*add_metadata(what, place).mutable_args(), "sort_index", order);
   }
 
   void add(Place place, Slice slice) {
@@ -226,10 +226,10 @@ std::string to_trace(const proto::MigrateReport& report) {
   }
   if (Uuid id; report.migration_id().size() == id.bytes.size()) {
     std::ranges::copy(report.migration_id(), id.bytes.begin());
-    set(writer.other(), "migration", id.to_string());
+    set_argument(writer.other(), "migration", id.to_string());
   }
-  set(writer.other(), "clock_offset_ms", report.clock_offset_ms());
-  set(writer.other(), "clock_error_ms", report.clock_error_ms());
+  set_argument(writer.other(), "clock_offset_ms", report.clock_offset_ms());
+  set_argument(writer.other(), "clock_error_ms", report.clock_error_ms());
   std::string text;
   const auto status = google::protobuf::util::MessageToJsonString(writer.take(), &text);
   return status.ok() ? text : "{\"traceEvents\":[]}";

@@ -5,9 +5,7 @@
 
 #include <asio/connect.hpp>
 #include <asio/local/stream_protocol.hpp>
-#include <asio/redirect_error.hpp>
 #include <asio/this_coro.hpp>
-#include <asio/use_awaitable.hpp>
 #include <asio/write.hpp>
 
 #include "src/base/host_name.h"
@@ -26,8 +24,6 @@ using Milliseconds = ControlChannel::Milliseconds;
 constexpr Milliseconds kSendTimeout = std::chrono::seconds(30);
 constexpr Milliseconds kRefusalTimeout = std::chrono::seconds(2);
 
-/// The completion token of every operation here: what goes wrong is left in `error`.
-auto into(std::error_code& error) { return asio::redirect_error(asio::use_awaitable, error); }
 
 /// Counts what a peer sends.
 class MessageRate {

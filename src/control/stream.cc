@@ -7,8 +7,6 @@
 #include <array>
 #include <asio/ip/tcp.hpp>
 #include <asio/read.hpp>
-#include <asio/redirect_error.hpp>
-#include <asio/use_awaitable.hpp>
 #include <asio/write.hpp>
 #include <cerrno>
 #include <cstring>
@@ -26,9 +24,6 @@ constexpr int kKeepaliveIdleSeconds = 10;
 constexpr int kKeepaliveIntervalSeconds = 5;
 constexpr int kKeepaliveProbes = 3;
 constexpr int kUserTimeoutMilliseconds = 30'000;
-
-/// The completion token of every operation here: what goes wrong is left in `error`.
-auto into(std::error_code& error) { return asio::redirect_error(asio::use_awaitable, error); }
 
 /// A peer that vanished without a word is noticed within about half a minute.
 void watch_for_vanished_peer(int socket) {

@@ -7,7 +7,9 @@
 #include <asio/any_io_executor.hpp>
 #include <asio/awaitable.hpp>
 #include <asio/generic/stream_protocol.hpp>
+#include <asio/redirect_error.hpp>
 #include <asio/ssl.hpp>
+#include <asio/use_awaitable.hpp>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -17,6 +19,11 @@
 #include "src/base/unique_fd.h"
 
 namespace gcr::control {
+
+/// The completion token of every operation here: what goes wrong is left in `error`.
+inline auto into(std::error_code& error) {
+  return asio::redirect_error(asio::use_awaitable, error);
+}
 
 /// One coroutine reads and one writes at a time; belongs to the thread that runs its executor.
 class Stream {

@@ -3,11 +3,11 @@
 // do it), the stream-ordered pool; plus pinned host memory that is copied to, and a captured graph
 // that is replayed. Prints "step=<n> checksum=<hex>" as the stencil does, where the checksum also
 // covers what the copies and the graph left in host memory. SIGTERM ends it.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 
 #include "src/base/units.h"
 #include "tests/apps/stencil.h"
+#include "tests/support/command_line.h"
 
 namespace gcr::apps {
 namespace {
@@ -131,16 +131,11 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   gcr::apps::Options options;
-  CLI::App app("The stencil over every kind of allocation");
-  app.add_option("--mib", options.mib, "MiB of each kind")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 65536));
-  app.add_option("--report", options.report, "steps between two lines")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  app.add_option("--steps", options.steps, "end after so many steps (0: never)")
-      ->capture_default_str();
-  app.add_option("--device", options.device, "device ordinal")->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
+  gcr::test::CommandLine line("The stencil over every kind of allocation");
+  line.add("--mib", options.mib, "MiB of each kind").within(1, 65536);
+  line.add("--report", options.report, "steps between two lines").positive();
+  line.add("--steps", options.steps, "end after so many steps (0: never)");
+  line.add("--device", options.device, "device ordinal");
+  line.parse(argc, argv);
   return gcr::apps::run(options);
 }

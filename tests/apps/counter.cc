@@ -7,13 +7,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 
 #include "src/base/units.h"
 #include "tests/apps/driver.h"
+#include "tests/support/command_line.h"
 
 namespace gcr::apps {
 namespace {
@@ -135,16 +135,13 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   gcr::apps::Options options;
-  CLI::App app("Answers UDP packets with a number that is counted in VRAM");
-  app.add_option("--bind", options.bind, "IPv4 address to listen on")->capture_default_str();
-  app.add_option("--port", options.port, "UDP port")->capture_default_str();
-  app.add_option("--vram", options.vram_bytes,
-                 "more VRAM to hold, filled with a pattern (send \"verify\")")
-      ->transform(CLI::AsSizeValue(false));
-  app.add_option("--piece", options.piece_bytes, "size of its buffers (default 64M)")
-      ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::PositiveNumber);
-  app.add_option("--device", options.device, "device ordinal")->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
+  gcr::test::CommandLine line("Answers UDP packets with a number that is counted in VRAM");
+  line.add("--bind", options.bind, "IPv4 address to listen on");
+  line.add("--port", options.port, "UDP port");
+  line.add_size("--vram", options.vram_bytes,
+                "more VRAM to hold, filled with a pattern (send \"verify\")");
+  line.add_size("--piece", options.piece_bytes, "size of its buffers (default 64M)").positive();
+  line.add("--device", options.device, "device ordinal");
+  line.parse(argc, argv);
   return gcr::apps::run(options);
 }

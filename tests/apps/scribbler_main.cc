@@ -3,7 +3,6 @@
 // compares every word with what it must be; a difference ends the program with status 1. Prints
 // "step=<n> checksum=<hex>" at every step, over what was compared in it: an undisturbed run with
 // the same options prints the same lines. SIGTERM ends it.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -11,6 +10,7 @@
 #include "src/base/units.h"
 #include "tests/apps/scribbler.h"
 #include "tests/apps/stencil.h"
+#include "tests/support/command_line.h"
 
 namespace gcr::apps {
 namespace {
@@ -57,32 +57,24 @@ int run(const Options& options) {
   return 0;
 }
 
-void describe(CLI::App& app, Options& options) {
-  app.add_option("--vram", options.scribbler.vram_bytes, "VRAM to hold (default 256M)")
-      ->transform(CLI::AsSizeValue(false));
-  app.add_option("--piece", options.scribbler.piece_bytes,
-                 "how much is rewritten in one place, a power of two from 4K to 2M (default 2M)")
-      ->transform(CLI::AsSizeValue(false));
-  app.add_option("--dirty-per-second", options.dirty_per_second,
-                 "the share of VRAM to rewrite per second")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 1000.0));
-  app.add_option("--steps-per-second", options.steps_per_second, "the pace, if the GPU keeps it")
-      ->capture_default_str()
-      ->check(CLI::Range(0.1, 10000.0));
-  app.add_option("--zeros", options.scribbler.zeros, "the share of pieces filled with zeros")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 1.0));
-  app.add_option("--churn", options.churn, "replace a buffer every so many steps (0: never)")
-      ->capture_default_str();
-  app.add_flag("--by-copy", options.scribbler.by_copy, "write by copies from the host");
-  app.add_option("--check-every", options.check_every, "compare all of VRAM every so many steps")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  app.add_option("--seed", options.scribbler.seed, "of all random choices")->capture_default_str();
-  app.add_option("--steps", options.steps, "end after so many steps (0: never)")
-      ->capture_default_str();
-  app.add_option("--device", options.device, "device ordinal")->capture_default_str();
+void describe(gcr::test::CommandLine& line, Options& options) {
+  line.add_size("--vram", options.scribbler.vram_bytes, "VRAM to hold (default 256M)");
+  line.add_size("--piece", options.scribbler.piece_bytes,
+                "how much is rewritten in one place, a power of two from 4K to 2M (default 2M)");
+  line.add("--dirty-per-second", options.dirty_per_second,
+           "the share of VRAM to rewrite per second")
+      .within(0.0, 1000.0);
+  line.add("--steps-per-second", options.steps_per_second, "the pace, if the GPU keeps it")
+      .within(0.1, 10000.0);
+  line.add("--zeros", options.scribbler.zeros, "the share of pieces filled with zeros")
+      .within(0.0, 1.0);
+  line.add("--churn", options.churn, "replace a buffer every so many steps (0: never)");
+  line.add_flag("--by-copy", options.scribbler.by_copy, "write by copies from the host");
+  line.add("--check-every", options.check_every, "compare all of VRAM every so many steps")
+      .positive();
+  line.add("--seed", options.scribbler.seed, "of all random choices");
+  line.add("--steps", options.steps, "end after so many steps (0: never)");
+  line.add("--device", options.device, "device ordinal");
 }
 
 /// Says what is wrong with the sizes, or "".
@@ -100,11 +92,11 @@ std::string fault_of(const ScribblerOptions& options) {
 
 int main(int argc, char** argv) {
   gcr::apps::Options options;
-  CLI::App app("Rewrites a share of its VRAM per second and checks all of it");
-  gcr::apps::describe(app, options);
-  CLI11_PARSE(app, argc, argv);
+  gcr::test::CommandLine line("Rewrites a share of its VRAM per second and checks all of it");
+  gcr::apps::describe(line, options);
+  line.parse(argc, argv);
   const std::string fault = gcr::apps::fault_of(options.scribbler);
-  if (!fault.empty()) return app.exit(CLI::ValidationError(fault));
+  if (!fault.empty()) line.refuse(fault);
   options.scribbler.vram_bytes = options.scribbler.vram_bytes / (2 * gcr::kMiB) * (2 * gcr::kMiB);
   return gcr::apps::run(options);
 }

@@ -1,12 +1,12 @@
 // stencil: N GiB of VRAM in many buffers of different sizes, worked on without pause. Every
 // --report steps it prints "step=<n> checksum=<hex>" over all buffers; an undisturbed run with the
 // same options prints the same lines. SIGTERM ends it.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 
 #include "src/base/units.h"
 #include "tests/apps/stencil.h"
+#include "tests/support/command_line.h"
 
 namespace gcr::apps {
 namespace {
@@ -58,18 +58,13 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   gcr::apps::Options options;
-  CLI::App app("Works on VRAM without pause and prints a running checksum");
-  auto* gib = app.add_option("--gib", options.gib, "VRAM to use, in GiB (1 if neither is given)");
-  app.add_option("--mib", options.mib, "VRAM to use, in MiB")->excludes(gib);
-  app.add_option("--slice-mib", options.slice_mib, "how much one step rewrites")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 65536));
-  app.add_option("--report", options.report, "steps between two lines")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  app.add_option("--steps", options.steps, "end after so many steps (0: never)")
-      ->capture_default_str();
-  app.add_option("--device", options.device, "device ordinal")->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
+  gcr::test::CommandLine line("Works on VRAM without pause and prints a running checksum");
+  line.add("--gib", options.gib, "VRAM to use, in GiB (1 if neither is given)");
+  line.add("--mib", options.mib, "VRAM to use, in MiB").excludes("--gib");
+  line.add("--slice-mib", options.slice_mib, "how much one step rewrites").within(1, 65536);
+  line.add("--report", options.report, "steps between two lines").positive();
+  line.add("--steps", options.steps, "end after so many steps (0: never)");
+  line.add("--device", options.device, "device ordinal");
+  line.parse(argc, argv);
   return gcr::apps::run(options);
 }

@@ -9,7 +9,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -20,6 +19,7 @@
 
 #include "src/base/units.h"
 #include "tests/apps/driver.h"
+#include "tests/support/command_line.h"
 
 namespace gcr::apps {
 namespace {
@@ -138,15 +138,11 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   gcr::apps::Options options;
-  CLI::App app("Counts in VRAM and prints a line that proves it at every step");
-  app.add_option("--period-ms", options.period_ms, "the pace, if the GPU keeps it")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 60000.0));
-  app.add_option("--churn", options.churn, "replace a buffer every so many steps (0: never)")
-      ->capture_default_str();
-  app.add_option("--spawn", options.spawn, "start a process every so many steps (0: never)")
-      ->capture_default_str();
-  app.add_option("--device", options.device, "device ordinal")->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
+  gcr::test::CommandLine line("Counts in VRAM and prints a line that proves it at every step");
+  line.add("--period-ms", options.period_ms, "the pace, if the GPU keeps it").within(0.0, 60000.0);
+  line.add("--churn", options.churn, "replace a buffer every so many steps (0: never)");
+  line.add("--spawn", options.spawn, "start a process every so many steps (0: never)");
+  line.add("--device", options.device, "device ordinal");
+  line.parse(argc, argv);
   return gcr::apps::run(options);
 }

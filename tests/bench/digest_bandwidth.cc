@@ -7,7 +7,6 @@
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -21,6 +20,7 @@
 #include "migrate-agent/device/cuda/objects.h"
 #include "src/base/units.h"
 #include "tests/bench/read_kernel_ptx.h"
+#include "tests/support/command_line.h"
 
 namespace gcr::bench {
 namespace {
@@ -265,16 +265,14 @@ void measure_cpu(const Options& options, const Report& report) {
 
 int run(int argc, char** argv) {
   Options options;
-  CLI::App app("How fast digests are, next to the memory's own speed.");
-  app.add_flag("--gpu", options.gpu, "Measure the first real GPU too");
-  app.add_flag("--json", options.json, "A line of JSON after each figure");
-  app.add_option("--vram-mib", options.vram_mib, "VRAM to read")
-      ->check(CLI::Range(std::uint64_t{2}, kGiB));
-  app.add_option("--host-mib", options.host_mib, "Host memory to read")
-      ->check(CLI::Range(std::uint64_t{2}, kGiB));
-  app.add_option("--repetitions", options.repetitions, "Of each bandwidth; the median counts")
-      ->check(CLI::Range(1, 1000));
-  CLI11_PARSE(app, argc, argv);
+  gcr::test::CommandLine line("How fast digests are, next to the memory's own speed.");
+  line.add_flag("--gpu", options.gpu, "Measure the first real GPU too");
+  line.add_flag("--json", options.json, "A line of JSON after each figure");
+  line.add("--vram-mib", options.vram_mib, "VRAM to read").within(2, kGiB);
+  line.add("--host-mib", options.host_mib, "Host memory to read").within(2, kGiB);
+  line.add("--repetitions", options.repetitions, "Of each bandwidth; the median counts")
+      .within(1, 1000);
+  line.parse(argc, argv);
   options.vram_mib -= options.vram_mib % 2;
   options.host_mib -= options.host_mib % 2;
   const Report report(options.json);

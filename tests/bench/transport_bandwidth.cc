@@ -14,7 +14,6 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-#include <CLI/CLI.hpp>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -27,6 +26,7 @@
 #include "migrate-agent/landing/landing_region.h"
 #include "src/base/units.h"
 #include "tests/bench/copied_bytes.h"
+#include "tests/support/command_line.h"
 #include "tests/support/test_certificates.h"
 #include "transport/rdma/rdma.h"
 #include "transport/tcp/tcp.h"
@@ -368,34 +368,32 @@ int measure(const Options& options) {
   return result != 0 || status != 0 ? 1 : 0;
 }
 
-void add_options(CLI::App& app, Options& options) {
-  const CLI::AsSizeValue size(false);
-  app.add_option("--sender-namespace", options.sender_namespace, "Path of a network namespace");
-  app.add_option("--receiver-namespace", options.receiver_namespace, "Likewise");
-  app.add_option("--address", options.address, "The receiver's IPv4 address");
-  app.add_option("--lanes", options.lanes)->check(CLI::Range(1, 64));
-  app.add_flag("--tls", options.tls);
-  app.add_flag("--rdma", options.rdma, "At an address that has a device")->excludes("--tls");
-  app.add_flag("--unregistered", options.unregistered, "The sender's memory is not registered");
-  app.add_option("--write", options.write_bytes, "Bytes per write")->transform(size);
-  app.add_option("--ring", options.ring_bytes, "Bytes that are sent from")->transform(size);
-  app.add_option("--region", options.region_bytes, "Bytes to land in")->transform(size);
-  app.add_option("--pages", options.pages, "Of the region; ordinary: large ones if they come")
-      ->check(CLI::IsMember({"hugetlb", "ordinary", "4k"}));
-  app.add_flag("--unpopulated", options.unpopulated, "The region's pages are not there at first");
-  app.add_flag("--copy", options.copy, "The receiver copies all that has landed");
-  app.add_flag("--count-copies", options.count_copies, "Else copied_per_byte is null");
-  app.add_option("--seconds", options.seconds)->check(CLI::Range(0.01, 3600.0));
-  app.add_option("--warmup", options.warmup_seconds)->check(CLI::Range(0.0, 3600.0));
-  app.add_option("--total", options.total_bytes, "Bytes to write, without warm-up")
-      ->transform(size);
+void add_options(gcr::test::CommandLine& line, Options& options) {
+  line.add("--sender-namespace", options.sender_namespace, "Path of a network namespace");
+  line.add("--receiver-namespace", options.receiver_namespace, "Likewise");
+  line.add("--address", options.address, "The receiver's IPv4 address");
+  line.add("--lanes", options.lanes).within(1, 64);
+  line.add_flag("--tls", options.tls);
+  line.add_flag("--rdma", options.rdma, "At an address that has a device").excludes("--tls");
+  line.add_flag("--unregistered", options.unregistered, "The sender's memory is not registered");
+  line.add_size("--write", options.write_bytes, "Bytes per write");
+  line.add_size("--ring", options.ring_bytes, "Bytes that are sent from");
+  line.add_size("--region", options.region_bytes, "Bytes to land in");
+  line.add("--pages", options.pages, "Of the region; ordinary: large ones if they come")
+      .one_of({"hugetlb", "ordinary", "4k"});
+  line.add_flag("--unpopulated", options.unpopulated, "The region's pages are not there at first");
+  line.add_flag("--copy", options.copy, "The receiver copies all that has landed");
+  line.add_flag("--count-copies", options.count_copies, "Else copied_per_byte is null");
+  line.add("--seconds", options.seconds).within(0.01, 3600.0);
+  line.add("--warmup", options.warmup_seconds).within(0.0, 3600.0);
+  line.add_size("--total", options.total_bytes, "Bytes to write, without warm-up");
 }
 
 int run(int argc, char** argv) {
   Options options;
-  CLI::App app("How fast a transport is, and what it costs.");
-  add_options(app, options);
-  CLI11_PARSE(app, argc, argv);
+  gcr::test::CommandLine line("How fast a transport is, and what it costs.");
+  add_options(line, options);
+  line.parse(argc, argv);
   if (options.write_bytes == 0 || options.write_bytes > options.ring_bytes ||
       options.write_bytes > options.region_bytes) {
     fmt::print(stderr, "bench_transport: a write must fit the ring and the region\n");

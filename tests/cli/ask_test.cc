@@ -36,7 +36,7 @@ proto::MigrationStatus known(const char* id) {
   return status;
 }
 
-Play say(const proto::Envelope& message) {
+Play answer_with(const proto::Envelope& message) {
   return [message](ControlChannel& channel) -> asio::awaitable<void> {
     const Status sent = co_await channel.send(message);
     EXPECT_TRUE(sent);
@@ -102,7 +102,7 @@ class Ask : public testing::Test {
 };
 
 TEST_F(Ask, CancelNamesTheMigration) {
-  const Finished finished = ask({say(cancelled())}, "cancel", {kOne});
+  const Finished finished = ask({answer_with(cancelled())}, "cancel", {kOne});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
   EXPECT_THAT(finished.out, HasSubstr(std::string(kOne) + " is cancelled"));
   ASSERT_EQ(requests_.size(), 1U);
@@ -110,13 +110,14 @@ TEST_F(Ask, CancelNamesTheMigration) {
 }
 
 TEST_F(Ask, CancelHasJsonToo) {
-  const Finished finished = ask({say(cancelled())}, "cancel", {kOne, "--json"});
+  const Finished finished = ask({answer_with(cancelled())}, "cancel", {kOne, "--json"});
   EXPECT_EQ(parsed(finished.out).fields().at("migration_id").string_value(), kOne);
 }
 
 TEST_F(Ask, BeginningOfAnIdIsEnough) {
   const Finished finished =
-      ask({say(list_of({known(kOne), known(kOther)})), say(cancelled())}, "cancel", {"6F1C2D3E-0"});
+      ask({answer_with(list_of({known(kOne), known(kOther)})), answer_with(cancelled())}, "cancel",
+          {"6F1C2D3E-0"});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
   ASSERT_EQ(requests_.size(), 2U);
   EXPECT_TRUE(requests_[0].list_request().finished());
@@ -125,25 +126,26 @@ TEST_F(Ask, BeginningOfAnIdIsEnough) {
 
 TEST_F(Ask, BothRolesOfAMigrationAreOneMigration) {
   const Finished finished =
-      ask({say(list_of({known(kOne), known(kOne)})), say(cancelled())}, "cancel", {"6f1c2d3e"});
+      ask({answer_with(list_of({known(kOne), known(kOne)})), answer_with(cancelled())}, "cancel",
+          {"6f1c2d3e"});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
 }
 
 TEST_F(Ask, BeginningOfSeveralIdsNamesThem) {
   const Finished finished =
-      ask({say(list_of({known(kOne), known(kOther)}))}, "status", {"6f1c2d3e"});
+      ask({answer_with(list_of({known(kOne), known(kOther)}))}, "status", {"6f1c2d3e"});
   EXPECT_EQ(finished.exit_status, 3);
   EXPECT_THAT(finished.err, HasSubstr(std::string(kOne) + " " + kOther));
 }
 
 TEST_F(Ask, BeginningOfNoIdIsNotFound) {
-  const Finished finished = ask({say(list_of({known(kOne)}))}, "status", {"7f1c2d3e"});
+  const Finished finished = ask({answer_with(list_of({known(kOne)}))}, "status", {"7f1c2d3e"});
   EXPECT_EQ(finished.exit_status, 3);
   EXPECT_THAT(finished.err, HasSubstr("has no migration whose id begins with 7f1c2d3e"));
 }
 
 TEST_F(Ask, StatusTellsWhatIsKnown) {
-  const Finished finished = ask({say(status_of(known(kOne)))}, "status", {kOne});
+  const Finished finished = ask({answer_with(status_of(known(kOne)))}, "status", {kOne});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
   for (const char* part : {kOne, "undone", "4711", "node2:7411", "2023-11-14T22:13:20Z",
                            "python3 serve.py?[2J", "timeout: too slow"}) {
@@ -153,9 +155,9 @@ TEST_F(Ask, StatusTellsWhatIsKnown) {
 }
 
 TEST_F(Ask, WatchedMigrationIsShownWhereItChangesUntilItsEnd) {
-  const Play at_work = say(status_of(working()));
+  const Play at_work = answer_with(status_of(working()));
   const Finished finished =
-      ask({at_work, at_work, say(status_of(known(kOne)))}, "status", {kOne, "--watch"});
+      ask({at_work, at_work, answer_with(status_of(known(kOne)))}, "status", {kOne, "--watch"});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
   EXPECT_THAT(finished.out, testing::ContainsRegex("working(.|\n)*undone"));
   EXPECT_EQ(finished.out.find("working"), finished.out.rfind("working")) << finished.out;
@@ -163,8 +165,9 @@ TEST_F(Ask, WatchedMigrationIsShownWhereItChangesUntilItsEnd) {
 }
 
 TEST_F(Ask, WatchedMigrationIsDrawnInPlaceOnATerminal) {
-  const Play at_work = say(status_of(working()));
-  FakeAgent agent(credentials_.context({}), {at_work, at_work, say(status_of(known(kOne)))});
+  const Play at_work = answer_with(status_of(working()));
+  FakeAgent agent(credentials_.context({}),
+                  {at_work, at_work, answer_with(status_of(known(kOne)))});
   const gcr::test::Terminal terminal(
       100, 24, cli_words(words("status", agent.address(), {kOne, "--watch"})), {});
   EXPECT_TRUE(terminal.wait_for("working"));
@@ -176,21 +179,21 @@ TEST_F(Ask, WatchedMigrationIsDrawnInPlaceOnATerminal) {
 TEST_F(Ask, StatusSaysThatAnOperatorIsNeeded) {
   proto::MigrationStatus in_doubt = known(kOne);
   in_doubt.set_operator_needed(true);
-  const Finished finished = ask({say(status_of(in_doubt))}, "status", {kOne});
+  const Finished finished = ask({answer_with(status_of(in_doubt))}, "status", {kOne});
   EXPECT_THAT(finished.out, HasSubstr("an operator is needed"));
 }
 
 TEST_F(Ask, ListIsOfTheUnfinishedUnlessAllAreAskedFor) {
-  EXPECT_EQ(ask({say(list_of({}))}, "list", {}).out, "no migrations\n");
+  EXPECT_EQ(ask({answer_with(list_of({}))}, "list", {}).out, "no migrations\n");
   EXPECT_FALSE(requests_.at(0).list_request().finished());
-  const Finished all = ask({say(list_of({known(kOne), known(kOther)}))}, "list", {"--all"});
+  const Finished all = ask({answer_with(list_of({known(kOne), known(kOther)}))}, "list", {"--all"});
   EXPECT_TRUE(requests_.at(0).list_request().finished());
   EXPECT_THAT(all.out, HasSubstr(kOne));
   EXPECT_THAT(all.out, HasSubstr(kOther));
 }
 
 TEST_F(Ask, ListHasJsonToo) {
-  const Finished finished = ask({say(list_of({known(kOne)}))}, "list", {"--json"});
+  const Finished finished = ask({answer_with(list_of({known(kOne)}))}, "list", {"--json"});
   const auto object = parsed(finished.out);
   const auto& list = object.fields().at("migrations").list_value();
   ASSERT_EQ(list.values_size(), 1);
@@ -224,7 +227,7 @@ proto::Envelope host_with_one_process() {
 }
 
 TEST_F(Ask, HostIsToldAsTables) {
-  const Finished finished = ask({say(host_with_one_process())}, "host", {});
+  const Finished finished = ask({answer_with(host_with_one_process())}, "host", {});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
   EXPECT_THAT(finished.out, HasSubstr("load 0.50 per core"));
   EXPECT_THAT(finished.out, HasSubstr(std::string("GPU-") + kOther + "      100 GiB"));
@@ -236,7 +239,7 @@ TEST_F(Ask, HostIsToldAsTables) {
 }
 
 TEST_F(Ask, HostHasJsonWithBytesAsNumbers) {
-  const Finished finished = ask({say(host_with_one_process())}, "host", {"--json"});
+  const Finished finished = ask({answer_with(host_with_one_process())}, "host", {"--json"});
   EXPECT_THAT(finished.out, HasSubstr("\"total_bytes\":151397597184"));
   const auto object = parsed(finished.out);
   const auto& fields = object.fields();
@@ -255,7 +258,7 @@ TEST_F(Ask, HostHasJsonWithBytesAsNumbers) {
 TEST_F(Ask, HostThatHasNothingHasEmptyLists) {
   proto::Envelope nothing;
   nothing.mutable_host_reply();
-  const auto object = parsed(ask({say(nothing)}, "host", {"--json"}).out);
+  const auto object = parsed(ask({answer_with(nothing)}, "host", {"--json"}).out);
   for (const char* list : {"gpus", "processes", "migrations"}) {
     EXPECT_EQ(object.fields().at(list).list_value().values_size(), 0) << list;
   }
@@ -269,18 +272,19 @@ proto::Envelope resolved() {
 }
 
 TEST_F(Ask, ResolveSaysWhatWasDecidedAndDone) {
-  const Finished run = ask({say(resolved())}, "resolve", {kOne, "--run-here", "--peer-is-gone"});
+  const Finished run =
+      ask({answer_with(resolved())}, "resolve", {kOne, "--run-here", "--peer-is-gone"});
   EXPECT_EQ(run.exit_status, 0) << run.err;
   EXPECT_THAT(run.out, HasSubstr("the process runs here\n"));
   EXPECT_EQ(requests_.at(0).resolve_request().decision(), proto::ResolveRequest::RUN_HERE);
   EXPECT_TRUE(requests_.at(0).resolve_request().peer_is_gone());
-  ask({say(resolved())}, "resolve", {kOne, "--discard-here", "--peer-is-gone"});
+  ask({answer_with(resolved())}, "resolve", {kOne, "--discard-here", "--peer-is-gone"});
   EXPECT_EQ(requests_.at(0).resolve_request().decision(), proto::ResolveRequest::DISCARD_HERE);
 }
 
 TEST_F(Ask, ResolveHasJsonToo) {
   const Finished finished =
-      ask({say(resolved())}, "resolve", {kOne, "--run-here", "--peer-is-gone", "--json"});
+      ask({answer_with(resolved())}, "resolve", {kOne, "--run-here", "--peer-is-gone", "--json"});
   const auto object = parsed(finished.out);
   EXPECT_EQ(object.fields().at("text").string_value(), "the process runs here");
   const auto& status = object.fields().at("status").struct_value();

@@ -59,7 +59,7 @@ class AsioMacros(unittest.TestCase):
             for name, command in commands().items()
             if includes_asio(name, read)
         }
-        self.assertIn("src/control/CMakeFiles/gcr_asio.dir/asio.cc.o", users)
+        self.assertTrue(any("/gcr_asio.dir/" in name for name in users))
         self.assertEqual({name: macros for name, macros in users.items() if macros != REQUIRED}, {})
 
 

@@ -50,11 +50,6 @@ class DumpRestore : public testing::Test {
   std::unique_ptr<Program> program_;
 };
 
-std::set<pid_t> all_processes() {
-  const std::vector<pid_t> below = procfs::tree(::getpid());
-  return {below.begin(), below.end()};
-}
-
 TEST(Criu, TellsItsVersion) {
   const auto number = version(criu_command());
   ASSERT_TRUE(number) << number.error().message();

@@ -18,12 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Everything below this process: a test leaves as much as it has found.
-std::set<pid_t> all_processes() {
-  const std::vector<pid_t> below = procfs::tree(::getpid());
-  return {below.begin(), below.end()};
-}
-
 class Prepared : public testing::Test {
  protected:
   fs::path file() const { return directory_.path() / "output"; }

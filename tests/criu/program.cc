@@ -144,4 +144,9 @@ int Program::reap() {
 char state_of(pid_t pid) { return procfs::state(std::to_string(pid)); }
 bool exists(pid_t pid) { return state_of(pid) != '\0'; }
 
+std::set<pid_t> all_processes() {
+  const std::vector<pid_t> below = procfs::tree(::getpid());
+  return {below.begin(), below.end()};
+}
+
 }  // namespace gcr::criu::test

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -77,5 +78,8 @@ class Program {
 /// 'T', 'S', ...; 0 if it is gone.
 char state_of(pid_t pid);
 bool exists(pid_t pid);
+
+/// Everything below this process: a test leaves as much as it has found.
+std::set<pid_t> all_processes();
 
 }  // namespace gcr::criu::test

@@ -17,9 +17,6 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr Milliseconds kPatience{120'000};
-constexpr int kFailedExit = 1;
-constexpr int kRefusedExit = 3;
 constexpr int kCancelledExit = 7;
 
 class ControlTest : public testing::Test {

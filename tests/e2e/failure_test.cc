@@ -15,11 +15,6 @@
 namespace gcr::e2e {
 namespace {
 
-constexpr int kFailedExit = 1;
-constexpr int kRefusedExit = 3;
-constexpr int kUnreachableExit = 4;
-constexpr Milliseconds kPatience{120'000};
-
 const std::vector<std::string> kWithFaultPoints{"--fault-points", "true"};
 
 /// On host b CRIU starts as it should, and then misses an image that no dump of ours has.

@@ -22,9 +22,6 @@ namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr int kFailedExit = 1;
-constexpr int kRefusedExit = 3;
-
 class HostileTest : public testing::Test {
  protected:
   HostileTest() {

@@ -24,7 +24,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMemory = 2 * kGiB;
-constexpr int kRefusedExit = 3;
 
 class GroupLimits : public testing::Test {
  protected:

@@ -16,7 +16,6 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr Milliseconds kPatience{60'000};
 constexpr const char* kGet =
     "import sys, urllib.error, urllib.request\n"
     "try: print(urllib.request.urlopen(sys.argv[1]).read().decode(), end='')\n"

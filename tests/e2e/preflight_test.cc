@@ -31,9 +31,6 @@ using testing::IsSupersetOf;
 using testing::Not;
 
 constexpr int kReadyExit = 0;
-constexpr int kUnreachableExit = 4;
-constexpr int kRefusedExit = 3;
-constexpr Milliseconds kPatience{120'000};
 constexpr int kOften = 10;  ///< steps of a program between two lines
 
 /// What `preflight --json` said.

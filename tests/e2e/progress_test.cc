@@ -17,8 +17,6 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr Milliseconds kPatience{120'000};
-
 /// How well it is expected is a benchmark's question (scripts/bench).
 TEST(Progress, ADowntimeIsExpectedOnceTheAgentKnowsTheProgram) {
   TwoHosts hosts;

@@ -25,8 +25,6 @@ using testing::AssertionResult;
 using testing::AssertionSuccess;
 
 constexpr int kUsageExit = 2;
-constexpr int kRefusedExit = 3;
-constexpr int kUnreachableExit = 4;
 constexpr int kNotAuthorisedExit = 5;
 
 /// Takes away all hugepages that nobody uses while it lives, and puts their number back.

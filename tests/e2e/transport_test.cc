@@ -15,7 +15,6 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr int kRefusedExit = 3;
 constexpr std::uint64_t kVramBytes = 64 * kMiB;
 
 /// Bytes that arrived on a network interface of a host so far.

@@ -18,6 +18,14 @@ enum class Host { kA, kB };
 
 inline Host other(Host host) { return host == Host::kA ? Host::kB : Host::kA; }
 
+/// Exit statuses of gcr-migrate.
+inline constexpr int kFailedExit = 1;
+inline constexpr int kRefusedExit = 3;
+inline constexpr int kUnreachableExit = 4;
+
+/// For what is to happen at once: no test waits so long but one that fails.
+inline constexpr Milliseconds kPatience{120'000};
+
 /// What gcr-migrate said.
 struct MigrateOutcome {
   int exit_code = -1;

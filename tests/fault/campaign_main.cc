@@ -3,12 +3,12 @@
 // or the process itself was what was killed, and nothing was left over.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <random>
 #include <sstream>
 
 #include "tests/fault/campaign.h"
 #include "tests/fault/trials.h"
+#include "tests/support/command_line.h"
 
 int main(int argc, char** argv) {
   using namespace gcr::fault::test;
@@ -18,20 +18,17 @@ int main(int argc, char** argv) {
   std::size_t first = 0;
   unsigned window_ms = 450;
   std::string file;
-  CLI::App app("Runs migrations with random faults on pairs of hosts");
-  app.add_option("--runs", runs, "how many migrations")->capture_default_str();
-  app.add_option("--seed", seed, "of the plan (default: a random one)");
-  app.add_option("--first", first, "begin with this run of the plan, counted from 0");
-  app.add_option("--window-ms", window_ms, "faults strike within this time")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  app.add_option("--pairs", options.pairs, "pairs of hosts side by side")->capture_default_str();
-  app.add_option("--max-failures", options.max_failures, "then the rest is left out")
-      ->capture_default_str();
-  app.add_option("--host-option", options.host_options, "words for scripts/hosts up");
-  app.add_option("--out", file, "keep the figures in this file as well");
-  app.add_flag("--verbose", options.verbose, "a line for every run");
-  CLI11_PARSE(app, argc, argv);
+  gcr::test::CommandLine line("Runs migrations with random faults on pairs of hosts");
+  line.add("--runs", runs, "how many migrations");
+  line.add("--seed", seed, "of the plan (default: a random one)");
+  line.add("--first", first, "begin with this run of the plan, counted from 0");
+  line.add("--window-ms", window_ms, "faults strike within this time").positive();
+  line.add("--pairs", options.pairs, "pairs of hosts side by side");
+  line.add("--max-failures", options.max_failures, "then the rest is left out");
+  line.add("--host-option", options.host_options, "words for scripts/hosts up");
+  line.add("--out", file, "keep the figures in this file as well");
+  line.add_flag("--verbose", options.verbose, "a line for every run");
+  line.parse(argc, argv);
   const std::string title = fmt::format("campaign: seed={} window_ms={}\n", seed, window_ms);
   fmt::print(stderr, "{}", title);
   std::vector<Scenario> plan = campaign(seed, runs, Milliseconds(window_ms));

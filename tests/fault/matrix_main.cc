@@ -1,25 +1,24 @@
 // The fault matrix: every fault point, with everything that can go wrong there. Ends with status 0
 // if after each of them exactly one copy went on and nothing was left over.
-#include <CLI/CLI.hpp>
 #include <sstream>
 
 #include "tests/fault/matrix.h"
 #include "tests/fault/trials.h"
+#include "tests/support/command_line.h"
 
 int main(int argc, char** argv) {
   using namespace gcr::fault::test;
   TrialOptions options;
   std::string filter;
   std::string file;
-  CLI::App app("Runs the fault matrix on pairs of hosts");
-  app.add_option("--pairs", options.pairs, "pairs of hosts side by side")->capture_default_str();
-  app.add_option("--filter", filter, "only scenarios whose description has this in it");
-  app.add_option("--max-failures", options.max_failures, "then the rest is left out")
-      ->capture_default_str();
-  app.add_option("--host-option", options.host_options, "words for scripts/hosts up");
-  app.add_option("--out", file, "keep the table in this file as well");
-  app.add_flag("--verbose", options.verbose, "a line for every run");
-  CLI11_PARSE(app, argc, argv);
+  gcr::test::CommandLine line("Runs the fault matrix on pairs of hosts");
+  line.add("--pairs", options.pairs, "pairs of hosts side by side");
+  line.add("--filter", filter, "only scenarios whose description has this in it");
+  line.add("--max-failures", options.max_failures, "then the rest is left out");
+  line.add("--host-option", options.host_options, "words for scripts/hosts up");
+  line.add("--out", file, "keep the table in this file as well");
+  line.add_flag("--verbose", options.verbose, "a line for every run");
+  line.parse(argc, argv);
   std::vector<Scenario> scenarios = matrix();
   std::erase_if(scenarios, [&filter](const Scenario& scenario) {
     return scenario.describe().find(filter) == std::string::npos;

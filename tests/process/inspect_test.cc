@@ -43,7 +43,6 @@ using testing::IsSupersetOf;
 using namespace std::string_literals;
 
 constexpr int kReadyFd = 3;
-constexpr uid_t kUser = 65'534;
 /// The parent of all kernel threads. In a PID namespace nobody sees any of them.
 constexpr pid_t kKernelThreads = 2;
 constexpr unsigned long kIsKernelThread = 0x0020'0000;  // PF_KTHREAD, include/linux/sched.h
@@ -525,12 +524,13 @@ TEST_F(Inspecting, ClientsOfMpsBlock) {
 }
 
 TEST_F(Inspecting, AnotherUsersProcessNeedsAnAgentThatMayReadItsLimits) {
+  constexpr uid_t kNobody = 65'534;
   start({}, [] {
-    if (::setgid(kUser) != 0 || ::setuid(kUser) != 0) ::_exit(1);
+    if (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0) ::_exit(1);
   });
   const Inspection found = look();
-  EXPECT_EQ(found.facts.uid(), kUser);
-  EXPECT_EQ(found.facts.gid(), kUser);
+  EXPECT_EQ(found.facts.uid(), kNobody);
+  EXPECT_EQ(found.facts.gid(), kNobody);
   EXPECT_EQ(found.facts.capabilities(), 0u);
   const pid_t limited = ::fork();
   if (limited == 0) {

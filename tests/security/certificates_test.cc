@@ -20,8 +20,6 @@ using gcr::test::LeafOptions;
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr int kNotAuthorised = 5;
-
 /// One agent, and operators with certificates of all kinds.
 class Certificates : public testing::Test {
  protected:

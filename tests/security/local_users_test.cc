@@ -17,7 +17,6 @@ using testing::Not;
 
 constexpr int kRefused = 3;
 constexpr int kUnreachable = 4;
-constexpr int kNotAuthorised = 5;
 
 /// An agent whose socket everybody can reach.
 class LocalUsers : public testing::Test {

@@ -16,6 +16,8 @@ namespace gcr::agent::test {
 inline constexpr uid_t kAlice = 71001;
 inline constexpr uid_t kBob = 71002;
 
+inline constexpr int kNotAuthorised = 5;  ///< gcr-migrate's exit status
+
 /// gcr-migrate with these words, as this user.
 Finished run_cli(const std::vector<std::string>& words, uid_t uid = 0);
 

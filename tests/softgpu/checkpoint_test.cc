@@ -16,8 +16,6 @@
 namespace gcr::softgpu::test {
 namespace {
 
-const std::string kGpuA = "aaaaaaaa-0000-4000-8000-000000000001";
-const std::string kGpuB = "bbbbbbbb-0000-4000-8000-000000000002";
 const std::string kGpuC = "cccccccc-0000-4000-8000-000000000003";
 const std::string kGpuD = "dddddddd-0000-4000-8000-000000000004";
 

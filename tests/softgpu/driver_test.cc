@@ -17,8 +17,6 @@
 namespace gcr::softgpu::test {
 namespace {
 
-const std::string kGpuA = "aaaaaaaa-0000-4000-8000-000000000001";
-const std::string kGpuB = "bbbbbbbb-0000-4000-8000-000000000002";
 constexpr std::size_t kPiece = 2 * kMiB;
 
 /// The machine of this whole process: a driver is initialised once.

@@ -13,8 +13,6 @@
 namespace gcr::softgpu {
 namespace {
 
-constexpr int kReadWrite = PROT_READ | PROT_WRITE;
-
 /// What IPC puts into a handle: whose memory it is and where it is mapped there.
 struct IpcCard {
   std::int32_t pid;

@@ -6,6 +6,8 @@
 // GPU.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -20,6 +22,8 @@
 namespace gcr::softgpu {
 
 struct Context;
+
+inline constexpr int kReadWrite = PROT_READ | PROT_WRITE;
 
 enum class RangeKind {
   kDriver,      ///< cuMemAlloc, module globals

@@ -9,11 +9,7 @@
 #include "tests/softgpu/memory.h"
 
 namespace gcr::softgpu {
-namespace {
-
-constexpr int kReadWrite = PROT_READ | PROT_WRITE;
-
-}  // namespace
+namespace {}  // namespace
 
 CUresult Memory::checkpointable() const {
   for (const auto& [start, range] : ranges_) {

@@ -3,7 +3,6 @@
 // "<step> ok <milliseconds>" or "<step> failed: <why>". The driver is initialised once, before the
 // first line is read ("ready" is printed then), so that the way by hand does not pay for it in the
 // time that is compared.
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
 #include <iostream>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "migrate-agent/device/cuda/driver.h"
+#include "tests/support/command_line.h"
 
 namespace {
 
@@ -66,11 +66,11 @@ void serve_lines(const Driver& driver, const std::vector<GpuPair>& pairs) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"Locks, checkpoints, restores and unlocks the CUDA state of processes"};
+  gcr::test::CommandLine line(
+      "Locks, checkpoints, restores and unlocks the CUDA state of processes");
   std::vector<std::string> maps;
-  app.add_option("--map", maps,
-                 "FROM=TO: where a GPU's contents go at restore; repeat for all GPUs");
-  CLI11_PARSE(app, argc, argv);
+  line.add("--map", maps, "FROM=TO: where a GPU's contents go at restore; repeat for all GPUs");
+  line.parse(argc, argv);
 
   std::vector<GpuPair> pairs;
   for (const std::string& map : maps) {

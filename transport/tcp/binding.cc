@@ -10,14 +10,15 @@ namespace gcr::transport {
 namespace {
 
 // RFC 5705: labels that begin so need no registration.
-constexpr std::string_view kLabel = "EXPERIMENTAL gcr-migrate transfer";
+constexpr std::string_view kBindingLabel = "EXPERIMENTAL gcr-migrate transfer";
 
 }  // namespace
 
 Result<Binding> export_binding(SSL* ssl, const Uuid& transfer) {
   Binding binding{};
-  if (SSL_export_keying_material(ssl, binding.data(), binding.size(), kLabel.data(), kLabel.size(),
-                                 transfer.bytes.data(), transfer.bytes.size(), 1) != 1) {
+  if (SSL_export_keying_material(ssl, binding.data(), binding.size(), kBindingLabel.data(),
+                                 kBindingLabel.size(), transfer.bytes.data(), transfer.bytes.size(),
+                                 1) != 1) {
     return Error(Code::kInternal, "OpenSSL cannot bind a data connection to its transfer");
   }
   return binding;

@@ -13,7 +13,7 @@ namespace gcr::transport {
 namespace {
 
 // RFC 5705: labels that begin so need no registration.
-constexpr std::string_view kLabel = "EXPERIMENTAL gcr-migrate lane";
+constexpr std::string_view kLaneLabel = "EXPERIMENTAL gcr-migrate lane";
 
 struct FreeKdf {
   void operator()(EVP_KDF* kdf) const { EVP_KDF_free(kdf); }
@@ -59,9 +59,9 @@ Result<TrafficSecret> TrafficSecret::export_from(SSL* ssl, From from) {
       return Error(Code::kUnsupported, "the data connection's TLS cipher is not known");
   }
   const std::string_view who = from == From::kClient ? "client" : "server";
-  if (SSL_export_keying_material(ssl, made.secret_.data(), made.secret_bytes_, kLabel.data(),
-                                 kLabel.size(), reinterpret_cast<const unsigned char*>(who.data()),
-                                 who.size(), 1) != 1) {
+  if (SSL_export_keying_material(
+          ssl, made.secret_.data(), made.secret_bytes_, kLaneLabel.data(), kLaneLabel.size(),
+          reinterpret_cast<const unsigned char*>(who.data()), who.size(), 1) != 1) {
     return cannot_derive();
   }
   return made;
