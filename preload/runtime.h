@@ -1,8 +1,8 @@
 // What the door asks of the runtime whose calls the library interposes: list the inventory, export
 // descriptors, detach and attach. Implemented once in a library.
 //
-// Called only by the door's thread, except where it says otherwise; every function takes the state's
-// mutex. None calls malloc, because stopped threads may hold its locks. Between a detach
+// Called only by the door's thread, except where it says otherwise; every function takes the
+// state's mutex. None calls malloc, because stopped threads may hold its locks. Between a detach
 // and its attach, only attach calls the driver: the process may be locked by a checkpoint.
 #pragma once
 

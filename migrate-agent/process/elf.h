@@ -1,5 +1,5 @@
-// The build-id of an ELF file. The file may be anything: truncated, hostile, or not ELF. Not read by
-// libelf: decision 15 in docs/design.md.
+// The build-id of an ELF file. The file may be anything: truncated, hostile, or not ELF. Not read
+// by libelf: decision 15 in docs/design.md.
 #pragma once
 
 #include <string>

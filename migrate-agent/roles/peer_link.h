@@ -30,8 +30,8 @@ class PeerLink {
   PeerLink& operator=(const PeerLink&) = delete;
 
   /// Sends a request and gives its own reply, or the Error of a Failure. Takes any time while the
-  /// peer sends signs of life. kTimeout if it is silent, kUnavailable if it is gone; no call succeeds
-  /// after either. kProtocol if it answers with anything else.
+  /// peer sends signs of life. kTimeout if it is silent, kUnavailable if it is gone; no call
+  /// succeeds after either. kProtocol if it answers with anything else.
   asio::awaitable<Result<proto::Envelope>> call(const proto::Envelope& request);
 
   /// From now on asks for signs of life whenever no request is waiting. `on_lost` is called once if

@@ -85,9 +85,14 @@ constexpr std::uint64_t kChunk = 2 << 20;
 /// What the agent sends: a request of the right size and version, or bytes.
 enum Step : std::uint8_t { kBytes = 0, kRequest = 1, kSteps = 2 };
 
+void close_all_descriptors() {
+  for (auto& [id, physical] : state().inventory.physicals()) close_descriptors(physical);
+  runtime::close_loose();
+}
+
 /// Three allocations, as after a start of the application.
 void make_state() {
-  transfer::close_all_descriptors();
+  close_all_descriptors();
   ProcessState& s = state();
   s.inventory = Inventory();
   s.detached = false;
@@ -153,7 +158,7 @@ void take(Input input) {
   const std::ptrdiff_t before = descriptors();
   converse(input);
   check_state();
-  transfer::close_all_descriptors();
+  close_all_descriptors();
   require(descriptors() == before, "every descriptor has an owner");
 }
 
