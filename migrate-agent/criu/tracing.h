@@ -14,7 +14,7 @@ namespace gcr::criu::tracing {
 /// nothing is attached. On any other failure the thread may still be attached: let_go() it.
 Result<int> stop(pid_t tid, unsigned long options);
 
-/// Detaches. False with errno set on failure.
+/// Detaches. False with errno set on failure; ESRCH: it has ended, and is reaped.
 bool let_go(pid_t tid, int signal_number);
 
 }  // namespace gcr::criu::tracing

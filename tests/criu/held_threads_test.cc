@@ -2,6 +2,7 @@
 #include "migrate-agent/criu/held_threads.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -61,6 +62,16 @@ TEST_F(Held, AProcessThatWasStoppedMoreThanOnceIsHeldAndLetGo) {
     expect_that_one_counts();
   }
   expect_that_all_count();
+}
+
+TEST_F(Held, AProcessThatIsKilledMeanwhileEnds) {
+  HeldThreads threads(program_.process());
+  ASSERT_TRUE(threads.hold_all_but(output().tids.front()));
+  ::kill(program_.pid(), SIGKILL);
+  while (procfs::state(std::to_string(program_.pid())) != 'Z') ::usleep(1000);
+  threads.let_go();
+  pollfd ended{program_.process().pidfd(), POLLIN, 0};
+  EXPECT_EQ(::poll(&ended, 1, 20'000), 1);
 }
 
 TEST_F(Held, NothingRunsWhenTheHolderDies) {
