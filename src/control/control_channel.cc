@@ -24,7 +24,6 @@ using Milliseconds = ControlChannel::Milliseconds;
 constexpr Milliseconds kSendTimeout = std::chrono::seconds(30);
 constexpr Milliseconds kRefusalTimeout = std::chrono::seconds(2);
 
-
 /// Counts what a peer sends.
 class MessageRate {
  public:
