@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "migrate-agent/criu/tracing.h"
 #include "migrate-agent/procfs/procfs.h"
@@ -93,8 +94,8 @@ void HeldThreads::let_go() {
   running_ = 0;
   if (stopped_) (void)process_.send(SIGCONT);
   stopped_ = false;
-  for (const pid_t tid : seized_) tracing::let_go(tid, 0);
-  seized_.clear();
+  std::erase_if(seized_, [](pid_t tid) { return tracing::let_go(tid, 0) || errno != ESRCH; });
+  tracing::reap(std::exchange(seized_, {}));
 }
 
 }  // namespace gcr::criu

@@ -109,12 +109,14 @@ Status restart_in_thread(pid_t tid, const Restart& restart) {
     registers.rdx = restart.dx;
     done = ::ptrace(PTRACE_SETREGS, tid, nullptr, &registers) == 0;
   }
-  const int error = errno;
-  if (!tracing::let_go(tid, *signal_number) || !done) {
-    return Error::from_errno(done ? errno : error,
-                             "cannot set the registers of thread " + std::to_string(tid));
+  int error = errno;
+  if (!tracing::let_go(tid, *signal_number)) {
+    if (done) error = errno;
+    if (errno == ESRCH) tracing::reap({tid});
+    done = false;
   }
-  return {};
+  if (done) return {};
+  return Error::from_errno(error, "cannot set the registers of thread " + std::to_string(tid));
 }
 
 void restart_in_image(wire::RegistersX86& registers, const Restart& restart) {

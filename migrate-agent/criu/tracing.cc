@@ -11,7 +11,7 @@
 namespace gcr::criu::tracing {
 namespace {
 
-constexpr std::chrono::seconds kDeathPatience{10};
+constexpr std::chrono::seconds kDeathPatience{2};
 
 }  // namespace
 
@@ -35,20 +35,22 @@ Result<int> stop(pid_t tid, unsigned long options) {
 }
 
 bool let_go(pid_t tid, int signal_number) {
+  return ::ptrace(PTRACE_DETACH, tid, nullptr, signal_number) == 0;
+}
+
+void reap(std::set<pid_t> dying) {
   const auto deadline = std::chrono::steady_clock::now() + kDeathPatience;
-  while (::ptrace(PTRACE_DETACH, tid, nullptr, signal_number) != 0) {
-    if (errno != ESRCH) return false;
-    // It is being killed. A process ends only when the tracers of its threads have reaped them.
-    int status = 0;
-    const pid_t seen = ::waitpid(tid, &status, __WALL | WNOHANG);
-    const bool reaped = seen < 0 || (seen == tid && !WIFSTOPPED(status));
-    if (reaped || std::chrono::steady_clock::now() > deadline) {
-      errno = ESRCH;
-      return false;
-    }
-    if (seen == 0) ::poll(nullptr, 0, 1);
+  for (;;) {
+    // The first of a process's threads shows as ended when all others are reaped.
+    std::erase_if(dying, [](pid_t tid) {
+      int status = 0;
+      const pid_t seen = ::waitpid(tid, &status, __WALL | WNOHANG);
+      if (seen == tid && WIFSTOPPED(status)) return let_go(tid, 0);
+      return seen == tid || (seen < 0 && errno != EINTR);
+    });
+    if (dying.empty() || std::chrono::steady_clock::now() > deadline) return;
+    ::poll(nullptr, 0, 1);
   }
-  return true;
 }
 
 }  // namespace gcr::criu::tracing

@@ -4,6 +4,8 @@
 
 #include <sys/types.h>
 
+#include <set>
+
 #include "src/base/result.h"
 
 namespace gcr::criu::tracing {
@@ -14,7 +16,11 @@ namespace gcr::criu::tracing {
 /// nothing is attached. On any other failure the thread may still be attached: let_go() it.
 Result<int> stop(pid_t tid, unsigned long options);
 
-/// Detaches. False with errno set on failure; ESRCH: it has ended, and is reaped.
+/// Detaches. False with errno set on failure.
 bool let_go(pid_t tid, int signal_number);
+
+/// For a tracer that lives on, and threads that let_go() refused with ESRCH: they are being killed.
+/// Waits for them, two seconds at most: a process ends only when the tracers of its threads have.
+void reap(std::set<pid_t> dying);
 
 }  // namespace gcr::criu::tracing

@@ -65,12 +65,13 @@ TEST_F(Held, AProcessThatWasStoppedMoreThanOnceIsHeldAndLetGo) {
 }
 
 TEST_F(Held, AProcessThatIsKilledMeanwhileEnds) {
-  HeldThreads threads(program_.process());
+  const procfs::Process process = program_.process();
+  HeldThreads threads(process);
   ASSERT_TRUE(threads.hold_all_but(output().tids.front()));
   ::kill(program_.pid(), SIGKILL);
   while (procfs::state(std::to_string(program_.pid())) != 'Z') ::usleep(1000);
   threads.let_go();
-  pollfd ended{program_.process().pidfd(), POLLIN, 0};
+  pollfd ended{process.pidfd(), POLLIN, 0};
   EXPECT_EQ(::poll(&ended, 1, 20'000), 1);
 }
 
