@@ -22,6 +22,8 @@
 namespace gcr::preload {
 namespace {
 
+static_assert(door::kMaxEntries <= kMaxPassedDescriptors);
+
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;

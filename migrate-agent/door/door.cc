@@ -15,6 +15,8 @@
 namespace gcr::agent {
 namespace {
 
+static_assert(door::kMaxEntries <= kMaxPassedDescriptors);
+
 using Clock = std::chrono::steady_clock;
 
 /// What a request may take on top of the time that the application itself was given.

@@ -120,7 +120,7 @@ Status expect(int socket, Event event) {
   return {};
 }
 
-/// Sends at most kDescriptorsPerPacket descriptors.
+/// Sends at most kMaxPassedDescriptors.
 Status send_descriptors(int socket, std::span<const int> descriptors) {
   const char byte = 0;
   if (send_with_descriptors(socket, bytes_of(byte), descriptors, 0) >= 0) return {};
@@ -230,7 +230,7 @@ Status Keeper::arm(std::span<const BufferDescriptor> buffers) {
     std::vector<int> descriptors;
     for (const BufferDescriptor& buffer : buffers) descriptors.push_back(buffer.fd);
     for (std::span<const int> left = descriptors; !left.empty();) {
-      const auto packet = left.first(std::min(left.size(), layout::kDescriptorsPerPacket));
+      const auto packet = left.first(std::min(left.size(), kMaxPassedDescriptors));
       GCR_TRY(send_descriptors(socket_.get(), packet));
       left = left.subspan(packet.size());
     }

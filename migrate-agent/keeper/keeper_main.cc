@@ -55,7 +55,7 @@ void prepare() {
 /// Receives one packet, whose descriptors have to become `next` and those after it. How many.
 int receive(int next) {
   char byte = 0;
-  int descriptors[kDescriptorsPerPacket];
+  int descriptors[gcr::kMaxPassedDescriptors];
   const gcr::ReceivedMessage received =
       gcr::receive_with_descriptors(kSocketFd, gcr::writable_bytes_of(byte), descriptors, 0);
   if (received.length <= 0) _exit(0);  // nobody is there any more

@@ -5,7 +5,7 @@
 // kFirstBufferFd in the same order. Making 4 the table is the last step, so a reader that finds it
 // there finds all of them.
 //
-// The keeper says kReady. Then come packets of one byte with at most kDescriptorsPerPacket
+// The keeper says kReady. Then come packets of one byte with at most kMaxPassedDescriptors
 // descriptors by SCM_RIGHTS: the table alone in the first, the buffers in those after it. The
 // keeper answers kArmed to the last of them, or kFailed and ends with its socket. All on one host:
 // host byte order.
@@ -20,7 +20,6 @@ inline constexpr int kSocketFd = 3;
 inline constexpr int kTableFd = 4;
 inline constexpr int kReceivedTableFd = 5;
 inline constexpr int kFirstBufferFd = 6;
-inline constexpr std::size_t kDescriptorsPerPacket = 64;
 
 inline constexpr std::uint64_t kMagic = 0x3152504b52434743;  // "CGCRKPR1" read as little-endian
 

@@ -9,6 +9,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 
@@ -52,13 +53,14 @@ inline ssize_t send_with_descriptors(int socket, std::span<const std::byte> byte
   return sent;
 }
 
-/// Receives one message into `bytes` and its descriptors, close-on-exec, into `descriptors`, which
-/// has room for at most kMaxPassedDescriptors. What there is no room for is closed. As recvmsg(2),
+/// Receives one message into `bytes` and its descriptors, close-on-exec, into `descriptors`, at
+/// most kMaxPassedDescriptors. What there is no room for is closed. As recvmsg(2),
 /// but never interrupted.
 inline ReceivedMessage receive_with_descriptors(int socket, std::span<std::byte> bytes,
                                                 std::span<int> descriptors, int flags) {
   iovec part{bytes.data(), bytes.size()};
   alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int) * kMaxPassedDescriptors)];
+  descriptors = descriptors.first(std::min(descriptors.size(), kMaxPassedDescriptors));
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
