@@ -314,7 +314,8 @@ HostUse TwoHosts::use(Host host) const {
   const std::string agent = read_link("/proc/" + std::to_string(agent_pid(host)) + "/exe");
   for (const pid_t pid : all_processes()) {
     const std::string process = "/proc/" + std::to_string(pid);
-    if (read_link(process + "/ns/net") == wanted && read_link(process + "/exe") != agent)
+    const std::string program = read_link(process + "/exe");  // empty: it is ending
+    if (read_link(process + "/ns/net") == wanted && !program.empty() && program != agent)
       ++use.processes;
   }
   return use;
