@@ -163,11 +163,11 @@ void read_hugepages(Table& table, Config& config) {
   std::string text;
   table.text("hugepages", text);
   if (text == "auto")
-    config.hugepages = HugepagePolicy::kAuto;
+    config.hugepages = landing::HugepagePolicy::kAuto;
   else if (text == "require")
-    config.hugepages = HugepagePolicy::kRequire;
+    config.hugepages = landing::HugepagePolicy::kRequire;
   else if (text == "never")
-    config.hugepages = HugepagePolicy::kNever;
+    config.hugepages = landing::HugepagePolicy::kNever;
   else if (!text.empty())
     table.fail(*table.find("hugepages"), "hugepages", "must be \"auto\", \"require\" or \"never\"");
 }

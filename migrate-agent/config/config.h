@@ -69,6 +69,7 @@
 #include <vector>
 
 #include "migrate-agent/criu/command.h"
+#include "migrate-agent/landing/hugepage_policy.h"
 #include "src/base/result.h"
 #include "src/base/uuid.h"
 #include "src/control/endpoint.h"
@@ -77,14 +78,6 @@
 namespace gcr::agent {
 
 inline constexpr const char* kDefaultConfigPath = "/etc/gcr-migrate/agent.toml";
-
-/// Whether the landing region is made of hugepages. Zero is never used.
-enum class HugepagePolicy : std::uint8_t {
-  kInvalid = 0,
-  kAuto = 1,     ///< hugepages where they can be had, else ordinary pages and a note
-  kRequire = 2,  ///< refuse a migration that hugepages cannot be had for
-  kNever = 3,
-};
 
 /// One [[operators]] table.
 struct OperatorRule {
@@ -100,7 +93,7 @@ struct Config {
   std::vector<std::string> data_addresses;  ///< hosts; may be empty
   bool unencrypted_data = false;
   bool allow_unfrozen = false;
-  HugepagePolicy hugepages = HugepagePolicy::kAuto;
+  landing::HugepagePolicy hugepages = landing::HugepagePolicy::kAuto;
   std::vector<Uuid> gpus;  ///< empty: every GPU of the machine
   std::string log_level = "info";
   unsigned max_startups = 128;

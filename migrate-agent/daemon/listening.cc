@@ -10,7 +10,6 @@
 #include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
 #include <cerrno>
-#include <cstdio>
 
 #include "migrate-agent/worker/local_socket.h"
 #include "src/control/deadline.h"
@@ -111,31 +110,13 @@ Result<UniqueFd> take_descriptor(asio::ip::tcp::socket socket) {
 
 Result<LocalListener> LocalListener::listen(asio::io_context& io,
                                             const std::filesystem::path& path) {
-  const auto fail = [&path](const char* what) {
-    return Error::from_errno(errno, fmt::format("cannot {} the socket {}", what, path.string()));
-  };
   GCR_TRY(check_directory(path.parent_path()));
-  // Under a name of its own first: users find the old socket or the new one, never none.
-  const std::filesystem::path fresh = path.string() + fmt::format(".{}", ::getpid());
-  GCR_ASSIGN(const LocalAddress address, LocalAddress::create(fresh));
-  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket) return fail("make");
-  ::unlink(fresh.c_str());
-  struct stat info {};
-  const bool made = ::bind(socket.get(), address.get(), address.length()) == 0 &&
-                    ::chmod(fresh.c_str(), kEverybody) == 0 &&
-                    ::listen(socket.get(), SOMAXCONN) == 0 && ::lstat(fresh.c_str(), &info) == 0 &&
-                    ::rename(fresh.c_str(), path.c_str()) == 0;
-  if (!made) {
-    const Error error = fail("listen at");
-    ::unlink(fresh.c_str());
-    return error;
-  }
+  GCR_ASSIGN(auto listening, listen_at(path, SOCK_STREAM, kEverybody));
   asio::local::stream_protocol::acceptor acceptor(io);
   std::error_code error;
-  acceptor.assign({}, socket.release(), error);
+  acceptor.assign({}, listening.socket.release(), error);
   if (error) return Error::from_errno(error.value(), "cannot listen at " + path.string());
-  return LocalListener(std::move(acceptor), path, info.st_ino);
+  return LocalListener(std::move(acceptor), path, listening.inode);
 }
 
 LocalListener::~LocalListener() {

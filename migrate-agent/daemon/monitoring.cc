@@ -33,17 +33,12 @@ std::string readiness_json(const std::vector<std::string>& problems) {
 }  // namespace
 
 asio::awaitable<std::vector<std::string>> Health::problems() {
-  while (probing_) {
-    std::error_code woken;
-    done_.expires_at(asio::steady_timer::time_point::max());
-    co_await done_.async_wait(asio::redirect_error(asio::use_awaitable, woken));
+  co_await turn_.async_send(asio::use_awaitable);
+  if (!known_at_ || Clock::now() >= *known_at_ + kGoodFor) {
+    problems_ = co_await probe();
+    known_at_ = Clock::now();
   }
-  if (known_at_ && Clock::now() < *known_at_ + kGoodFor) co_return problems_;
-  probing_ = true;
-  problems_ = co_await probe();
-  known_at_ = Clock::now();
-  probing_ = false;
-  done_.cancel();
+  turn_.try_receive([](auto...) {});
   co_return problems_;
 }
 

@@ -4,8 +4,8 @@
 #include <sys/types.h>
 
 #include <asio/awaitable.hpp>
+#include <asio/experimental/channel.hpp>
 #include <asio/io_context.hpp>
-#include <asio/steady_timer.hpp>
 #include <chrono>
 #include <functional>
 #include <optional>
@@ -31,7 +31,7 @@ class Health {
   static constexpr std::chrono::seconds kProbePatience{8};
 
   /// `launch` starts a probe: a process that sends one registry::Readiness and ends.
-  Health(asio::io_context& io, Launch launch) : io_(io), launch_(std::move(launch)), done_(io) {}
+  Health(asio::io_context& io, Launch launch) : io_(io), launch_(std::move(launch)), turn_(io, 1) {}
 
   /// What keeps this host from taking part in a migration; nothing: it is ready. Takes at most
   /// kProbePatience. The object must outlive the call.
@@ -47,9 +47,8 @@ class Health {
 
   asio::io_context& io_;
   Launch launch_;
-  asio::steady_timer done_;  ///< never expires; cancelled when a probe's answer is there
-  bool probing_ = false;
-  std::vector<pid_t> probes_;  ///< not reaped yet
+  asio::experimental::channel<void()> turn_;  ///< full while somebody probes
+  std::vector<pid_t> probes_;                                ///< not reaped yet
   std::optional<Clock::time_point> known_at_;
   std::vector<std::string> problems_;
 };

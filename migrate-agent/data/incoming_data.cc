@@ -53,17 +53,6 @@ Status IncomingData::open_rdma(const DataPlan& plan) {
   return {};
 }
 
-Status IncomingData::add_region(transport::RegionId region, std::span<std::byte> bytes) {
-  GCR_TRY(receiver_->add_region(region, bytes));
-  regions_.emplace(region, bytes);
-  return {};
-}
-
-Status IncomingData::remove_region(transport::RegionId region) {
-  regions_.erase(region);
-  return receiver_->remove_region(region);
-}
-
 Status IncomingData::add_connection(UniqueFd socket) {
   if (tcp_ == nullptr) return Error(Code::kRefused, "this migration's data comes by RDMA");
   return tcp_->add_connection(std::move(socket));
@@ -72,9 +61,7 @@ Status IncomingData::add_connection(UniqueFd socket) {
 Status IncomingData::fall_back(const DataPlan& plan) {
   if (tcp_ != nullptr) return Error(Code::kProtocol, "the data goes over TCP already");
   receiver_.reset();  // its keys to the regions end here
-  GCR_TRY(open_receiver(plan));
-  for (const auto& [region, bytes] : regions_) GCR_TRY(receiver_->add_region(region, bytes));
-  return {};
+  return open_receiver(plan);
 }
 
 }  // namespace gcr::agent

@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <cstddef>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -41,14 +40,16 @@ class IncomingData {
   const std::vector<proto::DataAddress>& addresses() const { return addresses_; }
 
   /// As transport::Receiver's. A region's memory stays until it is removed or this is destroyed.
-  Status add_region(transport::RegionId region, std::span<std::byte> bytes);
-  Status remove_region(transport::RegionId region);
+  Status add_region(transport::RegionId region, std::span<std::byte> bytes) {
+    return receiver_->add_region(region, bytes);
+  }
+  Status remove_region(transport::RegionId region) { return receiver_->remove_region(region); }
 
   /// Takes a TCP connection whose preface was read. kRefused if none is expected.
   Status add_connection(UniqueFd socket);
 
-  /// Replaces the RDMA receiver by a TCP receiver with the same regions, before anything was
-  /// written. kProtocol if it is TCP already.
+  /// Replaces the RDMA receiver by a TCP receiver without regions, before anything was written.
+  /// kProtocol if it is TCP already.
   Status fall_back(const DataPlan& plan);
 
   Status health() const { return receiver_->health(); }
@@ -61,7 +62,6 @@ class IncomingData {
 
   Options options_;
   std::vector<proto::DataAddress> addresses_;
-  std::map<transport::RegionId, std::span<std::byte>> regions_;
   std::unique_ptr<transport::Receiver> receiver_;
   transport::TcpReceiver* tcp_ = nullptr;  ///< receiver_, if that is TCP's
 };

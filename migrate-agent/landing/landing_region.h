@@ -7,18 +7,12 @@
 #include <string>
 
 #include "migrate-agent/landing/hugepage_claim.h"
+#include "migrate-agent/landing/hugepage_policy.h"
 #include "migrate-agent/landing/memory_info.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::landing {
-
-enum class HugepagePolicy {
-  kInvalid = 0,
-  kAuto,     ///< hugepages, or ordinary pages with a note
-  kRequire,  ///< hugepages or nothing
-  kNever,    ///< ordinary pages
-};
 
 /// Owns the memory. Every page is populated: access can neither fail (SIGBUS) nor wait for the
 /// kernel. Children do not inherit it, and core dumps leave it out. Move-only.

@@ -52,6 +52,7 @@ Result<IncomingVram::Incoming> IncomingVram::place(const Wanted& wanted) {
   const std::size_t chunks = chunk_count(wanted.size_bytes);
   Incoming buffer{.gpu = std::move(gpu),
                   .size_bytes = wanted.size_bytes,
+                  .region = next_region_++,
                   .landing = {},
                   .place = {},
                   .stream = stream->second.get(),
@@ -96,6 +97,7 @@ Status IncomingVram::prepare(const std::vector<Wanted>& wanted) {
     free_.erase(memory);
   }
   const std::lock_guard lock(lanes_mutex_);
+  for (const auto& [id, buffer] : created) buffer_of_region_.emplace(buffer.region, id);
   buffers_.merge(created);
   return {};
 }
@@ -107,7 +109,19 @@ void IncomingVram::remove(BufferId id) {
   free_.emplace(found->second.place.size(), found->second.place);
   std::map<BufferId, Incoming>::node_type removed;  // destroyed at the end, without the lock
   const std::lock_guard lock(lanes_mutex_);
+  buffer_of_region_.erase(found->second.region);
   removed = buffers_.extract(found);
+}
+
+IncomingVram::Region IncomingVram::region(BufferId id) const {
+  const Incoming& buffer = buffers_.at(id);
+  return {buffer.region, buffer.landing};
+}
+
+std::map<BufferId, std::uint64_t> IncomingVram::sizes() const {
+  std::map<BufferId, std::uint64_t> sizes;
+  for (const auto& [id, buffer] : buffers_) sizes.emplace(id, buffer.size_bytes);
+  return sizes;
 }
 
 Status IncomingVram::create_vram(BufferId id, Incoming& buffer) {
@@ -132,20 +146,19 @@ Status IncomingVram::upload(BufferId id, const Incoming& buffer, std::uint64_t o
       fmt::format("cannot upload {} to buffer {}", format_bytes(length), id));
 }
 
-Status IncomingVram::landed(BufferId id, std::uint64_t offset, std::uint64_t length_bytes) {
+Status IncomingVram::landed(transport::RegionId region, std::uint64_t offset,
+                            std::uint64_t length_bytes) {
   const std::lock_guard lock(lanes_mutex_);
-  const auto found = buffers_.find(id);
-  if (found == buffers_.end()) {
-    return Error(Code::kNotFound, fmt::format("there is no buffer {} to land in", id));
-  }
-  Incoming& buffer = found->second;
+  const auto found = buffer_of_region_.find(region);
+  if (found == buffer_of_region_.end()) return {};
+  Incoming& buffer = buffers_.at(found->second);
   const std::uint64_t end = offset + length_bytes;
   for (std::uint64_t chunk = offset / kChunkBytes; chunk * kChunkBytes < end; ++chunk) {
     buffer.landed[chunk].store(true, std::memory_order_relaxed);
   }
   if (fault::armed("destination.landing.corrupt")) buffer.landing[offset] ^= std::byte{1};
   if (!buffer.vram) return {};
-  return upload(id, buffer, offset, length_bytes);
+  return upload(found->second, buffer, offset, length_bytes);
 }
 
 Status IncomingVram::synchronize() const {

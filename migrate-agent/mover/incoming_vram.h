@@ -14,6 +14,7 @@
 #include "migrate-agent/landing/landing_region.h"
 #include "migrate-agent/mover/vram_digester.h"
 #include "migrate-agent/mover/zeros.h"
+#include "transport/channel.h"
 
 namespace gcr::mover {
 
@@ -28,6 +29,8 @@ class IncomingVram {
 
   IncomingVram(std::shared_ptr<const device::Driver> driver, landing::HugepagePolicy policy)
       : gpus_(std::move(driver)), policy_(policy) {}
+
+  static constexpr transport::RegionId kFirstRegion = 2;  ///< lower ones are not VRAM's
 
   struct Wanted {
     BufferId id = 0;
@@ -46,12 +49,20 @@ class IncomingVram {
   /// Releases the buffer's VRAM; its landing memory is kept for later buffers.
   void remove(BufferId id);
 
-  /// Where the buffer's bytes land.
-  std::span<std::byte> landing(BufferId id) const { return buffers_.at(id).landing; }
+  /// Where a buffer's bytes land. Regions are numbered from kFirstRegion; no number comes twice.
+  struct Region {
+    transport::RegionId id = 0;
+    std::span<std::byte> bytes;
+  };
+  Region region(BufferId id) const;
+
+  /// The buffers that are prepared, and their sizes.
+  std::map<BufferId, std::uint64_t> sizes() const;
 
   /// Takes note of what has landed and, in prefill, starts its copy into VRAM. Within a chunk. Any
-  /// number of threads, also while another one is in prepare() or removes other buffers.
-  Status landed(BufferId id, std::uint64_t offset, std::uint64_t length_bytes);
+  /// number of threads, also while another one is in prepare() or remove(); what lands in a region
+  /// that was removed is ignored.
+  Status landed(transport::RegionId region, std::uint64_t offset, std::uint64_t length_bytes);
 
   /// With `expected` from the sender: creates and fills VRAM if that was not done before, clears
   /// chunks that are expected to be zeros, waits for all copies, and compares the digest
@@ -74,6 +85,7 @@ class IncomingVram {
   struct Incoming {
     std::shared_ptr<device::Gpu> gpu;
     std::uint64_t size_bytes = 0;
+    transport::RegionId region = 0;
     std::span<std::byte> landing;  // its bytes, at the start of `place`
     std::span<std::byte> place;
     device::Stream* stream = nullptr;
@@ -105,6 +117,8 @@ class IncomingVram {
   /// thread that changes them may read without it.
   std::mutex lanes_mutex_;
   std::map<BufferId, Incoming> buffers_;
+  std::map<transport::RegionId, BufferId> buffer_of_region_;
+  transport::RegionId next_region_ = kFirstRegion;
   std::string note_;
 };
 

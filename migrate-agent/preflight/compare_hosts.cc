@@ -97,7 +97,7 @@ void compare_hosts(const proto::PreflightRequest& request, const proto::HostFact
   }
   check_memory(request, here, findings);
   check_room(config, 0, findings);
-  if (config.hugepages == HugepagePolicy::kRequire && here.hugepages_free_bytes() == 0) {
+  if (config.hugepages == landing::HugepagePolicy::kRequire && here.hugepages_free_bytes() == 0) {
     findings.add("no-hugepages", "hugepages = \"require\" is set and no hugepages are free");
   }
   check_transport(request, config, findings);

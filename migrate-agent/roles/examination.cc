@@ -12,7 +12,7 @@
 #include "migrate-agent/preflight/comparison.h"
 #include "migrate-agent/process/inspect.h"
 #include "migrate-agent/procfs/procfs.h"
-#include "migrate-agent/roles/request_checks.h"
+#include "src/base/limits.h"
 
 namespace gcr::agent {
 namespace {

@@ -1,16 +1,13 @@
 #include "migrate-agent/worker/daemon_client.h"
 
-#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <asio/co_spawn.hpp>
 #include <asio/detached.hpp>
+#include <asio/experimental/channel.hpp>
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/redirect_error.hpp>
-#include <asio/steady_timer.hpp>
-#include <asio/this_coro.hpp>
 #include <asio/use_awaitable.hpp>
-#include <deque>
 #include <map>
 
 #include "migrate-agent/worker/answer.h"
@@ -21,7 +18,6 @@
 namespace gcr::agent {
 namespace {
 
-constexpr std::size_t kMaxWaitingConnections = 64;
 constexpr std::size_t kMaxTextBytes = 1024;
 constexpr std::chrono::milliseconds kAnswerTimeout = std::chrono::seconds(10);
 
@@ -33,8 +29,9 @@ Error daemon_gone() {
 
 /// Shared with the reading coroutine, which ends once the descriptor is closed.
 struct DaemonClient::Impl : std::enable_shared_from_this<Impl> {
-  Impl(asio::io_context& io, UniqueFd fd)
-      : socket(io, fd.release()), changed(io, asio::steady_timer::time_point::max()) {}
+  using Answer = asio::experimental::channel<void(std::error_code, Status)>;
+
+  Impl(asio::io_context& io, UniqueFd fd) : socket(io, fd.release()) {}
 
   static asio::awaitable<void> read_all(std::shared_ptr<Impl> self);
   void take(Packet packet);
@@ -43,13 +40,11 @@ struct DaemonClient::Impl : std::enable_shared_from_this<Impl> {
     return send_packet(socket.native_handle(), message, -1, Wait::kYes);
   }
   asio::awaitable<Status> request(registry::FromWorker message);
-  template <class Condition>
-  asio::awaitable<void> wait_until(Condition condition);
+  void end();
 
   asio::posix::stream_descriptor socket;
-  asio::steady_timer changed;  ///< never expires; cancelled to wake waiting coroutines
-  std::map<std::uint32_t, Status> answers;
-  std::deque<UniqueFd> connections;
+  std::map<std::uint32_t, std::shared_ptr<Answer>> awaited;  ///< by sequence
+  std::function<void(UniqueFd)> taker;
   std::uint32_t last_sequence = 0;
   bool gone = false;
   std::string phase;
@@ -65,10 +60,14 @@ asio::awaitable<void> DaemonClient::Impl::read_all(std::shared_ptr<Impl> self) {
     if (error) co_return;  // destroyed
     auto packet = receive_packet(self->socket.native_handle());
     if (packet && !*packet) continue;
-    self->gone = !packet || (*packet)->bytes.empty();
-    if (!self->gone) self->take(std::move(**packet));
-    self->changed.cancel();
+    if (!packet || (*packet)->bytes.empty()) co_return self->end();
+    self->take(std::move(**packet));
   }
+}
+
+void DaemonClient::Impl::end() {
+  gone = true;
+  for (const auto& [sequence, answer] : awaited) answer->close();
 }
 
 void DaemonClient::Impl::take(Packet packet) {
@@ -78,22 +77,11 @@ void DaemonClient::Impl::take(Packet packet) {
     return;
   }
   if (message.has_answer()) {
-    answers[message.answer().sequence()] = from_answer(message.answer());
-  } else if (message.has_data_connection() && packet.fd) {
-    if (connections.size() >= kMaxWaitingConnections) {
-      spdlog::warn("closed a data connection: {} wait already", connections.size());
-      return;
-    }
-    connections.push_back(std::move(packet.fd));
-  }
-}
-
-template <class Condition>
-asio::awaitable<void> DaemonClient::Impl::wait_until(Condition condition) {
-  const auto cancellation = co_await asio::this_coro::cancellation_state;
-  while (!condition() && cancellation.cancelled() == asio::cancellation_type::none) {
-    std::error_code woken;
-    co_await changed.async_wait(asio::redirect_error(asio::use_awaitable, woken));
+    const auto found = awaited.find(message.answer().sequence());
+    if (found == awaited.end()) return;
+    found->second->try_send(std::error_code(), from_answer(message.answer()));
+  } else if (message.has_data_connection() && packet.fd && taker) {
+    taker(std::move(packet.fd));
   }
 }
 
@@ -102,11 +90,14 @@ asio::awaitable<Status> DaemonClient::Impl::request(registry::FromWorker message
   const std::uint32_t sequence = ++last_sequence;
   message.set_sequence(sequence);
   GCR_CO_TRY(send(message));
+  const auto answer = std::make_shared<Answer>(socket.get_executor(), 1);
+  awaited.emplace(sequence, answer);
   const control::Deadline deadline(socket.get_executor(), kAnswerTimeout,
-                                   [this] { changed.cancel(); });
-  co_await wait_until([&] { return gone || deadline.expired() || answers.contains(sequence); });
-  auto answer = answers.extract(sequence);
-  if (!answer.empty()) co_return std::move(answer.mapped());
+                                   [&answer] { answer->close(); });
+  std::error_code closed;
+  Status status = co_await answer->async_receive(asio::redirect_error(asio::use_awaitable, closed));
+  awaited.erase(sequence);
+  if (!closed) co_return status;
   if (gone) co_return daemon_gone();
   if (deadline.expired()) co_return Error(Code::kTimeout, "the agent's daemon does not answer");
   co_return Error(Code::kCancelled, "no longer waiting for the agent's daemon");
@@ -119,9 +110,9 @@ DaemonClient::DaemonClient(asio::io_context& io, UniqueFd socket)
 
 DaemonClient::~DaemonClient() {
   std::error_code ignored;
-  impl_->gone = true;
   impl_->socket.close(ignored);
-  impl_->changed.cancel();
+  impl_->taker = nullptr;
+  impl_->end();
 }
 
 asio::awaitable<Status> DaemonClient::admit(const control::PeerIdentity& peer) {
@@ -159,21 +150,8 @@ asio::awaitable<Status> DaemonClient::ask_room(journal::Role role, std::string o
   return impl_->request(std::move(message));
 }
 
-asio::awaitable<Result<UniqueFd>> DaemonClient::next_data_connection(Milliseconds timeout) {
-  const auto impl = impl_;
-  const control::Deadline deadline(impl->socket.get_executor(), timeout,
-                                   [&impl] { impl->changed.cancel(); });
-  co_await impl->wait_until(
-      [&] { return impl->gone || deadline.expired() || !impl->connections.empty(); });
-  if (!impl->connections.empty()) {
-    UniqueFd connection = std::move(impl->connections.front());
-    impl->connections.pop_front();
-    co_return connection;
-  }
-  if (impl->gone) co_return daemon_gone();
-  if (!deadline.expired()) co_return Error(Code::kCancelled, "no longer waiting for connections");
-  co_return Error(Code::kTimeout,
-                  fmt::format("no data connection came within {} ms", timeout.count()));
+void DaemonClient::on_data_connection(std::function<void(UniqueFd)> taker) {
+  impl_->taker = std::move(taker);
 }
 
 void DaemonClient::report_phase(std::string_view phase) {

@@ -8,8 +8,8 @@
 
 #include <asio/awaitable.hpp>
 #include <asio/io_context.hpp>
-#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,8 +26,6 @@ namespace gcr::agent {
 
 class DaemonClient {
  public:
-  using Milliseconds = std::chrono::milliseconds;
-
   /// Takes the worker's end of the SOCK_SEQPACKET pair. Reading starts at once and goes on until
   /// the client is destroyed or the daemon ends.
   DaemonClient(asio::io_context& io, UniqueFd socket);
@@ -54,11 +52,10 @@ class DaemonClient {
   asio::awaitable<Status> ask_room(journal::Role role, std::string ordered_by,
                                    journal::ProcessId process = {});
 
-  /// The next data connection: a connected TCP socket in blocking mode, close-on-exec, of which
-  /// exactly the preface has been read. The peer has proven nothing yet. Connections are queued
-  /// until they are taken (at most 64, more are closed). kTimeout, or kUnavailable if the daemon is
-  /// gone.
-  asio::awaitable<Result<UniqueFd>> next_data_connection(Milliseconds timeout);
+  /// Who takes data connections, on this thread: connected TCP sockets in blocking mode,
+  /// close-on-exec, of which exactly the preface has been read. The peer has proven nothing yet.
+  /// While there is no taker, connections are closed.
+  void on_data_connection(std::function<void(UniqueFd)> taker);
 
   /// The migration's phase, for `list` and the log. Lost if the daemon is gone.
   void report_phase(std::string_view phase);

@@ -1,7 +1,8 @@
-// The address of a socket in the file system, for paths of any length.
+// Sockets in the file system, with paths of any length.
 #pragma once
 
 #include <sys/socket.h>
+#include <sys/types.h>
 #include <sys/un.h>
 
 #include <filesystem>
@@ -25,5 +26,14 @@ class LocalAddress {
   UniqueFd directory_;
   sockaddr_un address_{};
 };
+
+struct ListeningSocket {
+  UniqueFd socket;  ///< non-blocking
+  ino_t inode = 0;  ///< of its name
+};
+
+/// A listening Unix socket of `type` (SOCK_…). It replaces what has the name: others find the old
+/// socket or the new one, never none.
+Result<ListeningSocket> listen_at(const std::filesystem::path& path, int type, mode_t mode);
 
 }  // namespace gcr::agent

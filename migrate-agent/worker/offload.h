@@ -4,10 +4,13 @@
 
 #include <asio/async_result.hpp>
 #include <asio/awaitable.hpp>
+#include <asio/co_spawn.hpp>
+#include <asio/io_context.hpp>
 #include <asio/post.hpp>
 #include <asio/this_coro.hpp>
 #include <asio/thread_pool.hpp>
 #include <asio/use_awaitable.hpp>
+#include <asio/use_future.hpp>
 #include <exception>
 #include <optional>
 #include <type_traits>
@@ -44,6 +47,13 @@ asio::awaitable<std::invoke_result_t<Work&>> offload(asio::thread_pool& pool, Wo
   co_await asio::async_initiate<const asio::use_awaitable_t<>, void()>(std::move(initiate),
                                                                        asio::use_awaitable);
   co_return std::move(*value);
+}
+
+/// The way back: runs `work` on `io` and gives what it returned. For threads of the pool, in what
+/// offload() runs.
+template <class T>
+T on_io(asio::io_context& io, asio::awaitable<T> work) {
+  return asio::co_spawn(io, std::move(work), asio::use_future).get();
 }
 
 }  // namespace gcr::agent

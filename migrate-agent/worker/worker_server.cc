@@ -1,6 +1,5 @@
 #include "migrate-agent/worker/worker_server.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
@@ -8,13 +7,12 @@
 
 #include <asio/co_spawn.hpp>
 #include <asio/detached.hpp>
+#include <asio/experimental/channel.hpp>
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/redirect_error.hpp>
-#include <asio/steady_timer.hpp>
 #include <asio/use_awaitable.hpp>
 #include <cerrno>
 #include <cstdio>
-#include <deque>
 #include <optional>
 #include <set>
 
@@ -30,7 +28,8 @@ namespace {
 using asio::posix::stream_descriptor;
 
 constexpr std::size_t kMaxConnections = 64;
-constexpr int kBacklog = 64;
+constexpr std::size_t kMaxDecisions = 64;
+constexpr mode_t kOwnerOnly = 0600;
 
 registry::WorkerReply reply_of(const Status& status) {
   registry::WorkerReply reply;
@@ -51,27 +50,6 @@ Status make_socket_directory(const std::filesystem::path& directory) {
   return {};
 }
 
-/// A listening socket under a temporary name, then renamed: others find the old owner's socket or
-/// the new one's, never none.
-Result<UniqueFd> listen_at(const std::filesystem::path& path) {
-  const auto fail = [&path](const char* what) {
-    return Error::from_errno(errno, fmt::format("cannot {} the socket {}", what, path.string()));
-  };
-  GCR_TRY(make_socket_directory(path.parent_path()));
-  const std::filesystem::path fresh = path.string() + fmt::format(".{}", ::getpid());
-  GCR_ASSIGN(const LocalAddress address, LocalAddress::create(fresh));
-  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket) return fail("make");
-  ::unlink(fresh.c_str());
-  if (::bind(socket.get(), address.get(), address.length()) != 0) return fail("bind");
-  if (::listen(socket.get(), kBacklog) != 0 || ::rename(fresh.c_str(), path.c_str()) != 0) {
-    const Error error = fail("listen at");
-    ::unlink(fresh.c_str());
-    return error;
-  }
-  return socket;
-}
-
 }  // namespace
 
 /// Who brought a decision: the connection, for as long as it is open.
@@ -79,6 +57,10 @@ struct Decision::Bringer {
   std::weak_ptr<stream_descriptor> socket;
   bool answered = false;
 
+  bool waits() const {
+    const auto open = socket.lock();
+    return open && open->is_open();
+  }
   void answer(const Status& status) {
     const auto open = socket.lock();
     if (answered || !open || !open->is_open()) return;
@@ -104,14 +86,13 @@ struct WorkerServer::Impl : std::enable_shared_from_this<Impl> {
         cancellation(wish),
         daemon(line),
         listener(io),
-        brought(io, asio::steady_timer::time_point::max()) {}
+        decisions(io, kMaxDecisions) {}
 
   static asio::awaitable<void> accept_all(std::shared_ptr<Impl> self);
   asio::awaitable<void> serve(Connection connection);
   void take(const Connection& connection, const registry::ToWorker& message);
   Status order(const registry::ToWorker& message);
   void decide(const Connection& connection, const registry::Decide& message);
-  void forget(const Connection& connection);
   void close();
 
   asio::io_context& io;
@@ -119,8 +100,7 @@ struct WorkerServer::Impl : std::enable_shared_from_this<Impl> {
   Cancellation& cancellation;
   const DaemonClient& daemon;
   stream_descriptor listener;
-  asio::steady_timer brought;  ///< never expires; cancelled when a decision was brought
-  std::deque<Decision> decisions;
+  asio::experimental::channel<void(std::error_code, Decision)> decisions;
   std::set<Connection> connections;
   std::optional<WorkerAddress> address;
   SourceControl* control = nullptr;
@@ -155,7 +135,7 @@ asio::awaitable<void> WorkerServer::Impl::serve(Connection connection) {
     if (packet && !*packet) continue;
     registry::ToWorker message;
     if (!packet || (*packet)->bytes.empty() || !message.ParseFromString((*packet)->bytes)) {
-      forget(connection);
+      connections.erase(connection);
       co_return;
     }
     take(connection, message);
@@ -198,16 +178,7 @@ void WorkerServer::Impl::decide(const Connection& connection, const registry::De
   if (message.decision() == registry::Decide::DECISION_INVALID) {
     return decision.answer(Error(Code::kInvalidArgument, "no decision was brought"));
   }
-  decisions.push_back(std::move(decision));
-  brought.cancel();
-}
-
-/// The requester of this connection is gone.
-void WorkerServer::Impl::forget(const Connection& connection) {
-  std::erase_if(decisions, [&](const Decision& decision) {
-    return decision.bringer->socket.lock() == connection;
-  });
-  connections.erase(connection);
+  decisions.try_send(std::error_code(), std::move(decision));
 }
 
 void WorkerServer::Impl::close() {
@@ -216,8 +187,7 @@ void WorkerServer::Impl::close() {
   listener.close(ignored);
   for (const Connection& connection : connections) connection->close(ignored);
   connections.clear();
-  decisions.clear();
-  brought.cancel();
+  decisions.close();
 }
 
 WorkerServer::WorkerServer(asio::io_context& io, const Config& config, Cancellation& cancellation,
@@ -231,8 +201,9 @@ WorkerServer::~WorkerServer() {
 
 Status WorkerServer::open(const Uuid& migration, journal::Role role) {
   WorkerAddress address{impl_->config.runtime_dir, migration, role};
-  GCR_ASSIGN(UniqueFd socket, listen_at(address.path()));
-  impl_->listener.assign(socket.release());
+  GCR_TRY(make_socket_directory(address.path().parent_path()));
+  GCR_ASSIGN(auto listening, listen_at(address.path(), SOCK_SEQPACKET, kOwnerOnly));
+  impl_->listener.assign(listening.socket.release());
   impl_->address = std::move(address);
   asio::co_spawn(impl_->io, Impl::accept_all(impl_), asio::detached);
   return {};
@@ -240,15 +211,13 @@ Status WorkerServer::open(const Uuid& migration, journal::Role role) {
 
 asio::awaitable<Decision> WorkerServer::next_decision() {
   const auto impl = impl_;
-  while (impl->decisions.empty()) {
-    std::error_code woken;
-    co_await impl->brought.async_wait(asio::redirect_error(asio::use_awaitable, woken));
-    const auto cancellation = co_await asio::this_coro::cancellation_state;
-    if (cancellation.cancelled() != asio::cancellation_type::none) co_return Decision();
+  for (;;) {
+    std::error_code closed;
+    Decision next =
+        co_await impl->decisions.async_receive(asio::redirect_error(asio::use_awaitable, closed));
+    if (closed) co_return Decision();
+    if (next.bringer->waits()) co_return next;
   }
-  Decision next = std::move(impl->decisions.front());
-  impl->decisions.pop_front();
-  co_return next;
 }
 
 void WorkerServer::attach(SourceControl* control) { impl_->control = control; }

@@ -72,7 +72,7 @@ class WorkerServer {
   Status open(const Uuid& migration, journal::Role role);
 
   /// The next decision. Decisions that arrive early are kept while their requester waits. May be
-  /// cancelled; one caller at a time.
+  /// cancelled, and returns an empty Decision then; one caller at a time.
   asio::awaitable<Decision> next_decision();
 
   /// From now on queries for progress and orders go to `control`, which stays the caller's. Null:

@@ -17,7 +17,7 @@ TEST(Config, EmptyFileGivesTheDefaults) {
   ASSERT_TRUE(config) << config.error().message();
   EXPECT_EQ(config->listen.to_string(), "0.0.0.0:7411");
   EXPECT_FALSE(config->host.empty());
-  EXPECT_EQ(config->hugepages, HugepagePolicy::kAuto);
+  EXPECT_EQ(config->hugepages, landing::HugepagePolicy::kAuto);
   EXPECT_EQ(config->peer_silence_ms, 15'000U);
   EXPECT_EQ(config->advertise, "");
   EXPECT_EQ(config->lanes, 0U);
@@ -58,7 +58,7 @@ reaper = "/x/gcr-reaper"
   EXPECT_EQ(config->lanes, 8U);
   EXPECT_THAT(config->data_addresses, ElementsAre("10.1.0.5", "fe80::1%eth0"));
   EXPECT_TRUE(config->unencrypted_data);
-  EXPECT_EQ(config->hugepages, HugepagePolicy::kRequire);
+  EXPECT_EQ(config->hugepages, landing::HugepagePolicy::kRequire);
   ASSERT_EQ(config->gpus.size(), 1U);
   EXPECT_EQ(config->gpus[0].to_string(), "6f1c2d3e-0000-4000-8000-000000000001");
   EXPECT_EQ(config->log_level, "debug");

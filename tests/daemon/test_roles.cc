@@ -2,6 +2,7 @@
 // Recovery does what the protocol has to be done, to no process at all.
 #include <unistd.h>
 
+#include <asio/experimental/channel.hpp>
 #include <asio/redirect_error.hpp>
 #include <asio/steady_timer.hpp>
 #include <csignal>
@@ -197,15 +198,18 @@ asio::awaitable<Result<proto::Envelope>> run_check(WorkerContext&, proto::Migrat
 asio::awaitable<void> run_destination(WorkerContext& context, proto::PreflightRequest request) {
   Uuid migration;
   std::copy_n(request.migration_id().begin(), migration.bytes.size(), migration.bytes.begin());
+  asio::experimental::channel<void(std::error_code, UniqueFd)> connections(context.io, 1);
+  context.daemon.on_data_connection(
+      [&](UniqueFd socket) { connections.try_send(std::error_code(), std::move(socket)); });
   const Status registered =
       co_await context.daemon.register_migration(migration, request.ordered_by());
   const char* phase = registered ? "registered" : "refused";
   std::string why = registered ? std::string() : registered.error().message();
   co_await tell(context.channel, phase, std::move(why));
   if (!registered) co_return;
-  auto connection = co_await context.daemon.next_data_connection(kPatience);
-  if (!connection) throw std::runtime_error(connection.error().message());
-  const int fd = connection->get();
+  const UniqueFd connection = co_await connections.async_receive(asio::use_awaitable);
+  context.daemon.on_data_connection(nullptr);
+  const int fd = connection.get();
   Result<std::string> text =
       co_await offload(context.blocking, [fd]() -> Result<std::string> { return read_to_end(fd); });
   co_await tell(context.channel, "data", std::move(*text));

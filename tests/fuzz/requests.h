@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/roles/request_checks.h"
+#include "migrate-agent/destination/request_checks.h"
 #include "src/base/units.h"
 #include "tests/fuzz/input.h"
 
@@ -42,7 +42,7 @@ inline agent::OpenBuffers open(const std::vector<mover::IncomingVram::Wanted>& w
     require(here, "buffers lie on this host's GPUs");
     require(buffer.size_bytes > 0 && buffer.size_bytes % kChunkBytes == 0, "chunks are whole");
     total += buffer.size_bytes;
-    const bool added = there.emplace(buffer.id, agent::OpenBuffer{2, buffer.size_bytes}).second;
+    const bool added = there.emplace(buffer.id, buffer.size_bytes).second;
     require(added, "a buffer is there once");
   }
   require(total <= kRoomBytes, "there is room for what is taken");

@@ -4,9 +4,9 @@
 
 #include <filesystem>
 
+#include "migrate-agent/destination/request_checks.h"
 #include "migrate-agent/images/scratch_directory.h"
 #include "migrate-agent/images/store.h"
-#include "migrate-agent/roles/request_checks.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/requests.h"
 
@@ -17,8 +17,8 @@ void take_digests(const proto::RestoreRequest& request, const agent::OpenBuffers
   const auto digests = agent::check_digests(request.digests(), there);
   if (!digests) return;
   require(digests->size() == there.size(), "every buffer has its digests");
-  for (const auto& [id, buffer] : there) {
-    require(digests->at(id).size() == buffer.size_bytes / kChunkBytes, "a digest for each chunk");
+  for (const auto& [id, size_bytes] : there) {
+    require(digests->at(id).size() == size_bytes / kChunkBytes, "a digest for each chunk");
   }
 }
 

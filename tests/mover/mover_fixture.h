@@ -135,9 +135,9 @@ class Mover : public ::testing::Test {
 
   Status open_regions(const std::vector<Wanted>& wanted) {
     for (const Wanted& buffer : wanted) {
-      const auto region = static_cast<transport::RegionId>(buffer.id);
-      GCR_TRY(listener_->receiver().add_region(region, incoming_->landing(buffer.id)));
-      outgoing_->assign(buffer.id, region);
+      const auto region = incoming_->region(buffer.id);
+      GCR_TRY(listener_->receiver().add_region(region.id, region.bytes));
+      outgoing_->assign(buffer.id, region.id);
     }
     return {};
   }

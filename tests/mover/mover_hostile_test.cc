@@ -17,6 +17,7 @@ class MoverHostile : public Mover {
   /// runs.
   template <class Change>
   void while_lanes_land(Change change) {
+    const transport::RegionId region = incoming_->region(1).id;
     std::atomic<unsigned> passes = 0;
     std::atomic<bool> stop = false;
     std::vector<std::jthread> lanes;
@@ -24,7 +25,7 @@ class MoverHostile : public Mover {
       lanes.emplace_back([&] {
         while (!stop) {
           for (std::uint64_t at = 0; at < kSize && !stop; at += kChunkBytes) {
-            const Status landed = incoming_->landed(1, at, kPiece);
+            const Status landed = incoming_->landed(region, at, kPiece);
             EXPECT_TRUE(landed) << landed.error().message();
             std::this_thread::yield();  // where a lane receives
           }

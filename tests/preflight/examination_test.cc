@@ -14,7 +14,7 @@
 #include <filesystem>
 
 #include "migrate-agent/preflight/comparison.h"
-#include "migrate-agent/roles/request_checks.h"
+#include "src/base/limits.h"
 
 namespace gcr::agent {
 namespace {

@@ -330,7 +330,7 @@ TEST_F(Hosts, NoGroupThatCanBeFrozen) {
 
 TEST_F(Hosts, HugepagesThatAreDemandedAndNotFree) {
   const proto::PreflightRequest any = request();
-  config_.hugepages = HugepagePolicy::kRequire;
+  config_.hugepages = landing::HugepagePolicy::kRequire;
   here_.facts.set_hugepages_free_bytes(0);
   EXPECT_THAT(compared(any), ElementsAre("no-hugepages"));
 }

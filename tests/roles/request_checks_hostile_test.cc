@@ -2,8 +2,8 @@
 // done.
 #include <gtest/gtest.h>
 
+#include "migrate-agent/destination/request_checks.h"
 #include "migrate-agent/preflight/host_facts.h"
-#include "migrate-agent/roles/request_checks.h"
 #include "src/base/units.h"
 
 namespace gcr::agent {
@@ -38,7 +38,7 @@ class RequestChecksHostile : public testing::Test {
   }
 
   const std::vector<device::GpuPair> gpus_ = {{Uuid::random(), Uuid::random()}};
-  const OpenBuffers open_ = {{1, {2, kChunkBytes}}, {2, {3, 3 * kChunkBytes}}};
+  const OpenBuffers open_ = {{1, kChunkBytes}, {2, 3 * kChunkBytes}};
 };
 
 TEST_F(RequestChecksHostile, GoodBuffersAreTaken) {

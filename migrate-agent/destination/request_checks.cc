@@ -1,4 +1,4 @@
-#include "migrate-agent/roles/request_checks.h"
+#include "migrate-agent/destination/request_checks.h"
 
 #include <fmt/format.h>
 
@@ -70,7 +70,7 @@ Result<BufferDigests> check_digests(
     const auto found = open.find(buffer.buffer_id());
     const std::string& bytes = buffer.digests();
     if (found == open.end() || checked.contains(buffer.buffer_id()) ||
-        bytes.size() != mover::chunk_count(found->second.size_bytes) * sizeof(digest::Digest)) {
+        bytes.size() != mover::chunk_count(found->second) * sizeof(digest::Digest)) {
       return Error(Code::kProtocol, fmt::format("{} bytes are not the digests of buffer {}",
                                                 bytes.size(), buffer.buffer_id()));
     }

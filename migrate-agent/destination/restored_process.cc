@@ -1,4 +1,4 @@
-#include "migrate-agent/roles/restored_process.h"
+#include "migrate-agent/destination/restored_process.h"
 
 #include <csignal>
 

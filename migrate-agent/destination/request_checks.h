@@ -15,16 +15,11 @@
 #include "proto/control.pb.h"
 #include "src/base/limits.h"
 #include "src/base/result.h"
-#include "transport/channel.h"
 
 namespace gcr::agent {
 
-/// A buffer that the source may write to.
-struct OpenBuffer {
-  transport::RegionId region = 0;
-  std::uint64_t size_bytes = 0;
-};
-using OpenBuffers = std::map<mover::BufferId, OpenBuffer>;
+/// The buffers that the source may write to, and their sizes in bytes.
+using OpenBuffers = std::map<mover::BufferId, std::uint64_t>;
 using BufferDigests = std::map<mover::BufferId, std::vector<digest::Digest>>;
 
 /// The migration's secret, of 32 bytes. kProtocol.

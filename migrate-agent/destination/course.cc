@@ -1,0 +1,264 @@
+#include "migrate-agent/destination/course.h"
+
+#include <fmt/format.h>
+
+#include <future>
+
+#include "migrate-agent/criu/images.h"
+#include "migrate-agent/fault/fault.h"
+#include "migrate-agent/recovery/recovery.h"
+#include "migrate-agent/roles/ending.h"
+#include "migrate-agent/roles/lost_copy.h"
+#include "migrate-agent/roles/records.h"
+#include "src/base/log.h"
+
+namespace gcr::agent::destination {
+
+Course::Course(WorkerContext& context) : context_(context) {
+  context_.daemon.on_data_connection(
+      [this](UniqueFd socket) { take_data_connection(std::move(socket)); });
+}
+
+Course::~Course() {
+  context_.daemon.on_data_connection(nullptr);
+  destroy();
+}
+
+/// Everything of the migration on this host; lanes write into landing memory and VRAM, so they end
+/// first.
+void Course::destroy() {
+  set_data(nullptr);
+  process_.reset();
+  prepared_restore_.reset();
+  vram_.reset();
+  room_.reset();
+}
+
+void Course::set_data(std::unique_ptr<IncomingData> data) {
+  const std::lock_guard lock(data_mutex_);
+  data_ = std::move(data);
+}
+
+void Course::take_data_connection(UniqueFd socket) {
+  const std::lock_guard lock(data_mutex_);
+  if (data_ == nullptr) return;
+  const Status added = data_->add_connection(std::move(socket));
+  if (!added) spdlog::warn("data connection refused: {}", added.error().message());
+}
+
+void Course::fail(const Error& error) {
+  cause_ = error;
+  state_ = State::kEnded;
+}
+
+Status Course::expect(State state, const char* request) const {
+  if (state_ == state) return {};
+  return Error(Code::kProtocol,
+               fmt::format("{} does not fit the state of this migration", request));
+}
+
+proto::Envelope Course::answer(const proto::Envelope& request) {
+  auto reply = take_step(request);
+  if (reply) return std::move(*reply);
+  spdlog::error("{}", reply.error().message());
+  fail(reply.error());
+  proto::Envelope failure;
+  *failure.mutable_failure() = control::to_failure(reply.error());
+  return failure;
+}
+
+Result<proto::Envelope> Course::take_step(const proto::Envelope& request) {
+  proto::Envelope reply;
+  switch (request.body_case()) {
+    case proto::Envelope::kPreflightRequest:
+      GCR_TRY(preflight(request.preflight_request(), *reply.mutable_preflight_reply()));
+      break;
+    case proto::Envelope::kPrepareRequest:
+      GCR_TRY(prepare(request.prepare_request(), *reply.mutable_prepare_reply()));
+      break;
+    case proto::Envelope::kFallBackRequest:
+      GCR_TRY(fall_back(request.fall_back_request(), *reply.mutable_fall_back_reply()));
+      break;
+    case proto::Envelope::kBuffersRequest:
+      GCR_TRY(change_buffers(request.buffers_request(), *reply.mutable_buffers_reply()));
+      break;
+    case proto::Envelope::kClockRequest:
+      reply.mutable_clock_reply()->set_monotonic_ns(
+          std::chrono::nanoseconds(Phases::Clock::now().time_since_epoch()).count());
+      break;
+    case proto::Envelope::kRestoreRequest:
+      GCR_TRY(restore(request.restore_request(), *reply.mutable_restore_reply()));
+      break;
+    case proto::Envelope::kCommitRequest:
+      GCR_TRY(commit(request.commit_request(), reply));
+      break;
+    case proto::Envelope::kAbortRequest:
+      GCR_TRY(abort(request.abort_request()));
+      reply.mutable_abort_reply();
+      break;
+    default:
+      return Error(Code::kProtocol, "the source sent a message that is not a request");
+  }
+  return reply;
+}
+
+/// Before CRIU opens anything.
+Result<process::VettedFiles> Course::vet_files(const proto::RestoreRequest& request) const {
+  if (request.credentials().empty()) {
+    return Error(Code::kProtocol, "RestoreRequest does not tell the rights of the process");
+  }
+  GCR_ASSIGN(auto names, criu::images::file_names(room_->image_directory()));
+  GCR_ASSIGN(const pid_t root, criu::images::root_pid(room_->image_directory()));
+  return process::vet_files({std::move(names.files), std::move(names.deleted), root},
+                            request.named(), request.credentials(0));
+}
+
+Status Course::restore_process(const proto::RestoreRequest& request,
+                               const std::vector<images::NamedFile>& files, Phases& phases) {
+  GCR_TRY(phases.time("images", "complete images", [&] { return room_->complete(files); }));
+  GCR_TRY(fault::point("destination.imaged"));
+  GCR_ASSIGN(const auto vetted,
+             phases.time("process", "compare files", [&] { return vet_files(request); }));
+  GCR_ASSIGN(process_, RestoredProcess::create(plan_.driver, *prepared_restore_,
+                                               {request.credentials(), vetted}, plan_.running,
+                                               plan_.gpu_map, group_, phases));
+  return {};
+}
+
+/// VRAM is verified beside the restore of the process.
+Status Course::restore(const proto::RestoreRequest& request, proto::RestoreReply& reply) {
+  GCR_TRY(expect(State::kPrepared, "RestoreRequest"));
+  GCR_TRY(data_->health());
+  Phases phases("destination", Phases::Clock::time_point{});
+  GCR_ASSIGN(const BufferDigests sent, check_digests(request.digests(), vram_->sizes()));
+  GCR_ASSIGN(const auto files, check_files(request.files()));
+  // From now on nothing writes into the images that CRIU reads, or into the landing region.
+  set_data(nullptr);
+  const bool prefilled = vram_->mode() == mover::IncomingVram::Mode::kPrefill;
+  auto verifying = std::async(std::launch::async, [&]() -> Result<std::uint64_t> {
+    GCR_ASSIGN(const std::uint64_t chunks,
+               phases.time("vram", prefilled ? "verify VRAM" : "fill and verify VRAM",
+                           [&] { return vram_->fill_and_verify(sent); }));
+    GCR_TRY(fault::point("destination.verified"));
+    return chunks;
+  });
+  const Status restored = restore_process(request, files, phases);
+  GCR_ASSIGN(const std::uint64_t verified, verifying.get());
+  GCR_TRY(restored);
+  GCR_TRY(vote(phases));
+  reply.set_verified_chunks(verified);
+  reply.set_prefilled(prefilled);
+  if (!vram_->note().empty()) reply.add_notes(vram_->note());
+  for (proto::PhaseTime& phase : phases.list()) *reply.add_phases() = std::move(phase);
+  *report_.mutable_phases() = reply.phases();
+  report_.set_verified(true);
+  return {};
+}
+
+/// The process is frozen before the vote is in the journal, and the vote is in the journal before
+/// the source gets the reply.
+Status Course::vote(Phases& phases) {
+  GCR_ASSIGN(auto descriptors, vram_->descriptors());
+  GCR_TRY(process_->attach(std::move(descriptors), phases));
+  GCR_TRY(fault::point("destination.attached"));
+  GCR_TRY(process_->stand_still(phases));
+  GCR_TRY(fault::point("destination.stopped"));
+  identity_ = process_->identity();
+  journal::Record record;
+  *record.mutable_restored() = identity_;
+  GCR_TRY(phases.time("process", "write the vote", [&] {
+    return log_->advance(commit::DestinationEvent::kRestored, std::move(record));
+  }));
+  process_->leave();
+  state_ = State::kRestored;
+  return fault::point("destination.restored");
+}
+
+/// Afterwards the copy runs, or it was lost before and the journal is aborted.
+Status Course::let_go() {
+  GCR_TRY(fault::point("destination.told"));
+  GCR_ASSIGN(bool lost, give_up_lost_copy(*log_));
+  if (lost) return {};
+  journal::Record record;
+  record.mutable_committed();
+  GCR_TRY(log_->advance(commit::DestinationEvent::kToldCommit, std::move(record)));
+  GCR_TRY(fault::point("destination.committed"));
+  GCR_ASSIGN(lost, give_up_lost_copy(*log_));
+  if (lost) return {};
+  return recovery::resume_restored(identity_, group_);
+}
+
+/// After the vote, when the copy was given up.
+Status Course::clear_copy() {
+  GCR_TRY(recovery::destroy_restored(identity_, group_));
+  destroy();
+  return log_->advance(commit::DestinationEvent::kCleared, finished("nothing is left"));
+}
+
+Status Course::commit(const proto::CommitRequest& request, proto::Envelope& reply) {
+  GCR_TRY(expect(State::kRestored, "CommitRequest"));
+  if (request.migration_id() != to_bytes(migration_)) {
+    return Error(Code::kProtocol, "CommitRequest names another migration");
+  }
+  const auto start = Phases::Clock::now();
+  GCR_TRY(let_go());
+  if (log_->state() == commit::DestinationState::kAborted) {
+    const auto& lost = log_->journal().last(journal::Record::kAborted)->aborted();
+    cause_ = Error(Code::kNotFound, lost.message());
+    GCR_TRY(clear_copy());
+    state_ = State::kEnded;
+    reply.mutable_copy_lost()->set_reason(lost.message());
+    return {};
+  }
+  reply.mutable_commit_reply()->set_pid(identity_.process().pid());
+  reply.mutable_commit_reply()->set_resume_ms(Phases::milliseconds(Phases::Clock::now() - start));
+  GCR_TRY(fault::point("destination.resumed"));
+  state_ = State::kCommitted;
+  return {};
+}
+
+Status Course::abort(const proto::AbortRequest& request) {
+  cause_ =
+      Error(Code::kCancelled, "the source aborted it: " + control::printable(request.reason()));
+  spdlog::info("{}", cause_.message());
+  if (state_ == State::kRestored) {
+    GCR_TRY(log_->advance(commit::DestinationEvent::kToldAbort, aborted(cause_)));
+    GCR_TRY(clear_copy());
+  }
+  state_ = State::kEnded;
+  return {};
+}
+
+std::optional<registry::Outcome> Course::conclude() {
+  const Status settled = log_ ? settle() : Status();
+  if (!settled) spdlog::error("{}", settled.error().message());
+  if (!plan_.is_migration) return std::nullopt;
+  const bool migrated = state_ == State::kCommitted;
+  report_.set_migration_id(to_bytes(migration_));
+  report_.set_migrated(migrated);
+  report_.set_committed(migrated);
+  report_.set_recovering(log_ && !migrated && journal::unfinished(log_->journal().records()));
+  if (migrated) {
+    report_.set_destination_pid(identity_.process().pid());
+  } else {
+    report_.set_code(std::string(to_string(cause_.code())));
+    report_.set_message(cause_.message());
+  }
+  return ending_of(plan_.began, std::move(report_), log_ ? log_->write_errors() : 0);
+}
+
+Status Course::settle() {
+  if (state_ == State::kCommitted) {
+    destroy();
+    const std::int32_t pid = identity_.process().pid();
+    GCR_TRY(log_->advance(commit::DestinationEvent::kResumed, finished("the process runs", pid)));
+    return fault::point("destination.finished");
+  }
+  if (log_->state() != commit::DestinationState::kBuilding) return {};
+  GCR_TRY(log_->advance(commit::DestinationEvent::kFailed, aborted(cause_)));
+  destroy();
+  GCR_TRY(group_.destroy());
+  return log_->advance(commit::DestinationEvent::kCleared, finished("nothing is left"));
+}
+
+}  // namespace gcr::agent::destination

@@ -1,0 +1,131 @@
+// The destination's course: preflight, prepare, receive, restore, commit. Each request of the
+// source is one step; proto/PROTOCOL.md has the state machine, and Course::State names its states.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/cgroups/group.h"
+#include "migrate-agent/commit/commit_log.h"
+#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/data/incoming_data.h"
+#include "migrate-agent/destination/request_checks.h"
+#include "migrate-agent/destination/restored_process.h"
+#include "migrate-agent/destination/room.h"
+#include "migrate-agent/mover/incoming_vram.h"
+#include "migrate-agent/roles/phases.h"
+#include "migrate-agent/worker/context.h"
+#include "proto/registry.pb.h"
+
+namespace gcr::agent::destination {
+
+/// Everything blocks, and belongs to one thread at a time, except where it says otherwise. If the
+/// course ends before the commit, for whatever reason, conclude() removes the migration from this
+/// host.
+class Course {
+ public:
+  /// Made and destroyed on the thread that runs the worker's io_context.
+  explicit Course(WorkerContext& context);
+  ~Course();
+
+  /// Takes the step that the request asks for; its reply, or a Failure, which ends the course. Not
+  /// on the thread that runs the worker's io_context.
+  proto::Envelope answer(const proto::Envelope& request);
+
+  /// Ends the course: no request comes any more, or a step failed.
+  void fail(const Error& error);
+
+  /// No request is expected any more.
+  bool ended() const { return state_ == State::kCommitted || state_ == State::kEnded; }
+
+  /// At the end. Before the vote everything is undone. After it, and without a decision, the copy
+  /// stays frozen and recovery asks the source. What the daemon is told, unless this was a
+  /// preflight alone: a refused migration has no journal, but is reported.
+  std::optional<registry::Outcome> conclude();
+
+ private:
+  static constexpr transport::RegionId kImageRegion = mover::IncomingVram::kFirstRegion - 1;
+
+  using Wanted = std::vector<mover::IncomingVram::Wanted>;
+  /// See proto/PROTOCOL.md. Zero is never used.
+  enum class State { kInvalid = 0, kPreflight, kPrepared, kRestored, kCommitted, kEnded };
+
+  /// What the preflight has found about the process and this host.
+  struct Plan {
+    journal::Began began;
+    bool is_migration = false;  ///< not preflight alone
+    std::set<pid_t> running;
+    std::set<pid_t> used_pids;
+    std::uint64_t image_bytes = 0;  ///< expected size of the images, from the source
+    std::shared_ptr<const device::Driver> driver;
+    std::vector<device::GpuPair> gpu_map;
+    proto::GroupLimits limits;  ///< of the process, with this host's GPUs
+  };
+
+  /// How data comes: what both sides want and can.
+  struct Link {
+    DataWish wish;
+    proto::DataOffer source_offer;
+    proto::DataOffer offer;
+  };
+
+  void take_data_connection(UniqueFd socket);
+  Status expect(State state, const char* request) const;
+  Result<proto::Envelope> take_step(const proto::Envelope& request);
+
+  Status preflight(const proto::PreflightRequest& request, proto::PreflightReply& reply);
+  void look(const proto::PreflightRequest& request, const Status& room,
+            proto::PreflightReply& reply);
+  journal::Began description(const proto::PreflightRequest& request) const;
+  proto::GroupLimits limits_here(proto::GroupLimits limits) const;
+
+  Status prepare(const proto::PrepareRequest& request, proto::PrepareReply& reply);
+  Status begin();
+  Status make_room(const proto::PrepareRequest& request, const Wanted& wanted);
+  Status place(const Wanted& wanted);
+  Result<std::unique_ptr<IncomingData>> open_data(DataPlan& plan, const std::string& token);
+  Status open_all_regions(IncomingData& data) const;
+  Status open_region(mover::BufferId id, IncomingData& data) const;
+  Status landed(transport::RegionId region, std::uint64_t offset, std::uint64_t length_bytes);
+  void set_data(std::unique_ptr<IncomingData> data);
+  Status fall_back(const proto::FallBackRequest& request, proto::FallBackReply& reply);
+  Status change_buffers(const proto::BuffersRequest& request, proto::BuffersReply& reply);
+
+  Status restore(const proto::RestoreRequest& request, proto::RestoreReply& reply);
+  Result<process::VettedFiles> vet_files(const proto::RestoreRequest& request) const;
+  Status restore_process(const proto::RestoreRequest& request,
+                         const std::vector<images::NamedFile>& files, Phases& phases);
+  Status vote(Phases& phases);
+
+  Status commit(const proto::CommitRequest& request, proto::Envelope& reply);
+  Status let_go();
+  Status abort(const proto::AbortRequest& request);
+  Status settle();
+  Status clear_copy();
+  void destroy();
+
+  WorkerContext& context_;
+  std::atomic<State> state_ = State::kPreflight;
+  Uuid migration_;
+  Plan plan_;
+  std::optional<commit::DestinationLog> log_;  ///< from PrepareRequest on
+  journal::Restored identity_;                 ///< from the vote on
+  proto::MigrateReport report_;                ///< for the daemon: what this side knows
+  Error cause_{Code::kCancelled, "the source ended it"};
+
+  std::unique_ptr<Room> room_;
+  std::optional<mover::IncomingVram> vram_;
+  cgroups::Group group_;  ///< that the process is restored in, and stays in
+  std::optional<criu::PreparedRestore> prepared_restore_;
+  std::unique_ptr<RestoredProcess> process_;
+  Link link_;
+  std::mutex data_mutex_;  ///< held while data_ changes, and in take_data_connection()
+  std::unique_ptr<IncomingData> data_;
+};
+
+}  // namespace gcr::agent::destination

@@ -1,0 +1,266 @@
+// The destination's steps before the process is restored: preflight, allocating memory, and
+// receiving data.
+#include <fmt/format.h>
+
+#include "migrate-agent/data/offer.h"
+#include "migrate-agent/destination/course.h"
+#include "migrate-agent/fault/fault.h"
+#include "migrate-agent/preflight/comparison.h"
+#include "migrate-agent/preflight/host_facts.h"
+#include "migrate-agent/process/surroundings.h"
+#include "migrate-agent/roles/check.h"
+#include "migrate-agent/roles/records.h"
+#include "migrate-agent/roles/recovery_roles.h"
+#include "src/base/log.h"
+#include "src/base/users.h"
+
+namespace gcr::agent::destination {
+namespace {
+
+constexpr std::size_t kMaxNameBytes = 256;
+constexpr std::uint64_t kMaxImageBytes = std::uint64_t{1} << 46;
+
+/// What landing memory can be made of.
+Result<std::uint64_t> landing_room() {
+  GCR_ASSIGN(const std::uint64_t available, landing::available_memory_bytes());
+  GCR_ASSIGN(const std::uint64_t huge, landing::free_hugepage_bytes());
+  return available + huge;
+}
+
+/// A user who moves their own process without an operator must not become another user by it.
+Status check_local_user(const proto::PreflightRequest& request) {
+  const proto::ProcessFacts& process = request.process();
+  if (!request.ordered_by().starts_with("uid ") || process.uid() == 0) return {};
+  const std::string here = user_name(process.uid());
+  if (!here.empty() && here == process.user()) return {};
+  return Error(
+      Code::kPermissionDenied,
+      fmt::format("local users move their processes to hosts where they are the same user: uid {} "
+                  "is \"{}\" at the source and \"{}\" here; an operator may move it",
+                  process.uid(), control::printable(process.user()).substr(0, kMaxNameBytes),
+                  here));
+}
+
+std::uint64_t bytes_of(const std::vector<mover::IncomingVram::Wanted>& wanted) {
+  std::uint64_t bytes = 0;
+  for (const auto& buffer : wanted) bytes += buffer.size_bytes;
+  return bytes;
+}
+
+}  // namespace
+
+/// Where to ask the source for the outcome: the address that it gave, or the one it connected from.
+journal::Began Course::description(const proto::PreflightRequest& request) const {
+  journal::Began began;
+  began.set_migration_id(to_bytes(migration_));
+  began.set_role(journal::Began::DESTINATION);
+  const std::string& said = request.source_agent();
+  const std::string from = context_.channel.peer_address();
+  began.set_peer(said.starts_with(':') ? from.substr(0, from.rfind(':')) + said
+                                       : control::printable(said));
+  began.set_peer_name(context_.channel.peer().common_name);
+  began.set_command(short_command(request.process().command()));
+  began.set_ordered_by(control::printable(request.ordered_by()).substr(0, kMaxNameBytes));
+  began.set_uid(request.process().uid());
+  return began;
+}
+
+Status Course::preflight(const proto::PreflightRequest& request, proto::PreflightReply& reply) {
+  GCR_TRY(expect(State::kPreflight, "PreflightRequest"));
+  if (request.buffers_size() > static_cast<int>(kMaxBuffers)) {
+    return Error(Code::kProtocol,
+                 fmt::format("{} buffers are more than {}", request.buffers_size(), kMaxBuffers));
+  }
+  GCR_TRY(check_local_user(request));
+  migration_ = to_uuid(request.migration_id());
+  log_migration(migration_);
+  spdlog::info("receives \"{}\" from {}", short_command(request.process().command()),
+               context_.channel.peer_address());
+  plan_.began = description(request);
+  plan_.is_migration = !request.only();
+  GCR_TRY(control::Endpoint::parse(plan_.began.peer()));
+  plan_.running = {request.process().door_tid(), request.process().cuda_restore_tid()};
+  plan_.used_pids = {request.process().used_pids().begin(), request.process().used_pids().end()};
+  plan_.image_bytes = std::min(request.process().image_bytes(), kMaxImageBytes);
+  const Status room = on_io(
+      context_.io, context_.daemon.ask_room(journal::Began::DESTINATION, request.ordered_by()));
+  look(request, room, reply);
+  const std::string reason =
+      preflight::reason_of({reply.findings().begin(), reply.findings().end()});
+  if (request.only() || !reason.empty()) {
+    state_ = State::kEnded;
+    cause_ = Error(Code::kRefused, reason);
+  }
+  return fault::point("destination.preflighted");
+}
+
+/// Everything about this host that matters to the process.
+void Course::look(const proto::PreflightRequest& request, const Status& room,
+                  proto::PreflightReply& reply) {
+  preflight::Findings findings(preflight::Side::kDestination);
+  Survey here = survey(context_.config, findings);
+  compare_hosts(request, here.facts, context_.config, findings);
+  compare_process(request.process(), here.facts, findings);
+  note_room(room, findings);
+  if (here.driver) {
+    plan_.driver = here.driver;
+    vram_.emplace(here.driver, context_.config.hugepages);
+    plan_.gpu_map = map_gpus(request, here.facts, *vram_, findings);
+  }
+  plan_.limits = limits_here(request.process().limits());
+  *reply.mutable_host() = std::move(here.facts);
+  for (proto::Finding& finding : findings.release()) *reply.add_findings() = std::move(finding);
+  for (const device::GpuPair& pair : plan_.gpu_map) {
+    proto::GpuPair& out = *reply.add_gpu_map();
+    out.set_source_uuid(to_bytes(pair.from));
+    out.set_destination_uuid(to_bytes(pair.to));
+  }
+}
+
+/// With the GPUs that replace the source's.
+proto::GroupLimits Course::limits_here(proto::GroupLimits limits) const {
+  if (!limits.has_devices()) return limits;
+  for (proto::Device& device : *limits.mutable_devices()->mutable_allowed()) {
+    const auto pair =
+        std::ranges::find(plan_.gpu_map, to_uuid(device.gpu_uuid()), &device::GpuPair::from);
+    if (pair != plan_.gpu_map.end()) device.set_gpu_uuid(to_bytes(pair->to));
+  }
+  return limits;
+}
+
+Status Course::open_region(mover::BufferId id, IncomingData& data) const {
+  const auto region = vram_->region(id);
+  return data.add_region(region.id, region.bytes);
+}
+
+Status Course::open_all_regions(IncomingData& data) const {
+  GCR_TRY(data.add_region(kImageRegion, room_->images().ring()));
+  for (const auto& [id, size_bytes] : vram_->sizes()) GCR_TRY(open_region(id, data));
+  return {};
+}
+
+Status Course::landed(transport::RegionId region, std::uint64_t offset,
+                      std::uint64_t length_bytes) {
+  if (region == kImageRegion) return room_->images().landed(offset, length_bytes);
+  return vram_->landed(region, offset, length_bytes);
+}
+
+/// Begins the migration on this host: registers it for data connections, and creates the journal.
+Status Course::begin() {
+  GCR_TRY(
+      on_io(context_.io, context_.daemon.register_migration(migration_, plan_.began.ordered_by())));
+  GCR_ASSIGN(log_,
+             commit::DestinationLog::create(context_.config.state_dir, migration_, plan_.began));
+  GCR_TRY(context_.line.open(migration_, journal::Began::DESTINATION));
+  return fault::point("destination.began");
+}
+
+/// Reserves memory, and creates what data connections need.
+Status Course::make_room(const proto::PrepareRequest& request, const Wanted& wanted) {
+  using Mode = mover::IncomingVram::Mode;
+  GCR_ASSIGN(const auto secret, check_digest_key(request.digest_key()));
+  GCR_ASSIGN(room_, Room::reserve(context_.config, bytes_of(wanted), plan_.image_bytes));
+  GCR_TRY(room_->open_images(secret));
+  group_ = group_of(log_->journal());
+  GCR_TRY(group_.create(plan_.limits));
+  GCR_ASSIGN(std::vector<UniqueFd> entries, group_.entries());
+  GCR_ASSIGN(prepared_restore_,
+             criu::PreparedRestore::create(context_.config.criu, room_->image_directory(),
+                                           plan_.used_pids, std::move(entries)));
+  vram_->begin(digest::DigestKey::expand(secret),
+               request.no_prefill() ? Mode::kReload : Mode::kPrefill);
+  return place(wanted);
+}
+
+/// Allocates what was reserved for these.
+Status Course::place(const Wanted& wanted) {
+  GCR_TRY(vram_->prepare(wanted));
+  return room_->landing_taken(bytes_of(wanted));
+}
+
+/// Changes `plan` to TCP if RDMA cannot be set up.
+Result<std::unique_ptr<IncomingData>> Course::open_data(DataPlan& plan, const std::string& token) {
+  const IncomingData::Options options{
+      .tls = context_.data_ssl(),
+      .token = token,
+      .migration = migration_,
+      .on_landed = [this](transport::RegionId region, std::uint64_t offset,
+                          std::uint64_t length) { return landed(region, offset, length); },
+      .hosts = context_.config.data_addresses,
+      .local_host = context_.channel.local_host(),
+      .peer_timeout = context_.config.peer_silence()};
+  auto data = IncomingData::open(plan, options);
+  if (data || plan.transport != proto::TRANSPORT_RDMA) return data;
+  GCR_ASSIGN(
+      plan, plan_without_rdma(link_.wish, link_.source_offer, link_.offer, data.error().message()));
+  return IncomingData::open(plan, options);
+}
+
+Status Course::prepare(const proto::PrepareRequest& request, proto::PrepareReply& reply) {
+  GCR_TRY(expect(State::kPreflight, "PrepareRequest"));
+  GCR_TRY(begin());
+  link_ = {.wish = {request.transport(), request.plaintext(), request.lanes()},
+           .source_offer = request.offer(),
+           .offer = data_offer(context_.config.unencrypted_data)};
+  GCR_ASSIGN(auto plan, plan_data(link_.wish, link_.source_offer, link_.offer));
+  const std::string token = to_bytes(Uuid::random()) + to_bytes(Uuid::random());
+  GCR_ASSIGN(const std::uint64_t available, landing_room());
+  GCR_ASSIGN(const auto buffers, check_buffers(request.buffers(), plan_.gpu_map, {}, available));
+  GCR_TRY(make_room(request, buffers));
+  GCR_ASSIGN(auto data, open_data(plan, token));
+  GCR_TRY(open_all_regions(*data));
+  for (const auto& [id, size_bytes] : vram_->sizes()) {
+    proto::BufferRegion& out = *reply.add_regions();
+    out.set_buffer_id(id);
+    out.set_region(vram_->region(id).id);
+  }
+  reply.set_lanes(plan.lanes);
+  reply.set_data_token(token);
+  reply.set_prefill(vram_->mode() == mover::IncomingVram::Mode::kPrefill);
+  reply.set_image_region(kImageRegion);
+  reply.set_image_region_bytes(room_->images().ring().size());
+  reply.set_transport(plan.transport);
+  reply.set_transport_reason(plan.reason);
+  reply.set_encrypted(plan.encrypted);
+  for (const auto& address : data->addresses()) *reply.add_data_addresses() = address;
+  set_data(std::move(data));
+  GCR_TRY(fault::point("destination.prepared"));
+  state_ = State::kPrepared;
+  return {};
+}
+
+Status Course::fall_back(const proto::FallBackRequest& request, proto::FallBackReply& reply) {
+  GCR_TRY(expect(State::kPrepared, "FallBackRequest"));
+  spdlog::info("no RDMA: {}", control::printable(request.reason()));
+  GCR_ASSIGN(const auto plan,
+             plan_without_rdma(link_.wish, link_.source_offer, link_.offer, request.reason()));
+  const std::lock_guard lock(data_mutex_);
+  GCR_TRY(data_->fall_back(plan));
+  GCR_TRY(open_all_regions(*data_));
+  reply.set_encrypted(plan.encrypted);
+  for (const auto& address : data_->addresses()) *reply.add_data_addresses() = address;
+  return {};
+}
+
+Status Course::change_buffers(const proto::BuffersRequest& request, proto::BuffersReply& reply) {
+  GCR_TRY(expect(State::kPrepared, "BuffersRequest"));
+  GCR_TRY(check_removed(request.removed_ids(), vram_->sizes()));
+  for (const mover::BufferId id : request.removed_ids()) {
+    GCR_TRY(data_->remove_region(vram_->region(id).id));
+    vram_->remove(id);
+  }
+  GCR_ASSIGN(const std::uint64_t available, landing_room());
+  GCR_ASSIGN(const auto buffers,
+             check_buffers(request.added(), plan_.gpu_map, vram_->sizes(), available));
+  GCR_TRY(room_->add_landing(bytes_of(buffers)));
+  GCR_TRY(place(buffers));
+  for (const mover::IncomingVram::Wanted& buffer : buffers) {
+    GCR_TRY(open_region(buffer.id, *data_));
+    proto::BufferRegion& out = *reply.add_regions();
+    out.set_buffer_id(buffer.id);
+    out.set_region(vram_->region(buffer.id).id);
+  }
+  return {};
+}
+
+}  // namespace gcr::agent::destination

@@ -1,0 +1,12 @@
+#pragma once
+
+namespace gcr::landing {
+
+enum class HugepagePolicy {
+  kInvalid = 0,
+  kAuto,     ///< hugepages, or ordinary pages with a note
+  kRequire,  ///< hugepages or nothing
+  kNever,    ///< ordinary pages
+};
+
+}  // namespace gcr::landing
