@@ -6,10 +6,9 @@
 
 #include "migrate-agent/criu/images.h"
 #include "migrate-agent/fault/fault.h"
-#include "migrate-agent/recovery/recovery.h"
 #include "migrate-agent/roles/ending.h"
-#include "migrate-agent/roles/lost_copy.h"
-#include "migrate-agent/roles/records.h"
+#include "migrate-agent/settlement/destination.h"
+#include "migrate-agent/settlement/records.h"
 #include "src/base/log.h"
 
 namespace gcr::agent::destination {
@@ -174,25 +173,10 @@ Status Course::vote(Phases& phases) {
   return fault::point("destination.restored");
 }
 
-/// Afterwards the copy runs, or it was lost before and the journal is aborted.
-Status Course::let_go() {
-  GCR_TRY(fault::point("destination.told"));
-  GCR_ASSIGN(bool lost, give_up_lost_copy(*log_));
-  if (lost) return {};
-  journal::Record record;
-  record.mutable_committed();
-  GCR_TRY(log_->advance(commit::DestinationEvent::kToldCommit, std::move(record)));
-  GCR_TRY(fault::point("destination.committed"));
-  GCR_ASSIGN(lost, give_up_lost_copy(*log_));
-  if (lost) return {};
-  return recovery::resume_restored(identity_, group_);
-}
-
-/// After the vote, when the copy was given up.
-Status Course::clear_copy() {
-  GCR_TRY(recovery::destroy_restored(identity_, group_));
+/// Gives the copy up, because of `cause_`.
+Status Course::clear(commit::DestinationEvent why) {
   destroy();
-  return log_->advance(commit::DestinationEvent::kCleared, finished("nothing is left"));
+  return settlement::clear(*log_, group_, why, settlement::aborted(cause_));
 }
 
 Status Course::commit(const proto::CommitRequest& request, proto::Envelope& reply) {
@@ -201,11 +185,14 @@ Status Course::commit(const proto::CommitRequest& request, proto::Envelope& repl
     return Error(Code::kProtocol, "CommitRequest names another migration");
   }
   const auto start = Phases::Clock::now();
-  GCR_TRY(let_go());
+  journal::Record record;
+  record.mutable_committed();
+  GCR_TRY(
+      settlement::let_go(*log_, group_, commit::DestinationEvent::kToldCommit, std::move(record)));
   if (log_->state() == commit::DestinationState::kAborted) {
     const auto& lost = log_->journal().last(journal::Record::kAborted)->aborted();
     cause_ = Error(Code::kNotFound, lost.message());
-    GCR_TRY(clear_copy());
+    GCR_TRY(clear(commit::DestinationEvent::kCopyLost));
     state_ = State::kEnded;
     reply.mutable_copy_lost()->set_reason(lost.message());
     return {};
@@ -221,10 +208,7 @@ Status Course::abort(const proto::AbortRequest& request) {
   cause_ =
       Error(Code::kCancelled, "the source aborted it: " + control::printable(request.reason()));
   spdlog::info("{}", cause_.message());
-  if (state_ == State::kRestored) {
-    GCR_TRY(log_->advance(commit::DestinationEvent::kToldAbort, aborted(cause_)));
-    GCR_TRY(clear_copy());
-  }
+  if (state_ == State::kRestored) GCR_TRY(clear(commit::DestinationEvent::kToldAbort));
   state_ = State::kEnded;
   return {};
 }
@@ -250,15 +234,10 @@ std::optional<registry::Outcome> Course::conclude() {
 Status Course::settle() {
   if (state_ == State::kCommitted) {
     destroy();
-    const std::int32_t pid = identity_.process().pid();
-    GCR_TRY(log_->advance(commit::DestinationEvent::kResumed, finished("the process runs", pid)));
-    return fault::point("destination.finished");
+    return settlement::finish_running(*log_);
   }
   if (log_->state() != commit::DestinationState::kBuilding) return {};
-  GCR_TRY(log_->advance(commit::DestinationEvent::kFailed, aborted(cause_)));
-  destroy();
-  GCR_TRY(group_.destroy());
-  return log_->advance(commit::DestinationEvent::kCleared, finished("nothing is left"));
+  return clear(commit::DestinationEvent::kFailed);
 }
 
 }  // namespace gcr::agent::destination

@@ -103,10 +103,9 @@ class Course {
   Status vote(Phases& phases);
 
   Status commit(const proto::CommitRequest& request, proto::Envelope& reply);
-  Status let_go();
   Status abort(const proto::AbortRequest& request);
   Status settle();
-  Status clear_copy();
+  Status clear(commit::DestinationEvent why);
   void destroy();
 
   WorkerContext& context_;

@@ -10,7 +10,7 @@
 #include "migrate-agent/process/surroundings.h"
 #include "migrate-agent/roles/check.h"
 #include "migrate-agent/roles/records.h"
-#include "migrate-agent/roles/recovery_roles.h"
+#include "migrate-agent/settlement/records.h"
 #include "src/base/log.h"
 #include "src/base/users.h"
 
@@ -161,7 +161,7 @@ Status Course::make_room(const proto::PrepareRequest& request, const Wanted& wan
   GCR_ASSIGN(const auto secret, check_digest_key(request.digest_key()));
   GCR_ASSIGN(room_, Room::reserve(context_.config, bytes_of(wanted), plan_.image_bytes));
   GCR_TRY(room_->open_images(secret));
-  group_ = group_of(log_->journal());
+  group_ = settlement::group_of(log_->journal());
   GCR_TRY(group_.create(plan_.limits));
   GCR_ASSIGN(std::vector<UniqueFd> entries, group_.entries());
   GCR_ASSIGN(prepared_restore_,

@@ -10,8 +10,6 @@
 #include "migrate-agent/criu/held_threads.h"
 #include "migrate-agent/criu/helpers.h"
 #include "migrate-agent/device/cuda/driver.h"
-#include "migrate-agent/door/door.h"
-#include "migrate-agent/keeper/keeper.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/recovery/recovery.h"
 #include "src/base/log.h"
@@ -23,6 +21,8 @@ using agent::Door;
 
 /// How long to wait for a CRIU that works on the process; the caller tries again.
 constexpr std::chrono::seconds kCriuPatience{60};
+/// For a process whose door closed because it ends, which takes only a moment.
+constexpr std::chrono::milliseconds kEndPatience{2000};
 /// What the preload library calls the thread that serves the door.
 constexpr char kDoorThread[] = "gcr-door";
 
@@ -64,8 +64,10 @@ Status thaw_stopped(const procfs::Process& process, const cgroups::Group& group)
 }
 
 /// Restores and unlocks the control state, from whatever state the driver reports.
-Status bring_back_control(pid_t pid) {
-  GCR_ASSIGN(const auto driver, device::cuda::load());
+Status bring_back_control(pid_t pid, std::shared_ptr<const device::Driver> driver) {
+  if (driver == nullptr) {
+    GCR_ASSIGN(driver, device::cuda::load());
+  }
   const auto control = driver->control(pid);
   for (;;) {
     GCR_ASSIGN(const auto state, control->state());
@@ -87,7 +89,8 @@ Status bring_back_control(pid_t pid) {
   }
 }
 
-Result<keeper::Descriptors> find_vram(const Lost& lost) {
+Result<keeper::Descriptors> find_vram(const Lost& lost, const InHand* in_hand) {
+  if (in_hand != nullptr) return in_hand->vram();
   Result<keeper::Descriptors> taken = Error(Code::kNotFound, "no keeper was started");
   if (lost.keeper) taken = keeper::take_from(*lost.keeper);
   if (taken || taken.error().code() != Code::kNotFound) return taken;
@@ -95,10 +98,10 @@ Result<keeper::Descriptors> find_vram(const Lost& lost) {
                                             lost.process.pid(), taken.error().message()));
 }
 
-Status bring_back_vram(Door& door, const Lost& lost) {
+Status bring_back_vram(Door& door, const Lost& lost, const InHand* in_hand) {
   GCR_ASSIGN(const door::Summary summary, door.hello());
   if (summary.detached != 0) {
-    GCR_ASSIGN(keeper::Descriptors descriptors, find_vram(lost));
+    GCR_ASSIGN(keeper::Descriptors descriptors, find_vram(lost, in_hand));
     spdlog::info("process {} is detached: attaching {} buffers", door.pid(), descriptors.size());
     GCR_TRY(door.offer(std::move(descriptors)));
     GCR_TRY(door.attach());
@@ -108,30 +111,37 @@ Status bring_back_vram(Door& door, const Lost& lost) {
   return door.open_gate();
 }
 
-Status bring_back_all(const Lost& lost, const procfs::Process& process) {
+Status bring_back_through(Door& door, const Lost& lost, const procfs::Process& process,
+                          const InHand* in_hand) {
   const pid_t pid = process.pid();
+  if (lost.detaching) {
+    if (is_stopped(pid)) GCR_TRY(resume(process, door));
+    GCR_TRY(bring_back_control(pid, in_hand == nullptr ? nullptr : in_hand->driver));
+  } else if (is_stopped(pid)) {
+    spdlog::info("process {} was stopped by its user; its gate opens by itself", pid);
+    return {};
+  }
+  return bring_back_vram(door, lost, in_hand);
+}
+
+Status bring_back_all(const Lost& lost, const procfs::Process& process, const InHand* in_hand) {
   GCR_TRY(criu::wait_for_helpers(lost.scratch, kCriuPatience));
   // A frozen process is stopped again for what follows: a SIGCONT may have ended its stop.
   GCR_TRY(thaw_stopped(process, lost.group));
-  auto door = Door::open(pid);
+  if (in_hand != nullptr && !in_hand->gated) return {};
+  if (in_hand != nullptr) return bring_back_through(in_hand->door, lost, process, in_hand);
+  auto door = Door::open(process.pid());
   // Refused in preflight, or the process has executed another program: it was never taken apart.
   if (!door && door.error().code() == Code::kNotFound) return {};
   GCR_TRY(door);
   // The door was found by PID: it is this process's door if the process has not been reaped.
   if (process.has_ended()) return {};
-  if (lost.detaching) {
-    if (is_stopped(pid)) GCR_TRY(resume(process, *door));
-    GCR_TRY(bring_back_control(pid));
-  } else if (is_stopped(pid)) {
-    spdlog::info("process {} was stopped by its user; its gate opens by itself", pid);
-    return {};
-  }
-  return bring_back_vram(*door, lost);
+  return bring_back_through(*door, lost, process, in_hand);
 }
 
 }  // namespace
 
-Result<Found> bring_back(const Lost& lost) {
+Result<Found> bring_back(const Lost& lost, const InHand* in_hand) {
   const auto process = procfs::Process::open(lost.process.pid(), lost.process.start_time());
   if (!process && process.error().code() == Code::kNotFound) {
     // Its helpers go on without it, for a moment.
@@ -140,8 +150,8 @@ Result<Found> bring_back(const Lost& lost) {
     return Found::kGone;
   }
   GCR_TRY(process);
-  Status status = process->has_ended() ? Status() : bring_back_all(lost, *process);
-  if (status || process->has_ended()) status = lost.group.dissolve(lost.home);
+  Status status = process->has_ended() ? Status() : bring_back_all(lost, *process, in_hand);
+  if (status || process->ends_within(kEndPatience)) status = lost.group.dissolve(lost.home);
   if (process->has_ended() && status) return Found::kGone;
   if (status) return Found::kRunning;
   return status.error().while_doing(

@@ -1,19 +1,25 @@
-// What is done to a process that a dead agent left in an unknown state. Nothing here trusts a
-// record of how far things went: the state is read from the kernel, the driver and the process
-// itself. Every function may be killed at any point and called again; after success, calling it
-// again changes nothing. All of them block; one caller at a time for one process.
+// What is done to a process that an agent, dead or about to give up, left in an unknown state.
+// Nothing here trusts a record of how far things went: the state is read from the kernel, the
+// driver and the process itself. Every function may be killed at any point and called again; after
+// success, calling it again changes nothing. All of them block; one caller at a time for one
+// process.
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <optional>
 
 #include "migrate-agent/cgroups/group.h"
+#include "migrate-agent/device/device.h"
+#include "migrate-agent/door/door.h"
+#include "migrate-agent/keeper/keeper.h"
 #include "proto/journal.pb.h"
 #include "src/base/result.h"
 
 namespace gcr::recovery {
 
-/// A process at the source that a dead worker was moving.
+/// A process at the source that a worker was moving.
 struct Lost {
   journal::ProcessId process;
   /// The keeper of its VRAM, if one was started.
@@ -21,11 +27,20 @@ struct Lost {
   /// The journal says Detaching: the process may be detached, locked, checkpointed, stopped.
   /// Without it at most its gate is closed, and a stop is its user's own.
   bool detaching = false;
-  /// Where the migration's CRIU worked. Left in place.
+  /// Where the migration's CRIU worked. Left in place. Empty: none is at work.
   std::filesystem::path scratch;
   /// The group that holds the process from the dump on, if it exists, and the one it came from.
   cgroups::Group group;
   std::string home;
+};
+
+/// What a living worker has in hand, and recovery has to look for.
+struct InHand {
+  agent::Door& door;  ///< with its lock
+  std::shared_ptr<const device::Driver> driver;
+  std::function<Result<keeper::Descriptors>()> vram;
+  bool gated = false;      ///< the gate may be closed; else nothing was done to the process
+  bool detaching = false;  ///< for Lost; later than the journal's
 };
 
 enum class Found {
@@ -42,7 +57,7 @@ enum class Found {
 ///
 /// After an error the process stays in the state that was reached; a later call may succeed.
 /// kUnavailable: another agent has the door. kDataLoss: the VRAM is lost, because nobody holds it.
-Result<Found> bring_back(const Lost& lost);
+Result<Found> bring_back(const Lost& lost, const InHand* in_hand = nullptr);
 
 /// After the commit: kills the stopped process at the source and its descendants, and waits until
 /// they are gone. Success if there is none.

@@ -13,8 +13,8 @@
 #include "migrate-agent/journal/journal_files.h"
 #include "migrate-agent/preflight/host_facts.h"
 #include "migrate-agent/roles/records.h"
-#include "migrate-agent/roles/recovery_roles.h"
 #include "migrate-agent/roles/source.h"
+#include "migrate-agent/settlement/records.h"
 #include "src/base/log.h"
 
 namespace gcr::agent {
@@ -52,7 +52,8 @@ awaitable<Status> Source::begin() {
   driver_ = std::move(found_->host.driver);
   facts_ = std::move(found_->process);
   inventory_ = std::move(found_->inventory);
-  process_.emplace(*driver_, *handle_, std::move(*found_->door), group_of(log_->journal()));
+  process_.emplace(*driver_, *handle_, std::move(*found_->door),
+                   settlement::group_of(log_->journal()));
   found_.reset();
   GCR_CO_TRY(context_.line.open(migration_, journal::Began::SOURCE));
   GCR_CO_TRY(co_await offload(context_.blocking, [&] { return check_alone(); }));
