@@ -274,7 +274,7 @@ Status Source::look_for_end() {
   if (!handle_) return {};
   bool ended = handle_->is_ending();
   if (!ended && process_ && process_->state() < SourceProcess::State::kLocked) {
-    const auto answered = process_->door().hello(kDoorPatience);
+    const auto answered = process_->access().look(kDoorPatience);
     ended = !answered && answered.error().code() == Code::kNotFound &&
             handle_->ends_within(kEndPatience);
   }

@@ -15,19 +15,19 @@ Status SourceProcess::enter_group(std::string home) {
 }
 
 Status SourceProcess::close_gate(std::chrono::milliseconds timeout) {
-  GCR_TRY(door_.close_gate(timeout, kGateLease));
+  GCR_TRY(access_->quiesce(timeout, kGateLease));
   state_ = State::kGated;
   return {};
 }
 
 Status SourceProcess::open_gate() {
-  GCR_TRY(door_.open_gate());
+  GCR_TRY(access_->resume());
   state_ = State::kRunning;
   return {};
 }
 
 Status SourceProcess::detach() {
-  GCR_TRY(door_.detach());
+  GCR_TRY(access_->detach());
   state_ = State::kDetached;
   return {};
 }
@@ -73,8 +73,7 @@ Status SourceProcess::roll_back(mover::Descriptors vram) {
     state_ = State::kDetached;
   }
   if (state_ == State::kDetached) {
-    GCR_TRY(door_.offer(std::move(vram)));
-    GCR_TRY(door_.attach());
+    GCR_TRY(access_->attach(std::move(vram)));
     state_ = State::kGated;
   }
   if (state_ == State::kGated) GCR_TRY(open_gate());
