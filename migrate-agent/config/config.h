@@ -61,6 +61,7 @@
 // (`listen`, `local_socket`, `metrics_listen`, the other limits) when it is started.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -115,6 +116,11 @@ struct Config {
 
   std::chrono::milliseconds peer_silence() const {
     return std::chrono::milliseconds(peer_silence_ms);
+  }
+
+  /// Whether this agent may place processes on a GPU.
+  bool allows(const Uuid& gpu) const {
+    return gpus.empty() || std::ranges::find(gpus, gpu) != gpus.end();
   }
 
   /// How many migrations one operator or local user may have ordered, in each role.

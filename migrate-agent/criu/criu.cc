@@ -148,7 +148,7 @@ Status kill_stopped(const procfs::Process& process, const std::function<Status()
     if (!sent && sent.error().code() != Code::kNotFound) return sent;
   }
   if (after) GCR_TRY(after());
-  for (const procfs::Process& task : tasks) task.wait_until_ended();
+  for (const procfs::Process& task : tasks) GCR_TRY(task.wait_until_ended());
   return {};
 }
 

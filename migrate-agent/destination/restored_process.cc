@@ -2,6 +2,7 @@
 
 #include <csignal>
 
+#include "migrate-agent/door/door.h"
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/process/credentials.h"
 #include "migrate-agent/process/inspect.h"
@@ -39,7 +40,8 @@ Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(
   GCR_TRY(phases.time("process", "control restore", [&] { return control->restore(gpu_map); }));
   GCR_TRY(phases.time("process", "unlock", [&] { return control->unlock(); }));
   GCR_TRY(fault::point("destination.control-restored"));
-  GCR_ASSIGN(process->door_, phases.time("process", "find door", [&] { return Door::open(pid); }));
+  GCR_ASSIGN(process->access_,
+             phases.time("process", "find door", [&] { return open_access(pid); }));
   return process;
 }
 
@@ -51,15 +53,12 @@ Status RestoredProcess::hold() {
 }
 
 Status RestoredProcess::attach(mover::Descriptors vram, Phases& phases) {
-  return phases.time("process", "attach VRAM", [&]() -> Status {
-    GCR_TRY(door_->offer(std::move(vram)));
-    return door_->attach();
-  });
+  return phases.time("process", "attach VRAM", [&] { return access_->attach(std::move(vram)); });
 }
 
 Status RestoredProcess::stand_still(Phases& phases) {
   return phases.time("process", "stand still", [&]() -> Status {
-    GCR_TRY(door_->open_gate());
+    GCR_TRY(access_->resume());
     if (!group_.freezes()) return frozen_->stop_again();
     return frozen_->stop_again(
         [&] { return phases.time("process", "freeze", [&] { return group_.freeze(); }); });

@@ -13,7 +13,7 @@
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/criu/frozen_threads.h"
 #include "migrate-agent/device/device.h"
-#include "migrate-agent/door/door.h"
+#include "migrate-agent/gpu_access/gpu_access.h"
 #include "migrate-agent/mover/chunk.h"
 #include "migrate-agent/process/named_files.h"
 #include "migrate-agent/roles/phases.h"
@@ -66,7 +66,7 @@ class RestoredProcess {
   criu::RestoredTree tree_;
   cgroups::Group group_;
   std::optional<criu::FrozenThreads> frozen_;
-  std::optional<Door> door_;
+  std::unique_ptr<GpuAccess> access_;
   bool left_ = false;
 };
 

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
+#include <iterator>
 
 #include "migrate-agent/door/find_door.h"
 #include "migrate-agent/door/sentences.h"
@@ -69,6 +71,12 @@ T random_number() {
   return value;
 }
 
+LocalAllocation allocation_of(const door::DoorEntry& entry) {
+  LocalAllocation allocation{entry.id, entry.size_bytes, {}};
+  std::memcpy(allocation.gpu.bytes.data(), entry.device_uuid, sizeof entry.device_uuid);
+  return allocation;
+}
+
 }  // namespace
 
 /// A reply and the descriptors that came with it.
@@ -77,18 +85,38 @@ struct Door::Exchange {
   std::vector<UniqueFd> descriptors;
 };
 
-Door::Door(pid_t pid, UniqueFd process, UniqueFd lock, UniqueFd socket)
+/// How long an answer may take, and the error if it takes longer.
+struct Door::Limit {
+  Limit(pid_t pid, const char* doing, Milliseconds patience)
+      : deadline(Clock::now() + patience),
+        silence(Code::kTimeout,
+                fmt::format("the preload library in process {} did not answer within {} ms: {}",
+                            pid, patience.count(), doing)) {}
+
+  Clock::time_point deadline;
+  Error silence;
+};
+
+Door::Door(pid_t pid, UniqueFd process, UniqueFd lock, UniqueFd socket, Milliseconds patience)
     : pid_(pid),
       process_(std::move(process)),
       lock_(std::move(lock)),
       socket_(std::move(socket)),
+      patience_(patience),
       session_(random_number<std::uint64_t>()),
       sequence_(random_number<std::uint32_t>()) {}
 
-Result<Door> Door::open(pid_t pid, Milliseconds patience) {
-  GCR_ASSIGN(FoundDoor found, find_door(pid, patience));
+Result<Door> Door::open(pid_t pid, Milliseconds lock_patience, Milliseconds patience) {
+  GCR_ASSIGN(FoundDoor found, find_door(pid, lock_patience));
   drain(found.socket.get());
-  return Door(pid, std::move(found.process), std::move(found.card), std::move(found.socket));
+  return Door(pid, std::move(found.process), std::move(found.card), std::move(found.socket),
+              patience);
+}
+
+Result<std::unique_ptr<GpuAccess>> open_access(pid_t pid, GpuAccess::Milliseconds lock_patience,
+                                               GpuAccess::Milliseconds patience) {
+  GCR_ASSIGN(Door door, Door::open(pid, lock_patience, patience));
+  return std::make_unique<Door>(std::move(door));
 }
 
 door::DoorRequest Door::make_request(door::Op op) {
@@ -104,28 +132,20 @@ Error Door::ended() const {
   return Error(Code::kNotFound, fmt::format("process {} has ended", pid_));
 }
 
-Error Door::silent(const char* doing, Milliseconds deadline) const {
-  return Error(Code::kTimeout,
-               fmt::format("the preload library in process {} did not answer within {} ms: {}",
-                           pid_, deadline.count(), doing));
-}
-
 Status Door::send(const door::DoorRequest& request, std::span<const int> descriptors,
-                  Clock::time_point deadline) {
+                  const Limit& limit) {
   while (send_with_descriptors(socket_.get(), bytes_of(request), descriptors, MSG_DONTWAIT) < 0) {
     if (errno == EPIPE || errno == ECONNRESET) return ended();
     if (errno != EAGAIN) {
       return Error::from_errno(errno, fmt::format("cannot write to the door of process {}", pid_));
     }
     pollfd room{socket_.get(), POLLOUT, 0};
-    if (::poll(&room, 1, milliseconds_until(deadline)) == 0) {
-      return Error(Code::kTimeout, fmt::format("the door of process {} is not read", pid_));
-    }
+    if (::poll(&room, 1, milliseconds_until(limit.deadline)) == 0) return limit.silence;
   }
   return {};
 }
 
-Result<Door::Exchange> Door::receive(std::uint32_t sequence, Clock::time_point deadline) {
+Result<Door::Exchange> Door::receive(std::uint32_t sequence, const Limit& limit) {
   for (;;) {
     Exchange exchange;
     Received received = receive_packet(socket_.get(), &exchange.reply);
@@ -135,9 +155,7 @@ Result<Door::Exchange> Door::receive(std::uint32_t sequence, Clock::time_point d
     }
     if (received.length < 0) {
       pollfd waiting[2] = {{socket_.get(), POLLIN, 0}, {process_.get(), POLLIN, 0}};
-      if (::poll(waiting, 2, milliseconds_until(deadline)) == 0) {
-        return Error(Code::kTimeout, "no answer");
-      }
+      if (::poll(waiting, 2, milliseconds_until(limit.deadline)) == 0) return limit.silence;
       if ((waiting[0].revents & POLLIN) == 0 && waiting[1].revents != 0) return ended();
       continue;
     }
@@ -153,7 +171,7 @@ Result<Door::Exchange> Door::receive(std::uint32_t sequence, Clock::time_point d
                                received.length));
     }
     if (exchange.reply.sequence != sequence) {  // to an earlier request
-      if (Clock::now() >= deadline) return Error(Code::kTimeout, "no answer");
+      if (Clock::now() >= limit.deadline) return limit.silence;
       continue;
     }
     exchange.descriptors = std::move(received.descriptors);
@@ -161,44 +179,47 @@ Result<Door::Exchange> Door::receive(std::uint32_t sequence, Clock::time_point d
   }
 }
 
-Result<Door::Exchange> Door::ask(door::DoorRequest& request, std::span<const int> descriptors,
-                                 Milliseconds deadline) {
-  const auto end = Clock::now() + deadline;
-  GCR_TRY(send(request, descriptors, end));
-  return receive(request.sequence, end);
+Result<Door::Exchange> Door::exchange(const door::DoorRequest& request, const Limit& limit,
+                                      std::span<const int> descriptors) {
+  GCR_TRY(send(request, descriptors, limit));
+  return receive(request.sequence, limit);
 }
 
-namespace {
-
-/// Names what was being done in a timeout that receive() reported.
-template <class T>
-Result<T> name_timeout(Result<T> result, const Error& silent) {
-  if (!result && result.error().code() == Code::kTimeout) return silent;
-  return result;
+/// `order` names the request in a refusal, "cannot <order>".
+Result<Door::Exchange> Door::ask(const door::DoorRequest& request, const char* order,
+                                 const Limit& limit, std::span<const int> descriptors) {
+  GCR_ASSIGN(Exchange answer, exchange(request, limit, descriptors));
+  if (answer.reply.outcome != door::Outcome::kOk) return refusal(answer.reply, pid_, order);
+  return answer;
 }
 
-}  // namespace
-
-Result<door::Summary> Door::hello(Milliseconds deadline) {
-  door::DoorRequest request = make_request(door::Op::kHello);
+Result<door::Summary> Door::hello(Milliseconds patience) {
   GCR_ASSIGN(const Exchange answer,
-             name_timeout(ask(request, {}, deadline), silent("greeting", deadline)));
-  if (answer.reply.outcome != door::Outcome::kOk) {
-    return refusal(answer.reply, pid_, "read the state");
-  }
+             ask(make_request(door::Op::kHello), "read the state", {pid_, "greeting", patience}));
   return answer.reply.summary;
 }
 
-Result<std::vector<door::DoorEntry>> Door::inventory_once(Milliseconds deadline, bool* torn) {
-  const auto end = Clock::now() + deadline;
-  door::DoorRequest request = make_request(door::Op::kInventory);
-  GCR_TRY(send(request, {}, end));
+Result<AccessState> Door::look(Milliseconds patience) {
+  GCR_ASSIGN(const door::Summary summary, hello(patience));
+  const auto has = [&](std::uint32_t blockers) { return (summary.blockers & blockers) != 0; };
+  return AccessState{.quiet = summary.gate_closed != 0,
+                     .detached = summary.detached != 0,
+                     .managed_memory = has(door::kManagedMemory),
+                     .ipc_memory = has(door::kIpcExported | door::kIpcImported),
+                     .foreign_handles = has(door::kForeignHandles),
+                     .thread = summary.door_tid,
+                     .stack = summary.door_stack};
+}
+
+Result<std::vector<door::DoorEntry>> Door::inventory_once(bool* torn) {
+  const Limit limit(pid_, "listing its allocations", patience_);
+  const door::DoorRequest request = make_request(door::Op::kInventory);
+  GCR_TRY(send(request, {}, limit));
   std::vector<door::DoorEntry> entries;
   std::uint64_t generation = 0;
   *torn = false;
   for (bool first = true;; first = false) {
-    GCR_ASSIGN(const Exchange answer, name_timeout(receive(request.sequence, end),
-                                                   silent("listing its allocations", deadline)));
+    GCR_ASSIGN(const Exchange answer, receive(request.sequence, limit));
     const door::DoorReply& reply = answer.reply;
     if (reply.outcome != door::Outcome::kOk) return refusal(reply, pid_, "list the allocations");
     if (first) generation = reply.summary.generation;
@@ -214,19 +235,26 @@ Result<std::vector<door::DoorEntry>> Door::inventory_once(Milliseconds deadline,
   }
 }
 
-Result<std::vector<door::DoorEntry>> Door::inventory(Milliseconds deadline) {
+Result<std::vector<door::DoorEntry>> Door::inventory() {
   for (int attempt = 0; attempt < kInventoryAttempts; ++attempt) {
     bool torn = false;
-    GCR_ASSIGN(auto entries, inventory_once(deadline, &torn));
+    GCR_ASSIGN(auto entries, inventory_once(&torn));
     if (!torn) return entries;
   }
   return Error(Code::kUnavailable,
                fmt::format("process {} allocates faster than its allocations can be listed", pid_));
 }
 
-Result<std::vector<ExportedBuffer>> Door::export_buffers(std::span<const std::uint64_t> ids,
-                                                         Milliseconds deadline) {
-  std::vector<ExportedBuffer> exported;
+Result<std::vector<LocalAllocation>> Door::allocations() {
+  GCR_ASSIGN(const auto entries, inventory());
+  std::vector<LocalAllocation> allocations;
+  allocations.reserve(entries.size());
+  std::ranges::transform(entries, std::back_inserter(allocations), allocation_of);
+  return allocations;
+}
+
+Result<std::vector<ExportedAllocation>> Door::take(std::span<const std::uint64_t> ids) {
+  std::vector<ExportedAllocation> exported;
   exported.reserve(ids.size());
   for (std::size_t done = 0; done < ids.size();) {
     const auto batch =
@@ -234,44 +262,42 @@ Result<std::vector<ExportedBuffer>> Door::export_buffers(std::span<const std::ui
     door::DoorRequest request = make_request(door::Op::kExport);
     request.count = static_cast<std::uint32_t>(batch.size());
     std::copy(batch.begin(), batch.end(), request.ids);
-    GCR_ASSIGN(Exchange answer, name_timeout(ask(request, {}, deadline),
-                                             silent("exporting its allocations", deadline)));
-    if (answer.reply.outcome != door::Outcome::kOk) {
-      return refusal(answer.reply, pid_, "export the allocations");
-    }
+    GCR_ASSIGN(Exchange answer, ask(request, "export the allocations",
+                                    {pid_, "exporting its allocations", patience_}));
     if (answer.reply.count != batch.size() || answer.descriptors.size() != batch.size()) {
       return Error(Code::kProtocol, fmt::format("process {} sent {} descriptors for {} allocations",
                                                 pid_, answer.descriptors.size(), batch.size()));
     }
     for (std::size_t i = 0; i < batch.size(); ++i) {
-      exported.push_back({answer.reply.entries[i], std::move(answer.descriptors[i])});
+      exported.push_back(
+          {allocation_of(answer.reply.entries[i]), std::move(answer.descriptors[i])});
     }
     done += batch.size();
   }
   return exported;
 }
 
-Status Door::close_gate(Milliseconds timeout, Milliseconds lease) {
+Status Door::quiesce(Milliseconds timeout, Milliseconds lease) {
   door::DoorRequest request = make_request(door::Op::kCloseGate);
   request.timeout_ms = static_cast<std::uint32_t>(timeout.count());
   request.lease_ms = static_cast<std::uint32_t>(lease.count());
-  const Milliseconds deadline = timeout + kSlack;
-  GCR_ASSIGN(const Exchange answer,
-             name_timeout(ask(request, {}, deadline), silent("closing the gate", deadline)));
-  if (answer.reply.outcome == door::Outcome::kOk) return {};
-  return refusal(answer.reply, pid_, "hold back the CUDA calls");
+  GCR_TRY(ask(request, "hold back the CUDA calls", {pid_, "closing the gate", timeout + kSlack}));
+  return {};
 }
 
-Status Door::detach(Milliseconds deadline) {
-  door::DoorRequest request = make_request(door::Op::kDetach);
-  GCR_ASSIGN(const Exchange answer,
-             name_timeout(ask(request, {}, deadline), silent("letting go of its VRAM", deadline)));
-  if (answer.reply.outcome == door::Outcome::kOk) return {};
-  return refusal(answer.reply, pid_, "detach the VRAM");
+Status Door::resume() {
+  GCR_TRY(ask(make_request(door::Op::kOpenGate), "let the CUDA calls go on",
+              {pid_, "opening the gate", patience_}));
+  return {};
 }
 
-Status Door::offer(std::vector<std::pair<std::uint64_t, UniqueFd>> descriptors,
-                   Milliseconds deadline) {
+Status Door::detach() {
+  GCR_TRY(ask(make_request(door::Op::kDetach), "detach the VRAM",
+              {pid_, "letting go of its VRAM", patience_}));
+  return {};
+}
+
+Status Door::offer(std::vector<std::pair<std::uint64_t, UniqueFd>> descriptors) {
   for (std::size_t done = 0; done < descriptors.size();) {
     const std::size_t count = std::min<std::size_t>(door::kMaxEntries, descriptors.size() - done);
     door::DoorRequest request = make_request(door::Op::kOffer);
@@ -281,35 +307,21 @@ Status Door::offer(std::vector<std::pair<std::uint64_t, UniqueFd>> descriptors,
       request.ids[i] = descriptors[done + i].first;
       numbers[i] = descriptors[done + i].second.get();
     }
-    GCR_ASSIGN(const Exchange answer,
-               name_timeout(ask(request, {numbers, count}, deadline),
-                            silent("taking back its descriptors", deadline)));
-    if (answer.reply.outcome != door::Outcome::kOk) {
-      return refusal(answer.reply, pid_, "hand back the VRAM");
-    }
+    GCR_TRY(ask(request, "hand back the VRAM", {pid_, "taking back its descriptors", patience_},
+                {numbers, count}));
     done += count;
   }
   return {};
 }
 
-Status Door::attach(Milliseconds deadline) {
-  door::DoorRequest request = make_request(door::Op::kAttach);
-  GCR_ASSIGN(const Exchange answer,
-             name_timeout(ask(request, {}, deadline), silent("mapping its VRAM", deadline)));
-  if (answer.reply.outcome == door::Outcome::kOk) return {};
-  return refusal(answer.reply, pid_, "map the VRAM");
+Status Door::attach(std::vector<std::pair<std::uint64_t, UniqueFd>> descriptors) {
+  GCR_TRY(offer(std::move(descriptors)));
+  GCR_TRY(
+      ask(make_request(door::Op::kAttach), "map the VRAM", {pid_, "mapping its VRAM", patience_}));
+  return {};
 }
 
-Status Door::open_gate(Milliseconds deadline) {
-  door::DoorRequest request = make_request(door::Op::kOpenGate);
-  GCR_ASSIGN(const Exchange answer,
-             name_timeout(ask(request, {}, deadline), silent("opening the gate", deadline)));
-  if (answer.reply.outcome == door::Outcome::kOk) return {};
-  return refusal(answer.reply, pid_, "let the CUDA calls go on");
-}
-
-Result<std::uint64_t> Door::advise(door::Op op, std::span<const Pages> pages, Milliseconds deadline,
-                                   const char* doing) {
+Result<std::uint64_t> Door::advise(door::Op op, std::span<const Pages> pages, const char* doing) {
   constexpr std::size_t kMostPairs = door::kMaxEntries / 2;
   std::uint64_t bytes = 0;
   while (!pages.empty()) {
@@ -320,8 +332,7 @@ Result<std::uint64_t> Door::advise(door::Op op, std::span<const Pages> pages, Mi
       request.ids[2 * i] = batch[i].address;
       request.ids[2 * i + 1] = batch[i].bytes;
     }
-    GCR_ASSIGN(const Exchange answer,
-               name_timeout(ask(request, {}, deadline), silent(doing, deadline)));
+    GCR_ASSIGN(const Exchange answer, exchange(request, {pid_, doing, patience_}));
     const door::DoorReply& reply = answer.reply;
     if (reply.outcome != door::Outcome::kOk) {
       return Error(
@@ -334,12 +345,12 @@ Result<std::uint64_t> Door::advise(door::Op op, std::span<const Pages> pages, Mi
   return bytes;
 }
 
-Result<std::uint64_t> Door::drop_pages(std::span<const Pages> pages, Milliseconds deadline) {
-  return advise(door::Op::kDropPages, pages, deadline, "dropping its pages of zeros");
+Result<std::uint64_t> Door::drop_pages(std::span<const Pages> pages) {
+  return advise(door::Op::kDropPages, pages, "dropping its pages of zeros");
 }
 
-Status Door::use_huge_pages(std::span<const Pages> pages, Milliseconds deadline) {
-  GCR_TRY(advise(door::Op::kUseHugePages, pages, deadline, "marking memory for huge pages"));
+Status Door::use_huge_pages(std::span<const Pages> pages) {
+  GCR_TRY(advise(door::Op::kUseHugePages, pages, "marking memory for huge pages"));
   return {};
 }
 

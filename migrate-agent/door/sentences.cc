@@ -41,6 +41,7 @@ std::string on_allocation(const door::DoorReply& reply) {
   return reply.failed_id == 0 ? "" : fmt::format(" at allocation {}", reply.failed_id);
 }
 
+/// Other codes say something else at a door: kNotFound, say, that the process has ended.
 Code code_of(int result) {
   switch (result) {
     case CUDA_ERROR_OUT_OF_MEMORY:

@@ -1,7 +1,6 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 
 #include "migrate-agent/device/cuda/driver.h"
@@ -10,13 +9,6 @@
 #include "migrate-agent/landing/landing_region.h"
 
 namespace gcr::host {
-namespace {
-
-bool is_allowed(const Uuid& gpu, const agent::Config& config) {
-  return config.gpus.empty() || std::ranges::find(config.gpus, gpu) != config.gpus.end();
-}
-
-}  // namespace
 
 Result<proto::HostFacts> offer(const agent::Config& config) {
   GCR_ASSIGN(const auto driver, device::cuda::load());
@@ -32,7 +24,7 @@ Result<proto::HostFacts> offer(const agent::Config& config) {
     gpu.set_uuid(to_bytes(info.uuid));
     gpu.set_name(info.name);
     gpu.set_total_bytes(info.total_bytes);
-    gpu.set_allowed(is_allowed(info.uuid, config));
+    gpu.set_allowed(config.allows(info.uuid));
     // A GPU without so much as room for a context has none to offer.
     gpu.set_free_bytes(free_vram.of(info.uuid).value_or(0));
   }

@@ -37,14 +37,13 @@ uid_t owner_of(pid_t pid) {
 /// VRAM by GPU, in the order of their UUIDs. kUnavailable while a migration has taken it away: its
 /// process then still names the GPUs that it had.
 Result<std::map<std::string, std::uint64_t>> vram_of(pid_t pid, Milliseconds patience) {
-  GCR_ASSIGN(agent::Door door, agent::Door::open(pid, kLockPatience));
-  GCR_ASSIGN(const door::Summary summary, door.hello(patience));
-  if (summary.detached != 0) return Error(Code::kUnavailable, "its VRAM is in an agent's hands");
-  GCR_ASSIGN(const auto entries, door.inventory(patience));
+  GCR_ASSIGN(const auto access, agent::open_access(pid, kLockPatience, patience));
+  GCR_ASSIGN(const agent::AccessState state, access->look(patience));
+  if (state.detached) return Error(Code::kUnavailable, "its VRAM is in an agent's hands");
+  GCR_ASSIGN(const auto allocations, access->allocations());
   std::map<std::string, std::uint64_t> vram;
-  for (const door::DoorEntry& entry : entries) {
-    const auto* uuid = reinterpret_cast<const char*>(entry.device_uuid);
-    vram[std::string(uuid, sizeof(entry.device_uuid))] += entry.size_bytes;
+  for (const agent::LocalAllocation& allocation : allocations) {
+    vram[to_bytes(allocation.gpu)] += allocation.size_bytes;
   }
   return vram;
 }

@@ -275,8 +275,7 @@ Status end_keeper(const journal::ProcessId& keeper) {
   if (!sent && sent.error().code() != Code::kNotFound) {
     return sent.error().while_doing("cannot end the keeper");
   }
-  process->wait_until_ended();
-  return {};
+  return process->wait_until_ended();
 }
 
 }  // namespace gcr::keeper

@@ -13,7 +13,7 @@ namespace gcr::process {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using agent::Door;
+using agent::GpuAccess;
 
 /// A mapping is the driver's, or as good as that, if so much of it went.
 bool is_nearly_empty(const AddressRange& mapping, std::uint64_t dropped_bytes) {
@@ -23,18 +23,18 @@ bool is_nearly_empty(const AddressRange& mapping, std::uint64_t dropped_bytes) {
 
 /// What may be scanned: nothing at all if the kernel itself writes for the process.
 std::vector<AddressRange> droppable(const std::vector<MemoryMapping>& mappings,
-                                    std::uint64_t door_stack) {
+                                    std::uint64_t used_stack) {
   std::vector<AddressRange> ranges;
   for (const MemoryMapping& mapping : mappings) {
     if (mapping.asynchronous_io) return {};
-    const bool stack = mapping.range.start <= door_stack && door_stack < mapping.range.end;
+    const bool stack = mapping.range.start <= used_stack && used_stack < mapping.range.end;
     if (mapping.droppable && !stack && mapping.anonymous_bytes > 0) ranges.push_back(mapping.range);
   }
   return ranges;
 }
 
-std::vector<Door::Pages> pages_of(const std::vector<AddressRange>& ranges) {
-  std::vector<Door::Pages> pages;
+std::vector<GpuAccess::Pages> pages_of(const std::vector<AddressRange>& ranges) {
+  std::vector<GpuAccess::Pages> pages;
   pages.reserve(ranges.size());
   for (const AddressRange& range : ranges) pages.push_back({range.start, range.bytes()});
   return pages;
@@ -60,23 +60,22 @@ std::vector<AddressRange> nearly_empty(const std::vector<AddressRange>& mappings
 
 }  // namespace
 
-Result<DroppedPages> drop_zero_pages(Door& door, const procfs::Process& process) {
+Result<DroppedPages> drop_zero_pages(GpuAccess& access, const procfs::Process& process) {
   const auto start = Clock::now();
-  const pid_t pid = door.pid();
-  GCR_ASSIGN(const door::Summary summary, door.hello());
+  GCR_ASSIGN(const agent::AccessState state, access.look());
   DroppedPages dropped;
   criu::HeldThreads threads(process);
   const auto hold_start = Clock::now();
-  GCR_TRY(threads.hold_all_but(summary.door_tid));
-  GCR_ASSIGN(const auto mappings, read_mappings(pid));
-  const auto where = droppable(mappings, summary.door_stack);
-  GCR_ASSIGN(const ZeroScan scan, find_zero_pages(pid, where));
+  GCR_TRY(threads.hold_all_but(state.thread));
+  GCR_ASSIGN(const auto mappings, read_mappings(process.pid()));
+  const auto where = droppable(mappings, state.stack);
+  GCR_ASSIGN(const ZeroScan scan, find_zero_pages(process.pid(), where));
   dropped.scanned_bytes = scan.scanned_bytes;
-  GCR_ASSIGN(dropped.dropped_bytes, door.drop_pages(pages_of(scan.zeros)));
+  GCR_ASSIGN(dropped.dropped_bytes, access.drop_pages(pages_of(scan.zeros)));
   threads.let_go();
   dropped.held = Clock::now() - hold_start;
   // Only a hint: a kernel without huge pages refuses it.
-  (void)door.use_huge_pages(pages_of(nearly_empty(where, scan.zeros)));
+  (void)access.use_huge_pages(pages_of(nearly_empty(where, scan.zeros)));
   dropped.duration = Clock::now() - start;
   return dropped;
 }

@@ -4,8 +4,8 @@
 // zeros; dumping, moving and restoring them would cost more than everything else.
 //
 // Nothing may write to a page between its check and its release, or the write would be lost. So all
-// threads except the door's are held meanwhile. Two kinds of writers are not threads of the
-// process:
+// threads except the one that drops them are held meanwhile. Two kinds of writers are not threads
+// of the process:
 // - A device for which the pages are pinned would keep using the old page. Do this only after the
 //   control checkpoint, when nothing is pinned for a GPU any more; other pinners (RDMA, io_uring)
 //   are refused in preflight, and a process with an asynchronous I/O ring is left as it is.
@@ -18,7 +18,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "migrate-agent/door/door.h"
+#include "migrate-agent/gpu_access/gpu_access.h"
 #include "migrate-agent/procfs/process_handle.h"
 #include "src/base/result.h"
 
@@ -31,17 +31,18 @@ struct DroppedPages {
   std::chrono::nanoseconds duration{0};  ///< of everything
 };
 
-/// Drops the pages of zeros in the private anonymous memory of `process`, behind `door`, which may
-/// be in a PID namespace below the caller's. Its CUDA is checkpointed. It reads the same afterwards
-/// and runs on, as it does after a failure: then some of the zeros may be gone. Memory that is
-/// locked, shared, backed by a file or watched by userfaultfd is left alone, stacks that grow too.
-/// Whole mappings of which next to nothing is left are marked for huge pages: reading the zeros
-/// again, as the control restore does, then costs one fault for each 2 MiB.
+/// Drops the pages of zeros in the private anonymous memory of `process`, behind `access`, which
+/// may be in a PID namespace below the caller's. Its CUDA is checkpointed. It reads the same
+/// afterwards and runs on, as it does after a failure: then some of the zeros may be gone. Memory
+/// that is locked, shared, backed by a file or watched by userfaultfd is left alone, stacks that
+/// grow too. Whole mappings of which next to nothing is left are marked for huge pages: reading the
+/// zeros again, as the control restore does, then costs one fault for each 2 MiB.
 ///
-/// If the caller dies meanwhile, the whole process stays stopped by SIGSTOP: the door may be in the
-/// middle of a request. Before the process is continued, the door's thread alone must finish it.
+/// If the caller dies meanwhile, the whole process stays stopped by SIGSTOP: the access's thread in
+/// it may be in the middle of a request. Before the process is continued, that thread alone must
+/// finish it.
 /// Needs the right to ptrace; kPermissionDenied if somebody else traces it. Blocks for tens of
 /// milliseconds.
-Result<DroppedPages> drop_zero_pages(agent::Door& door, const procfs::Process& process);
+Result<DroppedPages> drop_zero_pages(agent::GpuAccess& access, const procfs::Process& process);
 
 }  // namespace gcr::process

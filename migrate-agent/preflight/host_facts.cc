@@ -65,10 +65,6 @@ std::int64_t now_ns(clockid_t clock) {
   return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
 }
 
-bool is_allowed(const Uuid& gpu, const Config& config) {
-  return config.gpus.empty() || std::ranges::find(config.gpus, gpu) != config.gpus.end();
-}
-
 /// What is free, less what other migrations are going to take of it.
 void look_at_memory(const Config& config, proto::HostFacts& facts) {
   const auto reserved = landing::reserved_memory(landing::reservations_in(config.runtime_dir));
@@ -128,7 +124,7 @@ void look_at_gpu(const device::GpuInfo& info, const Config& config, proto::HostF
   gpu.set_uuid(to_bytes(info.uuid));
   gpu.set_name(info.name);
   gpu.set_total_bytes(info.total_bytes);
-  gpu.set_allowed(is_allowed(info.uuid, config));
+  gpu.set_allowed(config.allows(info.uuid));
   gpu.set_compute_mode(info.compute_mode);
 }
 

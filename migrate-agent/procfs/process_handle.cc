@@ -74,10 +74,11 @@ Status Process::send(int signal_number) const {
   return Error::from_errno(errno, doing);
 }
 
-void Process::wait_until_ended() const {
-  pollfd ended{pidfd(), POLLIN, 0};
-  while (::poll(&ended, 1, -1) < 0 && errno == EINTR) {
-  }
+Status Process::wait_until_ended(std::chrono::milliseconds limit) const {
+  if (ends_within(limit)) return {};
+  return Error(Code::kTimeout,
+               "process " + std::to_string(pid_) + " was killed, but has not ended within " +
+                   std::to_string(limit.count()) + " ms: another process may be tracing it");
 }
 
 }  // namespace gcr::procfs

@@ -17,6 +17,9 @@ namespace gcr::procfs {
 /// Copies share the pidfd. Any thread may use its own copy.
 class Process {
  public:
+  /// Enough for the kernel and the driver to give back what any process holds.
+  static constexpr std::chrono::milliseconds kDeathLimit = std::chrono::seconds(60);
+
   /// The process that has this PID now. kNotFound if there is none.
   static Result<Process> open(pid_t pid);
 
@@ -41,8 +44,9 @@ class Process {
   /// kNotFound if it has been reaped; a process that has its PID then is not signalled.
   Status send(int signal_number) const;
 
-  /// Blocks until it has ended.
-  void wait_until_ended() const;
+  /// For a process that was killed: blocks until it has ended. kTimeout after `limit`: a process
+  /// that traces it may keep it for ever.
+  Status wait_until_ended(std::chrono::milliseconds limit = kDeathLimit) const;
 
  private:
   Process(pid_t pid, std::uint64_t start_time, UniqueFd pidfd);

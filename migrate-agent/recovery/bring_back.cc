@@ -17,7 +17,7 @@
 namespace gcr::recovery {
 namespace {
 
-using agent::Door;
+using agent::GpuAccess;
 
 /// How long to wait for a CRIU that works on the process; the caller tries again.
 constexpr std::chrono::seconds kCriuPatience{60};
@@ -45,11 +45,11 @@ pid_t door_thread(pid_t pid) {
 
 /// The dump has stopped it, or a worker died while it dropped pages of zeros: then the door first
 /// finishes dropping, and nothing may write to the memory before it has answered.
-Status resume(const procfs::Process& process, Door& door) {
+Status resume(const procfs::Process& process, GpuAccess& access) {
   spdlog::info("process {} is stopped: continuing", process.pid());
   criu::HeldThreads threads(process);
   GCR_TRY(threads.hold_all_but(door_thread(process.pid())));
-  GCR_TRY(door.hello());
+  GCR_TRY(access.look());
   threads.let_go();
   return criu::resume_stopped(process);
 }
@@ -98,30 +98,30 @@ Result<keeper::Descriptors> find_vram(const Lost& lost, const InHand* in_hand) {
                                             lost.process.pid(), taken.error().message()));
 }
 
-Status bring_back_vram(Door& door, const Lost& lost, const InHand* in_hand) {
-  GCR_ASSIGN(const door::Summary summary, door.hello());
-  if (summary.detached != 0) {
+Status bring_back_vram(GpuAccess& access, const Lost& lost, const InHand* in_hand) {
+  const auto pid = lost.process.pid();
+  GCR_ASSIGN(const agent::AccessState state, access.look());
+  if (state.detached) {
     GCR_ASSIGN(keeper::Descriptors descriptors, find_vram(lost, in_hand));
-    spdlog::info("process {} is detached: attaching {} buffers", door.pid(), descriptors.size());
-    GCR_TRY(door.offer(std::move(descriptors)));
-    GCR_TRY(door.attach());
+    spdlog::info("process {} is detached: attaching {} buffers", pid, descriptors.size());
+    GCR_TRY(access.attach(std::move(descriptors)));
   }
-  if (summary.gate_closed == 0) return {};
-  spdlog::info("process {} is behind its gate: opening it", door.pid());
-  return door.open_gate();
+  if (!state.quiet) return {};
+  spdlog::info("process {} is behind its gate: opening it", pid);
+  return access.resume();
 }
 
-Status bring_back_through(Door& door, const Lost& lost, const procfs::Process& process,
+Status bring_back_through(GpuAccess& access, const Lost& lost, const procfs::Process& process,
                           const InHand* in_hand) {
   const pid_t pid = process.pid();
   if (lost.detaching) {
-    if (is_stopped(pid)) GCR_TRY(resume(process, door));
+    if (is_stopped(pid)) GCR_TRY(resume(process, access));
     GCR_TRY(bring_back_control(pid, in_hand == nullptr ? nullptr : in_hand->driver));
   } else if (is_stopped(pid)) {
     spdlog::info("process {} was stopped by its user; its gate opens by itself", pid);
     return {};
   }
-  return bring_back_vram(door, lost, in_hand);
+  return bring_back_vram(access, lost, in_hand);
 }
 
 Status bring_back_all(const Lost& lost, const procfs::Process& process, const InHand* in_hand) {
@@ -129,14 +129,14 @@ Status bring_back_all(const Lost& lost, const procfs::Process& process, const In
   // A frozen process is stopped again for what follows: a SIGCONT may have ended its stop.
   GCR_TRY(thaw_stopped(process, lost.group));
   if (in_hand != nullptr && !in_hand->gated) return {};
-  if (in_hand != nullptr) return bring_back_through(in_hand->door, lost, process, in_hand);
-  auto door = Door::open(process.pid());
+  if (in_hand != nullptr) return bring_back_through(in_hand->access, lost, process, in_hand);
+  const auto access = agent::open_access(process.pid());
   // Refused in preflight, or the process has executed another program: it was never taken apart.
-  if (!door && door.error().code() == Code::kNotFound) return {};
-  GCR_TRY(door);
+  if (!access && access.error().code() == Code::kNotFound) return {};
+  GCR_TRY(access);
   // The door was found by PID: it is this process's door if the process has not been reaped.
   if (process.has_ended()) return {};
-  return bring_back_through(*door, lost, process, in_hand);
+  return bring_back_through(**access, lost, process, in_hand);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 
 #include "migrate-agent/cgroups/group.h"
 #include "migrate-agent/device/device.h"
-#include "migrate-agent/door/door.h"
+#include "migrate-agent/gpu_access/gpu_access.h"
 #include "migrate-agent/keeper/keeper.h"
 #include "proto/journal.pb.h"
 #include "src/base/result.h"
@@ -36,7 +36,7 @@ struct Lost {
 
 /// What a living worker has in hand, and recovery has to look for.
 struct InHand {
-  agent::Door& door;  ///< with its lock
+  agent::GpuAccess& access;
   std::shared_ptr<const device::Driver> driver;
   std::function<Result<keeper::Descriptors>()> vram;
   bool gated = false;      ///< the gate may be closed; else nothing was done to the process

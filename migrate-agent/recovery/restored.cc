@@ -59,7 +59,7 @@ Status destroy_restored(const journal::Restored& restored, const cgroups::Group&
     killed.push_back(std::move(*process));
   }
   GCR_TRY(group.destroy());
-  for (const procfs::Process& process : killed) process.wait_until_ended();
+  for (const procfs::Process& process : killed) GCR_TRY(process.wait_until_ended());
   return {};
 }
 

@@ -55,10 +55,9 @@ awaitable<void> compare_with_destination(WorkerContext& context,
 
 void add_use(const Inventory& inventory, proto::CheckReply& reply) {
   std::map<std::string, std::uint64_t> bytes;
-  for (const auto& [id, entry] : inventory) {
-    const proto::Buffer buffer = describe(entry);
-    bytes[buffer.gpu_uuid()] += buffer.size_bytes();
-    reply.set_vram_bytes(reply.vram_bytes() + buffer.size_bytes());
+  for (const auto& [id, allocation] : inventory) {
+    bytes[to_bytes(allocation.gpu)] += allocation.size_bytes;
+    reply.set_vram_bytes(reply.vram_bytes() + allocation.size_bytes);
   }
   for (const auto& [uuid, vram] : bytes) {
     proto::GpuUse& use = *reply.add_gpus();
@@ -86,7 +85,7 @@ awaitable<Result<proto::Envelope>> run_check(WorkerContext& context,
   std::optional<Examination> found;
   const Status looked = co_await offload(context.blocking, [&]() -> Status {
     found.emplace(examine(request, context.config));
-    found->door.reset();  // others may come
+    found->access.reset();  // others may come
     return {};
   });
   GCR_CO_TRY(looked);

@@ -9,6 +9,7 @@
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/data/offer.h"
 #include "migrate-agent/device/device.h"
+#include "migrate-agent/door/door.h"
 #include "migrate-agent/preflight/comparison.h"
 #include "migrate-agent/process/inspect.h"
 #include "migrate-agent/procfs/procfs.h"
@@ -65,7 +66,7 @@ void look_at_cuda(pid_t pid, Examination& found) {
 
 void look_at_gpus(Examination& found) {
   std::set<std::string> used;
-  for (const auto& [id, entry] : found.inventory) used.insert(describe(entry).gpu_uuid());
+  for (const auto& [id, allocation] : found.inventory) used.insert(to_bytes(allocation.gpu));
   for (const proto::Gpu& gpu : found.host.facts.gpus()) {
     if (used.contains(gpu.uuid())) check_gpu(gpu, found.findings);
   }
@@ -78,24 +79,24 @@ void look_at_gpus(Examination& found) {
                                  format_bytes(available), format_bytes(needed), used.size()));
 }
 
-void look_through_door(pid_t pid, Examination& found) {
-  auto door = Door::open(pid);
-  if (!door) {
-    const bool busy = door.error().code() == Code::kUnavailable;
-    found.findings.add(busy ? "in-migration" : "no-door", door.error().message());
+void look_at_vram(pid_t pid, Examination& found) {
+  auto access = open_access(pid);
+  if (!access) {
+    const bool busy = access.error().code() == Code::kUnavailable;
+    found.findings.add(busy ? "in-migration" : "no-door", access.error().message());
     return;
   }
-  const auto summary = door->hello();
-  const auto entries = door->inventory();
-  if (!summary || !entries) {
-    found.findings.add("no-door", (summary ? entries.error() : summary.error()).message());
+  const auto state = (*access)->look();
+  const auto allocations = (*access)->allocations();
+  if (!state || !allocations) {
+    found.findings.add("no-door", (state ? allocations.error() : state.error()).message());
     return;
   }
-  check_door(*summary, found.findings);
-  found.process.set_door_tid(summary->door_tid);
-  for (const door::DoorEntry& entry : *entries) found.inventory.emplace(entry.id, entry);
+  check_access(*state, found.findings);
+  found.process.set_door_tid(state->thread);
+  for (const LocalAllocation& one : *allocations) found.inventory.emplace(one.local_id, one);
   check_inventory(found.inventory, found.findings);
-  found.door = std::move(*door);
+  found.access = std::move(*access);
 }
 
 /// False if the process must not be examined further.
@@ -125,14 +126,14 @@ void look_at_images(const proto::MigrateRequest& request, const Config& config,
 
 }  // namespace
 
-void check_door(const door::Summary& summary, preflight::Findings& findings) {
-  if ((summary.blockers & door::kManagedMemory) != 0) {
+void check_access(const AccessState& state, preflight::Findings& findings) {
+  if (state.managed_memory) {
     findings.add("managed-memory", "the process uses managed memory (cuMemAllocManaged)");
   }
-  if ((summary.blockers & (door::kIpcExported | door::kIpcImported)) != 0) {
+  if (state.ipc_memory) {
     findings.add("ipc-memory", "the process shares GPU memory with another one by legacy IPC");
   }
-  if ((summary.blockers & door::kForeignHandles) != 0) {
+  if (state.foreign_handles) {
     findings.add("foreign-handles",
                  "the process shares GPU memory with another one by exported handles");
   }
@@ -144,11 +145,11 @@ void check_inventory(const Inventory& inventory, preflight::Findings& findings) 
                fmt::format("it has {} allocations, {} are allowed", inventory.size(), kMaxBuffers));
 }
 
-proto::Buffer describe(const door::DoorEntry& entry) {
+proto::Buffer describe(const LocalAllocation& allocation) {
   proto::Buffer buffer;
-  buffer.set_id(entry.id);
-  buffer.set_size_bytes(entry.size_bytes);
-  buffer.set_gpu_uuid(reinterpret_cast<const char*>(entry.device_uuid), sizeof(entry.device_uuid));
+  buffer.set_id(allocation.local_id);
+  buffer.set_size_bytes(allocation.size_bytes);
+  buffer.set_gpu_uuid(to_bytes(allocation.gpu));
   return buffer;
 }
 
@@ -158,8 +159,8 @@ Examination examine(const proto::MigrateRequest& request, const Config& config) 
   const pid_t pid = request.pid();
   if (!look_at_process(pid, found)) return found;
   look_at_images(request, config, found);
-  look_through_door(pid, found);
-  if (found.door && found.host.driver) look_at_cuda(pid, found);
+  look_at_vram(pid, found);
+  if (found.access && found.host.driver) look_at_cuda(pid, found);
   look_at_gpus(found);
   return found;
 }
@@ -176,7 +177,7 @@ proto::PreflightRequest preflight_request(const Examination& examination,
   *asked.mutable_offer() = data_offer(config.unencrypted_data);
   *asked.mutable_host() = examination.host.facts;
   *asked.mutable_process() = examination.process;
-  for (const auto& [id, entry] : examination.inventory) *asked.add_buffers() = describe(entry);
+  for (const auto& [id, one] : examination.inventory) *asked.add_buffers() = describe(one);
   return asked;
 }
 

@@ -6,28 +6,27 @@
 
 #include <map>
 #include <memory>
-#include <optional>
 
-#include "migrate-agent/door/door.h"
+#include "migrate-agent/gpu_access/gpu_access.h"
 #include "migrate-agent/mover/chunk.h"
 #include "migrate-agent/preflight/host_facts.h"
 #include "proto/control.pb.h"
 
 namespace gcr::agent {
 
-using Inventory = std::map<mover::BufferId, door::DoorEntry>;
+using Inventory = std::map<mover::BufferId, LocalAllocation>;
 
 struct Examination {
   Survey host;
-  std::optional<Door> door;
+  std::unique_ptr<GpuAccess> access;
   proto::ProcessFacts process;
   Inventory inventory;
   preflight::Findings findings{preflight::Side::kSource};
 };
 
 /// Examines the process and this host for `request`, as far as it can: whatever is missing is a
-/// finding. Without blockers among them the door and the driver are there. The
-/// process is not disturbed. Blocks.
+/// finding. Without blockers among them the access and the driver are there. The process is not
+/// disturbed. Blocks.
 Examination examine(const proto::MigrateRequest& request, const Config& config);
 
 /// The request to the destination about a process without blockers, without the migration's id and
@@ -36,13 +35,13 @@ proto::PreflightRequest preflight_request(const Examination& examination,
                                           const proto::MigrateRequest& request,
                                           const Config& config);
 
-/// Adds the blockers that the preload library reports.
-void check_door(const door::Summary& summary, preflight::Findings& findings);
+/// Adds what prevents a migration.
+void check_access(const AccessState& state, preflight::Findings& findings);
 
 /// "too-many-buffers".
 void check_inventory(const Inventory& inventory, preflight::Findings& findings);
 
 /// As messages describe it.
-proto::Buffer describe(const door::DoorEntry& entry);
+proto::Buffer describe(const LocalAllocation& allocation);
 
 }  // namespace gcr::agent

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "migrate-agent/door/throttle.h"
+#include "migrate-agent/gpu_access/throttle.h"
 #include "migrate-agent/mover/outgoing_vram.h"
 #include "migrate-agent/roles/convergence.h"
 #include "migrate-agent/roles/phases.h"

@@ -232,7 +232,7 @@ awaitable<Result<proto::Envelope>> Source::order_commit() {
 
 /// For undoing what was done to the process.
 recovery::InHand Source::in_hand() {
-  return {.door = process_->door(),
+  return {.access = process_->access(),
           .driver = driver_,
           .vram = [this] { return vram_->descriptors(); },
           .gated = process_->gated(),
@@ -244,7 +244,7 @@ Status Source::look_for_end() {
   if (!handle_) return {};
   bool ended = handle_->is_ending();
   if (!ended && process_ && !process_->is_dumped()) {
-    const auto answered = process_->door().hello(kDoorPatience);
+    const auto answered = process_->access().look(kDoorPatience);
     ended = !answered && answered.error().code() == Code::kNotFound &&
             handle_->ends_within(kEndPatience);
   }

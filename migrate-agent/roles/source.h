@@ -78,7 +78,7 @@ class Source : public SourceControl {
   void tell(const char* phase, std::string text);
 
   Status follow_allocations(proto::BuffersRequest& changes);
-  Status take_over(std::vector<ExportedBuffer> exported);
+  Status take_over(std::vector<ExportedAllocation> exported);
   Status assign_regions(const google::protobuf::RepeatedPtrField<proto::BufferRegion>& regions);
   Status judge(const std::vector<proto::Finding>& findings);
   Status send_round(double share_held);

@@ -6,8 +6,8 @@
 #include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
 
-#include "migrate-agent/door/throttle.h"
 #include "migrate-agent/fault/fault.h"
+#include "migrate-agent/gpu_access/throttle.h"
 #include "migrate-agent/roles/records.h"
 #include "migrate-agent/roles/source.h"
 #include "src/base/units.h"
@@ -131,7 +131,7 @@ void Source::expect_downtime_now() {
 
 /// While the round is sent, the process is throttled by this share.
 Status Source::send_round(double share_held) {
-  Throttle throttle(process_->door());
+  Throttle throttle(process_->access());
   throttle.set_share(share_held);
   const Status sent = precopy_->send(throttle);
   GCR_TRY(throttle.stop());

@@ -4,7 +4,6 @@
 #include <openssl/rand.h>
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 
 #include "migrate-agent/data/offer.h"
@@ -52,7 +51,7 @@ awaitable<Status> Source::begin() {
   driver_ = std::move(found_->host.driver);
   facts_ = std::move(found_->process);
   inventory_ = std::move(found_->inventory);
-  process_.emplace(*driver_, *handle_, std::move(*found_->door),
+  process_.emplace(*driver_, *handle_, std::move(found_->access),
                    settlement::group_of(log_->journal()));
   found_.reset();
   GCR_CO_TRY(context_.line.open(migration_, journal::Began::SOURCE));
@@ -159,12 +158,10 @@ awaitable<Status> Source::preflight() {
   co_return fault::point("source.preflighted");
 }
 
-Status Source::take_over(std::vector<ExportedBuffer> exported) {
-  for (ExportedBuffer& buffer : exported) {
-    Uuid gpu;
-    std::memcpy(gpu.bytes.data(), buffer.entry.device_uuid, gpu.bytes.size());
-    GCR_TRY(
-        vram_->add(buffer.entry.id, gpu, buffer.entry.size_bytes, std::move(buffer.descriptor)));
+Status Source::take_over(std::vector<ExportedAllocation> exported) {
+  for (auto& [allocation, descriptor] : exported) {
+    GCR_TRY(vram_->add(allocation.local_id, allocation.gpu, allocation.size_bytes,
+                       std::move(descriptor)));
   }
   return {};
 }
@@ -309,25 +306,25 @@ awaitable<Status> Source::fall_back(proto::PrepareReply& prepared, const Error& 
 /// `changes` says so to the destination. What is freed between the look and the taking shows as
 /// kNotFound: then it looks again.
 Status Source::follow_allocations(proto::BuffersRequest& changes) {
-  GCR_ASSIGN(const door::Summary summary, process_->door().hello());
+  GCR_ASSIGN(const AccessState state, process_->access().look());
   preflight::Findings findings(preflight::Side::kSource);
-  check_door(summary, findings);
+  check_access(state, findings);
   if (findings.has_blocker()) return Error(Code::kRefused, preflight::reason_of(findings.list()));
   for (unsigned attempt = 1;; ++attempt) {
     changes.Clear();
-    GCR_ASSIGN(const auto entries, process_->door().inventory());
+    GCR_ASSIGN(const auto allocations, process_->access().allocations());
     Inventory now;
     std::vector<std::uint64_t> added;
-    for (const door::DoorEntry& entry : entries) {
-      now.emplace(entry.id, entry);
-      if (inventory_.contains(entry.id)) continue;
-      added.push_back(entry.id);
-      *changes.add_added() = describe(entry);
+    for (const LocalAllocation& allocation : allocations) {
+      now.emplace(allocation.local_id, allocation);
+      if (inventory_.contains(allocation.local_id)) continue;
+      added.push_back(allocation.local_id);
+      *changes.add_added() = describe(allocation);
     }
-    auto exported = process_->door().export_buffers(added);
+    auto exported = process_->access().take(added);
     if (!exported && exported.error().code() == Code::kNotFound && attempt < kAttempts) continue;
     if (!exported) return exported.error();
-    for (const auto& [id, entry] : inventory_) {
+    for (const auto& [id, allocation] : inventory_) {
       if (now.contains(id)) continue;
       changes.add_removed_ids(id);
       vram_->remove(id);

@@ -15,18 +15,18 @@ Status SourceProcess::enter_group() {
 
 Status SourceProcess::close_gate(std::chrono::milliseconds timeout) {
   gated_ = true;
-  return door_.close_gate(timeout, kGateLease);
+  return access_->quiesce(timeout, kGateLease);
 }
 
 Status SourceProcess::open_gate() {
-  GCR_TRY(door_.open_gate());
+  GCR_TRY(access_->resume());
   gated_ = false;
   return {};
 }
 
 Status SourceProcess::detach() {
   detaching_ = true;
-  return door_.detach();
+  return access_->detach();
 }
 
 Status SourceProcess::lock(std::chrono::milliseconds timeout) { return control_->lock(timeout); }

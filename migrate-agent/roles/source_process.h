@@ -14,7 +14,7 @@
 #include "migrate-agent/cgroups/group.h"
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/device/device.h"
-#include "migrate-agent/door/door.h"
+#include "migrate-agent/gpu_access/gpu_access.h"
 #include "migrate-agent/procfs/process_handle.h"
 
 namespace gcr::agent {
@@ -22,14 +22,14 @@ namespace gcr::agent {
 class SourceProcess {
  public:
   /// `group` holds it from the dump on.
-  SourceProcess(const device::Driver& driver, procfs::Process process, Door door,
-                cgroups::Group group)
+  SourceProcess(const device::Driver& driver, procfs::Process process,
+                std::unique_ptr<GpuAccess> access, cgroups::Group group)
       : process_(std::move(process)),
-        door_(std::move(door)),
+        access_(std::move(access)),
         control_(driver.control(process_.pid())),
         group_(std::move(group)) {}
 
-  Door& door() { return door_; }
+  GpuAccess& access() { return *access_; }
   const procfs::Process& process() const { return process_; }
   pid_t pid() const { return process_.pid(); }
   const cgroups::Group& group() const { return group_; }
@@ -64,7 +64,7 @@ class SourceProcess {
 
  private:
   procfs::Process process_;
-  Door door_;
+  std::unique_ptr<GpuAccess> access_;
   std::unique_ptr<device::Control> control_;
   cgroups::Group group_;
   bool gated_ = false;

@@ -58,7 +58,7 @@ awaitable<Status> Source::send_control_state() {
     }));
     GCR_TRY(fault::point("source.checkpointed"));
     const auto dropped = phases_.time("process", "drop zero pages", [&] {
-      return process::drop_zero_pages(process_->door(), process_->process());
+      return process::drop_zero_pages(process_->access(), process_->process());
     });
     // Pages that were not dropped are moved.
     if (!dropped) spdlog::warn("pages of zeros stay: {}", dropped.error().message());

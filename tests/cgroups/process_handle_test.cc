@@ -7,10 +7,14 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/criu/frozen_threads.h"
@@ -97,6 +101,47 @@ TEST(ReusedNumber, IsNotSignalledByRecovery) {
   ASSERT_TRUE(found) << found.error().message();
   EXPECT_EQ(*found, recovery::Found::kGone);
   EXPECT_TRUE(other.untouched());
+}
+
+/// A child that traces the threads of `traced`, except the first, until it is killed.
+pid_t tracer_of(pid_t traced) {
+  int ready[2];
+  if (::pipe2(ready, O_CLOEXEC) != 0) return -1;
+  const pid_t tracer = ::fork();
+  if (tracer == 0) {
+    std::vector<pid_t> tids;
+    while (tids.size() < 2) tids = threads(traced);
+    for (const pid_t tid : tids) {
+      if (tid != traced && ::ptrace(PTRACE_SEIZE, tid, nullptr, nullptr) != 0) ::_exit(1);
+    }
+    if (::write(ready[1], "r", 1) != 1) ::_exit(1);
+    for (;;) ::pause();
+  }
+  ::close(ready[1]);
+  char byte = 0;
+  EXPECT_EQ(::read(ready[0], &byte, 1), 1);
+  ::close(ready[0]);
+  return tracer;
+}
+
+TEST(KilledProcess, IsNotWaitedForWithoutLimitWhenAnotherProcessTracesIt) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    std::thread([] {
+      for (;;) ::pause();
+    }).join();
+  }
+  const pid_t tracer = tracer_of(pid);
+  const Process process = Process::open(pid).value();
+  ASSERT_TRUE(process.send(SIGKILL));
+  const Status waited = process.wait_until_ended(std::chrono::milliseconds(200));
+  ASSERT_FALSE(waited);
+  EXPECT_EQ(waited.error().code(), Code::kTimeout);
+  EXPECT_THAT(waited.error().message(), testing::HasSubstr("has not ended within 200 ms"));
+  ::kill(tracer, SIGKILL);
+  ::waitpid(tracer, nullptr, 0);
+  EXPECT_TRUE(process.wait_until_ended());
+  ::waitpid(pid, nullptr, 0);
 }
 
 }  // namespace

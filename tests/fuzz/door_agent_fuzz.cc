@@ -69,23 +69,23 @@ void ask(Door& door, std::uint8_t what) {
     case 0:
       return (void)door.hello(kDeadline);
     case 1:
-      return (void)door.inventory(kDeadline);
+      return (void)door.allocations();
     case 2:
-      if (const auto buffers = door.export_buffers(ids, kDeadline)) {
+      if (const auto buffers = door.take(ids)) {
         require(buffers->size() == ids.size(), "one descriptor for each");
         for (const auto& buffer : *buffers) require(bool(buffer.descriptor), "a descriptor");
       }
       return;
     case 3:
-      return (void)door.close_gate(milliseconds(1), milliseconds(1));
+      return (void)door.quiesce(milliseconds(1), milliseconds(1));
     case 4:
-      return (void)door.detach(kDeadline);
+      return (void)door.detach();
     case 5:
-      return (void)door.attach(kDeadline);
+      return (void)door.attach({});
     case 6:
-      return (void)door.drop_pages(pages, kDeadline);
+      return (void)door.drop_pages(pages);
     default:
-      return (void)door.open_gate(kDeadline);
+      return (void)door.resume();
   }
 }
 
@@ -103,7 +103,7 @@ void converse(Input input) {
   if (lie == 1) card.agent_fd = input.number<std::int32_t>();
   if (lie == 2) card.version = input.number<std::uint32_t>();
   const UniqueFd file = make_card(card);
-  auto door = Door::open(::getpid());
+  auto door = Door::open(::getpid(), Door::kLockPatience, kDeadline);
   if (!door) return;
   const auto questions = input.bytes(input.number<std::uint8_t>() % 8);
   std::thread player(play_application, std::move(application), input);

@@ -98,11 +98,10 @@ TEST_F(Examining, AProcessThatMayNotBeLookedAt) {
   ::waitpid(target, nullptr, 0);
 }
 
-TEST_F(Examining, WhatTheDoorTells) {
-  door::Summary summary{};
-  summary.blockers = door::kManagedMemory | door::kIpcExported | door::kForeignHandles;
+TEST_F(Examining, WhatTheAccessTells) {
+  const AccessState state{.managed_memory = true, .ipc_memory = true, .foreign_handles = true};
   preflight::Findings findings(preflight::Side::kSource);
-  check_door(summary, findings);
+  check_access(state, findings);
   std::vector<std::string> ids;
   for (const proto::Finding& finding : findings.list()) ids.push_back(finding.id());
   EXPECT_THAT(ids, ElementsAre("managed-memory", "ipc-memory", "foreign-handles"));
@@ -111,11 +110,11 @@ TEST_F(Examining, WhatTheDoorTells) {
 TEST_F(Examining, MoreBuffersThanAMigrationTakes) {
   Inventory inventory;
   for (mover::BufferId id = 1; inventory.size() < kMaxBuffers; ++id)
-    inventory.emplace(id, door::DoorEntry{});
+    inventory.emplace(id, LocalAllocation{});
   preflight::Findings findings(preflight::Side::kSource);
   check_inventory(inventory, findings);
   EXPECT_TRUE(findings.list().empty());
-  inventory.emplace(kMaxBuffers + 1, door::DoorEntry{});
+  inventory.emplace(kMaxBuffers + 1, LocalAllocation{});
   check_inventory(inventory, findings);
   ASSERT_EQ(findings.list().size(), 1u);
   EXPECT_EQ(findings.list()[0].id(), "too-many-buffers");

@@ -72,10 +72,10 @@ class Move {
   }
 
   Status take_over() {
-    GCR_ASSIGN(const auto inventory, door_.inventory());
+    GCR_ASSIGN(const auto allocations, door_.allocations());
     std::vector<std::uint64_t> ids;
-    for (const door::DoorEntry& entry : inventory) ids.push_back(entry.id);
-    GCR_ASSIGN(held_, door_.export_buffers(ids));
+    for (const auto& allocation : allocations) ids.push_back(allocation.local_id);
+    GCR_ASSIGN(held_, door_.take(ids));
     return {};
   }
 
@@ -83,10 +83,11 @@ class Move {
     GCR_ASSIGN(keeper::Keeper keeper, keeper::Keeper::start(arguments_.keeper));
     const journal::ProcessId id = keeper.id();
     reached("keeper", " " + std::to_string(id.pid()) + " " + std::to_string(id.start_time()));
-    GCR_TRY(door_.close_gate(kPatience, kPatience));
+    GCR_TRY(door_.quiesce(kPatience, kPatience));
     reached("gated");
     std::vector<keeper::BufferDescriptor> kept;
-    for (const auto& buffer : held_) kept.push_back({buffer.entry.id, buffer.descriptor.get()});
+    for (const auto& buffer : held_)
+      kept.push_back({buffer.allocation.local_id, buffer.descriptor.get()});
     GCR_TRY(keeper.arm(kept));
     reached("armed");
     return {};
@@ -125,13 +126,13 @@ class Move {
     reached("unlocked");
     keeper::Descriptors descriptors;
     for (auto& buffer : held_) {
-      descriptors.emplace_back(buffer.entry.id, std::move(buffer.descriptor));
+      descriptors.emplace_back(buffer.allocation.local_id, std::move(buffer.descriptor));
     }
     GCR_TRY(door_.offer(std::move(descriptors)));
     reached("offered");
-    GCR_TRY(door_.attach());
+    GCR_TRY(door_.attach({}));
     reached("attached");
-    GCR_TRY(door_.open_gate());
+    GCR_TRY(door_.resume());
     reached("done");
     return {};
   }
@@ -140,7 +141,7 @@ class Move {
   const std::shared_ptr<const device::Driver> driver_;
   const std::unique_ptr<device::Control> control_;
   agent::Door door_;
-  std::vector<agent::ExportedBuffer> held_;
+  std::vector<agent::ExportedAllocation> held_;
 };
 
 void call(pid_t pid, const std::vector<std::string>& names) {

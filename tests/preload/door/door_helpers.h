@@ -66,10 +66,10 @@ using Held = std::vector<std::pair<std::uint64_t, UniqueFd>>;
 /// Everything exported: what an agent holds of the process.
 inline Held take_over(agent::Door& door) {
   std::vector<std::uint64_t> ids;
-  for (const door::DoorEntry& entry : good(door.inventory())) ids.push_back(entry.id);
+  for (const auto& allocation : good(door.allocations())) ids.push_back(allocation.local_id);
   Held held;
-  for (agent::ExportedBuffer& exported : good(door.export_buffers(ids))) {
-    held.emplace_back(exported.entry.id, std::move(exported.descriptor));
+  for (agent::ExportedAllocation& exported : good(door.take(ids))) {
+    held.emplace_back(exported.allocation.local_id, std::move(exported.descriptor));
   }
   return held;
 }
@@ -77,12 +77,11 @@ inline Held take_over(agent::Door& door) {
 /// Away and back again: for a moment only the descriptors here hold the memory.
 inline void detach_and_attach(agent::Door& door) {
   Held held = take_over(door);
-  good(door.close_gate(kLong, kNoLease));
+  good(door.quiesce(kLong, kNoLease));
   good(door.detach());
   EXPECT_EQ(good(door.hello()).detached, 1u);
-  good(door.offer(std::move(held)));
-  good(door.attach());
-  good(door.open_gate());
+  good(door.attach(std::move(held)));
+  good(door.resume());
 }
 
 }  // namespace gcr::test

@@ -103,12 +103,11 @@ TEST_F(DoorTest, DetachedMemoryIsHeldByTheAgentAlone) {
   agent::Door door = door_of(subject_);
   const auto descriptors_before = subject_.ask("descriptors");
   Held held = take_over(door);
-  good(door.close_gate(kLong, kNoLease));
+  good(door.quiesce(kLong, kNoLease));
   good(door.detach());
   EXPECT_LE(subject_.ask("descriptors").at(0), descriptors_before.at(0));
-  good(door.offer(std::move(held)));
-  good(door.attach());
-  good(door.open_gate());
+  good(door.attach(std::move(held)));
+  good(door.resume());
   EXPECT_EQ(subject_.ask("info").at(0), with_buffer);
 }
 
@@ -165,11 +164,11 @@ TEST_F(DoorTest, NothingIsDetachedThatThisAgentHoldsNoDescriptorOf) {
     take_over(earlier);
   }
   agent::Door door = door_of(subject_);
-  good(door.close_gate(kLong, kNoLease));
+  good(door.quiesce(kLong, kNoLease));
   const Status detached = door.detach();
   ASSERT_FALSE(detached);
   EXPECT_EQ(detached.error().code(), Code::kNotFound);
-  good(door.open_gate());
+  good(door.resume());
   subject_.ask(command("sum", address, 2 * kMiB));
 }
 
@@ -179,21 +178,19 @@ TEST_F(DoorTest, AttachingWaitsForTheLastDescriptor) {
   const std::uint64_t expected = sum(first, 2 * kMiB);
   agent::Door door = door_of(subject_);
   Held held = take_over(door);
-  good(door.close_gate(kLong, kNoLease));
+  good(door.quiesce(kLong, kNoLease));
   good(door.detach());
   Held rest;
   rest.push_back(std::move(held.back()));
   held.pop_back();
-  good(door.offer(std::move(held)));
-  const Status attached = door.attach();
+  const Status attached = door.attach(std::move(held));
   ASSERT_FALSE(attached);
   EXPECT_EQ(attached.error().code(), Code::kNotFound);
-  const Status opened = door.open_gate();
+  const Status opened = door.resume();
   ASSERT_FALSE(opened);
   EXPECT_EQ(opened.error().code(), Code::kRefused);
-  good(door.offer(std::move(rest)));
-  good(door.attach());
-  good(door.open_gate());
+  good(door.attach(std::move(rest)));
+  good(door.resume());
   EXPECT_EQ(sum(first, 2 * kMiB), expected);
 }
 
@@ -202,26 +199,24 @@ TEST_F(DoorTest, AWrongDescriptorIsRefusedAndTheRightOneStillWorks) {
   const std::uint64_t expected = sum(address, 2 * kMiB);
   agent::Door door = door_of(subject_);
   Held held = take_over(door);
-  good(door.close_gate(kLong, kNoLease));
+  good(door.quiesce(kLong, kNoLease));
   good(door.detach());
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
   const UniqueFd writing(ends[1]);
   Held wrong;
   wrong.emplace_back(held.front().first, UniqueFd(ends[0]));
-  good(door.offer(std::move(wrong)));
-  EXPECT_FALSE(door.attach());
+  EXPECT_FALSE(door.attach(std::move(wrong)));
   EXPECT_EQ(good(door.hello()).detached, 1u);
-  good(door.offer(std::move(held)));
-  good(door.attach());
-  good(door.open_gate());
+  good(door.attach(std::move(held)));
+  good(door.resume());
   EXPECT_EQ(sum(address, 2 * kMiB), expected);
 }
 
 TEST_F(DoorTest, UnknownAllocationsAreNotFound) {
   agent::Door door = door_of(subject_);
   const std::vector<std::uint64_t> ids{4711};
-  const auto exported = door.export_buffers(ids);
+  const auto exported = door.take(ids);
   ASSERT_FALSE(exported);
   EXPECT_EQ(exported.error().code(), Code::kNotFound);
 }
@@ -232,11 +227,11 @@ TEST_F(DoorTest, ManagedMemoryIsABlockerUntilItIsFreed) {
   agent::Door door = door_of(subject_);
   EXPECT_EQ(good(door.hello()).blockers, door::kManagedMemory);
   const Held held = take_over(door);
-  good(door.close_gate(kLong, kNoLease));
+  good(door.quiesce(kLong, kNoLease));
   const Status detached = door.detach();
   ASSERT_FALSE(detached);
   EXPECT_NE(detached.error().message().find("managed memory"), std::string::npos);
-  good(door.open_gate());
+  good(door.resume());
   subject_.ask(command("free", managed));
   EXPECT_EQ(good(door.hello()).blockers, 0u);
 }

@@ -26,7 +26,7 @@ class GateClosingTest : public testing::Test {
     }
   }
   void expect_timeout(agent::Door& door, const std::string& reason) {
-    const Status closed = door.close_gate(kShort, kNoLease);
+    const Status closed = door.quiesce(kShort, kNoLease);
     ASSERT_FALSE(closed);
     EXPECT_EQ(closed.error().code(), Code::kTimeout);
     EXPECT_NE(closed.error().message().find(reason), std::string::npos) << closed.error().message();
@@ -43,14 +43,14 @@ TEST_F(GateClosingTest, WorkStandsStillBetweenClosingAndOpening) {
   agent::Door door = door_of(subject_);
   for (int cycle = 0; cycle < 10; ++cycle) {
     wait_for_steps();
-    good(door.close_gate(kLong, kNoLease));
+    good(door.quiesce(kLong, kNoLease));
     EXPECT_EQ(good(door.hello()).gated_calls_in_flight, 0u);
     // The step that was under way may still be counted; then nothing more is.
     std::uint64_t last = steps();
     const std::uint64_t limit = last + 1;
     for (int look = 0; look < 50; ++look) last = steps();
     EXPECT_LE(last, limit);
-    good(door.open_gate());
+    good(door.resume());
   }
   wait_for_steps();
   EXPECT_EQ(subject_.ask("rest").at(1), 0u);
@@ -58,9 +58,9 @@ TEST_F(GateClosingTest, WorkStandsStillBetweenClosingAndOpening) {
 
 TEST_F(GateClosingTest, ClosingTwiceIsClosingOnce) {
   agent::Door door = door_of(subject_);
-  good(door.close_gate(kLong, kNoLease));
-  good(door.close_gate(kLong, kNoLease));
-  good(door.open_gate());
+  good(door.quiesce(kLong, kNoLease));
+  good(door.quiesce(kLong, kNoLease));
+  good(door.resume());
   EXPECT_EQ(good(door.hello()).gate_closed, 0u);
 }
 
@@ -71,8 +71,8 @@ TEST_F(GateClosingTest, ACaptureKeepsItOpen) {
   EXPECT_EQ(good(door.hello()).blockers, door::kStreamCapturing);
   expect_timeout(door, "a stream is being captured");
   EXPECT_NE(subject_.value(command("end_capture", stream)), 0u) << "the capture was disturbed";
-  good(door.close_gate(kLong, kNoLease));
-  good(door.open_gate());
+  good(door.quiesce(kLong, kNoLease));
+  good(door.resume());
 }
 
 TEST_F(GateClosingTest, AGpuThatDoesNotFinishKeepsItOpen) {
@@ -81,8 +81,8 @@ TEST_F(GateClosingTest, AGpuThatDoesNotFinishKeepsItOpen) {
   expect_timeout(door, "work on its GPUs did not finish");
   expect_timeout(door, "work on its GPUs did not finish");
   subject_.ask("go_on");
-  good(door.close_gate(kLong, kNoLease));
-  good(door.open_gate());
+  good(door.quiesce(kLong, kNoLease));
+  good(door.resume());
 }
 
 TEST_F(GateClosingTest, ACallThatDoesNotReturnKeepsItOpen) {
@@ -94,8 +94,8 @@ TEST_F(GateClosingTest, ACallThatDoesNotReturnKeepsItOpen) {
   expect_timeout(door, "CUDA calls did not return");
   subject_.ask("go_on");
   subject_.ask(command("unstuck", address_));
-  good(door.close_gate(kLong, kNoLease));
-  good(door.open_gate());
+  good(door.quiesce(kLong, kNoLease));
+  good(door.resume());
 }
 
 TEST_F(GateClosingTest, ALeaseOpensItWhenTheAgentIsGone) {
@@ -103,7 +103,7 @@ TEST_F(GateClosingTest, ALeaseOpensItWhenTheAgentIsGone) {
   wait_for_steps();
   {
     agent::Door door = door_of(subject_);
-    good(door.close_gate(kLong, kShort));
+    good(door.quiesce(kLong, kShort));
   }
   wait_for_steps();
   agent::Door door = door_of(subject_);
@@ -118,26 +118,25 @@ TEST_F(GateClosingTest, NoLeaseOpensItOnceVramIsDetached) {
   {
     agent::Door door = door_of(subject_);
     held = take_over(door);
-    good(door.close_gate(kLong, std::chrono::seconds(1)));
+    good(door.quiesce(kLong, std::chrono::seconds(1)));
     good(door.detach());
   }
   agent::Door next = door_of(subject_);
-  good(next.offer(std::move(held)));
-  good(next.attach());
+  good(next.attach(std::move(held)));
   EXPECT_EQ(good(next.hello()).gate_closed, 1u);
-  good(next.open_gate());
+  good(next.resume());
   wait_for_steps();
   EXPECT_EQ(subject_.ask("rest").at(1), 0u);
 }
 
 TEST_F(GateClosingTest, AForkWaitsUntilItOpens) {
   agent::Door door = door_of(subject_);
-  good(door.close_gate(kLong, kNoLease));
+  good(door.quiesce(kLong, kNoLease));
   subject_.send("fork");
   const std::string path = "/proc/" + std::to_string(subject_.pid()) + "/syscall";
   std::string call;
   while (call != "202") std::ifstream(path) >> call;  // futex
-  good(door.open_gate());
+  good(door.resume());
   EXPECT_TRUE(subject_.receive().starts_with("ok"));
 }
 

@@ -28,9 +28,8 @@ std::optional<host::FoundProcess> listed(const Subject& subject,
 /// The GPU that `subject` names for its first allocation.
 proto::Gpu gpu_of(const Subject& subject) {
   agent::Door door = door_of(subject);
-  const auto entry = good(door.inventory()).at(0);
   proto::Gpu gpu;
-  gpu.set_uuid(reinterpret_cast<const char*>(entry.device_uuid), sizeof entry.device_uuid);
+  gpu.set_uuid(to_bytes(good(door.allocations()).at(0).gpu));
   return gpu;
 }
 
@@ -66,7 +65,7 @@ TEST_F(ListingTest, AProcessWhoseVramWasTakenAwayHasNoneOnTheGpuThatItStillNames
   {
     agent::Door door = door_of(subject_);
     held = take_over(door);
-    good(door.close_gate(kLong, kNoLease));
+    good(door.quiesce(kLong, kNoLease));
     good(door.detach());
   }
   const auto found = listed(subject_, {gpu_of(subject_)});
@@ -75,9 +74,8 @@ TEST_F(ListingTest, AProcessWhoseVramWasTakenAwayHasNoneOnTheGpuThatItStillNames
   EXPECT_THAT(found->process.gpus(), IsEmpty());
 
   agent::Door door = door_of(subject_);
-  good(door.offer(std::move(held)));
-  good(door.attach());
-  good(door.open_gate());
+  good(door.attach(std::move(held)));
+  good(door.resume());
 }
 
 }  // namespace

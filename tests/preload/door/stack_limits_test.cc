@@ -28,13 +28,12 @@ TEST_F(StackLimitsTest, TheyAreLowWhileDetachedAndAsBeforeAfterwards) {
   for (int cycle = 0; cycle < 3; ++cycle) {
     EXPECT_EQ(good(door.hello()).lowered_stacks, 0u);
     Held held = take_over(door);
-    good(door.close_gate(kLong, kNoLease));
+    good(door.quiesce(kLong, kNoLease));
     good(door.detach());
     EXPECT_EQ(good(door.hello()).lowered_stacks, 2u);
-    good(door.offer(std::move(held)));
-    good(door.attach());
+    good(door.attach(std::move(held)));
     EXPECT_EQ(good(door.hello()).lowered_stacks, 0u);
-    good(door.open_gate());
+    good(door.resume());
     subject_.ask(command("current", created));
     EXPECT_EQ(limit(), 8192u);
     subject_.ask(command("current", primary));
@@ -45,23 +44,23 @@ TEST_F(StackLimitsTest, TheyAreLowWhileDetachedAndAsBeforeAfterwards) {
 TEST_F(StackLimitsTest, TheApplicationNeverSeesALowOne) {
   const std::uint64_t before = limit();
   agent::Door door = door_of(subject_);
-  good(door.close_gate(kLong, kNoLease));
+  good(door.quiesce(kLong, kNoLease));
   good(door.detach());
   ASSERT_EQ(good(door.hello()).lowered_stacks, 1u);
   subject_.send(command("limit", kStackSize));
-  good(door.attach());
-  good(door.open_gate());
+  good(door.attach({}));
+  good(door.resume());
   EXPECT_EQ(std::stoull(subject_.receive().substr(3), nullptr, 0), before);
 }
 
 TEST_F(StackLimitsTest, AContextWhoseLimitIsLowestAlreadyStaysAsItIs) {
   subject_.ask(command("set_limit", kStackSize, 16));
   agent::Door door = door_of(subject_);
-  good(door.close_gate(kLong, kNoLease));
+  good(door.quiesce(kLong, kNoLease));
   good(door.detach());
   EXPECT_EQ(good(door.hello()).lowered_stacks, 0u);
-  good(door.attach());
-  good(door.open_gate());
+  good(door.attach({}));
+  good(door.resume());
   EXPECT_EQ(limit(), 16u);
 }
 

@@ -1,5 +1,5 @@
 // An application held back for a share of the time.
-#include "migrate-agent/door/throttle.h"
+#include "migrate-agent/gpu_access/throttle.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -93,21 +93,6 @@ TEST_F(ThrottleTest, ABusyGpuIsNoError) {
   wait_for_periods(throttle, 3, 0.5);
   good(throttle.stop());
   wait_for_steps(2);
-}
-
-TEST_F(ThrottleTest, TheEndOfTheProcessIsReported) {
-  auto subject = std::make_unique<Subject>();
-  subject->ask("init");
-  agent::Door door = door_of(*subject);
-  Throttle throttle(door);
-  throttle.set_share(0.5);
-  wait_for_periods(throttle, 1, 0.5);
-  subject.reset();
-  const auto before = throttle.held().elapsed;
-  while (throttle.held().elapsed < before + 3 * kPeriod) ::usleep(1000);
-  const Status stopped = throttle.stop();
-  ASSERT_FALSE(stopped);
-  EXPECT_EQ(stopped.error().code(), Code::kNotFound);
 }
 
 TEST_F(ThrottleTest, TheApplicationGoesOnWhenItsThrottlerIsKilled) {

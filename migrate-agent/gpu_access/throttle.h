@@ -1,12 +1,12 @@
-// Throttles an application by closing its gate for a share of the time, so that pre-copy can catch
-// up with what it dirties, as QEMU throttles the CPUs of a guest that dirties memory faster than
-// the link drains it.
+// Throttles an application by holding back its GPU calls for a share of the time, so that pre-copy
+// can catch up with what it dirties, as QEMU throttles the CPUs of a guest that dirties memory
+// faster than the link drains it.
 #pragma once
 
 #include <chrono>
 #include <memory>
 
-#include "migrate-agent/door/door.h"
+#include "migrate-agent/gpu_access/gpu_access.h"
 #include "src/base/result.h"
 
 namespace gcr::agent {
@@ -28,9 +28,9 @@ class Throttle {
     double share() const;
   };
 
-  /// Does not throttle yet. `door` has an open gate and outlives the throttle, which uses it alone
-  /// until stop().
-  explicit Throttle(Door& door);
+  /// Does not throttle yet. `access` has an open gate and outlives the throttle, which uses it
+  /// alone until stop().
+  explicit Throttle(GpuAccess& access);
   Throttle(Throttle&&) noexcept;
   Throttle& operator=(Throttle&&) noexcept;
   /// Calls stop() if it was not called.
@@ -43,9 +43,9 @@ class Throttle {
   /// as closed; so does the time of an attempt that fails.
   Held held() const;
 
-  /// Opens the gate and ends; the owner may use the door again. The error is the one that ended the
-  /// throttling early: kNotFound if the process has ended. If this process dies instead, the gate
-  /// opens by itself within two seconds. Calling it again does nothing.
+  /// Opens the gate and ends; the owner may use the access again. The error is the one that ended
+  /// the throttling early: kNotFound if the process has ended. If this process dies instead, the
+  /// gate opens by itself within two seconds. Calling it again does nothing.
   Status stop();
 
  private:

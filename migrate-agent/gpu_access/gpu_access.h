@@ -1,0 +1,98 @@
+// How an agent reaches the GPU state of a process that belongs to somebody else: it holds back the
+// process's GPU calls, takes over its allocations and gives them back. An implementation is a
+// folder of its own: migrate-agent/door goes through the preload library.
+//
+// A GpuAccess belongs to one thread at a time; methods block, each for a bounded time. After an
+// error it can still be used, unless the error says that the process has ended.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "src/base/result.h"
+#include "src/base/unique_fd.h"
+#include "src/base/uuid.h"
+
+namespace gcr::agent {
+
+/// An allocation that a descriptor can own. All others are control state, and move with it.
+struct LocalAllocation {
+  std::uint64_t local_id = 0;  ///< stable for the allocation's life, across migrations too
+  std::uint64_t size_bytes = 0;
+  Uuid gpu;
+};
+
+/// An allocation and a descriptor that owns it.
+struct ExportedAllocation {
+  LocalAllocation allocation;
+  UniqueFd descriptor;
+};
+
+struct AccessState {
+  bool quiet = false;     ///< GPU calls are held back
+  bool detached = false;  ///< its allocations are not mapped
+  // What prevents a migration.
+  bool managed_memory = false;
+  bool ipc_memory = false;       ///< shared by legacy IPC, in either direction
+  bool foreign_handles = false;  ///< imported from, or exported to, other processes
+  // The thread in the process that answers the agent: it has to run for every call.
+  pid_t thread = 0;         ///< its id in the process's own PID namespace; 0: there is none
+  std::uint64_t stack = 0;  ///< an address in its stack
+};
+
+class GpuAccess {
+ public:
+  using Milliseconds = std::chrono::milliseconds;
+  static constexpr Milliseconds kPatience = std::chrono::seconds(30);
+
+  /// Whole pages of the process's memory.
+  struct Pages {
+    std::uint64_t address;
+    std::uint64_t bytes;
+  };
+
+  virtual ~GpuAccess() = default;
+
+  /// Changes nothing.
+  virtual Result<AccessState> look(Milliseconds patience = kPatience) = 0;
+
+  /// All allocations in the order of ids, as of one moment.
+  virtual Result<std::vector<LocalAllocation>> allocations() = 0;
+
+  /// One descriptor per id, in the order of `ids`. The process keeps its memory. On failure nothing
+  /// is exported; kNotFound if one of them does not exist any more.
+  virtual Result<std::vector<ExportedAllocation>> take(std::span<const std::uint64_t> ids) = 0;
+
+  /// Holds back the process's GPU calls and waits until its GPUs are idle. kTimeout says what
+  /// prevented it; the calls then pass again. They pass by themselves `lease` after the last
+  /// request (0: never), unless the process is detached.
+  virtual Status quiesce(Milliseconds timeout, Milliseconds lease) = 0;
+
+  /// Lets GPU calls pass. Needs to be attached.
+  virtual Status resume() = 0;
+
+  /// The process unmaps all its allocations. Needs to be quiet, and all allocations taken through
+  /// this object since the last attach. On failure everything is mapped as before, except with
+  /// kDataLoss: then it is detached, and attach brings it back.
+  virtual Status detach() = 0;
+
+  /// Maps everything where it was. `descriptors`, by local id, are the process's in every case. On
+  /// failure nothing is mapped, and those that it has got count for the next attempt.
+  virtual Status attach(std::vector<std::pair<std::uint64_t, UniqueFd>> descriptors) = 0;
+
+  /// Gives pages of zeros back to the kernel. The caller ensures that they are private anonymous
+  /// memory and stay zeros meanwhile (migrate-agent/memory/zero_pages.h). Gives the number of
+  /// bytes; on failure some pages may be gone.
+  virtual Result<std::uint64_t> drop_pages(std::span<const Pages> pages) = 0;
+
+  /// Marks whole mappings for huge pages, which does not change their content. kNotFound if the
+  /// kernel has no huge pages, or an address is not mapped.
+  virtual Status use_huge_pages(std::span<const Pages> pages) = 0;
+};
+
+}  // namespace gcr::agent
