@@ -30,7 +30,7 @@ class IncomingVram {
       : gpus_(std::move(driver)), policy_(policy) {}
 
   struct Wanted {
-    BufferId id = 0;
+    AllocationId id;
     Uuid gpu;
     std::uint64_t size_bytes = 0;
   };
@@ -44,21 +44,21 @@ class IncomingVram {
   Status prepare(const std::vector<Wanted>& wanted);
 
   /// Releases the buffer's VRAM; its landing memory is kept for later buffers.
-  void remove(BufferId id);
+  void remove(AllocationId id);
 
   /// Where the buffer's bytes land.
-  std::span<std::byte> landing(BufferId id) const { return buffers_.at(id).landing; }
+  std::span<std::byte> landing(AllocationId id) const { return buffers_.at(id).landing; }
 
   /// Takes note of what has landed and, in prefill, starts its copy into VRAM. Within a chunk. Any
   /// number of threads, also while another one is in prepare() or removes other buffers.
-  Status landed(BufferId id, std::uint64_t offset, std::uint64_t length_bytes);
+  Status landed(AllocationId id, std::uint64_t offset, std::uint64_t length_bytes);
 
   /// With `expected` from the sender: creates and fills VRAM if that was not done before, clears
   /// chunks that are expected to be zeros, waits for all copies, and compares the digest
   /// of every chunk in VRAM. kDataLoss names the first that differs. Returns how many were
   /// compared.
   Result<std::uint64_t> fill_and_verify(
-      const std::map<BufferId, std::vector<digest::Digest>>& expected);
+      const std::map<AllocationId, std::vector<digest::Digest>>& expected);
 
   /// Of the VRAM itself; after fill_and_verify().
   Result<Descriptors> descriptors() const;
@@ -80,14 +80,15 @@ class IncomingVram {
     std::unique_ptr<device::Allocation> vram;
     std::vector<std::atomic<bool>> landed;  // by chunk: it has landed at least once
   };
-  using Expected = std::map<BufferId, std::vector<digest::Digest>>;
+  using Expected = std::map<AllocationId, std::vector<digest::Digest>>;
 
   Result<Incoming> place(const Wanted& wanted);
-  Status turn_into_reload(std::string why, std::map<BufferId, Incoming>& created);
+  Status turn_into_reload(std::string why, std::map<AllocationId, Incoming>& created);
   Status take_landing_memory(const std::vector<Wanted>& wanted);
-  Status create_vram(BufferId id, Incoming& buffer);
-  Status clear(BufferId id, const Incoming& buffer, std::uint64_t offset, std::uint64_t length);
-  Status upload(BufferId id, const Incoming& buffer, std::uint64_t offset, std::uint64_t length);
+  Status create_vram(AllocationId id, Incoming& buffer);
+  Status clear(AllocationId id, const Incoming& buffer, std::uint64_t offset, std::uint64_t length);
+  Status upload(AllocationId id, const Incoming& buffer, std::uint64_t offset,
+                std::uint64_t length);
   Status fill(const Expected& expected);
   Status settle_zeros(const Expected& expected);
   Status spoil();
@@ -104,7 +105,7 @@ class IncomingVram {
   /// Held while buffers_ or the VRAM of one changes, and in landed(), which only starts copies. The
   /// thread that changes them may read without it.
   std::mutex lanes_mutex_;
-  std::map<BufferId, Incoming> buffers_;
+  std::map<AllocationId, Incoming> buffers_;
   std::string note_;
 };
 

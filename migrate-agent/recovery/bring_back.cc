@@ -98,7 +98,8 @@ Result<keeper::Descriptors> find_vram(const Lost& lost) {
 Status bring_back_vram(Door& door, const Lost& lost) {
   GCR_ASSIGN(const door::Summary summary, door.hello());
   if (summary.detached != 0) {
-    GCR_ASSIGN(keeper::Descriptors descriptors, find_vram(lost));
+    GCR_ASSIGN(keeper::Descriptors kept, find_vram(lost));
+    job::LocalDescriptors& descriptors = kept[job::kRoot];
     spdlog::info("process {} is detached: attaching {} buffers", door.pid(), descriptors.size());
     GCR_TRY(door.offer(std::move(descriptors)));
     GCR_TRY(door.attach());

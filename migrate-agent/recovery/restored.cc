@@ -26,11 +26,11 @@ struct Pair {
 
 Result<Pair> open_pair(const journal::Restored& restored) {
   auto init = open_living(restored.init());
-  auto process = open_living(restored.process());
+  auto process = open_living(restored.members(0));
   if (init && process) return Pair{std::move(*init), std::move(*process)};
   return (init ? process : init)
       .error()
-      .while_doing(fmt::format("cannot resume process {}", restored.process().pid()));
+      .while_doing(fmt::format("cannot resume process {}", restored.members(0).pid()));
 }
 
 }  // namespace
@@ -50,7 +50,7 @@ Status resume_restored(const journal::Restored& restored, const cgroups::Group& 
 Status destroy_restored(const journal::Restored& restored, const cgroups::Group& group) {
   // When an init ends, so does its whole namespace. Only killed processes are thawed.
   std::vector<procfs::Process> killed;
-  for (const journal::ProcessId* id : {&restored.init(), &restored.process()}) {
+  for (const journal::ProcessId* id : {&restored.init(), &restored.members(0)}) {
     auto process = open_living(*id);
     if (!process && process.error().code() == Code::kNotFound) continue;
     GCR_TRY(process);

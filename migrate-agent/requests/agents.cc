@@ -23,16 +23,17 @@ Status check_peer(const WorkerContext& context, std::span<const Record> records)
       fmt::format("the migration is with the agent \"{}\", not with \"{}\"", expected, name));
 }
 
-proto::Envelope commit_reply(pid_t pid) {
-  proto::Envelope reply;
-  reply.mutable_commit_reply()->set_pid(pid);
-  return reply;
-}
-
 /// The answer that the journal alone allows; none while the process waits for the commit.
 std::optional<Reply> settled(const KnownJournal& known) {
   if (known.state == "running") {
-    return commit_reply(known.last(Record::kFinished)->finished().pid());
+    proto::Envelope reply;
+    proto::CommitReply& runs = *reply.mutable_commit_reply();
+    runs.set_pid(known.last(Record::kFinished)->finished().pid());
+    if (runs.pid() == 0) return reply;
+    for (const auto& member : known.last(Record::kRestored)->restored().members()) {
+      runs.add_pids(member.pid());
+    }
+    return reply;
   }
   if (known.state == "aborted" || known.state == "gone") {
     const Record* aborted = known.last(Record::kAborted);

@@ -16,20 +16,21 @@ using journal::Record;
 constexpr std::chrono::milliseconds kPause = std::chrono::milliseconds(50);
 constexpr std::chrono::milliseconds kWorkerPatience = std::chrono::milliseconds(500);
 
-/// The journal's process on this host, if the state says that it has one; it may have ended.
-journal::ProcessId process_of(const std::string& state, const std::vector<Record>& records) {
+/// The journal's processes on this host, if the state says that it has them; they may have ended.
+journal::ProcessIds processes_of(const std::string& state, const std::vector<Record>& records) {
   const Record* restored = journal::last(records, Record::kRestored);
   const bool is_source = records.front().began().role() == journal::Began::SOURCE;
-  if (is_source && state != "confirmed") return records.front().began().process();
+  if (is_source && state != "confirmed") return records.front().began().members();
   if (state != "restored" && state != "committed" && state != "running") return {};
-  return restored == nullptr ? journal::ProcessId() : restored->restored().process();
+  return restored == nullptr ? journal::ProcessIds() : restored->restored().members();
 }
 
-/// 0 if it has ended.
-pid_t pid_of(const journal::ProcessId& process) {
-  if (process.pid() <= 0) return 0;
-  const auto stat = procfs::read_stat(process.pid());
-  return stat && stat->start_time == process.start_time() ? process.pid() : 0;
+/// Of the process that was named; 0 if it has ended.
+pid_t living_root(const journal::ProcessIds& members) {
+  const pid_t pid = journal::root_pid(members);
+  if (pid <= 0) return 0;
+  const auto stat = procfs::read_stat(pid);
+  return stat && stat->start_time == members[0].start_time() ? pid : 0;
 }
 
 void set_error(proto::MigrationStatus& status, const char* state, const Error& error) {
@@ -110,7 +111,7 @@ proto::MigrationStatus status_of(const journal::Entry& entry,
   }
   status.set_state(*state);
   status.set_finished(!journal::unfinished(records));
-  status.set_pid(pid_of(process_of(*state, records)));
+  status.set_pid(living_root(processes_of(*state, records)));
   if (const Record* aborted = journal::last(records, Record::kAborted)) {
     status.set_code(aborted->aborted().code());
     status.set_message(aborted->aborted().message());

@@ -60,7 +60,7 @@ awaitable<void> Destination::settle() {
   const Status concluded = co_await offload(context_.blocking, [&]() -> Status {
     if (state_ == State::kCommitted) {
       destroy();
-      const std::int32_t pid = identity_.process().pid();
+      const std::int32_t pid = journal::root_pid(identity_.members());
       GCR_TRY(log_->advance(commit::DestinationEvent::kResumed, finished("the process runs", pid)));
       return fault::point("destination.finished");
     }
@@ -80,7 +80,7 @@ void Destination::report_ending() {
   report_.set_recovering(log_ && !report_.migrated() &&
                          journal::unfinished(log_->journal().records()));
   if (report_.migrated()) {
-    report_.set_destination_pid(identity_.process().pid());
+    report_.set_destination_pid(journal::root_pid(identity_.members()));
   } else {
     report_.set_code(std::string(to_string(cause_.code())));
     report_.set_message(cause_.message());
@@ -182,13 +182,15 @@ awaitable<Result<proto::Envelope>> Destination::abort(const proto::AbortRequest&
 
 /// Before CRIU opens anything.
 Result<process::VettedFiles> Destination::vet_files(const proto::RestoreRequest& request) const {
-  if (request.credentials().empty()) {
+  GCR_TRY(check_members(request.members_size()));
+  const proto::DumpedMember& member = request.members(0);
+  if (member.credentials().empty()) {
     return Error(Code::kProtocol, "RestoreRequest does not tell the rights of the process");
   }
   GCR_ASSIGN(auto names, criu::images::file_names(image_memory_->path()));
   GCR_ASSIGN(const pid_t root, criu::images::root_pid(image_memory_->path()));
   return process::vet_files({std::move(names.files), std::move(names.deleted), root},
-                            request.named(), request.credentials(0));
+                            member.named(), member.credentials(0));
 }
 
 /// After the vote, when the copy was given up.
@@ -205,9 +207,9 @@ Status Destination::restore_process(const proto::RestoreRequest& request,
   GCR_TRY(fault::point("destination.imaged"));
   GCR_ASSIGN(const auto vetted,
              phases.time("process", "compare files", [&] { return vet_files(request); }));
-  GCR_ASSIGN(process_,
-             RestoredProcess::create(driver_, *prepared_restore_, {request.credentials(), vetted},
-                                     running_, gpu_map_, group_, phases));
+  GCR_ASSIGN(process_, RestoredProcess::create(driver_, *prepared_restore_,
+                                               {request.members(0).credentials(), vetted}, running_,
+                                               gpu_map_, group_, phases));
   return {};
 }
 
@@ -216,7 +218,7 @@ awaitable<Result<proto::Envelope>> Destination::restore(const proto::RestoreRequ
   GCR_CO_TRY(expect(State::kPrepared, "RestoreRequest"));
   GCR_CO_TRY(data_->health());
   Phases phases("destination", Phases::Clock::time_point{});
-  GCR_CO_ASSIGN(const BufferDigests sent, check_digests(request.digests(), open_));
+  GCR_CO_ASSIGN(const BufferDigests sent, check_digests(request.digests(), job_));
   GCR_CO_ASSIGN(const auto files, check_files(request.files()));
   // From now on nothing writes into the images that CRIU reads, or into the landing region.
   data_.reset();
@@ -250,7 +252,8 @@ awaitable<Result<proto::Envelope>> Destination::restore(const proto::RestoreRequ
 /// the source gets the reply.
 Status Destination::vote(Phases& phases) {
   GCR_ASSIGN(auto descriptors, vram_->descriptors());
-  GCR_TRY(process_->attach(std::move(descriptors), phases));
+  GCR_ASSIGN(auto of_members, job_.split(std::move(descriptors)));
+  GCR_TRY(process_->attach(std::move(of_members.front()), phases));
   GCR_TRY(fault::point("destination.attached"));
   GCR_TRY(process_->stand_still(phases));
   GCR_TRY(fault::point("destination.stopped"));
@@ -285,7 +288,6 @@ awaitable<Result<proto::Envelope>> Destination::commit(const proto::CommitReques
     co_return Error(Code::kProtocol, "CommitRequest names another migration");
   }
   const auto start = Phases::Clock::now();
-  const pid_t pid = identity_.process().pid();
   GCR_CO_TRY(co_await offload(context_.blocking, [&] { return let_go(); }));
   proto::Envelope envelope;
   if (log_->state() == commit::DestinationState::kAborted) {
@@ -296,9 +298,10 @@ awaitable<Result<proto::Envelope>> Destination::commit(const proto::CommitReques
     envelope.mutable_copy_lost()->set_reason(lost.message());
     co_return envelope;
   }
-  envelope.mutable_commit_reply()->set_pid(pid);
-  envelope.mutable_commit_reply()->set_resume_ms(
-      Phases::milliseconds(Phases::Clock::now() - start));
+  proto::CommitReply& reply = *envelope.mutable_commit_reply();
+  reply.set_pid(journal::root_pid(identity_.members()));
+  for (const auto& member : identity_.members()) reply.add_pids(member.pid());
+  reply.set_resume_ms(Phases::milliseconds(Phases::Clock::now() - start));
   GCR_CO_TRY(fault::point("destination.resumed"));
   state_ = State::kCommitted;
   co_return envelope;

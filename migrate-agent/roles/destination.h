@@ -101,8 +101,9 @@ class Destination {
   transport::RegionId next_region_ = kImageRegion + 1;
   // Written before a region is announced, read by the lanes' threads.
   std::mutex regions_mutex_;
-  std::map<transport::RegionId, mover::BufferId> buffer_of_region_;
-  OpenBuffers open_;
+  std::map<transport::RegionId, job::AllocationId> buffer_of_region_;
+  std::map<job::AllocationId, transport::RegionId> region_of_buffer_;
+  job::Job job_;
   DataWish wish_;
   proto::DataOffer source_offer_;
   proto::DataOffer offer_;

@@ -45,16 +45,18 @@ Result<std::uint64_t> landing_room() {
 
 /// A user who moves their own process without an operator must not become another user by it.
 Status check_local_user(const proto::PreflightRequest& request) {
-  const proto::ProcessFacts& process = request.process();
-  if (!request.ordered_by().starts_with("uid ") || process.uid() == 0) return {};
-  const std::string here = user_name(process.uid());
-  if (!here.empty() && here == process.user()) return {};
-  return Error(
-      Code::kPermissionDenied,
-      fmt::format("local users move their processes to hosts where they are the same user: uid {} "
-                  "is \"{}\" at the source and \"{}\" here; an operator may move it",
-                  process.uid(), control::printable(process.user()).substr(0, kMaxNameBytes),
-                  here));
+  if (!request.ordered_by().starts_with("uid ")) return {};
+  for (const proto::ProcessFacts& process : request.members()) {
+    const std::string here = user_name(process.uid());
+    if (process.uid() == 0 || (!here.empty() && here == process.user())) continue;
+    return Error(
+        Code::kPermissionDenied,
+        fmt::format(
+            "local users move their processes to hosts where they are the same user: uid {} "
+            "is \"{}\" at the source and \"{}\" here; an operator may move it",
+            process.uid(), control::printable(process.user()).substr(0, kMaxNameBytes), here));
+  }
+  return {};
 }
 
 }  // namespace
@@ -71,9 +73,9 @@ journal::Began Destination::description(const proto::PreflightRequest& request) 
   began.set_peer(said.starts_with(':') ? from.substr(0, from.rfind(':')) + said
                                        : control::printable(said));
   began.set_peer_name(context_.channel.peer().common_name);
-  began.set_command(short_command(request.process().command()));
+  began.set_command(short_command(request.members(0).command()));
   began.set_ordered_by(control::printable(request.ordered_by()).substr(0, kMaxNameBytes));
-  began.set_uid(request.process().uid());
+  began.set_uid(request.members(0).uid());
   return began;
 }
 
@@ -83,17 +85,20 @@ awaitable<Result<proto::Envelope>> Destination::preflight(const proto::Preflight
     co_return Error(Code::kProtocol, fmt::format("{} buffers are more than {}",
                                                  request.buffers_size(), kMaxBuffers));
   }
+  GCR_CO_TRY(check_members(request.members_size()));
   GCR_CO_TRY(check_local_user(request));
   migration_ = to_uuid(request.migration_id());
   log_migration(migration_);
-  spdlog::info("receives \"{}\" from {}", short_command(request.process().command()),
+  spdlog::info("receives \"{}\" from {}", short_command(request.members(0).command()),
                context_.channel.peer_address());
   began_ = description(request);
   is_migration_ = !request.only();
   GCR_CO_TRY(control::Endpoint::parse(began_.peer()));
-  running_ = {request.process().door_tid(), request.process().cuda_restore_tid()};
-  used_pids_ = {request.process().used_pids().begin(), request.process().used_pids().end()};
-  image_bytes_ = std::min(request.process().image_bytes(), kMaxImageBytes);
+  for (const proto::ProcessFacts& member : request.members()) {
+    running_.insert({member.door_tid(), member.cuda_restore_tid()});
+    used_pids_.insert(member.used_pids().begin(), member.used_pids().end());
+    image_bytes_ += std::min(member.image_bytes(), kMaxImageBytes);
+  }
   proto::Envelope envelope;
   const Status room =
       co_await context_.daemon.ask_room(journal::Began::DESTINATION, request.ordered_by());
@@ -130,14 +135,16 @@ proto::PreflightReply Destination::look(const proto::PreflightRequest& request,
   preflight::Findings findings(preflight::Side::kDestination);
   Survey here = survey(context_.config, findings);
   compare_hosts(request, here.facts, context_.config, findings);
-  compare_process(request.process(), here.facts, findings);
+  for (const proto::ProcessFacts& member : request.members()) {
+    compare_process(member, here.facts, findings);
+  }
   note_room(room, findings);
   if (here.driver) {
     driver_ = here.driver;
     vram_.emplace(driver_, landing_policy(context_.config.hugepages));
     gpu_map_ = map_gpus(request, here.facts, *vram_, findings);
   }
-  limits_ = limits_here(request.process().limits());
+  limits_ = limits_here(request.members(0).limits());
   proto::PreflightReply reply;
   *reply.mutable_host() = std::move(here.facts);
   for (proto::Finding& finding : findings.release()) *reply.add_findings() = std::move(finding);
@@ -163,7 +170,7 @@ proto::GroupLimits Destination::limits_here(proto::GroupLimits limits) const {
 Status Destination::open_regions(const Wanted& wanted, IncomingData& data) {
   for (const mover::IncomingVram::Wanted& buffer : wanted) {
     const transport::RegionId region = next_region_++;
-    open_[buffer.id] = {region, buffer.size_bytes};
+    region_of_buffer_[buffer.id] = region;
     {
       const std::lock_guard lock(regions_mutex_);
       buffer_of_region_.emplace(region, buffer.id);
@@ -176,7 +183,7 @@ Status Destination::open_regions(const Wanted& wanted, IncomingData& data) {
 Status Destination::landed(transport::RegionId region, std::uint64_t offset,
                            std::uint64_t length_bytes) {
   if (region == kImageRegion) return images_->landed(offset, length_bytes);
-  mover::BufferId buffer = 0;
+  job::AllocationId buffer;
   {
     const std::lock_guard lock(regions_mutex_);
     const auto found = buffer_of_region_.find(region);
@@ -267,7 +274,7 @@ awaitable<Result<proto::Envelope>> Destination::prepare(const proto::PrepareRequ
   const std::string token = to_bytes(Uuid::random()) + to_bytes(Uuid::random());
   auto opened = co_await offload(context_.blocking, [&]() -> Result<std::unique_ptr<IncomingData>> {
     GCR_ASSIGN(const std::uint64_t room, landing_room());
-    GCR_ASSIGN(const auto buffers, check_buffers(request.buffers(), gpu_map_, open_, room));
+    GCR_ASSIGN(const auto buffers, add_buffers(request.buffers(), gpu_map_, job_, room));
     GCR_TRY(reserve(buffers));
     GCR_TRY(make_room(request));
     GCR_TRY(place(buffers));
@@ -280,10 +287,10 @@ awaitable<Result<proto::Envelope>> Destination::prepare(const proto::PrepareRequ
   data_ = std::move(*opened);
   proto::Envelope envelope;
   proto::PrepareReply& reply = *envelope.mutable_prepare_reply();
-  for (const auto& [id, buffer] : open_) {
+  for (const auto& [id, region] : region_of_buffer_) {
     proto::BufferRegion& out = *reply.add_regions();
-    out.set_buffer_id(id);
-    out.set_region(buffer.region);
+    out.set_buffer_id(id.value);
+    out.set_region(region);
   }
   reply.set_lanes(plan->lanes);
   reply.set_data_token(token);
@@ -317,26 +324,28 @@ awaitable<Result<proto::Envelope>> Destination::change_buffers(
   GCR_CO_TRY(expect(State::kPrepared, "BuffersRequest"));
   proto::Envelope envelope;
   const Status changed = co_await offload(context_.blocking, [&]() -> Status {
-    GCR_TRY(check_removed(request.removed_ids(), open_));
-    for (const mover::BufferId id : request.removed_ids()) {
-      const transport::RegionId region = open_.at(id).region;
+    GCR_TRY(remove_buffers(request.removed_ids(), job_));
+    GCR_TRY(remap_buffers(request.remapped(), job_));
+    for (const std::uint64_t removed : request.removed_ids()) {
+      const job::AllocationId id{removed};
+      const transport::RegionId region = region_of_buffer_.at(id);
       GCR_TRY(data_->remove_region(region));
       {
         const std::lock_guard lock(regions_mutex_);
         buffer_of_region_.erase(region);
       }
-      open_.erase(id);
+      region_of_buffer_.erase(id);
       vram_->remove(id);
     }
     GCR_ASSIGN(const std::uint64_t room, landing_room());
-    GCR_ASSIGN(const auto buffers, check_buffers(request.added(), gpu_map_, open_, room));
+    GCR_ASSIGN(const auto buffers, add_buffers(request.added(), gpu_map_, job_, room));
     GCR_TRY(memory_->add(landing_memory(buffers)));
     GCR_TRY(place(buffers));
     GCR_TRY(open_regions(buffers, *data_));
     for (const mover::IncomingVram::Wanted& buffer : buffers) {
       proto::BufferRegion& out = *envelope.mutable_buffers_reply()->add_regions();
-      out.set_buffer_id(buffer.id);
-      out.set_region(open_.at(buffer.id).region);
+      out.set_buffer_id(buffer.id.value);
+      out.set_region(region_of_buffer_.at(buffer.id));
     }
     return {};
   });

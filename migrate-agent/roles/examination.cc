@@ -146,7 +146,6 @@ void check_inventory(const Inventory& inventory, preflight::Findings& findings) 
 
 proto::Buffer describe(const door::DoorEntry& entry) {
   proto::Buffer buffer;
-  buffer.set_id(entry.id);
   buffer.set_size_bytes(entry.size_bytes);
   buffer.set_gpu_uuid(reinterpret_cast<const char*>(entry.device_uuid), sizeof(entry.device_uuid));
   return buffer;
@@ -175,7 +174,7 @@ proto::PreflightRequest preflight_request(const Examination& examination,
   asked.set_plaintext(request.plaintext());
   *asked.mutable_offer() = data_offer(config.unencrypted_data);
   *asked.mutable_host() = examination.host.facts;
-  *asked.mutable_process() = examination.process;
+  *asked.add_members() = examination.process;
   for (const auto& [id, entry] : examination.inventory) *asked.add_buffers() = describe(entry);
   return asked;
 }

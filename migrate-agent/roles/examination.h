@@ -9,13 +9,12 @@
 #include <optional>
 
 #include "migrate-agent/door/door.h"
-#include "migrate-agent/mover/chunk.h"
 #include "migrate-agent/preflight/host_facts.h"
 #include "proto/control.pb.h"
 
 namespace gcr::agent {
 
-using Inventory = std::map<mover::BufferId, door::DoorEntry>;
+using Inventory = std::map<std::uint64_t, door::DoorEntry>;
 
 struct Examination {
   Survey host;
@@ -42,7 +41,7 @@ void check_door(const door::Summary& summary, preflight::Findings& findings);
 /// "too-many-buffers".
 void check_inventory(const Inventory& inventory, preflight::Findings& findings);
 
-/// As messages describe it.
+/// As messages describe it before it is the job's.
 proto::Buffer describe(const door::DoorEntry& entry);
 
 }  // namespace gcr::agent

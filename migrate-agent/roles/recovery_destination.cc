@@ -169,11 +169,10 @@ Status DestinationRecovery::give_up(DestinationEvent event, Code code, std::stri
 /// The process may run already, and be in a migration to another host: it must not be continued
 /// while it is stopped for that.
 awaitable<Status> DestinationRecovery::claim() {
-  const journal::ProcessId& process = restored()->process();
   Backoff backoff(context_.io);
   for (;;) {
-    const Status claimed = co_await context_.daemon.claim_process(
-        log_.journal().migration(), process.pid(), process.start_time(), began().ordered_by());
+    const Status claimed = co_await context_.daemon.claim_processes(
+        log_.journal().migration(), restored()->members(), began().ordered_by());
     if (claimed || claimed.error().code() != Code::kRefused) co_return claimed;
     co_await backoff.wait();
   }
@@ -184,13 +183,13 @@ Status DestinationRecovery::resume() {
     GCR_ASSIGN(const bool lost, give_up_lost_copy(log_));
     if (lost) return clear();
   }
-  const journal::ProcessId& process = restored()->process();
   const Status resumed = recovery::resume_restored(*restored(), group_);
   // Committed is committed: a process that has ended by now has ended here.
   if (!resumed && resumed.error().code() != Code::kNotFound) return resumed;
-  return log_.advance(DestinationEvent::kResumed, resumed
-                                                      ? finished("the process runs", process.pid())
-                                                      : finished("the process has ended here"));
+  return log_.advance(DestinationEvent::kResumed,
+                      resumed
+                          ? finished("the process runs", journal::root_pid(restored()->members()))
+                          : finished("the process has ended here"));
 }
 
 /// Removes everything of the migration from this host.

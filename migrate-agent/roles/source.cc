@@ -72,8 +72,7 @@ journal::Began Source::description() const {
   began.set_role(journal::Began::SOURCE);
   began.set_peer(control::printable(request_.destination()));
   if (peer_ != nullptr) began.set_peer_name(peer_->peer().common_name);
-  began.mutable_process()->set_pid(request_.pid());
-  began.mutable_process()->set_start_time(claimed_.start_time);
+  *began.mutable_members() = members_;
   began.set_uid(claimed_.uid);
   began.set_ordered_by(context_.channel.peer().common_name);
   began.set_command(short_command((found_ ? found_->process : facts_).command()));
@@ -258,11 +257,12 @@ Status Source::roll_back() {
   if (!process_) return {};
   // One that was killed while it was stopped may exist until its last thread is released.
   if (report_.process_ended()) return process_->kill();
-  mover::Descriptors descriptors;
+  std::vector<job::LocalDescriptors> of_members(job_.members());
   if (process_->state() > SourceProcess::State::kGated) {
-    GCR_ASSIGN(descriptors, vram_->descriptors());
+    GCR_ASSIGN(auto descriptors, vram_->descriptors());
+    GCR_ASSIGN(of_members, job_.split(std::move(descriptors)));
   }
-  const Status rolled_back = process_->roll_back(std::move(descriptors));
+  const Status rolled_back = process_->roll_back(std::move(of_members.front()));
   if (rolled_back) return {};
   if (!handle_->ends_within(kEndPatience)) return rolled_back;
   report_.set_process_ended(true);

@@ -72,7 +72,7 @@ awaitable<Status> Source::precopy() {
   co_return co_await offload(context_.blocking, [&]() -> Status {
     journal::Record record;
     GCR_ASSIGN(std::string home, process_->group().home_of(process_->process()));
-    record.mutable_detaching()->set_home(home);
+    record.mutable_detaching()->add_homes(home);
     GCR_TRY(log_->advance(commit::SourceEvent::kDetaching, std::move(record)));
     return process_->enter_group(std::move(home));
   });

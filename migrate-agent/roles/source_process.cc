@@ -58,7 +58,7 @@ Result<criu::DumpReport> SourceProcess::dump(criu::PreparedDump& prepared,
   return dumped;
 }
 
-Status SourceProcess::roll_back(mover::Descriptors vram) {
+Status SourceProcess::roll_back(job::LocalDescriptors vram) {
   if (state_ == State::kDumped) {
     GCR_TRY(criu::resume_stopped(process_));
     GCR_TRY(group_.thaw());

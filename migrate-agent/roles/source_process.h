@@ -17,7 +17,7 @@
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/device/device.h"
 #include "migrate-agent/door/door.h"
-#include "migrate-agent/mover/chunk.h"
+#include "migrate-agent/job/job.h"
 #include "migrate-agent/procfs/process_handle.h"
 
 namespace gcr::agent {
@@ -65,7 +65,7 @@ class SourceProcess {
 
   /// Undoes all of the above, in reverse; `vram` has the application's descriptors if it was
   /// detached. An error says which step failed and what state the process is in then.
-  Status roll_back(mover::Descriptors vram);
+  Status roll_back(job::LocalDescriptors vram);
 
   /// After the commit: kills the dumped process and removes its group.
   Status kill();

@@ -83,7 +83,7 @@ TEST(ReusedNumber, IsNotSignalledByRecovery) {
   ended.set_pid(other.pid());
   ended.set_start_time(started - 1);
   journal::Restored restored;
-  *restored.mutable_process() = ended;
+  *restored.add_members() = ended;
   *restored.mutable_init() = ended;
   EXPECT_TRUE(recovery::end_stopped(ended, {}));
   EXPECT_TRUE(recovery::destroy_restored(restored, {}));

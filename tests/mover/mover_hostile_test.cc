@@ -24,7 +24,7 @@ class MoverHostile : public Mover {
       lanes.emplace_back([&] {
         while (!stop) {
           for (std::uint64_t at = 0; at < kSize && !stop; at += kChunkBytes) {
-            const Status landed = incoming_->landed(1, at, kPiece);
+            const Status landed = incoming_->landed({1}, at, kPiece);
             EXPECT_TRUE(landed) << landed.error().message();
             std::this_thread::yield();  // where a lane receives
           }
@@ -43,11 +43,10 @@ TEST_F(MoverHostile, LanesLandWhileBuffersComeAndGo) {
   ASSERT_TRUE(connect());
   ASSERT_TRUE(round());
   while_lanes_land([&] {
-    for (BufferId id = 2; id < 60; ++id) {
-      ASSERT_TRUE(
-          incoming_->prepare({{2 * id, gpu_, kChunkBytes}, {2 * id + 1, gpu_, kChunkBytes}}));
-      incoming_->remove(2 * id);
-      incoming_->remove(2 * id + 1);
+    for (std::uint64_t id = 4; id < 120; id += 2) {
+      ASSERT_TRUE(incoming_->prepare({{{id}, gpu_, kChunkBytes}, {{id + 1}, gpu_, kChunkBytes}}));
+      incoming_->remove({id});
+      incoming_->remove({id + 1});
     }
   });
   expect_arrived();
@@ -63,11 +62,11 @@ TEST_F(MoverHostile, LanesLandWhilePrefillTurnsIntoReload) {
     auto occupied = device_->create(*free / kChunkBytes * kChunkBytes);
     ASSERT_TRUE(occupied) << occupied.error().message();
     while_lanes_land([&] {
-      const Status prepared = incoming_->prepare({{2, gpu_, kChunkBytes}});
+      const Status prepared = incoming_->prepare({{{2}, gpu_, kChunkBytes}});
       ASSERT_TRUE(prepared) << prepared.error().message();
     });
     EXPECT_EQ(incoming_->mode(), Mode::kReload);
-    incoming_->remove(2);
+    incoming_->remove({2});
   }
   expect_arrived();
 }

@@ -110,7 +110,7 @@ TEST_F(Examining, WhatTheDoorTells) {
 
 TEST_F(Examining, MoreBuffersThanAMigrationTakes) {
   Inventory inventory;
-  for (mover::BufferId id = 1; inventory.size() < kMaxBuffers; ++id)
+  for (std::uint64_t id = 1; inventory.size() < kMaxBuffers; ++id)
     inventory.emplace(id, door::DoorEntry{});
   preflight::Findings findings(preflight::Side::kSource);
   check_inventory(inventory, findings);

@@ -86,7 +86,9 @@ class Move {
     GCR_TRY(door_.close_gate(kPatience, kPatience));
     reached("gated");
     std::vector<keeper::BufferDescriptor> kept;
-    for (const auto& buffer : held_) kept.push_back({buffer.entry.id, buffer.descriptor.get()});
+    for (const auto& buffer : held_) {
+      kept.push_back({{job::kRoot, buffer.entry.id}, buffer.descriptor.get()});
+    }
     GCR_TRY(keeper.arm(kept));
     reached("armed");
     return {};
@@ -123,7 +125,7 @@ class Move {
     reached("restored");
     GCR_TRY(control_->unlock());
     reached("unlocked");
-    keeper::Descriptors descriptors;
+    job::LocalDescriptors descriptors;
     for (auto& buffer : held_) {
       descriptors.emplace_back(buffer.entry.id, std::move(buffer.descriptor));
     }
