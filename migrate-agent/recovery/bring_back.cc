@@ -1,9 +1,11 @@
-// The process at the source.
+// The members at the source.
 #include <fmt/format.h>
 #include <signal.h>
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
+#include <span>
 #include <string>
 
 #include "migrate-agent/criu/criu.h"
@@ -11,6 +13,7 @@
 #include "migrate-agent/criu/helpers.h"
 #include "migrate-agent/device/cuda/driver.h"
 #include "migrate-agent/door/door.h"
+#include "migrate-agent/job/job.h"
 #include "migrate-agent/keeper/keeper.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/recovery/recovery.h"
@@ -54,13 +57,28 @@ Status resume(const procfs::Process& process, Door& door) {
   return criu::resume_stopped(process);
 }
 
-/// Makes it stopped instead of frozen.
-Status thaw_stopped(const procfs::Process& process, const cgroups::Group& group) {
+struct Member {
+  job::MemberId id;
+  procfs::Process process;
+};
+
+/// A member that has to be brought back, and its door.
+struct TakenApart {
+  Member member;
+  Door door;
+  bool gated = false;
+};
+
+/// Makes them stopped instead of frozen.
+Status thaw_stopped(std::span<const Member> members, const cgroups::Group& group) {
   GCR_ASSIGN(const bool frozen, group.is_frozen());
   if (!frozen) return {};
-  GCR_TRY(process.send(SIGSTOP));
+  for (const Member& member : members) GCR_TRY(member.process.send(SIGSTOP));
   GCR_TRY(group.thaw());
-  return procfs::wait_until_stopped(process.pid());
+  for (const Member& member : members) {
+    GCR_TRY(procfs::wait_until_stopped(member.process.pid()));
+  }
+  return {};
 }
 
 /// Restores and unlocks the control state, from whatever state the driver reports.
@@ -92,69 +110,101 @@ Result<keeper::Descriptors> find_vram(const Lost& lost) {
   if (lost.keeper) taken = keeper::take_from(*lost.keeper);
   if (taken || taken.error().code() != Code::kNotFound) return taken;
   return Error(Code::kDataLoss, fmt::format("the VRAM of process {} is lost: {}",
-                                            lost.process.pid(), taken.error().message()));
+                                            lost.members.front().pid(), taken.error().message()));
 }
 
-Status bring_back_vram(Door& door, const Lost& lost) {
-  GCR_ASSIGN(const door::Summary summary, door.hello());
-  if (summary.detached != 0) {
-    GCR_ASSIGN(keeper::Descriptors kept, find_vram(lost));
-    job::LocalDescriptors& descriptors = kept[job::kRoot];
+/// Attaches the VRAM of all that are detached.
+Status bring_back_vram(std::span<TakenApart> members, const Lost& lost) {
+  std::optional<keeper::Descriptors> kept;
+  for (auto& [member, door, gated] : members) {
+    GCR_ASSIGN(const door::Summary summary, door.hello());
+    gated = summary.gate_closed != 0;
+    if (summary.detached == 0) continue;
+    if (!kept) {
+      GCR_ASSIGN(kept, find_vram(lost));
+    }
+    job::LocalDescriptors& descriptors = (*kept)[member.id];
     spdlog::info("process {} is detached: attaching {} buffers", door.pid(), descriptors.size());
     GCR_TRY(door.offer(std::move(descriptors)));
     GCR_TRY(door.attach());
   }
-  if (summary.gate_closed == 0) return {};
-  spdlog::info("process {} is behind its gate: opening it", door.pid());
-  return door.open_gate();
+  return {};
 }
 
-Status bring_back_all(const Lost& lost, const procfs::Process& process) {
-  const pid_t pid = process.pid();
-  GCR_TRY(criu::wait_for_helpers(lost.scratch, kCriuPatience));
-  // A frozen process is stopped again for what follows: a SIGCONT may have ended its stop.
-  GCR_TRY(thaw_stopped(process, lost.group));
-  auto door = Door::open(pid);
-  // Refused in preflight, or the process has executed another program: it was never taken apart.
-  if (!door && door.error().code() == Code::kNotFound) return {};
-  GCR_TRY(door);
-  // The door was found by PID: it is this process's door if the process has not been reaped.
-  if (process.has_ended()) return {};
-  if (lost.detaching) {
-    if (is_stopped(pid)) GCR_TRY(resume(process, *door));
-    GCR_TRY(bring_back_control(pid));
-  } else if (is_stopped(pid)) {
-    spdlog::info("process {} was stopped by its user; its gate opens by itself", pid);
-    return {};
+/// Without those that there is nothing to do for.
+Result<std::vector<TakenApart>> open_doors(std::span<const Member> members, const Lost& lost) {
+  std::vector<TakenApart> taken_apart;
+  for (const Member& member : members) {
+    const pid_t pid = member.process.pid();
+    auto door = Door::open(pid);
+    // Refused in preflight, or it has executed another program: it was never taken apart.
+    if (!door && door.error().code() == Code::kNotFound) continue;
+    GCR_TRY(door);
+    // The door was found by PID: it is this process's door if the process has not been reaped.
+    if (member.process.has_ended()) continue;
+    if (!lost.detaching && is_stopped(pid)) {
+      spdlog::info("process {} was stopped by its user; its gate opens by itself", pid);
+      continue;
+    }
+    taken_apart.push_back({member, std::move(*door)});
   }
-  return bring_back_vram(*door, lost);
+  return taken_apart;
+}
+
+/// Each step for all members before the next.
+Status bring_back_all(const Lost& lost, std::span<const Member> members) {
+  GCR_TRY(criu::wait_for_helpers(lost.scratch, kCriuPatience));
+  // Frozen processes are stopped again for what follows: a SIGCONT may have ended their stop.
+  GCR_TRY(thaw_stopped(members, lost.group));
+  GCR_ASSIGN(std::vector<TakenApart> taken_apart, open_doors(members, lost));
+  if (lost.detaching) {
+    for (auto& [member, door, gated] : taken_apart) {
+      if (is_stopped(door.pid())) GCR_TRY(resume(member.process, door));
+    }
+    for (const auto& [member, door, gated] : taken_apart) GCR_TRY(bring_back_control(door.pid()));
+  }
+  GCR_TRY(bring_back_vram(taken_apart, lost));
+  for (auto& [member, door, gated] : taken_apart) {
+    if (!gated) continue;
+    spdlog::info("process {} is behind its gate: opening it", door.pid());
+    GCR_TRY(door.open_gate());
+  }
+  return {};
+}
+
+/// Those that have not been reaped.
+Result<std::vector<Member>> open_members(const std::vector<journal::ProcessId>& ids) {
+  std::vector<Member> members;
+  for (std::uint32_t i = 0; i < ids.size(); ++i) {
+    auto process = procfs::Process::open(ids[i].pid(), ids[i].start_time());
+    if (!process && process.error().code() == Code::kNotFound) continue;
+    GCR_TRY(process);
+    members.push_back({{i}, std::move(*process)});
+  }
+  return members;
 }
 
 }  // namespace
 
 Result<Found> bring_back(const Lost& lost) {
-  const auto process = procfs::Process::open(lost.process.pid(), lost.process.start_time());
-  if (!process && process.error().code() == Code::kNotFound) {
-    // Its helpers go on without it, for a moment.
-    GCR_TRY(criu::wait_for_helpers(lost.scratch, kCriuPatience));
-    GCR_TRY(lost.group.dissolve(lost.home));
-    return Found::kGone;
-  }
-  GCR_TRY(process);
-  Status status = process->has_ended() ? Status() : bring_back_all(lost, *process);
-  if (status || process->has_ended()) status = lost.group.dissolve(lost.home);
-  if (process->has_ended() && status) return Found::kGone;
+  GCR_ASSIGN(std::vector<Member> members, open_members(lost.members));
+  std::erase_if(members, [](const Member& member) { return member.process.has_ended(); });
+  const auto gone = [&members] {
+    return std::ranges::all_of(members, &procfs::Process::has_ended, &Member::process);
+  };
+  // Helpers go on without a process that is gone, for a moment.
+  Status status = bring_back_all(lost, members);
+  if (status || gone()) status = lost.group.dissolve(lost.home);
+  if (gone() && status) return Found::kGone;
   if (status) return Found::kRunning;
   return status.error().while_doing(
-      fmt::format("cannot bring process {} back", lost.process.pid()));
+      fmt::format("cannot bring process {} back", lost.members.front().pid()));
 }
 
-Status end_stopped(const journal::ProcessId& process, const cgroups::Group& group) {
-  const auto found = procfs::Process::open(process.pid(), process.start_time());
-  if (found) {
-    GCR_TRY(criu::kill_stopped(*found, [&] { return group.thaw(); }));
-  } else if (found.error().code() != Code::kNotFound) {
-    return found.error();
+Status end_stopped(const std::vector<journal::ProcessId>& members, const cgroups::Group& group) {
+  GCR_ASSIGN(const std::vector<Member> found, open_members(members));
+  for (const Member& member : found) {
+    GCR_TRY(criu::kill_stopped(member.process, [&] { return group.thaw(); }));
   }
   return group.dissolve();
 }

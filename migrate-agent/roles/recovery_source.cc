@@ -62,7 +62,7 @@ awaitable<Status> SourceRecovery::run() {
 /// What the journal knows of the process.
 recovery::Lost SourceRecovery::lost() const {
   const journal::Record* detaching = log_.journal().last(journal::Record::kDetaching);
-  return {.process = began().members(0),
+  return {.members = {began().members().begin(), began().members().end()},
           .keeper = keeper(),
           .detaching = detaching != nullptr,
           .scratch = scratch_of(context_.config, log_.journal()),
@@ -102,7 +102,8 @@ Status SourceRecovery::undo() {
 /// The destination runs the process, or an operator decided so: kills the stopped copy.
 Status SourceRecovery::end_process(const std::string& text) {
   if (!host_was_restarted(began()))
-    GCR_TRY(recovery::end_stopped(began().members(0), group_of(log_.journal())));
+    GCR_TRY(recovery::end_stopped({began().members().begin(), began().members().end()},
+                                  group_of(log_.journal())));
   GCR_TRY(clear_helpers());
   const bool discarded = log_.state() == SourceState::kDiscarded;
   return log_.advance(discarded ? SourceEvent::kCleared : SourceEvent::kCommitConfirmed,

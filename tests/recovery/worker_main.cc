@@ -198,7 +198,7 @@ journal::ProcessId process_id(const std::string& pid, const std::string& start_t
 
 void recover(const std::vector<std::string>& words) {
   std::cout << "begun" << std::endl;
-  const Lost lost{.process = process_id(words[1], words[2]),
+  const Lost lost{.members = {process_id(words[1], words[2])},
                   .keeper = process_id(words[3], words[4]),
                   .detaching = true,
                   .scratch = words[5]};
