@@ -209,6 +209,27 @@ TEST_F(BringBack, AfterTheCommitTheStoppedProcessIsEndedForGood) {
   end_keeper();
 }
 
+TEST_F(BringBack, AllMembersThatHaveNotEndedRunAgain) {
+  leave_at("gated");
+  if (HasFatalFailure()) return;
+  const Directory elsewhere;
+  Program second(elsewhere.path(), {});
+  Worker worker({"move", std::to_string(second.pid()), "gated", built(GCR_KEEPER_PATH),
+                 criu_program(), elsewhere.path()});
+  ASSERT_TRUE(worker.wait_for("gated")) << worker.last();
+  worker.kill();
+  Lost all = lost();
+  all.members.push_back(all.members[0]);
+  all.members[1].set_start_time(all.members[1].start_time() - 1);
+  all.members.push_back(second.id());
+  const Result<Found> found = bring_back(all);
+  ASSERT_TRUE(found) << found.error().message();
+  EXPECT_EQ(*found, Found::kRunning);
+  second.expect_progress();
+  second.kill();
+  expect_brought_back();
+}
+
 TEST_F(BringBack, AnotherProcessWithTheSameNumberIsLeftAlone) {
   leave_at("gated");
   if (HasFatalFailure()) return;
