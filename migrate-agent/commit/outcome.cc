@@ -1,7 +1,10 @@
 #include "migrate-agent/commit/outcome.h"
 
+#include <fmt/format.h>
+
 namespace gcr::commit {
 
+using journal::Record;
 using proto::OutcomeReply;
 
 OutcomeReply::Outcome outcome_of(SourceState state) {
@@ -25,6 +28,46 @@ OutcomeReply::Outcome outcome_of(const Result<journal::Contents>& read) {
   if (read->damage) return OutcomeReply::UNKNOWN;
   const auto state = replay_source(read->records);
   return state ? outcome_of(*state) : OutcomeReply::UNKNOWN;
+}
+
+std::optional<Result<proto::Envelope>> commit_answer(AnyState state,
+                                                     std::span<const Record> records) {
+  proto::Envelope reply;
+  const Record* aborted = journal::last(records, Record::kAborted);
+  switch (std::get<DestinationState>(state)) {
+    case DestinationState::kRunning:
+      reply.mutable_commit_reply()->set_pid(
+          journal::last(records, Record::kFinished)->finished().pid());
+      if (reply.commit_reply().pid() == 0) return reply;
+      for (const auto& member : journal::last(records, Record::kRestored)->restored().members()) {
+        reply.mutable_commit_reply()->add_pids(member.pid());
+      }
+      return reply;
+    case DestinationState::kAborted:
+    case DestinationState::kGone:
+      if (aborted != nullptr && aborted->aborted().copy_lost()) {
+        reply.mutable_copy_lost()->set_reason(aborted->aborted().message());
+        return reply;
+      }
+      return Error(Code::kRefused, fmt::format("this host has given its copy up: {}",
+                                               aborted == nullptr ? "an operator decided it"
+                                                                  : aborted->aborted().message()));
+    case DestinationState::kBuilding:
+      return Error(Code::kProtocol, "this host has not restored the process yet");
+    default:
+      return std::nullopt;
+  }
+}
+
+proto::MigrateReport report_of(std::span<const Record> records) {
+  proto::MigrateReport report;
+  const Record* aborted = journal::last(records, Record::kAborted);
+  report.set_migrated(aborted == nullptr && journal::last(records, Record::kCommitted) != nullptr);
+  if (aborted != nullptr) report.set_code(aborted->aborted().code());
+  if (const Record* finished = journal::last(records, Record::kFinished)) {
+    report.set_message(finished->finished().text());
+  }
+  return report;
 }
 
 }  // namespace gcr::commit

@@ -140,6 +140,10 @@ std::string_view to_string(DestinationEvent event) {
   return kNames.at(static_cast<std::size_t>(event));
 }
 
+std::string_view to_string(AnyState state) {
+  return std::visit([](auto one) { return to_string(one); }, state);
+}
+
 Result<SourceState> replay_source(std::span<const Record> records) {
   GCR_TRY(begins_with_began(records, journal::Began::SOURCE));
   return replay(source_transitions(), SourceState::kWorking, records);
@@ -148,6 +152,11 @@ Result<SourceState> replay_source(std::span<const Record> records) {
 Result<DestinationState> replay_destination(std::span<const Record> records) {
   GCR_TRY(begins_with_began(records, journal::Began::DESTINATION));
   return replay(destination_transitions(), DestinationState::kBuilding, records);
+}
+
+Result<AnyState> replay(journal::Began::Role role, std::span<const Record> records) {
+  if (role == journal::Began::DESTINATION) return replay_destination(records);
+  return replay_source(records);
 }
 
 }  // namespace gcr::commit

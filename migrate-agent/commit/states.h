@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <variant>
 
 #include "proto/journal.pb.h"
 #include "src/base/result.h"
@@ -67,6 +68,9 @@ enum class DestinationEvent : std::uint8_t {
   kResolvedDiscardHere,  ///< an operator: the source's copy runs
 };
 
+/// Of either side.
+using AnyState = std::variant<SourceState, DestinationState>;
+
 /// One row: the record is durable before anybody acts on the new state.
 template <class State, class Event>
 struct Transition {
@@ -91,9 +95,11 @@ std::string_view to_string(SourceState state);
 std::string_view to_string(SourceEvent event);
 std::string_view to_string(DestinationState state);
 std::string_view to_string(DestinationEvent event);
+std::string_view to_string(AnyState state);
 
 /// The state that a journal records. kDataLoss for records that the protocol cannot have written.
 Result<SourceState> replay_source(std::span<const journal::Record> records);
 Result<DestinationState> replay_destination(std::span<const journal::Record> records);
+Result<AnyState> replay(journal::Began::Role role, std::span<const journal::Record> records);
 
 }  // namespace gcr::commit

@@ -83,15 +83,15 @@ bool Job::remove(AllocationId id) {
   return true;
 }
 
-Result<std::vector<LocalDescriptors>> Job::split(Descriptors descriptors) const {
-  std::vector<LocalDescriptors> split(members_);
+Result<MemberDescriptors> Job::split(Descriptors descriptors) const {
+  MemberDescriptors split;
   for (auto& [id, descriptor] : descriptors) {
     const std::vector<Mapping>& mapped_by = allocations_.at(id).mapped_by;
     for (const Mapping& mapping : mapped_by) {
       const bool last = &mapping == &mapped_by.back();
       UniqueFd own(last ? descriptor.release() : ::fcntl(descriptor.get(), F_DUPFD_CLOEXEC, 0));
       if (!own) return Error::from_errno(errno, "cannot copy a descriptor of VRAM");
-      split[mapping.member.value].emplace_back(mapping.local_id, std::move(own));
+      split[mapping.member].emplace_back(mapping.local_id, std::move(own));
     }
   }
   return split;

@@ -57,6 +57,7 @@ struct LocalAllocation {
 /// Owned descriptors of VRAM, by the job's numbers and by a member's own.
 using Descriptors = std::vector<std::pair<AllocationId, UniqueFd>>;
 using LocalDescriptors = std::vector<std::pair<std::uint64_t, UniqueFd>>;
+using MemberDescriptors = std::map<MemberId, LocalDescriptors>;
 
 /// Copyable; one thread at a time.
 class Job {
@@ -95,7 +96,7 @@ class Job {
 
   /// For each member the descriptors of the allocations that it maps; one that several map is
   /// copied. All of them are the job's.
-  Result<std::vector<LocalDescriptors>> split(Descriptors descriptors) const;
+  Result<MemberDescriptors> split(Descriptors descriptors) const;
 
  private:
   bool map(AllocationId id, const std::vector<Mapping>& mapped_by);

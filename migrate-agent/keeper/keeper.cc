@@ -262,11 +262,11 @@ Status Keeper::end() {
   return {};
 }
 
-Result<Descriptors> take_from(const journal::ProcessId& keeper) {
+Result<job::MemberDescriptors> take_from(const journal::ProcessId& keeper) {
   GCR_ASSIGN(const auto process, procfs::Process::open(keeper.pid(), keeper.start_time()));
   GCR_ASSIGN(const UniqueFd table, take_descriptor(process.pidfd(), layout::kTableFd, keeper));
   GCR_ASSIGN(const std::vector<job::Mapping> mappings, read_table(table.get(), keeper));
-  Descriptors taken;
+  job::MemberDescriptors taken;
   int number = layout::kFirstBufferFd;
   for (const job::Mapping& mapping : mappings) {
     GCR_ASSIGN(UniqueFd descriptor, take_descriptor(process.pidfd(), number++, keeper));

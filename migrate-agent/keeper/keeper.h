@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <map>
 #include <span>
 
 #include "migrate-agent/job/job.h"
@@ -26,9 +25,6 @@ struct BufferDescriptor {
   job::Mapping mapping;
   int fd = -1;
 };
-
-/// Owned descriptors, for each member those of what it maps, by its own numbers.
-using Descriptors = std::map<job::MemberId, job::LocalDescriptors>;
 
 /// The keeper of one migration, a child of this process. Move-only. While it is not armed it ends
 /// with this process. Destroying an unarmed one ends it; an armed one stays.
@@ -65,7 +61,7 @@ class Keeper {
 /// Copies of all descriptors that an armed keeper holds, for each member in the order of arm(). The
 /// keeper keeps its own. kNotFound if there is no such process, it is no keeper, or it was never
 /// armed.
-Result<Descriptors> take_from(const journal::ProcessId& keeper);
+Result<job::MemberDescriptors> take_from(const journal::ProcessId& keeper);
 
 /// Kills a keeper, which may be any process's child, and waits until it has ended. Success if it
 /// has ended already, or the process is not a keeper.

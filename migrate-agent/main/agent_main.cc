@@ -43,7 +43,8 @@ void describe(CLI::App& app, Options& options) {
       "Moves running GPU processes from and to this host. Started as a daemon; SIGTERM lets the "
       "migrations under way finish first. Under systemd use KillMode=process: migrated processes "
       "live on after the agent.");
-  app.set_version_flag("--version", fmt::format("{} {} ({})", kProgram, release(), commit()));
+  app.set_version_flag("--version",
+                       fmt::format("{} {} ({})", kProgram, release(), source_commit()));
   app.add_option("--config", options.config, "The configuration file (TOML)")
       ->capture_default_str();
   app.add_flag("--check-config", options.check_config,

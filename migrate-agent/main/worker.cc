@@ -12,6 +12,7 @@
 #include <csignal>
 #include <filesystem>
 
+#include "migrate-agent/commit/outcome.h"
 #include "migrate-agent/config/check.h"
 #include "migrate-agent/journal/journal_files.h"
 #include "migrate-agent/landing/hugepage_claim.h"
@@ -159,8 +160,9 @@ asio::awaitable<Status> serve_channel(Worker& worker, ControlChannel& channel,
     const Status accepted = may_send(channel.peer(), worker.config.peers);
     if (!accepted) co_return co_await turn_away(channel, accepted.error());
   }
-  WorkerContext context{worker.io,     worker.blocking, worker.config,       channel,
-                        worker.daemon, std::move(tls),  worker.cancellation, worker.line};
+  WorkerContext context{{worker.io, worker.blocking, worker.config, worker.daemon, std::move(tls),
+                         worker.cancellation, worker.line},
+                        channel};
   context.permissions = Permissions::of(channel.peer(), worker.config.operators);
   co_await run_guarded(context, std::move(*request));
   co_await channel.finish(kFinishTimeout);
@@ -207,15 +209,7 @@ Result<registry::Outcome> ending_of(const journal::Entry& entry) {
   registry::Outcome outcome;
   outcome.set_recovered(true);
   *outcome.mutable_migration() = contents.records.front().began();
-  const bool committed = journal::last(contents.records, journal::Record::kCommitted) != nullptr &&
-                         journal::last(contents.records, journal::Record::kAborted) == nullptr;
-  outcome.mutable_report()->set_migrated(committed);
-  if (const auto* aborted = journal::last(contents.records, journal::Record::kAborted)) {
-    outcome.mutable_report()->set_code(aborted->aborted().code());
-  }
-  if (const auto* finished = journal::last(contents.records, journal::Record::kFinished)) {
-    outcome.mutable_report()->set_message(finished->finished().text());
-  }
+  *outcome.mutable_report() = commit::report_of(contents.records);
   return outcome;
 }
 

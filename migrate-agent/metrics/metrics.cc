@@ -113,7 +113,7 @@ Metrics::Metrics()
                                "Records of journals that could not be written or believed.")
                           .Add({})) {
   gauges("gcr_build_info", "The release and the commit that this agent was built from.")
-      .Add({{"version", release()}, {"commit", commit()}})
+      .Add({{"version", release()}, {"commit", source_commit()}})
       .Set(1);
   // Counters exist from the start, so that their first increase is one.
   for (const char* role : kRoles) {

@@ -12,8 +12,6 @@
 #include "migrate-agent/criu/held_threads.h"
 #include "migrate-agent/criu/helpers.h"
 #include "migrate-agent/device/cuda/driver.h"
-#include "migrate-agent/door/door.h"
-#include "migrate-agent/job/job.h"
 #include "migrate-agent/keeper/keeper.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/recovery/recovery.h"
@@ -26,6 +24,8 @@ using agent::Door;
 
 /// How long to wait for a CRIU that works on the process; the caller tries again.
 constexpr std::chrono::seconds kCriuPatience{60};
+/// For a process whose door closed because it ends, which takes only a moment.
+constexpr std::chrono::milliseconds kEndPatience{2000};
 /// What the preload library calls the thread that serves the door.
 constexpr char kDoorThread[] = "gcr-door";
 
@@ -60,12 +60,8 @@ Status resume(const procfs::Process& process, Door& door) {
 struct Member {
   job::MemberId id;
   procfs::Process process;
-};
-
-/// A member that has to be brought back, and its door.
-struct TakenApart {
-  Member member;
-  Door door;
+  std::optional<Door> found = {};  ///< unless the caller has it in hand
+  Door* door = nullptr;            ///< null if the member was not taken apart
   bool gated = false;
 };
 
@@ -82,8 +78,10 @@ Status thaw_stopped(std::span<const Member> members, const cgroups::Group& group
 }
 
 /// Restores and unlocks the control state, from whatever state the driver reports.
-Status bring_back_control(pid_t pid) {
-  GCR_ASSIGN(const auto driver, device::cuda::load());
+Status bring_back_control(pid_t pid, std::shared_ptr<const device::Driver> driver) {
+  if (driver == nullptr) {
+    GCR_ASSIGN(driver, device::cuda::load());
+  }
   const auto control = driver->control(pid);
   for (;;) {
     GCR_ASSIGN(const auto state, control->state());
@@ -105,69 +103,81 @@ Status bring_back_control(pid_t pid) {
   }
 }
 
-Result<keeper::Descriptors> find_vram(const Lost& lost) {
-  Result<keeper::Descriptors> taken = Error(Code::kNotFound, "no keeper was started");
+Result<job::MemberDescriptors> find_vram(const Lost& lost, const InHand* in_hand) {
+  if (in_hand != nullptr) return in_hand->vram();
+  Result<job::MemberDescriptors> taken = Error(Code::kNotFound, "no keeper was started");
   if (lost.keeper) taken = keeper::take_from(*lost.keeper);
   if (taken || taken.error().code() != Code::kNotFound) return taken;
   return Error(Code::kDataLoss, fmt::format("the VRAM of process {} is lost: {}",
                                             lost.members.front().pid(), taken.error().message()));
 }
 
-/// Attaches the VRAM of all that are detached.
-Status bring_back_vram(std::span<TakenApart> members, const Lost& lost) {
-  std::optional<keeper::Descriptors> kept;
-  for (auto& [member, door, gated] : members) {
-    GCR_ASSIGN(const door::Summary summary, door.hello());
-    gated = summary.gate_closed != 0;
-    if (summary.detached == 0) continue;
-    if (!kept) {
-      GCR_ASSIGN(kept, find_vram(lost));
+/// Finds the doors of those that may have been taken apart.
+Status open_doors(std::span<Member> members, const Lost& lost, const InHand* in_hand) {
+  for (Member& member : members) {
+    const pid_t pid = member.process.pid();
+    if (in_hand != nullptr) {
+      if (in_hand->gated) member.door = &in_hand->door;
+    } else {
+      auto door = Door::open(pid);
+      // Refused in preflight, or it has executed another program: it was never taken apart.
+      if (!door && door.error().code() == Code::kNotFound) continue;
+      GCR_TRY(door);
+      // The door was found by PID: it is this process's door if the process has not been reaped.
+      if (member.process.has_ended()) continue;
+      member.found = std::move(*door);
+      member.door = &*member.found;
     }
-    job::LocalDescriptors& descriptors = (*kept)[member.id];
-    spdlog::info("process {} is detached: attaching {} buffers", door.pid(), descriptors.size());
-    GCR_TRY(door.offer(std::move(descriptors)));
-    GCR_TRY(door.attach());
+    if (member.door == nullptr || lost.detaching || !is_stopped(pid)) continue;
+    spdlog::info("process {} was stopped by its user; its gate opens by itself", pid);
+    member.door = nullptr;
   }
   return {};
 }
 
-/// Without those that there is nothing to do for.
-Result<std::vector<TakenApart>> open_doors(std::span<const Member> members, const Lost& lost) {
-  std::vector<TakenApart> taken_apart;
-  for (const Member& member : members) {
-    const pid_t pid = member.process.pid();
-    auto door = Door::open(pid);
-    // Refused in preflight, or it has executed another program: it was never taken apart.
-    if (!door && door.error().code() == Code::kNotFound) continue;
-    GCR_TRY(door);
-    // The door was found by PID: it is this process's door if the process has not been reaped.
-    if (member.process.has_ended()) continue;
-    if (!lost.detaching && is_stopped(pid)) {
-      spdlog::info("process {} was stopped by its user; its gate opens by itself", pid);
-      continue;
+/// Attaches the VRAM of all that are detached.
+Status bring_back_vram(std::span<Member*> members, const Lost& lost, const InHand* in_hand) {
+  std::optional<job::MemberDescriptors> vram;
+  for (Member* member : members) {
+    GCR_ASSIGN(const door::Summary summary, member->door->hello());
+    member->gated = summary.gate_closed != 0;
+    if (summary.detached == 0) continue;
+    if (!vram) {
+      GCR_ASSIGN(vram, find_vram(lost, in_hand));
     }
-    taken_apart.push_back({member, std::move(*door)});
+    job::LocalDescriptors& descriptors = (*vram)[member->id];
+    spdlog::info("process {} is detached: attaching {} buffers", member->process.pid(),
+                 descriptors.size());
+    GCR_TRY(member->door->offer(std::move(descriptors)));
+    GCR_TRY(member->door->attach());
   }
-  return taken_apart;
+  return {};
 }
 
 /// Each step for all members before the next.
-Status bring_back_all(const Lost& lost, std::span<const Member> members) {
+Status bring_back_all(const Lost& lost, std::span<Member> members, const InHand* in_hand) {
   GCR_TRY(criu::wait_for_helpers(lost.scratch, kCriuPatience));
   // Frozen processes are stopped again for what follows: a SIGCONT may have ended their stop.
   GCR_TRY(thaw_stopped(members, lost.group));
-  GCR_ASSIGN(std::vector<TakenApart> taken_apart, open_doors(members, lost));
-  if (lost.detaching) {
-    for (auto& [member, door, gated] : taken_apart) {
-      if (is_stopped(door.pid())) GCR_TRY(resume(member.process, door));
-    }
-    for (const auto& [member, door, gated] : taken_apart) GCR_TRY(bring_back_control(door.pid()));
+  GCR_TRY(open_doors(members, lost, in_hand));
+  std::vector<Member*> taken_apart;
+  for (Member& member : members) {
+    if (member.door != nullptr) taken_apart.push_back(&member);
   }
-  GCR_TRY(bring_back_vram(taken_apart, lost));
-  for (auto& [member, door, gated] : taken_apart) {
-    if (!gated) continue;
-    spdlog::info("process {} is behind its gate: opening it", door.pid());
-    GCR_TRY(door.open_gate());
+  if (lost.detaching) {
+    for (Member* member : taken_apart) {
+      if (is_stopped(member->process.pid())) GCR_TRY(resume(member->process, *member->door));
+    }
+    for (const Member* member : taken_apart) {
+      GCR_TRY(bring_back_control(member->process.pid(),
+                                 in_hand == nullptr ? nullptr : in_hand->driver));
+    }
+  }
+  GCR_TRY(bring_back_vram(taken_apart, lost, in_hand));
+  for (Member* member : taken_apart) {
+    if (!member->gated) continue;
+    spdlog::info("process {} is behind its gate: opening it", member->process.pid());
+    GCR_TRY(member->door->open_gate());
   }
   return {};
 }
@@ -186,16 +196,17 @@ Result<std::vector<Member>> open_members(const std::vector<journal::ProcessId>& 
 
 }  // namespace
 
-Result<Found> bring_back(const Lost& lost) {
+Result<Found> bring_back(const Lost& lost, const InHand* in_hand) {
   GCR_ASSIGN(std::vector<Member> members, open_members(lost.members));
   std::erase_if(members, [](const Member& member) { return member.process.has_ended(); });
-  const auto gone = [&members] {
-    return std::ranges::all_of(members, &procfs::Process::has_ended, &Member::process);
+  const auto gone = [&members](std::chrono::milliseconds patience) {
+    return std::ranges::all_of(
+        members, [patience](const Member& member) { return member.process.ends_within(patience); });
   };
   // Helpers go on without a process that is gone, for a moment.
-  Status status = bring_back_all(lost, members);
-  if (status || gone()) status = lost.group.dissolve(lost.home);
-  if (gone() && status) return Found::kGone;
+  Status status = bring_back_all(lost, members, in_hand);
+  if (status || gone(kEndPatience)) status = lost.group.dissolve(lost.home);
+  if (gone({}) && status) return Found::kGone;
   if (status) return Found::kRunning;
   return status.error().while_doing(
       fmt::format("cannot bring process {} back", lost.members.front().pid()));

@@ -1,20 +1,26 @@
-// What is done to the members of a job that a dead agent left in an unknown state. Nothing here
-// trusts a record of how far things went: the state is read from the kernel, the driver and the
-// processes themselves. Every function may be killed at any point and called again; after success,
-// calling it again changes nothing. All of them block; one caller at a time for one job.
+// What is done to the members of a job that an agent, dead or about to give up, left in an unknown
+// state. Nothing here trusts a record of how far things went: the state is read from the kernel,
+// the driver and the processes themselves. Every function may be killed at any point and called
+// again; after success, calling it again changes nothing. All of them block; one caller at a time
+// for one job.
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "migrate-agent/cgroups/group.h"
+#include "migrate-agent/device/device.h"
+#include "migrate-agent/door/door.h"
+#include "migrate-agent/job/job.h"
 #include "proto/journal.pb.h"
 #include "src/base/result.h"
 
 namespace gcr::recovery {
 
-/// A job at the source that a dead worker was moving.
+/// A job at the source that a worker was moving.
 struct Lost {
   std::vector<journal::ProcessId> members;  ///< at least one
   /// The keeper of their VRAM, if one was started.
@@ -22,12 +28,21 @@ struct Lost {
   /// The journal says Detaching: members may be detached, locked, checkpointed, stopped. Without it
   /// at most their gates are closed, and a stop is their user's own.
   bool detaching = false;
-  /// Where the migration's CRIU worked. Left in place.
+  /// Where the migration's CRIU worked. Left in place. Empty: none is at work.
   std::filesystem::path scratch;
   /// The group that holds the members from the dump on, if it exists, and the one to which they
   /// return: that of the first.
   cgroups::Group group;
   std::string home;
+};
+
+/// What a living worker has in hand, and recovery has to look for, of a job of one member.
+struct InHand {
+  agent::Door& door;  ///< with its lock
+  std::shared_ptr<const device::Driver> driver;
+  std::function<Result<job::MemberDescriptors>()> vram;
+  bool gated = false;      ///< the gate may be closed; else nothing was done to the process
+  bool detaching = false;  ///< for Lost; later than the journal's
 };
 
 enum class Found {
@@ -44,7 +59,7 @@ enum class Found {
 ///
 /// After an error they stay in the state that was reached; a later call may succeed.
 /// kUnavailable: another agent has a door. kDataLoss: the VRAM is lost, because nobody holds it.
-Result<Found> bring_back(const Lost& lost);
+Result<Found> bring_back(const Lost& lost, const InHand* in_hand = nullptr);
 
 /// After the commit: kills the stopped members at the source and their descendants, and waits until
 /// they are gone. Success if there are none.

@@ -23,35 +23,6 @@ Status check_peer(const WorkerContext& context, std::span<const Record> records)
       fmt::format("the migration is with the agent \"{}\", not with \"{}\"", expected, name));
 }
 
-/// The answer that the journal alone allows; none while the process waits for the commit.
-std::optional<Reply> settled(const KnownJournal& known) {
-  if (known.state == "running") {
-    proto::Envelope reply;
-    proto::CommitReply& runs = *reply.mutable_commit_reply();
-    runs.set_pid(known.last(Record::kFinished)->finished().pid());
-    if (runs.pid() == 0) return reply;
-    for (const auto& member : known.last(Record::kRestored)->restored().members()) {
-      runs.add_pids(member.pid());
-    }
-    return reply;
-  }
-  if (known.state == "aborted" || known.state == "gone") {
-    const Record* aborted = known.last(Record::kAborted);
-    if (aborted != nullptr && aborted->aborted().copy_lost()) {
-      proto::Envelope reply;
-      reply.mutable_copy_lost()->set_reason(aborted->aborted().message());
-      return reply;
-    }
-    return Error(Code::kRefused, fmt::format("this host has given its copy up: {}",
-                                             aborted == nullptr ? "an operator decided it"
-                                                                : aborted->aborted().message()));
-  }
-  if (known.state == "building") {
-    return Error(Code::kProtocol, "this host has not restored the process yet");
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 asio::awaitable<Reply> answer_outcome(WorkerContext& context,
@@ -87,8 +58,9 @@ asio::awaitable<Reply> answer_commit(WorkerContext& context, const proto::Commit
     const auto known = co_await read_journal(context, *id, Began::DESTINATION);
     GCR_CO_TRY(known);
     GCR_CO_TRY(check_peer(context, known->contents.records));
-    if (auto reply = settled(*known)) co_return *std::move(reply);
-    if (known->state == "restored") {
+    auto reply = commit::commit_answer(known->state, known->contents.records);
+    if (reply) co_return *std::move(reply);
+    if (known->is(commit::DestinationState::kRestored)) {
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
       const auto acted = co_await ask_worker(owner, decide, left);
       if (acted) continue;

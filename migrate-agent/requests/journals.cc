@@ -4,25 +4,29 @@
 
 #include <asio/steady_timer.hpp>
 
-#include "migrate-agent/commit/states.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/worker/worker_client.h"
 
 namespace gcr::agent {
 namespace {
 
+using commit::AnyState;
+using commit::DestinationState;
 using journal::Record;
 
 constexpr std::chrono::milliseconds kPause = std::chrono::milliseconds(50);
 constexpr std::chrono::milliseconds kWorkerPatience = std::chrono::milliseconds(500);
 
 /// The journal's processes on this host, if the state says that it has them; they may have ended.
-journal::ProcessIds processes_of(const std::string& state, const std::vector<Record>& records) {
+journal::ProcessIds processes_of(AnyState state, const std::vector<Record>& records) {
+  if (state == AnyState(commit::SourceState::kConfirmed)) return {};
+  if (state.index() == 0) return records.front().began().members();
   const Record* restored = journal::last(records, Record::kRestored);
-  const bool is_source = records.front().began().role() == journal::Began::SOURCE;
-  if (is_source && state != "confirmed") return records.front().began().members();
-  if (state != "restored" && state != "committed" && state != "running") return {};
-  return restored == nullptr ? journal::ProcessIds() : restored->restored().members();
+  if (restored == nullptr || state == AnyState(DestinationState::kAborted) ||
+      state == AnyState(DestinationState::kGone)) {
+    return {};
+  }
+  return restored->restored().members();
 }
 
 /// Of the process that was named; 0 if it has ended.
@@ -40,16 +44,10 @@ void set_error(proto::MigrationStatus& status, const char* state, const Error& e
   status.set_operator_needed(true);
 }
 
-/// The protocol's name for where a journal stands: "working", "restored", ... kDataLoss if it
-/// cannot be believed.
-Result<std::string> state_of(const journal::Entry& entry, const journal::Contents& contents) {
+/// kDataLoss if the journal cannot be believed.
+Result<AnyState> state_of(const journal::Entry& entry, const journal::Contents& contents) {
   if (contents.damage) return *contents.damage;
-  if (entry.role == journal::Began::SOURCE) {
-    GCR_ASSIGN(const auto state, commit::replay_source(contents.records));
-    return std::string(to_string(state));
-  }
-  GCR_ASSIGN(const auto state, commit::replay_destination(contents.records));
-  return std::string(to_string(state));
+  return commit::replay(entry.role, contents.records);
 }
 
 }  // namespace
@@ -109,7 +107,7 @@ proto::MigrationStatus status_of(const journal::Entry& entry,
     set_error(status, "damaged", state.error());
     return status;
   }
-  status.set_state(*state);
+  status.set_state(std::string(to_string(*state)));
   status.set_finished(!journal::unfinished(records));
   status.set_pid(living_root(processes_of(*state, records)));
   if (const Record* aborted = journal::last(records, Record::kAborted)) {

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <asio/awaitable.hpp>
-#include <string>
 
+#include "migrate-agent/commit/states.h"
 #include "migrate-agent/journal/journal_files.h"
 #include "migrate-agent/worker/context.h"
 #include "proto/control.pb.h"
@@ -17,8 +17,9 @@ namespace gcr::agent {
 struct KnownJournal {
   journal::Entry entry;
   journal::Contents contents;
-  std::string state;
+  commit::AnyState state;
 
+  bool is(commit::AnyState which) const { return state == which; }
   const journal::Began& began() const { return contents.records.front().began(); }
   const journal::Record* last(journal::Record::BodyCase kind) const {
     return journal::last(contents.records, kind);

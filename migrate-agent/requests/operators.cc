@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "migrate-agent/commit/outcome.h"
 #include "migrate-agent/requests/journals.h"
 #include "migrate-agent/requests/requests.h"
 #include "migrate-agent/worker/adjustment.h"
@@ -39,9 +40,9 @@ asio::awaitable<Status> give_order(WorkerContext& context, Uuid migration,
     co_return co_await no_source(context, migration);
   }
   GCR_CO_TRY(known);
-  if (known->state != "working") {
+  if (!known->is(commit::SourceState::kWorking)) {
     co_return Error(Code::kRefused, fmt::format("migration {} takes no orders any more: it is {}",
-                                                migration.to_string(), known->state));
+                                                migration.to_string(), to_string(known->state)));
   }
   const WorkerAddress owner{context.config.runtime_dir, migration, Began::SOURCE};
   const auto done = co_await ask_worker(owner, std::move(order), kOrderPatience);
@@ -112,12 +113,13 @@ asio::awaitable<Reply> answer_cancel(WorkerContext& context, const proto::Cancel
       co_return co_await no_source(context, *id);
     }
     GCR_CO_TRY(known);
-    if (known->state == "aborted" || known->state == "undone") co_return cancel_reply();
-    if (known->state != "working" && known->state != "awaiting") {
+    const auto outcome = commit::outcome_of(std::get<commit::SourceState>(known->state));
+    if (outcome == proto::OutcomeReply::ABORTED) co_return cancel_reply();
+    if (outcome == proto::OutcomeReply::COMMITTED) {
       co_return Error(Code::kRefused,
                       fmt::format("migration {} cannot be cancelled any more: it is {}; the "
                                   "process goes on at {}",
-                                  id->to_string(), known->state, known->began().peer()));
+                                  id->to_string(), to_string(known->state), known->began().peer()));
     }
     const auto told = co_await ask_worker(owner, cancel, kCancelPatience);
     if (told) co_return cancel_reply();

@@ -16,7 +16,7 @@ using proto::OutcomeReply;
 constexpr std::chrono::milliseconds kOwnerPatience = std::chrono::seconds(60);
 
 bool can_be_resolved(const KnownJournal& known) {
-  return known.state == (known.entry.role == Began::SOURCE ? "committed" : "restored");
+  return known.is(commit::SourceState::kCommitted) || known.is(commit::DestinationState::kRestored);
 }
 
 /// The journal that waits for the other agent.
@@ -27,7 +27,8 @@ asio::awaitable<Result<KnownJournal>> find(WorkerContext& context, Uuid migratio
     auto known = co_await read_journal(context, migration, role);
     if (known && can_be_resolved(*known)) co_return known;
     if (known) {
-      states += fmt::format(" The {} here is {}.", journal::to_string(role), known->state);
+      states +=
+          fmt::format(" The {} here is {}.", journal::to_string(role), to_string(known->state));
     } else if (known.error().code() != Code::kNotFound) {
       unreadable = known.error();
     }
@@ -100,7 +101,8 @@ asio::awaitable<Status> deliver(WorkerContext& context, const KnownJournal& know
     const Record* resolved = now->last(Record::kResolved);
     if (resolved != nullptr && resolved->resolved().run_here() == run_here) co_return Status();
     if (!can_be_resolved(*now)) {
-      co_return Error(Code::kRefused, "it was settled otherwise meanwhile: it is " + now->state);
+      co_return Error(Code::kRefused, fmt::format("it was settled otherwise meanwhile: it is {}",
+                                                  to_string(now->state)));
     }
     co_await pause_before_next_look(context);
   }

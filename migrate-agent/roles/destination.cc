@@ -8,11 +8,10 @@
 #include "migrate-agent/criu/images.h"
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/preflight/host_facts.h"
-#include "migrate-agent/recovery/recovery.h"
 #include "migrate-agent/roles/ending.h"
-#include "migrate-agent/roles/lost_copy.h"
 #include "migrate-agent/roles/peer_link.h"
-#include "migrate-agent/roles/records.h"
+#include "migrate-agent/settlement/destination.h"
+#include "migrate-agent/settlement/records.h"
 #include "src/base/log.h"
 
 namespace gcr::agent {
@@ -60,15 +59,10 @@ awaitable<void> Destination::settle() {
   const Status concluded = co_await offload(context_.blocking, [&]() -> Status {
     if (state_ == State::kCommitted) {
       destroy();
-      const std::int32_t pid = journal::root_pid(identity_.members());
-      GCR_TRY(log_->advance(commit::DestinationEvent::kResumed, finished("the process runs", pid)));
-      return fault::point("destination.finished");
+      return settlement::finish_running(*log_);
     }
     if (log_->state() != commit::DestinationState::kBuilding) return {};
-    GCR_TRY(log_->advance(commit::DestinationEvent::kFailed, aborted(cause_)));
-    destroy();
-    GCR_TRY(group_.destroy());
-    return log_->advance(commit::DestinationEvent::kCleared, finished("nothing is left"));
+    return clear(commit::DestinationEvent::kFailed);
   });
   if (!concluded) spdlog::error("{}", concluded.error().message());
 }
@@ -169,10 +163,8 @@ awaitable<Result<proto::Envelope>> Destination::abort(const proto::AbortRequest&
       Error(Code::kCancelled, "the source aborted it: " + control::printable(request.reason()));
   spdlog::info("{}", cause_.message());
   if (state_ == State::kRestored) {
-    GCR_CO_TRY(co_await offload(context_.blocking, [&]() -> Status {
-      GCR_TRY(log_->advance(commit::DestinationEvent::kToldAbort, aborted(cause_)));
-      return clear_copy();
-    }));
+    GCR_CO_TRY(co_await offload(context_.blocking,
+                                [&] { return clear(commit::DestinationEvent::kToldAbort); }));
   }
   state_ = State::kEnded;
   proto::Envelope reply;
@@ -193,11 +185,10 @@ Result<process::VettedFiles> Destination::vet_files(const proto::RestoreRequest&
                             member.named(), member.credentials(0));
 }
 
-/// After the vote, when the copy was given up.
-Status Destination::clear_copy() {
-  GCR_TRY(recovery::destroy_restored(identity_, group_));
+/// Gives the copy up, because of `cause_`.
+Status Destination::clear(commit::DestinationEvent why) {
   destroy();
-  return log_->advance(commit::DestinationEvent::kCleared, finished("nothing is left"));
+  return settlement::clear(*log_, group_, why, settlement::aborted(cause_));
 }
 
 Status Destination::restore_process(const proto::RestoreRequest& request,
@@ -253,7 +244,7 @@ awaitable<Result<proto::Envelope>> Destination::restore(const proto::RestoreRequ
 Status Destination::vote(Phases& phases) {
   GCR_ASSIGN(auto descriptors, vram_->descriptors());
   GCR_ASSIGN(auto of_members, job_.split(std::move(descriptors)));
-  GCR_TRY(process_->attach(std::move(of_members.front()), phases));
+  GCR_TRY(process_->attach(std::move(of_members[job::kRoot]), phases));
   GCR_TRY(fault::point("destination.attached"));
   GCR_TRY(process_->stand_still(phases));
   GCR_TRY(fault::point("destination.stopped"));
@@ -268,32 +259,24 @@ Status Destination::vote(Phases& phases) {
   return fault::point("destination.restored");
 }
 
-/// Afterwards the copy runs, or it was lost before and the journal is aborted.
-Status Destination::let_go() {
-  GCR_TRY(fault::point("destination.told"));
-  GCR_ASSIGN(bool lost, give_up_lost_copy(*log_));
-  if (lost) return {};
-  journal::Record record;
-  record.mutable_committed();
-  GCR_TRY(log_->advance(commit::DestinationEvent::kToldCommit, std::move(record)));
-  GCR_TRY(fault::point("destination.committed"));
-  GCR_ASSIGN(lost, give_up_lost_copy(*log_));
-  if (lost) return {};
-  return recovery::resume_restored(identity_, group_);
-}
-
 awaitable<Result<proto::Envelope>> Destination::commit(const proto::CommitRequest& request) {
   GCR_CO_TRY(expect(State::kRestored, "CommitRequest"));
   if (request.migration_id() != to_bytes(migration_)) {
     co_return Error(Code::kProtocol, "CommitRequest names another migration");
   }
   const auto start = Phases::Clock::now();
-  GCR_CO_TRY(co_await offload(context_.blocking, [&] { return let_go(); }));
+  GCR_CO_TRY(co_await offload(context_.blocking, [&] {
+    journal::Record record;
+    record.mutable_committed();
+    return settlement::let_go(*log_, group_, commit::DestinationEvent::kToldCommit,
+                              std::move(record));
+  }));
   proto::Envelope envelope;
   if (log_->state() == commit::DestinationState::kAborted) {
     const auto& lost = log_->journal().last(journal::Record::kAborted)->aborted();
     cause_ = Error(Code::kNotFound, lost.message());
-    GCR_CO_TRY(co_await offload(context_.blocking, [&] { return clear_copy(); }));
+    GCR_CO_TRY(co_await offload(context_.blocking,
+                                [&] { return clear(commit::DestinationEvent::kCopyLost); }));
     state_ = State::kEnded;
     envelope.mutable_copy_lost()->set_reason(lost.message());
     co_return envelope;

@@ -67,8 +67,7 @@ class Destination {
   void report_ending();
   journal::Began description(const proto::PreflightRequest& request) const;
   Status vote(Phases& phases);
-  Status let_go();
-  Status clear_copy();
+  Status clear(commit::DestinationEvent why);
   void destroy();
 
   proto::GroupLimits limits_here(proto::GroupLimits limits) const;

@@ -9,7 +9,7 @@
 #include "migrate-agent/roles/check.h"
 #include "migrate-agent/roles/destination.h"
 #include "migrate-agent/roles/records.h"
-#include "migrate-agent/roles/recovery_roles.h"
+#include "migrate-agent/settlement/records.h"
 #include "src/base/log.h"
 #include "src/base/units.h"
 #include "src/base/users.h"
@@ -235,7 +235,7 @@ Status Destination::make_room(const proto::PrepareRequest& request) {
   GCR_ASSIGN(images_, images::ImageStore::create(
                           directory, kImageSlots, image_room_, secret,
                           [this](std::uint64_t bytes) { return more_image_room(bytes); }));
-  group_ = group_of(log_->journal());
+  group_ = settlement::group_of(log_->journal());
   GCR_TRY(group_.create(limits_));
   GCR_ASSIGN(std::vector<UniqueFd> entries, group_.entries());
   GCR_ASSIGN(prepared_restore_, criu::PreparedRestore::create(context_.config.criu, directory,

@@ -1,19 +1,20 @@
 // The source's course as a whole: examine, prepare, copy while the process runs, switch over,
-// commit. proto/PROTOCOL.md has the state machine; SourceProcess::State says how far the process
-// has been taken apart, and every failure before the commit leads back to a running process.
+// commit. proto/PROTOCOL.md has the state machine; every failure before the commit leads back to a
+// running process, by the functions of migrate-agent/settlement.
 #include "migrate-agent/roles/source.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <asio/post.hpp>
-#include <asio/steady_timer.hpp>
 
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/preflight/host_facts.h"
 #include "migrate-agent/roles/ending.h"
 #include "migrate-agent/roles/records.h"
-#include "migrate-agent/worker/other_agent.h"
+#include "migrate-agent/settlement/deliver.h"
+#include "migrate-agent/settlement/records.h"
+#include "migrate-agent/settlement/source.h"
 #include "src/base/log.h"
 
 namespace gcr::agent {
@@ -181,11 +182,21 @@ awaitable<Status> Source::commit() {
         "the commit was sent but not confirmed; the agent keeps asking, and the stopped process "
         "is kept at the source");
   }
-  if (reply->has_copy_lost()) co_return co_await take_back(reply->copy_lost());
+  const bool lost = reply->has_copy_lost();
+  const Status settled = co_await offload(context_.blocking, [&] {
+    const Phases::Timer settling(phases_, "process", lost ? "take back" : "release source");
+    const recovery::InHand hand = in_hand();
+    return settlement::settle(*log_, context_.config, *reply, &hand);
+  });
+  if (lost) {
+    // If the journal cannot be written, recovery asks again and gets the same answer.
+    report_.set_committed(log_->state() == commit::SourceState::kCommitted);
+    if (report_.committed()) co_return settled;
+    co_return went_back(settlement::copy_lost(reply->copy_lost()), settled);
+  }
   const pid_t pid = reply->commit_reply().pid();
   report_.set_destination_pid(pid);
-  const Status released = co_await release(pid);
-  if (!released) report_.add_notes("at the source: " + released.error().message());
+  if (!settled) report_.add_notes("at the source: " + settled.error().message());
   co_await remember();
   tell("commit", fmt::format("process {} runs at {}", pid, destination_.to_string()));
   co_return Status();
@@ -205,8 +216,6 @@ awaitable<void> Source::remember() {
 
 /// On the migration's connection, and then for a while on new ones; after that recovery goes on.
 awaitable<Result<proto::Envelope>> Source::order_commit() {
-  const auto destination = other_agent(log_->journal().began(), context_.config, context_.tls);
-  GCR_CO_TRY(destination);
   const auto until = Phases::Clock::now() + 2 * context_.config.peer_silence();
   proto::Envelope envelope;
   envelope.mutable_commit_request()->set_migration_id(to_bytes(migration_));
@@ -216,64 +225,27 @@ awaitable<Result<proto::Envelope>> Source::order_commit() {
     if (reply) co_return reply;
   }
   peer_->close();
-  asio::steady_timer pause(context_.io);
-  for (;;) {
-    auto delivered = co_await deliver_commit(*destination, migration_);
-    if (delivered || Phases::Clock::now() > until) co_return delivered;
-    spdlog::warn("the commit is not confirmed yet: {}", delivered.error().message());
-    pause.expires_after(kCommitPause);
-    co_await pause.async_wait(asio::use_awaitable);
-  }
+  settlement::Backoff backoff(context_.io, kCommitPause);
+  co_return co_await settlement::deliver_commit(context_, log_->journal(), backoff, until);
 }
 
-/// The destination's copy never ran. If the journal cannot be written, recovery asks again and gets
-/// the same answer.
-awaitable<Status> Source::take_back(const proto::CopyLost& lost) {
-  const Error cause = copy_lost(lost);
-  const Status noted = co_await note(commit::SourceEvent::kCopyLost, aborted(cause));
-  GCR_CO_TRY(noted);
-  report_.set_committed(false);
-  co_return co_await go_on_here(cause);
-}
-
-/// The destination's copy runs: nothing of the process is needed here any more.
-awaitable<Status> Source::release(pid_t running_there) {
-  GCR_CO_TRY(fault::point("source.confirmed"));
-  const Phases::Timer releasing(phases_, "process", "release source");
-  co_return co_await offload(context_.blocking, [&]() -> Status {
-    GCR_TRY(process_->kill());
-    image_sender_.reset();
-    scratch_.reset();
-    if (keeper_) GCR_TRY(keeper_->end());
-    GCR_TRY(fault::point("source.killed"));
-    return log_->advance(
-        commit::SourceEvent::kCommitConfirmed,
-        finished(fmt::format("process {} runs at {}", running_there, destination_.to_string())));
-  });
-}
-
-/// Before the commit: undoes everything that was done to the process.
-Status Source::roll_back() {
-  if (!process_) return {};
-  // One that was killed while it was stopped may exist until its last thread is released.
-  if (report_.process_ended()) return process_->kill();
-  std::vector<job::LocalDescriptors> of_members(job_.members());
-  if (process_->state() > SourceProcess::State::kGated) {
-    GCR_ASSIGN(auto descriptors, vram_->descriptors());
-    GCR_ASSIGN(of_members, job_.split(std::move(descriptors)));
-  }
-  const Status rolled_back = process_->roll_back(std::move(of_members.front()));
-  if (rolled_back) return {};
-  if (!handle_->ends_within(kEndPatience)) return rolled_back;
-  report_.set_process_ended(true);
-  return process_->kill();
+/// For undoing what was done to the process.
+recovery::InHand Source::in_hand() {
+  return {.door = process_->door(),
+          .driver = driver_,
+          .vram = [this]() -> Result<job::MemberDescriptors> {
+            GCR_ASSIGN(auto descriptors, vram_->descriptors());
+            return job_.split(std::move(descriptors));
+          },
+          .gated = process_->gated(),
+          .detaching = process_->detaching()};
 }
 
 /// Records whether the process has ended by itself, besides any other error.
 Status Source::look_for_end() {
   if (!handle_) return {};
   bool ended = handle_->is_ending();
-  if (!ended && process_ && process_->state() < SourceProcess::State::kLocked) {
+  if (!ended && process_ && !process_->is_dumped()) {
     const auto answered = process_->door().hello(kDoorPatience);
     ended = !answered && answered.error().code() == Code::kNotFound &&
             handle_->ends_within(kEndPatience);
@@ -296,11 +268,12 @@ awaitable<Status> Source::give_up(Error cause) {
   cause = or_its_end(std::move(cause));
   Status given_up = cause;
   if (log_) {
-    // Without this record recovery comes to the same decision, because there is no Committed.
-    journal::Record record = aborted(cause);
-    const Status noted = co_await note(commit::SourceEvent::kFailed, std::move(record));
-    if (!noted) spdlog::error("{}", noted.error().message());
-    given_up = co_await go_on_here(cause);
+    const Status undone = co_await offload(context_.blocking, [&] {
+      const recovery::InHand hand = in_hand();
+      return settlement::undo(*log_, context_.config, commit::SourceEvent::kFailed,
+                              settlement::aborted(cause), &hand);
+    });
+    given_up = went_back(cause, undone);
   }
   if (peer_ != nullptr) {
     proto::Envelope envelope;
@@ -311,23 +284,16 @@ awaitable<Status> Source::give_up(Error cause) {
   co_return given_up;
 }
 
-/// Rolls back, so that nothing of the migration is left here. Never succeeds: gives `cause`, or why
-/// there is more to do.
-awaitable<Status> Source::go_on_here(const Error& cause) {
-  const Status resumed = co_await offload(context_.blocking, [&]() -> Status {
-    GCR_TRY(roll_back());
-    scratch_.reset();
-    if (keeper_) GCR_TRY(keeper_->end());
-    const char* what = report_.process_ended() ? "the process has ended" : "the process runs here";
-    return log_->advance(commit::SourceEvent::kRolledBack, finished(what));
-  });
-  if (resumed) {
+/// After undoing: `cause`, or why there is more to do.
+Error Source::went_back(const Error& cause, const Status& undone) {
+  if (undone) {
+    if (handle_->has_ended()) report_.set_process_ended(true);
     count_undone_closing();
-    co_return or_its_end(cause);
+    return or_its_end(cause);
   }
   report_.set_recovering(true);
-  co_return Error(Code::kInternal, fmt::format("{}; and the source could not be resumed yet: {}",
-                                               cause.message(), resumed.error().message()));
+  return Error(Code::kInternal, fmt::format("{}; and the source could not be resumed yet: {}",
+                                            cause.message(), undone.error().message()));
 }
 
 awaitable<void> run_source(WorkerContext& context, proto::MigrateRequest request) {

@@ -16,10 +16,10 @@
 #include "migrate-agent/images/sender.h"
 #include "migrate-agent/keeper/keeper.h"
 #include "migrate-agent/process/named_files.h"
+#include "migrate-agent/recovery/recovery.h"
 #include "migrate-agent/roles/downtime_history.h"
 #include "migrate-agent/roles/examination.h"
 #include "migrate-agent/roles/operator_link.h"
-#include "migrate-agent/roles/outcome.h"
 #include "migrate-agent/roles/outgoing_images.h"
 #include "migrate-agent/roles/peer_link.h"
 #include "migrate-agent/roles/precopy.h"
@@ -72,9 +72,6 @@ class Source : public SourceControl {
   asio::awaitable<Status> check_before_commit();
   asio::awaitable<Status> commit();
   asio::awaitable<Result<proto::Envelope>> order_commit();
-  asio::awaitable<Status> take_back(const proto::CopyLost& lost);
-  asio::awaitable<Status> go_on_here(const Error& cause);
-  asio::awaitable<Status> release(pid_t running_there);
   asio::awaitable<Status> note(commit::SourceEvent event, journal::Record record);
   asio::awaitable<Status> give_up(Error cause);
   asio::awaitable<void> remember();
@@ -93,7 +90,8 @@ class Source : public SourceControl {
   Status start_keeper();
   Status arm_keeper();
   Status check_alone() const;
-  Status roll_back();
+  recovery::InHand in_hand();
+  Error went_back(const Error& cause, const Status& undone);
   Status look_for_end();
   Error or_its_end(Error cause) const;
   void interrupt(Error why);

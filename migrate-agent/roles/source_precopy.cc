@@ -71,10 +71,10 @@ awaitable<Status> Source::precopy() {
   GCR_CO_TRY(armed);
   co_return co_await offload(context_.blocking, [&]() -> Status {
     journal::Record record;
-    GCR_ASSIGN(std::string home, process_->group().home_of(process_->process()));
-    record.mutable_detaching()->add_homes(home);
+    GCR_ASSIGN(*record.mutable_detaching()->add_homes(),
+               process_->group().home_of(process_->process()));
     GCR_TRY(log_->advance(commit::SourceEvent::kDetaching, std::move(record)));
-    return process_->enter_group(std::move(home));
+    return process_->enter_group();
   });
 }
 

@@ -13,8 +13,8 @@
 #include "migrate-agent/journal/journal_files.h"
 #include "migrate-agent/preflight/host_facts.h"
 #include "migrate-agent/roles/records.h"
-#include "migrate-agent/roles/recovery_roles.h"
 #include "migrate-agent/roles/source.h"
+#include "migrate-agent/settlement/records.h"
 #include "src/base/log.h"
 
 namespace gcr::agent {
@@ -75,7 +75,8 @@ awaitable<Status> Source::begin() {
   std::vector<job::LocalAllocation> local;
   for (const auto& [id, entry] : found_->inventory) local.push_back(local_allocation(entry));
   (void)job_.follow(job::kRoot, local);
-  process_.emplace(*driver_, *handle_, std::move(*found_->door), group_of(log_->journal()));
+  process_.emplace(*driver_, *handle_, std::move(*found_->door),
+                   settlement::group_of(log_->journal()));
   found_.reset();
   GCR_CO_TRY(context_.line.open(migration_, journal::Began::SOURCE));
   GCR_CO_TRY(co_await offload(context_.blocking, [&] { return check_alone(); }));

@@ -8,6 +8,6 @@ const char* release();
 
 /// As git describes the commit: "1a2b3c4d5e6f", with "-dirty" if files had been changed. "unknown"
 /// if it was not built in a clone and -DGCR_COMMIT=… was not given.
-const char* commit();
+const char* source_commit();
 
 }  // namespace gcr

@@ -123,7 +123,7 @@ void describe_migrate(CLI::App& app, RawMigrate& raw) {
   app.name("gcr-migrate");
   app.description("Moves a running GPU process from the host SRC to the host DST while it runs.");
   app.footer("\nExit status:\n" + exit_code_table() + kFooter);
-  app.set_version_flag("--version", fmt::format("gcr-migrate {} ({})", release(), commit()));
+  app.set_version_flag("--version", fmt::format("gcr-migrate {} ({})", release(), source_commit()));
   describe_process(app, raw);
   describe_data(app, raw.options);
   describe_pre_copy(app, raw.options);

@@ -148,6 +148,42 @@ TEST(Outcome, FollowsTheDecisionInTheJournal) {
       OutcomeReply::COMMITTED);
 }
 
+TEST(Outcome, OfACopyAnswersTheCommit) {
+  const auto answer_after = [](std::vector<Record> records) {
+    const auto journal = journal_of(journal::Began::DESTINATION, std::move(records));
+    return commit_answer(replay(journal::Began::DESTINATION, journal).value(), journal);
+  };
+  const Record restored = record_of(Record::kRestored);
+  const Record committed = record_of(Record::kCommitted);
+  const Record discarded = record_of(Record::kResolved, "resolved_discard_here");
+  Record finished = record_of(Record::kFinished);
+  finished.mutable_finished()->set_pid(7);
+  Record lost = record_of(Record::kAborted);
+  EXPECT_EQ(answer_after({})->error().code(), Code::kProtocol);
+  EXPECT_FALSE(answer_after({restored}).has_value());
+  EXPECT_FALSE(answer_after({restored, committed}).has_value());
+  EXPECT_EQ(answer_after({restored, committed, finished})->value().commit_reply().pid(), 7);
+  EXPECT_EQ(answer_after({restored, discarded, finished})->error().code(), Code::kRefused);
+  EXPECT_EQ(answer_after({restored, lost})->error().code(), Code::kRefused);
+  lost.mutable_aborted()->set_copy_lost(true);
+  EXPECT_TRUE(answer_after({restored, lost})->value().has_copy_lost());
+  EXPECT_TRUE(answer_after({restored, committed, lost, finished})->value().has_copy_lost());
+}
+
+TEST(Outcome, IsToldToTheDaemon) {
+  const Record committed = record_of(Record::kCommitted);
+  Record aborted = record_of(Record::kAborted);
+  aborted.mutable_aborted()->set_code("timeout");
+  Record finished = record_of(Record::kFinished);
+  finished.mutable_finished()->set_text("the end");
+  const auto moved = report_of(std::vector{committed, finished});
+  EXPECT_TRUE(moved.migrated());
+  EXPECT_EQ(moved.message(), "the end");
+  const auto undone = report_of(std::vector{committed, aborted, finished});
+  EXPECT_FALSE(undone.migrated());
+  EXPECT_EQ(undone.code(), "timeout");
+}
+
 TEST(Outcome, IsUnknownWithoutAJournalThatCanBeBelieved) {
   using proto::OutcomeReply;
   using Read = Result<journal::Contents>;

@@ -159,8 +159,8 @@ TEST(Job, EveryMemberGetsDescriptorsOfWhatItMapsByItsOwnNumbers) {
   const auto split = job.split(std::move(descriptors));
   ASSERT_TRUE(split) << split.error().message();
   ASSERT_EQ(split->size(), 2u);
-  const LocalDescriptors& root = split->at(0);
-  const LocalDescriptors& child = split->at(1);
+  const LocalDescriptors& root = split->at(kRoot);
+  const LocalDescriptors& child = split->at(kChild);
   ASSERT_EQ(root.size(), 1u);
   EXPECT_EQ(root[0].first, 10u);
   EXPECT_EQ(inode(root[0].second), first);

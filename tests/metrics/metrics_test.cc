@@ -66,8 +66,9 @@ TEST(Metrics, WhatCanBeCountedIsThereBeforeItHappens) {
 }
 
 TEST(Metrics, TheBuildIsNamed) {
-  EXPECT_THAT(Metrics().text({}), HasSubstr("gcr_build_info{commit=\"" + std::string(commit()) +
-                                            "\",version=\"" + release() + "\"} 1"));
+  EXPECT_THAT(Metrics().text({}),
+              HasSubstr("gcr_build_info{commit=\"" + std::string(source_commit()) +
+                        "\",version=\"" + release() + "\"} 1"));
 }
 
 TEST(Metrics, OutcomesHaveTheirWords) {

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "migrate-agent/criu/criu.h"
+#include "migrate-agent/device/cuda/driver.h"
 #include "migrate-agent/door/door.h"
 #include "migrate-agent/keeper/keeper.h"
 #include "migrate-agent/procfs/procfs.h"
@@ -57,8 +58,8 @@ class BringBack : public testing::Test {
     }
   }
 
-  void expect_brought_back() {
-    const Result<Found> found = bring_back(lost());
+  void expect_brought_back(const InHand* in_hand = nullptr) {
+    const Result<Found> found = bring_back(lost(), in_hand);
     ASSERT_TRUE(found) << found.error().message();
     EXPECT_EQ(*found, Found::kRunning);
     program_.expect_progress();
@@ -78,6 +79,19 @@ TEST_P(BringBackFrom, RunsAgainWithItsVramAndLeavesNoHelper) {
   leave_at(GetParam());
   if (HasFatalFailure()) return;
   expect_brought_back();
+}
+
+TEST_P(BringBackFrom, RunsAgainForWhoHasItsDoorInHand) {
+  leave_at(GetParam());
+  if (HasFatalFailure()) return;
+  auto door = agent::Door::open(program_.pid());
+  ASSERT_TRUE(door) << door.error().message();
+  const InHand in_hand{.door = *door,
+                       .driver = device::cuda::load().value(),
+                       .vram = [this] { return keeper::take_from(*worker_->keeper()); },
+                       .gated = true,
+                       .detaching = true};
+  expect_brought_back(&in_hand);
 }
 
 INSTANTIATE_TEST_SUITE_P(Steps, BringBackFrom,

@@ -1,0 +1,46 @@
+#include "migrate-agent/settlement/deliver.h"
+
+#include <algorithm>
+#include <asio/use_awaitable.hpp>
+
+#include "migrate-agent/worker/other_agent.h"
+#include "src/base/log.h"
+
+namespace gcr::settlement {
+
+using asio::awaitable;
+
+awaitable<void> Backoff::wait() {
+  timer_.expires_after(pause_);
+  pause_ = std::min(2 * pause_, longest_);
+  co_await timer_.async_wait(asio::use_awaitable);
+}
+
+awaitable<Result<proto::Envelope>> deliver_commit(agent::RecoveryContext& context,
+                                                  const journal::Journal& journal, Backoff& backoff,
+                                                  std::chrono::steady_clock::time_point until) {
+  const auto destination = agent::other_agent(journal.began(), context.config, context.tls);
+  GCR_CO_TRY(destination);
+  proto::Envelope request;
+  request.mutable_commit_request()->set_migration_id(to_bytes(journal.migration()));
+  for (;;) {
+    auto reply = co_await control::ask_for_reply(*destination, journal.migration(), request);
+    if (reply || std::chrono::steady_clock::now() > until) co_return reply;
+    const Code code = reply.error().code();
+    context.line.set_operator_needed(code == Code::kNotFound || code == Code::kRefused ||
+                                     code == Code::kPermissionDenied);
+    spdlog::warn("the commit is not confirmed yet: {}", reply.error().message());
+    co_await backoff.wait();
+  }
+}
+
+awaitable<Result<proto::OutcomeReply::Outcome>> ask_outcome(const control::AgentAddress& source,
+                                                            const Uuid& migration) {
+  proto::Envelope request;
+  request.mutable_outcome_request()->set_migration_id(to_bytes(migration));
+  const auto reply = co_await control::ask_for_reply(source, migration, request);
+  GCR_CO_TRY(reply);
+  co_return reply->outcome_reply().outcome();
+}
+
+}  // namespace gcr::settlement

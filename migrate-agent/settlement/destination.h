@@ -1,0 +1,30 @@
+// What becomes of the destination's copy once the migration is decided: as source.h, for the
+// destination. `group` is the one that the copy is in.
+#pragma once
+
+#include "migrate-agent/cgroups/group.h"
+#include "migrate-agent/commit/commit_log.h"
+
+namespace gcr::settlement {
+
+/// Checks the restored copy; if it has ended, or the host was restarted, gives it up (copy_lost).
+/// True: it is lost, and the journal is aborted. Only in restored, or in committed if the caller
+/// has written that itself and has not let the copy run: only then it is certain that the copy
+/// never ran.
+Result<bool> give_up_lost_copy(commit::DestinationLog& log);
+
+/// In restored: takes the step `told` with its `record` (Committed or Resolved), checking the copy
+/// before and after, and lets it run. In committed, which a dead owner has written: lets it run if
+/// it has not ended. Afterwards the journal is committed, or aborted because the copy was lost.
+Status let_go(commit::DestinationLog& log, const cgroups::Group& group,
+              commit::DestinationEvent told, journal::Record record);
+
+/// After let_go(), and CommitReply if that can be sent: writes Finished.
+Status finish_running(commit::DestinationLog& log);
+
+/// Takes the step `why` with its `record` (Aborted or Resolved) unless the journal is aborted
+/// already, destroys the copy and its group, and writes Finished.
+Status clear(commit::DestinationLog& log, const cgroups::Group& group, commit::DestinationEvent why,
+             journal::Record record);
+
+}  // namespace gcr::settlement

@@ -1,0 +1,107 @@
+#include "migrate-agent/settlement/source.h"
+
+#include <fmt/format.h>
+
+#include "migrate-agent/fault/fault.h"
+#include "migrate-agent/keeper/keeper.h"
+#include "migrate-agent/settlement/records.h"
+#include "src/base/log.h"
+#include "src/control/wire.h"
+
+namespace gcr::settlement {
+namespace {
+
+using commit::SourceEvent;
+using commit::SourceState;
+using journal::Record;
+
+std::filesystem::path scratch_of(const agent::Config& config, const journal::Journal& journal) {
+  return config.runtime_dir / "outgoing" / journal.migration().to_string();
+}
+
+std::optional<journal::ProcessId> keeper_of(const journal::Journal& journal) {
+  const Record* started = journal.last(Record::kKeeperStarted);
+  if (started == nullptr || host_was_restarted(journal.began())) return std::nullopt;
+  return started->keeper_started().keeper();
+}
+
+/// Ends the keeper, and removes what CRIU has written.
+Status clear_helpers(const agent::Config& config, const journal::Journal& journal) {
+  if (const auto keeper = keeper_of(journal)) GCR_TRY(keeper::end_keeper(*keeper));
+  std::error_code error;
+  std::filesystem::remove_all(scratch_of(config, journal), error);
+  if (error) spdlog::warn("images of a migration stay behind: {}", error.message());
+  return {};
+}
+
+/// What the journal knows of the process. A worker that lives has no CRIU at work.
+recovery::Lost lost_by(const agent::Config& config, const journal::Journal& journal,
+                       const recovery::InHand* in_hand) {
+  const Record* detaching = journal.last(Record::kDetaching);
+  const auto& members = journal.began().members();
+  return {.members = {members.begin(), members.end()},
+          .keeper = keeper_of(journal),
+          .detaching = in_hand == nullptr ? detaching != nullptr : in_hand->detaching,
+          .scratch = in_hand == nullptr ? scratch_of(config, journal) : std::filesystem::path(),
+          .group = group_of(journal),
+          .home = detaching == nullptr || detaching->detaching().homes().empty()
+                      ? ""
+                      : detaching->detaching().homes(0)};
+}
+
+}  // namespace
+
+Status undo(commit::SourceLog& log, const agent::Config& config, SourceEvent why, Record record,
+            const recovery::InHand* in_hand) {
+  Status noted;
+  if (log.state() != SourceState::kAborted) noted = log.advance(why, std::move(record));
+  if (!noted) {
+    spdlog::error("{}", noted.error().message());
+    // Before the commit whoever reads the journal comes to the same decision.
+    if (log.state() == SourceState::kCommitted) return noted;
+  }
+  std::string text = "the process runs here";
+  if (host_was_restarted(log.journal().began())) {
+    text = "the process ended with the host";
+  } else {
+    const recovery::Lost lost = lost_by(config, log.journal(), in_hand);
+    GCR_ASSIGN(const recovery::Found found, recovery::bring_back(lost, in_hand));
+    if (found == recovery::Found::kGone) text = "the process has ended";
+  }
+  GCR_TRY(fault::point("source.recovery.resumed"));
+  GCR_TRY(clear_helpers(config, log.journal()));
+  GCR_TRY(noted);
+  return log.advance(SourceEvent::kRolledBack, finished(text));
+}
+
+Status end_copy(commit::SourceLog& log, const agent::Config& config, const std::string& text) {
+  const journal::Began& began = log.journal().began();
+  if (!host_was_restarted(began)) {
+    GCR_TRY(recovery::end_stopped({began.members().begin(), began.members().end()},
+                                  group_of(log.journal())));
+  }
+  GCR_TRY(clear_helpers(config, log.journal()));
+  GCR_TRY(fault::point("source.killed"));
+  const bool discarded = log.state() == SourceState::kDiscarded;
+  return log.advance(discarded ? SourceEvent::kCleared : SourceEvent::kCommitConfirmed,
+                     finished(text));
+}
+
+Error copy_lost(const proto::CopyLost& answer) {
+  return Error(Code::kNotFound, "the destination lost its copy before that ran: " +
+                                    control::printable(answer.reason()));
+}
+
+Status settle(commit::SourceLog& log, const agent::Config& config, const proto::Envelope& answer,
+              const recovery::InHand* in_hand) {
+  if (answer.has_copy_lost()) {
+    const Error cause = copy_lost(answer.copy_lost());
+    return undo(log, config, SourceEvent::kCopyLost, aborted(cause), in_hand);
+  }
+  GCR_TRY(fault::point("source.confirmed"));
+  return end_copy(log, config,
+                  fmt::format("process {} runs at {}", answer.commit_reply().pid(),
+                              log.journal().began().peer()));
+}
+
+}  // namespace gcr::settlement

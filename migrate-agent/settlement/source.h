@@ -1,0 +1,32 @@
+// What becomes of the source's copy once the migration is decided. The living worker does it by
+// these functions, and so does recovery after the worker's death: nothing is needed but the
+// journal, whose owner the caller is. All of them block. After a failure, whoever owns the journal
+// next calls them again.
+#pragma once
+
+#include "migrate-agent/commit/commit_log.h"
+#include "migrate-agent/config/config.h"
+#include "migrate-agent/recovery/recovery.h"
+
+namespace gcr::settlement {
+
+/// Before the commit, after CopyLost, or if an operator says so. Takes the step `why` with its
+/// `record` (Aborted or Resolved), unless that was done before; brings the process back; ends the
+/// keeper, removes CRIU's directory and writes Finished. On success the process runs here, or has
+/// ended. If the step cannot be written, the process is brought back all the same, except from
+/// committed, and the Error is the journal's.
+Status undo(commit::SourceLog& log, const agent::Config& config, commit::SourceEvent why,
+            journal::Record record, const recovery::InHand* in_hand = nullptr);
+
+/// In committed or discarded: kills the stopped copy, ends the keeper, removes CRIU's directory and
+/// writes Finished with `text`.
+Status end_copy(commit::SourceLog& log, const agent::Config& config, const std::string& text);
+
+/// Why the source takes the process back.
+Error copy_lost(const proto::CopyLost& answer);
+
+/// In committed: what `answer`, CommitReply or CopyLost, demands.
+Status settle(commit::SourceLog& log, const agent::Config& config, const proto::Envelope& answer,
+              const recovery::InHand* in_hand = nullptr);
+
+}  // namespace gcr::settlement
