@@ -38,6 +38,10 @@ std::optional<Result<proto::Envelope>> commit_answer(AnyState state,
     case DestinationState::kRunning:
       reply.mutable_commit_reply()->set_pid(
           journal::last(records, Record::kFinished)->finished().pid());
+      if (reply.commit_reply().pid() == 0) return reply;
+      for (const auto& member : journal::last(records, Record::kRestored)->restored().members()) {
+        reply.mutable_commit_reply()->add_pids(member.pid());
+      }
       return reply;
     case DestinationState::kAborted:
     case DestinationState::kGone:

@@ -117,7 +117,7 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
   Status answer(WorkerId id, Worker& worker, const registry::FromWorker& message);
   Status admit_peer(Worker& worker, const registry::Authenticated& peer);
   Status check_room(const Worker& worker, journal::Role role, const std::string& ordered_by) const;
-  Status claim(WorkerId id, Worker& worker, const registry::ClaimProcess& wanted);
+  Status claim(WorkerId id, Worker& worker, const registry::ClaimProcesses& wanted);
   Status enroll(WorkerId id, Worker& worker, const registry::RegisterMigration& wanted);
   asio::awaitable<void> reap_children();
   void reap(pid_t pid, int status);
@@ -369,11 +369,11 @@ Status Daemon::Impl::check_room(const Worker& worker, journal::Role role,
 }
 
 /// Recoveries do not count: they may wait for an operator.
-Status Daemon::Impl::claim(WorkerId id, Worker& worker, const registry::ClaimProcess& wanted) {
+Status Daemon::Impl::claim(WorkerId id, Worker& worker, const registry::ClaimProcesses& wanted) {
   GCR_ASSIGN(const Uuid migration, journal::parse_id(wanted.migration_id()));
   const bool recovers = recoveries.contains(id);
   if (!recovers) GCR_TRY(check_room(worker, journal::Began::SOURCE, wanted.ordered_by()));
-  GCR_TRY(registry.claim_process(id, migration, wanted.pid(), wanted.start_time()));
+  GCR_TRY(registry.claim_processes(id, migration, wanted.processes()));
   if (recovers) return {};
   worker.ordered_by = wanted.ordered_by();
   worker.journals.push_back(journal::entry(config.state_dir, migration, journal::Began::SOURCE));
@@ -393,11 +393,11 @@ Status Daemon::Impl::enroll(WorkerId id, Worker& worker,
 
 Status Daemon::Impl::answer(WorkerId id, Worker& worker, const registry::FromWorker& message) {
   if (message.has_authenticated()) return admit_peer(worker, message.authenticated());
-  if (message.has_claim_process()) return claim(id, worker, message.claim_process());
+  if (message.has_claim_processes()) return claim(id, worker, message.claim_processes());
   if (message.has_register_migration()) return enroll(id, worker, message.register_migration());
   if (message.has_ask_room()) {
     const registry::AskRoom& room = message.ask_room();
-    GCR_TRY(registry.check_process(id, room.pid(), room.start_time()));
+    GCR_TRY(registry.check_processes(id, room.processes()));
     return check_room(worker, room.role(), room.ordered_by());
   }
   return Error(Code::kUnsupported, "the daemon does not know this request");

@@ -71,17 +71,16 @@ void Recoveries::add(const journal::Entry& entry) {
   const auto is_it = [&](const auto& other) { return other.second.entry.path == entry.path; };
   if (stopped_ || std::ranges::any_of(recoveries_, is_it)) return;
   const WorkerId id = next_id_();
-  claim_process(id, entry);
+  claim_processes(id, entry);
   auto& recovery = recoveries_.emplace(id, Recovery{entry, asio::steady_timer(io_)}).first->second;
   start(id, recovery);
 }
 
-void Recoveries::claim_process(WorkerId id, const journal::Entry& entry) {
+void Recoveries::claim_processes(WorkerId id, const journal::Entry& entry) {
   const journal::Contents contents = look_at(entry.path);
   if (entry.role != journal::Began::SOURCE || contents.records.empty()) return;
-  const journal::ProcessId& process = contents.records.front().began().process();
   const Status claimed =
-      registry_.claim_process(id, entry.migration, process.pid(), process.start_time());
+      registry_.claim_processes(id, entry.migration, contents.records.front().began().members());
   if (!claimed) spdlog::error("{}: {}", entry.path.string(), claimed.error().message());
 }
 

@@ -63,7 +63,7 @@ class Recoveries {
   void add(const journal::Entry& entry);
   void start(WorkerId id, Recovery& recovery);
   void start_later(WorkerId id, Recovery& recovery);
-  void claim_process(WorkerId id, const journal::Entry& entry);
+  void claim_processes(WorkerId id, const journal::Entry& entry);
 
   asio::io_context& io_;
   Registry& registry_;

@@ -9,28 +9,35 @@ namespace {
 
 constexpr std::ptrdiff_t kMaxClaimsPerWorker = 4096;
 
-}  // namespace
-
-Status Registry::check_process(WorkerId worker, pid_t pid, std::uint64_t start_time) const {
-  const auto found = claims_.find(std::make_pair(pid, start_time));
-  if (found == claims_.end() || found->second.worker == worker) return {};
-  return Error(Code::kRefused,
-               fmt::format("process {} is being migrated already, by migration {}; wait until "
-                           "that has ended",
-                           pid, found->second.migration.to_string()));
+std::pair<pid_t, std::uint64_t> key_of(const journal::ProcessId& process) {
+  return {process.pid(), process.start_time()};
 }
 
-Status Registry::claim_process(WorkerId worker, const Uuid& migration, pid_t pid,
-                               std::uint64_t start_time) {
-  GCR_TRY(check_process(worker, pid, start_time));
-  const auto key = std::make_pair(pid, start_time);
-  if (claims_.contains(key)) return {};
+}  // namespace
+
+Status Registry::check_processes(WorkerId worker, const journal::ProcessIds& processes) const {
+  for (const journal::ProcessId& process : processes) {
+    const auto found = claims_.find(key_of(process));
+    if (found == claims_.end() || found->second.worker == worker) continue;
+    return Error(Code::kRefused,
+                 fmt::format("process {} is being migrated already, by migration {}; wait until "
+                             "that has ended",
+                             process.pid(), found->second.migration.to_string()));
+  }
+  return {};
+}
+
+Status Registry::claim_processes(WorkerId worker, const Uuid& migration,
+                                 const journal::ProcessIds& processes) {
+  GCR_TRY(check_processes(worker, processes));
   const auto is_workers = [worker](const auto& entry) { return entry.second.worker == worker; };
-  if (std::ranges::count_if(claims_, is_workers) >= kMaxClaimsPerWorker) {
+  const auto is_new = [this](const auto& process) { return !claims_.contains(key_of(process)); };
+  if (std::ranges::count_if(claims_, is_workers) + std::ranges::count_if(processes, is_new) >
+      kMaxClaimsPerWorker) {
     return Error(Code::kResourceExhausted,
                  fmt::format("one migration moves at most {} processes", kMaxClaimsPerWorker));
   }
-  claims_.emplace(key, Claim{worker, migration});
+  for (const auto& process : processes) claims_.emplace(key_of(process), Claim{worker, migration});
   return {};
 }
 

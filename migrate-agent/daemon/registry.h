@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "migrate-agent/journal/journal.h"
 #include "src/base/result.h"
 #include "src/base/uuid.h"
 
@@ -19,13 +20,14 @@ using WorkerId = std::uint64_t;
 
 class Registry {
  public:
-  /// Gives (pid, start_time) to the worker. kRefused, naming the other migration, if another worker
-  /// has it; kResourceExhausted beyond 4,096 processes per worker. Claiming twice changes
-  /// nothing.
-  Status claim_process(WorkerId worker, const Uuid& migration, pid_t pid, std::uint64_t start_time);
+  /// Gives the processes to the worker, by PID and start time: all of them or none. kRefused,
+  /// naming the other migration, if another worker has one; kResourceExhausted beyond 4,096
+  /// processes per worker. Claiming twice changes nothing.
+  Status claim_processes(WorkerId worker, const Uuid& migration,
+                         const journal::ProcessIds& processes);
 
-  /// Whether claim_process() would let the worker have it.
-  Status check_process(WorkerId worker, pid_t pid, std::uint64_t start_time) const;
+  /// Whether another worker has one of them: then kRefused, as claim_processes().
+  Status check_processes(WorkerId worker, const journal::ProcessIds& processes) const;
 
   /// Gives the migration to the worker. kRefused if another worker has it, or this one has another.
   Status register_migration(WorkerId worker, const Uuid& migration);

@@ -103,13 +103,15 @@ Result<proto::Envelope> Course::take_step(const proto::Envelope& request) {
 
 /// Before CRIU opens anything.
 Result<process::VettedFiles> Course::vet_files(const proto::RestoreRequest& request) const {
-  if (request.credentials().empty()) {
+  GCR_TRY(check_members(request.members_size()));
+  const proto::DumpedMember& member = request.members(0);
+  if (member.credentials().empty()) {
     return Error(Code::kProtocol, "RestoreRequest does not tell the rights of the process");
   }
   GCR_ASSIGN(auto names, criu::images::file_names(room_->image_directory()));
   GCR_ASSIGN(const pid_t root, criu::images::root_pid(room_->image_directory()));
   return process::vet_files({std::move(names.files), std::move(names.deleted), root},
-                            request.named(), request.credentials(0));
+                            member.named(), member.credentials(0));
 }
 
 Status Course::restore_process(const proto::RestoreRequest& request,
@@ -119,8 +121,8 @@ Status Course::restore_process(const proto::RestoreRequest& request,
   GCR_ASSIGN(const auto vetted,
              phases.time("process", "compare files", [&] { return vet_files(request); }));
   GCR_ASSIGN(process_, RestoredProcess::create(plan_.driver, *prepared_restore_,
-                                               {request.credentials(), vetted}, plan_.running,
-                                               plan_.gpu_map, group_, phases));
+                                               {request.members(0).credentials(), vetted},
+                                               plan_.running, plan_.gpu_map, group_, phases));
   return {};
 }
 
@@ -129,7 +131,7 @@ Status Course::restore(const proto::RestoreRequest& request, proto::RestoreReply
   GCR_TRY(expect(State::kPrepared, "RestoreRequest"));
   GCR_TRY(data_->health());
   Phases phases("destination", Phases::Clock::time_point{});
-  GCR_ASSIGN(const BufferDigests sent, check_digests(request.digests(), vram_->sizes()));
+  GCR_ASSIGN(const BufferDigests sent, check_digests(request.digests(), job_));
   GCR_ASSIGN(const auto files, check_files(request.files()));
   // From now on nothing writes into the images that CRIU reads, or into the landing region.
   set_data(nullptr);
@@ -158,7 +160,8 @@ Status Course::restore(const proto::RestoreRequest& request, proto::RestoreReply
 /// the source gets the reply.
 Status Course::vote(Phases& phases) {
   GCR_ASSIGN(auto descriptors, vram_->descriptors());
-  GCR_TRY(process_->attach(std::move(descriptors), phases));
+  GCR_ASSIGN(auto of_members, job_.split(std::move(descriptors)));
+  GCR_TRY(process_->attach(std::move(of_members[job::kRoot]), phases));
   GCR_TRY(fault::point("destination.attached"));
   GCR_TRY(process_->stand_still(phases));
   GCR_TRY(fault::point("destination.stopped"));
@@ -197,8 +200,10 @@ Status Course::commit(const proto::CommitRequest& request, proto::Envelope& repl
     reply.mutable_copy_lost()->set_reason(lost.message());
     return {};
   }
-  reply.mutable_commit_reply()->set_pid(identity_.process().pid());
-  reply.mutable_commit_reply()->set_resume_ms(Phases::milliseconds(Phases::Clock::now() - start));
+  proto::CommitReply& committed = *reply.mutable_commit_reply();
+  committed.set_pid(journal::root_pid(identity_.members()));
+  for (const auto& member : identity_.members()) committed.add_pids(member.pid());
+  committed.set_resume_ms(Phases::milliseconds(Phases::Clock::now() - start));
   GCR_TRY(fault::point("destination.resumed"));
   state_ = State::kCommitted;
   return {};
@@ -223,7 +228,7 @@ std::optional<registry::Outcome> Course::conclude() {
   report_.set_committed(migrated);
   report_.set_recovering(log_ && !migrated && journal::unfinished(log_->journal().records()));
   if (migrated) {
-    report_.set_destination_pid(identity_.process().pid());
+    report_.set_destination_pid(journal::root_pid(identity_.members()));
   } else {
     report_.set_code(std::string(to_string(cause_.code())));
     report_.set_message(cause_.message());

@@ -90,7 +90,7 @@ class Course {
   Status place(const Wanted& wanted);
   Result<std::unique_ptr<IncomingData>> open_data(DataPlan& plan, const std::string& token);
   Status open_all_regions(IncomingData& data) const;
-  Status open_region(mover::BufferId id, IncomingData& data) const;
+  Status open_region(job::AllocationId id, IncomingData& data) const;
   Status landed(transport::RegionId region, std::uint64_t offset, std::uint64_t length_bytes);
   void set_data(std::unique_ptr<IncomingData> data);
   Status fall_back(const proto::FallBackRequest& request, proto::FallBackReply& reply);
@@ -118,6 +118,7 @@ class Course {
   Error cause_{Code::kCancelled, "the source ended it"};
 
   std::unique_ptr<Room> room_;
+  job::Job job_;
   std::optional<mover::IncomingVram> vram_;
   cgroups::Group group_;  ///< that the process is restored in, and stays in
   std::optional<criu::PreparedRestore> prepared_restore_;

@@ -29,16 +29,18 @@ Result<std::uint64_t> landing_room() {
 
 /// A user who moves their own process without an operator must not become another user by it.
 Status check_local_user(const proto::PreflightRequest& request) {
-  const proto::ProcessFacts& process = request.process();
-  if (!request.ordered_by().starts_with("uid ") || process.uid() == 0) return {};
-  const std::string here = user_name(process.uid());
-  if (!here.empty() && here == process.user()) return {};
-  return Error(
-      Code::kPermissionDenied,
-      fmt::format("local users move their processes to hosts where they are the same user: uid {} "
-                  "is \"{}\" at the source and \"{}\" here; an operator may move it",
-                  process.uid(), control::printable(process.user()).substr(0, kMaxNameBytes),
-                  here));
+  if (!request.ordered_by().starts_with("uid ")) return {};
+  for (const proto::ProcessFacts& process : request.members()) {
+    const std::string here = user_name(process.uid());
+    if (process.uid() == 0 || (!here.empty() && here == process.user())) continue;
+    return Error(
+        Code::kPermissionDenied,
+        fmt::format(
+            "local users move their processes to hosts where they are the same user: uid {} "
+            "is \"{}\" at the source and \"{}\" here; an operator may move it",
+            process.uid(), control::printable(process.user()).substr(0, kMaxNameBytes), here));
+  }
+  return {};
 }
 
 std::uint64_t bytes_of(const std::vector<mover::IncomingVram::Wanted>& wanted) {
@@ -59,9 +61,9 @@ journal::Began Course::description(const proto::PreflightRequest& request) const
   began.set_peer(said.starts_with(':') ? from.substr(0, from.rfind(':')) + said
                                        : control::printable(said));
   began.set_peer_name(context_.channel.peer().common_name);
-  began.set_command(short_command(request.process().command()));
+  began.set_command(short_command(request.members(0).command()));
   began.set_ordered_by(control::printable(request.ordered_by()).substr(0, kMaxNameBytes));
-  began.set_uid(request.process().uid());
+  began.set_uid(request.members(0).uid());
   return began;
 }
 
@@ -71,17 +73,20 @@ Status Course::preflight(const proto::PreflightRequest& request, proto::Prefligh
     return Error(Code::kProtocol,
                  fmt::format("{} buffers are more than {}", request.buffers_size(), kMaxBuffers));
   }
+  GCR_TRY(check_members(request.members_size()));
   GCR_TRY(check_local_user(request));
   migration_ = to_uuid(request.migration_id());
   log_migration(migration_);
-  spdlog::info("receives \"{}\" from {}", short_command(request.process().command()),
+  spdlog::info("receives \"{}\" from {}", short_command(request.members(0).command()),
                context_.channel.peer_address());
   plan_.began = description(request);
   plan_.is_migration = !request.only();
   GCR_TRY(control::Endpoint::parse(plan_.began.peer()));
-  plan_.running = {request.process().door_tid(), request.process().cuda_restore_tid()};
-  plan_.used_pids = {request.process().used_pids().begin(), request.process().used_pids().end()};
-  plan_.image_bytes = std::min(request.process().image_bytes(), kMaxImageBytes);
+  for (const proto::ProcessFacts& member : request.members()) {
+    plan_.running.insert({member.door_tid(), member.cuda_restore_tid()});
+    plan_.used_pids.insert(member.used_pids().begin(), member.used_pids().end());
+    plan_.image_bytes += std::min(member.image_bytes(), kMaxImageBytes);
+  }
   const Status room = on_io(
       context_.io, context_.daemon.ask_room(journal::Began::DESTINATION, request.ordered_by()));
   look(request, room, reply);
@@ -100,14 +105,16 @@ void Course::look(const proto::PreflightRequest& request, const Status& room,
   preflight::Findings findings(preflight::Side::kDestination);
   Survey here = survey(context_.config, findings);
   compare_hosts(request, here.facts, context_.config, findings);
-  compare_process(request.process(), here.facts, findings);
+  for (const proto::ProcessFacts& member : request.members()) {
+    compare_process(member, here.facts, findings);
+  }
   note_room(room, findings);
   if (here.driver) {
     plan_.driver = here.driver;
     vram_.emplace(here.driver, context_.config.hugepages);
     plan_.gpu_map = map_gpus(request, here.facts, *vram_, findings);
   }
-  plan_.limits = limits_here(request.process().limits());
+  plan_.limits = limits_here(request.members(0).limits());
   *reply.mutable_host() = std::move(here.facts);
   for (proto::Finding& finding : findings.release()) *reply.add_findings() = std::move(finding);
   for (const device::GpuPair& pair : plan_.gpu_map) {
@@ -128,14 +135,14 @@ proto::GroupLimits Course::limits_here(proto::GroupLimits limits) const {
   return limits;
 }
 
-Status Course::open_region(mover::BufferId id, IncomingData& data) const {
+Status Course::open_region(job::AllocationId id, IncomingData& data) const {
   const auto region = vram_->region(id);
   return data.add_region(region.id, region.bytes);
 }
 
 Status Course::open_all_regions(IncomingData& data) const {
   GCR_TRY(data.add_region(kImageRegion, room_->images().ring()));
-  for (const auto& [id, size_bytes] : vram_->sizes()) GCR_TRY(open_region(id, data));
+  for (const auto& [id, allocation] : job_.allocations()) GCR_TRY(open_region(id, data));
   return {};
 }
 
@@ -205,13 +212,13 @@ Status Course::prepare(const proto::PrepareRequest& request, proto::PrepareReply
   GCR_ASSIGN(auto plan, plan_data(link_.wish, link_.source_offer, link_.offer));
   const std::string token = to_bytes(Uuid::random()) + to_bytes(Uuid::random());
   GCR_ASSIGN(const std::uint64_t available, landing_room());
-  GCR_ASSIGN(const auto buffers, check_buffers(request.buffers(), plan_.gpu_map, {}, available));
+  GCR_ASSIGN(const auto buffers, add_buffers(request.buffers(), plan_.gpu_map, job_, available));
   GCR_TRY(make_room(request, buffers));
   GCR_ASSIGN(auto data, open_data(plan, token));
   GCR_TRY(open_all_regions(*data));
-  for (const auto& [id, size_bytes] : vram_->sizes()) {
+  for (const auto& [id, allocation] : job_.allocations()) {
     proto::BufferRegion& out = *reply.add_regions();
-    out.set_buffer_id(id);
+    out.set_buffer_id(id.value);
     out.set_region(vram_->region(id).id);
   }
   reply.set_lanes(plan.lanes);
@@ -244,20 +251,21 @@ Status Course::fall_back(const proto::FallBackRequest& request, proto::FallBackR
 
 Status Course::change_buffers(const proto::BuffersRequest& request, proto::BuffersReply& reply) {
   GCR_TRY(expect(State::kPrepared, "BuffersRequest"));
-  GCR_TRY(check_removed(request.removed_ids(), vram_->sizes()));
-  for (const mover::BufferId id : request.removed_ids()) {
+  GCR_TRY(remove_buffers(request.removed_ids(), job_));
+  GCR_TRY(remap_buffers(request.remapped(), job_));
+  for (const std::uint64_t removed : request.removed_ids()) {
+    const job::AllocationId id{removed};
     GCR_TRY(data_->remove_region(vram_->region(id).id));
     vram_->remove(id);
   }
   GCR_ASSIGN(const std::uint64_t available, landing_room());
-  GCR_ASSIGN(const auto buffers,
-             check_buffers(request.added(), plan_.gpu_map, vram_->sizes(), available));
+  GCR_ASSIGN(const auto buffers, add_buffers(request.added(), plan_.gpu_map, job_, available));
   GCR_TRY(room_->add_landing(bytes_of(buffers)));
   GCR_TRY(place(buffers));
   for (const mover::IncomingVram::Wanted& buffer : buffers) {
     GCR_TRY(open_region(buffer.id, *data_));
     proto::BufferRegion& out = *reply.add_regions();
-    out.set_buffer_id(buffer.id);
+    out.set_buffer_id(buffer.id.value);
     out.set_region(vram_->region(buffer.id).id);
   }
   return {};

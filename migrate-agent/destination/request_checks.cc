@@ -4,12 +4,28 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
 #include <span>
 
 #include "src/base/units.h"
 
 namespace gcr::agent {
+namespace {
+
+std::vector<job::Mapping> mappings_of(const proto::Buffer& buffer) {
+  std::vector<job::Mapping> mappings;
+  for (const auto& mapping : buffer.mapped_by()) {
+    mappings.push_back({{mapping.member()}, mapping.local_id()});
+  }
+  return mappings;
+}
+
+}  // namespace
+
+Status check_members(int members) {
+  if (members == 1) return {};
+  return Error(Code::kUnsupported,
+               fmt::format("a job of {} processes: this agent moves jobs of one", members));
+}
 
 Result<std::array<std::byte, 32>> check_digest_key(const std::string& bytes) {
   std::array<std::byte, 32> secret{};
@@ -20,24 +36,23 @@ Result<std::array<std::byte, 32>> check_digest_key(const std::string& bytes) {
   return secret;
 }
 
-Result<std::vector<mover::IncomingVram::Wanted>> check_buffers(
-    const google::protobuf::RepeatedPtrField<proto::Buffer>& buffers,
-    const std::vector<device::GpuPair>& gpu_map, const OpenBuffers& open,
+Result<std::vector<mover::IncomingVram::Wanted>> add_buffers(
+    const Buffers& buffers, const std::vector<device::GpuPair>& gpu_map, job::Job& job,
     std::uint64_t room_bytes) {
-  if (open.size() + static_cast<std::size_t>(buffers.size()) > kMaxBuffers) {
+  if (job.allocations().size() + static_cast<std::size_t>(buffers.size()) > kMaxBuffers) {
     return Error(Code::kProtocol, fmt::format("more than {} buffers", kMaxBuffers));
   }
   std::vector<mover::IncomingVram::Wanted> wanted;
-  std::set<mover::BufferId> ids;
   std::uint64_t total = 0;
   for (const proto::Buffer& buffer : buffers) {
     const auto pair = std::ranges::find_if(gpu_map, [&](const device::GpuPair& p) {
       return std::ranges::equal(std::as_bytes(std::span(p.from.bytes)),
                                 std::as_bytes(std::span(buffer.gpu_uuid())));
     });
+    const job::AllocationId id{buffer.id()};
     if (pair == gpu_map.end() || buffer.size_bytes() == 0 ||
-        buffer.size_bytes() % kChunkBytes != 0 || open.contains(buffer.id()) ||
-        !ids.insert(buffer.id()).second) {
+        buffer.size_bytes() % kChunkBytes != 0 ||
+        !job.add({id, pair->to, buffer.size_bytes(), mappings_of(buffer)})) {
       return Error(Code::kProtocol, fmt::format("buffer {} ({} bytes) cannot be prepared",
                                                 buffer.id(), buffer.size_bytes()));
     }
@@ -47,40 +62,47 @@ Result<std::vector<mover::IncomingVram::Wanted>> check_buffers(
                                format_bytes(room_bytes)));
     }
     total += buffer.size_bytes();
-    wanted.push_back({buffer.id(), pair->to, buffer.size_bytes()});
+    wanted.push_back({id, pair->to, buffer.size_bytes()});
   }
   return wanted;
 }
 
-Status check_removed(const google::protobuf::RepeatedField<std::uint64_t>& ids,
-                     const OpenBuffers& open) {
-  std::set<mover::BufferId> seen;
-  for (const mover::BufferId id : ids) {
-    if (open.contains(id) && seen.insert(id).second) continue;
+Status remap_buffers(const Buffers& buffers, job::Job& job) {
+  for (const proto::Buffer& buffer : buffers) {
+    if (job.remap({buffer.id()}, mappings_of(buffer))) continue;
+    return Error(Code::kProtocol, fmt::format("buffer {} cannot be mapped so", buffer.id()));
+  }
+  return {};
+}
+
+Status remove_buffers(const google::protobuf::RepeatedField<std::uint64_t>& ids, job::Job& job) {
+  for (const std::uint64_t id : ids) {
+    if (job.remove({id})) continue;
     return Error(Code::kProtocol, fmt::format("there is no buffer {} to remove", id));
   }
   return {};
 }
 
 Result<BufferDigests> check_digests(
-    const google::protobuf::RepeatedPtrField<proto::BufferDigests>& buffers,
-    const OpenBuffers& open) {
+    const google::protobuf::RepeatedPtrField<proto::BufferDigests>& buffers, const job::Job& job) {
   BufferDigests checked;
   for (const proto::BufferDigests& buffer : buffers) {
-    const auto found = open.find(buffer.buffer_id());
+    const job::AllocationId id{buffer.buffer_id()};
+    const auto found = job.allocations().find(id);
     const std::string& bytes = buffer.digests();
-    if (found == open.end() || checked.contains(buffer.buffer_id()) ||
-        bytes.size() != mover::chunk_count(found->second) * sizeof(digest::Digest)) {
+    if (found == job.allocations().end() || checked.contains(id) ||
+        bytes.size() != mover::chunk_count(found->second.size_bytes) * sizeof(digest::Digest)) {
       return Error(Code::kProtocol, fmt::format("{} bytes are not the digests of buffer {}",
                                                 bytes.size(), buffer.buffer_id()));
     }
-    auto& digests = checked[buffer.buffer_id()];
+    auto& digests = checked[id];
     digests.resize(bytes.size() / sizeof(digest::Digest));
     std::memcpy(digests.data(), bytes.data(), bytes.size());
   }
-  if (checked.size() == open.size()) return checked;
+  const std::size_t count = job.allocations().size();
+  if (checked.size() == count) return checked;
   return Error(Code::kProtocol, fmt::format("the source sent digests of {} buffers, not of {}",
-                                            checked.size(), open.size()));
+                                            checked.size(), count));
 }
 
 Result<std::vector<images::NamedFile>> check_files(

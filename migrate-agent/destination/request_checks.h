@@ -1,5 +1,6 @@
 // How a destination checks its source's requests: as a whole, against what exists and what there is
-// room for, before anything is allocated, opened or copied. Pure functions.
+// room for, before anything is allocated, opened or copied. They change nothing but the job, which
+// is of no use after an error.
 #pragma once
 
 #include <array>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "migrate-agent/images/store.h"
+#include "migrate-agent/job/job.h"
 #include "migrate-agent/mover/gpu_map.h"
 #include "migrate-agent/mover/incoming_vram.h"
 #include "proto/control.pb.h"
@@ -18,28 +20,31 @@
 
 namespace gcr::agent {
 
-/// The buffers that the source may write to, and their sizes in bytes.
-using OpenBuffers = std::map<mover::BufferId, std::uint64_t>;
-using BufferDigests = std::map<mover::BufferId, std::vector<digest::Digest>>;
+using Buffers = google::protobuf::RepeatedPtrField<proto::Buffer>;
+using BufferDigests = std::map<job::AllocationId, std::vector<digest::Digest>>;
+
+/// How many members a job may have: one for now. kUnsupported.
+Status check_members(int members);
 
 /// The migration's secret, of 32 bytes. kProtocol.
 Result<std::array<std::byte, 32>> check_digest_key(const std::string& bytes);
 
-/// Buffers to create: of whole chunks, on GPUs that `gpu_map` has at the source, at most
-/// kMaxBuffers together with those that are `open`, each with a new id. Else kProtocol;
-/// kResourceExhausted if they need more than `room_bytes`.
-Result<std::vector<mover::IncomingVram::Wanted>> check_buffers(
-    const google::protobuf::RepeatedPtrField<proto::Buffer>& buffers,
-    const std::vector<device::GpuPair>& gpu_map, const OpenBuffers& open, std::uint64_t room_bytes);
+/// Adds buffers to the job: of whole chunks, on GPUs that `gpu_map` has at the source, at most
+/// kMaxBuffers together with those of the job, each with a new id and with mappings of its own.
+/// Else kProtocol; kResourceExhausted if they need more than `room_bytes`.
+Result<std::vector<mover::IncomingVram::Wanted>> add_buffers(
+    const Buffers& buffers, const std::vector<device::GpuPair>& gpu_map, job::Job& job,
+    std::uint64_t room_bytes);
 
-/// Buffers to remove: each is open, and is named once. kProtocol.
-Status check_removed(const google::protobuf::RepeatedField<std::uint64_t>& ids,
-                     const OpenBuffers& open);
+/// Other mappings of buffers of the job. kProtocol.
+Status remap_buffers(const Buffers& buffers, job::Job& job);
 
-/// One digest for each chunk of each open buffer, and no others. kProtocol.
+/// Removes buffers from the job: each is there, and is named once. kProtocol.
+Status remove_buffers(const google::protobuf::RepeatedField<std::uint64_t>& ids, job::Job& job);
+
+/// One digest for each chunk of each buffer of the job, and no others. kProtocol.
 Result<BufferDigests> check_digests(
-    const google::protobuf::RepeatedPtrField<proto::BufferDigests>& buffers,
-    const OpenBuffers& open);
+    const google::protobuf::RepeatedPtrField<proto::BufferDigests>& buffers, const job::Job& job);
 
 /// At most kMaxFiles, with well-formed digests. ImageStore::complete checks names and sizes.
 /// kProtocol.

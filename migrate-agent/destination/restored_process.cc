@@ -52,7 +52,7 @@ Status RestoredProcess::hold() {
   return procfs::wait_until_stopped(tree_.pid());
 }
 
-Status RestoredProcess::attach(mover::Descriptors vram, Phases& phases) {
+Status RestoredProcess::attach(job::LocalDescriptors vram, Phases& phases) {
   return phases.time("process", "attach VRAM", [&] { return access_->attach(std::move(vram)); });
 }
 
@@ -67,7 +67,7 @@ Status RestoredProcess::stand_still(Phases& phases) {
 
 journal::Restored RestoredProcess::identity() const {
   journal::Restored restored;
-  identify(tree_.root(), *restored.mutable_process());
+  identify(tree_.root(), *restored.add_members());
   identify(tree_.init(), *restored.mutable_init());
   return restored;
 }

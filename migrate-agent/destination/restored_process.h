@@ -14,7 +14,7 @@
 #include "migrate-agent/criu/frozen_threads.h"
 #include "migrate-agent/device/device.h"
 #include "migrate-agent/gpu_access/gpu_access.h"
-#include "migrate-agent/mover/chunk.h"
+#include "migrate-agent/job/job.h"
 #include "migrate-agent/process/named_files.h"
 #include "migrate-agent/roles/phases.h"
 #include "proto/journal.pb.h"
@@ -40,13 +40,13 @@ class RestoredProcess {
       const std::vector<device::GpuPair>& gpu_map, cgroups::Group group, Phases& phases);
 
   /// Maps the VRAM behind the descriptors where the process had it.
-  Status attach(mover::Descriptors vram, Phases& phases);
+  Status attach(job::LocalDescriptors vram, Phases& phases);
 
   /// Opens the gate, which no thread can pass yet, stops the whole process and freezes its group:
   /// from here on no thread of it runs, and only root can let it run.
   Status stand_still(Phases& phases);
 
-  /// For the journal: the process and the init of its namespace.
+  /// For the journal: the process, as the only member, and the init of its namespace.
   journal::Restored identity() const;
 
   /// After stand_still(), once identity() is in the journal: it no longer depends on this worker.

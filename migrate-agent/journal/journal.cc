@@ -111,6 +111,8 @@ std::filesystem::path path_of(const std::filesystem::path& state_dir, const Uuid
 
 Uuid id_of(const Began& began) { return to_uuid(began.migration_id()); }
 
+int root_pid(const ProcessIds& members) { return members.empty() ? 0 : members[0].pid(); }
+
 Result<std::string> boot_id() {
   std::string id;
   if (!std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id) || id.empty()) {

@@ -26,6 +26,7 @@
 namespace gcr::journal {
 
 using Role = Began::Role;
+using ProcessIds = google::protobuf::RepeatedPtrField<ProcessId>;
 
 /// "source" or "destination".
 std::string_view to_string(Role role);
@@ -39,6 +40,9 @@ std::filesystem::path path_of(const std::filesystem::path& state_dir, const Uuid
 
 /// Of a Began that was read from a journal (parse() has checked it).
 Uuid id_of(const Began& began);
+
+/// The PID of the process that was named, of a list of members; 0 if there is none.
+int root_pid(const ProcessIds& members);
 
 /// This host's boot id, for Began.boot_id. Processes do not survive a change of it.
 Result<std::string> boot_id();

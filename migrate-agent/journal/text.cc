@@ -41,11 +41,21 @@ void make_fit(Converter& converter, Message& message, std::size_t max_bytes) {
   std::vector<const FieldDescriptor*> fields;
   reflection.ListFields(message, &fields);
   for (const FieldDescriptor* field : fields) {
-    if (field->type() == FieldDescriptor::TYPE_MESSAGE) {
-      make_fit(converter, *reflection.MutableMessage(&message, field), max_bytes);
-    } else if (field->type() == FieldDescriptor::TYPE_STRING) {
-      reflection.SetString(&message, field,
-                           fitting(converter, reflection.GetString(message, field), max_bytes));
+    const bool repeated = field->is_repeated();
+    for (int i = 0; i < (repeated ? reflection.FieldSize(message, field) : 1); ++i) {
+      if (field->type() == FieldDescriptor::TYPE_MESSAGE) {
+        make_fit(converter,
+                 repeated ? *reflection.MutableRepeatedMessage(&message, field, i)
+                          : *reflection.MutableMessage(&message, field),
+                 max_bytes);
+      } else if (field->type() == FieldDescriptor::TYPE_STRING && repeated) {
+        std::string text = reflection.GetRepeatedString(message, field, i);
+        reflection.SetRepeatedString(&message, field, i,
+                                     fitting(converter, std::move(text), max_bytes));
+      } else if (field->type() == FieldDescriptor::TYPE_STRING) {
+        reflection.SetString(&message, field,
+                             fitting(converter, reflection.GetString(message, field), max_bytes));
+      }
     }
   }
 }

@@ -130,9 +130,11 @@ Status send_descriptors(int socket, std::span<const int> descriptors) {
 Result<UniqueFd> make_table(std::span<const BufferDescriptor> buffers) {
   const TableHeader header{layout::kMagic, static_cast<std::uint32_t>(buffers.size()), 0};
   std::string content(reinterpret_cast<const char*>(&header), sizeof(header));
-  for (const BufferDescriptor& buffer : buffers) {
-    content.append(reinterpret_cast<const char*>(&buffer.id), sizeof(buffer.id));
-  }
+  const auto append = [&content](const auto& number) {
+    content.append(reinterpret_cast<const char*>(&number), sizeof(number));
+  };
+  for (const BufferDescriptor& buffer : buffers) append(buffer.mapping.local_id);
+  for (const BufferDescriptor& buffer : buffers) append(buffer.mapping.member.value);
   UniqueFd table(::memfd_create("gcr-keeper", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!table ||
       ::pwrite(table.get(), content.data(), content.size(), 0) !=
@@ -148,8 +150,8 @@ Error no_keeper(const journal::ProcessId& keeper) {
                "process " + std::to_string(keeper.pid()) + " keeps no descriptors");
 }
 
-/// The ids in an armed keeper's table, in order.
-Result<std::vector<std::uint64_t>> read_table(int table, const journal::ProcessId& keeper) {
+/// An armed keeper's table, in order.
+Result<std::vector<job::Mapping>> read_table(int table, const journal::ProcessId& keeper) {
   TableHeader header{};
   struct stat status {};
   if (::fcntl(table, F_GET_SEALS) != kSeals || ::fstat(table, &status) != 0 ||
@@ -157,13 +159,20 @@ Result<std::vector<std::uint64_t>> read_table(int table, const journal::ProcessI
       header.magic != layout::kMagic || header.count > kMaxBuffers) {
     return no_keeper(keeper);
   }
-  std::vector<std::uint64_t> ids(header.count);
-  const auto bytes = static_cast<ssize_t>(ids.size() * sizeof(ids[0]));
-  if (status.st_size != static_cast<ssize_t>(sizeof(header)) + bytes ||
-      ::pread(table, ids.data(), ids.size() * sizeof(ids[0]), sizeof(header)) != bytes) {
+  std::vector<std::uint32_t> words(3 * header.count);  // two for each id, then one for each member
+  const std::size_t ids_bytes = 2 * header.count * sizeof(words[0]);
+  const std::size_t all_bytes = words.size() * sizeof(words[0]);
+  const ssize_t got = ::pread(table, words.data(), all_bytes, sizeof(header));
+  if ((got != static_cast<ssize_t>(ids_bytes) && got != static_cast<ssize_t>(all_bytes)) ||
+      status.st_size != static_cast<ssize_t>(sizeof(header)) + got) {
     return no_keeper(keeper);
   }
-  return ids;
+  std::vector<job::Mapping> mappings(header.count);
+  for (std::size_t i = 0; i < mappings.size(); ++i) {
+    mappings[i].member.value = words[2 * header.count + i];
+    ::memcpy(&mappings[i].local_id, &words[2 * i], sizeof(mappings[i].local_id));
+  }
+  return mappings;
 }
 
 Result<UniqueFd> take_descriptor(int process, int fd, const journal::ProcessId& keeper) {
@@ -253,16 +262,15 @@ Status Keeper::end() {
   return {};
 }
 
-Result<Descriptors> take_from(const journal::ProcessId& keeper) {
+Result<job::MemberDescriptors> take_from(const journal::ProcessId& keeper) {
   GCR_ASSIGN(const auto process, procfs::Process::open(keeper.pid(), keeper.start_time()));
   GCR_ASSIGN(const UniqueFd table, take_descriptor(process.pidfd(), layout::kTableFd, keeper));
-  GCR_ASSIGN(const std::vector<std::uint64_t> ids, read_table(table.get(), keeper));
-  Descriptors taken;
-  taken.reserve(ids.size());
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    const int number = layout::kFirstBufferFd + static_cast<int>(i);
-    GCR_ASSIGN(UniqueFd descriptor, take_descriptor(process.pidfd(), number, keeper));
-    taken.emplace_back(ids[i], std::move(descriptor));
+  GCR_ASSIGN(const std::vector<job::Mapping> mappings, read_table(table.get(), keeper));
+  job::MemberDescriptors taken;
+  int number = layout::kFirstBufferFd;
+  for (const job::Mapping& mapping : mappings) {
+    GCR_ASSIGN(UniqueFd descriptor, take_descriptor(process.pidfd(), number++, keeper));
+    taken[mapping.member].emplace_back(mapping.local_id, std::move(descriptor));
   }
   return taken;
 }

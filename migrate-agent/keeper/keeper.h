@@ -1,8 +1,8 @@
-// A keeper holds the descriptors of a process's VRAM while the process itself is detached, so that
-// the memory outlives the worker that moves it. It is a small process (gcr-keeper) in a session of
-// its own that never touches CUDA: the driver keeps the memory behind a descriptor as long as any
-// process holds it. There is no protocol: a process that knows the keeper's ProcessId and may
-// ptrace it copies its descriptors with pidfd_getfd.
+// A keeper holds the descriptors of a job's VRAM while its members are detached, so that the memory
+// outlives the worker that moves it. It is a small process (gcr-keeper) in a session of its own
+// that never touches CUDA: the driver keeps the memory behind a descriptor as long as any process
+// holds it. There is no protocol: a process that knows the keeper's ProcessId and may ptrace it
+// copies its descriptors with pidfd_getfd.
 //
 // Methods block for milliseconds; one thread at a time.
 #pragma once
@@ -11,9 +11,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
-#include <utility>
-#include <vector>
 
+#include "migrate-agent/job/job.h"
 #include "proto/journal.pb.h"
 #include "src/base/limits.h"
 #include "src/base/result.h"
@@ -21,14 +20,11 @@
 
 namespace gcr::keeper {
 
-/// A descriptor that is not owned.
+/// A descriptor that is not owned, of what a member maps.
 struct BufferDescriptor {
-  std::uint64_t id = 0;
+  job::Mapping mapping;
   int fd = -1;
 };
-
-/// Owned descriptors by buffer id, as mover and door pass them.
-using Descriptors = std::vector<std::pair<std::uint64_t, UniqueFd>>;
 
 /// The keeper of one migration, a child of this process. Move-only. While it is not armed it ends
 /// with this process. Destroying an unarmed one ends it; an armed one stays.
@@ -62,9 +58,10 @@ class Keeper {
   bool armed_ = false;
 };
 
-/// Copies of all descriptors that an armed keeper holds, in the order of arm(). The keeper keeps
-/// its own. kNotFound if there is no such process, it is no keeper, or it was never armed.
-Result<Descriptors> take_from(const journal::ProcessId& keeper);
+/// Copies of all descriptors that an armed keeper holds, for each member in the order of arm(). The
+/// keeper keeps its own. kNotFound if there is no such process, it is no keeper, or it was never
+/// armed.
+Result<job::MemberDescriptors> take_from(const journal::ProcessId& keeper);
 
 /// Kills a keeper, which may be any process's child, and waits until it has ended. Success if it
 /// has ended already, or the process is not a keeper.

@@ -1,9 +1,10 @@
 // What gcr-keeper's descriptors are, and what it says, for the program and for those who use it.
 //
 // Descriptor 3 is its socket (SOCK_SEQPACKET), 4 is /dev/null until it is armed, then the table: a
-// sealed memfd with a TableHeader and, after it, the ids of the buffers, whose descriptors begin at
-// kFirstBufferFd in the same order. Making 4 the table is the last step, so a reader that finds it
-// there finds all of them.
+// sealed memfd with a TableHeader and, after it, who maps the buffers: a member's own number for
+// each (u64), then the member of each (u32; a table that ends before them is of one process). The
+// descriptors begin at kFirstBufferFd in the same order. Making 4 the table is the last step, so a
+// reader that finds it there finds all of them.
 //
 // The keeper says kReady. Then come packets of one byte with at most kMaxPassedDescriptors
 // descriptors by SCM_RIGHTS: the table alone in the first, the buffers in those after it. The

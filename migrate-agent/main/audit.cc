@@ -71,7 +71,7 @@ std::string audit_line(const registry::Outcome& outcome, const std::string& host
   const auto figure = [&](auto value, const char* format) {
     return outcome.recovered() ? std::string() : fmt::format(fmt::runtime(format), value);
   };
-  const int pid = is_source ? began.process().pid() : report.destination_pid();
+  const int pid = is_source ? journal::root_pid(began.members()) : report.destination_pid();
   return Line()
       .add("time",
            fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z",

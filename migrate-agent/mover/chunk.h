@@ -2,22 +2,22 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "migrate-agent/device/device.h"
+#include "migrate-agent/job/job.h"
 #include "src/base/units.h"
 
 namespace gcr::mover {
 
-using BufferId = std::uint64_t;
-using Descriptors = std::vector<std::pair<BufferId, UniqueFd>>;
+using job::AllocationId;
+using job::Descriptors;
 
 /// One chunk of a buffer: `offset` is a multiple of kChunkBytes, and only a buffer's last chunk may
 /// be shorter than that. The allocation outlives it.
 struct ChunkRef {
   const device::Allocation* vram = nullptr;
-  BufferId buffer = 0;
+  AllocationId buffer;
   std::uint64_t offset = 0;
   std::uint32_t length_bytes = 0;
 
@@ -30,6 +30,7 @@ constexpr std::size_t chunk_count(std::uint64_t size_bytes) {
 }
 
 /// Adds all chunks of a buffer to `chunks`, in order.
-void append_chunks(std::vector<ChunkRef>& chunks, BufferId buffer, const device::Allocation& vram);
+void append_chunks(std::vector<ChunkRef>& chunks, AllocationId buffer,
+                   const device::Allocation& vram);
 
 }  // namespace gcr::mover

@@ -66,7 +66,7 @@ Result<IncomingVram::Incoming> IncomingVram::place(const Wanted& wanted) {
 }
 
 /// All or nothing: prefilled chunks are still in landing memory too.
-Status IncomingVram::turn_into_reload(std::string why, std::map<BufferId, Incoming>& created) {
+Status IncomingVram::turn_into_reload(std::string why, std::map<AllocationId, Incoming>& created) {
   note_ = std::move(why) + ": it is filled after the switchover";
   mode_ = Mode::kReload;
   const std::lock_guard lock(lanes_mutex_);
@@ -78,7 +78,7 @@ Status IncomingVram::turn_into_reload(std::string why, std::map<BufferId, Incomi
 }
 
 Status IncomingVram::prepare(const std::vector<Wanted>& wanted) {
-  std::map<BufferId, Incoming> created;
+  std::map<AllocationId, Incoming> created;
   for (const Wanted& buffer : wanted) {
     auto placed = place(buffer);
     if (!placed && mode_ == Mode::kPrefill && placed.error().code() == Code::kResourceExhausted) {
@@ -86,7 +86,7 @@ Status IncomingVram::prepare(const std::vector<Wanted>& wanted) {
       placed = place(buffer);
     }
     if (!placed)
-      return placed.error().while_doing(fmt::format("cannot prepare buffer {}", buffer.id));
+      return placed.error().while_doing(fmt::format("cannot prepare buffer {}", buffer.id.value));
     created.emplace(buffer.id, std::move(*placed));
   }
   GCR_TRY(take_landing_memory(wanted));
@@ -102,48 +102,42 @@ Status IncomingVram::prepare(const std::vector<Wanted>& wanted) {
   return {};
 }
 
-void IncomingVram::remove(BufferId id) {
+void IncomingVram::remove(AllocationId id) {
   const auto found = buffers_.find(id);
   if (found == buffers_.end()) return;
   (void)found->second.stream->synchronize();  // nothing reads its landing memory any more
   free_.emplace(found->second.place.size(), found->second.place);
-  std::map<BufferId, Incoming>::node_type removed;  // destroyed at the end, without the lock
+  std::map<AllocationId, Incoming>::node_type removed;  // destroyed at the end, without the lock
   const std::lock_guard lock(lanes_mutex_);
   buffer_of_region_.erase(found->second.region);
   removed = buffers_.extract(found);
 }
 
-IncomingVram::Region IncomingVram::region(BufferId id) const {
+IncomingVram::Region IncomingVram::region(AllocationId id) const {
   const Incoming& buffer = buffers_.at(id);
   return {buffer.region, buffer.landing};
 }
 
-std::map<BufferId, std::uint64_t> IncomingVram::sizes() const {
-  std::map<BufferId, std::uint64_t> sizes;
-  for (const auto& [id, buffer] : buffers_) sizes.emplace(id, buffer.size_bytes);
-  return sizes;
-}
-
-Status IncomingVram::create_vram(BufferId id, Incoming& buffer) {
+Status IncomingVram::create_vram(AllocationId id, Incoming& buffer) {
   GCR_ASSIGN(buffer.vram, buffer.gpu->create(buffer.size_bytes));
   return clear(id, buffer, 0, buffer.size_bytes);
 }
 
-Status IncomingVram::clear(BufferId id, const Incoming& buffer, std::uint64_t offset,
+Status IncomingVram::clear(AllocationId id, const Incoming& buffer, std::uint64_t offset,
                            std::uint64_t length) {
   const Status filled = buffer.stream->fill(buffer.vram->address() + offset, std::byte{0}, length);
   if (filled) return {};
   return filled.error().while_doing(
-      fmt::format("cannot clear {} of buffer {}", format_bytes(length), id));
+      fmt::format("cannot clear {} of buffer {}", format_bytes(length), id.value));
 }
 
-Status IncomingVram::upload(BufferId id, const Incoming& buffer, std::uint64_t offset,
+Status IncomingVram::upload(AllocationId id, const Incoming& buffer, std::uint64_t offset,
                             std::uint64_t length) {
   const Status copied = buffer.stream->copy_in(buffer.vram->address() + offset,
                                                buffer.landing.data() + offset, length);
   if (copied) return {};
   return copied.error().while_doing(
-      fmt::format("cannot upload {} to buffer {}", format_bytes(length), id));
+      fmt::format("cannot upload {} to buffer {}", format_bytes(length), id.value));
 }
 
 Status IncomingVram::landed(transport::RegionId region, std::uint64_t offset,
@@ -206,7 +200,7 @@ Result<std::uint64_t> IncomingVram::fill_and_verify(const Expected& expected) {
     const auto found = expected.find(id);
     if (found == expected.end() || found->second.size() != chunk_count(buffer.size_bytes)) {
       return Error(Code::kProtocol,
-                   fmt::format("the source sent no complete digests for buffer {}", id));
+                   fmt::format("the source sent no complete digests for buffer {}", id.value));
     }
   }
   if (mode_ == Mode::kReload) GCR_TRY(fill(expected));
@@ -219,9 +213,9 @@ Result<std::uint64_t> IncomingVram::fill_and_verify(const Expected& expected) {
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     const ChunkRef& chunk = chunks[i];
     if (digests[i] == expected.at(chunk.buffer)[chunk.number()]) continue;
-    return Error(Code::kDataLoss,
-                 fmt::format("buffer {} differs from what was sent, at {} of {}", chunk.buffer,
-                             format_bytes(chunk.offset), format_bytes(chunk.vram->size_bytes())));
+    return Error(Code::kDataLoss, fmt::format("buffer {} differs from what was sent, at {} of {}",
+                                              chunk.buffer.value, format_bytes(chunk.offset),
+                                              format_bytes(chunk.vram->size_bytes())));
   }
   return chunks.size();
 }

@@ -33,7 +33,7 @@ class IncomingVram {
   static constexpr transport::RegionId kFirstRegion = 2;  ///< lower ones are not VRAM's
 
   struct Wanted {
-    BufferId id = 0;
+    AllocationId id;
     Uuid gpu;
     std::uint64_t size_bytes = 0;
   };
@@ -47,17 +47,14 @@ class IncomingVram {
   Status prepare(const std::vector<Wanted>& wanted);
 
   /// Releases the buffer's VRAM; its landing memory is kept for later buffers.
-  void remove(BufferId id);
+  void remove(AllocationId id);
 
   /// Where a buffer's bytes land. Regions are numbered from kFirstRegion; no number comes twice.
   struct Region {
     transport::RegionId id = 0;
     std::span<std::byte> bytes;
   };
-  Region region(BufferId id) const;
-
-  /// The buffers that are prepared, and their sizes.
-  std::map<BufferId, std::uint64_t> sizes() const;
+  Region region(AllocationId id) const;
 
   /// Takes note of what has landed and, in prefill, starts its copy into VRAM. Within a chunk. Any
   /// number of threads, also while another one is in prepare() or remove(); what lands in a region
@@ -69,7 +66,7 @@ class IncomingVram {
   /// of every chunk in VRAM. kDataLoss names the first that differs. Returns how many were
   /// compared.
   Result<std::uint64_t> fill_and_verify(
-      const std::map<BufferId, std::vector<digest::Digest>>& expected);
+      const std::map<AllocationId, std::vector<digest::Digest>>& expected);
 
   /// Of the VRAM itself; after fill_and_verify().
   Result<Descriptors> descriptors() const;
@@ -92,14 +89,15 @@ class IncomingVram {
     std::unique_ptr<device::Allocation> vram;
     std::vector<std::atomic<bool>> landed;  // by chunk: it has landed at least once
   };
-  using Expected = std::map<BufferId, std::vector<digest::Digest>>;
+  using Expected = std::map<AllocationId, std::vector<digest::Digest>>;
 
   Result<Incoming> place(const Wanted& wanted);
-  Status turn_into_reload(std::string why, std::map<BufferId, Incoming>& created);
+  Status turn_into_reload(std::string why, std::map<AllocationId, Incoming>& created);
   Status take_landing_memory(const std::vector<Wanted>& wanted);
-  Status create_vram(BufferId id, Incoming& buffer);
-  Status clear(BufferId id, const Incoming& buffer, std::uint64_t offset, std::uint64_t length);
-  Status upload(BufferId id, const Incoming& buffer, std::uint64_t offset, std::uint64_t length);
+  Status create_vram(AllocationId id, Incoming& buffer);
+  Status clear(AllocationId id, const Incoming& buffer, std::uint64_t offset, std::uint64_t length);
+  Status upload(AllocationId id, const Incoming& buffer, std::uint64_t offset,
+                std::uint64_t length);
   Status fill(const Expected& expected);
   Status settle_zeros(const Expected& expected);
   Status spoil();
@@ -116,8 +114,8 @@ class IncomingVram {
   /// Held while buffers_ or the VRAM of one changes, and in landed(), which only starts copies. The
   /// thread that changes them may read without it.
   std::mutex lanes_mutex_;
-  std::map<BufferId, Incoming> buffers_;
-  std::map<transport::RegionId, BufferId> buffer_of_region_;
+  std::map<AllocationId, Incoming> buffers_;
+  std::map<transport::RegionId, AllocationId> buffer_of_region_;
   transport::RegionId next_region_ = kFirstRegion;
   std::string note_;
 };

@@ -9,12 +9,12 @@
 
 namespace gcr::mover {
 
-Status OutgoingVram::add(BufferId id, const Uuid& gpu, std::uint64_t size_bytes,
+Status OutgoingVram::add(AllocationId id, const Uuid& gpu, std::uint64_t size_bytes,
                          UniqueFd descriptor) {
   GCR_ASSIGN(const auto on, gpus_.on(gpu));
   GCR_TRY(reader_.prepare(on));
   auto vram = on->import(std::move(descriptor), size_bytes);
-  if (!vram) return vram.error().while_doing(fmt::format("cannot take over buffer {}", id));
+  if (!vram) return vram.error().while_doing(fmt::format("cannot take over buffer {}", id.value));
   Outgoing buffer{.vram = std::move(*vram), .region = 0, .sent = {}};
   for (std::uint64_t at = 0; at < size_bytes; at += kChunkBytes) {
     buffer.sent.push_back(zeros_.digest(std::min(kChunkBytes, size_bytes - at)));
@@ -24,14 +24,14 @@ Status OutgoingVram::add(BufferId id, const Uuid& gpu, std::uint64_t size_bytes,
   return digester_.prepare(on, chunk_count(total_bytes_) + buffers_.size());
 }
 
-void OutgoingVram::remove(BufferId id) {
+void OutgoingVram::remove(AllocationId id) {
   const auto found = buffers_.find(id);
   if (found == buffers_.end()) return;
   total_bytes_ -= found->second.vram->size_bytes();
   buffers_.erase(found);
 }
 
-void OutgoingVram::assign(BufferId id, transport::RegionId region) {
+void OutgoingVram::assign(AllocationId id, transport::RegionId region) {
   buffers_.at(id).region = region;
 }
 
@@ -101,8 +101,8 @@ Result<std::uint64_t> OutgoingVram::send(const Dirty& dirty, transport::Channel&
   return sent_bytes.load();
 }
 
-std::map<BufferId, std::vector<digest::Digest>> OutgoingVram::digests() const {
-  std::map<BufferId, std::vector<digest::Digest>> digests;
+std::map<AllocationId, std::vector<digest::Digest>> OutgoingVram::digests() const {
+  std::map<AllocationId, std::vector<digest::Digest>> digests;
   for (const auto& [id, buffer] : buffers_) digests.emplace(id, buffer.sent);
   return digests;
 }

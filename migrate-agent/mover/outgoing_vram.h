@@ -20,11 +20,11 @@ class OutgoingVram {
       : gpus_(std::move(driver)), digester_(key), reader_(digester_) {}
 
   /// Takes over a buffer of the application. The destination's copy is assumed to be zeros.
-  Status add(BufferId id, const Uuid& gpu, std::uint64_t size_bytes, UniqueFd descriptor);
-  void remove(BufferId id);
+  Status add(AllocationId id, const Uuid& gpu, std::uint64_t size_bytes, UniqueFd descriptor);
+  void remove(AllocationId id);
 
   /// Sets the receiver's region for the buffer.
-  void assign(BufferId id, transport::RegionId region);
+  void assign(AllocationId id, transport::RegionId region);
 
   /// What the destination lacks at one moment. Valid for the present set of buffers: not after
   /// add() or remove().
@@ -46,14 +46,14 @@ class OutgoingVram {
   Result<std::uint64_t> send(const Dirty& dirty, transport::Channel& channel);
 
   /// The expected digests at the destination: 16 bytes per chunk, in order, for every buffer.
-  std::map<BufferId, std::vector<digest::Digest>> digests() const;
+  std::map<AllocationId, std::vector<digest::Digest>> digests() const;
 
   /// Descriptors that map the same VRAM in the application again (roll-back).
   Result<Descriptors> descriptors() const;
 
   std::uint64_t total_bytes() const { return total_bytes_; }
   std::size_t count() const { return buffers_.size(); }
-  bool contains(BufferId id) const { return buffers_.contains(id); }
+  bool contains(AllocationId id) const { return buffers_.contains(id); }
 
  private:
   struct Outgoing {
@@ -68,7 +68,7 @@ class OutgoingVram {
   VramDigester digester_;
   SnapshotReader reader_;
   Zeros zeros_{digester_.key()};
-  std::map<BufferId, Outgoing> buffers_;
+  std::map<AllocationId, Outgoing> buffers_;
   std::uint64_t total_bytes_ = 0;
   std::size_t sources_ = 0;  ///< parts of the reader's memory that the channel knows
 };

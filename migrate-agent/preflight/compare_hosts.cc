@@ -65,9 +65,9 @@ void check_memory(const proto::PreflightRequest& request, const proto::HostFacts
                   Findings& findings) {
   std::uint64_t landing = 0;
   for (const proto::Buffer& buffer : request.buffers()) landing += buffer.size_bytes();
-  // The process's own memory is there twice while it is restored: as images and as pages.
-  const std::uint64_t needed =
-      landing + 2 * request.process().image_bytes() + landing::kSpareMemoryBytes;
+  std::uint64_t needed = landing + landing::kSpareMemoryBytes;
+  // A process's own memory is there twice while it is restored: as images and as pages.
+  for (const auto& member : request.members()) needed += 2 * member.image_bytes();
   const std::uint64_t available = here.memory_available_bytes() + here.hugepages_free_bytes();
   if (available >= needed) return;
   findings.add(

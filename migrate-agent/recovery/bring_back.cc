@@ -1,15 +1,19 @@
-// The process at the source.
+// The members at the source.
 #include <fmt/format.h>
 #include <signal.h>
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
+#include <span>
 #include <string>
 
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/criu/held_threads.h"
 #include "migrate-agent/criu/helpers.h"
 #include "migrate-agent/device/cuda/driver.h"
+#include "migrate-agent/door/door.h"
+#include "migrate-agent/keeper/keeper.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/recovery/recovery.h"
 #include "src/base/log.h"
@@ -54,13 +58,24 @@ Status resume(const procfs::Process& process, GpuAccess& access) {
   return criu::resume_stopped(process);
 }
 
-/// Makes it stopped instead of frozen.
-Status thaw_stopped(const procfs::Process& process, const cgroups::Group& group) {
+struct Member {
+  job::MemberId id;
+  procfs::Process process;
+  std::unique_ptr<GpuAccess> found = {};  ///< unless the caller has it in hand
+  GpuAccess* access = nullptr;            ///< null if the member was not taken apart
+  bool gated = false;
+};
+
+/// Makes them stopped instead of frozen.
+Status thaw_stopped(std::span<const Member> members, const cgroups::Group& group) {
   GCR_ASSIGN(const bool frozen, group.is_frozen());
   if (!frozen) return {};
-  GCR_TRY(process.send(SIGSTOP));
+  for (const Member& member : members) GCR_TRY(member.process.send(SIGSTOP));
   GCR_TRY(group.thaw());
-  return procfs::wait_until_stopped(process.pid());
+  for (const Member& member : members) {
+    GCR_TRY(procfs::wait_until_stopped(member.process.pid()));
+  }
+  return {};
 }
 
 /// Restores and unlocks the control state, from whatever state the driver reports.
@@ -89,81 +104,118 @@ Status bring_back_control(pid_t pid, std::shared_ptr<const device::Driver> drive
   }
 }
 
-Result<keeper::Descriptors> find_vram(const Lost& lost, const InHand* in_hand) {
+Result<job::MemberDescriptors> find_vram(const Lost& lost, const InHand* in_hand) {
   if (in_hand != nullptr) return in_hand->vram();
-  Result<keeper::Descriptors> taken = Error(Code::kNotFound, "no keeper was started");
+  Result<job::MemberDescriptors> taken = Error(Code::kNotFound, "no keeper was started");
   if (lost.keeper) taken = keeper::take_from(*lost.keeper);
   if (taken || taken.error().code() != Code::kNotFound) return taken;
   return Error(Code::kDataLoss, fmt::format("the VRAM of process {} is lost: {}",
-                                            lost.process.pid(), taken.error().message()));
+                                            lost.members.front().pid(), taken.error().message()));
 }
 
-Status bring_back_vram(GpuAccess& access, const Lost& lost, const InHand* in_hand) {
-  const auto pid = lost.process.pid();
-  GCR_ASSIGN(const agent::AccessState state, access.look());
-  if (state.detached) {
-    GCR_ASSIGN(keeper::Descriptors descriptors, find_vram(lost, in_hand));
-    spdlog::info("process {} is detached: attaching {} buffers", pid, descriptors.size());
-    GCR_TRY(access.attach(std::move(descriptors)));
-  }
-  if (!state.quiet) return {};
-  spdlog::info("process {} is behind its gate: opening it", pid);
-  return access.resume();
-}
-
-Status bring_back_through(GpuAccess& access, const Lost& lost, const procfs::Process& process,
-                          const InHand* in_hand) {
-  const pid_t pid = process.pid();
-  if (lost.detaching) {
-    if (is_stopped(pid)) GCR_TRY(resume(process, access));
-    GCR_TRY(bring_back_control(pid, in_hand == nullptr ? nullptr : in_hand->driver));
-  } else if (is_stopped(pid)) {
+/// Finds the doors of those that may have been taken apart.
+Status open_accesses(std::span<Member> members, const Lost& lost, const InHand* in_hand) {
+  for (Member& member : members) {
+    const pid_t pid = member.process.pid();
+    if (in_hand != nullptr) {
+      if (in_hand->gated) member.access = &in_hand->access;
+    } else {
+      auto access = agent::open_access(pid);
+      // Refused in preflight, or it has executed another program: it was never taken apart.
+      if (!access && access.error().code() == Code::kNotFound) continue;
+      GCR_TRY(access);
+      // The door was found by PID: it is this process's door if the process has not been reaped.
+      if (member.process.has_ended()) continue;
+      member.found = std::move(*access);
+      member.access = member.found.get();
+    }
+    if (member.access == nullptr || lost.detaching || !is_stopped(pid)) continue;
     spdlog::info("process {} was stopped by its user; its gate opens by itself", pid);
-    return {};
+    member.access = nullptr;
   }
-  return bring_back_vram(access, lost, in_hand);
+  return {};
 }
 
-Status bring_back_all(const Lost& lost, const procfs::Process& process, const InHand* in_hand) {
+/// Attaches the VRAM of all that are detached.
+Status bring_back_vram(std::span<Member*> members, const Lost& lost, const InHand* in_hand) {
+  std::optional<job::MemberDescriptors> vram;
+  for (Member* member : members) {
+    GCR_ASSIGN(const agent::AccessState state, member->access->look());
+    member->gated = state.quiet;
+    if (!state.detached) continue;
+    if (!vram) {
+      GCR_ASSIGN(vram, find_vram(lost, in_hand));
+    }
+    job::LocalDescriptors& descriptors = (*vram)[member->id];
+    spdlog::info("process {} is detached: attaching {} buffers", member->process.pid(),
+                 descriptors.size());
+    GCR_TRY(member->access->attach(std::move(descriptors)));
+  }
+  return {};
+}
+
+/// Each step for all members before the next.
+Status bring_back_all(const Lost& lost, std::span<Member> members, const InHand* in_hand) {
   GCR_TRY(criu::wait_for_helpers(lost.scratch, kCriuPatience));
-  // A frozen process is stopped again for what follows: a SIGCONT may have ended its stop.
-  GCR_TRY(thaw_stopped(process, lost.group));
-  if (in_hand != nullptr && !in_hand->gated) return {};
-  if (in_hand != nullptr) return bring_back_through(in_hand->access, lost, process, in_hand);
-  const auto access = agent::open_access(process.pid());
-  // Refused in preflight, or the process has executed another program: it was never taken apart.
-  if (!access && access.error().code() == Code::kNotFound) return {};
-  GCR_TRY(access);
-  // The door was found by PID: it is this process's door if the process has not been reaped.
-  if (process.has_ended()) return {};
-  return bring_back_through(**access, lost, process, in_hand);
+  // Frozen processes are stopped again for what follows: a SIGCONT may have ended their stop.
+  GCR_TRY(thaw_stopped(members, lost.group));
+  GCR_TRY(open_accesses(members, lost, in_hand));
+  std::vector<Member*> taken_apart;
+  for (Member& member : members) {
+    if (member.access != nullptr) taken_apart.push_back(&member);
+  }
+  if (lost.detaching) {
+    for (Member* member : taken_apart) {
+      if (is_stopped(member->process.pid())) GCR_TRY(resume(member->process, *member->access));
+    }
+    for (const Member* member : taken_apart) {
+      GCR_TRY(bring_back_control(member->process.pid(),
+                                 in_hand == nullptr ? nullptr : in_hand->driver));
+    }
+  }
+  GCR_TRY(bring_back_vram(taken_apart, lost, in_hand));
+  for (Member* member : taken_apart) {
+    if (!member->gated) continue;
+    spdlog::info("process {} is behind its gate: opening it", member->process.pid());
+    GCR_TRY(member->access->resume());
+  }
+  return {};
+}
+
+/// Those that have not been reaped.
+Result<std::vector<Member>> open_members(const std::vector<journal::ProcessId>& ids) {
+  std::vector<Member> members;
+  for (std::uint32_t i = 0; i < ids.size(); ++i) {
+    auto process = procfs::Process::open(ids[i].pid(), ids[i].start_time());
+    if (!process && process.error().code() == Code::kNotFound) continue;
+    GCR_TRY(process);
+    members.push_back({{i}, std::move(*process)});
+  }
+  return members;
 }
 
 }  // namespace
 
 Result<Found> bring_back(const Lost& lost, const InHand* in_hand) {
-  const auto process = procfs::Process::open(lost.process.pid(), lost.process.start_time());
-  if (!process && process.error().code() == Code::kNotFound) {
-    // Its helpers go on without it, for a moment.
-    GCR_TRY(criu::wait_for_helpers(lost.scratch, kCriuPatience));
-    GCR_TRY(lost.group.dissolve(lost.home));
-    return Found::kGone;
-  }
-  GCR_TRY(process);
-  Status status = process->has_ended() ? Status() : bring_back_all(lost, *process, in_hand);
-  if (status || process->ends_within(kEndPatience)) status = lost.group.dissolve(lost.home);
-  if (process->has_ended() && status) return Found::kGone;
+  GCR_ASSIGN(std::vector<Member> members, open_members(lost.members));
+  std::erase_if(members, [](const Member& member) { return member.process.has_ended(); });
+  const auto gone = [&members](std::chrono::milliseconds patience) {
+    return std::ranges::all_of(
+        members, [patience](const Member& member) { return member.process.ends_within(patience); });
+  };
+  // Helpers go on without a process that is gone, for a moment.
+  Status status = bring_back_all(lost, members, in_hand);
+  if (status || gone(kEndPatience)) status = lost.group.dissolve(lost.home);
+  if (gone({}) && status) return Found::kGone;
   if (status) return Found::kRunning;
   return status.error().while_doing(
-      fmt::format("cannot bring process {} back", lost.process.pid()));
+      fmt::format("cannot bring process {} back", lost.members.front().pid()));
 }
 
-Status end_stopped(const journal::ProcessId& process, const cgroups::Group& group) {
-  const auto found = procfs::Process::open(process.pid(), process.start_time());
-  if (found) {
-    GCR_TRY(criu::kill_stopped(*found, [&] { return group.thaw(); }));
-  } else if (found.error().code() != Code::kNotFound) {
-    return found.error();
+Status end_stopped(const std::vector<journal::ProcessId>& members, const cgroups::Group& group) {
+  GCR_ASSIGN(const std::vector<Member> found, open_members(members));
+  for (const Member& member : found) {
+    GCR_TRY(criu::kill_stopped(member.process, [&] { return group.thaw(); }));
   }
   return group.dissolve();
 }

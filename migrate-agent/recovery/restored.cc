@@ -1,7 +1,8 @@
-// The process at the destination.
+// The members at the destination.
 #include <fmt/format.h>
 #include <signal.h>
 
+#include <span>
 #include <vector>
 
 #include "migrate-agent/criu/criu.h"
@@ -19,39 +20,50 @@ Result<procfs::Process> open_living(const journal::ProcessId& id) {
   return Error(Code::kNotFound, fmt::format("process {} has ended", id.pid()));
 }
 
-struct Pair {
-  procfs::Process init;
-  procfs::Process process;
-};
+/// The init of their namespace, then the members.
+std::vector<journal::ProcessId> all_of(const journal::Restored& restored) {
+  std::vector<journal::ProcessId> all{restored.init()};
+  all.insert(all.end(), restored.members().begin(), restored.members().end());
+  return all;
+}
 
-Result<Pair> open_pair(const journal::Restored& restored) {
-  auto init = open_living(restored.init());
-  auto process = open_living(restored.process());
-  if (init && process) return Pair{std::move(*init), std::move(*process)};
-  return (init ? process : init)
-      .error()
-      .while_doing(fmt::format("cannot resume process {}", restored.process().pid()));
+Result<std::vector<procfs::Process>> open_all(const journal::Restored& restored) {
+  std::vector<procfs::Process> found;
+  for (const journal::ProcessId& id : all_of(restored)) {
+    auto process = open_living(id);
+    if (!process) {
+      return process.error().while_doing(
+          fmt::format("cannot resume process {}", restored.members(0).pid()));
+    }
+    found.push_back(std::move(*process));
+  }
+  return found;
 }
 
 }  // namespace
 
 Status find_restored(const journal::Restored& restored) {
-  GCR_ASSIGN(const Pair found, open_pair(restored));
-  if (!found.init.is_ending() && !found.process.is_ending()) return {};
-  return Error(Code::kNotFound, fmt::format("process {} is ending", found.process.pid()));
+  GCR_ASSIGN(const auto found, open_all(restored));
+  for (const procfs::Process& process : found) {
+    if (!process.is_ending()) continue;
+    return Error(Code::kNotFound, fmt::format("process {} is ending", process.pid()));
+  }
+  return {};
 }
 
 Status resume_restored(const journal::Restored& restored, const cgroups::Group& group) {
-  GCR_ASSIGN(const Pair found, open_pair(restored));
-  GCR_TRY(criu::resume_stopped(found.process));
+  GCR_ASSIGN(const auto found, open_all(restored));
+  for (const procfs::Process& member : std::span(found).subspan(1)) {
+    GCR_TRY(criu::resume_stopped(member));
+  }
   return group.thaw();
 }
 
 Status destroy_restored(const journal::Restored& restored, const cgroups::Group& group) {
   // When an init ends, so does its whole namespace. Only killed processes are thawed.
   std::vector<procfs::Process> killed;
-  for (const journal::ProcessId* id : {&restored.init(), &restored.process()}) {
-    auto process = open_living(*id);
+  for (const journal::ProcessId& id : all_of(restored)) {
+    auto process = open_living(id);
     if (!process && process.error().code() == Code::kNotFound) continue;
     GCR_TRY(process);
     const Status sent = process->send(SIGKILL);

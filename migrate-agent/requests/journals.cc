@@ -17,23 +17,24 @@ using journal::Record;
 constexpr std::chrono::milliseconds kPause = std::chrono::milliseconds(50);
 constexpr std::chrono::milliseconds kWorkerPatience = std::chrono::milliseconds(500);
 
-/// The journal's process on this host, if the state says that it has one; it may have ended.
-journal::ProcessId process_of(AnyState state, const std::vector<Record>& records) {
+/// The journal's processes on this host, if the state says that it has them; they may have ended.
+journal::ProcessIds processes_of(AnyState state, const std::vector<Record>& records) {
   if (state == AnyState(commit::SourceState::kConfirmed)) return {};
-  if (state.index() == 0) return records.front().began().process();
+  if (state.index() == 0) return records.front().began().members();
   const Record* restored = journal::last(records, Record::kRestored);
   if (restored == nullptr || state == AnyState(DestinationState::kAborted) ||
       state == AnyState(DestinationState::kGone)) {
     return {};
   }
-  return restored->restored().process();
+  return restored->restored().members();
 }
 
-/// 0 if it has ended.
-pid_t pid_of(const journal::ProcessId& process) {
-  if (process.pid() <= 0) return 0;
-  const auto stat = procfs::read_stat(process.pid());
-  return stat && stat->start_time == process.start_time() ? process.pid() : 0;
+/// Of the process that was named; 0 if it has ended.
+pid_t living_root(const journal::ProcessIds& members) {
+  const pid_t pid = journal::root_pid(members);
+  if (pid <= 0) return 0;
+  const auto stat = procfs::read_stat(pid);
+  return stat && stat->start_time == members[0].start_time() ? pid : 0;
 }
 
 void set_error(proto::MigrationStatus& status, const char* state, const Error& error) {
@@ -108,7 +109,7 @@ proto::MigrationStatus status_of(const journal::Entry& entry,
   }
   status.set_state(std::string(to_string(*state)));
   status.set_finished(!journal::unfinished(records));
-  status.set_pid(pid_of(process_of(*state, records)));
+  status.set_pid(living_root(processes_of(*state, records)));
   if (const Record* aborted = journal::last(records, Record::kAborted)) {
     status.set_code(aborted->aborted().code());
     status.set_message(aborted->aborted().message());

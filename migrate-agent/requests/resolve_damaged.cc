@@ -35,7 +35,7 @@ Error which_process() {
 Result<journal::Restored> identify_restored(pid_t pid) {
   if (pid <= 0) return which_process();
   journal::Restored restored;
-  GCR_ASSIGN(*restored.mutable_process(), identify(pid));
+  GCR_ASSIGN(*restored.add_members(), identify(pid));
   GCR_ASSIGN(*restored.mutable_init(),
              identify(std::atoi(procfs::status_field(std::to_string(pid), "PPid").c_str())));
   return restored;
@@ -50,7 +50,7 @@ Result<Record> began_of(const journal::Entry& entry, const std::vector<Record>& 
   GCR_ASSIGN(*began.mutable_boot_id(), journal::boot_id());
   if (entry.role == Began::DESTINATION) return record;
   if (pid <= 0) return which_process();
-  GCR_ASSIGN(*began.mutable_process(), identify(pid));
+  GCR_ASSIGN(*began.add_members(), identify(pid));
   return record;
 }
 
@@ -78,7 +78,7 @@ Result<std::vector<Record>> rebuild(const journal::Entry& entry, const std::vect
     return records;
   }
   Record vote = good_or_empty(good, Record::kRestored);
-  if (!vote.restored().has_process()) {
+  if (vote.restored().members().empty()) {
     GCR_ASSIGN(*vote.mutable_restored(), identify_restored(pid));
   }
   records.push_back(std::move(vote));
@@ -112,8 +112,8 @@ asio::awaitable<Status> resolve_damaged(WorkerContext& context, journal::Entry e
   const Began& began = records.front().began();
   const Status claimed =
       entry.role == Began::SOURCE
-          ? co_await context.daemon.claim_process(entry.migration, began.process().pid(),
-                                                  began.process().start_time(), began.ordered_by())
+          ? co_await context.daemon.claim_processes(entry.migration, began.members(),
+                                                    began.ordered_by())
           : co_await context.daemon.register_migration(entry.migration, began.ordered_by());
   GCR_CO_TRY(claimed);
   co_return co_await offload(context.blocking,

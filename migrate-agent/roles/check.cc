@@ -89,13 +89,13 @@ awaitable<Result<proto::Envelope>> run_check(WorkerContext& context,
     return {};
   });
   GCR_CO_TRY(looked);
-  journal::ProcessId process;
+  journal::ProcessIds processes;
   if (allowed) {
-    process.set_pid(request.pid());
-    process.set_start_time(allowed->start_time);
+    processes.Add()->set_pid(request.pid());
+    processes[0].set_start_time(allowed->start_time);
   }
   note_room(co_await context.daemon.ask_room(journal::Began::SOURCE,
-                                             context.channel.peer().common_name, process),
+                                             context.channel.peer().common_name, processes),
             found->findings);
   proto::Envelope envelope;
   proto::CheckReply& reply = *envelope.mutable_check_reply();

@@ -147,7 +147,6 @@ void check_inventory(const Inventory& inventory, preflight::Findings& findings) 
 
 proto::Buffer describe(const LocalAllocation& allocation) {
   proto::Buffer buffer;
-  buffer.set_id(allocation.local_id);
   buffer.set_size_bytes(allocation.size_bytes);
   buffer.set_gpu_uuid(to_bytes(allocation.gpu));
   return buffer;
@@ -176,7 +175,7 @@ proto::PreflightRequest preflight_request(const Examination& examination,
   asked.set_plaintext(request.plaintext());
   *asked.mutable_offer() = data_offer(config.unencrypted_data);
   *asked.mutable_host() = examination.host.facts;
-  *asked.mutable_process() = examination.process;
+  *asked.add_members() = examination.process;
   for (const auto& [id, one] : examination.inventory) *asked.add_buffers() = describe(one);
   return asked;
 }

@@ -8,13 +8,12 @@
 #include <memory>
 
 #include "migrate-agent/gpu_access/gpu_access.h"
-#include "migrate-agent/mover/chunk.h"
 #include "migrate-agent/preflight/host_facts.h"
 #include "proto/control.pb.h"
 
 namespace gcr::agent {
 
-using Inventory = std::map<mover::BufferId, LocalAllocation>;
+using Inventory = std::map<std::uint64_t, LocalAllocation>;
 
 struct Examination {
   Survey host;
@@ -41,7 +40,7 @@ void check_access(const AccessState& state, preflight::Findings& findings);
 /// "too-many-buffers".
 void check_inventory(const Inventory& inventory, preflight::Findings& findings);
 
-/// As messages describe it.
+/// As messages describe it before it is the job's.
 proto::Buffer describe(const LocalAllocation& allocation);
 
 }  // namespace gcr::agent

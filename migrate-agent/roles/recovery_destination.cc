@@ -128,11 +128,10 @@ awaitable<Status> DestinationRecovery::obey(const Decision& decision) {
 /// The process may run already, and be in a migration to another host: it must not be continued
 /// while it is stopped for that.
 awaitable<Status> DestinationRecovery::claim() {
-  const journal::ProcessId& process = restored().process();
   settlement::Backoff backoff(context_.io);
   for (;;) {
-    const Status claimed = co_await context_.daemon.claim_process(
-        log_.journal().migration(), process.pid(), process.start_time(), began().ordered_by());
+    const Status claimed = co_await context_.daemon.claim_processes(
+        log_.journal().migration(), restored().members(), began().ordered_by());
     if (claimed || claimed.error().code() != Code::kRefused) co_return claimed;
     co_await backoff.wait();
   }

@@ -73,8 +73,7 @@ journal::Began Source::description() const {
   began.set_role(journal::Began::SOURCE);
   began.set_peer(control::printable(request_.destination()));
   if (peer_ != nullptr) began.set_peer_name(peer_->peer().common_name);
-  began.mutable_process()->set_pid(request_.pid());
-  began.mutable_process()->set_start_time(claimed_.start_time);
+  *began.mutable_members() = members_;
   began.set_uid(claimed_.uid);
   began.set_ordered_by(context_.channel.peer().common_name);
   began.set_command(short_command((found_ ? found_->process : facts_).command()));
@@ -234,7 +233,10 @@ awaitable<Result<proto::Envelope>> Source::order_commit() {
 recovery::InHand Source::in_hand() {
   return {.access = process_->access(),
           .driver = driver_,
-          .vram = [this] { return vram_->descriptors(); },
+          .vram = [this]() -> Result<job::MemberDescriptors> {
+            GCR_ASSIGN(auto descriptors, vram_->descriptors());
+            return job_.split(std::move(descriptors));
+          },
           .gated = process_->gated(),
           .detaching = process_->detaching()};
 }

@@ -78,7 +78,7 @@ class Source : public SourceControl {
   void tell(const char* phase, std::string text);
 
   Status follow_allocations(proto::BuffersRequest& changes);
-  Status take_over(std::vector<ExportedAllocation> exported);
+  Status take_over(std::vector<ExportedAllocation> exported, proto::BuffersRequest& changes);
   Status assign_regions(const google::protobuf::RepeatedPtrField<proto::BufferRegion>& regions);
   Status judge(const std::vector<proto::Finding>& findings);
   Status send_round(double share_held);
@@ -126,17 +126,18 @@ class Source : public SourceControl {
   Phases::Clock::duration control_took_{};
 
   MovableProcess claimed_;
+  journal::ProcessIds members_;           ///< of the job: the claimed process
   std::optional<commit::SourceLog> log_;  ///< once both sides have agreed to the migration
   bool detaching_noted_ = false;
   std::optional<Error> interrupted_;  ///< cancelled, or the destination is gone
   std::optional<keeper::Keeper> keeper_;
-  std::optional<std::vector<std::uint64_t>> kept_;  ///< ids of the keeper's buffers, once armed
-  std::optional<Examination> found_;                ///< until both preflights are done
+  std::optional<std::vector<job::Mapping>> kept_;  ///< what the keeper holds, once armed
+  std::optional<Examination> found_;               ///< until both preflights are done
   std::shared_ptr<const device::Driver> driver_;
   control::Endpoint destination_;
   std::optional<procfs::Process> handle_;  ///< of the claimed process
   std::optional<SourceProcess> process_;
-  Inventory inventory_;
+  job::Job job_;
   proto::ProcessFacts facts_;
   std::unique_ptr<PeerLink> peer_;
   std::array<std::byte, 32> key_bytes_{};

@@ -71,7 +71,7 @@ awaitable<Status> Source::precopy() {
   GCR_CO_TRY(armed);
   co_return co_await offload(context_.blocking, [&]() -> Status {
     journal::Record record;
-    GCR_ASSIGN(*record.mutable_detaching()->mutable_home(),
+    GCR_ASSIGN(*record.mutable_detaching()->add_homes(),
                process_->group().home_of(process_->process()));
     GCR_TRY(log_->advance(commit::SourceEvent::kDetaching, std::move(record)));
     return process_->enter_group();

@@ -23,6 +23,19 @@ constexpr unsigned kClockSamples = 8;
 /// A process that frees buffers all the time is looked at this often.
 constexpr unsigned kAttempts = 100;
 
+proto::Buffer describe(const job::Allocation& allocation) {
+  proto::Buffer buffer;
+  buffer.set_id(allocation.id.value);
+  buffer.set_size_bytes(allocation.size_bytes);
+  buffer.set_gpu_uuid(to_bytes(allocation.gpu));
+  for (const job::Mapping& mapping : allocation.mapped_by) {
+    proto::Mapping& out = *buffer.add_mapped_by();
+    out.set_member(mapping.member.value);
+    out.set_local_id(mapping.local_id);
+  }
+  return buffer;
+}
+
 }  // namespace
 
 using asio::awaitable;
@@ -31,8 +44,10 @@ using asio::awaitable;
 awaitable<Status> Source::claim_process() {
   GCR_CO_ASSIGN(destination_, control::Endpoint::parse(request_.destination()));
   GCR_CO_ASSIGN(claimed_, context_.permissions.check_process(request_.pid()));
-  const Status claimed = co_await context_.daemon.claim_process(
-      migration_, request_.pid(), claimed_.start_time, context_.channel.peer().common_name);
+  members_.Add()->set_pid(request_.pid());
+  members_[0].set_start_time(claimed_.start_time);
+  const Status claimed = co_await context_.daemon.claim_processes(
+      migration_, members_, context_.channel.peer().common_name);
   GCR_CO_TRY(claimed);
   GCR_CO_ASSIGN(handle_, procfs::Process::open(request_.pid(), claimed_.start_time));
   co_return Status();
@@ -50,7 +65,9 @@ awaitable<Status> Source::begin() {
   GCR_CO_TRY(created);
   driver_ = std::move(found_->host.driver);
   facts_ = std::move(found_->process);
-  inventory_ = std::move(found_->inventory);
+  std::vector<LocalAllocation> local;
+  for (const auto& [id, allocation] : found_->inventory) local.push_back(allocation);
+  (void)job_.follow(job::kRoot, local);
   process_.emplace(*driver_, *handle_, std::move(found_->access),
                    settlement::group_of(log_->journal()));
   found_.reset();
@@ -74,10 +91,14 @@ Status Source::check_alone() const {
     const auto contents =
         journal::peek(journal::path_of(context_.config.state_dir, other->migration, other->role));
     if (!contents || contents->damage || !journal::unfinished(contents->records)) continue;
-    const journal::ProcessId& process = contents->records.front().began().process();
-    if (process.pid() != request_.pid() || process.start_time() != claimed_.start_time) continue;
-    return Error(Code::kRefused, fmt::format("migration {} has process {}",
-                                             other->migration.to_string(), process.pid()));
+    for (const journal::ProcessId& theirs : contents->records.front().began().members()) {
+      const auto is_theirs = [&theirs](const journal::ProcessId& ours) {
+        return ours.pid() == theirs.pid() && ours.start_time() == theirs.start_time();
+      };
+      if (std::ranges::none_of(members_, is_theirs)) continue;
+      return Error(Code::kRefused, fmt::format("migration {} has process {}",
+                                               other->migration.to_string(), theirs.pid()));
+    }
   }
   return {};
 }
@@ -158,22 +179,27 @@ awaitable<Status> Source::preflight() {
   co_return fault::point("source.preflighted");
 }
 
-Status Source::take_over(std::vector<ExportedAllocation> exported) {
-  for (auto& [allocation, descriptor] : exported) {
-    GCR_TRY(vram_->add(allocation.local_id, allocation.gpu, allocation.size_bytes,
-                       std::move(descriptor)));
+/// What a member has exported, and the job knows.
+Status Source::take_over(std::vector<ExportedAllocation> exported, proto::BuffersRequest& changes) {
+  for (auto& [local, descriptor] : exported) {
+    const job::AllocationId id = *job_.find({job::kRoot, local.local_id});
+    if (vram_->contains(id)) continue;
+    const job::Allocation& allocation = job_.allocations().at(id);
+    GCR_TRY(vram_->add(id, allocation.gpu, allocation.size_bytes, std::move(descriptor)));
+    *changes.add_added() = describe(allocation);
   }
   return {};
 }
 
 Status Source::assign_regions(
     const google::protobuf::RepeatedPtrField<proto::BufferRegion>& regions) {
-  std::set<mover::BufferId> assigned;
+  std::set<job::AllocationId> assigned;
   for (const proto::BufferRegion& region : regions) {
-    if (!vram_->contains(region.buffer_id()) || !assigned.insert(region.buffer_id()).second) {
+    const job::AllocationId id{region.buffer_id()};
+    if (!vram_->contains(id) || !assigned.insert(id).second) {
       return Error(Code::kProtocol, "the destination prepared a buffer that was not asked for");
     }
-    vram_->assign(region.buffer_id(), region.region());
+    vram_->assign(id, region.region());
   }
   return {};
 }
@@ -191,26 +217,28 @@ Status Source::start_keeper() {
 /// is armed before the gate closes, and by another one if the process has allocated or freed since.
 Status Source::arm_keeper() {
   GCR_ASSIGN(const mover::Descriptors descriptors, vram_->descriptors());
-  std::vector<std::uint64_t> ids;
+  std::vector<job::Mapping> mappings;
   std::vector<keeper::BufferDescriptor> wanted;
   for (const auto& [id, descriptor] : descriptors) {
-    ids.push_back(id);
-    wanted.push_back({id, descriptor.get()});
+    for (const job::Mapping& mapping : job_.allocations().at(id).mapped_by) {
+      mappings.push_back(mapping);
+      wanted.push_back({mapping, descriptor.get()});
+    }
   }
-  if (kept_ && *kept_ == ids) return {};
+  if (kept_ && *kept_ == mappings) return {};
   if (std::exchange(kept_, std::nullopt)) {
     GCR_TRY(keeper_->end());
     GCR_TRY(start_keeper());
   }
   GCR_TRY(keeper_->arm(wanted));
-  kept_ = std::move(ids);
+  kept_ = std::move(mappings);
   return {};
 }
 
 awaitable<Status> Source::prepare() {
   const Phases::Timer timer(phases_, "course", "prepare");
-  tell("prepare",
-       fmt::format("preparing {} buffers at {}", inventory_.size(), destination_.to_string()));
+  tell("prepare", fmt::format("preparing {} buffers at {}", job_.allocations().size(),
+                              destination_.to_string()));
   if (RAND_bytes(reinterpret_cast<unsigned char*>(key_bytes_.data()),
                  static_cast<int>(key_bytes_.size())) != 1) {
     co_return Error(Code::kInternal, "OpenSSL gives no random bytes for the digest key");
@@ -232,7 +260,6 @@ awaitable<Status> Source::prepare() {
     GCR_ASSIGN(images_, OutgoingImages::create(context_.config.criu, *process_, scratch_->path(),
                                                request_.image_mode(), facts_.resident_bytes()));
     vram_.emplace(driver_, digest::DigestKey::expand(key_bytes_));
-    inventory_.clear();
     proto::BuffersRequest found;
     GCR_TRY(follow_allocations(found));
     *request.mutable_buffers() = std::move(*found.mutable_added());
@@ -311,26 +338,25 @@ Status Source::follow_allocations(proto::BuffersRequest& changes) {
   check_access(state, findings);
   if (findings.has_blocker()) return Error(Code::kRefused, preflight::reason_of(findings.list()));
   for (unsigned attempt = 1;; ++attempt) {
-    changes.Clear();
-    GCR_ASSIGN(const auto allocations, process_->access().allocations());
-    Inventory now;
+    GCR_ASSIGN(const auto now, process_->access().allocations());
     std::vector<std::uint64_t> added;
-    for (const LocalAllocation& allocation : allocations) {
-      now.emplace(allocation.local_id, allocation);
-      if (inventory_.contains(allocation.local_id)) continue;
-      added.push_back(allocation.local_id);
-      *changes.add_added() = describe(allocation);
+    for (const LocalAllocation& allocation : now) {
+      const auto known = job_.find({job::kRoot, allocation.local_id});
+      if (!known || !vram_->contains(*known)) added.push_back(allocation.local_id);
     }
     auto exported = process_->access().take(added);
     if (!exported && exported.error().code() == Code::kNotFound && attempt < kAttempts) continue;
     if (!exported) return exported.error();
-    for (const auto& [id, allocation] : inventory_) {
-      if (now.contains(id)) continue;
-      changes.add_removed_ids(id);
+    const job::Job::Changes followed = job_.follow(job::kRoot, now);
+    for (const job::AllocationId id : followed.removed) {
+      if (!vram_->contains(id)) continue;
+      changes.add_removed_ids(id.value);
       vram_->remove(id);
     }
-    inventory_ = std::move(now);
-    return take_over(std::move(*exported));
+    for (const job::AllocationId id : followed.remapped) {
+      *changes.add_remapped() = describe(job_.allocations().at(id));
+    }
+    return take_over(std::move(*exported), changes);
   }
 }
 
@@ -340,7 +366,7 @@ awaitable<Status> Source::refresh_buffers() {
   const Status followed =
       co_await offload(context_.blocking, [&] { return follow_allocations(request); });
   GCR_CO_TRY(followed);
-  if (request.added_size() == 0 && request.removed_ids_size() == 0) co_return Status();
+  if (request.ByteSizeLong() == 0) co_return Status();
   auto reply = co_await peer_->call(envelope);
   GCR_CO_TRY(reply);
   co_return assign_regions(reply->buffers_reply().regions());

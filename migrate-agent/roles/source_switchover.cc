@@ -85,7 +85,7 @@ awaitable<Status> Source::restore_there() {
   std::uint64_t chunks = 0;
   for (const auto& [id, digests] : vram_->digests()) {
     proto::BufferDigests& out = *request.add_digests();
-    out.set_buffer_id(id);
+    out.set_buffer_id(id.value);
     out.set_digests(digests.data(), digests.size() * sizeof(digest::Digest));
     chunks += digests.size();
   }
@@ -96,8 +96,9 @@ awaitable<Status> Source::restore_there() {
     out.set_id(file.id);
     out.set_digest(file.digest.to_bytes());
   }
-  request.mutable_credentials()->Assign(dumped_.credentials.begin(), dumped_.credentials.end());
-  for (process::NamedFile& file : named_) *request.add_named() = std::move(file.fact);
+  proto::DumpedMember& member = *request.add_members();
+  member.mutable_credentials()->Assign(dumped_.credentials.begin(), dumped_.credentials.end());
+  for (process::NamedFile& file : named_) *member.add_named() = std::move(file.fact);
   tell("restore", fmt::format("restoring at {}", destination_.to_string()));
   journal::Record record;
   record.mutable_awaiting();

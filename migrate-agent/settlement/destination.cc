@@ -54,8 +54,9 @@ Status finish_running(commit::DestinationLog& log) {
   const Status found = find_copy(log);
   if (!found && found.error().code() != Code::kNotFound) return found;
   GCR_TRY(log.advance(DestinationEvent::kResumed,
-                      found ? finished("the process runs", copy_of(log).process().pid())
-                            : finished("the process has ended here")));
+                      found
+                          ? finished("the process runs", journal::root_pid(copy_of(log).members()))
+                          : finished("the process has ended here")));
   return fault::point("destination.finished");
 }
 

@@ -38,12 +38,15 @@ Status clear_helpers(const agent::Config& config, const journal::Journal& journa
 recovery::Lost lost_by(const agent::Config& config, const journal::Journal& journal,
                        const recovery::InHand* in_hand) {
   const Record* detaching = journal.last(Record::kDetaching);
-  return {.process = journal.began().process(),
+  const auto& members = journal.began().members();
+  return {.members = {members.begin(), members.end()},
           .keeper = keeper_of(journal),
           .detaching = in_hand == nullptr ? detaching != nullptr : in_hand->detaching,
           .scratch = in_hand == nullptr ? scratch_of(config, journal) : std::filesystem::path(),
           .group = group_of(journal),
-          .home = detaching == nullptr ? "" : detaching->detaching().home()};
+          .home = detaching == nullptr || detaching->detaching().homes().empty()
+                      ? ""
+                      : detaching->detaching().homes(0)};
 }
 
 }  // namespace
@@ -74,7 +77,8 @@ Status undo(commit::SourceLog& log, const agent::Config& config, SourceEvent why
 Status end_copy(commit::SourceLog& log, const agent::Config& config, const std::string& text) {
   const journal::Began& began = log.journal().began();
   if (!host_was_restarted(began)) {
-    GCR_TRY(recovery::end_stopped(began.process(), group_of(log.journal())));
+    GCR_TRY(recovery::end_stopped({began.members().begin(), began.members().end()},
+                                  group_of(log.journal())));
   }
   GCR_TRY(clear_helpers(config, log.journal()));
   GCR_TRY(fault::point("source.killed"));

@@ -122,14 +122,12 @@ asio::awaitable<Status> DaemonClient::admit(const control::PeerIdentity& peer) {
   return impl_->request(std::move(message));
 }
 
-asio::awaitable<Status> DaemonClient::claim_process(Uuid migration, pid_t pid,
-                                                    std::uint64_t start_time,
-                                                    std::string ordered_by) {
+asio::awaitable<Status> DaemonClient::claim_processes(Uuid migration, journal::ProcessIds processes,
+                                                      std::string ordered_by) {
   registry::FromWorker message;
-  message.mutable_claim_process()->set_migration_id(to_bytes(migration));
-  message.mutable_claim_process()->set_pid(pid);
-  message.mutable_claim_process()->set_start_time(start_time);
-  message.mutable_claim_process()->set_ordered_by(ordered_by.substr(0, kMaxTextBytes));
+  message.mutable_claim_processes()->set_migration_id(to_bytes(migration));
+  *message.mutable_claim_processes()->mutable_processes() = std::move(processes);
+  message.mutable_claim_processes()->set_ordered_by(ordered_by.substr(0, kMaxTextBytes));
   return impl_->request(std::move(message));
 }
 
@@ -141,12 +139,11 @@ asio::awaitable<Status> DaemonClient::register_migration(Uuid migration, std::st
 }
 
 asio::awaitable<Status> DaemonClient::ask_room(journal::Role role, std::string ordered_by,
-                                               journal::ProcessId process) {
+                                               journal::ProcessIds processes) {
   registry::FromWorker message;
   message.mutable_ask_room()->set_role(role);
   message.mutable_ask_room()->set_ordered_by(ordered_by.substr(0, kMaxTextBytes));
-  message.mutable_ask_room()->set_pid(process.pid());
-  message.mutable_ask_room()->set_start_time(process.start_time());
+  *message.mutable_ask_room()->mutable_processes() = std::move(processes);
   return impl_->request(std::move(message));
 }
 

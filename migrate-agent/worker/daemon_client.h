@@ -4,8 +4,6 @@
 // All methods belong to the thread that runs the io_context.
 #pragma once
 
-#include <sys/types.h>
-
 #include <asio/awaitable.hpp>
 #include <asio/io_context.hpp>
 #include <cstdint>
@@ -38,19 +36,19 @@ class DaemonClient {
   /// kUnavailable if the daemon is gone.
   asio::awaitable<Status> admit(const control::PeerIdentity& peer);
 
-  /// Reserves (pid, start_time) on this host for this worker until it ends. kRefused, naming the
-  /// other migration, if another worker has it; kResourceExhausted if this host, or the user who
-  /// ordered it, has too many migrations; kUnavailable if the daemon is gone.
-  asio::awaitable<Status> claim_process(Uuid migration, pid_t pid, std::uint64_t start_time,
-                                        std::string ordered_by);
+  /// Reserves the processes on this host for this worker until it ends: all of them or none.
+  /// kRefused, naming the other migration, if another worker has one; kResourceExhausted if this
+  /// host, or the user who ordered it, has too many migrations; kUnavailable if the daemon is gone.
+  asio::awaitable<Status> claim_processes(Uuid migration, journal::ProcessIds processes,
+                                          std::string ordered_by);
 
   /// From now on data connections whose preface names `migration` come to this worker. kRefused if
   /// another worker registered it; kResourceExhausted as above.
   asio::awaitable<Status> register_migration(Uuid migration, std::string ordered_by);
 
-  /// What these two would answer now; nothing is claimed. `process` is the source's.
+  /// What these two would answer now; nothing is claimed. `processes` are the source's.
   asio::awaitable<Status> ask_room(journal::Role role, std::string ordered_by,
-                                   journal::ProcessId process = {});
+                                   journal::ProcessIds processes = {});
 
   /// Who takes data connections, on this thread: connected TCP sockets in blocking mode,
   /// close-on-exec, of which exactly the preface has been read. The peer has proven nothing yet.

@@ -79,8 +79,14 @@ std::string about(const journal::Began& began) {
   const bool leaves = began.role() == journal::Began::SOURCE;
   std::string text = fmt::format("{} {}", leaves ? "to" : "from", began.peer());
   if (!began.peer_name().empty()) text += fmt::format(" ({})", began.peer_name());
-  if (began.has_process()) text += fmt::format(", process {}", began.process().pid());
+  for (const auto& member : began.members()) text += fmt::format(", process {}", member.pid());
   return text + fmt::format(", boot {}, command: {}", began.boot_id(), began.command());
+}
+
+std::string about(const journal::Restored& restored) {
+  std::string text;
+  for (const auto& member : restored.members()) text += fmt::format("process {}, ", member.pid());
+  return text + fmt::format("init {}", restored.init().pid());
 }
 
 /// What there is to say beyond the kind.
@@ -91,8 +97,7 @@ std::string about(const Record& record) {
     case Record::kKeeperStarted:
       return fmt::format("keeper {}", record.keeper_started().keeper().pid());
     case Record::kRestored:
-      return fmt::format("process {}, init {}", record.restored().process().pid(),
-                         record.restored().init().pid());
+      return about(record.restored());
     case Record::kAborted:
       return fmt::format("{}: {}", record.aborted().code(), record.aborted().message());
     case Record::kResolved:

@@ -87,15 +87,15 @@ TEST(ReusedNumber, IsNotSignalledByRecovery) {
   ended.set_pid(other.pid());
   ended.set_start_time(started - 1);
   journal::Restored restored;
-  *restored.mutable_process() = ended;
+  *restored.add_members() = ended;
   *restored.mutable_init() = ended;
-  EXPECT_TRUE(recovery::end_stopped(ended, {}));
+  EXPECT_TRUE(recovery::end_stopped({ended}, {}));
   EXPECT_TRUE(recovery::destroy_restored(restored, {}));
   const Status resumed = recovery::resume_restored(restored, {});
   ASSERT_FALSE(resumed);
   EXPECT_EQ(resumed.error().code(), Code::kNotFound) << resumed.error().message();
   recovery::Lost lost;
-  lost.process = ended;
+  lost.members = {ended};
   lost.detaching = true;
   const auto found = recovery::bring_back(lost);
   ASSERT_TRUE(found) << found.error().message();

@@ -122,7 +122,7 @@ class ExactlyOne : public testing::Test {
     auto log = commit::DestinationLog::open(
         journal::path_of(home_.state_dir(), id, Began::DESTINATION), journal::Lock::kTry);
     journal::Record restored;
-    *restored.mutable_restored()->mutable_process() = process_.id();
+    *restored.mutable_restored()->add_members() = process_.id();
     *restored.mutable_restored()->mutable_init() = process_.id();
     must(log->advance(commit::DestinationEvent::kRestored, restored));
     if (state == DestinationState::kRestored) return id;
@@ -204,7 +204,7 @@ TEST_F(ExactlyOne, ACopyThatWasLostWithItsHostBeforeTheCommitNeverRan) {
   {
     auto log = commit::DestinationLog::create(home_.state_dir(), id, began);
     journal::Record restored;
-    *restored.mutable_restored()->mutable_process() = process_.id();
+    *restored.mutable_restored()->add_members() = process_.id();
     *restored.mutable_restored()->mutable_init() = process_.id();
     must(log->advance(commit::DestinationEvent::kRestored, restored));
   }

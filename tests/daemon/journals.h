@@ -62,8 +62,8 @@ inline journal::Began began_of(const Beginning& beginning) {
   began.set_peer(beginning.peer);
   began.set_peer_name(beginning.peer_name);
   began.set_command(beginning.command);
-  began.mutable_process()->set_pid(beginning.pid);
-  began.mutable_process()->set_start_time(beginning.start_time);
+  began.add_members()->set_pid(beginning.pid);
+  began.mutable_members(0)->set_start_time(beginning.start_time);
   began.set_uid(beginning.uid);
   began.set_ordered_by(beginning.ordered_by);
   return began;
@@ -109,7 +109,7 @@ inline Uuid write_destination(const std::filesystem::path& state_dir,
     return id;
   }
   journal::Record restored;
-  restored.mutable_restored()->mutable_process()->set_pid(kRestoredPid);
+  restored.mutable_restored()->add_members()->set_pid(kRestoredPid);
   must(log->advance(DestinationEvent::kRestored, restored));
   if (state == DestinationState::kRestored) return id;
   must(log->advance(DestinationEvent::kToldCommit, committed()));

@@ -44,15 +44,21 @@ std::string read_to_end(int fd) {
   return text;
 }
 
+journal::ProcessIds process(pid_t pid, std::uint64_t start_time) {
+  journal::ProcessIds list;
+  list.Add()->set_pid(pid);
+  list[0].set_start_time(start_time);
+  return list;
+}
+
 /// A migration with a journal and a control socket, until it is cancelled.
 asio::awaitable<void> keep_journal(WorkerContext& context, const proto::MigrateRequest& request) {
   const Uuid migration = Uuid::random();
-  const Status claimed =
-      co_await context.daemon.claim_process(migration, request.pid(), request.lanes(), "test");
+  const Status claimed = co_await context.daemon.claim_processes(
+      migration, process(request.pid(), request.lanes()), "test");
   if (!claimed) throw std::runtime_error(claimed.error().message());
   journal::Began began;
-  began.mutable_process()->set_pid(request.pid());
-  began.mutable_process()->set_start_time(request.lanes());
+  *began.mutable_members() = process(request.pid(), request.lanes());
   auto log = commit::SourceLog::create(context.config.state_dir, migration, began);
   const Status open = context.line.open(migration, journal::Began::SOURCE);
   if (!log || !open) throw std::runtime_error("no journal");
@@ -115,8 +121,8 @@ asio::awaitable<Status> recover_destination(RecoveryContext& context, commit::De
   GCR_CO_TRY(context.line.open(log.journal().migration(), journal::Began::DESTINATION));
   context.daemon.report_phase("in doubt");
   Decision decision = co_await context.line.next_decision();
-  const Status claimed =
-      co_await context.daemon.claim_process(log.journal().migration(), test::kRestoredPid, 1, "");
+  const Status claimed = co_await context.daemon.claim_processes(
+      log.journal().migration(), process(test::kRestoredPid, 1), "");
   if (!claimed) decision.answer(claimed);
   GCR_CO_TRY(claimed);
   if (decision.by_source) {
@@ -162,8 +168,9 @@ asio::awaitable<void> run_source(WorkerContext& context, proto::MigrateRequest r
   }
   if (wish == "journal") co_return co_await keep_journal(context, request);
   if (wish == "claim") {
-    const Status claimed = co_await context.daemon.claim_process(
-        Uuid::random(), request.pid(), request.lanes(), context.channel.peer().common_name);
+    const Status claimed = co_await context.daemon.claim_processes(
+        Uuid::random(), process(request.pid(), request.lanes()),
+        context.channel.peer().common_name);
     const char* phase = claimed ? "claimed" : "refused";
     std::string text = claimed ? std::string() : claimed.error().message();
     co_await tell(context.channel, phase, std::move(text));

@@ -46,7 +46,9 @@ void take_message(const proto::Envelope& message) {
   check_printable(from_failure(message.failure()).message());
   check_printable(printable(message.hello().software()));
   check_printable(printable(message.abort_request().reason()));
-  check_printable(agent::short_command(message.preflight_request().process().command()));
+  for (const auto& member : message.preflight_request().members()) {
+    check_printable(agent::short_command(member.command()));
+  }
   take_endpoint(message.migrate_request().destination());
   take_endpoint(message.preflight_request().source_agent());
   take_gpus(message.preflight_request());
@@ -97,7 +99,7 @@ proto::Envelope preflight() {
   auto& request = *message.mutable_preflight_request();
   request.set_migration_id("0123456789abcdef");
   request.set_source_agent(":7411");
-  request.mutable_process()->set_command("python3 train.py");
+  request.add_members()->set_command("python3 train.py");
   auto& gpu = *request.mutable_host()->add_gpus();
   gpu.set_uuid("0123456789abcdef");
   gpu.set_name("GPU");

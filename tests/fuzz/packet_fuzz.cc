@@ -20,9 +20,8 @@ using namespace gcr::agent;
 void take_message(Registry& registry, WorkerId worker, const std::string& bytes) {
   registry::FromWorker from_worker;
   if (from_worker.ParseFromString(bytes)) {
-    const auto& claim = from_worker.claim_process();
-    (void)registry.claim_process(worker, to_uuid(claim.migration_id()), claim.pid(),
-                                 claim.start_time());
+    const auto& claim = from_worker.claim_processes();
+    (void)registry.claim_processes(worker, to_uuid(claim.migration_id()), claim.processes());
     const Uuid migration = to_uuid(from_worker.register_migration().migration_id());
     const Status taken = registry.register_migration(worker, migration);
     if (taken) require(registry.owner_of(migration) == worker, "who registers owns");
@@ -74,9 +73,12 @@ std::string packet(int descriptors, int worker, const google::protobuf::MessageL
 std::vector<std::string> seeds() {
   registry::FromWorker claim;
   claim.set_sequence(1);
-  claim.mutable_claim_process()->set_migration_id("0123456789abcdef");
-  claim.mutable_claim_process()->set_pid(4711);
-  claim.mutable_claim_process()->set_start_time(99);
+  claim.mutable_claim_processes()->set_migration_id("0123456789abcdef");
+  for (const int pid : {4711, 4712}) {
+    auto& process = *claim.mutable_claim_processes()->add_processes();
+    process.set_pid(pid);
+    process.set_start_time(99);
+  }
   registry::FromWorker registration;
   registration.mutable_register_migration()->set_migration_id("0123456789abcdef");
   registry::FromDaemon connection;

@@ -33,8 +33,9 @@ void take(Input input) {
   take_wish(request, consent);
   const auto key = agent::check_digest_key(request.digest_key());
   require(bool(key) == (request.digest_key().size() == 32), "a key has 32 bytes");
-  const auto wanted = agent::check_buffers(request.buffers(), kGpuMap, {}, kRoomBytes);
-  if (wanted) open(*wanted, {});
+  job::Job job;
+  const auto wanted = agent::add_buffers(request.buffers(), kGpuMap, job, kRoomBytes);
+  if (wanted) check_added(*wanted, job);
 }
 
 }  // namespace

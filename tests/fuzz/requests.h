@@ -30,24 +30,27 @@ inline proto::Buffer buffer(std::uint64_t id, std::uint64_t size_bytes) {
   const Uuid& gpu = kGpuMap.front().from;
   buffer.set_gpu_uuid(gpu.bytes.data(), gpu.bytes.size());
   buffer.set_size_bytes(size_bytes);
+  buffer.add_mapped_by()->set_local_id(id);
   return buffer;
 }
 
-/// `there`, and what check_buffers has found good for it.
-inline agent::OpenBuffers open(const std::vector<mover::IncomingVram::Wanted>& wanted,
-                               agent::OpenBuffers there) {
+/// What add_buffers has added to `there`.
+inline void check_added(const std::vector<mover::IncomingVram::Wanted>& wanted,
+                        const job::Job& there) {
   std::uint64_t total = 0;
   for (const mover::IncomingVram::Wanted& buffer : wanted) {
     const bool here = buffer.gpu == kGpuMap[0].to || buffer.gpu == kGpuMap[1].to;
     require(here, "buffers lie on this host's GPUs");
     require(buffer.size_bytes > 0 && buffer.size_bytes % kChunkBytes == 0, "chunks are whole");
     total += buffer.size_bytes;
-    const bool added = there.emplace(buffer.id, buffer.size_bytes).second;
-    require(added, "a buffer is there once");
+    const job::Allocation& added = there.allocations().at(buffer.id);
+    for (const job::Mapping& mapping : added.mapped_by) {
+      require(there.find(mapping) == buffer.id, "a member's number means one buffer");
+    }
+    require(!added.mapped_by.empty(), "somebody maps it");
   }
   require(total <= kRoomBytes, "there is room for what is taken");
-  require(there.size() <= kMaxBuffers, "buffers are within their limit");
-  return there;
+  require(there.allocations().size() <= kMaxBuffers, "buffers are within their limit");
 }
 
 }  // namespace gcr::fuzz

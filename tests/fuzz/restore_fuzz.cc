@@ -13,12 +13,12 @@
 namespace gcr::fuzz {
 namespace {
 
-void take_digests(const proto::RestoreRequest& request, const agent::OpenBuffers& there) {
+void take_digests(const proto::RestoreRequest& request, const job::Job& there) {
   const auto digests = agent::check_digests(request.digests(), there);
   if (!digests) return;
-  require(digests->size() == there.size(), "every buffer has its digests");
-  for (const auto& [id, size_bytes] : there) {
-    require(digests->at(id).size() == size_bytes / kChunkBytes, "a digest for each chunk");
+  require(digests->size() == there.allocations().size(), "every buffer has its digests");
+  for (const auto& [id, buffer] : there.allocations()) {
+    require(digests->at(id).size() == buffer.size_bytes / kChunkBytes, "a digest for each chunk");
   }
 }
 
@@ -46,11 +46,13 @@ void take_files(const proto::RestoreRequest& request) {
 }
 
 void take(Input input) {
-  agent::OpenBuffers there;
+  std::vector<job::LocalAllocation> local;
   for (auto count = input.number<std::uint8_t>() % 8; count > 0; --count) {
     const std::uint64_t chunks = input.number<std::uint8_t>() + 1U;
-    there[there.size() + 1] = {2, chunks * kChunkBytes};
+    local.push_back({local.size(), chunks * kChunkBytes, {}});
   }
+  job::Job there;
+  (void)there.follow(job::kRoot, local);
   proto::RestoreRequest request;
   if (!parse(input.rest(), request)) return;
   take_digests(request, there);

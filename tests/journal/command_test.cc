@@ -55,7 +55,7 @@ class Command : public testing::Test {
 
 TEST_F(Command, EachRecordIsALineWithItsTime) {
   Record restored;
-  restored.mutable_restored()->mutable_process()->set_pid(12);
+  restored.mutable_restored()->add_members()->set_pid(12);
   restored.mutable_restored()->mutable_init()->set_pid(11);
   Record detaching;
   detaching.mutable_detaching();

@@ -251,14 +251,68 @@ TEST(Texts, AreTheOnlyFieldsThatChange) {
   EXPECT_EQ(record.SerializeAsString(), before.SerializeAsString());
 }
 
-TEST(Texts, AreNowhereRepeated) {
-  const auto* file = Record::descriptor()->file();
-  for (int i = 0; i < file->message_type_count(); ++i) {
-    for (int j = 0; j < file->message_type(i)->field_count(); ++j) {
-      EXPECT_FALSE(file->message_type(i)->field(j)->is_repeated())
-          << file->message_type(i)->field(j)->full_name() << ": make_fit() expects none";
+TEST(Texts, OfListsAreCutOneByOne) {
+  Record record = began();
+  record.mutable_began()->add_members()->set_pid(4712);
+  const Record before = record;
+  ASSERT_TRUE(make_fit(record, 100));
+  EXPECT_EQ(record.SerializeAsString(), before.SerializeAsString());
+  for (const char* home : {"/first", "", "/second\xff"})
+    record.mutable_detaching()->add_homes(home);
+  ASSERT_TRUE(make_fit(record, 6));
+  EXPECT_THAT(record.detaching().homes(), testing::ElementsAre("/first", "", "/secon"));
+}
+
+/// A file with slots that were written before there were lists of members: what each slot begins
+/// with. The rest of a slot is zeros and its end.
+Bytes old_file(const std::vector<std::string>& slots_in_hex) {
+  Bytes file(kFileBytes);
+  std::ranges::copy(header().slot, file.begin());
+  auto at = file.begin() + kSlotBytes;
+  for (const std::string& hex : slots_in_hex) {
+    for (std::size_t i = 0; i < hex.size(); i += 2) {
+      at[static_cast<std::ptrdiff_t>(i / 2)] =
+          static_cast<std::byte>(std::stoi(hex.substr(i, 2), nullptr, 16));
     }
+    at += kSlotBytes;
+    at[-1] = std::byte{'\n'};
   }
+  return file;
+}
+
+TEST(OldJournals, OfASourceNameOneMember) {
+  const Contents contents = parse(old_file(
+      {"52005a00be93490e08808b87dcaa3312510a103031323334353637383961626364656610011a04626f6f7422"
+       "0a6e6f6465323a373431312a056e6f6465323206"
+       "08e72410af063a10707974686f6e332073657276652e70794205616c69636548e807",
+       "5200110053d7727308818b87dcaa331a080a0608f024108407",
+       "52001600ac78042708828b87dcaa33220d0a0b2f757365722e736c696365"}));
+  ASSERT_TRUE(is_good(contents)) << contents.damage->message();
+  ASSERT_EQ(contents.records.size(), 3u);
+  const Began& began = contents.records[0].began();
+  ASSERT_EQ(began.members_size(), 1);
+  EXPECT_EQ(began.members(0).pid(), 4711);
+  EXPECT_EQ(began.members(0).start_time(), 815u);
+  EXPECT_EQ(began.command(), "python3 serve.py");
+  EXPECT_EQ(began.uid(), 1000u);
+  EXPECT_EQ(contents.records[1].keeper_started().keeper().pid(), 4720);
+  EXPECT_THAT(contents.records[2].detaching().homes(), testing::ElementsAre("/user.slice"));
+}
+
+TEST(OldJournals, OfADestinationNameOneMember) {
+  const Contents contents = parse(old_file(
+      {"52005200209fc86d08808b87dcaa3312490a103031323334353637383961626364656610021a04626f6f7422"
+       "0a6e6f6465313a373431312a056e6f6465313a10"
+       "707974686f6e332073657276652e70794205616c69636548e807",
+       "520017004aa8d5c908838b87dcaa33320e0a05088927104d1205088827104c"}));
+  ASSERT_TRUE(is_good(contents)) << contents.damage->message();
+  ASSERT_EQ(contents.records.size(), 2u);
+  EXPECT_EQ(contents.records[0].began().members_size(), 0);
+  const Restored& restored = contents.records[1].restored();
+  ASSERT_EQ(restored.members_size(), 1);
+  EXPECT_EQ(restored.members(0).pid(), 5001);
+  EXPECT_EQ(restored.members(0).start_time(), 77u);
+  EXPECT_EQ(restored.init().pid(), 5000);
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ StateDir::~StateDir() { std::filesystem::remove_all(path_); }
 Began source_began() {
   Began began;
   began.set_peer("node2:7411");
-  began.mutable_process()->set_pid(4711);
-  began.mutable_process()->set_start_time(815);
+  began.add_members()->set_pid(4711);
+  began.mutable_members(0)->set_start_time(815);
   began.set_command("python3 serve.py");
   return began;
 }

@@ -17,6 +17,7 @@
 #include <map>
 #include <string>
 
+#include "migrate-agent/keeper/layout.h"
 #include "migrate-agent/procfs/process_handle.h"
 #include "migrate-agent/procfs/procfs.h"
 
@@ -45,7 +46,7 @@ struct Buffers {
     for (std::size_t i = 0; i < count; ++i) {
       const std::uint64_t id = 1000 + 7 * (count - i);
       owned.push_back(memory_with(id));
-      list.push_back({id, owned.back().get()});
+      list.push_back({{job::kRoot, id}, owned.back().get()});
     }
   }
   std::vector<UniqueFd> owned;
@@ -61,11 +62,15 @@ Keeper start() {
 void expect_taken(const journal::ProcessId& keeper, const std::vector<BufferDescriptor>& buffers) {
   const auto taken = take_from(keeper);
   ASSERT_TRUE(taken) << taken.error().message();
-  ASSERT_EQ(taken->size(), buffers.size());
-  for (std::size_t i = 0; i < buffers.size(); ++i) {
-    EXPECT_EQ((*taken)[i].first, buffers[i].id);
-    EXPECT_EQ(content_of((*taken)[i].second), "buffer " + std::to_string(buffers[i].id));
+  std::map<job::MemberId, std::size_t> next;
+  for (const auto& [mapping, fd] : buffers) {
+    const job::LocalDescriptors& of_member = taken->at(mapping.member);
+    const auto& [id, descriptor] = of_member.at(next[mapping.member]++);
+    EXPECT_EQ(id, mapping.local_id);
+    EXPECT_EQ(content_of(descriptor), "buffer " + std::to_string(id));
   }
+  ASSERT_EQ(taken->size(), next.size());
+  for (const auto& [member, count] : next) EXPECT_EQ(taken->at(member).size(), count);
 }
 
 Code code_of_taking(const journal::ProcessId& keeper) {
@@ -153,6 +158,53 @@ TEST(Keeper, HoldsThousandsOfDescriptors) {
   expect_taken(keeper.id(), many);
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   ASSERT_TRUE(keeper.end());
+}
+
+TEST(Keeper, GivesEachMemberWhatItMaps) {
+  const UniqueFd shared = memory_with(7);
+  const UniqueFd own = memory_with(5);
+  const std::vector<BufferDescriptor> list{
+      {{{1}, 7}, shared.get()}, {{job::kRoot, 7}, shared.get()}, {{{1}, 5}, own.get()}};
+  Keeper keeper = start();
+  ASSERT_TRUE(keeper.arm(list));
+  expect_taken(keeper.id(), list);
+  ASSERT_TRUE(keeper.end());
+}
+
+/// As the agents before protocol version 6 armed it: without the members.
+TEST(Keeper, ATableWithoutMembersIsOfOneProcess) {
+  const std::uint64_t table[] = {layout::kMagic, 2, 1007, 1000};  // the second is the count
+  const UniqueFd first = memory_with(1007);
+  const UniqueFd second = memory_with(1000);
+  const UniqueFd sealed(::memfd_create("gcr-keeper", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::pwrite(sealed.get(), table, sizeof(table), 0), static_cast<ssize_t>(sizeof(table)));
+  ASSERT_EQ(
+      ::fcntl(sealed.get(), F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE),
+      0);
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const pid_t holder = ::fork();
+  if (holder == 0) {
+    const int high = ::fcntl(sealed.get(), F_DUPFD_CLOEXEC, 100);
+    const int buffers[] = {::fcntl(first.get(), F_DUPFD_CLOEXEC, 100),
+                           ::fcntl(second.get(), F_DUPFD_CLOEXEC, 100)};
+    const int ready = ::fcntl(ends[1], F_DUPFD_CLOEXEC, 100);
+    ::dup2(high, layout::kTableFd);
+    ::dup2(buffers[0], layout::kFirstBufferFd);
+    ::dup2(buffers[1], layout::kFirstBufferFd + 1);
+    if (::write(ready, "x", 1) != 1) ::_exit(1);
+    for (;;) ::pause();
+  }
+  char byte = 0;
+  ASSERT_EQ(::read(ends[0], &byte, 1), 1);
+  journal::ProcessId id;
+  id.set_pid(holder);
+  id.set_start_time(procfs::read_stat(holder).value().start_time);
+  expect_taken(id, {{{job::kRoot, 1007}, -1}, {{job::kRoot, 1000}, -1}});
+  ::kill(holder, SIGKILL);
+  ::waitpid(holder, nullptr, 0);
+  ::close(ends[0]);
+  ::close(ends[1]);
 }
 
 TEST(Keeper, MayHoldNothing) {

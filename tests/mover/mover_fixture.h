@@ -106,7 +106,8 @@ class Mover : public ::testing::Test {
 
   /// An allocation of the "application", full of zeros or (seed not 0) of the seed's pattern, taken
   /// over by the mover.
-  device::Allocation& allocate(BufferId id, std::uint64_t size_bytes, unsigned seed) {
+  device::Allocation& allocate(std::uint64_t number, std::uint64_t size_bytes, unsigned seed) {
+    const AllocationId id{number};
     auto vram = device_->create(size_bytes);
     EXPECT_TRUE(vram) << vram.error().message();
     const auto content =
@@ -125,7 +126,7 @@ class Mover : public ::testing::Test {
     listener_ = std::make_unique<Listener>(transport::TcpReceiverOptions{
         .token = "token",
         .on_landed = [&](transport::RegionId region, std::uint64_t offset, std::uint64_t length) {
-          return incoming_->landed(region, offset, length);
+          return incoming_->landed({region}, offset, length);
         }});
     GCR_TRY(open_regions(wanted_));
     GCR_ASSIGN(channel_,
@@ -160,7 +161,7 @@ class Mover : public ::testing::Test {
       const device::Allocation& original = *application_.at(id);
       auto copy = device_->import(std::move(descriptor), original.size_bytes());
       ASSERT_TRUE(copy) << copy.error().message();
-      EXPECT_EQ(read(original), read(**copy)) << "buffer " << id;
+      EXPECT_EQ(read(original), read(**copy)) << "buffer " << id.value;
     }
   }
 
@@ -168,7 +169,7 @@ class Mover : public ::testing::Test {
   std::shared_ptr<const device::Driver> driver_;
   std::shared_ptr<device::Gpu> device_;
   Uuid gpu_;
-  std::map<BufferId, std::unique_ptr<device::Allocation>> application_;
+  std::map<AllocationId, std::unique_ptr<device::Allocation>> application_;
   std::vector<Wanted> wanted_;
   std::unique_ptr<OutgoingVram> outgoing_;
   std::unique_ptr<IncomingVram> incoming_;

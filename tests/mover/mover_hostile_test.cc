@@ -17,7 +17,7 @@ class MoverHostile : public Mover {
   /// runs.
   template <class Change>
   void while_lanes_land(Change change) {
-    const transport::RegionId region = incoming_->region(1).id;
+    const transport::RegionId region = incoming_->region({1}).id;
     std::atomic<unsigned> passes = 0;
     std::atomic<bool> stop = false;
     std::vector<std::jthread> lanes;
@@ -44,11 +44,10 @@ TEST_F(MoverHostile, LanesLandWhileBuffersComeAndGo) {
   ASSERT_TRUE(connect());
   ASSERT_TRUE(round());
   while_lanes_land([&] {
-    for (BufferId id = 2; id < 60; ++id) {
-      ASSERT_TRUE(
-          incoming_->prepare({{2 * id, gpu_, kChunkBytes}, {2 * id + 1, gpu_, kChunkBytes}}));
-      incoming_->remove(2 * id);
-      incoming_->remove(2 * id + 1);
+    for (std::uint64_t id = 4; id < 120; id += 2) {
+      ASSERT_TRUE(incoming_->prepare({{{id}, gpu_, kChunkBytes}, {{id + 1}, gpu_, kChunkBytes}}));
+      incoming_->remove({id});
+      incoming_->remove({id + 1});
     }
   });
   expect_arrived();
@@ -64,11 +63,11 @@ TEST_F(MoverHostile, LanesLandWhilePrefillTurnsIntoReload) {
     auto occupied = device_->create(*free / kChunkBytes * kChunkBytes);
     ASSERT_TRUE(occupied) << occupied.error().message();
     while_lanes_land([&] {
-      const Status prepared = incoming_->prepare({{2, gpu_, kChunkBytes}});
+      const Status prepared = incoming_->prepare({{{2}, gpu_, kChunkBytes}});
       ASSERT_TRUE(prepared) << prepared.error().message();
     });
     EXPECT_EQ(incoming_->mode(), Mode::kReload);
-    incoming_->remove(2);
+    incoming_->remove({2});
   }
   expect_arrived();
 }

@@ -127,15 +127,15 @@ TEST_F(Mover, BuffersAppearAndVanishBetweenRounds) {
   allocate(2, 4 * kMiB, 2);
   ASSERT_TRUE(connect());
   ASSERT_TRUE(round());
-  const std::byte* first = incoming_->region(1).bytes.data();
-  outgoing_->remove(1);
-  ASSERT_TRUE(listener_->receiver().remove_region(incoming_->region(1).id));
-  incoming_->remove(1);
-  application_.erase(1);
+  const std::byte* first = incoming_->region({1}).bytes.data();
+  outgoing_->remove({1});
+  ASSERT_TRUE(listener_->receiver().remove_region(incoming_->region({1}).id));
+  incoming_->remove({1});
+  application_.erase({1});
   wanted_.clear();
   allocate(3, 6 * kMiB, 3);
   ASSERT_TRUE(incoming_->prepare(wanted_));
-  EXPECT_EQ(incoming_->region(3).bytes.data(), first) << "landing memory is used again";
+  EXPECT_EQ(incoming_->region({3}).bytes.data(), first) << "landing memory is used again";
   ASSERT_TRUE(open_regions(wanted_));
   const auto sent = round();
   ASSERT_TRUE(sent);
@@ -151,14 +151,14 @@ TEST_F(Mover, AFullGpuIsReadWithoutCopiesAside) {
   OutgoingVram crowded(driver_, key_);
   auto occupied = device_->create(*free / kChunkBytes * kChunkBytes - 4 * kMiB);
   ASSERT_TRUE(occupied) << occupied.error().message();
-  auto descriptor = application_.at(1)->duplicate_descriptor();
+  auto descriptor = application_.at({1})->duplicate_descriptor();
   ASSERT_TRUE(descriptor);
-  const Status added = crowded.add(1, gpu_, 4 * kMiB, std::move(*descriptor));
+  const Status added = crowded.add({1}, gpu_, 4 * kMiB, std::move(*descriptor));
   ASSERT_TRUE(added) << added.error().message();
   incoming_->begin(key_, Mode::kReload);
-  wanted_.push_back({1, gpu_, 4 * kMiB});
+  wanted_.push_back({{1}, gpu_, 4 * kMiB});
   ASSERT_TRUE(connect());
-  crowded.assign(1, incoming_->region(1).id);
+  crowded.assign({1}, incoming_->region({1}).id);
   const auto dirty = crowded.find_dirty();
   ASSERT_TRUE(dirty);
   const auto sent = crowded.send(*dirty, *channel_);
@@ -173,8 +173,8 @@ TEST_F(Mover, AChangedByteInVramIsNamedByVerify) {
   ASSERT_TRUE(connect());
   ASSERT_TRUE(round());
   expect_arrived();
-  incoming_->region(7).bytes[5 * kMiB] ^= std::byte{1};
-  ASSERT_TRUE(incoming_->landed(incoming_->region(7).id, 4 * kMiB, 2 * kMiB));
+  incoming_->region({7}).bytes[5 * kMiB] ^= std::byte{1};
+  ASSERT_TRUE(incoming_->landed(incoming_->region({7}).id, 4 * kMiB, 2 * kMiB));
   const auto verified = incoming_->fill_and_verify(outgoing_->digests());
   ASSERT_FALSE(verified);
   EXPECT_EQ(verified.error().code(), Code::kDataLoss);
@@ -187,7 +187,7 @@ TEST_F(Mover, MissingDigestsAreNotTakenForVerified) {
   ASSERT_TRUE(connect());
   ASSERT_TRUE(round());
   auto digests = outgoing_->digests();
-  digests.at(1).pop_back();
+  digests.at({1}).pop_back();
   const auto verified = incoming_->fill_and_verify(digests);
   ASSERT_FALSE(verified);
   EXPECT_EQ(verified.error().code(), Code::kProtocol);
@@ -195,7 +195,7 @@ TEST_F(Mover, MissingDigestsAreNotTakenForVerified) {
 
 TEST_F(Mover, AnUnknownGpuIsNamed) {
   const Uuid nowhere = Uuid::random();
-  const Status prepared = incoming_->prepare({{1, nowhere, 2 * kMiB}});
+  const Status prepared = incoming_->prepare({{{1}, nowhere, 2 * kMiB}});
   ASSERT_FALSE(prepared);
   EXPECT_NE(prepared.error().message().find(nowhere.to_string()), std::string::npos);
 }

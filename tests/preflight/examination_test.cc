@@ -109,7 +109,7 @@ TEST_F(Examining, WhatTheAccessTells) {
 
 TEST_F(Examining, MoreBuffersThanAMigrationTakes) {
   Inventory inventory;
-  for (mover::BufferId id = 1; inventory.size() < kMaxBuffers; ++id)
+  for (std::uint64_t id = 1; inventory.size() < kMaxBuffers; ++id)
     inventory.emplace(id, LocalAllocation{});
   preflight::Findings findings(preflight::Side::kSource);
   check_inventory(inventory, findings);

@@ -94,8 +94,8 @@ class Hosts : public testing::Test {
     EXPECT_THAT(ids(findings), IsEmpty());
     proto::PreflightRequest request;
     *request.mutable_host() = here_.facts;
-    request.mutable_process()->set_user("root");
-    request.mutable_process()->set_group("root");
+    request.add_members()->set_user("root");
+    request.mutable_members(0)->set_group("root");
     return request;
   }
 
@@ -141,7 +141,7 @@ TEST_F(Hosts, AHostThatIsWellHasNoFindingsAndAllFacts) {
 TEST_F(Hosts, EqualHostsHaveNoFindings) {
   const proto::PreflightRequest equal = request();
   EXPECT_THAT(compared(equal), IsEmpty());
-  EXPECT_THAT(compared(equal.process()), IsEmpty());
+  EXPECT_THAT(compared(equal.members(0)), IsEmpty());
   EXPECT_THAT(mapped(equal), IsEmpty());
 }
 
@@ -405,7 +405,7 @@ TEST_F(Hosts, CapabilitiesHaveNames) {
 }
 
 TEST_F(Hosts, LimitsOfTheKernel) {
-  proto::ProcessFacts process = request().process();
+  proto::ProcessFacts process = request().members(0);
   process.set_open_files_limit(~std::uint64_t{0});
   process.set_mappings(~0U);
   process.add_used_pids(0x7fffffff);
@@ -413,7 +413,7 @@ TEST_F(Hosts, LimitsOfTheKernel) {
 }
 
 TEST_F(Hosts, LimitsOfControlGroupsThatCannotBeKept) {
-  proto::ProcessFacts process = request().process();
+  proto::ProcessFacts process = request().members(0);
   process.mutable_limits()->set_processes(100);
   EXPECT_THAT(compared(process), IsEmpty());
   process.mutable_limits()->set_cpus("0-9000");
@@ -421,7 +421,7 @@ TEST_F(Hosts, LimitsOfControlGroupsThatCannotBeKept) {
 }
 
 TEST_F(Hosts, HugepagesOfTheProcess) {
-  proto::ProcessFacts process = request().process();
+  proto::ProcessFacts process = request().members(0);
   proto::HugepageUse& use = *process.add_hugepages();
   use.set_page_bytes(2 * kMiB);
   use.set_bytes(std::uint64_t{1} << 50);
@@ -429,7 +429,7 @@ TEST_F(Hosts, HugepagesOfTheProcess) {
 }
 
 TEST_F(Hosts, AddressesThatAreTakenOrMissing) {
-  proto::ProcessFacts process = request().process();
+  proto::ProcessFacts process = request().members(0);
   const UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -449,7 +449,7 @@ TEST_F(Hosts, AddressesThatAreTakenOrMissing) {
 }
 
 TEST_F(Hosts, FilesAreComparedWithTheOthers) {
-  proto::ProcessFacts process = request().process();
+  proto::ProcessFacts process = request().members(0);
   process.add_files()->set_path((directory_ / "no-such-file").string());
   EXPECT_THAT(compared(process), ElementsAre("file-missing"));
 }

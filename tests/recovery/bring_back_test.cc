@@ -46,7 +46,7 @@ class BringBack : public testing::Test {
   }
 
   Lost lost() const {
-    return {.process = program_.id(),
+    return {.members = {program_.id()},
             .keeper = worker_->keeper(),
             .detaching = true,
             .scratch = scratch_.path()};
@@ -216,22 +216,43 @@ TEST_F(BringBack, AfterTheCommitTheStoppedProcessIsEndedForGood) {
   leave_at("dumped");
   if (HasFatalFailure()) return;
   const journal::ProcessId id = program_.id();
-  ASSERT_TRUE(end_stopped(id, {}));
+  ASSERT_TRUE(end_stopped({id}, {}));
   EXPECT_EQ(procfs::state(std::to_string(id.pid())), 'Z');
   program_.kill();
-  EXPECT_TRUE(end_stopped(id, {})) << "twice is as good as once";
+  EXPECT_TRUE(end_stopped({id}, {})) << "twice is as good as once";
   end_keeper();
+}
+
+TEST_F(BringBack, AllMembersThatHaveNotEndedRunAgain) {
+  leave_at("gated");
+  if (HasFatalFailure()) return;
+  const Directory elsewhere;
+  Program second(elsewhere.path(), {});
+  Worker worker({"move", std::to_string(second.pid()), "gated", built(GCR_KEEPER_PATH),
+                 criu_program(), elsewhere.path()});
+  ASSERT_TRUE(worker.wait_for("gated")) << worker.last();
+  worker.kill();
+  Lost all = lost();
+  all.members.push_back(all.members[0]);
+  all.members[1].set_start_time(all.members[1].start_time() - 1);
+  all.members.push_back(second.id());
+  const Result<Found> found = bring_back(all);
+  ASSERT_TRUE(found) << found.error().message();
+  EXPECT_EQ(*found, Found::kRunning);
+  second.expect_progress();
+  second.kill();
+  expect_brought_back();
 }
 
 TEST_F(BringBack, AnotherProcessWithTheSameNumberIsLeftAlone) {
   leave_at("gated");
   if (HasFatalFailure()) return;
   Lost other = lost();
-  other.process.set_start_time(other.process.start_time() - 1);
+  other.members[0].set_start_time(other.members[0].start_time() - 1);
   const Result<Found> found = bring_back(other);
   ASSERT_TRUE(found);
   EXPECT_EQ(*found, Found::kGone);
-  EXPECT_TRUE(end_stopped(other.process, {}));
+  EXPECT_TRUE(end_stopped(other.members, {}));
   expect_brought_back();
 }
 

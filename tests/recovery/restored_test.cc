@@ -55,7 +55,7 @@ class Restored : public testing::Test {
 
   journal::Restored restored() const {
     journal::Restored restored;
-    *restored.mutable_process() = process_;
+    *restored.add_members() = process_;
     *restored.mutable_init() = init_;
     return restored;
   }

@@ -86,8 +86,9 @@ class Move {
     GCR_TRY(door_.quiesce(kPatience, kPatience));
     reached("gated");
     std::vector<keeper::BufferDescriptor> kept;
-    for (const auto& buffer : held_)
-      kept.push_back({buffer.allocation.local_id, buffer.descriptor.get()});
+    for (const auto& buffer : held_) {
+      kept.push_back({{job::kRoot, buffer.allocation.local_id}, buffer.descriptor.get()});
+    }
     GCR_TRY(keeper.arm(kept));
     reached("armed");
     return {};
@@ -124,7 +125,7 @@ class Move {
     reached("restored");
     GCR_TRY(control_->unlock());
     reached("unlocked");
-    keeper::Descriptors descriptors;
+    job::LocalDescriptors descriptors;
     for (auto& buffer : held_) {
       descriptors.emplace_back(buffer.allocation.local_id, std::move(buffer.descriptor));
     }
@@ -197,7 +198,7 @@ journal::ProcessId process_id(const std::string& pid, const std::string& start_t
 
 void recover(const std::vector<std::string>& words) {
   std::cout << "begun" << std::endl;
-  const Lost lost{.process = process_id(words[1], words[2]),
+  const Lost lost{.members = {process_id(words[1], words[2])},
                   .keeper = process_id(words[3], words[4]),
                   .detaching = true,
                   .scratch = words[5]};

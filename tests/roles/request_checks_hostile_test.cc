@@ -2,6 +2,8 @@
 // done.
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "migrate-agent/destination/request_checks.h"
 #include "migrate-agent/preflight/host_facts.h"
 #include "src/base/units.h"
@@ -18,11 +20,13 @@ class RequestChecksHostile : public testing::Test {
     buffer.set_id(id);
     buffer.set_gpu_uuid(to_bytes(gpus_.front().from));
     buffer.set_size_bytes(size_bytes);
+    buffer.add_mapped_by()->set_local_id(10 * id);
     return buffer;
   }
 
   Code check(const std::vector<proto::Buffer>& buffers) const {
-    const auto checked = check_buffers({buffers.begin(), buffers.end()}, gpus_, open_, kRoom);
+    job::Job job = job_;
+    const auto checked = add_buffers({buffers.begin(), buffers.end()}, gpus_, job, kRoom);
     return checked ? Code::kInvalid : checked.error().code();
   }
 
@@ -34,17 +38,24 @@ class RequestChecksHostile : public testing::Test {
       request.add_digests()->set_buffer_id(id);
       request.mutable_digests()->rbegin()->set_digests(std::string(bytes, 'd'));
     }
-    return check_digests(request.digests(), open_);
+    return check_digests(request.digests(), job_);
   }
 
   const std::vector<device::GpuPair> gpus_ = {{Uuid::random(), Uuid::random()}};
-  const OpenBuffers open_ = {{1, kChunkBytes}, {2, 3 * kChunkBytes}};
+  /// Buffer 1 of one chunk, and buffer 2 of three.
+  job::Job job_ = [] {
+    job::Job job;
+    (void)job.follow(job::kRoot, std::array{job::LocalAllocation{10, kChunkBytes, {}},
+                                            job::LocalAllocation{20, 3 * kChunkBytes, {}}});
+    return job;
+  }();
 };
 
 TEST_F(RequestChecksHostile, GoodBuffersAreTaken) {
   const proto::Buffer one = buffer(3, kRoom);
-  const auto checked = check_buffers({&one, &one + 1}, gpus_, open_, kRoom);
+  const auto checked = add_buffers({&one, &one + 1}, gpus_, job_, kRoom);
   ASSERT_TRUE(checked);
+  EXPECT_EQ(job_.find({job::kRoot, 30}), job::AllocationId{3});
   ASSERT_EQ(checked->size(), 1U);
   EXPECT_EQ(checked->front().gpu, gpus_.front().to);
 }
@@ -52,6 +63,34 @@ TEST_F(RequestChecksHostile, GoodBuffersAreTaken) {
 TEST_F(RequestChecksHostile, ABufferThatComesTwiceIsRefused) {
   EXPECT_EQ(check({buffer(1, kChunkBytes)}), Code::kProtocol);
   EXPECT_EQ(check({buffer(3, kChunkBytes), buffer(3, kChunkBytes)}), Code::kProtocol);
+}
+
+TEST_F(RequestChecksHostile, MappingsThatCannotBeAreRefused) {
+  proto::Buffer mapped = buffer(3, kChunkBytes);
+  mapped.mutable_mapped_by(0)->set_member(1);
+  EXPECT_EQ(check({mapped}), Code::kProtocol) << "of another member";
+  mapped.mutable_mapped_by(0)->set_member(0);
+  mapped.mutable_mapped_by(0)->set_local_id(20);
+  EXPECT_EQ(check({mapped}), Code::kProtocol) << "which is buffer 2";
+  const Status taken = remap_buffers({&mapped, &mapped + 1}, job_);
+  ASSERT_FALSE(taken);
+  EXPECT_EQ(taken.error().code(), Code::kProtocol) << "of no buffer";
+  mapped.clear_mapped_by();
+  EXPECT_EQ(check({mapped}), Code::kProtocol) << "by nobody";
+  mapped.set_id(2);
+  EXPECT_FALSE(remap_buffers({&mapped, &mapped + 1}, job_));
+  mapped.add_mapped_by()->set_local_id(21);
+  EXPECT_TRUE(remap_buffers({&mapped, &mapped + 1}, job_));
+  EXPECT_EQ(job_.find({job::kRoot, 21}), job::AllocationId{2});
+}
+
+TEST_F(RequestChecksHostile, AJobHasOneMember) {
+  EXPECT_TRUE(check_members(1));
+  for (const int members : {0, 2}) {
+    const Status refused = check_members(members);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code(), Code::kUnsupported);
+  }
 }
 
 TEST_F(RequestChecksHostile, SizesThatCannotBeAreRefused) {
@@ -77,18 +116,20 @@ TEST_F(RequestChecksHostile, MoreBuffersThanAProcessHasAreRefused) {
 
 TEST_F(RequestChecksHostile, WhatIsNotThereOrGoneAlreadyIsNotRemoved) {
   for (const std::vector<std::uint64_t>& ids : {std::vector<std::uint64_t>{9}, {1, 1}}) {
-    const Status checked = check_removed({ids.begin(), ids.end()}, open_);
+    job::Job job = job_;
+    const Status checked = remove_buffers({ids.begin(), ids.end()}, job);
     ASSERT_FALSE(checked);
     EXPECT_EQ(checked.error().code(), Code::kProtocol);
   }
   const std::vector<std::uint64_t> both{2, 1};
-  EXPECT_TRUE(check_removed({both.begin(), both.end()}, open_));
+  EXPECT_TRUE(remove_buffers({both.begin(), both.end()}, job_));
+  EXPECT_TRUE(job_.allocations().empty());
 }
 
 TEST_F(RequestChecksHostile, DigestsAreOneForEachChunkOfEachBuffer) {
   const auto good = digests({{2, 48}, {1, 16}});
   ASSERT_TRUE(good) << good.error().message();
-  EXPECT_EQ(good->at(2).size(), 3U);
+  EXPECT_EQ(good->at({2}).size(), 3U);
   const std::vector<std::pair<std::uint64_t, std::size_t>> bad[] = {
       {},
       {{1, 16}},

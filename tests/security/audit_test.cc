@@ -30,7 +30,7 @@ registry::Outcome outcome_of(journal::Role role) {
   began.set_peer("node2:7411");
   began.set_ordered_by("night-shift");
   began.set_uid(kAlice);
-  began.mutable_process()->set_pid(4711);
+  began.add_members()->set_pid(4711);
   began.set_command("python3 serve.py");
   proto::MigrateReport& report = *outcome.mutable_report();
   report.set_migrated(true);

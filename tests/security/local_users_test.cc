@@ -84,8 +84,8 @@ TEST_F(LocalUsers, DoNotBecomeOthersAtTheDestination) {
     preflight.set_migration_id(id.bytes.data(), id.bytes.size());
     preflight.set_only(true);
     preflight.set_ordered_by(ordered_by);
-    preflight.mutable_process()->set_uid(uid);
-    preflight.mutable_process()->set_user(user);
+    preflight.add_members()->set_uid(uid);
+    preflight.mutable_members(0)->set_user(user);
     source.send(request);
     for (;;) {
       const proto::Envelope answer = source.receive();

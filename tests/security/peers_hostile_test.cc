@@ -20,6 +20,7 @@ class PeersHostile : public testing::Test {
     proto::Envelope request;
     proto::PreflightRequest& preflight = *request.mutable_preflight_request();
     preflight = about;
+    if (preflight.members().empty()) preflight.add_members();
     const Uuid id = Uuid::random();
     preflight.set_migration_id(id.bytes.data(), id.bytes.size());
     preflight.set_source_agent(":7411");
@@ -53,13 +54,13 @@ TEST_F(PeersHostile, ALocalUserOfTheSourceMustBeTheSameUserHere) {
   const AgentProcess agent(credentials_);
   proto::PreflightRequest about;
   about.set_ordered_by("uid 4242");
-  about.mutable_process()->set_uid(4242);
-  about.mutable_process()->set_user("root");  // 4242 has no name here
+  about.add_members()->set_uid(4242);
+  about.mutable_members(0)->set_user("root");  // 4242 has no name here
   EXPECT_EQ(answer_to(agent, "node2", true, about).failure().code(), "permission-denied");
-  about.mutable_process()->clear_user();
+  about.mutable_members(0)->clear_user();
   EXPECT_EQ(answer_to(agent, "node2", true, about).failure().code(), "permission-denied");
-  about.mutable_process()->set_uid(1);
-  about.mutable_process()->set_user(user_name(1));
+  about.mutable_members(0)->set_uid(1);
+  about.mutable_members(0)->set_user(user_name(1));
   EXPECT_TRUE(answer_to(agent, "node2", true, about).has_preflight_reply());
 }
 

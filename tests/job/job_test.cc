@@ -1,0 +1,175 @@
+#include "migrate-agent/job/job.h"
+
+#include <gmock/gmock.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+namespace gcr::job {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+constexpr MemberId kChild{1};
+constexpr std::uint64_t kSize = 2 << 20;
+
+/// What a member maps, under these numbers.
+std::vector<LocalAllocation> local(std::initializer_list<std::uint64_t> ids) {
+  std::vector<LocalAllocation> list;
+  for (const std::uint64_t id : ids) list.push_back({id, id * kSize, {}});
+  return list;
+}
+
+std::vector<std::uint64_t> numbers(const std::set<AllocationId>& ids) {
+  std::vector<std::uint64_t> list;
+  for (const AllocationId id : ids) list.push_back(id.value);
+  return list;
+}
+
+/// Says of a member's number `of` that it is `what`.
+Job::SameAs same(std::uint64_t of, AllocationId what) {
+  return [=](const LocalAllocation& asked) {
+    return asked.local_id == of ? std::optional(what) : std::nullopt;
+  };
+}
+
+/// Allocation 1: mapped by the root as 10, and by the child as 20.
+Job shared() {
+  Job job(2);
+  (void)job.follow(kRoot, local({10}));
+  (void)job.follow(kChild, local({20}), same(20, {1}));
+  return job;
+}
+
+TEST(Job, AllocationsOfOneMemberAreNumberedInTheOrderInWhichTheyAreSeen) {
+  Job job;
+  (void)job.follow(kRoot, local({7, 3}));
+  EXPECT_EQ(job.find({kRoot, 7}), AllocationId{1});
+  EXPECT_EQ(job.find({kRoot, 3}), AllocationId{2});
+  EXPECT_EQ(job.find({kRoot, 1}), std::nullopt);
+  EXPECT_EQ(job.allocations().at({2}).size_bytes, 3 * kSize);
+  EXPECT_THAT(job.allocations().at({2}).mapped_by, ElementsAre(Mapping{kRoot, 3}));
+}
+
+TEST(Job, WhatStaysIsNoChange) {
+  Job job;
+  (void)job.follow(kRoot, local({7, 3}));
+  const Job::Changes again = job.follow(kRoot, local({3, 7}));
+  EXPECT_EQ(job.allocations().size(), 2u);
+  EXPECT_THAT(numbers(again.remapped), IsEmpty());
+  EXPECT_THAT(numbers(again.removed), IsEmpty());
+}
+
+TEST(Job, ANumberIsNeverUsedAgain) {
+  Job job;
+  (void)job.follow(kRoot, local({7, 3}));
+  const Job::Changes freed = job.follow(kRoot, local({7}));
+  EXPECT_THAT(numbers(freed.removed), ElementsAre(2));
+  (void)job.follow(kRoot, local({7, 3}));
+  EXPECT_EQ(job.find({kRoot, 3}), AllocationId{3}) << "it may be another one";
+}
+
+TEST(Job, MembersMayUseTheSameNumbersForDifferentAllocations) {
+  Job job(2);
+  (void)job.follow(kRoot, local({7}));
+  (void)job.follow(kChild, local({7}));
+  EXPECT_THAT(numbers(job.follow(kRoot, {}).removed), ElementsAre(1));
+  EXPECT_EQ(job.find({kChild, 7}), AllocationId{2});
+}
+
+TEST(Job, AnAllocationThatTwoMembersMapIsOne) {
+  Job job = shared();
+  EXPECT_EQ(job.allocations().size(), 1u);
+  EXPECT_THAT(job.allocations().at({1}).mapped_by,
+              ElementsAre(Mapping{kRoot, 10}, Mapping{kChild, 20}));
+  EXPECT_EQ(job.find({kChild, 20}), AllocationId{1});
+}
+
+TEST(Job, ASharedAllocationGoesWithTheLastWhoMapsIt) {
+  Job job(2);
+  (void)job.follow(kRoot, local({10}));
+  const Job::Changes joined = job.follow(kChild, local({20}), same(20, {1}));
+  EXPECT_THAT(numbers(joined.removed), IsEmpty());
+  EXPECT_THAT(numbers(joined.remapped), ElementsAre(1));
+  const Job::Changes left = job.follow(kRoot, {});
+  EXPECT_THAT(numbers(left.remapped), ElementsAre(1));
+  EXPECT_THAT(numbers(left.removed), IsEmpty());
+  const Job::Changes gone = job.follow(kChild, {});
+  EXPECT_THAT(numbers(gone.remapped), IsEmpty());
+  EXPECT_THAT(numbers(gone.removed), ElementsAre(1));
+  EXPECT_TRUE(job.allocations().empty());
+}
+
+TEST(Job, AMemberMayMapAnAllocationTwiceAndUnderAnotherNumber) {
+  Job job(2);
+  (void)job.follow(kRoot, local({10}));
+  const Job::Changes moved = job.follow(kRoot, local({11, 12}), [](const LocalAllocation&) {
+    return std::optional(AllocationId{1});
+  });
+  EXPECT_THAT(numbers(moved.remapped), ElementsAre(1));
+  EXPECT_THAT(numbers(moved.removed), IsEmpty());
+  EXPECT_THAT(job.allocations().at({1}).mapped_by,
+              ElementsAre(Mapping{kRoot, 11}, Mapping{kRoot, 12}));
+}
+
+TEST(Job, TheOtherEndTakesAllocationsWithTheirNumbers) {
+  const Job theirs = shared();
+  Job job(2);
+  for (const auto& [id, allocation] : theirs.allocations()) EXPECT_TRUE(job.add(allocation));
+  EXPECT_EQ(job.find({kChild, 20}), AllocationId{1});
+  EXPECT_TRUE(job.remove({1}));
+  EXPECT_FALSE(job.remove({1}));
+  EXPECT_EQ(job.find({kChild, 20}), std::nullopt);
+  EXPECT_TRUE(job.add({{1}, {}, kSize, {{kChild, 20}}}));
+}
+
+TEST(Job, WhatDoesNotFitIsRefusedWithoutEffect) {
+  Job job = shared();
+  EXPECT_FALSE(job.add({{1}, {}, kSize, {{kRoot, 11}}})) << "a number that is taken";
+  EXPECT_FALSE(job.add({{2}, {}, kSize, {}})) << "mapped by nobody";
+  EXPECT_FALSE(job.add({{2}, {}, kSize, {{kRoot, 11}, {{2}, 1}}})) << "by no member of the job";
+  EXPECT_FALSE(job.add({{2}, {}, kSize, {{kRoot, 11}, {kChild, 20}}})) << "the child's other one";
+  EXPECT_FALSE(job.add({{2}, {}, kSize, {{kRoot, 11}, {kRoot, 11}}})) << "named twice";
+  EXPECT_EQ(job.find({kRoot, 11}), std::nullopt);
+  EXPECT_TRUE(job.add({{2}, {}, kSize, {{kRoot, 11}}}));
+  EXPECT_FALSE(job.remap({3}, {{kRoot, 12}}));
+  EXPECT_FALSE(job.remap({2}, {{kChild, 21}, {kRoot, 10}}));
+  EXPECT_FALSE(job.remap({2}, {}));
+  EXPECT_EQ(job.find({kRoot, 11}), AllocationId{2});
+  EXPECT_TRUE(job.remap({2}, {{kChild, 21}, {kRoot, 11}}));
+  EXPECT_EQ(job.find({kChild, 21}), AllocationId{2});
+}
+
+UniqueFd memory() { return UniqueFd(::memfd_create("vram", MFD_CLOEXEC)); }
+
+ino_t inode(const UniqueFd& fd) {
+  struct stat status {};
+  EXPECT_EQ(::fstat(fd.get(), &status), 0);
+  return status.st_ino;
+}
+
+TEST(Job, EveryMemberGetsDescriptorsOfWhatItMapsByItsOwnNumbers) {
+  Job job = shared();
+  (void)job.follow(kChild, local({20, 10}));
+  Descriptors descriptors;
+  descriptors.emplace_back(AllocationId{1}, memory());
+  descriptors.emplace_back(AllocationId{2}, memory());
+  const ino_t first = inode(descriptors[0].second);
+  const ino_t second = inode(descriptors[1].second);
+  const auto split = job.split(std::move(descriptors));
+  ASSERT_TRUE(split) << split.error().message();
+  ASSERT_EQ(split->size(), 2u);
+  const LocalDescriptors& root = split->at(kRoot);
+  const LocalDescriptors& child = split->at(kChild);
+  ASSERT_EQ(root.size(), 1u);
+  EXPECT_EQ(root[0].first, 10u);
+  EXPECT_EQ(inode(root[0].second), first);
+  ASSERT_EQ(child.size(), 2u);
+  EXPECT_EQ(child[0].first, 20u);
+  EXPECT_EQ(inode(child[0].second), first);
+  EXPECT_EQ(child[1].first, 10u);
+  EXPECT_EQ(inode(child[1].second), second);
+}
+
+}  // namespace
+}  // namespace gcr::job
