@@ -27,4 +27,9 @@ OutcomeReply::Outcome outcome_of(const Result<journal::Contents>& read) {
   return state ? outcome_of(*state) : OutcomeReply::UNKNOWN;
 }
 
+CommitAnswer answer_of(const proto::Envelope& reply) {
+  if (reply.has_copy_lost()) return reply.copy_lost();
+  return reply.commit_reply();
+}
+
 }  // namespace gcr::commit

@@ -11,7 +11,7 @@
 #include "migrate-agent/recovery/recovery.h"
 #include "migrate-agent/roles/ending.h"
 #include "migrate-agent/roles/lost_copy.h"
-#include "migrate-agent/roles/peer_link.h"
+#include "migrate-agent/peer/peer_link.h"
 #include "migrate-agent/roles/records.h"
 #include "src/base/log.h"
 
