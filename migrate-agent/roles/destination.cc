@@ -7,11 +7,11 @@
 
 #include "migrate-agent/criu/images.h"
 #include "migrate-agent/fault/fault.h"
+#include "migrate-agent/peer/peer_link.h"
 #include "migrate-agent/preflight/host_facts.h"
 #include "migrate-agent/recovery/recovery.h"
 #include "migrate-agent/roles/ending.h"
 #include "migrate-agent/roles/lost_copy.h"
-#include "migrate-agent/peer/peer_link.h"
 #include "migrate-agent/roles/records.h"
 #include "src/base/log.h"
 

@@ -59,10 +59,12 @@ class AgentTargetTest : public testing::Test {
   }
 
   void close() {
-    on_io(loopback_.io(), [](control::ControlChannel& channel) -> asio::awaitable<Status> {
-      channel.close();
-      co_return Status();
-    }(*destination_));
+    const Status closed =
+        on_io(loopback_.io(), [](control::ControlChannel& channel) -> asio::awaitable<Status> {
+          channel.close();
+          co_return Status();
+        }(*destination_));
+    EXPECT_TRUE(closed);
   }
 
   Result<proto::PreflightReply> preflight() { return target_->preflight({}); }

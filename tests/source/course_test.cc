@@ -52,14 +52,11 @@ class CourseTest : public testing::Test {
     request.set_destination("fake:1");
     request.set_pause_before_switchover(true);
     console_.emplace(*context_, request);
-    course_ =
-        std::make_unique<Course>(Course{*context_,
-                                        *console_,
-                                        [this](const Order&) -> Result<std::unique_ptr<Target>> {
-                                          if (no_target_) return *no_target_;
-                                          return std::make_unique<test::FakeTarget>(target_);
-                                        },
-                                        {request}});
+    const auto find_target = [this](const Order&) -> Result<std::unique_ptr<Target>> {
+      if (no_target_) return *no_target_;
+      return std::make_unique<test::FakeTarget>(target_);
+    };
+    course_.reset(new Course{*context_, *console_, find_target, {request}});
     loopback_.io().restart();
     io_thread_ = std::thread([this] { loopback_.io().run(); });
     daemon_thread_ = std::thread([this] { serve_as_daemon(); });
@@ -68,7 +65,7 @@ class CourseTest : public testing::Test {
   ~CourseTest() override {
     course_.reset();
     guard_.reset();
-    on_io(loopback_.io(), [](CourseTest& self) -> asio::awaitable<Status> {
+    const Status closed = on_io(loopback_.io(), [](CourseTest& self) -> asio::awaitable<Status> {
       self.console_.reset();
       self.line_.reset();
       self.daemon_.reset();
@@ -76,6 +73,7 @@ class CourseTest : public testing::Test {
       self.operator_->close();
       co_return Status();
     }(*this));
+    EXPECT_TRUE(closed);
     io_thread_.join();
     daemon_thread_.join();
     std::filesystem::remove_all(folder_);
@@ -110,7 +108,7 @@ class CourseTest : public testing::Test {
                                          description(*course_));
     ASSERT_TRUE(log) << log.error().message();
     course_->account.log.emplace(std::move(*log));
-    course_->copying.vram.emplace(nullptr, digest::DigestKey::expand({}));
+    course_->copying.vram.emplace(nullptr, digest::DigestKey::expand(std::array<std::byte, 32>{}));
   }
 
   const journal::Record& last_record() const {
