@@ -40,7 +40,7 @@ class AgentTargetTest : public testing::Test {
   }
 
   asio::awaitable<void> serve() {
-    auto channel = co_await loopback_.accept(credentials_.context({}));
+    auto channel = co_await loopback_.accept(tls_);
     if (!channel) co_return;
     destination_ = std::move(*channel);
     for (;;) {
@@ -70,6 +70,7 @@ class AgentTargetTest : public testing::Test {
   Result<proto::PreflightReply> preflight() { return target_->preflight({}); }
 
   control::test::Credentials credentials_;
+  std::shared_ptr<asio::ssl::context> tls_ = credentials_.context({});
   control::test::Loopback loopback_;
   asio::executor_work_guard<asio::io_context::executor_type> guard_ =
       asio::make_work_guard(loopback_.io());

@@ -58,6 +58,7 @@ class CourseTest : public testing::Test {
     };
     course_.reset(new Course{*context_, *console_, find_target, {request}});
     loopback_.io().restart();
+    guard_.emplace(asio::make_work_guard(loopback_.io()));
     io_thread_ = std::thread([this] { loopback_.io().run(); });
     daemon_thread_ = std::thread([this] { serve_as_daemon(); });
   }
@@ -119,8 +120,7 @@ class CourseTest : public testing::Test {
   std::filesystem::path folder_;
   control::test::Credentials credentials_;
   control::test::Loopback loopback_;
-  asio::executor_work_guard<asio::io_context::executor_type> guard_ =
-      asio::make_work_guard(loopback_.io());
+  std::optional<asio::executor_work_guard<asio::io_context::executor_type>> guard_;
   asio::thread_pool pool_{1};
   std::unique_ptr<control::ControlChannel> agent_, operator_;
   UniqueFd daemon_end_;
