@@ -1,5 +1,5 @@
-// What the source's agent answers to OutcomeRequest, from its journal alone, and what is answered to
-// the source's commit.
+// What the source's agent answers to OutcomeRequest, from its journal alone, and what is answered
+// to the source's commit.
 #pragma once
 
 #include <variant>

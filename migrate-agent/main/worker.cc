@@ -21,7 +21,6 @@
 #include "migrate-agent/requests/journals.h"
 #include "migrate-agent/requests/requests.h"
 #include "migrate-agent/roles/roles.h"
-#include "migrate-agent/source/source.h"
 #include "migrate-agent/worker/packet.h"
 #include "src/base/log.h"
 

@@ -15,6 +15,11 @@
 
 namespace gcr::agent {
 
+/// Moves the process away (migrate-agent/source): sends Events and, last, one MigrateReport to the
+/// operator. Errors of the migration end up in the report; an exception that leaves it is logged
+/// and sent as a Failure.
+asio::awaitable<void> run_source(WorkerContext& context, proto::MigrateRequest request);
+
 /// Receives the process: answers `request`, then the source's further requests, until the commit or
 /// an abort, or until the source is gone.
 asio::awaitable<void> run_destination(WorkerContext& context, proto::PreflightRequest request);

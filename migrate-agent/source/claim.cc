@@ -71,7 +71,9 @@ Status begin(Course& c) {
   subject.found.reset();
   GCR_TRY(on_io(c.worker.io, open_line(c)));
   GCR_TRY(check_alone(c));
-  c.console.tell_started(c.order.migration);
+  proto::Envelope started;
+  started.mutable_started()->set_migration_id(to_bytes(c.order.migration));
+  c.console.tell(std::move(started));
   return fault::point("source.began");
 }
 

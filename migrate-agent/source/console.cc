@@ -59,7 +59,9 @@ awaitable<void> Console::heed_operator() {
       const auto wanted = adjustment_of(message->adjust_request());
       heeded = wanted ? adjust(*wanted) : Status(wanted.error());
     }
-    if (!heeded) link_.tell(phase(), heeded.error().message());
+    if (heeded) continue;
+    const std::lock_guard lock(mutex_);
+    link_.tell(phase_, heeded.error().message());
   }
 }
 
@@ -70,11 +72,6 @@ awaitable<void> Console::show_progress() {
     co_await next.async_wait(asio::use_awaitable);
     link_.show(progress());
   }
-}
-
-std::string Console::phase() const {
-  const std::lock_guard lock(mutex_);
-  return phase_;
 }
 
 proto::Progress Console::progress() {
@@ -156,21 +153,9 @@ void Console::tell(const char* phase, std::string text) {
   });
 }
 
-void Console::tell_started(Uuid migration) {
-  asio::post(worker_.io, [this, migration] {
-    proto::Envelope envelope;
-    envelope.mutable_started()->set_migration_id(to_bytes(migration));
-    link_.tell(std::move(envelope));
-  });
-}
-
-void Console::tell_outcome(proto::MigrateReport report, registry::Outcome outcome) {
-  asio::post(worker_.io, [this, report = std::move(report), outcome = std::move(outcome)] {
-    worker_.daemon.report_outcome(outcome);
-    proto::Envelope envelope;
-    *envelope.mutable_migrate_report() = report;
-    link_.tell(std::move(envelope));
-  });
+void Console::tell(proto::Envelope message) {
+  asio::post(worker_.io,
+             [this, message = std::move(message)]() mutable { link_.tell(std::move(message)); });
 }
 
 PrecopyLimits Console::limits() const {

@@ -40,9 +40,7 @@ class Console : public SourceControl {
   // For the course, which ends before this object does.
 
   void tell(const char* phase, std::string text);
-  void tell_started(Uuid migration);
-  /// The last message.
-  void tell_outcome(proto::MigrateReport report, registry::Outcome outcome);
+  void tell(proto::Envelope message);
 
   /// With the downtime limit that holds now.
   PrecopyLimits limits() const;
@@ -76,7 +74,6 @@ class Console : public SourceControl {
   asio::awaitable<void> heed_operator();
   asio::awaitable<void> show_progress();
   Status may_be_changed() const;
-  std::string phase() const;
 
   WorkerContext& worker_;
   OperatorLink link_;  ///< of the io_context's thread

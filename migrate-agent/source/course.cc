@@ -1,12 +1,13 @@
 #include "migrate-agent/source/course.h"
 
 #include <asio/experimental/awaitable_operators.hpp>
+#include <asio/post.hpp>
 #include <stdexcept>
 
 #include "migrate-agent/peer/agent_target.h"
 #include "migrate-agent/roles/ending.h"
 #include "migrate-agent/roles/records.h"
-#include "migrate-agent/source/source.h"
+#include "migrate-agent/roles/roles.h"
 #include "src/base/log.h"
 
 namespace gcr::agent {
@@ -78,7 +79,13 @@ void run(Course& c) {
   complete_report(c);
   // The daemon is told whether or not there is a journal.
   const unsigned journal_errors = c.account.log ? c.account.log->write_errors() : 0;
-  c.console.tell_outcome(report, ending_of(description(c), report, journal_errors));
+  asio::post(c.worker.io, [&daemon = c.worker.daemon,
+                           outcome = ending_of(description(c), report, journal_errors)] {
+    daemon.report_outcome(outcome);
+  });
+  proto::Envelope envelope;
+  *envelope.mutable_migrate_report() = report;
+  c.console.tell(std::move(envelope));
 }
 
 }  // namespace source

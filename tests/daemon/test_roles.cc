@@ -10,7 +10,6 @@
 
 #include "migrate-agent/commit/commit_log.h"
 #include "migrate-agent/roles/roles.h"
-#include "migrate-agent/source/source.h"
 #include "tests/daemon/journals.h"
 
 namespace gcr::agent {
