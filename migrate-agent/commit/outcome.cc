@@ -70,4 +70,9 @@ proto::MigrateReport report_of(std::span<const Record> records) {
   return report;
 }
 
+CommitAnswer answer_of(const proto::Envelope& reply) {
+  if (reply.has_copy_lost()) return reply.copy_lost();
+  return reply.commit_reply();
+}
+
 }  // namespace gcr::commit

@@ -1,8 +1,10 @@
-// What an agent tells of a migration from its journal alone.
+// What an agent tells of a migration from its journal alone, and what is answered to the source's
+// commit.
 #pragma once
 
 #include <optional>
 #include <span>
+#include <variant>
 
 #include "migrate-agent/commit/states.h"
 #include "migrate-agent/journal/format.h"
@@ -26,5 +28,11 @@ std::optional<Result<proto::Envelope>> commit_answer(AnyState state,
 
 /// How a migration ended, for the daemon of either side.
 proto::MigrateReport report_of(std::span<const journal::Record> records);
+
+/// The destination's copy runs, or it was lost before.
+using CommitAnswer = std::variant<proto::CommitReply, proto::CopyLost>;
+
+/// `reply` is one of the two.
+CommitAnswer answer_of(const proto::Envelope& reply);
 
 }  // namespace gcr::commit

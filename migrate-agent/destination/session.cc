@@ -3,7 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include "migrate-agent/destination/course.h"
-#include "migrate-agent/roles/peer_link.h"
+#include "migrate-agent/peer/peer_link.h"
 #include "migrate-agent/roles/roles.h"
 
 namespace gcr::agent {

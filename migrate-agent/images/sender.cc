@@ -225,8 +225,7 @@ Result<SentImages> ImageSender::finish() {
                     impl_->chooser.chosen()};
 }
 
-Status take_directory(ImageSender& sender, const std::string& directory,
-                      const std::string& prefix) {
+Status take_directory(Sink& sink, const std::string& directory, const std::string& prefix) {
   std::error_code error;
   for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end;
        at.increment(error)) {
@@ -235,7 +234,7 @@ Status take_directory(ImageSender& sender, const std::string& directory,
     if (!file) {
       return Error::from_errno(errno, fmt::format("cannot open {}", at->path().string()));
     }
-    GCR_TRY(sender.take(prefix + at->path().filename().string(), std::move(file)));
+    GCR_TRY(sink.take(prefix + at->path().filename().string(), std::move(file)));
   }
   if (error) {
     return Error::from_errno(error.value(), fmt::format("cannot list {}", directory));

@@ -58,7 +58,8 @@ using MemberDescriptors = std::map<MemberId, LocalDescriptors>;
 /// Copyable; one thread at a time.
 class Job {
  public:
-  explicit Job(std::uint32_t members = 1) : members_(members) {}
+  Job() = default;  ///< of one member
+  explicit Job(std::uint32_t members) : members_(members) {}
 
   std::uint32_t members() const { return members_; }
   const std::map<AllocationId, Allocation>& allocations() const { return allocations_; }
@@ -97,7 +98,7 @@ class Job {
  private:
   bool map(AllocationId id, const std::vector<Mapping>& mapped_by);
 
-  std::uint32_t members_;
+  std::uint32_t members_ = 1;
   std::uint64_t last_id_ = 0;
   std::map<AllocationId, Allocation> allocations_;
   std::map<Mapping, AllocationId> by_mapping_;

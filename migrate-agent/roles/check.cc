@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <map>
 
+#include "migrate-agent/peer/agent_target.h"
 #include "migrate-agent/roles/examination.h"
 #include "migrate-agent/roles/roles.h"
-#include "src/control/ask.h"
 
 namespace gcr::agent {
 
@@ -14,19 +14,15 @@ using asio::awaitable;
 namespace {
 
 /// What the destination says of it, on a connection for this alone.
-awaitable<Result<proto::PreflightReply>> ask_destination(WorkerContext& context,
-                                                         proto::PreflightRequest request,
-                                                         std::string destination) {
-  const auto endpoint = control::Endpoint::parse(destination);
-  GCR_CO_TRY(endpoint);
-  const control::AgentAddress agent{*endpoint, context.tls, std::nullopt, context.config.host,
-                                    context.config.peer_silence()};
-  const Uuid migration = to_uuid(request.migration_id());
-  proto::Envelope question;
-  *question.mutable_preflight_request() = std::move(request);
-  auto reply = co_await control::ask_for_reply(agent, migration, question);
-  GCR_CO_TRY(reply);
-  co_return std::move(*reply->mutable_preflight_reply());
+Result<proto::PreflightReply> ask_destination(WorkerContext& context,
+                                              const proto::PreflightRequest& request,
+                                              const std::string& destination) {
+  GCR_ASSIGN(auto endpoint, control::Endpoint::parse(destination));
+  AgentTarget target(context.io,
+                     {std::move(endpoint), context.tls, std::nullopt, context.config.host,
+                      context.config.peer_silence()},
+                     to_uuid(request.migration_id()), [](const Error&) {});
+  return target.preflight(request);
 }
 
 /// The finding for a destination that could not be asked, or would not answer.
@@ -44,7 +40,8 @@ awaitable<void> compare_with_destination(WorkerContext& context,
   question.set_only(true);
   question.set_migration_id(to_bytes(Uuid::random()));
   question.set_ordered_by(context.channel.peer().common_name);
-  auto answer = co_await ask_destination(context, std::move(question), request.destination());
+  auto answer = co_await offload(
+      context.blocking, [&] { return ask_destination(context, question, request.destination()); });
   if (!answer) {
     found.findings.take({unheard(answer.error())});
     co_return;

@@ -15,8 +15,9 @@
 
 namespace gcr::agent {
 
-/// Moves the process away: sends Events and, last, one MigrateReport to the operator. Errors of the
-/// migration end up in the report; an exception that leaves it is logged and sent as a Failure.
+/// Moves the process away (migrate-agent/source): sends Events and, last, one MigrateReport to the
+/// operator. Errors of the migration end up in the report; an exception that leaves it is logged
+/// and sent as a Failure.
 asio::awaitable<void> run_source(WorkerContext& context, proto::MigrateRequest request);
 
 /// Receives the process: answers `request`, then the source's further requests, until the commit or

@@ -16,16 +16,17 @@ awaitable<void> Backoff::wait() {
   co_await timer_.async_wait(asio::use_awaitable);
 }
 
-awaitable<Result<proto::Envelope>> deliver_commit(agent::RecoveryContext& context,
-                                                  const journal::Journal& journal, Backoff& backoff,
-                                                  std::chrono::steady_clock::time_point until) {
+awaitable<Result<commit::CommitAnswer>> deliver_commit(
+    agent::RecoveryContext& context, const journal::Journal& journal, Backoff& backoff,
+    std::chrono::steady_clock::time_point until) {
   const auto destination = agent::other_agent(journal.began(), context.config, context.tls);
   GCR_CO_TRY(destination);
   proto::Envelope request;
   request.mutable_commit_request()->set_migration_id(to_bytes(journal.migration()));
   for (;;) {
     auto reply = co_await control::ask_for_reply(*destination, journal.migration(), request);
-    if (reply || std::chrono::steady_clock::now() > until) co_return reply;
+    if (reply) co_return commit::answer_of(*reply);
+    if (std::chrono::steady_clock::now() > until) co_return reply.error();
     const Code code = reply.error().code();
     context.line.set_operator_needed(code == Code::kNotFound || code == Code::kRefused ||
                                      code == Code::kPermissionDenied);

@@ -7,6 +7,7 @@
 #include <asio/steady_timer.hpp>
 #include <chrono>
 
+#include "migrate-agent/commit/outcome.h"
 #include "migrate-agent/journal/journal.h"
 #include "migrate-agent/worker/context.h"
 #include "src/control/ask.h"
@@ -32,7 +33,7 @@ class Backoff {
 /// attempt's failure is the last: kUnavailable, kTimeout: not reached; kNotFound: it knows nothing
 /// of the migration; kRefused: it has given its copy up, which may have run; kPermissionDenied: it
 /// is another agent.
-asio::awaitable<Result<proto::Envelope>> deliver_commit(
+asio::awaitable<Result<commit::CommitAnswer>> deliver_commit(
     agent::RecoveryContext& context, const journal::Journal& journal, Backoff& backoff,
     std::chrono::steady_clock::time_point until = std::chrono::steady_clock::time_point::max());
 

@@ -92,15 +92,15 @@ Error copy_lost(const proto::CopyLost& answer) {
                                     control::printable(answer.reason()));
 }
 
-Status settle(commit::SourceLog& log, const agent::Config& config, const proto::Envelope& answer,
-              const recovery::InHand* in_hand) {
-  if (answer.has_copy_lost()) {
-    const Error cause = copy_lost(answer.copy_lost());
+Status settle(commit::SourceLog& log, const agent::Config& config,
+              const commit::CommitAnswer& answer, const recovery::InHand* in_hand) {
+  if (const auto* lost = std::get_if<proto::CopyLost>(&answer)) {
+    const Error cause = copy_lost(*lost);
     return undo(log, config, SourceEvent::kCopyLost, aborted(cause), in_hand);
   }
   GCR_TRY(fault::point("source.confirmed"));
   return end_copy(log, config,
-                  fmt::format("process {} runs at {}", answer.commit_reply().pid(),
+                  fmt::format("process {} runs at {}", std::get<proto::CommitReply>(answer).pid(),
                               log.journal().began().peer()));
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "migrate-agent/commit/commit_log.h"
+#include "migrate-agent/commit/outcome.h"
 #include "migrate-agent/config/config.h"
 #include "migrate-agent/recovery/recovery.h"
 
@@ -25,8 +26,8 @@ Status end_copy(commit::SourceLog& log, const agent::Config& config, const std::
 /// Why the source takes the process back.
 Error copy_lost(const proto::CopyLost& answer);
 
-/// In committed: what `answer`, CommitReply or CopyLost, demands.
-Status settle(commit::SourceLog& log, const agent::Config& config, const proto::Envelope& answer,
-              const recovery::InHand* in_hand = nullptr);
+/// In committed: what `answer` demands.
+Status settle(commit::SourceLog& log, const agent::Config& config,
+              const commit::CommitAnswer& answer, const recovery::InHand* in_hand = nullptr);
 
 }  // namespace gcr::settlement

@@ -8,7 +8,7 @@ Cancellation::Registration::~Registration() {
   owner_->callbacks_.erase(id_);
 }
 
-void Cancellation::request(std::string why) {
+void Cancellation::request(Error why) {
   const std::lock_guard lock(mutex_);
   if (!reason_) reason_ = std::move(why);
   while (!callbacks_.empty()) {
@@ -24,7 +24,7 @@ bool Cancellation::requested() const {
 
 Status Cancellation::check() const {
   const std::lock_guard lock(mutex_);
-  if (reason_) return Error(Code::kCancelled, *reason_);
+  if (reason_) return *reason_;
   return {};
 }
 

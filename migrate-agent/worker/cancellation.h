@@ -41,11 +41,14 @@ class Cancellation {
   Cancellation& operator=(const Cancellation&) = delete;
 
   /// The first reason is kept. Runs every registered callback, on this thread, before it returns.
-  void request(std::string why);
+  void request(std::string why) { request(Error(Code::kCancelled, std::move(why))); }
+
+  /// The same where nobody wishes it: the other agent is gone, for example.
+  void request(Error why);
 
   bool requested() const;
 
-  /// kCancelled with the reason, if it was requested.
+  /// The reason, if it was requested: kCancelled, unless it was another error.
   Status check() const;
 
   /// `callback` runs once, on the thread that calls request(); at once, on this thread, if that has
@@ -55,7 +58,7 @@ class Cancellation {
 
  private:
   mutable std::recursive_mutex mutex_;
-  std::optional<std::string> reason_;
+  std::optional<Error> reason_;
   std::map<unsigned, std::function<void()>> callbacks_;
   unsigned last_id_ = 0;
 };

@@ -1,5 +1,5 @@
 // Blocking work next to coroutines: offload() runs a callable on a thread pool while the io_context
-// goes on, and resumes the coroutine on its own executor.
+// goes on, and resumes the coroutine on its own executor; on_io() is the way back.
 #pragma once
 
 #include <asio/async_result.hpp>
@@ -20,6 +20,17 @@
 
 namespace gcr::agent {
 
+/// What `work()` returns, a Result<T> or Status; an exception that leaves it becomes an Error of
+/// kInternal.
+template <class Work>
+std::invoke_result_t<Work&> guarded(Work&& work) {
+  try {
+    return work();
+  } catch (const std::exception& exception) {
+    return Error(Code::kInternal, exception.what());
+  }
+}
+
 /// Runs `work()`, which returns a Result<T> or Status, on a thread of `pool`, and gives what it
 /// returned. An exception that leaves `work` becomes an Error of kInternal. What `work` refers to
 /// must live until it has returned; the awaiting coroutine does. Cancelling the coroutine does not
@@ -36,11 +47,7 @@ asio::awaitable<std::invoke_result_t<Work&>> offload(asio::thread_pool& pool, Wo
     // The tracked executor keeps the io_context running while only this work is outstanding.
     auto tracked = asio::prefer(executor, asio::execution::outstanding_work.tracked);
     asio::post(pool, [&value, &work, tracked, handler = std::move(handler)]() mutable {
-      try {
-        value.emplace(work());
-      } catch (const std::exception& exception) {
-        value.emplace(Error(Code::kInternal, exception.what()));
-      }
+      value.emplace(guarded(work));
       asio::post(tracked, std::move(handler));
     });
   };
@@ -49,10 +56,10 @@ asio::awaitable<std::invoke_result_t<Work&>> offload(asio::thread_pool& pool, Wo
   co_return std::move(*value);
 }
 
-/// The way back: runs `work` on `io` and gives what it returned. For threads of the pool, in what
-/// offload() runs.
-template <class T>
-T on_io(asio::io_context& io, asio::awaitable<T> work) {
+/// For blocking work: runs `work` on the thread of `io`, which is another one, and waits for what
+/// it gives.
+template <class Value>
+Value on_io(asio::io_context& io, asio::awaitable<Value> work) {
   return asio::co_spawn(io, std::move(work), asio::use_future).get();
 }
 

@@ -1,0 +1,160 @@
+// The end of the source's course: the commit, or the way back. Every failure before the commit
+// leads back to a running process, by the functions of migrate-agent/settlement.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "migrate-agent/fault/fault.h"
+#include "migrate-agent/settlement/deliver.h"
+#include "migrate-agent/settlement/records.h"
+#include "migrate-agent/settlement/source.h"
+#include "migrate-agent/source/course.h"
+#include "src/base/log.h"
+
+namespace gcr::agent::source {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kCommitPause{200};
+/// For a process whose door closed because it ends, which takes only a moment.
+constexpr milliseconds kEndPatience{2000};
+/// For a living process to answer at its door.
+constexpr milliseconds kDoorPatience{1000};
+
+/// For undoing what was done to the process.
+recovery::InHand in_hand(Course& c) {
+  SourceProcess& process = *c.subject.process;
+  return {.access = process.access(),
+          .driver = c.subject.driver,
+          .vram = [&c]() -> Result<job::MemberDescriptors> {
+            GCR_ASSIGN(auto descriptors, c.copying.vram->descriptors());
+            return c.subject.job.split(std::move(descriptors));
+          },
+          .gated = process.gated(),
+          .detaching = process.detaching()};
+}
+
+/// Records whether the process has ended by itself, besides any other error.
+void look_for_end(Course& c) {
+  const auto& handle = c.subject.handle;
+  auto& process = c.subject.process;
+  if (!handle) return;
+  bool ended = handle->is_ending();
+  if (!ended && process && !process->is_dumped()) {
+    const auto answered = process->access().look(kDoorPatience);
+    ended = !answered && answered.error().code() == Code::kNotFound &&
+            handle->ends_within(kEndPatience);
+  }
+  c.account.report.set_process_ended(ended);
+}
+
+/// `cause`, or that the process has ended, if it has.
+Error or_its_end(const Course& c, Error cause) {
+  if (!c.account.report.process_ended()) return cause;
+  return Error(Code::kNotFound, fmt::format("process {} ended by itself before it was moved",
+                                            c.order.request.pid()));
+}
+
+/// After undoing: `cause`, or why there is more to do.
+Error went_back(Course& c, const Error& cause, const Status& undone) {
+  if (undone) {
+    if (c.subject.handle->has_ended()) c.account.report.set_process_ended(true);
+    count_undone_closing(c);
+    return or_its_end(c, cause);
+  }
+  c.account.report.set_recovering(true);
+  return Error(Code::kInternal, fmt::format("{}; and the source could not be resumed yet: {}",
+                                            cause.message(), undone.error().message()));
+}
+
+/// On the migration's connection, and then for a while on new ones; after that recovery goes on.
+Result<commit::CommitAnswer> order_commit(Course& c) {
+  const auto until = Clock::now() + 2 * c.worker.config.peer_silence();
+  auto answer = c.target->commit();
+  if (answer) return answer;
+  settlement::Backoff backoff(c.worker.io, kCommitPause);
+  return on_io(c.worker.io,
+               settlement::deliver_commit(c.worker, c.account.log->journal(), backoff, until));
+}
+
+/// For the expected downtime of later migrations.
+void remember(const Course& c) {
+  const Account& account = c.account;
+  const double beside_ms = Phases::milliseconds(account.control_took);
+  const double overlapped_ms = std::max(beside_ms, Phases::milliseconds(account.last_round_took));
+  const double closed_ms =
+      account.report.downtime_ms() - Phases::milliseconds(account.undone_closings);
+  const MeasuredDowntime measured{account.kind, account.report.prefilled(), beside_ms,
+                                  std::max(0.0, closed_ms - overlapped_ms)};
+  const Status remembered = remember_downtime(c.worker.config.state_dir, measured);
+  if (!remembered) spdlog::warn("{}", remembered.error().message());
+}
+
+}  // namespace
+
+Status commit(Course& c) {
+  const Phases::Timer timer(c.account.phases, "course", "commit");
+  proto::MigrateReport& report = c.account.report;
+  journal::Record record;
+  record.mutable_committed();
+  const Status decided =
+      c.account.log->advance(commit::SourceEvent::kVoteReceived, std::move(record));
+  if (!decided && decided.error().code() == Code::kDataLoss) {
+    // The journal's content is unknown: act as if killed here (recovery reads the journal again).
+    report.set_recovering(true);
+    return decided;
+  }
+  if (!decided) return give_up(c, decided.error());
+  // From here on the source's copy never runs again, unless the destination answers CopyLost.
+  report.set_committed(true);
+  c.console.set_committed(true);
+  const auto answer = order_commit(c);
+  report.set_downtime_ms(
+      Phases::milliseconds(c.account.undone_closings + (Clock::now() - *c.account.gate_closed_at)));
+  if (!answer) {
+    return answer.error().while_doing(
+        "the commit was sent but not confirmed; the agent keeps asking, and the stopped process "
+        "is kept at the source");
+  }
+  const auto* lost = std::get_if<proto::CopyLost>(&*answer);
+  const recovery::InHand hand = in_hand(c);
+  const Status settled =
+      c.account.phases.time("process", lost != nullptr ? "take back" : "release source", [&] {
+        return guarded(
+            [&] { return settlement::settle(*c.account.log, c.worker.config, *answer, &hand); });
+      });
+  if (lost != nullptr) {
+    // If the journal cannot be written, recovery asks again and gets the same answer.
+    report.set_committed(c.account.log->state() == commit::SourceState::kCommitted);
+    c.console.set_committed(report.committed());
+    if (report.committed()) return settled;
+    return went_back(c, settlement::copy_lost(*lost), settled);
+  }
+  const pid_t pid = std::get<proto::CommitReply>(*answer).pid();
+  report.set_destination_pid(pid);
+  if (!settled) report.add_notes("at the source: " + settled.error().message());
+  remember(c);
+  c.console.tell("commit", fmt::format("process {} runs at {}", pid, c.target->name()));
+  return {};
+}
+
+Status give_up(Course& c, Error cause) {
+  if (c.copying.precopy) c.target->channel().cancel();
+  look_for_end(c);
+  if (c.account.report.process_ended()) spdlog::info("the process has ended: {}", cause.message());
+  cause = or_its_end(c, std::move(cause));
+  Status given_up = cause;
+  if (c.account.log) {
+    const recovery::InHand hand = in_hand(c);
+    const Status undone = guarded([&] {
+      return settlement::undo(*c.account.log, c.worker.config, commit::SourceEvent::kFailed,
+                              settlement::aborted(cause), &hand);
+    });
+    given_up = went_back(c, cause, undone);
+  }
+  if (c.target != nullptr) c.target->abort(cause.message());
+  return given_up;
+}
+
+}  // namespace gcr::agent::source

@@ -1,0 +1,129 @@
+#include "migrate-agent/source/course.h"
+
+#include <asio/experimental/awaitable_operators.hpp>
+#include <asio/post.hpp>
+#include <stdexcept>
+
+#include "migrate-agent/peer/agent_target.h"
+#include "migrate-agent/roles/ending.h"
+#include "migrate-agent/roles/records.h"
+#include "migrate-agent/roles/roles.h"
+#include "src/base/log.h"
+
+namespace gcr::agent {
+namespace source {
+
+Status run_to_vote(Course& c) {
+  for (const auto step :
+       {claim, examine, preflight, begin, prepare, copy, switch_over, last_look}) {
+    GCR_TRY(c.worker.cancellation.check());
+    GCR_TRY(step(c));
+  }
+  return {};
+}
+
+namespace {
+
+Status migrate(Course& c) {
+  const Status agreed = guarded([&] { return run_to_vote(c); });
+  if (agreed) return commit(c);
+  // An interrupted wait only reports the interruption.
+  const Status wanted = c.worker.cancellation.check();
+  return give_up(c, wanted ? agreed.error() : wanted.error());
+}
+
+void complete_report(Course& c) {
+  proto::MigrateReport& report = c.account.report;
+  report.set_total_ms(c.account.phases.since_origin_ms(Clock::now()));
+  report.set_downtime_limit_ms(c.console.limits().downtime_ms);
+  for (proto::PhaseTime& phase : c.account.phases.list()) *report.add_phases() = std::move(phase);
+  if (!c.copying.precopy) return;
+  const transport::Statistics statistics = c.target->channel().statistics();
+  report.set_wire_bytes(statistics.wire_bytes);
+  report.set_reconnections(statistics.reconnections);
+  for (proto::Round& round : c.copying.precopy->rounds()) {
+    report.set_sent_vram_bytes(report.sent_vram_bytes() + round.sent_bytes());
+    *report.add_rounds() = std::move(round);
+  }
+}
+
+}  // namespace
+
+journal::Began description(const Course& c) {
+  const Subject& subject = c.subject;
+  journal::Began began;
+  began.set_migration_id(to_bytes(c.order.migration));
+  began.set_role(journal::Began::SOURCE);
+  began.set_peer(control::printable(c.order.request.destination()));
+  if (c.target != nullptr) began.set_peer_name(c.target->common_name());
+  *began.mutable_members() = subject.members;
+  began.set_uid(subject.claimed.uid);
+  began.set_ordered_by(c.worker.channel.peer().common_name);
+  began.set_command(
+      short_command((subject.found ? subject.found->process : subject.facts).command()));
+  return began;
+}
+
+void run(Course& c) {
+  proto::MigrateReport& report = c.account.report;
+  report.set_migration_id(to_bytes(c.order.migration));
+  const Status migrated = migrate(c);
+  report.set_migrated(migrated.has_value());
+  if (!migrated) {
+    report.set_code(std::string(to_string(migrated.error().code())));
+    report.set_message(migrated.error().message());
+    spdlog::error("process {} was not migrated: {}", c.order.request.pid(),
+                  migrated.error().message());
+  }
+  complete_report(c);
+  // The daemon is told whether or not there is a journal.
+  const unsigned journal_errors = c.account.log ? c.account.log->write_errors() : 0;
+  asio::post(c.worker.io, [&daemon = c.worker.daemon,
+                           outcome = ending_of(description(c), report, journal_errors)] {
+    daemon.report_outcome(outcome);
+  });
+  proto::Envelope envelope;
+  *envelope.mutable_migrate_report() = report;
+  c.console.tell(std::move(envelope));
+}
+
+}  // namespace source
+
+namespace {
+
+source::FindTarget find_agent(WorkerContext& context) {
+  return [&context](const source::Order& order) -> Result<std::unique_ptr<Target>> {
+    GCR_ASSIGN(auto endpoint, control::Endpoint::parse(order.request.destination()));
+    return std::make_unique<AgentTarget>(
+        context.io,
+        control::AgentAddress{std::move(endpoint), context.tls, std::nullopt, context.config.host,
+                              context.config.peer_silence()},
+        order.migration, [&context](const Error& lost) { context.cancellation.request(lost); });
+  };
+}
+
+}  // namespace
+
+asio::awaitable<void> run_source(WorkerContext& context, proto::MigrateRequest request) {
+  using asio::experimental::awaitable_operators::operator&&;
+  using asio::experimental::awaitable_operators::operator||;
+  Console console(context, request);
+  source::Course course{context, console, find_agent(context), {std::move(request)}};
+  log_migration(course.order.migration);
+  spdlog::info("moves process {} to {}", course.order.request.pid(),
+               control::printable(course.order.request.destination()));
+  Status ran;
+  const auto run = [&]() -> asio::awaitable<void> {
+    ran = co_await offload(context.blocking, [&]() -> Status {
+      source::run(course);
+      return {};
+    });
+    console.finish();
+  };
+  context.line.attach(&console);
+  co_await ((run() && console.write()) || console.attend());
+  context.line.attach(nullptr);
+  if (!ran) throw std::runtime_error(ran.error().message());
+}
+
+}  // namespace gcr::agent

@@ -1,0 +1,148 @@
+// One migration away from this host, as a course of steps on one thread. Steps block; each is a
+// function of what it works on:
+//   claim.cc       whose the process is, and the journal
+//   prepare.cc     everything before the first byte is copied
+//   buffers.cc     which buffers there are, and who keeps them
+//   copy.cc        rounds while the process runs, the pause, the gate
+//   switchover.cc  the last round beside checkpoint and dump, up to the target's vote
+//   commit.cc      the commit, or the way back
+// course.cc has their order. Console has what goes on beside them, on the thread of the io_context.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/commit/commit_log.h"
+#include "migrate-agent/images/scratch_directory.h"
+#include "migrate-agent/job/job.h"
+#include "migrate-agent/keeper/keeper.h"
+#include "migrate-agent/process/named_files.h"
+#include "migrate-agent/roles/examination.h"
+#include "migrate-agent/roles/phases.h"
+#include "migrate-agent/source/console.h"
+#include "migrate-agent/source/outgoing_images.h"
+#include "migrate-agent/source/precopy.h"
+#include "migrate-agent/source/source_process.h"
+#include "migrate-agent/target/target.h"
+#include "src/base/uuid.h"
+
+namespace gcr::agent::source {
+
+using Clock = Phases::Clock;
+
+/// What was asked for.
+struct Order {
+  proto::MigrateRequest request;
+  Uuid migration = Uuid::random();
+};
+
+/// What moves.
+struct Subject {
+  MovableProcess claimed;
+  std::optional<procfs::Process> handle;  ///< of the claimed process
+  std::optional<Examination> found;       ///< until both preflights are done
+  std::shared_ptr<const device::Driver> driver;
+  proto::ProcessFacts facts;
+  journal::ProcessIds members;  ///< of the job: the claimed process
+  job::Job job;
+  std::optional<SourceProcess> process;
+  std::optional<keeper::Keeper> keeper;
+  std::optional<std::vector<job::Mapping>> kept;  ///< what the keeper holds, once armed
+};
+
+/// How it is copied.
+struct Copying {
+  std::optional<images::ScratchDirectory> scratch;
+  std::optional<mover::OutgoingVram> vram;
+  std::optional<Precopy> precopy;
+  std::optional<OutgoingImages> images;
+  images::Sink* sink = nullptr;  ///< the target's
+  images::SentImages sent;
+  criu::DumpReport dumped;
+  std::vector<process::NamedFile> named;
+};
+
+/// What is known about the migration itself.
+struct Account {
+  Phases phases;
+  proto::MigrateReport report{};
+  std::optional<commit::SourceLog> log{};  ///< once both sides have agreed to the migration
+  bool detaching_noted = false;
+  std::optional<Clock::time_point> gate_closed_at{};
+  Clock::duration undone_closings{};  ///< of the gate, which opened again here
+  std::string kind{};                 ///< of program, and
+  SteadyDowntime steady{};            ///< what this kind takes
+  Clock::duration last_round_took{};
+  Clock::duration control_took{};
+};
+
+/// kInvalidArgument if the request names none.
+using FindTarget = std::function<Result<std::unique_ptr<Target>>(const Order& order)>;
+
+/// Members are destroyed in reverse: the target's channel reads memory of `copying`.
+struct Course {
+  WorkerContext& worker;
+  Console& console;
+  FindTarget find_target;
+  Order order;
+  Account account{Phases("source", console.started())};
+  Subject subject{};
+  Copying copying{};
+  std::unique_ptr<Target> target{};  ///< from claim() on
+  Cancellation::Registration interrupting{};
+};
+
+/// The whole course, to the report.
+void run(Course& course);
+
+/// All steps up to the target's vote; an Error if one fails, or if the migration is cancelled.
+Status run_to_vote(Course& course);
+
+Status claim(Course& c);
+Status examine(Course& c);
+Status preflight(Course& c);
+Status begin(Course& c);
+Status prepare(Course& c);
+Status copy(Course& c);
+Status switch_over(Course& c);
+Status last_look(Course& c);
+
+/// The end of switch_over(): everything is sent, and the target votes.
+Status restore(Course& c);
+
+/// After the vote. A failure before the decision undoes everything.
+Status commit(Course& c);
+
+/// Before the commit: undoes everything and tells the target. Never succeeds: gives `cause`, or why
+/// there is more to do.
+Status give_up(Course& c, Error cause);
+
+// What several steps use.
+
+/// With what is known so far.
+journal::Began description(const Course& c);
+
+/// Takes over what the process has allocated since the last look, and lets go of what it has freed;
+/// `changes` says so to the target.
+Status follow_allocations(Course& c, proto::BuffersRequest& changes);
+
+/// The same, and tells the target.
+Status refresh_buffers(Course& c);
+
+/// Where the target has put buffers that it was asked for.
+Status assign_regions(Course& c,
+                      const google::protobuf::RepeatedPtrField<proto::BufferRegion>& regions);
+
+Status start_keeper(Course& c);
+
+/// From here on VRAM outlives this worker.
+Status arm_keeper(Course& c);
+
+/// The gate is open again, and the process still runs here.
+void count_undone_closing(Course& c);
+
+}  // namespace gcr::agent::source

@@ -1,0 +1,77 @@
+#include "migrate-agent/source/outgoing_images.h"
+
+#include <fmt/format.h>
+
+namespace gcr::agent {
+
+namespace fs = std::filesystem;
+
+Result<OutgoingImages> OutgoingImages::create(const criu::Command& criu,
+                                              const SourceProcess& process, fs::path scratch,
+                                              proto::ImageMode requested,
+                                              std::uint64_t resident_bytes) {
+  OutgoingImages images(criu, process, std::move(scratch));
+  if (requested == proto::IMAGE_MODE_STREAM) {
+    images.reason_ = "asked for";
+    return images;
+  }
+  const bool asked = requested == proto::IMAGE_MODE_ROUNDS;
+  const Status tracking = criu::check_memory_tracking(criu);
+  if (!tracking && asked) {
+    return Error(Code::kRefused, tracking.error().message() + " [no-dirty-tracking]");
+  }
+  images.in_rounds_ = asked || (tracking && resident_bytes >= kWorthRounds);
+  if (asked) {
+    images.reason_ = "asked for";
+  } else if (!tracking) {
+    images.reason_ = tracking.error().message();
+  } else {
+    images.reason_ =
+        fmt::format("the process has {} of resident memory", format_bytes(resident_bytes));
+  }
+  return images;
+}
+
+fs::path OutgoingImages::directory_of_round(unsigned round) const {
+  return scratch_ / fmt::format("pre-{}", round);
+}
+
+Status OutgoingImages::pre_dump(images::Sink& sink) {
+  const fs::path directory = directory_of_round(rounds_ + 1);
+  std::error_code error;
+  if (!fs::create_directory(directory, error)) {
+    return Error::from_errno(error.value(), fmt::format("cannot create {}", directory.string()));
+  }
+  const fs::path parent = rounds_ == 0 ? fs::path() : directory_of_round(rounds_);
+  if (auto dumped = criu::pre_dump(criu_, pid_, directory, parent); !dumped) return dumped.error();
+  ++rounds_;
+  return images::take_directory(sink, directory.string(), fmt::format("pre-{}/", rounds_));
+}
+
+void OutgoingImages::round(images::Sink& sink) {
+  prepared_.reset();  // it knows another parent
+  const Status dumped = pre_dump(sink);
+  if (dumped) return;
+  in_rounds_ = false;
+  reason_ = dumped.error().message();
+}
+
+Status OutgoingImages::prepare() {
+  if (!in_rounds_) {
+    GCR_ASSIGN(prepared_, criu::PreparedDump::streaming(criu_, pid_, scratch_, group_));
+    return {};
+  }
+  const fs::path parent = rounds_ == 0 ? fs::path() : directory_of_round(rounds_);
+  GCR_ASSIGN(prepared_, criu::PreparedDump::to_directory(criu_, pid_, scratch_, parent, group_));
+  return {};
+}
+
+Result<criu::DumpReport> OutgoingImages::dump(SourceProcess& process, images::Sink& sink) {
+  GCR_ASSIGN(auto report, process.dump(*prepared_, [&](const std::string& name, UniqueFd content) {
+    return sink.take(name, std::move(content));
+  }));
+  if (in_rounds_) GCR_TRY(images::take_directory(sink, scratch_.string(), ""));
+  return report;
+}
+
+}  // namespace gcr::agent

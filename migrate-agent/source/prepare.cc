@@ -1,0 +1,102 @@
+// The source's steps before anything is copied: it looks at the process, asks the target, and makes
+// everything ready on both sides.
+#include <fmt/format.h>
+#include <openssl/rand.h>
+
+#include "migrate-agent/data/offer.h"
+#include "migrate-agent/fault/fault.h"
+#include "migrate-agent/preflight/host_facts.h"
+#include "migrate-agent/source/course.h"
+
+namespace gcr::agent::source {
+namespace {
+
+/// Tells the operator of warnings; an error if there is a blocker.
+Status judge(Course& c, const std::vector<proto::Finding>& findings) {
+  for (const proto::Finding& finding : findings) {
+    if (!preflight::is_blocker(finding)) {
+      c.account.report.add_notes(preflight::note_of(finding));
+    }
+  }
+  std::string reason = preflight::reason_of(findings);
+  if (reason.empty()) return {};
+  return Error(Code::kRefused, std::move(reason));
+}
+
+void report_link(const Prepared& prepared, proto::MigrateReport& report) {
+  const proto::PrepareReply& reply = prepared.reply;
+  for (const std::string& note : reply.notes()) report.add_notes(note);
+  report.set_transport(reply.transport() == proto::TRANSPORT_RDMA ? "rdma" : "tcp");
+  report.set_transport_reason(reply.transport_reason());
+  report.set_encrypted(reply.encrypted());
+  report.set_lanes(reply.lanes());
+  report.set_clock_offset_ms(prepared.clock_offset_ms);
+  report.set_clock_error_ms(prepared.clock_error_ms);
+}
+
+}  // namespace
+
+Status examine(Course& c) {
+  const Phases::Timer timer(c.account.phases, "course", "preflight");
+  c.console.tell("preflight", fmt::format("examining process {}", c.order.request.pid()));
+  c.subject.found.emplace(c.account.phases.time(
+      "process", "examine", [&] { return agent::examine(c.order.request, c.worker.config); }));
+  // The destination learns nothing of a process that cannot be moved.
+  return judge(c, c.subject.found->findings.list());
+}
+
+Status preflight(Course& c) {
+  const Phases::Timer timer(c.account.phases, "course", "preflight at both sides");
+  proto::PreflightRequest request =
+      preflight_request(*c.subject.found, c.order.request, c.worker.config);
+  request.set_migration_id(to_bytes(c.order.migration));
+  request.set_ordered_by(c.worker.channel.peer().common_name);
+  GCR_ASSIGN(const proto::PreflightReply reply, c.target->preflight(request));
+  GCR_TRY(judge(c, {reply.findings().begin(), reply.findings().end()}));
+  // What was examined by its number was the claimed process, if that has not been reaped.
+  if (c.subject.handle->has_ended()) {
+    return Error(Code::kNotFound, "the process ended while it was examined");
+  }
+  return fault::point("source.preflighted");
+}
+
+Status prepare(Course& c) {
+  const Phases::Timer timer(c.account.phases, "course", "prepare");
+  const proto::MigrateRequest& asked = c.order.request;
+  const Config& config = c.worker.config;
+  Copying& copying = c.copying;
+  c.console.tell("prepare", fmt::format("preparing {} buffers at {}",
+                                        c.subject.job.allocations().size(), c.target->name()));
+  std::array<std::byte, 32> key{};
+  if (RAND_bytes(reinterpret_cast<unsigned char*>(key.data()), static_cast<int>(key.size())) != 1) {
+    return Error(Code::kInternal, "OpenSSL gives no random bytes for the digest key");
+  }
+  proto::PrepareRequest request;
+  request.set_lanes(asked.lanes() != 0 ? asked.lanes() : config.lanes);
+  request.set_transport(asked.transport());
+  request.set_plaintext(asked.plaintext());
+  *request.mutable_offer() = data_offer(config.unencrypted_data);
+  request.set_digest_key(key.data(), key.size());
+  request.set_no_prefill(asked.no_prefill());
+  GCR_ASSIGN(copying.scratch, images::ScratchDirectory::create(config.runtime_dir / "outgoing" /
+                                                               c.order.migration.to_string()));
+  GCR_ASSIGN(copying.images,
+             OutgoingImages::create(config.criu, *c.subject.process, copying.scratch->path(),
+                                    asked.image_mode(), c.subject.facts.resident_bytes()));
+  copying.vram.emplace(c.subject.driver, digest::DigestKey::expand(key));
+  proto::BuffersRequest found;
+  GCR_TRY(follow_allocations(c, found));
+  *request.mutable_buffers() = std::move(*found.mutable_added());
+  GCR_TRY(start_keeper(c));
+  GCR_ASSIGN(const Prepared prepared, c.target->prepare(request));
+  report_link(prepared, c.account.report);
+  GCR_TRY(assign_regions(c, prepared.reply.regions()));
+  c.account.kind = kind_of_program(c.account.log->journal().began().command());
+  c.account.steady = expect_downtime(config.state_dir, c.account.kind, prepared.reply.prefill());
+  c.console.set_steady_downtime(c.account.steady);
+  copying.precopy.emplace(*copying.vram, c.target->channel(), c.account.phases, c.console.meter(),
+                          c.console.limits());
+  return fault::point("source.prepared");
+}
+
+}  // namespace gcr::agent::source

@@ -1,0 +1,133 @@
+// The source with the gate closed: the last round, at the same time checkpoint and dump, and the
+// restore at the target, up to its vote.
+#include <fmt/format.h>
+
+#include <future>
+
+#include "migrate-agent/fault/fault.h"
+#include "migrate-agent/memory/zero_pages.h"
+#include "migrate-agent/process/named_files.h"
+#include "migrate-agent/source/course.h"
+#include "src/base/log.h"
+
+namespace gcr::agent::source {
+namespace {
+
+constexpr std::chrono::seconds kLockTimeout{10};
+
+Status send_last_round(Course& c) {
+  const auto began = Clock::now();
+  Precopy& precopy = *c.copying.precopy;
+  if (!c.order.request.strict()) GCR_TRY(precopy.look());  // else close_gate() has looked
+  GCR_TRY(precopy.send_last());
+  c.account.report.set_buffers(c.copying.vram->count());
+  c.account.report.set_vram_bytes(c.copying.vram->total_bytes());
+  c.account.last_round_took = Clock::now() - began;
+  return {};
+}
+
+Status send_control_state(Course& c) {
+  const auto began = Clock::now();
+  Phases& phases = c.account.phases;
+  SourceProcess& process = *c.subject.process;
+  Copying& copying = c.copying;
+  GCR_TRY(phases.time("process", "arm keeper", [&] { return arm_keeper(c); }));
+  GCR_TRY(phases.time("process", "detach VRAM", [&] { return process.detach(); }));
+  GCR_TRY(fault::point("source.detached"));
+  GCR_TRY(phases.time("process", "control checkpoint", [&]() -> Status {
+    GCR_TRY(process.lock(kLockTimeout));
+    GCR_TRY(fault::point("source.locked"));
+    return process.checkpoint();
+  }));
+  GCR_TRY(fault::point("source.checkpointed"));
+  const auto dropped = phases.time("process", "drop zero pages", [&] {
+    return process::drop_zero_pages(process.access(), process.process());
+  });
+  // Pages that were not dropped are moved.
+  if (!dropped) spdlog::warn("pages of zeros stay: {}", dropped.error().message());
+  GCR_ASSIGN(copying.dumped, phases.time("process", "criu dump", [&] {
+    return copying.images->dump(process, *copying.sink);
+  }));
+  GCR_ASSIGN(copying.named, phases.time("process", "read files",
+                                        [&] { return process::named_files(process.pid()); }));
+  GCR_TRY(fault::point("source.dumped"));
+  GCR_ASSIGN(copying.sent,
+             phases.time("images", "flush images", [&] { return copying.sink->finish(); }));
+  proto::MigrateReport& report = c.account.report;
+  report.set_image_bytes(copying.sent.raw_bytes);
+  report.set_sent_image_bytes(copying.sent.sent_bytes);
+  report.set_compression(std::string(images::to_string(copying.sent.codec)));
+  report.set_image_mode(copying.images->in_rounds() ? "rounds" : "stream");
+  report.set_image_mode_reason(copying.images->reason());
+  c.account.control_took = Clock::now() - began;
+  return {};
+}
+
+}  // namespace
+
+Status switch_over(Course& c) {
+  const Phases::Timer timer(c.account.phases, "course", "switchover");
+  // The mover holds VRAM, so its last round runs in parallel with the steps on the process.
+  auto last_round = std::async(std::launch::async, [&c] { return send_last_round(c); });
+  const Status control_sent = send_control_state(c);
+  const Status vram_sent = last_round.get();
+  // A destination that fails gives the reason on the control channel; its data connections only
+  // break.
+  GCR_TRY(control_sent);
+  GCR_TRY(vram_sent);
+  GCR_TRY(fault::point("source.flushed"));
+  GCR_TRY(c.worker.cancellation.check());
+  return restore(c);
+}
+
+Status restore(Course& c) {
+  proto::RestoreRequest request;
+  std::uint64_t chunks = 0;
+  for (const auto& [id, digests] : c.copying.vram->digests()) {
+    proto::BufferDigests& out = *request.add_digests();
+    out.set_buffer_id(id.value);
+    out.set_digests(digests.data(), digests.size() * sizeof(digest::Digest));
+    chunks += digests.size();
+  }
+  for (const images::SentFile& file : c.copying.sent.files) {
+    proto::ImageFile& out = *request.add_files();
+    out.set_name(file.name);
+    out.set_size_bytes(file.size_bytes);
+    out.set_id(file.id);
+    out.set_digest(file.digest.to_bytes());
+  }
+  proto::DumpedMember& member = *request.add_members();
+  const auto& credentials = c.copying.dumped.credentials;
+  member.mutable_credentials()->Assign(credentials.begin(), credentials.end());
+  for (process::NamedFile& file : c.copying.named) *member.add_named() = std::move(file.fact);
+  c.console.tell("restore", fmt::format("restoring at {}", c.target->name()));
+  journal::Record record;
+  record.mutable_awaiting();
+  GCR_TRY(c.account.log->advance(commit::SourceEvent::kAskRestore, std::move(record)));
+  GCR_TRY(fault::point("source.awaiting"));
+  GCR_ASSIGN(proto::RestoreReply vote, c.target->restore(request));
+  GCR_TRY(fault::point("source.voted"));
+  if (vote.verified_chunks() != chunks) {
+    return Error(Code::kDataLoss, fmt::format("the destination verified {} of {} chunks",
+                                              vote.verified_chunks(), chunks));
+  }
+  proto::MigrateReport& report = c.account.report;
+  report.set_verified(true);
+  report.set_prefilled(vote.prefilled());
+  for (const std::string& note : vote.notes()) report.add_notes(note);
+  const double to_ours_ms = c.account.phases.since_origin_ms(Clock::time_point{});
+  for (proto::PhaseTime& phase : *vote.mutable_phases()) {
+    phase.set_start_ms(phase.start_ms() + to_ours_ms);
+    *report.add_phases() = std::move(phase);
+  }
+  return {};
+}
+
+/// The stopped process still exists, and nobody has cancelled.
+Status last_look(Course& c) {
+  GCR_TRY(c.worker.cancellation.check());
+  if (!c.subject.handle->is_ending()) return {};
+  return Error(Code::kNotFound, "the process ended while it was moved");
+}
+
+}  // namespace gcr::agent::source

@@ -1,0 +1,75 @@
+// A target that restores nothing.
+#pragma once
+
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/target/target.h"
+
+namespace gcr::agent::test {
+
+/// What a FakeTarget was asked for and answers; any thread may look at `interrupted`.
+struct FakeTargetState {
+  std::vector<std::string> calls;
+  proto::PreflightRequest preflight_request;
+  Result<proto::PreflightReply> preflight_reply;
+  Result<proto::BuffersReply> buffers_reply;
+  Result<proto::RestoreReply> vote;
+  std::string aborted;
+
+  std::optional<Error> interrupted() {
+    const std::lock_guard lock(mutex);
+    return why;
+  }
+
+  std::mutex mutex;
+  std::optional<Error> why;
+};
+
+class FakeTarget : public Target {
+ public:
+  explicit FakeTarget(FakeTargetState& state) : state_(state) {}
+
+  std::string name() const override { return "fake:1"; }
+  std::string common_name() const override { return "fake"; }
+  Result<proto::PreflightReply> preflight(const proto::PreflightRequest& request) override {
+    state_.calls.push_back("preflight");
+    state_.preflight_request = request;
+    return state_.preflight_reply;
+  }
+  Result<Prepared> prepare(const proto::PrepareRequest&) override {
+    state_.calls.push_back("prepare");
+    return Prepared{};
+  }
+  transport::Channel& channel() override { throw std::logic_error("it has no channel"); }
+  Result<proto::BuffersReply> change(const proto::BuffersRequest&) override {
+    state_.calls.push_back("change");
+    return state_.buffers_reply;
+  }
+  Result<images::Sink*> image_sink(images::Compression, double) override {
+    return Error(Code::kUnsupported, "it takes no images");
+  }
+  Result<proto::RestoreReply> restore(const proto::RestoreRequest&) override {
+    state_.calls.push_back("restore");
+    return state_.vote;
+  }
+  Result<commit::CommitAnswer> commit() override {
+    state_.calls.push_back("commit");
+    return commit::CommitAnswer();
+  }
+  void abort(const std::string& reason) override {
+    state_.calls.push_back("abort");
+    state_.aborted = reason;
+  }
+  void interrupt(const Error& why) override {
+    const std::lock_guard lock(state_.mutex);
+    state_.why = why;
+  }
+
+ private:
+  FakeTargetState& state_;
+};
+
+}  // namespace gcr::agent::test
