@@ -52,7 +52,7 @@ struct Bench {
       buffers.push_back(std::move(vram));
       bytes += piece;
     }
-    for (std::size_t i = 0; i < buffers.size(); ++i) append_chunks(chunks, i, *buffers[i]);
+    for (std::size_t i = 0; i < buffers.size(); ++i) append_chunks(chunks, {i}, *buffers[i]);
     return {};
   }
 

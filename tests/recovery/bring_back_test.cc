@@ -49,7 +49,9 @@ class BringBack : public testing::Test {
     return {.members = {program_.id()},
             .keeper = worker_->keeper(),
             .detaching = true,
-            .scratch = scratch_.path()};
+            .scratch = scratch_.path(),
+            .group = {},
+            .home = {}};
   }
 
   void end_keeper() {
@@ -86,7 +88,7 @@ TEST_P(BringBackFrom, RunsAgainForWhoHasItsDoorInHand) {
   if (HasFatalFailure()) return;
   auto door = agent::Door::open(program_.pid());
   ASSERT_TRUE(door) << door.error().message();
-  const InHand in_hand{.door = *door,
+  const InHand in_hand{.access = *door,
                        .driver = device::cuda::load().value(),
                        .vram = [this] { return keeper::take_from(*worker_->keeper()); },
                        .gated = true,

@@ -201,7 +201,9 @@ void recover(const std::vector<std::string>& words) {
   const Lost lost{.members = {process_id(words[1], words[2])},
                   .keeper = process_id(words[3], words[4]),
                   .detaching = true,
-                  .scratch = words[5]};
+                  .scratch = words[5],
+                  .group = {},
+                  .home = {}};
   must(bring_back(lost));
   std::cout << "done" << std::endl;
 }

@@ -44,9 +44,10 @@ class CourseTest : public testing::Test {
     daemon_end_.reset(ends[0]);
     daemon_.emplace(loopback_.io(), UniqueFd(ends[1]));
     line_.emplace(loopback_.io(), config_, cancellation_, *daemon_);
-    context_.emplace(WorkerContext{loopback_.io(), pool_, config_, *agent_, *daemon_, nullptr,
-                                   cancellation_, *line_,
-                                   Permissions::of({"alice", false, true, std::nullopt}, {})});
+    context_.emplace(
+        WorkerContext{{loopback_.io(), pool_, config_, *daemon_, nullptr, cancellation_, *line_},
+                      *agent_,
+                      Permissions::of({"alice", false, true, std::nullopt}, {})});
     proto::MigrateRequest request;
     request.set_pid(::getpid());
     request.set_destination("fake:1");
