@@ -48,7 +48,7 @@ class Health {
   asio::io_context& io_;
   Launch launch_;
   asio::experimental::channel<void()> turn_;  ///< full while somebody probes
-  std::vector<pid_t> probes_;                                ///< not reaped yet
+  std::vector<pid_t> probes_;                 ///< not reaped yet
   std::optional<Clock::time_point> known_at_;
   std::vector<std::string> problems_;
 };
