@@ -33,9 +33,10 @@ void Course::destroy() {
   room_.reset();
 }
 
+/// What was there before ends without the lock: its lanes may take a while.
 void Course::set_data(std::unique_ptr<IncomingData> data) {
   const std::lock_guard lock(data_mutex_);
-  data_ = std::move(data);
+  std::swap(data_, data);
 }
 
 void Course::take_data_connection(UniqueFd socket) {

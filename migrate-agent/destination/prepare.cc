@@ -158,7 +158,8 @@ Status Course::begin() {
       on_io(context_.io, context_.daemon.register_migration(migration_, plan_.began.ordered_by())));
   GCR_ASSIGN(log_,
              commit::DestinationLog::create(context_.config.state_dir, migration_, plan_.began));
-  GCR_TRY(context_.line.open(migration_, journal::Began::DESTINATION));
+  GCR_TRY(on_io(context_.io,
+                [&] { return context_.line.open(migration_, journal::Began::DESTINATION); }));
   return fault::point("destination.began");
 }
 

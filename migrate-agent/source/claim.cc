@@ -38,10 +38,6 @@ Status check_alone(const Course& c) {
   return {};
 }
 
-asio::awaitable<Status> open_line(const Course& c) {
-  co_return c.worker.line.open(c.order.migration, journal::Began::SOURCE);
-}
-
 }  // namespace
 
 /// What is refused after that leaves no journal.
@@ -75,7 +71,8 @@ Status begin(Course& c) {
   subject.process.emplace(*subject.driver, *subject.handle, std::move(subject.found->access),
                           settlement::group_of(c.account.log->journal()));
   subject.found.reset();
-  GCR_TRY(on_io(c.worker.io, open_line(c)));
+  GCR_TRY(on_io(c.worker.io,
+                [&] { return c.worker.line.open(c.order.migration, journal::Began::SOURCE); }));
   GCR_TRY(check_alone(c));
   proto::Envelope started;
   started.mutable_started()->set_migration_id(to_bytes(c.order.migration));

@@ -11,6 +11,7 @@
 #include <asio/thread_pool.hpp>
 #include <asio/use_awaitable.hpp>
 #include <asio/use_future.hpp>
+#include <concepts>
 #include <exception>
 #include <optional>
 #include <type_traits>
@@ -61,6 +62,12 @@ asio::awaitable<std::invoke_result_t<Work&>> offload(asio::thread_pool& pool, Wo
 template <class Value>
 Value on_io(asio::io_context& io, asio::awaitable<Value> work) {
   return asio::co_spawn(io, std::move(work), asio::use_future).get();
+}
+
+/// The same for a function.
+template <std::invocable Work>
+std::invoke_result_t<Work&> on_io(asio::io_context& io, Work work) {
+  return asio::post(io, asio::use_future(std::move(work))).get();
 }
 
 }  // namespace gcr::agent
