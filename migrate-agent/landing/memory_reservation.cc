@@ -2,11 +2,13 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <fstream>
 
 #include "migrate-agent/landing/memory_info.h"
@@ -34,6 +36,14 @@ Memory sum(const Memory& one, const Memory& other) {
   return {sum(one.ordinary_bytes, other.ordinary_bytes), sum(one.huge_bytes, other.huge_bytes)};
 }
 
+/// A child of the owner may hold the lock a moment longer than the owner lives.
+bool is_dead(const fs::path& reservation) {
+  pid_t owner = 0;
+  const std::string name = reservation.filename();
+  const auto parsed = std::from_chars(name.data(), name.data() + name.size(), owner);
+  return parsed.ec == std::errc() && owner > 0 && ::kill(owner, 0) != 0 && errno == ESRCH;
+}
+
 /// Of those whose owner lives; removes the others. The directory is locked.
 Result<Memory> add_up(const fs::path& directory) {
   Memory all;
@@ -41,7 +51,7 @@ Result<Memory> add_up(const fs::path& directory) {
   for (const auto& entry : fs::directory_iterator(directory, error)) {
     const UniqueFd file(::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
     if (!file) continue;  // its owner is done
-    if (lock_file(file.get(), entry.path().string(), {})) {
+    if (is_dead(entry.path()) || lock_file(file.get(), entry.path().string(), {})) {
       ::unlink(entry.path().c_str());
       continue;
     }
@@ -81,7 +91,7 @@ Result<std::unique_ptr<MemoryReservation>> MemoryReservation::create(fs::path di
   std::unique_ptr<MemoryReservation> made(
       new MemoryReservation(std::move(directory), std::move(look)));
   GCR_ASSIGN(const UniqueFd lock, lock_directory(made->directory_));
-  made->path_ = made->directory_ / Uuid::random().to_string();
+  made->path_ = made->directory_ / fmt::format("{}-{}", ::getpid(), Uuid::random().to_string());
   made->file_.reset(::open(made->path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!made->file_) {
     return Error::from_errno(errno, fmt::format("creating {}", made->path_.string()));

@@ -101,6 +101,29 @@ TEST_F(MemoryReservationTest, ADeadProcessHasNothingReservedAndLeavesNothing) {
   ::close(ready[1]);
 }
 
+TEST_F(MemoryReservationTest, AChildThatOutlivesItsOwnerHoldsNothing) {
+  int child_of_owner[2];
+  ASSERT_EQ(::pipe(child_of_owner), 0);
+  const pid_t owner = ::fork();
+  ASSERT_GE(owner, 0);
+  if (owner == 0) {
+    const auto reservation = begin();
+    if (!reservation->add({.ordinary_bytes = kGiB})) ::_exit(1);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      for (;;) ::pause();
+    }
+    ::_exit(::write(child_of_owner[1], &child, sizeof(child)) == sizeof(child) ? 0 : 1);
+  }
+  pid_t child = 0;
+  ASSERT_EQ(::read(child_of_owner[0], &child, sizeof(child)), static_cast<ssize_t>(sizeof(child)));
+  ASSERT_EQ(::waitpid(owner, nullptr, 0), owner);
+  EXPECT_EQ(reserved(), Memory());
+  EXPECT_TRUE(fs::is_empty(directory_));
+  ::kill(child, SIGKILL);
+  for (const int end : child_of_owner) ::close(end);
+}
+
 TEST_F(MemoryReservationTest, WhatTheKernelSaysIsFreeIsPlausible) {
   const auto free = free_memory();
   ASSERT_TRUE(free) << free.error().message();

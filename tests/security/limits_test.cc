@@ -139,6 +139,7 @@ TEST_F(Limits, APreflightThatNothingFollowsLeavesNoJournal) {
   const Uuid id = Uuid::random();
   request.mutable_preflight_request()->set_migration_id(id.bytes.data(), id.bytes.size());
   request.mutable_preflight_request()->set_source_agent("127.0.0.1:1");
+  request.mutable_preflight_request()->add_members();
   source.send(request);
   proto::Envelope answer;
   while (!answer.has_preflight_reply() && !answer.has_failure()) answer = source.receive();
