@@ -2,9 +2,9 @@
 // the same memory.
 //
 // Free memory shows what was allocated, not what is reserved. So each migration has a file in a
-// common directory, named by its owner's PID and locked (flock) by it while it lives, with the amount
-// that it has yet to allocate. To reserve more, a process adds up the files of living owners under the lock of the
-// directory, and compares the sum with what is free.
+// common directory, named by its owner's PID and locked (flock) while the owner lives, with the
+// amount that it has yet to allocate. To reserve more, a process adds up the files of living owners
+// under the lock of the directory, and compares the sum with what is free.
 #pragma once
 
 #include <cstdint>
