@@ -70,7 +70,8 @@ Result<std::size_t> Connector::device_of(ibv_context* context) {
 /// Why the connection failed: the receiver's reason, if it gave one.
 Error refusal(const rdma_cm_event& event) {
   if (event.event != RDMA_CM_EVENT_REJECTED) {
-    return Error(Code::kUnavailable,
+    const bool unheard = event.event == RDMA_CM_EVENT_ADDR_ERROR && event.status == -ETIMEDOUT;
+    return Error(unheard ? Code::kTimeout : Code::kUnavailable,
                  fmt::format("{} ({})", rdma_event_str(event.event), std::strerror(-event.status)));
   }
   const auto& data = event.param.conn;
