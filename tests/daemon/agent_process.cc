@@ -131,7 +131,11 @@ AgentProcess::AgentProcess(const control::TlsFiles& tls, const std::string& sett
 
 AgentProcess::~AgentProcess() {
   kill_daemon();
-  kill_workers(home_.folder->path() + "/agent.toml");
+  // One that was just started shows its command line a moment later.
+  for (std::unique_lock lock(mutex_); !log_ended_;) {
+    kill_workers(home_.folder->path() + "/agent.toml");
+    changed_.wait_for(lock, std::chrono::milliseconds(5));
+  }
   if (reader_.joinable()) reader_.join();
 }
 
