@@ -9,6 +9,8 @@
 
 #include <chrono>
 #include <fstream>
+#include <iterator>
+#include <sstream>
 
 #include "migrate-agent/cgroups/limits.h"
 #include "migrate-agent/procfs/procfs.h"
@@ -163,15 +165,18 @@ Status Group::remove() const {
   return {};
 }
 
-Status Group::dissolve(const std::string& home) const {
+Status Group::dissolve(const Homes& home) const {
   if (!exists()) return {};
   GCR_TRY(thaw());
   GCR_ASSIGN(const std::string own, group_of(*freezer_, ::getpid()));
-  std::error_code error;
-  auto target = freezer_->directory_of(home);
-  if (home.empty() || !target || !fs::exists(*target / kProcesses, error))
-    target = freezer_->directory_of(own).value_or(freezer_->mount);
-  GCR_TRY(until_empty([&](const std::string& pid) { return write(*target / kProcesses, pid); }));
+  const fs::path fallback = freezer_->directory_of(own).value_or(freezer_->mount);
+  GCR_TRY(until_empty([&](const std::string& pid) {
+    const std::string wanted = home ? home(std::stoi(pid)) : "";
+    std::error_code error;
+    const auto target = freezer_->directory_of(wanted);
+    const bool there = !wanted.empty() && target && fs::exists(*target / kProcesses, error);
+    return write((there ? *target : fallback) / kProcesses, pid);
+  }));
   return remove();
 }
 
@@ -179,8 +184,7 @@ Status Group::destroy() const {
   const auto kill = [this](const std::string& pid) -> Status {
     GCR_ASSIGN(const auto process, procfs::Process::open(std::stoi(pid)));
     // The process that has the PID now is killed only if it is in the group.
-    GCR_ASSIGN(const std::string group, group_of(*freezer_, process.pid()));
-    if (freezer_->directory_of(group) == directory_) GCR_TRY(process.send(SIGKILL));
+    if (contains(process)) GCR_TRY(process.send(SIGKILL));
     return thaw();
   };
   if (exists()) GCR_TRY(until_empty(kill));
@@ -191,9 +195,22 @@ fs::path Group::directory_for_criu() const {
   return freezer_ && freezer_->version == Version::kTwo ? directory_ : fs::path();
 }
 
-Result<std::string> Group::home_of(const procfs::Process& process) const {
+Result<std::string> Group::home_of(pid_t pid) const {
   if (!freezer_) return std::string();
-  return group_of(*freezer_, process.pid());
+  return group_of(*freezer_, pid);
+}
+
+std::vector<pid_t> Group::processes() const {
+  std::vector<pid_t> found;
+  std::istringstream numbers(procfs::read_text(directory_ / kProcesses));
+  if (freezer_) found.assign(std::istream_iterator<pid_t>(numbers), {});
+  return found;
+}
+
+bool Group::contains(const procfs::Process& process) const {
+  if (!freezer_) return false;
+  const auto group = group_of(*freezer_, process.pid());
+  return group && freezer_->directory_of(*group) == directory_ && !process.has_ended();
 }
 
 std::set<std::string> empty_groups(const std::vector<Hierarchy>& hierarchies) {

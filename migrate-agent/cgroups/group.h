@@ -1,5 +1,5 @@
-// A control group for one process. Frozen, it keeps the process from running whatever signals it
-// gets (design decision 10): anybody's SIGCONT ends a SIGSTOP, but only root can thaw a group.
+// A control group for the processes of a job. Frozen, it keeps them from running whatever signals
+// it gets (design decision 10): anybody's SIGCONT ends a SIGSTOP, but only root can thaw a group.
 // While the process runs, the group keeps its earlier limits (limits.h).
 //
 // Groups are made at the top of the hierarchy, which belongs to root, and not below the group of
@@ -67,16 +67,23 @@ class Group {
   /// Success if there is no such group.
   Status thaw() const;
 
-  /// Thaws, moves its processes to the group `home` (as /proc/PID/cgroup names it; the caller's own
-  /// if that is gone), and removes the group. Success if there is no such group.
-  Status dissolve(const std::string& home = {}) const;
+  /// Thaws, moves each process to its home (a group as /proc/PID/cgroup names it; the caller's own
+  /// if that is gone or unknown), and removes the group. Success if there is no such group.
+  using Homes = std::function<std::string(pid_t)>;
+  Status dissolve(const Homes& home = {}) const;
 
   /// Kills all its processes, none of which runs again, and removes the group. Success if there is
   /// no such group.
   Status destroy() const;
 
   /// The group that a process is in, for dissolve(). Empty if none freezes.
-  Result<std::string> home_of(const procfs::Process& process) const;
+  Result<std::string> home_of(pid_t pid) const;
+
+  /// What is in it now. Empty if there is no such group.
+  std::vector<pid_t> processes() const;
+
+  /// Whether this very process is in it.
+  bool contains(const procfs::Process& process) const;
 
   /// Whether freeze() has an effect.
   bool freezes() const { return freezer_.has_value(); }

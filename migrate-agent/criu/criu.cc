@@ -111,30 +111,10 @@ Status check_memory_tracking(const Command& command) {
                "the kernel cannot tell which pages are written to (CONFIG_MEM_SOFT_DIRTY)");
 }
 
-namespace {
-
-/// The process and all below it, held by pidfd. A PID that was read before its pidfd was opened
-/// counts only if it is still below the process.
-std::vector<procfs::Process> open_tree(const procfs::Process& root) {
-  std::vector<procfs::Process> tasks{root};
-  for (const pid_t pid : procfs::tree(root.pid())) {
-    if (pid == root.pid()) continue;
-    auto task = procfs::Process::open(pid);
-    if (task) tasks.push_back(std::move(*task));
-  }
-  const std::vector<pid_t> still = procfs::tree(root.pid());
-  std::erase_if(tasks, [&](const procfs::Process& task) {
-    return std::ranges::find(still, task.pid()) == still.end();
-  });
-  return tasks;
-}
-
-}  // namespace
-
 Status resume_stopped(const procfs::Process& process) {
   const std::string doing = "cannot resume process " + std::to_string(process.pid());
   if (process.has_ended()) return Error(Code::kNotFound, doing + ": it is gone");
-  for (const procfs::Process& task : open_tree(process)) {
+  for (const procfs::Process& task : procfs::open_tree(process)) {
     const Status sent = task.send(SIGCONT);
     if (!sent && task.pid() == process.pid()) return sent.error().while_doing(doing);
   }
@@ -142,7 +122,7 @@ Status resume_stopped(const procfs::Process& process) {
 }
 
 Status kill_stopped(const procfs::Process& process, const std::function<Status()>& after) {
-  const std::vector<procfs::Process> tasks = open_tree(process);
+  const std::vector<procfs::Process> tasks = procfs::open_tree(process);
   for (const procfs::Process& task : tasks) {
     const Status sent = task.send(SIGKILL);
     if (!sent && sent.error().code() != Code::kNotFound) return sent;

@@ -55,6 +55,12 @@ Error cannot(const char* what, pid_t pid, const Error& error) {
   return error.while_doing(std::string("cannot ") + what + " process " + std::to_string(pid));
 }
 
+/// Not a zombie.
+bool is_alive(pid_t pid) {
+  const char state = procfs::state(std::to_string(pid));
+  return state != '\0' && state != 'Z' && state != 'X';
+}
+
 /// An unnamed file with this content, positioned at its start.
 Result<UniqueFd> in_memory(const std::string& name, const std::string& content) {
   UniqueFd file(::memfd_create(name.c_str(), MFD_CLOEXEC));
@@ -143,14 +149,19 @@ Result<std::uint64_t> PreparedDump::Impl::run(const TakeImage& take) {
 /// When CRIU ends, the process is still being stopped, or frozen.
 Status PreparedDump::Impl::wait_until_dumped() {
   GCR_TRY(wait_for_success(*session, directory, kDumpLog));
-  if (group.empty()) GCR_TRY(procfs::wait_until_stopped(pid));
+  for (const pid_t task : procfs::stopped_tree(pid)) {
+    if (group.empty() && is_alive(task)) GCR_TRY(procfs::wait_until_stopped(task));
+  }
   return session->check_namespace();  // else CRIU's view was not genuine
 }
 
 /// The last steps with the images of threads.
 Status PreparedDump::Impl::settle(const ReadImage& read, const WriteImage& write) {
   GCR_ASSIGN(credentials, check_dumped_credentials(pid, read));
-  return restart_interrupted_calls(pid, read, write);
+  for (const pid_t task : procfs::stopped_tree(pid)) {
+    if (is_alive(task)) GCR_TRY(restart_interrupted_calls(task, read, write));
+  }
+  return {};
 }
 
 Result<std::uint64_t> PreparedDump::Impl::run_streaming(const TakeImage& take) {

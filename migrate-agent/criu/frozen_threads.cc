@@ -27,20 +27,20 @@ std::string task_name(pid_t pid, pid_t tid) {
 /// The tracer: all of it runs in one thread.
 class Tracer {
  public:
-  explicit Tracer(procfs::Process process) : process_(std::move(process)) {}
+  explicit Tracer(std::vector<procfs::Process> processes) : processes_(std::move(processes)) {}
 
-  /// On failure the process is as it was.
+  /// On failure the processes are as they were.
   Status seize(const std::set<pid_t>& running, const std::function<Status()>& thaw) {
     Status status = seize_all(running);
     if (status && thaw) status = thaw();
-    if (status) status = process_.send(SIGCONT);
+    if (status) status = send(SIGCONT);
     if (!status) (void)let_go({.stop = true, .freeze = {}});
     return status;
   }
 
   Status let_go(const End& end) {
     Status status;
-    if (end.stop) status = process_.send(SIGSTOP);
+    if (end.stop) status = send(SIGSTOP);
     if (status && end.freeze) status = end.freeze();
     for (const auto& [tid, signal_number] : held_) {
       // A thread that has meanwhile ended (its process was killed) needs nothing.
@@ -49,9 +49,13 @@ class Tracer {
       }
     }
     held_.clear();
-    if (end.stop && !end.freeze && status) return procfs::wait_until_stopped(pid_);
-    if (status && procfs::state(std::to_string(pid_)) == '\0') {
-      return Error(Code::kNotFound, "process " + std::to_string(pid_) + " is gone");
+    for (const procfs::Process& process : processes_) {
+      if (!status) break;
+      if (end.stop && !end.freeze) {
+        status = procfs::wait_until_stopped(process.pid());
+      } else if (procfs::state(std::to_string(process.pid())) == '\0') {
+        status = Error(Code::kNotFound, "process " + std::to_string(process.pid()) + " is gone");
+      }
     }
     return status;
   }
@@ -59,43 +63,52 @@ class Tracer {
   std::size_t count() const { return held_.size(); }
 
  private:
+  Status send(int signal_number) {
+    for (const procfs::Process& process : processes_) GCR_TRY(process.send(signal_number));
+    return {};
+  }
+
   Status seize_all(const std::set<pid_t>& running) {
     std::set<pid_t> missing = running;
-    // The process is stopped, so one pass should do; a second one that finds nothing new proves it.
+    // They are stopped, so one pass should do; a second one that finds nothing new proves it.
     for (bool found_new = true; found_new;) {
-      found_new = false;
-      for (const pid_t tid : procfs::threads(pid_)) {
-        if (held_.contains(tid)) continue;
-        const auto pids = procfs::namespace_pids(task_name(pid_, tid));
-        if (pids.empty()) continue;  // it ended
-        if (running.contains(pids.back())) {
-          missing.erase(pids.back());
-          continue;
-        }
-        GCR_TRY(seize_one(tid));
-        found_new = found_new || held_.contains(tid);
+      const std::size_t before = held_.size();
+      for (const procfs::Process& process : processes_) {
+        GCR_TRY(seize_threads(process.pid(), running, missing));
       }
+      found_new = held_.size() != before;
     }
-    if (!missing.empty()) {
-      return Error(Code::kNotFound, "process " + std::to_string(pid_) + " has no thread " +
-                                        std::to_string(*missing.begin()));
+    if (missing.empty()) return {};
+    return Error(Code::kNotFound, "process " + std::to_string(processes_.front().pid()) +
+                                      " has no thread " + std::to_string(*missing.begin()));
+  }
+
+  Status seize_threads(pid_t pid, const std::set<pid_t>& running, std::set<pid_t>& missing) {
+    for (const pid_t tid : procfs::threads(pid)) {
+      if (held_.contains(tid)) continue;
+      const auto pids = procfs::namespace_pids(task_name(pid, tid));
+      if (pids.empty()) continue;  // it ended
+      if (running.contains(pids.back())) {
+        missing.erase(pids.back());
+      } else {
+        GCR_TRY(seize_one(pid, tid));
+      }
     }
     return {};
   }
 
-  Status seize_one(pid_t tid) {
+  Status seize_one(pid_t pid, pid_t tid) {
     auto signal_number = tracing::stop(tid, PTRACE_O_EXITKILL);
     if (!signal_number) {
       if (signal_number.error().code() == Code::kNotFound) return {};
       held_[tid] = 0;
-      return signal_number.error().while_doing("process " + std::to_string(pid_));
+      return signal_number.error().while_doing("process " + std::to_string(pid));
     }
     held_[tid] = *signal_number;
     return {};
   }
 
-  const procfs::Process process_;
-  const pid_t pid_ = process_.pid();
+  const std::vector<procfs::Process> processes_;
   std::map<pid_t, int> held_;  ///< thread id -> signal to deliver when it goes on
 };
 
@@ -127,7 +140,7 @@ FrozenThreads::FrozenThreads(FrozenThreads&&) noexcept = default;
 FrozenThreads& FrozenThreads::operator=(FrozenThreads&&) noexcept = default;
 FrozenThreads::~FrozenThreads() = default;
 
-Result<FrozenThreads> FrozenThreads::seize(const procfs::Process& process,
+Result<FrozenThreads> FrozenThreads::seize(const std::vector<procfs::Process>& processes,
                                            const std::set<pid_t>& running,
                                            const std::function<Status()>& thaw) {
   auto impl = std::make_unique<Impl>();
@@ -135,9 +148,9 @@ Result<FrozenThreads> FrozenThreads::seize(const procfs::Process& process,
   auto when_seized = seized.get_future();
   std::promise<Status> ended;
   impl->ended = ended.get_future();
-  impl->thread = std::thread([process, running, thaw, seized = std::move(seized),
+  impl->thread = std::thread([processes, running, thaw, seized = std::move(seized),
                               ended = std::move(ended), end = impl->end.get_future()]() mutable {
-    Tracer tracer(process);
+    Tracer tracer(processes);
     const Status status = tracer.seize(running, thaw);
     if (!status) {
       seized.set_value(status.error());

@@ -3,8 +3,8 @@
 //
 // A tracer is a thread, so each FrozenThreads has a thread of its own that holds the threads;
 // callers may use any thread. While they are held, the death of this process kills the held
-// process: an uncommitted copy must not start to run. stop_again() ends that dependence before the
-// commit.
+// processes: an uncommitted copy must not start to run. stop_again() ends that dependence before
+// the commit.
 #pragma once
 
 #include <sys/types.h>
@@ -12,21 +12,23 @@
 #include <functional>
 #include <memory>
 #include <set>
+#include <vector>
 
 #include "migrate-agent/procfs/process_handle.h"
 #include "src/base/result.h"
 
 namespace gcr::criu {
 
-/// Holds the threads of one process. One caller at a time.
+/// Holds the threads of the processes of a tree. One caller at a time.
 class FrozenThreads {
  public:
-  /// The process is stopped by SIGSTOP. Seizes every thread except `running` (thread ids in the
-  /// process's own PID namespace), then continues the process: only `running` run, and threads that
-  /// they create. `thaw` is called in between, if the process was frozen too. On failure everything
-  /// seized is released and the process is stopped again; kNotFound if a
-  /// thread of `running` does not exist.
-  static Result<FrozenThreads> seize(const procfs::Process& process, const std::set<pid_t>& running,
+  /// The processes are stopped by SIGSTOP, and in one PID namespace. Seizes every thread except
+  /// `running` (thread ids in that namespace), then continues the processes: only `running` run,
+  /// and threads that they create. `thaw` is called in between, if they were frozen too. On failure
+  /// everything seized is released and they are stopped again; kNotFound if a thread of `running`
+  /// does not exist.
+  static Result<FrozenThreads> seize(const std::vector<procfs::Process>& processes,
+                                     const std::set<pid_t>& running,
                                      const std::function<Status()>& thaw = {});
 
   FrozenThreads(FrozenThreads&&) noexcept;
@@ -38,8 +40,8 @@ class FrozenThreads {
   /// tracer remain. Once.
   Status release();
 
-  /// Stops the whole process by SIGSTOP, including the running threads, and releases the threads.
-  /// From then on it stays stopped, even if this process ends, until resume_stopped(). `freeze` is
+  /// Stops the processes by SIGSTOP, including the running threads, and releases the threads.
+  /// From then on they stay stopped, even if this process ends, until resume_stopped(). `freeze` is
   /// called while the threads are still held: no SIGCONT wakes what it freezes. Once.
   Status stop_again(const std::function<Status()>& freeze = {});
 

@@ -103,16 +103,16 @@ Result<proto::Envelope> Course::take_step(const proto::Envelope& request) {
 }
 
 /// Before CRIU opens anything.
-Result<process::VettedFiles> Course::vet_files(const proto::RestoreRequest& request) const {
+Result<std::vector<process::VettedFiles>> Course::vet_files(
+    const proto::RestoreRequest& request) const {
   GCR_TRY(check_members(request.members_size()));
-  const proto::DumpedMember& member = request.members(0);
-  if (member.credentials().empty()) {
-    return Error(Code::kProtocol, "RestoreRequest does not tell the rights of the process");
-  }
   GCR_ASSIGN(auto names, criu::images::file_names(room_->image_directory()));
   GCR_ASSIGN(const pid_t root, criu::images::root_pid(room_->image_directory()));
-  return process::vet_files({std::move(names.files), std::move(names.deleted), root},
-                            member.named(), member.credentials(0));
+  if (root != request.members(0).pid_in_namespace()) {
+    return Error(Code::kProtocol, fmt::format("the images are of process {}, not of {}", root,
+                                              request.members(0).pid_in_namespace()));
+  }
+  return process::vet_files({std::move(names.files), std::move(names.deleted)}, request.members());
 }
 
 Status Course::restore_process(const proto::RestoreRequest& request,
@@ -122,7 +122,7 @@ Status Course::restore_process(const proto::RestoreRequest& request,
   GCR_ASSIGN(const auto vetted,
              phases.time("process", "compare files", [&] { return vet_files(request); }));
   GCR_ASSIGN(process_, RestoredProcess::create(plan_.driver, *prepared_restore_,
-                                               {request.members(0).credentials(), vetted},
+                                               {request.members(), vetted, plan_.gpu_pid},
                                                plan_.running, plan_.gpu_map, group_, phases));
   return {};
 }
@@ -162,7 +162,11 @@ Status Course::restore(const proto::RestoreRequest& request, proto::RestoreReply
 Status Course::vote(Phases& phases) {
   GCR_ASSIGN(auto descriptors, vram_->descriptors());
   GCR_ASSIGN(auto of_members, job_.split(std::move(descriptors)));
-  GCR_TRY(process_->attach(std::move(of_members[job::kRoot]), phases));
+  job::LocalDescriptors vram;
+  for (auto& [member, theirs] : of_members) {
+    for (auto& one : theirs) vram.push_back(std::move(one));
+  }
+  GCR_TRY(process_->attach(std::move(vram), phases));
   GCR_TRY(fault::point("destination.attached"));
   GCR_TRY(process_->stand_still(phases));
   GCR_TRY(fault::point("destination.stopped"));

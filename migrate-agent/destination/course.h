@@ -60,6 +60,7 @@ class Course {
     journal::Began began;
     bool is_migration = false;  ///< not preflight alone
     std::set<pid_t> running;
+    pid_t gpu_pid = 0;  ///< of the member that uses the GPU, in their PID namespace
     std::set<pid_t> used_pids;
     std::uint64_t image_bytes = 0;  ///< expected size of the images, from the source
     std::shared_ptr<const device::Driver> driver;
@@ -97,7 +98,7 @@ class Course {
   Status change_buffers(const proto::BuffersRequest& request, proto::BuffersReply& reply);
 
   Status restore(const proto::RestoreRequest& request, proto::RestoreReply& reply);
-  Result<process::VettedFiles> vet_files(const proto::RestoreRequest& request) const;
+  Result<std::vector<process::VettedFiles>> vet_files(const proto::RestoreRequest& request) const;
   Status restore_process(const proto::RestoreRequest& request,
                          const std::vector<images::NamedFile>& files, Phases& phases);
   Status vote(Phases& phases);

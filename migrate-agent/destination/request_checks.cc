@@ -22,9 +22,9 @@ std::vector<job::Mapping> mappings_of(const proto::Buffer& buffer) {
 }  // namespace
 
 Status check_members(int members) {
-  if (members == 1) return {};
-  return Error(Code::kUnsupported,
-               fmt::format("a job of {} processes: this agent moves jobs of one", members));
+  if (members >= 1 && members <= static_cast<int>(job::kMaxMembers)) return {};
+  return Error(Code::kProtocol,
+               fmt::format("a job of {} processes, not of 1 to {}", members, job::kMaxMembers));
 }
 
 Result<std::array<std::byte, 32>> check_digest_key(const std::string& bytes) {

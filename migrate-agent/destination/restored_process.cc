@@ -1,6 +1,8 @@
 #include "migrate-agent/destination/restored_process.h"
 
+#include <algorithm>
 #include <csignal>
+#include <map>
 
 #include "migrate-agent/door/door.h"
 #include "migrate-agent/fault/fault.h"
@@ -26,14 +28,14 @@ Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(
   std::unique_ptr<RestoredProcess> process(new RestoredProcess(std::move(tree), std::move(group)));
   GCR_TRY(phases.time("process", "freeze", [&] { return process->hold(); }));
   GCR_TRY(fault::point("destination.criu-restored"));
-  const pid_t pid = process->tree_.pid();
   GCR_TRY(phases.time("process", "compare rights", [&]() -> Status {
-    GCR_TRY(process::check_restored_credentials(process->tree_.init().pid(), expected.credentials));
-    return process::check_restored_files(pid, expected.files);
+    GCR_TRY(process->find_members(expected.members));
+    return process->check_files(expected.files);
   }));
+  GCR_ASSIGN(const pid_t pid, process->find_gpu_process(expected.members, expected.gpu_pid));
   const auto control = driver->control(pid);
   GCR_ASSIGN(process->frozen_, phases.time("process", "seize", [&] {
-    return criu::FrozenThreads::seize(process->tree_.root(), running,
+    return criu::FrozenThreads::seize(process->members_, running,
                                       [&] { return process->group_.thaw(); });
   }));
   GCR_TRY(fault::point("destination.frozen"));
@@ -49,7 +51,43 @@ Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(
 /// be seized.
 Status RestoredProcess::hold() {
   if (!group_.directory_for_criu().empty()) return group_.freeze();
-  return procfs::wait_until_stopped(tree_.pid());
+  for (const pid_t pid : procfs::tree(tree_.pid())) {
+    if (procfs::state(std::to_string(pid)) != 'Z') GCR_TRY(procfs::wait_until_stopped(pid));
+  }
+  return {};
+}
+
+/// All threads below the init are those that were told, with their rights: so the members are all
+/// that there is.
+Status RestoredProcess::find_members(const process::DumpedMembers& members) {
+  google::protobuf::RepeatedPtrField<proto::Credentials> threads;
+  for (const proto::DumpedMember& member : members) threads.MergeFrom(member.credentials());
+  const pid_t init = tree_.init().pid();
+  GCR_TRY(process::check_restored_credentials(init, threads));
+  std::map<pid_t, pid_t> restored;
+  for (const pid_t pid : procfs::stopped_tree(init)) {
+    const auto pids = procfs::namespace_pids(std::to_string(pid));
+    if (!pids.empty()) restored[pids.back()] = pid;
+  }
+  for (const proto::DumpedMember& member : members) {
+    GCR_ASSIGN(auto process, procfs::Process::open(restored[member.pid_in_namespace()]));
+    members_.push_back(std::move(process));
+  }
+  return {};
+}
+
+Result<pid_t> RestoredProcess::find_gpu_process(const process::DumpedMembers& members,
+                                                pid_t inner) const {
+  const auto found = std::ranges::find(members, inner, &proto::DumpedMember::pid_in_namespace);
+  if (found != members.end()) return members_[found - members.begin()].pid();
+  return Error(Code::kProtocol, "the process that uses the GPU was not dumped");
+}
+
+Status RestoredProcess::check_files(const std::vector<process::VettedFiles>& files) const {
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    GCR_TRY(process::check_restored_files(members_[i].pid(), files[i]));
+  }
+  return {};
 }
 
 Status RestoredProcess::attach(job::LocalDescriptors vram, Phases& phases) {
@@ -67,7 +105,7 @@ Status RestoredProcess::stand_still(Phases& phases) {
 
 journal::Restored RestoredProcess::identity() const {
   journal::Restored restored;
-  identify(tree_.root(), *restored.add_members());
+  for (const procfs::Process& member : members_) identify(member, *restored.add_members());
   identify(tree_.init(), *restored.mutable_init());
   return restored;
 }

@@ -1,7 +1,7 @@
-// The process at the destination, between CRIU's restore and the vote: it is stopped while its CUDA
-// state and its VRAM are restored (design decision 9). From the vote on it stays stopped without
-// this worker, and a thaw and SIGCONT are all that it needs: see migrate-agent/recovery.
-// One caller at a time, from any thread; everything blocks.
+// The processes of a job at the destination, between CRIU's restore and the vote: it is stopped
+// while its CUDA state and its VRAM are restored (design decision 9). From the vote on it stays
+// stopped without this worker, and a thaw and SIGCONT are all that it needs: see
+// migrate-agent/recovery. One caller at a time, from any thread; everything blocks.
 #pragma once
 
 #include <memory>
@@ -25,11 +25,12 @@ class RestoredProcess {
  public:
   /// What it must be.
   struct Expected {
-    const google::protobuf::RepeatedPtrField<proto::Credentials>& credentials;
-    const process::VettedFiles& files;
+    const process::DumpedMembers& members;
+    const std::vector<process::VettedFiles>& files;  ///< of each member
+    pid_t gpu_pid;  ///< the member that uses the GPU, in their PID namespace
   };
 
-  /// Restores the process, and before any of it runs compares the rights of all threads and the
+  /// Restores the processes, and before any of them runs compares the rights of all threads and the
   /// files with `expected`. Then lets only the threads in `running` run (those that CUDA and the
   /// preload library need, by thread id in the process's own PID namespace), and restores and
   /// unlocks CUDA. `group` is the one that `restore` restores into. On failure nothing of the
@@ -46,7 +47,7 @@ class RestoredProcess {
   /// from here on no thread of it runs, and only root can let it run.
   Status stand_still(Phases& phases);
 
-  /// For the journal: the process, as the only member, and the init of its namespace.
+  /// For the journal: all of them, and the init of their namespace.
   journal::Restored identity() const;
 
   /// After stand_still(), once identity() is in the journal: it no longer depends on this worker.
@@ -62,8 +63,12 @@ class RestoredProcess {
       : tree_(std::move(tree)), group_(std::move(group)) {}
 
   Status hold();
+  Status find_members(const process::DumpedMembers& members);
+  Result<pid_t> find_gpu_process(const process::DumpedMembers& members, pid_t inner) const;
+  Status check_files(const std::vector<process::VettedFiles>& files) const;
 
   criu::RestoredTree tree_;
+  std::vector<procfs::Process> members_;  ///< in the source's order
   cgroups::Group group_;
   std::optional<criu::FrozenThreads> frozen_;
   std::unique_ptr<GpuAccess> access_;

@@ -25,6 +25,9 @@ struct MemberId {
   auto operator<=>(const MemberId&) const = default;
 };
 
+/// A job has no more members.
+inline constexpr std::size_t kMaxMembers = 1024;
+
 /// The process that was named.
 inline constexpr MemberId kRoot{0};
 

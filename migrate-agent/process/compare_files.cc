@@ -117,17 +117,23 @@ fs::path directory_of(const std::string& deleted) {
   return at;
 }
 
-Status check_names(const ImageNames& names, const FileFacts& told) {
+Status check_names(const ImageNames& names, const DumpedMembers& told) {
   std::set<std::string> known;
-  for (const proto::FileFact& file : told) known.insert(file.path());
-  const std::string own = fmt::format("/proc/{}/", names.root);
+  std::vector<std::string> own;
+  for (const proto::DumpedMember& member : told) {
+    for (const proto::FileFact& file : member.named()) known.insert(file.path());
+    own.push_back(fmt::format("/proc/{}/", member.pid_in_namespace()));
+  }
+  const auto is_own = [&own](const std::string& name) {
+    return std::ranges::any_of(own, [&](const auto& prefix) { return name.starts_with(prefix); });
+  };
   const auto stranger = [](const std::string& name) {
     return Error(Code::kDataLoss, fmt::format("CRIU's images name {}, of which the source's agent "
                                               "does not tell",
                                               name));
   };
   for (const std::string& name : names.files) {
-    if (!known.contains(name) && !name.starts_with(own)) return stranger(name);
+    if (!known.contains(name) && !is_own(name)) return stranger(name);
   }
   for (const std::string& name : names.deleted) {
     if (!is_name(name) || !known.contains(directory_of(name))) return stranger(name);
@@ -147,14 +153,24 @@ VettedFiles compare_files(const FileFacts& files, const proto::Credentials& who,
   return vetted;
 }
 
-Result<VettedFiles> vet_files(const ImageNames& names, const FileFacts& told,
-                              const proto::Credentials& who) {
-  if (told.size() > kMaxNames) {
-    return Error(Code::kProtocol, fmt::format("the source reports {} files", told.size()));
+Result<std::vector<VettedFiles>> vet_files(const ImageNames& names, const DumpedMembers& told) {
+  for (const proto::DumpedMember& member : told) {
+    if (member.named_size() > kMaxNames) {
+      return Error(Code::kProtocol,
+                   fmt::format("the source reports {} files of one process", member.named_size()));
+    }
+    if (member.credentials().empty()) {
+      return Error(Code::kProtocol,
+                   fmt::format("the source does not report the rights of process {}",
+                               member.pid_in_namespace()));
+    }
   }
   GCR_TRY(check_names(names, told));
+  std::vector<VettedFiles> vetted;
   preflight::Findings findings(preflight::Side::kDestination);
-  VettedFiles vetted = compare_files(told, who, findings);
+  for (const proto::DumpedMember& member : told) {
+    vetted.push_back(compare_files(member.named(), member.credentials(0), findings));
+  }
   if (findings.has_blocker()) return Error(Code::kDataLoss, preflight::reason_of(findings.list()));
   return vetted;
 }

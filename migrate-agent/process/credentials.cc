@@ -72,21 +72,6 @@ Result<proto::Credentials> read_thread(const std::string& task) {
   return thread;
 }
 
-/// `pid` and all below it, parents first. For stopped threads the kernel's list of children is
-/// right; procfs::tree() would read every process of the host while this one is stopped.
-std::vector<pid_t> family(pid_t pid) {
-  if (::access("/proc/thread-self/children", R_OK) != 0) return procfs::tree(pid);
-  std::vector<pid_t> found{pid};
-  for (std::size_t at = 0; at < found.size(); ++at) {
-    for (const pid_t tid : procfs::threads(found[at])) {
-      std::istringstream children(
-          procfs::read_text(fmt::format("/proc/{}/task/{}/children", found[at], tid)));
-      for (pid_t child = 0; children >> child;) found.push_back(child);
-    }
-  }
-  return found;
-}
-
 /// The fields by name, as text.
 std::vector<std::pair<std::string_view, std::string>> describe(const proto::Credentials& thread) {
   return {{"uids", fmt::format("{}", fmt::join(thread.uids(), " "))},
@@ -120,7 +105,7 @@ Error disagreement(int thread, const std::string& what) {
 
 Result<std::vector<proto::Credentials>> read_credentials(pid_t pid) {
   std::vector<proto::Credentials> all;
-  for (const pid_t process : family(pid)) {
+  for (const pid_t process : procfs::stopped_tree(pid)) {
     for (const pid_t tid : procfs::threads(process)) {
       GCR_ASSIGN(proto::Credentials thread, read_thread(fmt::format("{}/task/{}", process, tid)));
       if (thread.thread() != 0) all.push_back(std::move(thread));

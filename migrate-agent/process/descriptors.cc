@@ -89,49 +89,6 @@ Result<std::vector<Descriptor>> read_descriptors(pid_t pid) {
   return descriptors;
 }
 
-/// Who else holds a pipe or socket: link text -> processes.
-class Holders {
- public:
-  /// Looks at every process but `pid`.
-  explicit Holders(pid_t pid) {
-    std::error_code error;
-    for (const pid_t other : procfs::processes()) {
-      if (other == pid) continue;
-      const fs::path directory = "/proc/" + std::to_string(other) + "/fd";
-      fs::directory_iterator it(directory, error);
-      for (const fs::directory_iterator end; !error && it != end; it.increment(error)) {
-        std::error_code gone;
-        const std::string link = fs::read_symlink(it->path(), gone);
-        if (!gone && !link.empty()) holders_.emplace(link, other);
-      }
-    }
-  }
-
-  /// One process that holds it, 0 if none does. With `not_agents` agents are skipped, and also
-  /// processes that have ended since, such as workers for single queries.
-  pid_t of(const std::string& link, bool not_agents) const {
-    const auto [first, last] = holders_.equal_range(link);
-    for (auto it = first; it != last; ++it) {
-      if (!not_agents || !is_agent_or_gone(it->second)) return it->second;
-    }
-    return 0;
-  }
-
- private:
-  /// Agents' processes hold the agent's end of the door: they run our own program, or another build
-  /// of it beside ours.
-  static bool is_agent_or_gone(pid_t pid) {
-    std::error_code error;
-    const fs::path theirs = fs::read_symlink("/proc/" + std::to_string(pid) + "/exe", error);
-    if (error) return error == std::errc::no_such_file_or_directory;
-    const fs::path ours = fs::read_symlink("/proc/self/exe", error);
-    return theirs == ours || (theirs.parent_path() == ours.parent_path() &&
-                              theirs.filename().string().starts_with("migrate-agent"));
-  }
-
-  std::multimap<std::string, pid_t> holders_;
-};
-
 std::string holder_text(pid_t holder) {
   return holder == 0 ? "a process outside" : "process " + describe_process(holder);
 }
@@ -139,11 +96,10 @@ std::string holder_text(pid_t holder) {
 /// Everything that one pass over the descriptors needs.
 struct Look {
   pid_t pid;
+  const Together& together;
   Inspection& inspection;
-  Holders holders;
-  std::set<std::uint64_t> own_sockets;
-  std::map<std::uint64_t, std::uint64_t> unix_peers;
-  std::map<std::uint64_t, InternetSocket> internet;  ///< by inode
+  std::map<std::uint64_t, std::uint64_t> unix_peers{};
+  std::map<std::uint64_t, InternetSocket> internet{};  ///< by inode
   std::set<int> mounts{};
 };
 
@@ -170,7 +126,7 @@ void look_at_device(const Descriptor& fd, Look& look) {
 }
 
 void look_at_pipe(const Descriptor& fd, Look& look) {
-  const pid_t holder = look.holders.of(fd.link, false);
+  const pid_t holder = look.together.outsider(fd.link);
   if (holder == 0) return;
   look.inspection.findings.add("outside-pipe",
                                fd.name() + " is a pipe to " + holder_text(holder) + "");
@@ -210,10 +166,12 @@ void look_at_socket(const Descriptor& fd, Look& look) {
     bound.set_port(internet->second.port);
   }
   const auto peer = look.unix_peers.find(inode);
-  const bool outside = peer != look.unix_peers.end() && !look.own_sockets.contains(peer->second);
-  pid_t holder = look.holders.of(fd.link, true);
+  const std::string other_end =
+      peer == look.unix_peers.end() ? "" : "socket:[" + std::to_string(peer->second) + "]";
+  const bool outside = !other_end.empty() && !look.together.holds(other_end);
+  pid_t holder = look.together.outsider(fd.link, Together::Agents::kSkipped);
   if (outside) {
-    const pid_t other = look.holders.of("socket:[" + std::to_string(peer->second) + "]", false);
+    const pid_t other = look.together.outsider(other_end);
     if (other != 0) holder = other;
   }
   if (outside || holder != 0) {
@@ -315,12 +273,10 @@ std::string describe_process(pid_t pid) {
   return std::to_string(pid) + " (" + (name.empty() ? "gone" : name) + ")";
 }
 
-Status inspect_descriptors(pid_t pid, bool same_network, Inspection& inspection) {
+Status inspect_descriptors(pid_t pid, const Together& together, bool same_network,
+                           Inspection& inspection) {
   GCR_ASSIGN(const std::vector<Descriptor> descriptors, read_descriptors(pid));
-  Look look{pid, inspection, Holders(pid), {}, {}, {}};
-  for (const Descriptor& fd : descriptors) {
-    if (S_ISSOCK(fd.status.st_mode)) look.own_sockets.insert(fd.status.st_ino);
-  }
+  Look look{pid, together, inspection};
   if (same_network) {
     for (InternetSocket& socket : internet_sockets(pid)) {
       look.internet.emplace(socket.inode, std::move(socket));

@@ -10,7 +10,8 @@ namespace gcr::process {
 /// Adds findings and bound sockets for every descriptor of `pid`. kPermissionDenied if
 /// its descriptors may not be read. `same_network`: the process is in our network namespace;
 /// otherwise sockets are not looked at.
-Status inspect_descriptors(pid_t pid, bool same_network, Inspection& inspection);
+Status inspect_descriptors(pid_t pid, const Together& together, bool same_network,
+                           Inspection& inspection);
 
 /// The program name and number of a process for messages, like "1234 (bash)".
 std::string describe_process(pid_t pid);

@@ -54,13 +54,6 @@ void look_at_kind(pid_t pid, Inspection& inspection) {
   }
 }
 
-void look_at_children(pid_t pid, Inspection& inspection) {
-  const std::size_t below = procfs::tree(pid).size() - 1;
-  if (below == 0) return;
-  inspection.findings.add(
-      "children", "it has " + std::to_string(below) + " child process" + (below > 1 ? "es" : ""));
-}
-
 void look_at_namespaces(pid_t pid, Inspection& inspection) {
   std::string others;
   for (const char* kind : {"net", "ipc", "uts", "user", "cgroup"}) {
@@ -121,7 +114,7 @@ Status look_at_credentials(pid_t pid, Inspection& inspection) {
 
 }  // namespace
 
-Result<Inspection> inspect(pid_t pid) {
+Result<Inspection> inspect(pid_t pid, const Together& together) {
   const std::map<std::string, std::string> status = read_status(pid);
   const char state = procfs::state(std::to_string(pid));
   if (pid <= 0 || !status.contains("Tgid") || state == '\0') return no_such_process(pid);
@@ -145,14 +138,13 @@ Result<Inspection> inspect(pid_t pid) {
   look_at_kind(pid, inspection);
   if (inspection.findings.has_blocker())
     return inspection;  // the process must not be examined further
-  look_at_children(pid, inspection);
   look_at_namespaces(pid, inspection);
   look_at_mounts(pid, inspection);
   look_at_state(pid, status, inspection);
   const bool same_network =
       procfs::namespace_link(pid, "net") == procfs::namespace_link(::getpid(), "net");
-  GCR_TRY(inspect_descriptors(pid, same_network, inspection));
-  inspect_mappings(pid, inspection);
+  GCR_TRY(inspect_descriptors(pid, together, same_network, inspection));
+  inspect_mappings(pid, together, inspection);
   GCR_TRY(look_at_files(pid, inspection));
   GCR_TRY(look_at_credentials(pid, inspection));
   inspect_surroundings(pid, inspection);

@@ -6,9 +6,9 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "migrate-agent/findings/catalogue.h"
+#include "migrate-agent/process/together.h"
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 
@@ -22,13 +22,14 @@ struct Inspection {
 /// Deleted files up to this size move with the process; CRIU carries them in its images.
 inline constexpr std::uint64_t kDeletedFileLimitBytes = 64u << 20;
 
-/// Examines everything that is visible from outside, as far as it can. kNotFound if
-/// there is no such process, kPermissionDenied if it may not be inspected. The findings are those
-/// of the catalogue's first part (migrate-agent/findings/catalogue.cc) that need no second host.
-/// Descriptors and mappings of NVIDIA devices, and the door, are expected and not reported.
+/// Examines everything that is visible from outside, as far as it can; what it shares with the
+/// others of `together`, it keeps. kNotFound if there is no such process, kPermissionDenied if it
+/// may not be inspected. The findings are those of the catalogue's first part
+/// (migrate-agent/findings/catalogue.cc) that need no second host. Descriptors and mappings of
+/// NVIDIA devices, and the door, are expected and not reported.
 ///
 /// The files among the facts are those of named_files(). Thread-safe.
-Result<Inspection> inspect(pid_t pid);
+Result<Inspection> inspect(pid_t pid, const Together& together);
 
 /// Its words, with blanks between; empty if there is no such process or it has none.
 std::string command_of(pid_t pid);

@@ -58,14 +58,14 @@ VettedFiles compare_files(const FileFacts& files, const proto::Credentials& who,
 struct ImageNames {
   std::set<std::string> files;
   std::set<std::string> deleted;
-  pid_t root = 0;  ///< the process, as its own PID namespace numbers it
 };
 
+using DumpedMembers = google::protobuf::RepeatedPtrField<proto::DumpedMember>;
+
 /// Before CRIU opens anything: checks that every name in the images was reported by the source's
-/// agent, and that the files of these names here are as reported. kDataLoss with the reasons if
-/// not.
-Result<VettedFiles> vet_files(const ImageNames& names, const FileFacts& told,
-                              const proto::Credentials& who);
+/// agent, and that the files of these names here are as reported, and within the rights of the
+/// member that has them. For each member what was found. kDataLoss with the reasons if not.
+Result<std::vector<VettedFiles>> vet_files(const ImageNames& names, const DumpedMembers& told);
 
 /// Before anything runs: checks that `pid`, which was restored, has the vetted files and no others.
 Status check_restored_files(pid_t pid, const VettedFiles& vetted);

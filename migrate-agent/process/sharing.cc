@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -23,11 +24,12 @@ constexpr char kPreloadLibrary[] = "libgcr-preload.so";
 /// Device and inode.
 using FileId = std::pair<std::uint64_t, std::uint64_t>;
 
-/// The first process but `pid` and ourselves that maps one of these, for each of them.
-std::map<FileId, pid_t> other_mappers(pid_t pid, const std::map<FileId, std::string>& shared) {
+/// The first outsider but ourselves that maps one of these, for each of them.
+std::map<FileId, pid_t> outside_mappers(const Together& together,
+                                        const std::map<FileId, std::string>& shared) {
   std::map<FileId, pid_t> mappers;
   for (const pid_t other : procfs::processes()) {
-    if (other == pid || other == ::getpid()) continue;
+    if (together.contains(other) || other == ::getpid()) continue;
     for (const Mapping& mapping : named_mappings(other)) {
       const FileId id{mapping.device, mapping.inode};
       if (shared.contains(id)) mappers.emplace(id, other);
@@ -108,7 +110,19 @@ void look_at(pid_t pid, const Mapping& mapping, Inspection& inspection) {
 
 bool is_driver_file(std::string_view path) { return path.starts_with("/dev/nvidia"); }
 
-void inspect_mappings(pid_t pid, Inspection& inspection) {
+bool has_driver_files(pid_t pid) {
+  const auto is_mapped = [](const Mapping& mapping) { return is_driver_file(mapping.path); };
+  if (std::ranges::any_of(named_mappings(pid), is_mapped)) return true;
+  std::error_code error;
+  fs::directory_iterator it("/proc/" + std::to_string(pid) + "/fd", error);
+  for (const fs::directory_iterator end; !error && it != end; it.increment(error)) {
+    std::error_code gone;
+    if (is_driver_file(fs::read_symlink(it->path(), gone).native())) return true;
+  }
+  return false;
+}
+
+void inspect_mappings(pid_t pid, const Together& together, Inspection& inspection) {
   std::map<FileId, std::string> shared;
   for (const Mapping& mapping : named_mappings(pid)) {
     if (is_driver_file(mapping.path)) continue;
@@ -118,7 +132,7 @@ void inspect_mappings(pid_t pid, Inspection& inspection) {
     }
   }
   if (shared.empty()) return;
-  for (const auto& [id, other] : other_mappers(pid, shared)) {
+  for (const auto& [id, other] : outside_mappers(together, shared)) {
     inspection.findings.add("shared-memory", "it shares the memory " + shared.at(id) +
                                                  " with process " + describe_process(other));
   }

@@ -10,7 +10,10 @@
 namespace gcr::process {
 
 /// Adds findings: "shared-memory", "deleted-file", "device", "kernel-object"; under_preload.
-void inspect_mappings(pid_t pid, Inspection& inspection);
+void inspect_mappings(pid_t pid, const Together& together, Inspection& inspection);
+
+/// Whether it has files of the GPU driver open or mapped.
+bool has_driver_files(pid_t pid);
 
 /// Whether a file belongs to the GPU driver, by its name in the kernel: everything under
 /// /dev/nvidia*. The driver's checkpoint removes these from the process, so CRIU never sees them.

@@ -81,4 +81,18 @@ Status Process::wait_until_ended(std::chrono::milliseconds limit) const {
                    std::to_string(limit.count()) + " ms: another process may be tracing it");
 }
 
+std::vector<Process> open_tree(const Process& root) {
+  std::vector<Process> processes{root};
+  for (const pid_t pid : tree(root.pid())) {
+    if (pid == root.pid()) continue;
+    auto process = Process::open(pid);
+    if (process) processes.push_back(std::move(*process));
+  }
+  const std::vector<pid_t> still = tree(root.pid());
+  std::erase_if(processes, [&](const Process& process) {
+    return std::ranges::find(still, process.pid()) == still.end();
+  });
+  return processes;
+}
+
 }  // namespace gcr::procfs

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
@@ -55,5 +56,9 @@ class Process {
   std::uint64_t start_time_;
   std::shared_ptr<const UniqueFd> pidfd_;
 };
+
+/// The process and all below it, the process first. A PID that was read before its pidfd was opened
+/// counts only if it is still below the process.
+std::vector<Process> open_tree(const Process& root);
 
 }  // namespace gcr::procfs

@@ -145,6 +145,20 @@ std::vector<pid_t> tree(pid_t pid) {
   return found;
 }
 
+std::vector<pid_t> stopped_tree(pid_t pid) {
+  if (::access("/proc/thread-self/children", R_OK) != 0) return tree(pid);
+  std::vector<pid_t> found{pid};
+  for (std::size_t at = 0; at < found.size(); ++at) {
+    const std::string process = "/proc/" + std::to_string(found[at]);
+    for (const pid_t tid : threads(found[at])) {
+      std::istringstream children(
+          read_text(process + "/task/" + std::to_string(tid) + "/children"));
+      for (pid_t child = 0; children >> child;) found.push_back(child);
+    }
+  }
+  return found;
+}
+
 std::string namespace_link(pid_t pid, const std::string& kind) {
   std::error_code error;
   return fs::read_symlink("/proc/" + std::to_string(pid) + "/ns/" + kind, error);

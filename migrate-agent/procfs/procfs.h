@@ -68,6 +68,10 @@ std::vector<pid_t> processes();
 /// `pid` and everything below it, parents first.
 std::vector<pid_t> tree(pid_t pid);
 
+/// The same where all threads are stopped: without a look at every process of the host, where the
+/// kernel lists children, which it does rightly for stopped threads.
+std::vector<pid_t> stopped_tree(pid_t pid);
+
 /// Identity of a namespace ("pid", "mnt", ...), as a link text like "pid:[4026531836]". Empty if
 /// gone.
 std::string namespace_link(pid_t pid, const std::string& kind);

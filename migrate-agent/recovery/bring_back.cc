@@ -118,7 +118,7 @@ Status open_accesses(std::span<Member> members, const Lost& lost, const InHand* 
   for (Member& member : members) {
     const pid_t pid = member.process.pid();
     if (in_hand != nullptr) {
-      if (in_hand->gated) member.access = &in_hand->access;
+      if (in_hand->gated && in_hand->pid == pid) member.access = &in_hand->access;
     } else {
       auto access = agent::open_access(pid);
       // Refused in preflight, or it has executed another program: it was never taken apart.
@@ -154,6 +154,16 @@ Status bring_back_vram(std::span<Member*> members, const Lost& lost, const InHan
   return {};
 }
 
+/// Those without a GPU were only stopped.
+Status continue_others(std::span<const Member> members) {
+  for (const Member& member : members) {
+    if (member.access != nullptr || !is_stopped(member.process.pid())) continue;
+    const Status continued = member.process.send(SIGCONT);
+    if (!continued && continued.error().code() != Code::kNotFound) return continued;
+  }
+  return {};
+}
+
 /// Each step for all members before the next.
 Status bring_back_all(const Lost& lost, std::span<Member> members, const InHand* in_hand) {
   GCR_TRY(criu::wait_for_helpers(lost.scratch, kCriuPatience));
@@ -179,11 +189,12 @@ Status bring_back_all(const Lost& lost, std::span<Member> members, const InHand*
     spdlog::info("process {} is behind its gate: opening it", member->process.pid());
     GCR_TRY(member->access->resume());
   }
-  return {};
+  return lost.detaching ? continue_others(members) : Status();
 }
 
-/// Those that have not been reaped.
-Result<std::vector<Member>> open_members(const std::vector<journal::ProcessId>& ids) {
+/// Those that have not been reaped, and what was born below them since.
+Result<std::vector<Member>> open_members(const std::vector<journal::ProcessId>& ids,
+                                         const cgroups::Group& group) {
   std::vector<Member> members;
   for (std::uint32_t i = 0; i < ids.size(); ++i) {
     auto process = procfs::Process::open(ids[i].pid(), ids[i].start_time());
@@ -191,13 +202,38 @@ Result<std::vector<Member>> open_members(const std::vector<journal::ProcessId>& 
     GCR_TRY(process);
     members.push_back({{i}, std::move(*process)});
   }
+  std::vector<procfs::Process> born;
+  for (const Member& member : members) {
+    for (procfs::Process& process : procfs::open_tree(member.process)) {
+      born.push_back(std::move(process));
+    }
+  }
+  for (const pid_t pid : group.processes()) {
+    auto process = procfs::Process::open(pid);
+    if (process && group.contains(*process)) born.push_back(std::move(*process));
+  }
+  for (procfs::Process& process : born) {
+    const auto is_it = [&process](const Member& m) { return m.process.pid() == process.pid(); };
+    if (std::ranges::any_of(members, is_it)) continue;
+    members.push_back({{static_cast<std::uint32_t>(ids.size())}, std::move(process)});
+  }
   return members;
+}
+
+/// A process that was born since goes where the first member goes.
+cgroups::Group::Homes homes_of(const Lost& lost) {
+  return [&lost](pid_t pid) -> std::string {
+    if (lost.homes.empty()) return "";
+    const auto member = std::ranges::find(lost.members, pid, &journal::ProcessId::pid);
+    const auto at = static_cast<std::size_t>(member - lost.members.begin());
+    return at < lost.homes.size() ? lost.homes[at] : lost.homes.front();
+  };
 }
 
 }  // namespace
 
 Result<Found> bring_back(const Lost& lost, const InHand* in_hand) {
-  GCR_ASSIGN(std::vector<Member> members, open_members(lost.members));
+  GCR_ASSIGN(std::vector<Member> members, open_members(lost.members, lost.group));
   std::erase_if(members, [](const Member& member) { return member.process.has_ended(); });
   const auto gone = [&members](std::chrono::milliseconds patience) {
     return std::ranges::all_of(
@@ -205,7 +241,7 @@ Result<Found> bring_back(const Lost& lost, const InHand* in_hand) {
   };
   // Helpers go on without a process that is gone, for a moment.
   Status status = bring_back_all(lost, members, in_hand);
-  if (status || gone(kEndPatience)) status = lost.group.dissolve(lost.home);
+  if (status || gone(kEndPatience)) status = lost.group.dissolve(homes_of(lost));
   if (gone({}) && status) return Found::kGone;
   if (status) return Found::kRunning;
   return status.error().while_doing(
@@ -213,7 +249,7 @@ Result<Found> bring_back(const Lost& lost, const InHand* in_hand) {
 }
 
 Status end_stopped(const std::vector<journal::ProcessId>& members, const cgroups::Group& group) {
-  GCR_ASSIGN(const std::vector<Member> found, open_members(members));
+  GCR_ASSIGN(const std::vector<Member> found, open_members(members, group));
   for (const Member& member : found) {
     GCR_TRY(criu::kill_stopped(member.process, [&] { return group.thaw(); }));
   }

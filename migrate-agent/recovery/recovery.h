@@ -30,15 +30,16 @@ struct Lost {
   bool detaching = false;
   /// Where the migration's CRIU worked. Left in place. Empty: none is at work.
   std::filesystem::path scratch;
-  /// The group that holds the members from the dump on, if it exists, and the one to which they
-  /// return: that of the first.
+  /// The group that holds the members from the dump on, if it exists, and all that was born below
+  /// them since. They return to the groups that they came from.
   cgroups::Group group;
-  std::string home;
+  std::vector<std::string> homes;  ///< in the order of the members; there may be fewer
 };
 
-/// What a living worker has in hand, and recovery has to look for, of a job of one member.
+/// What a living worker has in hand, and recovery has to look for.
 struct InHand {
   agent::GpuAccess& access;
+  pid_t pid = 0;  ///< the member that it is to
   std::shared_ptr<const device::Driver> driver;
   std::function<Result<job::MemberDescriptors>()> vram;
   bool gated = false;      ///< the gate may be closed; else nothing was done to the process

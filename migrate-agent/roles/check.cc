@@ -4,6 +4,7 @@
 #include <map>
 
 #include "migrate-agent/peer/agent_target.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/roles/examination.h"
 #include "migrate-agent/roles/roles.h"
 
@@ -81,7 +82,7 @@ awaitable<Result<proto::Envelope>> run_check(WorkerContext& context,
   if (!allowed && allowed.error().code() == Code::kPermissionDenied) co_return allowed.error();
   std::optional<Examination> found;
   const Status looked = co_await offload(context.blocking, [&]() -> Status {
-    found.emplace(examine(request, context.config));
+    found.emplace(examine(request, context.config, procfs::tree(request.pid())));
     found->access.reset();  // others may come
     return {};
   });
@@ -107,7 +108,7 @@ awaitable<Result<proto::Envelope>> run_check(WorkerContext& context,
   std::ranges::stable_partition(findings, preflight::is_blocker);
   for (proto::Finding& finding : findings) *reply.add_findings() = std::move(finding);
   add_use(found->inventory, reply);
-  *reply.mutable_process() = std::move(found->process);
+  reply.mutable_members()->Assign(found->members.begin(), found->members.end());
   *reply.mutable_source() = std::move(found->host.facts);
   co_return envelope;
 }

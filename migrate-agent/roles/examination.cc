@@ -3,15 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
+#include <span>
 #include <sstream>
 
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/data/offer.h"
 #include "migrate-agent/device/device.h"
 #include "migrate-agent/door/door.h"
+#include "migrate-agent/job/job.h"
 #include "migrate-agent/preflight/comparison.h"
+#include "migrate-agent/process/descriptors.h"
 #include "migrate-agent/process/inspect.h"
+#include "migrate-agent/process/sharing.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "src/base/limits.h"
 
@@ -44,8 +49,9 @@ std::set<pid_t> used_pids(pid_t pid) {
   return used;
 }
 
-/// The state of CUDA in the process, and its restore thread.
-void look_at_cuda(pid_t pid, Examination& found) {
+/// The state of CUDA in the member that uses it, and its restore thread.
+void look_at_cuda(Examination& found) {
+  const pid_t pid = found.pids[found.gpu_member];
   const auto control = found.host.driver->control(pid);
   const auto state = control->state();
   if (!state) {
@@ -58,7 +64,7 @@ void look_at_cuda(pid_t pid, Examination& found) {
   }
   const auto thread = control->restore_thread();
   if (thread) {
-    found.process.set_cuda_restore_tid(in_own_namespace(pid, *thread));
+    found.members[found.gpu_member].set_cuda_restore_tid(in_own_namespace(pid, *thread));
   } else {
     found.findings.add("cuda-state", thread.error().message());
   }
@@ -79,46 +85,126 @@ void look_at_gpus(Examination& found) {
                                  format_bytes(available), format_bytes(needed), used.size()));
 }
 
-void look_at_vram(pid_t pid, Examination& found) {
-  auto access = open_access(pid);
-  if (!access) {
-    const bool busy = access.error().code() == Code::kUnavailable;
-    found.findings.add(busy ? "in-migration" : "no-door", access.error().message());
-    return;
+/// Finds the member that uses the GPU.
+void find_access(Examination& found) {
+  std::optional<Error> none;
+  for (std::size_t i = 0; i < found.pids.size(); ++i) {
+    const pid_t pid = found.pids[i];
+    auto access = open_access(pid);
+    if (access && found.access) {
+      found.findings.add("several-gpu-processes",
+                         fmt::format("processes {} and {} use the GPU",
+                                     process::describe_process(found.pids[found.gpu_member]),
+                                     process::describe_process(pid)));
+    } else if (access) {
+      found.access = std::move(*access);
+      found.gpu_member = i;
+    } else if (access.error().code() == Code::kUnavailable) {
+      found.findings.add("in-migration", access.error().message());
+      none = access.error();
+    } else if (i != 0 && process::has_driver_files(pid)) {
+      found.findings.add("no-door",
+                         fmt::format("process {} uses the GPU's driver: {}",
+                                     process::describe_process(pid), access.error().message()));
+    } else if (!none) {
+      none = access.error();
+    }
   }
-  const auto state = (*access)->look();
-  const auto allocations = (*access)->allocations();
+  if (found.access || !none || none->code() == Code::kUnavailable) return;
+  found.findings.add("no-door", none->message());
+}
+
+void look_at_vram(Examination& found) {
+  find_access(found);
+  if (!found.access) return;
+  const auto state = found.access->look();
+  const auto allocations = found.access->allocations();
   if (!state || !allocations) {
     found.findings.add("no-door", (state ? allocations.error() : state.error()).message());
+    found.access.reset();
     return;
   }
   check_access(*state, found.findings);
-  found.process.set_door_tid(state->thread);
+  found.members[found.gpu_member].set_door_tid(state->thread);
   for (const LocalAllocation& one : *allocations) found.inventory.emplace(one.local_id, one);
   check_inventory(found.inventory, found.findings);
-  found.access = std::move(*access);
+}
+
+/// What would have to be restored for this member alone.
+void compare_with_root(pid_t pid, pid_t root, process::Inspection& member,
+                       const proto::GroupLimits& root_limits) {
+  for (const char* kind : {"mnt", "pid", "time"}) {
+    if (procfs::namespace_link(pid, kind) == procfs::namespace_link(root, kind)) continue;
+    member.findings.add("namespaces", fmt::format("it is in another {} namespace than process {}",
+                                                  kind, process::describe_process(root)));
+  }
+  if (member.facts.limits().SerializeAsString() == root_limits.SerializeAsString()) return;
+  member.findings.add("cgroup-limits", fmt::format("its control groups have other limits than "
+                                                   "those of process {}",
+                                                   process::describe_process(root)));
+}
+
+/// As findings about a job say whose they are.
+std::vector<proto::Finding> findings_of_member(pid_t pid, preflight::Findings findings) {
+  std::vector<proto::Finding> list = findings.release();
+  const std::string who = process::describe_process(pid);
+  for (proto::Finding& finding : list) {
+    finding.set_found(fmt::format("in process {}: {}", who, finding.found()));
+  }
+  return list;
 }
 
 /// False if the process must not be examined further.
-bool look_at_process(pid_t pid, Examination& found) {
-  auto inspection = process::inspect(pid);
+bool look_at_root(pid_t pid, const process::Together& together, Examination& found) {
+  auto inspection = process::inspect(pid, together);
   if (!inspection) {
     const bool gone = inspection.error().code() == Code::kNotFound;
     found.findings.add(gone ? "no-process" : "cannot-inspect", inspection.error().message());
     return false;
   }
-  found.process = std::move(inspection->facts);
+  found.pids.push_back(pid);
+  found.members.push_back(std::move(inspection->facts));
   const bool ours = std::ranges::none_of(
       inspection->findings.list(), [](const auto& finding) { return finding.id() == "not-ours"; });
   found.findings.take(inspection->findings.release());
-  for (const pid_t used : used_pids(pid)) found.process.add_used_pids(used);
   return ours;
+}
+
+/// Zombies move with their parents, and have nothing to examine.
+void look_at_member(pid_t pid, const process::Together& together, Examination& found) {
+  auto inspection = process::inspect(pid, together);
+  if (inspection) {
+    compare_with_root(pid, found.pids.front(), *inspection, found.members.front().limits());
+    found.pids.push_back(pid);
+    found.members.push_back(std::move(inspection->facts));
+    found.findings.take(findings_of_member(pid, std::move(inspection->findings)));
+  } else if (inspection.error().code() != Code::kNotFound) {
+    found.findings.add("cannot-inspect", inspection.error().message());
+  }
+}
+
+/// False if they must not be examined further.
+bool look_at_members(const std::vector<pid_t>& pids, Examination& found) {
+  const process::Together together({pids.begin(), pids.end()});
+  if (!look_at_root(pids.front(), together, found)) return false;
+  if (pids.size() > job::kMaxMembers) {
+    found.findings.add("too-many-processes", fmt::format("it has {} processes, {} are allowed",
+                                                         pids.size(), job::kMaxMembers));
+    return false;
+  }
+  for (const pid_t pid : std::span(pids).subspan(1)) look_at_member(pid, together, found);
+  for (const pid_t pid : pids) {
+    for (const pid_t used : used_pids(pid)) found.members.front().add_used_pids(used);
+  }
+  return true;
 }
 
 void look_at_images(const proto::MigrateRequest& request, const Config& config,
                     Examination& found) {
   const bool in_rounds = request.image_mode() == proto::IMAGE_MODE_ROUNDS;
-  check_room(config, in_rounds ? found.process.image_bytes() : 0, found.findings);
+  std::uint64_t image_bytes = 0;
+  for (const proto::ProcessFacts& member : found.members) image_bytes += member.image_bytes();
+  check_room(config, in_rounds ? image_bytes : 0, found.findings);
   if (!in_rounds || found.host.facts.criu_version() == 0) return;
   const Status tracking = criu::check_memory_tracking(config.criu);
   if (!tracking) found.findings.add("no-dirty-tracking", tracking.error().message());
@@ -152,16 +238,30 @@ proto::Buffer describe(const LocalAllocation& allocation) {
   return buffer;
 }
 
-Examination examine(const proto::MigrateRequest& request, const Config& config) {
+Examination examine(const proto::MigrateRequest& request, const Config& config,
+                    const std::vector<pid_t>& pids) {
   Examination found;
   found.host = survey(config, found.findings);
-  const pid_t pid = request.pid();
-  if (!look_at_process(pid, found)) return found;
+  if (!look_at_members(pids, found)) return found;
   look_at_images(request, config, found);
-  look_at_vram(pid, found);
-  if (found.access && found.host.driver) look_at_cuda(pid, found);
+  look_at_vram(found);
+  if (found.access && found.host.driver) look_at_cuda(found);
   look_at_gpus(found);
   return found;
+}
+
+Status examine_late(pid_t pid, pid_t root, const std::vector<pid_t>& pids) {
+  const process::Together together({pids.begin(), pids.end()});
+  GCR_ASSIGN(auto inspection, process::inspect(pid, together));
+  GCR_ASSIGN(const auto of_root, process::inspect(root, together));
+  compare_with_root(pid, root, inspection, of_root.facts.limits());
+  if (process::has_driver_files(pid)) {
+    inspection.findings.add("no-door", "it began to use the GPU while it was moved");
+  }
+  const std::string reason =
+      preflight::reason_of(findings_of_member(pid, std::move(inspection.findings)));
+  if (reason.empty()) return {};
+  return Error(Code::kRefused, reason);
 }
 
 proto::PreflightRequest preflight_request(const Examination& examination,
@@ -175,7 +275,7 @@ proto::PreflightRequest preflight_request(const Examination& examination,
   asked.set_plaintext(request.plaintext());
   *asked.mutable_offer() = data_offer(config.unencrypted_data);
   *asked.mutable_host() = examination.host.facts;
-  *asked.add_members() = examination.process;
+  asked.mutable_members()->Assign(examination.members.begin(), examination.members.end());
   for (const auto& [id, one] : examination.inventory) *asked.add_buffers() = describe(one);
   return asked;
 }

@@ -1,11 +1,12 @@
-// How the source examines a process before anything is touched: what it is, what it holds, what the
-// host has, and everything that prevents moving it.
+// How the source examines a job before anything is touched: what its processes are, what they hold,
+// what the host has, and everything that prevents moving them.
 #pragma once
 
 #include <sys/types.h>
 
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "migrate-agent/gpu_access/gpu_access.h"
 #include "migrate-agent/preflight/host_facts.h"
@@ -17,18 +18,24 @@ using Inventory = std::map<std::uint64_t, LocalAllocation>;
 
 struct Examination {
   Survey host;
-  std::unique_ptr<GpuAccess> access;
-  proto::ProcessFacts process;
+  std::vector<pid_t> pids;                   ///< of the members that live, the root first
+  std::vector<proto::ProcessFacts> members;  ///< in their order
+  std::size_t gpu_member = 0;                ///< whose GPU memory it is
+  std::unique_ptr<GpuAccess> access;         ///< to that one
   Inventory inventory;
   preflight::Findings findings{preflight::Side::kSource};
 };
 
-/// Examines the process and this host for `request`, as far as it can: whatever is missing is a
-/// finding. Without blockers among them the access and the driver are there. The process is not
-/// disturbed. Blocks.
-Examination examine(const proto::MigrateRequest& request, const Config& config);
+/// Examines the processes `pids`, the first of which was named, and this host for `request`, as far
+/// as it can: whatever is missing is a finding. Without blockers among them the access and the
+/// driver are there. The processes are not disturbed. Others of them may end meanwhile. Blocks.
+Examination examine(const proto::MigrateRequest& request, const Config& config,
+                    const std::vector<pid_t>& pids);
 
-/// The request to the destination about a process without blockers, without the migration's id and
+/// What a process that was born later has, and may not have. kNotFound if it has ended.
+Status examine_late(pid_t pid, pid_t root, const std::vector<pid_t>& pids);
+
+/// The request to the destination about a job without blockers, without the migration's id and
 /// the name of who ordered it.
 proto::PreflightRequest preflight_request(const Examination& examination,
                                           const proto::MigrateRequest& request,

@@ -38,15 +38,18 @@ Status clear_helpers(const agent::Config& config, const journal::Journal& journa
 recovery::Lost lost_by(const agent::Config& config, const journal::Journal& journal,
                        const recovery::InHand* in_hand) {
   const Record* detaching = journal.last(Record::kDetaching);
-  const auto& members = journal.began().members();
+  const bool has_members = detaching != nullptr && !detaching->detaching().members().empty();
+  const auto& members = has_members ? detaching->detaching().members() : journal.began().members();
+  std::vector<std::string> homes;
+  if (detaching != nullptr) {
+    homes.assign(detaching->detaching().homes().begin(), detaching->detaching().homes().end());
+  }
   return {.members = {members.begin(), members.end()},
           .keeper = keeper_of(journal),
           .detaching = in_hand == nullptr ? detaching != nullptr : in_hand->detaching,
           .scratch = in_hand == nullptr ? scratch_of(config, journal) : std::filesystem::path(),
           .group = group_of(journal),
-          .home = detaching == nullptr || detaching->detaching().homes().empty()
-                      ? ""
-                      : detaching->detaching().homes(0)};
+          .homes = std::move(homes)};
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ proto::Buffer describe(const job::Allocation& allocation) {
 Status take_over(Course& c, std::vector<ExportedAllocation> exported,
                  proto::BuffersRequest& changes) {
   for (auto& [local, descriptor] : exported) {
-    const job::AllocationId id = *c.subject.job.find({job::kRoot, local.local_id});
+    const job::AllocationId id = *c.subject.job.find({c.subject.gpu_member, local.local_id});
     if (c.copying.vram->contains(id)) continue;
     const job::Allocation& allocation = c.subject.job.allocations().at(id);
     GCR_TRY(c.copying.vram->add(id, allocation.gpu, allocation.size_bytes, std::move(descriptor)));
@@ -50,13 +50,13 @@ Status follow_allocations(Course& c, proto::BuffersRequest& changes) {
     GCR_ASSIGN(const auto now, access.allocations());
     std::vector<std::uint64_t> added;
     for (const LocalAllocation& allocation : now) {
-      const auto known = job.find({job::kRoot, allocation.local_id});
+      const auto known = job.find({c.subject.gpu_member, allocation.local_id});
       if (!known || !vram.contains(*known)) added.push_back(allocation.local_id);
     }
     auto exported = access.take(added);
     if (!exported && exported.error().code() == Code::kNotFound && attempt < kAttempts) continue;
     if (!exported) return exported.error();
-    const job::Job::Changes followed = job.follow(job::kRoot, now);
+    const job::Job::Changes followed = job.follow(c.subject.gpu_member, now);
     for (const job::AllocationId id : followed.removed) {
       if (!vram.contains(id)) continue;
       changes.add_removed_ids(id.value);

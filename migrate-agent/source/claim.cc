@@ -2,9 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/journal/journal_files.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/settlement/records.h"
 #include "migrate-agent/source/course.h"
 
@@ -38,6 +40,39 @@ Status check_alone(const Course& c) {
   return {};
 }
 
+void add_member(journal::ProcessIds& members, pid_t pid, std::uint64_t start_time) {
+  journal::ProcessId& member = *members.Add();
+  member.set_pid(pid);
+  member.set_start_time(start_time);
+}
+
+/// Adds those below the claimed process that are not members yet, if all of them may be moved.
+/// Zombies move with their parents.
+Status add_descendants(Course& c, const std::vector<pid_t>& tree) {
+  journal::ProcessIds& members = c.subject.members;
+  for (const pid_t pid : tree) {
+    const auto stat = procfs::read_stat(pid);
+    if (!stat || stat->state == 'Z' || stat->state == 'X') continue;
+    const auto is_it = [&](const journal::ProcessId& member) {
+      return member.pid() == pid && member.start_time() == stat->start_time;
+    };
+    if (std::ranges::any_of(members, is_it)) continue;
+    const auto allowed = c.worker.permissions.check_process(pid);
+    if (!allowed && allowed.error().code() == Code::kNotFound) continue;
+    GCR_TRY(allowed);
+    add_member(members, pid, allowed->start_time);
+  }
+  if (members.size() <= static_cast<int>(job::kMaxMembers)) return {};
+  return Error(Code::kRefused,
+               fmt::format("it has {} processes, {} are allowed [too-many-processes]",
+                           members.size(), job::kMaxMembers));
+}
+
+Status claim_members(Course& c) {
+  return on_io(c.worker.io, c.worker.daemon.claim_processes(c.order.migration, c.subject.members,
+                                                            c.worker.channel.peer().common_name));
+}
+
 }  // namespace
 
 /// What is refused after that leaves no journal.
@@ -47,12 +82,24 @@ Status claim(Course& c) {
   c.interrupting = c.worker.cancellation.on_request(
       [&c] { c.target->interrupt(c.worker.cancellation.check().error()); });
   GCR_ASSIGN(c.subject.claimed, c.worker.permissions.check_process(pid));
-  c.subject.members.Add()->set_pid(pid);
-  c.subject.members[0].set_start_time(c.subject.claimed.start_time);
-  GCR_TRY(on_io(c.worker.io, c.worker.daemon.claim_processes(c.order.migration, c.subject.members,
-                                                             c.worker.channel.peer().common_name)));
+  add_member(c.subject.members, pid, c.subject.claimed.start_time);
+  GCR_TRY(add_descendants(c, procfs::tree(pid)));
+  GCR_TRY(claim_members(c));
   GCR_ASSIGN(c.subject.handle, procfs::Process::open(pid, c.subject.claimed.start_time));
   return {};
+}
+
+Status follow_members(Course& c, const std::vector<pid_t>& tree) {
+  const int known = c.subject.members.size();
+  GCR_TRY(add_descendants(c, tree));
+  if (c.subject.members.size() == known) return {};
+  std::vector<pid_t> pids;
+  for (const journal::ProcessId& member : c.subject.members) pids.push_back(member.pid());
+  for (const pid_t late : std::span(pids).subspan(known)) {
+    const Status fits = examine_late(late, pids.front(), pids);
+    if (!fits && fits.error().code() != Code::kNotFound) return fits;
+  }
+  return claim_members(c);
 }
 
 /// Makes the migration one that survives this worker: a journal, and a name by which others reach
@@ -64,11 +111,18 @@ Status begin(Course& c) {
   GCR_ASSIGN(c.account.log, commit::SourceLog::create(c.worker.config.state_dir, c.order.migration,
                                                       std::move(began)));
   subject.driver = std::move(subject.found->host.driver);
-  subject.facts = std::move(subject.found->process);
+  subject.command = subject.found->members.front().command();
+  for (const proto::ProcessFacts& member : subject.found->members) {
+    subject.resident_bytes += member.resident_bytes();
+  }
+  subject.job = job::Job(static_cast<std::uint32_t>(subject.members.size()));
   std::vector<LocalAllocation> local;
   for (const auto& [id, allocation] : subject.found->inventory) local.push_back(allocation);
-  (void)subject.job.follow(job::kRoot, local);
-  subject.process.emplace(*subject.driver, *subject.handle, std::move(subject.found->access),
+  (void)subject.job.follow(subject.gpu_member, local);
+  const journal::ProcessId& user = subject.members[static_cast<int>(subject.gpu_member.value)];
+  GCR_ASSIGN(auto gpu_process, procfs::Process::open(user.pid(), user.start_time()));
+  subject.process.emplace(*subject.driver, *subject.handle, std::move(gpu_process),
+                          std::move(subject.found->access),
                           settlement::group_of(c.account.log->journal()));
   subject.found.reset();
   GCR_TRY(on_io(c.worker.io,

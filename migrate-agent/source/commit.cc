@@ -26,6 +26,7 @@ constexpr milliseconds kDoorPatience{1000};
 recovery::InHand in_hand(Course& c) {
   SourceProcess& process = *c.subject.process;
   return {.access = process.access(),
+          .pid = process.gpu_process().pid(),
           .driver = c.subject.driver,
           .vram = [&c]() -> Result<job::MemberDescriptors> {
             GCR_ASSIGN(auto descriptors, c.copying.vram->descriptors());

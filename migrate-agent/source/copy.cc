@@ -6,6 +6,7 @@
 
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/gpu_access/throttle.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/source/course.h"
 #include "src/base/units.h"
 
@@ -108,9 +109,15 @@ void begin_switchover(Course& c) {
 Status note_detaching(Course& c) {
   if (std::exchange(c.account.detaching_noted, true)) return {};
   GCR_TRY(arm_keeper(c));
+  GCR_TRY(follow_members(c, procfs::tree(c.order.request.pid())));
   SourceProcess& process = *c.subject.process;
   journal::Record record;
-  GCR_ASSIGN(*record.mutable_detaching()->add_homes(), process.group().home_of(process.process()));
+  journal::Detaching& detaching = *record.mutable_detaching();
+  for (const journal::ProcessId& member : c.subject.members) {
+    const auto home = process.group().home_of(member.pid());
+    *detaching.add_homes() = home ? *home : std::string();
+    *detaching.add_members() = member;
+  }
   GCR_TRY(c.account.log->advance(commit::SourceEvent::kDetaching, std::move(record)));
   return process.enter_group();
 }

@@ -59,8 +59,9 @@ journal::Began description(const Course& c) {
   *began.mutable_members() = subject.members;
   began.set_uid(subject.claimed.uid);
   began.set_ordered_by(c.worker.channel.peer().common_name);
-  began.set_command(
-      short_command((subject.found ? subject.found->process : subject.facts).command()));
+  began.set_command(short_command(subject.found && !subject.found->members.empty()
+                                      ? subject.found->members.front().command()
+                                      : subject.command));
   return began;
 }
 

@@ -1,6 +1,6 @@
 // One migration away from this host, as a course of steps on one thread. Steps block; each is a
 // function of what it works on:
-//   claim.cc       whose the process is, and the journal
+//   claim.cc       whose the processes are, and the journal
 //   prepare.cc     everything before the first byte is copied
 //   buffers.cc     which buffers there are, and who keeps them
 //   copy.cc        rounds while the process runs, the pause, the gate
@@ -20,7 +20,6 @@
 #include "migrate-agent/images/scratch_directory.h"
 #include "migrate-agent/job/job.h"
 #include "migrate-agent/keeper/keeper.h"
-#include "migrate-agent/process/named_files.h"
 #include "migrate-agent/roles/examination.h"
 #include "migrate-agent/roles/phases.h"
 #include "migrate-agent/source/console.h"
@@ -42,12 +41,14 @@ struct Order {
 
 /// What moves.
 struct Subject {
-  MovableProcess claimed;
-  std::optional<procfs::Process> handle;  ///< of the claimed process
+  MovableProcess claimed;                 ///< the process that was named
+  std::optional<procfs::Process> handle;  ///< of it
   std::optional<Examination> found;       ///< until both preflights are done
   std::shared_ptr<const device::Driver> driver;
-  proto::ProcessFacts facts;
-  journal::ProcessIds members;  ///< of the job: the claimed process
+  std::string command;
+  std::uint64_t resident_bytes = 0;
+  journal::ProcessIds members;  ///< of the job: the claimed process, and all below it
+  job::MemberId gpu_member;     ///< whose VRAM it is
   job::Job job;
   std::optional<SourceProcess> process;
   std::optional<keeper::Keeper> keeper;
@@ -63,7 +64,8 @@ struct Copying {
   images::Sink* sink = nullptr;  ///< the target's
   images::SentImages sent;
   criu::DumpReport dumped;
-  std::vector<process::NamedFile> named;
+  std::vector<procfs::Process> stopped;      ///< all that the dump has stopped
+  std::vector<proto::DumpedMember> members;  ///< what they are, in the same order
 };
 
 /// What is known about the migration itself.
@@ -125,6 +127,10 @@ Status give_up(Course& c, Error cause);
 
 /// With what is known so far.
 journal::Began description(const Course& c);
+
+/// Takes over the processes that were born below the claimed one since the last look; `tree` is the
+/// claimed one and all below it.
+Status follow_members(Course& c, const std::vector<pid_t>& tree);
 
 /// Takes over what the process has allocated since the last look, and lets go of what it has freed;
 /// `changes` says so to the target.

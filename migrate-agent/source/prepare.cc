@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <openssl/rand.h>
 
+#include <algorithm>
+
 #include "migrate-agent/data/offer.h"
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/preflight/host_facts.h"
@@ -38,11 +40,24 @@ void report_link(const Prepared& prepared, proto::MigrateReport& report) {
 
 Status examine(Course& c) {
   const Phases::Timer timer(c.account.phases, "course", "preflight");
+  Subject& subject = c.subject;
   c.console.tell("preflight", fmt::format("examining process {}", c.order.request.pid()));
-  c.subject.found.emplace(c.account.phases.time(
-      "process", "examine", [&] { return agent::examine(c.order.request, c.worker.config); }));
+  std::vector<pid_t> pids;
+  for (const journal::ProcessId& member : subject.members) pids.push_back(member.pid());
+  subject.found.emplace(c.account.phases.time("process", "examine", [&] {
+    return agent::examine(c.order.request, c.worker.config, pids);
+  }));
   // The destination learns nothing of a process that cannot be moved.
-  return judge(c, c.subject.found->findings.list());
+  GCR_TRY(judge(c, subject.found->findings.list()));
+  // From here on members have the order of the preflight; those that have ended are none.
+  journal::ProcessIds living;
+  for (const journal::ProcessId& member : subject.members) {
+    if (std::ranges::find(subject.found->pids, member.pid()) == subject.found->pids.end()) continue;
+    *living.Add() = member;
+  }
+  subject.members = std::move(living);
+  subject.gpu_member = {static_cast<std::uint32_t>(subject.found->gpu_member)};
+  return {};
 }
 
 Status preflight(Course& c) {
@@ -82,7 +97,7 @@ Status prepare(Course& c) {
                                                                c.order.migration.to_string()));
   GCR_ASSIGN(copying.images,
              OutgoingImages::create(config.criu, *c.subject.process, copying.scratch->path(),
-                                    asked.image_mode(), c.subject.facts.resident_bytes()));
+                                    asked.image_mode(), c.subject.resident_bytes));
   copying.vram.emplace(c.subject.driver, digest::DigestKey::expand(key));
   proto::BuffersRequest found;
   GCR_TRY(follow_allocations(c, found));

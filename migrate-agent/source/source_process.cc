@@ -1,5 +1,7 @@
 #include "migrate-agent/source/source_process.h"
 
+#include <set>
+
 namespace gcr::agent {
 namespace {
 
@@ -10,7 +12,19 @@ constexpr std::chrono::seconds kGateLease{30};
 
 Status SourceProcess::enter_group() {
   GCR_TRY(group_.create());
-  return group_.add(process_);
+  GCR_TRY(group_.add(root_));
+  // What is born in the group stays in it; what was born outside meanwhile, the next look finds.
+  std::set<pid_t> moved{pid()};
+  for (bool found_new = true; found_new;) {
+    found_new = false;
+    for (const procfs::Process& process : procfs::open_tree(root_)) {
+      if (!moved.insert(process.pid()).second) continue;
+      found_new = true;
+      const Status added = group_.add(process);
+      if (!added && added.error().code() != Code::kNotFound) return added;
+    }
+  }
+  return {};
 }
 
 Status SourceProcess::close_gate(std::chrono::milliseconds timeout) {

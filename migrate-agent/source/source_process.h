@@ -1,4 +1,4 @@
-// The process at the source, and the steps that take it apart:
+// The processes of a job at the source, and the steps that take them apart:
 //
 //   running -close_gate-> gated -detach-> detached -lock-> locked -checkpoint-> checkpointed
 //   -dump-> dumped
@@ -21,17 +21,19 @@ namespace gcr::agent {
 
 class SourceProcess {
  public:
-  /// `group` holds it from the dump on.
-  SourceProcess(const device::Driver& driver, procfs::Process process,
+  /// `root` and all below it move; `access` is to `gpu_process`, one of them. `group` holds all of
+  /// them from the dump on.
+  SourceProcess(const device::Driver& driver, procfs::Process root, procfs::Process gpu_process,
                 std::unique_ptr<GpuAccess> access, cgroups::Group group)
-      : process_(std::move(process)),
+      : root_(std::move(root)),
+        gpu_process_(std::move(gpu_process)),
         access_(std::move(access)),
-        control_(driver.control(process_.pid())),
+        control_(driver.control(gpu_process_.pid())),
         group_(std::move(group)) {}
 
   GpuAccess& access() { return *access_; }
-  const procfs::Process& process() const { return process_; }
-  pid_t pid() const { return process_.pid(); }
+  const procfs::Process& gpu_process() const { return gpu_process_; }
+  pid_t pid() const { return root_.pid(); }  ///< of the root
   const cgroups::Group& group() const { return group_; }
 
   /// Whether close_gate() was called, and not undone by open_gate().
@@ -41,7 +43,7 @@ class SourceProcess {
   /// Whether dump() has stopped it.
   bool is_dumped() const { return dumped_; }
 
-  /// Moves it into its group, where it keeps running.
+  /// Moves all of them into their group, where they keep running.
   Status enter_group();
 
   /// Holds back the application's calls and drains the GPU.
@@ -63,7 +65,8 @@ class SourceProcess {
   Result<criu::DumpReport> dump(criu::PreparedDump& prepared, const criu::TakeImage& take);
 
  private:
-  procfs::Process process_;
+  procfs::Process root_;
+  procfs::Process gpu_process_;
   std::unique_ptr<GpuAccess> access_;
   std::unique_ptr<device::Control> control_;
   cgroups::Group group_;

@@ -2,11 +2,15 @@
 // restore at the target, up to its vote.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <future>
+#include <set>
 
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/memory/zero_pages.h"
+#include "migrate-agent/process/inspect.h"
 #include "migrate-agent/process/named_files.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/source/course.h"
 #include "src/base/log.h"
 
@@ -26,6 +30,39 @@ Status send_last_round(Course& c) {
   return {};
 }
 
+/// What a stopped process is and has; its threads' rights are among those that were dumped.
+Result<proto::DumpedMember> describe(pid_t pid, const std::vector<proto::Credentials>& dumped) {
+  proto::DumpedMember member;
+  std::set<int> threads;
+  for (const pid_t tid : procfs::threads(pid)) {
+    const auto pids = procfs::namespace_pids(fmt::format("{}/task/{}", pid, tid));
+    if (!pids.empty()) threads.insert(pids.back());
+  }
+  for (const proto::Credentials& thread : dumped) {
+    if (threads.contains(thread.thread())) *member.add_credentials() = thread;
+  }
+  GCR_ASSIGN(const pid_t inner, process::pid_in_namespace(pid));
+  member.set_pid_in_namespace(inner);
+  GCR_ASSIGN(auto named, process::named_files(pid));
+  for (process::NamedFile& file : named) *member.add_named() = std::move(file.fact);
+  return member;
+}
+
+/// All that the dump has stopped: whoever was born after the last look is looked at now.
+Status describe_dumped(Course& c) {
+  const std::vector<pid_t> tree = procfs::stopped_tree(c.subject.process->pid());
+  GCR_TRY(follow_members(c, tree));
+  for (const pid_t pid : tree) {
+    const auto id = std::ranges::find(c.subject.members, pid, &journal::ProcessId::pid);
+    if (id == c.subject.members.end() || procfs::state(std::to_string(pid)) == 'Z') continue;
+    GCR_ASSIGN(auto process, procfs::Process::open(pid, id->start_time()));
+    GCR_ASSIGN(auto member, describe(pid, c.copying.dumped.credentials));
+    c.copying.stopped.push_back(std::move(process));
+    c.copying.members.push_back(std::move(member));
+  }
+  return {};
+}
+
 Status send_control_state(Course& c) {
   const auto began = Clock::now();
   Phases& phases = c.account.phases;
@@ -41,15 +78,14 @@ Status send_control_state(Course& c) {
   }));
   GCR_TRY(fault::point("source.checkpointed"));
   const auto dropped = phases.time("process", "drop zero pages", [&] {
-    return process::drop_zero_pages(process.access(), process.process());
+    return process::drop_zero_pages(process.access(), process.gpu_process());
   });
   // Pages that were not dropped are moved.
   if (!dropped) spdlog::warn("pages of zeros stay: {}", dropped.error().message());
   GCR_ASSIGN(copying.dumped, phases.time("process", "criu dump", [&] {
     return copying.images->dump(process, *copying.sink);
   }));
-  GCR_ASSIGN(copying.named, phases.time("process", "read files",
-                                        [&] { return process::named_files(process.pid()); }));
+  GCR_TRY(phases.time("process", "read files", [&] { return describe_dumped(c); }));
   GCR_TRY(fault::point("source.dumped"));
   GCR_ASSIGN(copying.sent,
              phases.time("images", "flush images", [&] { return copying.sink->finish(); }));
@@ -96,10 +132,7 @@ Status restore(Course& c) {
     out.set_id(file.id);
     out.set_digest(file.digest.to_bytes());
   }
-  proto::DumpedMember& member = *request.add_members();
-  const auto& credentials = c.copying.dumped.credentials;
-  member.mutable_credentials()->Assign(credentials.begin(), credentials.end());
-  for (process::NamedFile& file : c.copying.named) *member.add_named() = std::move(file.fact);
+  for (proto::DumpedMember& member : c.copying.members) *request.add_members() = std::move(member);
   c.console.tell("restore", fmt::format("restoring at {}", c.target->name()));
   journal::Record record;
   record.mutable_awaiting();
@@ -123,10 +156,10 @@ Status restore(Course& c) {
   return {};
 }
 
-/// The stopped process still exists, and nobody has cancelled.
+/// The stopped processes still exist, and nobody has cancelled.
 Status last_look(Course& c) {
   GCR_TRY(c.worker.cancellation.check());
-  if (!c.subject.handle->is_ending()) return {};
+  if (std::ranges::none_of(c.copying.stopped, &procfs::Process::is_ending)) return {};
   return Error(Code::kNotFound, "the process ended while it was moved");
 }
 

@@ -68,8 +68,10 @@ Object finding_object(const proto::Finding& finding) {
 }
 
 Object process_object(const proto::CheckReply& reply) {
-  const proto::ProcessFacts& process = reply.process();
+  const proto::ProcessFacts process =
+      reply.members().empty() ? proto::ProcessFacts() : reply.members(0);
   Object object;
+  object.set("processes", number(reply.members_size()));
   object.set("command", process.command());
   object.set("uid", number(process.uid()));
   object.set("user", process.user());

@@ -142,14 +142,14 @@ TEST_P(Freezer, KillsWhatIsFrozenWithoutLettingItRun) {
 
 TEST_P(Freezer, ReturnsAProcessToWhereItCameFrom) {
   Counter counter(false);
-  const std::string home = group_.home_of(counter.process()).value();
+  const std::string home = group_.home_of(counter.process().pid()).value();
   ASSERT_TRUE(group_.create());
   ASSERT_TRUE(group_.add(counter.process()));
-  EXPECT_NE(group_.home_of(counter.process()).value(), home);
+  EXPECT_NE(group_.home_of(counter.process().pid()).value(), home);
   ASSERT_TRUE(group_.freeze());
-  const Status dissolved = group_.dissolve(home);
+  const Status dissolved = group_.dissolve([&](pid_t) { return home; });
   ASSERT_TRUE(dissolved) << dissolved.error().message();
-  EXPECT_EQ(group_.home_of(counter.process()).value(), home);
+  EXPECT_EQ(group_.home_of(counter.process().pid()).value(), home);
   EXPECT_FALSE(group_.exists());
   EXPECT_TRUE(counter.counts());
 }
@@ -158,8 +158,9 @@ TEST_P(Freezer, TakesTheCallersOwnGroupWhereTheFirstOneIsGone) {
   Counter counter(false);
   ASSERT_TRUE(group_.create());
   ASSERT_TRUE(group_.add(counter.process()));
-  ASSERT_TRUE(group_.dissolve("/gcr-never-was"));
-  EXPECT_EQ(group_.home_of(counter.process()).value(), group_of(GetParam(), ::getpid()).value());
+  ASSERT_TRUE(group_.dissolve([](pid_t) { return "/gcr-never-was"; }));
+  EXPECT_EQ(group_.home_of(counter.process().pid()).value(),
+            group_of(GetParam(), ::getpid()).value());
 }
 
 INSTANTIATE_TEST_SUITE_P(Version, Freezer, testing::ValuesIn(all_with(kFreezer)),

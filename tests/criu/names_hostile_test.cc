@@ -26,18 +26,19 @@ class DumpedNames : public testing::TestWithParam<const char*> {
     ASSERT_TRUE(report) << report.error().message();
     const auto names = images::file_names(directory_.path() / "images");
     ASSERT_TRUE(names) << names.error().message();
-    names_ = {names->files, names->deleted, program_.pid()};
+    names_ = {names->files, names->deleted};
     const auto files = process::named_files(program_.pid());
     ASSERT_TRUE(files) << files.error().message();
-    for (const process::NamedFile& file : *files) *told_.Add() = file.fact;
-    who_ = report->credentials.front();
+    proto::DumpedMember& member = *told_.Add();
+    for (const process::NamedFile& file : *files) *member.add_named() = file.fact;
+    *member.add_credentials() = report->credentials.front();
+    member.set_pid_in_namespace(program_.pid());
   }
 
   Directory directory_;
   Program program_{directory_.path() / "output", GetParam()};
   process::ImageNames names_;
-  process::FileFacts told_;
-  proto::Credentials who_;
+  process::DumpedMembers told_;
 };
 
 TEST_P(DumpedNames, AreAllTold) {
@@ -48,18 +49,18 @@ TEST_P(DumpedNames, AreAllTold) {
   } else {
     EXPECT_THAT(names_.deleted, IsEmpty());
   }
-  const auto vetted = process::vet_files(names_, told_, who_);
+  const auto vetted = process::vet_files(names_, told_);
   EXPECT_TRUE(vetted) << vetted.error().message();
 }
 
 TEST_P(DumpedNames, AreRefusedWithoutBeingTold) {
   ASSERT_NO_FATAL_FAILURE(dump_and_look());
   const std::string output = directory_.path() / "output";
-  process::FileFacts fewer;
-  for (const proto::FileFact& file : told_) {
-    if (file.path() != output) *fewer.Add() = file;
-  }
-  const auto vetted = process::vet_files(names_, fewer, who_);
+  auto& named = *told_[0].mutable_named();
+  named.erase(std::remove_if(named.begin(), named.end(),
+                             [&](const auto& file) { return file.path() == output; }),
+              named.end());
+  const auto vetted = process::vet_files(names_, told_);
   ASSERT_FALSE(vetted);
   EXPECT_THAT(vetted.error().message(), HasSubstr(output));
 }

@@ -84,12 +84,13 @@ TEST_F(RequestChecksHostile, MappingsThatCannotBeAreRefused) {
   EXPECT_EQ(job_.find({job::kRoot, 21}), job::AllocationId{2});
 }
 
-TEST_F(RequestChecksHostile, AJobHasOneMember) {
-  EXPECT_TRUE(check_members(1));
-  for (const int members : {0, 2}) {
+TEST_F(RequestChecksHostile, AJobHasMembersWithinTheLimit) {
+  constexpr int kMost = job::kMaxMembers;
+  for (const int members : {1, 2, kMost}) EXPECT_TRUE(check_members(members)) << members;
+  for (const int members : {0, kMost + 1}) {
     const Status refused = check_members(members);
     ASSERT_FALSE(refused);
-    EXPECT_EQ(refused.error().code(), Code::kUnsupported);
+    EXPECT_EQ(refused.error().code(), Code::kProtocol);
   }
 }
 

@@ -194,10 +194,13 @@ TEST_F(HostileFiles, TheRightsOfTheAgentsOwnThreadsStayAsTheyAre) {
 class HostileNames : public HostileFiles {
  protected:
   Status vet(const ImageNames& names) {
-    FileFacts facts;
-    *facts.Add() = describe(directory_, 0);
-    *facts.Add() = describe(write("content"));
-    auto vetted = vet_files(names, facts, user_);
+    DumpedMembers told;
+    proto::DumpedMember& member = *told.Add();
+    member.set_pid_in_namespace(17);
+    *member.add_credentials() = user_;
+    *member.add_named() = describe(directory_, 0);
+    *member.add_named() = describe(write("content"));
+    auto vetted = vet_files(names, told);
     if (!vetted) return vetted.error();
     return {};
   }
@@ -205,18 +208,18 @@ class HostileNames : public HostileFiles {
 
 TEST_F(HostileNames, OfFilesThatTheSourcesAgentDoesNotTellOf) {
   const std::string told = directory_ / "file";
-  EXPECT_TRUE(vet({{told}, {}, 17}));
-  EXPECT_THAT(vet({{told, "/etc/shadow"}, {}, 17}).error().message(),
+  EXPECT_TRUE(vet({{told}, {}}));
+  EXPECT_THAT(vet({{told, "/etc/shadow"}, {}}).error().message(),
               HasSubstr("CRIU's images name /etc/shadow"));
-  EXPECT_TRUE(vet({{told, "/proc/17/maps"}, {}, 17}));
-  EXPECT_FALSE(vet({{told, "/proc/1/environ"}, {}, 17}));
+  EXPECT_TRUE(vet({{told, "/proc/17/maps"}, {}}));
+  EXPECT_FALSE(vet({{told, "/proc/1/environ"}, {}}));
 }
 
 TEST_F(HostileNames, OfDeletedFilesInDirectoriesThatAreOthersHere) {
-  EXPECT_TRUE(vet({{}, {directory_ / "gone", directory_ / "no-such" / "gone"}, 17}));
-  EXPECT_FALSE(vet({{}, {"/etc/gone"}, 17}));
+  EXPECT_TRUE(vet({{}, {directory_ / "gone", directory_ / "no-such" / "gone"}}));
+  EXPECT_FALSE(vet({{}, {"/etc/gone"}}));
   fs::create_symlink("/etc", directory_ / "link");
-  EXPECT_FALSE(vet({{}, {directory_ / "link" / "gone"}, 17}));
+  EXPECT_FALSE(vet({{}, {directory_ / "link" / "gone"}}));
 }
 
 TEST_F(HostileNames, RestoredFilesAreThoseThatWereVetted) {

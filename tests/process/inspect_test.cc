@@ -108,7 +108,7 @@ class Inspecting : public testing::Test {
   }
 
   Inspection look() {
-    auto inspection = inspect(pid_);
+    auto inspection = inspect(pid_, Together({pid_}));
     EXPECT_TRUE(inspection) << inspection.error().message();
     return inspection ? *inspection : Inspection{};
   }
@@ -176,11 +176,11 @@ TEST_F(Inspecting, AbsentProcessIsNotFound) {
   start({});
   ::kill(pid_, SIGKILL);
   ::waitpid(pid_, nullptr, 0);
-  EXPECT_EQ(inspect(pid_).error().code(), Code::kNotFound);
+  EXPECT_EQ(inspect(pid_, Together({pid_})).error().code(), Code::kNotFound);
   EXPECT_FALSE(procfs::read_stat(pid_));
   EXPECT_EQ(pid_in_namespace(pid_).error().code(), Code::kNotFound);
-  EXPECT_EQ(inspect(-1).error().code(), Code::kNotFound);
-  EXPECT_EQ(inspect(0).error().code(), Code::kNotFound);
+  EXPECT_EQ(inspect(-1, Together({})).error().code(), Code::kNotFound);
+  EXPECT_EQ(inspect(0, Together({})).error().code(), Code::kNotFound);
   pid_ = -1;
 }
 
@@ -189,7 +189,7 @@ TEST_F(Inspecting, DeadProcessThatNobodyReapedIsNotFound) {
   ::kill(pid_, SIGKILL);
   siginfo_t info{};
   ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT), 0);
-  EXPECT_EQ(inspect(pid_).error().code(), Code::kNotFound);
+  EXPECT_EQ(inspect(pid_, Together({pid_})).error().code(), Code::kNotFound);
 }
 
 TEST_F(Inspecting, StartTimeTellsAProcessFromALaterOne) {
@@ -204,19 +204,23 @@ TEST_F(Inspecting, KernelThreadsInitAndOurselvesAreNotOurs) {
   std::vector<pid_t> pids = {1, ::getpid(), ::getppid()};
   if (is_kernel_thread(kKernelThreads)) pids.push_back(kKernelThreads);
   for (const pid_t pid : pids) {
-    const auto found = inspect(pid);
+    const auto found = inspect(pid, Together({pid}));
     ASSERT_TRUE(found) << pid << ": " << found.error().message();
     EXPECT_THAT(ids(*found), Contains("not-ours")) << pid;
   }
 }
 
-TEST_F(Inspecting, ChildrenBlock) {
-  start({"child"});
-  const auto below = procfs::tree(pid_);
-  EXPECT_THAT(ids(look()), ElementsAre("children"));
-  for (const pid_t child : below) {
-    if (child != pid_) ::kill(child, SIGKILL);
+TEST_F(Inspecting, WhatIsSharedWithinAJobDoesNotBlock) {
+  start({"memfd", "child"});
+  const auto tree = procfs::tree(pid_);
+  ASSERT_EQ(tree.size(), 2u);
+  const Together together({tree.begin(), tree.end()});
+  for (const pid_t pid : tree) {
+    const auto found = inspect(pid, together);
+    ASSERT_TRUE(found) << found.error().message();
+    EXPECT_THAT(ids(*found), IsEmpty());
   }
+  ::kill(tree.back(), SIGKILL);
 }
 
 TEST_F(Inspecting, OtherNamespacesBlockAndAreNamed) {
@@ -432,7 +436,7 @@ TEST_F(Inspecting, SharedMemoryOfItsOwnIsFineAndThatOfTwoBlocks) {
   EXPECT_THAT(ids(look()), IsEmpty());
   end();
   start({"memfd", "child"});
-  EXPECT_THAT(ids(look()), ElementsAre("children", "shared-memory"));
+  EXPECT_THAT(ids(look()), ElementsAre("shared-memory"));
   for (const pid_t child : procfs::tree(pid_)) {
     if (child != pid_) ::kill(child, SIGKILL);
   }
@@ -535,7 +539,7 @@ TEST_F(Inspecting, AnotherUsersProcessNeedsAnAgentThatMayReadItsLimits) {
   const pid_t limited = ::fork();
   if (limited == 0) {
     ::prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE);  // fails where it is gone already
-    const auto seen = inspect(pid_);
+    const auto seen = inspect(pid_, Together({pid_}));
     if (!seen) ::_exit(2);
     const auto found_ids = ids(*seen);
     ::_exit(std::ranges::find(found_ids, "agent-capabilities") != found_ids.end() ? 0 : 1);

@@ -1,0 +1,34 @@
+// The processes that move together, and who else has their pipes and sockets.
+#pragma once
+
+#include <sys/types.h>
+
+#include <map>
+#include <set>
+#include <string>
+
+namespace gcr::process {
+
+/// Knows what /proc said when it was made. Immutable: any thread.
+class Together {
+ public:
+  enum class Agents { kCounted, kSkipped };
+
+  explicit Together(std::set<pid_t> pids);
+
+  const std::set<pid_t>& pids() const { return pids_; }
+  bool contains(pid_t pid) const { return pids_.contains(pid); }
+
+  /// Whether one of them has a pipe or socket, by its link in /proc: "pipe:[1]", "/run/fifo".
+  bool holds(const std::string& link) const;
+
+  /// Another process that has it, 0 if none does. Agents may be skipped (they hold their end of a
+  /// door), and then processes that have ended since, such as workers for single queries, are too.
+  pid_t outsider(const std::string& link, Agents agents = Agents::kCounted) const;
+
+ private:
+  std::set<pid_t> pids_;
+  std::multimap<std::string, pid_t> holders_;
+};
+
+}  // namespace gcr::process

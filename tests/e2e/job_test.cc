@@ -1,0 +1,76 @@
+// Jobs of several processes: a root and everything below it, with what they share among each other.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "src/base/units.h"
+#include "tests/e2e/apps.h"
+#include "tests/e2e/two_hosts.h"
+
+namespace gcr::e2e {
+namespace {
+
+using testing::HasSubstr;
+
+/// A tree of Python programs without a GPU around a counter, which is one of its children.
+class JobTest : public testing::Test {
+ protected:
+  static constexpr std::size_t kSome = 5;
+
+  App start_tree(Host host) {
+    std::vector<std::string> command = {"python3", GCR_SOURCE_DIR "/tests/e2e/tree.py",
+                                        gpu_output_};
+    const auto counter = counter_command(hosts_, 32 * kMiB);
+    command.insert(command.end(), counter.begin(), counter.end());
+    App tree = hosts_.start_app(host, command);
+    EXPECT_TRUE(tree.wait_for_lines(kSome)) << tree.output();
+    return tree;
+  }
+
+  /// Every line that the tree has printed says that each member has answered once.
+  static void expect_whole(const App& tree) {
+    ASSERT_TRUE(tree.wait_for_lines(tree.lines().size() + kSome)) << tree.output();
+    std::size_t number = 0;
+    for (const std::string& line : tree.lines()) {
+      ASSERT_EQ(line, std::to_string(++number) + " all");
+    }
+  }
+
+  TwoHosts hosts_;
+  const std::string gpu_output_ = hosts_.directory() + "/gpu.out";
+  UdpClient client_{hosts_.variable("NS", Host::kA)};
+};
+
+TEST_F(JobTest, AllProcessesMoveToAndFroWithWhatTheyShare) {
+  const HostUse before[] = {hosts_.use(Host::kA), hosts_.use(Host::kB)};
+  App tree = start_tree(Host::kA);
+  int expected = kCounterFirst;
+  ASSERT_EQ(ask_counter(client_, hosts_, Host::kA), expected++);
+  pid_t pid = tree.pid();
+  Host host = Host::kA;
+  for (int move = 0; move < 4; ++move) {
+    const MigrateOutcome outcome = hosts_.migrate(host, pid);
+    ASSERT_TRUE(migrated(outcome)) << "move " << move;
+    pid = outcome.pid;
+    // The shell that started it is left at its first host, as a zombie's parent.
+    EXPECT_EQ(hosts_.use(host).vram_bytes, before[host == Host::kA ? 0 : 1].vram_bytes);
+    EXPECT_EQ(hosts_.use(host).processes, before[host == Host::kA ? 0 : 1].processes);
+    host = other(host);
+    ASSERT_EQ(ask_counter(client_, hosts_, host), expected++);
+    ASSERT_NO_FATAL_FAILURE(expect_whole(tree));
+  }
+  EXPECT_TRUE(counter_is_intact(client_, hosts_, host));
+  std::ofstream(gpu_output_ + ".reap").put('1');
+  while (tree.lines().back().starts_with("zombie") == false) {
+    ASSERT_TRUE(tree.wait_for_lines(tree.lines().size() + 1)) << tree.output();
+  }
+  EXPECT_EQ(tree.lines().back(), "zombie 7");
+}
+
+}  // namespace
+}  // namespace gcr::e2e
