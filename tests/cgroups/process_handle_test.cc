@@ -71,7 +71,7 @@ TEST(ReusedNumber, IsNotSignalledByWhoHoldsTheProcessThatHadIt) {
               if (!process->has_ended()) return 5;
               if (criu::resume_stopped(*process)) return 6;
               if (!criu::kill_stopped(*process)) return 7;
-              if (criu::FrozenThreads::seize(*process, {})) return 8;
+              if (criu::FrozenThreads::seize({*process}, {})) return 8;
               if (criu::HeldThreads(*process).hold_all_but(number)) return 9;
               if (Process::open(number, process->start_time() - 1)) return 10;
               return second.untouched() ? 0 : 11;

@@ -198,7 +198,7 @@ std::vector<std::string> host_problems(const Config& config) {
 /// Answers with the process's number.
 asio::awaitable<Result<proto::Envelope>> run_check(WorkerContext&, proto::MigrateRequest request) {
   proto::Envelope envelope;
-  envelope.mutable_check_reply()->mutable_process()->set_pid_in_namespace(request.pid());
+  envelope.mutable_check_reply()->add_members()->set_pid_in_namespace(request.pid());
   co_return envelope;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "migrate-agent/procfs/procfs.h"
 #include "src/base/units.h"
 #include "tests/e2e/apps.h"
 #include "tests/e2e/two_hosts.h"
@@ -70,6 +71,57 @@ TEST_F(JobTest, AllProcessesMoveToAndFroWithWhatTheyShare) {
     ASSERT_TRUE(tree.wait_for_lines(tree.lines().size() + 1)) << tree.output();
   }
   EXPECT_EQ(tree.lines().back(), "zombie 7");
+}
+
+/// A shell script around a counter, as batch systems start programs.
+App start_script(TwoHosts& hosts, const std::string& script) {
+  App app = hosts.start_app(Host::kA, {"/bin/sh", "-c", script});
+  EXPECT_TRUE(app.wait_for_lines(1)) << app.output();
+  return app;
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += word + " ";
+  return text;
+}
+
+TEST_F(JobTest, AScriptGoesOnWhenItsProgramHasEndedAtTheDestination) {
+  const App script =
+      start_script(hosts_, joined(counter_command(hosts_, 0)) + "; echo it ended with $?");
+  const MigrateOutcome outcome = hosts_.migrate(Host::kA, script.pid());
+  ASSERT_TRUE(migrated(outcome));
+  ASSERT_EQ(ask_counter(client_, hosts_, Host::kB), kCounterFirst);
+  const auto children = procfs::tree(outcome.pid);
+  ASSERT_EQ(children.size(), 2u);
+  ASSERT_EQ(::kill(children[1], SIGTERM), 0);
+  ASSERT_TRUE(script.wait_for_lines(2));
+  EXPECT_EQ(script.lines().back(), "it ended with 0");
+}
+
+TEST_F(JobTest, APipeOfAChildToAnOutsiderIsRefused) {
+  const std::string fifo = hosts_.directory() + "/fifo";
+  const App outsider = hosts_.start_app(
+      Host::kA, {"/bin/sh", "-c", "mkfifo " + fifo + "; echo made; exec sleep 1000 <>" + fifo});
+  ASSERT_TRUE(outsider.wait_for_lines(1));
+  const App script = start_script(
+      hosts_, "sleep 1000 <>" + fifo + " & exec " + joined(counter_command(hosts_, 0)));
+  const MigrateOutcome outcome = hosts_.migrate(Host::kA, script.pid());
+  EXPECT_EQ(outcome.exit_code, kRefusedExit);
+  EXPECT_THAT(outcome.err, HasSubstr("outside-pipe"));
+  EXPECT_THAT(outcome.err, HasSubstr("(sleep)"));
+  EXPECT_THAT(outcome.err, HasSubstr("process " + std::to_string(outsider.pid())));
+  EXPECT_EQ(ask_counter(client_, hosts_, Host::kA), kCounterFirst);
+}
+
+TEST_F(JobTest, ASecondProcessWithAGpuIsRefused) {
+  const App script = start_script(hosts_, joined(counter_command(hosts_, 0, kCounterPort + 1)) +
+                                              "& exec " + joined(counter_command(hosts_, 0)));
+  ASSERT_TRUE(script.wait_for_lines(2));
+  const MigrateOutcome outcome = hosts_.migrate(Host::kA, script.pid());
+  EXPECT_EQ(outcome.exit_code, kRefusedExit);
+  EXPECT_THAT(outcome.err, HasSubstr("several-gpu-processes"));
+  EXPECT_EQ(ask_counter(client_, hosts_, Host::kA), kCounterFirst);
 }
 
 }  // namespace

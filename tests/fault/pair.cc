@@ -24,7 +24,6 @@ constexpr Milliseconds kOracleInterval{10};
 constexpr Milliseconds kHostsInterval{50};
 constexpr std::uint64_t kProof = 50;  ///< steps that show that a copy goes on
 constexpr std::size_t kLogBytes = 6000;
-constexpr int kMostRefusals = 20;
 
 constexpr int kMigratedExit = 0;
 constexpr int kUnknownExit = 6;
@@ -183,11 +182,7 @@ void Pair::start_ticker(Host host) {
 /// The baseline is what idle hosts hold that have been at work before.
 void Pair::warm_up() {
   for (const Host from : {Host::kA, Host::kB}) {
-    auto outcome = hosts_.migrate(from, the_copy().pid);
-    // A ticker that starts processes has one every now and then, and is refused meanwhile.
-    for (int i = 0; i < kMostRefusals && outcome.err.find("[children]") != std::string::npos; ++i) {
-      outcome = hosts_.migrate(from, the_copy().pid);
-    }
+    const auto outcome = hosts_.migrate(from, the_copy().pid);
     if (!outcome.migrated()) throw std::runtime_error("does not migrate: " + outcome.err);
   }
   hosts_.wait_until_idle(Host::kA);

@@ -46,10 +46,13 @@ class Queue {
   }
 
  private:
-  /// One after the other: the names of networks are found by trying.
+  /// One after the other: the names of networks are found by trying. Every second pair moves a job
+  /// of two processes.
   std::unique_ptr<Pair> make_pair() {
     const std::lock_guard lock(making_);
-    return std::make_unique<Pair>(options_.host_options);
+    std::vector<std::string> ticker_options;
+    if (pairs_made_++ % 2 == 1) ticker_options.emplace_back("--helper");
+    return std::make_unique<Pair>(options_.host_options, std::move(ticker_options));
   }
 
   std::optional<std::size_t> take() {
@@ -80,6 +83,7 @@ class Queue {
   const std::vector<Scenario>& scenarios_;
   std::mutex mutex_;
   std::mutex making_;
+  unsigned pairs_made_ = 0;  ///< under `making_`
   std::size_t next_ = 0;
   unsigned failures_ = 0;
 };

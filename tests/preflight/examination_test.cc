@@ -45,7 +45,7 @@ class Examining : public testing::Test {
     proto::MigrateRequest request;
     request.set_pid(pid);
     request.set_image_mode(mode);
-    const Examination examination = examine(request, config_);
+    const Examination examination = examine(request, config_, {pid});
     std::vector<std::string> ids;
     for (const proto::Finding& finding : examination.findings.list()) ids.push_back(finding.id());
     return ids;

@@ -51,7 +51,7 @@ class BringBack : public testing::Test {
             .detaching = true,
             .scratch = scratch_.path(),
             .group = {},
-            .home = {}};
+            .homes = {}};
   }
 
   void end_keeper() {
@@ -89,6 +89,7 @@ TEST_P(BringBackFrom, RunsAgainForWhoHasItsDoorInHand) {
   auto door = agent::Door::open(program_.pid());
   ASSERT_TRUE(door) << door.error().message();
   const InHand in_hand{.access = *door,
+                       .pid = program_.pid(),
                        .driver = device::cuda::load().value(),
                        .vram = [this] { return keeper::take_from(*worker_->keeper()); },
                        .gated = true,

@@ -203,7 +203,7 @@ void recover(const std::vector<std::string>& words) {
                   .detaching = true,
                   .scratch = words[5],
                   .group = {},
-                  .home = {}};
+                  .homes = {}};
   must(bring_back(lost));
   std::cout << "done" << std::endl;
 }
