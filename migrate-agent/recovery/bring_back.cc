@@ -234,25 +234,35 @@ cgroups::Group::Homes homes_of(const Lost& lost) {
 
 Result<Found> bring_back(const Lost& lost, const InHand* in_hand) {
   GCR_ASSIGN(std::vector<Member> members, open_members(lost.members, lost.group));
-  std::erase_if(members, [](const Member& member) { return member.process.has_ended(); });
-  const auto gone = [&members](std::chrono::milliseconds patience) {
-    return std::ranges::all_of(
-        members, [patience](const Member& member) { return member.process.ends_within(patience); });
-  };
-  // Helpers go on without a process that is gone, for a moment.
-  Status status = bring_back_all(lost, members, in_hand);
-  if (status || gone(kEndPatience)) status = lost.group.dissolve(homes_of(lost));
-  if (gone({}) && status) return Found::kGone;
+  Status status;
+  for (bool again = true; again;) {
+    std::erase_if(members, [](const Member& member) { return member.process.has_ended(); });
+    status = bring_back_all(lost, members, in_hand);
+    // Helpers go on without a process that is gone, for a moment.
+    const auto ends = [](const Member& m) { return m.process.ends_within(kEndPatience); };
+    again = !status && std::ranges::any_of(members, ends);
+    if (again && std::ranges::all_of(members, ends)) {
+      status = {};
+      again = false;
+    }
+  }
+  if (status) status = lost.group.dissolve(homes_of(lost));
+  const auto ended = [](const Member& member) { return member.process.has_ended(); };
+  if (status && std::ranges::all_of(members, ended)) return Found::kGone;
   if (status) return Found::kRunning;
   return status.error().while_doing(
       fmt::format("cannot bring process {} back", lost.members.front().pid()));
 }
 
+/// Nobody is thawed before all are killed.
 Status end_stopped(const std::vector<journal::ProcessId>& members, const cgroups::Group& group) {
   GCR_ASSIGN(const std::vector<Member> found, open_members(members, group));
   for (const Member& member : found) {
-    GCR_TRY(criu::kill_stopped(member.process, [&] { return group.thaw(); }));
+    const Status sent = member.process.send(SIGKILL);
+    if (!sent && sent.error().code() != Code::kNotFound) return sent;
   }
+  GCR_TRY(group.thaw());
+  for (const Member& member : found) GCR_TRY(member.process.wait_until_ended());
   return group.dissolve();
 }
 

@@ -7,6 +7,8 @@ namespace {
 
 /// If the agent is gone, a closed gate opens by itself after this, unless VRAM was detached.
 constexpr std::chrono::seconds kGateLease{30};
+/// Each finds only what processes have started that the look before it had not yet moved.
+constexpr int kMostLooks = 100;
 
 }  // namespace
 
@@ -15,16 +17,17 @@ Status SourceProcess::enter_group() {
   GCR_TRY(group_.add(root_));
   // What is born in the group stays in it; what was born outside meanwhile, the next look finds.
   std::set<pid_t> moved{pid()};
-  for (bool found_new = true; found_new;) {
-    found_new = false;
+  for (int look = 0; look < kMostLooks; ++look) {
+    bool found_new = false;
     for (const procfs::Process& process : procfs::open_tree(root_)) {
-      if (!moved.insert(process.pid()).second) continue;
+      if (!moved.insert(process.pid()).second || group_.contains(process)) continue;
       found_new = true;
       const Status added = group_.add(process);
       if (!added && added.error().code() != Code::kNotFound) return added;
     }
+    if (!found_new) return {};
   }
-  return {};
+  return Error(Code::kTimeout, "its processes start others faster than they can be held together");
 }
 
 Status SourceProcess::close_gate(std::chrono::milliseconds timeout) {
