@@ -94,6 +94,13 @@ void say_end_of(pid_t child) {
     say("ended by signal " + std::to_string(WTERMSIG(status)));
 }
 
+CUmemAllocationProp on_device() {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  return properties;
+}
+
 void start_cuda() {
   must(cu.cuInit(0), "init");
   must(cu.cuDevicePrimaryCtxRetain(&made.context, 0), "retain");
@@ -101,9 +108,7 @@ void start_cuda() {
   must(cu.cuStreamCreate(&made.stream, CU_STREAM_NON_BLOCKING), "create a stream");
   must(cu.cuMemAlloc_v2(&made.backed, 4 * kMiB), "allocate");
   must(cu.cuMemAlloc_v2(&made.small, 4096), "allocate little");
-  CUmemAllocationProp properties{};
-  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  const CUmemAllocationProp properties = on_device();
   must(cu.cuMemCreate(&made.memory, 2 * kMiB, &properties, 0), "create memory");
   must(cu.cuMemAddressReserve(&made.reserved, 2 * kMiB, 0, 0, 0), "reserve addresses");
   must(cu.cuMemMap(made.reserved, 2 * kMiB, 0, made.memory, 0), "map");
@@ -175,68 +180,77 @@ void threads() {
   say_whether_it_works();
 }
 
-/// Everything that the library itself does something for, with what the parent made.
-void say_results() {
+#define SAY(call) say(std::string(#call) + ": " + std::to_string(cu.call))
+
+void say_memory_results() {
   CUdeviceptr address = 0;
   std::size_t size = 0, pitch = 0;
   unsigned long long value = 0;
-  int count = 0, fd = -1;
-  CUcontext context = nullptr;
-  CUstream stream = nullptr;
-  CUgraph graph = nullptr;
-  CUmemGenericAllocationHandle handle = 0;
-  CUmemAllocationProp properties{};
-  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-  const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   CUipcMemHandle ticket{};
-  void* const backed = reinterpret_cast<void*>(made.backed);
-#define SAY(call) say(std::string(#call) + ": " + std::to_string(cu.call))
-  SAY(cuInit(0));
-  SAY(cuDeviceGetCount(&count));
   SAY(cuMemAlloc_v2(&address, 4096));
   SAY(cuMemAlloc_v2(&address, 4 * kMiB));
   SAY(cuMemAllocPitch_v2(&address, &pitch, 4096, 4096, 4));
   SAY(cuMemAllocManaged(&address, 4 * kMiB, 1));
-  SAY(cuCtxSynchronize());
   SAY(cuMemsetD8_v2(made.backed, 1, 4 * kMiB));
   SAY(cuMemcpyDtoH_v2(&value, made.backed, 8));
   SAY(cuMemGetAddressRange_v2(&address, &size, made.backed));
   SAY(cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, made.backed));
+  SAY(cuIpcGetMemHandle(&ticket, made.backed));
+  SAY(cuIpcOpenMemHandle_v2(&address, made.ticket, 1));
+  SAY(cuIpcCloseMemHandle(made.backed));
+  SAY(cuMemFreeAsync(made.backed, made.stream));
+  SAY(cuMemFree_v2(made.backed));
+  SAY(cuMemFree_v2(made.small));
+}
+
+void say_vmm_results() {
+  CUmemGenericAllocationHandle handle = 0;
+  CUmemAllocationProp properties = on_device();
+  const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  int fd = -1;
   SAY(cuMemCreate(&handle, 2 * kMiB, &properties, 0));
   SAY(cuMemMap(made.reserved, 2 * kMiB, 0, made.memory, 0));
   SAY(cuMemSetAccess(made.reserved, 2 * kMiB, &access, 1));
   SAY(cuMemSetAccess(made.backed, 2 * kMiB, &access, 1));
   SAY(cuMemExportToShareableHandle(&fd, made.memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
   SAY(cuMemGetAllocationPropertiesFromHandle(&properties, made.memory));
-  SAY(cuMemRetainAllocationHandle(&handle, backed));
+  SAY(cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(made.backed)));
   SAY(cuMemUnmap(made.reserved, 2 * kMiB));
   SAY(cuMemUnmap(made.backed, 4 * kMiB));
   SAY(cuMemAddressFree(made.reserved, 2 * kMiB));
   SAY(cuMemAddressFree(made.backed, 4 * kMiB));
   SAY(cuMemRelease(made.memory));
-  SAY(cuIpcGetMemHandle(&ticket, made.backed));
-  SAY(cuIpcOpenMemHandle_v2(&address, made.ticket, 1));
-  SAY(cuIpcCloseMemHandle(made.backed));
+}
+
+void say_context_results() {
+  int count = 0;
+  CUcontext context = nullptr;
+  CUstream stream = nullptr;
+  CUgraph graph = nullptr;
+  SAY(cuInit(0));
+  SAY(cuDeviceGetCount(&count));
+  SAY(cuCtxSynchronize());
   SAY(cuStreamCreate(&stream, 0));
   SAY(cuStreamBeginCapture_v2(made.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
   SAY(cuStreamEndCapture(made.stream, &graph));
   SAY(cuStreamDestroy_v2(made.stream));
-  SAY(cuMemFreeAsync(made.backed, made.stream));
-  SAY(cuMemFree_v2(made.backed));
-  SAY(cuMemFree_v2(made.small));
   SAY(cuCtxCreate_v2(&context, 0, 0));
   SAY(cuCtxDestroy_v2(made.context));
   SAY(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 4096));
   SAY(cuDevicePrimaryCtxRetain(&context, 0));
   SAY(cuDevicePrimaryCtxRelease_v2(0));
   SAY(cuDevicePrimaryCtxReset_v2(0));
-#undef SAY
 }
+#undef SAY
 
+/// All that the library itself does something for, in a child, with what the parent made.
 void calls() {
   must(cu.cuIpcGetMemHandle(&made.ticket, made.backed), "make an IPC handle");
-  in_child(say_results);
+  in_child([] {
+    say_memory_results();
+    say_vmm_results();
+    say_context_results();
+  });
   say_whether_it_works();
 }
 
