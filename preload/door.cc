@@ -54,8 +54,9 @@ void* door_thread(void*) {
   return nullptr;
 }
 
-// A fork waits at a closed gate, and sees the state whole: the child then closes what it must not
-// keep. exec needs nothing, because every descriptor closes by itself.
+// A fork waits at a closed gate, and sees the state whole: the child then lets go of what it must
+// not keep, and never has a door. vfork, posix_spawn and what is made of them run no handlers and
+// need none: exec ends mappings, and every descriptor closes by itself.
 alignas(GateScope) constinit thread_local unsigned char t_fork_scope[sizeof(GateScope)] = {};
 
 GateScope* fork_scope() { return std::launder(reinterpret_cast<GateScope*>(t_fork_scope)); }
@@ -71,13 +72,11 @@ void after_fork_in_parent() {
 }
 
 void after_fork_in_child() {
-  runtime::after_fork_in_child();
   for (int* fd : {&g_door.own_fd, &g_door.agent_fd, &g_door.card_fd}) {
     if (*fd >= 0) ::close(*fd);
     *fd = -1;
   }
-  g_door.started.store(false);
-  g_door.thread_id.store(0);
+  runtime::after_fork_in_child();
   gate::reset_after_fork();
   fork_scope()->~GateScope();
 }

@@ -54,8 +54,8 @@ Ending wait_until_idle(std::chrono::nanoseconds timeout, door::Obstacle* obstacl
 /// Makes the state. Any thread.
 void prepare();
 
-/// Around a fork, in the thread that forks: the child sees the state whole, closes everything that
-/// would keep memory alive, and begins as if nothing had ever been allocated.
+/// Around a fork, in the thread that forks: the child sees the state whole, lets go of everything
+/// that would keep memory alive or that it cannot use, and has its calls answered by the driver.
 void before_fork();
 void after_fork_in_parent();
 void after_fork_in_child();

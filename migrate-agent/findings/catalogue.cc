@@ -60,10 +60,11 @@ constexpr auto kCatalogue = std::to_array<Kind>({
     {"device", kBlocker, "The state of a device stays in its host's kernel.",
      "Close the device before the migration."},
     {"io-uring", kBlocker, "CRIU cannot dump an io_uring.",
-     "Deny io_uring to the program before it starts, by kernel.io_uring_disabled=2 (Linux 6.6) "
-     "or "
-     "a seccomp filter: libuv and uvloop then work without it; UV_USE_IO_URING=0 does not remove "
-     "their ring. For PyTorch's TCPStore USE_LIBUV=0 is enough."},
+     "Start the program under the preload library and without GCR_IO_URING=allow: libuv, uvloop "
+     "and PyTorch's TCPStore then get no ring and work without one; UV_USE_IO_URING=0 does not "
+     "remove theirs. A ring that is made without libc's syscall(2), as by liburing, has to be "
+     "denied before the program starts, by kernel.io_uring_disabled=2 (Linux 6.6) or a seccomp "
+     "filter."},
     {"kernel-object", kBlocker, "CRIU cannot dump this object of the kernel.",
      "Close it before the migration; end profilers and monitors that run inside the process."},
     {"deleted-file", kBlocker, "A deleted file moves inside CRIU's images, and only a small one.",

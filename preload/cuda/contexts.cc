@@ -119,11 +119,6 @@ void forget_context(CUcontext context) {
   for (const Mapping& mapping : dead) take_apart(mapping);
 }
 
-void reset_contexts_after_fork() {
-  g_waiting.running.store(0);
-  g_waiting.to_join = false;
-}
-
 Idle wait_for_contexts(std::chrono::nanoseconds timeout, CUresult* result) {
   using Clock = std::chrono::steady_clock;
   const auto deadline = Clock::now() + timeout;

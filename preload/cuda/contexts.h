@@ -22,7 +22,4 @@ enum class Idle { kYes, kTimeout, kDriver };
 /// stream is captured. `result` is the driver's code for kDriver.
 Idle wait_for_contexts(std::chrono::nanoseconds timeout, CUresult* result);
 
-/// In the child of a fork: forgets the waiting thread, which does not exist there.
-void reset_contexts_after_fork();
-
 }  // namespace gcr::preload

@@ -14,9 +14,4 @@ ProcessState& state() {
   return *instance;
 }
 
-void reset_state_after_fork() {
-  state();
-  new (g_storage) ProcessState;
-}
-
 }  // namespace gcr::preload

@@ -75,8 +75,4 @@ struct ProcessState {
 /// The state; made at the first call, never destroyed: threads may use it while the process exits.
 ProcessState& state();
 
-/// In the child of a fork: a state as if nothing had ever been allocated. The old one stays unused;
-/// the caller closes its descriptors first.
-void reset_state_after_fork();
-
 }  // namespace gcr::preload

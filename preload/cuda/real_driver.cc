@@ -25,6 +25,7 @@ void store(const DriverRow& row, void* address) {
 namespace real_driver_internal {
 
 constinit std::atomic<const RealDriver*> g_driver{nullptr};
+constinit std::atomic<bool> g_left_to_driver{false};
 
 // Threads that come here at the same time store the same values, so that the library never holds
 // a lock together with the loader's.

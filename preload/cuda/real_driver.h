@@ -26,6 +26,7 @@ struct RealDriver {
 
 namespace real_driver_internal {
 extern std::atomic<const RealDriver*> g_driver;
+extern std::atomic<bool> g_left_to_driver;
 const RealDriver* find();
 }  // namespace real_driver_internal
 
@@ -35,6 +36,15 @@ const RealDriver* find();
 inline const RealDriver* real_driver() {
   const RealDriver* driver = real_driver_internal::g_driver.load(std::memory_order_acquire);
   return driver != nullptr ? driver : real_driver_internal::find();
+}
+
+/// In the child of a fork, where the driver refuses all work: from now on tracked shims do nothing
+/// but call it, as gated ones do, so that the application gets the driver's own errors.
+inline void leave_calls_to_driver() {
+  real_driver_internal::g_left_to_driver.store(true, std::memory_order_relaxed);
+}
+inline bool calls_are_left_to_driver() {
+  return real_driver_internal::g_left_to_driver.load(std::memory_order_relaxed);
 }
 
 }  // namespace gcr::preload

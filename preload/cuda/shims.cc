@@ -28,8 +28,10 @@ namespace {
     return call;                                                          \
   }
 #define GCR_DEFINE_kGated(symbol, params, args) GCR_SHIM(symbol, params, driver->symbol args)
-#define GCR_DEFINE_kTracked(symbol, params, args) \
-  GCR_SHIM(symbol, params, gcr::preload::tracked::symbol args)
+#define GCR_DEFINE_kTracked(symbol, params, args)                         \
+  GCR_SHIM(symbol, params,                                                \
+           gcr::preload::calls_are_left_to_driver() ? driver->symbol args \
+                                                    : gcr::preload::tracked::symbol args)
 #define GCR_DEFINE_kLookup(symbol, params, args)
 #define GCR_DEFINE_kPassed(symbol, params, args)
 #define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \

@@ -11,6 +11,7 @@
 #include "preload/descriptors.h"
 #include "preload/door.h"
 #include "preload/gate.h"
+#include "preload/inherited.h"
 #include "preload/runtime.h"
 
 namespace gcr::preload::runtime {
@@ -323,8 +324,10 @@ void after_fork_in_parent() { state().mutex.unlock(); }
 void after_fork_in_child() {
   for (auto& [id, physical] : state().inventory.physicals()) close_descriptors(physical);
   while (g_loose_count > 0) ::close(g_loose[--g_loose_count]);
-  reset_state_after_fork();
-  reset_contexts_after_fork();
+  state().mutex.unlock();
+  leave_calls_to_driver();
+  // Not even the driver can use them in here, and CRIU cannot dump them.
+  let_go_of_files("/dev/nvidia");
 }
 
 }  // namespace gcr::preload::runtime

@@ -9,11 +9,13 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <fstream>
 #include <string>
 #include <vector>
 
 #include "src/base/unique_fd.h"
 #include "src/base/units.h"
+#include "tests/apps/preforked.h"
 #include "tests/apps/ticker.h"
 #include "tests/softgpu/machines.h"
 
@@ -154,6 +156,36 @@ TEST_F(AppsTest, EveryLineOfTheTickerFollowsFromItsStepAcrossAMove) {
   while (!ticker.receive().empty()) {
   }
   EXPECT_EQ(ticker.wait(), 0);
+}
+
+TEST_F(AppsTest, EveryLineOfPreforkedFollowsFromItsNumber) {
+  Process preforked(here_, {APPS_PREFORKED, "--workers", "3", "--period-ms", "0", "--vram", "4M"});
+  PreforkedLines expected(3);
+  for (int i = 0; i < 500; ++i) ASSERT_EQ(preforked.receive(), expected.next());
+  preforked.signal(SIGTERM);
+  for (const std::string& line : lines_of(preforked)) ASSERT_EQ(line, expected.next());
+  EXPECT_EQ(preforked.wait(), 0);
+}
+
+TEST_F(AppsTest, PreforkedTellsOfAWorkerThatEndsAndGoesOnWithTheOthers) {
+  Process preforked(here_, {APPS_PREFORKED, "--workers", "3", "--period-ms", "1"});
+  PreforkedLines expected(3);
+  for (int i = 0; i < 10; ++i) ASSERT_EQ(preforked.receive(), expected.next());
+  const std::string pid = std::to_string(preforked.pid());
+  std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
+  pid_t first = -1, second = -1;
+  children >> first >> second;
+  ASSERT_EQ(::kill(second, SIGKILL), 0);
+  std::string line = preforked.receive();
+  while (line == expected.next()) line = preforked.receive();
+  EXPECT_TRUE(line.starts_with("error: worker 1 ended by signal 9")) << line;
+  for (int i = 0; i < 10; ++i) {
+    const std::string later = preforked.receive();
+    EXPECT_TRUE(later.find(" 0 ") != later.npos || later.find(" 2 ") != later.npos) << later;
+  }
+  preforked.signal(SIGTERM);
+  lines_of(preforked);
+  EXPECT_EQ(WEXITSTATUS(preforked.wait()), 1);
 }
 
 /// A UDP socket that is bound to a free port of the loopback interface.

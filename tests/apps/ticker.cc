@@ -11,22 +11,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <optional>
-#include <thread>
 
 #include "src/base/units.h"
 #include "tests/apps/driver.h"
+#include "tests/apps/pace.h"
+#include "tests/apps/vram_counter.h"
 #include "tests/support/command_line.h"
 
 namespace gcr::apps {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 struct Options {
   double period_ms = 4;
@@ -166,27 +163,21 @@ int run(const Options& options) {
   if (options.helper) helper.emplace();
   catch_termination();
   const Gpu gpu(options.device);
-  const CUdeviceptr number = gpu.allocate(kChunkBytes);
-  const CUdeviceptr twin = gpu.variable("gcr_counter_twin");
-  gpu.write_word(number, 0);
-  gpu.write_word(twin, 0);
+  const VramCounter counter(gpu, 0);
   TickerRing ring(gpu);
   std::optional<Churned> churned;
   if (options.churn != 0) churned.emplace(gpu);
-  const auto period = std::chrono::duration_cast<Clock::duration>(
-      std::chrono::duration<double, std::milli>(options.period_ms));
+  Pace pace(options.period_ms);
   for (std::uint64_t step = 1; !termination_asked(); ++step) {
-    const auto begun = Clock::now();
-    gpu.launch("gcr_counter_increment", {number}, 1);
+    pace.begin_step();
+    const auto [number, twin] = counter.next();
     ring.fill(step);
     const std::uint64_t sum = ring.checksum();
     if (churned && step % options.churn == 0) churned->replace();
     if (options.spawn != 0 && step % options.spawn == 0) spawn_a_child();
     if (helper) helper->add(step);
-    write_line(step, gpu.read_word(number), gpu.read_word(twin), sum);
-    // The clock may be another host's by now.
-    const Clock::duration left = period - (Clock::now() - begun);
-    if (left > Clock::duration::zero()) std::this_thread::sleep_for(std::min(left, period));
+    write_line(step, number, twin, sum);
+    pace.end_step();
   }
   return 0;
 }

@@ -2,11 +2,13 @@
 """A small deterministic PyTorch training loop whose state fills some GiB of VRAM.
 
 Prints "step=<n> loss=<hex float> checksum=<hex>" every --report steps; an undisturbed run with the
-same options prints the same lines on the same GPU model. --graphs replays the step as a CUDA graph.
+same options prints the same lines on the same GPU model. --graphs replays the step as a CUDA graph;
+with --workers the data comes from that many processes of a DataLoader, another batch for each step.
 SIGTERM ends it.
 """
 
 import argparse
+import itertools
 import os
 import signal
 
@@ -22,7 +24,29 @@ def parse_arguments():
     parser.add_argument("--report", type=int, default=10, help="steps between two lines")
     parser.add_argument("--steps", type=int, default=0, help="end after so many steps (0: never)")
     parser.add_argument("--graphs", action="store_true", help="replay the step as a CUDA graph")
+    parser.add_argument("--workers", type=int, default=0, help="processes that make the data")
+    parser.add_argument("--start", choices=["fork", "forkserver", "spawn"], default="fork",
+                        help="how the workers are started")
     return parser.parse_args()
+
+
+class Batches(torch.utils.data.Dataset):
+    """Batch n is the same whoever makes it."""
+
+    def __init__(self, width):
+        self.width = width
+
+    def __len__(self):
+        return 2**31
+
+    def __getitem__(self, index):
+        return torch.randn(64, self.width, generator=torch.Generator().manual_seed(index))
+
+
+def batches_of(workers, start, width):
+    return iter(torch.utils.data.DataLoader(
+        Batches(width), batch_size=None, num_workers=workers, multiprocessing_context=start,
+        pin_memory=True, sampler=itertools.count()))
 
 
 class Residual(torch.nn.Module):
@@ -92,8 +116,13 @@ def main():
     torch.use_deterministic_algorithms(True)
     model = make_model(arguments.gib, arguments.width)
     trainer = Trainer(model, arguments.width, arguments.graphs)
+    batches = None
+    if arguments.workers:
+        batches = batches_of(arguments.workers, arguments.start, arguments.width)
     step = 0
     while not stop and (arguments.steps == 0 or step < arguments.steps):
+        if batches is not None:
+            trainer.data.copy_(next(batches))
         trainer.step()
         step += 1
         if step % arguments.report == 0:

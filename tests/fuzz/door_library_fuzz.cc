@@ -56,6 +56,7 @@ CUresult fake_import(CUmemGenericAllocationHandle* handle, void*, CUmemAllocatio
 namespace real_driver_internal {
 
 std::atomic<const RealDriver*> g_driver = nullptr;
+std::atomic<bool> g_left_to_driver = false;
 
 const RealDriver* find() {
   static const RealDriver driver = [] {

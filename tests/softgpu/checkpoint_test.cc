@@ -92,6 +92,28 @@ TEST_F(CheckpointTest, StatesFollowOneAnotherAndEverythingElseIsRefused) {
   EXPECT_EQ(state(), CU_PROCESS_STATE_RUNNING);
 }
 
+TEST_F(CheckpointTest, TheDeviceFileIsLetGoOfAndComesBack) {
+  const DeviceNode device;
+  Process app(machine_, {"/usr/bin/env", "SOFTGPU_DEVICE_FILE=" + device.path(), SOFTGPU_SUBJECT});
+  ASSERT_EQ(app.receive(), "ready");
+  const std::string pid = std::to_string(app.pid());
+  const auto uses = [&] {
+    const auto names_it = [&](const std::string& line) { return line.ends_with(device.path()); };
+    const auto mappings = mappings_of(app.pid());
+    const auto descriptors = descriptors_of(app.pid());
+    return std::pair(std::ranges::count_if(mappings, names_it),
+                     std::ranges::count_if(descriptors, names_it));
+  };
+  EXPECT_EQ(uses(), std::pair(1L, 1L));
+  ASSERT_EQ(agent_.ask("lock " + pid), kOk);
+  EXPECT_EQ(uses(), std::pair(1L, 1L));
+  ASSERT_EQ(agent_.ask("checkpoint " + pid), kOk);
+  EXPECT_EQ(uses(), std::pair(0L, 0L));
+  ASSERT_EQ(agent_.ask("restore " + pid), kOk);
+  EXPECT_EQ(uses(), std::pair(1L, 1L));
+  ASSERT_EQ(agent_.ask("unlock " + pid), kOk);
+}
+
 TEST_F(CheckpointTest, EveryKindOfMemoryComesBackAtItsAddress) {
   app("context 0");
   const char* kinds[] = {"alloc 5000000", "alloc 100", "vmm 4194304 0", "pool 65536", "variable"};

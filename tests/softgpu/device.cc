@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/statfs.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <sstream>
 
 #include "src/base/units.h"
+#include "tests/softgpu/mapping.h"
 
 namespace gcr::softgpu {
 namespace {
@@ -124,6 +126,23 @@ std::uint64_t Device::free_bytes() const {
   struct statfs space {};
   if (::fstatfs(directory.get(), &space) != 0) return 0;
   return space.f_bavail * static_cast<std::uint64_t>(space.f_bsize);
+}
+
+CUresult DeviceFile::open() {
+  const char* path = std::getenv("SOFTGPU_DEVICE_FILE");
+  if (path == nullptr || *path == '\0') return CUDA_SUCCESS;
+  UniqueFd file(::open(path, O_RDWR | O_CLOEXEC));
+  if (!file) return CUDA_ERROR_SYSTEM_NOT_READY;
+  void* page = ::mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (page == MAP_FAILED) return CUDA_ERROR_SYSTEM_NOT_READY;
+  page_ = UniqueMapping(page, kPageBytes);
+  file_ = std::move(file);
+  return CUDA_SUCCESS;
+}
+
+void DeviceFile::close() {
+  page_.reset();
+  file_.reset();
 }
 
 CUresult DeviceTable::load_from_environment() {

@@ -51,6 +51,19 @@ class Device {
   std::uint64_t free_bytes() const;
 };
 
+/// What a process has of the real driver's device files, and a forked child inherits: an open file
+/// and a shared mapping of it. Nothing unless SOFTGPU_DEVICE_FILE names a file.
+class DeviceFile {
+ public:
+  /// Fails with CUDA_ERROR_SYSTEM_NOT_READY. No heap is used.
+  CUresult open();
+  void close();
+
+ private:
+  UniqueFd file_;
+  UniqueMapping page_;
+};
+
 /// The machine's devices, by ordinal.
 struct DeviceTable {
   std::array<Device, kMaxDevices> devices;

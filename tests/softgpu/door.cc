@@ -130,6 +130,7 @@ CUresult Door::checkpoint() {
   if (const CUresult result = process_->memory.checkpointable()) return result;
   if (const CUresult result = process_->memory.park()) return result;
   for (int i = 0; i < process_->devices.count; ++i) process_->devices.devices[i].directory.reset();
+  process_->device_file.close();
   state_ = CU_PROCESS_STATE_CHECKPOINTED;
   return CUDA_SUCCESS;
 }
@@ -190,7 +191,8 @@ CUresult Door::restore(const DoorRequest& request, std::array<UniqueFd, kMaxDevi
   for (int ordinal = 0; ordinal < table.count; ++ordinal) {
     before[ordinal] = table.devices[ordinal].uuid;
   }
-  CUresult result = adopt_devices(&table, request, chosen, directories);
+  CUresult result = process_->device_file.open();
+  if (result == CUDA_SUCCESS) result = adopt_devices(&table, request, chosen, directories);
   if (result == CUDA_SUCCESS) result = process_->memory.unpark();
   if (result == CUDA_SUCCESS) {
     state_ = CU_PROCESS_STATE_LOCKED;
@@ -200,6 +202,7 @@ CUresult Door::restore(const DoorRequest& request, std::array<UniqueFd, kMaxDevi
     table.devices[ordinal].uuid = before[ordinal];
     table.devices[ordinal].directory.reset();
   }
+  process_->device_file.close();
   return result;
 }
 

@@ -44,6 +44,15 @@ std::uint64_t Machine::used_bytes(std::size_t index) const {
   return (space.f_blocks - space.f_bfree) * static_cast<std::uint64_t>(space.f_bsize);
 }
 
+DeviceNode::DeviceNode() {
+  static std::atomic<int> count = 0;
+  path_ = "/dev/nvidia-soft-" + std::to_string(::getpid()) + "-" + std::to_string(count++);
+  const UniqueFd file(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file || ::ftruncate(file.get(), 4096) != 0) throw std::runtime_error("cannot make " + path_);
+}
+
+DeviceNode::~DeviceNode() { ::unlink(path_.c_str()); }
+
 Process::Process(const Machine& machine, std::vector<std::string> command) {
   int to_child[2];
   int from_child[2];

@@ -38,6 +38,21 @@ class Machine {
   std::vector<Gpu> gpus_;
 };
 
+/// A file in /dev for SOFTGPU_DEVICE_FILE, under a name as the real driver's have. Removed at the
+/// end.
+class DeviceNode {
+ public:
+  DeviceNode();
+  ~DeviceNode();
+  DeviceNode(const DeviceNode&) = delete;
+  DeviceNode& operator=(const DeviceNode&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
 /// A child process with its standard input and output at our end. Killed at the end.
 class Process {
  public:

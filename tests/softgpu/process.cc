@@ -34,6 +34,7 @@ CUresult Process::init() {
   if (devices.count == 0) {
     if (const CUresult result = devices.load_from_environment()) return result;
   }
+  if (const CUresult result = device_file.open()) return result;
   for (int i = 0; i < devices.count; ++i) {
     default_pools[i] = pools.add(std::make_shared<MemoryPool>());
     default_pools[i]->ordinal = i;
@@ -49,7 +50,8 @@ CUresult Process::init() {
 }
 
 std::vector<std::shared_ptr<Context>>& context_stack() {
-  thread_local std::vector<std::shared_ptr<Context>> stack;
+  // Never destroyed: the application's exit handlers may call the driver after thread-locals ended.
+  thread_local auto& stack = *new std::vector<std::shared_ptr<Context>>;
   return stack;
 }
 

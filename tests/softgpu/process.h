@@ -39,6 +39,7 @@ struct Process {
   CUresult init();
 
   DeviceTable devices;
+  DeviceFile device_file;
   Memory memory{&devices};
   std::unique_ptr<Scheduler> scheduler;
   CallGate gate;

@@ -1,6 +1,7 @@
 // What the library leaves in the process: nothing before CUDA, nothing in children, and no harm
 // when the process closes what it does not know.
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 
 #include <filesystem>
 #include <fstream>
@@ -63,6 +64,20 @@ TEST(ProcessTest, TheChildOfAForkHasNoDoorAndKeepsNoMemoryAlive) {
   EXPECT_EQ(child[1], 0u) << "the card is still there";
   EXPECT_LE(child[0] + 4, parent[0]) << "two ends, a card and a buffer are gone";
   good(door.hello());
+  detach_and_attach(door);
+}
+
+TEST(ProcessTest, AForkWaitsAtAClosedGateAndThenWorksWhileOtherStartsDoNotWait) {
+  Subject subject;
+  subject.ask("init");
+  agent::Door door = door_of(subject);
+  good(door.quiesce(kLong, kNoLease));
+  EXPECT_EQ(subject.value("exec"), 1u);
+  subject.send("fork");
+  const std::string path = "/proc/" + std::to_string(subject.pid()) + "/syscall";
+  for (std::string call; call != std::to_string(SYS_futex);) std::ifstream(path) >> call;
+  good(door.resume());
+  EXPECT_TRUE(subject.receive().starts_with("ok"));
   detach_and_attach(door);
 }
 
