@@ -62,10 +62,7 @@ Status add_descendants(Course& c, const std::vector<pid_t>& tree) {
     GCR_TRY(allowed);
     add_member(members, pid, allowed->start_time);
   }
-  if (members.size() <= static_cast<int>(job::kMaxMembers)) return {};
-  return Error(Code::kRefused,
-               fmt::format("it has {} processes, {} are allowed [too-many-processes]",
-                           members.size(), job::kMaxMembers));
+  return {};
 }
 
 Status claim_members(Course& c) {
@@ -93,6 +90,10 @@ Status follow_members(Course& c, const std::vector<pid_t>& tree) {
   const int known = c.subject.members.size();
   GCR_TRY(add_descendants(c, tree));
   if (c.subject.members.size() == known) return {};
+  if (c.subject.members.size() > static_cast<int>(job::kMaxMembers)) {
+    return Error(Code::kRefused, fmt::format("it has {} processes by now, {} are allowed",
+                                             c.subject.members.size(), job::kMaxMembers));
+  }
   std::vector<pid_t> pids;
   for (const journal::ProcessId& member : c.subject.members) pids.push_back(member.pid());
   for (const pid_t late : std::span(pids).subspan(known)) {

@@ -41,11 +41,13 @@ class Examining : public testing::Test {
   }
   ~Examining() override { fs::remove_all(directory_); }
 
-  std::vector<std::string> found(pid_t pid, proto::ImageMode mode = proto::IMAGE_MODE_AUTO) {
+  std::vector<std::string> found(pid_t pid, proto::ImageMode mode = proto::IMAGE_MODE_AUTO,
+                                 const std::vector<pid_t>& members = {}) {
     proto::MigrateRequest request;
     request.set_pid(pid);
     request.set_image_mode(mode);
-    const Examination examination = examine(request, config_, {pid});
+    const Examination examination =
+        examine(request, config_, members.empty() ? std::vector{pid} : members);
     std::vector<std::string> ids;
     for (const proto::Finding& finding : examination.findings.list()) ids.push_back(finding.id());
     return ids;
@@ -75,6 +77,20 @@ TEST_F(Examining, ImagesInRoundsNeedAKernelThatTracksMemory) {
   EXPECT_THAT(found(sleeper, proto::IMAGE_MODE_ROUNDS),
               AllOf(Contains("no-dirty-tracking"), Contains("no-door")));
   EXPECT_THAT(found(sleeper), Not(Contains("no-dirty-tracking")));
+  ::kill(sleeper, SIGKILL);
+  ::waitpid(sleeper, nullptr, 0);
+}
+
+TEST_F(Examining, AJobOfTooManyProcesses) {
+  const pid_t sleeper = ::fork();
+  if (sleeper == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  std::vector<pid_t> members(job::kMaxMembers + 1, sleeper);
+  EXPECT_THAT(found(sleeper, proto::IMAGE_MODE_AUTO, members), Contains("too-many-processes"));
+  members.resize(2);
+  EXPECT_THAT(found(sleeper, proto::IMAGE_MODE_AUTO, members), Not(Contains("too-many-processes")));
   ::kill(sleeper, SIGKILL);
   ::waitpid(sleeper, nullptr, 0);
 }
