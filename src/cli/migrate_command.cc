@@ -1,29 +1,25 @@
-#include "src/cli/migrate_command.h"
-
 #include <fmt/format.h>
 
 #include <asio/co_spawn.hpp>
 #include <asio/io_context.hpp>
-#include <cstdio>
+#include <cerrno>
 #include <cstdlib>
 #include <exception>
-#include <optional>
+#include <fstream>
 #include <utility>
 
+#include "src/cli/answer_text.h"
 #include "src/cli/migration.h"
-#include "src/cli/migration_view.h"
-#include "src/cli/outcome.h"
 #include "src/cli/trace.h"
+#include "src/control/wire.h"
 
 namespace gcr::cli {
 namespace {
 
-int show_outcome(MigrationView& view, const Outcome& outcome) {
+ExitCode show_outcome(MigrationView& view, const Outcome& outcome) {
   view.ended(outcome);
-  if (outcome.exit_code != ExitCode::kMigrated) {
-    fmt::print(stderr, "gcr-migrate: {}\n", error_line(outcome));
-  }
-  return static_cast<int>(outcome.exit_code);
+  if (outcome.exit_code != ExitCode::kMigrated) complain(error_line(outcome));
+  return outcome.exit_code;
 }
 
 /// A file that the command line names cannot be used.
@@ -33,41 +29,54 @@ Outcome unusable(const Error& error) {
   return outcome;
 }
 
-Outcome run_migration(const MigrateOptions& options, const std::shared_ptr<asio::ssl::context>& tls,
-                      MigrationView& view) {
+Outcome run_migration(const MigrateOptions& options, const Agent& source, MigrationView& view) {
   asio::io_context io(1);
-  Migration migration(io, options, tls, view,
-                      [&view](const Outcome& outcome) { std::_Exit(show_outcome(view, outcome)); });
-  Outcome outcome;
-  std::exception_ptr broken;
-  asio::co_spawn(io, migration.run(), [&](std::exception_ptr exception, Outcome result) {
-    broken = std::move(exception);
-    outcome = std::move(result);
+  Migration migration(io, options, source, view, [&view](const Outcome& outcome) {
+    std::_Exit(static_cast<int>(show_outcome(view, outcome)));
+  });
+  Outcome outcome =
+      outcome_of(Error(Code::kInternal, "internal error: unexpected exception"), true);
+  asio::co_spawn(io, migration.run(), [&](const std::exception_ptr& exception, Outcome result) {
+    if (!exception) outcome = std::move(result);
   });
   io.run();
-  if (broken)
-    return outcome_of(Error(Code::kInternal, "internal error: unexpected exception"), true);
   return outcome;
 }
 
 }  // namespace
 
-int migrate_command(const MigrateOptions& options) {
+ExitCode migrate(const MigrateOptions& options) {
   const auto view = make_view(options);
-  auto tls = tls_for(options.source, options.tls);
-  if (!tls) return show_outcome(*view, unusable(tls.error()));
-  std::optional<TraceFile> trace;
-  if (!options.trace_path.empty()) {
-    auto file = TraceFile::open(options.trace_path);
-    if (!file) return show_outcome(*view, unusable(file.error()));
-    trace = *std::move(file);
+  const auto source = with_certificates(options.source);
+  if (!source) return show_outcome(*view, unusable(source.error()));
+  std::ofstream trace;
+  if (!options.trace_path.empty()) {  // opened before anything is touched
+    trace.open(options.trace_path, std::ios::binary | std::ios::trunc);
+    const Error error = Error::from_errno(errno, "cannot open " + options.trace_path);
+    if (!trace) return show_outcome(*view, unusable(error));
   }
-  const Outcome outcome = run_migration(options, *tls, *view);
-  if (trace) {
-    const Status written = trace->write(outcome.report);
-    if (!written) fmt::print(stderr, "gcr-migrate: {}\n", written.error().message());
+  const Outcome outcome = run_migration(options, *source, *view);
+  if (trace.is_open()) {
+    trace << to_trace(outcome.report) << '\n';
+    trace.close();
+    const Error error = Error::from_errno(errno, "cannot write the trace to " + options.trace_path);
+    if (!trace) complain(control::printable(error.message()));
   }
   return show_outcome(*view, outcome);
+}
+
+ExitCode preflight(const MigrateOptions& options) {
+  // Two hosts are looked at, one after the other.
+  constexpr std::chrono::minutes kPatience{2};
+  const auto agent = with_certificates(options.source);
+  if (!agent) return fail(ExitCode::kUsage, agent.error().message());
+  proto::Envelope question;
+  *question.mutable_check_request()->mutable_migrate() = options.request;
+  const auto answer = ask_and_wait(*agent, question, kPatience);
+  if (!answer) return fail(untouched_exit_code(answer.error().code()), answer.error().message());
+  const proto::CheckReply& reply = answer->check_reply();
+  fmt::print("{}", options.json ? preflight_json(reply) : preflight_text(reply));
+  return is_ready(reply) ? ExitCode::kMigrated : ExitCode::kRefused;
 }
 
 }  // namespace gcr::cli

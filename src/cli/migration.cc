@@ -21,47 +21,14 @@ constexpr std::chrono::milliseconds kNextMessageTimeout = std::chrono::hours(24)
 constexpr std::chrono::milliseconds kFirstPause = std::chrono::milliseconds(100);
 constexpr std::chrono::milliseconds kLongestPause = std::chrono::seconds(5);
 
-proto::Envelope request_of(const MigrateOptions& options) {
-  proto::Envelope message;
-  proto::MigrateRequest& request = *message.mutable_migrate_request();
-  request.set_pid(options.pid);
-  request.set_destination(options.destination.to_string());
-  request.set_lanes(options.lanes);
-  request.set_transport(options.transport);
-  request.set_plaintext(options.plaintext);
-  request.set_downtime_limit_ms(options.downtime_limit_ms);
-  request.set_max_rounds(options.max_rounds);
-  request.set_max_bandwidth_bytes(options.max_bandwidth_bytes);
-  request.set_auto_converge(options.auto_converge);
-  request.set_strict(options.strict);
-  request.set_no_prefill(options.no_prefill);
-  request.set_pause_before_switchover(options.pause_before_switchover);
-  request.set_compression(options.compression);
-  request.set_image_mode(options.image_mode);
-  return message;
-}
-
-proto::Envelope status_question(const Uuid& id) {
-  proto::Envelope question;
-  question.mutable_status_request()->set_migration_id(to_bytes(id));
-  return question;
-}
-
-/// This agent's part in the migration; null if it has none.
-const proto::MigrationStatus* part(const proto::Envelope& answer, const char* role) {
-  const auto& migrations = answer.status_reply().migrations();
-  const auto found = std::ranges::find(migrations, role, &proto::MigrationStatus::role);
-  return found == migrations.end() ? nullptr : &*found;
-}
-
 }  // namespace
 
-Migration::Migration(asio::io_context& io, const MigrateOptions& options,
-                     std::shared_ptr<asio::ssl::context> tls, MigrationView& view, Leave leave)
+Migration::Migration(asio::io_context& io, const MigrateOptions& options, Agent source,
+                     MigrationView& view, Leave leave)
     : io_(io),
       options_(options),
       view_(view),
-      source_{options.source, std::move(tls)},
+      source_(std::move(source)),
       leave_(std::move(leave)),
       signals_(io, SIGINT, SIGTERM) {}
 
@@ -78,7 +45,9 @@ awaitable<Outcome> Migration::migrate() {
   if (!channel) co_return outcome_of(channel.error(), false);
   channel_ = std::move(*channel);
   asked_ = true;
-  const Status sent = co_await channel_->send(request_of(options_));
+  proto::Envelope request;
+  *request.mutable_migrate_request() = options_.request;
+  const Status sent = co_await channel_->send(request);
   if (!sent) co_return outcome_of(sent.error(), false);
   Outcome outcome = co_await follow();
   channel_->close();
@@ -124,7 +93,7 @@ awaitable<Outcome> Migration::ask_what_became(Outcome lost) {
   auto next_pause = kFirstPause;
   std::optional<Clock::time_point> committed_since;
   for (const auto end = Clock::now() + kOutcomePatience; Clock::now() < end;) {
-    const auto source = co_await ask_source();
+    const auto source = co_await ask_part(source_, "source");
     if (source) {
       auto outcome = outcome_of(*source, why);
       if (outcome) {
@@ -151,23 +120,24 @@ awaitable<Outcome> Migration::ask_what_became(Outcome lost) {
   co_return lost;
 }
 
-awaitable<Result<proto::MigrationStatus>> Migration::ask_source() {
-  const auto answer = co_await ask(source_, status_question(*id_));
+awaitable<Result<proto::MigrationStatus>> Migration::ask_part(const Agent& agent,
+                                                              const char* role) {
+  proto::Envelope question;
+  question.mutable_status_request()->set_migration_id(to_bytes(*id_));
+  const auto answer = co_await ask(agent, question);
   GCR_CO_TRY(answer);
-  const proto::MigrationStatus* source = part(*answer, "source");
-  if (source == nullptr) {
-    co_return Error(Code::kNotFound, "the source's agent knows nothing of the migration");
+  for (const proto::MigrationStatus& part : answer->status_reply().migrations()) {
+    if (part.role() == role) co_return part;
   }
-  co_return *source;
+  co_return Error(Code::kNotFound, "the agent knows nothing of the migration");
 }
 
 /// The destination knows under which number the process runs there, if it can be asked from here.
 awaitable<void> Migration::complete(Outcome& outcome) {
   if (!outcome.report.migrated()) co_return;
   const Agent destination{options_.destination, source_.tls};
-  const auto answer = co_await ask(destination, status_question(*id_));
-  const auto* there = answer ? part(*answer, "destination") : nullptr;
-  if (there != nullptr) outcome.report.set_destination_pid(there->pid());
+  const auto there = co_await ask_part(destination, "destination");
+  if (there) outcome.report.set_destination_pid(there->pid());
 }
 
 awaitable<void> Migration::heed_signals() {

@@ -9,10 +9,7 @@
 #include <memory>
 #include <optional>
 
-#include "src/cli/agent_call.h"
 #include "src/cli/migration_view.h"
-#include "src/cli/options.h"
-#include "src/cli/outcome.h"
 
 namespace gcr::cli {
 
@@ -28,8 +25,8 @@ class Migration {
   /// `view` shows the migration, except its end. `leave` ends the process with this outcome.
   using Leave = std::function<void(const Outcome&)>;
 
-  Migration(asio::io_context& io, const MigrateOptions& options,
-            std::shared_ptr<asio::ssl::context> tls, MigrationView& view, Leave leave);
+  Migration(asio::io_context& io, const MigrateOptions& options, Agent source, MigrationView& view,
+            Leave leave);
 
   /// Runs to the end; with `detach` until the agent has accepted the migration. Call once.
   asio::awaitable<Outcome> run();
@@ -39,7 +36,8 @@ class Migration {
   asio::awaitable<Outcome> follow();
   std::optional<Outcome> take(const proto::Envelope& message);
   asio::awaitable<Outcome> ask_what_became(Outcome lost);
-  asio::awaitable<Result<proto::MigrationStatus>> ask_source();
+  /// An agent's part in the migration; kNotFound if it has none.
+  asio::awaitable<Result<proto::MigrationStatus>> ask_part(const Agent& agent, const char* role);
   asio::awaitable<void> complete(Outcome& outcome);
   asio::awaitable<void> heed_signals();
   asio::awaitable<void> cancel();
