@@ -15,15 +15,15 @@
 #include <sstream>
 #include <vector>
 
-#include "src/control/ask.h"
-
 namespace gcr::cli {
 namespace {
 
+using control::AgentAddress;
 using control::Endpoint;
 using control::TlsFiles;
 using std::filesystem::path;
 
+constexpr std::chrono::seconds kTimeout{10};
 constexpr const char* kSystemFolder = "/etc/gcr-migrate";
 
 struct TlsKey {
@@ -167,23 +167,18 @@ Result<Endpoint> find_destination(const std::string& text) {
   return named ? named->endpoint : Endpoint::parse(text);
 }
 
-Result<Agent> with_certificates(const NamedAgent& agent) {
-  if (agent.endpoint.is_local()) return Agent{agent.endpoint, nullptr};
-  GCR_ASSIGN(auto tls, control::make_tls_context(agent.tls));
-  return Agent{agent.endpoint, std::move(tls)};
+Result<AgentAddress> with_certificates(const NamedAgent& agent) {
+  AgentAddress address{agent.endpoint, nullptr, std::nullopt, "", kTimeout};
+  if (!agent.endpoint.is_local()) {
+    GCR_ASSIGN(address.tls, control::make_tls_context(agent.tls));
+  }
+  return address;
 }
 
-asio::awaitable<Result<proto::Envelope>> ask(const Agent& agent, const proto::Envelope& question,
-                                             std::chrono::milliseconds timeout) {
-  const control::AgentAddress address{agent.endpoint, agent.tls, std::nullopt, "", timeout};
-  co_return co_await control::ask_for_reply(address, {}, question);
-}
-
-Result<proto::Envelope> ask_and_wait(const Agent& agent, const proto::Envelope& question,
-                                     std::chrono::milliseconds timeout) {
+Result<proto::Envelope> ask_and_wait(const AgentAddress& agent, const proto::Envelope& question) {
   Result<proto::Envelope> answer = Error(Code::kInternal, "internal error: unexpected exception");
   asio::io_context io(1);
-  asio::co_spawn(io, ask(agent, question, timeout),
+  asio::co_spawn(io, control::ask_for_reply(agent, {}, question),
                  [&](const std::exception_ptr& exception, Result<proto::Envelope> result) {
                    if (!exception) answer = std::move(result);
                  });

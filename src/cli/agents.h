@@ -11,14 +11,11 @@
 // A file that is missing is skipped; kInvalidArgument, with file and line, for one that is wrong.
 #pragma once
 
-#include <asio/awaitable.hpp>
-#include <chrono>
-#include <memory>
 #include <string>
 
 #include "proto/control.pb.h"
 #include "src/base/result.h"
-#include "src/control/control_channel.h"
+#include "src/control/ask.h"
 
 namespace CLI {
 class App;
@@ -26,18 +23,10 @@ class App;
 
 namespace gcr::cli {
 
-inline constexpr std::chrono::milliseconds kConnectTimeout = std::chrono::seconds(10);
-
 /// An agent, and which files have the certificates to show it.
 struct NamedAgent {
   control::Endpoint endpoint;
   control::TlsFiles tls;
-};
-
-/// An agent, and the certificates to show it.
-struct Agent {
-  control::Endpoint endpoint;
-  std::shared_ptr<asio::ssl::context> tls;  ///< null: only local sockets can be used
 };
 
 /// Which certificates to show, and to trust: --ca, --cert, --key, --crl.
@@ -51,16 +40,12 @@ Result<NamedAgent> find_agent(const std::string& text, const control::TlsFiles& 
 /// The address for an agent that another agent will connect to.
 Result<control::Endpoint> find_destination(const std::string& text);
 
-/// With its certificates, unless the agent is local: then it needs none.
-Result<Agent> with_certificates(const NamedAgent& agent);
+/// With its certificates, unless the agent is local: then it needs none. Connecting and answering
+/// may take 10 s each.
+Result<control::AgentAddress> with_certificates(const NamedAgent& agent);
 
-/// The agent's reply to the question; a Failure becomes its Error. Connecting and answering may
-/// take `timeout` each.
-asio::awaitable<Result<proto::Envelope>> ask(const Agent& agent, const proto::Envelope& question,
-                                             std::chrono::milliseconds timeout = kConnectTimeout);
-
-/// The same, and waits for it.
-Result<proto::Envelope> ask_and_wait(const Agent& agent, const proto::Envelope& question,
-                                     std::chrono::milliseconds timeout = kConnectTimeout);
+/// control::ask_for_reply(), and waits for it.
+Result<proto::Envelope> ask_and_wait(const control::AgentAddress& agent,
+                                     const proto::Envelope& question);
 
 }  // namespace gcr::cli

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <memory>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -15,6 +16,7 @@
 namespace gcr::cli {
 namespace {
 
+using control::AgentAddress;
 using proto::Envelope;
 using proto::ResolveRequest;
 
@@ -36,7 +38,7 @@ struct Ask {
   std::string agent;
   std::string id;     ///< a UUID or how it begins; empty if the question is about no migration
   Envelope question;  ///< without the id
-  std::chrono::milliseconds timeout = kConnectTimeout;
+  std::optional<std::chrono::milliseconds> timeout{};  ///< if it may take longer than others
   const char* done = "";  ///< said of the migration where the reply says nothing
   bool watch = false;     ///< until the migration is finished
   bool json = false;
@@ -86,7 +88,7 @@ Status check(Ask& ask) {
 
 /// The agent's migration with this id, or with the only id that begins like this.
 /// kNotFound if there is none, kInvalidArgument, naming them, if there are several.
-Result<Uuid> find_migration(const Agent& agent, const std::string& id) {
+Result<Uuid> find_migration(const AgentAddress& agent, const std::string& id) {
   if (const auto whole = Uuid::parse(id)) return *whole;
   Envelope question;
   question.mutable_list_request()->set_finished(true);
@@ -131,11 +133,11 @@ std::string text_of(const Ask& ask, const Envelope& answer) {
 }
 
 /// Shows every answer but the last, which is what it gives.
-Result<Envelope> watch(const Agent& agent, const Ask& ask) {
+Result<Envelope> watch(const AgentAddress& agent, const Ask& ask) {
   TerminalBlock block;
   const bool in_place = !ask.json && is_terminal();
   for (std::string last;;) {
-    auto answer = ask_and_wait(agent, ask.question, ask.timeout);
+    auto answer = ask_and_wait(agent, ask.question);
     block.erase();
     if (!answer) return answer;
     const auto& migrations = answer->status_reply().migrations();
@@ -151,13 +153,14 @@ Result<Envelope> watch(const Agent& agent, const Ask& ask) {
   }
 }
 
-Result<Envelope> ask_agent(const Agent& agent, Ask& ask) {
+Result<Envelope> ask_agent(AgentAddress agent, Ask& ask) {
   if (const auto [body, field] = id_field(ask.question); field != nullptr) {
     GCR_ASSIGN(const Uuid id, find_migration(agent, ask.id));
     body->GetReflection()->SetString(body, field, to_bytes(id));
     ask.id = id.to_string();
   }
-  return ask.watch ? watch(agent, ask) : ask_and_wait(agent, ask.question, ask.timeout);
+  if (ask.timeout) agent.silence = *ask.timeout;
+  return ask.watch ? watch(agent, ask) : ask_and_wait(agent, ask.question);
 }
 
 ExitCode run(Ask& ask) {

@@ -29,7 +29,8 @@ Outcome unusable(const Error& error) {
   return outcome;
 }
 
-Outcome run_migration(const MigrateOptions& options, const Agent& source, MigrationView& view) {
+Outcome run_migration(const MigrateOptions& options, const control::AgentAddress& source,
+                      MigrationView& view) {
   asio::io_context io(1);
   Migration migration(io, options, source, view, [&view](const Outcome& outcome) {
     std::_Exit(static_cast<int>(show_outcome(view, outcome)));
@@ -66,13 +67,12 @@ ExitCode migrate(const MigrateOptions& options) {
 }
 
 ExitCode preflight(const MigrateOptions& options) {
-  // Two hosts are looked at, one after the other.
-  constexpr std::chrono::minutes kPatience{2};
-  const auto agent = with_certificates(options.source);
+  auto agent = with_certificates(options.source);
   if (!agent) return fail(ExitCode::kUsage, agent.error().message());
+  agent->silence = std::chrono::minutes(2);  // two hosts are looked at, one after the other
   proto::Envelope question;
   *question.mutable_check_request()->mutable_migrate() = options.request;
-  const auto answer = ask_and_wait(*agent, question, kPatience);
+  const auto answer = ask_and_wait(*agent, question);
   if (!answer) return fail(untouched_exit_code(answer.error().code()), answer.error().message());
   const proto::CheckReply& reply = answer->check_reply();
   fmt::print("{}", options.json ? preflight_json(reply) : preflight_text(reply));

@@ -23,8 +23,8 @@ constexpr std::chrono::milliseconds kLongestPause = std::chrono::seconds(5);
 
 }  // namespace
 
-Migration::Migration(asio::io_context& io, const MigrateOptions& options, Agent source,
-                     MigrationView& view, Leave leave)
+Migration::Migration(asio::io_context& io, const MigrateOptions& options,
+                     control::AgentAddress source, MigrationView& view, Leave leave)
     : io_(io),
       options_(options),
       view_(view),
@@ -41,7 +41,7 @@ awaitable<Outcome> Migration::run() {
 awaitable<Outcome> Migration::migrate() {
   const control::Preface preface{control::ConnectionKind::kControl, {}};
   auto channel =
-      co_await ControlChannel::connect(source_.endpoint, preface, source_.tls, kConnectTimeout);
+      co_await ControlChannel::connect(source_.endpoint, preface, source_.tls, source_.silence);
   if (!channel) co_return outcome_of(channel.error(), false);
   channel_ = std::move(*channel);
   asked_ = true;
@@ -120,11 +120,11 @@ awaitable<Outcome> Migration::ask_what_became(Outcome lost) {
   co_return lost;
 }
 
-awaitable<Result<proto::MigrationStatus>> Migration::ask_part(const Agent& agent,
+awaitable<Result<proto::MigrationStatus>> Migration::ask_part(const control::AgentAddress& agent,
                                                               const char* role) {
   proto::Envelope question;
   question.mutable_status_request()->set_migration_id(to_bytes(*id_));
-  const auto answer = co_await ask(agent, question);
+  const auto answer = co_await control::ask_for_reply(agent, {}, question);
   GCR_CO_TRY(answer);
   for (const proto::MigrationStatus& part : answer->status_reply().migrations()) {
     if (part.role() == role) co_return part;
@@ -135,7 +135,8 @@ awaitable<Result<proto::MigrationStatus>> Migration::ask_part(const Agent& agent
 /// The destination knows under which number the process runs there, if it can be asked from here.
 awaitable<void> Migration::complete(Outcome& outcome) {
   if (!outcome.report.migrated()) co_return;
-  const Agent destination{options_.destination, source_.tls};
+  control::AgentAddress destination = source_;
+  destination.endpoint = options_.destination;
   const auto there = co_await ask_part(destination, "destination");
   if (there) outcome.report.set_destination_pid(there->pid());
 }
@@ -158,7 +159,7 @@ awaitable<void> Migration::cancel() {
   if (id_) request.mutable_cancel_request()->set_migration_id(to_bytes(*id_));
   const Status sent = co_await channel_->send(request);
   if (sent || !id_) co_return;
-  const auto answer = co_await ask(source_, request);
+  const auto answer = co_await control::ask_for_reply(source_, {}, request);
   if (!answer) view_.event("cancel", answer.error().message());
 }
 

@@ -25,8 +25,8 @@ class Migration {
   /// `view` shows the migration, except its end. `leave` ends the process with this outcome.
   using Leave = std::function<void(const Outcome&)>;
 
-  Migration(asio::io_context& io, const MigrateOptions& options, Agent source, MigrationView& view,
-            Leave leave);
+  Migration(asio::io_context& io, const MigrateOptions& options, control::AgentAddress source,
+            MigrationView& view, Leave leave);
 
   /// Runs to the end; with `detach` until the agent has accepted the migration. Call once.
   asio::awaitable<Outcome> run();
@@ -37,7 +37,8 @@ class Migration {
   std::optional<Outcome> take(const proto::Envelope& message);
   asio::awaitable<Outcome> ask_what_became(Outcome lost);
   /// An agent's part in the migration; kNotFound if it has none.
-  asio::awaitable<Result<proto::MigrationStatus>> ask_part(const Agent& agent, const char* role);
+  asio::awaitable<Result<proto::MigrationStatus>> ask_part(const control::AgentAddress& agent,
+                                                           const char* role);
   asio::awaitable<void> complete(Outcome& outcome);
   asio::awaitable<void> heed_signals();
   asio::awaitable<void> cancel();
@@ -46,7 +47,7 @@ class Migration {
   asio::io_context& io_;
   const MigrateOptions& options_;
   MigrationView& view_;
-  Agent source_;
+  control::AgentAddress source_;
   Leave leave_;
   asio::signal_set signals_;
   std::unique_ptr<control::ControlChannel> channel_;
