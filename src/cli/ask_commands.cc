@@ -125,9 +125,7 @@ std::string text_of(const Ask& ask, const Envelope& answer) {
     case Envelope::kResolveReply:
       return ask.json ? resolve_json(answer.resolve_reply()) : resolve_text(answer.resolve_reply());
     default:
-      return ask.json ? fmt::format(R"({{"migration_id":"{}"}})"
-                                    "\n",
-                                    ask.id)
+      return ask.json ? fmt::format("{{\"migration_id\":\"{}\"}}\n", ask.id)
                       : fmt::format("migration {} {}\n", ask.id, ask.done);
   }
 }
