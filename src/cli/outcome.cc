@@ -50,7 +50,7 @@ ExitCode untouched_exit_code(Code code) {
   }
 }
 
-void complain(const std::string& what) { fmt::print(stderr, "gcr-migrate: {}\n", printable(what)); }
+void complain(const std::string& what) { fmt::print(stderr, "gcr-migrate: {}\n", what); }
 
 ExitCode fail(ExitCode exit_code, const std::string& what) {
   complain(printable(what));
