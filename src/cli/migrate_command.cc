@@ -9,8 +9,10 @@
 #include <asio/steady_timer.hpp>
 #include <asio/use_awaitable.hpp>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <exception>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -18,6 +20,7 @@
 #include "src/cli/answer_text.h"
 #include "src/cli/migration_view.h"
 #include "src/cli/trace.h"
+#include "src/control/ask.h"
 
 namespace gcr::cli {
 namespace {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include "src/cli/json.h"
 #include "src/cli/progress_text.h"

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <utility>
 
 #include "src/base/uuid.h"
 #include "src/cli/json.h"
