@@ -208,7 +208,7 @@ Status Course::commit(const proto::CommitRequest& request, proto::Envelope& repl
   proto::CommitReply& committed = *reply.mutable_commit_reply();
   committed.set_pid(journal::root_pid(identity_.members()));
   for (const auto& member : identity_.members()) committed.add_pids(member.pid());
-  committed.set_resume_ms(Phases::milliseconds(Phases::Clock::now() - start));
+  committed.set_resume_ms(in_milliseconds(Phases::Clock::now() - start));
   GCR_TRY(fault::point("destination.resumed"));
   state_ = State::kCommitted;
   return {};

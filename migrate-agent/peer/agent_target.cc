@@ -9,6 +9,7 @@
 #include "migrate-agent/data/outgoing_data.h"
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/worker/offload.h"
+#include "src/base/units.h"
 
 namespace gcr::agent {
 namespace {
@@ -18,10 +19,6 @@ using proto::Envelope;
 
 constexpr std::chrono::seconds kConnectTimeout{10};
 constexpr unsigned kClockSamples = 8;
-
-double in_milliseconds(std::chrono::steady_clock::duration duration) {
-  return std::chrono::duration<double, std::milli>(duration).count();
-}
 
 }  // namespace
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "proto/control.pb.h"
+#include "src/base/units.h"
 
 namespace gcr::agent {
 
@@ -52,18 +53,14 @@ class Phases {
     phase.set_name(name);
     phase.set_track(track);
     phase.set_host(side_);
-    phase.set_start_ms(milliseconds(start - origin_));
-    phase.set_duration_ms(milliseconds(end - start));
+    phase.set_start_ms(in_milliseconds(start - origin_));
+    phase.set_duration_ms(in_milliseconds(end - start));
     const std::lock_guard lock(mutex_);
     phases_.push_back(std::move(phase));
   }
 
-  static double milliseconds(Clock::duration duration) {
-    return std::chrono::duration<double, std::milli>(duration).count();
-  }
-
   /// A moment on the time axis of the phases.
-  double since_origin_ms(Clock::time_point time) const { return milliseconds(time - origin_); }
+  double since_origin_ms(Clock::time_point time) const { return in_milliseconds(time - origin_); }
 
   /// All phases so far, in the order in which they ended.
   std::vector<proto::PhaseTime> list() const {

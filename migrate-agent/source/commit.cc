@@ -82,10 +82,9 @@ Result<commit::CommitAnswer> order_commit(Course& c) {
 /// For the expected downtime of later migrations.
 void remember(const Course& c) {
   const Account& account = c.account;
-  const double beside_ms = Phases::milliseconds(account.control_took);
-  const double overlapped_ms = std::max(beside_ms, Phases::milliseconds(account.last_round_took));
-  const double closed_ms =
-      account.report.downtime_ms() - Phases::milliseconds(account.undone_closings);
+  const double beside_ms = in_milliseconds(account.control_took);
+  const double overlapped_ms = std::max(beside_ms, in_milliseconds(account.last_round_took));
+  const double closed_ms = account.report.downtime_ms() - in_milliseconds(account.undone_closings);
   const MeasuredDowntime measured{account.kind, account.report.prefilled(), beside_ms,
                                   std::max(0.0, closed_ms - overlapped_ms)};
   const Status remembered = remember_downtime(c.worker.config.state_dir, measured);
@@ -112,7 +111,7 @@ Status commit(Course& c) {
   c.console.set_committed(true);
   const auto answer = order_commit(c);
   report.set_downtime_ms(
-      Phases::milliseconds(c.account.undone_closings + (Clock::now() - *c.account.gate_closed_at)));
+      in_milliseconds(c.account.undone_closings + (Clock::now() - *c.account.gate_closed_at)));
   if (!answer) {
     return answer.error().while_doing(
         "the commit was sent but not confirmed; the agent keeps asking, and the stopped process "

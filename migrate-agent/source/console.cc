@@ -83,14 +83,14 @@ proto::Progress Console::progress() {
       payload_bytes, now,
       {.steady = steady_, .limit_ms = limits_.downtime_ms, .max_rounds = limits_.max_rounds});
   progress.set_phase(phase_);
-  progress.set_elapsed_ms(Phases::milliseconds(now - started_));
+  progress.set_elapsed_ms(in_milliseconds(now - started_));
   progress.set_paused(paused_);
   progress.set_max_bandwidth_bytes(max_bandwidth_bytes_);
   progress.set_downtime_limit_ms(limits_.downtime_ms);
   if (stage_ == Stage::kCopying && !paused_) progress.set_throttle(throttle_);
   if (paused_) progress.set_time_left_ms(0);
   if (stage_ == Stage::kSwitchingOver) {
-    const double closed_ms = gate_closed_at_ ? Phases::milliseconds(now - *gate_closed_at_) : 0;
+    const double closed_ms = gate_closed_at_ ? in_milliseconds(now - *gate_closed_at_) : 0;
     progress.set_expected_downtime_ms(expected_downtime_ms_);
     progress.set_expected_is_least(expected_is_least_);
     progress.set_time_left_ms(std::max(0.0, expected_downtime_ms_ - closed_ms));

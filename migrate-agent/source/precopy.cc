@@ -9,7 +9,7 @@ Status Precopy::look() {
   looked_at_ = Clock::now();
   dirty_.reset();
   GCR_ASSIGN(dirty_, vram_.find_dirty());
-  digest_ms_ = Phases::milliseconds(Clock::now() - looked_at_);
+  digest_ms_ = in_milliseconds(Clock::now() - looked_at_);
   meter_.looked({.began = looked_at_,
                  .digest_ms = digest_ms_,
                  .vram_bytes = vram_.total_bytes(),
@@ -23,7 +23,7 @@ Result<proto::Round> Precopy::send_round() {
   meter_.begin_round(number, channel_.statistics().payload_bytes, start);
   GCR_ASSIGN(const std::uint64_t sent_bytes, vram_.send(*dirty_, channel_));
   meter_.end_round(sent_bytes);
-  const double seconds = Phases::milliseconds(Clock::now() - start) / 1000;
+  const double seconds = in_milliseconds(Clock::now() - start) / 1000;
   convergence_.sent(sent_bytes, seconds);
   proto::Round round;
   round.set_number(number);

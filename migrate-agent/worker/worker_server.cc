@@ -1,6 +1,5 @@
 #include "migrate-agent/worker/worker_server.h"
 
-#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -12,7 +11,6 @@
 #include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
 #include <cerrno>
-#include <cstdio>
 #include <optional>
 #include <set>
 

@@ -15,31 +15,16 @@ namespace {
 constexpr const char* kPlainPattern = "%Y-%m-%dT%H:%M:%S.%e %l %n[%P] ";
 constexpr const char* kJournalPattern = "<%*>";
 
-/// syslog(3)'s number for a level.
+/// syslog(3)'s number for a level of spdlog, from trace to critical.
 class PriorityFlag : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm& /*time*/,
               spdlog::memory_buf_t& destination) override {
-    destination.push_back(priority_of(message.level));
+    constexpr std::string_view kPriorities = "776432";
+    destination.push_back(kPriorities.at(message.level));
   }
   std::unique_ptr<custom_flag_formatter> clone() const override {
     return std::make_unique<PriorityFlag>();
-  }
-
- private:
-  static char priority_of(spdlog::level::level_enum level) {
-    switch (level) {
-      case spdlog::level::critical:
-        return '2';
-      case spdlog::level::err:
-        return '3';
-      case spdlog::level::warn:
-        return '4';
-      case spdlog::level::info:
-        return '6';
-      default:
-        return '7';
-    }
   }
 };
 

@@ -1,10 +1,18 @@
 #include "src/base/result.h"
 
+#include <array>
 #include <cerrno>
 #include <system_error>
 
 namespace gcr {
 namespace {
+
+/// In the order of Code.
+constexpr std::array<std::string_view, 14> kCodeNames{
+    "invalid",     "invalid-argument",   "refused",     "not-found", "permission-denied",
+    "unavailable", "resource-exhausted", "unsupported", "timeout",   "cancelled",
+    "protocol",    "data-loss",          "io",          "internal"};
+static_assert(kCodeNames.size() == static_cast<std::size_t>(Code::kInternal) + 1);
 
 Code code_of_errno(int value) {
   switch (value) {
@@ -41,39 +49,7 @@ Code code_of_errno(int value) {
 
 }  // namespace
 
-std::string_view to_string(Code code) {
-  switch (code) {
-    case Code::kInvalid:
-      return "invalid";
-    case Code::kInvalidArgument:
-      return "invalid-argument";
-    case Code::kRefused:
-      return "refused";
-    case Code::kNotFound:
-      return "not-found";
-    case Code::kPermissionDenied:
-      return "permission-denied";
-    case Code::kUnavailable:
-      return "unavailable";
-    case Code::kResourceExhausted:
-      return "resource-exhausted";
-    case Code::kUnsupported:
-      return "unsupported";
-    case Code::kTimeout:
-      return "timeout";
-    case Code::kCancelled:
-      return "cancelled";
-    case Code::kProtocol:
-      return "protocol";
-    case Code::kDataLoss:
-      return "data-loss";
-    case Code::kIo:
-      return "io";
-    case Code::kInternal:
-      return "internal";
-  }
-  return "invalid";
-}
+std::string_view to_string(Code code) { return kCodeNames.at(static_cast<std::size_t>(code)); }
 
 Error Error::while_doing(std::string_view doing) const {
   return Error(code_, std::string(doing) + ": " + message_);

@@ -1,6 +1,7 @@
-// Sizes that the whole project shares, and how sizes are written for people.
+// Sizes that the whole project shares; sizes and times as numbers and as texts.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -16,6 +17,11 @@ inline constexpr std::uint64_t kChunkBytes = 2 * kMiB;
 
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {
   return (value + unit - 1) / unit * unit;
+}
+
+/// As reports, messages and journals have times.
+inline double in_milliseconds(std::chrono::nanoseconds duration) {
+  return std::chrono::duration<double, std::milli>(duration).count();
 }
 
 /// "512 B", "64 MiB", "1.5 GiB".

@@ -1,26 +1,31 @@
-#include "src/cli/journal_command.h"
-
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <google/protobuf/struct.pb.h>
-#include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <utility>
-#include <vector>
+#include <memory>
 
 #include "migrate-agent/journal/journal_files.h"
-#include "src/cli/exit_code.h"
-#include "src/control/control_channel.h"
+#include "src/cli/command.h"
+#include "src/cli/json.h"
+#include "src/control/wire.h"
 
 namespace gcr::cli {
 namespace {
 
 using control::printable;
-using google::protobuf::Struct;
 using journal::Record;
+
+constexpr const char* kJournalDescription =
+    "gcr-migrate journal PATH...: print the journals that agents keep of migrations";
+
+constexpr const char* kJournalFooter = R"(
+A PATH is a journal, a directory of journals, or an agent's state_dir, on this machine: copies of
+another machine's journals can be read too.
+
+Exit status: 0, 1 if a journal is damaged, 2 if a PATH cannot be read. A last record that is
+incomplete, because its writer died, is only mentioned: nobody has acted on it.)";
 
 struct Printed {
   std::filesystem::path path;
@@ -123,69 +128,54 @@ void print_text(const Printed& file) {
   }
 }
 
-google::protobuf::util::JsonPrintOptions json_options() {
-  google::protobuf::util::JsonPrintOptions options;
-  options.preserve_proto_field_names = true;
-  options.always_print_primitive_fields = true;
-  return options;
+void set_journal(Struct& object, const Printed& file) {
+  const journal::Contents& contents = file.contents;
+  set(object, "path", file.path.native());
+  set_bool(object, "torn", contents.torn);
+  set_bool(object, "finished", !journal::unfinished(contents.records));
+  set(object, "damage", contents.damage ? contents.damage->message() : "");
+  if (const auto* began = journal::last(contents.records, Record::kBegan)) {
+    set(object, "migration_id", journal::id_of(began->began()).to_string());
+    set(object, "role", std::string(journal::to_string(began->began().role())));
+  }
+  make_list(object, "records");
+  for (const Record& record : contents.records) add_object(object, "records") = to_struct(record);
 }
 
-Status to_struct(const Record& record, Struct& out) {
-  std::string text;
-  using namespace google::protobuf::util;
-  if (!MessageToJsonString(record, &text, json_options()).ok() ||
-      !JsonStringToMessage(text, &out).ok()) {
-    return Error(Code::kInternal, "a record cannot be put into JSON");
-  }
-  return {};
+void print_json(const std::vector<Printed>& files) {
+  Struct object;
+  make_list(object, "journals");
+  for (const Printed& file : files) set_journal(add_object(object, "journals"), file);
+  fmt::print("{}\n", to_json(object));
 }
 
-Status to_struct(const Printed& file, Struct& out) {
-  auto& fields = *out.mutable_fields();
-  fields["path"].set_string_value(printable(file.path.native()));
-  fields["torn"].set_bool_value(file.contents.torn);
-  fields["finished"].set_bool_value(!journal::unfinished(file.contents.records));
-  fields["damage"].set_string_value(
-      file.contents.damage ? printable(file.contents.damage->message()) : "");
-  if (const auto* began = journal::last(file.contents.records, Record::kBegan)) {
-    fields["migration_id"].set_string_value(journal::id_of(began->began()).to_string());
-    fields["role"].set_string_value(std::string(journal::to_string(began->began().role())));
-  }
-  auto& records = *fields["records"].mutable_list_value();
-  for (const Record& record : file.contents.records) {
-    GCR_TRY(to_struct(record, *records.add_values()->mutable_struct_value()));
-  }
-  return {};
-}
+struct JournalOptions {
+  std::vector<std::string> paths;  ///< at least one
+  bool json = false;
+};
 
-Status print_json(const std::vector<Printed>& files) {
-  Struct everything;
-  auto& list = *(*everything.mutable_fields())["journals"].mutable_list_value();
-  for (const Printed& file : files) {
-    GCR_TRY(to_struct(file, *list.add_values()->mutable_struct_value()));
+ExitCode print_journals(const JournalOptions& options) {
+  const auto files = read_all(options.paths);
+  if (!files) return fail(ExitCode::kUsage, files.error().message());
+  if (options.json) {
+    print_json(*files);
+  } else {
+    std::ranges::for_each(*files, print_text);
   }
-  std::string text;
-  if (!google::protobuf::util::MessageToJsonString(everything, &text, json_options()).ok()) {
-    return Error(Code::kInternal, "the journals cannot be put into JSON");
-  }
-  fmt::print("{}\n", text);
-  return {};
+  const bool damaged = std::ranges::any_of(
+      *files, [](const Printed& file) { return file.contents.damage.has_value(); });
+  return damaged ? ExitCode::kFailed : ExitCode::kMigrated;
 }
 
 }  // namespace
 
-int journal_command(const JournalOptions& options) {
-  const auto files = read_all(options.paths);
-  Status printed = files ? Status() : Status(files.error());
-  if (files && options.json) printed = print_json(*files);
-  if (files && !options.json) std::ranges::for_each(*files, print_text);
-  if (!printed) {
-    fmt::print(stderr, "gcr-migrate: {}\n", printable(printed.error().message()));
-    return static_cast<int>(ExitCode::kUsage);
-  }
-  const bool good = std::ranges::none_of(
-      *files, [](const Printed& file) { return file.contents.damage.has_value(); });
-  return good ? 0 : 1;
+void add_journal(CLI::App& app, Commands& commands) {
+  const auto options = std::make_shared<JournalOptions>();
+  CLI::App* journal = app.add_subcommand("journal", kJournalDescription);
+  journal->footer(kJournalFooter);
+  journal->add_option("PATH", options->paths, "Files or directories")->required();
+  journal->add_flag("--json", options->json, "Print one JSON object and nothing else");
+  commands[journal] = [options] { return print_journals(*options); };
 }
 
 }  // namespace gcr::cli

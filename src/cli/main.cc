@@ -1,26 +1,42 @@
 // gcr-migrate: moves a running GPU process to another host, and starts processes that can be moved.
-#include <variant>
+#include <algorithm>
 
-#include "src/cli/ask_command.h"
-#include "src/cli/journal_command.h"
-#include "src/cli/migrate_command.h"
-#include "src/cli/options.h"
-#include "src/cli/preflight_command.h"
-#include "src/cli/run_command.h"
-#include "src/cli/timeline_command.h"
+#include "src/cli/command.h"
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+/// Takes the words after the "--" of "run --" away: they are the command's alone, and CLI11 does
+/// not see them.
+Words take_after_mark(Words& words) {
+  if (words.empty() || words.front() != "run") return {};
+  const auto mark = std::ranges::find(words, "--");
+  if (mark == words.end()) return {};
+  Words after(mark + 1, words.end());
+  words.erase(mark, words.end());
+  return after;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using namespace gcr::cli;
-  const auto parsed = parse_options(argc, argv);
-  if (const auto* leave = std::get_if<Leave>(&parsed)) return leave->status;
-  if (const auto* run = std::get_if<RunOptions>(&parsed)) return run_command(*run);
-  if (const auto* journal = std::get_if<JournalOptions>(&parsed)) return journal_command(*journal);
-  if (const auto* timeline = std::get_if<TimelineOptions>(&parsed)) {
-    return timeline_command(*timeline);
+  Words words(argv + 1, argv + argc);
+  CLI::App app;
+  Commands commands;
+  add_migrate(app, commands);
+  add_run(app, commands, take_after_mark(words));
+  add_journal(app, commands);
+  add_timeline(app, commands);
+  add_asks(app, commands);
+  try {
+    std::ranges::reverse(words);  // as CLI11 wants them
+    app.parse(std::move(words));
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    return static_cast<int>(wrong_usage(error.what()));
   }
-  if (const auto* ask = std::get_if<AskOptions>(&parsed)) return ask_command(*ask);
-  if (const auto* preflight = std::get_if<PreflightOptions>(&parsed)) {
-    return preflight_command(*preflight);
-  }
-  return migrate_command(std::get<MigrateOptions>(parsed));
+  const auto given = app.get_subcommands();
+  return static_cast<int>(commands.at(given.empty() ? &app : given.front())());
 }

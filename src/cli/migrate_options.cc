@@ -2,16 +2,34 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <map>
+#include <memory>
 
 #include "src/base/version.h"
-#include "src/cli/common_options.h"
-#include "src/cli/exit_code.h"
+#include "src/cli/command.h"
 
 namespace gcr::cli {
 namespace {
 
+using proto::MigrateRequest;
+
 constexpr const char* kFooter = R"(
+Exit status:
+  0  migrated        migrated; of other commands: done
+  1  failed          failed; the process runs on at SRC
+  2  usage           wrong usage, or a file that it names cannot be used
+  3  refused         refused in preflight, or an order that cannot be followed; nothing was
+                     touched
+  4  unreachable     an agent cannot be reached; nothing was touched
+  5  not-authorised  not authorised; nothing was touched
+  6  unknown         contact was lost and the outcome is not known here; the agents settle it,
+                     and `gcr-migrate status SRC ID` tells
+  7  cancelled       cancelled; the process runs on at SRC
+  8  unconfirmed     committed, but DST has not confirmed yet: the process will not run at SRC
+                     again; the agents go on, and `gcr-migrate status SRC ID` tells
+  9  ended           the process ended by itself before it was moved; it runs nowhere
+
 cancel, continue, set, status, list, host and resolve: 0 on success, else 2 to 5.
 
 Ctrl-C (or SIGTERM) cancels the migration unless it is committed, and waits for the report; a second
@@ -42,53 +60,74 @@ const std::map<std::string, proto::Transport> kTransports{{"auto", proto::TRANSP
                                                           {"rdma", proto::TRANSPORT_RDMA},
                                                           {"tcp", proto::TRANSPORT_TCP}};
 
-void describe_data(CLI::App& app, MigrateOptions& options) {
-  app.add_option(
-         "--transport", options.transport,
-         "Transport of the data (default auto: RDMA if both hosts have it and both agents may send "
-         "unencrypted data, else TCP)")
+/// As the command line has them; CLI11 cannot check the texts.
+struct CommandLine {
+  std::string source;
+  std::string destination;
+  std::string pid;
+  control::TlsFiles tls;
+  MigrateOptions options;
+};
+
+/// An option whose value the request's `set` takes.
+template <class Value>
+CLI::Option* add_option(CLI::App& app, const char* name, MigrateRequest& request,
+                        void (MigrateRequest::*set)(Value), const char* text) {
+  return app.add_option_function<Value>(
+      name, [&request, set](const Value& value) { (request.*set)(value); }, text);
+}
+
+void add_flag(CLI::App& app, const char* name, MigrateRequest& request,
+              void (MigrateRequest::*set)(bool), const char* text) {
+  app.add_flag_callback(
+      name, [&request, set] { (request.*set)(true); }, text);
+}
+
+void describe_data(CLI::App& app, MigrateRequest& request) {
+  add_option(app, "--transport", request, &MigrateRequest::set_transport,
+             "Transport of the data (default auto: RDMA if both hosts have it and both agents may "
+             "send unencrypted data, else TCP)")
       ->option_text("auto|rdma|tcp")
       ->transform(CLI::CheckedTransformer(kTransports));
-  app.add_flag("--plaintext", options.plaintext,
-               "TCP without TLS, if the configuration of both agents allows it");
-  app.add_option("--lanes", options.lanes, "Data connections; 0: the agents choose")
+  add_flag(app, "--plaintext", request, &MigrateRequest::set_plaintext,
+           "TCP without TLS, if the configuration of both agents allows it");
+  add_option(app, "--lanes", request, &MigrateRequest::set_lanes,
+             "Data connections; 0: the agents choose")
       ->check(CLI::Range(0, 32));
 }
 
-void describe_pre_copy(CLI::App& app, MigrateOptions& options) {
-  app.add_option("--downtime-limit", options.downtime_limit_ms,
-                 "Switch over once the rest can be sent within this many ms (default 300)")
+void describe_pre_copy(CLI::App& app, MigrateRequest& request) {
+  add_option(app, "--downtime-limit", request, &MigrateRequest::set_downtime_limit_ms,
+             "Switch over once the rest can be sent within this many ms (default 300)")
       ->option_text("MS")
       ->check(CLI::Range(1, 3'600'000));
-  app.add_option("--max-rounds", options.max_rounds,
-                 "Switch over after this many rounds in any case (default 30)")
+  add_option(app, "--max-rounds", request, &MigrateRequest::set_max_rounds,
+             "Switch over after this many rounds in any case (default 30)")
       ->option_text("N")
       ->check(CLI::Range(1, 1000));
-  app.add_option(
-         "--max-bandwidth", options.max_bandwidth_bytes,
-         "Send at most this many bytes per second while the process runs: 800M, 2GiB (default: "
-         "no limit)")
+  add_option(app, "--max-bandwidth", request, &MigrateRequest::set_max_bandwidth_bytes,
+             "Send at most this many bytes per second while the process runs: 800M, 2GiB (default: "
+             "no limit)")
       ->option_text("RATE")
       ->transform(CLI::AsSizeValue(true));
-  app.add_flag("--auto-converge", options.auto_converge,
-               "Throttle the process if it changes GPU memory faster than it can be sent");
-  app.add_flag("--strict", options.strict,
-               "Fail, leaving the process where it is, rather than exceed the downtime limit");
-  app.add_flag("--pause-before-switchover", options.pause_before_switchover,
-               "Stay in pre-copy until `gcr-migrate continue SRC ID`");
-  app.add_flag("--no-prefill", options.no_prefill,
-               "Fill GPU memory at DST only after the switchover; it need not be free before");
+  add_flag(app, "--auto-converge", request, &MigrateRequest::set_auto_converge,
+           "Throttle the process if it changes GPU memory faster than it can be sent");
+  add_flag(app, "--strict", request, &MigrateRequest::set_strict,
+           "Fail, leaving the process where it is, rather than exceed the downtime limit");
+  add_flag(app, "--pause-before-switchover", request, &MigrateRequest::set_pause_before_switchover,
+           "Stay in pre-copy until `gcr-migrate continue SRC ID`");
+  add_flag(app, "--no-prefill", request, &MigrateRequest::set_no_prefill,
+           "Fill GPU memory at DST only after the switchover; it need not be free before");
 }
 
-void describe_images(CLI::App& app, MigrateOptions& options) {
-  app.add_option(
-         "--compression", options.compression,
-         "Compression of the images of the process's ordinary memory (default auto: depends on the "
-         "link)")
+void describe_images(CLI::App& app, MigrateRequest& request) {
+  add_option(app, "--compression", request, &MigrateRequest::set_compression,
+             "Compression of the images of the process's ordinary memory (default auto: depends "
+             "on the link)")
       ->option_text("auto|none|lz4|zstd")
       ->transform(CLI::CheckedTransformer(kCompressions));
-  app.add_option("--image-mode", options.image_mode,
-                 "Images in one stream at the switchover, or in rounds before it (default auto)")
+  add_option(app, "--image-mode", request, &MigrateRequest::set_image_mode,
+             "Images in one stream at the switchover, or in rounds before it (default auto)")
       ->option_text("auto|stream|rounds")
       ->transform(CLI::CheckedTransformer(kImageModes));
 }
@@ -105,55 +144,84 @@ void describe_output(CLI::App& app, MigrateOptions& options) {
       ->excludes("--trace");
 }
 
-void describe_process(CLI::App& app, RawMigrate& raw) {
-  app.add_option("SRC", raw.source,
+void describe_process(CLI::App& app, CommandLine& line) {
+  app.add_option("SRC", line.source,
                  "Where the process runs: host or host:port of its agent; or \"local\" (or "
                  "\"unix:/PATH\") to move a process of your own away from this host, without a "
                  "certificate");
   app.add_option(
-      "DST", raw.destination,
+      "DST", line.destination,
       "Where to move it: host or host:port, as SRC sees it; names are looked up in hosts.toml "
       "on this side");
-  app.add_option("PID", raw.pid, "The process, as the agent at SRC sees it");
+  app.add_option("PID", line.pid, "The process, as the agent at SRC sees it");
+}
+
+/// `gcr-migrate SRC DST PID`, on the main command.
+void describe_migrate(CLI::App& app, CommandLine& line) {
+  app.name("gcr-migrate");
+  app.description("Moves a running GPU process from the host SRC to the host DST while it runs.");
+  app.footer(kFooter);
+  app.set_version_flag("--version", fmt::format("gcr-migrate {} ({})", release(), source_commit()));
+  describe_process(app, line);
+  describe_data(app, line.options.request);
+  describe_pre_copy(app, line.options.request);
+  describe_images(app, line.options.request);
+  describe_output(app, line.options);
+  describe_certificates(app, line.tls);
+}
+
+CLI::App* describe_preflight(CLI::App& app, CommandLine& line) {
+  CLI::App* preflight = app.add_subcommand(
+      "preflight", "gcr-migrate preflight SRC DST PID: what prevents a migration");
+  preflight->footer(kPreflightFooter);
+  describe_process(*preflight, line);
+  describe_data(*preflight, line.options.request);
+  add_flag(*preflight, "--no-prefill", line.options.request, &MigrateRequest::set_no_prefill,
+           "As for a migration");
+  preflight->add_flag("--json", line.options.json, "Print one JSON object and nothing else");
+  describe_certificates(*preflight, line.tls);
+  return preflight;
+}
+
+/// A number above 0.
+Result<int> parse_pid(const std::string& text) {
+  int pid = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), pid);
+  if (error == std::errc{} && end == text.data() + text.size() && pid > 0) return pid;
+  return Error(Code::kInvalidArgument,
+               fmt::format("PID is a number above 0, not \"{}\"", control::printable(text)));
+}
+
+/// kInvalidArgument says what is wrong.
+Result<MigrateOptions> check(const CommandLine& line) {
+  if (line.source.empty() || line.destination.empty() || line.pid.empty()) {
+    return Error(Code::kInvalidArgument, "SRC, DST and PID are needed: gcr-migrate SRC DST PID");
+  }
+  MigrateOptions options = line.options;
+  GCR_ASSIGN(options.source, find_agent(line.source, line.tls));
+  GCR_ASSIGN(options.destination, find_destination(line.destination));
+  GCR_ASSIGN(const int pid, parse_pid(line.pid));
+  options.request.set_destination(options.destination.to_string());
+  options.request.set_pid(pid);
+  return options;
 }
 
 }  // namespace
 
-void describe_migrate(CLI::App& app, RawMigrate& raw) {
-  app.name("gcr-migrate");
-  app.description("Moves a running GPU process from the host SRC to the host DST while it runs.");
-  app.footer("\nExit status:\n" + exit_code_table() + kFooter);
-  app.set_version_flag("--version", fmt::format("gcr-migrate {} ({})", release(), source_commit()));
-  describe_process(app, raw);
-  describe_data(app, raw.options);
-  describe_pre_copy(app, raw.options);
-  describe_images(app, raw.options);
-  describe_output(app, raw.options);
-  describe_certificates(app, raw.options.tls);
-}
-
-CLI::App* describe_preflight(CLI::App& app, RawMigrate& raw) {
-  CLI::App* preflight = app.add_subcommand(
-      "preflight", "gcr-migrate preflight SRC DST PID: what prevents a migration");
-  preflight->footer(kPreflightFooter);
-  describe_process(*preflight, raw);
-  describe_data(*preflight, raw.options);
-  preflight->add_flag("--no-prefill", raw.options.no_prefill, "As for a migration");
-  preflight->add_flag("--json", raw.options.json, "Print one JSON object and nothing else");
-  describe_certificates(*preflight, raw.options.tls);
-  return preflight;
-}
-
-Result<MigrateOptions> check(const RawMigrate& raw) {
-  if (raw.source.empty() || raw.destination.empty() || raw.pid.empty()) {
-    return Error(Code::kInvalidArgument, "SRC, DST and PID are needed: gcr-migrate SRC DST PID");
-  }
-  MigrateOptions options = raw.options;
-  GCR_ASSIGN(options.source, find_agent(raw.source, options.tls));
-  GCR_ASSIGN(options.destination, find_destination(raw.destination));
-  GCR_ASSIGN(options.pid, parse_pid(raw.pid));
-  options.tls = with_defaults(options.tls);
-  return options;
+void add_migrate(CLI::App& app, Commands& commands) {
+  const auto line = std::make_shared<CommandLine>();
+  line->options.request.set_transport(proto::TRANSPORT_AUTO);
+  line->options.request.set_downtime_limit_ms(300);
+  line->options.request.set_max_rounds(30);
+  const auto checked = [line](ExitCode (*command)(const MigrateOptions&)) {
+    return [line, command] {
+      const auto options = check(*line);
+      return options ? command(*options) : wrong_usage(options.error().message());
+    };
+  };
+  describe_migrate(app, *line);
+  commands[&app] = checked(migrate);
+  commands[describe_preflight(app, *line)] = checked(preflight);
 }
 
 }  // namespace gcr::cli

@@ -1,29 +1,30 @@
-// The command lines of a migration and of its preflight alone.
+// What the command line says of a migration, or of its preflight alone.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 
-#include "src/base/result.h"
-#include "src/cli/options.h"
+#include "proto/control.pb.h"
+#include "src/cli/agents.h"
+#include "src/cli/outcome.h"
 
 namespace gcr::cli {
 
-/// The command line as CLI11 reads it; text fields are those that CLI11 cannot check.
-struct RawMigrate {
-  std::string source;
-  std::string destination;
-  std::string pid;
-  MigrateOptions options;
+struct MigrateOptions {
+  NamedAgent source;
+  control::Endpoint destination;
+  proto::MigrateRequest request;
+  bool detach = false;     ///< quit as soon as the migration has an id
+  std::string trace_path;  ///< empty: no trace is written
+  bool json = false;
+  bool quiet = false;
 };
 
-/// `gcr-migrate SRC DST PID`, on the main command.
-void describe_migrate(CLI::App& app, RawMigrate& raw);
+/// Runs to the migration's end. What happens and the summary go to standard output
+/// (migration_view.h), an error to standard error as one line.
+ExitCode migrate(const MigrateOptions& options);
 
-/// `gcr-migrate preflight SRC DST PID`.
-CLI::App* describe_preflight(CLI::App& app, RawMigrate& raw);
-
-/// kInvalidArgument says what is wrong.
-Result<MigrateOptions> check(const RawMigrate& raw);
+/// Asks the agent at SRC, which asks the one at DST, what prevents the migration, and prints the
+/// answer: kMigrated if nothing does, kRefused if something does.
+ExitCode preflight(const MigrateOptions& options);
 
 }  // namespace gcr::cli

@@ -2,22 +2,60 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
-#include <cstdio>
+#include <cmath>
 #include <optional>
+#include <utility>
 
-#include "src/cli/agent_call.h"
-#include "src/cli/json_line.h"
-#include "src/cli/live_view.h"
-#include "src/cli/plain_view.h"
+#include "src/cli/json.h"
 #include "src/cli/progress_text.h"
 #include "src/cli/summary.h"
 #include "src/cli/terminal_block.h"
+#include "src/control/wire.h"
 
 namespace gcr::cli {
 namespace {
 
 using control::printable;
+using Clock = std::chrono::steady_clock;
+using Line = TerminalBlock::Line;
+
+/// Of the lines of JSON. Grows when a reader of the old lines would misunderstand the new ones, but
+/// not for new fields and types.
+constexpr int kEventSchema = 1;
+
+/// A line of plain progress comes this often.
+constexpr std::chrono::seconds kPlainInterval{5};
+
+constexpr std::size_t kLeastBar = 10;
+constexpr std::size_t kMostBar = 40;
+constexpr std::size_t kIndent = 2;
+constexpr std::size_t kPhaseColumns = 10;
+
+// ECMA-48, SGR
+constexpr const char* kBold = "\x1b[1m";
+constexpr const char* kGreen = "\x1b[32m";
+constexpr const char* kYellow = "\x1b[33m";
+constexpr const char* kPlain = "\x1b[0m";
+
+/// One line of JSON, as docs/events.md describes it: `more`, and then the message's fields.
+std::string json_line(std::string_view type, const Uuid& id, const std::string& more,
+                      const Message& message) {
+  using namespace std::chrono;
+  const auto now = duration_cast<milliseconds>(system_clock::now().time_since_epoch());
+  std::string fields = to_json(message);
+  fields = fields.substr(1, fields.size() - 2);  // without braces
+  // Protobuf has the bytes of the id, which comes first, in base64.
+  if (fields.starts_with("\"migration_id\"")) {
+    const auto comma = fields.find(',');
+    fields.erase(0, comma == std::string::npos ? comma : comma + 1);
+  }
+  return fmt::format(R"({{"schema":{},"type":"{}","unix_ms":{},"migration_id":"{}"{}{}{}}})"
+                     "\n",
+                     kEventSchema, type, now.count(), id == Uuid{} ? "" : id.to_string(), more,
+                     fields.empty() ? "" : ",", fields);
+}
 
 class JsonView : public MigrationView {
  public:
@@ -25,7 +63,7 @@ class JsonView : public MigrationView {
 
   void started(const Uuid& id) override {
     id_ = id;
-    if (!quiet_) print_now(json_line("started", id_, proto::Started()));
+    if (!quiet_) print_now(started_line());
   }
 
   void event(const std::string& phase, const std::string& text) override {
@@ -33,19 +71,24 @@ class JsonView : public MigrationView {
     proto::Event event;
     event.set_phase(printable(phase));
     event.set_text(printable(text));
-    print_now(json_line("event", id_, event));
+    print_now(json_line("event", id_, "", event));
   }
 
   void progress(const proto::Progress& progress) override {
-    if (!quiet_) print_now(json_line("progress", id_, progress));
+    if (!quiet_) print_now(json_line("progress", id_, "", progress));
   }
 
   void ended(const Outcome& outcome) override {
-    if (!outcome.detached) return print_now(json_report(outcome.report, outcome.exit_code));
-    print_now(json_line("started", to_uuid(outcome.report.migration_id()), proto::Started()));
+    id_ = to_uuid(outcome.report.migration_id());
+    if (outcome.detached) return print_now(started_line());
+    const std::string status =
+        fmt::format(",\"exit_status\":{}", static_cast<int>(outcome.exit_code));
+    print_now(json_line("report", id_, status, outcome.report));
   }
 
  private:
+  std::string started_line() const { return json_line("started", id_, "", proto::Started()); }
+
   bool quiet_;
   Uuid id_;
 };
@@ -58,31 +101,133 @@ class QuietView : public MigrationView {
   void ended(const Outcome& outcome) override { print_now(last_line(outcome)); }
 };
 
+/// Lines for files and pipes.
+class PlainView : public MigrationView {
+ public:
+  explicit PlainView(const MigrateOptions& options) : options_(options) {}
+
+  void started(const Uuid& id) override {
+    print_now(fmt::format("migration {}\n", id.to_string()));
+  }
+
+  void event(const std::string& phase, const std::string& text) override {
+    print_now(fmt::format("{}: {}\n", printable(phase), printable(text)));
+  }
+
+  void progress(const proto::Progress& progress) override {
+    const auto now = Clock::now();
+    if (now - said_ < kPlainInterval) return;
+    said_ = now;
+    event(progress.phase(), progress_line(progress));
+  }
+
+  void ended(const Outcome& outcome) override { print_now(summary(options_, outcome)); }
+
+ private:
+  const MigrateOptions& options_;
+  Clock::time_point said_ = Clock::now();
+};
+
+/// Collects one line that never reaches the terminal's last column.
+class Composer {
+ public:
+  Composer(std::size_t columns, bool colours)
+      : room_(columns > 1 ? columns - 1 : 1), colours_(colours) {}
+
+  std::size_t left() const { return room_ - line_.columns; }
+  bool empty() const { return line_.columns == 0; }
+
+  Composer& add(std::string_view text, const char* colour = nullptr) {
+    text = text.substr(0, left());
+    const bool coloured = colours_ && colour != nullptr;
+    if (coloured) line_.text += colour;
+    line_.text += text;
+    if (coloured) line_.text += kPlain;
+    line_.columns += text.size();
+    return *this;
+  }
+
+  Line take() { return std::exchange(line_, {}); }
+
+ private:
+  std::size_t room_;
+  bool colours_;
+  Line line_;
+};
+
+/// Phase, round, bar and share.
+Line head_of(const proto::Progress& progress, Composer line) {
+  line.add(
+      fmt::format("{:<{}} ", printable(progress.phase()).substr(0, kPhaseColumns), kPhaseColumns),
+      progress.paused() ? kYellow : kBold);
+  if (progress.round() == 0) {
+    return line.add(duration_text(progress.elapsed_ms())).take();
+  }
+  const double share = share_sent(progress);
+  const std::string percent = fmt::format(" {:>3.0f} %", share * 100);
+  line.add(fmt::format("round {:<3} ", progress.round()));
+  if (line.left() >= kLeastBar + 2 + percent.size()) {
+    const std::size_t bar = std::min(kMostBar, line.left() - 2 - percent.size());
+    const auto full = static_cast<std::size_t>(std::lround(share * static_cast<double>(bar)));
+    line.add("[").add(std::string(full, '#'), kGreen).add(std::string(bar - full, '-')).add("]");
+  }
+  return line.add(percent).take();
+}
+
+/// What is drawn for a Progress on a terminal with this many columns.
+std::vector<Line> live_lines(const proto::Progress& progress, std::size_t columns, bool colours) {
+  Composer line(columns, colours);
+  std::vector<Line> lines{head_of(progress, line)};
+  std::vector<std::string> details = progress_details(progress);
+  if (progress.round() > 0) details.push_back(duration_text(progress.elapsed_ms()) + " so far");
+  for (const std::string& detail : details) {
+    if (!line.empty() && line.left() < detail.size() + 2) lines.push_back(line.take());
+    line.add(line.empty() ? std::string(kIndent, ' ') : ", ").add(detail);
+  }
+  if (!line.empty()) lines.push_back(line.take());
+  return lines;
+}
+
+/// A migration on a terminal: past events scroll, the current state is drawn below them in place.
+class LiveView : public PlainView {
+ public:
+  using PlainView::PlainView;
+
+  void started(const Uuid& id) override {
+    block_.erase();
+    PlainView::started(id);
+    draw();
+  }
+
+  /// Rounds come and go in the display alone.
+  void event(const std::string& phase, const std::string& text) override {
+    if (phase == "precopy" && text.starts_with("round ")) return;
+    block_.erase();
+    PlainView::event(phase, text);
+    draw();
+  }
+
+  void progress(const proto::Progress& progress) override {
+    last_ = progress;
+    draw();
+  }
+
+  void ended(const Outcome& outcome) override {
+    block_.erase();
+    PlainView::ended(outcome);
+  }
+
+ private:
+  void draw() {
+    if (last_) block_.draw(live_lines(*last_, terminal_size().columns, colours_));
+  }
+
+  TerminalBlock block_;
+  std::optional<proto::Progress> last_;
+  bool colours_ = colours_allowed();
+};
+
 }  // namespace
-
-PlainView::PlainView(const MigrateOptions& options) : options_(options) {}
-
-void PlainView::started(const Uuid& id) {
-  print_now(fmt::format("migration {}\n", id.to_string()));
-}
-
-void PlainView::event(const std::string& phase, const std::string& text) {
-  print_now(fmt::format("{}: {}\n", printable(phase), printable(text)));
-}
-
-void PlainView::progress(const proto::Progress& progress) {
-  const auto now = std::chrono::steady_clock::now();
-  if (now - said_ < kInterval) return;
-  said_ = now;
-  event(progress.phase(), progress_line(progress));
-}
-
-void PlainView::ended(const Outcome& outcome) {
-  if (outcome.exit_code != ExitCode::kMigrated || outcome.detached)
-    return print_now(last_line(outcome));
-  print_now(outcome.from_journal ? short_summary(options_, outcome.report)
-                                 : summary(options_, outcome.report));
-}
 
 std::unique_ptr<MigrationView> make_view(const MigrateOptions& options) {
   if (options.json) return std::make_unique<JsonView>(options.quiet);

@@ -6,8 +6,7 @@
 #include <string>
 
 #include "src/base/uuid.h"
-#include "src/cli/options.h"
-#include "src/cli/outcome.h"
+#include "src/cli/migrate_options.h"
 
 namespace gcr::cli {
 
@@ -26,7 +25,7 @@ class MigrationView {
 };
 
 /// The view for the command line and standard output: with `json` a line per event, with `quiet`
-/// only the last line, on a terminal a live display, else plain lines.
+/// only the last line, on a terminal a live display, else plain lines. `options` outlives it.
 std::unique_ptr<MigrationView> make_view(const MigrateOptions& options);
 
 }  // namespace gcr::cli

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "src/control/wire.h"
+
 namespace gcr::cli {
 namespace {
 
@@ -33,6 +35,31 @@ std::string_view consequence(ExitCode exit_code) {
 }
 
 }  // namespace
+
+ExitCode untouched_exit_code(Code code) {
+  switch (code) {
+    case Code::kUnavailable:
+    case Code::kTimeout:
+      return ExitCode::kUnreachable;
+    case Code::kPermissionDenied:
+      return ExitCode::kNotAuthorised;
+    case Code::kCancelled:
+      return ExitCode::kCancelled;
+    default:
+      return ExitCode::kRefused;
+  }
+}
+
+void complain(const std::string& what) { fmt::print(stderr, "gcr-migrate: {}\n", what); }
+
+ExitCode fail(ExitCode exit_code, const std::string& what) {
+  complain(printable(what));
+  return exit_code;
+}
+
+ExitCode wrong_usage(const std::string& what) {
+  return fail(ExitCode::kUsage, what + " (see --help)");
+}
 
 Outcome outcome_of(proto::MigrateReport report) {
   Outcome outcome;

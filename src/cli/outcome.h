@@ -1,4 +1,4 @@
-// The outcome of a migration, for people, for scripts, and as an exit status.
+// How gcr-migrate ends: the exit statuses, and the outcome of a migration, for people and scripts.
 #pragma once
 
 #include <optional>
@@ -6,10 +6,38 @@
 
 #include "proto/control.pb.h"
 #include "src/base/result.h"
-#include "src/cli/exit_code.h"
-#include "src/control/control_channel.h"
 
 namespace gcr::cli {
+
+/// docs/exit-codes.md and --help (migrate_options.cc) say what each means; a test compares the two.
+enum class ExitCode : int {
+  kMigrated = 0,  ///< of other commands: done
+  kFailed = 1,
+  kUsage = 2,
+  kRefused = 3,
+  kUnreachable = 4,
+  kNotAuthorised = 5,
+  kUnknown = 6,
+  kCancelled = 7,
+  kUnconfirmed = 8,
+  kEnded = 9,
+  // Of `gcr-migrate run`, if the command could not be started; as for env(1) and timeout(1).
+  kRunOwnFailure = 125,
+  kRunNotExecutable = 126,
+  kRunNotFound = 127,
+};
+
+/// For an error that came before anything was touched.
+ExitCode untouched_exit_code(Code code);
+
+/// Says on standard error what went wrong. `what` is printable (src/control/wire.h).
+void complain(const std::string& what);
+
+/// The same of any text; gives `exit_code` back.
+ExitCode fail(ExitCode exit_code, const std::string& what);
+
+/// The same if the command line is wrong.
+ExitCode wrong_usage(const std::string& what);
 
 /// How the migration ended, with its report. If no agent sent one, it is made here.
 struct Outcome {

@@ -21,6 +21,13 @@ std::uint64_t sent_of_round(const proto::Progress& progress) {
   return progress.round_bytes() - std::min(progress.round_bytes(), progress.remaining_bytes());
 }
 
+/// "1.21 GB/s", "310 MB/s".
+std::string rate_text(double bytes_per_s) {
+  if (bytes_per_s >= 1e9) return fmt::format("{:.2f} GB/s", bytes_per_s / 1e9);
+  if (bytes_per_s >= 1e6) return fmt::format("{:.0f} MB/s", bytes_per_s / 1e6);
+  return fmt::format("{:.0f} kB/s", bytes_per_s / 1e3);
+}
+
 }  // namespace
 
 std::string duration_text(double ms) {
@@ -32,22 +39,9 @@ std::string duration_text(double ms) {
   return fmt::format("{} h {} min", seconds / 3600, seconds / 60 % 60);
 }
 
-std::string rate_text(double bytes_per_s) {
-  if (!is_quantity(bytes_per_s)) return "-";
-  if (bytes_per_s >= 1e9) return fmt::format("{:.2f} GB/s", bytes_per_s / 1e9);
-  if (bytes_per_s >= 1e6) return fmt::format("{:.0f} MB/s", bytes_per_s / 1e6);
-  return fmt::format("{:.0f} kB/s", bytes_per_s / 1e3);
-}
-
 double share_sent(const proto::Progress& progress) {
   if (progress.round_bytes() == 0) return 0;
   return static_cast<double>(sent_of_round(progress)) / static_cast<double>(progress.round_bytes());
-}
-
-std::string downtime_text(const proto::Progress& progress) {
-  if (!is_quantity(progress.expected_downtime_ms())) return "";
-  return fmt::format("downtime {} {}", progress.expected_is_least() ? "at least" : "about",
-                     duration_text(progress.expected_downtime_ms()));
 }
 
 std::vector<std::string> progress_details(const proto::Progress& progress) {
@@ -65,8 +59,10 @@ std::vector<std::string> progress_details(const proto::Progress& progress) {
   if (is_quantity(progress.throttle())) {
     details.push_back(fmt::format("throttled {:.0f} %", std::min(progress.throttle(), 1.0) * 100));
   }
-  if (std::string downtime = downtime_text(progress); !downtime.empty()) {
-    details.push_back(std::move(downtime));
+  if (is_quantity(progress.expected_downtime_ms())) {
+    details.push_back(fmt::format("downtime {} {}",
+                                  progress.expected_is_least() ? "at least" : "about",
+                                  duration_text(progress.expected_downtime_ms())));
   }
   if (is_quantity(progress.time_left_ms())) {
     details.push_back(duration_text(progress.time_left_ms()) + " left");

@@ -11,14 +11,8 @@ namespace gcr::cli {
 /// "420 ms", "3.1 s", "2 min 5 s", "1 h 3 min"; "-" if it is not a time.
 std::string duration_text(double ms);
 
-/// "1.21 GB/s", "310 MB/s"; "-" if it is not a rate.
-std::string rate_text(double bytes_per_s);
-
 /// How much of this round has been sent, 0 to 1; 0 before there is a round.
 double share_sent(const proto::Progress& progress);
-
-/// "downtime about 420 ms", "downtime at least 12 ms"; empty if nothing is known.
-std::string downtime_text(const proto::Progress& progress);
 
 /// Details besides phase, round and share, in order of importance: bytes, rates, the expected
 /// downtime, the time left. Unknown ones are left out.

@@ -5,8 +5,9 @@
 #include <iterator>
 
 #include "src/base/units.h"
-#include "src/cli/agent_call.h"
+#include "src/base/uuid.h"
 #include "src/cli/trace.h"
+#include "src/control/wire.h"
 
 namespace gcr::cli {
 namespace {
@@ -16,12 +17,6 @@ using control::printable;
 std::string rate(double bytes_per_s) {
   if (!(bytes_per_s > 0)) return "-";
   return fmt::format("{:.2f} GB/s", bytes_per_s / 1e9);
-}
-
-void append_notes(std::string& text, const proto::MigrateReport& report) {
-  for (const std::string& note : report.notes()) {
-    text += fmt::format("  note: {}\n", printable(note));
-  }
 }
 
 /// Both sides in one table, in order of time.
@@ -99,49 +94,47 @@ void append_clock(std::string& text, const proto::MigrateReport& report) {
                  report.clock_offset_ms(), report.clock_error_ms());
 }
 
-std::string figures(const proto::MigrateReport& report) {
-  return fmt::format(
-      "migrated pid={} vram_bytes={} downtime_ms={:.1f} total_ms={:.1f} verified={}\n",
-      report.destination_pid(), report.vram_bytes(), report.downtime_ms(), report.total_ms(),
-      report.verified() ? "yes" : "no");
-}
-
-std::string pid_alone(const proto::MigrateReport& report) {
-  const int pid = report.destination_pid();
-  return fmt::format("migrated pid={}\n", pid > 0 ? std::to_string(pid) : "unknown");
-}
-
 }  // namespace
 
-std::string summary(const MigrateOptions& options, const proto::MigrateReport& report) {
-  std::string text = fmt::format(
-      "process {} of {} runs at {} as {}: {} of VRAM in {} buffers; sent {} of VRAM and {} of "
-      "images\n",
-      options.pid, options.source.to_string(), options.destination.to_string(),
-      report.destination_pid(), format_bytes(report.vram_bytes()), report.buffers(),
-      format_bytes(report.sent_vram_bytes()), format_bytes(report.sent_image_bytes()));
+std::string summary(const MigrateOptions& options, const Outcome& outcome) {
+  if (outcome.exit_code != ExitCode::kMigrated || outcome.detached) return last_line(outcome);
+  const proto::MigrateReport& report = outcome.report;
+  std::string text =
+      fmt::format("process {} of {} runs at {}", options.request.pid(),
+                  options.source.endpoint.to_string(), options.request.destination());
+  if (outcome.from_journal) {
+    text += '\n';
+  } else {
+    text += fmt::format(" as {}: {} of VRAM in {} buffers; sent {} of VRAM and {} of images\n",
+                        report.destination_pid(), format_bytes(report.vram_bytes()),
+                        report.buffers(), format_bytes(report.sent_vram_bytes()),
+                        format_bytes(report.sent_image_bytes()));
+  }
   append_phases(text, report);
   append_rounds(text, report);
   append_switchover(text, report);
   append_images(text, report);
   append_clock(text, report);
-  append_notes(text, report);
-  return text + figures(report);
-}
-
-std::string short_summary(const MigrateOptions& options, const proto::MigrateReport& report) {
-  std::string text = fmt::format("process {} of {} runs at {}\n", options.pid,
-                                 options.source.to_string(), options.destination.to_string());
-  append_notes(text, report);
-  return text + pid_alone(report);
+  for (const std::string& note : report.notes()) {
+    text += fmt::format("  note: {}\n", printable(note));
+  }
+  return text + last_line(outcome);
 }
 
 std::string last_line(const Outcome& outcome) {
+  const proto::MigrateReport& report = outcome.report;
   if (outcome.detached) {
-    return fmt::format("migration {}\n", to_uuid(outcome.report.migration_id()).to_string());
+    return fmt::format("migration {}\n", to_uuid(report.migration_id()).to_string());
   }
   if (outcome.exit_code != ExitCode::kMigrated) return "";
-  return outcome.from_journal ? pid_alone(outcome.report) : figures(outcome.report);
+  if (outcome.from_journal) {
+    const int pid = report.destination_pid();
+    return fmt::format("migrated pid={}\n", pid > 0 ? std::to_string(pid) : "unknown");
+  }
+  return fmt::format(
+      "migrated pid={} vram_bytes={} downtime_ms={:.1f} total_ms={:.1f} verified={}\n",
+      report.destination_pid(), report.vram_bytes(), report.downtime_ms(), report.total_ms(),
+      report.verified() ? "yes" : "no");
 }
 
 }  // namespace gcr::cli

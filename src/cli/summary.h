@@ -3,19 +3,14 @@
 
 #include <string>
 
-#include "proto/control.pb.h"
-#include "src/cli/options.h"
-#include "src/cli/outcome.h"
+#include "src/cli/migrate_options.h"
 
 namespace gcr::cli {
 
 /// What moved, where the time went on both sides, the rounds, and the reason for the switchover;
-/// fields that the report lacks are left out. It ends with last_line(). Only for migrations
-/// that succeeded.
-std::string summary(const MigrateOptions& options, const proto::MigrateReport& report);
-
-/// The same if the report was lost and the success is known from journals: no figures.
-std::string short_summary(const MigrateOptions& options, const proto::MigrateReport& report);
+/// fields that the report lacks are left out, and all figures if it was lost. It ends with
+/// last_line(), and has nothing else unless the migration succeeded.
+std::string summary(const MigrateOptions& options, const Outcome& outcome);
 
 /// The last line on standard output, for scripts: "migrated pid=<n> vram_bytes=..."; "migrated
 /// pid=<n>" if the report was lost, or "migrated pid=unknown" if the destination could not be

@@ -3,14 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
+#include <map>
+#include <ranges>
+#include <utility>
 #include <vector>
 
 #include "src/base/units.h"
 #include "src/cli/progress_text.h"
 #include "src/cli/trace.h"
-#include "src/control/control_channel.h"
+#include "src/control/wire.h"
 
 namespace gcr::cli {
 namespace {
@@ -62,15 +66,28 @@ constexpr const char* kStyle = R"(<style>
 
 struct Bar {
   std::string name;
-  const char* kind = "";  // a class of kStyle
   double begin_ms = 0;
   double end_ms = 0;
 };
 
+/// A host's track, and the class of kStyle that its bars have.
+struct Track {
+  const char* host;
+  const char* name;
+  const char* kind;
+};
+
+/// In the order in which they are drawn.
+constexpr std::array kTracks{
+    Track{"source", "course", "course"},      Track{"source", "rounds", "round"},
+    Track{"source", "process", "process"},    Track{"source", "images", "images"},
+    Track{"source", "restore", "other"},      Track{"destination", "course", "course"},
+    Track{"destination", "vram", "vram"},     Track{"destination", "process", "process"},
+    Track{"destination", "images", "images"}, Track{"destination", "restore", "other"}};
+
 /// Bars that follow each other.
 struct Row {
-  std::string host;
-  std::string track;
+  const Track* track;
   std::vector<Bar> bars;
 };
 
@@ -84,72 +101,56 @@ struct Span {
 double bounded(double ms) { return std::isfinite(ms) ? std::clamp(ms, 0.0, kLongestDrawnMs) : 0; }
 
 std::string escaped(std::string_view text) {
+  static const std::map<char, std::string> kEntities{
+      {'<', "&lt;"}, {'>', "&gt;"}, {'&', "&amp;"}, {'"', "&quot;"}};
   std::string out;
   for (const char c : printable(text)) {
-    switch (c) {
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '&':
-        out += "&amp;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
+    const auto entity = kEntities.find(c);
+    out += entity == kEntities.end() ? std::string(1, c) : entity->second;
   }
   return out;
 }
 
-const char* kind_of(const std::string& track) {
-  for (const char* kind : {"course", "process", "vram", "images"}) {
-    if (track == kind) return kind;
-  }
-  return "other";
+Bar bar_of(std::string name, double start_ms, double duration_ms) {
+  const double begin = bounded(start_ms);
+  return {std::move(name), begin, begin + bounded(duration_ms)};
 }
 
-/// Into the first row of this host and track in which it does not meet another bar.
-void place(std::vector<Row>& rows, const std::string& host, const std::string& track, Bar bar) {
-  for (Row& row : rows) {
-    if (row.host != host || row.track != track) continue;
-    const bool free = std::ranges::none_of(row.bars, [&](const Bar& other) {
-      return bar.begin_ms < other.end_ms && other.begin_ms < bar.end_ms;
-    });
-    if (free) return row.bars.push_back(std::move(bar));
+/// The rounds of the source stand for its phases of VRAM.
+std::vector<Bar> bars_of(const proto::MigrateReport& report, const Track& track) {
+  std::vector<Bar> bars;
+  if (track.name == std::string_view("rounds")) {
+    for (const proto::Round& round : report.rounds()) {
+      bars.push_back(
+          bar_of(fmt::format("round {}, {}", round.number(), format_bytes(round.sent_bytes())),
+                 round.start_ms(), round.duration_ms()));
+    }
+    return bars;
   }
-  // Rows of one host and track stay together, in order of their first appearance.
-  const auto after = std::find_if(rows.rbegin(), rows.rend(), [&](const Row& row) {
-    return row.host == host && row.track == track;
-  });
-  rows.insert(after == rows.rend() ? rows.end() : after.base(), Row{host, track, {std::move(bar)}});
+  for (const proto::PhaseTime* phase : in_order_of_time(report.phases())) {
+    if (phase->host() != track.host || track_of(*phase) != track.name) continue;
+    bars.push_back(bar_of(phase->name(), phase->start_ms(), phase->duration_ms()));
+  }
+  return bars;
 }
 
-/// Of both hosts; the rounds of the source stand for its phases of VRAM.
+/// A bar comes into the first row of its track in which it does not meet another.
 std::vector<Row> rows_of(const proto::MigrateReport& report) {
   std::vector<Row> rows;
   std::size_t bars = 0;
-  for (const char* host : {"source", "destination"}) {
-    for (const char* track : {"course", "vram", "process", "images", "restore"}) {
-      if (host == std::string_view("source") && track == std::string_view("vram")) {
-        for (const proto::Round& round : report.rounds()) {
-          if (++bars > kMostBars) break;
-          const double begin = bounded(round.start_ms());
-          place(rows, host, "rounds",
-                {fmt::format("round {}, {}", round.number(), format_bytes(round.sent_bytes())),
-                 "round", begin, begin + bounded(round.duration_ms())});
-        }
-        continue;
-      }
-      for (const proto::PhaseTime* phase : in_order_of_time(report.phases())) {
-        if (phase->host() != host || track_of(*phase) != track || ++bars > kMostBars) continue;
-        const double begin = bounded(phase->start_ms());
-        place(rows, host, track,
-              {phase->name(), kind_of(track), begin, begin + bounded(phase->duration_ms())});
+  for (const Track& track : kTracks) {
+    const auto first = static_cast<std::ptrdiff_t>(rows.size());
+    for (Bar& bar : bars_of(report, track)) {
+      if (++bars > kMostBars) return rows;
+      const auto row = std::find_if(rows.begin() + first, rows.end(), [&](const Row& one) {
+        return std::ranges::none_of(one.bars, [&](const Bar& other) {
+          return bar.begin_ms < other.end_ms && other.begin_ms < bar.end_ms;
+        });
+      });
+      if (row != rows.end()) {
+        row->bars.push_back(std::move(bar));
+      } else {
+        rows.push_back({&track, {std::move(bar)}});
       }
     }
   }
@@ -180,20 +181,16 @@ class Panel {
 
   /// Gives the panel's lower edge.
   double draw(const std::vector<Row>& rows, const Span& down) {
-    std::vector<const Row*> shown;
-    for (const Row& row : rows) {
-      if (std::ranges::any_of(row.bars, [this](const Bar& bar) { return visible(bar); })) {
-        shown.push_back(&row);
-      }
-    }
-    const double bottom = top_ + kRow * static_cast<double>(shown.size());
+    const auto shown = [this](const Row& row) {
+      return std::ranges::any_of(row.bars, [this](const Bar& bar) { return visible(bar); });
+    };
+    const double bottom = top_ + kRow * static_cast<double>(std::ranges::count_if(rows, shown));
     axis(bottom);
     downtime(down, bottom);
-    const Row* before = nullptr;
-    for (const Row* row : shown) {
-      names(*row, before);
-      draw(*row);
-      before = row;
+    const Track* above = nullptr;
+    for (const Row& row : rows | std::views::filter(shown)) {
+      names(*row.track, std::exchange(above, row.track));
+      draw(row);
       top_ += kRow;
     }
     return bottom + kAxis;
@@ -235,15 +232,15 @@ class Panel {
     }
   }
 
-  void names(const Row& row, const Row* before) {
+  /// What the row above does not say.
+  void names(const Track& track, const Track* above) {
     const double baseline = top_ + kBar - 3;
-    const bool new_host = before == nullptr || before->host != row.host;
-    if (new_host) {
-      put(R"(<text class="host" x="0" y="{:.1f}">{}</text>)", baseline, escaped(row.host));
+    if (above == nullptr || above->host != std::string_view(track.host)) {
+      put(R"(<text class="host" x="0" y="{:.1f}">{}</text>)", baseline, track.host);
     }
-    if (new_host || before->track != row.track) {
+    if (above != &track) {
       put(R"(<text class="faint" x="{:.1f}" y="{:.1f}" text-anchor="end">{}</text>)", kLeft - 8,
-          baseline, escaped(row.track));
+          baseline, track.name);
     }
   }
 
@@ -253,7 +250,7 @@ class Panel {
       if (!visible(bar)) continue;
       put(R"(<rect class="bar {}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="2">)"
           "<title>{}: {}</title></rect>",
-          bar.kind, x(bar.begin_ms), top_, width(bar), kBar, escaped(bar.name),
+          row.track->kind, x(bar.begin_ms), top_, width(bar), kBar, escaped(bar.name),
           duration_text(bar.end_ms - bar.begin_ms));
       shown.push_back(&bar);
     }

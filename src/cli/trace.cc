@@ -4,13 +4,14 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <map>
+#include <utility>
 
 #include "src/base/uuid.h"
+#include "src/cli/json.h"
 #include "src/cli/trace.pb.h"
-#include "src/control/control_channel.h"
+#include "src/control/wire.h"
 
 namespace gcr::cli {
 namespace {
@@ -28,149 +29,115 @@ std::int64_t nanoseconds(double ms) {
 double microseconds(std::int64_t ns) { return static_cast<double>(ns) / 1e3; }
 
 struct Slice {
-  std::string name;
-  std::string category;
   std::int64_t start_ns = 0;
   std::int64_t end_ns = 0;
-  google::protobuf::Struct arguments;
+  trace::TraceEvent event;  ///< without its place
 };
 
-struct Place {
-  int pid = 0;
-  int tid = 0;
-};
-
-void set_argument(google::protobuf::Struct& arguments, const char* name, double value) {
-  (*arguments.mutable_fields())[name].set_number_value(std::isfinite(value) ? value : 0);
-}
-
-void set_argument(google::protobuf::Struct& arguments, const char* name, const std::string& value) {
-  (*arguments.mutable_fields())[name].set_string_value(value);
-}
-
-Slice slice_of(std::string name, std::string category, double start_ms, double duration_ms) {
-  const std::int64_t start = nanoseconds(start_ms);
+Slice slice_of(const std::string& name, const char* category, double start_ms, double duration_ms) {
+  Slice slice;
+  slice.start_ns = nanoseconds(start_ms);
   // A slice that began before the start loses that part.
-  const std::int64_t end = nanoseconds(start_ms + std::max(duration_ms, 0.0));
-  return {std::move(name), std::move(category), start, std::max(start, end), {}};
+  slice.end_ns = std::max(slice.start_ns, nanoseconds(start_ms + std::max(duration_ms, 0.0)));
+  slice.event.set_name(name);
+  slice.event.set_ph("X");
+  slice.event.set_cat(category);
+  slice.event.set_ts(microseconds(slice.start_ns));
+  slice.event.set_dur(microseconds(slice.end_ns - slice.start_ns));
+  return slice;
 }
 
 Slice slice_of(const proto::Round& round) {
   Slice slice =
       slice_of(fmt::format("round {}{}", round.number(), round.last() ? ", the last" : ""), "round",
                round.start_ms(), round.duration_ms());
-  set_argument(slice.arguments, "digest_ms", round.digest_ms());
-  set_argument(slice.arguments, "changed_chunks", static_cast<double>(round.dirty_chunks()));
-  set_argument(slice.arguments, "zero_chunks", static_cast<double>(round.zero_chunks()));
-  set_argument(slice.arguments, "sent_bytes", static_cast<double>(round.sent_bytes()));
-  set_argument(slice.arguments, "rate_bytes_per_s", round.rate_bytes_per_s());
-  set_argument(slice.arguments, "throttle", round.throttle());
+  Struct& arguments = *slice.event.mutable_args();
+  set(arguments, "changed_chunks", static_cast<double>(round.dirty_chunks()));
+  set_fields(arguments, round,
+             {"digest_ms", "zero_chunks", "sent_bytes", "rate_bytes_per_s", "throttle"});
   return slice;
 }
 
-/// What lies on one track so far: the ends of the slices that are open at the last one's start.
-class Track {
- public:
+/// A track as viewers have it.
+struct Lane {
+  int tid = 0;
+  std::vector<std::int64_t> open_ends;  ///< of the slices that are open at the last one's start
+
   /// False if the slice would overlap with what is here without nesting in it. Slices come in order
   /// of start, longer ones first.
   bool take(const Slice& slice) {
-    while (!open_ends_.empty() && open_ends_.back() <= slice.start_ns) open_ends_.pop_back();
-    if (!open_ends_.empty() && open_ends_.back() < slice.end_ns) return false;
-    open_ends_.push_back(slice.end_ns);
+    while (!open_ends.empty() && open_ends.back() <= slice.start_ns) open_ends.pop_back();
+    if (!open_ends.empty() && open_ends.back() < slice.end_ns) return false;
+    open_ends.push_back(slice.end_ns);
     return true;
   }
-
- private:
-  std::vector<std::int64_t> open_ends_;
 };
 
 /// Gives hosts and tracks their numbers and names, and collects events.
 class Writer {
  public:
   Writer() {
-    file_.set_display_time_unit("ms");
+    file.set_display_time_unit("ms");
     host("source");
     host("destination");
   }
 
-  trace::TraceFile take() { return std::move(file_); }
-  google::protobuf::Struct& other() { return *file_.mutable_other_data(); }
-
   /// All slices of one host and track.
-  void add(const std::string& host_name, const std::string& track_name, std::vector<Slice> slices) {
-    std::ranges::stable_sort(slices, [](const Slice& a, const Slice& b) {
-      return a.start_ns != b.start_ns ? a.start_ns < b.start_ns : a.end_ns > b.end_ns;
-    });
-    std::vector<Track> tracks;
-    std::vector<Place> places;
+  void add(const std::string& host_name, const std::string& track, std::vector<Slice> slices) {
+    std::ranges::stable_sort(
+        slices, {}, [](const Slice& slice) { return std::pair(slice.start_ns, -slice.end_ns); });
+    const int pid = host(host_name);
+    std::vector<Lane> lanes;
     for (Slice& slice : slices) {
-      std::size_t lane = 0;
-      while (lane < tracks.size() && !tracks[lane].take(slice)) ++lane;
-      if (lane == tracks.size()) {
-        tracks.emplace_back().take(slice);
-        places.push_back(new_track(host_name, track_name, lane));
+      auto lane = std::ranges::find_if(lanes, [&](Lane& one) { return one.take(slice); });
+      if (lane == lanes.end()) {
+        lane = lanes.insert(lane, Lane{++tracks_, {slice.end_ns}});
+        const auto number = lanes.size();
+        name("thread", pid, lane->tid, number == 1 ? track : fmt::format("{} ({})", track, number));
       }
-      add(places[lane], std::move(slice));
+      place(std::move(slice.event), pid, lane->tid);
     }
   }
 
   void add_instant(const char* name, const std::string& host_name, double at_ms) {
-    trace::TraceEvent& event = *file_.add_trace_events();
+    trace::TraceEvent event;
     event.set_name(name);
     event.set_ph("i");
     event.set_cat("gate");
     event.set_s("g");
     event.set_ts(microseconds(nanoseconds(at_ms)));
-    event.set_pid(host(host_name));
-    event.set_tid(0);
+    place(std::move(event), host(host_name), 0);
   }
+
+  trace::TraceFile file;
 
  private:
   /// Its process number, from 1.
-  int host(const std::string& name) {
-    const auto [found, is_new] = hosts_.try_emplace(name, static_cast<int>(hosts_.size()) + 1);
-    if (is_new) {
-      add_name("process_name", {found->second, 0}, name);
-      add_order("process_sort_index", {found->second, 0}, found->second);
-    }
+  int host(const std::string& host_name) {
+    const auto [found, is_new] = hosts_.try_emplace(host_name, static_cast<int>(hosts_.size()) + 1);
+    if (is_new) name("process", found->second, 0, host_name);
     return found->second;
   }
 
-  Place new_track(const std::string& host_name, const std::string& name, std::size_t lane) {
-    const Place place{host(host_name), ++tracks_};
-    add_name("thread_name", place, lane == 0 ? name : fmt::format("{} ({})", name, lane + 1));
-    add_order("thread_sort_index", place, place.tid);
-    return place;
+  /// Of a process or a thread, which viewers show in the order of their numbers.
+  void name(const std::string& what, int pid, int tid, const std::string& text) {
+    trace::TraceEvent name, order;
+    name.set_name(what + "_name");
+    set(*name.mutable_args(), "name", text);
+    order.set_name(what + "_sort_index");
+    set(*order.mutable_args(), "sort_index", tid == 0 ? pid : tid);
+    for (trace::TraceEvent* event : {&name, &order}) {
+      event->set_ph("M");
+      place(std::move(*event), pid, tid);
+    }
   }
 
-  trace::TraceEvent& add_metadata(const char* what, Place place) {
-    trace::TraceEvent& event = *file_.add_trace_events();
-    event.set_name(what);
-    event.set_ph("M");
-    event.set_pid(place.pid);
-    event.set_tid(place.tid);
-    return event;
-  }
-  void add_name(const char* what, Place place, const std::string& name) {
-    set_argument(*add_metadata(what, place).mutable_args(), "name", printable(name));
-  }
-  void add_order(const char* what, Place place, int order) {
-    set_argument(*add_metadata(what, place).mutable_args(), "sort_index", order);
+  void place(trace::TraceEvent event, int pid, int tid) {
+    event.set_pid(pid);
+    event.set_tid(tid);
+    *file.add_trace_events() = std::move(event);
   }
 
-  void add(Place place, Slice slice) {
-    trace::TraceEvent& event = *file_.add_trace_events();
-    event.set_name(slice.name);
-    event.set_ph("X");
-    event.set_cat(slice.category);
-    event.set_ts(microseconds(slice.start_ns));
-    event.set_dur(microseconds(slice.end_ns - slice.start_ns));
-    event.set_pid(place.pid);
-    event.set_tid(place.tid);
-    if (!slice.arguments.fields().empty()) *event.mutable_args() = std::move(slice.arguments);
-  }
-
-  trace::TraceFile file_;
   std::map<std::string, int> hosts_;
   int tracks_ = 0;
 };
@@ -193,10 +160,8 @@ std::vector<const proto::PhaseTime*> in_order_of_time(
     const google::protobuf::RepeatedPtrField<proto::PhaseTime>& phases) {
   std::vector<const proto::PhaseTime*> ordered;
   for (const proto::PhaseTime& phase : phases) ordered.push_back(&phase);
-  std::ranges::stable_sort(ordered, [](const proto::PhaseTime* a, const proto::PhaseTime* b) {
-    const auto a_start = nanoseconds(a->start_ms()), b_start = nanoseconds(b->start_ms());
-    if (a_start != b_start) return a_start < b_start;
-    return nanoseconds(a->duration_ms()) > nanoseconds(b->duration_ms());
+  std::ranges::stable_sort(ordered, {}, [](const proto::PhaseTime* phase) {
+    return std::pair(nanoseconds(phase->start_ms()), -nanoseconds(phase->duration_ms()));
   });
   return ordered;
 }
@@ -224,30 +189,14 @@ std::string to_trace(const proto::MigrateReport& report) {
         "gate opened", report.migrated() ? "destination" : "source",
         report.gate_closed_ms() + report.downtime_ms() - undone_closings(report).duration_ms);
   }
-  if (Uuid id; report.migration_id().size() == id.bytes.size()) {
-    std::ranges::copy(report.migration_id(), id.bytes.begin());
-    set_argument(writer.other(), "migration", id.to_string());
+  Struct& other = *writer.file.mutable_other_data();
+  if (!report.migration_id().empty()) {
+    set(other, "migration", to_uuid(report.migration_id()).to_string());
   }
-  set_argument(writer.other(), "clock_offset_ms", report.clock_offset_ms());
-  set_argument(writer.other(), "clock_error_ms", report.clock_error_ms());
+  set_fields(other, report, {"clock_offset_ms", "clock_error_ms"});
   std::string text;
-  const auto status = google::protobuf::util::MessageToJsonString(writer.take(), &text);
+  const auto status = google::protobuf::util::MessageToJsonString(writer.file, &text);
   return status.ok() ? text : "{\"traceEvents\":[]}";
-}
-
-Result<TraceFile> TraceFile::open(const std::string& path) {
-  errno = 0;
-  std::ofstream stream(path, std::ios::binary | std::ios::trunc);
-  if (!stream) return Error::from_errno(errno, fmt::format("cannot open {}", printable(path)));
-  return TraceFile(path, std::move(stream));
-}
-
-Status TraceFile::write(const proto::MigrateReport& report) {
-  errno = 0;
-  stream_ << to_trace(report) << '\n';
-  stream_.close();
-  if (stream_) return {};
-  return Error::from_errno(errno, fmt::format("cannot write the trace to {}", printable(path_)));
 }
 
 }  // namespace gcr::cli

@@ -1,12 +1,10 @@
 // A migration's timeline as a file that opens in Perfetto and chrome://tracing.
 #pragma once
 
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "proto/control.pb.h"
-#include "src/base/result.h"
 
 namespace gcr::cli {
 
@@ -31,23 +29,5 @@ UndoneClosings undone_closings(const proto::MigrateReport& report);
 /// follow each other or nest: one that would only overlap gets a track beside it. No time is
 /// negative.
 std::string to_trace(const proto::MigrateReport& report);
-
-/// The file for a trace, opened first, so that a path that cannot be written is noticed before
-/// anything is touched.
-class TraceFile {
- public:
-  /// Makes the file empty or new.
-  static Result<TraceFile> open(const std::string& path);
-
-  /// Writes the timeline and closes the file; on failure its content is undefined. Call it once.
-  Status write(const proto::MigrateReport& report);
-
- private:
-  TraceFile(std::string path, std::ofstream stream)
-      : path_(std::move(path)), stream_(std::move(stream)) {}
-
-  std::string path_;
-  std::ofstream stream_;
-};
 
 }  // namespace gcr::cli

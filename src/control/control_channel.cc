@@ -10,7 +10,6 @@
 
 #include "src/base/host_name.h"
 #include "src/control/deadline.h"
-#include "src/control/framing.h"
 #include "src/control/stream.h"
 #include "src/control/tls.h"
 

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -32,13 +31,29 @@ enum class ConnectionKind : std::uint8_t {
 
 /// The first 24 bytes of every connection: "GCRM", version (1), kind, two zero bytes, migration id.
 inline constexpr std::size_t kPrefaceBytes = 24;
+using PrefaceBytes = std::array<std::uint8_t, kPrefaceBytes>;
 struct Preface {
   ConnectionKind kind = ConnectionKind::kInvalid;
   Uuid migration;  ///< all zero where the connection starts no particular migration
 
-  std::array<std::uint8_t, kPrefaceBytes> encode() const;
-  static Result<Preface> decode(std::span<const std::uint8_t, kPrefaceBytes> bytes);
+  PrefaceBytes encode() const;
+  static Result<Preface> decode(const PrefaceBytes& bytes);
 };
+
+/// Messages follow the preface: each has its length in four bytes, the highest first, and then the
+/// Envelope.
+using LengthBytes = std::array<std::uint8_t, 4>;
+
+/// The bytes of one message. kInvalidArgument if it is empty or longer than kMaxMessageBytes.
+Result<std::string> encode_message(const proto::Envelope& message);
+
+/// How long a message is that `from` announces. kProtocol if that cannot be, or is more than
+/// `most`.
+Result<std::size_t> decode_length(const LengthBytes& bytes, const std::string& from,
+                                  std::size_t most = kMaxMessageBytes);
+
+/// The message in `payload`, which has a body. kProtocol if this release does not understand it.
+Result<proto::Envelope> decode_message(const std::string& payload, const std::string& from);
 
 /// Failure <-> Error. A code of another release becomes kInternal; the text comes back printable.
 proto::Failure to_failure(const Error& error);

@@ -5,7 +5,7 @@
 #include "migrate-agent/mover/gpu_map.h"
 #include "migrate-agent/roles/records.h"
 #include "src/base/units.h"
-#include "src/control/framing.h"
+#include "src/control/wire.h"
 #include "tests/fuzz/input.h"
 
 namespace gcr::fuzz {

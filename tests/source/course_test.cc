@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "migrate-agent/worker/packet.h"
+#include "src/base/units.h"
 #include "tests/control/peers.h"
 #include "tests/source/fake_target.h"
 
@@ -210,7 +211,7 @@ TEST_F(CourseTest, PhasesOfTheVoteAreOnTheReportsAxis) {
   begin_and_copy();
   proto::PhaseTime& phase = *target_.vote->add_phases();
   const auto start = console_->started().time_since_epoch();
-  phase.set_start_ms(Phases::milliseconds(start) + 1500);
+  phase.set_start_ms(in_milliseconds(start) + 1500);
   ASSERT_TRUE(restore(*course_));
   EXPECT_TRUE(course_->account.report.verified());
   ASSERT_EQ(course_->account.report.phases_size(), 1);
