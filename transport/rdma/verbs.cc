@@ -1,6 +1,5 @@
 #include "transport/rdma/verbs.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,12 +8,27 @@
 #include <filesystem>
 
 #include "src/base/units.h"
+#include "transport/lane_thread.h"
 
 namespace gcr::transport::rdma {
 namespace {
 
 // A receiver always has a receive posted; if one is missing nevertheless, this many attempts.
 constexpr std::uint8_t kAttemptsWithoutReceive = 3;
+
+Result<MemoryRegion> register_dmabuf(ibv_pd* domain, const DmaBuf& memory, int access) {
+  MemoryRegion region(ibv_reg_dmabuf_mr(domain, memory.offset_bytes, memory.addresses.size(),
+                                        reinterpret_cast<std::uint64_t>(memory.addresses.data()),
+                                        memory.fd, access));
+  if (region) return region;
+  const char* const device = ibv_get_device_name(domain->context->device);
+  if (errno == EOPNOTSUPP || errno == EPROTONOSUPPORT) {
+    return Error(Code::kUnsupported,
+                 fmt::format("{} cannot register memory of other devices (dma-buf)", device));
+  }
+  return verbs_error(fmt::format("register {} of a dma-buf with {}",
+                                 format_bytes(memory.addresses.size()), device));
+}
 
 }  // namespace
 
@@ -50,10 +64,7 @@ Status check_rdma_is_there() {
 Result<EventChannel> make_event_channel() {
   EventChannel channel(rdma_create_event_channel());
   if (!channel) return verbs_error("make a channel for RDMA connections");
-  const int flags = ::fcntl(channel->fd, F_GETFL);
-  if (flags < 0 || ::fcntl(channel->fd, F_SETFL, flags | O_NONBLOCK) != 0) {
-    return verbs_error("make a channel for RDMA connections");
-  }
+  GCR_TRY(set_blocking(channel->fd, false));
   return channel;
 }
 
@@ -89,24 +100,42 @@ Result<MemoryRegion> register_memory(ibv_pd* domain, std::span<const std::byte> 
   return region;
 }
 
-Result<MemoryRegion> register_dmabuf(ibv_pd* domain, const DmaBuf& memory, int access) {
-  MemoryRegion region(ibv_reg_dmabuf_mr(domain, memory.offset_bytes, memory.addresses.size(),
-                                        reinterpret_cast<std::uint64_t>(memory.addresses.data()),
-                                        memory.fd, access));
-  if (region) return region;
-  const char* const device = ibv_get_device_name(domain->context->device);
-  if (errno == EOPNOTSUPP || errno == EPROTONOSUPPORT) {
-    return Error(Code::kUnsupported,
-                 fmt::format("{} cannot register memory of other devices (dma-buf)", device));
-  }
-  return verbs_error(fmt::format("register {} of a dma-buf with {}",
-                                 format_bytes(memory.addresses.size()), device));
-}
-
 bool can_register_dmabuf(ibv_pd* domain) {
   // No descriptor at all: who can do it complains of that, who cannot says so first.
   const MemoryRegion none(ibv_reg_dmabuf_mr(domain, 0, 4096, 0, -1, IBV_ACCESS_LOCAL_WRITE));
   return errno == EBADF;
+}
+
+Result<ibv_pd*> Domains::add(ibv_context* device) {
+  if (ibv_pd* const known = find(device)) return known;
+  GCR_ASSIGN(ProtectionDomain domain, make_protection_domain(device));
+  return domains_.emplace_back(std::move(domain)).get();
+}
+
+ibv_pd* Domains::find(const ibv_context* device) const {
+  for (const ProtectionDomain& domain : domains_) {
+    if (domain->context == device) return domain.get();
+  }
+  return nullptr;
+}
+
+Result<std::vector<MemoryRegion>> Domains::register_all(const DmaBuf& memory, int access) const {
+  std::vector<MemoryRegion> regions;
+  for (const ProtectionDomain& domain : domains_) {
+    if (memory.addresses.empty()) break;
+    GCR_ASSIGN(MemoryRegion region, memory.fd < 0
+                                        ? register_memory(domain.get(), memory.addresses, access)
+                                        : register_dmabuf(domain.get(), memory, access));
+    regions.push_back(std::move(region));
+  }
+  return regions;
+}
+
+const ibv_mr* of_domain(const std::vector<MemoryRegion>& regions, const ibv_pd* domain) {
+  for (const MemoryRegion& region : regions) {
+    if (region->pd == domain) return region.get();
+  }
+  return nullptr;
 }
 
 std::uint8_t acknowledgement_timeout(std::chrono::milliseconds peer_timeout) {

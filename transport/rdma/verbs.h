@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "src/base/result.h"
 #include "transport/rdma/rdma.h"
@@ -54,10 +55,28 @@ Result<ConnectionId> make_id(rdma_event_channel* channel);
 
 Result<ProtectionDomain> make_protection_domain(ibv_context* device);
 
-/// Registers `bytes`, or memory of a device, with IBV_ACCESS_… flags `access`; the addresses that
-/// keys speak of are those of the bytes.
+/// Registers `bytes` with IBV_ACCESS_… flags `access`; the addresses that keys speak of are those
+/// of the bytes.
 Result<MemoryRegion> register_memory(ibv_pd* domain, std::span<const std::byte> bytes, int access);
-Result<MemoryRegion> register_dmabuf(ibv_pd* domain, const DmaBuf& memory, int access);
+
+/// The protection domains of one end of a transfer: one for each device that it uses.
+class Domains {
+ public:
+  /// That of the device, made if there is none yet.
+  Result<ibv_pd*> add(ibv_context* device);
+
+  /// That of the device; null if there is none.
+  ibv_pd* find(const ibv_context* device) const;
+
+  /// Registers memory with every device.
+  Result<std::vector<MemoryRegion>> register_all(const DmaBuf& memory, int access) const;
+
+ private:
+  std::vector<ProtectionDomain> domains_;
+};
+
+/// The one of `domain`, of what register_all gave; null if there is none.
+const ibv_mr* of_domain(const std::vector<MemoryRegion>& regions, const ibv_pd* domain);
 
 /// Whether the device can register dma-bufs.
 bool can_register_dmabuf(ibv_pd* domain);
