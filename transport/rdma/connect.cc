@@ -98,11 +98,7 @@ Status RdmaSender::find_device(rdma_cm_id* id, const Address& address) {
 }
 
 Status RdmaSender::find_route(rdma_cm_id* id) {
-  std::uint8_t exponent = acknowledgement_timeout(options_.peer_timeout);
-  if (rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &exponent, sizeof exponent) !=
-      0) {
-    return verbs_error("set the time for acknowledgements");
-  }
+  GCR_TRY(set_peer_timeout(id, options_.peer_timeout));
   const auto timeout = static_cast<int>(options_.connect_timeout.count());
   if (rdma_resolve_route(id, timeout) != 0) return verbs_error("find a route to the address");
   return expect(id, RDMA_CM_EVENT_ROUTE_RESOLVED);

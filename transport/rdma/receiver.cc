@@ -167,9 +167,7 @@ Status RdmaListener::accept(ConnectionId& id, const std::vector<std::byte>& priv
   GCR_TRY(check_room());
   ibv_pd* const domain = incoming_.regions.domains.find(id->verbs);
   if (domain == nullptr) return Error(Code::kInternal, "the connection came by another device");
-  std::uint8_t timeout = acknowledgement_timeout(options_.peer_timeout);
-  (void)rdma_set_option(id.get(), RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout,
-                        sizeof timeout);
+  (void)set_peer_timeout(id.get(), options_.peer_timeout);
   GCR_ASSIGN(auto queue_pair, QueuePair::make(std::move(id), domain, hello.depth));
   GCR_ASSIGN(UniqueFd wake, make_wake());
   auto lane = std::make_unique<ReceiverLane>(std::move(queue_pair), std::move(wake), incoming_);

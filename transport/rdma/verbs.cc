@@ -15,6 +15,7 @@ namespace {
 
 // A receiver always has a receive posted; if one is missing nevertheless, this many attempts.
 constexpr std::uint8_t kAttemptsWithoutReceive = 3;
+constexpr std::uint8_t kRetries = 7;  // the most that a queue pair can have
 
 Result<MemoryRegion> register_dmabuf(ibv_pd* domain, const DmaBuf& memory, int access) {
   MemoryRegion region(ibv_reg_dmabuf_mr(domain, memory.offset_bytes, memory.addresses.size(),
@@ -138,12 +139,20 @@ const ibv_mr* of_domain(const std::vector<MemoryRegion>& regions, const ibv_pd* 
   return nullptr;
 }
 
-std::uint8_t acknowledgement_timeout(std::chrono::milliseconds peer_timeout) {
+Status set_peer_timeout(rdma_cm_id* id, std::chrono::milliseconds peer_timeout) {
+  // The wait for one acknowledgement, as an exponent (InfiniBand, 9.7.6.1.3: 4.096 µs · 2^n), so
+  // that kRetries of them stay below `peer_timeout`.
   const auto microseconds =
       std::chrono::duration_cast<std::chrono::microseconds>(peer_timeout).count();
   const auto units = static_cast<std::uint64_t>(
       std::max(2.0, static_cast<double>(microseconds) / (kRetries + 1) / 4.096));
-  return static_cast<std::uint8_t>(std::clamp(static_cast<int>(std::bit_width(units)) - 1, 10, 21));
+  auto exponent =
+      static_cast<std::uint8_t>(std::clamp(static_cast<int>(std::bit_width(units)) - 1, 10, 21));
+  if (rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &exponent, sizeof exponent) !=
+      0) {
+    return verbs_error("set the time for acknowledgements");
+  }
+  return {};
 }
 
 rdma_conn_param connection_parameters(std::span<const std::byte> private_data) {

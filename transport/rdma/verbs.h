@@ -81,10 +81,9 @@ const ibv_mr* of_domain(const std::vector<MemoryRegion>& regions, const ibv_pd* 
 /// Whether the device can register dma-bufs.
 bool can_register_dmabuf(ibv_pd* domain);
 
-/// How long a device waits for an acknowledgement before it sends again, as an exponent
-/// (InfiniBand, 9.7.6.1.3: 4.096 µs · 2^n), so that kRetries of them stay below `peer_timeout`.
-std::uint8_t acknowledgement_timeout(std::chrono::milliseconds peer_timeout);
-inline constexpr std::uint8_t kRetries = 7;  ///< the most that a queue pair can have
+/// Makes the device of `id` give up a peer that acknowledges nothing for about `peer_timeout`.
+/// Before connect or accept.
+Status set_peer_timeout(rdma_cm_id* id, std::chrono::milliseconds peer_timeout);
 
 /// A queue pair's parameters at connect or accept. Nothing can be read remotely.
 rdma_conn_param connection_parameters(std::span<const std::byte> private_data);
