@@ -115,7 +115,9 @@ Status QueuePair::post(ibv_send_wr* first, std::string_view doing) {
 }
 
 Status QueuePair::check_life(std::chrono::milliseconds peer_timeout, std::string_view peer) {
-  const auto silence = std::chrono::steady_clock::now() - heard_;
+  const auto now = std::chrono::steady_clock::now();
+  if (!heard_) heard_ = now;
+  const auto silence = now - *heard_;
   if (silence < peer_timeout / 4) return {};
   if (!asked_for_life_) {
     asked_for_life_ = true;

@@ -68,8 +68,9 @@ class QueuePair {
 
   /// To be called by the thread that takes the completions, a few times in `peer_timeout`. After
   /// some silence makes the peer's device answer; fails with kUnavailable if nothing came for
-  /// `peer_timeout` nevertheless. (Devices give up a silent peer by themselves, but not all of them
-  /// in every case: soft RoCE retries forever while the link is down.)
+  /// `peer_timeout` nevertheless, counted from the first call at the earliest. (Devices give up a
+  /// silent peer by themselves, but not all of them in every case: soft RoCE retries forever while
+  /// the link is down.)
   Status check_life(std::chrono::milliseconds peer_timeout, std::string_view peer);
 
   /// Closes the connection: requests end with an error, and the peer is notified. Any thread.
@@ -90,7 +91,7 @@ class QueuePair {
   CompletionQueue completions_;
   QueuePairOf queue_pair_;  ///< destroyed first
   bool armed_ = false;
-  std::chrono::steady_clock::time_point heard_ = std::chrono::steady_clock::now();
+  std::optional<std::chrono::steady_clock::time_point> heard_;  ///< the peer, or first asked about
   bool asked_for_life_ = false;
 };
 

@@ -60,10 +60,9 @@ class RdmaChannel : public Channel {
 
 /// Connects all lanes, spread over the receiver's addresses in turn, and returns once the receiver
 /// has accepted each. The addresses are those of interfaces that belong to an RDMA device; one that
-/// cannot be reached is left out while there is another. On
-/// failure nothing stays open; the error has the receiver's reason: kPermissionDenied for a wrong
-/// token, kUnavailable if no receiver can be reached, kUnsupported without a device. Blocks up to
-/// `connect_timeout` per lane and address.
+/// cannot be reached is left out while there is another. On failure nothing stays open; the error
+/// has the receiver's reason: kPermissionDenied for a wrong token, kUnavailable if no receiver can
+/// be reached, kUnsupported without a device. Blocks up to `connect_timeout` per lane and address.
 ///
 /// The key of a region is requested at the first write to it, and kept: a region's number must not
 /// be used again for other memory. A write with a key that was revoked is refused by the receiver's
