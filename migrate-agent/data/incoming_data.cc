@@ -28,7 +28,7 @@ Status IncomingData::open_tcp(const DataPlan& plan) {
     tcp.tls = options_.tls;
     tcp.verify_peer = [](SSL* ssl) { return control::verify_agent(ssl); };
   }
-  auto receiver = std::make_unique<transport::TcpReceiver>(std::move(tcp));
+  auto receiver = transport::receive_tcp(std::move(tcp));
   tcp_ = receiver.get();
   receiver_ = std::move(receiver);
   return {};
@@ -42,8 +42,8 @@ Status IncomingData::open_rdma(const DataPlan& plan) {
                                       .peer_timeout = options_.peer_timeout};
   for (const std::string& host : options_.hosts) rdma.addresses.push_back({.host = host});
   if (rdma.addresses.empty()) rdma.addresses.push_back({.host = options_.local_host});
-  GCR_ASSIGN(auto receiver, transport::RdmaReceiver::listen(std::move(rdma)));
-  for (const transport::RdmaAddress& listening : receiver->addresses()) {
+  GCR_ASSIGN(auto receiver, transport::listen_rdma(std::move(rdma)));
+  for (const transport::Address& listening : receiver->addresses()) {
     proto::DataAddress& address = addresses_.emplace_back();
     address.set_host(listening.host);
     address.set_port(listening.port);

@@ -10,10 +10,9 @@ namespace {
 constexpr int kMaxDataAddresses = 64;
 
 /// Where the destination wants connections; where nothing is said, as its agent was reached.
-template <class Address>
-std::vector<Address> addresses(const proto::PrepareReply& prepared,
-                               const OutgoingOptions& options) {
-  std::vector<Address> addresses;
+std::vector<transport::Address> addresses(const proto::PrepareReply& prepared,
+                                          const OutgoingOptions& options) {
+  std::vector<transport::Address> addresses;
   for (const proto::DataAddress& said : prepared.data_addresses()) {
     addresses.push_back({.host = said.host().empty() ? options.destination.host : said.host(),
                          .port = said.port() == 0 ? options.destination.port
@@ -40,16 +39,15 @@ Result<std::unique_ptr<transport::Channel>> open_tcp(const proto::PrepareReply& 
       return control::verify_agent(ssl, host);
     };
   }
-  return transport::connect(addresses<transport::TcpAddress>(prepared, options), tcp, &notes);
+  return transport::connect(addresses(prepared, options), tcp, &notes);
 }
 
 Result<std::unique_ptr<transport::Channel>> open_rdma(const proto::PrepareReply& prepared,
                                                       const OutgoingOptions& options) {
-  GCR_ASSIGN(auto channel,
-             transport::connect_rdma(addresses<transport::RdmaAddress>(prepared, options),
-                                     {.lanes = prepared.lanes(),
-                                      .token = prepared.data_token(),
-                                      .peer_timeout = options.peer_timeout}));
+  GCR_ASSIGN(auto channel, transport::connect_rdma(addresses(prepared, options),
+                                                   {.lanes = prepared.lanes(),
+                                                    .token = prepared.data_token(),
+                                                    .peer_timeout = options.peer_timeout}));
   return std::unique_ptr<transport::Channel>(std::move(channel));
 }
 

@@ -1,7 +1,9 @@
 // What the two halves of the mover share: names of buffers, and their chunks.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "migrate-agent/device/device.h"
@@ -29,8 +31,29 @@ constexpr std::size_t chunk_count(std::uint64_t size_bytes) {
   return round_up(size_bytes, kChunkBytes) / kChunkBytes;
 }
 
-/// Adds all chunks of a buffer to `chunks`, in order.
-void append_chunks(std::vector<ChunkRef>& chunks, AllocationId buffer,
-                   const device::Allocation& vram);
+/// All chunks of `buffers`, in order. Buffers are a map by AllocationId of what has a `vram`.
+template <class Buffers>
+std::vector<ChunkRef> chunks_of(const Buffers& buffers) {
+  std::vector<ChunkRef> chunks;
+  for (const auto& [id, buffer] : buffers) {
+    const std::uint64_t size = buffer.vram->size_bytes();
+    for (std::uint64_t at = 0; at < size; at += kChunkBytes) {
+      const auto length = static_cast<std::uint32_t>(std::min(kChunkBytes, size - at));
+      chunks.push_back({buffer.vram.get(), id, at, length});
+    }
+  }
+  return chunks;
+}
+
+/// Descriptors of the VRAM of `buffers`, for somebody else.
+template <class Buffers>
+Result<Descriptors> descriptors_of(const Buffers& buffers) {
+  Descriptors descriptors;
+  for (const auto& [id, buffer] : buffers) {
+    GCR_ASSIGN(UniqueFd descriptor, buffer.vram->duplicate_descriptor());
+    descriptors.emplace_back(id, std::move(descriptor));
+  }
+  return descriptors;
+}
 
 }  // namespace gcr::mover

@@ -207,8 +207,7 @@ Result<std::uint64_t> IncomingVram::fill_and_verify(const Expected& expected) {
   GCR_TRY(settle_zeros(expected));
   if (fault::armed("destination.vram.corrupt")) GCR_TRY(spoil());
   GCR_TRY(synchronize());
-  std::vector<ChunkRef> chunks;
-  for (const auto& [id, buffer] : buffers_) append_chunks(chunks, id, *buffer.vram);
+  const std::vector<ChunkRef> chunks = chunks_of(buffers_);
   GCR_ASSIGN(const auto digests, digester_->digest(chunks));
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     const ChunkRef& chunk = chunks[i];
@@ -218,15 +217,6 @@ Result<std::uint64_t> IncomingVram::fill_and_verify(const Expected& expected) {
                                               format_bytes(chunk.vram->size_bytes())));
   }
   return chunks.size();
-}
-
-Result<Descriptors> IncomingVram::descriptors() const {
-  Descriptors descriptors;
-  for (const auto& [id, buffer] : buffers_) {
-    GCR_ASSIGN(UniqueFd descriptor, buffer.vram->duplicate_descriptor());
-    descriptors.emplace_back(id, std::move(descriptor));
-  }
-  return descriptors;
 }
 
 Result<std::uint64_t> IncomingVram::free_bytes(const Uuid& gpu) {

@@ -69,7 +69,7 @@ class IncomingVram {
       const std::map<AllocationId, std::vector<digest::Digest>>& expected);
 
   /// Of the VRAM itself; after fill_and_verify().
-  Result<Descriptors> descriptors() const;
+  Result<Descriptors> descriptors() const { return descriptors_of(buffers_); }
   Result<std::uint64_t> free_bytes(const Uuid& gpu);
   Mode mode() const { return mode_; }
   const std::shared_ptr<const device::Driver>& driver() const { return gpus_.driver(); }

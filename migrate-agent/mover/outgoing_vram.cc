@@ -35,14 +35,8 @@ void OutgoingVram::assign(AllocationId id, transport::RegionId region) {
   buffers_.at(id).region = region;
 }
 
-std::vector<ChunkRef> OutgoingVram::all_chunks() const {
-  std::vector<ChunkRef> chunks;
-  for (const auto& [id, buffer] : buffers_) append_chunks(chunks, id, *buffer.vram);
-  return chunks;
-}
-
 Result<OutgoingVram::Dirty> OutgoingVram::find_dirty() {
-  const std::vector<ChunkRef> chunks = all_chunks();
+  const std::vector<ChunkRef> chunks = chunks_of(buffers_);
   GCR_ASSIGN(const auto digests, digester_.digest(chunks));
   Dirty dirty;
   dirty.total_chunks = chunks.size();
@@ -105,15 +99,6 @@ std::map<AllocationId, std::vector<digest::Digest>> OutgoingVram::digests() cons
   std::map<AllocationId, std::vector<digest::Digest>> digests;
   for (const auto& [id, buffer] : buffers_) digests.emplace(id, buffer.sent);
   return digests;
-}
-
-Result<Descriptors> OutgoingVram::descriptors() const {
-  Descriptors descriptors;
-  for (const auto& [id, buffer] : buffers_) {
-    GCR_ASSIGN(UniqueFd descriptor, buffer.vram->duplicate_descriptor());
-    descriptors.emplace_back(id, std::move(descriptor));
-  }
-  return descriptors;
 }
 
 }  // namespace gcr::mover

@@ -49,7 +49,7 @@ class OutgoingVram {
   std::map<AllocationId, std::vector<digest::Digest>> digests() const;
 
   /// Descriptors that map the same VRAM in the application again (roll-back).
-  Result<Descriptors> descriptors() const;
+  Result<Descriptors> descriptors() const { return descriptors_of(buffers_); }
 
   std::uint64_t total_bytes() const { return total_bytes_; }
   std::size_t count() const { return buffers_.size(); }
@@ -61,7 +61,6 @@ class OutgoingVram {
     transport::RegionId region = 0;
     std::vector<digest::Digest> sent;
   };
-  std::vector<ChunkRef> all_chunks() const;
   Status add_sources(transport::Channel& channel);
 
   device::Gpus gpus_;

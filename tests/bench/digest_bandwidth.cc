@@ -134,7 +134,7 @@ class Gpu {
  private:
   static Result<std::shared_ptr<device::Gpu>> first_gpu() {
     GCR_ASSIGN(auto library, device::cuda::Library::load());
-    return CudaGpu::open(library, library->gpus().front());
+    return library->open(library->gpus().front());
   }
 
   std::shared_ptr<device::Gpu> gpu_;

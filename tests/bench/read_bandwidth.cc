@@ -40,7 +40,10 @@ Result<double> best_rate(std::uint64_t bytes, Run&& run) {
 
 struct Bench {
   std::shared_ptr<device::Gpu> gpu;
-  std::vector<std::unique_ptr<device::Allocation>> buffers;
+  struct Buffer {
+    std::unique_ptr<device::Allocation> vram;
+  };
+  std::map<AllocationId, Buffer> buffers;
   std::vector<ChunkRef> chunks;
   std::uint64_t bytes = 0;
 
@@ -49,10 +52,10 @@ struct Bench {
     while (bytes < size_bytes) {
       const std::uint64_t piece = std::min(kPiece, size_bytes - bytes);
       GCR_ASSIGN(auto vram, gpu->create(piece));
-      buffers.push_back(std::move(vram));
+      buffers.emplace(AllocationId{buffers.size()}, Buffer{std::move(vram)});
       bytes += piece;
     }
-    for (std::size_t i = 0; i < buffers.size(); ++i) append_chunks(chunks, {i}, *buffers[i]);
+    chunks = chunks_of(buffers);
     return {};
   }
 
@@ -62,10 +65,11 @@ struct Bench {
     GCR_ASSIGN(auto host, gpu->pinned(kHost));
     GCR_ASSIGN(auto stream, gpu->stream());
     return best_rate(bytes, [&]() -> Status {
-      for (const auto& vram : buffers) {
-        for (std::uint64_t at = 0; at < vram->size_bytes(); at += kHost) {
-          const std::uint64_t length = std::min<std::uint64_t>(kHost, vram->size_bytes() - at);
-          GCR_TRY(stream->copy_out(host->bytes().data(), vram->address() + at, length));
+      for (const auto& [id, buffer] : buffers) {
+        const device::Allocation& vram = *buffer.vram;
+        for (std::uint64_t at = 0; at < vram.size_bytes(); at += kHost) {
+          const std::uint64_t length = std::min<std::uint64_t>(kHost, vram.size_bytes() - at);
+          GCR_TRY(stream->copy_out(host->bytes().data(), vram.address() + at, length));
         }
       }
       return stream->synchronize();

@@ -179,8 +179,8 @@ void answer_usage(const Link& link) {
 }
 
 Status receive_rdma(const Options& options, std::span<std::byte> region, const Link& link) {
-  GCR_ASSIGN(const auto receiver, transport::RdmaReceiver::listen(
-                                      {.addresses = {{.host = options.address}}, .token = kToken}));
+  GCR_ASSIGN(const auto receiver,
+             transport::listen_rdma({.addresses = {{.host = options.address}}, .token = kToken}));
   GCR_TRY(receiver->add_region(kRegion, region));
   GCR_TRY(link.say(receiver->addresses().front().port));
   answer_usage(link);
@@ -201,19 +201,19 @@ Status receive(const Options& options, SSL_CTX* tls, const Link& link) {
       return copy_landed(region.bytes.subspan(offset, length));
     };
   }
-  transport::TcpReceiver receiver(std::move(how));
-  GCR_TRY(receiver.add_region(kRegion, region.bytes));
+  const auto receiver = transport::receive_tcp(std::move(how));
+  GCR_TRY(receiver->add_region(kRegion, region.bytes));
   GCR_ASSIGN(const Listener listener, listen_at(options.address));
   std::jthread acceptor([&] {
     for (;;) {
       UniqueFd socket(::accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
-      if (!socket || !receiver.add_connection(std::move(socket))) return;
+      if (!socket || !receiver->add_connection(std::move(socket))) return;
     }
   });
   GCR_TRY(link.say(listener.port));
   answer_usage(link);
   ::shutdown(listener.socket.get(), SHUT_RDWR);
-  return receiver.health();
+  return receiver->health();
 }
 
 // ---- the sender ----
@@ -311,7 +311,7 @@ Result<std::unique_ptr<transport::Channel>> connect(const Options& options, SSL_
     how.tls = tls;
     how.verify_peer = [](SSL*) { return Status{}; };
   }
-  return transport::connect(options.address, port, how);
+  return transport::connect({{options.address, port}}, how);
 }
 
 Status send(const Options& options, SSL_CTX* tls, const Link& link) {

@@ -16,11 +16,10 @@ class RdmaTransfer : public Transfer {
  public:
   explicit RdmaTransfer(TransferOptions options) : options_(std::move(options)) {
     if (options_.impatient) peer_timeout_ = kImpatientPeerTimeout;
-    auto listening =
-        transport::RdmaReceiver::listen({.addresses = {{.host = RdmaLink::kReceiverAddress}},
-                                         .token = "the token of this transfer",
-                                         .on_landed = options_.on_landed,
-                                         .peer_timeout = peer_timeout_});
+    auto listening = transport::listen_rdma({.addresses = {{.host = RdmaLink::kReceiverAddress}},
+                                             .token = "the token of this transfer",
+                                             .on_landed = options_.on_landed,
+                                             .peer_timeout = peer_timeout_});
     if (!listening) {
       std::fprintf(stderr, "%s\n", listening.error().message().c_str());
       std::abort();
@@ -63,7 +62,7 @@ class RdmaTransfer : public Transfer {
   /// then.
   std::chrono::milliseconds peer_timeout_ = transport::RdmaOptions{}.peer_timeout;
   std::unique_ptr<transport::RdmaReceiver> receiver_;
-  std::vector<transport::RdmaAddress> addresses_;
+  std::vector<transport::Address> addresses_;
   std::unique_ptr<transport::RdmaChannel> channel_;
   RdmaLink link_;  ///< sound again before the ends say goodbye
 };

@@ -3,8 +3,8 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <memory>
 #include <mutex>
-#include <optional>
 #include <thread>
 
 #include "tests/conformance/transport_under_test.h"
@@ -16,7 +16,6 @@ namespace gcr::test {
 namespace {
 
 using transport::TcpOptions;
-using transport::TcpReceiver;
 
 constexpr std::size_t kPrefaceBytes = 20;
 
@@ -49,7 +48,7 @@ class TcpTransfer : public Transfer {
         return {};
       };
     }
-    receiver_.emplace(std::move(receiver));
+    receiver_ = transport::receive_tcp(std::move(receiver));
     acceptor_ = std::thread([this] { accept_all(); });
   }
 
@@ -77,7 +76,7 @@ class TcpTransfer : public Transfer {
       options.tls = options_.wrong_authority ? all.strange_client.get() : all.client.get();
       options.verify_peer = [](SSL*) { return Status{}; };
     }
-    GCR_ASSIGN(channel_, transport::connect("127.0.0.1", relay_.port(), options));
+    GCR_ASSIGN(channel_, transport::connect({{"127.0.0.1", relay_.port()}}, options));
     return {};
   }
 
@@ -112,7 +111,7 @@ class TcpTransfer : public Transfer {
   LoopbackListener listener_;
   TcpRelay relay_;
   std::mutex receiver_mutex_;
-  std::optional<TcpReceiver> receiver_;  ///< set and reset under the mutex
+  std::unique_ptr<transport::TcpReceiver> receiver_;  ///< set and reset under the mutex
   std::thread acceptor_;
   std::unique_ptr<transport::Channel> channel_;
 };

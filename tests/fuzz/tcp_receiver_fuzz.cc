@@ -101,11 +101,11 @@ void take(Input input) {
     return {};
   };
   {
-    TcpReceiver receiver({.token = kToken, .on_landed = landed});
-    require(bool(receiver.add_region(1, memory.region())), "a region");
+    const auto receiver = receive_tcp({.token = kToken, .on_landed = landed});
+    require(bool(receiver->add_region(1, memory.region())), "a region");
     for (const std::string& said : conversation(input)) {
       const UniqueFd ours = test::connect_loopback(listener.port());
-      if (!receiver.add_connection(listener.accept())) break;
+      if (!receiver->add_connection(listener.accept())) break;
       say(ours, said);
     }
   }

@@ -51,11 +51,10 @@ void take(Input input) {
   const std::string text = conversation(input);
   std::thread receiver([&] { play_receiver(listener, text); });
   {
-    auto channel = connect("127.0.0.1", listener.port(),
-                           {.token = "the token",
-                            .connect_timeout = milliseconds(500),
-                            .reconnect_window = milliseconds(0),
-                            .peer_timeout = milliseconds(500)});
+    auto channel = connect({{"127.0.0.1", listener.port()}}, {.token = "the token",
+                                                              .connect_timeout = milliseconds(500),
+                                                              .reconnect_window = milliseconds(0),
+                                                              .peer_timeout = milliseconds(500)});
     if (channel) {
       const std::vector<std::byte> bytes(100, std::byte{7});
       const Status written = (*channel)->write(1, 0, bytes);

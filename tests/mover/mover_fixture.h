@@ -31,7 +31,8 @@ inline digest::DigestKey test_key() {
 class Listener {
  public:
   explicit Listener(transport::TcpReceiverOptions options)
-      : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), receiver_(std::move(options)) {
+      : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)),
+        receiver_(transport::receive_tcp(std::move(options))) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -44,18 +45,18 @@ class Listener {
       for (;;) {
         UniqueFd accepted(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
         if (!accepted) return;
-        EXPECT_TRUE(receiver_.add_connection(std::move(accepted)));
+        EXPECT_TRUE(receiver_->add_connection(std::move(accepted)));
       }
     });
   }
   ~Listener() { ::shutdown(socket_.get(), SHUT_RDWR); }
 
   std::uint16_t port() const { return port_; }
-  transport::TcpReceiver& receiver() { return receiver_; }
+  transport::TcpReceiver& receiver() { return *receiver_; }
 
  private:
   UniqueFd socket_;
-  transport::TcpReceiver receiver_;
+  std::unique_ptr<transport::TcpReceiver> receiver_;
   std::uint16_t port_ = 0;
   std::jthread acceptor_;
 };
@@ -129,8 +130,8 @@ class Mover : public ::testing::Test {
           return incoming_->landed({region}, offset, length);
         }});
     GCR_TRY(open_regions(wanted_));
-    GCR_ASSIGN(channel_,
-               transport::connect("127.0.0.1", listener_->port(), {.lanes = 2, .token = "token"}));
+    GCR_ASSIGN(channel_, transport::connect({{"127.0.0.1", listener_->port()}},
+                                            {.lanes = 2, .token = "token"}));
     return {};
   }
 

@@ -28,12 +28,12 @@ std::uint16_t closed_port() { return LoopbackListener().port(); }
 class Listening {
  public:
   explicit Listening(int socket) : socket_(socket) {
-    EXPECT_TRUE(receiver_.add_region(1, region_));
+    EXPECT_TRUE(receiver_->add_region(1, region_));
     acceptor_ = std::thread([this] {
       for (;;) {
         UniqueFd accepted(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
         if (!accepted) return;
-        (void)receiver_.add_connection(std::move(accepted));
+        (void)receiver_->add_connection(std::move(accepted));
       }
     });
   }
@@ -61,12 +61,12 @@ class Listening {
     return ntohs(at.sin6_port);
   }
 
-  const TcpReceiver& receiver() const { return receiver_; }
+  const TcpReceiver& receiver() const { return *receiver_; }
   const Bytes& region() const { return region_; }
 
  private:
   Bytes region_ = Bytes(100'000);
-  TcpReceiver receiver_{{.token = "token"}};
+  const std::unique_ptr<TcpReceiver> receiver_ = receive_tcp({.token = "token"});
   UniqueFd socket_;
   std::thread acceptor_;
 };
@@ -74,7 +74,7 @@ class Listening {
 /// Sends something through `host` to a receiver that listens at `address`.
 void expect_reached(const std::string& host, const char* address, unsigned scope) {
   const Listening listening(Listening::listen_at(address, scope));
-  auto channel = connect(host, listening.port(), {.lanes = 2, .token = "token"});
+  auto channel = connect({{host, listening.port()}}, {.lanes = 2, .token = "token"});
   ASSERT_TRUE(channel) << channel.error().message();
   const Bytes sent(100'000, std::byte{5});
   ASSERT_TRUE((*channel)->write(1, 0, sent));
@@ -104,20 +104,20 @@ TEST(TcpAddresses, LinkLocalAddressIsReachedThroughItsInterface) {
 }
 
 TEST(TcpAddresses, NameOfNoInterfaceIsUnavailable) {
-  const auto channel = connect("fe80::1%nosuch", 1, {});
+  const auto channel = connect({{"fe80::1%nosuch", 1}}, {});
   ASSERT_FALSE(channel);
   EXPECT_EQ(channel.error().code(), Code::kUnavailable);
 }
 
 TEST(TcpAddresses, LanesAreSpreadInTurn) {
   LoopbackListener listeners[3];
-  TcpReceiver receiver({.token = "token"});
+  const auto receiver = receive_tcp({.token = "token"});
   std::vector<std::future<void>> acceptors;
   // Five lanes over three addresses: two, two and one.
   for (std::size_t i = 0; i < 3; ++i) {
     acceptors.push_back(std::async(std::launch::async, [&, i] {
       for (std::size_t lane = i; lane < 5; lane += 3) {
-        EXPECT_TRUE(receiver.add_connection(listeners[i].accept()));
+        EXPECT_TRUE(receiver->add_connection(listeners[i].accept()));
       }
     }));
   }
@@ -128,15 +128,15 @@ TEST(TcpAddresses, LanesAreSpreadInTurn) {
                                {.lanes = 5, .token = "token"}, &notes);
   ASSERT_TRUE(channel) << channel.error().message();
   for (auto& acceptor : acceptors) acceptor.get();
-  EXPECT_EQ(receiver.lanes(), 5U);
+  EXPECT_EQ(receiver->lanes(), 5U);
   EXPECT_TRUE(notes.empty());
 }
 
 TEST(TcpAddresses, AddressThatDoesNotAnswerIsLeftOutAndNamed) {
   LoopbackListener listener;
-  TcpReceiver receiver({.token = "token"});
+  const auto receiver = receive_tcp({.token = "token"});
   std::jthread acceptor([&] {
-    for (int lane = 0; lane < 3; ++lane) (void)receiver.add_connection(listener.accept());
+    for (int lane = 0; lane < 3; ++lane) (void)receiver->add_connection(listener.accept());
   });
   const std::uint16_t closed = closed_port();
   std::vector<std::string> notes;
@@ -144,7 +144,7 @@ TEST(TcpAddresses, AddressThatDoesNotAnswerIsLeftOutAndNamed) {
       connect({{"127.0.0.1", closed}, {"127.0.0.1", listener.port()}, {"no.such.host.invalid", 1}},
               {.lanes = 3, .token = "token"}, &notes);
   ASSERT_TRUE(channel) << channel.error().message();
-  EXPECT_EQ(receiver.lanes(), 3U);
+  EXPECT_EQ(receiver->lanes(), 3U);
   ASSERT_EQ(notes.size(), 2U);
   EXPECT_NE(notes[0].find("no.such.host.invalid"), std::string::npos) << notes[0];
   EXPECT_NE(notes[1].find("port " + std::to_string(closed) + " is not used"), std::string::npos)
@@ -164,7 +164,7 @@ TEST(TcpAddresses, WhereNoneAnswersTheErrorNamesAll) {
 }
 
 TEST(TcpAddresses, NoAddressIsUnavailable) {
-  const auto channel = connect(std::vector<TcpAddress>{}, {});
+  const auto channel = connect({}, {});
   ASSERT_FALSE(channel);
   EXPECT_EQ(channel.error().code(), Code::kUnavailable);
 }

@@ -22,20 +22,19 @@ class BindingHostile : public testing::Test {
     return test::make_context(method, authority.issue(), authority.certificate());
   }
 
-  BindingHostile() { EXPECT_TRUE(receiver_.add_region(kRegion, region_)); }
+  BindingHostile() { EXPECT_TRUE(receiver_->add_region(kRegion, region_)); }
 
   /// What becomes of a sender with the right token, for this transfer.
   Status send(const Uuid& transfer) {
     std::jthread acceptor([this] {
       while (UniqueFd socket = listener_.accept()) {
-        (void)receiver_.add_connection(std::move(socket));
+        (void)receiver_->add_connection(std::move(socket));
       }
     });
-    const auto channel = connect("127.0.0.1", listener_.port(),
-                                 {.tls = client_.get(),
-                                  .verify_peer = accept_anybody,
-                                  .token = kToken,
-                                  .transfer = transfer});
+    const auto channel = connect({{"127.0.0.1", listener_.port()}}, {.tls = client_.get(),
+                                                                     .verify_peer = accept_anybody,
+                                                                     .token = kToken,
+                                                                     .transfer = transfer});
     Status sent = channel ? Status() : Status(channel.error());
     if (sent) sent = (*channel)->write(kRegion, 0, Bytes(region_.size(), std::byte{7}));
     listener_.stop();
@@ -45,7 +44,7 @@ class BindingHostile : public testing::Test {
   /// A connection after its handshake.
   std::unique_ptr<Stream> shake_hands() {
     auto stream = std::make_unique<Stream>(test::connect_loopback(listener_.port()));
-    EXPECT_TRUE(receiver_.add_connection(listener_.accept()));
+    EXPECT_TRUE(receiver_->add_connection(listener_.accept()));
     EXPECT_TRUE(stream->start_tls(client_.get(), Stream::Side::kClient, accept_anybody, kTransfer));
     return stream;
   }
@@ -65,10 +64,10 @@ class BindingHostile : public testing::Test {
   const SslContext client_ = context(TLS_client_method());
   Bytes region_ = Bytes(1000);
   test::LoopbackListener listener_;
-  TcpReceiver receiver_{{.tls = server_.get(),
-                         .verify_peer = accept_anybody,
-                         .token = kToken,
-                         .transfer = kTransfer}};
+  const std::unique_ptr<TcpReceiver> receiver_ = receive_tcp({.tls = server_.get(),
+                                                              .verify_peer = accept_anybody,
+                                                              .token = kToken,
+                                                              .transfer = kTransfer});
 };
 
 TEST_F(BindingHostile, ATokenLetsInForItsTransfer) {

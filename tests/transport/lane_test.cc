@@ -46,8 +46,8 @@ TEST_F(LaneTest, WelcomeOfTheNextConnectionSaysWhatHasLanded) {
   peer.send(write_frame(2, 20, 3));
   EXPECT_EQ(landed(peer, FrameType::kLanded), 3U);
   EXPECT_EQ(landed_, 3);
-  EXPECT_EQ(receiver_.statistics().reconnections, 1U);
-  EXPECT_TRUE(receiver_.health());
+  EXPECT_EQ(receiver_->statistics().reconnections, 1U);
+  EXPECT_TRUE(receiver_->health());
 }
 
 TEST_F(LaneTest, HalfAFrameHasNotLandedAndComesWhole) {
@@ -69,7 +69,7 @@ TEST_F(LaneTest, ConnectionThatStillLooksAliveIsEndedByTheNextOne) {
   second.send(hello_frame());
   EXPECT_EQ(landed(second, FrameType::kWelcome), 0U);
   EXPECT_FALSE(first.receive_header());
-  EXPECT_EQ(receiver_.lanes(), 1U);
+  EXPECT_EQ(receiver_->lanes(), 1U);
   second.send(write_frame(0, 0, 1));
   EXPECT_EQ(landed(second, FrameType::kLanded), 1U);
 }
@@ -102,7 +102,7 @@ TEST_F(LaneTest, OtherSendersAndImpossibleLanesAreRefusedWithoutHarm) {
   }
   friendly.send(write_frame(0, 0, 1));
   EXPECT_EQ(landed(friendly, FrameType::kLanded), 1U);
-  EXPECT_TRUE(receiver_.health());
+  EXPECT_TRUE(receiver_->health());
 }
 
 TEST_F(LaneTest, GoodbyeOnOneLaneExcusesTheLossOfAnother) {
@@ -112,8 +112,8 @@ TEST_F(LaneTest, GoodbyeOnOneLaneExcusesTheLossOfAnother) {
     first.send(frame({.type = FrameType::kEnd}));
     EXPECT_FALSE(first.receive_header());
   }
-  EXPECT_TRUE(comes_true([&] { return receiver_.lanes() == 0; }));
-  EXPECT_TRUE(receiver_.health());
+  EXPECT_TRUE(comes_true([&] { return receiver_->lanes() == 0; }));
+  EXPECT_TRUE(receiver_->health());
 }
 
 class ShortWindowTest : public LaneTest {
@@ -123,8 +123,8 @@ class ShortWindowTest : public LaneTest {
 
 TEST_F(ShortWindowTest, LaneThatStaysLostBreaksTheTransferWithItsReason) {
   { const RawPeer peer = enter(); }
-  EXPECT_TRUE(comes_true([&] { return !receiver_.health(); }));
-  const Error error = receiver_.health().error();
+  EXPECT_TRUE(comes_true([&] { return !receiver_->health(); }));
+  const Error error = receiver_->health().error();
   EXPECT_EQ(error.code(), Code::kUnavailable);
   EXPECT_NE(error.message().find("lane 0 of 2"), std::string::npos) << error.message();
   EXPECT_NE(error.message().find("closed"), std::string::npos) << error.message();
@@ -140,9 +140,9 @@ TEST_F(ShortWindowTest, LaneThatHasAConnectionIsNotLost) {
   EXPECT_EQ(landed(second, FrameType::kWelcome), 0U);
   // A lane that is lost later, and for good, is what breaks the transfer in the end.
   { const RawPeer other = enter(1); }
-  EXPECT_TRUE(comes_true([&] { return !receiver_.health(); }));
-  EXPECT_NE(receiver_.health().error().message().find("lane 1 of 2"), std::string::npos)
-      << receiver_.health().error().message();
+  EXPECT_TRUE(comes_true([&] { return !receiver_->health(); }));
+  EXPECT_NE(receiver_->health().error().message().find("lane 1 of 2"), std::string::npos)
+      << receiver_->health().error().message();
 }
 
 /// A receiver whose application takes its time.
@@ -195,7 +195,7 @@ TEST_F(BusyLaneTest, NewestOfSeveralConnectionsGetsTheLane) {
   EXPECT_EQ(second.receive_error().code(), Code::kUnavailable);
   latches_->opened.count_down();
   EXPECT_EQ(landed(third, FrameType::kWelcome), 1U);
-  EXPECT_TRUE(receiver_.health());
+  EXPECT_TRUE(receiver_->health());
 }
 
 }  // namespace

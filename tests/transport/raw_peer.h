@@ -110,13 +110,13 @@ class RawPeer {
 class RawSenderTest : public testing::Test {
  protected:
   explicit RawSenderTest(TcpReceiverOptions options = {})
-      : receiver_(with_defaults(std::move(options))) {
-    EXPECT_TRUE(receiver_.add_region(kRegion, region_));
+      : receiver_(receive_tcp(with_defaults(std::move(options)))) {
+    EXPECT_TRUE(receiver_->add_region(kRegion, region_));
   }
 
   RawPeer connect() {
     UniqueFd ours = test::connect_loopback(listener_.port());
-    EXPECT_TRUE(receiver_.add_connection(listener_.accept()));
+    EXPECT_TRUE(receiver_->add_connection(listener_.accept()));
     return RawPeer(std::move(ours));
   }
 
@@ -137,7 +137,7 @@ class RawSenderTest : public testing::Test {
   Bytes region_ = Bytes(1000);
   std::atomic<int> landed_ = 0;
   test::LoopbackListener listener_;
-  TcpReceiver receiver_;
+  const std::unique_ptr<TcpReceiver> receiver_;
 
  private:
   TcpReceiverOptions with_defaults(TcpReceiverOptions options) {

@@ -27,13 +27,14 @@ Bytes pattern(std::size_t size, unsigned seed) {
 class ReconnectTest : public testing::Test {
  protected:
   ReconnectTest()
-      : receiver_({.token = "token",
-                   .on_landed = [this](auto, std::uint64_t offset, std::uint64_t length) -> Status {
-                     const std::lock_guard lock(mutex_);
-                     for (auto i = offset; i < offset + length; ++i) ++landed_times_[i];
-                     return {};
-                   }}) {
-    EXPECT_TRUE(receiver_.add_region(kRegion, region_));
+      : receiver_(receive_tcp(
+            {.token = "token",
+             .on_landed = [this](auto, std::uint64_t offset, std::uint64_t length) -> Status {
+               const std::lock_guard lock(mutex_);
+               for (auto i = offset; i < offset + length; ++i) ++landed_times_[i];
+               return {};
+             }})) {
+    EXPECT_TRUE(receiver_->add_region(kRegion, region_));
     acceptor_ = std::thread([this] { accept_all(); });
   }
   ~ReconnectTest() override {
@@ -53,7 +54,7 @@ class ReconnectTest : public testing::Test {
     EXPECT_TRUE(std::equal(sent.begin(), sent.end(), region_.begin()));
     const std::lock_guard lock(mutex_);
     for (std::size_t i = 0; i < sent.size(); ++i) ASSERT_EQ(landed_times_[i], 1) << i;
-    EXPECT_TRUE(receiver_.health());
+    EXPECT_TRUE(receiver_->health());
   }
 
   /// Cuts every connection, and waits until `lanes` of them are there again.
@@ -72,7 +73,7 @@ class ReconnectTest : public testing::Test {
   LoopbackListener listener_;
   TcpRelay first_{listener_.port()};
   TcpRelay second_{listener_.port()};
-  TcpReceiver receiver_;
+  std::unique_ptr<TcpReceiver> receiver_;
   std::atomic<bool> turned_away_ = false;  ///< new connections are closed at once
   std::atomic<int> attempts_ = 0;          ///< that were turned away
   std::thread acceptor_;
@@ -84,7 +85,7 @@ class ReconnectTest : public testing::Test {
       if (turned_away_) {
         ++attempts_;
       } else {
-        (void)receiver_.add_connection(std::move(socket));
+        (void)receiver_->add_connection(std::move(socket));
       }
     }
   }
@@ -108,7 +109,7 @@ TEST_F(ReconnectTest, ConnectionCutAtAnyByteIsMadeAgainAndAllArrivesOnce) {
     reconnections = channel_->statistics().reconnections;
   }
   expect_arrived(Bytes(sent.begin(), sent.begin() + static_cast<std::ptrdiff_t>(at)));
-  EXPECT_EQ(receiver_.statistics().payload_bytes, at);
+  EXPECT_EQ(receiver_->statistics().payload_bytes, at);
   EXPECT_EQ(channel_->statistics().payload_bytes, at);
 }
 
@@ -127,14 +128,14 @@ TEST_F(ReconnectTest, NothingIsSentAgainOnceItHasLanded) {
   EXPECT_EQ(channel_->statistics().wire_bytes, wire_bytes);
   // 18 frames and at most one question for each lane.
   EXPECT_LE(wire_bytes, sent.size() + (18 + 4) * kHeaderBytes);
-  EXPECT_EQ(receiver_.statistics().reconnections, 12U);
+  EXPECT_EQ(receiver_->statistics().reconnections, 12U);
   expect_arrived(sent);
 }
 
 TEST_F(ReconnectTest, IdleLaneIsMadeAgainBeforeAnybodyNeedsIt) {
   start(2);
   cut_and_wait(2);
-  EXPECT_TRUE(comes_true([&] { return receiver_.lanes() == 2; }));
+  EXPECT_TRUE(comes_true([&] { return receiver_->lanes() == 2; }));
 }
 
 TEST_F(ReconnectTest, OtherLanesGoOnWhileOneIsLost) {
@@ -192,7 +193,7 @@ TEST_F(ReconnectTest, ManyWritersSurviveManyCuts) {
     EXPECT_TRUE(status) << status.error().message();
   }
   expect_arrived(sent);
-  EXPECT_EQ(receiver_.statistics().payload_bytes, sent.size());
+  EXPECT_EQ(receiver_->statistics().payload_bytes, sent.size());
 }
 
 TEST_F(ReconnectTest, LaneThatStaysLostFailsTheChannelWithItsReason) {
@@ -246,8 +247,8 @@ TEST_F(ReconnectTest, GoodbyeWhileALaneIsLostLeavesTheReceiverSound) {
   second_.cut_once();
   ASSERT_TRUE(comes_true([&] { return attempts_ > 0; }));
   channel_.reset();
-  EXPECT_TRUE(comes_true([&] { return receiver_.lanes() == 0; }));
-  EXPECT_TRUE(receiver_.health());
+  EXPECT_TRUE(comes_true([&] { return receiver_->lanes() == 0; }));
+  EXPECT_TRUE(receiver_->health());
 }
 
 /// A sender of one lane whose receiver is a script, over as many connections as it takes.
@@ -255,7 +256,7 @@ class ScriptedReceiverTest : public testing::Test {
  protected:
   Result<std::unique_ptr<Channel>> connect_to(std::function<void()> script) {
     script_ = std::async(std::launch::async, std::move(script));
-    return connect("127.0.0.1", listener_.port(), {.token = "t"});
+    return connect({{"127.0.0.1", listener_.port()}}, {.token = "t"});
   }
 
   /// The next connection, once its hello has come; welcomed with `landed`.

@@ -29,12 +29,13 @@ class TlsTest : public testing::Test {
   }
 
   Status meet(TcpOptions sender, TcpReceiverOptions receiver_options, const std::string& host) {
-    TcpReceiver receiver(std::move(receiver_options));
-    GCR_TRY(receiver.add_region(1, region_));
+    const auto receiver = receive_tcp(std::move(receiver_options));
+    GCR_TRY(receiver->add_region(1, region_));
     std::jthread acceptor([&] {
-      while (UniqueFd socket = listener_.accept()) (void)receiver.add_connection(std::move(socket));
+      while (UniqueFd socket = listener_.accept())
+        (void)receiver->add_connection(std::move(socket));
     });
-    auto channel = connect(host, listener_.port(), sender);
+    auto channel = connect({{host, listener_.port()}}, sender);
     Status status;
     if (channel) {
       status = (*channel)->write(1, 0, std::vector<std::byte>(region_.size(), std::byte{7}));
@@ -152,7 +153,7 @@ TEST(TcpConnect, ImpossibleOptionsAreInvalidArguments) {
   const TcpOptions impossible[] = {
       {.lanes = 0}, {.lanes = 65}, {.token = std::string(kMaxTokenBytes + 1, 'x')}};
   for (const TcpOptions& options : impossible) {
-    const auto channel = connect("127.0.0.1", 1, options);
+    const auto channel = connect({{"127.0.0.1", 1}}, options);
     ASSERT_FALSE(channel);
     EXPECT_EQ(channel.error().code(), Code::kInvalidArgument);
   }
@@ -161,7 +162,7 @@ TEST(TcpConnect, ImpossibleOptionsAreInvalidArguments) {
 TEST(TcpConnect, NobodyListeningIsUnavailableAndNamesThePeer) {
   std::uint16_t port = 0;
   { port = LoopbackListener().port(); }
-  const auto channel = connect("127.0.0.1", port, {});
+  const auto channel = connect({{"127.0.0.1", port}}, {});
   ASSERT_FALSE(channel);
   EXPECT_EQ(channel.error().code(), Code::kUnavailable);
   EXPECT_NE(channel.error().message().find("127.0.0.1 port " + std::to_string(port)),

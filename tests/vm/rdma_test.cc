@@ -35,9 +35,9 @@ std::vector<std::byte> random_bytes(std::size_t size) {
 class Rdma : public testing::Test {
  protected:
   void SetUp() override {
-    auto listening = RdmaReceiver::listen({.addresses = {{.host = RdmaLink::kReceiverAddress}},
-                                           .token = "token",
-                                           .peer_timeout = kPeerTimeout});
+    auto listening = transport::listen_rdma({.addresses = {{.host = RdmaLink::kReceiverAddress}},
+                                             .token = "token",
+                                             .peer_timeout = kPeerTimeout});
     ASSERT_TRUE(listening) << listening.error().message();
     receiver_ = std::move(*listening);
   }
@@ -112,7 +112,7 @@ TEST_F(Rdma, DeviceThatCannotRegisterDmaBufsSaysSo) {
 }
 
 TEST_F(Rdma, ListeningOnAnAddressWithoutADeviceIsUnsupported) {
-  auto listening = RdmaReceiver::listen({.addresses = {{.host = "192.0.2.1"}}});
+  auto listening = transport::listen_rdma({.addresses = {{.host = "192.0.2.1"}}});
   ASSERT_FALSE(listening);
   EXPECT_NE(listening.error().message().find("192.0.2.1"), std::string::npos);
 }
@@ -122,7 +122,7 @@ class HostileSender {
  public:
   static constexpr unsigned kDepth = 2;
 
-  Status connect(const transport::RdmaAddress& address) {
+  Status connect(const transport::Address& address) {
     using namespace transport::rdma;  // NOLINT
     GCR_ASSIGN(events_, make_event_channel());
     GCR_ASSIGN(ConnectionId id, make_id(events_.get()));

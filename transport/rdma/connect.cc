@@ -1,71 +1,23 @@
 // Makes the lanes of a sender.
 #include <fmt/format.h>
-#include <poll.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <span>
 
-#include "transport/rdma/address.h"
+#include "transport/lane_thread.h"
 #include "transport/rdma/sender.h"
 
 namespace gcr::transport {
 namespace rdma {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
 
 constexpr std::uint64_t kMaxPieceBytes = kGiB;
 constexpr int kResolveMs = 200;
 constexpr int kRefusedByApplication = 28;  // InfiniBand, 12.6.7.2: "consumer reject"
-
-/// Connects one lane after the other, on one event channel.
-class Connector {
- public:
-  explicit Connector(const RdmaOptions& options) : options_(options) {}
-
-  Status prepare();
-  Status connect(const RdmaAddress& address, unsigned lane);
-  Result<std::unique_ptr<RdmaChannel>> finish(const std::string& peer);
-
- private:
-  Status find_device(rdma_cm_id* id, const RdmaAddress& address);
-  Status find_route(rdma_cm_id* id);
-  Status expect(const rdma_cm_id* id, rdma_cm_event_type wanted);
-  Status check(const rdma_cm_event& event, rdma_cm_event_type wanted) const;
-  Result<std::size_t> device_of(ibv_context* context);
-
-  const RdmaOptions& options_;
-  Clock::time_point deadline_;
-  EventChannel events_;
-  std::vector<SenderDevice> devices_;
-  std::vector<RdmaSender::Lane> lanes_;
-};
-
-Status Connector::prepare() {
-  if (options_.lanes == 0 || options_.lanes > kMaxLanes || options_.depth == 0 ||
-      options_.depth > kMaxDepth || options_.token.size() > kMaxRdmaTokenBytes ||
-      options_.piece_bytes == 0 || options_.piece_bytes > kMaxPieceBytes) {
-    return Error(Code::kInvalidArgument,
-                 fmt::format("an RDMA channel has 1 to {} lanes of depth 1 to {}, pieces of 1 byte "
-                             "to 1 GiB, and a token of at most {} bytes",
-                             kMaxLanes, kMaxDepth, kMaxRdmaTokenBytes));
-  }
-  GCR_TRY(check_rdma_is_there());
-  GCR_ASSIGN(events_, make_event_channel());
-  return {};
-}
-
-Result<std::size_t> Connector::device_of(ibv_context* context) {
-  const auto found = std::find_if(devices_.begin(), devices_.end(), [&](const SenderDevice& known) {
-    return known.context == context;
-  });
-  const auto index = static_cast<std::size_t>(found - devices_.begin());
-  if (found != devices_.end()) return index;
-  GCR_ASSIGN(ProtectionDomain domain, make_protection_domain(context));
-  devices_.push_back({.context = context, .domain = std::move(domain)});
-  return index;
-}
 
 /// Why the connection failed: the receiver's reason, if it gave one.
 Error refusal(const rdma_cm_event& event) {
@@ -85,7 +37,8 @@ Error refusal(const rdma_cm_event& event) {
   return (*answer)->while_doing("the receiver says");
 }
 
-Status Connector::check(const rdma_cm_event& event, rdma_cm_event_type wanted) const {
+/// Success if `event` is the `wanted` one.
+Status check(const rdma_cm_event& event, rdma_cm_event_type wanted) {
   if (event.event != wanted) return refusal(event);
   if (wanted != RDMA_CM_EVENT_ESTABLISHED) return {};
   const auto& data = event.param.conn;
@@ -96,58 +49,67 @@ Status Connector::check(const rdma_cm_event& event, rdma_cm_event_type wanted) c
   return {};
 }
 
+}  // namespace
+
+Status RdmaSender::prepare() {
+  if (options_.lanes == 0 || options_.lanes > kMaxLanes || options_.depth == 0 ||
+      options_.depth > kMaxDepth || options_.token.size() > kMaxRdmaTokenBytes ||
+      options_.piece_bytes == 0 || options_.piece_bytes > kMaxPieceBytes) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("an RDMA channel has 1 to {} lanes of depth 1 to {}, pieces of 1 byte "
+                             "to 1 GiB, and a token of at most {} bytes",
+                             kMaxLanes, kMaxDepth, kMaxRdmaTokenBytes));
+  }
+  GCR_TRY(check_rdma_is_there());
+  GCR_ASSIGN(events_, make_event_channel());
+  return {};
+}
+
 /// Waits for `wanted`; anything else that happens to `id`, or to an earlier lane, is an error.
-Status Connector::expect(const rdma_cm_id* id, rdma_cm_event_type wanted) {
+Status RdmaSender::expect(const rdma_cm_id* id, rdma_cm_event_type wanted) {
   for (;;) {
     GCR_ASSIGN(const ConnectionEvent event, next_event(events_.get()));
     if (event && event->id == id) return check(*event, wanted);
     if (event) return Error(Code::kUnavailable, "the receiver closed an earlier connection");
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now());
-    if (left.count() <= 0) {
+    pollfd wait{.fd = events_->fd, .events = POLLIN, .revents = 0};
+    const auto left = std::chrono::ceil<milliseconds>(deadline_ - steady_clock::now());
+    GCR_ASSIGN(const bool ready, wait_ready(std::span(&wait, 1), left));
+    if (!ready) {
       return Error(Code::kUnavailable, fmt::format("no {} within {} ms", rdma_event_str(wanted),
                                                    options_.connect_timeout.count()));
-    }
-    pollfd wait{.fd = events_->fd, .events = POLLIN, .revents = 0};
-    if (::poll(&wait, 1, static_cast<int>(left.count())) < 0 && errno != EINTR) {
-      return Error::from_errno(errno, "cannot wait for an RDMA connection");
     }
   }
 }
 
 /// Finds the device from which `address` is reached.
-Status Connector::find_device(rdma_cm_id* id, const RdmaAddress& address) {
-  GCR_ASSIGN(sockaddr_storage target, resolve(address));
+Status RdmaSender::find_device(rdma_cm_id* id, const Address& address) {
+  GCR_ASSIGN(auto target, resolve(address));
   for (;;) {
     // In short attempts: an answer that comes before the kernel listens for it counts at the end of
     // one.
-    if (rdma_resolve_addr(id, nullptr, reinterpret_cast<sockaddr*>(&target), kResolveMs) != 0) {
+    if (rdma_resolve_addr(id, nullptr, target.front().get(), kResolveMs) != 0) {
       return verbs_error("find a device for the address");
     }
     auto found = expect(id, RDMA_CM_EVENT_ADDR_RESOLVED);
     if (found) return {};
     if (found.error().code() != Code::kTimeout) return found;
-    if (Clock::now() >= deadline_) return Error(Code::kUnavailable, found.error().message());
+    if (steady_clock::now() >= deadline_) return Error(Code::kUnavailable, found.error().message());
   }
 }
 
-Status Connector::find_route(rdma_cm_id* id) {
-  std::uint8_t exponent = acknowledgement_timeout(options_.peer_timeout);
-  if (rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &exponent, sizeof exponent) !=
-      0) {
-    return verbs_error("set the time for acknowledgements");
-  }
+Status RdmaSender::find_route(rdma_cm_id* id) {
+  GCR_TRY(set_peer_timeout(id, options_.peer_timeout));
   const auto timeout = static_cast<int>(options_.connect_timeout.count());
   if (rdma_resolve_route(id, timeout) != 0) return verbs_error("find a route to the address");
   return expect(id, RDMA_CM_EVENT_ROUTE_RESOLVED);
 }
 
-Status Connector::connect(const RdmaAddress& address, unsigned lane) {
-  deadline_ = Clock::now() + options_.connect_timeout;
+Status RdmaSender::connect_lane(const Address& address, unsigned lane) {
+  deadline_ = steady_clock::now() + options_.connect_timeout;
   GCR_ASSIGN(ConnectionId id, make_id(events_.get()));
   GCR_TRY(find_device(id.get(), address));
   GCR_TRY(find_route(id.get()));
-  GCR_ASSIGN(const std::size_t device, device_of(id->verbs));
-  ibv_pd* const domain = devices_[device].domain.get();
+  GCR_ASSIGN(ibv_pd* const domain, domains_.add(id->verbs));
   GCR_ASSIGN(auto queue_pair, QueuePair::make(std::move(id), domain, options_.depth));
   const auto hello = encode(Hello{.lane = static_cast<std::uint16_t>(lane),
                                   .lanes = static_cast<std::uint16_t>(options_.lanes),
@@ -156,38 +118,31 @@ Status Connector::connect(const RdmaAddress& address, unsigned lane) {
   rdma_conn_param parameters = connection_parameters(hello);
   if (rdma_connect(queue_pair->id(), &parameters) != 0) return verbs_error("ask for a connection");
   GCR_TRY(expect(queue_pair->id(), RDMA_CM_EVENT_ESTABLISHED));
-  auto connected = std::make_unique<SenderLane>(std::move(queue_pair), domain, options_.depth,
-                                                options_.piece_bytes);
-  lanes_.push_back(
-      {.device = device, .lane = std::move(connected), .life = Life(options_.peer_timeout)});
+  lanes_.push_back(std::make_unique<SenderLane>(std::move(queue_pair), domain, options_.depth,
+                                                options_.piece_bytes));
   return {};
 }
 
-Result<std::unique_ptr<RdmaChannel>> Connector::finish(const std::string& peer) {
-  return RdmaSender::start(peer, options_, std::move(events_), std::move(devices_),
-                           std::move(lanes_));
-}
-
-}  // namespace
 }  // namespace rdma
 
-Result<std::unique_ptr<RdmaChannel>> connect_rdma(const std::vector<RdmaAddress>& addresses,
+Result<std::unique_ptr<RdmaChannel>> connect_rdma(const std::vector<Address>& addresses,
                                                   const RdmaOptions& options) {
-  std::vector<RdmaAddress> reachable = addresses;
+  std::vector<Address> reachable = addresses;
   if (reachable.empty()) return Error(Code::kInvalidArgument, "no address to connect to");
-  rdma::Connector connector(options);
-  GCR_TRY(connector.prepare());
+  auto sender = std::make_unique<rdma::RdmaSender>(options);
+  GCR_TRY(sender->prepare());
   for (unsigned lane = 0; lane < options.lanes;) {
     const auto at = reachable.begin() + lane % static_cast<std::ptrdiff_t>(reachable.size());
-    if (auto connected = connector.connect(*at, lane); connected) {
+    if (auto connected = sender->connect_lane(*at, lane); connected) {
       ++lane;
     } else if (connected.error().code() == Code::kUnavailable && reachable.size() > 1) {
       reachable.erase(at);
     } else {
-      return connected.error().while_doing("RDMA connection to " + rdma::describe(*at));
+      return connected.error().while_doing("RDMA connection to " + describe(*at));
     }
   }
-  return connector.finish("RDMA connection to " + rdma::describe(reachable.front()));
+  GCR_TRY(sender->start("RDMA connection to " + describe(reachable.front())));
+  return sender;
 }
 
 }  // namespace gcr::transport

@@ -1,16 +1,17 @@
 #include "transport/rdma/devices.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <memory>
 #include <utility>
 
-#include "transport/rdma/address.h"
 #include "transport/rdma/verbs.h"
 
 namespace gcr::transport {
@@ -37,6 +38,17 @@ bool is_of_a_network(const ifaddrs& interface) {
   if (interface.ifa_addr->sa_family != AF_INET6) return false;
   const auto* const address = reinterpret_cast<const sockaddr_in6*>(interface.ifa_addr);
   return !IN6_IS_ADDR_LINKLOCAL(&address->sin6_addr);
+}
+
+/// The address alone, as numbers.
+std::string numeric_host(const sockaddr* address) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const void* bytes = &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+  if (address->sa_family == AF_INET) {
+    bytes = &reinterpret_cast<const sockaddr_in*>(address)->sin_addr;
+  }
+  if (::inet_ntop(address->sa_family, bytes, text.data(), text.size()) == nullptr) return {};
+  return text.data();
 }
 
 /// The addresses of this namespace's interfaces, by the port that librdmacm finds for each.

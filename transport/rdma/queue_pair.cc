@@ -1,8 +1,11 @@
 #include "transport/rdma/queue_pair.h"
 
-#include <fcntl.h>
+#include <fmt/format.h>
 
+#include <array>
 #include <cerrno>
+
+#include "transport/lane_thread.h"
 
 namespace gcr::transport::rdma {
 namespace {
@@ -42,10 +45,7 @@ Status QueuePair::make_queues(ibv_pd* domain) {
   GCR_ASSIGN(memory_, register_memory(domain, buffers_, IBV_ACCESS_LOCAL_WRITE));
   channel_.reset(ibv_create_comp_channel(id_->verbs));
   if (!channel_) return verbs_error("make a channel for completions");
-  const int flags = ::fcntl(channel_->fd, F_GETFL);
-  if (flags < 0 || ::fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK) != 0) {
-    return verbs_error("make a channel for completions");
-  }
+  GCR_TRY(set_blocking(channel_->fd, false));
   ibv_qp_init_attr wanted{};
   wanted.qp_type = IBV_QPT_RC;
   wanted.cap.max_send_wr = 2 * slots() + 1;  // a write and a message each; a sign of life
@@ -104,21 +104,32 @@ Status QueuePair::send(unsigned slot, const Message& message,
     writing.wr.rdma.rkey = write->remote_key;
     first = &writing;
   }
+  return post(first, "post a send");
+}
+
+Status QueuePair::post(ibv_send_wr* first, std::string_view doing) {
   ibv_send_wr* refused = nullptr;
   const int error = ibv_post_send(id_->qp, first, &refused);
-  if (error != 0) return posting_error(error, "post a send");
+  if (error != 0) return posting_error(error, doing);
   return {};
 }
 
-Status QueuePair::ask_for_life() {
-  ibv_send_wr asking{};
-  asking.wr_id = identity(Completion::Kind::kAlive, 0);
-  asking.opcode = IBV_WR_RDMA_WRITE;
-  asking.send_flags = IBV_SEND_SIGNALED;
-  ibv_send_wr* refused = nullptr;
-  const int error = ibv_post_send(id_->qp, &asking, &refused);
-  if (error != 0) return posting_error(error, "post an empty write");
-  return {};
+Status QueuePair::check_life(std::chrono::milliseconds peer_timeout, std::string_view peer) {
+  const auto now = std::chrono::steady_clock::now();
+  if (!heard_) heard_ = now;
+  const auto silence = now - *heard_;
+  if (silence < peer_timeout / 4) return {};
+  if (!asked_for_life_) {
+    asked_for_life_ = true;
+    ibv_send_wr asking{};
+    asking.wr_id = identity(Completion::Kind::kAlive, 0);
+    asking.opcode = IBV_WR_RDMA_WRITE;
+    asking.send_flags = IBV_SEND_SIGNALED;
+    return post(&asking, "post an empty write");
+  }
+  if (silence < peer_timeout) return {};
+  return Error(Code::kUnavailable, fmt::format("{} vanished: nothing came from it for {} ms", peer,
+                                               peer_timeout.count()));
 }
 
 Status QueuePair::post_receive(unsigned slot) {
@@ -142,7 +153,13 @@ Status QueuePair::drain(const std::function<Status(const Completion&)>& take) {
     const int count = ibv_poll_cq(completions_.get(), some.size(), some.data());
     if (count < 0) return Error(Code::kIo, "cannot take completions of an RDMA device");
     for (const ibv_wc& raw : std::span(some).first(static_cast<std::size_t>(count))) {
-      GCR_TRY(take(completion_of(raw)));
+      const Completion completion = completion_of(raw);
+      if (completion.succeeded()) heard_ = std::chrono::steady_clock::now();
+      if (completion.succeeded() && completion.kind == Completion::Kind::kAlive) {
+        asked_for_life_ = false;
+      } else {
+        GCR_TRY(take(completion));
+      }
     }
     if (count > 0) continue;
     if (armed_) return {};

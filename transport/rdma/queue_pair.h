@@ -1,13 +1,14 @@
 // One connected queue pair with what it needs: completions, and buffers for messages.
 #pragma once
 
-#include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "src/base/result.h"
@@ -25,7 +26,7 @@ struct RemoteWrite {
   std::uint32_t remote_key = 0;
 };
 
-/// What has completed.
+/// What has completed. kAlive is taken only when it failed.
 struct Completion {
   enum class Kind { kSent, kReceived, kAlive };
   Kind kind = Kind::kSent;
@@ -53,9 +54,6 @@ class QueuePair {
   /// must be left alone until the slot's kSent is taken; with an error that may be that of either.
   Status send(unsigned slot, const Message& message, const std::optional<RemoteWrite>& write = {});
 
-  /// Makes the peer's device answer, without any other effect: kAlive. One at a time.
-  Status ask_for_life();
-
   /// Gives completions to `take` until there are none; afterwards completion_fd() becomes readable
   /// with the next. Stops at the first error of `take`.
   Status drain(const std::function<Status(const Completion&)>& take);
@@ -68,12 +66,20 @@ class QueuePair {
   /// Posts the buffer of a kReceived again.
   Status post_receive(unsigned slot);
 
+  /// To be called by the thread that takes the completions, a few times in `peer_timeout`. After
+  /// some silence makes the peer's device answer; fails with kUnavailable if nothing came for
+  /// `peer_timeout` nevertheless, counted from the first call at the earliest. (Devices give up a
+  /// silent peer by themselves, but not all of them in every case: soft RoCE retries forever while
+  /// the link is down.)
+  Status check_life(std::chrono::milliseconds peer_timeout, std::string_view peer);
+
   /// Closes the connection: requests end with an error, and the peer is notified. Any thread.
   void disconnect();
 
  private:
   QueuePair(ConnectionId id, unsigned depth) : depth_(depth), id_(std::move(id)) {}
   Status make_queues(ibv_pd* domain);
+  Status post(ibv_send_wr* first, std::string_view doing);
   std::span<std::byte> send_buffer(unsigned slot);
   std::span<std::byte> receive_buffer(unsigned slot);
 
@@ -85,6 +91,8 @@ class QueuePair {
   CompletionQueue completions_;
   QueuePairOf queue_pair_;  ///< destroyed first
   bool armed_ = false;
+  std::optional<std::chrono::steady_clock::time_point> heard_;  ///< the peer, or first asked about
+  bool asked_for_life_ = false;
 };
 
 }  // namespace gcr::transport::rdma

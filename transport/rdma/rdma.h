@@ -20,6 +20,7 @@
 
 #include "src/base/result.h"
 #include "src/base/units.h"
+#include "transport/address.h"
 #include "transport/channel.h"
 #include "transport/rdma/devices.h"
 
@@ -28,17 +29,9 @@ namespace gcr::transport {
 /// The longest token, in bytes: what fits the private data of a connection request.
 inline constexpr std::size_t kMaxRdmaTokenBytes = 32;
 
-/// An address of an interface that belongs to an RDMA device.
-struct RdmaAddress {
-  std::string host;  ///< an IPv4 or IPv6 address, or a name
-  std::uint16_t port = 0;
-
-  bool operator==(const RdmaAddress&) const = default;
-};
-
 /// Memory of a device, such as VRAM, that its driver exports as a dma-buf.
 struct DmaBuf {
-  int fd = -1;                     ///< used during the call only
+  int fd = -1;                     ///< used during the call only; -1: it is ordinary memory
   std::uint64_t offset_bytes = 0;  ///< where it begins in the dma-buf
   /// The addresses that writes use for it, as many as there are bytes. Never dereferenced.
   std::span<std::byte> addresses;
@@ -66,60 +59,45 @@ class RdmaChannel : public Channel {
 };
 
 /// Connects all lanes, spread over the receiver's addresses in turn, and returns once the receiver
-/// has accepted each. An address that cannot be reached is left out while there is another. On
-/// failure nothing stays open; the error has the receiver's reason: kPermissionDenied for a wrong
-/// token, kUnavailable if no receiver can be reached, kUnsupported without a device. Blocks up to
-/// `connect_timeout` per lane and address.
+/// has accepted each. The addresses are those of interfaces that belong to an RDMA device; one that
+/// cannot be reached is left out while there is another. On failure nothing stays open; the error
+/// has the receiver's reason: kPermissionDenied for a wrong token, kUnavailable if no receiver can
+/// be reached, kUnsupported without a device. Blocks up to `connect_timeout` per lane and address.
 ///
 /// The key of a region is requested at the first write to it, and kept: a region's number must not
 /// be used again for other memory. A write with a key that was revoked is refused by the receiver's
 /// device, and the channel is broken with kNotFound. The destructor ends the transfer if the
 /// channel is intact; call flush first.
-Result<std::unique_ptr<RdmaChannel>> connect_rdma(const std::vector<RdmaAddress>& addresses,
+Result<std::unique_ptr<RdmaChannel>> connect_rdma(const std::vector<Address>& addresses,
                                                   const RdmaOptions& options);
 
 struct RdmaReceiverOptions {
-  std::vector<RdmaAddress> addresses;  ///< at least one; port 0: any
-  std::string token = {};              ///< what each lane must show, to kMaxRdmaTokenBytes
-  unsigned max_lanes = 64;             ///< accepted lanes at one time
-  OnLanded on_landed = {};             ///< may be empty; called for each piece of a write
+  std::vector<Address> addresses;  ///< at least one; port 0: any
+  std::string token = {};          ///< what each lane must show, to kMaxRdmaTokenBytes
+  unsigned max_lanes = 64;         ///< accepted lanes at one time
+  OnLanded on_landed = {};         ///< may be empty; called for each piece of a write
   std::chrono::milliseconds peer_timeout = std::chrono::seconds(30);
 };
 
-/// Listens on addresses of RDMA devices, and receives. Its threads: one for connections, one per
-/// lane.
+/// A receiver's end. Its threads: one for connections, one per lane.
 ///
 /// Regions are registered for remote writes, with a key of their own in a protection domain of this
 /// receiver's own, so a key is good for this transfer's lanes and that region, until it is removed.
-/// Nothing can be read remotely. A sender that shows a wrong token is refused and logged; it does
-/// not affect health(). Do not destroy the receiver, nor call remove_region, from `on_landed`.
+/// Their pages are pinned: add_region fails with kResourceExhausted if the limit on locked memory
+/// is too low. Nothing can be read remotely.
 class RdmaReceiver : public Receiver {
  public:
-  /// Fails with kUnsupported if an address has no RDMA device, or this machine none at all.
-  static Result<std::unique_ptr<RdmaReceiver>> listen(RdmaReceiverOptions options);
-  ~RdmaReceiver() override;
-
   /// The addresses of the options, with the ports that were chosen. For connect_rdma at the peer.
-  std::vector<RdmaAddress> addresses() const;
+  virtual std::vector<Address> addresses() const = 0;
 
-  /// Lanes that were accepted and have neither ended nor broken.
-  unsigned lanes() const;
-
-  /// As in the contract; the pages are pinned. kResourceExhausted if the limit on locked memory is
-  /// too low.
-  Status add_region(RegionId region, std::span<std::byte> bytes) override;
   /// As add_region, for memory of a device. Fails with kUnsupported where RdmaDevice::dma_buf is
   /// false; nothing is added then.
-  Status add_region_dmabuf(RegionId region, const DmaBuf& memory);
-  Status remove_region(RegionId region) override;
-  void cancel() override;
-  Status health() const override;
-  Statistics statistics() const override;
-
- private:
-  class Impl;
-  explicit RdmaReceiver(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  virtual Status add_region_dmabuf(RegionId region, const DmaBuf& memory) = 0;
 };
+
+/// Listens on addresses of RDMA devices. Fails with kUnsupported if an address has no RDMA device,
+/// or this machine none at all. A sender that shows a wrong token is refused and logged; it does
+/// not affect health(). Do not destroy the receiver, nor call remove_region, from `on_landed`.
+Result<std::unique_ptr<RdmaReceiver>> listen_rdma(RdmaReceiverOptions options);
 
 }  // namespace gcr::transport

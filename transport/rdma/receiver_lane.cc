@@ -1,11 +1,8 @@
 #include "transport/rdma/receiver_lane.h"
 
-#include <poll.h>
+#include <fmt/format.h>
 
 #include <array>
-#include <cerrno>
-
-#include "transport/rdma/lane_thread.h"
 
 namespace gcr::transport::rdma {
 namespace {
@@ -18,34 +15,24 @@ constexpr milliseconds kLinger{5000};
 
 }  // namespace
 
-ReceiverLane::ReceiverLane(std::unique_ptr<QueuePair> queue_pair, milliseconds peer_timeout,
-                           LaneService service)
-    : queue_pair_(std::move(queue_pair)), service_(std::move(service)), life_(peer_timeout) {
+ReceiverLane::ReceiverLane(std::unique_ptr<QueuePair> queue_pair, UniqueFd wake, Incoming& incoming)
+    : queue_pair_(std::move(queue_pair)), wake_(std::move(wake)), incoming_(incoming) {
   for (unsigned slot = 1; slot < queue_pair_->slots(); ++slot) free_slots_.push_back(slot);
 }
 
-Result<std::unique_ptr<ReceiverLane>> ReceiverLane::make(std::unique_ptr<QueuePair> queue_pair,
-                                                         milliseconds peer_timeout,
-                                                         LaneService service) {
-  std::unique_ptr<ReceiverLane> lane(
-      new ReceiverLane(std::move(queue_pair), peer_timeout, std::move(service)));
-  GCR_ASSIGN(lane->wake_, make_wake());
-  return lane;
-}
-
-void ReceiverLane::disturb() { wake_up(wake_); }
-
 Status ReceiverLane::serve() {
   for (;;) {
-    GCR_TRY(turn(life_.interval()));
+    GCR_TRY(turn(incoming_.peer_timeout / 4));
     while (!requests_.empty() && !free_slots_.empty() && !ended_) {
-      if (auto error = service_.broken()) return *error;
-      GCR_TRY(answer_one());
+      GCR_TRY(incoming_.broken.status());
+      GCR_TRY(take_request());
     }
     if (ended_) return {};
-    if (auto error = service_.broken()) return *error;
+    GCR_TRY(incoming_.broken.status());
     if (failure_) return *failure_;  // what came before it has been answered
-    if (auto alive = life_.look(*queue_pair_, "the sender"); !alive) failure_ = alive.error();
+    if (auto alive = queue_pair_->check_life(incoming_.peer_timeout, "the sender"); !alive) {
+      failure_ = alive.error();
+    }
   }
 }
 
@@ -57,9 +44,7 @@ Status ReceiverLane::turn(milliseconds limit) {
   std::array<pollfd, 2> waits{
       pollfd{.fd = wake_.get(), .events = POLLIN, .revents = 0},
       pollfd{.fd = queue_pair_->completion_fd(), .events = POLLIN, .revents = 0}};
-  if (::poll(waits.data(), waits.size(), static_cast<int>(limit.count())) < 0 && errno != EINTR) {
-    return Error::from_errno(errno, "cannot wait for RDMA completions");
-  }
+  GCR_TRY(wait_ready(waits, limit));
   calm_down(wake_);
   if (waits[1].revents == 0) return {};
   queue_pair_->take_notification();
@@ -71,23 +56,18 @@ Status ReceiverLane::take(const Completion& completion) {
     if (!failure_) failure_ = completion_error(completion.raw, "the sender");
     return {};
   }
-  life_.take(completion);
-  switch (completion.kind) {
-    case Completion::Kind::kReceived:
-      requests_.push_back(completion);
-      has_heard_ = true;
-      break;
-    case Completion::Kind::kSent:
-      if (completion.slot == 0) last_word_sent_ = true;
-      if (completion.slot != 0) free_slots_.push_back(completion.slot);
-      break;
-    case Completion::Kind::kAlive:
-      break;
+  if (completion.kind == Completion::Kind::kReceived) {
+    requests_.push_back(completion);
+    has_heard_ = true;
+  } else if (completion.slot == 0) {
+    last_word_sent_ = true;
+  } else {
+    free_slots_.push_back(completion.slot);
   }
   return {};
 }
 
-Status ReceiverLane::answer_one() {
+Status ReceiverLane::take_request() {
   const Completion completion = requests_.front();
   requests_.pop_front();
   GCR_ASSIGN(const Message request, queue_pair_->received(completion));
@@ -96,17 +76,35 @@ Status ReceiverLane::answer_one() {
     ended_ = true;
     return {};
   }
-  GCR_ASSIGN(const Message answer, service_.answer(request));
+  GCR_ASSIGN(const Message reply, answer(request));
   const unsigned slot = free_slots_.back();
   free_slots_.pop_back();
-  return queue_pair_->send(slot, answer);
+  return queue_pair_->send(slot, reply);
+}
+
+Result<Message> ReceiverLane::answer(const Message& request) {
+  if (request.type == MessageType::kRegionQuery) {
+    return incoming_.regions.key_for(request, queue_pair_->id()->qp->pd);
+  }
+  if (request.type != MessageType::kLanded) {
+    return Error(Code::kProtocol, fmt::format("the sender sent a message of type {}",
+                                              static_cast<unsigned>(request.type)));
+  }
+  GCR_ASSIGN(const RegionTable::Pin pin,
+             incoming_.regions.pin(request.region, request.offset, request.length));
+  incoming_.counters.add_bytes(request.length, kMessageHeaderBytes);
+  incoming_.counters.add_write();
+  if (incoming_.on_landed) {
+    GCR_TRY(incoming_.on_landed(request.region, request.offset, request.length));
+  }
+  return Message{.type = MessageType::kAcknowledged, .number = request.number};
 }
 
 /// Turns until `done`, or the connection is closed, or the time is up.
 template <class Condition>
 void ReceiverLane::linger(Condition done) {
   const auto deadline = steady_clock::now() + kLinger;
-  while (!failure_ && !service_.cancelled() && !done()) {
+  while (!failure_ && !incoming_.cancelled && !done()) {
     requests_.clear();
     const auto left = std::chrono::ceil<milliseconds>(deadline - steady_clock::now());
     if (left.count() <= 0 || !turn(left)) return;
@@ -114,7 +112,7 @@ void ReceiverLane::linger(Condition done) {
 }
 
 void ReceiverLane::end_with(const Error& error) {
-  if (!failure_ && !service_.cancelled()) {
+  if (!failure_ && !incoming_.cancelled) {
     const Message last_word{.type = MessageType::kError, .error = error};
     if (queue_pair_->send(0, last_word)) linger([this] { return last_word_sent_; });
   }

@@ -1,35 +1,35 @@
 // One queue pair of a receiver: answers its sender's requests.
 #pragma once
 
+#include <atomic>
 #include <chrono>
-#include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "src/base/unique_fd.h"
-#include "transport/rdma/life.h"
+#include "transport/lane_thread.h"
 #include "transport/rdma/queue_pair.h"
+#include "transport/rdma/regions.h"
+#include "transport/transfer.h"
 
 namespace gcr::transport::rdma {
 
-/// What a lane needs from its receiver.
-struct LaneService {
-  /// The answer to a request: kRegionKey or kAcknowledged. An error ends the lane.
-  std::function<Result<Message>(const Message& request)> answer;
-  /// What broke the whole receiver, if anything did.
-  std::function<std::optional<Error>()> broken;
-  /// Whether lanes shall stop waiting.
-  std::function<bool()> cancelled;
+/// What the lanes of a receiver share.
+struct Incoming {
+  OnLanded on_landed;
+  std::chrono::milliseconds peer_timeout{};
+  Regions regions;
+  Counters counters;
+  FirstError broken;
+  std::atomic<bool> cancelled = false;  ///< lanes shall stop waiting
 };
 
-/// Used by one thread, except for disturb() and disconnected().
+/// Used by one thread, except for disturb() and the queue pair's disconnect().
 class ReceiverLane {
  public:
-  static Result<std::unique_ptr<ReceiverLane>> make(std::unique_ptr<QueuePair> queue_pair,
-                                                    std::chrono::milliseconds peer_timeout,
-                                                    LaneService service);
+  ReceiverLane(std::unique_ptr<QueuePair> queue_pair, UniqueFd wake, Incoming& incoming);
 
   QueuePair& queue_pair() { return *queue_pair_; }
 
@@ -44,22 +44,20 @@ class ReceiverLane {
   /// After a last message: waits a bounded time until the sender has closed the connection.
   void end();
 
-  /// Makes serve() check service.broken. Any thread; never blocks.
-  void disturb();
+  /// Makes serve() notice that the receiver is broken. Any thread; never blocks.
+  void disturb() const { wake_up(wake_); }
 
  private:
-  ReceiverLane(std::unique_ptr<QueuePair> queue_pair, std::chrono::milliseconds peer_timeout,
-               LaneService service);
   Status take(const Completion& completion);
   Status turn(std::chrono::milliseconds limit);
-  Status answer_one();
+  Status take_request();
+  Result<Message> answer(const Message& request);
   template <class Condition>
   void linger(Condition done);
 
   const std::unique_ptr<QueuePair> queue_pair_;
-  const LaneService service_;
-  Life life_;
-  UniqueFd wake_;
+  const UniqueFd wake_;
+  Incoming& incoming_;
   std::deque<Completion> requests_;  ///< received, not answered
   std::vector<unsigned> free_slots_;
   bool ended_ = false;  ///< the sender has sent its last message

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <map>
-#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -12,16 +11,13 @@
 
 namespace gcr::transport::rdma {
 
-/// Thread-safe, but for add_device. Each device has a protection domain of its own.
+/// Thread-safe.
 class Regions {
  public:
-  /// Before the first region; gives the protection domain, the same for the same device.
-  Result<ibv_pd*> add_device(ibv_context* device);
-  /// That of a device which was added, else null.
-  ibv_pd* domain_of(const ibv_context* device) const;
+  /// Of the devices that may write; complete before the first region is added.
+  Domains domains;
 
-  Status add(RegionId region, std::span<std::byte> bytes);
-  Status add_dmabuf(RegionId region, const DmaBuf& memory);
+  Status add(RegionId region, const DmaBuf& memory);
   /// Returns once no device writes to it and no pin is left.
   Status remove(RegionId region);
 
@@ -33,14 +29,8 @@ class Regions {
   }
 
  private:
-  using Registrations = std::vector<MemoryRegion>;  ///< one per domain
-
-  template <class Register>
-  Status add_registered(RegionId region, std::span<std::byte> bytes, Register how);
-
-  std::vector<ProtectionDomain> domains_;
   mutable std::mutex mutex_;
-  std::map<RegionId, Registrations> registered_;  ///< guarded by mutex_; destroyed first
+  std::map<RegionId, std::vector<MemoryRegion>> registered_;  ///< guarded by mutex_
   RegionTable table_;
 };
 

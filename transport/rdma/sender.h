@@ -2,9 +2,9 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <shared_mutex>
 #include <string>
@@ -13,86 +13,70 @@
 
 #include "src/base/unique_fd.h"
 #include "transport/pacer.h"
-#include "transport/rdma/life.h"
 #include "transport/rdma/sender_lane.h"
+#include "transport/transfer.h"
 
 namespace gcr::transport::rdma {
 
-/// A device, as far as a channel uses it.
-struct SenderDevice {
-  ibv_context* context = nullptr;  ///< librdmacm's
-  ProtectionDomain domain;
-};
-
-class RdmaSender : public RdmaChannel {
+class RdmaSender final : public RdmaChannel {
  public:
-  struct Lane {
-    std::size_t device = 0;  ///< index
-    std::unique_ptr<SenderLane> lane;
-    Life life;
-  };
-
-  /// All lanes are connected, with ids of `events`. `peer` begins every error.
-  static Result<std::unique_ptr<RdmaChannel>> start(std::string peer, const RdmaOptions& options,
-                                                    EventChannel events,
-                                                    std::vector<SenderDevice> devices,
-                                                    std::vector<Lane> lanes);
+  explicit RdmaSender(const RdmaOptions& options) : options_(options) {}
   ~RdmaSender() override;
+
+  // To be called in this order, before anything else (connect.cc).
+  Status prepare();
+  Status connect_lane(const Address& address, unsigned lane);
+  /// `peer` begins every error.
+  Status start(std::string peer);
 
   Status add_source(std::span<const std::byte> bytes) override;
   Status add_source_dmabuf(const DmaBuf& source) override;
   Status write(RegionId region, std::uint64_t offset, std::span<const std::byte> bytes) override;
   Status flush() override;
-  void limit_rate(std::uint64_t bytes_per_second) override;
+  void limit_rate(std::uint64_t bytes_per_second) override { pacer_.limit(bytes_per_second); }
   void cancel() override;
-  unsigned useful_writers() const override;
-  Statistics statistics() const override;
+  unsigned useful_writers() const override { return 2 * static_cast<unsigned>(lanes_.size()); }
+  Statistics statistics() const override { return counters_.statistics(); }
 
  private:
-  /// Memory that is registered with every device.
   struct Source {
     std::span<const std::byte> addresses;
     bool readable = true;  ///< by the processor
     std::vector<MemoryRegion> registered;
   };
 
-  RdmaSender() = default;
-  template <class Register>
-  Status register_source(std::span<const std::byte> addresses, bool readable, Register how);
+  Status find_device(rdma_cm_id* id, const Address& address);
+  Status find_route(rdma_cm_id* id);
+  Status expect(const rdma_cm_id* id, rdma_cm_event_type wanted);
+
   std::optional<std::uint32_t> local_key(std::span<const std::byte> bytes,
-                                         std::size_t device) const;
-  Status write_pieces(Lane& lane, RegionId region, std::uint64_t offset,
-                      std::span<const std::byte> bytes);
-  std::optional<Error> broken() const;
+                                         const ibv_pd* domain) const;
+  Status write_pieces(SenderLane& lane, RegionId region, std::uint64_t offset,
+                      std::span<const std::byte> bytes, SenderLane::Batch& batch);
   Error fail(Error error);
 
   void run();
   Status turn();
-  Status drain(Lane& lane);
+  static Status drain(SenderLane& lane);
   Error cause_of(const Error& error);
   Status take_events();
 
+  const RdmaOptions options_;
   std::string peer_;
-  std::size_t piece_bytes_ = 0;
-  std::chrono::milliseconds peer_timeout_{};
+  std::chrono::steady_clock::time_point deadline_;  ///< of the lane that is being connected
   Pacer pacer_;
   EventChannel events_;
-  std::vector<SenderDevice> devices_;
+  Domains domains_;
   mutable std::shared_mutex sources_mutex_;
-  std::list<Source> sources_;  ///< guarded by sources_mutex_
-  std::vector<Lane> lanes_;
+  std::list<Source> sources_;                       ///< guarded by sources_mutex_
+  std::vector<std::unique_ptr<SenderLane>> lanes_;  ///< fixed once they are connected
   std::atomic<std::size_t> next_ = 0;
 
-  UniqueFd wake_;  ///< readable: stop_ or failed_ was set
+  UniqueFd wake_;  ///< stop_ or broken_ was set
   std::atomic<bool> stop_ = false;
-  mutable std::mutex mutex_;
-  std::optional<Error> error_;  ///< guarded by mutex_
-  std::atomic<bool> failed_ = false;
+  FirstError broken_;
+  Counters counters_;
   std::thread thread_;
-
-  std::atomic<std::uint64_t> payload_bytes_ = 0;
-  std::atomic<std::uint64_t> wire_bytes_ = 0;
-  std::atomic<std::uint64_t> writes_ = 0;
 };
 
 }  // namespace gcr::transport::rdma

@@ -102,8 +102,10 @@ Status SenderLane::send(const Piece& piece, Batch& batch) {
     taken.region = piece.region;
     taken.offset = piece.offset;
     taken.length = length;
-    taken.batch = &batch;
-    ++batch.unsent_;
+    if (piece.local_key) {
+      taken.batch = &batch;
+      ++batch.unsent;
+    }
     message.number = taken.number;
   }
   if (!fits) return queue_pair_->send(slot, message);
@@ -115,14 +117,7 @@ Status SenderLane::send(const Piece& piece, Batch& batch) {
 
 Status SenderLane::wait_for(Batch& batch) {
   std::unique_lock lock(mutex_);
-  return wait(lock, [&] { return batch.unsent_ == 0; });
-}
-
-void SenderLane::forget(const Batch& batch) {
-  const std::lock_guard lock(mutex_);
-  for (Slot& slot : slots_) {
-    if (slot.batch == &batch) slot.batch = nullptr;
-  }
+  return wait(lock, [&] { return batch.unsent == 0; });
 }
 
 Status SenderLane::flush() {
@@ -151,6 +146,7 @@ void SenderLane::fail(const Error& error) {
   {
     const std::lock_guard lock(mutex_);
     if (!error_) error_ = error;
+    for (Slot& slot : slots_) slot.batch = nullptr;
   }
   changed_.notify_all();
 }
@@ -184,7 +180,7 @@ Status SenderLane::take(const Completion& completion) {
   } else if (completion.kind == Completion::Kind::kSent) {
     Slot& slot = slots_.at(completion.slot);
     slot.sent = true;
-    if (slot.batch != nullptr) --slot.batch->unsent_;
+    if (slot.batch != nullptr) --slot.batch->unsent;
     slot.batch = nullptr;
     free_if_done(slot);
   }

@@ -19,18 +19,10 @@ namespace gcr::transport::rdma {
 /// Thread-safe, except for take(), which is for the thread that drains the queue pair.
 class SenderLane {
  public:
-  /// Counts the pieces of one write whose bytes the peer's device does not have yet.
-  class Batch {
-   public:
-    explicit Batch(SenderLane& lane) : lane_(&lane) {}
-    Batch(const Batch&) = delete;
-    Batch& operator=(const Batch&) = delete;
-    ~Batch() { lane_->forget(*this); }
-
-   private:
-    friend class SenderLane;
-    SenderLane* lane_;
-    unsigned unsent_ = 0;  ///< guarded by the lane's mutex
+  /// Counts the pieces with a local key of one write that the peer's device does not have yet.
+  /// Lives until wait_for(), or fail(), has returned.
+  struct Batch {
+    unsigned unsent = 0;  ///< guarded by the lane's mutex
   };
 
   struct Piece {
@@ -44,6 +36,7 @@ class SenderLane {
              std::size_t piece_bytes);
 
   QueuePair& queue_pair() { return *queue_pair_; }
+  const ibv_pd* domain() const { return domain_; }
 
   /// Sends at most piece_bytes. Waits for a free slot, and with the first piece into a region for
   /// its key. Bytes with a local key must be left alone until wait_for(batch) has returned.
@@ -88,7 +81,6 @@ class SenderLane {
   Result<RemoteWrite> source_of(unsigned slot, const Piece& piece);
   Status make_copies();
   void free_if_done(Slot& slot);
-  void forget(const Batch& batch);
   Status take_answer(const Message& message);
   Error failure_of(const Completion& completion) const;
 

@@ -1,6 +1,5 @@
 #include "transport/rdma/verbs.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,12 +8,28 @@
 #include <filesystem>
 
 #include "src/base/units.h"
+#include "transport/lane_thread.h"
 
 namespace gcr::transport::rdma {
 namespace {
 
 // A receiver always has a receive posted; if one is missing nevertheless, this many attempts.
 constexpr std::uint8_t kAttemptsWithoutReceive = 3;
+constexpr std::uint8_t kRetries = 7;  // the most that a queue pair can have
+
+Result<MemoryRegion> register_dmabuf(ibv_pd* domain, const DmaBuf& memory, int access) {
+  MemoryRegion region(ibv_reg_dmabuf_mr(domain, memory.offset_bytes, memory.addresses.size(),
+                                        reinterpret_cast<std::uint64_t>(memory.addresses.data()),
+                                        memory.fd, access));
+  if (region) return region;
+  const char* const device = ibv_get_device_name(domain->context->device);
+  if (errno == EOPNOTSUPP || errno == EPROTONOSUPPORT) {
+    return Error(Code::kUnsupported,
+                 fmt::format("{} cannot register memory of other devices (dma-buf)", device));
+  }
+  return verbs_error(fmt::format("register {} of a dma-buf with {}",
+                                 format_bytes(memory.addresses.size()), device));
+}
 
 }  // namespace
 
@@ -50,10 +65,7 @@ Status check_rdma_is_there() {
 Result<EventChannel> make_event_channel() {
   EventChannel channel(rdma_create_event_channel());
   if (!channel) return verbs_error("make a channel for RDMA connections");
-  const int flags = ::fcntl(channel->fd, F_GETFL);
-  if (flags < 0 || ::fcntl(channel->fd, F_SETFL, flags | O_NONBLOCK) != 0) {
-    return verbs_error("make a channel for RDMA connections");
-  }
+  GCR_TRY(set_blocking(channel->fd, false));
   return channel;
 }
 
@@ -89,32 +101,58 @@ Result<MemoryRegion> register_memory(ibv_pd* domain, std::span<const std::byte> 
   return region;
 }
 
-Result<MemoryRegion> register_dmabuf(ibv_pd* domain, const DmaBuf& memory, int access) {
-  MemoryRegion region(ibv_reg_dmabuf_mr(domain, memory.offset_bytes, memory.addresses.size(),
-                                        reinterpret_cast<std::uint64_t>(memory.addresses.data()),
-                                        memory.fd, access));
-  if (region) return region;
-  const char* const device = ibv_get_device_name(domain->context->device);
-  if (errno == EOPNOTSUPP || errno == EPROTONOSUPPORT) {
-    return Error(Code::kUnsupported,
-                 fmt::format("{} cannot register memory of other devices (dma-buf)", device));
-  }
-  return verbs_error(fmt::format("register {} of a dma-buf with {}",
-                                 format_bytes(memory.addresses.size()), device));
-}
-
 bool can_register_dmabuf(ibv_pd* domain) {
   // No descriptor at all: who can do it complains of that, who cannot says so first.
   const MemoryRegion none(ibv_reg_dmabuf_mr(domain, 0, 4096, 0, -1, IBV_ACCESS_LOCAL_WRITE));
   return errno == EBADF;
 }
 
-std::uint8_t acknowledgement_timeout(std::chrono::milliseconds peer_timeout) {
+Result<ibv_pd*> Domains::add(ibv_context* device) {
+  if (ibv_pd* const known = find(device)) return known;
+  GCR_ASSIGN(ProtectionDomain domain, make_protection_domain(device));
+  return domains_.emplace_back(std::move(domain)).get();
+}
+
+ibv_pd* Domains::find(const ibv_context* device) const {
+  for (const ProtectionDomain& domain : domains_) {
+    if (domain->context == device) return domain.get();
+  }
+  return nullptr;
+}
+
+Result<std::vector<MemoryRegion>> Domains::register_all(const DmaBuf& memory, int access) const {
+  std::vector<MemoryRegion> regions;
+  for (const ProtectionDomain& domain : domains_) {
+    if (memory.addresses.empty()) break;
+    GCR_ASSIGN(MemoryRegion region, memory.fd < 0
+                                        ? register_memory(domain.get(), memory.addresses, access)
+                                        : register_dmabuf(domain.get(), memory, access));
+    regions.push_back(std::move(region));
+  }
+  return regions;
+}
+
+const ibv_mr* of_domain(const std::vector<MemoryRegion>& regions, const ibv_pd* domain) {
+  for (const MemoryRegion& region : regions) {
+    if (region->pd == domain) return region.get();
+  }
+  return nullptr;
+}
+
+Status set_peer_timeout(rdma_cm_id* id, std::chrono::milliseconds peer_timeout) {
+  // The wait for one acknowledgement, as an exponent (InfiniBand, 9.7.6.1.3: 4.096 µs · 2^n), so
+  // that kRetries of them stay below `peer_timeout`.
   const auto microseconds =
       std::chrono::duration_cast<std::chrono::microseconds>(peer_timeout).count();
   const auto units = static_cast<std::uint64_t>(
       std::max(2.0, static_cast<double>(microseconds) / (kRetries + 1) / 4.096));
-  return static_cast<std::uint8_t>(std::clamp(static_cast<int>(std::bit_width(units)) - 1, 10, 21));
+  auto exponent =
+      static_cast<std::uint8_t>(std::clamp(static_cast<int>(std::bit_width(units)) - 1, 10, 21));
+  if (rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &exponent, sizeof exponent) !=
+      0) {
+    return verbs_error("set the time for acknowledgements");
+  }
+  return {};
 }
 
 rdma_conn_param connection_parameters(std::span<const std::byte> private_data) {

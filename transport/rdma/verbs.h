@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "src/base/result.h"
 #include "transport/rdma/rdma.h"
@@ -54,18 +55,35 @@ Result<ConnectionId> make_id(rdma_event_channel* channel);
 
 Result<ProtectionDomain> make_protection_domain(ibv_context* device);
 
-/// Registers `bytes`, or memory of a device, with IBV_ACCESS_… flags `access`; the addresses that
-/// keys speak of are those of the bytes.
+/// Registers `bytes` with IBV_ACCESS_… flags `access`; the addresses that keys speak of are those
+/// of the bytes.
 Result<MemoryRegion> register_memory(ibv_pd* domain, std::span<const std::byte> bytes, int access);
-Result<MemoryRegion> register_dmabuf(ibv_pd* domain, const DmaBuf& memory, int access);
+
+/// The protection domains of one end of a transfer: one for each device that it uses.
+class Domains {
+ public:
+  /// That of the device, made if there is none yet.
+  Result<ibv_pd*> add(ibv_context* device);
+
+  /// That of the device; null if there is none.
+  ibv_pd* find(const ibv_context* device) const;
+
+  /// Registers memory with every device.
+  Result<std::vector<MemoryRegion>> register_all(const DmaBuf& memory, int access) const;
+
+ private:
+  std::vector<ProtectionDomain> domains_;
+};
+
+/// The one of `domain`, of what register_all gave; null if there is none.
+const ibv_mr* of_domain(const std::vector<MemoryRegion>& regions, const ibv_pd* domain);
 
 /// Whether the device can register dma-bufs.
 bool can_register_dmabuf(ibv_pd* domain);
 
-/// How long a device waits for an acknowledgement before it sends again, as an exponent
-/// (InfiniBand, 9.7.6.1.3: 4.096 µs · 2^n), so that kRetries of them stay below `peer_timeout`.
-std::uint8_t acknowledgement_timeout(std::chrono::milliseconds peer_timeout);
-inline constexpr std::uint8_t kRetries = 7;  ///< the most that a queue pair can have
+/// Makes the device of `id` give up a peer that acknowledges nothing for about `peer_timeout`.
+/// Before connect or accept.
+Status set_peer_timeout(rdma_cm_id* id, std::chrono::milliseconds peer_timeout);
 
 /// A queue pair's parameters at connect or accept. Nothing can be read remotely.
 rdma_conn_param connection_parameters(std::span<const std::byte> private_data);

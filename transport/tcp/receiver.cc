@@ -3,19 +3,21 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <cstring>
+#include <condition_variable>
 #include <list>
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
+#include "transport/lane_thread.h"
 #include "transport/region_table.h"
 #include "transport/tcp/frame.h"
-#include "transport/tcp/lane_table.h"
-#include "transport/tcp/lane_thread.h"
+#include "transport/tcp/socket.h"
 #include "transport/tcp/stream.h"
 #include "transport/tcp/tcp.h"
+#include "transport/transfer.h"
 
 namespace gcr::transport {
 namespace {
@@ -28,79 +30,74 @@ constexpr std::size_t kMaxPendingConnections = 16;
 // How long a broken connection waits for its sender to read the reason.
 constexpr milliseconds kLinger{5000};
 
-}  // namespace
-
-class TcpReceiver::Impl {
+class FrameReceiver final : public TcpReceiver {
  public:
-  explicit Impl(TcpReceiverOptions options)
-      : options_(std::move(options)), lanes_(options_.max_lanes, options_.reconnect_window) {}
-  ~Impl();
+  explicit FrameReceiver(TcpReceiverOptions options) : options_(std::move(options)) {}
+  ~FrameReceiver() override { cancel(); }
 
-  Status add_connection(UniqueFd socket);
-  unsigned lanes() const { return lanes_.held(); }
-  void cancel();
-  Status health();
-  Statistics statistics() const;
-  RegionTable& regions() { return regions_; }
+  Status add_connection(UniqueFd socket) override;
+  unsigned lanes() const override;
+  Status add_region(RegionId region, std::span<std::byte> bytes) override {
+    return regions_.add(region, bytes);
+  }
+  Status remove_region(RegionId region) override { return regions_.remove(region); }
+  void cancel() override;
+  Status health() const override;
+  Statistics statistics() const override;
 
  private:
+  struct Connection;
+
+  /// A lane of the sender, which outlives its connections.
+  struct Lane {
+    std::uint64_t landed = 0;      ///< write frames; belongs to the holder's thread
+    std::uint64_t claims = 0;      ///< connections that wanted it
+    Connection* holder = nullptr;  ///< the connection that serves it
+    std::optional<Error> lost;     ///< why it has none, since `lost_at`
+    steady_clock::time_point lost_at;
+  };
+
   enum class Phase { kPending, kAccepted, kEnded };
 
-  /// The stream belongs to the thread; the rest is guarded by mutex_.
+  /// The stream belongs to the thread, though others may shut it down; the rest is guarded by
+  /// mutex_.
   struct Connection {
     explicit Connection(UniqueFd socket) : stream(std::move(socket)) {}
     Stream stream;
     Phase phase = Phase::kPending;
+    Lane* lane = nullptr;  ///< that it serves
     steady_clock::time_point since = steady_clock::now();
-    std::thread thread;
+    std::jthread thread;
   };
 
-  void collect_ended();
   Status check_room();
-  void enter(Connection& connection, Phase phase);
   void run(Connection& connection);
-  Result<LaneTable::Hold> open(Connection& connection);
-  Status serve(Stream& stream, LaneTable::Hold& lane);
-  Status take_frame(Stream& stream, LaneTable::Hold& lane, const FrameHeader& header);
+  Status open(Connection& connection);
+  Result<Lane*> find_lane(const Hello& hello);
+  Status take_lane(const Hello& hello, Connection& connection);
+  void give_back(Connection& connection, const Error& why);
+  Status serve(Stream& stream, Lane& lane);
+  Status take_frame(Stream& stream, Lane& lane, const FrameHeader& header);
   Status land(Stream& stream, const FrameHeader& header);
-  Status fail(const Error& error);
-  void say_error(Stream& stream, const Error& error, std::uint64_t landed);
+  static void say_error(Stream& stream, const Error& error, std::uint64_t landed);
 
   const TcpReceiverOptions options_;
   RegionTable regions_;
-  LaneTable lanes_;
-  std::atomic<std::uint64_t> payload_bytes_ = 0;
-  std::atomic<std::uint64_t> wire_bytes_ = 0;
-  std::atomic<std::uint64_t> writes_ = 0;
+  Counters counters_;
+  mutable FirstError broken_;
 
   mutable std::mutex mutex_;
-  std::list<Connection> connections_;  ///< guarded by mutex_
-  std::optional<Error> first_error_;   ///< guarded by mutex_
-  std::atomic<bool> broken_ = false;   ///< first_error_ is set
+  std::condition_variable given_back_;  ///< a lane was, or somebody else wants it
+  std::optional<Uuid> session_;  ///< of the one sender; guarded by mutex_, as all that follows
+  std::vector<Lane> lanes_;      ///< fixed once the sender is known
+  bool finished_ = false;        ///< the sender has ended the transfer
+  std::uint64_t reconnections_ = 0;
+  std::list<Connection> connections_;  ///< destroyed first, which waits for the threads
 };
-
-TcpReceiver::Impl::~Impl() {
-  cancel();
-  // No more connections are added, and threads never touch the list itself.
-  for (Connection& connection : connections_) connection.thread.join();
-}
-
-/// Joins and removes the connections whose threads are done. mutex_ is held; those threads no
-/// longer need it.
-void TcpReceiver::Impl::collect_ended() {
-  for (auto at = connections_.begin(); at != connections_.end();) {
-    if (at->phase == Phase::kEnded) {
-      at->thread.join();
-      at = connections_.erase(at);
-    } else {
-      ++at;
-    }
-  }
-}
 
 /// Makes room for one more pending connection, at the cost of those that take too long for their
 /// handshake (the time limit on each single wait does not bound the whole). mutex_ is held.
-Status TcpReceiver::Impl::check_room() {
+Status FrameReceiver::check_room() {
   const auto pending = std::count_if(
       connections_.begin(), connections_.end(),
       [](const Connection& connection) { return connection.phase == Phase::kPending; });
@@ -114,54 +111,46 @@ Status TcpReceiver::Impl::check_room() {
   return Error(Code::kResourceExhausted, "too many data connections are in their handshake");
 }
 
-Status TcpReceiver::Impl::add_connection(UniqueFd socket) {
+Status FrameReceiver::add_connection(UniqueFd socket) {
   if (options_.tls != nullptr && !options_.verify_peer) {
     return Error(Code::kInvalidArgument, "TLS needs a check of the peer's role");
   }
-  GCR_TRY(set_blocking(socket.get()));
+  GCR_TRY(set_blocking(socket.get(), true));
   GCR_TRY(tune_socket(socket.get(), options_.peer_timeout));
   const std::lock_guard lock(mutex_);
-  collect_ended();
+  // Joins their threads, which need the mutex no longer.
+  std::erase_if(connections_, [](const Connection& one) { return one.phase == Phase::kEnded; });
   GCR_TRY(check_room());
   Connection& connection = connections_.emplace_back(std::move(socket));
-  connection.thread = std::thread([this, &connection] { run(connection); });
+  connection.thread = std::jthread([this, &connection] { run(connection); });
   return {};
 }
 
-void TcpReceiver::Impl::enter(Connection& connection, Phase phase) {
-  const std::lock_guard lock(mutex_);
-  connection.phase = phase;
-}
-
-void TcpReceiver::Impl::run(Connection& connection) {
-  become_lane_thread();
+/// A connection's thread.
+void FrameReceiver::run(Connection& connection) {
+  become_lane_thread("gcr-lane");
   Stream& stream = connection.stream;
-  if (auto lane = open(connection); !lane) {
-    spdlog::warn("a data connection was refused: {}", lane.error().message());
-    say_error(stream, lane.error(), 0);
-  } else if (auto served = serve(stream, *lane); !served) {
-    const Error& error = served.error();
-    const bool lost = error.code() == Code::kUnavailable || error.code() == Code::kTimeout;
-    if (lost && !broken_ && options_.reconnect_window.count() > 0) {
-      spdlog::warn("a lane has lost its connection: {}", error.message());
-      lane->lose(error);
+  Error why(Code::kUnavailable, "the connection has ended");
+  if (const Status opened = open(connection); !opened) {
+    spdlog::warn("a data connection was refused: {}", opened.error().message());
+    give_back(connection, why);
+    say_error(stream, opened.error(), 0);
+  } else if (const Status served = serve(stream, *connection.lane); !served) {
+    const bool lost = is_network(served.error()) && options_.reconnect_window.count() > 0;
+    if (lost && !broken_) {
+      why = served.error();
+      spdlog::warn("a lane has lost its connection: {}", why.message());
     } else {
-      say_error(stream, fail(error).error(), lane->landed());
+      say_error(stream, broken_.set(served.error()), connection.lane->landed);
     }
   }
+  give_back(connection, why);
   stream.shut_down();
-  enter(connection, Phase::kEnded);
-}
-
-/// Breaks the transfer with `error` unless it was broken before; gives the error that broke it.
-Status TcpReceiver::Impl::fail(const Error& error) {
   const std::lock_guard lock(mutex_);
-  if (!first_error_) first_error_ = error;
-  broken_ = true;
-  return *first_error_;
+  connection.phase = Phase::kEnded;
 }
 
-void TcpReceiver::Impl::say_error(Stream& stream, const Error& error, std::uint64_t landed) {
+void FrameReceiver::say_error(Stream& stream, const Error& error, std::uint64_t landed) {
   const std::string payload = encode_error(error);
   (void)stream.send(encode({.type = FrameType::kError,
                             .length_bytes = static_cast<std::uint32_t>(payload.size()),
@@ -170,7 +159,8 @@ void TcpReceiver::Impl::say_error(Stream& stream, const Error& error, std::uint6
   stream.linger(kLinger);
 }
 
-Result<LaneTable::Hold> TcpReceiver::Impl::open(Connection& connection) {
+/// From the handshake to the welcome.
+Status FrameReceiver::open(Connection& connection) {
   Stream& stream = connection.stream;
   GCR_TRY(stream.set_timeout(options_.handshake_timeout));
   if (options_.tls != nullptr) {
@@ -190,94 +180,145 @@ Result<LaneTable::Hold> TcpReceiver::Impl::open(Connection& connection) {
     return Error(Code::kPermissionDenied, "the data connection's token is not this transfer's");
   }
   GCR_TRY(health());
-  GCR_ASSIGN(LaneTable::Hold lane, lanes_.take(hello, [&stream] { stream.shut_down(); }));
-  enter(connection, Phase::kAccepted);
+  GCR_TRY(take_lane(hello, connection));
   GCR_TRY(stream.set_timeout(milliseconds(0)));
-  GCR_TRY(stream.send(encode({.type = FrameType::kWelcome, .sequence = lane.landed()}), {}));
-  return lane;
+  return stream.send(encode({.type = FrameType::kWelcome, .sequence = connection.lane->landed}),
+                     {});
+}
+
+/// The lane of `hello`; the first hello determines the only sender and how many lanes it has.
+/// mutex_ is held.
+Result<FrameReceiver::Lane*> FrameReceiver::find_lane(const Hello& hello) {
+  if (!session_) {
+    if (hello.lanes > options_.max_lanes) {
+      return Error(Code::kResourceExhausted, fmt::format("this transfer takes {} lanes, not {}",
+                                                         options_.max_lanes, hello.lanes));
+    }
+    session_ = hello.session;
+    lanes_.resize(hello.lanes);
+  }
+  if (*session_ != hello.session) {
+    return Error(Code::kPermissionDenied, "this transfer has another sender");
+  }
+  if (hello.lanes != lanes_.size() || hello.lane >= lanes_.size()) {
+    return Error(Code::kProtocol, fmt::format("lane {} of {} is none of this sender's {}",
+                                              hello.lane, hello.lanes, lanes_.size()));
+  }
+  return &lanes_[hello.lane];
+}
+
+/// Gives the lane of `hello` to `connection`. Ends the connection that has it, and waits until it
+/// is given back.
+Status FrameReceiver::take_lane(const Hello& hello, Connection& connection) {
+  std::unique_lock lock(mutex_);
+  GCR_ASSIGN(Lane* const lane, find_lane(hello));
+  const std::uint64_t claim = ++lane->claims;
+  given_back_.notify_all();  // an older claim gives way
+  if (lane->holder != nullptr) lane->holder->stream.shut_down();
+  given_back_.wait(lock,
+                   [&] { return lane->holder == nullptr || lane->claims != claim || broken_; });
+  GCR_TRY(broken_.status());
+  if (lane->claims != claim) {
+    return Error(Code::kUnavailable, "a newer connection takes this one's place");
+  }
+  if (lane->lost) ++reconnections_;
+  lane->lost.reset();
+  lane->holder = &connection;
+  connection.lane = lane;
+  connection.phase = Phase::kAccepted;
+  return {};
+}
+
+/// Ends the connection's right to its lane, if it has one; `why` the lane is lost then.
+void FrameReceiver::give_back(Connection& connection, const Error& why) {
+  const std::lock_guard lock(mutex_);
+  Lane* const lane = std::exchange(connection.lane, nullptr);
+  if (lane == nullptr) return;
+  lane->holder = nullptr;
+  lane->lost = why;
+  lane->lost_at = steady_clock::now();
+  given_back_.notify_all();
 }
 
 /// Takes frames until kEnd.
-Status TcpReceiver::Impl::serve(Stream& stream, LaneTable::Hold& lane) {
+Status FrameReceiver::serve(Stream& stream, Lane& lane) {
   for (;;) {
     HeaderBytes bytes;
     GCR_TRY(stream.receive(bytes));
     GCR_ASSIGN(const FrameHeader header, decode(bytes));
     if (broken_) return health();  // an error of one lane breaks all
-    if (header.sequence != lane.landed()) {
+    if (header.sequence != lane.landed) {
       return Error(Code::kProtocol,
                    fmt::format("the sender sent a frame out of sequence: {}, not {}",
-                               header.sequence, lane.landed()));
+                               header.sequence, lane.landed));
     }
     if (header.type == FrameType::kEnd) {
-      lane.finish();
+      const std::lock_guard lock(mutex_);
+      finished_ = true;
       return {};
     }
     GCR_TRY(take_frame(stream, lane, header));
   }
 }
 
-Status TcpReceiver::Impl::take_frame(Stream& stream, LaneTable::Hold& lane,
-                                     const FrameHeader& header) {
+Status FrameReceiver::take_frame(Stream& stream, Lane& lane, const FrameHeader& header) {
   if (header.type == FrameType::kWrite) {
     GCR_TRY(land(stream, header));
-    lane.count_landed();
+    ++lane.landed;
     if (!header.asks) return {};
   } else if (header.type != FrameType::kFlush) {
     return Error(Code::kProtocol, fmt::format("the sender sent a frame of type {}",
                                               static_cast<unsigned>(header.type)));
   }
-  return stream.send(encode({.type = FrameType::kLanded, .sequence = lane.landed()}), {});
+  return stream.send(encode({.type = FrameType::kLanded, .sequence = lane.landed}), {});
 }
 
-Status TcpReceiver::Impl::land(Stream& stream, const FrameHeader& header) {
+Status FrameReceiver::land(Stream& stream, const FrameHeader& header) {
   GCR_ASSIGN(const RegionTable::Pin pin,
              regions_.pin(header.region, header.offset, header.length_bytes));
   GCR_TRY(stream.receive(pin.bytes()));
-  payload_bytes_.fetch_add(header.length_bytes, std::memory_order_relaxed);
-  wire_bytes_.fetch_add(header.length_bytes + kHeaderBytes, std::memory_order_relaxed);
-  writes_.fetch_add(1, std::memory_order_relaxed);
+  counters_.add_bytes(header.length_bytes, kHeaderBytes);
+  counters_.add_write();
   if (!options_.on_landed) return {};
   // Whatever its code, it is not an error of the network.
   const Status taken = options_.on_landed(header.region, header.offset, header.length_bytes);
-  return taken ? taken : fail(taken.error());
+  return taken ? taken : broken_.set(taken.error());
 }
 
-void TcpReceiver::Impl::cancel() {
-  (void)fail(Error(Code::kCancelled, "the transfer was cancelled"));
-  lanes_.cancel();
+void FrameReceiver::cancel() {
+  (void)broken_.set(Error(Code::kCancelled, "the transfer was cancelled"));
   const std::lock_guard lock(mutex_);
+  given_back_.notify_all();
   for (const Connection& connection : connections_) connection.stream.shut_down();
 }
 
-Status TcpReceiver::Impl::health() {
-  if (auto lost = lanes_.check(); !lost) return fail(lost.error());
+Status FrameReceiver::health() const {
   const std::lock_guard lock(mutex_);
-  if (first_error_) return *first_error_;
-  return {};
+  const auto now = steady_clock::now();
+  for (const Lane& lane : lanes_) {
+    if (finished_ || !lane.lost || now - lane.lost_at < options_.reconnect_window) continue;
+    return broken_.set(lane.lost->while_doing(
+        fmt::format("lane {} of {} has lost its connection and got no other within {} ms",
+                    &lane - &lanes_.front(), lanes_.size(), options_.reconnect_window.count())));
+  }
+  return broken_.status();
 }
 
-Statistics TcpReceiver::Impl::statistics() const {
-  return {.payload_bytes = payload_bytes_.load(std::memory_order_relaxed),
-          .wire_bytes = wire_bytes_.load(std::memory_order_relaxed),
-          .writes = writes_.load(std::memory_order_relaxed),
-          .reconnections = lanes_.reconnections()};
+unsigned FrameReceiver::lanes() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<unsigned>(
+      std::ranges::count_if(lanes_, [](const Lane& lane) { return lane.holder != nullptr; }));
 }
 
-TcpReceiver::TcpReceiver(TcpReceiverOptions options)
-    : impl_(std::make_unique<Impl>(std::move(options))) {}
-TcpReceiver::~TcpReceiver() = default;
+Statistics FrameReceiver::statistics() const {
+  const std::lock_guard lock(mutex_);
+  return counters_.statistics(reconnections_);
+}
 
-Status TcpReceiver::add_connection(UniqueFd socket) {
-  return impl_->add_connection(std::move(socket));
+}  // namespace
+
+std::unique_ptr<TcpReceiver> receive_tcp(TcpReceiverOptions options) {
+  return std::make_unique<FrameReceiver>(std::move(options));
 }
-unsigned TcpReceiver::lanes() const { return impl_->lanes(); }
-Status TcpReceiver::add_region(RegionId region, std::span<std::byte> bytes) {
-  return impl_->regions().add(region, bytes);
-}
-Status TcpReceiver::remove_region(RegionId region) { return impl_->regions().remove(region); }
-void TcpReceiver::cancel() { impl_->cancel(); }
-Status TcpReceiver::health() const { return impl_->health(); }
-Statistics TcpReceiver::statistics() const { return impl_->statistics(); }
 
 }  // namespace gcr::transport

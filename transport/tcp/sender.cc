@@ -1,11 +1,12 @@
 #include "transport/tcp/sender.h"
 
 #include <fmt/format.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
+
+#include "transport/lane_thread.h"
 
 namespace gcr::transport {
 namespace {
@@ -20,11 +21,10 @@ SSL_CTX* hold(SSL_CTX* context) {
 
 }  // namespace
 
-TcpChannel::TcpChannel(TcpOptions options, std::vector<DialAddress> addresses)
+TcpChannel::TcpChannel(TcpOptions options, std::vector<Place> places)
     : options_(std::move(options)),
-      tls_(hold(options_.tls)),
-      addresses_(std::move(addresses)),
-      stop_(::eventfd(0, EFD_CLOEXEC)) {
+      tls_(hold(options_.tls), SSL_CTX_free),
+      places_(std::move(places)) {
   for (unsigned number = 0; number < options_.lanes; ++number) {
     lanes_.push_back(std::make_unique<Lane>());
     lanes_.back()->number = static_cast<std::uint16_t>(number);
@@ -57,7 +57,7 @@ void TcpChannel::say_goodbye() {
 }
 
 Error TcpChannel::named(const Lane& lane, const Error& error) const {
-  return error.while_doing("data connection to " + addresses_[lane.address].name);
+  return error.while_doing("data connection to " + describe(places_[lane.place].address));
 }
 
 Status TcpChannel::fail(Error error) {
@@ -73,7 +73,7 @@ Status TcpChannel::fail_locked(Error error) {
       if (lane->connection) lane->connection->shut_down();
       lane->log.forget();
     }
-    ::eventfd_write(stop_.get(), 1);
+    wake_up(stop_);
     pacer_.limit(0);
     freed_.notify_all();
     changed_.notify_all();
@@ -172,7 +172,7 @@ void TcpChannel::send_on(Lock& lock, Lane& lane, const FrameHeader& header,
   // Of the two threads that meet it, only the first sees the reason.
   if (std::exchange(lane.connected, false)) lane.lost = sent.error();
   lane.connection->shut_down();
-  if (!SenderConnection::is_network(sent.error())) {
+  if (!is_network(sent.error())) {
     (void)fail_locked(named(lane, sent.error()));
   }
 }
@@ -218,7 +218,7 @@ Statistics TcpChannel::statistics() const {
   return statistics_;
 }
 
-Result<std::unique_ptr<Channel>> connect(const std::vector<TcpAddress>& addresses,
+Result<std::unique_ptr<Channel>> connect(const std::vector<Address>& addresses,
                                          const TcpOptions& options,
                                          std::vector<std::string>* notes) {
   if (options.lanes == 0 || options.lanes > kMaxLanes || options.token.size() > kMaxTokenBytes) {
@@ -229,12 +229,11 @@ Result<std::unique_ptr<Channel>> connect(const std::vector<TcpAddress>& addresse
   if (options.tls != nullptr && !options.verify_peer) {
     return Error(Code::kInvalidArgument, "TLS needs a check of the peer's role");
   }
-  std::vector<DialAddress> found;
+  std::vector<TcpChannel::Place> found;
   std::vector<std::string> met;
-  for (const TcpAddress& address : addresses) {
-    auto resolved = resolve(address.host, address.port);
-    if (resolved) {
-      found.push_back(std::move(*resolved));
+  for (const Address& address : addresses) {
+    if (auto resolved = resolve(address)) {
+      found.push_back({address, std::move(*resolved)});
     } else {
       met.push_back(resolved.error().message());
     }
@@ -246,11 +245,6 @@ Result<std::unique_ptr<Channel>> connect(const std::vector<TcpAddress>& addresse
   GCR_TRY(channel->connect(met));
   if (notes != nullptr) *notes = std::move(met);
   return std::unique_ptr<Channel>(std::move(channel));
-}
-
-Result<std::unique_ptr<Channel>> connect(const std::string& host, std::uint16_t port,
-                                         const TcpOptions& options) {
-  return connect(std::vector<TcpAddress>{{host, port}}, options);
 }
 
 }  // namespace gcr::transport

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "src/base/uuid.h"
+#include "transport/address.h"
 #include "transport/channel.h"
 #include "transport/pacer.h"
-#include "transport/tcp/dial.h"
 #include "transport/tcp/frame_log.h"
 #include "transport/tcp/sender_connection.h"
 #include "transport/tcp/tcp.h"
@@ -27,8 +27,14 @@ namespace gcr::transport {
 
 class TcpChannel final : public Channel {
  public:
-  /// Holds on to the TLS context of `options`. There is an address.
-  TcpChannel(TcpOptions options, std::vector<DialAddress> addresses);
+  /// Where the receiver is, looked up once.
+  struct Place {
+    Address address;
+    std::vector<SocketAddress> resolved;
+  };
+
+  /// Holds on to the TLS context of `options`. There is a place.
+  TcpChannel(TcpOptions options, std::vector<Place> places);
   /// Ends the transfer if the channel is intact, which takes a round trip, at most a second.
   ~TcpChannel() override;
 
@@ -44,15 +50,11 @@ class TcpChannel final : public Channel {
   Statistics statistics() const override;
 
  private:
-  struct FreeContext {
-    void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
-  };
-
   /// Guarded by mutex_, except where said.
   struct Lane {
     std::uint16_t number = 0;
     FrameLog log;
-    std::size_t address = 0;  ///< of the connection, in addresses_
+    std::size_t place = 0;  ///< of the connection, in places_
     /// Replaced by the lane's thread alone, while nobody sends; used by it and by the sender.
     std::unique_ptr<SenderConnection> connection;
     bool connected = false;
@@ -82,7 +84,7 @@ class TcpChannel final : public Channel {
   // Lanes' threads (sender_lane.cc).
   Status connect_lane(Lane& lane, std::vector<std::size_t>& usable,
                       std::vector<std::string>& notes);
-  Result<std::uint64_t> open(Lane& lane, std::size_t address, std::chrono::milliseconds timeout);
+  Result<std::uint64_t> open(Lane& lane, std::size_t place, std::chrono::milliseconds timeout);
   void run(Lane& lane);
   Error receive_answers(Lane& lane);
   Status make_again(Lane& lane, Error why);
@@ -91,10 +93,10 @@ class TcpChannel final : public Channel {
   Status resume(Lane& lane, std::uint64_t landed);
 
   TcpOptions options_;
-  const std::unique_ptr<SSL_CTX, FreeContext> tls_;
-  const std::vector<DialAddress> addresses_;
+  const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> tls_;
+  const std::vector<Place> places_;
   const Uuid session_ = Uuid::random();
-  const UniqueFd stop_;  ///< an eventfd that is readable once the channel is broken
+  UniqueFd stop_;  ///< awake once the channel is broken
   Pacer pacer_;
 
   mutable std::mutex mutex_;

@@ -33,11 +33,6 @@ class SenderConnection {
   /// Ends the transfer, waiting at most for `limit`.
   Status say_end(std::uint64_t sequence, std::chrono::milliseconds limit);
 
-  /// Whether `error` is an error of the network.
-  static bool is_network(const Error& error) {
-    return error.code() == Code::kUnavailable || error.code() == Code::kTimeout;
-  }
-
   /// Whether after `error` of this connection another connection may succeed: the network failed,
   /// and the receiver has not sent an error.
   bool is_lost(const Error& error) const { return !refused_ && is_network(error); }

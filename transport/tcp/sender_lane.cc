@@ -7,8 +7,9 @@
 #include <algorithm>
 #include <numeric>
 
-#include "transport/tcp/lane_thread.h"
+#include "transport/lane_thread.h"
 #include "transport/tcp/sender.h"
+#include "transport/tcp/socket.h"
 
 namespace gcr::transport {
 namespace {
@@ -19,16 +20,16 @@ using std::chrono::steady_clock;
 // Before attempts to connect again: doubled each time.
 constexpr milliseconds kFirstPause{10};
 constexpr milliseconds kLongestPause{1000};
-// How often each address can leave an attempt without an answer until the window is over.
-constexpr std::size_t kAttemptsPerAddress = 2;
+// How often each place can leave an attempt without an answer until the window is over.
+constexpr std::size_t kAttemptsPerPlace = 2;
 
 Error over() { return Error(Code::kCancelled, "the transfer is over"); }
 
 }  // namespace
 
 Status TcpChannel::connect(std::vector<std::string>& notes) {
-  if (!stop_) return Error::from_errno(errno, "preparing data connections");
-  std::vector<std::size_t> usable(addresses_.size());
+  GCR_ASSIGN(stop_, make_wake());
+  std::vector<std::size_t> usable(places_.size());
   std::iota(usable.begin(), usable.end(), std::size_t{0});
   for (const auto& lane : lanes_) GCR_TRY(connect_lane(*lane, usable, notes));
   for (const auto& lane : lanes_) {
@@ -38,8 +39,8 @@ Status TcpChannel::connect(std::vector<std::string>& notes) {
   return {};
 }
 
-/// Connects one lane for the first time, to the next of the usable addresses; those that do not
-/// answer are removed.
+/// Connects one lane for the first time, to the next of the usable places; those that do not answer
+/// are removed.
 Status TcpChannel::connect_lane(Lane& lane, std::vector<std::size_t>& usable,
                                 std::vector<std::string>& notes) {
   for (;;) {
@@ -47,8 +48,7 @@ Status TcpChannel::connect_lane(Lane& lane, std::vector<std::size_t>& usable,
     const auto landed = open(lane, *at, options_.connect_timeout);
     if (landed) return lane.log.confirm(*landed);
     const Error& error = landed.error();
-    const bool lost = SenderConnection::is_network(error) &&
-                      (!lane.connection || lane.connection->is_lost(error));
+    const bool lost = is_network(error) && (!lane.connection || lane.connection->is_lost(error));
     if (!lost) return named(lane, error);
     if (usable.size() == 1) {
       return notes.empty() ? named(lane, error)
@@ -56,19 +56,19 @@ Status TcpChannel::connect_lane(Lane& lane, std::vector<std::size_t>& usable,
                                                              fmt::join(notes, "; ")));
     }
     notes.push_back(
-        fmt::format("{} is not used: {}", addresses_[lane.address].name, error.message()));
+        fmt::format("{} is not used: {}", describe(places_[lane.place].address), error.message()));
     lane.connection.reset();
     usable.erase(at);
   }
 }
 
-/// Connects the lane to an address. Gives the number of its frames that have landed.
-Result<std::uint64_t> TcpChannel::open(Lane& lane, std::size_t address, milliseconds timeout) {
+/// Connects the lane to a place. Gives the number of its frames that have landed.
+Result<std::uint64_t> TcpChannel::open(Lane& lane, std::size_t place, milliseconds timeout) {
   {
     const std::lock_guard lock(mutex_);
-    lane.address = address;
+    lane.place = place;
   }
-  GCR_ASSIGN(UniqueFd socket, dial(addresses_[address], timeout, stop_.get()));
+  GCR_ASSIGN(UniqueFd socket, dial(places_[place].resolved, timeout, stop_.get()));
   GCR_TRY(tune_socket(socket.get(), options_.peer_timeout));
   {
     const std::lock_guard lock(mutex_);
@@ -85,7 +85,7 @@ Result<std::uint64_t> TcpChannel::open(Lane& lane, std::size_t address, millisec
 
 /// A lane's thread.
 void TcpChannel::run(Lane& lane) {
-  become_lane_thread();
+  become_lane_thread("gcr-lane");
   for (;;) {
     const Error ended = receive_answers(lane);
     const Status again = make_again(lane, ended);
@@ -133,14 +133,14 @@ Status TcpChannel::stop_using(Lane& lane, Error& why) {
   return options_.reconnect_window.count() > 0 ? Status{} : named(lane, why);
 }
 
-/// Tries every address, its own first, until one answers or the window is over.
+/// Tries every place, its own first, until one answers or the window is over.
 Result<std::uint64_t> TcpChannel::reopen(Lane& lane, const Error& lost) {
   const milliseconds window = options_.reconnect_window;
   const auto deadline = steady_clock::now() + window;
-  const auto attempts = kAttemptsPerAddress * addresses_.size();
+  const auto attempts = kAttemptsPerPlace * places_.size();
   const auto limit = std::max(milliseconds(1),
                               std::min<milliseconds>(window / attempts, options_.connect_timeout));
-  const std::size_t home = lane.address;
+  const std::size_t home = lane.place;
   const Error reason = named(lane, lost);
   milliseconds pause = kFirstPause;
   for (std::size_t attempt = 0;; ++attempt) {
@@ -148,7 +148,7 @@ Result<std::uint64_t> TcpChannel::reopen(Lane& lane, const Error& lost) {
       Lock lock(mutex_);
       if (changed_.wait_for(lock, pause, [this] { return error_ || ending_; })) return over();
     }
-    auto landed = open(lane, (home + attempt) % addresses_.size(), limit);
+    auto landed = open(lane, (home + attempt) % places_.size(), limit);
     if (landed) return landed;
     if (!lane.connection->is_lost(landed.error())) {
       return named(lane, landed.error());

@@ -1,10 +1,12 @@
-// One connection: a blocking socket, plain or under TLS 1.3. OpenSSL makes the handshake; after it,
-// the kernel encrypts and decrypts if it can (kernel_tls.h), else records.h does. Either way bytes
-// go from the caller's memory to the network, and from there into place, without another copy.
+// One connection: a blocking socket, plain or under TLS 1.3. OpenSSL makes the handshake
+// (handshake.cc); after it, the kernel encrypts and decrypts if it can, else records.h does. Either
+// way bytes go from the caller's memory to the network, and from there into place, without another
+// copy.
 #pragma once
 
 #include <openssl/ssl.h>
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <optional>
@@ -13,21 +15,23 @@
 
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
-#include "transport/tcp/binding.h"
 #include "transport/tcp/frame.h"
 #include "transport/tcp/records.h"
 
 namespace gcr::transport {
 
-/// Makes the socket block.
-Status set_blocking(int fd);
+/// What binds a connection under TLS to one transfer: a value that TLS exports from its handshake
+/// (RFC 8446, 7.5; RFC 5705) with the transfer as its context. Only the two ends of that handshake
+/// know it, and both get another one on every connection and for every transfer.
+using Binding = std::array<unsigned char, 32>;
 
-/// Sets the socket options of every lane: no delay, and a timeout for a peer that is silent for
-/// `peer_timeout`, with data under way (TCP_USER_TIMEOUT) or without (keepalive).
-Status tune_socket(int fd, std::chrono::milliseconds peer_timeout);
+/// Whether `error` is an error of the network: another connection may succeed.
+inline bool is_network(const Error& error) {
+  return error.code() == Code::kUnavailable || error.code() == Code::kTimeout;
+}
 
-/// One thread may send while another receives; otherwise thread-safe only where
-/// said. Fails with kUnavailable if the peer is gone.
+/// One thread may send while another receives; otherwise thread-safe only where said. Fails with
+/// kUnavailable if the peer is gone.
 class Stream {
  public:
   explicit Stream(UniqueFd socket) : socket_(std::move(socket)) {}
@@ -43,9 +47,7 @@ class Stream {
 
   /// What proves to the peer that this end knows `token`: under TLS a proof that is valid only for
   /// this connection and its transfer, else the token itself.
-  std::string show(const std::string& token) const {
-    return binding_ ? bound_token(token, *binding_) : token;
-  }
+  std::string show(const std::string& token) const;
 
   /// Sends all of `bytes`. SIGPIPE never reaches the caller.
   Status send(std::span<const std::byte> bytes);
@@ -56,8 +58,8 @@ class Stream {
   /// Fills `bytes`. An end of the stream, even at the start, is kUnavailable.
   Status receive(std::span<std::byte> bytes);
 
-  /// Bounds each wait for the peer from now on; zero: no bound. A wait that is
-  /// too long is kTimeout.
+  /// Bounds each wait for the peer from now on; zero: no bound. A wait that is too long is
+  /// kTimeout.
   Status set_timeout(std::chrono::milliseconds timeout);
 
   /// Changes the sending key. Does nothing without TLS. Fails with kUnavailable if the kernel
@@ -75,6 +77,10 @@ class Stream {
   /// peer still sends until it ends too, at most for `limit`. (Closing a socket with unread bytes
   /// would reset it, and the peer could lose what was sent.)
   void linger(std::chrono::milliseconds limit);
+
+  /// The error of a call on a connection's socket that failed with `errno_value`.
+  static Error socket_error(int errno_value, std::string_view doing);
+  static Error ended();
 
  private:
   Status protect(SSL* ssl, Side side);

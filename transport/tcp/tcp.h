@@ -22,6 +22,7 @@
 #include "src/base/unique_fd.h"
 #include "src/base/units.h"
 #include "src/base/uuid.h"
+#include "transport/address.h"
 #include "transport/channel.h"
 #include "transport/peer.h"
 
@@ -30,12 +31,6 @@ namespace gcr::transport {
 /// Decides, after a handshake that proved the peer's certificate, whether that peer may take part
 /// (its role). Called on the thread that made the handshake; an error refuses the peer.
 using VerifyPeer = std::function<Status(SSL*)>;
-
-/// Where a receiver listens.
-struct TcpAddress {
-  std::string host;  ///< a name or an IPv4 or IPv6 address, with `%interface` if it needs one
-  std::uint16_t port = 0;
-};
 
 struct TcpOptions {
   unsigned lanes = 1;           ///< connections to make, 1 to 64
@@ -58,13 +53,9 @@ struct TcpOptions {
 /// open; the error has the receiver's reason. Blocks up to a few times `connect_timeout` for each
 /// address. `options.tls` must outlive only the call. The channel's destructor ends the transfer if
 /// the channel is intact; call flush first.
-Result<std::unique_ptr<Channel>> connect(const std::vector<TcpAddress>& addresses,
+Result<std::unique_ptr<Channel>> connect(const std::vector<Address>& addresses,
                                          const TcpOptions& options,
                                          std::vector<std::string>* notes = nullptr);
-
-/// The same with one address.
-Result<std::unique_ptr<Channel>> connect(const std::string& host, std::uint16_t port,
-                                         const TcpOptions& options);
 
 struct TcpReceiverOptions {
   SSL_CTX* tls = nullptr;       ///< server context with own certificate; nullptr: plain TCP
@@ -80,37 +71,25 @@ struct TcpReceiverOptions {
 };
 
 /// Receives on connections that the caller accepted, from one sender: the first that proves the
-/// token. One thread per connection.
-///
-/// A connection that fails its handshake or shows a wrong token is refused and logged; it does not
-/// affect health() or the other lanes, because anybody can make one. `options.tls` must outlive the
-/// receiver. Do not destroy the receiver, nor call remove_region, from `on_landed`.
+/// token. One thread per connection. health() fails with kUnavailable, too, once a lane was without
+/// connection for too long; a sender that stalls in the middle of a frame delays remove_region()
+/// until cancel().
 class TcpReceiver : public Receiver {
  public:
-  explicit TcpReceiver(TcpReceiverOptions options);
-  ~TcpReceiver() override;
-
   /// Takes a connected socket whose preface was read already, and returns at once: handshake and
   /// token check happen on the connection's own thread, which also tells a sender whose transfer is
   /// broken why. A connection for a lane that has one ends that one, and replaces it when none
   /// of its writes is under way any more. Fails with kResourceExhausted if too many connections
   /// have not finished their handshake; the socket is closed then.
-  Status add_connection(UniqueFd socket);
+  virtual Status add_connection(UniqueFd socket) = 0;
 
   /// Lanes that have a connection now.
-  unsigned lanes() const;
-
-  Status add_region(RegionId region, std::span<std::byte> bytes) override;
-  /// As in the contract; a sender that stalls in the middle of a frame delays it until cancel().
-  Status remove_region(RegionId region) override;
-  void cancel() override;
-  /// As in the contract; kUnavailable once a lane was without connection for too long.
-  Status health() const override;
-  Statistics statistics() const override;
-
- private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  virtual unsigned lanes() const = 0;
 };
+
+/// A connection that fails its handshake or shows a wrong token is refused and logged; it does not
+/// affect health() or the other lanes, because anybody can make one. `options.tls` must outlive the
+/// receiver. Do not destroy the receiver, nor call remove_region, from `on_landed`.
+std::unique_ptr<TcpReceiver> receive_tcp(TcpReceiverOptions options);
 
 }  // namespace gcr::transport

@@ -1,10 +1,29 @@
-#include "migrate-agent/device/cuda/control.h"
-
+// The driver's checkpoint API, applied to another process.
 #include <fmt/format.h>
 
 #include <cstring>
 
+#include "migrate-agent/device/cuda/library.h"
+
 namespace gcr::device::cuda {
+namespace {
+
+class CudaControl final : public Control {
+ public:
+  CudaControl(std::shared_ptr<const Library> library, pid_t pid)
+      : driver_(std::move(library)), pid_(pid) {}
+
+  Result<State> state() const override;
+  Status lock(std::chrono::milliseconds timeout) const override;
+  Status checkpoint() const override;
+  Status restore(const std::vector<GpuPair>& pairs) const override;
+  Status unlock() const override;
+  Result<pid_t> restore_thread() const override;
+
+ private:
+  const std::shared_ptr<const Library> driver_;
+  const pid_t pid_;
+};
 
 Result<Control::State> CudaControl::state() const {
   CUprocessState state{};
@@ -64,6 +83,12 @@ Result<pid_t> CudaControl::restore_thread() const {
   GCR_TRY(driver_->check(driver_->cuCheckpointProcessGetRestoreThreadId(pid_, &tid),
                          fmt::format("cannot find the CUDA restore thread of process {}", pid_)));
   return static_cast<pid_t>(tid);
+}
+
+}  // namespace
+
+std::unique_ptr<Control> Library::control(pid_t pid) const {
+  return std::make_unique<CudaControl>(shared_from_this(), pid);
 }
 
 }  // namespace gcr::device::cuda

@@ -1,10 +1,10 @@
-#include "migrate-agent/device/cuda/digester.h"
-
+// The digest of digest.h by a kernel of ours.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 
+#include "migrate-agent/device/cuda/objects.h"
 #include "migrate-agent/digest/digest_kernel_ptx.h"
 
 namespace gcr::device::cuda {
@@ -20,16 +20,28 @@ constexpr std::size_t kBlockKeyBytes = digest::kBlockKeyWords * sizeof(std::uint
 constexpr std::size_t kSumKeyBytes = digest::kSumKeyWords * sizeof(std::uint64_t);
 static_assert(kBlockKeyBytes % 16 == 0, "the kernel reads k[] in pieces of 16 bytes");
 
-}  // namespace
+class CudaDigester final : public Digester {
+ public:
+  CudaDigester(std::shared_ptr<CudaGpu> gpu, std::unique_ptr<Scratch> key)
+      : gpu_(std::move(gpu)), key_(std::move(key)) {}
+  ~CudaDigester() override;
+  CudaDigester(const CudaDigester&) = delete;
+  CudaDigester& operator=(const CudaDigester&) = delete;
 
-Result<std::unique_ptr<Digester>> CudaDigester::create(std::shared_ptr<CudaGpu> gpu,
-                                                       const digest::DigestKey& key) {
-  GCR_ASSIGN(auto memory, gpu->scratch(kBlockKeyBytes + kSumKeyBytes));
-  std::unique_ptr<CudaDigester> digester(new CudaDigester(std::move(gpu), std::move(memory)));
-  GCR_TRY(digester->load_kernel());
-  GCR_TRY(digester->copy_key(key));
-  return std::unique_ptr<Digester>(std::move(digester));
-}
+  Status enqueue(const Chunk* chunks, std::size_t count, digest::Digest* digests,
+                 Stream& stream) const override;
+
+  /// Compiles the kernel for this GPU.
+  Status load_kernel();
+  Status copy_key(const digest::DigestKey& key);
+
+ private:
+  const std::shared_ptr<CudaGpu> gpu_;
+  const std::unique_ptr<Scratch> key_;  ///< k[], then K[]
+  CUmodule module_ = nullptr;
+  CUfunction kernel_ = nullptr;
+  unsigned max_blocks_ = 0;  ///< as many as the GPU can run at the same time
+};
 
 Status CudaDigester::load_kernel() {
   const Library& driver = gpu_->library();
@@ -78,6 +90,16 @@ Status CudaDigester::enqueue(const Chunk* chunks, std::size_t count, digest::Dig
                                      static_cast<CudaStream&>(stream).get(), arguments.data(),
                                      nullptr),
       fmt::format("cannot digest {} chunks", count));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Digester>> CudaGpu::digester(const digest::DigestKey& key) {
+  GCR_ASSIGN(auto memory, scratch(kBlockKeyBytes + kSumKeyBytes));
+  auto digester = std::make_unique<CudaDigester>(self(), std::move(memory));
+  GCR_TRY(digester->load_kernel());
+  GCR_TRY(digester->copy_key(key));
+  return digester;
 }
 
 }  // namespace gcr::device::cuda

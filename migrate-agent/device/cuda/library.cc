@@ -6,6 +6,8 @@
 #include <array>
 #include <cstring>
 
+#include "migrate-agent/device/cuda/driver.h"
+
 namespace gcr::device::cuda {
 namespace {
 
@@ -98,5 +100,7 @@ Status Library::check(CUresult result, std::string_view doing) const {
                fmt::format("{}: {} ({})", doing, name != nullptr ? name : "unknown CUDA error",
                            text != nullptr ? text : std::to_string(static_cast<int>(result))));
 }
+
+Result<std::shared_ptr<const Driver>> load() { return Library::load(); }
 
 }  // namespace gcr::device::cuda

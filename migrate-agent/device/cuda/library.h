@@ -65,20 +65,19 @@ namespace gcr::device::cuda {
 // clang-format on
 
 /// The loaded and initialised driver. Immutable after load(); any thread may call through it.
-class Library {
+class Library final : public Driver, public std::enable_shared_from_this<Library> {
  public:
   /// See driver.h.
   static Result<std::shared_ptr<const Library>> load();
+  ~Library() override;
 
-  ~Library();
-  Library(const Library&) = delete;
-  Library& operator=(const Library&) = delete;
+  int version() const override { return version_; }
+  const std::vector<GpuInfo>& gpus() const override { return gpus_; }
+  Result<std::shared_ptr<Gpu>> open(const GpuInfo& gpu) const override;
+  std::unique_ptr<Control> control(pid_t pid) const override;
 
   /// Success for CUDA_SUCCESS, else "<doing>: <CUDA_ERROR_NAME> (<text>)" with the fitting code.
   Status check(CUresult result, std::string_view doing) const;
-
-  const std::vector<GpuInfo>& gpus() const { return gpus_; }
-  int version() const { return version_; }
 
 #define GCR_CUDA_DECLARE(name, params) CUresult(*name) params = nullptr;
   GCR_CUDA_FUNCTIONS(GCR_CUDA_DECLARE)

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "migrate-agent/device/cuda/digester.h"
 #include "src/base/units.h"
 
 namespace gcr::device::cuda {
@@ -115,19 +114,16 @@ class CudaHostMemory final : public HostMemory {
 
 }  // namespace
 
-Result<std::shared_ptr<Gpu>> CudaGpu::open(std::shared_ptr<const Library> library,
-                                           const GpuInfo& info) {
-  std::shared_ptr<CudaGpu> gpu(new CudaGpu(std::move(library), info));
-  const Library& driver = gpu->library();
+Result<std::shared_ptr<Gpu>> Library::open(const GpuInfo& info) const {
   CUdevice device = 0;
+  CUcontext context = nullptr;
   const std::string doing = fmt::format("cannot create a context on GPU-{}", info.uuid.to_string());
-  GCR_TRY(driver.check(driver.cuDeviceGet(&device, info.ordinal), doing));
-  GCR_TRY(driver.check(driver.cuDevicePrimaryCtxRetain(&gpu->context_, device), doing));
-  return std::shared_ptr<Gpu>(std::move(gpu));
+  GCR_TRY(check(cuDeviceGet(&device, info.ordinal), doing));
+  GCR_TRY(check(cuDevicePrimaryCtxRetain(&context, device), doing));
+  return std::make_shared<CudaGpu>(shared_from_this(), info, context);
 }
 
 CudaGpu::~CudaGpu() {
-  if (context_ == nullptr) return;
   CUdevice device = 0;
   if (library_->cuDeviceGet(&device, info().ordinal) == CUDA_SUCCESS) {
     library_->cuDevicePrimaryCtxRelease_v2(device);
@@ -193,10 +189,6 @@ Result<std::unique_ptr<Stream>> CudaGpu::stream() {
   GCR_TRY(library_->check(library_->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING),
                           "cannot create a stream"));
   return std::make_unique<CudaStream>(self(), stream);
-}
-
-Result<std::unique_ptr<Digester>> CudaGpu::digester(const digest::DigestKey& key) {
-  return CudaDigester::create(self(), key);
 }
 
 CudaStream::~CudaStream() {

@@ -10,8 +10,9 @@ namespace gcr::device::cuda {
 
 class CudaGpu final : public Gpu {
  public:
-  static Result<std::shared_ptr<Gpu>> open(std::shared_ptr<const Library> library,
-                                           const GpuInfo& info);
+  /// Takes over one reference to the GPU's primary context.
+  CudaGpu(std::shared_ptr<const Library> library, const GpuInfo& info, CUcontext context)
+      : Gpu(info), library_(std::move(library)), context_(context) {}
   ~CudaGpu() override;
 
   Result<std::uint64_t> free_bytes() override;
@@ -30,12 +31,10 @@ class CudaGpu final : public Gpu {
   const Library& library() const { return *library_; }
 
  private:
-  CudaGpu(std::shared_ptr<const Library> library, const GpuInfo& info)
-      : Gpu(info), library_(std::move(library)) {}
   std::shared_ptr<CudaGpu> self() { return std::static_pointer_cast<CudaGpu>(shared_from_this()); }
 
   const std::shared_ptr<const Library> library_;
-  CUcontext context_ = nullptr;
+  const CUcontext context_;
 };
 
 class CudaStream final : public Stream {
