@@ -21,9 +21,9 @@
 #include "migrate-agent/job/job.h"
 #include "migrate-agent/keeper/keeper.h"
 #include "migrate-agent/process/named_files.h"
-#include "migrate-agent/roles/examination.h"
 #include "migrate-agent/roles/phases.h"
 #include "migrate-agent/source/console.h"
+#include "migrate-agent/source/examination.h"
 #include "migrate-agent/source/outgoing_images.h"
 #include "migrate-agent/source/precopy.h"
 #include "migrate-agent/source/source_process.h"
@@ -62,7 +62,7 @@ struct Copying {
   std::optional<OutgoingImages> images;
   images::Sink* sink = nullptr;  ///< the target's
   images::SentImages sent;
-  criu::DumpReport dumped;
+  std::vector<proto::Credentials> credentials;  ///< of all threads, as dumped
   std::vector<process::NamedFile> named;
 };
 

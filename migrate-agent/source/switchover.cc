@@ -45,7 +45,7 @@ Status send_control_state(Course& c) {
   });
   // Pages that were not dropped are moved.
   if (!dropped) spdlog::warn("pages of zeros stay: {}", dropped.error().message());
-  GCR_ASSIGN(copying.dumped, phases.time("process", "criu dump", [&] {
+  GCR_ASSIGN(copying.credentials, phases.time("process", "criu dump", [&] {
     return copying.images->dump(process, *copying.sink);
   }));
   GCR_ASSIGN(copying.named, phases.time("process", "read files",
@@ -89,7 +89,7 @@ Status restore(Course& c) {
     out.set_digests(digests.data(), digests.size() * sizeof(digest::Digest));
     chunks += digests.size();
   }
-  for (const images::SentFile& file : c.copying.sent.files) {
+  for (const images::ImageFile& file : c.copying.sent.files) {
     proto::ImageFile& out = *request.add_files();
     out.set_name(file.name);
     out.set_size_bytes(file.size_bytes);
@@ -97,7 +97,7 @@ Status restore(Course& c) {
     out.set_digest(file.digest.to_bytes());
   }
   proto::DumpedMember& member = *request.add_members();
-  const auto& credentials = c.copying.dumped.credentials;
+  const auto& credentials = c.copying.credentials;
   member.mutable_credentials()->Assign(credentials.begin(), credentials.end());
   for (process::NamedFile& file : c.copying.named) *member.add_named() = std::move(file.fact);
   c.console.tell("restore", fmt::format("restoring at {}", c.target->name()));

@@ -30,7 +30,7 @@ class DumpedNames : public testing::TestWithParam<const char*> {
     const auto files = process::named_files(program_.pid());
     ASSERT_TRUE(files) << files.error().message();
     for (const process::NamedFile& file : *files) *told_.Add() = file.fact;
-    who_ = report->credentials.front();
+    who_ = report->front();
   }
 
   Directory directory_;
