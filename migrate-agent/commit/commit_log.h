@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <type_traits>
 #include <utility>
+#include <variant>
 
 #include "migrate-agent/commit/states.h"
 #include "migrate-agent/fault/fault.h"
@@ -18,11 +20,15 @@ class CommitLog {
  public:
   /// Begins a journal; Began is durable. As Journal::create.
   static Result<CommitLog> create(const std::filesystem::path& state_dir, const Uuid& migration,
-                                  journal::Began began);
+                                  journal::Began began) {
+    return take(journal::Journal::create(state_dir, migration, kRole, std::move(began)));
+  }
 
   /// Takes over a journal whose owner is dead, with its state. As Journal::open; also kDataLoss if
   /// the protocol cannot have written it.
-  static Result<CommitLog> open(const std::filesystem::path& path, journal::Lock how);
+  static Result<CommitLog> open(const std::filesystem::path& path, journal::Lock how) {
+    return take(journal::Journal::open(path, how));
+  }
 
   /// Takes the step. `record` is the one that the table names for it, and is durable when this
   /// succeeds. kInvalidArgument if the protocol has no such step here; other failures are those of
@@ -52,7 +58,16 @@ class CommitLog {
   const journal::Journal& journal() const { return journal_; }
 
  private:
+  static constexpr journal::Role kRole =
+      std::is_same_v<State, SourceState> ? journal::Began::SOURCE : journal::Began::DESTINATION;
+
   CommitLog(journal::Journal journal, State state) : journal_(std::move(journal)), state_(state) {}
+
+  static Result<CommitLog> take(Result<journal::Journal> owned) {
+    GCR_TRY(owned);
+    GCR_ASSIGN(const AnyState state, replay(kRole, owned->records()));
+    return CommitLog(std::move(*owned), std::get<State>(state));
+  }
 
   Status write(journal::Record record) {
     GCR_TRY(fault::point("journal.append"));

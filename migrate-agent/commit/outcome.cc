@@ -2,10 +2,30 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "src/control/wire.h"
+
 namespace gcr::commit {
 
 using journal::Record;
 using proto::OutcomeReply;
+
+namespace {
+
+/// Of sending VRAM; 0 if nothing was sent.
+double sending_rate(const proto::MigrateReport& report) {
+  double bytes = 0;
+  double seconds = 0;
+  for (const proto::Round& round : report.rounds()) {
+    if (round.rate_bytes_per_s() <= 0) continue;
+    bytes += static_cast<double>(round.sent_bytes());
+    seconds += static_cast<double>(round.sent_bytes()) / round.rate_bytes_per_s();
+  }
+  return seconds > 0 ? bytes / seconds : 0;
+}
+
+}  // namespace
 
 OutcomeReply::Outcome outcome_of(SourceState state) {
   switch (state) {
@@ -70,9 +90,25 @@ proto::MigrateReport report_of(std::span<const Record> records) {
   return report;
 }
 
+registry::Outcome ending_of(journal::Began migration, proto::MigrateReport report,
+                            unsigned journal_errors) {
+  registry::Outcome outcome;
+  outcome.set_journal_errors(journal_errors);
+  outcome.set_rate_bytes_per_s(sending_rate(report));
+  auto* phases = report.mutable_phases();
+  const auto elsewhere = [own = journal::to_string(migration.role())](const auto& phase) {
+    return phase.host() != own;
+  };
+  phases->erase(std::remove_if(phases->begin(), phases->end(), elsewhere), phases->end());
+  *outcome.mutable_report() = std::move(report);
+  *outcome.mutable_migration() = std::move(migration);
+  return outcome;
+}
+
 CommitAnswer answer_of(const proto::Envelope& reply) {
-  if (reply.has_copy_lost()) return reply.copy_lost();
-  return reply.commit_reply();
+  if (!reply.has_copy_lost()) return reply.commit_reply();
+  return Error(Code::kNotFound, "the destination lost its copy before that ran: " +
+                                    control::printable(reply.copy_lost().reason()));
 }
 
 }  // namespace gcr::commit

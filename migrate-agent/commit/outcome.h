@@ -7,8 +7,9 @@
 #include <variant>
 
 #include "migrate-agent/commit/states.h"
-#include "migrate-agent/journal/format.h"
+#include "migrate-agent/journal/journal.h"
 #include "proto/control.pb.h"
+#include "proto/registry.pb.h"
 #include "src/base/result.h"
 
 namespace gcr::commit {
@@ -29,10 +30,15 @@ std::optional<Result<proto::Envelope>> commit_answer(AnyState state,
 /// How a migration ended, for the daemon of either side.
 proto::MigrateReport report_of(std::span<const journal::Record> records);
 
-/// The destination's copy runs, or it was lost before.
-using CommitAnswer = std::variant<proto::CommitReply, proto::CopyLost>;
+/// How `migration` ended in its role, from `report`, for the daemon. Keeps the phases of the role's
+/// own host; the rate is that of all rounds that sent something.
+registry::Outcome ending_of(journal::Began migration, proto::MigrateReport report,
+                            unsigned journal_errors);
 
-/// `reply` is one of the two.
+/// The destination's copy runs, or why the source takes the process back: the copy was lost before.
+using CommitAnswer = std::variant<proto::CommitReply, Error>;
+
+/// `reply` is CommitReply or CopyLost.
 CommitAnswer answer_of(const proto::Envelope& reply);
 
 }  // namespace gcr::commit

@@ -7,7 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
-#include <initializer_list>
+#include <map>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -32,68 +33,71 @@ class Table {
     return table_.get(key);
   }
 
+  /// The value of a key that is there, if it is of this type; else `must` is the error.
+  template <class Value>
+  std::optional<Value> value(std::string_view key, std::string_view must) {
+    const toml::node* node = find(key);
+    if (node == nullptr) return std::nullopt;
+    auto found = node->value_exact<Value>();
+    if (!found) fail(key, must);
+    return found;
+  }
+
+  /// The text of a key; empty if it is missing.
+  std::string text(std::string_view key) {
+    return value<std::string>(key, "must be a string").value_or("");
+  }
+
   template <class Path>
   void text(std::string_view key, Path& target) {
-    const toml::node* node = find(key);
-    if (node == nullptr) return;
-    const auto value = node->value_exact<std::string>();
-    if (!value) return fail(*node, key, "must be a string");
-    if (value->empty()) return fail(*node, key, "must not be empty");
-    target = *value;
+    const auto found = value<std::string>(key, "must be a string");
+    if (found && found->empty()) return fail(key, "must not be empty");
+    if (found) target = *found;
   }
 
   /// Where the empty text stands for the default.
   template <class Path>
   void optional_text(std::string_view key, Path& target) {
-    const toml::node* node = find(key);
-    if (node == nullptr) return;
-    const auto value = node->value_exact<std::string>();
-    if (!value) return fail(*node, key, "must be a string");
-    if (!value->empty()) target = *value;
+    if (std::string found = text(key); !found.empty()) target = std::move(found);
   }
 
   /// Where the empty text stands for nothing.
   void optional_path(std::string_view key, std::filesystem::path& target) {
-    const toml::node* node = find(key);
-    if (node == nullptr) return;
-    const auto value = node->value_exact<std::string>();
-    if (!value) return fail(*node, key, "must be a string");
-    if (!value->empty() && !value->starts_with('/')) {
-      return fail(*node, key, "must be an absolute path, or empty");
+    const auto found = value<std::string>(key, "must be a string");
+    if (found && !found->empty() && !found->starts_with('/')) {
+      return fail(key, "must be an absolute path, or empty");
     }
-    target = *value;
+    if (found) target = *found;
   }
 
   void flag(std::string_view key, bool& target) {
-    const toml::node* node = find(key);
-    if (node == nullptr) return;
-    const auto value = node->value_exact<bool>();
-    if (!value) return fail(*node, key, "must be true or false");
-    target = *value;
+    if (const auto found = value<bool>(key, "must be true or false")) target = *found;
   }
 
   void number(std::string_view key, unsigned least, unsigned most, unsigned& target) {
-    const toml::node* node = find(key);
-    if (node == nullptr) return;
-    const auto value = node->value_exact<std::int64_t>();
-    if (!value || *value < least || *value > most) {
-      return fail(*node, key, fmt::format("must be a number from {} to {}", least, most));
-    }
-    target = static_cast<unsigned>(*value);
+    const std::string must = fmt::format("must be a number from {} to {}", least, most);
+    const auto found = value<std::int64_t>(key, must);
+    if (!found) return;
+    if (*found < least || *found > most) return fail(key, must);
+    target = static_cast<unsigned>(*found);
   }
 
   void strings(std::string_view key, std::vector<std::string>& target) {
+    constexpr std::string_view kMust = "must be an array of strings";
     const toml::node* node = find(key);
     if (node == nullptr) return;
     const toml::array* array = node->as_array();
-    if (array == nullptr) return fail(*node, key, "must be an array of strings");
+    if (array == nullptr) return fail(key, kMust);
     target.clear();
     for (const toml::node& element : *array) {
-      const auto value = element.value_exact<std::string>();
-      if (!value) return fail(element, key, "must be an array of strings");
-      target.push_back(*value);
+      const auto found = element.value_exact<std::string>();
+      if (!found) return fail(element, key, kMust);
+      target.push_back(*found);
     }
   }
+
+  /// Of a key that is there.
+  void fail(std::string_view key, std::string_view what) { fail(*table_.get(key), key, what); }
 
   void fail(const toml::node& node, std::string_view key, std::string_view what) {
     if (!status_) return;
@@ -134,50 +138,44 @@ void read_listen(Table& table, Config& config) {
   table.text("listen", text);
   if (text.empty()) return;
   auto endpoint = parse_listen(text);
-  if (!endpoint) return table.fail(*table.find("listen"), "listen", endpoint.error().message());
+  if (!endpoint) return table.fail("listen", endpoint.error().message());
   config.listen = std::move(*endpoint);
 }
 
 void read_metrics_listen(Table& table, Config& config) {
-  const toml::node* node = table.find("metrics_listen");
-  if (node == nullptr) return;
-  const auto text = node->value_exact<std::string>();
-  if (!text) return table.fail(*node, "metrics_listen", "must be a string");
-  if (text->empty()) return;
-  auto endpoint = parse_listen(*text);
-  if (!endpoint) return table.fail(*node, "metrics_listen", endpoint.error().message());
+  const std::string text = table.text("metrics_listen");
+  if (text.empty()) return;
+  auto endpoint = parse_listen(text);
+  if (!endpoint) return table.fail("metrics_listen", endpoint.error().message());
   config.metrics_listen = std::move(*endpoint);
 }
 
 void read_advertise(Table& table, Config& config) {
-  table.optional_text("advertise", config.advertise);
-  if (config.advertise.empty()) return;
-  const auto endpoint = control::Endpoint::parse(config.advertise);
-  if (!endpoint) {
-    return table.fail(*table.find("advertise"), "advertise", endpoint.error().message());
-  }
+  const std::string text = table.text("advertise");
+  if (text.empty()) return;
+  const auto endpoint = control::Endpoint::parse(text);
+  if (!endpoint) return table.fail("advertise", endpoint.error().message());
   config.advertise = endpoint->to_string();
 }
 
 void read_hugepages(Table& table, Config& config) {
-  std::string text;
+  using enum landing::HugepagePolicy;
+  static const std::map<std::string, landing::HugepagePolicy> kPolicies = {
+      {"auto", kAuto}, {"require", kRequire}, {"never", kNever}};
+  std::string text = "auto";
   table.text("hugepages", text);
-  if (text == "auto")
-    config.hugepages = landing::HugepagePolicy::kAuto;
-  else if (text == "require")
-    config.hugepages = landing::HugepagePolicy::kRequire;
-  else if (text == "never")
-    config.hugepages = landing::HugepagePolicy::kNever;
-  else if (!text.empty())
-    table.fail(*table.find("hugepages"), "hugepages", "must be \"auto\", \"require\" or \"never\"");
+  const auto policy = kPolicies.find(text);
+  if (policy == kPolicies.end()) {
+    return table.fail("hugepages", "must be \"auto\", \"require\" or \"never\"");
+  }
+  config.hugepages = policy->second;
 }
 
 void read_log_level(Table& table, Config& config) {
   static constexpr std::array<std::string_view, 4> kLevels = {"debug", "info", "warning", "error"};
   table.text("log_level", config.log_level);
   if (std::ranges::find(kLevels, config.log_level) == kLevels.end()) {
-    table.fail(*table.find("log_level"), "log_level",
-               "must be \"debug\", \"info\", \"warning\" or \"error\"");
+    table.fail("log_level", "must be \"debug\", \"info\", \"warning\" or \"error\"");
   }
 }
 
@@ -187,7 +185,7 @@ void read_gpus(Table& table, Config& config) {
   for (const std::string& text : texts) {
     const auto uuid = Uuid::parse(text);
     if (!uuid) {
-      table.fail(*table.find("gpus"), "gpus",
+      table.fail("gpus",
                  fmt::format("has \"{}\", which is not a GPU's UUID; `nvidia-smi -L` lists them",
                              control::printable(text)));
       return;

@@ -6,7 +6,6 @@
 
 #include <sys/types.h>
 
-#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -38,12 +37,6 @@ Status check_cpu_features(const Command& command, const std::string& features);
 /// Success if the kernel tracks which pages a process writes (soft-dirty), which pre_dump() needs;
 /// else kUnsupported with the reason.
 Status check_memory_tracking(const Command& command);
-
-struct DumpReport {
-  std::chrono::nanoseconds duration{};
-  std::uint64_t image_bytes = 0;
-  std::vector<proto::Credentials> credentials{};  ///< of every thread, from the kernel
-};
 
 /// Takes one image of a dump. `name` is CRIU's own ("pages-1.img"); `content` is read from its
 /// current offset to its end. Images of memory ("pages-*.img") come as pipes during the dump, each
@@ -78,11 +71,11 @@ class PreparedDump {
   PreparedDump& operator=(PreparedDump&&) noexcept;
   ~PreparedDump();
 
-  /// Dumps the process tree and leaves its tasks stopped. Once, blocking. `take` is for a streaming
-  /// dump. On failure the tasks run again, and the error quotes the first error line of
-  /// CRIU's log or carries that of `take`. kDataLoss if the images give a thread other rights than
-  /// it has.
-  Result<DumpReport> run(const TakeImage& take = {});
+  /// Dumps the process tree and leaves its tasks stopped; gives the rights of every thread, from
+  /// the kernel. Once, blocking. `take` is for a streaming dump. On failure the tasks run again,
+  /// and the error quotes the first error line of CRIU's log or carries that of `take`. kDataLoss
+  /// if the images give a thread other rights than it has.
+  Result<std::vector<proto::Credentials>> run(const TakeImage& take = {});
 
  private:
   struct Impl;
@@ -90,17 +83,13 @@ class PreparedDump {
   std::unique_ptr<Impl> impl_;
 };
 
-/// PreparedDump::to_directory() and run() in one.
-Result<DumpReport> dump(const Command& command, pid_t pid, const std::filesystem::path& images);
-
 /// Writes the memory of the tree under `pid` into `directory` while it runs (it is stopped only for
 /// moments), and makes the kernel track writes from then on. `parent` is the directory of the
 /// previous pre-dump, if any: pages that were not written since are left out. The last dump is
 /// PreparedDump::to_directory() with this one as parent; the two directories must keep their
 /// relative names. On failure the tasks keep running.
-Result<DumpReport> pre_dump(const Command& command, pid_t pid,
-                            const std::filesystem::path& directory,
-                            const std::filesystem::path& parent = {});
+Status pre_dump(const Command& command, pid_t pid, const std::filesystem::path& directory,
+                const std::filesystem::path& parent = {});
 
 /// Lets tasks that a dump left stopped run again (roll-back). kNotFound if the process is gone.
 Status resume_stopped(const procfs::Process& process);
@@ -120,7 +109,6 @@ class RestoredTree {
   const procfs::Process& root() const;  ///< the root task
   pid_t pid() const;                    ///< its PID in the caller's PID namespace
   const procfs::Process& init() const;  ///< the reaper
-  std::chrono::nanoseconds duration() const;
 
   /// Kills everything in the namespace and waits for it.
   void kill();
@@ -160,8 +148,5 @@ class PreparedRestore {
   explicit PreparedRestore(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
-
-/// PreparedRestore::create() and run() in one.
-Result<RestoredTree> restore(const Command& command, const std::filesystem::path& images);
 
 }  // namespace gcr::criu

@@ -18,7 +18,6 @@ namespace gcr::criu {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
 
 constexpr char kDumpLog[] = "dump.log";
 constexpr char kPreDumpLog[] = "pre-dump.log";
@@ -87,11 +86,11 @@ struct PreparedDump::Impl {
                                                const fs::path& directory, const fs::path& parent,
                                                const fs::path& group, bool streaming);
   Status start(const Command& command, const std::vector<std::string>& arguments);
-  Result<std::uint64_t> run(const TakeImage& take);
+  Status run(const TakeImage& take);
   Status wait_until_dumped();
   Status settle(const ReadImage& read, const WriteImage& write);
-  Result<std::uint64_t> run_streaming(const TakeImage& take);
-  Result<std::uint64_t> run_to_directory();
+  Status run_streaming(const TakeImage& take);
+  Status run_to_directory();
 
   const procfs::Process process;
   const pid_t pid = process.pid();
@@ -136,7 +135,7 @@ Status PreparedDump::Impl::start(const Command& command,
   return Error(Code::kInternal, "CRIU has done without " + std::string(kFirstDumpFile));
 }
 
-Result<std::uint64_t> PreparedDump::Impl::run(const TakeImage& take) {
+Status PreparedDump::Impl::run(const TakeImage& take) {
   GCR_TRY(session->check_namespace());
   started = true;
   if (const Status passed = hold.pass(images::empty_irmap_cache()); !passed) {
@@ -164,8 +163,7 @@ Status PreparedDump::Impl::settle(const ReadImage& read, const WriteImage& write
   return {};
 }
 
-Result<std::uint64_t> PreparedDump::Impl::run_streaming(const TakeImage& take) {
-  std::uint64_t bytes = 0;
+Status PreparedDump::Impl::run_streaming(const TakeImage& take) {
   auto collected = streamer->collect(take);
   // Also if the images were lost: CRIU may have finished nevertheless, and run() can only resume
   // tasks that have stopped.
@@ -179,19 +177,17 @@ Result<std::uint64_t> PreparedDump::Impl::run_streaming(const TakeImage& take) {
                  }));
   for (const auto& [name, content] : *collected) {
     GCR_ASSIGN(UniqueFd file, in_memory(name, content));
-    bytes += content.size();
     GCR_TRY(take(name, std::move(file)));
   }
-  return bytes;
+  return {};
 }
 
-Result<std::uint64_t> PreparedDump::Impl::run_to_directory() {
+Status PreparedDump::Impl::run_to_directory() {
   GCR_TRY(wait_until_dumped());
-  GCR_TRY(settle([this](const std::string& name) { return images::read_file(directory / name); },
-                 [this](const std::string& name, const std::string& content) {
-                   return images::write_file(directory / name, content);
-                 }));
-  return images::total_bytes(directory);
+  return settle([this](const std::string& name) { return images::read_file(directory / name); },
+                [this](const std::string& name, const std::string& content) {
+                  return images::write_file(directory / name, content);
+                });
 }
 
 PreparedDump::PreparedDump(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -212,31 +208,21 @@ Result<PreparedDump> PreparedDump::to_directory(const Command& command, pid_t pi
   return PreparedDump(std::move(impl));
 }
 
-Result<DumpReport> PreparedDump::run(const TakeImage& take) {
-  const auto start = Clock::now();
+Result<std::vector<proto::Credentials>> PreparedDump::run(const TakeImage& take) {
   const pid_t pid = impl_->pid;
   const bool was_stopped = procfs::state(std::to_string(pid)) == 'T';
-  const Result<std::uint64_t> bytes = impl_->run(take);
-  if (!bytes) {
+  const Status dumped = impl_->run(take);
+  if (!dumped) {
     // CRIU resumes the tasks when it fails; do it here if it could not, for example if the images
     // were lost. Whether they are stopped is not visible while their group is frozen.
     if (!was_stopped) (void)resume_stopped(impl_->process);
-    return cannot("dump", pid, bytes.error());
+    return cannot("dump", pid, dumped.error());
   }
-  return DumpReport{Clock::now() - start, *bytes, std::move(impl_->credentials)};
+  return std::move(impl_->credentials);
 }
 
-Result<DumpReport> dump(const Command& command, pid_t pid, const fs::path& images) {
-  const auto start = Clock::now();
-  GCR_ASSIGN(PreparedDump prepared, PreparedDump::to_directory(command, pid, images));
-  GCR_ASSIGN(DumpReport report, prepared.run());
-  report.duration = Clock::now() - start;
-  return report;
-}
-
-Result<DumpReport> pre_dump(const Command& command, pid_t pid, const fs::path& directory,
-                            const fs::path& parent) {
-  const auto start = Clock::now();
+Status pre_dump(const Command& command, pid_t pid, const fs::path& directory,
+                const fs::path& parent) {
   const Status status = [&]() -> Status {
     GCR_ASSIGN(const auto arguments,
                dump_arguments("pre-dump", kPreDumpLog, pid, directory, parent));
@@ -245,7 +231,7 @@ Result<DumpReport> pre_dump(const Command& command, pid_t pid, const fs::path& d
     return session.check_namespace();
   }();
   if (!status) return cannot("pre-dump", pid, status.error());
-  return DumpReport{Clock::now() - start, images::total_bytes(directory)};
+  return {};
 }
 
 }  // namespace gcr::criu

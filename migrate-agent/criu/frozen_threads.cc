@@ -7,7 +7,6 @@
 #include <future>
 #include <map>
 #include <string>
-#include <thread>
 
 #include "migrate-agent/criu/tracing.h"
 #include "migrate-agent/procfs/procfs.h"
@@ -116,23 +115,16 @@ class Tracer {
 
 struct FrozenThreads::Impl {
   std::promise<End> end;
-  std::future<Status> ended;
-  std::thread thread;
+  std::future<Status> ended;  ///< of the tracer's thread
   std::size_t count = 0;
-  bool finished = false;
 
   Status finish(const End& how) {
-    if (finished) return Error(Code::kInvalidArgument, "the threads were let go before");
-    finished = true;
+    if (!ended.valid()) return Error(Code::kInvalidArgument, "the threads were let go before");
     end.set_value(how);
-    Status status = ended.get();
-    thread.join();
-    return status;
+    return ended.get();
   }
 
-  ~Impl() {
-    if (thread.joinable() && !finished) (void)finish({.stop = true, .freeze = {}});
-  }
+  ~Impl() { (void)finish({.stop = true, .freeze = {}}); }
 };
 
 FrozenThreads::FrozenThreads(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -146,26 +138,18 @@ Result<FrozenThreads> FrozenThreads::seize(const std::vector<procfs::Process>& p
   auto impl = std::make_unique<Impl>();
   std::promise<Result<std::size_t>> seized;
   auto when_seized = seized.get_future();
-  std::promise<Status> ended;
-  impl->ended = ended.get_future();
-  impl->thread = std::thread([processes, running, thaw, seized = std::move(seized),
-                              ended = std::move(ended), end = impl->end.get_future()]() mutable {
-    Tracer tracer(processes);
-    const Status status = tracer.seize(running, thaw);
-    if (!status) {
-      seized.set_value(status.error());
-      return;
-    }
-    seized.set_value(tracer.count());
-    ended.set_value(tracer.let_go(end.get()));
-  });
-  const Result<std::size_t> count = when_seized.get();
-  if (!count) {
-    impl->finished = true;
-    impl->thread.join();
-    return count.error();
-  }
-  impl->count = *count;
+  impl->ended = std::async(std::launch::async,
+                           [processes, running, thaw, seized = std::move(seized),
+                            end = impl->end.get_future()]() mutable -> Status {
+                             Tracer tracer(processes);
+                             if (const Status status = tracer.seize(running, thaw); !status) {
+                               seized.set_value(status.error());
+                               return status;
+                             }
+                             seized.set_value(tracer.count());
+                             return tracer.let_go(end.get());
+                           });
+  GCR_ASSIGN(impl->count, when_seized.get());
   return FrozenThreads(std::move(impl));
 }
 

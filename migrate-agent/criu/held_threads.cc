@@ -17,11 +17,7 @@ namespace {
 
 bool stop_is_due(const std::string& task) {
   constexpr std::uint64_t kStop = 1ull << (SIGSTOP - 1);
-  for (const char* pending : {"SigPnd", "ShdPnd"}) {
-    const std::string bits = procfs::status_field(task, pending);
-    if (!bits.empty() && (std::stoull(bits, nullptr, 16) & kStop) != 0) return true;
-  }
-  return false;
+  return ((procfs::status_bits(task, "SigPnd") | procfs::status_bits(task, "ShdPnd")) & kStop) != 0;
 }
 
 }  // namespace

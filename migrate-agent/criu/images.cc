@@ -144,16 +144,6 @@ std::vector<std::string> names(const fs::path& directory) {
   return found;
 }
 
-std::uint64_t total_bytes(const fs::path& directory) {
-  std::uint64_t total = 0;
-  for (const std::string& name : names(directory)) {
-    std::error_code error;
-    const std::uint64_t size = fs::file_size(directory / name, error);
-    if (!error) total += size;
-  }
-  return total;
-}
-
 std::string first_error(const fs::path& directory, const std::string& name) {
   std::ifstream log(directory / name);
   for (std::string line; std::getline(log, line);) {

@@ -33,9 +33,6 @@ std::string empty_irmap_cache();
 /// Names of the image files (*.img) in `directory`, sorted: the files to send. Without logs.
 std::vector<std::string> names(const std::filesystem::path& directory);
 
-/// Sum of the sizes of the image files.
-std::uint64_t total_bytes(const std::filesystem::path& directory);
-
 /// The first line with "Error (" in CRIU's log `name`, without its time stamp; else the first line
 /// of what CRIU wrote to standard error; empty if there is neither.
 std::string first_error(const std::filesystem::path& directory, const std::string& name);

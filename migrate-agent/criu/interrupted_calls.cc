@@ -43,17 +43,12 @@ bool repeatable(std::uint64_t call) {
          kRepeatable.end();
 }
 
-/// Bits of a set of signals in /proc/PID/task/TID/status.
-std::uint64_t signals(const std::string& task, const std::string& name) {
-  const std::string text = procfs::status_field(task, name);
-  return text.empty() ? 0 : std::stoull(text, nullptr, 16);
-}
-
 bool signal_is_due(const std::string& task) {
-  const std::uint64_t pending = signals(task, "SigPnd") | signals(task, "ShdPnd");
+  const std::uint64_t pending =
+      procfs::status_bits(task, "SigPnd") | procfs::status_bits(task, "ShdPnd");
   // The stop that the dump ended with interrupts no call.
   constexpr std::uint64_t kStop = 1ull << (SIGSTOP - 1);
-  return (pending & ~signals(task, "SigBlk") & ~kStop) != 0;
+  return (pending & ~procfs::status_bits(task, "SigBlk") & ~kStop) != 0;
 }
 
 /// A call that was already continued once appears as restart_syscall. The instruction before tells

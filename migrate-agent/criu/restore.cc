@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <chrono>
 #include <optional>
 #include <set>
 
@@ -14,7 +15,6 @@ namespace gcr::criu {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
 
 constexpr char kRestoreLog[] = "restore.log";
 /// The first file that a restore reads.
@@ -48,7 +48,6 @@ struct RestoredTree::Impl {
   UniqueFd control;  ///< to the init, which ends with the whole namespace when this closes
   std::optional<procfs::Process> init_process;
   std::optional<procfs::Process> root;
-  std::chrono::nanoseconds duration{};
 
   ~Impl() { init.kill(); }
 };
@@ -61,7 +60,6 @@ RestoredTree::~RestoredTree() = default;
 const procfs::Process& RestoredTree::root() const { return *impl_->root; }
 pid_t RestoredTree::pid() const { return impl_->root->pid(); }
 const procfs::Process& RestoredTree::init() const { return *impl_->init_process; }
-std::chrono::nanoseconds RestoredTree::duration() const { return impl_->duration; }
 void RestoredTree::kill() { impl_->init.kill(); }
 
 void RestoredTree::release() {
@@ -160,7 +158,6 @@ Result<PreparedRestore> PreparedRestore::create(const Command& command, const fs
 }
 
 Result<RestoredTree> PreparedRestore::run() {
-  const auto start = Clock::now();
   auto tree = [this]() -> Result<RestoredTree> {
     GCR_ASSIGN(const std::set<pid_t> used, images::used_pids(impl_->directory));
     if (is_free(impl_->first_pid, used)) return impl_->run();
@@ -175,18 +172,7 @@ Result<RestoredTree> PreparedRestore::run() {
   if (!tree) {
     return tree.error().while_doing("cannot restore from " + impl_->directory.string());
   }
-  tree->impl_->duration = Clock::now() - start;
   return tree;
-}
-
-Result<RestoredTree> restore(const Command& command, const fs::path& images) {
-  GCR_ASSIGN(const std::set<pid_t> used, images::used_pids(images));
-  GCR_ASSIGN(const std::string inventory, images::read_file(images / kFirstRestoreFile));
-  auto prepared = PreparedRestore::create(command, images, used);
-  // The holding point needs its name, and the file belongs to the images in any case.
-  GCR_TRY(images::write_file(images / kFirstRestoreFile, inventory));
-  if (!prepared) return prepared.error();
-  return prepared->run();
 }
 
 }  // namespace gcr::criu

@@ -27,7 +27,6 @@
 #include "migrate-agent/daemon/recoveries.h"
 #include "migrate-agent/daemon/registry.h"
 #include "migrate-agent/daemon/worker_process.h"
-#include "migrate-agent/worker/answer.h"
 #include "migrate-agent/worker/packet.h"
 #include "migrate-agent/worker/worker_server.h"
 #include "proto/registry.pb.h"
@@ -44,7 +43,7 @@ constexpr std::chrono::milliseconds kUnplacedPatience = std::chrono::seconds(1);
 /// A worker as the daemon knows it. When its process has been reaped it is removed, and what it
 /// owns is released or goes to a recovery.
 struct Worker {
-  Worker(asio::io_context& io, WorkerProcess process, std::optional<Startups::Token> startup)
+  Worker(asio::io_context& io, WorkerProcess process, Startups::Token startup)
       : pid(process.pid), socket(io, process.socket.release()), token(std::move(startup)) {}
 
   /// For the log, with its migration.
@@ -56,8 +55,8 @@ struct Worker {
 
   pid_t pid;
   asio::posix::stream_descriptor socket;
-  std::optional<Startups::Token> token;  ///< while its peer has not shown a certificate
-  std::optional<Peers::Place> place;     ///< from then on
+  Startups::Token token;  ///< while its peer has not shown a certificate
+  Peers::Place place;     ///< from then on
   std::string peer;
   std::string phase;
   std::vector<journal::Entry> journals;  ///< of what it claimed or registered; not all exist
@@ -100,14 +99,15 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
             [this](WorkerId id, const std::string& name) { return start_recovery(id, name); },
             [this] { monitoring.metrics().journal_errors(1); }),
         monitoring(
-            io, [this] { return start_probe(); }, [this] { return present(); }) {}
+            io, [this] { return spawn({"--probe"}); }, [this] { return present(); }) {}
 
   asio::awaitable<void> accept_all();
   Status listen_locally();
   asio::awaitable<void> accept_local();
-  asio::awaitable<void> admit(tcp::socket socket, std::string address,
-                              std::optional<Startups::Token> token);
-  std::optional<Startups::Token> admit_known(const Uuid& migration);
+  asio::awaitable<void> admit(tcp::socket socket, std::string address, Startups::Token token);
+  Startups::Token admit_known(const Uuid& migration);
+  Result<WorkerProcess> spawn(const std::vector<std::string>& more, UniqueFd connection = {}) const;
+  void add_worker(WorkerId id, WorkerProcess process, Startups::Token token);
   void start_worker(UniqueFd connection, const std::string& address, Startups::Token token);
   bool start_recovery(WorkerId id, const std::string& name);
   void remove_groups();
@@ -125,7 +125,6 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
   asio::awaitable<void> obey_reload_signals();
   Status reload();
   Present present() const;
-  Result<WorkerProcess> start_probe() const;
   void end_if_idle();
 
   asio::io_context& io;
@@ -193,9 +192,9 @@ asio::awaitable<void> Daemon::Impl::accept_local() {
       continue;
     }
     const std::string user = fmt::format("uid {}", connection->uid);
-    std::optional<Startups::Token> token = local_startups.admit(user);
+    Startups::Token token = local_startups.admit(user);
     if (token && !stopping) {
-      start_worker(std::move(connection->socket), user, std::move(*token));
+      start_worker(std::move(connection->socket), user, std::move(token));
     } else {
       spdlog::warn("closed a local connection of {}: {}", user,
                    stopping ? "this agent is stopping" : "too many have not said anything yet");
@@ -205,7 +204,7 @@ asio::awaitable<void> Daemon::Impl::accept_local() {
 
 /// A connection without a place among the unauthenticated ones may still belong to a migration.
 asio::awaitable<void> Daemon::Impl::admit(tcp::socket socket, std::string address,
-                                          std::optional<Startups::Token> token) {
+                                          Startups::Token token) {
   const auto self = shared_from_this();
   const std::chrono::milliseconds patience(config.startup_timeout_ms);
   const Unplaced::Entry waiting = token ? Unplaced::Entry() : unplaced.add(socket);
@@ -232,12 +231,12 @@ asio::awaitable<void> Daemon::Impl::admit(tcp::socket socket, std::string addres
   } else if (stopping) {
     spdlog::info("closed a control connection from {}: this agent is stopping", address);
   } else {
-    start_worker(std::move(*connection), address, std::move(*token));
+    start_worker(std::move(*connection), address, std::move(token));
   }
 }
 
 /// Ids are random, so only participants of a migration, or those who see its packets, can name it.
-std::optional<Startups::Token> Daemon::Impl::admit_known(const Uuid& migration) {
+Startups::Token Daemon::Impl::admit_known(const Uuid& migration) {
   std::error_code error;
   for (const journal::Role role : {journal::Began::SOURCE, journal::Began::DESTINATION}) {
     if (!std::filesystem::exists(journal::path_of(config.state_dir, migration, role), error)) {
@@ -245,33 +244,41 @@ std::optional<Startups::Token> Daemon::Impl::admit_known(const Uuid& migration) 
     }
     return known_startups.admit(migration.to_string());
   }
-  return std::nullopt;
+  return {};
+}
+
+/// Starts this program again, as a worker with `more` arguments.
+Result<WorkerProcess> Daemon::Impl::spawn(const std::vector<std::string>& more,
+                                          UniqueFd connection) const {
+  std::vector<std::string> arguments = worker_arguments;
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return spawn_worker(worker_command, arguments, std::move(connection));
+}
+
+void Daemon::Impl::add_worker(WorkerId id, WorkerProcess process, Startups::Token token) {
+  workers.try_emplace(id, io, std::move(process), std::move(token));
+  asio::co_spawn(io, listen_to(id), asio::detached);
 }
 
 void Daemon::Impl::start_worker(UniqueFd connection, const std::string& address,
                                 Startups::Token token) {
-  auto process = spawn_worker(worker_command, worker_arguments, std::move(connection));
+  auto process = spawn({}, std::move(connection));
   if (!process) {
     spdlog::error("closed a connection from {}: {}", address, process.error().message());
     return;
   }
   spdlog::info("worker {} serves {}", process->pid, address);
-  const WorkerId id = ++last_worker;
-  workers.try_emplace(id, io, std::move(*process), std::move(token));
-  asio::co_spawn(io, listen_to(id), asio::detached);
+  add_worker(++last_worker, std::move(*process), std::move(token));
 }
 
 bool Daemon::Impl::start_recovery(WorkerId id, const std::string& name) {
-  std::vector<std::string> arguments = worker_arguments;
-  arguments.insert(arguments.end(), {"--recover", name});
-  auto process = spawn_worker(worker_command, arguments, UniqueFd());
+  auto process = spawn({"--recover", name});
   if (!process) {
     spdlog::error("cannot recover {} now: {}", name, process.error().message());
     return false;
   }
   spdlog::info("worker {} recovers {}", process->pid, name);
-  workers.try_emplace(id, io, std::move(*process), std::nullopt);
-  asio::co_spawn(io, listen_to(id), asio::detached);
+  add_worker(id, std::move(*process), {});
   return true;
 }
 
@@ -451,7 +458,7 @@ void Daemon::Impl::reap(pid_t pid, int status) {
 /// the daemon lacks the capability.
 void Daemon::Impl::remove_groups() {
   if (!workers.empty() || !recoveries.empty() || sweeper) return;
-  std::vector<std::string> arguments = worker_arguments;
+  std::vector<std::string> arguments;
   for (const std::string& group : cgroups::empty_groups(cgroups::hierarchies())) {
     const std::string journal = group.substr(std::strlen(cgroups::kGroupPrefix));
     std::error_code error;
@@ -459,8 +466,8 @@ void Daemon::Impl::remove_groups() {
         std::filesystem::exists(journal::directory_of(config.state_dir) / journal, error);
     if (is_ours) arguments.insert(arguments.end(), {"--remove-group", group});
   }
-  if (arguments.size() == worker_arguments.size()) return;
-  const auto process = spawn_worker(worker_command, arguments, UniqueFd());
+  if (arguments.empty()) return;
+  const auto process = spawn(arguments);
   if (process) sweeper = process->pid;
 }
 
@@ -528,12 +535,6 @@ Present Daemon::Impl::present() const {
     ++(outgoing ? now.outgoing : now.incoming);
   }
   return now;
-}
-
-Result<WorkerProcess> Daemon::Impl::start_probe() const {
-  std::vector<std::string> arguments = worker_arguments;
-  arguments.push_back("--probe");
-  return spawn_worker(worker_command, arguments, UniqueFd());
 }
 
 Daemon::Daemon(asio::io_context& io, Config config, std::vector<std::string> worker_command,

@@ -96,7 +96,7 @@ asio::awaitable<Result<control::Preface>> read_preface(asio::ip::tcp::socket& so
   co_return control::Preface::decode(bytes);
 }
 
-Result<UniqueFd> take_descriptor(asio::ip::tcp::socket socket) {
+Result<UniqueFd> take_descriptor(asio::generic::stream_protocol::socket socket) {
   std::error_code error;
   UniqueFd fd(socket.release(error));
   if (error) return Error(Code::kIo, "cannot release a connection: " + error.message());
@@ -136,19 +136,9 @@ asio::awaitable<Result<LocalConnection>> LocalListener::accept() {
   if (::getsockopt(socket.native_handle(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) {
     co_return Error::from_errno(errno, "cannot tell who has connected locally");
   }
-  LocalConnection connection{UniqueFd(socket.release(error)), peer.uid};
-  const int fd = connection.socket.get();
-  const int flags = ::fcntl(fd, F_GETFL);
-  if (error || flags < 0 || ::fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) != 0 ||
-      ::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
-    co_return Error::from_errno(errno, "cannot set the mode of a local connection");
-  }
-  co_return connection;
-}
-
-void LocalListener::close() {
-  std::error_code ignored;
-  acceptor_.close(ignored);
+  auto taken = take_descriptor(std::move(socket));
+  GCR_CO_TRY(taken);
+  co_return LocalConnection{std::move(*taken), peer.uid};
 }
 
 }  // namespace gcr::agent

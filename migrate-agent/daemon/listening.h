@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <asio/awaitable.hpp>
+#include <asio/generic/stream_protocol.hpp>
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
 #include <asio/local/stream_protocol.hpp>
@@ -31,7 +32,7 @@ asio::awaitable<Result<control::Preface>> read_preface(asio::ip::tcp::socket& so
                                                        std::chrono::milliseconds timeout);
 
 /// The descriptor of `socket`, in blocking mode, close-on-exec; `socket` is closed afterwards.
-Result<UniqueFd> take_descriptor(asio::ip::tcp::socket socket);
+Result<UniqueFd> take_descriptor(asio::generic::stream_protocol::socket socket);
 
 /// A connection of a local user's.
 struct LocalConnection {
@@ -54,9 +55,6 @@ class LocalListener {
 
   /// The next connection. kCancelled once it is closed.
   asio::awaitable<Result<LocalConnection>> accept();
-
-  /// No more connections are accepted.
-  void close();
 
  private:
   LocalListener(asio::local::stream_protocol::acceptor acceptor, std::filesystem::path path,

@@ -32,17 +32,7 @@ std::string readiness_json(const std::vector<std::string>& problems) {
 
 }  // namespace
 
-asio::awaitable<std::vector<std::string>> Health::problems() {
-  co_await turn_.async_send(asio::use_awaitable);
-  if (!known_at_ || Clock::now() >= *known_at_ + kGoodFor) {
-    problems_ = co_await probe();
-    known_at_ = Clock::now();
-  }
-  turn_.try_receive([](auto...) {});
-  co_return problems_;
-}
-
-asio::awaitable<std::vector<std::string>> Health::probe() {
+asio::awaitable<std::vector<std::string>> Monitoring::probe() {
   auto process = launch_();
   if (!process) co_return std::vector<std::string>(1, process.error().message());
   const pid_t pid = process->pid;
@@ -74,8 +64,6 @@ asio::awaitable<std::vector<std::string>> Health::probe() {
   }
 }
 
-bool Health::process_ended(pid_t pid) { return std::erase(probes_, pid) != 0; }
-
 Status Monitoring::serve(const control::Endpoint& endpoint) {
   asio::ip::tcp::acceptor listening(io_);
   GCR_ASSIGN(const std::string where, listen_on(listening, endpoint));
@@ -94,7 +82,13 @@ asio::awaitable<HttpAnswer> Monitoring::answer(std::string path) {
 }
 
 asio::awaitable<HttpAnswer> Monitoring::answer_health() {
-  std::vector<std::string> problems = co_await health_.problems();
+  co_await turn_.async_send(asio::use_awaitable);
+  if (!known_at_ || Clock::now() >= *known_at_ + kGoodFor) {
+    problems_ = co_await probe();
+    known_at_ = Clock::now();
+  }
+  turn_.try_receive([](auto...) {});
+  std::vector<std::string> problems = problems_;
   if (stopping_) problems.emplace_back("this agent is stopping");
   co_return HttpAnswer{.status = problems.empty() ? 200U : 503U,
                        .content_type = "application/json",

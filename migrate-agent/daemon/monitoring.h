@@ -20,44 +20,19 @@
 
 namespace gcr::agent {
 
-/// Readiness. A probe, a process of its own like a worker, looks at the host: what it does may take
-/// long, and a driver that fails to load harms nobody else. Its answer is good for some seconds,
-/// and everybody who asks meanwhile shares it.
-class Health {
+class Monitoring {
  public:
   using Launch = std::function<Result<WorkerProcess>()>;
 
   static constexpr std::chrono::seconds kGoodFor{5};
   static constexpr std::chrono::seconds kProbePatience{8};
 
-  /// `launch` starts a probe: a process that sends one registry::Readiness and ends.
-  Health(asio::io_context& io, Launch launch) : io_(io), launch_(std::move(launch)), turn_(io, 1) {}
-
-  /// What keeps this host from taking part in a migration; nothing: it is ready. Takes at most
-  /// kProbePatience. The object must outlive the call.
-  asio::awaitable<std::vector<std::string>> problems();
-
-  /// For the reaper of children: true if it was a probe.
-  bool process_ended(pid_t pid);
-
- private:
-  using Clock = std::chrono::steady_clock;
-
-  asio::awaitable<std::vector<std::string>> probe();
-
-  asio::io_context& io_;
-  Launch launch_;
-  asio::experimental::channel<void()> turn_;  ///< full while somebody probes
-  std::vector<pid_t> probes_;                 ///< not reaped yet
-  std::optional<Clock::time_point> known_at_;
-  std::vector<std::string> problems_;
-};
-
-class Monitoring {
- public:
-  /// `launch` starts a probe (see Health); `present` is called for each query of metrics.
-  Monitoring(asio::io_context& io, Health::Launch launch, std::function<Present()> present)
-      : io_(io), health_(io, std::move(launch)), present_(std::move(present)) {}
+  /// `launch` starts a probe, a process of its own like a worker that sends one registry::Readiness
+  /// and ends: what it does may take long, and a driver that fails to load harms nobody else. Its
+  /// answer is good for some seconds, and everybody who asks meanwhile shares it. `present` is
+  /// called for each query of metrics.
+  Monitoring(asio::io_context& io, Launch launch, std::function<Present()> present)
+      : io_(io), launch_(std::move(launch)), turn_(io, 1), present_(std::move(present)) {}
 
   Metrics& metrics() { return metrics_; }
 
@@ -68,15 +43,22 @@ class Monitoring {
   void stop() { stopping_ = true; }
 
   /// For the reaper of children: true if it was a probe.
-  bool process_ended(pid_t pid) { return health_.process_ended(pid); }
+  bool process_ended(pid_t pid) { return std::erase(probes_, pid) != 0; }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   asio::awaitable<HttpAnswer> answer(std::string path);
   asio::awaitable<HttpAnswer> answer_health();
+  asio::awaitable<std::vector<std::string>> probe();
 
   asio::io_context& io_;
   Metrics metrics_;
-  Health health_;
+  Launch launch_;
+  asio::experimental::channel<void()> turn_;  ///< full while somebody probes
+  std::vector<pid_t> probes_;                 ///< not reaped yet
+  std::optional<Clock::time_point> known_at_;
+  std::vector<std::string> problems_;  ///< by the last probe; none: this host is ready
   std::function<Present()> present_;
   std::optional<HttpServer> http_;
   bool stopping_ = false;

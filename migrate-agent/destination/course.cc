@@ -4,9 +4,9 @@
 
 #include <future>
 
+#include "migrate-agent/commit/outcome.h"
 #include "migrate-agent/criu/images.h"
 #include "migrate-agent/fault/fault.h"
-#include "migrate-agent/roles/ending.h"
 #include "migrate-agent/settlement/destination.h"
 #include "migrate-agent/settlement/records.h"
 #include "src/base/log.h"
@@ -116,7 +116,7 @@ Result<std::vector<process::VettedFiles>> Course::vet_files(
 }
 
 Status Course::restore_process(const proto::RestoreRequest& request,
-                               const std::vector<images::NamedFile>& files, Phases& phases) {
+                               const std::vector<images::ImageFile>& files, Phases& phases) {
   GCR_TRY(phases.time("images", "complete images", [&] { return room_->complete(files); }));
   GCR_TRY(fault::point("destination.imaged"));
   GCR_ASSIGN(const auto vetted,
@@ -238,7 +238,7 @@ std::optional<registry::Outcome> Course::conclude() {
     report_.set_code(std::string(to_string(cause_.code())));
     report_.set_message(cause_.message());
   }
-  return ending_of(plan_.began, std::move(report_), log_ ? log_->write_errors() : 0);
+  return commit::ending_of(plan_.began, std::move(report_), log_ ? log_->write_errors() : 0);
 }
 
 Status Course::settle() {

@@ -100,7 +100,7 @@ class Course {
   Status restore(const proto::RestoreRequest& request, proto::RestoreReply& reply);
   Result<std::vector<process::VettedFiles>> vet_files(const proto::RestoreRequest& request) const;
   Status restore_process(const proto::RestoreRequest& request,
-                         const std::vector<images::NamedFile>& files, Phases& phases);
+                         const std::vector<images::ImageFile>& files, Phases& phases);
   Status vote(Phases& phases);
 
   Status commit(const proto::CommitRequest& request, proto::Envelope& reply);

@@ -5,11 +5,10 @@
 #include "migrate-agent/data/offer.h"
 #include "migrate-agent/destination/course.h"
 #include "migrate-agent/fault/fault.h"
+#include "migrate-agent/journal/text.h"
 #include "migrate-agent/preflight/comparison.h"
 #include "migrate-agent/preflight/host_facts.h"
 #include "migrate-agent/process/surroundings.h"
-#include "migrate-agent/roles/check.h"
-#include "migrate-agent/roles/records.h"
 #include "migrate-agent/settlement/records.h"
 #include "src/base/log.h"
 #include "src/base/users.h"
@@ -61,7 +60,7 @@ journal::Began Course::description(const proto::PreflightRequest& request) const
   began.set_peer(said.starts_with(':') ? from.substr(0, from.rfind(':')) + said
                                        : control::printable(said));
   began.set_peer_name(context_.channel.peer().common_name);
-  began.set_command(short_command(request.members(0).command()));
+  began.set_command(journal::short_command(request.members(0).command()));
   began.set_ordered_by(control::printable(request.ordered_by()).substr(0, kMaxNameBytes));
   began.set_uid(request.members(0).uid());
   return began;
@@ -77,7 +76,7 @@ Status Course::preflight(const proto::PreflightRequest& request, proto::Prefligh
   GCR_TRY(check_local_user(request));
   migration_ = to_uuid(request.migration_id());
   log_migration(migration_);
-  spdlog::info("receives \"{}\" from {}", short_command(request.members(0).command()),
+  spdlog::info("receives \"{}\" from {}", journal::short_command(request.members(0).command()),
                context_.channel.peer_address());
   plan_.began = description(request);
   plan_.is_migration = !request.only();

@@ -105,13 +105,13 @@ Result<BufferDigests> check_digests(
                                             checked.size(), count));
 }
 
-Result<std::vector<images::NamedFile>> check_files(
+Result<std::vector<images::ImageFile>> check_files(
     const google::protobuf::RepeatedPtrField<proto::ImageFile>& files) {
   if (files.size() > static_cast<int>(images::kMaxFiles)) {
     return Error(Code::kProtocol,
                  fmt::format("{} image files are more than {}", files.size(), images::kMaxFiles));
   }
-  std::vector<images::NamedFile> checked;
+  std::vector<images::ImageFile> checked;
   for (const proto::ImageFile& file : files) {
     GCR_ASSIGN(const auto digest, images::ImageDigest::from_bytes(file.digest()));
     checked.push_back({file.name(), file.id(), file.size_bytes(), digest});

@@ -48,7 +48,7 @@ Result<BufferDigests> check_digests(
 
 /// At most kMaxFiles, with well-formed digests. ImageStore::complete checks names and sizes.
 /// kProtocol.
-Result<std::vector<images::NamedFile>> check_files(
+Result<std::vector<images::ImageFile>> check_files(
     const google::protobuf::RepeatedPtrField<proto::ImageFile>& files);
 
 }  // namespace gcr::agent

@@ -52,7 +52,7 @@ Status Room::open_images(const std::array<std::byte, 32>& secret) {
   return {};
 }
 
-Status Room::complete(const std::vector<images::NamedFile>& files) {
+Status Room::complete(const std::vector<images::ImageFile>& files) {
   GCR_TRY(images_->complete(files));
   return memory_->taken({.ordinary_bytes = image_room_});
 }

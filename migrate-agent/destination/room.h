@@ -41,7 +41,7 @@ class Room {
   std::filesystem::path image_directory() const { return image_memory_->path(); }
 
   /// All images are there, and nothing lands any more.
-  Status complete(const std::vector<images::NamedFile>& files);
+  Status complete(const std::vector<images::ImageFile>& files);
 
  private:
   Room(const Config& config, std::uint64_t image_bytes);

@@ -46,6 +46,14 @@ struct ImageDigest {
   static Result<ImageDigest> from_bytes(std::string_view bytes);
 };
 
+/// One image that was sent whole.
+struct ImageFile {
+  std::string name;
+  std::uint32_t id = 0;  ///< as in its blocks
+  std::uint64_t size_bytes = 0;
+  ImageDigest digest = {};
+};
+
 /// Thread-safe.
 class WindowDigester {
  public:

@@ -80,7 +80,7 @@ struct ImageSender::Impl {
   std::vector<Buffer> free_buffers;
   unsigned buffers_out = 0;
   std::uint32_t next_id = 0;
-  std::vector<SentFile> files;
+  std::vector<ImageFile> files;
   std::unordered_map<std::uint32_t, ImageDigest> digests;  // by file
   std::optional<Error> failure;
   std::atomic<std::uint64_t> raw_bytes = 0;
@@ -182,7 +182,7 @@ Result<std::unique_ptr<ImageSender>> ImageSender::create(transport::Channel& cha
 }
 
 Status ImageSender::take(const std::string& name, UniqueFd content) {
-  SentFile file{.name = name};
+  ImageFile file{.name = name};
   {
     const std::lock_guard lock(impl_->mutex);
     file.id = impl_->next_id++;
@@ -220,7 +220,7 @@ Result<SentImages> ImageSender::finish() {
   GCR_TRY(impl_->health());
   GCR_TRY(impl_->channel.flush());
   const std::lock_guard lock(impl_->mutex);
-  for (SentFile& file : impl_->files) file.digest = impl_->digests[file.id];
+  for (ImageFile& file : impl_->files) file.digest = impl_->digests[file.id];
   return SentImages{impl_->files, impl_->raw_bytes, impl_->zero_bytes, impl_->sent_bytes,
                     impl_->chooser.chosen()};
 }

@@ -12,16 +12,8 @@
 
 namespace gcr::images {
 
-/// One image that was sent whole.
-struct SentFile {
-  std::string name;
-  std::uint32_t id = 0;
-  std::uint64_t size_bytes = 0;
-  ImageDigest digest = {};
-};
-
 struct SentImages {
-  std::vector<SentFile> files;
+  std::vector<ImageFile> files;
   std::uint64_t raw_bytes = 0;   ///< as CRIU wrote them
   std::uint64_t zero_bytes = 0;  ///< of these, in pages of zeros
   std::uint64_t sent_bytes = 0;  ///< with headers

@@ -177,10 +177,10 @@ Status ImageStore::write_pages(const BlockHeader& header, std::span<const std::b
   return {};
 }
 
-Status ImageStore::complete(const std::vector<NamedFile>& files) {
+Status ImageStore::complete(const std::vector<ImageFile>& files) {
   std::set<unsigned> pre_dumps;
   std::set<std::uint32_t> ids;
-  for (const NamedFile& file : files) {
+  for (const ImageFile& file : files) {
     GCR_ASSIGN(const unsigned number, pre_dump_of(file.name));
     if (file.id >= kMaxFiles || file.size_bytes > kMaxFileBytes || !ids.insert(file.id).second) {
       return Error(Code::kProtocol, fmt::format("the source named {} wrongly", file.name));
@@ -200,7 +200,7 @@ Status ImageStore::complete(const std::vector<NamedFile>& files) {
   return link_parents(directory_, pre_dumps);
 }
 
-Status ImageStore::name_file(const NamedFile& named) {
+Status ImageStore::name_file(const ImageFile& named) {
   if (const std::lock_guard lock(mutex_); digests_[named.id] != named.digest) {
     return Error(Code::kDataLoss, fmt::format("{} did not arrive as it was sent", named.name));
   }

@@ -23,14 +23,6 @@
 
 namespace gcr::images {
 
-/// One image as the source names it when all has been sent.
-struct NamedFile {
-  std::string name;
-  std::uint32_t id = 0;
-  std::uint64_t size_bytes = 0;
-  ImageDigest digest = {};
-};
-
 class ImageStore {
  public:
   /// Requests room for at least this many bytes more; gives the room for all files now. One call at
@@ -54,13 +46,12 @@ class ImageStore {
   Status landed(std::uint64_t offset, std::uint64_t length_bytes);
 
   /// When everything has landed: gives the files their names and sizes. Names are plain names that
-  /// end in
-  /// ".img", or such a name in one of the directories "pre-1", "pre-2", ... of pre-dumps, each of
-  /// which gets a link "parent" to the one before it, as the directory itself does to the last.
-  /// kProtocol for any other name, for one that comes twice, and for blocks of files that are not
-  /// named; kDataLoss for a file that differs from what was sent. Once, when no landed() is under
-  /// way. On failure the directory holds an unspecified part of the files.
-  Status complete(const std::vector<NamedFile>& files);
+  /// end in ".img", or such a name in one of the directories "pre-1", "pre-2", ... of pre-dumps,
+  /// each of which gets a link "parent" to the one before it, as the directory itself does to the
+  /// last. kProtocol for any other name, for one that comes twice, and for blocks of files that are
+  /// not named; kDataLoss for a file that differs from what was sent. Once, when no landed() is
+  /// under way. On failure the directory holds an unspecified part of the files.
+  Status complete(const std::vector<ImageFile>& files);
 
  private:
   ImageStore(std::filesystem::path directory, UniqueFd incoming, UniqueMapping ring,
@@ -68,7 +59,7 @@ class ImageStore {
   Status make_room(std::uint64_t bytes);
   Status take(const BlockHeader& header, std::span<const std::byte> pages);
   Status write_pages(const BlockHeader& header, std::span<const std::byte> pages);
-  Status name_file(const NamedFile& file);
+  Status name_file(const ImageFile& file);
 
   const std::filesystem::path directory_;
   const UniqueFd incoming_;  ///< the directory of files that have no name yet

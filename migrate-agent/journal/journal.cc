@@ -59,16 +59,6 @@ Status make_directory(const std::filesystem::path& state_dir) {
   return {};
 }
 
-/// Writes zeros instead of only reserving space: a record is then written in place later, without a
-/// change of file system metadata (half the time on ext4).
-Status fill(int fd, const Sealed& began) {
-  std::vector<std::byte> file(kFileBytes);
-  const auto end = std::ranges::copy(header().slot, file.begin()).out;
-  std::ranges::copy(began.slot, end);
-  std::size_t written_bytes = 0;
-  return write_through(fd, file, 0, written_bytes);
-}
-
 Error name_taken(int error, const std::filesystem::path& path) {
   if (error == EEXIST) {
     return {Code::kRefused, fmt::format("{} exists already", path.native())};
@@ -77,7 +67,10 @@ Error name_taken(int error, const std::filesystem::path& path) {
 }
 
 /// The file that will be the journal at `path`, owned and on disk; removed if anything fails.
-Result<UniqueFd> make_file(const std::filesystem::path& path, const Sealed& began) {
+/// All of it is written, zeros too, instead of reserving space: a record is then written in place
+/// later, without a change of file system metadata (half the time on ext4).
+Result<UniqueFd> make_file(const std::filesystem::path& path, const Record& began) {
+  GCR_ASSIGN(const auto content, assemble({&began, 1}));
   Provisional made(path.native() + kUnfinishedSuffix);
   UniqueFd file(::open(made.path().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) {
@@ -86,7 +79,8 @@ Result<UniqueFd> make_file(const std::filesystem::path& path, const Sealed& bega
     return error;
   }
   GCR_TRY(own(file.get(), Lock::kWait));
-  GCR_TRY(fill(file.get(), began));
+  std::size_t written_bytes = 0;
+  GCR_TRY(write_through(file.get(), content, 0, written_bytes));
   if (::renameat2(AT_FDCWD, made.path().c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) != 0) {
     return name_taken(errno, path);
   }
@@ -154,7 +148,7 @@ Result<Journal> Journal::create(const std::filesystem::path& state_dir, const Uu
   contents.checksum = sealed.checksum;
   GCR_TRY(make_directory(state_dir));
   const auto path = path_of(state_dir, migration, role);
-  auto file = make_file(path, sealed);
+  auto file = make_file(path, contents.records.front());
   if (!file) return file.error().while_doing("cannot begin a journal");
   return Journal(std::move(*file), path, std::move(contents));
 }

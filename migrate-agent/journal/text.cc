@@ -2,6 +2,7 @@
 
 #include <iconv.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 #include <string>
@@ -12,6 +13,8 @@ namespace {
 
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
+
+constexpr std::size_t kMaxCommandBytes = 200;
 
 struct CloseConverter {
   void operator()(iconv_t converter) const { iconv_close(converter); }
@@ -70,6 +73,13 @@ Status make_fit(Message& message, std::size_t max_bytes) {
   Converter converter(opened);
   make_fit(converter, message, max_bytes);
   return {};
+}
+
+std::string short_command(std::string_view command) {
+  std::string text(command.substr(0, kMaxCommandBytes));
+  std::ranges::replace_if(
+      text, [](unsigned char c) { return c < ' ' || c > '~'; }, '?');
+  return text;
 }
 
 }  // namespace gcr::journal

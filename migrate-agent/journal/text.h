@@ -5,6 +5,8 @@
 #include <google/protobuf/message.h>
 
 #include <cstddef>
+#include <string>
+#include <string_view>
 
 #include "src/base/result.h"
 
@@ -14,5 +16,8 @@ namespace gcr::journal {
 /// place of bytes that are not UTF-8. Fields of type bytes and numbers stay. On failure (no memory)
 /// the message may be half done.
 Status make_fit(google::protobuf::Message& message, std::size_t max_bytes);
+
+/// A command line as journals keep it: its beginning, in printable ASCII.
+std::string short_command(std::string_view command);
 
 }  // namespace gcr::journal

@@ -68,8 +68,8 @@ asio::awaitable<Status> turn_away(ControlChannel& channel, const Error& why) {
   co_return why;
 }
 
-/// The migration that an operator or a local user asks about; nothing of other requests.
-std::optional<std::string> subject_of(const Envelope& request) {
+/// The migration that a request is about; nothing of other requests.
+std::string subject_of(const Envelope& request) {
   switch (request.body_case()) {
     case Envelope::kCancelRequest:
       return request.cancel_request().migration_id();
@@ -81,44 +81,39 @@ std::optional<std::string> subject_of(const Envelope& request) {
       return request.status_request().migration_id();
     case Envelope::kResolveRequest:
       return request.resolve_request().migration_id();
+    case Envelope::kOutcomeRequest:
+      return request.outcome_request().migration_id();
     default:
-      return std::nullopt;
+      return request.commit_request().migration_id();
   }
 }
 
-asio::awaitable<Status> check_subject(WorkerContext& context, const Envelope& request) {
-  const auto subject = subject_of(request);
-  if (!subject) co_return Status();
-  const auto id = journal::parse_id(*subject);
-  GCR_CO_TRY(id);
-  co_return co_await check_permission(context, *id);
-}
-
-/// Queries with one reply each.
-asio::awaitable<Reply> answer(WorkerContext& context, const Envelope& request) {
-  GCR_CO_TRY(co_await check_subject(context, request));
+/// Requests of operators and local users about one migration.
+Reply answer_about(WorkerContext& context, const Uuid& migration, const Envelope& request) {
+  GCR_TRY(check_permission(context, migration));
   switch (request.body_case()) {
     case Envelope::kCancelRequest:
-      co_return co_await answer_cancel(context, request.cancel_request());
+      return answer_cancel(context, migration);
     case Envelope::kContinueRequest:
-      co_return co_await answer_continue(context, request.continue_request());
+      return answer_continue(context, migration);
     case Envelope::kAdjustRequest:
-      co_return co_await answer_adjust(context, request.adjust_request());
-    case Envelope::kListRequest:
-      co_return co_await answer_list(context, request.list_request());
+      return answer_adjust(context, migration, request.adjust_request());
     case Envelope::kStatusRequest:
-      co_return co_await answer_status(context, request.status_request());
-    case Envelope::kResolveRequest:
-      co_return co_await answer_resolve(context, request.resolve_request());
-    case Envelope::kHostRequest:
-      co_return co_await answer_host(context);
-    case Envelope::kCheckRequest:
-      co_return co_await run_check(context, request.check_request().migrate());
-    case Envelope::kOutcomeRequest:
-      co_return co_await answer_outcome(context, request.outcome_request());
+      return answer_status(context, migration);
     default:
-      co_return co_await answer_commit(context, request.commit_request());
+      return answer_resolve(context, migration, request.resolve_request());
   }
+}
+
+/// Requests with one reply each. Blocks.
+Reply answer(WorkerContext& context, const Envelope& request) {
+  if (request.has_list_request()) return answer_list(context, request.list_request());
+  if (request.has_host_request()) return answer_host(context);
+  if (request.has_check_request()) return run_check(context, request.check_request().migrate());
+  GCR_ASSIGN(const Uuid migration, journal::parse_id(subject_of(request)));
+  if (request.has_outcome_request()) return answer_outcome(context, migration);
+  if (request.has_commit_request()) return answer_commit(context, migration);
+  return answer_about(context, migration, request);
 }
 
 asio::awaitable<void> run_role(WorkerContext& context, Envelope request) {
@@ -127,7 +122,8 @@ asio::awaitable<void> run_role(WorkerContext& context, Envelope request) {
   } else if (request.has_preflight_request()) {
     co_await run_destination(context, std::move(*request.mutable_preflight_request()));
   } else {
-    const Reply reply = co_await answer(context, request);
+    const Reply reply =
+        co_await offload(context.blocking, [&] { return answer(context, request); });
     if (!reply) co_return co_await send_failure(context.channel, reply.error());
     const Status sent = co_await context.channel.send(*reply);
     if (!sent) spdlog::warn("cannot answer the peer: {}", sent.error().message());

@@ -11,7 +11,7 @@
 
 namespace gcr::process {
 
-/// Whether `bytes` bytes at `at`, a multiple of 64, are all zero.
+/// Whether `bytes` bytes at `at`, at least one, are all zero.
 bool is_zero(const void* at, std::size_t bytes);
 
 struct ZeroScan {

@@ -163,14 +163,11 @@ Result<proto::BuffersReply> AgentTarget::change(const proto::BuffersRequest& req
 
 Result<images::Sink*> AgentTarget::image_sink(images::Compression compression,
                                               double link_bytes_per_s) {
-  if (images_ == nullptr) {
-    GCR_ASSIGN(images_,
-               images::ImageSender::create(*channel_, {.region = image_region_,
-                                                       .region_bytes = image_region_bytes_,
-                                                       .compression = compression,
-                                                       .link_bytes_per_s = link_bytes_per_s,
-                                                       .secret = secret_}));
-  }
+  GCR_ASSIGN(images_, images::ImageSender::create(*channel_, {.region = image_region_,
+                                                              .region_bytes = image_region_bytes_,
+                                                              .compression = compression,
+                                                              .link_bytes_per_s = link_bytes_per_s,
+                                                              .secret = secret_}));
   return images_.get();
 }
 

@@ -1,12 +1,13 @@
 #include <arpa/inet.h>
+#include <cap-ng.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
-#include <linux/capability.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <fstream>
 #include <memory>
 #include <set>
@@ -23,48 +24,6 @@ namespace gcr::agent {
 namespace {
 
 using preflight::Findings;
-
-constexpr std::array<const char*, 41> kCapabilities = {"CHOWN",
-                                                       "DAC_OVERRIDE",
-                                                       "DAC_READ_SEARCH",
-                                                       "FOWNER",
-                                                       "FSETID",
-                                                       "KILL",
-                                                       "SETGID",
-                                                       "SETUID",
-                                                       "SETPCAP",
-                                                       "LINUX_IMMUTABLE",
-                                                       "NET_BIND_SERVICE",
-                                                       "NET_BROADCAST",
-                                                       "NET_ADMIN",
-                                                       "NET_RAW",
-                                                       "IPC_LOCK",
-                                                       "IPC_OWNER",
-                                                       "SYS_MODULE",
-                                                       "SYS_RAWIO",
-                                                       "SYS_CHROOT",
-                                                       "SYS_PTRACE",
-                                                       "SYS_PACCT",
-                                                       "SYS_ADMIN",
-                                                       "SYS_BOOT",
-                                                       "SYS_NICE",
-                                                       "SYS_RESOURCE",
-                                                       "SYS_TIME",
-                                                       "SYS_TTY_CONFIG",
-                                                       "MKNOD",
-                                                       "LEASE",
-                                                       "AUDIT_WRITE",
-                                                       "AUDIT_CONTROL",
-                                                       "SETFCAP",
-                                                       "MAC_OVERRIDE",
-                                                       "MAC_ADMIN",
-                                                       "SYSLOG",
-                                                       "WAKE_ALARM",
-                                                       "BLOCK_SUSPEND",
-                                                       "AUDIT_READ",
-                                                       "PERFMON",
-                                                       "BPF",
-                                                       "CHECKPOINT_RESTORE"};
 
 void compare_name(const char* kind, unsigned id, const std::string& there, const std::string& here,
                   Findings& findings) {
@@ -203,11 +162,13 @@ void check_groups(const proto::ProcessFacts& process, Findings& findings) {
 
 std::string capability_names(std::uint64_t set) {
   std::string names;
-  for (std::size_t number = 0; number < 64; ++number) {
+  for (unsigned number = 0; number < 64; ++number) {
     if ((set >> number & 1) == 0) continue;
     if (!names.empty()) names += ", ";
-    names += number < kCapabilities.size() ? fmt::format("CAP_{}", kCapabilities[number])
-                                           : fmt::format("capability {}", number);
+    const char* name = number <= CAP_LAST_CAP ? ::capng_capability_to_name(number) : nullptr;
+    std::string text = name != nullptr ? fmt::format("cap_{}", name) : "";
+    std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::toupper(c); });
+    names += text.empty() ? fmt::format("capability {}", number) : text;
   }
   return names;
 }

@@ -193,6 +193,15 @@ void check_room(const Config& config, std::uint64_t image_bytes, Findings& findi
   }
 }
 
+void note_room(const Status& answer, Findings& findings) {
+  if (answer) return;
+  const Code code = answer.error().code();
+  if (code == Code::kRefused) findings.add("in-migration", answer.error().message());
+  if (code == Code::kResourceExhausted) {
+    findings.add("too-many-migrations", answer.error().message());
+  }
+}
+
 std::string driver_release(const std::string& version_text) {
   static constexpr std::string_view kModule = "Kernel Module";
   std::size_t at = version_text.find(kModule);

@@ -35,6 +35,9 @@ std::string missing_kernel_features();
 inline constexpr std::uint64_t kJournalRoomBytes = kMiB;
 void check_room(const Config& config, std::uint64_t image_bytes, preflight::Findings& findings);
 
+/// "in-migration" or "too-many-migrations" if that is what the daemon has answered.
+void note_room(const Status& answer, preflight::Findings& findings);
+
 /// Release and model of NVIDIA's driver as text, from /proc/driver/nvidia/version; empty if it is
 /// none.
 std::string driver_release(const std::string& version_text);

@@ -17,17 +17,6 @@ namespace {
 
 constexpr std::size_t kIds = 4;  ///< real, effective, saved, of the file system
 
-/// "Name" -> the rest of the line.
-std::map<std::string, std::string> read_fields(const std::string& task) {
-  std::map<std::string, std::string> fields;
-  std::istringstream lines(procfs::read_text("/proc/" + task + "/status"));
-  for (std::string line; std::getline(lines, line);) {
-    const std::size_t colon = line.find(':');
-    if (colon != std::string::npos) fields[line.substr(0, colon)] = line.substr(colon + 1);
-  }
-  return fields;
-}
-
 template <class Numbers>
 void read_numbers(const std::string& text, Numbers& numbers) {
   std::istringstream in(text);
@@ -48,7 +37,7 @@ std::uint32_t read_number(const std::string& text) {
 
 /// One thread's rights by the kernel; without an id if it is gone or a zombie.
 Result<proto::Credentials> read_thread(const std::string& task) {
-  auto fields = read_fields(task);
+  auto fields = procfs::status_fields(task);
   proto::Credentials thread;
   if (fields.empty() || fields["State"].find_first_of("ZX") != std::string::npos) return thread;
   read_numbers(fields["Uid"], *thread.mutable_uids());

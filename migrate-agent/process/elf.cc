@@ -1,6 +1,8 @@
 #include "migrate-agent/process/elf.h"
 
 #include <elf.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,17 +22,6 @@ bool read_exactly(int fd, void* into, std::size_t bytes, std::uint64_t offset) {
   return ::pread(fd, into, bytes, static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes);
 }
 
-std::string to_hex(const char* bytes, std::size_t count) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (std::size_t at = 0; at < count; ++at) {
-    const auto byte = static_cast<unsigned char>(bytes[at]);
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
-}
-
 /// Looks through one PT_NOTE segment. Notes are padded to four bytes (the build-id's always are).
 std::string find_build_id(const std::vector<char>& notes) {
   const auto padded = [](std::uint64_t size) { return (size + 3) & ~std::uint64_t{3}; };
@@ -44,7 +35,8 @@ std::string find_build_id(const std::vector<char>& notes) {
     if (header.n_type == NT_GNU_BUILD_ID && header.n_namesz == sizeof(ELF_NOTE_GNU) &&
         std::memcmp(notes.data() + name, ELF_NOTE_GNU, sizeof(ELF_NOTE_GNU)) == 0 &&
         header.n_descsz <= kMaxBuildIdBytes) {
-      return to_hex(notes.data() + content, header.n_descsz);
+      const auto* id = reinterpret_cast<const unsigned char*>(notes.data() + content);
+      return fmt::format("{:02x}", fmt::join(id, id + header.n_descsz, ""));
     }
     at = content + padded(header.n_descsz);
   }

@@ -30,17 +30,6 @@ Error no_such_process(pid_t pid) {
 
 procfs::Stat stat_of(pid_t pid) { return procfs::read_stat(pid).value_or(procfs::Stat()); }
 
-/// "Name:" -> the rest of the line, from /proc/PID/status.
-std::map<std::string, std::string> read_status(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
-  std::map<std::string, std::string> fields;
-  for (std::string line; std::getline(file, line);) {
-    const std::size_t colon = line.find(":\t");
-    if (colon != std::string::npos) fields[line.substr(0, colon)] = line.substr(colon + 2);
-  }
-  return fields;
-}
-
 void look_at_kind(pid_t pid, Inspection& inspection) {
   if (stat_of(pid).flags & kKernelThread) {
     inspection.findings.add("not-ours", "process " + describe_process(pid) + " is a kernel thread");
@@ -115,7 +104,7 @@ Status look_at_credentials(pid_t pid, Inspection& inspection) {
 }  // namespace
 
 Result<Inspection> inspect(pid_t pid, const Together& together) {
-  const std::map<std::string, std::string> status = read_status(pid);
+  const std::map<std::string, std::string> status = procfs::status_fields(std::to_string(pid));
   const char state = procfs::state(std::to_string(pid));
   if (pid <= 0 || !status.contains("Tgid") || state == '\0') return no_such_process(pid);
   if (state == 'Z' || state == 'X') {

@@ -25,12 +25,6 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t bit(int capability) { return std::uint64_t{1} << capability; }
 
-std::uint64_t capability_set(const std::string& task, const char* field) {
-  std::uint64_t set = 0;
-  std::istringstream(procfs::status_field(task, field)) >> std::hex >> set;
-  return set;
-}
-
 void look_at_ids(const std::string& process, Inspection& inspection) {
   proto::ProcessFacts& facts = inspection.facts;
   bool only_root = true;
@@ -45,8 +39,9 @@ void look_at_ids(const std::string& process, Inspection& inspection) {
   facts.set_uid(first);
   facts.set_user(user_name(facts.uid()));
   facts.set_group(group_name(facts.gid()));
-  facts.set_capabilities(capability_set(process, "CapPrm") | capability_set(process, "CapInh") |
-                         capability_set(process, "CapAmb"));
+  facts.set_capabilities(procfs::status_bits(process, "CapPrm") |
+                         procfs::status_bits(process, "CapInh") |
+                         procfs::status_bits(process, "CapAmb"));
   if (!only_root && (capabilities_to_hand_on() & bit(CAP_SYS_RESOURCE)) == 0) {
     inspection.findings.add("agent-capabilities",
                             "the agent has no CAP_SYS_RESOURCE, which the limits of a process of "
@@ -160,7 +155,7 @@ void look_at_mps(const std::string& process, Inspection& inspection) {
 
 }  // namespace
 
-std::uint64_t capabilities_to_hand_on() { return capability_set("self", "CapBnd"); }
+std::uint64_t capabilities_to_hand_on() { return procfs::status_bits("self", "CapBnd"); }
 
 void inspect_surroundings(pid_t pid, Inspection& inspection) {
   const std::string process = std::to_string(pid);

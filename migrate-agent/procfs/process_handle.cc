@@ -5,7 +5,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -19,7 +18,7 @@ constexpr unsigned long kEnding = 0x4 | 0x400;  // PF_EXITING and PF_SIGNALED of
 /// A thread of a frozen group dies of SIGKILL only when the group is thawed.
 bool is_thread_ending(const std::string& task) {
   constexpr std::uint64_t kKill = std::uint64_t{1} << (SIGKILL - 1);
-  if ((std::strtoull(status_field(task, "SigPnd").c_str(), nullptr, 16) & kKill) != 0) return true;
+  if ((status_bits(task, "SigPnd") & kKill) != 0) return true;
   const auto stat = read_stat(task);
   return !stat || (stat->flags & kEnding) != 0;
 }

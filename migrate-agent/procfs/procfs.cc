@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -59,6 +60,18 @@ Result<UniqueFd> open_pidfd(pid_t pid) {
   return pidfd;
 }
 
+std::map<std::string, std::string> status_fields(const std::string& task) {
+  std::istringstream lines(read_text("/proc/" + task + "/status"));
+  std::map<std::string, std::string> fields;
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t colon = line.find(':');
+    if (colon == std::string::npos) continue;
+    const std::size_t start = std::min(line.find_first_not_of(" \t", colon + 1), line.size());
+    fields[line.substr(0, colon)] = line.substr(start);
+  }
+  return fields;
+}
+
 std::string status_field(const std::string& task, const std::string& name) {
   std::ifstream file("/proc/" + task + "/status");
   for (std::string line; std::getline(file, line);) {
@@ -67,6 +80,10 @@ std::string status_field(const std::string& task, const std::string& name) {
     return start == std::string::npos ? "" : line.substr(start);
   }
   return "";
+}
+
+std::uint64_t status_bits(const std::string& task, const std::string& name) {
+  return std::strtoull(status_field(task, name).c_str(), nullptr, 16);
 }
 
 UniqueFd hold(const std::string& path) {

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -55,6 +56,12 @@ std::optional<Stat> read_stat(pid_t pid);
 /// The rest of the line "`name`:" of /proc/`task`/status, without the blanks before it; empty if
 /// there is none.
 std::string status_field(const std::string& task, const std::string& name);
+
+/// The same as a set of bits in hexadecimal, such as capabilities or signals; 0 if there is none.
+std::uint64_t status_bits(const std::string& task, const std::string& name);
+
+/// Every line "Name:" of /proc/`task`/status, without the blanks after it. Empty if it is gone.
+std::map<std::string, std::string> status_fields(const std::string& task);
 
 /// The state letter, 0 if it is gone.
 char state(const std::string& task);

@@ -32,26 +32,19 @@ void add_processes(proto::HostReply& reply, std::vector<host::FoundProcess> foun
 
 }  // namespace
 
-asio::awaitable<Reply> answer_host(WorkerContext& context) {
-  proto::HostReply host;
-  std::vector<host::FoundProcess> found;
-  const Status looked = co_await offload(context.blocking, [&]() -> Status {
-    GCR_ASSIGN(*host.mutable_host(), host::offer(context.config));
-    const auto& gpus = host.host().gpus();
-    found = host::processes({gpus.begin(), gpus.end()});
-    return {};
-  });
-  GCR_CO_TRY(looked);
+Reply answer_host(WorkerContext& context) {
+  proto::Envelope reply;
+  proto::HostReply& host = *reply.mutable_host_reply();
+  GCR_ASSIGN(*host.mutable_host(), host::offer(context.config));
+  const auto& gpus = host.host().gpus();
+  auto found = host::processes({gpus.begin(), gpus.end()});
   // Afterwards: a migration that had a door during the query has a journal by now.
-  auto listed = co_await answer_list(context, {});
-  GCR_CO_TRY(listed);
-  *host.mutable_migrations() = std::move(*listed->mutable_list_reply()->mutable_migrations());
+  GCR_ASSIGN(proto::Envelope listed, answer_list(context, {}));
+  *host.mutable_migrations() = std::move(*listed.mutable_list_reply()->mutable_migrations());
   add_processes(host, std::move(found), context.permissions);
   host.set_max_migrations(context.config.max_migrations);
   host.set_load(host::load_per_core());
-  proto::Envelope reply;
-  *reply.mutable_host_reply() = std::move(host);
-  co_return reply;
+  return reply;
 }
 
 }  // namespace gcr::agent

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <asio/steady_timer.hpp>
+#include <thread>
 
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/worker/worker_client.h"
@@ -52,37 +52,34 @@ Result<AnyState> state_of(const journal::Entry& entry, const journal::Contents& 
 
 }  // namespace
 
-asio::awaitable<Result<KnownJournal>> read_journal(WorkerContext& context, Uuid migration,
-                                                   journal::Role role) {
+Result<KnownJournal> read_journal(const WorkerContext& context, const Uuid& migration,
+                                  journal::Role role) {
   KnownJournal known;
   known.entry = journal::entry(context.config.state_dir, migration, role);
-  const Status read = co_await offload(context.blocking, [&]() -> Status {
-    GCR_ASSIGN(known.contents, journal::read_durable(known.entry.path));
-    GCR_ASSIGN(known.state, state_of(known.entry, known.contents));
-    return {};
-  });
-  if (!read && read.error().code() == Code::kNotFound) {
-    co_return Error(Code::kNotFound, fmt::format("this agent knows no migration {} as its {}",
-                                                 migration.to_string(), journal::to_string(role)));
+  auto contents = journal::read_durable(known.entry.path);
+  if (!contents && contents.error().code() == Code::kNotFound) {
+    return Error(Code::kNotFound, fmt::format("this agent knows no migration {} as its {}",
+                                              migration.to_string(), journal::to_string(role)));
   }
-  GCR_CO_TRY(read);
-  co_return known;
+  GCR_ASSIGN(known.contents, std::move(contents));
+  GCR_ASSIGN(known.state, state_of(known.entry, known.contents));
+  return known;
 }
 
-asio::awaitable<Status> check_permission(WorkerContext& context, Uuid migration) {
-  if (context.permissions.everyone()) co_return Status();
+Status check_permission(const WorkerContext& context, const Uuid& migration) {
+  if (context.permissions.everyone()) return {};
   for (const journal::Role role : {journal::Began::SOURCE, journal::Began::DESTINATION}) {
-    const auto known = co_await read_journal(context, migration, role);
+    const auto known = read_journal(context, migration, role);
     if (!known && known.error().code() == Code::kNotFound) continue;
     if (!known) {
-      co_return Error(Code::kPermissionDenied,
-                      fmt::format("whose migration {} is cannot be told from its journal ({}): it "
-                                  "is for those who may move everybody's processes",
-                                  migration.to_string(), known.error().message()));
+      return Error(Code::kPermissionDenied,
+                   fmt::format("whose migration {} is cannot be told from its journal ({}): it "
+                               "is for those who may move everybody's processes",
+                               migration.to_string(), known.error().message()));
     }
-    GCR_CO_TRY(context.permissions.check(known->began().uid()));
+    GCR_TRY(context.permissions.check(known->began().uid()));
   }
-  co_return Status();
+  return {};
 }
 
 proto::MigrationStatus status_of(const journal::Entry& entry,
@@ -117,21 +114,24 @@ proto::MigrationStatus status_of(const journal::Entry& entry,
   return status;
 }
 
-asio::awaitable<void> add_worker(const std::filesystem::path& runtime_dir,
-                                 const journal::Entry& entry, proto::MigrationStatus& status) {
-  WorkerAddress worker{runtime_dir, entry.migration, entry.role};
+Result<registry::WorkerReply> ask_owner(const WorkerContext& context, const journal::Entry& entry,
+                                        const registry::ToWorker& question,
+                                        std::chrono::milliseconds timeout) {
+  const WorkerAddress owner{context.config.runtime_dir, entry.migration, entry.role};
+  return on_io(context.io, ask_worker(owner, question, timeout));
+}
+
+void add_worker(const WorkerContext& context, const journal::Entry& entry,
+                proto::MigrationStatus& status) {
   registry::ToWorker question;
   question.mutable_ask_status();
-  const auto reply = co_await ask_worker(worker, question, kWorkerPatience);
-  if (!reply || !reply->has_status()) co_return;
+  const auto reply = ask_owner(context, entry, question, kWorkerPatience);
+  if (!reply || !reply->has_status()) return;
   status.set_phase(reply->status().phase());
   status.set_operator_needed(reply->status().operator_needed());
   if (reply->status().has_progress()) *status.mutable_progress() = reply->status().progress();
 }
 
-asio::awaitable<void> pause_before_next_look(WorkerContext& context) {
-  asio::steady_timer timer(context.io, kPause);
-  co_await timer.async_wait(asio::use_awaitable);
-}
+void pause_before_next_look() { std::this_thread::sleep_for(kPause); }
 
 }  // namespace gcr::agent

@@ -1,8 +1,9 @@
-// Journals as the coroutines of a worker read them, and what an agent tells about a migration: from
-// its journal, and from the worker that is at it.
+// Journals as a worker reads them to answer a request, and what an agent tells about a migration:
+// from its journal, and from the worker that is at it. All of it blocks, on a thread of the
+// worker's pool.
 #pragma once
 
-#include <asio/awaitable.hpp>
+#include <chrono>
 
 #include "migrate-agent/commit/states.h"
 #include "migrate-agent/journal/journal_files.h"
@@ -28,13 +29,13 @@ struct KnownJournal {
 
 /// For callers that act on it (journal::read_durable). kNotFound if there is none, kDataLoss if it
 /// is damaged.
-asio::awaitable<Result<KnownJournal>> read_journal(WorkerContext& context, Uuid migration,
-                                                   journal::Role role);
+Result<KnownJournal> read_journal(const WorkerContext& context, const Uuid& migration,
+                                  journal::Role role);
 
 /// Whether the peer may see and control this migration: by this host's journals its process belongs
 /// to a user whose processes the peer may move. Success too if there is no journal.
 /// kPermissionDenied.
-asio::awaitable<Status> check_permission(WorkerContext& context, Uuid migration);
+Status check_permission(const WorkerContext& context, const Uuid& migration);
 
 /// What the journal alone tells. One that is damaged or cannot be read has the state "damaged" or
 /// "unreadable", says why, and needs an operator. Looks at the process, if it is named.
@@ -42,10 +43,15 @@ proto::MigrationStatus status_of(const journal::Entry& entry,
                                  const Result<journal::Contents>& contents);
 
 /// Adds what the worker that is at the migration tells, if there is one and it answers soon.
-asio::awaitable<void> add_worker(const std::filesystem::path& runtime_dir,
-                                 const journal::Entry& entry, proto::MigrationStatus& status);
+void add_worker(const WorkerContext& context, const journal::Entry& entry,
+                proto::MigrationStatus& status);
+
+/// As ask_worker(), of the worker that owns this journal.
+Result<registry::WorkerReply> ask_owner(const WorkerContext& context, const journal::Entry& entry,
+                                        const registry::ToWorker& question,
+                                        std::chrono::milliseconds timeout);
 
 /// Pauses before the next poll of something without events: another process's journal.
-asio::awaitable<void> pause_before_next_look(WorkerContext& context);
+void pause_before_next_look();
 
 }  // namespace gcr::agent

@@ -2,10 +2,9 @@
 // worker that owns the migration (worker_client.h). The worker has checked that the peer's
 // certificate has the role for the request.
 //
-// Each gives the reply, or the Error of the Failure to send instead.
+// Each gives the reply, or the Error of the Failure to send instead. All of them block, on a thread
+// of the worker's pool. The migration that a request names is a parameter of its own.
 #pragma once
-
-#include <asio/awaitable.hpp>
 
 #include "migrate-agent/journal/journal_files.h"
 #include "migrate-agent/worker/context.h"
@@ -18,43 +17,44 @@ using Reply = Result<proto::Envelope>;
 
 /// From an agent: what the source's journal says. kPermissionDenied if the migration is with
 /// another agent.
-asio::awaitable<Reply> answer_outcome(WorkerContext& context, const proto::OutcomeRequest& request);
+Reply answer_outcome(WorkerContext& context, const Uuid& migration);
 
 /// From an agent: the migration is committed, its process here shall run. The reply confirms that
 /// it runs, or ran. kNotFound: nothing is known of the migration; kRefused: this host has given its
 /// copy up; kPermissionDenied: another agent began it; kTimeout: not yet, ask again.
-asio::awaitable<Reply> answer_commit(WorkerContext& context, const proto::CommitRequest& request);
+Reply answer_commit(WorkerContext& context, const Uuid& migration);
 
 /// From an operator. kRefused once it is committed; kNotFound.
-asio::awaitable<Reply> answer_cancel(WorkerContext& context, const proto::CancelRequest& request);
+Reply answer_cancel(WorkerContext& context, const Uuid& migration);
 
 /// From an operator. kRefused if the migration does not pause, or has gone on already; kNotFound.
-asio::awaitable<Reply> answer_continue(WorkerContext& context,
-                                       const proto::ContinueRequest& request);
+Reply answer_continue(WorkerContext& context, const Uuid& migration);
 
 /// From an operator. kInvalidArgument for values out of range; kRefused once the switchover has
 /// begun; kNotFound.
-asio::awaitable<Reply> answer_adjust(WorkerContext& context, const proto::AdjustRequest& request);
+Reply answer_adjust(WorkerContext& context, const Uuid& migration,
+                    const proto::AdjustRequest& request);
 
 /// From an operator; the oldest first.
-asio::awaitable<Reply> answer_list(WorkerContext& context, const proto::ListRequest& request);
+Reply answer_list(WorkerContext& context, const proto::ListRequest& request);
 
 /// From an operator. kNotFound if this agent has no journal of the migration.
-asio::awaitable<Reply> answer_status(WorkerContext& context, const proto::StatusRequest& request);
+Reply answer_status(WorkerContext& context, const Uuid& migration);
 
 /// From an operator or a local user: what this host has, which processes on it the asker may move,
 /// and which of their migrations are under way. kUnsupported if it has no CUDA driver.
-asio::awaitable<Reply> answer_host(WorkerContext& context);
+Reply answer_host(WorkerContext& context);
 
 /// Decides about a migration whose journal is damaged: writes the journal anew with the decision;
 /// recovery begins when this worker ends. kInvalidArgument if neither the journal nor `request`
 /// names the process.
-asio::awaitable<Status> resolve_damaged(WorkerContext& context, journal::Entry entry,
-                                        const proto::ResolveRequest& request);
+Status resolve_damaged(WorkerContext& context, const journal::Entry& entry,
+                       const proto::ResolveRequest& request);
 
 /// From an operator: passes the decision to the migration's owner, unless the other agent can be
 /// reached and can decide. kInvalidArgument, kRefused, kNotFound: nothing was decided. kTimeout:
 /// the owner did not accept the decision in time.
-asio::awaitable<Reply> answer_resolve(WorkerContext& context, const proto::ResolveRequest& request);
+Reply answer_resolve(WorkerContext& context, const Uuid& migration,
+                     const proto::ResolveRequest& request);
 
 }  // namespace gcr::agent

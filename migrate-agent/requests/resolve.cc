@@ -3,7 +3,6 @@
 
 #include "migrate-agent/requests/journals.h"
 #include "migrate-agent/requests/requests.h"
-#include "migrate-agent/worker/other_agent.h"
 
 namespace gcr::agent {
 namespace {
@@ -20,12 +19,12 @@ bool can_be_resolved(const KnownJournal& known) {
 }
 
 /// The journal that waits for the other agent.
-asio::awaitable<Result<KnownJournal>> find(WorkerContext& context, Uuid migration) {
+Result<KnownJournal> find(const WorkerContext& context, const Uuid& migration) {
   std::string states;
   std::optional<Error> unreadable;
   for (const journal::Role role : {Began::SOURCE, Began::DESTINATION}) {
-    auto known = co_await read_journal(context, migration, role);
-    if (known && can_be_resolved(*known)) co_return known;
+    auto known = read_journal(context, migration, role);
+    if (known && can_be_resolved(*known)) return known;
     if (known) {
       states +=
           fmt::format(" The {} here is {}.", journal::to_string(role), to_string(known->state));
@@ -33,16 +32,16 @@ asio::awaitable<Result<KnownJournal>> find(WorkerContext& context, Uuid migratio
       unreadable = known.error();
     }
   }
-  if (unreadable) co_return *unreadable;
+  if (unreadable) return *unreadable;
   if (states.empty()) {
-    co_return Error(Code::kNotFound,
-                    fmt::format("this agent knows no migration {}", migration.to_string()));
+    return Error(Code::kNotFound,
+                 fmt::format("this agent knows no migration {}", migration.to_string()));
   }
   states.pop_back();
-  co_return Error(Code::kRefused,
-                  "only a source that is committed and a destination that is restored can be "
-                  "resolved." +
-                      states);
+  return Error(Code::kRefused,
+               "only a source that is committed and a destination that is restored can be "
+               "resolved." +
+                   states);
 }
 
 proto::Envelope question_for(const KnownJournal& known) {
@@ -66,15 +65,15 @@ bool cannot_decide(const proto::Envelope& answer) {
 }
 
 /// Success if the other agent cannot be reached, or does not know either.
-asio::awaitable<Status> check_peer_is_gone(WorkerContext& context, const KnownJournal& known) {
-  const auto peer = other_agent(known.began(), context.config, context.tls);
-  GCR_CO_TRY(peer);
-  const auto answer = co_await control::ask(*peer, known.entry.migration, question_for(known));
-  if (answer && cannot_decide(*answer)) co_return Status();
+Status check_peer_is_gone(const WorkerContext& context, const KnownJournal& known) {
+  GCR_ASSIGN(const auto peer, context.other_agent(known.began()));
+  const proto::Envelope question = question_for(known);
+  const auto answer = on_io(context.io, control::ask(peer, known.entry.migration, question));
+  if (answer && cannot_decide(*answer)) return {};
   const bool lost = !answer && (answer.error().code() == Code::kUnavailable ||
                                 answer.error().code() == Code::kTimeout);
-  if (lost) co_return Status();
-  co_return Error(
+  if (lost) return {};
+  return Error(
       Code::kRefused,
       fmt::format("the agent at {} answers, so it is not gone, and the two agents "
                   "settle it themselves{}",
@@ -82,9 +81,8 @@ asio::awaitable<Status> check_peer_is_gone(WorkerContext& context, const KnownJo
 }
 
 /// Passes the decision to the journal's owner; there is always a recovery, or soon will be.
-asio::awaitable<Status> deliver(WorkerContext& context, const KnownJournal& known,
-                                const proto::ResolveRequest& request) {
-  const WorkerAddress owner{context.config.runtime_dir, known.entry.migration, known.entry.role};
+Status deliver(const WorkerContext& context, const KnownJournal& known,
+               const proto::ResolveRequest& request) {
   const bool run_here = request.decision() == proto::ResolveRequest::RUN_HERE;
   registry::ToWorker decide;
   decide.mutable_decide()->set_decision(run_here ? registry::Decide::RUN_HERE
@@ -92,21 +90,21 @@ asio::awaitable<Status> deliver(WorkerContext& context, const KnownJournal& know
   decide.mutable_decide()->set_by(context.channel.peer().common_name);
   for (const auto end = Clock::now() + kOwnerPatience; Clock::now() < end;) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
-    const auto acted = co_await ask_worker(owner, decide, left);
-    if (acted) co_return Status();
+    const auto acted = ask_owner(context, known.entry, decide, left);
+    if (acted) return {};
     const Code code = acted.error().code();
-    if (code != Code::kNotFound && code != Code::kUnavailable) co_return acted.error();
-    const auto now = co_await read_journal(context, known.entry.migration, known.entry.role);
-    GCR_CO_TRY(now);
-    const Record* resolved = now->last(Record::kResolved);
-    if (resolved != nullptr && resolved->resolved().run_here() == run_here) co_return Status();
-    if (!can_be_resolved(*now)) {
-      co_return Error(Code::kRefused, fmt::format("it was settled otherwise meanwhile: it is {}",
-                                                  to_string(now->state)));
+    if (code != Code::kNotFound && code != Code::kUnavailable) return acted.error();
+    GCR_ASSIGN(const KnownJournal now,
+               read_journal(context, known.entry.migration, known.entry.role));
+    const Record* resolved = now.last(Record::kResolved);
+    if (resolved != nullptr && resolved->resolved().run_here() == run_here) return {};
+    if (!can_be_resolved(now)) {
+      return Error(Code::kRefused, fmt::format("it was settled otherwise meanwhile: it is {}",
+                                               to_string(now.state)));
     }
-    co_await pause_before_next_look(context);
+    pause_before_next_look();
   }
-  co_return Error(Code::kTimeout, "no worker has accepted the decision in time; try again");
+  return Error(Code::kTimeout, "no worker has accepted the decision in time; try again");
 }
 
 Status check(const proto::ResolveRequest& request) {
@@ -124,43 +122,38 @@ Status check(const proto::ResolveRequest& request) {
 }
 
 /// The journal of `migration` that is damaged, if one is.
-asio::awaitable<std::optional<journal::Entry>> find_damaged(WorkerContext& context,
-                                                            Uuid migration) {
+std::optional<journal::Entry> find_damaged(const WorkerContext& context, const Uuid& migration) {
   for (const journal::Role role : {Began::SOURCE, Began::DESTINATION}) {
-    const auto known = co_await read_journal(context, migration, role);
+    const auto known = read_journal(context, migration, role);
     if (!known && known.error().code() == Code::kDataLoss) {
-      co_return journal::entry(context.config.state_dir, migration, role);
+      return journal::entry(context.config.state_dir, migration, role);
     }
   }
-  co_return std::nullopt;
+  return std::nullopt;
 }
 
 }  // namespace
 
-asio::awaitable<Reply> answer_resolve(WorkerContext& context,
-                                      const proto::ResolveRequest& request) {
-  const auto id = journal::parse_id(request.migration_id());
-  GCR_CO_TRY(id);
-  GCR_CO_TRY(check(request));
+Reply answer_resolve(WorkerContext& context, const Uuid& migration,
+                     const proto::ResolveRequest& request) {
+  GCR_TRY(check(request));
   proto::Envelope reply;
   proto::ResolveReply& answer = *reply.mutable_resolve_reply();
-  if (const auto damaged = co_await find_damaged(context, *id)) {
-    GCR_CO_TRY(co_await resolve_damaged(context, *damaged, request));
+  if (const auto damaged = find_damaged(context, migration)) {
+    GCR_TRY(resolve_damaged(context, *damaged, request));
     answer.set_text("decided; the damaged journal is kept, and recovery goes on");
     *answer.mutable_status() = status_of(*damaged, journal::read(damaged->path));
-    co_return reply;
+    return reply;
   }
-  const auto known = co_await find(context, *id);
-  GCR_CO_TRY(known);
-  GCR_CO_TRY(co_await check_peer_is_gone(context, *known));
-  GCR_CO_TRY(co_await deliver(context, *known, request));
-  const auto now = co_await read_journal(context, *id, known->entry.role);
-  GCR_CO_TRY(now);
-  const Record* finished = now->last(Record::kFinished);
+  GCR_ASSIGN(const KnownJournal known, find(context, migration));
+  GCR_TRY(check_peer_is_gone(context, known));
+  GCR_TRY(deliver(context, known, request));
+  GCR_ASSIGN(const KnownJournal now, read_journal(context, migration, known.entry.role));
+  const Record* finished = now.last(Record::kFinished);
   answer.set_text(finished == nullptr ? "decided; the agent is at it"
                                       : finished->finished().text());
-  *answer.mutable_status() = status_of(now->entry, now->contents);
-  co_return reply;
+  *answer.mutable_status() = status_of(now.entry, now.contents);
+  return reply;
 }
 
 }  // namespace gcr::agent

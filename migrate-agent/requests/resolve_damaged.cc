@@ -95,29 +95,23 @@ Record decision_of(const proto::ResolveRequest& request, const std::string& by) 
 
 }  // namespace
 
-asio::awaitable<Status> resolve_damaged(WorkerContext& context, journal::Entry entry,
-                                        const proto::ResolveRequest& request) {
-  std::vector<Record> records;
-  GCR_CO_TRY(co_await offload(context.blocking, [&]() -> Status {
-    GCR_ASSIGN(const auto good, journal::salvage(entry.path));
-    if (const Record* finished = journal::last(good, Record::kFinished)) {
-      return Error(Code::kRefused, "nothing is left to decide; the damaged journal says: " +
-                                       finished->finished().text());
-    }
-    GCR_ASSIGN(records, rebuild(entry, good, request.pid()));
-    records.push_back(decision_of(request, context.channel.peer().common_name));
-    return {};
-  }));
+Status resolve_damaged(WorkerContext& context, const journal::Entry& entry,
+                       const proto::ResolveRequest& request) {
+  GCR_ASSIGN(const auto good, journal::salvage(entry.path));
+  if (const Record* finished = journal::last(good, Record::kFinished)) {
+    return Error(Code::kRefused, "nothing is left to decide; the damaged journal says: " +
+                                     finished->finished().text());
+  }
+  GCR_ASSIGN(std::vector<Record> records, rebuild(entry, good, request.pid()));
+  records.push_back(decision_of(request, context.channel.peer().common_name));
   // Recovery begins when this worker, which has claimed the migration, ends.
   const Began& began = records.front().began();
-  const Status claimed =
+  GCR_TRY(on_io(
+      context.io,
       entry.role == Began::SOURCE
-          ? co_await context.daemon.claim_processes(entry.migration, began.members(),
-                                                    began.ordered_by())
-          : co_await context.daemon.register_migration(entry.migration, began.ordered_by());
-  GCR_CO_TRY(claimed);
-  co_return co_await offload(context.blocking,
-                             [&] { return journal::rewrite(entry.path, std::move(records)); });
+          ? context.daemon.claim_processes(entry.migration, began.members(), began.ordered_by())
+          : context.daemon.register_migration(entry.migration, began.ordered_by())));
+  return journal::rewrite(entry.path, std::move(records));
 }
 
 }  // namespace gcr::agent

@@ -26,9 +26,9 @@ asio::awaitable<void> run_destination(WorkerContext& context, proto::PreflightRe
 
 /// Preflight alone: a CheckReply with what both sides find. Nothing is touched or reserved, and no
 /// journal is written. kPermissionDenied if the peer may not move the process, kInvalidArgument if
-/// the destination is not an address; everything else is a finding.
-asio::awaitable<Result<proto::Envelope>> run_check(WorkerContext& context,
-                                                   proto::MigrateRequest request);
+/// the destination is not an address; everything else is a finding. Blocks, on a thread of the
+/// pool.
+Result<proto::Envelope> run_check(WorkerContext& context, const proto::MigrateRequest& request);
 
 /// Finishes the migration of this journal, after waiting for the journal's lock. Success: nothing
 /// is left to do, now or ever. After a failure it is started again, in a new process, while the

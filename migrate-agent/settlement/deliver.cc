@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <asio/use_awaitable.hpp>
 
-#include "migrate-agent/worker/other_agent.h"
 #include "src/base/log.h"
 
 namespace gcr::settlement {
@@ -19,7 +18,7 @@ awaitable<void> Backoff::wait() {
 awaitable<Result<commit::CommitAnswer>> deliver_commit(
     agent::RecoveryContext& context, const journal::Journal& journal, Backoff& backoff,
     std::chrono::steady_clock::time_point until) {
-  const auto destination = agent::other_agent(journal.began(), context.config, context.tls);
+  const auto destination = context.other_agent(journal.began());
   GCR_CO_TRY(destination);
   proto::Envelope request;
   request.mutable_commit_request()->set_migration_id(to_bytes(journal.migration()));

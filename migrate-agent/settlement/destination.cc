@@ -9,10 +9,6 @@ namespace {
 using commit::DestinationEvent;
 using commit::DestinationState;
 
-const journal::Restored& copy_of(const commit::DestinationLog& log) {
-  return log.journal().last(journal::Record::kRestored)->restored();
-}
-
 Status find_copy(const commit::DestinationLog& log) {
   if (host_was_restarted(log.journal().began())) {
     return Error(Code::kNotFound, "its host was restarted");
@@ -21,6 +17,10 @@ Status find_copy(const commit::DestinationLog& log) {
 }
 
 }  // namespace
+
+const journal::Restored& copy_of(const commit::DestinationLog& log) {
+  return log.journal().last(journal::Record::kRestored)->restored();
+}
 
 Result<bool> give_up_lost_copy(commit::DestinationLog& log) {
   const Status found = find_copy(log);

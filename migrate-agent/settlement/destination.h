@@ -7,6 +7,9 @@
 
 namespace gcr::settlement {
 
+/// The copy, by the journal; it is there from the vote on.
+const journal::Restored& copy_of(const commit::DestinationLog& log);
+
 /// Checks the restored copy; if it has ended, or the host was restarted, gives it up (copy_lost).
 /// True: it is lost, and the journal is aborted. Only in restored, or in committed if the caller
 /// has written that itself and has not let the copy run: only then it is certain that the copy

@@ -6,7 +6,6 @@
 #include "migrate-agent/keeper/keeper.h"
 #include "migrate-agent/settlement/records.h"
 #include "src/base/log.h"
-#include "src/control/wire.h"
 
 namespace gcr::settlement {
 namespace {
@@ -90,16 +89,10 @@ Status end_copy(commit::SourceLog& log, const agent::Config& config, const std::
                      finished(text));
 }
 
-Error copy_lost(const proto::CopyLost& answer) {
-  return Error(Code::kNotFound, "the destination lost its copy before that ran: " +
-                                    control::printable(answer.reason()));
-}
-
 Status settle(commit::SourceLog& log, const agent::Config& config,
               const commit::CommitAnswer& answer, const recovery::InHand* in_hand) {
-  if (const auto* lost = std::get_if<proto::CopyLost>(&answer)) {
-    const Error cause = copy_lost(*lost);
-    return undo(log, config, SourceEvent::kCopyLost, aborted(cause), in_hand);
+  if (const auto* lost = std::get_if<Error>(&answer)) {
+    return undo(log, config, SourceEvent::kCopyLost, aborted(*lost), in_hand);
   }
   GCR_TRY(fault::point("source.confirmed"));
   return end_copy(log, config,

@@ -23,9 +23,6 @@ Status undo(commit::SourceLog& log, const agent::Config& config, commit::SourceE
 /// writes Finished with `text`.
 Status end_copy(commit::SourceLog& log, const agent::Config& config, const std::string& text);
 
-/// Why the source takes the process back.
-Error copy_lost(const proto::CopyLost& answer);
-
 /// In committed: what `answer` demands.
 Status settle(commit::SourceLog& log, const agent::Config& config,
               const commit::CommitAnswer& answer, const recovery::InHand* in_hand = nullptr);

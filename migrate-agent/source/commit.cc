@@ -85,9 +85,9 @@ void remember(const Course& c) {
   const double beside_ms = in_milliseconds(account.control_took);
   const double overlapped_ms = std::max(beside_ms, in_milliseconds(account.last_round_took));
   const double closed_ms = account.report.downtime_ms() - in_milliseconds(account.undone_closings);
-  const MeasuredDowntime measured{account.kind, account.report.prefilled(), beside_ms,
-                                  std::max(0.0, closed_ms - overlapped_ms)};
-  const Status remembered = remember_downtime(c.worker.config.state_dir, measured);
+  const Status remembered = remember_downtime(
+      c.worker.config.state_dir, account.kind, account.report.prefilled(),
+      {.beside_ms = beside_ms, .rest_ms = std::max(0.0, closed_ms - overlapped_ms)});
   if (!remembered) spdlog::warn("{}", remembered.error().message());
 }
 
@@ -117,7 +117,7 @@ Status commit(Course& c) {
         "the commit was sent but not confirmed; the agent keeps asking, and the stopped process "
         "is kept at the source");
   }
-  const auto* lost = std::get_if<proto::CopyLost>(&*answer);
+  const auto* lost = std::get_if<Error>(&*answer);
   const recovery::InHand hand = in_hand(c);
   const Status settled =
       c.account.phases.time("process", lost != nullptr ? "take back" : "release source", [&] {
@@ -129,7 +129,7 @@ Status commit(Course& c) {
     report.set_committed(c.account.log->state() == commit::SourceState::kCommitted);
     c.console.set_committed(report.committed());
     if (report.committed()) return settled;
-    return went_back(c, settlement::copy_lost(*lost), settled);
+    return went_back(c, *lost, settled);
   }
   const pid_t pid = std::get<proto::CommitReply>(*answer).pid();
   report.set_destination_pid(pid);

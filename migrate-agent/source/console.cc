@@ -7,7 +7,6 @@
 #include <asio/steady_timer.hpp>
 #include <cmath>
 
-#include "migrate-agent/worker/adjustment.h"
 #include "src/base/units.h"
 
 namespace gcr::agent {
@@ -56,8 +55,8 @@ awaitable<void> Console::heed_operator() {
     if (message->has_cancel_request()) worker_.cancellation.request("the operator cancelled it");
     if (message->has_continue_request()) heeded = go_on();
     if (message->has_adjust_request()) {
-      const auto wanted = adjustment_of(message->adjust_request());
-      heeded = wanted ? adjust(*wanted) : Status(wanted.error());
+      heeded = check_adjustment(message->adjust_request());
+      if (heeded) heeded = adjust(message->adjust_request());
     }
     if (heeded) continue;
     const std::lock_guard lock(mutex_);
@@ -122,7 +121,7 @@ Status Console::go_on() {
   return {};
 }
 
-Status Console::adjust(const registry::Adjust& wanted) {
+Status Console::adjust(const proto::AdjustRequest& wanted) {
   const std::lock_guard lock(mutex_);
   GCR_TRY(may_be_changed());
   std::string changed;

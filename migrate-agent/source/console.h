@@ -35,7 +35,7 @@ class Console : public SourceControl {
 
   proto::Progress progress() override;
   Status go_on() override;
-  Status adjust(const registry::Adjust& wanted) override;
+  Status adjust(const proto::AdjustRequest& wanted) override;
 
   // For the course, which ends before this object does.
 

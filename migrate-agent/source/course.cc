@@ -4,9 +4,9 @@
 #include <asio/post.hpp>
 #include <stdexcept>
 
+#include "migrate-agent/commit/outcome.h"
+#include "migrate-agent/journal/text.h"
 #include "migrate-agent/peer/agent_target.h"
-#include "migrate-agent/roles/ending.h"
-#include "migrate-agent/roles/records.h"
 #include "migrate-agent/roles/roles.h"
 #include "src/base/log.h"
 
@@ -59,9 +59,9 @@ journal::Began description(const Course& c) {
   *began.mutable_members() = subject.members;
   began.set_uid(subject.claimed.uid);
   began.set_ordered_by(c.worker.channel.peer().common_name);
-  began.set_command(short_command(subject.found && !subject.found->members.empty()
-                                      ? subject.found->members.front().command()
-                                      : subject.command));
+  began.set_command(journal::short_command(subject.found && !subject.found->members.empty()
+                                               ? subject.found->members.front().command()
+                                               : subject.command));
   return began;
 }
 
@@ -80,7 +80,7 @@ void run(Course& c) {
   // The daemon is told whether or not there is a journal.
   const unsigned journal_errors = c.account.log ? c.account.log->write_errors() : 0;
   asio::post(c.worker.io, [&daemon = c.worker.daemon,
-                           outcome = ending_of(description(c), report, journal_errors)] {
+                           outcome = commit::ending_of(description(c), report, journal_errors)] {
     daemon.report_outcome(outcome);
   });
   proto::Envelope envelope;
@@ -94,12 +94,10 @@ namespace {
 
 source::FindTarget find_agent(WorkerContext& context) {
   return [&context](const source::Order& order) -> Result<std::unique_ptr<Target>> {
-    GCR_ASSIGN(auto endpoint, control::Endpoint::parse(order.request.destination()));
+    GCR_ASSIGN(auto agent, context.agent_at(order.request.destination()));
     return std::make_unique<AgentTarget>(
-        context.io,
-        control::AgentAddress{std::move(endpoint), context.tls, std::nullopt, context.config.host,
-                              context.config.peer_silence()},
-        order.migration, [&context](const Error& lost) { context.cancellation.request(lost); });
+        context.io, std::move(agent), order.migration,
+        [&context](const Error& lost) { context.cancellation.request(lost); });
   };
 }
 

@@ -20,9 +20,9 @@
 #include "migrate-agent/images/scratch_directory.h"
 #include "migrate-agent/job/job.h"
 #include "migrate-agent/keeper/keeper.h"
-#include "migrate-agent/roles/examination.h"
 #include "migrate-agent/roles/phases.h"
 #include "migrate-agent/source/console.h"
+#include "migrate-agent/source/examination.h"
 #include "migrate-agent/source/outgoing_images.h"
 #include "migrate-agent/source/precopy.h"
 #include "migrate-agent/source/source_process.h"
@@ -63,9 +63,9 @@ struct Copying {
   std::optional<OutgoingImages> images;
   images::Sink* sink = nullptr;  ///< the target's
   images::SentImages sent;
-  criu::DumpReport dumped;
-  std::vector<procfs::Process> stopped;      ///< all that the dump has stopped
-  std::vector<proto::DumpedMember> members;  ///< what they are, in the same order
+  std::vector<proto::Credentials> credentials;  ///< of all threads, as dumped
+  std::vector<procfs::Process> stopped;         ///< all that the dump has stopped
+  std::vector<proto::DumpedMember> members;     ///< what they are, in the same order
 };
 
 /// What is known about the migration itself.

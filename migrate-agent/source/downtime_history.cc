@@ -127,7 +127,8 @@ SteadyDowntime expect_downtime(const fs::path& state_dir, const std::string& kin
   return {middle(std::move(beside)), middle(std::move(rest)), false};
 }
 
-Status remember_downtime(const fs::path& state_dir, const MeasuredDowntime& measured) {
+Status remember_downtime(const fs::path& state_dir, const std::string& kind, bool prefill,
+                         const SteadyDowntime& measured) {
   if (!is_time(measured.beside_ms) || !is_time(measured.rest_ms)) {
     return Error(Code::kInvalidArgument, "a downtime was measured that cannot be");
   }
@@ -135,10 +136,10 @@ Status remember_downtime(const fs::path& state_dir, const MeasuredDowntime& meas
   if (!lock) return Error::from_errno(errno, fmt::format("cannot open {}", state_dir.string()));
   GCR_TRY(lock_file(lock.get(), state_dir.string()));
   Downtimes all = read(file_of(state_dir));
-  forget(all, measured.kind, measured.prefill);
+  forget(all, kind, prefill);
   Downtime& added = *all.add_measured();
-  added.set_kind(measured.kind);
-  added.set_prefill(measured.prefill);
+  added.set_kind(kind);
+  added.set_prefill(prefill);
   added.set_beside_ms(measured.beside_ms);
   added.set_rest_ms(measured.rest_ms);
   return write(file_of(state_dir), all);

@@ -25,14 +25,6 @@ struct SteadyDowntime {
   }
 };
 
-/// One that was measured.
-struct MeasuredDowntime {
-  std::string kind;
-  bool prefill = false;
-  double beside_ms = 0;
-  double rest_ms = 0;
-};
-
 /// The program and, where that does not begin with "-", its first argument, without their folders:
 /// "counter", "python3 serve.py".
 std::string kind_of_program(std::string_view command_line);
@@ -45,6 +37,7 @@ SteadyDowntime expect_downtime(const std::filesystem::path& state_dir, const std
 
 /// Adds one; the oldest of its kind, and of all, are forgotten. Another worker may do the same at
 /// the same time. On failure the file is as it was. Blocks.
-Status remember_downtime(const std::filesystem::path& state_dir, const MeasuredDowntime& measured);
+Status remember_downtime(const std::filesystem::path& state_dir, const std::string& kind,
+                         bool prefill, const SteadyDowntime& measured);
 
 }  // namespace gcr::agent

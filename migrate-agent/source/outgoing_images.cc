@@ -43,7 +43,7 @@ Status OutgoingImages::pre_dump(images::Sink& sink) {
     return Error::from_errno(error.value(), fmt::format("cannot create {}", directory.string()));
   }
   const fs::path parent = rounds_ == 0 ? fs::path() : directory_of_round(rounds_);
-  if (auto dumped = criu::pre_dump(criu_, pid_, directory, parent); !dumped) return dumped.error();
+  GCR_TRY(criu::pre_dump(criu_, pid_, directory, parent));
   ++rounds_;
   return images::take_directory(sink, directory.string(), fmt::format("pre-{}/", rounds_));
 }
@@ -66,12 +66,14 @@ Status OutgoingImages::prepare() {
   return {};
 }
 
-Result<criu::DumpReport> OutgoingImages::dump(SourceProcess& process, images::Sink& sink) {
-  GCR_ASSIGN(auto report, process.dump(*prepared_, [&](const std::string& name, UniqueFd content) {
-    return sink.take(name, std::move(content));
-  }));
+Result<std::vector<proto::Credentials>> OutgoingImages::dump(SourceProcess& process,
+                                                             images::Sink& sink) {
+  GCR_ASSIGN(auto credentials,
+             process.dump(*prepared_, [&](const std::string& name, UniqueFd content) {
+               return sink.take(name, std::move(content));
+             }));
   if (in_rounds_) GCR_TRY(images::take_directory(sink, scratch_.string(), ""));
-  return report;
+  return credentials;
 }
 
 }  // namespace gcr::agent

@@ -43,8 +43,9 @@ class OutgoingImages {
   Status prepare();
   bool prepared() const { return prepared_.has_value(); }
 
-  /// Dumps and sends everything; the process is stopped afterwards.
-  Result<criu::DumpReport> dump(SourceProcess& process, images::Sink& sink);
+  /// Dumps and sends everything; the process is stopped afterwards. Gives the rights of all
+  /// threads.
+  Result<std::vector<proto::Credentials>> dump(SourceProcess& process, images::Sink& sink);
 
  private:
   OutgoingImages(criu::Command criu, const SourceProcess& process, std::filesystem::path scratch)

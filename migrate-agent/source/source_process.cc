@@ -50,8 +50,8 @@ Status SourceProcess::lock(std::chrono::milliseconds timeout) { return control_-
 
 Status SourceProcess::checkpoint() { return control_->checkpoint(); }
 
-Result<criu::DumpReport> SourceProcess::dump(criu::PreparedDump& prepared,
-                                             const criu::TakeImage& take) {
+Result<std::vector<proto::Credentials>> SourceProcess::dump(criu::PreparedDump& prepared,
+                                                            const criu::TakeImage& take) {
   const bool by_criu = !group_.directory_for_criu().empty();
   if (by_criu) GCR_TRY(group_.freeze());
   auto dumped = prepared.run(take);

@@ -61,8 +61,10 @@ class SourceProcess {
   /// The driver moves control state into host memory.
   Status checkpoint();
 
-  /// CRIU's images go where `prepared` and `take` say; the tasks stay stopped, and frozen.
-  Result<criu::DumpReport> dump(criu::PreparedDump& prepared, const criu::TakeImage& take);
+  /// CRIU's images go where `prepared` and `take` say; the tasks stay stopped, and frozen. Gives
+  /// the rights of all threads.
+  Result<std::vector<proto::Credentials>> dump(criu::PreparedDump& prepared,
+                                               const criu::TakeImage& take);
 
  private:
   procfs::Process root_;

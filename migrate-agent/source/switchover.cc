@@ -56,7 +56,7 @@ Status describe_dumped(Course& c) {
     const auto id = std::ranges::find(c.subject.members, pid, &journal::ProcessId::pid);
     if (id == c.subject.members.end() || procfs::state(std::to_string(pid)) == 'Z') continue;
     GCR_ASSIGN(auto process, procfs::Process::open(pid, id->start_time()));
-    GCR_ASSIGN(auto member, describe(pid, c.copying.dumped.credentials));
+    GCR_ASSIGN(auto member, describe(pid, c.copying.credentials));
     c.copying.stopped.push_back(std::move(process));
     c.copying.members.push_back(std::move(member));
   }
@@ -82,7 +82,7 @@ Status send_control_state(Course& c) {
   });
   // Pages that were not dropped are moved.
   if (!dropped) spdlog::warn("pages of zeros stay: {}", dropped.error().message());
-  GCR_ASSIGN(copying.dumped, phases.time("process", "criu dump", [&] {
+  GCR_ASSIGN(copying.credentials, phases.time("process", "criu dump", [&] {
     return copying.images->dump(process, *copying.sink);
   }));
   GCR_TRY(phases.time("process", "read files", [&] { return describe_dumped(c); }));
@@ -125,7 +125,7 @@ Status restore(Course& c) {
     out.set_digests(digests.data(), digests.size() * sizeof(digest::Digest));
     chunks += digests.size();
   }
-  for (const images::SentFile& file : c.copying.sent.files) {
+  for (const images::ImageFile& file : c.copying.sent.files) {
     proto::ImageFile& out = *request.add_files();
     out.set_name(file.name);
     out.set_size_bytes(file.size_bytes);

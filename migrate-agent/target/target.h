@@ -43,8 +43,8 @@ class Target {
   /// Makes room for other buffers.
   virtual Result<proto::BuffersReply> change(const proto::BuffersRequest& request) = 0;
 
-  /// Where images go; the first call makes it. Lives as long as the target. `link_bytes_per_s` is
-  /// what was measured; 0: unknown.
+  /// Makes what images go to; once. Lives as long as the target. `link_bytes_per_s` is what was
+  /// measured; 0: unknown.
   virtual Result<images::Sink*> image_sink(images::Compression compression,
                                            double link_bytes_per_s) = 0;
 

@@ -37,11 +37,6 @@ std::vector<uid_t> uids_of(const std::string& task) {
   return uids;
 }
 
-bool holds_capabilities(const std::string& task) {
-  const std::string permitted = procfs::status_field(task, "CapPrm");
-  return permitted.find_first_not_of('0') != std::string::npos;
-}
-
 Error gone(pid_t pid) {
   return Error(Code::kNotFound, fmt::format("there is no process {} on this host", pid));
 }
@@ -121,7 +116,7 @@ Status Permissions::check(uid_t uid) const {
 Status Permissions::check_thread(const std::string& task, pid_t pid) const {
   for (const uid_t uid : uids_of(task)) GCR_TRY(check(uid));
   if (!local_ || everyone_) return {};
-  if (holds_capabilities(task)) {
+  if (procfs::status_bits(task, "CapPrm") != 0) {
     return Error(Code::kPermissionDenied,
                  fmt::format("process {} holds capabilities: only an operator may move it", pid));
   }

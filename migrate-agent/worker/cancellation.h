@@ -3,9 +3,10 @@
 #pragma once
 
 #include <functional>
-#include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <utility>
 
@@ -15,52 +16,45 @@ namespace gcr::agent {
 
 class Cancellation {
  public:
-  /// After it is destroyed, its callback is not running and will not run. Move-only; must not
-  /// outlive the Cancellation.
-  class Registration {
-   public:
-    Registration() = default;
-    Registration(Registration&& other) noexcept
-        : owner_(std::exchange(other.owner_, nullptr)), id_(other.id_) {}
-    Registration& operator=(Registration&& other) noexcept {
-      std::swap(owner_, other.owner_);
-      std::swap(id_, other.id_);
-      return *this;
-    }
-    ~Registration();
-
-   private:
-    friend class Cancellation;
-    Registration(Cancellation* owner, unsigned id) : owner_(owner), id_(id) {}
-    Cancellation* owner_ = nullptr;
-    unsigned id_ = 0;
-  };
-
-  Cancellation() = default;
-  Cancellation(const Cancellation&) = delete;
-  Cancellation& operator=(const Cancellation&) = delete;
+  /// After it is destroyed, its callback is not running and will not run.
+  using Registration = std::unique_ptr<std::stop_callback<std::function<void()>>>;
 
   /// The first reason is kept. Runs every registered callback, on this thread, before it returns.
   void request(std::string why) { request(Error(Code::kCancelled, std::move(why))); }
 
   /// The same where nobody wishes it: the other agent is gone, for example.
-  void request(Error why);
+  void request(Error why) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!reason_) reason_ = std::move(why);
+    }
+    stop_.request_stop();
+  }
 
-  bool requested() const;
+  bool requested() const { return stop_.stop_requested(); }
 
   /// The reason, if it was requested: kCancelled, unless it was another error.
-  Status check() const;
+  Status check() const {
+    const std::lock_guard lock(mutex_);
+    if (reason_) return *reason_;
+    return {};
+  }
 
   /// `callback` runs once, on the thread that calls request(); at once, on this thread, if that has
   /// happened already. It may destroy registrations, including its own, but must not wait for other
   /// threads that do.
-  [[nodiscard]] Registration on_request(std::function<void()> callback);
+  [[nodiscard]] Registration on_request(std::function<void()> callback) {
+    return std::make_unique<Registration::element_type>(
+        stop_.get_token(), [callback = std::move(callback)] {
+          const auto running = callback;  // it outlives its registration
+          running();
+        });
+  }
 
  private:
-  mutable std::recursive_mutex mutex_;
+  mutable std::mutex mutex_;
   std::optional<Error> reason_;
-  std::map<unsigned, std::function<void()>> callbacks_;
-  unsigned last_id_ = 0;
+  std::stop_source stop_;
 };
 
 }  // namespace gcr::agent

@@ -8,6 +8,8 @@
 #include <asio/ssl/context.hpp>
 #include <asio/thread_pool.hpp>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "migrate-agent/config/config.h"
 #include "migrate-agent/worker/authorisation.h"
@@ -15,6 +17,7 @@
 #include "migrate-agent/worker/daemon_client.h"
 #include "migrate-agent/worker/offload.h"
 #include "migrate-agent/worker/worker_server.h"
+#include "src/control/ask.h"
 #include "src/control/control_channel.h"
 
 namespace gcr::agent {
@@ -29,6 +32,19 @@ struct RecoveryContext {
   std::shared_ptr<asio::ssl::context> tls;  ///< for every connection, opened or accepted
   Cancellation& cancellation;               ///< requested by others, or by the role itself
   WorkerServer& line;                       ///< to be opened once the journal is owned
+
+  /// An agent to be asked, by its address; of any common name, or of this one alone.
+  Result<control::AgentAddress> agent_at(const std::string& address,
+                                         std::optional<std::string> name = {}) const {
+    GCR_ASSIGN(auto endpoint, control::Endpoint::parse(address));
+    return control::AgentAddress{std::move(endpoint), tls, std::move(name), config.host,
+                                 config.peer_silence()};
+  }
+
+  /// The other agent of the migration whose journal begins so.
+  Result<control::AgentAddress> other_agent(const journal::Began& began) const {
+    return agent_at(began.peer(), began.peer_name());
+  }
 };
 
 /// What a role works with.

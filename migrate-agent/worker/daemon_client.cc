@@ -10,7 +10,6 @@
 #include <asio/use_awaitable.hpp>
 #include <map>
 
-#include "migrate-agent/worker/answer.h"
 #include "migrate-agent/worker/packet.h"
 #include "src/control/control_channel.h"
 #include "src/control/deadline.h"

@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "src/base/descriptor_passing.h"
+#include "src/control/wire.h"
 
 namespace gcr::agent {
 
@@ -38,6 +39,22 @@ Result<std::optional<Packet>> receive_packet(int socket) {
   }
   packet.bytes.resize(static_cast<std::size_t>(received.length));
   return std::optional<Packet>(std::move(packet));
+}
+
+registry::Answer to_answer(const Status& status) {
+  registry::Answer answer;
+  if (status) return answer;
+  answer.set_code(std::string(to_string(status.error().code())));
+  answer.set_message(status.error().message());
+  return answer;
+}
+
+Status from_answer(const registry::Answer& answer) {
+  if (answer.code().empty()) return {};
+  proto::Failure refusal;
+  refusal.set_code(answer.code());
+  refusal.set_message(answer.message());
+  return control::from_failure(refusal);
 }
 
 }  // namespace gcr::agent

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "proto/registry.pb.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 
@@ -28,5 +29,9 @@ Status send_packet(int socket, const google::protobuf::MessageLite& message, int
 /// Receives one packet without blocking; nothing if there is none yet, which can happen even after
 /// the socket was reported readable.
 Result<std::optional<Packet>> receive_packet(int socket);
+
+/// Whether what was asked for is granted, without a sequence.
+registry::Answer to_answer(const Status& status);
+Status from_answer(const registry::Answer& answer);
 
 }  // namespace gcr::agent

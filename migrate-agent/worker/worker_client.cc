@@ -8,7 +8,6 @@
 #include <asio/use_awaitable.hpp>
 #include <cerrno>
 
-#include "migrate-agent/worker/answer.h"
 #include "migrate-agent/worker/local_socket.h"
 #include "migrate-agent/worker/packet.h"
 #include "src/control/deadline.h"

@@ -15,7 +15,6 @@
 #include <set>
 
 #include "migrate-agent/journal/journal_files.h"
-#include "migrate-agent/worker/answer.h"
 #include "migrate-agent/worker/local_socket.h"
 #include "migrate-agent/worker/packet.h"
 #include "proto/registry.pb.h"
@@ -28,6 +27,8 @@ using asio::posix::stream_descriptor;
 constexpr std::size_t kMaxConnections = 64;
 constexpr std::size_t kMaxDecisions = 64;
 constexpr mode_t kOwnerOnly = 0600;
+constexpr double kLeastDowntimeLimitMs = 1;
+constexpr double kMostDowntimeLimitMs = 3'600'000;
 
 registry::WorkerReply reply_of(const Status& status) {
   registry::WorkerReply reply;
@@ -216,6 +217,19 @@ asio::awaitable<Decision> WorkerServer::next_decision() {
     if (closed) co_return Decision();
     if (next.bringer->waits()) co_return next;
   }
+}
+
+Status check_adjustment(const proto::AdjustRequest& wanted) {
+  if (!wanted.has_max_bandwidth_bytes() && !wanted.has_downtime_limit_ms()) {
+    return Error(Code::kInvalidArgument, "there is nothing to change");
+  }
+  const double limit_ms = wanted.downtime_limit_ms();
+  // Written so that NaN is refused too.
+  if (wanted.has_downtime_limit_ms() &&
+      !(limit_ms >= kLeastDowntimeLimitMs && limit_ms <= kMostDowntimeLimitMs)) {
+    return Error(Code::kInvalidArgument, "a downtime limit is 1 ms to an hour");
+  }
+  return {};
 }
 
 void WorkerServer::attach(SourceControl* control) { impl_->control = control; }

@@ -49,9 +49,12 @@ class SourceControl {
   /// For ContinueRequest. kRefused if there is no pause to end.
   virtual Status go_on() = 0;
 
-  /// For AdjustRequest. kRefused once the switchover has begun.
-  virtual Status adjust(const registry::Adjust& wanted) = 0;
+  /// What check_adjustment() accepts. kRefused once the switchover has begun.
+  virtual Status adjust(const proto::AdjustRequest& wanted) = 0;
 };
+
+/// kInvalidArgument if nothing would change, or if a value is out of range.
+Status check_adjustment(const proto::AdjustRequest& wanted);
 
 /// All methods belong to the thread that runs the io_context.
 class WorkerServer {

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -22,6 +23,7 @@
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/recovery/recovery.h"
 #include "tests/cgroups/support.h"
+#include "tests/support/ready_child.h"
 
 namespace gcr::procfs {
 namespace {
@@ -105,23 +107,13 @@ TEST(ReusedNumber, IsNotSignalledByRecovery) {
 
 /// A child that traces the threads of `traced`, except the first, until it is killed.
 pid_t tracer_of(pid_t traced) {
-  int ready[2];
-  if (::pipe2(ready, O_CLOEXEC) != 0) return -1;
-  const pid_t tracer = ::fork();
-  if (tracer == 0) {
+  return test::fork_ready([traced] {
     std::vector<pid_t> tids;
     while (tids.size() < 2) tids = threads(traced);
-    for (const pid_t tid : tids) {
-      if (tid != traced && ::ptrace(PTRACE_SEIZE, tid, nullptr, nullptr) != 0) ::_exit(1);
-    }
-    if (::write(ready[1], "r", 1) != 1) ::_exit(1);
-    for (;;) ::pause();
-  }
-  ::close(ready[1]);
-  char byte = 0;
-  EXPECT_EQ(::read(ready[0], &byte, 1), 1);
-  ::close(ready[0]);
-  return tracer;
+    return std::ranges::all_of(tids, [traced](pid_t tid) {
+      return tid == traced || ::ptrace(PTRACE_SEIZE, tid, nullptr, nullptr) == 0;
+    });
+  });
 }
 
 TEST(KilledProcess, IsNotWaitedForWithoutLimitWhenAnotherProcessTracesIt) {

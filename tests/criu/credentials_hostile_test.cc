@@ -24,18 +24,14 @@ class ForgedCredentials : public testing::TestWithParam<const char*> {
   fs::path file() const { return directory_.path() / "output"; }
   fs::path images() const { return directory_.make("images"); }
 
-  static google::protobuf::RepeatedPtrField<proto::Credentials> credentials(
-      const DumpReport& report) {
-    return {report.credentials.begin(), report.credentials.end()};
-  }
-
   /// The program dumped into images(), and gone; the rights that it had.
   google::protobuf::RepeatedPtrField<proto::Credentials> dump_and_kill() {
     const auto report = dump(criu_command(), program_.pid(), images());
     EXPECT_TRUE(report) << report.error().message();
     EXPECT_TRUE(kill_stopped(program_.process()));
     program_.reap();
-    return report ? credentials(*report) : google::protobuf::RepeatedPtrField<proto::Credentials>{};
+    if (!report) return {};
+    return {report->begin(), report->end()};
   }
 
   Directory directory_;

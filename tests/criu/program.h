@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "migrate-agent/criu/criu.h"
+#include "tests/criu/whole_runs.h"
 
 namespace gcr::criu::test {
 

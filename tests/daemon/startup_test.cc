@@ -18,13 +18,13 @@ TEST(Startups, AreBoundedInAllAndByAddress) {
   for (int i = 0; i < 3; ++i) {
     auto token = startups.admit("10.0.0.1");
     ASSERT_TRUE(token);
-    held.push_back(std::move(*token));
+    held.push_back(std::move(token));
   }
   EXPECT_FALSE(startups.admit("10.0.0.1"));
   for (int i = 0; i < 2; ++i) {
     auto token = startups.admit("10.0.0.2");
     ASSERT_TRUE(token);
-    held.push_back(std::move(*token));
+    held.push_back(std::move(token));
   }
   EXPECT_FALSE(startups.admit("10.0.0.3"));
   held.front().reset();

@@ -196,10 +196,10 @@ std::vector<std::string> host_problems(const Config& config) {
 }
 
 /// Answers with the process's number.
-asio::awaitable<Result<proto::Envelope>> run_check(WorkerContext&, proto::MigrateRequest request) {
+Result<proto::Envelope> run_check(WorkerContext&, const proto::MigrateRequest& request) {
   proto::Envelope envelope;
   envelope.mutable_check_reply()->add_members()->set_pid_in_namespace(request.pid());
-  co_return envelope;
+  return envelope;
 }
 
 asio::awaitable<void> run_destination(WorkerContext& context, proto::PreflightRequest request) {

@@ -224,11 +224,11 @@ struct Source : SourceControl {
     return progress;
   }
   Status go_on() override { return Error(Code::kRefused, "it does not pause"); }
-  Status adjust(const registry::Adjust& wanted) override {
+  Status adjust(const proto::AdjustRequest& wanted) override {
     adjusted = wanted;
     return {};
   }
-  registry::Adjust adjusted;
+  proto::AdjustRequest adjusted;
 };
 
 TEST_F(WorkerServerTest, OrdersGoToTheSourceAndItsRefusalsComeBack) {

@@ -2,8 +2,8 @@
 // numbers and lists before anything happens.
 #include <google/protobuf/stubs/logging.h>
 
+#include "migrate-agent/journal/text.h"
 #include "migrate-agent/mover/gpu_map.h"
-#include "migrate-agent/roles/records.h"
 #include "src/base/units.h"
 #include "src/control/wire.h"
 #include "tests/fuzz/input.h"
@@ -47,7 +47,7 @@ void take_message(const proto::Envelope& message) {
   check_printable(printable(message.hello().software()));
   check_printable(printable(message.abort_request().reason()));
   for (const auto& member : message.preflight_request().members()) {
-    check_printable(agent::short_command(member.command()));
+    check_printable(journal::short_command(member.command()));
   }
   take_endpoint(message.migrate_request().destination());
   take_endpoint(message.preflight_request().source_agent());

@@ -56,7 +56,7 @@ void take(Input input) {
   require(bool(directory), "a directory");
   auto store = ImageStore::create(directory->path(), kRingSlots, kMaxBytes);
   require(bool(store), "a store");
-  std::vector<NamedFile> files;
+  std::vector<ImageFile> files;
   while (!input.empty()) {
     const auto step = input.number<std::uint8_t>() % kSteps;
     const std::uint64_t slot = input.number<std::uint8_t>() % (kRingSlots + 1) * kSlotBytes;

@@ -1,5 +1,4 @@
 // What needs no more than a GpuAccess works with any: pages of zeros, and the throttle.
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -12,6 +11,7 @@
 #include "migrate-agent/memory/zero_pages.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "tests/gpu_access/fake_access.h"
+#include "tests/support/ready_child.h"
 
 namespace gcr::test {
 namespace {
@@ -27,21 +27,13 @@ constexpr std::uint64_t kBytes = 4 << 20;
 class ZerosOfAnybody : public testing::Test {
  protected:
   ZerosOfAnybody() {
-    int ready[2];
-    EXPECT_EQ(::pipe2(ready, O_CLOEXEC), 0);
-    pid_ = ::fork();
-    if (pid_ == 0) {
+    pid_ = fork_ready([this] {
       for (const std::uint64_t start : {zeros_, stack_}) {
         auto* bytes = reinterpret_cast<volatile char*>(start);
         for (std::uint64_t at = 0; at < kBytes; at += kPage) bytes[at] = 0;
       }
-      if (::write(ready[1], "r", 1) != 1) ::_exit(1);
-      for (;;) ::pause();
-    }
-    ::close(ready[1]);
-    char byte = 0;
-    EXPECT_EQ(::read(ready[0], &byte, 1), 1);
-    ::close(ready[0]);
+      return true;
+    });
     access_.state.thread = pid_;
     access_.state.stack = stack_ + kBytes / 2;
   }

@@ -58,8 +58,8 @@ class Images : public StoreFixture {
     auto sent = sender_->finish();
     EXPECT_TRUE(sent) << sent.error().message();
     if (!sent) return {};
-    std::vector<NamedFile> files;
-    for (const SentFile& file : sent->files)
+    std::vector<ImageFile> files;
+    for (const ImageFile& file : sent->files)
       files.push_back({file.name, file.id, file.size_bytes, file.digest});
     const Status completed = store_->complete(files);
     EXPECT_TRUE(completed) << completed.error().message();

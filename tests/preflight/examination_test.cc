@@ -1,6 +1,6 @@
 // The source's look at a process and its host goes on as far as it can: what is missing is a
 // finding.
-#include "migrate-agent/roles/examination.h"
+#include "migrate-agent/source/examination.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

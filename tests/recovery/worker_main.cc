@@ -23,6 +23,7 @@
 #include "migrate-agent/memory/zero_pages.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/recovery/recovery.h"
+#include "tests/criu/whole_runs.h"
 
 namespace gcr::recovery::test {
 namespace {

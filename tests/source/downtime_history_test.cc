@@ -20,7 +20,7 @@ class DowntimeHistory : public testing::Test {
   ~DowntimeHistory() override { fs::remove_all(folder_); }
 
   void remember(const std::string& kind, double beside_ms, double rest_ms, bool prefill = true) {
-    const Status remembered = remember_downtime(folder_, {kind, prefill, beside_ms, rest_ms});
+    const Status remembered = remember_downtime(folder_, kind, prefill, {beside_ms, rest_ms});
     ASSERT_TRUE(remembered) << remembered.error().message();
   }
   SteadyDowntime expect(const std::string& kind, bool prefill = true) const {
@@ -83,8 +83,8 @@ TEST_F(DowntimeHistory, DamagedFileCountsAsEmptyAndIsReplaced) {
 TEST_F(DowntimeHistory, TimesThatCannotBeAreNotBelieved) {
   remember("counter", 100, 50);
   for (const double ms : {-1.0, 1e12, std::nan(""), HUGE_VAL}) {
-    EXPECT_FALSE(remember_downtime(folder_, {"counter", true, ms, 1}));
-    EXPECT_FALSE(remember_downtime(folder_, {"counter", true, 1, ms}));
+    EXPECT_FALSE(remember_downtime(folder_, "counter", true, {ms, 1}));
+    EXPECT_FALSE(remember_downtime(folder_, "counter", true, {1, ms}));
   }
   EXPECT_EQ(expect("counter").beside_ms, 100);
 }
@@ -113,7 +113,7 @@ TEST_F(DowntimeHistory, TheFileStaysSmallAndRootsOwn) {
 }
 
 TEST_F(DowntimeHistory, WhereItCannotBeWrittenNothingChanges) {
-  EXPECT_FALSE(remember_downtime(folder_ / "nowhere", {"counter", true, 1, 1}));
+  EXPECT_FALSE(remember_downtime(folder_ / "nowhere", "counter", true, {1, 1}));
   EXPECT_TRUE(expect_downtime(folder_ / "nowhere", "counter", true).is_least);
 }
 

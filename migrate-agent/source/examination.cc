@@ -1,4 +1,4 @@
-#include "migrate-agent/roles/examination.h"
+#include "migrate-agent/source/examination.h"
 
 #include <fmt/format.h>
 

@@ -1,0 +1,106 @@
+// Preflight alone: what a migration would find at both sides, without anything that a migration
+// does.
+#include <algorithm>
+#include <map>
+
+#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/device/cuda/driver.h"
+#include "migrate-agent/peer/agent_target.h"
+#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/roles/roles.h"
+#include "migrate-agent/source/examination.h"
+
+namespace gcr::agent {
+namespace {
+
+/// What the destination says of it, on a connection for this alone.
+Result<proto::PreflightReply> ask_destination(WorkerContext& context, const Examination& found,
+                                              const proto::MigrateRequest& request) {
+  GCR_ASSIGN(auto agent, context.agent_at(request.destination()));
+  proto::PreflightRequest question = preflight_request(found, request, context.config);
+  const Uuid id = Uuid::random();
+  question.set_only(true);
+  question.set_migration_id(to_bytes(id));
+  question.set_ordered_by(context.channel.peer().common_name);
+  AgentTarget target(context.io, std::move(agent), id, [](const Error&) {});
+  return target.preflight(question);
+}
+
+/// The finding for a destination that could not be asked, or would not answer.
+proto::Finding unheard(const Error& error) {
+  const bool silent = error.code() == Code::kUnavailable || error.code() == Code::kTimeout;
+  return preflight::make_finding(silent ? "destination-unreachable" : "destination-refused",
+                                 preflight::Side::kDestination, error.message());
+}
+
+/// Adds what the destination says.
+void compare_with_destination(WorkerContext& context, const proto::MigrateRequest& request,
+                              Examination& found, proto::CheckReply& reply) {
+  auto answer = ask_destination(context, found, request);
+  if (!answer) return found.findings.take({unheard(answer.error())});
+  *reply.mutable_destination() = std::move(*answer->mutable_host());
+  found.findings.take({answer->findings().begin(), answer->findings().end()});
+}
+
+void add_use(const Inventory& inventory, proto::CheckReply& reply) {
+  std::map<std::string, std::uint64_t> bytes;
+  for (const auto& [id, allocation] : inventory) {
+    bytes[to_bytes(allocation.gpu)] += allocation.size_bytes;
+    reply.set_vram_bytes(reply.vram_bytes() + allocation.size_bytes);
+  }
+  for (const auto& [uuid, vram] : bytes) {
+    proto::GpuUse& use = *reply.add_gpus();
+    use.set_uuid(uuid);
+    use.set_vram_bytes(vram);
+  }
+}
+
+}  // namespace
+
+Result<proto::Envelope> run_check(WorkerContext& context, const proto::MigrateRequest& request) {
+  GCR_TRY(control::Endpoint::parse(request.destination()));
+  const std::vector<pid_t> pids = procfs::tree(request.pid());
+  journal::ProcessIds processes;
+  for (const pid_t pid : pids) {
+    const auto allowed = context.permissions.check_process(pid);
+    if (!allowed && allowed.error().code() == Code::kPermissionDenied) return allowed.error();
+    if (!allowed) continue;
+    processes.Add()->set_pid(pid);
+    processes.rbegin()->set_start_time(allowed->start_time);
+  }
+  Examination found = examine(request, context.config, pids);
+  found.access.reset();  // others may come
+  note_room(
+      on_io(context.io, context.daemon.ask_room(journal::Began::SOURCE,
+                                                context.channel.peer().common_name, processes)),
+      found.findings);
+  proto::Envelope envelope;
+  proto::CheckReply& reply = *envelope.mutable_check_reply();
+  if (found.findings.has_blocker()) {
+    found.findings.take(
+        {preflight::make_finding("destination-not-asked", preflight::Side::kDestination,
+                                 "it was not asked about the process")});
+  } else {
+    compare_with_destination(context, request, found, reply);
+  }
+  std::vector<proto::Finding> findings = found.findings.release();
+  std::ranges::stable_partition(findings, preflight::is_blocker);
+  for (proto::Finding& finding : findings) *reply.add_findings() = std::move(finding);
+  add_use(found.inventory, reply);
+  reply.mutable_members()->Assign(found.members.begin(), found.members.end());
+  *reply.mutable_source() = std::move(found.host.facts);
+  return envelope;
+}
+
+std::vector<std::string> host_problems(const Config& config) {
+  std::vector<std::string> problems;
+  if (const auto driver = device::cuda::load(); !driver) {
+    problems.push_back(driver.error().message());
+  }
+  if (const Status usable = criu::check(config.criu); !usable) {
+    problems.push_back(usable.error().message());
+  }
+  return problems;
+}
+
+}  // namespace gcr::agent

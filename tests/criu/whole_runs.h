@@ -1,0 +1,29 @@
+// Dumps and restores in one call, where nothing is prepared ahead.
+#pragma once
+
+#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/criu/images.h"
+
+namespace gcr::criu {
+
+/// PreparedDump::to_directory() and run() in one.
+inline Result<std::vector<proto::Credentials>> dump(const Command& command, pid_t pid,
+                                                    const std::filesystem::path& directory) {
+  GCR_ASSIGN(PreparedDump prepared, PreparedDump::to_directory(command, pid, directory));
+  return prepared.run();
+}
+
+/// PreparedRestore::create() and run() in one.
+inline Result<RestoredTree> restore(const Command& command,
+                                    const std::filesystem::path& directory) {
+  const auto first = directory / "inventory.img";
+  GCR_ASSIGN(const std::set<pid_t> used, images::used_pids(directory));
+  GCR_ASSIGN(const std::string inventory, images::read_file(first));
+  auto prepared = PreparedRestore::create(command, directory, used);
+  // The holding point needs its name, and the file belongs to the images in any case.
+  GCR_TRY(images::write_file(first, inventory));
+  if (!prepared) return prepared.error();
+  return prepared->run();
+}
+
+}  // namespace gcr::criu
