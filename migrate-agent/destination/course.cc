@@ -122,7 +122,7 @@ Status Course::restore_process(const proto::RestoreRequest& request,
   GCR_ASSIGN(const auto vetted,
              phases.time("process", "compare files", [&] { return vet_files(request); }));
   GCR_ASSIGN(process_, RestoredProcess::create(plan_.driver, *prepared_restore_,
-                                               {request.members(), vetted, plan_.gpu_pid},
+                                               {request.members(), vetted, plan_.gpu_members},
                                                plan_.running, plan_.gpu_map, group_, phases));
   return {};
 }
@@ -162,11 +162,7 @@ Status Course::restore(const proto::RestoreRequest& request, proto::RestoreReply
 Status Course::vote(Phases& phases) {
   GCR_ASSIGN(auto descriptors, vram_->descriptors());
   GCR_ASSIGN(auto of_members, job_.split(std::move(descriptors)));
-  job::LocalDescriptors vram;
-  for (auto& [member, theirs] : of_members) {
-    for (auto& one : theirs) vram.push_back(std::move(one));
-  }
-  GCR_TRY(process_->attach(std::move(vram), phases));
+  GCR_TRY(process_->attach(std::move(of_members), phases));
   GCR_TRY(fault::point("destination.attached"));
   GCR_TRY(process_->stand_still(phases));
   GCR_TRY(fault::point("destination.stopped"));

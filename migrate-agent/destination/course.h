@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -60,7 +61,7 @@ class Course {
     journal::Began began;
     bool is_migration = false;  ///< not preflight alone
     std::set<pid_t> running;
-    pid_t gpu_pid = 0;  ///< of the member that uses the GPU, in their PID namespace
+    std::map<job::MemberId, pid_t> gpu_members;  ///< that use GPUs, in their PID namespace
     std::set<pid_t> used_pids;
     std::uint64_t image_bytes = 0;  ///< expected size of the images, from the source
     std::shared_ptr<const device::Driver> driver;

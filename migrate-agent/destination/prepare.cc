@@ -82,11 +82,13 @@ Status Course::preflight(const proto::PreflightRequest& request, proto::Prefligh
   plan_.is_migration = !request.only();
   GCR_TRY(control::Endpoint::parse(plan_.began.peer()));
   job_ = job::Job(static_cast<std::uint32_t>(request.members_size()));
+  std::uint32_t place = 0;
   for (const proto::ProcessFacts& member : request.members()) {
     for (const pid_t thread : {member.door_tid(), member.cuda_restore_tid()}) {
       if (thread != 0) plan_.running.insert(thread);
     }
-    if (member.door_tid() != 0) plan_.gpu_pid = member.pid_in_namespace();
+    if (member.door_tid() != 0) plan_.gpu_members[{place}] = member.pid_in_namespace();
+    ++place;
     plan_.used_pids.insert(member.used_pids().begin(), member.used_pids().end());
     plan_.image_bytes += std::min(member.image_bytes(), kMaxImageBytes);
   }

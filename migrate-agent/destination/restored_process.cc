@@ -1,5 +1,7 @@
 #include "migrate-agent/destination/restored_process.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <csignal>
 #include <map>
@@ -9,6 +11,7 @@
 #include "migrate-agent/process/credentials.h"
 #include "migrate-agent/process/inspect.h"
 #include "migrate-agent/procfs/procfs.h"
+#include "src/base/side_by_side.h"
 
 namespace gcr::agent {
 namespace {
@@ -32,18 +35,26 @@ Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(
     GCR_TRY(process->find_members(expected.members));
     return process->check_files(expected.files);
   }));
-  GCR_ASSIGN(const pid_t pid, process->find_gpu_process(expected.members, expected.gpu_pid));
-  const auto control = driver->control(pid);
+  GCR_TRY(process->find_gpu_members(*driver, expected));
   GCR_ASSIGN(process->frozen_, phases.time("process", "seize", [&] {
     return criu::FrozenThreads::seize(process->members_, running,
                                       [&] { return process->group_.thaw(); });
   }));
   GCR_TRY(fault::point("destination.frozen"));
-  GCR_TRY(phases.time("process", "control restore", [&] { return control->restore(gpu_map); }));
-  GCR_TRY(phases.time("process", "unlock", [&] { return control->unlock(); }));
+  auto& gpu_members = process->gpu_members_;
+  GCR_TRY(phases.time("process", "control restore", [&] {
+    return side_by_side(gpu_members, [&](GpuMember& one) { return one.control->restore(gpu_map); });
+  }));
+  GCR_TRY(phases.time("process", "unlock", [&] {
+    return side_by_side(gpu_members, [](GpuMember& one) { return one.control->unlock(); });
+  }));
   GCR_TRY(fault::point("destination.control-restored"));
-  GCR_ASSIGN(process->access_,
-             phases.time("process", "find door", [&] { return open_access(pid); }));
+  GCR_TRY(phases.time("process", "find door", [&] {
+    return side_by_side(gpu_members, [](GpuMember& one) -> Status {
+      GCR_ASSIGN(one.access, open_access(one.pid));
+      return {};
+    });
+  }));
   return process;
 }
 
@@ -76,11 +87,18 @@ Status RestoredProcess::find_members(const process::DumpedMembers& members) {
   return {};
 }
 
-Result<pid_t> RestoredProcess::find_gpu_process(const process::DumpedMembers& members,
-                                                pid_t inner) const {
-  const auto found = std::ranges::find(members, inner, &proto::DumpedMember::pid_in_namespace);
-  if (found != members.end()) return members_[found - members.begin()].pid();
-  return Error(Code::kProtocol, "the process that uses the GPU was not dumped");
+Status RestoredProcess::find_gpu_members(const device::Driver& driver, const Expected& expected) {
+  for (const auto& [id, inner] : expected.gpu_members) {
+    const auto found =
+        std::ranges::find(expected.members, inner, &proto::DumpedMember::pid_in_namespace);
+    if (found == expected.members.end()) {
+      return Error(Code::kProtocol,
+                   fmt::format("process {}, which uses a GPU, was not dumped", inner));
+    }
+    const pid_t pid = members_[found - expected.members.begin()].pid();
+    gpu_members_.push_back({id, pid, driver.control(pid)});
+  }
+  return {};
 }
 
 Status RestoredProcess::check_files(const std::vector<process::VettedFiles>& files) const {
@@ -90,13 +108,19 @@ Status RestoredProcess::check_files(const std::vector<process::VettedFiles>& fil
   return {};
 }
 
-Status RestoredProcess::attach(job::LocalDescriptors vram, Phases& phases) {
-  return phases.time("process", "attach VRAM", [&] { return access_->attach(std::move(vram)); });
+Status RestoredProcess::attach(job::MemberDescriptors vram, Phases& phases) {
+  return phases.time("process", "attach VRAM", [&] {
+    return side_by_side(gpu_members_, [&vram](GpuMember& one) -> Status {
+      const auto theirs = vram.find(one.id);
+      if (theirs == vram.end()) return one.access->attach({});
+      return one.access->attach(std::move(theirs->second));
+    });
+  });
 }
 
 Status RestoredProcess::stand_still(Phases& phases) {
   return phases.time("process", "stand still", [&]() -> Status {
-    GCR_TRY(access_->resume());
+    for (const GpuMember& one : gpu_members_) GCR_TRY(one.access->resume());
     if (!group_.freezes()) return frozen_->stop_again();
     return frozen_->stop_again(
         [&] { return phases.time("process", "freeze", [&] { return group_.freeze(); }); });

@@ -27,7 +27,8 @@ class RestoredProcess {
   struct Expected {
     const process::DumpedMembers& members;
     const std::vector<process::VettedFiles>& files;  ///< of each member
-    pid_t gpu_pid;  ///< the member that uses the GPU, in their PID namespace
+    /// Those that use GPUs, as the preflight numbers them: their PIDs in their PID namespace.
+    const std::map<job::MemberId, pid_t>& gpu_members;
   };
 
   /// Restores the processes, and before any of them runs compares the rights of all threads and the
@@ -40,11 +41,11 @@ class RestoredProcess {
       const Expected& expected, const std::set<pid_t>& running,
       const std::vector<device::GpuPair>& gpu_map, cgroups::Group group, Phases& phases);
 
-  /// Maps the VRAM behind the descriptors where the process had it.
-  Status attach(job::LocalDescriptors vram, Phases& phases);
+  /// Maps the VRAM behind the descriptors where the members had it.
+  Status attach(job::MemberDescriptors vram, Phases& phases);
 
-  /// Opens the gate, which no thread can pass yet, stops the whole process and freezes its group:
-  /// from here on no thread of it runs, and only root can let it run.
+  /// Opens the gates, which no thread can pass yet, stops all members and freezes their group: from
+  /// here on no thread of them runs, and only root can let them run.
   Status stand_still(Phases& phases);
 
   /// For the journal: all of them, and the init of their namespace.
@@ -64,14 +65,20 @@ class RestoredProcess {
 
   Status hold();
   Status find_members(const process::DumpedMembers& members);
-  Result<pid_t> find_gpu_process(const process::DumpedMembers& members, pid_t inner) const;
+  Status find_gpu_members(const device::Driver& driver, const Expected& expected);
   Status check_files(const std::vector<process::VettedFiles>& files) const;
 
   criu::RestoredTree tree_;
   std::vector<procfs::Process> members_;  ///< in the source's order
   cgroups::Group group_;
   std::optional<criu::FrozenThreads> frozen_;
-  std::unique_ptr<GpuAccess> access_;
+  struct GpuMember {
+    job::MemberId id;
+    pid_t pid;
+    std::unique_ptr<device::Control> control;
+    std::unique_ptr<GpuAccess> access{};
+  };
+  std::vector<GpuMember> gpu_members_;
   bool left_ = false;
 };
 

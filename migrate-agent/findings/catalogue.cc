@@ -27,8 +27,6 @@ constexpr auto kCatalogue = std::to_array<Kind>({
     {"stopped", kWarning,
      "A migrated process runs at the destination, even if it was stopped before.",
      "Nothing, or continue it first."},
-    {"several-gpu-processes", kBlocker, "Only jobs with one process that uses GPUs are moved.",
-     "Move each such process by itself, without a parent that they have in common."},
     {"too-many-processes", kBlocker, "The number of processes that a job may have is limited.",
      "Split the job."},
     {"namespaces", kBlocker,

@@ -45,9 +45,25 @@ struct AccessState {
   std::uint64_t stack = 0;  ///< an address in its stack
 };
 
-class GpuAccess {
+/// What holds back GPU calls, of one process or of several together. Methods block; one thread at a
+/// time.
+class Gate {
  public:
   using Milliseconds = std::chrono::milliseconds;
+
+  virtual ~Gate() = default;
+
+  /// Holds the calls back and waits until the GPUs are idle. kTimeout says what prevented it; the
+  /// calls then pass again. They pass by themselves `lease` after the last request (0: never),
+  /// unless the process is detached.
+  virtual Status quiesce(Milliseconds timeout, Milliseconds lease) = 0;
+
+  /// Lets the calls pass. Needs to be attached.
+  virtual Status resume() = 0;
+};
+
+class GpuAccess : public Gate {
+ public:
   static constexpr Milliseconds kPatience = std::chrono::seconds(30);
 
   /// Whole pages of the process's memory.
@@ -55,8 +71,6 @@ class GpuAccess {
     std::uint64_t address;
     std::uint64_t bytes;
   };
-
-  virtual ~GpuAccess() = default;
 
   /// Changes nothing.
   virtual Result<AccessState> look(Milliseconds patience = kPatience) = 0;
@@ -67,14 +81,6 @@ class GpuAccess {
   /// One descriptor per id, in the order of `ids`. The process keeps its memory. On failure nothing
   /// is exported; kNotFound if one of them does not exist any more.
   virtual Result<std::vector<ExportedAllocation>> take(std::span<const std::uint64_t> ids) = 0;
-
-  /// Holds back the process's GPU calls and waits until its GPUs are idle. kTimeout says what
-  /// prevented it; the calls then pass again. They pass by themselves `lease` after the last
-  /// request (0: never), unless the process is detached.
-  virtual Status quiesce(Milliseconds timeout, Milliseconds lease) = 0;
-
-  /// Lets GPU calls pass. Needs to be attached.
-  virtual Status resume() = 0;
 
   /// The process unmaps all its allocations. Needs to be quiet, and all allocations taken through
   /// this object since the last attach. On failure everything is mapped as before, except with

@@ -21,8 +21,8 @@ constexpr std::chrono::milliseconds kPatience{100};
 }  // namespace
 
 struct Throttle::Impl {
-  explicit Impl(GpuAccess& access_of_others)
-      : access(access_of_others), thread([this](const std::stop_token& token) { run(token); }) {}
+  explicit Impl(Gate& gate_of_others)
+      : gate(gate_of_others), thread([this](const std::stop_token& token) { run(token); }) {}
 
   void run(const std::stop_token& token) {
     while (!token.stop_requested() && status) {
@@ -44,11 +44,11 @@ struct Throttle::Impl {
   Status hold_for(nanoseconds time, const std::stop_token& token) {
     const auto start = Clock::now();
     const auto timeout = std::chrono::ceil<std::chrono::milliseconds>(time);
-    const Status closed = access.quiesce(std::max(timeout, kPatience), kLease);
+    const Status closed = gate.quiesce(std::max(timeout, kPatience), kLease);
     Status ended;
     if (closed) {
       wait_until(start + time, token);
-      ended = access.resume();
+      ended = gate.resume();
     } else if (closed.error().code() != Code::kTimeout) {
       ended = closed;
     }
@@ -62,7 +62,7 @@ struct Throttle::Impl {
     changed.wait_until(lock, token, end, [] { return false; });
   }
 
-  GpuAccess& access;
+  Gate& gate;
   const Clock::time_point start = Clock::now();
   mutable std::mutex mutex;
   std::condition_variable_any changed;
@@ -78,7 +78,7 @@ double Throttle::Held::share() const {
              : 0;
 }
 
-Throttle::Throttle(GpuAccess& access) : impl_(std::make_unique<Impl>(access)) {}
+Throttle::Throttle(Gate& gate) : impl_(std::make_unique<Impl>(gate)) {}
 Throttle::Throttle(Throttle&&) noexcept = default;
 Throttle& Throttle::operator=(Throttle&&) noexcept = default;
 Throttle::~Throttle() = default;

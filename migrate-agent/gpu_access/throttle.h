@@ -28,9 +28,9 @@ class Throttle {
     double share() const;
   };
 
-  /// Does not throttle yet. `access` has an open gate and outlives the throttle, which uses it
-  /// alone until stop().
-  explicit Throttle(GpuAccess& access);
+  /// Does not throttle yet. `gate` is open and outlives the throttle, which uses it alone until
+  /// stop().
+  explicit Throttle(Gate& gate);
   Throttle(Throttle&&) noexcept;
   Throttle& operator=(Throttle&&) noexcept;
   /// Calls stop() if it was not called.

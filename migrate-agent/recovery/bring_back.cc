@@ -118,7 +118,8 @@ Status open_accesses(std::span<Member> members, const Lost& lost, const InHand* 
   for (Member& member : members) {
     const pid_t pid = member.process.pid();
     if (in_hand != nullptr) {
-      if (in_hand->gated && in_hand->pid == pid) member.access = &in_hand->access;
+      const auto access = in_hand->accesses.find(pid);
+      if (in_hand->gated && access != in_hand->accesses.end()) member.access = access->second;
     } else {
       auto access = agent::open_access(pid);
       // Refused in preflight, or it has executed another program: it was never taken apart.

@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -38,8 +39,7 @@ struct Lost {
 
 /// What a living worker has in hand, and recovery has to look for.
 struct InHand {
-  agent::GpuAccess& access;
-  pid_t pid = 0;  ///< the member that it is to
+  std::map<pid_t, agent::GpuAccess*> accesses;  ///< by member
   std::shared_ptr<const device::Driver> driver;
   std::function<Result<job::MemberDescriptors>()> vram;
   bool gated = false;      ///< the gate may be closed; else nothing was done to the process

@@ -23,10 +23,10 @@ proto::Buffer describe(const job::Allocation& allocation) {
 }
 
 /// What a member has exported, and the job knows.
-Status take_over(Course& c, std::vector<ExportedAllocation> exported,
+Status take_over(Course& c, job::MemberId member, std::vector<ExportedAllocation> exported,
                  proto::BuffersRequest& changes) {
   for (auto& [local, descriptor] : exported) {
-    const job::AllocationId id = *c.subject.job.find({c.subject.gpu_member, local.local_id});
+    const job::AllocationId id = *c.subject.job.find({member, local.local_id});
     if (c.copying.vram->contains(id)) continue;
     const job::Allocation& allocation = c.subject.job.allocations().at(id);
     GCR_TRY(c.copying.vram->add(id, allocation.gpu, allocation.size_bytes, std::move(descriptor)));
@@ -35,11 +35,9 @@ Status take_over(Course& c, std::vector<ExportedAllocation> exported,
   return {};
 }
 
-}  // namespace
-
 /// What is freed between the look and the taking shows as kNotFound: then it looks again.
-Status follow_allocations(Course& c, proto::BuffersRequest& changes) {
-  GpuAccess& access = c.subject.process->access();
+Status follow_member(Course& c, const GpuMember& member, proto::BuffersRequest& changes) {
+  GpuAccess& access = *member.access;
   job::Job& job = c.subject.job;
   mover::OutgoingVram& vram = *c.copying.vram;
   GCR_ASSIGN(const AccessState state, access.look());
@@ -50,13 +48,13 @@ Status follow_allocations(Course& c, proto::BuffersRequest& changes) {
     GCR_ASSIGN(const auto now, access.allocations());
     std::vector<std::uint64_t> added;
     for (const LocalAllocation& allocation : now) {
-      const auto known = job.find({c.subject.gpu_member, allocation.local_id});
+      const auto known = job.find({member.id, allocation.local_id});
       if (!known || !vram.contains(*known)) added.push_back(allocation.local_id);
     }
     auto exported = access.take(added);
     if (!exported && exported.error().code() == Code::kNotFound && attempt < kAttempts) continue;
     if (!exported) return exported.error();
-    const job::Job::Changes followed = job.follow(c.subject.gpu_member, now);
+    const job::Job::Changes followed = job.follow(member.id, now);
     for (const job::AllocationId id : followed.removed) {
       if (!vram.contains(id)) continue;
       changes.add_removed_ids(id.value);
@@ -65,8 +63,17 @@ Status follow_allocations(Course& c, proto::BuffersRequest& changes) {
     for (const job::AllocationId id : followed.remapped) {
       *changes.add_remapped() = describe(job.allocations().at(id));
     }
-    return take_over(c, std::move(*exported), changes);
+    return take_over(c, member.id, std::move(*exported), changes);
   }
+}
+
+}  // namespace
+
+Status follow_allocations(Course& c, proto::BuffersRequest& changes) {
+  for (const GpuMember& member : c.subject.processes->gpu_members()) {
+    GCR_TRY(follow_member(c, member, changes));
+  }
+  return {};
 }
 
 Status refresh_buffers(Course& c) {

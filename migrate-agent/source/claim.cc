@@ -117,14 +117,19 @@ Status begin(Course& c) {
     subject.resident_bytes += member.resident_bytes();
   }
   subject.job = job::Job(static_cast<std::uint32_t>(subject.members.size()));
-  std::vector<LocalAllocation> local;
-  for (const auto& [id, allocation] : subject.found->inventory) local.push_back(allocation);
-  (void)subject.job.follow(subject.gpu_member, local);
-  const journal::ProcessId& user = subject.members[static_cast<int>(subject.gpu_member.value)];
-  GCR_ASSIGN(auto gpu_process, procfs::Process::open(user.pid(), user.start_time()));
-  subject.process.emplace(*subject.driver, *subject.handle, std::move(gpu_process),
-                          std::move(subject.found->access),
-                          settlement::group_of(c.account.log->journal()));
+  std::vector<GpuMember> gpu_members;
+  for (GpuUser& user : subject.found->gpu_users) {
+    const job::MemberId id{static_cast<std::uint32_t>(user.member)};
+    std::vector<LocalAllocation> local;
+    for (const auto& [number, allocation] : user.inventory) local.push_back(allocation);
+    (void)subject.job.follow(id, local);
+    const journal::ProcessId& member = subject.members[static_cast<int>(user.member)];
+    GCR_ASSIGN(auto process, procfs::Process::open(member.pid(), member.start_time()));
+    auto control = subject.driver->control(member.pid());
+    gpu_members.push_back({id, std::move(process), std::move(user.access), std::move(control)});
+  }
+  subject.processes.emplace(*subject.handle, std::move(gpu_members),
+                            settlement::group_of(c.account.log->journal()));
   subject.found.reset();
   GCR_TRY(on_io(c.worker.io,
                 [&] { return c.worker.line.open(c.order.migration, journal::Began::SOURCE); }));

@@ -24,27 +24,33 @@ constexpr milliseconds kDoorPatience{1000};
 
 /// For undoing what was done to the process.
 recovery::InHand in_hand(Course& c) {
-  SourceProcess& process = *c.subject.process;
-  return {.access = process.access(),
-          .pid = process.gpu_process().pid(),
+  SourceJob& processes = *c.subject.processes;
+  std::map<pid_t, GpuAccess*> accesses;
+  for (GpuMember& member : processes.gpu_members()) {
+    accesses[member.process.pid()] = member.access.get();
+  }
+  return {.accesses = std::move(accesses),
           .driver = c.subject.driver,
           .vram = [&c]() -> Result<job::MemberDescriptors> {
             GCR_ASSIGN(auto descriptors, c.copying.vram->descriptors());
             return c.subject.job.split(std::move(descriptors));
           },
-          .gated = process.gated(),
-          .detaching = process.detaching()};
+          .gated = processes.gated(),
+          .detaching = processes.detaching()};
 }
 
 /// Records whether the process has ended by itself, besides any other error.
 void look_for_end(Course& c) {
   const auto& handle = c.subject.handle;
-  auto& process = c.subject.process;
+  auto& processes = c.subject.processes;
   if (!handle) return;
   bool ended = handle->is_ending();
-  if (!ended && process && !process->is_dumped()) {
-    const auto answered = process->access().look(kDoorPatience);
-    ended = !answered && answered.error().code() == Code::kNotFound &&
+  if (!ended && processes && !processes->is_dumped()) {
+    const auto has_no_door = [](const GpuMember& member) {
+      const auto answered = member.access->look(kDoorPatience);
+      return !answered && answered.error().code() == Code::kNotFound;
+    };
+    ended = std::ranges::any_of(processes->gpu_members(), has_no_door) &&
             handle->ends_within(kEndPatience);
   }
   c.account.report.set_process_ended(ended);

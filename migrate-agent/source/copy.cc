@@ -58,7 +58,7 @@ Status copy_round(Course& c, double share_held) {
   Precopy& precopy = *c.copying.precopy;
   c.console.tell("precopy", fmt::format("round {}: sending {}", precopy.rounds().size() + 1,
                                         format_bytes(precopy.remaining_bytes())));
-  Throttle throttle(c.subject.process->access());
+  Throttle throttle(c.subject.processes->gate());
   throttle.set_share(share_held);
   const Status sent = precopy.send(throttle);
   GCR_TRY(throttle.stop());
@@ -110,7 +110,7 @@ Status note_detaching(Course& c) {
   if (std::exchange(c.account.detaching_noted, true)) return {};
   GCR_TRY(arm_keeper(c));
   GCR_TRY(follow_members(c, procfs::tree(c.order.request.pid())));
-  SourceProcess& process = *c.subject.process;
+  SourceJob& process = *c.subject.processes;
   journal::Record record;
   journal::Detaching& detaching = *record.mutable_detaching();
   for (const journal::ProcessId& member : c.subject.members) {
@@ -156,14 +156,14 @@ Result<bool> close_gate(Course& c) {
   c.console.set_gate_closed(c.account.gate_closed_at);
   c.account.report.set_gate_closed_ms(c.account.phases.since_origin_ms(*c.account.gate_closed_at));
   GCR_TRY(c.account.phases.time("process", "close gate",
-                                [&] { return c.subject.process->close_gate(kGateTimeout); }));
+                                [&] { return c.subject.processes->close_gate(kGateTimeout); }));
   GCR_TRY(fault::point("source.gated"));
   GCR_TRY(c.worker.cancellation.check());
   GCR_TRY(refresh_buffers(c));
   if (!c.order.request.strict()) return true;
   GCR_TRY(c.copying.precopy->look());
   if (c.copying.precopy->acceptable()) return true;
-  GCR_TRY(c.subject.process->open_gate());
+  GCR_TRY(c.subject.processes->open_gate());
   count_undone_closing(c);
   return false;
 }

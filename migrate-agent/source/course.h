@@ -25,7 +25,7 @@
 #include "migrate-agent/source/examination.h"
 #include "migrate-agent/source/outgoing_images.h"
 #include "migrate-agent/source/precopy.h"
-#include "migrate-agent/source/source_process.h"
+#include "migrate-agent/source/source_job.h"
 #include "migrate-agent/target/target.h"
 #include "src/base/uuid.h"
 
@@ -48,9 +48,8 @@ struct Subject {
   std::string command;
   std::uint64_t resident_bytes = 0;
   journal::ProcessIds members;  ///< of the job: the claimed process, and all below it
-  job::MemberId gpu_member;     ///< whose VRAM it is
   job::Job job;
-  std::optional<SourceProcess> process;
+  std::optional<SourceJob> processes;
   std::optional<keeper::Keeper> keeper;
   std::optional<std::vector<job::Mapping>> kept;  ///< what the keeper holds, once armed
 };

@@ -49,9 +49,9 @@ std::set<pid_t> used_pids(pid_t pid) {
   return used;
 }
 
-/// The state of CUDA in the member that uses it, and its restore thread.
-void look_at_cuda(Examination& found) {
-  const pid_t pid = found.pids[found.gpu_member];
+/// The state of CUDA in a member that uses it, and its restore thread.
+void look_at_cuda(const GpuUser& user, Examination& found) {
+  const pid_t pid = found.pids[user.member];
   const auto control = found.host.driver->control(pid);
   const auto state = control->state();
   if (!state) {
@@ -64,7 +64,7 @@ void look_at_cuda(Examination& found) {
   }
   const auto thread = control->restore_thread();
   if (thread) {
-    found.members[found.gpu_member].set_cuda_restore_tid(in_own_namespace(pid, *thread));
+    found.members[user.member].set_cuda_restore_tid(in_own_namespace(pid, *thread));
   } else {
     found.findings.add("cuda-state", thread.error().message());
   }
@@ -72,7 +72,9 @@ void look_at_cuda(Examination& found) {
 
 void look_at_gpus(Examination& found) {
   std::set<std::string> used;
-  for (const auto& [id, allocation] : found.inventory) used.insert(to_bytes(allocation.gpu));
+  for (const GpuUser& user : found.gpu_users) {
+    for (const auto& [id, allocation] : user.inventory) used.insert(to_bytes(allocation.gpu));
+  }
   for (const proto::Gpu& gpu : found.host.facts.gpus()) {
     if (used.contains(gpu.uuid())) check_gpu(gpu, found.findings);
   }
@@ -85,23 +87,16 @@ void look_at_gpus(Examination& found) {
                                  format_bytes(available), format_bytes(needed), used.size()));
 }
 
-/// Finds the member that uses the GPU.
-void find_access(Examination& found) {
+/// Finds the members that use GPUs.
+void find_gpu_users(Examination& found) {
   std::optional<Error> none;
   for (std::size_t i = 0; i < found.pids.size(); ++i) {
     const pid_t pid = found.pids[i];
     auto access = open_access(pid);
-    if (access && found.access) {
-      found.findings.add("several-gpu-processes",
-                         fmt::format("processes {} and {} use the GPU",
-                                     process::describe_process(found.pids[found.gpu_member]),
-                                     process::describe_process(pid)));
-    } else if (access) {
-      found.access = std::move(*access);
-      found.gpu_member = i;
+    if (access) {
+      found.gpu_users.push_back({i, std::move(*access)});
     } else if (access.error().code() == Code::kUnavailable) {
       found.findings.add("in-migration", access.error().message());
-      none = access.error();
     } else if (i != 0 && process::has_driver_files(pid)) {
       found.findings.add("no-door",
                          fmt::format("process {} uses the GPU's driver: {}",
@@ -110,24 +105,22 @@ void find_access(Examination& found) {
       none = access.error();
     }
   }
-  if (found.access || !none || none->code() == Code::kUnavailable) return;
+  if (!found.gpu_users.empty() || found.findings.has_blocker() || !none) return;
   found.findings.add("no-door", none->message());
 }
 
-void look_at_vram(Examination& found) {
-  find_access(found);
-  if (!found.access) return;
-  const auto state = found.access->look();
-  const auto allocations = found.access->allocations();
+/// False if it cannot be told.
+bool look_at_vram(GpuUser& user, Examination& found) {
+  const auto state = user.access->look();
+  const auto allocations = user.access->allocations();
   if (!state || !allocations) {
     found.findings.add("no-door", (state ? allocations.error() : state.error()).message());
-    found.access.reset();
-    return;
+    return false;
   }
   check_access(*state, found.findings);
-  found.members[found.gpu_member].set_door_tid(state->thread);
-  for (const LocalAllocation& one : *allocations) found.inventory.emplace(one.local_id, one);
-  check_inventory(found.inventory, found.findings);
+  found.members[user.member].set_door_tid(state->thread);
+  for (const LocalAllocation& one : *allocations) user.inventory.emplace(one.local_id, one);
+  return true;
 }
 
 /// What would have to be restored for this member alone.
@@ -225,10 +218,10 @@ void check_access(const AccessState& state, preflight::Findings& findings) {
   }
 }
 
-void check_inventory(const Inventory& inventory, preflight::Findings& findings) {
-  if (inventory.size() <= kMaxBuffers) return;
+void check_inventory(std::size_t allocations, preflight::Findings& findings) {
+  if (allocations <= kMaxBuffers) return;
   findings.add("too-many-buffers",
-               fmt::format("it has {} allocations, {} are allowed", inventory.size(), kMaxBuffers));
+               fmt::format("it has {} allocations, {} are allowed", allocations, kMaxBuffers));
 }
 
 proto::Buffer describe(const LocalAllocation& allocation) {
@@ -244,8 +237,14 @@ Examination examine(const proto::MigrateRequest& request, const Config& config,
   found.host = survey(config, found.findings);
   if (!look_at_members(pids, found)) return found;
   look_at_images(request, config, found);
-  look_at_vram(found);
-  if (found.access && found.host.driver) look_at_cuda(found);
+  find_gpu_users(found);
+  std::size_t allocations = 0;
+  for (GpuUser& user : found.gpu_users) {
+    const bool told = look_at_vram(user, found);
+    allocations += user.inventory.size();
+    if (told && found.host.driver) look_at_cuda(user, found);
+  }
+  check_inventory(allocations, found.findings);
   look_at_gpus(found);
   return found;
 }
@@ -276,7 +275,9 @@ proto::PreflightRequest preflight_request(const Examination& examination,
   *asked.mutable_offer() = data_offer(config.unencrypted_data);
   *asked.mutable_host() = examination.host.facts;
   asked.mutable_members()->Assign(examination.members.begin(), examination.members.end());
-  for (const auto& [id, one] : examination.inventory) *asked.add_buffers() = describe(one);
+  for (const GpuUser& user : examination.gpu_users) {
+    for (const auto& [id, one] : user.inventory) *asked.add_buffers() = describe(one);
+  }
   return asked;
 }
 

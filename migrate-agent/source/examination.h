@@ -16,19 +16,24 @@ namespace gcr::agent {
 
 using Inventory = std::map<std::uint64_t, LocalAllocation>;
 
+/// A member that uses GPUs.
+struct GpuUser {
+  std::size_t member;  ///< its place among the members
+  std::unique_ptr<GpuAccess> access;
+  Inventory inventory{};
+};
+
 struct Examination {
   Survey host;
   std::vector<pid_t> pids;                   ///< of the members that live, the root first
   std::vector<proto::ProcessFacts> members;  ///< in their order
-  std::size_t gpu_member = 0;                ///< whose GPU memory it is
-  std::unique_ptr<GpuAccess> access;         ///< to that one
-  Inventory inventory;
+  std::vector<GpuUser> gpu_users;
   preflight::Findings findings{preflight::Side::kSource};
 };
 
 /// Examines the processes `pids`, the first of which was named, and this host for `request`, as far
-/// as it can: whatever is missing is a finding. Without blockers among them the access and the
-/// driver are there. The processes are not disturbed. Others of them may end meanwhile. Blocks.
+/// as it can: whatever is missing is a finding. Without blockers there is a GPU user, and the
+/// driver is there. The processes are not disturbed. Others of them may end meanwhile. Blocks.
 Examination examine(const proto::MigrateRequest& request, const Config& config,
                     const std::vector<pid_t>& pids);
 
@@ -45,7 +50,7 @@ proto::PreflightRequest preflight_request(const Examination& examination,
 void check_access(const AccessState& state, preflight::Findings& findings);
 
 /// "too-many-buffers".
-void check_inventory(const Inventory& inventory, preflight::Findings& findings);
+void check_inventory(std::size_t allocations, preflight::Findings& findings);
 
 /// As messages describe it before it is the job's.
 proto::Buffer describe(const LocalAllocation& allocation);

@@ -6,9 +6,8 @@ namespace gcr::agent {
 
 namespace fs = std::filesystem;
 
-Result<OutgoingImages> OutgoingImages::create(const criu::Command& criu,
-                                              const SourceProcess& process, fs::path scratch,
-                                              proto::ImageMode requested,
+Result<OutgoingImages> OutgoingImages::create(const criu::Command& criu, const SourceJob& process,
+                                              fs::path scratch, proto::ImageMode requested,
                                               std::uint64_t resident_bytes) {
   OutgoingImages images(criu, process, std::move(scratch));
   if (requested == proto::IMAGE_MODE_STREAM) {
@@ -66,7 +65,7 @@ Status OutgoingImages::prepare() {
   return {};
 }
 
-Result<std::vector<proto::Credentials>> OutgoingImages::dump(SourceProcess& process,
+Result<std::vector<proto::Credentials>> OutgoingImages::dump(SourceJob& process,
                                                              images::Sink& sink) {
   GCR_ASSIGN(auto credentials,
              process.dump(*prepared_, [&](const std::string& name, UniqueFd content) {

@@ -13,7 +13,7 @@
 #include <string>
 
 #include "migrate-agent/images/sink.h"
-#include "migrate-agent/source/source_process.h"
+#include "migrate-agent/source/source_job.h"
 #include "proto/control.pb.h"
 #include "src/base/units.h"
 
@@ -26,7 +26,7 @@ class OutgoingImages {
  public:
   /// kRefused if rounds are asked for and the kernel cannot do it. `scratch` is a directory of this
   /// migration on tmpfs.
-  static Result<OutgoingImages> create(const criu::Command& criu, const SourceProcess& process,
+  static Result<OutgoingImages> create(const criu::Command& criu, const SourceJob& process,
                                        std::filesystem::path scratch, proto::ImageMode requested,
                                        std::uint64_t resident_bytes);
 
@@ -45,10 +45,10 @@ class OutgoingImages {
 
   /// Dumps and sends everything; the process is stopped afterwards. Gives the rights of all
   /// threads.
-  Result<std::vector<proto::Credentials>> dump(SourceProcess& process, images::Sink& sink);
+  Result<std::vector<proto::Credentials>> dump(SourceJob& process, images::Sink& sink);
 
  private:
-  OutgoingImages(criu::Command criu, const SourceProcess& process, std::filesystem::path scratch)
+  OutgoingImages(criu::Command criu, const SourceJob& process, std::filesystem::path scratch)
       : criu_(std::move(criu)),
         pid_(process.pid()),
         group_(process.group().directory_for_criu()),

@@ -56,7 +56,6 @@ Status examine(Course& c) {
     *living.Add() = member;
   }
   subject.members = std::move(living);
-  subject.gpu_member = {static_cast<std::uint32_t>(subject.found->gpu_member)};
   return {};
 }
 
@@ -96,7 +95,7 @@ Status prepare(Course& c) {
   GCR_ASSIGN(copying.scratch, images::ScratchDirectory::create(config.runtime_dir / "outgoing" /
                                                                c.order.migration.to_string()));
   GCR_ASSIGN(copying.images,
-             OutgoingImages::create(config.criu, *c.subject.process, copying.scratch->path(),
+             OutgoingImages::create(config.criu, *c.subject.processes, copying.scratch->path(),
                                     asked.image_mode(), c.subject.resident_bytes));
   copying.vram.emplace(c.subject.driver, digest::DigestKey::expand(key));
   proto::BuffersRequest found;

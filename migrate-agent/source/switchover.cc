@@ -13,6 +13,7 @@
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/source/course.h"
 #include "src/base/log.h"
+#include "src/base/side_by_side.h"
 
 namespace gcr::agent::source {
 namespace {
@@ -50,7 +51,7 @@ Result<proto::DumpedMember> describe(pid_t pid, const std::vector<proto::Credent
 
 /// All that the dump has stopped: whoever was born after the last look is looked at now.
 Status describe_dumped(Course& c) {
-  const std::vector<pid_t> tree = procfs::stopped_tree(c.subject.process->pid());
+  const std::vector<pid_t> tree = procfs::stopped_tree(c.subject.processes->pid());
   GCR_TRY(follow_members(c, tree));
   for (const pid_t pid : tree) {
     const auto id = std::ranges::find(c.subject.members, pid, &journal::ProcessId::pid);
@@ -66,24 +67,28 @@ Status describe_dumped(Course& c) {
 Status send_control_state(Course& c) {
   const auto began = Clock::now();
   Phases& phases = c.account.phases;
-  SourceProcess& process = *c.subject.process;
+  SourceJob& processes = *c.subject.processes;
   Copying& copying = c.copying;
   GCR_TRY(phases.time("process", "arm keeper", [&] { return arm_keeper(c); }));
-  GCR_TRY(phases.time("process", "detach VRAM", [&] { return process.detach(); }));
+  GCR_TRY(phases.time("process", "detach VRAM", [&] { return processes.detach(); }));
   GCR_TRY(fault::point("source.detached"));
   GCR_TRY(phases.time("process", "control checkpoint", [&]() -> Status {
-    GCR_TRY(process.lock(kLockTimeout));
+    GCR_TRY(processes.lock(kLockTimeout));
     GCR_TRY(fault::point("source.locked"));
-    return process.checkpoint();
+    return processes.checkpoint();
   }));
   GCR_TRY(fault::point("source.checkpointed"));
   const auto dropped = phases.time("process", "drop zero pages", [&] {
-    return process::drop_zero_pages(process.access(), process.gpu_process());
+    return side_by_side(processes.gpu_members(), [](GpuMember& member) -> Status {
+      const auto dropped = process::drop_zero_pages(*member.access, member.process);
+      if (!dropped) return dropped.error();
+      return {};
+    });
   });
   // Pages that were not dropped are moved.
   if (!dropped) spdlog::warn("pages of zeros stay: {}", dropped.error().message());
   GCR_ASSIGN(copying.credentials, phases.time("process", "criu dump", [&] {
-    return copying.images->dump(process, *copying.sink);
+    return copying.images->dump(processes, *copying.sink);
   }));
   GCR_TRY(phases.time("process", "read files", [&] { return describe_dumped(c); }));
   GCR_TRY(fault::point("source.dumped"));

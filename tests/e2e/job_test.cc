@@ -114,14 +114,32 @@ TEST_F(JobTest, APipeOfAChildToAnOutsiderIsRefused) {
   EXPECT_EQ(ask_counter(client_, hosts_, Host::kA), kCounterFirst);
 }
 
-TEST_F(JobTest, ASecondProcessWithAGpuIsRefused) {
-  const App script = start_script(hosts_, joined(counter_command(hosts_, 0, kCounterPort + 1)) +
-                                              "& exec " + joined(counter_command(hosts_, 0)));
+/// Two counters of one job, each with VRAM of its own.
+TEST_F(JobTest, SeveralProcessesWithGpusMoveToAndFro) {
+  constexpr std::uint16_t kSecondPort = kCounterPort + 1;
+  const App script =
+      start_script(hosts_, joined(counter_command(hosts_, 96 * kMiB, kSecondPort)) + "& exec " +
+                               joined(counter_command(hosts_, 32 * kMiB)));
   ASSERT_TRUE(script.wait_for_lines(2));
-  const MigrateOutcome outcome = hosts_.migrate(Host::kA, script.pid());
-  EXPECT_EQ(outcome.exit_code, kRefusedExit);
-  EXPECT_THAT(outcome.err, HasSubstr("several-gpu-processes"));
-  EXPECT_EQ(ask_counter(client_, hosts_, Host::kA), kCounterFirst);
+  const auto ask_second = [&](Host host, const std::string& question = "next") {
+    return client_.ask(hosts_.address(host), kSecondPort, kPatience, question).value_or("nothing");
+  };
+  int expected = kCounterFirst;
+  ASSERT_EQ(ask_counter(client_, hosts_, Host::kA), expected);
+  ASSERT_EQ(ask_second(Host::kA), std::to_string(expected++));
+  pid_t pid = script.pid();
+  Host host = Host::kA;
+  for (int move = 0; move < 4; ++move) {
+    const MigrateOutcome outcome = hosts_.migrate(host, pid);
+    ASSERT_TRUE(migrated(outcome)) << "move " << move;
+    EXPECT_GE(outcome.vram_bytes, 128 * kMiB);
+    pid = outcome.pid;
+    host = other(host);
+    ASSERT_EQ(ask_counter(client_, hosts_, host), expected);
+    ASSERT_EQ(ask_second(host), std::to_string(expected++));
+  }
+  EXPECT_TRUE(counter_is_intact(client_, hosts_, host));
+  EXPECT_EQ(ask_second(host, "verify"), "intact");
 }
 
 }  // namespace

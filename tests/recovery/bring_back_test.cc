@@ -88,8 +88,7 @@ TEST_P(BringBackFrom, RunsAgainForWhoHasItsDoorInHand) {
   if (HasFatalFailure()) return;
   auto door = agent::Door::open(program_.pid());
   ASSERT_TRUE(door) << door.error().message();
-  const InHand in_hand{.access = *door,
-                       .pid = program_.pid(),
+  const InHand in_hand{.accesses = {{program_.pid(), &*door}},
                        .driver = device::cuda::load().value(),
                        .vram = [this] { return keeper::take_from(*worker_->keeper()); },
                        .gated = true,

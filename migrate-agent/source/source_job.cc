@@ -1,6 +1,8 @@
-#include "migrate-agent/source/source_process.h"
+#include "migrate-agent/source/source_job.h"
 
 #include <set>
+
+#include "src/base/side_by_side.h"
 
 namespace gcr::agent {
 namespace {
@@ -10,9 +12,21 @@ constexpr std::chrono::seconds kGateLease{30};
 /// Each finds only what processes have started that the look before it had not yet moved.
 constexpr int kMostLooks = 100;
 
+std::vector<Gates::Member> gates_of(const std::vector<GpuMember>& members) {
+  std::vector<Gates::Member> gates;
+  for (const GpuMember& one : members) gates.push_back({one.process.pid(), one.access.get()});
+  return gates;
+}
+
 }  // namespace
 
-Status SourceProcess::enter_group() {
+SourceJob::SourceJob(procfs::Process root, std::vector<GpuMember> gpu_members, cgroups::Group group)
+    : root_(std::move(root)),
+      gpu_members_(std::move(gpu_members)),
+      gates_(gates_of(gpu_members_)),
+      group_(std::move(group)) {}
+
+Status SourceJob::enter_group() {
   GCR_TRY(group_.create());
   GCR_TRY(group_.add(root_));
   // What is born in the group stays in it; what was born outside meanwhile, the next look finds.
@@ -30,28 +44,33 @@ Status SourceProcess::enter_group() {
   return Error(Code::kTimeout, "its processes start others faster than they can be held together");
 }
 
-Status SourceProcess::close_gate(std::chrono::milliseconds timeout) {
+Status SourceJob::close_gate(std::chrono::milliseconds timeout) {
   gated_ = true;
-  return access_->quiesce(timeout, kGateLease);
+  return gates_.quiesce(timeout, kGateLease);
 }
 
-Status SourceProcess::open_gate() {
-  GCR_TRY(access_->resume());
+Status SourceJob::open_gate() {
+  GCR_TRY(gates_.resume());
   gated_ = false;
   return {};
 }
 
-Status SourceProcess::detach() {
+Status SourceJob::detach() {
   detaching_ = true;
-  return access_->detach();
+  return side_by_side(gpu_members_, [](GpuMember& one) { return one.access->detach(); });
 }
 
-Status SourceProcess::lock(std::chrono::milliseconds timeout) { return control_->lock(timeout); }
+Status SourceJob::lock(std::chrono::milliseconds timeout) {
+  return side_by_side(gpu_members_,
+                      [timeout](GpuMember& one) { return one.control->lock(timeout); });
+}
 
-Status SourceProcess::checkpoint() { return control_->checkpoint(); }
+Status SourceJob::checkpoint() {
+  return side_by_side(gpu_members_, [](GpuMember& one) { return one.control->checkpoint(); });
+}
 
-Result<std::vector<proto::Credentials>> SourceProcess::dump(criu::PreparedDump& prepared,
-                                                            const criu::TakeImage& take) {
+Result<std::vector<proto::Credentials>> SourceJob::dump(criu::PreparedDump& prepared,
+                                                        const criu::TakeImage& take) {
   const bool by_criu = !group_.directory_for_criu().empty();
   if (by_criu) GCR_TRY(group_.freeze());
   auto dumped = prepared.run(take);

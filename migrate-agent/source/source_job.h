@@ -10,29 +10,35 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
+#include <vector>
 
 #include "migrate-agent/cgroups/group.h"
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/device/device.h"
+#include "migrate-agent/gpu_access/gates.h"
 #include "migrate-agent/gpu_access/gpu_access.h"
+#include "migrate-agent/job/job.h"
 #include "migrate-agent/procfs/process_handle.h"
 
 namespace gcr::agent {
 
-class SourceProcess {
- public:
-  /// `root` and all below it move; `access` is to `gpu_process`, one of them. `group` holds all of
-  /// them from the dump on.
-  SourceProcess(const device::Driver& driver, procfs::Process root, procfs::Process gpu_process,
-                std::unique_ptr<GpuAccess> access, cgroups::Group group)
-      : root_(std::move(root)),
-        gpu_process_(std::move(gpu_process)),
-        access_(std::move(access)),
-        control_(driver.control(gpu_process_.pid())),
-        group_(std::move(group)) {}
+/// A member that uses GPUs.
+struct GpuMember {
+  job::MemberId id;
+  procfs::Process process;
+  std::unique_ptr<GpuAccess> access;
+  std::unique_ptr<device::Control> control;
+};
 
-  GpuAccess& access() { return *access_; }
-  const procfs::Process& gpu_process() const { return gpu_process_; }
+class SourceJob {
+ public:
+  /// `root` and all below it move; `gpu_members` are among them. `group` holds all of them from the
+  /// dump on.
+  SourceJob(procfs::Process root, std::vector<GpuMember> gpu_members, cgroups::Group group);
+
+  std::vector<GpuMember>& gpu_members() { return gpu_members_; }
+  /// Of all members.
+  Gate& gate() { return gates_; }
   pid_t pid() const { return root_.pid(); }  ///< of the root
   const cgroups::Group& group() const { return group_; }
 
@@ -46,11 +52,13 @@ class SourceProcess {
   /// Moves all of them into their group, where they keep running.
   Status enter_group();
 
-  /// Holds back the application's calls and drains the GPU.
+  /// Holds back the application's calls and drains the GPUs.
   Status close_gate(std::chrono::milliseconds timeout);
 
   /// The way back from gated only.
   Status open_gate();
+
+  // All members at the same time, in each of the next three.
 
   /// The application unmaps its VRAM; from here on only mover and keeper hold it.
   Status detach();
@@ -68,9 +76,8 @@ class SourceProcess {
 
  private:
   procfs::Process root_;
-  procfs::Process gpu_process_;
-  std::unique_ptr<GpuAccess> access_;
-  std::unique_ptr<device::Control> control_;
+  std::vector<GpuMember> gpu_members_;
+  Gates gates_;
   cgroups::Group group_;
   bool gated_ = false;
   bool detaching_ = false;
