@@ -8,6 +8,7 @@
 #include "migrate-agent/data/offer.h"
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/preflight/host_facts.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/source/course.h"
 
 namespace gcr::agent::source {
@@ -70,6 +71,14 @@ Status preflight(Course& c) {
   // What was examined by its number was the claimed process, if that has not been reaped.
   if (c.subject.handle->has_ended()) {
     return Error(Code::kNotFound, "the process ended while it was examined");
+  }
+  for (const journal::ProcessId& member : c.subject.members) {
+    const auto now = procfs::read_stat(member.pid());
+    if (!now || now->start_time == member.start_time()) continue;
+    return Error(Code::kNotFound,
+                 fmt::format("process {} ended while it was examined, and another one has its "
+                             "number",
+                             member.pid()));
   }
   return fault::point("source.preflighted");
 }
