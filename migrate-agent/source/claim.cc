@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <span>
 
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/journal/journal_files.h"
@@ -94,10 +93,8 @@ Status follow_members(Course& c, const std::vector<pid_t>& tree) {
     return Error(Code::kRefused, fmt::format("it has {} processes by now, {} are allowed",
                                              c.subject.members.size(), job::kMaxMembers));
   }
-  std::vector<pid_t> pids;
-  for (const journal::ProcessId& member : c.subject.members) pids.push_back(member.pid());
-  for (const pid_t late : std::span(pids).subspan(known)) {
-    const Status fits = examine_late(late, pids.front(), pids);
+  for (int late = known; late < c.subject.members.size(); ++late) {
+    const Status fits = examine_late(c.subject.members[late].pid(), c.order.request.pid(), tree);
     if (!fits && fits.error().code() != Code::kNotFound) return fits;
   }
   return claim_members(c);
