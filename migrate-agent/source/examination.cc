@@ -90,6 +90,7 @@ void look_at_gpus(Examination& found) {
 /// Finds the members that use GPUs.
 void find_gpu_users(Examination& found) {
   std::optional<Error> none;
+  bool busy = false;
   for (std::size_t i = 0; i < found.pids.size(); ++i) {
     const pid_t pid = found.pids[i];
     auto access = open_access(pid);
@@ -97,6 +98,7 @@ void find_gpu_users(Examination& found) {
       found.gpu_users.push_back({i, std::move(*access)});
     } else if (access.error().code() == Code::kUnavailable) {
       found.findings.add("in-migration", access.error().message());
+      busy = true;
     } else if (i != 0 && process::has_driver_files(pid)) {
       found.findings.add("no-door",
                          fmt::format("process {} uses the GPU's driver: {}",
@@ -105,7 +107,7 @@ void find_gpu_users(Examination& found) {
       none = access.error();
     }
   }
-  if (!found.gpu_users.empty() || found.findings.has_blocker() || !none) return;
+  if (!found.gpu_users.empty() || busy || !none) return;
   found.findings.add("no-door", none->message());
 }
 
