@@ -121,15 +121,4 @@ Status resume_stopped(const procfs::Process& process) {
   return {};
 }
 
-Status kill_stopped(const procfs::Process& process, const std::function<Status()>& after) {
-  const std::vector<procfs::Process> tasks = procfs::open_tree(process);
-  for (const procfs::Process& task : tasks) {
-    const Status sent = task.send(SIGKILL);
-    if (!sent && sent.error().code() != Code::kNotFound) return sent;
-  }
-  if (after) GCR_TRY(after());
-  for (const procfs::Process& task : tasks) GCR_TRY(task.wait_until_ended());
-  return {};
-}
-
 }  // namespace gcr::criu

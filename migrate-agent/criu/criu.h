@@ -94,10 +94,6 @@ Status pre_dump(const Command& command, pid_t pid, const std::filesystem::path& 
 /// Lets tasks that a dump left stopped run again (roll-back). kNotFound if the process is gone.
 Status resume_stopped(const procfs::Process& process);
 
-/// Sends SIGKILL to the dumped tree, and waits until all of it has ended. Success if it is gone
-/// already. `after` is called after the signal: a frozen process may have to be thawed to end.
-Status kill_stopped(const procfs::Process& process, const std::function<Status()>& after = {});
-
 /// A restored tree in a PID and mount namespace of its own, whose tasks are stopped. Destroying it
 /// kills the namespace; release() leaves it behind for good, with its reaper.
 class RestoredTree {

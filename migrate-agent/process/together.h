@@ -16,7 +16,6 @@ class Together {
 
   explicit Together(std::set<pid_t> pids);
 
-  const std::set<pid_t>& pids() const { return pids_; }
   bool contains(pid_t pid) const { return pids_.contains(pid); }
 
   /// Whether one of them has a pipe or socket, by its link in /proc: "pipe:[1]", "/run/fifo".

@@ -23,6 +23,7 @@
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/recovery/recovery.h"
 #include "tests/cgroups/support.h"
+#include "tests/criu/whole_runs.h"
 #include "tests/support/ready_child.h"
 
 namespace gcr::procfs {

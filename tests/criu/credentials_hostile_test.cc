@@ -9,6 +9,7 @@
 #include "migrate-agent/procfs/procfs.h"
 #include "tests/criu/forge.h"
 #include "tests/criu/program.h"
+#include "tests/criu/whole_runs.h"
 
 namespace gcr::criu::test {
 namespace {

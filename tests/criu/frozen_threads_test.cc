@@ -12,6 +12,7 @@
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "tests/criu/program.h"
+#include "tests/criu/whole_runs.h"
 
 namespace gcr::criu::test {
 namespace {

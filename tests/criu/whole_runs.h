@@ -1,5 +1,7 @@
-// Dumps and restores in one call, where nothing is prepared ahead.
+// Dumps and restores in one call, where nothing is prepared ahead, and the end of what was dumped.
 #pragma once
+
+#include <csignal>
 
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/criu/images.h"
@@ -24,6 +26,18 @@ inline Result<RestoredTree> restore(const Command& command,
   GCR_TRY(images::write_file(first, inventory));
   if (!prepared) return prepared.error();
   return prepared->run();
+}
+
+/// Sends SIGKILL to the dumped tree, and waits until all of it has ended. Success if it is gone
+/// already.
+inline Status kill_stopped(const procfs::Process& process) {
+  const std::vector<procfs::Process> tasks = procfs::open_tree(process);
+  for (const procfs::Process& task : tasks) {
+    const Status sent = task.send(SIGKILL);
+    if (!sent && sent.error().code() != Code::kNotFound) return sent;
+  }
+  for (const procfs::Process& task : tasks) GCR_TRY(task.wait_until_ended());
+  return {};
 }
 
 }  // namespace gcr::criu

@@ -12,6 +12,7 @@
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/recovery/recovery.h"
 #include "tests/criu/program.h"
+#include "tests/criu/whole_runs.h"
 #include "tests/recovery/processes.h"
 
 namespace gcr::recovery::test {

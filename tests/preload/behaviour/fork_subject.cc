@@ -20,28 +20,14 @@
 #include <vector>
 
 #include "preload/cuda/abi/driver_abi.h"
+#include "tests/preload/driver_by_name.h"
 
 namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::string_view kDeviceFiles = "/dev/nvidia";
 
-/// The driver as a program finds it: by name.
-struct Api {
-#define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
-  CUresult(*symbol) params = nullptr;
-#include "preload/cuda/driver_api.def"
-
-  bool load() {
-    void* library = ::dlopen("libcuda.so.1", RTLD_NOW);
-    if (library == nullptr) return false;
-#define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
-  symbol = reinterpret_cast<decltype(symbol)>(::dlsym(library, #symbol));
-#include "preload/cuda/driver_api.def"
-    return true;
-  }
-};
-Api cu;
+gcr::preload::test::Api cu;
 
 /// What the parent made before it forked.
 struct Made {

@@ -22,25 +22,11 @@
 #include <vector>
 
 #include "preload/cuda/abi/driver_abi.h"
+#include "tests/preload/driver_by_name.h"
 
 namespace {
 
-/// The driver as a program finds it: by name.
-struct Api {
-#define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
-  CUresult(*symbol) params = nullptr;
-#include "preload/cuda/driver_api.def"
-
-  bool load() {
-    void* library = ::dlopen("libcuda.so.1", RTLD_NOW);
-    if (library == nullptr) return false;
-#define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
-  symbol = reinterpret_cast<decltype(symbol)>(::dlsym(library, #symbol));
-#include "preload/cuda/driver_api.def"
-    return true;
-  }
-};
-Api cu;
+gcr::preload::test::Api cu;
 
 using Numbers = std::vector<unsigned long long>;
 
