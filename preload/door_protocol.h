@@ -26,7 +26,7 @@ namespace gcr::door {
 
 inline constexpr char kMemfdName[] = "gcr-preload";
 inline constexpr std::uint64_t kMagic = 0x314b52414d524347;  // "GCRMARK1" read as little-endian
-inline constexpr std::uint32_t kVersion = 2;
+inline constexpr std::uint32_t kVersion = 3;
 inline constexpr std::uint32_t kMaxEntries = 64;  ///< entries, and descriptors, in one packet
 
 /// The memfd's whole content.
@@ -49,10 +49,10 @@ enum class Op : std::uint32_t {
   /// As kInventory, for the ids in the request only, each with one descriptor that the agent then
   /// owns; the application keeps its own until kDetach. Unknown ids fail the request (kNotFound).
   kExport = 3,
-  /// Closes the gate: waits up to `timeout_ms` until no gated call is in flight and no stream is
-  /// captured, then synchronises every context. On failure the gate is open again and `obstacle`
-  /// says what prevented it. The gate opens by itself `lease_ms` after the last request, unless
-  /// a kDetach came: from then on only kOpenGate opens it. Closing a closed gate renews the lease.
+  /// Closes the gate, if it is open, and waits up to `timeout_us` until no gated call is in flight,
+  /// no stream is captured, and every context is synchronised. kTimeout: not yet, `obstacle` says
+  /// why, and the gate is closed all the same. It opens by itself `lease_ms` after the last request,
+  /// unless a kDetach came: from then on only kOpenGate opens it.
   kCloseGate = 4,
   /// Unmaps and releases every tracked allocation and closes its descriptors; addresses stay
   /// reserved. The contexts' stack limits are lowered too. Needs a closed gate, no blockers, and
@@ -79,6 +79,9 @@ enum class Op : std::uint32_t {
   /// Marks whole mappings for transparent huge pages; `ids`, checks and failures as kDropPages. A
   /// hint: the memory's content does not change, and any thread may use it meanwhile.
   kUseHugePages = 10,
+  /// With the gate closed: lets one call pass that is held at it, then waits as kCloseGate.
+  /// kNotFound: no call is held.
+  kStep = 11,
 };
 
 enum class Outcome : std::uint32_t {
@@ -91,7 +94,7 @@ enum class Outcome : std::uint32_t {
   kBroken = 6,  ///< as kDriver, and the application's allocations are not all mapped
 };
 
-/// What prevented the gate from closing.
+/// What is still going on behind the closed gate.
 enum class Obstacle : std::uint32_t {
   kNone = 0,
   kCallsInFlight = 1,  ///< calls that submit work did not return
@@ -102,7 +105,7 @@ enum class Obstacle : std::uint32_t {
 struct DoorRequest {
   std::uint32_t version;
   Op op;
-  std::uint32_t timeout_ms;  ///< kCloseGate
+  std::uint32_t timeout_us;  ///< kCloseGate, kStep
   std::uint32_t lease_ms;    ///< kCloseGate; 0: no lease
   std::uint32_t count;       ///< ids used (kExport, kOffer, kDropPages, kUseHugePages)
   std::uint32_t sequence;
@@ -111,29 +114,31 @@ struct DoorRequest {
 };
 static_assert(sizeof(DoorRequest) == 32 + 8 * kMaxEntries);
 
-/// One physical allocation: what the library created for cuMemAlloc, or the application by
-/// cuMemCreate.
+/// One physical allocation: what the library created for cuMemAlloc, the application by
+/// cuMemCreate, or another process and this one imported it.
 struct DoorEntry {
   std::uint64_t id;          ///< stable for the allocation's life, across migrations too
-  std::uint64_t size_bytes;  ///< a multiple of the driver's granularity
+  std::uint64_t size_bytes;  ///< a multiple of the driver's granularity; 0: imported and not mapped
   std::uint8_t device_uuid[16];
   std::uint32_t device_ordinal;
-  std::uint32_t flags;  ///< bits of EntryFlag
+  std::uint32_t flags;     ///< bits of EntryFlag
+  std::int32_t host_node;  ///< in host memory, of this NUMA node; -1: on the device
+  std::uint32_t reserved;
 };
-static_assert(sizeof(DoorEntry) == 40);
+static_assert(sizeof(DoorEntry) == 48);
 
 enum EntryFlag : std::uint32_t {
   kMappedByLibrary = 1,      ///< made for a cuMemAlloc
-  kMappedByApplication = 2,  ///< made by the application's own cuMemCreate
+  kMappedByApplication = 2,  ///< the application's own, made or imported
+  kShared = 4,  ///< imported, or given to others: all its descriptors are duplicates of one
 };
 
 /// Why an application cannot be moved now; bits of Summary::blockers.
 enum Blocker : std::uint32_t {
-  kManagedMemory = 1,  ///< cuMemAllocManaged was called and not all of it is freed
-  kIpcExported = 2,    ///< a legacy IPC handle of a tracked allocation was given out
-  kIpcImported = 4,    ///< memory of another process is open here
-  kForeignHandles =
-      8,  ///< handles imported from, or exported to, other processes by the application
+  kManagedMemory = 1,     ///< cuMemAllocManaged was called and not all of it is freed
+  kIpcExported = 2,       ///< a legacy IPC handle of an untracked allocation was given out
+  kIpcImported = 4,       ///< untracked memory of another process is open here
+  kForeignHandles = 8,    ///< memory is reachable in ways that a detach does not undo
   kStreamCapturing = 16,  ///< a stream is being captured at this moment
 };
 
@@ -153,8 +158,10 @@ struct Summary {
   std::uint32_t
       lowered_stacks;        ///< contexts whose stack limit is lowered, between detach and attach
   std::uint64_t door_stack;  ///< an address in the stack of the library's thread
+  std::uint32_t held_calls;  ///< that wait at the closed gate
+  std::uint32_t reserved;
 };
-static_assert(sizeof(Summary) == 72);
+static_assert(sizeof(Summary) == 80);
 
 struct DoorReply {
   std::uint32_t version;
@@ -163,7 +170,7 @@ struct DoorReply {
   std::uint32_t count;         ///< entries used
   std::uint32_t last;          ///< 1 in the last packet of an answer
   std::uint32_t sequence;      ///< of the request
-  Obstacle obstacle;           ///< kCloseGate
+  Obstacle obstacle;           ///< kCloseGate, kStep
   std::uint32_t reserved;
   std::uint64_t duration_ns;    ///< time that the request took inside the application
   std::uint64_t failed_id;      ///< what failed, mostly an allocation; 0 if nothing
@@ -171,6 +178,6 @@ struct DoorReply {
   Summary summary;              ///< always filled
   DoorEntry entries[kMaxEntries];
 };
-static_assert(sizeof(DoorReply) == 56 + 72 + 40 * kMaxEntries);
+static_assert(sizeof(DoorReply) == 56 + 80 + 48 * kMaxEntries);
 
 }  // namespace gcr::door

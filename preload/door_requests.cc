@@ -52,6 +52,7 @@ class DoorServer {
   void handle_inventory(const Packet& packet, door::DoorReply& reply);
   void handle_export(const Packet& packet, door::DoorReply& reply);
   void handle_close_gate(const door::DoorRequest& request, door::DoorReply& reply);
+  void handle_step(const door::DoorRequest& request, door::DoorReply& reply);
   void answer(door::DoorReply& reply, const runtime::Ending& ending, const int* descriptors);
   void send(const door::DoorReply& reply, const int* descriptors, std::size_t count) const;
   int milliseconds_to_lease_end() const;
@@ -197,36 +198,31 @@ void DoorServer::handle_export(const Packet& packet, door::DoorReply& reply) {
   runtime::close_loose();
 }
 
-/// One attempt to close the gate over an idle GPU. On failure the gate is open.
-runtime::Ending close_once(nanoseconds timeout, door::Obstacle* obstacle) {
+/// Whether nothing goes on behind the closed gate.
+runtime::Ending drain(nanoseconds timeout, door::Obstacle* obstacle) {
   const auto deadline = Clock::now() + timeout;
   *obstacle = door::Obstacle::kCallsInFlight;
   if (!gate::close(timeout)) return {door::Outcome::kTimeout};
-  const runtime::Ending idle = runtime::wait_until_idle(deadline - Clock::now(), obstacle);
-  if (idle.outcome != door::Outcome::kOk) gate::open();
-  return idle;
+  return runtime::wait_until_idle(deadline - Clock::now(), obstacle);
+}
+
+nanoseconds timeout_of(const door::DoorRequest& request) {
+  return std::min<nanoseconds>(std::chrono::microseconds(request.timeout_us), kLongestClose);
 }
 
 void DoorServer::handle_close_gate(const door::DoorRequest& request, door::DoorReply& reply) {
-  runtime::Ending ending;
-  if (!gate::is_closed()) {
-    const auto timeout = std::min<nanoseconds>(milliseconds(request.timeout_ms), kLongestClose);
-    const auto deadline = request_start_ + timeout;
-    // A call in flight may be waiting for one that waits at the gate: half-way through, the gate
-    // opens once before the second attempt.
-    nanoseconds patience = timeout / 2;
-    for (;;) {
-      ending = close_once(patience, &reply.obstacle);
-      patience = deadline - Clock::now();
-      if (ending.outcome != door::Outcome::kTimeout || patience.count() <= 0) break;
-      const timespec pause{0, 1'000'000};
-      ::nanosleep(&pause, nullptr);
-    }
-  }
-  if (ending.outcome == door::Outcome::kOk && !runtime::is_detached()) {
-    lease_ = milliseconds(request.lease_ms);
-  }
+  if (runtime::is_detached()) return answer(reply, {}, nullptr);
+  const runtime::Ending ending = drain(timeout_of(request), &reply.obstacle);
+  lease_ = milliseconds(request.lease_ms);
   answer(reply, ending, nullptr);
+}
+
+void DoorServer::handle_step(const door::DoorRequest& request, door::DoorReply& reply) {
+  if (!gate::is_closed() || runtime::is_detached()) {
+    return answer(reply, {door::Outcome::kBadRequest}, nullptr);
+  }
+  if (!gate::step()) return answer(reply, {door::Outcome::kNotFound}, nullptr);
+  answer(reply, drain(timeout_of(request), &reply.obstacle), nullptr);
 }
 
 void DoorServer::handle(Packet& packet) {
@@ -248,6 +244,8 @@ void DoorServer::handle(Packet& packet) {
       return handle_export(packet, reply);
     case door::Op::kCloseGate:
       return handle_close_gate(request, reply);
+    case door::Op::kStep:
+      return handle_step(request, reply);
     case door::Op::kDetach: {
       const runtime::Ending ending = runtime::detach(request.session);
       if (runtime::is_detached()) lease_ = nanoseconds(0);

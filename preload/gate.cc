@@ -23,6 +23,10 @@ namespace {
 
 constexpr std::uint32_t kClosed = 1;  ///< callers wait
 constexpr std::uint32_t kFenced = 2;  ///< no membarrier: callers execute a fence themselves
+constexpr std::uint32_t kStep = 4;    ///< added at each step, so that nobody sleeps through it
+
+constinit std::atomic<std::uint32_t> g_held{0};
+constinit std::atomic<std::uint32_t> g_passes{0};  ///< how many held threads may pass
 
 constexpr std::size_t kStaticSlots = 64;
 GateSlot g_static_slots[kStaticSlots];
@@ -80,14 +84,31 @@ GateSlot* new_slot() {
   return slot;
 }
 
-void wait_while_closed() {
+bool take_pass() {
+  std::uint32_t passes = g_passes.load(std::memory_order_acquire);
+  while (passes != 0) {
+    if (g_passes.compare_exchange_weak(passes, passes - 1, std::memory_order_acq_rel)) return true;
+  }
+  return false;
+}
+
+/// True: the thread may pass although the gate is closed, and `slot` says that it is inside.
+bool wait_while_closed(GateSlot* slot) {
   const int saved_errno = errno;
+  bool passes = false;
+  g_held.fetch_add(1);
   for (;;) {
     const std::uint32_t seen = g_attention.load(std::memory_order_acquire);
     if ((seen & kClosed) == 0) break;
+    slot->depth.store(1, std::memory_order_relaxed);  // before the pass is gone
+    passes = take_pass();
+    if (passes) break;
+    slot->depth.store(0, std::memory_order_release);
     ::syscall(SYS_futex, &g_attention, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
   }
+  g_held.fetch_sub(1);
   errno = saved_errno;
+  return passes;
 }
 
 }  // namespace
@@ -111,7 +132,7 @@ void enter_slowly(GateSlot* slot) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if ((g_attention.load(std::memory_order_relaxed) & kClosed) == 0) return;
     slot->depth.store(0, std::memory_order_release);
-    wait_while_closed();
+    if (wait_while_closed(slot)) return;
     slot->depth.store(1, std::memory_order_relaxed);
   }
 }
@@ -125,7 +146,11 @@ using gate_internal::g_attention;
 using gate_internal::g_slots;
 using gate_internal::kClosed;
 using gate_internal::kFenced;
+using gate_internal::kStep;
 using Clock = std::chrono::steady_clock;
+
+/// How long a thread that was woken may take to pass.
+constexpr std::chrono::milliseconds kStepPatience{20};
 
 int membarrier(int command) { return static_cast<int>(::syscall(SYS_membarrier, command, 0, 0)); }
 
@@ -155,16 +180,10 @@ bool close(std::chrono::nanoseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   prepare();  // again: a restore may have forgotten it
   g_attention.fetch_or(kClosed, std::memory_order_seq_cst);
-  if (!make_visible()) {
-    open();
-    return false;
-  }
+  if (!make_visible()) return false;
   std::chrono::nanoseconds pause = std::chrono::microseconds(10);
   while (in_flight() != 0) {
-    if (Clock::now() >= deadline) {
-      open();
-      return false;
-    }
+    if (Clock::now() >= deadline) return false;
     sleep_for(pause);
     if (pause < std::chrono::microseconds(500)) pause *= 2;
   }
@@ -172,10 +191,29 @@ bool close(std::chrono::nanoseconds timeout) {
   return true;
 }
 
+bool step() {
+  if (held() == 0) return false;
+  gate_internal::g_passes.store(1, std::memory_order_release);
+  g_attention.fetch_add(kStep, std::memory_order_release);
+  ::syscall(SYS_futex, &g_attention, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+  // A thread that cannot run just now must not take its pass later, from behind.
+  const auto deadline = Clock::now() + kStepPatience;
+  while (gate_internal::g_passes.load(std::memory_order_acquire) != 0) {
+    if (Clock::now() < deadline) {
+      sleep_for(std::chrono::microseconds(10));
+    } else if (gate_internal::g_passes.exchange(0) != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
 void open() {
   g_attention.fetch_and(~kClosed, std::memory_order_release);
   ::syscall(SYS_futex, &g_attention, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
+
+std::uint32_t held() { return gate_internal::g_held.load(std::memory_order_acquire); }
 
 bool is_closed() { return (g_attention.load(std::memory_order_acquire) & kClosed) != 0; }
 
@@ -197,6 +235,8 @@ void reset_after_fork() {
     slot->taken.store(0, std::memory_order_relaxed);
   }
   g_attention.store(0, std::memory_order_relaxed);
+  gate_internal::g_held.store(0, std::memory_order_relaxed);
+  gate_internal::g_passes.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace gate

@@ -61,10 +61,13 @@ namespace gate {
 /// Prepares membarrier for this process. Call before the first close; cheap, may be repeated.
 void prepare();
 
-/// Closes the gate and waits until no other thread is inside. True: closed and empty. False after
-/// `timeout`, or at once the very first time in a process without membarrier: the gate is open
-/// again, as before. One thread at a time may close and open.
+/// Closes the gate, if it is open, and waits until no other thread is inside. False after
+/// `timeout`, or at once the very first time in a process without membarrier: in both cases the
+/// gate is closed. One thread at a time may close, step and open.
 bool close(std::chrono::nanoseconds timeout);
+
+/// Lets one thread pass that waits at the closed gate. False if there is none.
+bool step();
 
 /// Opens the gate and wakes all threads that wait at it. Opening an open gate does nothing.
 void open();
@@ -73,6 +76,9 @@ bool is_closed();
 
 /// Threads inside right now.
 std::uint32_t in_flight();
+
+/// Threads that wait at the closed gate.
+std::uint32_t held();
 
 /// From now on the calling thread passes a closed gate, and close() does not wait for it.
 void exempt_this_thread();

@@ -19,6 +19,10 @@ std::vector<job::Mapping> mappings_of(const proto::Buffer& buffer) {
   return mappings;
 }
 
+std::optional<std::uint32_t> host_node_of(const proto::Buffer& buffer) {
+  return buffer.has_host_node() ? std::optional(buffer.host_node()) : std::nullopt;
+}
+
 }  // namespace
 
 Status check_members(int members) {
@@ -52,7 +56,7 @@ Result<std::vector<mover::IncomingVram::Wanted>> add_buffers(
     const job::AllocationId id{buffer.id()};
     if (pair == gpu_map.end() || buffer.size_bytes() == 0 ||
         buffer.size_bytes() % kChunkBytes != 0 ||
-        !job.add({id, pair->to, buffer.size_bytes(), mappings_of(buffer)})) {
+        !job.add({id, pair->to, buffer.size_bytes(), mappings_of(buffer), host_node_of(buffer)})) {
       return Error(Code::kProtocol, fmt::format("buffer {} ({} bytes) cannot be prepared",
                                                 buffer.id(), buffer.size_bytes()));
     }
@@ -62,7 +66,7 @@ Result<std::vector<mover::IncomingVram::Wanted>> add_buffers(
                                format_bytes(room_bytes)));
     }
     total += buffer.size_bytes();
-    wanted.push_back({id, pair->to, buffer.size_bytes()});
+    wanted.push_back({id, pair->to, buffer.size_bytes(), host_node_of(buffer)});
   }
   return wanted;
 }

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -56,8 +57,8 @@ class Stream {
   virtual Status synchronize() = 0;
 };
 
-/// VRAM in physical memory of its own, mapped here for reading and writing, and owned through a
-/// descriptor that outlives any one process (design decision 1).
+/// VRAM, or host memory, in physical memory of its own, mapped here for reading and writing, and
+/// owned through a descriptor that outlives any one process (design decision 1).
 class Allocation {
  public:
   virtual ~Allocation() = default;
@@ -144,8 +145,10 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
   /// VRAM that is free now.
   virtual Result<std::uint64_t> free_bytes() = 0;
 
-  /// `size_bytes` is a multiple of 2 MiB. kResourceExhausted says how much is free.
-  virtual Result<std::unique_ptr<Allocation>> create(std::uint64_t size_bytes) = 0;
+  /// `size_bytes` is a multiple of 2 MiB. In VRAM, or in host memory of a NUMA node.
+  /// kResourceExhausted says how much VRAM is free.
+  virtual Result<std::unique_ptr<Allocation>> create(std::uint64_t size_bytes,
+                                                     std::optional<std::uint32_t> host_node) = 0;
 
   /// Maps what an application has exported. The descriptor is kept: an imported allocation cannot
   /// be exported again, and a rollback hands it back.

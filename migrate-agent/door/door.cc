@@ -72,7 +72,9 @@ T random_number() {
 }
 
 LocalAllocation allocation_of(const door::DoorEntry& entry) {
-  LocalAllocation allocation{entry.id, entry.size_bytes, {}};
+  LocalAllocation allocation{.local_id = entry.id, .size_bytes = entry.size_bytes};
+  if (entry.host_node >= 0) allocation.host_node = static_cast<std::uint32_t>(entry.host_node);
+  allocation.shared = (entry.flags & door::kShared) != 0;
   std::memcpy(allocation.gpu.bytes.data(), entry.device_uuid, sizeof entry.device_uuid);
   return allocation;
 }
@@ -277,12 +279,31 @@ Result<std::vector<ExportedAllocation>> Door::take(std::span<const std::uint64_t
   return exported;
 }
 
-Status Door::quiesce(Milliseconds timeout, Milliseconds lease) {
+Result<Held> Door::drain(door::DoorRequest request, Microseconds patience, const char* doing) {
+  request.timeout_us = static_cast<std::uint32_t>(patience.count());
+  const Limit limit(pid_, doing, std::chrono::ceil<Milliseconds>(patience) + kSlack);
+  GCR_ASSIGN(const Exchange answer, exchange(request, limit));
+  const door::DoorReply& reply = answer.reply;
+  const bool timed_out = reply.outcome == door::Outcome::kTimeout;
+  const bool stepped = reply.outcome != door::Outcome::kNotFound;  // else no call was held
+  if (reply.outcome != door::Outcome::kOk && !timed_out && stepped) {
+    return refusal(reply, pid_, "hold back the CUDA calls");
+  }
+  return Held{.quiet = reply.outcome == door::Outcome::kOk,
+              .capturing = timed_out && reply.obstacle == door::Obstacle::kCapture,
+              .obstacle = timed_out ? obstacle_in_words(reply.obstacle) : "",
+              .waiting = reply.summary.held_calls};
+}
+
+Result<Held> Door::hold(Microseconds patience, Milliseconds lease) {
   door::DoorRequest request = make_request(door::Op::kCloseGate);
-  request.timeout_ms = static_cast<std::uint32_t>(timeout.count());
   request.lease_ms = static_cast<std::uint32_t>(lease.count());
-  GCR_TRY(ask(request, "hold back the CUDA calls", {pid_, "closing the gate", timeout + kSlack}));
-  return {};
+  return drain(request, patience, "closing the gate");
+}
+
+Result<Held> Door::step(Microseconds patience) {
+  GCR_ASSIGN(Held held, drain(make_request(door::Op::kStep), patience, "letting a call pass"));
+  return held;
 }
 
 Status Door::resume() {

@@ -37,7 +37,8 @@ class Door : public GpuAccess {
   Result<std::vector<LocalAllocation>> allocations() override;
   Result<std::vector<ExportedAllocation>> take(std::span<const std::uint64_t> ids) override;
   /// Closes the gate.
-  Status quiesce(Milliseconds timeout, Milliseconds lease) override;
+  Result<Held> hold(Microseconds patience, Milliseconds lease) override;
+  Result<Held> step(Microseconds patience) override;
   /// Opens the gate.
   Status resume() override;
   Status detach() override;
@@ -59,6 +60,7 @@ class Door : public GpuAccess {
   Result<Exchange> ask(const door::DoorRequest& request, const char* order, const Limit& limit,
                        std::span<const int> descriptors = {});
   Result<std::vector<door::DoorEntry>> inventory_once(bool* torn);
+  Result<Held> drain(door::DoorRequest request, Microseconds patience, const char* doing);
   door::DoorRequest make_request(door::Op op);
   Result<std::uint64_t> advise(door::Op op, std::span<const Pages> pages, const char* doing);
   Error ended() const;

@@ -23,6 +23,8 @@ std::string state_in_words(const door::Summary& summary) {
   return words.empty() ? "the request does not fit its state" : words;
 }
 
+}  // namespace
+
 const char* obstacle_in_words(door::Obstacle obstacle) {
   switch (obstacle) {
     case door::Obstacle::kCallsInFlight:
@@ -36,6 +38,8 @@ const char* obstacle_in_words(door::Obstacle obstacle) {
   }
   return "it took too long";
 }
+
+namespace {
 
 std::string on_allocation(const door::DoorReply& reply) {
   return reply.failed_id == 0 ? "" : fmt::format(" at allocation {}", reply.failed_id);
@@ -103,9 +107,7 @@ Error refusal(const door::DoorReply& reply, pid_t pid, const std::string& doing)
       return Error(Code::kNotFound, fmt::format("{}: no descriptor or no such allocation{}", start,
                                                 on_allocation(reply)));
     case door::Outcome::kTimeout:
-      return Error(Code::kTimeout,
-                   fmt::format("{} within {} ms: {}", start, reply.duration_ns / 1'000'000,
-                               obstacle_in_words(reply.obstacle)));
+      return Error(Code::kTimeout, fmt::format("{}: {}", start, obstacle_in_words(reply.obstacle)));
     case door::Outcome::kDriver:
       return Error(code_of(reply.driver_result),
                    fmt::format("{}: {}{}", start, cu_result_name(reply.driver_result),

@@ -13,6 +13,9 @@ namespace gcr::agent {
 /// "CUDA_ERROR_OUT_OF_MEMORY"; "CUDA error 4711" for a code without a name here.
 std::string cu_result_name(int result);
 
+/// "work on its GPUs did not finish", and the like.
+const char* obstacle_in_words(door::Obstacle obstacle);
+
 /// The Error for a reply whose outcome is not kOk. `doing` is what was asked, as in "cannot
 /// <doing>".
 Error refusal(const door::DoorReply& reply, pid_t pid, const std::string& doing);

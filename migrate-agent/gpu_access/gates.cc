@@ -1,34 +1,163 @@
 #include "migrate-agent/gpu_access/gates.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "src/base/side_by_side.h"
 
 namespace gcr::agent {
 namespace {
 
-Status named(const Gates::Member& member, const Status& status) {
-  if (status) return status;
-  return status.error().while_doing(fmt::format("process {}", member.pid));
-}
+using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+/// How long GPUs may compute before they are taken to wait for each other. It doubles each time
+/// that those which were let go on are what has to be waited for next: they may only be computing,
+/// too.
+constexpr milliseconds kFirstPatience{20};
+/// How long one look waits.
+constexpr microseconds kLook{2000};
+/// How long the GPU of a member that was let go on may take to be idle again.
+constexpr microseconds kStepLook{200};
+
+/// One attempt to close all gates.
+class Closing {
+ public:
+  struct One {
+    pid_t pid;
+    GpuAccess* access;
+    Held held{};
+    bool awaited = false;  ///< works, and was not let go on since
+  };
+
+  Closing(const std::vector<Gates::Member>& members, milliseconds timeout, milliseconds lease,
+          const Gates::Watch& watch)
+      : began_(Clock::now()), timeout_(timeout), lease_(lease), watch_(watch) {
+    for (const Gates::Member& member : members) members_.push_back({member.pid, member.access});
+  }
+
+  Status run() {
+    GCR_TRY(look(std::min<microseconds>(kFirstPatience, timeout_)));
+    while (!std::ranges::all_of(members_, [](const One& one) { return one.held.quiet; })) {
+      if (elapsed() >= timeout_) return timed_out();
+      GCR_TRY(go_on());
+    }
+    return {};
+  }
+
+ private:
+  Clock::duration elapsed() const { return Clock::now() - began_; }
+
+  std::vector<One*> those(bool (*holds)(const One&)) {
+    std::vector<One*> list;
+    for (One& one : members_) {
+      if (holds(one)) list.push_back(&one);
+    }
+    return list;
+  }
+
+  /// At all but those that stand still with a call that could pass.
+  Status look(microseconds patience) {
+    const microseconds left = std::chrono::ceil<microseconds>(timeout_ - elapsed());
+    patience = std::clamp(left, microseconds(0), patience);
+    return side_by_side(
+        those([](const One& one) { return !one.held.quiet || one.held.waiting == 0; }),
+        [&](One* one) -> Status {
+          GCR_ASSIGN(one->held, one->access->hold(patience, lease_));
+          return {};
+        });
+  }
+
+  Status step(const std::vector<One*>& members) {
+    steps_ += members.size();
+    return side_by_side(members, [](One* one) -> Status {
+      GCR_ASSIGN(one->held, one->access->step(kStepLook));
+      return {};
+    });
+  }
+
+  Status go_on() {
+    for (One& one : members_) one.awaited = one.awaited && !one.held.quiet;
+    if (std::ranges::none_of(members_, &One::awaited)) begin_waiting();
+    const auto capturing =
+        those([](const One& o) { return o.held.capturing && o.held.waiting > 0; });
+    if (!capturing.empty()) return step_and_look(capturing);
+    if (Clock::now() - waiting_since_ < patience_) return look(kLook);
+    const auto idle = those([](const One& o) { return o.held.quiet && o.held.waiting > 0; });
+    if (!idle.empty()) return step_and_look(idle);
+    // A thread that is held may be what the GPU's work, or a call in flight, waits for.
+    const auto busy = those([](const One& one) { return one.held.waiting > 0; });
+    if (elapsed() < timeout_ / 2 || busy.empty()) return look(kLook);
+    GCR_TRY(step(busy));
+    return look(kLook);
+  }
+
+  /// For those that work by now.
+  void begin_waiting() {
+    for (One& one : members_) one.awaited = !one.held.quiet;
+    waiting_since_ = Clock::now();
+    if (std::exchange(stepped_, false)) patience_ *= 2;
+  }
+
+  Status step_and_look(const std::vector<One*>& members) {
+    if (!std::exchange(stepped_, true) && watch_) {
+      watch_(fmt::format("{}: calls of {} are let pass",
+                         names([](const One& o) { return o.awaited; }),
+                         fmt::join(pids(members), ", ")));
+    }
+    GCR_TRY(step(members));
+    return look(kStepLook);
+  }
+
+  static std::vector<pid_t> pids(const std::vector<One*>& members) {
+    std::vector<pid_t> list;
+    for (const One* one : members) list.push_back(one->pid);
+    return list;
+  }
+
+  /// "process 12: work on its GPUs did not finish; …"
+  std::string names(bool (*holds)(const One&)) {
+    if (members_.size() == 1) return members_.front().held.obstacle;
+    std::vector<std::string> list;
+    for (const One* one : those(holds)) {
+      list.push_back(fmt::format("process {}: {}", one->pid, one->held.obstacle));
+    }
+    return fmt::format("{}", fmt::join(list, "; "));
+  }
+
+  Error timed_out() {
+    std::string text = fmt::format(
+        "cannot hold back the CUDA calls of {} within {} ms: {}",
+        members_.size() == 1 ? fmt::format("process {}", members_.front().pid) : "the job",
+        timeout_.count(), names([](const One& one) { return !one.held.quiet; }));
+    if (steps_ > 0) text += fmt::format(" ({} calls were let pass one by one)", steps_);
+    return Error(Code::kTimeout, text);
+  }
+
+  const Clock::time_point began_;
+  const milliseconds timeout_;
+  const milliseconds lease_;
+  const Gates::Watch& watch_;
+  std::vector<One> members_;
+  Clock::time_point waiting_since_ = began_;
+  milliseconds patience_ = kFirstPatience;
+  bool stepped_ = false;  ///< since the waiting began
+  std::size_t steps_ = 0;
+};
 
 }  // namespace
 
 Status Gates::quiesce(Milliseconds timeout, Milliseconds lease) {
-  const Status closed = side_by_side(members_, [&](const Member& member) {
-    const Status one = member.gate->quiesce(timeout, lease);
-    return members_.size() == 1 ? one : named(member, one);
-  });
-  // A gate that did not close is open, and opening it again changes nothing.
-  if (!closed && members_.size() > 1) (void)resume();
+  const Status closed = Closing(members_, timeout, lease, watch_).run();
+  if (!closed) (void)resume();
   return closed;
 }
 
 Status Gates::resume() {
-  return side_by_side(members_, [&](const Member& member) {
-    const Status one = member.gate->resume();
-    return members_.size() == 1 ? one : named(member, one);
-  });
+  return side_by_side(members_, [](const Member& member) { return member.access->resume(); });
 }
 
 }  // namespace gcr::agent

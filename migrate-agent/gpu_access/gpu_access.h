@@ -10,7 +10,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -22,9 +24,12 @@ namespace gcr::agent {
 
 /// An allocation that a descriptor can own. All others are control state, and move with it.
 struct LocalAllocation {
-  std::uint64_t local_id = 0;  ///< stable for the allocation's life, across migrations too
-  std::uint64_t size_bytes = 0;
-  Uuid gpu;
+  std::uint64_t local_id = 0;    ///< stable for the allocation's life, across migrations too
+  std::uint64_t size_bytes = 0;  ///< 0: the process does not know it
+  Uuid gpu{};                    ///< that it is on, or for host memory one that reaches it
+  std::optional<std::uint32_t> host_node{};  ///< in host memory, of this NUMA node
+  bool shared = false;       ///< other processes may map it: its descriptors are duplicates of one
+  std::uint64_t memory = 0;  ///< the same number: the same memory; 0: nobody has numbered it
 };
 
 /// An allocation and a descriptor that owns it.
@@ -38,33 +43,39 @@ struct AccessState {
   bool detached = false;  ///< its allocations are not mapped
   // What prevents a migration.
   bool managed_memory = false;
-  bool ipc_memory = false;       ///< shared by legacy IPC, in either direction
-  bool foreign_handles = false;  ///< imported from, or exported to, other processes
+  bool ipc_memory = false;       ///< memory that is no allocation is shared by legacy IPC
+  bool foreign_handles = false;  ///< memory is reachable in ways that a detach does not undo
   // The thread in the process that answers the agent: it has to run for every call.
   pid_t thread = 0;         ///< its id in the process's own PID namespace; 0: there is none
   std::uint64_t stack = 0;  ///< an address in its stack
 };
 
-/// What holds back GPU calls, of one process or of several together. Methods block; one thread at a
-/// time.
-class Gate {
+/// What goes on in a process whose calls are held back.
+struct Held {
+  bool quiet = false;         ///< nothing: all calls have returned, and its GPUs are idle
+  bool capturing = false;     ///< a stream is being captured, which further calls have to end
+  std::string obstacle{};     ///< in words, unless it is quiet
+  std::uint32_t waiting = 0;  ///< calls that are held back now
+};
+
+class GpuAccess {
  public:
   using Milliseconds = std::chrono::milliseconds;
+  using Microseconds = std::chrono::microseconds;
+  static constexpr Milliseconds kPatience = std::chrono::seconds(30);
 
-  virtual ~Gate() = default;
+  virtual ~GpuAccess() = default;
 
-  /// Holds the calls back and waits until the GPUs are idle. kTimeout says what prevented it; the
-  /// calls then pass again. They pass by themselves `lease` after the last request (0: never),
-  /// unless the process is detached.
-  virtual Status quiesce(Milliseconds timeout, Milliseconds lease) = 0;
+  /// Holds further calls back, and waits up to `patience` for what goes on. They stay held back
+  /// whether it ends or not, until resume() or, unless the process is detached, `lease` after the
+  /// last request (0: never).
+  virtual Result<Held> hold(Microseconds patience, Milliseconds lease) = 0;
+
+  /// Lets one of the held calls pass, if there is one, and waits as hold().
+  virtual Result<Held> step(Microseconds patience) = 0;
 
   /// Lets the calls pass. Needs to be attached.
   virtual Status resume() = 0;
-};
-
-class GpuAccess : public Gate {
- public:
-  static constexpr Milliseconds kPatience = std::chrono::seconds(30);
 
   /// Whole pages of the process's memory.
   struct Pages {

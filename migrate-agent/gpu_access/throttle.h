@@ -6,7 +6,7 @@
 #include <chrono>
 #include <memory>
 
-#include "migrate-agent/gpu_access/gpu_access.h"
+#include "migrate-agent/gpu_access/gates.h"
 #include "src/base/result.h"
 
 namespace gcr::agent {

@@ -10,34 +10,65 @@ std::optional<AllocationId> Job::find(const Mapping& mapping) const {
   return found == by_mapping_.end() ? std::nullopt : std::optional(found->second);
 }
 
-Job::Changes Job::follow(MemberId member, std::span<const LocalAllocation> now,
-                         const SameAs& same_as) {
+void Job::add(const LocalAllocation& local, const Mapping& mapping, Changes& changes) {
+  const auto same = local.memory == 0 ? by_memory_.end() : by_memory_.find(local.memory);
+  const bool known = same != by_memory_.end();
+  const AllocationId id = known ? same->second : AllocationId{++last_id_};
+  if (known) changes.remapped.insert(id);
+  if (local.memory != 0) by_memory_.emplace(local.memory, id);
+  by_mapping_.emplace(mapping, id);
+  Allocation& allocation = allocations_
+                               .try_emplace(id, Allocation{.id = id,
+                                                           .gpu = local.gpu,
+                                                           .size_bytes = 0,
+                                                           .mapped_by = {},
+                                                           .host_node = local.host_node})
+                               .first->second;
+  allocation.mapped_by.push_back(mapping);
+}
+
+void Job::drop(const Mapping& mapping, Changes& changes) {
+  const AllocationId id = by_mapping_.at(mapping);
+  by_mapping_.erase(mapping);
+  std::vector<Mapping>& left = allocations_.at(id).mapped_by;
+  std::erase(left, mapping);
+  changes.remapped.insert(id);
+  if (!left.empty()) return;
+  changes.remapped.erase(id);
+  changes.removed.insert(id);
+  allocations_.erase(id);
+  std::erase_if(by_memory_, [id](const auto& known) { return known.second == id; });
+}
+
+Job::Changes Job::follow(std::span<const Listed> members) {
   Changes changes;
-  std::set<std::uint64_t> present;
-  for (const LocalAllocation& local : now) {
-    present.insert(local.local_id);
-    const Mapping mapping{member, local.local_id};
-    if (by_mapping_.contains(mapping)) continue;
-    const auto known = same_as ? same_as(local) : std::nullopt;
-    const AllocationId id = known ? *known : AllocationId{++last_id_};
-    by_mapping_.emplace(mapping, id);
-    if (known) changes.remapped.insert(id);
-    allocations_.try_emplace(id, Allocation{id, local.gpu, local.size_bytes, {}})
-        .first->second.mapped_by.push_back(mapping);
+  std::set<Mapping> present;
+  // What was somebody's own may have become shared: its new mappings come after that is known.
+  for (const auto& [member, now] : members) {
+    for (const LocalAllocation& local : now) {
+      const Mapping mapping{member, local.local_id};
+      present.insert(mapping);
+      const auto known = find(mapping);
+      if (!known || local.memory == 0) continue;
+      const AllocationId same = by_memory_.emplace(local.memory, *known).first->second;
+      if (same != *known) drop(mapping, changes);  // another mapping was seen before it was shared
+    }
   }
-  for (auto at = by_mapping_.lower_bound({member, 0});
-       at != by_mapping_.end() && at->first.member == member;) {
-    const auto [mapping, id] = *at;
-    ++at;
-    if (present.contains(mapping.local_id)) continue;
-    by_mapping_.erase(mapping);
-    std::vector<Mapping>& left = allocations_.at(id).mapped_by;
-    std::erase(left, mapping);
-    changes.remapped.insert(id);
-    if (!left.empty()) continue;
-    changes.remapped.erase(id);
-    changes.removed.insert(id);
-    allocations_.erase(id);
+  for (const auto& [member, now] : members) {
+    for (const LocalAllocation& local : now) {
+      const Mapping mapping{member, local.local_id};
+      if (!by_mapping_.contains(mapping)) add(local, mapping, changes);
+      Allocation& allocation = allocations_.at(by_mapping_.at(mapping));
+      if (allocation.size_bytes == 0) allocation.size_bytes = local.size_bytes;
+    }
+  }
+  for (const auto& [member, now] : members) {
+    std::vector<Mapping> gone;
+    for (auto at = by_mapping_.lower_bound({member, 0});
+         at != by_mapping_.end() && at->first.member == member; ++at) {
+      if (!present.contains(at->first)) gone.push_back(at->first);
+    }
+    for (const Mapping& mapping : gone) drop(mapping, changes);
   }
   return changes;
 }

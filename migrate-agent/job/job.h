@@ -4,7 +4,6 @@
 
 #include <compare>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -46,12 +45,19 @@ struct Mapping {
 
 struct Allocation {
   AllocationId id;
-  Uuid gpu;
+  Uuid gpu;  ///< that it is on, or for host memory one that reaches it
   std::uint64_t size_bytes = 0;
-  std::vector<Mapping> mapped_by;  ///< at least one
+  std::vector<Mapping> mapped_by;            ///< at least one
+  std::optional<std::uint32_t> host_node{};  ///< in host memory, of this NUMA node
 };
 
 using agent::LocalAllocation;  ///< as a member knows it
+
+/// All that a member maps, as of one moment.
+struct Listed {
+  MemberId member;
+  std::vector<LocalAllocation> now;
+};
 
 /// Owned descriptors of VRAM, by the job's numbers and by a member's own.
 using Descriptors = std::vector<std::pair<AllocationId, UniqueFd>>;
@@ -76,12 +82,9 @@ class Job {
     std::set<AllocationId> removed;   ///< nobody maps it any more
   };
 
-  /// Which allocation of the job it is, if another mapping of it is known; none: a new one.
-  using SameAs = std::function<std::optional<AllocationId>(const LocalAllocation&)>;
-
-  /// Takes note of all that the member maps `now`. `same_as` is asked about what it did not map
-  /// before; what is new gets a number.
-  Changes follow(MemberId member, std::span<const LocalAllocation> now, const SameAs& same_as = {});
+  /// Takes note of all that these members map now. What has the number of memory that is known is
+  /// one more mapping of it; what is new gets an id.
+  Changes follow(std::span<const Listed> members);
 
   /// Takes an allocation that has its number already. False, without effect: the number is taken,
   /// or its mappings are as remap() refuses them.
@@ -100,11 +103,14 @@ class Job {
 
  private:
   bool map(AllocationId id, const std::vector<Mapping>& mapped_by);
+  void add(const LocalAllocation& local, const Mapping& mapping, Changes& changes);
+  void drop(const Mapping& mapping, Changes& changes);
 
   std::uint32_t members_ = 1;
   std::uint64_t last_id_ = 0;
   std::map<AllocationId, Allocation> allocations_;
   std::map<Mapping, AllocationId> by_mapping_;
+  std::map<std::uint64_t, AllocationId> by_memory_;
 };
 
 }  // namespace gcr::job

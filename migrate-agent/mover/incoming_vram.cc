@@ -52,6 +52,7 @@ Result<IncomingVram::Incoming> IncomingVram::place(const Wanted& wanted) {
   const std::size_t chunks = chunk_count(wanted.size_bytes);
   Incoming buffer{.gpu = std::move(gpu),
                   .size_bytes = wanted.size_bytes,
+                  .host_node = wanted.host_node,
                   .region = next_region_++,
                   .landing = {},
                   .place = {},
@@ -119,7 +120,7 @@ IncomingVram::Region IncomingVram::region(AllocationId id) const {
 }
 
 Status IncomingVram::create_vram(AllocationId id, Incoming& buffer) {
-  GCR_ASSIGN(buffer.vram, buffer.gpu->create(buffer.size_bytes));
+  GCR_ASSIGN(buffer.vram, buffer.gpu->create(buffer.size_bytes, buffer.host_node));
   return clear(id, buffer, 0, buffer.size_bytes);
 }
 

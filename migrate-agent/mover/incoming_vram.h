@@ -36,6 +36,7 @@ class IncomingVram {
     AllocationId id;
     Uuid gpu;
     std::uint64_t size_bytes = 0;
+    std::optional<std::uint32_t> host_node{};  ///< in host memory, of this NUMA node
   };
 
   /// The key of the migration and the mode; before the first prepare().
@@ -82,6 +83,7 @@ class IncomingVram {
   struct Incoming {
     std::shared_ptr<device::Gpu> gpu;
     std::uint64_t size_bytes = 0;
+    std::optional<std::uint32_t> host_node;
     transport::RegionId region = 0;
     std::span<std::byte> landing;  // its bytes, at the start of `place`
     std::span<std::byte> place;

@@ -66,7 +66,7 @@ std::map<Uuid, std::uint64_t> wanted_vram(const proto::PreflightRequest& request
   std::map<Uuid, std::uint64_t> wanted;
   for (const proto::Buffer& buffer : request.buffers()) {
     const auto pair = std::ranges::find(map, to_uuid(buffer.gpu_uuid()), &device::GpuPair::from);
-    if (pair != map.end()) wanted[pair->to] += buffer.size_bytes();
+    if (pair != map.end() && !buffer.has_host_node()) wanted[pair->to] += buffer.size_bytes();
   }
   return wanted;
 }

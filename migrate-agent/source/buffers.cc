@@ -6,23 +6,16 @@
 namespace gcr::agent::source {
 namespace {
 
-/// A process that frees buffers all the time is looked at this often.
-constexpr unsigned kAttempts = 100;
-
-proto::Buffer describe(const job::Allocation& allocation) {
-  proto::Buffer buffer;
-  buffer.set_id(allocation.id.value);
-  buffer.set_size_bytes(allocation.size_bytes);
-  buffer.set_gpu_uuid(to_bytes(allocation.gpu));
-  for (const job::Mapping& mapping : allocation.mapped_by) {
-    proto::Mapping& out = *buffer.add_mapped_by();
-    out.set_member(mapping.member.value);
-    out.set_local_id(mapping.local_id);
-  }
-  return buffer;
+/// What a member's access says now, in particular what prevents a migration.
+Status look_again(GpuAccess& access) {
+  GCR_ASSIGN(const AccessState state, access.look());
+  preflight::Findings findings(preflight::Side::kSource);
+  check_access(state, findings);
+  if (!findings.has_blocker()) return {};
+  return Error(Code::kRefused, preflight::reason_of(findings.list()));
 }
 
-/// What a member has exported, and the job knows.
+/// What a member has exported, and the job knows. What several map is taken over once.
 Status take_over(Course& c, job::MemberId member, std::vector<ExportedAllocation> exported,
                  proto::BuffersRequest& changes) {
   for (auto& [local, descriptor] : exported) {
@@ -35,43 +28,35 @@ Status take_over(Course& c, job::MemberId member, std::vector<ExportedAllocation
   return {};
 }
 
-/// What is freed between the look and the taking shows as kNotFound: then it looks again.
-Status follow_member(Course& c, const GpuMember& member, proto::BuffersRequest& changes) {
-  GpuAccess& access = *member.access;
-  job::Job& job = c.subject.job;
-  mover::OutgoingVram& vram = *c.copying.vram;
-  GCR_ASSIGN(const AccessState state, access.look());
-  preflight::Findings findings(preflight::Side::kSource);
-  check_access(state, findings);
-  if (findings.has_blocker()) return Error(Code::kRefused, preflight::reason_of(findings.list()));
-  for (unsigned attempt = 1;; ++attempt) {
-    GCR_ASSIGN(const auto now, access.allocations());
-    std::vector<std::uint64_t> added;
-    for (const LocalAllocation& allocation : now) {
-      const auto known = job.find({member.id, allocation.local_id});
-      if (!known || !vram.contains(*known)) added.push_back(allocation.local_id);
-    }
-    auto exported = access.take(added);
-    if (!exported && exported.error().code() == Code::kNotFound && attempt < kAttempts) continue;
-    if (!exported) return exported.error();
-    const job::Job::Changes followed = job.follow(member.id, now);
-    for (const job::AllocationId id : followed.removed) {
-      if (!vram.contains(id)) continue;
-      changes.add_removed_ids(id.value);
-      vram.remove(id);
-    }
-    for (const job::AllocationId id : followed.remapped) {
-      *changes.add_remapped() = describe(job.allocations().at(id));
-    }
-    return take_over(c, member.id, std::move(*exported), changes);
-  }
-}
-
 }  // namespace
 
 Status follow_allocations(Course& c, proto::BuffersRequest& changes) {
+  job::Job& job = c.subject.job;
+  mover::OutgoingVram& vram = *c.copying.vram;
+  std::vector<job::Listed> listed;
+  std::vector<std::vector<ExportedAllocation>> taken;
   for (const GpuMember& member : c.subject.processes->gpu_members()) {
-    GCR_TRY(follow_member(c, member, changes));
+    GCR_TRY(look_again(*member.access));
+    const auto is_new = [&](const LocalAllocation& allocation) {
+      const auto known = job.find({member.id, allocation.local_id});
+      return !known || !vram.contains(*known);
+    };
+    GCR_ASSIGN(auto listing, c.subject.lister.list(member.id, *member.access, is_new));
+    listed.push_back(std::move(listing.listed));
+    taken.push_back(std::move(listing.taken));
+  }
+  const job::Job::Changes followed = job.follow(listed);
+  GCR_TRY(check_sizes(job));
+  for (const job::AllocationId id : followed.removed) {
+    if (!vram.contains(id)) continue;
+    changes.add_removed_ids(id.value);
+    vram.remove(id);
+  }
+  for (const job::AllocationId id : followed.remapped) {
+    if (vram.contains(id)) *changes.add_remapped() = describe(job.allocations().at(id));
+  }
+  for (std::size_t i = 0; i < listed.size(); ++i) {
+    GCR_TRY(take_over(c, listed[i].member, std::move(taken[i]), changes));
   }
   return {};
 }

@@ -113,13 +113,11 @@ Status begin(Course& c) {
   for (const proto::ProcessFacts& member : subject.found->members) {
     subject.resident_bytes += member.resident_bytes();
   }
-  subject.job = job::Job(static_cast<std::uint32_t>(subject.members.size()));
+  subject.job = std::move(subject.found->job);
+  subject.lister = std::move(subject.found->lister);
   std::vector<GpuMember> gpu_members;
   for (GpuUser& user : subject.found->gpu_users) {
     const job::MemberId id{static_cast<std::uint32_t>(user.member)};
-    std::vector<LocalAllocation> local;
-    for (const auto& [number, allocation] : user.inventory) local.push_back(allocation);
-    (void)subject.job.follow(id, local);
     const journal::ProcessId& member = subject.members[static_cast<int>(user.member)];
     GCR_ASSIGN(auto process, procfs::Process::open(member.pid(), member.start_time()));
     auto control = subject.driver->control(member.pid());

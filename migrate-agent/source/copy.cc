@@ -155,8 +155,10 @@ Result<bool> close_gate(Course& c) {
   c.account.gate_closed_at = Clock::now();
   c.console.set_gate_closed(c.account.gate_closed_at);
   c.account.report.set_gate_closed_ms(c.account.phases.since_origin_ms(*c.account.gate_closed_at));
-  GCR_TRY(c.account.phases.time("process", "close gate",
-                                [&] { return c.subject.processes->close_gate(kGateTimeout); }));
+  GCR_TRY(c.account.phases.time("process", "close gate", [&] {
+    return c.subject.processes->close_gate(
+        kGateTimeout, [&c](const std::string& what) { c.console.tell("switchover", what); });
+  }));
   GCR_TRY(fault::point("source.gated"));
   GCR_TRY(c.worker.cancellation.check());
   GCR_TRY(refresh_buffers(c));

@@ -49,6 +49,7 @@ struct Subject {
   std::uint64_t resident_bytes = 0;
   journal::ProcessIds members;  ///< of the job: the claimed process, and all below it
   job::Job job;
+  job::Lister lister;
   std::optional<SourceJob> processes;
   std::optional<keeper::Keeper> keeper;
   std::optional<std::vector<job::Mapping>> kept;  ///< what the keeper holds, once armed

@@ -12,12 +12,12 @@
 #include "migrate-agent/data/offer.h"
 #include "migrate-agent/device/device.h"
 #include "migrate-agent/door/door.h"
-#include "migrate-agent/job/job.h"
 #include "migrate-agent/preflight/comparison.h"
 #include "migrate-agent/process/descriptors.h"
 #include "migrate-agent/process/inspect.h"
 #include "migrate-agent/process/sharing.h"
 #include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/source/shared_vram.h"
 #include "src/base/limits.h"
 
 namespace gcr::agent {
@@ -72,8 +72,8 @@ void look_at_cuda(const GpuUser& user, Examination& found) {
 
 void look_at_gpus(Examination& found) {
   std::set<std::string> used;
-  for (const GpuUser& user : found.gpu_users) {
-    for (const auto& [id, allocation] : user.inventory) used.insert(to_bytes(allocation.gpu));
+  for (const auto& [id, allocation] : found.job.allocations()) {
+    used.insert(to_bytes(allocation.gpu));
   }
   for (const proto::Gpu& gpu : found.host.facts.gpus()) {
     if (used.contains(gpu.uuid())) check_gpu(gpu, found.findings);
@@ -112,17 +112,31 @@ void find_gpu_users(Examination& found) {
 }
 
 /// False if it cannot be told.
-bool look_at_vram(GpuUser& user, Examination& found) {
+bool look_at_vram(GpuUser& user, Examination& found, std::vector<job::Listed>& listed) {
+  const job::MemberId id{static_cast<std::uint32_t>(user.member)};
   const auto state = user.access->look();
-  const auto allocations = user.access->allocations();
-  if (!state || !allocations) {
-    found.findings.add("no-door", (state ? allocations.error() : state.error()).message());
+  auto listing = found.lister.list(id, *user.access, [](const auto&) { return false; });
+  if (!state || !listing) {
+    found.findings.add("no-door", (state ? listing.error() : state.error()).message());
     return false;
   }
   check_access(*state, found.findings);
   found.members[user.member].set_door_tid(state->thread);
-  for (const LocalAllocation& one : *allocations) user.inventory.emplace(one.local_id, one);
+  listed.push_back(std::move(listing->listed));
   return true;
+}
+
+/// The VRAM of the job as a whole.
+void look_at_allocations(const std::vector<job::Listed>& listed, Examination& found) {
+  found.job = job::Job(static_cast<std::uint32_t>(found.members.size()));
+  (void)found.job.follow(listed);
+  check_inventory(found.job.allocations().size(), found.findings);
+  if (const Status known = check_sizes(found.job); !known) {
+    found.findings.add("foreign-handles", known.error().message());
+  }
+  for (std::string& sharer : find_sharers(found.lister.shared(), found.pids)) {
+    found.findings.add("foreign-handles", std::move(sharer));
+  }
 }
 
 /// What would have to be restored for this member alone.
@@ -212,11 +226,14 @@ void check_access(const AccessState& state, preflight::Findings& findings) {
     findings.add("managed-memory", "the process uses managed memory (cuMemAllocManaged)");
   }
   if (state.ipc_memory) {
-    findings.add("ipc-memory", "the process shares GPU memory with another one by legacy IPC");
+    findings.add(
+        "ipc-memory",
+        "the process shares allocations of less than 2 MiB with another one by legacy IPC");
   }
   if (state.foreign_handles) {
     findings.add("foreign-handles",
-                 "the process shares GPU memory with another one by exported handles");
+                 "GPU memory is exported in a way that cannot be taken back: bound to a multicast "
+                 "object or a sparse array, as a dma-buf or by a fabric handle");
   }
 }
 
@@ -226,11 +243,26 @@ void check_inventory(std::size_t allocations, preflight::Findings& findings) {
                fmt::format("it has {} allocations, {} are allowed", allocations, kMaxBuffers));
 }
 
-proto::Buffer describe(const LocalAllocation& allocation) {
+proto::Buffer describe(const job::Allocation& allocation) {
   proto::Buffer buffer;
+  buffer.set_id(allocation.id.value);
   buffer.set_size_bytes(allocation.size_bytes);
   buffer.set_gpu_uuid(to_bytes(allocation.gpu));
+  if (allocation.host_node) buffer.set_host_node(*allocation.host_node);
+  for (const job::Mapping& mapping : allocation.mapped_by) {
+    proto::Mapping& out = *buffer.add_mapped_by();
+    out.set_member(mapping.member.value);
+    out.set_local_id(mapping.local_id);
+  }
   return buffer;
+}
+
+Status check_sizes(const job::Job& job) {
+  const auto unknown = std::ranges::find_if(
+      job.allocations(), [](const auto& entry) { return entry.second.size_bytes == 0; });
+  if (unknown == job.allocations().end()) return {};
+  return Error(Code::kRefused,
+               "GPU memory was imported and never mapped, and no process of the job made it");
 }
 
 Examination examine(const proto::MigrateRequest& request, const Config& config,
@@ -240,13 +272,12 @@ Examination examine(const proto::MigrateRequest& request, const Config& config,
   if (!look_at_members(pids, found)) return found;
   look_at_images(request, config, found);
   find_gpu_users(found);
-  std::size_t allocations = 0;
+  std::vector<job::Listed> listed;
   for (GpuUser& user : found.gpu_users) {
-    const bool told = look_at_vram(user, found);
-    allocations += user.inventory.size();
+    const bool told = look_at_vram(user, found, listed);
     if (told && found.host.driver) look_at_cuda(user, found);
   }
-  check_inventory(allocations, found.findings);
+  look_at_allocations(listed, found);
   look_at_gpus(found);
   return found;
 }
@@ -277,8 +308,11 @@ proto::PreflightRequest preflight_request(const Examination& examination,
   *asked.mutable_offer() = data_offer(config.unencrypted_data);
   *asked.mutable_host() = examination.host.facts;
   asked.mutable_members()->Assign(examination.members.begin(), examination.members.end());
-  for (const GpuUser& user : examination.gpu_users) {
-    for (const auto& [id, one] : user.inventory) *asked.add_buffers() = describe(one);
+  for (const auto& [id, one] : examination.job.allocations()) {
+    proto::Buffer& buffer = *asked.add_buffers();
+    buffer = describe(one);
+    buffer.clear_id();
+    buffer.clear_mapped_by();
   }
   return asked;
 }

@@ -4,23 +4,21 @@
 
 #include <sys/types.h>
 
-#include <map>
 #include <memory>
 #include <vector>
 
 #include "migrate-agent/gpu_access/gpu_access.h"
+#include "migrate-agent/job/job.h"
+#include "migrate-agent/job/lister.h"
 #include "migrate-agent/preflight/host_facts.h"
 #include "proto/control.pb.h"
 
 namespace gcr::agent {
 
-using Inventory = std::map<std::uint64_t, LocalAllocation>;
-
 /// A member that uses GPUs.
 struct GpuUser {
   std::size_t member;  ///< its place among the members
   std::unique_ptr<GpuAccess> access;
-  Inventory inventory{};
 };
 
 struct Examination {
@@ -28,6 +26,8 @@ struct Examination {
   std::vector<pid_t> pids;                   ///< of the members that live, the root first
   std::vector<proto::ProcessFacts> members;  ///< in their order
   std::vector<GpuUser> gpu_users;
+  job::Job job;        ///< of the members, with all that they have allocated
+  job::Lister lister;  ///< which listed it
   preflight::Findings findings{preflight::Side::kSource};
 };
 
@@ -52,7 +52,11 @@ void check_access(const AccessState& state, preflight::Findings& findings);
 /// "too-many-buffers".
 void check_inventory(std::size_t allocations, preflight::Findings& findings);
 
-/// As messages describe it before it is the job's.
-proto::Buffer describe(const LocalAllocation& allocation);
+/// As messages describe it.
+proto::Buffer describe(const job::Allocation& allocation);
+
+/// kRefused if nobody of the job knows the size of an allocation: those who made it have let go of
+/// it, and those who imported it have not mapped it.
+Status check_sizes(const job::Job& job);
 
 }  // namespace gcr::agent

@@ -44,9 +44,12 @@ Status SourceJob::enter_group() {
   return Error(Code::kTimeout, "its processes start others faster than they can be held together");
 }
 
-Status SourceJob::close_gate(std::chrono::milliseconds timeout) {
+Status SourceJob::close_gate(std::chrono::milliseconds timeout, Gates::Watch watch) {
   gated_ = true;
-  return gates_.quiesce(timeout, kGateLease);
+  gates_.set_watch(std::move(watch));
+  const Status closed = gates_.quiesce(timeout, kGateLease);
+  gates_.set_watch({});
+  return closed;
 }
 
 Status SourceJob::open_gate() {

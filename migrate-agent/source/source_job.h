@@ -52,8 +52,8 @@ class SourceJob {
   /// Moves all of them into their group, where they keep running.
   Status enter_group();
 
-  /// Holds back the application's calls and drains the GPUs.
-  Status close_gate(std::chrono::milliseconds timeout);
+  /// Holds back the application's calls and drains the GPUs. `watch` is told what it waits for.
+  Status close_gate(std::chrono::milliseconds timeout, Gates::Watch watch);
 
   /// The way back from gated only.
   Status open_gate();

@@ -167,6 +167,17 @@ CUresult export_descriptor(const Physical& physical, int* fd) {
                                             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 }
 
+CUresult share_descriptor(Physical& physical, int* fd) {
+  if (physical.retained_fd < 0) {
+    int first = -1;
+    const CUresult result = export_descriptor(physical, &first);
+    if (result != CUDA_SUCCESS) return result;
+    physical.retained_fd = move_high(first);
+  }
+  physical.shared = true;
+  return export_descriptor(physical, fd);
+}
+
 void release_if_unused(ProcessState& s, Physical& physical) {
   if (physical.references != 0 || physical.mappings != 0) return;
   if (physical.handle != 0) real::cuMemRelease(physical.handle);

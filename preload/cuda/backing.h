@@ -49,6 +49,10 @@ void release_if_unused(ProcessState& state, Physical& physical);
 /// kept since an attach. Holds the mutex already; does not call malloc.
 CUresult export_descriptor(const Physical& physical, int* fd);
 
+/// As export_descriptor, for the application to hand to other processes. From then on all that
+/// leave are duplicates of one: an agent tells by it what is the same memory.
+CUresult share_descriptor(Physical& physical, int* fd);
+
 /// Tells the driver which devices may access a backed mapping: its own device, and the devices of
 /// contexts that enabled peer access to its context. Holds the mutex already.
 CUresult apply_access(ProcessState& state, Mapping& mapping);

@@ -17,6 +17,8 @@
 namespace gcr::preload {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr std::size_t kMaxSynchronized = 256;
 
 /// What the waiting thread works on. One at a time: a thread that has not ended keeps it.
@@ -71,6 +73,17 @@ bool start_waiting_thread() {
   return g_waiting.to_join;
 }
 
+bool waiting_thread_ends(Clock::time_point deadline) {
+  while (g_waiting.running.load() != 0) {
+    const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now());
+    if (left.count() <= 0) return false;
+    const timespec time{static_cast<time_t>(left.count() / 1'000'000'000),
+                        static_cast<long>(left.count() % 1'000'000'000)};
+    ::syscall(SYS_futex, &g_waiting.running, FUTEX_WAIT_PRIVATE, 1, &time, nullptr, 0);
+  }
+  return true;
+}
+
 /// Returns when the thread has really ended: a dump must not find it half ended.
 void join_waiting_thread() {
   if (!g_waiting.to_join) return;
@@ -120,10 +133,9 @@ void forget_context(CUcontext context) {
 }
 
 Idle wait_for_contexts(std::chrono::nanoseconds timeout, CUresult* result) {
-  using Clock = std::chrono::steady_clock;
   const auto deadline = Clock::now() + timeout;
   *result = CUDA_SUCCESS;
-  if (g_waiting.running.load() != 0) return Idle::kTimeout;
+  if (!waiting_thread_ends(deadline)) return Idle::kTimeout;
   join_waiting_thread();
   copy_contexts();
   if (g_waiting.count == 0) return Idle::kYes;
@@ -131,13 +143,7 @@ Idle wait_for_contexts(std::chrono::nanoseconds timeout, CUresult* result) {
     *result = CUDA_ERROR_OPERATING_SYSTEM;
     return Idle::kDriver;
   }
-  while (g_waiting.running.load() != 0) {
-    const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now());
-    if (left.count() <= 0) return Idle::kTimeout;
-    const timespec time{static_cast<time_t>(left.count() / 1'000'000'000),
-                        static_cast<long>(left.count() % 1'000'000'000)};
-    ::syscall(SYS_futex, &g_waiting.running, FUTEX_WAIT_PRIVATE, 1, &time, nullptr, 0);
-  }
+  if (!waiting_thread_ends(deadline)) return Idle::kTimeout;
   join_waiting_thread();
   *result = g_waiting.result.load();
   return *result == CUDA_SUCCESS ? Idle::kYes : Idle::kDriver;

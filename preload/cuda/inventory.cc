@@ -13,12 +13,10 @@ namespace {
 constexpr CUmemGenericAllocationHandle kHandleMark = 0x6763'7200'0000'0000;
 constexpr CUmemGenericAllocationHandle kHandleMask = 0xffff'ff00'0000'0000;
 
-bool counts(const Physical& physical) { return physical.origin != Origin::kImported; }
-
 }  // namespace
 
 void close_descriptors(Physical& physical) {
-  for (int* fd : {&physical.retained_fd, &physical.offered_fd, &physical.ipc_fd}) {
+  for (int* fd : {&physical.retained_fd, &physical.offered_fd}) {
     if (*fd >= 0) ::close(*fd);
     *fd = -1;
   }
@@ -32,20 +30,22 @@ Physical& Inventory::add_physical(CUmemGenericAllocationHandle handle, std::size
   physical.size_bytes = size_bytes;
   physical.device = device;
   physical.origin = origin;
-  if (counts(physical)) {
-    ++generation_;
-    ++tracked_count_;
-    tracked_bytes_ += size_bytes;
-  }
+  ++generation_;
+  ++tracked_count_;
+  tracked_bytes_ += size_bytes;
   return physical;
 }
 
+void Inventory::set_size(Physical& physical, std::size_t size_bytes) {
+  ++generation_;
+  tracked_bytes_ += size_bytes - physical.size_bytes;
+  physical.size_bytes = size_bytes;
+}
+
 void Inventory::remove_physical(Physical& physical) {
-  if (counts(physical)) {
-    ++generation_;
-    --tracked_count_;
-    tracked_bytes_ -= physical.size_bytes;
-  }
+  ++generation_;
+  --tracked_count_;
+  tracked_bytes_ -= physical.size_bytes;
   physicals_.erase(physical.id);
 }
 

@@ -19,24 +19,25 @@ enum class Origin : std::uint8_t {
   kInvalid = 0,
   kLibrary,      ///< made by the library for a cuMemAlloc
   kApplication,  ///< made by the application's cuMemCreate
-  kImported,     ///< another process's memory, by the application's import or by legacy IPC
+  kImported,     ///< by the application's import of a descriptor, or by legacy IPC
 };
 
 /// One physical allocation. Lives in Inventory::physicals, whose nodes never move.
 struct Physical {
   std::uint64_t id = 0;
   CUmemGenericAllocationHandle handle = 0;  ///< the driver's own; 0 while detached
-  std::size_t size_bytes = 0;
-  int device = 0;
+  std::size_t size_bytes = 0;  ///< 0: imported, and never mapped: only a mapping tells its size
+  int device = 0;              ///< for host memory, one that had it first
+  int host_node = -1;          ///< in host memory, of this NUMA node; -1: on the device
   Origin origin = Origin::kInvalid;
   CUmemAllocationProp asked{};       ///< as the application asked for it
   std::uint32_t references = 0;      ///< handles that the application holds
   std::uint32_t mappings = 0;        ///< entries of Inventory::mappings
   bool foreign = false;              ///< reachable in ways that a detach cannot undo
-  bool ipc_exported = false;         ///< a legacy IPC handle was given out
-  int retained_fd = -1;              ///< after an attach: imported handles cannot be exported
+  bool shared = false;               ///< imported, or given to the application for others
+  int retained_fd = -1;              ///< of what is shared, or after an attach: imported handles
+                                     ///< cannot be exported. All that leave are duplicates of it.
   int offered_fd = -1;               ///< from kOffer, for the next attach
-  int ipc_fd = -1;                   ///< for other processes to fetch
   std::uint64_t export_session = 0;  ///< the agent that holds a descriptor of it
 };
 
@@ -73,6 +74,7 @@ class Inventory {
   /// Removes one without references and mappings. The caller closes its descriptors.
   void remove_physical(Physical& physical);
   Physical* find_physical(std::uint64_t id);
+  void set_size(Physical& physical, std::size_t size_bytes);
 
   /// Values that the application holds instead of the driver's handles.
   static CUmemGenericAllocationHandle to_handle(const Physical& physical);

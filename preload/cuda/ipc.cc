@@ -68,17 +68,17 @@ UniqueFd fetch_descriptor(const IpcTicket& ticket) {
 /// Makes the 64 bytes for a backed allocation. Holds the mutex already.
 CUresult make_ticket(const Mapping& mapping, CUipcMemHandle* handle) {
   Physical& physical = *mapping.physical;
-  if (physical.ipc_fd < 0) {
+  if (!physical.shared || physical.retained_fd < 0) {
     int fd = -1;
-    const CUresult result = export_descriptor(physical, &fd);
+    const CUresult result = share_descriptor(physical, &fd);
     if (result != CUDA_SUCCESS) return result;
-    physical.ipc_fd = move_high(fd);
+    ::close(fd);
     ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
   }
   IpcTicket ticket{};
   ticket.magic = kIpcMagic;
   ticket.pid = ::getpid();
-  ticket.fd = physical.ipc_fd;
+  ticket.fd = physical.retained_fd;
   ticket.start_time = start_time_of(ticket.pid);
   ticket.id = physical.id;
   ticket.size_bytes = physical.size_bytes;
@@ -86,7 +86,6 @@ CUresult make_ticket(const Mapping& mapping, CUipcMemHandle* handle) {
   const CUuuid uuid = device_uuid(physical.device);
   ::memcpy(ticket.device_uuid, uuid.bytes, sizeof(ticket.device_uuid));
   ::memcpy(handle, &ticket, sizeof(ticket));
-  physical.ipc_exported = true;
   return CUDA_SUCCESS;
 }
 
@@ -111,11 +110,18 @@ std::optional<CUdeviceptr> open_again(const IpcTicket& ticket, CUcontext context
 }
 
 void remember_opened(const IpcTicket& ticket, CUcontext context, int device,
-                     CUmemGenericAllocationHandle handle, CUdeviceptr address) {
+                     CUmemGenericAllocationHandle handle, UniqueFd descriptor,
+                     CUdeviceptr address) {
   ProcessState& s = state();
   const std::lock_guard lock(s.mutex);
-  Physical& physical =
-      s.inventory.add_physical(handle, ticket.size_bytes, device, Origin::kImported);
+  CUmemAllocationProp told{};
+  real::cuMemGetAllocationPropertiesFromHandle(&told, handle);  // it may be another GPU's
+  const bool known = told.location.type == CU_MEM_LOCATION_TYPE_DEVICE && told.location.id >= 0 &&
+                     told.location.id < kMaxDevices;
+  Physical& physical = s.inventory.add_physical(
+      handle, ticket.size_bytes, known ? told.location.id : device, Origin::kImported);
+  physical.shared = true;
+  physical.retained_fd = move_high(descriptor.release());
   Mapping& mapping = s.inventory.add_mapping(address, ticket.size_bytes, 0, physical);
   mapping.readers = mapping.writers = std::uint64_t{1} << device;
   mapping.plain = std::make_unique<PlainView>();
@@ -139,7 +145,7 @@ CUresult open_ticket(CUdeviceptr* address, const IpcTicket& ticket) {
     *address = *known;
     return CUDA_SUCCESS;
   }
-  const UniqueFd fd = fetch_descriptor(ticket);
+  UniqueFd fd = fetch_descriptor(ticket);
   if (!fd) {
     log_line("cannot fetch descriptor %d of process %d: %s", ticket.fd, ticket.pid,
              ::strerror(errno));
@@ -156,7 +162,7 @@ CUresult open_ticket(CUdeviceptr* address, const IpcTicket& ticket) {
     real::cuMemRelease(handle);
     return CUDA_ERROR_MAP_FAILED;
   }
-  remember_opened(ticket, context, device, handle, mapped);
+  remember_opened(ticket, context, device, handle, std::move(fd), mapped);
   *address = mapped;
   return CUDA_SUCCESS;
 }

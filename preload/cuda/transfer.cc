@@ -23,8 +23,6 @@ using door::Outcome;
 int g_loose[door::kMaxEntries];
 std::size_t g_loose_count = 0;
 
-bool moves(const Physical& physical) { return physical.origin != Origin::kImported; }
-
 std::uint32_t blockers_of(ProcessState& s) {
   std::uint32_t blockers = 0;
   if (s.inventory.managed_count() > 0) blockers |= door::kManagedMemory;
@@ -34,8 +32,6 @@ std::uint32_t blockers_of(ProcessState& s) {
     blockers |= door::kForeignHandles;
   }
   for (const auto& [id, physical] : s.inventory.physicals()) {
-    if (!moves(physical)) blockers |= door::kIpcImported;
-    if (physical.ipc_exported) blockers |= door::kIpcExported;
     if (physical.foreign) blockers |= door::kForeignHandles;
   }
   if (!s.captures.empty() && any_capture(s)) blockers |= door::kStreamCapturing;
@@ -49,6 +45,8 @@ door::DoorEntry entry_of(const ProcessState& s, const Physical& physical) {
   entry.device_ordinal = static_cast<std::uint32_t>(physical.device);
   entry.flags =
       physical.origin == Origin::kLibrary ? door::kMappedByLibrary : door::kMappedByApplication;
+  if (physical.shared) entry.flags |= door::kShared;
+  entry.host_node = physical.host_node;
   ::memcpy(entry.device_uuid, s.devices[physical.device].uuid.bytes, sizeof(entry.device_uuid));
   return entry;
 }
@@ -175,6 +173,7 @@ door::Summary summarize() {
   summary.gate_closed = gate::is_closed() ? 1 : 0;
   summary.detached = s.detached ? 1 : 0;
   summary.lowered_stacks = lowered_stack_limits(s);
+  summary.held_calls = gate::held();
   return summary;
 }
 
@@ -185,7 +184,7 @@ std::size_t list(std::uint64_t after_id, std::span<door::DoorEntry> entries) {
   auto& physicals = s.inventory.physicals();
   for (auto next = physicals.upper_bound(after_id);
        next != physicals.end() && count < entries.size(); ++next) {
-    if (moves(next->second)) entries[count++] = entry_of(s, next->second);
+    entries[count++] = entry_of(s, next->second);
   }
   return count;
 }
@@ -200,7 +199,7 @@ Ending export_all(std::uint64_t session, std::span<const std::uint64_t> ids,
     const RaisedDescriptorLimit limit;  // they leave at once
     for (std::size_t i = 0; i < ids.size() && ending.outcome == Outcome::kOk; ++i) {
       Physical* physical = s.inventory.find_physical(ids[i]);
-      if (physical == nullptr || !moves(*physical)) {
+      if (physical == nullptr) {
         ending = {Outcome::kNotFound, CUDA_SUCCESS, ids[i]};
         break;
       }
@@ -257,7 +256,7 @@ Ending offer(std::span<const std::uint64_t> ids, std::span<const int> descriptor
   if (!s.detached || ids.size() != descriptors.size()) ending.outcome = Outcome::kBadRequest;
   for (std::size_t i = 0; i < ids.size() && ending.outcome == Outcome::kOk; ++i) {
     const Physical* physical = s.inventory.find_physical(ids[i]);
-    if (physical == nullptr || !moves(*physical)) {
+    if (physical == nullptr) {
       ending = {Outcome::kNotFound, CUDA_SUCCESS, ids[i]};
     }
   }

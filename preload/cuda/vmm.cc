@@ -1,22 +1,31 @@
 // The application's own virtual memory management. It holds values of the library instead of
 // the driver's handles, so that the physical memory behind them can be released and replaced.
-// Memory that cannot be passed by a descriptor (host memory, fabric handles, tile pools, multicast
-// objects) keeps the driver's handle and is not tracked.
+// Memory that cannot be passed by a descriptor (fabric handles, tile pools, multicast objects)
+// keeps the driver's handle and is not tracked.
+#include <fcntl.h>
+
 #include <new>
 
 #include "preload/cuda/backing.h"
 #include "preload/cuda/driver_calls.h"
 #include "preload/cuda/process_state.h"
 #include "preload/cuda/tracked.h"
+#include "preload/descriptors.h"
+#include "src/base/unique_fd.h"
 
 namespace gcr::preload {
 namespace {
 
+bool is_host_memory(const CUmemAllocationProp& asked) {
+  return asked.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+}
+
 bool can_track(const CUmemAllocationProp& asked) {
   constexpr unsigned int kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  return asked.type == CU_MEM_ALLOCATION_TYPE_PINNED &&
-         asked.location.type == CU_MEM_LOCATION_TYPE_DEVICE && asked.location.id >= 0 &&
-         asked.location.id < kMaxDevices &&
+  const bool on_device =
+      asked.location.type == CU_MEM_LOCATION_TYPE_DEVICE && asked.location.id < kMaxDevices;
+  return asked.type == CU_MEM_ALLOCATION_TYPE_PINNED && (on_device || is_host_memory(asked)) &&
+         asked.location.id >= 0 &&
          (static_cast<unsigned int>(asked.requestedHandleTypes) & ~kFd) == 0 &&
          (asked.allocFlags.usage & CU_MEM_CREATE_USAGE_TILE_POOL) == 0;
 }
@@ -43,8 +52,21 @@ bool touches_plain(Inventory& inventory, CUdeviceptr address, std::size_t size_b
   return plain;
 }
 
+/// A device that memory of `asked` belongs to, or for host memory one that can reach it.
+int device_for(const CUmemAllocationProp& asked) {
+  CUcontext context = nullptr;
+  int device = 0;
+  if (!is_host_memory(asked)) device = asked.location.id;
+  if (is_host_memory(asked) && !current_context(&context, &device)) device = 0;
+  return device;
+}
+
 void remember_access(Mapping& mapping, const CUmemAccessDesc& access) {
   if (access.location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+    std::erase_if(mapping.other_access, [&](const CUmemAccessDesc& before) {
+      return before.location.type == access.location.type &&
+             before.location.id == access.location.id;
+    });
     mapping.other_access.push_back(access);
     return;
   }
@@ -54,6 +76,28 @@ void remember_access(Mapping& mapping, const CUmemAccessDesc& access) {
   mapping.writers &= ~bit;
   if (access.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE) mapping.readers |= bit;
   if (access.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) mapping.writers |= bit;
+}
+
+/// Memory of another process, under a value of the library; none if its descriptor cannot be kept.
+Physical* track_imported(CUmemGenericAllocationHandle own, int descriptor) {
+  CUmemAllocationProp told{};
+  if (real::cuMemGetAllocationPropertiesFromHandle(&told, own) != CUDA_SUCCESS ||
+      !can_track(told)) {
+    return nullptr;
+  }
+  UniqueFd kept(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+  if (!kept) return nullptr;
+  const int device = device_for(told);
+  device_facts(device);
+  ProcessState& s = state();
+  const std::lock_guard lock(s.mutex);
+  Physical& physical = s.inventory.add_physical(own, 0, device, Origin::kImported);
+  physical.asked = told;
+  physical.host_node = is_host_memory(told) ? told.location.id : -1;
+  physical.references = 1;
+  physical.shared = true;
+  physical.retained_fd = move_high(kept.release());
+  return &physical;
 }
 
 bool release_imported(ProcessState& s, CUmemGenericAllocationHandle handle) {
@@ -90,7 +134,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t size_byte
   exportable.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   CUmemGenericAllocationHandle own = 0;
   flush_deferred_frees();
-  device_facts(asked->location.id);  // the inventory names the GPU without asking the driver
+  const int device = device_for(*asked);
+  device_facts(device);  // the inventory names the GPU without asking the driver
   ProcessState& s = state();
   if (real::cuMemCreate(&own, size_bytes, &exportable, flags) != CUDA_SUCCESS) {
     const CUresult result = real::cuMemCreate(handle, size_bytes, asked, flags);
@@ -99,9 +144,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t size_byte
     return result;
   }
   const std::lock_guard lock(s.mutex);
-  Physical& physical =
-      s.inventory.add_physical(own, size_bytes, asked->location.id, Origin::kApplication);
+  Physical& physical = s.inventory.add_physical(own, size_bytes, device, Origin::kApplication);
   physical.asked = *asked;
+  physical.host_node = is_host_memory(*asked) ? asked->location.id : -1;
   physical.references = 1;
   *handle = Inventory::to_handle(physical);
   return CUDA_SUCCESS;
@@ -132,6 +177,8 @@ CUresult cuMemMap(CUdeviceptr address, std::size_t size_bytes, std::size_t offse
                                          physical == nullptr ? handle : physical->handle, flags);
   if (result != CUDA_SUCCESS) return result;
   if (physical != nullptr) {
+    // The driver maps no part of an allocation, only the whole (measured with driver 580).
+    if (physical->size_bytes == 0) s.inventory.set_size(*physical, offset_bytes + size_bytes);
     s.inventory.add_mapping(address, size_bytes, offset_bytes, *physical);
   } else if (s.imported_handles.contains(handle)) {
     s.imported_mappings[address] = size_bytes;
@@ -184,15 +231,20 @@ CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHan
   if ((physical->asked.requestedHandleTypes & type) == 0 || shareable == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const CUresult result = export_descriptor(*physical, static_cast<int*>(shareable));
-  if (result == CUDA_SUCCESS) physical->foreign = true;
-  return result;
+  return share_descriptor(*physical, static_cast<int*>(shareable));
 }
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* shareable,
                                         CUmemAllocationHandleType type) {
   const CUresult result = real::cuMemImportFromShareableHandle(handle, shareable, type);
   if (result != CUDA_SUCCESS) return result;
+  if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+    const auto descriptor = static_cast<int>(reinterpret_cast<std::intptr_t>(shareable));
+    if (const Physical* physical = track_imported(*handle, descriptor)) {
+      *handle = Inventory::to_handle(*physical);
+      return CUDA_SUCCESS;
+    }
+  }
   ProcessState& s = state();
   const std::lock_guard lock(s.mutex);
   ++s.imported_handles[*handle];

@@ -45,8 +45,9 @@ class RequestChecksHostile : public testing::Test {
   /// Buffer 1 of one chunk, and buffer 2 of three.
   job::Job job_ = [] {
     job::Job job;
-    (void)job.follow(job::kRoot, std::array{job::LocalAllocation{10, kChunkBytes, {}},
-                                            job::LocalAllocation{20, 3 * kChunkBytes, {}}});
+    (void)job.follow(std::vector<job::Listed>{{job::kRoot,
+                                               {{.local_id = 10, .size_bytes = kChunkBytes},
+                                                {.local_id = 20, .size_bytes = 3 * kChunkBytes}}}});
     return job;
   }();
 };

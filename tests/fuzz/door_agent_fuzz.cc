@@ -65,7 +65,7 @@ UniqueFd make_card(const door::DoorCard& card) {
 void ask(Door& door, std::uint8_t what) {
   const std::array<std::uint64_t, 3> ids = {1, 2, 3};
   const std::array<Door::Pages, 1> pages = {{{4096, 4096}}};
-  switch (what % 8) {
+  switch (what % 9) {
     case 0:
       return (void)door.hello(kDeadline);
     case 1:
@@ -77,13 +77,15 @@ void ask(Door& door, std::uint8_t what) {
       }
       return;
     case 3:
-      return (void)door.quiesce(milliseconds(1), milliseconds(1));
+      return (void)door.hold(milliseconds(1), milliseconds(1));
     case 4:
       return (void)door.detach();
     case 5:
       return (void)door.attach({});
     case 6:
       return (void)door.drop_pages(pages);
+    case 7:
+      return (void)door.step(milliseconds(1));
     default:
       return (void)door.resume();
   }
@@ -122,7 +124,8 @@ void take(Input input) {
 
 std::string reply(const door::DoorReply& reply, std::uint8_t flags, std::uint8_t descriptors) {
   // Without the entries that are not used.
-  const std::size_t size = offsetof(door::DoorReply, entries) + 40 * reply.count;
+  const std::size_t size =
+      offsetof(door::DoorReply, entries) + sizeof(door::DoorEntry) * reply.count;
   return Script()
       .number(flags)
       .number(descriptors)

@@ -109,7 +109,7 @@ door::DoorRequest request_of(Input& input) {
   door::DoorRequest request{};
   request.version = door::kVersion;
   request.op = static_cast<door::Op>(input.number<std::uint8_t>());
-  request.timeout_ms = input.number<std::uint8_t>() % 4;
+  request.timeout_us = input.number<std::uint8_t>() % 4 * 1000;
   request.lease_ms = input.number<std::uint8_t>() % 4;
   request.count = input.number<std::uint8_t>();
   request.session = input.number<std::uint8_t>();

@@ -49,10 +49,10 @@ void take(Input input) {
   std::vector<job::LocalAllocation> local;
   for (auto count = input.number<std::uint8_t>() % 8; count > 0; --count) {
     const std::uint64_t chunks = input.number<std::uint8_t>() + 1U;
-    local.push_back({local.size(), chunks * kChunkBytes, {}});
+    local.push_back({.local_id = local.size(), .size_bytes = chunks * kChunkBytes});
   }
   job::Job there;
-  (void)there.follow(job::kRoot, local);
+  (void)there.follow(std::vector<job::Listed>{{job::kRoot, std::move(local)}});
   proto::RestoreRequest request;
   if (!parse(input.rest(), request)) return;
   take_digests(request, there);

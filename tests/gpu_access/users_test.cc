@@ -79,7 +79,7 @@ TEST_F(ZerosOfAnybody, AllAreDroppedButTheStackInUse) {
   EXPECT_EQ(bytes_within(access_.dropped, zeros_), kBytes);
   EXPECT_EQ(bytes_within(access_.dropped, stack_), 0u);
   EXPECT_EQ(bytes_within(access_.made_huge, zeros_), kBytes);
-  EXPECT_THAT(access_.calls(), ElementsAre("look", "drop_pages", "use_huge_pages"));
+  EXPECT_THAT(access_.calls.wait_for(), ElementsAre("look", "drop_pages", "use_huge_pages"));
 }
 
 TEST_F(ZerosOfAnybody, WhereNobodyCanDropThemTheProcessRunsOn) {
@@ -91,12 +91,12 @@ TEST_F(ZerosOfAnybody, WhereNobodyCanDropThemTheProcessRunsOn) {
 }
 
 TEST(ThrottleOfAnybody, EveryCloseIsFollowedByAnOpen) {
-  FakeAccess access;
-  Throttle throttle(access);
+  FakeGate gate;
+  Throttle throttle(gate);
   throttle.set_share(0.5);
-  access.calls(6);
+  gate.calls.wait_for(6);
   EXPECT_TRUE(throttle.stop());
-  const auto calls = access.calls();
+  const auto calls = gate.calls.wait_for();
   ASSERT_EQ(calls.size() % 2, 0u);
   for (std::size_t i = 0; i < calls.size(); i += 2) {
     EXPECT_EQ(calls[i], "quiesce");
@@ -105,28 +105,28 @@ TEST(ThrottleOfAnybody, EveryCloseIsFollowedByAnOpen) {
 }
 
 TEST(ThrottleOfAnybody, AGpuThatDoesNotBecomeIdleInTimeIsNoError) {
-  FakeAccess access;
-  access.answer_to_quiesce = Error(Code::kTimeout, "busy");
-  Throttle throttle(access);
+  FakeGate gate;
+  gate.answer_to_quiesce = Error(Code::kTimeout, "busy");
+  Throttle throttle(gate);
   throttle.set_share(0.5);
-  access.calls(3);
+  gate.calls.wait_for(3);
   EXPECT_TRUE(throttle.stop());
-  EXPECT_THAT(access.calls(), testing::Each("quiesce"));
+  EXPECT_THAT(gate.calls.wait_for(), testing::Each("quiesce"));
 }
 
 TEST(ThrottleOfAnybody, TheFirstErrorEndsIt) {
   for (const bool closing : {true, false}) {
-    FakeAccess access;
-    (closing ? access.answer_to_quiesce : access.answer_to_resume) =
+    FakeGate gate;
+    (closing ? gate.answer_to_quiesce : gate.answer_to_resume) =
         Error(Code::kNotFound, "it has ended");
-    Throttle throttle(access);
+    Throttle throttle(gate);
     throttle.set_share(0.5);
     const std::size_t last = closing ? 1 : 2;
-    access.calls(last);
+    gate.calls.wait_for(last);
     const Status stopped = throttle.stop();
     ASSERT_FALSE(stopped);
     EXPECT_EQ(stopped.error().code(), Code::kNotFound);
-    EXPECT_EQ(access.calls().size(), last);
+    EXPECT_EQ(gate.calls.wait_for().size(), last);
   }
 }
 

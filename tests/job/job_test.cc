@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+#include "migrate-agent/job/same_memory.h"
 
 namespace gcr::job {
 namespace {
@@ -16,8 +19,23 @@ constexpr std::uint64_t kSize = 2 << 20;
 /// What a member maps, under these numbers.
 std::vector<LocalAllocation> local(std::initializer_list<std::uint64_t> ids) {
   std::vector<LocalAllocation> list;
-  for (const std::uint64_t id : ids) list.push_back({id, id * kSize, {}});
+  for (const std::uint64_t id : ids) list.push_back({.local_id = id, .size_bytes = id * kSize});
   return list;
+}
+
+/// The same, all of one memory.
+std::vector<LocalAllocation> of_memory(std::uint64_t memory,
+                                       std::initializer_list<std::uint64_t> ids) {
+  std::vector<LocalAllocation> list = local(ids);
+  for (LocalAllocation& one : list) {
+    one.size_bytes = kSize;
+    one.memory = memory;
+  }
+  return list;
+}
+
+Job::Changes follow(Job& job, MemberId member, std::vector<LocalAllocation> now) {
+  return job.follow(std::vector<Listed>{{member, std::move(now)}});
 }
 
 std::vector<std::uint64_t> numbers(const std::set<AllocationId>& ids) {
@@ -26,24 +44,16 @@ std::vector<std::uint64_t> numbers(const std::set<AllocationId>& ids) {
   return list;
 }
 
-/// Says of a member's number `of` that it is `what`.
-Job::SameAs same(std::uint64_t of, AllocationId what) {
-  return [=](const LocalAllocation& asked) {
-    return asked.local_id == of ? std::optional(what) : std::nullopt;
-  };
-}
-
 /// Allocation 1: mapped by the root as 10, and by the child as 20.
 Job shared() {
   Job job(2);
-  (void)job.follow(kRoot, local({10}));
-  (void)job.follow(kChild, local({20}), same(20, {1}));
+  (void)job.follow(std::vector<Listed>{{kRoot, of_memory(5, {10})}, {kChild, of_memory(5, {20})}});
   return job;
 }
 
 TEST(Job, AllocationsOfOneMemberAreNumberedInTheOrderInWhichTheyAreSeen) {
   Job job;
-  (void)job.follow(kRoot, local({7, 3}));
+  (void)follow(job, kRoot, local({7, 3}));
   EXPECT_EQ(job.find({kRoot, 7}), AllocationId{1});
   EXPECT_EQ(job.find({kRoot, 3}), AllocationId{2});
   EXPECT_EQ(job.find({kRoot, 1}), std::nullopt);
@@ -53,8 +63,8 @@ TEST(Job, AllocationsOfOneMemberAreNumberedInTheOrderInWhichTheyAreSeen) {
 
 TEST(Job, WhatStaysIsNoChange) {
   Job job;
-  (void)job.follow(kRoot, local({7, 3}));
-  const Job::Changes again = job.follow(kRoot, local({3, 7}));
+  (void)follow(job, kRoot, local({7, 3}));
+  const Job::Changes again = follow(job, kRoot, local({3, 7}));
   EXPECT_EQ(job.allocations().size(), 2u);
   EXPECT_THAT(numbers(again.remapped), IsEmpty());
   EXPECT_THAT(numbers(again.removed), IsEmpty());
@@ -62,18 +72,18 @@ TEST(Job, WhatStaysIsNoChange) {
 
 TEST(Job, ANumberIsNeverUsedAgain) {
   Job job;
-  (void)job.follow(kRoot, local({7, 3}));
-  const Job::Changes freed = job.follow(kRoot, local({7}));
+  (void)follow(job, kRoot, local({7, 3}));
+  const Job::Changes freed = follow(job, kRoot, local({7}));
   EXPECT_THAT(numbers(freed.removed), ElementsAre(2));
-  (void)job.follow(kRoot, local({7, 3}));
+  (void)follow(job, kRoot, local({7, 3}));
   EXPECT_EQ(job.find({kRoot, 3}), AllocationId{3}) << "it may be another one";
 }
 
 TEST(Job, MembersMayUseTheSameNumbersForDifferentAllocations) {
   Job job(2);
-  (void)job.follow(kRoot, local({7}));
-  (void)job.follow(kChild, local({7}));
-  EXPECT_THAT(numbers(job.follow(kRoot, {}).removed), ElementsAre(1));
+  (void)follow(job, kRoot, local({7}));
+  (void)follow(job, kChild, local({7}));
+  EXPECT_THAT(numbers(follow(job, kRoot, {}).removed), ElementsAre(1));
   EXPECT_EQ(job.find({kChild, 7}), AllocationId{2});
 }
 
@@ -87,14 +97,14 @@ TEST(Job, AnAllocationThatTwoMembersMapIsOne) {
 
 TEST(Job, ASharedAllocationGoesWithTheLastWhoMapsIt) {
   Job job(2);
-  (void)job.follow(kRoot, local({10}));
-  const Job::Changes joined = job.follow(kChild, local({20}), same(20, {1}));
+  (void)follow(job, kRoot, of_memory(5, {10}));
+  const Job::Changes joined = follow(job, kChild, of_memory(5, {20}));
   EXPECT_THAT(numbers(joined.removed), IsEmpty());
   EXPECT_THAT(numbers(joined.remapped), ElementsAre(1));
-  const Job::Changes left = job.follow(kRoot, {});
+  const Job::Changes left = follow(job, kRoot, {});
   EXPECT_THAT(numbers(left.remapped), ElementsAre(1));
   EXPECT_THAT(numbers(left.removed), IsEmpty());
-  const Job::Changes gone = job.follow(kChild, {});
+  const Job::Changes gone = follow(job, kChild, {});
   EXPECT_THAT(numbers(gone.remapped), IsEmpty());
   EXPECT_THAT(numbers(gone.removed), ElementsAre(1));
   EXPECT_TRUE(job.allocations().empty());
@@ -102,14 +112,62 @@ TEST(Job, ASharedAllocationGoesWithTheLastWhoMapsIt) {
 
 TEST(Job, AMemberMayMapAnAllocationTwiceAndUnderAnotherNumber) {
   Job job(2);
-  (void)job.follow(kRoot, local({10}));
-  const Job::Changes moved = job.follow(kRoot, local({11, 12}), [](const LocalAllocation&) {
-    return std::optional(AllocationId{1});
-  });
+  (void)follow(job, kRoot, of_memory(5, {10}));
+  const Job::Changes moved = follow(job, kRoot, of_memory(5, {11, 12}));
   EXPECT_THAT(numbers(moved.remapped), ElementsAre(1));
   EXPECT_THAT(numbers(moved.removed), IsEmpty());
   EXPECT_THAT(job.allocations().at({1}).mapped_by,
               ElementsAre(Mapping{kRoot, 11}, Mapping{kRoot, 12}));
+}
+
+TEST(Job, WhatWasSomebodysOwnMayBecomeShared) {
+  Job job(2);
+  (void)follow(job, kRoot, local({10}));
+  const Job::Changes changes =
+      job.follow(std::vector<Listed>{{kChild, of_memory(5, {20})}, {kRoot, of_memory(5, {10})}});
+  EXPECT_THAT(numbers(changes.remapped), ElementsAre(1));
+  EXPECT_EQ(job.find({kChild, 20}), AllocationId{1});
+}
+
+TEST(Job, TwoThatTurnOutToBeOneMemoryBecomeOne) {
+  Job job(2);
+  (void)follow(job, kRoot, local({10}));
+  (void)follow(job, kChild, of_memory(5, {20}));
+  const Job::Changes changes =
+      job.follow(std::vector<Listed>{{kRoot, of_memory(5, {10})}, {kChild, of_memory(5, {20})}});
+  EXPECT_THAT(numbers(changes.removed), ElementsAre(1));
+  EXPECT_THAT(numbers(changes.remapped), ElementsAre(2));
+  EXPECT_THAT(job.allocations().at({2}).mapped_by,
+              ElementsAre(Mapping{kChild, 20}, Mapping{kRoot, 10}));
+}
+
+TEST(Job, WhoeverKnowsTheSizeTellsItForAll) {
+  Job job(2);
+  std::vector<LocalAllocation> unmapped = of_memory(5, {20});
+  unmapped.front().size_bytes = 0;
+  (void)follow(job, kChild, unmapped);
+  EXPECT_EQ(job.allocations().at({1}).size_bytes, 0u);
+  (void)job.follow(std::vector<Listed>{{kChild, unmapped}, {kRoot, of_memory(5, {10})}});
+  EXPECT_EQ(job.allocations().at({1}).size_bytes, kSize);
+}
+
+UniqueFd memory() { return UniqueFd(::memfd_create("vram", MFD_CLOEXEC)); }
+
+TEST(SameMemory, DuplicatesOfOneDescriptorAreIt) {
+  SameMemory same;
+  std::vector<UniqueFd> descriptors;
+  for (std::uint64_t i = 1; i <= 20; ++i) {
+    descriptors.push_back(memory());
+    EXPECT_EQ(same.number(descriptors.back().get()).value(), i);
+  }
+  for (std::uint64_t i = 1; i <= 20; ++i) {
+    const UniqueFd copy(::dup(descriptors[i - 1].get()));
+    EXPECT_EQ(same.number(copy.get()).value(), i);
+    EXPECT_EQ(same.find(::getpid(), copy.get()), i);
+  }
+  EXPECT_EQ(same.find(::getpid(), memory().get()), std::nullopt);
+  EXPECT_EQ(same.find(::getpid(), -1), std::nullopt);
+  EXPECT_FALSE(same.number(-1));
 }
 
 TEST(Job, TheOtherEndTakesAllocationsWithTheirNumbers) {
@@ -140,8 +198,6 @@ TEST(Job, WhatDoesNotFitIsRefusedWithoutEffect) {
   EXPECT_EQ(job.find({kChild, 21}), AllocationId{2});
 }
 
-UniqueFd memory() { return UniqueFd(::memfd_create("vram", MFD_CLOEXEC)); }
-
 ino_t inode(const UniqueFd& fd) {
   struct stat status {};
   EXPECT_EQ(::fstat(fd.get(), &status), 0);
@@ -150,7 +206,7 @@ ino_t inode(const UniqueFd& fd) {
 
 TEST(Job, EveryMemberGetsDescriptorsOfWhatItMapsByItsOwnNumbers) {
   Job job = shared();
-  (void)job.follow(kChild, local({20, 10}));
+  (void)follow(job, kChild, local({20, 10}));
   Descriptors descriptors;
   descriptors.emplace_back(AllocationId{1}, memory());
   descriptors.emplace_back(AllocationId{2}, memory());

@@ -109,7 +109,7 @@ class Mover : public ::testing::Test {
   /// over by the mover.
   device::Allocation& allocate(std::uint64_t number, std::uint64_t size_bytes, unsigned seed) {
     const AllocationId id{number};
-    auto vram = device_->create(size_bytes);
+    auto vram = device_->create(size_bytes, std::nullopt);
     EXPECT_TRUE(vram) << vram.error().message();
     const auto content =
         seed != 0 ? pattern(size_bytes, seed) : std::vector<std::uint64_t>(size_bytes / 8);

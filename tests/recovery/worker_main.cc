@@ -19,6 +19,7 @@
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/device/cuda/driver.h"
 #include "migrate-agent/door/door.h"
+#include "migrate-agent/gpu_access/gates.h"
 #include "migrate-agent/keeper/keeper.h"
 #include "migrate-agent/memory/zero_pages.h"
 #include "migrate-agent/procfs/procfs.h"
@@ -84,7 +85,7 @@ class Move {
     GCR_ASSIGN(keeper::Keeper keeper, keeper::Keeper::start(arguments_.keeper));
     const journal::ProcessId id = keeper.id();
     reached("keeper", " " + std::to_string(id.pid()) + " " + std::to_string(id.start_time()));
-    GCR_TRY(door_.quiesce(kPatience, kPatience));
+    GCR_TRY(Gates({{door_.pid(), &door_}}).quiesce(kPatience, kPatience));
     reached("gated");
     std::vector<keeper::BufferDescriptor> kept;
     for (const auto& buffer : held_) {

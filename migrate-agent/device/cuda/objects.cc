@@ -7,12 +7,16 @@
 namespace gcr::device::cuda {
 namespace {
 
-CUmemAllocationProp properties_on(int ordinal) {
+CUmemAllocationProp properties_on(int ordinal, std::optional<std::uint32_t> host_node) {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   properties.location.id = ordinal;
+  if (host_node) {
+    properties.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+    properties.location.id = static_cast<int>(*host_node);
+  }
   return properties;
 }
 
@@ -27,7 +31,7 @@ class CudaAllocation final : public Allocation {
     if (handle_ != 0) library().cuMemRelease(handle_);
   }
 
-  Status create();
+  Status create(std::optional<std::uint32_t> host_node);
   Status import(UniqueFd descriptor);
 
  private:
@@ -39,10 +43,14 @@ class CudaAllocation final : public Allocation {
   bool mapped_ = false;
 };
 
-Status CudaAllocation::create() {
+Status CudaAllocation::create(std::optional<std::uint32_t> host_node) {
   const GpuInfo& info = gpu().info();
-  const CUmemAllocationProp properties = properties_on(info.ordinal);
+  const CUmemAllocationProp properties = properties_on(info.ordinal, host_node);
   const CUresult created = library().cuMemCreate(&handle_, size_bytes_, &properties, 0);
+  if (created != CUDA_SUCCESS && host_node) {
+    return library().check(created, fmt::format("cannot create {} of host memory on NUMA node {}",
+                                                format_bytes(size_bytes_), *host_node));
+  }
   if (created != CUDA_SUCCESS) {
     const auto free = gpu().free_bytes();
     return library().check(created, fmt::format("cannot create {} of VRAM on GPU-{} ({} free)",
@@ -142,10 +150,11 @@ Result<std::uint64_t> CudaGpu::free_bytes() {
   return static_cast<std::uint64_t>(free);
 }
 
-Result<std::unique_ptr<Allocation>> CudaGpu::create(std::uint64_t size_bytes) {
+Result<std::unique_ptr<Allocation>> CudaGpu::create(std::uint64_t size_bytes,
+                                                    std::optional<std::uint32_t> host_node) {
   GCR_TRY(enter());
   auto made = std::make_unique<CudaAllocation>(self(), size_bytes);
-  GCR_TRY(made->create());
+  GCR_TRY(made->create(host_node));
   return made;
 }
 

@@ -16,7 +16,8 @@ class CudaGpu final : public Gpu {
   ~CudaGpu() override;
 
   Result<std::uint64_t> free_bytes() override;
-  Result<std::unique_ptr<Allocation>> create(std::uint64_t size_bytes) override;
+  Result<std::unique_ptr<Allocation>> create(std::uint64_t size_bytes,
+                                             std::optional<std::uint32_t> host_node) override;
   Result<std::unique_ptr<Allocation>> import(UniqueFd descriptor,
                                              std::uint64_t size_bytes) override;
   Result<std::unique_ptr<Scratch>> scratch(std::uint64_t size_bytes) override;

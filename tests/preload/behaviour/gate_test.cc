@@ -113,7 +113,7 @@ TEST_F(GateTest, ThreadsThatComeAndGoAreCountedLikeAnyOther) {
   EXPECT_EQ(gate::in_flight(), 0u);
 }
 
-TEST_F(GateTest, ClosingFailsAndLeavesItOpenWhenACallDoesNotReturn) {
+TEST_F(GateTest, ItIsClosedAlthoughACallDoesNotReturn) {
   std::latch entered(1), leave(1);
   std::thread slow([&] {
     const GateScope scope;
@@ -123,12 +123,29 @@ TEST_F(GateTest, ClosingFailsAndLeavesItOpenWhenACallDoesNotReturn) {
   entered.wait();
   EXPECT_EQ(gate::in_flight(), 1u);
   EXPECT_FALSE(gate::close(milliseconds(5)));
-  EXPECT_FALSE(gate::is_closed());
-  { const GateScope passes; }
+  EXPECT_TRUE(gate::is_closed());
   leave.count_down();
   slow.join();
   EXPECT_TRUE(gate::close(seconds(30)));
   EXPECT_TRUE(gate::is_closed());
+}
+
+TEST_F(GateTest, AStepLetsOneCallPassAndNoMore) {
+  ASSERT_TRUE(gate::close(seconds(30)));
+  EXPECT_FALSE(gate::step()) << "nobody waits";
+  {
+    const Passers passers(3);
+    while (gate::held() != 3) ::sched_yield();
+    const std::uint64_t before = passers.passed();
+    for (std::uint64_t steps = 1; steps <= 200; ++steps) {
+      ASSERT_TRUE(gate::step());
+      ASSERT_TRUE(gate::close(seconds(30)));
+      ASSERT_EQ(passers.passed(), before + steps);
+      while (gate::held() != 3) ::sched_yield();
+    }
+    EXPECT_EQ(gate::in_flight(), 0u);
+  }
+  EXPECT_EQ(gate::held(), 0u);
 }
 
 TEST_F(GateTest, NestedCallsPassAGateThatIsClosing) {
@@ -221,6 +238,7 @@ TEST_F(GateTest, NobodyPassesItWhereMembarrierIsForbiddenEither) {
   const pid_t child = ::fork();
   if (child == 0) {
     if (!forbid_membarrier() || gate::close(seconds(1))) ::_exit(1);  // the first time only
+    gate::open();
     bool good = true;
     {
       const Passers passers(3);

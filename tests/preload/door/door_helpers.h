@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "migrate-agent/door/door.h"
+#include "migrate-agent/gpu_access/gates.h"
 #include "tests/preload/door/subject_process.h"
 
 namespace gcr::test {
@@ -61,6 +62,11 @@ inline agent::Door door_of(const Subject& subject) {
   return std::move(*door);
 }
 
+inline Status quiesce(agent::Door& door, std::chrono::milliseconds timeout,
+                      std::chrono::milliseconds lease) {
+  return agent::Gates({{door.pid(), &door}}).quiesce(timeout, lease);
+}
+
 using Held = std::vector<std::pair<std::uint64_t, UniqueFd>>;
 
 /// Everything exported: what an agent holds of the process.
@@ -77,7 +83,7 @@ inline Held take_over(agent::Door& door) {
 /// Away and back again: for a moment only the descriptors here hold the memory.
 inline void detach_and_attach(agent::Door& door) {
   Held held = take_over(door);
-  good(door.quiesce(kLong, kNoLease));
+  good(quiesce(door, kLong, kNoLease));
   good(door.detach());
   EXPECT_EQ(good(door.hello()).detached, 1u);
   good(door.attach(std::move(held)));

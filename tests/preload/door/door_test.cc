@@ -103,7 +103,7 @@ TEST_F(DoorTest, DetachedMemoryIsHeldByTheAgentAlone) {
   agent::Door door = door_of(subject_);
   const auto descriptors_before = subject_.ask("descriptors");
   Held held = take_over(door);
-  good(door.quiesce(kLong, kNoLease));
+  good(quiesce(door, kLong, kNoLease));
   good(door.detach());
   EXPECT_LE(subject_.ask("descriptors").at(0), descriptors_before.at(0));
   good(door.attach(std::move(held)));
@@ -164,7 +164,7 @@ TEST_F(DoorTest, NothingIsDetachedThatThisAgentHoldsNoDescriptorOf) {
     take_over(earlier);
   }
   agent::Door door = door_of(subject_);
-  good(door.quiesce(kLong, kNoLease));
+  good(quiesce(door, kLong, kNoLease));
   const Status detached = door.detach();
   ASSERT_FALSE(detached);
   EXPECT_EQ(detached.error().code(), Code::kNotFound);
@@ -178,7 +178,7 @@ TEST_F(DoorTest, AttachingWaitsForTheLastDescriptor) {
   const std::uint64_t expected = sum(first, 2 * kMiB);
   agent::Door door = door_of(subject_);
   Held held = take_over(door);
-  good(door.quiesce(kLong, kNoLease));
+  good(quiesce(door, kLong, kNoLease));
   good(door.detach());
   Held rest;
   rest.push_back(std::move(held.back()));
@@ -199,7 +199,7 @@ TEST_F(DoorTest, AWrongDescriptorIsRefusedAndTheRightOneStillWorks) {
   const std::uint64_t expected = sum(address, 2 * kMiB);
   agent::Door door = door_of(subject_);
   Held held = take_over(door);
-  good(door.quiesce(kLong, kNoLease));
+  good(quiesce(door, kLong, kNoLease));
   good(door.detach());
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
@@ -227,7 +227,7 @@ TEST_F(DoorTest, ManagedMemoryIsABlockerUntilItIsFreed) {
   agent::Door door = door_of(subject_);
   EXPECT_EQ(good(door.hello()).blockers, door::kManagedMemory);
   const Held held = take_over(door);
-  good(door.quiesce(kLong, kNoLease));
+  good(quiesce(door, kLong, kNoLease));
   const Status detached = door.detach();
   ASSERT_FALSE(detached);
   EXPECT_NE(detached.error().message().find("managed memory"), std::string::npos);

@@ -26,7 +26,7 @@ class GateClosingTest : public testing::Test {
     }
   }
   void expect_timeout(agent::Door& door, const std::string& reason) {
-    const Status closed = door.quiesce(kShort, kNoLease);
+    const Status closed = quiesce(door, kShort, kNoLease);
     ASSERT_FALSE(closed);
     EXPECT_EQ(closed.error().code(), Code::kTimeout);
     EXPECT_NE(closed.error().message().find(reason), std::string::npos) << closed.error().message();
@@ -43,7 +43,7 @@ TEST_F(GateClosingTest, WorkStandsStillBetweenClosingAndOpening) {
   agent::Door door = door_of(subject_);
   for (int cycle = 0; cycle < 10; ++cycle) {
     wait_for_steps();
-    good(door.quiesce(kLong, kNoLease));
+    good(quiesce(door, kLong, kNoLease));
     EXPECT_EQ(good(door.hello()).gated_calls_in_flight, 0u);
     // The step that was under way may still be counted; then nothing more is.
     std::uint64_t last = steps();
@@ -58,8 +58,8 @@ TEST_F(GateClosingTest, WorkStandsStillBetweenClosingAndOpening) {
 
 TEST_F(GateClosingTest, ClosingTwiceIsClosingOnce) {
   agent::Door door = door_of(subject_);
-  good(door.quiesce(kLong, kNoLease));
-  good(door.quiesce(kLong, kNoLease));
+  good(quiesce(door, kLong, kNoLease));
+  good(quiesce(door, kLong, kNoLease));
   good(door.resume());
   EXPECT_EQ(good(door.hello()).gate_closed, 0u);
 }
@@ -71,7 +71,7 @@ TEST_F(GateClosingTest, ACaptureKeepsItOpen) {
   EXPECT_EQ(good(door.hello()).blockers, door::kStreamCapturing);
   expect_timeout(door, "a stream is being captured");
   EXPECT_NE(subject_.value(command("end_capture", stream)), 0u) << "the capture was disturbed";
-  good(door.quiesce(kLong, kNoLease));
+  good(quiesce(door, kLong, kNoLease));
   good(door.resume());
 }
 
@@ -81,7 +81,7 @@ TEST_F(GateClosingTest, AGpuThatDoesNotFinishKeepsItOpen) {
   expect_timeout(door, "work on its GPUs did not finish");
   expect_timeout(door, "work on its GPUs did not finish");
   subject_.ask("go_on");
-  good(door.quiesce(kLong, kNoLease));
+  good(quiesce(door, kLong, kNoLease));
   good(door.resume());
 }
 
@@ -94,7 +94,7 @@ TEST_F(GateClosingTest, ACallThatDoesNotReturnKeepsItOpen) {
   expect_timeout(door, "CUDA calls did not return");
   subject_.ask("go_on");
   subject_.ask(command("unstuck", address_));
-  good(door.quiesce(kLong, kNoLease));
+  good(quiesce(door, kLong, kNoLease));
   good(door.resume());
 }
 
@@ -103,7 +103,7 @@ TEST_F(GateClosingTest, ALeaseOpensItWhenTheAgentIsGone) {
   wait_for_steps();
   {
     agent::Door door = door_of(subject_);
-    good(door.quiesce(kLong, kShort));
+    good(quiesce(door, kLong, kShort));
   }
   wait_for_steps();
   agent::Door door = door_of(subject_);
@@ -118,7 +118,7 @@ TEST_F(GateClosingTest, NoLeaseOpensItOnceVramIsDetached) {
   {
     agent::Door door = door_of(subject_);
     held = take_over(door);
-    good(door.quiesce(kLong, std::chrono::seconds(1)));
+    good(quiesce(door, kLong, std::chrono::seconds(1)));
     good(door.detach());
   }
   agent::Door next = door_of(subject_);
@@ -131,7 +131,7 @@ TEST_F(GateClosingTest, NoLeaseOpensItOnceVramIsDetached) {
 
 TEST_F(GateClosingTest, AForkWaitsUntilItOpens) {
   agent::Door door = door_of(subject_);
-  good(door.quiesce(kLong, kNoLease));
+  good(quiesce(door, kLong, kNoLease));
   subject_.send("fork");
   const std::string path = "/proc/" + std::to_string(subject_.pid()) + "/syscall";
   std::string call;

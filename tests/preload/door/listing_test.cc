@@ -65,7 +65,7 @@ TEST_F(ListingTest, AProcessWhoseVramWasTakenAwayHasNoneOnTheGpuThatItStillNames
   {
     agent::Door door = door_of(subject_);
     held = take_over(door);
-    good(door.quiesce(kLong, kNoLease));
+    good(quiesce(door, kLong, kNoLease));
     good(door.detach());
   }
   const auto found = listed(subject_, {gpu_of(subject_)});

@@ -71,7 +71,7 @@ TEST(ProcessTest, AForkWaitsAtAClosedGateAndThenWorksWhileOtherStartsDoNotWait) 
   Subject subject;
   subject.ask("init");
   agent::Door door = door_of(subject);
-  good(door.quiesce(kLong, kNoLease));
+  good(quiesce(door, kLong, kNoLease));
   EXPECT_EQ(subject.value("exec"), 1u);
   subject.send("fork");
   const std::string path = "/proc/" + std::to_string(subject.pid()) + "/syscall";

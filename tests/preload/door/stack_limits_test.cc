@@ -28,7 +28,7 @@ TEST_F(StackLimitsTest, TheyAreLowWhileDetachedAndAsBeforeAfterwards) {
   for (int cycle = 0; cycle < 3; ++cycle) {
     EXPECT_EQ(good(door.hello()).lowered_stacks, 0u);
     Held held = take_over(door);
-    good(door.quiesce(kLong, kNoLease));
+    good(quiesce(door, kLong, kNoLease));
     good(door.detach());
     EXPECT_EQ(good(door.hello()).lowered_stacks, 2u);
     good(door.attach(std::move(held)));
@@ -44,7 +44,7 @@ TEST_F(StackLimitsTest, TheyAreLowWhileDetachedAndAsBeforeAfterwards) {
 TEST_F(StackLimitsTest, TheApplicationNeverSeesALowOne) {
   const std::uint64_t before = limit();
   agent::Door door = door_of(subject_);
-  good(door.quiesce(kLong, kNoLease));
+  good(quiesce(door, kLong, kNoLease));
   good(door.detach());
   ASSERT_EQ(good(door.hello()).lowered_stacks, 1u);
   subject_.send(command("limit", kStackSize));
@@ -56,7 +56,7 @@ TEST_F(StackLimitsTest, TheApplicationNeverSeesALowOne) {
 TEST_F(StackLimitsTest, AContextWhoseLimitIsLowestAlreadyStaysAsItIs) {
   subject_.ask(command("set_limit", kStackSize, 16));
   agent::Door door = door_of(subject_);
-  good(door.quiesce(kLong, kNoLease));
+  good(quiesce(door, kLong, kNoLease));
   good(door.detach());
   EXPECT_EQ(good(door.hello()).lowered_stacks, 0u);
   good(door.attach({}));

@@ -52,7 +52,8 @@ class ThrottleTest : public testing::Test {
 
 TEST_F(ThrottleTest, EachClosingHoldsForWhatTheShareAsksFor) {
   agent::Door door = door_of(subject_);
-  Throttle throttle(door);
+  agent::Gates gate({{door.pid(), &door}});
+  Throttle throttle(gate);
   wait_for_steps(10);
   EXPECT_EQ(throttle.held().held.count(), 0);
   for (const double share : {0.2, 0.6, 0.95}) {
@@ -73,7 +74,8 @@ TEST(ThrottleHeld, IsReportedAsAShareOfTheTime) {
 TEST_F(ThrottleTest, AfterwardsTheGateIsOpenAndTheDoorItsOwners) {
   agent::Door door = door_of(subject_);
   for (const double share : {0.0, 0.5, 7.0}) {
-    Throttle throttle(door);
+    agent::Gates gate({{door.pid(), &door}});
+    Throttle throttle(gate);
     throttle.set_share(share);
     if (share > 0) wait_for_periods(throttle, 1, 0.5);
     good(throttle.stop());
@@ -86,7 +88,8 @@ TEST_F(ThrottleTest, AfterwardsTheGateIsOpenAndTheDoorItsOwners) {
 TEST_F(ThrottleTest, ABusyGpuIsNoError) {
   subject_.ask(command("stall", subject_.value("stream")));
   agent::Door door = door_of(subject_);
-  Throttle throttle(door);
+  agent::Gates gate({{door.pid(), &door}});
+  Throttle throttle(gate);
   throttle.set_share(0.5);
   wait_for_periods(throttle, 3, 0.5);
   subject_.ask("go_on");
@@ -103,7 +106,8 @@ TEST_F(ThrottleTest, TheApplicationGoesOnWhenItsThrottlerIsKilled) {
   if (throttler == 0) {
     auto door = agent::Door::open(subject_.pid());
     if (!door) ::_exit(1);
-    Throttle throttle(*door);
+    agent::Gates gate({{door->pid(), &*door}});
+    Throttle throttle(gate);
     throttle.set_share(1);
     wait_for_periods(throttle, 2, 1);
     [[maybe_unused]] const ssize_t ignored = ::write(writing.get(), "r", 1);
