@@ -52,7 +52,7 @@ Received receive_packet(int socket, door::DoorReply* reply) {
 }
 
 /// Throws away what a dead agent left unread. Packets without a byte count as such, too.
-void drain(int socket) {
+void discard_stale(int socket) {
   door::DoorReply stale;
   pollfd readable{socket, POLLIN, 0};
   for (int packets = 0; packets < kMaxStalePackets; ++packets) {
@@ -110,7 +110,7 @@ Door::Door(pid_t pid, UniqueFd process, UniqueFd lock, UniqueFd socket, Millisec
 
 Result<Door> Door::open(pid_t pid, Milliseconds lock_patience, Milliseconds patience) {
   GCR_ASSIGN(FoundDoor found, find_door(pid, lock_patience));
-  drain(found.socket.get());
+  discard_stale(found.socket.get());
   return Door(pid, std::move(found.process), std::move(found.card), std::move(found.socket),
               patience);
 }

@@ -63,12 +63,12 @@ class Closing {
   Status look(microseconds patience) {
     const microseconds left = std::chrono::ceil<microseconds>(timeout_ - elapsed());
     patience = std::clamp(left, microseconds(0), patience);
-    return side_by_side(
-        those([](const One& one) { return !one.held.quiet || one.held.waiting == 0; }),
-        [&](One* one) -> Status {
-          GCR_ASSIGN(one->held, one->access->hold(patience, lease_));
-          return {};
-        });
+    const auto members =
+        those([](const One& one) { return !one.held.quiet || one.held.waiting == 0; });
+    return side_by_side(members, [&](One* one) -> Status {
+      GCR_ASSIGN(one->held, one->access->hold(patience, lease_));
+      return {};
+    });
   }
 
   Status step(const std::vector<One*>& members) {

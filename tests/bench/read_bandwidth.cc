@@ -51,7 +51,7 @@ struct Bench {
     constexpr std::uint64_t kPiece = 512 * kMiB;
     while (bytes < size_bytes) {
       const std::uint64_t piece = std::min(kPiece, size_bytes - bytes);
-      GCR_ASSIGN(auto vram, gpu->create(piece));
+      GCR_ASSIGN(auto vram, gpu->create(piece, std::nullopt));
       buffers.emplace(AllocationId{buffers.size()}, Buffer{std::move(vram)});
       bytes += piece;
     }

@@ -119,7 +119,9 @@ Gates Machine::gates() {
 }
 
 std::size_t Machine::furthest() const {
-  return std::ranges::max(ranks, {}, [](const auto& rank) { return rank->submitted; })->submitted;
+  std::size_t most = 0;
+  for (const auto& rank : ranks) most = std::max(most, rank->submitted);
+  return most;
 }
 
 Program with_collectives_at(std::size_t length, std::initializer_list<std::size_t> places) {

@@ -60,7 +60,7 @@ TEST_F(MoverHostile, LanesLandWhilePrefillTurnsIntoReload) {
   {
     const auto free = incoming_->free_bytes(gpu_);
     ASSERT_TRUE(free);
-    auto occupied = device_->create(*free / kChunkBytes * kChunkBytes);
+    auto occupied = device_->create(*free / kChunkBytes * kChunkBytes, std::nullopt);
     ASSERT_TRUE(occupied) << occupied.error().message();
     while_lanes_land([&] {
       const Status prepared = incoming_->prepare({{{2}, gpu_, kChunkBytes}});

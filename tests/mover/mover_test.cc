@@ -109,7 +109,7 @@ TEST_F(Mover, WhereVramDoesNotSufficePrefillTurnsIntoReload) {
   const auto free = incoming_->free_bytes(gpu_);
   ASSERT_TRUE(free);
   {
-    auto occupied = device_->create(*free / kChunkBytes * kChunkBytes - 10 * kMiB);
+    auto occupied = device_->create(*free / kChunkBytes * kChunkBytes - 10 * kMiB, std::nullopt);
     ASSERT_TRUE(occupied) << occupied.error().message();
     ASSERT_TRUE(connect());  // the first buffer would fit, the second does not
     EXPECT_EQ(incoming_->mode(), Mode::kReload);
@@ -149,7 +149,7 @@ TEST_F(Mover, AFullGpuIsReadWithoutCopiesAside) {
   const auto free = incoming_->free_bytes(gpu_);
   ASSERT_TRUE(free);
   OutgoingVram crowded(driver_, key_);
-  auto occupied = device_->create(*free / kChunkBytes * kChunkBytes - 4 * kMiB);
+  auto occupied = device_->create(*free / kChunkBytes * kChunkBytes - 4 * kMiB, std::nullopt);
   ASSERT_TRUE(occupied) << occupied.error().message();
   auto descriptor = application_.at({1})->duplicate_descriptor();
   ASSERT_TRUE(descriptor);

@@ -85,7 +85,7 @@ class Move {
     GCR_ASSIGN(keeper::Keeper keeper, keeper::Keeper::start(arguments_.keeper));
     const journal::ProcessId id = keeper.id();
     reached("keeper", " " + std::to_string(id.pid()) + " " + std::to_string(id.start_time()));
-    GCR_TRY(Gates({{door_.pid(), &door_}}).quiesce(kPatience, kPatience));
+    GCR_TRY(agent::Gates({{door_.pid(), &door_}}).quiesce(kPatience, kPatience));
     reached("gated");
     std::vector<keeper::BufferDescriptor> kept;
     for (const auto& buffer : held_) {

@@ -1,6 +1,7 @@
 // Legacy IPC handles of backed memory, between two processes under the library.
 #include <gtest/gtest.h>
 
+#include "migrate-agent/job/same_memory.h"
 #include "preload/door_protocol.h"
 #include "tests/preload/door/door_helpers.h"
 
@@ -70,22 +71,33 @@ TEST_F(IpcTest, AHandleOfAnEndedProcessIsRefused) {
   EXPECT_EQ(taker_.answer("ipc_open " + handle).substr(0, 5), "error");
 }
 
-TEST_F(IpcTest, BothSidesAreBlockedFromMigratingWhileTheMemoryIsShared) {
+TEST_F(IpcTest, BothSidesLetGoOfWhatTheyShareAndGetItBackAsOne) {
   const std::uint64_t given = giver_.value(command("alloc", 2 * kMiB));
   const std::uint64_t taken = taker_.value("ipc_open " + handle_of(given));
-  EXPECT_EQ(blockers(giver_), door::kIpcExported);
-  EXPECT_EQ(blockers(taker_), door::kIpcImported);
-  taker_.ask(command("ipc_close", taken));
-  giver_.ask(command("free", given));
   EXPECT_EQ(blockers(giver_), 0u);
   EXPECT_EQ(blockers(taker_), 0u);
-}
-
-TEST_F(IpcTest, WhatTheTakerOpenedIsNotItsToMove) {
-  const std::uint64_t given = giver_.value(command("alloc", 2 * kMiB));
-  taker_.ask("ipc_open " + handle_of(given));
-  agent::Door door = door_of(taker_);
-  EXPECT_TRUE(good(door.inventory()).empty());
+  agent::Door giver = door_of(giver_);
+  agent::Door taker = door_of(taker_);
+  Held theirs = take_over(giver);
+  Held ours = take_over(taker);
+  ASSERT_EQ(theirs.size(), 1u);
+  ASSERT_EQ(ours.size(), 1u);
+  job::SameMemory same;
+  EXPECT_EQ(good(same.number(theirs[0].second.get())), 1u);
+  EXPECT_EQ(good(same.number(ours[0].second.get())), 1u);
+  for (agent::Door* door : {&giver, &taker}) {
+    good(quiesce(*door, kLong, kNoLease));
+    good(door->detach());
+  }
+  good(giver.attach(std::move(theirs)));
+  good(taker.attach(std::move(ours)));
+  good(giver.resume());
+  good(taker.resume());
+  giver_.ask(command("fill", given, 2 * kMiB, 5));
+  EXPECT_EQ(taker_.value(command("sum", taken, 2 * kMiB)),
+            giver_.value(command("sum", given, 2 * kMiB)));
+  taker_.ask(command("ipc_close", taken));
+  giver_.ask(command("free", given));
 }
 
 TEST_F(IpcTest, FreedMemoryLeavesNoDescriptorBehind) {

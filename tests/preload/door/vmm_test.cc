@@ -1,6 +1,7 @@
 // The application's own virtual memory management, tracked behind its back.
 #include <gtest/gtest.h>
 
+#include "migrate-agent/job/same_memory.h"
 #include "preload/cuda/abi/driver_abi.h"
 #include "preload/door_protocol.h"
 #include "tests/preload/door/door_helpers.h"
@@ -85,20 +86,44 @@ TEST_F(VmmTest, WhatWasNotMadeToBeExportedCannotBe) {
   EXPECT_EQ(subject_.answer(command("export", handle)), "error 1");
 }
 
-TEST_F(VmmTest, SharingWithOthersIsABlocker) {
+TEST_F(VmmTest, WhatIsExportedAndImportedIsOneMemoryAndComesBackAsOne) {
   const std::uint64_t handle = subject_.value(command("create", kBytes, 0, 1));
+  const std::uint64_t own = subject_.value(command("reserve", kBytes));
+  map(own, kBytes, 0, handle);
   agent::Door door = door_of(subject_);
-  EXPECT_EQ(good(door.hello()).blockers, 0u);
+  EXPECT_EQ(good(door.inventory()).at(0).flags & door::kShared, 0u);
   const std::uint64_t fd = subject_.value(command("export", handle));
-  EXPECT_EQ(good(door.hello()).blockers, door::kForeignHandles);
   const std::uint64_t imported = subject_.value(command("import", fd));
-  const std::uint64_t address = subject_.value(command("reserve", kBytes));
-  map(address, kBytes, 0, imported);
+  auto inventory = good(door.inventory());
+  ASSERT_EQ(inventory.size(), 2u);
+  EXPECT_EQ(inventory[1].size_bytes, 0u) << "only a mapping tells it";
+  const std::uint64_t other = subject_.value(command("reserve", kBytes));
+  map(other, kBytes, 0, imported);
+  inventory = good(door.inventory());
+  EXPECT_EQ(inventory[1].size_bytes, kBytes);
+  for (const door::DoorEntry& entry : inventory) EXPECT_NE(entry.flags & door::kShared, 0u);
+  EXPECT_EQ(good(door.hello()).blockers, 0u);
+
+  job::SameMemory same;
+  Held held = take_over(door);
+  for (const auto& [id, descriptor] : held) EXPECT_EQ(good(same.number(descriptor.get())), 1u);
+  subject_.ask(command("fill", own, kBytes, 7));
+  const std::uint64_t expected = sum(own);
+  good(quiesce(door, kLong, kNoLease));
+  good(door.detach());
+  good(door.attach(std::move(held)));
+  good(door.resume());
+  EXPECT_EQ(sum(other), expected);
+  subject_.ask(command("fill", other, kBytes, 9));
+  EXPECT_EQ(sum(own), sum(other));
+  EXPECT_NE(sum(own), expected);
+
   subject_.ask(command("release", imported));
   subject_.ask(command("release", handle));
-  EXPECT_EQ(good(door.hello()).blockers, door::kForeignHandles) << "still mapped";
-  subject_.ask(command("unmap", address, kBytes));
-  EXPECT_EQ(good(door.hello()).blockers, 0u);
+  subject_.ask(command("unmap", own, kBytes));
+  EXPECT_EQ(good(door.inventory()).size(), 1u);
+  subject_.ask(command("unmap", other, kBytes));
+  EXPECT_TRUE(good(door.inventory()).empty());
 }
 
 TEST_F(VmmTest, BackedMemoryIsNoVirtualMemoryForTheApplication) {
