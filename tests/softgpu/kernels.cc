@@ -130,10 +130,11 @@ CUresult scribble_check(const Launch& launch) {
   return CUDA_SUCCESS;
 }
 
-std::uint64_t* checked(const Memory& memory, std::uint64_t address, std::uint64_t count,
+std::uint64_t* checked(const Launch& launch, std::uint64_t address, std::uint64_t count,
                        int protection) {
   if (address % 8 != 0 || count > (std::uint64_t{1} << 48) ||
-      !memory.accessible(address, count * 8, protection)) {
+      !launch.memory->accessible_to_kernels(*launch.module->context, address, count * 8,
+                                            protection)) {
     return nullptr;
   }
   return reinterpret_cast<std::uint64_t*>(address);
@@ -142,11 +143,11 @@ std::uint64_t* checked(const Memory& memory, std::uint64_t address, std::uint64_
 }  // namespace
 
 std::uint64_t* Launch::writable(std::uint64_t address, std::uint64_t count) const {
-  return checked(*memory, address, count, PROT_READ | PROT_WRITE);
+  return checked(*this, address, count, PROT_READ | PROT_WRITE);
 }
 
 const std::uint64_t* Launch::readable(std::uint64_t address, std::uint64_t count) const {
-  return checked(*memory, address, count, PROT_READ);
+  return checked(*this, address, count, PROT_READ);
 }
 
 std::uint64_t* Launch::variable(std::string_view name) const {

@@ -90,6 +90,11 @@ CUresult Context::synchronize() {
   return fault;
 }
 
+bool Context::reaches(const Context* other) const {
+  std::lock_guard lock(mutex);
+  return peers.contains(other);
+}
+
 bool Context::capturing() {
   std::lock_guard lock(mutex);
   for (const auto& stream : created) {
