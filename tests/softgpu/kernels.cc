@@ -10,6 +10,7 @@
 #include "tests/softgpu/digest_kernel.h"
 #include "tests/softgpu/memory.h"
 #include "tests/softgpu/module.h"
+#include "tests/softgpu/waiting_kernels.h"
 
 namespace gcr::softgpu {
 namespace {
@@ -167,6 +168,8 @@ KernelBody find_kernel(std::string_view name) {
       {"gcr_digest_chunks", digest_chunks},
       {"gcr_scribble", scribble},
       {"gcr_scribble_check", scribble_check},
+      {"gcr_wait", wait_for_word},
+      {"gcr_ring_pass", ring_pass},
   };
   const auto found = kernels.find(name);
   return found == kernels.end() ? nullptr : found->second;

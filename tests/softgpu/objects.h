@@ -57,8 +57,9 @@ class Handles {
   std::unordered_map<const void*, std::shared_ptr<T>> objects_;
 };
 
-/// One thing for a stream to do, now or when a graph is launched. An error it returns sticks to the
-/// context, as a fault on a real GPU would.
+/// One thing for a stream to do, now or when a graph is launched. If it returns
+/// CUDA_ERROR_NOT_READY, it waits for memory to change and is run again. Any other error sticks to
+/// the context, as a fault on a real GPU would.
 struct Operation {
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
   std::function<CUresult()> run;

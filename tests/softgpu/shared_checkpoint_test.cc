@@ -83,6 +83,19 @@ TEST_F(SharedCheckpointTest, MemoryOfTheHostThatNobodyElseHasComesBack) {
   EXPECT_EQ(one_.ask("cpu_holds 0 77"), kOk + " 1");
 }
 
+/// The lock waits for the GPU, and the kernel for the other process.
+TEST_F(SharedCheckpointTest, AKernelThatWaitsForAnotherProcessKeepsTheLockOut) {
+  share("vmm");
+  ASSERT_EQ(one_.ask("fill 0 0"), kOk);
+  ASSERT_EQ(other_.ask("await 0 1"), kOk);
+  EXPECT_EQ(agent_.ask("lock " + std::to_string(other_.pid()) + " 100"),
+            result(CUDA_ERROR_NOT_READY));
+  EXPECT_EQ(agent("state", other_), kOk + " " + std::to_string(CU_PROCESS_STATE_RUNNING));
+  ASSERT_EQ(one_.ask("kernel_fill 0 1"), kOk);
+  EXPECT_EQ(agent("lock", other_), kOk);
+  EXPECT_EQ(agent("unlock", other_), kOk);
+}
+
 /// What agents do: a third process keeps the descriptors, both let go, and take it all again.
 TEST_F(SharedCheckpointTest, WhoeverLetsGoFirstComesBackAndTakesTheMemoryAgain) {
   for (const std::string make : {"vmm", "numa"}) {

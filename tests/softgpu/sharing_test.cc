@@ -169,5 +169,37 @@ TEST_F(SharingTest, ALegacyHandleIsOpenedOncePerContextAndClosedAsOftenAsOpened)
   EXPECT_EQ(one_.ask("ipc_open " + handle), result(CUDA_ERROR_INVALID_CONTEXT)) << "its own";
 }
 
+TEST_F(SharingTest, AKernelWaitsForWhatAnotherProcessWrites) {
+  one_.ask("context 0");
+  other_.ask("context 0");
+  for (const std::string make : {"vmm ", "numa "}) {
+    const std::string buffer = one_.value(make + kPieceBytes + " 0");
+    ASSERT_EQ(one_.ask("fill " + buffer + " 0"), kOk);
+    ASSERT_EQ(other_.value("import " + kPieceBytes + " " + one_.exported(buffer)), buffer);
+    ASSERT_EQ(other_.ask("await " + buffer + " 5"), kOk);
+    EXPECT_EQ(other_.ask("query"), result(CUDA_ERROR_NOT_READY));
+    ASSERT_EQ(one_.ask("kernel_fill " + buffer + " 4"), kOk);
+    EXPECT_EQ(other_.ask("query"), result(CUDA_ERROR_NOT_READY)) << "4 is not 5";
+    ASSERT_EQ(one_.ask("kernel_fill " + buffer + " 5"), kOk);
+    EXPECT_EQ(other_.ask("synchronize"), kOk);
+  }
+}
+
+/// As two ranks of a collective do: each waits for what the other's kernel writes.
+TEST_F(SharingTest, KernelsOfTwoProcessesWaitForEachOther) {
+  one_.ask("context 0");
+  other_.ask("context 0");
+  ASSERT_EQ(one_.ask("vmm " + kPieceBytes + " 0"), kOk + " 0");
+  ASSERT_EQ(one_.ask("fill 0 0"), kOk);
+  ASSERT_EQ(other_.ask("import " + kPieceBytes + " " + one_.exported("0")), kOk + " 0");
+  ASSERT_EQ(one_.ask("await 0 1"), kOk);
+  ASSERT_EQ(one_.ask("kernel_fill_later 0 2"), kOk);
+  ASSERT_EQ(other_.ask("kernel_fill_later 0 1"), kOk);
+  ASSERT_EQ(other_.ask("await 0 2"), kOk);
+  EXPECT_EQ(one_.ask("synchronize"), kOk);
+  EXPECT_EQ(other_.ask("synchronize"), kOk);
+  EXPECT_EQ(other_.value("word 0"), "2");
+}
+
 }  // namespace
 }  // namespace gcr::softgpu::test

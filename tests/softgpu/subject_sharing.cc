@@ -210,13 +210,27 @@ CUresult cpu_holds(Subject& s) {
   return CUDA_SUCCESS;
 }
 
-/// BUFFER WORD: all of the buffer by a kernel in the current context; waits for it.
-CUresult kernel_fill(Subject& s) {
+/// BUFFER WORD: all of the buffer by a kernel in the current context; does not wait for it.
+CUresult kernel_fill_later(Subject& s) {
   const Buffer& buffer = s.buffers.at(s.next<std::size_t>());
-  const CUresult result =
-      s.launch("gcr_fill", {buffer.address, buffer.bytes / 8, s.next<unsigned>()});
+  return s.launch("gcr_fill", {buffer.address, buffer.bytes / 8, s.next<unsigned>()});
+}
+
+/// BUFFER WORD: the same, and waits for it.
+CUresult kernel_fill(Subject& s) {
+  const CUresult result = kernel_fill_later(s);
   return result != CUDA_SUCCESS ? result : s.cu.cuCtxSynchronize();
 }
+
+/// BUFFER VALUE: a kernel that waits until the first word is at least that; does not wait for it.
+CUresult await(Subject& s) {
+  const Buffer& buffer = s.buffers.at(s.next<std::size_t>());
+  return s.launch("gcr_wait", {buffer.address, s.next<unsigned>()});
+}
+
+CUresult query(Subject& s) { return s.cu.cuStreamQuery(nullptr); }
+
+CUresult synchronize(Subject& s) { return s.cu.cuCtxSynchronize(); }
 
 CUresult word(Subject& s) {
   std::uint64_t value = 0;
@@ -303,6 +317,10 @@ void add_sharing_commands(Subject& subject) {
       {"cpu_fill", cpu_fill},
       {"cpu_holds", cpu_holds},
       {"kernel_fill", kernel_fill},
+      {"kernel_fill_later", kernel_fill_later},
+      {"await", await},
+      {"query", query},
+      {"synchronize", synchronize},
       {"word", word},
       {"copy_peer", copy_peer},
       {"ipc_get", ipc_get},
