@@ -2,7 +2,8 @@
 //
 // Ranks in a ring pass tokens. In every step each rank sends its token to its right, followed by a
 // payload that is made of it, waits for the one of its left, and makes its next token of that.
-// kernels.ptx has the same as gcr_ring_pass.
+// kernels.ptx has the same as gcr_ring_pass. After every line each rank also sends its sum over a
+// socket to its right, and adds up what comes from its left.
 #pragma once
 
 #include <bit>
@@ -43,10 +44,17 @@ constexpr std::uint64_t ring_word(std::uint64_t token, std::uint64_t index) {
   return word ^ (word >> 29);
 }
 
-/// Over all ranks in their order: sums, which tell every token that there ever was.
-constexpr std::uint64_t ring_digest(std::uint64_t digest, std::uint64_t sum) {
-  return ring_sum(digest, sum);
-}
+/// Over all ranks in their order: what each has from its GPU, and what it has from its socket.
+class RingDigest {
+ public:
+  void add(std::uint64_t sum, std::uint64_t received) {
+    value_ = ring_sum(ring_sum(value_, sum), received);
+  }
+  std::uint64_t value() const { return value_; }
+
+ private:
+  std::uint64_t value_ = 0;
+};
 
 /// "<step> <tokens that all ranks have passed on, by their count in shared memory> <digest, hex>"
 inline std::string ring_line(std::uint64_t step, std::uint64_t passed, std::uint64_t digest) {
@@ -59,35 +67,44 @@ inline std::string ring_line(std::uint64_t step, std::uint64_t passed, std::uint
 /// The lines of an undisturbed run, one after the other.
 class RingLines {
  public:
-  RingLines(std::uint64_t ranks, std::uint64_t steps_per_line) : steps_per_line_(steps_per_line) {
+  RingLines(std::uint64_t ranks, std::uint64_t steps_per_line)
+      : steps_per_line_(steps_per_line), ranks_(ranks) {
     for (std::uint64_t rank = 0; rank < ranks; ++rank) {
-      tokens_.push_back(ring_first_token(rank));
-      sums_.push_back(0);
+      ranks_[rank].token = ring_first_token(rank);
     }
   }
 
   std::string next() {
     for (std::uint64_t i = 0; i < steps_per_line_; ++i) step();
-    std::uint64_t digest = 0;
-    for (const std::uint64_t sum : sums_) digest = ring_digest(digest, sum);
-    return ring_line(step_, step_ * tokens_.size(), digest);
+    RingDigest digest;
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      ranks_[rank].received = ring_sum(ranks_[rank].received, ranks_[left_of(rank)].sum);
+      digest.add(ranks_[rank].sum, ranks_[rank].received);
+    }
+    return ring_line(step_, step_ * ranks_.size(), digest.value());
   }
 
  private:
+  struct Rank {
+    std::uint64_t token = 0;
+    std::uint64_t sum = 0;
+    std::uint64_t received = 0;
+  };
+
+  std::size_t left_of(std::size_t rank) const { return (rank + ranks_.size() - 1) % ranks_.size(); }
+
   void step() {
-    const std::vector<std::uint64_t> sent = tokens_;
-    for (std::size_t rank = 0; rank < sent.size(); ++rank) {
-      const std::size_t left = (rank + sent.size() - 1) % sent.size();
-      tokens_[rank] = ring_token(sent[left], rank);
-      sums_[rank] = ring_sum(sums_[rank], tokens_[rank]);
+    const std::vector<Rank> before = ranks_;
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      ranks_[rank].token = ring_token(before[left_of(rank)].token, rank);
+      ranks_[rank].sum = ring_sum(before[rank].sum, ranks_[rank].token);
     }
     ++step_;
   }
 
   std::uint64_t steps_per_line_;
   std::uint64_t step_ = 0;
-  std::vector<std::uint64_t> tokens_;
-  std::vector<std::uint64_t> sums_;
+  std::vector<Rank> ranks_;
 };
 
 }  // namespace gcr::apps
