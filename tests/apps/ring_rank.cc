@@ -14,6 +14,7 @@
 #include <cstring>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "src/base/unique_fd.h"
 #include "src/base/units.h"
