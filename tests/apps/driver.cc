@@ -62,6 +62,15 @@ void catch_termination() {
   ::sigaction(SIGINT, &action, nullptr);
 }
 
+int device_count() {
+  const Driver driver = load_driver();
+  int count = 0;
+  if (driver.init(0) != CUDA_SUCCESS || driver.device_count(&count) != CUDA_SUCCESS || count == 0) {
+    fail("count the devices", "there is none");
+  }
+  return count;
+}
+
 Gpu::Gpu(int ordinal) : driver_(load_driver()) {
   check(driver_.init(0), "initialise the driver");
   check(driver_.device(&device_, ordinal), "open the device");

@@ -17,6 +17,8 @@ namespace gcr::apps {
   X(init, cuInit, 2000, (unsigned))                                                               \
   X(error_name, cuGetErrorName, 6000, (CUresult, const char**))                                   \
   X(device, cuDeviceGet, 2000, (CUdevice*, int))                                                  \
+  X(device_count, cuDeviceGetCount, 2000, (int*))                                                 \
+  X(attribute, cuDeviceGetAttribute, 2000, (int*, CUdevice_attribute, CUdevice))                  \
   X(retain_primary, cuDevicePrimaryCtxRetain, 7000, (CUcontext*, CUdevice))                       \
   X(set_current, cuCtxSetCurrent, 4000, (CUcontext))                                              \
   X(synchronize, cuCtxSynchronize, 2000, ())                                                      \
@@ -30,6 +32,7 @@ namespace gcr::apps {
   X(alloc_async, cuMemAllocAsync, 11020, (CUdeviceptr*, std::size_t, CUstream))                   \
   X(free_async, cuMemFreeAsync, 11020, (CUdeviceptr, CUstream))                                   \
   X(host_alloc, cuMemHostAlloc, 2020, (void**, std::size_t, unsigned))                            \
+  X(set_words, cuMemsetD32, 3020, (CUdeviceptr, unsigned, std::size_t))                           \
   X(copy_to_device, cuMemcpyHtoD, 3020, (CUdeviceptr, const void*, std::size_t))                  \
   X(copy_to_host, cuMemcpyDtoH, 3020, (void*, CUdeviceptr, std::size_t))                          \
   X(copy_to_host_async, cuMemcpyDtoHAsync, 3020, (void*, CUdeviceptr, std::size_t, CUstream))     \
@@ -54,7 +57,13 @@ namespace gcr::apps {
   X(set_access, cuMemSetAccess, 10020,                                                            \
     (CUdeviceptr, std::size_t, const CUmemAccessDesc*, std::size_t))                              \
   X(unmap, cuMemUnmap, 10020, (CUdeviceptr, std::size_t))                                         \
-  X(release, cuMemRelease, 10020, (CUmemGenericAllocationHandle))
+  X(release, cuMemRelease, 10020, (CUmemGenericAllocationHandle))                                 \
+  X(export_memory, cuMemExportToShareableHandle, 10020,                                           \
+    (void*, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long))         \
+  X(import_memory, cuMemImportFromShareableHandle, 10020,                                         \
+    (CUmemGenericAllocationHandle*, void*, CUmemAllocationHandleType))                            \
+  X(ipc_handle, cuIpcGetMemHandle, 4010, (CUipcMemHandle*, CUdeviceptr))                          \
+  X(ipc_open, cuIpcOpenMemHandle, 11000, (CUdeviceptr*, CUipcMemHandle, unsigned))
 
 /// The functions by the short names of the list above.
 struct Driver {
@@ -65,6 +74,9 @@ struct Driver {
 
 /// Says what failed and ends the program with status 1.
 [[noreturn]] void fail(std::string_view doing, const std::string& why);
+
+/// How many devices there are; initialises the driver.
+int device_count();
 
 /// A device with its primary context current in the calling thread, and the kernels loaded.
 class Gpu {

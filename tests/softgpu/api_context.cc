@@ -31,6 +31,10 @@ void end_context(Process& process, const std::shared_ptr<Context>& context) {
   context->synchronize();
   context->fault = CUDA_ERROR_CONTEXT_IS_DESTROYED;
   process.contexts.take(context.get());
+  for (const auto& other : process.contexts.all()) {
+    std::lock_guard lock(other->mutex);
+    other->peers.erase(context.get());
+  }
   for (const auto& module : process.modules.all()) {
     if (module->context != context.get()) continue;
     unload_module(process, *module);
@@ -231,7 +235,7 @@ SOFTGPU_API cuCtxEnablePeerAccess(CUcontext handle, unsigned flags) {
   return call_in_context([&](Process& process, Context& context) {
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
     const auto peer = process.contexts.get(handle);
-    if (!peer) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!peer || peer.get() == &context) return CUDA_ERROR_INVALID_CONTEXT;
     if (peer->ordinal == context.ordinal) return CUDA_ERROR_INVALID_DEVICE;
     std::lock_guard lock(context.mutex);
     return context.peers.insert(peer.get()).second ? CUDA_SUCCESS

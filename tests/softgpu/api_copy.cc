@@ -129,8 +129,25 @@ CUresult copy_dtod_async(DefaultStream f, CUdeviceptr to, CUdeviceptr from, std:
                          CUstream stream) {
   return copy_block(f, line(to, from, bytes), Side::kDevice, Side::kDevice, stream, false);
 }
-CUresult copy_peer(DefaultStream f, CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
-  return copy_block(f, line(to, from, bytes), Side::kDevice, Side::kDevice, nullptr, true);
+/// Copies between contexts need no peer access: without it the driver goes through the host.
+CUresult copy_peer_in(DefaultStream f, CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+                      CUcontext from_context, std::size_t bytes, CUstream stream,
+                      bool synchronous) {
+  const CUresult known = call([&](Process& process) {
+    return process.contexts.get(to_context) && process.contexts.get(from_context)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_CONTEXT;
+  });
+  if (known != CUDA_SUCCESS) return known;
+  return copy_block(f, line(to, from, bytes), Side::kDevice, Side::kDevice, stream, synchronous);
+}
+CUresult copy_peer(DefaultStream f, CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+                   CUcontext from_context, std::size_t bytes) {
+  return copy_peer_in(f, to, to_context, from, from_context, bytes, nullptr, true);
+}
+CUresult copy_peer_async(DefaultStream f, CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+                         CUcontext from_context, std::size_t bytes, CUstream stream) {
+  return copy_peer_in(f, to, to_context, from, from_context, bytes, stream, false);
 }
 
 Side side_of(CUmemorytype type) {
@@ -251,12 +268,13 @@ SOFTGPU_BOTH(cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz, copy_dtod_async,
              (CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream), to, from,
              bytes, stream)
 SOFTGPU_BOTH(cuMemcpyPeer, cuMemcpyPeer_ptds, copy_peer,
-             (CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, std::size_t bytes), to, from,
-             bytes)
-SOFTGPU_BOTH(cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz, copy_dtod_async,
-             (CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, std::size_t bytes,
-              CUstream stream),
-             to, from, bytes, stream)
+             (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+              std::size_t bytes),
+             to, to_context, from, from_context, bytes)
+SOFTGPU_BOTH(cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz, copy_peer_async,
+             (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+              std::size_t bytes, CUstream stream),
+             to, to_context, from, from_context, bytes, stream)
 SOFTGPU_BOTH(cuMemcpy2D_v2, cuMemcpy2D_v2_ptds, copy_2d, (const CUDA_MEMCPY2D* what), what)
 SOFTGPU_BOTH(cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned_v2_ptds, copy_2d,
              (const CUDA_MEMCPY2D* what), what)

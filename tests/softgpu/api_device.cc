@@ -72,7 +72,10 @@ int attribute(CUdevice_attribute what, int ordinal) {
     case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
     case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
       return has_virtual_memory() ? 1 : 0;
+    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID:
+      return kHostNumaNode;
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
       return 1;
@@ -251,6 +254,7 @@ SOFTGPU_API cuDeviceCanAccessPeer(int* can, CUdevice ordinal, CUdevice peer) {
     if (process.devices.at(ordinal) == nullptr || process.devices.at(peer) == nullptr) {
       return CUDA_ERROR_INVALID_DEVICE;
     }
+    if (can == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *can = ordinal != peer ? 1 : 0;
     return CUDA_SUCCESS;
   });
@@ -263,8 +267,20 @@ SOFTGPU_API cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute what, CUde
         ordinal == peer) {
       return CUDA_ERROR_INVALID_DEVICE;
     }
-    *value = what == CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED ? 1 : 0;
-    return CUDA_SUCCESS;
+    switch (value != nullptr ? what : CUdevice_P2PAttribute{}) {
+      case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
+        *value = 0;
+        return CUDA_SUCCESS;
+      case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
+      case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
+        *value = 1;
+        return CUDA_SUCCESS;
+      case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED:  // there are no arrays
+        *value = 0;
+        return CUDA_SUCCESS;
+      default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
   });
 }
 

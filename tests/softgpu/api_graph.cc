@@ -126,13 +126,14 @@ CUresult launch_graph(DefaultStream flavour, CUgraphExec handle, CUstream stream
     const auto stream = resolve_stream(process, context, stream_handle, flavour);
     const auto exec = process.graph_execs.get(handle);
     if (!stream || !exec) return CUDA_ERROR_INVALID_HANDLE;
-    return stream->context->submit(*stream, {CU_GRAPH_NODE_TYPE_GRAPH, [exec] {
-                                               for (const auto& node : exec->nodes) {
-                                                 const CUresult result = node->operation.run();
-                                                 if (result != CUDA_SUCCESS) return result;
-                                               }
-                                               return CUDA_SUCCESS;
-                                             }});
+    return stream->context->submit(
+        *stream, {CU_GRAPH_NODE_TYPE_GRAPH, [exec, next = std::size_t{0}]() mutable {
+                    for (; next < exec->nodes.size(); ++next) {
+                      const CUresult result = exec->nodes[next]->operation.run();
+                      if (result != CUDA_SUCCESS) return result;
+                    }
+                    return CUDA_SUCCESS;
+                  }});
   });
 }
 

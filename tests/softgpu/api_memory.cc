@@ -181,12 +181,17 @@ SOFTGPU_API cuMemHostGetFlags(unsigned* flags, void* address) {
 }
 
 SOFTGPU_API cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
-  return call_in_context(
-      [&](Process& process, Context&) { return process.memory.ipc_handle(address, handle); });
+  return call_in_context([&](Process& process, Context&) -> CUresult {
+    if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    return process.memory.ipc_handle(address, handle);
+  });
 }
 
-SOFTGPU_API cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsigned) {
-  return call_in_context([&](Process& process, Context& context) {
+SOFTGPU_API cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
+  return call_in_context([&](Process& process, Context& context) -> CUresult {
+    if (address == nullptr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
     std::uintptr_t start = 0;
     const CUresult result = process.memory.ipc_open(handle, &context, &start);
     if (result == CUDA_SUCCESS) *address = start;
@@ -197,7 +202,7 @@ SOFTGPU_API cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, u
 SOFTGPU_API cuIpcCloseMemHandle(CUdeviceptr address) {
   return call_in_context([&](Process& process, Context& context) -> CUresult {
     if (const CUresult fault = context.synchronize()) return fault;
-    return process.memory.free(address, bit(RangeKind::kIpc));
+    return process.memory.ipc_close(address);
   });
 }
 

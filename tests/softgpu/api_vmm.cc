@@ -9,17 +9,6 @@
 namespace gcr::softgpu {
 namespace {
 
-int protection_of(CUmemAccess_flags flags) {
-  switch (flags) {
-    case CU_MEM_ACCESS_FLAGS_PROT_READ:
-      return PROT_READ;
-    case CU_MEM_ACCESS_FLAGS_PROT_READWRITE:
-      return PROT_READ | PROT_WRITE;
-    default:
-      return PROT_NONE;
-  }
-}
-
 template <class T>
 CUresult put(void* data, const T& value) {
   std::memcpy(data, &value, sizeof(value));
@@ -58,16 +47,13 @@ CUresult pointer_attribute(const RangeInfo& range, CUpointer_attribute what, CUd
     case CU_POINTER_ATTRIBUTE_MAPPED:
       return put(data, true);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      return put(data, static_cast<unsigned long long>(
-                           range.kind == RangeKind::kVmm ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-                                                         : CU_MEM_HANDLE_TYPE_NONE));
+      return put(data, static_cast<unsigned long long>(range.handle_types));
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
       return put(data, false);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-      return put(data, range.protection == (PROT_READ | PROT_WRITE)
-                           ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE
-                       : range.protection == PROT_READ ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ
-                                                       : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE);
+      return put(data, range.protection() == kReadWrite ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE
+                       : range.protection() == PROT_READ ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ
+                                                         : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       return put(data, range.pool);
     default:
@@ -129,7 +115,8 @@ SOFTGPU_API cuMemGetAllocationGranularity(std::size_t* bytes, const CUmemAllocat
                                           CUmemAllocationGranularity_flags) {
   return call([&](Process& process) {
     if (bytes == nullptr || properties == nullptr ||
-        process.devices.at(properties->location.id) == nullptr) {
+        (properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+         !process.devices.has(properties->location.id))) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     *bytes = kChunkBytes;
@@ -190,15 +177,7 @@ SOFTGPU_API cuMemSetAccess(CUdeviceptr address, std::size_t bytes, const CUmemAc
                            std::size_t count) {
   return call([&](Process& process) -> CUresult {
     if (accesses == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
-    int protection = PROT_NONE;
-    for (std::size_t i = 0; i < count; ++i) {
-      if (accesses[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-          process.devices.at(accesses[i].location.id) == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-      }
-      protection |= protection_of(accesses[i].flags);
-    }
-    return process.memory.set_access(address, bytes, protection);
+    return process.memory.set_access(address, bytes, {accesses, count});
   });
 }
 
@@ -206,12 +185,16 @@ SOFTGPU_API cuMemGetAccess(unsigned long long* flags, const CUmemLocation* locat
                            CUdeviceptr address) {
   return call([&](Process& process) {
     const RangeInfo range = process.memory.find(address);
-    if (flags == nullptr || location == nullptr || range.bytes == 0) {
+    if (flags == nullptr || location == nullptr || range.kind != RangeKind::kVmm ||
+        range.bytes == 0) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    *flags = (range.protection & PROT_WRITE) != 0  ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-             : (range.protection & PROT_READ) != 0 ? CU_MEM_ACCESS_FLAGS_PROT_READ
-                                                   : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    const bool of_device = location->type == CU_MEM_LOCATION_TYPE_DEVICE;
+    if (of_device && !process.devices.has(location->id)) return CUDA_ERROR_INVALID_DEVICE;
+    const int protection = of_device ? range.access.of_device(location->id) : range.access.host;
+    *flags = (protection & PROT_WRITE) != 0  ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+             : (protection & PROT_READ) != 0 ? CU_MEM_ACCESS_FLAGS_PROT_READ
+                                             : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
   });
 }

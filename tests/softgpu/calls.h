@@ -23,6 +23,11 @@ namespace gcr::softgpu::test {
   X(cuCtxSetCurrent, (CUcontext))                                                                 \
   X(cuCtxGetCurrent, (CUcontext*))                                                                \
   X(cuCtxSynchronize, ())                                                                         \
+  X(cuCtxEnablePeerAccess, (CUcontext, unsigned))                                                 \
+  X(cuCtxDisablePeerAccess, (CUcontext))                                                          \
+  X(cuDeviceCanAccessPeer, (int*, CUdevice, CUdevice))                                            \
+  X(cuDeviceGetAttribute, (int*, CUdevice_attribute, CUdevice))                                   \
+  X(cuDeviceGetP2PAttribute, (int*, CUdevice_P2PAttribute, CUdevice, CUdevice))                   \
   X(cuMemAlloc_v2, (CUdeviceptr*, std::size_t))                                                   \
   X(cuMemAllocPitch_v2, (CUdeviceptr*, std::size_t*, std::size_t, std::size_t, unsigned))         \
   X(cuMemAllocManaged, (CUdeviceptr*, std::size_t, unsigned))                                     \
@@ -38,6 +43,7 @@ namespace gcr::softgpu::test {
   X(cuPointerGetAttribute, (void*, CUpointer_attribute, CUdeviceptr))                             \
   X(cuIpcGetMemHandle, (CUipcMemHandle*, CUdeviceptr))                                            \
   X(cuIpcOpenMemHandle_v2, (CUdeviceptr*, CUipcMemHandle, unsigned))                              \
+  X(cuIpcCloseMemHandle, (CUdeviceptr))                                                           \
   X(cuMemAddressReserve,                                                                          \
     (CUdeviceptr*, std::size_t, std::size_t, CUdeviceptr, unsigned long long))                    \
   X(cuMemAddressFree, (CUdeviceptr, std::size_t))                                                 \
@@ -46,6 +52,11 @@ namespace gcr::softgpu::test {
   X(cuMemMap,                                                                                     \
     (CUdeviceptr, std::size_t, std::size_t, CUmemGenericAllocationHandle, unsigned long long))    \
   X(cuMemSetAccess, (CUdeviceptr, std::size_t, const CUmemAccessDesc*, std::size_t))              \
+  X(cuMemGetAccess, (unsigned long long*, const CUmemLocation*, CUdeviceptr))                     \
+  X(cuMemGetAllocationGranularity,                                                                \
+    (std::size_t*, const CUmemAllocationProp*, CUmemAllocationGranularity_flags))                 \
+  X(cuMemGetAllocationPropertiesFromHandle, (CUmemAllocationProp*, CUmemGenericAllocationHandle)) \
+  X(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle*, void*))                          \
   X(cuMemUnmap, (CUdeviceptr, std::size_t))                                                       \
   X(cuMemRelease, (CUmemGenericAllocationHandle))                                                 \
   X(cuMemExportToShareableHandle,                                                                 \
@@ -56,6 +67,8 @@ namespace gcr::softgpu::test {
   X(cuMemcpyDtoH_v2, (void*, CUdeviceptr, std::size_t))                                           \
   X(cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void*, std::size_t, CUstream))                      \
   X(cuMemcpyDtoDAsync_v2, (CUdeviceptr, CUdeviceptr, std::size_t, CUstream))                      \
+  X(cuMemcpyPeer, (CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, std::size_t))                  \
+  X(cuMemcpyPeerAsync, (CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, std::size_t, CUstream))   \
   X(cuMemcpy2D_v2, (const CUDA_MEMCPY2D*))                                                        \
   X(cuMemsetD8_v2, (CUdeviceptr, unsigned char, std::size_t))                                     \
   X(cuMemsetD32_v2, (CUdeviceptr, unsigned, std::size_t))                                         \

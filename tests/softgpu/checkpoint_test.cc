@@ -244,34 +244,6 @@ TEST_F(CheckpointTest, MemoryHeldByAnotherProcessOutlivesTheOwnersCheckpoint) {
   EXPECT_EQ(app("holds 0 42"), kOk + " 1");
 }
 
-TEST_F(CheckpointTest, MappedForeignMemoryIsRefused) {
-  agent_.ask("context 0");
-  app("context 0");
-  agent_.ask("vmm 2097152 0");
-  const std::string file = agent_.ask("export 0").substr(2);
-  ASSERT_EQ(app("import 2097152 " + std::to_string(agent_.pid()) + " " + file), kOk + " 0");
-  ASSERT_EQ(agent("lock"), kOk);
-  EXPECT_EQ(agent("checkpoint"), result(CUDA_ERROR_NOT_SUPPORTED));
-  EXPECT_EQ(agent("unlock"), kOk);
-}
-
-TEST_F(CheckpointTest, LegacyIpcSharesPlainMemoryOnly) {
-  app("context 0");
-  agent_.ask("context 0");
-  app("alloc 4194304");
-  app("vmm 2097152 0");
-  app("fill 0 9");
-  EXPECT_EQ(app("ipc_get 1").substr(0, 2), result(CUDA_ERROR_INVALID_VALUE) + " ");
-  const std::string handle = app("ipc_get 0");
-  ASSERT_EQ(handle.substr(0, 2), "0 ");
-  ASSERT_EQ(agent_.ask("ipc_open " + handle.substr(2)), kOk + " 0");
-  EXPECT_EQ(agent_.ask("holds 0 9"), kOk + " 1");
-  agent_.ask("fill 0 10");
-  EXPECT_EQ(app("holds 0 10"), kOk + " 1");
-  ASSERT_EQ(agent("lock"), kOk);
-  EXPECT_EQ(agent("checkpoint"), result(CUDA_ERROR_NOT_SUPPORTED));
-}
-
 TEST_F(CheckpointTest, VramOfAKilledProcessIsFree) {
   app("context 0");
   app("alloc 4194304");

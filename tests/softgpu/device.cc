@@ -20,6 +20,7 @@ namespace {
 
 constexpr char kDefaultDevices[] = "GPU-50f76b75-0000-4000-8000-000000000000:1G";
 constexpr char kDefaultStore[] = "/dev/shm/softgpu";
+constexpr char kHostFileName[] = "softgpu-host";
 
 std::uint64_t parse_size(const std::string& text) {
   char* end = nullptr;
@@ -126,6 +127,23 @@ std::uint64_t Device::free_bytes() const {
   struct statfs space {};
   if (::fstatfs(directory.get(), &space) != 0) return 0;
   return space.f_bavail * static_cast<std::uint64_t>(space.f_bsize);
+}
+
+CUresult create_host_file(std::uint64_t bytes, UniqueFd* file) {
+  UniqueFd fresh(::memfd_create(kHostFileName, MFD_CLOEXEC));
+  if (!fresh || ::fallocate(fresh.get(), 0, 0, static_cast<off_t>(bytes)) != 0) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  *file = std::move(fresh);
+  return CUDA_SUCCESS;
+}
+
+bool is_host_file(int file) {
+  char target[64];
+  const std::string link = "/proc/self/fd/" + std::to_string(file);
+  const ssize_t length = ::readlink(link.c_str(), target, sizeof(target));
+  return length > 0 &&
+         std::string_view(target, length) == "/memfd:" + std::string(kHostFileName) + " (deleted)";
 }
 
 CUresult DeviceFile::open() {

@@ -20,6 +20,7 @@
 namespace gcr::softgpu {
 
 inline constexpr int kMaxDevices = 16;
+inline constexpr int kHostNumaNode = 0;  ///< the only one, whatever the machine has
 
 /// One device: its name, its size and the directory that is its VRAM.
 class Device {
@@ -51,6 +52,12 @@ class Device {
   std::uint64_t free_bytes() const;
 };
 
+/// Memory of the host for cuMemCreate: a file of `bytes` bytes, all of them allocated, or
+/// CUDA_ERROR_OUT_OF_MEMORY. No heap is used.
+CUresult create_host_file(std::uint64_t bytes, UniqueFd* file);
+/// Whether the descriptor, from whatever process, is of such a file.
+bool is_host_file(int file);
+
 /// What a process has of the real driver's device files, and a forked child inherits: an open file
 /// and a shared mapping of it. Nothing unless SOFTGPU_DEVICE_FILE names a file.
 class DeviceFile {
@@ -72,7 +79,8 @@ struct DeviceTable {
   /// Reads SOFTGPU_DEVICES and SOFTGPU_STORE and opens every device.
   CUresult load_from_environment();
 
-  Device* at(int ordinal) { return ordinal >= 0 && ordinal < count ? &devices[ordinal] : nullptr; }
+  bool has(int ordinal) const { return ordinal >= 0 && ordinal < count; }
+  Device* at(int ordinal) { return has(ordinal) ? &devices[ordinal] : nullptr; }
   int find(const Uuid& uuid) const;
 
   /// The ordinal of the device that holds this file, or -1 if it is no file of a device.

@@ -260,6 +260,49 @@ TEST_F(DriverTest, SubmissionReturnsBeforeTheWorkAndStreamsKeepOrder) {
   EXPECT_EQ(word(address + 8), 22);
 }
 
+TEST_F(DriverTest, KernelsThatWaitOccupyTheirStreamsAlone) {
+  const CUfunction wait = kernel("gcr_wait");
+  const CUfunction fill = kernel("gcr_fill");
+  const CUdeviceptr flag = alloc(4096);
+  ASSERT_EQ(cu.cuMemsetD8_v2(flag, 0, 4096), CUDA_SUCCESS);
+  std::vector<CUstream> waiting;  // many more than a driver has threads
+  for (int i = 0; i < 32; ++i) {
+    waiting.push_back(stream());
+    EXPECT_EQ(launch(wait, {flag, 1}, waiting.back()), CUDA_SUCCESS);
+    EXPECT_EQ(launch(wait, {flag, 1}, waiting.back()), CUDA_SUCCESS);
+  }
+  const CUstream other = stream();
+  EXPECT_EQ(launch(fill, {flag + 8, 1, 3}, other), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamSynchronize(other), CUDA_SUCCESS);
+  for (const CUstream in : waiting) EXPECT_EQ(cu.cuStreamQuery(in), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(launch(fill, {flag, 1, 1}, other), CUDA_SUCCESS);
+  for (const CUstream in : waiting) EXPECT_EQ(cu.cuStreamSynchronize(in), CUDA_SUCCESS);
+}
+
+TEST_F(DriverTest, AGraphGoesOnBehindAKernelThatWaits) {
+  const CUfunction wait = kernel("gcr_wait");
+  const CUfunction increment = kernel("gcr_counter_increment");
+  const CUdeviceptr words = alloc(4096);
+  ASSERT_EQ(cu.cuMemsetD8_v2(words, 0, 4096), CUDA_SUCCESS);
+  const CUstream in = stream();
+  ASSERT_EQ(cu.cuStreamBeginCapture_v2(in, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  EXPECT_EQ(launch(increment, {words + 8}, in), CUDA_SUCCESS);
+  EXPECT_EQ(launch(wait, {words, 1}, in), CUDA_SUCCESS);
+  EXPECT_EQ(launch(increment, {words + 8}, in), CUDA_SUCCESS);
+  CUgraph graph = nullptr;
+  CUgraphExec exec = nullptr;
+  ASSERT_EQ(cu.cuStreamEndCapture(in, &graph), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuGraphInstantiateWithFlags(&exec, graph, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuGraphLaunch(exec, in), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuGraphLaunch(exec, in), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamQuery(in), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(cu.cuMemsetD8_v2(words, 1, 8), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamSynchronize(in), CUDA_SUCCESS);
+  EXPECT_EQ(word(words + 8), 4) << "two of each launch, and none twice";
+  EXPECT_EQ(cu.cuGraphExecDestroy(exec), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuGraphDestroy(graph), CUDA_SUCCESS);
+}
+
 TEST_F(DriverTest, LegacyStreamWaitsForBlockingStreamsAndNotForOthers) {
   Blocker blocking_work;
   Blocker other_work;

@@ -10,6 +10,7 @@
 #include "tests/softgpu/digest_kernel.h"
 #include "tests/softgpu/memory.h"
 #include "tests/softgpu/module.h"
+#include "tests/softgpu/waiting_kernels.h"
 
 namespace gcr::softgpu {
 namespace {
@@ -130,10 +131,11 @@ CUresult scribble_check(const Launch& launch) {
   return CUDA_SUCCESS;
 }
 
-std::uint64_t* checked(const Memory& memory, std::uint64_t address, std::uint64_t count,
+std::uint64_t* checked(const Launch& launch, std::uint64_t address, std::uint64_t count,
                        int protection) {
   if (address % 8 != 0 || count > (std::uint64_t{1} << 48) ||
-      !memory.accessible(address, count * 8, protection)) {
+      !launch.memory->accessible_to_kernels(*launch.module->context, address, count * 8,
+                                            protection)) {
     return nullptr;
   }
   return reinterpret_cast<std::uint64_t*>(address);
@@ -142,11 +144,11 @@ std::uint64_t* checked(const Memory& memory, std::uint64_t address, std::uint64_
 }  // namespace
 
 std::uint64_t* Launch::writable(std::uint64_t address, std::uint64_t count) const {
-  return checked(*memory, address, count, PROT_READ | PROT_WRITE);
+  return checked(*this, address, count, PROT_READ | PROT_WRITE);
 }
 
 const std::uint64_t* Launch::readable(std::uint64_t address, std::uint64_t count) const {
-  return checked(*memory, address, count, PROT_READ);
+  return checked(*this, address, count, PROT_READ);
 }
 
 std::uint64_t* Launch::variable(std::string_view name) const {
@@ -166,6 +168,8 @@ KernelBody find_kernel(std::string_view name) {
       {"gcr_digest_chunks", digest_chunks},
       {"gcr_scribble", scribble},
       {"gcr_scribble_check", scribble_check},
+      {"gcr_wait", wait_for_word},
+      {"gcr_ring_pass", ring_pass},
   };
   const auto found = kernels.find(name);
   return found == kernels.end() ? nullptr : found->second;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -9,6 +10,7 @@
 
 #include "src/base/units.h"
 #include "tests/softgpu/mapping.h"
+#include "tests/softgpu/objects.h"
 
 namespace gcr::softgpu {
 namespace {
@@ -36,9 +38,19 @@ std::shared_ptr<Physical> Memory::make_physical(int ordinal, std::uint64_t bytes
   physicals_.insert(physical);
   return {physical, [this](Physical* last) {
             physicals_.erase(last);
-            if (!last->imported) devices_->devices[last->ordinal].release(last->bytes);
+            account_as_freed(*last);
             delete last;
           }};
+}
+
+CUresult Memory::create_file(int ordinal, std::uint64_t bytes, UniqueFd* file) {
+  return ordinal == CU_DEVICE_CPU ? create_host_file(bytes, file)
+                                  : devices_->devices[ordinal].create_file(bytes, file);
+}
+
+void Memory::account_as_freed(const Physical& physical) {
+  if (physical.imported || physical.ordinal == CU_DEVICE_CPU) return;
+  devices_->devices[physical.ordinal].release(physical.bytes);
 }
 
 Range& Memory::add_range(std::uintptr_t start, std::uint64_t bytes, RangeKind kind,
@@ -49,7 +61,6 @@ Range& Memory::add_range(std::uintptr_t start, std::uint64_t bytes, RangeKind ki
   range.kind = kind;
   range.context = context;
   range.id = next_id_++;
-  range.protection = kReadWrite;
   return range;
 }
 
@@ -149,7 +160,17 @@ CUresult Memory::ipc_open(const CUipcMemHandle& handle, Context* context, std::u
   UniqueFd file(::open(path, O_RDWR | O_CLOEXEC));
   std::lock_guard lock(mutex_);
   const int ordinal = file ? devices_->holder_of(file.get()) : -1;
-  if (ordinal < 0) return CUDA_ERROR_INVALID_VALUE;
+  struct stat status {};
+  if (ordinal < 0 || ::fstat(file.get(), &status) != 0) return CUDA_ERROR_INVALID_VALUE;
+  for (auto& [opened, range] : ranges_) {
+    if (range.kind != RangeKind::kIpc || range.context != context ||
+        range.physical->file_system != status.st_dev || range.physical->inode != status.st_ino) {
+      continue;
+    }
+    ++range.physical->ipc_opens;
+    *address = opened;
+    return CUDA_SUCCESS;
+  }
   const std::uintptr_t start =
       reserve_addresses(card.mapped_bytes, alignment_for(card.mapped_bytes));
   if (start == 0 || !map_file_over(start, card.mapped_bytes, file.get(), 0, kReadWrite)) {
@@ -158,10 +179,23 @@ CUresult Memory::ipc_open(const CUipcMemHandle& handle, Context* context, std::u
   auto physical = make_physical(ordinal, card.mapped_bytes);
   physical->imported = true;
   physical->home = start;
+  physical->file_system = status.st_dev;
+  physical->inode = status.st_ino;
+  physical->ipc_opens = 1;
   Range& range = add_range(start, card.bytes, RangeKind::kIpc, context);
   range.ordinal = ordinal;
   range.physical = std::move(physical);
   *address = start;
+  return CUDA_SUCCESS;
+}
+
+CUresult Memory::ipc_close(std::uintptr_t address) {
+  std::lock_guard lock(mutex_);
+  const auto opened = ranges_.find(address);
+  if (opened == ranges_.end() || opened->second.kind != RangeKind::kIpc) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (--opened->second.physical->ipc_opens == 0) drop_range(opened);
   return CUDA_SUCCESS;
 }
 
@@ -184,16 +218,39 @@ RangeInfo Memory::find(std::uintptr_t address) const {
   return range != nullptr ? static_cast<const RangeInfo&>(*range) : RangeInfo{};
 }
 
-bool Memory::accessible(std::uintptr_t address, std::uint64_t bytes, int protection) const {
+template <class Allows>
+bool Memory::all_allow(std::uintptr_t address, std::uint64_t bytes, const Allows& allows) const {
   std::shared_lock lock(mutex_);
   const std::uintptr_t end = address + bytes;
   if (end < address) return false;
   while (address < end) {
     const Range* range = at(address);
-    if (range == nullptr || (range->protection & protection) != protection) return false;
+    if (range == nullptr || !allows(*range)) return false;
     address = range->start + range->bytes;
   }
   return true;
+}
+
+bool Memory::accessible(std::uintptr_t address, std::uint64_t bytes, int protection) const {
+  return all_allow(address, bytes, [&](const Range& range) {
+    return (range.protection() & protection) == protection;
+  });
+}
+
+bool Memory::accessible_to_kernels(const Context& context, std::uintptr_t address,
+                                   std::uint64_t bytes, int protection) const {
+  return all_allow(address, bytes, [&](const Range& range) {
+    switch (range.kind) {
+      case RangeKind::kDriver:
+        return range.ordinal == context.ordinal || context.reaches(range.context);
+      case RangeKind::kIpc:  // opened with peer access for the devices of its context
+        return range.context->ordinal == context.ordinal;
+      case RangeKind::kVmm:
+        return (range.access.of_device(context.ordinal) & protection) == protection;
+      default:
+        return true;
+    }
+  });
 }
 
 std::uint64_t Memory::bytes_of_pool(CUmemoryPool pool) const {

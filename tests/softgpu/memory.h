@@ -1,71 +1,25 @@
-// The memory of the software GPU: physical allocations (files in a device's store), the address
-// ranges where they are mapped, and host memory that the driver knows of.
+// The memory of the software GPU: physical allocations (files in a device's store, or memfds for
+// those on the host), the address ranges where they are mapped, and host memory that the driver
+// knows of. Who may be given a descriptor of such a file shares the memory, in any namespace.
 //
 // Device addresses are addresses of the process, so kernels and copies are ordinary code; the table
 // of ranges says what they may touch. Mappings are not inherited by forked children, as with a real
 // GPU.
 #pragma once
 
-#include <sys/mman.h>
-
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <set>
 #include <shared_mutex>
+#include <span>
 #include <unordered_map>
 
-#include "preload/cuda/abi/driver_abi.h"
 #include "src/base/unique_fd.h"
 #include "tests/softgpu/device.h"
+#include "tests/softgpu/ranges.h"
 
 namespace gcr::softgpu {
-
-struct Context;
-
-inline constexpr int kReadWrite = PROT_READ | PROT_WRITE;
-
-enum class RangeKind {
-  kDriver,      ///< cuMemAlloc, module globals
-  kPool,        ///< stream-ordered
-  kVmm,         ///< cuMemMap
-  kIpc,         ///< another process's cuMemAlloc
-  kManaged,     ///< cuMemAllocManaged
-  kHost,        ///< cuMemAllocHost, cuMemHostAlloc: ours to unmap
-  kHostForeign  ///< cuMemHostRegister
-};
-
-/// VRAM. Lives while a handle or a mapping refers to it.
-struct Physical {
-  int ordinal = 0;
-  std::uint64_t bytes = 0;
-  UniqueFd file;  ///< VMM only: driver-owned memory is held by its mapping alone
-  bool vmm = false;
-  bool imported = false;
-  bool ipc_given = false;
-  void* host_copy = nullptr;  ///< the content between Checkpoint and Restore
-  std::uintptr_t home = 0;    ///< where driver-owned memory is mapped
-  CUmemAllocationProp properties{};
-};
-
-/// What is known of a range of addresses.
-struct RangeInfo {
-  std::uintptr_t start = 0;
-  std::uint64_t bytes = 0;
-  RangeKind kind = RangeKind::kDriver;
-  int protection = 0;  ///< PROT_* as far as kernels and copies may
-  int ordinal = 0;
-  Context* context = nullptr;
-  CUmemoryPool pool = nullptr;
-  std::uint64_t id = 0;
-  unsigned host_flags = 0;
-
-  bool on_host() const { return kind == RangeKind::kHost || kind == RangeKind::kHostForeign; }
-};
-
-struct Range : RangeInfo {
-  std::shared_ptr<Physical> physical;  ///< null for host and managed memory
-};
 
 class Memory {
  public:
@@ -98,17 +52,25 @@ class Memory {
   CUresult map(std::uintptr_t address, std::uint64_t bytes, std::uint64_t offset,
                CUmemGenericAllocationHandle handle);
   CUresult unmap(std::uintptr_t address, std::uint64_t bytes);
-  CUresult set_access(std::uintptr_t address, std::uint64_t bytes, int protection);
+  /// Changes what the given locations may, and nobody else.
+  CUresult set_access(std::uintptr_t address, std::uint64_t bytes,
+                      std::span<const CUmemAccessDesc> accesses);
 
-  // Legacy IPC.
+  // Legacy IPC. A handle that is opened again in the same context gives the same address, and has
+  // to be closed as often.
   CUresult ipc_handle(std::uintptr_t address, CUipcMemHandle* handle);
   CUresult ipc_open(const CUipcMemHandle& handle, Context* context, std::uintptr_t* address);
+  CUresult ipc_close(std::uintptr_t address);
 
   /// The range that holds this address; an empty one (bytes 0) if none does.
   RangeInfo find(std::uintptr_t address) const;
   std::uint64_t bytes_of_pool(CUmemoryPool pool) const;
-  /// Whether every byte is in ranges that allow this protection.
+  /// Whether every byte is in ranges that allow copies this protection.
   bool accessible(std::uintptr_t address, std::uint64_t bytes, int protection) const;
+  /// Whether kernels in that context may do this with every byte: memory of another device is out
+  /// of reach unless cuMemSetAccess or cuCtxEnablePeerAccess gave access.
+  bool accessible_to_kernels(const Context& context, std::uintptr_t address, std::uint64_t bytes,
+                             int protection) const;
 
   // Checkpoint. Called by the serving thread while the gate is closed; restore uses no heap.
   /// Why this process cannot be checkpointed now, or CUDA_SUCCESS.
@@ -117,7 +79,8 @@ class Memory {
   void forget_files();
   /// Moves all VRAM into host memory; on failure everything is as before.
   CUresult park();
-  /// Moves it back, into the devices as they are in the table now; on failure still parked.
+  /// Moves it back, into the devices as they are in the table now; on failure still parked. Fails
+  /// for good if any memory was shared with other processes when it was parked.
   CUresult unpark();
 
  private:
@@ -129,6 +92,8 @@ class Memory {
 
   // All of these with the lock held. A Physical dies with the lock held, too.
   std::shared_ptr<Physical> make_physical(int ordinal, std::uint64_t bytes);
+  CUresult create_file(int ordinal, std::uint64_t bytes, UniqueFd* file);
+  void account_as_freed(const Physical& physical);
   Range& add_range(std::uintptr_t start, std::uint64_t bytes, RangeKind kind, Context* context);
   void drop_range(Ranges::iterator range);
   CUmemGenericAllocationHandle add_handle(std::shared_ptr<Physical> physical);
@@ -137,6 +102,11 @@ class Memory {
   bool overlaps(std::uintptr_t address, std::uint64_t bytes) const;
   bool reserved(std::uintptr_t address, std::uint64_t bytes) const;
   bool whole_ranges(std::uintptr_t address, std::uint64_t bytes) const;
+  CUresult check_access(std::uintptr_t address, std::uint64_t bytes,
+                        const CUmemAccessDesc& access) const;
+  template <class Allows>
+  bool all_allow(std::uintptr_t address, std::uint64_t bytes, const Allows& allows) const;
+  CUresult loss_by_sharing() const;
   bool prepare_host_copies();
   void park_one(Physical* physical);
   bool create_files();
@@ -148,9 +118,8 @@ class Memory {
   std::map<std::uintptr_t, std::uint64_t> reservations_;
   std::unordered_map<CUmemGenericAllocationHandle, Handle> handles_;
   std::set<Physical*> physicals_;
+  CUresult lost_ = CUDA_SUCCESS;  ///< what every restore of the memory that is parked now answers
   std::uint64_t next_id_ = 1;
 };
-
-constexpr unsigned bit(RangeKind kind) { return 1U << static_cast<unsigned>(kind); }
 
 }  // namespace gcr::softgpu

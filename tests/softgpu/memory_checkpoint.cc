@@ -9,16 +9,23 @@
 #include "tests/softgpu/memory.h"
 
 namespace gcr::softgpu {
-namespace {}  // namespace
 
 CUresult Memory::checkpointable() const {
   for (const auto& [start, range] : ranges_) {
     if (range.kind == RangeKind::kManaged) return CUDA_ERROR_NOT_SUPPORTED;
   }
-  for (const Physical* physical : physicals_) {
-    if (physical->imported || physical->ipc_given) return CUDA_ERROR_NOT_SUPPORTED;
-  }
   return CUDA_SUCCESS;
+}
+
+CUresult Memory::loss_by_sharing() const {
+  CUresult loss = CUDA_SUCCESS;
+  for (const Physical* physical : physicals_) {
+    if (physical->vmm && (physical->imported || physical->exported)) {
+      return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    if (physical->imported || physical->ipc_given) loss = CUDA_ERROR_INVALID_VALUE;
+  }
+  return loss;
 }
 
 bool Memory::prepare_host_copies() {
@@ -52,23 +59,23 @@ void Memory::park_one(Physical* physical) {
     }
   }
   physical->file.reset();
-  devices_->devices[physical->ordinal].release(physical->bytes);
+  account_as_freed(*physical);
 }
 
 CUresult Memory::park() {
   if (!prepare_host_copies()) return CUDA_ERROR_OUT_OF_MEMORY;
+  lost_ = loss_by_sharing();
   for (Physical* physical : physicals_) park_one(physical);
   return CUDA_SUCCESS;
 }
 
 bool Memory::create_files() {
   for (Physical* physical : physicals_) {
-    Device& device = devices_->devices[physical->ordinal];
-    if (device.create_file(physical->bytes, &physical->file) == CUDA_SUCCESS) continue;
+    if (create_file(physical->ordinal, physical->bytes, &physical->file) == CUDA_SUCCESS) continue;
     for (Physical* earlier : physicals_) {
       if (!earlier->file) continue;
       earlier->file.reset();
-      devices_->devices[earlier->ordinal].release(earlier->bytes);
+      account_as_freed(*earlier);
     }
     return false;
   }
@@ -88,7 +95,7 @@ void Memory::unpark_one(Physical* physical) {
     ::munmap(content, physical->bytes);
     for (const auto& [start, range] : ranges_) {
       if (range.physical.get() != physical) continue;
-      map_file_over(start, range.bytes, physical->file.get(), 0, range.protection);
+      map_file_over(start, range.bytes, physical->file.get(), 0, range.protection());
     }
   }
   ::munmap(physical->host_copy, physical->bytes);
@@ -96,6 +103,7 @@ void Memory::unpark_one(Physical* physical) {
 }
 
 CUresult Memory::unpark() {
+  if (lost_ != CUDA_SUCCESS) return lost_;
   if (!create_files()) return CUDA_ERROR_OUT_OF_MEMORY;
   for (Physical* physical : physicals_) unpark_one(physical);
   return CUDA_SUCCESS;

@@ -16,7 +16,59 @@ constexpr std::uint64_t kGranularity = kChunkBytes;
 
 bool is_multiple(std::uint64_t value) { return value % kGranularity == 0; }
 
+int protection_of(CUmemAccess_flags flags) {
+  switch (flags) {
+    case CU_MEM_ACCESS_FLAGS_PROT_READ:
+      return PROT_READ;
+    case CU_MEM_ACCESS_FLAGS_PROT_READWRITE:
+      return kReadWrite;
+    default:
+      return PROT_NONE;
+  }
+}
+
+/// Where memory may be asked for, and with which handle types. The host has one NUMA node.
+CUresult check_properties(const DeviceTable& devices, const CUmemAllocationProp& properties) {
+  const bool exportable = properties.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
+  switch (properties.location.type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+      if (!devices.has(properties.location.id)) return CUDA_ERROR_INVALID_DEVICE;
+      break;
+    case CU_MEM_LOCATION_TYPE_HOST:
+      if (exportable) return CUDA_ERROR_INVALID_VALUE;
+      break;
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+      if (properties.location.id != kHostNumaNode) return CUDA_ERROR_INVALID_VALUE;
+      break;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+  const bool by_descriptor_only =
+      (properties.requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == 0;
+  return by_descriptor_only ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+
 }  // namespace
+
+void Access::give(const CUmemAccessDesc& access) {
+  const int protection = protection_of(access.flags);
+  if (access.location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+    host = protection;
+    return;
+  }
+  const std::uint32_t bit = 1U << access.location.id;
+  readers = (protection & PROT_READ) != 0 ? readers | bit : readers & ~bit;
+  writers = (protection & PROT_WRITE) != 0 ? writers | bit : writers & ~bit;
+}
+
+int Access::of_device(int ordinal) const {
+  const std::uint32_t bit = 1U << ordinal;
+  return ((readers & bit) != 0 ? PROT_READ : 0) | ((writers & bit) != 0 ? PROT_WRITE : 0);
+}
+
+int Access::widest() const {
+  return host | (readers != 0 ? PROT_READ : 0) | (writers != 0 ? PROT_WRITE : 0);
+}
 
 CUresult Memory::reserve(std::uint64_t bytes, std::uint64_t alignment, std::uintptr_t hint,
                          std::uintptr_t* address) {
@@ -59,19 +111,17 @@ CUmemGenericAllocationHandle Memory::add_handle(std::shared_ptr<Physical> physic
 
 CUresult Memory::create(std::uint64_t bytes, const CUmemAllocationProp& properties,
                         CUmemGenericAllocationHandle* handle) {
-  if (bytes == 0 || !is_multiple(bytes) || properties.type != CU_MEM_ALLOCATION_TYPE_PINNED ||
-      properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+  if (bytes == 0 || !is_multiple(bytes) || properties.type != CU_MEM_ALLOCATION_TYPE_PINNED) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  Device* device = devices_->at(properties.location.id);
-  if (device == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-  if ((properties.requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0) {
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
+  if (const CUresult refused = check_properties(*devices_, properties)) return refused;
+  const int ordinal = properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE
+                          ? properties.location.id
+                          : CU_DEVICE_CPU;
   UniqueFd file;
-  if (const CUresult result = device->create_file(bytes, &file)) return result;
+  if (const CUresult result = create_file(ordinal, bytes, &file)) return result;
   std::lock_guard lock(mutex_);
-  auto physical = make_physical(properties.location.id, bytes);
+  auto physical = make_physical(ordinal, bytes);
   physical->vmm = true;
   physical->file = std::move(file);
   physical->properties = properties;
@@ -81,9 +131,10 @@ CUresult Memory::create(std::uint64_t bytes, const CUmemAllocationProp& properti
 
 CUresult Memory::import(int file, CUmemGenericAllocationHandle* handle) {
   std::lock_guard lock(mutex_);
-  const int ordinal = devices_->holder_of(file);
+  const bool on_host = is_host_file(file);
+  const int ordinal = on_host ? CU_DEVICE_CPU : devices_->holder_of(file);
   struct stat status {};
-  if (ordinal < 0 || ::fstat(file, &status) != 0 || status.st_size == 0) {
+  if ((ordinal < 0 && !on_host) || ::fstat(file, &status) != 0 || status.st_size == 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   UniqueFd own(::fcntl(file, F_DUPFD_CLOEXEC, 0));
@@ -94,6 +145,7 @@ CUresult Memory::import(int file, CUmemGenericAllocationHandle* handle) {
   physical->file = std::move(own);
   physical->properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   physical->properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, ordinal};
+  if (on_host) physical->properties.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, kHostNumaNode};
   physical->properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   *handle = add_handle(std::move(physical));
   return CUDA_SUCCESS;
@@ -112,7 +164,9 @@ CUresult Memory::export_file(CUmemGenericAllocationHandle handle, int* file) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   *file = ::fcntl(physical->file.get(), F_DUPFD_CLOEXEC, 0);
-  return *file >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
+  if (*file < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+  physical->exported = true;
+  return CUDA_SUCCESS;
 }
 
 CUresult Memory::retain(std::uintptr_t address, CUmemGenericAllocationHandle* handle) {
@@ -152,8 +206,8 @@ CUresult Memory::map(std::uintptr_t address, std::uint64_t bytes, std::uint64_t 
     return CUDA_ERROR_MAP_FAILED;
   }
   Range& range = add_range(address, bytes, RangeKind::kVmm, nullptr);
-  range.protection = PROT_NONE;
   range.ordinal = physical->ordinal;
+  range.handle_types = physical->properties.requestedHandleTypes;
   range.physical = std::move(physical);
   return CUDA_SUCCESS;
 }
@@ -180,14 +234,40 @@ CUresult Memory::unmap(std::uintptr_t address, std::uint64_t bytes) {
   return CUDA_SUCCESS;
 }
 
-CUresult Memory::set_access(std::uintptr_t address, std::uint64_t bytes, int protection) {
+CUresult Memory::check_access(std::uintptr_t address, std::uint64_t bytes,
+                              const CUmemAccessDesc& access) const {
+  const CUmemLocation& location = access.location;
+  switch (location.type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+      return devices_->has(location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+      if (location.id != kHostNumaNode) return CUDA_ERROR_INVALID_VALUE;
+      break;
+    case CU_MEM_LOCATION_TYPE_HOST:
+      break;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+  // The CPU cannot reach VRAM.
+  for (auto at = ranges_.find(address); at != ranges_.end() && at->first < address + bytes; ++at) {
+    if (!at->second.on_host()) return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult Memory::set_access(std::uintptr_t address, std::uint64_t bytes,
+                            std::span<const CUmemAccessDesc> accesses) {
   std::lock_guard lock(mutex_);
   if (bytes == 0 || !whole_ranges(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
-  if (::mprotect(reinterpret_cast<void*>(address), bytes, protection) != 0) {
-    return CUDA_ERROR_UNKNOWN;
+  for (const CUmemAccessDesc& access : accesses) {
+    if (const CUresult refused = check_access(address, bytes, access)) return refused;
   }
   for (auto at = ranges_.find(address); at != ranges_.end() && at->first < address + bytes; ++at) {
-    at->second.protection = protection;
+    Range& range = at->second;
+    for (const CUmemAccessDesc& access : accesses) range.access.give(access);
+    if (::mprotect(reinterpret_cast<void*>(range.start), range.bytes, range.protection()) != 0) {
+      return CUDA_ERROR_UNKNOWN;
+    }
   }
   return CUDA_SUCCESS;
 }

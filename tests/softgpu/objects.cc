@@ -41,8 +41,10 @@ CUresult Context::submit(Stream& stream, Operation operation, TaskRef* task,
     return fault != CUDA_SUCCESS ? fault.load() : operation.run();
   stream.tail = Process::get().scheduler->submit(
       [self = shared_from_this(), run = std::move(operation.run)] {
-        if (self->fault != CUDA_SUCCESS) return;
-        if (const CUresult result = run()) self->fault = result;
+        const CUresult result = self->fault != CUDA_SUCCESS ? CUDA_SUCCESS : run();
+        if (result == CUDA_ERROR_NOT_READY) return false;
+        if (result != CUDA_SUCCESS) self->fault = result;
+        return true;
       },
       after);
   if (task != nullptr) *task = stream.tail;
@@ -88,6 +90,11 @@ CUresult Context::synchronize(Stream& stream) {
 CUresult Context::synchronize() {
   for (const TaskRef& task : tails()) Process::get().scheduler->wait(task);
   return fault;
+}
+
+bool Context::reaches(const Context* other) const {
+  std::lock_guard lock(mutex);
+  return peers.contains(other);
 }
 
 bool Context::capturing() {

@@ -57,8 +57,9 @@ class Handles {
   std::unordered_map<const void*, std::shared_ptr<T>> objects_;
 };
 
-/// One thing for a stream to do, now or when a graph is launched. An error it returns sticks to the
-/// context, as a fault on a real GPU would.
+/// One thing for a stream to do, now or when a graph is launched. If it returns
+/// CUDA_ERROR_NOT_READY, it waits for memory to change and is run again. Any other error sticks to
+/// the context, as a fault on a real GPU would.
 struct Operation {
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
   std::function<CUresult()> run;
@@ -120,10 +121,10 @@ struct Context : std::enable_shared_from_this<Context> {
   unsigned long long id = 0;
   std::array<std::size_t, 8> limits{};
   CUfunc_cache cache = CU_FUNC_CACHE_PREFER_NONE;
-  std::set<const Context*> peers;
+  std::set<const Context*> peers;  ///< guarded by `mutex`
   std::atomic<CUresult> fault = CUDA_SUCCESS;
 
-  std::mutex mutex;
+  mutable std::mutex mutex;
   std::shared_ptr<Stream> legacy;
   std::unordered_map<std::thread::id, std::shared_ptr<Stream>> per_thread;
   std::vector<std::shared_ptr<Stream>> created;
@@ -139,6 +140,8 @@ struct Context : std::enable_shared_from_this<Context> {
   std::shared_ptr<Stream> stream_of_this_thread();
   CUresult synchronize(Stream& stream);
   CUresult synchronize();
+  /// Kernels of this context may touch what `other`, of another device, allocated.
+  bool reaches(const Context* other) const;
   /// Any of this context's streams is being captured.
   bool capturing();
 };

@@ -1,14 +1,21 @@
 #include "tests/softgpu/scheduler.h"
 
+#include <pthread.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <asio/post.hpp>
+#include <thread>
+#include <utility>
 
 namespace gcr::softgpu {
 namespace {
 
 constexpr std::size_t kThreads = 4;
 constexpr std::size_t kMaxUnfinished = 1024;
+/// Between two looks of tasks that spin: the longer they wait, the longer the pause.
+constexpr std::chrono::microseconds kShortestPause{20};
+constexpr std::chrono::microseconds kLongestPause{1000};
 
 /// Keeps the application's signals away from threads that are created while it lives.
 class SignalsBlocked {
@@ -28,7 +35,7 @@ class SignalsBlocked {
 
 Scheduler::Scheduler() : pool_((SignalsBlocked(), kThreads)) {}
 
-TaskRef Scheduler::submit(std::function<void()> run, std::span<const TaskRef> after) {
+TaskRef Scheduler::submit(std::function<bool()> run, std::span<const TaskRef> after) {
   auto task = std::make_shared<Task>();
   task->run_ = std::move(run);
   std::unique_lock lock(mutex_);
@@ -48,7 +55,7 @@ void Scheduler::start(TaskRef task) {
 }
 
 void Scheduler::execute(const TaskRef& task) {
-  task->run_();
+  if (!task->run_()) return try_again_later(task);
   task->run_ = nullptr;
   std::lock_guard lock(mutex_);
   task->done_.store(true, std::memory_order_release);
@@ -58,6 +65,31 @@ void Scheduler::execute(const TaskRef& task) {
   task->successors_.clear();
   --unfinished_;
   changed_.notify_all();
+}
+
+void Scheduler::try_again_later(const TaskRef& task) {
+  std::lock_guard lock(spinning_mutex_);
+  if (!std::exchange(task->spins_, true)) pause_ = kShortestPause;
+  spinning_.push_back(task);
+  if (!std::exchange(spinner_started_, true)) {
+    const SignalsBlocked blocked;
+    std::thread([this] { try_again(); }).detach();
+  }
+  spins_.notify_one();
+}
+
+void Scheduler::try_again() {
+  ::pthread_setname_np(::pthread_self(), "softgpu-spin");
+  std::unique_lock lock(spinning_mutex_);
+  while (true) {
+    spins_.wait(lock, [&] { return !spinning_.empty(); });
+    const auto pause = pause_;
+    pause_ = std::min(2 * pause_, kLongestPause);
+    lock.unlock();
+    std::this_thread::sleep_for(pause);
+    lock.lock();
+    for (TaskRef& task : std::exchange(spinning_, {})) start(std::move(task));
+  }
 }
 
 void Scheduler::wait(const TaskRef& task) {

@@ -2,7 +2,8 @@
 //
 // A stream is no more than the last task submitted to it; an event is a task; waiting for either is
 // waiting for that task. So nothing occupies a thread while it waits, and a pool of a few threads
-// cannot be blocked by many streams.
+// cannot be blocked by many streams. The same holds for a task that waits for memory to change, as
+// kernels do that spin on a flag: it is tried again after a pause, and occupies its stream alone.
 #pragma once
 
 #include <asio/thread_pool.hpp>
@@ -27,7 +28,8 @@ class Task {
 
  private:
   friend class Scheduler;
-  std::function<void()> run_;
+  std::function<bool()> run_;
+  bool spins_ = false;  ///< has been tried
   int waits_for_ = 1;
   std::atomic<bool> done_ = false;
   std::vector<std::shared_ptr<Task>> successors_;
@@ -41,9 +43,10 @@ class Scheduler {
   /// Starts the threads, with every signal blocked in them.
   Scheduler();
 
-  /// Hands over `run`, to start once every task of `after` (null ones are ignored) is done. Blocks
-  /// while very many tasks are queued already, as a real driver's launch queue does.
-  TaskRef submit(std::function<void()> run, std::span<const TaskRef> after);
+  /// Hands over `run`, to start once every task of `after` (null ones are ignored) is done. It is
+  /// called again, after a pause, as long as it returns false. Blocks while very many tasks are
+  /// queued already, as a real driver's launch queue does.
+  TaskRef submit(std::function<bool()> run, std::span<const TaskRef> after);
 
   /// Returns when `task` is done (at once for null).
   void wait(const TaskRef& task);
@@ -54,11 +57,20 @@ class Scheduler {
  private:
   void start(TaskRef task);
   void execute(const TaskRef& task);
+  void try_again_later(const TaskRef& task);
+  void try_again();
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::size_t unfinished_ = 0;
   asio::thread_pool pool_;
+
+  // Tasks that spin. The thread that gives them back to the pool starts with the first one.
+  std::mutex spinning_mutex_;
+  std::condition_variable spins_;
+  std::vector<TaskRef> spinning_;
+  std::chrono::microseconds pause_{};
+  bool spinner_started_ = false;
 };
 
 }  // namespace gcr::softgpu
