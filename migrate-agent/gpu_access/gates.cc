@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "src/base/side_by_side.h"
 
@@ -30,7 +31,9 @@ class Closing {
     pid_t pid;
     GpuAccess* access;
     Held held{};
-    bool awaited = false;  ///< works, and was not let go on since
+    bool awaited = false;                           ///< works, and was not let go on since
+    Clock::time_point worked_at{};                  ///< when it was last seen to work
+    std::optional<Clock::time_point> stepped_at{};  ///< it works on a call that was let pass
   };
 
   Closing(const std::vector<Gates::Member>& members, milliseconds timeout, milliseconds lease,
@@ -65,33 +68,51 @@ class Closing {
     patience = std::clamp(left, microseconds(0), patience);
     const auto members =
         those([](const One& one) { return !one.held.quiet || one.held.waiting == 0; });
-    return side_by_side(members, [&](One* one) -> Status {
+    GCR_TRY(side_by_side(members, [&](One* one) -> Status {
+      const bool worked = !one->held.quiet;
       GCR_ASSIGN(one->held, one->access->hold(patience, lease_));
+      if (worked) one->worked_at = Clock::now();
       return {};
-    });
+    }));
+    for (One* one : members) note_end_of_step(*one);
+    return {};
   }
 
-  Status step(const std::vector<One*>& members) {
-    steps_ += members.size();
-    return side_by_side(members, [](One* one) -> Status {
-      GCR_ASSIGN(one->held, one->access->step(kStepLook));
-      return {};
-    });
+  Status step(One& one) {
+    ++steps_;
+    one.stepped_at = Clock::now();
+    GCR_ASSIGN(one.held, one.access->step(kStepLook));
+    one.worked_at = Clock::now();
+    note_end_of_step(one);
+    return {};
+  }
+
+  void note_end_of_step(One& one) {
+    if (!one.stepped_at || !one.held.quiet) return;
+    const auto took = std::chrono::ceil<milliseconds>(one.worked_at - *one.stepped_at);
+    patience_ = std::max({stepped_before_ ? patience_ : kLeastPatience, 2 * took});
+    stepped_before_ = true;
+    one.stepped_at.reset();
   }
 
   Status go_on() {
     for (One& one : members_) one.awaited = one.awaited && !one.held.quiet;
     if (std::ranges::none_of(members_, &One::awaited)) begin_waiting();
-    const auto capturing =
-        those([](const One& o) { return o.held.capturing && o.held.waiting > 0; });
-    if (!capturing.empty()) return step_and_look(capturing);
+    if (const auto capturing =
+            those([](const One& one) { return one.held.capturing && one.held.waiting > 0; });
+        !capturing.empty()) {
+      return step_and_look(capturing);
+    }
     if (Clock::now() - waiting_since_ < patience_) return look(kLook);
-    const auto idle = those([](const One& o) { return o.held.quiet && o.held.waiting > 0; });
-    if (!idle.empty()) return step_and_look(idle);
+    if (const auto idle =
+            those([](const One& one) { return one.held.quiet && one.held.waiting > 0; });
+        !idle.empty()) {
+      return step_and_look(idle);
+    }
     // A thread that is held may be what the GPU's work, or a call in flight, waits for.
     const auto busy = those([](const One& one) { return one.held.waiting > 0; });
     if (elapsed() < timeout_ / 2 || busy.empty()) return look(kLook);
-    GCR_TRY(step(busy));
+    GCR_TRY(step(**std::ranges::min_element(busy, {}, &One::worked_at)));
     return look(kLook);
   }
 
@@ -99,16 +120,17 @@ class Closing {
   void begin_waiting() {
     for (One& one : members_) one.awaited = !one.held.quiet;
     waiting_since_ = Clock::now();
-    if (std::exchange(stepped_, false)) patience_ *= 2;
+    told_ = false;
   }
 
+  /// Lets the one go on that has stood still for longest: it is the furthest behind, most likely.
   Status step_and_look(const std::vector<One*>& members) {
-    if (!std::exchange(stepped_, true) && watch_) {
+    if (!std::exchange(told_, true) && watch_) {
       watch_(fmt::format("{}: calls of {} are let pass",
                          names([](const One& o) { return o.awaited; }),
                          fmt::join(pids(members), ", ")));
     }
-    GCR_TRY(step(members));
+    GCR_TRY(step(**std::ranges::min_element(members, {}, &One::worked_at)));
     return look(kStepLook);
   }
 
@@ -144,7 +166,8 @@ class Closing {
   std::vector<One> members_;
   Clock::time_point waiting_since_ = began_;
   milliseconds patience_ = kFirstPatience;
-  bool stepped_ = false;  ///< since the waiting began
+  bool stepped_before_ = false;
+  bool told_ = false;  ///< since the waiting began
   std::size_t steps_ = 0;
 };
 

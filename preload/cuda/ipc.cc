@@ -109,17 +109,26 @@ std::optional<CUdeviceptr> open_again(const IpcTicket& ticket, CUcontext context
   return std::nullopt;
 }
 
+/// The device that the memory is on, which may be another than the one that opens it.
+int owner_of(CUmemGenericAllocationHandle handle, int device) {
+  CUmemAllocationProp told{};
+  if (real::cuMemGetAllocationPropertiesFromHandle(&told, handle) == CUDA_SUCCESS &&
+      told.location.type == CU_MEM_LOCATION_TYPE_DEVICE && told.location.id >= 0 &&
+      told.location.id < kMaxDevices) {
+    device = told.location.id;
+  }
+  device_facts(device);  // the inventory names the GPU without asking the driver
+  return device;
+}
+
 void remember_opened(const IpcTicket& ticket, CUcontext context, int device,
                      CUmemGenericAllocationHandle handle, UniqueFd descriptor,
                      CUdeviceptr address) {
+  const int owner = owner_of(handle, device);
   ProcessState& s = state();
   const std::lock_guard lock(s.mutex);
-  CUmemAllocationProp told{};
-  real::cuMemGetAllocationPropertiesFromHandle(&told, handle);  // it may be another GPU's
-  const bool known = told.location.type == CU_MEM_LOCATION_TYPE_DEVICE && told.location.id >= 0 &&
-                     told.location.id < kMaxDevices;
-  Physical& physical = s.inventory.add_physical(
-      handle, ticket.size_bytes, known ? told.location.id : device, Origin::kImported);
+  Physical& physical =
+      s.inventory.add_physical(handle, ticket.size_bytes, owner, Origin::kImported);
   physical.shared = true;
   physical.retained_fd = move_high(descriptor.release());
   Mapping& mapping = s.inventory.add_mapping(address, ticket.size_bytes, 0, physical);

@@ -29,11 +29,13 @@ class Rank;
 struct Machine {
   Program program;
   std::vector<std::unique_ptr<Rank>> ranks;
+  bool ring = false;
   std::mutex mutex;
 
   Machine(Program what, const std::vector<std::size_t>& submitted);
   /// Runs whatever can run now.
   void run();
+  bool can_run(std::size_t rank) const;
   Gates gates();
   std::size_t furthest() const;
 };
@@ -93,20 +95,25 @@ Machine::Machine(Program what, const std::vector<std::size_t>& submitted)
   for (const std::size_t count : submitted) ranks.push_back(std::make_unique<Rank>(*this, count));
 }
 
+bool Machine::can_run(std::size_t rank) const {
+  const std::size_t at = ranks[rank]->done;
+  if (at == ranks[rank]->submitted) return false;
+  const auto is_there = [&](const auto& other) {
+    return other->done > at || (other->done == at && other->submitted > at);
+  };
+  if (!program[at]) return true;
+  if (ring) return is_there(ranks[(rank + ranks.size() - 1) % ranks.size()]);
+  return std::ranges::all_of(ranks, is_there);
+}
+
 void Machine::run() {
   for (bool ran = true; ran;) {
-    ran = false;
-    for (const auto& rank : ranks) {
-      const bool all_there = std::ranges::all_of(ranks, [&](const auto& other) {
-        return other->done >= rank->done && other->submitted > rank->done;
-      });
-      if (rank->done == rank->submitted || (program[rank->done] && !all_there)) continue;
-      const std::size_t at = rank->done;
-      for (const auto& other : ranks) {
-        if (program[at] ? other->done == at : other == rank) ++other->done;
-      }
-      ran = true;
+    std::vector<std::size_t> able;
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      if (can_run(rank)) able.push_back(rank);
     }
+    for (const std::size_t rank : able) ++ranks[rank]->done;
+    ran = !able.empty();
   }
 }
 
@@ -168,6 +175,20 @@ TEST(ClosingGates, NobodyPassesTheOneThatWasFurthestByMoreThanItsCollective) {
     const Status closed = gates.quiesce(kLong, milliseconds(0));
     ASSERT_TRUE(closed) << closed.error().message();
     EXPECT_LE(machine.furthest(), furthest);
+    for (const auto& rank : machine.ranks) EXPECT_EQ(rank->done, rank->submitted);
+  }
+}
+
+TEST(ClosingGates, ARingWhereEachWaitsForItsNeighbourComesToRest) {
+  std::mt19937 random(4711);
+  for (int trial = 0; trial < 50; ++trial) {
+    std::vector<std::size_t> submitted;
+    for (int rank = 0; rank < 8; ++rank) submitted.push_back(random() % 12);
+    Machine machine(Program(100'000, true), submitted);
+    machine.ring = true;
+    Gates gates = machine.gates();
+    const Status closed = gates.quiesce(kLong, milliseconds(0));
+    ASSERT_TRUE(closed) << closed.error().message();
     for (const auto& rank : machine.ranks) EXPECT_EQ(rank->done, rank->submitted);
   }
 }

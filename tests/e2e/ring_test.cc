@@ -1,0 +1,101 @@
+// A job whose ranks share VRAM and whose kernels wait for each other on the GPU, as those of NCCL
+// do: moved to and fro, no token is lost, doubled or changed.
+#include "tests/apps/ring.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "migrate-agent/procfs/procfs.h"
+#include "tests/e2e/apps.h"
+#include "tests/e2e/two_hosts.h"
+
+namespace gcr::e2e {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::uint64_t kPerLine = 6;
+
+struct Ring {
+  unsigned ranks = 2;
+  std::vector<std::string> options{};
+  int moves = 10;
+};
+
+void PrintTo(const Ring& ring, std::ostream* out) {
+  *out << ring.ranks;
+  for (const std::string& option : ring.options) *out << " " << option;
+}
+
+std::vector<std::string> ring_command(const TwoHosts& hosts, const Ring& ring) {
+  std::vector<std::string> command{hosts.program_path("ring"), "--ranks",
+                                   std::to_string(ring.ranks), "--per-line",
+                                   std::to_string(kPerLine)};
+  command.insert(command.end(), ring.options.begin(), ring.options.end());
+  return command;
+}
+
+/// All lines so far are those of an undisturbed run, and more come.
+void expect_whole(const App& app, const Ring& ring) {
+  ASSERT_TRUE(app.wait_for_lines(app.lines().size() + 3)) << app.output();
+  apps::RingLines expected(ring.ranks, kPerLine);
+  for (const std::string& line : app.lines()) ASSERT_EQ(line, expected.next());
+}
+
+class RingMoves : public testing::TestWithParam<Ring> {
+ protected:
+  TwoHosts hosts_{{"--gpus", "2"}};
+};
+
+TEST_P(RingMoves, ToAndFroWithoutLosingANumber) {
+  const Ring& ring = GetParam();
+  const HostUse before[] = {hosts_.use(Host::kA), hosts_.use(Host::kB)};
+  App app = hosts_.start_app(Host::kA, ring_command(hosts_, ring));
+  ASSERT_TRUE(app.wait_for_lines(3)) << app.output();
+  pid_t pid = app.pid();
+  Host host = Host::kA;
+  for (int move = 0; move < ring.moves; ++move) {
+    const MigrateOutcome outcome = hosts_.migrate(host, pid);
+    ASSERT_TRUE(migrated(outcome)) << "move " << move;
+    pid = outcome.pid;
+    EXPECT_EQ(hosts_.use(host).vram_bytes, before[host == Host::kA ? 0 : 1].vram_bytes);
+    host = other(host);
+    ASSERT_NO_FATAL_FAILURE(expect_whole(app, ring));
+  }
+  ASSERT_EQ(::kill(pid, SIGTERM), 0);
+  while (procfs::read_stat(pid)) std::this_thread::sleep_for(Milliseconds(10));
+  EXPECT_THAT(app.output(), testing::Not(HasSubstr("error")));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Of, RingMoves,
+    testing::Values(Ring{2}, Ring{4, {"--host-memory", "--legacy-ipc", "--skew-ms", "3"}},
+                    Ring{8, {"--gpus", "2"}}, Ring{2, {"--graph", "--vram", "64M"}, 4}),
+    [](const auto& info) {
+      return "Ranks" + std::to_string(info.param.ranks) + "n" + std::to_string(info.index);
+    });
+
+TEST(RingWithOutsiders, SharedVramOfAnOutsiderIsRefusedByName) {
+  TwoHosts hosts;
+  const Ring ring;
+  const App app = hosts.start_app(Host::kA, ring_command(hosts, ring));
+  ASSERT_TRUE(app.wait_for_lines(3)) << app.output();
+  const auto tree = procfs::tree(app.pid());
+  ASSERT_EQ(tree.size(), 3u);
+  // One rank alone: the other has its memory, and is not below it.
+  const MigrateOutcome outcome = hosts.migrate(Host::kA, tree[1]);
+  EXPECT_EQ(outcome.exit_code, kRefusedExit);
+  EXPECT_THAT(outcome.err, HasSubstr("foreign-handles"));
+  EXPECT_THAT(outcome.err,
+              HasSubstr("process " + std::to_string(tree[2]) + " (exe) has GPU memory "));
+  EXPECT_THAT(outcome.err, HasSubstr("not below process " + std::to_string(tree[1]) + " (exe)"));
+  expect_whole(app, ring);
+}
+
+}  // namespace
+}  // namespace gcr::e2e
