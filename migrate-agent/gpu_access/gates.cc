@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "src/base/side_by_side.h"
 
@@ -15,10 +14,9 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-/// How long GPUs may compute before they are taken to wait for each other. It doubles each time
-/// that those which were let go on are what has to be waited for next: they may only be computing,
-/// too.
-constexpr milliseconds kFirstPatience{20};
+/// How long a GPU may compute before it is taken to wait for another's. For a member it doubles
+/// each time that a call which was let pass is what has to be waited for: it may only be long.
+constexpr milliseconds kFirstWait{10};
 /// How long one look waits.
 constexpr microseconds kLook{2000};
 /// How long the GPU of a member that was let go on may take to be idle again.
@@ -31,9 +29,10 @@ class Closing {
     pid_t pid;
     GpuAccess* access;
     Held held{};
-    bool awaited = false;                           ///< works, and was not let go on since
-    Clock::time_point worked_at{};                  ///< when it was last seen to work
-    std::optional<Clock::time_point> stepped_at{};  ///< it works on a call that was let pass
+    bool awaited = false;           ///< works, and was not let go on since
+    Clock::time_point worked_at{};  ///< when it was last seen to work
+    bool stepped = false;           ///< since it was last awaited
+    milliseconds patience = kFirstWait;
   };
 
   Closing(const std::vector<Gates::Member>& members, milliseconds timeout, milliseconds lease,
@@ -43,7 +42,7 @@ class Closing {
   }
 
   Status run() {
-    GCR_TRY(look(std::min<microseconds>(kFirstPatience, timeout_)));
+    GCR_TRY(look(std::min<microseconds>(kFirstWait, timeout_)));
     while (!std::ranges::all_of(members_, [](const One& one) { return one.held.quiet; })) {
       if (elapsed() >= timeout_) return timed_out();
       GCR_TRY(go_on());
@@ -68,31 +67,20 @@ class Closing {
     patience = std::clamp(left, microseconds(0), patience);
     const auto members =
         those([](const One& one) { return !one.held.quiet || one.held.waiting == 0; });
-    GCR_TRY(side_by_side(members, [&](One* one) -> Status {
+    return side_by_side(members, [&](One* one) -> Status {
       const bool worked = !one->held.quiet;
       GCR_ASSIGN(one->held, one->access->hold(patience, lease_));
       if (worked) one->worked_at = Clock::now();
       return {};
-    }));
-    for (One* one : members) note_end_of_step(*one);
-    return {};
+    });
   }
 
   Status step(One& one) {
     ++steps_;
-    one.stepped_at = Clock::now();
+    one.stepped = true;
     GCR_ASSIGN(one.held, one.access->step(kStepLook));
     one.worked_at = Clock::now();
-    note_end_of_step(one);
     return {};
-  }
-
-  void note_end_of_step(One& one) {
-    if (!one.stepped_at || !one.held.quiet) return;
-    const auto took = std::chrono::ceil<milliseconds>(one.worked_at - *one.stepped_at);
-    patience_ = std::max({stepped_before_ ? patience_ : kLeastPatience, 2 * took});
-    stepped_before_ = true;
-    one.stepped_at.reset();
   }
 
   Status go_on() {
@@ -118,9 +106,14 @@ class Closing {
 
   /// For those that work by now.
   void begin_waiting() {
-    for (One& one : members_) one.awaited = !one.held.quiet;
     waiting_since_ = Clock::now();
+    patience_ = kFirstWait;
     told_ = false;
+    for (One& one : members_) {
+      one.awaited = !one.held.quiet;
+      if (one.awaited && std::exchange(one.stepped, false)) one.patience *= 2;
+      if (one.awaited) patience_ = std::max(patience_, one.patience);
+    }
   }
 
   /// Lets the one go on that has stood still for longest: it is the furthest behind, most likely.
@@ -165,8 +158,7 @@ class Closing {
   const Gates::Watch& watch_;
   std::vector<One> members_;
   Clock::time_point waiting_since_ = began_;
-  milliseconds patience_ = kFirstPatience;
-  bool stepped_before_ = false;
+  milliseconds patience_ = kFirstWait;
   bool told_ = false;  ///< since the waiting began
   std::size_t steps_ = 0;
 };

@@ -164,7 +164,7 @@ TEST(ClosingGates, NobodyIsLetGoOnWhereNobodyWaits) {
 
 TEST(ClosingGates, NobodyPassesTheOneThatWasFurthestByMoreThanItsCollective) {
   std::mt19937 random(4711);
-  for (int trial = 0; trial < 100; ++trial) {
+  for (int trial = 0; trial < 14; ++trial) {
     Program program(200);
     for (std::size_t i = 0; i < program.size(); ++i) program[i] = random() % 8 == 0;
     std::vector<std::size_t> submitted;
@@ -181,7 +181,7 @@ TEST(ClosingGates, NobodyPassesTheOneThatWasFurthestByMoreThanItsCollective) {
 
 TEST(ClosingGates, ARingWhereEachWaitsForItsNeighbourComesToRest) {
   std::mt19937 random(4711);
-  for (int trial = 0; trial < 50; ++trial) {
+  for (int trial = 0; trial < 10; ++trial) {
     std::vector<std::size_t> submitted;
     for (int rank = 0; rank < 8; ++rank) submitted.push_back(random() % 12);
     Machine machine(Program(100'000, true), submitted);
