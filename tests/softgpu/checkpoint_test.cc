@@ -9,26 +9,14 @@
 #include <fstream>
 #include <thread>
 
-#include "preload/cuda/abi/driver_abi.h"
 #include "src/base/units.h"
-#include "tests/softgpu/machines.h"
+#include "tests/softgpu/subjects.h"
 
 namespace gcr::softgpu::test {
 namespace {
 
 const std::string kGpuC = "cccccccc-0000-4000-8000-000000000003";
 const std::string kGpuD = "dddddddd-0000-4000-8000-000000000004";
-
-std::string result(CUresult code) { return std::to_string(code); }
-const std::string kOk = result(CUDA_SUCCESS);
-
-/// A process of subject.cc, ready for commands.
-class Subject : public Process {
- public:
-  explicit Subject(const Machine& machine) : Process(machine, {SOFTGPU_SUBJECT}) {
-    EXPECT_EQ(receive(), "ready");
-  }
-};
 
 class CheckpointTest : public testing::Test {
  protected:

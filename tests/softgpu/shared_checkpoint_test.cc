@@ -106,9 +106,11 @@ TEST_F(SharedCheckpointTest, WhoeverLetsGoFirstComesBackAndTakesTheMemoryAgain) 
     other.ask("context 0");
     ASSERT_EQ(one.ask(make + " " + kPieceBytes + " 0"), kOk + " 0");
     ASSERT_EQ(one.ask("fill 0 31"), kOk);
-    ASSERT_EQ(other.ask("import " + kPieceBytes + " " + one.exported("0")), kOk + " 0");
-    const std::string kept =
-        std::to_string(agent_.pid()) + " " + agent_.value("take " + one.exported("0"));
+    const std::string file = one.value("export 0");
+    const std::string offered = std::to_string(one.pid()) + " " + file;
+    ASSERT_EQ(other.ask("import " + kPieceBytes + " " + offered), kOk + " 0");
+    const std::string kept = std::to_string(agent_.pid()) + " " + agent_.value("take " + offered);
+    ASSERT_EQ(one.ask("close " + file), kOk);
     const std::string address = one.value("address 0");
     for (Subject* process : {&one, &other}) {
       ASSERT_EQ(process->ask("detach 0"), kOk);

@@ -1,5 +1,6 @@
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -57,7 +58,7 @@ CUresult disable_peer(Subject& s) {
 CUmemLocation numa_node(Subject& s, int device) {
   int node = 0;
   s.cu.cuDeviceGetAttribute(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, device);
-  return {CU_MEM_LOCATION_TYPE_HOST_NUMA, node};
+  return {CU_MEM_LOCATION_TYPE_HOST_NUMA, std::max(node, 0)};
 }
 
 CUresult allow_cpu(Subject& s, const Buffer& buffer, int device) {
@@ -151,6 +152,10 @@ CUresult take(Subject& s) {
   const int file = fetch_descriptor(s).release();
   s.say(file);
   return file >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
+}
+
+CUresult close(Subject& s) {
+  return ::close(s.next<int>()) == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /// PATH: where the next "receive" takes a descriptor from who connects.
@@ -311,6 +316,7 @@ void add_sharing_commands(Subject& subject) {
       {"map", map_again},
       {"release_handle", release_handle},
       {"take", take},
+      {"close", close},
       {"listen", listen},
       {"send", send},
       {"receive", receive},
