@@ -1,0 +1,173 @@
+#include "migrate-agent/criu/tcp_sockets.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+
+#include "migrate-agent/process/addresses.h"
+#include "migrate-agent/procfs/procfs.h"
+#include "src/base/unique_fd.h"
+
+namespace gcr::criu {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct TcpSocket {
+  UniqueFd fd;
+  TcpEnd local;
+  std::optional<TcpConnection> connection;
+};
+
+std::optional<int> option(const UniqueFd& socket, int level, int name) {
+  int value = 0;
+  socklen_t length = sizeof(value);
+  if (::getsockopt(socket.get(), level, name, &value, &length) != 0) return std::nullopt;
+  return value;
+}
+
+/// By getsockname or getpeername.
+template <class GetName>
+std::optional<TcpEnd> end_of(const UniqueFd& socket, GetName get_name) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof(storage);
+  if (get_name(socket.get(), reinterpret_cast<sockaddr*>(&storage), &length) != 0) {
+    return std::nullopt;
+  }
+  char text[INET6_ADDRSTRLEN] = "";
+  if (storage.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(storage);
+    ::inet_ntop(AF_INET, &v4.sin_addr, text, sizeof(text));
+    return TcpEnd{text, ntohs(v4.sin_port)};
+  }
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(storage);
+  ::inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof(text));
+  return TcpEnd{process::unmapped(text), ntohs(v6.sin6_port)};
+}
+
+std::optional<TcpSocket> as_tcp(UniqueFd fd) {
+  const auto family = option(fd, SOL_SOCKET, SO_DOMAIN);
+  if ((family != AF_INET && family != AF_INET6) ||
+      option(fd, SOL_SOCKET, SO_PROTOCOL) != IPPROTO_TCP ||
+      option(fd, SOL_SOCKET, SO_TYPE) != SOCK_STREAM) {
+    return std::nullopt;
+  }
+  TcpSocket socket{std::move(fd), {}, {}};
+  const auto local = end_of(socket.fd, ::getsockname);
+  const auto remote = end_of(socket.fd, ::getpeername);
+  if (local) socket.local = *local;
+  if (local && remote) socket.connection = {*local, *remote};
+  return socket;
+}
+
+/// Adds each that is not among `known`, by its name in /proc.
+Status take_from(pid_t pid, std::set<std::string>& known, std::vector<TcpSocket>& taken) {
+  const auto process = procfs::open_pidfd(pid);
+  if (!process && process.error().code() == Code::kNotFound) return {};
+  GCR_TRY(process);
+  std::error_code error;
+  fs::directory_iterator it("/proc/" + std::to_string(pid) + "/fd", error);
+  for (const fs::directory_iterator end; !error && it != end; it.increment(error)) {
+    std::error_code gone;
+    const std::string link = fs::read_symlink(it->path(), gone);
+    if (gone || !link.starts_with("socket:") || !known.insert(link).second) continue;
+    const int number = std::atoi(it->path().filename().c_str());
+    UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_getfd, process->get(), number, 0)));
+    if (!fd && errno != EBADF && errno != ESRCH) {
+      return Error::from_errno(errno, "cannot reach a socket of process " + std::to_string(pid));
+    }
+    if (!fd) continue;
+    if (auto socket = as_tcp(std::move(fd))) taken.push_back(std::move(*socket));
+  }
+  return {};
+}
+
+/// Each TCP socket of the processes, once.
+Result<std::vector<TcpSocket>> take_sockets(const std::vector<pid_t>& pids) {
+  std::set<std::string> known;
+  std::vector<TcpSocket> taken;
+  for (const pid_t pid : pids) GCR_TRY(take_from(pid, known, taken));
+  return taken;
+}
+
+TcpConnections connections_of(const std::vector<TcpSocket>& sockets) {
+  TcpConnections connections;
+  for (const TcpSocket& socket : sockets) {
+    if (socket.connection) connections.insert(*socket.connection);
+  }
+  return connections;
+}
+
+/// Ports whose listeners let them be used again, as what they accept does.
+std::set<std::uint16_t> reusable_ports(const std::vector<TcpSocket>& sockets) {
+  std::set<std::uint16_t> ports;
+  for (const TcpSocket& socket : sockets) {
+    const bool listens = option(socket.fd, SOL_SOCKET, SO_ACCEPTCONN).value_or(0) != 0;
+    const bool reusable = option(socket.fd, SOL_SOCKET, SO_REUSEADDR).value_or(0) != 0;
+    if (listens && reusable) ports.insert(socket.local.port);
+  }
+  return ports;
+}
+
+Status end_repair_of(const TcpSocket& socket, bool reusable) {
+  const int off = 0;
+  // The repair has changed SO_REUSEADDR, and its end clears it.
+  const int reuse = reusable ? 1 : 0;
+  if (::setsockopt(socket.fd.get(), IPPROTO_TCP, TCP_REPAIR, &off, sizeof(off)) == 0 &&
+      ::setsockopt(socket.fd.get(), SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof(reuse)) == 0) {
+    return {};
+  }
+  return Error::from_errno(
+      errno, "cannot let the TCP connection of " + socket.local.to_string() + " go on");
+}
+
+}  // namespace
+
+std::string TcpEnd::to_string() const {
+  const bool v6 = address.find(':') != std::string::npos;
+  return (v6 ? "[" + address + "]" : address) + ":" + std::to_string(port);
+}
+
+Status end_repair(const std::vector<pid_t>& pids, Repaired which) {
+  GCR_ASSIGN(const auto sockets, take_sockets(pids));
+  const TcpConnections connections = connections_of(sockets);
+  const std::set<std::uint16_t> reusable = reusable_ports(sockets);
+  for (const TcpSocket& socket : sockets) {
+    if (option(socket.fd, IPPROTO_TCP, TCP_REPAIR).value_or(0) == 0) continue;
+    const bool inside = socket.connection && connections.contains(socket.connection->other_end());
+    if (which == Repaired::kOutside && inside) continue;
+    GCR_TRY(end_repair_of(socket, reusable.contains(socket.local.port)));
+  }
+  return {};
+}
+
+Status end_connections(const std::vector<pid_t>& pids, const TcpConnections& closing,
+                       const TcpConnections& resetting) {
+  if (closing.empty() && resetting.empty()) return {};
+  GCR_ASSIGN(const auto sockets, take_sockets(pids));
+  for (const TcpSocket& socket : sockets) {
+    if (!socket.connection) continue;
+    bool done = true;
+    if (closing.contains(*socket.connection)) done = ::shutdown(socket.fd.get(), SHUT_WR) == 0;
+    if (resetting.contains(*socket.connection)) {
+      const sockaddr nobody{AF_UNSPEC, {}};
+      done = ::connect(socket.fd.get(), &nobody, sizeof(nobody)) == 0;
+    }
+    if (!done && errno != ENOTCONN) {
+      return Error::from_errno(errno, "cannot end the TCP connection from " +
+                                          socket.connection->local.to_string() + " to " +
+                                          socket.connection->remote.to_string());
+    }
+  }
+  return {};
+}
+
+}  // namespace gcr::criu
