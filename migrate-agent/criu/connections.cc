@@ -121,6 +121,12 @@ Result<OpenFiles> read_files(const ReadImage& read) {
   return files;
 }
 
+std::string image_of(const OpenFiles& files) {
+  std::vector<std::string> records;
+  for (const wire::FileEntry& entry : files.entries) records.push_back(entry.SerializeAsString());
+  return images::image_of(images::kFilesMagic, records);
+}
+
 /// A tcp-stream-*.img.
 struct Stream {
   wire::TcpStream head;
@@ -190,12 +196,7 @@ class Adapter {
         GCR_TRY(adapt_inside(socket));
       }
     }
-    std::vector<std::string> records;
-    for (const wire::FileEntry& entry : files_.entries) {
-      records.push_back(entry.SerializeAsString());
-    }
-    GCR_TRY(
-        images::write_file(directory_ / kFiles, images::image_of(images::kFilesMagic, records)));
+    GCR_TRY(images::write_file(directory_ / kFiles, image_of(files_)));
     return std::move(adapted_);
   }
 
@@ -296,8 +297,16 @@ class Adapter {
 
 }  // namespace
 
-Status check_connections(const ReadImage& read, process::OutsideTcp outside) {
-  GCR_ASSIGN(const OpenFiles files, read_files(read));
+Status settle_connections(const ReadImage& read, const WriteImage& write,
+                          process::OutsideTcp outside) {
+  GCR_ASSIGN(OpenFiles files, read_files(read));
+  bool locked = false;
+  for (const Socket& socket : files.sockets) {
+    if (!is_connection(*socket.entry) || socket.entry->opts().so_filter_size() != 1) continue;
+    socket.entry->mutable_opts()->clear_so_filter();
+    locked = true;
+  }
+  if (locked) GCR_TRY(write(kFiles, image_of(files)));
   for (const Socket& socket : files.sockets) {
     if (!is_connection(*socket.entry) || socket.entry->state() == TCP_CLOSE) continue;
     const wire::InternetSocket* const other = files.other_end(socket);

@@ -26,10 +26,11 @@
 
 namespace gcr::criu {
 
-/// At the source, after a dump: kRefused if a connection has one end outside and `outside` refuses
-/// that; kUnavailable if bytes were on their way from one end to the other just then, so that
-/// neither image has them.
-Status check_connections(const ReadImage& read, process::OutsideTcp outside);
+/// At the source, after a dump: takes the lock (see tcp_sockets.h) out of the images. kRefused if a
+/// connection has one end outside and `outside` refuses that; kUnavailable if one was not locked in
+/// time, and bytes were on their way from one end to the other, so that neither image has them.
+Status settle_connections(const ReadImage& read, const WriteImage& write,
+                          process::OutsideTcp outside);
 
 /// What a restore makes, with addresses of this host.
 struct AdaptedSockets {

@@ -82,7 +82,7 @@ class PreparedDump {
   /// the kernel. TCP connections are left in repair mode (see tcp_sockets.h). Once, blocking.
   /// `take` is for a streaming dump. On failure the tasks run again, and the error quotes the first
   /// error line of CRIU's log or carries that of `take`. kDataLoss if the images give a thread
-  /// other rights than it has; for connections see check_connections().
+  /// other rights than it has; for connections see settle_connections().
   Result<std::vector<proto::Credentials>> run(const TakeImage& take = {});
 
  private:

@@ -145,6 +145,7 @@ Status PreparedDump::Impl::start(const Command& command,
 
 Status PreparedDump::Impl::run(const TakeImage& take) {
   GCR_TRY(session->check_namespace());
+  GCR_TRY(lock_connections(procfs::tree(pid)));
   started = true;
   if (const Status passed = hold.pass(images::empty_irmap_cache()); !passed) {
     session->kill();
@@ -165,7 +166,7 @@ Status PreparedDump::Impl::wait_until_dumped() {
 /// What is left to do with the images of threads and connections.
 Status PreparedDump::Impl::settle(const ReadImage& read, const WriteImage& write) {
   GCR_ASSIGN(credentials, check_dumped_credentials(pid, read));
-  GCR_TRY(check_connections(read, options.outside_tcp));
+  GCR_TRY(settle_connections(read, write, options.outside_tcp));
   for (const pid_t task : procfs::stopped_tree(pid)) {
     if (is_alive(task)) GCR_TRY(restart_interrupted_calls(task, read, write));
   }

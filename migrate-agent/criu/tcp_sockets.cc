@@ -1,6 +1,7 @@
 #include "migrate-agent/criu/tcp_sockets.h"
 
 #include <arpa/inet.h>
+#include <linux/filter.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -20,6 +21,8 @@ namespace gcr::criu {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr sock_filter kDropAll = BPF_STMT(BPF_RET | BPF_K, 0);
 
 struct TcpSocket {
   UniqueFd fd;
@@ -117,6 +120,40 @@ std::set<std::uint16_t> reusable_ports(const std::vector<TcpSocket>& sockets) {
   return ports;
 }
 
+/// How many instructions the filter of a socket has; none if it cannot be told.
+std::optional<socklen_t> filter_of(const UniqueFd& socket, sock_filter& first) {
+  socklen_t length = 0;
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_GET_FILTER, nullptr, &length) != 0) {
+    return std::nullopt;
+  }
+  socklen_t room = 1;
+  if (length != 1) return length;
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_GET_FILTER, &first, &room) != 0) {
+    return std::nullopt;
+  }
+  return length;
+}
+
+Status lock(const TcpSocket& socket) {
+  sock_filter drop = kDropAll;
+  const sock_fprog filter{1, &drop};
+  if (filter_of(socket.fd, drop) != 0) return {};
+  drop = kDropAll;
+  if (::setsockopt(socket.fd.get(), SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof(filter)) == 0) {
+    return {};
+  }
+  return Error::from_errno(errno, "cannot lock the TCP connection of " + socket.local.to_string());
+}
+
+void unlock(const TcpSocket& socket) {
+  sock_filter first{};
+  if (filter_of(socket.fd, first) != 1 || first.code != kDropAll.code || first.k != kDropAll.k) {
+    return;
+  }
+  const int ignored = 0;
+  ::setsockopt(socket.fd.get(), SOL_SOCKET, SO_DETACH_FILTER, &ignored, sizeof(ignored));
+}
+
 Status end_repair_of(const TcpSocket& socket, bool reusable) {
   const int off = 0;
   // The repair has changed SO_REUSEADDR, and its end clears it.
@@ -136,14 +173,25 @@ std::string TcpEnd::to_string() const {
   return (v6 ? "[" + address + "]" : address) + ":" + std::to_string(port);
 }
 
+Status lock_connections(const std::vector<pid_t>& pids) {
+  GCR_ASSIGN(const auto sockets, take_sockets(pids));
+  const TcpConnections connections = connections_of(sockets);
+  for (const TcpSocket& socket : sockets) {
+    if (!socket.connection || !connections.contains(socket.connection->other_end())) continue;
+    GCR_TRY(lock(socket));
+  }
+  return {};
+}
+
 Status end_repair(const std::vector<pid_t>& pids, Repaired which) {
   GCR_ASSIGN(const auto sockets, take_sockets(pids));
   const TcpConnections connections = connections_of(sockets);
   const std::set<std::uint16_t> reusable = reusable_ports(sockets);
   for (const TcpSocket& socket : sockets) {
-    if (option(socket.fd, IPPROTO_TCP, TCP_REPAIR).value_or(0) == 0) continue;
     const bool inside = socket.connection && connections.contains(socket.connection->other_end());
     if (which == Repaired::kOutside && inside) continue;
+    unlock(socket);
+    if (option(socket.fd, IPPROTO_TCP, TCP_REPAIR).value_or(0) == 0) continue;
     GCR_TRY(end_repair_of(socket, reusable.contains(socket.local.port)));
   }
   return {};

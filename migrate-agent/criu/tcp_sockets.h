@@ -1,7 +1,10 @@
 // TCP sockets of stopped processes, reached through copies of their descriptors.
 //
-// A dump leaves connections in repair mode (TCP_REPAIR): they send nothing, and end without a word
-// when their processes are killed.
+// Before a dump, connections between the processes are locked: by a socket filter that drops
+// whatever arrives, so that both ends are dumped as of one moment, and no rule of the host's
+// firewall is needed. The kernel sends again what was dropped. The dump leaves connections in
+// repair mode (TCP_REPAIR): they send nothing, and end without a word when their processes are
+// killed.
 #pragma once
 
 #include <sys/types.h>
@@ -40,8 +43,12 @@ enum class Repaired {
   kOutside,  ///< those whose other end none of the processes has
 };
 
-/// Takes connections of the processes out of repair mode: they go on as before the dump. Those that
-/// are in no repair mode stay as they are. Processes that are gone have none.
+/// Locks the connections that have both ends in the processes, but those with a filter of their
+/// own.
+Status lock_connections(const std::vector<pid_t>& pids);
+
+/// Unlocks connections of the processes and takes them out of repair mode: they go on as before the
+/// dump. Others stay as they are. Processes that are gone have none.
 Status end_repair(const std::vector<pid_t>& pids, Repaired which);
 
 /// Closes `closing` for writing, and resets those of `resetting` that are not reset by now.

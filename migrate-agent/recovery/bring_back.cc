@@ -267,7 +267,8 @@ Result<Found> bring_back(const Lost& lost, const InHand* in_hand) {
 /// them; those among themselves, which go on elsewhere, end without a word.
 Status end_stopped(const std::vector<journal::ProcessId>& members, const cgroups::Group& group) {
   GCR_ASSIGN(const std::vector<Member> found, open_members(members, group));
-  GCR_TRY(criu::end_repair(pids_of(found), criu::Repaired::kOutside));
+  const Status told = criu::end_repair(pids_of(found), criu::Repaired::kOutside);
+  if (!told) spdlog::warn("others will find out later: {}", told.error().message());
   for (const Member& member : found) {
     const Status sent = member.process.send(SIGKILL);
     if (!sent && sent.error().code() != Code::kNotFound) return sent;
