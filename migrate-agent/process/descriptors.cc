@@ -188,9 +188,10 @@ void look_at_connection(const Descriptor& fd, const InternetSocket& socket, Look
 void look_at_listener(const Descriptor& fd, const InternetSocket& socket, Look& look) {
   add_socket(socket, look);
   if (socket.waiting == 0) return;
-  add_outside_tcp(fd.name() + " listens on " + socket.local_name() + ", where " +
-                      std::to_string(socket.waiting) + " connections wait to be accepted",
-                  look);
+  add_outside_tcp(
+      fd.name() + " listens on " + socket.local_name() +
+          ", and connections wait there to be accepted: " + std::to_string(socket.waiting),
+      look);
 }
 
 void look_at_socket(const Descriptor& fd, Look& look) {

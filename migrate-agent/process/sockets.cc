@@ -112,7 +112,8 @@ std::optional<InternetSocket> parse_socket(const std::string& protocol, const st
     return std::nullopt;
   }
   const bool tcp = protocol == "tcp";
-  socket.connection = tcp && state != TCP_LISTEN && state != TCP_CLOSE;
+  // What waits for late packets belongs to nobody, and is in nobody's way.
+  socket.connection = tcp && state != TCP_LISTEN && state != TCP_CLOSE && state != TCP_TIME_WAIT;
   if (tcp && state == TCP_LISTEN) {
     std::istringstream(words[4].substr(colon + 1)) >> std::hex >> socket.waiting;
   }

@@ -25,7 +25,7 @@ struct InternetSocket {
   std::string remote_address;
   std::uint16_t remote_port = 0;
   std::uint64_t inode = 0;    ///< 0: no process has it
-  bool connection = false;    ///< TCP that is neither closed nor listening
+  bool connection = false;    ///< TCP that is neither closed nor listening nor in TIME_WAIT
   std::uint32_t waiting = 0;  ///< connections that a listener has not accepted
 
   /// "10.0.0.1:80", "[::1]:80"
