@@ -2,7 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <sys/xattr.h>
@@ -167,6 +171,17 @@ void add_outside_tcp(const std::string& what, Look& look) {
   look.inspection.findings.add(refuse ? "tcp-established" : "tcp-reset", what);
 }
 
+/// What works on top of a TCP connection in the kernel, such as "tls"; empty if nothing does.
+std::string upper_layer(const Descriptor& fd, pid_t holder) {
+  const auto process = procfs::open_pidfd(holder);
+  if (!process) return {};
+  const UniqueFd socket(static_cast<int>(::syscall(SYS_pidfd_getfd, process->get(), fd.number, 0)));
+  std::array<char, 16> name{};
+  socklen_t length = name.size() - 1;
+  const bool told = ::getsockopt(socket.get(), IPPROTO_TCP, TCP_ULP, name.data(), &length) == 0;
+  return told ? name.data() : "";
+}
+
 void look_at_connection(const Descriptor& fd, const InternetSocket& socket, Look& look) {
   const auto other = look.connections.find(socket.other_ends());
   const bool on_this_host = other != look.connections.end();
@@ -175,6 +190,10 @@ void look_at_connection(const Descriptor& fd, const InternetSocket& socket, Look
     proto::BoundSocket& inside = add_socket(socket, look);
     inside.set_remote_address(socket.remote_address);
     inside.set_remote_port(socket.remote_port);
+    const std::string upper = upper_layer(fd, look.pid);
+    if (upper.empty()) return;
+    look.inspection.findings.add(
+        "socket-kind", fd.name() + " is a TCP connection with " + upper + " in the kernel");
     return;
   }
   std::string whose = "outside of it";

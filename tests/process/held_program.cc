@@ -9,6 +9,7 @@
 //   listen          a listening TCP socket
 //   connect         a TCP connection to itself, not accepted
 //   accept          likewise, accepted
+//   tls             likewise, with TLS in the kernel
 //   io_uring        an io_uring
 //   sysv            attached System V shared memory
 //   delete FILE     unlinks a file
@@ -33,6 +34,7 @@
 #include <linux/io_uring.h>
 #include <mqueue.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sched.h>
 #include <sys/ipc.h>
 #include <sys/mman.h>
@@ -180,6 +182,11 @@ int main(int argc, char** argv) {
       {"pair", [&] { must(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0); }},
       {"listen", [&] { listen_somewhere(address); }},
       {"connect", [] { connect_to_self(); }},
+      {"tls",
+       [] {
+         const int socket = ::accept(connect_to_self(), nullptr, nullptr);
+         must(::setsockopt(socket, IPPROTO_TCP, TCP_ULP, "tls", 3) == 0);
+       }},
       {"accept", [] { must(::accept(connect_to_self(), nullptr, nullptr) >= 0); }},
       {"io_uring", make_io_uring},
       {"sysv", attach_shared_memory},

@@ -411,6 +411,15 @@ TEST_F(Inspecting, TcpConnectionWithBothEndsInsideIsListed) {
   EXPECT_EQ(one.remote_port(), other.port());
 }
 
+TEST_F(Inspecting, TcpConnectionWithTlsInTheKernelBlocks) {
+  const std::string layers = procfs::read_text("/proc/sys/net/ipv4/tcp_available_ulp");
+  if (layers.find("tls") == std::string::npos) GTEST_SKIP() << "this kernel has no TLS";
+  start({"tls"});
+  const Inspection found = look();
+  ASSERT_THAT(ids(found), ElementsAre("socket-kind"));
+  EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("with tls in the kernel"));
+}
+
 TEST_F(Inspecting, TcpConnectionToAnOutsiderBlocksUnlessItIsToBeReset) {
   const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   UniqueFd inside(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
