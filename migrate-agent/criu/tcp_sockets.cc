@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <optional>
 
 #include "migrate-agent/process/addresses.h"
@@ -71,8 +72,10 @@ std::optional<TcpSocket> as_tcp(UniqueFd fd) {
   return socket;
 }
 
-/// Adds each that is not among `known`, by its name in /proc.
-Status take_from(pid_t pid, std::set<std::string>& known, std::vector<TcpSocket>& taken) {
+using Visit = std::function<Status(const TcpSocket&)>;
+
+/// Those whose names in /proc are not among `known`, which they join.
+Status visit_sockets_of(pid_t pid, std::set<std::string>& known, const Visit& visit) {
   const auto process = procfs::open_pidfd(pid);
   if (!process && process.error().code() == Code::kNotFound) return {};
   GCR_TRY(process);
@@ -88,36 +91,40 @@ Status take_from(pid_t pid, std::set<std::string>& known, std::vector<TcpSocket>
       return Error::from_errno(errno, "cannot reach a socket of process " + std::to_string(pid));
     }
     if (!fd) continue;
-    if (auto socket = as_tcp(std::move(fd))) taken.push_back(std::move(*socket));
+    if (const auto socket = as_tcp(std::move(fd))) GCR_TRY(visit(*socket));
   }
   return {};
 }
 
-/// Each TCP socket of the processes, once.
-Result<std::vector<TcpSocket>> take_sockets(const std::vector<pid_t>& pids) {
+/// Each TCP socket of the processes, once. One is open at a time: there may be more than an agent
+/// may have.
+Status visit_sockets(const std::vector<pid_t>& pids, const Visit& visit) {
   std::set<std::string> known;
-  std::vector<TcpSocket> taken;
-  for (const pid_t pid : pids) GCR_TRY(take_from(pid, known, taken));
-  return taken;
+  for (const pid_t pid : pids) GCR_TRY(visit_sockets_of(pid, known, visit));
+  return {};
 }
 
-TcpConnections connections_of(const std::vector<TcpSocket>& sockets) {
+/// What is to be known of all sockets before one is touched.
+struct Overview {
   TcpConnections connections;
-  for (const TcpSocket& socket : sockets) {
-    if (socket.connection) connections.insert(*socket.connection);
-  }
-  return connections;
-}
+  /// Ports whose listeners let them be used again, as what they accept does.
+  std::set<std::uint16_t> reusable;
 
-/// Ports whose listeners let them be used again, as what they accept does.
-std::set<std::uint16_t> reusable_ports(const std::vector<TcpSocket>& sockets) {
-  std::set<std::uint16_t> ports;
-  for (const TcpSocket& socket : sockets) {
+  bool is_inside(const TcpSocket& socket) const {
+    return socket.connection && connections.contains(socket.connection->other_end());
+  }
+};
+
+Result<Overview> look_at_sockets(const std::vector<pid_t>& pids) {
+  Overview overview;
+  GCR_TRY(visit_sockets(pids, [&](const TcpSocket& socket) -> Status {
+    if (socket.connection) overview.connections.insert(*socket.connection);
     const bool listens = option(socket.fd, SOL_SOCKET, SO_ACCEPTCONN).value_or(0) != 0;
     const bool reusable = option(socket.fd, SOL_SOCKET, SO_REUSEADDR).value_or(0) != 0;
-    if (listens && reusable) ports.insert(socket.local.port);
-  }
-  return ports;
+    if (listens && reusable) overview.reusable.insert(socket.local.port);
+    return {};
+  }));
+  return overview;
 }
 
 /// How many instructions the filter of a socket has; none if it cannot be told.
@@ -174,48 +181,38 @@ std::string TcpEnd::to_string() const {
 }
 
 Status lock_connections(const std::vector<pid_t>& pids) {
-  GCR_ASSIGN(const auto sockets, take_sockets(pids));
-  const TcpConnections connections = connections_of(sockets);
-  for (const TcpSocket& socket : sockets) {
-    if (!socket.connection || !connections.contains(socket.connection->other_end())) continue;
-    GCR_TRY(lock(socket));
-  }
-  return {};
+  GCR_ASSIGN(const Overview overview, look_at_sockets(pids));
+  return visit_sockets(pids, [&](const TcpSocket& socket) -> Status {
+    return overview.is_inside(socket) ? lock(socket) : Status();
+  });
 }
 
 Status end_repair(const std::vector<pid_t>& pids, Repaired which) {
-  GCR_ASSIGN(const auto sockets, take_sockets(pids));
-  const TcpConnections connections = connections_of(sockets);
-  const std::set<std::uint16_t> reusable = reusable_ports(sockets);
-  for (const TcpSocket& socket : sockets) {
-    const bool inside = socket.connection && connections.contains(socket.connection->other_end());
-    if (which == Repaired::kOutside && inside) continue;
+  GCR_ASSIGN(const Overview overview, look_at_sockets(pids));
+  return visit_sockets(pids, [&](const TcpSocket& socket) -> Status {
+    if (which == Repaired::kOutside && overview.is_inside(socket)) return {};
     unlock(socket);
-    if (option(socket.fd, IPPROTO_TCP, TCP_REPAIR).value_or(0) == 0) continue;
-    GCR_TRY(end_repair_of(socket, reusable.contains(socket.local.port)));
-  }
-  return {};
+    if (option(socket.fd, IPPROTO_TCP, TCP_REPAIR).value_or(0) == 0) return {};
+    return end_repair_of(socket, overview.reusable.contains(socket.local.port));
+  });
 }
 
 Status end_connections(const std::vector<pid_t>& pids, const TcpConnections& closing,
                        const TcpConnections& resetting) {
   if (closing.empty() && resetting.empty()) return {};
-  GCR_ASSIGN(const auto sockets, take_sockets(pids));
-  for (const TcpSocket& socket : sockets) {
-    if (!socket.connection) continue;
+  return visit_sockets(pids, [&](const TcpSocket& socket) -> Status {
     bool done = true;
-    if (closing.contains(*socket.connection)) done = ::shutdown(socket.fd.get(), SHUT_WR) == 0;
-    if (resetting.contains(*socket.connection)) {
+    if (socket.connection && closing.contains(*socket.connection)) {
+      done = ::shutdown(socket.fd.get(), SHUT_WR) == 0;
+    } else if (socket.connection && resetting.contains(*socket.connection)) {
       const sockaddr nobody{AF_UNSPEC, {}};
       done = ::connect(socket.fd.get(), &nobody, sizeof(nobody)) == 0;
     }
-    if (!done && errno != ENOTCONN) {
-      return Error::from_errno(errno, "cannot end the TCP connection from " +
-                                          socket.connection->local.to_string() + " to " +
-                                          socket.connection->remote.to_string());
-    }
-  }
-  return {};
+    if (done || errno == ENOTCONN) return {};
+    return Error::from_errno(errno, "cannot end the TCP connection from " +
+                                        socket.connection->local.to_string() + " to " +
+                                        socket.connection->remote.to_string());
+  });
 }
 
 }  // namespace gcr::criu

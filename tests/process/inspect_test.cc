@@ -411,9 +411,8 @@ TEST_F(Inspecting, TcpConnectionWithBothEndsInsideIsListed) {
   EXPECT_EQ(one.remote_port(), other.port());
 }
 
+/// In scripts/guest: see tests/vm.
 TEST_F(Inspecting, TcpConnectionWithTlsInTheKernelBlocks) {
-  const std::string layers = procfs::read_text("/proc/sys/net/ipv4/tcp_available_ulp");
-  if (layers.find("tls") == std::string::npos) GTEST_SKIP() << "this kernel has no TLS";
   start({"tls"});
   const Inspection found = look();
   ASSERT_THAT(ids(found), ElementsAre("socket-kind"));
