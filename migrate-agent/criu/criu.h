@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "migrate-agent/criu/command.h"
+#include "migrate-agent/process/outside_tcp.h"
 #include "migrate-agent/procfs/process_handle.h"
 #include "proto/control.pb.h"
 #include "src/base/result.h"
@@ -45,6 +46,15 @@ Status check_memory_tracking(const Command& command);
 /// check_dumped_credentials(). An error ends the dump, and the tasks run again.
 using TakeImage = std::function<Status(const std::string& name, UniqueFd content)>;
 
+/// What a dump may be told besides what it dumps.
+struct DumpOptions {
+  /// The directory of a version 2 control group that holds only the process, and that is frozen
+  /// when run() is called. CRIU thaws it while it holds the threads itself, and freezes it again
+  /// before it releases them. Empty: none.
+  std::filesystem::path group{};
+  process::OutsideTcp outside_tcp = process::OutsideTcp::kRefuse;
+};
+
 /// A CRIU that was started for a process and has done everything that it can do before it touches
 /// the process; run() does the rest. Move-only. Destroying it before run() ends CRIU and leaves the
 /// process as it is. CRIU runs inside the PID and mount namespaces of the process, so that a
@@ -52,12 +62,9 @@ using TakeImage = std::function<Status(const std::string& name, UniqueFd content
 class PreparedDump {
  public:
   /// The images go to run()'s TakeImage while CRIU writes them; `directory` only gets CRIU's log.
-  /// `group`: the directory of a version 2 control group that holds only the process, and that is
-  /// frozen when run() is called. CRIU thaws it while it holds the threads itself, and freezes it
-  /// again before it releases them.
   static Result<PreparedDump> streaming(const Command& command, pid_t pid,
                                         const std::filesystem::path& directory,
-                                        const std::filesystem::path& group = {});
+                                        const DumpOptions& options = {});
 
   /// The images become files in `directory` (on tmpfs). `parent`: the directory of the last
   /// pre_dump(), beside or below `directory`; only pages written since then are dumped. It must
@@ -65,16 +72,17 @@ class PreparedDump {
   static Result<PreparedDump> to_directory(const Command& command, pid_t pid,
                                            const std::filesystem::path& directory,
                                            const std::filesystem::path& parent = {},
-                                           const std::filesystem::path& group = {});
+                                           const DumpOptions& options = {});
 
   PreparedDump(PreparedDump&&) noexcept;
   PreparedDump& operator=(PreparedDump&&) noexcept;
   ~PreparedDump();
 
   /// Dumps the process tree and leaves its tasks stopped; gives the rights of every thread, from
-  /// the kernel. Once, blocking. `take` is for a streaming dump. On failure the tasks run again,
-  /// and the error quotes the first error line of CRIU's log or carries that of `take`. kDataLoss
-  /// if the images give a thread other rights than it has.
+  /// the kernel. TCP connections are left in repair mode (see tcp_sockets.h). Once, blocking.
+  /// `take` is for a streaming dump. On failure the tasks run again, and the error quotes the first
+  /// error line of CRIU's log or carries that of `take`. kDataLoss if the images give a thread
+  /// other rights than it has; for connections see settle_connections().
   Result<std::vector<proto::Credentials>> run(const TakeImage& take = {});
 
  private:
@@ -91,7 +99,8 @@ class PreparedDump {
 Status pre_dump(const Command& command, pid_t pid, const std::filesystem::path& directory,
                 const std::filesystem::path& parent = {});
 
-/// Lets tasks that a dump left stopped run again (roll-back). kNotFound if the process is gone.
+/// Lets tasks that a dump left stopped run again (roll-back), after end_repair(). kNotFound if the
+/// process is gone.
 Status resume_stopped(const procfs::Process& process);
 
 /// A restored tree in a PID and mount namespace of its own, whose tasks are stopped. Destroying it

@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "migrate-agent/criu/connections.h"
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/criu/dumped_credentials.h"
 #include "migrate-agent/criu/holding_point.h"
@@ -12,6 +13,7 @@
 #include "migrate-agent/criu/options.h"
 #include "migrate-agent/criu/session.h"
 #include "migrate-agent/criu/streamer.h"
+#include "migrate-agent/criu/tcp_sockets.h"
 #include "migrate-agent/procfs/procfs.h"
 
 namespace gcr::criu {
@@ -73,10 +75,10 @@ Result<UniqueFd> in_memory(const std::string& name, const std::string& content) 
 }  // namespace
 
 struct PreparedDump::Impl {
-  Impl(procfs::Process process, fs::path directory, fs::path group, HoldingPoint hold)
+  Impl(procfs::Process process, fs::path directory, DumpOptions options, HoldingPoint hold)
       : process(std::move(process)),
         directory(std::move(directory)),
-        group(std::move(group)),
+        options(std::move(options)),
         hold(std::move(hold)) {}
   ~Impl() {
     if (session && !started) session->kill();
@@ -84,7 +86,7 @@ struct PreparedDump::Impl {
 
   static Result<std::unique_ptr<Impl>> prepare(const Command& command, pid_t pid,
                                                const fs::path& directory, const fs::path& parent,
-                                               const fs::path& group, bool streaming);
+                                               const DumpOptions& options, bool streaming);
   Status start(const Command& command, const std::vector<std::string>& arguments);
   Status run(const TakeImage& take);
   Status wait_until_dumped();
@@ -95,7 +97,7 @@ struct PreparedDump::Impl {
   const procfs::Process process;
   const pid_t pid = process.pid();
   const fs::path directory;
-  const fs::path group;  ///< may be empty
+  const DumpOptions options;
   HoldingPoint hold;
   std::optional<Streamer> streamer;
   std::optional<Session> session;
@@ -105,14 +107,20 @@ struct PreparedDump::Impl {
 
 Result<std::unique_ptr<PreparedDump::Impl>> PreparedDump::Impl::prepare(
     const Command& command, pid_t pid, const fs::path& directory, const fs::path& parent,
-    const fs::path& group, bool streaming) {
+    const DumpOptions& options, bool streaming) {
   auto made = [&]() -> Result<std::unique_ptr<Impl>> {
     GCR_ASSIGN(auto process, procfs::Process::open(pid));
     GCR_ASSIGN(auto arguments, dump_arguments("dump", kDumpLog, pid, directory, parent));
     arguments.emplace_back("--leave-stopped");
-    if (!group.empty()) arguments.insert(arguments.end(), {"--freeze-cgroup", group.string()});
+    if (!options.group.empty()) {
+      arguments.insert(arguments.end(), {"--freeze-cgroup", options.group.string()});
+    }
+    // A connection that waits to be accepted has its other end outside.
+    if (options.outside_tcp == process::OutsideTcp::kClose) {
+      arguments.emplace_back("--skip-in-flight");
+    }
     GCR_ASSIGN(HoldingPoint hold, HoldingPoint::create(directory, kFirstDumpFile));
-    auto impl = std::make_unique<Impl>(std::move(process), directory, group, std::move(hold));
+    auto impl = std::make_unique<Impl>(std::move(process), directory, options, std::move(hold));
     if (streaming) {
       arguments.emplace_back("--stream");
       GCR_ASSIGN(impl->streamer, Streamer::listen(directory));
@@ -137,6 +145,7 @@ Status PreparedDump::Impl::start(const Command& command,
 
 Status PreparedDump::Impl::run(const TakeImage& take) {
   GCR_TRY(session->check_namespace());
+  GCR_TRY(lock_connections(procfs::tree(pid)));
   started = true;
   if (const Status passed = hold.pass(images::empty_irmap_cache()); !passed) {
     session->kill();
@@ -149,14 +158,15 @@ Status PreparedDump::Impl::run(const TakeImage& take) {
 Status PreparedDump::Impl::wait_until_dumped() {
   GCR_TRY(wait_for_success(*session, directory, kDumpLog));
   for (const pid_t task : procfs::stopped_tree(pid)) {
-    if (group.empty() && is_alive(task)) GCR_TRY(procfs::wait_until_stopped(task));
+    if (options.group.empty() && is_alive(task)) GCR_TRY(procfs::wait_until_stopped(task));
   }
   return session->check_namespace();  // else CRIU's view was not genuine
 }
 
-/// The last steps with the images of threads.
+/// What is left to do with the images of threads and connections.
 Status PreparedDump::Impl::settle(const ReadImage& read, const WriteImage& write) {
   GCR_ASSIGN(credentials, check_dumped_credentials(pid, read));
+  GCR_TRY(settle_connections(read, write, options.outside_tcp));
   for (const pid_t task : procfs::stopped_tree(pid)) {
     if (is_alive(task)) GCR_TRY(restart_interrupted_calls(task, read, write));
   }
@@ -196,15 +206,16 @@ PreparedDump& PreparedDump::operator=(PreparedDump&&) noexcept = default;
 PreparedDump::~PreparedDump() = default;
 
 Result<PreparedDump> PreparedDump::streaming(const Command& command, pid_t pid,
-                                             const fs::path& directory, const fs::path& group) {
-  GCR_ASSIGN(auto impl, Impl::prepare(command, pid, directory, {}, group, true));
+                                             const fs::path& directory,
+                                             const DumpOptions& options) {
+  GCR_ASSIGN(auto impl, Impl::prepare(command, pid, directory, {}, options, true));
   return PreparedDump(std::move(impl));
 }
 
 Result<PreparedDump> PreparedDump::to_directory(const Command& command, pid_t pid,
                                                 const fs::path& directory, const fs::path& parent,
-                                                const fs::path& group) {
-  GCR_ASSIGN(auto impl, Impl::prepare(command, pid, directory, parent, group, false));
+                                                const DumpOptions& options) {
+  GCR_ASSIGN(auto impl, Impl::prepare(command, pid, directory, parent, options, false));
   return PreparedDump(std::move(impl));
 }
 
@@ -215,6 +226,7 @@ Result<std::vector<proto::Credentials>> PreparedDump::run(const TakeImage& take)
   if (!dumped) {
     // CRIU resumes the tasks when it fails; do it here if it could not, for example if the images
     // were lost. Whether they are stopped is not visible while their group is frozen.
+    (void)end_repair(procfs::stopped_tree(pid), Repaired::kAll);
     if (!was_stopped) (void)resume_stopped(impl_->process);
     return cannot("dump", pid, dumped.error());
   }

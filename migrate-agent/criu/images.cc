@@ -17,7 +17,6 @@ constexpr std::uint32_t kServiceMagic = 0x55105940;
 constexpr std::uint32_t kIrmapCacheMagic = 0x57004059;
 constexpr std::uint32_t kProcessTreeMagic = 0x50273030;
 constexpr std::uint32_t kPageMapMagic = 0x56084025;
-constexpr std::uint32_t kFilesMagic = 0x56303138;
 constexpr std::uint32_t kRemapMagic = 0x59133954;
 constexpr std::uint32_t kLinkedRemap = 0;  ///< of a remap-fpath.img
 constexpr std::uint32_t kInParent = 1;     ///< flags of a page map's entry
@@ -66,15 +65,12 @@ Error damaged(const fs::path& path) {
 /// All records of an image.
 template <class Entry>
 Result<std::vector<Entry>> read_records(const fs::path& path, std::uint32_t magic) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return Error(Code::kNotFound, "CRIU's image " + path.string() + " is missing");
-  if (!read_magic(file, magic)) return damaged(path);
+  GCR_ASSIGN(const std::string image, read_file(path));
+  const auto records = records_in(image, magic);
+  if (!records) return damaged(path);
   std::vector<Entry> entries;
-  for (std::uint32_t size = 0; read_u32(file, size);) {
-    std::string record;
-    if (!read_content(file, size, record) || !entries.emplace_back().ParseFromString(record)) {
-      return damaged(path);
-    }
+  for (const std::string& record : *records) {
+    if (!entries.emplace_back().ParseFromString(record)) return damaged(path);
   }
   return entries;
 }
@@ -186,12 +182,30 @@ Result<std::string> record_in(const std::string& image, std::uint32_t magic) {
   return record;
 }
 
+Result<std::vector<std::string>> records_in(const std::string& image, std::uint32_t magic) {
+  std::istringstream in(image);
+  std::vector<std::string> records;
+  bool whole = read_magic(in, magic);
+  for (std::uint32_t size = 0; whole && read_u32(in, size);) {
+    whole = read_content(in, size, records.emplace_back());
+  }
+  if (!whole) return Error(Code::kDataLoss, "an image of CRIU's is damaged");
+  return records;
+}
+
 std::string image_of(std::uint32_t magic, const std::string& record) {
+  return image_of(magic, std::vector{record});
+}
+
+std::string image_of(std::uint32_t magic, const std::vector<std::string>& records) {
   std::string bytes;
   put_u32(bytes, kCommonMagic);
   put_u32(bytes, magic);
-  put_u32(bytes, static_cast<std::uint32_t>(record.size()));
-  return bytes + record;
+  for (const std::string& record : records) {
+    put_u32(bytes, static_cast<std::uint32_t>(record.size()));
+    bytes += record;
+  }
+  return bytes;
 }
 
 Result<pid_t> root_pid(const fs::path& directory) {

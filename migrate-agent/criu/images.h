@@ -21,11 +21,19 @@ Result<std::string> read_file(const std::filesystem::path& path);
 /// Replaces a file.
 Status write_file(const std::filesystem::path& path, const std::string& content);
 
-/// The one record of an image. kDataLoss if the image is not whole.
+/// The second words of files.img and of a tcp-stream-*.img.
+inline constexpr std::uint32_t kFilesMagic = 0x56303138;
+inline constexpr std::uint32_t kTcpStreamMagic = 0x51465506;
+
+/// The first record of an image. kDataLoss if that is not whole.
 Result<std::string> record_in(const std::string& image, std::uint32_t magic);
 
-/// An image with one record.
+/// All records of an image. kDataLoss if it is not whole.
+Result<std::vector<std::string>> records_in(const std::string& image, std::uint32_t magic);
+
+/// An image with one record, or several.
 std::string image_of(std::uint32_t magic, const std::string& record);
+std::string image_of(std::uint32_t magic, const std::vector<std::string>& records);
 
 /// The cache file "irmap-cache" with nothing in it.
 std::string empty_irmap_cache();

@@ -28,6 +28,7 @@ std::vector<std::string> common_arguments(const std::string& action, const std::
       "--shell-job",
       "--file-locks",
       "--manage-cgroups=ignore",
+      "--tcp-established",
       "--network-lock",
       "skip",
       "--ghost-limit",

@@ -7,6 +7,7 @@
 #include "migrate-agent/commit/outcome.h"
 #include "migrate-agent/criu/images.h"
 #include "migrate-agent/fault/fault.h"
+#include "migrate-agent/process/addresses.h"
 #include "migrate-agent/settlement/destination.h"
 #include "migrate-agent/settlement/records.h"
 #include "src/base/log.h"
@@ -115,15 +116,31 @@ Result<std::vector<process::VettedFiles>> Course::vet_files(
   return process::vet_files({std::move(names.files), std::move(names.deleted)}, request.members());
 }
 
+/// The sockets in the images become sockets of this host.
+Result<criu::AdaptedSockets> Course::adapt_sockets() const {
+  const process::Addresses addresses(context_.channel.local_host());
+  GCR_ASSIGN(auto adapted,
+             criu::adapt_sockets(room_->image_directory(), [&](const std::string& address) {
+               return addresses.here(address);
+             }));
+  for (const auto& [protocol, end] : adapted.bound) {
+    GCR_TRY(process::check_free(protocol, end.address, end.port));
+  }
+  return adapted;
+}
+
 Status Course::restore_process(const proto::RestoreRequest& request,
                                const std::vector<images::ImageFile>& files, Phases& phases) {
   GCR_TRY(phases.time("images", "complete images", [&] { return room_->complete(files); }));
   GCR_TRY(fault::point("destination.imaged"));
   GCR_ASSIGN(const auto vetted,
              phases.time("process", "compare files", [&] { return vet_files(request); }));
-  GCR_ASSIGN(process_, RestoredProcess::create(plan_.driver, *prepared_restore_,
-                                               {request.members(), vetted, plan_.gpu_members},
-                                               plan_.running, plan_.gpu_map, group_, phases));
+  GCR_ASSIGN(const auto sockets,
+             phases.time("process", "adapt sockets", [&] { return adapt_sockets(); }));
+  GCR_ASSIGN(process_,
+             RestoredProcess::create(plan_.driver, *prepared_restore_,
+                                     {request.members(), vetted, sockets, plan_.gpu_members},
+                                     plan_.running, plan_.gpu_map, group_, phases));
   return {};
 }
 

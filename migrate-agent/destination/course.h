@@ -13,6 +13,7 @@
 
 #include "migrate-agent/cgroups/group.h"
 #include "migrate-agent/commit/commit_log.h"
+#include "migrate-agent/criu/connections.h"
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/data/incoming_data.h"
 #include "migrate-agent/destination/request_checks.h"
@@ -100,6 +101,7 @@ class Course {
 
   Status restore(const proto::RestoreRequest& request, proto::RestoreReply& reply);
   Result<std::vector<process::VettedFiles>> vet_files(const proto::RestoreRequest& request) const;
+  Result<criu::AdaptedSockets> adapt_sockets() const;
   Status restore_process(const proto::RestoreRequest& request,
                          const std::vector<images::ImageFile>& files, Phases& phases);
   Status vote(Phases& phases);

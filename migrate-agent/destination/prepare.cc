@@ -110,8 +110,9 @@ void Course::look(const proto::PreflightRequest& request, const Status& room,
   preflight::Findings findings(preflight::Side::kDestination);
   Survey here = survey(context_.config, findings);
   compare_hosts(request, here.facts, context_.config, findings);
+  const process::Addresses addresses(context_.channel.local_host());
   for (const proto::ProcessFacts& member : request.members()) {
-    compare_process(member, here.facts, findings);
+    compare_process(member, here.facts, addresses, findings);
   }
   note_room(room, findings);
   if (here.driver) {

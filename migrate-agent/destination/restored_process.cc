@@ -35,6 +35,7 @@ Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(
     GCR_TRY(process->find_members(expected.members));
     return process->check_files(expected.files);
   }));
+  GCR_TRY(process->end_connections(expected.sockets));
   GCR_TRY(process->find_gpu_members(*driver, expected));
   GCR_ASSIGN(process->frozen_, phases.time("process", "seize", [&] {
     return criu::FrozenThreads::seize(process->members_, running,
@@ -106,6 +107,12 @@ Status RestoredProcess::check_files(const std::vector<process::VettedFiles>& fil
     GCR_TRY(process::check_restored_files(members_[i].pid(), files[i]));
   }
   return {};
+}
+
+Status RestoredProcess::end_connections(const criu::AdaptedSockets& sockets) const {
+  std::vector<pid_t> pids;
+  for (const procfs::Process& member : members_) pids.push_back(member.pid());
+  return criu::end_connections(pids, sockets.closing, sockets.resetting);
 }
 
 Status RestoredProcess::attach(job::MemberDescriptors vram, Phases& phases) {

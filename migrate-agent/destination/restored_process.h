@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "migrate-agent/cgroups/group.h"
+#include "migrate-agent/criu/connections.h"
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/criu/frozen_threads.h"
 #include "migrate-agent/device/device.h"
@@ -27,6 +28,7 @@ class RestoredProcess {
   struct Expected {
     const process::DumpedMembers& members;
     const std::vector<process::VettedFiles>& files;  ///< of each member
+    const criu::AdaptedSockets& sockets;             ///< of all members
     /// Those that use GPUs, as the preflight numbers them: their PIDs in their PID namespace.
     const std::map<job::MemberId, pid_t>& gpu_members;
   };
@@ -67,6 +69,7 @@ class RestoredProcess {
   Status find_members(const process::DumpedMembers& members);
   Status find_gpu_members(const device::Driver& driver, const Expected& expected);
   Status check_files(const std::vector<process::VettedFiles>& files) const;
+  Status end_connections(const criu::AdaptedSockets& sockets) const;
 
   criu::RestoredTree tree_;
   std::vector<procfs::Process> members_;  ///< in the source's order

@@ -47,14 +47,21 @@ constexpr auto kCatalogue = std::to_array<Kind>({
      "Close the connection, for example to the system's log or a message bus."},
     {"socket-kind", kBlocker, "CRIU cannot dump sockets of this kind.",
      "Have the program use TCP, UDP or Unix sockets."},
-    {"tcp-established", kBlocker, "The peer of a TCP connection knows only the source's address.",
-     "Close the connection, or let the program listen and its clients connect anew."},
+    {"tcp-established", kBlocker,
+     "A TCP connection moves only if both ends do: a peer outside knows the source's address.",
+     "Close the connection; or use --tcp close: at the destination the program sees that it was "
+     "reset, and clients connect anew."},
+    {"tcp-reset", kWarning, "At the destination the program sees that the connection was reset.",
+     "Nothing, if the program and its clients connect anew; else leave --tcp close out."},
     {"address-in-use", kBlocker, "The process cannot be restored where its port is taken.",
      "End the program that has the port at the destination; within one network namespace a process "
      "that is bound to a port cannot be moved."},
     {"address-missing", kBlocker,
-     "The process is bound to an address that the destination does not have.",
-     "Bind the program to the wildcard address, or give the destination the address."},
+     "An address of the source's becomes the one at which the destination's agent is reached, "
+     "which "
+     "is of another family here.",
+     "Bind the program to the wildcard address, give the destination the address, or name the "
+     "destination by an address of that family."},
     {"device", kBlocker, "The state of a device stays in its host's kernel.",
      "Close the device before the migration."},
     {"io-uring", kBlocker, "CRIU cannot dump an io_uring.",

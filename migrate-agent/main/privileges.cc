@@ -23,6 +23,8 @@ constexpr auto kWorkers = std::to_array<KeptCapability>({
     {CAP_SYS_ADMIN, "CAP_SYS_ADMIN",
      "enter a process's namespaces, make the PID namespace of a restored one, start CRIU there"},
     {CAP_SYS_CHROOT, "CAP_SYS_CHROOT", "enter a process's mount namespace (setns asks for it)"},
+    {CAP_NET_ADMIN, "CAP_NET_ADMIN", "let TCP connections go on that a dump has put into repair"},
+    {CAP_NET_BIND_SERVICE, "CAP_NET_BIND_SERVICE", "try whether a port below 1024 is free"},
     {CAP_IPC_LOCK, "CAP_IPC_LOCK", "pin the landing region for the GPU and for RDMA"},
 });
 

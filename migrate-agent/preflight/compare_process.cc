@@ -1,20 +1,16 @@
-#include <arpa/inet.h>
 #include <cap-ng.h>
 #include <fmt/format.h>
-#include <ifaddrs.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <fstream>
-#include <memory>
-#include <set>
 
 #include "migrate-agent/cgroups/limits.h"
 #include "migrate-agent/landing/memory_info.h"
 #include "migrate-agent/preflight/comparison.h"
+#include "migrate-agent/process/addresses.h"
 #include "migrate-agent/process/named_files.h"
 #include "migrate-agent/process/sockets.h"
 #include "migrate-agent/process/surroundings.h"
@@ -94,58 +90,40 @@ void check_hugepages(const proto::ProcessFacts& process, Findings& findings) {
   }
 }
 
-struct FreeInterfaces {
-  void operator()(ifaddrs* list) const { ::freeifaddrs(list); }
-};
-
-bool is_wildcard(const std::string& address) { return address == "0.0.0.0" || address == "::"; }
-
-/// In numbers.
-std::set<std::string> own_addresses() {
-  std::set<std::string> addresses;
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return addresses;
-  const std::unique_ptr<ifaddrs, FreeInterfaces> interfaces(list);
-  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
-    if (at->ifa_addr == nullptr) continue;
-    const int family = at->ifa_addr->sa_family;
-    const void* number = nullptr;
-    if (family == AF_INET) {
-      number = &reinterpret_cast<const sockaddr_in*>(at->ifa_addr)->sin_addr;
-    } else if (family == AF_INET6) {
-      number = &reinterpret_cast<const sockaddr_in6*>(at->ifa_addr)->sin6_addr;
-    }
-    std::array<char, INET6_ADDRSTRLEN> text{};
-    if (number != nullptr && ::inet_ntop(family, number, text.data(), text.size()) != nullptr) {
-      addresses.insert(text.data());
-    }
-  }
-  return addresses;
+/// `socket` is one end of a connection; `taken` are the sockets of this host.
+void check_connection(const proto::BoundSocket& socket, const process::InternetSocket::Ends& ends,
+                      const std::vector<process::InternetSocket>& taken, Findings& findings) {
+  const bool is_taken = std::ranges::any_of(
+      taken, [&](const auto& other) { return other.connection && other.ends() == ends; });
+  if (!is_taken) return;
+  findings.add("address-in-use", fmt::format("a program here has a TCP connection from {} port {} "
+                                             "to {} port {}",
+                                             std::get<0>(ends), socket.port(), std::get<2>(ends),
+                                             socket.remote_port()));
 }
 
-/// All of 127/8 is there wherever the loopback interface is.
-bool is_here(const std::string& address, const std::set<std::string>& own) {
-  if (is_wildcard(address) || own.contains(address)) return true;
-  return address.starts_with("127.") && own.contains("127.0.0.1");
-}
-
-void check_addresses(const proto::ProcessFacts& process, Findings& findings) {
+void check_addresses(const proto::ProcessFacts& process, const process::Addresses& addresses,
+                     Findings& findings) {
   if (process.sockets().empty()) return;
-  const std::set<std::string> own = own_addresses();
   const auto taken = process::internet_sockets(::getpid());
   for (const proto::BoundSocket& socket : process.sockets()) {
-    const std::string name =
-        fmt::format("{} {} port {}", socket.protocol(), socket.address(), socket.port());
-    if (!is_here(socket.address(), own)) {
-      findings.add("address-missing", "the process is bound to " + name);
+    const bool connection = !socket.remote_address().empty();
+    const auto local = addresses.here(socket.address());
+    const auto remote = addresses.here(connection ? socket.remote_address() : socket.address());
+    if (!local || !remote) {
+      findings.add(
+          "address-missing",
+          fmt::format("the process has {} {} port {}, and no address here stands for it",
+                      socket.protocol(), local ? socket.remote_address() : socket.address(),
+                      local ? socket.remote_port() : socket.port()));
+    } else if (connection) {
+      check_connection(socket, {*local, socket.port(), *remote, socket.remote_port()}, taken,
+                       findings);
+    } else {
+      const Status free =
+          process::check_free(socket.protocol(), *local, static_cast<std::uint16_t>(socket.port()));
+      if (!free) findings.add("address-in-use", free.error().message());
     }
-    const bool in_use = std::ranges::any_of(taken, [&](const process::InternetSocket& other) {
-      return !other.connection && other.port != 0 && other.port == socket.port() &&
-             other.protocol == socket.protocol() &&
-             (other.address == socket.address() || is_wildcard(other.address) ||
-              is_wildcard(socket.address()));
-    });
-    if (in_use) findings.add("address-in-use", "a program here has " + name);
   }
 }
 
@@ -174,11 +152,11 @@ std::string capability_names(std::uint64_t set) {
 }
 
 void compare_process(const proto::ProcessFacts& process, const proto::HostFacts& here,
-                     Findings& findings) {
+                     const process::Addresses& addresses, Findings& findings) {
   compare_ids(process, here, findings);
   check_limits(process, here, findings);
   check_hugepages(process, findings);
-  check_addresses(process, findings);
+  check_addresses(process, addresses, findings);
   check_groups(process, findings);
   process::compare_files(process.files(), process.credentials(), findings);
 }

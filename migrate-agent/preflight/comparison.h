@@ -7,6 +7,7 @@
 #include "migrate-agent/mover/gpu_map.h"
 #include "migrate-agent/mover/incoming_vram.h"
 #include "migrate-agent/preflight/host_facts.h"
+#include "migrate-agent/process/addresses.h"
 #include "proto/control.pb.h"
 
 namespace gcr::agent {
@@ -15,9 +16,10 @@ namespace gcr::agent {
 void compare_hosts(const proto::PreflightRequest& request, const proto::HostFacts& here,
                    const Config& config, preflight::Findings& findings);
 
-/// Ids, capabilities, limits, addresses and files of the process.
+/// Ids, capabilities, limits, addresses and files of the process. `addresses` has those that its
+/// sockets get.
 void compare_process(const proto::ProcessFacts& process, const proto::HostFacts& here,
-                     preflight::Findings& findings);
+                     const process::Addresses& addresses, preflight::Findings& findings);
 
 /// The destination GPU for each GPU of the source; empty if there is no mapping. Creates contexts
 /// on the GPUs that the process would go to.

@@ -2,7 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <sys/xattr.h>
@@ -97,9 +101,11 @@ std::string holder_text(pid_t holder) {
 struct Look {
   pid_t pid;
   const Together& together;
+  OutsideTcp outside_tcp;
   Inspection& inspection;
   std::map<std::uint64_t, std::uint64_t> unix_peers{};
-  std::map<std::uint64_t, InternetSocket> internet{};  ///< by inode
+  std::map<std::uint64_t, InternetSocket> internet{};           ///< by inode
+  std::map<InternetSocket::Ends, std::uint64_t> connections{};  ///< their inodes
   std::set<int> mounts{};
 };
 
@@ -149,6 +155,64 @@ bool can_be_dumped(const std::string& socket_kind) {
   return std::ranges::find(kMovable, socket_kind) != kMovable.end();
 }
 
+std::string socket_link(std::uint64_t inode) { return "socket:[" + std::to_string(inode) + "]"; }
+
+proto::BoundSocket& add_socket(const InternetSocket& socket, Look& look) {
+  proto::BoundSocket& bound = *look.inspection.facts.add_sockets();
+  bound.set_protocol(socket.protocol);
+  bound.set_address(socket.address);
+  bound.set_port(socket.port);
+  return bound;
+}
+
+/// What becomes of what cannot move depends on what the operator has asked for.
+void add_outside_tcp(const std::string& what, Look& look) {
+  const bool refuse = look.outside_tcp == OutsideTcp::kRefuse;
+  look.inspection.findings.add(refuse ? "tcp-established" : "tcp-reset", what);
+}
+
+/// What works on top of a TCP connection in the kernel, such as "tls"; empty if nothing does.
+std::string upper_layer(const Descriptor& fd, pid_t holder) {
+  const auto process = procfs::open_pidfd(holder);
+  if (!process) return {};
+  const UniqueFd socket(static_cast<int>(::syscall(SYS_pidfd_getfd, process->get(), fd.number, 0)));
+  std::array<char, 16> name{};
+  socklen_t length = name.size() - 1;
+  const bool told = ::getsockopt(socket.get(), IPPROTO_TCP, TCP_ULP, name.data(), &length) == 0;
+  return told ? name.data() : "";
+}
+
+void look_at_connection(const Descriptor& fd, const InternetSocket& socket, Look& look) {
+  const auto other = look.connections.find(socket.other_ends());
+  const bool on_this_host = other != look.connections.end();
+  const std::uint64_t inode = on_this_host ? other->second : 0;
+  if (inode != 0 && look.together.holds(socket_link(inode))) {
+    proto::BoundSocket& inside = add_socket(socket, look);
+    inside.set_remote_address(socket.remote_address);
+    inside.set_remote_port(socket.remote_port);
+    const std::string upper = upper_layer(fd, look.pid);
+    if (upper.empty()) return;
+    look.inspection.findings.add(
+        "socket-kind", fd.name() + " is a TCP connection with " + upper + " in the kernel");
+    return;
+  }
+  std::string whose = "outside of it";
+  if (on_this_host && inode == 0) whose = "not accepted yet, or closed";
+  if (inode != 0) whose = "in " + holder_text(look.together.outsider(socket_link(inode)));
+  add_outside_tcp(fd.name() + " is a TCP connection from " + socket.local_name() + " to " +
+                      socket.remote_name() + ", whose other end is " + whose,
+                  look);
+}
+
+void look_at_listener(const Descriptor& fd, const InternetSocket& socket, Look& look) {
+  add_socket(socket, look);
+  if (socket.waiting == 0) return;
+  add_outside_tcp(
+      fd.name() + " listens on " + socket.local_name() +
+          ", and connections wait there to be accepted: " + std::to_string(socket.waiting),
+      look);
+}
+
 void look_at_socket(const Descriptor& fd, Look& look) {
   const std::uint64_t inode = fd.status.st_ino;
   if (!can_be_dumped(socket_kind(fd, look.pid))) {
@@ -157,17 +221,12 @@ void look_at_socket(const Descriptor& fd, Look& look) {
   }
   const auto internet = look.internet.find(inode);
   if (internet != look.internet.end() && internet->second.connection) {
-    look.inspection.findings.add("tcp-established", fd.name() + " is a TCP connection");
-  }
-  if (internet != look.internet.end() && !internet->second.connection) {
-    proto::BoundSocket& bound = *look.inspection.facts.add_sockets();
-    bound.set_protocol(internet->second.protocol);
-    bound.set_address(internet->second.address);
-    bound.set_port(internet->second.port);
+    look_at_connection(fd, internet->second, look);
+  } else if (internet != look.internet.end()) {
+    look_at_listener(fd, internet->second, look);
   }
   const auto peer = look.unix_peers.find(inode);
-  const std::string other_end =
-      peer == look.unix_peers.end() ? "" : "socket:[" + std::to_string(peer->second) + "]";
+  const std::string other_end = peer == look.unix_peers.end() ? "" : socket_link(peer->second);
   const bool outside = !other_end.empty() && !look.together.holds(other_end);
   pid_t holder = look.together.outsider(fd.link, Together::Agents::kSkipped);
   if (outside) {
@@ -274,11 +333,12 @@ std::string describe_process(pid_t pid) {
 }
 
 Status inspect_descriptors(pid_t pid, const Together& together, bool same_network,
-                           Inspection& inspection) {
+                           OutsideTcp outside_tcp, Inspection& inspection) {
   GCR_ASSIGN(const std::vector<Descriptor> descriptors, read_descriptors(pid));
-  Look look{pid, together, inspection};
+  Look look{pid, together, outside_tcp, inspection};
   if (same_network) {
     for (InternetSocket& socket : internet_sockets(pid)) {
+      if (socket.connection) look.connections.emplace(socket.ends(), socket.inode);
       look.internet.emplace(socket.inode, std::move(socket));
     }
     auto peers = unix_peers();

@@ -11,7 +11,7 @@ namespace gcr::process {
 /// its descriptors may not be read. `same_network`: the process is in our network namespace;
 /// otherwise sockets are not looked at.
 Status inspect_descriptors(pid_t pid, const Together& together, bool same_network,
-                           Inspection& inspection);
+                           OutsideTcp outside_tcp, Inspection& inspection);
 
 /// The program name and number of a process for messages, like "1234 (bash)".
 std::string describe_process(pid_t pid);

@@ -103,7 +103,7 @@ Status look_at_credentials(pid_t pid, Inspection& inspection) {
 
 }  // namespace
 
-Result<Inspection> inspect(pid_t pid, const Together& together) {
+Result<Inspection> inspect(pid_t pid, const Together& together, OutsideTcp outside_tcp) {
   const std::map<std::string, std::string> status = procfs::status_fields(std::to_string(pid));
   const char state = procfs::state(std::to_string(pid));
   if (pid <= 0 || !status.contains("Tgid") || state == '\0') return no_such_process(pid);
@@ -132,7 +132,7 @@ Result<Inspection> inspect(pid_t pid, const Together& together) {
   look_at_state(pid, status, inspection);
   const bool same_network =
       procfs::namespace_link(pid, "net") == procfs::namespace_link(::getpid(), "net");
-  GCR_TRY(inspect_descriptors(pid, together, same_network, inspection));
+  GCR_TRY(inspect_descriptors(pid, together, same_network, outside_tcp, inspection));
   inspect_mappings(pid, together, inspection);
   GCR_TRY(look_at_files(pid, inspection));
   GCR_TRY(look_at_credentials(pid, inspection));

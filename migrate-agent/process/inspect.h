@@ -8,6 +8,7 @@
 #include <string>
 
 #include "migrate-agent/findings/catalogue.h"
+#include "migrate-agent/process/outside_tcp.h"
 #include "migrate-agent/process/together.h"
 #include "proto/control.pb.h"
 #include "src/base/result.h"
@@ -29,7 +30,8 @@ inline constexpr std::uint64_t kDeletedFileLimitBytes = 64u << 20;
 /// NVIDIA devices, and the door, are expected and not reported.
 ///
 /// The files among the facts are those of named_files(). Thread-safe.
-Result<Inspection> inspect(pid_t pid, const Together& together);
+Result<Inspection> inspect(pid_t pid, const Together& together,
+                           OutsideTcp outside_tcp = OutsideTcp::kRefuse);
 
 /// Its words, with blanks between; empty if there is no such process or it has none.
 std::string command_of(pid_t pid);

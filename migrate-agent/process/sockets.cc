@@ -17,6 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "migrate-agent/process/addresses.h"
+
 namespace gcr::process {
 namespace {
 
@@ -49,10 +51,29 @@ std::string address_in_numbers(const std::string& digits) {
   std::array<char, INET6_ADDRSTRLEN> text{};
   const int family = digits.size() == 8 ? AF_INET : AF_INET6;
   const char* const shown = ::inet_ntop(family, words.data(), text.data(), text.size());
-  return shown != nullptr ? shown : "";
+  return shown != nullptr ? unmapped(shown) : "";
+}
+
+/// "0100007F:0050" -> address and port; false if it is not such a word.
+bool read_end(const std::string& word, std::string& address, std::uint16_t& port) {
+  const std::size_t colon = word.find(':');
+  if (colon == std::string::npos) return false;
+  address = address_in_numbers(word.substr(0, colon));
+  unsigned number = 0;
+  if (!(std::istringstream(word.substr(colon + 1)) >> std::hex >> number)) return false;
+  port = static_cast<std::uint16_t>(number);
+  return !address.empty();
+}
+
+std::string end_name(const std::string& address, std::uint16_t port) {
+  const bool v6 = address.find(':') != std::string::npos;
+  return (v6 ? "[" + address + "]" : address) + ":" + std::to_string(port);
 }
 
 }  // namespace
+
+std::string InternetSocket::local_name() const { return end_name(address, port); }
+std::string InternetSocket::remote_name() const { return end_name(remote_address, remote_port); }
 
 Result<std::map<std::uint64_t, std::uint64_t>> unix_peers() {
   const std::unique_ptr<nl_sock, FreeSocket> socket(::nl_socket_alloc());
@@ -80,19 +101,22 @@ std::optional<InternetSocket> parse_socket(const std::string& protocol, const st
   std::istringstream fields(line);
   const std::vector<std::string> words{std::istream_iterator<std::string>(fields), {}};
   if (words.size() < 10) return std::nullopt;
-  const std::size_t colon = words[1].find(':');
-  const std::string address = address_in_numbers(words[1].substr(0, colon));
-  if (colon == std::string::npos || address.empty()) return std::nullopt;
-  unsigned port = 0;
+  InternetSocket socket{};
+  socket.protocol = protocol;
   unsigned state = 0;
-  InternetSocket socket{protocol, address, 0, 0, false};
-  if (!(std::istringstream(words[1].substr(colon + 1)) >> std::hex >> port) ||
-      !(std::istringstream(words[3]) >> std::hex >> state) ||
+  const std::size_t colon = words[4].find(':');
+  if (!read_end(words[1], socket.address, socket.port) ||
+      !read_end(words[2], socket.remote_address, socket.remote_port) ||
+      !(std::istringstream(words[3]) >> std::hex >> state) || colon == std::string::npos ||
       !(std::istringstream(words[9]) >> socket.inode)) {
     return std::nullopt;
   }
-  socket.port = static_cast<std::uint16_t>(port);
-  socket.connection = protocol == "tcp" && state != TCP_LISTEN && state != TCP_CLOSE;
+  const bool tcp = protocol == "tcp";
+  // What waits for late packets belongs to nobody, and is in nobody's way.
+  socket.connection = tcp && state != TCP_LISTEN && state != TCP_CLOSE && state != TCP_TIME_WAIT;
+  if (tcp && state == TCP_LISTEN) {
+    std::istringstream(words[4].substr(colon + 1)) >> std::hex >> socket.waiting;
+  }
   return socket;
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "src/base/result.h"
@@ -16,13 +17,25 @@ namespace gcr::process {
 /// Unix sockets that have a peer: own inode -> the peer's.
 Result<std::map<std::uint64_t, std::uint64_t>> unix_peers();
 
-/// A TCP or UDP socket that is bound to a port.
+/// A TCP or UDP socket that is bound to a port. Addresses are in numbers, IPv4 or IPv6.
 struct InternetSocket {
   std::string protocol;  ///< "tcp" or "udp"
-  std::string address;   ///< in numbers, IPv4 or IPv6
+  std::string address;
   std::uint16_t port = 0;
-  std::uint64_t inode = 0;
-  bool connection = false;  ///< TCP that is neither closed nor listening
+  std::string remote_address;
+  std::uint16_t remote_port = 0;
+  std::uint64_t inode = 0;    ///< 0: no process has it
+  bool connection = false;    ///< TCP that is neither closed nor listening nor in TIME_WAIT
+  std::uint32_t waiting = 0;  ///< connections that a listener has not accepted
+
+  /// "10.0.0.1:80", "[::1]:80"
+  std::string local_name() const;
+  std::string remote_name() const;
+
+  /// What the kernel tells connections apart by, and what those of the other end are.
+  using Ends = std::tuple<std::string, std::uint16_t, std::string, std::uint16_t>;
+  Ends ends() const { return {address, port, remote_address, remote_port}; }
+  Ends other_ends() const { return {remote_address, remote_port, address, port}; }
 };
 
 /// Those of the network namespace of `pid`.

@@ -11,6 +11,7 @@
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/criu/held_threads.h"
 #include "migrate-agent/criu/helpers.h"
+#include "migrate-agent/criu/tcp_sockets.h"
 #include "migrate-agent/device/cuda/driver.h"
 #include "migrate-agent/door/door.h"
 #include "migrate-agent/keeper/keeper.h"
@@ -65,6 +66,12 @@ struct Member {
   GpuAccess* access = nullptr;            ///< null if the member was not taken apart
   bool gated = false;
 };
+
+std::vector<pid_t> pids_of(std::span<const Member> members) {
+  std::vector<pid_t> pids;
+  for (const Member& member : members) pids.push_back(member.process.pid());
+  return pids;
+}
 
 /// Makes them stopped instead of frozen.
 Status thaw_stopped(std::span<const Member> members, const cgroups::Group& group) {
@@ -170,6 +177,7 @@ Status bring_back_all(const Lost& lost, std::span<Member> members, const InHand*
   GCR_TRY(criu::wait_for_helpers(lost.scratch, kCriuPatience));
   // Frozen processes are stopped again for what follows: a SIGCONT may have ended their stop.
   GCR_TRY(thaw_stopped(members, lost.group));
+  if (lost.detaching) GCR_TRY(criu::end_repair(pids_of(members), criu::Repaired::kAll));
   GCR_TRY(open_accesses(members, lost, in_hand));
   std::vector<Member*> taken_apart;
   for (Member& member : members) {
@@ -255,9 +263,12 @@ Result<Found> bring_back(const Lost& lost, const InHand* in_hand) {
       fmt::format("cannot bring process {} back", lost.members.front().pid()));
 }
 
-/// Nobody is thawed before all are killed.
+/// Nobody is thawed before all are killed. Connections to others end as if the processes had closed
+/// them; those among themselves, which go on elsewhere, end without a word.
 Status end_stopped(const std::vector<journal::ProcessId>& members, const cgroups::Group& group) {
   GCR_ASSIGN(const std::vector<Member> found, open_members(members, group));
+  const Status told = criu::end_repair(pids_of(found), criu::Repaired::kOutside);
+  if (!told) spdlog::warn("others will find out later: {}", told.error().message());
   for (const Member& member : found) {
     const Status sent = member.process.send(SIGKILL);
     if (!sent && sent.error().code() != Code::kNotFound) return sent;

@@ -163,9 +163,15 @@ std::vector<proto::Finding> findings_of_member(pid_t pid, preflight::Findings fi
   return list;
 }
 
+/// What the examination of one process needs.
+struct Look {
+  process::Together together;
+  process::OutsideTcp outside_tcp;
+};
+
 /// False if the process must not be examined further.
-bool look_at_root(pid_t pid, const process::Together& together, Examination& found) {
-  auto inspection = process::inspect(pid, together);
+bool look_at_root(pid_t pid, const Look& look, Examination& found) {
+  auto inspection = process::inspect(pid, look.together, look.outside_tcp);
   if (!inspection) {
     const bool gone = inspection.error().code() == Code::kNotFound;
     found.findings.add(gone ? "no-process" : "cannot-inspect", inspection.error().message());
@@ -180,8 +186,8 @@ bool look_at_root(pid_t pid, const process::Together& together, Examination& fou
 }
 
 /// Zombies move with their parents, and have nothing to examine.
-void look_at_member(pid_t pid, const process::Together& together, Examination& found) {
-  auto inspection = process::inspect(pid, together);
+void look_at_member(pid_t pid, const Look& look, Examination& found) {
+  auto inspection = process::inspect(pid, look.together, look.outside_tcp);
   if (inspection) {
     compare_with_root(pid, found.pids.front(), *inspection, found.members.front().limits());
     found.pids.push_back(pid);
@@ -193,15 +199,16 @@ void look_at_member(pid_t pid, const process::Together& together, Examination& f
 }
 
 /// False if they must not be examined further.
-bool look_at_members(const std::vector<pid_t>& pids, Examination& found) {
-  const process::Together together({pids.begin(), pids.end()});
-  if (!look_at_root(pids.front(), together, found)) return false;
+bool look_at_members(const proto::MigrateRequest& request, const std::vector<pid_t>& pids,
+                     Examination& found) {
+  const Look look{process::Together({pids.begin(), pids.end()}), outside_tcp(request)};
+  if (!look_at_root(pids.front(), look, found)) return false;
   if (pids.size() > job::kMaxMembers) {
     found.findings.add("too-many-processes", fmt::format("it has {} processes, {} are allowed",
                                                          pids.size(), job::kMaxMembers));
     return false;
   }
-  for (const pid_t pid : std::span(pids).subspan(1)) look_at_member(pid, together, found);
+  for (const pid_t pid : std::span(pids).subspan(1)) look_at_member(pid, look, found);
   for (const pid_t pid : pids) {
     for (const pid_t used : used_pids(pid)) found.members.front().add_used_pids(used);
   }
@@ -269,7 +276,7 @@ Examination examine(const proto::MigrateRequest& request, const Config& config,
                     const std::vector<pid_t>& pids) {
   Examination found;
   found.host = survey(config, found.findings);
-  if (!look_at_members(pids, found)) return found;
+  if (!look_at_members(request, pids, found)) return found;
   look_at_images(request, config, found);
   find_gpu_users(found);
   std::vector<job::Listed> listed;
@@ -282,11 +289,16 @@ Examination examine(const proto::MigrateRequest& request, const Config& config,
   return found;
 }
 
-Status examine_late(pid_t pid, pid_t root, const std::vector<pid_t>& pids) {
+process::OutsideTcp outside_tcp(const proto::MigrateRequest& request) {
+  return request.close_tcp() ? process::OutsideTcp::kClose : process::OutsideTcp::kRefuse;
+}
+
+Status examine_late(const proto::MigrateRequest& request, pid_t pid,
+                    const std::vector<pid_t>& pids) {
   const process::Together together({pids.begin(), pids.end()});
-  GCR_ASSIGN(auto inspection, process::inspect(pid, together));
-  GCR_ASSIGN(const auto of_root, process::inspect(root, together));
-  compare_with_root(pid, root, inspection, of_root.facts.limits());
+  GCR_ASSIGN(auto inspection, process::inspect(pid, together, outside_tcp(request)));
+  GCR_ASSIGN(const auto of_root, process::inspect(request.pid(), together));
+  compare_with_root(pid, request.pid(), inspection, of_root.facts.limits());
   if (process::has_driver_files(pid)) {
     inspection.findings.add("no-door", "it began to use the GPU while it was moved");
   }

@@ -11,6 +11,7 @@
 #include "migrate-agent/job/job.h"
 #include "migrate-agent/job/lister.h"
 #include "migrate-agent/preflight/host_facts.h"
+#include "migrate-agent/process/outside_tcp.h"
 #include "proto/control.pb.h"
 
 namespace gcr::agent {
@@ -38,7 +39,11 @@ Examination examine(const proto::MigrateRequest& request, const Config& config,
                     const std::vector<pid_t>& pids);
 
 /// What a process that was born later has, and may not have. kNotFound if it has ended.
-Status examine_late(pid_t pid, pid_t root, const std::vector<pid_t>& pids);
+Status examine_late(const proto::MigrateRequest& request, pid_t pid,
+                    const std::vector<pid_t>& pids);
+
+/// What becomes of TCP connections with one end outside of the job.
+process::OutsideTcp outside_tcp(const proto::MigrateRequest& request);
 
 /// The request to the destination about a job without blockers, without the migration's id and
 /// the name of who ordered it.

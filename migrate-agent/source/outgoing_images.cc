@@ -2,14 +2,19 @@
 
 #include <fmt/format.h>
 
+#include "migrate-agent/source/examination.h"
+
 namespace gcr::agent {
 
 namespace fs = std::filesystem;
 
 Result<OutgoingImages> OutgoingImages::create(const criu::Command& criu, const SourceJob& process,
-                                              fs::path scratch, proto::ImageMode requested,
+                                              fs::path scratch,
+                                              const proto::MigrateRequest& request,
                                               std::uint64_t resident_bytes) {
   OutgoingImages images(criu, process, std::move(scratch));
+  images.options_.outside_tcp = outside_tcp(request);
+  const proto::ImageMode requested = request.image_mode();
   if (requested == proto::IMAGE_MODE_STREAM) {
     images.reason_ = "asked for";
     return images;
@@ -57,11 +62,11 @@ void OutgoingImages::round(images::Sink& sink) {
 
 Status OutgoingImages::prepare() {
   if (!in_rounds_) {
-    GCR_ASSIGN(prepared_, criu::PreparedDump::streaming(criu_, pid_, scratch_, group_));
+    GCR_ASSIGN(prepared_, criu::PreparedDump::streaming(criu_, pid_, scratch_, options_));
     return {};
   }
   const fs::path parent = rounds_ == 0 ? fs::path() : directory_of_round(rounds_);
-  GCR_ASSIGN(prepared_, criu::PreparedDump::to_directory(criu_, pid_, scratch_, parent, group_));
+  GCR_ASSIGN(prepared_, criu::PreparedDump::to_directory(criu_, pid_, scratch_, parent, options_));
   return {};
 }
 

@@ -27,7 +27,8 @@ class OutgoingImages {
   /// kRefused if rounds are asked for and the kernel cannot do it. `scratch` is a directory of this
   /// migration on tmpfs.
   static Result<OutgoingImages> create(const criu::Command& criu, const SourceJob& process,
-                                       std::filesystem::path scratch, proto::ImageMode requested,
+                                       std::filesystem::path scratch,
+                                       const proto::MigrateRequest& request,
                                        std::uint64_t resident_bytes);
 
   bool in_rounds() const { return in_rounds_; }
@@ -51,14 +52,14 @@ class OutgoingImages {
   OutgoingImages(criu::Command criu, const SourceJob& process, std::filesystem::path scratch)
       : criu_(std::move(criu)),
         pid_(process.pid()),
-        group_(process.group().directory_for_criu()),
+        options_{process.group().directory_for_criu(), process::OutsideTcp::kRefuse},
         scratch_(std::move(scratch)) {}
   Status pre_dump(images::Sink& sink);
   std::filesystem::path directory_of_round(unsigned round) const;
 
   criu::Command criu_;
   pid_t pid_;
-  std::filesystem::path group_;  ///< that CRIU freezes; may be empty
+  criu::DumpOptions options_;
   std::filesystem::path scratch_;
   bool in_rounds_ = false;
   std::string reason_;

@@ -120,6 +120,16 @@ void describe_pre_copy(CLI::App& app, MigrateRequest& request) {
            "Fill GPU memory at DST only after the switchover; it need not be free before");
 }
 
+void describe_connections(CLI::App& app, MigrateRequest& request) {
+  app.add_option_function<std::string>(
+         "--tcp", [&request](const std::string& value) { request.set_close_tcp(value == "close"); },
+         "TCP connections with one end outside of the job: refuse the migration (default), or "
+         "close "
+         "them, so that the program sees at DST that they were reset")
+      ->option_text("refuse|close")
+      ->check(CLI::IsMember({"refuse", "close"}));
+}
+
 void describe_images(CLI::App& app, MigrateRequest& request) {
   add_option(app, "--compression", request, &MigrateRequest::set_compression,
              "Compression of the images of the process's ordinary memory (default auto: depends "
@@ -166,6 +176,7 @@ void describe_migrate(CLI::App& app, CommandLine& line) {
   describe_data(app, line.options.request);
   describe_pre_copy(app, line.options.request);
   describe_images(app, line.options.request);
+  describe_connections(app, line.options.request);
   describe_output(app, line.options);
   describe_certificates(app, line.tls);
 }
@@ -178,6 +189,7 @@ CLI::App* describe_preflight(CLI::App& app, CommandLine& line) {
   describe_data(*preflight, line.options.request);
   add_flag(*preflight, "--no-prefill", line.options.request, &MigrateRequest::set_no_prefill,
            "As for a migration");
+  describe_connections(*preflight, line.options.request);
   preflight->add_flag("--json", line.options.json, "Print one JSON object and nothing else");
   describe_certificates(*preflight, line.tls);
   return preflight;

@@ -77,15 +77,16 @@ TEST_F(Migrate, RequestHasTheDefaults) {
   EXPECT_FALSE(request_->auto_converge());
   EXPECT_FALSE(request_->strict());
   EXPECT_FALSE(request_->no_prefill());
+  EXPECT_FALSE(request_->close_tcp());
   EXPECT_EQ(request_->compression(), proto::COMPRESSION_AUTO);
   EXPECT_EQ(request_->image_mode(), proto::IMAGE_MODE_AUTO);
 }
 
 TEST_F(Migrate, RequestSaysHowToPreCopy) {
-  against(
-      report(migrated_report()),
-      {"--downtime-limit", "50", "--max-rounds", "7", "--max-bandwidth", "3GiB", "--auto-converge",
-       "--strict", "--no-prefill", "--compression", "zstd", "--image-mode", "rounds"});
+  against(report(migrated_report()),
+          {"--downtime-limit", "50", "--max-rounds", "7", "--max-bandwidth", "3GiB",
+           "--auto-converge", "--strict", "--no-prefill", "--compression", "zstd", "--image-mode",
+           "rounds", "--tcp", "close"});
   ASSERT_TRUE(request_);
   EXPECT_EQ(request_->downtime_limit_ms(), 50);
   EXPECT_EQ(request_->max_rounds(), 7U);
@@ -93,6 +94,7 @@ TEST_F(Migrate, RequestSaysHowToPreCopy) {
   EXPECT_TRUE(request_->auto_converge());
   EXPECT_TRUE(request_->strict());
   EXPECT_TRUE(request_->no_prefill());
+  EXPECT_TRUE(request_->close_tcp());
   EXPECT_EQ(request_->compression(), proto::COMPRESSION_ZSTD);
   EXPECT_EQ(request_->image_mode(), proto::IMAGE_MODE_ROUNDS);
 }

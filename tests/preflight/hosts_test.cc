@@ -107,7 +107,7 @@ class Hosts : public testing::Test {
 
   std::vector<std::string> compared(const proto::ProcessFacts& process) {
     Findings findings(Side::kDestination);
-    compare_process(process, here_.facts, findings);
+    compare_process(process, here_.facts, process::Addresses("127.0.0.1"), findings);
     return ids(findings);
   }
 
@@ -444,8 +444,37 @@ TEST_F(Hosts, AddressesThatAreTakenOrMissing) {
   EXPECT_THAT(compared(process), ElementsAre("address-in-use"));
   bound.set_protocol("tcp");
   EXPECT_THAT(compared(process), IsEmpty());
-  bound.set_address("192.0.2.77");  // of RFC 5737, nobody's
+  bound.set_address("192.0.2.77");  // becomes the address at which this host was reached
+  EXPECT_THAT(compared(process), IsEmpty());
+  bound.set_protocol("udp");
+  EXPECT_THAT(compared(process), ElementsAre("address-in-use"));
+  bound.set_address("2001:db8::77");  // which is of IPv4
   EXPECT_THAT(compared(process), ElementsAre("address-missing"));
+}
+
+TEST_F(Hosts, AConnectionThatExistsHereIsInTheWay) {
+  proto::ProcessFacts process = request().members(0);
+  const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in there{};
+  there.sin_family = AF_INET;
+  there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  sockaddr_in own{};
+  socklen_t length = sizeof(there);
+  auto* const generic = reinterpret_cast<sockaddr*>(&there);
+  ASSERT_TRUE(::bind(listener.get(), generic, length) == 0 && ::listen(listener.get(), 1) == 0 &&
+              ::getsockname(listener.get(), generic, &length) == 0 &&
+              ::connect(socket.get(), generic, length) == 0 &&
+              ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length) == 0);
+  proto::BoundSocket& end = *process.add_sockets();
+  end.set_protocol("tcp");
+  end.set_address("127.0.0.1");
+  end.set_port(ntohs(own.sin_port));
+  end.set_remote_address("127.0.0.1");
+  end.set_remote_port(ntohs(there.sin_port));
+  EXPECT_THAT(compared(process), ElementsAre("address-in-use"));
+  end.set_remote_port(1);
+  EXPECT_THAT(compared(process), IsEmpty());
 }
 
 TEST_F(Hosts, FilesAreComparedWithTheOthers) {

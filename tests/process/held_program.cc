@@ -7,7 +7,9 @@
 //   pipe            a pipe with both ends here
 //   pair            a Unix socket pair with both ends here
 //   listen          a listening TCP socket
-//   connect         a TCP connection to itself
+//   connect         a TCP connection to itself, not accepted
+//   accept          likewise, accepted
+//   tls             likewise, with TLS in the kernel
 //   io_uring        an io_uring
 //   sysv            attached System V shared memory
 //   delete FILE     unlinks a file
@@ -32,6 +34,7 @@
 #include <linux/io_uring.h>
 #include <mqueue.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sched.h>
 #include <sys/ipc.h>
 #include <sys/mman.h>
@@ -73,11 +76,13 @@ int listen_somewhere(sockaddr_in& address) {
   return socket;
 }
 
-void connect_to_self() {
+/// Gives the listener.
+int connect_to_self() {
   sockaddr_in address{};
-  listen_somewhere(address);
+  const int listener = listen_somewhere(address);
   const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
   must(::connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+  return listener;
 }
 
 void make_io_uring() {
@@ -176,7 +181,13 @@ int main(int argc, char** argv) {
       {"pipe", [&] { must(::pipe(pair) == 0); }},
       {"pair", [&] { must(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0); }},
       {"listen", [&] { listen_somewhere(address); }},
-      {"connect", connect_to_self},
+      {"connect", [] { connect_to_self(); }},
+      {"tls",
+       [] {
+         const int socket = ::accept(connect_to_self(), nullptr, nullptr);
+         must(::setsockopt(socket, IPPROTO_TCP, TCP_ULP, "tls", 3) == 0);
+       }},
+      {"accept", [] { must(::accept(connect_to_self(), nullptr, nullptr) >= 0); }},
       {"io_uring", make_io_uring},
       {"sysv", attach_shared_memory},
       {"delete", [&] { must(::unlink(next()) == 0); }},

@@ -389,9 +389,62 @@ TEST_F(Inspecting, SocketWhoseBothEndsAreInsideIsFineThoughTheAgentHoldsACopy) {
   EXPECT_THAT(ids(look()), IsEmpty());
 }
 
-TEST_F(Inspecting, TcpConnectionBlocks) {
+TEST_F(Inspecting, TcpConnectionThatIsNotAcceptedBlocks) {
   start({"connect"});
-  EXPECT_THAT(ids(look()), ElementsAre("tcp-established"));
+  const Inspection found = look();
+  ASSERT_THAT(ids(found), ElementsAre("tcp-established", "tcp-established"));
+  EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("wait there to be accepted: 1"));
+  EXPECT_THAT(found.findings.list()[1].found(), HasSubstr("not accepted yet"));
+}
+
+TEST_F(Inspecting, TcpConnectionWithBothEndsInsideIsListed) {
+  start({"accept"});
+  const Inspection found = look();
+  EXPECT_THAT(ids(found), IsEmpty());
+  ASSERT_EQ(found.facts.sockets_size(), 3);
+  EXPECT_EQ(found.facts.sockets(0).remote_address(), "");
+  const proto::BoundSocket& one = found.facts.sockets(1);
+  const proto::BoundSocket& other = found.facts.sockets(2);
+  EXPECT_EQ(one.address(), "127.0.0.1");
+  EXPECT_EQ(one.remote_address(), "127.0.0.1");
+  EXPECT_EQ(one.port(), other.remote_port());
+  EXPECT_EQ(one.remote_port(), other.port());
+}
+
+/// In scripts/guest: see tests/vm.
+TEST_F(Inspecting, TcpConnectionWithTlsInTheKernelBlocks) {
+  start({"tls"});
+  const Inspection found = look();
+  ASSERT_THAT(ids(found), ElementsAre("socket-kind"));
+  EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("with tls in the kernel"));
+}
+
+TEST_F(Inspecting, TcpConnectionToAnOutsiderBlocksUnlessItIsToBeReset) {
+  const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  UniqueFd inside(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  ASSERT_EQ(::bind(listener.get(), generic, length), 0);
+  ASSERT_EQ(::listen(listener.get(), 1), 0);
+  ASSERT_EQ(::getsockname(listener.get(), generic, &length), 0);
+  ASSERT_EQ(::connect(inside.get(), generic, length), 0);
+  const UniqueFd outside(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  ASSERT_TRUE(outside);
+  start({}, [&] { ::dup2(inside.get(), STDOUT_FILENO); });
+  inside.reset();
+  const Inspection found = look();
+  ASSERT_THAT(ids(found), ElementsAre("tcp-established"));
+  const std::string said = found.findings.list()[0].found();
+  EXPECT_THAT(said, HasSubstr("standard output is a TCP connection from 127.0.0.1:"));
+  EXPECT_THAT(said, HasSubstr(" to 127.0.0.1:" + std::to_string(ntohs(address.sin_port))));
+  EXPECT_THAT(said, HasSubstr("in process " + std::to_string(::getpid())));
+  const auto closing = inspect(pid_, Together({pid_}), OutsideTcp::kClose);
+  ASSERT_TRUE(closing);
+  EXPECT_THAT(ids(*closing), ElementsAre("tcp-reset"));
+  EXPECT_FALSE(closing->findings.has_blocker());
 }
 
 TEST_F(Inspecting, IoUringBlocks) {
