@@ -114,6 +114,8 @@ Status begin(Course& c) {
     subject.resident_bytes += member.resident_bytes();
   }
   subject.job = job::Job(static_cast<std::uint32_t>(subject.members.size()));
+  c.account.report.set_processes(subject.job.members());
+  c.account.report.set_gpu_processes(static_cast<std::uint32_t>(subject.found->gpu_users.size()));
   std::vector<GpuMember> gpu_members;
   for (GpuUser& user : subject.found->gpu_users) {
     const job::MemberId id{static_cast<std::uint32_t>(user.member)};

@@ -184,7 +184,8 @@ TEST_F(JobTest, AJobThatRunStartedMovesWithItsOutputAndItsSupervisor) {
   const std::string file = hosts_.directory() + "/job.log";
   pid_t pid = start_detached(
       hosts_, file,
-      joined(counter_command(hosts_, 32 * kMiB)) + "& while :; do echo tick; sleep 0.02; done");
+      joined(counter_command(hosts_, 32 * kMiB)) +
+          "& exec python3 -uc 'import time\nwhile True: print(\"tick\"); time.sleep(0.02)'");
   ASSERT_TRUE(wait_for_content(
       file, [](const std::string& text) { return text.find("listening") != text.npos; },
       kPatience));
@@ -204,10 +205,10 @@ TEST_F(JobTest, AJobThatRunStartedMovesWithItsOutputAndItsSupervisor) {
   ASSERT_EQ(::kill(pid, SIGHUP), 0);
   ASSERT_TRUE(wait_until([&] { return ::access(file.c_str(), F_OK) == 0; }));
   ASSERT_TRUE(grows(file));
-  // The shell ends, and the counter stays in the job.
-  const auto shell = procfs::tree(pid).at(1);
+  // The command ends, and the counter stays in the job.
+  const pid_t command = procfs::tree(pid).at(1);
   ASSERT_EQ(::kill(pid, SIGTERM), 0);
-  ASSERT_TRUE(wait_until_gone(shell));
+  ASSERT_TRUE(wait_until_gone(command));
   const auto tree = procfs::tree(pid);
   ASSERT_EQ(ask_counter(client_, hosts_, host), expected++);
   EXPECT_EQ(tree.size(), 2u);

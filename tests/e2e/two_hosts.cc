@@ -239,7 +239,7 @@ MigrateOutcome TwoHosts::parse_outcome(const CommandResult& result) {
   outcome.err = result.err;
   static const std::regex line(
       "migrated pid=([0-9]+) vram_bytes=([0-9]+) downtime_ms=([0-9.]+) total_ms=([0-9.]+) "
-      "verified=(yes|no)\n$");
+      "verified=(yes|no) processes=([0-9]+)\n$");
   std::smatch match;
   if (std::regex_search(result.out, match, line)) {
     outcome.pid = std::stoi(match[1]);
@@ -247,6 +247,7 @@ MigrateOutcome TwoHosts::parse_outcome(const CommandResult& result) {
     outcome.downtime_ms = std::stod(match[3]);
     outcome.total_ms = std::stod(match[4]);
     outcome.verified = match[5] == "yes";
+    outcome.processes = std::stoi(match[6]);
   }
   return outcome;
 }

@@ -36,6 +36,7 @@ struct MigrateOutcome {
   double downtime_ms = 0;
   double total_ms = 0;
   bool verified = false;
+  int processes = 0;
 
   bool migrated() const { return exit_code == 0 && verified; }
 };
