@@ -189,13 +189,25 @@ TEST_F(JobTest, AJobThatRunStartedMovesWithItsOutputAndItsSupervisor) {
   ASSERT_TRUE(wait_for_content(
       file, [](const std::string& text) { return text.find("listening") != text.npos; },
       kPatience));
+  const auto told = hosts_.ask(Host::kA, "host").fields();
+  const auto& job = told.at("jobs").list_value().values(0).struct_value().fields();
+  EXPECT_EQ(job.at("pid").number_value(), pid);
+  EXPECT_EQ(job.at("processes").number_value(), 3);
+  EXPECT_EQ(job.at("gpu_processes").number_value(), 1);
+  const auto& counter = told.at("processes").list_value().values(0).struct_value().fields();
+  EXPECT_EQ(counter.at("job").number_value(), pid);
   int expected = kCounterFirst;
   Host host = Host::kA;
   for (int move = 0; move < 2; ++move) {
     ASSERT_EQ(ask_counter(client_, hosts_, host), expected++);
     const MigrateOutcome outcome = hosts_.migrate(host, pid);
     ASSERT_TRUE(migrated(outcome)) << "move " << move;
+    EXPECT_EQ(outcome.processes, 3);
     pid = outcome.pid;
+    const auto listed = hosts_.ask(host, "list", {"--all"}).fields();
+    for (const auto& migration : listed.at("migrations").list_value().values()) {
+      EXPECT_EQ(migration.struct_value().fields().at("processes").number_value(), 3);
+    }
     host = other(host);
     ASSERT_TRUE(grows(file)) << read_file(file);
   }

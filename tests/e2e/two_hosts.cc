@@ -217,6 +217,19 @@ MigrateOutcome TwoHosts::migrate(Host from, pid_t pid,
   return parse_outcome(run(command, kMigrateTimeout));
 }
 
+google::protobuf::Struct TwoHosts::ask(Host host, const std::string& question,
+                                       const std::vector<std::string>& options) const {
+  std::vector<std::string> command = {variable("GCR_CLI"), question, "--json", address(host)};
+  for (const std::string& word : words(variable("GCR_TLS"))) command.push_back(word);
+  command.insert(command.end(), options.begin(), options.end());
+  const CommandResult result = run(on_host(Host::kA, command), kPatience);
+  google::protobuf::Struct answer;
+  if (!google::protobuf::util::JsonStringToMessage(result.out, &answer).ok()) {
+    throw std::runtime_error(question + ": " + result.out + result.err);
+  }
+  return answer;
+}
+
 MigrateReport TwoHosts::migrate_for_report(Host from, pid_t pid,
                                            const std::vector<std::string>& options) const {
   std::vector<std::string> command = migrate_command(from, other(from), pid);

@@ -2,6 +2,8 @@
 // mount and file of the hosts is gone when the object is.
 #pragma once
 
+#include <google/protobuf/struct.pb.h>
+
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -106,6 +108,10 @@ class TwoHosts {
   /// The words of `gcr-migrate … FROM TO PID` with the operator's certificate.
   std::vector<std::string> migrate_command(Host from, Host to, pid_t pid) const;
   MigrateOutcome migrate(Host from, pid_t pid, const std::vector<std::string>& options = {}) const;
+
+  /// What `gcr-migrate QUESTION` prints with --json about the host's agent.
+  google::protobuf::Struct ask(Host host, const std::string& question,
+                               const std::vector<std::string>& options = {}) const;
 
   /// As migrate(), with further options of gcr-migrate and its report in full.
   MigrateReport migrate_for_report(Host from, pid_t pid,
