@@ -247,6 +247,7 @@ std::optional<registry::Outcome> Course::conclude() {
   report_.set_recovering(log_ && !migrated && journal::unfinished(log_->journal().records()));
   if (migrated) {
     report_.set_destination_pid(journal::root_pid(identity_.members()));
+    report_.set_processes(static_cast<std::uint32_t>(identity_.members().size()));
   } else {
     report_.set_code(std::string(to_string(cause_.code())));
     report_.set_message(cause_.message());

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <set>
 #include <vector>
 
 #include "migrate-agent/config/config.h"
@@ -17,9 +18,11 @@ namespace gcr::host {
 Result<proto::HostFacts> offer(const agent::Config& config);
 
 struct FoundProcess {
-  proto::GpuProcess process;  ///< without migration_id
+  proto::GpuProcess process;  ///< without migration_id and job
   /// Its door is in use, by a migration or another query, or a migration has its VRAM.
   bool in_use = false;
+  bool has_told = false;     ///< its GPUs
+  std::set<pid_t> lineage{};  ///< itself and its ancestors, once jobs() knows them
 };
 
 /// The processes of this host that run under the preload library and have initialised CUDA, by PID.
@@ -27,6 +30,20 @@ struct FoundProcess {
 /// not answer (it is in use, or it is stopped) and is told without GPUs, if it is in our
 /// network namespace.
 std::vector<FoundProcess> processes(const std::vector<proto::Gpu>& gpus);
+
+struct FoundJob {
+  proto::HostJob job;       ///< without migration_id
+  std::set<pid_t> members;  ///< its root and all below it
+  std::set<uid_t> owners;   ///< of its members
+};
+
+/// The jobs that `processes` belong to, by the PIDs of their roots; sets the job and the lineage of
+/// each process.
+///
+/// The root of a process's job is the topmost of its ancestors that is under the preload library,
+/// or the process itself. The search ends below the first ancestor that has a controlling terminal,
+/// or is in another mount, PID or time namespace: with neither could it move.
+std::vector<FoundJob> jobs(std::vector<FoundProcess>& processes);
 
 /// Runnable threads per core, over the last minute.
 double load_per_core();

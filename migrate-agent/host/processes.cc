@@ -1,7 +1,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <map>
 #include <set>
@@ -27,13 +26,6 @@ constexpr Milliseconds kLockPatience{50};
 /// For all of them together: who asks does not wait forever.
 constexpr Milliseconds kTotalPatience{3000};
 
-uid_t owner_of(pid_t pid) {
-  const std::string ids = procfs::status_field(std::to_string(pid), "Uid");
-  uid_t uid = 0;
-  std::from_chars(ids.data(), ids.data() + ids.size(), uid);
-  return uid;
-}
-
 /// VRAM by GPU, in the order of their UUIDs. kUnavailable while a migration has taken it away: its
 /// process then still names the GPUs that it had.
 Result<std::map<std::string, std::uint64_t>> vram_of(pid_t pid, Milliseconds patience) {
@@ -57,10 +49,9 @@ Result<FoundProcess> look_at(pid_t pid, Milliseconds patience) {
   process.set_pid(pid);
   process.set_start_time(stat->start_time);
   process.set_command(process::command_of(pid));
-  process.set_uid(owner_of(pid));
+  process.set_uid(procfs::owner_of(pid));
   process.set_user(user_name(process.uid()));
-  process.set_resident_bytes(stat->resident_pages *
-                             static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)));
+  process.set_resident_bytes(procfs::resident_bytes(*stat));
   // A stopped process would leave the question lying until it goes on.
   const bool is_stopped = stat->state == 'T' || stat->state == 't';
   if (is_stopped || patience <= Milliseconds::zero()) return found;
@@ -70,6 +61,7 @@ Result<FoundProcess> look_at(pid_t pid, Milliseconds patience) {
     found.in_use = vram.error().code() == Code::kUnavailable;
     return found;
   }
+  found.has_told = true;
   for (const auto& [uuid, bytes] : *vram) {
     proto::GpuUse& use = *process.add_gpus();
     use.set_uuid(uuid);

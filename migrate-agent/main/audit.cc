@@ -58,6 +58,14 @@ Status append(const std::filesystem::path& path, std::string line) {
                            "cannot write to the audit log " + path.string());
 }
 
+/// Of the report; of a job that was refused or recovered, what its journal began with.
+std::string processes_of(const registry::Outcome& outcome) {
+  const std::uint32_t reported = outcome.report().processes();
+  const int began = outcome.migration().members_size();
+  if (reported > 0) return std::to_string(reported);
+  return began > 0 ? std::to_string(began) : "";
+}
+
 }  // namespace
 
 std::string audit_line(const registry::Outcome& outcome, const std::string& host,
@@ -83,6 +91,7 @@ std::string audit_line(const registry::Outcome& outcome, const std::string& host
       .add("uid", std::to_string(began.uid()))
       .add("user", describe_user(began.uid()))
       .add("pid", pid > 0 ? std::to_string(pid) : "")
+      .add("processes", processes_of(outcome))
       .add("command", began.command())
       .add("from", is_source ? host : began.peer())
       .add("to", is_source ? began.peer() : host)

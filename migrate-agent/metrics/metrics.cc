@@ -43,6 +43,7 @@ Buckets downtime_buckets() {
 }
 Buckets duration_buckets() { return {1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600}; }
 Buckets phase_buckets() { return {0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1, 2.5, 10, 60, 600}; }
+Buckets process_buckets() { return {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}; }
 Buckets rate_buckets() { return {1e7, 3e7, 1e8, 3e8, 1e9, 2e9, 3e9, 5e9, 1e10, 2e10, 5e10, 1e11}; }
 
 template <class Names>
@@ -94,6 +95,8 @@ Metrics::Metrics()
                            "How long processes that were moved away stood still.")),
       duration_(histograms("gcr_migration_duration_seconds",
                            "How long migrations away from this host took, from order to report.")),
+      processes_(histograms("gcr_migration_processes",
+                            "How many processes migrations away from this host moved.")),
       phases_(histograms("gcr_migration_phase_seconds", "How long phases of migrations took.")),
       rate_(histograms("gcr_migration_rate_bytes_per_second",
                        "At which rates migrations sent GPU memory.")),
@@ -130,6 +133,7 @@ Metrics::Metrics()
   }
   downtime_.Add({}, downtime_buckets());
   duration_.Add({}, duration_buckets());
+  processes_.Add({}, process_buckets());
 }
 
 void Metrics::ended(const registry::Outcome& outcome) {
@@ -150,6 +154,7 @@ void Metrics::timed(const proto::MigrateReport& report, const std::string& role)
   if (role != kRoles.front() || !report.migrated()) return;
   downtime_.Add({}, downtime_buckets()).Observe(seconds(report.downtime_ms()));
   duration_.Add({}, duration_buckets()).Observe(seconds(report.total_ms()));
+  processes_.Add({}, process_buckets()).Observe(report.processes());
 }
 
 void Metrics::sent(const proto::MigrateReport& report, double rate_bytes_per_s) {

@@ -72,6 +72,7 @@ class Metrics {
   Counters& reconnections_;
   Histograms& downtime_;
   Histograms& duration_;
+  Histograms& processes_;
   Histograms& phases_;
   Histograms& rate_;
   Gauges& in_progress_;

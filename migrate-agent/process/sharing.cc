@@ -92,9 +92,12 @@ void look_at_file(pid_t pid, const Mapping& mapping, Inspection& inspection) {
   }
 }
 
+bool is_preload_library(const Mapping& mapping) {
+  return fs::path(mapping.path).filename().string().starts_with(kPreloadLibrary);
+}
+
 void look_at(pid_t pid, const Mapping& mapping, Inspection& inspection) {
-  const std::string name = fs::path(mapping.path).filename();
-  if (name.starts_with(kPreloadLibrary)) inspection.facts.set_under_preload(true);
+  if (is_preload_library(mapping)) inspection.facts.set_under_preload(true);
   if (mapping.path.starts_with("/SYSV")) {
     inspection.findings.add("shared-memory", "it has System V shared memory attached");
   } else if (mapping.path.starts_with("/secretmem")) {
@@ -109,6 +112,10 @@ void look_at(pid_t pid, const Mapping& mapping, Inspection& inspection) {
 }  // namespace
 
 bool is_driver_file(std::string_view path) { return path.starts_with("/dev/nvidia"); }
+
+bool is_under_preload(pid_t pid) {
+  return std::ranges::any_of(named_mappings(pid), is_preload_library);
+}
 
 bool has_driver_files(pid_t pid) {
   const auto is_mapped = [](const Mapping& mapping) { return is_driver_file(mapping.path); };

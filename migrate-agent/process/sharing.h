@@ -15,6 +15,9 @@ void inspect_mappings(pid_t pid, const Together& together, Inspection& inspectio
 /// Whether it has files of the GPU driver open or mapped.
 bool has_driver_files(pid_t pid);
 
+/// Whether the preload library is mapped in it.
+bool is_under_preload(pid_t pid);
+
 /// Whether a file belongs to the GPU driver, by its name in the kernel: everything under
 /// /dev/nvidia*. The driver's checkpoint removes these from the process, so CRIU never sees them.
 bool is_driver_file(std::string_view path);

@@ -10,11 +10,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// It holds nothing any more.
+bool has_ended(pid_t pid) {
+  const char state = procfs::state(std::to_string(pid));
+  return state == 0 || state == 'Z' || state == 'X';
+}
+
 /// Agents' processes run our own program, or another build of it beside ours.
-bool is_agent_or_gone(pid_t pid) {
+bool is_agent(pid_t pid) {
   std::error_code error;
   const fs::path theirs = fs::read_symlink("/proc/" + std::to_string(pid) + "/exe", error);
-  if (error) return error == std::errc::no_such_file_or_directory;
+  if (error) return false;
   const fs::path ours = fs::read_symlink("/proc/self/exe", error);
   return theirs == ours || (theirs.parent_path() == ours.parent_path() &&
                             theirs.filename().string().starts_with("migrate-agent"));
@@ -34,6 +40,15 @@ Together::Together(std::set<pid_t> pids) : pids_(std::move(pids)) {
   }
 }
 
+bool Together::contains(pid_t pid) const {
+  while (!pids_.contains(pid)) {
+    const auto stat = pid > 1 ? procfs::read_stat(pid) : std::nullopt;
+    if (!stat) return false;
+    pid = stat->parent;
+  }
+  return true;
+}
+
 bool Together::holds(const std::string& link) const {
   const auto [first, last] = holders_.equal_range(link);
   return std::any_of(first, last, [this](const auto& entry) { return contains(entry.second); });
@@ -42,8 +57,9 @@ bool Together::holds(const std::string& link) const {
 pid_t Together::outsider(const std::string& link, Agents agents) const {
   const auto [first, last] = holders_.equal_range(link);
   for (auto it = first; it != last; ++it) {
-    if (contains(it->second)) continue;
-    if (agents == Agents::kCounted || !is_agent_or_gone(it->second)) return it->second;
+    const pid_t holder = it->second;
+    if (contains(holder) || has_ended(holder)) continue;
+    if (agents == Agents::kCounted || !is_agent(holder)) return holder;
   }
   return 0;
 }

@@ -9,20 +9,21 @@
 
 namespace gcr::process {
 
-/// Knows what /proc said when it was made. Immutable: any thread.
+/// Knows who held what when it was made. Immutable: any thread.
 class Together {
  public:
   enum class Agents { kCounted, kSkipped };
 
   explicit Together(std::set<pid_t> pids);
 
-  bool contains(pid_t pid) const { return pids_.contains(pid); }
+  /// Whether it is one of them, or below one of them now: born since they were listed.
+  bool contains(pid_t pid) const;
 
   /// Whether one of them has a pipe or socket, by its link in /proc: "pipe:[1]", "/run/fifo".
   bool holds(const std::string& link) const;
 
-  /// Another process that has it, 0 if none does. Agents may be skipped (they hold their end of a
-  /// door), and then processes that have ended since, such as workers for single queries, are too.
+  /// Another process that has it and has not ended since, 0 if none does. Agents may be skipped:
+  /// they hold their end of a door.
   pid_t outsider(const std::string& link, Agents agents = Agents::kCounted) const;
 
  private:

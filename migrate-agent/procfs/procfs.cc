@@ -131,8 +131,8 @@ std::optional<Stat> read_stat(const std::string& task) {
     while (count-- > 0) fields >> skipped;
   };
   fields >> stat.state >> stat.parent;  // 3 and 4
-  skip(4);
-  fields >> stat.flags;  // 9
+  skip(2);
+  fields >> stat.terminal >> skipped >> stat.flags;  // 7 to 9
   skip(12);
   fields >> stat.start_time >> skipped >> stat.resident_pages;  // 22 to 24
   if (!fields) return std::nullopt;
@@ -140,6 +140,17 @@ std::optional<Stat> read_stat(const std::string& task) {
 }
 
 std::optional<Stat> read_stat(pid_t pid) { return read_stat(std::to_string(pid)); }
+
+std::uint64_t resident_bytes(const Stat& stat) {
+  return stat.resident_pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+uid_t owner_of(pid_t pid) {
+  const std::string ids = status_field(std::to_string(pid), "Uid");
+  uid_t uid = 0;
+  std::from_chars(ids.data(), ids.data() + ids.size(), uid);
+  return uid;
+}
 
 char state(const std::string& task) { return read_stat(task).value_or(Stat()).state; }
 

@@ -44,6 +44,7 @@ std::vector<pid_t> namespace_pids(const std::string& task);
 struct Stat {
   char state = '\0';
   pid_t parent = 0;
+  int terminal = 0;              ///< the controlling one's device; 0: none
   unsigned long flags = 0;       ///< PF_… of the kernel
   std::uint64_t start_time = 0;  ///< clock ticks after boot: tells a reused PID apart
   std::uint64_t resident_pages = 0;
@@ -52,6 +53,11 @@ struct Stat {
 /// None if it is gone.
 std::optional<Stat> read_stat(const std::string& task);
 std::optional<Stat> read_stat(pid_t pid);
+
+std::uint64_t resident_bytes(const Stat& stat);
+
+/// Its real user; 0 if it is gone.
+uid_t owner_of(pid_t pid);
 
 /// The rest of the line "`name`:" of /proc/`task`/status, without the blanks before it; empty if
 /// there is none.

@@ -1,5 +1,6 @@
 // The query about a host before processes are moved to it or away from it.
 #include <algorithm>
+#include <set>
 
 #include "migrate-agent/host/host_state.h"
 #include "migrate-agent/requests/requests.h"
@@ -16,17 +17,32 @@ bool is_arriving(const host::FoundProcess& found, const Migrations& migrations) 
          });
 }
 
-/// The processes that the asker may move, with the migration that each is in by the journals.
+/// By the journals, the id of the migration that has named one of these processes; empty if none.
+std::string migration_of(const std::set<pid_t>& pids, const Migrations& migrations) {
+  const auto migration =
+      std::ranges::find_if(migrations, [&](const auto& one) { return pids.contains(one.pid()); });
+  return migration == migrations.end() ? std::string() : migration->migration_id();
+}
+
+/// The processes that the asker may move, with the migration that each is in; the jobs that they
+/// belong to, if the asker may move all of them.
 void add_processes(proto::HostReply& reply, std::vector<host::FoundProcess> found,
                    const Permissions& permissions) {
+  std::vector<host::FoundJob> jobs = host::jobs(found);
+  std::set<pid_t> roots;
   for (host::FoundProcess& one : found) {
     if (!permissions.may_move(one.process.uid())) continue;
-    const auto migration =
-        std::ranges::find(reply.migrations(), one.process.pid(), &proto::MigrationStatus::pid);
-    const bool moves = migration != reply.migrations().end();
+    one.process.set_migration_id(migration_of(one.lineage, reply.migrations()));
+    const bool moves = !one.process.migration_id().empty();
     if (!moves && is_arriving(one, reply.migrations())) continue;
-    if (moves) one.process.set_migration_id(migration->migration_id());
+    roots.insert(one.process.job());
     *reply.add_processes() = std::move(one.process);
+  }
+  for (host::FoundJob& one : jobs) {
+    const auto may_move = [&](uid_t owner) { return permissions.may_move(owner); };
+    if (!roots.contains(one.job.pid()) || !std::ranges::all_of(one.owners, may_move)) continue;
+    one.job.set_migration_id(migration_of(one.members, reply.migrations()));
+    *reply.add_jobs() = std::move(one.job);
   }
 }
 

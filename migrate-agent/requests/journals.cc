@@ -29,6 +29,17 @@ journal::ProcessIds processes_of(AnyState state, const std::vector<Record>& reco
   return restored->restored().members();
 }
 
+/// How many processes the job has, by the journal's last list of them; 0 if it has none.
+int members_of(const std::vector<Record>& records) {
+  if (const Record* restored = journal::last(records, Record::kRestored)) {
+    return restored->restored().members_size();
+  }
+  if (const Record* detaching = journal::last(records, Record::kDetaching)) {
+    return detaching->detaching().members_size();
+  }
+  return records.front().began().members_size();
+}
+
 /// Of the process that was named; 0 if it has ended.
 pid_t living_root(const journal::ProcessIds& members) {
   const pid_t pid = journal::root_pid(members);
@@ -98,6 +109,7 @@ proto::MigrationStatus status_of(const journal::Entry& entry,
     status.set_ordered_by(records.front().began().ordered_by());
     status.set_began_unix_ms(records.front().unix_ms());
     status.set_changed_unix_ms(records.back().unix_ms());
+    status.set_processes(static_cast<std::uint32_t>(members_of(records)));
   }
   const auto state = state_of(entry, *contents);
   if (!state) {

@@ -115,6 +115,8 @@ Status begin(Course& c) {
   }
   subject.job = std::move(subject.found->job);
   subject.lister = std::move(subject.found->lister);
+  c.account.report.set_processes(subject.job.members());
+  c.account.report.set_gpu_processes(static_cast<std::uint32_t>(subject.found->gpu_users.size()));
   std::vector<GpuMember> gpu_members;
   for (GpuUser& user : subject.found->gpu_users) {
     const job::MemberId id{static_cast<std::uint32_t>(user.member)};

@@ -61,6 +61,7 @@ Status describe_dumped(Course& c) {
     c.copying.stopped.push_back(std::move(process));
     c.copying.members.push_back(std::move(member));
   }
+  c.account.report.set_processes(static_cast<std::uint32_t>(c.copying.members.size()));
   return {};
 }
 

@@ -25,6 +25,8 @@ constexpr int kPreflightSchema = 1;
 /// For a table: printable, and never empty.
 std::string or_dash(const std::string& text) { return text.empty() ? "-" : printable(text); }
 
+std::string or_dash(std::int64_t number) { return number > 0 ? std::to_string(number) : "-"; }
+
 std::string time_text(std::int64_t unix_ms) {
   if (unix_ms <= 0) return "-";
   return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}",
@@ -33,10 +35,10 @@ std::string time_text(std::int64_t unix_ms) {
 
 void append_row(std::string& text, const proto::MigrationStatus& status) {
   auto out = std::back_inserter(text);
-  fmt::format_to(out, "{}  {:<11}  {:<9}  {:<10}  {:>7}  {:<20}  {:<20}  {}\n",
+  fmt::format_to(out, "{}  {:<11}  {:<9}  {:<10}  {:>7}  {:>9}  {:<20}  {:<20}  {}\n",
                  to_uuid(status.migration_id()).to_string(), printable(status.role()),
-                 printable(status.state()), or_dash(status.phase()),
-                 status.pid() > 0 ? std::to_string(status.pid()) : "-", or_dash(status.peer()),
+                 printable(status.state()), or_dash(status.phase()), or_dash(status.pid()),
+                 or_dash(status.processes()), or_dash(status.peer()),
                  time_text(status.began_unix_ms()), or_dash(status.command()));
   if (status.has_progress() && status.progress().elapsed_ms() > 0) {
     fmt::format_to(out, "    {}\n", progress_line(status.progress()));
@@ -59,14 +61,16 @@ void set_migrations(Struct& object, const Migrations& migrations) {
 /// As the driver's tools write it, from its 16 bytes.
 std::string gpu_name(const std::string& uuid) { return "GPU-" + to_uuid(uuid).to_string(); }
 
-/// Of the migration that the process is in; empty if it is in none.
-std::string migration_of(const proto::GpuProcess& process) {
-  return process.migration_id().empty() ? "" : to_uuid(process.migration_id()).to_string();
+/// Of the migration that a process or a job is in; empty if it is in none.
+template <class Message>
+std::string migration_of(const Message& message) {
+  return message.migration_id().empty() ? "" : to_uuid(message.migration_id()).to_string();
 }
 
-std::uint64_t vram_of(const proto::GpuProcess& process) {
+template <class Message>
+std::uint64_t vram_of(const Message& message) {
   std::uint64_t bytes = 0;
-  for (const proto::GpuUse& use : process.gpus()) bytes += use.vram_bytes();
+  for (const proto::GpuUse& use : message.gpus()) bytes += use.vram_bytes();
   return bytes;
 }
 
@@ -80,29 +84,40 @@ void append_gpus(std::string& text, const proto::HostReply& host) {
   }
 }
 
-void append_processes(std::string& text, const proto::HostReply& host) {
-  if (host.processes().empty()) {
-    text += "\nno processes that can be moved\n";
+/// Of a job or a process; `processes` is how many a job has.
+template <class Message>
+void append_user(std::string& text, const Message& one, const std::string& processes,
+                 const char* indent) {
+  fmt::format_to(std::back_inserter(text),
+                 "{:>7}  {:<12}  {:>9}  {:>4}  {:>11}  {:>11}  {:<36}  {}{}\n", one.pid(),
+                 one.user().empty() ? std::to_string(one.uid()) : printable(one.user()), processes,
+                 or_dash(one.gpus_size()), one.gpus().empty() ? "-" : format_bytes(vram_of(one)),
+                 format_bytes(one.resident_bytes()), or_dash(migration_of(one)), indent,
+                 or_dash(one.command()));
+}
+
+/// Each job by its root, and below it those of its members that use GPUs.
+void append_jobs(std::string& text, const proto::HostReply& host) {
+  if (host.jobs().empty()) {
+    text += "\nno jobs that can be moved\n";
     return;
   }
-  auto out = std::back_inserter(text);
-  fmt::format_to(out, "\n{:>7}  {:<12}  {:>11}  {:>11}  {:<36}  {}\n", "pid", "user", "vram",
-                 "memory", "migration", "command");
-  for (const proto::GpuProcess& process : host.processes()) {
-    fmt::format_to(
-        out, "{:>7}  {:<12}  {:>11}  {:>11}  {:<36}  {}\n", process.pid(),
-        process.user().empty() ? std::to_string(process.uid()) : printable(process.user()),
-        process.gpus().empty() ? "-" : format_bytes(vram_of(process)),
-        format_bytes(process.resident_bytes()), or_dash(migration_of(process)),
-        or_dash(process.command()));
+  fmt::format_to(std::back_inserter(text),
+                 "\n{:>7}  {:<12}  {:>9}  {:>4}  {:>11}  {:>11}  {:<36}  {}\n", "job", "user",
+                 "processes", "gpus", "vram", "memory", "migration", "command");
+  for (const proto::HostJob& job : host.jobs()) {
+    append_user(text, job, std::to_string(job.processes()), "");
+    for (const proto::GpuProcess& process : host.processes()) {
+      if (process.job() == job.pid() && job.processes() > 1) append_user(text, process, "", "  ");
+    }
   }
 }
 
-/// What a process has on each GPU.
-void set_uses(Struct& process, const google::protobuf::RepeatedPtrField<proto::GpuUse>& uses) {
-  make_list(process, "gpus");
+/// What a process or a job has on each GPU.
+void set_uses(Struct& user, const google::protobuf::RepeatedPtrField<proto::GpuUse>& uses) {
+  make_list(user, "gpus");
   for (const proto::GpuUse& use : uses) {
-    Struct& entry = add_object(process, "gpus");
+    Struct& entry = add_object(user, "gpus");
     set(entry, "uuid", gpu_name(use.uuid()));
     set_fields(entry, use, {"vram_bytes"});
   }
@@ -141,8 +156,8 @@ void set_host(Struct& host, const proto::HostFacts& facts) {
 std::string status_table(const Migrations& migrations) {
   if (migrations.empty()) return "no migrations\n";
   std::string text =
-      fmt::format("{:<36}  {:<11}  {:<9}  {:<10}  {:>7}  {:<20}  {:<20}  {}\n", "migration", "role",
-                  "state", "phase", "pid", "other agent", "began", "command");
+      fmt::format("{:<36}  {:<11}  {:<9}  {:<10}  {:>7}  {:>9}  {:<20}  {:<20}  {}\n", "migration",
+                  "role", "state", "phase", "pid", "processes", "other agent", "began", "command");
   for (const proto::MigrationStatus& status : migrations) append_row(text, status);
   return text;
 }
@@ -184,7 +199,7 @@ std::string host_text(const proto::HostReply& host) {
       "migrations at a time each way\n\n",
       host.load(), format_bytes(host.host().memory_available_bytes()), host.max_migrations());
   append_gpus(text, host);
-  append_processes(text, host);
+  append_jobs(text, host);
   if (host.migrations().empty()) return text;
   return text + "\n" + status_table(host.migrations());
 }
@@ -199,9 +214,19 @@ std::string host_json(const proto::HostReply& host) {
   make_list(object, "processes");
   for (const proto::GpuProcess& process : host.processes()) {
     Struct& entry = add_object(object, "processes");
-    set_fields(entry, process, {"pid", "start_time", "command", "uid", "user", "resident_bytes"});
+    set_fields(entry, process,
+               {"pid", "start_time", "command", "uid", "user", "resident_bytes", "job"});
     set(entry, "migration_id", migration_of(process));
     set_uses(entry, process.gpus());
+  }
+  make_list(object, "jobs");
+  for (const proto::HostJob& job : host.jobs()) {
+    Struct& entry = add_object(object, "jobs");
+    set_fields(entry, job,
+               {"pid", "start_time", "command", "uid", "user", "processes", "gpu_processes",
+                "resident_bytes"});
+    set(entry, "migration_id", migration_of(job));
+    set_uses(entry, job.gpus());
   }
   set_migrations(object, host.migrations());
   return to_json(object) + "\n";

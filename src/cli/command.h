@@ -19,7 +19,8 @@ using Commands = std::map<const CLI::App*, std::function<ExitCode()>>;
 void add_migrate(CLI::App& app, Commands& commands);
 
 /// `gcr-migrate run`: becomes a command, with libgcr-preload.so first in LD_PRELOAD and nothing
-/// else changed. `after_mark` are the words behind its "--".
+/// else changed; or, with --output, starts it below a supervisor. `after_mark` are the words behind
+/// its "--".
 void add_run(CLI::App& app, Commands& commands, std::vector<std::string> after_mark);
 
 /// `gcr-migrate journal`: every record of every journal that the paths name, the oldest journal of

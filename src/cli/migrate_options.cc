@@ -37,7 +37,7 @@ one quits at once. If the connection to SRC is lost, the migration goes on, and 
 became of it.
 
 The last line on standard output after a migration:
-  migrated pid=<n> vram_bytes=<n> downtime_ms=<x> total_ms=<x> verified=yes|no
+  migrated pid=<n> vram_bytes=<n> downtime_ms=<x> total_ms=<x> verified=yes|no processes=<n>
 with the process's PID at DST; if the report was lost, "migrated pid=<n>" or "migrated pid=unknown".
 Errors go to standard error, one line.)";
 

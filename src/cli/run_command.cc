@@ -1,27 +1,37 @@
 #include <fmt/format.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 
 #include "src/base/executable.h"
 #include "src/cli/command.h"
+#include "src/cli/supervised.h"
 
 namespace gcr::cli {
 namespace {
 
 constexpr const char* kRunDescription =
-    "gcr-migrate run -- COMMAND [ARGUMENT...]: start a command so that it can be migrated; sets "
-    "LD_PRELOAD and nothing else";
+    "gcr-migrate run [--output FILE [--detach]] -- COMMAND [ARGUMENT...]: start a command so that "
+    "it can be migrated; without options sets LD_PRELOAD and nothing else";
 
 constexpr const char* kRunFooter = R"(
 The exit status is the command's; 125 if the preload library is missing, 126 or 127 if the command
-cannot be started or found. GCR_PRELOAD names another libgcr-preload.so.)";
+cannot be started or found. GCR_PRELOAD names another libgcr-preload.so.
+
+With --output the command runs below gcr-supervisor, whose PID is printed: migrate that. The
+supervisor opens FILE again on SIGHUP (for logrotate), and passes SIGINT, SIGQUIT, SIGTERM, SIGUSR1
+and SIGUSR2 on to the command. It ends when all processes of the job have ended.)";
 
 constexpr const char* kLibrary = "libgcr-preload.so";
+constexpr const char* kSupervisor = "gcr-supervisor";
 constexpr const char* kSeparators = ": ";  // of LD_PRELOAD
 
 Result<std::filesystem::path> find_library() {
@@ -56,30 +66,85 @@ std::string preload_list(const std::string& library, const char* existing) {
   return library + ":" + list;
 }
 
-/// Becomes the command; returns only if that fails.
-ExitCode start(const std::vector<std::string>& command) {
-  if (command.empty()) return wrong_usage("run needs a command: gcr-migrate run -- COMMAND");
-  const auto library = find_library();
-  if (!library) return fail(ExitCode::kRunOwnFailure, library.error().message());
-  if (library->string().find_first_of(kSeparators) != std::string::npos) {
-    return fail(
-        ExitCode::kRunOwnFailure,
+/// Beside us, or where packages put it.
+Result<std::filesystem::path> find_supervisor() {
+  GCR_ASSIGN(const auto program, executable_path());
+  const auto folder = program.parent_path();
+  std::error_code ignored;
+  for (const auto& place : {folder, folder.parent_path() / "libexec" / "gcr-migrate"}) {
+    if (std::filesystem::exists(place / kSupervisor, ignored)) return place / kSupervisor;
+  }
+  return Error(Code::kNotFound, fmt::format("{} is neither in {} nor in ../libexec/gcr-migrate",
+                                            kSupervisor, folder.string()));
+}
+
+/// What is started with LD_PRELOAD from now on runs under the library.
+Status preload_library() {
+  GCR_ASSIGN(const auto library, find_library());
+  if (library.string().find_first_of(kSeparators) != std::string::npos) {
+    return Error(
+        Code::kInvalidArgument,
         fmt::format("LD_PRELOAD cannot hold the path {}: it has a space or a colon; copy the "
                     "library elsewhere and set GCR_PRELOAD",
-                    library->string()));
+                    library.string()));
   }
-  const std::string list = preload_list(library->string(), std::getenv("LD_PRELOAD"));
-  if (::setenv("LD_PRELOAD", list.c_str(), 1) != 0) {
-    return fail(ExitCode::kRunOwnFailure,
-                fmt::format("cannot set LD_PRELOAD: {}", std::strerror(errno)));
-  }
+  const std::string list = preload_list(library.string(), std::getenv("LD_PRELOAD"));
+  if (::setenv("LD_PRELOAD", list.c_str(), 1) == 0) return {};
+  return Error::from_errno(errno, "cannot set LD_PRELOAD");
+}
+
+ExitCode fail_to_execute(const std::string& program, int error) {
+  return fail(error == ENOENT ? ExitCode::kRunNotFound : ExitCode::kRunNotExecutable,
+              fmt::format("cannot start {}: {}", program, std::strerror(error)));
+}
+
+/// Becomes the command; returns only if that fails.
+ExitCode become(const std::vector<std::string>& command) {
   std::vector<char*> words;
   for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
   ::execvp(words[0], words.data());
-  const int error = errno;
-  return fail(error == ENOENT ? ExitCode::kRunNotFound : ExitCode::kRunNotExecutable,
-              fmt::format("cannot start {}: {}", command.front(), std::strerror(error)));
+  return fail_to_execute(command.front(), errno);
+}
+
+/// The exit status of a shell for this status of waitpid(2).
+ExitCode exit_code_of(pid_t pid, int status) {
+  if (WIFEXITED(status)) return static_cast<ExitCode>(WEXITSTATUS(status));
+  const int number = WTERMSIG(status);
+  complain(fmt::format("process {} was ended by signal {}{}", pid, number,
+                       number == SIGKILL ? " (as it is at its source when it was migrated)" : ""));
+  return static_cast<ExitCode>(128 + number);
+}
+
+struct RunOptions {
+  std::string output;
+  bool detach = false;
+};
+
+Result<Supervised> start_below_supervisor(const std::string& output,
+                                          const std::vector<std::string>& command) {
+  GCR_ASSIGN(const auto supervisor, find_supervisor());
+  const auto path = std::filesystem::absolute(output);
+  GCR_ASSIGN(const UniqueFd file, open_output(path));
+  return start_supervised(supervisor, path, file, command);
+}
+
+ExitCode supervise(const RunOptions& options, const std::vector<std::string>& command) {
+  const auto started = start_below_supervisor(options.output, command);
+  if (!started) return fail(ExitCode::kRunOwnFailure, started.error().message());
+  if (started->error != 0) return fail_to_execute(command.front(), started->error);
+  fmt::print("{}\n", started->pid);
+  std::fflush(stdout);
+  if (options.detach) return ExitCode::kMigrated;
+  return exit_code_of(started->pid, await_supervised(started->pid));
+}
+
+ExitCode start(const RunOptions& options, const std::vector<std::string>& command) {
+  if (command.empty()) return wrong_usage("run needs a command: gcr-migrate run -- COMMAND");
+  if (const Status preloaded = preload_library(); !preloaded) {
+    return fail(ExitCode::kRunOwnFailure, preloaded.error().message());
+  }
+  return options.output.empty() ? become(command) : supervise(options, command);
 }
 
 }  // namespace
@@ -88,10 +153,17 @@ void add_run(CLI::App& app, Commands& commands, std::vector<std::string> after_m
   CLI::App* run = app.add_subcommand("run", kRunDescription);
   run->footer(kRunFooter);
   run->prefix_command();
-  commands[run] = [run, after_mark = std::move(after_mark)] {
+  const auto options = std::make_shared<RunOptions>();
+  CLI::Option* output =
+      run->add_option("--output", options->output,
+                      "Start it in a session of its own, without terminal, and append what it "
+                      "prints to this file; print the PID to migrate")
+          ->option_text("FILE");
+  run->add_flag("--detach", options->detach, "Do not wait for its end")->needs(output);
+  commands[run] = [run, options, after_mark = std::move(after_mark)] {
     std::vector<std::string> command = run->remaining();
     command.insert(command.end(), after_mark.begin(), after_mark.end());
-    return start(command);
+    return start(*options, command);
   };
 }
 

@@ -94,6 +94,13 @@ void append_clock(std::string& text, const proto::MigrateReport& report) {
                  report.clock_offset_ms(), report.clock_error_ms());
 }
 
+/// Empty for a process alone.
+std::string job_of(const proto::MigrateReport& report) {
+  if (report.processes() < 2) return "";
+  return fmt::format("{} processes, {} of them with GPUs; ", report.processes(),
+                     report.gpu_processes());
+}
+
 }  // namespace
 
 std::string summary(const MigrateOptions& options, const Outcome& outcome) {
@@ -105,8 +112,8 @@ std::string summary(const MigrateOptions& options, const Outcome& outcome) {
   if (outcome.from_journal) {
     text += '\n';
   } else {
-    text += fmt::format(" as {}: {} of VRAM in {} buffers; sent {} of VRAM and {} of images\n",
-                        report.destination_pid(), format_bytes(report.vram_bytes()),
+    text += fmt::format(" as {}: {}{} of VRAM in {} buffers; sent {} of VRAM and {} of images\n",
+                        report.destination_pid(), job_of(report), format_bytes(report.vram_bytes()),
                         report.buffers(), format_bytes(report.sent_vram_bytes()),
                         format_bytes(report.sent_image_bytes()));
   }
@@ -132,9 +139,9 @@ std::string last_line(const Outcome& outcome) {
     return fmt::format("migrated pid={}\n", pid > 0 ? std::to_string(pid) : "unknown");
   }
   return fmt::format(
-      "migrated pid={} vram_bytes={} downtime_ms={:.1f} total_ms={:.1f} verified={}\n",
+      "migrated pid={} vram_bytes={} downtime_ms={:.1f} total_ms={:.1f} verified={} processes={}\n",
       report.destination_pid(), report.vram_bytes(), report.downtime_ms(), report.total_ms(),
-      report.verified() ? "yes" : "no");
+      report.verified() ? "yes" : "no", report.processes());
 }
 
 }  // namespace gcr::cli

@@ -29,6 +29,7 @@ proto::MigrationStatus known(const char* id) {
   status.set_finished(true);
   status.set_peer("node2:7411");
   status.set_pid(4711);
+  status.set_processes(37);
   status.set_command("python3 serve.py\x1b[2J");
   status.set_began_unix_ms(1'700'000'000'000);
   status.set_code("timeout");
@@ -147,7 +148,7 @@ TEST_F(Ask, BeginningOfNoIdIsNotFound) {
 TEST_F(Ask, StatusTellsWhatIsKnown) {
   const Finished finished = ask({answer_with(status_of(known(kOne)))}, "status", {kOne});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
-  for (const char* part : {kOne, "undone", "4711", "node2:7411", "2023-11-14T22:13:20Z",
+  for (const char* part : {kOne, "undone", "4711         37  node2:7411", "2023-11-14T22:13:20Z",
                            "python3 serve.py?[2J", "timeout: too slow"}) {
     EXPECT_THAT(finished.out, HasSubstr(part));
   }
@@ -200,11 +201,20 @@ TEST_F(Ask, ListHasJsonToo) {
   const auto& fields = list.values(0).struct_value().fields();
   EXPECT_EQ(fields.at("migration_id").string_value(), kOne);
   EXPECT_EQ(fields.at("state").string_value(), "undone");
+  EXPECT_EQ(fields.at("processes").number_value(), 37);
   EXPECT_TRUE(fields.at("finished").bool_value());
   EXPECT_FALSE(fields.at("operator_needed").bool_value());
 }
 
-proto::Envelope host_with_one_process() {
+template <class Message>
+void add_use(Message& user, int gib) {
+  proto::GpuUse& use = *user.add_gpus();
+  use.set_uuid(bytes(kOther));
+  use.set_vram_bytes(std::uint64_t(gib) << 30);
+}
+
+/// One job, of a launcher, two processes with GPUs and four others.
+proto::Envelope host_with_one_job() {
   proto::Envelope message;
   proto::HostReply& host = *message.mutable_host_reply();
   proto::Gpu& gpu = *host.mutable_host()->add_gpus();
@@ -212,14 +222,25 @@ proto::Envelope host_with_one_process() {
   gpu.set_name("H200");
   gpu.set_total_bytes(151'397'597'184);
   gpu.set_free_bytes(std::uint64_t{100} << 30);
-  proto::GpuProcess& process = *host.add_processes();
-  process.set_pid(4711);
-  process.set_start_time(5'125'290);
-  process.set_command("python3 serve.py\x1b[2J");
-  process.set_uid(1001);
-  process.set_migration_id(bytes(kOne));
-  process.add_gpus()->set_uuid(bytes(kOther));
-  process.mutable_gpus(0)->set_vram_bytes(std::uint64_t{40} << 30);
+  for (const int pid : {4711, 4712}) {
+    proto::GpuProcess& process = *host.add_processes();
+    process.set_pid(pid);
+    process.set_start_time(5'125'290);
+    process.set_command("python3 serve.py\x1b[2J");
+    process.set_uid(1001);
+    process.set_migration_id(bytes(kOne));
+    process.set_job(4700);
+    add_use(process, 40);
+  }
+  proto::HostJob& job = *host.add_jobs();
+  job.set_pid(4700);
+  job.set_start_time(5'125'000);
+  job.set_command("torchrun serve.py\x1b[2J");
+  job.set_user("alice");
+  job.set_processes(7);
+  job.set_gpu_processes(2);
+  job.set_migration_id(bytes(kOne));
+  add_use(job, 80);
   *host.add_migrations() = known(kOne);
   host.set_max_migrations(16);
   host.set_load(0.5);
@@ -227,19 +248,34 @@ proto::Envelope host_with_one_process() {
 }
 
 TEST_F(Ask, HostIsToldAsTables) {
-  const Finished finished = ask({answer_with(host_with_one_process())}, "host", {});
+  const Finished finished = ask({answer_with(host_with_one_job())}, "host", {});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
   EXPECT_THAT(finished.out, HasSubstr("load 0.50 per core"));
   EXPECT_THAT(finished.out, HasSubstr(std::string("GPU-") + kOther + "      100 GiB"));
   EXPECT_THAT(finished.out, HasSubstr("H200 (not for arriving processes)"));
-  EXPECT_THAT(finished.out, HasSubstr("   4711  1001               40 GiB"));
+  EXPECT_THAT(finished.out, HasSubstr("   4700  alice                 7     1       80 GiB"));
+  EXPECT_THAT(finished.out, HasSubstr("   4711  1001                        1       40 GiB"));
+  EXPECT_THAT(finished.out, HasSubstr("  torchrun serve.py?[2J\n   4711 "));
   EXPECT_THAT(finished.out, testing::Not(HasSubstr("\x1b")));
   ASSERT_EQ(requests_.size(), 1U);
   EXPECT_TRUE(requests_[0].has_host_request());
 }
 
+TEST_F(Ask, JobOfOneProcessIsOneRow) {
+  proto::Envelope message = host_with_one_job();
+  proto::HostReply& host = *message.mutable_host_reply();
+  host.mutable_processes()->RemoveLast();
+  host.mutable_processes(0)->set_job(4711);
+  host.mutable_jobs(0)->set_pid(4711);
+  host.mutable_jobs(0)->set_processes(1);
+  host.clear_migrations();
+  const std::string out = ask({answer_with(message)}, "host", {}).out;
+  EXPECT_NE(out.find(" 4711 "), std::string::npos);
+  EXPECT_EQ(out.find(" 4711 "), out.rfind(" 4711 ")) << out;
+}
+
 TEST_F(Ask, HostHasJsonWithBytesAsNumbers) {
-  const Finished finished = ask({answer_with(host_with_one_process())}, "host", {"--json"});
+  const Finished finished = ask({answer_with(host_with_one_job())}, "host", {"--json"});
   EXPECT_THAT(finished.out, HasSubstr("\"total_bytes\":151397597184"));
   const auto object = parsed(finished.out);
   const auto& fields = object.fields();
@@ -249,17 +285,33 @@ TEST_F(Ask, HostHasJsonWithBytesAsNumbers) {
   EXPECT_EQ(process.at("pid").number_value(), 4711);
   EXPECT_EQ(process.at("start_time").number_value(), 5'125'290);
   EXPECT_EQ(process.at("migration_id").string_value(), kOne);
+  EXPECT_EQ(process.at("job").number_value(), 4700);
   const auto& use = process.at("gpus").list_value().values(0).struct_value().fields();
   EXPECT_EQ(use.at("uuid").string_value(), std::string("GPU-") + kOther);
   EXPECT_EQ(use.at("vram_bytes").number_value(), static_cast<double>(std::uint64_t{40} << 30));
   EXPECT_EQ(fields.at("migrations").list_value().values_size(), 1);
 }
 
+TEST_F(Ask, HostHasJobsInJson) {
+  const auto object = parsed(ask({answer_with(host_with_one_job())}, "host", {"--json"}).out);
+  const auto& list = object.fields().at("jobs").list_value();
+  ASSERT_EQ(list.values_size(), 1);
+  const auto& job = list.values(0).struct_value().fields();
+  EXPECT_EQ(job.at("pid").number_value(), 4700);
+  EXPECT_EQ(job.at("start_time").number_value(), 5'125'000);
+  EXPECT_EQ(job.at("user").string_value(), "alice");
+  EXPECT_EQ(job.at("processes").number_value(), 7);
+  EXPECT_EQ(job.at("gpu_processes").number_value(), 2);
+  EXPECT_EQ(job.at("migration_id").string_value(), kOne);
+  const auto& use = job.at("gpus").list_value().values(0).struct_value().fields();
+  EXPECT_EQ(use.at("vram_bytes").number_value(), static_cast<double>(std::uint64_t{80} << 30));
+}
+
 TEST_F(Ask, HostThatHasNothingHasEmptyLists) {
   proto::Envelope nothing;
   nothing.mutable_host_reply();
   const auto object = parsed(ask({answer_with(nothing)}, "host", {"--json"}).out);
-  for (const char* list : {"gpus", "processes", "migrations"}) {
+  for (const char* list : {"gpus", "processes", "jobs", "migrations"}) {
     EXPECT_EQ(object.fields().at(list).list_value().values_size(), 0) << list;
   }
 }

@@ -20,6 +20,7 @@ proto::MigrateReport migrated_report() {
   report.set_source_touched(true);
   report.set_committed(true);
   report.set_destination_pid(77);
+  report.set_processes(1);
   report.set_vram_bytes(1ULL << 30);
   report.set_buffers(16);
   report.set_sent_vram_bytes(1ULL << 30);
@@ -53,7 +54,7 @@ TEST_F(Migrate, SuccessEndsWithTheLineForScripts) {
   const Finished finished = against(report(migrated_report()));
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
   EXPECT_THAT(finished.out, EndsWith("\nmigrated pid=77 vram_bytes=1073741824 downtime_ms=123.4 "
-                                     "total_ms=4567.9 verified=yes\n"));
+                                     "total_ms=4567.9 verified=yes processes=1\n"));
   EXPECT_THAT(finished.out, HasSubstr("switchover: closing the gate?[2J\n"));
   EXPECT_THAT(finished.out, HasSubstr("note: no hugepages"));
   EXPECT_EQ(finished.err, "");

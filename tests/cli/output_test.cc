@@ -48,6 +48,8 @@ proto::MigrateReport the_report() {
   report.set_committed(true);
   report.set_verified(true);
   report.set_destination_pid(77);
+  report.set_processes(3);
+  report.set_gpu_processes(2);
   report.set_vram_bytes(1ULL << 33);
   report.set_downtime_ms(120.5);
   report.set_total_ms(4000);
@@ -117,7 +119,7 @@ TEST_F(Migrate, QuietPrintsTheLastLineAlone) {
   const Finished finished = against(play_all, {"--quiet"});
   EXPECT_EQ(finished.out,
             "migrated pid=77 vram_bytes=8589934592 downtime_ms=120.5 total_ms=4000.0 "
-            "verified=yes\n");
+            "verified=yes processes=3\n");
   EXPECT_EQ(finished.err, "");
 }
 

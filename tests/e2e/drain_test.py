@@ -228,6 +228,16 @@ class Course(Scenario):
         self.assert_runs_once([*tickers, tied], "abcd", said)
         self.assertEqual(self.hosts.processes("a"), {tied.process.pid})
 
+    def test_a_job_of_several_processes_moves_as_a_whole(self):
+        pid, tickers = self.hosts.start_job_of_tickers("a", 3)
+        status, report, said = self.drain()
+        self.assertEqual(status, 0, said)
+        self.assert_outcomes(report, said, moved=1)
+        moved = report["processes"][0]
+        self.assertEqual((moved["pid"], moved["processes"], moved["gpu_processes"]), (pid, 5, 3), said)
+        self.assert_runs_once(tickers, "bcd", said)
+        self.assertEqual(len({host for host in "bcd" if self.hosts.processes(host)}), 1, said)
+
     def test_an_agent_that_cannot_be_reached_is_told_by_the_exit_status(self):
         self.hosts.script("stop", "a")
         status, report, said = self.drain()

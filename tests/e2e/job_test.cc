@@ -2,10 +2,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "migrate-agent/procfs/procfs.h"
@@ -140,6 +146,86 @@ TEST_F(JobTest, SeveralProcessesWithGpusMoveToAndFro) {
   }
   EXPECT_TRUE(counter_is_intact(client_, hosts_, host));
   EXPECT_EQ(ask_second(host, "verify"), "intact");
+}
+
+/// Starts it with `gcr-migrate run --output FILE --detach`; its PID.
+pid_t start_detached(const TwoHosts& hosts, const std::string& file, const std::string& script) {
+  const CommandResult started =
+      run(hosts.on_host(Host::kA, {hosts.variable("GCR_CLI"), "run", "--output", file, "--detach",
+                                   "--", "/bin/sh", "-c", script}),
+          kPatience);
+  EXPECT_EQ(started.exit_code, 0) << started.err;
+  return std::atoi(started.out.c_str());
+}
+
+bool wait_until(const std::function<bool()>& is_so) {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (!is_so()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(Milliseconds(5));
+  }
+  return true;
+}
+
+bool wait_until_gone(pid_t pid) {
+  return wait_until([pid] {
+    const char state = procfs::state(std::to_string(pid));
+    return state == 0 || state == 'Z';
+  });
+}
+
+bool grows(const std::string& path) {
+  const std::size_t size = read_file(path).size();
+  return wait_for_content(
+      path, [&](const std::string& text) { return text.size() > size; }, kPatience);
+}
+
+TEST_F(JobTest, AJobThatRunStartedMovesWithItsOutputAndItsSupervisor) {
+  const std::string file = hosts_.directory() + "/job.log";
+  pid_t pid = start_detached(
+      hosts_, file,
+      joined(counter_command(hosts_, 32 * kMiB)) +
+          "& exec python3 -uc 'import time\nwhile True: print(\"tick\"); time.sleep(0.02)'");
+  ASSERT_TRUE(wait_for_content(
+      file, [](const std::string& text) { return text.find("listening") != text.npos; },
+      kPatience));
+  const auto told = hosts_.ask(Host::kA, "host").fields();
+  const auto& job = told.at("jobs").list_value().values(0).struct_value().fields();
+  EXPECT_EQ(job.at("pid").number_value(), pid);
+  EXPECT_EQ(job.at("processes").number_value(), 3);
+  EXPECT_EQ(job.at("gpu_processes").number_value(), 1);
+  const auto& counter = told.at("processes").list_value().values(0).struct_value().fields();
+  EXPECT_EQ(counter.at("job").number_value(), pid);
+  int expected = kCounterFirst;
+  Host host = Host::kA;
+  for (int move = 0; move < 2; ++move) {
+    ASSERT_EQ(ask_counter(client_, hosts_, host), expected++);
+    const MigrateOutcome outcome = hosts_.migrate(host, pid);
+    ASSERT_TRUE(migrated(outcome)) << "move " << move;
+    EXPECT_EQ(outcome.processes, 3);
+    pid = outcome.pid;
+    const auto listed = hosts_.ask(host, "list", {"--all"}).fields();
+    for (const auto& migration : listed.at("migrations").list_value().values()) {
+      EXPECT_EQ(migration.struct_value().fields().at("processes").number_value(), 3);
+    }
+    host = other(host);
+    ASSERT_TRUE(grows(file)) << read_file(file);
+  }
+  ASSERT_EQ(ask_counter(client_, hosts_, host), expected++);
+  const std::string rotated = file + ".1";
+  ASSERT_EQ(std::rename(file.c_str(), rotated.c_str()), 0);
+  ASSERT_EQ(::kill(pid, SIGHUP), 0);
+  ASSERT_TRUE(wait_until([&] { return ::access(file.c_str(), F_OK) == 0; }));
+  ASSERT_TRUE(grows(file));
+  // The command ends, and the counter stays in the job.
+  const pid_t command = procfs::tree(pid).at(1);
+  ASSERT_EQ(::kill(pid, SIGTERM), 0);
+  ASSERT_TRUE(wait_until_gone(command));
+  const auto tree = procfs::tree(pid);
+  ASSERT_EQ(ask_counter(client_, hosts_, host), expected++);
+  EXPECT_EQ(tree.size(), 2u);
+  ASSERT_EQ(::kill(pid, SIGTERM), 0);
+  EXPECT_TRUE(wait_until_gone(pid));
 }
 
 }  // namespace

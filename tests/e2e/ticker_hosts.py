@@ -121,6 +121,19 @@ class Hosts:
         wait_for("the ticker starts", lambda: len(ticker.lines()) >= 2)
         return ticker
 
+    def start_job_of_tickers(self, host, count):
+        """Tickers below one supervisor; its PID."""
+        tickers = [Ticker(self.folder / f"job-{number}", None) for number in range(count)]
+        ticker = f"{self.env['PREFIX']}/bin/ticker --period-ms 20"
+        script = "".join(f"{ticker} >>{each.path} 2>&1 & " for each in tickers) + "wait"
+        ran = subprocess.run(
+            self.on(host, self.env["GCR_CLI"], "run", "--output", self.folder / "job.log", "--detach",
+                    "--", "/bin/sh", "-c", script),
+            capture_output=True, text=True, check=True, timeout=60)  # fmt: skip
+        for each in tickers:
+            wait_for("the ticker starts", lambda each=each: each.path.exists() and len(each.lines()) >= 2)
+        return int(ran.stdout), tickers
+
     def ask(self, *words):
         """What gcr-migrate prints as JSON, asked on host a."""
         command = [self.env["GCR_CLI"], words[0], *self.env["GCR_TLS"].split(), *words[1:], "--json"]

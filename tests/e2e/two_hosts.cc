@@ -217,6 +217,19 @@ MigrateOutcome TwoHosts::migrate(Host from, pid_t pid,
   return parse_outcome(run(command, kMigrateTimeout));
 }
 
+google::protobuf::Struct TwoHosts::ask(Host host, const std::string& question,
+                                       const std::vector<std::string>& options) const {
+  std::vector<std::string> command = {variable("GCR_CLI"), question, "--json", address(host)};
+  for (const std::string& word : words(variable("GCR_TLS"))) command.push_back(word);
+  command.insert(command.end(), options.begin(), options.end());
+  const CommandResult result = run(on_host(Host::kA, command), kPatience);
+  google::protobuf::Struct answer;
+  if (!google::protobuf::util::JsonStringToMessage(result.out, &answer).ok()) {
+    throw std::runtime_error(question + ": " + result.out + result.err);
+  }
+  return answer;
+}
+
 MigrateReport TwoHosts::migrate_for_report(Host from, pid_t pid,
                                            const std::vector<std::string>& options) const {
   std::vector<std::string> command = migrate_command(from, other(from), pid);
@@ -239,7 +252,7 @@ MigrateOutcome TwoHosts::parse_outcome(const CommandResult& result) {
   outcome.err = result.err;
   static const std::regex line(
       "migrated pid=([0-9]+) vram_bytes=([0-9]+) downtime_ms=([0-9.]+) total_ms=([0-9.]+) "
-      "verified=(yes|no)\n$");
+      "verified=(yes|no) processes=([0-9]+)\n$");
   std::smatch match;
   if (std::regex_search(result.out, match, line)) {
     outcome.pid = std::stoi(match[1]);
@@ -247,6 +260,7 @@ MigrateOutcome TwoHosts::parse_outcome(const CommandResult& result) {
     outcome.downtime_ms = std::stod(match[3]);
     outcome.total_ms = std::stod(match[4]);
     outcome.verified = match[5] == "yes";
+    outcome.processes = std::stoi(match[6]);
   }
   return outcome;
 }

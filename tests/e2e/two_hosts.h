@@ -2,6 +2,8 @@
 // mount and file of the hosts is gone when the object is.
 #pragma once
 
+#include <google/protobuf/struct.pb.h>
+
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -36,6 +38,7 @@ struct MigrateOutcome {
   double downtime_ms = 0;
   double total_ms = 0;
   bool verified = false;
+  int processes = 0;
 
   bool migrated() const { return exit_code == 0 && verified; }
 };
@@ -105,6 +108,10 @@ class TwoHosts {
   /// The words of `gcr-migrate … FROM TO PID` with the operator's certificate.
   std::vector<std::string> migrate_command(Host from, Host to, pid_t pid) const;
   MigrateOutcome migrate(Host from, pid_t pid, const std::vector<std::string>& options = {}) const;
+
+  /// What `gcr-migrate QUESTION` prints with --json about the host's agent.
+  google::protobuf::Struct ask(Host host, const std::string& question,
+                               const std::vector<std::string>& options = {}) const;
 
   /// As migrate(), with further options of gcr-migrate and its report in full.
   MigrateReport migrate_for_report(Host from, pid_t pid,

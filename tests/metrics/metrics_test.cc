@@ -34,6 +34,7 @@ registry::Outcome migrated() {
   report.set_transport("tcp");
   report.set_downtime_ms(450);
   report.set_total_ms(2900);
+  report.set_processes(9);
   report.set_sent_vram_bytes(1000);
   report.set_sent_image_bytes(50);
   report.set_wire_bytes(1100);
@@ -92,6 +93,9 @@ TEST(Metrics, AMigrationIsCountedWithItsTimesInSecondsAndItsBytes) {
               HasSubstr(line("gcr_migrations_total{outcome=\"migrated\",role=\"source\"}", "1")));
   EXPECT_THAT(text, HasSubstr(line("gcr_migration_downtime_seconds_sum", "0.45")));
   EXPECT_THAT(text, HasSubstr(line("gcr_migration_duration_seconds_sum", "2.9")));
+  EXPECT_THAT(text, HasSubstr(line("gcr_migration_processes_sum", "9")));
+  EXPECT_THAT(text, HasSubstr(line("gcr_migration_processes_bucket{le=\"8\"}", "0")));
+  EXPECT_THAT(text, HasSubstr(line("gcr_migration_processes_bucket{le=\"16\"}", "1")));
   EXPECT_THAT(text,
               HasSubstr(line("gcr_sent_bytes_total{kind=\"vram\",transport=\"tcp\"}", "1000")));
   EXPECT_THAT(text,

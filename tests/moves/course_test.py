@@ -12,7 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts" /
 
 # pylint: disable=wrong-import-position
 from fake_cluster import FakeCluster, blocker  # noqa: E402
-from gcr_moves import cli, plan  # noqa: E402
+from gcr_moves import cli, plan, text  # noqa: E402
 from gcr_moves.cluster import Cluster, parse  # noqa: E402
 from gcr_moves.drain import Drain  # noqa: E402
 from gcr_moves.rebalance import Rebalance  # noqa: E402
@@ -44,8 +44,8 @@ class Fixture(unittest.TestCase):
 
 
 class Draining(Fixture):
-    def test_every_process_goes_once_and_the_host_is_empty(self):
-        pids = [self.fake.add_process("src", 5) for _ in range(8)]
+    def test_every_job_goes_once_and_the_host_is_empty(self):
+        pids = [self.fake.add_job("src", 5) for _ in range(8)]
         drain = self.drain()
         self.assertEqual((drain.status(), self.states(drain)), (cli.DONE, ["moved"] * 8))
         self.assertEqual(self.fake.pids("src"), set())
@@ -54,33 +54,33 @@ class Draining(Fixture):
 
     def test_no_more_at_a_time_than_the_limits_say(self):
         for _ in range(8):
-            self.fake.add_process("src", 1)
+            self.fake.add_job("src", 1)
         self.drain(per_host=8, total=3)
         self.assertLessEqual(self.fake.most_under_way, 3)
         self.fake.most_under_way = 0
         for _ in range(8):
-            self.fake.add_process("src", 1)
+            self.fake.add_job("src", 1)
         self.drain(per_host=2, total=8)
         self.assertLessEqual(self.fake.most_under_way, 2)
 
     def test_an_agent_s_own_limit_is_kept(self):
         self.fake.hosts["src"]["max_migrations"] = 1
         for _ in range(4):
-            self.fake.add_process("src", 1)
+            self.fake.add_job("src", 1)
         self.drain(per_host=8)
         self.assertEqual(self.fake.most_under_way, 1)
 
     def test_a_failure_is_tried_elsewhere_and_the_others_go_on(self):
-        pid = self.fake.add_process("src", 9)
-        self.fake.add_process("src", 5)
+        pid = self.fake.add_job("src", 9)
+        self.fake.add_job("src", 5)
         self.fake.outcomes[pid] = [(cli.FAILED, "the link broke")]
         drain = self.drain()
         self.assertEqual(self.states(drain), ["moved", "moved"])
         tried = [destination for _, destination, moved in self.fake.started if moved == pid]
         self.assertEqual(len(set(tried)), 2)
 
-    def test_a_process_that_fails_everywhere_is_left_after_its_tries(self):
-        pid = self.fake.add_process("src", 5)
+    def test_a_job_that_fails_everywhere_is_left_after_its_tries(self):
+        pid = self.fake.add_job("src", 5)
         self.fake.outcomes[pid] = [(cli.FAILED, "no luck")] * 9
         drain = self.drain(tries=4)
         self.assertEqual((drain.status(), self.states(drain)), (cli.FAILED, ["left"]))
@@ -88,14 +88,14 @@ class Draining(Fixture):
         self.assertEqual(drain.tasks[0].reason, "no luck")
 
     def test_a_destination_that_preflight_refuses_is_not_tried(self):
-        pid = self.fake.add_process("src", 5)
+        pid = self.fake.add_job("src", 5)
         self.fake.blockers[(pid, "one")] = [blocker("destination")]
         drain = self.drain()
         self.assertEqual(self.states(drain), ["moved"])
         self.assertEqual([destination for _, destination, _ in self.fake.started], ["two"])
 
     def test_a_blocker_at_the_source_costs_one_try_for_all_destinations(self):
-        pid = self.fake.add_process("src", 5)
+        pid = self.fake.add_job("src", 5)
         self.fake.blockers[pid] = [blocker("source", "terminal")]
         drain = self.drain(tries=2)
         self.assertEqual((self.states(drain), self.fake.started), (["left"], []))
@@ -103,14 +103,14 @@ class Draining(Fixture):
         self.assertIn("terminal", drain.tasks[0].reason)
 
     def test_not_authorised_is_not_tried_again(self):
-        pid = self.fake.add_process("src", 5)
+        pid = self.fake.add_job("src", 5)
         self.fake.outcomes[pid] = [(cli.NOT_AUTHORISED, "not yours")] * 5
         drain = self.drain()
         self.assertEqual((self.states(drain), len(self.fake.started)), (["left"], 1))
 
     def test_a_silent_destination_is_left_out_and_used_again_when_it_answers(self):
         self.fake.silent.update(("one", "two"))
-        self.fake.add_process("src", 5)
+        self.fake.add_job("src", 5)
         drain = self.make(Drain, "src", tries=30)
         threading.Timer(0.2, self.fake.silent.discard, ("two",)).start()
         drain.run()
@@ -118,23 +118,41 @@ class Draining(Fixture):
         self.assertEqual(drain.tasks[0].destination, "two")
         self.assertIn("two answers again", self.said)
 
-    def test_a_process_without_room_anywhere_is_left_with_the_reasons(self):
-        self.fake.add_process("src", 79.9)
+    def test_a_job_without_room_anywhere_is_left_with_the_reasons(self):
+        self.fake.add_job("src", 79.9)
         drain = self.drain(tries=2)
         self.assertEqual((self.states(drain), self.fake.started), (["left"], []))
         self.assertIn("no destination has room (one: 80.0 GiB of VRAM free", drain.tasks[0].reason)
 
+    def test_a_job_of_several_gpus_goes_as_a_whole_where_there_are_as_many(self):
+        self.fake.add_host("src", gpus=4)
+        self.fake.add_host("two", gpus=4)
+        pid = self.fake.add_job("src", 10, gpus=(0, 1, 2, 3))
+        drain = self.drain()
+        self.assertEqual((drain.status(), self.states(drain)), (cli.DONE, ["moved"]))
+        self.assertEqual(self.fake.started, [("src", "two", pid)])
+        told = text.task_json(drain.tasks[0])
+        self.assertEqual((told["gpus"], told["processes"], told["gpu_processes"]), (4, 5, 4))
+        self.assertIn("alice, 40.0 GiB on 4 GPUs, 5 processes", text.name(drain.tasks[0]))
+
+    def test_a_job_of_more_gpus_than_any_host_has_is_left(self):
+        self.fake.add_host("src", gpus=2)
+        self.fake.add_job("src", 1, gpus=(0, 1))
+        drain = self.drain(tries=1)
+        self.assertEqual((self.states(drain), self.fake.started), (["left"], []))
+        self.assertIn("one: no free H200", drain.tasks[0].reason)
+
     def test_newcomers_are_moved_and_who_ends_is_not_missed(self):
-        ends = self.fake.add_process("src", 5)
+        ends = self.fake.add_job("src", 5)
         self.fake.blockers[ends] = [blocker("source")]
         drain = self.make(Drain, "src", tries=50)
-        threading.Timer(0.1, self.fake.add_process, ("src", 3)).start()
+        threading.Timer(0.1, self.fake.add_job, ("src", 3)).start()
         threading.Timer(0.2, self.fake.remove, ("src", ends)).start()
         drain.run()
         self.assertEqual((drain.status(), self.states(drain)), (cli.DONE, ["ended", "moved"]))
 
     def test_what_moved_to_a_host_that_then_died_is_lost(self):
-        self.fake.add_process("src", 5)
+        self.fake.add_job("src", 5)
         drain = self.make(Drain, "src")
         original = self.fake.move
 
@@ -153,7 +171,7 @@ class LosingSight(Fixture):
 
     def setUp(self):
         super().setUp()
-        self.pid = self.fake.add_process("src", 5)
+        self.pid = self.fake.add_job("src", 5)
         self.fake.outcomes[self.pid] = [(cli.UNKNOWN, "contact was lost")]
 
     def verdict(self, state, finished, agent="src", role="source", pid=0):
@@ -201,7 +219,7 @@ class LosingSight(Fixture):
     def test_confirmed_at_the_source_it_has_moved(self):
         self.fake.verdicts = Always({"role": "source", "state": "confirmed", "finished": True, "pid": 0,
                                      "operator_needed": False})  # fmt: skip
-        self.fake.add_process("src", 1)
+        self.fake.add_job("src", 1)
         drain, thread = self.begin()
         thread.join(5)
         self.assertEqual(self.states(drain), ["moved", "moved"])
@@ -228,10 +246,10 @@ class LosingSight(Fixture):
         self.assertEqual((self.states(drain), len(self.fake.started)), (["moved"], 2))
 
     def test_somebody_else_s_migration_is_waited_for(self):
-        process = self.fake.hosts["src"]["processes"][0]
-        process["migration_id"] = "11111111-1111-4111-8111-111111111111"
+        job = self.fake.hosts["src"]["jobs"][0]
+        job["migration_id"] = "11111111-1111-4111-8111-111111111111"
         self.fake.hosts["src"]["migrations"] = [
-            {"migration_id": process["migration_id"], "peer": "one:7411", "phase": "precopy"}
+            {"migration_id": job["migration_id"], "peer": "one:7411", "phase": "precopy"}
         ]
         self.fake.verdicts = Always({"role": "source", "state": "confirmed", "finished": True, "pid": 5,
                                      "operator_needed": False})  # fmt: skip
@@ -263,7 +281,7 @@ class Stopping(Fixture):
         super().setUp()
         self.fake.hold = True
         for _ in range(3):
-            self.fake.add_process("src", 1)
+            self.fake.add_job("src", 1)
 
     def stop_once_begun(self, drain, times):
         end = time.monotonic() + 60
@@ -297,24 +315,24 @@ class Stopping(Fixture):
 class Rebalancing(Fixture):
     def test_the_plan_is_carried_out_as_it_was_made(self):
         for size in (30, 20, 10):
-            self.fake.add_process("src", size)
+            self.fake.add_job("src", size)
         pictures = {name: parse(host) for name, host in self.fake.hosts.items()}
         moves, _ = plan.balance(pictures, 0.01)
         course = self.make(Rebalance, moves)
         course.run()
         self.assertEqual(course.status(), cli.DONE)
         self.assertEqual(
-            sorted((move.process.pid, move.destination) for move in moves),
+            sorted((move.job.pid, move.destination) for move in moves),
             sorted((pid, destination) for _, destination, pid in self.fake.started),
         )
 
-    def test_a_process_that_ended_meanwhile_is_no_failure(self):
+    def test_a_job_that_ended_meanwhile_is_no_failure(self):
         for size in (30, 20):
-            self.fake.add_process("src", size)
+            self.fake.add_job("src", size)
         pictures = {name: parse(host) for name, host in self.fake.hosts.items()}
         moves, _ = plan.balance(pictures, 0.01)
         self.assertEqual(len(moves), 1)
-        self.fake.remove("src", moves[0].process.pid)
+        self.fake.remove("src", moves[0].job.pid)
         course = self.make(Rebalance, moves)
         course.run()
         self.assertEqual((course.status(), self.fake.started), (cli.DONE, []))

@@ -9,7 +9,7 @@ GIB = 1 << 30
 
 
 class FakeMigration:
-    """Ends at once, or when it is released; by default the process moves."""
+    """Ends at once, or when it is released; by default the job moves."""
 
     def __init__(self, hosts, source, destination, pid):
         self.migration_id = str(uuid.uuid4())
@@ -42,7 +42,7 @@ class FakeMigration:
 
 
 class FakeCluster:
-    """Call add_host and add_process; then it is used as a Cli."""
+    """Call add_host and add_job; then it is used as a Cli."""
 
     def __init__(self):
         self.hosts = {}
@@ -66,43 +66,45 @@ class FakeCluster:
                  "free_bytes": total_gib * GIB, "allowed": True}
                 for number in range(gpus)
             ],
-            "processes": [],
+            "jobs": [],
             "migrations": [],
             "load": load,
             "max_migrations": 16,
         }  # fmt: skip
 
-    def add_process(self, host, size_gib, gpu=0):
+    def add_job(self, host, size_gib, gpus=(0,)):
+        """With so much on each of its GPUs, and a process for each below a launcher."""
         self._next_pid += 1
         self._put(host, {
             "pid": self._next_pid, "start_time": 7, "command": "serve.py", "uid": 1, "user": "alice",
             "migration_id": "",
-            "gpus": [{"uuid": f"{host}-{gpu}", "vram_bytes": int(size_gib * GIB)}],
+            "gpus": [{"uuid": f"{host}-{gpu}", "vram_bytes": int(size_gib * GIB)} for gpu in gpus],
+            "processes": 1 + len(gpus), "gpu_processes": len(gpus),
         })  # fmt: skip
         return self._next_pid
 
-    def _put(self, host, process):
-        self.hosts[host]["processes"].append(process)
-        for use in process["gpus"]:
+    def _put(self, host, job):
+        self.hosts[host]["jobs"].append(job)
+        for use in job["gpus"]:
             self._gpu(host, use["uuid"])["free_bytes"] -= use["vram_bytes"]
 
     def _gpu(self, host, name):
         return next(gpu for gpu in self.hosts[host]["gpus"] if gpu["uuid"] == name)
 
     def remove(self, host, pid):
-        processes = self.hosts[host]["processes"]
-        process = next(each for each in processes if each["pid"] == pid)
-        processes.remove(process)
-        for use in process["gpus"]:
+        jobs = self.hosts[host]["jobs"]
+        job = next(each for each in jobs if each["pid"] == pid)
+        jobs.remove(job)
+        for use in job["gpus"]:
             self._gpu(host, use["uuid"])["free_bytes"] += use["vram_bytes"]
-        return process
+        return job
 
     def move(self, source, destination, pid):
         with self._lock:
-            process = self.remove(source, pid)
+            job = self.remove(source, pid)
             self._next_pid += 1
-            gpus = [{**use, "uuid": f"{destination}-0"} for use in process["gpus"]]
-            self._put(destination, {**process, "pid": self._next_pid, "gpus": gpus})
+            gpus = [{**use, "uuid": f"{destination}-{n}"} for n, use in enumerate(job["gpus"])]
+            self._put(destination, {**job, "pid": self._next_pid, "gpus": gpus})
             return self._next_pid
 
     def outcome_of(self, _source, destination, pid):
@@ -116,7 +118,7 @@ class FakeCluster:
             self.under_way.remove(migration)
 
     def pids(self, host):
-        return {process["pid"] for process in self.hosts[host]["processes"]}
+        return {job["pid"] for job in self.hosts[host]["jobs"]}
 
     # ---- as Cli ----
 
@@ -128,7 +130,7 @@ class FakeCluster:
         self._answering(agent)
         with self._lock:
             known = self.hosts[agent]
-            return {**known, "processes": list(known["processes"])}
+            return {**known, "jobs": list(known["jobs"])}
 
     def status(self, agent, migration_id):
         self._answering(agent)

@@ -489,10 +489,47 @@ TEST_F(Inspecting, SharedMemoryOfItsOwnIsFineAndThatOfTwoBlocks) {
   EXPECT_THAT(ids(look()), IsEmpty());
   end();
   start({"memfd", "child"});
-  EXPECT_THAT(ids(look()), ElementsAre("shared-memory"));
-  for (const pid_t child : procfs::tree(pid_)) {
-    if (child != pid_) ::kill(child, SIGKILL);
+  const pid_t child = procfs::tree(pid_).at(1);
+  const auto found = inspect(child, Together({child}));
+  ASSERT_TRUE(found) << found.error().message();
+  EXPECT_THAT(ids(*found), ElementsAre("shared-memory"));
+  ::kill(child, SIGKILL);
+}
+
+TEST_F(Inspecting, WhatIsSharedWithAChildThatWasBornSinceDoesNotBlock) {
+  int pipes[2];
+  ASSERT_EQ(::pipe2(pipes, O_CLOEXEC), 0);
+  UniqueFd reading(pipes[0]);
+  UniqueFd writing(pipes[1]);
+  start({"memfd", "child"}, [&] {
+    ::dup2(reading.get(), STDIN_FILENO);
+    ::dup2(writing.get(), STDOUT_FILENO);
+  });
+  reading.reset();
+  writing.reset();
+  EXPECT_THAT(ids(look()), IsEmpty());  // knows the parent alone
+  ::kill(procfs::tree(pid_).at(1), SIGKILL);
+}
+
+TEST_F(Inspecting, PipeOfAProcessThatHasEndedSinceDoesNotBlock) {
+  int pipes[2];
+  ASSERT_EQ(::pipe2(pipes, O_CLOEXEC), 0);
+  UniqueFd reading(pipes[0]);
+  UniqueFd writing(pipes[1]);
+  start({}, [&] { ::dup2(reading.get(), STDIN_FILENO); });
+  const pid_t other = ::fork();
+  if (other == 0) {
+    ::pause();
+    ::_exit(0);
   }
+  reading.reset();
+  writing.reset();
+  const Together together({pid_});
+  const std::string link = fs::read_symlink("/proc/" + std::to_string(pid_) + "/fd/0");
+  EXPECT_EQ(together.outsider(link), other);
+  ::kill(other, SIGKILL);
+  ::waitpid(other, nullptr, 0);
+  EXPECT_EQ(together.outsider(link), 0);
 }
 
 TEST_F(Inspecting, ObjectsOfTheKernelThatCannotBeDumpedBlock) {

@@ -35,6 +35,7 @@ registry::Outcome outcome_of(journal::Role role) {
   proto::MigrateReport& report = *outcome.mutable_report();
   report.set_migrated(true);
   report.set_destination_pid(99);
+  report.set_processes(5);
   report.set_sent_vram_bytes(1000);
   report.set_sent_image_bytes(24);
   report.set_downtime_ms(412.34);
@@ -46,12 +47,13 @@ std::string line_of(const registry::Outcome& outcome) {
 }
 
 TEST(AuditLine, SaysWhoWhatFromToAndTheOutcome) {
-  EXPECT_EQ(line_of(outcome_of(journal::Began::SOURCE)),
-            "time=\"2023-11-14T22:13:20.000Z\" host=\"node1\" role=\"source\" "
-            "migration=\"11111111-1111-1111-1111-111111111111\" ordered_by=\"night-shift\" "
-            "uid=\"71001\" user=\"uid 71001\" pid=\"4711\" command=\"python3 serve.py\" "
-            "from=\"node1\" to=\"node2:7411\" outcome=\"migrated\" recovered=\"no\" "
-            "sent_bytes=\"1024\" downtime_ms=\"412.3\" reason=\"\"");
+  EXPECT_EQ(
+      line_of(outcome_of(journal::Began::SOURCE)),
+      "time=\"2023-11-14T22:13:20.000Z\" host=\"node1\" role=\"source\" "
+      "migration=\"11111111-1111-1111-1111-111111111111\" ordered_by=\"night-shift\" "
+      "uid=\"71001\" user=\"uid 71001\" pid=\"4711\" processes=\"5\" command=\"python3 serve.py\" "
+      "from=\"node1\" to=\"node2:7411\" outcome=\"migrated\" recovered=\"no\" "
+      "sent_bytes=\"1024\" downtime_ms=\"412.3\" reason=\"\"");
   EXPECT_THAT(line_of(outcome_of(journal::Began::DESTINATION)),
               AllOf(HasSubstr("pid=\"99\""), HasSubstr("from=\"node2:7411\" to=\"node1\""),
                     HasSubstr("sent_bytes=\"\" downtime_ms=\"\"")));
@@ -67,14 +69,18 @@ TEST(AuditLine, HostileTextCannotForgeAFieldOrALine) {
                           HasSubstr(R"(ordered_by="\x1b[2J\xc2\x9b")")));
   EXPECT_LT(line.size(), 4096U) << "one write";
   EXPECT_TRUE(std::ranges::all_of(line, [](char c) { return c >= ' ' && c <= '~'; }));
-  constexpr int kFields = 16;
+  constexpr int kFields = 17;
   EXPECT_EQ(std::ranges::count(line, '"'), 2 * kFields);
 }
 
 TEST(AuditLine, WhatARecoveryCannotKnowIsEmpty) {
   registry::Outcome outcome = outcome_of(journal::Began::SOURCE);
   outcome.set_recovered(true);
+  outcome.mutable_report()->clear_processes();
   EXPECT_THAT(line_of(outcome), HasSubstr("recovered=\"yes\" sent_bytes=\"\" downtime_ms=\"\""));
+  EXPECT_THAT(line_of(outcome), HasSubstr(" processes=\"1\"")) << "as its journal began";
+  outcome.mutable_migration()->clear_members();
+  EXPECT_THAT(line_of(outcome), HasSubstr(" processes=\"\""));
 }
 
 class Audit : public testing::Test {

@@ -1,9 +1,9 @@
-"""Moving many processes by gcr-migrate: what scripts/drain and scripts/rebalance share.
+"""Moving many jobs by gcr-migrate: what scripts/drain and scripts/rebalance share.
 
     cli       gcr-migrate as a program: questions, and migrations under way
     cluster   what the agents tell about their hosts
-    plan      which process has room where, and where it goes
-    tasks     a process that shall move, and what became of it
+    plan      which job has room where, and where it goes
+    tasks     a job that shall move, and what became of it
     runner    the migrations under way, within limits; outcomes that have to be found out; signals
     drain     empties a host
     rebalance evens out the use of VRAM

@@ -21,19 +21,21 @@ class Gpu:
     name: str
     total_bytes: int
     free_bytes: int
-    allowed: bool = True  # for processes that arrive
+    allowed: bool = True  # for jobs that arrive
 
 
 @dataclasses.dataclass(frozen=True)
-class Process:
-    """A process under the preload library. PID and start time tell it from every other one."""
+class Job:
+    """A job, by its root. PID and start time tell it from every other one."""
 
     pid: int
     start_time: int
     command: str = ""
     user: str = ""
-    vram: tuple = ()  # pairs of a GPU's UUID and the bytes that it has there
+    vram: tuple = ()  # pairs of a GPU's UUID and the bytes that all its processes have there
     migration_id: str = ""  # of the one that it is in
+    processes: int = 1
+    gpu_processes: int = 1
 
     @property
     def key(self):
@@ -49,7 +51,7 @@ class Picture:
     """One answer of one agent."""
 
     gpus: tuple
-    processes: tuple
+    jobs: tuple
     migrations: tuple = ()  # unfinished ones, as `gcr-migrate status --json` has them
     load: float = 0.0  # runnable threads per core
     max_migrations: int = 16
@@ -72,20 +74,22 @@ def parse(answer):
         Gpu(each["uuid"], each["name"], each["total_bytes"], each["free_bytes"], each["allowed"])
         for each in answer["gpus"]
     )
-    processes = tuple(
-        Process(
+    jobs = tuple(
+        Job(
             pid=each["pid"],
             start_time=each["start_time"],
             command=each["command"],
             user=each["user"] or str(each["uid"]),
             vram=tuple((use["uuid"], use["vram_bytes"]) for use in each["gpus"]),
             migration_id=each["migration_id"],
+            processes=each["processes"],
+            gpu_processes=each["gpu_processes"],
         )
-        for each in answer["processes"]
+        for each in answer["jobs"]
     )
     return Picture(
         gpus=gpus,
-        processes=processes,
+        jobs=jobs,
         migrations=tuple(answer["migrations"]),
         load=answer["load"],
         max_migrations=answer["max_migrations"],

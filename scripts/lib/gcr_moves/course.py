@@ -94,19 +94,19 @@ class Course:
 
     def _take(self, room, task):
         source = self.cluster.hosts[task.source].picture
-        places = room.find(task.process, source) if source else ""
+        places = room.find(task.job, source) if source else ""
         if not isinstance(places, str):
-            room.take(task.process, places)
+            room.take(task.job, places)
 
     def _begin(self):
         waiting = [task for task in self.tasks if task.state is State.WAITING]
-        for task in sorted(waiting, key=lambda task: plan.size_order(task.process)):
+        for task in sorted(waiting, key=lambda task: plan.size_order(task.job)):
             host = self.cluster.hosts[task.source]
             if host.up and time.monotonic() >= task.not_before:
                 self._begin_one(task, host.picture)
 
     def _begin_one(self, task, source):
-        fitting, reasons = plan.candidates(task.process, source, self.rooms(self.destinations(task)))
+        fitting, reasons = plan.candidates(task.job, source, self.rooms(self.destinations(task)))
         untried = [name for name in fitting if task.may_try(name)]
         free = [name for name in untried if self.runner.has_slot(task.source, name)]
         if free:
@@ -158,7 +158,7 @@ class Course:
         return time.monotonic() - self._waiting_since > self.limits.patience_seconds
 
     def _check_moved(self):
-        """A process that moved to a host which then died is lost with it: that is to be said."""
+        """A job that moved to a host which then died is lost with it: that is to be said."""
         moved = [
             task
             for task in self.tasks
@@ -171,7 +171,7 @@ class Course:
             host = self.cluster.hosts[task.destination]
             if not host.up:
                 task.enter(State.LOST, now, f"which does not answer now ({host.trouble})")
-            elif host.deaths > task.deaths and task.pid not in {p.pid for p in host.picture.processes}:
+            elif host.deaths > task.deaths and task.pid not in {p.pid for p in host.picture.jobs}:
                 task.enter(State.LOST, now, "which stopped answering after that and does not have it now")
 
     def status(self):

@@ -1,4 +1,4 @@
-"""Empties a host: every process under the preload library goes elsewhere."""
+"""Empties a host: every job under the preload library goes elsewhere."""
 
 import time
 
@@ -7,12 +7,12 @@ from gcr_moves import text
 from gcr_moves.course import Course
 from gcr_moves.tasks import State, Task
 
-# A process is gone from its host if two pictures in a row do not show it.
+# A job is gone from its host if two pictures in a row do not show it.
 ABSENCES = 2
 
 
 class Drain(Course):
-    """Tasks are the processes of `source`, those that appear meanwhile too."""
+    """Tasks are the jobs of `source`, those that appear meanwhile too."""
 
     def __init__(self, cluster, runner, say, source):
         super().__init__(cluster, runner, say)
@@ -28,35 +28,35 @@ class Drain(Course):
         if not self.source.up or self.source.asked_at == self._looked_at:
             return
         self._looked_at = self.source.asked_at
-        shown = {process.key: process for process in self.source.picture.processes}
-        for key, process in shown.items():
+        shown = {job.key: job for job in self.source.picture.jobs}
+        for key, job in shown.items():
             if key not in self._by_key:
-                self._appeared(key, process)
+                self._appeared(key, job)
         for key, task in self._by_key.items():
             self._compare(task, shown.get(key))
         self._empty_looks = 0 if any(t.state.open for t in self.tasks) else self._empty_looks + 1
 
-    def _appeared(self, key, process):
-        task = Task(source=self.source.name, process=process)
+    def _appeared(self, key, job):
+        task = Task(source=self.source.name, job=job)
         self._by_key[key] = task
         self.tasks.append(task)
         self.say(f"{text.name(task)} is on {self.source.name}")
 
-    def _compare(self, task, process):
+    def _compare(self, task, job):
         """With what the host shows now; only a task that no migration of ours has is changed."""
         if task.state is not State.WAITING or self._looked_at <= task.since:
             return
         now = time.monotonic()
-        if process is None:
+        if job is None:
             task.absent += 1
             if task.absent >= ABSENCES:
                 task.enter(State.ENDED, now, f"it is gone from {self.source.name}")
         else:
             task.absent = 0
-            if process.vram:  # without, its door was in use
-                task.process = process
-            if process.migration_id:
-                self._follow_another(task, process.migration_id, now)
+            if job.vram:  # without, the door of one of its processes was in use
+                task.job = job
+            if job.migration_id:
+                self._follow_another(task, job.migration_id, now)
 
     def _follow_another(self, task, migration_id, now):
         """Somebody else's migration, or that of an earlier drain which was interrupted."""
@@ -74,7 +74,7 @@ class Drain(Course):
         return peer
 
     def finished(self):
-        """A process that appeared just now would show in the next picture."""
+        """A job that appeared just now would show in the next picture."""
         return self._empty_looks >= ABSENCES
 
     def _nothing_can_begin(self):

@@ -13,23 +13,23 @@ class Rebalance(Course):
         super().__init__(cluster, runner, say)
         self._goal = {}
         for move in moves:
-            task = Task(source=move.source, process=move.process)
-            self._goal[(move.source, move.process.key)] = move.destination
+            task = Task(source=move.source, job=move.job)
+            self._goal[(move.source, move.job.key)] = move.destination
             self.tasks.append(task)
 
     def destinations(self, task):
-        return [self._goal[(task.source, task.process.key)]]
+        return [self._goal[(task.source, task.job.key)]]
 
     def update(self):
-        """A process that has ended, or that somebody else moves, is none of ours any more."""
+        """A job that has ended, or that somebody else moves, is none of ours any more."""
         now = time.monotonic()
         for task in self.tasks:
             host = self.cluster.hosts[task.source]
             if task.state is not State.WAITING or not host.up or host.asked_at <= task.since:
                 continue
-            shown = {process.key: process for process in host.picture.processes}
-            process = shown.get(task.process.key)
-            if process is None:
+            shown = {job.key: job for job in host.picture.jobs}
+            job = shown.get(task.job.key)
+            if job is None:
                 task.enter(State.ENDED, now, f"it is gone from {task.source}")
-            elif process.migration_id:
-                task.enter(State.LEFT, now, f"it is in migration {process.migration_id} already")
+            elif job.migration_id:
+                task.enter(State.LEFT, now, f"it is in migration {job.migration_id} already")

@@ -1,7 +1,7 @@
 """The migrations under way: within limits, each in a thread that follows its gcr-migrate.
 
-What became of a migration that gcr-migrate lost sight of is asked from both agents, and a process is
-not migrated again before that is known. The agents see to it in any case: a process that is in a
+What became of a migration that gcr-migrate lost sight of is asked from both agents, and a job is
+not migrated again before that is known. The agents see to it in any case: a job that is in a
 migration is refused to any other.
 """
 
@@ -22,7 +22,7 @@ class Limits:
 
     per_host: int = 2  # migrations at a time that a host takes part in
     total: int = 8  # in the cluster
-    tries: int = 5  # of one process
+    tries: int = 5  # of one job
     pause_seconds: float = 5.0  # before the next round of tries; twice as long each time
     patience_seconds: float = 120.0  # for a source that is silent, and for what is unsettled
     interval_seconds: float = 5.0  # between two looks at the hosts
@@ -38,7 +38,7 @@ class Runner:
         self.stopping = 0  # how often we were told to stop
         self._options = list(migrate_options)
         self._ended = queue.SimpleQueue()  # (task, Ended, source_blocks)
-        self._moving = {}  # task.process.key and source -> task
+        self._moving = {}  # task.job.key and source -> task
         self._migrations = {}  # the same -> Migration, once it has begun
         self._settled = set()  # ids of migrations that have ended, whatever a picture says
         self._lock = threading.Lock()  # for _migrations
@@ -78,7 +78,7 @@ class Runner:
 
     @staticmethod
     def _key(task):
-        return (task.source, task.process.key)
+        return (task.source, task.job.key)
 
     def _work(self, task, destination):
         """In a thread of its own; touches nothing of the task."""
@@ -89,7 +89,7 @@ class Runner:
         self._ended.put((task, ended, source_blocks))
 
     def _migrate(self, task, destination):
-        cli, pid = self.cluster.cli, task.process.pid
+        cli, pid = self.cluster.cli, task.job.pid
         blockers = cli.preflight(task.source, destination, pid)
         if blockers:
             at_source = all(finding["host"] == "source" for finding in blockers)
@@ -203,12 +203,12 @@ class Runner:
         return there["pid"] if there else 0
 
     def _settle_by_picture(self, task):
-        """The source knows no such migration: it never began, or another one has the process."""
+        """The source knows no such migration: it never began, or another one has the job."""
         host = self.cluster.hosts[task.source]
         if not host.up or host.asked_at <= task.since:
             return
         now = time.monotonic()
-        shown = {process.key: process for process in host.picture.processes}.get(task.process.key)
+        shown = {job.key: job for job in host.picture.jobs}.get(task.job.key)
         if shown is None:
             task.enter(State.ENDED, now, f"it is gone from {task.source}")
         elif shown.migration_id:

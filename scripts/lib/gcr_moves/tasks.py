@@ -1,4 +1,4 @@
-"""A process that shall move, and what became of it."""
+"""A job that shall move, and what became of it."""
 
 import dataclasses
 import enum
@@ -36,7 +36,7 @@ class Task:
     """Belongs to the main thread."""
 
     source: str
-    process: cluster.Process
+    job: cluster.Job
     state: State = State.WAITING
     tries: list = dataclasses.field(default_factory=list)
     tried: set = dataclasses.field(default_factory=set)  # destinations, since the last pause

@@ -31,14 +31,20 @@ def printable(words):
     return "".join(letter if letter.isprintable() else "?" for letter in words)
 
 
-def command(process):
-    words = printable(process.command)
+def command(job):
+    words = printable(job.command)
     return words if len(words) <= COMMAND_CHARACTERS else words[: COMMAND_CHARACTERS - 3] + "..."
 
 
+def extent(job):
+    gpus = f" on {len(job.vram)} GPUs" if len(job.vram) > 1 else ""
+    processes = f", {job.processes} processes" if job.processes > 1 else ""
+    return f"{size(job.vram_bytes)}{gpus}{processes}"
+
+
 def name(task):
-    process = task.process
-    return f"{process.pid} ({command(process)}, {printable(process.user)}, {size(process.vram_bytes)})"
+    job = task.job
+    return f"{job.pid} ({command(job)}, {printable(job.user)}, {extent(job)})"
 
 
 def place(task):
@@ -71,21 +77,24 @@ def summary(tasks, heading, out=None):
     out = out or sys.stdout
     count = {state: sum(task.state is state for task in tasks) for state in State}
     words = [f"{count[state]} {state.value}" for state in State if count[state]]
-    print(f"{heading}: {', '.join(words) or 'no processes'}", file=out)
+    print(f"{heading}: {', '.join(words) or 'no jobs'}", file=out)
     for task in tasks:
         print(f"  {name(task)}: {outcome(task)}", file=out)
 
 
 def task_json(task):
     """For the reports that scripts read (docs/json.md)."""
-    process = task.process
+    job = task.job
     return {
         "source": task.source,
-        "pid": process.pid,
-        "start_time": process.start_time,
-        "command": process.command,
-        "user": process.user,
-        "vram_bytes": process.vram_bytes,
+        "pid": job.pid,
+        "start_time": job.start_time,
+        "command": job.command,
+        "user": job.user,
+        "vram_bytes": job.vram_bytes,
+        "gpus": len(job.vram),
+        "processes": job.processes,
+        "gpu_processes": job.gpu_processes,
         "outcome": "left" if task.state is State.WAITING else task.state.value,
         "reason": task.reason,
         "destination": task.destination,
