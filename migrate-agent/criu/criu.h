@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -45,6 +46,9 @@ Status check_memory_tracking(const Command& command);
 /// check_dumped_credentials(). An error ends the dump, and the tasks run again.
 using TakeImage = std::function<Status(const std::string& name, UniqueFd content)>;
 
+/// What files are called in the images instead of the names that they have.
+using Renamed = std::map<std::string, std::string>;
+
 /// A CRIU that was started for a process and has done everything that it can do before it touches
 /// the process; run() does the rest. Move-only. Destroying it before run() ends CRIU and leaves the
 /// process as it is. CRIU runs inside the PID and mount namespaces of the process, so that a
@@ -75,7 +79,8 @@ class PreparedDump {
   /// the kernel. Once, blocking. `take` is for a streaming dump. On failure the tasks run again,
   /// and the error quotes the first error line of CRIU's log or carries that of `take`. kDataLoss
   /// if the images give a thread other rights than it has.
-  Result<std::vector<proto::Credentials>> run(const TakeImage& take = {});
+  Result<std::vector<proto::Credentials>> run(const TakeImage& take = {},
+                                              const Renamed& renamed = {});
 
  private:
   struct Impl;

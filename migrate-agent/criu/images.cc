@@ -63,11 +63,9 @@ Error damaged(const fs::path& path) {
   return Error(Code::kDataLoss, "CRIU's image " + path.string() + " is damaged");
 }
 
-/// All records of an image.
 template <class Entry>
-Result<std::vector<Entry>> read_records(const fs::path& path, std::uint32_t magic) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return Error(Code::kNotFound, "CRIU's image " + path.string() + " is missing");
+Result<std::vector<Entry>> read_records(std::istream& file, const fs::path& path,
+                                        std::uint32_t magic) {
   if (!read_magic(file, magic)) return damaged(path);
   std::vector<Entry> entries;
   for (std::uint32_t size = 0; read_u32(file, size);) {
@@ -77,6 +75,14 @@ Result<std::vector<Entry>> read_records(const fs::path& path, std::uint32_t magi
     }
   }
   return entries;
+}
+
+/// All records of an image.
+template <class Entry>
+Result<std::vector<Entry>> read_records(const fs::path& path, std::uint32_t magic) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return Error(Code::kNotFound, "CRIU's image " + path.string() + " is missing");
+  return read_records<Entry>(file, path, magic);
 }
 
 /// The records of pstree.img, at least one; the root comes first.
@@ -215,7 +221,7 @@ Result<Names> file_names(const fs::path& directory) {
   std::error_code error;
   // Older releases of CRIU wrote it, and newer ones still read it.
   if (fs::exists(directory / "reg-files.img", error)) return damaged(directory / "reg-files.img");
-  const fs::path path = directory / "files.img";
+  const fs::path path = directory / kFilesImage;
   GCR_ASSIGN(const auto nameless, nameless_files(directory));
   GCR_ASSIGN(const auto entries, read_records<wire::FileEntry>(path, kFilesMagic));
   Names names;
@@ -226,6 +232,23 @@ Result<Names> file_names(const fs::path& directory) {
     (deleted ? names.deleted : names.files).insert(entry.reg().name());
   }
   return names;
+}
+
+Result<std::string> rename_files(const std::string& image,
+                                 const std::map<std::string, std::string>& renamed) {
+  std::istringstream in(image);
+  GCR_ASSIGN(auto entries, read_records<wire::FileEntry>(in, kFilesImage, kFilesMagic));
+  std::string bytes;
+  put_u32(bytes, kCommonMagic);
+  put_u32(bytes, kFilesMagic);
+  for (wire::FileEntry& entry : entries) {
+    const auto name = renamed.find(entry.reg().name());
+    if (entry.has_reg() && name != renamed.end()) entry.mutable_reg()->set_name(name->second);
+    const std::string record = entry.SerializeAsString();
+    put_u32(bytes, static_cast<std::uint32_t>(record.size()));
+    bytes += record;
+  }
+  return bytes;
 }
 
 Status check_memory(const fs::path& directory) {

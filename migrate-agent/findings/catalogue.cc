@@ -68,8 +68,14 @@ constexpr auto kCatalogue = std::to_array<Kind>({
     {"deleted-file", kBlocker, "A deleted file moves inside CRIU's images, and only a small one.",
      "Keep the file under its name and copy it to the destination, or close it."},
     {"shared-memory", kBlocker,
-     "Memory that is shared by name or with other processes would no longer be shared.",
-     "End the sharing; without worker processes, PyTorch and NCCL need no shared memory."},
+     "Memory that is shared with processes outside the job would no longer be shared.",
+     "End the sharing, end the other process, or move both as one job."},
+    {"memory-file", kBlocker,
+     "A file on a tmpfs that the job alone has moves with it: into the same directory, and never "
+     "in "
+     "the place of another file.",
+     "Make the directory at the destination, or room in it; remove the file of that name there if "
+     "nobody needs it."},
     {"file-by-size", kWarning, "A file that differs in content would not be noticed.",
      "Make sure that both hosts have the same file."},
     {"file-missing", kBlocker, "The restored process needs the same file under the same name.",

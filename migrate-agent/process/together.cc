@@ -6,11 +6,9 @@
 #include "migrate-agent/procfs/procfs.h"
 
 namespace gcr::process {
-namespace {
 
 namespace fs = std::filesystem;
 
-/// Agents' processes run our own program, or another build of it beside ours.
 bool is_agent_or_gone(pid_t pid) {
   std::error_code error;
   const fs::path theirs = fs::read_symlink("/proc/" + std::to_string(pid) + "/exe", error);
@@ -19,8 +17,6 @@ bool is_agent_or_gone(pid_t pid) {
   return theirs == ours || (theirs.parent_path() == ours.parent_path() &&
                             theirs.filename().string().starts_with("migrate-agent"));
 }
-
-}  // namespace
 
 Together::Together(std::set<pid_t> pids) : pids_(std::move(pids)) {
   std::error_code error;

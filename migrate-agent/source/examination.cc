@@ -13,6 +13,7 @@
 #include "migrate-agent/device/device.h"
 #include "migrate-agent/door/door.h"
 #include "migrate-agent/job/job.h"
+#include "migrate-agent/journal/journal.h"
 #include "migrate-agent/preflight/comparison.h"
 #include "migrate-agent/process/descriptors.h"
 #include "migrate-agent/process/inspect.h"
@@ -178,6 +179,32 @@ void look_at_member(pid_t pid, const process::Together& together, Examination& f
   }
 }
 
+/// Files in memory that the job alone has go along.
+void look_at_memory_files(Examination& found) {
+  std::vector<std::vector<process::NamedFile>> named;
+  for (const pid_t pid : found.pids) {
+    auto files = process::named_files(pid, false);
+    named.push_back(files ? std::move(*files) : std::vector<process::NamedFile>());
+  }
+  std::vector<memory_files::Member> members;
+  for (std::size_t i = 0; i < found.pids.size(); ++i) members.push_back({found.pids[i], named[i]});
+  memory_files::Outgoing outgoing = memory_files::find(members);
+  found.findings.take(outgoing.findings.release());
+  std::uint64_t bytes = 0;
+  for (memory_files::OutgoingFile& file : outgoing.files) {
+    bytes += file.fact.held_bytes();
+    *found.memory_files.Add() = std::move(file.fact);
+  }
+  proto::ProcessFacts& root = found.members.front();
+  root.set_image_bytes(root.image_bytes() + bytes);
+  for (proto::ProcessFacts& member : found.members) {
+    for (proto::FileFact& file : *member.mutable_files()) {
+      const auto other = outgoing.shared_with.find(file.path());
+      if (other != outgoing.shared_with.end()) file.set_shared_with(other->second);
+    }
+  }
+}
+
 /// False if they must not be examined further.
 bool look_at_members(const std::vector<pid_t>& pids, Examination& found) {
   const process::Together together({pids.begin(), pids.end()});
@@ -191,6 +218,7 @@ bool look_at_members(const std::vector<pid_t>& pids, Examination& found) {
   for (const pid_t pid : pids) {
     for (const pid_t used : used_pids(pid)) found.members.front().add_used_pids(used);
   }
+  look_at_memory_files(found);
   return true;
 }
 
@@ -280,6 +308,9 @@ proto::PreflightRequest preflight_request(const Examination& examination,
   for (const GpuUser& user : examination.gpu_users) {
     for (const auto& [id, one] : user.inventory) *asked.add_buffers() = describe(one);
   }
+  *asked.mutable_memory_files() = examination.memory_files;
+  const auto boot_id = journal::boot_id();
+  if (boot_id) asked.set_boot_id(*boot_id);
   return asked;
 }
 

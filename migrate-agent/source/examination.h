@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "migrate-agent/gpu_access/gpu_access.h"
+#include "migrate-agent/memory_files/outgoing.h"
 #include "migrate-agent/preflight/host_facts.h"
 #include "proto/control.pb.h"
 
@@ -28,6 +29,7 @@ struct Examination {
   std::vector<pid_t> pids;                   ///< of the members that live, the root first
   std::vector<proto::ProcessFacts> members;  ///< in their order
   std::vector<GpuUser> gpu_users;
+  memory_files::FileFacts memory_files;
   preflight::Findings findings{preflight::Side::kSource};
 };
 
