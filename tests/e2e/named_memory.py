@@ -32,6 +32,14 @@ def child(serve):
         os._exit(1)
 
 
+kept = []
+
+
+def start(process):
+    process.start()
+    kept.append(process)  # and with it what it has been given
+
+
 def answer(questions, answers, lock):
     number = 0
     while questions.get():
@@ -43,7 +51,8 @@ def answer(questions, answers, lock):
 def by_multiprocessing(method):
     context = multiprocessing.get_context(method)
     questions, answers, lock = context.Queue(), context.Queue(), context.Lock()
-    context.Process(target=answer, args=(questions, answers, lock), daemon=True).start()
+    kept.append(lock)
+    start(context.Process(target=answer, args=(questions, answers, lock), daemon=True))
 
     def ask():
         questions.put(True)
@@ -71,13 +80,14 @@ def ask_memory(memory):
 
 
 def serve_by_name(name):
-    serve_memory(shared_memory.SharedMemory(name=name).buf)
+    memory = shared_memory.SharedMemory(name=name)
+    serve_memory(memory.buf)
 
 
 def by_shared_memory():
     memory = shared_memory.SharedMemory(create=True, size=8 << 20)
     context = multiprocessing.get_context("spawn")
-    context.Process(target=serve_by_name, args=(memory.name,), daemon=True).start()
+    start(context.Process(target=serve_by_name, args=(memory.name,), daemon=True))
     return lambda: ask_memory(memory.buf)
 
 

@@ -23,21 +23,30 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-/// Host b has a /dev/shm of its own.
+/// Each host has a /dev/shm of its own.
 class NamedMemoryTest : public testing::Test {
  protected:
   static constexpr std::size_t kSome = 5;
   static constexpr char kAllFiles[] =
       "spawn,forkserver,fork,shared_memory,shm_open,semaphores,file";
 
-  /// `options` of scripts/hosts; `before`: words that start the program in another place.
-  App start(const std::string& kinds, const std::vector<std::string>& before = {}) {
-    std::vector<std::string> command = before;
+  /// Runs `command` where host a's agent runs.
+  App start_at_a(std::vector<std::string> command, bool under_preload = true) {
+    const std::string mounts =
+        "--mount=/proc/" + std::to_string(hosts_.agent_pid(Host::kA)) + "/ns/mnt";
+    // Its streams are opened anew: a file belongs to a mount.
+    constexpr char kReopen[] = "exec </dev/null >>\"$(readlink /proc/$$/fd/1)\" 2>&1; exec \"$@\"";
+    command.insert(command.begin(), {"nsenter", mounts, "--", "sh", "-c", kReopen, "sh"});
+    return hosts_.start_app(Host::kA, command, under_preload);
+  }
+
+  App start(const std::string& kinds) {
+    std::vector<std::string> command;
     command.insert(command.end(), {"python3", "-B", GCR_SOURCE_DIR "/tests/e2e/named_memory.py",
                                    gpu_output_, kinds});
     const auto counter = counter_command(hosts_, 16 * kMiB);
     command.insert(command.end(), counter.begin(), counter.end());
-    App app = hosts_.start_app(Host::kA, command);
+    App app = start_at_a(command);
     EXPECT_TRUE(app.wait_for_lines(kSome)) << app.output();
     return app;
   }
@@ -53,14 +62,10 @@ class NamedMemoryTest : public testing::Test {
     return "/proc/" + std::to_string(hosts_.agent_pid(host)) + "/root/dev/shm";
   }
 
-  /// What Python's and our own names begin with.
   std::set<std::string> names(Host host) const {
     std::set<std::string> found;
     for (const auto& entry : fs::directory_iterator(memory_of(host))) {
-      const std::string name = entry.path().filename();
-      for (const char* prefix : {"sem.", "psm_", "gcr-named-"}) {
-        if (name.starts_with(prefix) && !before_.contains(name)) found.insert(name);
-      }
+      found.insert(entry.path().filename());
     }
     return found;
   }
@@ -69,16 +74,10 @@ class NamedMemoryTest : public testing::Test {
     std::ofstream(hosts_.directory(host) + "/faults") << line << "\n";
   }
 
-  TwoHosts hosts_{{"--prepare-b", "mount -t tmpfs none /dev/shm", "--fault-points", "true"}};
+  TwoHosts hosts_{{"--prepare-a", "mount -t tmpfs none /dev/shm", "--prepare-b",
+                   "mount -t tmpfs none /dev/shm", "--fault-points", "true"}};
   const std::string gpu_output_ = hosts_.directory() + "/gpu.out";
   UdpClient client_{hosts_.variable("NS", Host::kA)};
-  const std::set<std::string> before_ = [this] {
-    std::set<std::string> all;
-    for (const auto& entry : fs::directory_iterator(memory_of(Host::kA))) {
-      all.insert(entry.path().filename());
-    }
-    return all;
-  }();
 };
 
 TEST_F(NamedMemoryTest, EveryKindOfFileMovesToAndFroAndIsNeverAtBothHosts) {
@@ -167,8 +166,8 @@ TEST_F(NamedMemoryTest, AnOutsiderWithTheFileIsRefusedAndBothEndsAreNamed) {
   const App app = start("shm_open");
   const std::string path = "/dev/shm/gcr-named-" + std::to_string(app.pid());
   {
-    const App outsider = hosts_.start_app(
-        Host::kA, {"/bin/sh", "-c", "exec <" + path + "; echo open; exec sleep 1000"}, false);
+    const App outsider =
+        start_at_a({"/bin/sh", "-c", "exec <" + path + "; echo open; exec sleep 1000"}, false);
     ASSERT_TRUE(outsider.wait_for_lines(1));
     const MigrateOutcome refused = hosts_.migrate(Host::kA, app.pid());
     EXPECT_EQ(refused.exit_code, kRefusedExit);
