@@ -30,8 +30,10 @@ constexpr auto kCatalogue = std::to_array<Kind>({
     {"too-many-processes", kBlocker, "The number of processes that a job may have is limited.",
      "Split the job."},
     {"namespaces", kBlocker,
-     "A process is restored in the network, IPC, UTS, user and cgroup namespaces of the agent.",
-     "Run the agent in the same container as the process, on both sides."},
+     "A process is restored in the network, UTS, user and cgroup namespaces of the agent; an IPC "
+     "namespace moves with all its processes.",
+     "Run the agent in the same container as the process, on both sides, or move all processes of "
+     "the IPC namespace as one job."},
     {"mount-namespace", kBlocker,
      "CRIU works inside the mount namespace of the process, and relies on what it finds there.",
      "Make the namespace in the agent's user namespace, and mount nothing over /proc in it."},
@@ -70,6 +72,9 @@ constexpr auto kCatalogue = std::to_array<Kind>({
     {"shared-memory", kBlocker,
      "Memory that is shared with processes outside the job would no longer be shared.",
      "End the sharing, end the other process, or move both as one job."},
+    {"system-v", kBlocker,
+     "System V objects move with the IPC namespace that they are in, and not out of the host's.",
+     "Start the program in an IPC namespace of its own (unshare --ipc, or a container's)."},
     {"memory-file", kBlocker,
      "A file on a tmpfs that the job alone has moves with it: into the same directory, and never "
      "in "

@@ -96,11 +96,19 @@ void look_at_file(pid_t pid, const Mapping& mapping, Inspection& inspection) {
   }
 }
 
+/// In an IPC namespace of the job's own, System V objects move with the namespace.
+void look_at_segment(pid_t pid, const Mapping& mapping, Inspection& inspection) {
+  if (procfs::namespace_link(pid, "ipc") != procfs::namespace_link(::getpid(), "ipc")) return;
+  inspection.findings.add("system-v", "it has System V shared memory attached (id " +
+                                          std::to_string(mapping.inode) +
+                                          ") in the host's IPC namespace");
+}
+
 void look_at(pid_t pid, const Mapping& mapping, Inspection& inspection) {
   const std::string name = fs::path(mapping.path).filename();
   if (name.starts_with(kPreloadLibrary)) inspection.facts.set_under_preload(true);
   if (mapping.path.starts_with("/SYSV")) {
-    inspection.findings.add("shared-memory", "it has System V shared memory attached");
+    look_at_segment(pid, mapping, inspection);
   } else if (mapping.path.starts_with("/secretmem")) {
     inspection.findings.add("kernel-object", "it has secret memory (memfd_secret)");
   } else if (is_memory_alone(mapping)) {

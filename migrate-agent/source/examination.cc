@@ -129,7 +129,7 @@ bool look_at_vram(GpuUser& user, Examination& found) {
 /// What would have to be restored for this member alone.
 void compare_with_root(pid_t pid, pid_t root, process::Inspection& member,
                        const proto::GroupLimits& root_limits) {
-  for (const char* kind : {"mnt", "pid", "time"}) {
+  for (const char* kind : {"mnt", "pid", "time", "ipc"}) {
     if (procfs::namespace_link(pid, kind) == procfs::namespace_link(root, kind)) continue;
     member.findings.add("namespaces", fmt::format("it is in another {} namespace than process {}",
                                                   kind, process::describe_process(root)));

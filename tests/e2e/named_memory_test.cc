@@ -1,6 +1,7 @@
 // Jobs that share memory by names: files on a tmpfs, which move with them, and System V objects.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/shm.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,6 +24,16 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
+/// `command`, to be run where host a's agent runs.
+std::vector<std::string> in_mounts_of_a(const TwoHosts& hosts, std::vector<std::string> command) {
+  const std::string mounts =
+      "--mount=/proc/" + std::to_string(hosts.agent_pid(Host::kA)) + "/ns/mnt";
+  // Its streams are opened anew: a file belongs to a mount.
+  constexpr char kReopen[] = "exec </dev/null >>\"$(readlink /proc/$$/fd/1)\" 2>&1; exec \"$@\"";
+  command.insert(command.begin(), {"nsenter", mounts, "--", "sh", "-c", kReopen, "sh"});
+  return command;
+}
+
 /// Each host has a /dev/shm of its own.
 class NamedMemoryTest : public testing::Test {
  protected:
@@ -30,18 +41,13 @@ class NamedMemoryTest : public testing::Test {
   static constexpr char kAllFiles[] =
       "spawn,forkserver,fork,shared_memory,shm_open,semaphores,file";
 
-  /// Runs `command` where host a's agent runs.
-  App start_at_a(std::vector<std::string> command, bool under_preload = true) {
-    const std::string mounts =
-        "--mount=/proc/" + std::to_string(hosts_.agent_pid(Host::kA)) + "/ns/mnt";
-    // Its streams are opened anew: a file belongs to a mount.
-    constexpr char kReopen[] = "exec </dev/null >>\"$(readlink /proc/$$/fd/1)\" 2>&1; exec \"$@\"";
-    command.insert(command.begin(), {"nsenter", mounts, "--", "sh", "-c", kReopen, "sh"});
-    return hosts_.start_app(Host::kA, command, under_preload);
+  App start_at_a(const std::vector<std::string>& command, bool under_preload = true) {
+    return hosts_.start_app(Host::kA, in_mounts_of_a(hosts_, command), under_preload);
   }
 
-  App start(const std::string& kinds) {
-    std::vector<std::string> command;
+  /// `before`: words that start it in another place.
+  App start(const std::string& kinds, const std::vector<std::string>& before = {}) {
+    std::vector<std::string> command = before;
     command.insert(command.end(), {"python3", "-B", GCR_SOURCE_DIR "/tests/e2e/named_memory.py",
                                    gpu_output_, kinds});
     const auto counter = counter_command(hosts_, 16 * kMiB);
@@ -179,18 +185,45 @@ TEST_F(NamedMemoryTest, AnOutsiderWithTheFileIsRefusedAndBothEndsAreNamed) {
   ASSERT_NO_FATAL_FAILURE(expect_whole(app));
 }
 
-}  // namespace
+/// Python's own files and System V objects of every kind at once, in an IPC namespace of the job's.
+TEST_F(NamedMemoryTest, SystemVObjectsMoveToAndFroWithAnIpcNamespaceOfTheirOwn) {
+  const App app = start("system-v,system-v-others,spawn", {"unshare", "--ipc"});
+  pid_t pid = app.pid();
+  Host host = Host::kA;
+  for (int move = 0; move < 4; ++move) {
+    const MigrateOutcome outcome = hosts_.migrate(host, pid);
+    ASSERT_TRUE(migrated(outcome)) << "move " << move;
+    pid = outcome.pid;
+    host = other(host);
+    ASSERT_NO_FATAL_FAILURE(expect_whole(app));
+  }
+}
+
+TEST_F(NamedMemoryTest, SystemVSharedMemoryOfTheHostsNamespaceIsRefused) {
+  const App app = start("system-v");
+  const MigrateOutcome refused = hosts_.migrate(Host::kA, app.pid());
+  EXPECT_EQ(refused.exit_code, kRefusedExit);
+  EXPECT_THAT(refused.err, HasSubstr("system-v"));
+  ASSERT_NO_FATAL_FAILURE(expect_whole(app));
+  const int segment = ::shmget(0x67637200, 0, 0);  // KEY of named_memory.py
+  ASSERT_GE(segment, 0);
+  EXPECT_EQ(::shmctl(segment, IPC_RMID, nullptr), 0);
+}
 
 /// Both hosts have one /dev/shm, as two agents of one machine do.
 TEST(SharedTmpfsTest, FilesThatBothHostsHaveStayWhereTheyAre) {
-  TwoHosts hosts;
-  std::vector<std::string> command = {"python3", "-B", GCR_SOURCE_DIR "/tests/e2e/named_memory.py",
-                                      hosts.directory() + "/gpu.out", "spawn,shm_open,semaphores"};
+  std::string shm = "/dev/shm/gcr-shared-XXXXXX";
+  ASSERT_NE(::mkdtemp(shm.data()), nullptr);
+  const std::string mount = "mount --bind " + shm + " /dev/shm";
+  TwoHosts hosts({"--prepare-a", mount, "--prepare-b", mount});
+  std::vector<std::string> command =
+      in_mounts_of_a(hosts, {"python3", "-B", GCR_SOURCE_DIR "/tests/e2e/named_memory.py",
+                             hosts.directory() + "/gpu.out", "spawn,shm_open,semaphores"});
   const auto counter = counter_command(hosts, 16 * kMiB);
   command.insert(command.end(), counter.begin(), counter.end());
   const App app = hosts.start_app(Host::kA, command);
   ASSERT_TRUE(app.wait_for_lines(5)) << app.output();
-  const std::string path = "/dev/shm/gcr-named-" + std::to_string(app.pid());
+  const std::string path = shm + "/gcr-named-" + std::to_string(app.pid());
   struct stat before {};
   ASSERT_EQ(::stat(path.c_str(), &before), 0);
   pid_t pid = app.pid();
@@ -206,7 +239,8 @@ TEST(SharedTmpfsTest, FilesThatBothHostsHaveStayWhereTheyAre) {
   struct stat after {};
   ASSERT_EQ(::stat(path.c_str(), &after), 0);
   EXPECT_EQ(after.st_ino, before.st_ino);
-  for (const char* end : {"", "-too"}) fs::remove(path + end);
+  fs::remove_all(shm);
 }
 
+}  // namespace
 }  // namespace gcr::e2e

@@ -406,9 +406,30 @@ TEST_F(Inspecting, UnknownDeviceBlocksAndMemoryDevicesDoNot) {
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("/dev/kmsg"));
 }
 
-TEST_F(Inspecting, SystemVSharedMemoryBlocks) {
+TEST_F(Inspecting, SystemVSharedMemoryBlocksInTheHostsNamespaceAlone) {
   start({"sysv"});
-  EXPECT_THAT(ids(look()), ElementsAre("shared-memory"));
+  EXPECT_THAT(ids(look()), ElementsAre("system-v"));
+  end();
+  start({"sysv"}, [] {
+    if (::unshare(CLONE_NEWIPC) != 0) ::_exit(1);
+  });
+  EXPECT_THAT(ids(look()), IsEmpty());
+}
+
+TEST_F(Inspecting, AnIpcNamespaceThatAnOutsiderHasTooBlocks) {
+  start({"memfd", "child"}, [] {
+    if (::unshare(CLONE_NEWIPC) != 0) ::_exit(1);
+  });
+  const Inspection found = look();
+  ASSERT_THAT(ids(found), Contains("namespaces"));
+  const auto tree = procfs::tree(pid_);
+  ASSERT_EQ(tree.size(), 2u);
+  EXPECT_THAT(preflight::reason_of(found.findings.list()),
+              HasSubstr("its IPC namespace is also that of process " + std::to_string(tree[1])));
+  auto together = inspect(pid_, Together({tree.begin(), tree.end()}));
+  ASSERT_TRUE(together);
+  EXPECT_THAT(ids(*together), IsEmpty());
+  ::kill(tree[1], SIGKILL);
 }
 
 TEST_F(Inspecting, SmallDeletedFileMovesAndALargeOneBlocks) {
@@ -423,12 +444,9 @@ TEST_F(Inspecting, SmallDeletedFileMovesAndALargeOneBlocks) {
   EXPECT_THAT(ids(look()), ElementsAre("deleted-file", "deleted-file")) << "held and mapped";
 }
 
-TEST_F(Inspecting, NamedFilesInMemoryThatAreMappedSharedBlock) {
-  const fs::path file = make_file("file");
-  start({"share", file.string()});
-  const Inspection found = look();
-  ASSERT_THAT(ids(found), ElementsAre("shared-memory"));
-  EXPECT_THAT(found.findings.list()[0].found(), HasSubstr(file.string()));
+TEST_F(Inspecting, NamedFilesInMemoryAreTheJobsAffair) {
+  start({"share", make_file("file").string()});
+  EXPECT_THAT(ids(look()), IsEmpty());
 }
 
 TEST_F(Inspecting, SharedMemoryOfItsOwnIsFineAndThatOfTwoBlocks) {
