@@ -35,7 +35,7 @@ constexpr mode_t kPermissions = 07777;
 bool is_plain(const fs::path& name) {
   return name.is_absolute() && name.native().size() <= process::kMaxNameBytes &&
          name.native().find('\0') == std::string::npos && name.has_filename() &&
-         name.lexically_normal() == name;
+         name.lexically_normal().native() == name.native();
 }
 
 Status check(const proto::MemoryFile& file) {

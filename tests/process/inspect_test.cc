@@ -579,11 +579,21 @@ TEST_F(Inspecting, FactsAboutLimitsAndIds) {
   EXPECT_EQ(facts.hugepages_size(), 0);
 }
 
-TEST_F(Inspecting, FileDeletedUnderOneNameAndKeptUnderAnotherBlocks) {
-  const fs::path file = make_file("file");
-  start({"open", file.string(), "link", file.string(), (directory_ / "other").string(), "delete",
-         file.string()});
-  EXPECT_THAT(ids(look()), ElementsAre("deleted-file"));
+TEST_F(Inspecting, FileDeletedUnderOneNameAndKeptUnderAnotherBlocksExceptInMemory) {
+  const auto open_link_and_delete = [this](const fs::path& directory) {
+    const std::string file = directory / "file";
+    std::ofstream(file) << "content";
+    start({"open", file, "map", file, "link", file, directory / "other", "delete", file});
+  };
+  open_link_and_delete(directory_);
+  EXPECT_THAT(ids(look()), IsEmpty());
+  end();
+  // Programs are built on a disk.
+  std::string disk = fs::path(GCR_HELD_PROGRAM).parent_path() / "inspect-test-XXXXXX";
+  ASSERT_NE(::mkdtemp(disk.data()), nullptr);
+  open_link_and_delete(disk);
+  EXPECT_THAT(ids(look()), ElementsAre("deleted-file", "deleted-file")) << "held and mapped";
+  fs::remove_all(disk);
 }
 
 TEST_F(Inspecting, TracerBlocks) {
@@ -607,8 +617,8 @@ TEST_F(Inspecting, EverythingIsReportedAtOnce) {
   const UniqueFd reading(pipes[0]);
   const UniqueFd writing(pipes[1]);
   start({"connect", "io_uring", "sysv"}, [&] { ::dup2(writing.get(), STDOUT_FILENO); });
-  EXPECT_THAT(ids(look()), testing::IsSupersetOf(
-                               {"outside-pipe", "tcp-established", "io-uring", "shared-memory"}));
+  EXPECT_THAT(ids(look()),
+              testing::IsSupersetOf({"outside-pipe", "tcp-established", "io-uring", "system-v"}));
 }
 
 TEST(Procfs, TextOfAProcessThatEndsMeanwhileIsEmpty) {
