@@ -1,6 +1,7 @@
 #include "migrate-agent/source/examination.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "migrate-agent/process/descriptors.h"
 #include "migrate-agent/process/inspect.h"
 #include "migrate-agent/process/sharing.h"
+#include "migrate-agent/process/system_v.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "src/base/limits.h"
 
@@ -205,6 +207,20 @@ void look_at_memory_files(Examination& found) {
   }
 }
 
+/// Those of the host's namespace that may be the job's.
+void look_at_system_v(Examination& found) {
+  if (procfs::namespace_link(found.pids.front(), "ipc") !=
+      procfs::namespace_link(::getpid(), "ipc")) {
+    return;
+  }
+  std::set<uid_t> users;
+  for (const proto::ProcessFacts& member : found.members) users.insert(member.uid());
+  const std::string objects = process::unattached_objects(users);
+  if (objects.empty()) return;
+  found.findings.add("system-v-stays",
+                     fmt::format("the users of the job have {} on this host", objects));
+}
+
 /// False if they must not be examined further.
 bool look_at_members(const std::vector<pid_t>& pids, Examination& found) {
   const process::Together together({pids.begin(), pids.end()});
@@ -219,6 +235,7 @@ bool look_at_members(const std::vector<pid_t>& pids, Examination& found) {
     for (const pid_t used : used_pids(pid)) found.members.front().add_used_pids(used);
   }
   look_at_memory_files(found);
+  look_at_system_v(found);
   return true;
 }
 
