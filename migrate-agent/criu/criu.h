@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -55,6 +56,9 @@ struct DumpOptions {
   process::OutsideTcp outside_tcp = process::OutsideTcp::kRefuse;
 };
 
+/// What files are called in the images instead of the names that they have.
+using Renamed = std::map<std::string, std::string>;
+
 /// A CRIU that was started for a process and has done everything that it can do before it touches
 /// the process; run() does the rest. Move-only. Destroying it before run() ends CRIU and leaves the
 /// process as it is. CRIU runs inside the PID and mount namespaces of the process, so that a
@@ -83,7 +87,8 @@ class PreparedDump {
   /// `take` is for a streaming dump. On failure the tasks run again, and the error quotes the first
   /// error line of CRIU's log or carries that of `take`. kDataLoss if the images give a thread
   /// other rights than it has; for connections see settle_connections().
-  Result<std::vector<proto::Credentials>> run(const TakeImage& take = {});
+  Result<std::vector<proto::Credentials>> run(const TakeImage& take = {},
+                                              const Renamed& renamed = {});
 
  private:
   struct Impl;

@@ -102,6 +102,7 @@ struct PreparedDump::Impl {
   std::optional<Streamer> streamer;
   std::optional<Session> session;
   std::vector<proto::Credentials> credentials;
+  Renamed renamed;
   bool started = false;
 };
 
@@ -163,14 +164,17 @@ Status PreparedDump::Impl::wait_until_dumped() {
   return session->check_namespace();  // else CRIU's view was not genuine
 }
 
-/// What is left to do with the images of threads and connections.
+/// The last steps with the images of threads, connections and files.
 Status PreparedDump::Impl::settle(const ReadImage& read, const WriteImage& write) {
   GCR_ASSIGN(credentials, check_dumped_credentials(pid, read));
   GCR_TRY(settle_connections(read, write, options.outside_tcp));
   for (const pid_t task : procfs::stopped_tree(pid)) {
     if (is_alive(task)) GCR_TRY(restart_interrupted_calls(task, read, write));
   }
-  return {};
+  if (renamed.empty()) return {};
+  GCR_ASSIGN(const std::string files, read(images::kFilesImage));
+  GCR_ASSIGN(const std::string with_names, images::rename_files(files, renamed));
+  return write(images::kFilesImage, with_names);
 }
 
 Status PreparedDump::Impl::run_streaming(const TakeImage& take) {
@@ -219,7 +223,9 @@ Result<PreparedDump> PreparedDump::to_directory(const Command& command, pid_t pi
   return PreparedDump(std::move(impl));
 }
 
-Result<std::vector<proto::Credentials>> PreparedDump::run(const TakeImage& take) {
+Result<std::vector<proto::Credentials>> PreparedDump::run(const TakeImage& take,
+                                                          const Renamed& renamed) {
+  impl_->renamed = renamed;
   const pid_t pid = impl_->pid;
   const bool was_stopped = procfs::state(std::to_string(pid)) == 'T';
   const Status dumped = impl_->run(take);

@@ -62,10 +62,9 @@ Error damaged(const fs::path& path) {
   return Error(Code::kDataLoss, "CRIU's image " + path.string() + " is damaged");
 }
 
-/// All records of an image.
 template <class Entry>
-Result<std::vector<Entry>> read_records(const fs::path& path, std::uint32_t magic) {
-  GCR_ASSIGN(const std::string image, read_file(path));
+Result<std::vector<Entry>> parse_records(const std::string& image, const fs::path& path,
+                                         std::uint32_t magic) {
   const auto records = records_in(image, magic);
   if (!records) return damaged(path);
   std::vector<Entry> entries;
@@ -73,6 +72,13 @@ Result<std::vector<Entry>> read_records(const fs::path& path, std::uint32_t magi
     if (!entries.emplace_back().ParseFromString(record)) return damaged(path);
   }
   return entries;
+}
+
+/// All records of an image.
+template <class Entry>
+Result<std::vector<Entry>> read_records(const fs::path& path, std::uint32_t magic) {
+  GCR_ASSIGN(const std::string image, read_file(path));
+  return parse_records<Entry>(image, path, magic);
 }
 
 /// The records of pstree.img, at least one; the root comes first.
@@ -229,7 +235,7 @@ Result<Names> file_names(const fs::path& directory) {
   std::error_code error;
   // Older releases of CRIU wrote it, and newer ones still read it.
   if (fs::exists(directory / "reg-files.img", error)) return damaged(directory / "reg-files.img");
-  const fs::path path = directory / "files.img";
+  const fs::path path = directory / kFilesImage;
   GCR_ASSIGN(const auto nameless, nameless_files(directory));
   GCR_ASSIGN(const auto entries, read_records<wire::FileEntry>(path, kFilesMagic));
   Names names;
@@ -240,6 +246,18 @@ Result<Names> file_names(const fs::path& directory) {
     (deleted ? names.deleted : names.files).insert(entry.reg().name());
   }
   return names;
+}
+
+Result<std::string> rename_files(const std::string& image,
+                                 const std::map<std::string, std::string>& renamed) {
+  GCR_ASSIGN(auto entries, parse_records<wire::FileEntry>(image, kFilesImage, kFilesMagic));
+  std::vector<std::string> records;
+  for (wire::FileEntry& entry : entries) {
+    const auto name = renamed.find(entry.reg().name());
+    if (entry.has_reg() && name != renamed.end()) entry.mutable_reg()->set_name(name->second);
+    records.push_back(entry.SerializeAsString());
+  }
+  return image_of(kFilesMagic, records);
 }
 
 Status check_memory(const fs::path& directory) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -59,6 +60,13 @@ struct Names {
   std::set<std::string> deleted;
 };
 Result<Names> file_names(const std::filesystem::path& directory);
+
+/// The image that names files.
+inline constexpr char kFilesImage[] = "files.img";
+
+/// Its content with other names. kDataLoss if it is not whole.
+Result<std::string> rename_files(const std::string& image,
+                                 const std::map<std::string, std::string>& renamed);
 
 /// Checks that every image of memory has as many pages as its page map says, in `directory` and in
 /// its chain of parents: CRIU would look for missing ones forever. kDataLoss if not.

@@ -87,6 +87,9 @@ Result<proto::Envelope> Course::take_step(const proto::Envelope& request) {
       reply.mutable_clock_reply()->set_monotonic_ns(
           std::chrono::nanoseconds(Phases::Clock::now().time_since_epoch()).count());
       break;
+    case proto::Envelope::kCarryRequest:
+      GCR_TRY(carry(request.carry_request(), *reply.mutable_carry_reply()));
+      break;
     case proto::Envelope::kRestoreRequest:
       GCR_TRY(restore(request.restore_request(), *reply.mutable_restore_reply()));
       break;
@@ -113,7 +116,8 @@ Result<std::vector<process::VettedFiles>> Course::vet_files(
     return Error(Code::kProtocol, fmt::format("the images are of process {}, not of {}", root,
                                               request.members(0).pid_in_namespace()));
   }
-  return process::vet_files({std::move(names.files), std::move(names.deleted)}, request.members());
+  return process::vet_files({std::move(names.files), std::move(names.deleted)}, request.members(),
+                            made_files_->names());
 }
 
 /// The sockets in the images become sockets of this host.
@@ -133,6 +137,8 @@ Status Course::restore_process(const proto::RestoreRequest& request,
                                const std::vector<images::ImageFile>& files, Phases& phases) {
   GCR_TRY(phases.time("images", "complete images", [&] { return room_->complete(files); }));
   GCR_TRY(fault::point("destination.imaged"));
+  GCR_TRY(phases.time("process", "make files", [&] { return make_files(request); }));
+  GCR_TRY(fault::point("destination.carried"));
   GCR_ASSIGN(const auto vetted,
              phases.time("process", "compare files", [&] { return vet_files(request); }));
   GCR_ASSIGN(const auto sockets,
@@ -141,7 +147,7 @@ Status Course::restore_process(const proto::RestoreRequest& request,
              RestoredProcess::create(plan_.driver, *prepared_restore_,
                                      {request.members(), vetted, sockets, plan_.gpu_members},
                                      plan_.running, plan_.gpu_map, group_, phases));
-  return {};
+  return made_files_->drop_temporary_names();
 }
 
 /// VRAM is verified beside the restore of the process.

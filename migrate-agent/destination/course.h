@@ -19,6 +19,7 @@
 #include "migrate-agent/destination/request_checks.h"
 #include "migrate-agent/destination/restored_process.h"
 #include "migrate-agent/destination/room.h"
+#include "migrate-agent/memory_files/incoming.h"
 #include "migrate-agent/mover/incoming_vram.h"
 #include "migrate-agent/roles/phases.h"
 #include "migrate-agent/worker/context.h"
@@ -82,8 +83,8 @@ class Course {
   Result<proto::Envelope> take_step(const proto::Envelope& request);
 
   Status preflight(const proto::PreflightRequest& request, proto::PreflightReply& reply);
-  void look(const proto::PreflightRequest& request, const Status& room,
-            proto::PreflightReply& reply);
+  Status look(const proto::PreflightRequest& request, const Status& room,
+              proto::PreflightReply& reply);
   journal::Began description(const proto::PreflightRequest& request) const;
   proto::GroupLimits limits_here(proto::GroupLimits limits) const;
 
@@ -98,6 +99,9 @@ class Course {
   void set_data(std::unique_ptr<IncomingData> data);
   Status fall_back(const proto::FallBackRequest& request, proto::FallBackReply& reply);
   Status change_buffers(const proto::BuffersRequest& request, proto::BuffersReply& reply);
+
+  Status carry(const proto::CarryRequest& request, proto::CarryReply& reply);
+  Status make_files(const proto::RestoreRequest& request);
 
   Status restore(const proto::RestoreRequest& request, proto::RestoreReply& reply);
   Result<std::vector<process::VettedFiles>> vet_files(const proto::RestoreRequest& request) const;
@@ -126,6 +130,8 @@ class Course {
   std::optional<mover::IncomingVram> vram_;
   cgroups::Group group_;  ///< that the process is restored in, and stays in
   std::optional<criu::PreparedRestore> prepared_restore_;
+  std::vector<memory_files::IncomingFile> files_;     ///< in memory, that come with the job
+  std::optional<memory_files::Incoming> made_files_;  ///< likewise, from the restore on
   std::unique_ptr<RestoredProcess> process_;
   Link link_;
   std::mutex data_mutex_;  ///< held while data_ changes, and in take_data_connection()

@@ -94,7 +94,7 @@ Status Course::preflight(const proto::PreflightRequest& request, proto::Prefligh
   }
   const Status room = on_io(
       context_.io, context_.daemon.ask_room(journal::Began::DESTINATION, request.ordered_by()));
-  look(request, room, reply);
+  GCR_TRY(look(request, room, reply));
   const std::string reason =
       preflight::reason_of({reply.findings().begin(), reply.findings().end()});
   if (request.only() || !reason.empty()) {
@@ -105,14 +105,15 @@ Status Course::preflight(const proto::PreflightRequest& request, proto::Prefligh
 }
 
 /// Everything about this host that matters to the process.
-void Course::look(const proto::PreflightRequest& request, const Status& room,
-                  proto::PreflightReply& reply) {
+Status Course::look(const proto::PreflightRequest& request, const Status& room,
+                    proto::PreflightReply& reply) {
   preflight::Findings findings(preflight::Side::kDestination);
   Survey here = survey(context_.config, findings);
   compare_hosts(request, here.facts, context_.config, findings);
+  GCR_ASSIGN(const auto coming, compare_memory_files(request, findings));
   const process::Addresses addresses(context_.channel.local_host());
   for (const proto::ProcessFacts& member : request.members()) {
-    compare_process(member, here.facts, addresses, findings);
+    compare_process(member, here.facts, addresses, coming, findings);
   }
   note_room(room, findings);
   if (here.driver) {
@@ -128,6 +129,7 @@ void Course::look(const proto::PreflightRequest& request, const Status& room,
     out.set_source_uuid(to_bytes(pair.from));
     out.set_destination_uuid(to_bytes(pair.to));
   }
+  return {};
 }
 
 /// With the GPUs that replace the source's.

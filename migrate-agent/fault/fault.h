@@ -60,6 +60,7 @@ inline constexpr Point kPoints[] = {
     {"destination.preflighted", Side::kDestination, Kind::kBoundary, false},
     {"destination.prepared", Side::kDestination, Kind::kBoundary, false},
     {"destination.imaged", Side::kDestination, Kind::kBoundary, false},
+    {"destination.carried", Side::kDestination, Kind::kBoundary, false},  // files have their names
     {"destination.criu-restored", Side::kDestination, Kind::kBoundary, false},
     {"destination.frozen", Side::kDestination, Kind::kBoundary, false},
     {"destination.control-restored", Side::kDestination, Kind::kBoundary, false},

@@ -30,8 +30,10 @@ constexpr auto kCatalogue = std::to_array<Kind>({
     {"too-many-processes", kBlocker, "The number of processes that a job may have is limited.",
      "Split the job."},
     {"namespaces", kBlocker,
-     "A process is restored in the network, IPC, UTS, user and cgroup namespaces of the agent.",
-     "Run the agent in the same container as the process, on both sides."},
+     "A process is restored in the network, UTS, user and cgroup namespaces of the agent; an IPC "
+     "namespace moves with all its processes.",
+     "Run the agent in the same container as the process, on both sides, or move all processes of "
+     "the IPC namespace as one job."},
     {"mount-namespace", kBlocker,
      "CRIU works inside the mount namespace of the process, and relies on what it finds there.",
      "Make the namespace in the agent's user namespace, and mount nothing over /proc in it."},
@@ -75,8 +77,21 @@ constexpr auto kCatalogue = std::to_array<Kind>({
     {"deleted-file", kBlocker, "A deleted file moves inside CRIU's images, and only a small one.",
      "Keep the file under its name and copy it to the destination, or close it."},
     {"shared-memory", kBlocker,
-     "Memory that is shared by name or with other processes would no longer be shared.",
-     "End the sharing; without worker processes, PyTorch and NCCL need no shared memory."},
+     "Memory that is shared with processes outside the job would no longer be shared.",
+     "End the sharing, end the other process, or move both as one job."},
+    {"system-v", kBlocker,
+     "System V objects move with the IPC namespace that they are in, and not out of the host's.",
+     "Start the program in an IPC namespace of its own (unshare --ipc, or a container's)."},
+    {"system-v-stays", kWarning,
+     "Semaphores and message queues of the host's IPC namespace stay, and nobody can tell whose they "
+     "are.",
+     "Nothing, if the program does not use them; else start it in an IPC namespace of its own."},
+    {"memory-file", kBlocker,
+     "A file on a tmpfs that the job alone has moves with it: into the same directory, and never "
+     "in "
+     "the place of another file.",
+     "Make the directory at the destination, or room in it; remove the file of that name there if "
+     "nobody needs it."},
     {"file-by-size", kWarning, "A file that differs in content would not be noticed.",
      "Make sure that both hosts have the same file."},
     {"file-missing", kBlocker, "The restored process needs the same file under the same name.",

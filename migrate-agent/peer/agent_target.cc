@@ -171,6 +171,13 @@ Result<images::Sink*> AgentTarget::image_sink(images::Compression compression,
   return images_.get();
 }
 
+Result<proto::CarryReply> AgentTarget::carry(const proto::CarryRequest& request) {
+  Envelope envelope;
+  *envelope.mutable_carry_request() = request;
+  GCR_ASSIGN(Envelope reply, on_io(io_, call(std::move(envelope))));
+  return std::move(*reply.mutable_carry_reply());
+}
+
 Result<proto::RestoreReply> AgentTarget::restore(const proto::RestoreRequest& request) {
   Envelope envelope;
   *envelope.mutable_restore_request() = request;

@@ -9,6 +9,7 @@
 
 #include "migrate-agent/cgroups/limits.h"
 #include "migrate-agent/landing/memory_info.h"
+#include "migrate-agent/memory_files/incoming.h"
 #include "migrate-agent/preflight/comparison.h"
 #include "migrate-agent/process/addresses.h"
 #include "migrate-agent/process/named_files.h"
@@ -152,13 +153,26 @@ std::string capability_names(std::uint64_t set) {
 }
 
 void compare_process(const proto::ProcessFacts& process, const proto::HostFacts& here,
-                     const process::Addresses& addresses, Findings& findings) {
+                     const process::Addresses& addresses, const std::set<std::string>& coming,
+                     Findings& findings) {
   compare_ids(process, here, findings);
   check_limits(process, here, findings);
   check_hugepages(process, findings);
   check_addresses(process, addresses, findings);
   check_groups(process, findings);
-  process::compare_files(process.files(), process.credentials(), findings);
+  process::compare_files(process.files(), process.credentials(), findings, coming);
+}
+
+Result<std::set<std::string>> compare_memory_files(const proto::PreflightRequest& request,
+                                                   Findings& findings) {
+  GCR_ASSIGN(const auto files,
+             memory_files::look(request.memory_files(), request.boot_id(), findings));
+  std::vector<proto::Credentials> members;
+  for (const proto::ProcessFacts& member : request.members()) {
+    members.push_back(member.credentials());
+  }
+  memory_files::check_owners(files, members, findings);
+  return memory_files::coming_names(files);
 }
 
 }  // namespace gcr::agent

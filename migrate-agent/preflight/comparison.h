@@ -2,6 +2,8 @@
 // host. Reads only; nothing is reserved.
 #pragma once
 
+#include <set>
+#include <string>
 #include <vector>
 
 #include "migrate-agent/mover/gpu_map.h"
@@ -17,9 +19,15 @@ void compare_hosts(const proto::PreflightRequest& request, const proto::HostFact
                    const Config& config, preflight::Findings& findings);
 
 /// Ids, capabilities, limits, addresses and files of the process. `addresses` has those that its
-/// sockets get.
+/// sockets get, `coming` the names of files that come with the job.
 void compare_process(const proto::ProcessFacts& process, const proto::HostFacts& here,
-                     const process::Addresses& addresses, preflight::Findings& findings);
+                     const process::Addresses& addresses, const std::set<std::string>& coming,
+                     preflight::Findings& findings);
+
+/// The names of the files in memory that come with the job; adds "memory-file" for what prevents
+/// it. kProtocol for what no agent would ask.
+Result<std::set<std::string>> compare_memory_files(const proto::PreflightRequest& request,
+                                                   preflight::Findings& findings);
 
 /// The destination GPU for each GPU of the source; empty if there is no mapping. Creates contexts
 /// on the GPUs that the process would go to.

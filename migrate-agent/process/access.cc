@@ -18,6 +18,11 @@ namespace {
 
 constexpr int kFileSystemId = 3;  ///< among the ids of Credentials
 
+Status check_ids(const proto::Credentials& who) {
+  if (who.uids_size() > kFileSystemId && who.gids_size() > kFileSystemId) return {};
+  return Error(Code::kProtocol, "the ids of the process are missing");
+}
+
 bool set_capabilities(std::uint64_t effective) {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   std::array<__user_cap_data_struct, 2> sets{};
@@ -57,24 +62,27 @@ int try_one(const WantedAccess& wanted) {
 
 }  // namespace
 
+Status act_as(const proto::Credentials& who, const std::function<void()>& work) {
+  GCR_TRY(check_ids(who));
+  int failed = 0;
+  std::thread([&] {
+    if (become(who)) return work();
+    failed = errno;
+  }).join();
+  if (failed == 0) return {};
+  return Error::from_errno(failed, "cannot take on the ids of the process");
+}
+
 Result<std::vector<int>> try_access(const proto::Credentials& who,
                                     const std::vector<WantedAccess>& wanted) {
-  if (who.uids_size() <= kFileSystemId || who.gids_size() <= kFileSystemId) {
-    return Error(Code::kProtocol, "the ids of the process are missing");
-  }
+  GCR_TRY(check_ids(who));
   std::vector<int> results(wanted.size(), 0);
   // It passes every check of owners and permissions.
   if ((who.effective() >> CAP_DAC_OVERRIDE & 1) != 0) return results;
-  int failed = 0;
-  std::thread([&] {
-    if (!become(who)) {
-      failed = errno;
-      return;
-    }
+  GCR_TRY(act_as(who, [&] {
     for (std::size_t at = 0; at < wanted.size(); ++at) results[at] = try_one(wanted[at]);
-  }).join();
-  if (failed == 0) return results;
-  return Error::from_errno(failed, "cannot take on the ids of the process to try its files");
+  }));
+  return results;
 }
 
 }  // namespace gcr::process

@@ -1,8 +1,9 @@
-// Whether a process could open files by itself.
+// What a process could do with files by itself, and doing it in its name.
 #pragma once
 
 #include <sys/types.h>
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,10 @@
 #include "src/base/result.h"
 
 namespace gcr::process {
+
+/// Runs `work` in a thread of its own with the file system ids, the groups and the effective
+/// capabilities of `who`, as far as the caller has these. An error says why that could not be done.
+Status act_as(const proto::Credentials& who, const std::function<void()>& work);
 
 struct WantedAccess {
   std::string path;

@@ -79,7 +79,12 @@ void compare_one(const proto::FileFact& theirs, preflight::Findings& findings,
   const UniqueFd file = is_name(theirs.path()) ? procfs::hold(theirs.path()) : UniqueFd();
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0) {
-    findings.add("file-missing", theirs.path() + " is used by the process and is not here");
+    std::string text = theirs.path() + " is used by the process and is not here";
+    if (!theirs.shared_with().empty()) {
+      text += fmt::format("; it does not come with the process, because process {} has it too",
+                          theirs.shared_with());
+    }
+    findings.add("file-missing", text);
     return;
   }
   proto::FileFact ours;
@@ -117,8 +122,9 @@ fs::path directory_of(const std::string& deleted) {
   return at;
 }
 
-Status check_names(const ImageNames& names, const DumpedMembers& told) {
-  std::set<std::string> known;
+Status check_names(const ImageNames& names, const DumpedMembers& told,
+                   const std::set<std::string>& made) {
+  std::set<std::string> known = made;
   std::vector<std::string> own;
   for (const proto::DumpedMember& member : told) {
     for (const proto::FileFact& file : member.named()) known.insert(file.path());
@@ -144,16 +150,19 @@ Status check_names(const ImageNames& names, const DumpedMembers& told) {
 }  // namespace
 
 VettedFiles compare_files(const FileFacts& files, const proto::Credentials& who,
-                          preflight::Findings& findings) {
+                          preflight::Findings& findings, const std::set<std::string>& coming) {
   std::vector<WantedAccess> found;
-  for (const proto::FileFact& file : files) compare_one(file, findings, found);
+  for (const proto::FileFact& file : files) {
+    if (!coming.contains(file.path())) compare_one(file, findings, found);
+  }
   if (!found.empty()) check_access(who, found, findings);
   VettedFiles vetted;
   for (const WantedAccess& file : found) vetted[file.file] |= file.access;
   return vetted;
 }
 
-Result<std::vector<VettedFiles>> vet_files(const ImageNames& names, const DumpedMembers& told) {
+Result<std::vector<VettedFiles>> vet_files(const ImageNames& names, const DumpedMembers& told,
+                                           const std::set<std::string>& made) {
   for (const proto::DumpedMember& member : told) {
     if (member.named_size() > kMaxNames) {
       return Error(Code::kProtocol,
@@ -165,7 +174,7 @@ Result<std::vector<VettedFiles>> vet_files(const ImageNames& names, const Dumped
                                member.pid_in_namespace()));
     }
   }
-  GCR_TRY(check_names(names, told));
+  GCR_TRY(check_names(names, told, made));
   std::vector<VettedFiles> vetted;
   preflight::Findings findings(preflight::Side::kDestination);
   for (const proto::DumpedMember& member : told) {

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -265,10 +266,18 @@ void look_at_anonymous(const Descriptor& fd, Look& look) {
   }
 }
 
+/// Its magic number; 0 if it cannot be told.
+long file_system_of(const Descriptor& fd, pid_t holder) {
+  struct statfs system {};
+  const std::string path = "/proc/" + std::to_string(holder) + "/fd/" + std::to_string(fd.number);
+  return ::statfs(path.c_str(), &system) == 0 ? system.f_type : 0;
+}
+
 void look_at_deleted(const Descriptor& fd, Look& look) {
   const auto size = static_cast<std::uint64_t>(fd.status.st_blocks) * 512;  // as CRIU computes it
   if (fd.link.starts_with("/memfd:") || is_driver_file(fd.link)) return;
   if (fd.status.st_nlink != 0) {
+    if (file_system_of(fd, look.pid) == TMPFS_MAGIC) return;  // migrate-agent/memory_files
     look.inspection.findings.add(
         "deleted-file", fd.name() + " is " + fd.link + ", which still exists under another name");
   } else if (size > kDeletedFileLimitBytes) {
@@ -280,9 +289,7 @@ void look_at_deleted(const Descriptor& fd, Look& look) {
 }
 
 bool is_message_queue(const Descriptor& fd, pid_t holder) {
-  struct statfs system {};
-  const std::string path = "/proc/" + std::to_string(holder) + "/fd/" + std::to_string(fd.number);
-  return ::statfs(path.c_str(), &system) == 0 && system.f_type == kMessageQueueMagic;
+  return file_system_of(fd, holder) == kMessageQueueMagic;
 }
 
 void look_at_file(const Descriptor& fd, Look& look) {

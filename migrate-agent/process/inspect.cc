@@ -45,7 +45,7 @@ void look_at_kind(pid_t pid, Inspection& inspection) {
 
 void look_at_namespaces(pid_t pid, Inspection& inspection) {
   std::string others;
-  for (const char* kind : {"net", "ipc", "uts", "user", "cgroup"}) {
+  for (const char* kind : {"net", "uts", "user", "cgroup"}) {
     const std::string theirs = procfs::namespace_link(pid, kind);
     if (theirs == procfs::namespace_link(::getpid(), kind)) continue;
     others += (others.empty() ? "" : ", ") + std::string(kind);
@@ -53,6 +53,18 @@ void look_at_namespaces(pid_t pid, Inspection& inspection) {
   if (others.empty()) return;
   inspection.findings.add("namespaces",
                           "it is in " + others + " namespaces other than the agent's");
+}
+
+/// An IPC namespace moves as a whole, unless it is that of the host.
+void look_at_ipc(pid_t pid, const Together& together, Inspection& inspection) {
+  const std::string theirs = procfs::namespace_link(pid, "ipc");
+  if (theirs == procfs::namespace_link(::getpid(), "ipc")) return;
+  for (const pid_t other : procfs::processes()) {
+    if (together.contains(other) || procfs::namespace_link(other, "ipc") != theirs) continue;
+    inspection.findings.add("namespaces",
+                            "its IPC namespace is also that of process " + describe_process(other));
+    return;
+  }
 }
 
 /// CRIU will work in it.
@@ -128,6 +140,7 @@ Result<Inspection> inspect(pid_t pid, const Together& together, OutsideTcp outsi
   if (inspection.findings.has_blocker())
     return inspection;  // the process must not be examined further
   look_at_namespaces(pid, inspection);
+  look_at_ipc(pid, together, inspection);
   look_at_mounts(pid, inspection);
   look_at_state(pid, status, inspection);
   const bool same_network =

@@ -3,7 +3,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,6 +33,11 @@ bool starts_with_any(const std::string& path, const auto& prefixes) {
   return std::ranges::any_of(prefixes, [&](auto prefix) { return path.starts_with(prefix); });
 }
 
+bool is_on_tmpfs(const UniqueFd& file) {
+  struct statfs system {};
+  return ::fstatfs(file.get(), &system) == 0 && system.f_type == TMPFS_MAGIC;
+}
+
 /// Collects the names of one process.
 class Names {
  public:
@@ -40,6 +47,7 @@ class Names {
   /// `link` is the kernel's link to the file itself, whatever has its name now.
   void add(const std::string& link, std::uint32_t access, bool content, bool mapped = false) {
     std::error_code error;
+    std::string gone;
     std::string path = fs::read_symlink(link, error);
     if (error || !path.starts_with('/') || starts_with_any(path, kMemory) || is_driver_file(path) ||
         path.starts_with(own_)) {
@@ -51,15 +59,25 @@ class Names {
     // CRIU must not create a file again that has another name.
     const bool linked = S_ISREG(status.st_mode) && status.st_nlink != 0;
     if (path.ends_with(kDeleted) && !linked) return add_directory_of(path);
+    const bool in_memory = linked && is_on_tmpfs(file);
+    if (in_memory && path.ends_with(kDeleted)) {
+      gone = path.substr(0, path.size() - kDeleted.size());
+      add_directory_of(gone);
+      path = name_beside(gone, {status.st_dev, status.st_ino}).value_or(path);
+    }
     const bool wanted =
         with_content_ && content && !path.starts_with("/proc/") && !path.starts_with("/sys/");
-    const auto [named, is_new] = place(path, status);
+    auto [named, is_new] = place(path, status);
     if (is_new) {
       describe_file(path, file, status, {wanted, mapped}, named.fact);
     } else if (!content) {
       forget_content(named.fact);
     }
     named.fact.set_access(named.fact.access() | access);
+    if (!in_memory) return;
+    named.link = link;
+    named.shared |= mapped && !content;
+    if (!gone.empty()) named.gone_names.insert(gone);
   }
 
   std::vector<NamedFile> release() { return std::move(found_); }
@@ -74,8 +92,29 @@ class Names {
   Place place(const std::string& path, const struct stat& status) {
     const FileId id{status.st_dev, status.st_ino};
     const auto [at, is_new] = places_.emplace(std::pair(path, id), found_.size());
-    if (is_new) found_.push_back({{}, id});
+    if (is_new) found_.emplace_back().id = id;
     return {found_[at->second], is_new};
+  }
+
+  /// Another name of the file in the directory of the one that is gone.
+  std::optional<std::string> name_beside(const std::string& gone, const FileId& id) {
+    const std::string directory = fs::path(gone).parent_path();
+    auto known = directories_.find(directory);
+    if (known == directories_.end()) {
+      const UniqueFd opened = procfs::open_directory(directory, pid_);
+      auto files = opened ? procfs::regular_files(opened) : std::multimap<ino_t, std::string>();
+      known = directories_.emplace(directory, std::move(files)).first;
+    }
+    const auto [first, last] = known->second.equal_range(id.second);
+    for (auto at = first; at != last; ++at) {
+      const std::string name = fs::path(directory) / at->second;
+      struct stat status {};
+      const std::string here = fmt::format("/proc/{}/root{}", pid_, name);
+      if (::lstat(here.c_str(), &status) == 0 && FileId{status.st_dev, status.st_ino} == id) {
+        return name;
+      }
+    }
+    return std::nullopt;
   }
 
   static void forget_content(proto::FileFact& fact) {
@@ -100,6 +139,7 @@ class Names {
   const std::string own_;
   const bool with_content_;
   std::map<std::pair<std::string, FileId>, std::size_t> places_;
+  std::map<std::string, std::multimap<ino_t, std::string>> directories_;
   std::vector<NamedFile> found_;
 };
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "migrate-agent/findings/catalogue.h"
+#include "migrate-agent/procfs/directory.h"
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 
@@ -30,16 +31,21 @@ inline constexpr std::int64_t kMaxMappedBytes = 256 << 20;
 inline constexpr int kMaxNames = 65536;
 inline constexpr std::size_t kMaxNameBytes = 4096;
 
-/// Which file it is on this host.
-using FileId = std::pair<dev_t, ino_t>;
+using procfs::FileId;
 
 struct NamedFile {
   proto::FileFact fact;
   FileId id;
+  // Of a regular file on a tmpfs; the others have none of it.
+  std::string link;                  ///< the kernel's link to the file itself, such as /proc/7/fd/3
+  std::set<std::string> gone_names;  ///< by which the process has opened it, and which are gone
+  bool shared = false;               ///< mapped shared and writable
 };
 
 /// Its descriptors, mappings, program, root and working directory, as far as they have names; of
-/// files that it has deleted the directory. Each once. Left out: the driver's files, and what /proc
+/// files that it has deleted the directory. A file on a tmpfs that was opened by a name that is
+/// gone, and has others in the same directory, counts under one of those: glibc gives a semaphore
+/// its name after it has mapped it. Each once. Left out: the driver's files, and what /proc
 /// has of the process itself. Digests are cached until the file changes: the next call
 /// costs an fstat for each name. `with_content` false: no digests. Nothing that is a device or a
 /// FIFO is opened. kNotFound if the process is gone.
@@ -51,8 +57,9 @@ using VettedFiles = std::map<FileId, std::uint32_t>;
 /// Looks for `files` on this host: "file-missing", "file-differs" (type, owner, group, permissions,
 /// device, size, build-id or content), and "file-access" where `who`, the process's own ids, groups
 /// and capabilities, may not do with it what the process does.
+/// Names in `coming` come with the job: nothing has them yet.
 VettedFiles compare_files(const FileFacts& files, const proto::Credentials& who,
-                          preflight::Findings& findings);
+                          preflight::Findings& findings, const std::set<std::string>& coming = {});
 
 /// The names in CRIU's images.
 struct ImageNames {
@@ -63,9 +70,11 @@ struct ImageNames {
 using DumpedMembers = google::protobuf::RepeatedPtrField<proto::DumpedMember>;
 
 /// Before CRIU opens anything: checks that every name in the images was reported by the source's
-/// agent, and that the files of these names here are as reported, and within the rights of the
-/// member that has them. For each member what was found. kDataLoss with the reasons if not.
-Result<std::vector<VettedFiles>> vet_files(const ImageNames& names, const DumpedMembers& told);
+/// agent, or is among `made`, names that this agent has given to files itself, and that the files
+/// of these names here are as reported, and within the rights of the member that has them. For each
+/// member what was found. kDataLoss with the reasons if not.
+Result<std::vector<VettedFiles>> vet_files(const ImageNames& names, const DumpedMembers& told,
+                                           const std::set<std::string>& made = {});
 
 /// Before anything runs: checks that `pid`, which was restored, has the vetted files and no others.
 Status check_restored_files(pid_t pid, const VettedFiles& vetted);

@@ -43,26 +43,30 @@ bool is_memory_alone(const Mapping& mapping) {
          mapping.path.starts_with("/dev/zero") || mapping.path.starts_with("/anon_hugepage");
 }
 
-bool is_on_tmpfs(const std::string& path) {
-  struct statfs system {};
-  return ::statfs(path.c_str(), &system) == 0 && system.f_type == TMPFS_MAGIC;
-}
-
 /// Where the caller finds the file that `pid` calls `path`.
 std::string reachable(pid_t pid, const std::string& path) {
   return "/proc/" + std::to_string(pid) + "/root" + path;
 }
 
-/// Bytes on its file system of a file that is mapped there; 0 if it cannot be told.
-std::uint64_t mapped_file_bytes(pid_t pid, const Mapping& mapping) {
-  std::error_code error;
-  const fs::path directory = "/proc/" + std::to_string(pid) + "/map_files";
-  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
-    struct stat status {};
-    if (::stat(at->path().c_str(), &status) != 0 || status.st_ino != mapping.inode) continue;
-    if (status.st_dev == mapping.device) return static_cast<std::uint64_t>(status.st_blocks) * 512;
-  }
-  return 0;
+/// A file that is mapped, by the kernel's own link to it; nothing if it cannot be told.
+struct stat status_of(pid_t pid, const Mapping& mapping) {
+  struct stat status {};
+  const std::string link = "/proc/" + std::to_string(pid) + "/map_files/" + mapping.range;
+  const bool is_it = ::stat(link.c_str(), &status) == 0 && status.st_ino == mapping.inode;
+  if (!is_it) status = {};
+  return status;
+}
+
+bool is_on_tmpfs(pid_t pid, const Mapping& mapping) {
+  struct statfs system {};
+  const std::string link = "/proc/" + std::to_string(pid) + "/map_files/" + mapping.range;
+  return ::statfs(link.c_str(), &system) == 0 && system.f_type == TMPFS_MAGIC;
+}
+
+/// A file in memory that was opened by a name that is gone, and still has others: it belongs to the
+/// job as a whole (migrate-agent/memory_files).
+bool has_other_names(pid_t pid, const Mapping& mapping) {
+  return status_of(pid, mapping).st_nlink != 0 && is_on_tmpfs(pid, mapping);
 }
 
 void look_at_deleted(pid_t pid, const Mapping& mapping, Inspection& inspection) {
@@ -70,12 +74,17 @@ void look_at_deleted(pid_t pid, const Mapping& mapping, Inspection& inspection) 
       mapping.path.starts_with("/anon_hugepage")) {
     return;
   }
-  const std::uint64_t bytes = mapped_file_bytes(pid, mapping);
-  if (bytes <= kDeletedFileLimitBytes) return;
-  inspection.findings.add("deleted-file", mapping.path + ", which is mapped, is deleted and has " +
-                                              format_bytes(bytes) + "; at most " +
-                                              format_bytes(kDeletedFileLimitBytes) +
-                                              " can be moved");
+  const struct stat status = status_of(pid, mapping);
+  const std::uint64_t bytes = static_cast<std::uint64_t>(status.st_blocks) * 512;
+  const std::string what = mapping.path + ", which is mapped, is deleted and ";
+  if (status.st_nlink != 0) {
+    if (is_on_tmpfs(pid, mapping)) return;
+    inspection.findings.add("deleted-file", what + "still exists under another name");
+  } else if (bytes > kDeletedFileLimitBytes) {
+    inspection.findings.add("deleted-file", what + "has " + format_bytes(bytes) + "; at most " +
+                                                format_bytes(kDeletedFileLimitBytes) +
+                                                " can be moved");
+  }
 }
 
 void look_at_file(pid_t pid, const Mapping& mapping, Inspection& inspection) {
@@ -84,11 +93,6 @@ void look_at_file(pid_t pid, const Mapping& mapping, Inspection& inspection) {
   if (::stat(real_path.c_str(), &status) == 0 &&
       (S_ISCHR(status.st_mode) || S_ISBLK(status.st_mode))) {
     inspection.findings.add("device", "it has the device " + mapping.path + " mapped");
-    return;
-  }
-  if (mapping.shared && mapping.writable && is_on_tmpfs(real_path)) {
-    inspection.findings.add("shared-memory", "it has " + mapping.path +
-                                                 ", a file in memory, mapped shared and writable");
   }
 }
 
@@ -96,10 +100,18 @@ bool is_preload_library(const Mapping& mapping) {
   return fs::path(mapping.path).filename().string().starts_with(kPreloadLibrary);
 }
 
+/// In an IPC namespace of the job's own, System V objects move with the namespace.
+void look_at_segment(pid_t pid, const Mapping& mapping, Inspection& inspection) {
+  if (procfs::namespace_link(pid, "ipc") != procfs::namespace_link(::getpid(), "ipc")) return;
+  inspection.findings.add("system-v", "it has System V shared memory attached (id " +
+                                          std::to_string(mapping.inode) +
+                                          ") in the host's IPC namespace");
+}
+
 void look_at(pid_t pid, const Mapping& mapping, Inspection& inspection) {
   if (is_preload_library(mapping)) inspection.facts.set_under_preload(true);
   if (mapping.path.starts_with("/SYSV")) {
-    inspection.findings.add("shared-memory", "it has System V shared memory attached");
+    look_at_segment(pid, mapping, inspection);
   } else if (mapping.path.starts_with("/secretmem")) {
     inspection.findings.add("kernel-object", "it has secret memory (memfd_secret)");
   } else if (is_memory_alone(mapping)) {
@@ -134,7 +146,8 @@ void inspect_mappings(pid_t pid, const Together& together, Inspection& inspectio
   for (const Mapping& mapping : named_mappings(pid)) {
     if (is_driver_file(mapping.path)) continue;
     look_at(pid, mapping, inspection);
-    if (mapping.shared && is_memory_alone(mapping) && !mapping.path.starts_with("/SYSV")) {
+    if (mapping.shared && is_memory_alone(mapping) && !mapping.path.starts_with("/SYSV") &&
+        !has_other_names(pid, mapping)) {
       shared.emplace(FileId{mapping.device, mapping.inode}, mapping.path);
     }
   }

@@ -6,9 +6,10 @@
 #include "migrate-agent/procfs/procfs.h"
 
 namespace gcr::process {
-namespace {
 
 namespace fs = std::filesystem;
+
+namespace {
 
 /// It holds nothing any more.
 bool has_ended(pid_t pid) {
@@ -27,6 +28,8 @@ bool is_agent(pid_t pid) {
 }
 
 }  // namespace
+
+bool is_agent_or_gone(pid_t pid) { return has_ended(pid) || is_agent(pid); }
 
 Together::Together(std::set<pid_t> pids) : pids_(std::move(pids)) {
   std::error_code error;

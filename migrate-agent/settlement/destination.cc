@@ -1,5 +1,7 @@
 #include "migrate-agent/settlement/destination.h"
 
+#include "migrate-agent/journal/held_files.h"
+#include "migrate-agent/memory_files/release.h"
 #include "migrate-agent/recovery/recovery.h"
 #include "migrate-agent/settlement/records.h"
 
@@ -53,6 +55,8 @@ Status let_go(commit::DestinationLog& log, const cgroups::Group& group, Destinat
 Status finish_running(commit::DestinationLog& log) {
   const Status found = find_copy(log);
   if (!found && found.error().code() != Code::kNotFound) return found;
+  // The files that came with the copy are its own now.
+  GCR_TRY(journal::forget_files(log.journal().path()));
   GCR_TRY(log.advance(DestinationEvent::kResumed,
                       found
                           ? finished("the process runs", journal::root_pid(copy_of(log).members()))
@@ -68,6 +72,8 @@ Status clear(commit::DestinationLog& log, const cgroups::Group& group, Destinati
     GCR_TRY(recovery::destroy_restored(copy_of(log), group));
   }
   GCR_TRY(group.destroy());
+  GCR_TRY(memory_files::release(log.journal().path(), host_was_restarted(log.journal().began()),
+                                memory_files::Which::kMade));
   return log.advance(DestinationEvent::kCleared, finished("nothing is left"));
 }
 

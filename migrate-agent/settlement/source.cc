@@ -4,6 +4,8 @@
 
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/keeper/keeper.h"
+#include "migrate-agent/memory_files/release.h"
+#include "migrate-agent/procfs/process_handle.h"
 #include "migrate-agent/settlement/records.h"
 #include "src/base/log.h"
 
@@ -51,6 +53,16 @@ recovery::Lost lost_by(const agent::Config& config, const journal::Journal& jour
           .homes = std::move(homes)};
 }
 
+/// Removes names of files in memory from this host.
+Status release_files(const journal::Journal& journal, memory_files::Which which) {
+  std::vector<pid_t> pids;
+  for (const journal::ProcessId& member : journal.began().members()) {
+    const auto process = procfs::Process::open(member.pid(), member.start_time());
+    if (process) pids.push_back(member.pid());
+  }
+  return memory_files::release(journal.path(), host_was_restarted(journal.began()), which, pids);
+}
+
 }  // namespace
 
 Status undo(commit::SourceLog& log, const agent::Config& config, SourceEvent why, Record record,
@@ -71,6 +83,7 @@ Status undo(commit::SourceLog& log, const agent::Config& config, SourceEvent why
     if (found == recovery::Found::kGone) text = "the process has ended";
   }
   GCR_TRY(fault::point("source.recovery.resumed"));
+  GCR_TRY(release_files(log.journal(), memory_files::Which::kMade));
   GCR_TRY(clear_helpers(config, log.journal()));
   GCR_TRY(noted);
   return log.advance(SourceEvent::kRolledBack, finished(text));
@@ -78,6 +91,8 @@ Status undo(commit::SourceLog& log, const agent::Config& config, SourceEvent why
 
 Status end_copy(commit::SourceLog& log, const agent::Config& config, const std::string& text) {
   const journal::Began& began = log.journal().began();
+  // While the members show where the files are.
+  GCR_TRY(release_files(log.journal(), memory_files::Which::kAll));
   if (!host_was_restarted(began)) {
     GCR_TRY(recovery::end_stopped({began.members().begin(), began.members().end()},
                                   group_of(log.journal())));

@@ -4,6 +4,7 @@
 //   prepare.cc     everything before the first byte is copied
 //   buffers.cc     which buffers there are, and who keeps them
 //   copy.cc        rounds while the process runs, the pause, the gate
+//   memory_files.cc  files in memory that go along
 //   switchover.cc  the last round beside checkpoint and dump, up to the target's vote
 //   commit.cc      the commit, or the way back
 // course.cc has their order. Console has what goes on beside them, on the thread of the io_context.
@@ -20,6 +21,7 @@
 #include "migrate-agent/images/scratch_directory.h"
 #include "migrate-agent/job/job.h"
 #include "migrate-agent/keeper/keeper.h"
+#include "migrate-agent/memory_files/outgoing.h"
 #include "migrate-agent/roles/phases.h"
 #include "migrate-agent/source/console.h"
 #include "migrate-agent/source/examination.h"
@@ -66,6 +68,7 @@ struct Copying {
   std::vector<proto::Credentials> credentials;  ///< of all threads, as dumped
   std::vector<procfs::Process> stopped;         ///< all that the dump has stopped
   std::vector<proto::DumpedMember> members;     ///< what they are, in the same order
+  memory_files::Renamed renamed;  ///< names that files in memory have for the dump, if any
 };
 
 /// What is known about the migration itself.
@@ -118,6 +121,15 @@ Status restore(Course& c);
 
 /// After the vote. A failure before the decision undoes everything.
 Status commit(Course& c);
+
+/// Right before the dump: gives files in memory the names that CRIU needs. Right after it: takes
+/// them back.
+Status name_memory_files(Course& c);
+Status unname_memory_files(Course& c);
+
+/// After the dump: sends the files in memory that the target wants. `members`: all, as they are
+/// now.
+Status carry_memory_files(Course& c, const std::vector<memory_files::Member>& members);
 
 /// Before the commit: undoes everything and tells the target. Never succeeds: gives `cause`, or why
 /// there is more to do.

@@ -1,6 +1,7 @@
 #include "migrate-agent/source/examination.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <optional>
@@ -12,10 +13,12 @@
 #include "migrate-agent/data/offer.h"
 #include "migrate-agent/device/device.h"
 #include "migrate-agent/door/door.h"
+#include "migrate-agent/journal/journal.h"
 #include "migrate-agent/preflight/comparison.h"
 #include "migrate-agent/process/descriptors.h"
 #include "migrate-agent/process/inspect.h"
 #include "migrate-agent/process/sharing.h"
+#include "migrate-agent/process/system_v.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/source/shared_vram.h"
 #include "src/base/limits.h"
@@ -142,7 +145,7 @@ void look_at_allocations(const std::vector<job::Listed>& listed, Examination& fo
 /// What would have to be restored for this member alone.
 void compare_with_root(pid_t pid, pid_t root, process::Inspection& member,
                        const proto::GroupLimits& root_limits) {
-  for (const char* kind : {"mnt", "pid", "time"}) {
+  for (const char* kind : {"mnt", "pid", "time", "ipc"}) {
     if (procfs::namespace_link(pid, kind) == procfs::namespace_link(root, kind)) continue;
     member.findings.add("namespaces", fmt::format("it is in another {} namespace than process {}",
                                                   kind, process::describe_process(root)));
@@ -198,6 +201,46 @@ void look_at_member(pid_t pid, const Look& look, Examination& found) {
   }
 }
 
+/// Files in memory that the job alone has go along.
+void look_at_memory_files(Examination& found) {
+  std::vector<std::vector<process::NamedFile>> named;
+  for (const pid_t pid : found.pids) {
+    auto files = process::named_files(pid, false);
+    named.push_back(files ? std::move(*files) : std::vector<process::NamedFile>());
+  }
+  std::vector<memory_files::Member> members;
+  for (std::size_t i = 0; i < found.pids.size(); ++i) members.push_back({found.pids[i], named[i]});
+  memory_files::Outgoing outgoing = memory_files::find(members);
+  found.findings.take(outgoing.findings.release());
+  std::uint64_t bytes = 0;
+  for (memory_files::OutgoingFile& file : outgoing.files) {
+    bytes += file.fact.held_bytes();
+    *found.memory_files.Add() = std::move(file.fact);
+  }
+  proto::ProcessFacts& root = found.members.front();
+  root.set_image_bytes(root.image_bytes() + bytes);
+  for (proto::ProcessFacts& member : found.members) {
+    for (proto::FileFact& file : *member.mutable_files()) {
+      const auto other = outgoing.shared_with.find(file.path());
+      if (other != outgoing.shared_with.end()) file.set_shared_with(other->second);
+    }
+  }
+}
+
+/// Those of the host's namespace that may be the job's.
+void look_at_system_v(Examination& found) {
+  if (procfs::namespace_link(found.pids.front(), "ipc") !=
+      procfs::namespace_link(::getpid(), "ipc")) {
+    return;
+  }
+  std::set<uid_t> users;
+  for (const proto::ProcessFacts& member : found.members) users.insert(member.uid());
+  const std::string objects = process::unattached_objects(users);
+  if (objects.empty()) return;
+  found.findings.add("system-v-stays",
+                     fmt::format("the users of the job have {} on this host", objects));
+}
+
 /// False if they must not be examined further.
 bool look_at_members(const proto::MigrateRequest& request, const std::vector<pid_t>& pids,
                      Examination& found) {
@@ -212,6 +255,8 @@ bool look_at_members(const proto::MigrateRequest& request, const std::vector<pid
   for (const pid_t pid : pids) {
     for (const pid_t used : used_pids(pid)) found.members.front().add_used_pids(used);
   }
+  look_at_memory_files(found);
+  look_at_system_v(found);
   return true;
 }
 
@@ -326,6 +371,9 @@ proto::PreflightRequest preflight_request(const Examination& examination,
     buffer.clear_id();
     buffer.clear_mapped_by();
   }
+  *asked.mutable_memory_files() = examination.memory_files;
+  const auto boot_id = journal::boot_id();
+  if (boot_id) asked.set_boot_id(*boot_id);
   return asked;
 }
 

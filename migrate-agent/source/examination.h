@@ -10,6 +10,7 @@
 #include "migrate-agent/gpu_access/gpu_access.h"
 #include "migrate-agent/job/job.h"
 #include "migrate-agent/job/lister.h"
+#include "migrate-agent/memory_files/outgoing.h"
 #include "migrate-agent/preflight/host_facts.h"
 #include "migrate-agent/process/outside_tcp.h"
 #include "proto/control.pb.h"
@@ -29,6 +30,7 @@ struct Examination {
   std::vector<GpuUser> gpu_users;
   job::Job job;        ///< of the members, with all that they have allocated
   job::Lister lister;  ///< which listed it
+  memory_files::FileFacts memory_files;
   preflight::Findings findings{preflight::Side::kSource};
 };
 

@@ -70,12 +70,14 @@ Status OutgoingImages::prepare() {
   return {};
 }
 
-Result<std::vector<proto::Credentials>> OutgoingImages::dump(SourceJob& process,
-                                                             images::Sink& sink) {
-  GCR_ASSIGN(auto credentials,
-             process.dump(*prepared_, [&](const std::string& name, UniqueFd content) {
-               return sink.take(name, std::move(content));
-             }));
+Result<std::vector<proto::Credentials>> OutgoingImages::dump(SourceJob& process, images::Sink& sink,
+                                                             const criu::Renamed& renamed) {
+  GCR_ASSIGN(auto credentials, process.dump(
+                                   *prepared_,
+                                   [&](const std::string& name, UniqueFd content) {
+                                     return sink.take(name, std::move(content));
+                                   },
+                                   renamed));
   if (in_rounds_) GCR_TRY(images::take_directory(sink, scratch_.string(), ""));
   return credentials;
 }

@@ -44,9 +44,11 @@ class OutgoingImages {
   Status prepare();
   bool prepared() const { return prepared_.has_value(); }
 
-  /// Dumps and sends everything; the process is stopped afterwards. Gives the rights of all
+  /// Dumps and sends everything, with files `renamed`; the process is stopped afterwards. Gives the
+  /// rights of all
   /// threads.
-  Result<std::vector<proto::Credentials>> dump(SourceJob& process, images::Sink& sink);
+  Result<std::vector<proto::Credentials>> dump(SourceJob& process, images::Sink& sink,
+                                               const criu::Renamed& renamed);
 
  private:
   OutgoingImages(criu::Command criu, const SourceJob& process, std::filesystem::path scratch)

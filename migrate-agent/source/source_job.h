@@ -72,7 +72,8 @@ class SourceJob {
   /// CRIU's images go where `prepared` and `take` say; the tasks stay stopped, and frozen. Gives
   /// the rights of all threads.
   Result<std::vector<proto::Credentials>> dump(criu::PreparedDump& prepared,
-                                               const criu::TakeImage& take);
+                                               const criu::TakeImage& take,
+                                               const criu::Renamed& renamed);
 
  private:
   procfs::Process root_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <future>
+#include <map>
 #include <set>
 
 #include "migrate-agent/fault/fault.h"
@@ -32,7 +33,8 @@ Status send_last_round(Course& c) {
 }
 
 /// What a stopped process is and has; its threads' rights are among those that were dumped.
-Result<proto::DumpedMember> describe(pid_t pid, const std::vector<proto::Credentials>& dumped) {
+Result<proto::DumpedMember> describe(pid_t pid, const std::vector<process::NamedFile>& named,
+                                     const std::vector<proto::Credentials>& dumped) {
   proto::DumpedMember member;
   std::set<int> threads;
   for (const pid_t tid : procfs::threads(pid)) {
@@ -44,8 +46,7 @@ Result<proto::DumpedMember> describe(pid_t pid, const std::vector<proto::Credent
   }
   GCR_ASSIGN(const pid_t inner, process::pid_in_namespace(pid));
   member.set_pid_in_namespace(inner);
-  GCR_ASSIGN(auto named, process::named_files(pid));
-  for (process::NamedFile& file : named) *member.add_named() = std::move(file.fact);
+  for (const process::NamedFile& file : named) *member.add_named() = file.fact;
   return member;
 }
 
@@ -53,16 +54,29 @@ Result<proto::DumpedMember> describe(pid_t pid, const std::vector<proto::Credent
 Status describe_dumped(Course& c) {
   const std::vector<pid_t> tree = procfs::stopped_tree(c.subject.processes->pid());
   GCR_TRY(follow_members(c, tree));
+  std::map<pid_t, std::vector<process::NamedFile>> named;
+  std::vector<memory_files::Member> members;
   for (const pid_t pid : tree) {
     const auto id = std::ranges::find(c.subject.members, pid, &journal::ProcessId::pid);
     if (id == c.subject.members.end() || procfs::state(std::to_string(pid)) == 'Z') continue;
     GCR_ASSIGN(auto process, procfs::Process::open(pid, id->start_time()));
-    GCR_ASSIGN(auto member, describe(pid, c.copying.credentials));
+    GCR_ASSIGN(named[pid], process::named_files(pid));
+    GCR_ASSIGN(auto member, describe(pid, named[pid], c.copying.credentials));
+    members.push_back({pid, named[pid]});
     c.copying.stopped.push_back(std::move(process));
     c.copying.members.push_back(std::move(member));
   }
   c.account.report.set_processes(static_cast<std::uint32_t>(c.copying.members.size()));
-  return {};
+  return c.account.phases.time("images", "read files in memory",
+                               [&] { return carry_memory_files(c, members); });
+}
+
+Result<std::vector<proto::Credentials>> dump(Course& c) {
+  GCR_TRY(name_memory_files(c));
+  auto dumped = c.copying.images->dump(*c.subject.processes, *c.copying.sink, c.copying.renamed);
+  const Status unnamed = unname_memory_files(c);
+  if (dumped && !unnamed) return unnamed.error();
+  return dumped;
 }
 
 Status send_control_state(Course& c) {
@@ -88,9 +102,7 @@ Status send_control_state(Course& c) {
   });
   // Pages that were not dropped are moved.
   if (!dropped) spdlog::warn("pages of zeros stay: {}", dropped.error().message());
-  GCR_ASSIGN(copying.credentials, phases.time("process", "criu dump", [&] {
-    return copying.images->dump(processes, *copying.sink);
-  }));
+  GCR_ASSIGN(copying.credentials, phases.time("process", "criu dump", [&] { return dump(c); }));
   GCR_TRY(phases.time("process", "read files", [&] { return describe_dumped(c); }));
   GCR_TRY(fault::point("source.dumped"));
   GCR_ASSIGN(copying.sent,

@@ -48,6 +48,9 @@ class Target {
   virtual Result<images::Sink*> image_sink(images::Compression compression,
                                            double link_bytes_per_s) = 0;
 
+  /// After the dump: which files in memory are to be sent, as images.
+  virtual Result<proto::CarryReply> carry(const proto::CarryRequest& request) = 0;
+
   /// The target's vote. Its phases are on the time axis of this host's monotonic clock.
   virtual Result<proto::RestoreReply> restore(const proto::RestoreRequest& request) = 0;
 

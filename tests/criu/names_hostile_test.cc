@@ -53,6 +53,24 @@ TEST_P(DumpedNames, AreAllTold) {
   EXPECT_TRUE(vetted) << vetted.error().message();
 }
 
+TEST_P(DumpedNames, OfRenamedFilesAreTheNewOnes) {
+  ASSERT_NO_FATAL_FAILURE(dump_and_look());
+  const std::string output = directory_.path() / "output";
+  const auto image = directory_.path() / "images" / images::kFilesImage;
+  const auto content = images::read_file(image);
+  ASSERT_TRUE(content);
+  EXPECT_EQ(*images::rename_files(*content, {}), *content);
+  const auto renamed = images::rename_files(*content, {{output, "/renamed"}});
+  ASSERT_TRUE(renamed) << renamed.error().message();
+  ASSERT_TRUE(images::write_file(image, *renamed));
+  const auto names = images::file_names(directory_.path() / "images");
+  ASSERT_TRUE(names);
+  names_.files.erase(output);
+  names_.files.insert("/renamed");
+  EXPECT_EQ(names->files, names_.files);
+  EXPECT_FALSE(images::rename_files(content->substr(0, content->size() - 1), {}));
+}
+
 TEST_P(DumpedNames, AreRefusedWithoutBeingTold) {
   ASSERT_NO_FATAL_FAILURE(dump_and_look());
   const std::string output = directory_.path() / "output";

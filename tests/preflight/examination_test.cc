@@ -4,8 +4,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/ipc.h>
+#include <sys/msg.h>
+#include <sys/sem.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -93,6 +97,30 @@ TEST_F(Examining, AJobOfTooManyProcesses) {
   EXPECT_THAT(found(sleeper, proto::IMAGE_MODE_AUTO, members), Not(Contains("too-many-processes")));
   ::kill(sleeper, SIGKILL);
   ::waitpid(sleeper, nullptr, 0);
+}
+
+TEST_F(Examining, SemaphoresAndQueuesThatMayBeTheJobsAreWarnedAbout) {
+  // Objects of this test alone.
+  const pid_t asker = ::fork();
+  if (asker == 0) {
+    if (::unshare(CLONE_NEWIPC) != 0) ::_exit(2);
+    const pid_t job = ::fork();
+    if (job == 0) {
+      ::pause();
+      ::_exit(0);
+    }
+    const auto before = found(job);
+    const bool made = ::semget(IPC_PRIVATE, 1, 0600) >= 0 && ::msgget(IPC_PRIVATE, 0600) >= 0;
+    const auto after = found(job);
+    ::kill(job, SIGKILL);
+    const auto is_told = [](const auto& ids) {
+      return std::ranges::find(ids, "system-v-stays") != ids.end();
+    };
+    ::_exit(made && !is_told(before) && is_told(after) ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(asker, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
 TEST_F(Examining, AProcessThatMayNotBeLookedAt) {

@@ -459,9 +459,30 @@ TEST_F(Inspecting, UnknownDeviceBlocksAndMemoryDevicesDoNot) {
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("/dev/kmsg"));
 }
 
-TEST_F(Inspecting, SystemVSharedMemoryBlocks) {
+TEST_F(Inspecting, SystemVSharedMemoryBlocksInTheHostsNamespaceAlone) {
   start({"sysv"});
-  EXPECT_THAT(ids(look()), ElementsAre("shared-memory"));
+  EXPECT_THAT(ids(look()), ElementsAre("system-v"));
+  end();
+  start({"sysv"}, [] {
+    if (::unshare(CLONE_NEWIPC) != 0) ::_exit(1);
+  });
+  EXPECT_THAT(ids(look()), IsEmpty());
+}
+
+TEST_F(Inspecting, AnIpcNamespaceThatAnOutsiderHasTooBlocks) {
+  start({"memfd", "child"}, [] {
+    if (::unshare(CLONE_NEWIPC) != 0) ::_exit(1);
+  });
+  const Inspection found = look();
+  ASSERT_THAT(ids(found), Contains("namespaces"));
+  const auto tree = procfs::tree(pid_);
+  ASSERT_EQ(tree.size(), 2u);
+  EXPECT_THAT(preflight::reason_of(found.findings.list()),
+              HasSubstr("its IPC namespace is also that of process " + std::to_string(tree[1])));
+  auto together = inspect(pid_, Together({tree.begin(), tree.end()}));
+  ASSERT_TRUE(together);
+  EXPECT_THAT(ids(*together), IsEmpty());
+  ::kill(tree[1], SIGKILL);
 }
 
 TEST_F(Inspecting, SmallDeletedFileMovesAndALargeOneBlocks) {
@@ -476,12 +497,9 @@ TEST_F(Inspecting, SmallDeletedFileMovesAndALargeOneBlocks) {
   EXPECT_THAT(ids(look()), ElementsAre("deleted-file", "deleted-file")) << "held and mapped";
 }
 
-TEST_F(Inspecting, NamedFilesInMemoryThatAreMappedSharedBlock) {
-  const fs::path file = make_file("file");
-  start({"share", file.string()});
-  const Inspection found = look();
-  ASSERT_THAT(ids(found), ElementsAre("shared-memory"));
-  EXPECT_THAT(found.findings.list()[0].found(), HasSubstr(file.string()));
+TEST_F(Inspecting, NamedFilesInMemoryAreTheJobsAffair) {
+  start({"share", make_file("file").string()});
+  EXPECT_THAT(ids(look()), IsEmpty());
 }
 
 TEST_F(Inspecting, SharedMemoryOfItsOwnIsFineAndThatOfTwoBlocks) {
@@ -651,11 +669,21 @@ TEST_F(Inspecting, FactsAboutLimitsAndIds) {
   EXPECT_EQ(facts.hugepages_size(), 0);
 }
 
-TEST_F(Inspecting, FileDeletedUnderOneNameAndKeptUnderAnotherBlocks) {
-  const fs::path file = make_file("file");
-  start({"open", file.string(), "link", file.string(), (directory_ / "other").string(), "delete",
-         file.string()});
-  EXPECT_THAT(ids(look()), ElementsAre("deleted-file"));
+TEST_F(Inspecting, FileDeletedUnderOneNameAndKeptUnderAnotherBlocksExceptInMemory) {
+  const auto open_link_and_delete = [this](const fs::path& directory) {
+    const std::string file = directory / "file";
+    std::ofstream(file) << "content";
+    start({"open", file, "map", file, "link", file, directory / "other", "delete", file});
+  };
+  open_link_and_delete(directory_);
+  EXPECT_THAT(ids(look()), IsEmpty());
+  end();
+  // Programs are built on a disk.
+  std::string disk = fs::path(GCR_HELD_PROGRAM).parent_path() / "inspect-test-XXXXXX";
+  ASSERT_NE(::mkdtemp(disk.data()), nullptr);
+  open_link_and_delete(disk);
+  EXPECT_THAT(ids(look()), ElementsAre("deleted-file", "deleted-file")) << "held and mapped";
+  fs::remove_all(disk);
 }
 
 TEST_F(Inspecting, TracerBlocks) {
@@ -679,8 +707,8 @@ TEST_F(Inspecting, EverythingIsReportedAtOnce) {
   const UniqueFd reading(pipes[0]);
   const UniqueFd writing(pipes[1]);
   start({"connect", "io_uring", "sysv"}, [&] { ::dup2(writing.get(), STDOUT_FILENO); });
-  EXPECT_THAT(ids(look()), testing::IsSupersetOf(
-                               {"outside-pipe", "tcp-established", "io-uring", "shared-memory"}));
+  EXPECT_THAT(ids(look()),
+              testing::IsSupersetOf({"outside-pipe", "tcp-established", "io-uring", "system-v"}));
 }
 
 TEST(Procfs, TextOfAProcessThatEndsMeanwhileIsEmpty) {

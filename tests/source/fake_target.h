@@ -51,6 +51,10 @@ class FakeTarget : public Target {
   Result<images::Sink*> image_sink(images::Compression, double) override {
     return Error(Code::kUnsupported, "it takes no images");
   }
+  Result<proto::CarryReply> carry(const proto::CarryRequest&) override {
+    state_.calls.push_back("carry");
+    return proto::CarryReply();
+  }
   Result<proto::RestoreReply> restore(const proto::RestoreRequest&) override {
     state_.calls.push_back("restore");
     return state_.vote;

@@ -1,0 +1,250 @@
+#include "migrate-agent/memory_files/outgoing.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <set>
+
+#include "migrate-agent/memory_files/outsiders.h"
+#include "migrate-agent/process/descriptors.h"
+#include "migrate-agent/process/files.h"
+#include "migrate-agent/procfs/procfs.h"
+#include "src/base/units.h"
+
+namespace gcr::memory_files {
+namespace {
+
+namespace fs = std::filesystem;
+using procfs::FileId;
+
+/// What members have of one file.
+struct Use {
+  pid_t pid = 0;
+  std::string link;
+  std::set<std::string> paths;
+  std::set<std::string> gone_names;
+  bool written = false;
+  bool shared = false;
+
+  const std::string& name() const { return *paths.begin(); }
+};
+
+using Uses = std::map<FileId, Use>;
+
+Uses uses_of(std::span<const Member> members) {
+  Uses uses;
+  for (const Member& member : members) {
+    for (const process::NamedFile& file : member.named) {
+      if (file.link.empty()) continue;
+      Use& use = uses[file.id];
+      if (use.pid == 0 || file.shared) {
+        use.pid = member.pid;
+        use.link = file.link;
+      }
+      use.paths.insert(file.fact.path());
+      use.gone_names.insert(file.gone_names.begin(), file.gone_names.end());
+      use.written |= (file.fact.access() & W_OK) != 0;
+      use.shared |= file.shared;
+    }
+  }
+  // Those that nobody writes to are compared like any other file.
+  std::erase_if(
+      uses, [](const auto& use) { return !use.second.written && use.second.gone_names.empty(); });
+  return uses;
+}
+
+std::string temporary(const std::string& gone_name) {
+  return gone_name + std::string(process::kDeleted);
+}
+
+/// The names of the file in the directories where it was opened, without those that give_names()
+/// makes, which `made` counts.
+std::set<std::string> names_of(const FileId& id, const Use& use, std::uint64_t& made) {
+  std::set<std::string> directories;
+  for (const auto* paths : {&use.paths, &use.gone_names}) {
+    for (const std::string& path : *paths) directories.insert(fs::path(path).parent_path());
+  }
+  std::set<std::string> names;
+  made = 0;
+  for (const std::string& path : directories) {
+    const UniqueFd directory = procfs::open_directory(path, use.pid);
+    if (!directory) continue;
+    const auto files = procfs::regular_files(directory);
+    const auto [first, last] = files.equal_range(id.second);
+    for (auto at = first; at != last; ++at) {
+      const std::string name = fs::path(path) / at->second;
+      if (procfs::file_at(directory, at->second) != id) continue;
+      const auto is_made = [&name](const auto& gone) { return temporary(gone) == name; };
+      if (std::ranges::any_of(use.gone_names, is_made)) {
+        ++made;
+      } else {
+        names.insert(name);
+      }
+    }
+  }
+  return names;
+}
+
+/// Those that its owner may set. False if there are too many.
+bool read_attributes(const std::string& link, proto::MemoryFile& fact) {
+  std::string names(kMaxAttributeBytes, '\0');
+  const ssize_t length = ::listxattr(link.c_str(), names.data(), names.size());
+  if (length < 0) return errno == ENOTSUP;
+  std::size_t total = 0;
+  for (std::size_t at = 0; at < static_cast<std::size_t>(length);) {
+    const std::string name = names.c_str() + at;
+    at += name.size() + 1;
+    if (!name.starts_with("user.") && name != "system.posix_acl_access") continue;
+    std::string value(kMaxAttributeBytes, '\0');
+    const ssize_t size = ::getxattr(link.c_str(), name.c_str(), value.data(), value.size());
+    if (size < 0) return false;
+    value.resize(static_cast<std::size_t>(size));
+    total += name.size() + value.size();
+    proto::FileAttribute& attribute = *fact.add_attributes();
+    attribute.set_name(name);
+    attribute.set_value(std::move(value));
+  }
+  return total <= kMaxAttributeBytes;
+}
+
+/// Why the file cannot be taken along, as the end of a sentence; empty if it can.
+std::string describe(const FileId& id, const Use& use, proto::MemoryFile& fact) {
+  struct stat status {};
+  const UniqueFd held = procfs::hold(use.link);
+  if (!held || ::fstat(held.get(), &status) != 0 || FileId{status.st_dev, status.st_ino} != id) {
+    return "was closed while it was examined";
+  }
+  std::uint64_t made = 0;
+  const auto names = names_of(id, use, made);
+  if (names.empty() || names.size() + made != status.st_nlink) {
+    return fmt::format("has {} names, of which {} are known", status.st_nlink - made, names.size());
+  }
+  if (names.size() + use.gone_names.size() > static_cast<std::size_t>(kMaxNames)) {
+    return fmt::format("has {} names, {} are allowed", names.size() + use.gone_names.size(),
+                       kMaxNames);
+  }
+  const auto size = static_cast<std::uint64_t>(status.st_size);
+  if (size > kMaxFileBytes) {
+    return fmt::format("has {}, {} are allowed", format_bytes(size), format_bytes(kMaxFileBytes));
+  }
+  if (!read_attributes(use.link, fact)) return "has too many extended attributes";
+  for (const std::string& name : names) fact.add_names(name);
+  for (const std::string& name : use.gone_names) fact.add_opened_as(name);
+  fact.set_size_bytes(size);
+  fact.set_held_bytes(static_cast<std::uint64_t>(status.st_blocks) * 512);
+  fact.set_mode(status.st_mode);
+  fact.set_uid(status.st_uid);
+  fact.set_gid(status.st_gid);
+  fact.set_device(id.first);
+  fact.set_inode(id.second);
+  return "";
+}
+
+/// Files that members share memory by, or that CRIU could not find, block.
+void refuse(const Use& use, const std::string& why, Outgoing& found) {
+  if (!use.shared && use.gone_names.empty()) return;
+  found.findings.add("shared-memory",
+                     fmt::format("process {} has {} in memory, which {}",
+                                 process::describe_process(use.pid), use.name(), why));
+}
+
+UniqueFd directory_of(const std::string& name, pid_t pid) {
+  return procfs::open_directory(fs::path(name).parent_path(), pid);
+}
+
+/// Success if the file has the name afterwards.
+Status give_name(const OutgoingFile& file, const std::string& name) {
+  const UniqueFd directory = directory_of(name, file.pid);
+  const std::string leaf = fs::path(name).filename();
+  const UniqueFd held = procfs::hold(file.link);
+  struct stat status {};
+  if (directory && held && ::fstat(held.get(), &status) == 0 &&
+      FileId{status.st_dev, status.st_ino} == FileId{file.fact.device(), file.fact.inode()}) {
+    const std::string link = fmt::format("/proc/self/fd/{}", held.get());
+    if (::linkat(AT_FDCWD, link.c_str(), directory.get(), leaf.c_str(), AT_SYMLINK_FOLLOW) == 0 ||
+        (errno == EEXIST &&
+         procfs::file_at(directory, leaf) == FileId{status.st_dev, status.st_ino})) {
+      return {};
+    }
+  }
+  return Error(Code::kUnavailable, fmt::format("cannot name a file in memory {} for the dump: {}",
+                                               name, ::strerror(errno)));
+}
+
+}  // namespace
+
+Outgoing find(std::span<const Member> members) {
+  Outgoing found;
+  const Uses uses = uses_of(members);
+  std::set<pid_t> pids;
+  std::set<FileId> ids;
+  for (const Member& member : members) pids.insert(member.pid);
+  for (const auto& [id, use] : uses) ids.insert(id);
+  const auto others = outsiders(ids, pids);
+  for (const auto& [id, use] : uses) {
+    const auto other = others.find(id);
+    if (other != others.end()) {
+      const std::string who = process::describe_process(other->second);
+      for (const std::string& path : use.paths) found.shared_with[path] = who;
+      refuse(use, fmt::format("process {} has too", who), found);
+      continue;
+    }
+    OutgoingFile file{.fact = {}, .pid = use.pid, .link = use.link};
+    const std::string why = describe(id, use, file.fact);
+    if (!why.empty()) {
+      refuse(use, why, found);
+    } else {
+      found.files.push_back(std::move(file));
+    }
+  }
+  if (found.files.size() > kMaxFiles) {
+    found.findings.add("memory-file",
+                       fmt::format("the job has {} files in memory, {} can be taken along",
+                                   found.files.size(), kMaxFiles));
+  }
+  return found;
+}
+
+Result<UniqueFd> open(const OutgoingFile& file) {
+  UniqueFd opened = procfs::open_regular(procfs::hold(file.link));
+  struct stat status {};
+  if (opened && ::fstat(opened.get(), &status) == 0 &&
+      FileId{status.st_dev, status.st_ino} == FileId{file.fact.device(), file.fact.inode()}) {
+    return opened;
+  }
+  return Error(Code::kNotFound,
+               fmt::format("{}, a file in memory, cannot be read", file.fact.names(0)));
+}
+
+journal::HeldFiles wanted_names(const Outgoing& outgoing, Renamed& renamed) {
+  journal::HeldFiles wanted;
+  for (const OutgoingFile& file : outgoing.files) {
+    if (file.fact.opened_as().empty()) continue;
+    journal::HeldFile& held = *wanted.add_files();
+    held.set_device(file.fact.device());
+    held.set_inode(file.fact.inode());
+    for (const std::string& name : file.fact.opened_as()) {
+      held.add_made(temporary(name));
+      renamed.emplace(temporary(name), name);
+    }
+  }
+  return wanted;
+}
+
+Status give_names(const Outgoing& outgoing) {
+  for (const OutgoingFile& file : outgoing.files) {
+    for (const std::string& name : file.fact.opened_as()) {
+      GCR_TRY(give_name(file, temporary(name)));
+    }
+  }
+  return {};
+}
+
+}  // namespace gcr::memory_files
