@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "migrate-agent/process/inspect.h"
+#include "migrate-agent/process/descriptors.h"
 #include "migrate-agent/procfs/procfs.h"
 
 namespace gcr::agent {
