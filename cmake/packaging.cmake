@@ -35,6 +35,8 @@ install(FILES docs/grafana-dashboard.json DESTINATION share/gcr-migrate COMPONEN
 
 # Where `gcr-migrate run` looks for it; no directory that the loader searches.
 install(TARGETS gcr_preload LIBRARY DESTINATION lib/gcr-migrate COMPONENT preload)
+# Jobs map both: both have to be on every host that jobs are moved to.
+install(TARGETS gcr-supervisor RUNTIME DESTINATION libexec/gcr-migrate COMPONENT preload)
 
 # A CRIU with its own libraries and loader, of a newer release than the distribution's
 # (scripts/install-deps --criu-private); scripts/package puts it there.
@@ -88,7 +90,8 @@ set(CPACK_DEBIAN_AGENT_PACKAGE_CONTROL_EXTRA
 
 set(CPACK_DEBIAN_PRELOAD_PACKAGE_NAME gcr-migrate-preload)
 set(CPACK_COMPONENT_PRELOAD_DESCRIPTION "the library in GPU programs
- `gcr-migrate run` preloads it into programs so that they can be migrated.")
+ `gcr-migrate run` preloads it into programs so that they can be migrated. With
+ the supervisor that `gcr-migrate run --output` starts them under.")
 set(CPACK_DEBIAN_PRELOAD_PACKAGE_RECOMMENDS gcr-migrate)
 
 set(CPACK_DEBIAN_CRIU_PACKAGE_NAME gcr-migrate-criu)

@@ -256,7 +256,7 @@ void add_asks(CLI::App& app, Commands& commands) {
       "--all", [&list] { list.question.mutable_list_request()->set_finished(true); },
       "Also those that are finished");
   add(app, commands, "host", &Envelope::mutable_host_request,
-      "gcr-migrate host AGENT: the GPUs of AGENT's host, the processes that can be moved away, and "
+      "gcr-migrate host AGENT: the GPUs of AGENT's host, the jobs that can be moved away, and "
       "the migrations under way");
   Ask& resolve = add(app, commands, "resolve", &Envelope::mutable_resolve_request,
                      "gcr-migrate resolve AGENT ID --run-here|--discard-here --peer-is-gone: "

@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <map>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -180,6 +182,17 @@ bool grows(const std::string& path) {
       path, [&](const std::string& text) { return text.size() > size; }, kPatience);
 }
 
+/// The fields of that entry of a list whose `key` is `number`.
+std::map<std::string, google::protobuf::Value> entry_of(const google::protobuf::Struct& answer,
+                                                        const std::string& list,
+                                                        const std::string& key, double number) {
+  for (const auto& value : answer.fields().at(list).list_value().values()) {
+    const auto& fields = value.struct_value().fields();
+    if (fields.at(key).number_value() == number) return {fields.begin(), fields.end()};
+  }
+  throw std::runtime_error("no such entry: " + answer.DebugString());
+}
+
 TEST_F(JobTest, AJobThatRunStartedMovesWithItsOutputAndItsSupervisor) {
   const std::string file = hosts_.directory() + "/job.log";
   pid_t pid = start_detached(
@@ -187,15 +200,17 @@ TEST_F(JobTest, AJobThatRunStartedMovesWithItsOutputAndItsSupervisor) {
       joined(counter_command(hosts_, 32 * kMiB)) +
           "& exec python3 -uc 'import time\nwhile True: print(\"tick\"); time.sleep(0.02)'");
   ASSERT_TRUE(wait_for_content(
-      file, [](const std::string& text) { return text.find("listening") != text.npos; },
+      file,
+      [](const std::string& text) {
+        return text.find("listening") != text.npos && text.find("tick") != text.npos;
+      },
       kPatience));
-  const auto told = hosts_.ask(Host::kA, "host").fields();
-  const auto& job = told.at("jobs").list_value().values(0).struct_value().fields();
-  EXPECT_EQ(job.at("pid").number_value(), pid);
+  const auto told = hosts_.ask(Host::kA, "host");
+  const auto job = entry_of(told, "jobs", "pid", pid);
   EXPECT_EQ(job.at("processes").number_value(), 3);
   EXPECT_EQ(job.at("gpu_processes").number_value(), 1);
-  const auto& counter = told.at("processes").list_value().values(0).struct_value().fields();
-  EXPECT_EQ(counter.at("job").number_value(), pid);
+  EXPECT_THAT(entry_of(told, "processes", "job", pid).at("command").string_value(),
+              HasSubstr("counter"));
   int expected = kCounterFirst;
   Host host = Host::kA;
   for (int move = 0; move < 2; ++move) {

@@ -97,8 +97,8 @@ class HostJobs : public testing::Test {
  private:
   /// The next process is started first: it inherits no mapping.
   [[noreturn]] void become(const std::vector<Level>& levels, std::size_t at, Shared& shared) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     levels[at].enter();
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // which another user would lose
     if (at + 1 < levels.size() && ::fork() == 0) become(levels, at + 1, shared);
     if (levels[at].under_library) {
       const int fd = ::open(library_.c_str(), O_RDONLY | O_CLOEXEC);
