@@ -46,9 +46,6 @@ Status check_memory_tracking(const Command& command);
 /// check_dumped_credentials(). An error ends the dump, and the tasks run again.
 using TakeImage = std::function<Status(const std::string& name, UniqueFd content)>;
 
-/// What files are called in the images instead of the names that they have.
-using Renamed = std::map<std::string, std::string>;
-
 /// A CRIU that was started for a process and has done everything that it can do before it touches
 /// the process; run() does the rest. Move-only. Destroying it before run() ends CRIU and leaves the
 /// process as it is. CRIU runs inside the PID and mount namespaces of the process, so that a
@@ -76,11 +73,11 @@ class PreparedDump {
   ~PreparedDump();
 
   /// Dumps the process tree and leaves its tasks stopped; gives the rights of every thread, from
-  /// the kernel. Once, blocking. `take` is for a streaming dump. On failure the tasks run again,
-  /// and the error quotes the first error line of CRIU's log or carries that of `take`. kDataLoss
-  /// if the images give a thread other rights than it has.
-  Result<std::vector<proto::Credentials>> run(const TakeImage& take = {},
-                                              const Renamed& renamed = {});
+  /// the kernel. Once, blocking. `take` is for a streaming dump. Files that are `renamed` have
+  /// other names in the images. On failure the tasks run again, and the error quotes the first
+  /// error line of CRIU's log or carries that of `take`. kDataLoss if the images give wrong rights.
+  Result<std::vector<proto::Credentials>> run(
+      const TakeImage& take = {}, const std::map<std::string, std::string>& renamed = {});
 
  private:
   struct Impl;
