@@ -56,9 +56,6 @@ struct DumpOptions {
   process::OutsideTcp outside_tcp = process::OutsideTcp::kRefuse;
 };
 
-/// What files are called in the images instead of the names that they have.
-using Renamed = std::map<std::string, std::string>;
-
 /// A CRIU that was started for a process and has done everything that it can do before it touches
 /// the process; run() does the rest. Move-only. Destroying it before run() ends CRIU and leaves the
 /// process as it is. CRIU runs inside the PID and mount namespaces of the process, so that a
@@ -84,11 +81,12 @@ class PreparedDump {
 
   /// Dumps the process tree and leaves its tasks stopped; gives the rights of every thread, from
   /// the kernel. TCP connections are left in repair mode (see tcp_sockets.h). Once, blocking.
-  /// `take` is for a streaming dump. On failure the tasks run again, and the error quotes the first
-  /// error line of CRIU's log or carries that of `take`. kDataLoss if the images give a thread
-  /// other rights than it has; for connections see settle_connections().
-  Result<std::vector<proto::Credentials>> run(const TakeImage& take = {},
-                                              const Renamed& renamed = {});
+  /// `take` is for a streaming dump. Files that are `renamed` have other names in the images. On
+  /// failure the tasks run again, and the error quotes the first error line of CRIU's log or carries
+  /// that of `take`. kDataLoss if the images give a thread other rights than it has; for connections
+  /// see settle_connections().
+  Result<std::vector<proto::Credentials>> run(
+      const TakeImage& take = {}, const std::map<std::string, std::string>& renamed = {});
 
  private:
   struct Impl;

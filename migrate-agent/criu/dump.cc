@@ -102,7 +102,7 @@ struct PreparedDump::Impl {
   std::optional<Streamer> streamer;
   std::optional<Session> session;
   std::vector<proto::Credentials> credentials;
-  Renamed renamed;
+  std::map<std::string, std::string> renamed;  ///< names that files have in the images
   bool started = false;
 };
 
@@ -223,8 +223,8 @@ Result<PreparedDump> PreparedDump::to_directory(const Command& command, pid_t pi
   return PreparedDump(std::move(impl));
 }
 
-Result<std::vector<proto::Credentials>> PreparedDump::run(const TakeImage& take,
-                                                          const Renamed& renamed) {
+Result<std::vector<proto::Credentials>> PreparedDump::run(
+    const TakeImage& take, const std::map<std::string, std::string>& renamed) {
   impl_->renamed = renamed;
   const pid_t pid = impl_->pid;
   const bool was_stopped = procfs::state(std::to_string(pid)) == 'T';

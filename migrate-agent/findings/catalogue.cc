@@ -83,7 +83,8 @@ constexpr auto kCatalogue = std::to_array<Kind>({
      "System V objects move with the IPC namespace that they are in, and not out of the host's.",
      "Start the program in an IPC namespace of its own (unshare --ipc, or a container's)."},
     {"system-v-stays", kWarning,
-     "Semaphores and message queues of the host's IPC namespace stay, and nobody can tell whose they "
+     "Semaphores and message queues of the host's IPC namespace stay, and nobody can tell whose "
+     "they "
      "are.",
      "Nothing, if the program does not use them; else start it in an IPC namespace of its own."},
     {"memory-file", kBlocker,

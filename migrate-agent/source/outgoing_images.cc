@@ -71,7 +71,7 @@ Status OutgoingImages::prepare() {
 }
 
 Result<std::vector<proto::Credentials>> OutgoingImages::dump(SourceJob& process, images::Sink& sink,
-                                                             const criu::Renamed& renamed) {
+                                                             const memory_files::Renamed& renamed) {
   GCR_ASSIGN(auto credentials, process.dump(
                                    *prepared_,
                                    [&](const std::string& name, UniqueFd content) {

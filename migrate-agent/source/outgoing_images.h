@@ -48,7 +48,7 @@ class OutgoingImages {
   /// rights of all
   /// threads.
   Result<std::vector<proto::Credentials>> dump(SourceJob& process, images::Sink& sink,
-                                               const criu::Renamed& renamed);
+                                               const memory_files::Renamed& renamed);
 
  private:
   OutgoingImages(criu::Command criu, const SourceJob& process, std::filesystem::path scratch)

@@ -74,7 +74,7 @@ Status SourceJob::checkpoint() {
 
 Result<std::vector<proto::Credentials>> SourceJob::dump(criu::PreparedDump& prepared,
                                                         const criu::TakeImage& take,
-                                                        const criu::Renamed& renamed) {
+                                                        const memory_files::Renamed& renamed) {
   const bool by_criu = !group_.directory_for_criu().empty();
   if (by_criu) GCR_TRY(group_.freeze());
   auto dumped = prepared.run(take, renamed);

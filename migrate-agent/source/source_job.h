@@ -18,6 +18,7 @@
 #include "migrate-agent/gpu_access/gates.h"
 #include "migrate-agent/gpu_access/gpu_access.h"
 #include "migrate-agent/job/job.h"
+#include "migrate-agent/memory_files/outgoing.h"
 #include "migrate-agent/procfs/process_handle.h"
 
 namespace gcr::agent {
@@ -73,7 +74,7 @@ class SourceJob {
   /// the rights of all threads.
   Result<std::vector<proto::Credentials>> dump(criu::PreparedDump& prepared,
                                                const criu::TakeImage& take,
-                                               const criu::Renamed& renamed);
+                                               const memory_files::Renamed& renamed);
 
  private:
   procfs::Process root_;

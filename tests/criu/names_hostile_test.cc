@@ -59,7 +59,7 @@ TEST_P(DumpedNames, OfRenamedFilesAreTheNewOnes) {
   const auto image = directory_.path() / "images" / images::kFilesImage;
   const auto content = images::read_file(image);
   ASSERT_TRUE(content);
-  EXPECT_EQ(*images::rename_files(*content, {}), *content);
+  EXPECT_EQ(images::rename_files(*content, {})->size(), content->size());
   const auto renamed = images::rename_files(*content, {{output, "/renamed"}});
   ASSERT_TRUE(renamed) << renamed.error().message();
   ASSERT_TRUE(images::write_file(image, *renamed));

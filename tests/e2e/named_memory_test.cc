@@ -200,12 +200,14 @@ TEST_F(NamedMemoryTest, SystemVObjectsMoveToAndFroWithAnIpcNamespaceOfTheirOwn) 
 }
 
 TEST_F(NamedMemoryTest, SystemVSharedMemoryOfTheHostsNamespaceIsRefused) {
+  constexpr key_t kKey = 0x67637200;                        // of named_memory.py
+  (void)::shmctl(::shmget(kKey, 0, 0), IPC_RMID, nullptr);  // of a test that was killed
   const App app = start("system-v");
   const MigrateOutcome refused = hosts_.migrate(Host::kA, app.pid());
   EXPECT_EQ(refused.exit_code, kRefusedExit);
   EXPECT_THAT(refused.err, HasSubstr("system-v"));
   ASSERT_NO_FATAL_FAILURE(expect_whole(app));
-  const int segment = ::shmget(0x67637200, 0, 0);  // KEY of named_memory.py
+  const int segment = ::shmget(kKey, 0, 0);
   ASSERT_GE(segment, 0);
   EXPECT_EQ(::shmctl(segment, IPC_RMID, nullptr), 0);
 }
