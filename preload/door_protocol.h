@@ -51,8 +51,8 @@ enum class Op : std::uint32_t {
   kExport = 3,
   /// Closes the gate, if it is open, and waits up to `timeout_us` until no gated call is in flight,
   /// no stream is captured, and every context is synchronised. kTimeout: not yet, `obstacle` says
-  /// why, and the gate is closed all the same. It opens by itself `lease_ms` after the last request,
-  /// unless a kDetach came: from then on only kOpenGate opens it.
+  /// why, and the gate is closed all the same. It opens by itself `lease_ms` after the last
+  /// request, unless a kDetach came: from then on only kOpenGate opens it.
   kCloseGate = 4,
   /// Unmaps and releases every tracked allocation and closes its descriptors; addresses stay
   /// reserved. The contexts' stack limits are lowered too. Needs a closed gate, no blockers, and

@@ -82,9 +82,9 @@ class PreparedDump {
   /// Dumps the process tree and leaves its tasks stopped; gives the rights of every thread, from
   /// the kernel. TCP connections are left in repair mode (see tcp_sockets.h). Once, blocking.
   /// `take` is for a streaming dump. Files that are `renamed` have other names in the images. On
-  /// failure the tasks run again, and the error quotes the first error line of CRIU's log or carries
-  /// that of `take`. kDataLoss if the images give a thread other rights than it has; for connections
-  /// see settle_connections().
+  /// failure the tasks run again, and the error quotes the first error line of CRIU's log or
+  /// carries that of `take`. kDataLoss if the images give a thread other rights than it has; for
+  /// connections see settle_connections().
   Result<std::vector<proto::Credentials>> run(
       const TakeImage& take = {}, const std::map<std::string, std::string>& renamed = {});
 

@@ -21,7 +21,7 @@ struct FoundProcess {
   proto::GpuProcess process;  ///< without migration_id and job
   /// Its door is in use, by a migration or another query, or a migration has its VRAM.
   bool in_use = false;
-  bool has_told = false;     ///< its GPUs
+  bool has_told = false;      ///< its GPUs
   std::set<pid_t> lineage{};  ///< itself and its ancestors, once jobs() knows them
 };
 

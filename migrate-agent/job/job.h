@@ -24,8 +24,8 @@ struct MemberId {
   auto operator<=>(const MemberId&) const = default;
 };
 
-/// A job has no more members.
-inline constexpr std::size_t kMaxMembers = 1024;
+/// A job has no more members: a record of the journal, 4 KiB, names all of them.
+inline constexpr std::size_t kMaxMembers = 200;
 
 /// The process that was named.
 inline constexpr MemberId kRoot{0};

@@ -115,7 +115,8 @@ Status look_at_credentials(pid_t pid, Inspection& inspection) {
 
 }  // namespace
 
-Result<Inspection> inspect(pid_t pid, const Together& together, OutsideTcp outside_tcp) {
+Result<Inspection> inspect(pid_t pid, const Together& together, OutsideTcp outside_tcp,
+                           const proto::GroupLimits* limits) {
   const std::map<std::string, std::string> status = procfs::status_fields(std::to_string(pid));
   const char state = procfs::state(std::to_string(pid));
   if (pid <= 0 || !status.contains("Tgid") || state == '\0') return no_such_process(pid);
@@ -149,7 +150,7 @@ Result<Inspection> inspect(pid_t pid, const Together& together, OutsideTcp outsi
   inspect_mappings(pid, together, inspection);
   GCR_TRY(look_at_files(pid, inspection));
   GCR_TRY(look_at_credentials(pid, inspection));
-  inspect_surroundings(pid, inspection);
+  inspect_surroundings(pid, limits, inspection);
   return inspection;
 }
 

@@ -30,8 +30,12 @@ inline constexpr std::uint64_t kDeletedFileLimitBytes = 64u << 20;
 /// NVIDIA devices, and the door, are expected and not reported.
 ///
 /// The files among the facts are those of named_files(). Thread-safe.
+///
+/// `limits`: those of its control groups, where they are known. To find them out takes a program
+/// that runs in the groups, which does not work while they are frozen.
 Result<Inspection> inspect(pid_t pid, const Together& together,
-                           OutsideTcp outside_tcp = OutsideTcp::kRefuse);
+                           OutsideTcp outside_tcp = OutsideTcp::kRefuse,
+                           const proto::GroupLimits* limits = nullptr);
 
 /// Its words, with blanks between; empty if there is no such process or it has none.
 std::string command_of(pid_t pid);

@@ -157,11 +157,15 @@ void look_at_mps(const std::string& process, Inspection& inspection) {
 
 std::uint64_t capabilities_to_hand_on() { return procfs::status_bits("self", "CapBnd"); }
 
-void inspect_surroundings(pid_t pid, Inspection& inspection) {
+void inspect_surroundings(pid_t pid, const proto::GroupLimits* limits, Inspection& inspection) {
   const std::string process = std::to_string(pid);
   look_at_ids(process, inspection);
   look_at_root(process, inspection);
-  look_at_groups(process, inspection);
+  if (limits == nullptr) {
+    look_at_groups(process, inspection);
+  } else {
+    *inspection.facts.mutable_limits() = *limits;
+  }
   look_at_cpus(process, inspection);
   look_at_limits(process, inspection);
   look_at_memory(process, inspection);

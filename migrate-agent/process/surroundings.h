@@ -13,8 +13,9 @@ namespace gcr::process {
 inline constexpr char kMpsDirectory[] = "/tmp/nvidia-mps";
 
 /// Adds facts (uid to hugepages of proto::ProcessFacts, without sockets; limits) and findings:
-/// "root-directory", "cpu-affinity", "cgroup-limits", "agent-capabilities", "mps".
-void inspect_surroundings(pid_t pid, Inspection& inspection);
+/// "root-directory", "cpu-affinity", "cgroup-limits", "agent-capabilities", "mps". `limits` as for
+/// inspect().
+void inspect_surroundings(pid_t pid, const proto::GroupLimits* limits, Inspection& inspection);
 
 /// The capabilities that a program which this process starts as root has: its bounding set.
 std::uint64_t capabilities_to_hand_on();

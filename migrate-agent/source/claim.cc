@@ -94,7 +94,8 @@ Status follow_members(Course& c, const std::vector<pid_t>& tree) {
                                              c.subject.members.size(), job::kMaxMembers));
   }
   for (int late = known; late < c.subject.members.size(); ++late) {
-    const Status fits = examine_late(c.order.request, c.subject.members[late].pid(), tree);
+    const Status fits =
+        examine_late(c.order.request, c.subject.members[late].pid(), tree, c.subject.limits);
     if (!fits && fits.error().code() != Code::kNotFound) return fits;
   }
   return claim_members(c);

@@ -50,6 +50,7 @@ struct Subject {
   std::string command;
   std::uint64_t resident_bytes = 0;
   journal::ProcessIds members;  ///< of the job: the claimed process, and all below it
+  proto::GroupLimits limits;    ///< of their control groups, once examined
   job::Job job;
   job::Lister lister;
   std::optional<SourceJob> processes;

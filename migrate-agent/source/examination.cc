@@ -156,6 +156,11 @@ void compare_with_root(pid_t pid, pid_t root, process::Inspection& member,
                                                    process::describe_process(root)));
 }
 
+bool in_same_groups(pid_t pid, pid_t other) {
+  return procfs::read_text(fmt::format("/proc/{}/cgroup", pid)) ==
+         procfs::read_text(fmt::format("/proc/{}/cgroup", other));
+}
+
 /// As findings about a job say whose they are.
 std::vector<proto::Finding> findings_of_member(pid_t pid, preflight::Findings findings) {
   std::vector<proto::Finding> list = findings.release();
@@ -190,9 +195,12 @@ bool look_at_root(pid_t pid, const Look& look, Examination& found) {
 
 /// Zombies move with their parents, and have nothing to examine.
 void look_at_member(pid_t pid, const Look& look, Examination& found) {
-  auto inspection = process::inspect(pid, look.together, look.outside_tcp);
+  const pid_t root = found.pids.front();
+  const proto::GroupLimits limits = found.members.front().limits();
+  auto inspection = process::inspect(pid, look.together, look.outside_tcp,
+                                     in_same_groups(pid, root) ? &limits : nullptr);
   if (inspection) {
-    compare_with_root(pid, found.pids.front(), *inspection, found.members.front().limits());
+    compare_with_root(pid, root, *inspection, limits);
     found.pids.push_back(pid);
     found.members.push_back(std::move(inspection->facts));
     found.findings.take(findings_of_member(pid, std::move(inspection->findings)));
@@ -338,12 +346,13 @@ process::OutsideTcp outside_tcp(const proto::MigrateRequest& request) {
   return request.close_tcp() ? process::OutsideTcp::kClose : process::OutsideTcp::kRefuse;
 }
 
-Status examine_late(const proto::MigrateRequest& request, pid_t pid,
-                    const std::vector<pid_t>& pids) {
+Status examine_late(const proto::MigrateRequest& request, pid_t pid, const std::vector<pid_t>& pids,
+                    const proto::GroupLimits& limits) {
   const process::Together together({pids.begin(), pids.end()});
-  GCR_ASSIGN(auto inspection, process::inspect(pid, together, outside_tcp(request)));
-  GCR_ASSIGN(const auto of_root, process::inspect(request.pid(), together));
-  compare_with_root(pid, request.pid(), inspection, of_root.facts.limits());
+  GCR_ASSIGN(auto inspection,
+             process::inspect(pid, together, outside_tcp(request),
+                              in_same_groups(pid, request.pid()) ? &limits : nullptr));
+  compare_with_root(pid, request.pid(), inspection, limits);
   if (process::has_driver_files(pid)) {
     inspection.findings.add("no-door", "it began to use the GPU while it was moved");
   }

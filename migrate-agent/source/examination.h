@@ -40,9 +40,10 @@ struct Examination {
 Examination examine(const proto::MigrateRequest& request, const Config& config,
                     const std::vector<pid_t>& pids);
 
-/// What a process that was born later has, and may not have. kNotFound if it has ended.
-Status examine_late(const proto::MigrateRequest& request, pid_t pid,
-                    const std::vector<pid_t>& pids);
+/// What a process that was born later has, and may not have; `limits` are the root's. kNotFound if
+/// it has ended.
+Status examine_late(const proto::MigrateRequest& request, pid_t pid, const std::vector<pid_t>& pids,
+                    const proto::GroupLimits& limits);
 
 /// What becomes of TCP connections with one end outside of the job.
 process::OutsideTcp outside_tcp(const proto::MigrateRequest& request);

@@ -50,6 +50,7 @@ Status examine(Course& c) {
   }));
   // The destination learns nothing of a process that cannot be moved.
   GCR_TRY(judge(c, subject.found->findings.list()));
+  subject.limits = subject.found->members.front().limits();
   // From here on members have the order of the preflight; those that have ended are none.
   journal::ProcessIds living;
   for (const journal::ProcessId& member : subject.members) {
