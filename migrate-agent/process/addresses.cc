@@ -5,12 +5,15 @@
 #include <ifaddrs.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <memory>
 
+#include "migrate-agent/process/sockets.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::process {
@@ -107,6 +110,21 @@ std::optional<std::string> Addresses::here(const std::string& address) const {
   return reached_;
 }
 
+namespace {
+
+/// False if there is nothing left over, or something else has the port too.
+bool forget_left_over(std::uint16_t port) {
+  std::vector<InternetSocket> sockets = internet_sockets(::getpid());
+  std::erase_if(sockets, [port](const InternetSocket& one) {
+    return one.protocol != "tcp" || one.port != port;
+  });
+  if (sockets.empty() || !std::ranges::all_of(sockets, &InternetSocket::is_left_over)) return false;
+  std::ranges::for_each(sockets, forget);
+  return true;
+}
+
+}  // namespace
+
 Status check_free(const std::string& protocol, const std::string& address, std::uint16_t port) {
   const bool tcp = protocol == "tcp";
   const std::string name = fmt::format("{} {} port {}", protocol, address, port);
@@ -116,12 +134,17 @@ Status check_free(const std::string& protocol, const std::string& address, std::
   // Else what is left of closed connections would be in the way; listeners are all the same.
   const int yes = 1;
   if (tcp) ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  if (socket && ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&wanted.storage),
-                       wanted.length) == 0) {
-    return {};
-  }
-  if (errno == EADDRINUSE) return Error(Code::kRefused, "a program here has " + name);
-  return Error(Code::kRefused, fmt::format("{} cannot be had here: {}", name, ::strerror(errno)));
+  int error = 0;
+  const auto bind = [&] {
+    const bool bound =
+        socket && ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&wanted.storage),
+                         wanted.length) == 0;
+    error = bound ? 0 : errno;
+    return bound;
+  };
+  if (bind() || (tcp && error == EADDRINUSE && forget_left_over(port) && bind())) return {};
+  if (error == EADDRINUSE) return Error(Code::kRefused, "a program here has " + name);
+  return Error(Code::kRefused, fmt::format("{} cannot be had here: {}", name, ::strerror(error)));
 }
 
 }  // namespace gcr::process

@@ -31,6 +31,8 @@ class Addresses {
 };
 
 /// Success if a socket can be bound so ("tcp" or "udp"), shared with no other. kRefused if not.
+/// What is left of closed connections (TIME_WAIT) would keep others from listening at their port
+/// for a minute if its sockets did not ask for SO_REUSEADDR: where nothing else is there, it goes.
 Status check_free(const std::string& protocol, const std::string& address, std::uint16_t port);
 
 }  // namespace gcr::process

@@ -1,6 +1,7 @@
 #include "migrate-agent/process/sockets.h"
 
 #include <arpa/inet.h>
+#include <linux/inet_diag.h>
 #include <linux/sock_diag.h>
 #include <linux/unix_diag.h>
 #include <netinet/tcp.h>
@@ -9,6 +10,7 @@
 #include <netlink/netlink.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 #include <iterator>
@@ -94,6 +96,24 @@ Result<std::map<std::uint64_t, std::uint64_t>> unix_peers() {
                                          ::nl_geterror(error));
   }
   return peers;
+}
+
+void forget(const InternetSocket& left_over) {
+  const bool v6 = left_over.address.find(':') != std::string::npos;
+  inet_diag_req_v2 request{};
+  request.sdiag_family = v6 ? AF_INET6 : AF_INET;
+  request.sdiag_protocol = IPPROTO_TCP;
+  request.idiag_states = ~0u;
+  request.id.idiag_sport = htons(left_over.port);
+  request.id.idiag_dport = htons(left_over.remote_port);
+  std::ranges::fill(request.id.idiag_cookie, INET_DIAG_NOCOOKIE);
+  ::inet_pton(request.sdiag_family, left_over.address.c_str(), request.id.idiag_src);
+  ::inet_pton(request.sdiag_family, left_over.remote_address.c_str(), request.id.idiag_dst);
+  const std::unique_ptr<nl_sock, FreeSocket> socket(::nl_socket_alloc());
+  if (socket == nullptr || ::nl_connect(socket.get(), NETLINK_SOCK_DIAG) < 0) return;
+  if (::nl_send_simple(socket.get(), SOCK_DESTROY, NLM_F_ACK, &request, sizeof(request)) < 0)
+    return;
+  (void)::nl_wait_for_ack(socket.get());
 }
 
 std::optional<InternetSocket> parse_socket(const std::string& protocol, const std::string& line) {

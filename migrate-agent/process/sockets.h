@@ -28,6 +28,9 @@ struct InternetSocket {
   bool connection = false;    ///< TCP that is neither closed nor listening nor in TIME_WAIT
   std::uint32_t waiting = 0;  ///< connections that a listener has not accepted
 
+  /// What is left of a connection that has ended (TIME_WAIT).
+  bool is_left_over() const { return protocol == "tcp" && !connection && remote_port != 0; }
+
   /// "10.0.0.1:80", "[::1]:80"
   std::string local_name() const;
   std::string remote_name() const;
@@ -40,6 +43,10 @@ struct InternetSocket {
 
 /// Those of the network namespace of `pid`.
 std::vector<InternetSocket> internet_sockets(pid_t pid);
+
+/// Lets go of what is left of a connection in the caller's network namespace. Kernels before 6.8
+/// keep it for a minute whatever is asked.
+void forget(const InternetSocket& left_over);
 
 /// One line of /proc/net/tcp and the like; none if it is no such line.
 std::optional<InternetSocket> parse_socket(const std::string& protocol, const std::string& line);

@@ -4,7 +4,12 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <thread>
+
+#include "migrate-agent/process/sockets.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::process {
@@ -71,6 +76,37 @@ TEST(CheckFree, APortWithAListenerIsTakenEvenIfItWouldBeShared) {
   EXPECT_TRUE(check_free("udp", "127.0.0.1", listener.port));
   listener.close();
   EXPECT_TRUE(check_free("tcp", "127.0.0.1", listener.port));
+}
+
+/// Of a server that does not ask for SO_REUSEADDR, and closes its connection first.
+TEST(CheckFree, WhatIsLeftOfClosedConnectionsIsNotInTheWay) {
+  const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  ASSERT_EQ(::bind(listener.get(), generic, length), 0);
+  ASSERT_EQ(::listen(listener.get(), 1), 0);
+  ASSERT_EQ(::getsockname(listener.get(), generic, &length), 0);
+  const std::uint16_t port = ntohs(address.sin_port);
+  UniqueFd client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(::connect(client.get(), generic, length), 0);
+  UniqueFd served(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  EXPECT_FALSE(check_free("tcp", "127.0.0.1", port)) << "it listens";
+  ::shutdown(listener.get(), SHUT_RDWR);
+  EXPECT_FALSE(check_free("tcp", "127.0.0.1", port)) << "a connection is there";
+  served.reset();
+  client.reset();
+  const auto left_over = [port] {
+    const auto sockets = internet_sockets(::getpid());
+    return std::ranges::any_of(sockets, [port](const InternetSocket& one) {
+      return one.port == port && one.is_left_over();
+    });
+  };
+  while (!left_over()) std::this_thread::yield();
+  EXPECT_TRUE(check_free("tcp", "127.0.0.1", port));
+  EXPECT_FALSE(left_over());
 }
 
 TEST(CheckFree, AnAddressThatIsNotHereIsRefused) {
