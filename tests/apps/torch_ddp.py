@@ -9,6 +9,7 @@ while it computes. SIGTERM ends it.
 
 import argparse
 import os
+import time
 import zlib
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -23,6 +24,7 @@ def parse_arguments():
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--report", type=int, default=10, help="steps between two lines")
     parser.add_argument("--steps", type=int, default=0, help="end after so many steps (0: never)")
+    parser.add_argument("--pace", type=float, default=0, help="seconds to rest after each line")
     parser.add_argument("--graphs", action="store_true", help="replay the step as a CUDA graph")
     return parser.parse_args()
 
@@ -110,6 +112,7 @@ def main():
         if number % arguments.report == 0:
             loss = float(steps.loss).hex()
             checksum = steps.checksum()
+            time.sleep(arguments.pace)
             if rank == 0:
                 print(f"step={number} loss={loss} checksum={checksum:08x}", flush=True)
     dist.destroy_process_group()

@@ -60,12 +60,13 @@ TEST_F(PrivateMounts, AProgramWithAPrivateTmpMovesByTheAgentsOwnCriu) {
   EXPECT_EQ(ask_counter(client_on(Host::kA), hosts_, Host::kA), kCounterFirst + 2);
 }
 
-TEST_F(PrivateMounts, AFileInAPrivateTmpIsMissingAtTheDestination) {
+TEST_F(PrivateMounts, AFileInAPrivateTmpHasNoPlaceAtTheDestination) {
   start("exec 9>/var/tmp/own");
   const MigrateOutcome outcome = hosts_.migrate(Host::kA, app_->pid());
   EXPECT_EQ(outcome.exit_code, 3) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("/var/tmp/own"));
-  EXPECT_THAT(outcome.err, HasSubstr("[file-missing]"));
+  EXPECT_THAT(outcome.err,
+              HasSubstr("the directory /var/tmp of a file in memory is not on a tmpfs"));
+  EXPECT_THAT(outcome.err, HasSubstr("[memory-file]"));
   EXPECT_EQ(ask_counter(client_on(Host::kA), hosts_, Host::kA), kCounterFirst + 1);
 }
 
