@@ -53,13 +53,17 @@ TEST(InventoryTest, TheGenerationTellsEveryComingAndGoing) {
   EXPECT_NE(inventory.generation(), one);
 }
 
-TEST(InventoryTest, ImportedMemoryIsNeitherCountedNorMoved) {
+TEST(InventoryTest, ImportedMemoryCountsOnceItsSizeIsKnown) {
   Inventory inventory;
-  const std::uint64_t generation = inventory.generation();
-  inventory.add_physical(1, kMiB, 0, Origin::kImported);
-  EXPECT_EQ(inventory.generation(), generation);
+  Physical& physical = inventory.add_physical(1, 0, 0, Origin::kImported);
   EXPECT_EQ(inventory.tracked_bytes(), 0u);
-  EXPECT_EQ(inventory.tracked_count(), 0u);
+  EXPECT_EQ(inventory.tracked_count(), 1u);
+  const std::uint64_t generation = inventory.generation();
+  inventory.set_size(physical, kMiB);
+  EXPECT_GT(inventory.generation(), generation);
+  EXPECT_EQ(inventory.tracked_bytes(), kMiB);
+  inventory.remove_physical(physical);
+  EXPECT_EQ(inventory.tracked_bytes(), 0u);
 }
 
 TEST(InventoryTest, AHandleIsGoodOnlyWhileTheApplicationHoldsIt) {
