@@ -56,12 +56,6 @@ Error cannot(const char* what, pid_t pid, const Error& error) {
   return error.while_doing(std::string("cannot ") + what + " process " + std::to_string(pid));
 }
 
-/// Not a zombie.
-bool is_alive(pid_t pid) {
-  const char state = procfs::state(std::to_string(pid));
-  return state != '\0' && state != 'Z' && state != 'X';
-}
-
 /// An unnamed file with this content, positioned at its start.
 Result<UniqueFd> in_memory(const std::string& name, const std::string& content) {
   UniqueFd file(::memfd_create(name.c_str(), MFD_CLOEXEC));
@@ -159,7 +153,8 @@ Status PreparedDump::Impl::run(const TakeImage& take) {
 Status PreparedDump::Impl::wait_until_dumped() {
   GCR_TRY(wait_for_success(*session, directory, kDumpLog));
   for (const pid_t task : procfs::stopped_tree(pid)) {
-    if (options.group.empty() && is_alive(task)) GCR_TRY(procfs::wait_until_stopped(task));
+    if (options.group.empty() && !procfs::has_ended(task))
+      GCR_TRY(procfs::wait_until_stopped(task));
   }
   return session->check_namespace();  // else CRIU's view was not genuine
 }
@@ -169,7 +164,7 @@ Status PreparedDump::Impl::settle(const ReadImage& read, const WriteImage& write
   GCR_ASSIGN(credentials, check_dumped_credentials(pid, read));
   GCR_TRY(settle_connections(read, write, options.outside_tcp));
   for (const pid_t task : procfs::stopped_tree(pid)) {
-    if (is_alive(task)) GCR_TRY(restart_interrupted_calls(task, read, write));
+    if (!procfs::has_ended(task)) GCR_TRY(restart_interrupted_calls(task, read, write));
   }
   if (renamed.empty()) return {};
   GCR_ASSIGN(const std::string files, read(images::kFilesImage));

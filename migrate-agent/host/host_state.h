@@ -38,7 +38,7 @@ struct FoundJob {
 };
 
 /// The jobs that `processes` belong to, by the PIDs of their roots; sets the job and the lineage of
-/// each process.
+/// each process. Without processes that have ended meanwhile, and jobs of such processes alone.
 ///
 /// The root of a process's job is the topmost of its ancestors that is under the preload library,
 /// or the process itself. The search ends below the first ancestor that has a controlling terminal,

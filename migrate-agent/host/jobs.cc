@@ -14,13 +14,13 @@ namespace {
 
 using procfs::Stat;
 
-/// Every process of the host as it was at one look.
+/// Every process of the host as it was at one look, without those that end.
 class Processes {
  public:
   Processes() {
     for (const pid_t pid : procfs::processes()) {
       const auto stat = procfs::read_stat(pid);
-      if (!stat) continue;
+      if (!stat || procfs::is_exiting(*stat)) continue;
       stats_.emplace(pid, *stat);
       children_.emplace(stat->parent, pid);
     }
@@ -45,15 +45,11 @@ class Processes {
     return lineage;
   }
 
-  /// Zombies move with their parents, and are not counted.
   std::set<pid_t> tree(pid_t root) const {
     std::vector<pid_t> found{root};
     for (std::size_t at = 0; at < found.size(); ++at) {
       const auto [first, last] = children_.equal_range(found[at]);
-      for (auto child = first; child != last; ++child) {
-        const char state = stats_.at(child->second).state;
-        if (state != 'Z' && state != 'X') found.push_back(child->second);
-      }
+      for (auto child = first; child != last; ++child) found.push_back(child->second);
     }
     return {found.begin(), found.end()};
   }
@@ -114,6 +110,10 @@ void add_gpus(proto::HostJob& job, const std::vector<const FoundProcess*>& users
 
 std::vector<FoundJob> jobs(std::vector<FoundProcess>& processes) {
   const Processes all;
+  std::erase_if(processes, [&](const FoundProcess& one) {
+    const Stat* stat = all.find(one.process.pid());
+    return stat == nullptr || stat->start_time != one.process.start_time();
+  });
   std::map<pid_t, std::vector<const FoundProcess*>> users;
   for (FoundProcess& one : processes) {
     one.process.set_job(all.root_of(one.process.pid()));

@@ -40,12 +40,13 @@ Result<std::map<std::string, std::uint64_t>> vram_of(pid_t pid, Milliseconds pat
   return vram;
 }
 
-/// kNotFound if it has ended.
+/// kNotFound if it has ended, or is about to.
 Result<FoundProcess> look_at(pid_t pid, Milliseconds patience) {
   FoundProcess found;
   proto::GpuProcess& process = found.process;
   const auto stat = procfs::read_stat(pid);
-  if (!stat) return Error(Code::kNotFound, fmt::format("process {} has ended", pid));
+  if (!stat || procfs::is_exiting(*stat))
+    return Error(Code::kNotFound, fmt::format("process {} has ended", pid));
   process.set_pid(pid);
   process.set_start_time(stat->start_time);
   process.set_command(process::command_of(pid));

@@ -11,12 +11,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// It holds nothing any more.
-bool has_ended(pid_t pid) {
-  const char state = procfs::state(std::to_string(pid));
-  return state == 0 || state == 'Z' || state == 'X';
-}
-
 /// Agents' processes run our own program, or another build of it beside ours.
 bool is_agent(pid_t pid) {
   std::error_code error;
@@ -29,17 +23,11 @@ bool is_agent(pid_t pid) {
 
 }  // namespace
 
-bool is_agent_or_gone(pid_t pid) { return has_ended(pid) || is_agent(pid); }
+bool is_agent_or_gone(pid_t pid) { return procfs::has_ended(pid) || is_agent(pid); }
 
 Together::Together(std::set<pid_t> pids) : pids_(std::move(pids)) {
-  std::error_code error;
   for (const pid_t pid : procfs::processes()) {
-    fs::directory_iterator it("/proc/" + std::to_string(pid) + "/fd", error);
-    for (const fs::directory_iterator end; !error && it != end; it.increment(error)) {
-      std::error_code gone;
-      const std::string link = fs::read_symlink(it->path(), gone);
-      if (!gone && !link.empty()) holders_.emplace(link, pid);
-    }
+    for (const auto& [number, link] : procfs::descriptor_links(pid)) holders_.emplace(link, pid);
   }
 }
 
@@ -61,7 +49,7 @@ pid_t Together::outsider(const std::string& link, Agents agents) const {
   const auto [first, last] = holders_.equal_range(link);
   for (auto it = first; it != last; ++it) {
     const pid_t holder = it->second;
-    if (contains(holder) || has_ended(holder)) continue;
+    if (contains(holder) || procfs::has_ended(holder)) continue;
     if (agents == Agents::kCounted || !is_agent(holder)) return holder;
   }
   return 0;

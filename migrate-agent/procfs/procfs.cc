@@ -23,6 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::chrono::seconds kStopTimeout{10};
+constexpr unsigned long kExiting = 0x4;  // PF_EXITING in the flags of stat
 
 /// The numeric names in a directory of /proc.
 std::vector<pid_t> numbers_in(const std::string& directory) {
@@ -154,8 +155,26 @@ uid_t owner_of(pid_t pid) {
 
 char state(const std::string& task) { return read_stat(task).value_or(Stat()).state; }
 
+bool has_ended(pid_t pid) {
+  const char now = state(std::to_string(pid));
+  return now == 'Z' || now == 'X' || now == '\0';
+}
+
+bool is_exiting(const Stat& stat) { return (stat.flags & kExiting) != 0; }
+
 std::vector<pid_t> threads(pid_t pid) {
   return numbers_in("/proc/" + std::to_string(pid) + "/task");
+}
+
+std::vector<DescriptorLink> descriptor_links(pid_t pid) {
+  const std::string directory = "/proc/" + std::to_string(pid) + "/fd";
+  std::vector<DescriptorLink> links;
+  for (const int number : numbers_in(directory)) {
+    std::error_code closed;
+    std::string link = fs::read_symlink(directory + "/" + std::to_string(number), closed);
+    if (!closed) links.push_back({number, std::move(link)});
+  }
+  return links;
 }
 
 std::vector<pid_t> processes() { return numbers_in("/proc"); }

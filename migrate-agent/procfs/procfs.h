@@ -72,8 +72,23 @@ std::map<std::string, std::string> status_fields(const std::string& task);
 /// The state letter, 0 if it is gone.
 char state(const std::string& task);
 
+/// A zombie at most is left of it: it runs no more, and has nothing but its exit status.
+bool has_ended(pid_t pid);
+
+/// It has begun to exit, or has ended: its memory is gone, and the rest follows.
+bool is_exiting(const Stat& stat);
+
 /// Thread ids of a process as the caller's namespace sees them. Empty if it is gone.
 std::vector<pid_t> threads(pid_t pid);
+
+/// A descriptor of a process, and where its link in /proc leads: "/etc/hosts", "socket:[17]".
+struct DescriptorLink {
+  int number;
+  std::string link;
+};
+
+/// Those of a process, without the ones that are closed meanwhile. Empty if it is gone.
+std::vector<DescriptorLink> descriptor_links(pid_t pid);
 
 /// Every process in the caller's /proc.
 std::vector<pid_t> processes();

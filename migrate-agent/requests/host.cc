@@ -17,11 +17,21 @@ bool is_arriving(const host::FoundProcess& found, const Migrations& migrations) 
          });
 }
 
-/// By the journals, the id of the migration that has named one of these processes; empty if none.
-std::string migration_of(const std::set<pid_t>& pids, const Migrations& migrations) {
-  const auto migration =
-      std::ranges::find_if(migrations, [&](const auto& one) { return pids.contains(one.pid()); });
-  return migration == migrations.end() ? std::string() : migration->migration_id();
+const proto::MigrationStatus kNoMigration;
+
+/// By the journals, the migration that has one of these processes.
+const proto::MigrationStatus& migration_of(const std::set<pid_t>& pids,
+                                           const Migrations& migrations) {
+  for (const proto::MigrationStatus& migration : migrations) {
+    const auto is_one = [&](pid_t member) { return pids.contains(member); };
+    if (std::ranges::any_of(migration.members(), is_one)) return migration;
+  }
+  return kNoMigration;
+}
+
+/// Its root has ended, and the migration ends the others.
+bool is_ending(const proto::MigrationStatus& migration) {
+  return !migration.members().empty() && migration.pid() == 0;
 }
 
 /// The processes that the asker may move, with the migration that each is in; the jobs that they
@@ -32,7 +42,7 @@ void add_processes(proto::HostReply& reply, std::vector<host::FoundProcess> foun
   std::set<pid_t> roots;
   for (host::FoundProcess& one : found) {
     if (!permissions.may_move(one.process.uid())) continue;
-    one.process.set_migration_id(migration_of(one.lineage, reply.migrations()));
+    one.process.set_migration_id(migration_of(one.lineage, reply.migrations()).migration_id());
     const bool moves = !one.process.migration_id().empty();
     if (!moves && is_arriving(one, reply.migrations())) continue;
     roots.insert(one.process.job());
@@ -41,7 +51,9 @@ void add_processes(proto::HostReply& reply, std::vector<host::FoundProcess> foun
   for (host::FoundJob& one : jobs) {
     const auto may_move = [&](uid_t owner) { return permissions.may_move(owner); };
     if (!roots.contains(one.job.pid()) || !std::ranges::all_of(one.owners, may_move)) continue;
-    one.job.set_migration_id(migration_of(one.members, reply.migrations()));
+    const auto& migration = migration_of(one.members, reply.migrations());
+    if (is_ending(migration)) continue;
+    one.job.set_migration_id(migration.migration_id());
     *reply.add_jobs() = std::move(one.job);
   }
 }

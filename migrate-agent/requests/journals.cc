@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "migrate-agent/procfs/procfs.h"
@@ -40,12 +41,17 @@ int members_of(const std::vector<Record>& records) {
   return records.front().began().members_size();
 }
 
-/// Of the process that was named; 0 if it has ended.
-pid_t living_root(const journal::ProcessIds& members) {
-  const pid_t pid = journal::root_pid(members);
-  if (pid <= 0) return 0;
-  const auto stat = procfs::read_stat(pid);
-  return stat && stat->start_time == members[0].start_time() ? pid : 0;
+bool is_alive(const journal::ProcessId& member) {
+  const auto stat = procfs::read_stat(member.pid());
+  return stat && stat->start_time == member.start_time();
+}
+
+void set_members(proto::MigrationStatus& status, const journal::ProcessIds& members) {
+  for (const journal::ProcessId& member : members) {
+    if (is_alive(member)) status.add_members(member.pid());
+  }
+  const pid_t root = journal::root_pid(members);
+  if (root > 0 && std::ranges::count(status.members(), root) > 0) status.set_pid(root);
 }
 
 void set_error(proto::MigrationStatus& status, const char* state, const Error& error) {
@@ -118,7 +124,7 @@ proto::MigrationStatus status_of(const journal::Entry& entry,
   }
   status.set_state(std::string(to_string(*state)));
   status.set_finished(!journal::unfinished(records));
-  status.set_pid(living_root(processes_of(*state, records)));
+  set_members(status, processes_of(*state, records));
   if (const Record* aborted = journal::last(records, Record::kAborted)) {
     status.set_code(aborted->aborted().code());
     status.set_message(aborted->aborted().message());

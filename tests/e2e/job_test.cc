@@ -224,6 +224,8 @@ TEST_F(JobTest, AJobThatRunStartedMovesWithItsOutputAndItsSupervisor) {
       EXPECT_EQ(migration.struct_value().fields().at("processes").number_value(), 3);
     }
     host = other(host);
+    const auto here = entry_of(hosts_.ask(host, "list", {"--all"}), "migrations", "pid", pid);
+    EXPECT_EQ(here.at("members").list_value().values_size(), 3);
     ASSERT_TRUE(grows(file)) << read_file(file);
   }
   ASSERT_EQ(ask_counter(client_, hosts_, host), expected++);

@@ -78,6 +78,7 @@ class HostJobs : public testing::Test {
   static FoundProcess user(pid_t pid, std::uint64_t vram_bytes = 0, bool has_told = true) {
     FoundProcess found;
     found.process.set_pid(pid);
+    found.process.set_start_time(procfs::read_stat(pid)->start_time);
     found.has_told = has_told;
     if (vram_bytes == 0) return found;
     proto::GpuUse& use = *found.process.add_gpus();
@@ -193,6 +194,20 @@ TEST_F(HostJobs, ZombiesAreNotCounted) {
   while (procfs::state(std::to_string(pids[1])) != 'Z') std::this_thread::yield();
   std::vector<FoundProcess> found{user(pids[0])};
   EXPECT_EQ(jobs(found).at(0).job.processes(), 1u);
+}
+
+TEST_F(HostJobs, ProcessesThatHaveEndedMeanwhileHaveNone) {
+  const auto pids = start({{}, {}});
+  std::vector<FoundProcess> found{user(pids[0]), user(pids[1])};
+  found.push_back(user(pids[0]));
+  found.back().process.set_start_time(1);  // its number is another's now
+  ::kill(pids[1], SIGKILL);
+  while (procfs::state(std::to_string(pids[1])) != 'Z') std::this_thread::yield();
+  const auto all = jobs(found);
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(all[0].job.gpu_processes(), 1u);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].process.pid(), pids[0]);
 }
 
 TEST_F(HostJobs, JobsAreInTheOrderOfTheirRoots) {
