@@ -35,11 +35,9 @@ Error damaged(const std::string& name) {
 
 /// Empty if it is none.
 std::string address_in(std::uint32_t family, const Words& words) {
-  std::array<char, INET6_ADDRSTRLEN> text{};
   const bool fits = family == AF_INET ? words.size() >= 1 : words.size() == 4;
   if ((family != AF_INET && family != AF_INET6) || !fits) return {};
-  ::inet_ntop(static_cast<int>(family), words.data(), text.data(), text.size());
-  return process::unmapped(text.data());
+  return process::address_text(static_cast<int>(family), words.data());
 }
 
 void put_address(std::uint32_t family, const std::string& address, Words& words) {

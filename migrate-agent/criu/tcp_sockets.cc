@@ -9,8 +9,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
-#include <filesystem>
 #include <functional>
 #include <optional>
 
@@ -20,8 +18,6 @@
 
 namespace gcr::criu {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr sock_filter kDropAll = BPF_STMT(BPF_RET | BPF_K, 0);
 
@@ -46,15 +42,12 @@ std::optional<TcpEnd> end_of(const UniqueFd& socket, GetName get_name) {
   if (get_name(socket.get(), reinterpret_cast<sockaddr*>(&storage), &length) != 0) {
     return std::nullopt;
   }
-  char text[INET6_ADDRSTRLEN] = "";
   if (storage.ss_family == AF_INET) {
     const auto& v4 = reinterpret_cast<const sockaddr_in&>(storage);
-    ::inet_ntop(AF_INET, &v4.sin_addr, text, sizeof(text));
-    return TcpEnd{text, ntohs(v4.sin_port)};
+    return TcpEnd{process::address_text(AF_INET, &v4.sin_addr), ntohs(v4.sin_port)};
   }
   const auto& v6 = reinterpret_cast<const sockaddr_in6&>(storage);
-  ::inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof(text));
-  return TcpEnd{process::unmapped(text), ntohs(v6.sin6_port)};
+  return TcpEnd{process::address_text(AF_INET6, &v6.sin6_addr), ntohs(v6.sin6_port)};
 }
 
 std::optional<TcpSocket> as_tcp(UniqueFd fd) {
@@ -79,13 +72,8 @@ Status visit_sockets_of(pid_t pid, std::set<std::string>& known, const Visit& vi
   const auto process = procfs::open_pidfd(pid);
   if (!process && process.error().code() == Code::kNotFound) return {};
   GCR_TRY(process);
-  std::error_code error;
-  fs::directory_iterator it("/proc/" + std::to_string(pid) + "/fd", error);
-  for (const fs::directory_iterator end; !error && it != end; it.increment(error)) {
-    std::error_code gone;
-    const std::string link = fs::read_symlink(it->path(), gone);
-    if (gone || !link.starts_with("socket:") || !known.insert(link).second) continue;
-    const int number = std::atoi(it->path().filename().c_str());
+  for (const auto& [number, link] : procfs::descriptor_links(pid)) {
+    if (!link.starts_with("socket:") || !known.insert(link).second) continue;
     UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_getfd, process->get(), number, 0)));
     if (!fd && errno != EBADF && errno != ESRCH) {
       return Error::from_errno(errno, "cannot reach a socket of process " + std::to_string(pid));
@@ -175,10 +163,7 @@ Status end_repair_of(const TcpSocket& socket, bool reusable) {
 
 }  // namespace
 
-std::string TcpEnd::to_string() const {
-  const bool v6 = address.find(':') != std::string::npos;
-  return (v6 ? "[" + address + "]" : address) + ":" + std::to_string(port);
-}
+std::string TcpEnd::to_string() const { return process::end_text(address, port); }
 
 Status lock_connections(const std::vector<pid_t>& pids) {
   GCR_ASSIGN(const Overview overview, look_at_sockets(pids));

@@ -302,8 +302,7 @@ Result<Held> Door::hold(Microseconds patience, Milliseconds lease) {
 }
 
 Result<Held> Door::step(Microseconds patience) {
-  GCR_ASSIGN(Held held, drain(make_request(door::Op::kStep), patience, "letting a call pass"));
-  return held;
+  return drain(make_request(door::Op::kStep), patience, "letting a call pass");
 }
 
 Status Door::resume() {

@@ -5,7 +5,6 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <string>
 
 #include "migrate-agent/process/files.h"
@@ -15,11 +14,11 @@
 namespace gcr::memory_files {
 namespace {
 
-namespace fs = std::filesystem;
 using procfs::FileId;
 
-/// The file behind a descriptor's link; no file server is asked.
-FileId file_behind(const fs::path& link) {
+/// The file behind a descriptor; no file server is asked.
+FileId file_behind(pid_t pid, int descriptor) {
+  const std::string link = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(descriptor);
   struct statx status {};
   if (::statx(AT_FDCWD, link.c_str(), AT_STATX_DONT_SYNC, STATX_INO, &status) != 0) return {};
   return {makedev(status.stx_dev_major, status.stx_dev_minor), status.stx_ino};
@@ -32,13 +31,9 @@ std::set<FileId> had_by(pid_t pid, const std::set<FileId>& files) {
     const FileId id{mapping.device, mapping.inode};
     if (files.contains(id)) had.insert(id);
   }
-  std::error_code error;
-  fs::directory_iterator it("/proc/" + std::to_string(pid) + "/fd", error);
-  for (const fs::directory_iterator end; !error && it != end; it.increment(error)) {
-    std::error_code closed;
-    const std::string link = fs::read_symlink(it->path(), closed);
-    if (closed || !link.starts_with('/')) continue;
-    const FileId id = file_behind(it->path());
+  for (const auto& [number, link] : procfs::descriptor_links(pid)) {
+    if (!link.starts_with('/')) continue;
+    const FileId id = file_behind(pid, number);
     if (files.contains(id)) had.insert(id);
   }
   return had;

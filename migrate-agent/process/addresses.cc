@@ -66,10 +66,7 @@ std::set<std::string> own_addresses() {
     } else if (family == AF_INET6) {
       number = &reinterpret_cast<const sockaddr_in6*>(at->ifa_addr)->sin6_addr;
     }
-    std::array<char, INET6_ADDRSTRLEN> text{};
-    if (number != nullptr && ::inet_ntop(family, number, text.data(), text.size()) != nullptr) {
-      addresses.insert(text.data());
-    }
+    if (number != nullptr) addresses.insert(address_text(family, number));
   }
   return addresses;
 }
@@ -96,6 +93,17 @@ bool is_link_local(const SocketAddress& address) {
 std::string unmapped(const std::string& address) {
   const bool mapped = address.starts_with(kMapped) && address.find('.') != std::string::npos;
   return mapped ? address.substr(std::strlen(kMapped)) : address;
+}
+
+std::string address_text(int family, const void* number) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  if (::inet_ntop(family, number, text.data(), text.size()) == nullptr) return {};
+  return unmapped(text.data());
+}
+
+std::string end_text(const std::string& address, std::uint16_t port) {
+  const bool v6 = address.find(':') != std::string::npos;
+  return (v6 ? "[" + address + "]" : address) + ":" + std::to_string(port);
 }
 
 Addresses::Addresses(const std::string& reached)

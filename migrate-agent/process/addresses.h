@@ -30,6 +30,13 @@ class Addresses {
   std::set<std::string> own_;
 };
 
+/// An address in the network's byte order, in numbers; IPv4-mapped ones as IPv4. `family` is
+/// AF_INET or AF_INET6; empty for others.
+std::string address_text(int family, const void* number);
+
+/// "10.0.0.1:80", "[::1]:80"
+std::string end_text(const std::string& address, std::uint16_t port);
+
 /// Success if a socket can be bound so ("tcp" or "udp"), shared with no other. kRefused if not.
 /// What is left of closed connections (TIME_WAIT) would keep others from listening at their port
 /// for a minute if its sockets did not ask for SO_REUSEADDR: where nothing else is there, it goes.

@@ -132,13 +132,8 @@ bool is_under_preload(pid_t pid) {
 bool has_driver_files(pid_t pid) {
   const auto is_mapped = [](const Mapping& mapping) { return is_driver_file(mapping.path); };
   if (std::ranges::any_of(named_mappings(pid), is_mapped)) return true;
-  std::error_code error;
-  fs::directory_iterator it("/proc/" + std::to_string(pid) + "/fd", error);
-  for (const fs::directory_iterator end; !error && it != end; it.increment(error)) {
-    std::error_code gone;
-    if (is_driver_file(fs::read_symlink(it->path(), gone).native())) return true;
-  }
-  return false;
+  return std::ranges::any_of(procfs::descriptor_links(pid), is_driver_file,
+                             &procfs::DescriptorLink::link);
 }
 
 void inspect_mappings(pid_t pid, const Together& together, Inspection& inspection) {

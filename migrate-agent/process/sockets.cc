@@ -50,10 +50,7 @@ std::string address_in_numbers(const std::string& digits) {
   for (std::size_t i = 0; i < digits.size() / 8; ++i) {
     if (!(std::istringstream(digits.substr(i * 8, 8)) >> std::hex >> words[i])) return {};
   }
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  const int family = digits.size() == 8 ? AF_INET : AF_INET6;
-  const char* const shown = ::inet_ntop(family, words.data(), text.data(), text.size());
-  return shown != nullptr ? unmapped(shown) : "";
+  return address_text(digits.size() == 8 ? AF_INET : AF_INET6, words.data());
 }
 
 /// "0100007F:0050" -> address and port; false if it is not such a word.
@@ -67,15 +64,10 @@ bool read_end(const std::string& word, std::string& address, std::uint16_t& port
   return !address.empty();
 }
 
-std::string end_name(const std::string& address, std::uint16_t port) {
-  const bool v6 = address.find(':') != std::string::npos;
-  return (v6 ? "[" + address + "]" : address) + ":" + std::to_string(port);
-}
-
 }  // namespace
 
-std::string InternetSocket::local_name() const { return end_name(address, port); }
-std::string InternetSocket::remote_name() const { return end_name(remote_address, remote_port); }
+std::string InternetSocket::local_name() const { return end_text(address, port); }
+std::string InternetSocket::remote_name() const { return end_text(remote_address, remote_port); }
 
 Result<std::map<std::uint64_t, std::uint64_t>> unix_peers() {
   const std::unique_ptr<nl_sock, FreeSocket> socket(::nl_socket_alloc());

@@ -88,6 +88,20 @@ bool current_context(CUcontext* context, int* device) {
   return current >= 0 && current < kMaxDevices;
 }
 
+int device_of(const CUmemAllocationProp& properties) {
+  const CUmemLocation& location = properties.location;
+  CUcontext context = nullptr;
+  int device = 0;
+  if (location.type == CU_MEM_LOCATION_TYPE_DEVICE && location.id >= 0 &&
+      location.id < kMaxDevices) {
+    device = location.id;
+  } else if (!current_context(&context, &device)) {
+    device = 0;
+  }
+  device_facts(device);
+  return device;
+}
+
 DeviceFacts device_facts(int device) {
   ProcessState& s = state();
   {
@@ -167,15 +181,15 @@ CUresult export_descriptor(const Physical& physical, int* fd) {
                                             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 }
 
-CUresult share_descriptor(Physical& physical, int* fd) {
+CUresult share(Physical& physical) {
   if (physical.retained_fd < 0) {
-    int first = -1;
-    const CUresult result = export_descriptor(physical, &first);
+    int fd = -1;
+    const CUresult result = export_descriptor(physical, &fd);
     if (result != CUDA_SUCCESS) return result;
-    physical.retained_fd = move_high(first);
+    physical.retained_fd = move_high(fd);
   }
   physical.shared = true;
-  return export_descriptor(physical, fd);
+  return CUDA_SUCCESS;
 }
 
 void release_if_unused(ProcessState& s, Physical& physical) {

@@ -18,6 +18,11 @@ bool current_context(CUcontext* context, int* device);
 /// say.
 CUuuid device_uuid(int device);
 
+/// The device that memory of these properties is on, or for host memory the current one, else the
+/// first. Its facts are known afterwards: the inventory names its GPU without asking the driver.
+/// Takes the mutex.
+int device_of(const CUmemAllocationProp& properties);
+
 /// Facts of a device; the driver is asked the first time. Takes the mutex.
 DeviceFacts device_facts(int device);
 
@@ -49,9 +54,9 @@ void release_if_unused(ProcessState& state, Physical& physical);
 /// kept since an attach. Holds the mutex already; does not call malloc.
 CUresult export_descriptor(const Physical& physical, int* fd);
 
-/// As export_descriptor, for the application to hand to other processes. From then on all that
-/// leave are duplicates of one: an agent tells by it what is the same memory.
-CUresult share_descriptor(Physical& physical, int* fd);
+/// Other processes may get it. From now on all descriptors that leave are duplicates of one: an
+/// agent tells by it what is the same memory. Holds the mutex already.
+CUresult share(Physical& physical);
 
 /// Tells the driver which devices may access a backed mapping: its own device, and the devices of
 /// contexts that enabled peer access to its context. Holds the mutex already.

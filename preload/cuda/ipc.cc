@@ -68,11 +68,9 @@ UniqueFd fetch_descriptor(const IpcTicket& ticket) {
 /// Makes the 64 bytes for a backed allocation. Holds the mutex already.
 CUresult make_ticket(const Mapping& mapping, CUipcMemHandle* handle) {
   Physical& physical = *mapping.physical;
-  if (!physical.shared || physical.retained_fd < 0) {
-    int fd = -1;
-    const CUresult result = share_descriptor(physical, &fd);
+  if (!physical.shared) {
+    const CUresult result = share(physical);
     if (result != CUDA_SUCCESS) return result;
-    ::close(fd);
     ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
   }
   IpcTicket ticket{};
@@ -109,22 +107,12 @@ std::optional<CUdeviceptr> open_again(const IpcTicket& ticket, CUcontext context
   return std::nullopt;
 }
 
-/// The device that the memory is on, which may be another than the one that opens it.
-int owner_of(CUmemGenericAllocationHandle handle, int device) {
-  CUmemAllocationProp told{};
-  if (real::cuMemGetAllocationPropertiesFromHandle(&told, handle) == CUDA_SUCCESS &&
-      told.location.type == CU_MEM_LOCATION_TYPE_DEVICE && told.location.id >= 0 &&
-      told.location.id < kMaxDevices) {
-    device = told.location.id;
-  }
-  device_facts(device);  // the inventory names the GPU without asking the driver
-  return device;
-}
-
 void remember_opened(const IpcTicket& ticket, CUcontext context, int device,
                      CUmemGenericAllocationHandle handle, UniqueFd descriptor,
                      CUdeviceptr address) {
-  const int owner = owner_of(handle, device);
+  CUmemAllocationProp told{};
+  real::cuMemGetAllocationPropertiesFromHandle(&told, handle);
+  const int owner = device_of(told);  // maybe another device than the one that opens it
   ProcessState& s = state();
   const std::lock_guard lock(s.mutex);
   Physical& physical =

@@ -52,13 +52,11 @@ bool touches_plain(Inventory& inventory, CUdeviceptr address, std::size_t size_b
   return plain;
 }
 
-/// A device that memory of `asked` belongs to, or for host memory one that can reach it.
-int device_for(const CUmemAllocationProp& asked) {
-  CUcontext context = nullptr;
-  int device = 0;
-  if (!is_host_memory(asked)) device = asked.location.id;
-  if (is_host_memory(asked) && !current_context(&context, &device)) device = 0;
-  return device;
+/// A handle of the application's to memory of these properties.
+void add_handle(Physical& physical, const CUmemAllocationProp& properties) {
+  physical.asked = properties;
+  physical.host_node = is_host_memory(properties) ? properties.location.id : -1;
+  physical.references = 1;
 }
 
 void remember_access(Mapping& mapping, const CUmemAccessDesc& access) {
@@ -87,14 +85,11 @@ Physical* track_imported(CUmemGenericAllocationHandle own, int descriptor) {
   }
   UniqueFd kept(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
   if (!kept) return nullptr;
-  const int device = device_for(told);
-  device_facts(device);
+  const int device = device_of(told);
   ProcessState& s = state();
   const std::lock_guard lock(s.mutex);
   Physical& physical = s.inventory.add_physical(own, 0, device, Origin::kImported);
-  physical.asked = told;
-  physical.host_node = is_host_memory(told) ? told.location.id : -1;
-  physical.references = 1;
+  add_handle(physical, told);
   physical.shared = true;
   physical.retained_fd = move_high(kept.release());
   return &physical;
@@ -134,8 +129,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t size_byte
   exportable.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   CUmemGenericAllocationHandle own = 0;
   flush_deferred_frees();
-  const int device = device_for(*asked);
-  device_facts(device);  // the inventory names the GPU without asking the driver
+  const int device = device_of(*asked);
   ProcessState& s = state();
   if (real::cuMemCreate(&own, size_bytes, &exportable, flags) != CUDA_SUCCESS) {
     const CUresult result = real::cuMemCreate(handle, size_bytes, asked, flags);
@@ -145,9 +139,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t size_byte
   }
   const std::lock_guard lock(s.mutex);
   Physical& physical = s.inventory.add_physical(own, size_bytes, device, Origin::kApplication);
-  physical.asked = *asked;
-  physical.host_node = is_host_memory(*asked) ? asked->location.id : -1;
-  physical.references = 1;
+  add_handle(physical, *asked);
   *handle = Inventory::to_handle(physical);
   return CUDA_SUCCESS;
 }
@@ -231,7 +223,9 @@ CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHan
   if ((physical->asked.requestedHandleTypes & type) == 0 || shareable == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  return share_descriptor(*physical, static_cast<int*>(shareable));
+  const CUresult result = share(*physical);
+  return result == CUDA_SUCCESS ? export_descriptor(*physical, static_cast<int*>(shareable))
+                                : result;
 }
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* shareable,
