@@ -22,6 +22,11 @@ bool has_any(pid_t pid, const job::SameMemory& shared, const std::string& file) 
   });
 }
 
+/// This process, and the keeper that it has started.
+bool is_ours(pid_t pid) {
+  return pid == ::getpid() || procfs::read_stat(pid).value_or(procfs::Stat()).parent == ::getpid();
+}
+
 }  // namespace
 
 std::vector<std::string> find_sharers(const job::SameMemory& shared,
@@ -31,8 +36,8 @@ std::vector<std::string> find_sharers(const job::SameMemory& shared,
   std::error_code error;
   const std::string file = fs::read_symlink(fmt::format("/proc/self/fd/{}", shared.any()), error);
   for (const pid_t pid : procfs::processes()) {
-    if (pid == ::getpid() || std::ranges::find(members, pid) != members.end()) continue;
-    if (!has_any(pid, shared, file)) continue;
+    if (std::ranges::find(members, pid) != members.end()) continue;
+    if (!has_any(pid, shared, file) || is_ours(pid)) continue;
     sharers.push_back(
         fmt::format("process {} has GPU memory of the job, and is not below process {}",
                     process::describe_process(pid), process::describe_process(members.front())));

@@ -10,9 +10,9 @@
 
 namespace gcr::agent {
 
-/// One sentence per process outside `members`, this one left out, that has a descriptor of memory
-/// that the job shares. The preload library keeps a descriptor of what a process imported. Reads
-/// /proc only if anything is shared.
+/// One sentence per process outside `members`, this one and its children left out, that has a
+/// descriptor of memory that the job shares. The preload library keeps a descriptor of what a
+/// process imported. Reads /proc only if anything is shared.
 std::vector<std::string> find_sharers(const job::SameMemory& shared,
                                       const std::vector<pid_t>& members);
 

@@ -13,6 +13,7 @@
 #include "migrate-agent/process/named_files.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/source/course.h"
+#include "migrate-agent/source/shared_vram.h"
 #include "src/base/log.h"
 #include "src/base/side_by_side.h"
 
@@ -30,6 +31,14 @@ Status send_last_round(Course& c) {
   c.account.report.set_vram_bytes(c.copying.vram->total_bytes());
   c.account.last_round_took = Clock::now() - began;
   return {};
+}
+
+/// Nobody may have got memory of the job since preflight: what stays with an outsider would be
+/// another memory from now on. `members` is who had descriptors of it then.
+Status check_sharers(const Course& c, const std::vector<pid_t>& members) {
+  const auto sharers = find_sharers(c.subject.lister.shared(), members);
+  if (sharers.empty()) return {};
+  return Error(Code::kRefused, sharers.front());
 }
 
 /// What a stopped process is and has; its threads' rights are among those that were dumped.
@@ -122,7 +131,12 @@ Status send_control_state(Course& c) {
 Status switch_over(Course& c) {
   const Phases::Timer timer(c.account.phases, "course", "switchover");
   // The mover holds VRAM, so its last round runs in parallel with the steps on the process.
-  auto last_round = std::async(std::launch::async, [&c] { return send_last_round(c); });
+  std::vector<pid_t> members;
+  for (const journal::ProcessId& member : c.subject.members) members.push_back(member.pid());
+  auto last_round = std::async(std::launch::async, [&c, &members]() -> Status {
+    GCR_TRY(send_last_round(c));
+    return check_sharers(c, members);
+  });
   const Status control_sent = send_control_state(c);
   const Status vram_sent = last_round.get();
   // A destination that fails gives the reason on the control channel; its data connections only
