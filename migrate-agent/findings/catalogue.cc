@@ -157,7 +157,8 @@ constexpr auto kCatalogue = std::to_array<Kind>({
     {"compute-mode", kBlocker, "The agent and the process use the GPU at the same time.",
      "Set the default compute mode: nvidia-smi -c DEFAULT."},
     {"gpu-map", kBlocker, "The driver restores only onto GPUs of the same model and size.",
-     "Choose a destination with as many GPUs of that model, or allow them (`gpus` in agent.toml)."},
+     "Choose a destination with as many GPUs of that model, allow them (`gpus` in agent.toml), or "
+     "order other pairs (--device-map)."},
     {"gpu-unknown", kBlocker, "The driver needs a pair for every GPU that the process uses.",
      "Let the source's agent see all GPUs of the process."},
     {"gpu-unusable", kBlocker, "The process's VRAM must be created there.",

@@ -22,9 +22,10 @@ struct MappableGpu {
 
 /// Pairs every GPU of the source with a different one of the destination, since the driver requires
 /// pairs for every GPU of the machine. Chosen GPUs go to chosen ones of the same model and at least
-/// the same memory: the same GPU where possible, else the one with most VRAM free, else in order.
-/// kRefused says what is missing.
+/// the same memory: where `ordered` says, else to the same GPU where possible, else to the one with
+/// most VRAM free, else in order. kRefused says what is missing, or cannot be as it was ordered.
 Result<std::vector<device::GpuPair>> map_gpus(const std::vector<MappableGpu>& source,
-                                              const std::vector<MappableGpu>& destination);
+                                              const std::vector<MappableGpu>& destination,
+                                              const std::vector<device::GpuPair>& ordered = {});
 
 }  // namespace gcr::mover

@@ -60,6 +60,14 @@ void check_vram(const proto::Gpu& gpu, std::uint64_t bytes, bool no_prefill,
   }
 }
 
+std::vector<device::GpuPair> ordered(const proto::PreflightRequest& request) {
+  std::vector<device::GpuPair> pairs;
+  for (const proto::GpuPair& pair : request.device_map()) {
+    pairs.push_back({to_uuid(pair.source_uuid()), to_uuid(pair.destination_uuid())});
+  }
+  return pairs;
+}
+
 /// Bytes of buffers by the GPU that they would go to.
 std::map<Uuid, std::uint64_t> wanted_vram(const proto::PreflightRequest& request,
                                           const std::vector<device::GpuPair>& map) {
@@ -85,7 +93,7 @@ std::vector<device::GpuPair> map_gpus(const proto::PreflightRequest& request,
                                             "does not name among its GPUs",
                                             gpu.to_string()));
   }
-  auto map = mover::map_gpus(source, places(here, vram.driver()));
+  auto map = mover::map_gpus(source, places(here, vram.driver()), ordered(request));
   if (!map) {
     findings.add("gpu-map", map.error().message());
     return {};

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <asio/co_spawn.hpp>
@@ -11,11 +12,13 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "src/cli/answer_text.h"
 #include "src/cli/migration_view.h"
@@ -248,6 +251,25 @@ Outcome run(const MigrateOptions& options, const AgentAddress& source, Migration
   return outcome;
 }
 
+/// The operator's own command. What it prints goes to standard error, and its failure changes
+/// nothing about the migration.
+void run_on_commit(const MigrateOptions& options, const proto::MigrateReport& report) {
+  const Uuid id = to_uuid(report.migration_id());
+  const std::pair<const char*, std::string> environment[] = {
+      {"GCR_SRC", options.source.endpoint.host},
+      {"GCR_DST", options.destination.host},
+      {"GCR_PID", report.destination_pid() > 0 ? std::to_string(report.destination_pid()) : ""},
+      {"GCR_MIGRATION", id.to_string()}};
+  for (const auto& [name, value] : environment) ::setenv(name, value.c_str(), 1);
+  std::fflush(nullptr);
+  const int status = std::system(("exec >&2\n" + options.on_commit).c_str());
+  if (status == 0) return;
+  const std::string how = status > 0 && WIFSIGNALED(status)
+                              ? fmt::format("was ended by signal {}", WTERMSIG(status))
+                              : fmt::format("ended with status {}", WEXITSTATUS(status));
+  complain(fmt::format("the command of --on-commit {}; the process was migrated", how));
+}
+
 }  // namespace
 
 ExitCode migrate(const MigrateOptions& options) {
@@ -266,6 +288,9 @@ ExitCode migrate(const MigrateOptions& options) {
     trace.close();
     const Error error = Error::from_errno(errno, "cannot write the trace to " + options.trace_path);
     if (!trace) complain(printable(error.message()));
+  }
+  if (!options.on_commit.empty() && outcome.exit_code == ExitCode::kMigrated) {
+    run_on_commit(options, outcome.report);
   }
   return show_outcome(*view, outcome);
 }

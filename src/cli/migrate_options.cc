@@ -130,6 +130,36 @@ void describe_connections(CLI::App& app, MigrateRequest& request) {
       ->check(CLI::IsMember({"refuse", "close"}));
 }
 
+/// Throws CLI::ValidationError unless `text` is "GPU=GPU".
+proto::GpuPair parse_pair(const std::string& text) {
+  const std::size_t middle = text.find('=');
+  const auto from = Uuid::parse(text.substr(0, middle));
+  const auto to = middle == text.npos ? std::nullopt : Uuid::parse(text.substr(middle + 1));
+  if (!from || !to) {
+    throw CLI::ValidationError(
+        "--device-map",
+        control::printable(text) + " is not a GPU's UUID at SRC, =, and one at DST");
+  }
+  proto::GpuPair pair;
+  pair.set_source_uuid(to_bytes(*from));
+  pair.set_destination_uuid(to_bytes(*to));
+  return pair;
+}
+
+void describe_gpus(CLI::App& app, MigrateRequest& request) {
+  app.add_option_function<std::vector<std::string>>(
+         "--device-map",
+         [&request](const std::vector<std::string>& pairs) {
+           for (const std::string& pair : pairs) *request.add_device_map() = parse_pair(pair);
+         },
+         "Which GPU of DST takes the place of which GPU of SRC, by UUID (default: the agents "
+         "choose, "
+         "also for those that are not named)")
+      ->option_text("GPU=GPU,…")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+}
+
 void describe_images(CLI::App& app, MigrateRequest& request) {
   add_option(app, "--compression", request, &MigrateRequest::set_compression,
              "Compression of the images of the process's ordinary memory (default auto: depends "
@@ -152,6 +182,11 @@ void describe_output(CLI::App& app, MigrateOptions& options) {
   app.add_flag("--detach", options.detach,
                "Print `migration ID` and quit as soon as SRC has accepted it; see `status`")
       ->excludes("--trace");
+  app.add_option("--on-commit", options.on_commit,
+                 "A shell command to run here once the process runs at DST, with GCR_SRC, GCR_DST "
+                 "(hosts), GCR_PID (at DST) and GCR_MIGRATION in its environment")
+      ->option_text("COMMAND")
+      ->excludes("--detach");
 }
 
 void describe_process(CLI::App& app, CommandLine& line) {
@@ -177,6 +212,7 @@ void describe_migrate(CLI::App& app, CommandLine& line) {
   describe_pre_copy(app, line.options.request);
   describe_images(app, line.options.request);
   describe_connections(app, line.options.request);
+  describe_gpus(app, line.options.request);
   describe_output(app, line.options);
   describe_certificates(app, line.tls);
 }
@@ -190,6 +226,7 @@ CLI::App* describe_preflight(CLI::App& app, CommandLine& line) {
   add_flag(*preflight, "--no-prefill", line.options.request, &MigrateRequest::set_no_prefill,
            "As for a migration");
   describe_connections(*preflight, line.options.request);
+  describe_gpus(*preflight, line.options.request);
   preflight->add_flag("--json", line.options.json, "Print one JSON object and nothing else");
   describe_certificates(*preflight, line.tls);
   return preflight;

@@ -13,6 +13,7 @@ struct MigrateOptions {
   NamedAgent source;
   control::Endpoint destination;
   proto::MigrateRequest request;
+  std::string on_commit;   ///< for sh -c; empty: none
   bool detach = false;     ///< quit as soon as the migration has an id
   std::string trace_path;  ///< empty: no trace is written
   bool json = false;

@@ -100,6 +100,36 @@ TEST_F(Migrate, RequestSaysHowToPreCopy) {
   EXPECT_EQ(request_->image_mode(), proto::IMAGE_MODE_ROUNDS);
 }
 
+TEST_F(Migrate, RequestSaysWhichGpuGoesWhere) {
+  const std::string one = "11111111-2222-3333-4444-555555555551";
+  const std::string two = "11111111-2222-3333-4444-555555555552";
+  against(report(migrated_report()),
+          {"--device-map", "GPU-" + one + "=GPU-" + two + "," + two + "=" + one});
+  ASSERT_TRUE(request_);
+  ASSERT_EQ(request_->device_map_size(), 2);
+  EXPECT_EQ(to_uuid(request_->device_map(0).source_uuid()).to_string(), one);
+  EXPECT_EQ(to_uuid(request_->device_map(0).destination_uuid()).to_string(), two);
+  EXPECT_EQ(to_uuid(request_->device_map(1).source_uuid()).to_string(), two);
+  for (const std::string& wrong : {"GPU-" + one, one + "=", one + "=0", std::string("=")}) {
+    request_.reset();
+    const Finished finished = against(report(migrated_report()), {"--device-map", wrong});
+    expect_one_error(finished, 2, "--device-map");
+    EXPECT_FALSE(request_) << wrong;
+  }
+}
+
+TEST_F(Migrate, ACommandRunsOnceItIsCommitted) {
+  const std::vector<std::string> options{
+      "--on-commit", "echo \"$GCR_SRC $GCR_DST $GCR_PID $GCR_MIGRATION\"; (exit 3)"};
+  const Finished finished = against(report(migrated_report()), options);
+  EXPECT_EQ(finished.exit_status, 0);
+  EXPECT_THAT(finished.err, HasSubstr("127.0.0.1 node2 77 "));
+  EXPECT_THAT(finished.err, HasSubstr("--on-commit ended with status 3; the process was migrated"));
+  EXPECT_THAT(finished.out, Not(HasSubstr("node2 77")));
+  EXPECT_THAT(finished.out, HasSubstr("\nmigrated pid=77 "));
+  expect_one_error(against(report(failed_report(Code::kInternal, true)), options), 1, "the reason");
+}
+
 TEST_F(Migrate, BandwidthHasDecimalAndBinaryUnits) {
   const std::pair<const char*, std::uint64_t> rates[] = {
       {"0", 0}, {"12345", 12345}, {"250M", 250'000'000}, {"4g", 4'000'000'000}, {"8KiB", 8192}};

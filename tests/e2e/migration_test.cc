@@ -1,8 +1,11 @@
 // What a migration does to the program that moves: nothing. And to the hosts: nothing stays behind.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <filesystem>
 #include <optional>
+#include <sstream>
 #include <string>
 
 #include "src/base/units.h"
@@ -112,6 +115,38 @@ TEST(Migration, GoesToTheGpuThatTheDestinationAllows) {
   EXPECT_EQ(ask_counter(client, hosts, Host::kB), kCounterFirst);
   EXPECT_GE(hosts.vram_used(Host::kB, 1), 64 * kMiB);
   EXPECT_LT(hosts.vram_used(Host::kB, 0), 64 * kMiB);
+}
+
+TEST(Migration, GoesToTheGpuThatTheDeviceMapNames) {
+  TwoHosts hosts({"--gpus", "2"});
+  const auto gpu = [&](Host host, int number) {
+    std::istringstream mounts(hosts.variable("VRAM", host));
+    std::string mount;
+    for (int i = 0; i <= number; ++i) mounts >> mount;
+    return "GPU-" + std::filesystem::path(mount).filename().string();
+  };
+  App counter = start_counter(hosts, Host::kA, 64 * kMiB);
+  UdpClient client(hosts.variable("NS", Host::kA));
+
+  const MigrateOutcome refused = hosts.migrate(
+      Host::kA, counter.pid(), {"--device-map", gpu(Host::kA, 0) + "=" + gpu(Host::kA, 1)});
+  EXPECT_EQ(refused.exit_code, kRefusedExit);
+  EXPECT_THAT(refused.err, testing::HasSubstr("the destination has no such GPU"));
+
+  const MigrateOutcome there = hosts.migrate(
+      Host::kA, counter.pid(), {"--device-map", gpu(Host::kA, 0) + "=" + gpu(Host::kB, 1)});
+  ASSERT_TRUE(migrated(there));
+  EXPECT_EQ(ask_counter(client, hosts, Host::kB), kCounterFirst);
+  EXPECT_GE(hosts.vram_used(Host::kB, 1), 64 * kMiB);
+  EXPECT_LT(hosts.vram_used(Host::kB, 0), 64 * kMiB);
+
+  const MigrateOutcome back =
+      hosts.migrate(Host::kB, there.pid,
+                    {"--device-map", gpu(Host::kB, 1) + "=" + gpu(Host::kA, 1) + "," +
+                                         gpu(Host::kB, 0) + "=" + gpu(Host::kA, 0)});
+  ASSERT_TRUE(migrated(back));
+  EXPECT_EQ(ask_counter(client, hosts, Host::kA), kCounterFirst + 1);
+  EXPECT_GE(hosts.vram_used(Host::kA, 1), 64 * kMiB);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "migrate-agent/mover/gpu_map.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "src/base/units.h"
@@ -46,6 +47,33 @@ TEST(GpuMap, AmongGpusThatFitTheOneWithMostVramFreeIsTakenFirst) {
   ASSERT_EQ(map->size(), 2U);
   EXPECT_EQ((*map)[0].to, gpu(5));
   EXPECT_EQ((*map)[1].to, gpu(4));
+}
+
+TEST(GpuMap, WhatIsOrderedComesFirst) {
+  const std::vector<MappableGpu> gpus{h200(1, true), h200(2, true), h200(3, true)};
+  const auto map = map_gpus(gpus, gpus, {{gpu(1), gpu(2)}});
+  ASSERT_TRUE(map) << map.error().message();
+  ASSERT_EQ(map->size(), 3U);
+  EXPECT_EQ((*map)[0].from, gpu(1));
+  EXPECT_EQ((*map)[0].to, gpu(2));
+  EXPECT_EQ((*map)[1].to, gpu(1));
+  EXPECT_EQ((*map)[2].to, gpu(3));
+}
+
+TEST(GpuMap, AnOrderThatCannotBeFollowedIsRefusedWithItsReason) {
+  const std::vector<MappableGpu> source{h200(1, true), h200(2, true)};
+  const std::vector<MappableGpu> destination{h200(1, true), h200(2, true), h200(3, false)};
+  const auto reason = [&](std::vector<device::GpuPair> ordered) {
+    const auto map = map_gpus(source, destination, ordered);
+    return map ? "" : map.error().message();
+  };
+  EXPECT_EQ(reason({{gpu(1), gpu(3)}}),
+            fmt::format("GPU-{}=GPU-{} was ordered: the destination's agent does not place "
+                        "processes on the second",
+                        gpu(1).to_string(), gpu(3).to_string()));
+  EXPECT_NE(reason({{gpu(4), gpu(1)}}).find("the source has no such GPU"), std::string::npos);
+  EXPECT_NE(reason({{gpu(1), gpu(4)}}).find("the destination has no such GPU"), std::string::npos);
+  EXPECT_NE(reason({{gpu(1), gpu(2)}, {gpu(2), gpu(2)}}).find("named twice"), std::string::npos);
 }
 
 TEST(GpuMap, AnotherModelIsRefused) {
