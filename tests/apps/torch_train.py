@@ -3,14 +3,16 @@
 
 Prints "step=<n> loss=<hex float> checksum=<hex>" every --report steps; an undisturbed run with the
 same options prints the same lines on the same GPU model. --graphs replays the step as a CUDA graph;
-with --workers the data comes from that many processes of a DataLoader, another batch for each step.
-SIGTERM ends it.
+--compile has torch.compile make its kernels, in processes of its own; with --devices the layers are
+spread over that many GPUs; with --workers the data comes from that many processes of a DataLoader,
+another batch for each step. SIGTERM ends it.
 """
 
 import argparse
 import itertools
 import os
 import signal
+import time
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
@@ -23,6 +25,9 @@ def parse_arguments():
     parser.add_argument("--width", type=int, default=2048, help="width of a layer")
     parser.add_argument("--report", type=int, default=10, help="steps between two lines")
     parser.add_argument("--steps", type=int, default=0, help="end after so many steps (0: never)")
+    parser.add_argument("--pace", type=float, default=0, help="seconds to rest after each line")
+    parser.add_argument("--devices", type=int, default=1, help="GPUs that the layers are spread over")
+    parser.add_argument("--compile", action="store_true", help="compile the model")
     parser.add_argument("--graphs", action="store_true", help="replay the step as a CUDA graph")
     parser.add_argument("--workers", type=int, default=0, help="processes that make the data")
     parser.add_argument("--start", choices=["fork", "forkserver", "spawn"], default="fork",
@@ -55,20 +60,22 @@ class Residual(torch.nn.Module):
         self.linear = torch.nn.Linear(width, width, bias=False)
 
     def forward(self, inputs):
+        inputs = inputs.to(self.linear.weight.device)
         return inputs + torch.tanh(self.linear(inputs))
 
 
-def make_model(gib, width):
+def make_model(gib, width, devices):
     """Residual layers; weight, gradient and two moments are 16 bytes per parameter."""
-    layers = max(1, int(gib * 2**30 / (16 * width * width)))
-    return torch.nn.Sequential(*(Residual(width) for _ in range(layers))).cuda()
+    layers = max(devices, int(gib * 2**30 / (16 * width * width)))
+    return torch.nn.Sequential(*(Residual(width).cuda(i * devices // layers) for i in range(layers)))
 
 
 def checksum(model):
     """Over the bits of every parameter, exact and independent of the order of summation."""
     total = torch.zeros((), dtype=torch.int64, device="cuda")
     for index, parameter in enumerate(model.parameters()):
-        total += parameter.detach().view(torch.int32).to(torch.int64).sum() * (2 * index + 1)
+        words = parameter.detach().view(torch.int32).to(torch.int64)
+        total += words.sum().to(total.device) * (2 * index + 1)
     return total.item() & (2**64 - 1)
 
 
@@ -77,7 +84,7 @@ class Trainer:
         self.model = model
         self.optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, capturable=graphs)
         self.data = torch.randn(64, width, device="cuda")
-        self.target = torch.randn(64, width, device="cuda")
+        self.target = torch.randn(64, width, device=list(model.parameters())[-1].device)
         self.loss = None
         self.graph = None
         if graphs:
@@ -114,7 +121,9 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
     torch.manual_seed(0)
     torch.use_deterministic_algorithms(True)
-    model = make_model(arguments.gib, arguments.width)
+    model = make_model(arguments.gib, arguments.width, arguments.devices)
+    if arguments.compile:
+        model.compile()
     trainer = Trainer(model, arguments.width, arguments.graphs)
     batches = None
     if arguments.workers:
@@ -128,6 +137,7 @@ def main():
         if step % arguments.report == 0:
             loss = trainer.loss.item()
             print(f"step={step} loss={loss.hex()} checksum={checksum(model):016x}", flush=True)
+            time.sleep(arguments.pace)
 
 
 if __name__ == "__main__":
