@@ -1,8 +1,10 @@
 // The members at the source.
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <optional>
 #include <span>
@@ -239,24 +241,34 @@ cgroups::Group::Homes homes_of(const Lost& lost) {
   };
 }
 
+/// Waits until at least one of them has ended; false if none has within `patience`.
+bool any_ends_within(std::span<const Member> members, std::chrono::milliseconds patience) {
+  std::vector<pollfd> ends;
+  for (const Member& member : members) ends.push_back({member.process.pidfd(), POLLIN, 0});
+  int ready = -1;
+  do {
+    ready = ::poll(ends.data(), ends.size(), static_cast<int>(patience.count()));
+  } while (ready < 0 && errno == EINTR);
+  return ready > 0;
+}
+
 }  // namespace
 
 Result<Found> bring_back(const Lost& lost, const InHand* in_hand) {
   GCR_ASSIGN(std::vector<Member> members, open_members(lost.members, lost.group));
+  const auto ended = [](const Member& member) { return member.process.has_ended(); };
   Status status;
   for (bool again = true; again;) {
-    std::erase_if(members, [](const Member& member) { return member.process.has_ended(); });
+    std::erase_if(members, ended);
     status = bring_back_all(lost, members, in_hand);
     // Helpers go on without a process that is gone, for a moment.
-    const auto ends = [](const Member& m) { return m.process.ends_within(kEndPatience); };
-    again = !status && std::ranges::any_of(members, ends);
-    if (again && std::ranges::all_of(members, ends)) {
+    again = !status && any_ends_within(members, kEndPatience);
+    if (again && std::ranges::all_of(members, ended)) {
       status = {};
       again = false;
     }
   }
   if (status) status = lost.group.dissolve(homes_of(lost));
-  const auto ended = [](const Member& member) { return member.process.has_ended(); };
   if (status && std::ranges::all_of(members, ended)) return Found::kGone;
   if (status) return Found::kRunning;
   return status.error().while_doing(

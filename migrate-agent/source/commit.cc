@@ -46,11 +46,12 @@ void look_for_end(Course& c) {
   if (!handle) return;
   bool ended = handle->is_ending();
   if (!ended && processes && !processes->is_dumped()) {
-    const auto has_no_door = [](const GpuMember& member) {
+    const auto has_closed_its_door = [&](const GpuMember& member) {
+      if (member.process.pid() != handle->pid()) return false;
       const auto answered = member.access->look(kDoorPatience);
       return !answered && answered.error().code() == Code::kNotFound;
     };
-    ended = std::ranges::any_of(processes->gpu_members(), has_no_door) &&
+    ended = std::ranges::any_of(processes->gpu_members(), has_closed_its_door) &&
             handle->ends_within(kEndPatience);
   }
   c.account.report.set_process_ended(ended);

@@ -3,11 +3,9 @@
 // fills a slice of a ring of buffers with the step's number; then one line goes to standard output
 // with one write: "<step> <number in VRAM> <number in the module> <checksum over the ring, hex>".
 // What each line must be follows from its step alone: see tests/fault/oracle.h. SIGTERM ends it.
-// With a helper, a process below it adds up the steps, and a wrong sum ends both.
 #include "tests/apps/ticker.h"
 
 #include <spawn.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,7 +27,6 @@ struct Options {
   double period_ms = 4;
   std::uint64_t churn = 0;
   std::uint64_t spawn = 0;
-  bool helper = false;
   int device = 0;
 };
 
@@ -95,58 +92,6 @@ void spawn_a_child() {
   }
 }
 
-/// A process below this one, made before CUDA begins. It gets each step through a pipe, adds it to
-/// a sum of its own, leaves the sum in memory that both share, and says so through another pipe.
-class Helper {
- public:
-  Helper() {
-    int to[2], from[2];
-    void* memory = ::mmap(nullptr, sizeof(std::uint64_t), PROT_READ | PROT_WRITE,
-                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED || ::pipe(to) != 0 || ::pipe(from) != 0) fail("make a helper", "pipe");
-    shared_ = static_cast<std::uint64_t*>(memory);
-    const pid_t pid = ::fork();
-    if (pid < 0) fail("make a helper", "fork");
-    ::close(to[pid == 0 ? 1 : 0]);
-    ::close(from[pid == 0 ? 0 : 1]);
-    if (pid == 0) serve(to[0], from[1]);
-    to_ = to[1];
-    from_ = from[0];
-  }
-
-  void add(std::uint64_t step) {
-    char done = 0;
-    const bool answered = ::write(to_, &step, sizeof(step)) == sizeof(step) &&
-                          repeat([&] { return ::read(from_, &done, 1); }) == 1;
-    if (!answered || *shared_ != step * (step + 1) / 2) fail("add a step", "the helper is wrong");
-  }
-
- private:
-  template <class Call>
-  static ssize_t repeat(Call call) {
-    for (;;) {
-      const ssize_t result = call();
-      if (result >= 0 || errno != EINTR) return result;
-    }
-  }
-
-  /// Until the ticker ends.
-  [[noreturn]] void serve(int in, int out) const {
-    std::uint64_t sum = 0;
-    std::uint64_t step = 0;
-    while (repeat([&] { return ::read(in, &step, sizeof(step)); }) == sizeof(step)) {
-      sum += step;
-      *shared_ = sum;
-      if (::write(out, "!", 1) != 1) break;
-    }
-    ::_exit(0);
-  }
-
-  std::uint64_t* shared_ = nullptr;
-  int to_ = -1;
-  int from_ = -1;
-};
-
 void write_line(std::uint64_t step, std::uint64_t number, std::uint64_t twin, std::uint64_t sum) {
   char line[96];
   const int length =
@@ -159,8 +104,6 @@ void write_line(std::uint64_t step, std::uint64_t number, std::uint64_t twin, st
 }
 
 int run(const Options& options) {
-  std::optional<Helper> helper;
-  if (options.helper) helper.emplace();
   catch_termination();
   const Gpu gpu(options.device);
   const VramCounter counter(gpu, 0);
@@ -175,7 +118,6 @@ int run(const Options& options) {
     const std::uint64_t sum = ring.checksum();
     if (churned && step % options.churn == 0) churned->replace();
     if (options.spawn != 0 && step % options.spawn == 0) spawn_a_child();
-    if (helper) helper->add(step);
     write_line(step, number, twin, sum);
     pace.end_step();
   }
@@ -191,7 +133,6 @@ int main(int argc, char** argv) {
   line.add("--period-ms", options.period_ms, "the pace, if the GPU keeps it").within(0.0, 60000.0);
   line.add("--churn", options.churn, "replace a buffer every so many steps (0: never)");
   line.add("--spawn", options.spawn, "start a process every so many steps (0: never)");
-  line.add_flag("--helper", options.helper, "let a process below this one add up the steps");
   line.add("--device", options.device, "device ordinal");
   line.parse(argc, argv);
   return gcr::apps::run(options);

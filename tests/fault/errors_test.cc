@@ -41,8 +41,9 @@ class ErrorsTest : public testing::Test {
   static void renew_pair() {
     pair_.reset();
     // In a mount namespace of its own an agent's view of the machine can be changed.
-    pair_ = std::make_unique<Pair>(std::vector<std::string>{"--state-size", "64M", "--prepare-a",
-                                                            "true", "--prepare-b", "true"});
+    pair_ = std::make_unique<Pair>(
+        ticker(), std::vector<std::string>{"--state-size", "64M", "--prepare-a", "true",
+                                           "--prepare-b", "true"});
   }
 
   Names names(Side side) const {
@@ -242,8 +243,38 @@ TEST(ShippedAgent, HasNoPointsThatAFileArms) {
   EXPECT_TRUE(std::filesystem::exists(file)) << "the point was reached";
 }
 
+/// The driver's descriptors of memory are known by their links: with the software GPU, by its name.
+TEST(Application, MayNotGiveItsSharedVramAwayWhileItMoves) {
+  Pair pair(ring());
+  const auto app = pair.hosts().directory() + "/thief.py";
+  std::ofstream(app) << R"(
+import ctypes, os, pathlib, sys, time
+libc = ctypes.CDLL(None)
+for fd in [entry for pid in sys.argv[1:] for entry in pathlib.Path(f"/proc/{pid}").glob("fd/*")]:
+    pid = fd.parent.parent
+    try:
+        if (pid / "exe").readlink().name == "ring" and "softgpu" in str(fd.readlink()):
+            libc.syscall(438, os.pidfd_open(int(pid.name)), int(fd.name), 0)  # pidfd_getfd
+    except FileNotFoundError:
+        pass  # it has ended
+os.close(1)
+time.sleep(4)
+)";
+  const std::string network = pair.hosts().variable("NS", pair.source());
+  Scenario scenario;
+  scenario.harm = Harm::kRun;
+  scenario.point = "source.gated";
+  // The pipe ends once it has them.
+  scenario.command = fmt::format("(python3 {} $(ip netns pids {}) 2>/dev/null </dev/null &) | cat",
+                                 app, network.substr(std::string("/run/netns/").size()));
+  scenario.survivor = Side::kSource;
+  const Result result = pair.run(scenario);
+  EXPECT_TRUE(result.passed()) << result.failure;
+  EXPECT_EQ(result.exit_code, 1);
+}
+
 TEST(Application, MayAllocateAndFreeAllTheTime) {
-  Pair pair({}, {"--churn", "1"});
+  Pair pair(ticker({"--churn", "1"}));
   for (int i = 0; i < 6; ++i) {
     Scenario undisturbed;
     undisturbed.survivor = Side::kDestination;
@@ -253,7 +284,7 @@ TEST(Application, MayAllocateAndFreeAllTheTime) {
 }
 
 TEST(Application, MayStartProcessesAllTheTime) {
-  Pair pair({}, {"--spawn", "5"});
+  Pair pair(ticker({"--spawn", "5"}));
   for (int i = 0; i < 10; ++i) {
     const Result result = pair.run(Scenario{});
     EXPECT_TRUE(result.passed()) << result.failure;

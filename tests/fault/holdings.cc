@@ -9,6 +9,7 @@
 #include <set>
 #include <sstream>
 #include <stdexcept>
+#include <utility>
 
 #include "migrate-agent/cgroups/group.h"
 #include "migrate-agent/journal/journal_files.h"
@@ -20,7 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr Host kHosts[] = {Host::kA, Host::kB};
-constexpr std::string_view kTicker = "ticker";
 constexpr std::string_view kReaper = "gcr-reaper";
 
 const char* name_of(Host host) { return host == Host::kA ? "host a" : "host b"; }
@@ -84,32 +84,37 @@ std::uint64_t vram_of(const TwoHosts& hosts, Host host) {
   return hosts.variable("VRAM", host).empty() ? 0 : hosts.vram_used(host, 0);
 }
 
-/// What a ticker has just forked is no copy: it becomes another program.
-std::vector<Copy> copies_among(Host host, const std::vector<Process>& processes) {
-  std::set<pid_t> tickers;
+/// No process of a copy has children that have children.
+std::vector<Copy> copies_among(Host host, const std::vector<Process>& processes,
+                               const std::string& program) {
+  std::set<pid_t> pids;
   for (const Process& process : processes) {
-    if (process.program == kTicker) tickers.insert(process.pid);
+    if (process.program == program) pids.insert(process.pid);
   }
   std::vector<Copy> found;
   for (const Process& process : processes) {
-    if (process.program == kTicker && !tickers.contains(process.parent)) {
-      found.push_back({host, process.pid});
-    }
+    if (process.program != program || pids.contains(process.parent)) continue;
+    const auto is_below = [&](const Process& one) {
+      return one.program == program && one.parent == process.pid;
+    };
+    found.push_back({host, process.pid,
+                     1 + static_cast<std::size_t>(std::ranges::count_if(processes, is_below))});
   }
   return found;
 }
 
-/// What runs in a host's network beside the daemon, the ticker, and the init of the ticker.
+/// What runs in a host's network beside the daemon, the program, and the init of the program.
 std::vector<std::string> strangers(const TwoHosts& hosts, Host host,
-                                   const std::vector<Process>& processes) {
+                                   const std::vector<Process>& processes,
+                                   const std::string& program) {
   std::set<pid_t> inits;
   for (const Process& process : processes) {
-    if (process.program == kTicker) inits.insert(process.parent);
+    if (process.program == program) inits.insert(process.parent);
   }
   const pid_t daemon = hosts.agent_pid(host);
   std::vector<std::string> found;
   for (const Process& process : processes) {
-    if (process.pid == daemon || process.program == kTicker) continue;
+    if (process.pid == daemon || process.program == program) continue;
     if (process.program == kReaper && inits.contains(process.pid)) continue;
     found.push_back(fmt::format("{}: process {} ({}): {}", name_of(host), process.pid,
                                 process.state, process.command));
@@ -145,10 +150,11 @@ std::vector<std::string> groups(const TwoHosts& hosts, Host host, bool has_copy)
 
 }  // namespace
 
-std::vector<Copy> copies(const TwoHosts& hosts) {
+std::vector<Copy> copies(const TwoHosts& hosts, const std::string& program) {
   std::vector<Copy> found;
   for (const Host host : kHosts) {
-    std::ranges::copy(copies_among(host, processes_of(hosts, host)), std::back_inserter(found));
+    std::ranges::copy(copies_among(host, processes_of(hosts, host), program),
+                      std::back_inserter(found));
   }
   return found;
 }
@@ -184,10 +190,10 @@ std::uint64_t unclaimed_hugepages() {
   return static_cast<std::uint64_t>(pages);
 }
 
-Baseline::Baseline(const TwoHosts& hosts) {
+Baseline::Baseline(const TwoHosts& hosts, std::string program) : program_(std::move(program)) {
   for (const Host host : kHosts) {
     hosts_[host] = {hosts.descriptors(host), files_of(hosts, host)};
-    ticker_vram_bytes_ += vram_of(hosts, host);
+    copy_vram_bytes_ += vram_of(hosts, host);
   }
 }
 
@@ -195,9 +201,10 @@ Holdings Baseline::look(const TwoHosts& hosts) const {
   Holdings holdings;
   for (const Host host : kHosts) {
     const auto processes = processes_of(hosts, host);
-    const auto here = copies_among(host, processes);
+    const auto here = copies_among(host, processes, program_);
     std::ranges::copy(here, std::back_inserter(holdings.copies));
-    std::ranges::copy(strangers(hosts, host, processes), std::back_inserter(holdings.leftovers));
+    std::ranges::copy(strangers(hosts, host, processes, program_),
+                      std::back_inserter(holdings.leftovers));
     look_at(hosts, host, !here.empty(), holdings);
   }
   return holdings;
@@ -209,7 +216,7 @@ void Baseline::look_at(const TwoHosts& hosts, Host host, bool has_copy, Holdings
     holdings.leftovers.push_back(fmt::format("{}: {}", name_of(host), what));
   };
   const std::uint64_t vram = vram_of(hosts, host);
-  const std::uint64_t allowed = has_copy ? ticker_vram_bytes_ : 0;
+  const std::uint64_t allowed = has_copy ? copy_vram_bytes_ : 0;
   if (vram > allowed) complain(fmt::format("{} bytes of VRAM, not {}", vram, allowed));
   const std::uint64_t descriptors = hosts.descriptors(host);
   if (descriptors > before.descriptors) {

@@ -1,8 +1,9 @@
-// What two hosts hold: the copies of the ticker, and whatever should not be there any more.
+// What two hosts hold: the copies of a program, and whatever should not be there any more.
 #pragma once
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -15,10 +16,11 @@ namespace gcr::fault::test {
 using e2e::Host;
 using e2e::TwoHosts;
 
-/// A process of the ticker: running, stopped, on whichever host.
+/// A program's topmost process and all below it: running, stopped, on whichever host.
 struct Copy {
   Host host = Host::kA;
   pid_t pid = -1;
+  std::size_t processes = 0;
 };
 
 /// What is seen in one look.
@@ -30,8 +32,8 @@ struct Holdings {
 /// What hosts hold that are at rest: measured once, then compared with.
 class Baseline {
  public:
-  /// The hosts are idle, and one ticker runs.
-  explicit Baseline(const TwoHosts& hosts);
+  /// The hosts are idle, and one copy of that program runs.
+  Baseline(const TwoHosts& hosts, std::string program);
 
   /// Everything that is more than what was measured. Needs no idle hosts.
   Holdings look(const TwoHosts& hosts) const;
@@ -44,12 +46,13 @@ class Baseline {
 
   void look_at(const TwoHosts& hosts, Host host, bool has_copy, Holdings& holdings) const;
 
+  std::string program_;
   std::map<Host, OfHost> hosts_;
-  std::uint64_t ticker_vram_bytes_ = 0;
+  std::uint64_t copy_vram_bytes_ = 0;
 };
 
-/// The ticker's processes on both hosts.
-std::vector<Copy> copies(const TwoHosts& hosts);
+/// Those of that program on both hosts.
+std::vector<Copy> copies(const TwoHosts& hosts, const std::string& program);
 
 /// Journals of the host's agent that are not finished, or damaged: a sentence each.
 std::vector<std::string> open_journals(const TwoHosts& hosts, Host host);

@@ -11,8 +11,9 @@ constexpr Milliseconds kCut = kPeerSilence + Milliseconds(700);
 /// Where the process must run after `harm` at `point`, where that is certain.
 std::optional<Side> survivor_of(const Point& point, Harm harm) {
   if (point.decided) return Side::kDestination;
-  // A daemon's death need not end the migration, and a link may be back before it is missed.
-  if (harm == Harm::kKillDaemon) return std::nullopt;
+  // A daemon's death need not end the migration, a link may be back before it is missed, and what
+  // is killed at the source may be in the images.
+  if (harm == Harm::kKillDaemon || harm == Harm::kKillMember) return std::nullopt;
   // The source has all that it needs to decide.
   if (harm == Harm::kCut && point.name == "source.voted") return Side::kDestination;
   return Side::kSource;
@@ -53,8 +54,8 @@ Scenario recovering(const Point& point, std::string_view crash, Harm harm, Side 
 }
 
 void add_boundary(std::vector<Scenario>& scenarios, const Point& point) {
-  for (const Harm harm :
-       {Harm::kError, Harm::kKillWorker, Harm::kKillDaemon, Harm::kKillBoth, Harm::kCut}) {
+  for (const Harm harm : {Harm::kError, Harm::kKillWorker, Harm::kKillDaemon, Harm::kKillBoth,
+                          Harm::kCut, Harm::kKillMember}) {
     scenarios.push_back(at(point, harm));
   }
   // Whoever wakes it changes nothing.

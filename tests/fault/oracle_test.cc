@@ -34,7 +34,7 @@ class OracleTest : public testing::Test {
 };
 
 TEST_F(OracleTest, BelievesStepsThatFollowEachOther) {
-  Oracle oracle(path_);
+  Oracle oracle(path_, ticker());
   EXPECT_EQ(oracle.look(), 0);
   append(line_of(1) + line_of(2) + line_of(3).substr(0, 4));
   EXPECT_EQ(oracle.look(), 2);
@@ -45,14 +45,14 @@ TEST_F(OracleTest, BelievesStepsThatFollowEachOther) {
 
 TEST_F(OracleTest, FindsAStepThatIsDoubled) {
   append(line_of(1) + line_of(2) + line_of(2));
-  Oracle oracle(path_);
+  Oracle oracle(path_, ticker());
   oracle.look();
   EXPECT_NE(oracle.complaint(), "");
 }
 
 TEST_F(OracleTest, FindsAStepThatIsLost) {
   append(line_of(1) + line_of(3));
-  Oracle oracle(path_);
+  Oracle oracle(path_, ticker());
   oracle.look();
   EXPECT_NE(oracle.complaint(), "");
 }
@@ -64,10 +64,26 @@ TEST_F(OracleTest, FindsVramThatLagsBehindAndAChecksumThatIsWrong) {
         fmt::format("2 2 2 {:016x}\n", apps::ticker_checksum(2) ^ 1), std::string("2\n")}) {
     std::filesystem::resize_file(path_, 0);
     append(line_of(1) + line);
-    Oracle oracle(path_);
+    Oracle oracle(path_, ticker());
     EXPECT_EQ(oracle.look(), 1);
     EXPECT_NE(oracle.complaint(), "") << line;
   }
+}
+
+TEST_F(OracleTest, BelievesARingsLinesAndItsLastWordsAlone) {
+  const auto next = ring().lines();
+  append(next() + "\n");
+  append(next() + "\n");
+  Oracle oracle(path_, ring());
+  EXPECT_EQ(oracle.look(), 2);
+  append("error: rank 1 ended by signal 9\n");
+  EXPECT_EQ(oracle.look(), 2);
+  EXPECT_EQ(oracle.complaint(), "");
+  EXPECT_EQ(oracle.last_words(), "error: rank 1 ended by signal 9");
+  (void)next();
+  append(next() + "\n");
+  EXPECT_EQ(oracle.look(), 2);
+  EXPECT_NE(oracle.complaint(), "") << "a line was lost";
 }
 
 TEST(Campaign, FollowsFromItsSeed) {

@@ -25,7 +25,7 @@ class Outsider : public testing::Test {
 
   /// The outsider does not know of this: it goes on when the worker is dead.
   std::string wake_for_long(Side side) {
-    return fmt::format("({}) >/dev/null 2>&1 &", wake_command(network(side), kLong));
+    return fmt::format("({}) >/dev/null 2>&1 &", wake_command(network(side), ticker().name, kLong));
   }
 
   static Scenario at(const std::string& point, std::string command, std::string undo = "") {
@@ -59,26 +59,29 @@ TEST_F(Outsider, DoesNotWakeACopyThatIsInDoubt) {
 
 /// The process stands still at the source after its dump, and at the destination before the vote.
 TEST_F(Outsider, DoesNotWakeTheSourcesCopyAfterItsDump) {
-  expect_one_copy(at("source.dumped", wake_command(network(Side::kSource), kPeerSilence / 6)),
-                  Side::kDestination);
+  expect_one_copy(
+      at("source.dumped", wake_command(network(Side::kSource), ticker().name, kPeerSilence / 6)),
+      Side::kDestination);
 }
 
 TEST_F(Outsider, DoesNotWakeTheSourcesCopyOnceItsOwnerIsDead) {
-  expect_one_copy(at("source.awaiting",
-                     wake_command(network(Side::kSource), kPeerSilence / 6) + "; kill -KILL $PPID"),
-                  Side::kSource);
+  expect_one_copy(
+      at("source.awaiting", wake_command(network(Side::kSource), ticker().name, kPeerSilence / 6) +
+                                "; kill -KILL $PPID"),
+      Side::kSource);
 }
 
 TEST_F(Outsider, DoesNotWakeTheSourcesCopyAfterTheCommit) {
-  expect_one_copy(at("source.committed",
-                     wake_command(network(Side::kSource), kPeerSilence / 6) + "; kill -KILL $PPID"),
-                  Side::kDestination);
+  expect_one_copy(
+      at("source.committed", wake_command(network(Side::kSource), ticker().name, kPeerSilence / 6) +
+                                 "; kill -KILL $PPID"),
+      Side::kDestination);
 }
 
 TEST_F(Outsider, DoesNotWakeTheDestinationsCopyBeforeItsVote) {
-  expect_one_copy(
-      at("destination.stopped", wake_command(network(Side::kDestination), kPeerSilence / 6)),
-      Side::kDestination);
+  expect_one_copy(at("destination.stopped",
+                     wake_command(network(Side::kDestination), ticker().name, kPeerSilence / 6)),
+                  Side::kDestination);
 }
 
 }  // namespace

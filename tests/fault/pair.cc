@@ -8,6 +8,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <ranges>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
@@ -22,7 +23,6 @@ constexpr Milliseconds kStartTimeout{120'000};
 constexpr Milliseconds kPointTimeout{60'000};
 constexpr Milliseconds kOracleInterval{10};
 constexpr Milliseconds kHostsInterval{50};
-constexpr std::uint64_t kProof = 50;  ///< steps that show that a copy goes on
 constexpr std::size_t kLogBytes = 6000;
 
 constexpr int kMigratedExit = 0;
@@ -76,48 +76,17 @@ std::string network_name(const TwoHosts& hosts, Host host) {
   return std::filesystem::path(hosts.variable("NS", host)).filename();
 }
 
-/// What a fault point on `host` does, in the words of migrate-agent/fault/fault.h. `moving` is the
-/// process at the source.
-std::string action_of(Harm harm, const std::string& command, const TwoHosts& hosts, Host host,
-                      const Copy& moving) {
-  const pid_t process = moving.pid;
-  const Host copy_host = other(moving.host);
-  const pid_t daemon = hosts.agent_pid(host);
-  switch (harm) {
-    case Harm::kError:
-      return "error";
-    case Harm::kCorrupt:
-      return "corrupt";
-    case Harm::kKillWorker:
-      return "kill";
-    case Harm::kStop:
-      return "stop";
-    case Harm::kKillDaemon:
-      return fmt::format("run kill -KILL {}", daemon);
-    case Harm::kKillBoth:
-      return fmt::format("run kill -KILL {} $PPID", daemon);
-    case Harm::kKillHost:
-      return fmt::format("run ip netns pids {} | xargs kill -KILL", network_name(hosts, host));
-    case Harm::kKillApp:
-      return fmt::format("run kill -KILL {}", process);
-    case Harm::kKillCopy:
-      return fmt::format(
-          "run for pid in $(ip netns pids {}); do [ \"$(cat /proc/$pid/comm)\" != ticker ] || kill "
-          "-KILL $pid; done",
-          network_name(hosts, copy_host));
-    case Harm::kEndApp:
-      return fmt::format("run kill -TERM {}", process);
-    case Harm::kWake:
-      return "run " + wake_command(network_name(hosts, host), kPeerSilence / 6);
-    case Harm::kRun:
-      return "run " + command;
-    case Harm::kCut:
-      return fmt::format("run ip -n {} link set veth0 down", network_name(hosts, Host::kA));
-    case Harm::kArm:
-    case Harm::kNone:
-      break;
-  }
-  throw std::logic_error("no action");
+/// A command line that does so with "$pid" of each process of the program in this network.
+std::string for_each_process(const std::string& network, const std::string& program,
+                             std::string_view does) {
+  return fmt::format(
+      "for pid in $(ip netns pids {}); do case $(readlink /proc/$pid/exe) in */{}) {};; esac; done",
+      network, program, does);
+}
+
+std::string kill_one_command(const std::string& network, const std::string& program) {
+  return "run one=; " + for_each_process(network, program, "one=$pid") +
+         "; [ -z \"$one\" ] || kill -KILL $one";
 }
 
 void write_at_once(const std::string& path, const std::string& text) {
@@ -140,12 +109,12 @@ std::string gained(const std::string& path, std::size_t offset) {
 
 }  // namespace
 
-std::string wake_command(const std::string& network, Milliseconds lasts) {
+std::string wake_command(const std::string& network, const std::string& program,
+                         Milliseconds lasts) {
   return fmt::format(
-      "end=$(($(date +%s%3N) + {})); while for p in $(ip netns pids {}); do "
-      "case $(cat /proc/$p/comm 2>/dev/null) in ticker) kill -CONT $p 2>/dev/null;; esac; done; "
-      "[ $(date +%s%3N) -lt $end ]; do sleep 0.01; done; true",
-      lasts.count(), network);
+      "end=$(($(date +%s%3N) + {})); while {}; [ $(date +%s%3N) -lt $end ]; do sleep 0.01; done; "
+      "true",
+      lasts.count(), for_each_process(network, program, "kill -CONT $pid 2>/dev/null"));
 }
 
 /// What is known of the run that is under way.
@@ -154,7 +123,7 @@ struct Pair::Trial {
   Copy moving;  ///< where it was, before
   Clock::time_point begun = Clock::now();
   Clock::time_point righted{};
-  std::uint64_t steps_when_righted = 0;
+  std::uint64_t lines_when_righted = 0;
   bool struck = false;
   pid_t stopped = -1;
   std::map<Host, std::size_t> log_bytes{};
@@ -163,20 +132,20 @@ struct Pair::Trial {
   Result result{};
 };
 
-Pair::Pair(const std::vector<std::string>& options, std::vector<std::string> ticker_options)
-    : hosts_(with_defaults(options)), ticker_options_(std::move(ticker_options)) {
-  start_ticker(Host::kA);
+Pair::Pair(Program program, const std::vector<std::string>& options)
+    : hosts_(with_defaults(options)), program_(std::move(program)) {
+  start(Host::kA);
   warm_up();
 }
 
-void Pair::start_ticker(Host host) {
-  std::vector<std::string> command{hosts_.program_path("ticker")};
-  command.insert(command.end(), ticker_options_.begin(), ticker_options_.end());
-  ticker_.emplace(hosts_.start_app(host, command));
-  if (!ticker_->wait_for_lines(1, kStartTimeout)) {
-    throw std::runtime_error("the ticker prints nothing: " + ticker_->output());
+void Pair::start(Host host) {
+  std::vector<std::string> command{hosts_.program_path(program_.name)};
+  command.insert(command.end(), program_.options.begin(), program_.options.end());
+  app_.emplace(hosts_.start_app(host, command));
+  if (!app_->wait_for_lines(1, kStartTimeout)) {
+    throw std::runtime_error("the program prints nothing: " + app_->output());
   }
-  oracle_.emplace(ticker_->output_path());
+  oracle_.emplace(app_->output_path(), program_);
 }
 
 /// The baseline is what idle hosts hold that have been at work before.
@@ -187,11 +156,11 @@ void Pair::warm_up() {
   }
   hosts_.wait_until_idle(Host::kA);
   hosts_.wait_until_idle(Host::kB);
-  baseline_.emplace(hosts_);
+  baseline_.emplace(hosts_, program_.name);
 }
 
 Copy Pair::the_copy() const {
-  const auto found = copies(hosts_);
+  const auto found = copies();
   if (found.size() != 1) throw std::runtime_error(fmt::format("{} copies", found.size()));
   return found.front();
 }
@@ -212,7 +181,7 @@ std::vector<std::string> Pair::command(const Trial& trial) const {
 }
 
 Result Pair::run(const Scenario& scenario) {
-  if (copies(hosts_).empty()) start_ticker(Host::kA);
+  if (copies().empty()) start(Host::kA);
   Trial trial{.scenario = scenario, .moving = the_copy()};
   for (const Host host : {Host::kA, Host::kB}) {
     trial.log_bytes[host] = e2e::read_file(hosts_.variable("LOG", host)).size();
@@ -240,11 +209,11 @@ void Pair::arm(const Trial& trial) {
   const Host host = host_of(trial, scenario.side);
   std::string action;
   if (scenario.then_point.empty()) {
-    action = action_of(scenario.harm, scenario.command, hosts_, host, trial.moving);
+    action = action_of(scenario.harm, scenario.command, host, trial.moving);
   } else {
     const Host then_host = host_of(trial, side_of(scenario.then_point, scenario));
     const std::string file = faults_file(hosts_, then_host);
-    const std::string next = action_of(scenario.then, "", hosts_, then_host, trial.moving);
+    const std::string next = action_of(scenario.then, "", then_host, trial.moving);
     action = fmt::format("run echo '{0} {1}' >{2}.new && mv {2}.new {2}", scenario.then_point, next,
                          file);
     if (scenario.harm == Harm::kKillWorker) action += " && kill -KILL $PPID";
@@ -257,6 +226,48 @@ void Pair::disarm() {
     std::filesystem::remove(faults_file(hosts_, host));
     std::filesystem::remove(hit_file(hosts_, host));
   }
+}
+
+/// What a fault point on `host` does, in the words of migrate-agent/fault/fault.h. `moving` is the
+/// copy at the source.
+std::string Pair::action_of(Harm harm, const std::string& command, Host host,
+                            const Copy& moving) const {
+  const pid_t daemon = hosts_.agent_pid(host);
+  const std::string network = network_name(hosts_, host);
+  switch (harm) {
+    case Harm::kError:
+      return "error";
+    case Harm::kCorrupt:
+      return "corrupt";
+    case Harm::kKillWorker:
+      return "kill";
+    case Harm::kStop:
+      return "stop";
+    case Harm::kKillDaemon:
+      return fmt::format("run kill -KILL {}", daemon);
+    case Harm::kKillBoth:
+      return fmt::format("run kill -KILL {} $PPID", daemon);
+    case Harm::kKillHost:
+      return fmt::format("run ip netns pids {} | xargs kill -KILL", network);
+    case Harm::kKillApp:
+      return fmt::format("run kill -KILL {}", moving.pid);
+    case Harm::kKillMember:
+      return kill_one_command(network_name(hosts_, moving.host), program_.name);
+    case Harm::kKillCopy:
+      return kill_one_command(network_name(hosts_, other(moving.host)), program_.name);
+    case Harm::kEndApp:
+      return fmt::format("run kill -TERM {}", moving.pid);
+    case Harm::kWake:
+      return "run " + wake_command(network, program_.name, kPeerSilence / 6);
+    case Harm::kRun:
+      return "run " + command;
+    case Harm::kCut:
+      return fmt::format("run ip -n {} link set veth0 down", network_name(hosts_, Host::kA));
+    case Harm::kArm:
+    case Harm::kNone:
+      break;
+  }
+  throw std::logic_error("no action");
 }
 
 std::string Pair::strike(Trial& trial) {
@@ -336,7 +347,7 @@ void Pair::signal_workers(Host host, int number) const {
 }
 
 void Pair::end_copies(Host host, int number) const {
-  for (const Copy& copy : copies(hosts_)) {
+  for (const Copy& copy : copies()) {
     if (copy.host == host) ::kill(copy.pid, number);
   }
 }
@@ -392,18 +403,19 @@ std::string Pair::put_right(Trial& trial) {
     shell(scenario.undo);
   }
   trial.righted = Clock::now();
-  trial.steps_when_righted = oracle_->look();
+  trial.lines_when_righted = oracle_->look();
   return oracle_->complaint();
 }
 
 /// Whether one copy goes on, or none may, and both hosts are clean.
 bool Pair::settled(Trial& trial) {
   if (trial.command->program().running()) return false;
-  const bool proven = oracle_->steps() >= trial.steps_when_righted + kProof;
+  const bool proven = oracle_->lines() >= trial.lines_when_righted + program_.proof;
   if (!proven && !trial.scenario.may_end_it()) return false;
   trial.holdings = baseline_->look(hosts_);
   trial.result.ended = trial.holdings.copies.empty() && trial.scenario.may_end_it();
-  const bool one = trial.holdings.copies.size() == 1 && proven;
+  const bool one = trial.holdings.copies.size() == 1 && proven &&
+                   trial.holdings.copies.front().processes == program_.processes;
   return (one || trial.result.ended) && trial.holdings.leftovers.empty();
 }
 
@@ -419,12 +431,15 @@ std::string Pair::settle(Trial& trial) {
   });
   trial.result.recovery_ms = milliseconds_since(trial.righted);
   if (!oracle_->complaint().empty()) return oracle_->complaint();
+  if (!oracle_->last_words().empty() && !trial.scenario.may_end_it()) return oracle_->last_words();
   if (well) return "";
   trial.holdings = baseline_->look(hosts_);
   return fmt::format(
-      "after {} ms: {} steps since things were put right, gcr-migrate {}, {} copies\n{}",
-      kBound.count(), oracle_->steps() - trial.steps_when_righted,
-      trial.command->program().running() ? "still runs" : "has ended", trial.holdings.copies.size(),
+      "after {} ms: {} lines since things were put right, gcr-migrate {}, copies of {} processes\n"
+      "{}",
+      kBound.count(), oracle_->lines() - trial.lines_when_righted,
+      trial.command->program().running() ? "still runs" : "has ended",
+      fmt::join(trial.holdings.copies | std::views::transform(&Copy::processes), ", "),
       fmt::join(trial.holdings.leftovers, "\n"));
 }
 
@@ -433,6 +448,8 @@ std::string Pair::settle(Trial& trial) {
 bool Pair::tells_of_the_end(const Trial& trial, const e2e::MigrateOutcome& outcome) {
   const Scenario& scenario = trial.scenario;
   if (!trial.struck || scenario.point.empty() || scenario.harm == Harm::kKillHost) return true;
+  // The others of the job may go on for a moment.
+  if (scenario.harm == Harm::kKillMember) return outcome.exit_code != kMigratedExit;
   if (scenario.harm == Harm::kEndApp && outcome.exit_code == kMigratedExit) return true;
   return outcome.exit_code == kEndedExit &&
          outcome.err.find("ended by itself") != std::string::npos;

@@ -1,4 +1,4 @@
-// Two hosts and a ticker that is migrated between them again and again, each time with something
+// Two hosts and a program that is migrated between them again and again, each time with something
 // that goes wrong; the oracle watches all the time.
 #pragma once
 
@@ -11,6 +11,7 @@
 #include "tests/e2e/two_hosts.h"
 #include "tests/fault/holdings.h"
 #include "tests/fault/oracle.h"
+#include "tests/fault/program.h"
 #include "tests/fault/scenario.h"
 
 namespace gcr::fault::test {
@@ -21,32 +22,34 @@ inline constexpr Milliseconds kPeerSilence{3000};
 /// Within this time after things were put right one copy goes on and both hosts are clean.
 inline constexpr Milliseconds kBound{20'000};
 
-/// A command line that sends SIGCONT to the tickers in this network, at least once and every few
-/// milliseconds for so long.
-std::string wake_command(const std::string& network, Milliseconds lasts);
+/// A command line that sends SIGCONT to the processes of the program in this network, at least once
+/// and every few milliseconds for so long.
+std::string wake_command(const std::string& network, const std::string& program,
+                         Milliseconds lasts);
 
 class Pair {
  public:
-  /// Makes the hosts, with further options of `scripts/hosts up`, starts a ticker with these
-  /// options, and migrates it there and back. Throws std::runtime_error if that fails.
-  explicit Pair(const std::vector<std::string>& options = {},
-                std::vector<std::string> ticker_options = {});
+  /// Makes the hosts, with further options of `scripts/hosts up`, starts the program, and migrates
+  /// it there and back. Throws std::runtime_error if that fails.
+  explicit Pair(Program program = ticker(), const std::vector<std::string>& options = {});
 
-  /// One migration of the ticker from where it is now. After a failure the pair is in an unknown
+  /// One migration of the program from where it is now. After a failure the pair is in an unknown
   /// state, and only good for its destructor.
   Result run(const Scenario& scenario);
 
   e2e::TwoHosts& hosts() { return hosts_; }
 
-  /// Where the ticker runs: the source of the next run.
+  /// Where the program runs: the source of the next run.
   Host source() const { return the_copy().host; }
 
  private:
   struct Trial;
 
-  void start_ticker(Host host);
+  void start(Host host);
   void warm_up();
+  std::vector<Copy> copies() const { return test::copies(hosts_, program_.name); }
   Copy the_copy() const;
+  std::string action_of(Harm harm, const std::string& command, Host host, const Copy& moving) const;
   Host host_of(const Trial& trial, Side side) const;
   std::vector<std::string> command(const Trial& trial) const;
 
@@ -70,8 +73,8 @@ class Pair {
   std::string logs_of(const Trial& trial) const;
 
   e2e::TwoHosts hosts_;
-  std::vector<std::string> ticker_options_;
-  std::optional<e2e::App> ticker_;
+  Program program_;
+  std::optional<e2e::App> app_;
   std::optional<Oracle> oracle_;
   std::optional<Baseline> baseline_;
 };

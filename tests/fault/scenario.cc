@@ -24,6 +24,8 @@ std::string_view to_string(Harm harm) {
       return "kill app";
     case Harm::kKillCopy:
       return "kill copy";
+    case Harm::kKillMember:
+      return "kill member";
     case Harm::kEndApp:
       return "end app";
     case Harm::kWake:

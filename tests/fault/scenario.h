@@ -20,10 +20,11 @@ enum class Harm : std::uint8_t {
   kKillDaemon,  ///< SIGKILL; it is started again
   kKillBoth,    ///< worker and daemon at once
   kKillHost,    ///< every process of the host; its daemon is started again
-  kKillApp,     ///< the process that moves, as it is found on that side
-  kKillCopy,    ///< SIGKILL to the copy at the destination, at a point after its restore
+  kKillApp,     ///< the process that was named, as it is found on that side
+  kKillMember,  ///< SIGKILL to one of those that move, at the source
+  kKillCopy,    ///< SIGKILL to one process of the copy at the destination, once it is restored
   kEndApp,      ///< SIGTERM to it: it ends by itself
-  kWake,        ///< SIGCONT from outside to the ticker as it is on that side, again and again
+  kWake,        ///< SIGCONT from outside to the program as it is on that side, again and again
   kStop,        ///< SIGSTOP to the worker; SIGCONT after `lasts`
   kCut,         ///< the link goes down for `lasts`
   kRun,         ///< `command`; without a point, before the migration begins
@@ -44,9 +45,10 @@ struct Scenario {
   Harm then = Harm::kNone;
   std::optional<Side> survivor;  ///< where the process must run afterwards, where that is certain
 
-  /// Whether the process itself may be among what is killed.
+  /// Whether the program itself may be among what is killed.
   bool may_end_it() const {
-    return harm == Harm::kKillHost || harm == Harm::kKillApp || harm == Harm::kEndApp;
+    return harm == Harm::kKillHost || harm == Harm::kKillApp || harm == Harm::kKillMember ||
+           harm == Harm::kEndApp;
   }
 
   /// In a few words.

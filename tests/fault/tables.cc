@@ -13,10 +13,10 @@
 namespace gcr::fault::test {
 namespace {
 
-constexpr Harm kHarms[] = {Harm::kError,    Harm::kCorrupt,  Harm::kKillWorker, Harm::kKillDaemon,
-                           Harm::kKillBoth, Harm::kKillHost, Harm::kKillApp,    Harm::kKillCopy,
-                           Harm::kEndApp,   Harm::kStop,     Harm::kCut,        Harm::kWake,
-                           Harm::kRun,      Harm::kNone};
+constexpr Harm kHarms[] = {Harm::kError,      Harm::kCorrupt,  Harm::kKillWorker, Harm::kKillDaemon,
+                           Harm::kKillBoth,   Harm::kKillHost, Harm::kKillApp,    Harm::kKillCopy,
+                           Harm::kKillMember, Harm::kEndApp,   Harm::kStop,       Harm::kCut,
+                           Harm::kWake,       Harm::kRun,      Harm::kNone};
 
 struct Figures {
   std::size_t runs = 0;

@@ -46,13 +46,11 @@ class Queue {
   }
 
  private:
-  /// One after the other: the names of networks are found by trying. Every second pair moves a job
-  /// of two processes.
+  /// One after the other: the names of networks are found by trying.
   std::unique_ptr<Pair> make_pair() {
     const std::lock_guard lock(making_);
-    std::vector<std::string> ticker_options;
-    if (pairs_made_++ % 2 == 1) ticker_options.emplace_back("--helper");
-    return std::make_unique<Pair>(options_.host_options, std::move(ticker_options));
+    const std::string& name = options_.programs[pairs_made_++ % options_.programs.size()];
+    return std::make_unique<Pair>(program_of(name), options_.host_options);
   }
 
   std::optional<std::size_t> take() {

@@ -18,9 +18,10 @@ struct Done {
 
 struct TrialOptions {
   unsigned pairs = std::clamp(std::thread::hardware_concurrency() / 4, 2U, 6U);
-  unsigned max_failures = 10;             ///< then the rest is left out
-  std::vector<std::string> host_options;  ///< of `scripts/hosts up`
-  bool verbose = false;                   ///< a line for every run
+  unsigned max_failures = 10;                           ///< then the rest is left out
+  std::vector<std::string> programs{"ticker", "ring"};  ///< each pair moves one, in turn
+  std::vector<std::string> host_options;                ///< of `scripts/hosts up`
+  bool verbose = false;                                 ///< a line for every run
 };
 
 /// Runs them all, each on whichever pair is free, and gives them back in their order, without those

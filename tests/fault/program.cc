@@ -1,0 +1,51 @@
+#include "tests/fault/program.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <stdexcept>
+#include <utility>
+
+#include "tests/apps/ring.h"
+#include "tests/apps/ticker.h"
+
+namespace gcr::fault::test {
+namespace {
+
+constexpr unsigned kRanks = 2;
+constexpr unsigned kStepsPerLine = 6;
+
+std::function<std::string()> ticker_lines() {
+  return [step = std::uint64_t{0}]() mutable {
+    ++step;
+    return fmt::format("{0} {0} {0} {1:016x}", step, apps::ticker_checksum(step));
+  };
+}
+
+std::function<std::string()> ring_lines() {
+  return [lines = apps::RingLines(kRanks, kStepsPerLine)]() mutable { return lines.next(); };
+}
+
+}  // namespace
+
+Program ticker(std::vector<std::string> options) {
+  return {.name = "ticker", .options = std::move(options), .lines = ticker_lines};
+}
+
+Program ring() {
+  return {
+      .name = "ring",
+      .options = {"--ranks", std::to_string(kRanks), "--per-line", std::to_string(kStepsPerLine)},
+      .processes = 1 + kRanks,
+      .proof = 5,
+      .last_words = "error: ",
+      .lines = ring_lines};
+}
+
+Program program_of(const std::string& name) {
+  if (name == "ticker") return ticker();
+  if (name == "ring") return ring();
+  throw std::invalid_argument("no such program: " + name);
+}
+
+}  // namespace gcr::fault::test
