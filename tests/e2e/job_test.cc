@@ -1,6 +1,7 @@
 // Jobs of several processes: a root and everything below it, with what they share among each other.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/capability.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -120,6 +121,28 @@ TEST_F(JobTest, APipeOfAChildToAnOutsiderIsRefused) {
   EXPECT_THAT(outcome.err, HasSubstr("(sleep)"));
   EXPECT_THAT(outcome.err, HasSubstr("process " + std::to_string(outsider.pid())));
   EXPECT_EQ(ask_counter(client_, hosts_, Host::kA), kCounterFirst);
+}
+
+/// Where the agent may not read the limits of other users' processes, it says so.
+TEST_F(JobTest, AMemberOfAnotherUserMovesWithTheRest) {
+  constexpr uid_t kNobody = 65'534;
+  const App script = start_script(hosts_, "setpriv --reuid " + std::to_string(kNobody) +
+                                              " --clear-groups sleep 1000 >/dev/null 2>&1 & exec " +
+                                              joined(counter_command(hosts_, 0)));
+  const MigrateOutcome outcome = hosts_.migrate(Host::kA, script.pid());
+  const bool may_read_limits = (procfs::status_bits("self", "CapEff") >> CAP_SYS_RESOURCE & 1) != 0;
+  if (!may_read_limits) {
+    EXPECT_EQ(outcome.exit_code, kRefusedExit);
+    EXPECT_THAT(outcome.err, HasSubstr("agent-capabilities"));
+    EXPECT_EQ(ask_counter(client_, hosts_, Host::kA), kCounterFirst);
+    return;
+  }
+  ASSERT_TRUE(migrated(outcome));
+  EXPECT_EQ(ask_counter(client_, hosts_, Host::kB), kCounterFirst);
+  const auto tree = procfs::tree(outcome.pid);
+  ASSERT_EQ(tree.size(), 2u);
+  EXPECT_EQ(procfs::owner_of(tree[0]), ::getuid());
+  EXPECT_EQ(procfs::owner_of(tree[1]), kNobody);
 }
 
 /// Two counters of one job, each with VRAM of its own.

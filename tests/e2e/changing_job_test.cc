@@ -1,0 +1,143 @@
+// Jobs whose members end, are born, or become something else while they move: between preflight
+// and the switchover, where most of a migration's time passes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/procfs/procfs.h"
+#include "src/base/units.h"
+#include "tests/e2e/apps.h"
+#include "tests/e2e/two_hosts.h"
+
+namespace gcr::e2e {
+namespace {
+
+using testing::HasSubstr;
+
+struct Change {
+  const char* name;
+  const char* does;  ///< in the root's shell, where $gpu and $other are members
+  int exit_code = 0;
+  const char* says = "";  ///< on standard error, if it does not move
+  bool counter_goes_on = true;
+  int processes = 3;  ///< that have moved, at least
+};
+
+void PrintTo(const Change& change, std::ostream* out) { *out << change.name; }
+
+class ChangingJob : public testing::TestWithParam<Change> {
+ protected:
+  static std::string joined(const std::vector<std::string>& words) {
+    std::string text;
+    for (const std::string& word : words) text += word + " ";
+    return text;
+  }
+
+  /// A counter, a member without a GPU, and a root that waits for its cue, and starts processes.
+  App start_job() {
+    const std::string second = joined(counter_command(hosts_, 0, kCounterPort + 1));
+    const std::string script = joined(counter_command(hosts_, 32 * kMiB)) +
+                               "& gpu=$!\nsleep 1000 & other=$!\nuse_gpu() { " + second +
+                               "& }\nwhile [ ! -e " + cue_ + " ]; do sleep 0.02; done\n" +
+                               GetParam().does + "\necho done\nwhile :; do sleep 0.05; done";
+    App job = hosts_.start_app(Host::kA, {"/bin/sh", "-c", script});
+    EXPECT_TRUE(job.wait_for_lines(1)) << job.output();
+    return job;
+  }
+
+  BackgroundCommand start_migration(pid_t pid) {
+    std::vector<std::string> command = hosts_.migrate_command(Host::kA, Host::kB, pid);
+    command.emplace_back("--pause-before-switchover");
+    return BackgroundCommand(command);
+  }
+
+  void let_go_on(const std::string& output) {
+    const std::string id = output.substr(output.find("migration ") + 10, 36);
+    std::vector<std::string> command = {hosts_.variable("GCR_CLI"), "continue",
+                                        hosts_.address(Host::kA), id};
+    std::istringstream tls(hosts_.variable("GCR_TLS"));
+    for (std::string word; tls >> word;) command.push_back(word);
+    const CommandResult told = run(hosts_.on_host(Host::kA, command), kPatience);
+    EXPECT_EQ(told.exit_code, 0) << told.err;
+  }
+
+  /// The change is made when this returns, unless the root has become another program.
+  void give_cue(const App& job) {
+    std::ofstream(cue_).put('1');
+    if (std::string(GetParam().does).starts_with("exec")) return;
+    const auto is_done = [](const std::string& text) { return text.find("done\n") != text.npos; };
+    ASSERT_TRUE(wait_for_content(job.output_path(), is_done, kPatience)) << job.output();
+  }
+
+  TwoHosts hosts_;
+  const std::string cue_ = hosts_.directory() + "/cue";
+  UdpClient client_{hosts_.variable("NS", Host::kA)};
+};
+
+TEST_P(ChangingJob, MovesAsAWholeOrRunsOn) {
+  const Change& change = GetParam();
+  const App job = start_job();
+  BackgroundCommand migration = start_migration(job.pid());
+  ASSERT_TRUE(migration.wait_for_output(
+      [](const std::string& output) { return output.find("paused: ") != output.npos; }, kPatience))
+      << migration.err_so_far();
+  ASSERT_NO_FATAL_FAILURE(give_cue(job));
+  let_go_on(migration.out_so_far());
+  const MigrateOutcome outcome = TwoHosts::parse_outcome(migration.finish(kPatience));
+  EXPECT_EQ(outcome.exit_code, change.exit_code) << outcome.out << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr(change.says));
+  const bool moved = outcome.migrated();
+  if (moved) {
+    EXPECT_GE(outcome.processes, change.processes);
+  } else {
+    EXPECT_TRUE(procfs::read_stat(job.pid())) << "the root has ended";
+  }
+  if (change.counter_goes_on) {
+    EXPECT_EQ(ask_counter(client_, hosts_, moved ? Host::kB : Host::kA), kCounterFirst);
+    EXPECT_TRUE(counter_is_intact(client_, hosts_, moved ? Host::kB : Host::kA));
+  }
+  const HostUse empty = hosts_.use(moved ? Host::kA : Host::kB);
+  EXPECT_EQ(empty.vram_bytes, 0u);
+  EXPECT_EQ(empty.workers, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    While, ChangingJob,
+    testing::Values(
+        Change{.name = "TheRootBecomesAnotherProgram", .does = "exec sleep 1000"},
+        Change{.name = "AMemberEnds", .does = "kill $other; wait $other"},
+        Change{.name = "AMemberLeavesTheSession", .does = "setsid sleep 1000 &", .processes = 4},
+        Change{.name = "AMemberWithAGpuEnds",
+               .does = "kill -KILL $gpu; wait $gpu",
+               .exit_code = 1,
+               .says = "ended",
+               .counter_goes_on = false},
+        Change{.name = "AMemberBeginsToUseAGpu",
+               .does = "use_gpu; sleep 1",
+               .exit_code = 1,
+               .says = "it began to use the GPU while it was moved"},
+        Change{.name = "TheTreeGrows",
+               .does = "i=0; while [ $i -lt 250 ]; do sleep 1000 & i=$((i + 1)); done",
+               .exit_code = 1,
+               .says = "processes by now, 200 are allowed"}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST(JobWithManyGpus, IsRefusedWhereThereAreFewer) {
+  TwoHosts hosts({"--gpus", "2", "--only-gpu-b", "1"});
+  const App ring = hosts.start_app(
+      Host::kA, {hosts.program_path("ring"), "--ranks", "2", "--gpus", "2", "--per-line", "6"});
+  ASSERT_TRUE(ring.wait_for_lines(3)) << ring.output();
+  const MigrateOutcome outcome = hosts.migrate(Host::kA, ring.pid());
+  EXPECT_EQ(outcome.exit_code, kRefusedExit);
+  EXPECT_THAT(outcome.err, HasSubstr("gpu-map"));
+  EXPECT_THAT(outcome.err, HasSubstr("the destination has no free GPU for GPU-"));
+  EXPECT_TRUE(ring.wait_for_lines(ring.lines().size() + 3)) << ring.output();
+}
+
+}  // namespace
+}  // namespace gcr::e2e
