@@ -29,6 +29,12 @@ std::vector<std::string> counter_command(const TwoHosts& hosts, std::uint64_t vr
           std::to_string(vram_bytes)};
 }
 
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += word + " ";
+  return text;
+}
+
 App start_counter(TwoHosts& hosts, Host host, std::uint64_t vram_bytes) {
   return start(hosts, host, counter_command(hosts, vram_bytes));
 }

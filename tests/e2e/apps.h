@@ -20,6 +20,9 @@ inline constexpr int kCounterFirst = 101;  ///< its first answer
 std::vector<std::string> counter_command(const TwoHosts& hosts, std::uint64_t vram_bytes,
                                          std::uint16_t port = kCounterPort);
 
+/// The words for a shell; none of them has a blank.
+std::string joined(const std::vector<std::string>& words);
+
 /// Starts a counter and waits until it listens; it has answered nothing yet. Throws if it ends.
 App start_counter(TwoHosts& hosts, Host host, std::uint64_t vram_bytes);
 

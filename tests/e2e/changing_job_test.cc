@@ -32,12 +32,6 @@ void PrintTo(const Change& change, std::ostream* out) { *out << change.name; }
 
 class ChangingJob : public testing::TestWithParam<Change> {
  protected:
-  static std::string joined(const std::vector<std::string>& words) {
-    std::string text;
-    for (const std::string& word : words) text += word + " ";
-    return text;
-  }
-
   /// A counter, a member without a GPU, and a root that waits for its cue, and starts processes.
   App start_job() {
     const std::string second = joined(counter_command(hosts_, 0, kCounterPort + 1));

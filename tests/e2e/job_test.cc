@@ -89,12 +89,6 @@ App start_script(TwoHosts& hosts, const std::string& script) {
   return app;
 }
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += word + " ";
-  return text;
-}
-
 TEST_F(JobTest, AScriptGoesOnWhenItsProgramHasEndedAtTheDestination) {
   const App script =
       start_script(hosts_, joined(counter_command(hosts_, 0)) + "; echo it ended with $?");
