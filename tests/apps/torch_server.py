@@ -90,8 +90,7 @@ def main():
     if sys.argv[1] == "serve":
         import uvloop  # pylint: disable=import-outside-toplevel
 
-        uvloop.install()
-        asyncio.run(serve(int(sys.argv[2])))
+        uvloop.run(serve(int(sys.argv[2])))
     asyncio.run(ask(sys.argv[2].split(","), int(sys.argv[3])))
 
 

@@ -76,7 +76,7 @@ std::string network_name(const TwoHosts& hosts, Host host) {
   return std::filesystem::path(hosts.variable("NS", host)).filename();
 }
 
-/// A command line that does so with "$pid" of each process of the program in this network.
+/// A command line that does this with "$pid" of each process of the program in this network.
 std::string for_each_process(const std::string& network, const std::string& program,
                              std::string_view does) {
   return fmt::format(
@@ -85,7 +85,7 @@ std::string for_each_process(const std::string& network, const std::string& prog
 }
 
 std::string kill_one_command(const std::string& network, const std::string& program) {
-  return "run one=; " + for_each_process(network, program, "one=$pid") +
+  return "one=; " + for_each_process(network, program, "one=$pid") +
          "; [ -z \"$one\" ] || kill -KILL $one";
 }
 
@@ -252,9 +252,9 @@ std::string Pair::action_of(Harm harm, const std::string& command, Host host,
     case Harm::kKillApp:
       return fmt::format("run kill -KILL {}", moving.pid);
     case Harm::kKillMember:
-      return kill_one_command(network_name(hosts_, moving.host), program_.name);
+      return "run " + kill_one_command(network_name(hosts_, moving.host), program_.name);
     case Harm::kKillCopy:
-      return kill_one_command(network_name(hosts_, other(moving.host)), program_.name);
+      return "run " + kill_one_command(network_name(hosts_, other(moving.host)), program_.name);
     case Harm::kEndApp:
       return fmt::format("run kill -TERM {}", moving.pid);
     case Harm::kWake:
