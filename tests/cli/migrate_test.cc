@@ -111,10 +111,9 @@ TEST_F(Migrate, RequestSaysWhichGpuGoesWhere) {
   EXPECT_EQ(to_uuid(request_->device_map(0).destination_uuid()).to_string(), two);
   EXPECT_EQ(to_uuid(request_->device_map(1).source_uuid()).to_string(), two);
   for (const std::string& wrong : {"GPU-" + one, one + "=", one + "=0", std::string("=")}) {
-    request_.reset();
-    const Finished finished = against(report(migrated_report()), {"--device-map", wrong});
-    expect_one_error(finished, 2, "--device-map");
-    EXPECT_FALSE(request_) << wrong;
+    const Finished refused = run_cli(words("127.0.0.1:1", {"--device-map", wrong}));
+    EXPECT_EQ(refused.exit_status, 2) << wrong;
+    EXPECT_THAT(refused.err, HasSubstr("is not a GPU's UUID at SRC")) << wrong;
   }
 }
 
