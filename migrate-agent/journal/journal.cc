@@ -107,6 +107,12 @@ Uuid id_of(const Began& began) { return to_uuid(began.migration_id()); }
 
 int root_pid(const ProcessIds& members) { return members.empty() ? 0 : members[0].pid(); }
 
+std::vector<pid_t> pids_of(const ProcessIds& members) {
+  std::vector<pid_t> pids;
+  for (const ProcessId& member : members) pids.push_back(member.pid());
+  return pids;
+}
+
 Result<std::string> boot_id() {
   std::string id;
   if (!std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id) || id.empty()) {

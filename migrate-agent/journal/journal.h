@@ -44,6 +44,9 @@ Uuid id_of(const Began& began);
 /// The PID of the process that was named, of a list of members; 0 if there is none.
 int root_pid(const ProcessIds& members);
 
+/// Those of a list of members, in its order.
+std::vector<pid_t> pids_of(const ProcessIds& members);
+
 /// This host's boot id, for Began.boot_id. Processes do not survive a change of it.
 Result<std::string> boot_id();
 

@@ -118,9 +118,9 @@ Status look_at_credentials(pid_t pid, Inspection& inspection) {
 Result<Inspection> inspect(pid_t pid, const Together& together, OutsideTcp outside_tcp,
                            const proto::GroupLimits* limits) {
   const std::map<std::string, std::string> status = procfs::status_fields(std::to_string(pid));
-  const char state = procfs::state(std::to_string(pid));
-  if (pid <= 0 || !status.contains("Tgid") || state == '\0') return no_such_process(pid);
-  if (state == 'Z' || state == 'X') {
+  const auto stat = procfs::read_stat(pid);
+  if (pid <= 0 || !status.contains("Tgid") || !stat) return no_such_process(pid);
+  if (procfs::has_ended(*stat)) {
     return Error(Code::kNotFound, "process " + std::to_string(pid) + " has ended");
   }
   if (status.at("Tgid") != std::to_string(pid)) {

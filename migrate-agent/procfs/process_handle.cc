@@ -1,7 +1,6 @@
 #include "migrate-agent/procfs/process_handle.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -49,9 +48,14 @@ bool Process::has_ended() const { return ends_within(std::chrono::milliseconds(0
 
 bool Process::ends_within(std::chrono::milliseconds patience) const {
   pollfd ended{pidfd(), POLLIN, 0};
+  return any_ends_within({&ended, 1}, patience);
+}
+
+bool any_ends_within(std::span<pollfd> pidfds, std::chrono::milliseconds patience) {
+  if (pidfds.empty()) return false;
   int ready = -1;
   while (ready < 0) {
-    ready = ::poll(&ended, 1, static_cast<int>(patience.count()));
+    ready = ::poll(pidfds.data(), pidfds.size(), static_cast<int>(patience.count()));
     if (ready < 0 && errno != EINTR) return false;
   }
   return ready > 0;

@@ -3,11 +3,13 @@
 // such a handle; a PID alone is for messages and for /proc.
 #pragma once
 
+#include <poll.h>
 #include <sys/types.h>
 
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "src/base/result.h"
@@ -56,6 +58,10 @@ class Process {
   std::uint64_t start_time_;
   std::shared_ptr<const UniqueFd> pidfd_;
 };
+
+/// Waits until one of the processes of these pidfds, each with POLLIN, has ended; false if none has
+/// within `patience`, at once if there are none.
+bool any_ends_within(std::span<pollfd> pidfds, std::chrono::milliseconds patience);
 
 /// The process and all below it, the process first. A PID that was read before its pidfd was opened
 /// counts only if it is still below the process.

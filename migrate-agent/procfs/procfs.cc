@@ -155,10 +155,11 @@ uid_t owner_of(pid_t pid) {
 
 char state(const std::string& task) { return read_stat(task).value_or(Stat()).state; }
 
-bool has_ended(pid_t pid) {
-  const char now = state(std::to_string(pid));
-  return now == 'Z' || now == 'X' || now == '\0';
+bool has_ended(const Stat& stat) {
+  return stat.state == 'Z' || stat.state == 'X' || stat.state == '\0';
 }
+
+bool has_ended(pid_t pid) { return has_ended(read_stat(pid).value_or(Stat())); }
 
 bool is_exiting(const Stat& stat) { return (stat.flags & kExiting) != 0; }
 

@@ -73,6 +73,7 @@ std::map<std::string, std::string> status_fields(const std::string& task);
 char state(const std::string& task);
 
 /// A zombie at most is left of it: it runs no more, and has nothing but its exit status.
+bool has_ended(const Stat& stat);
 bool has_ended(pid_t pid);
 
 /// It has begun to exit, or has ended: its memory is gone, and the rest follows.

@@ -1,10 +1,8 @@
 // The members at the source.
 #include <fmt/format.h>
-#include <poll.h>
 #include <signal.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <optional>
 #include <span>
@@ -241,15 +239,10 @@ cgroups::Group::Homes homes_of(const Lost& lost) {
   };
 }
 
-/// Waits until at least one of them has ended; false if none has within `patience`.
 bool any_ends_within(std::span<const Member> members, std::chrono::milliseconds patience) {
   std::vector<pollfd> ends;
   for (const Member& member : members) ends.push_back({member.process.pidfd(), POLLIN, 0});
-  int ready = -1;
-  do {
-    ready = ::poll(ends.data(), ends.size(), static_cast<int>(patience.count()));
-  } while (ready < 0 && errno == EINTR);
-  return ready > 0;
+  return procfs::any_ends_within(ends, patience);
 }
 
 }  // namespace

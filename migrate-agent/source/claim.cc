@@ -51,7 +51,7 @@ Status add_descendants(Course& c, const std::vector<pid_t>& tree) {
   journal::ProcessIds& members = c.subject.members;
   for (const pid_t pid : tree) {
     const auto stat = procfs::read_stat(pid);
-    if (!stat || stat->state == 'Z' || stat->state == 'X') continue;
+    if (!stat || procfs::has_ended(*stat)) continue;
     const auto is_it = [&](const journal::ProcessId& member) {
       return member.pid() == pid && member.start_time() == stat->start_time;
     };

@@ -15,12 +15,6 @@ using NamedFiles = std::vector<process::NamedFile>;
 
 const std::filesystem::path& journal_of(const Course& c) { return c.account.log->journal().path(); }
 
-std::vector<pid_t> pids_of(const Course& c) {
-  std::vector<pid_t> pids;
-  for (const journal::ProcessId& member : c.subject.members) pids.push_back(member.pid());
-  return pids;
-}
-
 /// What stays at the source until the commit, and goes then.
 journal::HeldFile held(const proto::MemoryFile& file) {
   journal::HeldFile held;
@@ -50,7 +44,8 @@ Status name_memory_files(Course& c) {
 
 Status unname_memory_files(Course& c) {
   if (c.copying.renamed.empty()) return {};
-  return memory_files::release(journal_of(c), false, memory_files::Which::kMade, pids_of(c));
+  return memory_files::release(journal_of(c), false, memory_files::Which::kMade,
+                               journal::pids_of(c.subject.members));
 }
 
 Status carry_memory_files(Course& c, const std::vector<memory_files::Member>& members) {

@@ -43,10 +43,8 @@ Status examine(Course& c) {
   const Phases::Timer timer(c.account.phases, "course", "preflight");
   Subject& subject = c.subject;
   c.console.tell("preflight", fmt::format("examining process {}", c.order.request.pid()));
-  std::vector<pid_t> pids;
-  for (const journal::ProcessId& member : subject.members) pids.push_back(member.pid());
   subject.found.emplace(c.account.phases.time("process", "examine", [&] {
-    return agent::examine(c.order.request, c.worker.config, pids);
+    return agent::examine(c.order.request, c.worker.config, journal::pids_of(subject.members));
   }));
   // The destination learns nothing of a process that cannot be moved.
   GCR_TRY(judge(c, subject.found->findings.list()));

@@ -131,8 +131,7 @@ Status send_control_state(Course& c) {
 Status switch_over(Course& c) {
   const Phases::Timer timer(c.account.phases, "course", "switchover");
   // The mover holds VRAM, so its last round runs in parallel with the steps on the process.
-  std::vector<pid_t> members;
-  for (const journal::ProcessId& member : c.subject.members) members.push_back(member.pid());
+  const std::vector<pid_t> members = journal::pids_of(c.subject.members);
   auto last_round = std::async(std::launch::async, [&c, &members]() -> Status {
     GCR_TRY(send_last_round(c));
     return check_sharers(c, members);

@@ -152,9 +152,8 @@ void describe_gpus(CLI::App& app, MigrateRequest& request) {
          [&request](const std::vector<std::string>& pairs) {
            for (const std::string& pair : pairs) *request.add_device_map() = parse_pair(pair);
          },
-         "Which GPU of DST takes the place of which GPU of SRC, by UUID (default: the agents "
-         "choose, "
-         "also for those that are not named)")
+         "Which GPU of DST takes the place of which GPU of SRC, by UUID (default, and for those "
+         "that are not named: the agents choose)")
       ->option_text("GPU=GPU,…")
       ->delimiter(',')
       ->allow_extra_args(false);

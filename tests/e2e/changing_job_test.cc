@@ -2,10 +2,8 @@
 // and the switchover, where most of a migration's time passes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 
 #include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -44,22 +42,6 @@ class ChangingJob : public testing::TestWithParam<Change> {
     return job;
   }
 
-  BackgroundCommand start_migration(pid_t pid) {
-    std::vector<std::string> command = hosts_.migrate_command(Host::kA, Host::kB, pid);
-    command.emplace_back("--pause-before-switchover");
-    return BackgroundCommand(command);
-  }
-
-  void let_go_on(const std::string& output) {
-    const std::string id = output.substr(output.find("migration ") + 10, 36);
-    std::vector<std::string> command = {hosts_.variable("GCR_CLI"), "continue",
-                                        hosts_.address(Host::kA), id};
-    std::istringstream tls(hosts_.variable("GCR_TLS"));
-    for (std::string word; tls >> word;) command.push_back(word);
-    const CommandResult told = run(hosts_.on_host(Host::kA, command), kPatience);
-    EXPECT_EQ(told.exit_code, 0) << told.err;
-  }
-
   /// The change is made when this returns, unless the root has become another program.
   void give_cue(const App& job) {
     std::ofstream(cue_).put('1');
@@ -76,12 +58,16 @@ class ChangingJob : public testing::TestWithParam<Change> {
 TEST_P(ChangingJob, MovesAsAWholeOrRunsOn) {
   const Change& change = GetParam();
   const App job = start_job();
-  BackgroundCommand migration = start_migration(job.pid());
+  BackgroundCommand migration(
+      hosts_.migrate_command(Host::kA, Host::kB, job.pid(), {"--pause-before-switchover"}));
   ASSERT_TRUE(migration.wait_for_output(
       [](const std::string& output) { return output.find("paused: ") != output.npos; }, kPatience))
       << migration.err_so_far();
   ASSERT_NO_FATAL_FAILURE(give_cue(job));
-  let_go_on(migration.out_so_far());
+  const std::string output = migration.out_so_far();
+  const std::string id = output.substr(output.find("migration ") + 10, 36);
+  const CommandResult told = hosts_.order(Host::kA, {"continue", id});
+  EXPECT_EQ(told.exit_code, 0) << told.err;
   const MigrateOutcome outcome = TwoHosts::parse_outcome(migration.finish(kPatience));
   EXPECT_EQ(outcome.exit_code, change.exit_code) << outcome.out << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr(change.says));

@@ -5,7 +5,6 @@
 
 #include <csignal>
 #include <optional>
-#include <sstream>
 #include <string>
 
 #include "src/base/units.h"
@@ -25,9 +24,7 @@ class ControlTest : public testing::Test {
   BackgroundCommand start_slow_migration() { return start_migration({"--max-bandwidth", "400K"}); }
 
   BackgroundCommand start_migration(const std::vector<std::string>& options) {
-    std::vector<std::string> command = hosts_.migrate_command(Host::kA, Host::kB, counter_.pid());
-    command.insert(command.end(), options.begin(), options.end());
-    return BackgroundCommand(command);
+    return BackgroundCommand(hosts_.migrate_command(Host::kA, Host::kB, counter_.pid(), options));
   }
 
   static bool is_paused(const std::string& output) {
@@ -36,16 +33,6 @@ class ControlTest : public testing::Test {
 
   static bool is_copying(const std::string& output) {
     return output.find("precopy: ") != std::string::npos;
-  }
-
-  /// `gcr-migrate WORDS[0] AGENT WORDS[1..]` with the operator's certificate.
-  CommandResult ask(Host agent, const std::vector<std::string>& words) {
-    std::vector<std::string> command = {hosts_.variable("GCR_CLI"), words.front(),
-                                        hosts_.address(agent)};
-    command.insert(command.end(), words.begin() + 1, words.end());
-    std::istringstream tls(hosts_.variable("GCR_TLS"));
-    for (std::string word; tls >> word;) command.push_back(word);
-    return run(hosts_.on_host(Host::kA, command), kPatience);
   }
 
   static std::string id_in(const std::string& output) {
@@ -81,15 +68,15 @@ TEST_F(ControlTest, AnotherCommandCancelsByTheBeginningOfTheId) {
   BackgroundCommand migration = start_slow_migration();
   ASSERT_TRUE(migration.wait_for_output(is_copying, kPatience)) << migration.err_so_far();
   const std::string id = id_in(migration.out_so_far());
-  const CommandResult listed = ask(Host::kA, {"list"});
+  const CommandResult listed = hosts_.order(Host::kA, {"list"});
   EXPECT_THAT(listed.out, HasSubstr(id));
-  EXPECT_THAT(ask(Host::kB, {"list"}).out, HasSubstr(id));
-  const CommandResult cancelled = ask(Host::kA, {"cancel", id.substr(0, 8)});
+  EXPECT_THAT(hosts_.order(Host::kB, {"list"}).out, HasSubstr(id));
+  const CommandResult cancelled = hosts_.order(Host::kA, {"cancel", id.substr(0, 8)});
   EXPECT_EQ(cancelled.exit_code, 0) << cancelled.err;
   EXPECT_EQ(migration.finish(kPatience).exit_code, kCancelledExit);
-  EXPECT_THAT(ask(Host::kA, {"status", id}).out, HasSubstr("undone"));
-  EXPECT_THAT(ask(Host::kA, {"list"}).out, testing::Not(HasSubstr(id)));
-  EXPECT_THAT(ask(Host::kA, {"list", "--all"}).out, HasSubstr(id));
+  EXPECT_THAT(hosts_.order(Host::kA, {"status", id}).out, HasSubstr("undone"));
+  EXPECT_THAT(hosts_.order(Host::kA, {"list"}).out, testing::Not(HasSubstr(id)));
+  EXPECT_THAT(hosts_.order(Host::kA, {"list", "--all"}).out, HasSubstr(id));
   expect_that_the_source_goes_on();
 }
 
@@ -97,19 +84,19 @@ TEST_F(ControlTest, AMigrationThatPausesGoesOnWhenItIsTold) {
   BackgroundCommand migration = start_migration({"--pause-before-switchover"});
   ASSERT_TRUE(migration.wait_for_output(is_paused, kPatience)) << migration.err_so_far();
   const std::string id = id_in(migration.out_so_far());
-  const std::string status = ask(Host::kA, {"status", id, "--json"}).out;
+  const std::string status = hosts_.order(Host::kA, {"status", id, "--json"}).out;
   EXPECT_THAT(status, HasSubstr("\"phase\":\"paused\""));
   EXPECT_THAT(status, HasSubstr("\"paused\":true"));
-  EXPECT_THAT(ask(Host::kA, {"list"}).out, HasSubstr("paused"));
+  EXPECT_THAT(hosts_.order(Host::kA, {"list"}).out, HasSubstr("paused"));
   // It runs here, and is not in its switchover.
   EXPECT_EQ(ask_counter(client_, hosts_, Host::kA), kCounterFirst);
-  const CommandResult told = ask(Host::kA, {"continue", id});
+  const CommandResult told = hosts_.order(Host::kA, {"continue", id});
   EXPECT_EQ(told.exit_code, 0) << told.err;
   EXPECT_TRUE(TwoHosts::parse_outcome(migration.finish(kPatience)).migrated());
   const UdpClient there(hosts_.variable("NS", Host::kB));
   EXPECT_EQ(ask_counter(there, hosts_, Host::kB), kCounterFirst + 1);
   EXPECT_TRUE(counter_is_intact(there, hosts_, Host::kB));
-  const CommandResult again = ask(Host::kA, {"continue", id});
+  const CommandResult again = hosts_.order(Host::kA, {"continue", id});
   EXPECT_EQ(again.exit_code, kRefusedExit);
   EXPECT_THAT(again.err, HasSubstr("takes no orders any more: it is confirmed"));
 }
@@ -117,7 +104,7 @@ TEST_F(ControlTest, AMigrationThatPausesGoesOnWhenItIsTold) {
 TEST_F(ControlTest, AMigrationThatPausesCanBeCancelled) {
   BackgroundCommand migration = start_migration({"--pause-before-switchover"});
   ASSERT_TRUE(migration.wait_for_output(is_paused, kPatience)) << migration.err_so_far();
-  const CommandResult cancelled = ask(Host::kA, {"cancel", id_in(migration.out_so_far())});
+  const CommandResult cancelled = hosts_.order(Host::kA, {"cancel", id_in(migration.out_so_far())});
   EXPECT_EQ(cancelled.exit_code, 0) << cancelled.err;
   EXPECT_EQ(migration.finish(kPatience).exit_code, kCancelledExit);
   expect_that_the_source_goes_on();
@@ -127,19 +114,19 @@ TEST_F(ControlTest, LimitsChangeWhileItGoesOn) {
   BackgroundCommand migration = start_slow_migration();
   ASSERT_TRUE(migration.wait_for_output(is_copying, kPatience)) << migration.err_so_far();
   const std::string id = id_in(migration.out_so_far());
-  const CommandResult unpaused = ask(Host::kA, {"continue", id});
+  const CommandResult unpaused = hosts_.order(Host::kA, {"continue", id});
   EXPECT_EQ(unpaused.exit_code, kRefusedExit);
   EXPECT_THAT(unpaused.err, HasSubstr("does not pause before its switchover"));
-  const CommandResult elsewhere = ask(Host::kB, {"set", id, "--max-bandwidth", "0"});
+  const CommandResult elsewhere = hosts_.order(Host::kB, {"set", id, "--max-bandwidth", "0"});
   EXPECT_EQ(elsewhere.exit_code, kRefusedExit);
   EXPECT_THAT(elsewhere.err, HasSubstr("takes orders at its source"));
-  const CommandResult limit = ask(Host::kA, {"set", id, "--downtime-limit", "77"});
+  const CommandResult limit = hosts_.order(Host::kA, {"set", id, "--downtime-limit", "77"});
   EXPECT_EQ(limit.exit_code, 0) << limit.err;
-  const std::string status = ask(Host::kA, {"status", id, "--json"}).out;
+  const std::string status = hosts_.order(Host::kA, {"status", id, "--json"}).out;
   EXPECT_THAT(status, HasSubstr("\"downtime_limit_ms\":77"));
   EXPECT_THAT(status, HasSubstr("\"max_bandwidth_bytes\":\"400000\""));
   // It would not end in kPatience with the limit.
-  const CommandResult free = ask(Host::kA, {"set", id, "--max-bandwidth", "0"});
+  const CommandResult free = hosts_.order(Host::kA, {"set", id, "--max-bandwidth", "0"});
   EXPECT_EQ(free.exit_code, 0) << free.err;
   const CommandResult result = migration.finish(kPatience);
   EXPECT_TRUE(TwoHosts::parse_outcome(result).migrated());
@@ -160,11 +147,11 @@ TEST_F(ControlTest, ADetachedMigrationGoesOnAndTellsItsState) {
   ASSERT_TRUE(counter_.program().wait(kPatience)) << "the source's copy does not end";
   ASSERT_TRUE(hosts_.wait_until_idle(Host::kA));
   ASSERT_TRUE(hosts_.wait_until_idle(Host::kB));
-  EXPECT_THAT(ask(Host::kA, {"status", id}).out, HasSubstr("confirmed"));
-  EXPECT_THAT(ask(Host::kB, {"status", id}).out, HasSubstr("running"));
+  EXPECT_THAT(hosts_.order(Host::kA, {"status", id}).out, HasSubstr("confirmed"));
+  EXPECT_THAT(hosts_.order(Host::kB, {"status", id}).out, HasSubstr("running"));
   const UdpClient there(hosts_.variable("NS", Host::kB));
   EXPECT_EQ(ask_counter(there, hosts_, Host::kB), kCounterFirst);
-  const CommandResult late = ask(Host::kA, {"cancel", id});
+  const CommandResult late = hosts_.order(Host::kA, {"cancel", id});
   EXPECT_EQ(late.exit_code, kRefusedExit) << late.out << late.err;
 }
 
@@ -193,9 +180,10 @@ TEST_F(ControlTest, WhatTheProtocolDecidesIsNoOperatorsToDecide) {
   BackgroundCommand migration = start_slow_migration();
   ASSERT_TRUE(migration.wait_for_output(is_copying, kPatience)) << migration.err_so_far();
   const std::string id = id_in(migration.out_so_far());
-  const CommandResult early = ask(Host::kA, {"resolve", id, "--run-here", "--peer-is-gone"});
+  const CommandResult early =
+      hosts_.order(Host::kA, {"resolve", id, "--run-here", "--peer-is-gone"});
   EXPECT_EQ(early.exit_code, kRefusedExit) << early.out << early.err;
-  EXPECT_NE(ask(Host::kA, {"resolve", id, "--run-here"}).exit_code, 0);
+  EXPECT_NE(hosts_.order(Host::kA, {"resolve", id, "--run-here"}).exit_code, 0);
   migration.program().signal(SIGINT);
   EXPECT_EQ(migration.finish(kPatience).exit_code, kCancelledExit);
   expect_that_the_source_goes_on();

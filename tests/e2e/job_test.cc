@@ -187,10 +187,7 @@ bool wait_until(const std::function<bool()>& is_so) {
 }
 
 bool wait_until_gone(pid_t pid) {
-  return wait_until([pid] {
-    const char state = procfs::state(std::to_string(pid));
-    return state == 0 || state == 'Z';
-  });
+  return wait_until([pid] { return procfs::has_ended(pid); });
 }
 
 bool grows(const std::string& path) {

@@ -232,9 +232,8 @@ TEST_F(PreflightTest, AProcessWhoseCudaIsLockedByOthersRefuses) {
 
 TEST_F(PreflightTest, AnAgentWithoutAPlaceForOneMoreSaysSo) {
   ASSERT_NO_FATAL_FAILURE(start({"--prepare-a", "sed -i '1i max_migrations = 1' $1/agent.toml"}));
-  auto command = hosts_->migrate_command(Host::kA, Host::kB, counter_->pid());
-  command.emplace_back("--pause-before-switchover");
-  BackgroundCommand migration(command);
+  BackgroundCommand migration(
+      hosts_->migrate_command(Host::kA, Host::kB, counter_->pid(), {"--pause-before-switchover"}));
   const auto paused = [](const std::string& output) {
     return output.find("paused: ") != output.npos;
   };

@@ -274,9 +274,8 @@ TEST_F(RefusalTest, ADestinationWithACertificateOfAnotherAuthority) {
 
 TEST_F(RefusalTest, AProcessThatIsBeingMoved) {
   ASSERT_NO_FATAL_FAILURE(start());
-  auto command = hosts_->migrate_command(Host::kA, Host::kB, counter_->pid());
-  command.emplace_back("--pause-before-switchover");
-  BackgroundCommand first(command);
+  BackgroundCommand first(
+      hosts_->migrate_command(Host::kA, Host::kB, counter_->pid(), {"--pause-before-switchover"}));
   ASSERT_TRUE(first.wait_for_output(
       [](const std::string& text) { return text.find("paused: ") != std::string::npos; },
       Milliseconds(120'000)));

@@ -203,26 +203,32 @@ App TwoHosts::start_app(Host host, const std::vector<std::string>& command, bool
           std::make_unique<Program>(on_host(host, all), Streams{-1, output.get(), output.get()})};
 }
 
-std::vector<std::string> TwoHosts::migrate_command(Host from, Host to, pid_t pid) const {
+std::vector<std::string> TwoHosts::migrate_command(Host from, Host to, pid_t pid,
+                                                   const std::vector<std::string>& options) const {
   std::vector<std::string> command = {variable("GCR_CLI")};
   for (const std::string& word : words(variable("GCR_TLS"))) command.push_back(word);
   command.insert(command.end(), {address(from), address(to), std::to_string(pid)});
+  command.insert(command.end(), options.begin(), options.end());
   return on_host(Host::kA, command);
 }
 
 MigrateOutcome TwoHosts::migrate(Host from, pid_t pid,
                                  const std::vector<std::string>& options) const {
-  std::vector<std::string> command = migrate_command(from, other(from), pid);
-  command.insert(command.end(), options.begin(), options.end());
-  return parse_outcome(run(command, kMigrateTimeout));
+  return parse_outcome(run(migrate_command(from, other(from), pid, options), kMigrateTimeout));
+}
+
+CommandResult TwoHosts::order(Host agent, const std::vector<std::string>& request) const {
+  std::vector<std::string> command = {variable("GCR_CLI"), request.front(), address(agent)};
+  command.insert(command.end(), request.begin() + 1, request.end());
+  for (const std::string& word : words(variable("GCR_TLS"))) command.push_back(word);
+  return run(on_host(Host::kA, command), kPatience);
 }
 
 google::protobuf::Struct TwoHosts::ask(Host host, const std::string& question,
                                        const std::vector<std::string>& options) const {
-  std::vector<std::string> command = {variable("GCR_CLI"), question, "--json", address(host)};
-  for (const std::string& word : words(variable("GCR_TLS"))) command.push_back(word);
+  std::vector<std::string> command = {question, "--json"};
   command.insert(command.end(), options.begin(), options.end());
-  const CommandResult result = run(on_host(Host::kA, command), kPatience);
+  const CommandResult result = order(host, command);
   google::protobuf::Struct answer;
   if (!google::protobuf::util::JsonStringToMessage(result.out, &answer).ok()) {
     throw std::runtime_error(question + ": " + result.out + result.err);
@@ -264,6 +270,8 @@ MigrateOutcome TwoHosts::parse_outcome(const CommandResult& result) {
   }
   return outcome;
 }
+
+std::string TwoHosts::network(Host host) const { return fs::path(variable("NS", host)).filename(); }
 
 std::string TwoHosts::directory(Host host) const { return directory_ + "/" + letter(host); }
 

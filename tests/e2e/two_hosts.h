@@ -97,6 +97,8 @@ class TwoHosts {
   std::string address(Host host) const { return variable("IP", host); }
   const std::string& directory() const { return directory_; }
   std::string directory(Host host) const;
+  /// The name of its network namespace, for ip(8).
+  std::string network(Host host) const;
   std::string program_path(const std::string& name) const;
 
   /// COMMAND with what a program on that host needs in front: namespace and GPU environment.
@@ -105,9 +107,13 @@ class TwoHosts {
   /// Starts a program under `gcr-migrate run`, or bare.
   App start_app(Host host, const std::vector<std::string>& command, bool under_preload = true);
 
-  /// The words of `gcr-migrate … FROM TO PID` with the operator's certificate.
-  std::vector<std::string> migrate_command(Host from, Host to, pid_t pid) const;
+  /// The words of `gcr-migrate … FROM TO PID` with the operator's certificate, and these options.
+  std::vector<std::string> migrate_command(Host from, Host to, pid_t pid,
+                                           const std::vector<std::string>& options = {}) const;
   MigrateOutcome migrate(Host from, pid_t pid, const std::vector<std::string>& options = {}) const;
+
+  /// Runs `gcr-migrate REQUEST[0] AGENT REQUEST[1..]` with the operator's certificate.
+  CommandResult order(Host agent, const std::vector<std::string>& request) const;
 
   /// What `gcr-migrate QUESTION` prints with --json about the host's agent.
   google::protobuf::Struct ask(Host host, const std::string& question,

@@ -55,7 +55,7 @@ class ErrorsTest : public testing::Test {
             hosts.variable("STATE", host),
             std::filesystem::path(hosts.variable("VRAM", host)).parent_path(),
             hosts.variable("CONFIG", host),
-            hosts.variable("NS", host).substr(std::string("/run/netns/").size()),
+            hosts.network(host),
             hosts.agent_pid(host)};
   }
 
@@ -260,13 +260,12 @@ for fd in [entry for pid in sys.argv[1:] for entry in pathlib.Path(f"/proc/{pid}
 os.close(1)
 time.sleep(4)
 )";
-  const std::string network = pair.hosts().variable("NS", pair.source());
   Scenario scenario;
   scenario.harm = Harm::kRun;
   scenario.point = "source.gated";
   // The pipe ends once it has them.
   scenario.command = fmt::format("(python3 {} $(ip netns pids {}) 2>/dev/null </dev/null &) | cat",
-                                 app, network.substr(std::string("/run/netns/").size()));
+                                 app, pair.hosts().network(pair.source()));
   scenario.survivor = Side::kSource;
   const Result result = pair.run(scenario);
   EXPECT_TRUE(result.passed()) << result.failure;

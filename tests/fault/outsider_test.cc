@@ -20,7 +20,7 @@ class Outsider : public testing::Test {
  protected:
   std::string network(Side side) {
     const Host host = side == Side::kSource ? pair_.source() : other(pair_.source());
-    return pair_.hosts().variable("NS", host).substr(std::string("/run/netns/").size());
+    return pair_.hosts().network(host);
   }
 
   /// The outsider does not know of this: it goes on when the worker is dead.

@@ -72,10 +72,6 @@ std::string faults_file(const TwoHosts& hosts, Host host) {
 
 std::string hit_file(const TwoHosts& hosts, Host host) { return faults_file(hosts, host) + ".hit"; }
 
-std::string network_name(const TwoHosts& hosts, Host host) {
-  return std::filesystem::path(hosts.variable("NS", host)).filename();
-}
-
 /// A command line that does this with "$pid" of each process of the program in this network.
 std::string for_each_process(const std::string& network, const std::string& program,
                              std::string_view does) {
@@ -233,7 +229,7 @@ void Pair::disarm() {
 std::string Pair::action_of(Harm harm, const std::string& command, Host host,
                             const Copy& moving) const {
   const pid_t daemon = hosts_.agent_pid(host);
-  const std::string network = network_name(hosts_, host);
+  const std::string network = hosts_.network(host);
   switch (harm) {
     case Harm::kError:
       return "error";
@@ -252,9 +248,9 @@ std::string Pair::action_of(Harm harm, const std::string& command, Host host,
     case Harm::kKillApp:
       return fmt::format("run kill -KILL {}", moving.pid);
     case Harm::kKillMember:
-      return "run " + kill_one_command(network_name(hosts_, moving.host), program_.name);
+      return "run " + kill_one_command(hosts_.network(moving.host), program_.name);
     case Harm::kKillCopy:
-      return "run " + kill_one_command(network_name(hosts_, other(moving.host)), program_.name);
+      return "run " + kill_one_command(hosts_.network(other(moving.host)), program_.name);
     case Harm::kEndApp:
       return fmt::format("run kill -TERM {}", moving.pid);
     case Harm::kWake:
@@ -262,7 +258,7 @@ std::string Pair::action_of(Harm harm, const std::string& command, Host host,
     case Harm::kRun:
       return "run " + command;
     case Harm::kCut:
-      return fmt::format("run ip -n {} link set veth0 down", network_name(hosts_, Host::kA));
+      return fmt::format("run ip -n {} link set veth0 down", hosts_.network(Host::kA));
     case Harm::kArm:
     case Harm::kNone:
       break;
@@ -332,7 +328,7 @@ std::string Pair::strike_now(Trial& trial) {
           {"sh", "-c",
            fmt::format("while pids=$(ip netns pids {}) && [ -n \"$pids\" ]; do kill -KILL $pids; "
                        "done",
-                       network_name(hosts_, host))},
+                       hosts_.network(host))},
           kStartTimeout);
       break;
     default:
@@ -354,7 +350,7 @@ void Pair::end_copies(Host host, int number) const {
 
 /// ip(8) in the host's network.
 e2e::CommandResult Pair::ip(Host host, std::vector<std::string> words) const {
-  words.insert(words.begin(), {"ip", "-n", network_name(hosts_, host)});
+  words.insert(words.begin(), {"ip", "-n", hosts_.network(host)});
   return e2e::run(words, kStartTimeout);
 }
 
