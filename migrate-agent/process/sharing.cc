@@ -129,11 +129,14 @@ bool is_under_preload(pid_t pid) {
   return std::ranges::any_of(named_mappings(pid), is_preload_library);
 }
 
-bool has_driver_files(pid_t pid) {
-  const auto is_mapped = [](const Mapping& mapping) { return is_driver_file(mapping.path); };
-  if (std::ranges::any_of(named_mappings(pid), is_mapped)) return true;
-  return std::ranges::any_of(procfs::descriptor_links(pid), is_driver_file,
-                             &procfs::DescriptorLink::link);
+std::optional<std::string> driver_file_in_use(pid_t pid) {
+  for (const Mapping& mapping : named_mappings(pid)) {
+    if (is_driver_file(mapping.path)) return mapping.path + " mapped";
+  }
+  for (const auto& [number, link] : procfs::descriptor_links(pid)) {
+    if (is_driver_file(link)) return link + " open as descriptor " + std::to_string(number);
+  }
+  return std::nullopt;
 }
 
 void inspect_mappings(pid_t pid, const Together& together, Inspection& inspection) {

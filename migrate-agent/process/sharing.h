@@ -3,6 +3,8 @@
 
 #include <sys/types.h>
 
+#include <optional>
+#include <string>
 #include <string_view>
 
 #include "migrate-agent/process/inspect.h"
@@ -12,8 +14,8 @@ namespace gcr::process {
 /// Adds findings: "shared-memory", "deleted-file", "device", "kernel-object"; under_preload.
 void inspect_mappings(pid_t pid, const Together& together, Inspection& inspection);
 
-/// Whether it has files of the GPU driver open or mapped.
-bool has_driver_files(pid_t pid);
+/// Says which file of the GPU driver it has mapped or open, for an error message; nothing if none.
+std::optional<std::string> driver_file_in_use(pid_t pid);
 
 /// Whether the preload library is mapped in it.
 bool is_under_preload(pid_t pid);

@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/gpu_access/throttle.h"
+#include "migrate-agent/process/descriptors.h"
+#include "migrate-agent/process/sharing.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/source/course.h"
 #include "src/base/units.h"
@@ -105,11 +108,29 @@ void begin_switchover(Course& c) {
   c.console.begin_switchover(report.expected_downtime_ms(), report.expected_is_least());
 }
 
+/// A member without a door would keep the driver's files when it is dumped.
+Status check_others_use_no_gpu(Course& c) {
+  std::set<pid_t> users;
+  for (const GpuMember& member : c.subject.processes->gpu_members()) {
+    users.insert(member.process.pid());
+  }
+  for (const pid_t pid : journal::pids_of(c.subject.members)) {
+    if (users.contains(pid)) continue;
+    const auto file = process::driver_file_in_use(pid);
+    if (!file) continue;
+    return Error(Code::kRefused,
+                 fmt::format("process {} began to use the GPU while it was moved: it has {}",
+                             process::describe_process(pid), *file));
+  }
+  return {};
+}
+
 /// From here on the journal says that the process may be taken apart.
 Status note_detaching(Course& c) {
   if (std::exchange(c.account.detaching_noted, true)) return {};
   GCR_TRY(arm_keeper(c));
   GCR_TRY(follow_members(c, procfs::tree(c.order.request.pid())));
+  GCR_TRY(check_others_use_no_gpu(c));
   SourceJob& process = *c.subject.processes;
   journal::Record record;
   journal::Detaching& detaching = *record.mutable_detaching();

@@ -102,7 +102,7 @@ void find_gpu_users(Examination& found) {
     } else if (access.error().code() == Code::kUnavailable) {
       found.findings.add("in-migration", access.error().message());
       busy = true;
-    } else if (i != 0 && process::has_driver_files(pid)) {
+    } else if (process::driver_file_in_use(pid)) {
       found.findings.add("no-door",
                          fmt::format("process {} uses the GPU's driver: {}",
                                      process::describe_process(pid), access.error().message()));
@@ -353,9 +353,6 @@ Status examine_late(const proto::MigrateRequest& request, pid_t pid, const std::
              process::inspect(pid, together, outside_tcp(request),
                               in_same_groups(pid, request.pid()) ? &limits : nullptr));
   compare_with_root(pid, request.pid(), inspection, limits);
-  if (process::has_driver_files(pid)) {
-    inspection.findings.add("no-door", "it began to use the GPU while it was moved");
-  }
   const std::string reason =
       preflight::reason_of(findings_of_member(pid, std::move(inspection.findings)));
   if (reason.empty()) return {};

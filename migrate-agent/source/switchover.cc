@@ -9,8 +9,10 @@
 
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/memory/zero_pages.h"
+#include "migrate-agent/process/descriptors.h"
 #include "migrate-agent/process/inspect.h"
 #include "migrate-agent/process/named_files.h"
+#include "migrate-agent/process/sharing.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/source/course.h"
 #include "migrate-agent/source/shared_vram.h"
@@ -80,11 +82,23 @@ Status describe_dumped(Course& c) {
                                [&] { return carry_memory_files(c, members); });
 }
 
+/// CRIU says neither whose file of the GPU driver it met, nor which one.
+Error explain(const Course& c, Error dump_failed) {
+  for (const pid_t pid : journal::pids_of(c.subject.members)) {
+    const auto file = process::driver_file_in_use(pid);
+    if (!file) continue;
+    return Error(dump_failed.code(), fmt::format("{}; process {} has {}", dump_failed.message(),
+                                                 process::describe_process(pid), *file));
+  }
+  return dump_failed;
+}
+
 Result<std::vector<proto::Credentials>> dump(Course& c) {
   GCR_TRY(name_memory_files(c));
   auto dumped = c.copying.images->dump(*c.subject.processes, *c.copying.sink, c.copying.renamed);
   const Status unnamed = unname_memory_files(c);
-  if (dumped && !unnamed) return unnamed.error();
+  if (!dumped) return explain(c, dumped.error());
+  GCR_TRY(unnamed);
   return dumped;
 }
 

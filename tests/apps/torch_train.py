@@ -65,9 +65,10 @@ class Residual(torch.nn.Module):
 
 
 def make_model(gib, width, devices):
-    """Residual layers; weight, gradient and two moments are 16 bytes per parameter."""
+    """Residual layers; weight, gradient and two moments are 16 bytes per parameter. The last GPU gets
+    half as many as each other, so that memory tells them apart."""
     layers = max(devices, int(gib * 2**30 / (16 * width * width)))
-    return torch.nn.Sequential(*(Residual(width).cuda(i * devices // layers) for i in range(layers)))
+    return torch.nn.Sequential(*(Residual(width).cuda(i * (2 * devices - 1) // (2 * layers)) for i in range(layers)))
 
 
 def checksum(model):

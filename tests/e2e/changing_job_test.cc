@@ -30,12 +30,15 @@ void PrintTo(const Change& change, std::ostream* out) { *out << change.name; }
 
 class ChangingJob : public testing::TestWithParam<Change> {
  protected:
-  /// A counter, a member without a GPU, and a root that waits for its cue, and starts processes.
+  /// A counter, two members without a GPU, one of which waits to use it, and a root that waits for
+  /// its cue, and starts processes.
   App start_job() {
     const std::string second = joined(counter_command(hosts_, 0, kCounterPort + 1));
-    const std::string script = joined(counter_command(hosts_, 32 * kMiB)) +
-                               "& gpu=$!\nsleep 1000 & other=$!\nuse_gpu() { " + second +
-                               "& }\nwhile [ ! -e " + cue_ + " ]; do sleep 0.02; done\n" +
+    const std::string script = "cue=" + cue_ + "\n" + joined(counter_command(hosts_, 32 * kMiB)) +
+                               " & gpu=$!\nsleep 1000 & other=$!\n"
+                               "wait_for() { while [ ! -e $cue.$1 ]; do sleep 0.02; done; }\n"
+                               "use_gpu() { exec " +
+                               second + "; }\n(wait_for gpu; use_gpu) &\nwait_for change\n" +
                                GetParam().does + "\necho done\nwhile :; do sleep 0.05; done";
     App job = hosts_.start_app(Host::kA, {"/bin/sh", "-c", script});
     EXPECT_TRUE(job.wait_for_lines(1)) << job.output();
@@ -44,7 +47,7 @@ class ChangingJob : public testing::TestWithParam<Change> {
 
   /// The change is made when this returns, unless the root has become another program.
   void give_cue(const App& job) {
-    std::ofstream(cue_).put('1');
+    std::ofstream(cue_ + ".change").put('1');
     if (std::string(GetParam().does).starts_with("exec")) return;
     const auto is_done = [](const std::string& text) { return text.find("done\n") != text.npos; };
     ASSERT_TRUE(wait_for_content(job.output_path(), is_done, kPatience)) << job.output();
@@ -98,9 +101,13 @@ INSTANTIATE_TEST_SUITE_P(
                .says = "ended",
                .counter_goes_on = false},
         Change{.name = "AMemberBeginsToUseAGpu",
-               .does = "use_gpu; sleep 1",
+               .does = ">$cue.gpu; sleep 1",
                .exit_code = 1,
-               .says = "it began to use the GPU while it was moved"},
+               .says = "began to use the GPU while it was moved: it has /dev/nvidia"},
+        Change{.name = "ANewMemberUsesAGpu",
+               .does = "(use_gpu) & sleep 1",
+               .exit_code = 1,
+               .says = "began to use the GPU while it was moved: it has /dev/nvidia"},
         Change{.name = "TheTreeGrows",
                .does = "i=0; while [ $i -lt 250 ]; do sleep 1000 & i=$((i + 1)); done",
                .exit_code = 1,

@@ -39,6 +39,8 @@ class JobTest : public testing::Test {
     command.insert(command.end(), counter.begin(), counter.end());
     App tree = hosts_.start_app(host, command);
     EXPECT_TRUE(tree.wait_for_lines(kSome)) << tree.output();
+    const auto has_line = [](const std::string& text) { return text.find('\n') != text.npos; };
+    EXPECT_TRUE(wait_for_content(gpu_output_, has_line, kPatience)) << "the counter says nothing";
     return tree;
   }
 
