@@ -23,7 +23,7 @@ namespace gcr::test {
 using Bytes = std::vector<std::byte>;
 
 /// How long anything may take that must end by itself.
-inline constexpr std::chrono::seconds kBound{30};
+inline constexpr std::chrono::seconds kBound{120};
 
 inline Bytes random_bytes(std::size_t size, std::uint64_t seed) {
   std::mt19937_64 random(seed);
