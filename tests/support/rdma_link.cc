@@ -17,30 +17,23 @@ void run(const std::string& command) {
 
 }  // namespace
 
-void RdmaLink::change(const std::string& command) {
-  changed_ = true;
-  run(command);
-}
-
 RdmaLink::~RdmaLink() {
-  if (changed_) run(GCR_RDMA_PAIR " --restore");
+  run("for interface in rdma-a rdma-b; do tc qdisc del dev $interface root; done 2>/dev/null; "
+      "true");
 }
-
-void RdmaLink::cut() { change("ip link set rdma-b down"); }
 
 void RdmaLink::stall() { lose(100); }
 
 void RdmaLink::lose(double percent) {
   for (const char* const interface : {"rdma-a", "rdma-b"}) {
-    change(
-        fmt::format("tc qdisc replace dev {} root netem limit 10000 loss {}%", interface, percent));
+    run(fmt::format("tc qdisc replace dev {} root netem limit 10000 loss {}%", interface, percent));
   }
 }
 
 void RdmaLink::pass_only(std::uint64_t more_bytes) {
   // A bucket that is filled once: 1 byte comes back each second.
-  change(fmt::format("tc qdisc replace dev rdma-a root tbf rate 8bit burst {} limit 20000",
-                     std::max<std::uint64_t>(more_bytes, 1)));
+  run(fmt::format("tc qdisc replace dev rdma-a root tbf rate 8bit burst {} limit 20000",
+                  std::max<std::uint64_t>(more_bytes, 1)));
 }
 
 }  // namespace gcr::test
