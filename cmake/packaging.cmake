@@ -25,7 +25,7 @@ install(FILES docs/man/gcr-migrate-hosts.5 DESTINATION share/man/man5 COMPONENT 
 
 install(TARGETS migrate-agent RUNTIME DESTINATION sbin COMPONENT agent)
 install(TARGETS gcr-reaper gcr-keeper RUNTIME DESTINATION libexec/gcr-migrate COMPONENT agent)
-install(PROGRAMS $<TARGET_FILE:gcr-enter> DESTINATION libexec/gcr-migrate COMPONENT agent)
+install(PROGRAMS $<TARGET_FILE:gcr-in-criu> DESTINATION libexec/gcr-migrate COMPONENT agent)
 install(FILES cmake/packaging/systemd/migrate-agent.service
         DESTINATION lib/systemd/system COMPONENT agent)
 install(FILES cmake/packaging/agent.toml DESTINATION /etc/gcr-migrate COMPONENT agent)

@@ -119,7 +119,7 @@ std::vector<std::string> problems_of(const Config& config) {
   }
   check_program(problems, "criu.command", config.criu.argv.front());
   check_program(problems, "criu.reaper", config.criu.reaper);
-  for (const char* companion : {"gcr-keeper", "gcr-enter.so"}) {
+  for (const char* companion : {"gcr-keeper", "gcr-in-criu.so"}) {
     check_program(problems, "criu.reaper", config.criu.reaper.parent_path() / companion);
   }
   check_address(problems, "listen", config.listen.host);

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "migrate-agent/process/outside_tcp.h"
 #include "migrate-agent/procfs/process_handle.h"
 #include "proto/control.pb.h"
+#include "src/base/address_range.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 
@@ -47,6 +49,20 @@ Status check_memory_tracking(const Command& command);
 /// check_dumped_credentials(). An error ends the dump, and the tasks run again.
 using TakeImage = std::function<Status(const std::string& name, UniqueFd content)>;
 
+/// Reads whole pages of a stopped process's memory, from any thread.
+using ReadMemory = std::function<Status(std::uint64_t address, std::span<std::byte> bytes)>;
+
+/// Takes the memory of a task that was left out of CRIU's images: an image in which every byte has
+/// its address as its offset, for a restore to fill the task with. Called after the dump, like
+/// TakeImage for small images; all must be read when it returns. `ranges` are ascending and
+/// disjoint.
+using TakeMemory = std::function<Status(
+    const std::string& name, const std::vector<AddressRange>& ranges, const ReadMemory& read)>;
+
+/// Says for a stopped task of the tree, by its PID here, which of its memory is left out of CRIU's
+/// images, ascending: private, anonymous, writable. Called on one thread, during the dump.
+using ChooseMemory = std::function<std::vector<AddressRange>(pid_t task)>;
+
 /// What a dump may be told besides what it dumps.
 struct DumpOptions {
   /// The directory of a version 2 control group that holds only the process, and that is frozen
@@ -54,6 +70,8 @@ struct DumpOptions {
   /// before it releases them. Empty: none.
   std::filesystem::path group{};
   process::OutsideTcp outside_tcp = process::OutsideTcp::kRefuse;
+  /// For streaming dumps, and then run() needs a TakeMemory. Has no effect on kernels before 6.7.
+  ChooseMemory leave_out{};
 };
 
 /// A CRIU that was started for a process and has done everything that it can do before it touches
@@ -81,12 +99,13 @@ class PreparedDump {
 
   /// Dumps the process tree and leaves its tasks stopped; gives the rights of every thread, from
   /// the kernel. TCP connections are left in repair mode (see tcp_sockets.h). Once, blocking.
-  /// `take` is for a streaming dump. Files that are `renamed` have other names in the images. On
-  /// failure the tasks run again, and the error quotes the first error line of CRIU's log or
-  /// carries that of `take`. kDataLoss if the images give a thread other rights than it has; for
-  /// connections see settle_connections().
+  /// `take` and `take_memory` are for a streaming dump. Files that are `renamed` have other names
+  /// in the images. On failure the tasks run again, and the error quotes the first error line of
+  /// CRIU's log or carries that of `take`. kDataLoss if the images give a thread other rights than
+  /// it has; for connections see settle_connections().
   Result<std::vector<proto::Credentials>> run(
-      const TakeImage& take = {}, const std::map<std::string, std::string>& renamed = {});
+      const TakeImage& take = {}, const std::map<std::string, std::string>& renamed = {},
+      const TakeMemory& take_memory = {});
 
  private:
   struct Impl;
@@ -147,8 +166,9 @@ class PreparedRestore {
   PreparedRestore& operator=(PreparedRestore&&) noexcept;
   ~PreparedRestore();
 
-  /// Restores from the images that are in the directory now. Once, blocking. Starts CRIU again if
-  /// it has a PID that the tree needs. On failure nothing is left.
+  /// Restores from the images that are in the directory now, and fills the memory that was left out
+  /// of CRIU's (memory_filling.h) before any of the tasks runs. Once, blocking. Starts CRIU again
+  /// if it has a PID that the tree needs. On failure nothing is left.
   Result<RestoredTree> run();
 
  private:

@@ -10,6 +10,7 @@
 #include "migrate-agent/criu/holding_point.h"
 #include "migrate-agent/criu/images.h"
 #include "migrate-agent/criu/interrupted_calls.h"
+#include "migrate-agent/criu/left_out_memory.h"
 #include "migrate-agent/criu/options.h"
 #include "migrate-agent/criu/session.h"
 #include "migrate-agent/criu/streamer.h"
@@ -82,10 +83,10 @@ struct PreparedDump::Impl {
                                                const fs::path& directory, const fs::path& parent,
                                                const DumpOptions& options, bool streaming);
   Status start(const Command& command, const std::vector<std::string>& arguments);
-  Status run(const TakeImage& take);
+  Status run(const TakeImage& take, const TakeMemory& take_memory);
   Status wait_until_dumped();
   Status settle(const ReadImage& read, const WriteImage& write);
-  Status run_streaming(const TakeImage& take);
+  Status run_streaming(const TakeImage& take, const TakeMemory& take_memory);
   Status run_to_directory();
 
   const procfs::Process process;
@@ -94,6 +95,7 @@ struct PreparedDump::Impl {
   const DumpOptions options;
   HoldingPoint hold;
   std::optional<Streamer> streamer;
+  std::optional<LeftOutMemory> left_out;
   std::optional<Session> session;
   std::vector<proto::Credentials> credentials;
   std::map<std::string, std::string> renamed;  ///< names that files have in the images
@@ -119,6 +121,10 @@ Result<std::unique_ptr<PreparedDump::Impl>> PreparedDump::Impl::prepare(
     if (streaming) {
       arguments.emplace_back("--stream");
       GCR_ASSIGN(impl->streamer, Streamer::listen(directory));
+      if (options.leave_out) {
+        GCR_ASSIGN(auto left_out, LeftOutMemory::serve(pid, options.leave_out));
+        impl->left_out.emplace(std::move(left_out));
+      }
     }
     GCR_TRY(impl->start(command, arguments));
     return impl;
@@ -129,7 +135,8 @@ Result<std::unique_ptr<PreparedDump::Impl>> PreparedDump::Impl::prepare(
 
 Status PreparedDump::Impl::start(const Command& command,
                                  const std::vector<std::string>& arguments) {
-  auto beside = Session::beside(command, arguments, pid, directory);
+  const UniqueFd memory = left_out ? left_out->take_criu_end() : UniqueFd();
+  auto beside = Session::beside(command, arguments, pid, directory, memory.get());
   if (!beside) return beside.error();
   session.emplace(std::move(*beside));
   GCR_ASSIGN(const bool reached, hold.wait_until_reached(*session));
@@ -138,7 +145,7 @@ Status PreparedDump::Impl::start(const Command& command,
   return Error(Code::kInternal, "CRIU has done without " + std::string(kFirstDumpFile));
 }
 
-Status PreparedDump::Impl::run(const TakeImage& take) {
+Status PreparedDump::Impl::run(const TakeImage& take, const TakeMemory& take_memory) {
   GCR_TRY(session->check_namespace());
   GCR_TRY(lock_connections(procfs::tree(pid)));
   started = true;
@@ -146,7 +153,7 @@ Status PreparedDump::Impl::run(const TakeImage& take) {
     session->kill();
     return passed.error();
   }
-  return streamer ? run_streaming(take) : run_to_directory();
+  return streamer ? run_streaming(take, take_memory) : run_to_directory();
 }
 
 /// When CRIU ends, the process is still being stopped, or frozen.
@@ -172,7 +179,7 @@ Status PreparedDump::Impl::settle(const ReadImage& read, const WriteImage& write
   return write(images::kFilesImage, with_names);
 }
 
-Status PreparedDump::Impl::run_streaming(const TakeImage& take) {
+Status PreparedDump::Impl::run_streaming(const TakeImage& take, const TakeMemory& take_memory) {
   auto collected = streamer->collect(take);
   // Also if the images were lost: CRIU may have finished nevertheless, and run() can only resume
   // tasks that have stopped.
@@ -187,6 +194,13 @@ Status PreparedDump::Impl::run_streaming(const TakeImage& take) {
   for (const auto& [name, content] : *collected) {
     GCR_ASSIGN(UniqueFd file, in_memory(name, content));
     GCR_TRY(take(name, std::move(file)));
+  }
+  if (!left_out) return {};
+  GCR_ASSIGN(const auto tasks, left_out->finish());
+  for (const auto& [inner, task] : tasks) {
+    if (task.ranges.empty()) continue;
+    GCR_TRY(
+        take_memory(images::memory_image(inner), task.ranges, LeftOutMemory::reader_of(task.pid)));
   }
   return {};
 }
@@ -219,11 +233,12 @@ Result<PreparedDump> PreparedDump::to_directory(const Command& command, pid_t pi
 }
 
 Result<std::vector<proto::Credentials>> PreparedDump::run(
-    const TakeImage& take, const std::map<std::string, std::string>& renamed) {
+    const TakeImage& take, const std::map<std::string, std::string>& renamed,
+    const TakeMemory& take_memory) {
   impl_->renamed = renamed;
   const pid_t pid = impl_->pid;
   const bool was_stopped = procfs::state(std::to_string(pid)) == 'T';
-  const Status dumped = impl_->run(take);
+  const Status dumped = impl_->run(take, take_memory);
   if (!dumped) {
     // CRIU resumes the tasks when it fails; do it here if it could not, for example if the images
     // were lost. Whether they are stopped is not visible while their group is frozen.

@@ -15,7 +15,6 @@ namespace fs = std::filesystem;
 constexpr std::uint32_t kCommonMagic = 0x54564319;
 constexpr std::uint32_t kServiceMagic = 0x55105940;
 constexpr std::uint32_t kIrmapCacheMagic = 0x57004059;
-constexpr std::uint32_t kProcessTreeMagic = 0x50273030;
 constexpr std::uint32_t kPageMapMagic = 0x56084025;
 constexpr std::uint32_t kRemapMagic = 0x59133954;
 constexpr std::uint32_t kLinkedRemap = 0;  ///< of a remap-fpath.img
@@ -27,6 +26,7 @@ constexpr int kMaxParents = 1000;
 /// CRIU logs this and goes on if root has no CAP_SYS_RESOURCE.
 constexpr std::string_view kHarmless = "Can't setup RLIMIT_NOFILE for self";
 constexpr std::uint32_t kMaxRecordBytes = 1u << 20;
+constexpr std::uint32_t kMaxRseqBytes = 4096;
 
 void put_u32(std::string& bytes, std::uint32_t value) {
   for (int shift = 0; shift < 32; shift += 8) bytes += static_cast<char>(value >> shift & 0xff);
@@ -89,6 +89,19 @@ Result<std::vector<wire::ProcessTreeEntry>> process_tree(const fs::path& directo
   return entries;
 }
 
+/// A thread's area; empty if it has none.
+Result<AddressRange> rseq_area(const fs::path& core) {
+  GCR_ASSIGN(const auto entries, read_records<wire::Core>(core, kCoreMagic));
+  if (entries.empty()) return damaged(core);
+  const wire::RestartableSequences& rseq = entries.front().thread_core().rseq_entry();
+  const std::uint64_t start = rseq.rseq_abi_pointer();
+  if (rseq.rseq_abi_size() > kMaxRseqBytes || start > UINT64_MAX - rseq.rseq_abi_size()) {
+    return damaged(core);
+  }
+  if (start == 0) return AddressRange{};
+  return AddressRange{start, start + rseq.rseq_abi_size()};
+}
+
 /// The files whose name is gone, by CRIU's numbers.
 Result<std::set<std::uint32_t>> nameless_files(const fs::path& directory) {
   const fs::path path = directory / "remap-fpath.img";
@@ -135,6 +148,10 @@ Status check_page_map(const fs::path& path) {
 }
 
 }  // namespace
+
+std::string memory_image(pid_t in_namespace) {
+  return "private-memory-" + std::to_string(in_namespace) + ".img";
+}
 
 std::vector<std::string> names(const fs::path& directory) {
   std::vector<std::string> found;
@@ -229,6 +246,21 @@ Result<std::set<pid_t>> used_pids(const fs::path& directory) {
     pids.insert(entry.threads().begin(), entry.threads().end());
   }
   return pids;
+}
+
+Result<std::map<pid_t, std::vector<AddressRange>>> rseq_areas(const fs::path& directory) {
+  GCR_ASSIGN(const auto entries, process_tree(directory));
+  std::map<pid_t, std::vector<AddressRange>> areas;
+  for (const wire::ProcessTreeEntry& entry : entries) {
+    std::vector<AddressRange>& of_process = areas[static_cast<pid_t>(entry.pid())];
+    for (const std::uint32_t thread : entry.threads()) {
+      GCR_ASSIGN(const AddressRange area,
+                 rseq_area(directory / ("core-" + std::to_string(thread) + ".img")));
+      if (area.start < area.end) of_process.push_back(area);
+    }
+    std::ranges::sort(of_process, {}, &AddressRange::start);
+  }
+  return areas;
 }
 
 Result<Names> file_names(const fs::path& directory) {

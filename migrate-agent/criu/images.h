@@ -2,6 +2,8 @@
 // is checked.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -9,12 +11,14 @@
 #include <string>
 #include <vector>
 
+#include "src/base/address_range.h"
 #include "src/base/result.h"
 
 namespace gcr::criu::images {
 
-/// The second word of a core-*.img.
+/// The second words of a core-*.img and of pstree.img.
 inline constexpr std::uint32_t kCoreMagic = 0x55053847;
+inline constexpr std::uint32_t kProcessTreeMagic = 0x50273030;
 
 /// The whole of a file. kNotFound if it is missing.
 Result<std::string> read_file(const std::filesystem::path& path);
@@ -39,6 +43,10 @@ std::string image_of(std::uint32_t magic, const std::vector<std::string>& record
 /// The cache file "irmap-cache" with nothing in it.
 std::string empty_irmap_cache();
 
+/// The image with the memory of a process that was left out of CRIU's, by its PID in its own PID
+/// namespace: every byte has its address as its offset.
+std::string memory_image(pid_t in_namespace);
+
 /// Names of the image files (*.img) in `directory`, sorted: the files to send. Without logs.
 std::vector<std::string> names(const std::filesystem::path& directory);
 
@@ -52,6 +60,13 @@ Result<pid_t> root_pid(const std::filesystem::path& directory);
 /// Every PID that the dumped tree uses in its PID namespace: processes, threads, process groups,
 /// sessions. kDataLoss if pstree.img is not whole, kNotFound if it is missing.
 Result<std::set<pid_t>> used_pids(const std::filesystem::path& directory);
+
+/// Where the kernel writes whenever a thread moves to another CPU, its struct rseq: those of all
+/// threads, ascending, by the PID of their process. Every process of the tree is there; a
+/// zombie has no area. kDataLoss if pstree.img or a thread's core image is not whole, or gives an
+/// area of more than 4096 bytes or beyond the last address; kNotFound if an image is missing.
+Result<std::map<pid_t, std::vector<AddressRange>>> rseq_areas(
+    const std::filesystem::path& directory);
 
 /// The names of files that CRIU would open, and of deleted files that it would create again.
 /// kDataLoss if an image is not whole, or names files in a way that our dumps do not.

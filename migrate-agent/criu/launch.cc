@@ -19,16 +19,14 @@ bool place(int from, int to) {
   return dup2(from, to) == to;  // the copy survives exec
 }
 
-/// Descriptors, working directory and environment for gcr-enter.so. If that does not run, CRIU
-/// starts in a directory in which it can do nothing.
-bool prepare_entry(int control, int enter_fd, int mounts_fd, char** environment) {
+/// Working directory and environment for gcr-in-criu.so, whose descriptors are in place. If that
+/// does not run, a CRIU that has to enter a namespace starts in a directory in which it can do
+/// nothing.
+bool prepare_inside(int control, bool enters, char** environment) {
   static char preload[] = "LD_PRELOAD=/proc/self/fd/6";
-  static_assert(kEnterFd == 6);
+  static_assert(kLibraryFd == 6);
   *environment = preload;
-  const int enter = fcntl(enter_fd, F_DUPFD_CLOEXEC, kFirstFreeFd);
-  const int mounts = fcntl(mounts_fd, F_DUPFD_CLOEXEC, kFirstFreeFd);
-  return enter >= 0 && mounts >= 0 && chdir("/proc") == 0 && place(control, kControlFd) &&
-         place(enter, kEnterFd) && place(mounts, kMountsFd);
+  return !enters || (chdir("/proc") == 0 && place(control, kControlFd));
 }
 
 }  // namespace
@@ -49,6 +47,20 @@ bool arrange_descriptors(int third_fd, int images_fd) {
   return third >= 0 && images >= 0 && place(third, kRpcFd) && place(images, kImagesFd);
 }
 
+bool arrange_inside(const Inside& inside) {
+  const int from[] = {inside.library, inside.mounts, inside.memory, inside.hold};
+  const int to[] = {kLibraryFd, kMountsFd, kMemoryFd, kHoldFd};
+  int copies[4];
+  for (int i = 0; i < 4; ++i) {
+    copies[i] = from[i] < 0 ? -1 : fcntl(from[i], F_DUPFD_CLOEXEC, kFirstFreeFd);
+    if (from[i] >= 0 && copies[i] < 0) return false;
+  }
+  for (int i = 0; i < 4; ++i) {
+    if (copies[i] >= 0 && !place(copies[i], to[i])) return false;
+  }
+  return true;
+}
+
 void reset_signals() {
   struct sigaction action = {};
   action.sa_handler = SIG_DFL;
@@ -60,8 +72,7 @@ void reset_signals() {
   sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-void exec_criu(const char* const* argv, int control_fd, int images_fd, int enter_fd,
-               int mounts_fd) {
+void exec_criu(const char* const* argv, int control_fd, int images_fd, const Inside& inside) {
   reset_signals();
   const int control = fcntl(control_fd, F_DUPFD_CLOEXEC, kFirstFreeFd);
   if (control < 0) fail_and_exit(control_fd, Step::kDescriptors);
@@ -82,7 +93,8 @@ void exec_criu(const char* const* argv, int control_fd, int images_fd, int enter
   syscall(SYS_close_range, static_cast<unsigned>(kImagesFd + 1), ~0u, CLOSE_RANGE_CLOEXEC);
   static char path[] = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
   char* environment[] = {path, nullptr, nullptr};
-  if (mounts_fd >= 0 && !prepare_entry(control, enter_fd, mounts_fd, &environment[1])) {
+  if (!arrange_inside(inside) ||
+      (inside.library >= 0 && !prepare_inside(control, inside.mounts >= 0, &environment[1]))) {
     fail_and_exit(control, Step::kDescriptors);
   }
   execve(argv[0], const_cast<char* const*>(argv), environment);

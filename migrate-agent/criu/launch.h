@@ -1,10 +1,11 @@
-// Starting CRIU in a child process: what the agent (after a fork), the reaper and gcr-enter.so
+// Starting CRIU in a child process: what the agent (after a fork), the reaper and gcr-in-criu.so
 // share.
 //
 // Everything here may run in the forked child of a process with many threads: system calls only, no
 // memory from the heap, no locks.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace gcr::criu::launch {
@@ -12,10 +13,12 @@ namespace gcr::criu::launch {
 /// Where CRIU and the reaper find their descriptors.
 inline constexpr int kRpcFd = 3;     ///< CRIU: its end of the RPC; the reaper: the control socket
 inline constexpr int kImagesFd = 4;  ///< the images directory, in which CRIU works
-/// Where gcr-enter.so finds its own.
-inline constexpr int kControlFd = 5;  ///< the control socket
-inline constexpr int kEnterFd = 6;    ///< itself
+/// Where gcr-in-criu.so finds its own. The last three are not always there.
+inline constexpr int kLibraryFd = 6;  ///< itself
+inline constexpr int kControlFd = 5;  ///< the control socket, with the next one
 inline constexpr int kMountsFd = 7;   ///< the mount namespace to enter
+inline constexpr int kMemoryFd = 8;   ///< a SOCK_SEQPACKET, see MemoryMessage
+inline constexpr int kHoldFd = 9;     ///< a SOCK_SEQPACKET: a byte each way before a restore ends
 
 /// A directory in the images directory that stays empty: CRIU must load no plugins.
 inline constexpr char kNoPlugins[] = "no-plugins";
@@ -28,8 +31,8 @@ enum class Event : std::uint32_t {
   kCriuExited = 3,  ///< `value` is a wait status
   kStarted = 4,     ///< `value` is the PID of CRIU as the agent sees it
   kReleased = 5,    ///< to the reaper: it no longer ends when the control socket closes
-  kEntered = 6,     ///< gcr-enter.so is in the mount namespace
-  kMayGoOn = 7,     ///< to gcr-enter.so: the view of its namespace was checked
+  kEntered = 6,     ///< gcr-in-criu.so is in the mount namespace
+  kMayGoOn = 7,     ///< to gcr-in-criu.so: the view of its namespace was checked
 };
 
 enum class Step : std::uint32_t {
@@ -55,6 +58,29 @@ struct ControlMessage {
 };
 static_assert(sizeof(ControlMessage) == 16);
 
+/// What gcr-in-criu.so sends on kMemoryFd, about a process by its PID as CRIU sees it. With `count`
+/// 0 it asks which memory the agent sends by itself, and the answer is packets of kRangesPerPacket
+/// ranges, the last of which has fewer, or none. Else as many ranges follow that a scan has left
+/// out. All ranges are ascending.
+struct MemoryMessage {
+  std::int32_t pid;
+  std::uint32_t count;
+};
+struct MemoryRange {
+  std::uint64_t start;
+  std::uint64_t end;  ///< exclusive
+};
+inline constexpr std::size_t kRangesPerPacket = 2048;
+
+/// Descriptors that CRIU gets for gcr-in-criu.so; -1 is none. Without `library`, nothing of it is
+/// in force.
+struct Inside {
+  int library = -1;
+  int mounts = -1;
+  int memory = -1;
+  int hold = -1;
+};
+
 /// Sends one message, with a descriptor if `fd` is not -1. Errors are ignored: nobody could
 /// receive them.
 void send_control(int control_fd, const ControlMessage& message, int fd);
@@ -65,14 +91,17 @@ void send_control(int control_fd, const ControlMessage& message, int fd);
 /// Moves the two descriptors to kRpcFd and kImagesFd. False with errno set on failure.
 bool arrange_descriptors(int third_fd, int images_fd);
 
+/// Puts those of gcr-in-criu.so into their places. False with errno set on failure.
+bool arrange_inside(const Inside& inside);
+
 /// Sets all signals to their default action, none blocked.
 void reset_signals();
 
 /// Becomes CRIU: makes the RPC's socketpair here (CRIU asks it for its peer's PID, which must exist
 /// in CRIU's own PID namespace), sends the agent's end over `control_fd`, and executes `argv` in
-/// the images directory with standard output and error going to criu.err there. With descriptors of
-/// gcr-enter.so and of a mount namespace, CRIU gets to the images directory by entering that.
+/// the images directory with standard output and error going to criu.err there. With
+/// `inside.mounts`, CRIU gets to the images directory by entering that namespace.
 [[noreturn]] void exec_criu(const char* const* argv, int control_fd, int images_fd,
-                            int enter_fd = -1, int mounts_fd = -1);
+                            const Inside& inside);
 
 }  // namespace gcr::criu::launch

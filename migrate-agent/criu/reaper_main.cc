@@ -1,7 +1,8 @@
 // gcr-reaper: the init of the PID namespace that a restored process lives in.
 //
 // Started by the agent as process 1 of a new PID and mount namespace with the control socket and
-// the images directory as descriptors 3 and 4:
+// the images directory as descriptors 3 and 4, and perhaps with gcr-in-criu.so and what that waits
+// on (launch.h):
 //   gcr-reaper <pid after which CRIU's own PIDs come, 0: any> <criu> <arguments>...
 // It starts CRIU, which restores the process as a child of this namespace, then reaps whatever ends
 // and ends itself when nothing is left. Until the agent releases it over the control socket, it
@@ -33,14 +34,19 @@ namespace {
 
 using gcr::criu::launch::Event;
 using gcr::criu::launch::fail_and_exit;
+using gcr::criu::launch::kHoldFd;
 using gcr::criu::launch::kImagesFd;
+using gcr::criu::launch::kLibraryFd;
 using gcr::criu::launch::Step;
 
 constexpr int kControlFd = gcr::criu::launch::kRpcFd;
 
-/// Closes everything from the agent except descriptors 3 and 4.
+/// Closes everything from the agent except the descriptors that it was started with.
 void stand_alone() {
-  syscall(SYS_close_range, static_cast<unsigned>(kImagesFd + 1), ~0u, 0);
+  static_assert(kImagesFd < kLibraryFd && kLibraryFd < kHoldFd);
+  close_range(kImagesFd + 1, kLibraryFd - 1, 0);
+  close_range(kLibraryFd + 1, kHoldFd - 1, 0);
+  close_range(kHoldFd + 1, ~0u, 0);
   gcr::criu::launch::reset_signals();
   setsid();
   umask(022);
@@ -126,6 +132,7 @@ int main(int argc, char** argv) {
   stand_alone();
   make_mounts();
   number_after(argv[1]);
+  const bool holds = fcntl(kHoldFd, F_GETFD) >= 0;
   sigset_t waited;
   sigemptyset(&waited);
   for (const int signal_number : {SIGCHLD, SIGTERM, SIGINT}) sigaddset(&waited, signal_number);
@@ -134,7 +141,11 @@ int main(int argc, char** argv) {
   if (signals < 0) fail_and_exit(kControlFd, Step::kDescriptors);
   const pid_t criu = fork();
   if (criu < 0) fail_and_exit(kControlFd, Step::kFork);
-  if (criu == 0) gcr::criu::launch::exec_criu(argv + 2, kControlFd, kImagesFd);
-  close(kImagesFd);
+  if (criu == 0) {
+    gcr::criu::launch::exec_criu(
+        argv + 2, kControlFd, kImagesFd,
+        {.library = holds ? kLibraryFd : -1, .hold = holds ? kHoldFd : -1});
+  }
+  for (const int fd : {kImagesFd, kLibraryFd, kHoldFd}) close(fd);
   reap_until_empty(criu, signals);
 }

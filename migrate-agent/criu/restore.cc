@@ -1,3 +1,5 @@
+#include <errno.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -7,6 +9,7 @@
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/criu/holding_point.h"
 #include "migrate-agent/criu/images.h"
+#include "migrate-agent/criu/memory_filling.h"
 #include "migrate-agent/criu/options.h"
 #include "migrate-agent/criu/session.h"
 #include "migrate-agent/procfs/procfs.h"
@@ -81,19 +84,28 @@ struct PreparedRestore::Impl {
   Status start();
   Result<RestoredTree> run();
   Status watch(pid_t root);
+  Status fill();
 
   const Command command;
   const fs::path directory;
   const pid_t first_pid;         ///< CRIU's own PIDs come after it
   std::vector<UniqueFd> groups;  ///< cgroup.procs of each
   HoldingPoint hold;
+  UniqueFd last_stop;  ///< CRIU waits here when all tasks are in their last stop
   std::optional<Session> session;
 };
 
 Status PreparedRestore::Impl::start() {
+  int pair[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
+    return Error::from_errno(errno, "cannot make a socket pair for CRIU");
+  }
+  last_stop.reset(pair[0]);
+  const UniqueFd theirs(pair[1]);
   std::vector<std::string> arguments = common_arguments("restore", kRestoreLog);
   arguments.insert(arguments.end(), {"--leave-stopped", "--restore-detached"});
-  auto started = Session::in_new_namespaces(command, arguments, first_pid, directory, groups);
+  auto started =
+      Session::in_new_namespaces(command, arguments, first_pid, directory, groups, theirs.get());
   if (!started) return started.error();
   session.emplace(std::move(*started));
   GCR_ASSIGN(const bool reached, hold.wait_until_reached(*session));
@@ -106,7 +118,7 @@ Status PreparedRestore::Impl::start() {
 /// (ptrace(2), PTRACE_EVENT_STOP); CRIU does not notice, and would wait for it forever.
 Status PreparedRestore::Impl::watch(pid_t root) {
   int stops = 0;
-  while (!session->ends_within(kLookInterval)) {
+  while (!session->ends_within(kLookInterval, last_stop.get())) {
     const auto pid = procfs::find_in_namespace(session->init_pid(), root);
     stops = pid && procfs::state(std::to_string(*pid)) == 't' ? stops + 1 : 0;
     if (stops < kMostStops) continue;
@@ -116,6 +128,22 @@ Status PreparedRestore::Impl::watch(pid_t root) {
   return {};
 }
 
+/// Fills the tasks if they are in their last stop. If that fails, CRIU goes no further, and all
+/// ends with its namespace.
+Status PreparedRestore::Impl::fill() {
+  char byte = 0;
+  if (::recv(last_stop.get(), &byte, 1, MSG_DONTWAIT) != 1) return {};
+  const pid_t init = session->init_pid();
+  Status filled = fill_memory(
+      directory, [init](pid_t inner) { return procfs::find_in_namespace(init, inner); });
+  if (filled && ::send(last_stop.get(), &byte, 1, MSG_NOSIGNAL) != 1) {
+    filled = Error::from_errno(errno, "cannot let CRIU go on");
+  }
+  last_stop.reset();
+  if (!filled) session.reset();
+  return filled;
+}
+
 Result<RestoredTree> PreparedRestore::Impl::run() {
   auto impl = std::make_unique<RestoredTree::Impl>();
   GCR_TRY(images::check_memory(directory));
@@ -123,9 +151,13 @@ Result<RestoredTree> PreparedRestore::Impl::run() {
   GCR_ASSIGN(const std::string inventory, images::read_file(directory / kFirstRestoreFile));
   GCR_TRY(hold.pass(inventory));
   GCR_TRY(watch(root));
+  GCR_TRY(fill());
+  const bool filled = !last_stop;
+  if (filled) GCR_TRY(watch(root));
   const Result<int> status = session->wait();
   if (!status) return explain(status.error(), directory, kRestoreLog);
   if (*status != 0) return refusal(*status, directory, kRestoreLog);
+  if (!filled) return Error(Code::kInternal, "CRIU has ended without the last stop of the tasks");
   impl->init = session->release_init();
   impl->control = session->release_control();
   GCR_ASSIGN(impl->init_process, procfs::Process::open(impl->init.pid()));

@@ -24,8 +24,7 @@ struct LaunchPlan {
   int control_fd = -1;
   int images_fd = -1;
   int target_pidfd = -1;
-  int enter_fd = -1;         ///< gcr-enter.so, where CRIU has to work in namespaces of the target
-  int mounts_fd = -1;        ///< the target's mount namespace then
+  launch::Inside inside;     ///< with `mounts` where CRIU has to work in namespaces of the target
   bool with_reaper = false;  ///< argv starts the reaper, in new namespaces
   std::span<const UniqueFd> groups;  ///< cgroup.procs of the groups that the reaper joins
 };
@@ -92,8 +91,7 @@ pid_t raw_fork(unsigned long flags) {
     launch::send_control(plan.control_fd, {Event::kStarted, Step::kNone, pid, 0}, -1);
     ::_exit(0);
   }
-  launch::exec_criu(plan.argv.data(), plan.control_fd, plan.images_fd, plan.enter_fd,
-                    plan.mounts_fd);
+  launch::exec_criu(plan.argv.data(), plan.control_fd, plan.images_fd, plan.inside);
 }
 
 [[noreturn]] void exec_reaper(const LaunchPlan& plan) {
@@ -101,7 +99,8 @@ pid_t raw_fork(unsigned long flags) {
   for (const UniqueFd& group : plan.groups) {
     if (::write(group.get(), "0", 1) != 1) launch::fail_and_exit(control, Step::kJoinGroup);
   }
-  if (!launch::arrange_descriptors(plan.control_fd, plan.images_fd)) {
+  if (!launch::arrange_descriptors(plan.control_fd, plan.images_fd) ||
+      !launch::arrange_inside(plan.inside)) {
     launch::fail_and_exit(control, Step::kDescriptors);
   }
   char* const environment[] = {nullptr};
@@ -145,6 +144,14 @@ Result<std::vector<std::string>> full_command(const Command& command,
   return argv;
 }
 
+Result<UniqueFd> open_library(const Command& command) {
+  GCR_ASSIGN(const std::string reaper, resolve(command.reaper.string()));
+  const fs::path path = fs::path(reaper).parent_path() / "gcr-in-criu.so";
+  UniqueFd library(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!library) return Error::from_errno(errno, "cannot open " + path.string());
+  return library;
+}
+
 bool is_in_our_pid_namespace(pid_t pid) {
   return procfs::namespace_link(pid, "pid") == procfs::namespace_link(::getpid(), "pid");
 }
@@ -176,9 +183,11 @@ Session::~Session() {
 std::vector<std::string> service_arguments() { return {"swrk", std::to_string(launch::kRpcFd)}; }
 
 Result<Session> Session::beside(const Command& command, const std::vector<std::string>& arguments,
-                                pid_t pid, const fs::path& images) {
+                                pid_t pid, const fs::path& images, int memory_fd) {
   Session session;
-  const Status started = session.start(command, arguments, images, pid, nullptr, 0, {});
+  LaunchPlan plan;
+  plan.inside.memory = memory_fd;
+  const Status started = session.start(command, arguments, images, pid, nullptr, plan);
   if (started) return session;
   session.kill();
   return started.error();
@@ -187,28 +196,33 @@ Result<Session> Session::beside(const Command& command, const std::vector<std::s
 Result<Session> Session::in_new_namespaces(const Command& command,
                                            const std::vector<std::string>& arguments,
                                            pid_t first_pid, const fs::path& images,
-                                           std::span<const UniqueFd> groups) {
+                                           std::span<const UniqueFd> groups, int hold_fd) {
   Session session;
-  GCR_TRY(session.start(command, arguments, images, 0, &command.reaper, first_pid, groups));
+  LaunchPlan plan;
+  plan.groups = groups;
+  plan.inside.hold = hold_fd;
+  GCR_TRY(session.start(command, arguments, images, 0, &first_pid, plan));
   return session;
 }
 
 Status Session::start(const Command& command, const std::vector<std::string>& arguments,
-                      const fs::path& images, pid_t beside, const fs::path* reaper, pid_t first_pid,
-                      std::span<const UniqueFd> groups) {
+                      const fs::path& images, pid_t beside, const pid_t* first_pid,
+                      LaunchPlan& plan) {
   GCR_ASSIGN(std::vector<std::string> full, full_command(command, arguments));
-  if (reaper != nullptr) {
-    GCR_ASSIGN(const std::string program, resolve(reaper->string()));
-    full.insert(full.begin(), {program, std::to_string(first_pid)});
+  if (first_pid != nullptr) {
+    GCR_ASSIGN(const std::string program, resolve(command.reaper.string()));
+    full.insert(full.begin(), {program, std::to_string(*first_pid)});
   }
   GCR_ASSIGN(const UniqueFd directory, open_directory(images));
   GCR_TRY(make_plugin_directory(directory));
   UniqueFd target;
-  UniqueFd enter;
-  LaunchPlan plan;
   if (beside != 0) {
     GCR_ASSIGN(target, procfs::open_pidfd(beside));
-    GCR_ASSIGN(enter, hold_namespaces(command, beside));
+    GCR_ASSIGN(plan.inside.mounts, hold_namespaces(beside));
+  }
+  UniqueFd library;
+  if (plan.inside.mounts >= 0 || plan.inside.memory >= 0 || plan.inside.hold >= 0) {
+    GCR_ASSIGN(library, open_library(command));
   }
   int pair[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
@@ -221,30 +235,22 @@ Status Session::start(const Command& command, const std::vector<std::string>& ar
   plan.control_fd = theirs.get();
   plan.images_fd = directory.get();
   plan.target_pidfd = target.get();
-  if (enter) {
-    plan.enter_fd = enter.get();
-    plan.mounts_fd = mounts_->fd();
-  }
-  plan.with_reaper = reaper != nullptr;
-  plan.groups = groups;
+  plan.inside.library = library.get();
+  plan.with_reaper = first_pid != nullptr;
   GCR_TRY(fork_child(plan));
   theirs.reset();  // so that their end is noticed here
   GCR_TRY(receive_rpc_socket());
-  return enter ? let_enter() : Status();
+  return plan.inside.mounts >= 0 ? let_enter() : Status();
 }
 
-/// Opens what CRIU needs to enter namespaces of `pid`, if it has to.
-Result<UniqueFd> Session::hold_namespaces(const Command& command, pid_t pid) {
+/// The mount namespace of `pid`, if CRIU has to enter namespaces of it; else -1.
+Result<int> Session::hold_namespaces(pid_t pid) {
   target_ = pid;
   GCR_ASSIGN(mounts_, procfs::MountNamespace::of(pid));
   const bool ours = mounts_->is_that_of(::getpid());
-  if (ours && is_in_our_pid_namespace(pid)) return UniqueFd();
+  if (ours && is_in_our_pid_namespace(pid)) return -1;
   if (!ours) GCR_TRY(mounts_->check_owner());
-  GCR_ASSIGN(const std::string reaper, resolve(command.reaper.string()));
-  const fs::path path = fs::path(reaper).parent_path() / "gcr-enter.so";
-  UniqueFd enter(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!enter) return Error::from_errno(errno, "cannot open " + path.string());
-  return enter;
+  return mounts_->fd();
 }
 
 /// CRIU is loaded, and waits inside the namespace before it reads anything there.
@@ -273,8 +279,8 @@ Status Session::fork_child(const LaunchPlan& plan) {
   if (pid < 0) return Error::from_errno(errno, "cannot fork a process for CRIU");
   if (pid == 0) {
     if (plan.with_reaper) exec_reaper(plan);
-    if (plan.mounts_fd >= 0) join_and_exec(plan);
-    launch::exec_criu(plan.argv.data(), plan.control_fd, plan.images_fd);
+    if (plan.inside.mounts >= 0) join_and_exec(plan);
+    launch::exec_criu(plan.argv.data(), plan.control_fd, plan.images_fd, plan.inside);
   }
   Child child(pid, procfs::pidfd_of_child(pid));
   if (child.pidfd() < 0) {
@@ -282,7 +288,7 @@ Status Session::fork_child(const LaunchPlan& plan) {
     child.kill();
     return Error::from_errno(error, "cannot hold CRIU's process");
   }
-  if (plan.mounts_fd >= 0) {
+  if (plan.inside.mounts >= 0) {
     child.wait();  // it only started CRIU
   } else {
     (plan.with_reaper ? init_ : criu_) = std::move(child);
@@ -368,12 +374,12 @@ Error Session::ended_silently() {
   return Error(Code::kInternal, "CRIU ended without an answer");
 }
 
-bool Session::ends_within(milliseconds patience) const {
-  pollfd entry{control_.get(), POLLIN, 0};
+bool Session::ends_within(milliseconds patience, int fd) const {
+  pollfd watched[] = {{control_.get(), POLLIN, 0}, {fd, POLLIN, 0}};
   int ready = 0;
-  while ((ready = ::poll(&entry, 1, static_cast<int>(patience.count()))) < 0 && errno == EINTR) {
+  while ((ready = ::poll(watched, 2, static_cast<int>(patience.count()))) < 0 && errno == EINTR) {
   }
-  return ready == 1;
+  return ready > 0;
 }
 
 Result<int> Session::wait() {

@@ -65,17 +65,19 @@ class Session {
  public:
   /// CRIU in the PID and mount namespaces of `pid`, if those are not the caller's own. It is still
   /// loaded from the caller's mount namespace, and reads nothing in the other one before
-  /// procfs::check_view() has passed there. kRefused if that does not pass.
+  /// procfs::check_view() has passed there. kRefused if that does not pass. `memory_fd`: becomes
+  /// launch::kMemoryFd.
   static Result<Session> beside(const Command& command, const std::vector<std::string>& arguments,
-                                pid_t pid, const std::filesystem::path& images);
+                                pid_t pid, const std::filesystem::path& images, int memory_fd = -1);
 
   /// CRIU in new PID and mount namespaces whose init is the command's reaper: everything that
   /// CRIU forks ends with this process. CRIU's own PIDs come after `first_pid`. `groups`: the
-  /// cgroup.procs of the control groups to start it in; none: the caller's.
+  /// cgroup.procs of the control groups to start it in; none: the caller's. `hold_fd`: becomes
+  /// launch::kHoldFd.
   static Result<Session> in_new_namespaces(const Command& command,
                                            const std::vector<std::string>& arguments,
                                            pid_t first_pid, const std::filesystem::path& images,
-                                           std::span<const UniqueFd> groups = {});
+                                           std::span<const UniqueFd> groups = {}, int hold_fd = -1);
 
   Session(Session&&) noexcept = default;
   Session& operator=(Session&&) = delete;
@@ -91,8 +93,9 @@ class Session {
   /// Waits until CRIU itself has ended and been reaped; its wait status.
   Result<int> wait();
 
-  /// Whether CRIU has ended, or ends within `patience`. After in_new_namespaces().
-  bool ends_within(std::chrono::milliseconds patience) const;
+  /// Whether CRIU ends within `patience`, or has ended; also true as soon as `fd`, if there is one,
+  /// can be read. After in_new_namespaces().
+  bool ends_within(std::chrono::milliseconds patience, int fd = -1) const;
 
   /// The init of the new namespaces, as long as it was not released.
   pid_t init_pid() const { return init_.pid(); }
@@ -114,11 +117,10 @@ class Session {
  private:
   Session() = default;
   Status start(const Command& command, const std::vector<std::string>& arguments,
-               const std::filesystem::path& images, pid_t beside,
-               const std::filesystem::path* reaper, pid_t first_pid,
-               std::span<const UniqueFd> groups);
+               const std::filesystem::path& images, pid_t beside, const pid_t* first_pid,
+               LaunchPlan& plan);
   Status fork_child(const LaunchPlan& plan);
-  Result<UniqueFd> hold_namespaces(const Command& command, pid_t pid);
+  Result<int> hold_namespaces(pid_t pid);
   Status let_enter();
   Status receive_rpc_socket();
   Error ended_silently();

@@ -34,7 +34,7 @@ inline constexpr std::size_t kPagesPerWindow = kWindowBytes / kPageBytes;
 inline constexpr std::size_t kBlockHeaderBytes = 64;
 inline constexpr std::size_t kSlotBytes = kBlockHeaderBytes + kWindowBytes;
 inline constexpr std::uint32_t kMaxFiles = 65536;
-inline constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 44;
+inline constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 47;  ///< an address fits
 
 using PresentPages = std::bitset<kPagesPerWindow>;
 

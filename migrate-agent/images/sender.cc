@@ -37,6 +37,25 @@ Result<std::size_t> read_window(int fd, std::span<std::byte> window, const std::
   return filled;
 }
 
+/// Fills the window at `offset` of a memory: from `read` where `ranges` cover it, else with zeros.
+/// The first range must end behind `offset`. Gives the number of bytes that are covered.
+Result<std::uint64_t> read_window(const ReadMemory& read, std::span<const AddressRange> ranges,
+                                  std::uint64_t offset, std::span<std::byte> window) {
+  std::uint64_t covered = 0;
+  std::uint64_t filled = 0;
+  for (const AddressRange& range : ranges) {
+    if (range.start >= offset + window.size()) break;
+    const std::uint64_t from = std::max(range.start, offset) - offset;
+    const std::uint64_t to = std::min(range.end - offset, window.size());
+    std::ranges::fill(window.subspan(filled, from - filled), std::byte{0});
+    GCR_TRY(read(offset + from, window.subspan(from, to - from)));
+    covered += to - from;
+    filled = to;
+  }
+  std::ranges::fill(window.subspan(filled), std::byte{0});
+  return covered;
+}
+
 /// Room for the header, then for a window: a block that is sent as it is needs no copy.
 using Buffer = std::vector<std::byte>;
 
@@ -64,7 +83,10 @@ struct ImageSender::Impl {
   void release_buffer(Buffer buffer);
   void fail(const Error& error);
   Status health();
-  void process(Buffer buffer, BlockHeader header);
+  Result<ImageFile> new_file(const std::string& name);
+  void process(Buffer buffer, BlockHeader header, std::uint64_t covered_bytes);
+  void read_and_process(Buffer buffer, BlockHeader header, std::span<const AddressRange> ranges,
+                        const ReadMemory& read, std::size_t& unread_windows);
   Status add_digest(const BlockHeader& header, std::span<const std::byte> pages);
   Status send(Buffer& buffer, BlockHeader& header);
   Status write_slot(const BlockHeader& header, std::span<std::byte> block);
@@ -76,7 +98,7 @@ struct ImageSender::Impl {
   CodecChooser chooser;
 
   std::mutex mutex;
-  std::condition_variable buffer_released;
+  std::condition_variable buffer_released;  // and a window of memory was read
   std::vector<Buffer> free_buffers;
   unsigned buffers_out = 0;
   std::uint32_t next_id = 0;
@@ -117,15 +139,42 @@ Status ImageSender::Impl::health() {
   return {};
 }
 
-void ImageSender::Impl::process(Buffer buffer, BlockHeader header) {
+Result<ImageFile> ImageSender::Impl::new_file(const std::string& name) {
+  const std::lock_guard lock(mutex);
+  ImageFile file{.name = name, .id = next_id++};
+  if (file.id >= kMaxFiles) return Error(Code::kUnsupported, "the dump has too many images");
+  return file;
+}
+
+/// Sends the window in `buffer`; the image has `covered_bytes` of it, all others are zero.
+void ImageSender::Impl::process(Buffer buffer, BlockHeader header, std::uint64_t covered_bytes) {
   const auto window = window_of(buffer).first(header.raw_bytes);
   header.present = pack(window);
-  raw_bytes += header.raw_bytes;
-  zero_bytes += header.raw_bytes - header.payload_bytes();
+  raw_bytes += covered_bytes;
+  zero_bytes += covered_bytes - header.payload_bytes();
   if (header.present.any()) {
     if (const Status sent = send(buffer, header); !sent) fail(sent.error());
   }
   release_buffer(std::move(buffer));
+}
+
+/// Counts `unread_windows` down, under `mutex`, when `ranges` and `read` are not used any more.
+void ImageSender::Impl::read_and_process(Buffer buffer, BlockHeader header,
+                                         std::span<const AddressRange> ranges,
+                                         const ReadMemory& read, std::size_t& unread_windows) {
+  const auto read_if_healthy = [&]() -> Result<std::uint64_t> {
+    GCR_TRY(health());
+    return read_window(read, ranges, header.offset, window_of(buffer));
+  };
+  const auto covered = read_if_healthy();
+  if (!covered) fail(covered.error());
+  {
+    const std::lock_guard lock(mutex);
+    --unread_windows;
+    buffer_released.notify_all();
+  }
+  if (!covered) return release_buffer(std::move(buffer));
+  process(std::move(buffer), header, *covered);
 }
 
 Status ImageSender::Impl::add_digest(const BlockHeader& header, std::span<const std::byte> pages) {
@@ -182,12 +231,7 @@ Result<std::unique_ptr<ImageSender>> ImageSender::create(transport::Channel& cha
 }
 
 Status ImageSender::take(const std::string& name, UniqueFd content) {
-  ImageFile file{.name = name};
-  {
-    const std::lock_guard lock(impl_->mutex);
-    file.id = impl_->next_id++;
-  }
-  if (file.id >= kMaxFiles) return Error(Code::kUnsupported, "the dump has too many images");
+  GCR_ASSIGN(ImageFile file, impl_->new_file(name));
   for (;;) {
     GCR_TRY(impl_->health());
     Buffer buffer = impl_->acquire_buffer();
@@ -203,11 +247,46 @@ Status ImageSender::take(const std::string& name, UniqueFd content) {
     header.raw_bytes = static_cast<std::uint32_t>(*got);
     file.size_bytes += *got;
     asio::post(impl_->workers, [impl = impl_.get(), buffer = std::move(buffer), header]() mutable {
-      impl->process(std::move(buffer), header);
+      impl->process(std::move(buffer), header, header.raw_bytes);
     });
     if (*got < kWindowBytes) break;
   }
   const std::lock_guard lock(impl_->mutex);
+  impl_->files.push_back(std::move(file));
+  return {};
+}
+
+Status ImageSender::take_memory(const std::string& name, std::span<const AddressRange> ranges,
+                                const ReadMemory& read) {
+  if (!ranges.empty() && ranges.back().end > kMaxFileBytes) {
+    return Error(Code::kUnsupported,
+                 fmt::format("{} has memory at {:#x}, beyond 2^47", name, ranges.back().end));
+  }
+  GCR_ASSIGN(ImageFile file, impl_->new_file(name));
+  std::size_t unread_windows = 0;
+  while (!ranges.empty() && impl_->health()) {
+    if (ranges.front().end <= file.size_bytes) {
+      ranges = ranges.subspan(1);
+      continue;
+    }
+    Buffer buffer = impl_->acquire_buffer();
+    BlockHeader header;
+    header.file = file.id;
+    header.offset = std::max(file.size_bytes, ranges.front().start / kWindowBytes * kWindowBytes);
+    header.raw_bytes = kWindowBytes;
+    file.size_bytes = header.offset + kWindowBytes;
+    {
+      const std::lock_guard lock(impl_->mutex);
+      ++unread_windows;
+    }
+    asio::post(impl_->workers, [impl = impl_.get(), buffer = std::move(buffer), header, ranges,
+                                &read, &unread_windows]() mutable {
+      impl->read_and_process(std::move(buffer), header, ranges, read, unread_windows);
+    });
+  }
+  std::unique_lock lock(impl_->mutex);
+  impl_->buffer_released.wait(lock, [&] { return unread_windows == 0; });
+  if (impl_->failure) return *impl_->failure;
   impl_->files.push_back(std::move(file));
   return {};
 }

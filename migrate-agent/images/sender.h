@@ -1,11 +1,12 @@
-// Sends images from the source: from descriptors, while CRIU writes them, into slots of the
-// destination's ring. Pages of zeros are not sent.
+// Sends images from the source into slots of the destination's ring: from descriptors, while CRIU
+// writes them, and from memory. Pages of zeros are not sent.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "migrate-agent/images/codec.h"
@@ -24,8 +25,9 @@ struct SenderOptions {
   std::array<std::byte, 32> secret{};  ///< of the migration; the destination's store has the same
 };
 
-/// Sends images from as many threads as call take(), over as many lanes as the channel has. Slots
-/// are written again only after a flush: a destination that does not keep up blocks the sender.
+/// Sends images from as many threads as call take(), over as many lanes as the channel has; reads
+/// memory in the threads that send it. Slots are written again only after a flush: a destination
+/// that does not keep up blocks the sender.
 class ImageSender : public Sink {
  public:
   /// `channel` must outlive this object. kInvalidArgument if the region has no slot. Starts
@@ -36,6 +38,8 @@ class ImageSender : public Sink {
   ~ImageSender() override;
 
   Status take(const std::string& name, UniqueFd content) override;
+  Status take_memory(const std::string& name, std::span<const AddressRange> ranges,
+                     const ReadMemory& read) override;
   Result<SentImages> finish() override;
 
  private:

@@ -1,12 +1,16 @@
-// Where the images of a dump go, while CRIU writes them.
+// Where the images of a dump go, while CRIU writes them, and the memory of its processes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "migrate-agent/images/codec.h"
 #include "migrate-agent/images/image_digest.h"
+#include "src/base/address_range.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 
@@ -14,11 +18,14 @@ namespace gcr::images {
 
 struct SentImages {
   std::vector<ImageFile> files;
-  std::uint64_t raw_bytes = 0;   ///< as CRIU wrote them
+  std::uint64_t raw_bytes = 0;   ///< as CRIU wrote them; of memory, what its ranges hold
   std::uint64_t zero_bytes = 0;  ///< of these, in pages of zeros
   std::uint64_t sent_bytes = 0;  ///< with headers
   Codec codec = Codec::kNone;    ///< that of most blocks
 };
+
+/// Reads whole pages at `address` of a memory. Thread-safe.
+using ReadMemory = std::function<Status(std::uint64_t address, std::span<std::byte> bytes)>;
 
 class Sink {
  public:
@@ -28,8 +35,16 @@ class Sink {
   /// it may not have landed yet. Thread-safe. After an error every later call fails with it.
   virtual Status take(const std::string& name, UniqueFd content) = 0;
 
-  /// Returns when everything from take() is in place. No take() may be under way. May be called
-  /// again after further files; counts and files are those of all calls.
+  /// Sends `ranges` of a memory, whole pages, ascending and disjoint, as an image in which the
+  /// address is the offset. What lies outside the ranges and pages of zeros are holes at the
+  /// destination. Reads several parts at once. Returns when all of it is read and `read` is not
+  /// called any more; parts of it may not have landed yet. An error of `read` is returned.
+  /// kUnsupported for addresses of 2^47 and more. Otherwise like take().
+  virtual Status take_memory(const std::string& name, std::span<const AddressRange> ranges,
+                             const ReadMemory& read) = 0;
+
+  /// Returns when everything from take() and take_memory() is in place. Neither may be under way.
+  /// May be called again after further files; counts and files are those of all calls.
   virtual Result<SentImages> finish() = 0;
 };
 

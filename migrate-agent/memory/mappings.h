@@ -8,17 +8,10 @@
 #include <string_view>
 #include <vector>
 
+#include "src/base/address_range.h"
 #include "src/base/result.h"
 
 namespace gcr::process {
-
-struct AddressRange {
-  std::uint64_t start = 0;
-  std::uint64_t end = 0;  ///< exclusive
-
-  std::uint64_t bytes() const { return end - start; }
-  bool operator==(const AddressRange&) const = default;
-};
 
 /// One entry of /proc/PID/smaps.
 struct MemoryMapping {

@@ -74,10 +74,11 @@ Status SourceJob::checkpoint() {
 
 Result<std::vector<proto::Credentials>> SourceJob::dump(criu::PreparedDump& prepared,
                                                         const criu::TakeImage& take,
-                                                        const memory_files::Renamed& renamed) {
+                                                        const memory_files::Renamed& renamed,
+                                                        const criu::TakeMemory& take_memory) {
   const bool by_criu = !group_.directory_for_criu().empty();
   if (by_criu) GCR_TRY(group_.freeze());
-  auto dumped = prepared.run(take, renamed);
+  auto dumped = prepared.run(take, renamed, take_memory);
   if (!dumped) {
     if (by_criu) GCR_TRY(group_.thaw());
     return dumped;

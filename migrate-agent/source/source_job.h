@@ -70,11 +70,12 @@ class SourceJob {
   /// The driver moves control state into host memory.
   Status checkpoint();
 
-  /// CRIU's images go where `prepared` and `take` say; the tasks stay stopped, and frozen. Gives
-  /// the rights of all threads.
+  /// CRIU's images go where `prepared`, `take` and `take_memory` say; the tasks stay stopped, and
+  /// frozen. Gives the rights of all threads.
   Result<std::vector<proto::Credentials>> dump(criu::PreparedDump& prepared,
                                                const criu::TakeImage& take,
-                                               const memory_files::Renamed& renamed);
+                                               const memory_files::Renamed& renamed,
+                                               const criu::TakeMemory& take_memory);
 
  private:
   procfs::Process root_;

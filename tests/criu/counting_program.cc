@@ -1,6 +1,6 @@
 // The program that the CRIU tests dump and restore.
 //
-// Usage: counting_program FILE count|ghost|wait|leave
+// Usage: counting_program FILE count|ghost|wait|leave|remember
 //   count  several threads count; each appends "<thread> <number>" to FILE, one write per line, so
 //          that a lost or doubled step shows as a gap or a repeat
 //   ghost  as count, through a file of its own that it has deleted, as well as to FILE
@@ -8,6 +8,9 @@
 //   appends
 //          "returned <call> <errno>"; one thread counts
 //   leave  as count, and enters a new mount namespace when it gets SIGUSR1
+//   remember  two processes count as 0 and 1 while a timer's signals come all the time; before each
+//   line they look at memory of several kinds that they filled, and append "lost <kind>" if it
+//   differs
 // The first line of FILE is "ready <tid of each thread>...".
 #include <errno.h>
 #include <fcntl.h>
@@ -16,10 +19,12 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -171,6 +176,87 @@ sigset_t block_user_signal() {
   return signals;
 }
 
+/// Pages that are filled differently, each third one never.
+class Pages {
+ public:
+  Pages(const char* kind, unsigned mark, int protection = PROT_READ | PROT_WRITE)
+      : kind_(kind), mark_(mark) {
+    // A page that nobody may touch keeps it a mapping of its own.
+    void* const before =
+        ::mmap(nullptr, (kCount + 1) * kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (before == MAP_FAILED) std::abort();
+    void* const at = static_cast<char*>(before) + kBytes;
+    if (::mprotect(at, kCount * kBytes, PROT_READ | PROT_WRITE) != 0) std::abort();
+    words_ = static_cast<unsigned*>(at);
+    for (unsigned page = 0; page < kCount; ++page) {
+      if (page % 3 != 0) fill(page, mark);
+    }
+    if (::mprotect(at, kCount * kBytes, protection) != 0) std::abort();
+  }
+
+  void change(unsigned page, unsigned mark) {
+    changed_page_ = page;
+    changed_mark_ = mark;
+    fill(page, mark);
+  }
+
+  void look() const {
+    for (unsigned page = 0; page < kCount; ++page) {
+      const unsigned mark = page == changed_page_ ? changed_mark_ : page % 3 != 0 ? mark_ : 0;
+      for (unsigned i = 0; i < kWords; i += kWords / 8) {
+        if (words_[page * kWords + i] == (mark == 0 ? 0 : value(page, i, mark))) continue;
+        say(std::string("lost ") + kind_ + "\n");
+        return;
+      }
+    }
+  }
+
+ private:
+  static constexpr std::size_t kBytes = 4096;
+  static constexpr unsigned kWords = kBytes / sizeof(unsigned);
+  static constexpr unsigned kCount = 1024;
+
+  static unsigned value(unsigned page, unsigned i, unsigned mark) {
+    return page * 2654435761u + i * 40503u + mark;
+  }
+  void fill(unsigned page, unsigned mark) {
+    for (unsigned i = 0; i < kWords; ++i) words_[page * kWords + i] = value(page, i, mark);
+  }
+
+  const char* const kind_;
+  const unsigned mark_;
+  unsigned* words_ = nullptr;
+  unsigned changed_page_ = kCount;
+  unsigned changed_mark_ = 0;
+};
+
+/// Its frames are on the stack when the process goes on.
+volatile sig_atomic_t ticks = 0;
+void tick(int /*signal_number*/) { ticks = ticks + 1; }
+
+/// So that the child has what follows elsewhere than its parent.
+constexpr std::size_t kMore = 1 << 20;
+
+[[noreturn]] void remember() {
+  ::signal(SIGALRM, tick);
+  Pages before_fork("what was there before the fork", 1);
+  const Pages read_only("what may only be read", 2, PROT_READ);
+  say("ready " + std::to_string(::getpid()) + "\n");
+  const int thread = ::fork() == 0 ? 1 : 0;
+  if (thread == 1) before_fork.change(5, 77);
+  if (thread == 1) ::mmap(nullptr, kMore, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const Pages own("its own", 3 + static_cast<unsigned>(thread));
+  const itimerval often{{0, 1000}, {0, 1000}};
+  if (::setitimer(ITIMER_REAL, &often, nullptr) != 0) std::abort();
+  count(thread, [&] {
+    for (const sig_atomic_t seen = ticks; ticks == seen;) ::pause();
+    for (const Pages* pages : {&static_cast<const Pages&>(before_fork), &read_only, &own}) {
+      pages->look();
+    }
+  });
+  std::abort();
+}
+
 void leave_when_told(const sigset_t& signals) {
   int received = 0;
   if (::sigwait(&signals, &received) != 0 || ::unshare(CLONE_NEWNS) != 0) std::abort();
@@ -187,6 +273,7 @@ int main(int argc, char** argv) {
     ghost = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (ghost < 0 || ::unlink(path.c_str()) != 0) return 2;
   }
+  if (std::strcmp(argv[2], "remember") == 0) remember();
   const sigset_t signals = block_user_signal();
   std::mutex mutex;
   std::string tids;

@@ -360,8 +360,7 @@ TEST_F(DumpRestore, RestoreWithAMissingReaperSaysSo) {
   dump_and_kill();
   const auto tree = restore(Command{criu_command().argv, "/no/such/reaper"}, images());
   ASSERT_FALSE(tree);
-  EXPECT_NE(tree.error().message().find("executing the reaper"), std::string::npos)
-      << tree.error().message();
+  EXPECT_NE(tree.error().message().find("/no/such/"), std::string::npos) << tree.error().message();
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ TEST(AgentCommandLine, TheCheckNamesEveryProblemAtOnce) {
         "\"no-such-user\", a user whom this host does not",
         "criu.command: there is no program /no/criu", "criu.reaper: there is no program /no/reaper",
         "criu.reaper: there is no program /no/gcr-keeper",
-        "criu.reaper: there is no program /no/gcr-enter.so"}) {
+        "criu.reaper: there is no program /no/gcr-in-criu.so"}) {
     EXPECT_THAT(checked.output, HasSubstr(problem));
   }
 }

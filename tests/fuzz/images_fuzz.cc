@@ -122,7 +122,7 @@ std::vector<std::string> seeds() {
           .text(name("mm-1.img", 5, 3 * kPageBytes)),
       Script()
           .text(name("../core-1.img", 3, 13))
-          .text(name("pre-2/core-1.img", 4, std::uint64_t{1} << 44)),
+          .text(name("pre-2/core-1.img", 4, std::uint64_t{1} << 47)),
       Script()
           .number(kRawBlock)
           .number<std::uint8_t>(0)

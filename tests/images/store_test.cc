@@ -160,7 +160,16 @@ TEST_F(Store, AFileThatIsSmallerThanItsBlocksIsRefused) {
 }
 
 TEST_F(Store, ASizeBeyondAllBoundsIsRefused) {
-  EXPECT_TRUE(refuses(make_store(1)->complete({{"a.img", 0, ~std::uint64_t{0}}})));
+  const auto store = make_store(1);
+  EXPECT_TRUE(refuses(store->complete({{"a.img", 0, ~std::uint64_t{0}}})));
+  EXPECT_TRUE(refuses(store->complete({{"a.img", 0, kMaxFileBytes + 1}})));
+}
+
+TEST_F(Store, AnImageMayBeAsLargeAsTheAddressSpace) {
+  const auto store = make_store(1);
+  ASSERT_TRUE(land(*store, one_page(0, kMaxFileBytes / kWindowBytes - 1)));
+  ASSERT_TRUE(store->complete({{"memory-123.img", 0, kMaxFileBytes, digests_[0]}}));
+  EXPECT_EQ(std::filesystem::file_size(directory_.path() / "memory-123.img"), kMaxFileBytes);
 }
 
 TEST_F(Store, WritesThatAreNoBlocksAreRefused) {

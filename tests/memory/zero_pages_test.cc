@@ -197,7 +197,7 @@ TEST(SmapsTest, RangesAndSizesAreRead) {
   const auto mappings = process::parse_smaps(entry("", "") + entry("/[aio] (deleted)", ""));
   ASSERT_TRUE(mappings);
   ASSERT_EQ(mappings->size(), 2u);
-  EXPECT_EQ(mappings->front().range, (process::AddressRange{0x7f0000000000, 0x7f0000002000}));
+  EXPECT_EQ(mappings->front().range, (AddressRange{0x7f0000000000, 0x7f0000002000}));
   EXPECT_EQ(mappings->front().anonymous_bytes, 4096u);
   EXPECT_FALSE(mappings->front().asynchronous_io);
   EXPECT_TRUE(mappings->back().asynchronous_io);

@@ -1,0 +1,249 @@
+// gcr-in-criu.so: what CRIU does otherwise than by itself. The agent executes CRIU with this object
+// preloaded, and each part is in force where its descriptor is (launch.h). Other programs that run
+// with this object (a shell that starts CRIU) are not affected.
+//
+// 1. It enters the mount namespace of the process that it dumps. The agent executes CRIU in its own
+//    mount namespace, so that CRIU's file, its loader and its libraries are the agent's. Once they
+//    are mapped, and before main(), CRIU enters the namespace that the agent holds, and waits until
+//    the agent has checked what it sees there.
+// 2. A dump leaves out the memory that the agent sends by itself: pages of it do not show in what
+//    PAGEMAP_SCAN gives to CRIU, and are told to the agent instead. Kernels without that request
+//    (before 6.7) leave nothing out.
+// 3. A restore waits for the agent when every restored thread is in its last stop and none of them
+//    has run: CRIU then sends SIGSTOP to the first of them, and lets go of all.
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "migrate-agent/criu/launch.h"
+
+// CRIU exports its functions, for its plugins.
+extern "C" __attribute__((weak)) int cr_dump_tasks(int pid);
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+using namespace gcr::criu::launch;
+
+// Whether CRIU was started with the descriptor; it may give a free number to a file of its own.
+bool leaves_out = false;  ///< kMemoryFd
+bool holds = false;       ///< kHoldFd, until the agent has answered
+
+bool has(int fd) { return fcntl(fd, F_GETFD) >= 0; }
+
+/// Receives one packet; the number of its bytes, or -1.
+ssize_t receive(int fd, void* packet, std::size_t size) {
+  ssize_t got = 0;
+  while ((got = recv(fd, packet, size, 0)) < 0 && errno == EINTR) {
+  }
+  return got;
+}
+
+void enter() {
+  if (setns(kMountsFd, CLONE_NEWNS) != 0 || fchdir(kImagesFd) != 0) {
+    fail_and_exit(kControlFd, Step::kEnterNamespaces);
+  }
+  // CRIU looks for programs in the images directory, and finds none.
+  if (setenv("PATH", "", 1) != 0) fail_and_exit(kControlFd, Step::kEnterNamespaces);
+  send_control(kControlFd, {Event::kEntered, Step::kNone, 0, 0}, -1);
+  ControlMessage answer{};
+  if (receive(kControlFd, &answer, sizeof(answer)) != sizeof(answer) ||
+      answer.event != Event::kMayGoOn) {
+    _exit(127);
+  }
+  close(kControlFd);
+  close(kMountsFd);
+}
+
+__attribute__((constructor)) void begin() {
+  if (cr_dump_tasks == nullptr) return;
+  unsetenv("LD_PRELOAD");
+  leaves_out = has(kMemoryFd);
+  holds = has(kHoldFd);
+  if (has(kMountsFd)) enter();
+  close(kLibraryFd);
+}
+
+// What linux/fs.h has since 6.7, after the documentation of pagemap in the kernel's sources.
+struct PageRegion {
+  std::uint64_t start;
+  std::uint64_t end;
+  std::uint64_t categories;
+};
+struct ScanArguments {
+  std::uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
+  std::uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
+};
+constexpr unsigned long kPagemapScan = _IOWR('f', 16, ScanArguments);
+constexpr std::uint64_t kPresentOrSwapped = 1 << 3 | 1 << 4;
+constexpr std::uint64_t kGuard = 1 << 8;
+
+/// An array that grows; false when there is no memory. Never freed: CRIU ends soon.
+template <class Item>
+class Growing {
+ public:
+  bool add(const Item& item) {
+    if (size_ == room_) {
+      const std::size_t more = room_ == 0 ? 4096 : 2 * room_;
+      auto* const items = static_cast<Item*>(realloc(items_, more * sizeof(Item)));
+      if (items == nullptr) return false;
+      items_ = items;
+      room_ = more;
+    }
+    items_[size_++] = item;
+    return true;
+  }
+  void clear() { size_ = 0; }
+  std::size_t size() const { return size_; }
+  const Item* begin() const { return items_; }
+  const Item* end() const { return items_ + size_; }
+
+ private:
+  Item* items_ = nullptr;
+  std::size_t size_ = 0;
+  std::size_t room_ = 0;
+};
+
+int asked_about = 0;            ///< the process whose memory `agents` is of
+Growing<MemoryRange> agents;    ///< what the agent sends by itself, ascending
+Growing<MemoryRange> left_out;  ///< of one scan
+Growing<PageRegion> left_to_criu;
+
+/// The PID, as CRIU sees it, whose pagemap is open as `fd`; 0 if it is another file.
+int owner_of_pagemap(int fd) {
+  char link[] = "/proc/self/fd/\0 2147483647";
+  char* at = link + strlen(link);
+  char digits[12];
+  int count = 0;
+  for (int rest = fd; count == 0 || rest != 0; rest /= 10) {
+    digits[count++] = static_cast<char>('0' + rest % 10);
+  }
+  while (count > 0) *at++ = digits[--count];
+  *at = '\0';
+  char path[64];
+  const ssize_t length = readlink(link, path, sizeof(path) - 1);
+  if (length <= 0) return 0;
+  path[length] = '\0';
+  char* const name = strrchr(path, '/');
+  if (name == nullptr || strcmp(name, "/pagemap") != 0) return 0;
+  *name = '\0';
+  const char* const number = strrchr(path, '/');
+  return number == nullptr ? 0 : atoi(number + 1);
+}
+
+/// Learns from the agent what it sends of this process.
+bool ask_about(int pid) {
+  asked_about = 0;
+  agents.clear();
+  const MemoryMessage question{pid, 0};
+  if (send(kMemoryFd, &question, sizeof(question), MSG_NOSIGNAL) != sizeof(question)) return false;
+  for (;;) {
+    static MemoryRange ranges[kRangesPerPacket];
+    const ssize_t got = receive(kMemoryFd, ranges, sizeof(ranges));
+    if (got < 0 || got % sizeof(MemoryRange) != 0) return false;
+    const std::size_t count = static_cast<std::size_t>(got) / sizeof(MemoryRange);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (!agents.add(ranges[i])) return false;
+    }
+    if (count < kRangesPerPacket) break;
+  }
+  asked_about = pid;
+  return true;
+}
+
+bool tell_left_out(int pid) {
+  for (std::size_t first = 0; first < left_out.size();) {
+    const std::size_t rest = left_out.size() - first;
+    const std::size_t count = rest < kRangesPerPacket ? rest : kRangesPerPacket;
+    MemoryMessage message{pid, static_cast<std::uint32_t>(count)};
+    iovec parts[] = {
+        {&message, sizeof(message)},
+        {const_cast<MemoryRange*>(left_out.begin() + first), count * sizeof(MemoryRange)}};
+    msghdr packet{};
+    packet.msg_iov = parts;
+    packet.msg_iovlen = 2;
+    if (sendmsg(kMemoryFd, &packet, MSG_NOSIGNAL) < 0) return false;
+    first += count;
+  }
+  return true;
+}
+
+/// Divides a region between the agent and CRIU. `next` is the first of the agent's ranges that may
+/// reach into it.
+bool divide(const PageRegion& region, const MemoryRange*& next) {
+  std::uint64_t at = region.start;
+  if ((region.categories & kPresentOrSwapped) != 0 && (region.categories & kGuard) == 0) {
+    while (next != agents.end() && next->end <= at) ++next;
+    for (const MemoryRange* range = next; range != agents.end() && range->start < region.end;
+         ++range) {
+      if (range->start > at && !left_to_criu.add({at, range->start, region.categories})) {
+        return false;
+      }
+      const std::uint64_t start = range->start > at ? range->start : at;
+      at = range->end < region.end ? range->end : region.end;
+      if (!left_out.add({start, at})) return false;
+    }
+  }
+  return at == region.end || left_to_criu.add({at, region.end, region.categories});
+}
+
+/// Takes what the agent sends out of the answer to a scan; the number of regions that remain.
+/// If anything goes wrong, the answer stays as it is: what both send is the same.
+long leave_out(int fd, const ScanArguments& scan, long count) {
+  const int pid = owner_of_pagemap(fd);
+  if (pid == 0 || (pid != asked_about && !ask_about(pid)) || agents.size() == 0) return count;
+  auto* const regions = reinterpret_cast<PageRegion*>(scan.vec);
+  left_out.clear();
+  left_to_criu.clear();
+  const MemoryRange* next = agents.begin();
+  for (long i = 0; i < count; ++i) {
+    if (!divide(regions[i], next)) return count;
+  }
+  if (left_out.size() == 0 || left_to_criu.size() > scan.vec_len || !tell_left_out(pid)) {
+    return count;
+  }
+  if (left_to_criu.size() != 0) {
+    memcpy(regions, left_to_criu.begin(), left_to_criu.size() * sizeof(PageRegion));
+  }
+  return static_cast<long>(left_to_criu.size());
+}
+
+/// The agent's namespace ends CRIU if the agent does not want it to go on.
+void wait_for_agent() {
+  char byte = 0;
+  if (send(kHoldFd, &byte, 1, MSG_NOSIGNAL) != 1 || receive(kHoldFd, &byte, 1) != 1) {
+    for (;;) pause();
+  }
+  holds = false;
+  close(kHoldFd);
+}
+
+}  // namespace
+
+EXPORTED int ioctl(int fd, unsigned long request, ...) noexcept {
+  va_list rest;
+  va_start(rest, request);
+  void* const argument = va_arg(rest, void*);
+  va_end(rest);
+  long result = syscall(SYS_ioctl, fd, request, argument);
+  if (request == kPagemapScan && result > 0 && leaves_out) {
+    result = leave_out(fd, *static_cast<const ScanArguments*>(argument), result);
+  }
+  return static_cast<int>(result);
+}
+
+EXPORTED int kill(pid_t pid, int signal_number) noexcept {
+  // What CRIU forks to probe the kernel stops itself.
+  if (signal_number == SIGSTOP && pid != getpid() && holds) wait_for_agent();
+  return static_cast<int>(syscall(SYS_kill, pid, signal_number));
+}

@@ -1,0 +1,145 @@
+#include "migrate-agent/criu/left_out_memory.h"
+
+#include <errno.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "migrate-agent/criu/launch.h"
+#include "migrate-agent/procfs/procfs.h"
+
+namespace gcr::criu {
+namespace {
+
+using launch::MemoryMessage;
+using launch::MemoryRange;
+
+static_assert(sizeof(MemoryRange) == sizeof(AddressRange));
+
+/// The conversation with one CRIU.
+class MemoryServer {
+ public:
+  MemoryServer(int socket, pid_t root, const ChooseMemory& choose)
+      : socket_(socket), root_(root), choose_(choose) {}
+
+  /// Until CRIU has closed its end.
+  Result<LeftOutMemory::Tasks> run() {
+    std::vector<std::byte> packet(sizeof(MemoryMessage) +
+                                  launch::kRangesPerPacket * sizeof(MemoryRange));
+    for (;;) {
+      const ssize_t got = ::recv(socket_, packet.data(), packet.size(), 0);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return Error::from_errno(errno, "cannot hear what CRIU leaves out");
+      if (got == 0) break;
+      GCR_TRY(hear(std::span(packet).first(static_cast<std::size_t>(got))));
+    }
+    for (auto& [inner, task] : tasks_) join(task.ranges);
+    return std::move(tasks_);
+  }
+
+ private:
+  Status hear(std::span<const std::byte> packet) {
+    MemoryMessage message{};
+    if (packet.size() < sizeof(message)) return wrong();
+    std::memcpy(&message, packet.data(), sizeof(message));
+    const auto rest = packet.subspan(sizeof(message));
+    if (rest.size() != message.count * sizeof(MemoryRange)) return wrong();
+    if (message.count == 0) return answer(message.pid);
+    const auto task = tasks_.find(message.pid);
+    if (task == tasks_.end()) return wrong();
+    std::vector<AddressRange>& ranges = task->second.ranges;
+    const std::size_t before = ranges.size();
+    ranges.resize(before + message.count);
+    std::memcpy(ranges.data() + before, rest.data(), rest.size());
+    return {};
+  }
+
+  Status answer(pid_t inner) {
+    std::vector<AddressRange> ranges;
+    if (const pid_t pid = find(inner); pid != 0) {
+      tasks_[inner].pid = pid;
+      ranges = choose_(pid);
+    }
+    for (std::size_t first = 0;; first += launch::kRangesPerPacket) {
+      const std::size_t count = std::min(ranges.size() - first, launch::kRangesPerPacket);
+      const std::size_t bytes = count * sizeof(MemoryRange);
+      if (::send(socket_, ranges.data() + first, bytes, MSG_NOSIGNAL) !=
+          static_cast<ssize_t>(bytes)) {
+        return Error::from_errno(errno, "cannot tell CRIU what to leave out");
+      }
+      if (count < launch::kRangesPerPacket) return {};
+    }
+  }
+
+  /// CRIU scans when the whole tree is stopped; before, it asks about itself alone.
+  pid_t find(pid_t inner) {
+    if (!ours_.contains(inner)) {
+      ours_.clear();
+      for (const pid_t pid : procfs::stopped_tree(root_)) {
+        const auto pids = procfs::namespace_pids(std::to_string(pid));
+        if (!pids.empty()) ours_[pids.back()] = pid;
+      }
+    }
+    const auto found = ours_.find(inner);
+    if (found != ours_.end()) return found->second;
+    ours_.clear();
+    return 0;
+  }
+
+  /// A scan may be made twice.
+  static void join(std::vector<AddressRange>& ranges) {
+    std::ranges::sort(ranges, {}, &AddressRange::start);
+    std::vector<AddressRange> joined;
+    for (const AddressRange& range : ranges) {
+      if (!joined.empty() && range.start <= joined.back().end) {
+        joined.back().end = std::max(joined.back().end, range.end);
+      } else {
+        joined.push_back(range);
+      }
+    }
+    ranges = std::move(joined);
+  }
+
+  static Error wrong() { return Error(Code::kInternal, "CRIU told wrongly what it leaves out"); }
+
+  const int socket_;
+  const pid_t root_;
+  const ChooseMemory& choose_;
+  std::map<pid_t, pid_t> ours_;  ///< by PID in the namespace
+  LeftOutMemory::Tasks tasks_;
+};
+
+}  // namespace
+
+Result<LeftOutMemory> LeftOutMemory::serve(pid_t root, ChooseMemory choose) {
+  int pair[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
+    return Error::from_errno(errno, "cannot make a socket pair for CRIU");
+  }
+  LeftOutMemory memory{UniqueFd(pair[0]), UniqueFd(pair[1])};
+  memory.served_ =
+      std::async(std::launch::async, [socket = pair[0], root, choose = std::move(choose)]() {
+        return MemoryServer(socket, root, choose).run();
+      });
+  return memory;
+}
+
+LeftOutMemory::~LeftOutMemory() {
+  if (end_) ::shutdown(end_.get(), SHUT_RDWR);
+  if (served_.valid()) served_.wait();
+}
+
+ReadMemory LeftOutMemory::reader_of(pid_t pid) {
+  return [pid](std::uint64_t address, std::span<std::byte> bytes) -> Status {
+    const iovec here{bytes.data(), bytes.size()};
+    const iovec there{reinterpret_cast<void*>(address), bytes.size()};
+    const ssize_t got = ::process_vm_readv(pid, &here, 1, &there, 1, 0);
+    if (got == static_cast<ssize_t>(bytes.size())) return {};
+    return Error::from_errno(got < 0 ? errno : EFAULT,
+                             "cannot read the memory of process " + std::to_string(pid));
+  };
+}
+
+}  // namespace gcr::criu

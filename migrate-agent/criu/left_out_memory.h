@@ -1,0 +1,55 @@
+// The memory that CRIU leaves out of a dump because its caller sends it: the agent's end of what
+// gcr-in-criu.so asks and tells while CRIU scans the memory of stopped tasks (launch.h).
+#pragma once
+
+#include <sys/types.h>
+
+#include <future>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/criu/criu.h"
+#include "src/base/address_range.h"
+#include "src/base/result.h"
+#include "src/base/unique_fd.h"
+
+namespace gcr::criu {
+
+/// Serves one CRIU, on a thread of its own. Destroying it ends that.
+class LeftOutMemory {
+ public:
+  struct Task {
+    pid_t pid = 0;                     ///< in the caller's PID namespace
+    std::vector<AddressRange> ranges;  ///< whole pages that are there, ascending, disjoint
+  };
+  using Tasks = std::map<pid_t, Task>;  ///< by PID in the namespace of the tree
+
+  /// `choose` says for each task of the tree under `root` what the caller sends; see DumpOptions.
+  static Result<LeftOutMemory> serve(pid_t root, ChooseMemory choose);
+
+  LeftOutMemory(LeftOutMemory&&) noexcept = default;
+  LeftOutMemory& operator=(LeftOutMemory&&) = delete;
+  ~LeftOutMemory();
+
+  /// The end for CRIU, given away once: CRIU alone may have it when finish() is called.
+  UniqueFd take_criu_end() { return std::move(criu_end_); }
+
+  /// What was left out of the whole dump, when CRIU has ended. kInternal if it was told wrongly.
+  /// Once.
+  Result<Tasks> finish() { return served_.get(); }
+
+  /// Reads memory of a stopped process. kIo if it is not all there.
+  static ReadMemory reader_of(pid_t pid);
+
+ private:
+  LeftOutMemory(UniqueFd end, UniqueFd criu_end)
+      : end_(std::move(end)), criu_end_(std::move(criu_end)) {}
+
+  UniqueFd end_;
+  UniqueFd criu_end_;
+  std::future<Result<Tasks>> served_;
+};
+
+}  // namespace gcr::criu

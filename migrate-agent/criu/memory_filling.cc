@@ -1,0 +1,159 @@
+#include "migrate-agent/criu/memory_filling.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "migrate-agent/criu/images.h"
+#include "src/base/side_by_side.h"
+#include "src/base/unique_fd.h"
+#include "src/base/units.h"
+
+namespace gcr::criu {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kMemoryPrefix = "private-memory-";
+constexpr std::uint64_t kFillBytes = 4 * kMiB;
+constexpr unsigned kMostFillers = 16;
+
+/// The PIDs in the names of memory files.
+Result<std::vector<pid_t>> pids_with_memory(const fs::path& directory) {
+  std::vector<pid_t> pids;
+  for (const std::string& name : images::names(directory)) {
+    if (!name.starts_with(kMemoryPrefix)) continue;
+    pid_t pid = 0;
+    std::from_chars(name.data() + kMemoryPrefix.size(), name.data() + name.size(), pid);
+    if (pid <= 0 || name != images::memory_image(pid)) {
+      return Error(Code::kDataLoss, fmt::format("\"{}\" does not name the memory of a process",
+                                                (directory / name).string()));
+    }
+    pids.push_back(pid);
+  }
+  return pids;
+}
+
+/// The memory of all processes, in pieces; a piece is written by one thread.
+class MemoryFilling {
+ public:
+  /// Adds the data in the file `path` except for `kept`, which is sorted.
+  Status add(const fs::path& path, pid_t pid, std::span<const AddressRange> kept) {
+    Memory& memory = memories_.emplace_back();
+    memory.pid = pid;
+    memory.path = path.string();
+    memory.file.reset(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!memory.file) return Error::from_errno(errno, "cannot open " + memory.path);
+    for (off_t start = 0, end = 0;; start = end) {
+      start = ::lseek(memory.file.get(), start, SEEK_DATA);
+      if (start < 0 && errno == ENXIO) return {};
+      if (start >= 0) end = ::lseek(memory.file.get(), start, SEEK_HOLE);
+      if (start < 0 || end < 0) return Error::from_errno(errno, "cannot read " + memory.path);
+      cut(static_cast<std::uint64_t>(start), static_cast<std::uint64_t>(end), kept);
+    }
+  }
+
+  Status fill() {
+    const unsigned cores = std::clamp(std::thread::hardware_concurrency(), 1u, kMostFillers);
+    const std::vector<int> threads(std::min<std::size_t>(cores, pieces_.size()));
+    return side_by_side(threads, [this](int) { return fill_in_turn(); });
+  }
+
+ private:
+  struct Memory {
+    pid_t pid = -1;
+    std::string path;
+    UniqueFd file;
+  };
+  struct Piece {
+    std::size_t memory;
+    std::uint64_t start;
+    std::uint64_t end;
+  };
+
+  /// Adds pieces for an extent of the last memory. Extents come in the order of addresses: areas
+  /// before this one are taken off `kept`.
+  void cut(std::uint64_t start, std::uint64_t end, std::span<const AddressRange>& kept) {
+    while (start < end) {
+      while (!kept.empty() && kept.front().end <= start) kept = kept.subspan(1);
+      const std::uint64_t next_kept = kept.empty() ? end : kept.front().start;
+      if (next_kept <= start) {
+        start = kept.front().end;
+        continue;
+      }
+      const std::uint64_t stop = std::min({end, start + kFillBytes, next_kept});
+      pieces_.push_back({memories_.size() - 1, start, stop});
+      start = stop;
+    }
+  }
+
+  Status fill_in_turn() {
+    for (std::size_t i = next_++; i < pieces_.size(); i = next_++) {
+      const Status filled = fill_piece(memories_[pieces_[i].memory], pieces_[i]);
+      if (filled) continue;
+      next_ = pieces_.size();  // the others stop, too
+      return filled;
+    }
+    return {};
+  }
+
+  static Status fill_piece(const Memory& memory, const Piece& piece) {
+    static const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+    const std::uint64_t first = piece.start / page * page;
+    void* at = ::mmap(nullptr, piece.end - first, PROT_READ, MAP_SHARED | MAP_POPULATE,
+                      memory.file.get(), static_cast<off_t>(first));
+    if (at == MAP_FAILED) return Error::from_errno(errno, "cannot map " + memory.path);
+    const UniqueMapping mapping(at, piece.end - first);
+    for (std::uint64_t done = piece.start; done < piece.end;) {
+      iovec here{mapping.bytes().data() + (done - first), piece.end - done};
+      iovec there{reinterpret_cast<void*>(done), piece.end - done};
+      const ssize_t written = ::process_vm_writev(memory.pid, &here, 1, &there, 1, 0);
+      if (written <= 0) return refusal(written < 0 ? errno : EFAULT, memory, done);
+      done += static_cast<std::uint64_t>(written);
+    }
+    return {};
+  }
+
+  static Error refusal(int problem, const Memory& memory, std::uint64_t address) {
+    const std::string doing =
+        fmt::format("cannot write {} into process {} at {:#x}", memory.path, memory.pid, address);
+    if (problem != EFAULT) return Error::from_errno(problem, doing);
+    return Error(Code::kDataLoss, doing + ": no writable memory");
+  }
+
+  std::vector<Memory> memories_;
+  std::vector<Piece> pieces_;
+  std::atomic<std::size_t> next_{0};
+};
+
+}  // namespace
+
+Status fill_memory(const fs::path& directory, const FindProcess& find) {
+  GCR_ASSIGN(const auto pids, pids_with_memory(directory));
+  if (pids.empty()) return {};
+  GCR_ASSIGN(const auto kept, images::rseq_areas(directory));
+  MemoryFilling filling;
+  for (const pid_t in_namespace : pids) {
+    const fs::path path = directory / images::memory_image(in_namespace);
+    const auto areas = kept.find(in_namespace);
+    if (areas == kept.end()) {
+      return Error(Code::kDataLoss, path.string() + ": pstree.img has no such process");
+    }
+    GCR_ASSIGN(const pid_t pid, find(in_namespace));
+    GCR_TRY(filling.add(path, pid, areas->second));
+  }
+  return filling.fill();
+}
+
+}  // namespace gcr::criu

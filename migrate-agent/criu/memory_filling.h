@@ -1,0 +1,39 @@
+// Fills restored processes with the memory that came beside CRIU's images.
+//
+// Most private anonymous memory of a job does not go through CRIU. It comes as one sparse file per
+// process, private-memory-PID.img, in the directory of the images. PID is that of the process in
+// its own PID namespace. An offset in the file is an address in the process. A hole is memory that
+// stays as CRIU restored it.
+//
+// The files and the images may come from another host: names, addresses and lengths are checked.
+#pragma once
+
+#include <sys/types.h>
+
+#include <filesystem>
+#include <functional>
+
+#include "src/base/result.h"
+
+namespace gcr::criu {
+
+/// The process, in the caller's PID namespace, that has a PID in the namespace of the restored
+/// tree.
+using FindProcess = std::function<Result<pid_t>(pid_t in_namespace)>;
+
+/// Writes the data of every private-memory-PID.img in `directory` into its process. Without such a
+/// file it succeeds and reads nothing else.
+///
+/// Call it while CRIU holds all restored threads and none has run; they must not run before it
+/// returns. The caller needs the right to ptrace them and need not be the tracer. What
+/// images::rseq_areas() gives is left as it is, because the kernel has written there.
+///
+/// After a failure, any part of the memory may be filled: the processes must not run. kDataLoss if
+/// a name has another form, if a process is not in pstree.img, if its memory at an address of the
+/// file is not mapped or not writable, or if an image is damaged; kNotFound if an image is missing;
+/// errors of `find`; errors of the kernel.
+///
+/// Blocks, and works on up to 16 threads. `find` is called on the caller's thread only.
+Status fill_memory(const std::filesystem::path& directory, const FindProcess& find);
+
+}  // namespace gcr::criu

@@ -1,0 +1,58 @@
+#include "migrate-agent/memory/private_memory.h"
+
+#include <algorithm>
+
+#include "migrate-agent/procfs/procfs.h"
+#include "src/base/units.h"
+
+namespace gcr::process {
+namespace {
+
+/// Less is not worth an image of its own.
+constexpr std::uint64_t kLittle = kMiB;
+
+}  // namespace
+
+const std::vector<MemoryMapping>& PrivateMemory::mappings(pid_t pid) {
+  const auto [entry, is_new] = mappings_.try_emplace(pid);
+  if (is_new) {
+    if (auto read = read_mappings(pid)) entry->second = std::move(*read);
+  }
+  return entry->second;
+}
+
+bool PrivateMemory::is_shared(pid_t pid, const AddressRange& range) {
+  const auto has_it = [&](pid_t other) {
+    const auto& theirs = mappings(other);
+    const auto found = std::ranges::lower_bound(
+        theirs, range.start, {}, [](const MemoryMapping& one) { return one.range.start; });
+    return found != theirs.end() && found->droppable && found->range == range;
+  };
+  const pid_t parent = parents_[pid];
+  if (parents_.contains(parent) && has_it(parent)) return true;
+  return std::ranges::any_of(
+      parents_, [&](const auto& one) { return one.second == pid && has_it(one.first); });
+}
+
+std::vector<AddressRange> PrivateMemory::of(pid_t pid) {
+  if (parents_.empty()) {
+    for (const pid_t one : procfs::stopped_tree(root_)) {
+      const auto stat = procfs::read_stat(one);
+      if (stat) parents_[one] = stat->parent;
+    }
+  }
+  std::vector<AddressRange> ranges;
+  std::uint64_t bytes = 0;
+  for (const MemoryMapping& mapping : mappings(pid)) {
+    if (mapping.asynchronous_io) return {};
+    if (!mapping.droppable || mapping.anonymous_bytes == 0 || is_shared(pid, mapping.range)) {
+      continue;
+    }
+    ranges.push_back(mapping.range);
+    bytes += mapping.anonymous_bytes;
+  }
+  if (bytes < kLittle) ranges.clear();
+  return ranges;
+}
+
+}  // namespace gcr::process

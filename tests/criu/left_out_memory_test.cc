@@ -1,0 +1,153 @@
+// Memory that is left out of CRIU's images, sent beside them, and filled in before a task runs.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <vector>
+
+#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/memory/private_memory.h"
+#include "migrate-agent/procfs/procfs.h"
+#include "src/base/units.h"
+#include "tests/criu/program.h"
+
+namespace gcr::criu::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Whether the kernel has PAGEMAP_SCAN, with an argument of 12 words, the first of which is its
+/// size.
+bool kernel_scans() {
+  const UniqueFd pagemap(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
+  std::uint64_t scan[12] = {sizeof(scan)};
+  return ::ioctl(pagemap.get(), _IOWR('f', 16, decltype(scan)), scan) == 0;
+}
+
+class LeftOut : public testing::Test {
+ protected:
+  fs::path file() const { return directory_.path() / "output"; }
+
+  void start(const std::string& mode) {
+    program_ = std::make_unique<Program>(file(), mode);
+    wait_for_output(file(), [](const Output& output) { return output.lines > 20; });
+  }
+
+  Status dump() {
+    DumpOptions options;
+    options.leave_out = [memory = process::PrivateMemory(program_->pid())](pid_t task) mutable {
+      return memory.of(task);
+    };
+    GCR_ASSIGN(auto prepared,
+               PreparedDump::streaming(criu_command(), program_->pid(), logs_, options));
+    GCR_ASSIGN(
+        const auto threads,
+        prepared.run([this](const auto& name, UniqueFd content) { return take(name, content); }, {},
+                     [this](const auto& name, const auto& ranges, const auto& read) {
+                       return take_memory(name, ranges, read);
+                     }));
+    EXPECT_FALSE(threads.empty());
+    return {};
+  }
+
+  /// Disk blocks of the images whose names begin like this.
+  std::uint64_t bytes_of(const std::string& prefix) const {
+    std::uint64_t bytes = 0;
+    for (const auto& entry : fs::directory_iterator(images_)) {
+      struct stat status {};
+      if (!entry.path().filename().string().starts_with(prefix)) continue;
+      EXPECT_EQ(::stat(entry.path().c_str(), &status), 0);
+      bytes += static_cast<std::uint64_t>(status.st_blocks) * 512;
+    }
+    return bytes;
+  }
+
+  Directory directory_;
+  const fs::path images_ = directory_.make("images");
+  const fs::path logs_ = directory_.make("logs");
+  std::unique_ptr<Program> program_;
+
+ private:
+  Status take(const std::string& name, const UniqueFd& content) {
+    std::ofstream out(images_ / name, std::ios::binary);
+    std::vector<char> bytes(kMiB);
+    ssize_t got = 0;
+    while ((got = ::read(content.get(), bytes.data(), bytes.size())) > 0) {
+      out.write(bytes.data(), got);
+    }
+    return {};
+  }
+
+  Status take_memory(const std::string& name, const std::vector<AddressRange>& ranges,
+                     const ReadMemory& read) {
+    const UniqueFd image(::open((images_ / name).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    for (const AddressRange& range : ranges) {
+      std::vector<std::byte> bytes(range.bytes());
+      GCR_TRY(read(range.start, bytes));
+      EXPECT_EQ(::pwrite(image.get(), bytes.data(), bytes.size(), static_cast<off_t>(range.start)),
+                static_cast<ssize_t>(bytes.size()));
+    }
+    return {};
+  }
+};
+
+TEST_F(LeftOut, MemoryOfOneProcessAloneGoesBesideCriuAndNothingIsLost) {
+  start("remember");
+  const Status dumped = dump();
+  ASSERT_TRUE(dumped) << dumped.error().message();
+  const Output before = read_output(file());
+  ASSERT_TRUE(kill_stopped(program_->process()));
+  program_->reap();
+  // Of 4 MiB, two thirds are filled: `own` of both processes is left out, `before_fork` and
+  // `read_only` are CRIU's, which has them once or twice.
+  constexpr std::uint64_t kFilled = 2 * kMiB;
+  if (kernel_scans()) {
+    EXPECT_GE(bytes_of("private-memory-"), 2 * kFilled);
+    EXPECT_LE(bytes_of("private-memory-"), 4 * kFilled);
+  } else {
+    EXPECT_EQ(bytes_of("private-memory-"), 0u);
+  }
+  EXPECT_GE(bytes_of("pages-"), 2 * kFilled);
+  auto tree = restore(criu_command(), images_);
+  ASSERT_TRUE(tree) << tree.error().message();
+  for (const pid_t pid : procfs::stopped_tree(tree->pid())) {
+    ASSERT_TRUE(resume_stopped(procfs::Process::open(pid).value()));
+  }
+  const Output now = wait_for_progress(file(), before, 20);
+  expect_gapless(now);
+  EXPECT_EQ(now.counts.size(), 2u);
+  EXPECT_TRUE(now.others.empty()) << now.others.front();
+}
+
+TEST_F(LeftOut, ASourceThatGoesOnHasLostNothing) {
+  start("remember");
+  const Status dumped = dump();
+  ASSERT_TRUE(dumped) << dumped.error().message();
+  ASSERT_TRUE(resume_stopped(program_->process()));
+  const Output now = wait_for_progress(file(), read_output(file()), 20);
+  expect_gapless(now);
+  EXPECT_TRUE(now.others.empty()) << now.others.front();
+}
+
+TEST_F(LeftOut, AMemoryThatCannotBeFilledLeavesNothing) {
+  if (!kernel_scans()) return;  // nothing is left out, so nothing is filled
+  start("remember");
+  const Status dumped = dump();
+  ASSERT_TRUE(dumped) << dumped.error().message();
+  const std::string image = "private-memory-" + std::to_string(program_->pid()) + ".img";
+  ASSERT_TRUE(kill_stopped(program_->process()));
+  program_->reap();
+  const std::set<pid_t> before = all_processes();
+  const UniqueFd file(::open((images_ / image).c_str(), O_WRONLY | O_CLOEXEC));
+  ASSERT_EQ(::pwrite(file.get(), "x", 1, 0x1000), 1);  // no program has memory there
+  const auto tree = restore(criu_command(), images_);
+  ASSERT_FALSE(tree);
+  EXPECT_EQ(tree.error().code(), Code::kDataLoss) << tree.error().message();
+  EXPECT_EQ(all_processes(), before);
+}
+
+}  // namespace
+}  // namespace gcr::criu::test

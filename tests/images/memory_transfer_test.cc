@@ -1,0 +1,204 @@
+// Memory of processes from its ranges to sparse files over a real TCP connection.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <thread>
+#include <vector>
+
+#include "tests/images/transfer_fixture.h"
+
+namespace gcr::images::test {
+namespace {
+
+using Pages = std::map<std::uint64_t, std::string>;  // by address
+
+constexpr std::uint64_t kHighAddress = 0x7f0000000000;
+
+std::string zeros(std::size_t pages) { return std::string(pages * kPageBytes, '\0'); }
+
+/// The memory of a process: what lies outside its ranges cannot be read.
+class Memory {
+ public:
+  Memory& add(std::uint64_t address, std::string content) {
+    contents_[address] = std::move(content);
+    return *this;
+  }
+
+  std::vector<AddressRange> ranges() const {
+    std::vector<AddressRange> found;
+    for (const auto& [address, content] : contents_) {
+      found.push_back({address, address + content.size()});
+    }
+    return found;
+  }
+
+  std::uint64_t bytes() const {
+    std::uint64_t sum = 0;
+    for (const AddressRange& range : ranges()) sum += range.bytes();
+    return sum;
+  }
+
+  Pages pages_with_data() const {
+    Pages found;
+    for (const auto& [address, content] : contents_) {
+      for (std::size_t at = 0; at < content.size(); at += kPageBytes) {
+        std::string page = content.substr(at, kPageBytes);
+        if (page != zeros(1)) found[address + at] = std::move(page);
+      }
+    }
+    return found;
+  }
+
+  Status read(std::uint64_t address, std::span<std::byte> bytes) const {
+    auto range = contents_.upper_bound(address);
+    if (range == contents_.begin()) return Error(Code::kNotFound, "below all ranges");
+    --range;
+    const std::uint64_t at = address - range->first;
+    if (at + bytes.size() > range->second.size()) return Error(Code::kNotFound, "not in a range");
+    std::memcpy(bytes.data(), range->second.data() + at, bytes.size());
+    return {};
+  }
+
+ private:
+  std::map<std::uint64_t, std::string> contents_;  // by address
+};
+
+class MemoryImages : public Images {
+ protected:
+  Status take_memory(const std::string& name, const Memory& memory) {
+    return sender_->take_memory(name, memory.ranges(), [&](auto address, auto bytes) {
+      return memory.read(address, bytes);
+    });
+  }
+
+  /// What the file has that is not a hole.
+  Pages received_pages(const std::string& name) const {
+    const UniqueFd file(::open((directory_.path() / name).c_str(), O_RDONLY | O_CLOEXEC));
+    Pages found;
+    for (off_t at = 0; (at = ::lseek(file.get(), at, SEEK_DATA)) >= 0;) {
+      const off_t end = ::lseek(file.get(), at, SEEK_HOLE);
+      for (; at < end; at += static_cast<off_t>(kPageBytes)) {
+        std::string page(kPageBytes, '\0');
+        EXPECT_EQ(::pread(file.get(), page.data(), page.size(), at), kPageBytes);
+        found[static_cast<std::uint64_t>(at)] = std::move(page);
+      }
+    }
+    EXPECT_EQ(errno, ENXIO);
+    return found;
+  }
+
+  std::uint64_t received_size(const std::string& name) const {
+    return std::filesystem::file_size(directory_.path() / name);
+  }
+};
+
+TEST_F(MemoryImages, RangesArriveAtTheirAddressesAndAllElseIsAHole) {
+  connect(3, 4);
+  const std::uint64_t shared = 64 * kMiB;  // a window with parts of three ranges
+  Memory memory;
+  memory.add(4 * kMiB + 5 * kPageBytes, noise(3 * kMiB, 1));
+  memory.add(shared - kMiB, noise(kMiB + kPageBytes, 2));
+  memory.add(shared + 2 * kPageBytes, noise(kPageBytes, 3));
+  memory.add(shared + 9 * kPageBytes, noise(2 * kMiB, 4));
+  memory.add(kHighAddress, noise(5 * kMiB, 5));
+  memory.add(kMaxFileBytes - 2 * kPageBytes, noise(kPageBytes, 6));
+  const Status taken = take_memory("memory-123.img", memory);
+  ASSERT_TRUE(taken) << taken.error().message();
+  const SentImages sent = finish();
+  EXPECT_EQ(sent.raw_bytes, memory.bytes());
+  EXPECT_EQ(sent.zero_bytes, 0u);
+  EXPECT_EQ(received_pages("memory-123.img"), memory.pages_with_data());
+  EXPECT_EQ(received_size("memory-123.img"), kMaxFileBytes);
+}
+
+TEST_F(MemoryImages, PagesOfZerosAreHolesAndAreCounted) {
+  connect(2, 2);
+  Memory memory;
+  memory.add(kMiB - 3 * kPageBytes, zeros(2) + noise(2 * kPageBytes, 1) + zeros(3));
+  memory.add(kHighAddress + kPageBytes, zeros(3 * kPagesPerWindow));
+  ASSERT_TRUE(take_memory("memory-1.img", memory));
+  const SentImages sent = finish();
+  EXPECT_EQ(sent.raw_bytes, (7 + 3 * kPagesPerWindow) * kPageBytes);
+  EXPECT_EQ(sent.zero_bytes, (5 + 3 * kPagesPerWindow) * kPageBytes);
+  EXPECT_EQ(sent.sent_bytes, 2 * (kPageBytes + kBlockHeaderBytes));
+  EXPECT_EQ(received_pages("memory-1.img"), memory.pages_with_data());
+  EXPECT_EQ(received_size("memory-1.img"), kHighAddress + 4 * kMiB);
+}
+
+TEST_F(MemoryImages, MemoryWithoutRangesIsAnEmptyImage) {
+  connect(1, 1);
+  ASSERT_TRUE(take_memory("memory-1.img", Memory()));
+  EXPECT_EQ(finish().raw_bytes, 0u);
+  EXPECT_EQ(received_size("memory-1.img"), 0u);
+}
+
+TEST_F(MemoryImages, ManyAtOnceArriveWholeBesideFiles) {
+  connect(3, 4, Compression::kLz4);
+  const std::string file = text(3 * kMiB, 9);
+  std::map<std::string, Memory> memories;
+  for (std::uint64_t i = 1; i <= 6; ++i) {
+    memories["memory-" + std::to_string(i) + ".img"]
+        .add(i * kPageBytes, text(700 * kPageBytes, i))
+        .add(kHighAddress + i * kMiB, zeros(i) + noise(300 * kPageBytes, i));
+  }
+  {
+    std::vector<std::jthread> takers;
+    for (const auto& [name, memory] : memories) {
+      takers.emplace_back([&] { EXPECT_TRUE(take_memory(name, memory)); });
+    }
+    takers.emplace_back([&] { EXPECT_TRUE(take("pages-1.img", file)); });
+  }
+  EXPECT_EQ(finish().files.size(), memories.size() + 1);
+  for (const auto& [name, memory] : memories) {
+    EXPECT_EQ(received_pages(name), memory.pages_with_data()) << name;
+  }
+  EXPECT_EQ(received("pages-1.img"), file);
+}
+
+TEST_F(MemoryImages, AReadThatFailsEndsTheSenderWithItsErrorAndNoReadFollows) {
+  connect(3, 2);
+  std::atomic<int> reads = 0;
+  const std::vector<AddressRange> ranges = {{kHighAddress, kHighAddress + 64 * kMiB}};
+  const ReadMemory read = [&](std::uint64_t address, std::span<std::byte> bytes) -> Status {
+    ++reads;
+    if (address == kHighAddress + 20 * kMiB) return Error(Code::kNotFound, "the process is gone");
+    std::ranges::fill(bytes, std::byte{'x'});
+    return {};
+  };
+  const Status taken = sender_->take_memory("memory-1.img", ranges, read);
+  const int reads_until_return = reads;
+  ASSERT_FALSE(taken);
+  EXPECT_EQ(taken.error().code(), Code::kNotFound) << taken.error().message();
+  const auto sent = sender_->finish();
+  ASSERT_FALSE(sent);
+  EXPECT_EQ(sent.error().code(), Code::kNotFound) << sent.error().message();
+  EXPECT_FALSE(take("a.img", "more"));
+  EXPECT_FALSE(sender_->take_memory("memory-2.img", ranges, read));
+  EXPECT_EQ(reads, reads_until_return);
+}
+
+TEST_F(MemoryImages, ABrokenNetworkEndsTheSenderWithAnError) {
+  connect(2, 2);
+  transfer_->cut_after(static_cast<std::int64_t>(5 * kMiB));
+  const Memory memory = Memory().add(kHighAddress, noise(64 * kMiB, 1));
+  const Status taken = take_memory("memory-1.img", memory);
+  EXPECT_FALSE(sender_->finish());
+  EXPECT_FALSE(take_memory("memory-2.img", memory));
+}
+
+TEST_F(MemoryImages, AddressesBeyondTheLargestImageAreRefused) {
+  connect(1, 1);
+  const Status taken =
+      take_memory("memory-1.img", Memory().add(kMaxFileBytes - kPageBytes, zeros(2)));
+  ASSERT_FALSE(taken);
+  EXPECT_EQ(taken.error().code(), Code::kUnsupported);
+  EXPECT_TRUE(finish().files.empty());
+}
+
+}  // namespace
+}  // namespace gcr::images::test
