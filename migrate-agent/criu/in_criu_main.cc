@@ -178,6 +178,21 @@ bool tell_left_out(int pid) {
   return true;
 }
 
+/// The first of the agent's ranges that ends behind `address`.
+const MemoryRange* first_beyond(std::uint64_t address) {
+  const MemoryRange* first = agents.begin();
+  for (std::size_t count = agents.size(); count > 0;) {
+    const MemoryRange* const middle = first + count / 2;
+    if (middle->end <= address) {
+      first = middle + 1;
+      count -= count / 2 + 1;
+    } else {
+      count /= 2;
+    }
+  }
+  return first;
+}
+
 /// Divides a region between the agent and CRIU. `next` is the first of the agent's ranges that may
 /// reach into it.
 bool divide(const PageRegion& region, const MemoryRange*& next) {
@@ -205,7 +220,7 @@ long leave_out(int fd, const ScanArguments& scan, long count) {
   auto* const regions = reinterpret_cast<PageRegion*>(scan.vec);
   left_out.clear();
   left_to_criu.clear();
-  const MemoryRange* next = agents.begin();
+  const MemoryRange* next = first_beyond(scan.start);
   for (long i = 0; i < count; ++i) {
     if (!divide(regions[i], next)) return count;
   }
