@@ -52,10 +52,10 @@ using TakeImage = std::function<Status(const std::string& name, UniqueFd content
 /// Reads whole pages of a stopped process's memory, from any thread.
 using ReadMemory = std::function<Status(std::uint64_t address, std::span<std::byte> bytes)>;
 
-/// Takes the memory of a task that was left out of CRIU's images: an image in which every byte has
-/// its address as its offset, for a restore to fill the task with. Called after the dump, like
-/// TakeImage for small images; all must be read when it returns. `ranges` are ascending and
-/// disjoint.
+/// Takes the memory of a task that was left out of CRIU's images: as images `name`-0.img and so on,
+/// in which every byte has its address as its offset, for a restore to fill the task with. Called
+/// after the dump, like TakeImage for small images; all must be read when it returns. `ranges` are
+/// ascending and disjoint.
 using TakeMemory = std::function<Status(
     const std::string& name, const std::vector<AddressRange>& ranges, const ReadMemory& read)>;
 

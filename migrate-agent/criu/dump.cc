@@ -200,7 +200,7 @@ Status PreparedDump::Impl::run_streaming(const TakeImage& take, const TakeMemory
   for (const auto& [inner, task] : tasks) {
     if (task.ranges.empty()) continue;
     GCR_TRY(
-        take_memory(images::memory_image(inner), task.ranges, LeftOutMemory::reader_of(task.pid)));
+        take_memory(images::memory_images(inner), task.ranges, LeftOutMemory::reader_of(task.pid)));
   }
   return {};
 }

@@ -149,8 +149,8 @@ Status check_page_map(const fs::path& path) {
 
 }  // namespace
 
-std::string memory_image(pid_t in_namespace) {
-  return "private-memory-" + std::to_string(in_namespace) + ".img";
+std::string memory_images(pid_t in_namespace) {
+  return "private-memory-" + std::to_string(in_namespace);
 }
 
 std::vector<std::string> names(const fs::path& directory) {

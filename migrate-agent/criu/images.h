@@ -43,9 +43,10 @@ std::string image_of(std::uint32_t magic, const std::vector<std::string>& record
 /// The cache file "irmap-cache" with nothing in it.
 std::string empty_irmap_cache();
 
-/// The image with the memory of a process that was left out of CRIU's, by its PID in its own PID
-/// namespace: every byte has its address as its offset.
-std::string memory_image(pid_t in_namespace);
+/// How the images with memory of a process that was left out of CRIU's are called, by its PID in
+/// its own PID namespace: this, "-", a number from 0 and ".img". In each of them a byte has its
+/// address as its offset.
+std::string memory_images(pid_t in_namespace);
 
 /// Names of the image files (*.img) in `directory`, sorted: the files to send. Without logs.
 std::vector<std::string> names(const std::filesystem::path& directory);

@@ -29,20 +29,28 @@ constexpr std::string_view kMemoryPrefix = "private-memory-";
 constexpr std::uint64_t kFillBytes = 4 * kMiB;
 constexpr unsigned kMostFillers = 16;
 
-/// The PIDs in the names of memory files.
-Result<std::vector<pid_t>> pids_with_memory(const fs::path& directory) {
-  std::vector<pid_t> pids;
+struct MemoryFile {
+  std::string name;
+  pid_t process;  ///< in its PID namespace
+};
+
+/// The files with memory, and whose it is.
+Result<std::vector<MemoryFile>> memory_files(const fs::path& directory) {
+  std::vector<MemoryFile> files;
   for (const std::string& name : images::names(directory)) {
     if (!name.starts_with(kMemoryPrefix)) continue;
+    const char* const end = name.data() + name.size();
     pid_t pid = 0;
-    std::from_chars(name.data() + kMemoryPrefix.size(), name.data() + name.size(), pid);
-    if (pid <= 0 || name != images::memory_image(pid)) {
+    unsigned part = 0;
+    const char* const dash = std::from_chars(name.data() + kMemoryPrefix.size(), end, pid).ptr;
+    if (dash != end) std::from_chars(dash + 1, end, part);
+    if (pid <= 0 || name != fmt::format("{}-{}.img", images::memory_images(pid), part)) {
       return Error(Code::kDataLoss, fmt::format("\"{}\" does not name the memory of a process",
                                                 (directory / name).string()));
     }
-    pids.push_back(pid);
+    files.push_back({name, pid});
   }
-  return pids;
+  return files;
 }
 
 /// The memory of all processes, in pieces; a piece is written by one thread.
@@ -50,15 +58,12 @@ class MemoryFilling {
  public:
   /// Adds the data in the file `path` except for `kept`, which is sorted.
   Status add(const fs::path& path, pid_t pid, std::span<const AddressRange> kept) {
-    Memory& memory = memories_.emplace_back();
-    memory.pid = pid;
-    memory.path = path.string();
-    memory.file.reset(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    if (!memory.file) return Error::from_errno(errno, "cannot open " + memory.path);
+    const Memory& memory = memories_.emplace_back(pid, path.string());
+    GCR_ASSIGN(const UniqueFd file, open(memory));
     for (off_t start = 0, end = 0;; start = end) {
-      start = ::lseek(memory.file.get(), start, SEEK_DATA);
+      start = ::lseek(file.get(), start, SEEK_DATA);
       if (start < 0 && errno == ENXIO) return {};
-      if (start >= 0) end = ::lseek(memory.file.get(), start, SEEK_HOLE);
+      if (start >= 0) end = ::lseek(file.get(), start, SEEK_HOLE);
       if (start < 0 || end < 0) return Error::from_errno(errno, "cannot read " + memory.path);
       cut(static_cast<std::uint64_t>(start), static_cast<std::uint64_t>(end), kept);
     }
@@ -72,9 +77,8 @@ class MemoryFilling {
 
  private:
   struct Memory {
-    pid_t pid = -1;
+    pid_t pid;
     std::string path;
-    UniqueFd file;
   };
   struct Piece {
     std::size_t memory;
@@ -111,8 +115,9 @@ class MemoryFilling {
   static Status fill_piece(const Memory& memory, const Piece& piece) {
     static const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
     const std::uint64_t first = piece.start / page * page;
-    void* at = ::mmap(nullptr, piece.end - first, PROT_READ, MAP_SHARED | MAP_POPULATE,
-                      memory.file.get(), static_cast<off_t>(first));
+    GCR_ASSIGN(const UniqueFd file, open(memory));
+    void* at = ::mmap(nullptr, piece.end - first, PROT_READ, MAP_SHARED | MAP_POPULATE, file.get(),
+                      static_cast<off_t>(first));
     if (at == MAP_FAILED) return Error::from_errno(errno, "cannot map " + memory.path);
     const UniqueMapping mapping(at, piece.end - first);
     for (std::uint64_t done = piece.start; done < piece.end;) {
@@ -123,6 +128,13 @@ class MemoryFilling {
       done += static_cast<std::uint64_t>(written);
     }
     return {};
+  }
+
+  /// For a short time: there may be more files than descriptors.
+  static Result<UniqueFd> open(const Memory& memory) {
+    UniqueFd file(::open(memory.path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file) return Error::from_errno(errno, "cannot open " + memory.path);
+    return file;
   }
 
   static Error refusal(int problem, const Memory& memory, std::uint64_t address) {
@@ -140,17 +152,17 @@ class MemoryFilling {
 }  // namespace
 
 Status fill_memory(const fs::path& directory, const FindProcess& find) {
-  GCR_ASSIGN(const auto pids, pids_with_memory(directory));
-  if (pids.empty()) return {};
+  GCR_ASSIGN(const auto files, memory_files(directory));
+  if (files.empty()) return {};
   GCR_ASSIGN(const auto kept, images::rseq_areas(directory));
   MemoryFilling filling;
-  for (const pid_t in_namespace : pids) {
-    const fs::path path = directory / images::memory_image(in_namespace);
-    const auto areas = kept.find(in_namespace);
+  for (const MemoryFile& file : files) {
+    const fs::path path = directory / file.name;
+    const auto areas = kept.find(file.process);
     if (areas == kept.end()) {
       return Error(Code::kDataLoss, path.string() + ": pstree.img has no such process");
     }
-    GCR_ASSIGN(const pid_t pid, find(in_namespace));
+    GCR_ASSIGN(const pid_t pid, find(file.process));
     GCR_TRY(filling.add(path, pid, areas->second));
   }
   return filling.fill();

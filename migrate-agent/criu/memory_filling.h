@@ -1,7 +1,7 @@
 // Fills restored processes with the memory that came beside CRIU's images.
 //
-// Most private anonymous memory of a job does not go through CRIU. It comes as one sparse file per
-// process, private-memory-PID.img, in the directory of the images. PID is that of the process in
+// Most private anonymous memory of a job does not go through CRIU. It comes as sparse files,
+// private-memory-PID-N.img, in the directory of the images. PID is that of the process in
 // its own PID namespace. An offset in the file is an address in the process. A hole is memory that
 // stays as CRIU restored it.
 //
@@ -21,8 +21,8 @@ namespace gcr::criu {
 /// tree.
 using FindProcess = std::function<Result<pid_t>(pid_t in_namespace)>;
 
-/// Writes the data of every private-memory-PID.img in `directory` into its process. Without such a
-/// file it succeeds and reads nothing else.
+/// Writes the data of every private-memory-PID-N.img in `directory` into its process. Without such
+/// a file it succeeds and reads nothing else.
 ///
 /// Call it while CRIU holds all restored threads and none has run; they must not run before it
 /// returns. The caller needs the right to ptrace them and need not be the tracer. What

@@ -56,6 +56,9 @@ Result<std::uint64_t> read_window(const ReadMemory& read, std::span<const Addres
   return covered;
 }
 
+/// Into so many files a memory is divided: the kernel writes a file for one thread at a time.
+constexpr std::size_t kMemoryFiles = 8;
+
 /// Room for the header, then for a window: a block that is sent as it is needs no copy.
 using Buffer = std::vector<std::byte>;
 
@@ -262,19 +265,31 @@ Status ImageSender::take_memory(const std::string& name, std::span<const Address
     return Error(Code::kUnsupported,
                  fmt::format("{} has memory at {:#x}, beyond 2^47", name, ranges.back().end));
   }
-  GCR_ASSIGN(ImageFile file, impl_->new_file(name));
+  std::vector<ImageFile> files;
   std::size_t unread_windows = 0;
-  while (!ranges.empty() && impl_->health()) {
-    if (ranges.front().end <= file.size_bytes) {
+  std::uint64_t end = 0;
+  for (std::size_t turn = 0; !ranges.empty() && impl_->health();) {
+    if (ranges.front().end <= end) {
       ranges = ranges.subspan(1);
       continue;
     }
+    if (files.size() <= turn) {
+      auto file = impl_->new_file(fmt::format("{}-{}.img", name, turn));
+      if (!file) {
+        impl_->fail(file.error());
+        break;
+      }
+      files.push_back(std::move(*file));
+    }
+    ImageFile& file = files[turn];
+    turn = (turn + 1) % kMemoryFiles;
     Buffer buffer = impl_->acquire_buffer();
     BlockHeader header;
     header.file = file.id;
-    header.offset = std::max(file.size_bytes, ranges.front().start / kWindowBytes * kWindowBytes);
+    header.offset = std::max(end, ranges.front().start / kWindowBytes * kWindowBytes);
     header.raw_bytes = kWindowBytes;
-    file.size_bytes = header.offset + kWindowBytes;
+    end = header.offset + kWindowBytes;
+    file.size_bytes = end;
     {
       const std::lock_guard lock(impl_->mutex);
       ++unread_windows;
@@ -287,7 +302,7 @@ Status ImageSender::take_memory(const std::string& name, std::span<const Address
   std::unique_lock lock(impl_->mutex);
   impl_->buffer_released.wait(lock, [&] { return unread_windows == 0; });
   if (impl_->failure) return *impl_->failure;
-  impl_->files.push_back(std::move(file));
+  std::ranges::move(files, std::back_inserter(impl_->files));
   return {};
 }
 

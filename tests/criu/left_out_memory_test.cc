@@ -83,7 +83,8 @@ class LeftOut : public testing::Test {
 
   Status take_memory(const std::string& name, const std::vector<AddressRange>& ranges,
                      const ReadMemory& read) {
-    const UniqueFd image(::open((images_ / name).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    const UniqueFd image(
+        ::open((images_ / (name + "-0.img")).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
     for (const AddressRange& range : ranges) {
       std::vector<std::byte> bytes(range.bytes());
       GCR_TRY(read(range.start, bytes));
@@ -137,7 +138,7 @@ TEST_F(LeftOut, AMemoryThatCannotBeFilledLeavesNothing) {
   start("remember");
   const Status dumped = dump();
   ASSERT_TRUE(dumped) << dumped.error().message();
-  const std::string image = "private-memory-" + std::to_string(program_->pid()) + ".img";
+  const std::string image = "private-memory-" + std::to_string(program_->pid()) + "-0.img";
   ASSERT_TRUE(kill_stopped(program_->process()));
   program_->reap();
   const std::set<pid_t> before = all_processes();

@@ -138,7 +138,7 @@ class Filling : public testing::Test {
 
   /// Adds data to a sparse file of memory.
   void write_memory(std::uint64_t address, const std::string& content, pid_t process = kProcess) {
-    const fs::path file = path("private-memory-" + std::to_string(process) + ".img");
+    const fs::path file = path("private-memory-" + std::to_string(process) + "-0.img");
     const UniqueFd fd(::open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
     ASSERT_EQ(::pwrite(fd.get(), content.data(), content.size(), static_cast<off_t>(address)),
               static_cast<ssize_t>(content.size()));
@@ -244,9 +244,11 @@ TEST_F(Filling, MemoryThatIsReadOnlyIsDataLossAndNamed) {
 
 TEST_F(Filling, FilesWithOtherNamesAreDataLoss) {
   const StoppedChild child;
-  for (const std::string pid : {"", "x", "0", "-77", "+77", "077", " 77", "77x", "77.1",
-                                "4294967373", "99999999999999999999"}) {
-    const fs::path file = path("private-memory-" + pid + ".img");
+  for (const std::string name :
+       {"", "x-0", "0-0", "-77-0", "+77-0", "077-0", " 77-0", "77x-0", "77.1-0", "4294967373-0",
+        "99999999999999999999-0", "77", "77-", "77-x", "77-00", "77-0x", "77--1", "77-0-0",
+        "77-99999999999999999999"}) {
+    const fs::path file = path("private-memory-" + name + ".img");
     ASSERT_TRUE(images::write_file(file, pattern(kPage)));
     EXPECT_EQ(code_of_failure(child), Code::kDataLoss) << file;
     fs::remove(file);
@@ -314,7 +316,7 @@ TEST_F(Filling, WithoutMemoryFilesNothingElseIsRead) {
 
 TEST_F(Filling, AFileOfHolesOnlyFillsNothing) {
   write_memory(start(), "");
-  fs::resize_file(path("private-memory-77.img"), start() + kMapped);
+  fs::resize_file(path("private-memory-77-0.img"), start() + kMapped);
   const StoppedChild child;
   const Status filled = fill(child);
   ASSERT_TRUE(filled) << filled.error().message();
