@@ -38,9 +38,9 @@ class Sink {
   /// Sends `ranges` of a memory, whole pages, ascending and disjoint, as images "`name`-0.img" to
   /// at most "`name`-7.img": the destination writes several files faster than one. In all of them
   /// the address is the offset; what is in another one of them, what lies outside the ranges and
-  /// pages of zeros are holes at the destination. Reads several parts at once. Returns when all of it is read and `read` is not
-  /// called any more; parts of it may not have landed yet. An error of `read` is returned.
-  /// kUnsupported for addresses of 2^47 and more. Otherwise like take().
+  /// pages of zeros are holes at the destination. Reads several parts at once. Returns when all of
+  /// it is read and `read` is not called any more; parts of it may not have landed yet. An error of
+  /// `read` is returned. kUnsupported for addresses of 2^47 and more. Otherwise like take().
   virtual Status take_memory(const std::string& name, std::span<const AddressRange> ranges,
                              const ReadMemory& read) = 0;
 
