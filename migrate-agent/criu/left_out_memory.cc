@@ -75,13 +75,7 @@ class MemoryServer {
 
   /// CRIU scans when the whole tree is stopped; before, it asks about itself alone.
   pid_t find(pid_t inner) {
-    if (!ours_.contains(inner)) {
-      ours_.clear();
-      for (const pid_t pid : procfs::stopped_tree(root_)) {
-        const auto pids = procfs::namespace_pids(std::to_string(pid));
-        if (!pids.empty()) ours_[pids.back()] = pid;
-      }
-    }
+    if (!ours_.contains(inner)) ours_ = procfs::stopped_tree_in_namespace(root_);
     const auto found = ours_.find(inner);
     if (found != ours_.end()) return found->second;
     ours_.clear();

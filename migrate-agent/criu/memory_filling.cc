@@ -151,7 +151,7 @@ class MemoryFilling {
 
 }  // namespace
 
-Status fill_memory(const fs::path& directory, const FindProcess& find) {
+Status fill_memory(const fs::path& directory, const std::map<pid_t, pid_t>& processes) {
   GCR_ASSIGN(const auto files, memory_files(directory));
   if (files.empty()) return {};
   GCR_ASSIGN(const auto kept, images::rseq_areas(directory));
@@ -159,11 +159,11 @@ Status fill_memory(const fs::path& directory, const FindProcess& find) {
   for (const MemoryFile& file : files) {
     const fs::path path = directory / file.name;
     const auto areas = kept.find(file.process);
-    if (areas == kept.end()) {
-      return Error(Code::kDataLoss, path.string() + ": pstree.img has no such process");
+    const auto process = processes.find(file.process);
+    if (areas == kept.end() || process == processes.end()) {
+      return Error(Code::kDataLoss, path.string() + ": CRIU restored no such process");
     }
-    GCR_ASSIGN(const pid_t pid, find(file.process));
-    GCR_TRY(filling.add(path, pid, areas->second));
+    GCR_TRY(filling.add(path, process->second, areas->second));
   }
   return filling.fill();
 }

@@ -11,29 +11,26 @@
 #include <sys/types.h>
 
 #include <filesystem>
-#include <functional>
+#include <map>
 
 #include "src/base/result.h"
 
 namespace gcr::criu {
 
-/// The process, in the caller's PID namespace, that has a PID in the namespace of the restored
-/// tree.
-using FindProcess = std::function<Result<pid_t>(pid_t in_namespace)>;
-
-/// Writes the data of every private-memory-PID-N.img in `directory` into its process. Without such
-/// a file it succeeds and reads nothing else.
+/// Writes the data of every private-memory-PID-N.img in `directory` into its process, one of
+/// `processes`, which are by PID in their own namespace. Without such a file it succeeds and reads
+/// nothing else.
 ///
 /// Call it while CRIU holds all restored threads and none has run; they must not run before it
 /// returns. The caller needs the right to ptrace them and need not be the tracer. What
 /// images::rseq_areas() gives is left as it is, because the kernel has written there.
 ///
 /// After a failure, any part of the memory may be filled: the processes must not run. kDataLoss if
-/// a name has another form, if a process is not in pstree.img, if its memory at an address of the
-/// file is not mapped or not writable, or if an image is damaged; kNotFound if an image is missing;
-/// errors of `find`; errors of the kernel.
+/// a name has another form, if a process is not in pstree.img or not in `processes`, if its memory
+/// at an address of the file is not mapped or not writable, or if an image is damaged; kNotFound if
+/// an image is missing; errors of the kernel.
 ///
-/// Blocks, and works on up to 16 threads. `find` is called on the caller's thread only.
-Status fill_memory(const std::filesystem::path& directory, const FindProcess& find);
+/// Blocks, and works on up to 16 threads.
+Status fill_memory(const std::filesystem::path& directory, const std::map<pid_t, pid_t>& processes);
 
 }  // namespace gcr::criu

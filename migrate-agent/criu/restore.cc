@@ -133,9 +133,7 @@ Status PreparedRestore::Impl::watch(pid_t root) {
 Status PreparedRestore::Impl::fill() {
   char byte = 0;
   if (::recv(last_stop.get(), &byte, 1, MSG_DONTWAIT) != 1) return {};
-  const pid_t init = session->init_pid();
-  Status filled = fill_memory(
-      directory, [init](pid_t inner) { return procfs::find_in_namespace(init, inner); });
+  Status filled = fill_memory(directory, procfs::stopped_tree_in_namespace(session->init_pid()));
   if (filled && ::send(last_stop.get(), &byte, 1, MSG_NOSIGNAL) != 1) {
     filled = Error::from_errno(errno, "cannot let CRIU go on");
   }

@@ -76,11 +76,7 @@ Status RestoredProcess::find_members(const process::DumpedMembers& members) {
   for (const proto::DumpedMember& member : members) threads.MergeFrom(member.credentials());
   const pid_t init = tree_.init().pid();
   GCR_TRY(process::check_restored_credentials(init, threads));
-  std::map<pid_t, pid_t> restored;
-  for (const pid_t pid : procfs::stopped_tree(init)) {
-    const auto pids = procfs::namespace_pids(std::to_string(pid));
-    if (!pids.empty()) restored[pids.back()] = pid;
-  }
+  std::map<pid_t, pid_t> restored = procfs::stopped_tree_in_namespace(init);
   for (const proto::DumpedMember& member : members) {
     GCR_ASSIGN(auto process, procfs::Process::open(restored[member.pid_in_namespace()]));
     members_.push_back(std::move(process));

@@ -207,6 +207,15 @@ std::vector<pid_t> stopped_tree(pid_t pid) {
   return found;
 }
 
+std::map<pid_t, pid_t> stopped_tree_in_namespace(pid_t pid) {
+  std::map<pid_t, pid_t> found;
+  for (const pid_t one : stopped_tree(pid)) {
+    const std::vector<pid_t> pids = namespace_pids(std::to_string(one));
+    if (!pids.empty()) found[pids.back()] = one;
+  }
+  return found;
+}
+
 std::string namespace_link(pid_t pid, const std::string& kind) {
   std::error_code error;
   return fs::read_symlink("/proc/" + std::to_string(pid) + "/ns/" + kind, error);

@@ -101,6 +101,9 @@ std::vector<pid_t> tree(pid_t pid);
 /// kernel lists children, which it does rightly for stopped threads.
 std::vector<pid_t> stopped_tree(pid_t pid);
 
+/// stopped_tree() by the PIDs that the processes have in their own PID namespaces.
+std::map<pid_t, pid_t> stopped_tree_in_namespace(pid_t pid);
+
 /// Identity of a namespace ("pid", "mnt", ...), as a link text like "pid:[4026531836]". Empty if
 /// gone.
 std::string namespace_link(pid_t pid, const std::string& kind);

@@ -145,10 +145,7 @@ class Filling : public testing::Test {
   }
 
   Status fill(const StoppedChild& child) const {
-    return fill_memory(directory_.path(), [&](pid_t in_namespace) -> Result<pid_t> {
-      EXPECT_EQ(in_namespace, kProcess);
-      return child.pid();
-    });
+    return fill_memory(directory_.path(), {{kProcess, child.pid()}});
   }
 
   Code code_of_failure(const StoppedChild& child) const {
@@ -263,12 +260,11 @@ TEST_F(Filling, AProcessThatTheImagesDoNotHaveIsDataLoss) {
   expect_nothing_filled(child);
 }
 
-TEST_F(Filling, AProcessThatIsNotFoundIsSaid) {
+TEST_F(Filling, AProcessThatIsNotRestoredIsDataLoss) {
   write_memory(start(), pattern(kPage));
-  const Status filled = fill_memory(
-      directory_.path(), [](pid_t) -> Result<pid_t> { return Error(Code::kUnavailable, "gone"); });
+  const Status filled = fill_memory(directory_.path(), {});
   ASSERT_FALSE(filled);
-  EXPECT_EQ(filled.error().code(), Code::kUnavailable);
+  EXPECT_EQ(filled.error().code(), Code::kDataLoss);
 }
 
 TEST_F(Filling, AProcessThatHasEndedIsNotFound) {
