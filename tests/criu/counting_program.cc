@@ -20,6 +20,7 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -243,6 +244,7 @@ constexpr std::size_t kMore = 1 << 20;
   const Pages read_only("what may only be read", 2, PROT_READ);
   say("ready " + std::to_string(::getpid()) + "\n");
   const int thread = ::fork() == 0 ? 1 : 0;
+  if (thread == 1) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (thread == 1) before_fork.change(5, 77);
   if (thread == 1) ::mmap(nullptr, kMore, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   const Pages own("its own", 3 + static_cast<unsigned>(thread));
