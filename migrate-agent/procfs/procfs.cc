@@ -155,6 +155,14 @@ uid_t owner_of(pid_t pid) {
 
 char state(const std::string& task) { return read_stat(task).value_or(Stat()).state; }
 
+bool waits_for_vfork(const std::string& task) {
+  if (state(task) != 'D') return false;
+  std::istringstream call(read_text("/proc/" + task + "/syscall"));
+  long number = -1;
+  call >> number;
+  return number == SYS_vfork || number == SYS_clone || number == SYS_clone3;
+}
+
 bool has_ended(const Stat& stat) {
   return stat.state == 'Z' || stat.state == 'X' || stat.state == '\0';
 }

@@ -72,6 +72,10 @@ std::map<std::string, std::string> status_fields(const std::string& task);
 /// The state letter, 0 if it is gone.
 char state(const std::string& task);
 
+/// Whether the thread waits until a child has executed a program or ended: in vfork(2), or in what
+/// posix_spawn(3) does. Needs the right to ptrace it.
+bool waits_for_vfork(const std::string& task);
+
 /// A zombie at most is left of it: it runs no more, and has nothing but its exit status.
 bool has_ended(const Stat& stat);
 bool has_ended(pid_t pid);

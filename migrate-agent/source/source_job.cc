@@ -1,7 +1,12 @@
 #include "migrate-agent/source/source_job.h"
 
-#include <set>
+#include <fmt/format.h>
 
+#include <set>
+#include <thread>
+
+#include "migrate-agent/process/descriptors.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "src/base/side_by_side.h"
 
 namespace gcr::agent {
@@ -11,6 +16,9 @@ namespace {
 constexpr std::chrono::seconds kGateLease{30};
 /// Each finds only what processes have started that the look before it had not yet moved.
 constexpr int kMostLooks = 100;
+/// A child is in vfork for less than a millisecond, but a program may start one after the other.
+constexpr std::chrono::seconds kVforkPatience{5};
+constexpr std::chrono::microseconds kVforkPause{200};
 
 std::vector<Gates::Member> gates_of(const std::vector<GpuMember>& members) {
   std::vector<Gates::Member> gates;
@@ -72,12 +80,37 @@ Status SourceJob::checkpoint() {
   return side_by_side(gpu_members_, [](GpuMember& one) { return one.control->checkpoint(); });
 }
 
+/// CRIU stops all threads of a frozen group, and waits until each has stopped: for ever, if one
+/// waits in vfork for a child that has stopped before it executed its program. So none may when the
+/// group freezes.
+Status SourceJob::freeze_for_criu() {
+  const auto end = std::chrono::steady_clock::now() + kVforkPatience;
+  for (;;) {
+    GCR_TRY(group_.freeze());
+    std::string waiting;
+    for (const pid_t process : procfs::stopped_tree(pid())) {
+      for (const pid_t thread : procfs::threads(process)) {
+        const std::string task = fmt::format("{}/task/{}", process, thread);
+        if (procfs::waits_for_vfork(task)) waiting = process::describe_process(process);
+      }
+    }
+    if (waiting.empty()) return {};
+    GCR_TRY(group_.thaw());
+    if (std::chrono::steady_clock::now() > end) {
+      return Error(
+          Code::kUnavailable,
+          fmt::format("process {} waits in vfork for a child that executes no program", waiting));
+    }
+    std::this_thread::sleep_for(kVforkPause);
+  }
+}
+
 Result<std::vector<proto::Credentials>> SourceJob::dump(criu::PreparedDump& prepared,
                                                         const criu::TakeImage& take,
                                                         const memory_files::Renamed& renamed,
                                                         const criu::TakeMemory& take_memory) {
   const bool by_criu = !group_.directory_for_criu().empty();
-  if (by_criu) GCR_TRY(group_.freeze());
+  if (by_criu) GCR_TRY(freeze_for_criu());
   auto dumped = prepared.run(take, renamed, take_memory);
   if (!dumped) {
     if (by_criu) GCR_TRY(group_.thaw());

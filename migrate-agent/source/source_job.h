@@ -78,6 +78,8 @@ class SourceJob {
                                                const criu::TakeMemory& take_memory);
 
  private:
+  Status freeze_for_criu();
+
   procfs::Process root_;
   std::vector<GpuMember> gpu_members_;
   Gates gates_;

@@ -104,6 +104,20 @@ TEST_F(JobTest, AScriptGoesOnWhenItsProgramHasEndedAtTheDestination) {
   EXPECT_EQ(script.lines().back(), "it ended with 0");
 }
 
+TEST_F(JobTest, AMemberThatStartsOneProgramAfterTheOtherMoves) {
+  const App script = start_script(
+      hosts_, "(while :; do /bin/true; done) & exec " + joined(counter_command(hosts_, 0)));
+  pid_t pid = script.pid();
+  Host host = Host::kA;
+  for (int move = 0; move < 4; ++move) {
+    const MigrateOutcome outcome = hosts_.migrate(host, pid);
+    ASSERT_TRUE(migrated(outcome)) << "move " << move;
+    pid = outcome.pid;
+    host = other(host);
+    EXPECT_EQ(ask_counter(client_, hosts_, host), kCounterFirst + move);
+  }
+}
+
 TEST_F(JobTest, APipeOfAChildToAnOutsiderIsRefused) {
   const std::string fifo = hosts_.directory() + "/fifo";
   const App outsider = hosts_.start_app(
