@@ -356,6 +356,10 @@ Status examine_late(const proto::MigrateRequest& request, pid_t pid, const std::
   const std::string reason =
       preflight::reason_of(findings_of_member(pid, std::move(inspection.findings)));
   if (reason.empty()) return {};
+  const auto stat = procfs::read_stat(pid);
+  if (!stat || procfs::has_ended(*stat) || procfs::is_exiting(*stat)) {
+    return Error(Code::kNotFound, "it ended while it was looked at");  // which may be the reason
+  }
   return Error(Code::kRefused, reason);
 }
 
