@@ -115,7 +115,9 @@ Result<LeftOutMemory> LeftOutMemory::serve(pid_t root, ChooseMemory choose) {
   LeftOutMemory memory{UniqueFd(pair[0]), UniqueFd(pair[1])};
   memory.served_ =
       std::async(std::launch::async, [socket = pair[0], root, choose = std::move(choose)]() {
-        return MemoryServer(socket, root, choose).run();
+        auto tasks = MemoryServer(socket, root, choose).run();
+        ::shutdown(socket, SHUT_RDWR);  // a CRIU that still asks dumps all itself
+        return tasks;
       });
   return memory;
 }

@@ -1,7 +1,10 @@
 // Memory that is left out of CRIU's images, sent beside them, and filled in before a task runs.
+#include "migrate-agent/criu/left_out_memory.h"
+
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -148,6 +151,18 @@ TEST_F(LeftOut, AMemoryThatCannotBeFilledLeavesNothing) {
   ASSERT_FALSE(tree);
   EXPECT_EQ(tree.error().code(), Code::kDataLoss) << tree.error().message();
   EXPECT_EQ(all_processes(), before);
+}
+
+TEST(LeftOutMemory, CriuIsNotLeftWaitingWhenTheConversationHasFailed) {
+  auto memory = LeftOutMemory::serve(::getpid(), [](pid_t) { return std::vector<AddressRange>(); });
+  ASSERT_TRUE(memory) << memory.error().message();
+  const UniqueFd criu = memory->take_criu_end();
+  ASSERT_EQ(::send(criu.get(), "?", 1, 0), 1);  // no message
+  char answer = 0;
+  EXPECT_EQ(::recv(criu.get(), &answer, 1, 0), 0);
+  const auto tasks = memory->finish();
+  ASSERT_FALSE(tasks);
+  EXPECT_EQ(tasks.error().code(), Code::kInternal);
 }
 
 }  // namespace
