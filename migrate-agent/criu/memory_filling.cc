@@ -8,11 +8,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <charconv>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "migrate-agent/criu/images.h"
@@ -27,7 +25,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kMemoryPrefix = "private-memory-";
 constexpr std::uint64_t kFillBytes = 4 * kMiB;
-constexpr unsigned kMostFillers = 16;
+constexpr std::size_t kMostFillers = 16;
 
 struct MemoryFile {
   std::string name;
@@ -69,10 +67,10 @@ class MemoryFilling {
     }
   }
 
-  Status fill() {
-    const unsigned cores = std::clamp(std::thread::hardware_concurrency(), 1u, kMostFillers);
-    const std::vector<int> threads(std::min<std::size_t>(cores, pieces_.size()));
-    return side_by_side(threads, [this](int) { return fill_in_turn(); });
+  Status fill() const {
+    return share_out(pieces_.size(), kMostFillers, [this](std::size_t i) {
+      return fill_piece(memories_[pieces_[i].memory], pieces_[i]);
+    });
   }
 
  private:
@@ -100,16 +98,6 @@ class MemoryFilling {
       pieces_.push_back({memories_.size() - 1, start, stop});
       start = stop;
     }
-  }
-
-  Status fill_in_turn() {
-    for (std::size_t i = next_++; i < pieces_.size(); i = next_++) {
-      const Status filled = fill_piece(memories_[pieces_[i].memory], pieces_[i]);
-      if (filled) continue;
-      next_ = pieces_.size();  // the others stop, too
-      return filled;
-    }
-    return {};
   }
 
   static Status fill_piece(const Memory& memory, const Piece& piece) {
@@ -146,7 +134,6 @@ class MemoryFilling {
 
   std::vector<Memory> memories_;
   std::vector<Piece> pieces_;
-  std::atomic<std::size_t> next_{0};
 };
 
 }  // namespace

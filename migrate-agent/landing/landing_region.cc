@@ -5,17 +5,15 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <thread>
-#include <vector>
 
+#include "src/base/side_by_side.h"
 #include "src/base/units.h"
 
 namespace gcr::landing {
 namespace {
 
-constexpr unsigned kMaxPopulateThreads = 4;
+constexpr std::size_t kMaxPopulateThreads = 4;
 // What a populating thread takes at a time: short enough to share the work evenly.
 constexpr std::uint64_t kPopulateStepBytes = 64 * kMiB;
 
@@ -32,24 +30,11 @@ Status populate_range(std::span<std::byte> bytes) {
 /// Populates all of `bytes` with several threads.
 Status populate(std::span<std::byte> bytes) {
   const std::uint64_t steps = round_up(bytes.size(), kPopulateStepBytes) / kPopulateStepBytes;
-  const auto threads = static_cast<unsigned>(std::min<std::uint64_t>(
-      {steps, kMaxPopulateThreads, std::max(1U, std::thread::hardware_concurrency())}));
-  std::atomic<std::uint64_t> next = 0;
-  std::vector<Status> results(threads);
-  auto work = [&](Status& result) {
-    for (std::uint64_t step = next++; step < steps && result; step = next++) {
-      const std::uint64_t offset = step * kPopulateStepBytes;
-      const std::uint64_t length = std::min(kPopulateStepBytes, bytes.size() - offset);
-      result = populate_range(bytes.subspan(offset, length));
-    }
-  };
-  {
-    std::vector<std::jthread> helpers;
-    for (unsigned i = 1; i < threads; ++i) helpers.emplace_back([&, i] { work(results[i]); });
-    work(results[0]);
-  }
-  for (const Status& result : results) GCR_TRY(result);
-  return {};
+  return share_out(steps, kMaxPopulateThreads, [&](std::uint64_t step) {
+    const std::uint64_t offset = step * kPopulateStepBytes;
+    return populate_range(
+        bytes.subspan(offset, std::min(kPopulateStepBytes, bytes.size() - offset)));
+  });
 }
 
 /// Children need none of it, and neither does a core dump.

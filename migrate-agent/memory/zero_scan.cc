@@ -7,12 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
+#include <array>
 #include <cstring>
-#include <memory>
-#include <mutex>
-#include <thread>
 
+#include "src/base/side_by_side.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::process {
@@ -22,7 +20,7 @@ namespace {
 constexpr std::uint64_t kPieceBytes = 256 * 1024;
 constexpr std::uint64_t kEntriesAtOnce = 64 * 1024;
 /// More do not help: 8 threads read 25 GB/s on the machine of docs/design.md's figures.
-constexpr unsigned kMostThreads = 8;
+constexpr std::size_t kMostThreads = 8;
 
 // Bits of an entry of /proc/PID/pagemap.
 constexpr std::uint64_t kPresent = 1ull << 63;
@@ -71,56 +69,22 @@ Result<std::vector<AddressRange>> present_pieces(pid_t pid,
   return pieces;
 }
 
-/// The threads' common work.
-class Scanner {
- public:
-  Scanner(pid_t pid, std::vector<AddressRange> pieces) : pid_(pid), pieces_(std::move(pieces)) {}
-
-  void work() {
-    const auto buffer = std::make_unique_for_overwrite<std::byte[]>(kPieceBytes);
-    std::vector<AddressRange> found;
-    for (std::size_t i = next_++; i < pieces_.size() && error_ == 0; i = next_++) {
-      if (!look_at(pieces_[i], buffer.get(), found)) return;
-    }
-    const std::lock_guard lock(mutex_);
-    zeros_.insert(zeros_.end(), found.begin(), found.end());
+/// The pages of zeros in a piece.
+Status look_at(pid_t pid, const AddressRange& piece, std::vector<AddressRange>& zeros) {
+  std::array<std::byte, kPieceBytes> buffer;
+  const iovec here{buffer.data(), piece.bytes()};
+  const iovec there{reinterpret_cast<void*>(piece.start), piece.bytes()};
+  const ssize_t got = ::process_vm_readv(pid, &here, 1, &there, 1, 0);
+  if (got != static_cast<ssize_t>(piece.bytes())) {
+    return Error::from_errno(got < 0 ? errno : EFAULT,
+                             fmt::format("cannot read the memory of process {}", pid));
   }
-
-  Result<ZeroScan> result() {
-    if (error_ != 0) {
-      return Error::from_errno(error_, fmt::format("cannot read the memory of process {}", pid_));
-    }
-    ZeroScan scan;
-    for (const AddressRange& piece : pieces_) scan.scanned_bytes += piece.bytes();
-    std::sort(zeros_.begin(), zeros_.end(),
-              [](const auto& a, const auto& b) { return a.start < b.start; });
-    for (const AddressRange& range : zeros_) append(scan.zeros, range, ~0ull);
-    return scan;
+  const std::uint64_t page = page_bytes();
+  for (std::uint64_t at = piece.start; at < piece.end; at += page) {
+    if (is_zero(buffer.data() + (at - piece.start), page)) append(zeros, {at, at + page}, ~0ull);
   }
-
- private:
-  bool look_at(const AddressRange& piece, std::byte* buffer, std::vector<AddressRange>& found) {
-    iovec here{buffer, piece.bytes()};
-    iovec there{reinterpret_cast<void*>(piece.start), piece.bytes()};
-    const ssize_t got = ::process_vm_readv(pid_, &here, 1, &there, 1, 0);
-    if (got != static_cast<ssize_t>(piece.bytes())) {
-      error_ = got < 0 ? errno : EFAULT;
-      return false;
-    }
-    const std::uint64_t page = page_bytes();
-    for (std::uint64_t at = piece.start; at < piece.end; at += page) {
-      if (is_zero(buffer + (at - piece.start), page)) append(found, {at, at + page}, ~0ull);
-    }
-    return true;
-  }
-
-  const pid_t pid_;
-  const std::vector<AddressRange> pieces_;
-  std::atomic<std::size_t> next_{0};
-  std::atomic<int> error_{0};
-  std::mutex mutex_;
-  std::vector<AddressRange> zeros_;
-};
+  return {};
+}
 
 }  // namespace
 
@@ -130,17 +94,17 @@ bool is_zero(const void* at, std::size_t bytes) {
 }
 
 Result<ZeroScan> find_zero_pages(pid_t pid, const std::vector<AddressRange>& where) {
-  GCR_ASSIGN(auto pieces, present_pieces(pid, where));
-  const std::size_t useful = pieces.size() / 8 + 1;
-  Scanner scanner(pid, std::move(pieces));
-  {
-    std::vector<std::jthread> threads;
-    const std::size_t count = std::min<std::size_t>(
-        useful, std::clamp(std::thread::hardware_concurrency(), 1u, kMostThreads));
-    for (std::size_t i = 1; i < count; ++i) threads.emplace_back([&] { scanner.work(); });
-    scanner.work();
+  GCR_ASSIGN(const auto pieces, present_pieces(pid, where));
+  std::vector<std::vector<AddressRange>> zeros(pieces.size());
+  const std::size_t useful_threads = pieces.size() / 8 + 1;
+  GCR_TRY(share_out(pieces.size(), std::min(useful_threads, kMostThreads),
+                    [&](std::size_t i) { return look_at(pid, pieces[i], zeros[i]); }));
+  ZeroScan scan;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    scan.scanned_bytes += pieces[i].bytes();
+    for (const AddressRange& range : zeros[i]) append(scan.zeros, range, ~0ull);
   }
-  return scanner.result();
+  return scan;
 }
 
 }  // namespace gcr::process

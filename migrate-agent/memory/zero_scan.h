@@ -19,8 +19,8 @@ struct ZeroScan {
   std::vector<AddressRange> zeros;  ///< whole pages, in the order of addresses, none adjacent
 };
 
-/// Reads every page that is present in `where` with several threads. Swapped-out pages are left
-/// there. kIo if the process's memory cannot be read.
+/// Reads every page that is present in `where`, which is ascending, with several threads.
+/// Swapped-out pages are left there. kIo if the process's memory cannot be read.
 Result<ZeroScan> find_zero_pages(pid_t pid, const std::vector<AddressRange>& where);
 
 }  // namespace gcr::process

@@ -1,8 +1,13 @@
 // Work on several things at the same time.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
 #include <future>
 #include <iterator>
+#include <ranges>
+#include <thread>
 #include <vector>
 
 #include "src/base/result.h"
@@ -12,12 +17,12 @@ namespace gcr {
 /// Calls `work` for each of `items` at the same time, each on a thread of its own, the first on the
 /// caller's; returns when all have ended. The first error in the order of the items.
 template <class Items, class Work>
-Status side_by_side(Items& items, const Work& work) {
+Status side_by_side(Items&& items, const Work& work) {
   if (std::empty(items)) return {};
   std::vector<std::future<Status>> others;
-  for (auto item = std::next(std::begin(items)); item != std::end(items); ++item) {
+  for (auto item = std::ranges::next(std::begin(items)); item != std::end(items); ++item) {
     others.push_back(
-        std::async(std::launch::async, [&work, &one = *item]() -> Status { return work(one); }));
+        std::async(std::launch::async, [&work, item]() -> Status { return work(*item); }));
   }
   Status all = work(*std::begin(items));
   for (std::future<Status>& other : others) {
@@ -25,6 +30,26 @@ Status side_by_side(Items& items, const Work& work) {
     if (all && !one) all = one;
   }
   return all;
+}
+
+/// Calls `work` for each number below `count`, on up to `most_threads` threads, the caller's among
+/// them, and on no more than there are processors. A thread that is free takes the next number;
+/// after an error none takes another. Returns when all have ended: an error if there was one.
+template <class Work>
+Status share_out(std::size_t count, std::size_t most_threads, const Work& work) {
+  const std::size_t processors = std::max(1u, std::thread::hardware_concurrency());
+  std::atomic<std::size_t> next{0};
+  const auto take_in_turn = [&](std::size_t) -> Status {
+    for (std::size_t i = next++; i < count; i = next++) {
+      const Status done = work(i);
+      if (done) continue;
+      next = count;
+      return done;
+    }
+    return {};
+  };
+  const std::size_t threads = std::min({count, most_threads, processors});
+  return side_by_side(std::views::iota(std::size_t{0}, threads), take_in_turn);
 }
 
 }  // namespace gcr
