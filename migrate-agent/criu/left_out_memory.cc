@@ -108,22 +108,19 @@ class MemoryServer {
 }  // namespace
 
 Result<LeftOutMemory> LeftOutMemory::serve(pid_t root, ChooseMemory choose) {
-  int pair[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
-    return Error::from_errno(errno, "cannot make a socket pair for CRIU");
-  }
-  LeftOutMemory memory{UniqueFd(pair[0]), UniqueFd(pair[1])};
-  memory.served_ =
-      std::async(std::launch::async, [socket = pair[0], root, choose = std::move(choose)]() {
-        auto tasks = MemoryServer(socket, root, choose).run();
-        ::shutdown(socket, SHUT_RDWR);  // a CRIU that still asks dumps all itself
-        return tasks;
-      });
+  GCR_ASSIGN(SocketPair sockets, SocketPair::create("CRIU"));
+  const int socket = sockets.ours.get();
+  LeftOutMemory memory(std::move(sockets));
+  memory.served_ = std::async(std::launch::async, [socket, root, choose = std::move(choose)]() {
+    auto tasks = MemoryServer(socket, root, choose).run();
+    ::shutdown(socket, SHUT_RDWR);  // a CRIU that still asks dumps all itself
+    return tasks;
+  });
   return memory;
 }
 
 LeftOutMemory::~LeftOutMemory() {
-  if (end_) ::shutdown(end_.get(), SHUT_RDWR);
+  if (sockets_.ours) ::shutdown(sockets_.ours.get(), SHUT_RDWR);
   if (served_.valid()) served_.wait();
 }
 

@@ -13,6 +13,7 @@
 #include "migrate-agent/criu/criu.h"
 #include "src/base/address_range.h"
 #include "src/base/result.h"
+#include "src/base/socket_pair.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::criu {
@@ -34,7 +35,7 @@ class LeftOutMemory {
   ~LeftOutMemory();
 
   /// The end for CRIU, given away once: CRIU alone may have it when finish() is called.
-  UniqueFd take_criu_end() { return std::move(criu_end_); }
+  UniqueFd take_criu_end() { return std::move(sockets_.theirs); }
 
   /// What was left out of the whole dump, when CRIU has ended. kInternal if it was told wrongly.
   /// Once.
@@ -44,11 +45,9 @@ class LeftOutMemory {
   static ReadMemory reader_of(pid_t pid);
 
  private:
-  LeftOutMemory(UniqueFd end, UniqueFd criu_end)
-      : end_(std::move(end)), criu_end_(std::move(criu_end)) {}
+  explicit LeftOutMemory(SocketPair sockets) : sockets_(std::move(sockets)) {}
 
-  UniqueFd end_;
-  UniqueFd criu_end_;
+  SocketPair sockets_;
   std::future<Result<Tasks>> served_;
 };
 

@@ -13,6 +13,7 @@
 #include "migrate-agent/criu/options.h"
 #include "migrate-agent/criu/session.h"
 #include "migrate-agent/procfs/procfs.h"
+#include "src/base/socket_pair.h"
 
 namespace gcr::criu {
 namespace {
@@ -96,16 +97,12 @@ struct PreparedRestore::Impl {
 };
 
 Status PreparedRestore::Impl::start() {
-  int pair[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
-    return Error::from_errno(errno, "cannot make a socket pair for CRIU");
-  }
-  last_stop.reset(pair[0]);
-  const UniqueFd theirs(pair[1]);
+  GCR_ASSIGN(SocketPair pair, SocketPair::create("CRIU"));
+  last_stop = std::move(pair.ours);
   std::vector<std::string> arguments = common_arguments("restore", kRestoreLog);
   arguments.insert(arguments.end(), {"--leave-stopped", "--restore-detached"});
-  auto started =
-      Session::in_new_namespaces(command, arguments, first_pid, directory, groups, theirs.get());
+  auto started = Session::in_new_namespaces(command, arguments, first_pid, directory, groups,
+                                            pair.theirs.get());
   if (!started) return started.error();
   session.emplace(std::move(*started));
   GCR_ASSIGN(const bool reached, hold.wait_until_reached(*session));

@@ -15,6 +15,7 @@
 
 #include "migrate-agent/procfs/procfs.h"
 #include "src/base/descriptor_passing.h"
+#include "src/base/socket_pair.h"
 
 namespace gcr::criu {
 
@@ -224,21 +225,17 @@ Status Session::start(const Command& command, const std::vector<std::string>& ar
   if (plan.inside.mounts >= 0 || plan.inside.memory >= 0 || plan.inside.hold >= 0) {
     GCR_ASSIGN(library, open_library(command));
   }
-  int pair[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
-    return Error::from_errno(errno, "cannot make a socket pair for CRIU");
-  }
-  control_.reset(pair[0]);
-  UniqueFd theirs(pair[1]);
+  GCR_ASSIGN(SocketPair pair, SocketPair::create("CRIU"));
+  control_ = std::move(pair.ours);
   for (const std::string& argument : full) plan.argv.push_back(argument.c_str());
   plan.argv.push_back(nullptr);
-  plan.control_fd = theirs.get();
+  plan.control_fd = pair.theirs.get();
   plan.images_fd = directory.get();
   plan.target_pidfd = target.get();
   plan.inside.library = library.get();
   plan.with_reaper = first_pid != nullptr;
   GCR_TRY(fork_child(plan));
-  theirs.reset();  // so that their end is noticed here
+  pair.theirs.reset();  // so that their end is noticed here
   GCR_TRY(receive_rpc_socket());
   return plan.inside.mounts >= 0 ? let_enter() : Status();
 }

@@ -2,12 +2,12 @@
 
 #include <fcntl.h>
 #include <spawn.h>
-#include <sys/socket.h>
 
-#include <array>
 #include <cerrno>
 #include <csignal>
 #include <fstream>
+
+#include "src/base/socket_pair.h"
 
 namespace gcr::agent {
 namespace {
@@ -81,13 +81,10 @@ Result<std::vector<std::string>> self_command(int own_arguments) {
 
 Result<WorkerProcess> spawn_worker(const std::vector<std::string>& command,
                                    const std::vector<std::string>& arguments, UniqueFd connection) {
-  std::array<int, 2> pair{};
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()) != 0) {
-    return Error::from_errno(errno, "cannot make a socket pair for a worker");
-  }
+  GCR_ASSIGN(SocketPair pair, SocketPair::create("a worker"));
   WorkerProcess worker;
-  worker.socket.reset(pair[0]);
-  GCR_ASSIGN(const UniqueFd daemon_end, move_out_of_the_way(UniqueFd(pair[1])));
+  worker.socket = std::move(pair.ours);
+  GCR_ASSIGN(const UniqueFd daemon_end, move_out_of_the_way(std::move(pair.theirs)));
   UniqueFd connection_end;
   if (connection) {
     GCR_ASSIGN(connection_end, move_out_of_the_way(std::move(connection)));

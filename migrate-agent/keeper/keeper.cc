@@ -21,6 +21,7 @@
 #include "migrate-agent/procfs/process_handle.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "src/base/descriptor_passing.h"
+#include "src/base/socket_pair.h"
 
 namespace gcr::keeper {
 namespace {
@@ -35,19 +36,9 @@ constexpr int kFirstFreeFd = 10;
 constexpr timeval kPatience{10, 0};
 constexpr int kSeals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
 
-struct SocketPair {
-  UniqueFd ours;
-  UniqueFd theirs;
-};
-
 Result<SocketPair> make_sockets() {
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-    return Error::from_errno(errno, "cannot make a socket pair");
-  }
-  SocketPair pair{UniqueFd(ends[0]), {}};
-  const UniqueFd theirs(ends[1]);
-  pair.theirs.reset(::fcntl(theirs.get(), F_DUPFD_CLOEXEC, kFirstFreeFd));
+  GCR_ASSIGN(SocketPair pair, SocketPair::create("the keeper"));
+  pair.theirs = UniqueFd(::fcntl(pair.theirs.get(), F_DUPFD_CLOEXEC, kFirstFreeFd));
   for (const int limit : {SO_RCVTIMEO, SO_SNDTIMEO}) {
     if (::setsockopt(pair.ours.get(), SOL_SOCKET, limit, &kPatience, sizeof(kPatience)) != 0) {
       return Error::from_errno(errno, "cannot limit a socket's time");
