@@ -20,6 +20,7 @@
 #include "migrate-agent/procfs/process_handle.h"
 #include "proto/control.pb.h"
 #include "src/base/address_range.h"
+#include "src/base/read_memory.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 
@@ -48,9 +49,6 @@ Status check_memory_tracking(const Command& command);
 /// come after the dump, one after the other, on the thread that called run(), and after
 /// check_dumped_credentials(). An error ends the dump, and the tasks run again.
 using TakeImage = std::function<Status(const std::string& name, UniqueFd content)>;
-
-/// Reads whole pages of a stopped process's memory, from any thread.
-using ReadMemory = std::function<Status(std::uint64_t address, std::span<std::byte> bytes)>;
 
 /// Takes the memory of a task that was left out of CRIU's images: as images `name`-0.img and so on,
 /// in which every byte has its address as its offset, for a restore to fill the task with. Called

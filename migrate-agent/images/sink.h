@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "migrate-agent/images/codec.h"
 #include "migrate-agent/images/image_digest.h"
 #include "src/base/address_range.h"
+#include "src/base/read_memory.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 
@@ -23,9 +23,6 @@ struct SentImages {
   std::uint64_t sent_bytes = 0;  ///< with headers
   Codec codec = Codec::kNone;    ///< that of most blocks
 };
-
-/// Reads whole pages at `address` of a memory. Thread-safe.
-using ReadMemory = std::function<Status(std::uint64_t address, std::span<std::byte> bytes)>;
 
 class Sink {
  public:

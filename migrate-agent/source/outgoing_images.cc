@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <memory>
-
 #include "migrate-agent/memory/private_memory.h"
 #include "migrate-agent/source/examination.h"
 
@@ -65,8 +63,8 @@ void OutgoingImages::round(images::Sink& sink) {
 
 Status OutgoingImages::prepare() {
   if (!in_rounds_) {
-    options_.leave_out = [memory = std::make_shared<process::PrivateMemory>(pid_)](pid_t task) {
-      return memory->of(task);
+    options_.leave_out = [memory = process::PrivateMemory(pid_)](pid_t task) mutable {
+      return memory.of(task);
     };
     GCR_ASSIGN(prepared_, criu::PreparedDump::streaming(criu_, pid_, scratch_, options_));
     return {};
@@ -78,16 +76,15 @@ Status OutgoingImages::prepare() {
 
 Result<std::vector<proto::Credentials>> OutgoingImages::dump(SourceJob& process, images::Sink& sink,
                                                              const memory_files::Renamed& renamed) {
-  GCR_ASSIGN(
-      auto credentials,
-      process.dump(
-          *prepared_,
-          [&](const std::string& name, UniqueFd content) {
-            return sink.take(name, std::move(content));
-          },
-          renamed,
-          [&](const std::string& name, const std::vector<AddressRange>& ranges,
-              const criu::ReadMemory& read) { return sink.take_memory(name, ranges, read); }));
+  GCR_ASSIGN(auto credentials,
+             process.dump(
+                 *prepared_,
+                 [&](const std::string& name, UniqueFd content) {
+                   return sink.take(name, std::move(content));
+                 },
+                 renamed,
+                 [&](const std::string& name, const std::vector<AddressRange>& ranges,
+                     const ReadMemory& read) { return sink.take_memory(name, ranges, read); }));
   if (in_rounds_) GCR_TRY(images::take_directory(sink, scratch_.string(), ""));
   return credentials;
 }
