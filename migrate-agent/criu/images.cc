@@ -150,7 +150,7 @@ Status check_page_map(const fs::path& path) {
 }  // namespace
 
 std::string memory_images(pid_t in_namespace) {
-  return "private-memory-" + std::to_string(in_namespace);
+  return std::string(kMemoryImages) + std::to_string(in_namespace);
 }
 
 std::vector<std::string> names(const fs::path& directory) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "src/base/address_range.h"
@@ -47,6 +48,7 @@ std::string empty_irmap_cache();
 /// its own PID namespace: this, "-", a number from 0 and ".img". In each of them a byte has its
 /// address as its offset.
 std::string memory_images(pid_t in_namespace);
+inline constexpr std::string_view kMemoryImages = "private-memory-";  ///< how all of them begin
 
 /// Names of the image files (*.img) in `directory`, sorted: the files to send. Without logs.
 std::vector<std::string> names(const std::filesystem::path& directory);

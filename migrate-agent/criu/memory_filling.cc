@@ -23,7 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kMemoryPrefix = "private-memory-";
 constexpr std::uint64_t kFillBytes = 4 * kMiB;
 constexpr std::size_t kMostFillers = 16;
 
@@ -36,11 +35,12 @@ struct MemoryFile {
 Result<std::vector<MemoryFile>> memory_files(const fs::path& directory) {
   std::vector<MemoryFile> files;
   for (const std::string& name : images::names(directory)) {
-    if (!name.starts_with(kMemoryPrefix)) continue;
+    if (!name.starts_with(images::kMemoryImages)) continue;
     const char* const end = name.data() + name.size();
     pid_t pid = 0;
     unsigned part = 0;
-    const char* const dash = std::from_chars(name.data() + kMemoryPrefix.size(), end, pid).ptr;
+    const char* const dash =
+        std::from_chars(name.data() + images::kMemoryImages.size(), end, pid).ptr;
     if (dash != end) std::from_chars(dash + 1, end, part);
     if (pid <= 0 || name != fmt::format("{}-{}.img", images::memory_images(pid), part)) {
       return Error(Code::kDataLoss, fmt::format("\"{}\" does not name the memory of a process",

@@ -28,8 +28,8 @@ bool PrivateMemory::is_shared(pid_t pid, const AddressRange& range) {
         theirs, range.start, {}, [](const MemoryMapping& one) { return one.range.start; });
     return found != theirs.end() && found->droppable && found->range == range;
   };
-  const pid_t parent = parents_[pid];
-  if (parents_.contains(parent) && has_it(parent)) return true;
+  const auto own = parents_.find(pid);
+  if (own != parents_.end() && parents_.contains(own->second) && has_it(own->second)) return true;
   return std::ranges::any_of(
       parents_, [&](const auto& one) { return one.second == pid && has_it(one.first); });
 }
