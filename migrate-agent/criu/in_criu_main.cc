@@ -16,6 +16,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -34,6 +35,7 @@ extern "C" __attribute__((weak)) int cr_dump_tasks(int pid);
 namespace {
 
 using namespace gcr::criu::launch;
+using gcr::AddressRange;
 
 // Whether CRIU was started with the descriptor; it may give a free number to a file of its own.
 bool leaves_out = false;  ///< kMemoryFd
@@ -67,7 +69,7 @@ void enter() {
 
 __attribute__((constructor)) void begin() {
   if (cr_dump_tasks == nullptr) return;
-  unsetenv("LD_PRELOAD");
+  if (unsetenv("LD_PRELOAD") != 0) fail_and_exit(kControlFd, Step::kEnterNamespaces);
   leaves_out = has(kMemoryFd);
   holds = has(kHoldFd);
   if (has(kMountsFd)) enter();
@@ -114,22 +116,15 @@ class Growing {
   std::size_t room_ = 0;
 };
 
-int asked_about = 0;            ///< the process whose memory `agents` is of
-Growing<MemoryRange> agents;    ///< what the agent sends by itself, ascending
-Growing<MemoryRange> left_out;  ///< of one scan
+int asked_about = 0;             ///< the process whose memory `agents` is of
+Growing<AddressRange> agents;    ///< what the agent sends by itself, ascending
+Growing<AddressRange> left_out;  ///< of one scan
 Growing<PageRegion> left_to_criu;
 
 /// The PID, as CRIU sees it, whose pagemap is open as `fd`; 0 if it is another file.
 int owner_of_pagemap(int fd) {
-  char link[] = "/proc/self/fd/\0 2147483647";
-  char* at = link + strlen(link);
-  char digits[12];
-  int count = 0;
-  for (int rest = fd; count == 0 || rest != 0; rest /= 10) {
-    digits[count++] = static_cast<char>('0' + rest % 10);
-  }
-  while (count > 0) *at++ = digits[--count];
-  *at = '\0';
+  char link[32];
+  snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
   char path[64];
   const ssize_t length = readlink(link, path, sizeof(path) - 1);
   if (length <= 0) return 0;
@@ -148,10 +143,10 @@ bool ask_about(int pid) {
   const MemoryMessage question{pid, 0};
   if (send(kMemoryFd, &question, sizeof(question), MSG_NOSIGNAL) != sizeof(question)) return false;
   for (;;) {
-    static MemoryRange ranges[kRangesPerPacket];
+    static AddressRange ranges[kRangesPerPacket];
     const ssize_t got = receive(kMemoryFd, ranges, sizeof(ranges));
-    if (got < 0 || got % sizeof(MemoryRange) != 0) return false;
-    const std::size_t count = static_cast<std::size_t>(got) / sizeof(MemoryRange);
+    if (got < 0 || got % sizeof(AddressRange) != 0) return false;
+    const std::size_t count = static_cast<std::size_t>(got) / sizeof(AddressRange);
     for (std::size_t i = 0; i < count; ++i) {
       if (!agents.add(ranges[i])) return false;
     }
@@ -168,7 +163,7 @@ bool tell_left_out(int pid) {
     MemoryMessage message{pid, static_cast<std::uint32_t>(count)};
     iovec parts[] = {
         {&message, sizeof(message)},
-        {const_cast<MemoryRange*>(left_out.begin() + first), count * sizeof(MemoryRange)}};
+        {const_cast<AddressRange*>(left_out.begin() + first), count * sizeof(AddressRange)}};
     msghdr packet{};
     packet.msg_iov = parts;
     packet.msg_iovlen = 2;
@@ -179,10 +174,10 @@ bool tell_left_out(int pid) {
 }
 
 /// The first of the agent's ranges that ends behind `address`.
-const MemoryRange* first_beyond(std::uint64_t address) {
-  const MemoryRange* first = agents.begin();
+const AddressRange* first_beyond(std::uint64_t address) {
+  const AddressRange* first = agents.begin();
   for (std::size_t count = agents.size(); count > 0;) {
-    const MemoryRange* const middle = first + count / 2;
+    const AddressRange* const middle = first + count / 2;
     if (middle->end <= address) {
       first = middle + 1;
       count -= count / 2 + 1;
@@ -193,14 +188,12 @@ const MemoryRange* first_beyond(std::uint64_t address) {
   return first;
 }
 
-/// Divides a region between the agent and CRIU. `next` is the first of the agent's ranges that may
-/// reach into it.
-bool divide(const PageRegion& region, const MemoryRange*& next) {
+/// Divides a region between the agent and CRIU.
+bool divide(const PageRegion& region) {
   std::uint64_t at = region.start;
   if ((region.categories & kPresentOrSwapped) != 0 && (region.categories & kGuard) == 0) {
-    while (next != agents.end() && next->end <= at) ++next;
-    for (const MemoryRange* range = next; range != agents.end() && range->start < region.end;
-         ++range) {
+    for (const AddressRange* range = first_beyond(at);
+         range != agents.end() && range->start < region.end; ++range) {
       if (range->start > at && !left_to_criu.add({at, range->start, region.categories})) {
         return false;
       }
@@ -220,9 +213,8 @@ long leave_out(int fd, const ScanArguments& scan, long count) {
   auto* const regions = reinterpret_cast<PageRegion*>(scan.vec);
   left_out.clear();
   left_to_criu.clear();
-  const MemoryRange* next = first_beyond(scan.start);
   for (long i = 0; i < count; ++i) {
-    if (!divide(regions[i], next)) return count;
+    if (!divide(regions[i])) return count;
   }
   if (left_out.size() == 0 || left_to_criu.size() > scan.vec_len || !tell_left_out(pid)) {
     return count;

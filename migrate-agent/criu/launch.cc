@@ -23,8 +23,8 @@ bool place(int from, int to) {
 /// does not run, a CRIU that has to enter a namespace starts in a directory in which it can do
 /// nothing.
 bool prepare_inside(int control, bool enters, char** environment) {
-  static char preload[] = "LD_PRELOAD=/proc/self/fd/6";
-  static_assert(kLibraryFd == 6);
+  static char preload[] = "LD_PRELOAD=/proc/self/fd/5";
+  static_assert(kLibraryFd == 5);
   *environment = preload;
   return !enters || (chdir("/proc") == 0 && place(control, kControlFd));
 }

@@ -8,15 +8,17 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "src/base/address_range.h"
+
 namespace gcr::criu::launch {
 
 /// Where CRIU and the reaper find their descriptors.
 inline constexpr int kRpcFd = 3;     ///< CRIU: its end of the RPC; the reaper: the control socket
 inline constexpr int kImagesFd = 4;  ///< the images directory, in which CRIU works
-/// Where gcr-in-criu.so finds its own. The last three are not always there.
-inline constexpr int kLibraryFd = 6;  ///< itself
-inline constexpr int kControlFd = 5;  ///< the control socket, with the next one
-inline constexpr int kMountsFd = 7;   ///< the mount namespace to enter
+/// Where gcr-in-criu.so finds its own, of which only the first is always there.
+inline constexpr int kLibraryFd = 5;  ///< itself
+inline constexpr int kMountsFd = 6;   ///< the mount namespace to enter
+inline constexpr int kControlFd = 7;  ///< the control socket, where there is a namespace to enter
 inline constexpr int kMemoryFd = 8;   ///< a SOCK_SEQPACKET, see MemoryMessage
 inline constexpr int kHoldFd = 9;     ///< a SOCK_SEQPACKET: a byte each way before a restore ends
 
@@ -65,10 +67,6 @@ static_assert(sizeof(ControlMessage) == 16);
 struct MemoryMessage {
   std::int32_t pid;
   std::uint32_t count;
-};
-struct MemoryRange {
-  std::uint64_t start;
-  std::uint64_t end;  ///< exclusive
 };
 inline constexpr std::size_t kRangesPerPacket = 2048;
 

@@ -14,9 +14,6 @@ namespace gcr::criu {
 namespace {
 
 using launch::MemoryMessage;
-using launch::MemoryRange;
-
-static_assert(sizeof(MemoryRange) == sizeof(AddressRange));
 
 /// The conversation with one CRIU.
 class MemoryServer {
@@ -27,7 +24,7 @@ class MemoryServer {
   /// Until CRIU has closed its end.
   Result<LeftOutMemory::Tasks> run() {
     std::vector<std::byte> packet(sizeof(MemoryMessage) +
-                                  launch::kRangesPerPacket * sizeof(MemoryRange));
+                                  launch::kRangesPerPacket * sizeof(AddressRange));
     for (;;) {
       const ssize_t got = ::recv(socket_, packet.data(), packet.size(), 0);
       if (got < 0 && errno == EINTR) continue;
@@ -45,7 +42,7 @@ class MemoryServer {
     if (packet.size() < sizeof(message)) return wrong();
     std::memcpy(&message, packet.data(), sizeof(message));
     const auto rest = packet.subspan(sizeof(message));
-    if (rest.size() != message.count * sizeof(MemoryRange)) return wrong();
+    if (rest.size() != message.count * sizeof(AddressRange)) return wrong();
     if (message.count == 0) return answer(message.pid);
     const auto task = tasks_.find(message.pid);
     if (task == tasks_.end()) return wrong();
@@ -64,7 +61,7 @@ class MemoryServer {
     }
     for (std::size_t first = 0;; first += launch::kRangesPerPacket) {
       const std::size_t count = std::min(ranges.size() - first, launch::kRangesPerPacket);
-      const std::size_t bytes = count * sizeof(MemoryRange);
+      const std::size_t bytes = count * sizeof(AddressRange);
       if (::send(socket_, ranges.data() + first, bytes, MSG_NOSIGNAL) !=
           static_cast<ssize_t>(bytes)) {
         return Error::from_errno(errno, "cannot tell CRIU what to leave out");

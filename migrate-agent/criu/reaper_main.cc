@@ -43,8 +43,7 @@ constexpr int kControlFd = gcr::criu::launch::kRpcFd;
 
 /// Closes everything from the agent except the descriptors that it was started with.
 void stand_alone() {
-  static_assert(kImagesFd < kLibraryFd && kLibraryFd < kHoldFd);
-  close_range(kImagesFd + 1, kLibraryFd - 1, 0);
+  static_assert(kImagesFd + 1 == kLibraryFd && kLibraryFd < kHoldFd);
   close_range(kLibraryFd + 1, kHoldFd - 1, 0);
   close_range(kHoldFd + 1, ~0u, 0);
   gcr::criu::launch::reset_signals();
