@@ -131,6 +131,19 @@ testing::AssertionResult migrated(const MigrateReport& outcome) {
                                      << outcome.err;
 }
 
+void move_to_and_fro(const TwoHosts& hosts, pid_t pid, int moves,
+                     const std::function<void(Host now, const MigrateOutcome& outcome)>& check) {
+  Host host = Host::kA;
+  for (int move = 0; move < moves; ++move) {
+    SCOPED_TRACE("move " + std::to_string(move));
+    const MigrateOutcome outcome = hosts.migrate(host, pid);
+    ASSERT_TRUE(migrated(outcome));
+    pid = outcome.pid;
+    host = other(host);
+    ASSERT_NO_FATAL_FAILURE(check(host, outcome));
+  }
+}
+
 bool tracks_dirty_pages() {
   // Bit 55 of a page's entry is set when it was written to; without the feature it is never set.
   std::vector<std::byte> page(2 * 4096);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -57,6 +58,11 @@ testing::AssertionResult printed_what_prints(const App& app, const App& undistur
 /// Success if gcr-migrate said that the process migrated and everything was verified.
 testing::AssertionResult migrated(const MigrateOutcome& outcome);
 testing::AssertionResult migrated(const MigrateReport& outcome);
+
+/// Moves a job from host A to host B, back to A, and so on, `moves` times in all. After each move
+/// `check` gets the host where the job is then. The first fatal failure of the test ends it.
+void move_to_and_fro(const TwoHosts& hosts, pid_t pid, int moves,
+                     const std::function<void(Host now, const MigrateOutcome& outcome)>& check);
 
 /// Whether this machine's kernel tells which pages were written to (soft-dirty).
 bool tracks_dirty_pages();

@@ -63,20 +63,16 @@ TEST_F(JobTest, AllProcessesMoveToAndFroWithWhatTheyShare) {
   App tree = start_tree(Host::kA);
   int expected = kCounterFirst;
   ASSERT_EQ(ask_counter(client_, hosts_, Host::kA), expected++);
-  pid_t pid = tree.pid();
-  Host host = Host::kA;
-  for (int move = 0; move < 4; ++move) {
-    const MigrateOutcome outcome = hosts_.migrate(host, pid);
-    ASSERT_TRUE(migrated(outcome)) << "move " << move;
-    pid = outcome.pid;
+  const auto check = [&](Host host, const MigrateOutcome&) {
     // The shell that started it is left at its first host, as a zombie's parent.
-    EXPECT_EQ(hosts_.use(host).vram_bytes, before[host == Host::kA ? 0 : 1].vram_bytes);
-    EXPECT_EQ(hosts_.use(host).processes, before[host == Host::kA ? 0 : 1].processes);
-    host = other(host);
+    const HostUse left = hosts_.use(other(host));
+    EXPECT_EQ(left.vram_bytes, before[host == Host::kA ? 1 : 0].vram_bytes);
+    EXPECT_EQ(left.processes, before[host == Host::kA ? 1 : 0].processes);
     ASSERT_EQ(ask_counter(client_, hosts_, host), expected++);
-    ASSERT_NO_FATAL_FAILURE(expect_whole(tree));
-  }
-  EXPECT_TRUE(counter_is_intact(client_, hosts_, host));
+    expect_whole(tree);
+  };
+  ASSERT_NO_FATAL_FAILURE(move_to_and_fro(hosts_, tree.pid(), 4, check));
+  EXPECT_TRUE(counter_is_intact(client_, hosts_, Host::kA));
   std::ofstream(gpu_output_ + ".reap").put('1');
   while (tree.lines().back().starts_with("zombie") == false) {
     ASSERT_TRUE(tree.wait_for_lines(tree.lines().size() + 1)) << tree.output();
@@ -107,15 +103,10 @@ TEST_F(JobTest, AScriptGoesOnWhenItsProgramHasEndedAtTheDestination) {
 TEST_F(JobTest, AMemberThatStartsOneProgramAfterTheOtherMoves) {
   const App script = start_script(
       hosts_, "(while :; do /bin/true; done) & exec " + joined(counter_command(hosts_, 0)));
-  pid_t pid = script.pid();
-  Host host = Host::kA;
-  for (int move = 0; move < 4; ++move) {
-    const MigrateOutcome outcome = hosts_.migrate(host, pid);
-    ASSERT_TRUE(migrated(outcome)) << "move " << move;
-    pid = outcome.pid;
-    host = other(host);
-    EXPECT_EQ(ask_counter(client_, hosts_, host), kCounterFirst + move);
-  }
+  int expected = kCounterFirst;
+  move_to_and_fro(hosts_, script.pid(), 4, [&](Host host, const MigrateOutcome&) {
+    EXPECT_EQ(ask_counter(client_, hosts_, host), expected++);
+  });
 }
 
 TEST_F(JobTest, APipeOfAChildToAnOutsiderIsRefused) {
@@ -168,19 +159,14 @@ TEST_F(JobTest, SeveralProcessesWithGpusMoveToAndFro) {
   int expected = kCounterFirst;
   ASSERT_EQ(ask_counter(client_, hosts_, Host::kA), expected);
   ASSERT_EQ(ask_second(Host::kA), std::to_string(expected++));
-  pid_t pid = script.pid();
-  Host host = Host::kA;
-  for (int move = 0; move < 4; ++move) {
-    const MigrateOutcome outcome = hosts_.migrate(host, pid);
-    ASSERT_TRUE(migrated(outcome)) << "move " << move;
+  const auto check = [&](Host host, const MigrateOutcome& outcome) {
     EXPECT_GE(outcome.vram_bytes, 128 * kMiB);
-    pid = outcome.pid;
-    host = other(host);
     ASSERT_EQ(ask_counter(client_, hosts_, host), expected);
     ASSERT_EQ(ask_second(host), std::to_string(expected++));
-  }
-  EXPECT_TRUE(counter_is_intact(client_, hosts_, host));
-  EXPECT_EQ(ask_second(host, "verify"), "intact");
+  };
+  ASSERT_NO_FATAL_FAILURE(move_to_and_fro(hosts_, script.pid(), 4, check));
+  EXPECT_TRUE(counter_is_intact(client_, hosts_, Host::kA));
+  EXPECT_EQ(ask_second(Host::kA, "verify"), "intact");
 }
 
 /// Starts it with `gcr-migrate run --output FILE --detach`; its PID.
@@ -242,23 +228,20 @@ TEST_F(JobTest, AJobThatRunStartedMovesWithItsOutputAndItsSupervisor) {
   EXPECT_THAT(entry_of(told, "processes", "job", pid).at("command").string_value(),
               HasSubstr("counter"));
   int expected = kCounterFirst;
-  Host host = Host::kA;
-  for (int move = 0; move < 2; ++move) {
-    ASSERT_EQ(ask_counter(client_, hosts_, host), expected++);
-    const MigrateOutcome outcome = hosts_.migrate(host, pid);
-    ASSERT_TRUE(migrated(outcome)) << "move " << move;
+  ASSERT_EQ(ask_counter(client_, hosts_, Host::kA), expected++);
+  const auto check = [&](Host host, const MigrateOutcome& outcome) {
     EXPECT_EQ(outcome.processes, 3);
     pid = outcome.pid;
-    const auto listed = hosts_.ask(host, "list", {"--all"}).fields();
+    const auto listed = hosts_.ask(other(host), "list", {"--all"}).fields();
     for (const auto& migration : listed.at("migrations").list_value().values()) {
       EXPECT_EQ(migration.struct_value().fields().at("processes").number_value(), 3);
     }
-    host = other(host);
     const auto here = entry_of(hosts_.ask(host, "list", {"--all"}), "migrations", "pid", pid);
     EXPECT_EQ(here.at("members").list_value().values_size(), 3);
     ASSERT_TRUE(grows(file)) << read_file(file);
-  }
-  ASSERT_EQ(ask_counter(client_, hosts_, host), expected++);
+    ASSERT_EQ(ask_counter(client_, hosts_, host), expected++);
+  };
+  ASSERT_NO_FATAL_FAILURE(move_to_and_fro(hosts_, pid, 2, check));
   const std::string rotated = file + ".1";
   ASSERT_EQ(std::rename(file.c_str(), rotated.c_str()), 0);
   ASSERT_EQ(::kill(pid, SIGHUP), 0);
@@ -269,7 +252,7 @@ TEST_F(JobTest, AJobThatRunStartedMovesWithItsOutputAndItsSupervisor) {
   ASSERT_EQ(::kill(pid, SIGTERM), 0);
   ASSERT_TRUE(wait_until_gone(command));
   const auto tree = procfs::tree(pid);
-  ASSERT_EQ(ask_counter(client_, hosts_, host), expected++);
+  ASSERT_EQ(ask_counter(client_, hosts_, Host::kA), expected++);
   EXPECT_EQ(tree.size(), 2u);
   ASSERT_EQ(::kill(pid, SIGTERM), 0);
   EXPECT_TRUE(wait_until_gone(pid));

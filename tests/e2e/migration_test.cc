@@ -81,25 +81,20 @@ TEST(Migration, AProgramMovesToAndFroTenTimes) {
   UdpClient client(hosts.variable("NS", Host::kA));
   int expected = kCounterFirst;
   ASSERT_EQ(ask_counter(client, hosts, Host::kA), expected);
-  pid_t pid = counter.pid();
-  Host host = Host::kA;
   std::optional<HostUse> left_before[2];
   const std::uint64_t descriptors = hosts.descriptors(Host::kA);
 
-  for (int move = 0; move < 10; ++move) {
-    const MigrateOutcome outcome = hosts.migrate(host, pid);
-    ASSERT_TRUE(migrated(outcome)) << "move " << move;
-    pid = outcome.pid;
-    const HostUse left = hosts.use(host);
-    auto& before = left_before[host == Host::kA ? 0 : 1];
+  const auto check = [&](Host host, const MigrateOutcome&) {
+    const HostUse left = hosts.use(other(host));
+    auto& before = left_before[host == Host::kA ? 1 : 0];
     if (before) {
-      EXPECT_EQ(left, *before) << "move " << move;
+      EXPECT_EQ(left, *before);
     }
     before = left;
-    host = other(host);
-    ASSERT_EQ(ask_counter(client, hosts, host), ++expected) << "move " << move;
-  }
-  EXPECT_TRUE(counter_is_intact(client, hosts, host));
+    ASSERT_EQ(ask_counter(client, hosts, host), ++expected);
+  };
+  ASSERT_NO_FATAL_FAILURE(move_to_and_fro(hosts, counter.pid(), 10, check));
+  EXPECT_TRUE(counter_is_intact(client, hosts, Host::kA));
   // The line to the last worker may be open still; ten lost ones would show.
   EXPECT_LE(hosts.descriptors(Host::kA), descriptors + 1);
 }

@@ -92,22 +92,17 @@ TEST_F(NamedMemoryTest, EveryKindOfFileMovesToAndFroAndIsNeverAtBothHosts) {
   ASSERT_GE(files.size(), 10u) << "Python has named semaphores";
   const fs::path two_names = "gcr-named-" + std::to_string(app.pid());
   struct stat status {};
-  pid_t pid = app.pid();
-  Host host = Host::kA;
-  for (int move = 0; move < 4; ++move) {
-    const MigrateOutcome outcome = hosts_.migrate(host, pid);
-    ASSERT_TRUE(migrated(outcome)) << "move " << move;
-    pid = outcome.pid;
+  const auto check = [&](Host host, const MigrateOutcome&) {
     ASSERT_NO_FATAL_FAILURE(expect_whole(app));
-    EXPECT_THAT(names(host), IsEmpty());
-    host = other(host);
+    EXPECT_THAT(names(other(host)), IsEmpty());
     EXPECT_EQ(names(host), files);
     ASSERT_EQ(::stat((memory_of(host) / two_names).c_str(), &status), 0);
     EXPECT_EQ(status.st_nlink, 2u);
     EXPECT_EQ(status.st_mode & 0777, 0640u);
     EXPECT_LE(status.st_blocks, 16) << "holes stay holes";
-  }
-  EXPECT_TRUE(counter_is_intact(client_, hosts_, host));
+  };
+  ASSERT_NO_FATAL_FAILURE(move_to_and_fro(hosts_, app.pid(), 4, check));
+  EXPECT_TRUE(counter_is_intact(client_, hosts_, Host::kA));
 }
 
 TEST_F(NamedMemoryTest, AFailureOrADeathLeavesTheFilesAtTheSourceAlone) {
@@ -188,15 +183,7 @@ TEST_F(NamedMemoryTest, AnOutsiderWithTheFileIsRefusedAndBothEndsAreNamed) {
 /// Python's own files and System V objects of every kind at once, in an IPC namespace of the job's.
 TEST_F(NamedMemoryTest, SystemVObjectsMoveToAndFroWithAnIpcNamespaceOfTheirOwn) {
   const App app = start("system-v,system-v-others,spawn", {"unshare", "--ipc"});
-  pid_t pid = app.pid();
-  Host host = Host::kA;
-  for (int move = 0; move < 4; ++move) {
-    const MigrateOutcome outcome = hosts_.migrate(host, pid);
-    ASSERT_TRUE(migrated(outcome)) << "move " << move;
-    pid = outcome.pid;
-    host = other(host);
-    ASSERT_NO_FATAL_FAILURE(expect_whole(app));
-  }
+  move_to_and_fro(hosts_, app.pid(), 4, [&](Host, const MigrateOutcome&) { expect_whole(app); });
 }
 
 TEST_F(NamedMemoryTest, SystemVSharedMemoryOfTheHostsNamespaceIsRefused) {
@@ -228,16 +215,10 @@ TEST(SharedTmpfsTest, FilesThatBothHostsHaveStayWhereTheyAre) {
   const std::string path = shm + "/gcr-named-" + std::to_string(app.pid());
   struct stat before {};
   ASSERT_EQ(::stat(path.c_str(), &before), 0);
-  pid_t pid = app.pid();
-  Host host = Host::kA;
-  for (int move = 0; move < 2; ++move) {
-    const MigrateOutcome outcome = hosts.migrate(host, pid);
-    ASSERT_TRUE(migrated(outcome)) << "move " << move;
-    pid = outcome.pid;
-    host = other(host);
-  }
-  ASSERT_TRUE(app.wait_for_lines(app.lines().size() + 5));
-  EXPECT_THAT(app.lines().back(), testing::EndsWith(" all"));
+  ASSERT_NO_FATAL_FAILURE(move_to_and_fro(hosts, app.pid(), 2, [&](Host, const MigrateOutcome&) {
+    ASSERT_TRUE(app.wait_for_lines(app.lines().size() + 5));
+    EXPECT_THAT(app.lines().back(), testing::EndsWith(" all"));
+  }));
   struct stat after {};
   ASSERT_EQ(::stat(path.c_str(), &after), 0);
   EXPECT_EQ(after.st_ino, before.st_ino);

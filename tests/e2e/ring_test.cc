@@ -58,15 +58,12 @@ TEST_P(RingMoves, ToAndFroWithoutLosingANumber) {
   App app = hosts_.start_app(Host::kA, ring_command(hosts_, ring));
   ASSERT_TRUE(app.wait_for_lines(3)) << app.output();
   pid_t pid = app.pid();
-  Host host = Host::kA;
-  for (int move = 0; move < ring.moves; ++move) {
-    const MigrateOutcome outcome = hosts_.migrate(host, pid);
-    ASSERT_TRUE(migrated(outcome)) << "move " << move;
+  const auto check = [&](Host host, const MigrateOutcome& outcome) {
     pid = outcome.pid;
-    EXPECT_EQ(hosts_.use(host).vram_bytes, before[host == Host::kA ? 0 : 1].vram_bytes);
-    host = other(host);
-    ASSERT_NO_FATAL_FAILURE(expect_whole(app, ring));
-  }
+    EXPECT_EQ(hosts_.use(other(host)).vram_bytes, before[host == Host::kA ? 1 : 0].vram_bytes);
+    expect_whole(app, ring);
+  };
+  ASSERT_NO_FATAL_FAILURE(move_to_and_fro(hosts_, pid, ring.moves, check));
   ASSERT_EQ(::kill(pid, SIGTERM), 0);
   while (procfs::read_stat(pid)) std::this_thread::sleep_for(Milliseconds(10));
   EXPECT_THAT(app.output(), testing::Not(HasSubstr("error")));

@@ -74,17 +74,10 @@ class TcpTest : public testing::Test {
 
 TEST_F(TcpTest, ConnectionsAndListenersMoveToAndFro) {
   const App tree = start_tree();
-  pid_t pid = tree.pid();
-  Host host = Host::kA;
-  for (int move = 0; move < 5; ++move) {
-    const MigrateOutcome outcome = hosts_.migrate(host, pid);
-    ASSERT_TRUE(migrated(outcome)) << "move " << move;
-    pid = outcome.pid;
-    host = other(host);
-    ASSERT_NO_FATAL_FAILURE(expect_whole(tree)) << "move " << move;
-  }
-  const App client = start_client(hosts_.address(host), kPort);
-  const App other_client = start_client(hosts_.address(host), kPort + 1);
+  ASSERT_NO_FATAL_FAILURE(move_to_and_fro(
+      hosts_, tree.pid(), 5, [&](Host, const MigrateOutcome&) { expect_whole(tree); }));
+  const App client = start_client(hosts_.address(Host::kB), kPort);
+  const App other_client = start_client(hosts_.address(Host::kB), kPort + 1);
   expect_connected(client);
   expect_connected(other_client);
 }
