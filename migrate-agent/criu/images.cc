@@ -153,6 +153,37 @@ std::string memory_images(pid_t in_namespace) {
   return std::string(kMemoryImages) + std::to_string(in_namespace);
 }
 
+std::string memory_map(pid_t in_namespace) {
+  return "private-map-" + std::to_string(in_namespace) + ".img";
+}
+
+std::string image_of_ranges(std::span<const AddressRange> ranges) {
+  std::vector<std::string> records;
+  for (const AddressRange& range : ranges) {
+    const std::uint64_t pages = range.bytes() / kPageBytes;
+    wire::PageMapEntry entry;
+    entry.set_vaddr(range.start);
+    entry.set_compat_nr_pages(static_cast<std::uint32_t>(pages));
+    entry.set_nr_pages(pages);
+    records.push_back(entry.SerializeAsString());
+  }
+  return image_of(kPageMapMagic, records);
+}
+
+Result<std::vector<AddressRange>> read_ranges(const fs::path& path) {
+  GCR_ASSIGN(const auto entries, read_records<wire::PageMapEntry>(path, kPageMapMagic));
+  std::vector<AddressRange> ranges;
+  for (const wire::PageMapEntry& entry : entries) {
+    const std::uint64_t start = entry.vaddr();
+    const bool follows = ranges.empty() || start >= ranges.back().end;
+    if (!follows || entry.nr_pages() > kMaxPages || start > UINT64_MAX - kMaxPages * kPageBytes) {
+      return damaged(path);
+    }
+    ranges.push_back({start, start + entry.nr_pages() * kPageBytes});
+  }
+  return ranges;
+}
+
 std::vector<std::string> names(const fs::path& directory) {
   std::vector<std::string> found;
   std::error_code error;

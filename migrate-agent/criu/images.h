@@ -50,6 +50,14 @@ std::string empty_irmap_cache();
 std::string memory_images(pid_t in_namespace);
 inline constexpr std::string_view kMemoryImages = "private-memory-";  ///< how all of them begin
 
+/// The image that says which of that memory the process had in the end: outside it the images may
+/// have what is not true any more, within it a hole is zeros. Whole pages, ascending, disjoint;
+/// a page map as CRIU's, without a head.
+std::string memory_map(pid_t in_namespace);
+std::string image_of_ranges(std::span<const AddressRange> ranges);
+/// kDataLoss if the image at `path` is none of ranges, kNotFound if it is missing.
+Result<std::vector<AddressRange>> read_ranges(const std::filesystem::path& path);
+
 /// Names of the image files (*.img) in `directory`, sorted: the files to send. Without logs.
 std::vector<std::string> names(const std::filesystem::path& directory);
 

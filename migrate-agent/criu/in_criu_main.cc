@@ -19,13 +19,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include "migrate-agent/criu/launch.h"
+#include "src/base/pagemap_scan.h"
 
 // CRIU exports its functions, for its plugins.
 extern "C" __attribute__((weak)) int cr_dump_tasks(int pid);
@@ -36,6 +36,9 @@ namespace {
 
 using namespace gcr::criu::launch;
 using gcr::AddressRange;
+using gcr::pagemap::ScanArguments;
+using PageRegion = gcr::pagemap::Region;
+namespace pagemap = gcr::pagemap;
 
 // Whether CRIU was started with the descriptor; it may give a free number to a file of its own.
 bool leaves_out = false;  ///< kMemoryFd
@@ -76,19 +79,7 @@ __attribute__((constructor)) void begin() {
   close(kLibraryFd);
 }
 
-// What linux/fs.h has since 6.7, after the documentation of pagemap in the kernel's sources.
-struct PageRegion {
-  std::uint64_t start;
-  std::uint64_t end;
-  std::uint64_t categories;
-};
-struct ScanArguments {
-  std::uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
-  std::uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
-};
-constexpr unsigned long kPagemapScan = _IOWR('f', 16, ScanArguments);
-constexpr std::uint64_t kPresentOrSwapped = 1 << 3 | 1 << 4;
-constexpr std::uint64_t kGuard = 1 << 8;
+constexpr std::uint64_t kPresentOrSwapped = pagemap::kIsPresent | pagemap::kIsSwapped;
 
 /// An array that grows; false when there is no memory. Never freed: CRIU ends soon.
 template <class Item>
@@ -191,7 +182,8 @@ const AddressRange* first_beyond(std::uint64_t address) {
 /// Divides a region between the agent and CRIU.
 bool divide(const PageRegion& region) {
   std::uint64_t at = region.start;
-  if ((region.categories & kPresentOrSwapped) != 0 && (region.categories & kGuard) == 0) {
+  if ((region.categories & kPresentOrSwapped) != 0 &&
+      (region.categories & pagemap::kIsGuard) == 0) {
     for (const AddressRange* range = first_beyond(at);
          range != agents.end() && range->start < region.end; ++range) {
       if (range->start > at && !left_to_criu.add({at, range->start, region.categories})) {
@@ -243,7 +235,7 @@ EXPORTED int ioctl(int fd, unsigned long request, ...) noexcept {
   void* const argument = va_arg(rest, void*);
   va_end(rest);
   long result = syscall(SYS_ioctl, fd, request, argument);
-  if (request == kPagemapScan && result > 0 && leaves_out) {
+  if (request == pagemap::kScan && result > 0 && leaves_out) {
     result = leave_out(fd, *static_cast<const ScanArguments*>(argument), result);
   }
   return static_cast<int>(result);

@@ -54,8 +54,23 @@ Result<std::vector<MemoryFile>> memory_files(const fs::path& directory) {
 struct Memory {
   pid_t pid;
   std::string path;
-  std::span<const AddressRange> kept;  ///< not to be filled; ascending
+  std::span<const AddressRange> where;  ///< what is to be filled; ascending
 };
+
+/// The parts of `ranges` that are not in `taken`; both ascending.
+std::vector<AddressRange> without(std::span<const AddressRange> ranges,
+                                  std::span<const AddressRange> taken) {
+  std::vector<AddressRange> rest;
+  for (AddressRange range : ranges) {
+    for (const AddressRange& one : taken) {
+      if (one.end <= range.start || one.start >= range.end) continue;
+      if (one.start > range.start) rest.push_back({range.start, one.start});
+      range.start = std::min(one.end, range.end);
+    }
+    if (range.start < range.end) rest.push_back(range);
+  }
+  return rest;
+}
 
 /// For a short time: there may be more files than descriptors.
 Result<UniqueFd> open(const Memory& memory) {
@@ -161,21 +176,14 @@ class MemoryFilling {
   static Status fill_piece(const Memory& memory, const AddressRange& piece) {
     GCR_ASSIGN(const UniqueFd file, open(memory));
     Copier copier(memory, file);
-    auto kept = std::ranges::upper_bound(memory.kept, piece.start, {}, &AddressRange::end);
-    for (std::uint64_t at = piece.start; at < piece.end;) {
-      GCR_ASSIGN(const AddressRange data, next_data(file, memory, at));
-      if (data.bytes() == 0) break;
-      const std::uint64_t end = std::min(data.end, piece.end);
-      for (at = std::max(at, data.start); at < end;) {
-        while (kept != memory.kept.end() && kept->end <= at) ++kept;
-        const bool none = kept == memory.kept.end() || kept->start >= end;
-        if (!none && kept->start <= at) {
-          at = kept->end;
-          continue;
-        }
-        const std::uint64_t stop = none ? end : kept->start;
-        GCR_TRY(copier.copy({at, stop}));
-        at = stop;
+    auto range = std::ranges::upper_bound(memory.where, piece.start, {}, &AddressRange::end);
+    for (; range != memory.where.end() && range->start < piece.end; ++range) {
+      const std::uint64_t stop = std::min(range->end, piece.end);
+      for (std::uint64_t at = std::max(range->start, piece.start); at < stop;) {
+        GCR_ASSIGN(const AddressRange data, next_data(file, memory, at));
+        if (data.bytes() == 0) return copier.finish();
+        at = std::min(data.end, stop);
+        if (data.start < at) GCR_TRY(copier.copy({data.start, at}));
       }
     }
     return copier.finish();
@@ -191,6 +199,7 @@ Status fill_memory(const fs::path& directory, const std::map<pid_t, pid_t>& proc
   GCR_ASSIGN(const auto files, memory_files(directory));
   if (files.empty()) return {};
   GCR_ASSIGN(const auto kept, images::rseq_areas(directory));
+  std::map<pid_t, std::vector<AddressRange>> where;
   MemoryFilling filling;
   for (const MemoryFile& file : files) {
     const fs::path path = directory / file.name;
@@ -199,7 +208,12 @@ Status fill_memory(const fs::path& directory, const std::map<pid_t, pid_t>& proc
     if (areas == kept.end() || process == processes.end()) {
       return Error(Code::kDataLoss, path.string() + ": CRIU restored no such process");
     }
-    GCR_TRY(filling.add({process->second, path.string(), areas->second}));
+    const auto [ranges, is_new] = where.try_emplace(file.process);
+    if (is_new) {
+      GCR_ASSIGN(const auto map, images::read_ranges(directory / images::memory_map(file.process)));
+      ranges->second = without(map, areas->second);
+    }
+    GCR_TRY(filling.add({process->second, path.string(), ranges->second}));
   }
   return filling.fill();
 }

@@ -38,6 +38,7 @@ BlockHeaderBytes encode(const BlockHeader& header) {
   store_little_endian(&bytes[16], header.raw_bytes);
   store_little_endian(&bytes[20], header.stored_bytes);
   store_little_endian(&bytes[24], static_cast<std::uint16_t>(header.codec));
+  store_little_endian(&bytes[28], header.round);
   for (std::size_t page = 0; page < kPagesPerWindow; ++page) {
     if (header.present[page]) bytes[32 + page / 8] |= std::byte{1} << (page % 8);
   }
@@ -51,6 +52,7 @@ Result<BlockHeader> decode(const BlockHeaderBytes& bytes) {
   header.raw_bytes = load_little_endian<std::uint32_t>(&bytes[16]);
   header.stored_bytes = load_little_endian<std::uint32_t>(&bytes[20]);
   header.codec = static_cast<Codec>(load_little_endian<std::uint16_t>(&bytes[24]));
+  header.round = load_little_endian<std::uint32_t>(&bytes[28]);
   for (std::size_t page = 0; page < kPagesPerWindow; ++page) {
     header.present[page] = (bytes[32 + page / 8] & std::byte{1} << (page % 8)) != std::byte{0};
   }
@@ -62,10 +64,10 @@ Result<BlockHeader> decode(const BlockHeaderBytes& bytes) {
   if (header.raw_bytes == 0 || header.raw_bytes > kWindowBytes) {
     return malformed("a length that cannot be");
   }
-  if (load_little_endian<std::uint16_t>(&bytes[26]) != 0 ||
-      load_little_endian<std::uint32_t>(&bytes[28]) != 0) {
+  if (load_little_endian<std::uint16_t>(&bytes[26]) != 0) {
     return malformed("bytes that are not zero");
   }
+  if (header.round >= kMaxRounds) return malformed("too high a round");
   const std::size_t pages = (header.raw_bytes + kPageBytes - 1) / kPageBytes;
   if (header.present.none() || (header.present >> pages).any()) {
     return malformed("pages that cannot be");
@@ -87,17 +89,23 @@ Result<BlockHeader> decode(const BlockHeaderBytes& bytes) {
   return malformed("an unknown codec");
 }
 
-PresentPages pack(std::span<std::byte> window) {
-  PresentPages present;
-  std::size_t packed = 0;
+PresentPages pages_with_data(std::span<const std::byte> window) {
+  PresentPages pages;
   for (std::size_t at = 0; at < window.size(); at += kPageBytes) {
     const std::size_t size = std::min(kPageBytes, window.size() - at);
-    if (is_zero(window.data() + at, size)) continue;
-    present.set(at / kPageBytes);
+    pages[at / kPageBytes] = !is_zero(window.data() + at, size);
+  }
+  return pages;
+}
+
+void pack(std::span<std::byte> window, const PresentPages& pages) {
+  std::size_t packed = 0;
+  for (std::size_t at = 0; at < window.size(); at += kPageBytes) {
+    if (!pages[at / kPageBytes]) continue;
+    const std::size_t size = std::min(kPageBytes, window.size() - at);
     if (packed != at) std::memcpy(window.data() + packed, window.data() + at, size);
     packed += size;
   }
-  return present;
 }
 
 }  // namespace gcr::images

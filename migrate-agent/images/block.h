@@ -1,6 +1,6 @@
 // A block: the content of one slot of the ring. Until the files are named it is all that the
 // destination knows of an image. It covers a window of kWindowBytes of one image and holds those
-// pages of the window that are not full of zeros.
+// pages of the window that are not full of zeros, or not what an earlier round sent.
 //
 //   byte  0  magic    "GCI1"
 //         4  file     u32   the sender's choice, below kMaxFiles
@@ -8,7 +8,8 @@
 //        16  raw      u32   bytes of the window that the image has: kWindowBytes except at its end
 //        20  stored   u32   bytes that follow the header
 //        24  codec    u16   Codec
-//        26  zero     u16, u32
+//        26  zero     u16
+//        28  round    u32   below kMaxRounds: a page replaces what an earlier round sent for it
 //        32  present  256 bits, the lowest first: pages that the payload holds, in order
 //        64  payload        these pages, compressed by the codec; the last page of an image may be
 //                           shorter
@@ -35,6 +36,7 @@ inline constexpr std::size_t kBlockHeaderBytes = 64;
 inline constexpr std::size_t kSlotBytes = kBlockHeaderBytes + kWindowBytes;
 inline constexpr std::uint32_t kMaxFiles = 65536;
 inline constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 47;  ///< an address fits
+inline constexpr std::uint32_t kMaxRounds = kWindowBytes;
 
 using PresentPages = std::bitset<kPagesPerWindow>;
 
@@ -44,6 +46,7 @@ struct BlockHeader {
   std::uint32_t raw_bytes = 0;
   std::uint32_t stored_bytes = 0;
   Codec codec = Codec::kInvalid;
+  std::uint32_t round = 0;
   PresentPages present;
 
   bool operator==(const BlockHeader&) const = default;
@@ -60,8 +63,10 @@ BlockHeaderBytes encode(const BlockHeader& header);
 /// Checks everything that can be checked: all numbers are valid afterwards. kProtocol.
 Result<BlockHeader> decode(const BlockHeaderBytes& bytes);
 
-/// Moves the pages of `window` that are not full of zeros to its front, without gaps; gives which
-/// pages they were.
-PresentPages pack(std::span<std::byte> window);
+/// The pages of `window` that are not full of zeros; its last page may be shorter.
+PresentPages pages_with_data(std::span<const std::byte> window);
+
+/// Moves these pages of `window` to its front, without gaps.
+void pack(std::span<std::byte> window, const PresentPages& pages);
 
 }  // namespace gcr::images

@@ -76,7 +76,10 @@ Result<ImageDigest> WindowDigester::digest(const BlockHeader& header,
   plain.stored_bytes = static_cast<std::uint32_t>(pages.size());
   const BlockHeaderBytes described = encode(plain);
   std::array<unsigned char, kNonceBytes + kTagBytes> nonce_and_tag{};
-  std::memcpy(nonce_and_tag.data(), &described[4], kNonceBytes);  // file and offset
+  auto* const nonce = reinterpret_cast<std::byte*>(nonce_and_tag.data());
+  store_little_endian(nonce, header.file);
+  store_little_endian(nonce + sizeof(header.file), header.offset | header.round);
+  static_assert(kMaxRounds <= kWindowBytes, "offsets leave the nonce room for the round");
   static const std::unique_ptr<EVP_MAC, FreeMac> gmac(EVP_MAC_fetch(nullptr, "GMAC", nullptr));
   if (gmac == nullptr) return failed();
   const std::unique_ptr<EVP_MAC_CTX, FreeMac> context(EVP_MAC_CTX_new(gmac.get()));

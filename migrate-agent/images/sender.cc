@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <asio/post.hpp>
 #include <asio/thread_pool.hpp>
 #include <atomic>
@@ -12,11 +13,13 @@
 #include <condition_variable>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
 #include <unordered_map>
 
+#include "migrate-agent/digest/digest.h"
 #include "migrate-agent/images/block.h"
 #include "migrate-agent/images/slots.h"
 
@@ -59,6 +62,26 @@ Result<std::uint64_t> read_window(const ReadMemory& read, std::span<const Addres
 /// Into so many files a memory is divided: the kernel writes a file for one thread at a time.
 constexpr std::size_t kMemoryFiles = 8;
 
+/// What the destination has of a window of memory.
+struct MemoryWindow {
+  PresentPages with_data;
+  std::array<digest::Digest, kPagesPerWindow> digests;  ///< of pages with data
+};
+
+/// A memory that is sent in rounds.
+struct Memory {
+  std::array<std::optional<std::size_t>, kMemoryFiles> files;  ///< where they are among all files
+  std::uint32_t round = 0;
+  std::unordered_map<std::uint64_t, std::unique_ptr<MemoryWindow>> windows;  ///< by offset
+};
+
+/// A round of a memory: lives until all of its windows are read.
+struct MemoryRound {
+  const ReadMemory& read;
+  const bool last;
+  std::size_t unread_windows = 0;
+};
+
 /// Room for the header, then for a window: a block that is sent as it is needs no copy.
 using Buffer = std::vector<std::byte>;
 
@@ -75,6 +98,7 @@ struct ImageSender::Impl {
         slots(channel, static_cast<std::uint32_t>(
                            std::min<std::uint64_t>(options.region_bytes / kSlotBytes, 1U << 16))),
         digester(options.secret),
+        page_key(digest::DigestKey::expand(options.secret)),
         chooser(options.compression, options.link_bytes_per_s, threads),
         workers(threads) {
     // One per worker in use, and as many again for the readers.
@@ -87,9 +111,12 @@ struct ImageSender::Impl {
   void fail(const Error& error);
   Status health();
   Result<ImageFile> new_file(const std::string& name);
-  void process(Buffer buffer, BlockHeader header, std::uint64_t covered_bytes);
+  Result<std::uint32_t> file_of_memory(const std::string& name, Memory& memory,
+                                       std::uint64_t offset);
+  PresentPages news(std::span<const std::byte> window, MemoryWindow& sent) const;
+  void process(Buffer buffer, BlockHeader header);
   void read_and_process(Buffer buffer, BlockHeader header, std::span<const AddressRange> ranges,
-                        const ReadMemory& read, std::size_t& unread_windows);
+                        MemoryRound& round, MemoryWindow* sent);
   Status add_digest(const BlockHeader& header, std::span<const std::byte> pages);
   Status send(Buffer& buffer, BlockHeader& header);
   Status write_slot(const BlockHeader& header, std::span<std::byte> block);
@@ -98,6 +125,7 @@ struct ImageSender::Impl {
   const transport::RegionId region;
   Slots slots;
   const WindowDigester digester;
+  const digest::DigestKey page_key;
   CodecChooser chooser;
 
   std::mutex mutex;
@@ -106,6 +134,7 @@ struct ImageSender::Impl {
   unsigned buffers_out = 0;
   std::uint32_t next_id = 0;
   std::vector<ImageFile> files;
+  std::map<std::string, Memory> memories;
   std::unordered_map<std::uint32_t, ImageDigest> digests;  // by file
   std::optional<Error> failure;
   std::atomic<std::uint64_t> raw_bytes = 0;
@@ -149,35 +178,72 @@ Result<ImageFile> ImageSender::Impl::new_file(const std::string& name) {
   return file;
 }
 
-/// Sends the window in `buffer`; the image has `covered_bytes` of it, all others are zero.
-void ImageSender::Impl::process(Buffer buffer, BlockHeader header, std::uint64_t covered_bytes) {
-  const auto window = window_of(buffer).first(header.raw_bytes);
-  header.present = pack(window);
-  raw_bytes += covered_bytes;
-  zero_bytes += covered_bytes - header.payload_bytes();
+/// The file for a window of a memory, which gets longer if need be.
+Result<std::uint32_t> ImageSender::Impl::file_of_memory(const std::string& name, Memory& memory,
+                                                        std::uint64_t offset) {
+  const std::size_t part = offset / kWindowBytes % kMemoryFiles;
+  auto& place = memory.files[part];
+  if (!place) {
+    GCR_ASSIGN(ImageFile file, new_file(fmt::format("{}-{}.img", name, part)));
+    const std::lock_guard lock(mutex);
+    place = files.size();
+    files.push_back(std::move(file));
+  }
+  const std::lock_guard lock(mutex);
+  ImageFile& file = files[*place];
+  file.size_bytes = std::max(file.size_bytes, offset + kWindowBytes);
+  return file.id;
+}
+
+/// The pages of a window that are not what was sent of it, and are from now on.
+PresentPages ImageSender::Impl::news(std::span<const std::byte> window, MemoryWindow& sent) const {
+  const PresentPages with_data = pages_with_data(window);
+  PresentPages changed = sent.with_data & ~with_data;
+  for (std::size_t page = 0; page < kPagesPerWindow; ++page) {
+    if (!with_data[page]) continue;
+    const auto now = digest::digest_chunk(page_key, window.subspan(page * kPageBytes, kPageBytes));
+    if (sent.with_data[page] && sent.digests[page] == now) continue;
+    sent.digests[page] = now;
+    changed.set(page);
+  }
+  sent.with_data = with_data;
+  return changed;
+}
+
+/// Sends the pages of the window in `buffer` that the header tells.
+void ImageSender::Impl::process(Buffer buffer, BlockHeader header) {
   if (header.present.any()) {
+    pack(window_of(buffer).first(header.raw_bytes), header.present);
     if (const Status sent = send(buffer, header); !sent) fail(sent.error());
   }
   release_buffer(std::move(buffer));
 }
 
-/// Counts `unread_windows` down, under `mutex`, when `ranges` and `read` are not used any more.
+/// Counts the round's unread windows down, under `mutex`, when `ranges` and `round` are not used
+/// any more. `sent` is of this window, if anything was sent of it or will be sent again.
 void ImageSender::Impl::read_and_process(Buffer buffer, BlockHeader header,
-                                         std::span<const AddressRange> ranges,
-                                         const ReadMemory& read, std::size_t& unread_windows) {
+                                         std::span<const AddressRange> ranges, MemoryRound& round,
+                                         MemoryWindow* sent) {
+  const bool last = round.last;
   const auto read_if_healthy = [&]() -> Result<std::uint64_t> {
     GCR_TRY(health());
-    return read_window(read, ranges, header.offset, window_of(buffer));
+    return read_window(round.read, ranges, header.offset, window_of(buffer));
   };
   const auto covered = read_if_healthy();
   if (!covered) fail(covered.error());
   {
     const std::lock_guard lock(mutex);
-    --unread_windows;
+    --round.unread_windows;
     buffer_released.notify_all();
   }
   if (!covered) return release_buffer(std::move(buffer));
-  process(std::move(buffer), header, *covered);
+  const PresentPages with_data = pages_with_data(window_of(buffer));
+  header.present = sent != nullptr ? news(window_of(buffer), *sent) : with_data;
+  if (last) {
+    raw_bytes += *covered;
+    zero_bytes += *covered - with_data.count() * kPageBytes;
+  }
+  process(std::move(buffer), header);
 }
 
 Status ImageSender::Impl::add_digest(const BlockHeader& header, std::span<const std::byte> pages) {
@@ -250,7 +316,10 @@ Status ImageSender::take(const std::string& name, UniqueFd content) {
     header.raw_bytes = static_cast<std::uint32_t>(*got);
     file.size_bytes += *got;
     asio::post(impl_->workers, [impl = impl_.get(), buffer = std::move(buffer), header]() mutable {
-      impl->process(std::move(buffer), header, header.raw_bytes);
+      header.present = pages_with_data(window_of(buffer).first(header.raw_bytes));
+      impl->raw_bytes += header.raw_bytes;
+      impl->zero_bytes += header.raw_bytes - header.payload_bytes();
+      impl->process(std::move(buffer), header);
     });
     if (*got < kWindowBytes) break;
   }
@@ -260,49 +329,47 @@ Status ImageSender::take(const std::string& name, UniqueFd content) {
 }
 
 Status ImageSender::take_memory(const std::string& name, std::span<const AddressRange> ranges,
-                                const ReadMemory& read) {
+                                const ReadMemory& read, bool last) {
   if (!ranges.empty() && ranges.back().end > kMaxFileBytes) {
     return Error(Code::kUnsupported,
                  fmt::format("{} has memory at {:#x}, beyond 2^47", name, ranges.back().end));
   }
-  std::vector<ImageFile> files;
-  std::size_t unread_windows = 0;
-  std::uint64_t end = 0;
-  for (std::size_t turn = 0; !ranges.empty() && impl_->health();) {
-    if (ranges.front().end <= end) {
-      ranges = ranges.subspan(1);
-      continue;
-    }
-    if (files.size() <= turn) {
-      auto file = impl_->new_file(fmt::format("{}-{}.img", name, turn));
-      if (!file) {
-        impl_->fail(file.error());
-        break;
-      }
-      files.push_back(std::move(*file));
-    }
-    ImageFile& file = files[turn];
-    turn = (turn + 1) % kMemoryFiles;
-    Buffer buffer = impl_->acquire_buffer();
-    BlockHeader header;
-    header.file = file.id;
+  Memory* memory = nullptr;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    memory = &impl_->memories[name];
+  }
+  MemoryRound round{read, last};
+  BlockHeader header;
+  header.round = memory->round++;
+  if (header.round == kMaxRounds) impl_->fail(Error(Code::kUnsupported, "too many rounds"));
+  header.raw_bytes = kWindowBytes;
+  for (std::uint64_t end = 0; !ranges.empty() && impl_->health();
+       end = header.offset + kWindowBytes) {
+    while (!ranges.empty() && ranges.front().end <= end) ranges = ranges.subspan(1);
+    if (ranges.empty()) break;
     header.offset = std::max(end, ranges.front().start / kWindowBytes * kWindowBytes);
-    header.raw_bytes = kWindowBytes;
-    end = header.offset + kWindowBytes;
-    file.size_bytes = end;
+    const auto file = impl_->file_of_memory(name, *memory, header.offset);
+    if (!file) {
+      impl_->fail(file.error());
+      break;
+    }
+    header.file = *file;
+    auto& sent = memory->windows[header.offset];
+    if (sent == nullptr && !last) sent = std::make_unique<MemoryWindow>();
+    Buffer buffer = impl_->acquire_buffer();
     {
       const std::lock_guard lock(impl_->mutex);
-      ++unread_windows;
+      ++round.unread_windows;
     }
     asio::post(impl_->workers, [impl = impl_.get(), buffer = std::move(buffer), header, ranges,
-                                &read, &unread_windows]() mutable {
-      impl->read_and_process(std::move(buffer), header, ranges, read, unread_windows);
+                                &round, sent = sent.get()]() mutable {
+      impl->read_and_process(std::move(buffer), header, ranges, round, sent);
     });
   }
   std::unique_lock lock(impl_->mutex);
-  impl_->buffer_released.wait(lock, [&] { return unread_windows == 0; });
+  impl_->buffer_released.wait(lock, [&] { return round.unread_windows == 0; });
   if (impl_->failure) return *impl_->failure;
-  std::ranges::move(files, std::back_inserter(impl_->files));
   return {};
 }
 

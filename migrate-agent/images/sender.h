@@ -39,7 +39,7 @@ class ImageSender : public Sink {
 
   Status take(const std::string& name, UniqueFd content) override;
   Status take_memory(const std::string& name, std::span<const AddressRange> ranges,
-                     const ReadMemory& read) override;
+                     const ReadMemory& read, bool last) override;
   Result<SentImages> finish() override;
 
  private:

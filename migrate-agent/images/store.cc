@@ -112,9 +112,14 @@ Result<std::unique_ptr<ImageStore>> ImageStore::create(fs::path directory, unsig
                                                     secret, std::move(more_room)));
 }
 
-/// Counts what is about to be written.
-Status ImageStore::make_room(std::uint64_t bytes) {
+/// Counts what is about to be written for the first time.
+Status ImageStore::make_room(const BlockHeader& header) {
   const std::lock_guard lock(room_mutex_);
+  PresentPages& landed = landed_pages_[{header.file, header.offset}];
+  BlockHeader first = header;
+  first.present &= ~landed;
+  landed |= header.present;
+  const std::uint64_t bytes = first.payload_bytes();
   if (landed_bytes_ + bytes > max_bytes_ && more_room_) {
     auto more = more_room_(landed_bytes_ + bytes - max_bytes_);
     if (!more) return more.error().while_doing("the images are larger than was expected");
@@ -143,7 +148,7 @@ Status ImageStore::landed(std::uint64_t offset, std::uint64_t length_bytes) {
     return Error(Code::kProtocol, "a block of an image has another length than its write");
   }
   const std::size_t size = header.payload_bytes();
-  GCR_TRY(make_room(size));
+  GCR_TRY(make_room(header));
   const auto payload = slot.subspan(kBlockHeaderBytes);
   std::memcpy(stored.data(), payload.data(), payload.size());
   if (header.codec == Codec::kNone) return take(header, std::span(stored).first(payload.size()));

@@ -9,11 +9,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "migrate-agent/images/block.h"
@@ -56,7 +58,7 @@ class ImageStore {
  private:
   ImageStore(std::filesystem::path directory, UniqueFd incoming, UniqueMapping ring,
              std::uint64_t max_bytes, const std::array<std::byte, 32>& secret, MoreRoom more_room);
-  Status make_room(std::uint64_t bytes);
+  Status make_room(const BlockHeader& header);
   Status take(const BlockHeader& header, std::span<const std::byte> pages);
   Status write_pages(const BlockHeader& header, std::span<const std::byte> pages);
   Status name_file(const ImageFile& file);
@@ -69,6 +71,8 @@ class ImageStore {
   std::mutex room_mutex_;
   std::uint64_t max_bytes_;         ///< guarded by room_mutex_
   std::uint64_t landed_bytes_ = 0;  ///< guarded by room_mutex_
+  /// The pages of each window that have landed, by file and offset; guarded by room_mutex_.
+  std::map<std::pair<std::uint32_t, std::uint64_t>, PresentPages> landed_pages_;
   std::mutex mutex_;
   std::unordered_map<std::uint32_t, ImageDigest> digests_;  ///< by file; guarded by mutex_
 };

@@ -56,6 +56,12 @@ Status look(Course& c) {
   return c.copying.precopy->look();
 }
 
+Status image_round(Course& c) {
+  const Phases::Timer dumping(c.account.phases, "images", "images round");
+  GCR_TRY(open_image_sink(c));
+  return c.copying.images->round(*c.copying.sink);
+}
+
 /// While the round is sent, the process is throttled by this share.
 Status copy_round(Course& c, double share_held) {
   Precopy& precopy = *c.copying.precopy;
@@ -66,11 +72,7 @@ Status copy_round(Course& c, double share_held) {
   const Status sent = precopy.send(throttle);
   GCR_TRY(throttle.stop());
   GCR_TRY(sent);
-  if (c.copying.images->in_rounds()) {
-    const Phases::Timer dumping(c.account.phases, "images", "pre-dump");
-    GCR_TRY(open_image_sink(c));
-    c.copying.images->round(*c.copying.sink);
-  }
+  if (c.copying.images->in_rounds()) GCR_TRY(image_round(c));
   GCR_TRY(fault::point("source.copied"));
   return c.worker.cancellation.check();
 }
@@ -159,6 +161,8 @@ Status copy_rounds(Course& c) {
       GCR_TRY(copy_round(c, share_held));
     } else if (c.order.request.pause_before_switchover() && !c.console.may_switch_over()) {
       GCR_TRY(pause(c));
+    } else if (c.copying.images->lacks_round()) {
+      GCR_TRY(image_round(c));
     } else {
       c.account.report.set_switchover_reason(to_string(next));
       break;

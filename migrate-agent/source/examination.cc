@@ -14,6 +14,7 @@
 #include "migrate-agent/device/device.h"
 #include "migrate-agent/door/door.h"
 #include "migrate-agent/journal/journal.h"
+#include "migrate-agent/memory/present_pages.h"
 #include "migrate-agent/preflight/comparison.h"
 #include "migrate-agent/process/descriptors.h"
 #include "migrate-agent/process/inspect.h"
@@ -275,6 +276,7 @@ void look_at_images(const proto::MigrateRequest& request, const Config& config,
   for (const proto::ProcessFacts& member : found.members) image_bytes += member.image_bytes();
   check_room(config, in_rounds ? image_bytes : 0, found.findings);
   if (!in_rounds || found.host.facts.criu_version() == 0) return;
+  if (process::can_scan_pages()) return;
   const Status tracking = criu::check_memory_tracking(config.criu);
   if (!tracking) found.findings.add("no-dirty-tracking", tracking.error().message());
 }

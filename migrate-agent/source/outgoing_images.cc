@@ -2,7 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "migrate-agent/criu/images.h"
+#include "migrate-agent/criu/left_out_memory.h"
+#include "migrate-agent/memory/present_pages.h"
 #include "migrate-agent/memory/private_memory.h"
+#include "migrate-agent/process/inspect.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/source/examination.h"
 
 namespace gcr::agent {
@@ -21,11 +28,14 @@ Result<OutgoingImages> OutgoingImages::create(const criu::Command& criu, const S
     return images;
   }
   const bool asked = requested == proto::IMAGE_MODE_ROUNDS;
-  const Status tracking = criu::check_memory_tracking(criu);
+  const bool scans = process::can_scan_pages();
+  const Status tracking = scans ? Status() : criu::check_memory_tracking(criu);
   if (!tracking && asked) {
     return Error(Code::kRefused, tracking.error().message() + " [no-dirty-tracking]");
   }
-  images.in_rounds_ = asked || (tracking && resident_bytes >= kWorthRounds);
+  if (tracking && (asked || resident_bytes >= (scans ? kWorthRounds : kWorthPreDumps))) {
+    images.way_ = scans ? Way::kMemory : Way::kPreDumps;
+  }
   if (asked) {
     images.reason_ = "asked for";
   } else if (!tracking) {
@@ -53,16 +63,41 @@ Status OutgoingImages::pre_dump(images::Sink& sink) {
   return images::take_directory(sink, directory.string(), fmt::format("pre-{}/", rounds_));
 }
 
-void OutgoingImages::round(images::Sink& sink) {
+/// What cannot be read any more is zeros until the last round: the process has given it back.
+Status OutgoingImages::send_memory(images::Sink& sink) const {
+  process::PrivateMemory memory(pid_);
+  for (const pid_t pid : procfs::tree(pid_)) {
+    const auto inner = process::pid_in_namespace(pid);
+    const auto pages = process::present_pages(pid, memory.of(pid));
+    if (!inner || !pages) continue;  // it has ended
+    const ReadMemory read = criu::LeftOutMemory::reader_of(pid);
+    const auto read_what_is_there = [&](std::uint64_t address, std::span<std::byte> bytes) {
+      if (!read(address, bytes)) std::ranges::fill(bytes, std::byte{0});
+      return Status();
+    };
+    GCR_TRY(
+        sink.take_memory(criu::images::memory_images(*inner), *pages, read_what_is_there, false));
+  }
+  return {};
+}
+
+Status OutgoingImages::round(images::Sink& sink) {
+  if (way_ == Way::kMemory) {
+    ++rounds_;
+    GCR_TRY(send_memory(sink));
+    GCR_ASSIGN([[maybe_unused]] const auto sent, sink.finish());
+    return {};
+  }
   prepared_.reset();  // it knows another parent
   const Status dumped = pre_dump(sink);
-  if (dumped) return;
-  in_rounds_ = false;
+  if (dumped) return {};
+  way_ = Way::kStream;
   reason_ = dumped.error().message();
+  return {};
 }
 
 Status OutgoingImages::prepare() {
-  if (!in_rounds_) {
+  if (way_ != Way::kPreDumps) {
     options_.leave_out = [memory = process::PrivateMemory(pid_)](pid_t task) mutable {
       return memory.of(task);
     };
@@ -76,16 +111,17 @@ Status OutgoingImages::prepare() {
 
 Result<std::vector<proto::Credentials>> OutgoingImages::dump(SourceJob& process, images::Sink& sink,
                                                              const memory_files::Renamed& renamed) {
-  GCR_ASSIGN(auto credentials,
-             process.dump(
-                 *prepared_,
-                 [&](const std::string& name, UniqueFd content) {
-                   return sink.take(name, std::move(content));
-                 },
-                 renamed,
-                 [&](const std::string& name, const std::vector<AddressRange>& ranges,
-                     const ReadMemory& read) { return sink.take_memory(name, ranges, read); }));
-  if (in_rounds_) GCR_TRY(images::take_directory(sink, scratch_.string(), ""));
+  GCR_ASSIGN(
+      auto credentials,
+      process.dump(
+          *prepared_,
+          [&](const std::string& name, UniqueFd content) {
+            return sink.take(name, std::move(content));
+          },
+          renamed,
+          [&](const std::string& name, const std::vector<AddressRange>& ranges,
+              const ReadMemory& read) { return sink.take_memory(name, ranges, read, true); }));
+  if (way_ == Way::kPreDumps) GCR_TRY(images::take_directory(sink, scratch_.string(), ""));
   return credentials;
 }
 

@@ -1,9 +1,11 @@
-// How CRIU's images leave the source: by one dump whose images are sent while CRIU writes them, or
-// in rounds (pre-dumps while the process runs, then a dump of the pages written since).
+// How the state of a job's processes leaves the source: in one stream when they have stopped, or in
+// rounds before that, and then what has changed since.
 //
-// Rounds need a kernel that tracks dirty pages, and go through tmpfs on both sides; they save the
-// time for memory that is not written. A dump writes about 2 GB/s, so rounds are chosen from
-// kWorthRounds of resident memory on. Methods block; one thread at a time.
+// With a kernel that tells which pages a process has (6.7 and newer), a round reads the memory that
+// goes beside CRIU while the processes run, and sends the pages whose content is not what was sent
+// last, as for VRAM (decision 2). Else a round is a pre-dump by CRIU, which needs a kernel that
+// tracks which pages are written (soft-dirty) and goes through tmpfs on both sides. Methods block;
+// one thread at a time.
 #pragma once
 
 #include <sys/types.h>
@@ -19,8 +21,10 @@
 
 namespace gcr::agent {
 
-/// Below this, half a second of dumping, rounds are used only on request.
-inline constexpr std::uint64_t kWorthRounds = kGiB;
+/// From so much resident memory on, rounds are used without being asked for; pre-dumps, which stop
+/// the processes for moments, from half a second of dumping on.
+inline constexpr std::uint64_t kWorthRounds = 16 * kMiB;
+inline constexpr std::uint64_t kWorthPreDumps = kGiB;
 
 class OutgoingImages {
  public:
@@ -31,22 +35,24 @@ class OutgoingImages {
                                        const proto::MigrateRequest& request,
                                        std::uint64_t resident_bytes);
 
-  bool in_rounds() const { return in_rounds_; }
+  bool in_rounds() const { return way_ != Way::kStream; }
+  /// Whether there was no round yet, though there shall be.
+  bool lacks_round() const { return in_rounds() && rounds_ == 0; }
 
   /// Why this way was chosen.
   const std::string& reason() const { return reason_; }
 
-  /// Pre-dumps and sends what was dumped, while the process runs. If that fails, images are sent
-  /// as a stream from then on, and reason() says why.
-  void round(images::Sink& sink);
+  /// A round, while the processes run. If a pre-dump fails, images are sent as a stream from then
+  /// on, and reason() says why.
+  Status round(images::Sink& sink);
 
-  /// Starts CRIU for dump(). Another round() undoes it.
+  /// Starts CRIU for dump(). Another pre-dump undoes it.
   Status prepare();
   bool prepared() const { return prepared_.has_value(); }
 
   /// Dumps and sends everything, with files `renamed`; the process is stopped afterwards. Gives the
-  /// rights of all
-  /// threads.
+  /// rights of
+  /// all threads.
   Result<std::vector<proto::Credentials>> dump(SourceJob& process, images::Sink& sink,
                                                const memory_files::Renamed& renamed);
 
@@ -56,6 +62,7 @@ class OutgoingImages {
         pid_(process.pid()),
         options_{process.group().directory_for_criu(), process::OutsideTcp::kRefuse},
         scratch_(std::move(scratch)) {}
+  Status send_memory(images::Sink& sink) const;
   Status pre_dump(images::Sink& sink);
   std::filesystem::path directory_of_round(unsigned round) const;
 
@@ -63,7 +70,7 @@ class OutgoingImages {
   pid_t pid_;
   criu::DumpOptions options_;
   std::filesystem::path scratch_;
-  bool in_rounds_ = false;
+  enum class Way { kStream, kMemory, kPreDumps } way_ = Way::kStream;
   std::string reason_;
   unsigned rounds_ = 0;
   std::optional<criu::PreparedDump> prepared_;

@@ -1,0 +1,33 @@
+// The ioctl PAGEMAP_SCAN of /proc/PID/pagemap, which linux/fs.h has since 6.7; after
+// Documentation/admin-guide/mm/pagemap.rst in the kernel's sources.
+#pragma once
+
+#include <sys/ioctl.h>
+
+#include <cstdint>
+
+namespace gcr::pagemap {
+
+struct Region {
+  std::uint64_t start;
+  std::uint64_t end;
+  std::uint64_t categories;
+};
+
+struct ScanArguments {
+  std::uint64_t size, flags, start, end;
+  std::uint64_t walk_end;  ///< out: where the scan ended
+  std::uint64_t vec, vec_len, max_pages;
+  std::uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
+};
+
+inline constexpr unsigned long kScan = _IOWR('f', 16, ScanArguments);
+
+// Categories of pages.
+inline constexpr std::uint64_t kIsFile = 1 << 2;
+inline constexpr std::uint64_t kIsPresent = 1 << 3;
+inline constexpr std::uint64_t kIsSwapped = 1 << 4;
+inline constexpr std::uint64_t kIsTheZeroPage = 1 << 5;
+inline constexpr std::uint64_t kIsGuard = 1 << 8;
+
+}  // namespace gcr::pagemap
