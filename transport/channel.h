@@ -1,7 +1,8 @@
 // The transport's contract: a sender writes bytes one-sidedly into regions of a receiver.
 //
 // The sender addresses (region, offset); the receiver registered its regions beforehand and never
-// copies: bytes are read from the wire straight into place. A transport knows nothing of CUDA,
+// copies: bytes are read from the wire straight into place, which is the region's own memory or the
+// landing window. A transport knows nothing of CUDA,
 // CRIU, Protobuf or agents. Every transport passes the conformance suite in tests/conformance.
 #pragma once
 
@@ -11,10 +12,9 @@
 #include <span>
 
 #include "src/base/result.h"
+#include "transport/landing_window.h"
 
 namespace gcr::transport {
-
-using RegionId = std::uint32_t;
 
 /// Connections of one transfer, of any transport.
 inline constexpr unsigned kMaxLanes = 64;
@@ -44,7 +44,7 @@ class Channel {
   virtual Status write(RegionId region, std::uint64_t offset, std::span<const std::byte> bytes) = 0;
 
   /// Returns when every byte of every write that returned before this call is in place at the
-  /// receiver and its `on_landed` has returned.
+  /// receiver and its `on_landed` or `on_arrived` has returned.
   virtual Status flush() = 0;
 
   /// Limits the payload of all writes together to `bytes_per_second`, from now on and for calls
@@ -76,8 +76,16 @@ class Receiver {
   /// the receiver is destroyed. Fails with kInvalidArgument if `region` exists.
   virtual Status add_region(RegionId region, std::span<std::byte> bytes) = 0;
 
+  /// Opens the window for regions without memory of their own; once, before the first of them.
+  /// kInvalidArgument if it has not a place for each lane that the receiver takes.
+  virtual Status open_window(LandingWindow window) = 0;
+
+  /// Lets senders write into a region of `size_bytes` without memory of its own: pieces of writes
+  /// go to the window's `on_arrived`, not to `on_landed`. Fails as add_region.
+  virtual Status add_windowed_region(RegionId region, std::uint64_t size_bytes) = 0;
+
   /// Revokes the region: later writes to it are refused. Returns when no write into it is under
-  /// way.
+  /// way, and `on_arrived` has returned for each.
   virtual Status remove_region(RegionId region) = 0;
 
   /// Breaks all lanes. Never blocks. The destructor cancels, then waits for its threads.

@@ -5,8 +5,16 @@
 namespace gcr::transport {
 
 Status RegionTable::add(RegionId region, std::span<std::byte> bytes) {
+  return add(region, Entry{.size_bytes = bytes.size(), .memory = bytes.data()});
+}
+
+Status RegionTable::add_windowed(RegionId region, std::uint64_t size_bytes) {
+  return add(region, Entry{.size_bytes = size_bytes, .windowed = true});
+}
+
+Status RegionTable::add(RegionId region, Entry entry) {
   const std::lock_guard lock(mutex_);
-  if (!entries_.try_emplace(region, Entry{.bytes = bytes}).second) {
+  if (!entries_.try_emplace(region, entry).second) {
     return Error(Code::kInvalidArgument, fmt::format("region {} exists already", region));
   }
   return {};
@@ -34,13 +42,14 @@ Result<RegionTable::Pin> RegionTable::pin(RegionId region, std::uint64_t offset,
         fmt::format("write of {} bytes into region {}, which is not there", length_bytes, region));
   }
   Entry& entry = found->second;
-  if (offset > entry.bytes.size() || length_bytes > entry.bytes.size() - offset) {
+  if (offset > entry.size_bytes || length_bytes > entry.size_bytes - offset) {
     return Error(Code::kInvalidArgument,
                  fmt::format("write of {} bytes at offset {} does not fit region {} of {} bytes",
-                             length_bytes, offset, region, entry.bytes.size()));
+                             length_bytes, offset, region, entry.size_bytes));
   }
   ++entry.pins;
-  return Pin(this, region, entry.bytes.subspan(offset, length_bytes));
+  if (entry.windowed) return Pin(this, region, {}, true);
+  return Pin(this, region, {entry.memory + offset, length_bytes}, false);
 }
 
 void RegionTable::unpin(RegionId region) {

@@ -22,25 +22,32 @@ class RegionTable {
     Pin(Pin&& other) noexcept
         : table_(std::exchange(other.table_, nullptr)),
           region_(other.region_),
-          bytes_(other.bytes_) {}
+          bytes_(other.bytes_),
+          windowed_(other.windowed_) {}
     Pin& operator=(Pin&&) = delete;
     ~Pin() {
       if (table_ != nullptr) table_->unpin(region_);
     }
+    /// Empty if the bytes land in the window.
     std::span<std::byte> bytes() const { return bytes_; }
+    bool windowed() const { return windowed_; }
 
    private:
     friend class RegionTable;
-    Pin(RegionTable* table, RegionId region, std::span<std::byte> bytes)
-        : table_(table), region_(region), bytes_(bytes) {}
+    Pin(RegionTable* table, RegionId region, std::span<std::byte> bytes, bool windowed)
+        : table_(table), region_(region), bytes_(bytes), windowed_(windowed) {}
 
     RegionTable* table_;
     RegionId region_;
     std::span<std::byte> bytes_;
+    bool windowed_;
   };
 
   /// Fails with kInvalidArgument if `region` exists, or is being removed.
   Status add(RegionId region, std::span<std::byte> bytes);
+
+  /// The same for a region without memory of its own.
+  Status add_windowed(RegionId region, std::uint64_t size_bytes);
 
   /// Refuses pins from now on, and returns when none is left. Fails with kNotFound.
   Status remove(RegionId region);
@@ -51,10 +58,14 @@ class RegionTable {
 
  private:
   struct Entry {
-    std::span<std::byte> bytes;
+    std::uint64_t size_bytes = 0;
+    std::byte* memory = nullptr;  ///< null if `windowed`
+    bool windowed = false;
     unsigned pins = 0;
     bool removed = false;
   };
+
+  Status add(RegionId region, Entry entry);
 
   void unpin(RegionId region);
 

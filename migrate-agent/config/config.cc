@@ -16,10 +16,23 @@
 #include "migrate-agent/data/negotiation.h"
 #include "src/base/executable.h"
 #include "src/base/host_name.h"
+#include "src/base/units.h"
 #include "src/control/wire.h"
 
 namespace gcr::agent {
 namespace {
+
+/// A whole number of MiB or GiB, below 2^54 bytes.
+std::optional<std::uint64_t> parse_size(std::string_view text) {
+  constexpr std::size_t kMostDigits = 7;
+  const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  if (digits == 0 || digits > kMostDigits) return std::nullopt;
+  const std::uint64_t number = std::stoull(std::string(text.substr(0, digits)));
+  const std::string_view unit = text.substr(digits);
+  if (unit == " MiB") return number * kMiB;
+  if (unit == " GiB") return number * kGiB;
+  return std::nullopt;
+}
 
 /// One table of the file, read key by key. The first error stays; the caller asks for it at the
 /// end.
@@ -80,6 +93,17 @@ class Table {
     if (!found) return;
     if (*found < least || *found > most) return fail(key, must);
     target = static_cast<unsigned>(*found);
+  }
+
+  /// A size, as "512 MiB" and "4 GiB".
+  void size(std::string_view key, std::uint64_t least, std::uint64_t most, std::uint64_t& target) {
+    const std::string must = fmt::format("must be a size from \"{}\" to \"{}\"",
+                                         format_bytes(least), format_bytes(most));
+    const auto found = value<std::string>(key, must);
+    if (!found) return;
+    const auto bytes = parse_size(*found);
+    if (!bytes || *bytes < least || *bytes > most) return fail(key, must);
+    target = *bytes;
   }
 
   void strings(std::string_view key, std::vector<std::string>& target) {
@@ -293,6 +317,7 @@ Status read_root(const toml::table& node, const std::string& name, Config& confi
   root.flag("unencrypted_data", config.unencrypted_data);
   root.flag("allow_unfrozen", config.allow_unfrozen);
   read_hugepages(root, config);
+  root.size("landing_window", kMaxLanes * kChunkBytes, 1024 * kGiB, config.landing_window_bytes);
   read_gpus(root, config);
   read_log_level(root, config);
   root.number("max_startups", 2, 65536, config.max_startups);

@@ -17,6 +17,9 @@
 //                                             # group can be frozen: then anybody's SIGCONT wakes
 //                                             # a copy that must not run
 //   hugepages       = "auto"                  # "auto", "require" or "never"
+//   landing_window  = "4 GiB"                 # memory through which VRAM comes to this host, per
+//                                             # migration: at most this, from "64 MiB"; without
+//                                             # prefill it is as much as the VRAM
 //   gpus            = []                      # UUIDs that this agent may place processes on;
 //                                             # none: all
 //   log_level       = "info"                  # "debug", "info", "warning", "error"
@@ -72,6 +75,7 @@
 #include "migrate-agent/criu/command.h"
 #include "migrate-agent/landing/hugepage_policy.h"
 #include "src/base/result.h"
+#include "src/base/units.h"
 #include "src/base/uuid.h"
 #include "src/control/endpoint.h"
 #include "src/control/tls_files.h"
@@ -95,6 +99,7 @@ struct Config {
   bool unencrypted_data = false;
   bool allow_unfrozen = false;
   landing::HugepagePolicy hugepages = landing::HugepagePolicy::kAuto;
+  std::uint64_t landing_window_bytes = 4 * kGiB;
   std::vector<Uuid> gpus;  ///< empty: every GPU of the machine
   std::string log_level = "info";
   unsigned max_startups = 128;

@@ -40,6 +40,13 @@ class IncomingData {
   const std::vector<proto::DataAddress>& addresses() const { return addresses_; }
 
   /// As transport::Receiver's. A region's memory stays until it is removed or this is destroyed.
+  /// The window, too, is opened once for each receiver.
+  Status open_window(transport::LandingWindow window) {
+    return receiver_->open_window(std::move(window));
+  }
+  Status add_windowed_region(transport::RegionId region, std::uint64_t size_bytes) {
+    return receiver_->add_windowed_region(region, size_bytes);
+  }
   Status add_region(transport::RegionId region, std::span<std::byte> bytes) {
     return receiver_->add_region(region, bytes);
   }

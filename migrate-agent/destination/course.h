@@ -90,11 +90,11 @@ class Course {
 
   Status prepare(const proto::PrepareRequest& request, proto::PrepareReply& reply);
   Status begin();
-  Status make_room(const proto::PrepareRequest& request, const Wanted& wanted);
+  Status make_room(const proto::PrepareRequest& request, const Wanted& wanted, unsigned lanes);
   Status place(const Wanted& wanted);
   Result<std::unique_ptr<IncomingData>> open_data(DataPlan& plan, const std::string& token);
-  Status open_all_regions(IncomingData& data) const;
-  Status open_region(job::AllocationId id, IncomingData& data) const;
+  Status open_all_regions(IncomingData& data);
+  Status open_region(job::AllocationId id, IncomingData& data);
   Status landed(transport::RegionId region, std::uint64_t offset, std::uint64_t length_bytes);
   void set_data(std::unique_ptr<IncomingData> data);
   Status fall_back(const proto::FallBackRequest& request, proto::FallBackReply& reply);
@@ -136,6 +136,7 @@ class Course {
   Link link_;
   std::mutex data_mutex_;  ///< held while data_ changes, and in take_data_connection()
   std::unique_ptr<IncomingData> data_;
+  bool window_is_open_ = false;  ///< for data_'s receiver
 };
 
 }  // namespace gcr::agent::destination

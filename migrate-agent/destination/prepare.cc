@@ -19,11 +19,13 @@ namespace {
 constexpr std::size_t kMaxNameBytes = 256;
 constexpr std::uint64_t kMaxImageBytes = std::uint64_t{1} << 46;
 
-/// What landing memory can be made of.
-Result<std::uint64_t> landing_room() {
+/// More than buffers can need here: host memory, and all VRAM.
+Result<std::uint64_t> room_for_buffers(const device::Driver& driver) {
   GCR_ASSIGN(const std::uint64_t available, landing::available_memory_bytes());
   GCR_ASSIGN(const std::uint64_t huge, landing::free_hugepage_bytes());
-  return available + huge;
+  std::uint64_t room = available + huge;
+  for (const device::GpuInfo& gpu : driver.gpus()) room += gpu.total_bytes;
+  return room;
 }
 
 /// A user who moves their own process without an operator must not become another user by it.
@@ -40,12 +42,6 @@ Status check_local_user(const proto::PreflightRequest& request) {
             process.uid(), control::printable(process.user()).substr(0, kMaxNameBytes), here));
   }
   return {};
-}
-
-std::uint64_t bytes_of(const std::vector<mover::IncomingVram::Wanted>& wanted) {
-  std::uint64_t bytes = 0;
-  for (const auto& buffer : wanted) bytes += buffer.size_bytes;
-  return bytes;
 }
 
 }  // namespace
@@ -143,12 +139,15 @@ proto::GroupLimits Course::limits_here(proto::GroupLimits limits) const {
   return limits;
 }
 
-Status Course::open_region(job::AllocationId id, IncomingData& data) const {
+Status Course::open_region(job::AllocationId id, IncomingData& data) {
   const auto region = vram_->region(id);
-  return data.add_region(region.id, region.bytes);
+  if (!region.landing.empty()) return data.add_region(region.id, region.landing);
+  if (!std::exchange(window_is_open_, true)) GCR_TRY(data.open_window(vram_->window()));
+  return data.add_windowed_region(region.id, region.size_bytes);
 }
 
-Status Course::open_all_regions(IncomingData& data) const {
+Status Course::open_all_regions(IncomingData& data) {
+  window_is_open_ = false;
   GCR_TRY(data.add_region(kImageRegion, room_->images().ring()));
   for (const auto& [id, allocation] : job_.allocations()) GCR_TRY(open_region(id, data));
   return {};
@@ -172,10 +171,11 @@ Status Course::begin() {
 }
 
 /// Reserves memory, and creates what data connections need.
-Status Course::make_room(const proto::PrepareRequest& request, const Wanted& wanted) {
+Status Course::make_room(const proto::PrepareRequest& request, const Wanted& wanted,
+                         unsigned lanes) {
   using Mode = mover::IncomingVram::Mode;
   GCR_ASSIGN(const auto secret, check_digest_key(request.digest_key()));
-  GCR_ASSIGN(room_, Room::reserve(context_.config, bytes_of(wanted), plan_.image_bytes));
+  GCR_ASSIGN(room_, Room::reserve(context_.config, plan_.image_bytes));
   GCR_TRY(room_->open_images(secret));
   group_ = settlement::group_of(log_->journal());
   GCR_TRY(group_.create(plan_.limits));
@@ -184,14 +184,18 @@ Status Course::make_room(const proto::PrepareRequest& request, const Wanted& wan
              criu::PreparedRestore::create(context_.config.criu, room_->image_directory(),
                                            plan_.used_pids, std::move(entries)));
   vram_->begin(digest::DigestKey::expand(secret),
-               request.no_prefill() ? Mode::kReload : Mode::kPrefill);
+               request.no_prefill() ? Mode::kReload : Mode::kPrefill,
+               {context_.config.landing_window_bytes, lanes});
   return place(wanted);
 }
 
-/// Allocates what was reserved for these.
 Status Course::place(const Wanted& wanted) {
-  GCR_TRY(vram_->prepare(wanted));
-  return room_->landing_taken(bytes_of(wanted));
+  std::uint64_t reserved = 0;
+  GCR_TRY(vram_->prepare(wanted, [&](std::uint64_t bytes) {
+    reserved = bytes;
+    return room_->add_landing(bytes);
+  }));
+  return room_->landing_taken(reserved);
 }
 
 /// Changes `plan` to TCP if RDMA cannot be set up.
@@ -220,9 +224,9 @@ Status Course::prepare(const proto::PrepareRequest& request, proto::PrepareReply
            .offer = data_offer(context_.config.unencrypted_data)};
   GCR_ASSIGN(auto plan, plan_data(link_.wish, link_.source_offer, link_.offer));
   const std::string token = to_bytes(Uuid::random()) + to_bytes(Uuid::random());
-  GCR_ASSIGN(const std::uint64_t available, landing_room());
-  GCR_ASSIGN(const auto buffers, add_buffers(request.buffers(), plan_.gpu_map, job_, available));
-  GCR_TRY(make_room(request, buffers));
+  GCR_ASSIGN(const std::uint64_t room, room_for_buffers(*plan_.driver));
+  GCR_ASSIGN(const auto buffers, add_buffers(request.buffers(), plan_.gpu_map, job_, room));
+  GCR_TRY(make_room(request, buffers, plan.lanes));
   GCR_ASSIGN(auto data, open_data(plan, token));
   GCR_TRY(open_all_regions(*data));
   for (const auto& [id, allocation] : job_.allocations()) {
@@ -267,9 +271,8 @@ Status Course::change_buffers(const proto::BuffersRequest& request, proto::Buffe
     GCR_TRY(data_->remove_region(vram_->region(id).id));
     vram_->remove(id);
   }
-  GCR_ASSIGN(const std::uint64_t available, landing_room());
-  GCR_ASSIGN(const auto buffers, add_buffers(request.added(), plan_.gpu_map, job_, available));
-  GCR_TRY(room_->add_landing(bytes_of(buffers)));
+  GCR_ASSIGN(const std::uint64_t room, room_for_buffers(*plan_.driver));
+  GCR_ASSIGN(const auto buffers, add_buffers(request.added(), plan_.gpu_map, job_, room));
   GCR_TRY(place(buffers));
   for (const mover::IncomingVram::Wanted& buffer : buffers) {
     GCR_TRY(open_region(buffer.id, *data_));

@@ -62,7 +62,7 @@ Result<std::vector<mover::IncomingVram::Wanted>> add_buffers(
     }
     if (buffer.size_bytes() > room_bytes - total) {
       return Error(Code::kResourceExhausted,
-                   fmt::format("the landing region needs more than the {} that are available",
+                   fmt::format("the buffers need more than the {} that this host has",
                                format_bytes(room_bytes)));
     }
     total += buffer.size_bytes();

@@ -19,15 +19,12 @@ Room::Room(const Config& config, std::uint64_t image_bytes)
     : hugepages_(config.hugepages != landing::HugepagePolicy::kNever),
       image_room_(image_bytes + kImageStepBytes) {}
 
-Result<std::unique_ptr<Room>> Room::reserve(const Config& config, std::uint64_t landing_bytes,
-                                            std::uint64_t image_bytes) {
+Result<std::unique_ptr<Room>> Room::reserve(const Config& config, std::uint64_t image_bytes) {
   std::unique_ptr<Room> room(new Room(config, image_bytes));
   GCR_ASSIGN(room->memory_,
              landing::MemoryReservation::create(landing::reservations_in(config.runtime_dir)));
-  landing::Memory needed = room->landing(landing_bytes);
   // The process's own memory is there twice while it is restored: as images and as pages.
-  needed.ordinary_bytes += room->image_room_ + image_bytes;
-  GCR_TRY(room->memory_->add(needed));
+  GCR_TRY(room->memory_->add({.ordinary_bytes = room->image_room_ + image_bytes}));
   return room;
 }
 

@@ -1,5 +1,5 @@
-// The host memory that a migration takes at its destination. All of it is reserved before any is
-// allocated, so that two migrations that do not fit together do not both run out.
+// The host memory that a migration takes at its destination. It is reserved before it is allocated,
+// so that two migrations that do not fit together do not both run out.
 #pragma once
 
 #include <array>
@@ -18,19 +18,18 @@
 
 namespace gcr::agent {
 
-/// Landing memory for VRAM, and CRIU's images. Everything blocks; one thread at a time, but lanes
+/// What VRAM lands in, and CRIU's images. Everything blocks; one thread at a time, but lanes
 /// may land in images().
 class Room {
  public:
-  /// Reserves landing memory, and memory for images of about `image_bytes` and for the process that
-  /// is restored from them.
-  static Result<std::unique_ptr<Room>> reserve(const Config& config, std::uint64_t landing_bytes,
-                                               std::uint64_t image_bytes);
+  /// Reserves memory for images of about `image_bytes` and for the process that is restored from
+  /// them.
+  static Result<std::unique_ptr<Room>> reserve(const Config& config, std::uint64_t image_bytes);
 
-  /// Reserves landing memory for more VRAM.
+  /// Reserves memory for VRAM to land in.
   Status add_landing(std::uint64_t bytes) { return memory_->add(landing(bytes)); }
 
-  /// This much of the reserved landing memory is allocated now.
+  /// This much of it is allocated now.
   Status landing_taken(std::uint64_t bytes) { return memory_->taken(landing(bytes)); }
 
   /// Makes the images' file system and what lands in it. `secret` is the migration's.

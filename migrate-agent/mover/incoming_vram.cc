@@ -7,14 +7,60 @@
 #include "migrate-agent/fault/fault.h"
 
 namespace gcr::mover {
+namespace {
 
-void IncomingVram::begin(const digest::DigestKey& key, Mode mode) {
+/// One that receives, and some that are being uploaded.
+constexpr std::uint64_t kPlacesPerLane = 4;
+
+}  // namespace
+
+void IncomingVram::begin(const digest::DigestKey& key, Mode mode, const WindowLimits& limits) {
   digester_.emplace(key);
   mode_ = mode;
+  limits_ = limits;
+}
+
+std::uint64_t IncomingVram::WindowLimits::needed_for(std::uint64_t vram_bytes) const {
+  const std::uint64_t least = lanes * kPlacesPerLane * transport::kPlaceBytes;
+  return round_up(std::min(most_bytes, std::max(vram_bytes, least)), transport::kPlaceBytes);
+}
+
+Result<IncomingVram::Streams*> IncomingVram::streams_of(device::Gpu& gpu) {
+  const auto found = streams_.find(gpu.info().uuid);
+  if (found != streams_.end()) return &found->second;
+  Streams streams;
+  GCR_ASSIGN(streams.own, gpu.stream());
+  GCR_ASSIGN(streams.upload, gpu.stream());
+  return &streams_.emplace(gpu.info().uuid, std::move(streams)).first->second;
+}
+
+/// Page-locked.
+Result<std::span<std::byte>> IncomingVram::host_memory(std::uint64_t bytes, device::Gpu& gpu,
+                                                       const Reserve& reserve) {
+  GCR_TRY(reserve(bytes));
+  GCR_ASSIGN(auto region, landing::LandingRegion::create(bytes, policy_));
+  GCR_ASSIGN(auto page_locked, gpu.page_lock(region.bytes()));
+  if (note_.empty()) note_ = region.note();
+  const auto memory = region.bytes();
+  regions_.push_back(std::move(region));
+  page_locked_.push_back(std::move(page_locked));
+  return memory;
+}
+
+/// If it is not open yet.
+Status IncomingVram::open_window(const std::vector<Wanted>& wanted, const Reserve& reserve) {
+  if (!window_.empty() || wanted.empty()) return {};
+  std::uint64_t total = 0;
+  for (const Wanted& buffer : wanted) total += buffer.size_bytes;
+  GCR_ASSIGN(const auto gpu, gpus_.on(wanted.front().gpu));
+  GCR_ASSIGN(window_, host_memory(limits_.needed_for(total), *gpu, reserve));
+  uploads_.emplace();
+  return {};
 }
 
 /// Adds one piece of landing memory for what does not fit the free ones.
-Status IncomingVram::take_landing_memory(const std::vector<Wanted>& wanted) {
+Status IncomingVram::take_landing_memory(const std::vector<Wanted>& wanted,
+                                         const Reserve& reserve) {
   std::multimap<std::uint64_t, std::span<std::byte>> left = free_;
   std::vector<std::uint64_t> lengths;
   std::uint64_t total = 0;
@@ -28,27 +74,19 @@ Status IncomingVram::take_landing_memory(const std::vector<Wanted>& wanted) {
     total += length;
   }
   if (total == 0) return {};
-  GCR_ASSIGN(auto region, landing::LandingRegion::create(total, policy_));
   GCR_ASSIGN(const auto gpu, gpus_.on(wanted.front().gpu));
-  GCR_ASSIGN(auto page_locked, gpu->page_lock(region.bytes()));
+  GCR_ASSIGN(const auto memory, host_memory(total, *gpu, reserve));
   std::uint64_t at = 0;
   for (const std::uint64_t length : lengths) {
-    free_.emplace(length, region.bytes().subspan(at, length));
+    free_.emplace(length, memory.subspan(at, length));
     at += length;
   }
-  if (note_.empty()) note_ = region.note();
-  regions_.push_back(std::move(region));
-  page_locked_.push_back(std::move(page_locked));
   return {};
 }
 
 Result<IncomingVram::Incoming> IncomingVram::place(const Wanted& wanted) {
   GCR_ASSIGN(auto gpu, gpus_.on(wanted.gpu));
-  auto stream = streams_.find(wanted.gpu);
-  if (stream == streams_.end()) {
-    GCR_ASSIGN(auto made, gpu->stream());
-    stream = streams_.emplace(wanted.gpu, std::move(made)).first;
-  }
+  GCR_ASSIGN(const Streams* const streams, streams_of(*gpu));
   const std::size_t chunks = chunk_count(wanted.size_bytes);
   Incoming buffer{.gpu = std::move(gpu),
                   .size_bytes = wanted.size_bytes,
@@ -56,7 +94,8 @@ Result<IncomingVram::Incoming> IncomingVram::place(const Wanted& wanted) {
                   .region = next_region_++,
                   .landing = {},
                   .place = {},
-                  .stream = stream->second.get(),
+                  .stream = streams->own.get(),
+                  .upload_stream = streams->upload.get(),
                   .vram = nullptr,
                   .landed = std::vector<std::atomic<bool>>(chunks)};
   if (mode_ == Mode::kPrefill) {
@@ -66,19 +105,18 @@ Result<IncomingVram::Incoming> IncomingVram::place(const Wanted& wanted) {
   return buffer;
 }
 
-/// All or nothing: prefilled chunks are still in landing memory too.
+/// All VRAM of one call or none.
 Status IncomingVram::turn_into_reload(std::string why, std::map<AllocationId, Incoming>& created) {
   note_ = std::move(why) + ": it is filled after the switchover";
   mode_ = Mode::kReload;
-  const std::lock_guard lock(lanes_mutex_);
   GCR_TRY(synchronize());
-  for (auto* map : {&buffers_, &created}) {
-    for (auto& [id, incoming] : *map) incoming.vram.reset();
-  }
+  for (auto& [id, incoming] : created) incoming.vram.reset();
   return {};
 }
 
-Status IncomingVram::prepare(const std::vector<Wanted>& wanted) {
+/// Without landing memory.
+Result<std::map<AllocationId, IncomingVram::Incoming>> IncomingVram::create(
+    const std::vector<Wanted>& wanted) {
   std::map<AllocationId, Incoming> created;
   for (const Wanted& buffer : wanted) {
     auto placed = place(buffer);
@@ -90,12 +128,22 @@ Status IncomingVram::prepare(const std::vector<Wanted>& wanted) {
       return placed.error().while_doing(fmt::format("cannot prepare buffer {}", buffer.id.value));
     created.emplace(buffer.id, std::move(*placed));
   }
-  GCR_TRY(take_landing_memory(wanted));
-  for (auto& [id, buffer] : created) {
-    const auto memory = free_.lower_bound(round_up(buffer.size_bytes, kChunkBytes));
-    buffer.landing = memory->second.first(buffer.size_bytes);
-    buffer.place = memory->second;
-    free_.erase(memory);
+  GCR_TRY(synchronize());  // full of zeros, before anything is uploaded on another stream
+  return created;
+}
+
+Status IncomingVram::prepare(const std::vector<Wanted>& wanted, const Reserve& reserve) {
+  GCR_ASSIGN(auto created, create(wanted));
+  if (mode_ == Mode::kPrefill) {
+    GCR_TRY(open_window(wanted, reserve));
+  } else {
+    GCR_TRY(take_landing_memory(wanted, reserve));
+    for (auto& [id, buffer] : created) {
+      const auto memory = free_.lower_bound(round_up(buffer.size_bytes, kChunkBytes));
+      buffer.landing = memory->second.first(buffer.size_bytes);
+      buffer.place = memory->second;
+      free_.erase(memory);
+    }
   }
   const std::lock_guard lock(lanes_mutex_);
   for (const auto& [id, buffer] : created) buffer_of_region_.emplace(buffer.region, id);
@@ -106,17 +154,27 @@ Status IncomingVram::prepare(const std::vector<Wanted>& wanted) {
 void IncomingVram::remove(AllocationId id) {
   const auto found = buffers_.find(id);
   if (found == buffers_.end()) return;
-  (void)found->second.stream->synchronize();  // nothing reads its landing memory any more
-  free_.emplace(found->second.place.size(), found->second.place);
-  std::map<AllocationId, Incoming>::node_type removed;  // destroyed at the end, without the lock
-  const std::lock_guard lock(lanes_mutex_);
-  buffer_of_region_.erase(found->second.region);
-  removed = buffers_.extract(found);
+  std::map<AllocationId, Incoming>::node_type removed;
+  {
+    const std::lock_guard lock(lanes_mutex_);
+    buffer_of_region_.erase(found->second.region);
+    removed = buffers_.extract(found);
+  }
+  if (uploads_) (void)uploads_->drain();  // whose errors the next arrived() has
+  const auto place = removed.mapped().place;
+  if (!place.empty()) free_.emplace(place.size(), place);
 }
 
 IncomingVram::Region IncomingVram::region(AllocationId id) const {
   const Incoming& buffer = buffers_.at(id);
-  return {buffer.region, buffer.landing};
+  return {buffer.region, buffer.size_bytes, buffer.landing};
+}
+
+transport::LandingWindow IncomingVram::window() {
+  return {window_,
+          [this](transport::RegionId region, std::uint64_t offset, transport::Place place) {
+            return arrived(region, offset, std::move(place));
+          }};
 }
 
 Status IncomingVram::create_vram(AllocationId id, Incoming& buffer) {
@@ -141,29 +199,46 @@ Status IncomingVram::upload(AllocationId id, const Incoming& buffer, std::uint64
       fmt::format("cannot upload {} to buffer {}", format_bytes(length), id.value));
 }
 
-Status IncomingVram::landed(transport::RegionId region, std::uint64_t offset,
-                            std::uint64_t length_bytes) {
-  const std::lock_guard lock(lanes_mutex_);
+/// The buffer of a region, whose chunks have landed; null if it was removed. lanes_mutex_ is held.
+IncomingVram::Incoming* IncomingVram::mark_landed(transport::RegionId region, std::uint64_t offset,
+                                                  std::uint64_t length_bytes) {
   const auto found = buffer_of_region_.find(region);
-  if (found == buffer_of_region_.end()) return {};
+  if (found == buffer_of_region_.end()) return nullptr;
   Incoming& buffer = buffers_.at(found->second);
   const std::uint64_t end = offset + length_bytes;
   for (std::uint64_t chunk = offset / kChunkBytes; chunk * kChunkBytes < end; ++chunk) {
     buffer.landed[chunk].store(true, std::memory_order_relaxed);
   }
-  if (fault::armed("destination.landing.corrupt")) buffer.landing[offset] ^= std::byte{1};
-  if (!buffer.vram) return {};
-  return upload(found->second, buffer, offset, length_bytes);
+  return &buffer;
 }
 
-Status IncomingVram::synchronize() const {
-  for (const auto& [gpu, stream] : streams_) GCR_TRY(stream->synchronize());
+Status IncomingVram::landed(transport::RegionId region, std::uint64_t offset,
+                            std::uint64_t length_bytes) {
+  const std::lock_guard lock(lanes_mutex_);
+  Incoming* const buffer = mark_landed(region, offset, length_bytes);
+  if (buffer == nullptr) return {};
+  if (fault::armed("destination.landing.corrupt")) buffer->landing[offset] ^= std::byte{1};
   return {};
 }
 
-/// Creates all VRAM and uploads everything that has landed.
+Status IncomingVram::arrived(transport::RegionId region, std::uint64_t offset,
+                             transport::Place place) {
+  if (fault::armed("destination.landing.corrupt")) place.bytes().front() ^= std::byte{1};
+  const std::lock_guard lock(lanes_mutex_);
+  const Incoming* const buffer = mark_landed(region, offset, place.bytes().size());
+  if (buffer == nullptr) return {};
+  return uploads_->add(*buffer->upload_stream, buffer->vram->address() + offset, std::move(place));
+}
+
+Status IncomingVram::synchronize() const {
+  for (const auto& [gpu, streams] : streams_) GCR_TRY(streams.own->synchronize());
+  return {};
+}
+
+/// Creates the VRAM of buffers with landing memory, and uploads everything that has landed there.
 Status IncomingVram::fill(const Expected& expected) {
   for (auto& [id, buffer] : buffers_) {
+    if (buffer.landing.empty()) continue;
     GCR_TRY(create_vram(id, buffer));
     const auto& digests = expected.at(id);
     for (std::size_t chunk = 0; chunk < digests.size(); ++chunk) {
@@ -190,10 +265,13 @@ Status IncomingVram::settle_zeros(const Expected& expected) {
   return {};
 }
 
-/// Corrupts one byte of VRAM; landing memory has the right content.
+/// Corrupts one byte of VRAM; what landed was right.
 Status IncomingVram::spoil() {
   const Incoming& buffer = buffers_.begin()->second;
-  return buffer.stream->fill(buffer.vram->address(), buffer.landing[0] ^ std::byte{1}, 1);
+  std::byte content{};
+  GCR_TRY(buffer.stream->copy_out(&content, buffer.vram->address(), 1));
+  GCR_TRY(synchronize());
+  return buffer.stream->fill(buffer.vram->address(), content ^ std::byte{1}, 1);
 }
 
 Result<std::uint64_t> IncomingVram::fill_and_verify(const Expected& expected) {
@@ -204,7 +282,8 @@ Result<std::uint64_t> IncomingVram::fill_and_verify(const Expected& expected) {
                    fmt::format("the source sent no complete digests for buffer {}", id.value));
     }
   }
-  if (mode_ == Mode::kReload) GCR_TRY(fill(expected));
+  if (uploads_) GCR_TRY(uploads_->drain());
+  GCR_TRY(fill(expected));
   GCR_TRY(settle_zeros(expected));
   if (fault::armed("destination.vram.corrupt")) GCR_TRY(spoil());
   GCR_TRY(synchronize());

@@ -1,9 +1,10 @@
-// The destination's half of the mover: creates VRAM and its landing region, uploads what has
-// landed, and verifies that VRAM holds what the source sent. Methods block; one thread at a time,
-// except for landed().
+// The destination's half of the mover: creates VRAM and the memory that its bytes land in, uploads
+// what has landed, and verifies that VRAM holds what the source sent. Methods block; one thread at
+// a time, except for landed() and arrived().
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "migrate-agent/landing/landing_region.h"
+#include "migrate-agent/mover/upload_queue.h"
 #include "migrate-agent/mover/vram_digester.h"
 #include "migrate-agent/mover/zeros.h"
 #include "transport/channel.h"
@@ -23,8 +25,9 @@ class IncomingVram {
   /// Whether VRAM fills while chunks land, or only in fill().
   enum class Mode {
     kInvalid = 0,
-    kPrefill,  ///< VRAM is created by prepare(); if there is too little, as kReload
-    kReload,
+    kPrefill,  ///< VRAM is created by prepare(), and filled through the landing window; if there
+               ///< is too little, as kReload
+    kReload,   ///< bytes stay in landing memory, of which there is as much as VRAM
   };
 
   IncomingVram(std::shared_ptr<const device::Driver> driver, landing::HugepagePolicy policy)
@@ -39,28 +42,51 @@ class IncomingVram {
     std::optional<std::uint32_t> host_node{};  ///< in host memory, of this NUMA node
   };
 
+  /// How large the landing window may become, and how many lanes share it: at least 1.
+  struct WindowLimits {
+    std::uint64_t most_bytes = 0;
+    unsigned lanes = 0;
+
+    /// For so much VRAM: no more than that, but a few places for each lane, as VRAM may grow.
+    std::uint64_t needed_for(std::uint64_t vram_bytes) const;
+  };
+
   /// The key of the migration and the mode; before the first prepare().
-  void begin(const digest::DigestKey& key, Mode mode);
+  void begin(const digest::DigestKey& key, Mode mode, const WindowLimits& limits);
 
-  /// Makes landing memory for the buffers, page-locks it, and creates VRAM full of zeros. On
-  /// failure nothing of this call remains. If there is too little VRAM for prefill, all VRAM is
-  /// released and the mode becomes kReload.
-  Status prepare(const std::vector<Wanted>& wanted);
+  /// Asked before host memory is allocated, and told how much.
+  using Reserve = std::function<Status(std::uint64_t bytes)>;
 
-  /// Releases the buffer's VRAM; its landing memory is kept for later buffers.
+  /// Creates VRAM full of zeros for the buffers, and with the first of them the landing window; or,
+  /// in kReload, landing memory. Both are page-locked. On failure nothing of this call remains. If
+  /// there is too little VRAM for prefill, the VRAM of this call is released and the mode becomes
+  /// kReload, for this call's buffers and later ones.
+  Status prepare(const std::vector<Wanted>& wanted, const Reserve& reserve);
+
+  /// Releases the buffer's VRAM, when nothing is being copied into it any more; its landing memory
+  /// is kept for later buffers. Its region is closed.
   void remove(AllocationId id);
 
-  /// Where a buffer's bytes land. Regions are numbered from kFirstRegion; no number comes twice.
+  /// Where a buffer's bytes land: in landing memory, or in the window if there is none. Regions are
+  /// numbered from kFirstRegion; no number comes twice.
   struct Region {
     transport::RegionId id = 0;
-    std::span<std::byte> bytes;
+    std::uint64_t size_bytes = 0;
+    std::span<std::byte> landing;
   };
   Region region(AllocationId id) const;
 
-  /// Takes note of what has landed and, in prefill, starts its copy into VRAM. Within a chunk. Any
-  /// number of threads, also while another one is in prepare() or remove(); what lands in a region
-  /// that was removed is ignored.
+  /// The landing window, which goes to arrived(); valid while this object lives. Once a buffer has
+  /// been prefilled.
+  transport::LandingWindow window();
+
+  /// Takes note of what has landed in landing memory. Any number of threads, also while another one
+  /// is in prepare() or remove(); what lands in a region that was removed is ignored.
   Status landed(transport::RegionId region, std::uint64_t offset, std::uint64_t length_bytes);
+
+  /// Takes note of what has landed in the window, and starts its copy into VRAM. Within a chunk;
+  /// threads as for landed().
+  Status arrived(transport::RegionId region, std::uint64_t offset, transport::Place place);
 
   /// With `expected` from the sender: creates and fills VRAM if that was not done before, clears
   /// chunks that are expected to be zeros, waits for all copies, and compares the digest
@@ -88,14 +114,28 @@ class IncomingVram {
     std::span<std::byte> landing;  // its bytes, at the start of `place`
     std::span<std::byte> place;
     device::Stream* stream = nullptr;
+    device::Stream* upload_stream = nullptr;  // of uploads_ alone
     std::unique_ptr<device::Allocation> vram;
     std::vector<std::atomic<bool>> landed;  // by chunk: it has landed at least once
   };
   using Expected = std::map<AllocationId, std::vector<digest::Digest>>;
 
+  /// A GPU's: for uploads_, and for all else.
+  struct Streams {
+    std::unique_ptr<device::Stream> own;
+    std::unique_ptr<device::Stream> upload;
+  };
+
+  Result<Streams*> streams_of(device::Gpu& gpu);
   Result<Incoming> place(const Wanted& wanted);
+  Result<std::map<AllocationId, Incoming>> create(const std::vector<Wanted>& wanted);
   Status turn_into_reload(std::string why, std::map<AllocationId, Incoming>& created);
-  Status take_landing_memory(const std::vector<Wanted>& wanted);
+  Result<std::span<std::byte>> host_memory(std::uint64_t bytes, device::Gpu& gpu,
+                                           const Reserve& reserve);
+  Status open_window(const std::vector<Wanted>& wanted, const Reserve& reserve);
+  Status take_landing_memory(const std::vector<Wanted>& wanted, const Reserve& reserve);
+  Incoming* mark_landed(transport::RegionId region, std::uint64_t offset,
+                        std::uint64_t length_bytes);
   Status create_vram(AllocationId id, Incoming& buffer);
   Status clear(AllocationId id, const Incoming& buffer, std::uint64_t offset, std::uint64_t length);
   Status upload(AllocationId id, const Incoming& buffer, std::uint64_t offset,
@@ -108,18 +148,21 @@ class IncomingVram {
   device::Gpus gpus_;
   landing::HugepagePolicy policy_;
   Mode mode_ = Mode::kInvalid;
+  WindowLimits limits_;
   std::optional<VramDigester> digester_;
   std::vector<landing::LandingRegion> regions_;
   std::vector<std::unique_ptr<device::HostMemory>> page_locked_;
+  std::span<std::byte> window_;
   std::multimap<std::uint64_t, std::span<std::byte>> free_;  // landing memory by its length
-  std::map<Uuid, std::unique_ptr<device::Stream>> streams_;
-  /// Held while buffers_ or the VRAM of one changes, and in landed(), which only starts copies. The
-  /// thread that changes them may read without it.
+  std::map<Uuid, Streams> streams_;
+  /// Held while buffers_ changes, and in landed() and arrived(). The thread that changes it may
+  /// read without it.
   std::mutex lanes_mutex_;
   std::map<AllocationId, Incoming> buffers_;
   std::map<transport::RegionId, AllocationId> buffer_of_region_;
   transport::RegionId next_region_ = kFirstRegion;
   std::string note_;
+  std::optional<UploadQueue> uploads_;  // of the window
 };
 
 }  // namespace gcr::mover

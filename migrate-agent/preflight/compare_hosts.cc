@@ -62,9 +62,10 @@ void compare_clocks(const proto::HostFacts& there, const proto::HostFacts& here,
 }
 
 void check_memory(const proto::PreflightRequest& request, const proto::HostFacts& here,
-                  Findings& findings) {
+                  const Config& config, Findings& findings) {
   std::uint64_t landing = 0;
   for (const proto::Buffer& buffer : request.buffers()) landing += buffer.size_bytes();
+  if (!request.no_prefill()) landing = std::min(landing, config.landing_window_bytes);
   std::uint64_t needed = landing + landing::kSpareMemoryBytes;
   // A process's own memory is there twice while it is restored: as images and as pages.
   for (const auto& member : request.members()) needed += 2 * member.image_bytes();
@@ -72,8 +73,8 @@ void check_memory(const proto::PreflightRequest& request, const proto::HostFacts
   if (available >= needed) return;
   findings.add(
       "memory-too-small",
-      fmt::format("{} of memory are available; {} for the landing region and {} for the "
-                  "process and the host are needed",
+      fmt::format("{} of memory are available; {} for VRAM to land in and {} for the process and "
+                  "the host are needed",
                   format_bytes(available), format_bytes(landing), format_bytes(needed - landing)));
 }
 
@@ -95,7 +96,7 @@ void compare_hosts(const proto::PreflightRequest& request, const proto::HostFact
     findings.add("software-differs", fmt::format("the destination runs \"{}\", the source \"{}\"",
                                                  here.software(), request.host().software()));
   }
-  check_memory(request, here, findings);
+  check_memory(request, here, config, findings);
   check_room(config, 0, findings);
   if (config.hugepages == landing::HugepagePolicy::kRequire && here.hugepages_free_bytes() == 0) {
     findings.add("no-hugepages", "hugepages = \"require\" is set and no hugepages are free");

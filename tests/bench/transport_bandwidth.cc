@@ -50,6 +50,7 @@ struct Options {
   std::uint64_t write_bytes = 2 * kMiB;
   std::uint64_t ring_bytes = 128 * kMiB;
   std::uint64_t region_bytes = kGiB;
+  std::uint64_t window_bytes = 0;  ///< 0: the region has memory of its own
   std::string pages = "hugetlb";
   bool unpopulated = false;
   bool copy = false;
@@ -121,20 +122,21 @@ struct Region {
 };
 
 Result<Region> make_region(const Options& options) {
+  const std::uint64_t bytes =
+      options.window_bytes != 0 ? options.window_bytes : options.region_bytes;
   Region region;
   if (options.pages == "4k") {
-    void* at = ::mmap(nullptr, options.region_bytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) return Error::from_errno(errno, "mapping the region");
-    region.small = UniqueMapping(at, options.region_bytes);
+    region.small = UniqueMapping(at, bytes);
     region.bytes = region.small.bytes();
-    (void)::madvise(at, options.region_bytes, MADV_NOHUGEPAGE);
-    if (!options.unpopulated) (void)::madvise(at, options.region_bytes, MADV_POPULATE_WRITE);
+    (void)::madvise(at, bytes, MADV_NOHUGEPAGE);
+    if (!options.unpopulated) (void)::madvise(at, bytes, MADV_POPULATE_WRITE);
     return region;
   }
   const auto policy = options.pages == "hugetlb" ? landing::HugepagePolicy::kRequire
                                                  : landing::HugepagePolicy::kNever;
-  GCR_ASSIGN(region.landing, landing::LandingRegion::create(options.region_bytes, policy));
+  GCR_ASSIGN(region.landing, landing::LandingRegion::create(bytes, policy));
   region.bytes = region.landing.bytes();
   if (options.unpopulated) {  // the same mapping, but its pages go
     const int advice = region.landing.huge() ? MADV_REMOVE : MADV_DONTNEED;
@@ -151,6 +153,17 @@ Status copy_landed(std::span<const std::byte> landed) {
   elsewhere.resize(std::max(elsewhere.size(), landed.size()));
   std::memcpy(elsewhere.data(), landed.data(), landed.size());
   return {};
+}
+
+/// With its own memory, or behind a window of that.
+Status open_region(transport::Receiver& receiver, const Options& options,
+                   std::span<std::byte> memory) {
+  if (options.window_bytes == 0) return receiver.add_region(kRegion, memory);
+  const auto take = [](transport::RegionId, std::uint64_t, const transport::Place&) -> Status {
+    return {};
+  };
+  GCR_TRY(receiver.open_window({memory, take}));
+  return receiver.add_windowed_region(kRegion, options.region_bytes);
 }
 
 struct Listener {
@@ -179,9 +192,10 @@ void answer_usage(const Link& link) {
 }
 
 Status receive_rdma(const Options& options, std::span<std::byte> region, const Link& link) {
-  GCR_ASSIGN(const auto receiver,
-             transport::listen_rdma({.addresses = {{.host = options.address}}, .token = kToken}));
-  GCR_TRY(receiver->add_region(kRegion, region));
+  GCR_ASSIGN(const auto receiver, transport::listen_rdma({.addresses = {{.host = options.address}},
+                                                          .token = kToken,
+                                                          .max_lanes = options.lanes}));
+  GCR_TRY(open_region(*receiver, options, region));
   GCR_TRY(link.say(receiver->addresses().front().port));
   answer_usage(link);
   return receiver->health();
@@ -191,7 +205,7 @@ Status receive(const Options& options, SSL_CTX* tls, const Link& link) {
   GCR_TRY(enter_namespace(options.receiver_namespace));
   GCR_ASSIGN(Region region, make_region(options));
   if (options.rdma) return receive_rdma(options, region.bytes, link);
-  transport::TcpReceiverOptions how{.token = kToken};
+  transport::TcpReceiverOptions how{.token = kToken, .max_lanes = options.lanes};
   if (options.tls) {
     how.tls = tls;
     how.verify_peer = [](SSL*) { return Status{}; };
@@ -202,7 +216,7 @@ Status receive(const Options& options, SSL_CTX* tls, const Link& link) {
     };
   }
   const auto receiver = transport::receive_tcp(std::move(how));
-  GCR_TRY(receiver->add_region(kRegion, region.bytes));
+  GCR_TRY(open_region(*receiver, options, region.bytes));
   GCR_ASSIGN(const Listener listener, listen_at(options.address));
   std::jthread acceptor([&] {
     for (;;) {
@@ -288,15 +302,15 @@ void print(const Options& options, double seconds, std::uint64_t bytes, const Us
   };
   fmt::print(
       "{{\"tls\": {}, \"rdma\": {}, \"lanes\": {}, \"write_bytes\": {}, \"region_bytes\": {}, "
-      "\"pages\": \"{}\", "
+      "\"window_bytes\": {}, \"pages\": \"{}\", "
       "\"populated\": {}, \"copy\": {}, \"seconds\": {:.6f}, \"bytes\": {}, \"gb_per_s\": {:.6f}, "
       "\"sender_user_s_per_gb\": {:.6f}, \"sender_system_s_per_gb\": {:.6f}, "
       "\"receiver_user_s_per_gb\": {:.6f}, \"receiver_system_s_per_gb\": {:.6f}, "
       "\"sender_copied_per_byte\": {}, \"receiver_copied_per_byte\": {}}}\n",
       options.tls, options.rdma, options.lanes, options.write_bytes, options.region_bytes,
-      options.pages, !options.unpopulated, options.copy, seconds, bytes, gigabytes / seconds,
-      sender.user_s / gigabytes, sender.system_s / gigabytes, receiver.user_s / gigabytes,
-      receiver.system_s / gigabytes, copied(sender), copied(receiver));
+      options.window_bytes, options.pages, !options.unpopulated, options.copy, seconds, bytes,
+      gigabytes / seconds, sender.user_s / gigabytes, sender.system_s / gigabytes,
+      receiver.user_s / gigabytes, receiver.system_s / gigabytes, copied(sender), copied(receiver));
 }
 
 Result<std::unique_ptr<transport::Channel>> connect(const Options& options, SSL_CTX* tls,
@@ -379,10 +393,12 @@ void add_options(gcr::test::CommandLine& line, Options& options) {
   line.add_size("--write", options.write_bytes, "Bytes per write");
   line.add_size("--ring", options.ring_bytes, "Bytes that are sent from");
   line.add_size("--region", options.region_bytes, "Bytes to land in");
+  line.add_size("--window", options.window_bytes, "Land through a window of that size instead");
   line.add("--pages", options.pages, "Of the region; ordinary: large ones if they come")
       .one_of({"hugetlb", "ordinary", "4k"});
   line.add_flag("--unpopulated", options.unpopulated, "The region's pages are not there at first");
-  line.add_flag("--copy", options.copy, "The receiver copies all that has landed");
+  line.add_flag("--copy", options.copy, "The receiver copies all that has landed")
+      .excludes("--window");
   line.add_flag("--count-copies", options.count_copies, "Else copied_per_byte is null");
   line.add("--seconds", options.seconds).within(0.01, 3600.0);
   line.add("--warmup", options.warmup_seconds).within(0.0, 3600.0);

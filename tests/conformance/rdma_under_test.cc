@@ -18,6 +18,7 @@ class RdmaTransfer : public Transfer {
     if (options_.impatient) peer_timeout_ = kImpatientPeerTimeout;
     auto listening = transport::listen_rdma({.addresses = {{.host = RdmaLink::kReceiverAddress}},
                                              .token = "the token of this transfer",
+                                             .max_lanes = options_.max_lanes,
                                              .on_landed = options_.on_landed,
                                              .peer_timeout = peer_timeout_});
     if (!listening) {

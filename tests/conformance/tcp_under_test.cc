@@ -38,6 +38,7 @@ class TcpTransfer : public Transfer {
         tls_(tls),
         relay_(listener_.port()) {
     transport::TcpReceiverOptions receiver{.token = "the token of this transfer",
+                                           .max_lanes = options_.max_lanes,
                                            .on_landed = options_.on_landed,
                                            .peer_timeout = patience_.peer,
                                            .reconnect_window = patience_.reconnect};

@@ -38,6 +38,7 @@ struct Capabilities {
 /// How one transfer is to be made.
 struct TransferOptions {
   unsigned lanes = 1;
+  unsigned max_lanes = 64;
   transport::OnLanded on_landed = {};
   bool wrong_token = false;
   bool wrong_authority = false;

@@ -18,6 +18,7 @@ TEST(Config, EmptyFileGivesTheDefaults) {
   EXPECT_EQ(config->listen.to_string(), "0.0.0.0:7411");
   EXPECT_FALSE(config->host.empty());
   EXPECT_EQ(config->hugepages, landing::HugepagePolicy::kAuto);
+  EXPECT_EQ(config->landing_window_bytes, 4 * kGiB);
   EXPECT_EQ(config->peer_silence_ms, 15'000U);
   EXPECT_EQ(config->advertise, "");
   EXPECT_EQ(config->lanes, 0U);
@@ -35,6 +36,7 @@ lanes = 8
 data_addresses = ["10.1.0.5", "fe80::1%eth0"]
 unencrypted_data = true
 hugepages = "require"
+landing_window = "512 MiB"
 gpus = ["GPU-6f1c2d3e-0000-4000-8000-000000000001"]
 log_level = "debug"
 max_startups = 10
@@ -59,6 +61,7 @@ reaper = "/x/gcr-reaper"
   EXPECT_THAT(config->data_addresses, ElementsAre("10.1.0.5", "fe80::1%eth0"));
   EXPECT_TRUE(config->unencrypted_data);
   EXPECT_EQ(config->hugepages, landing::HugepagePolicy::kRequire);
+  EXPECT_EQ(config->landing_window_bytes, 512 * kMiB);
   ASSERT_EQ(config->gpus.size(), 1U);
   EXPECT_EQ(config->gpus[0].to_string(), "6f1c2d3e-0000-4000-8000-000000000001");
   EXPECT_EQ(config->log_level, "debug");
@@ -116,6 +119,14 @@ INSTANTIATE_TEST_SUITE_P(
                 "revoked"},
         Mistake{"UnknownTable", "[cruiser]\nx = 1", "test.toml:1: cruiser is not known"},
         Mistake{"WrongType", "lanes = \"four\"", "lanes must be a number from 0 to 32"},
+        Mistake{"SizeTooSmall", "landing_window = \"63 MiB\"",
+                "landing_window must be a size from \"64 MiB\" to \"1 TiB\""},
+        Mistake{"SizeTooLarge", "landing_window = \"1025 GiB\"", "landing_window must be a size"},
+        Mistake{"SizeOfManyDigits", "landing_window = \"18446744073709551617 GiB\"",
+                "landing_window must be a size"},
+        Mistake{"SizeWithoutUnit", "landing_window = \"4\"", "landing_window must be a size"},
+        Mistake{"SizeWithoutNumber", "landing_window = \" GiB\"", "landing_window must be a size"},
+        Mistake{"SizeAsNumber", "landing_window = 4294967296", "landing_window must be a size"},
         Mistake{"NotAFlag", "unencrypted_data = 1", "unencrypted_data must be true or false"},
         Mistake{"NotAnInteger", "lanes = 2.5", "lanes must be a number from 0 to 32"},
         Mistake{"TooMany", "lanes = 33", "lanes must be a number from 0 to 32"},

@@ -66,6 +66,9 @@ using Mode = IncomingVram::Mode;
 
 class Mover : public ::testing::Test {
  protected:
+  static constexpr unsigned kLanes = 2;
+  static constexpr IncomingVram::WindowLimits kLimits{.most_bytes = 8 * kMiB, .lanes = kLanes};
+
   void SetUp() override {
     auto driver = device::cuda::load();
     ASSERT_TRUE(driver) << driver.error().message();
@@ -77,7 +80,7 @@ class Mover : public ::testing::Test {
     device_ = *opened;
     outgoing_ = std::make_unique<OutgoingVram>(driver_, key_);
     incoming_ = std::make_unique<IncomingVram>(driver_, landing::HugepagePolicy::kNever);
-    incoming_->begin(key_, Mode::kPrefill);
+    incoming_->begin(key_, Mode::kPrefill, kLimits);
   }
 
   /// Content that depends on the seed in every word.
@@ -123,25 +126,42 @@ class Mover : public ::testing::Test {
   }
 
   Status connect() {
-    GCR_TRY(incoming_->prepare(wanted_));
+    GCR_TRY(prepare(wanted_));
     listener_ = std::make_unique<Listener>(transport::TcpReceiverOptions{
         .token = "token",
+        .max_lanes = kLanes,
         .on_landed = [&](transport::RegionId region, std::uint64_t offset, std::uint64_t length) {
           return incoming_->landed({region}, offset, length);
         }});
     GCR_TRY(open_regions(wanted_));
     GCR_ASSIGN(channel_, transport::connect({{"127.0.0.1", listener_->port()}},
-                                            {.lanes = 2, .token = "token"}));
+                                            {.lanes = kLanes, .token = "token"}));
     return {};
+  }
+
+  Status prepare(const std::vector<Wanted>& wanted) {
+    return incoming_->prepare(wanted, [this](std::uint64_t bytes) -> Status {
+      reserved_bytes_ += bytes;
+      return {};
+    });
   }
 
   Status open_regions(const std::vector<Wanted>& wanted) {
     for (const Wanted& buffer : wanted) {
       const auto region = incoming_->region(buffer.id);
-      GCR_TRY(listener_->receiver().add_region(region.id, region.bytes));
+      GCR_TRY(open_region(region));
       outgoing_->assign(buffer.id, region.id);
     }
     return {};
+  }
+
+  Status open_region(const IncomingVram::Region& region) {
+    transport::Receiver& receiver = listener_->receiver();
+    if (!region.landing.empty()) return receiver.add_region(region.id, region.landing);
+    if (!std::exchange(window_is_open_, true)) {
+      GCR_TRY(receiver.open_window(incoming_->window()));
+    }
+    return receiver.add_windowed_region(region.id, region.size_bytes);
   }
 
   /// One round; the bytes sent.
@@ -177,6 +197,8 @@ class Mover : public ::testing::Test {
   std::unique_ptr<Listener> listener_;
   std::unique_ptr<transport::Channel> channel_;
   OutgoingVram::Dirty last_;
+  std::uint64_t reserved_bytes_ = 0;
+  bool window_is_open_ = false;
 };
 
 }  // namespace gcr::mover

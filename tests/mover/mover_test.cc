@@ -88,7 +88,7 @@ TEST_F(Mover, AProgramThatWritesWhileItIsCopiedArrivesAsItStoodStill) {
 }
 
 TEST_F(Mover, WithoutPrefillVramIsTakenAndFilledOnlyAtTheEnd) {
-  incoming_->begin(key_, Mode::kReload);
+  incoming_->begin(key_, Mode::kReload, kLimits);
   device::Allocation& vram = allocate(1, 32 * kMiB, 1);
   allocate(2, 4 * kMiB, 0);
   const auto before = incoming_->free_bytes(gpu_);
@@ -122,25 +122,82 @@ TEST_F(Mover, WhereVramDoesNotSufficePrefillTurnsIntoReload) {
   expect_arrived();
 }
 
+TEST_F(Mover, OfALaterBufferThatDoesNotFitOnlyThatOneIsFilledAtTheEnd) {
+  allocate(1, 8 * kMiB, 1);
+  ASSERT_TRUE(connect());
+  ASSERT_TRUE(round());
+  wanted_.clear();
+  allocate(2, 8 * kMiB, 2);
+  {
+    const auto free = incoming_->free_bytes(gpu_);
+    ASSERT_TRUE(free);
+    auto occupied = device_->create(*free / kChunkBytes * kChunkBytes - 4 * kMiB, std::nullopt);
+    ASSERT_TRUE(occupied) << occupied.error().message();
+    ASSERT_TRUE(prepare(wanted_));
+  }
+  EXPECT_EQ(incoming_->mode(), Mode::kReload);
+  EXPECT_TRUE(incoming_->region({1}).landing.empty());
+  EXPECT_EQ(incoming_->region({2}).landing.size(), 8 * kMiB);
+  ASSERT_TRUE(open_regions(wanted_));
+  ASSERT_TRUE(round());
+  expect_arrived();
+}
+
+TEST_F(Mover, HoweverMuchVramTheWindowIsAllThatItLandsIn) {
+  allocate(1, 64 * kMiB, 1);
+  allocate(2, 2 * kMiB, 2);
+  ASSERT_TRUE(connect());
+  EXPECT_EQ(reserved_bytes_, kLimits.most_bytes);
+  EXPECT_EQ(incoming_->window().bytes.size(), kLimits.most_bytes);
+  for (unsigned seed = 10; seed < 13; ++seed) {
+    write(*application_.at({1}), 0, pattern(64 * kMiB, seed).data(), 64 * kMiB);
+    const auto sent = round();
+    ASSERT_TRUE(sent) << sent.error().message();
+  }
+  expect_arrived();
+  EXPECT_EQ(reserved_bytes_, kLimits.most_bytes);
+}
+
+TEST_F(Mover, TheWindowIsNoLargerThanTheVram) {
+  const IncomingVram::WindowLimits limits{.most_bytes = 4 * kGiB, .lanes = kLanes};
+  EXPECT_EQ(limits.needed_for(100 * kGiB), 4 * kGiB);
+  EXPECT_EQ(limits.needed_for(kGiB + 1), kGiB + kChunkBytes);
+  const std::uint64_t least = limits.needed_for(0);
+  EXPECT_GE(least, 2 * kLanes * transport::kPlaceBytes) << "each lane receives while one uploads";
+  EXPECT_LE(least, 64 * kMiB);
+}
+
 TEST_F(Mover, BuffersAppearAndVanishBetweenRounds) {
   allocate(1, 8 * kMiB, 1);
   allocate(2, 4 * kMiB, 2);
   ASSERT_TRUE(connect());
   ASSERT_TRUE(round());
-  const std::byte* first = incoming_->region({1}).bytes.data();
   outgoing_->remove({1});
   ASSERT_TRUE(listener_->receiver().remove_region(incoming_->region({1}).id));
   incoming_->remove({1});
   application_.erase({1});
   wanted_.clear();
   allocate(3, 6 * kMiB, 3);
-  ASSERT_TRUE(incoming_->prepare(wanted_));
-  EXPECT_EQ(incoming_->region({3}).bytes.data(), first) << "landing memory is used again";
+  const std::uint64_t reserved = reserved_bytes_;
+  ASSERT_TRUE(prepare(wanted_));
+  EXPECT_EQ(reserved_bytes_, reserved) << "the window serves all buffers";
   ASSERT_TRUE(open_regions(wanted_));
   const auto sent = round();
   ASSERT_TRUE(sent);
   EXPECT_EQ(*sent, 6 * kMiB);
   expect_arrived();
+}
+
+TEST_F(Mover, LandingMemoryIsUsedAgain) {
+  incoming_->begin(key_, Mode::kReload, kLimits);
+  allocate(1, 8 * kMiB, 1);
+  ASSERT_TRUE(connect());
+  const std::byte* first = incoming_->region({1}).landing.data();
+  ASSERT_TRUE(listener_->receiver().remove_region(incoming_->region({1}).id));
+  incoming_->remove({1});
+  ASSERT_TRUE(prepare({{{3}, gpu_, 6 * kMiB}}));
+  EXPECT_EQ(incoming_->region({3}).landing.data(), first);
+  EXPECT_EQ(reserved_bytes_, 8 * kMiB);
 }
 
 TEST_F(Mover, AFullGpuIsReadWithoutCopiesAside) {
@@ -155,7 +212,7 @@ TEST_F(Mover, AFullGpuIsReadWithoutCopiesAside) {
   ASSERT_TRUE(descriptor);
   const Status added = crowded.add({1}, gpu_, 4 * kMiB, std::move(*descriptor));
   ASSERT_TRUE(added) << added.error().message();
-  incoming_->begin(key_, Mode::kReload);
+  incoming_->begin(key_, Mode::kReload, kLimits);
   wanted_.push_back({{1}, gpu_, 4 * kMiB});
   ASSERT_TRUE(connect());
   crowded.assign({1}, incoming_->region({1}).id);
@@ -173,8 +230,9 @@ TEST_F(Mover, AChangedByteInVramIsNamedByVerify) {
   ASSERT_TRUE(connect());
   ASSERT_TRUE(round());
   expect_arrived();
-  incoming_->region({7}).bytes[5 * kMiB] ^= std::byte{1};
-  ASSERT_TRUE(incoming_->landed(incoming_->region({7}).id, 4 * kMiB, 2 * kMiB));
+  std::byte changed = read(*application_.at({7}))[5 * kMiB] ^ std::byte{1};
+  ASSERT_TRUE(incoming_->arrived(incoming_->region({7}).id, 5 * kMiB,
+                                 transport::Place({&changed, 1}, [] {})));
   const auto verified = incoming_->fill_and_verify(outgoing_->digests());
   ASSERT_FALSE(verified);
   EXPECT_EQ(verified.error().code(), Code::kDataLoss);
@@ -195,7 +253,7 @@ TEST_F(Mover, MissingDigestsAreNotTakenForVerified) {
 
 TEST_F(Mover, AnUnknownGpuIsNamed) {
   const Uuid nowhere = Uuid::random();
-  const Status prepared = incoming_->prepare({{{1}, nowhere, 2 * kMiB}});
+  const Status prepared = prepare({{{1}, nowhere, 2 * kMiB}});
   ASSERT_FALSE(prepared);
   EXPECT_NE(prepared.error().message().find(nowhere.to_string()), std::string::npos);
 }

@@ -292,9 +292,15 @@ TEST_F(Hosts, AgentsOfDifferentReleases) {
 }
 
 TEST_F(Hosts, TooLittleMemory) {
+  config_.landing_window_bytes = 64 * kMiB;
   proto::PreflightRequest large = request();
   proto::Buffer& buffer = *large.add_buffers();
   buffer.set_size_bytes(std::uint64_t{1} << 50);
+  EXPECT_THAT(compared(large), IsEmpty()) << "VRAM lands in a window";
+  large.set_no_prefill(true);
+  EXPECT_THAT(compared(large), ElementsAre("memory-too-small"));
+  large.set_no_prefill(false);
+  config_.landing_window_bytes = std::uint64_t{1} << 50;
   EXPECT_THAT(compared(large), ElementsAre("memory-too-small"));
 }
 

@@ -109,6 +109,75 @@ TEST_F(HostileSenderTest, EndWithoutGoodbyeIsAnError) {
   EXPECT_EQ(receiver_->health().error().code(), Code::kUnavailable);
 }
 
+/// A region without memory of its own beside the usual one, and a window of one place for each
+/// lane.
+class HostileWindowTest : public RawSenderTest {
+ protected:
+  static constexpr RegionId kWindowed = kRegion + 1;
+  static constexpr std::uint64_t kSize = 64 * kPlaceBytes;
+
+  HostileWindowTest() : RawSenderTest({.max_lanes = 2}) {
+    const auto take = [this](RegionId, std::uint64_t, const Place& place) -> Status {
+      arrived_bytes_ += place.bytes().size();
+      return {};
+    };
+    EXPECT_TRUE(receiver_->open_window({window_, take}));
+    EXPECT_TRUE(receiver_->add_windowed_region(kWindowed, kSize));
+  }
+
+  static FrameHeader chunk_header(std::uint64_t sequence, std::uint64_t offset = 0) {
+    return {.type = FrameType::kWrite,
+            .asks = true,
+            .region = kWindowed,
+            .length_bytes = kPlaceBytes,
+            .offset = offset,
+            .sequence = sequence};
+  }
+
+  Bytes window_ = Bytes(2 * kPlaceBytes);
+  std::atomic<std::uint64_t> arrived_bytes_ = 0;
+};
+
+TEST_F(HostileWindowTest, AChunkThatNeverEndsHoldsUpNoOtherLane) {
+  const RawPeer stuck = enter(0);
+  stuck.send(frame(chunk_header(0), Bytes(kPlaceBytes - 1)));
+  const RawPeer other = enter(1);
+  for (std::uint64_t i = 0; i < 16; ++i) {
+    other.send(frame(chunk_header(i, i * kPlaceBytes), Bytes(kPlaceBytes)));
+    const auto landed = other.receive_header();
+    ASSERT_TRUE(landed && landed->type == FrameType::kLanded) << i;
+  }
+  EXPECT_EQ(arrived_bytes_, 16 * kPlaceBytes);
+  receiver_->cancel();  // ends the wait for the rest, too
+}
+
+TEST_F(HostileWindowTest, ChunksThatBreakOffKeepNoPlace) {
+  for (int i = 0; i < 8; ++i) {
+    const RawPeer peer = enter(0);
+    peer.send(frame(chunk_header(0), Bytes(1000)));
+  }
+  const RawPeer peer = enter(0);
+  peer.send(frame(chunk_header(0), Bytes(kPlaceBytes)));
+  const auto landed = peer.receive_header();
+  EXPECT_TRUE(landed && landed->type == FrameType::kLanded);
+  EXPECT_EQ(arrived_bytes_, kPlaceBytes);
+}
+
+/// Offsets behind which there is no room for a chunk.
+class HostileOffsetTest : public HostileWindowTest,
+                          public testing::WithParamInterface<std::uint64_t> {};
+
+TEST_P(HostileOffsetTest, AChunkBeyondItsRegionIsRefusedBeforeItGetsAPlace) {
+  const RawPeer peer = enter(0);
+  peer.send(frame(chunk_header(0, GetParam())));
+  EXPECT_EQ(peer.receive_error().code(), Code::kInvalidArgument);
+  EXPECT_EQ(arrived_bytes_, 0U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Offsets, HostileOffsetTest,
+                         testing::Values(64 * kPlaceBytes - kPlaceBytes + 1, 64 * kPlaceBytes,
+                                         ~std::uint64_t{0}, ~std::uint64_t{0} - kPlaceBytes + 2));
+
 TEST_F(HostileSenderTest, StrangersAreRefusedWithoutHarm) {
   const Bytes first_words[] = {
       hello_frame("tokem"),

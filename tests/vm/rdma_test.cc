@@ -147,13 +147,21 @@ class HostileSender {
 
   /// The key that the receiver gives for its region.
   Result<transport::rdma::Message> ask_for_key() {
+    return say({.type = transport::rdma::MessageType::kRegionQuery, .region = kRegion});
+  }
+
+  /// The receiver's next message after this one.
+  Result<transport::rdma::Message> say(const transport::rdma::Message& message) {
     using namespace transport::rdma;  // NOLINT
-    GCR_TRY(queue_pair_->send(0, {.type = MessageType::kRegionQuery, .region = kRegion}));
+    GCR_TRY(queue_pair_->send(0, message));
     for (;;) {
       GCR_ASSIGN(const Completion next, completion());
       if (next.kind == Completion::Kind::kReceived) return queue_pair_->received(next);
     }
   }
+
+  /// As say(), but the receiver may not answer yet.
+  Status tell(const transport::rdma::Message& message) { return queue_pair_->send(1, message); }
 
   /// What the device says to a write of the whole buffer to that place.
   Result<ibv_wc_status> write(std::uint64_t address, std::uint32_t key) {
@@ -243,6 +251,67 @@ INSTANTIATE_TEST_SUITE_P(Places, RdmaHostile,
                                          Place{.name = "WithAGuessedKey", .key_change = 1},
                                          Place{.name = "AfterItsRemoval", .removed = true}),
                          [](const auto& info) { return info.param.name; });
+
+/// What a sender says of the window, of which it has asked for its part, and whose first place it
+/// has filled.
+struct Claim {
+  std::string name;
+  transport::rdma::Message message;
+  std::string refusal;
+};
+
+transport::rdma::Message written(std::uint16_t place, std::uint64_t length = 64,
+                                 transport::RegionId region = kRegion) {
+  return {.type = transport::rdma::MessageType::kLanded,
+          .places = place,
+          .region = region,
+          .number = 1,
+          .length = length};
+}
+
+class RdmaWindowHostile : public Rdma, public testing::WithParamInterface<Claim> {};
+
+TEST_P(RdmaWindowHostile, ClaimOfAPlaceThatIsNotTheSendersBreaksTheLane) {
+  constexpr std::size_t kPlaces = 128;
+  std::vector<std::byte> memory(kPlaces * transport::kPlaceBytes);
+  std::vector<std::byte> own(1000);
+  std::vector<transport::Place> held;  // by the lane's thread, until the receiver is gone
+  const auto hold = [&](auto, auto, transport::Place place) -> Status {
+    held.push_back(std::move(place));
+    return {};
+  };
+  ASSERT_TRUE(receiver_->open_window({memory, hold}));
+  ASSERT_TRUE(receiver_->add_windowed_region(kRegion, memory.size()));
+  ASSERT_TRUE(receiver_->add_region(kRegion + 1, own));
+  HostileSender sender;
+  const Status connected = sender.connect(receiver_->addresses().front());
+  ASSERT_TRUE(connected) << connected.error().message();
+  const auto key = sender.ask_for_key();
+  ASSERT_TRUE(key) << key.error().message();
+  EXPECT_EQ(key->places, kPlaces / 64) << "64 lanes share the window";
+  // Its first place is filled, and not given back: there is no answer but the refusal.
+  ASSERT_TRUE(sender.tell(written(1)));
+  const auto answer = sender.say(GetParam().message);
+  ASSERT_TRUE(answer) << answer.error().message();
+  ASSERT_EQ(answer->type, transport::rdma::MessageType::kError);
+  EXPECT_NE(answer->error->message().find(GetParam().refusal), std::string::npos)
+      << answer->error->message();
+  EXPECT_EQ(receiver_->health().error().code(), answer->error->code());
+  receiver_.reset();
+  EXPECT_EQ(held.size(), 1U);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Claims, RdmaWindowHostile,
+    testing::Values(
+        Claim{"Twice", written(1), "not its to write into"},
+        Claim{"BehindItsPart", written(3), "not its to write into"},
+        Claim{"FarAway", written(0xffff), "not its to write into"},
+        Claim{"MoreThanAPlace", written(2, transport::kPlaceBytes + 1), "not its to write into"},
+        Claim{"BehindTheRegion", written(2, ~std::uint64_t{0}), "does not fit"},
+        Claim{"NoPlaceAtAll", written(0), "another place"},
+        Claim{"APlaceForARegionWithMemory", written(2, 64, kRegion + 1), "another place"}),
+    [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace gcr::test

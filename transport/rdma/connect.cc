@@ -15,7 +15,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr std::uint64_t kMaxPieceBytes = kGiB;
+constexpr std::uint64_t kMaxPieceBytes = kPlaceBytes;
 constexpr int kResolveMs = 200;
 constexpr int kRefusedByApplication = 28;  // InfiniBand, 12.6.7.2: "consumer reject"
 

@@ -31,11 +31,12 @@ bool is_plain(const Message& message) {
     case MessageType::kLanded:
       return message.key == 0;
     case MessageType::kRegionQuery:
-      return message.key == 0 && message.offset == 0 && message.length == 0;
+      return message.places == 0 && message.key == 0 && message.offset == 0 && message.length == 0;
     case MessageType::kAcknowledged:
     case MessageType::kError:
     case MessageType::kEnd:
-      return message.key == 0 && message.offset == 0 && message.length == 0 && message.region == 0;
+      return message.places == 0 && message.key == 0 && message.offset == 0 &&
+             message.length == 0 && message.region == 0;
     case MessageType::kInvalid:
       break;
   }
@@ -61,7 +62,7 @@ std::size_t encode(const Message& message, std::span<std::byte> target) {
     text_bytes = static_cast<std::uint32_t>(encode_text(*message.error, room));
   }
   store_little_endian(&target[0], static_cast<std::uint16_t>(message.type));
-  store_little_endian(&target[2], std::uint16_t{0});
+  store_little_endian(&target[2], message.places);
   store_little_endian(&target[4], message.region);
   store_little_endian(&target[8], message.number);
   store_little_endian(&target[16], message.offset);
@@ -76,14 +77,14 @@ Result<Message> decode(std::span<const std::byte> bytes) {
     return Error(Code::kProtocol, fmt::format("the peer sent a message of {} bytes", bytes.size()));
   }
   Message message{.type = static_cast<MessageType>(load_little_endian<std::uint16_t>(&bytes[0])),
+                  .places = load_little_endian<std::uint16_t>(&bytes[2]),
                   .region = load_little_endian<std::uint32_t>(&bytes[4]),
                   .number = load_little_endian<std::uint64_t>(&bytes[8]),
                   .offset = load_little_endian<std::uint64_t>(&bytes[16]),
                   .length = load_little_endian<std::uint64_t>(&bytes[24]),
                   .key = load_little_endian<std::uint32_t>(&bytes[32])};
   const auto text = bytes.subspan(kMessageHeaderBytes);
-  if (load_little_endian<std::uint16_t>(&bytes[2]) != 0 ||
-      load_little_endian<std::uint32_t>(&bytes[36]) != text.size() ||
+  if (load_little_endian<std::uint32_t>(&bytes[36]) != text.size() ||
       text.size() > kMaxErrorBytes || !is_plain(message) ||
       (message.type != MessageType::kError && !text.empty())) {
     return Error(Code::kProtocol,

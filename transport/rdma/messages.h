@@ -3,21 +3,25 @@
 // All numbers are little-endian. A message is one SEND of kMessageHeaderBytes:
 //
 //   byte  0  type     u16   MessageType
-//         2  zero     u16
+//         2  places   u16   kRegionKey: that the sender may use; 0: the region has its own memory
+//                            kLanded: 1 + the place that was written; 0: the region itself was
 //         4  region   u32   kRegionQuery, kRegionKey, kLanded, else 0
 //         8  number   u64   of the request, chosen by the sender; its answer repeats it
-//        16  offset   u64   kLanded: in the region; kRegionKey: the address of its first byte
+//        16  offset   u64   kLanded: in the region; kRegionKey: the address of its first byte, or
+//        of
+//                            that of the first place
 //        24  length   u64   kLanded: bytes; kRegionKey: of the region
 //        32  key      u32   kRegionKey: the remote key
 //        36  text     u32   kError: bytes that follow: the code (u16), then a sentence
 //
 // The sender asks (kRegionQuery, answered by kRegionKey) and tells (kLanded, after the RDMA WRITE
 // of the bytes, which the order of the queue pair puts in place first; answered by kAcknowledged
-// once the receiver's application took them in). At most `depth` of its requests are unanswered,
-// and its last message is kEnd, so the receiver has depth + 1 receives posted, and every message
-// finds one. The receiver only answers, except for kError, its last message; the sender has as many
-// receives posted. A side that hears nothing for long sends an RDMA WRITE of no bytes, which the
-// peer's device answers.
+// once the receiver's application took them in, and the place is free again). Answers come in any
+// order. A lane has the same places of kPlaceBytes for all regions without memory of their own. At
+// most `depth` of its requests are unanswered, and its last message is kEnd, so the receiver has
+// depth + 1 receives posted, and every message finds one. The receiver only answers, except for
+// kError, its last message; the sender has as many receives posted. A side that hears nothing for
+// long sends an RDMA WRITE of no bytes, which the peer's device answers.
 //
 // A connection begins with the private data of the connection manager:
 //
@@ -40,7 +44,7 @@
 
 namespace gcr::transport::rdma {
 
-inline constexpr std::uint16_t kVersion = 1;
+inline constexpr std::uint16_t kVersion = 2;
 inline constexpr std::size_t kMessageHeaderBytes = 40;
 inline constexpr std::size_t kMaxMessageBytes = kMessageHeaderBytes + kMaxErrorBytes;
 inline constexpr unsigned kMaxDepth = 256;
@@ -57,6 +61,7 @@ enum class MessageType : std::uint16_t {
 
 struct Message {
   MessageType type = MessageType::kInvalid;
+  std::uint16_t places = 0;
   RegionId region = 0;
   std::uint64_t number = 0;
   std::uint64_t offset = 0;
@@ -69,7 +74,7 @@ struct Message {
 std::size_t encode(const Message& message, std::span<std::byte> target);
 
 /// Fails with kProtocol for what no valid peer sends: other lengths, unknown types, and numbers
-/// where there must be zero. Regions, offsets and lengths are not checked.
+/// where there must be zero. Places, regions, offsets and lengths are not checked.
 Result<Message> decode(std::span<const std::byte> bytes);
 
 /// The private data of a connection request.

@@ -42,7 +42,7 @@ struct RdmaOptions {
   std::string token = {};  ///< shown to the receiver by each lane, to kMaxRdmaTokenBytes
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(10);  ///< for each lane
   std::chrono::milliseconds peer_timeout = std::chrono::seconds(30);
-  /// A write is cut into pieces of at most this many bytes, to 1 GiB and the device's limit.
+  /// A write is cut into pieces of at most this many bytes, to kPlaceBytes.
   std::uint64_t piece_bytes = kMiB;
   /// Pieces of a lane that the receiver has not acknowledged, 1 to 256. Memory that was not added
   /// as a source is sent through a buffer of depth × piece_bytes per lane, made when it is first
@@ -66,7 +66,8 @@ class RdmaChannel : public Channel {
 ///
 /// The key of a region is requested at the first write to it, and kept: a region's number must not
 /// be used again for other memory. A write with a key that was revoked is refused by the receiver's
-/// device, and the channel is broken with kNotFound. The destructor ends the transfer if the
+/// device, and the channel is broken with kNotFound; for a region without memory of its own, the
+/// receiver refuses it. The destructor ends the transfer if the
 /// channel is intact; call flush first.
 Result<std::unique_ptr<RdmaChannel>> connect_rdma(const std::vector<Address>& addresses,
                                                   const RdmaOptions& options);

@@ -33,6 +33,15 @@ class RdmaListener final : public RdmaReceiver {
   Status add_region_dmabuf(RegionId region, const DmaBuf& memory) override {
     return incoming_.regions.add(region, memory);
   }
+  Status open_window(LandingWindow window) override {
+    GCR_TRY(window.check(options_.max_lanes));
+    GCR_TRY(incoming_.regions.open_window(window.bytes, options_.max_lanes));
+    incoming_.on_arrived = std::move(window.on_arrived);
+    return {};
+  }
+  Status add_windowed_region(RegionId region, std::uint64_t size_bytes) override {
+    return incoming_.regions.add_windowed(region, size_bytes);
+  }
   Status remove_region(RegionId region) override { return incoming_.regions.remove(region); }
   void cancel() override;
   Status health() const override { return incoming_.broken.status(); }

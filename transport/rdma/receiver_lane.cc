@@ -16,7 +16,9 @@ constexpr milliseconds kLinger{5000};
 }  // namespace
 
 ReceiverLane::ReceiverLane(std::unique_ptr<QueuePair> queue_pair, UniqueFd wake, Incoming& incoming)
-    : queue_pair_(std::move(queue_pair)), wake_(std::move(wake)), incoming_(incoming) {
+    : queue_pair_(std::move(queue_pair)),
+      wake_(std::make_shared<const UniqueFd>(std::move(wake))),
+      incoming_(incoming) {
   for (unsigned slot = 1; slot < queue_pair_->slots(); ++slot) free_slots_.push_back(slot);
 }
 
@@ -29,6 +31,7 @@ Status ReceiverLane::serve() {
     }
     if (ended_) return {};
     GCR_TRY(incoming_.broken.status());
+    GCR_TRY(acknowledge_places());
     if (failure_) return *failure_;  // what came before it has been answered
     if (auto alive = queue_pair_->check_life(incoming_.peer_timeout, "the sender"); !alive) {
       failure_ = alive.error();
@@ -42,10 +45,10 @@ Status ReceiverLane::turn(milliseconds limit) {
   GCR_TRY(queue_pair_->drain(taking));
   if (failure_ || (!requests_.empty() && !free_slots_.empty())) return {};
   std::array<pollfd, 2> waits{
-      pollfd{.fd = wake_.get(), .events = POLLIN, .revents = 0},
+      pollfd{.fd = wake_->get(), .events = POLLIN, .revents = 0},
       pollfd{.fd = queue_pair_->completion_fd(), .events = POLLIN, .revents = 0}};
   GCR_TRY(wait_ready(waits, limit));
-  calm_down(wake_);
+  calm_down(*wake_);
   if (waits[1].revents == 0) return {};
   queue_pair_->take_notification();
   return queue_pair_->drain(taking);
@@ -76,15 +79,23 @@ Status ReceiverLane::take_request() {
     ended_ = true;
     return {};
   }
-  GCR_ASSIGN(const Message reply, answer(request));
-  const unsigned slot = free_slots_.back();
-  free_slots_.pop_back();
-  return queue_pair_->send(slot, reply);
+  GCR_ASSIGN(const std::optional<Message> reply, answer(request));
+  return reply ? send(*reply) : Status();
 }
 
-Result<Message> ReceiverLane::answer(const Message& request) {
+/// There is a free slot.
+Status ReceiverLane::send(const Message& message) {
+  const unsigned slot = free_slots_.back();
+  free_slots_.pop_back();
+  return queue_pair_->send(slot, message);
+}
+
+/// Nothing where the answer comes later.
+Result<std::optional<Message>> ReceiverLane::answer(const Message& request) {
   if (request.type == MessageType::kRegionQuery) {
-    return incoming_.regions.key_for(request, queue_pair_->id()->qp->pd);
+    GCR_ASSIGN(const Message key,
+               incoming_.regions.key_for(request, queue_pair_->id()->qp->pd, wake_, part_));
+    return std::optional(key);
   }
   if (request.type != MessageType::kLanded) {
     return Error(Code::kProtocol, fmt::format("the sender sent a message of type {}",
@@ -92,12 +103,35 @@ Result<Message> ReceiverLane::answer(const Message& request) {
   }
   GCR_ASSIGN(const RegionTable::Pin pin,
              incoming_.regions.pin(request.region, request.offset, request.length));
+  if (pin.windowed() != (request.places != 0)) {
+    return Error(Code::kProtocol,
+                 fmt::format("the sender wrote to another place than region {}'s", request.region));
+  }
   incoming_.counters.add_bytes(request.length, kMessageHeaderBytes);
   incoming_.counters.add_write();
+  if (pin.windowed()) {
+    GCR_TRY(take_in_window(request));
+    return std::optional<Message>();
+  }
   if (incoming_.on_landed) {
     GCR_TRY(incoming_.on_landed(request.region, request.offset, request.length));
   }
-  return Message{.type = MessageType::kAcknowledged, .number = request.number};
+  return std::optional(Message{.type = MessageType::kAcknowledged, .number = request.number});
+}
+
+/// It is acknowledged when its place was given back.
+Status ReceiverLane::take_in_window(const Message& request) {
+  if (!part_) return Error(Code::kProtocol, "the sender wrote to a window that it never asked for");
+  GCR_ASSIGN(Place place, part_->take(request.places - 1U, request.length, request.number));
+  return incoming_.on_arrived(request.region, request.offset, std::move(place));
+}
+
+Status ReceiverLane::acknowledge_places() {
+  if (!part_ || free_slots_.empty()) return {};
+  for (const std::uint64_t number : part_->given_back(free_slots_.size())) {
+    GCR_TRY(send({.type = MessageType::kAcknowledged, .number = number}));
+  }
+  return {};
 }
 
 /// Turns until `done`, or the connection is closed, or the time is up.

@@ -19,6 +19,7 @@ namespace gcr::transport::rdma {
 /// What the lanes of a receiver share.
 struct Incoming {
   OnLanded on_landed;
+  OnArrived on_arrived;  ///< set before the first region that needs it
   std::chrono::milliseconds peer_timeout{};
   Regions regions;
   Counters counters;
@@ -45,22 +46,26 @@ class ReceiverLane {
   void end();
 
   /// Makes serve() notice that the receiver is broken. Any thread; never blocks.
-  void disturb() const { wake_up(wake_); }
+  void disturb() const { wake_up(*wake_); }
 
  private:
   Status take(const Completion& completion);
   Status turn(std::chrono::milliseconds limit);
   Status take_request();
-  Result<Message> answer(const Message& request);
+  Result<std::optional<Message>> answer(const Message& request);
+  Status take_in_window(const Message& request);
+  Status acknowledge_places();
+  Status send(const Message& message);
   template <class Condition>
   void linger(Condition done);
 
   const std::unique_ptr<QueuePair> queue_pair_;
-  const UniqueFd wake_;
+  const std::shared_ptr<const UniqueFd> wake_;
   Incoming& incoming_;
   std::deque<Completion> requests_;  ///< received, not answered
   std::vector<unsigned> free_slots_;
-  bool ended_ = false;  ///< the sender has sent its last message
+  std::shared_ptr<WindowPart> part_;  ///< of the landing window, from the first use
+  bool ended_ = false;                ///< the sender has sent its last message
   bool has_heard_ = false;
   bool last_word_sent_ = false;
   std::optional<Error> failure_;  ///< of the connection

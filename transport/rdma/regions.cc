@@ -13,32 +13,58 @@ Status Regions::add(RegionId region, const DmaBuf& memory) {
   GCR_ASSIGN(auto registered, domains.register_all(memory, kWritableFromAfar));
   GCR_TRY(table_.add(region, memory.addresses));
   const std::lock_guard lock(mutex_);
-  registered_[region] = std::move(registered);
+  regions_[region] = {memory.addresses.size(), std::move(registered)};
+  return {};
+}
+
+Status Regions::open_window(std::span<std::byte> bytes, unsigned lanes) {
+  const std::lock_guard lock(mutex_);
+  if (!window_.empty()) return Error(Code::kInvalidArgument, "the landing window is open already");
+  GCR_ASSIGN(window_, domains.register_all({.addresses = bytes}, kWritableFromAfar));
+  parts_.open(bytes, lanes);
+  return {};
+}
+
+Status Regions::add_windowed(RegionId region, std::uint64_t size_bytes) {
+  const std::lock_guard lock(mutex_);
+  if (window_.empty()) return Error(Code::kInvalidArgument, "there is no landing window");
+  GCR_TRY(table_.add_windowed(region, size_bytes));
+  regions_[region] = {size_bytes, {}};
   return {};
 }
 
 Status Regions::remove(RegionId region) {
   GCR_TRY(table_.remove(region));
-  std::vector<MemoryRegion> removed;  // deregistered at the end, without the lock
+  Region removed;  // deregistered at the end, without the lock
   const std::lock_guard lock(mutex_);
-  removed = std::move(registered_[region]);
-  registered_.erase(region);
+  removed = std::move(regions_[region]);
+  regions_.erase(region);
   return {};
 }
 
-Result<Message> Regions::key_for(const Message& question, const ibv_pd* domain) const {
+Result<Message> Regions::key_for(const Message& question, const ibv_pd* domain,
+                                 const std::shared_ptr<const UniqueFd>& wake,
+                                 std::shared_ptr<WindowPart>& part) {
   const std::lock_guard lock(mutex_);
-  const auto found = registered_.find(question.region);
-  if (found == registered_.end()) {
+  const auto found = regions_.find(question.region);
+  if (found == regions_.end()) {
     return Error(Code::kNotFound, fmt::format("there is no region {}", question.region));
   }
-  Message answer{
-      .type = MessageType::kRegionKey, .region = question.region, .number = question.number};
-  if (const ibv_mr* const memory = of_domain(found->second, domain)) {
-    answer.offset = reinterpret_cast<std::uint64_t>(memory->addr);
-    answer.length = memory->length;
-    answer.key = memory->rkey;
-  }
+  const auto& [size_bytes, registered] = found->second;
+  Message answer{.type = MessageType::kRegionKey,
+                 .region = question.region,
+                 .number = question.number,
+                 .length = size_bytes};
+  const bool windowed = registered.empty();
+  const ibv_mr* const memory = of_domain(windowed ? window_ : registered, domain);
+  if (memory == nullptr) return Error(Code::kInternal, "the lane came by another device");
+  answer.offset = reinterpret_cast<std::uint64_t>(memory->addr);
+  answer.key = memory->rkey;
+  if (!windowed) return answer;
+  if (!part) part = parts_.take(wake);
+  if (!part) return Error(Code::kResourceExhausted, "no lane more has a part of the window");
+  answer.offset = reinterpret_cast<std::uint64_t>(part->bytes().data());
+  answer.places = part->places();
   return answer;
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <numeric>
 
 namespace gcr::transport::rdma {
 namespace {
@@ -40,6 +41,14 @@ Result<unsigned> SenderLane::take_slot(std::unique_lock<std::mutex>& lock, Messa
   const auto slot = static_cast<unsigned>(free - slots_.begin());
   *free = {.request = request, .number = requests_++ << kSlotBits | slot};
   return slot;
+}
+
+/// For a request whose slot was taken.
+Status SenderLane::take_place(std::unique_lock<std::mutex>& lock, Slot& slot) {
+  GCR_TRY(wait(lock, [&] { return !free_places_->empty(); }));
+  slot.place = free_places_->back();
+  free_places_->pop_back();
+  return {};
 }
 
 Result<SenderLane::Key> SenderLane::key_of(RegionId region) {
@@ -97,6 +106,7 @@ Status SenderLane::send(const Piece& piece, Batch& batch) {
   {
     std::unique_lock lock(mutex_);
     GCR_ASSIGN(slot, take_slot(lock, MessageType::kLanded));
+    if (key.windowed && fits) GCR_TRY(take_place(lock, slots_[slot]));
     Slot& taken = slots_[slot];
     taken.refusable = !fits;
     taken.region = piece.region;
@@ -107,10 +117,12 @@ Status SenderLane::send(const Piece& piece, Batch& batch) {
       ++batch.unsent;
     }
     message.number = taken.number;
+    message.places = taken.place;
   }
   if (!fits) return queue_pair_->send(slot, message);
   GCR_ASSIGN(RemoteWrite write, source_of(slot, piece));
-  write.address = key.address + piece.offset;
+  const std::uint64_t window_offset = (message.places - std::uint64_t{1}) * kPlaceBytes;
+  write.address = key.address + (key.windowed ? window_offset : piece.offset);
   write.remote_key = key.key;
   return queue_pair_->send(slot, message, write);
 }
@@ -165,7 +177,9 @@ Error SenderLane::failure_of(const Completion& completion) const {
 }
 
 void SenderLane::free_if_done(Slot& slot) {
-  if (slot.sent && slot.answered) slot.request = MessageType::kInvalid;
+  if (!slot.sent || !slot.answered) return;
+  if (slot.place != 0) free_places_->push_back(slot.place);
+  slot = {.number = slot.number};
 }
 
 Status SenderLane::take(const Completion& completion) {
@@ -202,8 +216,14 @@ Status SenderLane::take_answer(const Message& message) {
                              static_cast<unsigned>(message.type), message.number));
   }
   if (is_key) {
-    keys_[message.region] = {
-        .address = message.offset, .length = message.length, .key = message.key};
+    keys_[message.region] = {.address = message.offset,
+                             .length = message.length,
+                             .key = message.key,
+                             .windowed = message.places != 0};
+    if (message.places != 0 && !free_places_) {
+      free_places_.emplace(message.places);
+      std::iota(free_places_->rbegin(), free_places_->rend(), std::uint16_t{1});
+    }
   }
   slots_[index].answered = true;
   free_if_done(slots_[index]);

@@ -38,8 +38,9 @@ class SenderLane {
   QueuePair& queue_pair() { return *queue_pair_; }
   const ibv_pd* domain() const { return domain_; }
 
-  /// Sends at most piece_bytes. Waits for a free slot, and with the first piece into a region for
-  /// its key. Bytes with a local key must be left alone until wait_for(batch) has returned.
+  /// Sends at most piece_bytes. Waits for a free slot, with the first piece into a region for its
+  /// key, and for a place if the region has no memory of its own. Bytes with a local key must be
+  /// left alone until wait_for(batch) has returned.
   Status send(const Piece& piece, Batch& batch);
 
   /// Returns when the peer's device has all bytes of the batch.
@@ -61,9 +62,10 @@ class SenderLane {
   struct Slot {
     MessageType request = MessageType::kInvalid;  ///< kInvalid: free
     std::uint64_t number = 0;
-    bool sent = false;       ///< the peer's device has it
-    bool answered = false;   ///< the receiver has answered
-    bool refusable = false;  ///< sent although it does not fit, to be refused
+    bool sent = false;        ///< the peer's device has it
+    bool answered = false;    ///< the receiver has answered
+    bool refusable = false;   ///< sent although it does not fit, to be refused
+    std::uint16_t place = 0;  ///< 1 + that of the window; 0: none
     RegionId region = 0;
     std::uint64_t offset = 0;
     std::uint64_t length = 0;
@@ -73,9 +75,11 @@ class SenderLane {
     std::uint64_t address = 0;
     std::uint64_t length = 0;
     std::uint32_t key = 0;
+    bool windowed = false;
   };
 
   Result<unsigned> take_slot(std::unique_lock<std::mutex>& lock, MessageType request);
+  Status take_place(std::unique_lock<std::mutex>& lock, Slot& slot);
   Status wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& condition);
   Result<Key> key_of(RegionId region);
   Result<RemoteWrite> source_of(unsigned slot, const Piece& piece);
@@ -94,6 +98,7 @@ class SenderLane {
   std::condition_variable changed_;
   std::vector<Slot> slots_;
   std::map<RegionId, Key> keys_;
+  std::optional<std::vector<std::uint16_t>> free_places_;  ///< once the window is known
   std::uint64_t requests_ = 0;
   bool ended_ = false;
   std::optional<Error> error_;

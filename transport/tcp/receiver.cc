@@ -14,6 +14,7 @@
 #include "transport/lane_thread.h"
 #include "transport/region_table.h"
 #include "transport/tcp/frame.h"
+#include "transport/tcp/place_pool.h"
 #include "transport/tcp/socket.h"
 #include "transport/tcp/stream.h"
 #include "transport/tcp/tcp.h"
@@ -40,6 +41,8 @@ class FrameReceiver final : public TcpReceiver {
   Status add_region(RegionId region, std::span<std::byte> bytes) override {
     return regions_.add(region, bytes);
   }
+  Status open_window(LandingWindow window) override;
+  Status add_windowed_region(RegionId region, std::uint64_t size_bytes) override;
   Status remove_region(RegionId region) override { return regions_.remove(region); }
   void cancel() override;
   Status health() const override;
@@ -79,10 +82,18 @@ class FrameReceiver final : public TcpReceiver {
   Status serve(Stream& stream, Lane& lane);
   Status take_frame(Stream& stream, Lane& lane, const FrameHeader& header);
   Status land(Stream& stream, const FrameHeader& header);
+  Status take_in_window(Stream& stream, const FrameHeader& header);
+  void count(const FrameHeader& header) {
+    counters_.add_bytes(header.length_bytes, kHeaderBytes);
+    counters_.add_write();
+  }
+  Status taken(const Status& status);
   static void say_error(Stream& stream, const Error& error, std::uint64_t landed);
 
   const TcpReceiverOptions options_;
   RegionTable regions_;
+  OnArrived on_arrived_;               ///< set once, before the first region that needs it
+  std::shared_ptr<PlacePool> places_;  ///< likewise; cancel() looks under mutex_
   Counters counters_;
   mutable FirstError broken_;
 
@@ -276,19 +287,44 @@ Status FrameReceiver::take_frame(Stream& stream, Lane& lane, const FrameHeader& 
 Status FrameReceiver::land(Stream& stream, const FrameHeader& header) {
   GCR_ASSIGN(const RegionTable::Pin pin,
              regions_.pin(header.region, header.offset, header.length_bytes));
+  if (pin.windowed()) return take_in_window(stream, header);
   GCR_TRY(stream.receive(pin.bytes()));
-  counters_.add_bytes(header.length_bytes, kHeaderBytes);
-  counters_.add_write();
+  count(header);
   if (!options_.on_landed) return {};
-  // Whatever its code, it is not an error of the network.
-  const Status taken = options_.on_landed(header.region, header.offset, header.length_bytes);
-  return taken ? taken : broken_.set(taken.error());
+  return taken(options_.on_landed(header.region, header.offset, header.length_bytes));
+}
+
+Status FrameReceiver::take_in_window(Stream& stream, const FrameHeader& header) {
+  GCR_ASSIGN(Place place, places_->take(header.length_bytes));
+  GCR_TRY(stream.receive(place.bytes()));
+  count(header);
+  return taken(on_arrived_(header.region, header.offset, std::move(place)));
+}
+
+/// What the application's error is, whatever its code: none of the network.
+Status FrameReceiver::taken(const Status& status) {
+  return status ? status : broken_.set(status.error());
+}
+
+Status FrameReceiver::open_window(LandingWindow window) {
+  GCR_TRY(window.check(options_.max_lanes));
+  const std::lock_guard lock(mutex_);
+  if (places_) return Error(Code::kInvalidArgument, "the landing window is open already");
+  on_arrived_ = std::move(window.on_arrived);
+  places_ = std::make_shared<PlacePool>(window.bytes);
+  return {};
+}
+
+Status FrameReceiver::add_windowed_region(RegionId region, std::uint64_t size_bytes) {
+  if (!places_) return Error(Code::kInvalidArgument, "there is no landing window");
+  return regions_.add_windowed(region, size_bytes);
 }
 
 void FrameReceiver::cancel() {
   (void)broken_.set(Error(Code::kCancelled, "the transfer was cancelled"));
   const std::lock_guard lock(mutex_);
   given_back_.notify_all();
+  if (places_) places_->close();
   for (const Connection& connection : connections_) connection.stream.shut_down();
 }
 

@@ -1,0 +1,34 @@
+#include "transport/tcp/place_pool.h"
+
+#include "transport/tcp/frame.h"
+
+namespace gcr::transport {
+
+static_assert(kMaxFramePayloadBytes <= kPlaceBytes);
+
+PlacePool::PlacePool(std::span<std::byte> window) {
+  for (std::size_t end = window.size() / kPlaceBytes * kPlaceBytes; end > 0; end -= kPlaceBytes) {
+    free_.push_back(&window[end - kPlaceBytes]);
+  }
+}
+
+Result<Place> PlacePool::take(std::uint64_t length_bytes) {
+  std::unique_lock lock(mutex_);
+  given_back_.wait(lock, [this] { return closed_ || !free_.empty(); });
+  if (closed_) return Error(Code::kCancelled, "the landing window is closed");
+  std::byte* const at = free_.back();
+  free_.pop_back();
+  return Place({at, length_bytes}, [pool = shared_from_this(), at] {
+    const std::lock_guard guard(pool->mutex_);
+    pool->free_.push_back(at);
+    pool->given_back_.notify_one();
+  });
+}
+
+void PlacePool::close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  given_back_.notify_all();
+}
+
+}  // namespace gcr::transport
