@@ -151,7 +151,7 @@ struct Summary {
   std::uint32_t allocations;
   std::uint32_t contexts;
   std::uint32_t blockers;   ///< bits of Blocker
-  std::uint32_t fallbacks;  ///< allocations of 2 MiB or more that could not be backed
+  std::uint32_t fallbacks;  ///< allocations that could not be backed
   std::int32_t door_tid;    ///< the library's thread, in the application's PID namespace
   std::uint32_t gate_closed;
   std::uint32_t detached;

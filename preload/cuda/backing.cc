@@ -70,6 +70,106 @@ bool create_backing(int device, const DeviceFacts& facts, std::size_t size_bytes
   return true;
 }
 
+/// Gives back arenas in which nothing is left: all, or those that need not be kept for what comes
+/// next. Not during a capture. True if there was one.
+bool release_empty_arenas(bool all) {
+  ProcessState& s = state();
+  bool found = false;
+  for (;; found = true) {
+    Mapping mapping;
+    {
+      const std::lock_guard lock(s.mutex);
+      if (any_capture(s)) return found;
+      const CUdeviceptr arena = s.arenas.remove_empty(all);
+      if (arena == 0) return found;
+      mapping = s.inventory.take_mapping(arena);
+    }
+    take_apart(mapping);
+  }
+}
+
+/// Memory and where it is mapped, on its way into the inventory.
+struct Backing {
+  CUmemGenericAllocationHandle handle = 0;
+  CUdeviceptr address = 0;
+  std::size_t size_bytes = 0;
+};
+
+/// At least `wanted_bytes`. False: nothing is left behind.
+bool make_backing(int device, std::size_t wanted_bytes, Backing* backing) {
+  const DeviceFacts facts = device_facts(device);
+  const std::size_t unit = facts.granularity_bytes;
+  if (!facts.can_back || wanted_bytes > SIZE_MAX - unit) return false;
+  backing->size_bytes = (wanted_bytes + unit - 1) / unit * unit;
+  bool created = create_backing(device, facts, backing->size_bytes, &backing->handle);
+  if (!created && release_empty_arenas(true)) {
+    created = create_backing(device, facts, backing->size_bytes, &backing->handle);
+  }
+  if (!created) return false;
+  backing->address = map_whole(backing->handle, backing->size_bytes, unit, device);
+  if (backing->address == 0) real::cuMemRelease(backing->handle);
+  return backing->address != 0;
+}
+
+/// Holds the mutex already.
+const Physical& add_backing(ProcessState& s, CUcontext context, int device,
+                            const Backing& backing) {
+  note_context(s, context, device);
+  Physical& physical =
+      s.inventory.add_physical(backing.handle, backing.size_bytes, device, Origin::kLibrary);
+  Mapping& mapping = s.inventory.add_mapping(backing.address, backing.size_bytes, 0, physical);
+  mapping.context = context;
+  mapping.readers = mapping.writers = std::uint64_t{1} << device;
+  if (!s.peers.empty()) apply_access(s, mapping);
+  return physical;
+}
+
+enum class Fit { kTaken, kNoRoom, kCapturing };
+
+/// From the arenas that there are.
+Fit take_range(CUcontext context, std::size_t requested_bytes, CUdeviceptr* address) {
+  ProcessState& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (any_capture(s)) return Fit::kCapturing;
+  const CUdeviceptr taken = s.arenas.take(context, requested_bytes);
+  if (taken == 0) return Fit::kNoRoom;
+  s.inventory.add_plain(taken, requested_bytes);
+  *address = taken;
+  return Fit::kTaken;
+}
+
+/// Another arena for `context`: of the size that is due or, where memory is short, the smallest.
+bool add_arena(CUcontext context, int device) {
+  ProcessState& s = state();
+  std::size_t wanted_bytes = 0;
+  {
+    const std::lock_guard lock(s.mutex);
+    wanted_bytes = s.arenas.next_size_bytes(context);
+  }
+  Backing backing;
+  if (!make_backing(device, wanted_bytes, &backing) &&
+      (wanted_bytes == kSmallestArenaBytes ||
+       !make_backing(device, kSmallestArenaBytes, &backing))) {
+    return false;
+  }
+  const std::lock_guard lock(s.mutex);
+  const Physical& physical = add_backing(s, context, device, backing);
+  s.arenas.add(Arena(physical.id, context, backing.address, backing.size_bytes));
+  return true;
+}
+
+/// A capture stays undisturbed: the driver answers as it does during one.
+bool allocate_in_arena(CUcontext context, int device, std::size_t requested_bytes,
+                       CUdeviceptr* address) {
+  Fit fit = take_range(context, requested_bytes, address);
+  if (fit != Fit::kNoRoom) return fit == Fit::kTaken;
+  const std::lock_guard growing(state().growth);
+  while ((fit = take_range(context, requested_bytes, address)) == Fit::kNoRoom) {
+    if (!add_arena(context, device)) return false;
+  }
+  return fit == Fit::kTaken;
+}
+
 }  // namespace
 
 CUuuid device_uuid(int device) {
@@ -133,29 +233,17 @@ CUdeviceptr map_whole(CUmemGenericAllocationHandle handle, std::size_t size_byte
 bool allocate_backed(std::size_t requested_bytes, CUdeviceptr* address) {
   CUcontext context = nullptr;
   int device = 0;
-  if (!current_context(&context, &device)) return false;
-  const DeviceFacts facts = device_facts(device);
-  if (!facts.can_back || requested_bytes > SIZE_MAX - facts.granularity_bytes) return false;
-  const std::size_t size_bytes = (requested_bytes + facts.granularity_bytes - 1) /
-                                 facts.granularity_bytes * facts.granularity_bytes;
-  CUmemGenericAllocationHandle handle = 0;
-  if (!create_backing(device, facts, size_bytes, &handle)) return false;
-  const CUdeviceptr mapped = map_whole(handle, size_bytes, facts.granularity_bytes, device);
-  if (mapped == 0) {
-    real::cuMemRelease(handle);
-    return false;
+  if (requested_bytes == 0 || !current_context(&context, &device)) return false;
+  if (requested_bytes < kSmallestArenaBytes) {
+    return allocate_in_arena(context, device, requested_bytes, address);
   }
+  Backing backing;
+  if (!make_backing(device, requested_bytes, &backing)) return false;
   ProcessState& s = state();
   const std::lock_guard lock(s.mutex);
-  note_context(s, context, device);
-  Physical& physical = s.inventory.add_physical(handle, size_bytes, device, Origin::kLibrary);
-  Mapping& mapping = s.inventory.add_mapping(mapped, size_bytes, 0, physical);
-  mapping.plain = std::make_unique<PlainView>();
-  mapping.plain->requested_bytes = requested_bytes;
-  mapping.plain->context = context;
-  mapping.readers = mapping.writers = std::uint64_t{1} << device;
-  if (!s.peers.empty()) apply_access(s, mapping);
-  *address = mapped;
+  add_backing(s, context, device, backing);
+  s.inventory.add_plain(backing.address, requested_bytes);
+  *address = backing.address;
   return true;
 }
 
@@ -199,6 +287,31 @@ void release_if_unused(ProcessState& s, Physical& physical) {
   s.inventory.remove_physical(physical);
 }
 
+Freed take_plain(ProcessState& s, Mapping& mapping, CUdeviceptr address) {
+  Freed freed;
+  freed.context = mapping.context;
+  if (const Arena* arena = s.arenas.find(address)) {
+    freed.range = {arena->number(), address, s.inventory.find_plain(address)->requested_bytes};
+    s.inventory.remove_plain(address);
+    return freed;
+  }
+  s.inventory.remove_plain(address);
+  if (!s.inventory.has_plains(mapping)) freed.mapping = s.inventory.take_mapping(mapping.address);
+  return freed;
+}
+
+void release(const Freed& freed) {
+  if (freed.mapping.physical != nullptr) {
+    take_apart(freed.mapping);
+    return;
+  }
+  {
+    const std::lock_guard lock(state().mutex);
+    if (!state().arenas.give_back(freed.range)) return;
+  }
+  release_empty_arenas(false);
+}
+
 void take_apart(const Mapping& mapping) {
   const CUresult unmapped = real::cuMemUnmap(mapping.address, mapping.size_bytes);
   const CUresult freed = real::cuMemAddressFree(mapping.address, mapping.size_bytes);
@@ -228,14 +341,14 @@ void flush_deferred_frees() {
   }
   CUcontext idle = nullptr;
   for (const DeferredFree& deferred : ready) {
-    const CUcontext context = deferred.mapping.plain->context;
+    const CUcontext context = deferred.freed.context;
     if (deferred.done != nullptr) {
       real::cuEventDestroy_v2(deferred.done);
     } else if (context != idle) {
       synchronize(context);
       idle = context;
     }
-    take_apart(deferred.mapping);
+    release(deferred.freed);
   }
 }
 
@@ -243,7 +356,7 @@ CUresult apply_access(ProcessState& s, Mapping& mapping) {
   std::uint64_t wanted = std::uint64_t{1} << mapping.physical->device;
   if (mapping.physical->origin == Origin::kImported) wanted = mapping.writers;
   for (const PeerAccess& peer : s.peers) {
-    if (peer.owner == mapping.plain->context) wanted |= std::uint64_t{1} << peer.accessor_device;
+    if (peer.owner == mapping.context) wanted |= std::uint64_t{1} << peer.accessor_device;
   }
   CUmemAccessDesc changes[kMaxDevices];
   std::size_t count = 0;

@@ -8,9 +8,6 @@
 
 namespace gcr::preload {
 
-/// Allocations from this size on are backed; smaller ones stay with the driver.
-inline constexpr std::size_t kSmallestBacked = std::size_t{2} << 20;
-
 /// The current context of the calling thread and its device, or false if there is none.
 bool current_context(CUcontext* context, int* device);
 
@@ -26,8 +23,9 @@ int device_of(const CUmemAllocationProp& properties);
 /// Facts of a device; the driver is asked the first time. Takes the mutex.
 DeviceFacts device_facts(int device);
 
-/// Backed memory of `requested_bytes` in the current context, as cuMemAlloc would give it. False:
-/// nothing is left behind, `address` is untouched and the driver's own allocator should be asked.
+/// Backed memory of `requested_bytes` in the current context, as cuMemAlloc would give it: a
+/// mapping of its own, or below kSmallestArenaBytes a range of an arena. False: nothing is left
+/// behind, `address` is untouched and the driver's own allocator should be asked. Takes the mutex.
 bool allocate_backed(std::size_t requested_bytes, CUdeviceptr* address);
 
 /// Reserves addresses for the whole of `physical`, maps it and gives `device` access. 0 if that
@@ -38,6 +36,15 @@ CUdeviceptr map_whole(CUmemGenericAllocationHandle handle, std::size_t size_byte
 /// Waits until `context` is idle, as the driver does before it frees memory. Not during a
 /// capture.
 CUresult synchronize(CUcontext context);
+
+/// Takes a plain allocation out of the inventory; `mapping` is the one that it is in, and goes with
+/// its last one unless it is an arena. Nothing of it is used again before `release`. Holds the
+/// mutex already.
+Freed take_plain(ProcessState& state, Mapping& mapping, CUdeviceptr address);
+
+/// Makes a range of an arena free again, or takes a mapping apart. The GPU must be done with it.
+/// Takes the mutex.
+void release(const Freed& freed);
 
 /// Unmaps what was taken out of the inventory, gives its addresses back and releases its memory.
 /// The GPU must be done with it. Takes the mutex.

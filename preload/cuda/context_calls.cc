@@ -48,7 +48,7 @@ CUresult released(CUresult result, CUdevice device) {
 
 void refresh_access(ProcessState& s, CUcontext owner) {
   for (auto& [address, mapping] : s.inventory.mappings()) {
-    if (mapping.plain != nullptr && mapping.plain->context == owner) apply_access(s, mapping);
+    if (mapping.context == owner) apply_access(s, mapping);
   }
 }
 

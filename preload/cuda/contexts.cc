@@ -113,19 +113,21 @@ void forget_context(CUcontext context) {
     });
     std::vector<CUdeviceptr> addresses;
     for (const auto& [address, mapping] : s.inventory.mappings()) {
-      if (mapping.plain != nullptr && mapping.plain->context == context) {
-        addresses.push_back(address);
-      }
+      if (mapping.context == context) addresses.push_back(address);
     }
+    s.arenas.remove_all_of(context);
     for (const CUdeviceptr address : addresses) {
       dead.push_back(s.inventory.take_mapping(address));
+      s.inventory.remove_plains(dead.back());
     }
     for (auto deferred = s.deferred_frees.begin(); deferred != s.deferred_frees.end();) {
-      if (deferred->mapping.plain->context != context) {
+      if (deferred->freed.context != context) {
         ++deferred;
         continue;
       }
-      dead.push_back(std::move(deferred->mapping));
+      if (deferred->freed.mapping.physical != nullptr) {
+        dead.push_back(std::move(deferred->freed.mapping));
+      }
       deferred = s.deferred_frees.erase(deferred);
     }
   }

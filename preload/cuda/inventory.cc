@@ -92,10 +92,31 @@ Mapping* Inventory::find_mapping(CUdeviceptr address) {
   return address - mapping.address < mapping.size_bytes ? &mapping : nullptr;
 }
 
-Mapping* Inventory::find_plain(CUdeviceptr address) {
-  Mapping* mapping = find_mapping(address);
-  if (mapping == nullptr || mapping->plain == nullptr) return nullptr;
-  return address - mapping->address < mapping->plain->requested_bytes ? mapping : nullptr;
+Plain& Inventory::add_plain(CUdeviceptr address, std::size_t requested_bytes) {
+  Plain& plain = plains_[address];
+  plain.address = address;
+  plain.requested_bytes = requested_bytes;
+  plain.buffer_id = next_buffer_id_++;
+  return plain;
+}
+
+void Inventory::remove_plain(CUdeviceptr address) { plains_.erase(address); }
+
+Plain* Inventory::find_plain(CUdeviceptr address) {
+  auto after = plains_.upper_bound(address);
+  if (after == plains_.begin()) return nullptr;
+  Plain& plain = std::prev(after)->second;
+  return address - plain.address < plain.requested_bytes ? &plain : nullptr;
+}
+
+bool Inventory::has_plains(const Mapping& mapping) const {
+  const auto first = plains_.lower_bound(mapping.address);
+  return first != plains_.end() && first->first - mapping.address < mapping.size_bytes;
+}
+
+void Inventory::remove_plains(const Mapping& mapping) {
+  plains_.erase(plains_.lower_bound(mapping.address),
+                plains_.lower_bound(mapping.address + mapping.size_bytes));
 }
 
 void Inventory::add_untracked(CUdeviceptr address, std::size_t size_bytes, bool managed) {

@@ -1,12 +1,11 @@
-// The inventory of the process's GPU memory: physical allocations, where they are mapped, and which
-// mappings replace a plain cuMemAlloc. Plain data, guarded by ProcessState::mutex; nothing here
-// calls the driver.
+// The inventory of the process's GPU memory: physical allocations, where they are mapped, and the
+// plain allocations of the application inside the library's mappings. Plain data, guarded by
+// ProcessState::mutex; nothing here calls the driver.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <vector>
 
 #include "preload/cuda/abi/driver_abi.h"
@@ -44,14 +43,14 @@ struct Physical {
 /// Closes every descriptor of `physical`.
 void close_descriptors(Physical& physical);
 
-/// What makes a mapping look like the result of cuMemAlloc or cuIpcOpenMemHandle.
-struct PlainView {
+/// What the application got from cuMemAlloc or cuIpcOpenMemHandle: a part of a mapping, or the
+/// whole of it.
+struct Plain {
+  CUdeviceptr address = 0;
   std::size_t requested_bytes = 0;
-  CUcontext context = nullptr;
-  bool sync_memops = false;          ///< as the application set it
-  unsigned long long buffer_id = 0;  ///< the driver's first answer, 0 if never asked
+  unsigned long long buffer_id = 0;  ///< never used twice, and none of the driver's
   std::uint32_t ipc_opens = 0;       ///< cuIpcOpenMemHandle less cuIpcCloseMemHandle
-  std::uint64_t ipc_key[2] = {};     ///< of an opened handle: the exporter, and the id there
+  bool sync_memops = false;          ///< as the application set it
 };
 
 /// One mapped range. Device ordinals are bits of the masks.
@@ -63,7 +62,8 @@ struct Mapping {
   std::uint64_t readers = 0;                  ///< devices that may read
   std::uint64_t writers = 0;                  ///< devices that may read and write
   std::vector<CUmemAccessDesc> other_access;  ///< locations that are no device
-  std::unique_ptr<PlainView> plain;           ///< null for the application's own VMM use
+  CUcontext context = nullptr;    ///< of the plain allocations in it; null: the application's own
+  std::uint64_t ipc_key[2] = {};  ///< of opened handles: the exporter, and the id there
 };
 
 class Inventory {
@@ -88,9 +88,15 @@ class Inventory {
   Mapping take_mapping(CUdeviceptr address);
   /// The mapping that contains `address`, or null.
   Mapping* find_mapping(CUdeviceptr address);
-  /// As find_mapping, for those that look like plain allocations and contain `address` within the
-  /// size that was asked for.
-  Mapping* find_plain(CUdeviceptr address);
+
+  /// A plain allocation in a mapping of the library's.
+  Plain& add_plain(CUdeviceptr address, std::size_t requested_bytes);
+  void remove_plain(CUdeviceptr address);
+  /// The plain allocation that contains `address` within the size that was asked for, or null.
+  Plain* find_plain(CUdeviceptr address);
+  /// Those in `mapping`: whether there are any, and their removal.
+  bool has_plains(const Mapping& mapping) const;
+  void remove_plains(const Mapping& mapping);
 
   std::map<CUdeviceptr, Mapping>& mappings() { return mappings_; }
   std::map<std::uint64_t, Physical>& physicals() { return physicals_; }
@@ -112,8 +118,10 @@ class Inventory {
 
   std::map<std::uint64_t, Physical> physicals_;
   std::map<CUdeviceptr, Mapping> mappings_;
+  std::map<CUdeviceptr, Plain> plains_;
   std::map<CUdeviceptr, Untracked> untracked_;
   std::uint64_t next_id_ = 1;
+  std::uint64_t next_buffer_id_ = std::uint64_t{1} << 62;  ///< the driver's are small
   std::uint64_t generation_ = 1;
   std::uint64_t tracked_bytes_ = 0;
   std::uint64_t untracked_bytes_ = 0;

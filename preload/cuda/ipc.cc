@@ -1,7 +1,8 @@
 // Legacy IPC on backed memory. The driver cannot make an IPC handle of memory that it mapped from a
-// descriptor, so the library makes the 64 opaque bytes: they name a descriptor of a process. The
-// opening process, under this library too, takes the descriptor with pidfd_getfd and maps it. The
-// driver's own allocations keep the driver's handles.
+// descriptor, so the library makes the 64 opaque bytes: they name a descriptor of a process, and a
+// place in its memory. The opening process, under this library too, takes the descriptor with
+// pidfd_getfd and maps it, the whole arena of a small allocation, once for all allocations in it.
+// The driver's own allocations keep the driver's handles.
 //
 // Fetching needs the right to ptrace the exporter: the same user, and where the Yama module forbids
 // even that, the exporter's permission, which it gives (to processes of its user) with its first
@@ -39,8 +40,9 @@ struct IpcTicket {
       start_time;  ///< of the process, in clock ticks since boot: tells a reused PID apart
   std::uint64_t id;
   std::uint64_t size_bytes;
+  std::uint64_t offset_bytes;
   std::uint64_t requested_bytes;
-  std::uint8_t device_uuid[16];
+  std::uint64_t unused;
 };
 static_assert(sizeof(IpcTicket) == sizeof(CUipcMemHandle));
 
@@ -66,7 +68,7 @@ UniqueFd fetch_descriptor(const IpcTicket& ticket) {
 }
 
 /// Makes the 64 bytes for a backed allocation. Holds the mutex already.
-CUresult make_ticket(const Mapping& mapping, CUipcMemHandle* handle) {
+CUresult make_ticket(const Mapping& mapping, const Plain& plain, CUipcMemHandle* handle) {
   Physical& physical = *mapping.physical;
   if (!physical.shared) {
     const CUresult result = share(physical);
@@ -80,9 +82,8 @@ CUresult make_ticket(const Mapping& mapping, CUipcMemHandle* handle) {
   ticket.start_time = start_time_of(ticket.pid);
   ticket.id = physical.id;
   ticket.size_bytes = physical.size_bytes;
-  ticket.requested_bytes = mapping.plain->requested_bytes;
-  const CUuuid uuid = device_uuid(physical.device);
-  ::memcpy(ticket.device_uuid, uuid.bytes, sizeof(ticket.device_uuid));
+  ticket.offset_bytes = plain.address - mapping.address;
+  ticket.requested_bytes = plain.requested_bytes;
   ::memcpy(handle, &ticket, sizeof(ticket));
   return CUDA_SUCCESS;
 }
@@ -91,25 +92,31 @@ std::uint64_t exporter_key(const IpcTicket& ticket) {
   return ticket.start_time << 22 ^ static_cast<std::uint32_t>(ticket.pid);
 }
 
-/// The same handle, opened earlier in the same context: one more opening of it.
+/// One more opening of an allocation in `mapping`. Holds the mutex already.
+CUdeviceptr open_in(ProcessState& s, const Mapping& mapping, const IpcTicket& ticket) {
+  const CUdeviceptr address = mapping.address + ticket.offset_bytes;
+  Plain* plain = s.inventory.find_plain(address);
+  if (plain == nullptr) plain = &s.inventory.add_plain(address, ticket.requested_bytes);
+  ++plain->ipc_opens;
+  return address;
+}
+
+/// The same memory, opened earlier in the same context.
 std::optional<CUdeviceptr> open_again(const IpcTicket& ticket, CUcontext context) {
   ProcessState& s = state();
   const std::lock_guard lock(s.mutex);
-  for (auto& [address, mapping] : s.inventory.mappings()) {
-    if (mapping.plain == nullptr || mapping.plain->ipc_opens == 0 ||
-        mapping.plain->context != context || mapping.plain->ipc_key[0] != exporter_key(ticket) ||
-        mapping.plain->ipc_key[1] != ticket.id) {
-      continue;
+  for (const auto& [address, mapping] : s.inventory.mappings()) {
+    if (mapping.context == context && mapping.ipc_key[0] == exporter_key(ticket) &&
+        mapping.ipc_key[1] == ticket.id) {
+      return open_in(s, mapping, ticket);
     }
-    ++mapping.plain->ipc_opens;
-    return address;
   }
   return std::nullopt;
 }
 
-void remember_opened(const IpcTicket& ticket, CUcontext context, int device,
-                     CUmemGenericAllocationHandle handle, UniqueFd descriptor,
-                     CUdeviceptr address) {
+CUdeviceptr remember_opened(const IpcTicket& ticket, CUcontext context, int device,
+                            CUmemGenericAllocationHandle handle, UniqueFd descriptor,
+                            CUdeviceptr address) {
   CUmemAllocationProp told{};
   real::cuMemGetAllocationPropertiesFromHandle(&told, handle);
   const int owner = device_of(told);  // maybe another device than the one that opens it
@@ -121,12 +128,10 @@ void remember_opened(const IpcTicket& ticket, CUcontext context, int device,
   physical.retained_fd = move_high(descriptor.release());
   Mapping& mapping = s.inventory.add_mapping(address, ticket.size_bytes, 0, physical);
   mapping.readers = mapping.writers = std::uint64_t{1} << device;
-  mapping.plain = std::make_unique<PlainView>();
-  mapping.plain->requested_bytes = ticket.requested_bytes;
-  mapping.plain->context = context;
-  mapping.plain->ipc_opens = 1;
-  mapping.plain->ipc_key[0] = exporter_key(ticket);
-  mapping.plain->ipc_key[1] = ticket.id;
+  mapping.context = context;
+  mapping.ipc_key[0] = exporter_key(ticket);
+  mapping.ipc_key[1] = ticket.id;
+  return open_in(s, mapping, ticket);
 }
 
 CUresult open_ticket(CUdeviceptr* address, const IpcTicket& ticket) {
@@ -159,8 +164,7 @@ CUresult open_ticket(CUdeviceptr* address, const IpcTicket& ticket) {
     real::cuMemRelease(handle);
     return CUDA_ERROR_MAP_FAILED;
   }
-  remember_opened(ticket, context, device, handle, std::move(fd), mapped);
-  *address = mapped;
+  *address = remember_opened(ticket, context, device, handle, std::move(fd), mapped);
   return CUDA_SUCCESS;
 }
 
@@ -179,16 +183,15 @@ CUresult open_handle(CUdeviceptr* address, const CUipcMemHandle& handle, Functio
 
 enum class Closing { kDriver, kStillOpen, kDeferred, kTaken };
 
-Closing close_once(CUdeviceptr address, Mapping* taken) {
+Closing close_once(CUdeviceptr address, Freed* taken) {
   ProcessState& s = state();
   const std::lock_guard lock(s.mutex);
-  const Mapping* mapping = s.inventory.find_mapping(address);
-  if (mapping == nullptr || mapping->address != address || mapping->plain == nullptr ||
-      mapping->plain->ipc_opens == 0) {
+  Plain* plain = s.inventory.find_plain(address);
+  if (plain == nullptr || plain->address != address || plain->ipc_opens == 0) {
     return Closing::kDriver;
   }
-  if (--mapping->plain->ipc_opens > 0) return Closing::kStillOpen;
-  *taken = s.inventory.take_mapping(address);
+  if (--plain->ipc_opens > 0) return Closing::kStillOpen;
+  *taken = take_plain(s, *s.inventory.find_mapping(address), address);
   if (!any_capture(s)) return Closing::kTaken;
   s.deferred_frees.push_back({std::move(*taken), nullptr});
   return Closing::kDeferred;
@@ -210,9 +213,10 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
   ProcessState& s = state();
   {
     const std::lock_guard lock(s.mutex);
-    const Mapping* mapping = s.inventory.find_plain(address);
-    if (mapping != nullptr && mapping->physical->origin == Origin::kLibrary) {
-      return handle == nullptr ? CUDA_ERROR_INVALID_VALUE : make_ticket(*mapping, handle);
+    const Plain* plain = s.inventory.find_plain(address);
+    const Mapping* mapping = s.inventory.find_mapping(address);
+    if (plain != nullptr && mapping->physical->origin == Origin::kLibrary) {
+      return handle == nullptr ? CUDA_ERROR_INVALID_VALUE : make_ticket(*mapping, *plain, handle);
     }
   }
   const CUresult result = real::cuIpcGetMemHandle(handle, address);
@@ -232,8 +236,8 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsi
 }
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
-  Mapping mapping;
-  switch (close_once(address, &mapping)) {
+  Freed freed;
+  switch (close_once(address, &freed)) {
     case Closing::kDriver:
       return close_in_driver(address);
     case Closing::kStillOpen:
@@ -242,8 +246,8 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
     case Closing::kTaken:
       break;
   }
-  const CUresult result = synchronize(mapping.plain->context);
-  take_apart(mapping);
+  const CUresult result = synchronize(freed.context);
+  release(freed);
   return result;
 }
 

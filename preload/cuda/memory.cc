@@ -1,4 +1,4 @@
-// cuMemAlloc and its kin: memory of 2 MiB or more is backed (decision 1), the rest is the driver's.
+// cuMemAlloc and its kin, backed wherever that is possible (decision 1).
 #include <cstdint>
 #include <optional>
 
@@ -16,7 +16,7 @@ void note_driver_allocation(CUdeviceptr address, std::size_t size_bytes, bool ma
   ProcessState& s = state();
   const std::lock_guard lock(s.mutex);
   s.inventory.add_untracked(address, size_bytes, managed);
-  if (!managed && size_bytes >= kSmallestBacked) {
+  if (!managed) {
     ++s.fallbacks;
     log_line("%zu bytes at 0x%llx stay with the driver", size_bytes, address);
   }
@@ -55,29 +55,32 @@ bool allocate_backed_pitch(CUdeviceptr* address, std::size_t* pitch_bytes, std::
   constexpr std::size_t kWidest = std::size_t{1} << 31;
   if (!known_element || width_bytes == 0 || width_bytes >= kWidest || height == 0) return false;
   if (height > SIZE_MAX / (2 * kWidest)) return false;
-  // No pitch is more than a page wider than its row, so small ones need no query.
-  if ((width_bytes + 4096) * height < kSmallestBacked) return false;
   const std::size_t alignment_bytes = pitch_alignment();
   if (alignment_bytes == 0) return false;
   const std::size_t pitch = round_up(width_bytes, alignment_bytes);
-  if (pitch * height < kSmallestBacked || !allocate_backed(pitch * height, address)) return false;
+  if (!allocate_backed(pitch * height, address)) return false;
   *pitch_bytes = pitch;
   return true;
 }
 
 enum class Ownership { kDriver, kRefused, kDeferred, kTaken };
 
-/// Takes a backed allocation out of the inventory, for the caller to take apart or, during a
-/// capture, for later.
-Ownership take_for_free(CUdeviceptr address, Mapping* taken) {
+/// Whether a backed allocation starts at `address`.
+bool is_backed(ProcessState& s, const Mapping& mapping, CUdeviceptr address) {
+  const Plain* plain = s.inventory.find_plain(address);
+  return plain != nullptr && plain->address == address &&
+         mapping.physical->origin == Origin::kLibrary;
+}
+
+/// Takes a backed allocation out of the inventory, for the caller to release or, during a capture,
+/// for later.
+Ownership take_for_free(CUdeviceptr address, Freed* taken) {
   ProcessState& s = state();
   const std::lock_guard lock(s.mutex);
-  const Mapping* mapping = s.inventory.find_mapping(address);
-  if (mapping == nullptr || mapping->plain == nullptr) return Ownership::kDriver;
-  if (mapping->address != address || mapping->physical->origin != Origin::kLibrary) {
-    return Ownership::kRefused;
-  }
-  *taken = s.inventory.take_mapping(address);
+  Mapping* mapping = s.inventory.find_mapping(address);
+  if (mapping == nullptr || mapping->context == nullptr) return Ownership::kDriver;
+  if (!is_backed(s, *mapping, address)) return Ownership::kRefused;
+  *taken = take_plain(s, *mapping, address);
   if (!any_capture(s)) return Ownership::kTaken;
   s.deferred_frees.push_back({std::move(*taken), nullptr});
   return Ownership::kDeferred;
@@ -97,11 +100,8 @@ CUresult free_in_driver(CUdeviceptr address) {
 std::optional<CUresult> free_in_stream_order(CUdeviceptr address, CUstream stream) {
   ProcessState& s = state();
   const std::lock_guard lock(s.mutex);
-  const Mapping* mapping = s.inventory.find_mapping(address);
-  if (mapping == nullptr || mapping->address != address || mapping->plain == nullptr ||
-      mapping->physical->origin != Origin::kLibrary) {
-    return std::nullopt;
-  }
+  Mapping* mapping = s.inventory.find_mapping(address);
+  if (mapping == nullptr || !is_backed(s, *mapping, address)) return std::nullopt;
   CUevent done = nullptr;
   CUresult result = real::cuEventCreate(&done, CU_EVENT_DISABLE_TIMING);
   if (result != CUDA_SUCCESS) return result;
@@ -110,7 +110,7 @@ std::optional<CUresult> free_in_stream_order(CUdeviceptr address, CUstream strea
     real::cuEventDestroy_v2(done);
     return result;
   }
-  s.deferred_frees.push_back({s.inventory.take_mapping(address), done});
+  s.deferred_frees.push_back({take_plain(s, *mapping, address), done});
   return CUDA_SUCCESS;
 }
 
@@ -119,7 +119,7 @@ std::optional<CUresult> free_in_stream_order(CUdeviceptr address, CUstream strea
 namespace tracked {
 
 CUresult cuMemAlloc_v2(CUdeviceptr* address, std::size_t size_bytes) {
-  if (address != nullptr && size_bytes >= kSmallestBacked) {
+  if (address != nullptr) {
     flush_deferred_frees();
     if (allocate_backed(size_bytes, address)) return CUDA_SUCCESS;
   }
@@ -151,8 +151,8 @@ CUresult cuMemAllocManaged(CUdeviceptr* address, std::size_t size_bytes, unsigne
 }
 
 CUresult cuMemFree_v2(CUdeviceptr address) {
-  Mapping mapping;
-  switch (take_for_free(address, &mapping)) {
+  Freed freed;
+  switch (take_for_free(address, &freed)) {
     case Ownership::kDriver:
       return free_in_driver(address);
     case Ownership::kRefused:
@@ -162,8 +162,8 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
     case Ownership::kTaken:
       break;
   }
-  const CUresult result = synchronize(mapping.plain->context);
-  take_apart(mapping);
+  const CUresult result = synchronize(freed.context);
+  release(freed);
   flush_deferred_frees();
   return result;
 }
@@ -183,12 +183,15 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* size_bytes, CUd
   ProcessState& s = state();
   {
     const std::lock_guard lock(s.mutex);
-    if (const Mapping* mapping = s.inventory.find_plain(address)) {
-      if (base != nullptr) *base = mapping->address;
-      if (size_bytes != nullptr) *size_bytes = mapping->plain->requested_bytes;
+    if (const Plain* plain = s.inventory.find_plain(address)) {
+      if (base != nullptr) *base = plain->address;
+      if (size_bytes != nullptr) *size_bytes = plain->requested_bytes;
       return CUDA_SUCCESS;
     }
+    const Mapping* mapping = s.inventory.find_mapping(address);
+    if (mapping != nullptr && mapping->context != nullptr) return CUDA_ERROR_NOT_FOUND;
   }
+  flush_deferred_frees();
   return real::cuMemGetAddressRange_v2(base, size_bytes, address);
 }
 

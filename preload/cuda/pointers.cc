@@ -11,35 +11,39 @@ namespace {
 
 /// What the library knows of one address, copied so that the mutex need not be held.
 struct View {
-  bool plain = false;
-  CUdeviceptr base = 0;
-  std::size_t requested_bytes = 0;
+  bool plain = false;   ///< of a plain allocation
+  bool unused = false;  ///< in a mapping of the library's, but of no allocation
+  Plain allocation;
+  CUdeviceptr mapping = 0;
   std::size_t mapped_bytes = 0;
   CUcontext context = nullptr;
-  bool sync_memops = false;
-  unsigned long long buffer_id = 0;
   unsigned int handle_types = 0;
 };
 
 std::optional<View> view_of(CUdeviceptr address) {
   ProcessState& s = state();
   const std::lock_guard lock(s.mutex);
-  if (const Mapping* mapping = s.inventory.find_plain(address)) {
-    const PlainView& plain = *mapping->plain;
-    return View{.plain = true,
-                .base = mapping->address,
-                .requested_bytes = plain.requested_bytes,
-                .mapped_bytes = mapping->size_bytes,
-                .context = plain.context,
-                .sync_memops = plain.sync_memops,
-                .buffer_id = plain.buffer_id,
-                .handle_types = 0};
-  }
   const Mapping* mapping = s.inventory.find_mapping(address);
-  if (mapping == nullptr || mapping->plain != nullptr) return std::nullopt;
+  if (mapping == nullptr) return std::nullopt;
   View view;
-  view.handle_types = mapping->physical->asked.requestedHandleTypes;
+  if (mapping->context == nullptr) {
+    view.handle_types = mapping->physical->asked.requestedHandleTypes;
+    return view;
+  }
+  const Plain* plain = s.inventory.find_plain(address);
+  view.plain = plain != nullptr;
+  view.unused = plain == nullptr;
+  if (plain != nullptr) view.allocation = *plain;
+  view.mapping = mapping->address;
+  view.mapped_bytes = mapping->size_bytes;
+  view.context = mapping->context;
   return view;
+}
+
+/// An address of which the driver knows nothing, for queries on memory that is not allocated.
+CUdeviceptr unknown_address() {
+  static const char nothing = 0;
+  return reinterpret_cast<CUdeviceptr>(&nothing);
 }
 
 // The widths of the boolean and bit-mask answers are not documented: only their lowest byte, which
@@ -55,26 +59,15 @@ bool put(void* data, T value) {
   return true;
 }
 
-/// The first answer of the driver stays the answer, across migrations too.
-unsigned long long keep_buffer_id(CUdeviceptr address, unsigned long long answer) {
-  ProcessState& s = state();
-  const std::lock_guard lock(s.mutex);
-  const Mapping* mapping = s.inventory.find_plain(address);
-  if (mapping == nullptr) return answer;
-  if (mapping->plain->buffer_id == 0) mapping->plain->buffer_id = answer;
-  return mapping->plain->buffer_id;
-}
-
 void set_sync_memops(CUdeviceptr address, bool value) {
   ProcessState& s = state();
   const std::lock_guard lock(s.mutex);
-  if (const Mapping* mapping = s.inventory.find_plain(address)) mapping->plain->sync_memops = value;
+  if (Plain* plain = s.inventory.find_plain(address)) plain->sync_memops = value;
 }
 
 /// Attributes that a plain allocation has even where the driver refuses them on mapped memory.
 bool answers_without_driver(CUpointer_attribute attribute) {
-  return attribute != CU_POINTER_ATTRIBUTE_BUFFER_ID &&
-         attribute != CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES &&
+  return attribute != CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES &&
          attribute != CU_POINTER_ATTRIBUTE_P2P_TOKENS;
 }
 
@@ -90,24 +83,23 @@ bool override_answer(const View& view, CUpointer_attribute attribute, CUdevicept
     case CU_POINTER_ATTRIBUTE_CONTEXT:
       return put(data, view.context);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      return put(data, view.allocation.address);
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-      return put(data, view.base);
+      return put(data, view.mapping);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-      return put(data, view.requested_bytes);
+      return put(data, view.allocation.requested_bytes);
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
       return put(data, view.mapped_bytes);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      return put<unsigned char>(data, 1);
+      return put<unsigned char>(data, view.allocation.ipc_opens == 0 ? 1 : 0);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-      return put<unsigned char>(data, view.sync_memops ? 1 : 0);
+      return put<unsigned char>(data, view.allocation.sync_memops ? 1 : 0);
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
       // A query of the tokens makes the driver turn synchronous operations on.
       set_sync_memops(address, true);
       return false;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-      if (view.buffer_id != 0) return put(data, view.buffer_id);
-      put(data, keep_buffer_id(address, *static_cast<unsigned long long*>(data)));
-      return false;
+      return put(data, view.allocation.buffer_id);
     default:
       return false;
   }
@@ -119,18 +111,20 @@ namespace tracked {
 
 CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
   const std::optional<View> view = view_of(address);
+  if (view.has_value() && view->unused) address = unknown_address();
   const CUresult result = real::cuPointerGetAttribute(data, attribute, address);
-  if (!view.has_value() || data == nullptr) return result;
+  if (!view.has_value() || view->unused || data == nullptr) return result;
   if (result != CUDA_SUCCESS && !answers_without_driver(attribute)) return result;
   return override_answer(*view, attribute, address, data) ? CUDA_SUCCESS : result;
 }
 
 CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes, void** data,
                                 CUdeviceptr address) {
+  const std::optional<View> view = view_of(address);
+  if (view.has_value() && view->unused) address = unknown_address();
   const CUresult result = real::cuPointerGetAttributes(count, attributes, data, address);
   if (result != CUDA_SUCCESS || attributes == nullptr || data == nullptr) return result;
-  const std::optional<View> view = view_of(address);
-  if (!view.has_value()) return result;
+  if (!view.has_value() || view->unused) return result;
   for (unsigned int i = 0; i < count; ++i) {
     if (data[i] != nullptr) override_answer(*view, attributes[i], address, data[i]);
   }

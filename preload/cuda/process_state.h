@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "preload/cuda/abi/driver_abi.h"
+#include "preload/cuda/arena.h"
 #include "preload/cuda/inventory.h"
 
 namespace gcr::preload {
@@ -48,15 +49,25 @@ struct DeviceFacts {
   CUuuid uuid{};  ///< of the GPU behind the ordinal now: a migration changes it
 };
 
-/// Freed by the application, still mapped: during a capture, or in the order of a stream.
+/// What the application freed, no longer in the inventory, and the GPU may still use.
+struct Freed {
+  CUcontext context = nullptr;
+  Mapping mapping;  ///< without physical memory: others are still in it
+  ArenaRange range;
+};
+
+/// Freed during a capture, or in the order of a stream.
 struct DeferredFree {
-  Mapping mapping;
+  Freed freed;
   CUevent done = nullptr;  ///< set when the stream has passed it; null: the context has to be idle
 };
 
 struct ProcessState {
   std::mutex mutex;
+  /// Held while an arena is made, before `mutex`: of the threads that need one, the first makes it.
+  std::mutex growth;
   Inventory inventory;
+  Arenas arenas;
   std::vector<KnownContext> contexts;
   std::vector<PeerAccess> peers;
   std::vector<Capture> captures;

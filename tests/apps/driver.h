@@ -32,6 +32,7 @@ namespace gcr::apps {
   X(alloc_async, cuMemAllocAsync, 11020, (CUdeviceptr*, std::size_t, CUstream))                   \
   X(free_async, cuMemFreeAsync, 11020, (CUdeviceptr, CUstream))                                   \
   X(host_alloc, cuMemHostAlloc, 2020, (void**, std::size_t, unsigned))                            \
+  X(set_bytes, cuMemsetD8, 3020, (CUdeviceptr, unsigned char, std::size_t))                       \
   X(set_words, cuMemsetD32, 3020, (CUdeviceptr, unsigned, std::size_t))                           \
   X(copy_to_device, cuMemcpyHtoD, 3020, (CUdeviceptr, const void*, std::size_t))                  \
   X(copy_to_host, cuMemcpyDtoH, 3020, (void*, CUdeviceptr, std::size_t))                          \

@@ -11,20 +11,24 @@
 namespace gcr::apps {
 namespace {
 
+/// Spreads the sizes of small buffers evenly.
+constexpr std::uint64_t kSpread = 2654435761;
+
 struct Options {
   std::uint64_t gib = 0;
   std::uint64_t mib = 0;
   std::uint64_t slice_mib = 4;
+  std::uint64_t small = 4;
+  std::uint64_t small_kib = 1024;
   std::uint64_t report = 100;
   std::uint64_t steps = 0;
   int device = 0;
 };
 
-/// Sizes go round this list until the total is reached; then come small buffers, which stay with
-/// the driver.
-std::vector<RingBuffer> allocate_buffers(const Gpu& gpu, std::uint64_t total_bytes) {
+/// Sizes go round this list until the total is reached; then come small buffers.
+std::vector<RingBuffer> allocate_buffers(const Gpu& gpu, std::uint64_t total_bytes,
+                                         const Options& options) {
   constexpr std::array<std::uint64_t, 7> kSizesMib{64, 2, 32, 6, 256, 16, 128};
-  constexpr std::array<std::uint64_t, 4> kSmallBytes{4096, 65536, 1000 * 8, kMiB};
   std::vector<RingBuffer> buffers;
   std::uint64_t left = total_bytes;
   for (std::size_t i = 0; left >= 2 * kMiB; ++i) {
@@ -33,8 +37,10 @@ std::vector<RingBuffer> allocate_buffers(const Gpu& gpu, std::uint64_t total_byt
     buffers.push_back({gpu.allocate(bytes), bytes / 8});
     left -= bytes;
   }
-  for (const std::uint64_t bytes : kSmallBytes) {
-    buffers.push_back({gpu.allocate(bytes), bytes / 8});
+  const std::uint64_t most_words = options.small_kib * kKiB / 8;
+  for (std::uint64_t i = 1; i <= options.small; ++i) {
+    const std::uint64_t words = i * kSpread % most_words + 1;
+    buffers.push_back({gpu.allocate(words * 8), words});
   }
   return buffers;
 }
@@ -43,7 +49,8 @@ int run(const Options& options) {
   catch_termination();
   const Gpu gpu(options.device);
   const std::uint64_t total = options.gib * kGiB + options.mib * kMiB;
-  Ring ring(gpu, allocate_buffers(gpu, total == 0 ? kGiB : total), options.slice_mib * kMiB / 8);
+  Ring ring(gpu, allocate_buffers(gpu, total == 0 ? kGiB : total, options),
+            options.slice_mib * kMiB / 8);
   report(0, ring.checksum());
   while (!termination_asked() && (options.steps == 0 || ring.steps() < options.steps)) {
     ring.step();
@@ -62,6 +69,9 @@ int main(int argc, char** argv) {
   line.add("--gib", options.gib, "VRAM to use, in GiB (1 if neither is given)");
   line.add("--mib", options.mib, "VRAM to use, in MiB").excludes("--gib");
   line.add("--slice-mib", options.slice_mib, "how much one step rewrites").within(1, 65536);
+  line.add("--small", options.small, "how many small buffers besides");
+  line.add("--small-kib", options.small_kib, "the largest of those; half of that on average")
+      .within(1, 2047);
   line.add("--report", options.report, "steps between two lines").positive();
   line.add("--steps", options.steps, "end after so many steps (0: never)");
   line.add("--device", options.device, "device ordinal");

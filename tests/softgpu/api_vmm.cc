@@ -28,7 +28,7 @@ CUresult pointer_attribute(const RangeInfo& range, CUpointer_attribute what, CUd
       if (!range.on_host() && range.kind != RangeKind::kManaged) return CUDA_ERROR_INVALID_VALUE;
       return put(data, address);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-      return put(data, 0U);
+      return put(data, range.sync_memops ? 1U : 0U);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       return put(data, static_cast<unsigned long long>(range.id));
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
@@ -103,11 +103,10 @@ SOFTGPU_API cuPointerGetAttributes(unsigned count, CUpointer_attribute* what, vo
 SOFTGPU_API cuPointerSetAttribute(const void* value, CUpointer_attribute what,
                                   CUdeviceptr address) {
   return call([&](Process& process) {
-    if (value == nullptr || what != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ||
-        process.memory.find(address).bytes == 0) {
+    if (value == nullptr || what != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    return CUDA_SUCCESS;
+    return process.memory.set_sync_memops(address, *static_cast<const unsigned*>(value) != 0);
   });
 }
 

@@ -212,6 +212,14 @@ bool Memory::overlaps(std::uintptr_t address, std::uint64_t bytes) const {
   return next != ranges_.end() && next->first < address + bytes;
 }
 
+CUresult Memory::set_sync_memops(std::uintptr_t address, bool value) {
+  std::lock_guard lock(mutex_);
+  const Range* range = at(address);
+  if (range == nullptr || range->kind == RangeKind::kVmm) return CUDA_ERROR_INVALID_VALUE;
+  ranges_.at(range->start).sync_memops = value;
+  return CUDA_SUCCESS;
+}
+
 RangeInfo Memory::find(std::uintptr_t address) const {
   std::shared_lock lock(mutex_);
   const Range* range = at(address);

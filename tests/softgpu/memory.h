@@ -62,6 +62,8 @@ class Memory {
   CUresult ipc_open(const CUipcMemHandle& handle, Context* context, std::uintptr_t* address);
   CUresult ipc_close(std::uintptr_t address);
 
+  CUresult set_sync_memops(std::uintptr_t address, bool value);
+
   /// The range that holds this address; an empty one (bytes 0) if none does.
   RangeInfo find(std::uintptr_t address) const;
   std::uint64_t bytes_of_pool(CUmemoryPool pool) const;

@@ -67,6 +67,7 @@ struct RangeInfo {
   CUmemoryPool pool = nullptr;
   std::uint64_t id = 0;
   unsigned host_flags = 0;
+  bool sync_memops = false;
   CUmemAllocationHandleType handle_types = CU_MEM_HANDLE_TYPE_NONE;
 
   bool on_host() const {

@@ -9,30 +9,38 @@ namespace {
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr CUdeviceptr kBase = 0x7f00'0000'0000;
 
-Mapping& add_plain(Inventory& inventory, Physical& physical, CUdeviceptr address,
-                   std::size_t requested_bytes) {
-  Mapping& mapping = inventory.add_mapping(address, physical.size_bytes, 0, physical);
-  mapping.plain = std::make_unique<PlainView>();
-  mapping.plain->requested_bytes = requested_bytes;
-  return mapping;
-}
-
 TEST(InventoryTest, FindsAMappingFromEveryAddressInsideAndNoneOutside) {
   Inventory inventory;
   Physical& physical = inventory.add_physical(1, 4 * kMiB, 0, Origin::kLibrary);
-  add_plain(inventory, physical, kBase, 3 * kMiB);
+  inventory.add_mapping(kBase, 4 * kMiB, 0, physical);
   EXPECT_EQ(inventory.find_mapping(kBase - 1), nullptr);
   EXPECT_NE(inventory.find_mapping(kBase), nullptr);
   EXPECT_NE(inventory.find_mapping(kBase + 4 * kMiB - 1), nullptr);
   EXPECT_EQ(inventory.find_mapping(kBase + 4 * kMiB), nullptr);
 }
 
-TEST(InventoryTest, APlainViewEndsWhereTheApplicationAskedFor) {
+TEST(InventoryTest, APlainAllocationEndsWhereTheApplicationAskedFor) {
   Inventory inventory;
-  Physical& physical = inventory.add_physical(1, 4 * kMiB, 0, Origin::kLibrary);
-  add_plain(inventory, physical, kBase, 3 * kMiB);
+  inventory.add_plain(kBase, 3 * kMiB);
+  EXPECT_EQ(inventory.find_plain(kBase - 1), nullptr);
   EXPECT_NE(inventory.find_plain(kBase + 3 * kMiB - 1), nullptr);
   EXPECT_EQ(inventory.find_plain(kBase + 3 * kMiB), nullptr);
+}
+
+TEST(InventoryTest, AMappingHasThePlainAllocationsInside) {
+  Inventory inventory;
+  Physical& physical = inventory.add_physical(1, 4 * kMiB, 0, Origin::kLibrary);
+  const Mapping& mapping = inventory.add_mapping(kBase, 4 * kMiB, 0, physical);
+  inventory.add_plain(kBase - 512, 512);
+  inventory.add_plain(kBase + 4 * kMiB, 512);
+  EXPECT_FALSE(inventory.has_plains(mapping));
+  const auto first = inventory.add_plain(kBase + 4 * kMiB - 512, 512).buffer_id;
+  EXPECT_TRUE(inventory.has_plains(mapping));
+  inventory.remove_plains(mapping);
+  EXPECT_FALSE(inventory.has_plains(mapping));
+  EXPECT_NE(inventory.find_plain(kBase - 1), nullptr);
+  EXPECT_NE(inventory.find_plain(kBase + 4 * kMiB), nullptr);
+  EXPECT_NE(inventory.add_plain(kBase, 512).buffer_id, first);
 }
 
 TEST(InventoryTest, IdsAreNeverUsedTwice) {

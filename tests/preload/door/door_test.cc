@@ -49,9 +49,9 @@ TEST_F(DoorTest, ASummaryTellsWhatIsAllocated) {
   subject_.ask("alloc 100");
   agent::Door door = door_of(subject_);
   const door::Summary summary = good(door.hello());
-  EXPECT_EQ(summary.tracked_bytes, 4 * kMiB);
-  EXPECT_EQ(summary.untracked_bytes, 100u);
-  EXPECT_EQ(summary.allocations, 1u);
+  EXPECT_EQ(summary.tracked_bytes, 6 * kMiB);
+  EXPECT_EQ(summary.untracked_bytes, 0u);
+  EXPECT_EQ(summary.allocations, 2u);
   EXPECT_EQ(summary.contexts, 1u);
   EXPECT_EQ(summary.blockers, 0u);
   EXPECT_EQ(summary.fallbacks, 0u);

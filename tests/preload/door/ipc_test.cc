@@ -110,8 +110,34 @@ TEST_F(IpcTest, FreedMemoryLeavesNoDescriptorBehind) {
   EXPECT_EQ(giver_.ask("info").at(0), free_before);
 }
 
-TEST_F(IpcTest, SmallAllocationsKeepTheDriversHandles) {
+TEST_F(IpcTest, SmallAllocationsAreOpenedWhereTheyAreInTheirArena) {
+  const std::uint64_t first = giver_.value("alloc 4096");
+  const std::uint64_t second = giver_.value("alloc 1000");
+  giver_.ask(command("fill", first, 4096, 6));
+  giver_.ask(command("fill", second, 1000, 7));
+  const std::uint64_t taken_second = taker_.value("ipc_open " + handle_of(second));
+  const std::uint64_t taken_first = taker_.value("ipc_open " + handle_of(first));
+  EXPECT_EQ(taken_second - taken_first, second - first);
+  EXPECT_EQ(taker_.ask(command("range", taken_second + 999)),
+            (std::vector<std::uint64_t>{taken_second, 1000}));
+  taker_.ask(command("fill", taken_second, 1000, 8));
+  EXPECT_EQ(giver_.value(command("sum", second, 1000)),
+            taker_.value(command("sum", taken_second, 1000)));
+  EXPECT_EQ(blockers(taker_), 0u);
+  taker_.ask(command("ipc_close", taken_second));
+  EXPECT_NE(taker_.answer(command("range", taken_second)).substr(0, 2), "ok");
+  EXPECT_EQ(taker_.value(command("sum", taken_first, 4096)),
+            giver_.value(command("sum", first, 4096)));
+  const std::uint64_t with_arena = taker_.ask("descriptors").at(0);
+  taker_.ask(command("ipc_close", taken_first));
+  EXPECT_LT(taker_.ask("descriptors").at(0), with_arena);
+}
+
+TEST_F(IpcTest, WhatTheDriverAllocatedKeepsItsHandles) {
+  const std::uint64_t stream = giver_.value("stream");
+  giver_.ask(command("capture", stream));
   const std::uint64_t given = giver_.value("alloc 4096");
+  giver_.ask(command("end_capture", stream));
   giver_.ask(command("fill", given, 4096, 6));
   const std::uint64_t taken = taker_.value("ipc_open " + handle_of(given));
   EXPECT_EQ(taker_.value(command("sum", taken, 4096)), giver_.value(command("sum", given, 4096)));

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "preload/cuda/abi/driver_abi.h"
+#include "tests/apps/storm.h"
 #include "tests/preload/driver_by_name.h"
 
 namespace {
@@ -74,12 +76,47 @@ class Worker {
   std::atomic<unsigned long long> failures_{0};
 };
 
+/// A storm of so many threads and rounds that goes on beside the commands. Its values: rounds done,
+/// and whether anything went wrong.
+class StormBeside {
+ public:
+  void start(CUcontext context, std::size_t threads, std::uint64_t steps, std::uint64_t rounds) {
+    thread_ = std::thread([=, this] {
+      gcr::apps::Storm storm({cu.cuCtxSetCurrent, cu.cuMemAlloc_v2, cu.cuMemFree_v2,
+                              cu.cuMemsetD8_v2, cu.cuMemcpyDtoH_v2},
+                             context, threads);
+      cu.cuCtxSetCurrent(context);
+      for (std::uint64_t i = 0; i < rounds && storm.failure().empty(); ++i, ++rounds_) {
+        storm.round(steps);
+      }
+      storm.finish();
+      failure_ = storm.failure();
+    });
+  }
+  std::uint64_t rounds() const { return rounds_.load(); }
+  Answer end() {
+    thread_.join();
+    return {failure_.empty() ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN, {rounds()}, failure_};
+  }
+
+ private:
+  std::thread thread_;
+  std::atomic<std::uint64_t> rounds_{0};
+  std::string failure_;
+};
+
+StormBeside storm;
 Worker worker;
 std::atomic<bool> stalled{false};
 std::map<unsigned long long, std::thread> stuck_threads;
 
 void stall(void*) {
   while (stalled.load()) stalled.wait(true);
+}
+
+void go_on() {
+  stalled.store(false);
+  stalled.notify_all();
 }
 
 Answer sum(CUdeviceptr address, std::size_t size) {
@@ -352,13 +389,28 @@ void add_process_commands(std::map<std::string, Command>& commands) {
   };
   commands["worked"] = [](const Numbers&) { return Answer{CUDA_SUCCESS, worker.progress(), {}}; };
   commands["rest"] = [](const Numbers&) { return Answer{CUDA_SUCCESS, worker.stop(), {}}; };
+  commands["storm"] = [](const Numbers& n) {
+    storm.start(context_of(n[0]), n[1], n[2], n[3]);
+    return Answer{};
+  };
+  commands["stormed"] = [](const Numbers&) { return Answer{CUDA_SUCCESS, {storm.rounds()}, {}}; };
+  commands["storm_end"] = [](const Numbers&) { return storm.end(); };
   commands["stall"] = [](const Numbers& n) {
     stalled.store(true);
     return Answer{cu.cuLaunchHostFunc(stream_of(n[0]), stall, nullptr), {}, {}};
   };
+  commands["stalled"] = [](const Numbers&) {
+    return Answer{CUDA_SUCCESS, {stalled.load() ? 1ull : 0ull}, {}};
+  };
   commands["go_on"] = [](const Numbers&) {
-    stalled.store(false);
-    stalled.notify_all();
+    go_on();
+    return Answer{};
+  };
+  commands["go_on_later"] = [](const Numbers& n) {
+    std::thread([milliseconds = n[0]] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+      go_on();
+    }).detach();
     return Answer{};
   };
   // A gated call that does not return before "go_on": a synchronous copy behind a stalled stream.

@@ -1,0 +1,65 @@
+// Many threads that allocate, fill, check and free GPU memory of random sizes, most of them small.
+// What is allocated and read follows from numbers alone, so that two runs can be compared.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "preload/cuda/abi/driver_abi.h"
+
+namespace gcr::apps {
+
+/// What a storm needs of the driver.
+struct StormDriver {
+  CUresult (*set_current)(CUcontext);
+  CUresult (*allocate)(CUdeviceptr*, std::size_t);
+  CUresult (*free)(CUdeviceptr);
+  CUresult (*fill)(CUdeviceptr, unsigned char, std::size_t);
+  CUresult (*copy_to_host)(void*, CUdeviceptr, std::size_t);
+};
+
+class Storm {
+ public:
+  /// `context` has to outlive the storm's rounds.
+  Storm(const StormDriver& driver, CUcontext context, std::size_t threads);
+
+  /// Each thread does `steps`: it allocates and fills, or checks and frees. Returns when all have.
+  /// A thread stops at its first error.
+  void round(std::uint64_t steps);
+  /// Checks and frees what is left.
+  void finish();
+
+  std::uint64_t allocations() const;
+  /// Over everything that was read.
+  std::uint64_t checksum() const;
+  /// An error that a thread stopped at; empty if there is none.
+  std::string failure() const;
+
+ private:
+  struct Buffer {
+    CUdeviceptr address;
+    std::size_t bytes;
+    unsigned char value;
+  };
+  struct Worker {
+    std::mt19937_64 random;
+    std::vector<Buffer> live;
+    std::vector<unsigned char> content;
+    std::uint64_t allocations = 0;
+    std::uint64_t checksum = 0;
+    std::string failure;
+  };
+
+  void run(Worker& worker, std::uint64_t steps) const;
+  void allocate(Worker& worker) const;
+  void check_and_free(Worker& worker) const;
+
+  StormDriver driver_;
+  CUcontext context_;
+  std::vector<Worker> workers_;
+};
+
+}  // namespace gcr::apps

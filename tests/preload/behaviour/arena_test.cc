@@ -1,0 +1,198 @@
+// How small allocations are placed, without a driver.
+#include "preload/cuda/arena.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <vector>
+
+namespace gcr::preload {
+namespace {
+
+constexpr std::size_t kKibi = 1024;
+constexpr std::size_t kMebi = 1024 * kKibi;
+constexpr std::size_t kUnit = 512;
+constexpr CUdeviceptr kStart = 0x7f00'0000'0000;
+
+CUcontext context(int number) { return reinterpret_cast<CUcontext>(std::uintptr_t(number)); }
+
+/// Arenas that grow as the library lets them, at addresses without gaps; and what is live in them.
+class Heap {
+ public:
+  CUdeviceptr allocate(std::size_t bytes) {
+    CUdeviceptr address = arenas_.take(context(1), bytes);
+    if (address == 0) {
+      const std::size_t size_bytes = arenas_.next_size_bytes(context(1));
+      arenas_.add(Arena(++count_, context(1), kStart + arena_bytes_, size_bytes));
+      arena_bytes_ += size_bytes;
+      address = arenas_.take(context(1), bytes);
+    }
+    live_[address] = bytes;
+    live_bytes_ += bytes;
+    most_live_bytes_ = std::max(most_live_bytes_, live_bytes_);
+    return address;
+  }
+  void free(CUdeviceptr address) {
+    const auto found = live_.find(address);
+    arenas_.give_back({arenas_.find(address)->number(), address, found->second});
+    live_bytes_ -= found->second;
+    live_.erase(found);
+  }
+
+  const std::map<CUdeviceptr, std::size_t>& live() const { return live_; }
+  std::size_t arena_bytes() const { return arena_bytes_; }
+  std::size_t live_bytes() const { return live_bytes_; }
+  std::size_t most_live_bytes() const { return most_live_bytes_; }
+
+ private:
+  Arenas arenas_;
+  std::uint64_t count_ = 0;
+  std::size_t arena_bytes_ = 0;
+  std::map<CUdeviceptr, std::size_t> live_;
+  std::size_t live_bytes_ = 0;
+  std::size_t most_live_bytes_ = 0;
+};
+
+TEST(ArenaTest, PlacesAreTheLowestThatFitWhateverIsTakenAndGivenBack) {
+  constexpr std::size_t kUnits = 4 * kMebi / kUnit;
+  Arena arena(1, context(1), kStart, 4 * kMebi);
+  std::vector<bool> used(kUnits, false);
+  std::map<std::size_t, std::size_t> live;  // first unit, bytes
+  std::mt19937 random(7);
+  const auto lowest_fit = [&](std::size_t units) {
+    for (std::size_t start = 0, run = 0, unit = 0; unit < kUnits; ++unit) {
+      run = used[unit] ? 0 : run + 1;
+      if (run == 1) start = unit;
+      if (run == units) return start;
+    }
+    return kUnits;
+  };
+  for (int step = 0; step < 20000; ++step) {
+    // A range of sizes in every power of two, from 1 byte to below 2 MiB.
+    const std::size_t bytes = 1 + random() % (std::size_t{1} << (1 + random() % 21));
+    const std::size_t units = (bytes + kUnit - 1) / kUnit;
+    const std::size_t expected = lowest_fit(units);
+    const CUdeviceptr address = arena.take(bytes);
+    ASSERT_EQ(address, expected == kUnits ? 0 : kStart + expected * kUnit) << bytes << ", " << step;
+    if (address != 0) {
+      live[expected] = bytes;
+      std::fill_n(used.begin() + static_cast<std::ptrdiff_t>(expected), units, true);
+    }
+    while (!live.empty() && (address == 0 || random() % 2 == 0)) {
+      const auto victim =
+          std::next(live.begin(), static_cast<std::ptrdiff_t>(random() % live.size()));
+      const std::size_t count = (victim->second + kUnit - 1) / kUnit;
+      arena.give_back(kStart + victim->first * kUnit, victim->second);
+      std::fill_n(used.begin() + static_cast<std::ptrdiff_t>(victim->first), count, false);
+      live.erase(victim);
+      if (random() % 4 != 0) break;
+    }
+    ASSERT_EQ(arena.is_empty(), live.empty());
+  }
+}
+
+TEST(ArenaTest, TheLargestSmallAllocationFillsTheSmallestArena) {
+  Arena arena(1, context(1), kStart, kSmallestArenaBytes);
+  EXPECT_EQ(arena.take(kSmallestArenaBytes - 1), kStart);
+  EXPECT_EQ(arena.take(1), 0u);
+  arena.give_back(kStart, kSmallestArenaBytes - 1);
+  EXPECT_EQ(arena.take(1), kStart);
+}
+
+TEST(ArenasTest, AnArenaServesItsContextAlone) {
+  Arenas arenas;
+  arenas.add(Arena(1, context(1), kStart, 2 * kMebi));
+  EXPECT_EQ(arenas.take(context(2), 1), 0u);
+  EXPECT_EQ(arenas.take(context(1), 1), kStart);
+  arenas.remove_all_of(context(1));
+  EXPECT_EQ(arenas.find(kStart), nullptr);
+}
+
+TEST(ArenasTest, ARangeOfAnArenaThatIsGoneIsNotGivenBackToItsSuccessor) {
+  Arenas arenas;
+  arenas.add(Arena(1, context(1), kStart, 2 * kMebi));
+  const ArenaRange range{1, arenas.take(context(1), kMebi), kMebi};
+  arenas.remove_all_of(context(1));
+  arenas.add(Arena(2, context(1), kStart, 2 * kMebi));
+  EXPECT_EQ(arenas.take(context(1), kMebi), kStart);
+  EXPECT_FALSE(arenas.give_back(range));
+  EXPECT_EQ(arenas.take(context(1), kMebi), kStart + kMebi);
+}
+
+TEST(ArenasTest, OfEmptyArenasTheSmallestStaysForEachContext) {
+  Arenas arenas;
+  arenas.add(Arena(1, context(1), kStart, 4 * kMebi));
+  arenas.add(Arena(2, context(1), kStart + 4 * kMebi, 2 * kMebi));
+  arenas.add(Arena(3, context(2), kStart + 6 * kMebi, 2 * kMebi));
+  EXPECT_EQ(arenas.remove_empty(false), kStart);
+  EXPECT_EQ(arenas.remove_empty(false), 0u);
+  EXPECT_EQ(arenas.take(context(1), 1), kStart + 4 * kMebi);
+  EXPECT_EQ(arenas.remove_empty(true), kStart + 6 * kMebi);
+  EXPECT_EQ(arenas.remove_empty(true), 0u);
+}
+
+TEST(ArenasTest, WithoutFreesAtMost3PerCentAnd80MiBAreUnused) {
+  for (const std::size_t bytes :
+       {512ul, 64 * kKibi, 266 * kKibi, 700 * kKibi, kMebi + 1, 1900 * kKibi}) {
+    Heap heap;
+    while (heap.live_bytes() < 4096 * kMebi / (bytes < kKibi ? 16 : 1)) {
+      heap.allocate(bytes);
+      const std::size_t unused = heap.arena_bytes() - heap.live_bytes();
+      ASSERT_LE(unused, 80 * kMebi + heap.live_bytes() * 3 / 100)
+          << bytes << " of " << heap.live_bytes();
+    }
+  }
+}
+
+TEST(ArenasTest, ALongChurnOfRandomSizesKeepsMostOfTheMemoryInUse) {
+  Heap heap;
+  std::mt19937 random(11);
+  std::vector<CUdeviceptr> addresses;
+  for (int step = 0; step < 200000; ++step) {
+    if (heap.live_bytes() < 256 * kMebi) {
+      addresses.push_back(heap.allocate(1 + random() % (std::size_t{1} << (1 + random() % 21))));
+    } else {
+      std::swap(addresses[random() % addresses.size()], addresses.back());
+      heap.free(addresses.back());
+      addresses.pop_back();
+    }
+  }
+  EXPECT_LE(heap.arena_bytes(), heap.most_live_bytes() * 3 / 2);
+}
+
+/// Robson's adversary: it fills its bytes with blocks of one size, frees all but those that keep
+/// the next, doubled size out of the place they are in, and goes on with that size.
+TEST(ArenasTest, TheWorstOrderOfAllocationsNeedsNoMoreThanTheBound) {
+  constexpr std::size_t kLive = 64 * kMebi;
+  Heap heap;
+  std::size_t kept_offset = 0;  // in bytes, of the bytes that no kept block leaves free
+  for (std::size_t bytes = kUnit; bytes < kSmallestArenaBytes; bytes *= 2) {
+    while (heap.live_bytes() + bytes <= kLive) heap.allocate(bytes);
+    const std::size_t period = 2 * bytes;
+    const auto stays = [&](CUdeviceptr address, std::size_t size, std::size_t offset) {
+      const std::size_t start = (address - kStart) % period;
+      return (offset + period - start) % period < size;
+    };
+    std::size_t live_if[2] = {};
+    for (const auto& [address, size] : heap.live()) {
+      for (int choice = 0; choice < 2; ++choice) {
+        if (stays(address, size, kept_offset + choice * bytes)) live_if[choice] += size;
+      }
+    }
+    if (live_if[1] < live_if[0]) kept_offset += bytes;
+    std::vector<CUdeviceptr> unwanted;
+    for (const auto& [address, size] : heap.live()) {
+      if (!stays(address, size, kept_offset)) unwanted.push_back(address);
+    }
+    for (const CUdeviceptr address : unwanted) heap.free(address);
+  }
+  EXPECT_LE(heap.arena_bytes(), 12 * heap.most_live_bytes());
+  EXPECT_GE(heap.arena_bytes(), 2 * heap.most_live_bytes());  // it is an adversary
+  RecordProperty("times", std::to_string(static_cast<double>(heap.arena_bytes()) /
+                                         static_cast<double>(heap.most_live_bytes())));
+}
+
+}  // namespace
+}  // namespace gcr::preload

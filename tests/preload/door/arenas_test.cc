@@ -1,0 +1,275 @@
+// Allocations below 2 MiB: backed, in arenas, and to the application what the driver's would be.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <set>
+
+#include "preload/cuda/abi/driver_abi.h"
+#include "preload/door_protocol.h"
+#include "tests/preload/door/door_helpers.h"
+
+namespace gcr::test {
+namespace {
+
+constexpr std::uint64_t kKiB = 1024;
+constexpr std::uint64_t kSizes[] = {1,         511,      512,      513,         4096,
+                                    64 * kKiB, kMiB - 1, kMiB + 1, 2 * kMiB - 1};
+
+class ArenasTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    subject_.ask("init");
+    context_ = subject_.value("primary 0");
+  }
+  std::uint64_t allocate(std::uint64_t bytes) { return subject_.value(command("alloc", bytes)); }
+  void fill(std::uint64_t address, std::uint64_t bytes, std::uint64_t value) {
+    subject_.ask(command("fill", address, bytes, value));
+  }
+  std::uint64_t sum(std::uint64_t address, std::uint64_t bytes) {
+    return subject_.value(command("sum", address, bytes));
+  }
+  std::string range(std::uint64_t address) { return subject_.answer(command("range", address)); }
+  std::uint64_t free_bytes() { return subject_.ask("info").at(0); }
+  door::Summary summary() {
+    agent::Door door = door_of(subject_);
+    return good(door.hello());
+  }
+
+  Subject subject_;
+  std::uint64_t context_ = 0;
+};
+
+TEST_F(ArenasTest, SmallAllocationsAreTracked) {
+  for (const std::uint64_t bytes : kSizes) allocate(bytes);
+  const door::Summary told = summary();
+  EXPECT_EQ(told.untracked_bytes, 0u);
+  EXPECT_EQ(told.fallbacks, 0u);
+  EXPECT_GE(told.tracked_bytes, 4 * kMiB);
+}
+
+TEST_F(ArenasTest, ManySmallAllocationsAreFewBuffersOfNoMoreMemoryThanTheyNeed) {
+  constexpr std::uint64_t kCount = 1200;
+  for (std::uint64_t i = 0; i < kCount; ++i) allocate(64 * kKiB);
+  const door::Summary told = summary();
+  EXPECT_LE(told.allocations, 20u);
+  EXPECT_LE(told.tracked_bytes, kCount * 64 * kKiB * 5 / 4);
+}
+
+TEST_F(ArenasTest, EveryOneIsAlignedAndItsRangeIsWhatWasAskedFor) {
+  for (const std::uint64_t bytes : kSizes) {
+    const std::uint64_t address = allocate(bytes);
+    EXPECT_EQ(address % 512, 0u);
+    for (const std::uint64_t offset : {std::uint64_t{0}, bytes / 2, bytes - 1}) {
+      EXPECT_EQ(subject_.ask(command("range", address + offset)),
+                (std::vector<std::uint64_t>{address, bytes}));
+    }
+    if (bytes % 512 == 0) continue;
+    EXPECT_TRUE(range(address + bytes).starts_with("error")) << bytes;
+  }
+}
+
+TEST_F(ArenasTest, TheirContentsAreTheirOwnAndSurviveADetach) {
+  std::map<std::uint64_t, std::pair<std::uint64_t, std::uint64_t>> sums;
+  for (std::uint64_t i = 0; i < 300; ++i) {
+    const std::uint64_t bytes = kSizes[i % std::size(kSizes)];
+    const std::uint64_t address = allocate(bytes);
+    fill(address, bytes, i);
+    sums[address] = {bytes, sum(address, bytes)};
+  }
+  agent::Door door = door_of(subject_);
+  detach_and_attach(door);
+  for (const auto& [address, expected] : sums) {
+    EXPECT_EQ(sum(address, expected.first), expected.second);
+    subject_.ask(command("free", address));
+  }
+}
+
+TEST_F(ArenasTest, AttributesTellTheAllocationAndNotTheArena) {
+  const std::uint64_t first = allocate(1000);
+  const std::uint64_t second = allocate(3000);
+  const auto told = subject_.ask(
+      command("attributes", second + 2999, CU_POINTER_ATTRIBUTE_CONTEXT,
+              CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+              CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+              CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE));
+  EXPECT_EQ(told, (std::vector<std::uint64_t>{context_, second, 3000, 1, 0, 0}));
+  const auto id = [&](std::uint64_t address) {
+    return subject_.value(command("attribute", address, CU_POINTER_ATTRIBUTE_BUFFER_ID));
+  };
+  EXPECT_EQ(id(first), id(first + 999));
+  EXPECT_NE(id(first), id(second));
+  const std::uint64_t before = id(second);
+  subject_.ask(command("free", second));
+  ASSERT_EQ(allocate(3000), second);
+  EXPECT_NE(id(second), before);
+}
+
+TEST_F(ArenasTest, NothingIsKnownOfWhatIsNotAllocated) {
+  const std::uint64_t address = allocate(1000);
+  for (const std::uint64_t elsewhere : {address + 1000, address + 64 * kKiB}) {
+    EXPECT_TRUE(range(elsewhere).starts_with("error"));
+    EXPECT_EQ(subject_.answer(command("attribute", elsewhere, 2)), "error 1");
+    EXPECT_EQ(subject_.ask(command("attributes", elsewhere, 2, 11, 12)),
+              (std::vector<std::uint64_t>{0, 0, 0}));
+  }
+}
+
+TEST_F(ArenasTest, ErrorsOfFreeAreTheDrivers) {
+  const std::uint64_t address = allocate(3000);
+  EXPECT_EQ(subject_.answer(command("free", address + 512)), "error 1");
+  EXPECT_EQ(subject_.answer(command("free", address + 3072)), "error 1");
+  EXPECT_EQ(subject_.answer(command("free", address)), "ok");
+  EXPECT_EQ(subject_.answer(command("free", address)), "error 1");
+}
+
+TEST_F(ArenasTest, InAnyOrderOfFreesAllMemoryButTheSmallestArenaComesBack) {
+  const std::uint64_t before = free_bytes();
+  for (const int order : {0, 1, 2}) {
+    std::vector<std::uint64_t> addresses;
+    for (int i = 0; i < 400; ++i) addresses.push_back(allocate(100 * kKiB));
+    if (order == 1) std::reverse(addresses.begin(), addresses.end());
+    if (order == 2) {
+      std::stable_partition(addresses.begin(), addresses.end(),
+                            [](std::uint64_t address) { return address / 512 % 3 == 0; });
+    }
+    for (const std::uint64_t address : addresses) subject_.ask(command("free", address));
+    EXPECT_EQ(free_bytes(), before - 2 * kMiB);
+  }
+}
+
+TEST_F(ArenasTest, AnEmptyArenaIsNoReasonToRunOutOfMemory) {
+  subject_.ask(command("free", allocate(1)));
+  const std::uint64_t left = free_bytes();
+  EXPECT_NE(allocate(left + 2 * kMiB), 0u);
+}
+
+TEST_F(ArenasTest, WhatIsLeftOfTheMemoryServesSmallAllocationsToTheLastArena) {
+  const std::uint64_t spare = 24 * kMiB;
+  allocate(256 * kKiB);
+  allocate(free_bytes() / (2 * kMiB) * (2 * kMiB) - spare);
+  std::uint64_t allocated = 0;
+  while (subject_.answer(command("alloc", 256 * kKiB)).starts_with("ok")) {
+    allocated += 256 * kKiB;
+  }
+  EXPECT_GE(allocated, spare);
+  EXPECT_EQ(subject_.answer(command("alloc", 256 * kKiB)), "error 2");
+}
+
+TEST_F(ArenasTest, ARangeIsNotUsedAgainBeforeTheGpuIsDoneWithIt) {
+  const std::uint64_t stream = subject_.value("stream");
+  const std::uint64_t address = allocate(4096);
+  subject_.ask(command("stall", stream));
+  subject_.ask(command("free_async", address, stream));
+  EXPECT_TRUE(range(address).starts_with("error"));
+  EXPECT_NE(allocate(4096), address);
+  subject_.ask("go_on");
+  subject_.ask("sync");
+  EXPECT_EQ(allocate(4096), address);
+}
+
+TEST_F(ArenasTest, AFreeWaitsForTheGpu) {
+  const std::uint64_t stream = subject_.value("stream");
+  const std::uint64_t address = allocate(4096);
+  subject_.ask(command("stall", stream));
+  subject_.ask(command("go_on_later", 300));
+  subject_.ask(command("free", address));
+  EXPECT_EQ(subject_.value("stalled"), 0u);
+}
+
+TEST_F(ArenasTest, DuringACaptureTheDriverAnswersAndFreesWait) {
+  const std::uint64_t stream = subject_.value("stream");
+  const std::uint64_t older = allocate(4096);
+  subject_.ask(command("capture", stream));
+  const std::uint64_t newer = allocate(4096);
+  EXPECT_EQ(summary().untracked_bytes, 4096u);
+  subject_.ask(command("free", older));
+  EXPECT_NE(subject_.value(command("end_capture", stream)), 0u);
+  EXPECT_EQ(allocate(4096), older);
+  subject_.ask(command("free", newer));
+  EXPECT_EQ(summary().untracked_bytes, 0u);
+}
+
+TEST_F(ArenasTest, AContextHasArenasOfItsOwnAndTakesThemWithIt) {
+  const std::uint64_t outer = allocate(1000);
+  const std::uint64_t before = free_bytes();
+  const std::uint64_t inner_context = subject_.value("context 0");
+  const std::uint64_t inner = allocate(1000);
+  EXPECT_EQ(subject_.value(command("attribute", inner, CU_POINTER_ATTRIBUTE_CONTEXT)),
+            inner_context);
+  EXPECT_EQ(summary().allocations, 2u);
+  subject_.ask(command("destroy", inner_context));
+  subject_.ask(command("current", context_));
+  EXPECT_TRUE(range(inner).starts_with("error"));
+  EXPECT_EQ(free_bytes(), before);
+  EXPECT_EQ(subject_.value(command("range", outer)), outer);
+}
+
+TEST_F(ArenasTest, PeersReachOldAndNewAllocationsAcrossADetach) {
+  const std::uint64_t older = allocate(4096);
+  const std::uint64_t peer = subject_.value("context 1");
+  subject_.ask(command("peer_enable", context_));
+  subject_.ask(command("current", context_));
+  std::vector<std::uint64_t> addresses{older};
+  for (int i = 0; i < 3; ++i) addresses.push_back(allocate(2 * kMiB - 1));
+  agent::Door door = door_of(subject_);
+  detach_and_attach(door);
+  subject_.ask(command("current", peer));
+  for (const std::uint64_t address : addresses) {
+    fill(address, 4096, 7);
+    subject_.ask(command("sum", address, 4096));
+  }
+}
+
+TEST_F(ArenasTest, SynchronousOperationsAreAskedForOneAllocation) {
+  const std::uint64_t first = allocate(4096);
+  const std::uint64_t second = allocate(4096);
+  subject_.ask(command("sync_memops", first, 1));
+  EXPECT_EQ(subject_.value(command("attribute", first, 6)), 1u);
+  EXPECT_EQ(subject_.value(command("attribute", second, 6)), 0u);
+}
+
+TEST_F(ArenasTest, MemoryManagementCallsDoNotWorkOnThem) {
+  const std::uint64_t address = allocate(64 * kKiB);
+  EXPECT_EQ(subject_.answer(command("retain", address)), "error 1");
+  EXPECT_EQ(subject_.answer(command("unmap", address, 2 * kMiB)), "error 1");
+  EXPECT_EQ(subject_.answer(command("unreserve", address, 2 * kMiB)), "error 1");
+  EXPECT_EQ(subject_.answer(command("access", address, 2 * kMiB, 0, 0)), "error 1");
+  EXPECT_EQ(subject_.value(command("range", address)), address);
+}
+
+TEST_F(ArenasTest, SmallRowsAreBackedToo) {
+  const auto rows = subject_.ask(command("pitch", 100, 10, 4));
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(subject_.ask(command("range", rows[0])),
+            (std::vector<std::uint64_t>{rows[0], 10 * rows[1]}));
+  EXPECT_EQ(summary().untracked_bytes, 0u);
+}
+
+/// So many allocations that a storm lasts a while; GCR_STORM_ALLOCATIONS makes it longer.
+TEST_F(ArenasTest, AStormOfThreadsKeepsItsContentsThroughTenDetaches) {
+  constexpr std::uint64_t kThreads = 16;
+  constexpr std::uint64_t kRounds = 20;
+  const char* chosen = std::getenv("GCR_STORM_ALLOCATIONS");
+  const std::uint64_t allocations = chosen == nullptr ? 16000 : std::strtoull(chosen, nullptr, 0);
+  // Every second step frees.
+  const std::uint64_t steps = 2 * allocations / kThreads / kRounds;
+  subject_.ask(command("storm", context_, kThreads, steps, kRounds));
+  agent::Door door = door_of(subject_);
+  for (std::uint64_t cycle = 0; cycle < 10; ++cycle) {
+    while (subject_.value("stormed") < cycle * 2) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    good(quiesce(door, kLong, kNoLease));
+    Held held = take_over(door);
+    good(door.detach());
+    good(door.attach(std::move(held)));
+    good(door.resume());
+  }
+  EXPECT_EQ(subject_.answer("storm_end").substr(0, 2), "ok");
+  const door::Summary told = good(door.hello());
+  EXPECT_EQ(told.untracked_bytes, 0u);
+  EXPECT_EQ(told.tracked_bytes, 2 * kMiB);
+}
+
+}  // namespace
+}  // namespace gcr::test

@@ -1,0 +1,26 @@
+// On the software GPU the same is true of memory under the library as without it.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/softgpu/machines.h"
+
+namespace gcr::preload {
+namespace {
+
+using softgpu::test::Machine;
+using softgpu::test::Process;
+
+TEST(SemanticsTest, AProgramSeesTheSameOfItsMemoryUnderTheLibrary) {
+  Machine machine({{"aaaaaaaa-0000-4000-8000-0000000000e0", "512M"},
+                   {"aaaaaaaa-0000-4000-8000-0000000000e1", "512M"}});
+  Process program(machine, {"/usr/bin/env", "GCR_PRELOAD_LIBRARY=" GCR_PRELOAD_LIBRARY,
+                            GCR_ALLOCATION_SEMANTICS});
+  std::string lines;
+  for (std::string line; !(line = program.receive()).empty();) lines += line + "\n";
+  EXPECT_EQ(program.wait(), 0) << lines;
+  EXPECT_GT(lines.size(), 0u);
+}
+
+}  // namespace
+}  // namespace gcr::preload
