@@ -134,7 +134,8 @@ constexpr auto kCatalogue = std::to_array<Kind>({
     {"managed-memory", kBlocker, "The driver cannot checkpoint managed memory.",
      "Use cudaMalloc instead of cudaMallocManaged."},
     {"ipc-memory", kBlocker, "The driver's own IPC handles cannot be moved.",
-     "Do not allocate what is shared while a stream is captured, or end the sharing (cudaIpcCloseMemHandle) first."},
+     "Do not allocate what is shared while a stream is captured, or end the sharing "
+     "(cudaIpcCloseMemHandle) first."},
     {"foreign-handles", kBlocker,
      "GPU memory that somebody outside the job has too would no longer be shared.",
      "Move all who share it as one job, or end the sharing first. With NCCL's multicast: start "
@@ -170,7 +171,7 @@ constexpr auto kCatalogue = std::to_array<Kind>({
     {"no-hugepages", kBlocker, "The destination's configuration demands hugepages.",
      "Raise vm.nr_hugepages, or set hugepages = \"auto\" in agent.toml."},
     {"no-dirty-tracking", kBlocker, "Images in rounds need to know which pages were written.",
-     "Use --image-mode auto, or a kernel with CONFIG_MEM_SOFT_DIRTY."},
+     "Use --image-mode auto, or a kernel of 6.7 or newer, or with CONFIG_MEM_SOFT_DIRTY."},
     {"criu-missing", kBlocker, "CRIU dumps and restores the process.",
      "Install CRIU, or name it in criu.command of agent.toml."},
     {"criu-too-old", kBlocker, "Older releases of CRIU fail on this kernel.",

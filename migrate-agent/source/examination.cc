@@ -271,12 +271,12 @@ bool look_at_members(const proto::MigrateRequest& request, const std::vector<pid
 
 void look_at_images(const proto::MigrateRequest& request, const Config& config,
                     Examination& found) {
-  const bool in_rounds = request.image_mode() == proto::IMAGE_MODE_ROUNDS;
+  const bool pre_dumps =
+      request.image_mode() == proto::IMAGE_MODE_ROUNDS && !process::can_scan_pages();
   std::uint64_t image_bytes = 0;
   for (const proto::ProcessFacts& member : found.members) image_bytes += member.image_bytes();
-  check_room(config, in_rounds ? image_bytes : 0, found.findings);
-  if (!in_rounds || found.host.facts.criu_version() == 0) return;
-  if (process::can_scan_pages()) return;
+  check_room(config, pre_dumps ? image_bytes : 0, found.findings);
+  if (!pre_dumps || found.host.facts.criu_version() == 0) return;
   const Status tracking = criu::check_memory_tracking(config.criu);
   if (!tracking) found.findings.add("no-dirty-tracking", tracking.error().message());
 }

@@ -87,6 +87,7 @@ class Filling : public testing::Test {
     write_core(kProcess, Rseq{});
     write_core(kThread, std::nullopt);
     write_zombie();
+    write_map({{0, std::uint64_t{1} << 48}});
   }
 
   std::uint64_t start() const { return reinterpret_cast<std::uint64_t>(mapping_.bytes().data()); }
@@ -142,6 +143,11 @@ class Filling : public testing::Test {
     const UniqueFd fd(::open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
     ASSERT_EQ(::pwrite(fd.get(), content.data(), content.size(), static_cast<off_t>(address)),
               static_cast<ssize_t>(content.size()));
+  }
+
+  void write_map(const std::vector<AddressRange>& ranges) {
+    ASSERT_TRUE(
+        images::write_file(path(images::memory_map(kProcess)), images::image_of_ranges(ranges)));
   }
 
   Status fill(const StoppedChild& child) const {
@@ -317,6 +323,38 @@ TEST_F(Filling, AFileOfHolesOnlyFillsNothing) {
   const Status filled = fill(child);
   ASSERT_TRUE(filled) << filled.error().message();
   expect_nothing_filled(child);
+}
+
+TEST_F(Filling, WhatTheProcessNoLongerHadIsNotFilled) {
+  const std::string content = pattern(5 * kPage);
+  write_memory(start(), content);
+  write_memory(kNeverMapped, pattern(kPage));
+  write_map({{start() + kPage, start() + 2 * kPage}, {start() + 4 * kPage, start() + kMapped}});
+  const StoppedChild child;
+  const Status filled = fill(child);
+  ASSERT_TRUE(filled) << filled.error().message();
+  std::string expected(5 * kPage, kOld);
+  expected.replace(kPage, kPage, content, kPage, kPage);
+  expected.replace(4 * kPage, kPage, content, 4 * kPage, kPage);
+  EXPECT_EQ(child.read(start(), 5 * kPage), expected);
+}
+
+TEST_F(Filling, AMapThatIsMissingDamagedOrOutOfOrderIsRefused) {
+  write_memory(start(), pattern(kPage));
+  const StoppedChild child;
+  const auto code = [&] {
+    const Status filled = fill(child);
+    return filled ? std::nullopt : std::optional(filled.error().code());
+  };
+  write_map({{2 * kPage, 3 * kPage}, {kPage, 2 * kPage}});
+  EXPECT_EQ(code(), Code::kDataLoss);
+  write_map({{~std::uint64_t{0} - kPage + 1, 0}});
+  EXPECT_EQ(code(), Code::kDataLoss);
+  ASSERT_TRUE(images::write_file(path(images::memory_map(kProcess)), "no image"));
+  EXPECT_EQ(code(), Code::kDataLoss);
+  fs::remove(path(images::memory_map(kProcess)));
+  EXPECT_EQ(code(), Code::kNotFound);
+  EXPECT_EQ(child.read(start(), kPage), std::string(kPage, kOld));
 }
 
 TEST_F(Filling, RseqAreasAreGivenByProcess) {

@@ -1,4 +1,5 @@
 // Jobs of several processes: a root and everything below it, with what they share among each other.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/capability.h>
@@ -17,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "migrate-agent/memory/present_pages.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "src/base/units.h"
 #include "tests/e2e/apps.h"
@@ -107,6 +109,25 @@ TEST_F(JobTest, AMemberThatStartsOneProgramAfterTheOtherMoves) {
   move_to_and_fro(hosts_, script.pid(), 4, [&](Host host, const MigrateOutcome&) {
     EXPECT_EQ(ask_counter(client_, hosts_, host), expected++);
   });
+}
+
+TEST_F(JobTest, MemoryThatIsWrittenBetweenRoundsArrivesAsItIs) {
+  const App script =
+      start_script(hosts_, joined(counter_command(hosts_, 0)) + " > " + gpu_output_ +
+                               " & exec python3 " GCR_SOURCE_DIR "/tests/e2e/sweeping.py 64");
+  Host host = Host::kA;
+  pid_t pid = script.pid();
+  for (int move = 0; move < 4; ++move) {
+    ASSERT_TRUE(script.wait_for_lines(script.lines().size() + kSome)) << script.output();
+    const MigrateReport outcome = hosts_.migrate_for_report(host, pid, {});
+    ASSERT_TRUE(migrated(outcome));
+    EXPECT_EQ(outcome.report.image_mode(), process::can_scan_pages() ? "rounds" : "stream");
+    pid = static_cast<pid_t>(outcome.report.destination_pid());
+    host = other(host);
+  }
+  ASSERT_TRUE(script.wait_for_lines(script.lines().size() + kSome)) << script.output();
+  std::size_t sweep = 0;
+  for (const std::string& line : script.lines()) EXPECT_EQ(line, fmt::format("sweep {}", ++sweep));
 }
 
 TEST_F(JobTest, APipeOfAChildToAnOutsiderIsRefused) {

@@ -50,7 +50,8 @@ void pack_and_compress(benchmark::State& state, Codec codec) {
     at = (at + kWindowBytes) % content.size();
     BlockHeader header;
     header.raw_bytes = kWindowBytes;
-    header.present = pack(window);
+    header.present = pages_with_data(window);
+    pack(window, header.present);
     const auto payload = std::span(window).first(header.payload_bytes());
     std::size_t size = 0;
     if (codec != Codec::kNone && !payload.empty()) size = compress(codec, payload, stored);

@@ -48,6 +48,13 @@ TEST_F(ImageDigestTest, WhereAWindowLiesIsPartOfItsDigest) {
   EXPECT_NE(digest(0, pages), digest(1, pages));
 }
 
+TEST_F(ImageDigestTest, TheRoundIsPartOfAWindowsDigest) {
+  const Pages pages(kPageBytes, std::byte{'a'});
+  BlockHeader later = window(0);
+  later.round = 1;
+  EXPECT_NE(digest(0, pages), *digester_.digest(later, pages));
+}
+
 /// A window that comes 2^k times too often must not lose k bits of each word.
 TEST_F(ImageDigestTest, TheSumCarriesFromWordToWord) {
   ImageDigest sum{{~std::uint64_t{0}, 7}};

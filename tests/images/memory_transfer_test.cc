@@ -70,10 +70,18 @@ class Memory {
 
 class MemoryImages : public Images {
  protected:
-  Status take_memory(const std::string& name, const Memory& memory) {
-    return sender_->take_memory(name, memory.ranges(), [&](auto address, auto bytes) {
-      return memory.read(address, bytes);
-    });
+  Status take_memory(const std::string& name, const Memory& memory, bool last = true) {
+    return sender_->take_memory(
+        name, memory.ranges(),
+        [&](auto address, auto bytes) { return memory.read(address, bytes); }, last);
+  }
+
+  /// A round that is not the last; how much it sends.
+  std::uint64_t round(const std::string& name, const Memory& memory) {
+    EXPECT_TRUE(take_memory(name, memory, false));
+    const auto sent = sender_->finish();
+    EXPECT_TRUE(sent);
+    return sent ? sent->sent_bytes - std::exchange(sent_before_, sent->sent_bytes) : 0;
   }
 
   /// The files of a memory.
@@ -104,6 +112,8 @@ class MemoryImages : public Images {
     }
     return size;
   }
+
+  std::uint64_t sent_before_ = 0;
 
  private:
   static Pages pages_in(const std::filesystem::path& path) {
@@ -162,6 +172,33 @@ TEST_F(MemoryImages, MemoryWithoutRangesIsNoImage) {
   EXPECT_TRUE(files_of("memory-1").empty());
 }
 
+TEST_F(MemoryImages, ALaterRoundSendsWhatHasChangedAndWhatHasBecomeZeros) {
+  connect(2, 3);
+  const std::string before = noise(600 * kPageBytes, 1);
+  const std::string appeared = noise(2 * kPageBytes, 2);
+  std::string now = before;
+  now.replace(3 * kPageBytes, kPageBytes, noise(kPageBytes, 3));
+  now.replace(500 * kPageBytes, 2 * kPageBytes, zeros(2));
+  const std::uint64_t block = kBlockHeaderBytes;
+  EXPECT_EQ(round("memory-1", Memory().add(kHighAddress, before)), 600 * kPageBytes + 3 * block);
+  EXPECT_EQ(round("memory-1", Memory().add(kHighAddress, before)), 0u);
+  EXPECT_EQ(round("memory-1", Memory().add(kHighAddress, now)), 3 * kPageBytes + 2 * block);
+  EXPECT_EQ(round("memory-1", Memory().add(kHighAddress, now)), 0u);
+  // What is no longer in the ranges stays in the images; what was never sent is sent.
+  const Memory last =
+      Memory().add(kHighAddress + kPageBytes, now.substr(kPageBytes)).add(2 * kMiB, appeared);
+  ASSERT_TRUE(take_memory("memory-1", last));
+  const SentImages sent = finish();
+  EXPECT_EQ(sent.sent_bytes - sent_before_, 3 * kPageBytes + 2 * block);
+  EXPECT_EQ(sent.raw_bytes, last.bytes());
+  EXPECT_EQ(sent.zero_bytes, 2 * kPageBytes);
+  Pages expected = Memory().add(kHighAddress, now).add(2 * kMiB, appeared).pages_with_data();
+  for (const std::uint64_t page : {0u, 500u, 501u}) {
+    expected[kHighAddress + page * kPageBytes] = zeros(1);
+  }
+  EXPECT_EQ(received_pages("memory-1"), expected);
+}
+
 TEST_F(MemoryImages, ManyAtOnceArriveWholeBesideFiles) {
   connect(3, 4, Compression::kLz4);
   const std::string file = text(3 * kMiB, 9);
@@ -178,10 +215,13 @@ TEST_F(MemoryImages, ManyAtOnceArriveWholeBesideFiles) {
     }
     takers.emplace_back([&] { EXPECT_TRUE(take("pages-1.img", file)); });
   }
-  EXPECT_EQ(finish().files.size(), 5 * memories.size() + 1);
+  const std::size_t sent_files = finish().files.size();
+  std::size_t received_files = 1;
   for (const auto& [name, memory] : memories) {
     EXPECT_EQ(received_pages(name), memory.pages_with_data()) << name;
+    received_files += files_of(name).size();
   }
+  EXPECT_EQ(sent_files, received_files);
   EXPECT_EQ(received("pages-1.img"), file);
 }
 
@@ -195,7 +235,7 @@ TEST_F(MemoryImages, AReadThatFailsEndsTheSenderWithItsErrorAndNoReadFollows) {
     std::ranges::fill(bytes, std::byte{'x'});
     return {};
   };
-  const Status taken = sender_->take_memory("memory-1", ranges, read);
+  const Status taken = sender_->take_memory("memory-1", ranges, read, true);
   const int reads_until_return = reads;
   ASSERT_FALSE(taken);
   EXPECT_EQ(taken.error().code(), Code::kNotFound) << taken.error().message();
@@ -203,7 +243,7 @@ TEST_F(MemoryImages, AReadThatFailsEndsTheSenderWithItsErrorAndNoReadFollows) {
   ASSERT_FALSE(sent);
   EXPECT_EQ(sent.error().code(), Code::kNotFound) << sent.error().message();
   EXPECT_FALSE(take("a.img", "more"));
-  EXPECT_FALSE(sender_->take_memory("memory-2", ranges, read));
+  EXPECT_FALSE(sender_->take_memory("memory-2", ranges, read, true));
   EXPECT_EQ(reads, reads_until_return);
 }
 

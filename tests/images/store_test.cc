@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <utility>
 #include <vector>
@@ -72,6 +73,19 @@ TEST_F(Store, AsksForMoreRoomBeforeItRefuses) {
   EXPECT_TRUE(land(*store, one_page(0, 1)));
   EXPECT_EQ(room, 2 * kPageBytes);
   EXPECT_TRUE(refuses(land(*store, one_page(0, 2)), Code::kResourceExhausted));
+}
+
+TEST_F(Store, APageThatALaterRoundReplacesNeedsNoMoreRoom) {
+  const ScratchDirectory directory = *ScratchDirectory::create(unique_path());
+  const auto store = std::move(*ImageStore::create(directory.path(), 1, kPageBytes));
+  BlockHeader header = one_page(0);
+  ASSERT_TRUE(land(*store, header, 'a'));
+  header.round = 1;
+  ASSERT_TRUE(land(*store, header, 'b'));
+  EXPECT_TRUE(refuses(land(*store, one_page(0, 1)), Code::kResourceExhausted));
+  ASSERT_TRUE(store->complete({{"memory-1-0.img", 0, kPageBytes, digests_[0]}}));
+  std::ifstream file(directory.path() / "memory-1-0.img");
+  EXPECT_EQ(file.get(), 'b');
 }
 
 TEST_F(Store, ABlockThatIsLostChangedOrComesTwiceIsFound) {
