@@ -134,7 +134,8 @@ constexpr auto kCatalogue = std::to_array<Kind>({
     {"managed-memory", kBlocker, "The driver cannot checkpoint managed memory.",
      "Use cudaMalloc instead of cudaMallocManaged."},
     {"ipc-memory", kBlocker, "The driver's own IPC handles cannot be moved.",
-     "Do not allocate what is shared while a stream is captured, or end the sharing (cudaIpcCloseMemHandle) first."},
+     "Do not allocate what is shared while a stream is captured, or end the sharing "
+     "(cudaIpcCloseMemHandle) first."},
     {"foreign-handles", kBlocker,
      "GPU memory that somebody outside the job has too would no longer be shared.",
      "Move all who share it as one job, or end the sharing first. With NCCL's multicast: start "

@@ -73,6 +73,12 @@ App start_stencil(TwoHosts& hosts, Host host, std::uint64_t vram_bytes, int repo
                 "--slice-mib", "1", "--report", std::to_string(report)});
 }
 
+App start_small_buffers(TwoHosts& hosts, Host host, int report) {
+  return start(hosts, host,
+               {hosts.program_path("stencil"), "--mib", "2", "--small", "5000", "--small-kib", "16",
+                "--report", std::to_string(report)});
+}
+
 App start_alloc_styles(TwoHosts& hosts, Host host, int report) {
   return start(hosts, host,
                {hosts.program_path("alloc_styles"), "--report", std::to_string(report)});

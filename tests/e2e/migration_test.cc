@@ -67,6 +67,14 @@ TEST(Migration, StencilPrintsTheChecksumsOfAnUndisturbedRun) {
   EXPECT_TRUE(printed_what_prints(stencil, undisturbed));
 }
 
+TEST(Migration, FiveThousandSmallBuffersMoveLikeLargeOnes) {
+  TwoHosts hosts;
+  const App small = start_small_buffers(hosts, Host::kA, 2000);
+  ASSERT_NO_FATAL_FAILURE(move_and_end(hosts, small));
+  const App undisturbed = start_small_buffers(hosts, Host::kA, 2000);
+  EXPECT_TRUE(printed_what_prints(small, undisturbed));
+}
+
 TEST(Migration, EveryWayToAllocateArrivesIntact) {
   TwoHosts hosts;
   const App styles = start_alloc_styles(hosts, Host::kA, 50);
