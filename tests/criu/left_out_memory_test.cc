@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "migrate-agent/criu/criu.h"
+#include "migrate-agent/criu/images.h"
 #include "migrate-agent/memory/private_memory.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "src/base/units.h"
@@ -147,6 +148,9 @@ TEST_F(LeftOut, AMemoryThatCannotBeFilledLeavesNothing) {
   const std::set<pid_t> before = all_processes();
   const UniqueFd file(::open((images_ / image).c_str(), O_WRONLY | O_CLOEXEC));
   ASSERT_EQ(::pwrite(file.get(), "x", 1, 0x1000), 1);  // no program has memory there
+  const std::vector<AddressRange> nowhere = {{0x1000, 0x2000}};
+  ASSERT_TRUE(images::write_file(images_ / images::memory_map(program_->pid()),
+                                 images::image_of_ranges(nowhere)));
   const auto tree = restore(criu_command(), images_);
   ASSERT_FALSE(tree);
   EXPECT_EQ(tree.error().code(), Code::kDataLoss) << tree.error().message();

@@ -82,8 +82,9 @@ TEST_F(Store, APageThatALaterRoundReplacesNeedsNoMoreRoom) {
   ASSERT_TRUE(land(*store, header, 'a'));
   header.round = 1;
   ASSERT_TRUE(land(*store, header, 'b'));
+  const ImageDigest sent = digests_[0];
   EXPECT_TRUE(refuses(land(*store, one_page(0, 1)), Code::kResourceExhausted));
-  ASSERT_TRUE(store->complete({{"memory-1-0.img", 0, kPageBytes, digests_[0]}}));
+  ASSERT_TRUE(store->complete({{"memory-1-0.img", 0, kPageBytes, sent}}));
   std::ifstream file(directory.path() / "memory-1-0.img");
   EXPECT_EQ(file.get(), 'b');
 }
