@@ -181,7 +181,9 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* size_bytes, CUdeviceptr address) {
   ProcessState& s = state();
-  {
+  CUcontext context = nullptr;
+  int device = 0;
+  if (current_context(&context, &device)) {  // else the driver refuses
     const std::lock_guard lock(s.mutex);
     if (const Plain* plain = s.inventory.find_plain(address)) {
       if (base != nullptr) *base = plain->address;

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <future>
 #include <iterator>
-#include <ranges>
 #include <thread>
 #include <vector>
 
@@ -49,7 +48,7 @@ Status share_out(std::size_t count, std::size_t most_threads, const Work& work) 
     return {};
   };
   const std::size_t threads = std::min({count, most_threads, processors});
-  return side_by_side(std::views::iota(std::size_t{0}, threads), take_in_turn);
+  return side_by_side(std::vector<std::size_t>(threads), take_in_turn);
 }
 
 }  // namespace gcr

@@ -142,15 +142,15 @@ TEST_F(LeftOut, AMemoryThatCannotBeFilledLeavesNothing) {
   start("remember");
   const Status dumped = dump();
   ASSERT_TRUE(dumped) << dumped.error().message();
-  const std::string image = "private-memory-" + std::to_string(program_->pid()) + "-0.img";
+  const std::string image = images::memory_images(program_->pid()) + "-0.img";
+  const std::string map = images::memory_map(program_->pid());
   ASSERT_TRUE(kill_stopped(program_->process()));
   program_->reap();
   const std::set<pid_t> before = all_processes();
   const UniqueFd file(::open((images_ / image).c_str(), O_WRONLY | O_CLOEXEC));
   ASSERT_EQ(::pwrite(file.get(), "x", 1, 0x1000), 1);  // no program has memory there
   const std::vector<AddressRange> nowhere = {{0x1000, 0x2000}};
-  ASSERT_TRUE(images::write_file(images_ / images::memory_map(program_->pid()),
-                                 images::image_of_ranges(nowhere)));
+  ASSERT_TRUE(images::write_file(images_ / map, images::image_of_ranges(nowhere)));
   const auto tree = restore(criu_command(), images_);
   ASSERT_FALSE(tree);
   EXPECT_EQ(tree.error().code(), Code::kDataLoss) << tree.error().message();
