@@ -77,8 +77,8 @@ TEST_F(AppsTest, StencilPrintsTheSameLinesWhetherMovedOrNot) {
 }
 
 TEST_F(AppsTest, EveryStyleOfAllocationSurvivesAMove) {
-  const std::vector<std::string> command{APPS_ALLOC_STYLES, "--mib", "4", "--steps", "400",
-                                         "--report",        "50"};
+  const std::vector<std::string> command{APPS_ALLOC_STYLES, "--mib", "4", "--steps", "2000",
+                                         "--report",        "250"};
   const auto undisturbed = run(command);
   ASSERT_EQ(undisturbed.size(), 8);
   EXPECT_EQ(run_and_move(command), undisturbed);
