@@ -49,7 +49,8 @@ TEST(Live, AProgramThatWritesIsSentInRoundsAndEachIsSmaller) {
   App scribbler = start_scribbler(hosts, Host::kA, 64 * kMiB, {"--dirty-per-second", "0.05"});
 
   const MigrateReport outcome = hosts.migrate_for_report(
-      Host::kA, scribbler.pid(), {"--downtime-limit", "220", "--max-bandwidth", "10M"});
+      Host::kA, scribbler.pid(),
+      {"--downtime-limit", "220", "--max-bandwidth", "10M", "--image-mode", "stream"});
 
   ASSERT_TRUE(migrated(outcome));
   const proto::MigrateReport& report = outcome.report;
