@@ -113,7 +113,8 @@ struct ImageSender::Impl {
   Result<ImageFile> new_file(const std::string& name);
   Result<std::uint32_t> file_of_memory(const std::string& name, Memory& memory,
                                        std::uint64_t offset);
-  PresentPages news(std::span<const std::byte> window, MemoryWindow& sent) const;
+  PresentPages news(std::span<const std::byte> window, const PresentPages& with_data,
+                    MemoryWindow& sent) const;
   void process(Buffer buffer, BlockHeader header);
   void read_and_process(Buffer buffer, BlockHeader header, std::span<const AddressRange> ranges,
                         MemoryRound& round, MemoryWindow* sent);
@@ -196,8 +197,8 @@ Result<std::uint32_t> ImageSender::Impl::file_of_memory(const std::string& name,
 }
 
 /// The pages of a window that are not what was sent of it, and are from now on.
-PresentPages ImageSender::Impl::news(std::span<const std::byte> window, MemoryWindow& sent) const {
-  const PresentPages with_data = pages_with_data(window);
+PresentPages ImageSender::Impl::news(std::span<const std::byte> window,
+                                     const PresentPages& with_data, MemoryWindow& sent) const {
   PresentPages changed = sent.with_data & ~with_data;
   for (std::size_t page = 0; page < kPagesPerWindow; ++page) {
     if (!with_data[page]) continue;
@@ -238,7 +239,7 @@ void ImageSender::Impl::read_and_process(Buffer buffer, BlockHeader header,
   }
   if (!covered) return release_buffer(std::move(buffer));
   const PresentPages with_data = pages_with_data(window_of(buffer));
-  header.present = sent != nullptr ? news(window_of(buffer), *sent) : with_data;
+  header.present = sent != nullptr ? news(window_of(buffer), with_data, *sent) : with_data;
   if (last) {
     raw_bytes += *covered;
     zero_bytes += *covered - with_data.count() * kPageBytes;

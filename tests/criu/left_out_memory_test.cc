@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,6 +12,7 @@
 
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/criu/images.h"
+#include "migrate-agent/memory/present_pages.h"
 #include "migrate-agent/memory/private_memory.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "src/base/units.h"
@@ -22,14 +22,6 @@ namespace gcr::criu::test {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// Whether the kernel has PAGEMAP_SCAN, with an argument of 12 words, the first of which is its
-/// size.
-bool kernel_scans() {
-  const UniqueFd pagemap(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
-  std::uint64_t scan[12] = {sizeof(scan)};
-  return ::ioctl(pagemap.get(), _IOWR('f', 16, decltype(scan)), scan) == 0;
-}
 
 class LeftOut : public testing::Test {
  protected:
@@ -109,7 +101,7 @@ TEST_F(LeftOut, MemoryOfOneProcessAloneGoesBesideCriuAndNothingIsLost) {
   // Of 4 MiB, two thirds are filled: `own` of both processes is left out, `before_fork` and
   // `read_only` are CRIU's, which has them once or twice.
   constexpr std::uint64_t kFilled = 2 * kMiB;
-  if (kernel_scans()) {
+  if (process::can_scan_pages()) {
     EXPECT_GE(bytes_of("private-memory-"), 2 * kFilled);
     EXPECT_LE(bytes_of("private-memory-"), 4 * kFilled);
   } else {
@@ -138,7 +130,7 @@ TEST_F(LeftOut, ASourceThatGoesOnHasLostNothing) {
 }
 
 TEST_F(LeftOut, AMemoryThatCannotBeFilledLeavesNothing) {
-  if (!kernel_scans()) return;  // nothing is left out, so nothing is filled
+  if (!process::can_scan_pages()) return;  // nothing is left out, so nothing is filled
   start("remember");
   const Status dumped = dump();
   ASSERT_TRUE(dumped) << dumped.error().message();

@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -59,28 +60,26 @@ void move_and_end(TwoHosts& hosts, const App& app) {
   ASSERT_EQ(::kill(outcome.pid, SIGTERM), 0);
 }
 
-TEST(Migration, StencilPrintsTheChecksumsOfAnUndisturbedRun) {
+/// What `start` starts prints the same whether it is moved or not.
+void expect_as_undisturbed(const std::function<App(TwoHosts& hosts)>& start) {
   TwoHosts hosts;
-  const App stencil = start_stencil(hosts, Host::kA, 512 * kMiB, 100);
-  ASSERT_NO_FATAL_FAILURE(move_and_end(hosts, stencil));
-  const App undisturbed = start_stencil(hosts, Host::kA, 512 * kMiB, 100);
-  EXPECT_TRUE(printed_what_prints(stencil, undisturbed));
+  const App moved = start(hosts);
+  ASSERT_NO_FATAL_FAILURE(move_and_end(hosts, moved));
+  const App undisturbed = start(hosts);
+  EXPECT_TRUE(printed_what_prints(moved, undisturbed));
+}
+
+TEST(Migration, StencilPrintsTheChecksumsOfAnUndisturbedRun) {
+  expect_as_undisturbed(
+      [](TwoHosts& hosts) { return start_stencil(hosts, Host::kA, 512 * kMiB, 100); });
 }
 
 TEST(Migration, FiveThousandSmallBuffersMoveLikeLargeOnes) {
-  TwoHosts hosts;
-  const App small = start_small_buffers(hosts, Host::kA, 2000);
-  ASSERT_NO_FATAL_FAILURE(move_and_end(hosts, small));
-  const App undisturbed = start_small_buffers(hosts, Host::kA, 2000);
-  EXPECT_TRUE(printed_what_prints(small, undisturbed));
+  expect_as_undisturbed([](TwoHosts& hosts) { return start_small_buffers(hosts, Host::kA, 2000); });
 }
 
 TEST(Migration, EveryWayToAllocateArrivesIntact) {
-  TwoHosts hosts;
-  const App styles = start_alloc_styles(hosts, Host::kA, 50);
-  ASSERT_NO_FATAL_FAILURE(move_and_end(hosts, styles));
-  const App undisturbed = start_alloc_styles(hosts, Host::kA, 50);
-  EXPECT_TRUE(printed_what_prints(styles, undisturbed));
+  expect_as_undisturbed([](TwoHosts& hosts) { return start_alloc_styles(hosts, Host::kA, 50); });
 }
 
 TEST(Migration, AProgramMovesToAndFroTenTimes) {
