@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <span>
 
+#include "migrate-agent/memory/present_pages.h"
 #include "src/base/side_by_side.h"
 #include "src/base/unique_fd.h"
 
@@ -21,6 +23,7 @@ constexpr std::uint64_t kPieceBytes = 256 * 1024;
 constexpr std::uint64_t kEntriesAtOnce = 64 * 1024;
 /// More do not help: 8 threads read 25 GB/s on the machine of docs/design.md's figures.
 constexpr std::size_t kMostThreads = 8;
+constexpr std::uint64_t kSamples = 64;  ///< of a mapping
 
 // Bits of an entry of /proc/PID/pagemap.
 constexpr std::uint64_t kPresent = 1ull << 63;
@@ -69,16 +72,20 @@ Result<std::vector<AddressRange>> present_pieces(pid_t pid,
   return pieces;
 }
 
+/// Reads `bytes` bytes, which are at `there`, to `to`.
+Status read(pid_t pid, std::span<const iovec> there, std::byte* to, std::size_t bytes) {
+  const iovec here{to, bytes};
+  const ssize_t got = ::process_vm_readv(pid, &here, 1, there.data(), there.size(), 0);
+  if (got == static_cast<ssize_t>(bytes)) return {};
+  return Error::from_errno(got < 0 ? errno : EFAULT,
+                           fmt::format("cannot read the memory of process {}", pid));
+}
+
 /// The pages of zeros in a piece.
 Status look_at(pid_t pid, const AddressRange& piece, std::vector<AddressRange>& zeros) {
   std::array<std::byte, kPieceBytes> buffer;
-  const iovec here{buffer.data(), piece.bytes()};
   const iovec there{reinterpret_cast<void*>(piece.start), piece.bytes()};
-  const ssize_t got = ::process_vm_readv(pid, &here, 1, &there, 1, 0);
-  if (got != static_cast<ssize_t>(piece.bytes())) {
-    return Error::from_errno(got < 0 ? errno : EFAULT,
-                             fmt::format("cannot read the memory of process {}", pid));
-  }
+  GCR_TRY(read(pid, {&there, 1}, buffer.data(), piece.bytes()));
   const std::uint64_t page = page_bytes();
   for (std::uint64_t at = piece.start; at < piece.end; at += page) {
     if (is_zero(buffer.data() + (at - piece.start), page)) append(zeros, {at, at + page}, ~0ull);
@@ -105,6 +112,28 @@ Result<ZeroScan> find_zero_pages(pid_t pid, const std::vector<AddressRange>& whe
     for (const AddressRange& range : zeros[i]) append(scan.zeros, range, ~0ull);
   }
   return scan;
+}
+
+Result<std::uint64_t> estimate_zero_bytes(pid_t pid, const AddressRange& mapping) {
+  GCR_ASSIGN(const auto pieces, present_pages(pid, {mapping}));
+  const std::uint64_t page = page_bytes();
+  std::uint64_t present = 0;
+  for (const AddressRange& piece : pieces) present += piece.bytes() / page;
+  const std::uint64_t samples = std::min<std::uint64_t>(present, kSamples);
+  if (samples == 0) return 0;
+  std::vector<iovec> there;
+  auto piece = pieces.begin();
+  std::uint64_t before = 0;  // pages in the pieces before this one
+  for (std::uint64_t i = 0; i < samples; ++i) {
+    const std::uint64_t wanted = i * present / samples;
+    for (; wanted - before >= piece->bytes() / page; ++piece) before += piece->bytes() / page;
+    there.push_back({reinterpret_cast<void*>(piece->start + (wanted - before) * page), page});
+  }
+  std::vector<std::byte> sample(samples * page);
+  GCR_TRY(read(pid, there, sample.data(), sample.size()));
+  std::uint64_t zeros = 0;
+  for (std::uint64_t i = 0; i < samples; ++i) zeros += is_zero(&sample[i * page], page) ? 1 : 0;
+  return present * page / samples * zeros;
 }
 
 }  // namespace gcr::process

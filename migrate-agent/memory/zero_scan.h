@@ -23,4 +23,8 @@ struct ZeroScan {
 /// Swapped-out pages are left there. kIo if the process's memory cannot be read.
 Result<ZeroScan> find_zero_pages(pid_t pid, const std::vector<AddressRange>& where);
 
+/// About how many bytes of `mapping` are in memory and zero, by a sample of its pages. Needs a
+/// kernel that answers present_pages(). kIo if the process's memory cannot be read.
+Result<std::uint64_t> estimate_zero_bytes(pid_t pid, const AddressRange& mapping);
+
 }  // namespace gcr::process

@@ -7,7 +7,6 @@
 #include "migrate-agent/criu/images.h"
 #include "migrate-agent/criu/left_out_memory.h"
 #include "migrate-agent/memory/present_pages.h"
-#include "migrate-agent/memory/private_memory.h"
 #include "migrate-agent/process/inspect.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/source/examination.h"
@@ -96,11 +95,18 @@ Status OutgoingImages::round(images::Sink& sink) {
   return {};
 }
 
+std::optional<process::PrivateMemory> OutgoingImages::beside_criu() const {
+  if (way_ == Way::kPreDumps || !process::can_scan_pages()) return std::nullopt;
+  return process::PrivateMemory(pid_);
+}
+
 Status OutgoingImages::prepare() {
   if (way_ != Way::kPreDumps) {
-    options_.leave_out = [memory = process::PrivateMemory(pid_)](pid_t task) mutable {
-      return memory.of(task);
-    };
+    if (auto beside = beside_criu()) {
+      options_.leave_out = [memory = std::move(*beside)](pid_t task) mutable {
+        return memory.of(task);
+      };
+    }
     GCR_ASSIGN(prepared_, criu::PreparedDump::streaming(criu_, pid_, scratch_, options_));
     return {};
   }

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "migrate-agent/images/sink.h"
+#include "migrate-agent/memory/private_memory.h"
 #include "migrate-agent/source/source_job.h"
 #include "proto/control.pb.h"
 #include "src/base/units.h"
@@ -49,6 +50,9 @@ class OutgoingImages {
   /// Starts CRIU for dump(). Another pre-dump undoes it.
   Status prepare();
   bool prepared() const { return prepared_.has_value(); }
+
+  /// The memory that does not go through CRIU; null if the kernel cannot leave it out.
+  std::optional<process::PrivateMemory> beside_criu() const;
 
   /// Dumps and sends everything, with files `renamed`; the process is stopped afterwards. Gives the
   /// rights of

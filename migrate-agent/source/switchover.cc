@@ -117,8 +117,11 @@ Status send_control_state(Course& c) {
   }));
   GCR_TRY(fault::point("source.checkpointed"));
   const auto dropped = phases.time("process", "drop zero pages", [&] {
-    return side_by_side(processes.gpu_members(), [](GpuMember& member) -> Status {
-      const auto dropped = process::drop_zero_pages(*member.access, member.process);
+    return side_by_side(processes.gpu_members(), [&copying](GpuMember& member) -> Status {
+      auto beside = copying.images->beside_criu();
+      const auto dropped = process::drop_zero_pages(
+          *member.access, member.process,
+          beside ? beside->of(member.process.pid()) : std::vector<AddressRange>());
       if (!dropped) return dropped.error();
       return {};
     });

@@ -98,6 +98,33 @@ TEST_F(ZeroPagesTest, AMappingOfZerosAloneIsMarkedForHugePages) {
   EXPECT_EQ(flags_at(subject.pid(), regions.mixed).find(" hg"), std::string::npos);
 }
 
+TEST_F(ZeroPagesTest, WhatGoesBesideCriuIsMarkedAndStays) {
+  Subject subject;
+  const Regions regions = make_regions(subject);
+  agent::Door door = door_of(subject);
+  std::vector<AddressRange> all;
+  for (const auto& mapping : process::read_mappings(subject.pid()).value()) {
+    all.push_back(mapping.range);
+  }
+  const DroppedPages dropped =
+      good(process::drop_zero_pages(door, procfs::Process::open(door.pid()).value(), all));
+  EXPECT_EQ(dropped.scanned_bytes, 0u);
+  EXPECT_EQ(dropped.held.count(), 0) << "it was stopped for nothing";
+  EXPECT_EQ(present_pages(subject.pid(), regions.zeros, kBytes), kBytes / kPage);
+  const bool kernel_has_them = std::filesystem::exists("/sys/kernel/mm/transparent_hugepage");
+  EXPECT_EQ(flags_at(subject.pid(), regions.zeros).find(" hg") != std::string::npos,
+            kernel_has_them);
+  EXPECT_EQ(flags_at(subject.pid(), regions.mixed).find(" hg"), std::string::npos);
+
+  // All but one: that one is looked through.
+  std::erase_if(all, [&](const AddressRange& range) { return range.start == regions.zeros; });
+  const DroppedPages again =
+      good(process::drop_zero_pages(door, procfs::Process::open(door.pid()).value(), all));
+  EXPECT_EQ(again.scanned_bytes, kBytes);
+  EXPECT_EQ(again.dropped_bytes, kBytes);
+  EXPECT_EQ(subject.value("wrong"), 0u);
+}
+
 TEST_F(ZeroPagesTest, AWriterThatNeverRestsLosesNothing) {
   Subject subject;
   make_regions(subject);
