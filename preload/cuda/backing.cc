@@ -139,12 +139,12 @@ Fit take_range(CUcontext context, std::size_t requested_bytes, CUdeviceptr* addr
 }
 
 /// Another arena for `context`: of the size that is due or, where memory is short, the smallest.
-bool add_arena(CUcontext context, int device) {
+bool add_arena(CUcontext context, int device, std::size_t requested_bytes) {
   ProcessState& s = state();
   std::size_t wanted_bytes = 0;
   {
     const std::lock_guard lock(s.mutex);
-    wanted_bytes = s.arenas.next_size_bytes(context);
+    wanted_bytes = s.arenas.next_size_bytes(context, requested_bytes);
   }
   Backing backing;
   if (!make_backing(device, wanted_bytes, &backing) &&
@@ -165,7 +165,7 @@ bool allocate_in_arena(CUcontext context, int device, std::size_t requested_byte
   if (fit != Fit::kNoRoom) return fit == Fit::kTaken;
   const std::lock_guard growing(state().growth);
   while ((fit = take_range(context, requested_bytes, address)) == Fit::kNoRoom) {
-    if (!add_arena(context, device)) return false;
+    if (!add_arena(context, device, requested_bytes)) return false;
   }
   return fit == Fit::kTaken;
 }
