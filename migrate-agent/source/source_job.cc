@@ -5,6 +5,7 @@
 #include <set>
 #include <thread>
 
+#include "migrate-agent/memory/shared_zeros.h"
 #include "migrate-agent/process/descriptors.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "src/base/side_by_side.h"
@@ -110,7 +111,10 @@ Result<std::vector<proto::Credentials>> SourceJob::dump(criu::PreparedDump& prep
                                                         const memory_files::Renamed& renamed,
                                                         const criu::TakeMemory& take_memory) {
   const bool by_criu = !group_.directory_for_criu().empty();
-  if (by_criu) GCR_TRY(freeze_for_criu());
+  if (by_criu) {
+    GCR_TRY(freeze_for_criu());
+    process::drop_shared_zeros(procfs::stopped_tree(pid()));
+  }
   auto dumped = prepared.run(take, renamed, take_memory);
   if (!dumped) {
     if (by_criu) GCR_TRY(group_.thaw());
