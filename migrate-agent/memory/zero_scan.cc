@@ -8,12 +8,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <span>
 
 #include "migrate-agent/memory/present_pages.h"
 #include "src/base/side_by_side.h"
 #include "src/base/unique_fd.h"
+#include "src/base/zeros.h"
 
 namespace gcr::process {
 namespace {
@@ -96,17 +96,14 @@ Status look_at(const AddressRange& piece, const ReadMemory& read,
   GCR_TRY(read(piece.start, std::span(buffer).first(piece.bytes())));
   const std::uint64_t page = page_bytes();
   for (std::uint64_t at = piece.start; at < piece.end; at += page) {
-    if (is_zero(buffer.data() + (at - piece.start), page)) append(zeros, {at, at + page});
+    if (is_zero(std::span(buffer).subspan(at - piece.start, page))) {
+      append(zeros, {at, at + page});
+    }
   }
   return {};
 }
 
 }  // namespace
-
-bool is_zero(const void* at, std::size_t bytes) {
-  const auto* first = static_cast<const char*>(at);
-  return *first == 0 && std::memcmp(first, first + 1, bytes - 1) == 0;
-}
 
 Result<ZeroScan> find_zero_pages(const std::vector<AddressRange>& where, const ReadMemory& read) {
   const auto pieces = pieces_of(where);
@@ -148,7 +145,9 @@ Result<std::uint64_t> estimate_zero_bytes(pid_t pid, const AddressRange& mapping
   std::vector<std::byte> sample(samples * page);
   GCR_TRY(read(pid, there, sample.data(), sample.size()));
   std::uint64_t zeros = 0;
-  for (std::uint64_t i = 0; i < samples; ++i) zeros += is_zero(&sample[i * page], page) ? 1 : 0;
+  for (std::uint64_t i = 0; i < samples; ++i) {
+    zeros += is_zero(std::span(sample).subspan(i * page, page)) ? 1 : 0;
+  }
   return present * page / samples * zeros;
 }
 

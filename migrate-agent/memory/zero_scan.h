@@ -12,9 +12,6 @@
 
 namespace gcr::process {
 
-/// Whether `bytes` bytes at `at`, at least one, are all zero.
-bool is_zero(const void* at, std::size_t bytes);
-
 struct ZeroScan {
   std::uint64_t scanned_bytes = 0;
   std::vector<AddressRange> zeros;  ///< whole pages, in the order of addresses, none adjacent

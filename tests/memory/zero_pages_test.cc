@@ -10,7 +10,7 @@
 #include <fstream>
 
 #include "migrate-agent/memory/mappings.h"
-#include "migrate-agent/memory/zero_scan.h"
+#include "src/base/zeros.h"
 #include "tests/preload/door/door_helpers.h"
 
 namespace gcr::test {
@@ -240,10 +240,10 @@ TEST(SmapsTest, WhatIsNoSmapsFileIsRefused) {
 
 TEST(IsZeroTest, OneBitAnywhereIsSeen) {
   alignas(64) std::array<std::byte, kPage> page{};
-  EXPECT_TRUE(process::is_zero(page.data(), page.size()));
+  EXPECT_TRUE(is_zero(page));
   for (std::size_t at = 0; at < page.size(); ++at) {
     page[at] = std::byte{0x80};
-    EXPECT_FALSE(process::is_zero(page.data(), page.size())) << at;
+    EXPECT_FALSE(is_zero(page)) << at;
     page[at] = std::byte{0};
   }
 }
