@@ -28,7 +28,9 @@ std::vector<AddressRange> droppable(const std::vector<MemoryMapping>& mappings,
   for (const MemoryMapping& mapping : mappings) {
     if (mapping.asynchronous_io) return {};
     const bool stack = mapping.range.start <= used_stack && used_stack < mapping.range.end;
-    if (mapping.droppable && !stack && mapping.anonymous_bytes > 0) ranges.push_back(mapping.range);
+    if (mapping.plain && !mapping.tracked && !stack && mapping.anonymous_bytes > 0) {
+      ranges.push_back(mapping.range);
+    }
   }
   return ranges;
 }
