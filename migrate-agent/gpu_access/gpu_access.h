@@ -110,6 +110,16 @@ class GpuAccess {
   /// Marks whole mappings for huge pages, which does not change their content. kNotFound if the
   /// kernel has no huge pages, or an address is not mapped.
   virtual Status use_huge_pages(std::span<const Pages> pages) = 0;
+
+  /// A new userfaultfd of the process's memory, as it comes from the process, which keeps none
+  /// (migrate-agent/memory/write_tracker.h). kUnsupported: there is none.
+  virtual Result<UniqueFd> watch_memory() {
+    return Error(Code::kUnsupported, "the process gives no userfaultfd");
+  }
+
+  /// The process's memory to which a device may write by itself now, in the order of addresses, not
+  /// in whole pages.
+  virtual Result<std::vector<Pages>> registered_memory() { return std::vector<Pages>(); }
 };
 
 }  // namespace gcr::agent

@@ -86,13 +86,14 @@ Result<BlockHeader> decode(const BlockHeaderBytes& bytes) {
   return malformed("an unknown codec");
 }
 
-PresentPages pages_with_data(std::span<const std::byte> window) {
-  PresentPages pages;
+PresentPages pages_with_data(std::span<const std::byte> window, const PresentPages& pages) {
+  PresentPages with_data;
   for (std::size_t at = 0; at < window.size(); at += kPageBytes) {
+    if (!pages[at / kPageBytes]) continue;
     const std::size_t size = std::min(kPageBytes, window.size() - at);
-    pages[at / kPageBytes] = !is_zero(window.subspan(at, size));
+    with_data[at / kPageBytes] = !is_zero(window.subspan(at, size));
   }
-  return pages;
+  return with_data;
 }
 
 void pack(std::span<std::byte> window, const PresentPages& pages) {

@@ -14,9 +14,10 @@ namespace gcr::process {
 namespace {
 
 /// VmFlags with which dropping a page would fail, show, or reach somebody else: shared, growing
-/// down, of a device, locked, huge pages of hugetlbfs, mixed map, userfaultfd.
-constexpr std::array<std::string_view, 9> kSpecialFlags{"sh", "gd", "pf", "io", "lo",
-                                                        "ht", "mm", "um", "uw"};
+/// down, of a device, locked, huge pages of hugetlbfs, mixed map, userfaultfd for missing pages.
+constexpr std::array<std::string_view, 8> kSpecialFlags{"sh", "gd", "pf", "io",
+                                                        "lo", "ht", "mm", "um"};
+constexpr std::string_view kWriteProtected = "uw";
 
 std::string_view next_line(std::string_view& text) {
   const std::size_t end = text.find('\n');
@@ -54,15 +55,16 @@ std::optional<MemoryMapping> parse_header(std::string_view line) {
   const std::string_view inode = next_word(line);
   line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
   const bool plain_name = line.empty() || line == "[heap]" || line.starts_with("[anon:");
-  mapping.droppable = permissions == "rw-p" && inode == "0" && plain_name;
+  mapping.plain = permissions == "rw-p" && inode == "0" && plain_name;
   mapping.asynchronous_io = line.starts_with("/[aio]") || line.find("[io_uring]") != line.npos;
   return mapping;
 }
 
 void note_flags(std::string_view flags, MemoryMapping& mapping) {
   for (std::string_view flag = next_word(flags); !flag.empty(); flag = next_word(flags)) {
+    if (flag == kWriteProtected) mapping.tracked = true;
     for (const std::string_view special : kSpecialFlags) {
-      if (flag == special) mapping.droppable = false;
+      if (flag == special) mapping.plain = false;
     }
   }
 }

@@ -1,4 +1,4 @@
-// The mappings of a process in which pages of zeros may be dropped.
+// The mappings of a process, and which of them are plain memory.
 #pragma once
 
 #include <sys/types.h>
@@ -16,7 +16,8 @@ namespace gcr::process {
 /// One entry of /proc/PID/smaps.
 struct MemoryMapping {
   AddressRange range;
-  bool droppable = false;        ///< private, anonymous, readable, writable, nothing special
+  bool plain = false;            ///< private, anonymous, readable, writable, nothing special
+  bool tracked = false;          ///< a userfaultfd protects pages in it against writes
   bool asynchronous_io = false;  ///< the kernel writes to memory on its own: io_submit, io_uring
   std::uint64_t anonymous_bytes = 0;
 };

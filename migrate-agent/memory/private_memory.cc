@@ -26,7 +26,7 @@ bool PrivateMemory::is_shared(pid_t pid, const AddressRange& range) {
     const auto& theirs = mappings(other);
     const auto found = std::ranges::lower_bound(
         theirs, range.start, {}, [](const MemoryMapping& one) { return one.range.start; });
-    return found != theirs.end() && found->droppable && found->range == range;
+    return found != theirs.end() && found->plain && found->range == range;
   };
   const auto own = parents_.find(pid);
   if (own != parents_.end() && parents_.contains(own->second) && has_it(own->second)) return true;
@@ -45,7 +45,7 @@ std::vector<AddressRange> PrivateMemory::of(pid_t pid) {
   std::uint64_t bytes = 0;
   for (const MemoryMapping& mapping : mappings(pid)) {
     if (mapping.asynchronous_io) return {};
-    if (!mapping.droppable || mapping.anonymous_bytes == 0 || is_shared(pid, mapping.range)) {
+    if (!mapping.plain || mapping.anonymous_bytes == 0 || is_shared(pid, mapping.range)) {
       continue;
     }
     ranges.push_back(mapping.range);

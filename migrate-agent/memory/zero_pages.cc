@@ -31,7 +31,7 @@ std::vector<AddressRange> droppable(const std::vector<MemoryMapping>& mappings,
   for (const MemoryMapping& mapping : mappings) {
     if (mapping.asynchronous_io) return {};
     const bool stack = mapping.range.start <= used_stack && used_stack < mapping.range.end;
-    if (!mapping.droppable || stack || mapping.anonymous_bytes == 0) continue;
+    if (!mapping.plain || mapping.tracked || stack || mapping.anonymous_bytes == 0) continue;
     const auto same =
         std::ranges::lower_bound(left_out, mapping.range.start, {}, &AddressRange::start);
     if (same == left_out.end() || *same != mapping.range) ranges.push_back(mapping.range);

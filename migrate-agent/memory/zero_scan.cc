@@ -34,15 +34,6 @@ std::uint64_t page_bytes() {
   return bytes;
 }
 
-/// Appends a range, to the last one where they meet.
-void append(std::vector<AddressRange>& ranges, AddressRange range) {
-  if (!ranges.empty() && ranges.back().end == range.start) {
-    ranges.back().end = range.end;
-  } else {
-    ranges.push_back(range);
-  }
-}
-
 /// What is present of `where`.
 Result<std::vector<AddressRange>> present_ranges(pid_t pid,
                                                  const std::vector<AddressRange>& where) {

@@ -1,4 +1,8 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -215,6 +219,30 @@ Ending export_all(std::uint64_t session, std::span<const std::uint64_t> ids,
   }
   if (ending.outcome != Outcome::kOk) close_loose();
   return ending;
+}
+
+Ending open_userfaultfd(int* descriptor) {
+  const std::lock_guard lock(state().mutex);
+  // Faults of the kernel's own are no obstacle: the agent has all of them answered at once.
+  constexpr unsigned long kFlags = O_CLOEXEC | UFFD_USER_MODE_ONLY;
+  const int saved_errno = errno;
+  *descriptor = static_cast<int>(::syscall(SYS_userfaultfd, kFlags));
+  errno = saved_errno;
+  if (*descriptor < 0) return {Outcome::kNotFound};
+  g_loose[g_loose_count++] = *descriptor;
+  return {};
+}
+
+std::size_t list_registered(std::uint64_t above, std::span<door::DoorEntry> entries) {
+  ProcessState& s = state();
+  const std::lock_guard lock(s.mutex);
+  std::size_t count = 0;
+  for (auto at = s.registered_memory.upper_bound(above);
+       at != s.registered_memory.end() && count < entries.size(); ++at) {
+    entries[count].id = at->first;
+    entries[count++].size_bytes = at->second;
+  }
+  return count;
 }
 
 void close_loose() {

@@ -201,23 +201,31 @@ std::string entry(std::string name, std::string flags) {
 }
 
 TEST(SmapsTest, OnlyPlainPrivateAnonymousMemoryMayBeDropped) {
-  const auto droppable = [](const std::string& text) {
+  const auto is_plain = [](const std::string& text) {
     const auto mappings = process::parse_smaps(text);
-    return mappings && mappings->size() == 1 && mappings->front().droppable;
+    return mappings && mappings->size() == 1 && mappings->front().plain;
   };
-  EXPECT_TRUE(droppable(entry("", "")));
-  EXPECT_TRUE(droppable(entry("[heap]", "sd")));
-  EXPECT_TRUE(droppable(entry("[anon: glibc: malloc]", "")));
-  EXPECT_FALSE(droppable(entry("[stack]", "")));
-  for (const char* flag : {"sh", "gd", "pf", "io", "lo", "ht", "mm", "um", "uw", "sd lo"}) {
-    EXPECT_FALSE(droppable(entry("", flag))) << flag;
+  EXPECT_TRUE(is_plain(entry("", "")));
+  EXPECT_TRUE(is_plain(entry("[heap]", "sd")));
+  EXPECT_TRUE(is_plain(entry("[anon: glibc: malloc]", "")));
+  EXPECT_FALSE(is_plain(entry("[stack]", "")));
+  for (const char* flag : {"sh", "gd", "pf", "io", "lo", "ht", "mm", "um", "sd lo"}) {
+    EXPECT_FALSE(is_plain(entry("", flag))) << flag;
   }
   std::string read_only = entry("", "");
   read_only.replace(read_only.find("rw-p"), 4, "r--p");
-  EXPECT_FALSE(droppable(read_only));
+  EXPECT_FALSE(is_plain(read_only));
   std::string of_a_file = entry("/bin/true", "");
   of_a_file.replace(of_a_file.find(" 0 /"), 3, " 12 ");
-  EXPECT_FALSE(droppable(of_a_file));
+  EXPECT_FALSE(is_plain(of_a_file));
+}
+
+TEST(SmapsTest, TrackedMemoryIsPlainAndIsSeen) {
+  const auto mappings = process::parse_smaps(entry("", "sd uw"));
+  ASSERT_TRUE(mappings);
+  EXPECT_TRUE(mappings->front().plain);
+  EXPECT_TRUE(mappings->front().tracked);
+  EXPECT_FALSE(process::parse_smaps(entry("", "sd"))->front().tracked);
 }
 
 TEST(SmapsTest, RangesAndSizesAreRead) {

@@ -247,6 +247,17 @@ void add_memory_commands(std::map<std::string, Command>& commands) {
   commands["fill"] = [](const Numbers& n) {
     return Answer{cu.cuMemsetD8_v2(n[0], static_cast<unsigned char>(n[2]), n[1]), {}, {}};
   };
+  commands["register"] = [](const Numbers& n) {
+    void* const memory = std::malloc(n[0]);
+    return Answer{
+        cu.cuMemHostRegister_v2(memory, n[0], 0), {reinterpret_cast<std::uintptr_t>(memory)}, {}};
+  };
+  commands["register_again"] = [](const Numbers& n) {
+    return Answer{cu.cuMemHostRegister_v2(reinterpret_cast<void*>(n[0]), n[1], 0), {}, {}};
+  };
+  commands["unregister"] = [](const Numbers& n) {
+    return Answer{cu.cuMemHostUnregister(reinterpret_cast<void*>(n[0])), {}, {}};
+  };
   commands["sum"] = [](const Numbers& n) { return sum(n[0], n[1]); };
   commands["range"] = [](const Numbers& n) {
     CUdeviceptr base = 0;
