@@ -212,6 +212,14 @@ Answer attributes(CUdeviceptr address, const Numbers& which) {
   return {result, values, {}};
 }
 
+template <class T>
+Answer pool_attribute(unsigned long long pool, unsigned long long which) {
+  T value{};
+  const CUresult result = cu.cuMemPoolGetAttribute(reinterpret_cast<CUmemoryPool>(pool),
+                                                   static_cast<CUmemPool_attribute>(which), &value);
+  return {result, {static_cast<unsigned long long>(value)}, {}};
+}
+
 using Command = std::function<Answer(const Numbers&)>;
 
 void add_memory_commands(std::map<std::string, Command>& commands) {
@@ -275,6 +283,78 @@ void add_memory_commands(std::map<std::string, Command>& commands) {
   commands["ipc_get"] = [](const Numbers& n) { return ipc_get(n[0]); };
   commands["ipc_close"] = [](const Numbers& n) {
     return Answer{cu.cuIpcCloseMemHandle(n[0]), {}, {}};
+  };
+}
+
+void add_pool_commands(std::map<std::string, Command>& commands) {
+  const auto pool_of = [](unsigned long long value) {
+    return reinterpret_cast<CUmemoryPool>(value);
+  };
+  commands["pool"] = [](const Numbers& n) {
+    CUmemPoolProps properties{};
+    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, static_cast<int>(n[0])};
+    properties.maxSize = n.size() > 1 ? n[1] : 0;
+    CUmemoryPool pool = nullptr;
+    const CUresult result = cu.cuMemPoolCreate(&pool, &properties);
+    return Answer{result, {number(pool)}, {}};
+  };
+  commands["default_pool"] = [](const Numbers& n) {
+    CUmemoryPool pool = nullptr;
+    const CUresult result = cu.cuDeviceGetDefaultMemPool(&pool, static_cast<int>(n[0]));
+    return Answer{result, {number(pool)}, {}};
+  };
+  commands["set_pool"] = [=](const Numbers& n) {
+    return Answer{cu.cuDeviceSetMemPool(static_cast<int>(n[0]), pool_of(n[1])), {}, {}};
+  };
+  commands["destroy_pool"] = [=](const Numbers& n) {
+    return Answer{cu.cuMemPoolDestroy(pool_of(n[0])), {}, {}};
+  };
+  commands["trim"] = [=](const Numbers& n) {
+    return Answer{cu.cuMemPoolTrimTo(pool_of(n[0]), n[1]), {}, {}};
+  };
+  commands["pool_number"] = [](const Numbers& n) { return pool_attribute<cuuint64_t>(n[0], n[1]); };
+  commands["pool_flag"] = [](const Numbers& n) { return pool_attribute<int>(n[0], n[1]); };
+  commands["set_pool_number"] = [=](const Numbers& n) {
+    cuuint64_t value = n[2];
+    return Answer{
+        cu.cuMemPoolSetAttribute(pool_of(n[0]), static_cast<CUmemPool_attribute>(n[1]), &value),
+        {},
+        {}};
+  };
+  commands["set_pool_flag"] = [=](const Numbers& n) {
+    int value = static_cast<int>(n[2]);
+    return Answer{
+        cu.cuMemPoolSetAttribute(pool_of(n[0]), static_cast<CUmemPool_attribute>(n[1]), &value),
+        {},
+        {}};
+  };
+  commands["pool_access"] = [=](const Numbers& n) {
+    const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, static_cast<int>(n[1])},
+                                 static_cast<CUmemAccess_flags>(n[2])};
+    return Answer{cu.cuMemPoolSetAccess(pool_of(n[0]), &access, 1), {}, {}};
+  };
+  commands["alloc_async"] = [=](const Numbers& n) {
+    CUdeviceptr address = 0;
+    const CUresult result =
+        n.size() > 2 ? cu.cuMemAllocFromPoolAsync(&address, n[0], pool_of(n[2]), stream_of(n[1]))
+                     : cu.cuMemAllocAsync(&address, n[0], stream_of(n[1]));
+    return Answer{result, {address}, {}};
+  };
+  commands["fill_async"] = [](const Numbers& n) {
+    return Answer{
+        cu.cuMemsetD8Async(n[0], static_cast<unsigned char>(n[2]), n[1], stream_of(n[3])), {}, {}};
+  };
+  commands["wait_for"] = [](const Numbers& n) {
+    CUevent event = nullptr;
+    cu.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+    cu.cuEventRecord(event, stream_of(n[0]));
+    const CUresult result = cu.cuStreamWaitEvent(stream_of(n[1]), event, 0);
+    cu.cuEventDestroy_v2(event);
+    return Answer{result, {}, {}};
+  };
+  commands["sync_stream"] = [](const Numbers& n) {
+    return Answer{cu.cuStreamSynchronize(stream_of(n[0])), {}, {}};
   };
 }
 
@@ -455,6 +535,7 @@ Answer run(const std::map<std::string, Command>& commands, std::istringstream& w
 int main() {
   std::map<std::string, Command> commands;
   add_memory_commands(commands);
+  add_pool_commands(commands);
   add_vmm_commands(commands);
   add_context_commands(commands);
   add_process_commands(commands);
