@@ -80,17 +80,21 @@ class Worker {
 /// and whether anything went wrong.
 class StormBeside {
  public:
-  void start(CUcontext context, std::size_t threads, std::uint64_t steps, std::uint64_t rounds) {
+  void start(CUcontext context, std::size_t threads, std::uint64_t steps, std::uint64_t rounds,
+             gcr::apps::StormMemory memory) {
     thread_ = std::thread([=, this] {
-      gcr::apps::Storm storm({cu.cuCtxSetCurrent, cu.cuMemAlloc_v2, cu.cuMemFree_v2,
-                              cu.cuMemsetD8_v2, cu.cuMemcpyDtoH_v2},
-                             context, threads);
+      gcr::apps::Storm storm(
+          {cu.cuCtxSetCurrent, cu.cuMemAlloc_v2, cu.cuMemFree_v2, cu.cuMemsetD8_v2,
+           cu.cuMemcpyDtoH_v2, cu.cuStreamCreate, cu.cuStreamSynchronize, cu.cuMemAllocAsync,
+           cu.cuMemFreeAsync, cu.cuMemsetD8Async, cu.cuLaunchHostFunc},
+          context, threads, memory);
       cu.cuCtxSetCurrent(context);
       for (std::uint64_t i = 0; i < rounds && storm.failure().empty(); ++i, ++rounds_) {
         storm.round(steps);
       }
       storm.finish();
       failure_ = storm.failure();
+      rounds_ = rounds;  // nobody waits for more of them
     });
   }
   std::uint64_t rounds() const { return rounds_.load(); }
@@ -470,7 +474,9 @@ void add_process_commands(std::map<std::string, Command>& commands) {
   commands["worked"] = [](const Numbers&) { return Answer{CUDA_SUCCESS, worker.progress(), {}}; };
   commands["rest"] = [](const Numbers&) { return Answer{CUDA_SUCCESS, worker.stop(), {}}; };
   commands["storm"] = [](const Numbers& n) {
-    storm.start(context_of(n[0]), n[1], n[2], n[3]);
+    storm.start(
+        context_of(n[0]), n[1], n[2], n[3],
+        n.size() > 4 ? gcr::apps::StormMemory::kStreamOrdered : gcr::apps::StormMemory::kPlain);
     return Answer{};
   };
   commands["stormed"] = [](const Numbers&) { return Answer{CUDA_SUCCESS, {storm.rounds()}, {}}; };
