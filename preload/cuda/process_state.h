@@ -15,6 +15,7 @@
 #include "preload/cuda/abi/driver_abi.h"
 #include "preload/cuda/arena.h"
 #include "preload/cuda/inventory.h"
+#include "preload/cuda/pools.h"
 
 namespace gcr::preload {
 
@@ -64,10 +65,12 @@ struct DeferredFree {
 
 struct ProcessState {
   std::mutex mutex;
-  /// Held while an arena is made, before `mutex`: of the threads that need one, the first makes it.
+  /// Held while an arena or a stretch of a pool is made, before `mutex`: of the threads that need
+  /// one, the first makes it.
   std::mutex growth;
   Inventory inventory;
   Arenas arenas;
+  Pools pools;
   std::vector<KnownContext> contexts;
   std::vector<PeerAccess> peers;
   std::vector<Capture> captures;

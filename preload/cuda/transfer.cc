@@ -55,6 +55,25 @@ door::DoorEntry entry_of(const ProcessState& s, const Physical& physical) {
   return entry;
 }
 
+/// What graphs have reserved on all devices for what they allocate, as the driver says; while it
+/// must not be asked, as it was.
+std::uint64_t graph_bytes(ProcessState& s) {
+  if (s.detached || gate::is_closed()) return s.pools.graph_bytes;
+  std::uint64_t asked = 0;
+  s.pools.graph_bytes = 0;
+  for (const KnownContext& known : s.contexts) {
+    const std::uint64_t bit = std::uint64_t{1} << known.device;
+    cuuint64_t bytes = 0;
+    if ((asked & bit) == 0 &&
+        real::cuDeviceGetGraphMemAttribute(known.device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
+                                           &bytes) == CUDA_SUCCESS) {
+      s.pools.graph_bytes += bytes;
+    }
+    asked |= bit;
+  }
+  return s.pools.graph_bytes;
+}
+
 /// Maps one range as it was, with the same access.
 CUresult map_again(const Mapping& mapping) {
   CUresult result = real::cuMemMap(mapping.address, mapping.size_bytes, mapping.offset_bytes,
@@ -167,7 +186,7 @@ door::Summary summarize() {
   door::Summary summary{};
   summary.generation = s.inventory.generation();
   summary.tracked_bytes = s.inventory.tracked_bytes();
-  summary.untracked_bytes = s.inventory.untracked_bytes();
+  summary.untracked_bytes = s.inventory.untracked_bytes() + graph_bytes(s);
   summary.gated_calls_in_flight = gate::in_flight();
   summary.allocations = s.inventory.tracked_count();
   summary.contexts = static_cast<std::uint32_t>(s.contexts.size());
@@ -337,6 +356,10 @@ Ending wait_until_idle(std::chrono::nanoseconds timeout, door::Obstacle* obstacl
   const Idle idle = wait_for_contexts(timeout, &result);
   if (idle == Idle::kTimeout) return {Outcome::kTimeout};
   if (idle == Idle::kDriver) return {Outcome::kDriver, result};
+  {
+    const std::lock_guard lock(state().mutex);
+    note_all_passed(state());
+  }
   flush_deferred_frees();
   *obstacle = door::Obstacle::kNone;
   return {};

@@ -84,7 +84,8 @@ class Smoke(unittest.TestCase):
 
     def test_launches_digests_and_reads_have_their_times(self):
         for driver in ("empty", "soft"):
-            for line in self.of("steady", what="launch", driver=driver):
+            for what in ("launch", "alloc_async", "alloc"):
+                (line,) = self.of("steady", what=what, driver=driver)
                 self.assert_positive(line, "direct_ns", "interposed_ns")
         for line in self.of("digest"):
             self.assert_positive(line, "value")
