@@ -96,7 +96,7 @@ Status RestoredProcess::find_gpu_users(const device::Driver& driver, const Expec
     }
     const pid_t pid = members_[found - expected.members.begin()].pid();
     GpuUser& user = gpu_users_.emplace_back(GpuUser{id, pid, driver.control(pid)});
-    if (member.driver_alone) user.access = std::make_unique<DriverAccess>(driver.control(pid));
+    if (member.driver_alone) user.access = std::make_unique<DriverAccess>(pid, driver);
   }
   return {};
 }

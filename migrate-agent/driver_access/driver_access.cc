@@ -1,5 +1,9 @@
 #include "migrate-agent/driver_access/driver_access.h"
 
+#include <fmt/format.h>
+
+#include "migrate-agent/procfs/procfs.h"
+
 namespace gcr::agent {
 namespace {
 
@@ -12,16 +16,25 @@ Error nobody_in_it() {
 }  // namespace
 
 Result<State> DriverAccess::state() const {
+  // Threads that are held by ptrace leave the driver's own running.
+  if (procfs::state(std::to_string(pid_)) == 'T') {
+    return Error(Code::kUnavailable,
+                 fmt::format("process {} is stopped, and the driver cannot ask it", pid_));
+  }
   GCR_ASSIGN(const State state, control_->state());
   if (state != State::kFailed) return state;
-  return Error(Code::kDataLoss, "the driver has given up on CUDA in the process");
+  return Error(Code::kDataLoss, fmt::format("the driver has given up on CUDA in process {}", pid_));
 }
 
 Result<Held> DriverAccess::hold(Microseconds, Milliseconds) {
+  if (held_) return Held{.quiet = true};
   GCR_ASSIGN(const State now, state());
-  if (now != State::kRunning) return Held{.quiet = true};
+  if (now != State::kRunning) {
+    return Error(Code::kRefused, fmt::format("somebody else has locked CUDA in process {}", pid_));
+  }
   const Status locked = control_->lock(kLockPatience);
-  if (locked) return Held{.quiet = true};
+  held_ = locked.has_value();
+  if (held_) return Held{.quiet = true};
   if (locked.error().code() != Code::kTimeout) return locked.error();
   return Held{.obstacle =
                   "work on its GPUs did not finish, and without the preload library its "
@@ -32,9 +45,12 @@ Result<Held> DriverAccess::step(Microseconds patience) { return hold(patience, {
 
 Status DriverAccess::resume() {
   GCR_ASSIGN(const State now, state());
-  if (now == State::kLocked) return control_->unlock();
-  if (now == State::kRunning) return {};
-  return Error(Code::kRefused, "CUDA in the process is checkpointed");
+  if (now == State::kCheckpointed) {
+    return Error(Code::kRefused, fmt::format("CUDA in process {} is checkpointed", pid_));
+  }
+  if (now == State::kLocked) GCR_TRY(control_->unlock());
+  held_ = false;
+  return {};
 }
 
 Result<AccessState> DriverAccess::look(Milliseconds) {

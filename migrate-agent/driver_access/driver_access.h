@@ -17,12 +17,16 @@ class DriverAccess : public GpuAccess {
   /// How long the driver waits for the process's work before it lets the calls pass again.
   static constexpr Milliseconds kLockPatience = std::chrono::seconds(10);
 
-  explicit DriverAccess(std::unique_ptr<device::Control> control) : control_(std::move(control)) {}
+  /// `pid` is a PID in the caller's PID namespace.
+  DriverAccess(pid_t pid, const device::Driver& driver)
+      : pid_(pid), control_(driver.control(pid)) {}
 
   bool is_driver_alone() const override { return true; }
 
-  /// Locks, unless it is locked. The driver holds back everything or nothing, so this waits for up
-  /// to kLockPatience whatever the patience; after that the calls pass again. No lease.
+  /// Locks, unless this object has; kRefused if somebody else has. The driver holds back everything
+  /// or nothing, so this waits for up to kLockPatience whatever the patience; after that the calls
+  /// pass again. No lease. kUnavailable, as with the next three: the process is stopped, and the
+  /// driver would wait for it.
   Result<Held> hold(Microseconds patience, Milliseconds lease) override;
   /// As hold(): no single call can pass.
   Result<Held> step(Microseconds patience) override;
@@ -44,7 +48,9 @@ class DriverAccess : public GpuAccess {
   /// kDataLoss if the driver has given up.
   Result<device::Control::State> state() const;
 
+  pid_t pid_;
   std::unique_ptr<device::Control> control_;
+  bool held_ = false;  ///< by hold()
 };
 
 }  // namespace gcr::agent

@@ -9,7 +9,8 @@
 namespace gcr::host {
 namespace {
 
-// NVIDIA's "NVML API Reference": the return type, nvmlMemory_t, and nvmlProcessInfo_t of version 3.
+// NVIDIA's "NVML API Reference": the return type, nvmlMemory_t in
+// both versions, and nvmlProcessInfo_t of version 3.
 using NvmlReturn = int;
 constexpr NvmlReturn kSuccess = 0;
 constexpr NvmlReturn kInsufficientSize = 7;
@@ -20,6 +21,15 @@ struct NvmlMemory {
   unsigned long long free_bytes;
   unsigned long long used_bytes;
 };
+
+struct NvmlMemoryV2 {
+  unsigned version;
+  unsigned long long total_bytes;
+  unsigned long long reserved_bytes;
+  unsigned long long free_bytes;
+  unsigned long long used_bytes;
+};
+constexpr unsigned kMemoryV2 = sizeof(NvmlMemoryV2) | (2U << 24);
 
 struct NvmlProcess {
   unsigned pid;
@@ -73,6 +83,16 @@ std::optional<std::uint64_t> Nvml::free_bytes(const Uuid& gpu) const {
   if (memory_of == nullptr || device == nullptr) return std::nullopt;
   if (memory_of(device, &memory) != kSuccess) return std::nullopt;
   return memory.free_bytes;
+}
+
+std::optional<std::uint64_t> Nvml::used_bytes(const Uuid& gpu) const {
+  auto* memory_of = find<NvmlReturn(void*, NvmlMemoryV2*)>("nvmlDeviceGetMemoryInfo_v2");
+  void* const device = device_of(gpu);
+  NvmlMemoryV2 memory{};
+  memory.version = kMemoryV2;
+  if (memory_of == nullptr || device == nullptr) return std::nullopt;
+  if (memory_of(device, &memory) != kSuccess) return std::nullopt;
+  return memory.used_bytes;
 }
 
 std::optional<std::map<pid_t, std::uint64_t>> Nvml::used_by_process(const Uuid& gpu) const {

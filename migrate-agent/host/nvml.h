@@ -25,8 +25,11 @@ class Nvml {
   /// Nothing if the library does not know the GPU (a MIG slice, the software GPU).
   std::optional<std::uint64_t> free_bytes(const Uuid& gpu) const;
 
+  /// Used by whomever, without what the driver keeps for itself. Nothing as for free_bytes().
+  std::optional<std::uint64_t> used_bytes(const Uuid& gpu) const;
+
   /// VRAM on the GPU by process, its contexts included. Nothing as for free_bytes(), or if the
-  /// library cannot tell all of it. PIDs are those of the host.
+  /// library cannot tell all of it. PIDs are those of the host's first PID namespace.
   std::optional<std::map<pid_t, std::uint64_t>> used_by_process(const Uuid& gpu) const;
 
  private:

@@ -142,7 +142,7 @@ Result<std::unique_ptr<GpuAccess>> find_access(pid_t pid, const Lost& lost) {
     return Error(Code::kNotFound, fmt::format("process {} does not use CUDA any more", pid));
   }
   GCR_ASSIGN(const auto driver, device::cuda::load());
-  return std::make_unique<agent::DriverAccess>(driver->control(pid));
+  return std::make_unique<agent::DriverAccess>(pid, *driver);
 }
 
 /// Finds the access to those that may have been taken apart.

@@ -47,7 +47,7 @@ void look_for_end(Course& c) {
   bool ended = handle->is_ending();
   if (!ended && processes && !processes->is_dumped()) {
     const auto has_closed_its_door = [&](const GpuMember& member) {
-      if (member.process.pid() != handle->pid()) return false;
+      if (member.process.pid() != handle->pid() || member.access->is_driver_alone()) return false;
       const auto answered = member.access->look(kDoorPatience);
       return !answered && answered.error().code() == Code::kNotFound;
     };

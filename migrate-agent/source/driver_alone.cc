@@ -11,6 +11,7 @@
 #include "migrate-agent/process/sharing.h"
 #include "migrate-agent/process/together.h"
 #include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/source/convergence.h"
 #include "src/base/units.h"
 
 namespace gcr::agent {
@@ -90,14 +91,13 @@ void check_slow_downtime(const DriverAlone& member, const proto::MigrateRequest&
                   "the driver while it stands still, for about {}",
                   process::describe_process(member.pid), format_bytes(member.vram_bytes()),
                   format_seconds(member.downtime)));
-  const bool limited = request.downtime_limit_ms() > 0;
-  if (!request.allow_slow() || !limited || expected_ms <= request.downtime_limit_ms()) return;
-  findings.add(
-      "downtime-limit",
-      fmt::format(
-          "a downtime of about {} is expected, and --downtime-limit allows {}",
-          format_seconds(member.downtime),
-          format_seconds(milliseconds(static_cast<std::int64_t>(request.downtime_limit_ms())))));
+  double limit_ms = request.downtime_limit_ms();
+  if (limit_ms <= 0 && request.strict()) limit_ms = kDefaultDowntimeLimitMs;
+  if (!request.allow_slow() || limit_ms <= 0 || expected_ms <= limit_ms) return;
+  findings.add("downtime-limit",
+               fmt::format("a downtime of about {} is expected, and --downtime-limit allows {}",
+                           format_seconds(member.downtime),
+                           format_seconds(milliseconds(static_cast<std::int64_t>(limit_ms)))));
 }
 
 }  // namespace gcr::agent

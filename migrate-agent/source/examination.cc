@@ -149,8 +149,7 @@ void find_driver_alone(const std::vector<Doorless>& doorless, Examination& found
   const pid_t pid = found.pids[member];
   found.driver_alone.emplace().pid = pid;
   found.members[member].set_driver_alone(true);
-  found.gpu_users.push_back(
-      {member, std::make_unique<DriverAccess>(found.host.driver->control(pid))});
+  found.gpu_users.push_back({member, std::make_unique<DriverAccess>(pid, *found.host.driver)});
 }
 
 /// Its VRAM will be ordinary memory of the job's for a while, on both hosts.

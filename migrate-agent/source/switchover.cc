@@ -104,7 +104,14 @@ Result<std::vector<proto::Credentials>> dump(Course& c) {
 
 /// Nobody may have begun to share memory with a member of which nothing tells.
 Status check_unseen(const Course& c) {
-  if (c.subject.processes->driver_alone() == 0) return {};
+  const pid_t alone = c.subject.processes->driver_alone();
+  if (alone == 0) return {};
+  for (const pid_t pid : procfs::tree(alone)) {
+    const auto file = pid == alone ? std::nullopt : process::driver_file_in_use(pid);
+    if (!file) continue;
+    return Error(Code::kRefused, fmt::format("process {}, which was forked meanwhile, has {}",
+                                             process::describe_process(pid), *file));
+  }
   preflight::Findings findings(preflight::Side::kSource);
   check_unseen_memory(journal::pids_of(c.subject.members), c.subject.lister.shared(), findings);
   if (!findings.has_blocker()) return {};

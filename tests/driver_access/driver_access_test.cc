@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
 #include "migrate-agent/device/cuda/driver.h"
 #include "migrate-agent/gpu_access/gates.h"
@@ -31,7 +32,7 @@ class ThroughTheDriver : public testing::Test {
   softgpu::test::Subject process_{machine_};
   std::shared_ptr<const device::Driver> driver_ = device::cuda::load().value();
   std::unique_ptr<Control> control_ = driver_->control(process_.pid());
-  DriverAccess driver_access_{driver_->control(process_.pid())};
+  DriverAccess driver_access_{process_.pid(), *driver_};
   GpuAccess& access_ = driver_access_;
   std::string buffer_;
 };
@@ -95,6 +96,22 @@ TEST_F(ThroughTheDriver, WorkThatDoesNotEndKeepsTheGateOpen) {
   EXPECT_EQ(state(), Control::State::kLocked);
   EXPECT_TRUE(gates.resume());
   EXPECT_EQ(process_.ask("holds " + buffer_ + " 7"), kOk + " 1");
+}
+
+TEST_F(ThroughTheDriver, WhatSomebodyElseHasLockedIsNotHeld) {
+  ASSERT_TRUE(control_->lock(std::chrono::seconds(10)));
+  EXPECT_EQ(access_.hold(milliseconds(1), milliseconds(0)).error().code(), Code::kRefused);
+}
+
+TEST_F(ThroughTheDriver, TheDriverIsNotAskedAboutAStoppedProcess) {
+  process_.signal(SIGSTOP);
+  int status = 0;
+  ASSERT_EQ(::waitpid(process_.pid(), &status, WUNTRACED), process_.pid());
+  EXPECT_EQ(access_.look().error().code(), Code::kUnavailable);
+  EXPECT_EQ(access_.hold(milliseconds(1), milliseconds(0)).error().code(), Code::kUnavailable);
+  EXPECT_EQ(access_.resume().error().code(), Code::kUnavailable);
+  process_.signal(SIGCONT);
+  EXPECT_TRUE(access_.hold(milliseconds(1), milliseconds(0)).value().quiet);
 }
 
 TEST_F(ThroughTheDriver, AProcessThatHasEndedIsAnError) {

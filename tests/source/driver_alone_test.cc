@@ -51,6 +51,10 @@ TEST(SlowDowntime, IsABlockerUntilItIsAllowedAndAgainWhereItIsLimited) {
                           AllOf(HasSubstr("about 3.2 s is expected, and --downtime-limit allows "
                                           "0.3 s"),
                                 HasSubstr("[downtime-limit]"))));
+  request.clear_downtime_limit_ms();
+  EXPECT_THAT(said_of(member, request), ElementsAre(HasSubstr("[no-library-slow]")));
+  request.set_strict(true);
+  EXPECT_THAT(said_of(member, request), testing::Contains(HasSubstr("[downtime-limit]")));
   request.set_downtime_limit_ms(4000);
   EXPECT_THAT(said_of(member, request), ElementsAre(HasSubstr("[no-library-slow]")));
 }
