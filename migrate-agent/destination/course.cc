@@ -145,7 +145,7 @@ Status Course::restore_process(const proto::RestoreRequest& request,
              phases.time("process", "adapt sockets", [&] { return adapt_sockets(); }));
   GCR_ASSIGN(process_,
              RestoredProcess::create(plan_.driver, *prepared_restore_,
-                                     {request.members(), vetted, sockets, plan_.gpu_members},
+                                     {request.members(), vetted, sockets, plan_.gpu_users},
                                      plan_.running, plan_.gpu_map, group_, phases));
   return made_files_->drop_temporary_names();
 }

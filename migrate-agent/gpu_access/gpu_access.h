@@ -1,6 +1,7 @@
 // How an agent reaches the GPU state of a process that belongs to somebody else: it holds back the
 // process's GPU calls, takes over its allocations and gives them back. An implementation is a
-// folder of its own: migrate-agent/door goes through the preload library.
+// folder of its own: migrate-agent/door goes through the preload library,
+// migrate-agent/driver_access through the driver alone.
 //
 // A GpuAccess belongs to one thread at a time; methods block, each for a bounded time. After an
 // error it can still be used, unless the error says that the process has ended.
@@ -65,6 +66,10 @@ class GpuAccess {
   static constexpr Milliseconds kPatience = std::chrono::seconds(30);
 
   virtual ~GpuAccess() = default;
+
+  /// Whether nothing in the process answers: it has no allocations, cannot be stepped or drop
+  /// pages, and what holds its calls back is the driver's lock.
+  virtual bool is_driver_alone() const { return false; }
 
   /// Holds further calls back, and waits up to `patience` for what goes on. They stay held back
   /// whether it ends or not, until resume() or, unless the process is detached, `lease` after the
