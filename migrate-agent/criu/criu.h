@@ -6,6 +6,8 @@
 
 #include <sys/types.h>
 
+#include <bitset>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -154,20 +156,30 @@ class PreparedRestore {
   /// `used_pids` are the PIDs that the tree uses in its PID namespace, as far as they are known:
   /// CRIU's own processes avoid them. `groups`: the cgroup.procs of the control groups to restore
   /// into, one of which the caller freezes as soon as run() has ended: then run() does not wait
-  /// until the tasks are stopped. None: the caller's own groups.
+  /// until the tasks are stopped. None: the caller's own groups. `most_in_place` bounds what
+  /// place() takes, which counts as memory of these groups.
   static Result<PreparedRestore> create(const Command& command,
                                         const std::filesystem::path& directory,
                                         const std::set<pid_t>& used_pids,
-                                        std::vector<UniqueFd> groups = {});
+                                        std::vector<UniqueFd> groups = {},
+                                        std::uint64_t most_in_place = UINT64_MAX);
 
   PreparedRestore(PreparedRestore&&) noexcept;
   PreparedRestore& operator=(PreparedRestore&&) noexcept;
   ~PreparedRestore();
 
+  /// Puts memory of a process in place before run(): see PrefilledMemory::place(). Any thread.
+  Result<bool> place(std::uint32_t memory, std::uint64_t address, const std::bitset<256>& pages,
+                     std::span<const std::byte> bytes);
+
   /// Restores from the images that are in the directory now, and fills the memory that was left out
-  /// of CRIU's (memory_filling.h) before any of the tasks runs. Once, blocking. Starts CRIU again
-  /// if it has a PID that the tree needs. On failure nothing is left.
-  Result<RestoredTree> run();
+  /// of CRIU's (memory_filling.h) before any of the tasks runs. `memories` are the names of the
+  /// images that belong to each memory of which place() has taken anything. Once, blocking. Starts
+  /// CRIU again if it has a PID that the tree needs. On failure nothing is left.
+  Result<RestoredTree> run(const std::map<std::uint32_t, std::vector<std::string>>& memories = {});
+
+  /// After run(): how much memory was put in place before it, and did not move any more.
+  std::uint64_t taken_bytes() const;
 
  private:
   struct Impl;

@@ -1,6 +1,9 @@
 #include "migrate-agent/criu/images.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -17,6 +20,12 @@ constexpr std::uint32_t kServiceMagic = 0x55105940;
 constexpr std::uint32_t kIrmapCacheMagic = 0x57004059;
 constexpr std::uint32_t kPageMapMagic = 0x56084025;
 constexpr std::uint32_t kRemapMagic = 0x59133954;
+constexpr std::uint32_t kMemoryMapMagic = 0x57492820;
+constexpr std::uint32_t kRegularMapping = 1 << 0;  ///< status of a mapping
+constexpr std::uint32_t kPrivateFile = 1 << 6;
+constexpr std::uint32_t kPrivateAnonymous = 1 << 9;
+constexpr std::uint32_t kOtherPrivate = 1 << 13 | 1 << 15;  ///< a ring for aio, a shadow stack
+constexpr std::uint64_t kEndOfMemory = (std::uint64_t{1} << 47) - 4096;
 constexpr std::uint32_t kLinkedRemap = 0;  ///< of a remap-fpath.img
 constexpr std::uint32_t kInParent = 1;     ///< flags of a page map's entry
 constexpr std::uint32_t kPresent = 4;
@@ -182,6 +191,56 @@ Result<std::vector<AddressRange>> read_ranges(const fs::path& path) {
     ranges.push_back({start, start + entry.nr_pages() * kPageBytes});
   }
   return ranges;
+}
+
+Result<pid_t> process_of_memory(std::string_view name) {
+  const char* const end = name.data() + name.size();
+  pid_t pid = 0;
+  unsigned part = 0;
+  if (name.starts_with(kMemoryImages)) {
+    const char* const dash = std::from_chars(name.data() + kMemoryImages.size(), end, pid).ptr;
+    if (dash != end) std::from_chars(dash + 1, end, part);
+  }
+  if (pid > 0 && name == memory_images(pid) + "-" + std::to_string(part) + ".img") return pid;
+  return Error(Code::kDataLoss,
+               "\"" + std::string(name) + "\" does not name the memory of a process");
+}
+
+Result<PrivateMappings> private_mappings(const fs::path& directory, pid_t in_namespace) {
+  const fs::path path = directory / ("mm-" + std::to_string(in_namespace) + ".img");
+  GCR_ASSIGN(const auto entries, read_records<wire::MemoryMap>(path, kMemoryMapMagic));
+  PrivateMappings found;
+  std::uint64_t last = 0;
+  if (entries.empty()) return damaged(path);
+  for (const wire::Mapping& mapping : entries.front().vmas()) {
+    const AddressRange range{mapping.start(), mapping.end()};
+    if (range.start < last || range.end <= range.start) return damaged(path);
+    last = range.end;
+    if (range.end > kEndOfMemory) continue;
+    const bool regular = (mapping.status() & kRegularMapping) != 0;
+    const bool anonymous = (mapping.status() & kPrivateAnonymous) != 0;
+    const bool file = (mapping.status() & kPrivateFile) != 0;
+    if ((mapping.status() & kOtherPrivate) == 0 && !(regular && (anonymous || file))) continue;
+    const bool plain = regular && anonymous && (mapping.status() & kOtherPrivate) == 0 &&
+                       mapping.flags() == (MAP_PRIVATE | MAP_ANONYMOUS) &&
+                       (mapping.madv() & (1u << MADV_NOHUGEPAGE)) == 0;
+    if ((mapping.flags() & MAP_HUGETLB) == 0) {
+      found.mappings.push_back({range, found.region_bytes, plain});
+    }
+    found.region_bytes += range.bytes();
+  }
+  return found;
+}
+
+Status map_beforehand(const fs::path& directory, pid_t in_namespace) {
+  const fs::path parent = directory / "parent";
+  std::error_code error;
+  fs::create_directory(parent, error);
+  if (error) return Error::from_errno(error.value(), "cannot create " + parent.string());
+  wire::PageMapHead head;
+  head.set_pages_id(1);
+  return write_file(parent / ("pagemap-" + std::to_string(in_namespace) + ".img"),
+                    image_of(kPageMapMagic, head.SerializeAsString()));
 }
 
 std::vector<std::string> names(const fs::path& directory) {

@@ -59,6 +59,28 @@ std::string image_of_ranges(std::span<const AddressRange> ranges);
 /// kDataLoss if the image at `path` is none of ranges, kNotFound if it is missing.
 Result<std::vector<AddressRange>> read_ranges(const std::filesystem::path& path);
 
+/// The process whose memory an image of this name has. kDataLoss if the name has another form.
+Result<pid_t> process_of_memory(std::string_view name);
+
+/// A private mapping of a task.
+struct PrivateMapping {
+  AddressRange range;
+  std::uint64_t region_offset;  ///< where CRIU maps it first, in a region for all of them
+  bool plain;                   ///< anonymous, and nothing else is special about it
+};
+struct PrivateMappings {
+  std::uint64_t region_bytes = 0;
+  std::vector<PrivateMapping> mappings{};
+};
+/// Those that CRIU maps beforehand, if it does, as CRIU 4.1.1 and 4.2 do it. kDataLoss if the image
+/// is not whole or has more than 1 MiB, kNotFound if it is missing.
+Result<PrivateMappings> private_mappings(const std::filesystem::path& directory,
+                                         pid_t in_namespace);
+
+/// Makes CRIU map the private mappings of a task before it forks the task's children, as it does
+/// where there was a pre-dump. Nothing of the kind may be in `directory` yet.
+Status map_beforehand(const std::filesystem::path& directory, pid_t in_namespace);
+
 /// Names of the image files (*.img) in `directory`, sorted: the files to send. Without logs.
 std::vector<std::string> names(const std::filesystem::path& directory);
 

@@ -9,8 +9,12 @@
 // 2. A dump leaves out the memory that the agent sends by itself: pages of it do not show in what
 //    PAGEMAP_SCAN gives to CRIU, and are told to the agent instead. Kernels without that request
 //    (before 6.7) leave nothing out.
-// 3. A restore waits for the agent when every restored thread is in its last stop and none of them
-//    has run: CRIU then sends SIGSTOP to the first of them, and lets go of all.
+// 3. A restore waits for the agent, and does what it asks for (Hold): when CRIU reads the first of
+//    its images, so that the agent can put memory of the tasks to be into CRIU; and when every
+//    restored thread is in its last stop and none of them has run: CRIU then sends SIGSTOP to the
+//    first of them, and lets go of all.
+// 4. A restored task takes over the memory that it has inherited from CRIU, where CRIU would map
+//    empty memory for it.
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -19,7 +23,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -42,7 +48,8 @@ namespace pagemap = gcr::pagemap;
 
 // Whether CRIU was started with the descriptor; it may give a free number to a file of its own.
 bool leaves_out = false;  ///< kMemoryFd
-bool holds = false;       ///< kHoldFd, until the agent has answered
+bool holds = false;       ///< kHoldFd, until the tasks are let go of
+struct stat first_file;   ///< a FIFO in the place of the first image, until it is read
 
 bool has(int fd) { return fcntl(fd, F_GETFD) >= 0; }
 
@@ -75,6 +82,7 @@ __attribute__((constructor)) void begin() {
   if (unsetenv("LD_PRELOAD") != 0) fail_and_exit(kControlFd, Step::kEnterNamespaces);
   leaves_out = has(kMemoryFd);
   holds = has(kHoldFd);
+  if (!holds || stat("inventory.img", &first_file) != 0) first_file.st_ino = 0;
   if (has(kMountsFd)) enter();
   close(kLibraryFd);
 }
@@ -217,14 +225,93 @@ long leave_out(int fd, const ScanArguments& scan, long count) {
   return static_cast<long>(left_to_criu.size());
 }
 
-/// The agent's namespace ends CRIU if the agent does not want it to go on.
-void wait_for_agent() {
-  char byte = 0;
-  if (send(kHoldFd, &byte, 1, MSG_NOSIGNAL) != 1 || receive(kHoldFd, &byte, 1) != 1) {
-    for (;;) pause();
+Growing<HoldMessage> takes;  ///< ascending by task and offset
+pid_t region_of = 0;         ///< the task whose region was mapped, at
+std::uint64_t region = 0;
+
+void* real_mmap(void* address, std::size_t bytes, int protection, int flags, int fd, off_t offset) {
+  return reinterpret_cast<void*>(syscall(SYS_mmap, address, bytes, protection, flags, fd, offset));
+}
+
+/// An errno, or 0.
+int serve(HoldMessage& request) {
+  auto* const address = reinterpret_cast<void*>(request.address);
+  switch (request.what) {
+    case Hold::kReserve: {
+      void* const reserved =
+          real_mmap(nullptr, request.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      request.address = reinterpret_cast<std::uint64_t>(reserved);
+      return reserved == MAP_FAILED ? errno : 0;
+    }
+    case Hold::kOpen:
+      return mprotect(address, request.bytes, PROT_READ | PROT_WRITE) == 0 ? 0 : errno;
+    case Hold::kDrop:
+      return madvise(address, request.bytes, MADV_DONTNEED) == 0 ? 0 : errno;
+    case Hold::kRemove:
+      return munmap(address, request.bytes) == 0 ? 0 : errno;
+    case Hold::kTake:
+      return takes.add(request) ? 0 : ENOMEM;
+    default:
+      return EINVAL;
   }
+}
+
+/// Does what the agent asks for, until CRIU may go on. False if there is no agent any more.
+bool wait_for_agent() {
+  HoldMessage message{};
+  message.what = Hold::kWaiting;
+  message.pid = getpid();
+  while (send(kHoldFd, &message, sizeof(message), MSG_NOSIGNAL) == sizeof(message) &&
+         receive(kHoldFd, &message, sizeof(message)) == sizeof(message)) {
+    if (message.what == Hold::kGoOn) return true;
+    message.pid = serve(message);
+  }
+  return false;
+}
+
+/// The agent's namespace ends CRIU if the agent does not want it to go on.
+void wait_at_last_stop() {
+  while (!wait_for_agent()) pause();
   holds = false;
   close(kHoldFd);
+}
+
+/// Maps the region so that page tables and huge pages can move as they are.
+void* map_region(const HoldMessage& take, int flags) {
+  const std::uint64_t bytes = take.region_bytes;
+  auto* const room =
+      static_cast<char*>(real_mmap(nullptr, bytes + kHugePageBytes, PROT_NONE, flags, -1, 0));
+  if (room == MAP_FAILED) return room;
+  const auto first = reinterpret_cast<std::uint64_t>(room);
+  const std::uint64_t before = (take.region_base - first) % kHugePageBytes;
+  if (before != 0) munmap(room, before);
+  munmap(room + before + bytes, kHugePageBytes - before);
+  region_of = take.pid;
+  region = first + before;
+  return room + before;
+}
+
+/// In place of an mmap of CRIU's; nullptr if that shall be.
+void* take_over(void* address, std::size_t bytes, int protection, int flags) {
+  constexpr int kPrivate = MAP_PRIVATE | MAP_ANONYMOUS;
+  const bool is_region = address == nullptr && protection == PROT_NONE && flags == kPrivate;
+  if (!is_region && flags != (kPrivate | MAP_FIXED)) return nullptr;
+  const pid_t self = getpid();
+  for (const HoldMessage& take : takes) {
+    if (take.pid != self) continue;
+    if (is_region && region_of != self && bytes == take.region_bytes) {
+      return map_region(take, flags);
+    }
+    if (is_region || region_of != self || bytes != take.bytes ||
+        reinterpret_cast<std::uint64_t>(address) != region + take.region_offset) {
+      continue;
+    }
+    auto* const from = reinterpret_cast<void*>(take.address);
+    if (mprotect(from, bytes, protection) != 0) return nullptr;
+    void* const moved = mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, address);
+    return moved == MAP_FAILED ? nullptr : moved;
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -243,6 +330,27 @@ EXPORTED int ioctl(int fd, unsigned long request, ...) noexcept {
 
 EXPORTED int kill(pid_t pid, int signal_number) noexcept {
   // What CRIU forks to probe the kernel stops itself.
-  if (signal_number == SIGSTOP && pid != getpid() && holds) wait_for_agent();
+  if (signal_number == SIGSTOP && pid != getpid() && holds) wait_at_last_stop();
   return static_cast<int>(syscall(SYS_kill, pid, signal_number));
+}
+
+EXPORTED ssize_t read(int fd, void* buffer, std::size_t size) {
+  struct stat file;
+  if (first_file.st_ino != 0 && fstat(fd, &file) == 0 && file.st_ino == first_file.st_ino &&
+      file.st_dev == first_file.st_dev) {
+    first_file.st_ino = 0;
+    wait_for_agent();
+  }
+  return syscall(SYS_read, fd, buffer, size);
+}
+
+EXPORTED void* mmap64(void* address, std::size_t bytes, int protection, int flags, int fd,
+                      off_t offset) noexcept {
+  void* const taken = takes.size() == 0 ? nullptr : take_over(address, bytes, protection, flags);
+  return taken != nullptr ? taken : real_mmap(address, bytes, protection, flags, fd, offset);
+}
+
+EXPORTED void* mmap(void* address, std::size_t bytes, int protection, int flags, int fd,
+                    off_t offset) noexcept {
+  return mmap64(address, bytes, protection, flags, fd, offset);
 }

@@ -20,7 +20,7 @@ inline constexpr int kLibraryFd = 5;  ///< itself
 inline constexpr int kMountsFd = 6;   ///< the mount namespace to enter
 inline constexpr int kControlFd = 7;  ///< the control socket, where there is a namespace to enter
 inline constexpr int kMemoryFd = 8;   ///< a SOCK_SEQPACKET, see MemoryMessage
-inline constexpr int kHoldFd = 9;     ///< a SOCK_SEQPACKET: a byte each way before a restore ends
+inline constexpr int kHoldFd = 9;     ///< a SOCK_SEQPACKET, see HoldMessage
 
 /// A directory in the images directory that stays empty: CRIU must load no plugins.
 inline constexpr char kNoPlugins[] = "no-plugins";
@@ -69,6 +69,34 @@ struct MemoryMessage {
   std::uint32_t count;
 };
 inline constexpr std::size_t kRangesPerPacket = 2048;
+
+/// A restoring CRIU waits for the agent twice: when it reads the first of its images, and when all
+/// restored threads are in their last stop. Zero is never used.
+enum class Hold : std::uint32_t {
+  kInvalid = 0,
+  kWaiting = 1,  ///< from CRIU: it waits; `pid` is its own, as it sees it
+  kGoOn = 2,     ///< to CRIU, without an answer; all others are answered by the same message
+  kReserve = 3,  ///< `bytes` of addresses without access; the answer has `address`
+  kOpen = 4,     ///< makes reserved memory readable and writable
+  kDrop = 5,     ///< opened memory is zeros again
+  kRemove = 6,   ///< gives addresses back
+  kTake = 7,     ///< a mapping of a task to be is in place
+};
+
+/// What goes over kHoldFd. A task inherits all memory of CRIU. CRIU maps a task's private mappings
+/// one behind the other into one region first, and moves them from there. With kTake the mapping at
+/// `offset` of the region of task `pid` is not mapped, but moved there from `address`.
+struct HoldMessage {
+  Hold what = Hold::kInvalid;
+  std::int32_t pid = 0;             ///< in an answer, 0 or an errno
+  std::uint64_t address = 0;        ///< in CRIU
+  std::uint64_t bytes = 0;          ///< of all that is reserved, opened, dropped, removed or taken
+  std::uint64_t region_bytes = 0;   ///< kTake
+  std::uint64_t region_offset = 0;  ///< kTake
+  std::uint64_t region_base = 0;    ///< kTake: where the region should begin, modulo kHugePageBytes
+};
+static_assert(sizeof(HoldMessage) == 48);
+inline constexpr std::uint64_t kHugePageBytes = std::uint64_t{1} << 21;
 
 /// Descriptors that CRIU gets for gcr-in-criu.so; -1 is none. Without `library`, nothing of it is
 /// in force.

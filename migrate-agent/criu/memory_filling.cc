@@ -8,12 +8,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "migrate-agent/criu/images.h"
+#include "src/base/address_ranges.h"
 #include "src/base/side_by_side.h"
 #include "src/base/unique_fd.h"
 #include "src/base/units.h"
@@ -36,16 +35,7 @@ Result<std::vector<MemoryFile>> memory_files(const fs::path& directory) {
   std::vector<MemoryFile> files;
   for (const std::string& name : images::names(directory)) {
     if (!name.starts_with(images::kMemoryImages)) continue;
-    const char* const end = name.data() + name.size();
-    pid_t pid = 0;
-    unsigned part = 0;
-    const char* const dash =
-        std::from_chars(name.data() + images::kMemoryImages.size(), end, pid).ptr;
-    if (dash != end) std::from_chars(dash + 1, end, part);
-    if (pid <= 0 || name != fmt::format("{}-{}.img", images::memory_images(pid), part)) {
-      return Error(Code::kDataLoss, fmt::format("\"{}\" does not name the memory of a process",
-                                                (directory / name).string()));
-    }
+    GCR_ASSIGN(const pid_t pid, images::process_of_memory(name));
     files.push_back({name, pid});
   }
   return files;
@@ -54,23 +44,9 @@ Result<std::vector<MemoryFile>> memory_files(const fs::path& directory) {
 struct Memory {
   pid_t pid;
   std::string path;
-  std::span<const AddressRange> where;  ///< what is to be filled; ascending
+  std::vector<AddressRange> where;  ///< what is to be filled; ascending
+  std::uint64_t shift = 0;          ///< from an address to its place in the file
 };
-
-/// The parts of `ranges` that are not in `taken`; both ascending.
-std::vector<AddressRange> without(std::span<const AddressRange> ranges,
-                                  std::span<const AddressRange> taken) {
-  std::vector<AddressRange> rest;
-  for (AddressRange range : ranges) {
-    for (const AddressRange& one : taken) {
-      if (one.end <= range.start || one.start >= range.end) continue;
-      if (one.start > range.start) rest.push_back({range.start, one.start});
-      range.start = std::min(one.end, range.end);
-    }
-    if (range.start < range.end) rest.push_back(range);
-  }
-  return rest;
-}
 
 /// For a short time: there may be more files than descriptors.
 Result<UniqueFd> open(const Memory& memory) {
@@ -102,8 +78,8 @@ class Copier {
   Status copy(const AddressRange& range) {
     for (std::uint64_t at = range.start; at < range.end;) {
       const std::size_t length = std::min(range.end - at, buffer_.size() - used_);
-      if (::pread(file_.get(), buffer_.data() + used_, length, static_cast<off_t>(at)) !=
-          static_cast<ssize_t>(length)) {
+      if (::pread(file_.get(), buffer_.data() + used_, length,
+                  static_cast<off_t>(at + memory_.shift)) != static_cast<ssize_t>(length)) {
         return cannot_read(memory_);
       }
       there_[parts_++] = {reinterpret_cast<void*>(at), length};
@@ -149,6 +125,18 @@ class Copier {
 /// The memory of all processes, in pieces; a piece is written by one thread.
 class MemoryFilling {
  public:
+  /// Adds all of a file that has no holes.
+  void add_all(Memory memory) {
+    for (AddressRange range : memory.where) {
+      while (range.start < range.end) {
+        const std::uint64_t end = (range.start / kPieceBytes + 1) * kPieceBytes;
+        pieces_.push_back({memories_.size(), {range.start, std::min(end, range.end)}, true});
+        range.start = pieces_.back().range.end;
+      }
+    }
+    memories_.push_back(std::move(memory));
+  }
+
   /// Adds the data in a file.
   Status add(Memory memory) {
     memories_.push_back(std::move(memory));
@@ -163,7 +151,7 @@ class MemoryFilling {
 
   Status fill() const {
     return share_out(pieces_.size(), kMostFillers, [this](std::size_t i) {
-      return fill_piece(memories_[pieces_[i].memory], pieces_[i].range);
+      return fill_piece(memories_[pieces_[i].memory], pieces_[i]);
     });
   }
 
@@ -171,11 +159,17 @@ class MemoryFilling {
   struct Piece {
     std::size_t memory;
     AddressRange range;
+    bool all = false;  ///< to be filled as it is
   };
 
-  static Status fill_piece(const Memory& memory, const AddressRange& piece) {
+  static Status fill_piece(const Memory& memory, const Piece& one) {
     GCR_ASSIGN(const UniqueFd file, open(memory));
     Copier copier(memory, file);
+    const AddressRange& piece = one.range;
+    if (one.all) {
+      GCR_TRY(copier.copy(piece));
+      return copier.finish();
+    }
     auto range = std::ranges::upper_bound(memory.where, piece.start, {}, &AddressRange::end);
     for (; range != memory.where.end() && range->start < piece.end; ++range) {
       const std::uint64_t stop = std::min(range->end, piece.end);
@@ -195,7 +189,8 @@ class MemoryFilling {
 
 }  // namespace
 
-Status fill_memory(const fs::path& directory, const std::map<pid_t, pid_t>& processes) {
+Status fill_memory(const fs::path& directory, const std::map<pid_t, pid_t>& processes,
+                   const Elsewhere& elsewhere) {
   GCR_ASSIGN(const auto files, memory_files(directory));
   if (files.empty()) return {};
   GCR_ASSIGN(const auto kept, images::rseq_areas(directory));
@@ -212,8 +207,15 @@ Status fill_memory(const fs::path& directory, const std::map<pid_t, pid_t>& proc
     if (is_new) {
       GCR_ASSIGN(const auto map, images::read_ranges(directory / images::memory_map(file.process)));
       ranges->second = without(map, areas->second);
+      const auto in_place = elsewhere.in_place.find(file.process);
+      if (in_place != elsewhere.in_place.end()) {
+        ranges->second = without(ranges->second, in_place->second);
+      }
     }
     GCR_TRY(filling.add({process->second, path.string(), ranges->second}));
+  }
+  for (const Elsewhere::Source& source : elsewhere.sources) {
+    filling.add_all({processes.at(source.process), source.path, source.where, source.shift});
   }
   return filling.fill();
 }

@@ -10,16 +10,36 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
+#include <string>
+#include <vector>
 
+#include "src/base/address_range.h"
 #include "src/base/result.h"
 
 namespace gcr::criu {
 
+/// Memory that does not come from the images. Ranges are ascending and disjoint; processes are by
+/// PID in their own namespace.
+struct Elsewhere {
+  /// What is to be written from another file, in which all of it is.
+  struct Source {
+    pid_t process;
+    std::string path;
+    std::uint64_t shift;  ///< from an address to its place in the file, modulo 2^64
+    std::vector<AddressRange> where;
+  };
+  std::map<pid_t, std::vector<AddressRange>> in_place;  ///< what is not written from images
+  std::vector<Source> sources;
+};
+
 /// Writes the data of every private-memory-PID-N.img in `directory` into its process, one of
 /// `processes`, which are by PID in their own namespace. Without such a file it succeeds and reads
 /// nothing else.
+///
+/// What is `elsewhere` is written from there, or left as it is.
 ///
 /// Call it while CRIU holds all restored threads and none has run; they must not run before it
 /// returns. The caller needs the right to ptrace them and need not be the tracer. What
@@ -31,6 +51,7 @@ namespace gcr::criu {
 /// an image is missing; errors of the kernel.
 ///
 /// Blocks, and works on up to 16 threads.
-Status fill_memory(const std::filesystem::path& directory, const std::map<pid_t, pid_t>& processes);
+Status fill_memory(const std::filesystem::path& directory, const std::map<pid_t, pid_t>& processes,
+                   const Elsewhere& elsewhere = {});
 
 }  // namespace gcr::criu

@@ -1,16 +1,14 @@
-#include <errno.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <chrono>
 #include <optional>
 #include <set>
 
 #include "migrate-agent/criu/criu.h"
+#include "migrate-agent/criu/hold_line.h"
 #include "migrate-agent/criu/holding_point.h"
 #include "migrate-agent/criu/images.h"
 #include "migrate-agent/criu/memory_filling.h"
 #include "migrate-agent/criu/options.h"
+#include "migrate-agent/criu/prefilled_memory.h"
 #include "migrate-agent/criu/session.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "src/base/socket_pair.h"
@@ -43,6 +41,25 @@ pid_t free_range(const std::set<pid_t>& used) {
     last = *used.upper_bound(last);
   }
   return last;
+}
+
+/// The process of each memory, from the names of its images.
+Result<std::map<std::uint32_t, pid_t>> owners_of(
+    const std::map<std::uint32_t, std::vector<std::string>>& memories) {
+  std::map<std::uint32_t, pid_t> owners;
+  std::set<pid_t> processes;
+  for (const auto& [memory, names] : memories) {
+    for (const std::string& name : names) {
+      GCR_ASSIGN(const pid_t process, images::process_of_memory(name));
+      if (owners.try_emplace(memory, process).first->second != process) {
+        return Error(Code::kDataLoss, "a memory has the images of two processes");
+      }
+    }
+    if (!names.empty() && !processes.insert(owners[memory]).second) {
+      return Error(Code::kDataLoss, "a process has two memories");
+    }
+  }
+  return owners;
 }
 
 }  // namespace
@@ -83,7 +100,10 @@ struct PreparedRestore::Impl {
         hold(std::move(hold)) {}
 
   Status start();
-  Result<RestoredTree> run();
+  static Result<std::unique_ptr<Impl>> make(const Command& command, const fs::path& directory,
+                                            const std::set<pid_t>& used_pids,
+                                            std::vector<UniqueFd> groups);
+  Result<RestoredTree> run(const std::map<std::uint32_t, pid_t>& owners);
   Status watch(pid_t root);
   Status fill();
 
@@ -92,13 +112,14 @@ struct PreparedRestore::Impl {
   const pid_t first_pid;         ///< CRIU's own PIDs come after it
   std::vector<UniqueFd> groups;  ///< cgroup.procs of each
   HoldingPoint hold;
-  UniqueFd last_stop;  ///< CRIU waits here when all tasks are in their last stop
+  HoldLine line;
   std::optional<Session> session;
+  std::unique_ptr<PrefilledMemory> memory;
 };
 
 Status PreparedRestore::Impl::start() {
   GCR_ASSIGN(SocketPair pair, SocketPair::create("CRIU"));
-  last_stop = std::move(pair.ours);
+  line = HoldLine(std::move(pair.ours));
   std::vector<std::string> arguments = common_arguments("restore", kRestoreLog);
   arguments.insert(arguments.end(), {"--leave-stopped", "--restore-detached"});
   auto started = Session::in_new_namespaces(command, arguments, first_pid, directory, groups,
@@ -115,7 +136,7 @@ Status PreparedRestore::Impl::start() {
 /// (ptrace(2), PTRACE_EVENT_STOP); CRIU does not notice, and would wait for it forever.
 Status PreparedRestore::Impl::watch(pid_t root) {
   int stops = 0;
-  while (!session->ends_within(kLookInterval, last_stop.get())) {
+  while (!session->ends_within(kLookInterval, line.fd())) {
     const auto pid = procfs::find_in_namespace(session->init_pid(), root);
     stops = pid && procfs::state(std::to_string(*pid)) == 't' ? stops + 1 : 0;
     if (stops < kMostStops) continue;
@@ -125,30 +146,37 @@ Status PreparedRestore::Impl::watch(pid_t root) {
   return {};
 }
 
-/// Fills the tasks if they are in their last stop. If that fails, CRIU goes no further, and all
-/// ends with its namespace.
+/// Fills the tasks, which are in their last stop. If that fails, CRIU goes no further, and all ends
+/// with its namespace.
 Status PreparedRestore::Impl::fill() {
-  char byte = 0;
-  if (::recv(last_stop.get(), &byte, 1, MSG_DONTWAIT) != 1) return {};
-  Status filled = fill_memory(directory, procfs::stopped_tree_in_namespace(session->init_pid()));
-  if (filled && ::send(last_stop.get(), &byte, 1, MSG_NOSIGNAL) != 1) {
-    filled = Error::from_errno(errno, "cannot let CRIU go on");
-  }
-  last_stop.reset();
+  const auto fill_and_let_go = [&]() -> Status {
+    GCR_TRY(line.wait_for_criu());
+    const auto processes = procfs::stopped_tree_in_namespace(session->init_pid());
+    GCR_ASSIGN(const Elsewhere elsewhere, memory->find_taken(processes));
+    GCR_TRY(fill_memory(directory, processes, elsewhere));
+    GCR_TRY(memory->let_go());
+    return line.let_go_on();
+  };
+  const Status filled = fill_and_let_go();
+  line = {};
   if (!filled) session.reset();
   return filled;
 }
 
-Result<RestoredTree> PreparedRestore::Impl::run() {
+Result<RestoredTree> PreparedRestore::Impl::run(const std::map<std::uint32_t, pid_t>& owners) {
   auto impl = std::make_unique<RestoredTree::Impl>();
   GCR_TRY(images::check_memory(directory));
   GCR_ASSIGN(const pid_t root, images::root_pid(directory));
   GCR_ASSIGN(const std::string inventory, images::read_file(directory / kFirstRestoreFile));
+  GCR_TRY(memory->hand_over(directory, owners));
+  GCR_TRY(line.let_go_on());
   GCR_TRY(hold.pass(inventory));
   GCR_TRY(watch(root));
-  GCR_TRY(fill());
-  const bool filled = !last_stop;
-  if (filled) GCR_TRY(watch(root));
+  const bool filled = line.has_word();
+  if (filled) {
+    GCR_TRY(fill());
+    GCR_TRY(watch(root));
+  }
   const Result<int> status = session->wait();
   if (!status) return explain(status.error(), directory, kRestoreLog);
   if (*status != 0) return refusal(*status, directory, kRestoreLog);
@@ -170,31 +198,53 @@ PreparedRestore::PreparedRestore(PreparedRestore&&) noexcept = default;
 PreparedRestore& PreparedRestore::operator=(PreparedRestore&&) noexcept = default;
 PreparedRestore::~PreparedRestore() = default;
 
+Result<std::unique_ptr<PreparedRestore::Impl>> PreparedRestore::Impl::make(
+    const Command& command, const fs::path& directory, const std::set<pid_t>& used_pids,
+    std::vector<UniqueFd> groups) {
+  GCR_ASSIGN(HoldingPoint hold, HoldingPoint::create(directory, kFirstRestoreFile));
+  auto impl = std::make_unique<Impl>(command, directory, free_range(used_pids), std::move(groups),
+                                     std::move(hold));
+  GCR_TRY(impl->start());
+  return impl;
+}
+
 Result<PreparedRestore> PreparedRestore::create(const Command& command, const fs::path& directory,
                                                 const std::set<pid_t>& used_pids,
-                                                std::vector<UniqueFd> groups) {
+                                                std::vector<UniqueFd> groups,
+                                                std::uint64_t most_in_place) {
   auto made = [&]() -> Result<std::unique_ptr<Impl>> {
-    GCR_ASSIGN(HoldingPoint hold, HoldingPoint::create(directory, kFirstRestoreFile));
-    auto impl = std::make_unique<Impl>(command, directory, free_range(used_pids), std::move(groups),
-                                       std::move(hold));
-    GCR_TRY(impl->start());
+    GCR_ASSIGN(auto impl, Impl::make(command, directory, used_pids, std::move(groups)));
+    GCR_ASSIGN(impl->memory,
+               PrefilledMemory::create(impl->line, impl->session->init_pid(), most_in_place));
     return impl;
   }();
   if (!made) return made.error().while_doing("cannot prepare a restore");
   return PreparedRestore(std::move(*made));
 }
 
-Result<RestoredTree> PreparedRestore::run() {
-  auto tree = [this]() -> Result<RestoredTree> {
+Result<bool> PreparedRestore::place(std::uint32_t memory, std::uint64_t address,
+                                    const std::bitset<256>& pages,
+                                    std::span<const std::byte> bytes) {
+  return impl_->memory->place(memory, address, pages, bytes);
+}
+
+std::uint64_t PreparedRestore::taken_bytes() const { return impl_->memory->taken_bytes(); }
+
+Result<RestoredTree> PreparedRestore::run(
+    const std::map<std::uint32_t, std::vector<std::string>>& memories) {
+  auto tree = [&]() -> Result<RestoredTree> {
+    GCR_ASSIGN(const auto owners, owners_of(memories));
     GCR_ASSIGN(const std::set<pid_t> used, images::used_pids(impl_->directory));
-    if (is_free(impl_->first_pid, used)) return impl_->run();
+    if (is_free(impl_->first_pid, used)) return impl_->run(owners);
     GCR_ASSIGN(const std::string inventory,
                images::read_file(impl_->directory / kFirstRestoreFile));
-    impl_->session.reset();
-    GCR_ASSIGN(PreparedRestore anew,
-               create(impl_->command, impl_->directory, used, std::move(impl_->groups)));
+    GCR_ASSIGN(auto anew,
+               Impl::make(impl_->command, impl_->directory, used, std::move(impl_->groups)));
+    GCR_TRY(impl_->memory->move_to(anew->line, anew->session->init_pid()));
+    anew->memory = std::move(impl_->memory);
+    impl_ = std::move(anew);
     GCR_TRY(images::write_file(impl_->directory / kFirstRestoreFile, inventory));
-    return anew.impl_->run();
+    return impl_->run(owners);
   }();
   if (!tree) {
     return tree.error().while_doing("cannot restore from " + impl_->directory.string());

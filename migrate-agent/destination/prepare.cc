@@ -28,6 +28,11 @@ Result<std::uint64_t> room_for_buffers(const device::Driver& driver) {
   return room;
 }
 
+/// What was given back since the last round is still in place, and must not break the limit.
+std::uint64_t most_in_place(const proto::GroupLimits& limits) {
+  return limits.has_memory_bytes() ? limits.memory_bytes() / 4 * 3 : UINT64_MAX;
+}
+
 /// A user who moves their own process without an operator must not become another user by it.
 Status check_local_user(const proto::PreflightRequest& request) {
   if (!request.ordered_by().starts_with("uid ")) return {};
@@ -185,9 +190,13 @@ Status Course::make_room(const proto::PrepareRequest& request, const Wanted& wan
   group_ = settlement::group_of(log_->journal());
   GCR_TRY(group_.create(plan_.limits));
   GCR_ASSIGN(std::vector<UniqueFd> entries, group_.entries());
-  GCR_ASSIGN(prepared_restore_,
-             criu::PreparedRestore::create(context_.config.criu, room_->image_directory(),
-                                           plan_.used_pids, std::move(entries)));
+  GCR_ASSIGN(prepared_restore_, criu::PreparedRestore::create(
+                                    context_.config.criu, room_->image_directory(), plan_.used_pids,
+                                    std::move(entries), most_in_place(plan_.limits)));
+  room_->images().place_memory([&restore = *prepared_restore_](const images::BlockHeader& header,
+                                                               std::span<const std::byte> pages) {
+    return restore.place(header.memory, header.offset, header.present, pages);
+  });
   vram_->begin(digest::DigestKey::expand(secret),
                request.no_prefill() ? Mode::kReload : Mode::kPrefill,
                {context_.config.landing_window_bytes, lanes});

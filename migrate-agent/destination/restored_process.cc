@@ -26,9 +26,11 @@ void identify(const procfs::Process& process, journal::ProcessId& out) {
 
 Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(
     const std::shared_ptr<const device::Driver>& driver, criu::PreparedRestore& restore,
-    const Expected& expected, const std::set<pid_t>& running,
-    const std::vector<device::GpuPair>& gpu_map, cgroups::Group group, Phases& phases) {
-  GCR_ASSIGN(auto tree, phases.time("process", "criu restore", [&] { return restore.run(); }));
+    const images::ImageStore::Memories& memories, const Expected& expected,
+    const std::set<pid_t>& running, const std::vector<device::GpuPair>& gpu_map,
+    cgroups::Group group, Phases& phases) {
+  GCR_ASSIGN(auto tree,
+             phases.time("process", "criu restore", [&] { return restore.run(memories); }));
   std::unique_ptr<RestoredProcess> process(new RestoredProcess(std::move(tree), std::move(group)));
   GCR_TRY(phases.time("process", "freeze", [&] { return process->hold(); }));
   GCR_TRY(fault::point("destination.criu-restored"));

@@ -16,6 +16,7 @@
 #include "migrate-agent/criu/frozen_threads.h"
 #include "migrate-agent/device/device.h"
 #include "migrate-agent/gpu_access/gpu_access.h"
+#include "migrate-agent/images/store.h"
 #include "migrate-agent/job/job.h"
 #include "migrate-agent/process/named_files.h"
 #include "migrate-agent/roles/phases.h"
@@ -46,12 +47,13 @@ class RestoredProcess {
   /// Restores the processes, and before any of them runs compares the rights of all threads and the
   /// files with `expected`. Then lets only the threads in `running` run (those that CUDA and the
   /// preload library need, by thread id in the process's own PID namespace), and restores and
-  /// unlocks CUDA. `group` is the one that `restore` restores into. On failure nothing of the
-  /// process is left.
+  /// unlocks CUDA. `memories` are the images of memory that is in place. `group` is the one that
+  /// `restore` restores into. On failure nothing of the process is left.
   static Result<std::unique_ptr<RestoredProcess>> create(
       const std::shared_ptr<const device::Driver>& driver, criu::PreparedRestore& restore,
-      const Expected& expected, const std::set<pid_t>& running,
-      const std::vector<device::GpuPair>& gpu_map, cgroups::Group group, Phases& phases);
+      const images::ImageStore::Memories& memories, const Expected& expected,
+      const std::set<pid_t>& running, const std::vector<device::GpuPair>& gpu_map,
+      cgroups::Group group, Phases& phases);
 
   /// Maps the VRAM behind the descriptors where the members had it.
   Status attach(job::MemberDescriptors vram, Phases& phases);

@@ -35,6 +35,7 @@ BlockHeaderBytes encode(const BlockHeader& header) {
   store_little_endian(&bytes[16], header.raw_bytes);
   store_little_endian(&bytes[20], header.stored_bytes);
   store_little_endian(&bytes[24], static_cast<std::uint16_t>(header.codec));
+  store_little_endian(&bytes[26], header.memory);
   store_little_endian(&bytes[28], header.round);
   for (std::size_t page = 0; page < kPagesPerWindow; ++page) {
     if (header.present[page]) bytes[32 + page / 8] |= std::byte{1} << (page % 8);
@@ -49,6 +50,7 @@ Result<BlockHeader> decode(const BlockHeaderBytes& bytes) {
   header.raw_bytes = load_little_endian<std::uint32_t>(&bytes[16]);
   header.stored_bytes = load_little_endian<std::uint32_t>(&bytes[20]);
   header.codec = static_cast<Codec>(load_little_endian<std::uint16_t>(&bytes[24]));
+  header.memory = load_little_endian<std::uint16_t>(&bytes[26]);
   header.round = load_little_endian<std::uint32_t>(&bytes[28]);
   for (std::size_t page = 0; page < kPagesPerWindow; ++page) {
     header.present[page] = (bytes[32 + page / 8] & std::byte{1} << (page % 8)) != std::byte{0};
@@ -60,9 +62,6 @@ Result<BlockHeader> decode(const BlockHeaderBytes& bytes) {
   }
   if (header.raw_bytes == 0 || header.raw_bytes > kWindowBytes) {
     return malformed("a length that cannot be");
-  }
-  if (load_little_endian<std::uint16_t>(&bytes[26]) != 0) {
-    return malformed("bytes that are not zero");
   }
   if (header.round >= kMaxRounds) return malformed("too high a round");
   const std::size_t pages = (header.raw_bytes + kPageBytes - 1) / kPageBytes;

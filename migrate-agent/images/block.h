@@ -8,7 +8,7 @@
 //        16  raw      u32   bytes of the window that the image has: kWindowBytes except at its end
 //        20  stored   u32   bytes that follow the header
 //        24  codec    u16   Codec
-//        26  zero     u16
+//        26  memory   u16   the number of the memory that the image has pages of; 0: of none
 //        28  round    u32   below kMaxRounds: a page replaces what an earlier round sent for it
 //        32  present  256 bits, the lowest first: pages that the payload holds, in order
 //        64  payload        these pages, compressed by the codec; the last page of an image may be
@@ -46,6 +46,7 @@ struct BlockHeader {
   std::uint32_t raw_bytes = 0;
   std::uint32_t stored_bytes = 0;
   Codec codec = Codec::kInvalid;
+  std::uint16_t memory = 0;
   std::uint32_t round = 0;
   PresentPages present;
 

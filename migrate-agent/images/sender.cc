@@ -66,6 +66,7 @@ struct MemoryWindow {
 
 /// A memory that is sent in rounds.
 struct Memory {
+  std::uint16_t number = 0;
   std::array<std::optional<std::size_t>, kMemoryFiles> files;  ///< where they are among all files
   std::uint32_t round = 0;
   std::unordered_map<std::uint64_t, std::unique_ptr<MemoryWindow>> windows;  ///< by offset
@@ -335,9 +336,11 @@ Status ImageSender::take_memory(const std::string& name, std::span<const Address
   {
     const std::lock_guard lock(impl_->mutex);
     memory = &impl_->memories[name];
+    if (memory->number == 0) memory->number = static_cast<std::uint16_t>(impl_->memories.size());
   }
   MemoryRound round{read, last};
   BlockHeader header;
+  header.memory = memory->number;
   header.round = memory->round++;
   if (header.round == kMaxRounds) impl_->fail(Error(Code::kUnsupported, "too many rounds"));
   header.raw_bytes = kWindowBytes;

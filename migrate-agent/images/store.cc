@@ -161,7 +161,16 @@ Status ImageStore::take(const BlockHeader& header, std::span<const std::byte> pa
   GCR_ASSIGN(const ImageDigest digest, digester_.digest(header, pages));
   {
     const std::lock_guard lock(mutex_);
-    digests_[header.file] += digest;
+    const auto [file, is_new] = files_.try_emplace(header.file);
+    if (is_new) file->second.memory = header.memory;
+    if (file->second.memory != header.memory) {
+      return Error(Code::kProtocol, "the source sent an image of two memories");
+    }
+    file->second.digest += digest;
+  }
+  if (header.memory != 0 && place_memory_) {
+    GCR_ASSIGN(const bool placed, place_memory_(header, pages));
+    if (placed) return {};
   }
   return write_pages(header, pages);
 }
@@ -206,8 +215,13 @@ Status ImageStore::complete(const std::vector<ImageFile>& files) {
 }
 
 Status ImageStore::name_file(const ImageFile& named) {
-  if (const std::lock_guard lock(mutex_); digests_[named.id] != named.digest) {
-    return Error(Code::kDataLoss, fmt::format("{} did not arrive as it was sent", named.name));
+  {
+    const std::lock_guard lock(mutex_);
+    const File& landed = files_[named.id];
+    if (landed.digest != named.digest) {
+      return Error(Code::kDataLoss, fmt::format("{} did not arrive as it was sent", named.name));
+    }
+    if (landed.memory != 0) memories_[landed.memory].push_back(named.name);
   }
   const std::string id = std::to_string(named.id);
   const fs::path path = directory_ / named.name;

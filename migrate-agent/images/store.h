@@ -31,6 +31,11 @@ class ImageStore {
   /// a time, from any thread.
   using MoreRoom = std::function<Result<std::uint64_t>(std::uint64_t bytes)>;
 
+  /// Takes pages of a memory instead of a file; false if they are to go to the file. Pages of a
+  /// window that were taken once must be taken again. Any number of threads.
+  using PlaceMemory =
+      std::function<Result<bool>(const BlockHeader& header, std::span<const std::byte> pages)>;
+
   /// For images in `directory`, an existing directory on tmpfs. `slots` blocks fit into the ring.
   /// `max_bytes` limits the pages of all files that may land, until `more_room`, if there is one,
   /// allows more. `secret` is the sender's.
@@ -38,6 +43,11 @@ class ImageStore {
                                                     std::uint64_t max_bytes,
                                                     const std::array<std::byte, 32>& secret = {},
                                                     MoreRoom more_room = {});
+
+  using Memories = std::map<std::uint32_t, std::vector<std::string>>;
+
+  /// Before anything lands.
+  void place_memory(PlaceMemory place) { place_memory_ = std::move(place); }
 
   /// Where blocks land: a region for the transport. Lives as long as this object.
   std::span<std::byte> ring() const { return ring_.bytes(); }
@@ -55,6 +65,9 @@ class ImageStore {
   /// under way. On failure the directory holds an unspecified part of the files.
   Status complete(const std::vector<ImageFile>& files);
 
+  /// After complete(): the names of the files with pages of each memory, by its number.
+  const Memories& memories() const { return memories_; }
+
  private:
   ImageStore(std::filesystem::path directory, UniqueFd incoming, UniqueMapping ring,
              std::uint64_t max_bytes, const std::array<std::byte, 32>& secret, MoreRoom more_room);
@@ -67,6 +80,7 @@ class ImageStore {
   const UniqueFd incoming_;  ///< the directory of files that have no name yet
   const UniqueMapping ring_;
   const MoreRoom more_room_;
+  PlaceMemory place_memory_;
   const WindowDigester digester_;
   std::mutex room_mutex_;
   std::uint64_t max_bytes_;         ///< guarded by room_mutex_
@@ -74,7 +88,12 @@ class ImageStore {
   /// The pages of each window that have landed, by file and offset; guarded by room_mutex_.
   std::map<std::pair<std::uint32_t, std::uint64_t>, PresentPages> landed_pages_;
   std::mutex mutex_;
-  std::unordered_map<std::uint32_t, ImageDigest> digests_;  ///< by file; guarded by mutex_
+  struct File {
+    ImageDigest digest;
+    std::uint16_t memory = 0;
+  };
+  std::unordered_map<std::uint32_t, File> files_;  ///< by id; guarded by mutex_
+  Memories memories_;
 };
 
 }  // namespace gcr::images

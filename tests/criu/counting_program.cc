@@ -1,6 +1,6 @@
 // The program that the CRIU tests dump and restore.
 //
-// Usage: counting_program FILE count|ghost|wait|leave|remember
+// Usage: counting_program FILE count|ghost|wait|leave|remember|heap|huge-heap|loose-heap
 //   count  several threads count; each appends "<thread> <number>" to FILE, one write per line, so
 //          that a lost or doubled step shows as a gap or a repeat
 //   ghost  as count, through a file of its own that it has deleted, as well as to FILE
@@ -11,6 +11,10 @@
 //   remember  two processes count as 0 and 1 while a timer's signals come all the time; before each
 //   line they look at memory of several kinds that they filled, and append "lost <kind>" if it
 //   differs
+//   heap   likewise, with a heap in each that grows, shrinks, is divided by mprotect, given back
+//   and
+//          written to, a little before each line; huge-heap asks for huge pages, loose-heap for
+//          memory that is not accounted
 // The first line of FILE is "ready <tid of each thread>...".
 #include <errno.h>
 #include <fcntl.h>
@@ -259,6 +263,96 @@ constexpr std::size_t kMore = 1 << 20;
   std::abort();
 }
 
+/// 64 MiB, more or less. Every page has a mark, or is zeros.
+class Heap {
+ public:
+  Heap(bool huge, int flags) {
+    at_ = static_cast<char*>(::mmap(nullptr, kPages * kPage, PROT_READ | PROT_WRITE,
+                                    MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0));
+    if (at_ == MAP_FAILED) std::abort();
+    if (huge && ::madvise(at_, kPages * kPage, MADV_HUGEPAGE) != 0) std::abort();
+    marks_.resize(kPages);
+    for (std::size_t page = 0; page < kPages; ++page) write(page);
+  }
+
+  /// The protection of some pages is another at each step.
+  void step(unsigned number) {
+    const std::size_t divided = number * 131 % (kPages - kMore);
+    protect(divided, PROT_READ);
+    for (int i = 0; i < 8; ++i) write(next_random() % divided_first(divided));
+    give_back(next_random() % (kPages / 2), 1 + next_random() % 300);
+    protect(divided, PROT_READ | PROT_WRITE);
+    if (number % 8 == 0) resize(marks_.size() + kMore);
+    if (number % 8 == 5) resize(kPages);
+    if (number % 2 == 0) protect(divided, PROT_READ);
+    divided_ = divided;
+  }
+
+  /// What step() has divided is one again, which only one mapping can be.
+  void look() {
+    protect(divided_, PROT_READ | PROT_WRITE);
+    for (std::size_t page = 0; page < marks_.size(); ++page) {
+      const unsigned* const words = reinterpret_cast<const unsigned*>(at_ + page * kPage);
+      if (words[0] == marks_[page] && words[kPage / sizeof(unsigned) - 1] == marks_[page]) continue;
+      say("lost page " + std::to_string(page) + " of the heap\n");
+      return;
+    }
+  }
+
+ private:
+  static constexpr std::size_t kPage = 4096;
+  static constexpr std::size_t kPages = 16'384;
+  static constexpr std::size_t kMore = 512;
+
+  static std::size_t divided_first(std::size_t divided) { return divided == 0 ? 1 : divided; }
+  unsigned next_random() { return random_ = random_ * 1'103'515'245 + 12'345; }
+
+  void write(std::size_t page) {
+    marks_[page] = ++mark_;
+    unsigned* const words = reinterpret_cast<unsigned*>(at_ + page * kPage);
+    for (std::size_t i = 0; i < kPage / sizeof(unsigned); ++i) words[i] = mark_;
+  }
+  void give_back(std::size_t page, std::size_t count) {
+    if (::madvise(at_ + page * kPage, count * kPage, MADV_DONTNEED) != 0) std::abort();
+    for (std::size_t i = 0; i < count; ++i) marks_[page + i] = 0;
+  }
+  void protect(std::size_t page, int protection) {
+    if (::mprotect(at_ + page * kPage, kMore * kPage, protection) != 0) std::abort();
+  }
+  void resize(std::size_t pages) {
+    void* const at = ::mremap(at_, marks_.size() * kPage, pages * kPage, MREMAP_MAYMOVE);
+    if (at == MAP_FAILED) {
+      say("the heap is not one mapping any more\n");
+      std::abort();
+    }
+    at_ = static_cast<char*>(at);
+    const std::size_t before = marks_.size();
+    marks_.resize(pages);
+    for (std::size_t page = before; page < pages; ++page) write(page);
+  }
+
+  char* at_ = nullptr;
+  std::vector<unsigned> marks_;
+  unsigned mark_ = 0;
+  unsigned random_ = 1;
+  std::size_t divided_ = 0;
+};
+
+[[noreturn]] void live_on_heap(bool huge, int flags) {
+  say("ready " + std::to_string(::getpid()) + "\n");
+  const int thread = ::fork() == 0 ? 1 : 0;
+  if (thread == 1) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (thread == 1) ::mmap(nullptr, kMore, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  Heap heap(huge, flags);
+  unsigned number = 0;
+  count(thread, [&] {
+    heap.look();
+    heap.step(++number);
+    wait_in_nanosleep();
+  });
+  std::abort();
+}
+
 void leave_when_told(const sigset_t& signals) {
   int received = 0;
   if (::sigwait(&signals, &received) != 0 || ::unshare(CLONE_NEWNS) != 0) std::abort();
@@ -276,6 +370,9 @@ int main(int argc, char** argv) {
     if (ghost < 0 || ::unlink(path.c_str()) != 0) return 2;
   }
   if (std::strcmp(argv[2], "remember") == 0) remember();
+  if (std::strcmp(argv[2], "heap") == 0) live_on_heap(false, 0);
+  if (std::strcmp(argv[2], "huge-heap") == 0) live_on_heap(true, 0);
+  if (std::strcmp(argv[2], "loose-heap") == 0) live_on_heap(false, MAP_NORESERVE);
   const sigset_t signals = block_user_signal();
   std::mutex mutex;
   std::string tids;

@@ -1,0 +1,395 @@
+#include "migrate-agent/criu/prefilled_memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+
+#include "migrate-agent/procfs/procfs.h"
+#include "src/base/address_ranges.h"
+#include "src/base/units.h"
+
+namespace gcr::criu {
+namespace {
+
+namespace fs = std::filesystem;
+using launch::Hold;
+using launch::HoldMessage;
+using launch::kHugePageBytes;
+
+constexpr std::uint64_t kWindowBytes = kMiB;
+/// What is opened and made huge at a time.
+constexpr std::uint64_t kUnitBytes = 32 * kMiB;
+/// An area reaches so far to both sides of what it is made for: mappings grow either way.
+constexpr std::uint64_t kAreaBelow = 64 * kGiB;
+constexpr std::uint64_t kAreaAbove = 448 * kGiB;
+constexpr std::uint64_t kEndOfAddresses = std::uint64_t{1} << 47;
+constexpr std::size_t kMostAreas = 48;
+/// A mapping of which less is in place is copied.
+constexpr std::uint64_t kWorthTaking = 16 * kMiB;
+/// Less than that is overwritten with zeros, more is given back to the kernel.
+constexpr std::uint64_t kWorthDropping = 256 * kKiB;
+#ifndef MADV_COLLAPSE
+constexpr int kCollapse = 25;
+#else
+constexpr int kCollapse = MADV_COLLAPSE;
+#endif
+
+/// Nearly all of it: the rest becomes zeros in huge pages.
+bool is_full(std::uint64_t pages, std::uint64_t of) { return pages * 8 >= of * 7; }
+
+/// A kernel that never overcommits would not let CRIU fork.
+bool may_overcommit() {
+  int mode = 2;
+  std::ifstream("/proc/sys/vm/overcommit_memory") >> mode;
+  return mode != 2;
+}
+
+Status read_from(pid_t pid, std::uint64_t address, std::span<std::byte> bytes) {
+  const iovec here{bytes.data(), bytes.size()};
+  const iovec there{reinterpret_cast<void*>(address), bytes.size()};
+  if (::process_vm_readv(pid, &here, 1, &there, 1, 0) == static_cast<ssize_t>(bytes.size())) {
+    return {};
+  }
+  return Error::from_errno(errno, fmt::format("cannot read memory of process {}", pid));
+}
+
+Status write_to(pid_t pid, std::uint64_t address, std::span<const std::byte> bytes) {
+  const iovec here{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  const iovec there{reinterpret_cast<void*>(address), bytes.size()};
+  if (::process_vm_writev(pid, &here, 1, &there, 1, 0) == static_cast<ssize_t>(bytes.size())) {
+    return {};
+  }
+  return Error::from_errno(errno, fmt::format("cannot write memory of process {}", pid));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PrefilledMemory>> PrefilledMemory::create(HoldLine& line, pid_t init,
+                                                                 std::uint64_t most_bytes) {
+  std::unique_ptr<PrefilledMemory> memory(new PrefilledMemory(line, most_bytes));
+  memory->may_grow_ = may_overcommit();
+  GCR_TRY(memory->attach(init));
+  return memory;
+}
+
+/// Its memory by descriptor: whatever becomes of CRIU, nothing of another process is written to.
+Status PrefilledMemory::attach(pid_t init) {
+  GCR_ASSIGN(const pid_t inner, line_->wait_for_criu());
+  GCR_ASSIGN(const pid_t pid, procfs::find_in_namespace(init, inner));
+  GCR_ASSIGN(criu_, procfs::open_pidfd(pid));
+  memory_.reset(::open(fmt::format("/proc/{}/mem", pid).c_str(), O_RDWR | O_CLOEXEC));
+  if (!memory_) return Error::from_errno(errno, "cannot open the memory of CRIU");
+  return {};
+}
+
+Result<HoldMessage> PrefilledMemory::ask(Hold what, std::uint64_t address, std::uint64_t bytes) {
+  HoldMessage request{};
+  request.what = what;
+  request.address = address;
+  request.bytes = bytes;
+  return line_->ask(request);
+}
+
+PrefilledMemory::Area* PrefilledMemory::find_area(std::uint32_t memory, std::uint64_t address) {
+  const auto found = std::ranges::find_if(areas_, [&](const auto& area) {
+    return area->memory == memory && area->range.start <= address && address < area->range.end;
+  });
+  return found == areas_.end() ? nullptr : found->get();
+}
+
+/// Touched once, all of it is and stays one mapping for the kernel wherever it is opened.
+Result<AddressRange> PrefilledMemory::reserve(std::uint64_t bytes) {
+  GCR_ASSIGN(const HoldMessage answer, ask(Hold::kReserve, 0, bytes));
+  GCR_TRY(write(answer.address, std::array<std::byte, 1>{}));
+  return AddressRange{answer.address, answer.address + bytes};
+}
+
+/// nullptr if there is no room for one.
+PrefilledMemory::Area* PrefilledMemory::make_area(std::uint32_t memory, std::uint64_t address) {
+  if (!may_grow_ || areas_.size() == kMostAreas) return nullptr;
+  const std::uint64_t at = address / kUnitBytes * kUnitBytes;
+  AddressRange range{at - std::min(at, kAreaBelow), std::min(at + kAreaAbove, kEndOfAddresses)};
+  for (const auto& other : areas_) {
+    if (other->memory != memory) continue;
+    if (other->range.end <= at) range.start = std::max(range.start, other->range.end);
+    if (other->range.start > at) range.end = std::min(range.end, other->range.start);
+  }
+  const auto reserved = reserve(range.bytes() + kHugePageBytes);
+  if (!reserved) {
+    may_grow_ = false;
+    return nullptr;
+  }
+  const std::uint64_t base =
+      (reserved->start + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  std::vector<Unit> units(range.bytes() / kUnitBytes);
+  areas_.push_back(
+      std::make_unique<Area>(Area{memory, range, *reserved, base, std::move(units), {}}));
+  return areas_.back().get();
+}
+
+Status PrefilledMemory::open_units(Area& area, const AddressRange& range) {
+  const std::uint64_t first = (range.start - area.range.start) / kUnitBytes;
+  const std::uint64_t end = (range.end - 1 - area.range.start) / kUnitBytes + 1;
+  for (std::uint64_t unit = first; unit < end; ++unit) {
+    if (area.units[unit].open) continue;
+    GCR_TRY(ask(Hold::kOpen, area.base + unit * kUnitBytes, kUnitBytes));
+    area.units[unit].open = true;
+  }
+  return {};
+}
+
+Status PrefilledMemory::write(std::uint64_t in_criu, std::span<const std::byte> bytes) const {
+  while (!bytes.empty()) {
+    const ssize_t put =
+        ::pwrite(memory_.get(), bytes.data(), bytes.size(), static_cast<off_t>(in_criu));
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) {
+      return Error::from_errno(put < 0 ? errno : ENOMEM, "cannot put memory into the waiting CRIU");
+    }
+    bytes = bytes.subspan(static_cast<std::size_t>(put));
+    in_criu += static_cast<std::uint64_t>(put);
+  }
+  return {};
+}
+
+/// Where the kernel has no huge page for a full unit, no further memory is put in place.
+void PrefilledMemory::make_huge(const Area& area, std::size_t unit) {
+  const iovec range{reinterpret_cast<void*>(area.base + unit * kUnitBytes), kUnitBytes};
+  if (::syscall(SYS_process_madvise, criu_.get(), &range, 1, kCollapse, 0) >= 0) return;
+  const bool may_work_later = errno == EAGAIN;
+  const std::lock_guard lock(mutex_);
+  if (!may_work_later && area.units[unit].pages == kUnitBytes / kPageBytes) may_grow_ = false;
+}
+
+Result<bool> PrefilledMemory::place(std::uint32_t memory, std::uint64_t address, const Pages& pages,
+                                    std::span<const std::byte> bytes) {
+  Area* area = nullptr;
+  bool is_now_full = false;
+  {
+    const std::lock_guard lock(mutex_);
+    area = find_area(memory, address);
+    if (area == nullptr || !area->windows.contains(address)) {
+      if (!may_grow_ || !is_full(pages.count(), kWindowPages) || room_ < kWindowBytes) return false;
+      if (area == nullptr && (area = make_area(memory, address)) == nullptr) return false;
+      if (!open_units(*area, {address, address + kWindowBytes})) return false;
+      room_ -= kWindowBytes;
+    }
+    Pages& in_place = area->windows[address];
+    Unit& unit = area->units[(address - area->range.start) / kUnitBytes];
+    const bool was_full = is_full(unit.pages, kUnitBytes / kPageBytes);
+    unit.pages += static_cast<std::uint32_t>((pages & ~in_place).count());
+    is_now_full = !was_full && is_full(unit.pages, kUnitBytes / kPageBytes);
+    in_place |= pages;
+  }
+  for (std::size_t page = 0; page < kWindowPages; ++page) {
+    const std::size_t first = page;
+    while (page < kWindowPages && pages[page]) ++page;
+    const std::size_t length = std::min((page - first) * kPageBytes, bytes.size());
+    GCR_TRY(write(area->in_criu(address + first * kPageBytes), bytes.first(length)));
+    bytes = bytes.subspan(length);
+  }
+  if (is_now_full) make_huge(*area, (address - area->range.start) / kUnitBytes);
+  return true;
+}
+
+std::vector<AddressRange> PrefilledMemory::ranges_of(const Area& area) {
+  std::vector<AddressRange> ranges;
+  for (const auto& [address, pages] : area.windows) {
+    if (pages.all()) {
+      append(ranges, {address, address + kWindowBytes});
+      continue;
+    }
+    for (std::size_t page = 0; page < kWindowPages; ++page) {
+      if (!pages[page]) continue;
+      append(ranges, {address + page * kPageBytes, address + (page + 1) * kPageBytes});
+    }
+  }
+  return ranges;
+}
+
+Status PrefilledMemory::move_to(HoldLine& line, pid_t init) {
+  const UniqueFd old = std::move(memory_);
+  line_ = &line;
+  GCR_TRY(attach(init));
+  for (const auto& area : areas_) {
+    const std::uint64_t old_base = area->base;
+    GCR_ASSIGN(area->reserved, reserve(area->range.bytes() + kHugePageBytes));
+    area->base = (area->reserved.start + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+    for (std::size_t i = 0; i < area->units.size(); ++i) {
+      if (!std::exchange(area->units[i].open, false)) continue;
+      const std::uint64_t start = area->range.start + i * kUnitBytes;
+      GCR_TRY(open_units(*area, {start, start + kUnitBytes}));
+    }
+    std::vector<std::byte> window(kWindowBytes);
+    for (const auto& [address, pages] : area->windows) {
+      if (::pread(old.get(), window.data(), window.size(),
+                  static_cast<off_t>(old_base + (address - area->range.start))) !=
+          static_cast<ssize_t>(window.size())) {
+        return Error::from_errno(errno, "cannot read the memory of CRIU");
+      }
+      GCR_TRY(write(area->in_criu(address), window));
+    }
+    for (std::size_t i = 0; i < area->units.size(); ++i) {
+      if (is_full(area->units[i].pages, kUnitBytes / kPageBytes)) make_huge(*area, i);
+    }
+  }
+  return {};
+}
+
+/// What the process does not have any more is zeros.
+Status PrefilledMemory::remove(const Area& area, const std::vector<AddressRange>& stale) {
+  static constexpr std::array<std::byte, kWorthDropping> kZeros{};
+  for (const AddressRange& range : stale) {
+    if (range.bytes() < kWorthDropping) {
+      GCR_TRY(write(area.in_criu(range.start), std::span(kZeros).first(range.bytes())));
+    } else {
+      GCR_TRY(ask(Hold::kDrop, area.in_criu(range.start), range.bytes()));
+    }
+  }
+  return {};
+}
+
+/// Puts a token where nobody else writes, if anything is in place there.
+Status PrefilledMemory::mark(const Area& area, pid_t process, const AddressRange& range) {
+  const std::vector<AddressRange> valid = common(valid_[process], {&range, 1});
+  if (valid.empty()) return {};
+  const std::vector<AddressRange> untouched = without(valid, kept_[process]);
+  const auto place = std::ranges::find_if(
+      untouched, [](const AddressRange& one) { return one.bytes() >= sizeof(Token); });
+  if (place == untouched.end()) return {};
+  Mapping& marked = mappings_.emplace_back(Mapping{
+      process, range, total_bytes(valid), place->start, area.in_criu(place->start), {}, {}});
+  if (::getrandom(marked.token.data(), marked.token.size(), 0) !=
+          static_cast<ssize_t>(marked.token.size()) ||
+      ::pread(memory_.get(), marked.covered.data(), marked.covered.size(),
+              static_cast<off_t>(marked.token_in_criu)) !=
+          static_cast<ssize_t>(marked.covered.size())) {
+    return Error::from_errno(errno, "cannot put a token into the memory of CRIU");
+  }
+  return write(marked.token_in_criu, marked.token);
+}
+
+/// Offers all or none of the mappings that touch each other: the kernel can make one of them only
+/// if they come from one.
+Status PrefilledMemory::offer(const Area& area, pid_t process,
+                              const images::PrivateMappings& mappings) {
+  const auto may_be_taken = [&](const images::PrivateMapping& one) {
+    return one.plain && one.range.start >= area.range.start && one.range.end <= area.range.end;
+  };
+  const std::span<const images::PrivateMapping> all = mappings.mappings;
+  for (std::size_t first = 0, end = 0; first < all.size(); first = end) {
+    end = first + 1;
+    if (!may_be_taken(all[first])) continue;
+    while (end < all.size() && may_be_taken(all[end]) &&
+           all[end].range.start == all[end - 1].range.end) {
+      ++end;
+    }
+    const AddressRange together{all[first].range.start, all[end - 1].range.end};
+    if (total_bytes(common(valid_[process], {&together, 1})) < kWorthTaking) continue;
+    GCR_TRY(ask(Hold::kOpen, area.in_criu(together.start), together.bytes()));
+    for (const images::PrivateMapping& one : all.subspan(first, end - first)) {
+      GCR_TRY(mark(area, process, one.range));
+      takes_.push_back({.what = Hold::kTake,
+                        .pid = process,
+                        .address = area.in_criu(one.range.start),
+                        .bytes = one.range.bytes(),
+                        .region_bytes = mappings.region_bytes,
+                        .region_offset = one.region_offset,
+                        .region_base = (one.range.start - one.region_offset) % kHugePageBytes});
+    }
+  }
+  return {};
+}
+
+Status PrefilledMemory::hand_over(const fs::path& directory,
+                                  const std::map<std::uint32_t, pid_t>& owners) {
+  if (areas_.empty()) return {};
+  std::error_code error;
+  const bool has_parent = fs::exists(fs::symlink_status(directory / "parent", error));
+  GCR_ASSIGN(kept_, images::rseq_areas(directory));
+  owners_ = owners;
+  for (const auto& area : areas_) {
+    const auto owner = owners.find(area->memory);
+    if (owner == owners.end()) return Error(Code::kDataLoss, "memory came without a process");
+    const pid_t process = owner->second;
+    GCR_ASSIGN(const auto map, images::read_ranges(directory / images::memory_map(process)));
+    const std::vector<AddressRange> in_place = ranges_of(*area);
+    const std::vector<AddressRange> valid = common(in_place, map);
+    GCR_TRY(remove(*area, without(in_place, valid)));
+    // Fresh memory has zeros there, besides what the kernel writes.
+    for (const AddressRange& range : common(valid, kept_[process])) {
+      GCR_TRY(write(area->in_criu(range.start), std::vector<std::byte>(range.bytes())));
+    }
+    std::vector<AddressRange>& all = valid_[process];
+    all.insert(all.end(), valid.begin(), valid.end());
+    std::ranges::sort(all, {}, &AddressRange::start);
+  }
+  for (const auto& area : areas_) {
+    const pid_t process = owners_.at(area->memory);
+    const auto mappings = images::private_mappings(directory, process);
+    if (!has_parent && mappings) GCR_TRY(offer(*area, process, *mappings));
+  }
+  // A region can suit one mapping best: the largest.
+  std::map<pid_t, HoldMessage> largest;
+  for (const HoldMessage& take : takes_) {
+    HoldMessage& best = largest[take.pid];
+    if (take.bytes > best.bytes) best = take;
+  }
+  for (const auto& [process, best] : largest) GCR_TRY(images::map_beforehand(directory, process));
+  for (HoldMessage& take : takes_) {
+    take.region_base = largest[take.pid].region_base;
+    GCR_TRY(line_->ask(take));
+  }
+  return {};
+}
+
+Result<Elsewhere> PrefilledMemory::find_taken(const std::map<pid_t, pid_t>& processes) {
+  std::map<pid_t, std::vector<AddressRange>> taken;
+  for (Mapping& mapping : mappings_) {
+    const auto process = processes.find(mapping.process);
+    Token found{};
+    if (process == processes.end() || !read_from(process->second, mapping.token_at, found) ||
+        found != mapping.token) {
+      GCR_TRY(write(mapping.token_in_criu, mapping.covered));
+      continue;
+    }
+    mapping.taken_by = process->second;
+    taken[mapping.process].push_back(mapping.range);
+    taken_bytes_ += mapping.valid_bytes;
+  }
+  for (auto& [process, ranges] : taken) std::ranges::sort(ranges, {}, &AddressRange::start);
+  Elsewhere elsewhere;
+  for (const auto& area : areas_) {
+    const pid_t process = owners_.at(area->memory);
+    std::vector<AddressRange> rest =
+        without(common(valid_[process], {&area->range, 1}), taken[process]);
+    rest = without(rest, kept_[process]);
+    if (rest.empty()) continue;
+    elsewhere.sources.push_back({process, fmt::format("/proc/self/fd/{}", memory_.get()),
+                                 area->base - area->range.start, std::move(rest)});
+  }
+  elsewhere.in_place = valid_;
+  return elsewhere;
+}
+
+Status PrefilledMemory::let_go() {
+  for (const auto& area : areas_) {
+    GCR_TRY(ask(Hold::kRemove, area->reserved.start, area->reserved.bytes()));
+  }
+  for (const Mapping& mapping : mappings_) {
+    if (mapping.taken_by == 0) continue;
+    GCR_TRY(write_to(mapping.taken_by, mapping.token_at, mapping.covered));
+  }
+  return {};
+}
+
+}  // namespace gcr::criu

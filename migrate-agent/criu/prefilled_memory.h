@@ -1,0 +1,129 @@
+// Memory of processes that are to be restored, put in place before their restore: into the CRIU
+// that will restore them, while it waits for its first image. CRIU forks the processes, so they
+// inherit the memory, and gcr-in-criu.so moves it to where CRIU would map empty memory.
+//
+// An area of CRIU's addresses stands for a range of addresses of one process, many times as large
+// as what is known of it at first: whatever mappings there are in the end, each lies in one area.
+// Only windows that are full, or nearly so, are worth it, and only as huge pages: a fork copies a
+// page table entry for each page that is in place.
+//
+// Content does not depend on what CRIU does with it. What a process has taken over is proven by a
+// random token in each mapping; the rest is copied (memory_filling.h).
+#pragma once
+
+#include <array>
+#include <bitset>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "migrate-agent/criu/hold_line.h"
+#include "migrate-agent/criu/images.h"
+#include "migrate-agent/criu/memory_filling.h"
+#include "src/base/address_range.h"
+#include "src/base/result.h"
+#include "src/base/unique_fd.h"
+
+namespace gcr::criu {
+
+class PrefilledMemory {
+ public:
+  static constexpr std::uint64_t kPageBytes = 4096;
+  static constexpr std::uint64_t kWindowPages = 256;
+  using Pages = std::bitset<kWindowPages>;
+
+  /// In the CRIU at the other end of `line`, which waits for its first image, below `init`. At most
+  /// `most_bytes` are in place at a time. `line` must outlive this object.
+  static Result<std::unique_ptr<PrefilledMemory>> create(HoldLine& line, pid_t init,
+                                                         std::uint64_t most_bytes);
+
+  /// Puts pages of a window (1 MiB at `address`) of a memory in place, in place of what was there;
+  /// `bytes` are those pages, without gaps. `memory` is a number that the caller has given it.
+  /// False if that is not worth it, or there is no room; never false for a window of which anything
+  /// is in place. Any thread. Errors of the kernel; then any part may be in place.
+  Result<bool> place(std::uint32_t memory, std::uint64_t address, const Pages& pages,
+                     std::span<const std::byte> bytes);
+
+  /// Moves everything to another CRIU, which waits likewise. After a failure, nothing is in place.
+  Status move_to(HoldLine& line, pid_t init);
+
+  /// When all is there, and before CRIU reads its first image: what is in place is what the
+  /// processes have, and CRIU knows which mappings are taken over. `owners` has the PID of each
+  /// memory's process in its own PID namespace. kDataLoss and kNotFound as for fill_memory().
+  Status hand_over(const std::filesystem::path& directory,
+                   const std::map<std::uint32_t, pid_t>& owners);
+
+  /// When all threads are in their last stop: finds which mappings were taken over. `processes` by
+  /// their PID in their own namespace. Gives what fill_memory() has to know.
+  Result<Elsewhere> find_taken(const std::map<pid_t, pid_t>& processes);
+
+  /// After that: CRIU lets go of all memory, and it belongs to the processes alone.
+  Status let_go();
+
+  /// How much of the processes' memory is in mappings that were taken over.
+  std::uint64_t taken_bytes() const { return taken_bytes_; }
+
+ private:
+  using Token = std::array<std::byte, 16>;
+
+  struct Unit {
+    bool open = false;
+    std::uint32_t pages = 0;  ///< in place
+  };
+  struct Area {
+    std::uint32_t memory;
+    AddressRange range;     ///< in the process
+    AddressRange reserved;  ///< in CRIU
+    std::uint64_t base;     ///< of `range`, in CRIU
+    std::vector<Unit> units;
+    std::map<std::uint64_t, Pages> windows;  ///< what is in place, by address in the process
+
+    std::uint64_t in_criu(std::uint64_t address) const { return base + (address - range.start); }
+  };
+  /// A mapping that the process may take over, with something in place.
+  struct Mapping {
+    pid_t process;
+    AddressRange range;
+    std::uint64_t valid_bytes;
+    std::uint64_t token_at;
+    std::uint64_t token_in_criu;
+    Token token;
+    Token covered;  ///< what belongs where the token is
+    pid_t taken_by = 0;
+  };
+
+  PrefilledMemory(HoldLine& line, std::uint64_t most_bytes) : line_(&line), room_(most_bytes) {}
+  Status attach(pid_t init);
+  Result<launch::HoldMessage> ask(launch::Hold what, std::uint64_t address, std::uint64_t bytes);
+  Area* find_area(std::uint32_t memory, std::uint64_t address);
+  Area* make_area(std::uint32_t memory, std::uint64_t address);
+  Result<AddressRange> reserve(std::uint64_t bytes);
+  Status open_units(Area& area, const AddressRange& range);
+  Status write(std::uint64_t in_criu, std::span<const std::byte> bytes) const;
+  void make_huge(const Area& area, std::size_t unit);
+  static std::vector<AddressRange> ranges_of(const Area& area);
+  Status remove(const Area& area, const std::vector<AddressRange>& stale);
+  Status mark(const Area& area, pid_t process, const AddressRange& range);
+  Status offer(const Area& area, pid_t process, const images::PrivateMappings& mappings);
+
+  HoldLine* line_;
+  UniqueFd memory_;   ///< of CRIU
+  UniqueFd criu_;     ///< a pidfd
+  std::mutex mutex_;  ///< guards all below, until the last place() has returned
+  std::uint64_t room_;
+  bool may_grow_ = true;
+  std::vector<std::unique_ptr<Area>> areas_;
+  std::vector<Mapping> mappings_;
+  std::vector<launch::HoldMessage> takes_;
+  std::map<pid_t, std::vector<AddressRange>> valid_;  ///< in place and true, by process
+  std::map<pid_t, std::vector<AddressRange>> kept_;   ///< rseq areas
+  std::map<std::uint32_t, pid_t> owners_;
+  std::uint64_t taken_bytes_ = 0;
+};
+
+}  // namespace gcr::criu

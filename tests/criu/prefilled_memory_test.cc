@@ -1,0 +1,210 @@
+// Memory that is in place before a restore belongs to the restored processes, with the content that
+// they had in the end.
+#include "migrate-agent/criu/prefilled_memory.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/criu/images.h"
+#include "migrate-agent/criu/left_out_memory.h"
+#include "migrate-agent/memory/present_pages.h"
+#include "migrate-agent/memory/private_memory.h"
+#include "migrate-agent/procfs/procfs.h"
+#include "src/base/units.h"
+#include "tests/criu/program.h"
+
+namespace gcr::criu::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kSentPage = PrefilledMemory::kPageBytes;
+constexpr std::uint64_t kSentWindow = kMiB;
+
+/// Sends the memory of a program as a source does: in rounds, and only what has changed.
+class Prefilled : public testing::Test {
+ protected:
+  fs::path file() const { return directory_.path() / "output"; }
+
+  void start(const std::string& mode) {
+    program_ = std::make_unique<Program>(file(), mode);
+    wait_for_output(file(), [](const Output& output) {
+      return output.counts.size() == 2 && output.lines > 20;
+    });
+  }
+
+  void prepare_restore(const std::set<pid_t>& used) {
+    auto restore = PreparedRestore::create(criu_command(), images_, used);
+    ASSERT_TRUE(restore) << restore.error().message();
+    restore_.emplace(std::move(*restore));
+  }
+
+  /// A round, while the program runs.
+  void send_round() {
+    process::PrivateMemory memory(program_->pid());
+    for (const pid_t pid : procfs::tree(program_->pid())) {
+      const auto pages = process::present_pages(pid, memory.of(pid));
+      ASSERT_TRUE(pages);
+      const ReadMemory read = LeftOutMemory::reader_of(pid);
+      const Status sent = send(images::memory_images(pid), *pages,
+                               [&](std::uint64_t address, std::span<std::byte> bytes) {
+                                 if (!read(address, bytes)) std::ranges::fill(bytes, std::byte{0});
+                                 return Status();
+                               });
+      ASSERT_TRUE(sent) << sent.error().message();
+    }
+  }
+
+  void dump() {
+    DumpOptions options;
+    options.leave_out = [memory = process::PrivateMemory(program_->pid())](pid_t task) mutable {
+      return memory.of(task);
+    };
+    auto prepared = PreparedDump::streaming(criu_command(), program_->pid(), logs_, options);
+    ASSERT_TRUE(prepared) << prepared.error().message();
+    const auto dumped = prepared->run(
+        [this](const auto& name, UniqueFd content) { return take(name, content); }, {},
+        [this](const auto& name, const auto& ranges, const auto& read) {
+          return send(name, ranges, read);
+        });
+    ASSERT_TRUE(dumped) << dumped.error().message();
+    output_ = read_output(file());
+    ASSERT_TRUE(kill_stopped(program_->process()));
+    program_->reap();
+  }
+
+  /// The processes go on, and have lost nothing.
+  void restore() {
+    auto tree = restore_->run(names_);
+    ASSERT_TRUE(tree) << tree.error().message();
+    for (const pid_t pid : procfs::stopped_tree(tree->pid())) {
+      ASSERT_TRUE(resume_stopped(procfs::Process::open(pid).value()));
+    }
+    const Output now = wait_for_progress(file(), output_, 40);
+    expect_gapless(now);
+    EXPECT_EQ(now.counts.size(), 2u);
+    EXPECT_TRUE(now.others.empty()) << now.others.front();
+  }
+
+  Directory directory_;
+  const fs::path images_ = directory_.make("images");
+  const fs::path logs_ = directory_.make("logs");
+  std::unique_ptr<Program> program_;
+  std::optional<PreparedRestore> restore_;
+
+ private:
+  Status take(const std::string& name, const UniqueFd& content) {
+    std::ofstream out(images_ / name, std::ios::binary);
+    std::vector<char> bytes(kMiB);
+    ssize_t got = 0;
+    while ((got = ::read(content.get(), bytes.data(), bytes.size())) > 0) {
+      out.write(bytes.data(), got);
+    }
+    return {};
+  }
+
+  Status send(const std::string& name, const std::vector<AddressRange>& ranges,
+              const ReadMemory& read) {
+    const auto number =
+        static_cast<std::uint32_t>(numbers_.try_emplace(name, numbers_.size() + 1).first->second);
+    const std::string image = name + "-0.img";
+    names_[number] = {image};
+    const UniqueFd file(::open((images_ / image).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    std::map<std::uint64_t, std::string> windows;
+    for (const AddressRange& range : ranges) {
+      for (std::uint64_t at = range.start; at < range.end;) {
+        const std::uint64_t window = at / kSentWindow * kSentWindow;
+        const std::uint64_t end = std::min(range.end, window + kSentWindow);
+        std::string& content = windows.try_emplace(window, kSentWindow, '\0').first->second;
+        GCR_TRY(
+            read(at, std::as_writable_bytes(std::span(content)).subspan(at - window, end - at)));
+        at = end;
+      }
+    }
+    for (auto& [window, content] : windows) {
+      GCR_TRY(send_window(number, window, content, file));
+    }
+    return {};
+  }
+
+  Status send_window(std::uint32_t number, std::uint64_t address, const std::string& content,
+                     const UniqueFd& file) {
+    std::string& sent = sent_.try_emplace({number, address}, kSentWindow, '\0').first->second;
+    PrefilledMemory::Pages pages;
+    std::string packed;
+    for (std::size_t page = 0; page < PrefilledMemory::kWindowPages; ++page) {
+      if (content.compare(page * kSentPage, kSentPage, sent, page * kSentPage, kSentPage) == 0)
+        continue;
+      pages.set(page);
+      packed.append(content, page * kSentPage, kSentPage);
+    }
+    if (pages.none()) return {};
+    sent = content;
+    GCR_ASSIGN(const bool placed,
+               restore_->place(number, address, pages, std::as_bytes(std::span(packed))));
+    for (std::size_t page = 0; !placed && page < PrefilledMemory::kWindowPages; ++page) {
+      if (!pages[page]) continue;
+      const auto at = static_cast<off_t>(address + page * kSentPage);
+      EXPECT_EQ(::pwrite(file.get(), content.data() + page * kSentPage, kSentPage, at),
+                static_cast<ssize_t>(kSentPage));
+    }
+    return {};
+  }
+
+  Output output_;
+  std::map<std::string, std::size_t> numbers_;
+  std::map<std::uint32_t, std::vector<std::string>> names_;
+  std::map<std::pair<std::uint32_t, std::uint64_t>, std::string> sent_;
+};
+
+/// The heaps of both processes have 128 MiB, less what they give back.
+constexpr std::uint64_t kMuch = 32 * kMiB;
+
+TEST_F(Prefilled, AHeapIsTakenOverWithWhatItHasInTheEnd) {
+  if (!process::can_scan_pages()) return;  // memory goes through CRIU
+  for (const char* const mode : {"heap", "huge-heap"}) {
+    SCOPED_TRACE(mode);
+    fs::remove(file());
+    start(mode);
+    prepare_restore({program_->pid(), program_->pid() + 1});
+    for (int round = 0; round < 3; ++round) send_round();
+    dump();
+    restore();
+    EXPECT_GE(restore_->taken_bytes(), kMuch);
+    restore_.reset();
+    fs::remove_all(images_);
+    fs::create_directory(images_);
+  }
+}
+
+TEST_F(Prefilled, WhatCannotBeTakenOverIsCopied) {
+  if (!process::can_scan_pages()) return;
+  start("loose-heap");
+  prepare_restore({program_->pid(), program_->pid() + 1});
+  for (int round = 0; round < 2; ++round) send_round();
+  dump();
+  restore();
+  EXPECT_EQ(restore_->taken_bytes(), 0u);
+}
+
+TEST_F(Prefilled, ACriuThatHasToBeStartedAnewGetsAll) {
+  if (!process::can_scan_pages()) return;
+  start("heap");
+  prepare_restore({});
+  send_round();
+  dump();
+  restore();
+  EXPECT_GE(restore_->taken_bytes(), kMuch);
+}
+
+}  // namespace
+}  // namespace gcr::criu::test
