@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "migrate-agent/criu/held_threads.h"
-#include "migrate-agent/memory/mappings.h"
 #include "migrate-agent/memory/zero_scan.h"
 
 namespace gcr::process {
@@ -22,9 +21,8 @@ bool is_nearly_empty(const AddressRange& mapping, std::uint64_t dropped_bytes) {
 }
 
 /// What may be scanned: nothing at all if the kernel itself writes for the process.
-std::vector<AddressRange> droppable(const std::vector<MemoryMapping>& mappings,
-                                    std::uint64_t used_stack) {
-  std::vector<AddressRange> ranges;
+AddressRanges droppable(const MemoryMappings& mappings, std::uint64_t used_stack) {
+  AddressRanges ranges;
   for (const MemoryMapping& mapping : mappings) {
     if (mapping.asynchronous_io) return {};
     const bool stack = mapping.range.start <= used_stack && used_stack < mapping.range.end;
@@ -62,14 +60,16 @@ std::vector<AddressRange> nearly_empty(const std::vector<AddressRange>& mappings
 
 }  // namespace
 
-Result<DroppedPages> drop_zero_pages(GpuAccess& access, const procfs::Process& process) {
+Result<DroppedPages> drop_zero_pages(GpuAccess& access, const procfs::Process& process,
+                                     const KnownMemory* known) {
   const auto start = Clock::now();
   GCR_ASSIGN(const agent::AccessState state, access.look());
   DroppedPages dropped;
   criu::HeldThreads threads(process);
   const auto hold_start = Clock::now();
   GCR_TRY(threads.hold_all_but(state.thread));
-  GCR_ASSIGN(const auto mappings, read_mappings(process.pid()));
+  GCR_ASSIGN(const auto mappings, known == nullptr ? read_mappings(process.pid())
+                                                   : read_mappings(process.pid(), *known));
   const auto where = droppable(mappings, state.stack);
   GCR_ASSIGN(const ZeroScan scan, find_zero_pages(process.pid(), where));
   dropped.scanned_bytes = scan.scanned_bytes;

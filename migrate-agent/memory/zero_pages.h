@@ -19,6 +19,7 @@
 #include <cstdint>
 
 #include "migrate-agent/gpu_access/gpu_access.h"
+#include "migrate-agent/memory/mappings.h"
 #include "migrate-agent/procfs/process_handle.h"
 #include "src/base/result.h"
 
@@ -42,7 +43,8 @@ struct DroppedPages {
 /// it may be in the middle of a request. Before the process is continued, that thread alone must
 /// finish it.
 /// Needs the right to ptrace; kPermissionDenied if somebody else traces it. Blocks for tens of
-/// milliseconds.
-Result<DroppedPages> drop_zero_pages(agent::GpuAccess& access, const procfs::Process& process);
+/// milliseconds; where `known` is not null, for those parts of memory alone that are not tracked.
+Result<DroppedPages> drop_zero_pages(agent::GpuAccess& access, const procfs::Process& process,
+                                     const KnownMemory* known = nullptr);
 
 }  // namespace gcr::process

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstring>
 
+#include "migrate-agent/memory/present_pages.h"
 #include "src/base/side_by_side.h"
 #include "src/base/unique_fd.h"
 
@@ -32,7 +33,7 @@ std::uint64_t page_bytes() {
 }
 
 /// Appends a range, to the last one where they meet and stay within `limit`.
-void append(std::vector<AddressRange>& ranges, AddressRange range, std::uint64_t limit) {
+void append_piece(std::vector<AddressRange>& ranges, AddressRange range, std::uint64_t limit) {
   if (!ranges.empty() && ranges.back().end == range.start &&
       ranges.back().bytes() + range.bytes() <= limit) {
     ranges.back().end = range.end;
@@ -42,13 +43,21 @@ void append(std::vector<AddressRange>& ranges, AddressRange range, std::uint64_t
 }
 
 /// What is present of `where`, in pieces of at most kPieceBytes.
-Result<std::vector<AddressRange>> present_pieces(pid_t pid,
-                                                 const std::vector<AddressRange>& where) {
+Result<AddressRanges> present_pieces(pid_t pid, const AddressRanges& where) {
+  AddressRanges pieces;
+  if (can_scan_pages()) {
+    GCR_ASSIGN(const AddressRanges present, present_pages(pid, where));
+    for (AddressRange rest : present) {
+      for (; rest.start < rest.end; rest.start = pieces.back().end) {
+        pieces.push_back({rest.start, std::min(rest.end, rest.start + kPieceBytes)});
+      }
+    }
+    return pieces;
+  }
   const std::string path = fmt::format("/proc/{}/pagemap", pid);
   const UniqueFd pagemap(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!pagemap) return Error::from_errno(errno, "cannot open " + path);
   const std::uint64_t page = page_bytes();
-  std::vector<AddressRange> pieces;
   std::vector<std::uint64_t> entries(kEntriesAtOnce);
   for (const AddressRange& range : where) {
     for (std::uint64_t at = range.start; at < range.end;) {
@@ -61,7 +70,7 @@ Result<std::vector<AddressRange>> present_pieces(pid_t pid,
       const std::uint64_t count = static_cast<std::uint64_t>(got) / sizeof(entries[0]);
       for (std::uint64_t i = 0; i < count; ++i, at += page) {
         if ((entries[i] & (kPresent | kFileOrShared)) == kPresent) {
-          append(pieces, {at, at + page}, kPieceBytes);
+          append_piece(pieces, {at, at + page}, kPieceBytes);
         }
       }
     }
@@ -81,7 +90,7 @@ Status look_at(pid_t pid, const AddressRange& piece, std::vector<AddressRange>& 
   }
   const std::uint64_t page = page_bytes();
   for (std::uint64_t at = piece.start; at < piece.end; at += page) {
-    if (is_zero(buffer.data() + (at - piece.start), page)) append(zeros, {at, at + page}, ~0ull);
+    if (is_zero(buffer.data() + (at - piece.start), page)) append(zeros, {at, at + page});
   }
   return {};
 }
@@ -102,7 +111,7 @@ Result<ZeroScan> find_zero_pages(pid_t pid, const std::vector<AddressRange>& whe
   ZeroScan scan;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     scan.scanned_bytes += pieces[i].bytes();
-    for (const AddressRange& range : zeros[i]) append(scan.zeros, range, ~0ull);
+    for (const AddressRange& range : zeros[i]) append(scan.zeros, range);
   }
   return scan;
 }

@@ -117,8 +117,9 @@ Status send_control_state(Course& c) {
   }));
   GCR_TRY(fault::point("source.checkpointed"));
   const auto dropped = phases.time("process", "drop zero pages", [&] {
-    return side_by_side(processes.gpu_members(), [](GpuMember& member) -> Status {
-      const auto dropped = process::drop_zero_pages(*member.access, member.process);
+    return side_by_side(processes.gpu_members(), [&](GpuMember& member) -> Status {
+      const auto dropped = process::drop_zero_pages(*member.access, member.process,
+                                                    copying.images->known(member.process.pid()));
       if (!dropped) return dropped.error();
       return {};
     });
