@@ -35,7 +35,8 @@ class Sink {
   /// Sends `ranges` of a memory, whole pages, ascending and disjoint, as images "`name`-0.img" to
   /// at most "`name`-7.img": the destination writes several files faster than one. In all of them
   /// the address is the offset; what is in another one of them, what never was in the ranges and
-  /// pages that always were zeros are holes at the destination. Reads several parts at once. Returns when all of it is read and `read` is not called any more; parts of it may not have
+  /// pages that always were zeros are holes at the destination. Reads several parts at once.
+  /// Returns when all of it is read and `read` is not called any more; parts of it may not have
   /// landed yet. An error of `read` is returned. kUnsupported for addresses of 2^47 and more.
   /// Otherwise like take().
   ///

@@ -13,11 +13,12 @@ constexpr std::uint64_t kLittle = kMiB;
 
 }  // namespace
 
-const std::vector<MemoryMapping>& PrivateMemory::mappings(pid_t pid) {
+const MemoryMappings& PrivateMemory::mappings(pid_t pid) {
   const auto [entry, is_new] = mappings_.try_emplace(pid);
-  if (is_new) {
-    if (auto read = read_mappings(pid)) entry->second = std::move(*read);
-  }
+  if (!is_new) return entry->second;
+  const auto known = known_.find(pid);
+  auto read = known == known_.end() ? read_mappings(pid) : read_mappings(pid, known->second);
+  if (read) entry->second = std::move(*read);
   return entry->second;
 }
 
@@ -34,14 +35,14 @@ bool PrivateMemory::is_shared(pid_t pid, const AddressRange& range) {
       parents_, [&](const auto& one) { return one.second == pid && has_it(one.first); });
 }
 
-std::vector<AddressRange> PrivateMemory::of(pid_t pid) {
+AddressRanges PrivateMemory::of(pid_t pid) {
   if (parents_.empty()) {
     for (const pid_t one : procfs::stopped_tree(root_)) {
       const auto stat = procfs::read_stat(one);
       if (stat) parents_[one] = stat->parent;
     }
   }
-  std::vector<AddressRange> ranges;
+  AddressRanges ranges;
   std::uint64_t bytes = 0;
   for (const MemoryMapping& mapping : mappings(pid)) {
     if (mapping.asynchronous_io) return {};

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "migrate-agent/criu/held_threads.h"
-#include "migrate-agent/memory/mappings.h"
 #include "migrate-agent/memory/zero_scan.h"
 
 namespace gcr::process {
@@ -22,12 +21,11 @@ bool is_nearly_empty(const AddressRange& mapping, std::uint64_t zero_bytes) {
   return zero_bytes >= kHugePageBytes && zero_bytes >= mapping.bytes() / 10 * 9;
 }
 
-/// What may be scanned, without those of `left_out`, which is ascending: nothing at all if the
-/// kernel itself writes for the process.
-std::vector<AddressRange> droppable(const std::vector<MemoryMapping>& mappings,
-                                    std::uint64_t used_stack,
-                                    const std::vector<AddressRange>& left_out) {
-  std::vector<AddressRange> ranges;
+/// What may be scanned, without those of `left_out`: nothing at all if the kernel itself writes for
+/// the process.
+AddressRanges droppable(const MemoryMappings& mappings, std::uint64_t used_stack,
+                        const AddressRanges& left_out) {
+  AddressRanges ranges;
   for (const MemoryMapping& mapping : mappings) {
     if (mapping.asynchronous_io) return {};
     const bool stack = mapping.range.start <= used_stack && used_stack < mapping.range.end;
@@ -83,17 +81,20 @@ void mark(GpuAccess& access, const std::vector<AddressRange>& mappings) {
 }  // namespace
 
 Result<DroppedPages> drop_zero_pages(GpuAccess& access, const procfs::Process& process,
-                                     const std::vector<AddressRange>& left_out) {
+                                     const AddressRanges& left_out, const KnownMemory* known) {
   const auto start = Clock::now();
+  const auto read = [&] {
+    return known == nullptr ? read_mappings(process.pid()) : read_mappings(process.pid(), *known);
+  };
   GCR_ASSIGN(const agent::AccessState state, access.look());
   DroppedPages dropped;
   mark(access, look_nearly_empty(process.pid(), left_out));
-  GCR_ASSIGN(auto mappings, read_mappings(process.pid()));
+  GCR_ASSIGN(auto mappings, read());
   if (!droppable(mappings, state.stack, left_out).empty()) {
     criu::HeldThreads threads(process);
     const auto hold_start = Clock::now();
     GCR_TRY(threads.hold_all_but(state.thread));
-    GCR_ASSIGN(mappings, read_mappings(process.pid()));
+    GCR_ASSIGN(mappings, read());
     const auto where = droppable(mappings, state.stack, left_out);
     GCR_ASSIGN(const ZeroScan scan, find_zero_pages(process.pid(), where));
     dropped.scanned_bytes = scan.scanned_bytes;

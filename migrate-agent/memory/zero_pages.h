@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "migrate-agent/gpu_access/gpu_access.h"
+#include "migrate-agent/memory/mappings.h"
 #include "migrate-agent/procfs/process_handle.h"
 #include "src/base/address_range.h"
 #include "src/base/result.h"
@@ -48,8 +49,9 @@ struct DroppedPages {
 /// it may be in the middle of a request. Before the process is continued, that thread alone must
 /// finish it.
 /// Needs the right to ptrace; kPermissionDenied if somebody else traces it. Blocks for tens of
-/// milliseconds.
+/// milliseconds; where `known` is not null, for those parts of memory alone that are not tracked.
 Result<DroppedPages> drop_zero_pages(agent::GpuAccess& access, const procfs::Process& process,
-                                     const std::vector<AddressRange>& left_out = {});
+                                     const AddressRanges& left_out = {},
+                                     const KnownMemory* known = nullptr);
 
 }  // namespace gcr::process

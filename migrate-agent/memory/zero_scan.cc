@@ -35,8 +35,8 @@ std::uint64_t page_bytes() {
 }
 
 /// What is present of `where`.
-Result<std::vector<AddressRange>> present_ranges(pid_t pid,
-                                                 const std::vector<AddressRange>& where) {
+Result<AddressRanges> present_ranges(pid_t pid, const AddressRanges& where) {
+  if (can_scan_pages()) return present_pages(pid, where);
   const std::string path = fmt::format("/proc/{}/pagemap", pid);
   const UniqueFd pagemap(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!pagemap) return Error::from_errno(errno, "cannot open " + path);

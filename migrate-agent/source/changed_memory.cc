@@ -96,6 +96,12 @@ AddressRanges ChangedMemory::last_round(pid_t pid, const AddressRanges& mappings
   return changed ? *changed : pages;
 }
 
+AddressRanges ChangedMemory::tracked(pid_t pid) const {
+  const auto member = members_.find(pid);
+  if (member == members_.end() || !member->second.tracker) return {};
+  return member->second.tracker->tracked();
+}
+
 bool ChangedMemory::tracks() const {
   return std::ranges::any_of(members_,
                              [](const auto& one) { return one.second.tracker.has_value(); });

@@ -25,8 +25,11 @@ class ChangedMemory {
   process::AddressRanges last_round(pid_t pid, const process::AddressRanges& mappings,
                                     const process::AddressRanges& pages) const;
 
-  /// Whether writes to any of the processes are tracked. Then a page is read in the round that finds
-  /// it written and in the next: the second round still reads all.
+  /// What is tracked of a process now; none if nothing is.
+  process::AddressRanges tracked(pid_t pid) const;
+
+  /// Whether writes to any of the processes are tracked. Then a page is read in the round that
+  /// finds it written and in the next: the second round still reads all.
   bool tracks() const;
 
  private:

@@ -70,6 +70,10 @@ Status OutgoingImages::send_memory(images::Sink& sink) {
     const auto inner = process::pid_in_namespace(pid);
     const auto pages = changed_.round(pid, memory.of(pid));
     if (!inner || !pages) continue;  // it has ended
+    shared_->known.erase(pid);
+    if (auto tracked = changed_.tracked(pid); !tracked.empty()) {
+      shared_->known[pid] = {memory.mappings(pid), std::move(tracked)};
+    }
     const ReadMemory read = criu::LeftOutMemory::reader_of(pid);
     const auto read_what_is_there = [&](std::uint64_t address, std::span<std::byte> bytes) {
       if (!read(address, bytes)) std::ranges::fill(bytes, std::byte{0});
@@ -98,15 +102,22 @@ Status OutgoingImages::round(images::Sink& sink) {
 
 std::optional<process::PrivateMemory> OutgoingImages::beside_criu() const {
   if (way_ == Way::kPreDumps || !process::can_scan_pages()) return std::nullopt;
-  return process::PrivateMemory(pid_);
+  return process::PrivateMemory(pid_, shared_->known);
+}
+
+const process::KnownMemory* OutgoingImages::known(pid_t pid) const {
+  const auto found = shared_->known.find(pid);
+  return found == shared_->known.end() ? nullptr : &found->second;
 }
 
 Status OutgoingImages::prepare() {
   if (way_ != Way::kPreDumps) {
-    if (auto beside = beside_criu()) {
-      left_out_ = std::make_shared<std::map<pid_t, process::AddressRanges>>();
-      options_.leave_out = [memory = std::move(*beside), left_out = left_out_](
-                               pid_t task) mutable { return (*left_out)[task] = memory.of(task); };
+    if (beside_criu()) {
+      options_.leave_out = [pid = pid_, shared = shared_,
+                            memory = std::optional<process::PrivateMemory>()](pid_t task) mutable {
+        if (!memory) memory.emplace(pid, shared->known);
+        return shared->left_out[task] = memory->of(task);
+      };
     }
     GCR_ASSIGN(prepared_, criu::PreparedDump::streaming(criu_, pid_, scratch_, options_));
     return {};
@@ -121,7 +132,7 @@ Status OutgoingImages::prepare() {
 Status OutgoingImages::send_last(images::Sink& sink, const std::string& name, pid_t pid,
                                  const process::AddressRanges& pages, bool check_all) const {
   const ReadMemory read = criu::LeftOutMemory::reader_of(pid);
-  const auto changed = changed_.last_round(pid, (*left_out_)[pid], pages);
+  const auto changed = changed_.last_round(pid, shared_->left_out[pid], pages);
   GCR_TRY(sink.take_memory(name, changed, read, true));
   if (!check_all) return {};
   GCR_ASSIGN(const images::SentImages sent, sink.finish());

@@ -18,6 +18,7 @@
 #include <string>
 
 #include "migrate-agent/images/sink.h"
+#include "migrate-agent/memory/mappings.h"
 #include "migrate-agent/memory/private_memory.h"
 #include "migrate-agent/source/changed_memory.h"
 #include "migrate-agent/source/source_job.h"
@@ -50,6 +51,9 @@ class OutgoingImages {
   /// A round, while the processes run. If a pre-dump fails, images are sent as a stream from then
   /// on, and reason() says why.
   Status round(images::Sink& sink);
+
+  /// What the rounds have learnt of a process; null if nothing.
+  const process::KnownMemory* known(pid_t pid) const;
 
   /// Starts CRIU for dump(). Another pre-dump undoes it.
   Status prepare();
@@ -85,8 +89,12 @@ class OutgoingImages {
   std::string reason_;
   unsigned rounds_ = 0;
   ChangedMemory changed_;
-  /// What CRIU leaves out of the dump, by process: written on its thread, before the dump ends.
-  std::shared_ptr<std::map<pid_t, process::AddressRanges>> left_out_;
+  struct Shared {
+    std::map<pid_t, process::KnownMemory> known;       ///< of processes with tracked memory
+    std::map<pid_t, process::AddressRanges> left_out;  ///< from CRIU's dump
+  };
+  /// With the thread that CRIU asks during the dump.
+  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
   std::optional<criu::PreparedDump> prepared_;
 };
 

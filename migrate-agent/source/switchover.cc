@@ -136,10 +136,11 @@ Status send_control_state(Course& c) {
   const auto dropped = phases.time("process", "drop zero pages", [&] {
     return side_by_side(processes.gpu_members(), [&copying](GpuMember& member) -> Status {
       if (member.access->is_driver_alone()) return {};  // nobody drops them: they are not sent
+      const pid_t pid = member.process.pid();
       auto beside = copying.images->beside_criu();
       const auto dropped = process::drop_zero_pages(
-          *member.access, member.process,
-          beside ? beside->of(member.process.pid()) : std::vector<AddressRange>());
+          *member.access, member.process, beside ? beside->of(pid) : process::AddressRanges(),
+          copying.images->known(pid));
       if (!dropped) return dropped.error();
       return {};
     });

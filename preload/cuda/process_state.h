@@ -79,8 +79,8 @@ struct ProcessState {
   /// mapped addresses with their sizes. They are passed on to the driver unchanged.
   std::map<CUmemGenericAllocationHandle, std::uint32_t> imported_handles;
   std::map<CUdeviceptr, std::size_t> imported_mappings;
-  /// What the application registered with the driver, for which its pages are pinned: addresses with
-  /// their sizes. In it from before the driver's call until after the one that undoes it.
+  /// What the application registered with the driver, for which its pages are pinned: addresses
+  /// with their sizes. In it from before the driver's call until after the one that undoes it.
   std::map<std::uintptr_t, std::size_t> registered_memory;
   DeviceFacts devices[kMaxDevices];
   std::uint32_t fallbacks = 0;
