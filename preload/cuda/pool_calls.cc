@@ -15,6 +15,12 @@ namespace {
 /// The stream that a function means which takes null for the calling thread's own.
 CUstream of_thread(CUstream stream) { return stream == nullptr ? CU_STREAM_PER_THREAD : stream; }
 
+void note_graph_memory() {
+  ProcessState& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.pools.any_graph_memory = true;
+}
+
 bool is_captured(CUstream stream) {
   ProcessState& s = state();
   const std::lock_guard lock(s.mutex);
@@ -28,7 +34,10 @@ CUresult allocate(CUdeviceptr* address, std::size_t size_bytes, CUmemoryPool poo
                   const RealCall& real_call) {
   if (const auto done = allocate_in_order(address, size_bytes, pool, stream)) return *done;
   const CUresult result = real_call();
-  if (result == CUDA_SUCCESS && !is_captured(stream)) {
+  if (result != CUDA_SUCCESS) return result;
+  if (is_captured(stream)) {
+    note_graph_memory();
+  } else {
     note_driver_allocation(*address, size_bytes, false);
   }
   return result;
@@ -216,6 +225,14 @@ CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
 
 CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
   return current_pools_changed(real::cuMemSetMemPool(location, type, pool));
+}
+
+CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                                std::size_t count, CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
+  const CUresult result =
+      real::cuGraphAddMemAllocNode(node, graph, dependencies, count, parameters);
+  if (result == CUDA_SUCCESS) note_graph_memory();
+  return result;
 }
 
 CUresult cuStreamSynchronize(CUstream stream) {

@@ -1,8 +1,10 @@
 #include "preload/cuda/pools.h"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "preload/cuda/backing.h"
@@ -69,6 +71,9 @@ PoolStream* record_of(ProcessState& s, const NamedStream& stream) {
   note_context(s, context, device);
   PoolStream& record = s.pools.streams.try_emplace(stream.number, &s.pools.nodes).first->second;
   record.context = context;
+  const bool has_own_name = stream.handle != nullptr && stream.handle != CU_STREAM_LEGACY &&
+                            stream.handle != CU_STREAM_PER_THREAD;
+  if (has_own_name) record.handle = stream.handle;
   record.device = device;
   return &record;
 }
@@ -103,8 +108,11 @@ CUevent new_event(PoolStream& stream) {
   return real::cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS ? event : nullptr;
 }
 
-/// Marks the stream's last free, which has just been made or is the last one ever.
-void mark(PoolStream& stream, CUstream handle) {
+/// Marks the stream's last free, if that is not known to be passed. `exact`: it has just been made.
+void mark(PoolStream& stream, CUstream handle, bool exact) {
+  const std::uint64_t known =
+      stream.marks.empty() ? stream.passed_ticket : stream.marks.back().ticket;
+  if (stream.last_ticket <= known) return;
   if (stream.marks.size() >= kManyMarks) {
     const RelaxedCapture relaxed;
     look_at_marks(stream, 2);
@@ -113,7 +121,7 @@ void mark(PoolStream& stream, CUstream handle) {
   const CUevent event = new_event(stream);
   if (event == nullptr) return;
   if (real::cuEventRecord(event, handle) == CUDA_SUCCESS) {
-    stream.marks.push_back({stream.last_ticket, event});
+    stream.marks.push_back({stream.last_ticket, event, exact});
   } else {
     stream.spare_events.push_back(event);
   }
@@ -220,7 +228,8 @@ CUdeviceptr take_in_turn(ProcessState& s, Pool& pool, const NamedStream& stream,
     const auto& marks = other->second.marks;
     const auto found =
         std::ranges::lower_bound(marks, freed_at.ticket, {}, &PoolStream::Mark::ticket);
-    return found != marks.end() && found->ticket == freed_at.ticket ? found->event : nullptr;
+    const bool is_its = found != marks.end() && found->ticket == freed_at.ticket;
+    return is_its && found->exact ? found->event : nullptr;
   };
   const CUdeviceptr address = pool.ranges.take_of_others(size_bytes, [&](StreamPoint freed_at) {
     const CUevent found = mark_of(freed_at);
@@ -275,6 +284,33 @@ bool grow(CUmemoryPool handle, std::size_t needed_bytes) {
   return true;
 }
 
+/// Where memory has run out: waits until streams have passed what was freed in them, for a limited
+/// time, because they may wait for what the caller does next. Takes the mutex.
+void wait_for_frees(const NamedStream& caller) {
+  constexpr std::chrono::milliseconds kMost{1000}, kPause{1};
+  ProcessState& s = state();
+  const auto is_pending = [](const auto& entry) { return !entry.second.marks.empty(); };
+  bool marked = false;
+  for (auto left = kMost; left.count() > 0; left -= kPause) {
+    {
+      const std::lock_guard lock(s.mutex);
+      if (!marked) {
+        for (auto& [number, stream] : s.pools.streams) {
+          const CUstream handle = number == caller.number ? caller.handle : stream.handle;
+          const bool has_name = number == caller.number || handle != nullptr;
+          if (has_name && !stream.destroyed && refuse_captured(s, handle) == CUDA_SUCCESS) {
+            mark(stream, handle, false);
+          }
+        }
+      }
+      look_at_all_marks(s);
+      if (std::ranges::none_of(s.pools.streams, is_pending)) return;
+      marked = true;
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
 /// Out of a pool in which there was no room. Takes the mutex.
 CUresult allocate_slowly(CUdeviceptr* address, std::size_t requested_bytes, CUmemoryPool handle,
                          const NamedStream& stream) {
@@ -282,20 +318,28 @@ CUresult allocate_slowly(CUdeviceptr* address, std::size_t requested_bytes, CUme
   const std::size_t size_bytes = PoolRanges::whole_units(requested_bytes);
   const std::lock_guard growing(s.growth);
   const RelaxedCapture relaxed;
-  for (bool grown = true;; grown = grow(handle, size_bytes)) {
+  const auto take = [&](bool in_turn) -> std::optional<CUresult> {
     const std::lock_guard lock(s.mutex);
     Pool* pool = known_pool(s, handle);
     if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
     CUdeviceptr taken = take_passed(s, *pool, stream.number, size_bytes);
-    if (taken == 0 && !grown && pool->internal_dependencies) {
+    if (taken == 0 && in_turn && pool->internal_dependencies) {
       taken = take_in_turn(s, *pool, stream, size_bytes);
     }
-    if (taken == 0 && grown) continue;
-    if (taken == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (taken == 0) return std::nullopt;
     note_taken(s, *pool, taken, requested_bytes);
     *address = taken;
     return CUDA_SUCCESS;
-  }
+  };
+  do {
+    if (const auto done = take(false)) return *done;
+  } while (grow(handle, size_bytes));
+  if (const auto done = take(true)) return *done;
+  wait_for_frees(stream);
+  do {
+    if (const auto done = take(true)) return *done;
+  } while (grow(handle, size_bytes));
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 std::optional<Mapping> take_stretch_of(ProcessState& s, Pool& pool, std::size_t bytes_to_keep) {
@@ -304,14 +348,14 @@ std::optional<Mapping> take_stretch_of(ProcessState& s, Pool& pool, std::size_t 
   if (address == 0) return std::nullopt;
   Mapping mapping = s.inventory.take_mapping(address);
   pool.reserved_bytes -= mapping.size_bytes;
-  if (pool.handle == nullptr && !pool.ranges.has_stretches()) {
+  if (pool.destroyed && !pool.ranges.has_stretches()) {
     std::erase_if(s.pools.all, [&](const Pool& other) { return &other == &pool; });
   }
   return mapping;
 }
 
 bool has_excess(const Pool& pool) {
-  return pool.handle == nullptr || pool.reserved_bytes > pool.threshold_bytes;
+  return pool.destroyed || pool.reserved_bytes > pool.threshold_bytes;
 }
 
 /// After the application waited for something. Takes the mutex.
@@ -400,7 +444,7 @@ std::optional<CUresult> free_in_order(CUdeviceptr address, CUstream named) {
   pool.used_bytes -= size_bytes;
   note_use(pool, stream.number);
   record->last_ticket = ++s.pools.tickets;
-  if (pool.several_streams) mark(*record, named);
+  if (pool.several_streams) mark(*record, named, true);
   pool.ranges.give_back(address, size_bytes, {stream.number, record->last_ticket});
   return CUDA_SUCCESS;
 }
@@ -458,6 +502,7 @@ void end_pool(Pool& pool, CUmemoryPool handle) {
     const std::lock_guard lock(s.mutex);
     pool.handle = handle;
     if (handle != nullptr) return;
+    pool.destroyed = true;
     if (!pool.ranges.has_stretches()) {
       std::erase_if(s.pools.all, [&](const Pool& other) { return &other == &pool; });
       return;
@@ -497,9 +542,7 @@ void note_stream_end(CUstream named) {
   const auto found = s.pools.streams.find(stream.number);
   if (found == s.pools.streams.end()) return;
   PoolStream& record = found->second;
-  const std::uint64_t known =
-      record.marks.empty() ? record.passed_ticket : record.marks.back().ticket;
-  if (known < record.last_ticket && refuse_captured(s, named) == CUDA_SUCCESS) mark(record, named);
+  if (refuse_captured(s, named) == CUDA_SUCCESS) mark(record, named, false);
   record.destroyed = true;
   look_at_all_marks(s);
   forget_destroyed_streams(s);
@@ -561,7 +604,7 @@ std::optional<Mapping> take_unused_stretch(ProcessState& s, bool all) {
   if (all) look_at_all_marks(s);
   for (Pool& pool : s.pools.all) {
     if (all) apply_passed(s, pool);
-    const std::size_t kept_bytes = all || pool.handle == nullptr ? 0 : pool.threshold_bytes;
+    const std::size_t kept_bytes = all || pool.destroyed ? 0 : pool.threshold_bytes;
     if (auto stretch = take_stretch_of(s, pool, kept_bytes)) return stretch;
   }
   return std::nullopt;

@@ -32,7 +32,8 @@ struct ProcessState;
 
 /// One of the driver's pools, as long as it exists or anything allocated from it does.
 struct Pool {
-  CUmemoryPool handle = nullptr;  ///< null: destroyed
+  CUmemoryPool handle = nullptr;  ///< null while it is destroyed, and then
+  bool destroyed = false;
   int device = 0;
   bool backed = false;  ///< false: the driver's wholly; nothing below is used
   std::size_t most_bytes = 0;
@@ -49,15 +50,17 @@ struct Pool {
 
 /// A stream that frees were ordered in. The driver never uses its number twice.
 struct PoolStream {
-  /// An event that was recorded right behind the free of that ticket.
+  /// An event behind the free of that ticket; with nothing in between if it is exact.
   struct Mark {
     std::uint64_t ticket;
     CUevent event;
+    bool exact;
   };
 
   explicit PoolStream(std::pmr::memory_resource* nodes) : marks(nodes) {}
 
   CUcontext context = nullptr;
+  CUstream handle = nullptr;  ///< null for default streams, which have different names
   int device = 0;
   std::uint64_t last_ticket = 0;    ///< of its frees
   std::uint64_t passed_ticket = 0;  ///< the GPU has passed all frees up to it
@@ -72,6 +75,7 @@ struct Pools {
   std::map<std::uint64_t, PoolStream> streams;  ///< by the driver's number plus 1
   CUmemoryPool current[kMaxDevices] = {};       ///< null: to be asked for
   std::atomic<std::uint64_t> tickets{0};        ///< all frees so far, in all pools
+  bool any_graph_memory = false;                ///< a graph has been made to allocate
   std::uint64_t graph_bytes = 0;                ///< what graphs had reserved when last asked
 };
 

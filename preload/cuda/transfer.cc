@@ -58,7 +58,7 @@ door::DoorEntry entry_of(const ProcessState& s, const Physical& physical) {
 /// What graphs have reserved on all devices for what they allocate, as the driver says; while it
 /// must not be asked, as it was.
 std::uint64_t graph_bytes(ProcessState& s) {
-  if (s.detached || gate::is_closed()) return s.pools.graph_bytes;
+  if (!s.pools.any_graph_memory || s.detached || gate::is_closed()) return s.pools.graph_bytes;
   std::uint64_t asked = 0;
   s.pools.graph_bytes = 0;
   for (const KnownContext& known : s.contexts) {

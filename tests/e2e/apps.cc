@@ -73,6 +73,12 @@ App start_stencil(TwoHosts& hosts, Host host, std::uint64_t vram_bytes, int repo
                 "--slice-mib", "1", "--report", std::to_string(report)});
 }
 
+App start_pool_stencil(TwoHosts& hosts, Host host, std::uint64_t vram_bytes, int report) {
+  return start(hosts, host,
+               {hosts.program_path("stencil"), "--pool", "--mib", std::to_string(vram_bytes / kMiB),
+                "--slice-mib", "1", "--report", std::to_string(report)});
+}
+
 App start_small_buffers(TwoHosts& hosts, Host host, int report) {
   return start(hosts, host,
                {hosts.program_path("stencil"), "--mib", "2", "--small", "5000", "--small-kib", "16",

@@ -43,6 +43,8 @@ App start_sleeper(TwoHosts& hosts, Host host);
 
 /// These print a line every `report` steps, until they are ended.
 App start_stencil(TwoHosts& hosts, Host host, std::uint64_t vram_bytes, int report);
+/// The stencil in the stream-ordered pool.
+App start_pool_stencil(TwoHosts& hosts, Host host, std::uint64_t vram_bytes, int report);
 /// The stencil over 5,000 buffers of up to 16 KiB.
 App start_small_buffers(TwoHosts& hosts, Host host, int report);
 App start_alloc_styles(TwoHosts& hosts, Host host, int report);

@@ -78,6 +78,19 @@ TEST(Migration, FiveThousandSmallBuffersMoveLikeLargeOnes) {
   expect_as_undisturbed([](TwoHosts& hosts) { return start_small_buffers(hosts, Host::kA, 2000); });
 }
 
+TEST(Migration, StreamOrderedMemoryIsMovedAsVram) {
+  TwoHosts hosts;
+  const App moved = start_pool_stencil(hosts, Host::kA, 256 * kMiB, 100);
+  ASSERT_TRUE(moved.wait_for_lines(3));
+  const MigrateOutcome outcome = hosts.migrate(Host::kA, moved.pid());
+  ASSERT_TRUE(migrated(outcome));
+  EXPECT_GE(outcome.vram_bytes, 256 * kMiB);
+  ASSERT_TRUE(moved.wait_for_lines(moved.lines().size() + 3));
+  ASSERT_EQ(::kill(outcome.pid, SIGTERM), 0);
+  const App undisturbed = start_pool_stencil(hosts, Host::kA, 256 * kMiB, 100);
+  EXPECT_TRUE(printed_what_prints(moved, undisturbed));
+}
+
 TEST(Migration, EveryWayToAllocateArrivesIntact) {
   expect_as_undisturbed([](TwoHosts& hosts) { return start_alloc_styles(hosts, Host::kA, 50); });
 }

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <filesystem>
+#include <memory>
 
 #include "preload/cuda/process_state.h"
 #include "preload/cuda/real_driver.h"
@@ -95,7 +96,8 @@ void close_all_descriptors() {
 void make_state() {
   close_all_descriptors();
   ProcessState& s = state();
-  s.inventory = Inventory();
+  std::destroy_at(&s.inventory);
+  std::construct_at(&s.inventory);
   s.detached = false;
   gate::open();
   for (std::uint64_t i = 1; i <= 3; ++i) {

@@ -303,6 +303,19 @@ TEST_F(PoolsTest, UnusedMemoryOfPoolsIsNoReasonToRunOut) {
   EXPECT_NE(subject_.value(command("alloc", whole - 4 * kMiB)), 0u);
 }
 
+TEST_F(PoolsTest, BeforeMemoryRunsOutStreamsGetTimeToPassTheirFrees) {
+  keep_everything();
+  const std::uint64_t whole = free_bytes();
+  free(allocate(whole / 2, first_), first_);
+  const std::uint64_t address = allocate(whole * 3 / 4, first_);
+  free(address, first_);
+  stall(first_);
+  subject_.ask(command("fill_async", address, 4096, 1, first_));
+  free(allocate(4096, first_), first_);
+  subject_.ask(command("go_on_later", 300));
+  EXPECT_TRUE(subject_.answer(command("alloc_async", whole * 4 / 5, second_)).starts_with("ok"));
+}
+
 TEST_F(PoolsTest, ATrimKeepsAsMuchAsIsAskedFor) {
   keep_everything();
   free(allocate(40 * kMiB, first_), first_);
