@@ -195,6 +195,20 @@ TEST_F(WithoutLibrary, TwoThatMayShareMemoryAreRefused) {
   EXPECT_TRUE(ring.wait_for_lines(ring.lines().size() + 2)) << ring.output();
 }
 
+TEST_F(WithoutLibrary, IsRefusedBesideMembersThatShareMemory) {
+  const std::string output = hosts_.directory() + "/counter.out";
+  const std::string script = "env -u LD_PRELOAD " + joined(counter_command(hosts_, kVram)) + " >" +
+                             output + " &\nexec " + hosts_.program_path("ring") + " --ranks 2";
+  const App job = hosts_.start_app(Host::kA, {"/bin/sh", "-c", script});
+  ASSERT_TRUE(job.wait_for_lines(1)) << job.output();
+  const auto has_line = [](const std::string& text) { return text.find('\n') != text.npos; };
+  ASSERT_TRUE(wait_for_content(output, has_line, kPatience));
+  const MigrateOutcome refused = migrate(job);
+  expect_refusal(refused, "unseen-memory");
+  EXPECT_THAT(refused.err, HasSubstr("other processes of the job share GPU memory"));
+  EXPECT_TRUE(job.wait_for_lines(job.lines().size() + 2)) << job.output();
+}
+
 TEST_F(WithoutLibrary, IsRefusedBesideAnotherProgramThatMayShareItsMemory) {
   const UnifiedMemoryDevice device;
   const App counter = start_bare_counter();
