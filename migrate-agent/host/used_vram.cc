@@ -33,7 +33,8 @@ std::optional<ByGpu> used_by(pid_t pid, const Nvml& nvml, const device::Driver& 
   return used;
 }
 
-/// What all processes use, where there may be a context. Nothing unless the library tells it.
+/// What all processes use, where there may be a context: on some GPU there is one. Nothing unless
+/// the library tells that.
 std::optional<ByGpu> used_by_all(const Nvml& nvml, const device::Driver& driver) {
   ByGpu used;
   for (const device::GpuInfo& gpu : driver.gpus()) {
@@ -41,6 +42,7 @@ std::optional<ByGpu> used_by_all(const Nvml& nvml, const device::Driver& driver)
     if (!bytes) return std::nullopt;
     if (*bytes >= kLeastContextBytes) used[gpu.uuid] = *bytes;
   }
+  if (used.empty()) return std::nullopt;
   return used;
 }
 

@@ -26,8 +26,8 @@ struct DriverAlone {
   std::uint64_t vram_bytes() const;
 };
 
-/// What the driver makes of VRAM, and the way back, goes at these rates (measured on an H200); in
-/// between it is read, sent and written like other memory, at the link's rate at most.
+/// The driver brings VRAM into main memory and back at these rates (measured on an H200). In
+/// between it is read, sent and written like other memory: at the link's rate, or about this one.
 inline constexpr double kCheckpointBytesPerSecond = 2.4e9;
 inline constexpr double kRestoreBytesPerSecond = 7e9;
 inline constexpr double kMemoryBytesPerSecond = 4e9;

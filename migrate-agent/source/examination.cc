@@ -98,58 +98,50 @@ void look_at_gpus(Examination& found) {
                                  format_bytes(available), format_bytes(needed), used.size()));
 }
 
-/// A member that may use CUDA without a door, and why it has none.
+/// A member that has files of the GPU's driver and no door, and why it has none.
 struct Doorless {
   std::size_t member;
   Error reason;
 };
 
-/// Asks the driver. A finding if it cannot be asked, or if the member has files of the driver's
-/// that a checkpoint would not remove.
-bool uses_cuda(const Doorless& one, Examination& found) {
-  const pid_t pid = found.pids[one.member];
-  // The library has made its memory what the driver alone cannot restore.
-  const bool may_ask = found.host.driver && !found.members[one.member].under_preload();
-  const char state = procfs::state(std::to_string(pid));
-  if (may_ask && (state == 'T' || state == 't')) {
-    found.findings.add("cuda-state", fmt::format("process {} is stopped, and cannot tell whether "
-                                                 "it uses CUDA",
-                                                 process::describe_process(pid)));
-    return false;
-  }
-  if (may_ask && found.host.driver->control(pid)->state()) return true;
-  if (!process::driver_file_in_use(pid)) return false;
-  found.findings.add("no-door", fmt::format("process {} uses the GPU's driver: {}",
-                                            process::describe_process(pid), one.reason.message()));
-  return false;
-}
-
-/// Of those without a door one at most can be moved: what several share, nobody can tell.
-void find_driver_alone(const std::vector<Doorless>& doorless, Examination& found) {
-  const auto has_files = [&](const Doorless& one) {
-    return process::driver_file_in_use(found.pids[one.member]).has_value();
+/// One at most can be moved, through the driver alone: what several share, nobody can tell. Asks
+/// the driver about it, but not about one of several: that may be a child that was forked.
+void look_at_doorless(std::vector<Doorless> doorless, Examination& found) {
+  const auto describe = [&](const Doorless& one) {
+    return process::describe_process(found.pids[one.member]);
   };
-  std::vector<Doorless> users;
-  std::ranges::copy_if(doorless, std::back_inserter(users), has_files);
-  // A child that was forked has files that it cannot use: the driver is not asked about it.
-  if (users.size() < 2) {
-    users.clear();
-    std::ranges::copy_if(doorless, std::back_inserter(users),
-                         [&](const Doorless& one) { return uses_cuda(one, found); });
-  }
-  if (users.size() > 1) {
+  const auto refuse = [&](const Doorless& one) {
+    found.findings.add("no-door", fmt::format("process {} uses the GPU's driver: {}", describe(one),
+                                              one.reason.message()));
+  };
+  // The library has made its memory what the driver alone cannot restore.
+  std::erase_if(doorless, [&](const Doorless& one) {
+    const bool under_preload = found.members[one.member].under_preload();
+    if (under_preload) refuse(one);
+    return under_preload;
+  });
+  if (doorless.size() > 1) {
     found.findings.add("unseen-memory",
-                       fmt::format("processes {} and {} use the GPU's driver, and none of them was "
-                                   "started under `gcr-migrate run`",
-                                   process::describe_process(found.pids[users[0].member]),
-                                   process::describe_process(found.pids[users[1].member])));
+                       fmt::format("processes {} and {} use the GPU's driver, and were not started "
+                                   "under `gcr-migrate run`",
+                                   describe(doorless[0]), describe(doorless[1])));
   }
-  if (users.size() != 1) return;
-  const std::size_t member = users.front().member;
-  const pid_t pid = found.pids[member];
-  found.driver_alone.emplace().pid = pid;
-  found.members[member].set_driver_alone(true);
-  found.gpu_users.push_back({member, std::make_unique<DriverAccess>(pid, *found.host.driver)});
+  if (doorless.size() != 1) return;
+  const Doorless& one = doorless.front();
+  const pid_t pid = found.pids[one.member];
+  const char state = procfs::state(std::to_string(pid));
+  if (state == 'T' || state == 't') {
+    found.findings.add("cuda-state", fmt::format("process {} is stopped, and the driver cannot ask "
+                                                 "it",
+                                                 describe(one)));
+  } else if (!found.host.driver || !found.host.driver->control(pid)->state()) {
+    refuse(one);
+  } else {
+    found.driver_alone.emplace().pid = pid;
+    found.members[one.member].set_driver_alone(true);
+    found.gpu_users.push_back(
+        {one.member, std::make_unique<DriverAccess>(pid, *found.host.driver)});
+  }
 }
 
 /// Its VRAM will be ordinary memory of the job's for a while, on both hosts.
@@ -203,15 +195,11 @@ void find_gpu_users(Examination& found) {
       busy = true;
     } else {
       if (!none) none = access.error();
-      if (process::has_cuda_library(pid) || process::driver_file_in_use(pid)) {
-        doorless.push_back({i, access.error()});
-      }
+      if (process::driver_file_in_use(pid)) doorless.push_back({i, access.error()});
     }
   }
-  const auto before = found.findings.list().size();
-  find_driver_alone(doorless, found);
-  if (found.findings.list().size() > before) return;
-  if (!found.gpu_users.empty() || busy || !none) return;
+  look_at_doorless(doorless, found);
+  if (!found.gpu_users.empty() || !doorless.empty() || busy || !none) return;
   found.findings.add("no-door", none->message());
 }
 

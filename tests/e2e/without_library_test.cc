@@ -3,14 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/cgroups/group.h"
+#include "migrate-agent/memory/present_pages.h"
 #include "src/base/units.h"
 #include "tests/e2e/apps.h"
 #include "tests/e2e/two_hosts.h"
@@ -128,11 +131,16 @@ TEST_F(WithoutLibrary, PrintsWhatAnUndisturbedRunPrints) {
       hosts_.program_path("stencil"), "--mib", "64", "--slice-mib", "1", "--report", "100"};
   const App moved = start(command);
   ASSERT_TRUE(moved.wait_for_lines(3));
-  const MigrateReport outcome =
-      hosts_.migrate_for_report(Host::kA, moved.pid(), {"--allow-slow", "--image-mode", "rounds"});
+  const bool rounds = process::can_scan_pages();
+  std::vector<std::string> options = kSlow;
+  if (rounds) options.insert(options.end(), {"--image-mode", "rounds"});
+  const MigrateReport outcome = hosts_.migrate_for_report(Host::kA, moved.pid(), options);
   ASSERT_TRUE(migrated(outcome));
   EXPECT_GE(outcome.report.sent_image_bytes(), 32 * kMiB) << "its VRAM";
   EXPECT_EQ(outcome.report.vram_bytes(), 0u);
+  const auto is_round = [](const auto& phase) { return phase.name() == "images round"; };
+  EXPECT_EQ(std::ranges::any_of(outcome.report.phases(), is_round), rounds)
+      << "its ordinary memory needs no door";
   ASSERT_TRUE(moved.wait_for_lines(moved.lines().size() + 3));
   ASSERT_EQ(::kill(outcome.report.destination_pid(), SIGTERM), 0);
   EXPECT_TRUE(printed_what_prints(moved, start(command)));
@@ -187,6 +195,20 @@ TEST_F(WithoutLibrary, TwoThatMayShareMemoryAreRefused) {
   EXPECT_TRUE(ring.wait_for_lines(ring.lines().size() + 2)) << ring.output();
 }
 
+TEST_F(WithoutLibrary, IsRefusedBesideMembersThatShareMemory) {
+  const std::string output = hosts_.directory() + "/counter.out";
+  const std::string script = "env -u LD_PRELOAD " + joined(counter_command(hosts_, kVram)) + " >" +
+                             output + " &\nexec " + hosts_.program_path("ring") + " --ranks 2";
+  const App job = hosts_.start_app(Host::kA, {"/bin/sh", "-c", script});
+  ASSERT_TRUE(job.wait_for_lines(1)) << job.output();
+  const auto has_line = [](const std::string& text) { return text.find('\n') != text.npos; };
+  ASSERT_TRUE(wait_for_content(output, has_line, kPatience));
+  const MigrateOutcome refused = migrate(job);
+  expect_refusal(refused, "unseen-memory");
+  EXPECT_THAT(refused.err, HasSubstr("other processes of the job share GPU memory"));
+  EXPECT_TRUE(job.wait_for_lines(job.lines().size() + 2)) << job.output();
+}
+
 TEST_F(WithoutLibrary, IsRefusedBesideAnotherProgramThatMayShareItsMemory) {
   const UnifiedMemoryDevice device;
   const App counter = start_bare_counter();
@@ -201,6 +223,47 @@ TEST_F(WithoutLibrary, IsRefusedBesideAnotherProgramThatMayShareItsMemory) {
       hosts_.start_app(Host::kA, device.used_by(counter_command(hosts_, 0, kSecondPort + 1)));
   ASSERT_TRUE(other.wait_for_lines(1)) << other.output();
   EXPECT_TRUE(migrated(migrate(counter))) << "under the library it says that it shares nothing";
+}
+
+TEST_F(WithoutLibrary, IsRefusedWithAChildThatWasForkedAfterCudaHadBegun) {
+  const UnifiedMemoryDevice device;  // which it inherits, as it does NVIDIA's
+  const App parent = start(device.used_by({"python3", "-c", R"py(
+import ctypes, os, time
+cuda = ctypes.CDLL("libcuda.so.1")
+context = ctypes.c_void_p()
+memory = ctypes.c_uint64()
+assert cuda.cuInit(0) == 0
+assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(1 << 22)) == 0
+if os.fork() != 0:
+    print("forked", flush=True)
+time.sleep(1000)
+)py"}));
+  const MigrateOutcome refused = migrate(parent);
+  expect_refusal(refused, "unseen-memory");
+  EXPECT_THAT(refused.err, HasSubstr("use the GPU's driver, and were not started under"));
+}
+
+TEST_F(WithoutLibrary, IsRefusedWhereItsControlGroupHasNoRoomForItsVram) {
+  App counter = start_bare_counter();
+  proto::GroupLimits limits;
+  limits.set_memory_bytes(kVram);
+  const cgroups::Group group(cgroups::hierarchies(), "gcr-bare-e2e-" + std::to_string(::getpid()));
+  const Status created = group.create(limits);
+  ASSERT_TRUE(created) << created.error().message();
+  const auto entries = group.entries();
+  ASSERT_TRUE(entries) << entries.error().message();
+  const std::string pid = std::to_string(counter.pid());
+  for (const UniqueFd& entry : *entries) {
+    ASSERT_EQ(::write(entry.get(), pid.data(), pid.size()), static_cast<ssize_t>(pid.size()));
+  }
+  const MigrateOutcome refused = migrate(counter);
+  EXPECT_EQ(ask(), kCounterFirst);
+  counter.program().signal(SIGKILL);
+  EXPECT_TRUE(counter.program().wait(kPatience));
+  EXPECT_TRUE(group.destroy());
+  expect_refusal(refused, "memory-too-small");
+  EXPECT_THAT(refused.err, HasSubstr("control groups allow 64 MiB of memory"));
 }
 
 TEST_F(WithoutLibrary, IsNotAskedWhileItIsStopped) {

@@ -1,8 +1,10 @@
 // The fault matrix: every fault point, with everything that can go wrong there. Ends with status 0
 // if after each of them exactly one copy went on and nothing was left over.
+#include <algorithm>
 #include <sstream>
 
 #include "tests/fault/matrix.h"
+#include "tests/fault/program.h"
 #include "tests/fault/trials.h"
 #include "tests/support/command_line.h"
 
@@ -25,6 +27,15 @@ int main(int argc, char** argv) {
   std::erase_if(scenarios, [&filter](const Scenario& scenario) {
     return scenario.describe().find(filter) == std::string::npos;
   });
+  for (const std::string& name : options.programs) {
+    const Program program = program_of(name);
+    const auto passes_by = [&program](const std::string& point) {
+      return std::ranges::find(program.passes_by, point) != program.passes_by.end();
+    };
+    std::erase_if(scenarios, [&](const Scenario& scenario) {
+      return passes_by(scenario.point) || passes_by(scenario.then_point);
+    });
+  }
   const std::vector<Done> done = run_all(scenarios, options);
   std::ostringstream text;
   print_matrix(text, done);

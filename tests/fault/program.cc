@@ -31,7 +31,13 @@ Program ticker(std::vector<std::string> options) {
   return {.name = "ticker", .options = std::move(options), .lines = ticker_lines};
 }
 
-Program bare() { return {.name = "ticker", .under_library = false, .lines = ticker_lines}; }
+/// Nothing of its VRAM is sent as such.
+Program bare() {
+  return {.name = "ticker",
+          .under_library = false,
+          .passes_by = {"source.copied", "source.chunk.corrupt", "destination.landing.corrupt"},
+          .lines = ticker_lines};
+}
 
 Program ring() {
   return {
