@@ -70,6 +70,7 @@ Result<std::unique_ptr<PrefilledMemory>> PrefilledMemory::create(HoldLine& line,
                                                                  std::uint64_t most_bytes) {
   std::unique_ptr<PrefilledMemory> memory(new PrefilledMemory(line, most_bytes));
   memory->may_grow_ = may_overcommit();
+  if (most_bytes == UINT64_MAX) memory->worth_pages_ = kNearlyAll;
   GCR_TRY(memory->attach(init));
   return memory;
 }
@@ -168,7 +169,7 @@ Result<bool> PrefilledMemory::place(std::uint32_t memory, std::uint64_t address,
     const std::lock_guard lock(mutex_);
     area = find_area(memory, address);
     if (area == nullptr || !area->windows.contains(address)) {
-      if (!may_grow_ || pages.count() < kNearlyAll || room_ < kWindowBytes) return false;
+      if (!may_grow_ || pages.count() < worth_pages_ || room_ < kWindowBytes) return false;
       if (area == nullptr && (area = make_area(memory, address)) == nullptr) return false;
       if (!open_block(*area, address)) return false;
       room_ -= kWindowBytes;
@@ -236,6 +237,17 @@ Status PrefilledMemory::remove(const Area& area, const std::vector<AddressRange>
     }
   }
   return {};
+}
+
+/// Blocks that were opened ahead, and of which nothing came.
+Status PrefilledMemory::drop_empty_blocks(const Area& area) {
+  std::vector<AddressRange> empty;
+  for (const std::uint64_t block : area.blocks) {
+    const auto window = area.windows.lower_bound(block);
+    const bool used = window != area.windows.end() && window->first < block + kHugePageBytes;
+    if (!used) append(empty, {block, block + kHugePageBytes});
+  }
+  return remove(area, empty);
 }
 
 /// Puts a token where nobody else writes, if anything is in place there.
@@ -306,6 +318,7 @@ Status PrefilledMemory::hand_over(const fs::path& directory,
     const std::vector<AddressRange> in_place = ranges_of(*area);
     const std::vector<AddressRange> valid = common(in_place, map);
     GCR_TRY(remove(*area, without(in_place, valid)));
+    GCR_TRY(drop_empty_blocks(*area));
     // Fresh memory has zeros there, besides what the kernel writes.
     for (const AddressRange& range : common(valid, kept_[process])) {
       GCR_TRY(write(area->in_criu(range.start), std::vector<std::byte>(range.bytes())));

@@ -39,7 +39,8 @@ class PrefilledMemory {
   using Pages = std::bitset<kWindowPages>;
 
   /// In the CRIU at the other end of `line`, which waits for its first image, below `init`. At most
-  /// `most_bytes` are in place at a time. `line` must outlive this object.
+  /// `most_bytes` are in place at a time; if that is a limit, only of windows without zeros.
+  /// `line` must outlive this object.
   static Result<std::unique_ptr<PrefilledMemory>> create(HoldLine& line, pid_t init,
                                                          std::uint64_t most_bytes);
 
@@ -104,6 +105,7 @@ class PrefilledMemory {
   Status write(std::uint64_t in_criu, std::span<const std::byte> bytes) const;
   static std::vector<AddressRange> ranges_of(const Area& area);
   Status remove(const Area& area, const std::vector<AddressRange>& stale);
+  Status drop_empty_blocks(const Area& area);
   Status mark(const Area& area, pid_t process, const AddressRange& range);
   Status offer(const Area& area, pid_t process, const images::PrivateMappings& mappings);
 
@@ -113,6 +115,7 @@ class PrefilledMemory {
   std::uint64_t room_;
   bool may_grow_ = true;
   unsigned failures_ = 0;
+  std::size_t worth_pages_ = kWindowPages;  ///< a window has them that is worth it
   std::vector<std::unique_ptr<Area>> areas_;
   std::vector<Mapping> mappings_;
   std::vector<launch::HoldMessage> takes_;
