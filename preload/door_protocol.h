@@ -82,6 +82,13 @@ enum class Op : std::uint32_t {
   /// With the gate closed: lets one call pass that is held at it, then waits as kCloseGate.
   /// kNotFound: no call is held.
   kStep = 11,
+  /// Replies with a new userfaultfd of the application's memory, without its API handshake, as the
+  /// one descriptor; the library closes its own. kNotFound: the kernel does not make one.
+  kWatchMemory = 12,
+  /// Replies with the memory that is registered with the driver (cuMemHostRegister) now, as entries
+  /// of an address (`id`) and a size: those whose addresses are above the one number in `ids`, in
+  /// their order. Fewer than kMaxEntries: there are no more.
+  kRegisteredMemory = 13,
 };
 
 enum class Outcome : std::uint32_t {
@@ -107,7 +114,7 @@ struct DoorRequest {
   Op op;
   std::uint32_t timeout_us;  ///< kCloseGate, kStep
   std::uint32_t lease_ms;    ///< kCloseGate; 0: no lease
-  std::uint32_t count;       ///< ids used (kExport, kOffer, kDropPages, kUseHugePages)
+  std::uint32_t count;       ///< ids used
   std::uint32_t sequence;
   std::uint64_t session;  ///< random, not 0: one agent's use of the door
   std::uint64_t ids[kMaxEntries];

@@ -51,6 +51,8 @@ class DoorServer {
   void handle(Packet& packet);
   void handle_inventory(const Packet& packet, door::DoorReply& reply);
   void handle_export(const Packet& packet, door::DoorReply& reply);
+  void handle_watch_memory(door::DoorReply& reply);
+  void handle_registered_memory(const door::DoorRequest& request, door::DoorReply& reply);
   void handle_close_gate(const door::DoorRequest& request, door::DoorReply& reply);
   void handle_step(const door::DoorRequest& request, door::DoorReply& reply);
   void answer(door::DoorReply& reply, const runtime::Ending& ending, const int* descriptors);
@@ -198,6 +200,22 @@ void DoorServer::handle_export(const Packet& packet, door::DoorReply& reply) {
   runtime::close_loose();
 }
 
+void DoorServer::handle_watch_memory(door::DoorReply& reply) {
+  int descriptor = -1;
+  const runtime::Ending ending = runtime::open_userfaultfd(&descriptor);
+  const bool made = ending.outcome == door::Outcome::kOk;
+  reply.count = made ? 1 : 0;
+  answer(reply, ending, made ? &descriptor : nullptr);
+  runtime::close_loose();
+}
+
+void DoorServer::handle_registered_memory(const door::DoorRequest& request,
+                                          door::DoorReply& reply) {
+  if (request.count != 1) return answer(reply, {door::Outcome::kBadRequest}, nullptr);
+  reply.count = static_cast<std::uint32_t>(runtime::list_registered(request.ids[0], reply.entries));
+  answer(reply, {}, nullptr);
+}
+
 /// Whether nothing goes on behind the closed gate.
 runtime::Ending drain(nanoseconds timeout, door::Obstacle* obstacle) {
   const auto deadline = Clock::now() + timeout;
@@ -267,6 +285,10 @@ void DoorServer::handle(Packet& packet) {
     case door::Op::kUseHugePages:
       return answer(reply, pages::advise(op, {request.ids, request.count}, &reply.advised_bytes),
                     nullptr);
+    case door::Op::kWatchMemory:
+      return handle_watch_memory(reply);
+    case door::Op::kRegisteredMemory:
+      return handle_registered_memory(request, reply);
     case door::Op::kInvalid:
       break;
   }

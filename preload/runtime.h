@@ -35,6 +35,12 @@ Ending export_all(std::uint64_t session, std::span<const std::uint64_t> ids,
                   std::span<door::DoorEntry> entries, std::span<int> descriptors);
 void close_loose();
 
+/// See door::Op::kWatchMemory. The descriptor is loose, too.
+Ending open_userfaultfd(int* descriptor);
+
+/// See door::Op::kRegisteredMemory; the number of entries.
+std::size_t list_registered(std::uint64_t above, std::span<door::DoorEntry> entries);
+
 /// See door::Op::kDetach.
 Ending detach(std::uint64_t session);
 

@@ -52,12 +52,12 @@ Status check_memory_tracking(const Command& command);
 /// check_dumped_credentials(). An error ends the dump, and the tasks run again.
 using TakeImage = std::function<Status(const std::string& name, UniqueFd content)>;
 
-/// Takes the memory of a task that was left out of CRIU's images: as images `name`-0.img and so on,
-/// in which every byte has its address as its offset, for a restore to fill the task with. Called
-/// after the dump, like TakeImage for small images; all must be read when it returns. `ranges` are
-/// ascending and disjoint.
-using TakeMemory = std::function<Status(
-    const std::string& name, const std::vector<AddressRange>& ranges, const ReadMemory& read)>;
+/// Takes the memory of a stopped task that was left out of CRIU's images: as images `name`-0.img
+/// and so on, in which every byte has its address as its offset, for a restore to fill the task
+/// with. Called after the dump, like TakeImage for small images; all must be read when it returns
+/// (LeftOutMemory::reader_of()). `ranges` are ascending and disjoint.
+using TakeMemory = std::function<Status(const std::string& name, pid_t task,
+                                        const std::vector<AddressRange>& ranges)>;
 
 /// Says for a stopped task of the tree, by its PID here, which of its memory is left out of CRIU's
 /// images, ascending: private, anonymous, writable. Called on one thread, during the dump.

@@ -204,8 +204,7 @@ Status PreparedDump::Impl::run_streaming(const TakeImage& take, const TakeMemory
     GCR_ASSIGN(UniqueFd file, in_memory(map, images::image_of_ranges(task.ranges)));
     GCR_TRY(take(map, std::move(file)));
     if (task.ranges.empty()) continue;
-    GCR_TRY(
-        take_memory(images::memory_images(inner), task.ranges, LeftOutMemory::reader_of(task.pid)));
+    GCR_TRY(take_memory(images::memory_images(inner), task.pid, task.ranges));
   }
   return {};
 }

@@ -145,7 +145,7 @@ Status Course::restore_process(const proto::RestoreRequest& request,
              phases.time("process", "adapt sockets", [&] { return adapt_sockets(); }));
   GCR_ASSIGN(process_,
              RestoredProcess::create(plan_.driver, *prepared_restore_, room_->images().memories(),
-                                     {request.members(), vetted, sockets, plan_.gpu_members},
+                                     {request.members(), vetted, sockets, plan_.gpu_users},
                                      plan_.running, plan_.gpu_map, group_, phases));
   spdlog::info("{} of memory was in place before the restore",
                format_bytes(prepared_restore_->taken_bytes()));

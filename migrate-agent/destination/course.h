@@ -63,7 +63,7 @@ class Course {
     journal::Began began;
     bool is_migration = false;  ///< not preflight alone
     std::set<pid_t> running;
-    std::map<job::MemberId, pid_t> gpu_members;  ///< that use GPUs, in their PID namespace
+    ExpectedGpuUsers gpu_users;
     std::set<pid_t> used_pids;
     std::uint64_t image_bytes = 0;  ///< expected size of the images, from the source
     std::shared_ptr<const device::Driver> driver;

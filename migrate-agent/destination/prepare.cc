@@ -88,7 +88,12 @@ Status Course::preflight(const proto::PreflightRequest& request, proto::Prefligh
     for (const pid_t thread : {member.door_tid(), member.cuda_restore_tid()}) {
       if (thread != 0) plan_.running.insert(thread);
     }
-    if (member.door_tid() != 0) plan_.gpu_members[{place}] = member.pid_in_namespace();
+    if (member.driver_alone() && member.cuda_restore_tid() == 0) {
+      return Error(Code::kProtocol, "a process uses CUDA and has no thread to restore it");
+    }
+    if (member.door_tid() != 0 || member.driver_alone()) {
+      plan_.gpu_users[{place}] = {member.pid_in_namespace(), member.driver_alone()};
+    }
     ++place;
     plan_.used_pids.insert(member.used_pids().begin(), member.used_pids().end());
     plan_.image_bytes += std::min(member.image_bytes(), kMaxImageBytes);

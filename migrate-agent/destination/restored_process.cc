@@ -7,6 +7,7 @@
 #include <map>
 
 #include "migrate-agent/door/door.h"
+#include "migrate-agent/driver_access/driver_access.h"
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/process/credentials.h"
 #include "migrate-agent/process/inspect.h"
@@ -38,22 +39,23 @@ Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(
     return process->check_files(expected.files);
   }));
   GCR_TRY(process->end_connections(expected.sockets));
-  GCR_TRY(process->find_gpu_members(*driver, expected));
+  GCR_TRY(process->find_gpu_users(*driver, expected));
   GCR_ASSIGN(process->frozen_, phases.time("process", "seize", [&] {
     return criu::FrozenThreads::seize(process->members_, running,
                                       [&] { return process->group_.thaw(); });
   }));
   GCR_TRY(fault::point("destination.frozen"));
-  auto& gpu_members = process->gpu_members_;
+  auto& gpu_users = process->gpu_users_;
   GCR_TRY(phases.time("process", "control restore", [&] {
-    return side_by_side(gpu_members, [&](GpuMember& one) { return one.control->restore(gpu_map); });
+    return side_by_side(gpu_users, [&](GpuUser& one) { return one.control->restore(gpu_map); });
   }));
   GCR_TRY(phases.time("process", "unlock", [&] {
-    return side_by_side(gpu_members, [](GpuMember& one) { return one.control->unlock(); });
+    return side_by_side(gpu_users, [](GpuUser& one) { return one.control->unlock(); });
   }));
   GCR_TRY(fault::point("destination.control-restored"));
   GCR_TRY(phases.time("process", "find door", [&] {
-    return side_by_side(gpu_members, [](GpuMember& one) -> Status {
+    return side_by_side(gpu_users, [](GpuUser& one) -> Status {
+      if (one.access != nullptr) return {};
       GCR_ASSIGN(one.access, open_access(one.pid));
       return {};
     });
@@ -86,16 +88,17 @@ Status RestoredProcess::find_members(const process::DumpedMembers& members) {
   return {};
 }
 
-Status RestoredProcess::find_gpu_members(const device::Driver& driver, const Expected& expected) {
-  for (const auto& [id, inner] : expected.gpu_members) {
-    const auto found =
-        std::ranges::find(expected.members, inner, &proto::DumpedMember::pid_in_namespace);
+Status RestoredProcess::find_gpu_users(const device::Driver& driver, const Expected& expected) {
+  for (const auto& [id, member] : expected.gpu_users) {
+    const auto found = std::ranges::find(expected.members, member.pid_in_namespace,
+                                         &proto::DumpedMember::pid_in_namespace);
     if (found == expected.members.end()) {
-      return Error(Code::kProtocol,
-                   fmt::format("process {}, which uses a GPU, was not dumped", inner));
+      return Error(Code::kProtocol, fmt::format("process {}, which uses a GPU, was not dumped",
+                                                member.pid_in_namespace));
     }
     const pid_t pid = members_[found - expected.members.begin()].pid();
-    gpu_members_.push_back({id, pid, driver.control(pid)});
+    GpuUser& user = gpu_users_.emplace_back(GpuUser{id, pid, driver.control(pid)});
+    if (member.driver_alone) user.access = std::make_unique<DriverAccess>(pid, driver);
   }
   return {};
 }
@@ -115,7 +118,7 @@ Status RestoredProcess::end_connections(const criu::AdaptedSockets& sockets) con
 
 Status RestoredProcess::attach(job::MemberDescriptors vram, Phases& phases) {
   return phases.time("process", "attach VRAM", [&] {
-    return side_by_side(gpu_members_, [&vram](GpuMember& one) -> Status {
+    return side_by_side(gpu_users_, [&vram](GpuUser& one) -> Status {
       const auto theirs = vram.find(one.id);
       if (theirs == vram.end()) return one.access->attach({});
       return one.access->attach(std::move(theirs->second));
@@ -125,7 +128,7 @@ Status RestoredProcess::attach(job::MemberDescriptors vram, Phases& phases) {
 
 Status RestoredProcess::stand_still(Phases& phases) {
   return phases.time("process", "stand still", [&]() -> Status {
-    for (const GpuMember& one : gpu_members_) GCR_TRY(one.access->resume());
+    for (const GpuUser& one : gpu_users_) GCR_TRY(one.access->resume());
     if (!group_.freezes()) return frozen_->stop_again();
     return frozen_->stop_again(
         [&] { return phases.time("process", "freeze", [&] { return group_.freeze(); }); });

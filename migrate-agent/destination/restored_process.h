@@ -4,6 +4,7 @@
 // migrate-agent/recovery. One caller at a time, from any thread; everything blocks.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -23,6 +24,15 @@
 
 namespace gcr::agent {
 
+/// A member that uses GPUs, as the source describes it.
+struct ExpectedGpuUser {
+  pid_t pid_in_namespace = 0;
+  bool driver_alone = false;  ///< it is not under the preload library
+};
+
+/// As the preflight numbers them.
+using ExpectedGpuUsers = std::map<job::MemberId, ExpectedGpuUser>;
+
 class RestoredProcess {
  public:
   /// What it must be.
@@ -30,8 +40,8 @@ class RestoredProcess {
     const process::DumpedMembers& members;
     const std::vector<process::VettedFiles>& files;  ///< of each member
     const criu::AdaptedSockets& sockets;             ///< of all members
-    /// Those that use GPUs, as the preflight numbers them: their PIDs in their PID namespace.
-    const std::map<job::MemberId, pid_t>& gpu_members;
+    /// Those that use GPUs.
+    const ExpectedGpuUsers& gpu_users;
   };
 
   /// Restores the processes, and before any of them runs compares the rights of all threads and the
@@ -69,7 +79,7 @@ class RestoredProcess {
 
   Status hold();
   Status find_members(const process::DumpedMembers& members);
-  Status find_gpu_members(const device::Driver& driver, const Expected& expected);
+  Status find_gpu_users(const device::Driver& driver, const Expected& expected);
   Status check_files(const std::vector<process::VettedFiles>& files) const;
   Status end_connections(const criu::AdaptedSockets& sockets) const;
 
@@ -77,13 +87,13 @@ class RestoredProcess {
   std::vector<procfs::Process> members_;  ///< in the source's order
   cgroups::Group group_;
   std::optional<criu::FrozenThreads> frozen_;
-  struct GpuMember {
+  struct GpuUser {
     job::MemberId id;
     pid_t pid;
     std::unique_ptr<device::Control> control;
-    std::unique_ptr<GpuAccess> access{};
+    std::unique_ptr<GpuAccess> access{};  ///< none yet for one under the preload library
   };
-  std::vector<GpuMember> gpu_members_;
+  std::vector<GpuUser> gpu_users_;
   bool left_ = false;
 };
 

@@ -192,7 +192,7 @@ class Control {
 
   virtual ~Control() = default;
 
-  /// What the driver says of the process now. Changes nothing.
+  /// What the driver says of the process now. Changes nothing. kNotFound if it does not use CUDA.
   virtual Result<State> state() const = 0;
 
   /// Stops further calls and waits for submitted work. On failure the process runs on.

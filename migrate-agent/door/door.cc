@@ -374,4 +374,37 @@ Status Door::use_huge_pages(std::span<const Pages> pages) {
   return {};
 }
 
+/// An older library knows no such request.
+Result<UniqueFd> Door::watch_memory() {
+  GCR_ASSIGN(Exchange answer, exchange(make_request(door::Op::kWatchMemory),
+                                       {pid_, "making a userfaultfd", patience_}));
+  if (answer.reply.outcome != door::Outcome::kOk || answer.descriptors.size() != 1) {
+    return Error(Code::kUnsupported, fmt::format("process {} gives no userfaultfd", pid_));
+  }
+  return std::move(answer.descriptors.front());
+}
+
+Result<std::vector<GpuAccess::Pages>> Door::registered_memory() {
+  std::vector<Pages> found;
+  for (;;) {
+    door::DoorRequest request = make_request(door::Op::kRegisteredMemory);
+    request.count = 1;
+    request.ids[0] = found.empty() ? 0 : found.back().address;
+    GCR_ASSIGN(const Exchange answer, ask(request, "list the registered memory",
+                                          {pid_, "listing its registered memory", patience_}));
+    for (const door::DoorEntry& entry : std::span(answer.reply.entries, answer.reply.count)) {
+      if (!found.empty() && entry.id <= found.back().address) {
+        return Error(Code::kProtocol,
+                     fmt::format("process {} lists registered memory out of order", pid_));
+      }
+      found.push_back({entry.id, entry.size_bytes});
+    }
+    if (answer.reply.count < door::kMaxEntries) return found;
+    if (found.size() > kMaxInventory) {
+      return Error(Code::kProtocol,
+                   fmt::format("process {} lists registered memory without end", pid_));
+    }
+  }
+}
+
 }  // namespace gcr::agent

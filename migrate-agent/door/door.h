@@ -45,6 +45,8 @@ class Door : public GpuAccess {
   Status attach(std::vector<std::pair<std::uint64_t, UniqueFd>> descriptors) override;
   Result<std::uint64_t> drop_pages(std::span<const Pages> pages) override;
   Status use_huge_pages(std::span<const Pages> pages) override;
+  Result<UniqueFd> watch_memory() override;
+  Result<std::vector<Pages>> registered_memory() override;
 
  private:
   struct Exchange;

@@ -9,6 +9,7 @@
 //   POINT error [TEXT]     the step returns an Error
 //   POINT run COMMAND      sh -c COMMAND, waited for; its parent is the process at the point
 //   POINT corrupt          at points that corrupt bytes: armed() is true
+//   POINT check            at points that check something: armed() is true
 //
 // The first process that reaches an armed point renames the whole file before it acts, so that no
 // process, recovery least of all, meets it twice: the file becomes FILE.hit, with "hit PID" as the
@@ -29,6 +30,7 @@ enum class Kind : std::uint8_t {
   kRecovery,    ///< in what cleans up after a crash
   kCorruption,  ///< for armed(): bytes are corrupted
   kFailure,     ///< a call from below that fails; `error` only
+  kCheck,       ///< for armed(): what is else relied on is checked
 };
 
 struct Point {
@@ -80,6 +82,7 @@ inline constexpr Point kPoints[] = {
     {"destination.landing.corrupt", Side::kDestination, Kind::kCorruption, false},
     {"destination.vram.corrupt", Side::kDestination, Kind::kCorruption, false},
     {"journal.append", Side::kEither, Kind::kFailure, false},
+    {"source.memory.check", Side::kSource, Kind::kCheck, false},  // tracked memory is read as well
 };
 
 /// Success unless `name` is armed; then it acts, and an `error` comes back as an Error of kInternal

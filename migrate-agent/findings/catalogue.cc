@@ -128,6 +128,19 @@ constexpr auto kCatalogue = std::to_array<Kind>({
     {"no-door", kBlocker,
      "VRAM is moved through the preload library, which is there from the first CUDA call on.",
      "Start the program with `gcr-migrate run --`, and wait until it uses CUDA."},
+    {"no-library", kBlocker,
+     "What no library tracks cannot be copied while the program runs: its whole VRAM goes through "
+     "the driver during the downtime.",
+     "Start the program with `gcr-migrate run --`, or accept the downtime: --allow-slow."},
+    {"no-library-slow", kWarning,
+     "The program stands still while its whole VRAM goes through the driver and the network.",
+     "Nothing, if it may; else start it with `gcr-migrate run --`."},
+    {"downtime-limit", kBlocker, "Without the preload library the limit cannot be kept.",
+     "Raise --downtime-limit or leave it out, or start the program with `gcr-migrate run --`."},
+    {"unseen-memory", kBlocker,
+     "The driver would lose memory that is shared or multicast, and without the preload library it "
+     "cannot be seen.",
+     "Start all programs that use CUDA with `gcr-migrate run --`, or end the others first."},
     {"cuda-state", kBlocker, "The driver moves a process only while its CUDA state is running.",
      "Restore and unlock it with the tool that checkpointed or locked it, for example "
      "cuda-checkpoint."},

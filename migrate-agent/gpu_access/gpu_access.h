@@ -1,6 +1,7 @@
 // How an agent reaches the GPU state of a process that belongs to somebody else: it holds back the
 // process's GPU calls, takes over its allocations and gives them back. An implementation is a
-// folder of its own: migrate-agent/door goes through the preload library.
+// folder of its own: migrate-agent/door goes through the preload library,
+// migrate-agent/driver_access through the driver alone.
 //
 // A GpuAccess belongs to one thread at a time; methods block, each for a bounded time. After an
 // error it can still be used, unless the error says that the process has ended.
@@ -66,6 +67,10 @@ class GpuAccess {
 
   virtual ~GpuAccess() = default;
 
+  /// Whether nothing in the process answers: it has no allocations, cannot be stepped or drop
+  /// pages, and what holds its calls back is the driver's lock.
+  virtual bool is_driver_alone() const { return false; }
+
   /// Holds further calls back, and waits up to `patience` for what goes on. They stay held back
   /// whether it ends or not, until resume() or, unless the process is detached, `lease` after the
   /// last request (0: never).
@@ -110,6 +115,16 @@ class GpuAccess {
   /// Marks whole mappings for huge pages, which does not change their content. kNotFound if the
   /// kernel has no huge pages, or an address is not mapped.
   virtual Status use_huge_pages(std::span<const Pages> pages) = 0;
+
+  /// A new userfaultfd of the process's memory, as it comes from the process, which keeps none
+  /// (migrate-agent/memory/write_tracker.h). kUnsupported: there is none.
+  virtual Result<UniqueFd> watch_memory() {
+    return Error(Code::kUnsupported, "the process gives no userfaultfd");
+  }
+
+  /// The process's memory to which a device may write by itself now, in the order of addresses, not
+  /// in whole pages.
+  virtual Result<std::vector<Pages>> registered_memory() { return std::vector<Pages>(); }
 };
 
 }  // namespace gcr::agent

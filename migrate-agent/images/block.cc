@@ -6,15 +6,12 @@
 #include <cstring>
 
 #include "src/base/little_endian.h"
+#include "src/base/zeros.h"
 
 namespace gcr::images {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x31494347;  // "GCI1"
-
-bool is_zero(const std::byte* page, std::size_t size) {
-  return *page == std::byte{0} && std::memcmp(page, page + 1, size - 1) == 0;
-}
 
 Error malformed(std::string_view what) {
   return Error(Code::kProtocol, fmt::format("a block of an image has {}", what));
@@ -88,13 +85,14 @@ Result<BlockHeader> decode(const BlockHeaderBytes& bytes) {
   return malformed("an unknown codec");
 }
 
-PresentPages pages_with_data(std::span<const std::byte> window) {
-  PresentPages pages;
+PresentPages pages_with_data(std::span<const std::byte> window, const PresentPages& pages) {
+  PresentPages with_data;
   for (std::size_t at = 0; at < window.size(); at += kPageBytes) {
+    if (!pages[at / kPageBytes]) continue;
     const std::size_t size = std::min(kPageBytes, window.size() - at);
-    pages[at / kPageBytes] = !is_zero(window.data() + at, size);
+    with_data[at / kPageBytes] = !is_zero(window.subspan(at, size));
   }
-  return pages;
+  return with_data;
 }
 
 void pack(std::span<std::byte> window, const PresentPages& pages) {

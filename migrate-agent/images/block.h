@@ -64,8 +64,9 @@ BlockHeaderBytes encode(const BlockHeader& header);
 /// Checks everything that can be checked: all numbers are valid afterwards. kProtocol.
 Result<BlockHeader> decode(const BlockHeaderBytes& bytes);
 
-/// The pages of `window` that are not full of zeros; its last page may be shorter.
-PresentPages pages_with_data(std::span<const std::byte> window);
+/// Those of `pages` of `window` that are not full of zeros; its last page may be shorter.
+PresentPages pages_with_data(std::span<const std::byte> window,
+                             const PresentPages& pages = PresentPages().set());
 
 /// Moves these pages of `window` to its front, without gaps.
 void pack(std::span<std::byte> window, const PresentPages& pages);

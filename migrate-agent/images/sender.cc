@@ -40,23 +40,19 @@ Result<std::size_t> read_window(int fd, std::span<std::byte> window, const std::
   return filled;
 }
 
-/// Fills the window at `offset` of a memory: from `read` where `ranges` cover it, else with zeros.
-/// The first range must end behind `offset`. Gives the number of bytes that are covered.
-Result<std::uint64_t> read_window(const ReadMemory& read, std::span<const AddressRange> ranges,
-                                  std::uint64_t offset, std::span<std::byte> window) {
-  std::uint64_t covered = 0;
-  std::uint64_t filled = 0;
+/// Reads the pages in `ranges` of the window at `offset` of a memory, and gives them. The first
+/// range must end behind `offset`.
+Result<PresentPages> read_window(const ReadMemory& read, std::span<const AddressRange> ranges,
+                                 std::uint64_t offset, std::span<std::byte> window) {
+  PresentPages pages;
   for (const AddressRange& range : ranges) {
     if (range.start >= offset + window.size()) break;
     const std::uint64_t from = std::max(range.start, offset) - offset;
     const std::uint64_t to = std::min(range.end - offset, window.size());
-    std::ranges::fill(window.subspan(filled, from - filled), std::byte{0});
     GCR_TRY(read(offset + from, window.subspan(from, to - from)));
-    covered += to - from;
-    filled = to;
+    for (std::size_t page = from / kPageBytes; page < to / kPageBytes; ++page) pages.set(page);
   }
-  std::ranges::fill(window.subspan(filled), std::byte{0});
-  return covered;
+  return pages;
 }
 
 /// Into so many files a memory is divided: the kernel writes a file for one thread at a time.
@@ -114,8 +110,8 @@ struct ImageSender::Impl {
   Result<ImageFile> new_file(const std::string& name);
   Result<std::uint32_t> file_of_memory(const std::string& name, Memory& memory,
                                        std::uint64_t offset);
-  PresentPages news(std::span<const std::byte> window, const PresentPages& with_data,
-                    MemoryWindow& sent) const;
+  PresentPages news(std::span<const std::byte> window, const PresentPages& pages,
+                    const PresentPages& with_data, MemoryWindow& sent) const;
   void process(Buffer buffer, BlockHeader header);
   void read_and_process(Buffer buffer, BlockHeader header, std::span<const AddressRange> ranges,
                         MemoryRound& round, MemoryWindow* sent);
@@ -197,10 +193,10 @@ Result<std::uint32_t> ImageSender::Impl::file_of_memory(const std::string& name,
   return file.id;
 }
 
-/// The pages of a window that are not what was sent of it, and are from now on.
-PresentPages ImageSender::Impl::news(std::span<const std::byte> window,
+/// Those of `pages` of a window that are not what was sent of them, and are from now on.
+PresentPages ImageSender::Impl::news(std::span<const std::byte> window, const PresentPages& pages,
                                      const PresentPages& with_data, MemoryWindow& sent) const {
-  PresentPages changed = sent.with_data & ~with_data;
+  PresentPages changed = pages & sent.with_data & ~with_data;
   for (std::size_t page = 0; page < kPagesPerWindow; ++page) {
     if (!with_data[page]) continue;
     const auto now = digest::digest_chunk(page_key, window.subspan(page * kPageBytes, kPageBytes));
@@ -208,7 +204,7 @@ PresentPages ImageSender::Impl::news(std::span<const std::byte> window,
     sent.digests[page] = now;
     changed.set(page);
   }
-  sent.with_data = with_data;
+  sent.with_data = (sent.with_data & ~pages) | with_data;
   return changed;
 }
 
@@ -227,23 +223,23 @@ void ImageSender::Impl::read_and_process(Buffer buffer, BlockHeader header,
                                          std::span<const AddressRange> ranges, MemoryRound& round,
                                          MemoryWindow* sent) {
   const bool last = round.last;
-  const auto read_if_healthy = [&]() -> Result<std::uint64_t> {
+  const auto read_if_healthy = [&]() -> Result<PresentPages> {
     GCR_TRY(health());
     return read_window(round.read, ranges, header.offset, window_of(buffer));
   };
-  const auto covered = read_if_healthy();
-  if (!covered) fail(covered.error());
+  const auto pages = read_if_healthy();
+  if (!pages) fail(pages.error());
   {
     const std::lock_guard lock(mutex);
     --round.unread_windows;
     buffer_released.notify_all();
   }
-  if (!covered) return release_buffer(std::move(buffer));
-  const PresentPages with_data = pages_with_data(window_of(buffer));
-  header.present = sent != nullptr ? news(window_of(buffer), with_data, *sent) : with_data;
+  if (!pages) return release_buffer(std::move(buffer));
+  const PresentPages with_data = pages_with_data(window_of(buffer), *pages);
+  header.present = sent != nullptr ? news(window_of(buffer), *pages, with_data, *sent) : with_data;
   if (last) {
-    raw_bytes += *covered;
-    zero_bytes += *covered - with_data.count() * kPageBytes;
+    raw_bytes += pages->count() * kPageBytes;
+    zero_bytes += (*pages & ~with_data).count() * kPageBytes;
   }
   process(std::move(buffer), header);
 }

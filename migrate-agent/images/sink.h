@@ -18,7 +18,7 @@ namespace gcr::images {
 
 struct SentImages {
   std::vector<ImageFile> files;
-  std::uint64_t raw_bytes = 0;   ///< as CRIU wrote them; of memory, its ranges in the last round
+  std::uint64_t raw_bytes = 0;   ///< as CRIU wrote them; of memory, what the last round read
   std::uint64_t zero_bytes = 0;  ///< of these, in pages of zeros
   std::uint64_t sent_bytes = 0;  ///< with headers
   Codec codec = Codec::kNone;    ///< that of most blocks
@@ -41,8 +41,8 @@ class Sink {
   /// Otherwise like take().
   ///
   /// May be called again for the same name after finish(): sends those pages of `ranges` whose
-  /// content is not what was sent last, zeros too. Only a round that is not `last` remembers what
-  /// it sends: 4 KiB for each MiB.
+  /// content is not what was sent last, zeros too; what is not in them stays as it was sent. Only a
+  /// round that is not `last` remembers what it sends: 4 KiB for each MiB.
   virtual Status take_memory(const std::string& name, std::span<const AddressRange> ranges,
                              const ReadMemory& read, bool last) = 0;
 

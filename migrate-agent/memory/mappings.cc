@@ -14,9 +14,10 @@ namespace gcr::process {
 namespace {
 
 /// VmFlags with which dropping a page would fail, show, or reach somebody else: shared, growing
-/// down, of a device, locked, huge pages of hugetlbfs, mixed map, userfaultfd.
-constexpr std::array<std::string_view, 9> kSpecialFlags{"sh", "gd", "pf", "io", "lo",
-                                                        "ht", "mm", "um", "uw"};
+/// down, of a device, locked, huge pages of hugetlbfs, mixed map, userfaultfd for missing pages.
+constexpr std::array<std::string_view, 8> kSpecialFlags{"sh", "gd", "pf", "io",
+                                                        "lo", "ht", "mm", "um"};
+constexpr std::string_view kWriteProtected = "uw";
 
 std::string_view next_line(std::string_view& text) {
   const std::size_t end = text.find('\n');
@@ -54,23 +55,28 @@ std::optional<MemoryMapping> parse_header(std::string_view line) {
   const std::string_view inode = next_word(line);
   line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
   const bool plain_name = line.empty() || line == "[heap]" || line.starts_with("[anon:");
-  mapping.droppable = permissions == "rw-p" && inode == "0" && plain_name;
+  mapping.plain = permissions == "rw-p" && inode == "0" && plain_name;
   mapping.asynchronous_io = line.starts_with("/[aio]") || line.find("[io_uring]") != line.npos;
   return mapping;
 }
 
 void note_flags(std::string_view flags, MemoryMapping& mapping) {
   for (std::string_view flag = next_word(flags); !flag.empty(); flag = next_word(flags)) {
+    if (flag == kWriteProtected) mapping.tracked = true;
     for (const std::string_view special : kSpecialFlags) {
-      if (flag == special) mapping.droppable = false;
+      if (flag == special && std::exchange(mapping.plain, false)) mapping.flagged = true;
     }
   }
 }
 
+Error unreadable(pid_t pid) {
+  return Error(Code::kNotFound, fmt::format("cannot read the mappings of process {}", pid));
+}
+
 }  // namespace
 
-std::optional<std::vector<MemoryMapping>> parse_smaps(std::string_view text) {
-  std::vector<MemoryMapping> mappings;
+std::optional<MemoryMappings> parse_smaps(std::string_view text) {
+  MemoryMappings mappings;
   bool flags_seen = true;
   while (!text.empty()) {
     std::string_view line = next_line(text);
@@ -97,12 +103,31 @@ std::optional<std::vector<MemoryMapping>> parse_smaps(std::string_view text) {
   return mappings;
 }
 
-Result<std::vector<MemoryMapping>> read_mappings(pid_t pid) {
+Result<MemoryMappings> read_mappings(pid_t pid) {
   auto mappings = parse_smaps(procfs::read_text(fmt::format("/proc/{}/smaps", pid)));
-  if (!mappings || mappings->empty()) {
-    return Error(Code::kNotFound, fmt::format("cannot read the mappings of process {}", pid));
-  }
+  if (!mappings || mappings->empty()) return unreadable(pid);
   return std::move(*mappings);
+}
+
+Result<MemoryMappings> read_mappings(pid_t pid, const KnownMemory& known) {
+  // What is locked may have changed, and only smaps tells where.
+  if (procfs::status_field(std::to_string(pid), "VmLck") != "0 kB") return read_mappings(pid);
+  AddressRanges flagged;
+  for (const MemoryMapping& mapping : known.mappings) {
+    if (mapping.flagged) flagged.push_back(mapping.range);
+  }
+  const std::string text = procfs::read_text(fmt::format("/proc/{}/maps", pid));
+  MemoryMappings mappings;
+  for (std::string_view rest = text; !rest.empty();) {
+    auto mapping = parse_header(next_line(rest));
+    if (!mapping) return unreadable(pid);
+    mapping->anonymous_bytes = mapping->range.bytes();
+    mapping->tracked = !intersection({mapping->range}, known.tracked).empty();
+    if (!intersection({mapping->range}, flagged).empty()) mapping->plain = false;
+    mappings.push_back(*mapping);
+  }
+  if (mappings.empty()) return unreadable(pid);
+  return mappings;
 }
 
 }  // namespace gcr::process

@@ -1,4 +1,4 @@
-// The mappings of a process in which pages of zeros may be dropped.
+// The mappings of a process, and which of them are plain memory.
 #pragma once
 
 #include <sys/types.h>
@@ -8,23 +8,38 @@
 #include <string_view>
 #include <vector>
 
-#include "src/base/address_range.h"
+#include "migrate-agent/memory/range_sets.h"
 #include "src/base/result.h"
 
 namespace gcr::process {
 
-/// One entry of /proc/PID/smaps.
+/// A mapping, as in an entry of /proc/PID/smaps.
 struct MemoryMapping {
   AddressRange range;
-  bool droppable = false;        ///< private, anonymous, readable, writable, nothing special
-  bool asynchronous_io = false;  ///< the kernel writes to memory on its own: io_submit, io_uring
-  std::uint64_t anonymous_bytes = 0;
+  bool plain = false;  ///< private, anonymous, readable, writable, nothing special
+  bool flagged =
+      false;  ///< it would be plain but for its flags, which /proc/PID/maps does not tell
+  bool tracked = false;               ///< a userfaultfd protects pages in it against writes
+  bool asynchronous_io = false;       ///< the kernel writes to it on its own: io_submit, io_uring
+  std::uint64_t anonymous_bytes = 0;  ///< that are there, at most
 };
 
-/// The mappings in the text of an smaps file, in the order of addresses; none if it is not one.
-std::optional<std::vector<MemoryMapping>> parse_smaps(std::string_view text);
+using MemoryMappings = std::vector<MemoryMapping>;  ///< in the order of addresses
 
-/// The mappings of a process now.
-Result<std::vector<MemoryMapping>> read_mappings(pid_t pid);
+/// The mappings in the text of an smaps file; none if it is not one.
+std::optional<MemoryMappings> parse_smaps(std::string_view text);
+
+/// The mappings of a process now. The kernel looks at each of its pages for that: 4 to 7 ms per
+/// GiB.
+Result<MemoryMappings> read_mappings(pid_t pid);
+
+/// What is known of a process whose writes are tracked, from when it ran.
+struct KnownMemory {
+  MemoryMappings mappings;
+  AddressRanges tracked;
+};
+
+/// The same at once: what /proc/PID/maps does not tell is taken as it was known.
+Result<MemoryMappings> read_mappings(pid_t pid, const KnownMemory& known);
 
 }  // namespace gcr::process

@@ -13,11 +13,12 @@ constexpr std::uint64_t kLittle = kMiB;
 
 }  // namespace
 
-const std::vector<MemoryMapping>& PrivateMemory::mappings(pid_t pid) {
+const MemoryMappings& PrivateMemory::mappings(pid_t pid) {
   const auto [entry, is_new] = mappings_.try_emplace(pid);
-  if (is_new) {
-    if (auto read = read_mappings(pid)) entry->second = std::move(*read);
-  }
+  if (!is_new) return entry->second;
+  const auto known = known_.find(pid);
+  auto read = known == known_.end() ? read_mappings(pid) : read_mappings(pid, known->second);
+  if (read) entry->second = std::move(*read);
   return entry->second;
 }
 
@@ -26,7 +27,7 @@ bool PrivateMemory::is_shared(pid_t pid, const AddressRange& range) {
     const auto& theirs = mappings(other);
     const auto found = std::ranges::lower_bound(
         theirs, range.start, {}, [](const MemoryMapping& one) { return one.range.start; });
-    return found != theirs.end() && found->droppable && found->range == range;
+    return found != theirs.end() && found->plain && found->range == range;
   };
   const auto own = parents_.find(pid);
   if (own != parents_.end() && parents_.contains(own->second) && has_it(own->second)) return true;
@@ -34,18 +35,18 @@ bool PrivateMemory::is_shared(pid_t pid, const AddressRange& range) {
       parents_, [&](const auto& one) { return one.second == pid && has_it(one.first); });
 }
 
-std::vector<AddressRange> PrivateMemory::of(pid_t pid) {
+AddressRanges PrivateMemory::of(pid_t pid) {
   if (parents_.empty()) {
     for (const pid_t one : procfs::stopped_tree(root_)) {
       const auto stat = procfs::read_stat(one);
       if (stat) parents_[one] = stat->parent;
     }
   }
-  std::vector<AddressRange> ranges;
+  AddressRanges ranges;
   std::uint64_t bytes = 0;
   for (const MemoryMapping& mapping : mappings(pid)) {
     if (mapping.asynchronous_io) return {};
-    if (!mapping.droppable || mapping.anonymous_bytes == 0 || is_shared(pid, mapping.range)) {
+    if (!mapping.plain || mapping.anonymous_bytes == 0 || is_shared(pid, mapping.range)) {
       continue;
     }
     ranges.push_back(mapping.range);

@@ -5,29 +5,34 @@
 #include <sys/types.h>
 
 #include <map>
-#include <vector>
+#include <utility>
 
 #include "migrate-agent/memory/mappings.h"
 
 namespace gcr::process {
 
-/// Looks at the stopped processes of one tree, each once. One thread at a time.
+/// Looks at the processes of one tree, each once. One thread at a time.
 class PrivateMemory {
  public:
-  explicit PrivateMemory(pid_t root) : root_(root) {}
+  /// `known`: what is known of some of them, if they are stopped now.
+  explicit PrivateMemory(pid_t root, std::map<pid_t, KnownMemory> known = {})
+      : root_(root), known_(std::move(known)) {}
 
   /// Ascending. Without mappings that a process has where its parent or a child has one too: these
   /// may still be one memory that a fork has shared, which CRIU restores as one. None if there is
   /// little, if the kernel may write to memory of the process on its own, or if it is gone.
-  std::vector<AddressRange> of(pid_t pid);
+  AddressRanges of(pid_t pid);
+
+  /// All that it has; none if it is gone.
+  const MemoryMappings& mappings(pid_t pid);
 
  private:
-  const std::vector<MemoryMapping>& mappings(pid_t pid);
   bool is_shared(pid_t pid, const AddressRange& range);
 
   const pid_t root_;
   std::map<pid_t, pid_t> parents_;  ///< of every process of the tree
-  std::map<pid_t, std::vector<MemoryMapping>> mappings_;
+  std::map<pid_t, KnownMemory> known_;
+  std::map<pid_t, MemoryMappings> mappings_;
 };
 
 }  // namespace gcr::process

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "migrate-agent/criu/held_threads.h"
-#include "migrate-agent/memory/mappings.h"
 #include "migrate-agent/memory/zero_scan.h"
 
 namespace gcr::process {
@@ -15,20 +14,25 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using agent::GpuAccess;
 
-/// A mapping is the driver's, or as good as that, if so much of it went.
-bool is_nearly_empty(const AddressRange& mapping, std::uint64_t dropped_bytes) {
-  constexpr std::uint64_t kHugePageBytes = 2 << 20;
-  return dropped_bytes >= kHugePageBytes && dropped_bytes >= mapping.bytes() / 10 * 9;
+constexpr std::uint64_t kHugePageBytes = 2 << 20;
+
+/// A mapping is the driver's, or as good as that, if it has so many zeros.
+bool is_nearly_empty(const AddressRange& mapping, std::uint64_t zero_bytes) {
+  return zero_bytes >= kHugePageBytes && zero_bytes >= mapping.bytes() / 10 * 9;
 }
 
-/// What may be scanned: nothing at all if the kernel itself writes for the process.
-std::vector<AddressRange> droppable(const std::vector<MemoryMapping>& mappings,
-                                    std::uint64_t used_stack) {
-  std::vector<AddressRange> ranges;
+/// What may be scanned, without those of `left_out`: nothing at all if the kernel itself writes for
+/// the process.
+AddressRanges droppable(const MemoryMappings& mappings, std::uint64_t used_stack,
+                        const AddressRanges& left_out) {
+  AddressRanges ranges;
   for (const MemoryMapping& mapping : mappings) {
     if (mapping.asynchronous_io) return {};
     const bool stack = mapping.range.start <= used_stack && used_stack < mapping.range.end;
-    if (mapping.droppable && !stack && mapping.anonymous_bytes > 0) ranges.push_back(mapping.range);
+    if (!mapping.plain || mapping.tracked || stack || mapping.anonymous_bytes == 0) continue;
+    const auto same =
+        std::ranges::lower_bound(left_out, mapping.range.start, {}, &AddressRange::start);
+    if (same == left_out.end() || *same != mapping.range) ranges.push_back(mapping.range);
   }
   return ranges;
 }
@@ -58,24 +62,47 @@ std::vector<AddressRange> nearly_empty(const std::vector<AddressRange>& mappings
   return found;
 }
 
+/// Those of `mappings` that are nearly empty by a sample of their pages.
+std::vector<AddressRange> look_nearly_empty(pid_t pid, const std::vector<AddressRange>& mappings) {
+  std::vector<AddressRange> found;
+  for (const AddressRange& mapping : mappings) {
+    if (mapping.bytes() < kHugePageBytes) continue;
+    const auto zeros = estimate_zero_bytes(pid, mapping);
+    if (zeros && is_nearly_empty(mapping, *zeros)) found.push_back(mapping);
+  }
+  return found;
+}
+
+/// Only a hint: a kernel without huge pages refuses it.
+void mark(GpuAccess& access, const std::vector<AddressRange>& mappings) {
+  if (!mappings.empty()) (void)access.use_huge_pages(pages_of(mappings));
+}
+
 }  // namespace
 
-Result<DroppedPages> drop_zero_pages(GpuAccess& access, const procfs::Process& process) {
+Result<DroppedPages> drop_zero_pages(GpuAccess& access, const procfs::Process& process,
+                                     const AddressRanges& left_out, const KnownMemory* known) {
   const auto start = Clock::now();
+  const auto read = [&] {
+    return known == nullptr ? read_mappings(process.pid()) : read_mappings(process.pid(), *known);
+  };
   GCR_ASSIGN(const agent::AccessState state, access.look());
   DroppedPages dropped;
-  criu::HeldThreads threads(process);
-  const auto hold_start = Clock::now();
-  GCR_TRY(threads.hold_all_but(state.thread));
-  GCR_ASSIGN(const auto mappings, read_mappings(process.pid()));
-  const auto where = droppable(mappings, state.stack);
-  GCR_ASSIGN(const ZeroScan scan, find_zero_pages(process.pid(), where));
-  dropped.scanned_bytes = scan.scanned_bytes;
-  GCR_ASSIGN(dropped.dropped_bytes, access.drop_pages(pages_of(scan.zeros)));
-  threads.let_go();
-  dropped.held = Clock::now() - hold_start;
-  // Only a hint: a kernel without huge pages refuses it.
-  (void)access.use_huge_pages(pages_of(nearly_empty(where, scan.zeros)));
+  mark(access, look_nearly_empty(process.pid(), left_out));
+  GCR_ASSIGN(auto mappings, read());
+  if (!droppable(mappings, state.stack, left_out).empty()) {
+    criu::HeldThreads threads(process);
+    const auto hold_start = Clock::now();
+    GCR_TRY(threads.hold_all_but(state.thread));
+    GCR_ASSIGN(mappings, read());
+    const auto where = droppable(mappings, state.stack, left_out);
+    GCR_ASSIGN(const ZeroScan scan, find_zero_pages(process.pid(), where));
+    dropped.scanned_bytes = scan.scanned_bytes;
+    GCR_ASSIGN(dropped.dropped_bytes, access.drop_pages(pages_of(scan.zeros)));
+    threads.let_go();
+    dropped.held = Clock::now() - hold_start;
+    mark(access, nearly_empty(where, scan.zeros));
+  }
   dropped.duration = Clock::now() - start;
   return dropped;
 }

@@ -1,7 +1,7 @@
 // Gives a process's pages of zeros back to the kernel before its memory is dumped.
 //
 // The driver's checkpoint puts hundreds of MiB of context memory into the process, nearly all of it
-// zeros; dumping, moving and restoring them would cost more than everything else.
+// zeros; dumping, moving and restoring them by CRIU would cost more than everything else.
 //
 // Nothing may write to a page between its check and its release, or the write would be lost. So all
 // threads except the one that drops them are held meanwhile. Two kinds of writers are not threads
@@ -17,9 +17,12 @@
 
 #include <chrono>
 #include <cstdint>
+#include <vector>
 
 #include "migrate-agent/gpu_access/gpu_access.h"
+#include "migrate-agent/memory/mappings.h"
 #include "migrate-agent/procfs/process_handle.h"
+#include "src/base/address_range.h"
 #include "src/base/result.h"
 
 namespace gcr::process {
@@ -38,11 +41,17 @@ struct DroppedPages {
 /// grow too. Whole mappings of which next to nothing is left are marked for huge pages: reading the
 /// zeros again, as the control restore does, then costs one fault for each 2 MiB.
 ///
+/// Mappings in `left_out`, ascending, keep their zeros, because whoever moves them leaves zeros out
+/// anyway. They are marked by a sample of their pages. With nothing else to look through, no thread
+/// is stopped.
+///
 /// If the caller dies meanwhile, the whole process stays stopped by SIGSTOP: the access's thread in
 /// it may be in the middle of a request. Before the process is continued, that thread alone must
 /// finish it.
 /// Needs the right to ptrace; kPermissionDenied if somebody else traces it. Blocks for tens of
-/// milliseconds.
-Result<DroppedPages> drop_zero_pages(agent::GpuAccess& access, const procfs::Process& process);
+/// milliseconds; where `known` is not null, for those parts of memory alone that are not tracked.
+Result<DroppedPages> drop_zero_pages(agent::GpuAccess& access, const procfs::Process& process,
+                                     const AddressRanges& left_out = {},
+                                     const KnownMemory* known = nullptr);
 
 }  // namespace gcr::process

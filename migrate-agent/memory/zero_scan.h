@@ -7,20 +7,25 @@
 #include <vector>
 
 #include "migrate-agent/memory/mappings.h"
+#include "src/base/read_memory.h"
 #include "src/base/result.h"
 
 namespace gcr::process {
-
-/// Whether `bytes` bytes at `at`, at least one, are all zero.
-bool is_zero(const void* at, std::size_t bytes);
 
 struct ZeroScan {
   std::uint64_t scanned_bytes = 0;
   std::vector<AddressRange> zeros;  ///< whole pages, in the order of addresses, none adjacent
 };
 
-/// Reads every page that is present in `where`, which is ascending, with several threads.
-/// Swapped-out pages are left there. kIo if the process's memory cannot be read.
+/// Reads all of `where`, which is ascending and in whole pages, with several threads.
+Result<ZeroScan> find_zero_pages(const std::vector<AddressRange>& where, const ReadMemory& read);
+
+/// Likewise every page that is present in `where`, of a process. Swapped-out pages are left there.
+/// kIo if its memory cannot be read.
 Result<ZeroScan> find_zero_pages(pid_t pid, const std::vector<AddressRange>& where);
+
+/// About how many bytes of `mapping` are in memory and zero, by a sample of its pages. Needs a
+/// kernel that answers present_pages(). kIo if the process's memory cannot be read.
+Result<std::uint64_t> estimate_zero_bytes(pid_t pid, const AddressRange& mapping);
 
 }  // namespace gcr::process

@@ -68,13 +68,17 @@ std::vector<device::GpuPair> ordered(const proto::PreflightRequest& request) {
   return pairs;
 }
 
-/// Bytes of buffers by the GPU that they would go to.
+/// Bytes of buffers, and of what the driver brings back, by the GPU that they would go to.
 std::map<Uuid, std::uint64_t> wanted_vram(const proto::PreflightRequest& request,
                                           const std::vector<device::GpuPair>& map) {
   std::map<Uuid, std::uint64_t> wanted;
   for (const proto::Buffer& buffer : request.buffers()) {
     const auto pair = std::ranges::find(map, to_uuid(buffer.gpu_uuid()), &device::GpuPair::from);
     if (pair != map.end() && !buffer.has_host_node()) wanted[pair->to] += buffer.size_bytes();
+  }
+  for (const proto::GpuUse& use : request.driver_vram()) {
+    const auto pair = std::ranges::find(map, to_uuid(use.uuid()), &device::GpuPair::from);
+    if (pair != map.end()) wanted[pair->to] += use.vram_bytes();
   }
   return wanted;
 }
@@ -87,6 +91,7 @@ std::vector<device::GpuPair> map_gpus(const proto::PreflightRequest& request,
   std::vector<mover::MappableGpu> source = mappable(request.host());
   std::set<Uuid> used;
   for (const proto::Buffer& buffer : request.buffers()) used.insert(to_uuid(buffer.gpu_uuid()));
+  for (const proto::GpuUse& use : request.driver_vram()) used.insert(to_uuid(use.uuid()));
   for (mover::MappableGpu& gpu : source) gpu.chosen = used.erase(gpu.uuid) != 0;
   for (const Uuid& gpu : used) {
     findings.add("gpu-unknown", fmt::format("the process has buffers on GPU-{}, which the source "

@@ -129,6 +129,22 @@ bool is_under_preload(pid_t pid) {
   return std::ranges::any_of(named_mappings(pid), is_preload_library);
 }
 
+bool has_cuda_library(pid_t pid) {
+  return std::ranges::any_of(named_mappings(pid), [](const Mapping& mapping) {
+    return fs::path(mapping.path).filename().string().starts_with("libcuda.so");
+  });
+}
+
+bool has_cuda_context(pid_t pid) {
+  constexpr std::string_view kUnifiedMemory = "/dev/nvidia-uvm";
+  const auto mappings = named_mappings(pid);
+  const auto descriptors = procfs::descriptor_links(pid);
+  return std::ranges::any_of(
+             mappings, [&](const auto& one) { return one.path.starts_with(kUnifiedMemory); }) ||
+         std::ranges::any_of(descriptors,
+                             [&](const auto& one) { return one.link.starts_with(kUnifiedMemory); });
+}
+
 std::optional<std::string> driver_file_in_use(pid_t pid) {
   for (const Mapping& mapping : named_mappings(pid)) {
     if (is_driver_file(mapping.path)) return mapping.path + " mapped";

@@ -14,7 +14,9 @@
 #include "migrate-agent/criu/tcp_sockets.h"
 #include "migrate-agent/device/cuda/driver.h"
 #include "migrate-agent/door/door.h"
+#include "migrate-agent/driver_access/driver_access.h"
 #include "migrate-agent/keeper/keeper.h"
+#include "migrate-agent/process/sharing.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/recovery/recovery.h"
 #include "src/base/log.h"
@@ -52,6 +54,7 @@ pid_t door_thread(pid_t pid) {
 /// finishes dropping, and nothing may write to the memory before it has answered.
 Status resume(const procfs::Process& process, GpuAccess& access) {
   spdlog::info("process {} is stopped: continuing", process.pid());
+  if (access.is_driver_alone()) return criu::resume_stopped(process);
   criu::HeldThreads threads(process);
   GCR_TRY(threads.hold_all_but(door_thread(process.pid())));
   GCR_TRY(access.look());
@@ -85,6 +88,12 @@ Status thaw_stopped(std::span<const Member> members, const cgroups::Group& group
   return {};
 }
 
+/// Whether that is why the driver does not tell: then there is nothing to undo.
+template <class T>
+bool has_no_cuda(const Result<T>& asked) {
+  return !asked && asked.error().code() == Code::kNotFound;
+}
+
 /// Restores and unlocks the control state, from whatever state the driver reports.
 Status bring_back_control(pid_t pid, std::shared_ptr<const device::Driver> driver) {
   if (driver == nullptr) {
@@ -92,8 +101,10 @@ Status bring_back_control(pid_t pid, std::shared_ptr<const device::Driver> drive
   }
   const auto control = driver->control(pid);
   for (;;) {
-    GCR_ASSIGN(const auto state, control->state());
-    switch (state) {
+    const auto state = control->state();
+    if (has_no_cuda(state)) return {};
+    GCR_TRY(state);
+    switch (*state) {
       case device::Control::State::kRunning:
         return {};
       case device::Control::State::kCheckpointed:
@@ -120,7 +131,21 @@ Result<job::MemberDescriptors> find_vram(const Lost& lost, const InHand* in_hand
                                             lost.members.front().pid(), taken.error().message()));
 }
 
-/// Finds the doors of those that may have been taken apart.
+/// kNotFound: the process was refused in preflight, or has executed another program, or has ended.
+/// It was never taken apart. The process may be stopped: the driver is not asked about it yet.
+Result<std::unique_ptr<GpuAccess>> find_access(pid_t pid, const Lost& lost) {
+  if (pid != lost.driver_alone) {
+    auto access = agent::open_access(pid);
+    if (access || access.error().code() != Code::kNotFound || lost.driver_alone >= 0) return access;
+  }
+  if (!process::has_cuda_library(pid) || process::is_under_preload(pid)) {
+    return Error(Code::kNotFound, fmt::format("process {} does not use CUDA any more", pid));
+  }
+  GCR_ASSIGN(const auto driver, device::cuda::load());
+  return std::make_unique<agent::DriverAccess>(pid, *driver);
+}
+
+/// Finds the access to those that may have been taken apart.
 Status open_accesses(std::span<Member> members, const Lost& lost, const InHand* in_hand) {
   for (Member& member : members) {
     const pid_t pid = member.process.pid();
@@ -128,11 +153,10 @@ Status open_accesses(std::span<Member> members, const Lost& lost, const InHand* 
       const auto access = in_hand->accesses.find(pid);
       if (in_hand->gated && access != in_hand->accesses.end()) member.access = access->second;
     } else {
-      auto access = agent::open_access(pid);
-      // Refused in preflight, or it has executed another program: it was never taken apart.
+      auto access = find_access(pid, lost);
       if (!access && access.error().code() == Code::kNotFound) continue;
       GCR_TRY(access);
-      // The door was found by PID: it is this process's door if the process has not been reaped.
+      // It was found by PID: it is this process's if the process has not been reaped.
       if (member.process.has_ended()) continue;
       member.found = std::move(*access);
       member.access = member.found.get();
@@ -148,9 +172,11 @@ Status open_accesses(std::span<Member> members, const Lost& lost, const InHand* 
 Status bring_back_vram(std::span<Member*> members, const Lost& lost, const InHand* in_hand) {
   std::optional<job::MemberDescriptors> vram;
   for (Member* member : members) {
-    GCR_ASSIGN(const agent::AccessState state, member->access->look());
-    member->gated = state.quiet;
-    if (!state.detached) continue;
+    const auto state = member->access->look();
+    if (member->access->is_driver_alone() && has_no_cuda(state)) continue;
+    GCR_TRY(state);
+    member->gated = state->quiet;
+    if (!state->detached) continue;
     if (!vram) {
       GCR_ASSIGN(vram, find_vram(lost, in_hand));
     }

@@ -35,6 +35,8 @@ struct Lost {
   /// them since. They return to the groups that they came from.
   cgroups::Group group;
   std::vector<std::string> homes;  ///< in the order of the members; there may be fewer
+  /// The member that is reached through the driver alone; 0: none; -1: it is not known.
+  pid_t driver_alone = 0;
 };
 
 /// What a living worker has in hand, and recovery has to look for.

@@ -74,6 +74,8 @@ Result<std::vector<Record>> rebuild(const journal::Entry& entry, const std::vect
     }
     for (const auto kind : {Record::kDetaching, Record::kAwaiting, Record::kCommitted}) {
       records.push_back(good_or_empty(good, kind));
+      if (kind != Record::kDetaching || journal::last(good, kind) != nullptr) continue;
+      records.back().mutable_detaching()->set_driver_alone(-1);
     }
     return records;
   }

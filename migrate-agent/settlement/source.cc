@@ -50,7 +50,8 @@ recovery::Lost lost_by(const agent::Config& config, const journal::Journal& jour
           .detaching = in_hand == nullptr ? detaching != nullptr : in_hand->detaching,
           .scratch = in_hand == nullptr ? scratch_of(config, journal) : std::filesystem::path(),
           .group = group_of(journal),
-          .homes = std::move(homes)};
+          .homes = std::move(homes),
+          .driver_alone = detaching == nullptr ? 0 : detaching->detaching().driver_alone()};
 }
 
 /// Removes names of files in memory from this host.

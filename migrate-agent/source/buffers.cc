@@ -6,8 +6,10 @@
 namespace gcr::agent::source {
 namespace {
 
-/// What a member's access says now, in particular what prevents a migration.
+/// What a member's access says now, in particular what prevents a migration. The driver knows
+/// nothing of that.
 Status look_again(GpuAccess& access) {
+  if (access.is_driver_alone()) return {};
   GCR_ASSIGN(const AccessState state, access.look());
   preflight::Findings findings(preflight::Side::kSource);
   check_access(state, findings);

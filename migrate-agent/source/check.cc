@@ -42,17 +42,19 @@ void compare_with_destination(WorkerContext& context, const proto::MigrateReques
   found.findings.take({answer->findings().begin(), answer->findings().end()});
 }
 
-void add_use(const job::Job& job, proto::CheckReply& reply) {
+void add_use(const Examination& found, proto::CheckReply& reply) {
   std::map<std::string, std::uint64_t> bytes;
-  for (const auto& [id, allocation] : job.allocations()) {
-    if (allocation.host_node) continue;
-    bytes[to_bytes(allocation.gpu)] += allocation.size_bytes;
-    reply.set_vram_bytes(reply.vram_bytes() + allocation.size_bytes);
+  for (const auto& [id, allocation] : found.job.allocations()) {
+    if (!allocation.host_node) bytes[to_bytes(allocation.gpu)] += allocation.size_bytes;
+  }
+  if (found.driver_alone) {
+    for (const auto& [gpu, vram] : found.driver_alone->vram) bytes[to_bytes(gpu)] += vram;
   }
   for (const auto& [uuid, vram] : bytes) {
     proto::GpuUse& use = *reply.add_gpus();
     use.set_uuid(uuid);
     use.set_vram_bytes(vram);
+    reply.set_vram_bytes(reply.vram_bytes() + vram);
   }
 }
 
@@ -87,7 +89,7 @@ Result<proto::Envelope> run_check(WorkerContext& context, const proto::MigrateRe
   std::vector<proto::Finding> findings = found.findings.release();
   std::ranges::stable_partition(findings, preflight::is_blocker);
   for (proto::Finding& finding : findings) *reply.add_findings() = std::move(finding);
-  add_use(found.job, reply);
+  add_use(found, reply);
   reply.mutable_members()->Assign(found.members.begin(), found.members.end());
   *reply.mutable_source() = std::move(found.host.facts);
   return envelope;

@@ -47,7 +47,7 @@ void look_for_end(Course& c) {
   bool ended = handle->is_ending();
   if (!ended && processes && !processes->is_dumped()) {
     const auto has_closed_its_door = [&](const GpuMember& member) {
-      if (member.process.pid() != handle->pid()) return false;
+      if (member.process.pid() != handle->pid() || member.access->is_driver_alone()) return false;
       const auto answered = member.access->look(kDoorPatience);
       return !answered && answered.error().code() == Code::kNotFound;
     };
@@ -86,8 +86,10 @@ Result<commit::CommitAnswer> order_commit(Course& c) {
                settlement::deliver_commit(c.worker, c.account.log->journal(), backoff, until));
 }
 
-/// For the expected downtime of later migrations.
+/// For the expected downtime of later migrations. What goes through the driver alone depends on
+/// amounts that are known each time.
 void remember(const Course& c) {
+  if (c.subject.driver_alone) return;
   const Account& account = c.account;
   const double beside_ms = in_milliseconds(account.control_took);
   const double overlapped_ms = std::max(beside_ms, in_milliseconds(account.last_round_took));

@@ -14,7 +14,6 @@ namespace {
 
 constexpr std::chrono::hours kOperatorPatience{24 * 365};
 constexpr std::chrono::milliseconds kProgressInterval{200};
-constexpr double kDefaultDowntimeLimitMs = 300;
 constexpr unsigned kDefaultMaxRounds = 30;
 
 PrecopyLimits limits_of(const proto::MigrateRequest& request) {

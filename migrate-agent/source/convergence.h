@@ -11,6 +11,9 @@
 
 namespace gcr::agent {
 
+/// What the last round may take to send, if nobody says.
+inline constexpr double kDefaultDowntimeLimitMs = 300;
+
 struct PrecopyLimits {
   double downtime_ms = 300;  ///< what sending the rest may take after the gate has closed
   unsigned max_rounds = 30;

@@ -136,6 +136,7 @@ Status note_detaching(Course& c) {
   SourceJob& process = *c.subject.processes;
   journal::Record record;
   journal::Detaching& detaching = *record.mutable_detaching();
+  detaching.set_driver_alone(process.driver_alone());
   for (const journal::ProcessId& member : c.subject.members) {
     const auto home = process.group().home_of(member.pid());
     *detaching.add_homes() = home ? *home : std::string();

@@ -53,6 +53,7 @@ struct Subject {
   proto::GroupLimits limits;    ///< of their control groups, once examined
   job::Job job;
   job::Lister lister;
+  std::optional<DriverAlone> driver_alone;  ///< the member without the preload library
   std::optional<SourceJob> processes;
   std::optional<keeper::Keeper> keeper;
   std::optional<std::vector<job::Mapping>> kept;  ///< what the keeper holds, once armed

@@ -13,6 +13,8 @@
 #include "migrate-agent/data/offer.h"
 #include "migrate-agent/device/device.h"
 #include "migrate-agent/door/door.h"
+#include "migrate-agent/driver_access/driver_access.h"
+#include "migrate-agent/host/used_vram.h"
 #include "migrate-agent/journal/journal.h"
 #include "migrate-agent/memory/present_pages.h"
 #include "migrate-agent/preflight/comparison.h"
@@ -79,10 +81,15 @@ void look_at_gpus(Examination& found) {
   for (const auto& [id, allocation] : found.job.allocations()) {
     used.insert(to_bytes(allocation.gpu));
   }
+  std::uint64_t vram = 0;
+  if (found.driver_alone) {
+    for (const auto& [gpu, bytes] : found.driver_alone->vram) used.insert(to_bytes(gpu));
+    vram = found.driver_alone->vram_bytes();
+  }
   for (const proto::Gpu& gpu : found.host.facts.gpus()) {
     if (used.contains(gpu.uuid())) check_gpu(gpu, found.findings);
   }
-  const std::uint64_t needed = used.size() * kContextReserveBytes;
+  const std::uint64_t needed = vram + used.size() * kContextReserveBytes;
   const std::uint64_t available = found.host.facts.memory_available_bytes();
   if (available >= needed) return;
   found.findings.add("memory-too-small",
@@ -91,8 +98,99 @@ void look_at_gpus(Examination& found) {
                                  format_bytes(available), format_bytes(needed), used.size()));
 }
 
+/// A member that may use CUDA without a door, and why it has none.
+struct Doorless {
+  std::size_t member;
+  Error reason;
+};
+
+/// Asks the driver. A finding if it cannot be asked, or if the member has files of the driver's
+/// that a checkpoint would not remove.
+bool uses_cuda(const Doorless& one, Examination& found) {
+  const pid_t pid = found.pids[one.member];
+  // The library has made its memory what the driver alone cannot restore.
+  const bool may_ask = found.host.driver && !found.members[one.member].under_preload();
+  const char state = procfs::state(std::to_string(pid));
+  if (may_ask && (state == 'T' || state == 't')) {
+    found.findings.add("cuda-state", fmt::format("process {} is stopped, and cannot tell whether "
+                                                 "it uses CUDA",
+                                                 process::describe_process(pid)));
+    return false;
+  }
+  if (may_ask && found.host.driver->control(pid)->state()) return true;
+  if (!process::driver_file_in_use(pid)) return false;
+  found.findings.add("no-door", fmt::format("process {} uses the GPU's driver: {}",
+                                            process::describe_process(pid), one.reason.message()));
+  return false;
+}
+
+/// Of those without a door one at most can be moved: what several share, nobody can tell.
+void find_driver_alone(const std::vector<Doorless>& doorless, Examination& found) {
+  const auto has_files = [&](const Doorless& one) {
+    return process::driver_file_in_use(found.pids[one.member]).has_value();
+  };
+  std::vector<Doorless> users;
+  std::ranges::copy_if(doorless, std::back_inserter(users), has_files);
+  // A child that was forked has files that it cannot use: the driver is not asked about it.
+  if (users.size() < 2) {
+    users.clear();
+    std::ranges::copy_if(doorless, std::back_inserter(users),
+                         [&](const Doorless& one) { return uses_cuda(one, found); });
+  }
+  if (users.size() > 1) {
+    found.findings.add("unseen-memory",
+                       fmt::format("processes {} and {} use the GPU's driver, and none of them was "
+                                   "started under `gcr-migrate run`",
+                                   process::describe_process(found.pids[users[0].member]),
+                                   process::describe_process(found.pids[users[1].member])));
+  }
+  if (users.size() != 1) return;
+  const std::size_t member = users.front().member;
+  const pid_t pid = found.pids[member];
+  found.driver_alone.emplace().pid = pid;
+  found.members[member].set_driver_alone(true);
+  found.gpu_users.push_back({member, std::make_unique<DriverAccess>(pid, *found.host.driver)});
+}
+
+/// Its VRAM will be ordinary memory of the job's for a while, on both hosts.
+void look_at_driver_alone(const proto::MigrateRequest& request, const Config& config,
+                          Examination& found) {
+  DriverAlone& alone = *found.driver_alone;
+  auto vram = host::used_vram(alone.pid, found.host.driver);
+  if (!vram) {
+    found.findings.add("cuda-state", vram.error().message());
+    return;
+  }
+  alone.vram = *std::move(vram);
+  std::uint64_t resident = 0;
+  for (proto::ProcessFacts& member : found.members) {
+    resident += member.resident_bytes();
+    if (!member.driver_alone()) continue;
+    member.set_image_bytes(member.image_bytes() + alone.vram_bytes());
+  }
+  if (alone.vram.size() > 1) {
+    found.findings.add("unseen-memory",
+                       fmt::format("process {} may use {} GPUs, and a multicast object on them",
+                                   process::describe_process(alone.pid), alone.vram.size()));
+  }
+  check_unseen_memory(found.pids, found.lister.shared(), found.findings);
+  const proto::GroupLimits& limits = found.members.front().limits();
+  if (limits.has_memory_bytes() && limits.memory_bytes() < resident + alone.vram_bytes()) {
+    found.findings.add(
+        "memory-too-small",
+        fmt::format("the job's control groups allow {} of memory; it has {}, and its VRAM takes up "
+                    "to {} more while it is moved",
+                    format_bytes(limits.memory_bytes()), format_bytes(resident),
+                    format_bytes(alone.vram_bytes())));
+  }
+  alone.downtime = slow_downtime(alone.vram_bytes(), resident,
+                                 data_offer(config.unencrypted_data).link_bytes_per_s());
+  check_slow_downtime(alone, request, found.findings);
+}
+
 /// Finds the members that use GPUs.
 void find_gpu_users(Examination& found) {
+  std::vector<Doorless> doorless;
   std::optional<Error> none;
   bool busy = false;
   for (std::size_t i = 0; i < found.pids.size(); ++i) {
@@ -103,14 +201,16 @@ void find_gpu_users(Examination& found) {
     } else if (access.error().code() == Code::kUnavailable) {
       found.findings.add("in-migration", access.error().message());
       busy = true;
-    } else if (process::driver_file_in_use(pid)) {
-      found.findings.add("no-door",
-                         fmt::format("process {} uses the GPU's driver: {}",
-                                     process::describe_process(pid), access.error().message()));
-    } else if (!none) {
-      none = access.error();
+    } else {
+      if (!none) none = access.error();
+      if (process::has_cuda_library(pid) || process::driver_file_in_use(pid)) {
+        doorless.push_back({i, access.error()});
+      }
     }
   }
+  const auto before = found.findings.list().size();
+  find_driver_alone(doorless, found);
+  if (found.findings.list().size() > before) return;
   if (!found.gpu_users.empty() || busy || !none) return;
   found.findings.add("no-door", none->message());
 }
@@ -340,6 +440,7 @@ Examination examine(const proto::MigrateRequest& request, const Config& config,
     if (told && found.host.driver) look_at_cuda(user, found);
   }
   look_at_allocations(listed, found);
+  if (found.driver_alone) look_at_driver_alone(request, config, found);
   look_at_gpus(found);
   return found;
 }
@@ -383,6 +484,13 @@ proto::PreflightRequest preflight_request(const Examination& examination,
     buffer = describe(one);
     buffer.clear_id();
     buffer.clear_mapped_by();
+  }
+  if (examination.driver_alone) {
+    for (const auto& [gpu, bytes] : examination.driver_alone->vram) {
+      proto::GpuUse& use = *asked.add_driver_vram();
+      use.set_uuid(to_bytes(gpu));
+      use.set_vram_bytes(bytes);
+    }
   }
   *asked.mutable_memory_files() = examination.memory_files;
   const auto boot_id = journal::boot_id();

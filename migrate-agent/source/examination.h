@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "migrate-agent/gpu_access/gpu_access.h"
@@ -13,6 +14,7 @@
 #include "migrate-agent/memory_files/outgoing.h"
 #include "migrate-agent/preflight/host_facts.h"
 #include "migrate-agent/process/outside_tcp.h"
+#include "migrate-agent/source/driver_alone.h"
 #include "proto/control.pb.h"
 
 namespace gcr::agent {
@@ -28,8 +30,9 @@ struct Examination {
   std::vector<pid_t> pids;                   ///< of the members that live, the root first
   std::vector<proto::ProcessFacts> members;  ///< in their order
   std::vector<GpuUser> gpu_users;
-  job::Job job;        ///< of the members, with all that they have allocated
-  job::Lister lister;  ///< which listed it
+  job::Job job;                             ///< of the members, with all that they have allocated
+  job::Lister lister;                       ///< which listed it
+  std::optional<DriverAlone> driver_alone;  ///< the GPU user without the preload library
   memory_files::FileFacts memory_files;
   preflight::Findings findings{preflight::Side::kSource};
 };

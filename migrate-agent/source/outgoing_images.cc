@@ -6,8 +6,8 @@
 
 #include "migrate-agent/criu/images.h"
 #include "migrate-agent/criu/left_out_memory.h"
+#include "migrate-agent/fault/fault.h"
 #include "migrate-agent/memory/present_pages.h"
-#include "migrate-agent/memory/private_memory.h"
 #include "migrate-agent/process/inspect.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/source/examination.h"
@@ -16,7 +16,7 @@ namespace gcr::agent {
 
 namespace fs = std::filesystem;
 
-Result<OutgoingImages> OutgoingImages::create(const criu::Command& criu, const SourceJob& process,
+Result<OutgoingImages> OutgoingImages::create(const criu::Command& criu, SourceJob& process,
                                               fs::path scratch,
                                               const proto::MigrateRequest& request,
                                               std::uint64_t resident_bytes) {
@@ -64,12 +64,16 @@ Status OutgoingImages::pre_dump(images::Sink& sink) {
 }
 
 /// What cannot be read any more is zeros until the last round: the process has given it back.
-Status OutgoingImages::send_memory(images::Sink& sink) const {
+Status OutgoingImages::send_memory(images::Sink& sink) {
   process::PrivateMemory memory(pid_);
   for (const pid_t pid : procfs::tree(pid_)) {
     const auto inner = process::pid_in_namespace(pid);
-    const auto pages = process::present_pages(pid, memory.of(pid));
+    const auto pages = changed_.round(pid, memory.of(pid));
     if (!inner || !pages) continue;  // it has ended
+    shared_->known.erase(pid);
+    if (auto tracked = changed_.tracked(pid); !tracked.empty()) {
+      shared_->known[pid] = {memory.mappings(pid), std::move(tracked)};
+    }
     const ReadMemory read = criu::LeftOutMemory::reader_of(pid);
     const auto read_what_is_there = [&](std::uint64_t address, std::span<std::byte> bytes) {
       if (!read(address, bytes)) std::ranges::fill(bytes, std::byte{0});
@@ -96,11 +100,25 @@ Status OutgoingImages::round(images::Sink& sink) {
   return {};
 }
 
+std::optional<process::PrivateMemory> OutgoingImages::beside_criu() const {
+  if (way_ == Way::kPreDumps || !process::can_scan_pages()) return std::nullopt;
+  return process::PrivateMemory(pid_, shared_->known);
+}
+
+const process::KnownMemory* OutgoingImages::known(pid_t pid) const {
+  const auto found = shared_->known.find(pid);
+  return found == shared_->known.end() ? nullptr : &found->second;
+}
+
 Status OutgoingImages::prepare() {
   if (way_ != Way::kPreDumps) {
-    options_.leave_out = [memory = process::PrivateMemory(pid_)](pid_t task) mutable {
-      return memory.of(task);
-    };
+    if (beside_criu()) {
+      options_.leave_out = [pid = pid_, shared = shared_,
+                            memory = std::optional<process::PrivateMemory>()](pid_t task) mutable {
+        if (!memory) memory.emplace(pid, shared->known);
+        return shared->left_out[task] = memory->of(task);
+      };
+    }
     GCR_ASSIGN(prepared_, criu::PreparedDump::streaming(criu_, pid_, scratch_, options_));
     return {};
   }
@@ -109,18 +127,36 @@ Status OutgoingImages::prepare() {
   return {};
 }
 
+/// The memory of a stopped process: of `pages`, which it has, those that the rounds did not make
+/// true. `check_all`: an Error if that was not enough.
+Status OutgoingImages::send_last(images::Sink& sink, const std::string& name, pid_t pid,
+                                 const process::AddressRanges& pages, bool check_all) const {
+  const ReadMemory read = criu::LeftOutMemory::reader_of(pid);
+  const auto changed = changed_.last_round(pid, shared_->left_out[pid], pages);
+  GCR_TRY(sink.take_memory(name, changed, read, true));
+  if (!check_all) return {};
+  GCR_ASSIGN(const images::SentImages sent, sink.finish());
+  GCR_TRY(sink.take_memory(name, process::difference(pages, changed), read, true));
+  GCR_ASSIGN(const images::SentImages all_sent, sink.finish());
+  if (all_sent.sent_bytes == sent.sent_bytes) return {};
+  return Error(
+      Code::kDataLoss,
+      fmt::format("memory of process {} was written and the kernel does not know it", pid));
+}
+
 Result<std::vector<proto::Credentials>> OutgoingImages::dump(SourceJob& process, images::Sink& sink,
                                                              const memory_files::Renamed& renamed) {
-  GCR_ASSIGN(
-      auto credentials,
-      process.dump(
-          *prepared_,
-          [&](const std::string& name, UniqueFd content) {
-            return sink.take(name, std::move(content));
-          },
-          renamed,
-          [&](const std::string& name, const std::vector<AddressRange>& ranges,
-              const ReadMemory& read) { return sink.take_memory(name, ranges, read, true); }));
+  const bool check_all = fault::armed("source.memory.check");
+  GCR_ASSIGN(auto credentials,
+             process.dump(
+                 *prepared_,
+                 [&](const std::string& name, UniqueFd content) {
+                   return sink.take(name, std::move(content));
+                 },
+                 renamed,
+                 [&](const std::string& name, pid_t task, const process::AddressRanges& pages) {
+                   return send_last(sink, name, task, pages, check_all);
+                 }));
   if (way_ == Way::kPreDumps) GCR_TRY(images::take_directory(sink, scratch_.string(), ""));
   return credentials;
 }

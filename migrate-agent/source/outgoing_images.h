@@ -2,8 +2,9 @@
 // rounds before that, and then what has changed since.
 //
 // With a kernel that tells which pages a process has (6.7 and newer), a round reads the memory that
-// goes beside CRIU while the processes run, and sends the pages whose content is not what was sent
-// last, as for VRAM (decision 2). Else a round is a pre-dump by CRIU, which needs a kernel that
+// goes beside CRIU while the processes run, or what was written of it since the round before
+// (changed_memory.h), and sends the pages whose content is not what was sent last, as for VRAM
+// (decision 2). Else a round is a pre-dump by CRIU, which needs a kernel that
 // tracks which pages are written (soft-dirty) and goes through tmpfs on both sides. Methods block;
 // one thread at a time.
 #pragma once
@@ -11,10 +12,15 @@
 #include <sys/types.h>
 
 #include <filesystem>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "migrate-agent/images/sink.h"
+#include "migrate-agent/memory/mappings.h"
+#include "migrate-agent/memory/private_memory.h"
+#include "migrate-agent/source/changed_memory.h"
 #include "migrate-agent/source/source_job.h"
 #include "proto/control.pb.h"
 #include "src/base/units.h"
@@ -30,14 +36,14 @@ class OutgoingImages {
  public:
   /// kRefused if rounds are asked for and the kernel cannot do it. `scratch` is a directory of this
   /// migration on tmpfs.
-  static Result<OutgoingImages> create(const criu::Command& criu, const SourceJob& process,
+  static Result<OutgoingImages> create(const criu::Command& criu, SourceJob& process,
                                        std::filesystem::path scratch,
                                        const proto::MigrateRequest& request,
                                        std::uint64_t resident_bytes);
 
   bool in_rounds() const { return way_ != Way::kStream; }
-  /// Whether there was no round yet, though there shall be.
-  bool lacks_round() const { return in_rounds() && rounds_ == 0; }
+  /// Whether there shall be more rounds before the last one, whatever VRAM needs.
+  bool lacks_round() const { return in_rounds() && rounds_ < (changed_.tracks() ? 2 : 1); }
 
   /// Why this way was chosen.
   const std::string& reason() const { return reason_; }
@@ -46,9 +52,15 @@ class OutgoingImages {
   /// on, and reason() says why.
   Status round(images::Sink& sink);
 
+  /// What the rounds have learnt of a process; null if nothing.
+  const process::KnownMemory* known(pid_t pid) const;
+
   /// Starts CRIU for dump(). Another pre-dump undoes it.
   Status prepare();
   bool prepared() const { return prepared_.has_value(); }
+
+  /// The memory that does not go through CRIU; null if the kernel cannot leave it out.
+  std::optional<process::PrivateMemory> beside_criu() const;
 
   /// Dumps and sends everything, with files `renamed`; the process is stopped afterwards. Gives the
   /// rights of
@@ -57,12 +69,15 @@ class OutgoingImages {
                                                const memory_files::Renamed& renamed);
 
  private:
-  OutgoingImages(criu::Command criu, const SourceJob& process, std::filesystem::path scratch)
+  OutgoingImages(criu::Command criu, SourceJob& process, std::filesystem::path scratch)
       : criu_(std::move(criu)),
         pid_(process.pid()),
         options_{process.group().directory_for_criu(), process::OutsideTcp::kRefuse},
-        scratch_(std::move(scratch)) {}
-  Status send_memory(images::Sink& sink) const;
+        scratch_(std::move(scratch)),
+        changed_(process) {}
+  Status send_memory(images::Sink& sink);
+  Status send_last(images::Sink& sink, const std::string& name, pid_t pid,
+                   const process::AddressRanges& pages, bool check_all) const;
   Status pre_dump(images::Sink& sink);
   std::filesystem::path directory_of_round(unsigned round) const;
 
@@ -73,6 +88,13 @@ class OutgoingImages {
   enum class Way { kStream, kMemory, kPreDumps } way_ = Way::kStream;
   std::string reason_;
   unsigned rounds_ = 0;
+  ChangedMemory changed_;
+  struct Shared {
+    std::map<pid_t, process::KnownMemory> known;       ///< of processes with tracked memory
+    std::map<pid_t, process::AddressRanges> left_out;  ///< from CRIU's dump
+  };
+  /// With the thread that CRIU asks during the dump.
+  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
   std::optional<criu::PreparedDump> prepared_;
 };
 

@@ -115,6 +115,9 @@ Status prepare(Course& c) {
   GCR_TRY(assign_regions(c, prepared.reply.regions()));
   c.account.kind = kind_of_program(c.account.log->journal().began().command());
   c.account.steady = expect_downtime(config.state_dir, c.account.kind, prepared.reply.prefill());
+  if (const auto& alone = c.subject.driver_alone) {
+    c.account.steady = {.beside_ms = in_milliseconds(alone->downtime), .is_least = false};
+  }
   c.console.set_steady_downtime(c.account.steady);
   copying.precopy.emplace(*copying.vram, c.target->channel(), c.account.phases, c.console.meter(),
                           c.console.limits());

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 #include <thread>
 
+#include "migrate-agent/memory/shared_zeros.h"
 #include "migrate-agent/process/descriptors.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "src/base/side_by_side.h"
@@ -26,13 +28,25 @@ std::vector<Gates::Member> gates_of(const std::vector<GpuMember>& members) {
   return gates;
 }
 
+std::vector<Gates::Member> under_library(std::vector<Gates::Member> members) {
+  std::erase_if(members, [](const Gates::Member& one) { return one.access->is_driver_alone(); });
+  return members;
+}
+
 }  // namespace
 
 SourceJob::SourceJob(procfs::Process root, std::vector<GpuMember> gpu_members, cgroups::Group group)
     : root_(std::move(root)),
       gpu_members_(std::move(gpu_members)),
       gates_(gates_of(gpu_members_)),
+      throttled_(under_library(gates_of(gpu_members_))),
       group_(std::move(group)) {}
+
+pid_t SourceJob::driver_alone() const {
+  const auto found = std::ranges::find_if(
+      gpu_members_, [](const GpuMember& one) { return one.access->is_driver_alone(); });
+  return found == gpu_members_.end() ? 0 : found->process.pid();
+}
 
 Status SourceJob::enter_group() {
   GCR_TRY(group_.create());
@@ -54,6 +68,7 @@ Status SourceJob::enter_group() {
 
 Status SourceJob::close_gate(std::chrono::milliseconds timeout, Gates::Watch watch) {
   gated_ = true;
+  detaching_ = driver_alone() != 0;
   gates_.set_watch(std::move(watch));
   const Status closed = gates_.quiesce(timeout, kGateLease);
   gates_.set_watch({});
@@ -63,6 +78,7 @@ Status SourceJob::close_gate(std::chrono::milliseconds timeout, Gates::Watch wat
 Status SourceJob::open_gate() {
   GCR_TRY(gates_.resume());
   gated_ = false;
+  detaching_ = false;
   return {};
 }
 
@@ -72,12 +88,18 @@ Status SourceJob::detach() {
 }
 
 Status SourceJob::lock(std::chrono::milliseconds timeout) {
-  return side_by_side(gpu_members_,
-                      [timeout](GpuMember& one) { return one.control->lock(timeout); });
+  return side_by_side(gpu_members_, [timeout](GpuMember& one) {
+    return one.access->is_driver_alone() ? Status() : one.control->lock(timeout);
+  });
 }
 
 Status SourceJob::checkpoint() {
-  return side_by_side(gpu_members_, [](GpuMember& one) { return one.control->checkpoint(); });
+  return side_by_side(gpu_members_, [](GpuMember& one) -> Status {
+    const Status done = one.control->checkpoint();
+    if (done || done.error().code() != Code::kUnsupported) return done;
+    if (!one.access->is_driver_alone()) return done;
+    return Error(Code::kRefused, done.error().message() + ": does it use managed memory?");
+  });
 }
 
 /// CRIU stops all threads of a frozen group, and waits until each has stopped: for ever, if one
@@ -110,7 +132,10 @@ Result<std::vector<proto::Credentials>> SourceJob::dump(criu::PreparedDump& prep
                                                         const memory_files::Renamed& renamed,
                                                         const criu::TakeMemory& take_memory) {
   const bool by_criu = !group_.directory_for_criu().empty();
-  if (by_criu) GCR_TRY(freeze_for_criu());
+  if (by_criu) {
+    GCR_TRY(freeze_for_criu());
+    process::drop_shared_zeros(procfs::stopped_tree(pid()));
+  }
   auto dumped = prepared.run(take, renamed, take_memory);
   if (!dumped) {
     if (by_criu) GCR_TRY(group_.thaw());

@@ -38,14 +38,17 @@ class SourceJob {
   SourceJob(procfs::Process root, std::vector<GpuMember> gpu_members, cgroups::Group group);
 
   std::vector<GpuMember>& gpu_members() { return gpu_members_; }
-  /// Of all members.
-  Gate& gate() { return gates_; }
+  /// By which the application is throttled: of the members under the preload library, whose gates
+  /// open by themselves if this agent dies.
+  Gate& gate() { return throttled_; }
   pid_t pid() const { return root_.pid(); }  ///< of the root
+  pid_t driver_alone() const;                ///< the member without the preload library; 0: none
   const cgroups::Group& group() const { return group_; }
 
   /// Whether close_gate() was called, and not undone by open_gate().
   bool gated() const { return gated_; }
-  /// Whether detach() was called: from then on a stop may be the dump's.
+  /// Whether detach() was called, or a gate is the driver's lock: from then on it does not come
+  /// back by itself, and a stop may be the dump's.
   bool detaching() const { return detaching_; }
   /// Whether dump() has stopped it.
   bool is_dumped() const { return dumped_; }
@@ -64,7 +67,7 @@ class SourceJob {
   /// The application unmaps its VRAM; from here on only mover and keeper hold it.
   Status detach();
 
-  /// The driver holds back further calls and waits for submitted work.
+  /// The driver holds back further calls and waits for submitted work, unless that was the gate.
   Status lock(std::chrono::milliseconds timeout);
 
   /// The driver moves control state into host memory.
@@ -82,7 +85,8 @@ class SourceJob {
 
   procfs::Process root_;
   std::vector<GpuMember> gpu_members_;
-  Gates gates_;
+  Gates gates_;      ///< of all
+  Gates throttled_;  ///< of those under the preload library
   cgroups::Group group_;
   bool gated_ = false;
   bool detaching_ = false;

@@ -102,6 +102,22 @@ Result<std::vector<proto::Credentials>> dump(Course& c) {
   return dumped;
 }
 
+/// Nobody may have begun to share memory with a member of which nothing tells.
+Status check_unseen(const Course& c) {
+  const pid_t alone = c.subject.processes->driver_alone();
+  if (alone == 0) return {};
+  for (const pid_t pid : procfs::tree(alone)) {
+    const auto file = pid == alone ? std::nullopt : process::driver_file_in_use(pid);
+    if (!file) continue;
+    return Error(Code::kRefused, fmt::format("process {}, which was forked meanwhile, has {}",
+                                             process::describe_process(pid), *file));
+  }
+  preflight::Findings findings(preflight::Side::kSource);
+  check_unseen_memory(journal::pids_of(c.subject.members), c.subject.lister.shared(), findings);
+  if (!findings.has_blocker()) return {};
+  return Error(Code::kRefused, preflight::reason_of(findings.list()));
+}
+
 Status send_control_state(Course& c) {
   const auto began = Clock::now();
   Phases& phases = c.account.phases;
@@ -113,12 +129,18 @@ Status send_control_state(Course& c) {
   GCR_TRY(phases.time("process", "control checkpoint", [&]() -> Status {
     GCR_TRY(processes.lock(kLockTimeout));
     GCR_TRY(fault::point("source.locked"));
+    GCR_TRY(check_unseen(c));
     return processes.checkpoint();
   }));
   GCR_TRY(fault::point("source.checkpointed"));
   const auto dropped = phases.time("process", "drop zero pages", [&] {
-    return side_by_side(processes.gpu_members(), [](GpuMember& member) -> Status {
-      const auto dropped = process::drop_zero_pages(*member.access, member.process);
+    return side_by_side(processes.gpu_members(), [&copying](GpuMember& member) -> Status {
+      if (member.access->is_driver_alone()) return {};  // nobody drops them: they are not sent
+      const pid_t pid = member.process.pid();
+      auto beside = copying.images->beside_criu();
+      const auto dropped = process::drop_zero_pages(
+          *member.access, member.process, beside ? beside->of(pid) : process::AddressRanges(),
+          copying.images->known(pid));
       if (!dropped) return dropped.error();
       return {};
     });

@@ -100,13 +100,20 @@ CUdeviceptr Arenas::take(CUcontext context, std::size_t size_bytes) {
   return 0;
 }
 
-std::size_t Arenas::next_size_bytes(CUcontext context) const {
+std::size_t Arenas::next_size_bytes(CUcontext context, std::size_t size_bytes) const {
   std::size_t all_bytes = 0;
   for (const Arena& arena : arenas_) {
     if (arena.context() == context) all_bytes += arena.size_bytes();
   }
   const std::size_t share = all_bytes / kGrowth / kSmallestArenaBytes * kSmallestArenaBytes;
-  return std::clamp(share, kSmallestArenaBytes, kLargestArenaBytes);
+  const std::size_t most = std::clamp(share, kSmallestArenaBytes, kLargestArenaBytes);
+  // The size of which least stays over, from half of the most on.
+  const std::size_t each = units_of(size_bytes) * kUnitBytes;
+  std::size_t best = most;
+  for (std::size_t size = most; size >= most / 2 && size > 0; size -= kSmallestArenaBytes) {
+    if (size % each * best < best % each * size) best = size;
+  }
+  return best;
 }
 
 void Arenas::add(Arena arena) {

@@ -8,8 +8,9 @@
 // Whatever the order of allocations and frees, first fit needs at most about log2(largest /
 // smallest) = 12 times the bytes that were live at once (Robson, "Worst case fragmentation of first
 // fit and best fit storage allocation strategies", 1977). Without frees, what is not used is the
-// rest of the last arena, which has a fifth of all and at most 64 MiB, and the ends of the others,
-// each smaller than an allocation: 3 % and 80 MiB at the most.
+// rest of the last arena, which has a fifth of all and at most 48 MiB, and the ends of the others,
+// whose sizes are chosen to be filled: 64 MiB or 3 %, whatever is more; 72 MiB or 5 % where all are
+// larger than 1 MiB and of random sizes, of which none fits the end that another has left.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +24,7 @@ namespace gcr::preload {
 
 /// Allocations below this size come out of arenas; the smallest arena has it.
 inline constexpr std::size_t kSmallestArenaBytes = std::size_t{2} << 20;
-inline constexpr std::size_t kLargestArenaBytes = std::size_t{64} << 20;
+inline constexpr std::size_t kLargestArenaBytes = std::size_t{48} << 20;
 
 /// A part of an arena. `arena` is its number: another arena may come to lie at the same address.
 struct ArenaRange {
@@ -70,8 +71,8 @@ class Arenas {
  public:
   /// A place for a small allocation in an arena of `context`, 0 if none has one.
   CUdeviceptr take(CUcontext context, std::size_t size_bytes);
-  /// How large the next arena of `context` should be.
-  std::size_t next_size_bytes(CUcontext context) const;
+  /// How large the next arena of `context` should be, which allocations of `size_bytes` will fill.
+  std::size_t next_size_bytes(CUcontext context, std::size_t size_bytes) const;
   void add(Arena arena);
 
   /// The arena that contains `address`, or null.

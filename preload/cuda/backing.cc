@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "preload/cuda/capture.h"
@@ -70,58 +71,14 @@ bool create_backing(int device, const DeviceFacts& facts, std::size_t size_bytes
   return true;
 }
 
-/// Gives back arenas in which nothing is left: all, or those that need not be kept for what comes
-/// next. Not during a capture. True if there was one.
-bool release_empty_arenas(bool all) {
-  ProcessState& s = state();
-  bool found = false;
-  for (;; found = true) {
-    Mapping mapping;
-    {
-      const std::lock_guard lock(s.mutex);
-      if (any_capture(s)) return found;
-      const CUdeviceptr arena = s.arenas.remove_empty(all);
-      if (arena == 0) return found;
-      mapping = s.inventory.take_mapping(arena);
-    }
-    take_apart(mapping);
-  }
-}
-
-/// Memory and where it is mapped, on its way into the inventory.
-struct Backing {
-  CUmemGenericAllocationHandle handle = 0;
-  CUdeviceptr address = 0;
-  std::size_t size_bytes = 0;
-};
-
-/// At least `wanted_bytes`. False: nothing is left behind.
-bool make_backing(int device, std::size_t wanted_bytes, Backing* backing) {
-  const DeviceFacts facts = device_facts(device);
-  const std::size_t unit = facts.granularity_bytes;
-  if (!facts.can_back || wanted_bytes > SIZE_MAX - unit) return false;
-  backing->size_bytes = (wanted_bytes + unit - 1) / unit * unit;
-  bool created = create_backing(device, facts, backing->size_bytes, &backing->handle);
-  if (!created && release_empty_arenas(true)) {
-    created = create_backing(device, facts, backing->size_bytes, &backing->handle);
-  }
-  if (!created) return false;
-  backing->address = map_whole(backing->handle, backing->size_bytes, unit, device);
-  if (backing->address == 0) real::cuMemRelease(backing->handle);
-  return backing->address != 0;
-}
-
-/// Holds the mutex already.
-const Physical& add_backing(ProcessState& s, CUcontext context, int device,
-                            const Backing& backing) {
+/// For plain allocations of one context. Holds the mutex already.
+const Physical& add_backing_of(ProcessState& s, CUcontext context, int device,
+                               const Backing& backing) {
   note_context(s, context, device);
-  Physical& physical =
-      s.inventory.add_physical(backing.handle, backing.size_bytes, device, Origin::kLibrary);
-  Mapping& mapping = s.inventory.add_mapping(backing.address, backing.size_bytes, 0, physical);
+  Mapping& mapping = add_backing(s, device, backing);
   mapping.context = context;
-  mapping.readers = mapping.writers = std::uint64_t{1} << device;
   if (!s.peers.empty()) apply_access(s, mapping);
-  return physical;
+  return *mapping.physical;
 }
 
 enum class Fit { kTaken, kNoRoom, kCapturing };
@@ -139,12 +96,12 @@ Fit take_range(CUcontext context, std::size_t requested_bytes, CUdeviceptr* addr
 }
 
 /// Another arena for `context`: of the size that is due or, where memory is short, the smallest.
-bool add_arena(CUcontext context, int device) {
+bool add_arena(CUcontext context, int device, std::size_t requested_bytes) {
   ProcessState& s = state();
   std::size_t wanted_bytes = 0;
   {
     const std::lock_guard lock(s.mutex);
-    wanted_bytes = s.arenas.next_size_bytes(context);
+    wanted_bytes = s.arenas.next_size_bytes(context, requested_bytes);
   }
   Backing backing;
   if (!make_backing(device, wanted_bytes, &backing) &&
@@ -153,7 +110,7 @@ bool add_arena(CUcontext context, int device) {
     return false;
   }
   const std::lock_guard lock(s.mutex);
-  const Physical& physical = add_backing(s, context, device, backing);
+  const Physical& physical = add_backing_of(s, context, device, backing);
   s.arenas.add(Arena(physical.id, context, backing.address, backing.size_bytes));
   return true;
 }
@@ -165,7 +122,7 @@ bool allocate_in_arena(CUcontext context, int device, std::size_t requested_byte
   if (fit != Fit::kNoRoom) return fit == Fit::kTaken;
   const std::lock_guard growing(state().growth);
   while ((fit = take_range(context, requested_bytes, address)) == Fit::kNoRoom) {
-    if (!add_arena(context, device)) return false;
+    if (!add_arena(context, device, requested_bytes)) return false;
   }
   return fit == Fit::kTaken;
 }
@@ -230,6 +187,64 @@ CUdeviceptr map_whole(CUmemGenericAllocationHandle handle, std::size_t size_byte
   return 0;
 }
 
+void note_driver_allocation(CUdeviceptr address, std::size_t size_bytes, bool managed) {
+  ProcessState& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.inventory.add_untracked(address, size_bytes, managed);
+  if (!managed) {
+    ++s.fallbacks;
+    log_line("%zu bytes at 0x%llx stay with the driver", size_bytes, address);
+  }
+}
+
+bool is_backed(ProcessState& s, const Mapping& mapping, CUdeviceptr address) {
+  const Plain* plain = s.inventory.find_plain(address);
+  return plain != nullptr && plain->address == address &&
+         mapping.physical->origin == Origin::kLibrary;
+}
+
+bool release_unused(bool all) {
+  ProcessState& s = state();
+  bool found = false;
+  for (;; found = true) {
+    std::optional<Mapping> mapping;
+    {
+      const std::lock_guard lock(s.mutex);
+      if (any_capture(s)) return found;
+      if (const CUdeviceptr arena = s.arenas.remove_empty(all)) {
+        mapping = s.inventory.take_mapping(arena);
+      } else {
+        mapping = take_unused_stretch(s, all);
+      }
+    }
+    if (!mapping.has_value()) return found;
+    take_apart(*mapping);
+  }
+}
+
+bool make_backing(int device, std::size_t wanted_bytes, Backing* backing) {
+  const DeviceFacts facts = device_facts(device);
+  const std::size_t unit = facts.granularity_bytes;
+  if (!facts.can_back || wanted_bytes > SIZE_MAX - unit) return false;
+  backing->size_bytes = (wanted_bytes + unit - 1) / unit * unit;
+  bool created = create_backing(device, facts, backing->size_bytes, &backing->handle);
+  if (!created && release_unused(true)) {
+    created = create_backing(device, facts, backing->size_bytes, &backing->handle);
+  }
+  if (!created) return false;
+  backing->address = map_whole(backing->handle, backing->size_bytes, unit, device);
+  if (backing->address == 0) real::cuMemRelease(backing->handle);
+  return backing->address != 0;
+}
+
+Mapping& add_backing(ProcessState& s, int device, const Backing& backing) {
+  Physical& physical =
+      s.inventory.add_physical(backing.handle, backing.size_bytes, device, Origin::kLibrary);
+  Mapping& mapping = s.inventory.add_mapping(backing.address, backing.size_bytes, 0, physical);
+  mapping.readers = mapping.writers = std::uint64_t{1} << device;
+  return mapping;
+}
+
 bool allocate_backed(std::size_t requested_bytes, CUdeviceptr* address) {
   CUcontext context = nullptr;
   int device = 0;
@@ -241,7 +256,7 @@ bool allocate_backed(std::size_t requested_bytes, CUdeviceptr* address) {
   if (!make_backing(device, requested_bytes, &backing)) return false;
   ProcessState& s = state();
   const std::lock_guard lock(s.mutex);
-  add_backing(s, context, device, backing);
+  add_backing_of(s, context, device, backing);
   s.inventory.add_plain(backing.address, requested_bytes);
   *address = backing.address;
   return true;
@@ -309,7 +324,7 @@ void release(const Freed& freed) {
     const std::lock_guard lock(state().mutex);
     if (!state().arenas.give_back(freed.range)) return;
   }
-  release_empty_arenas(false);
+  release_unused(false);
 }
 
 void take_apart(const Mapping& mapping) {
@@ -355,6 +370,7 @@ void flush_deferred_frees() {
 CUresult apply_access(ProcessState& s, Mapping& mapping) {
   std::uint64_t wanted = std::uint64_t{1} << mapping.physical->device;
   if (mapping.physical->origin == Origin::kImported) wanted = mapping.writers;
+  if (mapping.pool != nullptr) wanted = mapping.pool->accessors;
   for (const PeerAccess& peer : s.peers) {
     if (peer.owner == mapping.context) wanted |= std::uint64_t{1} << peer.accessor_device;
   }

@@ -28,6 +28,31 @@ DeviceFacts device_facts(int device);
 /// behind, `address` is untouched and the driver's own allocator should be asked. Takes the mutex.
 bool allocate_backed(std::size_t requested_bytes, CUdeviceptr* address);
 
+/// Remembers an allocation that the driver made itself. Takes the mutex.
+void note_driver_allocation(CUdeviceptr address, std::size_t size_bytes, bool managed);
+
+/// Whether an allocation that the library backs starts at `address`, which is in `mapping`. Holds
+/// the mutex already.
+bool is_backed(ProcessState& state, const Mapping& mapping, CUdeviceptr address);
+
+/// Memory and where it is mapped, on its way into the inventory.
+struct Backing {
+  CUmemGenericAllocationHandle handle = 0;
+  CUdeviceptr address = 0;
+  std::size_t size_bytes = 0;
+};
+
+/// At least `wanted_bytes`; what is unused is given back for it if need be. False: nothing is left
+/// behind. Takes the mutex.
+bool make_backing(int device, std::size_t wanted_bytes, Backing* backing);
+
+/// Puts it into the inventory; `device` has access. Holds the mutex already.
+Mapping& add_backing(ProcessState& state, int device, const Backing& backing);
+
+/// Gives back arenas and stretches of pools in which nothing is left: all, or those that need not
+/// be kept for what comes next. Not during a capture. True if there was one. Takes the mutex.
+bool release_unused(bool all);
+
 /// Reserves addresses for the whole of `physical`, maps it and gives `device` access. 0 if that
 /// fails; then nothing is left behind.
 CUdeviceptr map_whole(CUmemGenericAllocationHandle handle, std::size_t size_bytes,
@@ -65,8 +90,8 @@ CUresult export_descriptor(const Physical& physical, int* fd);
 /// agent tells by it what is the same memory. Holds the mutex already.
 CUresult share(Physical& physical);
 
-/// Tells the driver which devices may access a backed mapping: its own device, and the devices of
-/// contexts that enabled peer access to its context. Holds the mutex already.
+/// Tells the driver which devices may access a backed mapping: those of its pool, or its own device
+/// and the devices of contexts that enabled peer access to its context. Holds the mutex already.
 CUresult apply_access(ProcessState& state, Mapping& mapping);
 
 }  // namespace gcr::preload

@@ -4,6 +4,7 @@
 
 #include "preload/cuda/backing.h"
 #include "preload/cuda/driver_calls.h"
+#include "preload/cuda/pools.h"
 #include "preload/cuda/tracked.h"
 
 namespace gcr::preload {
@@ -91,10 +92,12 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph,
 
 // A stream that is destroyed takes its capture with it, and its handle must not be asked again.
 CUresult cuStreamDestroy(CUstream stream) {
+  note_stream_end(stream);
   return ended(real::cuStreamDestroy(stream), capture_of(stream, false));
 }
 
 CUresult cuStreamDestroy_v2(CUstream stream) {
+  note_stream_end(stream);
   return ended(real::cuStreamDestroy_v2(stream), capture_of(stream, false));
 }
 

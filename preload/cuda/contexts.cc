@@ -93,6 +93,13 @@ void join_waiting_thread() {
 
 }  // namespace
 
+CurrentContext::CurrentContext(CUcontext context) : result_(real::cuCtxPushCurrent_v2(context)) {}
+
+CurrentContext::~CurrentContext() {
+  CUcontext popped = nullptr;
+  if (result_ == CUDA_SUCCESS) real::cuCtxPopCurrent_v2(&popped);
+}
+
 void note_context(ProcessState& s, CUcontext context, int device, bool primary) {
   for (KnownContext& known : s.contexts) {
     if (known.context != context) continue;
@@ -116,6 +123,7 @@ void forget_context(CUcontext context) {
       if (mapping.context == context) addresses.push_back(address);
     }
     s.arenas.remove_all_of(context);
+    forget_streams_of(s, context);
     for (const CUdeviceptr address : addresses) {
       dead.push_back(s.inventory.take_mapping(address));
       s.inventory.remove_plains(dead.back());

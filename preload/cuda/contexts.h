@@ -7,6 +7,19 @@
 
 namespace gcr::preload {
 
+/// Makes a context current while it lives, unless `result` says that it could not.
+class CurrentContext {
+ public:
+  explicit CurrentContext(CUcontext context);
+  ~CurrentContext();
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
+  CUresult result() const { return result_; }
+
+ private:
+  const CUresult result_;
+};
+
 /// Remembers a context. Holds the mutex already.
 void note_context(ProcessState& state, CUcontext context, int device, bool primary = false);
 

@@ -15,6 +15,7 @@ enum class Policy : unsigned char {
   kInvalid = 0,
   kGated,    ///< the shim enters the gate and calls the driver
   kTracked,  ///< the shim enters the gate and calls gcr::preload::tracked::<symbol>
+  kWaits,    ///< the shim calls gcr::preload::tracked::<symbol> without entering the gate
   kLookup,   ///< the shim answers with shims, see driver_lookup.h
   kPassed,   ///< no shim
 };

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory_resource>
 #include <vector>
 
 #include "preload/cuda/abi/driver_abi.h"
@@ -14,9 +15,11 @@ namespace gcr::preload {
 
 inline constexpr int kMaxDevices = 64;
 
+struct Pool;
+
 enum class Origin : std::uint8_t {
   kInvalid = 0,
-  kLibrary,      ///< made by the library for a cuMemAlloc
+  kLibrary,      ///< made by the library for plain allocations
   kApplication,  ///< made by the application's cuMemCreate
   kImported,     ///< by the application's import of a descriptor, or by legacy IPC
 };
@@ -43,8 +46,8 @@ struct Physical {
 /// Closes every descriptor of `physical`.
 void close_descriptors(Physical& physical);
 
-/// What the application got from cuMemAlloc or cuIpcOpenMemHandle: a part of a mapping, or the
-/// whole of it.
+/// What the application got from cuMemAlloc, cuMemAllocAsync or cuIpcOpenMemHandle: a part of a
+/// mapping, or the whole of it.
 struct Plain {
   CUdeviceptr address = 0;
   std::size_t requested_bytes = 0;
@@ -62,8 +65,12 @@ struct Mapping {
   std::uint64_t readers = 0;                  ///< devices that may read
   std::uint64_t writers = 0;                  ///< devices that may read and write
   std::vector<CUmemAccessDesc> other_access;  ///< locations that are no device
-  CUcontext context = nullptr;    ///< of the plain allocations in it; null: the application's own
+  CUcontext context = nullptr;                ///< of the plain allocations in it, if they have one
+  Pool* pool = nullptr;           ///< that the plain allocations in it are of, if they are of one
   std::uint64_t ipc_key[2] = {};  ///< of opened handles: the exporter, and the id there
+
+  /// Plain allocations lie in it; else it is the application's own.
+  bool is_of_plains() const { return context != nullptr || pool != nullptr; }
 };
 
 class Inventory {
@@ -118,7 +125,8 @@ class Inventory {
 
   std::map<std::uint64_t, Physical> physicals_;
   std::map<CUdeviceptr, Mapping> mappings_;
-  std::map<CUdeviceptr, Plain> plains_;
+  std::pmr::unsynchronized_pool_resource plain_nodes_;  ///< recycled
+  std::pmr::map<CUdeviceptr, Plain> plains_{&plain_nodes_};
   std::map<CUdeviceptr, Untracked> untracked_;
   std::uint64_t next_id_ = 1;
   std::uint64_t next_buffer_id_ = std::uint64_t{1} << 62;  ///< the driver's are small

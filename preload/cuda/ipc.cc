@@ -215,7 +215,8 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
     const std::lock_guard lock(s.mutex);
     const Plain* plain = s.inventory.find_plain(address);
     const Mapping* mapping = s.inventory.find_mapping(address);
-    if (plain != nullptr && mapping->physical->origin == Origin::kLibrary) {
+    if (plain != nullptr && mapping->physical->origin == Origin::kLibrary &&
+        mapping->pool == nullptr) {
       return handle == nullptr ? CUDA_ERROR_INVALID_VALUE : make_ticket(*mapping, *plain, handle);
     }
   }

@@ -5,22 +5,11 @@
 #include "preload/cuda/backing.h"
 #include "preload/cuda/capture.h"
 #include "preload/cuda/driver_calls.h"
+#include "preload/cuda/pools.h"
 #include "preload/cuda/tracked.h"
-#include "preload/log.h"
 
 namespace gcr::preload {
 namespace {
-
-/// Remembers an allocation that the driver made itself.
-void note_driver_allocation(CUdeviceptr address, std::size_t size_bytes, bool managed) {
-  ProcessState& s = state();
-  const std::lock_guard lock(s.mutex);
-  s.inventory.add_untracked(address, size_bytes, managed);
-  if (!managed) {
-    ++s.fallbacks;
-    log_line("%zu bytes at 0x%llx stay with the driver", size_bytes, address);
-  }
-}
 
 std::size_t round_up(std::size_t value, std::size_t unit) {
   return (value + unit - 1) / unit * unit;
@@ -65,20 +54,13 @@ bool allocate_backed_pitch(CUdeviceptr* address, std::size_t* pitch_bytes, std::
 
 enum class Ownership { kDriver, kRefused, kDeferred, kTaken };
 
-/// Whether a backed allocation starts at `address`.
-bool is_backed(ProcessState& s, const Mapping& mapping, CUdeviceptr address) {
-  const Plain* plain = s.inventory.find_plain(address);
-  return plain != nullptr && plain->address == address &&
-         mapping.physical->origin == Origin::kLibrary;
-}
-
 /// Takes a backed allocation out of the inventory, for the caller to release or, during a capture,
 /// for later.
 Ownership take_for_free(CUdeviceptr address, Freed* taken) {
   ProcessState& s = state();
   const std::lock_guard lock(s.mutex);
   Mapping* mapping = s.inventory.find_mapping(address);
-  if (mapping == nullptr || mapping->context == nullptr) return Ownership::kDriver;
+  if (mapping == nullptr || !mapping->is_of_plains()) return Ownership::kDriver;
   if (!is_backed(s, *mapping, address)) return Ownership::kRefused;
   *taken = take_plain(s, *mapping, address);
   if (!any_capture(s)) return Ownership::kTaken;
@@ -93,25 +75,6 @@ CUresult free_in_driver(CUdeviceptr address) {
     s.inventory.remove_untracked(address);
   }
   return real::cuMemFree_v2(address);
-}
-
-/// cuMemFreeAsync of a backed allocation: it goes once the stream is past this point. Nothing if
-/// the address is not backed: then the driver is called.
-std::optional<CUresult> free_in_stream_order(CUdeviceptr address, CUstream stream) {
-  ProcessState& s = state();
-  const std::lock_guard lock(s.mutex);
-  Mapping* mapping = s.inventory.find_mapping(address);
-  if (mapping == nullptr || !is_backed(s, *mapping, address)) return std::nullopt;
-  CUevent done = nullptr;
-  CUresult result = real::cuEventCreate(&done, CU_EVENT_DISABLE_TIMING);
-  if (result != CUDA_SUCCESS) return result;
-  result = real::cuEventRecord(done, stream);
-  if (result != CUDA_SUCCESS) {
-    real::cuEventDestroy_v2(done);
-    return result;
-  }
-  s.deferred_frees.push_back({take_plain(s, *mapping, address), done});
-  return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -151,6 +114,7 @@ CUresult cuMemAllocManaged(CUdeviceptr* address, std::size_t size_bytes, unsigne
 }
 
 CUresult cuMemFree_v2(CUdeviceptr address) {
+  if (const std::optional<CUresult> of_pool = free_unused(address)) return *of_pool;
   Freed freed;
   switch (take_for_free(address, &freed)) {
     case Ownership::kDriver:
@@ -168,17 +132,6 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
   return result;
 }
 
-CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
-  const std::optional<CUresult> freed = free_in_stream_order(address, stream);
-  return freed.has_value() ? *freed : real::cuMemFreeAsync(address, stream);
-}
-
-CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
-  const std::optional<CUresult> freed =
-      free_in_stream_order(address, stream == nullptr ? CU_STREAM_PER_THREAD : stream);
-  return freed.has_value() ? *freed : real::cuMemFreeAsync_ptsz(address, stream);
-}
-
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* size_bytes, CUdeviceptr address) {
   ProcessState& s = state();
   CUcontext context = nullptr;
@@ -191,7 +144,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* size_bytes, CUd
       return CUDA_SUCCESS;
     }
     const Mapping* mapping = s.inventory.find_mapping(address);
-    if (mapping != nullptr && mapping->context != nullptr) return CUDA_ERROR_NOT_FOUND;
+    if (mapping != nullptr && mapping->is_of_plains()) return CUDA_ERROR_NOT_FOUND;
   }
   flush_deferred_frees();
   return real::cuMemGetAddressRange_v2(base, size_bytes, address);

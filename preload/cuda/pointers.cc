@@ -1,8 +1,9 @@
-// Pointer queries on backed memory answer as they would for a plain cuMemAlloc; on memory that the
+// Pointer queries on backed memory answer as they would for the driver's own; on memory that the
 // application mapped itself, they answer with what it had asked for.
 #include <optional>
 
 #include "preload/cuda/driver_calls.h"
+#include "preload/cuda/pools.h"
 #include "preload/cuda/process_state.h"
 #include "preload/cuda/tracked.h"
 
@@ -16,7 +17,9 @@ struct View {
   Plain allocation;
   CUdeviceptr mapping = 0;
   std::size_t mapped_bytes = 0;
-  CUcontext context = nullptr;
+  CUcontext context = nullptr;  ///< null for memory of a pool
+  bool pooled = false;
+  CUmemoryPool pool = nullptr;
   unsigned int handle_types = 0;
 };
 
@@ -26,7 +29,7 @@ std::optional<View> view_of(CUdeviceptr address) {
   const Mapping* mapping = s.inventory.find_mapping(address);
   if (mapping == nullptr) return std::nullopt;
   View view;
-  if (mapping->context == nullptr) {
+  if (!mapping->is_of_plains()) {
     view.handle_types = mapping->physical->asked.requestedHandleTypes;
     return view;
   }
@@ -37,6 +40,8 @@ std::optional<View> view_of(CUdeviceptr address) {
   view.mapping = mapping->address;
   view.mapped_bytes = mapping->size_bytes;
   view.context = mapping->context;
+  if (mapping->pool != nullptr) view.pool = mapping->pool->handle;
+  view.pooled = mapping->pool != nullptr;
   return view;
 }
 
@@ -91,7 +96,9 @@ bool override_answer(const View& view, CUpointer_attribute attribute, CUdevicept
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
       return put(data, view.mapped_bytes);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      return put<unsigned char>(data, view.allocation.ipc_opens == 0 ? 1 : 0);
+      return put<unsigned char>(data, !view.pooled && view.allocation.ipc_opens == 0 ? 1 : 0);
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      return put(data, view.pool);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
       return put<unsigned char>(data, view.allocation.sync_memops ? 1 : 0);
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:

@@ -15,6 +15,7 @@
 #include "preload/cuda/abi/driver_abi.h"
 #include "preload/cuda/arena.h"
 #include "preload/cuda/inventory.h"
+#include "preload/cuda/pools.h"
 
 namespace gcr::preload {
 
@@ -64,10 +65,12 @@ struct DeferredFree {
 
 struct ProcessState {
   std::mutex mutex;
-  /// Held while an arena is made, before `mutex`: of the threads that need one, the first makes it.
+  /// Held while an arena or a stretch of a pool is made, before `mutex`: of the threads that need
+  /// one, the first makes it.
   std::mutex growth;
   Inventory inventory;
   Arenas arenas;
+  Pools pools;
   std::vector<KnownContext> contexts;
   std::vector<PeerAccess> peers;
   std::vector<Capture> captures;
@@ -76,6 +79,9 @@ struct ProcessState {
   /// mapped addresses with their sizes. They are passed on to the driver unchanged.
   std::map<CUmemGenericAllocationHandle, std::uint32_t> imported_handles;
   std::map<CUdeviceptr, std::size_t> imported_mappings;
+  /// What the application registered with the driver, for which its pages are pinned: addresses
+  /// with their sizes. In it from before the driver's call until after the one that undoes it.
+  std::map<std::uintptr_t, std::size_t> registered_memory;
   DeviceFacts devices[kMaxDevices];
   std::uint32_t fallbacks = 0;
   bool driver_ipc_exported = false;       ///< handles of allocations left with the driver

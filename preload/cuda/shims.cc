@@ -1,4 +1,4 @@
-// The shims of gated and tracked rows; driver_lookup.cc has those of kLookup.
+// The shims of gated, tracked and waiting rows; driver_lookup.cc has those of kLookup.
 //
 // A shim that is reached without a driver that has its function (which takes a weak reference, or a
 // driver older than the application) says so as cuGetProcAddress would, and does nothing.
@@ -18,20 +18,25 @@ namespace {
 }  // namespace
 }  // namespace gcr::preload
 
-#define GCR_SHIM(symbol, params, call)                                    \
+#define GCR_SHIM(symbol, params, scope, call)                             \
   [[gnu::flatten]] CUresult symbol params {                               \
     const gcr::preload::RealDriver* driver = gcr::preload::real_driver(); \
     if (driver == nullptr || driver->symbol == nullptr) [[unlikely]] {    \
       return gcr::preload::missing(driver);                               \
     }                                                                     \
-    const gcr::preload::GateScope inside;                                 \
+    scope;                                                                \
     return call;                                                          \
   }
-#define GCR_DEFINE_kGated(symbol, params, args) GCR_SHIM(symbol, params, driver->symbol args)
-#define GCR_DEFINE_kTracked(symbol, params, args)                         \
-  GCR_SHIM(symbol, params,                                                \
-           gcr::preload::calls_are_left_to_driver() ? driver->symbol args \
-                                                    : gcr::preload::tracked::symbol args)
+#define GCR_INSIDE const gcr::preload::GateScope inside
+#define GCR_BEHAVIOUR(symbol, args)                              \
+  gcr::preload::calls_are_left_to_driver() ? driver->symbol args \
+                                           : gcr::preload::tracked::symbol args
+#define GCR_DEFINE_kGated(symbol, params, args) \
+  GCR_SHIM(symbol, params, GCR_INSIDE, driver->symbol args)
+#define GCR_DEFINE_kTracked(symbol, params, args) \
+  GCR_SHIM(symbol, params, GCR_INSIDE, GCR_BEHAVIOUR(symbol, args))
+#define GCR_DEFINE_kWaits(symbol, params, args) \
+  GCR_SHIM(symbol, params, , GCR_BEHAVIOUR(symbol, args))
 #define GCR_DEFINE_kLookup(symbol, params, args)
 #define GCR_DEFINE_kPassed(symbol, params, args)
 #define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \

@@ -8,6 +8,7 @@
 
 #define GCR_DECLARE_kGated(symbol, params) GCR_PRELOAD_EXPORT CUresult symbol params;
 #define GCR_DECLARE_kTracked(symbol, params) GCR_PRELOAD_EXPORT CUresult symbol params;
+#define GCR_DECLARE_kWaits(symbol, params) GCR_PRELOAD_EXPORT CUresult symbol params;
 #define GCR_DECLARE_kLookup(symbol, params) GCR_PRELOAD_EXPORT CUresult symbol params;
 #define GCR_DECLARE_kPassed(symbol, params)
 #define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
@@ -17,5 +18,6 @@ extern "C" {
 }
 #undef GCR_DECLARE_kGated
 #undef GCR_DECLARE_kTracked
+#undef GCR_DECLARE_kWaits
 #undef GCR_DECLARE_kLookup
 #undef GCR_DECLARE_kPassed

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "preload/cuda/contexts.h"
 #include "preload/cuda/driver_calls.h"
 
 namespace gcr::preload {
@@ -9,22 +10,6 @@ namespace {
 
 /// The least value that the driver of CUDA 13 accepts unchanged.
 constexpr std::size_t kLowestBytes = 16;
-
-/// Makes a context current for its lifetime; converts to false if that failed.
-class CurrentContext {
- public:
-  explicit CurrentContext(CUcontext context) : result_(real::cuCtxPushCurrent_v2(context)) {}
-  CurrentContext(const CurrentContext&) = delete;
-  CurrentContext& operator=(const CurrentContext&) = delete;
-  ~CurrentContext() {
-    CUcontext popped = nullptr;
-    if (result_ == CUDA_SUCCESS) real::cuCtxPopCurrent_v2(&popped);
-  }
-  CUresult result() const { return result_; }
-
- private:
-  const CUresult result_;
-};
 
 void lower(KnownContext& known) {
   const CurrentContext current(known.context);

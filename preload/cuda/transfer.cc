@@ -1,4 +1,8 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -49,6 +53,25 @@ door::DoorEntry entry_of(const ProcessState& s, const Physical& physical) {
   entry.host_node = physical.host_node;
   ::memcpy(entry.device_uuid, s.devices[physical.device].uuid.bytes, sizeof(entry.device_uuid));
   return entry;
+}
+
+/// What graphs have reserved on all devices for what they allocate, as the driver says; while it
+/// must not be asked, as it was.
+std::uint64_t graph_bytes(ProcessState& s) {
+  if (s.detached || gate::is_closed()) return s.pools.graph_bytes;
+  std::uint64_t asked = 0;
+  s.pools.graph_bytes = 0;
+  for (const KnownContext& known : s.contexts) {
+    const std::uint64_t bit = std::uint64_t{1} << known.device;
+    cuuint64_t bytes = 0;
+    if ((asked & bit) == 0 &&
+        real::cuDeviceGetGraphMemAttribute(known.device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
+                                           &bytes) == CUDA_SUCCESS) {
+      s.pools.graph_bytes += bytes;
+    }
+    asked |= bit;
+  }
+  return s.pools.graph_bytes;
 }
 
 /// Maps one range as it was, with the same access.
@@ -163,7 +186,7 @@ door::Summary summarize() {
   door::Summary summary{};
   summary.generation = s.inventory.generation();
   summary.tracked_bytes = s.inventory.tracked_bytes();
-  summary.untracked_bytes = s.inventory.untracked_bytes();
+  summary.untracked_bytes = s.inventory.untracked_bytes() + graph_bytes(s);
   summary.gated_calls_in_flight = gate::in_flight();
   summary.allocations = s.inventory.tracked_count();
   summary.contexts = static_cast<std::uint32_t>(s.contexts.size());
@@ -215,6 +238,30 @@ Ending export_all(std::uint64_t session, std::span<const std::uint64_t> ids,
   }
   if (ending.outcome != Outcome::kOk) close_loose();
   return ending;
+}
+
+Ending open_userfaultfd(int* descriptor) {
+  const std::lock_guard lock(state().mutex);
+  // Faults of the kernel's own are no obstacle: the agent has all of them answered at once.
+  constexpr unsigned long kFlags = O_CLOEXEC | UFFD_USER_MODE_ONLY;
+  const int saved_errno = errno;
+  *descriptor = static_cast<int>(::syscall(SYS_userfaultfd, kFlags));
+  errno = saved_errno;
+  if (*descriptor < 0) return {Outcome::kNotFound};
+  g_loose[g_loose_count++] = *descriptor;
+  return {};
+}
+
+std::size_t list_registered(std::uint64_t above, std::span<door::DoorEntry> entries) {
+  ProcessState& s = state();
+  const std::lock_guard lock(s.mutex);
+  std::size_t count = 0;
+  for (auto at = s.registered_memory.upper_bound(above);
+       at != s.registered_memory.end() && count < entries.size(); ++at) {
+    entries[count].id = at->first;
+    entries[count++].size_bytes = at->second;
+  }
+  return count;
 }
 
 void close_loose() {
@@ -309,6 +356,10 @@ Ending wait_until_idle(std::chrono::nanoseconds timeout, door::Obstacle* obstacl
   const Idle idle = wait_for_contexts(timeout, &result);
   if (idle == Idle::kTimeout) return {Outcome::kTimeout};
   if (idle == Idle::kDriver) return {Outcome::kDriver, result};
+  {
+    const std::lock_guard lock(state().mutex);
+    note_all_passed(state());
+  }
   flush_deferred_frees();
   *obstacle = door::Obstacle::kNone;
   return {};

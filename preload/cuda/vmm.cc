@@ -45,10 +45,10 @@ void for_each_mapping(Inventory& inventory, CUdeviceptr address, std::size_t siz
 /// Backed memory looks like cuMemAlloc's, which these calls do not work on.
 bool touches_plain(Inventory& inventory, CUdeviceptr address, std::size_t size_bytes) {
   const Mapping* first = inventory.find_mapping(address);
-  if (first != nullptr && first->context != nullptr) return true;
+  if (first != nullptr && first->is_of_plains()) return true;
   bool plain = false;
   for_each_mapping(inventory, address, size_bytes,
-                   [&](const Mapping& mapping) { plain = plain || mapping.context != nullptr; });
+                   [&](const Mapping& mapping) { plain = plain || mapping.is_of_plains(); });
   return plain;
 }
 
@@ -264,7 +264,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
   const std::lock_guard lock(s.mutex);
   const Mapping* mapping = s.inventory.find_mapping(reinterpret_cast<CUdeviceptr>(address));
   if (mapping != nullptr) {
-    if (mapping->context != nullptr || handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (mapping->is_of_plains() || handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
     ++mapping->physical->references;
     *handle = Inventory::to_handle(*mapping->physical);
     return CUDA_SUCCESS;

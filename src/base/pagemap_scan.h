@@ -23,7 +23,12 @@ struct ScanArguments {
 
 inline constexpr unsigned long kScan = _IOWR('f', 16, ScanArguments);
 
+// Flags.
+inline constexpr std::uint64_t kProtectMatching = 1 << 0;  ///< against writes, by the userfaultfd
+inline constexpr std::uint64_t kNeedsAsync = 1 << 1;  ///< EPERM where no userfaultfd tracks writes
+
 // Categories of pages.
+inline constexpr std::uint64_t kIsWritten = 1 << 1;  ///< since it was protected
 inline constexpr std::uint64_t kIsFile = 1 << 2;
 inline constexpr std::uint64_t kIsPresent = 1 << 3;
 inline constexpr std::uint64_t kIsSwapped = 1 << 4;

@@ -96,11 +96,15 @@ void describe_data(CLI::App& app, MigrateRequest& request) {
       ->check(CLI::Range(0, 32));
 }
 
-void describe_pre_copy(CLI::App& app, MigrateRequest& request) {
+void describe_downtime_limit(CLI::App& app, MigrateRequest& request) {
   add_option(app, "--downtime-limit", request, &MigrateRequest::set_downtime_limit_ms,
              "Switch over once the rest can be sent within this many ms (default 300)")
       ->option_text("MS")
       ->check(CLI::Range(1, 3'600'000));
+}
+
+void describe_pre_copy(CLI::App& app, MigrateRequest& request) {
+  describe_downtime_limit(app, request);
   add_option(app, "--max-rounds", request, &MigrateRequest::set_max_rounds,
              "Switch over after this many rounds in any case (default 30)")
       ->option_text("N")
@@ -120,7 +124,11 @@ void describe_pre_copy(CLI::App& app, MigrateRequest& request) {
            "Fill GPU memory at DST only after the switchover; it need not be free before");
 }
 
-void describe_connections(CLI::App& app, MigrateRequest& request) {
+/// What a migration may ask of the job.
+void describe_concessions(CLI::App& app, MigrateRequest& request) {
+  add_flag(app, "--allow-slow", request, &MigrateRequest::set_allow_slow,
+           "Also move a program that was not started under `gcr-migrate run`, through the driver "
+           "alone: it stands still until all its GPU memory is at DST");
   app.add_option_function<std::string>(
          "--tcp", [&request](const std::string& value) { request.set_close_tcp(value == "close"); },
          "TCP connections with one end outside of the job: refuse the migration (default), or "
@@ -210,7 +218,7 @@ void describe_migrate(CLI::App& app, CommandLine& line) {
   describe_data(app, line.options.request);
   describe_pre_copy(app, line.options.request);
   describe_images(app, line.options.request);
-  describe_connections(app, line.options.request);
+  describe_concessions(app, line.options.request);
   describe_gpus(app, line.options.request);
   describe_output(app, line.options);
   describe_certificates(app, line.tls);
@@ -224,7 +232,8 @@ CLI::App* describe_preflight(CLI::App& app, CommandLine& line) {
   describe_data(*preflight, line.options.request);
   add_flag(*preflight, "--no-prefill", line.options.request, &MigrateRequest::set_no_prefill,
            "As for a migration");
-  describe_connections(*preflight, line.options.request);
+  describe_concessions(*preflight, line.options.request);
+  describe_downtime_limit(*preflight, line.options.request);
   describe_gpus(*preflight, line.options.request);
   preflight->add_flag("--json", line.options.json, "Print one JSON object and nothing else");
   describe_certificates(*preflight, line.tls);
@@ -259,7 +268,6 @@ Result<MigrateOptions> check(const CommandLine& line) {
 void add_migrate(CLI::App& app, Commands& commands) {
   const auto line = std::make_shared<CommandLine>();
   line->options.request.set_transport(proto::TRANSPORT_AUTO);
-  line->options.request.set_downtime_limit_ms(300);
   line->options.request.set_max_rounds(30);
   const auto checked = [line](ExitCode (*command)(const MigrateOptions&)) {
     return [line, command] {

@@ -37,9 +37,11 @@ namespace gcr::apps {
   X(copy_to_device, cuMemcpyHtoD, 3020, (CUdeviceptr, const void*, std::size_t))                  \
   X(copy_to_host, cuMemcpyDtoH, 3020, (void*, CUdeviceptr, std::size_t))                          \
   X(copy_to_host_async, cuMemcpyDtoHAsync, 3020, (void*, CUdeviceptr, std::size_t, CUstream))     \
+  X(set_bytes_async, cuMemsetD8Async, 3020, (CUdeviceptr, unsigned char, std::size_t, CUstream))  \
   X(set_words_async, cuMemsetD32Async, 3020, (CUdeviceptr, unsigned, std::size_t, CUstream))      \
   X(create_stream, cuStreamCreate, 2000, (CUstream*, unsigned))                                   \
   X(synchronize_stream, cuStreamSynchronize, 2000, (CUstream))                                    \
+  X(launch_host, cuLaunchHostFunc, 10000, (CUstream, CUhostFn, void*))                            \
   X(launch, cuLaunchKernel, 4000,                                                                 \
     (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,  \
      void**, void**))                                                                             \

@@ -23,7 +23,15 @@ struct Options {
   std::uint64_t report = 100;
   std::uint64_t steps = 0;
   int device = 0;
+  bool pool = false;
 };
+
+CUdeviceptr allocate(const Gpu& gpu, std::uint64_t bytes, const Options& options) {
+  if (!options.pool) return gpu.allocate(bytes);
+  CUdeviceptr address = 0;
+  gpu.check(gpu.driver().alloc_async(&address, bytes, nullptr), "allocate from the pool");
+  return address;
+}
 
 /// Sizes go round this list until the total is reached; then come small buffers.
 std::vector<RingBuffer> allocate_buffers(const Gpu& gpu, std::uint64_t total_bytes,
@@ -34,13 +42,13 @@ std::vector<RingBuffer> allocate_buffers(const Gpu& gpu, std::uint64_t total_byt
   for (std::size_t i = 0; left >= 2 * kMiB; ++i) {
     const std::uint64_t bytes =
         std::min(kSizesMib[i % kSizesMib.size()] * kMiB, left / (2 * kMiB) * (2 * kMiB));
-    buffers.push_back({gpu.allocate(bytes), bytes / 8});
+    buffers.push_back({allocate(gpu, bytes, options), bytes / 8});
     left -= bytes;
   }
   const std::uint64_t most_words = options.small_kib * kKiB / 8;
   for (std::uint64_t i = 1; i <= options.small; ++i) {
     const std::uint64_t words = i * kSpread % most_words + 1;
-    buffers.push_back({gpu.allocate(words * 8), words});
+    buffers.push_back({allocate(gpu, words * 8, options), words});
   }
   return buffers;
 }
@@ -75,6 +83,7 @@ int main(int argc, char** argv) {
   line.add("--report", options.report, "steps between two lines").positive();
   line.add("--steps", options.steps, "end after so many steps (0: never)");
   line.add("--device", options.device, "device ordinal");
+  line.add_flag("--pool", options.pool, "take it from the stream-ordered pool");
   line.parse(argc, argv);
   return gcr::apps::run(options);
 }

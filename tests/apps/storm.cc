@@ -1,5 +1,6 @@
 #include "tests/apps/storm.h"
 
+#include <chrono>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -16,10 +17,12 @@ bool succeeded(CUresult result, const char* call, std::string* failure) {
   return result == CUDA_SUCCESS;
 }
 
+void take_a_while(void*) { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }
+
 }  // namespace
 
-Storm::Storm(const StormDriver& driver, CUcontext context, std::size_t threads)
-    : driver_(driver), context_(context), workers_(threads) {
+Storm::Storm(const StormDriver& driver, CUcontext context, std::size_t threads, StormMemory memory)
+    : driver_(driver), context_(context), memory_(memory), workers_(threads) {
   for (std::size_t i = 0; i < threads; ++i) workers_[i].random.seed(i + 1);
 }
 
@@ -31,8 +34,20 @@ void Storm::round(std::uint64_t steps) {
   for (std::thread& thread : threads) thread.join();
 }
 
+bool Storm::start(Worker& worker) const {
+  if (!succeeded(driver_.set_current(context_), "cuCtxSetCurrent", &worker.failure)) return false;
+  if (memory_ == StormMemory::kPlain || worker.streams[0] != nullptr) return true;
+  for (CUstream& stream : worker.streams) {
+    if (!succeeded(driver_.create_stream(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate",
+                   &worker.failure)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 void Storm::run(Worker& worker, std::uint64_t steps) const {
-  if (!succeeded(driver_.set_current(context_), "cuCtxSetCurrent", &worker.failure)) return;
+  if (!start(worker)) return;
   for (std::uint64_t i = 0; i < steps && worker.failure.empty(); ++i) {
     const bool more = worker.live.size() < kMostLive && worker.random() % 64 >= worker.live.size();
     more || worker.live.empty() ? allocate(worker) : check_and_free(worker);
@@ -41,14 +56,38 @@ void Storm::run(Worker& worker, std::uint64_t steps) const {
 
 void Storm::allocate(Worker& worker) const {
   const std::size_t most = std::size_t{1} << (1 + worker.random() % kSizeBits);
-  Buffer buffer{0, 1 + worker.random() % most, static_cast<unsigned char>(worker.random())};
-  if (!succeeded(driver_.allocate(&buffer.address, buffer.bytes), "cuMemAlloc", &worker.failure)) {
+  Buffer buffer{0, 1 + worker.random() % most, static_cast<unsigned char>(worker.random()),
+                worker.streams[worker.random() % 2]};
+  const bool plain = memory_ == StormMemory::kPlain;
+  if (!succeeded(plain ? driver_.allocate(&buffer.address, buffer.bytes)
+                       : driver_.allocate_async(&buffer.address, buffer.bytes, buffer.stream),
+                 "allocating", &worker.failure)) {
     return;
   }
   worker.live.push_back(buffer);
   ++worker.allocations;
-  succeeded(driver_.fill(buffer.address, buffer.value, buffer.bytes), "cuMemsetD8",
-            &worker.failure);
+  succeeded(plain ? driver_.fill(buffer.address, buffer.value, buffer.bytes)
+                  : driver_.fill_async(buffer.address, buffer.value, buffer.bytes, buffer.stream),
+            "filling", &worker.failure);
+}
+
+/// In the order of either stream, behind work that takes a while and spoils the content: whoever
+/// gets the memory must not see that.
+void Storm::free(Worker& worker, const Buffer& buffer) const {
+  if (memory_ == StormMemory::kPlain) {
+    succeeded(driver_.free(buffer.address), "cuMemFree", &worker.failure);
+    return;
+  }
+  const CUstream stream = worker.streams[worker.random() % 2];
+  const auto spoilt = static_cast<unsigned char>(~buffer.value);
+  if (worker.random() % 8 == 0 && !succeeded(driver_.launch_host(stream, take_a_while, nullptr),
+                                             "cuLaunchHostFunc", &worker.failure)) {
+    return;
+  }
+  if (succeeded(driver_.fill_async(buffer.address, spoilt, buffer.bytes, stream), "spoiling",
+                &worker.failure)) {
+    succeeded(driver_.free_async(buffer.address, stream), "cuMemFreeAsync", &worker.failure);
+  }
 }
 
 void Storm::check_and_free(Worker& worker) const {
@@ -56,6 +95,11 @@ void Storm::check_and_free(Worker& worker) const {
   const Buffer buffer = worker.live.back();
   worker.live.pop_back();
   worker.content.resize(buffer.bytes);
+  if (memory_ == StormMemory::kStreamOrdered &&
+      !succeeded(driver_.synchronize_stream(buffer.stream), "cuStreamSynchronize",
+                 &worker.failure)) {
+    return;
+  }
   if (!succeeded(driver_.copy_to_host(worker.content.data(), buffer.address, buffer.bytes),
                  "cuMemcpyDtoH", &worker.failure)) {
     return;
@@ -66,7 +110,7 @@ void Storm::check_and_free(Worker& worker) const {
                      std::to_string(buffer.value);
   }
   worker.checksum = (worker.checksum ^ buffer.bytes ^ buffer.value) * 0x9e3779b97f4a7c15;
-  succeeded(driver_.free(buffer.address), "cuMemFree", &worker.failure);
+  free(worker, buffer);
 }
 
 void Storm::finish() {

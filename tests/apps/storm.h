@@ -1,4 +1,5 @@
-// Many threads that allocate, fill, check and free GPU memory of random sizes, most of them small.
+// Many threads that allocate, fill, check and free GPU memory of random sizes, most of them small:
+// with cuMemAlloc, or in the order of streams, where what a thread frees is still written to.
 // What is allocated and read follows from numbers alone, so that two runs can be compared.
 #pragma once
 
@@ -19,12 +20,20 @@ struct StormDriver {
   CUresult (*free)(CUdeviceptr);
   CUresult (*fill)(CUdeviceptr, unsigned char, std::size_t);
   CUresult (*copy_to_host)(void*, CUdeviceptr, std::size_t);
+  CUresult (*create_stream)(CUstream*, unsigned);
+  CUresult (*synchronize_stream)(CUstream);
+  CUresult (*allocate_async)(CUdeviceptr*, std::size_t, CUstream);
+  CUresult (*free_async)(CUdeviceptr, CUstream);
+  CUresult (*fill_async)(CUdeviceptr, unsigned char, std::size_t, CUstream);
+  CUresult (*launch_host)(CUstream, CUhostFn, void*);
 };
+
+enum class StormMemory { kPlain, kStreamOrdered };
 
 class Storm {
  public:
   /// `context` has to outlive the storm's rounds.
-  Storm(const StormDriver& driver, CUcontext context, std::size_t threads);
+  Storm(const StormDriver& driver, CUcontext context, std::size_t threads, StormMemory memory);
 
   /// Each thread does `steps`: it allocates and fills, or checks and frees. Returns when all have.
   /// A thread stops at its first error.
@@ -43,8 +52,10 @@ class Storm {
     CUdeviceptr address;
     std::size_t bytes;
     unsigned char value;
+    CUstream stream;  ///< that it was allocated in
   };
   struct Worker {
+    CUstream streams[2] = {};
     std::mt19937_64 random;
     std::vector<Buffer> live;
     std::vector<unsigned char> content;
@@ -54,11 +65,14 @@ class Storm {
   };
 
   void run(Worker& worker, std::uint64_t steps) const;
+  bool start(Worker& worker) const;
   void allocate(Worker& worker) const;
+  void free(Worker& worker, const Buffer& buffer) const;
   void check_and_free(Worker& worker) const;
 
   StormDriver driver_;
   CUcontext context_;
+  StormMemory memory_;
   std::vector<Worker> workers_;
 };
 

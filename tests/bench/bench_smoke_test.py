@@ -74,9 +74,18 @@ class Smoke(unittest.TestCase):
             self.assert_positive(line, "before_per_s", "during_s", "after_per_s")
         self.assertEqual(len(self.of("cost")), 2)
 
+    def test_programs_with_state_of_every_kind_move_to_and_fro(self):
+        for program in ("counter", "stencil", "small", "pool-64"):
+            lines = self.of("state", program=program, side="after")
+            self.assertEqual(len(lines), 2)
+            for line in lines:
+                self.assert_positive(line, "downtime_ms", "vram_bytes", "agents_memory_bytes")
+                self.assertTrue(line["verified"])
+
     def test_launches_digests_and_reads_have_their_times(self):
         for driver in ("empty", "soft"):
-            for line in self.of("steady", what="launch", driver=driver):
+            for what in ("launch", "alloc_async", "alloc"):
+                (line,) = self.of("steady", what=what, driver=driver)
                 self.assert_positive(line, "direct_ns", "interposed_ns")
         for line in self.of("digest"):
             self.assert_positive(line, "value")

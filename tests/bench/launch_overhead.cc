@@ -1,7 +1,8 @@
-// What the preload library costs a kernel launch: cuLaunchKernel through its shim against the
-// driver's own, on whatever libcuda.so.1 the loader finds: a real GPU's, the software GPU's, or the
-// trivial driver beside this program, whose functions only return, so that the shim's own
-// instructions are all there is to see (LD_LIBRARY_PATH chooses).
+// What the preload library costs a kernel launch, and how long an allocation of 64 KiB and its free
+// take, in the order of a stream and plain: through its shims against the driver's own, on whatever
+// libcuda.so.1 the loader finds: a real GPU's, the software GPU's, or the trivial driver beside
+// this program, whose functions only return, so that the shim's own instructions are all there is
+// to see (LD_LIBRARY_PATH chooses).
 //
 // The program preloads libgcr-preload.so into itself: from GCR_PRELOAD_LIBRARY, or ../lib beside
 // it.
@@ -25,7 +26,8 @@
 namespace gcr::bench {
 namespace {
 
-constexpr int kLaunchesPerBatch = 200;  // fits the driver's queue, so that no launch waits
+constexpr int kCallsPerBatch = 200;  // fits the driver's queue, so that no launch waits
+constexpr std::size_t kAllocationBytes = 64 << 10;
 
 constexpr char kPtx[] = R"(
 .version 7.0
@@ -43,14 +45,32 @@ void check(CUresult result, const char* what) {
   }
 }
 
-/// An initialised device with an empty kernel, and both ways to launch it.
+/// What is measured, by one way to the driver.
+struct Calls {
+  LaunchKernel launch = nullptr;
+  CUresult (*allocate)(CUdeviceptr*, std::size_t) = nullptr;
+  CUresult (*free)(CUdeviceptr) = nullptr;
+  CUresult (*allocate_async)(CUdeviceptr*, std::size_t, CUstream) = nullptr;
+  CUresult (*free_async)(CUdeviceptr, CUstream) = nullptr;
+
+  template <class Find>
+  explicit Calls(const Find& find)
+      : launch(reinterpret_cast<LaunchKernel>(find("cuLaunchKernel"))),
+        allocate(reinterpret_cast<decltype(allocate)>(find("cuMemAlloc_v2"))),
+        free(reinterpret_cast<decltype(free)>(find("cuMemFree_v2"))),
+        allocate_async(reinterpret_cast<decltype(allocate_async)>(find("cuMemAllocAsync"))),
+        free_async(reinterpret_cast<decltype(free_async)>(find("cuMemFreeAsync"))) {}
+};
+
+/// An initialised device with an empty kernel, and both ways to the driver.
 class Gpu {
  public:
   Gpu() : driver_(dlopen("libcuda.so.1", RTLD_NOW)) {
     if (driver_ == nullptr) throw std::runtime_error(dlerror());
-    interposed_ = find<LaunchKernel>("cuLaunchKernel");
-    direct_ = find_in_driver();
-    if (interposed_ == direct_) throw std::runtime_error("the preload library is not in between");
+    interposed_ = Calls([this](const char* name) { return find<void*>(name); });
+    direct_ = Calls(find_in_driver);
+    if (interposed_.launch == direct_.launch)
+      throw std::runtime_error("the preload library is not in between");
     check(find<CUresult (*)(unsigned)>("cuInit")(0), "cuInit");
     check(find<CUresult (*)(CUcontext*, CUdevice)>("cuDevicePrimaryCtxRetain")(&context_, 0),
           "cuDevicePrimaryCtxRetain");
@@ -62,21 +82,22 @@ class Gpu {
               &kernel_, module, "gcr_noop"),
           "cuModuleGetFunction");
     synchronize_ = find<CUresult (*)()>("cuCtxSynchronize");
+    keep_pool();
   }
 
-  LaunchKernel interposed() const { return interposed_; }
-  LaunchKernel direct() const { return direct_; }
+  const Calls& interposed() const { return interposed_; }
+  const Calls& direct() const { return direct_; }
 
-  /// Nanoseconds per launch over one batch; the GPU is idle before and after.
-  double time_batch(LaunchKernel launch) const {
+  /// Nanoseconds per `call(calls)` over one batch; the GPU is idle before and after.
+  template <class Call>
+  double time_batch(const Calls& calls, const Call& call) const {
     const auto begin = std::chrono::steady_clock::now();
-    for (int i = 0; i < kLaunchesPerBatch; ++i) {
-      benchmark::DoNotOptimize(launch(kernel_, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr));
-    }
+    for (int i = 0; i < kCallsPerBatch; ++i) benchmark::DoNotOptimize(call(calls));
     const std::chrono::duration<double, std::nano> spent = std::chrono::steady_clock::now() - begin;
     check(synchronize_(), "cuCtxSynchronize");
-    return spent.count() / kLaunchesPerBatch;
+    return spent.count() / kCallsPerBatch;
   }
+  CUfunction kernel() const { return kernel_; }
 
  private:
   template <class Function>
@@ -86,20 +107,31 @@ class Gpu {
     return reinterpret_cast<Function>(address);
   }
 
+  /// Memory of the stream-ordered pool stays in it.
+  void keep_pool() const {
+    CUmemoryPool pool = nullptr;
+    cuuint64_t all = ~cuuint64_t{0};
+    check(find<CUresult (*)(CUmemoryPool*, CUdevice)>("cuDeviceGetDefaultMemPool")(&pool, 0),
+          "cuDeviceGetDefaultMemPool");
+    check(find<CUresult (*)(CUmemoryPool, CUmemPool_attribute, void*)>("cuMemPoolSetAttribute")(
+              pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all),
+          "cuMemPoolSetAttribute");
+  }
+
   /// Past dlsym, which answers with the shim.
-  static LaunchKernel find_in_driver() {
+  static void* find_in_driver(const char* name) {
     void* found = nullptr;
-    preload::visit_objects([&found](const preload::ElfObject& object, const dl_phdr_info&) {
+    preload::visit_objects([&found, name](const preload::ElfObject& object, const dl_phdr_info&) {
       if (std::strcmp(object.soname(), "libcuda.so.1") != 0) return false;
-      found = object.find_function("cuLaunchKernel");
+      found = object.find_function(name);
       return true;
     });
-    return reinterpret_cast<LaunchKernel>(found);
+    return found;
   }
 
   void* driver_;
-  LaunchKernel interposed_ = nullptr;
-  LaunchKernel direct_ = nullptr;
+  Calls interposed_{[](const char*) -> void* { return nullptr; }};
+  Calls direct_ = interposed_;
   CUresult (*synchronize_)() = nullptr;
   CUcontext context_ = nullptr;
   CUfunction kernel_ = nullptr;
@@ -111,16 +143,17 @@ double median(std::vector<double>& values) {
 }
 
 /// Batches of both ways in turn, in changing order, so that what changes on the machine changes
-/// both. Reported: the medians per launch, and the median of the differences between neighbours,
+/// both. Reported: the medians per call, and the median of the differences between neighbours,
 /// which is the figure that counts.
-void launch_overhead(benchmark::State& state, const Gpu& gpu) {
+template <class Call>
+void overhead(benchmark::State& state, const Gpu& gpu, const Call& call) {
   std::vector<double> direct;
   std::vector<double> interposed;
   std::vector<double> difference;
   bool direct_first = true;
   for (auto _ : state) {
-    const double first = gpu.time_batch(direct_first ? gpu.direct() : gpu.interposed());
-    const double second = gpu.time_batch(direct_first ? gpu.interposed() : gpu.direct());
+    const double first = gpu.time_batch(direct_first ? gpu.direct() : gpu.interposed(), call);
+    const double second = gpu.time_batch(direct_first ? gpu.interposed() : gpu.direct(), call);
     direct.push_back(direct_first ? first : second);
     interposed.push_back(direct_first ? second : first);
     difference.push_back(interposed.back() - direct.back());
@@ -150,11 +183,26 @@ int main(int argc, char** argv) {
     gcr::bench::preload_into_myself(argv);
     benchmark::Initialize(&argc, argv);
     const gcr::bench::Gpu gpu;
-    benchmark::RegisterBenchmark(
-        "launch_overhead",
-        [&gpu](benchmark::State& state) { gcr::bench::launch_overhead(state, gpu); })
-        ->MinTime(2.0)
-        ->Unit(benchmark::kMicrosecond);
+    const auto measure = [&gpu](const char* name, const auto& call) {
+      benchmark::RegisterBenchmark(
+          name, [&gpu, call](benchmark::State& state) { gcr::bench::overhead(state, gpu, call); })
+          ->MinTime(2.0)
+          ->Unit(benchmark::kMicrosecond);
+    };
+    using gcr::bench::Calls;
+    measure("launch", [&gpu](const Calls& calls) {
+      return calls.launch(gpu.kernel(), 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+    });
+    measure("alloc_async", [](const Calls& calls) {
+      CUdeviceptr address = 0;
+      calls.allocate_async(&address, gcr::bench::kAllocationBytes, nullptr);
+      return calls.free_async(address, nullptr);
+    });
+    measure("alloc", [](const Calls& calls) {
+      CUdeviceptr address = 0;
+      calls.allocate(&address, gcr::bench::kAllocationBytes);
+      return calls.free(address);
+    });
     benchmark::RunSpecifiedBenchmarks();
     return 0;
   } catch (const std::exception& error) {

@@ -72,7 +72,8 @@ TEST_F(Migrate, RequestSaysWhatTheCommandLineSaid) {
 TEST_F(Migrate, RequestHasTheDefaults) {
   against(report(migrated_report()));
   ASSERT_TRUE(request_);
-  EXPECT_EQ(request_->downtime_limit_ms(), 300);
+  EXPECT_EQ(request_->downtime_limit_ms(), 0) << "not asked for";
+  EXPECT_FALSE(request_->allow_slow());
   EXPECT_EQ(request_->max_rounds(), 30U);
   EXPECT_EQ(request_->max_bandwidth_bytes(), 0U);
   EXPECT_FALSE(request_->auto_converge());
@@ -87,7 +88,7 @@ TEST_F(Migrate, RequestSaysHowToPreCopy) {
   against(report(migrated_report()),
           {"--downtime-limit", "50", "--max-rounds", "7", "--max-bandwidth", "3GiB",
            "--auto-converge", "--strict", "--no-prefill", "--compression", "zstd", "--image-mode",
-           "rounds", "--tcp", "close"});
+           "rounds", "--tcp", "close", "--allow-slow"});
   ASSERT_TRUE(request_);
   EXPECT_EQ(request_->downtime_limit_ms(), 50);
   EXPECT_EQ(request_->max_rounds(), 7U);
@@ -96,6 +97,7 @@ TEST_F(Migrate, RequestSaysHowToPreCopy) {
   EXPECT_TRUE(request_->strict());
   EXPECT_TRUE(request_->no_prefill());
   EXPECT_TRUE(request_->close_tcp());
+  EXPECT_TRUE(request_->allow_slow());
   EXPECT_EQ(request_->compression(), proto::COMPRESSION_ZSTD);
   EXPECT_EQ(request_->image_mode(), proto::IMAGE_MODE_ROUNDS);
 }

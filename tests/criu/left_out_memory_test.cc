@@ -42,8 +42,8 @@ class LeftOut : public testing::Test {
     GCR_ASSIGN(
         const auto threads,
         prepared.run([this](const auto& name, UniqueFd content) { return take(name, content); }, {},
-                     [this](const auto& name, const auto& ranges, const auto& read) {
-                       return take_memory(name, ranges, read);
+                     [this](const auto& name, pid_t task, const auto& ranges) {
+                       return take_memory(name, ranges, LeftOutMemory::reader_of(task));
                      }));
     EXPECT_FALSE(threads.empty());
     return {};

@@ -138,11 +138,12 @@ testing::AssertionResult migrated(const MigrateReport& outcome) {
 }
 
 void move_to_and_fro(const TwoHosts& hosts, pid_t pid, int moves,
-                     const std::function<void(Host now, const MigrateOutcome& outcome)>& check) {
+                     const std::function<void(Host now, const MigrateOutcome& outcome)>& check,
+                     const std::vector<std::string>& options) {
   Host host = Host::kA;
   for (int move = 0; move < moves; ++move) {
     SCOPED_TRACE("move " + std::to_string(move));
-    const MigrateOutcome outcome = hosts.migrate(host, pid);
+    const MigrateOutcome outcome = hosts.migrate(host, pid, options);
     ASSERT_TRUE(migrated(outcome));
     pid = outcome.pid;
     host = other(host);

@@ -64,7 +64,8 @@ testing::AssertionResult migrated(const MigrateReport& outcome);
 /// Moves a job from host A to host B, back to A, and so on, `moves` times in all. After each move
 /// `check` gets the host where the job is then. The first fatal failure of the test ends it.
 void move_to_and_fro(const TwoHosts& hosts, pid_t pid, int moves,
-                     const std::function<void(Host now, const MigrateOutcome& outcome)>& check);
+                     const std::function<void(Host now, const MigrateOutcome& outcome)>& check,
+                     const std::vector<std::string>& options = {});
 
 /// Whether this machine's kernel tells which pages were written to (soft-dirty).
 bool tracks_dirty_pages();

@@ -158,6 +158,18 @@ TEST_P(HeapTest, ArrivesAsItIsHoweverItGrowsIsDividedAndGivenBack) {
 
 INSTANTIATE_TEST_SUITE_P(Job, HeapTest, testing::Values("heap", "huge-heap", "loose-heap"));
 
+TEST_F(JobTest, ZerosOfMemoryThatItSharesDoNotGoThroughCriu) {
+  const App script =
+      start_script(hosts_, joined(counter_command(hosts_, 0)) + " > " + gpu_output_ +
+                               " & exec python3 " GCR_SOURCE_DIR "/tests/e2e/mostly_zeros.py");
+  const MigrateReport outcome = hosts_.migrate_for_report(Host::kA, script.pid(), {});
+  ASSERT_TRUE(migrated(outcome));
+  EXPECT_LT(outcome.report.image_bytes(), process::can_scan_pages() ? 128 * kMiB : 512 * kMiB);
+  ASSERT_TRUE(script.wait_for_lines(script.lines().size() + kSome)) << script.output();
+  std::size_t look = 0;
+  for (const std::string& line : script.lines()) EXPECT_EQ(line, fmt::format("look {}", ++look));
+}
+
 TEST_F(JobTest, APipeOfAChildToAnOutsiderIsRefused) {
   const std::string fifo = hosts_.directory() + "/fifo";
   const App outsider = hosts_.start_app(

@@ -145,7 +145,7 @@ TEST_F(RefusalTest, AProcessWithoutThePreloadLibrary) {
   ASSERT_NO_FATAL_FAILURE(start());
   App bare = hosts_->start_app(Host::kA, counter_command(*hosts_, 0, kSecondPort), false);
   ASSERT_EQ(ask_second(), std::to_string(kCounterFirst));
-  EXPECT_TRUE(refused(hosts_->migrate(Host::kA, bare.pid()), kRefusedExit, {"no-door"}));
+  EXPECT_TRUE(refused(hosts_->migrate(Host::kA, bare.pid()), kRefusedExit, {"no-library"}));
   EXPECT_EQ(ask_second(), std::to_string(kCounterFirst + 1));
 }
 

@@ -1,12 +1,30 @@
 #!/usr/bin/env python3
-"""sweeping.py MIB: writes its number into every page of a memory, again and again, gives memory back
-and takes other memory, and looks at all of it before each line "sweep N". What it does not find as it
-was written it says, and ends."""
+"""sweeping.py MIB [RESTING [registered] [direct]]: writes its number into every page of a memory, again
+and again, gives memory back and takes other memory, and looks at all of it before each line "sweep N".
+What it does not find as it was written it says, and ends. With RESTING it uses a GPU and has so many
+MiB that it only reads; `registered`: they are registered with the driver; `direct`: it has a file open
+for direct I/O."""
+import ctypes
 import mmap
+import os
 import sys
 
 PAGE = 4096
 pages = int(sys.argv[1]) * 256
+resting = b""
+if len(sys.argv) > 2:
+    cuda = ctypes.CDLL("libcuda.so.1")
+    context = ctypes.c_void_p()
+    assert cuda.cuInit(0) == 0 and cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
+    size = int(sys.argv[2]) << 20
+    resting = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for page in range(0, size, PAGE):
+        resting[page:page + 8] = page.to_bytes(8, "little")
+    if "registered" in sys.argv:
+        at = ctypes.addressof(ctypes.c_char.from_buffer(resting))
+        assert cuda.cuMemHostRegister_v2(ctypes.c_void_p(at), ctypes.c_size_t(size), 0) == 0
+    if "direct" in sys.argv:
+        os.open(__file__, os.O_RDONLY | os.O_DIRECT)
 memory = mmap.mmap(-1, pages * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 written = [0] * pages
 passing = {}
@@ -32,6 +50,9 @@ while True:
         found = int.from_bytes(memory[page * PAGE:page * PAGE + 8], "little")
         if found != written[page]:
             sys.exit(f"page {page} has {found}, not {written[page]}")
+    for page in range(sweep % 16 * PAGE, len(resting), 16 * PAGE):
+        if int.from_bytes(resting[page:page + 8], "little") != page:
+            sys.exit(f"the memory that rests has changed at {page}")
     for number in range(max(1, sweep - 4), sweep + 1):
         found = int.from_bytes(passing[number % 5][0:8], "little")
         if found != number:

@@ -25,7 +25,8 @@ int main(int argc, char** argv) {
   line.add("--window-ms", window_ms, "faults strike within this time").positive();
   line.add("--pairs", options.pairs, "pairs of hosts side by side");
   line.add("--max-failures", options.max_failures, "then the rest is left out");
-  line.add("--program", options.programs, "ticker or ring (default: pairs in turn)");
+  line.add("--program", options.programs,
+           "ticker, bare or ring (default: ticker and ring, pairs in turn)");
   line.add("--host-option", options.host_options, "words for scripts/hosts up");
   line.add("--out", file, "keep the figures in this file as well");
   line.add_flag("--verbose", options.verbose, "a line for every run");

@@ -137,7 +137,7 @@ Pair::Pair(Program program, const std::vector<std::string>& options)
 void Pair::start(Host host) {
   std::vector<std::string> command{hosts_.program_path(program_.name)};
   command.insert(command.end(), program_.options.begin(), program_.options.end());
-  app_.emplace(hosts_.start_app(host, command));
+  app_.emplace(hosts_.start_app(host, command, program_.under_library));
   if (!app_->wait_for_lines(1, kStartTimeout)) {
     throw std::runtime_error("the program prints nothing: " + app_->output());
   }
@@ -147,7 +147,7 @@ void Pair::start(Host host) {
 /// The baseline is what idle hosts hold that have been at work before.
 void Pair::warm_up() {
   for (const Host from : {Host::kA, Host::kB}) {
-    const auto outcome = hosts_.migrate(from, the_copy().pid);
+    const auto outcome = hosts_.migrate(from, the_copy().pid, migrate_options());
     if (!outcome.migrated()) throw std::runtime_error("does not migrate: " + outcome.err);
   }
   hosts_.wait_until_idle(Host::kA);
@@ -165,6 +165,11 @@ Host Pair::host_of(const Trial& trial, Side side) const {
   return side == Side::kSource ? trial.moving.host : other(trial.moving.host);
 }
 
+std::vector<std::string> Pair::migrate_options() const {
+  if (program_.under_library) return {};
+  return {"--allow-slow"};
+}
+
 /// The operator sits at the source: a link that is cut is one between the agents.
 std::vector<std::string> Pair::command(const Trial& trial) const {
   const Host from = trial.moving.host;
@@ -173,6 +178,8 @@ std::vector<std::string> Pair::command(const Trial& trial) const {
   for (std::string word; options >> word;) words.push_back(word);
   words.insert(words.end(), {hosts_.address(from), hosts_.address(other(from)),
                              std::to_string(trial.moving.pid)});
+  const auto more = migrate_options();
+  words.insert(words.end(), more.begin(), more.end());
   return hosts_.on_host(from, words);
 }
 

@@ -51,6 +51,7 @@ class Pair {
   Copy the_copy() const;
   std::string action_of(Harm harm, const std::string& command, Host host, const Copy& moving) const;
   Host host_of(const Trial& trial, Side side) const;
+  std::vector<std::string> migrate_options() const;
   std::vector<std::string> command(const Trial& trial) const;
 
   // Each gives what was not as it must be, or "".

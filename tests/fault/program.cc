@@ -31,6 +31,8 @@ Program ticker(std::vector<std::string> options) {
   return {.name = "ticker", .options = std::move(options), .lines = ticker_lines};
 }
 
+Program bare() { return {.name = "ticker", .under_library = false, .lines = ticker_lines}; }
+
 Program ring() {
   return {
       .name = "ring",
@@ -43,6 +45,7 @@ Program ring() {
 
 Program program_of(const std::string& name) {
   if (name == "ticker") return ticker();
+  if (name == "bare") return bare();
   if (name == "ring") return ring();
   throw std::invalid_argument("no such program: " + name);
 }

@@ -13,6 +13,7 @@ namespace gcr::fault::test {
 struct Program {
   std::string name;  ///< of its file, which all its processes run
   std::vector<std::string> options{};
+  bool under_library = true;  ///< else it moves through the driver alone
   std::size_t processes = 1;  ///< of one copy
   std::uint64_t proof = 50;   ///< lines that show that a copy goes on
   std::string last_words{};   ///< how a line begins that is its last one, and says why; or ""
@@ -22,6 +23,9 @@ struct Program {
 
 /// One process that steps every few milliseconds.
 Program ticker(std::vector<std::string> options = {});
+
+/// The same, without the preload library.
+Program bare();
 
 /// A parent and two ranks, which share VRAM, and whose kernels wait for each other.
 Program ring();

@@ -10,7 +10,7 @@
 #include <fstream>
 
 #include "migrate-agent/memory/mappings.h"
-#include "migrate-agent/memory/zero_scan.h"
+#include "src/base/zeros.h"
 #include "tests/preload/door/door_helpers.h"
 
 namespace gcr::test {
@@ -98,6 +98,33 @@ TEST_F(ZeroPagesTest, AMappingOfZerosAloneIsMarkedForHugePages) {
   EXPECT_EQ(flags_at(subject.pid(), regions.mixed).find(" hg"), std::string::npos);
 }
 
+TEST_F(ZeroPagesTest, WhatGoesBesideCriuIsMarkedAndStays) {
+  Subject subject;
+  const Regions regions = make_regions(subject);
+  agent::Door door = door_of(subject);
+  std::vector<AddressRange> all;
+  for (const auto& mapping : process::read_mappings(subject.pid()).value()) {
+    all.push_back(mapping.range);
+  }
+  const DroppedPages dropped =
+      good(process::drop_zero_pages(door, procfs::Process::open(door.pid()).value(), all));
+  EXPECT_EQ(dropped.scanned_bytes, 0u);
+  EXPECT_EQ(dropped.held.count(), 0) << "it was stopped for nothing";
+  EXPECT_EQ(present_pages(subject.pid(), regions.zeros, kBytes), kBytes / kPage);
+  const bool kernel_has_them = std::filesystem::exists("/sys/kernel/mm/transparent_hugepage");
+  EXPECT_EQ(flags_at(subject.pid(), regions.zeros).find(" hg") != std::string::npos,
+            kernel_has_them);
+  EXPECT_EQ(flags_at(subject.pid(), regions.mixed).find(" hg"), std::string::npos);
+
+  // All but one: that one is looked through.
+  std::erase_if(all, [&](const AddressRange& range) { return range.start == regions.zeros; });
+  const DroppedPages again =
+      good(process::drop_zero_pages(door, procfs::Process::open(door.pid()).value(), all));
+  EXPECT_EQ(again.scanned_bytes, kBytes);
+  EXPECT_EQ(again.dropped_bytes, kBytes);
+  EXPECT_EQ(subject.value("wrong"), 0u);
+}
+
 TEST_F(ZeroPagesTest, AWriterThatNeverRestsLosesNothing) {
   Subject subject;
   make_regions(subject);
@@ -174,23 +201,31 @@ std::string entry(std::string name, std::string flags) {
 }
 
 TEST(SmapsTest, OnlyPlainPrivateAnonymousMemoryMayBeDropped) {
-  const auto droppable = [](const std::string& text) {
+  const auto is_plain = [](const std::string& text) {
     const auto mappings = process::parse_smaps(text);
-    return mappings && mappings->size() == 1 && mappings->front().droppable;
+    return mappings && mappings->size() == 1 && mappings->front().plain;
   };
-  EXPECT_TRUE(droppable(entry("", "")));
-  EXPECT_TRUE(droppable(entry("[heap]", "sd")));
-  EXPECT_TRUE(droppable(entry("[anon: glibc: malloc]", "")));
-  EXPECT_FALSE(droppable(entry("[stack]", "")));
-  for (const char* flag : {"sh", "gd", "pf", "io", "lo", "ht", "mm", "um", "uw", "sd lo"}) {
-    EXPECT_FALSE(droppable(entry("", flag))) << flag;
+  EXPECT_TRUE(is_plain(entry("", "")));
+  EXPECT_TRUE(is_plain(entry("[heap]", "sd")));
+  EXPECT_TRUE(is_plain(entry("[anon: glibc: malloc]", "")));
+  EXPECT_FALSE(is_plain(entry("[stack]", "")));
+  for (const char* flag : {"sh", "gd", "pf", "io", "lo", "ht", "mm", "um", "sd lo"}) {
+    EXPECT_FALSE(is_plain(entry("", flag))) << flag;
   }
   std::string read_only = entry("", "");
   read_only.replace(read_only.find("rw-p"), 4, "r--p");
-  EXPECT_FALSE(droppable(read_only));
+  EXPECT_FALSE(is_plain(read_only));
   std::string of_a_file = entry("/bin/true", "");
   of_a_file.replace(of_a_file.find(" 0 /"), 3, " 12 ");
-  EXPECT_FALSE(droppable(of_a_file));
+  EXPECT_FALSE(is_plain(of_a_file));
+}
+
+TEST(SmapsTest, TrackedMemoryIsPlainAndIsSeen) {
+  const auto mappings = process::parse_smaps(entry("", "sd uw"));
+  ASSERT_TRUE(mappings);
+  EXPECT_TRUE(mappings->front().plain);
+  EXPECT_TRUE(mappings->front().tracked);
+  EXPECT_FALSE(process::parse_smaps(entry("", "sd"))->front().tracked);
 }
 
 TEST(SmapsTest, RangesAndSizesAreRead) {
@@ -213,10 +248,10 @@ TEST(SmapsTest, WhatIsNoSmapsFileIsRefused) {
 
 TEST(IsZeroTest, OneBitAnywhereIsSeen) {
   alignas(64) std::array<std::byte, kPage> page{};
-  EXPECT_TRUE(process::is_zero(page.data(), page.size()));
+  EXPECT_TRUE(is_zero(page));
   for (std::size_t at = 0; at < page.size(); ++at) {
     page[at] = std::byte{0x80};
-    EXPECT_FALSE(process::is_zero(page.data(), page.size())) << at;
+    EXPECT_FALSE(is_zero(page)) << at;
     page[at] = std::byte{0};
   }
 }

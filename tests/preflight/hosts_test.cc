@@ -304,6 +304,17 @@ TEST_F(Hosts, TooLittleMemory) {
   EXPECT_THAT(compared(large), ElementsAre("memory-too-small"));
 }
 
+TEST_F(Hosts, VramThatTheDriverBringsBackHasToFitToo) {
+  proto::PreflightRequest alone = request();
+  ASSERT_GT(alone.host().gpus_size(), 0);
+  proto::GpuUse& use = *alone.add_driver_vram();
+  use.set_uuid(alone.host().gpus(0).uuid());
+  use.set_vram_bytes(alone.host().gpus(0).total_bytes());
+  EXPECT_THAT(mapped(alone), ElementsAre("vram-too-small"));
+  use.set_uuid(to_bytes(Uuid::random()));
+  EXPECT_THAT(mapped(alone), testing::Contains("gpu-unknown"));
+}
+
 TEST_F(Hosts, MemoryThatAnotherMigrationHasReserved) {
   const auto plenty = []() -> Result<landing::Memory> {
     return landing::Memory{.ordinary_bytes = std::uint64_t{1} << 60};

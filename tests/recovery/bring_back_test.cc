@@ -258,6 +258,71 @@ TEST_F(BringBack, AnotherProcessWithTheSameNumberIsLeftAlone) {
   expect_brought_back();
 }
 
+/// A program that was not started under the library, which only the driver can unlock.
+class WithoutLibrary : public testing::Test {
+ protected:
+  void expect_brought_back(pid_t driver_alone) {
+    const Lost lost{.members = {program_.id()},
+                    .keeper = {},
+                    .detaching = true,
+                    .scratch = {},
+                    .group = {},
+                    .homes = {},
+                    .driver_alone = driver_alone};
+    for (int time = 0; time < 2; ++time) {
+      const Result<Found> found = bring_back(lost);
+      ASSERT_TRUE(found) << found.error().message();
+      EXPECT_EQ(*found, Found::kRunning);
+      program_.expect_progress();
+    }
+  }
+  pid_t pid() const { return program_.pid(); }
+
+  Directory directory_;
+  Program program_{directory_.path(), {.preload = false}};
+  std::unique_ptr<device::Control> control_ = device::cuda::load().value()->control(pid());
+};
+
+constexpr pid_t kNotKnown = -1;
+
+TEST_F(WithoutLibrary, IsUnlocked) {
+  for (const pid_t recorded : {pid(), kNotKnown}) {
+    ASSERT_TRUE(control_->lock(std::chrono::seconds(10)));
+    expect_brought_back(recorded);
+  }
+}
+
+TEST_F(WithoutLibrary, IsContinuedRestoredAndUnlocked) {
+  for (const pid_t recorded : {pid(), kNotKnown}) {
+    ASSERT_TRUE(control_->lock(std::chrono::seconds(10)));
+    ASSERT_TRUE(control_->checkpoint());
+    ASSERT_EQ(::kill(pid(), SIGSTOP), 0);
+    ASSERT_TRUE(procfs::wait_until_stopped(pid()));
+    expect_brought_back(recorded);
+  }
+}
+
+TEST_F(WithoutLibrary, WhoeverUsesNoCudaIsOnlyContinued) {
+  const pid_t sleeper = ::fork();
+  if (sleeper == 0) {
+    ::execl("/bin/sleep", "sleep", "1000", nullptr);
+    ::_exit(127);
+  }
+  for (const pid_t recorded : {sleeper, kNotKnown}) {
+    const Result<Found> found = bring_back({.members = {identify(sleeper)},
+                                            .keeper = {},
+                                            .detaching = true,
+                                            .scratch = {},
+                                            .group = {},
+                                            .homes = {},
+                                            .driver_alone = recorded});
+    ASSERT_TRUE(found) << found.error().message();
+    EXPECT_EQ(*found, Found::kRunning);
+  }
+  ::kill(sleeper, SIGKILL);
+  ::waitpid(sleeper, nullptr, 0);
+}
+
 }  // namespace
 }  // namespace test
 }  // namespace gcr::recovery

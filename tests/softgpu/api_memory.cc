@@ -1,6 +1,8 @@
 // Allocation, addresses, host memory, legacy IPC, stream-ordered pools.
 #include <sys/mman.h>
 
+#include <algorithm>
+
 #include "src/base/units.h"
 #include "tests/softgpu/mapping.h"
 #include "tests/softgpu/process.h"
@@ -10,8 +12,8 @@ namespace gcr::softgpu {
 namespace {
 
 constexpr std::size_t kPitchAlignment = 512;
-constexpr unsigned kFreeable =
-    bit(RangeKind::kDriver) | bit(RangeKind::kPool) | bit(RangeKind::kManaged);
+constexpr unsigned kFreeable = bit(RangeKind::kDriver) | bit(RangeKind::kPool) |
+                               bit(RangeKind::kGraph) | bit(RangeKind::kManaged);
 
 CUresult allocate(CUdeviceptr* address, std::size_t bytes) {
   return call_in_context([&](Process& process, Context& context) -> CUresult {
@@ -36,6 +38,11 @@ CUresult allocate_host(void** address, std::size_t bytes, unsigned flags) {
   });
 }
 
+bool is_captured(const Stream& stream) {
+  std::lock_guard lock(stream.context->mutex);
+  return stream.capture != nullptr;
+}
+
 CUresult allocate_from_pool(DefaultStream flavour, CUdeviceptr* address, std::size_t bytes,
                             CUmemoryPool pool, CUstream handle) {
   return call_in_context([&](Process& process, Context& context) -> CUresult {
@@ -44,12 +51,23 @@ CUresult allocate_from_pool(DefaultStream flavour, CUdeviceptr* address, std::si
     const auto from =
         pool != nullptr ? process.pools.get(pool) : process.current_pools[context.ordinal];
     if (!from || address == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    const auto from_pool = reinterpret_cast<CUmemoryPool>(from.get());
     std::uintptr_t start = 0;
+    if (is_captured(*stream)) {  // the memory of a graph stays
+      const CUresult result = process.memory.allocate(from->ordinal, bytes, nullptr,
+                                                      RangeKind::kGraph, nullptr, &start);
+      if (result != CUDA_SUCCESS) return result;
+      *address = start;
+      return stream->context->submit(*stream,
+                                     {CU_GRAPH_NODE_TYPE_MEM_ALLOC, [] { return CUDA_SUCCESS; }});
+    }
     const CUresult result =
-        process.memory.allocate(from->ordinal, bytes, &context, RangeKind::kPool,
-                                reinterpret_cast<CUmemoryPool>(from.get()), &start);
-    if (result == CUDA_SUCCESS) *address = start;
-    return result;
+        process.memory.allocate(from->ordinal, bytes, nullptr, RangeKind::kPool, from_pool, &start);
+    if (result != CUDA_SUCCESS) return result;
+    *address = start;
+    from->most_used =
+        std::max<cuuint64_t>(from->most_used, process.memory.bytes_of_pool(from_pool));
+    return CUDA_SUCCESS;
   });
 }
 
@@ -65,6 +83,11 @@ CUresult free_async(DefaultStream flavour, CUdeviceptr address, CUstream handle)
     const RangeInfo range = process.memory.find(address);
     if (range.start != address || (bit(range.kind) & kFreeable) == 0 || range.bytes == 0) {
       return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (is_captured(*stream)) {
+      if (range.kind != RangeKind::kGraph) return CUDA_ERROR_INVALID_VALUE;
+      return stream->context->submit(*stream,
+                                     {CU_GRAPH_NODE_TYPE_MEM_FREE, [] { return CUDA_SUCCESS; }});
     }
     Memory* memory = &process.memory;
     return stream->context->submit(*stream, {CU_GRAPH_NODE_TYPE_MEM_FREE, [memory, address] {

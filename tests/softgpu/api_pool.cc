@@ -78,10 +78,26 @@ SOFTGPU_API cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute what,
   return call([&](Process& process) {
     const auto pool = process.pools.get(handle);
     if (!pool) return CUDA_ERROR_INVALID_VALUE;
-    if (what == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) {
-      std::memcpy(&pool->release_threshold, value, sizeof(cuuint64_t));
+    switch (what) {
+      case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+      case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+      case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        std::memcpy(&pool->reuse[what - 1], value, sizeof(int));
+        return CUDA_SUCCESS;
+      case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+        std::memcpy(&pool->release_threshold, value, sizeof(cuuint64_t));
+        return CUDA_SUCCESS;
+      case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: {
+        cuuint64_t zero = 0;
+        std::memcpy(&zero, value, sizeof(zero));
+        if (zero != 0) return CUDA_ERROR_INVALID_VALUE;
+        pool->most_used = process.memory.bytes_of_pool(handle);
+        return CUDA_SUCCESS;
+      }
+      default:
+        return CUDA_ERROR_INVALID_VALUE;
     }
-    return CUDA_SUCCESS;
   });
 }
 
@@ -93,6 +109,17 @@ SOFTGPU_API cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute what,
       case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
         std::memcpy(value, &pool->release_threshold, sizeof(cuuint64_t));
         return CUDA_SUCCESS;
+      case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+      case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+      case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        std::memcpy(value, &pool->reuse[what - 1], sizeof(int));
+        return CUDA_SUCCESS;
+      case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: {
+        const cuuint64_t most = pool->most_used;
+        std::memcpy(value, &most, sizeof(most));
+        return CUDA_SUCCESS;
+      }
       case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
       case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: {
         const cuuint64_t used = process.memory.bytes_of_pool(handle);
@@ -102,6 +129,16 @@ SOFTGPU_API cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute what,
       default:
         return CUDA_ERROR_NOT_SUPPORTED;
     }
+  });
+}
+
+SOFTGPU_API cuDeviceGetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute what, void* value) {
+  return call([&](Process& process) {
+    if (process.devices.at(ordinal) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+    if (what != CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) return CUDA_ERROR_NOT_SUPPORTED;
+    const cuuint64_t bytes = process.memory.bytes_of_graphs(ordinal);
+    std::memcpy(value, &bytes, sizeof(bytes));
+    return CUDA_SUCCESS;
   });
 }
 

@@ -265,7 +265,16 @@ std::uint64_t Memory::bytes_of_pool(CUmemoryPool pool) const {
   std::shared_lock lock(mutex_);
   std::uint64_t bytes = 0;
   for (const auto& [start, range] : ranges_) {
-    if (range.pool == pool) bytes += range.bytes;
+    if (range.kind == RangeKind::kPool && range.pool == pool) bytes += range.bytes;
+  }
+  return bytes;
+}
+
+std::uint64_t Memory::bytes_of_graphs(int ordinal) const {
+  std::shared_lock lock(mutex_);
+  std::uint64_t bytes = 0;
+  for (const auto& [start, range] : ranges_) {
+    if (range.kind == RangeKind::kGraph && range.ordinal == ordinal) bytes += range.bytes;
   }
   return bytes;
 }

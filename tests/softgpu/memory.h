@@ -67,6 +67,7 @@ class Memory {
   /// The range that holds this address; an empty one (bytes 0) if none does.
   RangeInfo find(std::uintptr_t address) const;
   std::uint64_t bytes_of_pool(CUmemoryPool pool) const;
+  std::uint64_t bytes_of_graphs(int ordinal) const;
   /// Whether every byte is in ranges that allow copies this protection.
   bool accessible(std::uintptr_t address, std::uint64_t bytes, int protection) const;
   /// Whether kernels in that context may do this with every byte: memory of another device is out

@@ -28,6 +28,8 @@ struct PrimaryContext {
 struct MemoryPool {
   int ordinal = 0;
   cuuint64_t release_threshold = 0;
+  int reuse[3] = {1, 1, 1};  ///< CU_MEMPOOL_ATTR_REUSE_…, in their order
+  std::atomic<cuuint64_t> most_used = 0;
   bool is_default = false;
 };
 

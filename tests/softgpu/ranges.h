@@ -20,6 +20,7 @@ inline constexpr int kReadWrite = PROT_READ | PROT_WRITE;
 enum class RangeKind {
   kDriver,      ///< cuMemAlloc, module globals
   kPool,        ///< stream-ordered
+  kGraph,       ///< the same, by a graph
   kVmm,         ///< cuMemMap
   kIpc,         ///< another process's cuMemAlloc
   kManaged,     ///< cuMemAllocManaged

@@ -24,6 +24,7 @@ Code code_of(CUresult result) {
     case CUDA_ERROR_NOT_READY:
       return Code::kTimeout;
     case CUDA_ERROR_NOT_FOUND:
+    case CUDA_ERROR_NOT_INITIALIZED:  // of a process that is asked about: cuInit was called here
       return Code::kNotFound;
     default:
       return Code::kInternal;

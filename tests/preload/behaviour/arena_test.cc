@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <random>
 #include <vector>
@@ -24,7 +25,7 @@ class Heap {
   CUdeviceptr allocate(std::size_t bytes) {
     CUdeviceptr address = arenas_.take(context(1), bytes);
     if (address == 0) {
-      const std::size_t size_bytes = arenas_.next_size_bytes(context(1));
+      const std::size_t size_bytes = arenas_.next_size_bytes(context(1), bytes);
       arenas_.add(Arena(++count_, context(1), kStart + arena_bytes_, size_bytes));
       arena_bytes_ += size_bytes;
       address = arenas_.take(context(1), bytes);
@@ -133,17 +134,30 @@ TEST(ArenasTest, OfEmptyArenasTheSmallestStaysForEachContext) {
   EXPECT_EQ(arenas.remove_empty(true), 0u);
 }
 
-TEST(ArenasTest, WithoutFreesAtMost3PerCentAnd80MiBAreUnused) {
-  for (const std::size_t bytes :
-       {512ul, 64 * kKibi, 266 * kKibi, 700 * kKibi, kMebi + 1, 1900 * kKibi}) {
-    Heap heap;
-    while (heap.live_bytes() < 4096 * kMebi / (bytes < kKibi ? 16 : 1)) {
-      heap.allocate(bytes);
-      const std::size_t unused = heap.arena_bytes() - heap.live_bytes();
-      ASSERT_LE(unused, 80 * kMebi + heap.live_bytes() * 3 / 100)
-          << bytes << " of " << heap.live_bytes();
-    }
+/// Until 4 GiB are live, or with tiny ones a sixteenth of that.
+void expect_little_unused(const char* what, const std::function<std::size_t()>& next_bytes,
+                          std::size_t most = 64 * kMebi, std::size_t most_percent = 3) {
+  Heap heap;
+  for (std::size_t bytes = 0; heap.live_bytes() < 4096 * kMebi / (bytes < 64 * kKibi ? 16 : 1);) {
+    bytes = next_bytes();
+    heap.allocate(bytes);
+    const std::size_t unused = heap.arena_bytes() - heap.live_bytes();
+    ASSERT_LE(unused, std::max(most, heap.live_bytes() * most_percent / 100))
+        << what << ", " << bytes << " of " << heap.live_bytes();
   }
+}
+
+TEST(ArenasTest, WithoutFreesAtMost3PerCentOr64MiBAreUnused) {
+  for (std::size_t bytes = kUnit; bytes < kSmallestArenaBytes;
+       bytes += bytes / 8 / kUnit * kUnit + kUnit) {
+    expect_little_unused("one size", [&] { return bytes; });
+  }
+  std::mt19937 random(5);
+  expect_little_unused("all sizes", [&] { return 1 + random() % (kSmallestArenaBytes - 1); });
+  expect_little_unused(
+      "large sizes", [&] { return kMebi + random() % kMebi; }, 72 * kMebi, 5);
+  expect_little_unused("powers of two", [&] { return kUnit << random() % 12; });
+  expect_little_unused("two sizes", [&] { return random() % 2 == 0 ? 700 * kKibi : 1900 * kKibi; });
 }
 
 TEST(ArenasTest, ALongChurnOfRandomSizesKeepsMostOfTheMemoryInUse) {

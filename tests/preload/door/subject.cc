@@ -80,17 +80,21 @@ class Worker {
 /// and whether anything went wrong.
 class StormBeside {
  public:
-  void start(CUcontext context, std::size_t threads, std::uint64_t steps, std::uint64_t rounds) {
+  void start(CUcontext context, std::size_t threads, std::uint64_t steps, std::uint64_t rounds,
+             gcr::apps::StormMemory memory) {
     thread_ = std::thread([=, this] {
-      gcr::apps::Storm storm({cu.cuCtxSetCurrent, cu.cuMemAlloc_v2, cu.cuMemFree_v2,
-                              cu.cuMemsetD8_v2, cu.cuMemcpyDtoH_v2},
-                             context, threads);
+      gcr::apps::Storm storm(
+          {cu.cuCtxSetCurrent, cu.cuMemAlloc_v2, cu.cuMemFree_v2, cu.cuMemsetD8_v2,
+           cu.cuMemcpyDtoH_v2, cu.cuStreamCreate, cu.cuStreamSynchronize, cu.cuMemAllocAsync,
+           cu.cuMemFreeAsync, cu.cuMemsetD8Async, cu.cuLaunchHostFunc},
+          context, threads, memory);
       cu.cuCtxSetCurrent(context);
       for (std::uint64_t i = 0; i < rounds && storm.failure().empty(); ++i, ++rounds_) {
         storm.round(steps);
       }
       storm.finish();
       failure_ = storm.failure();
+      rounds_ = rounds;  // nobody waits for more of them
     });
   }
   std::uint64_t rounds() const { return rounds_.load(); }
@@ -212,6 +216,14 @@ Answer attributes(CUdeviceptr address, const Numbers& which) {
   return {result, values, {}};
 }
 
+template <class T>
+Answer pool_attribute(unsigned long long pool, unsigned long long which) {
+  T value{};
+  const CUresult result = cu.cuMemPoolGetAttribute(reinterpret_cast<CUmemoryPool>(pool),
+                                                   static_cast<CUmemPool_attribute>(which), &value);
+  return {result, {static_cast<unsigned long long>(value)}, {}};
+}
+
 using Command = std::function<Answer(const Numbers&)>;
 
 void add_memory_commands(std::map<std::string, Command>& commands) {
@@ -247,6 +259,17 @@ void add_memory_commands(std::map<std::string, Command>& commands) {
   commands["fill"] = [](const Numbers& n) {
     return Answer{cu.cuMemsetD8_v2(n[0], static_cast<unsigned char>(n[2]), n[1]), {}, {}};
   };
+  commands["register"] = [](const Numbers& n) {
+    void* const memory = std::malloc(n[0]);
+    return Answer{
+        cu.cuMemHostRegister_v2(memory, n[0], 0), {reinterpret_cast<std::uintptr_t>(memory)}, {}};
+  };
+  commands["register_again"] = [](const Numbers& n) {
+    return Answer{cu.cuMemHostRegister_v2(reinterpret_cast<void*>(n[0]), n[1], 0), {}, {}};
+  };
+  commands["unregister"] = [](const Numbers& n) {
+    return Answer{cu.cuMemHostUnregister(reinterpret_cast<void*>(n[0])), {}, {}};
+  };
   commands["sum"] = [](const Numbers& n) { return sum(n[0], n[1]); };
   commands["range"] = [](const Numbers& n) {
     CUdeviceptr base = 0;
@@ -275,6 +298,78 @@ void add_memory_commands(std::map<std::string, Command>& commands) {
   commands["ipc_get"] = [](const Numbers& n) { return ipc_get(n[0]); };
   commands["ipc_close"] = [](const Numbers& n) {
     return Answer{cu.cuIpcCloseMemHandle(n[0]), {}, {}};
+  };
+}
+
+void add_pool_commands(std::map<std::string, Command>& commands) {
+  const auto pool_of = [](unsigned long long value) {
+    return reinterpret_cast<CUmemoryPool>(value);
+  };
+  commands["pool"] = [](const Numbers& n) {
+    CUmemPoolProps properties{};
+    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, static_cast<int>(n[0])};
+    properties.maxSize = n.size() > 1 ? n[1] : 0;
+    CUmemoryPool pool = nullptr;
+    const CUresult result = cu.cuMemPoolCreate(&pool, &properties);
+    return Answer{result, {number(pool)}, {}};
+  };
+  commands["default_pool"] = [](const Numbers& n) {
+    CUmemoryPool pool = nullptr;
+    const CUresult result = cu.cuDeviceGetDefaultMemPool(&pool, static_cast<int>(n[0]));
+    return Answer{result, {number(pool)}, {}};
+  };
+  commands["set_pool"] = [=](const Numbers& n) {
+    return Answer{cu.cuDeviceSetMemPool(static_cast<int>(n[0]), pool_of(n[1])), {}, {}};
+  };
+  commands["destroy_pool"] = [=](const Numbers& n) {
+    return Answer{cu.cuMemPoolDestroy(pool_of(n[0])), {}, {}};
+  };
+  commands["trim"] = [=](const Numbers& n) {
+    return Answer{cu.cuMemPoolTrimTo(pool_of(n[0]), n[1]), {}, {}};
+  };
+  commands["pool_number"] = [](const Numbers& n) { return pool_attribute<cuuint64_t>(n[0], n[1]); };
+  commands["pool_flag"] = [](const Numbers& n) { return pool_attribute<int>(n[0], n[1]); };
+  commands["set_pool_number"] = [=](const Numbers& n) {
+    cuuint64_t value = n[2];
+    return Answer{
+        cu.cuMemPoolSetAttribute(pool_of(n[0]), static_cast<CUmemPool_attribute>(n[1]), &value),
+        {},
+        {}};
+  };
+  commands["set_pool_flag"] = [=](const Numbers& n) {
+    int value = static_cast<int>(n[2]);
+    return Answer{
+        cu.cuMemPoolSetAttribute(pool_of(n[0]), static_cast<CUmemPool_attribute>(n[1]), &value),
+        {},
+        {}};
+  };
+  commands["pool_access"] = [=](const Numbers& n) {
+    const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, static_cast<int>(n[1])},
+                                 static_cast<CUmemAccess_flags>(n[2])};
+    return Answer{cu.cuMemPoolSetAccess(pool_of(n[0]), &access, 1), {}, {}};
+  };
+  commands["alloc_async"] = [=](const Numbers& n) {
+    CUdeviceptr address = 0;
+    const CUresult result =
+        n.size() > 2 ? cu.cuMemAllocFromPoolAsync(&address, n[0], pool_of(n[2]), stream_of(n[1]))
+                     : cu.cuMemAllocAsync(&address, n[0], stream_of(n[1]));
+    return Answer{result, {address}, {}};
+  };
+  commands["fill_async"] = [](const Numbers& n) {
+    return Answer{
+        cu.cuMemsetD8Async(n[0], static_cast<unsigned char>(n[2]), n[1], stream_of(n[3])), {}, {}};
+  };
+  commands["wait_for"] = [](const Numbers& n) {
+    CUevent event = nullptr;
+    cu.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+    cu.cuEventRecord(event, stream_of(n[0]));
+    const CUresult result = cu.cuStreamWaitEvent(stream_of(n[1]), event, 0);
+    cu.cuEventDestroy_v2(event);
+    return Answer{result, {}, {}};
+  };
+  commands["sync_stream"] = [](const Numbers& n) {
+    return Answer{cu.cuStreamSynchronize(stream_of(n[0])), {}, {}};
   };
 }
 
@@ -390,7 +485,9 @@ void add_process_commands(std::map<std::string, Command>& commands) {
   commands["worked"] = [](const Numbers&) { return Answer{CUDA_SUCCESS, worker.progress(), {}}; };
   commands["rest"] = [](const Numbers&) { return Answer{CUDA_SUCCESS, worker.stop(), {}}; };
   commands["storm"] = [](const Numbers& n) {
-    storm.start(context_of(n[0]), n[1], n[2], n[3]);
+    storm.start(
+        context_of(n[0]), n[1], n[2], n[3],
+        n.size() > 4 ? gcr::apps::StormMemory::kStreamOrdered : gcr::apps::StormMemory::kPlain);
     return Answer{};
   };
   commands["stormed"] = [](const Numbers&) { return Answer{CUDA_SUCCESS, {storm.rounds()}, {}}; };
@@ -455,6 +552,7 @@ Answer run(const std::map<std::string, Command>& commands, std::istringstream& w
 int main() {
   std::map<std::string, Command> commands;
   add_memory_commands(commands);
+  add_pool_commands(commands);
   add_vmm_commands(commands);
   add_context_commands(commands);
   add_process_commands(commands);

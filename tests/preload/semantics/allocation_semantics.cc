@@ -372,6 +372,109 @@ void sharing() {
   cu.cuMemFree_v2(second);
 }
 
+CUdeviceptr allocated_in_order(std::size_t bytes, CUstream stream, CUmemoryPool pool) {
+  CUdeviceptr address = 0;
+  need(cu.cuMemAllocFromPoolAsync(&address, bytes, pool, stream), "cuMemAllocFromPoolAsync");
+  return address;
+}
+
+template <class T>
+T attribute_of(CUmemoryPool pool, CUmemPool_attribute attribute) {
+  T value{};
+  need(cu.cuMemPoolGetAttribute(pool, attribute, &value), "cuMemPoolGetAttribute");
+  return value;
+}
+
+/// What a pool hands out, and its errors.
+void from_pool(const std::string& name, CUmemoryPool pool, CUstream stream) {
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{4096}, kMiB + 1, 40 * kMiB}) {
+    const std::string size = name + ", " + std::to_string(bytes);
+    const CUdeviceptr address = allocated_in_order(bytes, stream, pool);
+    fact(size + ", aligned to 512", address % 512 == 0);
+    fact(size + ", range at its last byte", range_of(address + bytes - 1, address));
+    for (const auto which :
+         {CU_POINTER_ATTRIBUTE_CONTEXT, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+          CU_POINTER_ATTRIBUTE_DEVICE_POINTER, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+          CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+          CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+          CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES}) {
+      fact(size + ", attribute " + std::to_string(which), attribute_of(which, address, address));
+    }
+    unsigned long long told = 0;
+    cu.cuPointerGetAttribute(&told, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address);
+    fact(size + ", of its pool", told == reinterpret_cast<std::uintptr_t>(pool));
+    CUipcMemHandle handle{};
+    fact(size + ", has an IPC handle", cu.cuIpcGetMemHandle(&handle, address) == CUDA_SUCCESS);
+    cu.cuMemsetD8Async(address, 9, bytes, stream);
+    cu.cuStreamSynchronize(stream);
+    fact(size + ", keeps what is written", holds(address, bytes, 9));
+    const bool used = attribute_of<cuuint64_t>(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) >= bytes &&
+                      attribute_of<cuuint64_t>(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) >= bytes;
+    fact(size + ", counted", used);
+    result(size + ", free", cu.cuMemFreeAsync(address, stream));
+    result(size + ", synchronised", cu.cuStreamSynchronize(stream));
+    fact(size + ", used when freed",
+         std::to_string(attribute_of<cuuint64_t>(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT)));
+  }
+  CUdeviceptr address = 0;
+  result(name + ", allocation to nowhere", cu.cuMemAllocFromPoolAsync(nullptr, 1, pool, stream));
+  result(name + ", allocation of far too much",
+         cu.cuMemAllocFromPoolAsync(&address, std::size_t{1} << 50, pool, stream));
+  result(name + ", free without a stream", cu.cuMemFree_v2(allocated_in_order(1, stream, pool)));
+}
+
+void pools() {
+  CUstream stream = nullptr;
+  need(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  CUmemoryPool pool = nullptr;
+  need(cu.cuDeviceGetDefaultMemPool(&pool, 0), "cuDeviceGetDefaultMemPool");
+  from_pool("the default pool", pool, stream);
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  CUmemoryPool own = nullptr;
+  result("a pool", cu.cuMemPoolCreate(&own, &properties));
+  for (int flag = CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES;
+       flag <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES; ++flag) {
+    const auto which = static_cast<CUmemPool_attribute>(flag);
+    const std::string name = "a pool, flag " + std::to_string(flag);
+    fact(name, attribute_of<int>(own, which) != 0);
+    int off = 0;
+    result(name + ", cleared", cu.cuMemPoolSetAttribute(own, which, &off));
+    fact(name + " then", attribute_of<int>(own, which) != 0);
+  }
+  fact("a pool, threshold",
+       std::to_string(attribute_of<cuuint64_t>(own, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)));
+  cuuint64_t threshold = 64 * kMiB;
+  result("a pool, threshold set",
+         cu.cuMemPoolSetAttribute(own, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+  from_pool("a pool", own, stream);
+  result("a pool, current", cu.cuDeviceSetMemPool(0, own));
+  CUdeviceptr address = 0;
+  result("a pool, allocation by the current one", cu.cuMemAllocAsync(&address, 4096, stream));
+  unsigned long long told = 0;
+  cu.cuPointerGetAttribute(&told, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address);
+  fact("a pool, serves as the current one", told == reinterpret_cast<std::uintptr_t>(own));
+  result("a pool, trimmed", cu.cuMemPoolTrimTo(own, 0));
+  result("a pool, destroyed", cu.cuMemPoolDestroy(own));
+  cu.cuMemsetD8Async(address, 3, 4096, stream);
+  cu.cuStreamSynchronize(stream);
+  fact("a pool, destroyed, keeps what is allocated", holds(address, 4096, 3));
+  result("a pool, destroyed, free", cu.cuMemFreeAsync(address, stream));
+  CUmemoryPool current = nullptr;
+  cu.cuDeviceGetMemPool(&current, 0);
+  fact("the default pool is the current one again", current == pool);
+  CUgraph graph = nullptr;
+  const CUdeviceptr older = allocated_in_order(4096, stream, pool);
+  need(cu.cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture");
+  result("a capture, allocation", cu.cuMemAllocAsync(&address, 4096, stream));
+  result("a capture, free", cu.cuMemFreeAsync(address, stream));
+  result("a capture, end", cu.cuStreamEndCapture(stream, &graph));
+  result("a capture, free of what was there before", cu.cuMemFreeAsync(older, stream));
+  cu.cuStreamSynchronize(stream);
+  cu.cuStreamDestroy_v2(stream);
+}
+
 /// How much of a rest of 256 MiB small allocations get.
 void running_out() {
   constexpr std::size_t kRest = 256 * kMiB;
@@ -416,6 +519,7 @@ void print_facts() {
   contexts(context);
   captures();
   sharing();
+  pools();
   running_out();
 }
 

@@ -51,6 +51,7 @@ CUresult look_up(const char* symbol, void** pfn, int version, cuuint64_t flags);
   }
 #define GCR_FAKE_kGated GCR_FAKE
 #define GCR_FAKE_kTracked GCR_FAKE
+#define GCR_FAKE_kWaits GCR_FAKE
 #define GCR_FAKE_kPassed GCR_FAKE
 #define GCR_FAKE_kLookup(symbol, params, args) \
   GCR_FAKE_EXPORT CUresult symbol params;      \

@@ -11,6 +11,7 @@ namespace gcr::preload::tracked {
 #define GCR_PLAIN_kPassed(symbol, params, args)
 #define GCR_PLAIN_kTracked(symbol, params, args) \
   CUresult symbol params { return real_driver()->symbol args; }
+#define GCR_PLAIN_kWaits GCR_PLAIN_kTracked
 #define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
   GCR_PLAIN_##policy(symbol, params, args)
 #include "preload/cuda/driver_api.def"

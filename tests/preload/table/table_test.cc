@@ -138,7 +138,7 @@ TEST_P(EveryRow, PassesArgumentsAndResultUnchanged) {
   EXPECT_EQ(arrived, expected);
 }
 
-TEST_P(EveryRow, IsInsideTheGateExactlyIfItHasBehaviour) {
+TEST_P(EveryRow, IsInsideTheGateExactlyIfItIsGatedOrTracked) {
   const TestRow& row = GetParam();
   if (row.policy == RowPolicy::kLookup) {
     void* address = nullptr;
@@ -149,7 +149,8 @@ TEST_P(EveryRow, IsInsideTheGateExactlyIfItHasBehaviour) {
   CUresult result = CUDA_SUCCESS;
   linked(row).call(linked(row).address, &result);
   const fake::Call call = fake_function<fake::TakeCall>(fake::kTakeCall)();
-  EXPECT_EQ(call.gate_in_flight, row.policy == RowPolicy::kPassed ? 0u : 1u);
+  const bool inside = row.policy == RowPolicy::kGated || row.policy == RowPolicy::kTracked;
+  EXPECT_EQ(call.gate_in_flight, inside ? 1u : 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Table, EveryRow, testing::ValuesIn(test_rows()),

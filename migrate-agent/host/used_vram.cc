@@ -1,0 +1,63 @@
+#include "migrate-agent/host/used_vram.h"
+
+#include <unistd.h>
+
+#include <optional>
+
+#include "migrate-agent/host/free_vram.h"
+#include "migrate-agent/host/nvml.h"
+#include "migrate-agent/procfs/procfs.h"
+#include "src/base/units.h"
+
+namespace gcr::host {
+namespace {
+
+using ByGpu = std::map<Uuid, std::uint64_t>;
+
+/// No process has a context that takes less.
+constexpr std::uint64_t kLeastContextBytes = 64 * kMiB;
+/// The kernel's number of the first PID namespace (PROC_PID_INIT_INO).
+constexpr char kFirstPidNamespace[] = "pid:[4026531836]";
+
+/// What the process uses. Nothing unless the library tells it of all GPUs.
+std::optional<ByGpu> used_by(pid_t pid, const Nvml& nvml, const device::Driver& driver) {
+  if (procfs::namespace_link(::getpid(), "pid") != kFirstPidNamespace) return std::nullopt;
+  ByGpu used;
+  for (const device::GpuInfo& gpu : driver.gpus()) {
+    const auto processes = nvml.used_by_process(gpu.uuid);
+    if (!processes) return std::nullopt;
+    const auto found = processes->find(pid);
+    if (found != processes->end()) used[gpu.uuid] = found->second;
+  }
+  if (used.empty()) return std::nullopt;
+  return used;
+}
+
+/// What all processes use, where there may be a context. Nothing unless the library tells it.
+std::optional<ByGpu> used_by_all(const Nvml& nvml, const device::Driver& driver) {
+  ByGpu used;
+  for (const device::GpuInfo& gpu : driver.gpus()) {
+    const auto bytes = nvml.used_bytes(gpu.uuid);
+    if (!bytes) return std::nullopt;
+    if (*bytes >= kLeastContextBytes) used[gpu.uuid] = *bytes;
+  }
+  return used;
+}
+
+}  // namespace
+
+Result<ByGpu> used_vram(pid_t pid, const std::shared_ptr<const device::Driver>& driver) {
+  if (const auto nvml = Nvml::load()) {
+    if (auto told = used_by(pid, *nvml, *driver)) return *std::move(told);
+    if (auto told = used_by_all(*nvml, *driver)) return *std::move(told);
+  }
+  FreeVram free_vram(driver);
+  ByGpu used;
+  for (const device::GpuInfo& gpu : driver->gpus()) {
+    GCR_ASSIGN(const std::uint64_t free, free_vram.of(gpu.uuid));
+    if (free < gpu.total_bytes) used[gpu.uuid] = gpu.total_bytes - free;
+  }
+  return used;
+}
+
+}  // namespace gcr::host

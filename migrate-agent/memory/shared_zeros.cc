@@ -1,0 +1,98 @@
+#include "migrate-agent/memory/shared_zeros.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include "migrate-agent/memory/zero_scan.h"
+#include "migrate-agent/process/files.h"
+#include "src/base/unique_fd.h"
+#include "src/base/units.h"
+
+namespace gcr::process {
+namespace {
+
+/// Less costs CRIU less than a millisecond.
+constexpr std::uint64_t kWorthLooking = kMiB;
+
+/// What the kernel calls it, and no memfd can be called: CRIU has one in what it dumps.
+constexpr std::string_view kAnonymous = "/dev/zero";
+
+/// The file system of memory without a name, which no process can mount: nothing else is opened.
+std::optional<dev_t> device_of_nameless_memory() {
+  const UniqueFd memory(::memfd_create("gcr", MFD_CLOEXEC));
+  struct stat status {};
+  if (!memory || ::fstat(memory.get(), &status) != 0) return std::nullopt;
+  return status.st_dev;
+}
+
+std::vector<AddressRange> data_of(const UniqueFd& file) {
+  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  std::vector<AddressRange> data;
+  for (off_t end = 0;;) {
+    const off_t start = ::lseek(file.get(), end, SEEK_DATA);
+    if (start < 0 || (end = ::lseek(file.get(), start, SEEK_HOLE)) < 0) return data;
+    data.push_back(
+        {static_cast<std::uint64_t>(start), round_up(static_cast<std::uint64_t>(end), page)});
+  }
+}
+
+Result<std::uint64_t> drop_zeros(const UniqueFd& file) {
+  const auto read = [&](std::uint64_t offset, std::span<std::byte> bytes) -> Status {
+    const ssize_t got = ::pread(file.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (got < 0) return Error::from_errno(errno, "cannot read shared memory");
+    // Beyond its end the last page is zeros.
+    std::ranges::fill(bytes.subspan(static_cast<std::size_t>(got)), std::byte{0});
+    return {};
+  };
+  GCR_ASSIGN(const ZeroScan scan, find_zero_pages(data_of(file), read));
+  std::uint64_t dropped = 0;
+  for (const AddressRange& range : scan.zeros) {
+    if (::fallocate(file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                    static_cast<off_t>(range.start), static_cast<off_t>(range.bytes())) != 0) {
+      return Error::from_errno(errno, "cannot give shared memory back");
+    }
+    dropped += range.bytes();
+  }
+  return dropped;
+}
+
+}  // namespace
+
+std::uint64_t drop_shared_zeros(const std::vector<pid_t>& pids) {
+  const auto device = device_of_nameless_memory();
+  std::set<std::uint64_t> seen;
+  std::uint64_t dropped = 0;
+  for (const pid_t pid : pids) {
+    for (const Mapping& mapping : named_mappings(pid)) {
+      if (mapping.device != device || mapping.path != kAnonymous ||
+          !seen.insert(mapping.inode).second)
+        continue;
+      const std::string path = fmt::format("/proc/{}/map_files/{}", pid, mapping.range);
+      const UniqueFd file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+      struct stat status {};
+      if (!file || ::fstat(file.get(), &status) != 0 || status.st_dev != *device ||
+          static_cast<std::uint64_t>(status.st_blocks) * 512 < kWorthLooking) {
+        continue;
+      }
+      const auto bytes = drop_zeros(file);
+      if (bytes) {
+        dropped += *bytes;
+      } else {
+        spdlog::debug("zeros of {} stay: {}", path, bytes.error().message());
+      }
+    }
+  }
+  return dropped;
+}
+
+}  // namespace gcr::process

@@ -1,0 +1,124 @@
+// The memory of a GPU process, whose writes the kernel tracks while it is copied.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/memory/mappings.h"
+#include "migrate-agent/memory/present_pages.h"
+#include "src/base/units.h"
+#include "tests/e2e/apps.h"
+#include "tests/e2e/two_hosts.h"
+
+namespace gcr::e2e {
+namespace {
+
+namespace fs = std::filesystem;
+
+class TrackedMemoryTest : public testing::Test {
+ protected:
+  static constexpr std::size_t kSome = 5;
+  static constexpr std::uint64_t kRestingMib = 256;
+  static constexpr std::uint64_t kResting = kRestingMib * kMiB;
+
+  void SetUp() override {
+    if (!process::can_scan_pages()) GTEST_SKIP() << "a kernel before 6.7";
+  }
+
+  App start(const std::string& how = "") {
+    App app =
+        hosts_.start_app(Host::kA, {"/bin/sh", "-c",
+                                    fmt::format("exec python3 {}/tests/e2e/sweeping.py 32 {} {}",
+                                                GCR_SOURCE_DIR, kRestingMib, how)});
+    EXPECT_TRUE(app.wait_for_lines(kSome)) << app.output();
+    return app;
+  }
+
+  /// At the agent of a host, once.
+  void arm(Host host, const std::string& line) {
+    fs::remove(hit(host));
+    std::ofstream(hosts_.directory(host) + "/faults.new") << line << '\n';
+    fs::rename(hosts_.directory(host) + "/faults.new", hosts_.directory(host) + "/faults");
+  }
+  std::string hit(Host host) const { return hosts_.directory(host) + "/faults.hit"; }
+
+  static void expect_goes_on(const App& app) {
+    ASSERT_TRUE(app.wait_for_lines(app.lines().size() + kSome)) << app.output();
+    std::size_t sweep = 0;
+    for (const std::string& line : app.lines()) ASSERT_EQ(line, fmt::format("sweep {}", ++sweep));
+  }
+
+  static bool is_tracked(pid_t pid) {
+    const auto mappings = process::read_mappings(pid);
+    EXPECT_TRUE(mappings);
+    return std::ranges::any_of(*mappings, &process::MemoryMapping::tracked);
+  }
+
+  TwoHosts hosts_{{"--fault-points", "true"}};
+};
+
+TEST_F(TrackedMemoryTest, OnlyWhatWasWrittenIsReadAtTheSwitchoverAndThatIsEnough) {
+  const App app = start();
+  Host host = Host::kA;
+  pid_t pid = app.pid();
+  for (int move = 0; move < 4; ++move) {
+    ASSERT_NO_FATAL_FAILURE(expect_goes_on(app));
+    arm(host, "source.memory.check check");
+    const MigrateReport outcome = hosts_.migrate_for_report(host, pid, {});
+    ASSERT_TRUE(outcome.exit_code == 0 && outcome.report.verified()) << outcome.err;
+    EXPECT_TRUE(fs::exists(hit(host)));
+    EXPECT_GT(outcome.report.sent_image_bytes(), kResting / 4);
+    pid = static_cast<pid_t>(outcome.report.destination_pid());
+    host = other(host);
+    EXPECT_FALSE(is_tracked(pid));
+  }
+  expect_goes_on(app);
+}
+
+TEST_F(TrackedMemoryTest, WhatRestsIsNotReadAtTheSwitchover) {
+  const App app = start();
+  const MigrateReport outcome = hosts_.migrate_for_report(Host::kA, app.pid(), {});
+  ASSERT_TRUE(outcome.exit_code == 0 && outcome.report.verified()) << outcome.err;
+  EXPECT_LT(outcome.report.image_bytes(), kResting / 2);
+  expect_goes_on(app);
+}
+
+TEST_F(TrackedMemoryTest, MemoryThatADeviceMayWriteToIsReadAtTheSwitchover) {
+  const App app = start("registered");
+  const MigrateReport outcome = hosts_.migrate_for_report(Host::kA, app.pid(), {});
+  ASSERT_TRUE(outcome.exit_code == 0 && outcome.report.verified()) << outcome.err;
+  EXPECT_GE(outcome.report.image_bytes(), kResting);
+  expect_goes_on(app);
+}
+
+TEST_F(TrackedMemoryTest, MemoryToWhichADiskMayWriteIsReadAtTheSwitchover) {
+  const App app = start("direct");
+  const MigrateReport outcome = hosts_.migrate_for_report(Host::kA, app.pid(), {});
+  ASSERT_TRUE(outcome.exit_code == 0 && outcome.report.verified()) << outcome.err;
+  EXPECT_GE(outcome.report.image_bytes(), kResting);
+  expect_goes_on(app);
+}
+
+TEST_F(TrackedMemoryTest, NothingIsTrackedAfterARollback) {
+  const App app = start();
+  for (const char* fault : {"source.closing error", "source.dumped error", "source.closing kill",
+                            "source.dumped kill"}) {
+    SCOPED_TRACE(fault);
+    arm(Host::kA, fault);
+    EXPECT_FALSE(hosts_.migrate(Host::kA, app.pid()).migrated());
+    EXPECT_TRUE(fs::exists(hit(Host::kA)));
+    ASSERT_TRUE(hosts_.wait_until_idle(Host::kA));
+    ASSERT_NO_FATAL_FAILURE(expect_goes_on(app));
+    EXPECT_FALSE(is_tracked(app.pid()));
+  }
+  EXPECT_TRUE(migrated(hosts_.migrate(Host::kA, app.pid())));
+  expect_goes_on(app);
+}
+
+}  // namespace
+}  // namespace gcr::e2e

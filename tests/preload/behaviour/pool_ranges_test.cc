@@ -1,0 +1,178 @@
+// How stream-ordered memory is placed and used again, without a driver.
+#include "preload/cuda/pool_ranges.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <vector>
+
+namespace gcr::preload {
+namespace {
+
+constexpr std::size_t kPoolUnit = PoolRanges::kUnitBytes;
+constexpr CUdeviceptr kStretch = 0x7f00'0000'0000;
+constexpr std::size_t kStretchBytes = 64 * kPoolUnit;
+
+class PoolRangesTest : public testing::Test {
+ protected:
+  PoolRangesTest() { ranges_.add_stretch(kStretch, kStretchBytes); }
+  PoolRanges ranges_;
+};
+
+TEST_F(PoolRangesTest, AStreamUsesWhatItFreedItselfAtOnce) {
+  const CUdeviceptr address = ranges_.take(1, kStretchBytes);
+  EXPECT_EQ(address, kStretch);
+  EXPECT_EQ(ranges_.take(1, kPoolUnit), 0u);
+  ranges_.give_back(address, kStretchBytes, {1, 5});
+  EXPECT_EQ(ranges_.take(1, kStretchBytes), address);
+}
+
+TEST_F(PoolRangesTest, AnotherStreamUsesItWhenTheFirstHasPassedTheFreeAndNotBefore) {
+  ranges_.give_back(ranges_.take(1, kStretchBytes), kStretchBytes, {1, 5});
+  EXPECT_EQ(ranges_.take(2, kPoolUnit), 0u);
+  EXPECT_EQ(ranges_.take_joined(2, kPoolUnit), 0u);
+  ranges_.pass({1, 4});
+  EXPECT_EQ(ranges_.take(2, kPoolUnit), 0u);
+  ranges_.pass({2, 9});
+  EXPECT_EQ(ranges_.take(2, kPoolUnit), 0u);
+  ranges_.pass({1, 5});
+  EXPECT_EQ(ranges_.take(2, kStretchBytes), kStretch);
+}
+
+TEST_F(PoolRangesTest, NeighboursOfOneStreamAreAsYoungAsTheYoungest) {
+  const CUdeviceptr first = ranges_.take(1, kPoolUnit);
+  const CUdeviceptr second = ranges_.take(1, kStretchBytes - kPoolUnit);
+  ranges_.give_back(first, kPoolUnit, {1, 3});
+  ranges_.give_back(second, kStretchBytes - kPoolUnit, {1, 7});
+  ranges_.pass({1, 3});
+  EXPECT_EQ(ranges_.take_joined(2, kPoolUnit), 0u);
+  EXPECT_EQ(ranges_.take(1, kStretchBytes), kStretch);
+}
+
+TEST_F(PoolRangesTest, NeighboursOfTheStreamAndOfEverybodyAreJoinedForTheStream) {
+  const CUdeviceptr first = ranges_.take(1, 32 * kPoolUnit);
+  ranges_.give_back(first, 32 * kPoolUnit, {1, 3});
+  EXPECT_EQ(ranges_.take(1, kStretchBytes), 0u);
+  EXPECT_EQ(ranges_.take_joined(2, kStretchBytes), 0u);
+  EXPECT_EQ(ranges_.take_joined(1, kStretchBytes), kStretch);
+  EXPECT_EQ(ranges_.take(2, kPoolUnit), 0u);
+}
+
+TEST_F(PoolRangesTest, TheRestOfAJoinedRangeIsTheStreams) {
+  ranges_.give_back(ranges_.take(1, 32 * kPoolUnit), 32 * kPoolUnit, {1, 3});
+  EXPECT_EQ(ranges_.take_joined(1, 40 * kPoolUnit), kStretch);
+  EXPECT_EQ(ranges_.take(2, kPoolUnit), 0u);
+  ranges_.pass({1, 3});
+  EXPECT_EQ(ranges_.take(2, 24 * kPoolUnit), kStretch + 40 * kPoolUnit);
+}
+
+TEST_F(PoolRangesTest, AnAllocationLiesInOneStretch) {
+  ranges_.add_stretch(kStretch + kStretchBytes, kStretchBytes);
+  EXPECT_EQ(ranges_.take(1, kStretchBytes + kPoolUnit), 0u);
+  EXPECT_EQ(ranges_.take_joined(1, kStretchBytes + kPoolUnit), 0u);
+  EXPECT_NE(ranges_.take(1, kStretchBytes), 0u);
+  EXPECT_NE(ranges_.take(1, kStretchBytes), 0u);
+}
+
+TEST_F(PoolRangesTest, AStretchGoesOnlyWhenAllOfItIsEverybodys) {
+  const CUdeviceptr address = ranges_.take(1, kPoolUnit);
+  EXPECT_EQ(ranges_.remove_free_stretch(kStretchBytes), 0u);
+  ranges_.give_back(address, kPoolUnit, {1, 3});
+  EXPECT_EQ(ranges_.remove_free_stretch(kStretchBytes), 0u);
+  ranges_.pass({1, 3});
+  EXPECT_EQ(ranges_.remove_free_stretch(kStretchBytes - 1), 0u);
+  EXPECT_EQ(ranges_.remove_free_stretch(kStretchBytes), kStretch);
+  EXPECT_FALSE(ranges_.has_stretches());
+  EXPECT_EQ(ranges_.take(1, kPoolUnit), 0u);
+}
+
+TEST_F(PoolRangesTest, OfOthersTheSmallestSufficientRangeThatMayBeTakenIsTaken) {
+  const CUdeviceptr first = ranges_.take(1, 20 * kPoolUnit);
+  const CUdeviceptr second = ranges_.take(1, 10 * kPoolUnit);
+  ranges_.take(1, kStretchBytes - 30 * kPoolUnit);
+  ranges_.give_back(first, 20 * kPoolUnit, {1, 3});
+  ranges_.give_back(second, 10 * kPoolUnit, {2, 4});
+  const auto any = [](StreamPoint) { return true; };
+  EXPECT_EQ(ranges_.take_of_others(5 * kPoolUnit, [](StreamPoint) { return false; }), 0u);
+  EXPECT_EQ(ranges_.take_of_others(5 * kPoolUnit, any), second);
+  EXPECT_EQ(ranges_.take_of_others(15 * kPoolUnit, any), first);
+  EXPECT_EQ(ranges_.take_of_others(15 * kPoolUnit, any), 0u);
+}
+
+/// What is true of every unit, kept the simple way.
+struct Unit {
+  bool live = false;
+  std::uint64_t stream = StreamPoint::kEverybody;
+  std::uint64_t ticket = 0;
+};
+
+TEST(PoolRangesRandomTest, NothingIsHandedOutThatIsLiveOrThatAnotherStreamMayStillUse) {
+  constexpr std::size_t kUnits = 512;
+  constexpr std::uint64_t kStreams = 4;
+  PoolRanges ranges;
+  std::vector<Unit> units(2 * kUnits);
+  ranges.add_stretch(kStretch, kUnits * kPoolUnit);
+  ranges.add_stretch(kStretch + kUnits * kPoolUnit, kUnits * kPoolUnit);
+  std::map<CUdeviceptr, std::size_t> live;
+  std::mt19937 random(3);
+  std::uint64_t ticket = 0;
+  std::size_t taken_count = 0;
+  for (int step = 0; step < 60000; ++step) {
+    const std::uint64_t stream = 1 + random() % kStreams;
+    switch (random() % 5) {
+      case 0:
+      case 1: {
+        const std::size_t count = 1 + random() % (std::size_t{1} << random() % 8);
+        CUdeviceptr address = ranges.take(stream, count * kPoolUnit);
+        if (address == 0) address = ranges.take_joined(stream, count * kPoolUnit);
+        const auto usable = [&](const Unit& unit) {
+          return !unit.live && (unit.stream == stream || unit.stream == StreamPoint::kEverybody);
+        };
+        if (address == 0) {
+          for (std::size_t i = 0, run = 0; i < units.size(); ++i) {
+            if (i == kUnits) run = 0;
+            run = usable(units[i]) ? run + 1 : 0;
+            ASSERT_LT(run, count) << "there was room, step " << step;
+          }
+          break;
+        }
+        ++taken_count;
+        for (std::size_t i = 0; i < count; ++i) {
+          Unit& unit = units.at((address - kStretch) / kPoolUnit + i);
+          ASSERT_TRUE(usable(unit)) << "step " << step;
+          unit.live = true;
+        }
+        live[address] = count;
+        break;
+      }
+      case 2:
+      case 3: {
+        if (live.empty()) break;
+        const auto victim =
+            std::next(live.begin(), static_cast<std::ptrdiff_t>(random() % live.size()));
+        ++ticket;
+        for (std::size_t i = 0; i < victim->second; ++i) {
+          units[(victim->first - kStretch) / kPoolUnit + i] = {false, stream, ticket};
+        }
+        ranges.give_back(victim->first, victim->second * kPoolUnit, {stream, ticket});
+        live.erase(victim);
+        break;
+      }
+      default: {
+        // A range that was joined is as young as its youngest part: only a stream that has passed
+        // everything is sure to have given all.
+        for (Unit& unit : units) {
+          if (!unit.live && unit.stream == stream) unit.stream = StreamPoint::kEverybody;
+        }
+        ranges.pass({stream, ticket});
+        break;
+      }
+    }
+  }
+  EXPECT_GT(taken_count, 5000u);
+}
+
+}  // namespace
+}  // namespace gcr::preload

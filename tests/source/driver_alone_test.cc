@@ -1,0 +1,63 @@
+// What is expected of a member without the preload library, and what is said of it.
+#include "migrate-agent/source/driver_alone.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "src/base/units.h"
+
+namespace gcr::agent {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST(SlowDowntime, GrowsWithVramWithMemoryAndWithASlowerLink) {
+  const milliseconds least = slow_downtime(0, 0, 0);
+  EXPECT_GT(least, milliseconds(0));
+  const milliseconds memory = slow_downtime(0, 4 * kGiB, 0);
+  const milliseconds vram = slow_downtime(4 * kGiB, 0, 0);
+  EXPECT_GT(memory, least);
+  EXPECT_GT(vram, memory) << "VRAM goes the same way, and through the driver";
+  EXPECT_EQ(slow_downtime(4 * kGiB, 0, 100'000'000'000), vram) << "the link is not the limit";
+
+  EXPECT_GE(slow_downtime(4 * kGiB, 0, kGiB), milliseconds(4000));
+}
+
+std::vector<std::string> said_of(const DriverAlone& member, const proto::MigrateRequest& request) {
+  preflight::Findings findings(preflight::Side::kSource);
+  check_slow_downtime(member, request, findings);
+  std::vector<std::string> said;
+  for (const proto::Finding& finding : findings.list()) said.push_back(preflight::note_of(finding));
+  return said;
+}
+
+TEST(SlowDowntime, IsABlockerUntilItIsAllowedAndAgainWhereItIsLimited) {
+  const DriverAlone member{.pid = ::getpid(),
+                           .vram = {{Uuid::random(), kGiB}, {Uuid::random(), kGiB}},
+                           .downtime = milliseconds(3210)};
+  proto::MigrateRequest request;
+  EXPECT_THAT(said_of(member, request),
+              ElementsAre(AllOf(HasSubstr("up to 2 GiB of VRAM"), HasSubstr("for about 3.2 s"),
+                                HasSubstr("[no-library]"))));
+  request.set_downtime_limit_ms(300);
+  EXPECT_THAT(said_of(member, request), ElementsAre(HasSubstr("[no-library]")));
+  request.set_allow_slow(true);
+  EXPECT_THAT(said_of(member, request),
+              ElementsAre(HasSubstr("[no-library-slow]"),
+                          AllOf(HasSubstr("about 3.2 s is expected, and --downtime-limit allows "
+                                          "0.3 s"),
+                                HasSubstr("[downtime-limit]"))));
+  request.clear_downtime_limit_ms();
+  EXPECT_THAT(said_of(member, request), ElementsAre(HasSubstr("[no-library-slow]")));
+  request.set_strict(true);
+  EXPECT_THAT(said_of(member, request), testing::Contains(HasSubstr("[downtime-limit]")));
+  request.set_downtime_limit_ms(4000);
+  EXPECT_THAT(said_of(member, request), ElementsAre(HasSubstr("[no-library-slow]")));
+}
+
+}  // namespace
+}  // namespace gcr::agent
