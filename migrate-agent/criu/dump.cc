@@ -196,12 +196,14 @@ Status PreparedDump::Impl::run_streaming(const TakeImage& take, const TakeMemory
     GCR_TRY(take(name, std::move(file)));
   }
   if (!left_out) return {};
-  GCR_ASSIGN(const auto tasks, left_out->finish());
+  GCR_ASSIGN(auto tasks, left_out->finish());
+  // Of those of which nothing was left out, there may be memory from before that is not true now.
+  for (const auto& [inner, task] : procfs::stopped_tree_in_namespace(pid)) tasks[inner].pid = task;
   for (const auto& [inner, task] : tasks) {
-    if (task.ranges.empty()) continue;
     const std::string map = images::memory_map(inner);
     GCR_ASSIGN(UniqueFd file, in_memory(map, images::image_of_ranges(task.ranges)));
     GCR_TRY(take(map, std::move(file)));
+    if (task.ranges.empty()) continue;
     GCR_TRY(take_memory(images::memory_images(inner), task.pid, task.ranges));
   }
   return {};

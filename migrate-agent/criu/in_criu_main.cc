@@ -233,6 +233,15 @@ void* real_mmap(void* address, std::size_t bytes, int protection, int flags, int
   return reinterpret_cast<void*>(syscall(SYS_mmap, address, bytes, protection, flags, fd, offset));
 }
 
+/// The kernel's setting does not matter, nor is the mapping marked in any way.
+bool make_huge(char* address, std::size_t bytes) {
+  constexpr int kCollapse = 25;  // MADV_COLLAPSE, since Linux 6.1
+  for (std::size_t at = 0; at < bytes; at += kHugePageBytes) {
+    static_cast<volatile char*>(address)[at] = 0;
+  }
+  return madvise(address, bytes, kCollapse) == 0;
+}
+
 /// An errno, or 0.
 int serve(HoldMessage& request) {
   auto* const address = reinterpret_cast<void*>(request.address);
@@ -245,6 +254,10 @@ int serve(HoldMessage& request) {
     }
     case Hold::kOpen:
       return mprotect(address, request.bytes, PROT_READ | PROT_WRITE) == 0 ? 0 : errno;
+    case Hold::kMakeHuge: {
+      const bool opened = mprotect(address, request.bytes, PROT_READ | PROT_WRITE) == 0;
+      return opened && make_huge(static_cast<char*>(address), request.bytes) ? 0 : errno;
+    }
     case Hold::kDrop:
       return madvise(address, request.bytes, MADV_DONTNEED) == 0 ? 0 : errno;
     case Hold::kRemove:

@@ -74,13 +74,14 @@ inline constexpr std::size_t kRangesPerPacket = 2048;
 /// restored threads are in their last stop. Zero is never used.
 enum class Hold : std::uint32_t {
   kInvalid = 0,
-  kWaiting = 1,  ///< from CRIU: it waits; `pid` is its own, as it sees it
-  kGoOn = 2,     ///< to CRIU, without an answer; all others are answered by the same message
-  kReserve = 3,  ///< `bytes` of addresses without access; the answer has `address`
-  kOpen = 4,     ///< makes reserved memory readable and writable
-  kDrop = 5,     ///< opened memory is zeros again
-  kRemove = 6,   ///< gives addresses back
-  kTake = 7,     ///< a mapping of a task to be is in place
+  kWaiting = 1,   ///< from CRIU: it waits; `pid` is its own, as it sees it
+  kGoOn = 2,      ///< to CRIU, without an answer; all others are answered by the same message
+  kReserve = 3,   ///< `bytes` of addresses without access; the answer has `address`
+  kOpen = 4,      ///< makes reserved memory readable and writable
+  kDrop = 5,      ///< opened memory is zeros again
+  kRemove = 6,    ///< gives addresses back
+  kTake = 7,      ///< a mapping of a task to be is in place
+  kMakeHuge = 8,  ///< as kOpen, and fills it with huge pages; they are zeros
 };
 
 /// What goes over kHoldFd. A task inherits all memory of CRIU. CRIU maps a task's private mappings

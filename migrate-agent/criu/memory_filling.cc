@@ -200,7 +200,8 @@ Status fill_memory(const fs::path& directory, const std::map<pid_t, pid_t>& proc
     const fs::path path = directory / file.name;
     const auto areas = kept.find(file.process);
     const auto process = processes.find(file.process);
-    if (areas == kept.end() || process == processes.end()) {
+    if (areas == kept.end()) continue;
+    if (process == processes.end()) {
       return Error(Code::kDataLoss, path.string() + ": CRIU restored no such process");
     }
     const auto [ranges, is_new] = where.try_emplace(file.process);

@@ -45,8 +45,10 @@ struct Elsewhere {
 /// returns. The caller needs the right to ptrace them and need not be the tracer. What
 /// images::rseq_areas() gives is left as it is, because the kernel has written there.
 ///
+/// A process that is not in pstree.img has ended since its memory was sent: nothing is filled.
+///
 /// After a failure, any part of the memory may be filled: the processes must not run. kDataLoss if
-/// a name has another form, if a process is not in pstree.img or not in `processes`, if its memory
+/// a name has another form, if a process is in pstree.img and not in `processes`, if its memory
 /// at an address of the file is not mapped or not writable, or if an image is damaged; kNotFound if
 /// an image is missing; errors of the kernel.
 ///

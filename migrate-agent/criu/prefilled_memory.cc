@@ -3,9 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <sys/random.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -26,25 +24,20 @@ using launch::HoldMessage;
 using launch::kHugePageBytes;
 
 constexpr std::uint64_t kWindowBytes = kMiB;
-/// What is opened and made huge at a time.
-constexpr std::uint64_t kUnitBytes = 32 * kMiB;
 /// An area reaches so far to both sides of what it is made for: mappings grow either way.
 constexpr std::uint64_t kAreaBelow = 64 * kGiB;
 constexpr std::uint64_t kAreaAbove = 448 * kGiB;
 constexpr std::uint64_t kEndOfAddresses = std::uint64_t{1} << 47;
 constexpr std::size_t kMostAreas = 48;
+constexpr std::uint64_t kMostBlocks = 64;
+/// So often the kernel may have no huge page, before it is not asked any more.
+constexpr unsigned kMostFailures = 16;
 /// A mapping of which less is in place is copied.
 constexpr std::uint64_t kWorthTaking = 16 * kMiB;
 /// Less than that is overwritten with zeros, more is given back to the kernel.
 constexpr std::uint64_t kWorthDropping = 256 * kKiB;
-#ifndef MADV_COLLAPSE
-constexpr int kCollapse = 25;
-#else
-constexpr int kCollapse = MADV_COLLAPSE;
-#endif
-
-/// Nearly all of it: the rest becomes zeros in huge pages.
-bool is_full(std::uint64_t pages, std::uint64_t of) { return pages * 8 >= of * 7; }
+/// Of fewer pages a window is not worth huge pages, of which the rest is zeros.
+constexpr std::size_t kNearlyAll = PrefilledMemory::kWindowPages / 8 * 7;
 
 /// A kernel that never overcommits would not let CRIU fork.
 bool may_overcommit() {
@@ -77,6 +70,7 @@ Result<std::unique_ptr<PrefilledMemory>> PrefilledMemory::create(HoldLine& line,
                                                                  std::uint64_t most_bytes) {
   std::unique_ptr<PrefilledMemory> memory(new PrefilledMemory(line, most_bytes));
   memory->may_grow_ = may_overcommit();
+  if (most_bytes == UINT64_MAX) memory->worth_pages_ = kNearlyAll;
   GCR_TRY(memory->attach(init));
   return memory;
 }
@@ -85,7 +79,6 @@ Result<std::unique_ptr<PrefilledMemory>> PrefilledMemory::create(HoldLine& line,
 Status PrefilledMemory::attach(pid_t init) {
   GCR_ASSIGN(const pid_t inner, line_->wait_for_criu());
   GCR_ASSIGN(const pid_t pid, procfs::find_in_namespace(init, inner));
-  GCR_ASSIGN(criu_, procfs::open_pidfd(pid));
   memory_.reset(::open(fmt::format("/proc/{}/mem", pid).c_str(), O_RDWR | O_CLOEXEC));
   if (!memory_) return Error::from_errno(errno, "cannot open the memory of CRIU");
   return {};
@@ -116,7 +109,7 @@ Result<AddressRange> PrefilledMemory::reserve(std::uint64_t bytes) {
 /// nullptr if there is no room for one.
 PrefilledMemory::Area* PrefilledMemory::make_area(std::uint32_t memory, std::uint64_t address) {
   if (!may_grow_ || areas_.size() == kMostAreas) return nullptr;
-  const std::uint64_t at = address / kUnitBytes * kUnitBytes;
+  const std::uint64_t at = address / kHugePageBytes * kHugePageBytes;
   AddressRange range{at - std::min(at, kAreaBelow), std::min(at + kAreaAbove, kEndOfAddresses)};
   for (const auto& other : areas_) {
     if (other->memory != memory) continue;
@@ -130,21 +123,29 @@ PrefilledMemory::Area* PrefilledMemory::make_area(std::uint32_t memory, std::uin
   }
   const std::uint64_t base =
       (reserved->start + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-  std::vector<Unit> units(range.bytes() / kUnitBytes);
-  areas_.push_back(
-      std::make_unique<Area>(Area{memory, range, *reserved, base, std::move(units), {}}));
+  areas_.push_back(std::make_unique<Area>(Area{memory, range, *reserved, base, {}, {}}));
   return areas_.back().get();
 }
 
-Status PrefilledMemory::open_units(Area& area, const AddressRange& range) {
-  const std::uint64_t first = (range.start - area.range.start) / kUnitBytes;
-  const std::uint64_t end = (range.end - 1 - area.range.start) / kUnitBytes + 1;
-  for (std::uint64_t unit = first; unit < end; ++unit) {
-    if (area.units[unit].open) continue;
-    GCR_TRY(ask(Hold::kOpen, area.base + unit * kUnitBytes, kUnitBytes));
-    area.units[unit].open = true;
+/// The block of `address`, if the kernel has a huge page for it. Blocks behind it are opened with
+/// it, as many as there are before it: each request of this kind has to wait for all processors.
+bool PrefilledMemory::open_block(Area& area, std::uint64_t address) {
+  const std::uint64_t block = address / kHugePageBytes * kHugePageBytes;
+  if (area.blocks.contains(block)) return true;
+  const auto is_open = [&](std::uint64_t other) { return area.blocks.contains(other); };
+  std::uint64_t before = 0;
+  while (before < kMostBlocks && is_open(block - (before + 1) * kHugePageBytes)) ++before;
+  std::uint64_t end = block + kHugePageBytes;
+  while (end < block + before * kHugePageBytes && end < area.range.end && !is_open(end)) {
+    end += kHugePageBytes;
   }
-  return {};
+  const auto made = ask(Hold::kMakeHuge, area.in_criu(block), end - block);
+  if (made) {
+    for (std::uint64_t at = block; at < end; at += kHugePageBytes) area.blocks.insert(at);
+  } else if (++failures_ == kMostFailures) {
+    may_grow_ = false;
+  }
+  return static_cast<bool>(made);
 }
 
 Status PrefilledMemory::write(std::uint64_t in_criu, std::span<const std::byte> bytes) const {
@@ -161,34 +162,19 @@ Status PrefilledMemory::write(std::uint64_t in_criu, std::span<const std::byte> 
   return {};
 }
 
-/// Where the kernel has no huge page for a full unit, no further memory is put in place.
-void PrefilledMemory::make_huge(const Area& area, std::size_t unit) {
-  const iovec range{reinterpret_cast<void*>(area.base + unit * kUnitBytes), kUnitBytes};
-  if (::syscall(SYS_process_madvise, criu_.get(), &range, 1, kCollapse, 0) >= 0) return;
-  const bool may_work_later = errno == EAGAIN;
-  const std::lock_guard lock(mutex_);
-  if (!may_work_later && area.units[unit].pages == kUnitBytes / kPageBytes) may_grow_ = false;
-}
-
 Result<bool> PrefilledMemory::place(std::uint32_t memory, std::uint64_t address, const Pages& pages,
                                     std::span<const std::byte> bytes) {
   Area* area = nullptr;
-  bool is_now_full = false;
   {
     const std::lock_guard lock(mutex_);
     area = find_area(memory, address);
     if (area == nullptr || !area->windows.contains(address)) {
-      if (!may_grow_ || !is_full(pages.count(), kWindowPages) || room_ < kWindowBytes) return false;
+      if (!may_grow_ || pages.count() < worth_pages_ || room_ < kWindowBytes) return false;
       if (area == nullptr && (area = make_area(memory, address)) == nullptr) return false;
-      if (!open_units(*area, {address, address + kWindowBytes})) return false;
+      if (!open_block(*area, address)) return false;
       room_ -= kWindowBytes;
     }
-    Pages& in_place = area->windows[address];
-    Unit& unit = area->units[(address - area->range.start) / kUnitBytes];
-    const bool was_full = is_full(unit.pages, kUnitBytes / kPageBytes);
-    unit.pages += static_cast<std::uint32_t>((pages & ~in_place).count());
-    is_now_full = !was_full && is_full(unit.pages, kUnitBytes / kPageBytes);
-    in_place |= pages;
+    area->windows[address] |= pages;
   }
   for (std::size_t page = 0; page < kWindowPages; ++page) {
     const std::size_t first = page;
@@ -197,7 +183,6 @@ Result<bool> PrefilledMemory::place(std::uint32_t memory, std::uint64_t address,
     GCR_TRY(write(area->in_criu(address + first * kPageBytes), bytes.first(length)));
     bytes = bytes.subspan(length);
   }
-  if (is_now_full) make_huge(*area, (address - area->range.start) / kUnitBytes);
   return true;
 }
 
@@ -224,10 +209,9 @@ Status PrefilledMemory::move_to(HoldLine& line, pid_t init) {
     const std::uint64_t old_base = area->base;
     GCR_ASSIGN(area->reserved, reserve(area->range.bytes() + kHugePageBytes));
     area->base = (area->reserved.start + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-    for (std::size_t i = 0; i < area->units.size(); ++i) {
-      if (!std::exchange(area->units[i].open, false)) continue;
-      const std::uint64_t start = area->range.start + i * kUnitBytes;
-      GCR_TRY(open_units(*area, {start, start + kUnitBytes}));
+    // What there is no huge page for is opened all the same.
+    for (const std::uint64_t block : area->blocks) {
+      (void)ask(Hold::kMakeHuge, area->in_criu(block), kHugePageBytes);
     }
     std::vector<std::byte> window(kWindowBytes);
     for (const auto& [address, pages] : area->windows) {
@@ -237,9 +221,6 @@ Status PrefilledMemory::move_to(HoldLine& line, pid_t init) {
         return Error::from_errno(errno, "cannot read the memory of CRIU");
       }
       GCR_TRY(write(area->in_criu(address), window));
-    }
-    for (std::size_t i = 0; i < area->units.size(); ++i) {
-      if (is_full(area->units[i].pages, kUnitBytes / kPageBytes)) make_huge(*area, i);
     }
   }
   return {};
@@ -256,6 +237,17 @@ Status PrefilledMemory::remove(const Area& area, const std::vector<AddressRange>
     }
   }
   return {};
+}
+
+/// Blocks that were opened ahead, and of which nothing came.
+Status PrefilledMemory::drop_empty_blocks(const Area& area) {
+  std::vector<AddressRange> empty;
+  for (const std::uint64_t block : area.blocks) {
+    const auto window = area.windows.lower_bound(block);
+    const bool used = window != area.windows.end() && window->first < block + kHugePageBytes;
+    if (!used) append(empty, {block, block + kHugePageBytes});
+  }
+  return remove(area, empty);
 }
 
 /// Puts a token where nobody else writes, if anything is in place there.
@@ -321,10 +313,12 @@ Status PrefilledMemory::hand_over(const fs::path& directory,
     const auto owner = owners.find(area->memory);
     if (owner == owners.end()) return Error(Code::kDataLoss, "memory came without a process");
     const pid_t process = owner->second;
+    if (!kept_.contains(process)) continue;  // it has ended
     GCR_ASSIGN(const auto map, images::read_ranges(directory / images::memory_map(process)));
     const std::vector<AddressRange> in_place = ranges_of(*area);
     const std::vector<AddressRange> valid = common(in_place, map);
     GCR_TRY(remove(*area, without(in_place, valid)));
+    GCR_TRY(drop_empty_blocks(*area));
     // Fresh memory has zeros there, besides what the kernel writes.
     for (const AddressRange& range : common(valid, kept_[process])) {
       GCR_TRY(write(area->in_criu(range.start), std::vector<std::byte>(range.bytes())));
@@ -335,6 +329,7 @@ Status PrefilledMemory::hand_over(const fs::path& directory,
   }
   for (const auto& area : areas_) {
     const pid_t process = owners_.at(area->memory);
+    if (valid_[process].empty()) continue;
     const auto mappings = images::private_mappings(directory, process);
     if (!has_parent && mappings) GCR_TRY(offer(*area, process, *mappings));
   }

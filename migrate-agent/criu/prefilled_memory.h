@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -38,7 +39,8 @@ class PrefilledMemory {
   using Pages = std::bitset<kWindowPages>;
 
   /// In the CRIU at the other end of `line`, which waits for its first image, below `init`. At most
-  /// `most_bytes` are in place at a time. `line` must outlive this object.
+  /// `most_bytes` are in place at a time; if that is a limit, only of windows without zeros.
+  /// `line` must outlive this object.
   static Result<std::unique_ptr<PrefilledMemory>> create(HoldLine& line, pid_t init,
                                                          std::uint64_t most_bytes);
 
@@ -71,17 +73,13 @@ class PrefilledMemory {
  private:
   using Token = std::array<std::byte, 16>;
 
-  struct Unit {
-    bool open = false;
-    std::uint32_t pages = 0;  ///< in place
-  };
   struct Area {
     std::uint32_t memory;
-    AddressRange range;     ///< in the process
-    AddressRange reserved;  ///< in CRIU
-    std::uint64_t base;     ///< of `range`, in CRIU
-    std::vector<Unit> units;
-    std::map<std::uint64_t, Pages> windows;  ///< what is in place, by address in the process
+    AddressRange range;                      ///< in the process
+    AddressRange reserved;                   ///< in CRIU
+    std::uint64_t base;                      ///< of `range`, in CRIU
+    std::set<std::uint64_t> blocks;          ///< of huge pages, by address in the process
+    std::map<std::uint64_t, Pages> windows;  ///< what is in place, likewise
 
     std::uint64_t in_criu(std::uint64_t address) const { return base + (address - range.start); }
   };
@@ -103,20 +101,21 @@ class PrefilledMemory {
   Area* find_area(std::uint32_t memory, std::uint64_t address);
   Area* make_area(std::uint32_t memory, std::uint64_t address);
   Result<AddressRange> reserve(std::uint64_t bytes);
-  Status open_units(Area& area, const AddressRange& range);
+  bool open_block(Area& area, std::uint64_t address);
   Status write(std::uint64_t in_criu, std::span<const std::byte> bytes) const;
-  void make_huge(const Area& area, std::size_t unit);
   static std::vector<AddressRange> ranges_of(const Area& area);
   Status remove(const Area& area, const std::vector<AddressRange>& stale);
+  Status drop_empty_blocks(const Area& area);
   Status mark(const Area& area, pid_t process, const AddressRange& range);
   Status offer(const Area& area, pid_t process, const images::PrivateMappings& mappings);
 
   HoldLine* line_;
   UniqueFd memory_;   ///< of CRIU
-  UniqueFd criu_;     ///< a pidfd
   std::mutex mutex_;  ///< guards all below, until the last place() has returned
   std::uint64_t room_;
   bool may_grow_ = true;
+  unsigned failures_ = 0;
+  std::size_t worth_pages_ = kWindowPages;  ///< a window has them that is worth it
   std::vector<std::unique_ptr<Area>> areas_;
   std::vector<Mapping> mappings_;
   std::vector<launch::HoldMessage> takes_;

@@ -342,7 +342,8 @@ class Heap {
   say("ready " + std::to_string(::getpid()) + "\n");
   const int thread = ::fork() == 0 ? 1 : 0;
   if (thread == 1) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (thread == 1) ::mmap(nullptr, kMore, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  // So that the child's heap is elsewhere than its parent's: what both have is CRIU's.
+  if (thread == 1) ::mmap(nullptr, 16 * kMore, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   Heap heap(huge, flags);
   unsigned number = 0;
   count(thread, [&] {

@@ -73,8 +73,8 @@ class Prefilled : public testing::Test {
     ASSERT_TRUE(prepared) << prepared.error().message();
     const auto dumped = prepared->run(
         [this](const auto& name, UniqueFd content) { return take(name, content); }, {},
-        [this](const auto& name, const auto& ranges, const auto& read) {
-          return send(name, ranges, read);
+        [this](const std::string& name, pid_t task, const std::vector<AddressRange>& ranges) {
+          return send(name, ranges, LeftOutMemory::reader_of(task));
         });
     ASSERT_TRUE(dumped) << dumped.error().message();
     output_ = read_output(file());

@@ -130,6 +130,34 @@ TEST_F(JobTest, MemoryThatIsWrittenBetweenRoundsArrivesAsItIs) {
   for (const std::string& line : script.lines()) EXPECT_EQ(line, fmt::format("sweep {}", ++sweep));
 }
 
+/// Two processes, each with a heap that it looks at before each line.
+class HeapTest : public JobTest, public testing::WithParamInterface<const char*> {};
+
+TEST_P(HeapTest, ArrivesAsItIsHoweverItGrowsIsDividedAndGivenBack) {
+  const App script = start_script(hosts_, joined(counter_command(hosts_, 0)) + " > " + gpu_output_ +
+                                              " & exec " GCR_BINARY_DIR "/bin/counting_program " +
+                                              "/dev/stdout " + GetParam());
+  Host host = Host::kA;
+  pid_t pid = script.pid();
+  for (int move = 0; move < 3; ++move) {
+    ASSERT_TRUE(script.wait_for_lines(script.lines().size() + kSome)) << script.output();
+    const MigrateReport outcome = hosts_.migrate_for_report(host, pid, {});
+    ASSERT_TRUE(migrated(outcome));
+    pid = static_cast<pid_t>(outcome.report.destination_pid());
+    host = other(host);
+  }
+  ASSERT_TRUE(script.wait_for_lines(script.lines().size() + kSome)) << script.output();
+  std::map<std::string, int> numbers;
+  for (const std::string& line : script.lines()) {
+    if (line.starts_with("ready ")) continue;
+    const std::string thread = line.substr(0, line.find(' '));
+    EXPECT_EQ(line, fmt::format("{} {}", thread, ++numbers[thread]));
+  }
+  EXPECT_EQ(numbers.size(), 2u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Job, HeapTest, testing::Values("heap", "huge-heap", "loose-heap"));
+
 TEST_F(JobTest, ZerosOfMemoryThatItSharesDoNotGoThroughCriu) {
   const App script =
       start_script(hosts_, joined(counter_command(hosts_, 0)) + " > " + gpu_output_ +
