@@ -18,7 +18,7 @@ constexpr std::uint64_t kAsynchronousWriteProtection = 1 << 15;
 
 /// Pages are protected again no sooner than after so many times the time that it costs the process
 /// to write to them once more.
-constexpr int kRestPerCost = 20;
+constexpr int kRestPerCost = 4;
 constexpr std::chrono::nanoseconds kCostOfFirstWrite{800};
 constexpr std::uint64_t kPageBytes = 4096;
 

@@ -53,6 +53,14 @@ class TrackedMemoryTest : public testing::Test {
     for (const std::string& line : app.lines()) ASSERT_EQ(line, fmt::format("sweep {}", ++sweep));
   }
 
+  void expect_all_is_read(const std::string& how) {
+    const App app = start(how);
+    const MigrateReport outcome = hosts_.migrate_for_report(Host::kA, app.pid(), {});
+    ASSERT_TRUE(outcome.exit_code == 0 && outcome.report.verified()) << outcome.err;
+    EXPECT_GE(outcome.report.image_bytes(), kResting);
+    expect_goes_on(app);
+  }
+
   static bool is_tracked(pid_t pid) {
     const auto mappings = process::read_mappings(pid);
     EXPECT_TRUE(mappings);
@@ -89,19 +97,15 @@ TEST_F(TrackedMemoryTest, WhatRestsIsNotReadAtTheSwitchover) {
 }
 
 TEST_F(TrackedMemoryTest, MemoryThatADeviceMayWriteToIsReadAtTheSwitchover) {
-  const App app = start("registered");
-  const MigrateReport outcome = hosts_.migrate_for_report(Host::kA, app.pid(), {});
-  ASSERT_TRUE(outcome.exit_code == 0 && outcome.report.verified()) << outcome.err;
-  EXPECT_GE(outcome.report.image_bytes(), kResting);
-  expect_goes_on(app);
+  expect_all_is_read("registered");
 }
 
 TEST_F(TrackedMemoryTest, MemoryToWhichADiskMayWriteIsReadAtTheSwitchover) {
-  const App app = start("direct");
-  const MigrateReport outcome = hosts_.migrate_for_report(Host::kA, app.pid(), {});
-  ASSERT_TRUE(outcome.exit_code == 0 && outcome.report.verified()) << outcome.err;
-  EXPECT_GE(outcome.report.image_bytes(), kResting);
-  expect_goes_on(app);
+  expect_all_is_read("direct");
+}
+
+TEST_F(TrackedMemoryTest, AProcessWithFiltersForSystemCallsIsReadAtTheSwitchover) {
+  expect_all_is_read("filtered");
 }
 
 TEST_F(TrackedMemoryTest, NothingIsTrackedAfterARollback) {

@@ -97,6 +97,7 @@ void make_state() {
   ProcessState& s = state();
   s.inventory = Inventory();
   s.detached = false;
+  s.registered_memory = {{4096, 1}, {1 << 20, 4096}};
   gate::open();
   for (std::uint64_t i = 1; i <= 3; ++i) {
     Physical& physical = s.inventory.add_physical(i, i * kChunk, 0, Origin::kLibrary);
@@ -187,6 +188,8 @@ std::vector<std::string> seeds() {
       "\xff" + up_to_detach + request(Op::kOffer, all, 3) + request(Op::kAttach, "") +
           request(Op::kOpenGate, ""),
       "\x05" + up_to_detach + request(Op::kOffer, "\1", 2),
+      "\xff" + request(Op::kWatchMemory, "") + request(Op::kRegisteredMemory, "\1") +
+          request(Op::kRegisteredMemory, ""),
       "\xff" + request(Op::kDropPages, "\1\1") + request(Op::kUseHugePages, "\1") +
           std::string(Script().number(kBytes).number<std::uint8_t>(2).number<std::uint16_t>(0))};
 }
