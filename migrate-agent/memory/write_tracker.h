@@ -74,7 +74,7 @@ class WriteTracker {
   UniqueFd userfaultfd_;
   AddressRanges tracked_;
   AddressRanges distrusted_;  ///< never tracked again
-  AddressRanges written_;     ///< found by the last round
+  AddressRanges written_;     ///< found by the last round, to be read once more
   Clock::time_point rest_until_{};
 };
 
