@@ -6,6 +6,7 @@
 #include <sys/ioctl.h>
 
 #include <filesystem>
+#include <utility>
 
 #include "migrate-agent/memory/present_pages.h"
 #include "src/base/pagemap_scan.h"
@@ -18,7 +19,7 @@ constexpr std::uint64_t kAsynchronousWriteProtection = 1 << 15;
 
 /// Pages are protected again no sooner than after so many times the time that it costs the process
 /// to write to them once more.
-constexpr int kRestPerCost = 20;
+constexpr int kRestPerCost = 4;
 constexpr std::chrono::nanoseconds kCostOfFirstWrite{800};
 constexpr std::uint64_t kPageBytes = 4096;
 
@@ -104,7 +105,7 @@ Result<AddressRanges> WriteTracker::round(const AddressRanges& mappings) {
   GCR_ASSIGN(const PageScan scan, PageScan::open(pid_));
   const AddressRanges known = intersection(mappings, tracked_);
   tracked_ = known;
-  AddressRanges to_read = written_;
+  AddressRanges to_read = std::exchange(written_, {});
   if (const auto now = Clock::now(); now >= rest_until_) {
     written_ = find_written(scan, known);
     rest_until_ = now + kRestPerCost * kCostOfFirstWrite * (bytes_of(written_) / kPageBytes);

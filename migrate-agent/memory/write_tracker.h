@@ -33,6 +33,8 @@ inline constexpr std::uint64_t kTrackedFrom = 4 << 20;
 /// takes 10 to 20 ms per GiB.
 class WriteTracker {
  public:
+  using Clock = std::chrono::steady_clock;
+
   /// `userfaultfd` is what the process gave for one of its memory, without an API handshake.
   /// kUnsupported if it is none, or the kernel cannot track writes.
   static Result<WriteTracker> create(pid_t pid, UniqueFd userfaultfd);
@@ -50,12 +52,17 @@ class WriteTracker {
   /// be read.
   Result<AddressRanges> last_round(const AddressRanges& mappings, const AddressRanges& pages) const;
 
+  /// What the last round has found written, and the next one reads whatever happens meanwhile.
+  std::uint64_t written_bytes() const { return bytes_of(written_); }
+
+  /// Rounds before that protect nothing again, so that a process which writes to all of its memory
+  /// is not slowed down by more than a fifth.
+  Clock::time_point rests_until() const { return rest_until_; }
+
   /// What is tracked now.
   const AddressRanges& tracked() const { return tracked_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   WriteTracker(pid_t pid, UniqueFd userfaultfd) : pid_(pid), userfaultfd_(std::move(userfaultfd)) {}
 
   AddressRanges find_written(const PageScan& scan, const AddressRanges& mappings);
@@ -67,7 +74,7 @@ class WriteTracker {
   UniqueFd userfaultfd_;
   AddressRanges tracked_;
   AddressRanges distrusted_;  ///< never tracked again
-  AddressRanges written_;     ///< found by the last round
+  AddressRanges written_;     ///< found by the last round, to be read once more
   Clock::time_point rest_until_{};
 };
 

@@ -102,6 +102,14 @@ AddressRanges ChangedMemory::tracked(pid_t pid) const {
   return member->second.tracker->tracked();
 }
 
+std::uint64_t ChangedMemory::written_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [pid, member] : members_) {
+    if (member.tracker) bytes += member.tracker->written_bytes();
+  }
+  return bytes;
+}
+
 bool ChangedMemory::tracks() const {
   return std::ranges::any_of(members_,
                              [](const auto& one) { return one.second.tracker.has_value(); });

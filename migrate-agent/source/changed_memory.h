@@ -28,6 +28,9 @@ class ChangedMemory {
   /// What is tracked of a process now; none if nothing is.
   process::AddressRanges tracked(pid_t pid) const;
 
+  /// What the last round has found written where that is tracked.
+  std::uint64_t written_bytes() const;
+
   /// Whether writes to any of the processes are tracked. Then a page is read in the round that
   /// finds it written and in the next: the second round still reads all.
   bool tracks() const;

@@ -85,9 +85,17 @@ Status OutgoingImages::send_memory(images::Sink& sink) {
   return {};
 }
 
+bool OutgoingImages::lacks_round() const {
+  if (!in_rounds() || rounds_ == 0) return in_rounds();
+  if (!changed_.tracks()) return false;
+  const std::uint64_t written = changed_.written_bytes();
+  return rounds_ == 1 || (written >= kWorthOneMore && written <= written_before_ / 2);
+}
+
 Status OutgoingImages::round(images::Sink& sink) {
   if (way_ == Way::kMemory) {
     ++rounds_;
+    written_before_ = changed_.written_bytes();
     GCR_TRY(send_memory(sink));
     GCR_ASSIGN([[maybe_unused]] const auto sent, sink.finish());
     return {};

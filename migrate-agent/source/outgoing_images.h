@@ -31,6 +31,9 @@ namespace gcr::agent {
 /// the processes for moments, from half a second of dumping on.
 inline constexpr std::uint64_t kWorthRounds = 16 * kMiB;
 inline constexpr std::uint64_t kWorthPreDumps = kGiB;
+/// From so much written memory on there is another round, as long as each finds half as much as the
+/// one before.
+inline constexpr std::uint64_t kWorthOneMore = 64 * kMiB;
 
 class OutgoingImages {
  public:
@@ -43,7 +46,7 @@ class OutgoingImages {
 
   bool in_rounds() const { return way_ != Way::kStream; }
   /// Whether there shall be more rounds before the last one, whatever VRAM needs.
-  bool lacks_round() const { return in_rounds() && rounds_ < (changed_.tracks() ? 2 : 1); }
+  bool lacks_round() const;
 
   /// Why this way was chosen.
   const std::string& reason() const { return reason_; }
@@ -89,6 +92,7 @@ class OutgoingImages {
   std::string reason_;
   unsigned rounds_ = 0;
   ChangedMemory changed_;
+  std::uint64_t written_before_ = 0;  ///< the round before the last one had found written
   struct Shared {
     std::map<pid_t, process::KnownMemory> known;       ///< of processes with tracked memory
     std::map<pid_t, process::AddressRanges> left_out;  ///< from CRIU's dump

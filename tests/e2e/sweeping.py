@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""sweeping.py MIB [RESTING [registered] [direct]]: writes its number into every page of a memory, again
+"""sweeping.py MIB [RESTING [registered] [direct] [filtered]]: writes its number into every page of a memory, again
 and again, gives memory back and takes other memory, and looks at all of it before each line "sweep N".
 What it does not find as it was written it says, and ends. With RESTING it uses a GPU and has so many
 MiB that it only reads; `registered`: they are registered with the driver; `direct`: it has a file open
-for direct I/O."""
+for direct I/O; `filtered`: it has a filter for system calls, which lets all pass."""
 import ctypes
 import mmap
 import os
+import struct
 import sys
 
 PAGE = 4096
@@ -25,6 +26,11 @@ if len(sys.argv) > 2:
         assert cuda.cuMemHostRegister_v2(ctypes.c_void_p(at), ctypes.c_size_t(size), 0) == 0
     if "direct" in sys.argv:
         os.open(__file__, os.O_RDONLY | os.O_DIRECT)
+    if "filtered" in sys.argv:
+        rules = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0x7FFF0000))
+        program = struct.pack("H6xQ", 1, ctypes.addressof(rules))
+        assert ctypes.CDLL(None).prctl(38, 1, 0, 0, 0) == 0
+        assert ctypes.CDLL(None).prctl(22, 2, program, 0, 0) == 0
 memory = mmap.mmap(-1, pages * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 written = [0] * pages
 passing = {}

@@ -1,16 +1,21 @@
 // The memory of a GPU process, whose writes the kernel tracks while it is copied.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <stdexcept>
 #include <string>
-#include <vector>
+#include <thread>
 
 #include "migrate-agent/memory/mappings.h"
 #include "migrate-agent/memory/present_pages.h"
+#include "src/base/pagemap_scan.h"
+#include "src/base/unique_fd.h"
 #include "src/base/units.h"
 #include "tests/e2e/apps.h"
 #include "tests/e2e/two_hosts.h"
@@ -53,6 +58,14 @@ class TrackedMemoryTest : public testing::Test {
     for (const std::string& line : app.lines()) ASSERT_EQ(line, fmt::format("sweep {}", ++sweep));
   }
 
+  void expect_all_is_read(const std::string& how) {
+    const App app = start(how);
+    const MigrateReport outcome = hosts_.migrate_for_report(Host::kA, app.pid(), {});
+    ASSERT_TRUE(outcome.exit_code == 0 && outcome.report.verified()) << outcome.err;
+    EXPECT_GE(outcome.report.image_bytes(), kResting);
+    expect_goes_on(app);
+  }
+
   static bool is_tracked(pid_t pid) {
     const auto mappings = process::read_mappings(pid);
     EXPECT_TRUE(mappings);
@@ -80,6 +93,57 @@ TEST_F(TrackedMemoryTest, OnlyWhatWasWrittenIsReadAtTheSwitchoverAndThatIsEnough
   expect_goes_on(app);
 }
 
+/// Writes to the resting memory of a process, and has the pages protected again each time: the
+/// kernel then knows of no write.
+class HiddenWriter {
+ public:
+  explicit HiddenWriter(pid_t pid, std::uint64_t resting)
+      : memory_(open("mem", O_RDWR, pid)), pagemap_(open("pagemap", O_RDONLY, pid)) {
+    const auto mappings = process::read_mappings(pid);
+    const auto found = std::ranges::find_if(*mappings, [&](const process::MemoryMapping& one) {
+      return one.plain && one.range.bytes() >= resting;
+    });
+    if (found == mappings->end()) throw std::runtime_error("no memory rests");
+    thread_ = std::jthread([this, at = found->range.start](const std::stop_token& stop) {
+      for (std::uint64_t i = 0; !stop.stop_requested(); ++i) write(at + i % kPages * kPage, i);
+    });
+  }
+
+ private:
+  static constexpr std::uint64_t kPage = 4096;
+  static constexpr std::uint64_t kPages = 64;
+
+  static UniqueFd open(const char* file, int flags, pid_t pid) {
+    return UniqueFd(::open(fmt::format("/proc/{}/{}", pid, file).c_str(), flags | O_CLOEXEC));
+  }
+  void write(std::uint64_t page, std::uint64_t number) const {
+    ::pwrite(memory_.get(), &number, sizeof(number), static_cast<off_t>(page + 1024));
+    pagemap::ScanArguments scan{};
+    scan.size = sizeof(scan);
+    scan.flags = pagemap::kProtectMatching;
+    scan.start = page;
+    scan.end = page + kPage;
+    scan.category_mask = pagemap::kIsWritten | pagemap::kIsPresent;
+    ::ioctl(pagemap_.get(), pagemap::kScan, &scan);
+  }
+
+  UniqueFd memory_;
+  UniqueFd pagemap_;
+  std::jthread thread_;
+};
+
+TEST_F(TrackedMemoryTest, TheCheckFindsAWriteThatTheKernelDoesNotKnow) {
+  const App app = start();
+  arm(Host::kA, "source.memory.check check");
+  {
+    const HiddenWriter writer(app.pid(), kResting);
+    const MigrateOutcome outcome = hosts_.migrate(Host::kA, app.pid());
+    EXPECT_FALSE(outcome.migrated());
+    EXPECT_THAT(outcome.err, testing::HasSubstr("was written and the kernel does not know it"));
+  }
+  expect_goes_on(app);
+}
+
 TEST_F(TrackedMemoryTest, WhatRestsIsNotReadAtTheSwitchover) {
   const App app = start();
   const MigrateReport outcome = hosts_.migrate_for_report(Host::kA, app.pid(), {});
@@ -89,19 +153,15 @@ TEST_F(TrackedMemoryTest, WhatRestsIsNotReadAtTheSwitchover) {
 }
 
 TEST_F(TrackedMemoryTest, MemoryThatADeviceMayWriteToIsReadAtTheSwitchover) {
-  const App app = start("registered");
-  const MigrateReport outcome = hosts_.migrate_for_report(Host::kA, app.pid(), {});
-  ASSERT_TRUE(outcome.exit_code == 0 && outcome.report.verified()) << outcome.err;
-  EXPECT_GE(outcome.report.image_bytes(), kResting);
-  expect_goes_on(app);
+  expect_all_is_read("registered");
 }
 
 TEST_F(TrackedMemoryTest, MemoryToWhichADiskMayWriteIsReadAtTheSwitchover) {
-  const App app = start("direct");
-  const MigrateReport outcome = hosts_.migrate_for_report(Host::kA, app.pid(), {});
-  ASSERT_TRUE(outcome.exit_code == 0 && outcome.report.verified()) << outcome.err;
-  EXPECT_GE(outcome.report.image_bytes(), kResting);
-  expect_goes_on(app);
+  expect_all_is_read("direct");
+}
+
+TEST_F(TrackedMemoryTest, AProcessWithFiltersForSystemCallsIsReadAtTheSwitchover) {
+  expect_all_is_read("filtered");
 }
 
 TEST_F(TrackedMemoryTest, NothingIsTrackedAfterARollback) {

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <thread>
@@ -65,7 +66,7 @@ UniqueFd make_card(const door::DoorCard& card) {
 void ask(Door& door, std::uint8_t what) {
   const std::array<std::uint64_t, 3> ids = {1, 2, 3};
   const std::array<Door::Pages, 1> pages = {{{4096, 4096}}};
-  switch (what % 9) {
+  switch (what % 11) {
     case 0:
       return (void)door.hello(kDeadline);
     case 1:
@@ -86,6 +87,13 @@ void ask(Door& door, std::uint8_t what) {
       return (void)door.drop_pages(pages);
     case 7:
       return (void)door.step(milliseconds(1));
+    case 8:
+      return (void)door.watch_memory();
+    case 9:
+      if (const auto registered = door.registered_memory()) {
+        require(std::ranges::is_sorted(*registered, {}, &Door::Pages::address), "an order");
+      }
+      return;
     default:
       return (void)door.resume();
   }
@@ -165,7 +173,8 @@ std::vector<std::string> seeds() {
               .text(reply(good, kOtherSequence | kMore, 0))
               .text(reply(good, 0, 0))
               .text(reply(refused, 0, 0))
-              .text(reply(good, kOtherVersion, 1))};
+              .text(reply(good, kOtherVersion, 1)),
+          questions("\x08\x09"sv).text(reply(good, 0, 1)).text(reply(three, 0, 0))};
 }
 
 }  // namespace gcr::fuzz

@@ -99,6 +99,7 @@ void make_state() {
   std::destroy_at(&s.inventory);
   std::construct_at(&s.inventory);
   s.detached = false;
+  s.registered_memory = {{4096, 1}, {1 << 20, 4096}};
   gate::open();
   for (std::uint64_t i = 1; i <= 3; ++i) {
     Physical& physical = s.inventory.add_physical(i, i * kChunk, 0, Origin::kLibrary);
@@ -189,6 +190,8 @@ std::vector<std::string> seeds() {
       "\xff" + up_to_detach + request(Op::kOffer, all, 3) + request(Op::kAttach, "") +
           request(Op::kOpenGate, ""),
       "\x05" + up_to_detach + request(Op::kOffer, "\1", 2),
+      "\xff" + request(Op::kWatchMemory, "") + request(Op::kRegisteredMemory, "\1") +
+          request(Op::kRegisteredMemory, ""),
       "\xff" + request(Op::kDropPages, "\1\1") + request(Op::kUseHugePages, "\1") +
           std::string(Script().number(kBytes).number<std::uint8_t>(2).number<std::uint16_t>(0))};
 }
