@@ -209,6 +209,7 @@ Result<AccessState> Door::look(Milliseconds patience) {
                      .managed_memory = has(door::kManagedMemory),
                      .ipc_memory = has(door::kIpcExported | door::kIpcImported),
                      .foreign_handles = has(door::kForeignHandles),
+                     .untracked_bytes = summary.untracked_bytes,
                      .thread = summary.door_tid,
                      .stack = summary.door_stack};
 }

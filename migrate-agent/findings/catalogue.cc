@@ -155,6 +155,10 @@ constexpr auto kCatalogue = std::to_array<Kind>({
      "with NCCL_NVLS_ENABLE=0."},
     {"too-many-buffers", kBlocker, "A migration takes a limited number of allocations.",
      "Use an allocator that pools, such as PyTorch's."},
+    {"untracked-memory", kWarning,
+     "GPU memory that is not tracked is copied by the driver while the process stands still: what "
+     "graphs allocate, pools that can be exported, small allocations made during a capture.",
+     "Nothing if it is little; else allocate outside of captures and from other pools."},
     {"mps", kBlocker, "The driver cannot checkpoint clients of the Multi-Process Service.",
      "Stop the MPS control daemon (echo quit | nvidia-cuda-mps-control) and restart the program."},
     // the hosts

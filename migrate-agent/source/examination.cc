@@ -25,6 +25,7 @@
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/source/shared_vram.h"
 #include "src/base/limits.h"
+#include "src/base/units.h"
 
 namespace gcr::agent {
 namespace {
@@ -384,6 +385,10 @@ void check_access(const AccessState& state, preflight::Findings& findings) {
     findings.add("foreign-handles",
                  "GPU memory is exported in a way that cannot be taken back: bound to a multicast "
                  "object or a sparse array, as a dma-buf or by a fabric handle");
+  }
+  if (state.untracked_bytes > 0 && !state.managed_memory) {
+    findings.add("untracked-memory", fmt::format("{} of GPU memory are not tracked",
+                                                 format_bytes(state.untracked_bytes)));
   }
 }
 

@@ -1,5 +1,6 @@
 // Stream-ordered allocation, the pools' calls, and the calls that wait: see pools.h.
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 #include <optional>
 
@@ -19,6 +20,15 @@ void note_graph_memory() {
   ProcessState& s = state();
   const std::lock_guard lock(s.mutex);
   s.pools.any_graph_memory = true;
+}
+
+/// After a node was added. Its parameters begin with its type.
+CUresult node_added(CUresult result, const CUgraphNodeParams* parameters) {
+  CUgraphNodeType type{};
+  if (result != CUDA_SUCCESS || parameters == nullptr) return result;
+  std::memcpy(&type, parameters, sizeof(type));
+  if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) note_graph_memory();
+  return result;
 }
 
 bool is_captured(CUstream stream) {
@@ -233,6 +243,18 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphN
       real::cuGraphAddMemAllocNode(node, graph, dependencies, count, parameters);
   if (result == CUDA_SUCCESS) note_graph_memory();
   return result;
+}
+
+CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                        std::size_t count, CUgraphNodeParams* parameters) {
+  return node_added(real::cuGraphAddNode(node, graph, dependencies, count, parameters), parameters);
+}
+
+CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                           const CUgraphEdgeData* edges, std::size_t count,
+                           CUgraphNodeParams* parameters) {
+  return node_added(real::cuGraphAddNode_v2(node, graph, dependencies, edges, count, parameters),
+                    parameters);
 }
 
 CUresult cuStreamSynchronize(CUstream stream) {

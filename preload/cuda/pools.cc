@@ -89,7 +89,12 @@ void look_at_marks(PoolStream& stream, std::size_t most) {
   }
 }
 
+bool has_marks(const std::pair<const std::uint64_t, PoolStream>& entry) {
+  return !entry.second.marks.empty();
+}
+
 void look_at_all_marks(ProcessState& s) {
+  if (std::ranges::none_of(s.pools.streams, has_marks)) return;
   const RelaxedCapture relaxed;
   for (auto& [number, stream] : s.pools.streams) {
     look_at_marks(stream, std::numeric_limits<std::size_t>::max());
@@ -289,7 +294,6 @@ bool grow(CUmemoryPool handle, std::size_t needed_bytes) {
 void wait_for_frees(const NamedStream& caller) {
   constexpr std::chrono::milliseconds kMost{1000}, kPause{1};
   ProcessState& s = state();
-  const auto is_pending = [](const auto& entry) { return !entry.second.marks.empty(); };
   bool marked = false;
   for (auto left = kMost; left.count() > 0; left -= kPause) {
     {
@@ -304,7 +308,7 @@ void wait_for_frees(const NamedStream& caller) {
         }
       }
       look_at_all_marks(s);
-      if (std::ranges::none_of(s.pools.streams, is_pending)) return;
+      if (std::ranges::none_of(s.pools.streams, has_marks)) return;
       marked = true;
     }
     std::this_thread::sleep_for(kPause);

@@ -28,6 +28,7 @@ namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::Contains;
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::Not;
 
 constexpr pid_t kNobody = 4'194'303;
@@ -145,12 +146,23 @@ TEST_F(Examining, AProcessThatMayNotBeLookedAt) {
 }
 
 TEST_F(Examining, WhatTheAccessTells) {
-  const AccessState state{.managed_memory = true, .ipc_memory = true, .foreign_handles = true};
+  const AccessState state{.managed_memory = true,
+                          .ipc_memory = true,
+                          .foreign_handles = true,
+                          .untracked_bytes = 5 << 20};
   preflight::Findings findings(preflight::Side::kSource);
   check_access(state, findings);
   std::vector<std::string> ids;
   for (const proto::Finding& finding : findings.list()) ids.push_back(finding.id());
   EXPECT_THAT(ids, ElementsAre("managed-memory", "ipc-memory", "foreign-handles"));
+}
+
+TEST_F(Examining, WhatIsNotTrackedIsSaid) {
+  preflight::Findings findings(preflight::Side::kSource);
+  check_access({.untracked_bytes = 5 << 20}, findings);
+  ASSERT_EQ(findings.list().size(), 1u);
+  EXPECT_EQ(findings.list()[0].id(), "untracked-memory");
+  EXPECT_THAT(findings.list()[0].found(), HasSubstr("5 MiB"));
 }
 
 TEST_F(Examining, MoreBuffersThanAMigrationTakes) {

@@ -115,6 +115,21 @@ TEST_F(PoolsTest, NoOtherStreamGetsItBeforeTheFirstHasPassedTheFree) {
   }
 }
 
+TEST_F(PoolsTest, TheDefaultStreamsOfTwoContextsAreTwoStreams) {
+  keep_everything();
+  const std::uint64_t address = allocate(20 * kMiB, 0);
+  stall(0);
+  free(address, 0);
+  EXPECT_EQ(allocate(20 * kMiB, 0), address);
+  free(address, 0);
+  subject_.value("context 0");
+  EXPECT_NE(allocate(20 * kMiB, 0), address);
+  go_on();
+  subject_.ask(command("current", context_));
+  subject_.ask("sync");
+  EXPECT_EQ(allocate(20 * kMiB, second_), address);
+}
+
 TEST_F(PoolsTest, WhatTheGpuHasPassedIsUsedAgainWithoutAnybodyWaiting) {
   keep_everything();
   allocate(1, second_);
