@@ -72,7 +72,7 @@ struct PrivateMappings {
   std::uint64_t region_bytes = 0;
   std::vector<PrivateMapping> mappings{};
 };
-/// Those that CRIU maps beforehand, if it does, as CRIU 4.1.1 and 4.2 do it. kDataLoss if the image
+/// Those that CRIU maps beforehand, if it does, as CRIU 4.1 and 4.2 do it. kDataLoss if the image
 /// is not whole or has more than 1 MiB, kNotFound if it is missing.
 Result<PrivateMappings> private_mappings(const std::filesystem::path& directory,
                                          pid_t in_namespace);
