@@ -82,7 +82,9 @@ TEST_F(Examining, ImagesInRoundsNeedAKernelThatTellsOfPages) {
   config_.criu.argv = {"python3", GCR_FAKE_CRIU, "9.0.0", "good"};
   const auto blockers = found(sleeper, proto::IMAGE_MODE_ROUNDS);
   EXPECT_THAT(blockers, Contains("no-door"));
-  if (!process::can_scan_pages()) EXPECT_THAT(blockers, Contains("no-dirty-tracking"));
+  if (!process::can_scan_pages()) {
+    EXPECT_THAT(blockers, Contains("no-dirty-tracking"));
+  }
   EXPECT_THAT(found(sleeper), Not(Contains("no-dirty-tracking")));
   ::kill(sleeper, SIGKILL);
   ::waitpid(sleeper, nullptr, 0);
