@@ -102,6 +102,7 @@ TEST(Campaign, FollowsFromItsSeed) {
 TEST(Matrix, MeetsEveryPoint) {
   const auto scenarios = matrix();
   for (const Point& point : kPoints) {
+    if (point.kind == Kind::kCheck) continue;  // no fault: end-to-end tests arm it
     EXPECT_TRUE(std::ranges::any_of(scenarios, [&point](const Scenario& scenario) {
       return scenario.point == point.name || scenario.then_point == point.name;
     })) << point.name;
