@@ -1,6 +1,7 @@
 #include "migrate-agent/criu/left_out_memory.h"
 
 #include <errno.h>
+#include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -127,8 +128,10 @@ ReadMemory LeftOutMemory::reader_of(pid_t pid) {
     const iovec there{reinterpret_cast<void*>(address), bytes.size()};
     const ssize_t got = ::process_vm_readv(pid, &here, 1, &there, 1, 0);
     if (got == static_cast<ssize_t>(bytes.size())) return {};
-    return Error::from_errno(got < 0 ? errno : EFAULT,
-                             "cannot read the memory of process " + std::to_string(pid));
+    return Error::from_errno(
+        got < 0 ? errno : EFAULT,
+        fmt::format("cannot read the memory of process {} at {:#x}", pid,
+                    address + static_cast<std::uint64_t>(std::max<ssize_t>(got, 0))));
   };
 }
 

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "src/base/pagemap_scan.h"
@@ -31,12 +32,16 @@ Result<std::uint64_t> find_some(int pagemap, const PageKind& kind, const Address
   arguments.return_mask = kind.all_of;
   const int count = ::ioctl(pagemap, pagemap::kScan, &arguments);
   if (count < 0) return Error::from_errno(errno, "cannot ask for the pages of a process");
+  // Linux up to 6.18 at least says too low where it ended, if it had to begin once more to fill the
+  // array and then came to the end: what it found is the surer sign.
+  std::uint64_t end = arguments.walk_end;
   for (int i = 0; i < count; ++i) {
     const pagemap::Region& region = regions[static_cast<std::size_t>(i)];
     append(found, {region.start, region.end});
+    end = std::max(end, region.end);
   }
-  if (arguments.walk_end <= where.start) return Error(Code::kIo, "a scan of pages does not go on");
-  return arguments.walk_end;
+  if (end <= where.start) return Error(Code::kIo, "a scan of pages does not go on");
+  return end;
 }
 
 }  // namespace

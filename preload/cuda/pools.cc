@@ -40,7 +40,8 @@ class RelaxedCapture {
   const bool exchanged_;
 };
 
-/// A stream as a call names it: default streams are other ones in other contexts and threads.
+/// A stream as a call names it: default streams are other ones in other contexts and threads. It
+/// must not be captured: a capture ends in error when its stream is asked for its number.
 struct NamedStream {
   explicit NamedStream(CUstream named) : handle(named) {
     unsigned long long id = 0;
@@ -170,6 +171,7 @@ T attribute_of(CUmemoryPool pool, CUmemPool_attribute attribute) {
 Pool* add_pool(CUmemoryPool handle, int device, bool backed, std::size_t most_bytes) {
   ProcessState& s = state();
   const bool backs = backed && device_facts(device).can_back;
+  const RelaxedCapture relaxed;
   const auto threshold = attribute_of<cuuint64_t>(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD);
   const int opportunistic = attribute_of<int>(handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC);
   const int internal = attribute_of<int>(handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES);
@@ -398,24 +400,25 @@ std::optional<CUresult> allocate_in_order(CUdeviceptr* address, std::size_t requ
                                           CUmemoryPool handle, CUstream named) {
   constexpr std::size_t kMost = std::numeric_limits<std::size_t>::max() / 2;
   if (address == nullptr || requested_bytes == 0 || requested_bytes > kMost) return std::nullopt;
-  const NamedStream stream(named);
-  if (stream.result != CUDA_SUCCESS) return std::nullopt;
   ProcessState& s = state();
+  std::optional<NamedStream> stream;
   const bool current = handle == nullptr;
   for (bool again = false;; again = true) {
     int device = 0;
     {
       const std::lock_guard lock(s.mutex);
       if (refuse_captured(s, named) != CUDA_SUCCESS) return std::nullopt;
-      const PoolStream* record = record_of(s, stream);
+      if (!stream.has_value()) stream.emplace(named);
+      if (stream->result != CUDA_SUCCESS) return std::nullopt;
+      const PoolStream* record = record_of(s, *stream);
       if (record == nullptr) return std::nullopt;
       device = record->device;
       if (current && !again) handle = s.pools.current[device];
       if (Pool* pool = known_pool(s, handle)) {
         if (!pool->backed) return std::nullopt;
-        note_use(*pool, stream.number);
+        note_use(*pool, stream->number);
         const CUdeviceptr taken =
-            pool->ranges.take(stream.number, PoolRanges::whole_units(requested_bytes));
+            pool->ranges.take(stream->number, PoolRanges::whole_units(requested_bytes));
         if (taken == 0) break;
         note_taken(s, *pool, taken, requested_bytes);
         *address = taken;
@@ -425,19 +428,19 @@ std::optional<CUresult> allocate_in_order(CUdeviceptr* address, std::size_t requ
     if (current) handle = current_pool(device);
     if (again || handle == nullptr || pool_of(handle) == nullptr) return std::nullopt;
   }
-  return allocate_slowly(address, requested_bytes, handle, stream);
+  return allocate_slowly(address, requested_bytes, handle, *stream);
 }
 
 std::optional<CUresult> free_in_order(CUdeviceptr address, CUstream named) {
-  const NamedStream stream(named);
   ProcessState& s = state();
   const std::lock_guard lock(s.mutex);
   const Mapping* mapping = s.inventory.find_mapping(address);
   if (mapping == nullptr || mapping->pool == nullptr) return std::nullopt;
-  if (stream.result != CUDA_SUCCESS) return stream.result;
   if (const CUresult captured = refuse_captured(s, named); captured != CUDA_SUCCESS) {
     return captured;
   }
+  const NamedStream stream(named);
+  if (stream.result != CUDA_SUCCESS) return stream.result;
   const Plain* plain = s.inventory.find_plain(address);
   if (plain == nullptr || plain->address != address) return CUDA_ERROR_INVALID_VALUE;
   PoolStream* record = record_of(s, stream);
@@ -540,11 +543,11 @@ CUresult set_access(Pool& pool, std::span<const CUmemAccessDesc> accesses) {
 void note_stream_end(CUstream named) {
   ProcessState& s = state();
   if (s.pools.tickets.load(std::memory_order_relaxed) == 0) return;
-  const NamedStream stream(named);
-  if (stream.result != CUDA_SUCCESS) return;
   const std::lock_guard lock(s.mutex);
-  const auto found = s.pools.streams.find(stream.number);
-  if (found == s.pools.streams.end()) return;
+  const auto found = std::ranges::find_if(s.pools.streams, [&](const auto& one) {
+    return one.second.handle == named && !one.second.destroyed;
+  });
+  if (named == nullptr || found == s.pools.streams.end()) return;
   PoolStream& record = found->second;
   if (refuse_captured(s, named) == CUDA_SUCCESS) mark(record, named, false);
   record.destroyed = true;

@@ -132,9 +132,10 @@ class Mappings {
 };
 
 void run(const Options& options) {
-  const rlim_t descriptors = 3 * options.most + 1000;  // a driver may need its own
-  const rlimit many{descriptors, descriptors};
-  if (::setrlimit(RLIMIT_NOFILE, &many) != 0) fail("raise the limit of descriptors", "not root");
+  rlimit descriptors{};
+  ::getrlimit(RLIMIT_NOFILE, &descriptors);
+  descriptors.rlim_cur = descriptors.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &descriptors);
   const Gpu gpu(0);
   for (std::uint64_t count = 100; count <= options.most; count *= 10) {
     for (const bool adjacent : {false, true}) {

@@ -114,6 +114,23 @@ TEST_F(WriteTrackerTest, APageThatWasWrittenIsReadInThatRoundAndInTheNext) {
   EXPECT_EQ(last(all), AddressRanges());
 }
 
+TEST_F(WriteTrackerTest, EachOfManyPagesThatLieApartIsReadOnce) {
+  // The kernel tells 512 ranges at a time, and a request asks for 1,024.
+  const Memory memory(10240);
+  const AddressRanges all{memory.range()};
+  settle(all);
+  AddressRanges written;
+  for (std::uint64_t page = 0; page < 10240; page += 2) {
+    memory.write(page);
+    written.push_back(memory.pages(page, 1));
+    if (written.size() % 512 <= 1) {
+      EXPECT_EQ(last(all), written);
+    }
+  }
+  EXPECT_EQ(last(all), written);
+  EXPECT_EQ(round(all), written);
+}
+
 TEST_F(WriteTrackerTest, WhatTheKernelWritesForTheProcessIsSeen) {
   const Memory memory;
   const AddressRanges all{memory.range()};

@@ -102,7 +102,8 @@ SOFTGPU_API cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute what,
 }
 
 SOFTGPU_API cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute what, void* value) {
-  return call([&](Process& process) {
+  return call([&](Process& process) -> CUresult {
+    if (const CUresult refused = refuse_if_capturing(process)) return refused;
     const auto pool = process.pools.get(handle);
     if (!pool) return CUDA_ERROR_INVALID_VALUE;
     switch (what) {

@@ -43,22 +43,27 @@ CUresult stream_synchronize(DefaultStream flavour, CUstream handle) {
   });
 }
 
+/// With the context's mutex: what a captured stream cannot be asked ends its capture in error.
+CUresult refuse_captured(const Stream& stream) {
+  if (!stream.capture) return CUDA_SUCCESS;
+  stream.capture->invalidated = true;
+  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
 CUresult stream_query(DefaultStream flavour, CUstream handle) {
   return with_stream(flavour, handle, [](Process&, const std::shared_ptr<Stream>& stream) {
     Context& context = *stream->context;
     std::lock_guard lock(context.mutex);
-    if (stream->capture) {
-      stream->capture->invalidated = true;
-      return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    }
+    if (const CUresult refused = refuse_captured(*stream); refused != CUDA_SUCCESS) return refused;
     return context.predecessors(*stream).empty() ? context.fault.load() : CUDA_ERROR_NOT_READY;
   });
 }
 
 CUresult stream_flags(DefaultStream flavour, CUstream handle, unsigned* flags) {
   return with_stream(flavour, handle, [&](Process&, const std::shared_ptr<Stream>& stream) {
+    std::lock_guard lock(stream->context->mutex);
     *flags = stream->flags;
-    return CUDA_SUCCESS;
+    return refuse_captured(*stream);
   });
 }
 
@@ -71,8 +76,9 @@ CUresult stream_priority(DefaultStream flavour, CUstream handle, int* priority) 
 
 CUresult stream_id(DefaultStream flavour, CUstream handle, unsigned long long* id) {
   return with_stream(flavour, handle, [&](Process&, const std::shared_ptr<Stream>& stream) {
+    std::lock_guard lock(stream->context->mutex);
     *id = stream->id;
-    return CUDA_SUCCESS;
+    return refuse_captured(*stream);
   });
 }
 

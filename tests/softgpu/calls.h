@@ -80,6 +80,9 @@ namespace gcr::softgpu::test {
   X(cuStreamWaitEvent, (CUstream, CUevent, unsigned))                                             \
   X(cuStreamBeginCapture_v2, (CUstream, CUstreamCaptureMode))                                     \
   X(cuStreamEndCapture, (CUstream, CUgraph*))                                                     \
+  X(cuStreamGetId, (CUstream, unsigned long long*))                                               \
+  X(cuStreamGetCtx, (CUstream, CUcontext*))                                                       \
+  X(cuStreamIsCapturing, (CUstream, CUstreamCaptureStatus*))                                      \
   X(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode*))                                    \
   X(cuLaunchHostFunc, (CUstream, CUhostFn, void*))                                                \
   X(cuEventCreate, (CUevent*, unsigned))                                                          \

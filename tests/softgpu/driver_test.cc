@@ -441,6 +441,20 @@ TEST_F(DriverTest, AllocationDuringACaptureIsRefusedUnlessTheThreadIsRelaxed) {
   EXPECT_EQ(cu.cuMemAlloc_v2(&address, 4096), CUDA_SUCCESS);
 }
 
+TEST_F(DriverTest, ACapturedStreamThatIsAskedForItsNumberEndsTheCapture) {
+  const CUstream in = stream();
+  CUgraph graph = nullptr;
+  CUcontext context = nullptr;
+  CUstreamCaptureStatus status{};
+  unsigned long long id = 0;
+  EXPECT_EQ(cu.cuStreamGetId(in, &id), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuStreamBeginCapture_v2(in, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamGetCtx(in, &context), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamIsCapturing(in, &status), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamGetId(in, &id), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  EXPECT_EQ(cu.cuStreamEndCapture(in, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+}
+
 TEST_F(DriverTest, RowsAreCopiedBetweenPitches) {
   CUdeviceptr address = 0;
   std::size_t pitch = 0;
