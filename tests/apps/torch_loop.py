@@ -1,14 +1,11 @@
 #!/usr/bin/env python3
-"""How many iterations per second a PyTorch loop does: a matrix product and many small kernels.
+"""A matrix product and many small kernels, again and again, with PyTorch.
 
-Prints "window=<n> iterations_per_s=<x>" per window, and "median iterations_per_s=<x>" after the last.
-With --lines it prints "step=<n> value=<hex float>" instead, every so many iterations. SIGTERM ends it.
+Prints "step=<n> value=<hex float>" every so many iterations. SIGTERM ends it.
 """
 
 import argparse
 import signal
-import statistics
-import time
 
 import torch
 
@@ -20,9 +17,6 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gib", type=float, default=0.0, help="VRAM to hold besides, untouched")
     parser.add_argument("--width", type=int, default=1024, help="of the matrices")
-    parser.add_argument("--windows", type=int, default=0, help="end after so many (0: never)")
-    parser.add_argument("--window-s", type=float, default=2.0, help="length of a window")
-    parser.add_argument("--lines", action="store_true", help="print values, not rates")
     return parser.parse_args()
 
 
@@ -55,19 +49,9 @@ def main():
     loop = Loop(arguments)
     for _ in range(20):
         loop.advance()
-    rates = []
-    while not stop and (arguments.windows == 0 or len(rates) < arguments.windows):
-        if arguments.lines:
-            loop.advance()
-            print(f"step={loop.steps} value={loop.state[0, 0].item().hex()}", flush=True)
-            continue
-        begun, first = time.perf_counter(), loop.steps
-        while time.perf_counter() - begun < arguments.window_s:
-            loop.advance()
-        rates.append((loop.steps - first) / (time.perf_counter() - begun))
-        print(f"window={len(rates)} iterations_per_s={rates[-1]:.3f}", flush=True)
-    if rates:
-        print(f"median iterations_per_s={statistics.median(rates):.3f}", flush=True)
+    while not stop:
+        loop.advance()
+        print(f"step={loop.steps} value={loop.state[0, 0].item().hex()}", flush=True)
 
 
 if __name__ == "__main__":

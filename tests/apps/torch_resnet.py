@@ -3,13 +3,15 @@
 
 Prints "step=<n> loss=<hex float>" every --report steps; an undisturbed run with the same options
 prints the same lines on the same GPU model. With --host-gib the process also holds so much ordinary
-memory, of which it writes a page with each line. The network is that of He and others, "Deep
+memory, of which it writes a page with each line. With --timed it trains so many steps for each line
+of its input, and prints how many seconds they took. The network is that of He and others, "Deep
 Residual Learning for Image Recognition" (2015), figure 3 and table 1. SIGTERM ends it.
 """
 
 import argparse
 import os
 import signal
+import sys
 import time
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -25,6 +27,7 @@ def parse_arguments():
     parser.add_argument("--batch", type=int, default=64, help="images of a step")
     parser.add_argument("--host-gib", type=float, default=0, help="ordinary memory, rarely written")
     parser.add_argument("--report", type=int, default=10, help="steps between two lines")
+    parser.add_argument("--timed", action="store_true", help="print seconds, for each line of input")
     parser.add_argument("--pace", type=float, default=0, help="seconds to rest after each line")
     return parser.parse_args()
 
@@ -78,17 +81,28 @@ def main():
     images = torch.randn(arguments.batch, 3, 224, 224, device="cuda")
     labels = torch.arange(arguments.batch, device="cuda")
     memory = OrdinaryMemory(arguments.host_gib)
+
+    def train():
+        for _ in range(arguments.report):
+            optimizer.zero_grad(set_to_none=True)
+            loss = nn.functional.cross_entropy(network(images), labels)
+            loss.backward()
+            optimizer.step()
+        return loss.item()
+
+    if arguments.timed:
+        for _ in sys.stdin:
+            begun = time.perf_counter()
+            train()
+            print(time.perf_counter() - begun, flush=True)
+        return
     step = 0
     while not stop:
-        optimizer.zero_grad(set_to_none=True)
-        loss = nn.functional.cross_entropy(network(images), labels)
-        loss.backward()
-        optimizer.step()
-        step += 1
-        if step % arguments.report == 0:
-            memory.write_a_page()
-            print(f"step={step} loss={loss.item().hex()}", flush=True)
-            time.sleep(arguments.pace)
+        loss = train()
+        step += arguments.report
+        memory.write_a_page()
+        print(f"step={step} loss={loss.hex()}", flush=True)
+        time.sleep(arguments.pace)
     memory.check()
 
 
