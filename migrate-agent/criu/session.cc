@@ -252,10 +252,13 @@ Result<int> Session::hold_namespaces(pid_t pid) {
 
 /// CRIU is loaded, and waits inside the namespace before it reads anything there.
 Status Session::let_enter() {
-  UniqueFd unused;
-  GCR_ASSIGN(const ControlMessage message, receive_control(&unused));
-  if (message.event == Event::kFailed) return failure_of(message);
-  if (message.event != Event::kEntered || !mounts_->is_that_of(criu_.pid())) {
+  if (!waits_inside_) {
+    UniqueFd unused;
+    GCR_ASSIGN(const ControlMessage message, receive_control(&unused));
+    if (message.event == Event::kFailed) return failure_of(message);
+    waits_inside_ = message.event == Event::kEntered;
+  }
+  if (!waits_inside_ || !mounts_->is_that_of(criu_.pid())) {
     return Error(Code::kInternal, "CRIU is not in the mount namespace of the process");
   }
   GCR_TRY(procfs::check_view(criu_.pid()));
@@ -313,7 +316,7 @@ Result<ControlMessage> Session::receive_control(UniqueFd* fd) {
 
 Status Session::receive_rpc_socket() {
   std::optional<Error> failure;
-  // CRIU's PID may come after CRIU's own message; it is needed in any case, to reap CRIU.
+  // CRIU's PID may come after CRIU's own messages; it is needed in any case, to reap CRIU.
   while ((!rpc_ && !failure) || (!criu_ && !init_)) {
     const Result<ControlMessage> message = receive_control(&rpc_);
     if (!message) return failure ? *failure : message.error();
@@ -322,6 +325,8 @@ Status Session::receive_rpc_socket() {
     } else if (message->event == Event::kStarted) {
       criu_ = Child(message->value, procfs::pidfd_of_child(message->value));
       if (criu_.pidfd() < 0) failure = Error::from_errno(errno, "cannot hold CRIU's process");
+    } else if (message->event == Event::kEntered) {
+      waits_inside_ = true;
     } else if (message->event == Event::kFailed) {
       failure = failure_of(*message);
       if (message->step == Step::kEnterNamespaces || message->step == Step::kFork) break;

@@ -132,7 +132,8 @@ class Session {
   Child init_;  ///< our child: the reaper, whose child is CRIU
   pid_t target_ = 0;
   std::optional<procfs::MountNamespace> mounts_;  ///< of the target, since the start
-  bool entered_ = false;                          ///< CRIU is in it
+  bool waits_inside_ = false;                     ///< CRIU says that it is in it
+  bool entered_ = false;                          ///< and has been checked, and goes on
 };
 
 }  // namespace gcr::criu
