@@ -3,20 +3,34 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstring>
 #include <fstream>
 #include <functional>
 #include <mutex>
 
 #include "migrate-agent/criu/criu.h"
+#include "migrate-agent/criu/launch.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "tests/criu/program.h"
 
 namespace gcr::criu::test {
 namespace {
+
+/// Whether the process that starts CRIU runs late, and tells its PID long after CRIU itself runs.
+bool starter_is_late = false;
+
+bool tells_pid(const msghdr& message) {
+  launch::ControlMessage told{};
+  if (message.msg_iovlen != 1 || message.msg_iov[0].iov_len != sizeof(told)) return false;
+  std::memcpy(&told, message.msg_iov[0].iov_base, sizeof(told));
+  return told.event == launch::Event::kStarted;
+}
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
@@ -123,6 +137,13 @@ TEST_F(MountNamespace, WhatCoversTheCommandOfCriuIsNotRun) {
   expect_genuine_dump();
 }
 
+TEST_F(MountNamespace, CriusWordMayComeBeforeItsPid) {
+  start(":");
+  starter_is_late = true;
+  expect_genuine_dump();
+  starter_is_late = false;
+}
+
 TEST_F(MountNamespace, WhatCoversTheLoaderOfCriuIsNotRun) {
   start(cover(covering_program(), library("ld-linux-x86-64.so.2")));
   expect_genuine_dump();
@@ -198,3 +219,9 @@ TEST_F(MountNamespace, AProcessOfThisNamespaceThatLeavesItIsRefused) {
 
 }  // namespace
 }  // namespace gcr::criu::test
+
+/// In the place of the C library's, in this program and in what it forks.
+extern "C" ssize_t sendmsg(int socket, const msghdr* message, int flags) {
+  if (gcr::criu::test::starter_is_late && gcr::criu::test::tells_pid(*message)) ::usleep(500'000);
+  return ::syscall(SYS_sendmsg, socket, message, flags);
+}
