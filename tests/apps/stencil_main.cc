@@ -17,6 +17,7 @@ constexpr std::uint64_t kSpread = 2654435761;
 struct Options {
   std::uint64_t gib = 0;
   std::uint64_t mib = 0;
+  std::uint64_t buffers = 0;
   std::uint64_t slice_mib = 4;
   std::uint64_t small = 4;
   std::uint64_t small_kib = 1024;
@@ -33,12 +34,17 @@ CUdeviceptr allocate(const Gpu& gpu, std::uint64_t bytes, const Options& options
   return address;
 }
 
-/// Sizes go round this list until the total is reached; then come small buffers.
+/// As many as asked for, of one size; or sizes go round this list until the total is reached. Then
+/// come small buffers.
 std::vector<RingBuffer> allocate_buffers(const Gpu& gpu, std::uint64_t total_bytes,
                                          const Options& options) {
   constexpr std::array<std::uint64_t, 7> kSizesMib{64, 2, 32, 6, 256, 16, 128};
   std::vector<RingBuffer> buffers;
-  std::uint64_t left = total_bytes;
+  for (std::uint64_t i = 0; i < options.buffers; ++i) {
+    const std::uint64_t words = std::max<std::uint64_t>(total_bytes / options.buffers / 8, 1);
+    buffers.push_back({allocate(gpu, words * 8, options), words});
+  }
+  std::uint64_t left = options.buffers == 0 ? total_bytes : 0;
   for (std::size_t i = 0; left >= 2 * kMiB; ++i) {
     const std::uint64_t bytes =
         std::min(kSizesMib[i % kSizesMib.size()] * kMiB, left / (2 * kMiB) * (2 * kMiB));
@@ -76,6 +82,7 @@ int main(int argc, char** argv) {
   gcr::test::CommandLine line("Works on VRAM without pause and prints a running checksum");
   line.add("--gib", options.gib, "VRAM to use, in GiB (1 if neither is given)");
   line.add("--mib", options.mib, "VRAM to use, in MiB").excludes("--gib");
+  line.add("--buffers", options.buffers, "in so many buffers of one size (0: of different sizes)");
   line.add("--slice-mib", options.slice_mib, "how much one step rewrites").within(1, 65536);
   line.add("--small", options.small, "how many small buffers besides");
   line.add("--small-kib", options.small_kib, "the largest of those; half of that on average")
