@@ -6,6 +6,7 @@ Usage: bench_smoke_test.py SCRIPTS_BENCH
 
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -121,6 +122,21 @@ class Smoke(unittest.TestCase):
     def test_every_figure_is_in_a_table(self):
         for title in ("Downtime:", "otherwise empty", "rewrite", "Steps per second", "a launch", "over connections"):
             self.assertIn(title, self.bench.stdout)
+
+
+class Turns(unittest.TestCase):
+    TELLS_SECONDS = "import os, sys\nfor _ in sys.stdin: print(os.environ.get('SECONDS', '0.010'), flush=True)"
+
+    def test_the_median_of_the_ratios_is_told_and_who_fails_is_noticed(self):
+        figures = os.path.join(os.path.dirname(SCRIPT), "lib", "bench_figures")
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "bench.jsonl")
+            turns = [figures, "turns", path, "env SECONDS=0.011", sys.executable, "-c"]
+            subprocess.run([*turns, self.TELLS_SECONDS], check=True)
+            table = subprocess.run([figures, "table", path], capture_output=True, text=True, check=True).stdout
+            self.assertEqual(table.split()[-5:], ["100", "10", "1.1", "1.1", "1.1"])
+            failed = subprocess.run([*turns, self.TELLS_SECONDS + "\nsys.exit(3)"], capture_output=True, check=False)
+            self.assertNotEqual(failed.returncode, 0)
 
 
 if __name__ == "__main__":
