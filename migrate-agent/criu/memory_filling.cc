@@ -207,10 +207,10 @@ Status fill_memory(const fs::path& directory, const std::map<pid_t, pid_t>& proc
     const auto [ranges, is_new] = where.try_emplace(file.process);
     if (is_new) {
       GCR_ASSIGN(const auto map, images::read_ranges(directory / images::memory_map(file.process)));
-      ranges->second = without(map, areas->second);
+      ranges->second = difference(map, areas->second);
       const auto in_place = elsewhere.in_place.find(file.process);
       if (in_place != elsewhere.in_place.end()) {
-        ranges->second = without(ranges->second, in_place->second);
+        ranges->second = difference(ranges->second, in_place->second);
       }
     }
     GCR_TRY(filling.add({process->second, path.string(), ranges->second}));

@@ -252,14 +252,14 @@ Status PrefilledMemory::drop_empty_blocks(const Area& area) {
 
 /// Puts a token where nobody else writes, if anything is in place there.
 Status PrefilledMemory::mark(const Area& area, pid_t process, const AddressRange& range) {
-  const std::vector<AddressRange> valid = common(valid_[process], {&range, 1});
+  const std::vector<AddressRange> valid = intersection(valid_[process], {range});
   if (valid.empty()) return {};
-  const std::vector<AddressRange> untouched = without(valid, kept_[process]);
+  const std::vector<AddressRange> untouched = difference(valid, kept_[process]);
   const auto place = std::ranges::find_if(
       untouched, [](const AddressRange& one) { return one.bytes() >= sizeof(Token); });
   if (place == untouched.end()) return {};
-  Mapping& marked = mappings_.emplace_back(Mapping{
-      process, range, total_bytes(valid), place->start, area.in_criu(place->start), {}, {}});
+  Mapping& marked = mappings_.emplace_back(
+      Mapping{process, range, bytes_of(valid), place->start, area.in_criu(place->start), {}, {}});
   if (::getrandom(marked.token.data(), marked.token.size(), 0) !=
           static_cast<ssize_t>(marked.token.size()) ||
       ::pread(memory_.get(), marked.covered.data(), marked.covered.size(),
@@ -286,7 +286,7 @@ Status PrefilledMemory::offer(const Area& area, pid_t process,
       ++end;
     }
     const AddressRange together{all[first].range.start, all[end - 1].range.end};
-    if (total_bytes(common(valid_[process], {&together, 1})) < kWorthTaking) continue;
+    if (bytes_of(intersection(valid_[process], {together})) < kWorthTaking) continue;
     GCR_TRY(ask(Hold::kOpen, area.in_criu(together.start), together.bytes()));
     for (const images::PrivateMapping& one : all.subspan(first, end - first)) {
       GCR_TRY(mark(area, process, one.range));
@@ -316,11 +316,11 @@ Status PrefilledMemory::hand_over(const fs::path& directory,
     if (!kept_.contains(process)) continue;  // it has ended
     GCR_ASSIGN(const auto map, images::read_ranges(directory / images::memory_map(process)));
     const std::vector<AddressRange> in_place = ranges_of(*area);
-    const std::vector<AddressRange> valid = common(in_place, map);
-    GCR_TRY(remove(*area, without(in_place, valid)));
+    const std::vector<AddressRange> valid = intersection(in_place, map);
+    GCR_TRY(remove(*area, difference(in_place, valid)));
     GCR_TRY(drop_empty_blocks(*area));
     // Fresh memory has zeros there, besides what the kernel writes.
-    for (const AddressRange& range : common(valid, kept_[process])) {
+    for (const AddressRange& range : intersection(valid, kept_[process])) {
       GCR_TRY(write(area->in_criu(range.start), std::vector<std::byte>(range.bytes())));
     }
     std::vector<AddressRange>& all = valid_[process];
@@ -366,8 +366,8 @@ Result<Elsewhere> PrefilledMemory::find_taken(const std::map<pid_t, pid_t>& proc
   for (const auto& area : areas_) {
     const pid_t process = owners_.at(area->memory);
     std::vector<AddressRange> rest =
-        without(common(valid_[process], {&area->range, 1}), taken[process]);
-    rest = without(rest, kept_[process]);
+        difference(intersection(valid_[process], {area->range}), taken[process]);
+    rest = difference(rest, kept_[process]);
     if (rest.empty()) continue;
     elsewhere.sources.push_back({process, fmt::format("/proc/self/fd/{}", memory_.get()),
                                  area->base - area->range.start, std::move(rest)});

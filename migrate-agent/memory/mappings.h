@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "migrate-agent/memory/range_sets.h"
+#include "src/base/address_ranges.h"
 #include "src/base/result.h"
 
 namespace gcr::process {

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "migrate-agent/memory/range_sets.h"
+#include "src/base/address_ranges.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 

@@ -3,7 +3,7 @@
 
 #include <sys/types.h>
 
-#include "migrate-agent/memory/range_sets.h"
+#include "src/base/address_ranges.h"
 #include "src/base/result.h"
 
 namespace gcr::process {

@@ -20,7 +20,7 @@
 #include <chrono>
 
 #include "migrate-agent/memory/page_scan.h"
-#include "migrate-agent/memory/range_sets.h"
+#include "src/base/address_ranges.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 

@@ -13,7 +13,6 @@
 namespace gcr::agent {
 namespace {
 
-using process::AddressRanges;
 using process::WriteTracker;
 
 constexpr std::uint64_t kPageBytes = 4096;
@@ -45,7 +44,7 @@ AddressRanges whole_pages(const std::vector<GpuAccess::Pages>& told) {
   for (const GpuAccess::Pages& one : told) {
     if (one.address >= kUserSpaceEnd || one.bytes > kUserSpaceEnd - one.address) continue;
     const std::uint64_t end = (one.address + one.bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-    ranges = process::united(ranges, {{one.address / kPageBytes * kPageBytes, end}});
+    ranges = united(ranges, {{one.address / kPageBytes * kPageBytes, end}});
   }
   return ranges;
 }

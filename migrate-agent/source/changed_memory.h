@@ -19,14 +19,14 @@ class ChangedMemory {
 
   /// While the processes run: pages in `mappings`, which are private and anonymous, of one of them.
   /// They are read after this. An error if it is gone.
-  Result<process::AddressRanges> round(pid_t pid, const process::AddressRanges& mappings);
+  Result<AddressRanges> round(pid_t pid, const AddressRanges& mappings);
 
   /// When nothing runs any more: those of `pages`, all that are there in `mappings`.
-  process::AddressRanges last_round(pid_t pid, const process::AddressRanges& mappings,
-                                    const process::AddressRanges& pages) const;
+  AddressRanges last_round(pid_t pid, const AddressRanges& mappings,
+                           const AddressRanges& pages) const;
 
   /// What is tracked of a process now; none if nothing is.
-  process::AddressRanges tracked(pid_t pid) const;
+  AddressRanges tracked(pid_t pid) const;
 
   /// What the last round has found written where that is tracked.
   std::uint64_t written_bytes() const;

@@ -138,13 +138,13 @@ Status OutgoingImages::prepare() {
 /// The memory of a stopped process: of `pages`, which it has, those that the rounds did not make
 /// true. `check_all`: an Error if that was not enough.
 Status OutgoingImages::send_last(images::Sink& sink, const std::string& name, pid_t pid,
-                                 const process::AddressRanges& pages, bool check_all) const {
+                                 const AddressRanges& pages, bool check_all) const {
   const ReadMemory read = criu::LeftOutMemory::reader_of(pid);
   const auto changed = changed_.last_round(pid, shared_->left_out[pid], pages);
   GCR_TRY(sink.take_memory(name, changed, read, true));
   if (!check_all) return {};
   GCR_ASSIGN(const images::SentImages sent, sink.finish());
-  GCR_TRY(sink.take_memory(name, process::difference(pages, changed), read, true));
+  GCR_TRY(sink.take_memory(name, difference(pages, changed), read, true));
   GCR_ASSIGN(const images::SentImages all_sent, sink.finish());
   if (all_sent.sent_bytes == sent.sent_bytes) return {};
   return Error(
@@ -162,7 +162,7 @@ Result<std::vector<proto::Credentials>> OutgoingImages::dump(SourceJob& process,
                    return sink.take(name, std::move(content));
                  },
                  renamed,
-                 [&](const std::string& name, pid_t task, const process::AddressRanges& pages) {
+                 [&](const std::string& name, pid_t task, const AddressRanges& pages) {
                    return send_last(sink, name, task, pages, check_all);
                  }));
   if (way_ == Way::kPreDumps) GCR_TRY(images::take_directory(sink, scratch_.string(), ""));

@@ -80,7 +80,7 @@ class OutgoingImages {
         changed_(process) {}
   Status send_memory(images::Sink& sink);
   Status send_last(images::Sink& sink, const std::string& name, pid_t pid,
-                   const process::AddressRanges& pages, bool check_all) const;
+                   const AddressRanges& pages, bool check_all) const;
   Status pre_dump(images::Sink& sink);
   std::filesystem::path directory_of_round(unsigned round) const;
 
@@ -94,8 +94,8 @@ class OutgoingImages {
   ChangedMemory changed_;
   std::uint64_t written_before_ = 0;  ///< the round before the last one had found written
   struct Shared {
-    std::map<pid_t, process::KnownMemory> known;       ///< of processes with tracked memory
-    std::map<pid_t, process::AddressRanges> left_out;  ///< from CRIU's dump
+    std::map<pid_t, process::KnownMemory> known;  ///< of processes with tracked memory
+    std::map<pid_t, AddressRanges> left_out;      ///< from CRIU's dump
   };
   /// With the thread that CRIU asks during the dump.
   std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();

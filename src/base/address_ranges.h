@@ -1,59 +1,28 @@
-// Sets of addresses: ranges that are ascending and disjoint.
+// Sets of addresses, as ranges in ascending order that do not overlap.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "src/base/address_range.h"
 
 namespace gcr {
 
-/// What is in both.
-inline std::vector<AddressRange> common(std::span<const AddressRange> one,
-                                        std::span<const AddressRange> other) {
-  std::vector<AddressRange> both;
-  while (!one.empty() && !other.empty()) {
-    const std::uint64_t start = std::max(one.front().start, other.front().start);
-    const std::uint64_t end = std::min(one.front().end, other.front().end);
-    if (start < end) both.push_back({start, end});
-    auto& first_to_end = one.front().end < other.front().end ? one : other;
-    first_to_end = first_to_end.subspan(1);
-  }
-  return both;
-}
+using AddressRanges = std::vector<AddressRange>;
 
-/// What is in `ranges` and not in `taken`.
-inline std::vector<AddressRange> without(std::span<const AddressRange> ranges,
-                                         std::span<const AddressRange> taken) {
-  std::vector<AddressRange> rest;
-  for (AddressRange range : ranges) {
-    while (!taken.empty() && taken.front().end <= range.start) taken = taken.subspan(1);
-    for (const AddressRange& one : taken) {
-      if (one.start >= range.end) break;
-      if (one.start > range.start) rest.push_back({range.start, one.start});
-      range.start = std::max(range.start, std::min(one.end, range.end));
-    }
-    if (range.start < range.end) rest.push_back(range);
-  }
-  return rest;
-}
+/// Adds a range that begins no earlier than the last one ends; where they meet they become one.
+/// Nothing if it is empty.
+void append(AddressRanges& ranges, const AddressRange& range);
 
-/// Adds a range behind all others, to the last of them if it touches that.
-inline void append(std::vector<AddressRange>& ranges, const AddressRange& range) {
-  if (range.start == range.end) return;
-  if (!ranges.empty() && ranges.back().end == range.start) {
-    ranges.back().end = range.end;
-  } else {
-    ranges.push_back(range);
-  }
-}
+/// What is in both; ranges end where they end in either of them.
+AddressRanges intersection(const AddressRanges& one, const AddressRanges& other);
 
-inline std::uint64_t total_bytes(std::span<const AddressRange> ranges) {
-  std::uint64_t bytes = 0;
-  for (const AddressRange& range : ranges) bytes += range.bytes();
-  return bytes;
-}
+/// What is in `one` and not in `other`.
+AddressRanges difference(const AddressRanges& one, const AddressRanges& other);
+
+/// What is in either.
+AddressRanges united(const AddressRanges& one, const AddressRanges& other);
+
+std::uint64_t bytes_of(const AddressRanges& ranges);
 
 }  // namespace gcr

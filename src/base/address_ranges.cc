@@ -1,11 +1,12 @@
-#include "migrate-agent/memory/range_sets.h"
+#include "src/base/address_ranges.h"
 
 #include <algorithm>
 #include <numeric>
 
-namespace gcr::process {
+namespace gcr {
 
 void append(AddressRanges& ranges, const AddressRange& range) {
+  if (range.start == range.end) return;
   if (!ranges.empty() && ranges.back().end == range.start) {
     ranges.back().end = range.end;
   } else {
@@ -34,7 +35,7 @@ AddressRanges difference(const AddressRanges& one, const AddressRanges& other) {
     while (hole != other.end() && hole->end <= range.start) ++hole;
     for (auto at = hole; at != other.end() && at->start < range.end; ++at) {
       if (at->start > range.start) rest.push_back({range.start, at->start});
-      range.start = std::min(at->end, range.end);
+      range.start = std::max(range.start, std::min(at->end, range.end));
     }
     if (range.start < range.end) rest.push_back(range);
   }
@@ -62,4 +63,4 @@ std::uint64_t bytes_of(const AddressRanges& ranges) {
                          [](auto sum, const AddressRange& range) { return sum + range.bytes(); });
 }
 
-}  // namespace gcr::process
+}  // namespace gcr
