@@ -267,12 +267,8 @@ CUresult synchronize(CUcontext context) {
   if (real::cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == context) {
     return real::cuCtxSynchronize();
   }
-  if (const CUresult pushed = real::cuCtxPushCurrent_v2(context); pushed != CUDA_SUCCESS) {
-    return pushed;
-  }
-  const CUresult result = real::cuCtxSynchronize();
-  real::cuCtxPopCurrent_v2(&current);
-  return result;
+  const CurrentContext inside(context);
+  return inside.result() == CUDA_SUCCESS ? real::cuCtxSynchronize() : inside.result();
 }
 
 CUresult export_descriptor(const Physical& physical, int* fd) {
