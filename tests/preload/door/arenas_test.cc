@@ -1,7 +1,6 @@
 // Allocations below 2 MiB: backed, in arenas, and to the application what the driver's would be.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <set>
 
 #include "preload/cuda/abi/driver_abi.h"
@@ -245,27 +244,9 @@ TEST_F(ArenasTest, SmallRowsAreBackedToo) {
   EXPECT_EQ(summary().untracked_bytes, 0u);
 }
 
-/// So many allocations that a storm lasts a while; GCR_STORM_ALLOCATIONS makes it longer.
 TEST_F(ArenasTest, AStormOfThreadsKeepsItsContentsThroughTenDetaches) {
-  constexpr std::uint64_t kThreads = 16;
-  constexpr std::uint64_t kRounds = 20;
-  const char* chosen = std::getenv("GCR_STORM_ALLOCATIONS");
-  const std::uint64_t allocations = chosen == nullptr ? 16000 : std::strtoull(chosen, nullptr, 0);
-  // Every second step frees.
-  const std::uint64_t steps = 2 * allocations / kThreads / kRounds;
-  subject_.ask(command("storm", context_, kThreads, steps, kRounds));
   agent::Door door = door_of(subject_);
-  for (std::uint64_t cycle = 0; cycle < 10; ++cycle) {
-    while (subject_.value("stormed") < cycle * 2) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    good(quiesce(door, kLong, kNoLease));
-    Held held = take_over(door);
-    good(door.detach());
-    good(door.attach(std::move(held)));
-    good(door.resume());
-  }
-  EXPECT_EQ(subject_.answer("storm_end").substr(0, 2), "ok");
+  storm_through_ten_detaches(subject_, door, context_);
   const door::Summary told = good(door.hello());
   EXPECT_EQ(told.untracked_bytes, 0u);
   EXPECT_EQ(told.tracked_bytes, 2 * kMiB);

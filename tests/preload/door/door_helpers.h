@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -88,6 +90,31 @@ inline void detach_and_attach(agent::Door& door) {
   EXPECT_EQ(good(door.hello()).detached, 1u);
   good(door.attach(std::move(held)));
   good(door.resume());
+}
+
+/// A storm of 16 threads, with further numbers for the subject's command, through ten detaches. So
+/// many allocations that it lasts a while; GCR_STORM_ALLOCATIONS makes it longer.
+template <class... Numbers>
+void storm_through_ten_detaches(Subject& subject, agent::Door& door, std::uint64_t context,
+                                Numbers... numbers) {
+  constexpr std::uint64_t kThreads = 16;
+  constexpr std::uint64_t kRounds = 20;
+  const char* chosen = std::getenv("GCR_STORM_ALLOCATIONS");
+  const std::uint64_t allocations = chosen == nullptr ? 16000 : std::strtoull(chosen, nullptr, 0);
+  // Every second step frees.
+  const std::uint64_t steps = 2 * allocations / kThreads / kRounds;
+  subject.ask(command("storm", context, kThreads, steps, kRounds, numbers...));
+  for (std::uint64_t cycle = 0; cycle < 10; ++cycle) {
+    while (subject.value("stormed") < cycle * 2) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    good(quiesce(door, kLong, kNoLease));
+    Held held = take_over(door);
+    good(door.detach());
+    good(door.attach(std::move(held)));
+    good(door.resume());
+  }
+  EXPECT_EQ(subject.answer("storm_end").substr(0, 2), "ok");
 }
 
 }  // namespace gcr::test

@@ -2,9 +2,7 @@
 // would be.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <map>
-#include <thread>
 
 #include "preload/cuda/abi/driver_abi.h"
 #include "preload/door_protocol.h"
@@ -377,27 +375,9 @@ TEST_F(PoolsTest, DevicesThatAPoolGivesAccessReachOldAndNewMemoryAcrossADetach) 
   }
 }
 
-/// GCR_STORM_ALLOCATIONS makes it longer.
 TEST_F(PoolsTest, AStormOfThreadsAndStreamsKeepsItsContentsThroughTenDetaches) {
-  constexpr std::uint64_t kThreads = 16;
-  constexpr std::uint64_t kRounds = 20;
-  const char* chosen = std::getenv("GCR_STORM_ALLOCATIONS");
-  const std::uint64_t allocations = chosen == nullptr ? 16000 : std::strtoull(chosen, nullptr, 0);
-  // Every second step frees.
-  const std::uint64_t steps = 2 * allocations / kThreads / kRounds;
-  subject_.ask(command("storm", context_, kThreads, steps, kRounds, 1));
   agent::Door door = door_of(subject_);
-  for (std::uint64_t cycle = 0; cycle < 10; ++cycle) {
-    while (subject_.value("stormed") < cycle * 2) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    good(quiesce(door, kLong, kNoLease));
-    Held held = take_over(door);
-    good(door.detach());
-    good(door.attach(std::move(held)));
-    good(door.resume());
-  }
-  EXPECT_EQ(subject_.answer("storm_end").substr(0, 2), "ok");
+  storm_through_ten_detaches(subject_, door, context_, 1);
   subject_.ask("sync");
   const door::Summary told = good(door.hello());
   EXPECT_EQ(told.untracked_bytes, 0u);
