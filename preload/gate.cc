@@ -23,7 +23,9 @@ namespace {
 
 constexpr std::uint32_t kClosed = 1;  ///< callers wait
 constexpr std::uint32_t kFenced = 2;  ///< no membarrier: callers execute a fence themselves
-constexpr std::uint32_t kStep = 4;    ///< added at each step, so that nobody sleeps through it
+constexpr std::uint32_t kAlone = 4;   ///< callers wait, for a thread that wants to be alone inside
+constexpr std::uint32_t kStep = 8;    ///< added at each step, so that nobody sleeps through it
+constexpr std::uint32_t kShut = kClosed | kAlone;
 
 constinit std::atomic<std::uint32_t> g_held{0};
 constinit std::atomic<std::uint32_t> g_passes{0};  ///< how many held threads may pass
@@ -99,9 +101,11 @@ bool wait_while_closed(GateSlot* slot) {
   g_held.fetch_add(1);
   for (;;) {
     const std::uint32_t seen = g_attention.load(std::memory_order_acquire);
-    if ((seen & kClosed) == 0) break;
+    if ((seen & kShut) == 0) break;
     slot->depth.store(1, std::memory_order_relaxed);  // before the pass is gone
-    passes = take_pass();
+    // Either the thread that wants to be alone sees this depth, or this thread sees that it does.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    passes = (g_attention.load(std::memory_order_relaxed) & kAlone) == 0 && take_pass();
     if (passes) break;
     slot->depth.store(0, std::memory_order_release);
     ::syscall(SYS_futex, &g_attention, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
@@ -130,7 +134,7 @@ void enter_slowly(GateSlot* slot) {
   for (;;) {
     // Either the closing thread sees this depth, or this thread sees the gate closed.
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if ((g_attention.load(std::memory_order_relaxed) & kClosed) == 0) return;
+    if ((g_attention.load(std::memory_order_relaxed) & kShut) == 0) return;
     slot->depth.store(0, std::memory_order_release);
     if (wait_while_closed(slot)) return;
     slot->depth.store(1, std::memory_order_relaxed);
@@ -144,9 +148,13 @@ namespace {
 
 using gate_internal::g_attention;
 using gate_internal::g_slots;
+using gate_internal::g_uncounted;
+using gate_internal::kAlone;
 using gate_internal::kClosed;
 using gate_internal::kFenced;
+using gate_internal::kShut;
 using gate_internal::kStep;
+using gate_internal::t_slot;
 using Clock = std::chrono::steady_clock;
 
 /// How long a thread that was woken may take to pass.
@@ -172,6 +180,39 @@ bool make_visible() {
   return true;
 }
 
+std::uint32_t inside_besides(const GateSlot* own) {
+  std::uint32_t threads = 0;
+  for (GateSlot* slot = g_slots.load(std::memory_order_acquire); slot; slot = slot->next) {
+    if (slot != own && slot->depth.load(std::memory_order_acquire) != 0) ++threads;
+  }
+  return threads;
+}
+
+/// Sleeps a little, and each time a little longer.
+void doze(std::chrono::nanoseconds* pause) {
+  sleep_for(*pause);
+  if (*pause < std::chrono::microseconds(500)) *pause *= 2;
+}
+
+void reopen(std::uint32_t bits) {
+  g_attention.fetch_and(~bits, std::memory_order_release);
+  ::syscall(SYS_futex, &g_attention, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+/// From now on nobody enters. Until that can be, the thread of `own` is not inside.
+void shut_behind(GateSlot* own) {
+  for (;;) {
+    std::uint32_t seen = g_attention.load(std::memory_order_acquire);
+    if ((seen & kShut) == 0 &&
+        g_attention.compare_exchange_strong(seen, seen | kAlone, std::memory_order_seq_cst)) {
+      return;
+    }
+    const std::uint32_t depth = own->depth.load(std::memory_order_relaxed);
+    gate_internal::enter_slowly(own);
+    own->depth.store(depth, std::memory_order_relaxed);
+  }
+}
+
 }  // namespace
 
 void prepare() { membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED); }
@@ -184,8 +225,7 @@ bool close(std::chrono::nanoseconds timeout) {
   std::chrono::nanoseconds pause = std::chrono::microseconds(10);
   while (in_flight() != 0) {
     if (Clock::now() >= deadline) return false;
-    sleep_for(pause);
-    if (pause < std::chrono::microseconds(500)) pause *= 2;
+    doze(&pause);
   }
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return true;
@@ -208,22 +248,38 @@ bool step() {
   return true;
 }
 
-void open() {
-  g_attention.fetch_and(~kClosed, std::memory_order_release);
-  ::syscall(SYS_futex, &g_attention, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+void open() { reopen(kClosed); }
+
+Alone::Alone(std::chrono::nanoseconds timeout) : alone_(t_slot != &g_uncounted) {
+  if (!alone_) return;
+  prepare();
+  shut_behind(t_slot);
+  alone_ = make_visible();
+  auto deadline = Clock::now() + timeout;
+  std::chrono::nanoseconds pause = std::chrono::microseconds(10);
+  while (alone_ && inside_besides(t_slot) != 0) {
+    if (is_closed()) {  // who closes it waits for this thread
+      reopen(kAlone);
+      shut_behind(t_slot);
+      alone_ = make_visible();
+      deadline = Clock::now() + timeout;
+    }
+    alone_ = alone_ && Clock::now() < deadline;
+    doze(&pause);
+  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (!alone_) reopen(kAlone);
+}
+
+Alone::~Alone() {
+  if (alone_) reopen(kAlone);
 }
 
 std::uint32_t held() { return gate_internal::g_held.load(std::memory_order_acquire); }
 
 bool is_closed() { return (g_attention.load(std::memory_order_acquire) & kClosed) != 0; }
 
-std::uint32_t in_flight() {
-  std::uint32_t threads = 0;
-  for (GateSlot* slot = g_slots.load(std::memory_order_acquire); slot; slot = slot->next) {
-    if (slot->depth.load(std::memory_order_acquire) != 0) ++threads;
-  }
-  return threads;
-}
+std::uint32_t in_flight() { return inside_besides(nullptr); }
 
 void exempt_this_thread() { gate_internal::t_slot = &gate_internal::g_uncounted; }
 

@@ -1,4 +1,5 @@
-// The gate: calls that submit work or change mappings enter it; the door can close it.
+// The gate: calls that submit work or change mappings enter it; the door can close it, and a thread
+// inside can ask to be alone.
 //
 // Entering an open gate costs one store into a slot that belongs to the calling thread and one
 // relaxed load. The thread that closes it makes those stores visible with membarrier(2), so that
@@ -82,6 +83,21 @@ std::uint32_t held();
 
 /// From now on the calling thread passes a closed gate, and close() does not wait for it.
 void exempt_this_thread();
+
+/// The calling thread, which is inside, is alone there while this lives: no other thread enters,
+/// and those inside were waited for. First it steps out for as long as the gate is closed or
+/// another is alone: a migration can lie between. Not alone if `timeout` is not enough.
+class Alone {
+ public:
+  explicit Alone(std::chrono::nanoseconds timeout);
+  ~Alone();
+  Alone(const Alone&) = delete;
+  Alone& operator=(const Alone&) = delete;
+  explicit operator bool() const { return alone_; }
+
+ private:
+  bool alone_;
+};
 
 /// In the child of a fork: the gate is open and only the calling thread can be inside.
 void reset_after_fork();

@@ -8,26 +8,27 @@
 namespace gcr::preload {
 namespace {
 
-constexpr std::size_t kUnitBytes = 512;
 constexpr std::size_t kWordUnits = 64;
-/// More than any allocation needs: whether more are free in a row does not matter.
-constexpr std::size_t kMostUnits = kSmallestArenaBytes / kUnitBytes;
-/// A new arena is this part of what its context has in arenas.
-constexpr std::size_t kGrowth = 4;
 
-std::size_t units_of(std::size_t size_bytes) { return (size_bytes + kUnitBytes - 1) / kUnitBytes; }
+std::size_t round_up(std::size_t value, std::size_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
 
 }  // namespace
 
-Arena::Arena(std::uint64_t number, CUcontext context, CUdeviceptr address, std::size_t size_bytes)
-    : number_(number),
+Arena::Arena(const ArenaKind& kind, std::uint64_t number, CUcontext context, CUdeviceptr address,
+             std::size_t size_bytes)
+    : kind_(&kind),
+      number_(number),
       context_(context),
       address_(address),
-      units_(size_bytes / kUnitBytes),
+      units_(size_bytes / kind.unit_bytes),
       largest_free_(units_),
-      used_(std::make_unique<std::uint64_t[]>(units_ / kWordUnits)) {}
+      used_(std::make_unique<std::uint64_t[]>(round_up(units_, kWordUnits) / kWordUnits)) {}
 
-std::size_t Arena::size_bytes() const { return units_ * kUnitBytes; }
+std::size_t Arena::units_of(std::size_t size_bytes) const {
+  return (size_bytes + kind_->unit_bytes - 1) / kind_->unit_bytes;
+}
 
 /// The first unit from `unit` on that is used, or free; `limit` if that is not below `limit`.
 std::size_t Arena::next(std::size_t unit, bool used, std::size_t limit) const {
@@ -41,10 +42,10 @@ std::size_t Arena::next(std::size_t unit, bool used, std::size_t limit) const {
   return limit;
 }
 
-/// Free units in a row right below `unit`, at most kMostUnits and a word.
+/// Free units in a row right below `unit`, at most most_units and a word.
 std::size_t Arena::free_units_before(std::size_t unit) const {
   const std::size_t end = unit;
-  while (unit > 0 && end - unit < kMostUnits) {
+  while (unit > 0 && end - unit < kind_->most_units) {
     const std::size_t in_word = (unit - 1) % kWordUnits + 1;
     const std::uint64_t word = used_[(unit - 1) / kWordUnits] << (kWordUnits - in_word);
     if (word != 0) return end - unit + static_cast<std::size_t>(std::countl_zero(word));
@@ -75,7 +76,7 @@ CUdeviceptr Arena::take(std::size_t size_bytes) {
     longest = std::max(longest, end - unit);
     if (longest == wanted) {
       mark(unit, wanted, true);
-      return address_ + unit * kUnitBytes;
+      return address_ + unit * kind_->unit_bytes;
     }
     unit = next(end, false, units_);
   }
@@ -84,33 +85,38 @@ CUdeviceptr Arena::take(std::size_t size_bytes) {
 }
 
 void Arena::give_back(CUdeviceptr address, std::size_t size_bytes) {
-  const std::size_t unit = (address - address_) / kUnitBytes;
+  const std::size_t unit = (address - address_) / kind_->unit_bytes;
   const std::size_t count = units_of(size_bytes);
   mark(unit, count, false);
   first_free_ = std::min(first_free_, unit);
-  const std::size_t end = next(unit + count, true, std::min(units_, unit + count + kMostUnits));
+  const std::size_t end =
+      next(unit + count, true, std::min(units_, unit + count + kind_->most_units));
   largest_free_ = std::max(largest_free_, free_units_before(unit) + (end - unit));
 }
 
 CUdeviceptr Arenas::take(CUcontext context, std::size_t size_bytes) {
   for (Arena& arena : arenas_) {
-    if (arena.context() != context) continue;
+    if (arena.context() != context || &arena.kind() != &kind_of(size_bytes)) continue;
     if (const CUdeviceptr address = arena.take(size_bytes)) return address;
   }
   return 0;
 }
 
-std::size_t Arenas::next_size_bytes(CUcontext context, std::size_t size_bytes) const {
+std::size_t Arenas::next_size_bytes(CUcontext context, std::size_t size_bytes,
+                                    std::uint64_t tracked_bytes) const {
+  const ArenaKind& kind = kind_of(size_bytes);
   std::size_t all_bytes = 0;
   for (const Arena& arena : arenas_) {
-    if (arena.context() == context) all_bytes += arena.size_bytes();
+    if (arena.context() == context && &arena.kind() == &kind) all_bytes += arena.size_bytes();
   }
-  const std::size_t share = all_bytes / kGrowth / kSmallestArenaBytes * kSmallestArenaBytes;
-  const std::size_t most = std::clamp(share, kSmallestArenaBytes, kLargestArenaBytes);
+  if (&kind == &kMediumArenas) all_bytes = tracked_bytes;
+  constexpr std::size_t kStep = kSmallestMediumBytes;
+  const std::size_t share = all_bytes / kind.growth / kStep * kStep;
+  const std::size_t most = std::clamp(share, kind.smallest_bytes, kind.largest_bytes);
   // The size of which least stays over, from half of the most on.
-  const std::size_t each = units_of(size_bytes) * kUnitBytes;
+  const std::size_t each = round_up(size_bytes, kind.unit_bytes);
   std::size_t best = most;
-  for (std::size_t size = most; size >= most / 2 && size > 0; size -= kSmallestArenaBytes) {
+  for (std::size_t size = most; size >= most / 2 && size > 0; size -= kStep) {
     if (size % each * best < best % each * size) best = size;
   }
   return best;
@@ -140,14 +146,18 @@ CUdeviceptr Arenas::remove_empty(bool all) {
     if (!arena->is_empty()) continue;
     const bool other_stays = std::ranges::any_of(arenas_, [&](const Arena& other) {
       return &other != &*arena && other.is_empty() && other.context() == arena->context() &&
-             other.size_bytes() <= arena->size_bytes();
+             other.kind().keeps_one && other.size_bytes() <= arena->size_bytes();
     });
-    if (!all && !other_stays) continue;
+    if (!all && arena->kind().keeps_one && !other_stays) continue;
     const CUdeviceptr address = arena->address();
     arenas_.erase(arena);
     return address;
   }
   return 0;
+}
+
+void Arenas::remove(CUdeviceptr address) {
+  std::erase_if(arenas_, [&](const Arena& arena) { return arena.address() == address; });
 }
 
 void Arenas::remove_all_of(CUcontext context) {

@@ -10,11 +10,16 @@
 #include "preload/cuda/capture.h"
 #include "preload/cuda/contexts.h"
 #include "preload/cuda/driver_calls.h"
+#include "preload/cuda/room.h"
 #include "preload/descriptors.h"
 #include "preload/log.h"
 
 namespace gcr::preload {
 namespace {
+
+/// From so many buffers on, medium allocations come out of arenas: a detach and an attach take a
+/// time for each buffer. Below, memory that is freed goes back to the driver at once.
+constexpr std::uint32_t kManyBuffers = 256;
 
 CUmemAllocationProp backing_properties(int device, bool rdma_capable) {
   CUmemAllocationProp properties{};
@@ -53,43 +58,19 @@ DeviceFacts ask_device(int device) {
   return facts;
 }
 
-/// Physical memory for `device`. If the driver refuses memory that RDMA can reach, it is allocated
-/// without that from then on.
-bool create_backing(int device, const DeviceFacts& facts, std::size_t size_bytes,
-                    CUmemGenericAllocationHandle* handle) {
-  CUmemAllocationProp properties = backing_properties(device, facts.rdma_capable);
-  CUresult result = real::cuMemCreate(handle, size_bytes, &properties, 0);
-  if (result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY || !facts.rdma_capable) {
-    return result == CUDA_SUCCESS;
-  }
-  properties = backing_properties(device, false);
-  if (real::cuMemCreate(handle, size_bytes, &properties, 0) != CUDA_SUCCESS) return false;
-  log_line("device %d: memory for RDMA cannot be exported (%d)", device, result);
-  ProcessState& s = state();
-  const std::lock_guard lock(s.mutex);
-  s.devices[device].rdma_capable = false;
-  return true;
-}
-
-/// For plain allocations of one context. Holds the mutex already.
-const Physical& add_backing_of(ProcessState& s, CUcontext context, int device,
-                               const Backing& backing) {
-  note_context(s, context, device);
-  Mapping& mapping = add_backing(s, device, backing);
-  mapping.context = context;
-  if (!s.peers.empty()) apply_access(s, mapping);
-  return *mapping.physical;
-}
-
-enum class Fit { kTaken, kNoRoom, kCapturing };
+enum class Fit { kTaken, kNoRoom, kElsewhere };
 
 /// From the arenas that there are.
 Fit take_range(CUcontext context, std::size_t requested_bytes, CUdeviceptr* address) {
   ProcessState& s = state();
   const std::lock_guard lock(s.mutex);
-  if (any_capture(s)) return Fit::kCapturing;
+  if (any_capture(s)) return Fit::kElsewhere;
   const CUdeviceptr taken = s.arenas.take(context, requested_bytes);
-  if (taken == 0) return Fit::kNoRoom;
+  if (taken == 0) {
+    const bool wanted =
+        requested_bytes < kSmallestMediumBytes || s.inventory.tracked_count() >= kManyBuffers;
+    return wanted ? Fit::kNoRoom : Fit::kElsewhere;
+  }
   s.inventory.add_plain(taken, requested_bytes);
   *address = taken;
   return Fit::kTaken;
@@ -97,25 +78,27 @@ Fit take_range(CUcontext context, std::size_t requested_bytes, CUdeviceptr* addr
 
 /// Another arena for `context`: of the size that is due or, where memory is short, the smallest.
 bool add_arena(CUcontext context, int device, std::size_t requested_bytes) {
+  const ArenaKind& kind = kind_of(requested_bytes);
   ProcessState& s = state();
   std::size_t wanted_bytes = 0;
   {
     const std::lock_guard lock(s.mutex);
-    wanted_bytes = s.arenas.next_size_bytes(context, requested_bytes);
+    wanted_bytes = s.arenas.next_size_bytes(context, requested_bytes, s.inventory.tracked_bytes());
   }
   Backing backing;
   if (!make_backing(device, wanted_bytes, &backing) &&
-      (wanted_bytes == kSmallestArenaBytes ||
-       !make_backing(device, kSmallestArenaBytes, &backing))) {
+      (wanted_bytes <= kind.smallest_bytes ||
+       !make_backing(device, kind.smallest_bytes, &backing))) {
     return false;
   }
   const std::lock_guard lock(s.mutex);
-  const Physical& physical = add_backing_of(s, context, device, backing);
-  s.arenas.add(Arena(physical.id, context, backing.address, backing.size_bytes));
+  const Mapping& mapping = add_backing_of(s, context, device, backing);
+  s.arenas.add(Arena(kind, mapping.physical->id, context, backing.address, backing.size_bytes));
   return true;
 }
 
-/// A capture stays undisturbed: the driver answers as it does during one.
+/// False: there is no memory, or it should come from elsewhere. A capture stays undisturbed: there
+/// the driver answers as it does during one.
 bool allocate_in_arena(CUcontext context, int device, std::size_t requested_bytes,
                        CUdeviceptr* address) {
   Fit fit = take_range(context, requested_bytes, address);
@@ -125,6 +108,38 @@ bool allocate_in_arena(CUcontext context, int device, std::size_t requested_byte
     if (!add_arena(context, device, requested_bytes)) return false;
   }
   return fit == Fit::kTaken;
+}
+
+bool allocate_in(CUcontext context, int device, std::size_t requested_bytes, CUdeviceptr* address) {
+  if (requested_bytes <= kLargestMediumBytes &&
+      allocate_in_arena(context, device, requested_bytes, address)) {
+    return true;
+  }
+  if (requested_bytes < kSmallestMediumBytes) return false;
+  Backing backing;
+  if (!make_backing(device, requested_bytes, &backing)) return false;
+  ProcessState& s = state();
+  const std::lock_guard lock(s.mutex);
+  add_backing_of(s, context, device, backing);
+  s.inventory.add_plain(backing.address, requested_bytes);
+  *address = backing.address;
+  return true;
+}
+
+/// Those of a mapping that is unmapped, unless others have them from the driver together with it.
+CUresult free_addresses(const Mapping& mapping) {
+  if (mapping.reservation == nullptr) {
+    return real::cuMemAddressFree(mapping.address, mapping.size_bytes);
+  }
+  Reservation whole = {};
+  {
+    ProcessState& s = state();
+    const std::lock_guard lock(s.mutex);
+    if (--mapping.reservation->mappings != 0) return CUDA_SUCCESS;
+    whole = *mapping.reservation;
+    s.reservations.erase(whole.address);
+  }
+  return real::cuMemAddressFree(whole.address, whole.size_bytes);
 }
 
 }  // namespace
@@ -171,18 +186,40 @@ DeviceFacts device_facts(int device) {
   return s.devices[device];
 }
 
+bool create_memory(int device, std::size_t size_bytes, CUmemGenericAllocationHandle* handle) {
+  const DeviceFacts facts = device_facts(device);
+  CUmemAllocationProp properties = backing_properties(device, facts.rdma_capable);
+  CUresult result = real::cuMemCreate(handle, size_bytes, &properties, 0);
+  if (result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY || !facts.rdma_capable) {
+    return result == CUDA_SUCCESS;
+  }
+  properties = backing_properties(device, false);
+  if (real::cuMemCreate(handle, size_bytes, &properties, 0) != CUDA_SUCCESS) return false;
+  log_line("device %d: memory for RDMA cannot be exported (%d)", device, result);
+  ProcessState& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.devices[device].rdma_capable = false;
+  return true;
+}
+
+CUresult map_at(CUdeviceptr address, std::size_t size_bytes, CUmemGenericAllocationHandle handle,
+                int device) {
+  CUresult result = real::cuMemMap(address, size_bytes, 0, handle, 0);
+  if (result != CUDA_SUCCESS) return result;
+  const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, device},
+                               CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  result = real::cuMemSetAccess(address, size_bytes, &access, 1);
+  if (result != CUDA_SUCCESS) real::cuMemUnmap(address, size_bytes);
+  return result;
+}
+
 CUdeviceptr map_whole(CUmemGenericAllocationHandle handle, std::size_t size_bytes,
                       std::size_t alignment_bytes, int device) {
   CUdeviceptr address = 0;
   if (real::cuMemAddressReserve(&address, size_bytes, alignment_bytes, 0, 0) != CUDA_SUCCESS) {
     return 0;
   }
-  if (real::cuMemMap(address, size_bytes, 0, handle, 0) == CUDA_SUCCESS) {
-    const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, device},
-                                 CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    if (real::cuMemSetAccess(address, size_bytes, &access, 1) == CUDA_SUCCESS) return address;
-    real::cuMemUnmap(address, size_bytes);
-  }
+  if (map_at(address, size_bytes, handle, device) == CUDA_SUCCESS) return address;
   real::cuMemAddressFree(address, size_bytes);
   return 0;
 }
@@ -227,9 +264,9 @@ bool make_backing(int device, std::size_t wanted_bytes, Backing* backing) {
   const std::size_t unit = facts.granularity_bytes;
   if (!facts.can_back || wanted_bytes > SIZE_MAX - unit) return false;
   backing->size_bytes = (wanted_bytes + unit - 1) / unit * unit;
-  bool created = create_backing(device, facts, backing->size_bytes, &backing->handle);
+  bool created = create_memory(device, backing->size_bytes, &backing->handle);
   if (!created && release_unused(true)) {
-    created = create_backing(device, facts, backing->size_bytes, &backing->handle);
+    created = create_memory(device, backing->size_bytes, &backing->handle);
   }
   if (!created) return false;
   backing->address = map_whole(backing->handle, backing->size_bytes, unit, device);
@@ -245,21 +282,21 @@ Mapping& add_backing(ProcessState& s, int device, const Backing& backing) {
   return mapping;
 }
 
+Mapping& add_backing_of(ProcessState& s, CUcontext context, int device, const Backing& backing) {
+  note_context(s, context, device);
+  Mapping& mapping = add_backing(s, device, backing);
+  mapping.context = context;
+  if (!s.peers.empty()) apply_access(s, mapping);
+  return mapping;
+}
+
 bool allocate_backed(std::size_t requested_bytes, CUdeviceptr* address) {
   CUcontext context = nullptr;
   int device = 0;
   if (requested_bytes == 0 || !current_context(&context, &device)) return false;
-  if (requested_bytes < kSmallestArenaBytes) {
-    return allocate_in_arena(context, device, requested_bytes, address);
-  }
-  Backing backing;
-  if (!make_backing(device, requested_bytes, &backing)) return false;
-  ProcessState& s = state();
-  const std::lock_guard lock(s.mutex);
-  add_backing_of(s, context, device, backing);
-  s.inventory.add_plain(backing.address, requested_bytes);
-  *address = backing.address;
-  return true;
+  return allocate_in(context, device, requested_bytes, address) ||
+         (make_room(device, requested_bytes) &&
+          allocate_in(context, device, requested_bytes, address));
 }
 
 CUresult synchronize(CUcontext context) {
@@ -325,7 +362,7 @@ void release(const Freed& freed) {
 
 void take_apart(const Mapping& mapping) {
   const CUresult unmapped = real::cuMemUnmap(mapping.address, mapping.size_bytes);
-  const CUresult freed = real::cuMemAddressFree(mapping.address, mapping.size_bytes);
+  const CUresult freed = free_addresses(mapping);
   if (unmapped != CUDA_SUCCESS || freed != CUDA_SUCCESS) {
     log_line("cannot give back %zu bytes at 0x%llx: unmap %d, address %d", mapping.size_bytes,
              mapping.address, unmapped, freed);

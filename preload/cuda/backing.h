@@ -24,8 +24,9 @@ int device_of(const CUmemAllocationProp& properties);
 DeviceFacts device_facts(int device);
 
 /// Backed memory of `requested_bytes` in the current context, as cuMemAlloc would give it: a
-/// mapping of its own, or below kSmallestArenaBytes a range of an arena. False: nothing is left
-/// behind, `address` is untouched and the driver's own allocator should be asked. Takes the mutex.
+/// mapping of its own or a range of an arena, which small allocations always are, and medium ones
+/// in a process with many buffers. False: nothing is left behind, `address` is untouched and the
+/// driver's own allocator should be asked. Takes the mutex.
 bool allocate_backed(std::size_t requested_bytes, CUdeviceptr* address);
 
 /// Remembers an allocation that the driver made itself. Takes the mutex.
@@ -49,9 +50,21 @@ bool make_backing(int device, std::size_t wanted_bytes, Backing* backing);
 /// Puts it into the inventory; `device` has access. Holds the mutex already.
 Mapping& add_backing(ProcessState& state, int device, const Backing& backing);
 
+/// The same for plain allocations of one context, whose peers have access. Holds the mutex already.
+Mapping& add_backing_of(ProcessState& state, CUcontext context, int device, const Backing& backing);
+
 /// Gives back arenas and stretches of pools in which nothing is left: all, or those that need not
 /// be kept for what comes next. Not during a capture. True if there was one. Takes the mutex.
 bool release_unused(bool all);
+
+/// Physical memory for `device`, which a descriptor can own. If the driver refuses memory that RDMA
+/// can reach, it is allocated without that from then on. Takes the mutex.
+bool create_memory(int device, std::size_t size_bytes, CUmemGenericAllocationHandle* handle);
+
+/// Maps the whole of a physical allocation where addresses are reserved and gives `device` access.
+/// On failure nothing is mapped.
+CUresult map_at(CUdeviceptr address, std::size_t size_bytes, CUmemGenericAllocationHandle handle,
+                int device);
 
 /// Reserves addresses for the whole of `physical`, maps it and gives `device` access. 0 if that
 /// fails; then nothing is left behind.

@@ -31,8 +31,8 @@ enum class Idle { kYes, kTimeout, kDriver };
 
 /// Waits until every known context has done all submitted work. A separate thread waits, because
 /// the driver's call has no timeout; after kTimeout that thread ends when the work does, and the
-/// next call waits for it first. Only the door's thread calls this, and only while no
-/// stream is captured. `result` is the driver's code for kDriver.
+/// next call waits for it first. Called while the gate is closed and empty, or by the thread that
+/// is alone in it, and only while no stream is captured. `result` is the driver's code for kDriver.
 Idle wait_for_contexts(std::chrono::nanoseconds timeout, CUresult* result);
 
 }  // namespace gcr::preload

@@ -56,6 +56,13 @@ struct Plain {
   bool sync_memops = false;          ///< as the application set it
 };
 
+/// Addresses of a dissolved arena, which the mappings in it have from the driver together.
+struct Reservation {
+  CUdeviceptr address = 0;
+  std::size_t size_bytes = 0;
+  std::size_t mappings = 0;  ///< the last one gives the addresses back
+};
+
 /// One mapped range. Device ordinals are bits of the masks.
 struct Mapping {
   CUdeviceptr address = 0;
@@ -66,6 +73,7 @@ struct Mapping {
   std::uint64_t writers = 0;                  ///< devices that may read and write
   std::vector<CUmemAccessDesc> other_access;  ///< locations that are no device
   CUcontext context = nullptr;                ///< of the plain allocations in it, if they have one
+  Reservation* reservation = nullptr;         ///< null: its addresses are its own
   Pool* pool = nullptr;           ///< that the plain allocations in it are of, if they are of one
   std::uint64_t ipc_key[2] = {};  ///< of opened handles: the exporter, and the id there
 
@@ -104,6 +112,14 @@ class Inventory {
   /// Those in `mapping`: whether there are any, and their removal.
   bool has_plains(const Mapping& mapping) const;
   void remove_plains(const Mapping& mapping);
+  /// Calls `function` for each of them.
+  template <class Function>
+  void for_each_plain(const Mapping& mapping, Function function) const {
+    for (auto next = plains_.lower_bound(mapping.address);
+         next != plains_.end() && next->first - mapping.address < mapping.size_bytes; ++next) {
+      function(next->second);
+    }
+  }
 
   std::map<CUdeviceptr, Mapping>& mappings() { return mappings_; }
   std::map<std::uint64_t, Physical>& physicals() { return physicals_; }

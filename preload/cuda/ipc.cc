@@ -1,7 +1,7 @@
 // Legacy IPC on backed memory. The driver cannot make an IPC handle of memory that it mapped from a
 // descriptor, so the library makes the 64 opaque bytes: they name a descriptor of a process, and a
 // place in its memory. The opening process, under this library too, takes the descriptor with
-// pidfd_getfd and maps it, the whole arena of a small allocation, once for all allocations in it.
+// pidfd_getfd and maps it, the whole arena where there is one, once for all allocations in it.
 // The driver's own allocations keep the driver's handles.
 //
 // Fetching needs the right to ptrace the exporter: the same user, and where the Yama module forbids

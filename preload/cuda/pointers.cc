@@ -39,6 +39,11 @@ std::optional<View> view_of(CUdeviceptr address) {
   if (plain != nullptr) view.allocation = *plain;
   view.mapping = mapping->address;
   view.mapped_bytes = mapping->size_bytes;
+  const Arena* arena = s.arenas.find(address);
+  if (plain != nullptr && arena != nullptr && &arena->kind() == &kMediumArenas) {
+    view.mapping = plain->address;  // as if it had a mapping of its own
+    view.mapped_bytes = arena->whole_units(plain->requested_bytes);
+  }
   view.context = mapping->context;
   if (mapping->pool != nullptr) view.pool = mapping->pool->handle;
   view.pooled = mapping->pool != nullptr;

@@ -11,6 +11,7 @@
 #include "preload/cuda/capture.h"
 #include "preload/cuda/contexts.h"
 #include "preload/cuda/driver_calls.h"
+#include "preload/cuda/room.h"
 #include "preload/gate.h"
 
 namespace gcr::preload {
@@ -403,8 +404,8 @@ std::optional<CUresult> allocate_in_order(CUdeviceptr* address, std::size_t requ
   ProcessState& s = state();
   std::optional<NamedStream> stream;
   const bool current = handle == nullptr;
+  int device = 0;
   for (bool again = false;; again = true) {
-    int device = 0;
     {
       const std::lock_guard lock(s.mutex);
       if (refuse_captured(s, named) != CUDA_SUCCESS) return std::nullopt;
@@ -428,7 +429,11 @@ std::optional<CUresult> allocate_in_order(CUdeviceptr* address, std::size_t requ
     if (current) handle = current_pool(device);
     if (again || handle == nullptr || pool_of(handle) == nullptr) return std::nullopt;
   }
-  return allocate_slowly(address, requested_bytes, handle, *stream);
+  CUresult result = allocate_slowly(address, requested_bytes, handle, *stream);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && make_room(device, requested_bytes)) {
+    result = allocate_slowly(address, requested_bytes, handle, *stream);
+  }
+  return result;
 }
 
 std::optional<CUresult> free_in_order(CUdeviceptr address, CUstream named) {

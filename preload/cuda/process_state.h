@@ -70,6 +70,7 @@ struct ProcessState {
   std::mutex growth;
   Inventory inventory;
   Arenas arenas;
+  std::map<CUdeviceptr, Reservation> reservations;  ///< of dissolved arenas
   Pools pools;
   std::vector<KnownContext> contexts;
   std::vector<PeerAccess> peers;

@@ -9,6 +9,7 @@
 #include "preload/cuda/backing.h"
 #include "preload/cuda/driver_calls.h"
 #include "preload/cuda/process_state.h"
+#include "preload/cuda/room.h"
 #include "preload/cuda/tracked.h"
 #include "preload/descriptors.h"
 #include "src/base/unique_fd.h"
@@ -131,8 +132,13 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t size_byte
   flush_deferred_frees();
   const int device = device_of(*asked);
   ProcessState& s = state();
-  if (real::cuMemCreate(&own, size_bytes, &exportable, flags) != CUDA_SUCCESS) {
-    const CUresult result = real::cuMemCreate(handle, size_bytes, asked, flags);
+  CUresult result = real::cuMemCreate(&own, size_bytes, &exportable, flags);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && !is_host_memory(*asked) &&
+      make_room(device, size_bytes)) {
+    result = real::cuMemCreate(&own, size_bytes, &exportable, flags);
+  }
+  if (result != CUDA_SUCCESS) {
+    result = real::cuMemCreate(handle, size_bytes, asked, flags);
     const std::lock_guard lock(s.mutex);
     if (result == CUDA_SUCCESS) ++s.fallbacks;
     return result;

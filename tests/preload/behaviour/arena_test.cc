@@ -22,11 +22,15 @@ CUcontext context(int number) { return reinterpret_cast<CUcontext>(std::uintptr_
 /// Arenas that grow as the library lets them, at addresses without gaps; and what is live in them.
 class Heap {
  public:
+  /// Beside `other_bytes` of VRAM outside arenas.
+  explicit Heap(std::size_t other_bytes = 0) : other_bytes_(other_bytes) {}
+
   CUdeviceptr allocate(std::size_t bytes) {
     CUdeviceptr address = arenas_.take(context(1), bytes);
     if (address == 0) {
-      const std::size_t size_bytes = arenas_.next_size_bytes(context(1), bytes);
-      arenas_.add(Arena(++count_, context(1), kStart + arena_bytes_, size_bytes));
+      const std::size_t size_bytes =
+          arenas_.next_size_bytes(context(1), bytes, other_bytes_ + arena_bytes_);
+      arenas_.add(Arena(kind_of(bytes), ++count_, context(1), kStart + arena_bytes_, size_bytes));
       arena_bytes_ += size_bytes;
       address = arenas_.take(context(1), bytes);
     }
@@ -43,11 +47,13 @@ class Heap {
   }
 
   const std::map<CUdeviceptr, std::size_t>& live() const { return live_; }
+  std::size_t arenas() const { return count_; }
   std::size_t arena_bytes() const { return arena_bytes_; }
   std::size_t live_bytes() const { return live_bytes_; }
   std::size_t most_live_bytes() const { return most_live_bytes_; }
 
  private:
+  std::size_t other_bytes_;
   Arenas arenas_;
   std::uint64_t count_ = 0;
   std::size_t arena_bytes_ = 0;
@@ -58,7 +64,7 @@ class Heap {
 
 TEST(ArenaTest, PlacesAreTheLowestThatFitWhateverIsTakenAndGivenBack) {
   constexpr std::size_t kUnits = 4 * kMebi / kUnit;
-  Arena arena(1, context(1), kStart, 4 * kMebi);
+  Arena arena(kSmallArenas, 1, context(1), kStart, 4 * kMebi);
   std::vector<bool> used(kUnits, false);
   std::map<std::size_t, std::size_t> live;  // first unit, bytes
   std::mt19937 random(7);
@@ -95,16 +101,16 @@ TEST(ArenaTest, PlacesAreTheLowestThatFitWhateverIsTakenAndGivenBack) {
 }
 
 TEST(ArenaTest, TheLargestSmallAllocationFillsTheSmallestArena) {
-  Arena arena(1, context(1), kStart, kSmallestArenaBytes);
-  EXPECT_EQ(arena.take(kSmallestArenaBytes - 1), kStart);
+  Arena arena(kSmallArenas, 1, context(1), kStart, kSmallestMediumBytes);
+  EXPECT_EQ(arena.take(kSmallestMediumBytes - 1), kStart);
   EXPECT_EQ(arena.take(1), 0u);
-  arena.give_back(kStart, kSmallestArenaBytes - 1);
+  arena.give_back(kStart, kSmallestMediumBytes - 1);
   EXPECT_EQ(arena.take(1), kStart);
 }
 
 TEST(ArenasTest, AnArenaServesItsContextAlone) {
   Arenas arenas;
-  arenas.add(Arena(1, context(1), kStart, 2 * kMebi));
+  arenas.add(Arena(kSmallArenas, 1, context(1), kStart, 2 * kMebi));
   EXPECT_EQ(arenas.take(context(2), 1), 0u);
   EXPECT_EQ(arenas.take(context(1), 1), kStart);
   arenas.remove_all_of(context(1));
@@ -113,10 +119,10 @@ TEST(ArenasTest, AnArenaServesItsContextAlone) {
 
 TEST(ArenasTest, ARangeOfAnArenaThatIsGoneIsNotGivenBackToItsSuccessor) {
   Arenas arenas;
-  arenas.add(Arena(1, context(1), kStart, 2 * kMebi));
+  arenas.add(Arena(kSmallArenas, 1, context(1), kStart, 2 * kMebi));
   const ArenaRange range{1, arenas.take(context(1), kMebi), kMebi};
   arenas.remove_all_of(context(1));
-  arenas.add(Arena(2, context(1), kStart, 2 * kMebi));
+  arenas.add(Arena(kSmallArenas, 2, context(1), kStart, 2 * kMebi));
   EXPECT_EQ(arenas.take(context(1), kMebi), kStart);
   EXPECT_FALSE(arenas.give_back(range));
   EXPECT_EQ(arenas.take(context(1), kMebi), kStart + kMebi);
@@ -124,9 +130,9 @@ TEST(ArenasTest, ARangeOfAnArenaThatIsGoneIsNotGivenBackToItsSuccessor) {
 
 TEST(ArenasTest, OfEmptyArenasTheSmallestStaysForEachContext) {
   Arenas arenas;
-  arenas.add(Arena(1, context(1), kStart, 4 * kMebi));
-  arenas.add(Arena(2, context(1), kStart + 4 * kMebi, 2 * kMebi));
-  arenas.add(Arena(3, context(2), kStart + 6 * kMebi, 2 * kMebi));
+  arenas.add(Arena(kSmallArenas, 1, context(1), kStart, 4 * kMebi));
+  arenas.add(Arena(kSmallArenas, 2, context(1), kStart + 4 * kMebi, 2 * kMebi));
+  arenas.add(Arena(kSmallArenas, 3, context(2), kStart + 6 * kMebi, 2 * kMebi));
   EXPECT_EQ(arenas.remove_empty(false), kStart);
   EXPECT_EQ(arenas.remove_empty(false), 0u);
   EXPECT_EQ(arenas.take(context(1), 1), kStart + 4 * kMebi);
@@ -148,12 +154,12 @@ void expect_little_unused(const char* what, const std::function<std::size_t()>& 
 }
 
 TEST(ArenasTest, WithoutFreesAtMost3PerCentOr64MiBAreUnused) {
-  for (std::size_t bytes = kUnit; bytes < kSmallestArenaBytes;
+  for (std::size_t bytes = kUnit; bytes < kSmallestMediumBytes;
        bytes += bytes / 8 / kUnit * kUnit + kUnit) {
     expect_little_unused("one size", [&] { return bytes; });
   }
   std::mt19937 random(5);
-  expect_little_unused("all sizes", [&] { return 1 + random() % (kSmallestArenaBytes - 1); });
+  expect_little_unused("all sizes", [&] { return 1 + random() % (kSmallestMediumBytes - 1); });
   expect_little_unused(
       "large sizes", [&] { return kMebi + random() % kMebi; }, 72 * kMebi, 5);
   expect_little_unused("powers of two", [&] { return kUnit << random() % 12; });
@@ -176,13 +182,81 @@ TEST(ArenasTest, ALongChurnOfRandomSizesKeepsMostOfTheMemoryInUse) {
   EXPECT_LE(heap.arena_bytes(), heap.most_live_bytes() * 3 / 2);
 }
 
+/// Until 20 GiB are live, 512 MiB of it in allocations of their own.
+void expect_little_unused_beside_others(const char* what,
+                                        const std::function<std::size_t()>& next_bytes,
+                                        std::size_t most_percent = 3) {
+  constexpr std::size_t kOther = 512 * kMebi;
+  Heap heap(kOther);
+  std::size_t used = 0;
+  while (used < 20 * 1024 * kMebi - kOther) {
+    const std::size_t bytes = next_bytes();
+    heap.allocate(bytes);
+    used += (bytes + 2 * kMebi - 1) / (2 * kMebi) * (2 * kMebi);
+    ASSERT_LE(heap.arena_bytes() - used,
+              std::max(64 * kMebi, (kOther + heap.arena_bytes()) * most_percent / 100))
+        << what << ", " << bytes;
+  }
+}
+
+TEST(MediumArenasTest, WithoutFreesAtMost3PerCentOfAllOr64MiBAreUnused) {
+  for (std::size_t bytes = 2 * kMebi; bytes <= kLargestMediumBytes; bytes += 2 * kMebi) {
+    expect_little_unused_beside_others("one size", [&] { return bytes; });
+  }
+  std::mt19937 random(5);
+  expect_little_unused_beside_others("all sizes",
+                                     [&] { return 2 * kMebi + random() % (14 * kMebi); });
+  expect_little_unused_beside_others(
+      "large sizes", [&] { return 8 * kMebi + random() % (8 * kMebi); }, 7);
+  expect_little_unused_beside_others(
+      "two sizes", [&] { return random() % 2 == 0 ? 6 * kMebi : 14 * kMebi; }, 5);
+}
+
+TEST(MediumArenasTest, TenThousandOf2MiBNeedFewArenas) {
+  constexpr std::size_t kAlone = 256;
+  Heap heap(kAlone * 2 * kMebi);
+  for (std::size_t i = kAlone; i < 10000; ++i) heap.allocate(2 * kMebi);
+  EXPECT_LE(kAlone + heap.arenas(), 700u);
+}
+
+TEST(MediumArenasTest, PlacesAreAlignedTo2MiBAndUsedAgain) {
+  Arena arena(kMediumArenas, 1, context(1), kStart, 32 * kMebi);
+  EXPECT_EQ(arena.take(3 * kMebi), kStart);
+  EXPECT_EQ(arena.take(16 * kMebi), kStart + 4 * kMebi);
+  EXPECT_EQ(arena.take(12 * kMebi), kStart + 20 * kMebi);
+  EXPECT_EQ(arena.take(2 * kMebi), 0u);
+  arena.give_back(kStart + 20 * kMebi, 12 * kMebi);
+  arena.give_back(kStart, 3 * kMebi);
+  EXPECT_EQ(arena.take(12 * kMebi), kStart + 20 * kMebi);
+  arena.give_back(kStart + 4 * kMebi, 16 * kMebi);
+  arena.give_back(kStart + 20 * kMebi, 12 * kMebi);
+  EXPECT_TRUE(arena.is_empty());
+}
+
+TEST(MediumArenasTest, SmallAndMediumAllocationsDoNotShareArenas) {
+  Arenas arenas;
+  arenas.add(Arena(kMediumArenas, 1, context(1), kStart, 32 * kMebi));
+  EXPECT_EQ(arenas.take(context(1), 2 * kMebi - 1), 0u);
+  arenas.add(Arena(kSmallArenas, 2, context(1), kStart + 32 * kMebi, 2 * kMebi));
+  EXPECT_EQ(arenas.take(context(1), 2 * kMebi - 1), kStart + 32 * kMebi);
+  EXPECT_EQ(arenas.take(context(1), 2 * kMebi), kStart);
+}
+
+TEST(MediumArenasTest, AnEmptyOneIsNeverKept) {
+  Arenas arenas;
+  arenas.add(Arena(kMediumArenas, 1, context(1), kStart, 32 * kMebi));
+  arenas.add(Arena(kSmallArenas, 2, context(1), kStart + 32 * kMebi, 2 * kMebi));
+  EXPECT_EQ(arenas.remove_empty(false), kStart);
+  EXPECT_EQ(arenas.remove_empty(false), 0u);
+}
+
 /// Robson's adversary: it fills its bytes with blocks of one size, frees all but those that keep
 /// the next, doubled size out of the place they are in, and goes on with that size.
 TEST(ArenasTest, TheWorstOrderOfAllocationsNeedsNoMoreThanTheBound) {
   constexpr std::size_t kLive = 64 * kMebi;
   Heap heap;
   std::size_t kept_offset = 0;  // in bytes, of the bytes that no kept block leaves free
-  for (std::size_t bytes = kUnit; bytes < kSmallestArenaBytes; bytes *= 2) {
+  for (std::size_t bytes = kUnit; bytes < kSmallestMediumBytes; bytes *= 2) {
     while (heap.live_bytes() + bytes <= kLive) heap.allocate(bytes);
     const std::size_t period = 2 * bytes;
     const auto stays = [&](CUdeviceptr address, std::size_t size, std::size_t offset) {

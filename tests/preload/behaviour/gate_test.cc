@@ -162,6 +162,65 @@ TEST_F(GateTest, NestedCallsPassAGateThatIsClosing) {
   nesting.join();
 }
 
+TEST_F(GateTest, OneThreadIsAloneInsideAtATimeAndNotWhileItIsClosed) {
+  const Passers passers(2);
+  std::atomic<int> alone{0};
+  std::atomic<std::uint64_t> times{0};
+  std::atomic<bool> stop{false}, wrong{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      while (!stop.load()) {
+        const GateScope outer, scope;
+        const gate::Alone mine(seconds(30));
+        if (!mine || alone.fetch_add(1) != 0 || gate::in_flight() != 1) wrong.store(true);
+        for (int look = 0; look < 20; ++look) {
+          if (passers.inside() != 0) wrong.store(true);
+          ::sched_yield();
+        }
+        times.fetch_add(1);
+        alone.fetch_sub(1);
+      }
+    });
+  }
+  for (int cycle = 0; cycle < 20; ++cycle) {
+    for (const std::uint64_t before = times.load(); times.load() < before + 3;) ::sched_yield();
+    passers.wait_for_more();
+    ASSERT_TRUE(gate::close(seconds(30)));
+    const std::uint64_t before = times.load();
+    for (int look = 0; look < 20; ++look) {
+      EXPECT_EQ(alone.load(), 0);
+      ::sched_yield();
+    }
+    EXPECT_EQ(times.load(), before);
+    gate::step();
+    gate::open();
+  }
+  stop.store(true);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_FALSE(wrong.load());
+}
+
+TEST_F(GateTest, WhoWantsToBeAloneDoesNotWaitForEver) {
+  std::latch entered(1), leave(1);
+  std::thread slow([&] {
+    const GateScope scope;
+    entered.count_down();
+    leave.wait();
+  });
+  entered.wait();
+  {
+    const GateScope scope;
+    EXPECT_FALSE(gate::Alone(milliseconds(5)));
+  }
+  std::thread other([] { const GateScope passes; });
+  other.join();
+  leave.count_down();
+  slow.join();
+  const GateScope scope;
+  EXPECT_TRUE(gate::Alone(seconds(30)));
+}
+
 TEST_F(GateTest, AnExemptThreadPassesAndIsNotWaitedFor) {
   ASSERT_TRUE(gate::close(seconds(30)));
   std::latch entered(1), leave(1);

@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
     return 1;
   }
   ::setenv("SOFTGPU_DEVICES",
-           "GPU-0b3e52a1-0000-4000-8000-000000000001:1G,"
+           "GPU-0b3e52a1-0000-4000-8000-000000000001:4G,"
            "GPU-0b3e52a1-0000-4000-8000-000000000002:1G",
            1);
   return RUN_ALL_TESTS();

@@ -76,6 +76,32 @@ class Worker {
   std::atomic<unsigned long long> failures_{0};
 };
 
+/// Takes memory in pieces of `bytes` as soon as there is any, and keeps it until told to let go.
+class Grabber {
+ public:
+  void start(CUcontext context, std::size_t bytes) {
+    stop_.store(false);
+    thread_ = std::thread([this, context, bytes] {
+      cu.cuCtxSetCurrent(context);
+      while (!stop_.load()) {
+        CUdeviceptr address = 0;
+        if (cu.cuMemAlloc_v2(&address, bytes) == CUDA_SUCCESS) grabbed_.push_back(address);
+      }
+      for (const CUdeviceptr address : grabbed_) cu.cuMemFree_v2(address);
+    });
+  }
+  Numbers let_go() {
+    stop_.store(true);
+    thread_.join();
+    return {grabbed_.size()};
+  }
+
+ private:
+  std::thread thread_;
+  std::atomic<bool> stop_{false};
+  std::vector<CUdeviceptr> grabbed_;
+};
+
 /// A storm of so many threads and rounds that goes on beside the commands. Its values: rounds done,
 /// and whether anything went wrong.
 class StormBeside {
@@ -109,6 +135,7 @@ class StormBeside {
   std::string failure_;
 };
 
+Grabber grabber;
 StormBeside storm;
 Worker worker;
 std::atomic<bool> stalled{false};
@@ -484,6 +511,11 @@ void add_process_commands(std::map<std::string, Command>& commands) {
   };
   commands["worked"] = [](const Numbers&) { return Answer{CUDA_SUCCESS, worker.progress(), {}}; };
   commands["rest"] = [](const Numbers&) { return Answer{CUDA_SUCCESS, worker.stop(), {}}; };
+  commands["grab"] = [](const Numbers& n) {
+    grabber.start(context_of(n[0]), n[1]);
+    return Answer{};
+  };
+  commands["let_go"] = [](const Numbers&) { return Answer{CUDA_SUCCESS, grabber.let_go(), {}}; };
   commands["storm"] = [](const Numbers& n) {
     storm.start(
         context_of(n[0]), n[1], n[2], n[3],

@@ -101,13 +101,12 @@ bool holds(CUdeviceptr address, std::size_t bytes, unsigned char value) {
          std::ranges::all_of(content, [=](unsigned char byte) { return byte == value; });
 }
 
-void sizes() {
-  for (const std::size_t bytes :
-       {std::size_t{1}, std::size_t{255}, std::size_t{513}, std::size_t{4096}, 64 * kKiB, kMiB,
-        kMiB + 1, 2 * kMiB - 1, 2 * kMiB, 5 * kMiB + 1}) {
-    const std::string name = "allocation of " + std::to_string(bytes);
+void sizes(const std::string& prefix, const std::vector<std::size_t>& all_bytes) {
+  for (const std::size_t bytes : all_bytes) {
+    const std::string name = prefix + "allocation of " + std::to_string(bytes);
     const CUdeviceptr address = allocated(bytes);
-    fact(name + ", aligned to 512", address % 512 == 0);
+    const std::size_t alignment = bytes < 2 * kMiB ? 512 : 2 * kMiB;
+    fact(name + ", aligned", address % alignment == 0);
     fact(name + ", range at its start", range_of(address, address));
     fact(name + ", range at its last byte", range_of(address + bytes - 1, address));
     if (bytes % 512 != 0) fact(name + ", range behind it", range_of(address + bytes, address));
@@ -120,6 +119,9 @@ void sizes() {
     fact(name + ", range when freed", range_of(address, address));
     attributes(name + ", freed", address, address);
   }
+}
+
+void odd_calls() {
   CUdeviceptr address = 0;
   result("allocation of 0", cu.cuMemAlloc_v2(&address, 0));
   result("allocation to nowhere", cu.cuMemAlloc_v2(nullptr, 4096));
@@ -329,9 +331,9 @@ CUipcMemHandle from_hexadecimal(const std::string& text) {
   return handle;
 }
 
-/// In the other process: opens two handles of allocations of 3000 bytes that hold 1 and 2, and
+/// In the other process: opens two handles of allocations of so many bytes that hold 1 and 2, and
 /// changes the first.
-void open_handles(const std::string& first, const std::string& second) {
+void open_handles(const std::string& first, const std::string& second, std::size_t bytes) {
   CUdeviceptr opened[2] = {};
   CUdeviceptr again = 0;
   result("opening", cu.cuIpcOpenMemHandle_v2(&opened[0], from_hexadecimal(first), 1));
@@ -341,11 +343,11 @@ void open_handles(const std::string& first, const std::string& second) {
   fact("opened again, at the same address", again == opened[0]);
   for (int i = 0; i < 2; ++i) {
     const std::string name = "opened " + std::to_string(i);
-    fact(name + ", content", holds(opened[i], 3000, static_cast<unsigned char>(i + 1)));
-    fact(name + ", range", range_of(opened[i] + 2999, opened[i]));
+    fact(name + ", content", holds(opened[i], bytes, static_cast<unsigned char>(i + 1)));
+    fact(name + ", range", range_of(opened[i] + bytes - 1, opened[i]));
     attributes(name, opened[i], opened[i]);
   }
-  cu.cuMemsetD8_v2(opened[0], 3, 3000);
+  cu.cuMemsetD8_v2(opened[0], 3, bytes);
   result("free of what is opened", cu.cuMemFree_v2(opened[0]));
   for (const CUdeviceptr address : {opened[0], opened[0], opened[1], opened[1]}) {
     result("closing", cu.cuIpcCloseMemHandle(address));
@@ -353,11 +355,11 @@ void open_handles(const std::string& first, const std::string& second) {
   fact("range of what is closed", range_of(opened[0], opened[0]));
 }
 
-void sharing() {
-  const CUdeviceptr first = allocated(3000);
-  const CUdeviceptr second = allocated(3000);
-  cu.cuMemsetD8_v2(first, 1, 3000);
-  cu.cuMemsetD8_v2(second, 2, 3000);
+void sharing(std::size_t bytes) {
+  const CUdeviceptr first = allocated(bytes);
+  const CUdeviceptr second = allocated(bytes);
+  cu.cuMemsetD8_v2(first, 1, bytes);
+  cu.cuMemsetD8_v2(second, 2, bytes);
   cu.cuCtxSynchronize();
   CUipcMemHandle handles[3] = {};
   result("a handle", cu.cuIpcGetMemHandle(&handles[0], first));
@@ -365,9 +367,10 @@ void sharing() {
   result("a handle of an address inside", cu.cuIpcGetMemHandle(&handles[2], first + 1000));
   CUdeviceptr own = 0;
   result("opening in the same process", cu.cuIpcOpenMemHandle_v2(&own, handles[0], 1));
-  std::printf(
-      "%s", from_another({"open", in_hexadecimal(handles[0]), in_hexadecimal(handles[1])}).c_str());
-  fact("what the other process wrote", holds(first, 3000, 3));
+  std::printf("%s", from_another({"open", in_hexadecimal(handles[0]), in_hexadecimal(handles[1]),
+                                  std::to_string(bytes)})
+                        .c_str());
+  fact("what the other process wrote", holds(first, bytes, 3));
   result("free of what was shared", cu.cuMemFree_v2(first));
   result("a handle of freed memory", cu.cuIpcGetMemHandle(&handles[0], first));
   cu.cuMemFree_v2(second);
@@ -476,13 +479,13 @@ void pools() {
   cu.cuStreamDestroy_v2(stream);
 }
 
-/// How much of a rest of 256 MiB small allocations get.
-void running_out() {
+/// How much of a rest of 256 MiB allocations of these sizes get.
+void running_out(const std::vector<std::size_t>& all_bytes) {
   constexpr std::size_t kRest = 256 * kMiB;
   std::size_t free_bytes = 0, total_bytes = 0;
   cu.cuMemGetInfo_v2(&free_bytes, &total_bytes);
   const CUdeviceptr most = allocated((free_bytes - kRest) / (2 * kMiB) * (2 * kMiB));
-  for (const std::size_t bytes : {64 * kKiB, 700 * kKiB, 2 * kMiB - 1}) {
+  for (const std::size_t bytes : all_bytes) {
     std::vector<CUdeviceptr> addresses;
     CUdeviceptr address = 0;
     CUresult last = CUDA_SUCCESS;
@@ -496,6 +499,55 @@ void running_out() {
     std::printf("%s, MiB free afterwards: ~%zu\n", name.c_str(), left / kMiB);
   }
   cu.cuMemFree_v2(most);
+}
+
+/// Of a full GPU, whether one allocation gets what many medium ones between others have left.
+void fragments() {
+  constexpr std::size_t kBytes = 4 * kMiB;
+  std::vector<CUdeviceptr> kept, freed;
+  for (std::size_t i = 0; i < 64; ++i) {
+    std::vector<CUdeviceptr>& which = i % 4 == 0 ? kept : freed;
+    which.push_back(allocated(kBytes));
+    cu.cuMemsetD8_v2(which.back(), static_cast<unsigned char>(i / 4), kBytes);
+  }
+  std::size_t free_bytes = 0, total_bytes = 0;
+  cu.cuMemGetInfo_v2(&free_bytes, &total_bytes);
+  constexpr std::size_t kRest = 32 * kMiB;
+  const CUdeviceptr most = allocated((free_bytes - kRest) / (2 * kMiB) * (2 * kMiB));
+  for (const CUdeviceptr one : freed) cu.cuMemFree_v2(one);
+  CUdeviceptr whole = 0;
+  result("one allocation of all that was freed",
+         cu.cuMemAlloc_v2(&whole, freed.size() * kBytes + kRest / 2));
+  cu.cuMemsetD8_v2(whole, 99, freed.size() * kBytes);
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    const std::string name = "kept between what was freed " + std::to_string(i);
+    fact(name + ", content", holds(kept[i], kBytes, static_cast<unsigned char>(i)));
+    fact(name + ", range", range_of(kept[i] + kBytes - 1, kept[i]));
+    attributes(name, kept[i], kept[i]);
+    result(name + ", free", cu.cuMemFree_v2(kept[i]));
+  }
+  cu.cuMemFree_v2(whole);
+  cu.cuMemFree_v2(most);
+}
+
+/// Medium allocations in a process that has many already: under the library they are in arenas.
+void among_many() {
+  std::vector<CUdeviceptr> many;
+  for (std::size_t i = 0; i < 520; ++i) many.push_back(allocated(2 * kMiB));
+  cu.cuMemsetD8_v2(many.front(), 1, 2 * kMiB);
+  cu.cuMemsetD8_v2(many.back(), 2, 2 * kMiB);
+  sizes("among many, ", {2 * kMiB, 2 * kMiB + 1, 5 * kMiB + 1, 16 * kMiB, 16 * kMiB + 1});
+  const CUdeviceptr first = allocated(4 * kMiB);
+  const CUdeviceptr second = allocated(4 * kMiB);
+  fact("among many, buffer ids differ", buffer_id(first) != buffer_id(second));
+  cu.cuMemFree_v2(first);
+  cu.cuMemFree_v2(second);
+  sharing(3 * kMiB);
+  running_out({2 * kMiB, 6 * kMiB, 16 * kMiB});
+  fragments();
+  fact("many keep their contents",
+       holds(many.front(), 2 * kMiB, 1) && holds(many.back(), 2 * kMiB, 2));
+  for (const CUdeviceptr one : many) cu.cuMemFree_v2(one);
 }
 
 CUcontext start() {
@@ -512,16 +564,18 @@ CUcontext start() {
 
 void print_facts() {
   const CUcontext context = start();
-  sizes();
+  sizes("", {1, 255, 513, 4096, 64 * kKiB, kMiB, kMiB + 1, 2 * kMiB - 1, 2 * kMiB, 5 * kMiB + 1});
+  odd_calls();
   identities();
   many();
   rows();
   waiting(context);
   contexts(context);
   captures();
-  sharing();
+  sharing(3000);
   pools();
-  running_out();
+  running_out({64 * kKiB, 700 * kKiB, 2 * kMiB - 1});
+  among_many();
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -569,9 +623,9 @@ int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   if (what == "facts") {
     print_facts();
-  } else if (what == "open" && argc == 4) {
+  } else if (what == "open" && argc == 5) {
     start();
-    open_handles(argv[2], argv[3]);
+    open_handles(argv[2], argv[3], std::strtoull(argv[4], nullptr, 10));
   } else {
     return compare();
   }

@@ -12,7 +12,7 @@ using softgpu::test::Machine;
 using softgpu::test::Process;
 
 TEST(SemanticsTest, AProgramSeesTheSameOfItsMemoryUnderTheLibrary) {
-  Machine machine({{"aaaaaaaa-0000-4000-8000-0000000000e0", "512M"},
+  Machine machine({{"aaaaaaaa-0000-4000-8000-0000000000e0", "2G"},
                    {"aaaaaaaa-0000-4000-8000-0000000000e1", "512M"}});
   Process program(machine, {"/usr/bin/env", "GCR_PRELOAD_LIBRARY=" GCR_PRELOAD_LIBRARY,
                             GCR_ALLOCATION_SEMANTICS});
