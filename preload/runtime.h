@@ -53,8 +53,9 @@ Ending attach();
 /// Between a detach and its attach.
 bool is_detached();
 
-/// With the gate closed, or by a thread that is alone in it: waits until the GPUs have done all submitted work, and frees what was only
-/// waiting for that. kTimeout says in `obstacle` what is in the way.
+/// With the gate closed, or by a thread that is alone in it: waits until the GPUs have done all
+/// submitted work, and frees what was only waiting for that. kTimeout says in `obstacle` what is in
+/// the way.
 Ending wait_until_idle(std::chrono::nanoseconds timeout, door::Obstacle* obstacle);
 
 /// Makes the state. Any thread.

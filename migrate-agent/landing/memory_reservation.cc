@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include <fstream>
 
 #include "migrate-agent/landing/memory_info.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "src/base/file_lock.h"
 #include "src/base/uuid.h"
 
@@ -36,12 +36,15 @@ Memory sum(const Memory& one, const Memory& other) {
   return {sum(one.ordinary_bytes, other.ordinary_bytes), sum(one.huge_bytes, other.huge_bytes)};
 }
 
-/// A child of the owner may hold the lock a moment longer than the owner lives.
+/// An owner that was killed may hold the lock for a while, until its GPU memory is freed, and a child
+/// of it for longer.
 bool is_dead(const fs::path& reservation) {
   pid_t owner = 0;
   const std::string name = reservation.filename();
   const auto parsed = std::from_chars(name.data(), name.data() + name.size(), owner);
-  return parsed.ec == std::errc() && owner > 0 && ::kill(owner, 0) != 0 && errno == ESRCH;
+  if (parsed.ec != std::errc() || owner <= 0) return false;
+  const procfs::Stat stat = procfs::read_stat(owner).value_or(procfs::Stat());
+  return procfs::has_ended(stat) || procfs::is_exiting(stat);
 }
 
 /// Of those whose owner lives; removes the others. The directory is locked.

@@ -12,7 +12,7 @@
 // are chosen to be filled. Of small arenas the last has a fifth of all and at most 48 MiB: 64 MiB
 // or 3 % are unused, whatever is more; 72 MiB or 5 % where all allocations are larger than 1 MiB
 // and of random sizes, of which none fits the end that another has left. Of medium arenas the last
-// has a 64th of the process's VRAM, at least 16 and at most 64 MiB: 64 MiB or 3 % of that VRAM are
+// has a 64th of the process's VRAM, at least 16 and at most 128 MiB: 64 MiB or 3 % of that VRAM are
 // unused; 5 % of two sizes that do not fill an arena together; 7 % where all medium allocations are
 // larger than 8 MiB and of random sizes. Where memory runs out, that is not lost (room.h).
 #pragma once
@@ -49,7 +49,7 @@ inline constexpr ArenaKind kSmallArenas{.unit_bytes = 512,
 inline constexpr ArenaKind kMediumArenas{.unit_bytes = kSmallestMediumBytes,
                                          .most_units = 8,
                                          .smallest_bytes = std::size_t{16} << 20,
-                                         .largest_bytes = std::size_t{64} << 20,
+                                         .largest_bytes = std::size_t{128} << 20,
                                          .growth = 64,
                                          .keeps_one = false};
 inline constexpr std::size_t kLargestMediumBytes =

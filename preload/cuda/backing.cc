@@ -19,7 +19,7 @@ namespace {
 
 /// From so many buffers on, medium allocations come out of arenas: a detach and an attach take a
 /// time for each buffer. Below, memory that is freed goes back to the driver at once.
-constexpr std::uint32_t kManyBuffers = 256;
+constexpr std::uint32_t kManyBuffers = 128;
 
 CUmemAllocationProp backing_properties(int device, bool rdma_capable) {
   CUmemAllocationProp properties{};

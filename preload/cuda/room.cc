@@ -220,7 +220,10 @@ bool make_room(int device, std::size_t wanted_bytes) {
   std::size_t unused_bytes = 0;
   if (!loosest_arena(device, &unused_bytes).has_value()) return false;
   const gate::Alone alone(kPatience);
-  if (!alone || !is_idle()) return false;
+  if (!alone || !is_idle()) {
+    log_line("no room for %zu bytes, because others are at work", wanted_bytes);
+    return false;
+  }
   for (bool gained = release_unused(true);; gained = true) {
     const std::optional<Loose> arena = loosest_arena(device, &unused_bytes);
     if (!arena.has_value()) return gained;
@@ -231,7 +234,11 @@ bool make_room(int device, std::size_t wanted_bytes) {
       return gained;
     }
     if (free_bytes >= wanted_bytes) return true;
-    if (free_bytes + unused_bytes < wanted_bytes || !dissolve(*arena, device)) return gained;
+    if (free_bytes + unused_bytes < wanted_bytes || !dissolve(*arena, device)) {
+      log_line("no room for %zu bytes: %zu are free, and %zu in arenas", wanted_bytes, free_bytes,
+               unused_bytes);
+      return gained;
+    }
   }
 }
 

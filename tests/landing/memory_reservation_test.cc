@@ -117,9 +117,11 @@ TEST_F(MemoryReservationTest, AChildThatOutlivesItsOwnerHoldsNothing) {
   }
   pid_t child = 0;
   ASSERT_EQ(::read(child_of_owner[0], &child, sizeof(child)), static_cast<ssize_t>(sizeof(child)));
-  ASSERT_EQ(::waitpid(owner, nullptr, 0), owner);
-  EXPECT_EQ(reserved(), Memory());
+  siginfo_t ended{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(owner), &ended, WEXITED | WNOWAIT), 0);
+  EXPECT_EQ(reserved(), Memory()) << "nobody has waited for the owner yet";
   EXPECT_TRUE(fs::is_empty(directory_));
+  ASSERT_EQ(::waitpid(owner, nullptr, 0), owner);
   ::kill(child, SIGKILL);
   for (const int end : child_of_owner) ::close(end);
 }

@@ -182,11 +182,11 @@ TEST(ArenasTest, ALongChurnOfRandomSizesKeepsMostOfTheMemoryInUse) {
   EXPECT_LE(heap.arena_bytes(), heap.most_live_bytes() * 3 / 2);
 }
 
-/// Until 20 GiB are live, 512 MiB of it in allocations of their own.
+/// Until 20 GiB are live, 256 MiB of it in allocations of their own.
 void expect_little_unused_beside_others(const char* what,
                                         const std::function<std::size_t()>& next_bytes,
                                         std::size_t most_percent = 3) {
-  constexpr std::size_t kOther = 512 * kMebi;
+  constexpr std::size_t kOther = 256 * kMebi;
   Heap heap(kOther);
   std::size_t used = 0;
   while (used < 20 * 1024 * kMebi - kOther) {
@@ -213,10 +213,10 @@ TEST(MediumArenasTest, WithoutFreesAtMost3PerCentOfAllOr64MiBAreUnused) {
 }
 
 TEST(MediumArenasTest, TenThousandOf2MiBNeedFewArenas) {
-  constexpr std::size_t kAlone = 256;
+  constexpr std::size_t kAlone = 128;
   Heap heap(kAlone * 2 * kMebi);
   for (std::size_t i = kAlone; i < 10000; ++i) heap.allocate(2 * kMebi);
-  EXPECT_LE(kAlone + heap.arenas(), 700u);
+  EXPECT_LE(kAlone + heap.arenas(), 500u);
 }
 
 TEST(MediumArenasTest, PlacesAreAlignedTo2MiBAndUsedAgain) {

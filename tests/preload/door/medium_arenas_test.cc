@@ -11,7 +11,7 @@
 namespace gcr::test {
 namespace {
 
-constexpr std::uint64_t kMany = 256;
+constexpr std::uint64_t kMany = 128;
 
 class MediumArenasTest : public testing::Test {
  protected:

@@ -11,7 +11,7 @@
 namespace gcr::test {
 namespace {
 
-constexpr std::uint64_t kOthers = 256;
+constexpr std::uint64_t kOthers = 128;
 constexpr std::uint64_t kPieceBytes = 4 * kMiB;
 constexpr std::uint64_t kPieces = 96;
 

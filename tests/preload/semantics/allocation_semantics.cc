@@ -512,12 +512,12 @@ void fragments() {
   }
   std::size_t free_bytes = 0, total_bytes = 0;
   cu.cuMemGetInfo_v2(&free_bytes, &total_bytes);
-  constexpr std::size_t kRest = 32 * kMiB;
+  constexpr std::size_t kRest = 64 * kMiB;
   const CUdeviceptr most = allocated((free_bytes - kRest) / (2 * kMiB) * (2 * kMiB));
   for (const CUdeviceptr one : freed) cu.cuMemFree_v2(one);
   CUdeviceptr whole = 0;
   result("one allocation of all that was freed",
-         cu.cuMemAlloc_v2(&whole, freed.size() * kBytes + kRest / 2));
+         cu.cuMemAlloc_v2(&whole, freed.size() * kBytes + kRest / 4));
   cu.cuMemsetD8_v2(whole, 99, freed.size() * kBytes);
   for (std::size_t i = 0; i < kept.size(); ++i) {
     const std::string name = "kept between what was freed " + std::to_string(i);
