@@ -36,8 +36,8 @@ Memory sum(const Memory& one, const Memory& other) {
   return {sum(one.ordinary_bytes, other.ordinary_bytes), sum(one.huge_bytes, other.huge_bytes)};
 }
 
-/// An owner that was killed may hold the lock for a while, until its GPU memory is freed, and a child
-/// of it for longer.
+/// An owner that was killed may hold the lock for a while, until its GPU memory is freed, and a
+/// child of it for longer.
 bool is_dead(const fs::path& reservation) {
   pid_t owner = 0;
   const std::string name = reservation.filename();
