@@ -140,11 +140,15 @@ Result<Region> make_region(const Options& options) {
   region.bytes = region.landing.bytes();
   if (options.unpopulated) {  // its pages go; hugepages are reserved anew, so that nobody has them
     void* const at = region.bytes.data();
-    const bool emptied =
-        region.landing.huge()
-            ? ::mmap(at, bytes, PROT_READ | PROT_WRITE,
-                     MAP_SHARED | MAP_HUGETLB | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED
-            : ::madvise(at, bytes, MADV_DONTNEED) == 0;
+    const std::size_t size = region.bytes.size();
+    bool emptied = false;
+    if (region.landing.huge()) {
+      emptied = ::munmap(at, size) == 0 &&
+                ::mmap(at, size, PROT_READ | PROT_WRITE,
+                       MAP_SHARED | MAP_HUGETLB | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
+    } else {
+      emptied = ::madvise(at, size, MADV_DONTNEED) == 0;
+    }
     if (!emptied) return Error::from_errno(errno, "emptying the region");
   }
   return region;
