@@ -193,7 +193,7 @@ bool move_out(const Loose& arena, const Contents& contents, std::vector<Piece>& 
   return all_on_device;
 }
 
-/// False: nothing has changed. The caller is alone, the GPU is idle and the arena's context
+/// False: no more room is to be had. The caller is alone, the GPU is idle and the arena's context
 /// current.
 bool dissolve(const Loose& arena, int device) {
   std::vector<Piece> pieces = pieces_of(arena);
@@ -224,7 +224,8 @@ bool make_room(int device, std::size_t wanted_bytes) {
     log_line("no room for %zu bytes, because others are at work", wanted_bytes);
     return false;
   }
-  for (bool gained = release_unused(true);; gained = true) {
+  bool gained = release_unused(true);
+  for (std::optional<std::size_t> free_before;; gained = true) {
     const std::optional<Loose> arena = loosest_arena(device, &unused_bytes);
     if (!arena.has_value()) return gained;
     const CurrentContext inside(arena->context);
@@ -234,11 +235,13 @@ bool make_room(int device, std::size_t wanted_bytes) {
       return gained;
     }
     if (free_bytes >= wanted_bytes) return true;
-    if (free_bytes + unused_bytes < wanted_bytes || !dissolve(*arena, device)) {
+    const bool grows = free_bytes > free_before;  // else an agent holds what was given back, too
+    if (!grows || free_bytes + unused_bytes < wanted_bytes || !dissolve(*arena, device)) {
       log_line("no room for %zu bytes: %zu are free, and %zu in arenas", wanted_bytes, free_bytes,
                unused_bytes);
       return gained;
     }
+    free_before = free_bytes;
   }
 }
 

@@ -178,6 +178,26 @@ TEST_F(RoomTest, NothingIsLostToAProcessThatTakesAllMemoryThereIs) {
   expect_all_comes_back();
 }
 
+TEST_F(RoomTest, WhatAnAgentHoldsIsNotTakenApartForNothing) {
+  fill_gpu();
+  const std::uint64_t room = thin_out(2);
+  {
+    agent::Door door = door_of(subject_);
+    Held held = take_over(door);
+    const std::uint32_t buffers = good(door.hello()).allocations;
+    EXPECT_EQ(subject_.answer(command("alloc", room)), "error 2");
+    EXPECT_EQ(good(door.hello()).allocations, buffers);
+    expect_pieces_unchanged();
+    good(quiesce(door, kLong, kNoLease));
+    good(door.detach());
+    good(door.attach(std::move(held)));
+    good(door.resume());
+  }
+  allocate_other(room);
+  expect_pieces_unchanged();
+  expect_all_comes_back();
+}
+
 TEST_F(RoomTest, WorkThatDoesNotEndIsNotWaitedForLong) {
   fill_gpu();
   const std::uint64_t room = thin_out(2);
