@@ -14,29 +14,7 @@ constexpr std::uint64_t kKiB = 1024;
 constexpr std::uint64_t kSizes[] = {1,         511,      512,      513,         4096,
                                     64 * kKiB, kMiB - 1, kMiB + 1, 2 * kMiB - 1};
 
-class ArenasTest : public testing::Test {
- protected:
-  void SetUp() override {
-    subject_.ask("init");
-    context_ = subject_.value("primary 0");
-  }
-  std::uint64_t allocate(std::uint64_t bytes) { return subject_.value(command("alloc", bytes)); }
-  void fill(std::uint64_t address, std::uint64_t bytes, std::uint64_t value) {
-    subject_.ask(command("fill", address, bytes, value));
-  }
-  std::uint64_t sum(std::uint64_t address, std::uint64_t bytes) {
-    return subject_.value(command("sum", address, bytes));
-  }
-  std::string range(std::uint64_t address) { return subject_.answer(command("range", address)); }
-  std::uint64_t free_bytes() { return subject_.ask("info").at(0); }
-  door::Summary summary() {
-    agent::Door door = door_of(subject_);
-    return good(door.hello());
-  }
-
-  Subject subject_;
-  std::uint64_t context_ = 0;
-};
+class ArenasTest : public PlainMemoryTest {};
 
 TEST_F(ArenasTest, SmallAllocationsAreTracked) {
   for (const std::uint64_t bytes : kSizes) allocate(bytes);
@@ -68,19 +46,9 @@ TEST_F(ArenasTest, EveryOneIsAlignedAndItsRangeIsWhatWasAskedFor) {
 }
 
 TEST_F(ArenasTest, TheirContentsAreTheirOwnAndSurviveADetach) {
-  std::map<std::uint64_t, std::pair<std::uint64_t, std::uint64_t>> sums;
-  for (std::uint64_t i = 0; i < 300; ++i) {
-    const std::uint64_t bytes = kSizes[i % std::size(kSizes)];
-    const std::uint64_t address = allocate(bytes);
-    fill(address, bytes, i);
-    sums[address] = {bytes, sum(address, bytes)};
-  }
-  agent::Door door = door_of(subject_);
-  detach_and_attach(door);
-  for (const auto& [address, expected] : sums) {
-    EXPECT_EQ(sum(address, expected.first), expected.second);
-    subject_.ask(command("free", address));
-  }
+  std::vector<std::uint64_t> sizes;
+  for (std::size_t i = 0; i < 300; ++i) sizes.push_back(kSizes[i % std::size(kSizes)]);
+  expect_contents_survive(sizes);
 }
 
 TEST_F(ArenasTest, AttributesTellTheAllocationAndNotTheArena) {

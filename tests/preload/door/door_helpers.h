@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -91,6 +92,47 @@ inline void detach_and_attach(agent::Door& door) {
   good(door.attach(std::move(held)));
   good(door.resume());
 }
+
+/// A process with the first GPU's primary context, and what tests ask of it about cuMemAlloc.
+class PlainMemoryTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    subject_.ask("init");
+    context_ = subject_.value("primary 0");
+  }
+  std::uint64_t allocate(std::uint64_t bytes) { return subject_.value(command("alloc", bytes)); }
+  void free(std::uint64_t address) { subject_.ask(command("free", address)); }
+  void fill(std::uint64_t address, std::uint64_t bytes, std::uint64_t value) {
+    subject_.ask(command("fill", address, bytes, value));
+  }
+  std::uint64_t sum(std::uint64_t address, std::uint64_t bytes) {
+    return subject_.value(command("sum", address, bytes));
+  }
+  std::string range(std::uint64_t address) { return subject_.answer(command("range", address)); }
+  std::uint64_t free_bytes() { return subject_.ask("info").at(0); }
+  door::Summary summary() {
+    agent::Door door = door_of(subject_);
+    return good(door.hello());
+  }
+  /// Allocations of these sizes keep what is in them through a detach, and while others are freed.
+  void expect_contents_survive(const std::vector<std::uint64_t>& sizes) {
+    std::map<std::uint64_t, std::pair<std::uint64_t, std::uint64_t>> sums;
+    for (std::uint64_t i = 0; i < sizes.size(); ++i) {
+      const std::uint64_t address = allocate(sizes[i]);
+      fill(address, sizes[i], i);
+      sums[address] = {sizes[i], sum(address, sizes[i])};
+    }
+    agent::Door door = door_of(subject_);
+    detach_and_attach(door);
+    for (const auto& [address, expected] : sums) {
+      EXPECT_EQ(sum(address, expected.first), expected.second);
+      free(address);
+    }
+  }
+
+  Subject subject_;
+  std::uint64_t context_ = 0;
+};
 
 /// A storm of 16 threads, with further numbers for the subject's command, through ten detaches. So
 /// many allocations that it lasts a while; GCR_STORM_ALLOCATIONS makes it longer.

@@ -2,8 +2,6 @@
 // application what the driver's would be.
 #include <gtest/gtest.h>
 
-#include <map>
-
 #include "preload/cuda/abi/driver_abi.h"
 #include "preload/door_protocol.h"
 #include "tests/preload/door/door_helpers.h"
@@ -13,30 +11,15 @@ namespace {
 
 constexpr std::uint64_t kMany = 128;
 
-class MediumArenasTest : public testing::Test {
+class MediumArenasTest : public PlainMemoryTest {
  protected:
   void SetUp() override {
-    subject_.ask("init");
-    context_ = subject_.value("primary 0");
+    PlainMemoryTest::SetUp();
     before_ = free_bytes();
     for (std::uint64_t i = 0; i < kMany; ++i) many_.push_back(allocate(2 * kMiB));
   }
-  std::uint64_t allocate(std::uint64_t bytes) { return subject_.value(command("alloc", bytes)); }
-  void free(std::uint64_t address) { subject_.ask(command("free", address)); }
-  void fill(std::uint64_t address, std::uint64_t bytes, std::uint64_t value) {
-    subject_.ask(command("fill", address, bytes, value));
-  }
-  std::uint64_t sum(std::uint64_t address, std::uint64_t bytes) {
-    return subject_.value(command("sum", address, bytes));
-  }
-  std::uint64_t free_bytes() { return subject_.ask("info").at(0); }
-  std::uint32_t buffers() {
-    agent::Door door = door_of(subject_);
-    return good(door.hello()).allocations;
-  }
+  std::uint32_t buffers() { return summary().allocations; }
 
-  Subject subject_;
-  std::uint64_t context_ = 0;
   std::uint64_t before_ = 0;
   std::vector<std::uint64_t> many_;
 };
@@ -78,19 +61,9 @@ TEST_F(MediumArenasTest, RangesAndAttributesAreOfTheAllocationAndNotOfTheArena) 
 }
 
 TEST_F(MediumArenasTest, ContentsSurviveADetachAndFreesOfTheirNeighbours) {
-  std::map<std::uint64_t, std::pair<std::uint64_t, std::uint64_t>> sums;
-  for (std::uint64_t i = 0; i < 12; ++i) {
-    const std::uint64_t bytes = (2 + i % 5) * kMiB;
-    const std::uint64_t address = allocate(bytes);
-    fill(address, bytes, i);
-    sums[address] = {bytes, sum(address, bytes)};
-  }
-  agent::Door door = door_of(subject_);
-  detach_and_attach(door);
-  for (const auto& [address, expected] : sums) {
-    EXPECT_EQ(sum(address, expected.first), expected.second);
-    free(address);
-  }
+  std::vector<std::uint64_t> sizes;
+  for (std::uint64_t i = 0; i < 12; ++i) sizes.push_back((2 + i % 5) * kMiB);
+  expect_contents_survive(sizes);
 }
 
 TEST_F(MediumArenasTest, InAnyOrderOfFreesAllMemoryComesBack) {

@@ -15,17 +15,16 @@ constexpr std::uint64_t kOthers = 128;
 constexpr std::uint64_t kPieceBytes = 4 * kMiB;
 constexpr std::uint64_t kPieces = 96;
 
-class RoomTest : public testing::Test {
+class RoomTest : public PlainMemoryTest {
  protected:
   /// Enough buffers that medium allocations come out of arenas, and a full GPU.
   void SetUp() override {
-    subject_.ask("init");
-    context_ = subject_.value("primary 0");
+    PlainMemoryTest::SetUp();
     empty_ = free_bytes();
     for (std::uint64_t i = 0; i < kOthers; ++i) allocate_other(2 * kMiB);
     for (std::uint64_t i = 0; i < kPieces; ++i) {
       const std::uint64_t address = allocate(kPieceBytes - i);
-      subject_.ask(command("fill", address, kPieceBytes - i, i + 1));
+      fill(address, kPieceBytes - i, i + 1);
       pieces_[address] = kPieceBytes - i;
     }
     stream_ = subject_.value("stream");
@@ -39,11 +38,11 @@ class RoomTest : public testing::Test {
     std::uint64_t i = 0;
     for (auto next = pieces_.begin(); next != pieces_.end();) {
       if (i++ % every == 0) {
-        sums_[next->first] = sum(next->first);
+        sums_[next->first] = ends_of(next->first);
         ++next;
         continue;
       }
-      subject_.ask(command("free", next->first));
+      free(next->first);
       next = pieces_.erase(next);
     }
     std::uint64_t room = empty_ - pieces_.size() * kPieceBytes;
@@ -53,31 +52,25 @@ class RoomTest : public testing::Test {
   }
   void expect_pieces_unchanged() {
     for (const auto& [address, bytes] : pieces_) {
-      EXPECT_EQ(sum(address), sums_[address]);
+      EXPECT_EQ(ends_of(address), sums_[address]);
       EXPECT_EQ(subject_.ask(command("range", address + bytes - 1)),
                 (std::vector<std::uint64_t>{address, bytes}));
     }
   }
   /// Nothing of what the program frees stays with the library.
   void expect_all_comes_back() {
-    for (const auto& [address, bytes] : pieces_) subject_.ask(command("free", address));
-    for (const auto& [address, bytes] : others_) subject_.ask(command("free", address));
+    for (const auto& [address, bytes] : pieces_) free(address);
+    for (const auto& [address, bytes] : others_) free(address);
     EXPECT_EQ(free_bytes(), empty_);
-    agent::Door door = door_of(subject_);
-    EXPECT_EQ(good(door.hello()).allocations, 0u);
+    EXPECT_EQ(summary().allocations, 0u);
   }
-  std::uint64_t allocate(std::uint64_t bytes) { return subject_.value(command("alloc", bytes)); }
   void allocate_other(std::uint64_t bytes) { others_[allocate(bytes)] = bytes; }
-  /// Of both ends of a piece.
-  std::vector<std::uint64_t> sum(std::uint64_t address) {
+  /// The sums of both ends of a piece.
+  std::vector<std::uint64_t> ends_of(std::uint64_t address) {
     constexpr std::uint64_t kEnd = 16 * 1024;
-    return {subject_.value(command("sum", address, kEnd)),
-            subject_.value(command("sum", address + pieces_.at(address) - kEnd, kEnd))};
+    return {sum(address, kEnd), sum(address + pieces_.at(address) - kEnd, kEnd)};
   }
-  std::uint64_t free_bytes() { return subject_.ask("info").at(0); }
 
-  Subject subject_;
-  std::uint64_t context_ = 0;
   std::uint64_t stream_ = 0;
   std::uint64_t empty_ = 0;
   std::map<std::uint64_t, std::uint64_t> others_;
@@ -152,9 +145,9 @@ TEST_F(RoomTest, WhatOtherProcessesMapStaysWhereItIs) {
   const std::uint64_t room = thin_out(3);
   EXPECT_EQ(subject_.answer(command("alloc", room)), "error 2");
   const std::uint64_t half = allocate(room / 2);
-  subject_.ask(command("fill", shared, 4096, 77));
-  EXPECT_EQ(taker.value(command("sum", taken, 4096)), subject_.value(command("sum", shared, 4096)));
-  subject_.ask(command("free", half));
+  fill(shared, 4096, 77);
+  EXPECT_EQ(taker.value(command("sum", taken, 4096)), sum(shared, 4096));
+  free(half);
 }
 
 TEST_F(RoomTest, NothingIsLostToAProcessThatTakesAllMemoryThereIs) {
@@ -223,7 +216,7 @@ TEST_F(RoomTest, OtherThreadsGoOnWithWhatTheyHave) {
   fill_gpu();
   const std::uint64_t room = thin_out(2);
   const std::uint64_t worked = pieces_.begin()->first;
-  subject_.ask(command("fill", worked, 2 * kMiB, 0));
+  fill(worked, 2 * kMiB, 0);
   subject_.ask(command("work", context_, worked));
   allocate_other(room);
   const std::uint64_t steps = subject_.ask("worked").at(0);
@@ -233,9 +226,8 @@ TEST_F(RoomTest, OtherThreadsGoOnWithWhatTheyHave) {
   const std::vector<std::uint64_t> end = subject_.ask("rest");
   EXPECT_EQ(end.at(1), 0u) << "failures";
   const std::uint64_t other = others_.begin()->first;
-  subject_.ask(command("fill", other, 2 * kMiB, end.at(0) % 256));
-  EXPECT_EQ(subject_.value(command("sum", worked, 2 * kMiB)),
-            subject_.value(command("sum", other, 2 * kMiB)));
+  fill(other, 2 * kMiB, end.at(0) % 256);
+  EXPECT_EQ(sum(worked, 2 * kMiB), sum(other, 2 * kMiB));
 }
 
 TEST_F(RoomTest, PeersReachWhatStays) {
@@ -246,7 +238,7 @@ TEST_F(RoomTest, PeersReachWhatStays) {
   const std::uint64_t room = thin_out(2);
   allocate_other(room);
   subject_.ask(command("current", peer));
-  for (const auto& [address, bytes] : pieces_) subject_.ask(command("fill", address, bytes, 7));
+  for (const auto& [address, bytes] : pieces_) fill(address, bytes, 7);
 }
 
 TEST_F(RoomTest, AContextTakesWhatStaysInItWithIt) {
@@ -254,12 +246,12 @@ TEST_F(RoomTest, AContextTakesWhatStaysInItWithIt) {
   const std::uint64_t inner = subject_.value("context 0");
   std::vector<std::uint64_t> inside;
   for (int i = 0; i < 24; ++i) inside.push_back(allocate(kPieceBytes));
-  for (std::size_t i = 0; i < inside.size(); i += 2) subject_.ask(command("free", inside[i]));
+  for (std::size_t i = 0; i < inside.size(); i += 2) free(inside[i]);
   subject_.ask(command("current", context_));
   const std::uint64_t rest = allocate(before - 12 * kPieceBytes);
   subject_.ask(command("destroy", inner));
   subject_.ask(command("current", context_));
-  subject_.ask(command("free", rest));
+  free(rest);
   EXPECT_EQ(free_bytes(), before);
 }
 
