@@ -8,8 +8,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <thread>
 
 #include "migrate-agent/memory/mappings.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "src/base/zeros.h"
 #include "tests/preload/door/door_helpers.h"
 
@@ -31,7 +34,27 @@ class ZeroPagesTest : public testing::Test {
     subject.ask("init");
     const auto addresses = subject.ask("make");
     if (addresses.size() != 5) throw std::runtime_error("no regions");
+    wait_until_all_wait(subject.pid());
     return {addresses[0], addresses[1], addresses[2], addresses[3], addresses[4]};
+  }
+
+  /// Until no thread has run between two looks: what the software driver's threads map when they
+  /// begin is there.
+  static void wait_until_all_wait(pid_t pid) {
+    const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
+    for (std::map<std::string, std::string> before;;) {
+      std::map<std::string, std::string> runs;
+      bool all_wait = true;
+      for (const auto& task : std::filesystem::directory_iterator(tasks)) {
+        auto fields =
+            procfs::status_fields(std::to_string(pid) + "/task/" + task.path().filename().string());
+        all_wait = all_wait && fields["State"].starts_with('S');
+        runs[task.path().filename()] = fields["voluntary_ctxt_switches"];
+      }
+      if (all_wait && runs == before) return;
+      before = std::move(runs);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
 
   /// Pages in memory of a process from `address` on.
