@@ -239,6 +239,8 @@ Status map_beforehand(const fs::path& directory, pid_t in_namespace) {
   if (error) return Error::from_errno(error.value(), "cannot create " + parent.string());
   wire::PageMapHead head;
   head.set_pages_id(1);
+  // Without this file CRIU 4.2 looks at memory that it has never written to (do_open_image()).
+  GCR_TRY(write_file(parent / "pages-1.img", ""));
   return write_file(parent / ("pagemap-" + std::to_string(in_namespace) + ".img"),
                     image_of(kPageMapMagic, head.SerializeAsString()));
 }

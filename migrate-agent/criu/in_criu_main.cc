@@ -205,18 +205,23 @@ bool divide(const PageRegion& region) {
   return at == region.end || left_to_criu.add({at, region.end, region.categories});
 }
 
+/// Whether the agent sends memory of the process whose pagemap is open as `fd`. It is asked before
+/// the first scan: it may write to the process.
+bool agent_sends(int fd) {
+  const int pid = owner_of_pagemap(fd);
+  return pid != 0 && (pid == asked_about || ask_about(pid)) && agents.size() != 0;
+}
+
 /// Takes what the agent sends out of the answer to a scan; the number of regions that remain.
 /// If anything goes wrong, the answer stays as it is: what both send is the same.
-long leave_out(int fd, const ScanArguments& scan, long count) {
-  const int pid = owner_of_pagemap(fd);
-  if (pid == 0 || (pid != asked_about && !ask_about(pid)) || agents.size() == 0) return count;
+long leave_out(const ScanArguments& scan, long count) {
   auto* const regions = reinterpret_cast<PageRegion*>(scan.vec);
   left_out.clear();
   left_to_criu.clear();
   for (long i = 0; i < count; ++i) {
     if (!divide(regions[i])) return count;
   }
-  if (left_out.size() == 0 || left_to_criu.size() > scan.vec_len || !tell_left_out(pid)) {
+  if (left_out.size() == 0 || left_to_criu.size() > scan.vec_len || !tell_left_out(asked_about)) {
     return count;
   }
   if (left_to_criu.size() != 0) {
@@ -334,9 +339,10 @@ EXPORTED int ioctl(int fd, unsigned long request, ...) noexcept {
   va_start(rest, request);
   void* const argument = va_arg(rest, void*);
   va_end(rest);
+  const bool divided = request == pagemap::kScan && leaves_out && agent_sends(fd);
   long result = syscall(SYS_ioctl, fd, request, argument);
-  if (request == pagemap::kScan && result > 0 && leaves_out) {
-    result = leave_out(fd, *static_cast<const ScanArguments*>(argument), result);
+  if (divided && result > 0) {
+    result = leave_out(*static_cast<const ScanArguments*>(argument), result);
   }
   return static_cast<int>(result);
 }

@@ -18,6 +18,7 @@ namespace {
 constexpr std::array<std::string_view, 8> kSpecialFlags{"sh", "gd", "pf", "io",
                                                         "lo", "ht", "mm", "um"};
 constexpr std::string_view kWriteProtected = "uw";
+constexpr std::string_view kAccounted = "ac";
 
 std::string_view next_line(std::string_view& text) {
   const std::size_t end = text.find('\n');
@@ -55,19 +56,38 @@ std::optional<MemoryMapping> parse_header(std::string_view line) {
   const std::string_view inode = next_word(line);
   line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
   const bool plain_name = line.empty() || line == "[heap]" || line.starts_with("[anon:");
-  mapping.plain = permissions == "rw-p" && inode == "0" && plain_name;
+  mapping.anonymous = permissions.ends_with('p') && inode == "0" && plain_name;
+  mapping.plain = mapping.anonymous && permissions == "rw-p";
   mapping.asynchronous_io = line.starts_with("/[aio]") || line.find("[io_uring]") != line.npos;
   return mapping;
 }
 
+void make_special(MemoryMapping& mapping) {
+  mapping.flagged = mapping.flagged || mapping.anonymous;
+  mapping.anonymous = mapping.plain = false;
+}
+
 void note_flags(std::string_view flags, MemoryMapping& mapping) {
+  mapping.accounted = false;
   for (std::string_view flag = next_word(flags); !flag.empty(); flag = next_word(flags)) {
     if (flag == kWriteProtected) mapping.tracked = true;
-    for (const std::string_view special : kSpecialFlags) {
-      if (flag == special && std::exchange(mapping.plain, false)) mapping.flagged = true;
-    }
+    if (flag == kAccounted) mapping.accounted = true;
+    if (std::ranges::find(kSpecialFlags, flag) != kSpecialFlags.end()) make_special(mapping);
   }
 }
+
+/// Ranges that others, which come in the order of addresses, are compared with.
+class Passed {
+ public:
+  explicit Passed(const AddressRanges& ranges) : next_(ranges.begin()), end_(ranges.end()) {}
+  bool overlap(const AddressRange& range) {
+    while (next_ != end_ && next_->end <= range.start) ++next_;
+    return next_ != end_ && next_->start < range.end;
+  }
+
+ private:
+  AddressRanges::const_iterator next_, end_;
+};
 
 Error unreadable(pid_t pid) {
   return Error(Code::kNotFound, fmt::format("cannot read the mappings of process {}", pid));
@@ -112,18 +132,21 @@ Result<MemoryMappings> read_mappings(pid_t pid) {
 Result<MemoryMappings> read_mappings(pid_t pid, const KnownMemory& known) {
   // What is locked may have changed, and only smaps tells where.
   if (procfs::status_field(std::to_string(pid), "VmLck") != "0 kB") return read_mappings(pid);
-  AddressRanges flagged;
+  AddressRanges flagged, unaccounted;
   for (const MemoryMapping& mapping : known.mappings) {
     if (mapping.flagged) flagged.push_back(mapping.range);
+    if (mapping.anonymous && !mapping.accounted) unaccounted.push_back(mapping.range);
   }
+  Passed is_flagged(flagged), is_unaccounted(unaccounted), is_tracked(known.tracked);
   const std::string text = procfs::read_text(fmt::format("/proc/{}/maps", pid));
   MemoryMappings mappings;
   for (std::string_view rest = text; !rest.empty();) {
     auto mapping = parse_header(next_line(rest));
     if (!mapping) return unreadable(pid);
     mapping->anonymous_bytes = mapping->range.bytes();
-    mapping->tracked = !intersection({mapping->range}, known.tracked).empty();
-    if (!intersection({mapping->range}, flagged).empty()) mapping->plain = false;
+    mapping->accounted = !is_unaccounted.overlap(mapping->range);
+    mapping->tracked = is_tracked.overlap(mapping->range);
+    if (is_flagged.overlap(mapping->range)) make_special(*mapping);
     mappings.push_back(*mapping);
   }
   if (mappings.empty()) return unreadable(pid);

@@ -16,11 +16,12 @@ namespace gcr::process {
 /// A mapping, as in an entry of /proc/PID/smaps.
 struct MemoryMapping {
   AddressRange range;
-  bool plain = false;  ///< private, anonymous, readable, writable, nothing special
-  bool flagged =
-      false;  ///< it would be plain but for its flags, which /proc/PID/maps does not tell
-  bool tracked = false;               ///< a userfaultfd protects pages in it against writes
-  bool asynchronous_io = false;       ///< the kernel writes to it on its own: io_submit, io_uring
+  bool anonymous = false;        ///< private and anonymous, nothing special
+  bool plain = false;            ///< anonymous, readable and writable
+  bool flagged = false;          ///< special by its flags alone, which /proc/PID/maps does not tell
+  bool accounted = true;         ///< the kernel has promised that there will be memory for it
+  bool tracked = false;          ///< a userfaultfd protects pages in it against writes
+  bool asynchronous_io = false;  ///< the kernel writes to it on its own: io_submit, io_uring
   std::uint64_t anonymous_bytes = 0;  ///< that are there, at most
 };
 

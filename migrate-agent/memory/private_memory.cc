@@ -1,8 +1,14 @@
 #include "migrate-agent/memory/private_memory.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstddef>
 
 #include "migrate-agent/procfs/procfs.h"
+#include "src/base/unique_fd.h"
 #include "src/base/units.h"
 
 namespace gcr::process {
@@ -10,6 +16,29 @@ namespace {
 
 /// Less is not worth an image of its own.
 constexpr std::uint64_t kLittle = kMiB;
+
+/// Those between two of `outer`, all from one piece: they touch, and the kernel counts them alike.
+AddressRanges between(const MemoryMappings& mappings, const AddressRanges& outer) {
+  AddressRanges found, waiting;
+  bool in_piece = false;
+  auto next = outer.begin();
+  const MemoryMapping* before = nullptr;
+  for (const MemoryMapping& mapping : mappings) {
+    in_piece = in_piece && mapping.anonymous && mapping.range.start == before->range.end &&
+               mapping.accounted == before->accounted;
+    if (!in_piece) waiting.clear();
+    if (next != outer.end() && next->start == mapping.range.start) {
+      found.insert(found.end(), waiting.begin(), waiting.end());
+      waiting.clear();
+      in_piece = true;
+      ++next;
+    } else if (in_piece) {
+      waiting.push_back(mapping.range);
+    }
+    before = &mapping;
+  }
+  return found;
+}
 
 }  // namespace
 
@@ -33,6 +62,20 @@ bool PrivateMemory::is_shared(pid_t pid, const AddressRange& range) {
   if (own != parents_.end() && parents_.contains(own->second) && has_it(own->second)) return true;
   return std::ranges::any_of(
       parents_, [&](const auto& one) { return one.second == pid && has_it(one.first); });
+}
+
+void PrivateMemory::keep_joinable(pid_t pid) {
+  const AddressRanges divided = between(mappings(pid), of(pid));
+  if (divided.empty()) return;
+  // Only this file lets write what the process itself may not write.
+  const UniqueFd memory(::open(fmt::format("/proc/{}/mem", pid).c_str(), O_RDWR | O_CLOEXEC));
+  for (const AddressRange& range : divided) {
+    std::byte first{};
+    const auto at = static_cast<off_t>(range.start);
+    if (::pread(memory.get(), &first, 1, at) != 1 || ::pwrite(memory.get(), &first, 1, at) != 1) {
+      return;  // a kernel that forbids it
+    }
+  }
 }
 
 AddressRanges PrivateMemory::of(pid_t pid) {

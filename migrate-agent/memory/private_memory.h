@@ -23,6 +23,12 @@ class PrivateMemory {
   /// little, if the kernel may write to memory of the process on its own, or if it is gone.
   AddressRanges of(pid_t pid);
 
+  /// Of a stopped process: writes a byte of each mapping that lies between two of of() and was cut
+  /// out of one with them, as it seems, so that it goes through CRIU. The kernel never makes one of
+  /// mappings that were first written to when each stood alone (anon_vma_compatible() in
+  /// mm/vma.c), as CRIU restores what has no pages. No content changes.
+  void keep_joinable(pid_t pid);
+
   /// All that it has; none if it is gone.
   const MemoryMappings& mappings(pid_t pid);
 

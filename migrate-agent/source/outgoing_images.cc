@@ -124,6 +124,7 @@ Status OutgoingImages::prepare() {
       options_.leave_out = [pid = pid_, shared = shared_,
                             memory = std::optional<process::PrivateMemory>()](pid_t task) mutable {
         if (!memory) memory.emplace(pid, shared->known);
+        memory->keep_joinable(task);
         return shared->left_out[task] = memory->of(task);
       };
     }

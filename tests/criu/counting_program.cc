@@ -275,16 +275,18 @@ class Heap {
     for (std::size_t page = 0; page < kPages; ++page) write(page);
   }
 
-  /// The protection of some pages is another at each step.
+  /// The protection of some pages is another at each step. At every second one they are given back.
   void step(unsigned number) {
-    const std::size_t divided = number * 131 % (kPages - kMore);
+    const bool empty = number % 2 == 0;
+    const std::size_t divided = number * 131 % ((empty ? kPages / 2 : kPages) - kMore);
     protect(divided, PROT_READ);
     for (int i = 0; i < 8; ++i) write(next_random() % divided_first(divided));
     give_back(next_random() % (kPages / 2), 1 + next_random() % 300);
     protect(divided, PROT_READ | PROT_WRITE);
     if (number % 8 == 0) resize(marks_.size() + kMore);
     if (number % 8 == 5) resize(kPages);
-    if (number % 2 == 0) protect(divided, PROT_READ);
+    if (empty) give_back(divided, kMore);
+    if (number % 4 != 1) protect(divided, PROT_READ);
     divided_ = divided;
   }
 

@@ -67,6 +67,7 @@ class Prefilled : public testing::Test {
   void dump() {
     DumpOptions options;
     options.leave_out = [memory = process::PrivateMemory(program_->pid())](pid_t task) mutable {
+      memory.keep_joinable(task);
       return memory.of(task);
     };
     auto prepared = PreparedDump::streaming(criu_command(), program_->pid(), logs_, options);

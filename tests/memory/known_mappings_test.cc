@@ -59,7 +59,11 @@ TEST_F(KnownMappings, AreAsInSmaps) {
     const auto now = std::ranges::find(*again, before.range, &MemoryMapping::range);
     if (now == again->end()) continue;
     ++the_same;
+    EXPECT_EQ(now->anonymous, before.anonymous);
     EXPECT_EQ(now->plain, before.plain);
+    if (before.anonymous) {
+      EXPECT_EQ(now->accounted, before.accounted);
+    }
     EXPECT_GE(now->anonymous_bytes, before.anonymous_bytes);
   }
   EXPECT_GT(the_same, known.mappings.size() / 2);
