@@ -9,12 +9,15 @@
 // the block slot ^ (lane / 8) and the pass place ^ (lane / 2 % 4).
 // As soon as a block is hashed, the block in its place in the warp's next step is asked for.
 //
-// The project uses digest_kernel.ptx, made from this file by scripts/make-digest-ptx.
+// The compiler finds the header of its language in the folder cuda or hip beside this file. For CUDA
+// the project uses digest_kernel.ptx, made from this file by scripts/make-digest-ptx.
 #include <cstdint>
+
+#include "kernel_language.h"
 
 namespace gcr::digest {
 
-/// ChunkInVram of gpu_digest.h.
+/// device::Chunk of migrate-agent/device/device.h.
 struct Chunk {
   const std::uint8_t* bytes;
   std::uint32_t length_bytes;
@@ -25,7 +28,7 @@ struct Chunk {
 
 namespace {
 
-using gcr::digest::Chunk;
+using namespace gcr::digest;
 
 // Those of digest.h, which device code cannot include.
 constexpr unsigned kBlockBytes = 1024;
@@ -35,10 +38,9 @@ constexpr std::uint64_t kPrime = (std::uint64_t{1} << 61) - 1;
 
 constexpr unsigned kThreads = 256;
 constexpr unsigned kWarps = kThreads / 32;
-constexpr unsigned kAllLanes = 0xffffffff;
 constexpr unsigned kStepBlocks = 4;
 constexpr unsigned kStepBytes = kStepBlocks * kBlockBytes;
-constexpr unsigned kPieceBytes = sizeof(uint4);
+constexpr unsigned kPieceBytes = sizeof(Words);
 constexpr unsigned kPieces = 2;  // of a block, per lane
 static_assert(kPieces * 32 * kPieceBytes == kBlockBytes);
 
@@ -46,68 +48,59 @@ using Wide = unsigned __int128;
 
 /// k[] of level 1 for the places in a block that this lane reads, in the order of its sums.
 struct LaneKey {
-  uint4 words[kPieces][kPasses];
+  Words words[kPieces][kPasses];
 };
 
 /// What one lane reads of a block.
 struct LaneData {
-  uint4 words[kPieces];
+  Words words[kPieces];
 };
 
-/// 16 bytes that are read once: they need no place in the first-level cache.
-__device__ uint4 read_piece(const std::uint8_t* from) {
-  uint4 words;
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
-               : "l"(from));
-  return words;
-}
-
-__device__ std::uint32_t mask_of(int bytes) {
+GCR_DEVICE std::uint32_t mask_of(int bytes) {
   return bytes >= 4 ? 0xffffffff : bytes <= 0 ? 0 : (1U << 8 * bytes) - 1;
 }
 
 /// The piece at `offset` of a chunk that ends somewhere before, in or after it, with zeros there.
 /// A piece that the chunk ends in is readable to its own end, because it does not cross a page.
-__device__ uint4 read_last_piece(const Chunk& chunk, unsigned offset) {
+GCR_DEVICE Words read_last_piece(const Chunk& chunk, unsigned offset) {
   const int bytes = static_cast<int>(chunk.length_bytes) - static_cast<int>(offset);
-  if (bytes <= 0) return make_uint4(0, 0, 0, 0);
-  const uint4 words = read_piece(chunk.bytes + offset);
-  return make_uint4(words.x & mask_of(bytes), words.y & mask_of(bytes - 4),
+  if (bytes <= 0) return make_words(0, 0, 0, 0);
+  const Words words = read_once(chunk.bytes + offset);
+  return make_words(words.x & mask_of(bytes), words.y & mask_of(bytes - 4),
                     words.z & mask_of(bytes - 8), words.w & mask_of(bytes - 12));
 }
 
 /// Where this lane's first piece of block `slot` of a step lies in the step.
-__device__ unsigned place_of(unsigned slot, unsigned lane) {
+GCR_DEVICE unsigned place_of(unsigned slot, unsigned lane) {
   return (slot ^ lane / 8) * kBlockBytes + lane * kPieceBytes;
 }
 
-__device__ LaneData read_block(const Chunk& chunk, unsigned offset) {
+GCR_DEVICE LaneData read_block(const Chunk& chunk, unsigned offset) {
   const std::uint8_t* from = chunk.bytes + offset;
-  return {{read_piece(from), read_piece(from + 32 * kPieceBytes)}};
+  return {{read_once(from), read_once(from + 32 * kPieceBytes)}};
 }
 
-__device__ LaneData read_last_block(const Chunk& chunk, unsigned offset) {
+GCR_DEVICE LaneData read_last_block(const Chunk& chunk, unsigned offset) {
   return {{read_last_piece(chunk, offset), read_last_piece(chunk, offset + 32 * kPieceBytes)}};
 }
 
 /// Gives the upper half of the sums to the lane `kAcross` away, and adds its upper half to the
 /// lower.
 template <unsigned kAcross, unsigned kSums>
-__device__ void halve(const std::uint64_t (&sums)[kSums], std::uint64_t* halved) {
+GCR_DEVICE void halve(const std::uint64_t (&sums)[kSums], std::uint64_t* halved) {
 #pragma unroll
   for (unsigned i = 0; i < kSums / 2; ++i) {
-    halved[i] = sums[i] + __shfl_xor_sync(kAllLanes, sums[i + kSums / 2], kAcross);
+    halved[i] = sums[i] + exchange(sums[i + kSums / 2], kAcross);
   }
 }
 
-__device__ std::uint64_t products(uint4 words, uint4 key) {
+GCR_DEVICE std::uint64_t products(Words words, Words key) {
   return std::uint64_t{words.x + key.x} * (words.y + key.y) +
          std::uint64_t{words.z + key.z} * (words.w + key.w);
 }
 
 /// Level 1 of one block: pass lane / 2 % 4, summed over the 4 lanes that differ in nothing else.
-__device__ std::uint64_t hash_block(const LaneData& data, const LaneKey& key) {
+GCR_DEVICE std::uint64_t hash_block(const LaneData& data, const LaneKey& key) {
   std::uint64_t sums[kPasses];
 #pragma unroll
   for (unsigned pass = 0; pass < kPasses; ++pass) {
@@ -122,18 +115,18 @@ __device__ std::uint64_t hash_block(const LaneData& data, const LaneKey& key) {
 }
 
 /// Level 1: N[lane / 2 % 4] of block lane / 8, from what hash_block gave for each slot.
-__device__ std::uint64_t complete(const std::uint64_t (&blocks)[kStepBlocks]) {
+GCR_DEVICE std::uint64_t complete(const std::uint64_t (&blocks)[kStepBlocks]) {
   std::uint64_t pairs[2];
   std::uint64_t hash;
   halve<16>(blocks, pairs);
   halve<8>(pairs, &hash);
-  return hash + __shfl_xor_sync(kAllLanes, hash, 1);
+  return hash + exchange(hash, 1);
 }
 
-__device__ std::uint64_t fold(std::uint64_t value) { return (value & kPrime) + (value >> 61); }
+GCR_DEVICE std::uint64_t fold(std::uint64_t value) { return (value & kPrime) + (value >> 61); }
 
 /// The number mod p, though p itself may stand for 0.
-__device__ std::uint64_t reduce(Wide sum) {
+GCR_DEVICE std::uint64_t reduce(Wide sum) {
   const Wide once = (sum & kPrime) + (sum >> 61);
   return fold(static_cast<std::uint64_t>(once & kPrime) + static_cast<std::uint64_t>(once >> 61));
 }
@@ -145,18 +138,18 @@ struct Weights {
 };
 
 /// Those for H[lane % 2]; `sum_key` is K[] from 1 on.
-__device__ Weights weights_of(const std::uint64_t* sum_key, unsigned step, unsigned lane) {
+GCR_DEVICE Weights weights_of(const std::uint64_t* sum_key, unsigned step, unsigned lane) {
   const std::uint64_t* from = sum_key + step * (2 * kPasses * kStepBlocks) + lane;
-  return {__ldg(from), __ldg(from + 1)};
+  return {read_constant(from), read_constant(from + 1)};
 }
 
 /// Level 2.
-__device__ Wide weigh(std::uint64_t hash, const Weights& weights) {
+GCR_DEVICE Wide weigh(std::uint64_t hash, const Weights& weights) {
   return Wide{hash & 0xffffffff} * weights.low + Wide{hash >> 32} * weights.high;
 }
 
 /// This lane's part of H[lane % 2] for the whole steps that this warp takes.
-__device__ Wide sum_whole_steps(const Chunk& chunk, const LaneKey& key,
+GCR_DEVICE Wide sum_whole_steps(const Chunk& chunk, const LaneKey& key,
                                 const std::uint64_t* sum_key, unsigned warp, unsigned lane) {
   const unsigned steps = chunk.length_bytes / kStepBytes;
   LaneData data[kStepBlocks];
@@ -182,7 +175,7 @@ __device__ Wide sum_whole_steps(const Chunk& chunk, const LaneKey& key,
 }
 
 /// The same for the step that the chunk ends in.
-__device__ Wide sum_last_step(const Chunk& chunk, const LaneKey& key, const std::uint64_t* sum_key,
+GCR_DEVICE Wide sum_last_step(const Chunk& chunk, const LaneKey& key, const std::uint64_t* sum_key,
                               unsigned step, unsigned lane) {
   std::uint64_t hashes[kStepBlocks];
 #pragma unroll
@@ -195,7 +188,7 @@ __device__ Wide sum_last_step(const Chunk& chunk, const LaneKey& key, const std:
                                                   : 0;
 }
 
-__device__ std::uint64_t sum_of_lane(const Chunk& chunk, const LaneKey& key,
+GCR_DEVICE std::uint64_t sum_of_lane(const Chunk& chunk, const LaneKey& key,
                                      const std::uint64_t* sum_key, unsigned warp, unsigned lane) {
   Wide sum = sum_whole_steps(chunk, key, sum_key, warp, lane);
   const unsigned last = chunk.length_bytes / kStepBytes;
@@ -208,41 +201,39 @@ __device__ std::uint64_t sum_of_lane(const Chunk& chunk, const LaneKey& key,
 }  // namespace
 
 /// `key` is k[], then K[]. Launched with kThreads threads and any number of thread blocks.
-extern "C" __global__ void __launch_bounds__(kThreads, 2)
-    gcr_digest_chunks(const Chunk* chunks, unsigned count, const std::uint32_t* key,
-                      std::uint64_t* digests) {
-  __shared__ Chunk next;
-  __shared__ std::uint64_t sums[2][kWarps];
-  const unsigned lane = threadIdx.x % 32;
-  const unsigned warp = threadIdx.x / 32;
+GCR_KERNEL(kThreads)
+gcr_digest_chunks(const Chunk* chunks, unsigned count, const std::uint32_t* key,
+                  std::uint64_t* digests) {
+  GCR_SHARED Chunk next;
+  GCR_SHARED std::uint64_t sums[2][kWarps];
+  const unsigned lane = GCR_THREAD % 32;
+  const unsigned warp = GCR_THREAD / 32;
   const auto* sum_key = reinterpret_cast<const std::uint64_t*>(key + kBlockKeyWords);
   LaneKey lane_key;
 #pragma unroll
   for (unsigned i = 0; i < kPieces * kPasses; ++i) {
     lane_key.words[i / kPasses][i % kPasses] =
-        reinterpret_cast<const uint4*>(key)[i / kPasses * 32 + lane + (i % kPasses ^ lane / 2 % 4)];
+        reinterpret_cast<const Words*>(key)[i / kPasses * 32 + lane + (i % kPasses ^ lane / 2 % 4)];
   }
-  if (threadIdx.x == 0 && blockIdx.x < count) next = chunks[blockIdx.x];
-  __syncthreads();
-  for (unsigned i = blockIdx.x; i < count; i += gridDim.x) {
+  if (GCR_THREAD == 0 && GCR_BLOCK < count) next = chunks[GCR_BLOCK];
+  wait_for_block();
+  for (unsigned i = GCR_BLOCK; i < count; i += GCR_BLOCKS) {
     const Chunk chunk = next;
     Chunk after{};
     // Descriptors may lie in host memory, far away: this one travels while the chunk is read.
-    if (threadIdx.x == 0 && i + gridDim.x < count) after = chunks[i + gridDim.x];
+    if (GCR_THREAD == 0 && i + GCR_BLOCKS < count) after = chunks[i + GCR_BLOCKS];
     std::uint64_t sum = sum_of_lane(chunk, lane_key, sum_key + 1, warp, lane);
 #pragma unroll
-    for (unsigned across = 16; across >= 2; across /= 2) {
-      sum = fold(sum + __shfl_xor_sync(kAllLanes, sum, across));
-    }
+    for (unsigned across = 16; across >= 2; across /= 2) sum = fold(sum + exchange(sum, across));
     if (lane < 2) sums[lane][warp] = sum;
-    __syncthreads();
-    if (threadIdx.x == 0) next = after;
-    if (threadIdx.x < 2) {
-      Wide total = Wide{chunk.length_bytes} * sum_key[threadIdx.x];
-      for (unsigned from = 0; from < kWarps; ++from) total += sums[threadIdx.x][from];
+    wait_for_block();
+    if (GCR_THREAD == 0) next = after;
+    if (GCR_THREAD < 2) {
+      Wide total = Wide{chunk.length_bytes} * sum_key[GCR_THREAD];
+      for (unsigned from = 0; from < kWarps; ++from) total += sums[GCR_THREAD][from];
       const std::uint64_t digest = reduce(total);
-      digests[2 * i + threadIdx.x] = digest == kPrime ? 0 : digest;
+      digests[2 * i + GCR_THREAD] = digest == kPrime ? 0 : digest;
     }
-    __syncthreads();
+    wait_for_block();
   }
 }
