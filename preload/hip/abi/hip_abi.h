@@ -1,10 +1,10 @@
 // HIP's binary interface, as far as this project uses it, in our own declarations: no ROCm is
 // needed to build. Names, values and layouts are those of HIP 5.2; what a later release changed
-// stands beside it with that release in its name, as HIP itself does it (hipDeviceProp_tR0600:
-// ROCm 6.0 and later). Never include this and HIP's headers in one file. Where HIP 5.2 is installed
-// (libamdhip64-dev of Debian 12), preload_hip_abi_test (tests/preload/hip_table) compares every
-// size, offset and value with it. What is later is from the headers of ROCm 5.3 to 6.2 in ROCm/HIP
-// and ROCm/clr, and of 7 in ROCm/rocm-systems.
+// stands beside it with that release in its name, as HIP itself does it (hipDeviceProp_tR0600: ROCm
+// 6.0 and later). Never include this and HIP's headers in one file. Where HIP 5.2 is installed
+// (libamdhip64-dev of Debian 12), preload_hip_abi_test (tests/preload/hip) compares every size,
+// offset and value with it. What is later is from the headers of ROCm 5.3 to 6.2 in ROCm/HIP and
+// ROCm/clr, and of 7 in ROCm/rocm-systems.
 //
 // The functions themselves are declared nowhere: preload/hip/hip_api.def names those that the
 // preload library interposes, and everybody else looks up what they call.
@@ -30,7 +30,11 @@ typedef struct ihipMemGenericAllocationHandle* hipMemGenericAllocationHandle_t;
 typedef struct ihipGraph* hipGraph_t;
 typedef struct hipGraphNode* hipGraphNode_t;
 typedef struct hipGraphExec* hipGraphExec_t;
-typedef struct hipUserObject* hipUserObject_t;  ///< since 5.3
+typedef struct hipUserObject* hipUserObject_t;               ///< since 5.3
+typedef struct ihipLibrary_t* hipLibrary_t;                  ///< since 7.2
+typedef struct ihipKernel_t* hipKernel_t;                    ///< since 7.2
+typedef struct ihipExecutionCtx_t* hipExecutionCtx_t;        ///< since 7.14
+typedef struct ihipDevResourceDesc_t* hipDevResourceDesc_t;  ///< since 7.14
 typedef struct hipArray* hipArray_t;
 typedef const struct hipArray* hipArray_const_t;
 typedef struct hipMipmappedArray* hipMipmappedArray_t;

@@ -352,11 +352,16 @@ typedef enum hipArray_Format {
 typedef enum hipMemLocationType {
   hipMemLocationTypeInvalid = 0,
   hipMemLocationTypeDevice = 1,
+  hipMemLocationTypeHost = 2,             ///< since 7
+  hipMemLocationTypeHostNuma = 3,         ///< since 7
+  hipMemLocationTypeHostNumaCurrent = 4,  ///< since 7
 } hipMemLocationType;
 
 typedef enum hipMemAllocationType {
   hipMemAllocationTypeInvalid = 0,
   hipMemAllocationTypePinned = 1,
+  hipMemAllocationTypeManaged = 2,            ///< since 7
+  hipMemAllocationTypeUncached = 1073741824,  ///< since 7
   hipMemAllocationTypeMax = 2147483647,
 } hipMemAllocationType;
 
@@ -365,6 +370,7 @@ typedef enum hipMemAllocationHandleType {
   hipMemHandleTypePosixFileDescriptor = 1,
   hipMemHandleTypeWin32 = 2,
   hipMemHandleTypeWin32Kmt = 4,
+  hipMemHandleTypeFabric = 8,  ///< since 7
 } hipMemAllocationHandleType;
 
 typedef enum hipMemAccessFlags {
@@ -517,3 +523,27 @@ typedef enum hipGraphicsRegisterFlags {
   hipGraphicsRegisterFlagsSurfaceLoadStore = 4,
   hipGraphicsRegisterFlagsTextureGather = 8,
 } hipGraphicsRegisterFlags;
+
+// Finding functions, and what else came later.
+
+typedef enum hipDriverProcAddressQueryResult {
+  HIP_GET_PROC_ADDRESS_SUCCESS = 0,                 ///< since 6.2
+  HIP_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND = 1,        ///< since 6.2
+  HIP_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT = 2,  ///< since 6.2
+} hipDriverProcAddressQueryResult;
+
+typedef enum hipDriverEntryPointQueryResult {
+  hipDriverEntryPointSuccess = 0,              ///< since 7.1
+  hipDriverEntryPointSymbolNotFound = 1,       ///< since 7.1
+  hipDriverEntryPointVersionNotSufficent = 2,  ///< since 7.1
+} hipDriverEntryPointQueryResult;
+
+typedef enum hipMemRangeHandleType {
+  hipMemRangeHandleTypeDmaBufFd = 1,      ///< since 7.0
+  hipMemRangeHandleTypeMax = 2147483647,  ///< since 7.0
+} hipMemRangeHandleType;
+
+typedef enum hipLibraryOption_e {
+  hipLibraryHostUniversalFunctionAndDataTable = 0,  ///< since 7.2
+  hipLibraryBinaryIsPreserved = 1,                  ///< since 7.2
+} hipLibraryOption;

@@ -420,8 +420,16 @@ typedef struct hipMemsetParams {
   unsigned int value;
   std::size_t width;
 } hipMemsetParams;
+/// Since 5.5.
+typedef struct hipMemAllocNodeParams {
+  hipMemPoolProps poolProps;
+  const hipMemAccessDesc* accessDescs;
+  std::size_t accessDescCount;
+  std::size_t bytesize;
+  void* dptr;
+} hipMemAllocNodeParams;
 
-// Memory of other interfaces. It has 16 more words since ROCm 6.0.
+// Memory of other interfaces. Both end in 16 more words since ROCm 6.0.
 typedef struct hipExternalMemoryHandleDesc_st {
   hipExternalMemoryHandleType type;
   union {
@@ -439,3 +447,31 @@ typedef struct hipExternalMemoryBufferDesc_st {
   unsigned long long size;
   unsigned int flags;
 } hipExternalMemoryBufferDesc;
+
+// Passed on as they are. Up to the blank line HIP 5.2 has them.
+typedef struct textureReference textureReference;
+typedef struct hipTextureDesc hipTextureDesc;
+typedef struct hipResourceDesc hipResourceDesc;
+typedef struct hipResourceViewDesc hipResourceViewDesc;
+typedef struct HIP_TEXTURE_DESC_st HIP_TEXTURE_DESC;
+typedef struct HIP_RESOURCE_DESC_st HIP_RESOURCE_DESC;
+typedef struct HIP_RESOURCE_VIEW_DESC_st HIP_RESOURCE_VIEW_DESC;
+typedef struct hipExternalSemaphoreHandleDesc_st hipExternalSemaphoreHandleDesc;
+typedef struct hipExternalSemaphoreSignalParams_st hipExternalSemaphoreSignalParams;
+typedef struct hipExternalSemaphoreWaitParams_st hipExternalSemaphoreWaitParams;
+typedef struct hipArrayMapInfo hipArrayMapInfo;
+
+typedef struct hipExternalMemoryMipmappedArrayDesc_st hipExternalMemoryMipmappedArrayDesc;
+typedef struct hipExternalSemaphoreSignalNodeParams hipExternalSemaphoreSignalNodeParams;
+typedef struct hipExternalSemaphoreWaitNodeParams hipExternalSemaphoreWaitNodeParams;
+typedef struct hipBatchMemOpNodeParams hipBatchMemOpNodeParams;
+typedef struct hipFunctionLaunchParams_t hipFunctionLaunchParams;
+typedef struct hipGraphEdgeData hipGraphEdgeData;
+typedef struct hipGraphInstantiateParams hipGraphInstantiateParams;
+typedef struct hipGraphNodeParams hipGraphNodeParams;
+typedef struct hipLaunchConfig_st hipLaunchConfig_t;
+typedef struct HIP_LAUNCH_CONFIG_st HIP_LAUNCH_CONFIG;
+typedef struct hipMemcpyAttributes hipMemcpyAttributes;
+typedef struct hipMemcpy3DBatchOp hipMemcpy3DBatchOp;
+typedef struct hipMemcpy3DPeerParms hipMemcpy3DPeerParms;
+typedef union hipStreamBatchMemOpParams_union hipStreamBatchMemOpParams;

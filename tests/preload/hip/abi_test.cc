@@ -5,6 +5,13 @@
 #include "preload/hip/abi/hip_abi.h"
 #include "tests/preload/table/abi_facts.h"
 
+// Every row's types are declared, those of later releases too.
+extern "C" {
+#define GCR_HIP_FUNCTION(result, symbol, public_name, since, flavour, policy, params, args) \
+  result symbol params;
+#include "preload/hip/hip_api.def"
+}
+
 namespace gcr::preload {
 namespace {
 
@@ -21,6 +28,7 @@ static_assert(sizeof(hipMemAllocationPropR0503) == 32);
 static_assert(offsetof(hipMemAllocationPropR0503, requestedHandleTypes) == 4);
 static_assert(offsetof(hipMemAllocationPropR0503, location) == 8);
 static_assert(offsetof(hipMemAllocationPropR0503, allocFlags) == 24);
+static_assert(sizeof(hipMemAllocNodeParams) == 120);
 static_assert(sizeof(HIP_MEMCPY3DR0600) == 184);
 static_assert(offsetof(HIP_MEMCPY3DR0600, srcMemoryType) == 32);
 static_assert(offsetof(HIP_MEMCPY3DR0600, dstXInBytes) == 80);
