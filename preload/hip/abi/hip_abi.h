@@ -18,8 +18,7 @@ typedef int hipDevice_t;
 typedef void* hipExternalMemory_t;
 typedef void* hipExternalSemaphore_t;
 
-// Handles: pointers that only HIP looks behind. The tags are part of the names of the two launches
-// that are exported as C++ functions.
+// Handles: pointers that only HIP looks behind.
 typedef struct ihipCtx_t* hipCtx_t;
 typedef struct ihipStream_t* hipStream_t;
 typedef struct ihipEvent_t* hipEvent_t;
@@ -39,10 +38,10 @@ typedef struct hipArray* hipArray_t;
 typedef const struct hipArray* hipArray_const_t;
 typedef struct hipMipmappedArray* hipMipmappedArray_t;
 typedef const struct hipMipmappedArray* hipMipmappedArray_const_t;
-typedef struct __hip_texture* hipTextureObject_t;
-typedef struct __hip_surface* hipSurfaceObject_t;
-typedef struct _hipGraphicsResource* hipGraphicsResource_t;
-typedef struct _hiprtcProgram* hiprtcProgram;
+typedef struct hipTextureObject_st* hipTextureObject_t;
+typedef struct hipSurfaceObject_st* hipSurfaceObject_t;
+typedef struct hipGraphicsResource_st* hipGraphicsResource_t;
+typedef struct hiprtcProgram_st* hiprtcProgram;
 
 typedef void (*hipHostFn_t)(void* userData);
 

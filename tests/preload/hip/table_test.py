@@ -71,6 +71,10 @@ class Table(unittest.TestCase):
         names = [row.symbol for row in rows()] + sum(no_rows().values(), [])
         self.assertEqual(sorted({one for one in names if names.count(one) > 1}), [])
 
+    def test_policies_are_those_of_the_head_comment(self):
+        policies = {row.policy for row in rows()}
+        self.assertEqual(policies, {"kGated", "kTracked", "kWaits", "kLookup", "kPassed"})
+
     def test_arguments_are_the_names_of_the_parameters(self):
         for row in rows():
             named = [re.search(r"(\w+)$", one)[1] for one in row.parameters]
