@@ -102,3 +102,8 @@ typedef void (*hipStreamCallback_t)(hipStream_t stream, hipError_t status, void*
 #define hipHostRegisterReadOnly 0x8            ///< since 5.6
 #define hipEventDisableSystemFence 0x20000000  ///< since 5.6
 #define hipDeviceMallocContiguous 0x4          ///< since 6.2
+
+// Of hipGetProcAddress, which looks at them since 7.2.
+#define HIP_GET_PROC_ADDRESS_DEFAULT 0x0
+#define HIP_GET_PROC_ADDRESS_LEGACY_STREAM 0x1
+#define HIP_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM 0x2

@@ -100,6 +100,7 @@ typedef enum hiprtcResult {
   HIPRTC_ERROR_NO_LOWERED_NAMES_BEFORE_COMPILATION = 9,
   HIPRTC_ERROR_NAME_EXPRESSION_NOT_VALID = 10,
   HIPRTC_ERROR_INTERNAL_ERROR = 11,
+  HIPRTC_ERROR_LINKING = 100,  ///< since 5.3
 } hiprtcResult;
 
 // Devices.
@@ -218,6 +219,7 @@ typedef enum hipDeviceAttribute_t {
   hipDeviceAttributePhysicalMultiProcessorCount = 10015,
   hipDeviceAttributeFineGrainSupport = 10016,
   hipDeviceAttributeWallClockRate = 10017,  ///< since 5.3
+  hipDeviceAttributeNumberOfXccs = 10018,   ///< since 7.0
   hipDeviceAttributeAmdSpecificEnd = 19999,
   hipDeviceAttributeVendorSpecificBegin = 20000,
 } hipDeviceAttribute_t;
@@ -482,7 +484,18 @@ typedef enum hipGraphNodeTypeR0503 {
   hipGraphNodeTypeEmptyR0503 = 5,
   hipGraphNodeTypeWaitEventR0503 = 6,
   hipGraphNodeTypeEventRecordR0503 = 7,
+  hipGraphNodeTypeExtSemaphoreSignalR0503 = 8,
+  hipGraphNodeTypeExtSemaphoreWaitR0503 = 9,
+  hipGraphNodeTypeMemAllocR0503 = 10,  ///< since 5.5
+  hipGraphNodeTypeMemFreeR0503 = 11,   ///< since 5.5
 } hipGraphNodeTypeR0503;
+
+typedef enum hipGraphMemAttributeType {
+  hipGraphMemAttrUsedMemCurrent = 0,      ///< since 5.3
+  hipGraphMemAttrUsedMemHigh = 1,         ///< since 5.3
+  hipGraphMemAttrReservedMemCurrent = 2,  ///< since 5.3
+  hipGraphMemAttrReservedMemHigh = 3,     ///< since 5.3
+} hipGraphMemAttributeType;
 
 typedef enum hipGraphExecUpdateResult {
   hipGraphExecUpdateSuccess = 0,

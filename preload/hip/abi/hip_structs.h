@@ -428,6 +428,16 @@ typedef struct hipMemAllocNodeParams {
   std::size_t bytesize;
   void* dptr;
 } hipMemAllocNodeParams;
+/// Since 6.2; of what a node may be, only what allocates.
+typedef struct hipGraphNodeParams {
+  hipGraphNodeTypeR0503 type;
+  int reserved0[3];
+  union {
+    long long reserved1[29];
+    hipMemAllocNodeParams alloc;
+  };
+  long long reserved2;
+} hipGraphNodeParams;
 
 // Memory of other interfaces. Both end in 16 more words since ROCm 6.0.
 typedef struct hipExternalMemoryHandleDesc_st {
@@ -468,7 +478,6 @@ typedef struct hipBatchMemOpNodeParams hipBatchMemOpNodeParams;
 typedef struct hipFunctionLaunchParams_t hipFunctionLaunchParams;
 typedef struct hipGraphEdgeData hipGraphEdgeData;
 typedef struct hipGraphInstantiateParams hipGraphInstantiateParams;
-typedef struct hipGraphNodeParams hipGraphNodeParams;
 typedef struct hipLaunchConfig_st hipLaunchConfig_t;
 typedef struct HIP_LAUNCH_CONFIG_st HIP_LAUNCH_CONFIG;
 typedef struct hipMemcpyAttributes hipMemcpyAttributes;
