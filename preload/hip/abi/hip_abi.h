@@ -1,0 +1,109 @@
+// HIP's binary interface, as far as this project uses it, in our own declarations: no ROCm is
+// needed to build. Names, values and layouts are those of HIP 5.2; what a later release changed
+// stands beside it with that release in its name, as HIP itself does it (hipDeviceProp_tR0600: ROCm
+// 6.0 and later). Never include this and HIP's headers in one file. Where HIP 5.2 is installed
+// (libamdhip64-dev of Debian 12), preload_hip_abi_test (tests/preload/hip) compares every size,
+// offset and value with it. What is later is from the headers of ROCm 5.3 to 6.2 in ROCm/HIP and
+// ROCm/clr, and of 7 in ROCm/rocm-systems.
+//
+// The functions themselves are declared nowhere: preload/hip/hip_api.def names those that the
+// preload library interposes, and everybody else looks up what they call.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+typedef void* hipDeviceptr_t;
+typedef int hipDevice_t;
+typedef void* hipExternalMemory_t;
+typedef void* hipExternalSemaphore_t;
+
+// Handles: pointers that only HIP looks behind.
+typedef struct ihipCtx_t* hipCtx_t;
+typedef struct ihipStream_t* hipStream_t;
+typedef struct ihipEvent_t* hipEvent_t;
+typedef struct ihipModule_t* hipModule_t;
+typedef struct ihipModuleSymbol_t* hipFunction_t;
+typedef struct ihipMemPoolHandle_t* hipMemPool_t;
+typedef struct ihipMemGenericAllocationHandle* hipMemGenericAllocationHandle_t;
+typedef struct ihipGraph* hipGraph_t;
+typedef struct hipGraphNode* hipGraphNode_t;
+typedef struct hipGraphExec* hipGraphExec_t;
+typedef struct hipUserObject* hipUserObject_t;               ///< since 5.3
+typedef struct ihipLibrary_t* hipLibrary_t;                  ///< since 7.2
+typedef struct ihipKernel_t* hipKernel_t;                    ///< since 7.2
+typedef struct ihipExecutionCtx_t* hipExecutionCtx_t;        ///< since 7.14
+typedef struct ihipDevResourceDesc_t* hipDevResourceDesc_t;  ///< since 7.14
+typedef struct hipArray* hipArray_t;
+typedef const struct hipArray* hipArray_const_t;
+typedef struct hipMipmappedArray* hipMipmappedArray_t;
+typedef const struct hipMipmappedArray* hipMipmappedArray_const_t;
+typedef struct hipTextureObject_st* hipTextureObject_t;
+typedef struct hipSurfaceObject_st* hipSurfaceObject_t;
+typedef struct hipGraphicsResource_st* hipGraphicsResource_t;
+typedef struct hiprtcProgram_st* hiprtcProgram;
+
+typedef void (*hipHostFn_t)(void* userData);
+
+#include "preload/hip/abi/hip_enums.h"    // IWYU pragma: export
+#include "preload/hip/abi/hip_structs.h"  // IWYU pragma: export
+
+typedef void (*hipStreamCallback_t)(hipStream_t stream, hipError_t status, void* userData);
+
+#define hipStreamLegacy (reinterpret_cast<hipStream_t>(0x1))  ///< since 6.2
+#define hipStreamPerThread (reinterpret_cast<hipStream_t>(0x2))
+#define hipCpuDeviceId (-1)
+#define hipInvalidDeviceId (-2)
+#define HIP_LAUNCH_PARAM_BUFFER_POINTER (reinterpret_cast<void*>(0x01))
+#define HIP_LAUNCH_PARAM_BUFFER_SIZE (reinterpret_cast<void*>(0x02))
+#define HIP_LAUNCH_PARAM_END (reinterpret_cast<void*>(0x03))
+
+// Flags.
+#define hipStreamDefault 0x00
+#define hipStreamNonBlocking 0x01
+#define hipEventDefault 0x0
+#define hipEventBlockingSync 0x1
+#define hipEventDisableTiming 0x2
+#define hipEventInterprocess 0x4
+#define hipEventReleaseToDevice 0x40000000
+#define hipEventReleaseToSystem 0x80000000
+#define hipHostMallocDefault 0x0
+#define hipHostMallocPortable 0x1
+#define hipHostMallocMapped 0x2
+#define hipHostMallocWriteCombined 0x4
+#define hipHostMallocNumaUser 0x20000000
+#define hipHostMallocCoherent 0x40000000
+#define hipHostMallocNonCoherent 0x80000000
+#define hipMemAttachGlobal 0x01
+#define hipMemAttachHost 0x02
+#define hipMemAttachSingle 0x04
+#define hipDeviceMallocDefault 0x0
+#define hipDeviceMallocFinegrained 0x1
+#define hipMallocSignalMemory 0x2
+#define hipHostRegisterDefault 0x0
+#define hipHostRegisterPortable 0x1
+#define hipHostRegisterMapped 0x2
+#define hipHostRegisterIoMemory 0x4
+#define hipExtHostRegisterCoarseGrained 0x8
+#define hipDeviceScheduleAuto 0x0
+#define hipDeviceScheduleSpin 0x1
+#define hipDeviceScheduleYield 0x2
+#define hipDeviceScheduleBlockingSync 0x4
+#define hipDeviceScheduleMask 0x7
+#define hipDeviceMapHost 0x8
+#define hipCooperativeLaunchMultiDeviceNoPreSync 0x01
+#define hipCooperativeLaunchMultiDeviceNoPostSync 0x02
+#define hipExtAnyOrderLaunch 0x01
+#define hipStreamWaitValueGte 0x0
+#define hipStreamWaitValueEq 0x1
+#define hipStreamWaitValueAnd 0x2
+#define hipStreamWaitValueNor 0x3
+#define hipDeviceMallocUncached 0x3            ///< since 5.5
+#define hipHostRegisterReadOnly 0x8            ///< since 5.6
+#define hipEventDisableSystemFence 0x20000000  ///< since 5.6
+#define hipDeviceMallocContiguous 0x4          ///< since 6.2
+
+// Of hipGetProcAddress, which looks at them since 7.2.
+#define HIP_GET_PROC_ADDRESS_DEFAULT 0x0
+#define HIP_GET_PROC_ADDRESS_LEGACY_STREAM 0x1
+#define HIP_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM 0x2
