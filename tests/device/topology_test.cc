@@ -1,0 +1,350 @@
+// Sysfs trees as the kernel makes them for GPUs of several kinds, and hostile ones.
+#include "migrate-agent/device/hip/topology.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+using gcr::Code;
+using gcr::device::hip::GpuNode;
+using gcr::device::hip::read_topology;
+using gcr::device::hip::Topology;
+using gcr::device::hip::Xnack;
+
+/// What differs between the nodes of these tests; the rest of a node's properties is the same.
+struct Node {
+  unsigned number = 1;
+  std::uint32_t gpu_id = 1;
+  std::string gfx_target_version = "90402";
+  std::uint32_t device_id = 0x74a1;
+  std::uint32_t location_id = 0x500;
+  std::uint32_t render_minor = 128;
+  std::uint64_t unique_id = 0;
+  unsigned num_xcc = 1;
+  std::uint64_t vram_bytes = 0;
+};
+
+class TopologyTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string path = (fs::temp_directory_path() / "gcr-topology-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(path.data()), nullptr);
+    root_ = path;
+    fs::permissions(root_, fs::perms{0755});
+  }
+  void TearDown() override { fs::remove_all(root_); }
+
+  void write(const std::string& path, const std::string& content) const {
+    const fs::path file = root_ / "sys" / path;
+    fs::create_directories(file.parent_path());
+    std::ofstream(file, std::ios::binary) << content;
+  }
+
+  static std::string node_path(unsigned number) {
+    return "class/kfd/kfd/topology/nodes/" + std::to_string(number) + "/";
+  }
+
+  void add_cpu(unsigned number) const {
+    write(node_path(number) + "gpu_id", "0\n");
+    write(node_path(number) + "properties",
+          "cpu_cores_count 96\nsimd_count 0\ngfx_target_version 0\n");
+  }
+
+  /// In the order and the form of node_show() in the kernel.
+  void add_gpu(const Node& node) const {
+    const std::string path = node_path(node.number);
+    write(path + "gpu_id", std::to_string(node.gpu_id) + "\n");
+    write(path + "name", "ip discovery\n");
+    write(path + "properties",
+          fmt::format("cpu_cores_count 0\nsimd_count 1216\nmem_banks_count 1\ncaches_count 626\n"
+                      "io_links_count 1\nwave_front_size 64\ngfx_target_version {}\n"
+                      "vendor_id 4098\ndevice_id {}\nlocation_id {}\ndomain 0\n"
+                      "drm_render_minor {}\nhive_id 0\nlocal_mem_size 0\nfw_version 177\n"
+                      "capability 2893521536\ndebug_prop 1511\nsdma_fw_version 22\n"
+                      "unique_id {}\nnum_xcc {}\nmax_engine_clk_ccompute 3700\n",
+                      node.gfx_target_version, node.device_id, node.location_id, node.render_minor,
+                      node.unique_id, node.num_xcc));
+    write(path + "mem_banks/0/properties",
+          fmt::format("heap_type 1\nsize_in_bytes {}\nflags 0\nwidth 8192\nmem_clk_max 1300\n",
+                      node.vram_bytes));
+  }
+
+  /// The PCI device of a GPU, with these files.
+  void add_board(const std::string& address, std::uint32_t device_id,
+                 const std::vector<std::pair<std::string, std::string>>& files) const {
+    const std::string path = "bus/pci/devices/" + address + "/";
+    write(path + "vendor", "0x1002\n");
+    write(path + "device", fmt::format("0x{:04x}\n", device_id));
+    for (const auto& [name, content] : files) write(path + name, content);
+  }
+
+  Topology read() const {
+    auto topology = read_topology(root_);
+    EXPECT_TRUE(topology) << topology.error().message();
+    return topology ? *topology : Topology();
+  }
+
+  /// The refusal of a host whose only GPU has this file.
+  gcr::Error refusal_with(const std::string& name, const std::string& content) const {
+    add_gpu({});
+    write(node_path(1) + name, content);
+    auto topology = read_topology(root_);
+    if (topology) {
+      ADD_FAILURE() << name << " was accepted";
+      return {Code::kInternal, ""};
+    }
+    return topology.error();
+  }
+
+  fs::path root_;
+};
+
+TEST_F(TopologyTest, HostWithoutSuchGpusHasNone) {
+  EXPECT_TRUE(read().gpus.empty());
+  add_cpu(0);
+  const Topology topology = read();
+  EXPECT_TRUE(topology.gpus.empty());
+  EXPECT_EQ(topology.hidden, 0u);
+  EXPECT_EQ(topology.driver_release, "");
+  EXPECT_EQ(topology.noretry, -1);
+}
+
+TEST_F(TopologyTest, ConsumerGpuHasNoPartitions) {
+  add_cpu(0);
+  add_gpu({.gpu_id = 47'056,
+           .gfx_target_version = "110000",
+           .device_id = 0x744c,
+           .location_id = 0x8600,
+           .render_minor = 129,
+           .unique_id = 11'673'270'660'693'242'239ull,
+           .vram_bytes = 25'753'026'560});
+  add_board("0000:86:00.0", 0x744c, {});
+  const Topology topology = read();
+  ASSERT_EQ(topology.gpus.size(), 1u);
+  const GpuNode& gpu = topology.gpus[0];
+  EXPECT_EQ(gpu.node, 1u);
+  EXPECT_EQ(gpu.gpu_id, 47'056u);
+  EXPECT_EQ(gpu.render_minor, 129u);
+  EXPECT_EQ(gpu.identity(), "a1ffc9d1799c317f");
+  EXPECT_EQ(gpu.pci_address, "0000:86:00.0");
+  EXPECT_EQ(gpu.architecture, "gfx1100");
+  EXPECT_EQ(gpu.vendor_id, 0x1002u);
+  EXPECT_EQ(gpu.device_id, 0x744cu);
+  EXPECT_EQ(gpu.product, "");
+  EXPECT_EQ(gpu.vram_bytes, 25'753'026'560u);
+  EXPECT_EQ(gpu.compute_partitioning, "");
+  EXPECT_EQ(gpu.memory_partitioning, "");
+  EXPECT_EQ(gpu.compute_dies, 1u);
+  EXPECT_EQ(gpu.firmware, 177u);
+  EXPECT_EQ(gpu.dma_firmware, 22u);
+  EXPECT_EQ(gpu.xnack, Xnack::kNever);
+}
+
+TEST_F(TopologyTest, BothHalvesOfAnMi250xAreGpusOfTheirOwn) {
+  write("module/amdgpu/version", "6.12.12\n");
+  write("module/amdgpu/parameters/noretry", "1\n");
+  add_cpu(0);
+  for (unsigned half = 0; half < 2; ++half) {
+    add_gpu({.number = 10 - half,  // a directory's order is not the nodes'
+             .gpu_id = 100 + half,
+             .gfx_target_version = "90010",
+             .device_id = 0x740c,
+             .location_id = 0xc100 + half * 0x500,
+             .render_minor = 128 + half,
+             .unique_id = 0xaa0000 + half,
+             .vram_bytes = std::uint64_t{64} << 30});
+    add_board(fmt::format("0000:{:02x}:00.0", 0xc1 + half * 5), 0x740c,
+              {{"product_name", "AMD INSTINCT MI250X\n"}});
+  }
+  const Topology topology = read();
+  EXPECT_EQ(topology.driver_release, "6.12.12");
+  EXPECT_EQ(topology.noretry, 1);
+  ASSERT_EQ(topology.gpus.size(), 2u);
+  EXPECT_EQ(topology.gpus[0].node, 9u);
+  EXPECT_EQ(topology.gpus[0].identity(), "0000000000aa0001");
+  EXPECT_EQ(topology.gpus[0].pci_address, "0000:c6:00.0");
+  EXPECT_EQ(topology.gpus[1].node, 10u);
+  EXPECT_EQ(topology.gpus[1].identity(), "0000000000aa0000");
+  for (const GpuNode& gpu : topology.gpus) {
+    EXPECT_EQ(gpu.architecture, "gfx90a");
+    EXPECT_EQ(gpu.product, "AMD INSTINCT MI250X");
+    EXPECT_EQ(gpu.partition, 0u);
+    EXPECT_EQ(gpu.xnack, Xnack::kPerProcess);
+  }
+}
+
+TEST_F(TopologyTest, PartitionsOfAnMi300xShareOneBoard) {
+  for (unsigned partition = 0; partition < 8; ++partition) {
+    add_gpu({.number = 2 + partition,
+             .gpu_id = 5'000 + partition,
+             .location_id = 0x0500 | partition,
+             .render_minor = 128 + partition,
+             .unique_id = 0x21b6d61638a86f8c,
+             .vram_bytes = std::uint64_t{24} << 30});
+  }
+  add_board("0000:05:00.0", 0x74a1,
+            {{"product_name", "AMD Instinct MI300X OAM\n"},
+             {"current_compute_partition", "CPX\n"},
+             {"current_memory_partition", "NPS4\n"}});
+  const Topology topology = read();
+  ASSERT_EQ(topology.gpus.size(), 8u);
+  for (unsigned partition = 0; partition < 8; ++partition) {
+    const GpuNode& gpu = topology.gpus[partition];
+    EXPECT_EQ(gpu.partition, partition);
+    EXPECT_EQ(gpu.pci_address, "0000:05:00.0");
+    EXPECT_EQ(gpu.architecture, "gfx942");
+    EXPECT_EQ(gpu.compute_partitioning, "CPX");
+    EXPECT_EQ(gpu.memory_partitioning, "NPS4");
+    EXPECT_EQ(gpu.product, "AMD Instinct MI300X OAM");
+    EXPECT_EQ(gpu.vram_bytes, std::uint64_t{24} << 30);
+  }
+  EXPECT_EQ(topology.gpus[0].identity(), "21b6d61638a86f8c");
+  EXPECT_EQ(topology.gpus[3].identity(), "21b6d61638a86f8c/3");
+}
+
+TEST_F(TopologyTest, FunctionOfAnSrIovGpuIsNoPartition) {
+  add_gpu({.device_id = 0x74b5, .location_id = 0x0502, .unique_id = 7, .num_xcc = 8});
+  add_board("0000:05:00.0", 0x1234, {});
+  add_board("0000:05:00.2", 0x74b5, {});
+  const Topology topology = read();
+  ASSERT_EQ(topology.gpus.size(), 1u);
+  EXPECT_EQ(topology.gpus[0].pci_address, "0000:05:00.2");
+  EXPECT_EQ(topology.gpus[0].partition, 0u);
+  EXPECT_EQ(topology.gpus[0].compute_dies, 8u);
+}
+
+TEST_F(TopologyTest, GpuWithoutUniqueIdIsNamedByItsPlace) {
+  add_gpu({.gfx_target_version = "90008", .location_id = 0x0300});
+  const Topology topology = read();
+  ASSERT_EQ(topology.gpus.size(), 1u);
+  EXPECT_EQ(topology.gpus[0].identity(), "pci-0000:03:00.0");
+  EXPECT_EQ(topology.gpus[0].xnack, Xnack::kWholeHost);
+}
+
+TEST_F(TopologyTest, OnlyBanksOfVramCount) {
+  add_gpu({.vram_bytes = 4096});
+  write(node_path(1) + "mem_banks/1/properties", "heap_type 2\nsize_in_bytes 8192\n");
+  write(node_path(1) + "mem_banks/2/properties", "heap_type 0\nsize_in_bytes 16384\n");
+  EXPECT_EQ(read().gpus.at(0).vram_bytes, 12'288u);
+  fs::remove_all(root_ / "sys" / node_path(1) / "mem_banks");
+  EXPECT_EQ(read().gpus.at(0).vram_bytes, 0u);
+}
+
+TEST_F(TopologyTest, NodeThatMayNotBeReadIsHidden) {
+  add_gpu({});
+  add_gpu({.number = 2, .gpu_id = 2});
+  fs::permissions(root_ / "sys" / node_path(1) / "gpu_id", fs::perms::none);
+  // The kernel refuses the read, whoever asks; a file's mode does not stop root.
+  const uid_t before = ::geteuid();
+  constexpr uid_t kNobody = 65'534;
+  if (before == 0) {
+    ASSERT_EQ(::seteuid(kNobody), 0);
+  }
+  const auto topology = read_topology(root_);
+  ASSERT_EQ(::seteuid(before), 0);
+  ASSERT_TRUE(topology) << topology.error().message();
+  EXPECT_EQ(topology->hidden, 1u);
+  ASSERT_EQ(topology->gpus.size(), 1u);
+  EXPECT_EQ(topology->gpus[0].node, 2u);
+}
+
+TEST_F(TopologyTest, EntriesThatAreNoNodesAreIgnored) {
+  add_gpu({});
+  for (const std::string name : {"power", "1x", "-1", "99999999999999999999", "4096", "+2"}) {
+    write("class/kfd/kfd/topology/nodes/" + name + "/gpu_id", "not a number\n");
+  }
+  EXPECT_EQ(read().gpus.size(), 1u);
+}
+
+TEST_F(TopologyTest, PropertiesThatAreNoneAreIgnored) {
+  add_gpu({.unique_id = 5});
+  std::ofstream(root_ / "sys" / node_path(1) / "properties", std::ios::app)
+      << "\n \nnew_text of a later kernel\nnew_number 0x10\nunique_id 6\nlast";
+  EXPECT_EQ(read().gpus.at(0).unique_id, 5u);
+}
+
+TEST_F(TopologyTest, TextThatCannotBeShownCountsAsMissing) {
+  add_gpu({});
+  add_board("0000:05:00.0", 0x74a1,
+            {{"product_name", "\x1b[2J\n"},
+             {"current_compute_partition", std::string(65, 'S')},
+             {"current_memory_partition", std::string("NPS1\0", 5)}});
+  write("module/amdgpu/version", std::string(100'000, '6'));
+  const Topology topology = read();
+  EXPECT_EQ(topology.driver_release, "");
+  EXPECT_EQ(topology.gpus.at(0).product, "");
+  EXPECT_EQ(topology.gpus.at(0).compute_partitioning, "");
+  EXPECT_EQ(topology.gpus.at(0).memory_partitioning, "");
+}
+
+TEST_F(TopologyTest, DescriptionsThatLackSomethingAreRefused) {
+  const gcr::Error missing = refusal_with("properties", "gfx_target_version 90402\n");
+  EXPECT_EQ(missing.code(), Code::kUnsupported);
+  EXPECT_NE(missing.message().find("has no valid drm_render_minor"), std::string::npos)
+      << missing.message();
+  EXPECT_EQ(refusal_with("properties", "").code(), Code::kUnsupported);
+  EXPECT_EQ(refusal_with("gpu_id", "many\n").code(), Code::kUnsupported);
+  EXPECT_EQ(refusal_with("gpu_id", "4294967296\n").code(), Code::kUnsupported);
+  EXPECT_EQ(refusal_with("gpu_id", "").code(), Code::kUnsupported);
+}
+
+TEST_F(TopologyTest, NumbersThatCannotBeAreRefused) {
+  const auto error_with = [&](const std::string& first_lines) {
+    add_gpu({});
+    std::ifstream file(root_ / "sys" / node_path(1) / "properties");
+    const std::string rest{std::istreambuf_iterator<char>(file), {}};
+    return refusal_with("properties", first_lines + rest).message();
+  };
+  for (const std::string version : {"0", "109900", "91600", "4294967296"}) {
+    const std::string message = error_with("gfx_target_version " + version + "\n");
+    EXPECT_NE(message.find("gfx_target_version"), std::string::npos) << message;
+  }
+  EXPECT_NE(error_with("drm_render_minor 4294967296\n").find("drm_render_minor"),
+            std::string::npos);
+  EXPECT_NE(error_with("location_id 65536\n").find("location_id"), std::string::npos);
+}
+
+TEST_F(TopologyTest, MoreVramThanThereCanBeIsRefused) {
+  add_gpu({.vram_bytes = ~std::uint64_t{0}});
+  EXPECT_EQ(read().gpus.at(0).vram_bytes, ~std::uint64_t{0});
+  write(node_path(1) + "mem_banks/1/properties", "heap_type 2\nsize_in_bytes 1\n");
+  EXPECT_EQ(read_topology(root_).error().code(), Code::kUnsupported);
+}
+
+TEST_F(TopologyTest, TwoGpusWithOneNameAreRefused) {
+  add_gpu({});
+  add_gpu({.number = 2});
+  const auto topology = read_topology(root_);
+  ASSERT_FALSE(topology);
+  EXPECT_EQ(topology.error().message(), "two GPUs have the gpu_id 1");
+}
+
+TEST_F(TopologyTest, WhatIsNoFileIsRefusedAndNotWaitedFor) {
+  const fs::path properties = root_ / "sys" / node_path(1) / "properties";
+  add_gpu({});
+  fs::remove(properties);
+  ASSERT_EQ(::mkfifo(properties.c_str(), 0644), 0);
+  EXPECT_EQ(read_topology(root_).error().code(), Code::kIo);
+  fs::remove(properties);
+  fs::create_directory(properties);
+  EXPECT_EQ(read_topology(root_).error().code(), Code::kIo);
+  fs::remove(properties);
+  fs::create_symlink("properties", properties);
+  EXPECT_EQ(read_topology(root_).error().code(), Code::kIo);
+  fs::remove(properties);
+  fs::create_symlink("/dev/zero", properties);
+  EXPECT_EQ(read_topology(root_).error().code(), Code::kIo);
+  fs::remove(properties);
+  write(node_path(1) + "properties", std::string(1 << 20, 'x'));
+  EXPECT_EQ(read_topology(root_).error().code(), Code::kIo);
+}
+
+}  // namespace
