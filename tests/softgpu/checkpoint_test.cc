@@ -1,4 +1,5 @@
-// The checkpoint functions across real processes: one plays the application, another the agent.
+// Checkpoints across real processes: one plays the application, another the agent. For HIP, the
+// agent asks the engine's door.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -15,10 +16,7 @@
 namespace gcr::softgpu::test {
 namespace {
 
-const std::string kGpuC = "cccccccc-0000-4000-8000-000000000003";
-const std::string kGpuD = "dddddddd-0000-4000-8000-000000000004";
-
-class CheckpointTest : public testing::Test {
+class CheckpointTest : public FaceTest {
  protected:
   std::string app(const std::string& command) { return app_.ask(command); }
   /// A command to the agent, about the application.
@@ -46,12 +44,18 @@ class CheckpointTest : public testing::Test {
     return lines;
   }
 
-  Machine machine_{{{kGpuA, "64M"}}};
-  Subject app_{machine_};
-  Subject agent_{machine_};
+  Machine machine_{{{gpu_a(), "64M"}}};
+  Subject app_{machine_, GetParam()};
+  Subject agent_{machine_, GetParam()};
 };
 
-TEST_F(CheckpointTest, AMachineRefusesWhatItIsToldToRefuseAndTheProcessStaysAsItIs) {
+INSTANTIATE_TEST_SUITE_P(Faces, CheckpointTest, kBothFaces, name_of_face);
+
+/// What CUDA's functions do before they ask the door.
+using CudaCheckpointTest = CheckpointTest;
+INSTANTIATE_TEST_SUITE_P(Faces, CudaCheckpointTest, testing::Values(Face::kCuda), name_of_face);
+
+TEST_P(CudaCheckpointTest, AMachineRefusesWhatItIsToldToRefuseAndTheProcessStaysAsItIs) {
   const std::string file = machine_.store() + "/refuse";
   std::ofstream(file) << "lock " << CUDA_ERROR_NOT_READY << "\nrestore 2\n";
   EXPECT_EQ(agent("lock"), result(CUDA_ERROR_NOT_READY));
@@ -60,7 +64,7 @@ TEST_F(CheckpointTest, AMachineRefusesWhatItIsToldToRefuseAndTheProcessStaysAsIt
   EXPECT_EQ(agent("lock"), kOk);
 }
 
-TEST_F(CheckpointTest, StatesFollowOneAnotherAndEverythingElseIsRefused) {
+TEST_P(CheckpointTest, StatesFollowOneAnotherAndEverythingElseIsRefused) {
   const std::string illegal = result(CUDA_ERROR_ILLEGAL_STATE);
   EXPECT_EQ(state(), CU_PROCESS_STATE_RUNNING);
   for (const char* refused : {"checkpoint", "restore", "unlock"}) {
@@ -80,10 +84,9 @@ TEST_F(CheckpointTest, StatesFollowOneAnotherAndEverythingElseIsRefused) {
   EXPECT_EQ(state(), CU_PROCESS_STATE_RUNNING);
 }
 
-TEST_F(CheckpointTest, TheDeviceFileIsLetGoOfAndComesBack) {
+TEST_P(CheckpointTest, TheDeviceFileIsLetGoOfAndComesBack) {
   const DeviceNode device;
-  Process app(machine_, {"/usr/bin/env", "SOFTGPU_DEVICE_FILE=" + device.path(), SOFTGPU_SUBJECT});
-  ASSERT_EQ(app.receive(), "ready");
+  Subject app(machine_, GetParam(), {"/usr/bin/env", "SOFTGPU_DEVICE_FILE=" + device.path()});
   const std::string pid = std::to_string(app.pid());
   const auto uses = [&] {
     const auto names_it = [&](const std::string& line) { return line.ends_with(device.path()); };
@@ -102,7 +105,7 @@ TEST_F(CheckpointTest, TheDeviceFileIsLetGoOfAndComesBack) {
   ASSERT_EQ(agent_.ask("unlock " + pid), kOk);
 }
 
-TEST_F(CheckpointTest, EveryKindOfMemoryComesBackAtItsAddress) {
+TEST_P(CheckpointTest, EveryKindOfMemoryComesBackAtItsAddress) {
   app("context 0");
   const char* kinds[] = {"alloc 5000000", "alloc 100", "vmm 4194304 0", "pool 65536", "variable"};
   std::vector<std::string> addresses;
@@ -126,7 +129,7 @@ TEST_F(CheckpointTest, EveryKindOfMemoryComesBackAtItsAddress) {
   EXPECT_LT(machine_.used_bytes(0), kMiB);
 }
 
-TEST_F(CheckpointTest, NothingOfTheGpuIsLeftInTheProcessAfterCheckpoint) {
+TEST_P(CheckpointTest, NothingOfTheGpuIsLeftInTheProcessAfterCheckpoint) {
   app("context 0");
   app("alloc 4194304");
   app("vmm 4194304 0");
@@ -141,7 +144,7 @@ TEST_F(CheckpointTest, NothingOfTheGpuIsLeftInTheProcessAfterCheckpoint) {
   EXPECT_EQ(left.size(), descriptors.size() - vram_descriptors.size());
 }
 
-TEST_F(CheckpointTest, RestoreThreadIsAThreadOfTheProcess) {
+TEST_P(CheckpointTest, RestoreThreadIsAThreadOfTheProcess) {
   const std::string answer = agent("thread");
   ASSERT_EQ(answer.substr(0, 2), "0 ");
   std::ifstream name("/proc/" + std::to_string(app_.pid()) + "/task/" + answer.substr(2) + "/comm");
@@ -150,7 +153,7 @@ TEST_F(CheckpointTest, RestoreThreadIsAThreadOfTheProcess) {
   EXPECT_EQ(text, "softgpu-restore");
 }
 
-TEST_F(CheckpointTest, CallsOfALockedProcessWaitForTheUnlock) {
+TEST_P(CheckpointTest, CallsOfALockedProcessWaitForTheUnlock) {
   ASSERT_EQ(agent("lock"), kOk);
   app_.send("context 0");
   // The application's main thread has taken the command once it waits on a futex in the driver.
@@ -167,7 +170,7 @@ TEST_F(CheckpointTest, CallsOfALockedProcessWaitForTheUnlock) {
   EXPECT_EQ(app_.receive().substr(0, 2), "0 ");
 }
 
-TEST_F(CheckpointTest, LockGivesUpInTimeWhileWorkRuns) {
+TEST_P(CheckpointTest, LockGivesUpInTimeWhileWorkRuns) {
   app("context 0");
   ASSERT_EQ(app("block"), kOk);
   EXPECT_EQ(agent("lock", "20"), result(CUDA_ERROR_NOT_READY));
@@ -177,7 +180,7 @@ TEST_F(CheckpointTest, LockGivesUpInTimeWhileWorkRuns) {
   EXPECT_EQ(agent("lock"), kOk);
 }
 
-TEST_F(CheckpointTest, ManagedMemoryIsRefusedAndTheProcessGoesOn) {
+TEST_P(CheckpointTest, ManagedMemoryIsRefusedAndTheProcessGoesOn) {
   app("context 0");
   app("managed 4096");
   ASSERT_EQ(agent("lock"), kOk);
@@ -188,12 +191,12 @@ TEST_F(CheckpointTest, ManagedMemoryIsRefusedAndTheProcessGoesOn) {
   checkpoint();
 }
 
-TEST_F(CheckpointTest, RestoreWithoutRoomLeavesItCheckpointed) {
+TEST_P(CheckpointTest, RestoreWithoutRoomLeavesItCheckpointed) {
   app("context 0");
   app("alloc 41943040");
   app("fill 0 7");
   checkpoint();
-  Subject greedy(machine_);
+  Subject greedy(machine_, GetParam());
   greedy.ask("context 0");
   ASSERT_EQ(greedy.ask("alloc 41943040"), kOk + " 0");
   EXPECT_EQ(agent("restore"), result(CUDA_ERROR_OUT_OF_MEMORY));
@@ -204,7 +207,7 @@ TEST_F(CheckpointTest, RestoreWithoutRoomLeavesItCheckpointed) {
   EXPECT_EQ(app("holds 0 7"), kOk + " 1");
 }
 
-TEST_F(CheckpointTest, ProcessesWithoutAGpuAreTold) {
+TEST_P(CheckpointTest, ProcessesWithoutAGpuAreTold) {
   Process other(machine_, {"/bin/cat"});
   EXPECT_EQ(other.ask("started"), "started");
   EXPECT_EQ(agent_.ask("lock " + std::to_string(other.pid()) + " 0"),
@@ -215,7 +218,7 @@ TEST_F(CheckpointTest, ProcessesWithoutAGpuAreTold) {
   EXPECT_EQ(agent_.ask("lock " + gone + " 0"), result(CUDA_ERROR_INVALID_VALUE));
 }
 
-TEST_F(CheckpointTest, MemoryHeldByAnotherProcessOutlivesTheOwnersCheckpoint) {
+TEST_P(CheckpointTest, MemoryHeldByAnotherProcessOutlivesTheOwnersCheckpoint) {
   app("context 0");
   agent_.ask("context 0");
   app("vmm 4194304 0");
@@ -232,7 +235,7 @@ TEST_F(CheckpointTest, MemoryHeldByAnotherProcessOutlivesTheOwnersCheckpoint) {
   EXPECT_EQ(app("holds 0 42"), kOk + " 1");
 }
 
-TEST_F(CheckpointTest, VramOfAKilledProcessIsFree) {
+TEST_P(CheckpointTest, VramOfAKilledProcessIsFree) {
   app("context 0");
   app("alloc 4194304");
   app("vmm 4194304 0");
@@ -248,7 +251,7 @@ TEST_F(CheckpointTest, VramOfAKilledProcessIsFree) {
 }
 
 /// Two machines of two GPUs each.
-class RemapTest : public testing::Test {
+class RemapTest : public FaceTest {
  protected:
   void SetUp() override {
     ASSERT_EQ(app_.ask("context 0").substr(0, 2), "0 ");
@@ -263,38 +266,44 @@ class RemapTest : public testing::Test {
     return there_.ask("restore " + pid_ + " " + pairs);
   }
 
-  Machine source_{{{kGpuA, "32M"}, {kGpuB, "32M"}}};
-  Machine destination_{{{kGpuC, "32M"}, {kGpuD, "32M"}}};
-  Subject app_{source_};
-  Subject there_{destination_};
+  const std::string a_ = gpu_a();
+  const std::string b_ = gpu_b();
+  const std::string c_ = hip() ? "cccccccc00000003" : "cccccccc-0000-4000-8000-000000000003";
+  const std::string d_ = hip() ? "dddddddd00000004" : "dddddddd-0000-4000-8000-000000000004";
+  Machine source_{{{a_, "32M"}, {b_, "32M"}}};
+  Machine destination_{{{c_, "32M"}, {d_, "32M"}}};
+  Subject app_{source_, GetParam()};
+  Subject there_{destination_, GetParam()};
   std::string pid_ = std::to_string(app_.pid());
 };
 
-TEST_F(RemapTest, MemoryLandsOnTheNewGpusAndOrdinalsKeepTheirMeaning) {
-  ASSERT_EQ(restore(kGpuA + " " + kGpuD + " " + kGpuB + " " + kGpuC), kOk);
+INSTANTIATE_TEST_SUITE_P(Faces, RemapTest, kBothFaces, name_of_face);
+
+TEST_P(RemapTest, MemoryLandsOnTheNewGpusAndOrdinalsKeepTheirMeaning) {
+  ASSERT_EQ(restore(a_ + " " + d_ + " " + b_ + " " + c_), kOk);
   ASSERT_EQ(there_.ask("unlock " + pid_), kOk);
   EXPECT_EQ(destination_.used_bytes(1), 4 * kMiB);
   EXPECT_EQ(destination_.used_bytes(0), 2 * kMiB);
   EXPECT_EQ(source_.used_bytes(0) + source_.used_bytes(1), 0);
   EXPECT_EQ(app_.ask("holds 0 3"), kOk + " 1");
   EXPECT_EQ(app_.ask("holds 1 4"), kOk + " 1");
-  EXPECT_EQ(app_.ask("uuid 0"), kOk + " " + kGpuD);
+  EXPECT_EQ(app_.ask("uuid 0"), kOk + " " + d_);
   EXPECT_EQ(app_.ask("alloc 2097152"), kOk + " 2");
   EXPECT_EQ(destination_.used_bytes(1), 6 * kMiB);
 }
 
-TEST_F(RemapTest, AnIncompleteMapLeavesItCheckpointedAndACompleteOneThenWorks) {
+TEST_P(RemapTest, AnIncompleteMapLeavesItCheckpointedAndACompleteOneThenWorks) {
   const std::string invalid = result(CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(restore(kGpuA + " " + kGpuC), invalid);
-  EXPECT_EQ(restore(kGpuA + " " + kGpuC + " " + kGpuB + " " + kGpuC), invalid);
-  EXPECT_EQ(restore(kGpuA + " " + kGpuC + " " + kGpuB + " " + kGpuA), invalid);
+  EXPECT_EQ(restore(a_ + " " + c_), invalid);
+  EXPECT_EQ(restore(a_ + " " + c_ + " " + b_ + " " + c_), invalid);
+  EXPECT_EQ(restore(a_ + " " + c_ + " " + b_ + " " + a_), invalid);
   EXPECT_EQ(restore(""), invalid) << "the old GPUs are not on this machine";
   EXPECT_EQ(there_.ask("state " + pid_), kOk + " " + std::to_string(CU_PROCESS_STATE_CHECKPOINTED));
-  EXPECT_EQ(restore(kGpuA + " " + kGpuC + " " + kGpuB + " " + kGpuD), kOk);
+  EXPECT_EQ(restore(a_ + " " + c_ + " " + b_ + " " + d_), kOk);
 }
 
-TEST_F(RemapTest, TheSourceCanTakeItBack) {
-  Subject here(source_);
+TEST_P(RemapTest, TheSourceCanTakeItBack) {
+  Subject here(source_, GetParam());
   ASSERT_EQ(here.ask("restore " + pid_), kOk);
   ASSERT_EQ(here.ask("unlock " + pid_), kOk);
   EXPECT_EQ(app_.ask("holds 0 3"), kOk + " 1");

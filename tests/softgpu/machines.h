@@ -13,6 +13,8 @@ namespace gcr::softgpu::test {
 
 inline const std::string kGpuA = "aaaaaaaa-0000-4000-8000-000000000001";
 inline const std::string kGpuB = "bbbbbbbb-0000-4000-8000-000000000002";
+inline const std::string kAmdGpuA = "aaaaaaaa00000001";
+inline const std::string kAmdGpuB = "bbbbbbbb00000002";
 
 /// A store and a list of devices. The store is unmounted and removed at the end.
 class Machine {

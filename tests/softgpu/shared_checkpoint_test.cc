@@ -39,42 +39,48 @@ class SharedCheckpointTest : public SharingTest {
     ASSERT_EQ(other_.ask("ipc_open " + one_.value("ipc_get 0")), kOk + " 0");
   }
 
-  Subject agent_{machine_};
+  Subject agent_{machine_, GetParam()};
 };
 
-TEST_F(SharedCheckpointTest, TheExporterOfMappedMemoryIsLost) {
+INSTANTIATE_TEST_SUITE_P(Faces, SharedCheckpointTest, kBothFaces, name_of_face);
+
+using HostMemoryCheckpointTest = SharedCheckpointTest;
+INSTANTIATE_TEST_SUITE_P(Faces, HostMemoryCheckpointTest, testing::Values(Face::kCuda),
+                         name_of_face);
+
+TEST_P(SharedCheckpointTest, TheExporterOfMappedMemoryIsLost) {
   share("vmm");
   expect_lost(one_, CUDA_ERROR_NOT_SUPPORTED);
 }
 
-TEST_F(SharedCheckpointTest, TheImporterOfMappedMemoryIsLost) {
+TEST_P(SharedCheckpointTest, TheImporterOfMappedMemoryIsLost) {
   share("vmm");
   expect_lost(other_, CUDA_ERROR_NOT_SUPPORTED);
 }
 
-TEST_F(SharedCheckpointTest, TheImporterOfMemoryOfTheHostIsLost) {
+TEST_P(HostMemoryCheckpointTest, TheImporterOfMemoryOfTheHostIsLost) {
   share("numa");
   expect_lost(other_, CUDA_ERROR_NOT_SUPPORTED);
 }
 
-TEST_F(SharedCheckpointTest, WhoeverGaveOutALegacyHandleIsLost) {
+TEST_P(SharedCheckpointTest, WhoeverGaveOutALegacyHandleIsLost) {
   share_by_legacy_ipc();
   expect_lost(one_, CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_F(SharedCheckpointTest, WhoeverOpenedALegacyHandleIsLost) {
+TEST_P(SharedCheckpointTest, WhoeverOpenedALegacyHandleIsLost) {
   share_by_legacy_ipc();
   expect_lost(other_, CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_F(SharedCheckpointTest, WhoeverClosedALegacyHandleIsNot) {
+TEST_P(SharedCheckpointTest, WhoeverClosedALegacyHandleIsNot) {
   share_by_legacy_ipc();
   ASSERT_EQ(other_.ask("ipc_close 0"), kOk);
   checkpoint(other_);
   restore(other_);
 }
 
-TEST_F(SharedCheckpointTest, MemoryOfTheHostThatNobodyElseHasComesBack) {
+TEST_P(HostMemoryCheckpointTest, MemoryOfTheHostThatNobodyElseHasComesBack) {
   ASSERT_EQ(one_.ask("numa " + kPieceBytes + " 0"), kOk + " 0");
   ASSERT_EQ(one_.ask("cpu_fill 0 77"), kOk);
   checkpoint(one_);
@@ -84,7 +90,7 @@ TEST_F(SharedCheckpointTest, MemoryOfTheHostThatNobodyElseHasComesBack) {
 }
 
 /// The lock waits for the GPU, and the kernel for the other process.
-TEST_F(SharedCheckpointTest, AKernelThatWaitsForAnotherProcessKeepsTheLockOut) {
+TEST_P(SharedCheckpointTest, AKernelThatWaitsForAnotherProcessKeepsTheLockOut) {
   share("vmm");
   ASSERT_EQ(one_.ask("fill 0 0"), kOk);
   ASSERT_EQ(other_.ask("await 0 1"), kOk);
@@ -97,11 +103,11 @@ TEST_F(SharedCheckpointTest, AKernelThatWaitsForAnotherProcessKeepsTheLockOut) {
 }
 
 /// What agents do: a third process keeps the descriptors, both let go, and take it all again.
-TEST_F(SharedCheckpointTest, WhoeverLetsGoFirstComesBackAndTakesTheMemoryAgain) {
-  for (const std::string make : {"vmm", "numa"}) {
+TEST_P(SharedCheckpointTest, WhoeverLetsGoFirstComesBackAndTakesTheMemoryAgain) {
+  for (const std::string& make : makes()) {
     SCOPED_TRACE(make);
-    Subject one(machine_);
-    Subject other(machine_);
+    Subject one(machine_, GetParam());
+    Subject other(machine_, GetParam());
     one.ask("context 0");
     other.ask("context 0");
     ASSERT_EQ(one.ask(make + " " + kPieceBytes + " 0"), kOk + " 0");

@@ -13,15 +13,18 @@
 namespace gcr::softgpu::test {
 namespace {
 
-const char* library() {
-  const char* other = std::getenv("GCR_SUBJECT_DRIVER");
-  return other != nullptr ? other : SOFTGPU_LIBRARY;
+std::string name_of(const Uuid& uuid, bool hip) { return hip ? to_bytes(uuid) : uuid.to_string(); }
+
+Uuid gpu_of(const std::string& name) {
+  const auto uuid = Uuid::parse(name);
+  return uuid ? *uuid : to_uuid(name);
 }
 
 }  // namespace
 
-Subject::Subject() : cu(library()) {
+Subject::Subject(const char* library) : cu(library) {
   if (cu.cuInit(0) != CUDA_SUCCESS) std::exit(2);
+  if (cu.hip) use_door(cu);
 }
 
 void Subject::run(const std::string& line) {
@@ -199,7 +202,7 @@ CUresult uuid(Subject& s) {
   const CUresult result = s.cu.cuDeviceGetUuid_v2(&raw, s.next<int>());
   Uuid uuid;
   std::memcpy(uuid.bytes.data(), raw.bytes, sizeof(raw.bytes));
-  s.say(uuid.to_string());
+  s.say(name_of(uuid, s.cu.hip));
   return result;
 }
 
@@ -245,8 +248,8 @@ CUresult restore(Subject& s) {
   std::string to;
   while (s.in >> from >> to) {
     CUcheckpointGpuPair pair{};
-    std::memcpy(pair.oldUuid.bytes, Uuid::parse(from)->bytes.data(), 16);
-    std::memcpy(pair.newUuid.bytes, Uuid::parse(to)->bytes.data(), 16);
+    std::memcpy(pair.oldUuid.bytes, gpu_of(from).bytes.data(), 16);
+    std::memcpy(pair.newUuid.bytes, gpu_of(to).bytes.data(), 16);
     pairs.push_back(pair);
   }
   CUcheckpointRestoreArgs arguments{};
@@ -287,8 +290,8 @@ const Subject::Commands kCommands{
 }  // namespace
 }  // namespace gcr::softgpu::test
 
-int main() {
-  gcr::softgpu::test::Subject subject;
+int main(int count, char** arguments) {
+  gcr::softgpu::test::Subject subject(count > 1 ? arguments[1] : SOFTGPU_LIBRARY);
   subject.add(gcr::softgpu::test::kCommands);
   gcr::softgpu::test::add_sharing_commands(subject);
   std::cout << "ready" << std::endl;

@@ -1,6 +1,7 @@
 // A process that uses the software GPU as it is told: one command per line of standard input, one
 // line "<CUresult> <value>" of answer. The tests play application and agent with several of these.
-// GCR_SUBJECT_DRIVER names another driver's library, which is to behave in the same way.
+// Its argument names a library, CUDA's or HIP's, software or real; they are to behave in the same
+// way.
 #pragma once
 
 #include <condition_variable>
@@ -45,7 +46,7 @@ class Subject {
   using Commands = std::map<std::string, Command>;
 
   /// Initialises the driver, or ends the program.
-  Subject();
+  explicit Subject(const char* library);
 
   void add(const Commands& commands) { commands_.insert(commands.begin(), commands.end()); }
   void run(const std::string& line);
@@ -69,7 +70,7 @@ class Subject {
   CUresult import_from(const UniqueFd& file, Buffer* buffer);
   /// Maps the buffer at its address, at a new one if it has none, with access for the device.
   CUresult map(Buffer* buffer, int device);
-  /// One thread of a kernel of tests/apps/kernels.ptx, in the current context.
+  /// One thread of a kernel of tests/apps/kernels.cu, in the current context.
   CUresult launch(const char* kernel, std::vector<std::uint64_t> arguments);
 
   Calls cu;
@@ -86,6 +87,9 @@ class Subject {
 
 /// A descriptor of another process, by two words: PID and number.
 UniqueFd fetch_descriptor(Subject& s);
+
+/// Makes the checkpoint functions those of the engine's door: HIP has none.
+void use_door(Calls& calls);
 
 /// Commands about memory that several processes or devices use.
 void add_sharing_commands(Subject& subject);

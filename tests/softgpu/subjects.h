@@ -1,5 +1,5 @@
-// Processes of subject.cc for tests that hold for a real driver too: with GCR_SUBJECT_DRIVER in the
-// environment, its library is used instead of the software GPU.
+// Processes of subject.cc for tests that hold for both faces, and for real libraries too: with
+// GCR_SUBJECT_DRIVER (CUDA's) or GCR_SUBJECT_HIP in the environment, those are used instead.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,6 +10,7 @@
 
 #include "preload/cuda/abi/driver_abi.h"
 #include "src/base/units.h"
+#include "tests/softgpu/face.h"
 #include "tests/softgpu/machines.h"
 
 namespace gcr::softgpu::test {
@@ -21,8 +22,9 @@ inline const std::string kPieceBytes = std::to_string(kChunkBytes);
 /// A process of subject.cc, ready for commands.
 class Subject : public Process {
  public:
-  explicit Subject(const Machine& machine, std::vector<std::string> wrapper = {})
-      : Process(machine, command(std::move(wrapper))) {
+  explicit Subject(const Machine& machine, Face face = Face::kCuda,
+                   std::vector<std::string> wrapper = {})
+      : Process(machine, command(face, std::move(wrapper))) {
     EXPECT_EQ(receive(), "ready");
   }
 
@@ -37,21 +39,33 @@ class Subject : public Process {
     return std::to_string(pid()) + " " + value("export " + buffer);
   }
 
- private:
-  static std::vector<std::string> command(std::vector<std::string> wrapper) {
+  static std::vector<std::string> command(Face face, std::vector<std::string> wrapper = {}) {
     wrapper.emplace_back(SOFTGPU_SUBJECT);
+    wrapper.push_back(library_of(face));
     return wrapper;
   }
 };
 
+/// A test of one face, and the names of GPUs that it has.
+class FaceTest : public testing::TestWithParam<Face> {
+ protected:
+  bool hip() const { return GetParam() == Face::kHip; }
+  std::string gpu_a() const { return hip() ? kAmdGpuA : kGpuA; }
+  std::string gpu_b() const { return hip() ? kAmdGpuB : kGpuB; }
+};
+
 /// A machine with two GPUs, where two are needed; on a real one, whatever it has.
-class SharingTest : public testing::Test {
+class SharingTest : public FaceTest {
  protected:
   bool has_two_gpus() { return one_.value("devices") != "1"; }
+  /// How memory is made that can be exported. HIP has none on the host.
+  std::vector<std::string> makes() const {
+    return hip() ? std::vector<std::string>{"vmm"} : std::vector<std::string>{"vmm", "numa"};
+  }
 
-  Machine machine_{{{kGpuA, "64M"}, {kGpuB, "64M"}}};
-  Subject one_{machine_};
-  Subject other_{machine_};
+  Machine machine_{{{gpu_a(), "64M"}, {gpu_b(), "64M"}}};
+  Subject one_{machine_, GetParam()};
+  Subject other_{machine_, GetParam()};
 };
 
 }  // namespace gcr::softgpu::test

@@ -1,0 +1,335 @@
+// amdgpu_plugin.so for the software GPU: as far as the agent can tell, what CRIU's plugin of that
+// name is to AMD's GPUs. A dump takes what the engine holds into the memory of the stopped process,
+// and gives it back when the process goes on; a restore brings it back on the devices of the
+// machine that CRIU's environment describes, says which device it has put in which place, and lets
+// the process go on with its GPU work.
+//
+// It asks the engine's door (door.h), whose thread has to run for that while CRIU holds all others.
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/softgpu/engine/door.h"
+
+// CRIU's, from criu-plugin.h, log.h, inventory.h and img-streamer.h.
+extern "C" {
+void print_on_level(unsigned level, const char* format, ...) __attribute__((format(printf, 2, 3)));
+int add_inventory_plugin(const char* name);
+int check_and_remove_inventory_plugin(const char* name, std::size_t length);
+int criu_get_image_dir(void);
+int img_streamer_open(char* name, int flags);
+}
+
+namespace {
+
+using gcr::UniqueFd;
+using gcr::Uuid;
+using gcr::softgpu::DeviceTable;
+using gcr::softgpu::DoorOp;
+using gcr::softgpu::DoorReply;
+using gcr::softgpu::DoorRequest;
+using gcr::softgpu::Result;
+
+constexpr char kName[] = "amdgpu_plugin";
+constexpr char kDoorThread[] = "softgpu-restore\n";
+constexpr std::uint32_t kLockTimeoutMs = 10'000;
+constexpr std::chrono::microseconds kPause{500};
+/// Named as the contents of VRAM are, so that it travels as those do.
+char image_name[] = "amdgpu-softgpu.img";
+
+enum Stage { kDump = 0, kRestore = 2 };
+enum Hook { kResumeDevicesLate = 9, kCheckpointDevices = 11 };
+enum Level { kError = 1, kInfo = 3 };
+
+#define PLUGIN_ERROR(format, ...)                                                      \
+  print_on_level(kError, "Error (%s:%d): %s: " format "\n", __FILE__, __LINE__, kName, \
+                 ##__VA_ARGS__)
+#define PLUGIN_INFO(format, ...) print_on_level(kInfo, "%s: " format "\n", kName, ##__VA_ARGS__)
+
+DeviceTable machine;
+std::vector<pid_t> checkpointed;
+
+/// What KFD would call a device: the last digits of its name.
+unsigned id_of(const Uuid& uuid) {
+  return static_cast<unsigned>(std::stoul(machine.name_of(uuid).substr(12), nullptr, 16));
+}
+
+bool know_machine() {
+  machine.vendor = gcr::softgpu::Vendor::kAmd;
+  if (machine.count > 0 || machine.load_from_environment() == Result::kSuccess) return true;
+  PLUGIN_ERROR("this machine has no devices");
+  return false;
+}
+
+/// Those of the doors of a process, which has one for each vendor's GPUs.
+std::vector<pid_t> door_threads(pid_t pid) {
+  const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
+  DIR* const directory = ::opendir(tasks.c_str());
+  std::vector<pid_t> found;
+  while (const dirent* entry = directory != nullptr ? ::readdir(directory) : nullptr) {
+    std::ifstream file(tasks + "/" + entry->d_name + "/comm");
+    const std::string name{std::istreambuf_iterator<char>(file), {}};
+    if (name == kDoorThread) found.push_back(std::atoi(entry->d_name));
+  }
+  if (directory != nullptr) ::closedir(directory);
+  return found;
+}
+
+/// While this lives, a thread that CRIU holds runs. A stop of its process that waits for it is put
+/// off until the end.
+class RunningThread {
+ public:
+  RunningThread(pid_t pid, pid_t thread) : pid_(pid), thread_(thread) {
+    runs_ = ::ptrace(PTRACE_CONT, thread_, nullptr, nullptr) == 0;
+  }
+  RunningThread(const RunningThread&) = delete;
+  RunningThread& operator=(const RunningThread&) = delete;
+  ~RunningThread() {
+    if (runs_ && ::ptrace(PTRACE_INTERRUPT, thread_, nullptr, nullptr) == 0) {
+      int status = 0;
+      while (::waitpid(thread_, &status, __WALL) == thread_ && WIFSTOPPED(status) &&
+             status >> 16 != PTRACE_EVENT_STOP) {
+        pass(status);
+      }
+    }
+    if (stop_again_) ::kill(pid_, SIGSTOP);
+  }
+
+  bool runs() const { return runs_; }
+
+  /// Lets it go on if it has stopped for a signal.
+  void look() {
+    int status = 0;
+    if (::waitpid(thread_, &status, __WALL | WNOHANG) == thread_ && WIFSTOPPED(status)) {
+      pass(status);
+    }
+  }
+
+ private:
+  void pass(int status) {
+    const bool is_signal = status >> 16 == 0;
+    const int signal = is_signal ? WSTOPSIG(status) : 0;
+    stop_again_ = stop_again_ || signal == SIGSTOP;
+    const auto passed = static_cast<std::intptr_t>(signal == SIGSTOP ? 0 : signal);
+    ::ptrace(PTRACE_CONT, thread_, nullptr, reinterpret_cast<void*>(passed));
+  }
+
+  pid_t pid_;
+  pid_t thread_;
+  bool runs_ = false;
+  bool stop_again_ = false;
+};
+
+/// kNotInitialized: it has no door for these GPUs.
+Result ask(pid_t pid, DoorRequest request) {
+  request.version = gcr::softgpu::kDoorVersion;
+  std::vector<std::unique_ptr<RunningThread>> running;
+  for (const pid_t thread : door_threads(pid)) {
+    running.push_back(std::make_unique<RunningThread>(pid, thread));
+    if (running.back()->runs()) continue;
+    PLUGIN_ERROR("cannot let thread %d run: %s", thread, std::strerror(errno));
+    return Result::kOperatingSystem;
+  }
+  if (running.empty()) return Result::kNotInitialized;
+  Result result = Result::kUnknown;
+  std::atomic<bool> answered = false;
+  std::thread caller([&] {
+    DoorReply reply{};
+    result = gcr::softgpu::ask_door(machine, pid, request, &reply);
+    answered = true;
+  });
+  while (!answered) {
+    for (const auto& thread : running) thread->look();
+    std::this_thread::sleep_for(kPause);
+  }
+  caller.join();
+  if (result && result != Result::kNotInitialized) {
+    PLUGIN_ERROR("process %d refuses %u: %d", pid, static_cast<unsigned>(request.op),
+                 static_cast<int>(result.code()));
+  }
+  return result;
+}
+
+Result ask(pid_t pid, DoorOp op) {
+  DoorRequest request{};
+  request.op = op;
+  request.timeout_ms = kLockTimeoutMs;
+  return ask(pid, request);
+}
+
+/// The machine's devices take the places of `before`, in their order.
+DoorRequest restore_request(const std::vector<Uuid>& before) {
+  DoorRequest request{};
+  request.version = gcr::softgpu::kDoorVersion;
+  request.op = DoorOp::kRestore;
+  request.device_count = static_cast<std::uint32_t>(machine.count);
+  for (int i = 0; i < machine.count; ++i) {
+    const gcr::softgpu::Device& device = machine.devices[i];
+    request.devices[i] = {device.uuid, device.total_bytes, device.mounted ? 1U : 0U, 0};
+  }
+  request.pair_count = static_cast<std::uint32_t>(before.size());
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    request.pairs[i] = {before[i], machine.devices[i].uuid};
+  }
+  return request;
+}
+
+bool bring_back(pid_t pid, const std::vector<Uuid>& before) {
+  return !ask(pid, restore_request(before)) && !ask(pid, DoorOp::kUnlock);
+}
+
+std::vector<Uuid> devices_here() {
+  std::vector<Uuid> found;
+  for (int i = 0; i < machine.count; ++i) found.push_back(machine.devices[i].uuid);
+  return found;
+}
+
+/// As amdgpu_plugin.so: CRIU's options are no part of what a plugin may rely on.
+bool streams() {
+  std::ifstream file("/proc/self/cmdline");
+  const std::string arguments{std::istreambuf_iterator<char>(file), {}};
+  return arguments.find(std::string("\0--stream\0", 10)) != std::string::npos;
+}
+
+bool write_image() {
+  const int flags = O_WRONLY | O_CREAT | O_TRUNC;
+  const UniqueFd file(streams() ? img_streamer_open(image_name, flags)
+                                : ::openat(criu_get_image_dir(), image_name, flags, 0600));
+  for (const Uuid& uuid : devices_here()) {
+    if (::write(file.get(), uuid.bytes.data(), uuid.bytes.size()) !=
+        static_cast<ssize_t>(uuid.bytes.size())) {
+      PLUGIN_ERROR("cannot write %s: %s", image_name, std::strerror(errno));
+      return false;
+    }
+  }
+  return true;
+}
+
+std::vector<Uuid> read_image() {
+  const UniqueFd file(::openat(criu_get_image_dir(), image_name, O_RDONLY | O_CLOEXEC));
+  std::vector<Uuid> found;
+  for (Uuid uuid; ::read(file.get(), uuid.bytes.data(), uuid.bytes.size()) ==
+                  static_cast<ssize_t>(uuid.bytes.size());) {
+    found.push_back(uuid);
+  }
+  return found;
+}
+
+int init(int stage) {
+  if (stage == kRestore) check_and_remove_inventory_plugin(kName, sizeof(kName) - 1);
+  return 0;
+}
+
+/// Asks as soon as the process runs again, if it does not end before: until then its memory has to
+/// stay as it was dumped. A process of its own does that, which has nothing of CRIU's.
+void bring_back_when_it_runs(pid_t pid) {
+  if (::fork() != 0) return;
+  ::setsid();
+  if (::chdir("/") != 0) ::_exit(1);
+  const int nothing = ::open("/dev/null", O_RDWR);
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) ::dup2(nothing, fd);
+  std::vector<bool> kept(1024);
+  for (int i = 0; i < machine.count; ++i) {
+    const auto fd = static_cast<std::size_t>(machine.devices[i].directory.get());
+    if (fd < kept.size()) kept[fd] = true;
+  }
+  for (std::size_t fd = STDERR_FILENO + 1; fd < kept.size(); ++fd) {
+    if (!kept[fd]) ::close(static_cast<int>(fd));
+  }
+  ::close_range(static_cast<unsigned>(kept.size()), ~0U, 0);
+  DoorReply reply{};
+  DoorRequest unlock{};
+  unlock.version = gcr::softgpu::kDoorVersion;
+  unlock.op = DoorOp::kUnlock;
+  if (!gcr::softgpu::ask_door(machine, pid, restore_request(devices_here()), &reply)) {
+    gcr::softgpu::ask_door(machine, pid, unlock, &reply);
+  }
+  ::_exit(0);
+}
+
+/// A process that was dumped has its GPU again if it goes on, as with the real plugin.
+void finish(int stage, int result) {
+  if (stage != kDump) return;
+  for (const pid_t pid : checkpointed) {
+    if (result != 0) bring_back(pid, devices_here());
+    if (result == 0) bring_back_when_it_runs(pid);
+  }
+  checkpointed.clear();
+}
+
+int checkpoint_devices(int pid) {
+  if (door_threads(pid).empty()) return 0;
+  if (!know_machine()) return -1;
+  const Result locked = ask(pid, DoorOp::kLock);
+  if (locked == Result::kNotInitialized) return 0;
+  if (locked) return -1;
+  const bool is_first = checkpointed.empty();
+  if ((is_first && (add_inventory_plugin(kName) != 0 || !write_image())) ||
+      ask(pid, DoorOp::kCheckpoint)) {
+    ask(pid, DoorOp::kUnlock);
+    return -1;
+  }
+  checkpointed.push_back(pid);
+  return 0;
+}
+
+int resume_devices_late(int pid) {
+  if (door_threads(pid).empty()) return 0;
+  const std::vector<Uuid> before = read_image();
+  if (!know_machine()) return -1;
+  const Result found = ask(pid, DoorOp::kState);
+  if (found == Result::kNotInitialized) return 0;
+  if (before.empty() || before.size() > static_cast<std::size_t>(machine.count)) {
+    PLUGIN_ERROR("%zu devices do not fit on %d", before.size(), machine.count);
+    return -1;
+  }
+  PLUGIN_INFO("===Maps===============");
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    PLUGIN_INFO("GPU: 0x%04X -> 0x%04X", id_of(before[i]), id_of(machine.devices[i].uuid));
+  }
+  PLUGIN_INFO("======================");
+  return bring_back(pid, before) ? 0 : -1;
+}
+
+/// More room than any release has hooks.
+constexpr std::size_t kHooks = 32;
+
+struct Descriptor {
+  const char* name;
+  int (*init)(int stage);
+  void (*exit)(int stage, int result);
+  unsigned version;
+  unsigned max_hooks;
+  void* hooks[kHooks];
+};
+
+}  // namespace
+
+/// For CRIU 4.2, whose plugins have 13 hooks. The agent reads it from the file.
+extern "C" __attribute__((visibility("default"))) Descriptor CR_PLUGIN_DESC;
+Descriptor CR_PLUGIN_DESC = {kName, init, finish, 2 << 8, 13, {}};
+
+namespace {
+
+__attribute__((constructor)) void register_hooks() {
+  CR_PLUGIN_DESC.hooks[kCheckpointDevices] = reinterpret_cast<void*>(checkpoint_devices);
+  CR_PLUGIN_DESC.hooks[kResumeDevicesLate] = reinterpret_cast<void*>(resume_devices_late);
+}
+
+}  // namespace

@@ -1,0 +1,98 @@
+// Devices of the software GPU. The VRAM of a device is a tmpfs of its own, so that what is used and
+// what is free is the kernel's own account, across processes, and a killed process's VRAM is free
+// at once: every physical allocation is an unnamed file (O_TMPFILE) in there.
+//
+// Only a directory descriptor of the tmpfs is kept: whoever restores a process hands such
+// descriptors over, so paths and mount namespaces do not matter to it.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "src/base/unique_fd.h"
+#include "src/base/uuid.h"
+#include "tests/softgpu/engine/result.h"
+
+namespace gcr::softgpu {
+
+inline constexpr int kMaxDevices = 16;
+/// Whose GPU is played. NVIDIA's are named by a UUID; AMD's by 16 hexadecimal digits, which, as
+/// text, are the bytes of their UUID.
+enum class Vendor : std::int32_t { kNvidia = 0, kAmd = 1 };
+
+inline constexpr int kHostNumaNode = 0;  ///< the only one, whatever the machine has
+
+/// One device: its name, its size and the directory that is its VRAM.
+class Device {
+ public:
+  Uuid uuid;
+  std::uint64_t total_bytes = 0;
+  UniqueFd directory;
+  dev_t file_system = 0;
+  /// False: a plain directory (no root): `used_bytes` of this process is then the only account.
+  bool mounted = false;
+  std::atomic<std::uint64_t> used_bytes = 0;
+
+  Device() = default;
+  Device(Device&& other) noexcept { *this = std::move(other); }
+  Device& operator=(Device&& other) noexcept;
+
+  /// Opens (and, as root, mounts where nothing is mounted yet) `<store>/<name>`. Both fields above
+  /// must be set. Fails with Result::kSystemNotReady.
+  Result open(const std::string& store, const std::string& name);
+
+  /// Adopts a directory of a tmpfs that another process opened.
+  Result adopt(UniqueFd tmpfs_directory);
+
+  /// A file of `bytes` bytes, all of them allocated, or Result::kOutOfMemory. No heap is used.
+  /// The caller pairs it with release() once file and mappings are gone.
+  Result create_file(std::uint64_t bytes, UniqueFd* file);
+  void release(std::uint64_t bytes) { used_bytes -= bytes; }
+
+  std::uint64_t free_bytes() const;
+};
+
+/// Memory of the host: a file of `bytes` bytes, all of them allocated, or
+/// Result::kOutOfMemory. No heap is used.
+Result create_host_file(std::uint64_t bytes, UniqueFd* file);
+/// Whether the descriptor, from whatever process, is of such a file.
+bool is_host_file(int file);
+
+/// What a process has of the real driver's device files, and a forked child inherits: an open file
+/// and a shared mapping of it. Nothing unless SOFTGPU_DEVICE_FILE names a file.
+class DeviceFile {
+ public:
+  /// Fails with Result::kSystemNotReady. No heap is used.
+  Result open();
+  void close();
+
+ private:
+  UniqueFd file_;
+  UniqueMapping page_;
+};
+
+/// The machine's devices of one vendor, by ordinal.
+struct DeviceTable {
+  std::array<Device, kMaxDevices> devices;
+  int count = 0;
+  Vendor vendor = Vendor::kNvidia;
+
+  /// Reads SOFTGPU_DEVICES and SOFTGPU_STORE and opens every device of the vendor. kNoDevice if
+  /// there is none.
+  Result load_from_environment();
+
+  /// As the vendor writes it, without "GPU-".
+  std::string name_of(const Uuid& uuid) const;
+  bool has(int ordinal) const { return ordinal >= 0 && ordinal < count; }
+  Device* at(int ordinal) { return has(ordinal) ? &devices[ordinal] : nullptr; }
+  int find(const Uuid& uuid) const;
+
+  /// The ordinal of the device that holds this file, or -1 if it is no file of a device.
+  int holder_of(int file) const;
+};
+
+}  // namespace gcr::softgpu

@@ -1,0 +1,63 @@
+#include "tests/softgpu/engine/mapping.h"
+
+#include <sys/mman.h>
+
+#include <cstring>
+
+namespace gcr::softgpu {
+namespace {
+
+constexpr int kReserveFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+
+bool is_zero(const char* page) {
+  return page[0] == 0 && std::memcmp(page, page + 1, kPageBytes - 1) == 0;
+}
+
+}  // namespace
+
+std::uintptr_t reserve_addresses(std::uint64_t bytes, std::uint64_t alignment,
+                                 std::uintptr_t hint) {
+  if (hint != 0 && hint % alignment == 0) {
+    void* at = ::mmap(reinterpret_cast<void*>(hint), bytes, PROT_NONE,
+                      kReserveFlags | MAP_FIXED_NOREPLACE, -1, 0);
+    if (at == reinterpret_cast<void*>(hint)) return hint;
+    if (at != MAP_FAILED) ::munmap(at, bytes);
+  }
+  const std::uint64_t slack = alignment > kPageBytes ? alignment : 0;
+  void* raw = ::mmap(nullptr, bytes + slack, PROT_NONE, kReserveFlags, -1, 0);
+  if (raw == MAP_FAILED) return 0;
+  const auto base = reinterpret_cast<std::uintptr_t>(raw);
+  const std::uintptr_t start = slack == 0 ? base : (base + alignment - 1) / alignment * alignment;
+  if (start > base) ::munmap(raw, start - base);
+  const std::uintptr_t end = base + bytes + slack;
+  if (end > start + bytes) {
+    ::munmap(reinterpret_cast<void*>(start + bytes), end - start - bytes);
+  }
+  return start;
+}
+
+bool make_reserved(std::uintptr_t address, std::uint64_t bytes) {
+  return ::mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, kReserveFlags | MAP_FIXED, -1,
+                0) != MAP_FAILED;
+}
+
+bool map_file_over(std::uintptr_t address, std::uint64_t bytes, int file, std::uint64_t offset,
+                   int protection) {
+  void* at = reinterpret_cast<void*>(address);
+  if (::mmap(at, bytes, protection, MAP_SHARED | MAP_FIXED, file, static_cast<off_t>(offset)) ==
+      MAP_FAILED) {
+    return false;
+  }
+  ::madvise(at, bytes, MADV_DONTFORK);
+  return true;
+}
+
+void copy_nonzero_pages(void* to, const void* from, std::uint64_t bytes) {
+  const char* source = static_cast<const char*>(from);
+  char* target = static_cast<char*>(to);
+  for (std::uint64_t at = 0; at < bytes; at += kPageBytes) {
+    if (!is_zero(source + at)) std::memcpy(target + at, source + at, kPageBytes);
+  }
+}
+
+}  // namespace gcr::softgpu

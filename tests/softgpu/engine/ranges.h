@@ -1,0 +1,117 @@
+// What the memory of the software GPU consists of: physical allocations, and what is known of the
+// address ranges where they are mapped.
+#pragma once
+
+#include <sys/mman.h>
+#include <sys/types.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "src/base/unique_fd.h"
+
+namespace gcr::softgpu {
+
+struct Context;
+
+inline constexpr int kReadWrite = PROT_READ | PROT_WRITE;
+inline constexpr int kHostOrdinal = -1;  ///< in the place of a device's: memory of the host
+inline constexpr unsigned kByDescriptor =
+    1;  ///< a handle type: what can be exported as a descriptor
+
+/// Where memory is or who uses it, with both interfaces' numbers.
+enum class Place { kInvalid = 0, kDevice = 1, kHost = 2, kHostNuma = 3 };
+struct Location {
+  Place place = Place::kInvalid;
+  int id = 0;  ///< the device's ordinal or the NUMA node
+};
+
+/// How physical memory was asked for.
+struct AllocationProperties {
+  Location location;
+  unsigned handle_types = 0;
+  std::array<std::byte, 8> flags{};  ///< the face's own, given back as they are
+};
+
+/// What a location may do from now on: PROT_NONE, PROT_READ or both.
+struct AccessGrant {
+  Location location;
+  int protection = PROT_NONE;
+};
+
+/// A reference to physical memory.
+using MemoryHandle = unsigned long long;
+inline constexpr std::size_t kIpcHandleBytes = 64;
+
+enum class RangeKind {
+  kDriver,      ///< plain allocations, module globals
+  kPool,        ///< stream-ordered
+  kGraph,       ///< the same, by a graph
+  kVmm,         ///< virtual memory management
+  kIpc,         ///< another process's plain allocation
+  kManaged,     ///< managed memory
+  kHost,        ///< page-locked: ours to unmap
+  kHostForeign  ///< registered by the program
+};
+
+/// VRAM, or memory of the host that was created for mapping. Lives while a handle or a mapping
+/// refers to it.
+struct Physical {
+  int ordinal = 0;  ///< kHostOrdinal: on the host
+  std::uint64_t bytes = 0;
+  UniqueFd file;  ///< VMM only: driver-owned memory is held by its mapping alone
+  bool vmm = false;
+  bool imported = false;
+  bool exported = false;   ///< a descriptor of it was given out
+  bool ipc_given = false;  ///< a legacy IPC handle of it was given out
+  dev_t file_system = 0;   ///< of imported driver-owned memory: which file it is
+  ino_t inode = 0;
+  int ipc_opens = 0;
+  void* host_copy = nullptr;  ///< the content between Checkpoint and Restore
+  std::uintptr_t home = 0;    ///< where driver-owned memory is mapped
+  AllocationProperties properties{};
+};
+
+/// Who may do what with mapped memory: a bit for each device by ordinal, PROT_* for the CPU.
+struct Access {
+  std::uint32_t readers = 0;
+  std::uint32_t writers = 0;
+  int host = PROT_NONE;
+
+  void give(const AccessGrant& access);
+  int of_device(int ordinal) const;
+  /// What at least one of them may.
+  int widest() const;
+};
+
+/// What is known of a range of addresses.
+struct RangeInfo {
+  std::uintptr_t start = 0;
+  std::uint64_t bytes = 0;
+  RangeKind kind = RangeKind::kDriver;
+  Access access;    ///< kVmm only
+  int ordinal = 0;  ///< of the device that the memory is on; kHostOrdinal: on the host
+  Context* context = nullptr;
+  const void* pool = nullptr;
+  std::uint64_t id = 0;
+  unsigned host_flags = 0;
+  bool sync_memops = false;
+  unsigned handle_types = 0;
+
+  bool on_host() const {
+    return kind == RangeKind::kHost || kind == RangeKind::kHostForeign ||
+           (kind == RangeKind::kVmm && ordinal == kHostOrdinal);
+  }
+  /// PROT_* as far as copies may: what any device or the CPU may.
+  int protection() const { return kind == RangeKind::kVmm ? access.widest() : kReadWrite; }
+};
+
+struct Range : RangeInfo {
+  std::shared_ptr<Physical> physical;  ///< null for host and managed memory
+};
+
+constexpr unsigned bit(RangeKind kind) { return 1U << static_cast<unsigned>(kind); }
+
+}  // namespace gcr::softgpu

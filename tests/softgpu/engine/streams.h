@@ -1,0 +1,30 @@
+// Streams and events. Handles are looked up; kInvalidHandle for one that is unknown.
+#pragma once
+
+#include <functional>
+
+#include "tests/softgpu/engine/process.h"
+
+namespace gcr::softgpu {
+
+inline constexpr int kGreatestPriority = -5;
+
+std::shared_ptr<Stream> create_stream(Process& process, Context& context, unsigned flags,
+                                      int priority);
+/// Waits for its work.
+Result destroy_stream(Process& process, const void* handle);
+/// kNotReady while there is work.
+Result query_stream(Stream& stream);
+/// With the context's mutex: what a captured stream cannot be asked ends its capture in error.
+Result refuse_captured(const Stream& stream);
+Result launch_host(Stream& stream, std::function<void()> function);
+
+std::shared_ptr<Event> create_event(Process& process, Context& context, unsigned flags);
+Result record_event(Process& process, const void* event, Stream& stream);
+Result wait_event(Process& process, Stream& stream, const void* event);
+Result query_event(Process& process, const void* event);
+Result synchronize_event(Process& process, const void* event);
+/// kInvalidHandle for events that measure no time; kNotReady before both have passed.
+Result elapsed_time(Process& process, float* milliseconds, const void* start, const void* end);
+
+}  // namespace gcr::softgpu
