@@ -101,22 +101,22 @@ void close_door() {
 
 }  // namespace
 
-void start_door() {
-  if (g_door.started.exchange(true)) return;
-  runtime::prepare();
+bool start_door() {
+  if (g_door.started.exchange(true)) return true;
   gate::prepare();
   static const int registered =
       ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
   pthread_t thread;
   if (registered == 0 && open_door()) {
-    if (start_quiet_thread("gcr-door", door_thread, &thread)) {
+    if (start_quiet_thread("gcr-door", door_thread, nullptr, &thread)) {
       ::pthread_detach(thread);
-      return;
+      return true;
     }
     close_door();
   }
   log_line("no door: out of descriptors or threads");
   g_door.started.store(false);
+  return false;
 }
 
 std::int32_t door_thread_id() { return g_door.thread_id.load(); }

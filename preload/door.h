@@ -6,9 +6,9 @@
 
 namespace gcr::preload {
 
-/// Makes the door and its thread, once per process; later calls do nothing. If that fails (no
-/// descriptors, no memory), the process goes on without a door, and the next call tries again.
-void start_door();
+/// Makes the door and its thread, once per process; later calls do nothing. False if that fails (no
+/// descriptors, no memory): the process goes on without a door, and the next call tries again.
+bool start_door();
 
 /// The thread's id in the process's own PID namespace, 0 before it runs.
 std::int32_t door_thread_id();

@@ -1,9 +1,9 @@
 // The door: how an agent on the same host talks to the preload library inside an application.
 //
-// At the first cuInit the library makes a SOCK_SEQPACKET socketpair and a sealed memfd named
-// "gcr-preload" whose content is one DoorCard. An agent that may ptrace the process finds the memfd
-// among the process's descriptors, reads the card and takes the agent's end with pidfd_getfd. One
-// agent talks at a time; it sends one DoorRequest per packet and waits for one DoorReply (an
+// When CUDA or HIP has started, the library makes a SOCK_SEQPACKET socketpair and a sealed memfd
+// named "gcr-preload" whose content is one DoorCard. An agent that may ptrace the process finds the
+// memfd among the process's descriptors, reads the card and takes the agent's end with pidfd_getfd.
+// One agent talks at a time; it sends one DoorRequest per packet and waits for one DoorReply (an
 // inventory answers in several packets, the last one marked). Descriptors travel by SCM_RIGHTS in
 // the order of the entries of their packet. Both ends run on one host, so integers have its byte
 // order; every struct has a fixed size, and either side refuses a packet of another size.
@@ -85,9 +85,9 @@ enum class Op : std::uint32_t {
   /// Replies with a new userfaultfd of the application's memory, without its API handshake, as the
   /// one descriptor; the library closes its own. kNotFound: the kernel does not make one.
   kWatchMemory = 12,
-  /// Replies with the memory that is registered with the driver (cuMemHostRegister) now, as entries
-  /// of an address (`id`) and a size: those whose addresses are above the one number in `ids`, in
-  /// their order. Fewer than kMaxEntries: there are no more.
+  /// Replies with the memory that is registered with the driver (cuMemHostRegister,
+  /// hipHostRegister) now, as entries of an address (`id`) and a size: those whose addresses are
+  /// above the one number in `ids`, in their order. Fewer than kMaxEntries: there are no more.
   kRegisteredMemory = 13,
 };
 
@@ -121,8 +121,8 @@ struct DoorRequest {
 };
 static_assert(sizeof(DoorRequest) == 32 + 8 * kMaxEntries);
 
-/// One physical allocation: what the library created for cuMemAlloc, the application by
-/// cuMemCreate, or another process and this one imported it.
+/// One physical allocation, of CUDA or of HIP: what the library created for plain allocations, the
+/// application itself, or another process and this one imported it.
 struct DoorEntry {
   std::uint64_t id;          ///< stable for the allocation's life, across migrations too
   std::uint64_t size_bytes;  ///< a multiple of the driver's granularity; 0: imported and not mapped
@@ -135,14 +135,14 @@ struct DoorEntry {
 static_assert(sizeof(DoorEntry) == 48);
 
 enum EntryFlag : std::uint32_t {
-  kMappedByLibrary = 1,      ///< made for a cuMemAlloc
+  kMappedByLibrary = 1,      ///< made for plain allocations
   kMappedByApplication = 2,  ///< the application's own, made or imported
   kShared = 4,  ///< imported, or given to others: all its descriptors are duplicates of one
 };
 
 /// Why an application cannot be moved now; bits of Summary::blockers.
 enum Blocker : std::uint32_t {
-  kManagedMemory = 1,     ///< cuMemAllocManaged was called and not all of it is freed
+  kManagedMemory = 1,     ///< was allocated, and not all of it is freed
   kIpcExported = 2,       ///< a legacy IPC handle of an untracked allocation was given out
   kIpcImported = 4,       ///< untracked memory of another process is open here
   kForeignHandles = 8,    ///< memory is reachable in ways that a detach does not undo

@@ -18,6 +18,7 @@ namespace gate_internal {
 
 constinit std::atomic<std::uint32_t> g_attention{0};
 constinit thread_local GateSlot* t_slot __attribute__((tls_model("initial-exec"))) = nullptr;
+constinit thread_local bool t_exempt __attribute__((tls_model("initial-exec"))) = false;
 
 namespace {
 
@@ -281,7 +282,10 @@ bool is_closed() { return (g_attention.load(std::memory_order_acquire) & kClosed
 
 std::uint32_t in_flight() { return inside_besides(nullptr); }
 
-void exempt_this_thread() { gate_internal::t_slot = &gate_internal::g_uncounted; }
+void exempt_this_thread() {
+  gate_internal::t_slot = &gate_internal::g_uncounted;
+  gate_internal::t_exempt = true;
+}
 
 void reset_after_fork() {
   GateSlot* const own = gate_internal::t_slot;

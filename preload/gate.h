@@ -26,6 +26,7 @@ namespace gate_internal {
 /// 0 while the gate is open and membarrier works; otherwise entering takes the slow path.
 extern std::atomic<std::uint32_t> g_attention;
 extern constinit thread_local GateSlot* t_slot __attribute__((tls_model("initial-exec")));
+extern constinit thread_local bool t_exempt __attribute__((tls_model("initial-exec")));
 GateSlot* take_slot();
 void enter_slowly(GateSlot* slot);
 }  // namespace gate_internal
@@ -83,6 +84,7 @@ std::uint32_t held();
 
 /// From now on the calling thread passes a closed gate, and close() does not wait for it.
 void exempt_this_thread();
+inline bool is_this_thread_exempt() { return gate_internal::t_exempt; }
 
 /// The calling thread, which is inside, is alone there while this lives: no other thread enters,
 /// and those inside were waited for. First it steps out for as long as the gate is closed or

@@ -13,7 +13,7 @@ constexpr std::size_t kStackBytes = 512 * 1024;
 
 }  // namespace
 
-bool start_quiet_thread(const char* name, void* (*body)(void*), pthread_t* thread) {
+bool start_quiet_thread(const char* name, void* (*body)(void*), void* argument, pthread_t* thread) {
   pthread_attr_t attributes;
   if (pthread_attr_init(&attributes) != 0) return false;
   pthread_attr_setstacksize(&attributes, kStackBytes);
@@ -21,7 +21,7 @@ bool start_quiet_thread(const char* name, void* (*body)(void*), pthread_t* threa
   sigfillset(&all);
   // The new thread inherits the mask, so that no signal can reach it at any moment.
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  const bool started = pthread_create(thread, &attributes, body, nullptr) == 0;
+  const bool started = pthread_create(thread, &attributes, body, argument) == 0;
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_attr_destroy(&attributes);
   if (started) pthread_setname_np(*thread, name);

@@ -1,8 +1,9 @@
-// What the door asks of the runtime whose calls the library interposes: list the inventory, export
-// descriptors, detach and attach. Implemented once in a library.
+// What the door asks of the runtimes whose calls the library interposes, CUDA and HIP, of all that
+// have started in the process together: list the inventory, export descriptors, detach and attach.
+// Implemented in preload/memory.
 //
 // Called only by the door's thread, except where it says otherwise; every function takes the
-// state's mutex. None calls malloc, because stopped threads may hold its locks. Between a detach
+// state's mutexes. None calls malloc, because stopped threads may hold its locks. Between a detach
 // and its attach, only attach calls the driver: the process may be locked by a checkpoint.
 #pragma once
 
@@ -41,13 +42,13 @@ Ending open_userfaultfd(int* descriptor);
 /// See door::Op::kRegisteredMemory; the number of entries.
 std::size_t list_registered(std::uint64_t above, std::span<door::DoorEntry> entries);
 
-/// See door::Op::kDetach.
+/// See door::Op::kDetach. All runtimes are detached, or none.
 Ending detach(std::uint64_t session);
 
 /// Takes ownership of `descriptors`, also on failure.
 Ending offer(std::span<const std::uint64_t> ids, std::span<const int> descriptors);
 
-/// See door::Op::kAttach.
+/// See door::Op::kAttach. All runtimes are attached, or none.
 Ending attach();
 
 /// Between a detach and its attach.
@@ -57,9 +58,6 @@ bool is_detached();
 /// submitted work, and frees what was only waiting for that. kTimeout says in `obstacle` what is in
 /// the way.
 Ending wait_until_idle(std::chrono::nanoseconds timeout, door::Obstacle* obstacle);
-
-/// Makes the state. Any thread.
-void prepare();
 
 /// Around a fork, in the thread that forks: the child sees the state whole, lets go of everything
 /// that would keep memory alive or that it cannot use, and has its calls answered by the driver.

@@ -27,7 +27,9 @@ void* replace(const RealDriver& driver, const char* symbol, int cuda_version, cu
     if (ask(driver, symbol, kTableCudaVersion, flags) != address) return address;
     version = kTableCudaVersion;
   }
-  const DriverRow* row = find_looked_up(symbol, version, flags, address);
+  const bool thread_stream = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
+  const FunctionRow* row =
+      find_looked_up(cuda_table(), &driver, symbol, version, thread_stream, address);
   return row == nullptr ? address : row->shim;
 }
 

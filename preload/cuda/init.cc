@@ -1,13 +1,13 @@
 // The entry point: a process that initialises CUDA gets its door.
 #include "preload/cuda/driver_calls.h"
+#include "preload/cuda/face.h"
 #include "preload/cuda/tracked.h"
-#include "preload/door.h"
 
 namespace gcr::preload::tracked {
 
 CUresult cuInit(unsigned int flags) {
   const CUresult result = real::cuInit(flags);
-  if (result == CUDA_SUCCESS) start_door();
+  if (result == CUDA_SUCCESS) start(cuda());
   return result;
 }
 

@@ -3,58 +3,12 @@
 #include <optional>
 
 #include "preload/cuda/driver_calls.h"
-#include "preload/cuda/pools.h"
-#include "preload/cuda/process_state.h"
+#include "preload/cuda/face.h"
 #include "preload/cuda/tracked.h"
+#include "preload/memory/plain.h"
 
 namespace gcr::preload {
 namespace {
-
-/// What the library knows of one address, copied so that the mutex need not be held.
-struct View {
-  bool plain = false;   ///< of a plain allocation
-  bool unused = false;  ///< in a mapping of the library's, but of no allocation
-  Plain allocation;
-  CUdeviceptr mapping = 0;
-  std::size_t mapped_bytes = 0;
-  CUcontext context = nullptr;  ///< null for memory of a pool
-  bool pooled = false;
-  CUmemoryPool pool = nullptr;
-  unsigned int handle_types = 0;
-};
-
-std::optional<View> view_of(CUdeviceptr address) {
-  ProcessState& s = state();
-  const std::lock_guard lock(s.mutex);
-  const Mapping* mapping = s.inventory.find_mapping(address);
-  if (mapping == nullptr) return std::nullopt;
-  View view;
-  if (!mapping->is_of_plains()) {
-    view.handle_types = mapping->physical->asked.requestedHandleTypes;
-    return view;
-  }
-  const Plain* plain = s.inventory.find_plain(address);
-  view.plain = plain != nullptr;
-  view.unused = plain == nullptr;
-  if (plain != nullptr) view.allocation = *plain;
-  view.mapping = mapping->address;
-  view.mapped_bytes = mapping->size_bytes;
-  const Arena* arena = s.arenas.find(address);
-  if (plain != nullptr && arena != nullptr && &arena->kind() == &kMediumArenas) {
-    view.mapping = plain->address;  // as if it had a mapping of its own
-    view.mapped_bytes = arena->whole_units(plain->requested_bytes);
-  }
-  view.context = mapping->context;
-  if (mapping->pool != nullptr) view.pool = mapping->pool->handle;
-  view.pooled = mapping->pool != nullptr;
-  return view;
-}
-
-/// An address of which the driver knows nothing, for queries on memory that is not allocated.
-CUdeviceptr unknown_address() {
-  static const char nothing = 0;
-  return reinterpret_cast<CUdeviceptr>(&nothing);
-}
 
 // The widths of the boolean and bit-mask answers are not documented: only their lowest byte, which
 // holds every value that there is, gets changed.
@@ -67,12 +21,6 @@ template <class T>
 bool put(void* data, T value) {
   *static_cast<T*>(data) = value;
   return true;
-}
-
-void set_sync_memops(CUdeviceptr address, bool value) {
-  ProcessState& s = state();
-  const std::lock_guard lock(s.mutex);
-  if (Plain* plain = s.inventory.find_plain(address)) plain->sync_memops = value;
 }
 
 /// Attributes that a plain allocation has even where the driver refuses them on mapped memory.
@@ -91,7 +39,7 @@ bool override_answer(const View& view, CUpointer_attribute attribute, CUdevicept
   if (!view.plain) return false;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-      return put(data, view.context);
+      return put(data, to_cuda(view.context));
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
       return put(data, view.allocation.address);
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
@@ -103,12 +51,12 @@ bool override_answer(const View& view, CUpointer_attribute attribute, CUdevicept
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       return put<unsigned char>(data, !view.pooled && view.allocation.ipc_opens == 0 ? 1 : 0);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-      return put(data, view.pool);
+      return put(data, to_cuda(view.pool));
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
       return put<unsigned char>(data, view.allocation.sync_memops ? 1 : 0);
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
       // A query of the tokens makes the driver turn synchronous operations on.
-      set_sync_memops(address, true);
+      set_sync_memops(cuda(), address, true);
       return false;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       return put(data, view.allocation.buffer_id);
@@ -122,7 +70,7 @@ bool override_answer(const View& view, CUpointer_attribute attribute, CUdevicept
 namespace tracked {
 
 CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
-  const std::optional<View> view = view_of(address);
+  const std::optional<View> view = view_of(cuda(), address);
   if (view.has_value() && view->unused) address = unknown_address();
   const CUresult result = real::cuPointerGetAttribute(data, attribute, address);
   if (!view.has_value() || view->unused || data == nullptr) return result;
@@ -132,7 +80,7 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
 
 CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes, void** data,
                                 CUdeviceptr address) {
-  const std::optional<View> view = view_of(address);
+  const std::optional<View> view = view_of(cuda(), address);
   if (view.has_value() && view->unused) address = unknown_address();
   const CUresult result = real::cuPointerGetAttributes(count, attributes, data, address);
   if (result != CUDA_SUCCESS || attributes == nullptr || data == nullptr) return result;
@@ -147,10 +95,10 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
                                CUdeviceptr address) {
   const CUresult result = real::cuPointerSetAttribute(value, attribute, address);
   if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || value == nullptr) return result;
-  if (!view_of(address).value_or(View()).plain) return result;
+  if (!view_of(cuda(), address).value_or(View()).plain) return result;
   // Mapped memory has synchronous operations always and refuses to have them set; plain memory has
   // them only when asked. The application gets the value that it set.
-  set_sync_memops(address, *static_cast<const unsigned char*>(value) != 0);
+  set_sync_memops(cuda(), address, *static_cast<const unsigned char*>(value) != 0);
   return CUDA_SUCCESS;
 }
 

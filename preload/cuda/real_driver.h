@@ -16,12 +16,6 @@ struct RealDriver {
 #define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
   CUresult(*symbol) params = nullptr;
 #include "preload/cuda/driver_api.def"
-
-  /// The driver's address for a row, or null.
-  void* address_of(const DriverRow& row) const {
-    return *reinterpret_cast<void* const*>(reinterpret_cast<const char*>(this) +
-                                           row.real_offset_bytes);
-  }
 };
 
 namespace real_driver_internal {

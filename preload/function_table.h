@@ -1,0 +1,81 @@
+// A driver's functions as data: names, versions, the shim that stands in for each, and where the
+// driver's own address is kept. Constant; no initialisation at run time, so it can be used before
+// any constructor has run. Each runtime has one (preload/cuda, preload/hip).
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace gcr::preload {
+
+/// What stands between the application and one driver function.
+enum class Policy : unsigned char {
+  kInvalid = 0,
+  kGated,    ///< the shim enters the gate and calls the driver
+  kTracked,  ///< the shim enters the gate and calls gcr::preload::tracked::<symbol>
+  kWaits,    ///< the shim calls gcr::preload::tracked::<symbol> without entering the gate
+  kLookup,   ///< the shim answers with shims
+  kPassed,   ///< no shim
+};
+
+/// What a function takes stream 0 for.
+enum class Flavour : unsigned char {
+  kInvalid = 0,
+  kLegacy,  ///< the legacy default stream; also functions that have nothing to do with streams
+  kPtds,    ///< the calling thread's default stream, in a synchronous function
+  kPtsz,    ///< the same, in a function that names a stream
+  kSpt,     ///< the same, in HIP
+};
+
+/// One row of driver_api.def or hip_api.def.
+struct FunctionRow {
+  const char* symbol;
+  const char* public_name;
+  int since;
+  Flavour flavour;
+  Policy policy;
+  void* shim;                     ///< null for kPassed
+  std::size_t real_offset_bytes;  ///< of the driver's own address among its addresses
+};
+
+struct FunctionTable {
+  std::span<const FunctionRow> rows;         ///< in the order of the .def file
+  std::span<const std::uint16_t> by_symbol;  ///< row numbers in the order of symbols
+};
+
+template <std::size_t kCount>
+constexpr auto order_by_symbol(const std::string_view (&symbols)[kCount]) {
+  std::array<std::uint16_t, kCount> order{};
+  for (std::size_t i = 0; i < kCount; ++i) order[i] = static_cast<std::uint16_t>(i);
+  std::sort(order.begin(), order.end(),
+            [&](std::uint16_t a, std::uint16_t b) { return symbols[a] < symbols[b]; });
+  return order;
+}
+
+/// The row of an exported symbol that has a shim, or null. Any thread; neither locks nor allocates.
+const FunctionRow* find_shimmed(const FunctionTable& table, const char* symbol);
+
+/// The driver's address for a row, or null; `addresses` are the driver's, null while none is
+/// loaded.
+void* address_of(const void* addresses, const FunctionRow& row);
+
+/// The row whose shim answers a lookup of a public name for which the driver gave `address`: the
+/// row with that very address, or that very shim, whatever it is called; otherwise, for a driver
+/// whose lookup gives other addresses than its symbol table, the newest row of that name and
+/// flavour that is not newer than `version` and that the driver has. Null: there is no shim for it.
+/// Any thread; neither locks nor allocates.
+const FunctionRow* find_looked_up(const FunctionTable& table, const void* addresses,
+                                  const char* public_name, int version, bool thread_stream,
+                                  void* address);
+
+/// Reads the addresses of a loaded driver, whose SONAME is one of `sonames`, and keeps it from
+/// being unloaded. False if none is loaded. Any thread, several at the same time: they store the
+/// same values, so that the library never holds a lock together with the loader's.
+bool find_driver(const FunctionTable& table, std::span<const std::string_view> sonames,
+                 void* addresses);
+
+}  // namespace gcr::preload

@@ -1,0 +1,79 @@
+// What all tracked calls have in common: HIP has started with the first that succeeds, and what
+// hipGetLastError gives afterwards is what it would give without the library, as far as that can be
+// had. Up to 6.x that is the result of the thread's last call; from 7.0 on it is the last error.
+#include "preload/hip/face.h"
+#include "preload/hip/real_calls.h"
+#include "preload/hip/tracked.h"
+#include "preload/memory/contexts.h"
+
+namespace gcr::preload {
+namespace {
+
+/// All devices count as contexts: any thread may use any of them without a tracked call.
+void note_devices() {
+  int count = 0;
+  if (real::hipGetDeviceCount(&count) != hipSuccess) return;
+  for (int device = 0; device < count; ++device) {
+    note_created(hip(), context_of(device), device, false);
+  }
+}
+
+void note_started() {
+  static constinit std::atomic<bool> known{false};
+  if (known.load(std::memory_order_relaxed)) return;
+  note_devices();
+  known.store(start(hip()), std::memory_order_relaxed);
+}
+
+/// Of the calling thread.
+void set_last_error(hipError_t wanted) {
+  if (real::hipPeekAtLastError() == wanted) return;
+  if (wanted == hipSuccess) {
+    real::hipGetLastError();
+  } else if (wanted == hipErrorInvalidValue) {
+    real::hipMemGetAllocationGranularity(nullptr, nullptr, hipMemAllocationGranularityMinimum);
+  }  // there is no way to have others
+}
+
+template <class Call>
+hipError_t with_last_error(const Call& call) {
+  const hipError_t before = real::hipPeekAtLastError();
+  const hipError_t result = call();
+  const bool keeps_errors = hip_release() >= kRelease7_0;
+  set_last_error(keeps_errors && result == hipSuccess ? before : result);
+  return result;
+}
+
+template <bool kStarts, class Call>
+auto tracked_call(const Call& call) {
+  if constexpr (std::is_same_v<decltype(call()), void>) {
+    call();
+  } else {
+    return with_last_error([&] {
+      const hipError_t result = call();
+      if (kStarts && result == hipSuccess) note_started();
+      return result;
+    });
+  }
+}
+
+}  // namespace
+
+#define GCR_DEFINE_kGated(result, symbol, params, args)
+#define GCR_DEFINE_kLookup(result, symbol, params, args)
+#define GCR_DEFINE_kPassed(result, symbol, params, args)
+#define GCR_DEFINE_kTracked(result, symbol, params, args)              \
+  result symbol params {                                               \
+    return tracked_call<true>([&] { return hip_calls::symbol args; }); \
+  }
+#define GCR_DEFINE_kWaits(result, symbol, params, args)                 \
+  result symbol params {                                                \
+    return tracked_call<false>([&] { return hip_calls::symbol args; }); \
+  }
+#define GCR_HIP_FUNCTION(result, symbol, public_name, since, flavour, policy, params, args) \
+  GCR_DEFINE_##policy(result, symbol, params, args)
+namespace tracked {
+#include "preload/hip/hip_api.def"
+}  // namespace tracked
+
+}  // namespace gcr::preload

@@ -1,0 +1,44 @@
+#include "preload/hip/hip_table.h"
+
+#include <iterator>
+#include <string_view>
+
+#include "preload/hip/real_hip.h"
+#include "preload/hip/shims.h"
+
+namespace gcr::preload {
+namespace {
+
+#define GCR_ADDRESS_kGated(symbol) reinterpret_cast<void*>(&symbol)
+#define GCR_ADDRESS_kTracked(symbol) reinterpret_cast<void*>(&symbol)
+#define GCR_ADDRESS_kWaits(symbol) reinterpret_cast<void*>(&symbol)
+#define GCR_ADDRESS_kLookup(symbol) reinterpret_cast<void*>(&symbol)
+#define GCR_ADDRESS_kPassed(symbol) nullptr
+
+const FunctionRow kHipRows[] = {
+#define GCR_HIP_FUNCTION(result, symbol, public_name, since, flavour, policy, params, args) \
+  {#symbol,                                                                                 \
+   #public_name,                                                                            \
+   since,                                                                                   \
+   Flavour::flavour,                                                                        \
+   Policy::policy,                                                                          \
+   GCR_ADDRESS_##policy(symbol),                                                            \
+   offsetof(RealHip, symbol)},
+#include "preload/hip/hip_api.def"
+};
+
+constexpr std::string_view kHipSymbols[] = {
+#define GCR_HIP_FUNCTION(result, symbol, public_name, since, flavour, policy, params, args) #symbol,
+#include "preload/hip/hip_api.def"
+};
+
+constexpr auto kHipBySymbol = order_by_symbol(kHipSymbols);
+static_assert(std::size(kHipRows) == std::size(kHipBySymbol));
+
+constinit const FunctionTable kHipTable{kHipRows, kHipBySymbol};
+
+}  // namespace
+
+const FunctionTable& hip_table() { return kHipTable; }
+
+}  // namespace gcr::preload

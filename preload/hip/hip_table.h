@@ -1,0 +1,10 @@
+// The table of HIP's functions (hip_api.def) as data.
+#pragma once
+
+#include "preload/function_table.h"
+
+namespace gcr::preload {
+
+const FunctionTable& hip_table();
+
+}  // namespace gcr::preload

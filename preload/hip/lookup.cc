@@ -1,0 +1,71 @@
+// hipGetProcAddress and hipGetDriverEntryPoint. HIP is asked first, so that its refusals and its
+// status stay its own; then its answer is replaced by the shim of the row that it means. HIP finds
+// functions by dlsym, so that its answer may be a shim already.
+#include <limits>
+
+#include "preload/hip/hip_table.h"
+#include "preload/hip/real_hip.h"
+#include "preload/hip/shims.h"
+
+namespace gcr::preload {
+namespace {
+
+/// The address that the application gets in place of `address`. The version that it asks for only
+/// chooses between functions that have no shim.
+void* replace_hip(const RealHip& hip, const char* symbol, bool thread_stream, void* address) {
+  const FunctionRow* row = find_looked_up(hip_table(), &hip, symbol,
+                                          std::numeric_limits<int>::max(), thread_stream, address);
+  return row == nullptr ? address : row->shim;
+}
+
+template <class Ask>
+hipError_t look_up(const char* symbol, void** address, bool thread_stream, const Ask& ask) {
+  const RealHip* hip = real_hip();
+  if (hip == nullptr) return hipErrorNotInitialized;
+  const hipError_t result = ask(*hip);
+  if (result == hipSuccess && *address != nullptr) {
+    *address = replace_hip(*hip, symbol, thread_stream, *address);
+  }
+  return result;
+}
+
+bool wants_thread_stream(unsigned long long flags) {
+  return (flags & HIP_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
+}
+
+}  // namespace
+}  // namespace gcr::preload
+
+using gcr::preload::RealHip;
+
+extern "C" hipError_t hipGetProcAddress(const char* symbol, void** pfn, int hip_version,
+                                        std::uint64_t flags,
+                                        hipDriverProcAddressQueryResult* symbol_status) {
+  return gcr::preload::look_up(
+      symbol, pfn, gcr::preload::wants_thread_stream(flags), [&](const RealHip& hip) {
+        return hip.hipGetProcAddress == nullptr
+                   ? hipErrorNotSupported
+                   : hip.hipGetProcAddress(symbol, pfn, hip_version, flags, symbol_status);
+      });
+}
+
+extern "C" hipError_t hipGetDriverEntryPoint(const char* symbol, void** func_ptr,
+                                             unsigned long long flags,
+                                             hipDriverEntryPointQueryResult* status) {
+  return gcr::preload::look_up(
+      symbol, func_ptr, gcr::preload::wants_thread_stream(flags), [&](const RealHip& hip) {
+        return hip.hipGetDriverEntryPoint == nullptr
+                   ? hipErrorNotSupported
+                   : hip.hipGetDriverEntryPoint(symbol, func_ptr, flags, status);
+      });
+}
+
+extern "C" hipError_t hipGetDriverEntryPoint_spt(const char* symbol, void** func_ptr,
+                                                 unsigned long long flags,
+                                                 hipDriverEntryPointQueryResult* status) {
+  return gcr::preload::look_up(symbol, func_ptr, true, [&](const RealHip& hip) {
+    return hip.hipGetDriverEntryPoint_spt == nullptr
+               ? hipErrorNotSupported
+               : hip.hipGetDriverEntryPoint_spt(symbol, func_ptr, flags, status);
+  });
+}

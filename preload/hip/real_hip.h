@@ -1,0 +1,49 @@
+// HIP's own functions, behind the shims.
+//
+// One pointer per row of hip_api.def, found in the symbol table of the loaded libamdhip64.so.5, .6
+// or .7 (the object of that SONAME, whatever its file is called): not through dlsym, which answers
+// with shims.
+#pragma once
+
+#include <atomic>
+#include <type_traits>
+
+#include "preload/hip/abi/hip_abi.h"
+
+namespace gcr::preload {
+
+/// HIP's functions under their exported names. Null where this release lacks one.
+struct RealHip {
+#define GCR_HIP_FUNCTION(result, symbol, public_name, since, flavour, policy, params, args) \
+  result(*symbol) params = nullptr;
+#include "preload/hip/hip_api.def"
+};
+
+namespace real_hip_internal {
+extern std::atomic<const RealHip*> g_hip;
+extern std::atomic<bool> g_left_to_hip;
+const RealHip* find();
+}  // namespace real_hip_internal
+
+/// The loaded library, or null while none is loaded; otherwise as real_driver().
+inline const RealHip* real_hip() {
+  const RealHip* hip = real_hip_internal::g_hip.load(std::memory_order_acquire);
+  return hip != nullptr ? hip : real_hip_internal::find();
+}
+
+/// As leave_calls_to_driver().
+inline void leave_calls_to_hip() {
+  real_hip_internal::g_left_to_hip.store(true, std::memory_order_relaxed);
+}
+inline bool calls_are_left_to_hip() {
+  return real_hip_internal::g_left_to_hip.load(std::memory_order_relaxed);
+}
+
+/// What a function gives that this release lacks, or that has no library behind it.
+template <class Answer>
+Answer missing_in_hip(hipError_t result) {
+  if constexpr (std::is_same_v<Answer, hipError_t>) return result;
+  if constexpr (std::is_pointer_v<Answer>) return nullptr;
+}
+
+}  // namespace gcr::preload

@@ -1,0 +1,52 @@
+#include "preload/memory/capture.h"
+
+#include <algorithm>
+
+#include "preload/memory/backing.h"
+
+namespace gcr::preload {
+namespace {
+
+Capture capture_of(Stream* stream, bool per_thread) {
+  if (stream == kPerThreadStream || (stream == nullptr && per_thread)) {
+    return {kPerThreadStream, pthread_self()};
+  }
+  return {stream, 0};
+}
+
+bool same(const Capture& left, const Capture& right) {
+  return left.stream == right.stream && left.thread == right.thread;
+}
+
+}  // namespace
+
+bool any_capture(Runtime& r) {
+  std::erase_if(r.captures, [&](const Capture& capture) {
+    bool capturing = true;
+    return capture.thread == 0 &&
+           r.driver.is_capturing(capture.stream, &capturing) == Result::kSuccess && !capturing;
+  });
+  return !r.captures.empty();
+}
+
+Result capture_began(Runtime& r, Result result, Stream* stream, bool per_thread) {
+  if (result != Result::kSuccess) return result;
+  const std::lock_guard lock(r.mutex);
+  r.captures.push_back(capture_of(stream, per_thread));
+  return result;
+}
+
+Result capture_ended(Runtime& r, Result result, Stream* stream, bool per_thread) {
+  // A capture that another thread has to end goes on.
+  if (result == Result::kStreamCaptureWrongThread) return result;
+  {
+    const std::lock_guard lock(r.mutex);
+    if (r.captures.empty()) return result;
+    const Capture capture = capture_of(stream, per_thread);
+    std::erase_if(r.captures, [&](const Capture& known) { return same(known, capture); });
+  }
+  flush_deferred_frees(r);
+  return result;
+}
+
+}  // namespace gcr::preload

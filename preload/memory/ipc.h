@@ -1,0 +1,35 @@
+// Legacy IPC on backed memory. The driver cannot make an IPC handle of memory that it mapped from a
+// descriptor, so the library makes the 64 opaque bytes: they name a descriptor of a process, and a
+// place in its memory. The opening process, under this library too, takes the descriptor with
+// pidfd_getfd and maps it, the whole arena where there is one, once for all allocations in it.
+// The driver's own allocations keep the driver's handles.
+//
+// Fetching needs the right to ptrace the exporter: the same user, and where the Yama module forbids
+// even that, the exporter's permission, which it gives (to processes of its user) with its first
+// handle. Both processes have to see each other's PIDs.
+//
+// Every function takes the mutex. Nothing: it is the driver's to answer; then it is told what the
+// driver did.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+#include "preload/memory/runtime.h"
+
+namespace gcr::preload {
+
+inline constexpr std::size_t kIpcHandleBytes = 64;
+
+/// Makes a handle of so many bytes for the allocation at `address`; `handle` may be null.
+std::optional<Result> export_ipc(Runtime& r, void* handle, Address address);
+void note_driver_ipc_exported(Runtime& r);
+
+/// Opens a handle in the current context; `address` may be null.
+std::optional<Result> open_ipc(Runtime& r, Address* address, const void* handle);
+void note_driver_ipc_opened(Runtime& r);
+
+std::optional<Result> close_ipc(Runtime& r, Address address);
+void note_driver_ipc_closed(Runtime& r);
+
+}  // namespace gcr::preload

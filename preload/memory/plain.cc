@@ -1,0 +1,181 @@
+#include "preload/memory/plain.h"
+
+#include <cstdint>
+#include <utility>
+
+#include "preload/memory/backing.h"
+#include "preload/memory/capture.h"
+#include "preload/memory/pools.h"
+
+namespace gcr::preload {
+namespace {
+
+std::size_t round_up(std::size_t value, std::size_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+/// What the driver rounds pitches up to on the current device: the pitch that it gives a row of one
+/// element. Asked once per device; 0 if that cannot be done now.
+std::size_t pitch_alignment(Runtime& r) {
+  Context* context = nullptr;
+  int device = 0;
+  if (!current_context(r, &context, &device)) return 0;
+  {
+    const std::lock_guard lock(r.mutex);
+    if (r.devices[device].pitch_alignment_bytes != 0) {
+      return r.devices[device].pitch_alignment_bytes;
+    }
+    if (any_capture(r)) return 0;
+  }
+  std::size_t pitch_bytes = 0;
+  if (r.driver.smallest_pitch(&pitch_bytes) != Result::kSuccess) return 0;
+  const std::lock_guard lock(r.mutex);
+  r.devices[device].pitch_alignment_bytes = pitch_bytes;
+  return pitch_bytes;
+}
+
+enum class Ownership { kDriver, kRefused, kDeferred, kTaken };
+
+/// Takes a backed allocation out of the inventory, for the caller to release or, during a capture,
+/// for later.
+Ownership take_for_free(Runtime& r, Address address, Freed* taken) {
+  const std::lock_guard lock(r.mutex);
+  Mapping* mapping = r.inventory.find_mapping(address);
+  if (mapping == nullptr || !mapping->is_of_plains()) return Ownership::kDriver;
+  if (!is_backed(r, *mapping, address)) return Ownership::kRefused;
+  *taken = take_plain(r, *mapping, address);
+  if (!any_capture(r)) return Ownership::kTaken;
+  r.deferred_frees.push_back({std::move(*taken), nullptr});
+  return Ownership::kDeferred;
+}
+
+/// Whether it is new.
+bool note_registered(Runtime& r, const void* at, std::size_t size_bytes) {
+  const std::lock_guard lock(r.mutex);
+  const auto [entry, is_new] =
+      r.registered_memory.try_emplace(reinterpret_cast<std::uintptr_t>(at), size_bytes);
+  if (entry->second < size_bytes) entry->second = size_bytes;
+  return is_new;
+}
+
+void forget_registered(Runtime& r, const void* at) {
+  const std::lock_guard lock(r.mutex);
+  r.registered_memory.erase(reinterpret_cast<std::uintptr_t>(at));
+}
+
+}  // namespace
+
+bool allocate_plain(Runtime& r, Address* address, std::size_t size_bytes) {
+  flush_deferred_frees(r);
+  return allocate_backed(r, size_bytes, address);
+}
+
+bool allocate_pitched(Runtime& r, Address* address, std::size_t* pitch_bytes,
+                      std::size_t width_bytes, std::size_t height) {
+  flush_deferred_frees(r);
+  constexpr std::size_t kWidest = std::size_t{1} << 31;
+  if (width_bytes == 0 || width_bytes >= kWidest || height == 0) return false;
+  if (height > SIZE_MAX / (2 * kWidest)) return false;
+  const std::size_t alignment_bytes = pitch_alignment(r);
+  if (alignment_bytes == 0) return false;
+  const std::size_t pitch = round_up(width_bytes, alignment_bytes);
+  if (!allocate_backed(r, pitch * height, address)) return false;
+  *pitch_bytes = pitch;
+  return true;
+}
+
+std::optional<Result> free_plain(Runtime& r, Address address) {
+  if (const std::optional<Result> of_pool = free_unused(r, address)) return *of_pool;
+  Freed freed;
+  switch (take_for_free(r, address, &freed)) {
+    case Ownership::kDriver: {
+      const std::lock_guard lock(r.mutex);
+      r.inventory.remove_untracked(address);
+      return std::nullopt;
+    }
+    case Ownership::kRefused:
+      return Result::kInvalidValue;
+    case Ownership::kDeferred:
+      return Result::kSuccess;
+    case Ownership::kTaken:
+      break;
+  }
+  const Result result = synchronize(r, freed.context);
+  release(r, freed);
+  flush_deferred_frees(r);
+  return result;
+}
+
+std::optional<PlainRange> plain_range(Runtime& r, Address address) {
+  Context* context = nullptr;
+  int device = 0;
+  if (current_context(r, &context, &device)) {  // else the driver refuses
+    const std::lock_guard lock(r.mutex);
+    if (const Plain* plain = r.inventory.find_plain(address)) {
+      return PlainRange{Result::kSuccess, plain->address, plain->requested_bytes};
+    }
+    const Mapping* mapping = r.inventory.find_mapping(address);
+    if (mapping != nullptr && mapping->is_of_plains()) return PlainRange{Result::kNotFound};
+  }
+  flush_deferred_frees(r);
+  return std::nullopt;
+}
+
+std::optional<View> view_of(Runtime& r, Address address) {
+  const std::lock_guard lock(r.mutex);
+  const Mapping* mapping = r.inventory.find_mapping(address);
+  if (mapping == nullptr) return std::nullopt;
+  View view;
+  view.device = mapping->physical->device;
+  if (!mapping->is_of_plains()) {
+    view.handle_types = mapping->physical->asked.handle_types;
+    return view;
+  }
+  const Plain* plain = r.inventory.find_plain(address);
+  view.plain = plain != nullptr;
+  view.unused = plain == nullptr;
+  if (plain != nullptr) view.allocation = *plain;
+  view.mapping = mapping->address;
+  view.mapped_bytes = mapping->size_bytes;
+  const Arena* arena = r.arenas.find(address);
+  if (plain != nullptr && arena != nullptr && &arena->kind() == &kMediumArenas) {
+    view.mapping = plain->address;  // as if it had a mapping of its own
+    view.mapped_bytes = arena->whole_units(plain->requested_bytes);
+  }
+  view.context = mapping->context;
+  if (mapping->pool != nullptr) view.pool = mapping->pool->handle;
+  view.pooled = mapping->pool != nullptr;
+  return view;
+}
+
+void set_sync_memops(Runtime& r, Address address, bool value) {
+  const std::lock_guard lock(r.mutex);
+  if (Plain* plain = r.inventory.find_plain(address)) plain->sync_memops = value;
+}
+
+Address unknown_address() {
+  static const char nothing = 0;
+  return reinterpret_cast<Address>(&nothing);
+}
+
+void note_foreign(Runtime& r, Address address) {
+  const std::lock_guard lock(r.mutex);
+  if (Mapping* mapping = r.inventory.find_mapping(address)) mapping->physical->foreign = true;
+}
+
+Result register_host_memory(Runtime& r, const void* at, std::size_t size_bytes, RealCall driver) {
+  const bool is_new = note_registered(r, at, size_bytes);
+  const Result result = driver();
+  if (is_new && result != Result::kSuccess && result != Result::kHostMemoryAlreadyRegistered) {
+    forget_registered(r, at);
+  }
+  return result;
+}
+
+Result unregister_host_memory(Runtime& r, const void* at, RealCall driver) {
+  const Result result = driver();
+  if (result == Result::kSuccess) forget_registered(r, at);
+  return result;
+}
+
+}  // namespace gcr::preload

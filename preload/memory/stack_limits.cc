@@ -1,0 +1,53 @@
+#include "preload/memory/stack_limits.h"
+
+#include <algorithm>
+
+#include "preload/memory/contexts.h"
+
+namespace gcr::preload {
+namespace {
+
+/// The least value that the driver of CUDA 13 accepts unchanged.
+constexpr std::size_t kLowestBytes = 16;
+
+void lower(Runtime& r, KnownContext& known) {
+  const CurrentContext current(r, known.context);
+  std::size_t bytes = 0;
+  if (known.stack_limit_bytes != 0 || current.result() != Result::kSuccess ||
+      r.driver.stack_limit(&bytes) != Result::kSuccess || bytes <= kLowestBytes) {
+    return;
+  }
+  if (r.driver.set_stack_limit(kLowestBytes) == Result::kSuccess) {
+    known.stack_limit_bytes = bytes;
+  }
+}
+
+Result put_back(Runtime& r, KnownContext& known) {
+  if (known.stack_limit_bytes == 0) return Result::kSuccess;
+  const CurrentContext current(r, known.context);
+  if (current.result() != Result::kSuccess) return current.result();
+  const Result result = r.driver.set_stack_limit(known.stack_limit_bytes);
+  if (result == Result::kSuccess) known.stack_limit_bytes = 0;
+  return result;
+}
+
+}  // namespace
+
+void lower_stack_limits(Runtime& r) {
+  for (KnownContext& known : r.contexts) lower(r, known);
+}
+
+Result restore_stack_limits(Runtime& r) {
+  for (KnownContext& known : r.contexts) {
+    if (const Result result = put_back(r, known); result != Result::kSuccess) return result;
+  }
+  return Result::kSuccess;
+}
+
+std::uint32_t lowered_stack_limits(const Runtime& r) {
+  return static_cast<std::uint32_t>(
+      std::count_if(r.contexts.begin(), r.contexts.end(),
+                    [](const KnownContext& known) { return known.stack_limit_bytes != 0; }));
+}
+
+}  // namespace gcr::preload

@@ -1,0 +1,493 @@
+// preload/runtime.h, for all runtimes that have started.
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "preload/descriptors.h"
+#include "preload/door.h"
+#include "preload/gate.h"
+#include "preload/inherited.h"
+#include "preload/memory/backing.h"
+#include "preload/memory/capture.h"
+#include "preload/memory/contexts.h"
+#include "preload/memory/runtime.h"
+#include "preload/memory/stack_limits.h"
+#include "preload/runtime.h"
+
+namespace gcr::preload {
+namespace {
+
+/// Taken before the runtimes' own; guards what follows.
+constinit std::mutex g_mutex;
+/// By their numbers; null before they start.
+constinit Runtime* g_started[kMaxRuntimes] = {};
+/// Exported and not yet sent.
+constinit int g_loose[door::kMaxEntries] = {};
+constinit std::size_t g_loose_count = 0;
+
+/// Calls `function` for each runtime that has started, in the order of numbers. Holds g_mutex.
+template <class Function>
+void for_each_runtime(const Function& function) {
+  for (Runtime* const runtime : g_started) {
+    if (runtime != nullptr) function(*runtime);
+  }
+}
+
+void lock_all() {
+  g_mutex.lock();
+  for_each_runtime([](Runtime& r) { r.mutex.lock(); });
+}
+
+void unlock_all() {
+  for_each_runtime([](Runtime& r) { r.mutex.unlock(); });
+  g_mutex.unlock();
+}
+
+/// While it lives, the state of all runtimes is the calling thread's.
+class AllLocked {
+ public:
+  AllLocked() { lock_all(); }
+  ~AllLocked() { unlock_all(); }
+  AllLocked(const AllLocked&) = delete;
+  AllLocked& operator=(const AllLocked&) = delete;
+};
+
+}  // namespace
+
+bool start(Runtime& runtime) {
+  {
+    const std::lock_guard lock(g_mutex);
+    g_started[runtime.number] = &runtime;
+  }
+  return start_door();
+}
+
+}  // namespace gcr::preload
+
+namespace gcr::preload::runtime {
+namespace {
+
+using door::Outcome;
+
+Ending driver_failed(Result result, std::uint64_t id) {
+  return {Outcome::kDriver, number(result), id};
+}
+
+bool any_detached() {
+  bool detached = false;
+  for_each_runtime([&](const Runtime& r) { detached = detached || r.detached; });
+  return detached;
+}
+
+/// Of any runtime; null if no allocation has that id.
+Physical* find_physical(std::uint64_t id) {
+  const std::uint64_t runtime = Inventory::runtime_of(id);
+  if (runtime >= kMaxRuntimes || g_started[runtime] == nullptr) return nullptr;
+  return g_started[runtime]->inventory.find_physical(id);
+}
+
+std::uint32_t blockers_of(Runtime& r) {
+  std::uint32_t blockers = 0;
+  if (r.inventory.managed_count() > 0) blockers |= door::kManagedMemory;
+  if (r.driver_ipc_exported) blockers |= door::kIpcExported;
+  if (r.driver_ipc_imported > 0) blockers |= door::kIpcImported;
+  if (!r.imported_handles.empty() || !r.imported_mappings.empty()) {
+    blockers |= door::kForeignHandles;
+  }
+  for (const auto& [id, physical] : r.inventory.physicals()) {
+    if (physical.foreign) blockers |= door::kForeignHandles;
+  }
+  if (!r.captures.empty() && any_capture(r)) blockers |= door::kStreamCapturing;
+  return blockers;
+}
+
+door::DoorEntry entry_of(const Runtime& r, const Physical& physical) {
+  door::DoorEntry entry{};
+  entry.id = physical.id;
+  entry.size_bytes = physical.size_bytes;
+  entry.device_ordinal = static_cast<std::uint32_t>(physical.device);
+  entry.flags =
+      physical.origin == Origin::kLibrary ? door::kMappedByLibrary : door::kMappedByApplication;
+  if (physical.shared) entry.flags |= door::kShared;
+  entry.host_node = physical.host_node;
+  ::memcpy(entry.device_uuid, r.devices[physical.device].uuid.bytes, sizeof(entry.device_uuid));
+  return entry;
+}
+
+/// What graphs have reserved on all devices for what they allocate, as the driver says; while it
+/// must not be asked, as it was.
+std::uint64_t graph_bytes(Runtime& r) {
+  if (!r.pools.any_graph_memory || r.detached || gate::is_closed()) return r.pools.graph_bytes;
+  std::uint64_t asked = 0;
+  r.pools.graph_bytes = 0;
+  for (const KnownContext& known : r.contexts) {
+    const std::uint64_t bit = std::uint64_t{1} << known.device;
+    std::uint64_t bytes = 0;
+    if ((asked & bit) == 0 && r.driver.graph_memory(known.device, &bytes) == Result::kSuccess) {
+      r.pools.graph_bytes += bytes;
+    }
+    asked |= bit;
+  }
+  return r.pools.graph_bytes;
+}
+
+void add_to(door::Summary& summary, Runtime& r) {
+  summary.generation += r.inventory.generation();
+  summary.tracked_bytes += r.inventory.tracked_bytes();
+  summary.untracked_bytes += r.inventory.untracked_bytes() + graph_bytes(r);
+  summary.allocations += r.inventory.tracked_count();
+  summary.contexts += static_cast<std::uint32_t>(r.contexts.size());
+  summary.blockers |= blockers_of(r);
+  summary.fallbacks += r.fallbacks;
+  summary.detached |= r.detached ? 1 : 0;
+  summary.lowered_stacks += lowered_stack_limits(r);
+}
+
+/// Maps one range as it was, with the same access.
+Result map_again(Runtime& r, const Mapping& mapping) {
+  Result result = r.driver.map(mapping.address, mapping.size_bytes, mapping.offset_bytes,
+                               mapping.physical->handle);
+  if (result != Result::kSuccess) return result;
+  Access accesses[kMaxDevices];
+  std::size_t count = 0;
+  for (int device = 0; device < kMaxDevices; ++device) {
+    const std::uint64_t bit = std::uint64_t{1} << device;
+    if ((mapping.readers & bit) == 0) continue;
+    const bool writes = (mapping.writers & bit) != 0;
+    accesses[count++] = {.id = device, .rights = writes ? Rights::kReadWrite : Rights::kRead};
+  }
+  if (count > 0) {
+    result = r.driver.set_access(mapping.address, mapping.size_bytes, {accesses, count});
+  }
+  if (result == Result::kSuccess && !mapping.other_access.empty()) {
+    result = r.driver.set_access(mapping.address, mapping.size_bytes, mapping.other_access);
+  }
+  if (result != Result::kSuccess) r.driver.unmap(mapping.address, mapping.size_bytes);
+  return result;
+}
+
+using MappingIterator = std::map<Address, Mapping>::iterator;
+
+/// Unmaps everything; `stopped_at` is the first mapping that is still mapped.
+Result unmap_all(Runtime& r, MappingIterator* stopped_at) {
+  auto& mappings = r.inventory.mappings();
+  for (auto next = mappings.begin(); next != mappings.end(); ++next) {
+    *stopped_at = next;
+    const Result result = r.driver.unmap(next->first, next->second.size_bytes);
+    if (result != Result::kSuccess) return result;
+  }
+  *stopped_at = mappings.end();
+  return Result::kSuccess;
+}
+
+void unmap_from(Runtime& r, MappingIterator next) {
+  for (; next != r.inventory.mappings().end(); ++next) {
+    r.driver.unmap(next->first, next->second.size_bytes);
+  }
+}
+
+/// Maps everything; on failure nothing is mapped, and `failed_id` says what could not be.
+Result map_all(Runtime& r, MappingIterator end, std::uint64_t* failed_id) {
+  auto& mappings = r.inventory.mappings();
+  for (auto next = mappings.begin(); next != end; ++next) {
+    const Result result = map_again(r, next->second);
+    if (result == Result::kSuccess) continue;
+    *failed_id = next->second.physical->id;
+    for (auto undo = mappings.begin(); undo != next; ++undo) {
+      r.driver.unmap(undo->first, undo->second.size_bytes);
+    }
+    return result;
+  }
+  return Result::kSuccess;
+}
+
+/// Adds to `ending` the first failure.
+void release_all(Runtime& r, Ending* ending) {
+  for (auto& [id, physical] : r.inventory.physicals()) {
+    const Result result = r.driver.release(physical.handle);
+    physical.handle = 0;
+    close_descriptors(physical);
+    if (result != Result::kSuccess && ending->outcome == Outcome::kOk) {
+      *ending = {Outcome::kBroken, number(result), id};
+    }
+  }
+  r.detached = true;
+}
+
+void release_handles(Runtime& r) {
+  for (auto& [id, physical] : r.inventory.physicals()) {
+    if (physical.handle != 0) r.driver.release(physical.handle);
+    physical.handle = 0;
+  }
+}
+
+Result import_all(Runtime& r, std::uint64_t* failed_id) {
+  for (auto& [id, physical] : r.inventory.physicals()) {
+    const Result result = r.driver.import_descriptor(&physical.handle, physical.offered_fd);
+    if (result != Result::kSuccess) {
+      physical.handle = 0;
+      *failed_id = id;
+      return result;
+    }
+  }
+  return Result::kSuccess;
+}
+
+/// One runtime's part of an attach. On failure its memory is away as before.
+Result bring_back(Runtime& r, std::uint64_t* failed_id) {
+  Result result = restore_stack_limits(r);
+  if (result == Result::kSuccess) result = import_all(r, failed_id);
+  if (result == Result::kSuccess) result = map_all(r, r.inventory.mappings().end(), failed_id);
+  if (result != Result::kSuccess) release_handles(r);
+  return result;
+}
+
+void settle_after_attach(Runtime& r) {
+  for (auto& [id, physical] : r.inventory.physicals()) {
+    physical.retained_fd = physical.offered_fd;
+    physical.offered_fd = -1;
+    physical.export_session = 0;
+  }
+  for (int device = 0; device < kMaxDevices; ++device) {
+    if (r.devices[device].asked) r.devices[device].uuid = r.driver.uuid(device);
+  }
+  r.detached = false;
+}
+
+/// Unmaps the memory of all runtimes, or of none. kBroken: not all of it can be mapped again; then
+/// all of it is away, and from there only the agent's descriptors bring it back.
+Ending unmap_runtimes() {
+  Ending ending;
+  for (std::size_t i = 0; i < kMaxRuntimes && ending.outcome == Outcome::kOk; ++i) {
+    if (g_started[i] == nullptr) continue;
+    MappingIterator stopped_at;
+    const Result unmapped = unmap_all(*g_started[i], &stopped_at);
+    if (unmapped == Result::kSuccess) continue;
+    ending = driver_failed(unmapped, stopped_at->second.physical->id);
+    std::uint64_t lost_id = 0;
+    bool back = map_all(*g_started[i], stopped_at, &lost_id) == Result::kSuccess;
+    for (std::size_t before = 0; before < i && back; ++before) {
+      if (g_started[before] == nullptr) continue;
+      auto& mappings = g_started[before]->inventory.mappings();
+      back = map_all(*g_started[before], mappings.end(), &lost_id) == Result::kSuccess;
+    }
+    if (back) return ending;
+    ending.outcome = Outcome::kBroken;
+  }
+  if (ending.outcome == Outcome::kBroken) {
+    // What is mapped goes too; the driver refuses what is not.
+    for_each_runtime([](Runtime& r) { unmap_from(r, r.inventory.mappings().begin()); });
+    Ending ignored;
+    for_each_runtime([&](Runtime& r) { release_all(r, &ignored); });
+  }
+  return ending;
+}
+
+}  // namespace
+
+door::Summary summarize() {
+  const AllLocked locked;
+  door::Summary summary{};
+  for_each_runtime([&](Runtime& r) { add_to(summary, r); });
+  summary.gated_calls_in_flight = gate::in_flight();
+  summary.door_tid = door_thread_id();
+  summary.gate_closed = gate::is_closed() ? 1 : 0;
+  summary.held_calls = gate::held();
+  return summary;
+}
+
+std::size_t list(std::uint64_t after_id, std::span<door::DoorEntry> entries) {
+  const AllLocked locked;
+  std::size_t count = 0;
+  for_each_runtime([&](Runtime& r) {
+    auto& physicals = r.inventory.physicals();
+    for (auto next = physicals.upper_bound(after_id);
+         next != physicals.end() && count < entries.size(); ++next) {
+      entries[count++] = entry_of(r, next->second);
+    }
+  });
+  return count;
+}
+
+Ending export_all(std::uint64_t session, std::span<const std::uint64_t> ids,
+                  std::span<door::DoorEntry> entries, std::span<int> descriptors) {
+  Ending ending;
+  {
+    const AllLocked locked;
+    if (any_detached()) return {Outcome::kBadRequest};
+    const RaisedDescriptorLimit limit;  // they leave at once
+    for (std::size_t i = 0; i < ids.size() && ending.outcome == Outcome::kOk; ++i) {
+      Physical* physical = find_physical(ids[i]);
+      if (physical == nullptr) {
+        ending = {Outcome::kNotFound, 0, ids[i]};
+        break;
+      }
+      Runtime& r = *g_started[Inventory::runtime_of(ids[i])];
+      const Result result = export_descriptor(r, *physical, &descriptors[i]);
+      if (result != Result::kSuccess) {
+        ending = driver_failed(result, ids[i]);
+        break;
+      }
+      g_loose[g_loose_count++] = descriptors[i];
+      entries[i] = entry_of(r, *physical);
+      physical->export_session = session;
+    }
+  }
+  if (ending.outcome != Outcome::kOk) close_loose();
+  return ending;
+}
+
+Ending open_userfaultfd(int* descriptor) {
+  const std::lock_guard lock(g_mutex);
+  // Faults of the kernel's own are no obstacle: the agent has all of them answered at once.
+  constexpr unsigned long kFlags = O_CLOEXEC | UFFD_USER_MODE_ONLY;
+  const int saved_errno = errno;
+  *descriptor = static_cast<int>(::syscall(SYS_userfaultfd, kFlags));
+  errno = saved_errno;
+  if (*descriptor < 0) return {Outcome::kNotFound};
+  g_loose[g_loose_count++] = *descriptor;
+  return {};
+}
+
+std::size_t list_registered(std::uint64_t above, std::span<door::DoorEntry> entries) {
+  const AllLocked locked;
+  std::size_t count = 0;
+  for (bool found = true; found && count < entries.size();) {
+    door::DoorEntry& entry = entries[count];
+    found = false;
+    for_each_runtime([&](const Runtime& r) {
+      const auto at = r.registered_memory.upper_bound(above);
+      if (at == r.registered_memory.end() || (found && at->first > entry.id)) return;
+      entry.size_bytes =
+          found && at->first == entry.id ? std::max(entry.size_bytes, at->second) : at->second;
+      entry.id = at->first;
+      found = true;
+    });
+    if (!found) break;
+    above = entry.id;
+    ++count;
+  }
+  return count;
+}
+
+void close_loose() {
+  const std::lock_guard lock(g_mutex);
+  while (g_loose_count > 0) ::close(g_loose[--g_loose_count]);
+}
+
+Ending detach(std::uint64_t session) {
+  const AllLocked locked;
+  if (!gate::is_closed()) return {Outcome::kBadRequest};
+  Ending ending;
+  for_each_runtime([&](Runtime& r) {
+    if (ending.outcome != Outcome::kOk) return;
+    if (r.detached || blockers_of(r) != 0) ending.outcome = Outcome::kBadRequest;
+  });
+  for_each_runtime([&](Runtime& r) {
+    for (const auto& [id, physical] : r.inventory.physicals()) {
+      if (ending.outcome != Outcome::kOk) return;
+      if (physical.export_session != session) ending = {Outcome::kNotFound, 0, id};
+    }
+  });
+  if (ending.outcome != Outcome::kOk) return ending;
+  ending = unmap_runtimes();
+  if (ending.outcome != Outcome::kOk) return ending;
+  for_each_runtime([&](Runtime& r) {
+    release_all(r, &ending);
+    lower_stack_limits(r);
+  });
+  return ending;
+}
+
+Ending offer(std::span<const std::uint64_t> ids, std::span<const int> descriptors) {
+  const AllLocked locked;
+  Ending ending;
+  if (!any_detached() || ids.size() != descriptors.size()) ending.outcome = Outcome::kBadRequest;
+  for (std::size_t i = 0; i < ids.size() && ending.outcome == Outcome::kOk; ++i) {
+    if (find_physical(ids[i]) == nullptr) ending = {Outcome::kNotFound, 0, ids[i]};
+  }
+  if (ending.outcome != Outcome::kOk) {
+    for (const int descriptor : descriptors) ::close(descriptor);
+    return ending;
+  }
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    Physical& physical = *find_physical(ids[i]);
+    if (physical.offered_fd >= 0) ::close(physical.offered_fd);
+    physical.offered_fd = descriptors[i];
+  }
+  return ending;
+}
+
+Ending attach() {
+  const AllLocked locked;
+  if (!any_detached()) return {Outcome::kBadRequest};
+  Ending ending;
+  for_each_runtime([&](Runtime& r) {
+    for (const auto& [id, physical] : r.inventory.physicals()) {
+      if (ending.outcome != Outcome::kOk) return;
+      if (physical.offered_fd < 0) ending = {Outcome::kNotFound, 0, id};
+    }
+  });
+  if (ending.outcome != Outcome::kOk) return ending;
+  const RaisedDescriptorLimit limit;  // for what the driver may need for an import
+  for (std::size_t i = 0; i < kMaxRuntimes; ++i) {
+    std::uint64_t failed_id = 0;
+    const Result result =
+        g_started[i] == nullptr ? Result::kSuccess : bring_back(*g_started[i], &failed_id);
+    if (result == Result::kSuccess) continue;
+    while (i-- > 0) {
+      if (g_started[i] == nullptr) continue;
+      unmap_from(*g_started[i], g_started[i]->inventory.mappings().begin());
+      release_handles(*g_started[i]);
+    }
+    return driver_failed(result, failed_id);
+  }
+  for_each_runtime([](Runtime& r) { settle_after_attach(r); });
+  return {};
+}
+
+bool is_detached() {
+  const AllLocked locked;
+  return any_detached();
+}
+
+Ending wait_until_idle(std::chrono::nanoseconds timeout, door::Obstacle* obstacle) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  *obstacle = door::Obstacle::kNone;
+  for (std::size_t i = 0; i < kMaxRuntimes; ++i) {
+    Runtime* runtime = nullptr;
+    {
+      const std::lock_guard lock(g_mutex);
+      runtime = g_started[i];
+    }
+    if (runtime == nullptr) continue;
+    const Ending ending =
+        preload::wait_until_idle(*runtime, deadline - std::chrono::steady_clock::now(), obstacle);
+    if (ending.outcome != Outcome::kOk) return ending;
+  }
+  return {};
+}
+
+void before_fork() { lock_all(); }
+
+void after_fork_in_parent() { unlock_all(); }
+
+void after_fork_in_child() {
+  while (g_loose_count > 0) ::close(g_loose[--g_loose_count]);
+  for_each_runtime([](Runtime& r) {
+    for (auto& [id, physical] : r.inventory.physicals()) close_descriptors(physical);
+  });
+  unlock_all();
+  // Not even the drivers can use their files in here, and CRIU cannot dump them.
+  for_each_runtime([](Runtime& r) {
+    r.driver.take_all_calls();
+    for (const std::string_view prefix : r.driver.files()) let_go_of_files(prefix);
+  });
+}
+
+}  // namespace gcr::preload::runtime
