@@ -31,6 +31,7 @@ constexpr char kTerminals[] = "/dev/pts";
 constexpr char kTerminalMultiplexer[] = "/dev/ptmx";
 constexpr unsigned kTerminalMajor = 136;  // Documentation/admin-guide/devices.txt of the kernel
 constexpr char kNvidiaGpus[] = "/proc/driver/nvidia/gpus";
+constexpr char kDrmDevices[] = "/sys/class/drm";
 constexpr int kPatienceMs = 10'000;
 constexpr int kMostDevices = 4096;
 
@@ -54,6 +55,28 @@ std::map<Uuid, std::string> nvidia_nodes() {
         nodes[*uuid] = "/dev/nvidia" + line.substr(value);
     }
   }
+  return nodes;
+}
+
+/// The render nodes of AMD's GPUs, as sysfs tells. HIP's UUID is the text of the identifier. A GPU
+/// without one is known by its path alone; partitions share one, and only the first is found.
+std::map<Uuid, std::string> amd_nodes() {
+  std::map<Uuid, std::string> nodes;
+  std::error_code error;
+  for (const auto& node : fs::directory_iterator(kDrmDevices, error)) {
+    const std::string name = node.path().filename();
+    std::string id = procfs::read_text(node.path() / "device" / "unique_id");
+    if (id.ends_with('\n')) id.pop_back();
+    if (name.starts_with("renderD") && id.size() == sizeof(Uuid::bytes))
+      nodes[to_uuid(id)] = "/dev/dri/" + name;
+  }
+  return nodes;
+}
+
+/// Those of all GPUs: what a process needs of one alone.
+std::map<Uuid, std::string> gpu_nodes() {
+  std::map<Uuid, std::string> nodes = nvidia_nodes();
+  nodes.merge(amd_nodes());
   return nodes;
 }
 
@@ -128,23 +151,6 @@ Status reap(pid_t child) {
                            "cannot join the control groups of the process");
 }
 
-/// The files through which a process joins those of its groups that may forbid devices. None if
-/// there is no such group.
-Result<std::vector<UniqueFd>> forbidding_groups(const std::vector<Hierarchy>& hierarchies,
-                                                pid_t pid) {
-  std::vector<UniqueFd> groups;
-  for (const Hierarchy& hierarchy : hierarchies) {
-    if (!hierarchy.has(kDevices)) continue;
-    GCR_ASSIGN(const std::string name, group_of(hierarchy, pid));
-    const auto group = hierarchy.directory_of(name);
-    if (!group || *group == hierarchy.mount) continue;
-    const fs::path path = *group / "cgroup.procs";
-    UniqueFd& file = groups.emplace_back(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-    if (!file) return Error::from_errno(errno, "cannot open " + path.string());
-  }
-  return groups;
-}
-
 std::string path_of(const proto::Device& device, const std::map<Uuid, std::string>& gpus) {
   if (device.gpu_uuid().empty()) return device.path();
   const auto node = gpus.find(to_uuid(device.gpu_uuid()));
@@ -161,7 +167,7 @@ struct Rule {
 };
 
 std::vector<Rule> rules_of(const proto::DeviceLimits& limits) {
-  const auto gpus = nvidia_nodes();
+  const auto gpus = gpu_nodes();
   std::vector<Rule> rules;
   for (const proto::Device& device : limits.allowed()) {
     const std::string path = path_of(device, gpus);
@@ -261,11 +267,26 @@ Status limit_v2(const fs::path& group, const std::vector<Rule>& rules) {
 
 }  // namespace
 
+Result<std::vector<UniqueFd>> device_groups_of(const std::vector<Hierarchy>& hierarchies,
+                                               pid_t pid) {
+  std::vector<UniqueFd> groups;
+  for (const Hierarchy& hierarchy : hierarchies) {
+    if (!hierarchy.has(kDevices)) continue;
+    GCR_ASSIGN(const std::string name, group_of(hierarchy, pid));
+    const auto group = hierarchy.directory_of(name);
+    if (!group || *group == hierarchy.mount) continue;
+    const fs::path path = *group / "cgroup.procs";
+    UniqueFd& file = groups.emplace_back(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    if (!file) return Error::from_errno(errno, "cannot open " + path.string());
+  }
+  return groups;
+}
+
 Result<std::optional<proto::DeviceLimits>> devices_of(const std::vector<Hierarchy>& hierarchies,
                                                       pid_t pid) {
-  GCR_ASSIGN(const std::vector<UniqueFd> groups, forbidding_groups(hierarchies, pid));
+  GCR_ASSIGN(const std::vector<UniqueFd> groups, device_groups_of(hierarchies, pid));
   if (groups.empty()) return std::nullopt;
-  const auto gpus = nvidia_nodes();
+  const auto gpus = gpu_nodes();
   std::vector<proto::Device> devices = devices_here(gpus);
   std::vector<std::string> names;
   for (const proto::Device& device : devices) names.push_back(path_of(device, gpus));
@@ -286,6 +307,22 @@ Result<std::optional<proto::DeviceLimits>> devices_of(const std::vector<Hierarch
     devices[i].set_read((ways & kRead) != 0);
     devices[i].set_write((ways & kWrite) != 0);
     *limits.add_allowed() = std::move(devices[i]);
+  }
+  if (!any) return std::nullopt;
+  return limits;
+}
+
+std::optional<proto::DeviceLimits> devices_without(const std::set<Uuid>& gpus) {
+  proto::DeviceLimits limits;
+  bool any = false;
+  for (proto::Device& device : devices_here(gpu_nodes())) {
+    const bool is_left_out =
+        !device.gpu_uuid().empty() && gpus.contains(to_uuid(device.gpu_uuid()));
+    any = any || is_left_out;
+    if (is_left_out) continue;
+    device.set_read(true);
+    device.set_write(true);
+    *limits.add_allowed() = std::move(device);
   }
   if (!any) return std::nullopt;
   return limits;

@@ -7,18 +7,30 @@
 
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "migrate-agent/cgroups/hierarchy.h"
 #include "proto/control.pb.h"
 #include "src/base/result.h"
+#include "src/base/unique_fd.h"
+#include "src/base/uuid.h"
 
 namespace gcr::cgroups {
+
+/// The cgroup.procs of those groups of a process that may forbid devices. None if there is no such
+/// group.
+Result<std::vector<UniqueFd>> device_groups_of(const std::vector<Hierarchy>& hierarchies,
+                                               pid_t pid);
 
 /// The devices that a process may open; none if nothing is forbidden. A child of the caller joins
 /// the groups of the process for a moment. kTimeout if the child does not answer.
 Result<std::optional<proto::DeviceLimits>> devices_of(const std::vector<Hierarchy>& hierarchies,
                                                       pid_t pid);
+
+/// All devices that exist now on this host, but for these GPUs. None if this host has no devices of
+/// theirs.
+std::optional<proto::DeviceLimits> devices_without(const std::set<Uuid>& gpus);
 
 /// Lets the processes of a group open only these devices: those that exist now, by their numbers on
 /// this host. GPUs are named by their UUID on this host. If the terminal multiplexer is allowed, so

@@ -13,6 +13,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "migrate-agent/criu/launch.h"
 #include "migrate-agent/data/negotiation.h"
 #include "src/base/executable.h"
 #include "src/base/host_name.h"
@@ -120,6 +121,16 @@ class Table {
     }
   }
 
+  /// "NAME=VALUE" of an environment.
+  void variables(std::string_view key, std::vector<std::string>& target) {
+    strings(key, target);
+    const bool all = std::ranges::all_of(target, [](const std::string& variable) {
+      return variable.find('=') != std::string::npos && !variable.starts_with('=');
+    });
+    if (!all) return fail(key, "must have the form \"NAME=VALUE\"");
+    if (target.size() > criu::launch::kMostVariables) fail(key, "has too many variables");
+  }
+
   /// Of a key that is there.
   void fail(std::string_view key, std::string_view what) { fail(*table_.get(key), key, what); }
 
@@ -207,11 +218,13 @@ void read_gpus(Table& table, Config& config) {
   std::vector<std::string> texts;
   table.strings("gpus", texts);
   for (const std::string& text : texts) {
-    const auto uuid = Uuid::parse(text);
+    const auto uuid = parse_gpu(text);
     if (!uuid) {
-      table.fail("gpus",
-                 fmt::format("has \"{}\", which is not a GPU's UUID; `nvidia-smi -L` lists them",
-                             control::printable(text)));
+      table.fail(
+          "gpus",
+          fmt::format(
+              "has \"{}\", which is not a GPU's UUID; `nvidia-smi -L` and `rocminfo` list them",
+              control::printable(text)));
       return;
     }
     config.gpus.push_back(*uuid);
@@ -293,6 +306,8 @@ Status read_criu(const toml::table& node, const std::string& name, Config& confi
   table.strings("command", config.criu.argv);
   if (config.criu.argv.empty()) config.criu.argv = default_criu();
   table.optional_text("reaper", config.criu.reaper);
+  table.text("plugins", config.criu.plugins);
+  table.variables("plugin_environment", config.criu.plugin_environment);
   return table.finish();
 }
 
@@ -329,6 +344,7 @@ Status read_root(const toml::table& node, const std::string& name, Config& confi
   root.optional_path("local_socket", config.local_socket);
   read_metrics_listen(root, config);
   root.optional_path("audit_log", config.audit_log);
+  root.text("sysfs", config.sysfs);
   root.text("state_dir", config.state_dir);
   root.text("runtime_dir", config.runtime_dir);
   GCR_TRY(read_section(root, "tls", name, read_tls, config));

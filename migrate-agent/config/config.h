@@ -22,6 +22,8 @@
 //                                             # prefill it is as much as the VRAM
 //   gpus            = []                      # UUIDs that this agent may place processes on;
 //                                             # none: all
+//   sysfs           = "/sys"                  # where this host's sysfs is mounted, which describes
+//                                             # AMD's GPUs
 //   log_level       = "info"                  # "debug", "info", "warning", "error"
 //   max_startups    = 128                     # connections that have not shown a certificate yet
 //   startup_timeout_ms = 10000                # for the preface, and for the handshake
@@ -58,6 +60,10 @@
 //   command     = []                      # the program and the arguments before CRIU's own; none:
 //                                         # the one installed with the agent, else "criu"
 //   reaper      = ""                      # empty: gcr-reaper beside the agent or in ../libexec
+//   plugins     = "/usr/lib/criu"         # where CRIU's plugins are, of which one is loaded for
+//                                         # processes that use AMD's GPUs: amdgpu_plugin.so
+//   plugin_environment = ["KFD_MAX_BUFFER_SIZE=256M"]  # what it finds in its environment: what
+//                                         # it compares (KFD_…_CHECK), how much memory it takes
 //
 // Each worker reads the file again, so most keys take effect with the next migration. The daemon
 // reads `tls`, both limits on migrations and `log_level` again on SIGHUP, and its other keys
@@ -101,6 +107,7 @@ struct Config {
   landing::HugepagePolicy hugepages = landing::HugepagePolicy::kAuto;
   std::uint64_t landing_window_bytes = 4 * kGiB;
   std::vector<Uuid> gpus;  ///< empty: every GPU of the machine
+  std::filesystem::path sysfs = "/sys";
   std::string log_level = "info";
   unsigned max_startups = 128;
   unsigned startup_timeout_ms = 10'000;

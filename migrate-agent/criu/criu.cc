@@ -8,6 +8,7 @@
 #include "migrate-agent/criu/images.h"
 #include "migrate-agent/criu/launch.h"
 #include "migrate-agent/criu/options.h"
+#include "migrate-agent/criu/paused_queues.h"
 #include "migrate-agent/criu/session.h"
 #include "migrate-agent/procfs/procfs.h"
 
@@ -111,10 +112,17 @@ Status check_memory_tracking(const Command& command) {
                "the kernel cannot tell which pages are written to (CONFIG_MEM_SOFT_DIRTY)");
 }
 
+Result<std::shared_ptr<const Plugin>> open_plugin(const Command& command, std::string_view name,
+                                                  std::uint32_t criu_version) {
+  GCR_ASSIGN(Plugin plugin, Plugin::open(command.plugins / name, criu_version));
+  return std::make_shared<const Plugin>(std::move(plugin));
+}
+
 Status resume_stopped(const procfs::Process& process) {
   const std::string doing = "cannot resume process " + std::to_string(process.pid());
   if (process.has_ended()) return Error(Code::kNotFound, doing + ": it is gone");
   for (const procfs::Process& task : procfs::open_tree(process)) {
+    GCR_TRY(let_queues_go_on(task));
     const Status sent = task.send(SIGCONT);
     if (!sent && task.pid() == process.pid()) return sent.error().while_doing(doing);
   }

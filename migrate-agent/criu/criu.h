@@ -1,7 +1,7 @@
 // The CRIU driver: dumps, pre-dumps and restores by CRIU's command line. Its RPC (`criu swrk`) is
-// used only for versions and checks: it cannot stream images. CRIU finds no plugins to load. Calls
-// block; run them off the control thread. CRIU is never killed while it works on a CUDA process:
-// its own timeout is raised instead.
+// used only for versions and checks: it cannot stream images. CRIU finds no plugins to load, unless
+// a job needs one (plugin.h). Calls block; run them off the control thread. CRIU is never killed
+// while it works on a CUDA process: its own timeout is raised instead.
 #pragma once
 
 #include <sys/types.h>
@@ -15,9 +15,11 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "migrate-agent/criu/command.h"
+#include "migrate-agent/criu/plugin.h"
 #include "migrate-agent/process/outside_tcp.h"
 #include "migrate-agent/procfs/process_handle.h"
 #include "proto/control.pb.h"
@@ -45,8 +47,14 @@ Status check_cpu_features(const Command& command, const std::string& features);
 /// else kUnsupported with the reason.
 Status check_memory_tracking(const Command& command);
 
+/// The plugin `name`, of plugin_for(), from command.plugins, for a CRIU of this version(). Errors
+/// as Plugin::open().
+Result<std::shared_ptr<const Plugin>> open_plugin(const Command& command, std::string_view name,
+                                                  std::uint32_t criu_version);
+
 /// Takes one image of a dump. `name` is CRIU's own ("pages-1.img"); `content` is read from its
-/// current offset to its end. Images of memory ("pages-*.img") come as pipes during the dump, each
+/// current offset to its end. Images of memory (of processes, "pages-*.img", and of GPUs,
+/// "amdgpu-*.img") come as pipes during the dump, each
 /// on a thread of its own and possibly several at once: CRIU blocks until they are read. All others
 /// come after the dump, one after the other, on the thread that called run(), and after
 /// check_dumped_credentials(). An error ends the dump, and the tasks run again.
@@ -72,6 +80,11 @@ struct DumpOptions {
   process::OutsideTcp outside_tcp = process::OutsideTcp::kRefuse;
   /// For streaming dumps, and then run() needs a TakeMemory. Has no effect on kernels before 6.7.
   ChooseMemory leave_out{};
+  /// That CRIU loads; null: none.
+  std::shared_ptr<const Plugin> plugin{};
+  /// The cgroup.procs of the control groups in which CRIU works; valid as long as the options are.
+  /// None: the caller's.
+  std::span<const UniqueFd> groups{};
 };
 
 /// A CRIU that was started for a process and has done everything that it can do before it touches
@@ -121,8 +134,8 @@ class PreparedDump {
 Status pre_dump(const Command& command, pid_t pid, const std::filesystem::path& directory,
                 const std::filesystem::path& parent = {});
 
-/// Lets tasks that a dump left stopped run again (roll-back), after end_repair(). kNotFound if the
-/// process is gone.
+/// Lets tasks that a dump left stopped run again (roll-back), after end_repair(), and before them
+/// their GPU queues (paused_queues.h). kNotFound if the process is gone.
 Status resume_stopped(const procfs::Process& process);
 
 /// A restored tree in a PID and mount namespace of its own, whose tasks are stopped. Destroying it
@@ -148,21 +161,31 @@ class RestoredTree {
   std::unique_ptr<Impl> impl_;
 };
 
+/// How a tree is restored.
+struct RestoreOptions {
+  /// The cgroup.procs of the control groups to restore into, one of which the caller freezes as
+  /// soon as run() has ended: then run() does not wait until the tasks are stopped. None: the
+  /// caller's own groups.
+  std::vector<UniqueFd> groups{};
+  /// Bounds what place() takes, which counts as memory of these groups.
+  std::uint64_t most_in_place = UINT64_MAX;
+  /// That CRIU loads; null: none.
+  std::shared_ptr<const Plugin> plugin{};
+  /// Where the plugin has to put the GPUs: else run() fails.
+  PluginMap planned{};
+};
+
 /// A CRIU that was started in new namespaces and waits for the first of its images; run() does the
 /// rest. Move-only. Destroying it before run() leaves nothing.
 class PreparedRestore {
  public:
   /// The images will be files in `directory`, which exists; they may be written from now on.
   /// `used_pids` are the PIDs that the tree uses in its PID namespace, as far as they are known:
-  /// CRIU's own processes avoid them. `groups`: the cgroup.procs of the control groups to restore
-  /// into, one of which the caller freezes as soon as run() has ended: then run() does not wait
-  /// until the tasks are stopped. None: the caller's own groups. `most_in_place` bounds what
-  /// place() takes, which counts as memory of these groups.
+  /// CRIU's own processes avoid them.
   static Result<PreparedRestore> create(const Command& command,
                                         const std::filesystem::path& directory,
                                         const std::set<pid_t>& used_pids,
-                                        std::vector<UniqueFd> groups = {},
-                                        std::uint64_t most_in_place = UINT64_MAX);
+                                        RestoreOptions options = {});
 
   PreparedRestore(PreparedRestore&&) noexcept;
   PreparedRestore& operator=(PreparedRestore&&) noexcept;

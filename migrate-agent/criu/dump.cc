@@ -30,13 +30,13 @@ constexpr char kFirstDumpFile[] = "irmap-cache";
 /// The arguments for what is dumped, and from which parent.
 Result<std::vector<std::string>> dump_arguments(const std::string& action, const char* log,
                                                 pid_t pid, const fs::path& directory,
-                                                const fs::path& parent) {
+                                                const fs::path& parent, bool with_plugin) {
   const std::vector<pid_t> pids = procfs::namespace_pids(std::to_string(pid));
   if (pids.empty()) {
     GCR_ASSIGN(const UniqueFd alive, procfs::open_pidfd(pid));  // or the reason why not
     return Error(Code::kUnavailable, "cannot read /proc/" + std::to_string(pid) + "/status");
   }
-  std::vector<std::string> arguments = common_arguments(action, log);
+  std::vector<std::string> arguments = common_arguments(action, log, with_plugin);
   arguments.insert(arguments.end(), {"--tree", std::to_string(pids.back())});
   if (!parent.empty()) {
     const fs::path there = fs::absolute(parent).lexically_normal();
@@ -107,7 +107,8 @@ Result<std::unique_ptr<PreparedDump::Impl>> PreparedDump::Impl::prepare(
     const DumpOptions& options, bool streaming) {
   auto made = [&]() -> Result<std::unique_ptr<Impl>> {
     GCR_ASSIGN(auto process, procfs::Process::open(pid));
-    GCR_ASSIGN(auto arguments, dump_arguments("dump", kDumpLog, pid, directory, parent));
+    GCR_ASSIGN(auto arguments,
+               dump_arguments("dump", kDumpLog, pid, directory, parent, options.plugin != nullptr));
     arguments.emplace_back("--leave-stopped");
     if (!options.group.empty()) {
       arguments.insert(arguments.end(), {"--freeze-cgroup", options.group.string()});
@@ -136,8 +137,10 @@ Result<std::unique_ptr<PreparedDump::Impl>> PreparedDump::Impl::prepare(
 Status PreparedDump::Impl::start(const Command& command,
                                  const std::vector<std::string>& arguments) {
   const UniqueFd memory = left_out ? left_out->take_criu_end() : UniqueFd();
-  auto beside = Session::beside(command, arguments, pid, directory, memory.get());
-  if (!beside) return beside.error();
+  auto beside = Session::beside(
+      command, arguments, pid, directory,
+      {.groups = options.groups, .plugin = options.plugin.get(), .memory_fd = memory.get()});
+  if (!beside) return explain(beside.error(), directory, kDumpLog);
   session.emplace(std::move(*beside));
   GCR_ASSIGN(const bool reached, hold.wait_until_reached(*session));
   if (reached) return {};
@@ -257,7 +260,7 @@ Status pre_dump(const Command& command, pid_t pid, const fs::path& directory,
                 const fs::path& parent) {
   const Status status = [&]() -> Status {
     GCR_ASSIGN(const auto arguments,
-               dump_arguments("pre-dump", kPreDumpLog, pid, directory, parent));
+               dump_arguments("pre-dump", kPreDumpLog, pid, directory, parent, false));
     GCR_ASSIGN(Session session, Session::beside(command, arguments, pid, directory));
     GCR_TRY(wait_for_success(session, directory, kPreDumpLog));
     return session.check_namespace();

@@ -15,6 +15,8 @@
 //    first of them, and lets go of all.
 // 4. A restored task takes over the memory that it has inherited from CRIU, where CRIU would map
 //    empty memory for it.
+// 5. CRIU's plugin is loaded, with all libraries that it needs, before 1: CRIU finds it loaded.
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -61,6 +63,19 @@ ssize_t receive(int fd, void* packet, std::size_t size) {
   return got;
 }
 
+/// With all functions that it needs, so that a plugin for another CRIU shows here.
+void load_plugin() {
+  if (fchdir(kImagesFd) == 0 && dlopen(kPluginLink, RTLD_NOW) != nullptr) {
+    close(kPluginFd);
+    return;
+  }
+  const char* const reason = dlerror();
+  dprintf(STDERR_FILENO, "cannot load the plugin: %s\n",
+          reason != nullptr ? reason : "no directory");
+  errno = ELIBBAD;
+  fail_and_exit(kControlFd, Step::kLoadPlugin);
+}
+
 void enter() {
   if (setns(kMountsFd, CLONE_NEWNS) != 0 || fchdir(kImagesFd) != 0) {
     fail_and_exit(kControlFd, Step::kEnterNamespaces);
@@ -83,6 +98,7 @@ __attribute__((constructor)) void begin() {
   leaves_out = has(kMemoryFd);
   holds = has(kHoldFd);
   if (!holds || stat("inventory.img", &first_file) != 0) first_file.st_ino = 0;
+  if (has(kPluginFd)) load_plugin();
   if (has(kMountsFd)) enter();
   close(kLibraryFd);
 }

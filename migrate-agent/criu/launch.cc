@@ -13,7 +13,7 @@
 namespace gcr::criu::launch {
 namespace {
 
-constexpr int kFirstFreeFd = 10;  // above every fixed descriptor
+constexpr int kFirstFreeFd = 11;  // above every fixed descriptor
 
 bool place(int from, int to) {
   return dup2(from, to) == to;  // the copy survives exec
@@ -41,21 +41,19 @@ void fail_and_exit(int control_fd, Step step) {
   _exit(127);
 }
 
-bool arrange_descriptors(int third_fd, int images_fd) {
-  const int third = fcntl(third_fd, F_DUPFD_CLOEXEC, kFirstFreeFd);
-  const int images = fcntl(images_fd, F_DUPFD_CLOEXEC, kFirstFreeFd);
-  return third >= 0 && images >= 0 && place(third, kRpcFd) && place(images, kImagesFd);
-}
-
-bool arrange_inside(const Inside& inside) {
-  const int from[] = {inside.library, inside.mounts, inside.memory, inside.hold};
-  const int to[] = {kLibraryFd, kMountsFd, kMemoryFd, kHoldFd};
-  int copies[4];
-  for (int i = 0; i < 4; ++i) {
+bool arrange_descriptors(int third_fd, int images_fd, const Inside& inside) {
+  const int from[] = {third_fd,      images_fd,   inside.library, inside.mounts,
+                      inside.memory, inside.hold, inside.plugin};
+  const int to[] = {kRpcFd, kImagesFd, kLibraryFd, kMountsFd, kMemoryFd, kHoldFd, kPluginFd};
+  constexpr int kCount = sizeof(to) / sizeof(to[0]);
+  // Any of them may be in another's place.
+  int copies[kCount];
+  for (int i = 0; i < kCount; ++i) {
     copies[i] = from[i] < 0 ? -1 : fcntl(from[i], F_DUPFD_CLOEXEC, kFirstFreeFd);
     if (from[i] >= 0 && copies[i] < 0) return false;
   }
-  for (int i = 0; i < 4; ++i) {
+  syscall(SYS_close_range, static_cast<unsigned>(STDERR_FILENO + 1), ~0u, CLOSE_RANGE_CLOEXEC);
+  for (int i = 0; i < kCount; ++i) {
     if (copies[i] >= 0 && !place(copies[i], to[i])) return false;
   }
   return true;
@@ -72,7 +70,8 @@ void reset_signals() {
   sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-void exec_criu(const char* const* argv, int control_fd, int images_fd, const Inside& inside) {
+void exec_criu(const char* const* argv, const char* const* variables, int control_fd, int images_fd,
+               const Inside& inside) {
   reset_signals();
   const int control = fcntl(control_fd, F_DUPFD_CLOEXEC, kFirstFreeFd);
   if (control < 0) fail_and_exit(control_fd, Step::kDescriptors);
@@ -81,20 +80,22 @@ void exec_criu(const char* const* argv, int control_fd, int images_fd, const Ins
     fail_and_exit(control, Step::kSocketpair);
   }
   send_control(control, {Event::kRpcSocket, Step::kNone, 0, 0}, pair[0]);
-  if (!arrange_descriptors(pair[1], images_fd)) fail_and_exit(control, Step::kDescriptors);
-  const int nothing = open("/dev/null", O_RDWR);
-  const int errors = openat(kImagesFd, "criu.err", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  // The control socket, which reports a failed exec, ends with a successful one.
+  if (!arrange_descriptors(pair[1], images_fd, inside)) fail_and_exit(control, Step::kDescriptors);
+  const int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
+  const int errors = openat(kImagesFd, "criu.err", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (nothing < 0 || errors < 0 || dup2(nothing, STDIN_FILENO) < 0 ||
       dup2(errors, STDOUT_FILENO) < 0 || dup2(errors, STDERR_FILENO) < 0 ||
       fchdir(kImagesFd) != 0) {
     fail_and_exit(control, Step::kDescriptors);
   }
-  // Everything else is closed at exec; so is the control socket, which reports a failed exec.
-  syscall(SYS_close_range, static_cast<unsigned>(kImagesFd + 1), ~0u, CLOSE_RANGE_CLOEXEC);
   static char path[] = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-  char* environment[] = {path, nullptr, nullptr};
-  if (!arrange_inside(inside) ||
-      (inside.library >= 0 && !prepare_inside(control, inside.mounts >= 0, &environment[1]))) {
+  char* environment[kMostVariables + 3] = {path};
+  std::size_t count = 1;
+  for (; *variables != nullptr && count <= kMostVariables; ++variables) {
+    environment[count++] = const_cast<char*>(*variables);
+  }
+  if (inside.library >= 0 && !prepare_inside(control, inside.mounts >= 0, &environment[count])) {
     fail_and_exit(control, Step::kDescriptors);
   }
   execve(argv[0], const_cast<char* const*>(argv), environment);

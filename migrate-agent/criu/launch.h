@@ -21,9 +21,15 @@ inline constexpr int kMountsFd = 6;   ///< the mount namespace to enter
 inline constexpr int kControlFd = 7;  ///< the control socket, where there is a namespace to enter
 inline constexpr int kMemoryFd = 8;   ///< a SOCK_SEQPACKET, see MemoryMessage
 inline constexpr int kHoldFd = 9;     ///< a SOCK_SEQPACKET, see HoldMessage
+inline constexpr int kPluginFd = 10;  ///< a file, which kPluginLink leads to
 
-/// A directory in the images directory that stays empty: CRIU must load no plugins.
+/// A directory in the images directory that stays empty, for a CRIU that loads no plugin; and one
+/// with nothing but a link to kPluginFd. gcr-in-criu.so loads the plugin by that name while it is
+/// in the agent's mount namespace, and closes the descriptor: CRIU, which loads by the same name,
+/// gets what is loaded, or nothing.
 inline constexpr char kNoPlugins[] = "no-plugins";
+inline constexpr char kPluginDirectory[] = "plugin";
+inline constexpr char kPluginLink[] = "plugin/plugin.so";
 
 /// What a control message says. Zero is never used.
 enum class Event : std::uint32_t {
@@ -49,6 +55,7 @@ enum class Step : std::uint32_t {
   kSocketpair,
   kExecReaper,
   kExecCriu,
+  kLoadPlugin,
 };
 
 /// One packet of the control socket, a SOCK_SEQPACKET pair between the agent and what it starts.
@@ -106,6 +113,7 @@ struct Inside {
   int mounts = -1;
   int memory = -1;
   int hold = -1;
+  int plugin = -1;
 };
 
 /// Sends one message, with a descriptor if `fd` is not -1. Errors are ignored: nobody could
@@ -115,20 +123,20 @@ void send_control(int control_fd, const ControlMessage& message, int fd);
 /// send_control(kFailed) with errno, then _exit(127).
 [[noreturn]] void fail_and_exit(int control_fd, Step step);
 
-/// Moves the two descriptors to kRpcFd and kImagesFd. False with errno set on failure.
-bool arrange_descriptors(int third_fd, int images_fd);
-
-/// Puts those of gcr-in-criu.so into their places. False with errno set on failure.
-bool arrange_inside(const Inside& inside);
+/// Makes all open descriptors but the standard ones end at exec, and puts these into their places:
+/// kRpcFd, kImagesFd and those of gcr-in-criu.so. False with errno set on failure.
+bool arrange_descriptors(int third_fd, int images_fd, const Inside& inside);
 
 /// Sets all signals to their default action, none blocked.
 void reset_signals();
 
 /// Becomes CRIU: makes the RPC's socketpair here (CRIU asks it for its peer's PID, which must exist
 /// in CRIU's own PID namespace), sends the agent's end over `control_fd`, and executes `argv` in
-/// the images directory with standard output and error going to criu.err there. With
-/// `inside.mounts`, CRIU gets to the images directory by entering that namespace.
-[[noreturn]] void exec_criu(const char* const* argv, int control_fd, int images_fd,
-                            const Inside& inside);
+/// the images directory with standard output and error going to criu.err there. `variables`: its
+/// environment beside what every CRIU has, kMostVariables at most. With `inside.mounts`, CRIU
+/// gets to the images directory by entering that namespace.
+[[noreturn]] void exec_criu(const char* const* argv, const char* const* variables, int control_fd,
+                            int images_fd, const Inside& inside);
+inline constexpr std::size_t kMostVariables = 32;
 
 }  // namespace gcr::criu::launch

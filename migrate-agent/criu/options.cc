@@ -13,7 +13,8 @@ constexpr char kTimeoutSeconds[] = "600";
 
 }  // namespace
 
-std::vector<std::string> common_arguments(const std::string& action, const std::string& log_name) {
+std::vector<std::string> common_arguments(const std::string& action, const std::string& log_name,
+                                          bool with_plugin) {
   return {
       action,
       "--images-dir",
@@ -21,7 +22,7 @@ std::vector<std::string> common_arguments(const std::string& action, const std::
       "--log-file",
       log_name,
       // Errors and warnings. A log of everything costs a tenth of a dump's time.
-      "-v2",
+      with_plugin ? "-v3" : "-v2",
       // The session leader is mostly outside the tree; for a restored process it is the reaper.
       // For a process that leads its own session this changes nothing; terminals are refused in
       // preflight.

@@ -15,9 +15,10 @@ inline constexpr std::uint32_t kGhostFileLimitBytes = 64u << 20;
 
 /// The command line of `action` ("dump", "pre-dump", "restore") with what all of them share: the
 /// images directory, the log, no cgroups, connections without a lock on the network, and a timeout
-/// that no working CRIU reaches. CRIU's RPC is not used, because it cannot stream images: CRIU ends
-/// when asked to.
-std::vector<std::string> common_arguments(const std::string& action, const std::string& log_name);
+/// that no working CRIU reaches. `with_plugin`: the log has what a plugin says, too. CRIU's RPC is
+/// not used, because it cannot stream images: CRIU ends when asked to.
+std::vector<std::string> common_arguments(const std::string& action, const std::string& log_name,
+                                          bool with_plugin);
 
 /// The error for an answer without success: CRIU's message and the first error line of its log.
 Error refusal(const wire::Response& response, const std::filesystem::path& images,

@@ -4,6 +4,7 @@
 // the images directory as descriptors 3 and 4, and perhaps with gcr-in-criu.so and what that waits
 // on (launch.h):
 //   gcr-reaper <pid after which CRIU's own PIDs come, 0: any> <criu> <arguments>...
+// Its environment is what CRIU gets beside what every CRIU has.
 // It starts CRIU, which restores the process as a child of this namespace, then reaps whatever ends
 // and ends itself when nothing is left. Until the agent releases it over the control socket, it
 // ends when the agent dies, and the namespace with it, so that a restored process that was never
@@ -37,15 +38,16 @@ using gcr::criu::launch::fail_and_exit;
 using gcr::criu::launch::kHoldFd;
 using gcr::criu::launch::kImagesFd;
 using gcr::criu::launch::kLibraryFd;
+using gcr::criu::launch::kPluginFd;
 using gcr::criu::launch::Step;
 
 constexpr int kControlFd = gcr::criu::launch::kRpcFd;
 
 /// Closes everything from the agent except the descriptors that it was started with.
 void stand_alone() {
-  static_assert(kImagesFd + 1 == kLibraryFd && kLibraryFd < kHoldFd);
+  static_assert(kImagesFd + 1 == kLibraryFd && kLibraryFd < kHoldFd && kHoldFd + 1 == kPluginFd);
   close_range(kLibraryFd + 1, kHoldFd - 1, 0);
-  close_range(kHoldFd + 1, ~0u, 0);
+  close_range(kPluginFd + 1, ~0u, 0);
   gcr::criu::launch::reset_signals();
   setsid();
   umask(022);
@@ -131,7 +133,9 @@ int main(int argc, char** argv) {
   stand_alone();
   make_mounts();
   number_after(argv[1]);
-  const bool holds = fcntl(kHoldFd, F_GETFD) >= 0;
+  const auto own = [](int fd) { return fcntl(fd, F_GETFD) >= 0 ? fd : -1; };
+  const gcr::criu::launch::Inside inside{
+      .library = own(kLibraryFd), .hold = own(kHoldFd), .plugin = own(kPluginFd)};
   sigset_t waited;
   sigemptyset(&waited);
   for (const int signal_number : {SIGCHLD, SIGTERM, SIGINT}) sigaddset(&waited, signal_number);
@@ -141,10 +145,8 @@ int main(int argc, char** argv) {
   const pid_t criu = fork();
   if (criu < 0) fail_and_exit(kControlFd, Step::kFork);
   if (criu == 0) {
-    gcr::criu::launch::exec_criu(
-        argv + 2, kControlFd, kImagesFd,
-        {.library = holds ? kLibraryFd : -1, .hold = holds ? kHoldFd : -1});
+    gcr::criu::launch::exec_criu(argv + 2, environ, kControlFd, kImagesFd, inside);
   }
-  for (const int fd : {kImagesFd, kLibraryFd, kHoldFd}) close(fd);
+  for (const int fd : {kImagesFd, kLibraryFd, kHoldFd, kPluginFd}) close(fd);
   reap_until_empty(criu, signals);
 }

@@ -8,6 +8,7 @@
 #include "migrate-agent/criu/images.h"
 #include "migrate-agent/criu/memory_filling.h"
 #include "migrate-agent/criu/options.h"
+#include "migrate-agent/criu/plugin.h"
 #include "migrate-agent/criu/prefilled_memory.h"
 #include "migrate-agent/criu/session.h"
 #include "migrate-agent/procfs/procfs.h"
@@ -91,26 +92,27 @@ void RestoredTree::release() {
 }
 
 struct PreparedRestore::Impl {
-  Impl(Command command, fs::path directory, pid_t first_pid, std::vector<UniqueFd> groups,
+  Impl(Command command, fs::path directory, pid_t first_pid, RestoreOptions options,
        HoldingPoint hold)
       : command(std::move(command)),
         directory(std::move(directory)),
         first_pid(first_pid),
-        groups(std::move(groups)),
+        options(std::move(options)),
         hold(std::move(hold)) {}
 
   Status start();
   static Result<std::unique_ptr<Impl>> make(const Command& command, const fs::path& directory,
                                             const std::set<pid_t>& used_pids,
-                                            std::vector<UniqueFd> groups);
+                                            RestoreOptions options);
   Result<RestoredTree> run(const std::map<std::uint32_t, pid_t>& owners);
   Status watch(pid_t root);
   Status fill();
+  Status check_plugin() const;
 
   const Command command;
   const fs::path directory;
-  const pid_t first_pid;         ///< CRIU's own PIDs come after it
-  std::vector<UniqueFd> groups;  ///< cgroup.procs of each
+  const pid_t first_pid;  ///< CRIU's own PIDs come after it
+  RestoreOptions options;
   HoldingPoint hold;
   HoldLine line;
   std::optional<Session> session;
@@ -120,10 +122,12 @@ struct PreparedRestore::Impl {
 Status PreparedRestore::Impl::start() {
   GCR_ASSIGN(SocketPair pair, SocketPair::create("CRIU"));
   line = HoldLine(std::move(pair.ours));
-  std::vector<std::string> arguments = common_arguments("restore", kRestoreLog);
+  const Plugin* const plugin = options.plugin.get();
+  std::vector<std::string> arguments = common_arguments("restore", kRestoreLog, plugin != nullptr);
   arguments.insert(arguments.end(), {"--leave-stopped", "--restore-detached"});
-  auto started = Session::in_new_namespaces(command, arguments, first_pid, directory, groups,
-                                            pair.theirs.get());
+  auto started = Session::in_new_namespaces(
+      command, arguments, first_pid, directory,
+      {.groups = options.groups, .plugin = plugin, .hold_fd = pair.theirs.get()});
   if (!started) return started.error();
   session.emplace(std::move(*started));
   GCR_ASSIGN(const bool reached, hold.wait_until_reached(*session));
@@ -163,6 +167,15 @@ Status PreparedRestore::Impl::fill() {
   return filled;
 }
 
+/// CRIU itself ignores what a plugin's last hook returns.
+Status PreparedRestore::Impl::check_plugin() const {
+  if (options.plugin == nullptr) return {};
+  const fs::path log = directory / kRestoreLog;
+  const std::string error = plugin_error(log, options.plugin->name());
+  if (!error.empty()) return Error(Code::kUnsupported, "CRIU's plugin: " + error);
+  return check_plugin_maps(plugin_maps(log, options.plugin->name()), options.planned);
+}
+
 Result<RestoredTree> PreparedRestore::Impl::run(const std::map<std::uint32_t, pid_t>& owners) {
   auto impl = std::make_unique<RestoredTree::Impl>();
   GCR_TRY(images::check_memory(directory));
@@ -181,6 +194,7 @@ Result<RestoredTree> PreparedRestore::Impl::run(const std::map<std::uint32_t, pi
   if (!status) return explain(status.error(), directory, kRestoreLog);
   if (*status != 0) return refusal(*status, directory, kRestoreLog);
   if (!filled) return Error(Code::kInternal, "CRIU has ended without the last stop of the tasks");
+  GCR_TRY(check_plugin());
   impl->init = session->release_init();
   impl->control = session->release_control();
   GCR_ASSIGN(impl->init_process, procfs::Process::open(impl->init.pid()));
@@ -189,7 +203,7 @@ Result<RestoredTree> PreparedRestore::Impl::run(const std::map<std::uint32_t, pi
   GCR_ASSIGN(const pid_t again, procfs::find_in_namespace(impl->init.pid(), root));
   if (again != pid) return Error(Code::kNotFound, "the restored process has ended");
   // The caller freezes a process in a group of its own at once.
-  if (groups.empty()) GCR_TRY(procfs::wait_until_stopped(pid));
+  if (options.groups.empty()) GCR_TRY(procfs::wait_until_stopped(pid));
   return RestoredTree(std::move(impl));
 }
 
@@ -200,9 +214,9 @@ PreparedRestore::~PreparedRestore() = default;
 
 Result<std::unique_ptr<PreparedRestore::Impl>> PreparedRestore::Impl::make(
     const Command& command, const fs::path& directory, const std::set<pid_t>& used_pids,
-    std::vector<UniqueFd> groups) {
+    RestoreOptions options) {
   GCR_ASSIGN(HoldingPoint hold, HoldingPoint::create(directory, kFirstRestoreFile));
-  auto impl = std::make_unique<Impl>(command, directory, free_range(used_pids), std::move(groups),
+  auto impl = std::make_unique<Impl>(command, directory, free_range(used_pids), std::move(options),
                                      std::move(hold));
   GCR_TRY(impl->start());
   return impl;
@@ -210,10 +224,10 @@ Result<std::unique_ptr<PreparedRestore::Impl>> PreparedRestore::Impl::make(
 
 Result<PreparedRestore> PreparedRestore::create(const Command& command, const fs::path& directory,
                                                 const std::set<pid_t>& used_pids,
-                                                std::vector<UniqueFd> groups,
-                                                std::uint64_t most_in_place) {
+                                                RestoreOptions options) {
   auto made = [&]() -> Result<std::unique_ptr<Impl>> {
-    GCR_ASSIGN(auto impl, Impl::make(command, directory, used_pids, std::move(groups)));
+    const std::uint64_t most_in_place = options.most_in_place;
+    GCR_ASSIGN(auto impl, Impl::make(command, directory, used_pids, std::move(options)));
     GCR_ASSIGN(impl->memory,
                PrefilledMemory::create(impl->line, impl->session->init_pid(), most_in_place));
     return impl;
@@ -239,7 +253,7 @@ Result<RestoredTree> PreparedRestore::run(
     GCR_ASSIGN(const std::string inventory,
                images::read_file(impl_->directory / kFirstRestoreFile));
     GCR_ASSIGN(auto anew,
-               Impl::make(impl_->command, impl_->directory, used, std::move(impl_->groups)));
+               Impl::make(impl_->command, impl_->directory, used, std::move(impl_->options)));
     GCR_TRY(impl_->memory->move_to(anew->line, anew->session->init_pid()));
     anew->memory = std::move(impl_->memory);
     impl_ = std::move(anew);

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -22,12 +23,13 @@ namespace gcr::criu {
 /// Everything a child needs, prepared before the fork.
 struct LaunchPlan {
   std::vector<const char*> argv;
+  std::vector<const char*> variables;
   int control_fd = -1;
   int images_fd = -1;
   int target_pidfd = -1;
   launch::Inside inside;     ///< with `mounts` where CRIU has to work in namespaces of the target
   bool with_reaper = false;  ///< argv starts the reaper, in new namespaces
-  std::span<const UniqueFd> groups;  ///< cgroup.procs of the groups that the reaper joins
+  std::span<const UniqueFd> groups;  ///< cgroup.procs of the groups that it joins
 };
 
 namespace {
@@ -66,6 +68,8 @@ std::string_view to_string(Step step) {
       return "executing the reaper";
     case Step::kExecCriu:
       return "executing CRIU";
+    case Step::kLoadPlugin:
+      return "loading its plugin";
   }
   return "starting";
 }
@@ -77,6 +81,13 @@ Error failure_of(const ControlMessage& message) {
 
 pid_t raw_fork(unsigned long flags) {
   return static_cast<pid_t>(::syscall(SYS_clone, flags | SIGCHLD, nullptr, nullptr, nullptr, 0));
+}
+
+/// In the forked child.
+void join_groups(const LaunchPlan& plan) {
+  for (const UniqueFd& group : plan.groups) {
+    if (::write(group.get(), "0", 1) != 1) launch::fail_and_exit(plan.control_fd, Step::kJoinGroup);
+  }
 }
 
 /// In the forked child: joins the target's PID namespace; the process in it, CRIU, becomes a child
@@ -92,20 +103,17 @@ pid_t raw_fork(unsigned long flags) {
     launch::send_control(plan.control_fd, {Event::kStarted, Step::kNone, pid, 0}, -1);
     ::_exit(0);
   }
-  launch::exec_criu(plan.argv.data(), plan.control_fd, plan.images_fd, plan.inside);
+  launch::exec_criu(plan.argv.data(), plan.variables.data(), plan.control_fd, plan.images_fd,
+                    plan.inside);
 }
 
 [[noreturn]] void exec_reaper(const LaunchPlan& plan) {
-  const int control = ::fcntl(plan.control_fd, F_DUPFD_CLOEXEC, 10);
-  for (const UniqueFd& group : plan.groups) {
-    if (::write(group.get(), "0", 1) != 1) launch::fail_and_exit(control, Step::kJoinGroup);
-  }
-  if (!launch::arrange_descriptors(plan.control_fd, plan.images_fd) ||
-      !launch::arrange_inside(plan.inside)) {
+  const int control = ::fcntl(plan.control_fd, F_DUPFD_CLOEXEC, launch::kPluginFd + 1);
+  if (!launch::arrange_descriptors(plan.control_fd, plan.images_fd, plan.inside)) {
     launch::fail_and_exit(control, Step::kDescriptors);
   }
-  char* const environment[] = {nullptr};
-  ::execve(plan.argv[0], const_cast<char* const*>(plan.argv.data()), environment);
+  ::execve(plan.argv[0], const_cast<char* const*>(plan.argv.data()),
+           const_cast<char* const*>(plan.variables.data()));
   launch::fail_and_exit(control, Step::kExecReaper);
 }
 
@@ -115,8 +123,14 @@ Result<UniqueFd> open_directory(const fs::path& path) {
   return fd;
 }
 
-Status make_plugin_directory(const UniqueFd& images) {
-  if (::mkdirat(images.get(), launch::kNoPlugins, 0700) == 0 || errno == EEXIST) return {};
+Status make_plugin_directory(const UniqueFd& images, bool with_plugin) {
+  const char* const name = with_plugin ? launch::kPluginDirectory : launch::kNoPlugins;
+  const std::string plugin = fmt::format("/proc/self/fd/{}", launch::kPluginFd);
+  if ((::mkdirat(images.get(), name, 0700) == 0 || errno == EEXIST) &&
+      (!with_plugin || ::symlinkat(plugin.c_str(), images.get(), launch::kPluginLink) == 0 ||
+       errno == EEXIST)) {
+    return {};
+  }
   return Error::from_errno(errno, "cannot make a directory in the images directory");
 }
 
@@ -136,11 +150,12 @@ Result<std::string> resolve(const std::string& program) {
 }
 
 Result<std::vector<std::string>> full_command(const Command& command,
-                                              const std::vector<std::string>& arguments) {
+                                              const std::vector<std::string>& arguments,
+                                              const char* plugins) {
   if (command.argv.empty()) return Error(Code::kInvalidArgument, "no command for CRIU");
   std::vector<std::string> argv = command.argv;
   GCR_ASSIGN(argv[0], resolve(argv[0]));
-  argv.insert(argv.end(), {"--no-default-config", "--libdir", launch::kNoPlugins});
+  argv.insert(argv.end(), {"--no-default-config", "--libdir", plugins});
   argv.insert(argv.end(), arguments.begin(), arguments.end());
   return argv;
 }
@@ -184,11 +199,9 @@ Session::~Session() {
 std::vector<std::string> service_arguments() { return {"swrk", std::to_string(launch::kRpcFd)}; }
 
 Result<Session> Session::beside(const Command& command, const std::vector<std::string>& arguments,
-                                pid_t pid, const fs::path& images, int memory_fd) {
+                                pid_t pid, const fs::path& images, const LaunchOptions& options) {
   Session session;
-  LaunchPlan plan;
-  plan.inside.memory = memory_fd;
-  const Status started = session.start(command, arguments, images, pid, nullptr, plan);
+  const Status started = session.start(command, arguments, images, pid, nullptr, options);
   if (started) return session;
   session.kill();
   return started.error();
@@ -197,38 +210,49 @@ Result<Session> Session::beside(const Command& command, const std::vector<std::s
 Result<Session> Session::in_new_namespaces(const Command& command,
                                            const std::vector<std::string>& arguments,
                                            pid_t first_pid, const fs::path& images,
-                                           std::span<const UniqueFd> groups, int hold_fd) {
+                                           const LaunchOptions& options) {
   Session session;
-  LaunchPlan plan;
-  plan.groups = groups;
-  plan.inside.hold = hold_fd;
-  GCR_TRY(session.start(command, arguments, images, 0, &first_pid, plan));
+  GCR_TRY(session.start(command, arguments, images, 0, &first_pid, options));
   return session;
 }
 
 Status Session::start(const Command& command, const std::vector<std::string>& arguments,
                       const fs::path& images, pid_t beside, const pid_t* first_pid,
-                      LaunchPlan& plan) {
-  GCR_ASSIGN(std::vector<std::string> full, full_command(command, arguments));
+                      const LaunchOptions& options) {
+  LaunchPlan plan;
+  plan.groups = options.groups;
+  plan.inside.memory = options.memory_fd;
+  plan.inside.hold = options.hold_fd;
+  has_plugin_ = options.plugin != nullptr;
+  if (has_plugin_) plan.inside.plugin = options.plugin->fd();
+  GCR_ASSIGN(std::vector<std::string> full,
+             full_command(command, arguments,
+                          has_plugin_ ? launch::kPluginDirectory : launch::kNoPlugins));
   if (first_pid != nullptr) {
     GCR_ASSIGN(const std::string program, resolve(command.reaper.string()));
     full.insert(full.begin(), {program, std::to_string(*first_pid)});
   }
   GCR_ASSIGN(const UniqueFd directory, open_directory(images));
-  GCR_TRY(make_plugin_directory(directory));
+  GCR_TRY(make_plugin_directory(directory, has_plugin_));
   UniqueFd target;
   if (beside != 0) {
     GCR_ASSIGN(target, procfs::open_pidfd(beside));
     GCR_ASSIGN(plan.inside.mounts, hold_namespaces(beside));
   }
   UniqueFd library;
-  if (plan.inside.mounts >= 0 || plan.inside.memory >= 0 || plan.inside.hold >= 0) {
+  if (plan.inside.mounts >= 0 || plan.inside.memory >= 0 || plan.inside.hold >= 0 || has_plugin_) {
     GCR_ASSIGN(library, open_library(command));
   }
   GCR_ASSIGN(SocketPair pair, SocketPair::create("CRIU"));
   control_ = std::move(pair.ours);
   for (const std::string& argument : full) plan.argv.push_back(argument.c_str());
   plan.argv.push_back(nullptr);
+  if (has_plugin_) {
+    for (const std::string& variable : command.plugin_environment) {
+      plan.variables.push_back(variable.c_str());
+    }
+  }
+  plan.variables.push_back(nullptr);
   plan.control_fd = pair.theirs.get();
   plan.images_fd = directory.get();
   plan.target_pidfd = target.get();
@@ -261,26 +285,33 @@ Status Session::let_enter() {
   if (!waits_inside_ || !mounts_->is_that_of(criu_.pid())) {
     return Error(Code::kInternal, "CRIU is not in the mount namespace of the process");
   }
-  GCR_TRY(procfs::check_view(criu_.pid()));
+  GCR_TRY(check_view_of(criu_.pid()));
   launch::send_control(control_.get(), {Event::kMayGoOn, Step::kNone, 0, 0}, -1);
   entered_ = true;
   return {};
+}
+
+Status Session::check_view_of(pid_t pid) const {
+  GCR_TRY(procfs::check_view(pid));
+  return has_plugin_ ? procfs::check_view_of_gpus(pid) : Status();
 }
 
 Status Session::check_namespace() const {
   if (!mounts_->is_that_of(target_)) {
     return Error(Code::kRefused, "the process has left its mount namespace since CRIU was started");
   }
-  return entered_ ? procfs::check_view(target_) : Status();
+  return entered_ ? check_view_of(target_) : Status();
 }
 
 Status Session::fork_child(const LaunchPlan& plan) {
   const pid_t pid = raw_fork(plan.with_reaper ? CLONE_NEWPID | CLONE_NEWNS : 0);
   if (pid < 0) return Error::from_errno(errno, "cannot fork a process for CRIU");
   if (pid == 0) {
+    join_groups(plan);
     if (plan.with_reaper) exec_reaper(plan);
     if (plan.inside.mounts >= 0) join_and_exec(plan);
-    launch::exec_criu(plan.argv.data(), plan.control_fd, plan.images_fd, plan.inside);
+    launch::exec_criu(plan.argv.data(), plan.variables.data(), plan.control_fd, plan.images_fd,
+                      plan.inside);
   }
   Child child(pid, procfs::pidfd_of_child(pid));
   if (child.pidfd() < 0) {
@@ -329,7 +360,10 @@ Status Session::receive_rpc_socket() {
       waits_inside_ = true;
     } else if (message->event == Event::kFailed) {
       failure = failure_of(*message);
-      if (message->step == Step::kEnterNamespaces || message->step == Step::kFork) break;
+      if (message->step == Step::kJoinGroup || message->step == Step::kEnterNamespaces ||
+          message->step == Step::kFork) {
+        break;
+      }
     }
   }
   if (failure) return *failure;

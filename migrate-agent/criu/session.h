@@ -16,6 +16,7 @@
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/criu/criu_rpc.pb.h"
 #include "migrate-agent/criu/launch.h"
+#include "migrate-agent/criu/plugin.h"
 #include "migrate-agent/procfs/mount_namespace.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
@@ -56,6 +57,16 @@ class Child {
 /// CRIU's arguments for serving requests.
 std::vector<std::string> service_arguments();
 
+/// What a run may have besides its command; all of it is used only while CRIU is started.
+struct LaunchOptions {
+  /// The cgroup.procs of the control groups to start it in. None: the caller's.
+  std::span<const UniqueFd> groups{};
+  /// Null: CRIU loads no plugin.
+  const Plugin* plugin = nullptr;
+  int memory_fd = -1;  ///< becomes launch::kMemoryFd
+  int hold_fd = -1;    ///< becomes launch::kHoldFd
+};
+
 /// A running CRIU. Blocking; one thread at a time. `images` is the directory that CRIU finds as
 /// launch::kImagesFd, `arguments` follow those that every run has. Destroying it closes the
 /// sockets, and waits for CRIU if CRIU is our own child (it ends when its work is done or its
@@ -65,19 +76,18 @@ class Session {
  public:
   /// CRIU in the PID and mount namespaces of `pid`, if those are not the caller's own. It is still
   /// loaded from the caller's mount namespace, and reads nothing in the other one before
-  /// procfs::check_view() has passed there. kRefused if that does not pass. `memory_fd`: becomes
-  /// launch::kMemoryFd.
+  /// procfs::check_view() has passed there, and procfs::check_view_of_gpus() if it has a plugin.
+  /// kRefused if that does not pass.
   static Result<Session> beside(const Command& command, const std::vector<std::string>& arguments,
-                                pid_t pid, const std::filesystem::path& images, int memory_fd = -1);
+                                pid_t pid, const std::filesystem::path& images,
+                                const LaunchOptions& options = {});
 
   /// CRIU in new PID and mount namespaces whose init is the command's reaper: everything that
-  /// CRIU forks ends with this process. CRIU's own PIDs come after `first_pid`. `groups`: the
-  /// cgroup.procs of the control groups to start it in; none: the caller's. `hold_fd`: becomes
-  /// launch::kHoldFd.
+  /// CRIU forks ends with this process. CRIU's own PIDs come after `first_pid`.
   static Result<Session> in_new_namespaces(const Command& command,
                                            const std::vector<std::string>& arguments,
                                            pid_t first_pid, const std::filesystem::path& images,
-                                           std::span<const UniqueFd> groups = {}, int hold_fd = -1);
+                                           const LaunchOptions& options = {});
 
   Session(Session&&) noexcept = default;
   Session& operator=(Session&&) = delete;
@@ -118,10 +128,11 @@ class Session {
   Session() = default;
   Status start(const Command& command, const std::vector<std::string>& arguments,
                const std::filesystem::path& images, pid_t beside, const pid_t* first_pid,
-               LaunchPlan& plan);
+               const LaunchOptions& options);
   Status fork_child(const LaunchPlan& plan);
   Result<int> hold_namespaces(pid_t pid);
   Status let_enter();
+  Status check_view_of(pid_t pid) const;
   Status receive_rpc_socket();
   Error ended_silently();
   Result<launch::ControlMessage> receive_control(UniqueFd* fd);
@@ -134,6 +145,7 @@ class Session {
   std::optional<procfs::MountNamespace> mounts_;  ///< of the target, since the start
   bool waits_inside_ = false;                     ///< CRIU says that it is in it
   bool entered_ = false;                          ///< and has been checked, and goes on
+  bool has_plugin_ = false;
 };
 
 }  // namespace gcr::criu

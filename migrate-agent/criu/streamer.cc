@@ -8,6 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -21,7 +22,8 @@ namespace {
 
 constexpr char kSocketName[] = "streamer-capture.sock";
 constexpr std::uint32_t kMaxRequestBytes = 4096;
-constexpr std::string_view kMemory = "pages-";
+/// Of processes, and of AMD's GPUs.
+constexpr std::string_view kMemory[] = {"pages-", "amdgpu-"};
 /// The kernel's usual limit for a pipe (fs.pipe-max-size).
 constexpr int kPipeBytes = 1 << 20;
 
@@ -31,6 +33,10 @@ struct OpenImage {
   UniqueFd pipe;
   std::string content;
 };
+
+bool is_memory(std::string_view name) {
+  return std::ranges::any_of(kMemory, [&](std::string_view one) { return name.starts_with(one); });
+}
 
 Error broken(const char* what) {
   return Error(Code::kInternal, std::string("CRIU's image streamer connection: ") + what);
@@ -98,7 +104,7 @@ class Collector {
       return broken("no name");
     }
     GCR_ASSIGN(UniqueFd pipe, receive_descriptor());
-    if (request.filename().starts_with(kMemory)) {
+    if (is_memory(request.filename())) {
       ::fcntl(pipe.get(), F_SETPIPE_SZ, kPipeBytes);  // only slower without it
       takers_.emplace_back(&Collector::take_on_thread, this, request.filename(), std::move(pipe));
     } else {

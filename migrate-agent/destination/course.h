@@ -68,7 +68,9 @@ class Course {
     std::uint64_t image_bytes = 0;  ///< expected size of the images, from the source
     std::shared_ptr<const device::Driver> driver;
     std::vector<device::GpuPair> gpu_map;
-    proto::GroupLimits limits;  ///< of the process, with this host's GPUs
+    proto::GroupLimits limits;                        ///< of the process, with this host's GPUs
+    std::shared_ptr<const criu::Plugin> criu_plugin;  ///< null: no member needs one
+    criu::PluginMap criu_plugin_map;                  ///< where it has to put the GPUs
   };
 
   /// How data comes: what both sides want and can.
@@ -87,6 +89,7 @@ class Course {
               proto::PreflightReply& reply);
   journal::Began description(const proto::PreflightRequest& request) const;
   proto::GroupLimits limits_here(proto::GroupLimits limits) const;
+  void hide_other_gpus(const proto::HostFacts& here);
 
   Status prepare(const proto::PrepareRequest& request, proto::PrepareReply& reply);
   Status begin();

@@ -2,6 +2,7 @@
 // receiving data.
 #include <fmt/format.h>
 
+#include "migrate-agent/cgroups/devices.h"
 #include "migrate-agent/data/offer.h"
 #include "migrate-agent/destination/course.h"
 #include "migrate-agent/fault/fault.h"
@@ -116,6 +117,7 @@ Status Course::look(const proto::PreflightRequest& request, const Status& room,
   preflight::Findings findings(preflight::Side::kDestination);
   Survey here = survey(context_.config, findings);
   compare_hosts(request, here.facts, context_.config, findings);
+  plan_.criu_plugin = find_plugin(request, here.facts, context_.config, findings);
   GCR_ASSIGN(const auto coming, compare_memory_files(request, findings));
   const process::Addresses addresses(context_.channel.local_host());
   for (const proto::ProcessFacts& member : request.members()) {
@@ -125,9 +127,11 @@ Status Course::look(const proto::PreflightRequest& request, const Status& room,
   if (here.driver) {
     plan_.driver = here.driver;
     vram_.emplace(here.driver, context_.config.hugepages);
-    plan_.gpu_map = map_gpus(request, here.facts, *vram_, findings);
+    plan_.gpu_map = map_gpus(request, here.facts, context_.config, *vram_, findings);
   }
+  plan_.criu_plugin_map = plugin_map(request.host(), here.facts, plan_.gpu_map);
   plan_.limits = limits_here(request.members(0).limits());
+  if (plan_.criu_plugin != nullptr) hide_other_gpus(here.facts);
   *reply.mutable_host() = std::move(here.facts);
   for (proto::Finding& finding : findings.release()) *reply.add_findings() = std::move(finding);
   for (const device::GpuPair& pair : plan_.gpu_map) {
@@ -136,6 +140,20 @@ Status Course::look(const proto::PreflightRequest& request, const Status& room,
     out.set_destination_uuid(to_bytes(pair.to));
   }
   return {};
+}
+
+/// CRIU's plugin assigns all GPUs of AMD's that it sees, and wants as many as the source had.
+void Course::hide_other_gpus(const proto::HostFacts& here) {
+  if (plan_.limits.has_devices()) return;  // with the planned ones alone
+  std::set<Uuid> others;
+  for (const proto::Gpu& gpu : here.gpus()) {
+    const Uuid uuid = to_uuid(gpu.uuid());
+    const bool is_planned =
+        std::ranges::find(plan_.gpu_map, uuid, &device::GpuPair::to) != plan_.gpu_map.end();
+    if (gpu.kfd_id() != 0 && !is_planned) others.insert(uuid);
+  }
+  auto limits = cgroups::devices_without(others);
+  if (limits) *plan_.limits.mutable_devices() = std::move(*limits);
 }
 
 /// With the GPUs that replace the source's.
@@ -192,7 +210,10 @@ Status Course::make_room(const proto::PrepareRequest& request, const Wanted& wan
   GCR_ASSIGN(std::vector<UniqueFd> entries, group_.entries());
   GCR_ASSIGN(prepared_restore_, criu::PreparedRestore::create(
                                     context_.config.criu, room_->image_directory(), plan_.used_pids,
-                                    std::move(entries), most_in_place(plan_.limits)));
+                                    {.groups = std::move(entries),
+                                     .most_in_place = most_in_place(plan_.limits),
+                                     .plugin = plan_.criu_plugin,
+                                     .planned = plan_.criu_plugin_map}));
   room_->images().place_memory([&restore = *prepared_restore_](const images::BlockHeader& header,
                                                                std::span<const std::byte> pages) {
     return restore.place(header.memory, header.offset, header.present, pages);

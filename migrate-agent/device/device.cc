@@ -18,7 +18,7 @@ Result<std::shared_ptr<Gpu>> Gpus::on(const Uuid& uuid) {
   if (const auto found = gpus_.find(uuid); found != gpus_.end()) return found->second;
   const auto info = std::ranges::find(driver_->gpus(), uuid, &GpuInfo::uuid);
   if (info == driver_->gpus().end()) {
-    return Error(Code::kNotFound, fmt::format("this host has no GPU-{}", uuid.to_string()));
+    return Error(Code::kNotFound, fmt::format("this host has no {}", gpu_name(uuid)));
   }
   GCR_ASSIGN(auto gpu, driver_->open(*info));
   gpus_.emplace(uuid, gpu);

@@ -27,11 +27,16 @@ namespace gcr::device {
 /// Where a GPU has something, for calls to that GPU alone.
 using Address = std::uint64_t;
 
+enum class Vendor : std::uint8_t { kNvidia, kAmd };
+
 /// One GPU of this machine, in the driver's order.
 struct GpuInfo {
+  Vendor vendor = Vendor::kNvidia;
+  int driver_version = 0;  ///< as cuDriverGetVersion() or hipRuntimeGetVersion() counts
   int ordinal = 0;
-  Uuid uuid;
-  std::string name;
+  Uuid uuid;                     ///< AMD's: 16 characters, as HIP gives them
+  std::string pci_address = {};  ///< AMD's: "0000:c1:00.0"
+  std::string name = {};
   std::uint64_t total_bytes = 0;
   std::uint32_t compute_mode = 0;  ///< as the driver numbers it; 0: any process may use it
 };
@@ -55,6 +60,8 @@ class Stream {
   virtual Status fill(Address to, std::byte value, std::uint64_t bytes) = 0;
   /// Waits for all that was enqueued; an error of any of it shows here.
   virtual Status synchronize() = 0;
+  /// As the driver knows it.
+  virtual void* handle() const = 0;
 };
 
 /// VRAM, or host memory, in physical memory of its own, mapped here for reading and writing, and
@@ -103,11 +110,12 @@ class HostMemory {
   HostMemory& operator=(const HostMemory&) = delete;
   std::span<std::byte> bytes() const { return bytes_; }
   /// Of its first byte, as the GPUs have it.
-  Address address() const { return reinterpret_cast<Address>(bytes_.data()); }
+  Address address() const { return address_; }
 
  protected:
-  explicit HostMemory(std::span<std::byte> bytes) : bytes_(bytes) {}
+  HostMemory(std::span<std::byte> bytes, Address address) : bytes_(bytes), address_(address) {}
   const std::span<std::byte> bytes_;
+  const Address address_;
 };
 
 /// One chunk as a Digester reads it: 16-byte aligned, of any length up to kChunkBytes. Memory is
@@ -165,7 +173,8 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
 
   virtual Result<std::unique_ptr<Stream>> stream() = 0;
 
-  /// The object keeps no reference to `key`. kResourceExhausted without 130 KiB of VRAM.
+  /// The object keeps no reference to `key`. kResourceExhausted without 130 KiB of VRAM;
+  /// kUnsupported if what the GPU computes is not what the CPU does.
   virtual Result<std::unique_ptr<Digester>> digester(const digest::DigestKey& key) = 0;
 
  protected:
@@ -192,7 +201,11 @@ class Control {
 
   virtual ~Control() = default;
 
-  /// What the driver says of the process now. Changes nothing. kNotFound if it does not use CUDA.
+  /// Whether CRIU's plugin moves it in the dump and the restore: then no call here does anything,
+  /// and a process that has it is always running.
+  virtual bool goes_with_dump() const = 0;
+
+  /// What the driver says of the process now. Changes nothing. kNotFound if it does not use it.
   virtual Result<State> state() const = 0;
 
   /// Stops further calls and waits for submitted work. On failure the process runs on.
@@ -201,29 +214,31 @@ class Control {
   /// Moves what the driver holds into host memory. On failure the process stays locked.
   virtual Status checkpoint() const = 0;
 
-  /// Brings it back. `pairs` empty: onto the same GPUs; else they name every GPU of the machine
-  /// that was left. On failure the process stays checkpointed, and another call may succeed.
+  /// Brings it back. `pairs` empty: onto the same GPUs; else they name every GPU of NVIDIA's that
+  /// the machine has that was left. On failure the process stays checkpointed, and another call may
+  /// succeed.
   virtual Status restore(const std::vector<GpuPair>& pairs) const = 0;
 
   virtual Status unlock() const = 0;
 
-  /// The thread that has to run while restore() works, as the driver numbers it. Ask while the
-  /// process runs: a stopped one does not answer.
+  /// The thread that has to run while restore() works, as the driver numbers it; 0: none has to.
+  /// Ask while the process runs: a stopped one does not answer.
   virtual Result<pid_t> restore_thread() const = 0;
 };
 
-/// The loaded and initialised driver. Any thread.
+/// A loaded and initialised driver, or all that a host has (drivers/drivers.h). Any thread.
 class Driver {
  public:
   virtual ~Driver() = default;
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
 
-  virtual int version() const = 0;
   virtual const std::vector<GpuInfo>& gpus() const = 0;
   /// One of gpus().
   virtual Result<std::shared_ptr<Gpu>> open(const GpuInfo& gpu) const = 0;
   virtual std::unique_ptr<Control> control(pid_t pid) const = 0;
+  /// Whether the process has the driver's library, which it may not use. Does not ask the process.
+  virtual bool is_in(pid_t pid) const = 0;
 
  protected:
   Driver() = default;

@@ -53,6 +53,9 @@ struct Digest {
 };
 static_assert(sizeof(Digest) == 16);
 
+/// The name of the kernel in digest_kernel.cu.
+inline constexpr char kDigestKernel[] = "gcr_digest_chunks";
+
 /// The key of one migration, expanded: 129 KiB. Immutable, so threads may share it.
 class DigestKey {
  public:

@@ -9,8 +9,8 @@
 // the block slot ^ (lane / 8) and the pass place ^ (lane / 2 % 4).
 // As soon as a block is hashed, the block in its place in the warp's next step is asked for.
 //
-// The compiler finds the header of its language in the folder cuda or hip beside this file. For CUDA
-// the project uses digest_kernel.ptx, made from this file by scripts/make-digest-ptx.
+// The compiler finds the header of its language in the folder cuda or hip beside this file. For
+// CUDA the project uses digest_kernel.ptx, made from this file by scripts/make-ptx.
 #include <cstdint>
 
 #include "kernel_language.h"

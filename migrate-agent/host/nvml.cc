@@ -71,7 +71,7 @@ Nvml::~Nvml() {
 void* Nvml::device_of(const Uuid& gpu) const {
   auto* handle_of = find<NvmlReturn(const char*, void**)>("nvmlDeviceGetHandleByUUID");
   void* device = nullptr;
-  const std::string name = "GPU-" + gpu.to_string();
+  const std::string name = gpu_name(gpu);
   if (handle_of == nullptr || handle_of(name.c_str(), &device) != kSuccess) return nullptr;
   return device;
 }

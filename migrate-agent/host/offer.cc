@@ -3,7 +3,7 @@
 
 #include <cstdlib>
 
-#include "migrate-agent/device/cuda/driver.h"
+#include "migrate-agent/device/drivers/drivers.h"
 #include "migrate-agent/host/free_vram.h"
 #include "migrate-agent/host/host_state.h"
 #include "migrate-agent/landing/landing_region.h"
@@ -11,15 +11,15 @@
 namespace gcr::host {
 
 Result<proto::HostFacts> offer(const agent::Config& config) {
-  GCR_ASSIGN(const auto driver, device::cuda::load());
+  GCR_ASSIGN(const auto driver, device::load_drivers());
   proto::HostFacts facts;
   utsname name{};
   if (::uname(&name) == 0) facts.set_kernel(name.release);
-  facts.set_driver_version(driver->version());
   if (auto bytes = landing::available_memory_bytes()) facts.set_memory_available_bytes(*bytes);
   if (auto bytes = landing::free_hugepage_bytes()) facts.set_hugepages_free_bytes(*bytes);
-  FreeVram free_vram(driver);
+  FreeVram free_vram(driver, config.sysfs);
   for (const device::GpuInfo& info : driver->gpus()) {
+    if (info.vendor == device::Vendor::kNvidia) facts.set_driver_version(info.driver_version);
     proto::Gpu& gpu = *facts.add_gpus();
     gpu.set_uuid(to_bytes(info.uuid));
     gpu.set_name(info.name);

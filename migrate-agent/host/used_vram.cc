@@ -16,14 +16,13 @@ using ByGpu = std::map<Uuid, std::uint64_t>;
 
 /// No process has a context that takes less.
 constexpr std::uint64_t kLeastContextBytes = 64 * kMiB;
-/// The kernel's number of the first PID namespace (PROC_PID_INIT_INO).
-constexpr char kFirstPidNamespace[] = "pid:[4026531836]";
 
 /// What the process uses. Nothing unless the library tells it of all GPUs.
 std::optional<ByGpu> used_by(pid_t pid, const Nvml& nvml, const device::Driver& driver) {
-  if (procfs::namespace_link(::getpid(), "pid") != kFirstPidNamespace) return std::nullopt;
+  if (procfs::namespace_link(::getpid(), "pid") != procfs::kFirstPidNamespace) return std::nullopt;
   ByGpu used;
   for (const device::GpuInfo& gpu : driver.gpus()) {
+    if (gpu.vendor != device::Vendor::kNvidia) continue;
     const auto processes = nvml.used_by_process(gpu.uuid);
     if (!processes) return std::nullopt;
     const auto found = processes->find(pid);
@@ -38,6 +37,7 @@ std::optional<ByGpu> used_by(pid_t pid, const Nvml& nvml, const device::Driver& 
 std::optional<ByGpu> used_by_all(const Nvml& nvml, const device::Driver& driver) {
   ByGpu used;
   for (const device::GpuInfo& gpu : driver.gpus()) {
+    if (gpu.vendor != device::Vendor::kNvidia) continue;
     const auto bytes = nvml.used_bytes(gpu.uuid);
     if (!bytes) return std::nullopt;
     if (*bytes >= kLeastContextBytes) used[gpu.uuid] = *bytes;
@@ -53,9 +53,10 @@ Result<ByGpu> used_vram(pid_t pid, const std::shared_ptr<const device::Driver>& 
     if (auto told = used_by(pid, *nvml, *driver)) return *std::move(told);
     if (auto told = used_by_all(*nvml, *driver)) return *std::move(told);
   }
-  FreeVram free_vram(driver);
+  FreeVram free_vram(driver, "/sys");
   ByGpu used;
   for (const device::GpuInfo& gpu : driver->gpus()) {
+    if (gpu.vendor != device::Vendor::kNvidia) continue;
     GCR_ASSIGN(const std::uint64_t free, free_vram.of(gpu.uuid));
     if (free < gpu.total_bytes) used[gpu.uuid] = gpu.total_bytes - free;
   }

@@ -13,9 +13,9 @@
 
 namespace gcr::host {
 
-/// In bytes, on each GPU where the process may have some; never too little. Where the management
-/// library does not know the process, that is all that anybody uses. Errors as FreeVram has them.
-/// Blocks.
+/// In bytes, on each GPU of NVIDIA's where the process may have some; never too little. Where the
+/// management library does not know the process, that is all that anybody uses. Errors as FreeVram
+/// has them. Blocks.
 Result<std::map<Uuid, std::uint64_t>> used_vram(
     pid_t pid, const std::shared_ptr<const device::Driver>& driver);
 

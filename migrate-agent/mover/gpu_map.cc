@@ -10,7 +10,8 @@ namespace gcr::mover {
 namespace {
 
 bool fits(const MappableGpu& wanted, const MappableGpu& place) {
-  if (!wanted.chosen) return true;
+  if (wanted.vendor != place.vendor) return false;
+  if (!wanted.chosen && wanted.vendor == device::Vendor::kNvidia) return true;
   return place.chosen && place.name == wanted.name && place.total_bytes >= wanted.total_bytes;
 }
 
@@ -50,8 +51,8 @@ Result<std::vector<device::GpuPair>> follow(const std::vector<device::GpuPair>& 
     std::string wrong = misfit(pair, source, destination);
     if (!from.insert(pair.from).second || !to.insert(pair.to).second) wrong = "one is named twice";
     if (wrong.empty()) continue;
-    return Error(Code::kRefused, fmt::format("GPU-{}=GPU-{} was ordered: {}", pair.from.to_string(),
-                                             pair.to.to_string(), wrong));
+    return Error(Code::kRefused, fmt::format("{}={} was ordered: {}", gpu_name(pair.from),
+                                             gpu_name(pair.to), wrong));
   }
   return ordered;
 }
@@ -72,16 +73,19 @@ Result<std::vector<device::GpuPair>> map_gpus(const std::vector<MappableGpu>& so
                         [](const MappableGpu& gpu) { return gpu.chosen; });
   for (const MappableGpu& gpu : rest) {
     const MappableGpu* place = pick(gpu, destination, taken);
-    if (place == nullptr && gpu.chosen) {
+    if (place == nullptr && (gpu.chosen || gpu.vendor == device::Vendor::kAmd)) {
       return Error(Code::kRefused,
-                   fmt::format("the destination has no free GPU for GPU-{} ({}, {})",
-                               gpu.uuid.to_string(), gpu.name, format_bytes(gpu.total_bytes)));
+                   fmt::format("the destination has no free GPU for {} ({}, {})",
+                               gpu_name(gpu.uuid), gpu.name, format_bytes(gpu.total_bytes)));
     }
     if (place == nullptr) {
+      const auto number = [&](const std::vector<MappableGpu>& gpus) {
+        return std::ranges::count(gpus, gpu.vendor, &MappableGpu::vendor);
+      };
       return Error(Code::kRefused,
                    fmt::format("the destination has {} GPUs and the source {}: the driver can only "
                                "restore where every GPU of the source has a counterpart",
-                               destination.size(), source.size()));
+                               number(destination), number(source)));
     }
     taken.insert(place->uuid);
     pairs.push_back({gpu.uuid, place->uuid});

@@ -16,6 +16,12 @@ digest::Digest* digests_in(const device::HostMemory& memory, std::size_t capacit
                                            capacity * sizeof(device::Chunk));
 }
 
+/// As the GPU has it.
+template <class Any>
+Any* on_gpu(const device::HostMemory& memory, std::size_t offset = 0) {
+  return reinterpret_cast<Any*>(memory.address() + offset);  // NOLINT(performance-no-int-to-ptr)
+}
+
 }  // namespace
 
 Status VramDigester::prepare(const std::shared_ptr<device::Gpu>& on, std::size_t chunks) {
@@ -42,8 +48,9 @@ Status VramDigester::launch(Place& place, std::span<const ChunkRef> chunks) {
   for (const std::size_t index : place.indices) {
     *descriptor++ = {chunks[index].address(), chunks[index].length_bytes};
   }
-  return place.digester->enqueue(descriptors_in(*place.memory), place.indices.size(),
-                                 digests_in(*place.memory, place.capacity), *place.stream);
+  return place.digester->enqueue(
+      on_gpu<device::Chunk>(*place.memory), place.indices.size(),
+      on_gpu<digest::Digest>(*place.memory, place.capacity * sizeof(device::Chunk)), *place.stream);
 }
 
 Result<std::vector<digest::Digest>> VramDigester::digest(std::span<const ChunkRef> chunks) {

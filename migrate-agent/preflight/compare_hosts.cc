@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "migrate-agent/criu/criu.h"
@@ -16,18 +17,22 @@ using preflight::Findings;
 /// What a program may notice, and more than the way from the source to here takes.
 constexpr double kWorthTellingSeconds = 2;
 
+void compare_releases(const char* driver, const std::string& here, const std::string& there,
+                      Findings& findings) {
+  if (here == there) return;
+  findings.add("driver-release",
+               fmt::format("the destination's {} is release {}, the source's {}", driver,
+                           here.empty() ? "unknown" : here, there.empty() ? "unknown" : there));
+}
+
 void compare_drivers(const proto::HostFacts& there, const proto::HostFacts& here,
                      Findings& findings) {
   if (here.driver_version() != 0 && here.driver_version() < there.driver_version()) {
     findings.add("driver-older", fmt::format("the destination's CUDA driver is {}, the source's {}",
                                              here.driver_version(), there.driver_version()));
   }
-  if (here.driver_release() != there.driver_release()) {
-    findings.add("driver-release",
-                 fmt::format("the destination's driver is release {}, the source's {}",
-                             here.driver_release().empty() ? "unknown" : here.driver_release(),
-                             there.driver_release().empty() ? "unknown" : there.driver_release()));
-  }
+  compare_releases("driver", here.driver_release(), there.driver_release(), findings);
+  compare_releases("amdgpu", here.amd_driver_release(), there.amd_driver_release(), findings);
 }
 
 void compare_cpus(const proto::HostFacts& there, const proto::HostFacts& here, const Config& config,
@@ -86,6 +91,36 @@ void check_transport(const proto::PreflightRequest& request, const Config& confi
 }
 
 }  // namespace
+
+std::shared_ptr<const criu::Plugin> find_plugin(const proto::PreflightRequest& request,
+                                                const proto::HostFacts& here, const Config& config,
+                                                Findings& findings) {
+  const auto needs_it = [](const proto::ProcessFacts& member) {
+    return member.needs_amdgpu_plugin();
+  };
+  if (std::ranges::none_of(request.members(), needs_it) || here.criu_version() == 0) return nullptr;
+  auto plugin = criu::open_plugin(config.criu, criu::kAmdGpuPlugin, here.criu_version());
+  if (plugin) return std::move(*plugin);
+  findings.add("criu-plugin", plugin.error().message());
+  return nullptr;
+}
+
+criu::PluginMap plugin_map(const proto::HostFacts& source, const proto::HostFacts& here,
+                           const std::vector<device::GpuPair>& gpu_map) {
+  const auto id_of = [](const proto::HostFacts& host, const Uuid& uuid) -> std::uint32_t {
+    for (const proto::Gpu& gpu : host.gpus()) {
+      if (gpu.uuid() == to_bytes(uuid)) return gpu.kfd_id();
+    }
+    return 0;
+  };
+  criu::PluginMap map;
+  for (const device::GpuPair& pair : gpu_map) {
+    const std::uint32_t from = id_of(source, pair.from);
+    const std::uint32_t to = id_of(here, pair.to);
+    if (from != 0 && to != 0) map[from] = to;
+  }
+  return map;
+}
 
 void compare_hosts(const proto::PreflightRequest& request, const proto::HostFacts& here,
                    const Config& config, Findings& findings) {

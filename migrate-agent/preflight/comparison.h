@@ -2,10 +2,12 @@
 // host. Reads only; nothing is reserved.
 #pragma once
 
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "migrate-agent/criu/plugin.h"
 #include "migrate-agent/mover/gpu_map.h"
 #include "migrate-agent/mover/incoming_vram.h"
 #include "migrate-agent/preflight/host_facts.h"
@@ -32,8 +34,18 @@ Result<std::set<std::string>> compare_memory_files(const proto::PreflightRequest
 /// The destination GPU for each GPU of the source; empty if there is no mapping. Creates contexts
 /// on the GPUs that the process would go to.
 std::vector<device::GpuPair> map_gpus(const proto::PreflightRequest& request,
-                                      const proto::HostFacts& here, mover::IncomingVram& vram,
-                                      preflight::Findings& findings);
+                                      const proto::HostFacts& here, const Config& config,
+                                      mover::IncomingVram& vram, preflight::Findings& findings);
+
+/// CRIU's plugin for what the members use; null if they need none, or with the finding
+/// "criu-plugin".
+std::shared_ptr<const criu::Plugin> find_plugin(const proto::PreflightRequest& request,
+                                                const proto::HostFacts& here, const Config& config,
+                                                preflight::Findings& findings);
+
+/// The same map of GPUs as CRIU's plugin names them, of those that it knows.
+criu::PluginMap plugin_map(const proto::HostFacts& source, const proto::HostFacts& here,
+                           const std::vector<device::GpuPair>& gpu_map);
 
 /// "CAP_SYS_ADMIN, CAP_SYS_PTRACE": names of the capabilities in a set.
 std::string capability_names(std::uint64_t set);

@@ -19,11 +19,13 @@
 
 #include "migrate-agent/cgroups/hierarchy.h"
 #include "migrate-agent/criu/criu.h"
-#include "migrate-agent/device/cuda/driver.h"
+#include "migrate-agent/device/drivers/drivers.h"
 #include "migrate-agent/landing/memory_info.h"
 #include "migrate-agent/landing/memory_reservation.h"
+#include "migrate-agent/preflight/amd.h"
 #include "migrate-agent/process/surroundings.h"
 #include "migrate-agent/procfs/procfs.h"
+#include "src/base/log.h"
 #include "src/base/unique_fd.h"
 #include "src/base/version.h"
 
@@ -119,8 +121,11 @@ void look_at_criu(const Config& config, proto::HostFacts& facts, Findings& findi
   findings.add("criu-check", check.error().message());
 }
 
-void look_at_gpu(const device::GpuInfo& info, const Config& config, proto::HostFacts& facts) {
-  proto::Gpu& gpu = *facts.add_gpus();
+void look_at_gpu(const device::GpuInfo& info, const Config& config, Survey& survey) {
+  const bool is_amd = info.vendor == device::Vendor::kAmd;
+  if (!is_amd) survey.facts.set_driver_version(info.driver_version);
+  proto::Gpu& gpu = *survey.facts.add_gpus();
+  if (is_amd) describe_amd_gpu(survey.topology, info, gpu);
   gpu.set_uuid(to_bytes(info.uuid));
   gpu.set_name(info.name);
   gpu.set_total_bytes(info.total_bytes);
@@ -139,21 +144,29 @@ void look_at_mps(proto::HostFacts& facts, Findings& findings) {
                                   directory.string()));
 }
 
-std::shared_ptr<const device::Driver> look_at_gpus(const Config& config, proto::HostFacts& facts,
-                                                   Findings& findings) {
+/// Of a host without AMD's GPUs there is nothing to read. What cannot be read is a finding once a
+/// process uses it.
+void look_at_topology(const Config& config, Survey& survey) {
+  auto topology = device::hip::read_topology(config.sysfs);
+  if (!topology) return spdlog::warn("AMD's GPUs are unknown: {}", topology.error().message());
+  survey.topology = *std::move(topology);
+  survey.facts.set_amd_driver_release(survey.topology.driver_release);
+  survey.facts.set_amd_keeps_no_waves(!survey.topology.saves_waves);
+}
+
+void look_at_gpus(const Config& config, Survey& survey, Findings& findings) {
+  proto::HostFacts& facts = survey.facts;
   facts.set_driver_release(driver_release(procfs::read_text("/proc/driver/nvidia/version")));
   look_at_mps(facts, findings);
-  auto driver = device::cuda::load();
+  auto driver = device::load_drivers();
   if (!driver) {
     const bool too_old = driver.error().code() == Code::kUnsupported;
     findings.add(too_old ? "driver-too-old" : "no-driver", driver.error().message());
-    return nullptr;
+    return;
   }
-  facts.set_driver_version((*driver)->version());
-  for (const device::GpuInfo& info : (*driver)->gpus()) {
-    look_at_gpu(info, config, facts);
-  }
-  return *driver;
+  survey.driver = std::move(*driver);
+  look_at_topology(config, survey);
+  for (const device::GpuInfo& info : survey.driver->gpus()) look_at_gpu(info, config, survey);
 }
 
 std::uint64_t room_in(const fs::path& directory) {
@@ -211,14 +224,15 @@ std::string driver_release(const std::string& version_text) {
   return version_text.substr(at, version_text.find_first_not_of("0123456789.", at) - at);
 }
 
-void check_gpu(const proto::Gpu& gpu, Findings& findings) {
-  const std::string uuid = to_uuid(gpu.uuid()).to_string();
+void check_gpu(const proto::Gpu& gpu, const proto::HostFacts& host, Findings& findings) {
+  if (gpu.has_amd()) return check_amd_gpu(gpu, host, findings);
+  const std::string name = describe_gpu(gpu);
   if (gpu.name().find(" MIG ") != std::string::npos) {
-    findings.add("mig", fmt::format("GPU-{} ({}) is an instance of MIG", uuid, gpu.name()));
+    findings.add("mig", name + " is an instance of MIG");
   }
   if (gpu.compute_mode() != kSharedMode) {
     findings.add("compute-mode",
-                 fmt::format("GPU-{} ({}) has compute mode {}", uuid, gpu.name(),
+                 fmt::format("{} has compute mode {}", name,
                              gpu.compute_mode() == kProhibitedMode ? "\"prohibited\""
                                                                    : "\"exclusive process\""));
   }
@@ -229,7 +243,7 @@ Survey survey(const Config& config, Findings& findings) {
   look_at_kernel(survey.facts, findings);
   look_at_memory(config, survey.facts);
   look_at_freezer(config, findings);
-  survey.driver = look_at_gpus(config, survey.facts, findings);
+  look_at_gpus(config, survey, findings);
   look_at_criu(config, survey.facts, findings);
   return survey;
 }

@@ -7,6 +7,7 @@
 
 #include "migrate-agent/config/config.h"
 #include "migrate-agent/device/device.h"
+#include "migrate-agent/device/hip/topology.h"
 #include "migrate-agent/findings/catalogue.h"
 #include "proto/control.pb.h"
 #include "src/base/units.h"
@@ -21,6 +22,7 @@ inline constexpr std::uint64_t kContextReserveBytes = 640 * kMiB;
 struct Survey {
   proto::HostFacts facts;                        ///< without free VRAM: reading it needs a context
   std::shared_ptr<const device::Driver> driver;  ///< none if it cannot be used
+  device::hip::Topology topology;                ///< of AMD's GPUs; empty if it has none
 };
 
 /// Examines this host, as far as it can. Starts CRIU several times, in parallel.
@@ -42,7 +44,8 @@ void note_room(const Status& answer, preflight::Findings& findings);
 /// none.
 std::string driver_release(const std::string& version_text);
 
-/// "mig", "compute-mode": of a GPU that the process uses, or would use.
-void check_gpu(const proto::Gpu& gpu, preflight::Findings& findings);
+/// "mig", "compute-mode", and check_amd_gpu(): of a GPU of `host` that the process uses, or would
+/// use.
+void check_gpu(const proto::Gpu& gpu, const proto::HostFacts& host, preflight::Findings& findings);
 
 }  // namespace gcr::agent

@@ -74,7 +74,8 @@ Status check_mount_namespace(pid_t pid) {
   const bool ours = mounts.is_that_of(self);
   if (ours && procfs::namespace_link(pid, "pid") == procfs::namespace_link(self, "pid")) return {};
   if (!ours) GCR_TRY(mounts.check_owner());
-  return procfs::check_view(pid);
+  GCR_TRY(procfs::check_view(pid));
+  return procfs::uses_kfd(pid) ? procfs::check_view_of_gpus(pid) : Status();
 }
 
 void look_at_mounts(pid_t pid, Inspection& inspection) {

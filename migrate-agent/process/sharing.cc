@@ -5,6 +5,7 @@
 #include <sys/vfs.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -123,16 +124,14 @@ void look_at(pid_t pid, const Mapping& mapping, Inspection& inspection) {
 
 }  // namespace
 
-bool is_driver_file(std::string_view path) { return path.starts_with("/dev/nvidia"); }
+bool is_driver_file(std::string_view path) {
+  constexpr std::array<std::string_view, 3> kFiles = {"/dev/nvidia", "/dev/kfd",
+                                                      "/dev/dri/renderD"};
+  return std::ranges::any_of(kFiles, [&](std::string_view file) { return path.starts_with(file); });
+}
 
 bool is_under_preload(pid_t pid) {
   return std::ranges::any_of(named_mappings(pid), is_preload_library);
-}
-
-bool has_cuda_library(pid_t pid) {
-  return std::ranges::any_of(named_mappings(pid), [](const Mapping& mapping) {
-    return fs::path(mapping.path).filename().string().starts_with("libcuda.so");
-  });
 }
 
 bool has_cuda_context(pid_t pid) {

@@ -20,15 +20,13 @@ std::optional<std::string> driver_file_in_use(pid_t pid);
 /// Whether the preload library is mapped in it.
 bool is_under_preload(pid_t pid);
 
-/// Whether CUDA's driver library is mapped in it. It may not have initialised CUDA.
-bool has_cuda_library(pid_t pid);
-
 /// Whether it has a file of the driver's unified memory mapped or open, as every process with a
 /// CUDA context has, and those that only manage GPUs have not.
 bool has_cuda_context(pid_t pid);
 
-/// Whether a file belongs to the GPU driver, by its name in the kernel: everything under
-/// /dev/nvidia*. The driver's checkpoint removes these from the process, so CRIU never sees them.
+/// Whether a file belongs to a GPU's driver, by its name in the kernel. NVIDIA's (/dev/nvidia*) are
+/// gone after the driver's checkpoint, so CRIU never sees them; AMD's (/dev/kfd and render nodes)
+/// are what CRIU's plugin dumps.
 bool is_driver_file(std::string_view path);
 
 }  // namespace gcr::process

@@ -153,6 +153,11 @@ void look_at_mps(const std::string& process, Inspection& inspection) {
   inspection.findings.add("mps", "an MPS control daemon serves it from " + directory);
 }
 
+/// Whether GPUs of AMD's retry page faults of the process, where it is the process that says so.
+void look_at_xnack(const std::string& process, Inspection& inspection) {
+  if (environment_value(process, "HSA_XNACK") == "1") inspection.facts.set_xnack(true);
+}
+
 }  // namespace
 
 std::uint64_t capabilities_to_hand_on() { return procfs::status_bits("self", "CapBnd"); }
@@ -161,6 +166,7 @@ void inspect_surroundings(pid_t pid, const proto::GroupLimits* limits, Inspectio
   const std::string process = std::to_string(pid);
   look_at_ids(process, inspection);
   look_at_root(process, inspection);
+  look_at_xnack(process, inspection);
   if (limits == nullptr) {
     look_at_groups(process, inspection);
   } else {

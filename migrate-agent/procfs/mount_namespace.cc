@@ -8,11 +8,14 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <filesystem>
 #include <map>
 #include <sstream>
 #include <string>
@@ -27,6 +30,16 @@ namespace {
 constexpr ino_t kProcRootInode = 1;  // PROC_ROOT_INO of the kernel
 /// CRIU reads what it found out about the kernel from there.
 constexpr char kCache[] = "/run/criu.kdat";
+/// libdrm, as distributions and as AMD build it, parses these for the names of GPUs.
+constexpr const char* kGpuNames[] = {"/usr/share/libdrm/amdgpu.ids",
+                                     "/opt/amdgpu/share/libdrm/amdgpu.ids"};
+constexpr char kRenderNodes[] = "/dev/dri";
+constexpr unsigned kDrmMajor = 226;
+/// What of sysfs is read: links in the first three lead into the last one.
+constexpr std::string_view kReadOfSys[] = {"/sys/bus", "/sys/class", "/sys/dev", "/sys/devices"};
+/// What container engines mount over parts of it, which no GPU is in.
+constexpr std::string_view kUnreadOfSys[] = {"/sys/devices/system",
+                                             "/sys/devices/virtual/powercap"};
 
 std::string path_of(pid_t pid, const char* name) {
   return "/proc/" + std::to_string(pid) + "/" + name;
@@ -129,16 +142,94 @@ Status check_proc(pid_t pid, const UniqueFd& root) {
   return refused("/proc shows another PID namespace");
 }
 
-Status check_cache(const UniqueFd& root) {
-  const UniqueFd theirs = look_up(root, kCache);
+Status check_is_ours_or_missing(const UniqueFd& root, const char* path) {
+  const UniqueFd theirs = look_up(root, path);
   if (!theirs && errno == ENOENT) return {};
   struct stat theirs_status {};
   struct stat ours {};
-  if (theirs && ::fstat(theirs.get(), &theirs_status) == 0 && ::lstat(kCache, &ours) == 0 &&
+  if (theirs && ::fstat(theirs.get(), &theirs_status) == 0 && ::lstat(path, &ours) == 0 &&
       same_file(theirs_status, ours)) {
     return {};
   }
-  return refused("another " + std::string(kCache) + " than this host's is found");
+  return refused("another " + std::string(path) + " than this host's is found");
+}
+
+bool is_in(std::string_view path, std::string_view directory) {
+  return path.starts_with(directory) &&
+         (path.size() == directory.size() || path[directory.size()] == '/');
+}
+
+/// Success if /sys is mounted, and nothing in what is read of it.
+Status check_sys(pid_t pid, const UniqueFd& root) {
+  const UniqueFd sys = look_up(root, "sys");
+  struct statfs system {};
+  struct statx mount {};
+  if (!sys || ::fstatfs(sys.get(), &system) != 0 ||
+      ::statx(sys.get(), "", AT_EMPTY_PATH, STATX_MNT_ID, &mount) != 0) {
+    return Error::from_errno(errno, "cannot look at /sys in the mount namespace of the process");
+  }
+  const MountTable table = mounts_of(pid);
+  const auto top = table.find(mount.stx_mnt_id);
+  if (system.f_type != SYSFS_MAGIC || top == table.end() || top->second.root != "/") {
+    return refused("/sys is no sysfs");
+  }
+  for (const auto& [id, one] : table) {
+    const auto is_there = [&point = one.point](std::string_view directory) {
+      return is_in(point, directory);
+    };
+    if (id == top->first || std::ranges::none_of(kReadOfSys, is_there) ||
+        std::ranges::any_of(kUnreadOfSys, is_there)) {
+      continue;
+    }
+    if (one.device == top->second.device && one.point == "/sys" + one.root) continue;
+    return refused("something is mounted over " + one.point);
+  }
+  return {};
+}
+
+/// Success if it is missing, or this character device.
+Status check_device(const UniqueFd& root, const std::string& path, dev_t device) {
+  const UniqueFd theirs = look_up(root, path.c_str());
+  if (!theirs && errno == ENOENT) return {};
+  struct stat status {};
+  if (theirs && ::fstat(theirs.get(), &status) == 0 && S_ISCHR(status.st_mode) &&
+      status.st_rdev == device) {
+    return {};
+  }
+  return refused(path + " is not the kernel's");
+}
+
+/// Each by the number in its name.
+Status check_render_nodes(pid_t pid, const UniqueFd& root) {
+  constexpr std::string_view kNode = "renderD";
+  const UniqueFd directory = look_up(root, kRenderNodes);
+  if (!directory && errno == ENOENT) return {};
+  struct stat status {};
+  if (!directory || ::fstat(directory.get(), &status) != 0 || !S_ISDIR(status.st_mode)) {
+    return refused(std::string(kRenderNodes) + " is no directory");
+  }
+  const std::string seen = "/proc/self/fd/" + std::to_string(directory.get());
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(seen, error), end; !error && it != end;
+       it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (!name.starts_with(kNode)) continue;
+    unsigned minor = 0;
+    const char* const last = name.data() + name.size();
+    const auto number = std::from_chars(name.data() + kNode.size(), last, minor);
+    if (number.ec != std::errc() || number.ptr != last) continue;
+    GCR_TRY(check_device(root, std::string(kRenderNodes) + "/" + name, makedev(kDrmMajor, minor)));
+  }
+  if (!error) return {};
+  return Error::from_errno(error.value(),
+                           "cannot look at the GPUs of process " + std::to_string(pid));
+}
+
+Result<UniqueFd> root_of(pid_t pid) {
+  UniqueFd root(::open(path_of(pid, "root").c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (root) return root;
+  return Error::from_errno(errno,
+                           "cannot look at the root directory of process " + std::to_string(pid));
 }
 
 }  // namespace
@@ -170,13 +261,20 @@ Status MountNamespace::check_owner() const {
 }
 
 Status check_view(pid_t pid) {
-  const UniqueFd root(::open(path_of(pid, "root").c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!root) {
-    return Error::from_errno(errno,
-                             "cannot look at the root directory of process " + std::to_string(pid));
-  }
+  GCR_ASSIGN(const UniqueFd root, root_of(pid));
   GCR_TRY(check_proc(pid, root));
-  return check_cache(root);
+  return check_is_ours_or_missing(root, kCache);
+}
+
+Status check_view_of_gpus(pid_t pid) {
+  GCR_ASSIGN(const UniqueFd root, root_of(pid));
+  GCR_TRY(check_sys(pid, root));
+  struct stat ours {};
+  if (::lstat(kComputeDevice, &ours) != 0) ours = {};
+  GCR_TRY(check_device(root, kComputeDevice, ours.st_rdev));
+  GCR_TRY(check_render_nodes(pid, root));
+  for (const char* const names : kGpuNames) GCR_TRY(check_is_ours_or_missing(root, names));
+  return {};
 }
 
 }  // namespace gcr::procfs

@@ -36,4 +36,9 @@ class MountNamespace {
 /// says what is wrong. Holds only for the moment: a process that may mount there can change it.
 Status check_view(pid_t pid);
 
+/// The same of what CRIU's plugin for AMD's GPUs reads there: /sys is a whole sysfs as far as it
+/// reads it, /dev/kfd and /dev/dri are the kernel's devices, and libdrm's table of names is the
+/// host's or missing.
+Status check_view_of_gpus(pid_t pid);
+
 }  // namespace gcr::procfs

@@ -186,6 +186,23 @@ std::vector<DescriptorLink> descriptor_links(pid_t pid) {
   return links;
 }
 
+bool uses_kfd(pid_t pid) {
+  return std::ranges::any_of(descriptor_links(pid), [](const DescriptorLink& descriptor) {
+    return descriptor.link == kComputeDevice;
+  });
+}
+
+bool has_library(pid_t pid, std::string_view name) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/maps");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t slash = line.rfind('/');
+    if (slash != line.npos && std::string_view(line).substr(slash + 1).starts_with(name)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 std::vector<pid_t> processes() { return numbers_in("/proc"); }
 
 std::vector<pid_t> tree(pid_t pid) {

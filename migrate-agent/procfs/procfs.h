@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "src/base/result.h"
@@ -95,6 +96,15 @@ struct DescriptorLink {
 /// Those of a process, without the ones that are closed meanwhile. Empty if it is gone.
 std::vector<DescriptorLink> descriptor_links(pid_t pid);
 
+/// Whether a file is mapped in the process whose name begins with `name`, such as "libcuda.so".
+bool has_library(pid_t pid, std::string_view name);
+
+/// By which processes compute on GPUs of AMD's; the kernel's driver for that is KFD.
+inline constexpr char kComputeDevice[] = "/dev/kfd";
+
+/// Whether it has that device open, or something of that name.
+bool uses_kfd(pid_t pid);
+
 /// Every process in the caller's /proc.
 std::vector<pid_t> processes();
 
@@ -111,6 +121,9 @@ std::map<pid_t, pid_t> stopped_tree_in_namespace(pid_t pid);
 /// Identity of a namespace ("pid", "mnt", ...), as a link text like "pid:[4026531836]". Empty if
 /// gone.
 std::string namespace_link(pid_t pid, const std::string& kind);
+
+/// The kernel's name for the first PID namespace (PROC_PID_INIT_INO).
+inline constexpr char kFirstPidNamespace[] = "pid:[4026531836]";
 
 /// The process that has number `inner` in the PID namespace whose init is `init`; both in the
 /// caller's /proc. kNotFound if there is none.

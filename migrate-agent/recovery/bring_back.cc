@@ -11,8 +11,9 @@
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/criu/held_threads.h"
 #include "migrate-agent/criu/helpers.h"
+#include "migrate-agent/criu/paused_queues.h"
 #include "migrate-agent/criu/tcp_sockets.h"
-#include "migrate-agent/device/cuda/driver.h"
+#include "migrate-agent/device/drivers/drivers.h"
 #include "migrate-agent/door/door.h"
 #include "migrate-agent/driver_access/driver_access.h"
 #include "migrate-agent/keeper/keeper.h"
@@ -97,7 +98,7 @@ bool has_no_cuda(const Result<T>& asked) {
 /// Restores and unlocks the control state, from whatever state the driver reports.
 Status bring_back_control(pid_t pid, std::shared_ptr<const device::Driver> driver) {
   if (driver == nullptr) {
-    GCR_ASSIGN(driver, device::cuda::load());
+    GCR_ASSIGN(driver, device::load_drivers());
   }
   const auto control = driver->control(pid);
   for (;;) {
@@ -138,10 +139,10 @@ Result<std::unique_ptr<GpuAccess>> find_access(pid_t pid, const Lost& lost) {
     auto access = agent::open_access(pid);
     if (access || access.error().code() != Code::kNotFound || lost.driver_alone >= 0) return access;
   }
-  if (!process::has_cuda_library(pid) || process::is_under_preload(pid)) {
+  if (!procfs::has_library(pid, "libcuda.so") || process::is_under_preload(pid)) {
     return Error(Code::kNotFound, fmt::format("process {} does not use CUDA any more", pid));
   }
-  GCR_ASSIGN(const auto driver, device::cuda::load());
+  GCR_ASSIGN(const auto driver, device::load_drivers());
   return std::make_unique<agent::DriverAccess>(pid, *driver);
 }
 
@@ -211,7 +212,9 @@ Status bring_back_all(const Lost& lost, std::span<Member> members, const InHand*
   }
   if (lost.detaching) {
     for (Member* member : taken_apart) {
-      if (is_stopped(member->process.pid())) GCR_TRY(resume(member->process, *member->access));
+      // A CRIU that failed has let the process go on, but perhaps not its queues.
+      GCR_TRY(is_stopped(member->process.pid()) ? resume(member->process, *member->access)
+                                                : criu::let_queues_go_on(member->process));
     }
     for (const Member* member : taken_apart) {
       GCR_TRY(bring_back_control(member->process.pid(),

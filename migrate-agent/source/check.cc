@@ -4,7 +4,7 @@
 #include <map>
 
 #include "migrate-agent/criu/criu.h"
-#include "migrate-agent/device/cuda/driver.h"
+#include "migrate-agent/device/drivers/drivers.h"
 #include "migrate-agent/peer/agent_target.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/roles/roles.h"
@@ -97,7 +97,7 @@ Result<proto::Envelope> run_check(WorkerContext& context, const proto::MigrateRe
 
 std::vector<std::string> host_problems(const Config& config) {
   std::vector<std::string> problems;
-  if (const auto driver = device::cuda::load(); !driver) {
+  if (const auto driver = device::load_drivers(); !driver) {
     problems.push_back(driver.error().message());
   }
   if (const Status usable = criu::check(config.criu); !usable) {

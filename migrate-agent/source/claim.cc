@@ -117,6 +117,7 @@ Status begin(Course& c) {
   subject.job = std::move(subject.found->job);
   subject.lister = std::move(subject.found->lister);
   subject.driver_alone = std::move(subject.found->driver_alone);
+  subject.criu_plugin = std::move(subject.found->criu_plugin);
   c.account.report.set_processes(subject.job.members());
   c.account.report.set_gpu_processes(static_cast<std::uint32_t>(subject.found->gpu_users.size()));
   std::vector<GpuMember> gpu_members;

@@ -53,7 +53,8 @@ struct Subject {
   proto::GroupLimits limits;    ///< of their control groups, once examined
   job::Job job;
   job::Lister lister;
-  std::optional<DriverAlone> driver_alone;  ///< the member without the preload library
+  std::optional<DriverAlone> driver_alone;          ///< the member without the preload library
+  std::shared_ptr<const criu::Plugin> criu_plugin;  ///< null: no member needs one
   std::optional<SourceJob> processes;
   std::optional<keeper::Keeper> keeper;
   std::optional<std::vector<job::Mapping>> kept;  ///< what the keeper holds, once armed

@@ -17,6 +17,7 @@
 #include "migrate-agent/host/used_vram.h"
 #include "migrate-agent/journal/journal.h"
 #include "migrate-agent/memory/present_pages.h"
+#include "migrate-agent/preflight/amd.h"
 #include "migrate-agent/preflight/comparison.h"
 #include "migrate-agent/process/descriptors.h"
 #include "migrate-agent/process/inspect.h"
@@ -56,8 +57,8 @@ std::set<pid_t> used_pids(pid_t pid) {
   return used;
 }
 
-/// The state of CUDA in a member that uses it, and its restore thread.
-void look_at_cuda(const GpuUser& user, Examination& found) {
+/// The control state of a member, and the thread that restores it.
+void look_at_control(const GpuUser& user, Examination& found) {
   const pid_t pid = found.pids[user.member];
   const auto control = found.host.driver->control(pid);
   const auto state = control->state();
@@ -70,6 +71,7 @@ void look_at_cuda(const GpuUser& user, Examination& found) {
     return;
   }
   const auto thread = control->restore_thread();
+  if (thread && *thread == 0) return;
   if (thread) {
     found.members[user.member].set_cuda_restore_tid(in_own_namespace(pid, *thread));
   } else {
@@ -88,7 +90,7 @@ void look_at_gpus(Examination& found) {
     vram = found.driver_alone->vram_bytes();
   }
   for (const proto::Gpu& gpu : found.host.facts.gpus()) {
-    if (used.contains(gpu.uuid())) check_gpu(gpu, found.findings);
+    if (used.contains(gpu.uuid())) check_gpu(gpu, found.host.facts, found.findings);
   }
   const std::uint64_t needed = vram + used.size() * kContextReserveBytes;
   const std::uint64_t available = found.host.facts.memory_available_bytes();
@@ -135,7 +137,8 @@ void look_at_doorless(std::vector<Doorless> doorless, Examination& found) {
     found.findings.add("cuda-state", fmt::format("process {} is stopped, and the driver cannot ask "
                                                  "it",
                                                  describe(one)));
-  } else if (!found.host.driver || !found.host.driver->control(pid)->state()) {
+  } else if (!found.host.driver || !found.host.driver->control(pid)->state() ||
+             found.host.driver->control(pid)->goes_with_dump()) {
     refuse(one);
   } else {
     found.driver_alone.emplace().pid = pid;
@@ -358,6 +361,25 @@ bool look_at_members(const proto::MigrateRequest& request, const std::vector<pid
   return true;
 }
 
+/// What CRIU cannot dump by itself. A host without AMD's GPUs has nothing that HIP could use.
+void look_at_plugin(const Config& config, Examination& found) {
+  const bool has_gpus = std::ranges::any_of(
+      found.host.facts.gpus(), [](const proto::Gpu& gpu) { return gpu.kfd_id() != 0; });
+  for (std::size_t i = 0; i < found.members.size(); ++i) {
+    const std::string name = criu::plugin_for(found.pids[i]);
+    if (name.empty() || (!has_gpus && !procfs::uses_kfd(found.pids[i]))) continue;
+    found.members[i].set_needs_amdgpu_plugin(true);
+    const std::uint32_t release = found.host.facts.criu_version();
+    if (found.criu_plugin != nullptr || release == 0) continue;
+    auto plugin = criu::open_plugin(config.criu, name, release);
+    if (!plugin) {
+      found.findings.add("criu-plugin", plugin.error().message());
+      return;
+    }
+    found.criu_plugin = std::move(*plugin);
+  }
+}
+
 void look_at_images(const proto::MigrateRequest& request, const Config& config,
                     Examination& found) {
   const bool pre_dumps =
@@ -374,7 +396,8 @@ void look_at_images(const proto::MigrateRequest& request, const Config& config,
 
 void check_access(const AccessState& state, preflight::Findings& findings) {
   if (state.managed_memory) {
-    findings.add("managed-memory", "the process uses managed memory (cuMemAllocManaged)");
+    findings.add("managed-memory",
+                 "the process uses managed memory (cudaMallocManaged, hipMallocManaged)");
   }
   if (state.ipc_memory) {
     findings.add(
@@ -426,11 +449,13 @@ Examination examine(const proto::MigrateRequest& request, const Config& config,
   found.host = survey(config, found.findings);
   if (!look_at_members(request, pids, found)) return found;
   look_at_images(request, config, found);
+  look_at_plugin(config, found);
+  check_amd_processes(found.pids, found.host.topology, config.sysfs, found.findings);
   find_gpu_users(found);
   std::vector<job::Listed> listed;
   for (GpuUser& user : found.gpu_users) {
     const bool told = look_at_vram(user, found, listed);
-    if (told && found.host.driver) look_at_cuda(user, found);
+    if (told && found.host.driver) look_at_control(user, found);
   }
   look_at_allocations(listed, found);
   if (found.driver_alone) look_at_driver_alone(request, config, found);

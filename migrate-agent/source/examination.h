@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "migrate-agent/criu/plugin.h"
 #include "migrate-agent/gpu_access/gpu_access.h"
 #include "migrate-agent/job/job.h"
 #include "migrate-agent/job/lister.h"
@@ -33,6 +34,7 @@ struct Examination {
   job::Job job;                             ///< of the members, with all that they have allocated
   job::Lister lister;                       ///< which listed it
   std::optional<DriverAlone> driver_alone;  ///< the GPU user without the preload library
+  std::shared_ptr<const criu::Plugin> criu_plugin;  ///< null: no member needs one
   memory_files::FileFacts memory_files;
   preflight::Findings findings{preflight::Side::kSource};
 };

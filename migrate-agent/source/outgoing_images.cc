@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "migrate-agent/cgroups/devices.h"
 #include "migrate-agent/criu/images.h"
 #include "migrate-agent/criu/left_out_memory.h"
 #include "migrate-agent/fault/fault.h"
@@ -19,9 +20,16 @@ namespace fs = std::filesystem;
 Result<OutgoingImages> OutgoingImages::create(const criu::Command& criu, SourceJob& process,
                                               fs::path scratch,
                                               const proto::MigrateRequest& request,
-                                              std::uint64_t resident_bytes) {
+                                              std::uint64_t resident_bytes,
+                                              std::shared_ptr<const criu::Plugin> plugin) {
   OutgoingImages images(criu, process, std::move(scratch));
   images.options_.outside_tcp = outside_tcp(request);
+  if (plugin != nullptr) {
+    GCR_ASSIGN(images.device_groups_,
+               cgroups::device_groups_of(cgroups::hierarchies(), process.pid()));
+    images.options_.groups = images.device_groups_;
+    images.options_.plugin = std::move(plugin);
+  }
   const proto::ImageMode requested = request.image_mode();
   if (requested == proto::IMAGE_MODE_STREAM) {
     images.reason_ = "asked for";

@@ -38,11 +38,13 @@ inline constexpr std::uint64_t kWorthOneMore = 64 * kMiB;
 class OutgoingImages {
  public:
   /// kRefused if rounds are asked for and the kernel cannot do it. `scratch` is a directory of this
-  /// migration on tmpfs.
+  /// migration on tmpfs. With a `plugin`, CRIU works where the processes' control groups allow the
+  /// devices that they have: called before SourceJob::enter_group().
   static Result<OutgoingImages> create(const criu::Command& criu, SourceJob& process,
                                        std::filesystem::path scratch,
                                        const proto::MigrateRequest& request,
-                                       std::uint64_t resident_bytes);
+                                       std::uint64_t resident_bytes,
+                                       std::shared_ptr<const criu::Plugin> plugin);
 
   bool in_rounds() const { return way_ != Way::kStream; }
   /// Whether there shall be more rounds before the last one, whatever VRAM needs.
@@ -87,6 +89,7 @@ class OutgoingImages {
   criu::Command criu_;
   pid_t pid_;
   criu::DumpOptions options_;
+  std::vector<UniqueFd> device_groups_;  ///< that options_ refer to
   std::filesystem::path scratch_;
   enum class Way { kStream, kMemory, kPreDumps } way_ = Way::kStream;
   std::string reason_;

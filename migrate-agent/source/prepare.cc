@@ -104,7 +104,7 @@ Status prepare(Course& c) {
                                                                c.order.migration.to_string()));
   GCR_ASSIGN(copying.images,
              OutgoingImages::create(config.criu, *c.subject.processes, copying.scratch->path(),
-                                    asked, c.subject.resident_bytes));
+                                    asked, c.subject.resident_bytes, c.subject.criu_plugin));
   copying.vram.emplace(c.subject.driver, digest::DigestKey::expand(key));
   proto::BuffersRequest found;
   GCR_TRY(follow_allocations(c, found));

@@ -8,6 +8,15 @@
 #include <stdexcept>
 
 namespace gcr {
+namespace {
+
+constexpr std::string_view kGpu = "GPU-";
+
+bool is_digit(std::uint8_t byte) {
+  return (byte >= '0' && byte <= '9') || (byte >= 'a' && byte <= 'f');
+}
+
+}  // namespace
 
 std::string Uuid::to_string() const {
   std::string text;
@@ -19,7 +28,7 @@ std::string Uuid::to_string() const {
 }
 
 std::optional<Uuid> Uuid::parse(std::string_view text) {
-  if (text.starts_with("GPU-")) text.remove_prefix(4);
+  if (text.starts_with(kGpu)) text.remove_prefix(kGpu.size());
   if (text.size() != 36) return std::nullopt;
   Uuid uuid;
   std::size_t at = 0;
@@ -43,6 +52,20 @@ Uuid Uuid::random() {
   uuid.bytes[6] = static_cast<std::uint8_t>((uuid.bytes[6] & 0x0f) | 0x40);
   uuid.bytes[8] = static_cast<std::uint8_t>((uuid.bytes[8] & 0x3f) | 0x80);
   return uuid;
+}
+
+std::string gpu_name(const Uuid& gpu) {
+  const bool is_text = std::ranges::all_of(gpu.bytes, is_digit);
+  return std::string(kGpu) + (is_text ? to_bytes(gpu) : gpu.to_string());
+}
+
+std::optional<Uuid> parse_gpu(std::string_view text) {
+  if (text.starts_with(kGpu)) text.remove_prefix(kGpu.size());
+  Uuid gpu;
+  if (text.size() != gpu.bytes.size()) return Uuid::parse(text);
+  std::ranges::transform(text, gpu.bytes.begin(), [](char c) { return c | ('A' ^ 'a'); });
+  if (!std::ranges::all_of(gpu.bytes, is_digit)) return std::nullopt;
+  return gpu;
 }
 
 std::string to_bytes(const Uuid& uuid) { return {uuid.bytes.begin(), uuid.bytes.end()}; }

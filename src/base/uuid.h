@@ -26,6 +26,13 @@ struct Uuid {
   static Uuid random();
 };
 
+/// A GPU as its vendor's tools name it: "GPU-6f1c...-....", or for AMD's, whose identifier is 16
+/// hexadecimal digits as text, "GPU-7cf529dea4b33bad".
+std::string gpu_name(const Uuid& gpu);
+
+/// Accepts what gpu_name gives, either case, with or without the "GPU-".
+std::optional<Uuid> parse_gpu(std::string_view text);
+
 /// As in messages and journals: 16 bytes.
 std::string to_bytes(const Uuid& uuid);
 

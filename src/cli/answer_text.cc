@@ -58,9 +58,6 @@ void set_migrations(Struct& object, const Migrations& migrations) {
   }
 }
 
-/// As the driver's tools write it, from its 16 bytes.
-std::string gpu_name(const std::string& uuid) { return "GPU-" + to_uuid(uuid).to_string(); }
-
 /// Of the migration that a process or a job is in; empty if it is in none.
 template <class Message>
 std::string migration_of(const Message& message) {
@@ -78,7 +75,7 @@ void append_gpus(std::string& text, const proto::HostReply& host) {
   auto out = std::back_inserter(text);
   fmt::format_to(out, "{:<40}  {:>11}  {:>11}  {}\n", "gpu", "free", "of", "model");
   for (const proto::Gpu& gpu : host.host().gpus()) {
-    fmt::format_to(out, "{}  {:>11}  {:>11}  {}{}\n", gpu_name(gpu.uuid()),
+    fmt::format_to(out, "{}  {:>11}  {:>11}  {}{}\n", gpu_name(to_uuid(gpu.uuid())),
                    format_bytes(gpu.free_bytes()), format_bytes(gpu.total_bytes()),
                    or_dash(gpu.name()), gpu.allowed() ? "" : " (not for arriving processes)");
   }
@@ -118,7 +115,7 @@ void set_uses(Struct& user, const google::protobuf::RepeatedPtrField<proto::GpuU
   make_list(user, "gpus");
   for (const proto::GpuUse& use : uses) {
     Struct& entry = add_object(user, "gpus");
-    set(entry, "uuid", gpu_name(use.uuid()));
+    set(entry, "uuid", gpu_name(to_uuid(use.uuid())));
     set_fields(entry, use, {"vram_bytes"});
   }
 }
@@ -129,7 +126,7 @@ void set_gpus(Struct& host, const google::protobuf::RepeatedPtrField<proto::Gpu>
   make_list(host, "gpus");
   for (const proto::Gpu& gpu : gpus) {
     Struct& entry = add_object(host, "gpus");
-    set(entry, "uuid", gpu_name(gpu.uuid()));
+    set(entry, "uuid", gpu_name(to_uuid(gpu.uuid())));
     set_fields(entry, gpu, names);
   }
 }

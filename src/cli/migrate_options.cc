@@ -141,8 +141,8 @@ void describe_concessions(CLI::App& app, MigrateRequest& request) {
 /// Throws CLI::ValidationError unless `text` is "GPU=GPU".
 proto::GpuPair parse_pair(const std::string& text) {
   const std::size_t middle = text.find('=');
-  const auto from = Uuid::parse(text.substr(0, middle));
-  const auto to = middle == text.npos ? std::nullopt : Uuid::parse(text.substr(middle + 1));
+  const auto from = parse_gpu(text.substr(0, middle));
+  const auto to = middle == text.npos ? std::nullopt : parse_gpu(text.substr(middle + 1));
   if (!from || !to) {
     throw CLI::ValidationError(
         "--device-map",

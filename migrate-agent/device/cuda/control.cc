@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "migrate-agent/device/cuda/library.h"
+#include "migrate-agent/procfs/procfs.h"
 
 namespace gcr::device::cuda {
 namespace {
@@ -13,6 +14,7 @@ class CudaControl final : public Control {
   CudaControl(std::shared_ptr<const Library> library, pid_t pid)
       : driver_(std::move(library)), pid_(pid) {}
 
+  bool goes_with_dump() const override { return false; }
   Result<State> state() const override;
   Status lock(std::chrono::milliseconds timeout) const override;
   Status checkpoint() const override;
@@ -90,5 +92,7 @@ Result<pid_t> CudaControl::restore_thread() const {
 std::unique_ptr<Control> Library::control(pid_t pid) const {
   return std::make_unique<CudaControl>(shared_from_this(), pid);
 }
+
+bool Library::is_in(pid_t pid) const { return procfs::has_library(pid, "libcuda.so"); }
 
 }  // namespace gcr::device::cuda

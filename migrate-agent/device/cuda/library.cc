@@ -79,7 +79,9 @@ Status Library::list_gpus() {
     GCR_TRY(check(cuDeviceTotalMem_v2(&total, device), doing));
     int mode = 0;
     GCR_TRY(check(cuDeviceGetAttribute(&mode, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, device), doing));
-    GpuInfo gpu{.ordinal = ordinal,
+    GpuInfo gpu{.vendor = Vendor::kNvidia,
+                .driver_version = version_,
+                .ordinal = ordinal,
                 .uuid = {},
                 .name = name.data(),
                 .total_bytes = total,
@@ -92,13 +94,19 @@ Status Library::list_gpus() {
 }
 
 Status Library::check(CUresult result, std::string_view doing) const {
+  const Status checked = check(result);
+  if (checked) return {};
+  return checked.error().while_doing(doing);
+}
+
+Status Library::check(CUresult result) const {
   if (result == CUDA_SUCCESS) return {};
   const char* name = nullptr;
   const char* text = nullptr;
   cuGetErrorName(result, &name);
   cuGetErrorString(result, &text);
   return Error(code_of(result),
-               fmt::format("{}: {} ({})", doing, name != nullptr ? name : "unknown CUDA error",
+               fmt::format("{} ({})", name != nullptr ? name : "unknown CUDA error",
                            text != nullptr ? text : std::to_string(static_cast<int>(result))));
 }
 

@@ -71,12 +71,14 @@ class Library final : public Driver, public std::enable_shared_from_this<Library
   static Result<std::shared_ptr<const Library>> load();
   ~Library() override;
 
-  int version() const override { return version_; }
   const std::vector<GpuInfo>& gpus() const override { return gpus_; }
   Result<std::shared_ptr<Gpu>> open(const GpuInfo& gpu) const override;
   std::unique_ptr<Control> control(pid_t pid) const override;
+  bool is_in(pid_t pid) const override;
 
-  /// Success for CUDA_SUCCESS, else "<doing>: <CUDA_ERROR_NAME> (<text>)" with the fitting code.
+  /// Success for CUDA_SUCCESS, else "<CUDA_ERROR_NAME> (<text>)" with the fitting code, after
+  /// "<doing>: " if that is given.
+  Status check(CUresult result) const;
   Status check(CUresult result, std::string_view doing) const;
 
 #define GCR_CUDA_DECLARE(name, params) CUresult(*name) params = nullptr;

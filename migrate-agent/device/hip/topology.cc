@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <limits>
@@ -127,6 +128,27 @@ struct Version {
   std::uint32_t major, minor, step;
 };
 
+/// What CRIU's plugin wants to be equal at the destination, or at least as much, besides what has a
+/// name of its own in GpuNode (device_properties_match in its amdgpu_plugin_topology.c).
+constexpr std::array kCompared = {"simd_count",
+                                  "mem_banks_count",
+                                  "caches_count",
+                                  "io_links_count",
+                                  "max_waves_per_simd",
+                                  "lds_size_in_kb",
+                                  "num_gws",
+                                  "wave_front_size",
+                                  "array_count",
+                                  "simd_arrays_per_engine",
+                                  "cu_per_simd_array",
+                                  "simd_per_cu",
+                                  "max_slots_scratch_cu",
+                                  "num_sdma_engines",
+                                  "num_sdma_xgmi_engines",
+                                  "num_sdma_queues_per_engine",
+                                  "num_cp_queues",
+                                  "capability"};
+
 /// KFD's gfx_target_version. None if it is a CPU's, or no version.
 std::optional<Version> to_version(std::uint32_t number) {
   const Version version{number / 10'000, number / 100 % 100, number % 100};
@@ -204,6 +226,11 @@ Result<GpuNode> read_gpu(const fs::path& sys, std::uint32_t node, std::uint32_t 
   }
   gpu.compute_dies = static_cast<std::uint32_t>(std::min<std::uint64_t>(
       numbers.get_or("num_xcc", 1), std::numeric_limits<std::uint32_t>::max()));
+  for (const char* const name : kCompared) {
+    if (const auto found = properties.find(name); found != properties.end()) {
+      gpu.properties.insert(*found);
+    }
+  }
   gpu.architecture = fmt::format("gfx{}{:x}{:x}", version->major, version->minor, version->step);
   gpu.xnack = xnack_of(*version);
   GCR_ASSIGN(gpu.vram_bytes, read_vram(directory / "mem_banks"));
@@ -219,13 +246,13 @@ std::string GpuNode::identity() const {
   return partition == 0 ? whole : fmt::format("{}/{}", whole, partition);
 }
 
-Result<Topology> read_topology(const fs::path& root) {
-  const fs::path sys = root / "sys";
+Result<Topology> read_topology(const fs::path& sys) {
   const fs::path module = sys / "module/amdgpu";
   const fs::path nodes = sys / "class/kfd/kfd/topology/nodes";
   Topology topology;
   topology.driver_release = read_text(module / "version");
   topology.noretry = to_number<int>(read_text(module / "parameters/noretry")).value_or(-1);
+  topology.saves_waves = read_text(module / "parameters/cwsr_enable") != "0";
   for (const std::uint32_t node : numbered_entries(nodes)) {
     const fs::path directory = nodes / std::to_string(node);
     const auto id_text = read_file(directory / "gpu_id");
@@ -248,6 +275,44 @@ Result<Topology> read_topology(const fs::path& root) {
     topology.gpus.push_back(std::move(gpu));
   }
   return topology;
+}
+
+const GpuNode* find_node(const Topology& topology, const GpuInfo& gpu) {
+  const std::string digits(gpu.uuid.bytes.begin(), gpu.uuid.bytes.end());
+  const auto id = to_number<std::uint64_t>(digits, 16);
+  const auto has_id = [&](const GpuNode& node) { return id && node.unique_id == *id; };
+  if (std::ranges::count_if(topology.gpus, has_id) == 1) {
+    return &*std::ranges::find_if(topology.gpus, has_id);
+  }
+  // HIP writes the number of a partition as the function of the address, as KFD does.
+  for (const GpuNode& node : topology.gpus) {
+    const std::string whole = node.pci_address.substr(0, node.pci_address.find('.'));
+    const std::string place =
+        node.partition == 0 ? node.pci_address : fmt::format("{}.{:x}", whole, node.partition);
+    if (place == gpu.pci_address) return &node;
+  }
+  return nullptr;
+}
+
+std::optional<std::uint64_t> free_vram(const GpuNode& gpu, const fs::path& sysfs) {
+  const fs::path board = sysfs / "bus/pci/devices" / gpu.pci_address;
+  const auto total = to_number<std::uint64_t>(read_text(board / "mem_info_vram_total"));
+  const auto used = to_number<std::uint64_t>(read_text(board / "mem_info_vram_used"));
+  if (!total || !used) return std::nullopt;
+  return *total - std::min(*total, *used);
+}
+
+std::optional<std::vector<int>> queues_of(pid_t pid, const fs::path& sysfs) {
+  const fs::path process = sysfs / "class/kfd/kfd/proc" / std::to_string(pid);
+  std::error_code error;
+  if (!fs::is_directory(process, error)) return std::nullopt;
+  std::vector<int> kinds;
+  for (const std::uint32_t queue : numbered_entries(process / "queues")) {
+    const auto kind =
+        to_number<int>(read_text(process / "queues" / std::to_string(queue) / "type"));
+    if (kind) kinds.push_back(*kind);
+  }
+  return kinds;
 }
 
 }  // namespace gcr::device::hip
