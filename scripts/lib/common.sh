@@ -28,6 +28,10 @@ export PATH
 say() { echo "${0##*/}: $*" >&2; }
 fail() { say "$*"; exit 1; }
 
+# The kinds of GPU that the scripts know: in software for CUDA (soft) and for HIP (soft-hip), and this
+# machine's own, NVIDIA's (real) and AMD's (hip).
+need_gpu_kind() { [[ $1 =~ ^(soft|soft-hip|real|hip)$ ]] || fail "--gpu is soft, soft-hip, real or hip, not $1"; }
+
 need_root() { [[ $(id -u) == 0 ]] || fail "must run as root"; }
 
 need_programs() {
