@@ -15,15 +15,18 @@
 
 #include "src/base/unique_fd.h"
 #include "src/base/units.h"
+#include "tests/apps/on_face.h"
 #include "tests/apps/preforked.h"
 #include "tests/apps/ticker.h"
-#include "tests/softgpu/machines.h"
+#include "tests/softgpu/subjects.h"
 
 namespace gcr::apps {
 namespace {
 
+using softgpu::test::Face;
 using softgpu::test::Machine;
 using softgpu::test::Process;
+using softgpu::test::Subject;
 
 std::vector<std::string> lines_of(Process& program) {
   std::vector<std::string> lines;
@@ -33,12 +36,16 @@ std::vector<std::string> lines_of(Process& program) {
   return lines;
 }
 
-class AppsTest : public testing::Test {
+class AppsTest : public softgpu::test::FaceTest {
  protected:
+  /// A program on the first machine.
+  struct Program : Process {
+    Program(const AppsTest& test, const std::vector<std::string>& command)
+        : Process(test.here_, on_face(GetParam(), command)) {}
+  };
   /// Moves a running program's state out of its GPU and into the other machine's.
   void move_there(const Process& program) {
-    Process agent(there_, {SOFTGPU_SUBJECT});
-    ASSERT_EQ(agent.receive(), "ready");
+    Subject agent(there_, GetParam());
     const std::string pid = std::to_string(program.pid());
     ASSERT_EQ(agent.ask("lock " + pid + " 0"), "0");
     ASSERT_EQ(agent.ask("checkpoint " + pid), "0");
@@ -48,7 +55,7 @@ class AppsTest : public testing::Test {
   }
   /// The output of a run that was moved after its second line.
   std::vector<std::string> run_and_move(const std::vector<std::string>& command) {
-    Process program(here_, command);
+    Program program(*this, command);
     std::vector<std::string> lines{program.receive(), program.receive()};
     move_there(program);
     for (std::string& line : lines_of(program)) lines.push_back(std::move(line));
@@ -56,17 +63,19 @@ class AppsTest : public testing::Test {
     return lines;
   }
   std::vector<std::string> run(const std::vector<std::string>& command) {
-    Process program(here_, command);
+    Program program(*this, command);
     auto lines = lines_of(program);
     EXPECT_EQ(program.wait(), 0);
     return lines;
   }
 
-  Machine here_{{{"aaaaaaaa-0000-4000-8000-00000000000a", "128M"}}};
-  Machine there_{{{"bbbbbbbb-0000-4000-8000-00000000000b", "128M"}}};
+  Machine here_{{{gpu_a(), "128M"}}};
+  Machine there_{{{gpu_b(), "128M"}}};
 };
 
-TEST_F(AppsTest, StencilPrintsTheSameLinesWhetherMovedOrNot) {
+INSTANTIATE_TEST_SUITE_P(Faces, AppsTest, softgpu::test::kBothFaces, softgpu::test::name_of_face);
+
+TEST_P(AppsTest, StencilPrintsTheSameLinesWhetherMovedOrNot) {
   const std::vector<std::string> command{APPS_STENCIL, "--mib",    "20", "--steps",
                                          "400",        "--report", "50"};
   const auto undisturbed = run(command);
@@ -76,7 +85,22 @@ TEST_F(AppsTest, StencilPrintsTheSameLinesWhetherMovedOrNot) {
   EXPECT_EQ(run_and_move(command), undisturbed);
 }
 
-TEST_F(AppsTest, EveryStyleOfAllocationSurvivesAMove) {
+TEST(AppsOnBothFaces, PrintTheSame) {
+  const std::vector<std::vector<std::string>> commands{
+      {APPS_STENCIL, "--mib", "20", "--steps", "100", "--report", "50"},
+      {APPS_ALLOC_STYLES, "--mib", "4", "--steps", "100", "--report", "50"},
+      {APPS_SCRIBBLER, "--vram", "24M", "--steps-per-second", "1000", "--steps", "10"}};
+  const Machine machine{{{softgpu::test::kGpuA, "128M"}, {softgpu::test::kAmdGpuA, "128M"}}};
+  for (const auto& command : commands) {
+    Process on_cuda(machine, on_face(Face::kCuda, command));
+    Process on_hip(machine, on_face(Face::kHip, command));
+    const auto lines = lines_of(on_cuda);
+    EXPECT_GE(lines.size(), 2);
+    EXPECT_EQ(lines_of(on_hip), lines);
+  }
+}
+
+TEST_P(AppsTest, EveryStyleOfAllocationSurvivesAMove) {
   const std::vector<std::string> command{APPS_ALLOC_STYLES, "--mib", "4", "--steps", "2000",
                                          "--report",        "250"};
   const auto undisturbed = run(command);
@@ -84,7 +108,7 @@ TEST_F(AppsTest, EveryStyleOfAllocationSurvivesAMove) {
   EXPECT_EQ(run_and_move(command), undisturbed);
 }
 
-TEST_F(AppsTest, ScribblerPrintsTheSameLinesWhetherMovedOrNot) {
+TEST_P(AppsTest, ScribblerPrintsTheSameLinesWhetherMovedOrNot) {
   const std::vector<std::vector<std::string>> ways{
       {}, {"--piece", "64K", "--zeros", "0.3"}, {"--churn", "5"}, {"--by-copy"}};
   for (const auto& way : ways) {
@@ -100,7 +124,7 @@ TEST_F(AppsTest, ScribblerPrintsTheSameLinesWhetherMovedOrNot) {
   }
 }
 
-TEST_F(AppsTest, ScribblerThatChangesNothingHasTheSameChecksumEverAfter) {
+TEST_P(AppsTest, ScribblerThatChangesNothingHasTheSameChecksumEverAfter) {
   const auto lines = run({APPS_SCRIBBLER, "--vram", "16M", "--steps-per-second", "1000",
                           "--dirty-per-second", "0", "--steps", "4", "--check-every", "2"});
   ASSERT_EQ(lines.size(), 5);
@@ -129,8 +153,8 @@ void disturb(const Process& program, const std::string& store) {
   FAIL() << "no VRAM is mapped";
 }
 
-TEST_F(AppsTest, ScribblerFindsASingleWrongBit) {
-  Process program(here_, {APPS_SCRIBBLER, "--vram", "16M", "--steps-per-second", "1000",
+TEST_P(AppsTest, ScribblerFindsASingleWrongBit) {
+  Program program(*this, {APPS_SCRIBBLER, "--vram", "16M", "--steps-per-second", "1000",
                           "--dirty-per-second", "0", "--check-every", "1"});
   EXPECT_TRUE(program.receive().starts_with("step=0 checksum="));
   disturb(program, here_.store());
@@ -145,8 +169,8 @@ std::string ticker_line(std::uint64_t step) {
   return line;
 }
 
-TEST_F(AppsTest, EveryLineOfTheTickerFollowsFromItsStepAcrossAMove) {
-  Process ticker(here_, {APPS_TICKER, "--period-ms", "0"});
+TEST_P(AppsTest, EveryLineOfTheTickerFollowsFromItsStepAcrossAMove) {
+  Program ticker(*this, {APPS_TICKER, "--period-ms", "0"});
   std::uint64_t step = 0;
   while (step < kTickerSlices + 5) ASSERT_EQ(ticker.receive(), ticker_line(++step));
   move_there(ticker);
@@ -158,8 +182,8 @@ TEST_F(AppsTest, EveryLineOfTheTickerFollowsFromItsStepAcrossAMove) {
   EXPECT_EQ(ticker.wait(), 0);
 }
 
-TEST_F(AppsTest, EveryLineOfPreforkedFollowsFromItsNumber) {
-  Process preforked(here_, {APPS_PREFORKED, "--workers", "3", "--period-ms", "0", "--vram", "4M"});
+TEST_P(AppsTest, EveryLineOfPreforkedFollowsFromItsNumber) {
+  Program preforked(*this, {APPS_PREFORKED, "--workers", "3", "--period-ms", "0", "--vram", "4M"});
   PreforkedLines expected(3);
   for (int i = 0; i < 500; ++i) ASSERT_EQ(preforked.receive(), expected.next());
   preforked.signal(SIGTERM);
@@ -167,8 +191,8 @@ TEST_F(AppsTest, EveryLineOfPreforkedFollowsFromItsNumber) {
   EXPECT_EQ(preforked.wait(), 0);
 }
 
-TEST_F(AppsTest, PreforkedTellsOfAWorkerThatEndsAndGoesOnWithTheOthers) {
-  Process preforked(here_, {APPS_PREFORKED, "--workers", "3", "--period-ms", "1"});
+TEST_P(AppsTest, PreforkedTellsOfAWorkerThatEndsAndGoesOnWithTheOthers) {
+  Program preforked(*this, {APPS_PREFORKED, "--workers", "3", "--period-ms", "1"});
   PreforkedLines expected(3);
   for (int i = 0; i < 10; ++i) ASSERT_EQ(preforked.receive(), expected.next());
   const std::string pid = std::to_string(preforked.pid());
@@ -200,12 +224,12 @@ UniqueFd bound_socket(sockaddr_in* address) {
   return socket;
 }
 
-TEST_F(AppsTest, CounterCountsOnAcrossAMove) {
+TEST_P(AppsTest, CounterCountsOnAcrossAMove) {
   sockaddr_in free_port{};
   sockaddr_in own{};
   bound_socket(&free_port).reset();
   const UniqueFd socket = bound_socket(&own);
-  Process counter(here_, {APPS_COUNTER, "--bind", "127.0.0.1", "--port",
+  Program counter(*this, {APPS_COUNTER, "--bind", "127.0.0.1", "--port",
                           std::to_string(ntohs(free_port.sin_port)), "--vram", "4M"});
   ASSERT_TRUE(counter.receive().starts_with("listening"));
   const auto ask = [&](const std::string& request) {

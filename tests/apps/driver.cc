@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "tests/apps/hip_forms.h"
 #include "tests/apps/kernels_ptx.h"
 
 namespace gcr::apps {
@@ -32,20 +33,53 @@ void* look_up(GetProcAddress get, const char* name, int version) {
   return function;
 }
 
-Driver load_driver() {
-  void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
-  if (library == nullptr) fail("load the driver", ::dlerror());
+Driver load_cuda(void* library) {
   const auto get = reinterpret_cast<GetProcAddress>(::dlsym(library, "cuGetProcAddress_v2"));
   if (get == nullptr) fail("find cuGetProcAddress_v2", "the driver is older than CUDA 12");
   Driver driver;
-#define GCR_APPS_LOAD(member, name, version, parameters) \
-  driver.member = reinterpret_cast<CUresult(*) parameters>(look_up(get, #name, version));
+#define GCR_APPS_LOAD(member, cuda, version, hip, parameters) \
+  driver.member = reinterpret_cast<CUresult(*) parameters>(look_up(get, #cuda, version));
+  GCR_APPS_FUNCTIONS(GCR_APPS_LOAD)
+#undef GCR_APPS_LOAD
+  return driver;
+}
+
+Driver load_hip() {
+  void* library = nullptr;
+  for (const char* name : {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"}) {
+    if (library == nullptr) library = ::dlopen(name, RTLD_NOW | RTLD_GLOBAL);
+  }
+  if (library == nullptr) fail("load the driver", "there is neither CUDA nor HIP");
+  const HipForms& forms = hip_forms(library);
+  // Memory had another form before.
+  if (forms.version < 50'300'000) fail("use HIP", "ROCm 5.3 or newer is needed");
+  Driver driver;
+  driver.error_name = forms.error_name;
+  driver.attribute = forms.attribute;
+  driver.load_module = forms.load_module;
+  driver.import_memory = forms.import_memory;
+#define GCR_APPS_LOAD(member, cuda, version, hip, parameters)                         \
+  if (driver.member == nullptr) {                                                     \
+    driver.member = reinterpret_cast<CUresult(*) parameters>(::dlsym(library, #hip)); \
+  }                                                                                   \
+  if (driver.member == nullptr) fail("find a function of HIP", #hip);
   GCR_APPS_FUNCTIONS(GCR_APPS_LOAD)
 #undef GCR_APPS_LOAD
   return driver;
 }
 
 }  // namespace
+
+Driver load_driver() {
+  const char* asked = std::getenv("GCR_APP_RUNTIME");
+  const std::string_view runtime = asked != nullptr ? asked : "";
+  if (runtime != "hip") {
+    void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+    if (library != nullptr) return load_cuda(library);
+  }
+  if (runtime == "cuda") fail("load the driver", ::dlerror());
+  return load_hip();
+}
 
 void fail(std::string_view doing, const std::string& why) {
   std::fprintf(stderr, "cannot %.*s: %s\n", static_cast<int>(doing.size()), doing.data(),

@@ -2,7 +2,7 @@
 //
 // Ranks in a ring pass tokens. In every step each rank sends its token to its right, followed by a
 // payload that is made of it, waits for the one of its left, and makes its next token of that.
-// kernels.ptx has the same as gcr_ring_pass. After every line each rank also sends its sum over a
+// kernels.cu has the same as gcr_ring_pass. After every line each rank also sends its sum over a
 // socket to its right, and adds up what comes from its left.
 #pragma once
 

@@ -10,96 +10,108 @@
 
 #include <fstream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "preload/cuda/abi/driver_abi.h"
 #include "src/base/unique_fd.h"
 #include "src/base/units.h"
-#include "tests/softgpu/machines.h"
+#include "tests/apps/on_face.h"
+#include "tests/softgpu/subjects.h"
 
 namespace gcr::apps {
 namespace {
 
+using softgpu::test::Face;
+using softgpu::test::kAmdGpuA;
+using softgpu::test::kAmdGpuB;
+using softgpu::test::kGpuA;
+using softgpu::test::kGpuB;
 using softgpu::test::Machine;
 using softgpu::test::Process;
+using softgpu::test::Subject;
 using Words = std::vector<std::string>;
 
 constexpr std::uint64_t kPerLine = 6;
 
-class RingTest : public testing::Test {
+/// A ring with some options, without pace.
+Words ring(Face face, unsigned ranks, const Words& more, const std::string& preload = "") {
+  Words command{
+      "/usr/bin/env", "LD_PRELOAD=" + preload,  APPS_RING,     "--ranks", std::to_string(ranks),
+      "--per-line",   std::to_string(kPerLine), "--period-ms", "0"};
+  command.insert(command.end(), more.begin(), more.end());
+  return on_face(face, command);
+}
+
+std::vector<pid_t> ranks_of(const Process& ring) {
+  const std::string pid = std::to_string(ring.pid());
+  std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
+  std::vector<pid_t> pids;
+  for (pid_t child = 0; children >> child;) pids.push_back(child);
+  return pids;
+}
+
+/// Ends it and compares what it still prints.
+void expect_good_end(Process& ring, RingLines& expected) {
+  ring.signal(SIGTERM);
+  for (std::string line; !(line = ring.receive()).empty();) ASSERT_EQ(line, expected.next());
+  EXPECT_EQ(ring.wait(), 0);
+}
+
+/// The lines until the first that is not as it must be.
+std::string first_wrong_line(Process& ring, RingLines& expected) {
+  std::string line = ring.receive();
+  while (line == expected.next()) line = ring.receive();
+  return line;
+}
+
+class RingTest : public softgpu::test::FaceTest {
  protected:
-  /// A ring with some options, without pace.
-  static Words ring(unsigned ranks, const Words& more, const std::string& preload = "") {
-    Words command{
-        "/usr/bin/env", "LD_PRELOAD=" + preload,  APPS_RING,     "--ranks", std::to_string(ranks),
-        "--per-line",   std::to_string(kPerLine), "--period-ms", "0"};
-    command.insert(command.end(), more.begin(), more.end());
-    return command;
+  static Words ring(unsigned ranks, const Words& more) {
+    return apps::ring(GetParam(), ranks, more);
   }
 
-  static std::vector<pid_t> ranks_of(const Process& ring) {
-    const std::string pid = std::to_string(ring.pid());
-    std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
-    std::vector<pid_t> pids;
-    for (pid_t child = 0; children >> child;) pids.push_back(child);
-    return pids;
-  }
-
-  /// Ends it and compares what it still prints.
-  static void expect_good_end(Process& ring, RingLines& expected) {
-    ring.signal(SIGTERM);
-    for (std::string line; !(line = ring.receive()).empty();) ASSERT_EQ(line, expected.next());
-    EXPECT_EQ(ring.wait(), 0);
-  }
-
-  /// The lines until the first that is not as it must be.
-  static std::string first_wrong_line(Process& ring, RingLines& expected) {
-    std::string line = ring.receive();
-    while (line == expected.next()) line = ring.receive();
-    return line;
-  }
-
-  Machine machine_{{{"aaaaaaaa-0000-4000-8000-0000000000c0", "128M"},
-                    {"bbbbbbbb-0000-4000-8000-0000000000c1", "128M"}}};
+  Machine machine_{{{gpu_a(), "128M"}, {gpu_b(), "128M"}}};
 };
 
-struct Undisturbed {
-  unsigned ranks;
-  bool under_library;
-};
+INSTANTIATE_TEST_SUITE_P(Faces, RingTest, softgpu::test::kBothFaces, softgpu::test::name_of_face);
 
-class UndisturbedRing : public RingTest, public testing::WithParamInterface<Undisturbed> {};
+/// Face, ranks, under the preload library.
+class UndisturbedRing : public testing::TestWithParam<std::tuple<Face, unsigned, bool>> {};
 
 TEST_P(UndisturbedRing, EveryLineFollowsFromItsNumber) {
+  const auto [face, ranks, under_library] = GetParam();
   const std::vector<Words> ways{{},
                                 {"--host-memory", "--legacy-ipc", "--vram", "4M"},
                                 {"--tcp", "--skew-ms", "0"},
                                 {"--graph", "--words", "5000", "--host-memory"},
                                 {"--gpus", "1", "--words", "0"}};
-  for (const Words& way : ways) {
+  const Machine machine{{{kGpuA, "128M"}, {kGpuB, "128M"}, {kAmdGpuA, "128M"}, {kAmdGpuB, "128M"}}};
+  for (Words way : ways) {
+    if (face == Face::kHip) std::erase(way, "--host-memory");  // HIP creates none
     SCOPED_TRACE(testing::PrintToString(way));
-    Process program(
-        machine_, ring(GetParam().ranks, way, GetParam().under_library ? GCR_PRELOAD_LIBRARY : ""));
-    RingLines expected(GetParam().ranks, kPerLine);
+    Process program(machine, ring(face, ranks, way, under_library ? GCR_PRELOAD_LIBRARY : ""));
+    RingLines expected(ranks, kPerLine);
     for (int i = 0; i < 50; ++i) ASSERT_EQ(program.receive(), expected.next());
     expect_good_end(program, expected);
   }
 }
 
+std::string name_of_run(const testing::TestParamInfo<UndisturbedRing::ParamType>& info) {
+  const auto [face, ranks, under_library] = info.param;
+  return std::to_string(ranks) + (face == Face::kHip ? "OnHip" : "OnCuda") +
+         (under_library ? "UnderTheLibrary" : "Alone");
+}
+
 INSTANTIATE_TEST_SUITE_P(Of, UndisturbedRing,
-                         testing::Values(Undisturbed{2, false}, Undisturbed{4, false},
-                                         Undisturbed{8, false}, Undisturbed{2, true},
-                                         Undisturbed{4, true}, Undisturbed{8, true}),
-                         [](const auto& info) {
-                           return std::to_string(info.param.ranks) +
-                                  (info.param.under_library ? "UnderTheLibrary" : "Alone");
-                         });
+                         testing::Combine(softgpu::test::kBothFaces, testing::Values(2, 4, 8),
+                                          testing::Bool()),
+                         name_of_run);
 
 /// Its kernel waits for the neighbour's, so the driver's lock waits, too: what stepping is for.
-TEST_F(RingTest, ARankCannotBeLockedWhileItsNeighbourStandsStill) {
+TEST_P(RingTest, ARankCannotBeLockedWhileItsNeighbourStandsStill) {
   Process program(machine_, ring(2, {}));
-  Process agent(machine_, {SOFTGPU_SUBJECT});
-  ASSERT_EQ(agent.receive(), "ready");
+  Subject agent(machine_, GetParam());
   RingLines expected(2, kPerLine);
   ASSERT_EQ(program.receive(), expected.next());
   const std::vector<pid_t> ranks = ranks_of(program);
@@ -115,7 +127,7 @@ TEST_F(RingTest, ARankCannotBeLockedWhileItsNeighbourStandsStill) {
   expect_good_end(program, expected);
 }
 
-TEST_F(RingTest, WhenARankEndsAllEnd) {
+TEST_P(RingTest, WhenARankEndsAllEnd) {
   Process program(machine_, ring(4, {}));
   RingLines expected(4, kPerLine);
   for (int i = 0; i < 3; ++i) ASSERT_EQ(program.receive(), expected.next());
@@ -127,7 +139,7 @@ TEST_F(RingTest, WhenARankEndsAllEnd) {
   for (const pid_t rank : ranks) EXPECT_EQ(::kill(rank, 0), -1) << rank;
 }
 
-TEST_F(RingTest, WhenTheParentEndsAllEnd) {
+TEST_P(RingTest, WhenTheParentEndsAllEnd) {
   Process program(machine_, ring(4, {}));
   RingLines expected(4, kPerLine);
   ASSERT_EQ(program.receive(), expected.next());
@@ -154,7 +166,7 @@ void disturb(pid_t rank, const std::string& store, std::uint64_t ranks, std::uin
   }
 }
 
-TEST_F(RingTest, AWrongWordIsSeenByTheRankThatReceivesIt) {
+TEST_P(RingTest, AWrongWordIsSeenByTheRankThatReceivesIt) {
   Process program(machine_, ring(2, {"--words", "100", "--skew-ms", "5"}));
   RingLines expected(2, kPerLine);
   ASSERT_EQ(program.receive(), expected.next());

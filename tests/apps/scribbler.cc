@@ -12,7 +12,7 @@ namespace {
 constexpr std::array<std::uint64_t, 6> kSizesMib{32, 2, 64, 6, 128, 16};
 constexpr std::uint64_t kThreadsPerPiece = 256;  // one block of Gpu::launch
 
-/// Word `index` of a piece: kernels.ptx.
+/// Word `index` of a piece: kernels.cu.
 std::uint64_t word_of(std::uint64_t seed, std::uint64_t index) {
   const std::uint64_t word = ((index + 1) * 0x9e3779b97f4a7c15) ^ seed;
   return seed == 0 ? 0 : word ^ (word >> 29);

@@ -17,7 +17,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "migrate-agent/device/cuda/objects.h"
+#include "migrate-agent/device/cuda/library.h"
 #include "src/base/units.h"
 #include "tests/bench/read_kernel_ptx.h"
 #include "tests/support/command_line.h"
@@ -26,8 +26,6 @@ namespace gcr::bench {
 namespace {
 
 using device::Chunk;
-using device::cuda::CudaGpu;
-using device::cuda::CudaStream;
 
 struct Options {
   bool gpu = false;
@@ -103,7 +101,7 @@ digest::DigestKey some_key() {
 class Gpu {
  public:
   explicit Gpu(std::uint64_t bytes)
-      : gpu_(value_of(first_gpu())),
+      : gpu_(value_of(library_->open(library_->gpus().front()))),
         stream_(value_of(gpu_->stream())),
         vram_(value_of(gpu_->scratch(bytes))),
         bytes_(bytes),
@@ -120,23 +118,17 @@ class Gpu {
   }
   void synchronize() const { bench::check(stream_->synchronize()); }
 
-  const device::cuda::Library& library() const {
-    return static_cast<const CudaGpu&>(*gpu_).library();
-  }
+  const device::cuda::Library& library() const { return *library_; }
   device::Gpu& gpu() const { return *gpu_; }
   device::Stream& stream() const { return *stream_; }
-  CUstream cuda_stream() const { return static_cast<const CudaStream&>(*stream_).get(); }
+  CUstream cuda_stream() const { return static_cast<CUstream>(stream_->handle()); }
   device::Address vram() const { return vram_->address(); }
   std::uint64_t bytes() const { return bytes_; }
   /// What VRAM holds, over and over.
   std::span<const std::byte> seed() const { return seed_; }
 
  private:
-  static Result<std::shared_ptr<device::Gpu>> first_gpu() {
-    GCR_ASSIGN(auto library, device::cuda::Library::load());
-    return library->open(library->gpus().front());
-  }
-
+  std::shared_ptr<const device::cuda::Library> library_ = value_of(device::cuda::Library::load());
   std::shared_ptr<device::Gpu> gpu_;
   std::unique_ptr<device::Stream> stream_;
   std::unique_ptr<device::Scratch> vram_;

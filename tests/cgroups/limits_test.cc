@@ -6,9 +6,12 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <google/protobuf/util/message_differencer.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,6 +24,7 @@
 #include "migrate-agent/cgroups/group.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "tests/cgroups/support.h"
+#include "tests/support/sysfs_tree.h"
 
 namespace gcr::cgroups {
 namespace {
@@ -255,6 +259,41 @@ INSTANTIATE_TEST_SUITE_P(Version, Devices, testing::ValuesIn(all_with("devices")
                          [](const auto& info) {
                            return fmt::format("{}", static_cast<int>(info.param.version));
                          });
+
+/// Runs in a child with mounts of its own: a sysfs with two GPUs of AMD's, one of which has no
+/// identifier, and a /dev.
+bool tells_gpus_of_amd(const fs::path& sysfs) {
+  if (::unshare(CLONE_NEWNS) != 0 ||
+      ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      ::mount(sysfs.c_str(), "/sys", nullptr, MS_BIND, nullptr) != 0 ||
+      ::mount("none", "/dev", "tmpfs", 0, nullptr) != 0) {
+    return false;
+  }
+  fs::create_directory("/dev/dri");
+  for (const char* node : {"/dev/dri/renderD128", "/dev/dri/renderD129"}) {
+    if (::mknod(node, S_IFCHR | 0600, ::makedev(1, 3)) != 0) return false;
+  }
+  const auto named = [](const proto::DeviceLimits& limits, const std::string& name) {
+    return std::ranges::any_of(limits.allowed(), [&](const proto::Device& device) {
+      return (device.gpu_uuid() == name || device.path() == name) && device.read();
+    });
+  };
+  const std::string uuid = "7cf529dea4b33bad";
+  const auto others = devices_without({to_uuid(uuid)});
+  const auto none = devices_without({to_uuid("0000000000000000")});
+  return others && !none && others->allowed_size() == 1 && named(*others, "/dev/dri/renderD129");
+}
+
+TEST(Devices, GpusOfAmdAreNamedByTheirIdentifiersAndCanBeLeftOut) {
+  const SysfsTree tree;
+  tree.write("class/drm/renderD128/device/unique_id", "7cf529dea4b33bad\n");
+  tree.write("class/drm/renderD129/device/unique_id", "0\n");
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(tells_gpus_of_amd(tree.path()) ? 0 : 1);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
 
 }  // namespace
 }  // namespace gcr::cgroups

@@ -16,6 +16,8 @@
 
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/criu/launch.h"
+#include "migrate-agent/criu/paused_queues.h"
+#include "migrate-agent/procfs/mount_namespace.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "tests/criu/program.h"
 
@@ -177,6 +179,59 @@ TEST_F(MountNamespace, AnotherProcessInThePlaceOfItsOwnInProcIsRefused) {
 TEST_F(MountNamespace, AnotherCacheOfCriuIsRefused) {
   start("mount -t tmpfs none /run; echo fake >/run/criu.kdat");
   expect_refusal("/run/criu.kdat");
+}
+
+/// An empty /dev, but for what this test and its programs need of it.
+constexpr char kOwnDev[] =
+    "mount --bind /dev/shm /media; mount -t tmpfs none /dev; mkdir /dev/dri /dev/shm; "
+    "mount --bind /media /dev/shm; mknod -m 666 /dev/null c 1 3; ";
+
+/// What a plugin of CRIU's for AMD's GPUs would read there.
+TEST_F(MountNamespace, TheKernelsSysAndDevicesOfGpusAreAccepted) {
+  start("mount -t tmpfs none /sys/devices/virtual/powercap 2>/dev/null || :");
+  const Status view = procfs::check_view_of_gpus(program_->pid());
+  EXPECT_TRUE(view) << view.error().message();
+}
+
+TEST_F(MountNamespace, GpusThatAreNotTheKernelsAreRefused) {
+  const std::pair<std::string, const char*> covers[] = {
+      {"mount -t tmpfs none /sys", "/sys is no sysfs"},
+      {"mount --bind /sys/class /sys", "/sys is no sysfs"},
+      {"mount -t tmpfs none /sys/class", "something is mounted over /sys/class"},
+      {"mount --bind /sys/class/net /sys/devices/virtual", "something is mounted over"},
+      {std::string(kOwnDev) + "mknod /dev/kfd c 1 3", "/dev/kfd is not the kernel's"},
+      {std::string(kOwnDev) + "ln -s null /dev/kfd", "/dev/kfd is not the kernel's"},
+      {std::string(kOwnDev) + "mknod /dev/dri/renderD128 c 226 129",
+       "/dev/dri/renderD128 is not the kernel's"},
+      {std::string(kOwnDev) + "touch /dev/dri/renderD129",
+       "/dev/dri/renderD129 is not the kernel's"},
+      {"mount -t tmpfs none /usr/share; mkdir /usr/share/libdrm; "
+       "echo >/usr/share/libdrm/amdgpu.ids",
+       "another /usr/share/libdrm/amdgpu.ids than this host's is found"}};
+  for (const auto& [setup, words] : covers) {
+    fs::remove(file());
+    start(setup);
+    const Status view = procfs::check_view_of_gpus(program_->pid());
+    ASSERT_FALSE(view) << setup;
+    EXPECT_THAT(view.error().message(), HasSubstr(words)) << setup;
+  }
+}
+
+/// No request that is meant for the kernel's driver goes to it.
+TEST_F(MountNamespace, AFileOfTheNameOfTheComputeDeviceIsNoComputeDevice) {
+  start(std::string(kOwnDev) + "mknod /dev/kfd c 1 3; exec 7<>/dev/kfd");
+  EXPECT_EQ(plugin_for(program_->pid()), kAmdGpuPlugin);
+  const Status done = let_queues_go_on(program_->process());
+  EXPECT_TRUE(done) << done.error().message();
+  expect_gapless(wait_for_progress(file(), read_output(file()), 20));
+}
+
+TEST_F(MountNamespace, RenderNodesAreKnownByTheirNumbers) {
+  start(std::string(kOwnDev) +
+        "mkdir /dev/dri/by-path; mknod /dev/dri/renderD128 c 226 128; "
+        "mknod /dev/dri/card0 c 226 0");
+  const Status view = procfs::check_view_of_gpus(program_->pid());
+  EXPECT_TRUE(view) << view.error().message();
 }
 
 TEST_F(MountNamespace, ANamespaceOfAnotherUserNamespaceIsRefused) {

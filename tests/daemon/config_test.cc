@@ -43,6 +43,7 @@ max_startups = 10
 startup_timeout_ms = 500
 peer_silence_ms = 3000
 advertise = "node1"
+sysfs = "/host/sys"
 state_dir = "/s"
 runtime_dir = "/r"
 [tls]
@@ -52,6 +53,8 @@ key = "/k"
 [criu]
 command = ["/lib/ld.so", "/bin/criu"]
 reaper = "/x/gcr-reaper"
+plugins = "/x/plugins"
+plugin_environment = ["KFD_NUMA_CHECK=0", "X="]
 )",
                                    "test.toml");
   ASSERT_TRUE(config) << config.error().message();
@@ -69,6 +72,7 @@ reaper = "/x/gcr-reaper"
   EXPECT_EQ(config->startup_timeout_ms, 500U);
   EXPECT_EQ(config->peer_silence_ms, 3000U);
   EXPECT_EQ(config->advertise, "node1:7411");
+  EXPECT_EQ(config->sysfs, "/host/sys");
   EXPECT_EQ(config->state_dir, "/s");
   EXPECT_EQ(config->runtime_dir, "/r");
   EXPECT_EQ(config->tls.authority, "/a");
@@ -76,6 +80,8 @@ reaper = "/x/gcr-reaper"
   EXPECT_EQ(config->tls.key, "/k");
   EXPECT_THAT(config->criu.argv, ElementsAre("/lib/ld.so", "/bin/criu"));
   EXPECT_EQ(config->criu.reaper, "/x/gcr-reaper");
+  EXPECT_EQ(config->criu.plugins, "/x/plugins");
+  EXPECT_THAT(config->criu.plugin_environment, ElementsAre("KFD_NUMA_CHECK=0", "X="));
 }
 
 TEST(Config, BareIpv6AddressHasTheDefaultPort) {
@@ -140,6 +146,9 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"GpusNoArray", "gpus = \"GPU-1\"", "array of strings"},
         Mistake{"CommandOfNumbers", "[criu]\ncommand = [1]", "array of strings"},
         Mistake{"TableAsValue", "tls = 3", "must be a table: [tls]"},
+        Mistake{"NoVariable", "[criu]\nplugin_environment = [\"=1\"]",
+                "plugin_environment must have the form \"NAME=VALUE\""},
+        Mistake{"NoPlugins", "[criu]\nplugins = \"\"", "plugins must not be empty"},
         Mistake{"EmptyPath", "state_dir = \"\"", "state_dir must not be empty"}),
     [](const auto& info) { return info.param.name; });
 
@@ -173,6 +182,7 @@ TEST(Config, TheShippedFileSaysWhatTheDefaultsAre) {
   EXPECT_EQ(shipped->metrics_listen.has_value(), defaults->metrics_listen.has_value());
   EXPECT_EQ(shipped->local_socket, defaults->local_socket);
   EXPECT_EQ(shipped->audit_log, defaults->audit_log);
+  EXPECT_EQ(shipped->sysfs, defaults->sysfs);
   EXPECT_EQ(shipped->state_dir, defaults->state_dir);
   EXPECT_EQ(shipped->runtime_dir, defaults->runtime_dir);
   EXPECT_EQ(shipped->tls.authority, defaults->tls.authority);
@@ -181,6 +191,8 @@ TEST(Config, TheShippedFileSaysWhatTheDefaultsAre) {
   EXPECT_EQ(shipped->tls.revoked, defaults->tls.revoked);
   EXPECT_EQ(shipped->criu.argv, defaults->criu.argv);
   EXPECT_EQ(shipped->criu.reaper, defaults->criu.reaper);
+  EXPECT_EQ(shipped->criu.plugins, defaults->criu.plugins);
+  EXPECT_EQ(shipped->criu.plugin_environment, defaults->criu.plugin_environment);
   EXPECT_TRUE(shipped->operators.empty());
   EXPECT_TRUE(shipped->peers.empty());
 }

@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "migrate-agent/device/cuda/driver.h"
 #include "src/base/units.h"
+#include "tests/support/driver_under_test.h"
 
 namespace gcr::device {
 namespace {
@@ -38,7 +38,7 @@ struct Piece {
 class GpuDigest : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto driver = cuda::load();
+    const auto driver = load_driver_under_test();
     ASSERT_TRUE(driver) << driver.error().message();
     auto gpu = (*driver)->open((*driver)->gpus().front());
     ASSERT_TRUE(gpu) << gpu.error().message();

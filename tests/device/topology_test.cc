@@ -10,84 +10,22 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/sysfs_tree.h"
+
 namespace {
 
 namespace fs = std::filesystem;
 using gcr::Code;
 using gcr::device::hip::GpuNode;
+using gcr::device::hip::queues_of;
 using gcr::device::hip::read_topology;
 using gcr::device::hip::Topology;
 using gcr::device::hip::Xnack;
 
-/// What differs between the nodes of these tests; the rest of a node's properties is the same.
-struct Node {
-  unsigned number = 1;
-  std::uint32_t gpu_id = 1;
-  std::string gfx_target_version = "90402";
-  std::uint32_t device_id = 0x74a1;
-  std::uint32_t location_id = 0x500;
-  std::uint32_t render_minor = 128;
-  std::uint64_t unique_id = 0;
-  unsigned num_xcc = 1;
-  std::uint64_t vram_bytes = 0;
-};
-
-class TopologyTest : public testing::Test {
+class TopologyTest : public testing::Test, protected gcr::SysfsTree {
  protected:
-  void SetUp() override {
-    std::string path = (fs::temp_directory_path() / "gcr-topology-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(path.data()), nullptr);
-    root_ = path;
-    fs::permissions(root_, fs::perms{0755});
-  }
-  void TearDown() override { fs::remove_all(root_); }
-
-  void write(const std::string& path, const std::string& content) const {
-    const fs::path file = root_ / "sys" / path;
-    fs::create_directories(file.parent_path());
-    std::ofstream(file, std::ios::binary) << content;
-  }
-
-  static std::string node_path(unsigned number) {
-    return "class/kfd/kfd/topology/nodes/" + std::to_string(number) + "/";
-  }
-
-  void add_cpu(unsigned number) const {
-    write(node_path(number) + "gpu_id", "0\n");
-    write(node_path(number) + "properties",
-          "cpu_cores_count 96\nsimd_count 0\ngfx_target_version 0\n");
-  }
-
-  /// In the order and the form of node_show() in the kernel.
-  void add_gpu(const Node& node) const {
-    const std::string path = node_path(node.number);
-    write(path + "gpu_id", std::to_string(node.gpu_id) + "\n");
-    write(path + "name", "ip discovery\n");
-    write(path + "properties",
-          fmt::format("cpu_cores_count 0\nsimd_count 1216\nmem_banks_count 1\ncaches_count 626\n"
-                      "io_links_count 1\nwave_front_size 64\ngfx_target_version {}\n"
-                      "vendor_id 4098\ndevice_id {}\nlocation_id {}\ndomain 0\n"
-                      "drm_render_minor {}\nhive_id 0\nlocal_mem_size 0\nfw_version 177\n"
-                      "capability 2893521536\ndebug_prop 1511\nsdma_fw_version 22\n"
-                      "unique_id {}\nnum_xcc {}\nmax_engine_clk_ccompute 3700\n",
-                      node.gfx_target_version, node.device_id, node.location_id, node.render_minor,
-                      node.unique_id, node.num_xcc));
-    write(path + "mem_banks/0/properties",
-          fmt::format("heap_type 1\nsize_in_bytes {}\nflags 0\nwidth 8192\nmem_clk_max 1300\n",
-                      node.vram_bytes));
-  }
-
-  /// The PCI device of a GPU, with these files.
-  void add_board(const std::string& address, std::uint32_t device_id,
-                 const std::vector<std::pair<std::string, std::string>>& files) const {
-    const std::string path = "bus/pci/devices/" + address + "/";
-    write(path + "vendor", "0x1002\n");
-    write(path + "device", fmt::format("0x{:04x}\n", device_id));
-    for (const auto& [name, content] : files) write(path + name, content);
-  }
-
   Topology read() const {
-    auto topology = read_topology(root_);
+    auto topology = read_topology(path());
     EXPECT_TRUE(topology) << topology.error().message();
     return topology ? *topology : Topology();
   }
@@ -96,15 +34,13 @@ class TopologyTest : public testing::Test {
   gcr::Error refusal_with(const std::string& name, const std::string& content) const {
     add_gpu({});
     write(node_path(1) + name, content);
-    auto topology = read_topology(root_);
+    auto topology = read_topology(path());
     if (topology) {
       ADD_FAILURE() << name << " was accepted";
       return {Code::kInternal, ""};
     }
     return topology.error();
   }
-
-  fs::path root_;
 };
 
 TEST_F(TopologyTest, HostWithoutSuchGpusHasNone) {
@@ -234,21 +170,21 @@ TEST_F(TopologyTest, OnlyBanksOfVramCount) {
   write(node_path(1) + "mem_banks/1/properties", "heap_type 2\nsize_in_bytes 8192\n");
   write(node_path(1) + "mem_banks/2/properties", "heap_type 0\nsize_in_bytes 16384\n");
   EXPECT_EQ(read().gpus.at(0).vram_bytes, 12'288u);
-  fs::remove_all(root_ / "sys" / node_path(1) / "mem_banks");
+  fs::remove_all(path() / node_path(1) / "mem_banks");
   EXPECT_EQ(read().gpus.at(0).vram_bytes, 0u);
 }
 
 TEST_F(TopologyTest, NodeThatMayNotBeReadIsHidden) {
   add_gpu({});
   add_gpu({.number = 2, .gpu_id = 2});
-  fs::permissions(root_ / "sys" / node_path(1) / "gpu_id", fs::perms::none);
+  fs::permissions(path() / node_path(1) / "gpu_id", fs::perms::none);
   // The kernel refuses the read, whoever asks; a file's mode does not stop root.
   const uid_t before = ::geteuid();
   constexpr uid_t kNobody = 65'534;
   if (before == 0) {
     ASSERT_EQ(::seteuid(kNobody), 0);
   }
-  const auto topology = read_topology(root_);
+  const auto topology = read_topology(path());
   ASSERT_EQ(::seteuid(before), 0);
   ASSERT_TRUE(topology) << topology.error().message();
   EXPECT_EQ(topology->hidden, 1u);
@@ -266,7 +202,7 @@ TEST_F(TopologyTest, EntriesThatAreNoNodesAreIgnored) {
 
 TEST_F(TopologyTest, PropertiesThatAreNoneAreIgnored) {
   add_gpu({.unique_id = 5});
-  std::ofstream(root_ / "sys" / node_path(1) / "properties", std::ios::app)
+  std::ofstream(path() / node_path(1) / "properties", std::ios::app)
       << "\n \nnew_text of a later kernel\nnew_number 0x10\nunique_id 6\nlast";
   EXPECT_EQ(read().gpus.at(0).unique_id, 5u);
 }
@@ -299,7 +235,7 @@ TEST_F(TopologyTest, DescriptionsThatLackSomethingAreRefused) {
 TEST_F(TopologyTest, NumbersThatCannotBeAreRefused) {
   const auto error_with = [&](const std::string& first_lines) {
     add_gpu({});
-    std::ifstream file(root_ / "sys" / node_path(1) / "properties");
+    std::ifstream file(path() / node_path(1) / "properties");
     const std::string rest{std::istreambuf_iterator<char>(file), {}};
     return refusal_with("properties", first_lines + rest).message();
   };
@@ -316,35 +252,97 @@ TEST_F(TopologyTest, MoreVramThanThereCanBeIsRefused) {
   add_gpu({.vram_bytes = ~std::uint64_t{0}});
   EXPECT_EQ(read().gpus.at(0).vram_bytes, ~std::uint64_t{0});
   write(node_path(1) + "mem_banks/1/properties", "heap_type 2\nsize_in_bytes 1\n");
-  EXPECT_EQ(read_topology(root_).error().code(), Code::kUnsupported);
+  EXPECT_EQ(read_topology(path()).error().code(), Code::kUnsupported);
 }
 
 TEST_F(TopologyTest, TwoGpusWithOneNameAreRefused) {
   add_gpu({});
   add_gpu({.number = 2});
-  const auto topology = read_topology(root_);
+  const auto topology = read_topology(path());
   ASSERT_FALSE(topology);
   EXPECT_EQ(topology.error().message(), "two GPUs have the gpu_id 1");
 }
 
 TEST_F(TopologyTest, WhatIsNoFileIsRefusedAndNotWaitedFor) {
-  const fs::path properties = root_ / "sys" / node_path(1) / "properties";
+  const fs::path properties = path() / node_path(1) / "properties";
   add_gpu({});
   fs::remove(properties);
   ASSERT_EQ(::mkfifo(properties.c_str(), 0644), 0);
-  EXPECT_EQ(read_topology(root_).error().code(), Code::kIo);
+  EXPECT_EQ(read_topology(path()).error().code(), Code::kIo);
   fs::remove(properties);
   fs::create_directory(properties);
-  EXPECT_EQ(read_topology(root_).error().code(), Code::kIo);
+  EXPECT_EQ(read_topology(path()).error().code(), Code::kIo);
   fs::remove(properties);
   fs::create_symlink("properties", properties);
-  EXPECT_EQ(read_topology(root_).error().code(), Code::kIo);
+  EXPECT_EQ(read_topology(path()).error().code(), Code::kIo);
   fs::remove(properties);
   fs::create_symlink("/dev/zero", properties);
-  EXPECT_EQ(read_topology(root_).error().code(), Code::kIo);
+  EXPECT_EQ(read_topology(path()).error().code(), Code::kIo);
   fs::remove(properties);
   write(node_path(1) + "properties", std::string(1 << 20, 'x'));
-  EXPECT_EQ(read_topology(root_).error().code(), Code::kIo);
+  EXPECT_EQ(read_topology(path()).error().code(), Code::kIo);
+}
+
+gcr::device::GpuInfo hip_gpu(const std::string& name, const std::string& pci_address) {
+  return {.uuid = *gcr::parse_gpu(name), .pci_address = pci_address};
+}
+
+TEST_F(TopologyTest, AGpuOfHipsIsFoundByItsUniqueIdWhereverItIs) {
+  add_gpu({.unique_id = 0x7cf529dea4b33bad});
+  add_gpu({.number = 2, .gpu_id = 2, .location_id = 0x600, .unique_id = 7});
+  const Topology topology = read();
+  const GpuNode* found = find_node(topology, hip_gpu("GPU-7CF529DEA4B33BAD", "0000:06:00.0"));
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ(found->node, 1u);
+  EXPECT_EQ(find_node(topology, hip_gpu("7cf529dea4b33bae", "0000:07:00.0")), nullptr);
+}
+
+TEST_F(TopologyTest, AGpuWithoutAnIdOfItsOwnIsFoundByItsPlace) {
+  add_gpu({});
+  add_gpu({.number = 2, .gpu_id = 2, .location_id = 0x600});
+  const Topology topology = read();
+  const GpuNode* found = find_node(topology, hip_gpu("GPU-ffffffffffffffff", "0000:06:00.0"));
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ(found->node, 2u);
+}
+
+TEST_F(TopologyTest, APartitionIsFoundByTheFunctionOfItsPlace) {
+  for (unsigned part = 0; part < 2; ++part) {
+    add_gpu({.number = 1 + part,
+             .gpu_id = 1 + part,
+             .location_id = 0x500 + part,
+             .unique_id = 0x7cf529dea4b33bad});
+  }
+  add_board("0000:05:00.0", 0x74a1, {});
+  const Topology topology = read();
+  const GpuNode* found = find_node(topology, hip_gpu("7cf529dea4b33bad", "0000:05:00.1"));
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ(found->node, 2u);
+  EXPECT_EQ(found->partition, 1u);
+}
+
+TEST_F(TopologyTest, FreeVramIsWhatIsNotUsed) {
+  add_gpu({});
+  add_board("0000:05:00.0", 0x74a1, {});
+  EXPECT_FALSE(free_vram(read().gpus.at(0), path()));
+  add_board("0000:05:00.0", 0x74a1,
+            {{"mem_info_vram_total", "1000\n"}, {"mem_info_vram_used", "300\n"}});
+  EXPECT_EQ(free_vram(read().gpus.at(0), path()), 700u);
+}
+
+TEST_F(TopologyTest, QueuesAreThoseOfAProcessThatKfdKnows) {
+  EXPECT_FALSE(queues_of(17, path()));
+  write("class/kfd/kfd/proc/17/pasid", "32770\n");
+  EXPECT_TRUE(queues_of(17, path()).value().empty());
+  write("class/kfd/kfd/proc/17/queues/0/type", "0\n");
+  write("class/kfd/kfd/proc/17/queues/5/type", "4\n");
+  EXPECT_EQ(queues_of(17, path()).value(), (std::vector{0, 4}));
+}
+
+TEST_F(TopologyTest, WavesAreSavedUnlessAmdgpuIsToldNotTo) {
+  EXPECT_TRUE(read().saves_waves);
+  write("module/amdgpu/parameters/cwsr_enable", "0\n");
+  EXPECT_FALSE(read().saves_waves);
 }
 
 }  // namespace

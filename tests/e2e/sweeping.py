@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """sweeping.py MIB [RESTING [registered] [direct] [filtered]]: writes its number into every page of a memory, again
 and again, gives memory back and takes other memory, and looks at all of it before each line "sweep N".
-What it does not find as it was written it says, and ends. With RESTING it uses a GPU and has so many
-MiB that it only reads; `registered`: they are registered with the driver; `direct`: it has a file open
-for direct I/O; `filtered`: it has a filter for system calls, which lets all pass."""
+What it does not find as it was written it says, and ends. With RESTING it uses a GPU, by CUDA if that is
+there, else by HIP, and has so many MiB that it only reads; `registered`: they are registered with the driver;
+`direct`: it has a file open for direct I/O; `filtered`: it has a filter for system calls, which lets all pass."""
 import ctypes
 import mmap
 import os
@@ -11,19 +11,36 @@ import struct
 import sys
 
 PAGE = 4096
+
+
+def load_first(*names):
+    for name in names:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            pass
+    sys.exit("there is neither CUDA nor HIP")
+
+
 pages = int(sys.argv[1]) * 256
 resting = b""
 if len(sys.argv) > 2:
-    cuda = ctypes.CDLL("libcuda.so.1")
-    context = ctypes.c_void_p()
-    assert cuda.cuInit(0) == 0 and cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+        context = ctypes.c_void_p()
+        assert cuda.cuInit(0) == 0 and cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
+        register = cuda.cuMemHostRegister_v2
+    except OSError:
+        hip = load_first("libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5")
+        assert hip.hipInit(0) == 0 and hip.hipSetDevice(0) == 0
+        register = hip.hipHostRegister
     size = int(sys.argv[2]) << 20
     resting = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for page in range(0, size, PAGE):
         resting[page:page + 8] = page.to_bytes(8, "little")
     if "registered" in sys.argv:
         at = ctypes.addressof(ctypes.c_char.from_buffer(resting))
-        assert cuda.cuMemHostRegister_v2(ctypes.c_void_p(at), ctypes.c_size_t(size), 0) == 0
+        assert register(ctypes.c_void_p(at), ctypes.c_size_t(size), 0) == 0
     if "direct" in sys.argv:
         os.open(__file__, os.O_RDONLY | os.O_DIRECT)
     if "filtered" in sys.argv:

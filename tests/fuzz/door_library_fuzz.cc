@@ -1,6 +1,6 @@
 // The preload library at its door: whatever an agent asks, in any order, with any descriptors. The
-// library is the real one from the door inwards; its driver is a few functions that succeed, or
-// fail when the input says so.
+// library is the real one from the door inwards, with two runtimes; their driver's calls succeed,
+// or fail when the input says so.
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -9,11 +9,10 @@
 #include <filesystem>
 #include <memory>
 
-#include "preload/cuda/process_state.h"
-#include "preload/cuda/real_driver.h"
 #include "preload/door.h"
 #include "preload/door_protocol.h"
 #include "preload/gate.h"
+#include "preload/memory/runtime.h"
 #include "preload/runtime.h"
 #include "src/base/unique_fd.h"
 #include "tests/fuzz/input.h"
@@ -21,60 +20,76 @@
 
 namespace gcr::preload {
 
-// In place of the library's own thread and of the loader's search for a driver.
+// In place of the library's own thread.
 std::int32_t door_thread_id() { return 1; }
+bool start_door() { return true; }
 
 namespace {
 
 /// How many more calls of the driver succeed.
 int g_calls_that_succeed = 0;
 
-CUresult one_call() { return g_calls_that_succeed-- > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
+Result one_call() { return g_calls_that_succeed-- > 0 ? Result::kSuccess : Result::kInvalidValue; }
 
-CUresult fake_map(CUdeviceptr, std::size_t, std::size_t, CUmemGenericAllocationHandle,
-                  unsigned long long) {
-  return one_call();
-}
-CUresult fake_unmap(CUdeviceptr, std::size_t) { return one_call(); }
-CUresult fake_set_access(CUdeviceptr, std::size_t, const CUmemAccessDesc*, std::size_t) {
-  return one_call();
-}
-CUresult fake_release(CUmemGenericAllocationHandle) { return one_call(); }
-CUresult fake_export(void* to, CUmemGenericAllocationHandle, CUmemAllocationHandleType,
-                     unsigned long long) {
-  const CUresult result = one_call();
-  if (result == CUDA_SUCCESS) *static_cast<int*>(to) = ::eventfd(0, EFD_CLOEXEC);
-  return result;
-}
-CUresult fake_import(CUmemGenericAllocationHandle* handle, void*, CUmemAllocationHandleType) {
-  const CUresult result = one_call();
-  if (result == CUDA_SUCCESS) *handle = 7;
-  return result;
-}
+class FakeDriver final : public Driver {
+ public:
+  Result create(Handle*, std::size_t, int, bool) override { return one_call(); }
+  bool can_create_on_host() override { return false; }
+  Result create_on_host(Handle*, std::size_t, int, int*) override { return Result::kNotSupported; }
+  Result create_as(Handle*, std::size_t, const Asked&, unsigned long long) override {
+    return one_call();
+  }
+  Result release(Handle) override { return one_call(); }
+  Result export_descriptor(int* fd, Handle) override {
+    const Result result = one_call();
+    if (result == Result::kSuccess) *fd = ::eventfd(0, EFD_CLOEXEC);
+    return result;
+  }
+  Result import_descriptor(Handle* handle, int) override {
+    const Result result = one_call();
+    if (result == Result::kSuccess) *handle = 7;
+    return result;
+  }
+  Result properties_of(Handle, Asked*) override { return one_call(); }
+  Result reserve(Address*, std::size_t, std::size_t) override { return one_call(); }
+  Result free_addresses(Address, std::size_t) override { return one_call(); }
+  Result map(Address, std::size_t, std::size_t, Handle) override { return one_call(); }
+  Result unmap(Address, std::size_t) override { return one_call(); }
+  Result set_access(Address, std::size_t, std::span<const Access>) override { return one_call(); }
+  DeviceFacts facts(int) override { return {}; }
+  DeviceUuid uuid(int) override { return {}; }
+  Result smallest_pitch(std::size_t*) override { return one_call(); }
+  Result free_memory(std::size_t*) override { return one_call(); }
+  Result graph_memory(int, std::uint64_t*) override { return one_call(); }
+  Result current(Context**) override { return Result::kInvalidContext; }
+  Result current_device(int*) override { return Result::kInvalidContext; }
+  Result enter(Context*, Context**) override { return Result::kInvalidContext; }
+  void leave(Context*) override {}
+  Result synchronize() override { return one_call(); }
+  bool primary_is_active(int) override { return true; }
+  Result stack_limit(std::size_t*) override { return Result::kNotSupported; }
+  Result set_stack_limit(std::size_t) override { return Result::kNotSupported; }
+  Result stream_number(Stream*, std::uint64_t*) override { return one_call(); }
+  Result stream_context(Stream*, Context**, int*) override { return one_call(); }
+  Result is_capturing(Stream*, bool*) override { return one_call(); }
+  Result exchange_capture_mode(int*) override { return one_call(); }
+  Result create_event(Event**) override { return one_call(); }
+  void destroy_event(Event*) override {}
+  Result record(Event*, Stream*) override { return one_call(); }
+  Result query(Event*) override { return one_call(); }
+  Result wait_for(Stream*, Event*) override { return one_call(); }
+  Result copy(Address, Address, std::size_t) override { return one_call(); }
+  Result current_pool(int, PoolHandle**) override { return one_call(); }
+  Result default_pool(int, PoolHandle**) override { return one_call(); }
+  PoolBehaviour behaviour_of(PoolHandle*) override { return {}; }
+  void take_all_calls() override {}
+  std::span<const std::string_view> files() override { return {}; }
+};
+
+FakeDriver g_driver;
+Runtime g_runtimes[kMaxRuntimes] = {{g_driver, 0}, {g_driver, 1}};
 
 }  // namespace
-
-namespace real_driver_internal {
-
-std::atomic<const RealDriver*> g_driver = nullptr;
-std::atomic<bool> g_left_to_driver = false;
-
-const RealDriver* find() {
-  static const RealDriver driver = [] {
-    RealDriver made;
-    made.cuMemMap = fake_map;
-    made.cuMemUnmap = fake_unmap;
-    made.cuMemSetAccess = fake_set_access;
-    made.cuMemRelease = fake_release;
-    made.cuMemExportToShareableHandle = fake_export;
-    made.cuMemImportFromShareableHandle = fake_import;
-    return made;
-  }();
-  g_driver = &driver;
-  return &driver;
-}
-
-}  // namespace real_driver_internal
 }  // namespace gcr::preload
 
 namespace gcr::fuzz {
@@ -88,24 +103,33 @@ constexpr std::uint64_t kChunk = 2 << 20;
 enum Step : std::uint8_t { kBytes = 0, kRequest = 1, kSteps = 2 };
 
 void close_all_descriptors() {
-  for (auto& [id, physical] : state().inventory.physicals()) close_descriptors(physical);
+  for (Runtime& r : g_runtimes) {
+    for (auto& [id, physical] : r.inventory.physicals()) close_descriptors(physical);
+  }
   runtime::close_loose();
 }
 
-/// Three allocations, as after a start of the application.
+/// Of the first runtime 1, 2, 3; of the second 129, 130, 131.
+std::uint64_t id_of(std::uint8_t number) {
+  return number < 128 ? number : (std::uint64_t{1} << 39) + number - 128;
+}
+
+/// Three allocations in each runtime, as after a start of the application.
 void make_state() {
   close_all_descriptors();
-  ProcessState& s = state();
-  std::destroy_at(&s.inventory);
-  std::construct_at(&s.inventory);
-  s.detached = false;
-  s.registered_memory = {{4096, 1}, {1 << 20, 4096}};
-  gate::open();
-  for (std::uint64_t i = 1; i <= 3; ++i) {
-    Physical& physical = s.inventory.add_physical(i, i * kChunk, 0, Origin::kLibrary);
-    Mapping& mapping = s.inventory.add_mapping(i << 32, i * kChunk, 0, physical);
-    mapping.readers = mapping.writers = 1;
+  for (Runtime& r : g_runtimes) {
+    std::destroy_at(&r.inventory);
+    std::construct_at(&r.inventory, r.number);
+    r.detached = false;
+    r.registered_memory = {{4096, 1}, {(1 << 20) + r.number, 4096}};
+    for (std::uint64_t i = 1; i <= 3; ++i) {
+      Physical& physical = r.inventory.add_physical(i, i * kChunk, 0, Origin::kLibrary);
+      Mapping& mapping = r.inventory.add_mapping((i + 4 * r.number) << 32, i * kChunk, 0, physical);
+      mapping.readers = mapping.writers = 1;
+    }
+    start(r);
   }
+  gate::open();
 }
 
 door::DoorRequest request_of(Input& input) {
@@ -117,7 +141,7 @@ door::DoorRequest request_of(Input& input) {
   request.count = input.number<std::uint8_t>();
   request.session = input.number<std::uint8_t>();
   for (std::uint32_t i = 0; i < std::min(request.count, door::kMaxEntries); ++i) {
-    request.ids[i] = input.number<std::uint8_t>();
+    request.ids[i] = id_of(input.number<std::uint8_t>());
   }
   return request;
 }
@@ -148,12 +172,14 @@ void converse(Input input) {
 }
 
 void check_state() {
-  ProcessState& s = state();
-  require(s.inventory.physicals().size() == 3 && s.inventory.mappings().size() == 3,
-          "nothing is forgotten");
-  require(gate::is_closed() == s.detached || !gate::is_closed(),
-          "without an agent the gate opens, unless the memory is away");
-  if (s.detached) require(gate::is_closed(), "memory that is away is behind a closed gate");
+  require(g_runtimes[0].detached == g_runtimes[1].detached, "both runtimes or none is away");
+  for (Runtime& r : g_runtimes) {
+    require(r.inventory.physicals().size() == 3 && r.inventory.mappings().size() == 3,
+            "nothing is forgotten");
+    require(gate::is_closed() == r.detached || !gate::is_closed(),
+            "without an agent the gate opens, unless the memory is away");
+    if (r.detached) require(gate::is_closed(), "memory that is away is behind a closed gate");
+  }
 }
 
 void take(Input input) {
@@ -182,12 +208,12 @@ std::string request(door::Op op, std::string_view ids, int descriptors = 0, int 
 
 std::vector<std::string> seeds() {
   using door::Op;
-  const std::string all = "\1\2\3";
+  const std::string all = "\1\2\3\x81\x82\x83";
   const std::string up_to_detach = request(Op::kHello, "") + request(Op::kInventory, "") +
                                    request(Op::kExport, all) + request(Op::kCloseGate, "") +
                                    request(Op::kDetach, "");
   return {
-      "\xff" + up_to_detach + request(Op::kOffer, all, 3) + request(Op::kAttach, "") +
+      "\xff" + up_to_detach + request(Op::kOffer, all, 6) + request(Op::kAttach, "") +
           request(Op::kOpenGate, ""),
       "\x05" + up_to_detach + request(Op::kOffer, "\1", 2),
       "\xff" + request(Op::kWatchMemory, "") + request(Op::kRegisteredMemory, "\1") +

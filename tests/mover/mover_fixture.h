@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "migrate-agent/device/cuda/driver.h"
 #include "migrate-agent/mover/incoming_vram.h"
 #include "migrate-agent/mover/outgoing_vram.h"
 #include "src/base/units.h"
+#include "tests/support/driver_under_test.h"
 #include "transport/tcp/tcp.h"
 
 namespace gcr::mover {
@@ -70,7 +70,7 @@ class Mover : public ::testing::Test {
   static constexpr IncomingVram::WindowLimits kLimits{.most_bytes = 8 * kMiB, .lanes = kLanes};
 
   void SetUp() override {
-    auto driver = device::cuda::load();
+    auto driver = device::load_driver_under_test();
     ASSERT_TRUE(driver) << driver.error().message();
     driver_ = *driver;
     ASSERT_FALSE(driver_->gpus().empty());

@@ -114,7 +114,7 @@ class Hosts : public testing::Test {
   std::vector<std::string> mapped(const proto::PreflightRequest& request) {
     Findings findings(Side::kDestination);
     mover::IncomingVram vram(here_.driver, landing::HugepagePolicy::kNever);
-    map_gpus(request, here_.facts, vram, findings);
+    map_gpus(request, here_.facts, config_, vram, findings);
     return ids(findings);
   }
 
@@ -167,6 +167,47 @@ TEST_F(Hosts, CriuFailingItsOwnCheck) {
   ASSERT_THAT(ids(findings), ElementsAre("criu-check"));
   EXPECT_THAT(findings.list()[0].found(), HasSubstr("no ptrace here"));
   EXPECT_THAT(survey.facts.criu_check(), HasSubstr("no ptrace here"));
+}
+
+std::vector<std::string> found_about_plugin(const proto::PreflightRequest& request,
+                                            const Survey& here, const Config& config) {
+  Findings findings(Side::kDestination);
+  const auto plugin = find_plugin(request, here.facts, config, findings);
+  EXPECT_EQ(plugin == nullptr, !ids(findings).empty() || !request.members(0).needs_amdgpu_plugin());
+  return ids(findings);
+}
+
+/// Built as CRIU's own would be, for the software GPU.
+TEST_F(Hosts, ThePluginForAmdsGpusMustBeThereAndFitIfAMemberNeedsIt) {
+  proto::PreflightRequest asked = request();
+  config_.criu.plugins = directory_;
+  EXPECT_THAT(found_about_plugin(asked, here_, config_), IsEmpty());
+  asked.mutable_members(0)->set_needs_amdgpu_plugin(true);
+  EXPECT_THAT(found_about_plugin(asked, here_, config_), ElementsAre("criu-plugin"));
+  fs::copy_file(GCR_SOFTGPU_PLUGIN, directory_ / "amdgpu_plugin.so");
+  here_.facts.set_criu_version(40200);
+  EXPECT_THAT(found_about_plugin(asked, here_, config_), IsEmpty());
+  here_.facts.set_criu_version(40101);
+  EXPECT_THAT(found_about_plugin(asked, here_, config_), ElementsAre("criu-plugin"));
+}
+
+TEST(PluginMap, NamesGpusAsKfdDoes) {
+  const Uuid one = Uuid::random();
+  const Uuid other = Uuid::random();
+  const Uuid nvidia = Uuid::random();
+  proto::HostFacts source;
+  proto::HostFacts here;
+  const auto add = [](proto::HostFacts& host, const Uuid& uuid, std::uint32_t id) {
+    proto::Gpu& gpu = *host.add_gpus();
+    gpu.set_uuid(to_bytes(uuid));
+    gpu.set_kfd_id(id);
+  };
+  add(source, nvidia, 0);
+  add(source, one, 0x6f39);
+  add(here, other, 0x1a2b);
+  add(here, nvidia, 0);
+  EXPECT_EQ(plugin_map(source, here, {{one, other}, {nvidia, nvidia}}),
+            (criu::PluginMap{{0x6f39, 0x1a2b}}));
 }
 
 /// Whether a fresh process, with these variables, finds this and nothing else on the host: a driver

@@ -1,5 +1,5 @@
 // How small allocations are placed, without a driver.
-#include "preload/cuda/arena.h"
+#include "preload/memory/arena.h"
 
 #include <gtest/gtest.h>
 
@@ -15,9 +15,9 @@ namespace {
 constexpr std::size_t kKibi = 1024;
 constexpr std::size_t kMebi = 1024 * kKibi;
 constexpr std::size_t kUnit = 512;
-constexpr CUdeviceptr kStart = 0x7f00'0000'0000;
+constexpr Address kStart = 0x7f00'0000'0000;
 
-CUcontext context(int number) { return reinterpret_cast<CUcontext>(std::uintptr_t(number)); }
+Context* context(int number) { return reinterpret_cast<Context*>(std::uintptr_t(number)); }
 
 /// Arenas that grow as the library lets them, at addresses without gaps; and what is live in them.
 class Heap {
@@ -25,8 +25,8 @@ class Heap {
   /// Beside `other_bytes` of VRAM outside arenas.
   explicit Heap(std::size_t other_bytes = 0) : other_bytes_(other_bytes) {}
 
-  CUdeviceptr allocate(std::size_t bytes) {
-    CUdeviceptr address = arenas_.take(context(1), bytes);
+  Address allocate(std::size_t bytes) {
+    Address address = arenas_.take(context(1), bytes);
     if (address == 0) {
       const std::size_t size_bytes =
           arenas_.next_size_bytes(context(1), bytes, other_bytes_ + arena_bytes_);
@@ -39,14 +39,14 @@ class Heap {
     most_live_bytes_ = std::max(most_live_bytes_, live_bytes_);
     return address;
   }
-  void free(CUdeviceptr address) {
+  void free(Address address) {
     const auto found = live_.find(address);
     arenas_.give_back({arenas_.find(address)->number(), address, found->second});
     live_bytes_ -= found->second;
     live_.erase(found);
   }
 
-  const std::map<CUdeviceptr, std::size_t>& live() const { return live_; }
+  const std::map<Address, std::size_t>& live() const { return live_; }
   std::size_t arenas() const { return count_; }
   std::size_t arena_bytes() const { return arena_bytes_; }
   std::size_t live_bytes() const { return live_bytes_; }
@@ -57,7 +57,7 @@ class Heap {
   Arenas arenas_;
   std::uint64_t count_ = 0;
   std::size_t arena_bytes_ = 0;
-  std::map<CUdeviceptr, std::size_t> live_;
+  std::map<Address, std::size_t> live_;
   std::size_t live_bytes_ = 0;
   std::size_t most_live_bytes_ = 0;
 };
@@ -81,7 +81,7 @@ TEST(ArenaTest, PlacesAreTheLowestThatFitWhateverIsTakenAndGivenBack) {
     const std::size_t bytes = 1 + random() % (std::size_t{1} << (1 + random() % 21));
     const std::size_t units = (bytes + kUnit - 1) / kUnit;
     const std::size_t expected = lowest_fit(units);
-    const CUdeviceptr address = arena.take(bytes);
+    const Address address = arena.take(bytes);
     ASSERT_EQ(address, expected == kUnits ? 0 : kStart + expected * kUnit) << bytes << ", " << step;
     if (address != 0) {
       live[expected] = bytes;
@@ -169,7 +169,7 @@ TEST(ArenasTest, WithoutFreesAtMost3PerCentOr64MiBAreUnused) {
 TEST(ArenasTest, ALongChurnOfRandomSizesKeepsMostOfTheMemoryInUse) {
   Heap heap;
   std::mt19937 random(11);
-  std::vector<CUdeviceptr> addresses;
+  std::vector<Address> addresses;
   for (int step = 0; step < 200000; ++step) {
     if (heap.live_bytes() < 256 * kMebi) {
       addresses.push_back(heap.allocate(1 + random() % (std::size_t{1} << (1 + random() % 21))));
@@ -259,7 +259,7 @@ TEST(ArenasTest, TheWorstOrderOfAllocationsNeedsNoMoreThanTheBound) {
   for (std::size_t bytes = kUnit; bytes < kSmallestMediumBytes; bytes *= 2) {
     while (heap.live_bytes() + bytes <= kLive) heap.allocate(bytes);
     const std::size_t period = 2 * bytes;
-    const auto stays = [&](CUdeviceptr address, std::size_t size, std::size_t offset) {
+    const auto stays = [&](Address address, std::size_t size, std::size_t offset) {
       const std::size_t start = (address - kStart) % period;
       return (offset + period - start) % period < size;
     };
@@ -270,11 +270,11 @@ TEST(ArenasTest, TheWorstOrderOfAllocationsNeedsNoMoreThanTheBound) {
       }
     }
     if (live_if[1] < live_if[0]) kept_offset += bytes;
-    std::vector<CUdeviceptr> unwanted;
+    std::vector<Address> unwanted;
     for (const auto& [address, size] : heap.live()) {
       if (!stays(address, size, kept_offset)) unwanted.push_back(address);
     }
-    for (const CUdeviceptr address : unwanted) heap.free(address);
+    for (const Address address : unwanted) heap.free(address);
   }
   EXPECT_LE(heap.arena_bytes(), 12 * heap.most_live_bytes());
   EXPECT_GE(heap.arena_bytes(), 2 * heap.most_live_bytes());  // it is an adversary

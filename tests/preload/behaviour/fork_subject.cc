@@ -25,7 +25,9 @@
 namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
-constexpr std::string_view kDeviceFiles = "/dev/nvidia";
+/// CUDA's place is HIP's.
+const bool uses_hip = std::getenv("SUBJECT_USES_HIP") != nullptr;
+const std::string_view kDeviceFiles = uses_hip ? "/dev/kfd" : "/dev/nvidia";
 
 gcr::preload::test::Api cu;
 
@@ -287,7 +289,7 @@ int main(int argc, char** argv) {
     say("program " + held());
     return 0;
   }
-  if (!ways.contains(way) || !cu.load()) return 97;
+  if (!ways.contains(way) || !(uses_hip ? cu.load_hip() : cu.load())) return 97;
   start_cuda();
   ways.at(way)();
   return 0;

@@ -1,10 +1,13 @@
 // Children of a process that uses CUDA under the library: they hold nothing of the driver's device
 // files, get the driver's own errors, and leave the parent alone.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <string>
 #include <vector>
 
+#include "src/base/unique_fd.h"
 #include "tests/softgpu/machines.h"
 
 namespace gcr::preload {
@@ -51,6 +54,30 @@ TEST_F(ForkTest, AChildAndItsChildHoldNothingAndTheParentKeepsAll) {
             (Lines{"child mappings 0 descriptors 0", "grandchild mappings 0 descriptors 0",
                    "ended with 0", "ended with 0", "parent mappings 1 descriptors 1",
                    "parent works", "status 0"}));
+}
+
+TEST(ForkHipTest, ChildrenOfAProcessThatUsesHipHoldNothing) {
+  Machine machine{{{"aaaaaaaa000000f0", "128M"}}};
+  const std::string path = "/dev/kfd-soft-" + std::to_string(::getpid());
+  {
+    const UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    ASSERT_TRUE(file && ::ftruncate(file.get(), 4096) == 0);
+  }
+  for (const std::string way : {"generations", "threads"}) {
+    Process process(machine, {"/usr/bin/env", "SUBJECT_USES_HIP=1", "SOFTGPU_DEVICE_FILE=" + path,
+                              "LD_PRELOAD=" GCR_PRELOAD_LIBRARY, GCR_FORK_SUBJECT, way});
+    Lines lines;
+    for (std::string line; !(line = process.receive()).empty();) lines.push_back(line);
+    lines.push_back("status " + std::to_string(process.wait()));
+    EXPECT_EQ(lines,
+              way == "threads"
+                  ? (Lines{"30 of 30 children are good", "parent mappings 1 descriptors 1",
+                           "parent works", "status 0"})
+                  : (Lines{"child mappings 0 descriptors 0", "grandchild mappings 0 descriptors 0",
+                           "ended with 0", "ended with 0", "parent mappings 1 descriptors 1",
+                           "parent works", "status 0"}));
+  }
+  ::unlink(path.c_str());
 }
 
 TEST_F(ForkTest, AThreadForksWhileOthersAllocate) {

@@ -1,5 +1,5 @@
 // The inventory's bookkeeping, without a driver.
-#include "preload/cuda/inventory.h"
+#include "preload/memory/inventory.h"
 
 #include <gtest/gtest.h>
 
@@ -7,10 +7,10 @@ namespace gcr::preload {
 namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
-constexpr CUdeviceptr kBase = 0x7f00'0000'0000;
+constexpr Address kBase = 0x7f00'0000'0000;
 
 TEST(InventoryTest, FindsAMappingFromEveryAddressInsideAndNoneOutside) {
-  Inventory inventory;
+  Inventory inventory(0);
   Physical& physical = inventory.add_physical(1, 4 * kMiB, 0, Origin::kLibrary);
   inventory.add_mapping(kBase, 4 * kMiB, 0, physical);
   EXPECT_EQ(inventory.find_mapping(kBase - 1), nullptr);
@@ -20,7 +20,7 @@ TEST(InventoryTest, FindsAMappingFromEveryAddressInsideAndNoneOutside) {
 }
 
 TEST(InventoryTest, APlainAllocationEndsWhereTheApplicationAskedFor) {
-  Inventory inventory;
+  Inventory inventory(0);
   inventory.add_plain(kBase, 3 * kMiB);
   EXPECT_EQ(inventory.find_plain(kBase - 1), nullptr);
   EXPECT_NE(inventory.find_plain(kBase + 3 * kMiB - 1), nullptr);
@@ -28,7 +28,7 @@ TEST(InventoryTest, APlainAllocationEndsWhereTheApplicationAskedFor) {
 }
 
 TEST(InventoryTest, AMappingHasThePlainAllocationsInside) {
-  Inventory inventory;
+  Inventory inventory(0);
   Physical& physical = inventory.add_physical(1, 4 * kMiB, 0, Origin::kLibrary);
   const Mapping& mapping = inventory.add_mapping(kBase, 4 * kMiB, 0, physical);
   inventory.add_plain(kBase - 512, 512);
@@ -44,15 +44,30 @@ TEST(InventoryTest, AMappingHasThePlainAllocationsInside) {
 }
 
 TEST(InventoryTest, IdsAreNeverUsedTwice) {
-  Inventory inventory;
+  Inventory inventory(0);
   Physical& first = inventory.add_physical(1, kMiB, 0, Origin::kLibrary);
   const std::uint64_t id = first.id;
   inventory.remove_physical(first);
   EXPECT_NE(inventory.add_physical(2, kMiB, 0, Origin::kLibrary).id, id);
 }
 
+TEST(InventoryTest, IdsOfTwoRuntimesDifferAndTellTheRuntime) {
+  Inventory first(0), second(1);
+  const Physical& of_first = first.add_physical(1, 4096, 0, Origin::kApplication);
+  Physical& of_second = second.add_physical(1, 4096, 0, Origin::kApplication);
+  EXPECT_EQ(of_first.id, 1u);
+  EXPECT_LT(of_first.id, of_second.id);
+  EXPECT_EQ(Inventory::runtime_of(of_first.id), 0u);
+  EXPECT_EQ(Inventory::runtime_of(of_second.id), 1u);
+  of_second.references = 1;
+  const Handle handle = Inventory::to_handle(of_second);
+  EXPECT_TRUE(Inventory::is_our_handle(handle));
+  EXPECT_EQ(second.from_handle(handle), &of_second);
+  EXPECT_EQ(first.from_handle(handle), nullptr);
+}
+
 TEST(InventoryTest, TheGenerationTellsEveryComingAndGoing) {
-  Inventory inventory;
+  Inventory inventory(0);
   const std::uint64_t empty = inventory.generation();
   Physical& physical = inventory.add_physical(1, kMiB, 0, Origin::kApplication);
   const std::uint64_t one = inventory.generation();
@@ -62,7 +77,7 @@ TEST(InventoryTest, TheGenerationTellsEveryComingAndGoing) {
 }
 
 TEST(InventoryTest, ImportedMemoryCountsOnceItsSizeIsKnown) {
-  Inventory inventory;
+  Inventory inventory(0);
   Physical& physical = inventory.add_physical(1, 0, 0, Origin::kImported);
   EXPECT_EQ(inventory.tracked_bytes(), 0u);
   EXPECT_EQ(inventory.tracked_count(), 1u);
@@ -75,10 +90,10 @@ TEST(InventoryTest, ImportedMemoryCountsOnceItsSizeIsKnown) {
 }
 
 TEST(InventoryTest, AHandleIsGoodOnlyWhileTheApplicationHoldsIt) {
-  Inventory inventory;
+  Inventory inventory(0);
   Physical& physical = inventory.add_physical(77, kMiB, 0, Origin::kApplication);
   physical.references = 1;
-  const CUmemGenericAllocationHandle handle = Inventory::to_handle(physical);
+  const Handle handle = Inventory::to_handle(physical);
   EXPECT_TRUE(Inventory::is_our_handle(handle));
   EXPECT_EQ(inventory.from_handle(handle), &physical);
   physical.references = 0;
@@ -88,7 +103,7 @@ TEST(InventoryTest, AHandleIsGoodOnlyWhileTheApplicationHoldsIt) {
 }
 
 TEST(InventoryTest, MappingsKeepCountOfTheirAllocation) {
-  Inventory inventory;
+  Inventory inventory(0);
   Physical& physical = inventory.add_physical(1, 4 * kMiB, 0, Origin::kApplication);
   inventory.add_mapping(kBase, 2 * kMiB, 0, physical);
   inventory.add_mapping(kBase + 8 * kMiB, 2 * kMiB, 2 * kMiB, physical);
@@ -99,7 +114,7 @@ TEST(InventoryTest, MappingsKeepCountOfTheirAllocation) {
 }
 
 TEST(InventoryTest, UntrackedBytesFollowAllocationsAndFrees) {
-  Inventory inventory;
+  Inventory inventory(0);
   inventory.add_untracked(kBase, 100, false);
   inventory.add_untracked(kBase + 512, 200, true);
   EXPECT_EQ(inventory.untracked_bytes(), 300u);

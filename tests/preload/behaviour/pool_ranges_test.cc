@@ -1,5 +1,5 @@
 // How stream-ordered memory is placed and used again, without a driver.
-#include "preload/cuda/pool_ranges.h"
+#include "preload/memory/pool_ranges.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ namespace gcr::preload {
 namespace {
 
 constexpr std::size_t kPoolUnit = PoolRanges::kUnitBytes;
-constexpr CUdeviceptr kStretch = 0x7f00'0000'0000;
+constexpr Address kStretch = 0x7f00'0000'0000;
 constexpr std::size_t kStretchBytes = 64 * kPoolUnit;
 
 class PoolRangesTest : public testing::Test {
@@ -22,7 +22,7 @@ class PoolRangesTest : public testing::Test {
 };
 
 TEST_F(PoolRangesTest, AStreamUsesWhatItFreedItselfAtOnce) {
-  const CUdeviceptr address = ranges_.take(1, kStretchBytes);
+  const Address address = ranges_.take(1, kStretchBytes);
   EXPECT_EQ(address, kStretch);
   EXPECT_EQ(ranges_.take(1, kPoolUnit), 0u);
   ranges_.give_back(address, kStretchBytes, {1, 5});
@@ -42,8 +42,8 @@ TEST_F(PoolRangesTest, AnotherStreamUsesItWhenTheFirstHasPassedTheFreeAndNotBefo
 }
 
 TEST_F(PoolRangesTest, NeighboursOfOneStreamAreAsYoungAsTheYoungest) {
-  const CUdeviceptr first = ranges_.take(1, kPoolUnit);
-  const CUdeviceptr second = ranges_.take(1, kStretchBytes - kPoolUnit);
+  const Address first = ranges_.take(1, kPoolUnit);
+  const Address second = ranges_.take(1, kStretchBytes - kPoolUnit);
   ranges_.give_back(first, kPoolUnit, {1, 3});
   ranges_.give_back(second, kStretchBytes - kPoolUnit, {1, 7});
   ranges_.pass({1, 3});
@@ -52,7 +52,7 @@ TEST_F(PoolRangesTest, NeighboursOfOneStreamAreAsYoungAsTheYoungest) {
 }
 
 TEST_F(PoolRangesTest, NeighboursOfTheStreamAndOfEverybodyAreJoinedForTheStream) {
-  const CUdeviceptr first = ranges_.take(1, 32 * kPoolUnit);
+  const Address first = ranges_.take(1, 32 * kPoolUnit);
   ranges_.give_back(first, 32 * kPoolUnit, {1, 3});
   EXPECT_EQ(ranges_.take(1, kStretchBytes), 0u);
   EXPECT_EQ(ranges_.take_joined(2, kStretchBytes), 0u);
@@ -77,7 +77,7 @@ TEST_F(PoolRangesTest, AnAllocationLiesInOneStretch) {
 }
 
 TEST_F(PoolRangesTest, AStretchGoesOnlyWhenAllOfItIsEverybodys) {
-  const CUdeviceptr address = ranges_.take(1, kPoolUnit);
+  const Address address = ranges_.take(1, kPoolUnit);
   EXPECT_EQ(ranges_.remove_free_stretch(kStretchBytes), 0u);
   ranges_.give_back(address, kPoolUnit, {1, 3});
   EXPECT_EQ(ranges_.remove_free_stretch(kStretchBytes), 0u);
@@ -89,8 +89,8 @@ TEST_F(PoolRangesTest, AStretchGoesOnlyWhenAllOfItIsEverybodys) {
 }
 
 TEST_F(PoolRangesTest, OfOthersTheSmallestSufficientRangeThatMayBeTakenIsTaken) {
-  const CUdeviceptr first = ranges_.take(1, 20 * kPoolUnit);
-  const CUdeviceptr second = ranges_.take(1, 10 * kPoolUnit);
+  const Address first = ranges_.take(1, 20 * kPoolUnit);
+  const Address second = ranges_.take(1, 10 * kPoolUnit);
   ranges_.take(1, kStretchBytes - 30 * kPoolUnit);
   ranges_.give_back(first, 20 * kPoolUnit, {1, 3});
   ranges_.give_back(second, 10 * kPoolUnit, {2, 4});
@@ -115,7 +115,7 @@ TEST(PoolRangesRandomTest, NothingIsHandedOutThatIsLiveOrThatAnotherStreamMaySti
   std::vector<Unit> units(2 * kUnits);
   ranges.add_stretch(kStretch, kUnits * kPoolUnit);
   ranges.add_stretch(kStretch + kUnits * kPoolUnit, kUnits * kPoolUnit);
-  std::map<CUdeviceptr, std::size_t> live;
+  std::map<Address, std::size_t> live;
   std::mt19937 random(3);
   std::uint64_t ticket = 0;
   std::size_t taken_count = 0;
@@ -125,7 +125,7 @@ TEST(PoolRangesRandomTest, NothingIsHandedOutThatIsLiveOrThatAnotherStreamMaySti
       case 0:
       case 1: {
         const std::size_t count = 1 + random() % (std::size_t{1} << random() % 8);
-        CUdeviceptr address = ranges.take(stream, count * kPoolUnit);
+        Address address = ranges.take(stream, count * kPoolUnit);
         if (address == 0) address = ranges.take_joined(stream, count * kPoolUnit);
         const auto usable = [&](const Unit& unit) {
           return !unit.live && (unit.stream == stream || unit.stream == StreamPoint::kEverybody);

@@ -17,9 +17,11 @@ int main(int argc, char** argv) {
     std::perror("cannot make a mount namespace (the tests need root)");
     return 1;
   }
+  // CUDA's and HIP's.
   ::setenv("SOFTGPU_DEVICES",
            "GPU-0b3e52a1-0000-4000-8000-000000000001:4G,"
-           "GPU-0b3e52a1-0000-4000-8000-000000000002:1G",
+           "GPU-0b3e52a1-0000-4000-8000-000000000002:1G,"
+           "GPU-0b3e52a100000001:4G,GPU-0b3e52a100000002:1G",
            1);
   return RUN_ALL_TESTS();
 }

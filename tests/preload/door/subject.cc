@@ -1,6 +1,6 @@
-// A program that does with CUDA what its standard input says, one command per line, and answers
-// each with one line: "ok" and values in hexadecimal, or "error" and the driver's code. Tests run
-// it with and without the preload library, on the software GPU or a real one.
+// A program that does with CUDA, or with HIP, what its standard input says, one command per line,
+// and answers each with one line: "ok" and values in hexadecimal, or "error" and the driver's code.
+// Tests run it with and without the preload library, on the software GPU or a real one.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -28,6 +28,7 @@
 
 namespace {
 
+/// What commands call: CUDA, or HIP in its place.
 gcr::preload::test::Api cu;
 
 using Numbers = std::vector<unsigned long long>;
@@ -563,6 +564,16 @@ void add_process_commands(std::map<std::string, Command>& commands) {
   };
   commands["fork"] = [](const Numbers&) { return fork_child(); };
   commands["exec"] = [](const Numbers&) { return exec_child(); };
+  // From now on the commands are HIP's, or CUDA's again.
+  commands["use_hip"] = [](const Numbers&) {
+    cu = {};
+    return Answer{cu.load_hip() ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND, {}, {}};
+  };
+  commands["use_cuda"] = [](const Numbers&) {
+    cu = {};
+    return Answer{cu.load() ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND, {}, {}};
+  };
+  commands["last_error"] = [](const Numbers&) { return Answer{cu.hip_last_error(), {}, {}}; };
 }
 
 Answer run(const std::map<std::string, Command>& commands, std::istringstream& words) {
@@ -588,7 +599,7 @@ int main() {
   add_vmm_commands(commands);
   add_context_commands(commands);
   add_process_commands(commands);
-  if (!cu.load()) return 1;
+  if (std::getenv("SUBJECT_USES_HIP") != nullptr ? !cu.load_hip() : !cu.load()) return 1;
   std::string line;
   while (std::getline(std::cin, line)) {
     std::istringstream words(line);

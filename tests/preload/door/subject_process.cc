@@ -21,7 +21,7 @@ void prepare_child(const Subject::Options& options) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // A real driver is found where the system has it.
   if (std::getenv("GCR_TEST_REAL_GPU") == nullptr) {
-    ::setenv("LD_LIBRARY_PATH", GCR_SOFTGPU_DIRECTORY, 1);
+    ::setenv("LD_LIBRARY_PATH", GCR_SOFTGPU_DIRECTORY ":" GCR_SOFTGPU_DIRECTORY "/hip", 1);
   }
   if (options.preload) ::setenv("LD_PRELOAD", GCR_PRELOAD_LIBRARY, 1);
   for (const auto& [name, value] : options.environment) ::setenv(name.c_str(), value.c_str(), 1);

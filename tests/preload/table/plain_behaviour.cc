@@ -3,8 +3,15 @@
 #include "preload/cuda/real_driver.h"
 #include "preload/cuda/tracked.h"
 #include "preload/gate.h"
+#include "preload/hip/real_hip.h"
+#include "preload/hip/tracked.h"
 
 namespace gcr::preload::tracked {
+namespace {
+
+unsigned int g_tracked_calls = 0;  // of HIP
+
+}  // namespace
 
 #define GCR_PLAIN_kGated(symbol, params, args)
 #define GCR_PLAIN_kLookup(symbol, params, args)
@@ -16,9 +23,26 @@ namespace gcr::preload::tracked {
   GCR_PLAIN_##policy(symbol, params, args)
 #include "preload/cuda/driver_api.def"
 
+#define GCR_HIP_PLAIN_kGated(result, symbol, params, args)
+#define GCR_HIP_PLAIN_kLookup GCR_HIP_PLAIN_kGated
+#define GCR_HIP_PLAIN_kPassed GCR_HIP_PLAIN_kGated
+#define GCR_HIP_PLAIN_kTracked(result, symbol, params, args) \
+  result symbol params {                                     \
+    ++g_tracked_calls;                                       \
+    return real_hip()->symbol args;                          \
+  }
+#define GCR_HIP_PLAIN_kWaits GCR_HIP_PLAIN_kTracked
+#define GCR_HIP_FUNCTION(result, symbol, public_name, since, flavour, policy, params, args) \
+  GCR_HIP_PLAIN_##policy(result, symbol, params, args)
+#include "preload/hip/hip_api.def"
+
 }  // namespace gcr::preload::tracked
 
-/// For the fake driver: threads inside the gate at this moment.
+/// For the fake drivers: threads inside the gate at this moment.
 extern "C" __attribute__((visibility("default"))) unsigned int cuTestGateInFlight() {
   return gcr::preload::gate::in_flight();
+}
+
+extern "C" __attribute__((visibility("default"))) unsigned int hipTestTrackedCalls() {
+  return gcr::preload::tracked::g_tracked_calls;
 }

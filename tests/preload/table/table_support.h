@@ -33,6 +33,15 @@ inline const std::vector<TestRow>& test_rows() {
   return rows;
 }
 
+inline const std::vector<TestRow>& hip_rows() {
+  static const std::vector<TestRow> rows = {
+#define GCR_HIP_FUNCTION(result, symbol, public_name, since, flavour, policy, params, args) \
+  {#symbol, #public_name, since, RowPolicy::policy},
+#include "preload/hip/hip_api.def"
+  };
+  return rows;
+}
+
 /// The file name of the loaded object that an address lies in, or "nowhere".
 inline std::string object_of(const void* address) {
   Dl_info info{};
