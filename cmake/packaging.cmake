@@ -98,7 +98,7 @@ set(CPACK_DEBIAN_CRIU_PACKAGE_NAME gcr-migrate-criu)
 set(CPACK_COMPONENT_CRIU_DESCRIPTION "a CRIU for kernels newer than the distribution's
  CRIU of a later Debian release with its own libraries and loader, for
  gcr-migrate's agent alone: that of Debian 12 fails on kernels from 6.13, that
- of Debian 13 on kernels from 6.16.")
+ of Debian 13 on kernels from 6.16. With CRIU's plugin for AMD's GPUs.")
 # It brings all its libraries, so that it depends on nothing.
 set(CPACK_DEBIAN_CRIU_PACKAGE_SHLIBDEPS OFF)
 include(CPack)

@@ -306,7 +306,7 @@ Status read_criu(const toml::table& node, const std::string& name, Config& confi
   table.strings("command", config.criu.argv);
   if (config.criu.argv.empty()) config.criu.argv = default_criu();
   table.optional_text("reaper", config.criu.reaper);
-  table.text("plugins", config.criu.plugins);
+  table.optional_text("plugins", config.criu.plugins);
   table.variables("plugin_environment", config.criu.plugin_environment);
   return table.finish();
 }

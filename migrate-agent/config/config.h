@@ -60,8 +60,9 @@
 //   command     = []                      # the program and the arguments before CRIU's own; none:
 //                                         # the one installed with the agent, else "criu"
 //   reaper      = ""                      # empty: gcr-reaper beside the agent or in ../libexec
-//   plugins     = "/usr/lib/criu"         # where CRIU's plugins are, of which one is loaded for
-//                                         # processes that use AMD's GPUs: amdgpu_plugin.so
+//   plugins     = ""                      # where CRIU's plugins are, of which one is loaded for
+//                                         # processes that use AMD's GPUs: amdgpu_plugin.so; empty:
+//                                         # in amdgpu beside CRIU, else in /usr/lib/criu
 //   plugin_environment = ["KFD_MAX_BUFFER_SIZE=256M"]  # what it finds in its environment: what
 //                                         # it compares (KFD_…_CHECK), how much memory it takes
 //

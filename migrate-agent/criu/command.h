@@ -14,8 +14,8 @@ struct Command {
   /// where it stays with the process and ends when the last task there has ended. Dumps do not need
   /// it.
   std::filesystem::path reaper;
-  /// Where plugins are, which CRIU loads only for jobs that need one. Where packages put them.
-  std::filesystem::path plugins = "/usr/lib/criu";
+  /// Where plugins are, which CRIU loads only for jobs that need one. Empty: plugins_of().
+  std::filesystem::path plugins;
   /// "NAME=VALUE" for these jobs. Without a limit amdgpu_plugin.so takes as much memory as the
   /// largest buffer.
   std::vector<std::string> plugin_environment = {"KFD_MAX_BUFFER_SIZE=256M"};

@@ -112,9 +112,16 @@ Status check_memory_tracking(const Command& command) {
                "the kernel cannot tell which pages are written to (CONFIG_MEM_SOFT_DIRTY)");
 }
 
+std::filesystem::path plugins_of(const Command& command) {
+  if (!command.plugins.empty()) return command.plugins;
+  const auto own = std::filesystem::path(command.argv.front()).parent_path() / "amdgpu";
+  std::error_code ignored;
+  return own.is_absolute() && std::filesystem::exists(own, ignored) ? own : "/usr/lib/criu";
+}
+
 Result<std::shared_ptr<const Plugin>> open_plugin(const Command& command, std::string_view name,
                                                   std::uint32_t criu_version) {
-  GCR_ASSIGN(Plugin plugin, Plugin::open(command.plugins / name, criu_version));
+  GCR_ASSIGN(Plugin plugin, Plugin::open(plugins_of(command) / name, criu_version));
   return std::make_shared<const Plugin>(std::move(plugin));
 }
 

@@ -47,8 +47,12 @@ Status check_cpu_features(const Command& command, const std::string& features);
 /// else kUnsupported with the reason.
 Status check_memory_tracking(const Command& command);
 
-/// The plugin `name`, of plugin_for(), from command.plugins, for a CRIU of this version(). Errors
-/// as Plugin::open().
+/// Where the command's plugins are, if it does not say so: in amdgpu beside it, where
+/// scripts/install-deps builds them, else where distributions have them.
+std::filesystem::path plugins_of(const Command& command);
+
+/// The plugin `name`, of plugin_for(), from plugins_of(command), for a CRIU of this version().
+/// Errors as Plugin::open().
 Result<std::shared_ptr<const Plugin>> open_plugin(const Command& command, std::string_view name,
                                                   std::uint32_t criu_version);
 

@@ -15,10 +15,10 @@ class Door : public GpuAccess {
 
   /// `pid` is a PID in the caller's PID namespace; the process may be in a namespace below. Changes
   /// nothing in the process. kNotFound: there is no such process, it does not run under the preload
-  /// library, or it has not initialised CUDA (the message tells which). kPermissionDenied: the
-  /// caller may not ptrace it. kUnavailable: another agent has the door, and does not release it
-  /// within `lock_patience`. kUnsupported: another protocol version. Requests that have no limit
-  /// of their own may take `patience`.
+  /// library, or it has initialised neither CUDA nor HIP (the message tells which).
+  /// kPermissionDenied: the caller may not ptrace it. kUnavailable: another agent has the door, and
+  /// does not release it within `lock_patience`. kUnsupported: another protocol version. Requests
+  /// that have no limit of their own may take `patience`.
   static Result<Door> open(pid_t pid, Milliseconds lock_patience = kLockPatience,
                            Milliseconds patience = kPatience);
 

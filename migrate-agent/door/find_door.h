@@ -19,8 +19,8 @@ struct FoundDoor {
 /// Errors as Door::open documents them. Waits as long as `patience` for another agent to leave.
 Result<FoundDoor> find_door(pid_t pid, std::chrono::milliseconds patience);
 
-/// Whether the process has a door: it runs under the preload library and has initialised CUDA.
-/// Looks into its descriptor table alone, and keeps nobody from the door.
+/// Whether the process has a door: it runs under the preload library and has initialised CUDA or
+/// HIP. Looks into its descriptor table alone, and keeps nobody from the door.
 bool has_door(pid_t pid);
 
 }  // namespace gcr::agent

@@ -126,8 +126,9 @@ constexpr auto kCatalogue = std::to_array<Kind>({
      "Raise vm.nr_hugepages at the destination."},
     // CUDA in the process
     {"no-door", kBlocker,
-     "VRAM is moved through the preload library, which is there from the first CUDA call on.",
-     "Start the program with `gcr-migrate run --`, and wait until it uses CUDA."},
+     "VRAM is moved through the preload library, which is there from the first call of CUDA or HIP "
+     "on.",
+     "Start the program with `gcr-migrate run --`, and wait until it uses the GPU."},
     {"no-library", kBlocker,
      "What no library tracks cannot be copied while the program runs: its whole VRAM goes through "
      "the driver during the downtime.",
@@ -240,8 +241,8 @@ constexpr auto kCatalogue = std::to_array<Kind>({
     {"criu-check", kBlocker, "CRIU's own check says that it cannot work on this host.",
      "Run `criu check` there and follow what it says."},
     {"criu-plugin", kBlocker, "CRIU's plugin moves all state of AMD's GPUs that is not in VRAM.",
-     "Install amdgpu_plugin.so of CRIU's own release, and name its directory in criu.plugins of "
-     "agent.toml."},
+     "Install gcr-migrate-criu, which has it, or name the directory of an amdgpu_plugin.so of "
+     "CRIU's own release in criu.plugins of agent.toml."},
     {"cpu-features", kBlocker,
      "The process detected its CPU's features when it started, and keeps using them.",
      "Choose a destination with the same model of CPU; newer ones may differ in their registers."},

@@ -25,7 +25,8 @@ struct FoundProcess {
   std::set<pid_t> lineage{};  ///< itself and its ancestors, once jobs() knows them
 };
 
-/// The processes of this host that run under the preload library and have initialised CUDA, by PID.
+/// The processes of this host that run under the preload library and have initialised CUDA or HIP,
+/// by PID.
 /// One that has VRAM is of this host if some of it is on one of `gpus`; one that has none, or does
 /// not answer (it is in use, or it is stopped) and is told without GPUs, if it is in our
 /// network namespace.

@@ -36,6 +36,8 @@ namespace gcr::apps {
   X(alloc_pitch, cuMemAllocPitch, 3020, hipMemAllocPitch,                                         \
     (CUdeviceptr*, std::size_t*, std::size_t, std::size_t, unsigned))                             \
   X(free, cuMemFree, 3020, hipFree, (CUdeviceptr))                                                \
+  X(alloc_managed, cuMemAllocManaged, 6000, hipMallocManaged,                                     \
+    (CUdeviceptr*, std::size_t, unsigned))                                                        \
   X(alloc_async, cuMemAllocAsync, 11020, hipMallocAsync, (CUdeviceptr*, std::size_t, CUstream))   \
   X(free_async, cuMemFreeAsync, 11020, hipFreeAsync, (CUdeviceptr, CUstream))                     \
   X(host_alloc, cuMemHostAlloc, 2020, hipHostMalloc, (void**, std::size_t, unsigned))             \

@@ -1,5 +1,6 @@
 // Dump and restore with a real CRIU: what runs afterwards, and what is left behind.
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sched.h>
@@ -15,6 +16,7 @@
 #include <chrono>
 #include <fstream>
 #include <set>
+#include <sstream>
 
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/procfs/procfs.h"
@@ -149,6 +151,30 @@ TEST_F(DumpRestore, RestoredProcessStandsStillThenGoesOnWithoutGap) {
   EXPECT_EQ(read_output(file()).lines, dumped.lines);
   ASSERT_TRUE(resume_stopped(tree->root()));
   expect_gapless(wait_for_progress(file(), dumped, 20));
+}
+
+/// AMD's own plugin, of CRIU's release. It has no GPU here, and the program uses none.
+TEST_F(DumpRestore, ThePluginForAmdGpusFitsCriuAndLeavesOtherProgramsAlone) {
+  const auto release = version(criu_command());
+  ASSERT_TRUE(release) << release.error().message();
+  auto plugin = open_plugin(criu_command(), kAmdGpuPlugin, *release);
+  ASSERT_TRUE(plugin) << plugin.error().message();
+  start();
+  auto dumped = PreparedDump::to_directory(criu_command(), program_->pid(), images(), {},
+                                           {.plugin = *plugin});
+  ASSERT_TRUE(dumped) << dumped.error().message();
+  const auto taken = dumped->run();
+  ASSERT_TRUE(taken) << taken.error().message();
+  std::stringstream log;
+  log << std::ifstream(images() / "dump.log").rdbuf();
+  EXPECT_THAT(log.str(), testing::HasSubstr("amdgpu_plugin: initialized"));
+  ASSERT_TRUE(kill_stopped(program_->process()));
+  program_->reap();
+  const Output before = read_output(file());
+  auto tree = restore(criu_command(), images(), {.plugin = *plugin});
+  ASSERT_TRUE(tree) << tree.error().message();
+  ASSERT_TRUE(resume_stopped(tree->root()));
+  expect_gapless(wait_for_progress(file(), before, 20));
 }
 
 TEST_F(DumpRestore, DestroyingARestoredTreeLeavesNothing) {

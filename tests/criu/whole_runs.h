@@ -16,12 +16,12 @@ inline Result<std::vector<proto::Credentials>> dump(const Command& command, pid_
 }
 
 /// PreparedRestore::create() and run() in one.
-inline Result<RestoredTree> restore(const Command& command,
-                                    const std::filesystem::path& directory) {
+inline Result<RestoredTree> restore(const Command& command, const std::filesystem::path& directory,
+                                    RestoreOptions options = {}) {
   const auto first = directory / "inventory.img";
   GCR_ASSIGN(const std::set<pid_t> used, images::used_pids(directory));
   GCR_ASSIGN(const std::string inventory, images::read_file(first));
-  auto prepared = PreparedRestore::create(command, directory, used);
+  auto prepared = PreparedRestore::create(command, directory, used, std::move(options));
   // The holding point needs its name, and the file belongs to the images in any case.
   GCR_TRY(images::write_file(first, inventory));
   if (!prepared) return prepared.error();

@@ -1,7 +1,6 @@
 // Keeps a number in managed memory and answers every UDP packet on the port given with the next
 // one: a program that cannot be migrated, to be refused.
 #include <arpa/inet.h>
-#include <dlfcn.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -14,12 +13,9 @@
 namespace {
 
 CUdeviceptr allocate_managed(const gcr::apps::Gpu& gpu, std::size_t bytes) {
-  void* library = ::dlopen("libcuda.so.1", RTLD_NOW);
-  const auto allocate = reinterpret_cast<CUresult (*)(CUdeviceptr*, std::size_t, unsigned)>(
-      ::dlsym(library, "cuMemAllocManaged"));
-  if (allocate == nullptr) gcr::apps::fail("find cuMemAllocManaged", ::dlerror());
+  constexpr unsigned kAttachGlobal = 1;
   CUdeviceptr address = 0;
-  gpu.check(allocate(&address, bytes, 1 /* CU_MEM_ATTACH_GLOBAL */), "allocate managed memory");
+  gpu.check(gpu.driver().alloc_managed(&address, bytes, kAttachGlobal), "allocate managed memory");
   return address;
 }
 

@@ -291,7 +291,8 @@ TEST(FindDoorTest, AProcessWithoutTheLibraryIsToldFromOneThatDidNotUseCudaYet) {
   const auto not_yet = agent::Door::open(idle.pid());
   ASSERT_FALSE(not_yet);
   EXPECT_EQ(not_yet.error().code(), Code::kNotFound);
-  EXPECT_NE(not_yet.error().message().find("has not initialised CUDA"), std::string::npos);
+  EXPECT_NE(not_yet.error().message().find("has initialised neither CUDA nor HIP"),
+            std::string::npos);
 }
 
 TEST(FindDoorTest, AnotherProtocolVersionIsNamed) {
