@@ -15,7 +15,7 @@ struct Command {
   /// it.
   std::filesystem::path reaper;
   /// Where plugins are, which CRIU loads only for jobs that need one. Empty: plugins_of().
-  std::filesystem::path plugins;
+  std::filesystem::path plugins{};
   /// "NAME=VALUE" for these jobs. Without a limit amdgpu_plugin.so takes as much memory as the
   /// largest buffer.
   std::vector<std::string> plugin_environment = {"KFD_MAX_BUFFER_SIZE=256M"};
