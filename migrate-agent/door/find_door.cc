@@ -78,10 +78,11 @@ bool is_under_preload(pid_t pid) {
 
 Error no_door(pid_t pid) {
   if (is_under_preload(pid)) {
-    return Error(Code::kNotFound,
-                 fmt::format("process {} runs under the preload library, but has not initialised "
-                             "CUDA: there is no GPU state to move yet",
-                             pid));
+    return Error(
+        Code::kNotFound,
+        fmt::format("process {} runs under the preload library, but has initialised neither "
+                    "CUDA nor HIP: there is no GPU state to move yet",
+                    pid));
   }
   return Error(Code::kNotFound,
                fmt::format("process {} does not run under the preload library: start it with "
