@@ -1,0 +1,48 @@
+// Signed manifests. A file is parsed only after its signature was verified: by a certificate of an
+// agent that the authority has issued and not revoked.
+//
+//   byte  0  magic        "GCRCKPT1"
+//         8  certificate  u32  bytes of the signer's certificate chain, PEM, at most 64 KiB
+//        12  signature    u32  bytes of the signature, at most 4 KiB
+//        16  body         u64  bytes of the Manifest, at most 1 GiB
+//        24  certificate, signature, body; nothing follows
+//
+// All numbers are little-endian. The signature is over "gcr-migrate checkpoint 1" and the body: of
+// the key's own kind (RSA and EC with SHA-256, Ed25519).
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "migrate-agent/store/directory.h"
+#include "proto/checkpoint.pb.h"
+#include "src/base/result.h"
+#include "src/control/tls_files.h"
+
+namespace gcr::store {
+
+inline constexpr std::uint32_t kFormat = 1;
+
+/// Writes the file whole and durable. The certificate and key are `files`'. kIo, kResourceExhausted
+/// on a full disk: then nothing is left of it.
+Status write_manifest(const Directory& directory, const std::string& file_name,
+                      const proto::Manifest& manifest, const control::TlsFiles& files);
+
+/// Reads the file and verifies it. kNotFound; kPermissionDenied: not signed by an agent of the
+/// authority; kDataLoss: altered, cut, or not consistent in itself; kUnsupported: of another format
+/// version. On success every number in it that refers to another part of it is in range, extents
+/// ascend, and all sizes are within limits.
+Result<proto::Manifest> read_manifest(const Directory& directory, const std::string& file_name,
+                                      const control::TlsFiles& files);
+
+/// The newest by the time when it was taken, of those that can be read; or the one named. kNotFound
+/// if there is none.
+Result<proto::Manifest> find_manifest(const Directory& directory, const std::string& name,
+                                      const control::TlsFiles& files);
+
+/// "NAME.checkpoint".
+std::string file_of(const std::string& name);
+/// "ID.voted".
+std::string voted_file_of(const Uuid& checkpoint);
+
+}  // namespace gcr::store

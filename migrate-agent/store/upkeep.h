@@ -1,0 +1,49 @@
+// What is done with a directory of checkpoints as a whole.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/store/manifest.h"
+
+namespace gcr::store {
+
+/// One checkpoint of a directory.
+struct Listed {
+  std::string name;
+  proto::Manifest manifest;     ///< empty if there is a problem
+  std::optional<Error> problem; ///< why it cannot be believed or restored
+};
+
+/// All, oldest first; those with a problem last.
+Result<std::vector<Listed>> list(const Directory& directory, const control::TlsFiles& tls);
+
+struct Verified {
+  std::uint64_t contents = 0;
+  std::uint64_t bytes = 0;  ///< uncompressed
+};
+
+/// Reads every content of the checkpoint and proves it; with several threads. kDataLoss names what
+/// is missing or wrong.
+Result<Verified> verify(const Directory& directory, const proto::Manifest& manifest);
+
+struct Pruned {
+  std::vector<std::string> removed;  ///< checkpoints
+  std::uint64_t freed_bytes = 0;
+};
+
+/// Keeps the newest `keep` checkpoints of each job and removes the others; `keep` 0 removes none.
+/// Removes what nobody needs any more: packs without a content of a checkpoint that is left, and
+/// leftovers of dead writers. A pack of which less than half is needed is written anew. Refused
+/// while somebody writes, or while a checkpoint there cannot be believed: what it needs is unknown.
+/// Killed at any moment, every checkpoint that is left is whole.
+Result<Pruned> prune(const Directory& directory, unsigned keep, const control::TlsFiles& tls);
+
+/// The same with the lock in hand, and for one job alone: of the checkpoints that are of the same
+/// job as `newest`.
+Result<Pruned> prune_job(const Directory& directory, unsigned keep, const proto::Manifest& newest,
+                         const control::TlsFiles& tls);
+
+}  // namespace gcr::store

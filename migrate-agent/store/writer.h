@@ -1,0 +1,88 @@
+// A checkpoint that is being written into a directory. What earlier checkpoints there have, or this
+// one already, is not written again.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "migrate-agent/images/codec.h"
+#include "migrate-agent/store/manifest.h"
+#include "migrate-agent/store/pack.h"
+
+namespace gcr::store {
+
+/// A content of a Writer, in its own numbers.
+using ContentRef = std::uint32_t;
+
+/// Thread-safe but for create(), seal() and publish(). Everything blocks. Unless publish() has
+/// succeeded, the destructor leaves the files for discard().
+class Writer {
+ public:
+  struct Options {
+    Uuid checkpoint;
+    std::string name;                     ///< is_name()
+    images::Codec codec = images::Codec::kNone;
+    unsigned packs = 4;                   ///< files that are written side by side
+    control::TlsFiles tls;                ///< to sign with, and to believe earlier manifests
+  };
+
+  /// Takes the directory's lock; removes what writers that died have left. kRefused if another
+  /// writes, or a checkpoint of that name exists. Keys are those of the newest checkpoint there that
+  /// can be believed, so that contents and digests can be compared with it; else random ones.
+  static Result<std::unique_ptr<Writer>> create(Directory directory, Options options);
+
+  const Key& digest_key() const { return digest_key_; }
+  const Options& options() const { return options_; }
+
+  /// Stores a content of 1 byte to 2 MiB, unless it is there already: one more use of it.
+  Result<ContentRef> add(std::span<const std::byte> bytes);
+
+  /// One more use of a chunk that an earlier checkpoint has, by its digest under digest_key().
+  std::optional<ContentRef> find_chunk(std::span<const std::byte, 16> digest,
+                                       std::uint32_t raw_bytes);
+
+  /// One use less; without any left, its place in a pack may be used again.
+  void drop(ContentRef content);
+
+  /// Makes all durable, and the manifest under a name that nobody reads. Fills the manifest's
+  /// contents, format, name, keys and `new_bytes`; its references are ContentRefs, which become
+  /// places among the contents. A content that is used and not referred to is kept in its pack.
+  Status seal(proto::Manifest manifest);
+
+  /// After seal(): the checkpoint exists.
+  Status publish();
+
+  std::uint64_t new_bytes() const { return new_bytes_; }        ///< written, as stored
+  std::uint64_t shared_bytes() const { return shared_bytes_; }  ///< not written, uncompressed
+
+  // … private: the helper's choice
+  ~Writer();
+  Writer(const Writer&) = delete;
+  Writer& operator=(const Writer&) = delete;
+
+ private:
+  Writer(Directory directory, Options options);
+
+  Directory directory_;
+  const Options options_;
+  Key content_key_{};
+  Key digest_key_{};
+  std::atomic<std::uint64_t> new_bytes_ = 0;
+  std::atomic<std::uint64_t> shared_bytes_ = 0;
+};
+
+/// Makes a sealed checkpoint exist that its writer could not publish any more. kNotFound: it was
+/// never sealed, or was discarded. Idempotent: success if it exists.
+Status publish(const Directory& directory, const Uuid& checkpoint, const std::string& name);
+
+/// Removes all that a writer has left which will never publish. Leaves a published checkpoint of
+/// that id alone.
+Status discard(const Directory& directory, const Uuid& checkpoint, const std::string& name);
+
+}  // namespace gcr::store
