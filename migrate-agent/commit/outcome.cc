@@ -85,6 +85,10 @@ proto::MigrateReport report_of(std::span<const Record> records) {
   report.set_migrated(aborted == nullptr && journal::last(records, Record::kCommitted) != nullptr);
   if (aborted != nullptr) report.set_code(aborted->aborted().code());
   if (const Record* finished = journal::last(records, Record::kFinished)) {
+    if (finished->finished().checkpointed()) {
+      report.set_migrated(true);
+      report.clear_code();
+    }
     report.set_message(finished->finished().text());
   }
   return report;

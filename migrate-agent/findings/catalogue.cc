@@ -230,6 +230,12 @@ constexpr auto kCatalogue = std::to_array<Kind>({
      "Free VRAM at the destination, or use --no-prefill if it will be free by the switchover."},
     {"memory-too-small", kBlocker, "VRAM and images pass through main memory.",
      "Free memory on that host."},
+    {"checkpoint-room", kBlocker, "A checkpoint is written whole.",
+     "Free space there, or choose another directory."},
+    {"checkpoint-room-short", kWarning,
+     "What earlier checkpoints in the directory have is not written again; how much that is, is "
+     "known when it is written.",
+     "Free space there: a checkpoint that finds no room is given up, and the process goes on."},
     {"no-hugepages", kBlocker, "The destination's configuration demands hugepages.",
      "Raise vm.nr_hugepages, or set hugepages = \"auto\" in agent.toml."},
     {"no-dirty-tracking", kBlocker, "Images in rounds need to know which pages were written.",

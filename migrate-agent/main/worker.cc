@@ -119,6 +119,8 @@ Reply answer(WorkerContext& context, const Envelope& request) {
 asio::awaitable<void> run_role(WorkerContext& context, Envelope request) {
   if (request.has_migrate_request()) {
     co_await run_source(context, std::move(*request.mutable_migrate_request()));
+  } else if (request.has_load_request()) {
+    co_await run_load(context, std::move(*request.mutable_load_request()));
   } else if (request.has_preflight_request()) {
     co_await run_destination(context, std::move(*request.mutable_preflight_request()));
   } else {
@@ -153,7 +155,9 @@ asio::awaitable<Status> serve_channel(Worker& worker, ControlChannel& channel,
   const Status allowed = may_ask(channel.peer(), request->body_case());
   if (!allowed) co_return co_await turn_away(channel, allowed.error());
   if (request->has_preflight_request()) {
-    const Status accepted = may_send(channel.peer(), worker.config.peers);
+    const auto self = control::own_identity(tls->native_handle());
+    if (!self) co_return co_await turn_away(channel, self.error());
+    const Status accepted = may_send(channel.peer(), worker.config.peers, self->common_name);
     if (!accepted) co_return co_await turn_away(channel, accepted.error());
   }
   WorkerContext context{{worker.io, worker.blocking, worker.config, worker.daemon, std::move(tls),

@@ -41,13 +41,20 @@ Result<OutgoingVram::Dirty> OutgoingVram::find_dirty() {
   Dirty dirty;
   dirty.total_chunks = chunks.size();
   for (std::size_t i = 0; i < chunks.size(); ++i) {
-    digest::Digest& last = buffers_.at(chunks[i].buffer).sent[chunks[i].number()];
+    Outgoing& buffer = buffers_.at(chunks[i].buffer);
+    digest::Digest& last = buffer.sent[chunks[i].number()];
     const bool zeros = digests[i] == zeros_.digest(chunks[i].length_bytes);
     if (zeros) ++dirty.zero_chunks;
     if (digests[i] == last) continue;
     if (zeros) {
       last = digests[i];
       ++dirty.cleared_chunks;
+      continue;
+    }
+    const ChunkRef& chunk = chunks[i];
+    if (has_chunk_ && has_chunk_(buffer.region, chunk.offset, digests[i], chunk.length_bytes)) {
+      last = digests[i];
+      ++dirty.known_chunks;
       continue;
     }
     dirty.bytes += chunks[i].length_bytes;

@@ -3,6 +3,7 @@
 // Methods block; one thread at a time.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,10 +15,18 @@
 
 namespace gcr::mover {
 
+/// Whether the receiver has these bytes already, and puts them there by itself.
+using HasChunk = std::function<bool(transport::RegionId region, std::uint64_t offset,
+                                    const digest::Digest& digest, std::uint64_t length_bytes)>;
+
 class OutgoingVram {
  public:
-  OutgoingVram(std::shared_ptr<const device::Driver> driver, const digest::DigestKey& key)
-      : gpus_(std::move(driver)), digester_(key), reader_(digester_) {}
+  OutgoingVram(std::shared_ptr<const device::Driver> driver, const digest::DigestKey& key,
+               HasChunk has_chunk = {})
+      : gpus_(std::move(driver)),
+        digester_(key),
+        reader_(digester_),
+        has_chunk_(std::move(has_chunk)) {}
 
   /// Takes over a buffer of the application. The destination's copy is assumed to be zeros.
   Status add(AllocationId id, const Uuid& gpu, std::uint64_t size_bytes, UniqueFd descriptor);
@@ -34,10 +43,12 @@ class OutgoingVram {
     std::uint64_t total_chunks = 0;    ///< that were digested
     std::uint64_t zero_chunks = 0;     ///< of these, full of zeros
     std::uint64_t cleared_chunks = 0;  ///< of these, not zeros when they were last sent
+    std::uint64_t known_chunks = 0;    ///< other ones that the receiver has already
   };
 
   /// Digests all VRAM and compares with what was last sent. Chunks that are zeros now count as
-  /// sent: the destination itself clears chunks that are expected to be zeros.
+  /// sent: the destination itself clears chunks that are expected to be zeros. So do those that
+  /// the receiver has already.
   Result<Dirty> find_dirty();
 
   /// Reads and sends the chunks, on as many threads as the channel can use, and keeps the digests
@@ -66,6 +77,7 @@ class OutgoingVram {
   device::Gpus gpus_;
   VramDigester digester_;
   SnapshotReader reader_;
+  HasChunk has_chunk_;
   Zeros zeros_{digester_.key()};
   std::map<AllocationId, Outgoing> buffers_;
   std::uint64_t total_bytes_ = 0;

@@ -29,7 +29,12 @@ class AgentTarget : public Target {
   std::string name() const override { return agent_.endpoint.to_string(); }
   std::string common_name() const override;
   Result<proto::PreflightReply> preflight(const proto::PreflightRequest& request) override;
+  Result<std::array<std::byte, 32>> digest_key() override;
   Result<Prepared> prepare(const proto::PrepareRequest& request) override;
+  bool has_chunk(transport::RegionId, std::uint64_t, const digest::Digest&,
+                 std::uint64_t) override {
+    return false;
+  }
   transport::Channel& channel() override { return *channel_; }
   Result<proto::BuffersReply> change(const proto::BuffersRequest& request) override;
   Result<images::Sink*> image_sink(images::Compression compression,

@@ -1,4 +1,4 @@
-// The two roles of an agent in a migration. The worker has accepted the control channel, read its
+// The roles of an agent in a migration. The worker has accepted the control channel, read its
 // first request and checked that the peer's certificate allows it; the role does the rest and
 // answers on the channel. When it returns, the worker ends and with it everything it holds.
 #pragma once
@@ -23,6 +23,10 @@ asio::awaitable<void> run_source(WorkerContext& context, proto::MigrateRequest r
 /// Receives the process: answers `request`, then the source's further requests, until the commit or
 /// an abort, or until the source is gone.
 asio::awaitable<void> run_destination(WorkerContext& context, proto::PreflightRequest request);
+
+/// Brings a checkpoint to life on this host (migrate-agent/load): a migration whose source is a
+/// store and whose destination is this agent, answered as run_source() answers.
+asio::awaitable<void> run_load(WorkerContext& context, proto::LoadRequest request);
 
 /// Preflight alone: a CheckReply with what both sides find. Nothing is touched or reserved, and no
 /// journal is written. kPermissionDenied if the peer may not move the process, kInvalidArgument if

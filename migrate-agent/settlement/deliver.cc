@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <asio/use_awaitable.hpp>
 
+#include "migrate-agent/settlement/checkpoints.h"
 #include "src/base/log.h"
 
 namespace gcr::settlement {
@@ -15,9 +16,33 @@ awaitable<void> Backoff::wait() {
   co_await timer_.async_wait(asio::use_awaitable);
 }
 
+namespace {
+
+/// A store answers by what is there. Disks and shared directories may be gone for a while.
+awaitable<Result<commit::CommitAnswer>> deliver_to_store(
+    agent::RecoveryContext& context, const journal::Journal& journal, Backoff& backoff,
+    std::chrono::steady_clock::time_point until) {
+  for (;;) {
+    const Status published = publish_checkpoint(journal);
+    if (published) co_return commit::CommitAnswer(proto::CommitReply());
+    if (published.error().code() == Code::kNotFound) {
+      co_return commit::CommitAnswer(published.error());
+    }
+    if (std::chrono::steady_clock::now() > until) co_return published.error();
+    context.line.set_operator_needed(published.error().code() == Code::kPermissionDenied);
+    spdlog::warn("the checkpoint is not complete yet: {}", published.error().message());
+    co_await backoff.wait();
+  }
+}
+
+}  // namespace
+
 awaitable<Result<commit::CommitAnswer>> deliver_commit(
     agent::RecoveryContext& context, const journal::Journal& journal, Backoff& backoff,
     std::chrono::steady_clock::time_point until) {
+  if (takes_checkpoint(journal.began())) {
+    co_return co_await deliver_to_store(context, journal, backoff, until);
+  }
   const auto destination = context.other_agent(journal.began());
   GCR_CO_TRY(destination);
   proto::Envelope request;

@@ -6,6 +6,7 @@
 #include "migrate-agent/keeper/keeper.h"
 #include "migrate-agent/memory_files/release.h"
 #include "migrate-agent/procfs/process_handle.h"
+#include "migrate-agent/settlement/checkpoints.h"
 #include "migrate-agent/settlement/records.h"
 #include "src/base/log.h"
 
@@ -66,17 +67,20 @@ Status release_files(const journal::Journal& journal, memory_files::Which which)
 
 }  // namespace
 
-Status undo(commit::SourceLog& log, const agent::Config& config, SourceEvent why, Record record,
-            const recovery::InHand* in_hand) {
+Result<std::string> take_back(commit::SourceLog& log, const agent::Config& config, SourceEvent why,
+                              Record record, const recovery::InHand* in_hand) {
+  const journal::Began& began = log.journal().began();
   Status noted;
   if (log.state() != SourceState::kAborted) noted = log.advance(why, std::move(record));
   if (!noted) {
     spdlog::error("{}", noted.error().message());
     // Before the commit whoever reads the journal comes to the same decision.
-    if (log.state() == SourceState::kCommitted) return noted;
+    if (log.state() == SourceState::kCommitted) return noted.error();
   }
   std::string text = "the process runs here";
-  if (host_was_restarted(log.journal().began())) {
+  if (began.loads()) {
+    text = "nothing was loaded";
+  } else if (host_was_restarted(began)) {
     text = "the process ended with the host";
   } else {
     const recovery::Lost lost = lost_by(config, log.journal(), in_hand);
@@ -87,6 +91,13 @@ Status undo(commit::SourceLog& log, const agent::Config& config, SourceEvent why
   GCR_TRY(release_files(log.journal(), memory_files::Which::kMade));
   GCR_TRY(clear_helpers(config, log.journal()));
   GCR_TRY(noted);
+  return text;
+}
+
+Status undo(commit::SourceLog& log, const agent::Config& config, SourceEvent why, Record record,
+            const recovery::InHand* in_hand) {
+  GCR_ASSIGN(const std::string text, take_back(log, config, why, std::move(record), in_hand));
+  discard_checkpoint(log.journal());
   return log.advance(SourceEvent::kRolledBack, finished(text));
 }
 
@@ -94,7 +105,7 @@ Status end_copy(commit::SourceLog& log, const agent::Config& config, const std::
   const journal::Began& began = log.journal().began();
   // While the members show where the files are.
   GCR_TRY(release_files(log.journal(), memory_files::Which::kAll));
-  if (!host_was_restarted(began)) {
+  if (!host_was_restarted(began) && !began.loads()) {
     GCR_TRY(recovery::end_stopped({began.members().begin(), began.members().end()},
                                   group_of(log.journal())));
   }
@@ -111,6 +122,10 @@ Status settle(commit::SourceLog& log, const agent::Config& config,
     return undo(log, config, SourceEvent::kCopyLost, aborted(*lost), in_hand);
   }
   GCR_TRY(fault::point("source.confirmed"));
+  const journal::Began& began = log.journal().began();
+  if (takes_checkpoint(began)) {
+    return end_copy(log, config, fmt::format("the checkpoint {} is complete", began.checkpoint()));
+  }
   return end_copy(log, config,
                   fmt::format("process {} runs at {}", std::get<proto::CommitReply>(answer).pid(),
                               log.journal().began().peer()));

@@ -19,6 +19,12 @@ namespace gcr::settlement {
 Status undo(commit::SourceLog& log, const agent::Config& config, commit::SourceEvent why,
             journal::Record record, const recovery::InHand* in_hand = nullptr);
 
+/// The same without its end: the process runs here, or has ended, but Finished is not written. Gives
+/// the text for it. For whoever has more to do first.
+Result<std::string> take_back(commit::SourceLog& log, const agent::Config& config,
+                              commit::SourceEvent why, journal::Record record,
+                              const recovery::InHand* in_hand = nullptr);
+
 /// In committed or discarded: kills the stopped copy, ends the keeper, removes CRIU's directory and
 /// writes Finished with `text`.
 Status end_copy(commit::SourceLog& log, const agent::Config& config, const std::string& text);

@@ -74,12 +74,12 @@ Status claim_members(Course& c) {
 /// What is refused after that leaves no journal.
 Status claim(Course& c) {
   const pid_t pid = c.order.request.pid();
-  GCR_ASSIGN(c.target, c.find_target(c.order));
-  c.interrupting = c.worker.cancellation.on_request(
-      [&c] { c.target->interrupt(c.worker.cancellation.check().error()); });
   GCR_ASSIGN(c.subject.claimed, c.worker.permissions.check_process(pid));
   add_member(c.subject.members, pid, c.subject.claimed.start_time);
   GCR_TRY(add_descendants(c, procfs::tree(pid)));
+  GCR_ASSIGN(c.target, c.find_target(c.order, c.subject));
+  c.interrupting = c.worker.cancellation.on_request(
+      [&c] { c.target->interrupt(c.worker.cancellation.check().error()); });
   GCR_TRY(claim_members(c));
   GCR_ASSIGN(c.subject.handle, procfs::Process::open(pid, c.subject.claimed.start_time));
   return {};

@@ -22,23 +22,6 @@ constexpr milliseconds kEndPatience{2000};
 /// For a living process to answer at its door.
 constexpr milliseconds kDoorPatience{1000};
 
-/// For undoing what was done to the process.
-recovery::InHand in_hand(Course& c) {
-  SourceJob& processes = *c.subject.processes;
-  std::map<pid_t, GpuAccess*> accesses;
-  for (GpuMember& member : processes.gpu_members()) {
-    accesses[member.process.pid()] = member.access.get();
-  }
-  return {.accesses = std::move(accesses),
-          .driver = c.subject.driver,
-          .vram = [&c]() -> Result<job::MemberDescriptors> {
-            GCR_ASSIGN(auto descriptors, c.copying.vram->descriptors());
-            return c.subject.job.split(std::move(descriptors));
-          },
-          .gated = processes.gated(),
-          .detaching = processes.detaching()};
-}
-
 /// Records whether the process has ended by itself, besides any other error.
 void look_for_end(Course& c) {
   const auto& handle = c.subject.handle;
@@ -102,6 +85,22 @@ void remember(const Course& c) {
 
 }  // namespace
 
+recovery::InHand in_hand(Course& c) {
+  SourceJob& processes = *c.subject.processes;
+  std::map<pid_t, GpuAccess*> accesses;
+  for (GpuMember& member : processes.gpu_members()) {
+    accesses[member.process.pid()] = member.access.get();
+  }
+  return {.accesses = std::move(accesses),
+          .driver = c.subject.driver,
+          .vram = [&c]() -> Result<job::MemberDescriptors> {
+            GCR_ASSIGN(auto descriptors, c.copying.vram->descriptors());
+            return c.subject.job.split(std::move(descriptors));
+          },
+          .gated = processes.gated(),
+          .detaching = processes.detaching()};
+}
+
 Status commit(Course& c) {
   const Phases::Timer timer(c.account.phases, "course", "commit");
   proto::MigrateReport& report = c.account.report;
@@ -141,11 +140,57 @@ Status commit(Course& c) {
     return went_back(c, *lost, settled);
   }
   const pid_t pid = std::get<proto::CommitReply>(*answer).pid();
-  report.set_destination_pid(pid);
   if (!settled) report.add_notes("at the source: " + settled.error().message());
+  if (c.order.request.has_checkpoint()) {
+    report.set_checkpoint(c.order.request.checkpoint().name());
+    return {};
+  }
+  report.set_destination_pid(pid);
   remember(c);
   c.console.tell("commit", fmt::format("process {} runs at {}", pid, c.target->name()));
   return {};
+}
+
+namespace {
+
+/// The vote and the commit of a checkpoint whose job runs already.
+Status complete_checkpoint(Course& c) {
+  GCR_TRY(ask_for_vote(c));
+  GCR_TRY(c.worker.cancellation.check());
+  GCR_TRY(c.target->commit());
+  c.account.report.set_checkpoint(c.order.request.checkpoint().name());
+  return {};
+}
+
+}  // namespace
+
+/// Until the last record nothing says that there is a checkpoint, so whoever finds the journal
+/// removes it, unless it has its name by then.
+Status go_on(Course& c) {
+  const Phases::Timer timer(c.account.phases, "course", "complete");
+  const Error unfinished(Code::kInternal, "the agent died before the checkpoint was complete");
+  const recovery::InHand hand = in_hand(c);
+  const auto taken_back = c.account.phases.time("process", "take back", [&] {
+    return guarded([&]() -> Status {
+      GCR_TRY(settlement::take_back(*c.account.log, c.worker.config, commit::SourceEvent::kFailed,
+                                    settlement::aborted(unfinished), &hand));
+      return {};
+    });
+  });
+  c.account.report.set_downtime_ms(
+      in_milliseconds(c.account.undone_closings + (Clock::now() - *c.account.gate_closed_at)));
+  Status completed = taken_back;
+  if (taken_back) completed = guarded([&] { return complete_checkpoint(c); });
+  if (!completed) c.target->abort(completed.error().message());
+  if (!taken_back) return went_back(c, unfinished, taken_back);
+  journal::Record finished = settlement::finished(
+      completed ? fmt::format("the checkpoint {} is complete", c.account.report.checkpoint())
+                : "the process runs here");
+  finished.mutable_finished()->set_checkpointed(completed.has_value());
+  const Status noted =
+      c.account.log->advance(commit::SourceEvent::kRolledBack, std::move(finished));
+  if (!noted) c.account.report.add_notes("at the source: " + noted.error().message());
+  return completed;
 }
 
 Status give_up(Course& c, Error cause) {

@@ -1,9 +1,13 @@
 #include "migrate-agent/source/course.h"
 
+#include <fmt/chrono.h>
+
 #include <asio/experimental/awaitable_operators.hpp>
 #include <asio/post.hpp>
+#include <ctime>
 #include <stdexcept>
 
+#include "migrate-agent/checkpoint/checkpoint_target.h"
 #include "migrate-agent/commit/outcome.h"
 #include "migrate-agent/journal/text.h"
 #include "migrate-agent/peer/agent_target.h"
@@ -11,22 +15,45 @@
 #include "src/base/log.h"
 
 namespace gcr::agent {
-namespace source {
+namespace {
 
-Status run_to_vote(Course& c) {
-  for (const auto step :
-       {claim, examine, preflight, begin, prepare, copy, switch_over, last_look}) {
+/// For people.
+const std::string& destination_of(const proto::MigrateRequest& request) {
+  return request.has_checkpoint() ? request.checkpoint().directory() : request.destination();
+}
+
+}  // namespace
+
+namespace source {
+namespace {
+
+Status run_steps(Course& c, std::initializer_list<Status (*)(Course&)> steps) {
+  for (const auto step : steps) {
     GCR_TRY(c.worker.cancellation.check());
     GCR_TRY(step(c));
   }
   return {};
 }
 
+Status run_to_switchover(Course& c) {
+  return run_steps(c, {claim, examine, preflight, begin, prepare, copy, switch_over});
+}
+
+}  // namespace
+
+Status run_to_vote(Course& c) {
+  GCR_TRY(run_to_switchover(c));
+  return run_steps(c, {restore, last_look});
+}
+
 namespace {
 
 Status migrate(Course& c) {
-  const Status agreed = guarded([&] { return run_to_vote(c); });
-  if (agreed) return commit(c);
+  const auto& request = c.order.request;
+  const bool goes_on = request.has_checkpoint() && !request.checkpoint().stop();
+  const Status agreed =
+      guarded([&] { return goes_on ? run_to_switchover(c) : run_to_vote(c); });
+  if (agreed) return goes_on ? go_on(c) : commit(c);
   // An interrupted wait only reports the interruption.
   const Status wanted = c.worker.cancellation.check();
   return give_up(c, wanted ? agreed.error() : wanted.error());
@@ -54,10 +81,15 @@ journal::Began description(const Course& c) {
   journal::Began began;
   began.set_migration_id(to_bytes(c.order.migration));
   began.set_role(journal::Began::SOURCE);
-  began.set_peer(control::printable(c.order.request.destination()));
+  began.set_peer(control::printable(destination_of(c.order.request)));
   if (c.target != nullptr) began.set_peer_name(c.target->common_name());
   *began.mutable_members() = subject.members;
   began.set_uid(subject.claimed.uid);
+  began.set_gid(subject.claimed.gid);
+  if (c.order.request.has_checkpoint()) {
+    began.set_store(c.order.request.checkpoint().directory());
+    began.set_checkpoint(c.order.request.checkpoint().name());
+  }
   began.set_ordered_by(c.worker.channel.peer().common_name);
   began.set_command(journal::short_command(subject.found && !subject.found->members.empty()
                                                ? subject.found->members.front().command()
@@ -92,8 +124,14 @@ void run(Course& c) {
 
 namespace {
 
-source::FindTarget find_agent(WorkerContext& context) {
-  return [&context](const source::Order& order) -> Result<std::unique_ptr<Target>> {
+source::FindTarget find_target(WorkerContext& context) {
+  return [&context](const source::Order& order,
+                    const source::Subject& subject) -> Result<std::unique_ptr<Target>> {
+    if (order.request.has_checkpoint()) {
+      return std::make_unique<CheckpointTarget>(
+          context.config, order.request.checkpoint(), order.request.compression(), order.migration,
+          store::Owner{subject.claimed.uid, subject.claimed.gid}, subject.members);
+    }
     GCR_ASSIGN(auto agent, context.agent_at(order.request.destination()));
     return std::make_unique<AgentTarget>(
         context.io, std::move(agent), order.migration,
@@ -101,16 +139,23 @@ source::FindTarget find_agent(WorkerContext& context) {
   };
 }
 
+/// A checkpoint that was given no name is called after the time.
+void complete(proto::CheckpointOrder& order) {
+  if (!order.name().empty()) return;
+  order.set_name(fmt::format("{:%Y-%m-%dT%H-%M-%S}", fmt::gmtime(std::time(nullptr))));
+}
+
 }  // namespace
 
 asio::awaitable<void> run_source(WorkerContext& context, proto::MigrateRequest request) {
   using asio::experimental::awaitable_operators::operator&&;
   using asio::experimental::awaitable_operators::operator||;
+  if (request.has_checkpoint()) complete(*request.mutable_checkpoint());
   Console console(context, request);
-  source::Course course{context, console, find_agent(context), {std::move(request)}};
+  source::Course course{context, console, find_target(context), {std::move(request)}};
   log_migration(course.order.migration);
   spdlog::info("moves process {} to {}", course.order.request.pid(),
-               control::printable(course.order.request.destination()));
+               control::printable(destination_of(course.order.request)));
   Status ran;
   const auto run = [&]() -> asio::awaitable<void> {
     ran = co_await offload(context.blocking, [&]() -> Status {

@@ -22,6 +22,7 @@
 #include "migrate-agent/job/job.h"
 #include "migrate-agent/keeper/keeper.h"
 #include "migrate-agent/memory_files/outgoing.h"
+#include "migrate-agent/recovery/recovery.h"
 #include "migrate-agent/roles/phases.h"
 #include "migrate-agent/source/console.h"
 #include "migrate-agent/source/examination.h"
@@ -88,8 +89,9 @@ struct Account {
   Clock::duration control_took{};
 };
 
-/// kInvalidArgument if the request names none.
-using FindTarget = std::function<Result<std::unique_ptr<Target>>(const Order& order)>;
+/// kInvalidArgument if the request names none. After the claim.
+using FindTarget = std::function<Result<std::unique_ptr<Target>>(const Order& order,
+                                                                 const Subject& subject)>;
 
 /// Members are destroyed in reverse: the target's channel reads memory of `copying`.
 struct Course {
@@ -117,10 +119,11 @@ Status begin(Course& c);
 Status prepare(Course& c);
 Status copy(Course& c);
 Status switch_over(Course& c);
-Status last_look(Course& c);
 
-/// The end of switch_over(): everything is sent, and the target votes.
+/// Everything is sent: the target votes. The second does not say so in the journal.
 Status restore(Course& c);
+Status ask_for_vote(Course& c);
+Status last_look(Course& c);
 
 /// After the vote. A failure before the decision undoes everything.
 Status commit(Course& c);
@@ -130,9 +133,16 @@ Status commit(Course& c);
 Status name_memory_files(Course& c);
 Status unname_memory_files(Course& c);
 
+/// Instead of a vote and a commit, for a checkpoint of a job that goes on: lets it go on, and then
+/// completes the checkpoint. A failure leaves the job running.
+Status go_on(Course& c);
+
 /// After the dump: sends the files in memory that the target wants. `members`: all, as they are
 /// now.
 Status carry_memory_files(Course& c, const std::vector<memory_files::Member>& members);
+
+/// For undoing what was done to the processes.
+recovery::InHand in_hand(Course& c);
 
 /// Before the commit: undoes everything and tells the target. Never succeeds: gives `cause`, or why
 /// there is more to do.

@@ -1,7 +1,6 @@
 // The source's steps before anything is copied: it looks at the process, asks the target, and makes
 // everything ready on both sides.
 #include <fmt/format.h>
-#include <openssl/rand.h>
 
 #include <algorithm>
 
@@ -29,6 +28,7 @@ Status judge(Course& c, const std::vector<proto::Finding>& findings) {
 void report_link(const Prepared& prepared, proto::MigrateReport& report) {
   const proto::PrepareReply& reply = prepared.reply;
   for (const std::string& note : reply.notes()) report.add_notes(note);
+  if (reply.transport() == proto::TRANSPORT_INVALID) return;  // a store has none
   report.set_transport(reply.transport() == proto::TRANSPORT_RDMA ? "rdma" : "tcp");
   report.set_transport_reason(reply.transport_reason());
   report.set_encrypted(reply.encrypted());
@@ -89,10 +89,7 @@ Status prepare(Course& c) {
   Copying& copying = c.copying;
   c.console.tell("prepare", fmt::format("preparing {} buffers at {}",
                                         c.subject.job.allocations().size(), c.target->name()));
-  std::array<std::byte, 32> key{};
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(key.data()), static_cast<int>(key.size())) != 1) {
-    return Error(Code::kInternal, "OpenSSL gives no random bytes for the digest key");
-  }
+  GCR_ASSIGN(const auto key, c.target->digest_key());
   proto::PrepareRequest request;
   request.set_lanes(asked.lanes() != 0 ? asked.lanes() : config.lanes);
   request.set_transport(asked.transport());
@@ -105,7 +102,12 @@ Status prepare(Course& c) {
   GCR_ASSIGN(copying.images,
              OutgoingImages::create(config.criu, *c.subject.processes, copying.scratch->path(),
                                     asked, c.subject.resident_bytes, c.subject.criu_plugin));
-  copying.vram.emplace(c.subject.driver, digest::DigestKey::expand(key));
+  copying.vram.emplace(
+      c.subject.driver, digest::DigestKey::expand(key),
+      [target = c.target.get()](transport::RegionId region, std::uint64_t offset,
+                                const digest::Digest& digest, std::uint64_t length_bytes) {
+        return target->has_chunk(region, offset, digest, length_bytes);
+      });
   proto::BuffersRequest found;
   GCR_TRY(follow_allocations(c, found));
   *request.mutable_buffers() = std::move(*found.mutable_added());

@@ -179,13 +179,13 @@ Status switch_over(Course& c) {
   GCR_TRY(control_sent);
   GCR_TRY(vram_sent);
   GCR_TRY(fault::point("source.flushed"));
-  GCR_TRY(c.worker.cancellation.check());
-  return restore(c);
+  return c.worker.cancellation.check();
 }
 
-Status restore(Course& c) {
+namespace {
+
+proto::RestoreRequest restore_request(Course& c, std::uint64_t& chunks) {
   proto::RestoreRequest request;
-  std::uint64_t chunks = 0;
   for (const auto& [id, digests] : c.copying.vram->digests()) {
     proto::BufferDigests& out = *request.add_digests();
     out.set_buffer_id(id.value);
@@ -200,11 +200,25 @@ Status restore(Course& c) {
     out.set_digest(file.digest.to_bytes());
   }
   for (proto::DumpedMember& member : c.copying.members) *request.add_members() = std::move(member);
-  c.console.tell("restore", fmt::format("restoring at {}", c.target->name()));
+  return request;
+}
+
+}  // namespace
+
+Status restore(Course& c) {
   journal::Record record;
   record.mutable_awaiting();
   GCR_TRY(c.account.log->advance(commit::SourceEvent::kAskRestore, std::move(record)));
   GCR_TRY(fault::point("source.awaiting"));
+  return ask_for_vote(c);
+}
+
+Status ask_for_vote(Course& c) {
+  std::uint64_t chunks = 0;
+  const proto::RestoreRequest request = restore_request(c, chunks);
+  c.console.tell("restore", c.order.request.has_checkpoint()
+                                ? fmt::format("completing {}", c.order.request.checkpoint().name())
+                                : fmt::format("restoring at {}", c.target->name()));
   GCR_ASSIGN(proto::RestoreReply vote, c.target->restore(request));
   GCR_TRY(fault::point("source.voted"));
   if (vote.verified_chunks() != chunks) {

@@ -1,14 +1,17 @@
 // Where the source moves a process to: another agent (migrate-agent/peer), or whatever else can
-// take it and restore it.
+// take it and restore it; a store of checkpoints (migrate-agent/checkpoint) keeps it.
 //
 // Methods block and belong to one thread, in the order in which they are declared here; interrupt()
 // alone may be called from any thread. After an error of preflight(), prepare(), change() or
 // restore() only abort() is left.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <string>
 
 #include "migrate-agent/commit/outcome.h"
+#include "migrate-agent/digest/digest.h"
 #include "migrate-agent/images/sink.h"
 #include "proto/control.pb.h"
 #include "src/base/result.h"
@@ -34,11 +37,19 @@ class Target {
 
   virtual Result<proto::PreflightReply> preflight(const proto::PreflightRequest& request) = 0;
 
+  /// After preflight(). 32 bytes under which chunks and images are digested.
+  virtual Result<std::array<std::byte, 32>> digest_key() = 0;
+
   /// Makes room, and connects channel().
   virtual Result<Prepared> prepare(const proto::PrepareRequest& request) = 0;
 
   /// After prepare(). Lives as long as the target.
   virtual transport::Channel& channel() = 0;
+
+  /// Whether the target has these `length_bytes` already, by their digest, and puts them at
+  /// `offset` of the region by itself: then they are not sent.
+  virtual bool has_chunk(transport::RegionId region, std::uint64_t offset,
+                         const digest::Digest& digest, std::uint64_t length_bytes) = 0;
 
   /// Makes room for other buffers.
   virtual Result<proto::BuffersReply> change(const proto::BuffersRequest& request) = 0;

@@ -29,9 +29,9 @@ Error not_allowed(const control::PeerIdentity& asker, std::string_view role,
                            asker.common_name, what, role));
 }
 
-/// The four numbers after "Uid:": real, effective, saved, and that of the file system.
-std::vector<uid_t> uids_of(const std::string& task) {
-  std::istringstream numbers(procfs::status_field(task, "Uid"));
+/// The four numbers after "Uid:" or "Gid:": real, effective, saved, and that of the file system.
+std::vector<uid_t> ids_of(const std::string& task, const char* field) {
+  std::istringstream numbers(procfs::status_field(task, field));
   std::vector<uid_t> uids;
   for (uid_t uid = 0; numbers >> uid;) uids.push_back(uid);
   return uids;
@@ -46,6 +46,7 @@ Error gone(pid_t pid) {
 Status may_ask(const control::PeerIdentity& asker, Envelope::BodyCase request) {
   switch (request) {
     case Envelope::kMigrateRequest:
+    case Envelope::kLoadRequest:
     case Envelope::kCheckRequest:
     case Envelope::kCancelRequest:
     case Envelope::kContinueRequest:
@@ -68,8 +69,9 @@ Status may_ask(const control::PeerIdentity& asker, Envelope::BodyCase request) {
   }
 }
 
-Status may_send(const control::PeerIdentity& agent, const std::vector<std::string>& peers) {
-  if (peers.empty() || std::ranges::count(peers, agent.common_name) > 0) return {};
+Status may_send(const control::PeerIdentity& agent, const std::vector<std::string>& peers,
+                const std::string& self) {
+  if (peers.empty() || agent.common_name == self || std::ranges::count(peers, agent.common_name) > 0) return {};
   return Error(
       Code::kPermissionDenied,
       fmt::format("this agent takes no migrations of the agent \"{}\": no [[peers]] of its "
@@ -114,7 +116,7 @@ Status Permissions::check(uid_t uid) const {
 }
 
 Status Permissions::check_thread(const std::string& task, pid_t pid) const {
-  for (const uid_t uid : uids_of(task)) GCR_TRY(check(uid));
+  for (const uid_t uid : ids_of(task, "Uid")) GCR_TRY(check(uid));
   if (!local_ || everyone_) return {};
   if (procfs::status_bits(task, "CapPrm") != 0) {
     return Error(Code::kPermissionDenied,
@@ -138,14 +140,16 @@ Result<MovableProcess> Permissions::check_process(pid_t pid) const {
   bool is_roots = false;
   for (const pid_t tid : procfs::threads(pid)) {
     const std::string task = fmt::format("{}/task/{}", pid, tid);
-    const std::vector<uid_t> uids = uids_of(task);
+    const std::vector<uid_t> uids = ids_of(task, "Uid");
     is_roots = is_roots || std::ranges::count(uids, uid_t{0}) > 0;
     GCR_TRY(check_thread(task, pid));
   }
-  const std::vector<uid_t> uids = uids_of(process);
+  const std::vector<uid_t> uids = ids_of(process, "Uid");
+  const std::vector<gid_t> gids = ids_of(process, "Gid");
   const auto after = procfs::read_stat(pid);
-  if (uids.size() < 2 || !after || after->start_time != before->start_time) return gone(pid);
+  if (uids.size() < 2 || gids.size() < 2 || !after || after->start_time != before->start_time) return gone(pid);
   found.uid = is_roots ? 0 : uids[1];
+  found.gid = is_roots ? 0 : gids[1];
   return found;
 }
 

@@ -21,14 +21,16 @@ namespace gcr::agent {
 /// kProtocol if no connection begins with it.
 Status may_ask(const control::PeerIdentity& asker, proto::Envelope::BodyCase request);
 
-/// Whether this agent accepts migrations from `agent`: one of `peers`, or any if there are none.
-/// kPermissionDenied.
-Status may_send(const control::PeerIdentity& agent, const std::vector<std::string>& peers);
+/// Whether this agent, which is called `self`, accepts migrations from `agent`: one of `peers`, or
+/// any if there are none; always from itself, as it sends what it loads. kPermissionDenied.
+Status may_send(const control::PeerIdentity& agent, const std::vector<std::string>& peers,
+                const std::string& self);
 
 /// A process that may be moved; the start time tells it from a later process with the same PID.
 struct MovableProcess {
   std::uint64_t start_time = 0;  ///< field 22 of /proc/PID/stat
   uid_t uid = 0;                 ///< its user: root if any user id of any thread is root's
+  gid_t gid = 0;                 ///< its effective group, likewise
 };
 
 /// The users whose processes one peer may move, and whose migrations it may see and control. By

@@ -53,6 +53,9 @@ Status verify_agent(SSL* ssl, const std::string& host = {});
 /// The same of a certificate that nobody has shown yet.
 Status check_agent_role(X509* certificate, const std::string& host = {});
 
+/// Who this side's own certificate says that it is. kInvalidArgument without one.
+Result<PeerIdentity> own_identity(SSL_CTX* context);
+
 class ControlChannel {
  public:
   using Milliseconds = std::chrono::milliseconds;

@@ -218,6 +218,12 @@ Result<PeerIdentity> peer_identity(SSL* ssl) {
   return identity_of(certificate.get());
 }
 
+Result<PeerIdentity> own_identity(SSL_CTX* context) {
+  const X509* const certificate = SSL_CTX_get0_certificate(context);
+  if (certificate == nullptr) return Error(Code::kInvalidArgument, "there is no certificate");
+  return identity_of(certificate);
+}
+
 Status verify_agent(SSL* ssl, const std::string& host) {
   const UniqueX509 certificate(SSL_get1_peer_certificate(ssl));
   return certificate ? check_agent_role(certificate.get(), host) : no_certificate();

@@ -1,0 +1,85 @@
+#include "migrate-agent/load/checks.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "migrate-agent/journal/journal_files.h"
+#include "migrate-agent/procfs/procfs.h"
+#include "src/control/control_channel.h"
+
+namespace gcr::agent {
+namespace {
+
+bool has_capabilities(const proto::Credentials& thread) {
+  return thread.permitted() != 0 || thread.effective() != 0 || thread.inheritable() != 0 ||
+         thread.ambient() != 0;
+}
+
+}  // namespace
+
+Result<store::Owner> check_owner(const Permissions& permissions, const std::string& directory) {
+  if (!directory.starts_with('/')) {
+    return Error(Code::kInvalidArgument, "the directory of a checkpoint is an absolute path");
+  }
+  struct stat found {};
+  if (::stat(directory.c_str(), &found) != 0) {
+    return Error::from_errno(errno, fmt::format("cannot open the checkpoints in {}",
+                                                control::printable(directory)));
+  }
+  GCR_TRY(permissions.check(found.st_uid));
+  return store::Owner{found.st_uid, found.st_gid};
+}
+
+Status check_rights(const WorkerContext& worker, const proto::Manifest& manifest) {
+  const auto& asker = worker.channel.peer();
+  const bool local = asker.uid && *asker.uid != 0;
+  for (const proto::DumpedMember& member : manifest.members()) {
+    if (member.credentials().empty()) {
+      return Error(Code::kDataLoss, "the checkpoint does not say whose a process is");
+    }
+    for (const proto::Credentials& thread : member.credentials()) {
+      for (const std::uint32_t uid : thread.uids()) GCR_TRY(worker.permissions.check(uid));
+      if (!local || !has_capabilities(thread)) continue;
+      return Error(Code::kPermissionDenied,
+                   "a process of the checkpoint holds capabilities: only an operator may load it");
+    }
+  }
+  return {};
+}
+
+Status check_originals(const proto::Manifest& manifest) {
+  GCR_ASSIGN(const std::string boot_id, journal::boot_id());
+  if (manifest.job().boot_id() != boot_id) return {};
+  for (const journal::ProcessId& original : manifest.originals()) {
+    const auto now = procfs::read_stat(original.pid());
+    if (!now || now->start_time != original.start_time() || procfs::has_ended(*now)) continue;
+    return Error(Code::kRefused,
+                 fmt::format("process {}, of which the checkpoint was taken, still runs here: end "
+                             "it first, or restore a copy (--copy), which shares its files with it",
+                             original.pid()));
+  }
+  return {};
+}
+
+/// Operators reach an agent by a name that is in its certificate; so does the agent itself.
+Result<std::string> own_address(const WorkerContext& worker) {
+  const Config& config = worker.config;
+  X509* const own = SSL_CTX_get0_certificate(worker.data_ssl());
+  std::vector<std::string> hosts{config.listen.host, worker.channel.local_host(), "localhost",
+                                 "127.0.0.1", config.host};
+  if (const auto told = control::Endpoint::parse(config.advertise)) {
+    hosts.insert(hosts.begin(), told->host);
+  }
+  for (const std::string& host : hosts) {
+    if (host.empty() || own == nullptr || !control::check_agent_role(own, host)) continue;
+    return control::Endpoint{host, config.listen.port}.to_string();
+  }
+  return Error(Code::kInvalidArgument,
+               "the agent cannot connect to itself, as it does to restore a checkpoint: its "
+               "certificate has none of its addresses; set `advertise` in agent.toml to one that "
+               "it has");
+}
+
+}  // namespace gcr::agent
