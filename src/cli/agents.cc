@@ -136,17 +136,35 @@ Result<std::optional<NamedAgent>> find_host(const std::string& name) {
 
 }  // namespace
 
-void describe_certificates(CLI::App& app, TlsFiles& tls) {
+void describe_authority(CLI::App& app, TlsFiles& tls) {
   app.add_option("--ca", tls.authority, "The authority's certificate (default: ca.crt)")
       ->envname("GCR_AUTHORITY");
+  app.add_option("--crl", tls.revoked,
+                 "A list of revoked certificates of the authority's (default: none is looked at)")
+      ->envname("GCR_CRL");
+}
+
+void describe_certificates(CLI::App& app, TlsFiles& tls) {
+  describe_authority(app, tls);
   app.add_option("--cert", tls.certificate,
                  "Your certificate (default: operator.crt in ~/.config/gcr-migrate, else in "
                  "/etc/gcr-migrate)")
       ->envname("GCR_CERTIFICATE");
   app.add_option("--key", tls.key, "Its private key (default: operator.key)")->envname("GCR_KEY");
-  app.add_option("--crl", tls.revoked,
-                 "A list of revoked certificates of the authority's (default: none is looked at)")
-      ->envname("GCR_CRL");
+}
+
+Result<TlsFiles> find_authority(TlsFiles given) {
+  if (given.authority.empty()) {
+    std::error_code ignored;
+    const auto all = folders();
+    const auto found = std::ranges::find_if(
+        all, [&](const path& one) { return std::filesystem::exists(one / "ca.crt", ignored); });
+    given.authority = (found == all.end() ? path(kSystemFolder) : *found) / "ca.crt";
+  }
+  errno = 0;
+  if (std::ifstream(given.authority)) return given;
+  return Error(Code::kInvalidArgument,
+               Error::from_errno(errno, "cannot read " + given.authority).message());
 }
 
 Result<NamedAgent> find_agent(const std::string& text, const TlsFiles& given) {

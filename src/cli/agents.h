@@ -32,6 +32,13 @@ struct NamedAgent {
 /// Which certificates to show, and to trust: --ca, --cert, --key, --crl.
 void describe_certificates(CLI::App& app, control::TlsFiles& tls);
 
+/// Which authority to trust, where nothing is shown: --ca, --crl.
+void describe_authority(CLI::App& app, control::TlsFiles& tls);
+
+/// `given`, with the authority's certificate of the first folder that has one unless it names one.
+/// kInvalidArgument if it cannot be read.
+Result<control::TlsFiles> find_authority(control::TlsFiles given);
+
 /// The agent that the command line calls `text`: a name of hosts.toml, or else an address, or a
 /// socket of this host. Files that `given` lacks are those of hosts.toml, and then those of the
 /// first folder that has an operator's certificate.

@@ -15,8 +15,14 @@ namespace gcr::cli {
 /// Results go to standard output, an error to standard error as one line.
 using Commands = std::map<const CLI::App*, std::function<ExitCode()>>;
 
-/// `gcr-migrate SRC DST PID`, on the main command, and `gcr-migrate preflight SRC DST PID`.
+/// `gcr-migrate SRC DST PID`, on the main command, and `gcr-migrate preflight`.
 void add_migrate(CLI::App& app, Commands& commands);
+
+/// `gcr-migrate checkpoint HOST PID DIR`, once or at intervals.
+void add_checkpoint(CLI::App& app, Commands& commands);
+
+/// `gcr-migrate restore HOST DIR [NAME]`.
+void add_restore(CLI::App& app, Commands& commands);
 
 /// `gcr-migrate run`: becomes a command, with libgcr-preload.so first in LD_PRELOAD and nothing
 /// else changed; or, with --output, starts it below a supervisor. `after_mark` are the words behind

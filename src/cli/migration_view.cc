@@ -95,19 +95,24 @@ class JsonView : public MigrationView {
 
 class QuietView : public MigrationView {
  public:
+  explicit QuietView(Task task) : task_(task) {}
+
   void started(const Uuid&) override {}
   void event(const std::string&, const std::string&) override {}
   void progress(const proto::Progress&) override {}
-  void ended(const Outcome& outcome) override { print_now(last_line(outcome)); }
+  void ended(const Outcome& outcome) override { print_now(last_line(task_, outcome)); }
+
+ private:
+  const Task task_;
 };
 
 /// Lines for files and pipes.
 class PlainView : public MigrationView {
  public:
-  explicit PlainView(const MigrateOptions& options) : options_(options) {}
+  explicit PlainView(const Order& order) : order_(order) {}
 
   void started(const Uuid& id) override {
-    print_now(fmt::format("migration {}\n", id.to_string()));
+    print_now(fmt::format("{} {}\n", to_string(task_of(order_)), id.to_string()));
   }
 
   void event(const std::string& phase, const std::string& text) override {
@@ -121,10 +126,10 @@ class PlainView : public MigrationView {
     event(progress.phase(), progress_line(progress));
   }
 
-  void ended(const Outcome& outcome) override { print_now(summary(options_, outcome)); }
+  void ended(const Outcome& outcome) override { print_now(summary(order_, outcome)); }
 
  private:
-  const MigrateOptions& options_;
+  const Order& order_;
   Clock::time_point said_ = Clock::now();
 };
 
@@ -229,11 +234,17 @@ class LiveView : public PlainView {
 
 }  // namespace
 
-std::unique_ptr<MigrationView> make_view(const MigrateOptions& options) {
-  if (options.json) return std::make_unique<JsonView>(options.quiet);
-  if (options.quiet) return std::make_unique<QuietView>();
-  if (is_terminal()) return std::make_unique<LiveView>(options);
-  return std::make_unique<PlainView>(options);
+std::unique_ptr<MigrationView> make_view(const Order& order) {
+  if (order.json) return std::make_unique<JsonView>(order.quiet);
+  if (order.quiet) return std::make_unique<QuietView>(task_of(order));
+  if (is_terminal()) return std::make_unique<LiveView>(order);
+  return std::make_unique<PlainView>(order);
+}
+
+ExitCode show_outcome(MigrationView& view, Task task, const Outcome& outcome) {
+  view.ended(outcome);
+  if (outcome.exit_code != ExitCode::kMigrated) complain(error_line(task, outcome));
+  return outcome.exit_code;
 }
 
 }  // namespace gcr::cli

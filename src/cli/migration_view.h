@@ -1,12 +1,12 @@
-// What an operator sees of a migration: one view for a terminal, one for files and pipes, one for
-// scripts.
+// What an operator sees of a migration, a checkpoint or a restore: one view for a terminal, one for
+// files and pipes, one for scripts.
 #pragma once
 
 #include <memory>
 #include <string>
 
 #include "src/base/uuid.h"
-#include "src/cli/migrate_options.h"
+#include "src/cli/order.h"
 
 namespace gcr::cli {
 
@@ -15,7 +15,7 @@ class MigrationView {
  public:
   virtual ~MigrationView() = default;
 
-  /// The agent has accepted the migration.
+  /// The agent has accepted the order.
   virtual void started(const Uuid& id) = 0;
   virtual void event(const std::string& phase, const std::string& text) = 0;
   virtual void progress(const proto::Progress& progress) = 0;
@@ -25,7 +25,10 @@ class MigrationView {
 };
 
 /// The view for the command line and standard output: with `json` a line per event, with `quiet`
-/// only the last line, on a terminal a live display, else plain lines. `options` outlives it.
-std::unique_ptr<MigrationView> make_view(const MigrateOptions& options);
+/// only the last line, on a terminal a live display, else plain lines. `order` outlives it.
+std::unique_ptr<MigrationView> make_view(const Order& order);
+
+/// Ends the view, and writes an error to standard error; gives the exit status back.
+ExitCode show_outcome(MigrationView& view, Task task, const Outcome& outcome);
 
 }  // namespace gcr::cli

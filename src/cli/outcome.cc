@@ -16,7 +16,7 @@ Code code_of(const std::string& name) {
 }
 
 /// What the reader most wants to know after an error: whether the process still runs, and where.
-std::string_view consequence(ExitCode exit_code) {
+std::string_view after_migration(ExitCode exit_code) {
   switch (exit_code) {
     case ExitCode::kFailed:
     case ExitCode::kCancelled:
@@ -34,7 +34,56 @@ std::string_view consequence(ExitCode exit_code) {
   }
 }
 
+std::string_view after_checkpoint(ExitCode exit_code) {
+  switch (exit_code) {
+    case ExitCode::kFailed:
+    case ExitCode::kCancelled:
+      return "; the process runs on, and there is no new checkpoint";
+    case ExitCode::kEnded:
+      return "; there is no new checkpoint";
+    case ExitCode::kUnknown:
+      return "; whether there is a new checkpoint is not known here: ask the agent "
+             "(`gcr-migrate status`)";
+    case ExitCode::kUnconfirmed:
+      return "; the agent goes on until the checkpoint is complete (`gcr-migrate status`)";
+    default:
+      return "";
+  }
+}
+
+std::string_view after_restore(ExitCode exit_code) {
+  switch (exit_code) {
+    case ExitCode::kFailed:
+    case ExitCode::kCancelled:
+      return "; nothing came to life";
+    case ExitCode::kEnded:
+      return "; it runs nowhere";
+    case ExitCode::kUnknown:
+      return "; the outcome is not known here: ask the agent (`gcr-migrate status`) before "
+             "starting anything";
+    case ExitCode::kUnconfirmed:
+      return "; the agent goes on until the process runs (`gcr-migrate status`)";
+    default:
+      return "";
+  }
+}
+
+std::string_view consequence(Task task, ExitCode exit_code) {
+  if (task == Task::kCheckpoint) return after_checkpoint(exit_code);
+  if (task == Task::kRestore) return after_restore(exit_code);
+  return after_migration(exit_code);
+}
+
+/// The last state of a journal after success (migrate-agent/commit/states.h).
+std::string_view success_of(Task task) { return task == Task::kRestore ? "running" : "confirmed"; }
+
 }  // namespace
+
+std::string_view to_string(Task task) {
+  if (task == Task::kCheckpoint) return "checkpoint";
+  if (task == Task::kRestore) return "restore";
+  return "migration";
+}
 
 ExitCode untouched_exit_code(Code code) {
   switch (code) {
@@ -90,34 +139,36 @@ Outcome outcome_of(const Error& error, bool asked) {
   return outcome;
 }
 
-std::optional<Outcome> outcome_of(const proto::MigrationStatus& source, const Error& lost) {
-  if (!source.finished()) return std::nullopt;
+std::optional<Outcome> outcome_of(Task task, const proto::MigrationStatus& status,
+                                  const Error& lost) {
+  if (!status.finished()) return std::nullopt;
   Outcome outcome;
   outcome.from_journal = true;
-  outcome.report.set_migration_id(source.migration_id());
-  outcome.report.set_source_touched(true);
-  outcome.report.set_migrated(source.state() == "confirmed");
-  outcome.report.set_committed(outcome.report.migrated());
-  outcome.report.add_notes(fmt::format(
-      "known from the source agent's journal; the report was lost: {}", lost.message()));
-  if (outcome.report.migrated()) {
+  proto::MigrateReport& report = outcome.report;
+  report.set_migration_id(status.migration_id());
+  report.set_source_touched(true);
+  report.set_migrated(status.state() == success_of(task));
+  report.set_committed(report.migrated());
+  report.add_notes(
+      fmt::format("known from the agent's journal; the report was lost: {}", lost.message()));
+  if (report.migrated()) {
     outcome.exit_code = ExitCode::kMigrated;
     return outcome;
   }
-  outcome.report.set_code(source.code());
-  outcome.report.set_process_ended(source.pid() == 0);
-  const bool cancelled = code_of(source.code()) == Code::kCancelled;
-  outcome.exit_code = outcome.report.process_ended() ? ExitCode::kEnded
-                      : cancelled                    ? ExitCode::kCancelled
-                                                     : ExitCode::kFailed;
-  outcome.report.set_message(
-      fmt::format("{} (as the source agent's journal says: {})",
-                  source.message().empty() ? "it was undone" : source.message(), lost.message()));
+  report.set_code(status.code());
+  report.set_process_ended(task != Task::kRestore && status.pid() == 0);
+  const bool cancelled = code_of(status.code()) == Code::kCancelled;
+  outcome.exit_code = report.process_ended() ? ExitCode::kEnded
+                      : cancelled            ? ExitCode::kCancelled
+                                             : ExitCode::kFailed;
+  report.set_message(fmt::format("{} (as the agent's journal says: {})",
+                                 status.message().empty() ? "it was undone" : status.message(),
+                                 lost.message()));
   return outcome;
 }
 
-std::string error_line(const Outcome& outcome) {
-  return printable(outcome.report.message()) + std::string(consequence(outcome.exit_code));
+std::string error_line(Task task, const Outcome& outcome) {
+  return printable(outcome.report.message()) + std::string(consequence(task, outcome.exit_code));
 }
 
 }  // namespace gcr::cli

@@ -1,8 +1,9 @@
-// How gcr-migrate ends: the exit statuses, and the outcome of a migration, for people and scripts.
+// How gcr-migrate ends: the exit statuses, and the outcome of an order, for people and scripts.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "proto/control.pb.h"
 #include "src/base/result.h"
@@ -27,6 +28,12 @@ enum class ExitCode : int {
   kRunNotFound = 127,
 };
 
+/// What an agent is asked to do to a job.
+enum class Task { kMigration, kCheckpoint, kRestore };
+
+/// "migration", "checkpoint", "restore".
+std::string_view to_string(Task task);
+
 /// For an error that came before anything was touched.
 ExitCode untouched_exit_code(Code code);
 
@@ -39,25 +46,26 @@ ExitCode fail(ExitCode exit_code, const std::string& what);
 /// The same if the command line is wrong.
 ExitCode wrong_usage(const std::string& what);
 
-/// How the migration ended, with its report. If no agent sent one, it is made here.
+/// How the order ended, with its report. If no agent sent one, it is made here.
 struct Outcome {
   ExitCode exit_code = ExitCode::kFailed;
   proto::MigrateReport report;
-  bool detached = false;      ///< the migration goes on: only the report's id is valid
+  bool detached = false;      ///< the agents go on: only the report's id is valid
   bool from_journal = false;  ///< the report was lost: it says what the agents' journals say
 };
 
-/// From the source agent's report.
+/// From the agent's report.
 Outcome outcome_of(proto::MigrateReport report);
 
 /// From an error without a report, before (`asked` false) or after the request was sent.
 Outcome outcome_of(const Error& error, bool asked);
 
-/// From the source agent's journal, after its report was lost: `lost` is why. Nothing as long as
-/// the journal is unfinished.
-std::optional<Outcome> outcome_of(const proto::MigrationStatus& source, const Error& lost);
+/// From the journal of the agent that was asked, after its report was lost: `lost` is why. Nothing
+/// as long as the journal is unfinished.
+std::optional<Outcome> outcome_of(Task task, const proto::MigrationStatus& status,
+                                  const Error& lost);
 
 /// One sentence: the error, and what became of the process.
-std::string error_line(const Outcome& outcome);
+std::string error_line(Task task, const Outcome& outcome);
 
 }  // namespace gcr::cli

@@ -63,13 +63,14 @@ std::string undone_closings_of(const proto::MigrateReport& report) {
                      undone.duration_ms, undone.count);
 }
 
-void append_switchover(std::string& text, const proto::MigrateReport& report) {
+void append_switchover(std::string& text, Task task, const proto::MigrateReport& report) {
   if (report.switchover_reason().empty()) return;
   fmt::format_to(std::back_inserter(text),
                  "  switchover: {}; limit {:.1f} ms, the last round expected to take {:.1f} ms; "
-                 "downtime {:.1f} ms{}, expected {} {:.1f} ms\n",
+                 "{} {:.1f} ms{}, expected {} {:.1f} ms\n",
                  why(report.switchover_reason()), report.downtime_limit_ms(),
-                 report.expected_send_ms(), report.downtime_ms(), undone_closings_of(report),
+                 report.expected_send_ms(), task == Task::kCheckpoint ? "standstill" : "downtime",
+                 report.downtime_ms(), undone_closings_of(report),
                  report.expected_is_least() ? "at least" : "about", report.expected_downtime_ms());
 }
 
@@ -82,7 +83,12 @@ void append_images(std::string& text, const proto::MigrateReport& report) {
                  report.compression().empty() ? "none" : printable(report.compression()),
                  report.image_mode() == "rounds" ? "in rounds" : "in one stream",
                  reason.empty() ? "" : fmt::format(" ({})", printable(reason)));
-  fmt::format_to(std::back_inserter(text), "  GPU memory at the destination: {}\n",
+}
+
+void append_prefill(std::string& text, Task task, const proto::MigrateReport& report) {
+  if (task == Task::kCheckpoint || report.image_mode().empty()) return;
+  fmt::format_to(std::back_inserter(text), "  GPU memory{}: {}\n",
+                 task == Task::kMigration ? " at the destination" : "",
                  report.prefilled() ? "filled before the process was restored"
                                     : "loaded after the process was restored");
 }
@@ -101,47 +107,114 @@ std::string job_of(const proto::MigrateReport& report) {
                      report.gpu_processes());
 }
 
-}  // namespace
+std::string contents_of(const proto::MigrateReport& report) {
+  return fmt::format("{}{} of VRAM in {} buffers", job_of(report),
+                     format_bytes(report.vram_bytes()), report.buffers());
+}
 
-std::string summary(const MigrateOptions& options, const Outcome& outcome) {
-  if (outcome.exit_code != ExitCode::kMigrated || outcome.detached) return last_line(outcome);
+std::string name_of(const proto::MigrateReport& report) {
+  return report.checkpoint().empty() ? "unknown" : printable(report.checkpoint());
+}
+
+std::string pid_of(const proto::MigrateReport& report) {
+  const int pid = report.destination_pid();
+  return pid > 0 ? std::to_string(pid) : "unknown";
+}
+
+std::string head_of_migration(const Order& order, const Outcome& outcome) {
+  const proto::MigrateRequest& request = order.request.migrate_request();
+  const proto::MigrateReport& report = outcome.report;
+  std::string text = fmt::format("process {} of {} runs at {}", request.pid(),
+                                 order.agent.endpoint.to_string(), request.destination());
+  if (outcome.from_journal) return text + '\n';
+  return text + fmt::format(" as {}: {}; sent {} of VRAM and {} of images\n",
+                            report.destination_pid(), contents_of(report),
+                            format_bytes(report.sent_vram_bytes()),
+                            format_bytes(report.sent_image_bytes()));
+}
+
+std::string head_of_checkpoint(const Order& order, const Outcome& outcome) {
+  const proto::MigrateRequest& request = order.request.migrate_request();
   const proto::MigrateReport& report = outcome.report;
   std::string text =
-      fmt::format("process {} of {} runs at {}", options.request.pid(),
-                  options.source.endpoint.to_string(), options.request.destination());
-  if (outcome.from_journal) {
-    text += '\n';
-  } else {
-    text += fmt::format(" as {}: {}{} of VRAM in {} buffers; sent {} of VRAM and {} of images\n",
-                        report.destination_pid(), job_of(report), format_bytes(report.vram_bytes()),
-                        report.buffers(), format_bytes(report.sent_vram_bytes()),
-                        format_bytes(report.sent_image_bytes()));
+      fmt::format("process {} of {} has a checkpoint in {}{}", request.pid(),
+                  order.agent.endpoint.to_string(), printable(request.checkpoint().directory()),
+                  request.checkpoint().stop() ? ", and was ended" : "");
+  if (outcome.from_journal) return text + '\n';
+  return text + fmt::format(": {}, {}; {} stored, {} were there already\n", name_of(report),
+                            contents_of(report), format_bytes(report.stored_bytes()),
+                            format_bytes(report.shared_bytes()));
+}
+
+std::string head_of_restore(const Order& order, const Outcome& outcome) {
+  const proto::MigrateReport& report = outcome.report;
+  std::string text = fmt::format("a checkpoint in {} runs at {}",
+                                 printable(order.request.load_request().directory()),
+                                 order.agent.endpoint.to_string());
+  if (outcome.from_journal) return text + '\n';
+  return text + fmt::format(" as {}: {}, {}\n", report.destination_pid(), name_of(report),
+                            contents_of(report));
+}
+
+std::string head_of(const Order& order, const Outcome& outcome) {
+  switch (task_of(order)) {
+    case Task::kCheckpoint:
+      return head_of_checkpoint(order, outcome);
+    case Task::kRestore:
+      return head_of_restore(order, outcome);
+    default:
+      return head_of_migration(order, outcome);
   }
+}
+
+}  // namespace
+
+std::string summary(const Order& order, const Outcome& outcome) {
+  const Task task = task_of(order);
+  if (outcome.exit_code != ExitCode::kMigrated || outcome.detached) return last_line(task, outcome);
+  const proto::MigrateReport& report = outcome.report;
+  std::string text = head_of(order, outcome);
   append_phases(text, report);
   append_rounds(text, report);
-  append_switchover(text, report);
+  append_switchover(text, task, report);
   append_images(text, report);
+  append_prefill(text, task, report);
   append_clock(text, report);
   for (const std::string& note : report.notes()) {
     text += fmt::format("  note: {}\n", printable(note));
   }
-  return text + last_line(outcome);
+  return text + last_line(task, outcome);
 }
 
-std::string last_line(const Outcome& outcome) {
+std::string last_line(Task task, const Outcome& outcome) {
   const proto::MigrateReport& report = outcome.report;
   if (outcome.detached) {
-    return fmt::format("migration {}\n", to_uuid(report.migration_id()).to_string());
+    return fmt::format("{} {}\n", to_string(task), to_uuid(report.migration_id()).to_string());
   }
   if (outcome.exit_code != ExitCode::kMigrated) return "";
-  if (outcome.from_journal) {
-    const int pid = report.destination_pid();
-    return fmt::format("migrated pid={}\n", pid > 0 ? std::to_string(pid) : "unknown");
+  const std::string begin =
+      task == Task::kCheckpoint
+          ? fmt::format("checkpointed name={}", name_of(report))
+          : fmt::format("{} pid={}", task == Task::kRestore ? "restored" : "migrated",
+                        pid_of(report));
+  if (outcome.from_journal) return begin + '\n';
+  const char* verified = report.verified() ? "yes" : "no";
+  switch (task) {
+    case Task::kCheckpoint:
+      return fmt::format(
+          "{} vram_bytes={} standstill_ms={:.1f} total_ms={:.1f} stored_bytes={} shared_bytes={} "
+          "processes={}\n",
+          begin, report.vram_bytes(), report.downtime_ms(), report.total_ms(),
+          report.stored_bytes(), report.shared_bytes(), report.processes());
+    case Task::kRestore:
+      return fmt::format("{} vram_bytes={} total_ms={:.1f} verified={} processes={}\n", begin,
+                         report.vram_bytes(), report.total_ms(), verified, report.processes());
+    default:
+      return fmt::format(
+          "{} vram_bytes={} downtime_ms={:.1f} total_ms={:.1f} verified={} processes={}\n", begin,
+          report.vram_bytes(), report.downtime_ms(), report.total_ms(), verified,
+          report.processes());
   }
-  return fmt::format(
-      "migrated pid={} vram_bytes={} downtime_ms={:.1f} total_ms={:.1f} verified={} processes={}\n",
-      report.destination_pid(), report.vram_bytes(), report.downtime_ms(), report.total_ms(),
-      report.verified() ? "yes" : "no", report.processes());
 }
 
 }  // namespace gcr::cli

@@ -184,9 +184,11 @@ std::string to_trace(const proto::MigrateReport& report) {
   Writer writer;
   add_slices(writer, report);
   if (report.downtime_ms() > 0) {
+    const bool moved =
+        report.migrated() && (report.checkpoint().empty() || report.destination_pid() > 0);
     writer.add_instant("gate closed", "source", report.gate_closed_ms());
     writer.add_instant(
-        "gate opened", report.migrated() ? "destination" : "source",
+        "gate opened", moved ? "destination" : "source",
         report.gate_closed_ms() + report.downtime_ms() - undone_closings(report).duration_ms);
   }
   Struct& other = *writer.file.mutable_other_data();

@@ -1,5 +1,9 @@
 #include "tests/cli/migrate_fixture.h"
 
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
 namespace gcr::cli::test {
 
 using control::ControlChannel;
@@ -94,6 +98,24 @@ proto::Round& add_round(proto::MigrateReport& report, unsigned number, double st
   round.set_rate_bytes_per_s(1.5e9);
   round.set_throttle(0.25);
   return round;
+}
+
+proto::MigrateReport failed_report(Code code, bool touched, bool committed) {
+  proto::MigrateReport report;
+  report.set_source_touched(touched);
+  report.set_committed(committed);
+  report.set_code(std::string(to_string(code)));
+  report.set_message("the reason");
+  return report;
+}
+
+void expect_one_error(const Finished& finished, int exit_status, const std::string& says) {
+  EXPECT_EQ(finished.exit_status, exit_status) << finished.out << finished.err;
+  EXPECT_EQ(std::ranges::count(finished.err, '\n'), 1) << finished.err;
+  EXPECT_THAT(finished.err, testing::HasSubstr(says));
+  for (const char* success : {"migrated pid=", "checkpointed name=", "restored pid="}) {
+    EXPECT_THAT(finished.out, testing::Not(testing::HasSubstr(success)));
+  }
 }
 
 }  // namespace gcr::cli::test

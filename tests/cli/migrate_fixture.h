@@ -47,6 +47,12 @@ void add_phase(proto::MigrateReport& report, const PhaseFields& fields);
 proto::Round& add_round(proto::MigrateReport& report, unsigned number, double start_ms,
                         double duration_ms);
 
+/// "the reason" for its message.
+proto::MigrateReport failed_report(Code code, bool touched, bool committed = false);
+
+/// One line on standard error, which says that, and no line of success.
+void expect_one_error(const Finished& finished, int exit_status, const std::string& says);
+
 class Migrate : public testing::Test {
  protected:
   std::vector<std::string> words(const std::string& source, std::vector<std::string> options = {}) {

@@ -1,0 +1,91 @@
+#include "src/cli/checkpoint_series.h"
+
+#include <fmt/format.h>
+
+#include <asio/io_context.hpp>
+#include <asio/signal_set.hpp>
+#include <asio/steady_timer.hpp>
+#include <csignal>
+
+#include "src/cli/migration_view.h"
+#include "src/cli/progress_text.h"
+#include "src/cli/terminal_block.h"
+
+namespace gcr::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kMostFailures = 3;
+
+class Series {
+ public:
+  explicit Series(const Order& order)
+      : order_(order), timer_(io_), signals_(io_, SIGINT, SIGTERM) {}
+
+  ExitCode run(std::chrono::milliseconds every);
+
+ private:
+  ExitCode take();
+  bool is_over(ExitCode last);
+  bool wait_until(Clock::time_point due);
+
+  const Order& order_;
+  asio::io_context io_{1};
+  asio::steady_timer timer_;
+  asio::signal_set signals_;  ///< while a checkpoint is taken, its conversation has its own too
+  bool succeeded_ = false;
+  int failures_ = 0;  ///< in a row
+};
+
+ExitCode Series::run(std::chrono::milliseconds every) {
+  for (;;) {
+    const auto began = Clock::now();
+    const ExitCode last = take();
+    if (is_over(last) || !wait_until(began + every)) return last;
+  }
+}
+
+ExitCode Series::take() {
+  const auto view = make_view(order_);
+  Outcome outcome = perform(order_, *view);
+  const bool gone = outcome.report.code() == to_string(Code::kNotFound);
+  if (gone && succeeded_) outcome.exit_code = ExitCode::kEnded;
+  return show_outcome(*view, Task::kCheckpoint, outcome);
+}
+
+bool Series::is_over(ExitCode last) {
+  if (last == ExitCode::kEnded) return true;
+  failures_ = last == ExitCode::kMigrated ? 0 : failures_ + 1;
+  succeeded_ = succeeded_ || failures_ == 0;
+  return !succeeded_ || failures_ == kMostFailures;
+}
+
+/// False once a signal has come, before now or while it waits.
+bool Series::wait_until(Clock::time_point due) {
+  const std::chrono::duration<double, std::milli> left = due - Clock::now();
+  if (left.count() > 0 && !order_.json && !order_.quiet) {
+    print_now(fmt::format("the next checkpoint is due in {}\n", duration_text(left.count())));
+  }
+  bool signalled = false;
+  timer_.expires_at(due);
+  timer_.async_wait([this](std::error_code error) {
+    if (!error) signals_.cancel();
+  });
+  signals_.async_wait([&](std::error_code error, int) {
+    if (error) return;
+    signalled = true;
+    timer_.cancel();
+  });
+  io_.restart();
+  io_.run();
+  return !signalled;
+}
+
+}  // namespace
+
+ExitCode take_checkpoints(const Order& order, std::chrono::milliseconds every) {
+  return Series(order).run(every);
+}
+
+}  // namespace gcr::cli
