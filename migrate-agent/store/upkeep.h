@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,11 +13,12 @@ namespace gcr::store {
 /// One checkpoint of a directory.
 struct Listed {
   std::string name;
-  proto::Manifest manifest;     ///< empty if there is a problem
-  std::optional<Error> problem; ///< why it cannot be believed or restored
+  proto::Manifest manifest{};      ///< empty if there is a problem
+  std::optional<Error> problem{};  ///< why it cannot be believed or restored
 };
 
-/// All, oldest first; those with a problem last.
+/// All, oldest first; those with a problem last. That contents are there is checked, not what they
+/// hold.
 Result<std::vector<Listed>> list(const Directory& directory, const control::TlsFiles& tls);
 
 struct Verified {
@@ -30,15 +31,20 @@ struct Verified {
 Result<Verified> verify(const Directory& directory, const proto::Manifest& manifest);
 
 struct Pruned {
-  std::vector<std::string> removed;  ///< checkpoints
-  std::uint64_t freed_bytes = 0;
+  std::vector<std::string> removed{};  ///< checkpoints
+  std::uint64_t freed_bytes = 0;       ///< of packs
 };
+
+/// Whether they were taken of one job: of one user's, with the same command and the same PID in its
+/// own PID namespace, which migrations and restores keep.
+bool is_same_job(const proto::Manifest& one, const proto::Manifest& other);
 
 /// Keeps the newest `keep` checkpoints of each job and removes the others; `keep` 0 removes none.
 /// Removes what nobody needs any more: packs without a content of a checkpoint that is left, and
-/// leftovers of dead writers. A pack of which less than half is needed is written anew. Refused
-/// while somebody writes, or while a checkpoint there cannot be believed: what it needs is unknown.
-/// Killed at any moment, every checkpoint that is left is whole.
+/// leftovers of dead writers. A sealed checkpoint stays: discard() removes it. A pack of which less
+/// than half is needed is written anew. kRefused while somebody writes, or while a checkpoint there
+/// cannot be believed: what it needs is unknown. Killed at any moment, every checkpoint that is
+/// left is whole.
 Result<Pruned> prune(const Directory& directory, unsigned keep, const control::TlsFiles& tls);
 
 /// The same with the lock in hand, and for one job alone: of the checkpoints that are of the same

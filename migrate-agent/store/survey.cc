@@ -1,0 +1,61 @@
+#include "migrate-agent/store/survey.h"
+
+#include <cstring>
+
+namespace gcr::store {
+
+std::size_t HashName::operator()(const ContentName& name) const {
+  std::size_t hash = 0;
+  std::memcpy(&hash, name.data(), sizeof hash);
+  return hash;
+}
+
+Status visit_manifests(const Directory& directory, const control::TlsFiles& tls,
+                       const std::function<void(Found)>& visit) {
+  GCR_ASSIGN(const auto entries, directory.list(""));
+  for (const std::string& entry : entries) {
+    const bool is_sealed = entry.ends_with(".voted");
+    if (!is_sealed && !entry.ends_with(".checkpoint")) continue;
+    visit({entry, is_sealed, read_manifest(directory, entry, tls)});
+  }
+  return {};
+}
+
+ContentName content_name(const proto::Manifest& manifest, std::size_t i) {
+  ContentName name;
+  std::memcpy(name.data(), manifest.content_names().data() + i * name.size(), name.size());
+  return name;
+}
+
+Key key_of(std::string_view bytes) {
+  Key key{};
+  std::memcpy(key.data(), bytes.data(), std::min(bytes.size(), key.size()));
+  return key;
+}
+
+Result<Needs> Needs::of(const Directory& directory, const control::TlsFiles& tls) {
+  Needs needs;
+  GCR_TRY(visit_manifests(directory, tls, [&](const Found& found) { needs.add(found); }));
+  return needs;
+}
+
+const Needs::Need* Needs::find(const ContentName& name) const {
+  const auto found = contents_.find(name);
+  return found == contents_.end() ? nullptr : &found->second;
+}
+
+void Needs::add(const Found& found) {
+  if (!found.manifest) {
+    if (!problem_) problem_ = found.manifest.error();
+    return;
+  }
+  const proto::Manifest& manifest = *found.manifest;
+  checkpoints_.insert(to_uuid(manifest.checkpoint_id()));
+  const Key key = key_of(manifest.content_key());
+  for (int i = 0; i < manifest.content_bytes_size(); ++i) {
+    contents_.try_emplace(content_name(manifest, static_cast<std::size_t>(i)),
+                          Need{key, manifest.content_bytes(i)});
+  }
+}
+
+}  // namespace gcr::store
