@@ -21,13 +21,13 @@ again. DIR is a directory of HOST; it is made if it is missing.
 
 With --every the command stays, and takes a checkpoint each DURATION, counted from the beginning of
 the one before; one that is late is taken at once, and none is made up for. A checkpoint that fails
-is tried again at the next one's time. It ends with the last checkpoint's exit status: when the process
-has ended (9), on Ctrl-C, which cancels a checkpoint under way (7), after a failure before the first
-success, and after three failures in a row.
+is tried again at the next one's time. It ends with the last checkpoint's exit status: when the
+process has ended (9), on Ctrl-C, which cancels a checkpoint under way (7), after a failure before
+the first success, and after three failures in a row.
 
-Exit status as `gcr-migrate --help` has it: 0 the checkpoint is complete; after 1 and 7 the process runs
-on and there is no new checkpoint; 8 the agent still has to make it complete; 9 the process ended
-before it was.
+Exit status as `gcr-migrate --help` has it: 0 the checkpoint is complete; after 1 and 7 the process
+runs on and there is no new checkpoint; 8 the agent still has to make it complete; 9 the process
+ended before it was.
 
 The last line on standard output after a checkpoint:
   checkpointed name=<name> vram_bytes=<n> standstill_ms=<x> total_ms=<x> stored_bytes=<n>
@@ -38,7 +38,8 @@ constexpr const char* kRestoreFooter = R"(
 The checkpoint stays as it is. DIR is a directory of HOST. It need not be the host on which the
 checkpoint was taken, if it finds the same files there as a migration would.
 
-Exit status as `gcr-migrate --help` has it: 0 the process runs; after 1 and 7 nothing was restored.
+Exit status as `gcr-migrate --help` has it: 0 the process runs; after 1 and 7 nothing came to
+life.
 
 The last line on standard output after a restore:
   restored pid=<n> vram_bytes=<n> total_ms=<x> verified=yes|no processes=<n>

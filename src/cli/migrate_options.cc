@@ -29,7 +29,8 @@ Exit status:
                      again; the agents go on, and `gcr-migrate status SRC ID` tells
   9  ended           the process ended by itself before it was moved; it runs nowhere
 
-cancel, continue, set, status, list, host and resolve: 0 on success, else 2 to 5.
+cancel, continue, set, status, list, host and resolve: 0 on success, else 2 to 5. The --help of
+checkpoint, restore, checkpoints, verify and prune says what these mean there.
 
 Ctrl-C (or SIGTERM) cancels the migration unless it is committed, and waits for the report; a second
 one quits at once. If the connection to SRC is lost, the migration goes on, and SRC is asked what

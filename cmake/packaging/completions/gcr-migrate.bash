@@ -41,13 +41,13 @@ _gcr_migrate() {
     [[ $option == "$previous" && -n $value ]] || continue
     case $value in
       *'|'*) mapfile -t COMPREPLY < <(compgen -W "${value//|/ }" -- "$current") ;;
-      FILE | TEXT) mapfile -t COMPREPLY < <(compgen -f -- "$current") ;;
+      FILE | TEXT | DIR) mapfile -t COMPREPLY < <(compgen -f -- "$current") ;;
     esac
     return
   done < <(_gcr_migrate_options "${command[@]}")
   if [[ $current == -* ]]; then
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
-  elif [[ $subcommand == journal || $subcommand == timeline ]]; then
+  elif [[ $subcommand =~ ^(journal|timeline|checkpoints|verify|prune)$ || $current == /* ]]; then
     mapfile -t COMPREPLY < <(compgen -f -- "$current")
   else
     [[ $COMP_CWORD == 1 ]] && words=$(_gcr_migrate_subcommands "$program") || words=''

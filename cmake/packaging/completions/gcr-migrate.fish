@@ -37,7 +37,7 @@ end
 function __gcr_migrate_takes_file
     set -l words (commandline -opc)
     string match -q -- '--*' $words[-1]; and __gcr_migrate_help |
-        string match -rq "^  $words[-1] (?:FILE|TEXT)"
+        string match -rq "^  $words[-1] (?:FILE|TEXT|DIR)"
 end
 
 function __gcr_migrate_hosts
@@ -61,5 +61,5 @@ complete -c gcr-migrate -n __gcr_migrate_takes_file -F
 complete -c gcr-migrate -n 'not __gcr_migrate_takes_value' -a '(__gcr_migrate_options)'
 complete -c gcr-migrate -n 'not __gcr_migrate_takes_value; and __gcr_migrate_first' -a '(__gcr_migrate_subcommands)'
 complete -c gcr-migrate -n 'not __gcr_migrate_takes_value' -a '(__gcr_migrate_hosts)'
-complete -c gcr-migrate -n '__fish_seen_subcommand_from journal timeline' -F
+complete -c gcr-migrate -n '__fish_seen_subcommand_from journal timeline checkpoint restore checkpoints verify prune' -F
 complete -c gcr-migrate -n '__fish_seen_subcommand_from run' -a '(__fish_complete_subcommand)'
