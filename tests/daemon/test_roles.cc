@@ -158,6 +158,10 @@ asio::awaitable<Status> run_recovery(RecoveryContext& context, std::filesystem::
   co_return co_await recover_destination(context, std::move(*log));
 }
 
+asio::awaitable<void> run_load(WorkerContext& context, proto::LoadRequest request) {
+  co_await tell(context.channel, "load", request.directory());
+}
+
 asio::awaitable<void> run_source(WorkerContext& context, proto::MigrateRequest request) {
   const std::string& wish = request.destination();
   if (wish == "crash") ::raise(SIGKILL);

@@ -1,0 +1,218 @@
+// Checkpoints of running jobs, and what comes to life from them.
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "src/base/units.h"
+#include "tests/e2e/apps.h"
+#include "tests/e2e/two_hosts.h"
+
+namespace gcr::e2e {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The fields of a command's last line: "checkpointed name=… vram_bytes=…".
+std::map<std::string, std::string> last_line(const CommandResult& result) {
+  std::map<std::string, std::string> fields;
+  std::istringstream lines(result.out);
+  std::string line;
+  for (std::string next; std::getline(lines, next);) line = next;
+  std::istringstream words(line);
+  for (std::string word; words >> word;) {
+    const std::size_t equals = word.find('=');
+    fields[word.substr(0, equals)] = equals == word.npos ? "" : word.substr(equals + 1);
+  }
+  return fields;
+}
+
+std::uint64_t number(const std::map<std::string, std::string>& fields, const std::string& name) {
+  const auto found = fields.find(name);
+  return found == fields.end() ? UINT64_MAX : std::stoull(found->second);
+}
+
+class CheckpointTest : public testing::Test {
+ protected:
+  /// A directory that both hosts see.
+  std::string store() const { return hosts_.directory() + "/checkpoints"; }
+
+  CommandResult checkpoint(pid_t pid, std::vector<std::string> options = {}) {
+    std::vector<std::string> words{"checkpoint", std::to_string(pid), store()};
+    words.insert(words.end(), options.begin(), options.end());
+    return hosts_.order(Host::kA, words);
+  }
+
+  CommandResult restore(Host host, std::vector<std::string> options = {}) {
+    std::vector<std::string> words{"restore", store()};
+    words.insert(words.end(), options.begin(), options.end());
+    return hosts_.order(host, words);
+  }
+
+  std::vector<std::string> files() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::recursive_directory_iterator(store())) {
+      if (entry.is_regular_file()) names.push_back(entry.path().filename().string());
+    }
+    return names;
+  }
+
+  TwoHosts hosts_;
+};
+
+void end(App& app) {
+  app.program().signal(SIGKILL);
+  ASSERT_TRUE(app.program().wait(kPatience));
+}
+
+/// A restored job is nobody's child here.
+void end(pid_t pid) {
+  ASSERT_GT(pid, 1);
+  ASSERT_EQ(::kill(pid, SIGKILL), 0);
+  const UniqueFd gone(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!gone) return;
+  pollfd ended{gone.get(), POLLIN, 0};
+  ASSERT_EQ(::poll(&ended, 1, static_cast<int>(kPatience.count())), 1);
+}
+
+TEST_F(CheckpointTest, TheJobGoesOnAndItsCheckpointGoesOnWhereItStoodOnEitherHost) {
+  App counter = start_counter(hosts_, Host::kA, 64 * kMiB);
+  UdpClient at_a(hosts_.variable("NS", Host::kA));
+  ASSERT_EQ(ask_counter(at_a, hosts_, Host::kA), kCounterFirst);
+  const HostUse before = hosts_.use(Host::kA);
+
+  const CommandResult taken = checkpoint(counter.pid());
+  ASSERT_EQ(taken.exit_code, 0) << taken.out << taken.err;
+  EXPECT_GE(number(last_line(taken), "vram_bytes"), 64 * kMiB);
+  EXPECT_EQ(hosts_.use(Host::kA), before);
+  EXPECT_EQ(ask_counter(at_a, hosts_, Host::kA), kCounterFirst + 1);
+  EXPECT_TRUE(counter_is_intact(at_a, hosts_, Host::kA));
+  end(counter);
+
+  for (const Host host : {Host::kA, Host::kB, Host::kA}) {
+    const HostUse idle = hosts_.use(host);
+    const CommandResult restored = restore(host);
+    ASSERT_EQ(restored.exit_code, 0) << restored.out << restored.err;
+    EXPECT_EQ(last_line(restored)["verified"], "yes");
+    EXPECT_EQ(ask_counter(at_a, hosts_, host), kCounterFirst + 1);
+    EXPECT_TRUE(counter_is_intact(at_a, hosts_, host));
+    end(static_cast<pid_t>(number(last_line(restored), "pid")));
+    EXPECT_EQ(hosts_.use(host), idle);
+  }
+}
+
+TEST_F(CheckpointTest, ASecondOneWritesOnlyWhatChanged) {
+  App counter = start_counter(hosts_, Host::kA, 128 * kMiB);
+  const CommandResult first = checkpoint(counter.pid());
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  UdpClient at_a(hosts_.variable("NS", Host::kA));
+  ASSERT_EQ(ask_counter(at_a, hosts_, Host::kA), kCounterFirst);
+  const CommandResult second = checkpoint(counter.pid(), {"--name", "second"});
+  ASSERT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_GE(number(last_line(first), "stored_bytes"), 128 * kMiB);
+  EXPECT_LT(number(last_line(second), "stored_bytes"), 16 * kMiB);
+  end(counter);
+
+  // The first is whole without the second, and the other way round.
+  for (const auto& [name, next] : {std::pair{"second", kCounterFirst + 1}}) {
+    const CommandResult restored = restore(Host::kB, {name});
+    ASSERT_EQ(restored.exit_code, 0) << restored.err;
+    EXPECT_EQ(ask_counter(at_a, hosts_, Host::kB), next);
+    EXPECT_TRUE(counter_is_intact(at_a, hosts_, Host::kB));
+    end(static_cast<pid_t>(number(last_line(restored), "pid")));
+  }
+}
+
+TEST_F(CheckpointTest, StopEndsTheJobWhenTheCheckpointIsComplete) {
+  const HostUse idle = hosts_.use(Host::kA);
+  App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
+  UdpClient at_a(hosts_.variable("NS", Host::kA));
+  ASSERT_EQ(ask_counter(at_a, hosts_, Host::kA), kCounterFirst);
+  const CommandResult taken = checkpoint(counter.pid(), {"--stop"});
+  ASSERT_EQ(taken.exit_code, 0) << taken.out << taken.err;
+  ASSERT_TRUE(counter.program().wait(kPatience));
+  EXPECT_EQ(hosts_.use(Host::kA), idle);
+  const CommandResult restored = restore(Host::kA);
+  ASSERT_EQ(restored.exit_code, 0) << restored.err;
+  EXPECT_EQ(ask_counter(at_a, hosts_, Host::kA), kCounterFirst + 1);
+  EXPECT_TRUE(counter_is_intact(at_a, hosts_, Host::kA));
+  end(static_cast<pid_t>(number(last_line(restored), "pid")));
+}
+
+TEST_F(CheckpointTest, WhatIsRestoredPrintsWhatAnUndisturbedRunPrints) {
+  App undisturbed = start_stencil(hosts_, Host::kB, 32 * kMiB, 5);
+  App stencil = start_stencil(hosts_, Host::kA, 32 * kMiB, 5);
+  ASSERT_TRUE(stencil.wait_for_lines(3));
+  const CommandResult taken = checkpoint(stencil.pid());
+  ASSERT_EQ(taken.exit_code, 0) << taken.err;
+  const std::size_t then = stencil.lines().size();
+  ASSERT_TRUE(stencil.wait_for_lines(then + 3));
+  end(stencil);
+  for (int i = 0; i < 10; ++i) {
+    const std::size_t before = stencil.lines().size();
+    const CommandResult restored = restore(i % 2 == 0 ? Host::kA : Host::kB);
+    ASSERT_EQ(restored.exit_code, 0) << restored.err;
+    ASSERT_TRUE(stencil.wait_for_lines(before + 2)) << stencil.output();
+    end(static_cast<pid_t>(number(last_line(restored), "pid")));
+    EXPECT_TRUE(printed_what_prints(stencil, undisturbed));
+  }
+}
+
+TEST_F(CheckpointTest, ItIsNotRestoredBesideItsOriginalUnlessACopyIsWanted) {
+  App stencil = start_stencil(hosts_, Host::kA, 16 * kMiB, 5);
+  ASSERT_TRUE(stencil.wait_for_lines(1));
+  ASSERT_EQ(checkpoint(stencil.pid()).exit_code, 0);
+  const CommandResult refused = restore(Host::kA);
+  EXPECT_EQ(refused.exit_code, kRefusedExit);
+  EXPECT_NE(refused.err.find("still runs here"), std::string::npos) << refused.err;
+  const CommandResult copied = restore(Host::kA, {"--copy"});
+  ASSERT_EQ(copied.exit_code, 0) << copied.err;
+  end(static_cast<pid_t>(number(last_line(copied), "pid")));
+  EXPECT_TRUE(stencil.program().running());
+}
+
+TEST_F(CheckpointTest, AnAlteredPackIsFoundBeforeAnythingRuns) {
+  App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
+  ASSERT_EQ(checkpoint(counter.pid(), {"--stop"}).exit_code, 0);
+  const HostUse idle = hosts_.use(Host::kB);
+  for (const auto& pack : fs::directory_iterator(store() + "/packs")) {
+    std::fstream file(pack.path(), std::ios::in | std::ios::out | std::ios::binary);
+    for (std::uint64_t at = 64 * kKiB; at < pack.file_size() / 2; at += 512 * kKiB) {
+      file.seekp(static_cast<std::streamoff>(at));
+      file.put('\x55');
+      file.put('\xaa');
+    }
+  }
+  const CommandResult refused = restore(Host::kB);
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_EQ(hosts_.use(Host::kB), idle);
+}
+
+TEST_F(CheckpointTest, AJobOfSeveralProcessesThatShareVramIsOneCheckpoint) {
+  const std::vector<std::string> command{hosts_.program_path("ring"), "--ranks", "2",
+                                         "--per-line", "20"};
+  App ring = hosts_.start_app(Host::kA, command);
+  ASSERT_TRUE(ring.wait_for_lines(4)) << ring.output();
+  const CommandResult taken = checkpoint(ring.pid());
+  ASSERT_EQ(taken.exit_code, 0) << taken.out << taken.err;
+  EXPECT_GE(number(last_line(taken), "processes"), 3U);
+  const std::size_t then = ring.lines().size();
+  ASSERT_TRUE(ring.wait_for_lines(then + 4)) << ring.output();
+  end(ring);
+  const std::size_t before = ring.lines().size();
+  const CommandResult restored = restore(Host::kB);
+  ASSERT_EQ(restored.exit_code, 0) << restored.err;
+  EXPECT_TRUE(ring.wait_for_lines(before + 4)) << ring.output();
+  end(static_cast<pid_t>(number(last_line(restored), "pid")));
+}
+
+}  // namespace
+}  // namespace gcr::e2e
