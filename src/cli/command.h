@@ -24,6 +24,9 @@ void add_checkpoint(CLI::App& app, Commands& commands);
 /// `gcr-migrate restore HOST DIR [NAME]`.
 void add_restore(CLI::App& app, Commands& commands);
 
+/// `gcr-migrate checkpoints`, `verify` and `prune`: a directory of checkpoints on this machine.
+void add_store(CLI::App& app, Commands& commands);
+
 /// `gcr-migrate run`: becomes a command, with libgcr-preload.so first in LD_PRELOAD and nothing
 /// else changed; or, with --output, starts it below a supervisor. `after_mark` are the words behind
 /// its "--".

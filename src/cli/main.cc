@@ -28,6 +28,7 @@ int main(int argc, char** argv) {
   add_migrate(app, commands);
   add_checkpoint(app, commands);
   add_restore(app, commands);
+  add_store(app, commands);
   add_run(app, commands, take_after_mark(words));
   add_journal(app, commands);
   add_timeline(app, commands);

@@ -1,0 +1,252 @@
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+
+#include "migrate-agent/store/upkeep.h"
+#include "src/base/units.h"
+#include "src/base/uuid.h"
+#include "src/cli/agents.h"
+#include "src/cli/command.h"
+#include "src/cli/json.h"
+
+namespace gcr::cli {
+namespace {
+
+using control::printable;
+using store::Listed;
+
+constexpr int kStoreSchema = 1;
+
+constexpr const char* kStoreFooter = R"(
+DIR is a directory on the machine where this command runs, and is touched with the rights of who runs it;
+as root, with those of its owner. No agent is asked. What the checkpoints say counts only if an agent
+of the authority has signed it.
+)";
+
+/// As the command line has it.
+struct StoreLine {
+  std::string directory;
+  std::string name;   ///< of verify; empty: all
+  unsigned keep = 0;  ///< of prune; 0: all
+  bool json = false;
+  control::TlsFiles tls;
+};
+
+/// What a checkpoint is, or what is wrong with it.
+struct Checked {
+  Listed listed;
+  store::Verified verified;
+};
+
+Result<store::Directory> open_directory(const std::string& path) {
+  store::Owner owner{::geteuid(), ::getegid()};
+  struct stat info {};
+  if (owner.uid == 0 && ::stat(path.c_str(), &info) == 0) owner = {info.st_uid, info.st_gid};
+  std::error_code error;
+  const auto absolute = std::filesystem::absolute(path, error);
+  if (error) return Error::from_errno(error.value(), "cannot find " + path);
+  return store::Directory::open(absolute.lexically_normal(), owner);
+}
+
+std::string time_taken(const proto::Manifest& manifest) {
+  const std::chrono::milliseconds time(manifest.taken_unix_ms());
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(time);
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(seconds.count()));
+}
+
+std::string command_of(const proto::Manifest& manifest) {
+  const auto& members = manifest.job().members();
+  return members.empty() ? "" : members[0].command();
+}
+
+/// A row; where there is a problem, it stands in place of the figures.
+std::string row_of(const Listed& one) {
+  if (one.problem) {
+    return fmt::format("{:<24}  unusable: {}\n", printable(one.name),
+                       printable(one.problem->message()));
+  }
+  const proto::Manifest& manifest = one.manifest;
+  return fmt::format("{:<24}  {:<20}  {:>9}  {:>10}  {:>10}  {:>10}  {:<12}  {}\n",
+                     printable(one.name), time_taken(manifest), manifest.job().members_size(),
+                     format_bytes(manifest.vram_bytes()), format_bytes(manifest.memory_bytes()),
+                     format_bytes(manifest.new_bytes()), printable(manifest.agent()),
+                     printable(command_of(manifest)));
+}
+
+std::string table_of(const std::vector<Listed>& checkpoints) {
+  if (checkpoints.empty()) return "no checkpoints\n";
+  std::string text =
+      fmt::format("{:<24}  {:<20}  {:>9}  {:>10}  {:>10}  {:>10}  {:<12}  {}\n", "name", "taken",
+                  "processes", "vram", "memory", "new", "agent", "command");
+  for (const Listed& one : checkpoints) text += row_of(one);
+  return text;
+}
+
+void set_listed(Struct& object, const Listed& one) {
+  const proto::Manifest& manifest = one.manifest;
+  set(object, "name", one.name);
+  set(object, "checkpoint_id", to_uuid(manifest.checkpoint_id()).to_string());
+  set(object, "taken_unix_ms", static_cast<double>(manifest.taken_unix_ms()));
+  set(object, "command", command_of(manifest));
+  set(object, "processes", manifest.job().members_size());
+  set_fields(object, manifest, {"agent", "stopped", "vram_bytes", "memory_bytes", "new_bytes"});
+  set(object, "problem", one.problem ? one.problem->message() : "");
+}
+
+/// {"schema": 1, "checkpoints": […]}, to which `more` adds.
+template <class Range, class Add>
+std::string json_of(const Range& range, Add add_entry) {
+  Struct object;
+  set(object, "schema", kStoreSchema);
+  make_list(object, "checkpoints");
+  for (const auto& one : range) add_entry(add_object(object, "checkpoints"), one);
+  return to_json(object) + "\n";
+}
+
+ExitCode list_checkpoints(const StoreLine& line, const store::Directory& directory) {
+  const auto listed = store::list(directory, line.tls);
+  if (!listed) return fail(ExitCode::kUsage, listed.error().message());
+  fmt::print("{}", line.json ? json_of(*listed, set_listed) : table_of(*listed));
+  const bool good = std::ranges::none_of(*listed, [](const Listed& one) { return !!one.problem; });
+  return good ? ExitCode::kMigrated : ExitCode::kFailed;
+}
+
+/// The one that is named, or all. kNotFound if there is none of that name.
+Result<std::vector<Listed>> chosen(const StoreLine& line, const store::Directory& directory) {
+  if (line.name.empty()) return store::list(directory, line.tls);
+  if (!store::is_name(line.name)) {
+    return Error(Code::kInvalidArgument, "\"" + line.name + "\" is not a checkpoint's name");
+  }
+  auto manifest = store::find_manifest(directory, line.name, line.tls);
+  std::vector<Listed> result(1);
+  result.front().name = line.name;
+  if (manifest) {
+    result.front().manifest = *std::move(manifest);
+  } else {
+    if (manifest.error().code() == Code::kNotFound) return manifest.error();
+    result.front().problem = manifest.error();
+  }
+  return result;
+}
+
+Checked check_one(const store::Directory& directory, Listed listed) {
+  Checked checked{std::move(listed), {}};
+  if (checked.listed.problem) return checked;
+  const auto verified = store::verify(directory, checked.listed.manifest);
+  if (verified) {
+    checked.verified = *verified;
+  } else {
+    checked.listed.problem = verified.error();
+  }
+  return checked;
+}
+
+void set_checked(Struct& object, const Checked& checked) {
+  set(object, "name", checked.listed.name);
+  set(object, "contents", static_cast<double>(checked.verified.contents));
+  set(object, "bytes", static_cast<double>(checked.verified.bytes));
+  set(object, "problem", checked.listed.problem ? checked.listed.problem->message() : "");
+}
+
+std::string line_of(const Checked& checked) {
+  const std::string name = printable(checked.listed.name);
+  if (checked.listed.problem) {
+    return fmt::format("{}: {}\n", name, printable(checked.listed.problem->message()));
+  }
+  return fmt::format("{}: good: {} contents, {}\n", name, checked.verified.contents,
+                     format_bytes(checked.verified.bytes));
+}
+
+ExitCode verify_checkpoints(const StoreLine& line, const store::Directory& directory) {
+  auto listed = chosen(line, directory);
+  if (!listed) return fail(ExitCode::kUsage, listed.error().message());
+  std::vector<Checked> all;
+  for (Listed& one : *listed) {
+    all.push_back(check_one(directory, std::move(one)));
+    if (!line.json) fmt::print("{}", line_of(all.back()));
+  }
+  if (line.json) fmt::print("{}", json_of(all, set_checked));
+  const bool good =
+      std::ranges::none_of(all, [](const Checked& one) { return !!one.listed.problem; });
+  return good ? ExitCode::kMigrated : ExitCode::kFailed;
+}
+
+ExitCode prune_checkpoints(const StoreLine& line, const store::Directory& directory) {
+  const auto pruned = store::prune(directory, line.keep, line.tls);
+  if (!pruned) {
+    const bool refused = pruned.error().code() == Code::kRefused;
+    return fail(refused ? ExitCode::kRefused : ExitCode::kFailed, pruned.error().message());
+  }
+  if (line.json) {
+    Struct object;
+    set(object, "schema", kStoreSchema);
+    make_list(object, "removed");
+    for (const std::string& name : pruned->removed) {
+      set(add_object(object, "removed"), "name", name);
+    }
+    set(object, "freed_bytes", static_cast<double>(pruned->freed_bytes));
+    fmt::print("{}\n", to_json(object));
+    return ExitCode::kMigrated;
+  }
+  for (const std::string& name : pruned->removed) fmt::print("removed {}\n", printable(name));
+  fmt::print("freed {}\n", format_bytes(pruned->freed_bytes));
+  return ExitCode::kMigrated;
+}
+
+using StoreCommand = ExitCode (*)(const StoreLine& line, const store::Directory& directory);
+
+ExitCode run_in_directory(StoreLine& line, StoreCommand command) {
+  auto authority = find_authority(line.tls);
+  if (!authority) return fail(ExitCode::kUsage, authority.error().message());
+  line.tls = *std::move(authority);
+  const auto directory = open_directory(line.directory);
+  if (!directory) return fail(ExitCode::kUsage, directory.error().message());
+  return command(line, *directory);
+}
+
+CLI::App* add_store_command(CLI::App& app, Commands& commands, const char* name,
+                            const std::shared_ptr<StoreLine>& line, StoreCommand command,
+                            const char* description, const char* exit_status) {
+  CLI::App* added = app.add_subcommand(name, description);
+  added->footer(std::string(kStoreFooter) + exit_status);
+  added->add_option("DIR", line->directory, "The directory of checkpoints")->required();
+  added->add_flag("--json", line->json, "Print one JSON object and nothing else");
+  describe_authority(*added, line->tls);
+  commands[added] = [line, command] { return run_in_directory(*line, command); };
+  return added;
+}
+
+}  // namespace
+
+void add_store(CLI::App& app, Commands& commands) {
+  add_store_command(app, commands, "checkpoints", std::make_shared<StoreLine>(), list_checkpoints,
+                    "gcr-migrate checkpoints DIR: the checkpoints in a directory, oldest first",
+                    "Exit status: 0, 1 if one of them is unusable, 2 if DIR cannot be read.");
+  const auto verified = std::make_shared<StoreLine>();
+  add_store_command(
+      app, commands, "verify", verified, verify_checkpoints,
+      "gcr-migrate verify DIR [NAME]: read a checkpoint, or all, and prove every "
+      "byte",
+      "Exit status: 0 if all is as it was stored, 1 if something is wrong, 2 if DIR or "
+      "NAME cannot be read.")
+      ->add_option("NAME", verified->name, "Which checkpoint (default: all)");
+  const auto pruned = std::make_shared<StoreLine>();
+  add_store_command(
+      app, commands, "prune", pruned, prune_checkpoints,
+      "gcr-migrate prune DIR: remove what no checkpoint needs, and old checkpoints",
+      "Exit status: 0, 1 if it failed, 2 if DIR cannot be read, 3 if somebody writes to "
+      "DIR, or if a checkpoint there is unusable: what it needs is not known.")
+      ->add_option("--keep", pruned->keep,
+                   "Of each job keep the newest N checkpoints (default: all)")
+      ->option_text("N")
+      ->check(CLI::Range(1, 1'000'000));
+}
+
+}  // namespace gcr::cli
