@@ -1,0 +1,163 @@
+// Listing, verifying and pruning.
+#include "migrate-agent/store/compact.h"
+#include "tests/store/support.h"
+
+namespace gcr::store::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+class Upkeep : public Store {
+ protected:
+  Pruned pruned(unsigned keep) {
+    auto done = prune(directory(), keep, tls_);
+    EXPECT_TRUE(done) << done.error().message();
+    return done ? *done : Pruned{};
+  }
+};
+
+TEST_F(Upkeep, AListIsInTheOrderOfTimeAndProblemsComeLast) {
+  take("c", {noise(1)});
+  take("b", {noise(2)});
+  take("a", {noise(3)});
+  write_file(manifest_file("c"), noise(1, 100));
+  const auto listed = list(directory(), tls_).value();
+  ASSERT_THAT(listed, SizeIs(3));
+  EXPECT_EQ(listed[0].name, "b");
+  EXPECT_EQ(listed[0].manifest.name(), "b");
+  EXPECT_EQ(listed[1].name, "a");
+  EXPECT_EQ(listed[2].name, "c");
+  ASSERT_TRUE(listed[2].problem);
+  EXPECT_EQ(listed[2].problem->code(), Code::kDataLoss);
+}
+
+TEST_F(Upkeep, AnEmptyDirectoryHasNothing) {
+  EXPECT_THAT(list(directory(), tls_).value(), IsEmpty());
+  EXPECT_THAT(pruned(1).removed, IsEmpty());
+}
+
+TEST_F(Upkeep, VerifyCountsWhatItRead) {
+  const auto verified = verify(directory(), take("a", {noise(1), noise(2), noise(1)}));
+  ASSERT_TRUE(verified);
+  EXPECT_EQ(verified->contents, 2u);
+  EXPECT_EQ(verified->bytes, 2 * kChunkBytes);
+}
+
+TEST_F(Upkeep, PruneKeepsTheNewestOfEachJob) {
+  take("a", {noise(1)});
+  take("b", {noise(2)});
+  take("other", {noise(3)}, "serve");
+  take("c", {noise(4)});
+  EXPECT_THAT(pruned(2).removed, ElementsAre("a"));
+  EXPECT_THAT(pruned(0).removed, IsEmpty());
+  EXPECT_THAT(pruned(1).removed, ElementsAre("b"));
+  expect_has("c", {noise(4)});
+  expect_has("other", {noise(3)});
+  expect_nothing_left_over();
+  EXPECT_LT(pack_bytes(), 2 * kChunkBytes + 64 * kKiB);
+}
+
+TEST_F(Upkeep, OnlyTheJobThatIsNamedIsPruned) {
+  take("a", {noise(1)});
+  take("b", {noise(2)}, "serve");
+  take("c", {noise(3)}, "serve");
+  const proto::Manifest newest = take("d", {noise(4)});
+  const auto lock = directory().lock();
+  const auto done = prune_job(directory(), 1, newest, tls_);
+  ASSERT_TRUE(done) << done.error().message();
+  EXPECT_THAT(done->removed, ElementsAre("a"));
+  EXPECT_THAT(directory().names().value(), SizeIs(3));
+}
+
+TEST_F(Upkeep, WhatAnotherCheckpointNeedsStays) {
+  take("a", {noise(1), noise(2)});
+  take("b", {noise(2), noise(1)});
+  EXPECT_THAT(pruned(1).removed, ElementsAre("a"));
+  expect_has("b", {noise(2), noise(1)});
+}
+
+TEST_F(Upkeep, APackOfWhichLittleIsNeededIsWrittenAnew) {
+  take("a", {noise(1), noise(2), noise(3), noise(4), noise(5), noise(6), noise(7), noise(8)});
+  take("b", {noise(3), noise(9)});
+  const std::uint64_t before = pack_bytes();
+  const Pruned done = pruned(1);
+  EXPECT_THAT(done.removed, ElementsAre("a"));
+  expect_has("b", {noise(3), noise(9)});
+  expect_nothing_left_over();
+  EXPECT_LT(pack_bytes(), 2 * kChunkBytes + 64 * kKiB);
+  EXPECT_NEAR(static_cast<double>(done.freed_bytes), static_cast<double>(before - pack_bytes()),
+              64.0 * kKiB);
+  EXPECT_EQ(pruned(1).freed_bytes, 0u);
+  const proto::Manifest next = take("c", {noise(3), noise(9)});
+  EXPECT_EQ(next.new_bytes(), 0u);
+}
+
+TEST_F(Upkeep, ADamagedPackIsNotWrittenAnew) {
+  take("a", {noise(1), noise(2), noise(3), noise(4), noise(5), noise(6)});
+  take("b", {noise(1)});
+  for (const auto& pack : packs()) {  // all contents of it
+    Bytes bytes = read_file(pack);
+    for (std::size_t at = kPackHeaderBytes; at < bytes.size() - kChunkBytes / 2; at += 4096) {
+      bytes[at] ^= std::byte{1};
+    }
+    write_file(pack, bytes);
+  }
+  pruned(1);
+  EXPECT_THAT(packs(), SizeIs(1));
+  EXPECT_EQ(verify(directory(), read("b")).error().code(), Code::kDataLoss);
+}
+
+TEST_F(Upkeep, ThePredecessorOfAPackThatWasWrittenAnewGoesOnlyIfTheNewOneIsGood) {
+  take("a", {noise(1), noise(2), noise(3), noise(4), noise(5), noise(6)});
+  take("b", {noise(1)});
+  std::filesystem::remove(manifest_file("a"));
+  // As if killed between the two, and then the disk has lost the new one's bytes.
+  const Needs needs = Needs::of(directory(), tls_).value();
+  std::filesystem::copy(path_ / "packs", folder_.path() / "before");
+  ASSERT_TRUE(remove_unneeded(directory(), needs, true));
+  ASSERT_THAT(packs(), SizeIs(1));
+  const auto anew = packs().front();
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path() / "before")) {
+    std::filesystem::copy(entry.path(), path_ / "packs" / entry.path().filename());
+  }
+  Bytes bytes = read_file(anew);
+  bytes[kPackHeaderBytes] ^= std::byte{1};
+  write_file(anew, bytes);
+  pruned(1);
+  expect_has("b", {noise(1)});
+}
+
+TEST_F(Upkeep, WhileOneCannotBeBelievedNothingIsRemoved) {
+  take("a", {noise(1)});
+  take("b", {noise(2)});
+  take("c", {noise(3)});
+  const Bytes good = read_file(manifest_file("a"));
+  write_file(manifest_file("a"), noise(1, 100));
+  const auto done = prune(directory(), 1, tls_);
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().code(), Code::kRefused);
+  EXPECT_THAT(done.error().message(), HasSubstr("a.checkpoint"));
+  take("d", {noise(4)});  // nor does a writer remove anything
+  write_file(manifest_file("a"), good);
+  for (const auto& [name, seed] : {std::pair("a", 1), {"b", 2}, {"c", 3}, {"d", 4}}) {
+    expect_has(name, {noise(static_cast<std::uint64_t>(seed))});
+  }
+}
+
+TEST_F(Upkeep, LeftoversOfADeadWriterGo) {
+  take("a", {noise(1)});
+  { describe(*writer("b"), {noise(2)}).value(); }  // dead, with unfinished packs
+  write_file(path_ / "x.checkpoint.new", noise(1, 10));
+  EXPECT_THAT(packs(), SizeIs(testing::Gt(1u)));
+  pruned(0);
+  expect_nothing_left_over();
+  { describe(*writer("b"), {noise(2)}).value(); }
+  take("c", {noise(3)});  // the next writer does the same
+  expect_nothing_left_over();
+}
+
+}  // namespace
+}  // namespace gcr::store::test
