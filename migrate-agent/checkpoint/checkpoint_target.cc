@@ -177,6 +177,8 @@ Result<proto::RestoreReply> CheckpointTarget::restore(const proto::RestoreReques
   GCR_TRY(fault::point("checkpoint.sealed"));
   proto::RestoreReply vote;
   vote.set_prefilled(true);
+  vote.set_stored_bytes(writer_->new_bytes());
+  vote.set_shared_bytes(writer_->shared_bytes());
   for (const proto::StoredBuffer& buffer : manifest_.vram()) {
     vote.set_verified_chunks(vote.verified_chunks() +
                              static_cast<std::uint64_t>(buffer.contents_size()));

@@ -53,10 +53,6 @@ class CheckpointTarget : public Target {
   void abort(const std::string& reason) override;
   void interrupt(const Error& why) override;
 
-  /// After commit().
-  std::uint64_t stored_bytes() const { return writer_->new_bytes(); }
-  std::uint64_t shared_bytes() const { return writer_->shared_bytes(); }
-
  private:
   struct Region {
     transport::RegionId id;

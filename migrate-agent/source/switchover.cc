@@ -228,6 +228,8 @@ Status ask_for_vote(Course& c) {
   proto::MigrateReport& report = c.account.report;
   report.set_verified(true);
   report.set_prefilled(vote.prefilled());
+  report.set_stored_bytes(vote.stored_bytes());
+  report.set_shared_bytes(vote.shared_bytes());
   for (const std::string& note : vote.notes()) report.add_notes(note);
   const double to_ours_ms = c.account.phases.since_origin_ms(Clock::time_point{});
   for (proto::PhaseTime& phase : *vote.mutable_phases()) {

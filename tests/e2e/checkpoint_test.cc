@@ -4,10 +4,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -147,23 +149,41 @@ TEST_F(CheckpointTest, StopEndsTheJobWhenTheCheckpointIsComplete) {
   end(static_cast<pid_t>(number(last_line(restored), "pid")));
 }
 
+/// Success if `printed` is what `undisturbed` printed, from one of its lines on.
+testing::AssertionResult goes_on_as(const std::vector<std::string>& printed,
+                                    const std::vector<std::string>& undisturbed) {
+  const auto first = std::ranges::find(undisturbed, printed.front());
+  if (undisturbed.end() - first < static_cast<std::ptrdiff_t>(printed.size()) ||
+      !std::equal(printed.begin(), printed.end(), first)) {
+    return testing::AssertionFailure()
+           << "an undisturbed run does not print these lines:\n" << testing::PrintToString(printed);
+  }
+  return testing::AssertionSuccess();
+}
+
 TEST_F(CheckpointTest, WhatIsRestoredPrintsWhatAnUndisturbedRunPrints) {
   App undisturbed = start_stencil(hosts_, Host::kB, 32 * kMiB, 5);
   App stencil = start_stencil(hosts_, Host::kA, 32 * kMiB, 5);
   ASSERT_TRUE(stencil.wait_for_lines(3));
   const CommandResult taken = checkpoint(stencil.pid());
   ASSERT_EQ(taken.exit_code, 0) << taken.err;
-  const std::size_t then = stencil.lines().size();
-  ASSERT_TRUE(stencil.wait_for_lines(then + 3));
+  ASSERT_TRUE(stencil.wait_for_lines(stencil.lines().size() + 3));
   end(stencil);
+  EXPECT_TRUE(printed_what_prints(stencil, undisturbed));
+  std::set<std::string> firsts;
   for (int i = 0; i < 10; ++i) {
     const std::size_t before = stencil.lines().size();
     const CommandResult restored = restore(i % 2 == 0 ? Host::kA : Host::kB);
     ASSERT_EQ(restored.exit_code, 0) << restored.err;
-    ASSERT_TRUE(stencil.wait_for_lines(before + 2)) << stencil.output();
+    ASSERT_TRUE(stencil.wait_for_lines(before + 3)) << stencil.output();
     end(static_cast<pid_t>(number(last_line(restored), "pid")));
-    EXPECT_TRUE(printed_what_prints(stencil, undisturbed));
+    std::vector<std::string> printed = stencil.lines();
+    printed.erase(printed.begin(), printed.begin() + static_cast<std::ptrdiff_t>(before));
+    ASSERT_TRUE(undisturbed.wait_for_lines(before + printed.size()));
+    EXPECT_TRUE(goes_on_as(printed, undisturbed.lines()));
+    firsts.insert(printed.front());
   }
+  EXPECT_EQ(firsts.size(), 1U);  // all of them where the checkpoint stood
 }
 
 TEST_F(CheckpointTest, ItIsNotRestoredBesideItsOriginalUnlessACopyIsWanted) {
