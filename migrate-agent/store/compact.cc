@@ -100,17 +100,24 @@ class Collector {
   /// What is needed of it goes into a new pack. Where that fails, it stays as it is.
   Status write_anew(const Use& use) {
     const std::string file_name = pack_file_of(Uuid::random(), 0);
-    GCR_ASSIGN(const auto fresh, PackWriter::create(directory_, file_name));
-    Status copied = copy(use, *fresh);
-    if (copied) copied = fresh->finish();
-    if (copied) copied = directory_.sync();
+    const auto copied = copy_to(file_name, use);
     if (copied) {
-      freed_bytes_ -= std::min(freed_bytes_, fresh->live_bytes());
-      return remove(*use.pack);
+      GCR_TRY(remove(*use.pack));
+      freed_bytes_ -= std::min(freed_bytes_, *copied);
+      return {};
     }
     spdlog::warn("{}/{} is not written anew: {}", directory_.path().native(), use.pack->file_name,
                  copied.error().message());
     return directory_.remove(file_name);
+  }
+
+  /// Gives the bytes of contents. On success all of it is on disk.
+  Result<std::uint64_t> copy_to(const std::string& file_name, const Use& use) {
+    GCR_ASSIGN(const auto fresh, PackWriter::create(directory_, file_name));
+    GCR_TRY(copy(use, *fresh));
+    GCR_TRY(fresh->finish());
+    GCR_TRY(directory_.sync());
+    return fresh->live_bytes();
   }
 
   Status copy(const Use& use, PackWriter& to) {

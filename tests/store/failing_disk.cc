@@ -14,6 +14,8 @@
 #include <array>
 #include <cerrno>
 #include <cstddef>
+#include <cstdio>
+#include <exception>
 #include <future>
 #include <thread>
 #include <vector>
@@ -77,7 +79,13 @@ Ended run_with_fault(int at, Fault fault, const std::function<bool()>& work) {
     const int filter = listen();
     if (filter < 0) ::_exit(3);
     listener.set_value(filter);
-    ::_exit(work() ? 0 : 1);
+    bool succeeded = false;
+    try {
+      succeeded = work();
+    } catch (const std::exception& error) {  // must not go on as a second test
+      std::fprintf(stderr, "the child failed: %s\n", error.what());
+    }
+    ::_exit(succeeded ? 0 : 1);
   }
   int status = 0;
   EXPECT_EQ(::waitpid(child, &status, 0), child);

@@ -85,8 +85,10 @@ TEST_P(FailingDisk, APruneThatEndsAtAnyCallLeavesWhatIsKeptWhole) {
   for (int at = 0;; ++at) {
     take("old", {noise(10), noise(11), noise(12), noise(13), noise(14), noise(15)});
     take("kept", {noise(10), noise(20)});
-    const Ended ended =
-        run_with_fault(at, GetParam(), [&] { return prune(directory(), 1, tls_).has_value(); });
+    const Ended ended = run_with_fault(at, GetParam(), [&] {
+      const auto opened = Directory::open(path_, this_user());
+      return opened && prune(*opened, 1, tls_);
+    });
     expect_has("kept", {noise(10), noise(20)});
     const auto done = prune(directory(), 1, tls_);
     ASSERT_TRUE(done) << done.error().message();
