@@ -99,7 +99,8 @@ on_host() {
 }
 
 # Starts COMMAND… on HOST so that it can be migrated: a session of its own, no terminal, no pipes.
-# Sets app_pid. This shell is its parent and reaps it.
+# Sets app_pid. This shell is its parent and reaps it. It appends to OUTPUT, so that what a checkpoint
+# brings to life writes after what was written since.
 start_app() {
   local host=${1^^} output=$2 namespace gpu_env
   shift 2
@@ -112,7 +113,7 @@ start_app() {
       fd=${fd##*/}
       ((fd > 2)) && eval "exec $fd>&-"
     done
-    exec "$@"' start-app "$@" </dev/null >"$output" 2>&1 &
+    exec "$@"' start-app "$@" </dev/null >>"$output" 2>&1 &
   app_pid=$!
   disown "$app_pid"
 }

@@ -64,6 +64,26 @@ class Smoke(unittest.TestCase):
                     line, "downtime_ms", "checkpoint_ms", "dump_ms", "criu_restore_ms", "restore_ms"
                 )
 
+    def test_checkpoints_and_restores_of_both_ways_are_timed(self):
+        for way in ("gcr-migrate", "by-hand"):
+            for line in self.of("checkpoint", way=way, what="taken"):
+                self.assert_positive(line, "downtime_ms", "total_ms", "silence_ms", "apparent_bytes", "disk_bytes")
+                self.assertGreaterEqual(line["total_ms"], line["downtime_ms"])
+                self.assertGreaterEqual(line["apparent_bytes"], line["asked_bytes"] / 2)
+            for line in self.of("checkpoint", way=way, what="restored"):
+                self.assert_positive(line, "restore_ms")
+                self.assertTrue(0 <= line["cached"] <= 1, line)
+
+    def test_later_checkpoints_of_a_series_store_less_than_the_first_and_full_ones(self):
+        first, *later = self.of("incremental", kind="series")
+        self.assertEqual(len(later), 2)
+        self.assert_positive(first, "stored_bytes", "added_bytes", "downtime_ms", "total_ms")
+        for line in later:
+            self.assert_positive(line, "shared_bytes", "downtime_ms", "total_ms")
+            self.assertLess(line["added_bytes"], first["added_bytes"] / 2)
+        for line in self.of("incremental", kind="full"):
+            self.assertGreater(line["added_bytes"], first["added_bytes"] / 2)
+
     def test_rounds_are_counted_and_what_they_sent(self):
         for line in self.of("dirty", program="scribbler"):
             self.assert_positive(line, "rounds", "sent_vram_bytes", "downtime_ms")
@@ -120,7 +140,8 @@ class Smoke(unittest.TestCase):
             self.assertTrue(json.load(file)["traceEvents"])
 
     def test_every_figure_is_in_a_table(self):
-        for title in ("Downtime:", "otherwise empty", "rewrite", "Steps per second", "a launch", "over connections"):
+        for title in ("Downtime:", "otherwise empty", "rewrite", "Steps per second", "a launch", "over connections",
+                      "Checkpoints:", "Restores:", "one directory"):
             self.assertIn(title, self.bench.stdout)
 
 
