@@ -164,7 +164,7 @@ Status CheckpointTarget::describe_vram(const proto::RestoreRequest& request) {
 }
 
 Result<proto::RestoreReply> CheckpointTarget::restore(const proto::RestoreRequest& request) {
-  GCR_TRY(fault::point("checkpoint.stored"));
+  GCR_TRY(fault::point("source.checkpoint.stored"));
   GCR_TRY(describe_vram(request));
   *manifest_.mutable_members() = request.members();
   sink_->describe(manifest_);
@@ -174,7 +174,7 @@ Result<proto::RestoreReply> CheckpointTarget::restore(const proto::RestoreReques
   GCR_ASSIGN(const images::SentImages images, sink_->finish());
   manifest_.set_memory_bytes(images.sent_bytes);
   GCR_TRY(writer_->seal(manifest_));
-  GCR_TRY(fault::point("checkpoint.sealed"));
+  GCR_TRY(fault::point("source.checkpoint.sealed"));
   proto::RestoreReply vote;
   vote.set_prefilled(true);
   vote.set_stored_bytes(writer_->new_bytes());

@@ -27,6 +27,7 @@ enum class Side : std::uint8_t { kSource, kDestination, kEither };
 
 enum class Kind : std::uint8_t {
   kBoundary,    ///< between two phases of the course
+  kCheckpoint,  ///< between two phases of taking or loading a checkpoint alone
   kRecovery,    ///< in what cleans up after a crash
   kCorruption,  ///< for armed(): bytes are corrupted
   kFailure,     ///< a call from below that fails; `error` only
@@ -74,6 +75,12 @@ inline constexpr Point kPoints[] = {
     {"destination.committed", Side::kDestination, Kind::kBoundary, true},  // before SIGCONT
     {"destination.resumed", Side::kDestination, Kind::kBoundary, true},    // CommitReply not sent
     {"destination.finished", Side::kDestination, Kind::kBoundary, true},
+    {"source.checkpoint.stored", Side::kSource, Kind::kCheckpoint, false},  // all is written
+    {"source.checkpoint.sealed", Side::kSource, Kind::kCheckpoint, false},  // it has no name
+    {"source.load.began", Side::kSource, Kind::kCheckpoint, false},
+    {"source.load.prepared", Side::kSource, Kind::kCheckpoint, false},
+    {"source.load.sent", Side::kSource, Kind::kCheckpoint, false},
+    {"source.load.voted", Side::kSource, Kind::kCheckpoint, false},
     {"source.recovery.begun", Side::kSource, Kind::kRecovery, false},
     {"source.recovery.resumed", Side::kSource, Kind::kRecovery, false},
     {"destination.recovery.begun", Side::kDestination, Kind::kRecovery, false},

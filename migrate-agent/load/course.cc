@@ -123,6 +123,9 @@ Status preflight(Loading& l) {
 
 /// From here on the loading survives this worker.
 Status begin(Loading& l) {
+  // No process here is claimed, but the daemon has to know of the journal.
+  GCR_TRY(on_io(l.worker.io,
+                l.worker.daemon.claim_processes(l.migration, {}, l.began.ordered_by())));
   l.began.set_peer(l.target->name());
   l.began.set_peer_name(l.target->common_name());
   GCR_ASSIGN(l.log,
@@ -132,7 +135,7 @@ Status begin(Loading& l) {
   proto::Envelope started;
   started.mutable_started()->set_migration_id(to_bytes(l.migration));
   l.console.tell(std::move(started));
-  return fault::point("load.began");
+  return fault::point("source.load.began");
 }
 
 Status prepare(Loading& l) {
@@ -153,7 +156,7 @@ Status prepare(Loading& l) {
     if (l.regions.contains(buffer.id())) continue;
     return Error(Code::kProtocol, fmt::format("buffer {} has no region", buffer.id()));
   }
-  return fault::point("load.prepared");
+  return fault::point("source.load.prepared");
 }
 
 /// After the images, as in a migration: which files in memory are wanted.
@@ -190,7 +193,7 @@ Status send(Loading& l) {
     out.set_digest(file.digest.to_bytes());
   }
   l.report.set_image_bytes(sent.raw_bytes);
-  return fault::point("load.sent");
+  return fault::point("source.load.sent");
 }
 
 Status ask_for_vote(Loading& l) {
@@ -215,7 +218,7 @@ Status ask_for_vote(Loading& l) {
     phase.set_start_ms(phase.start_ms() + to_ours_ms);
     *l.report.add_phases() = std::move(phase);
   }
-  return fault::point("load.voted");
+  return fault::point("source.load.voted");
 }
 
 Result<commit::CommitAnswer> order_commit(Loading& l) {

@@ -5,10 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <map>
+#include <random>
 #include <set>
 #include <sstream>
 #include <string>
@@ -64,10 +67,11 @@ class CheckpointTest : public testing::Test {
     for (const auto& entry : fs::recursive_directory_iterator(store())) {
       if (entry.is_regular_file()) names.push_back(entry.path().filename().string());
     }
+    std::ranges::sort(names);
     return names;
   }
 
-  TwoHosts hosts_;
+  TwoHosts hosts_{{"--fault-points", "true"}};
 };
 
 void end(App& app) {
@@ -231,6 +235,134 @@ TEST_F(CheckpointTest, AJobOfSeveralProcessesThatShareVramIsOneCheckpoint) {
   const CommandResult restored = restore(Host::kB);
   ASSERT_EQ(restored.exit_code, 0) << restored.err;
   EXPECT_TRUE(ring.wait_for_lines(before + 4)) << ring.output();
+  end(static_cast<pid_t>(number(last_line(restored), "pid")));
+}
+
+/// Where the agent's worker is killed, and whether there is a checkpoint afterwards.
+struct Killed {
+  const char* point;
+  bool stops;
+  bool complete;
+};
+
+void PrintTo(const Killed& killed, std::ostream* out) {
+  *out << killed.point << (killed.stops ? " --stop" : "");
+}
+
+class CheckpointKilledTest : public CheckpointTest, public testing::WithParamInterface<Killed> {};
+
+TEST_P(CheckpointKilledTest, TheJobRunsOrItsCheckpointIsThereAndNothingElseIs) {
+  const auto [point, stops, complete] = GetParam();
+  const HostUse idle = hosts_.use(Host::kA);
+  App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
+  ASSERT_EQ(checkpoint(counter.pid(), {"--name", "earlier"}).exit_code, 0);
+  const std::vector<std::string> earlier = files();
+  UdpClient client(hosts_.variable("NS", Host::kA));
+  ASSERT_EQ(ask_counter(client, hosts_, Host::kA), kCounterFirst);
+  std::ofstream(hosts_.directory(Host::kA) + "/faults") << point << " kill\n";
+  std::vector<std::string> options{"--name", "later"};
+  if (stops) options.push_back("--stop");
+
+  const CommandResult killed = checkpoint(counter.pid(), options);
+  ASSERT_TRUE(hosts_.wait_until_idle(Host::kA));
+  ASSERT_TRUE(fs::exists(hosts_.directory(Host::kA) + "/faults.hit"));
+  EXPECT_EQ(killed.exit_code == 0, complete) << killed.err;
+
+  const bool ended = stops && complete;
+  if (ended) {
+    ASSERT_TRUE(counter.program().wait(kPatience));
+    EXPECT_EQ(hosts_.use(Host::kA), idle);
+  } else {
+    EXPECT_EQ(ask_counter(client, hosts_, Host::kA), kCounterFirst + 1);
+    EXPECT_TRUE(counter_is_intact(client, hosts_, Host::kA));
+    end(counter);
+  }
+  EXPECT_EQ(fs::exists(store() + "/later.checkpoint"), complete);
+  if (!complete) {
+    EXPECT_EQ(files(), earlier);
+  }
+  const CommandResult restored = restore(Host::kB, {complete ? "later" : "earlier"});
+  ASSERT_EQ(restored.exit_code, 0) << restored.err;
+  EXPECT_EQ(ask_counter(client, hosts_, Host::kB), kCounterFirst + (complete ? 1 : 0));
+  EXPECT_TRUE(counter_is_intact(client, hosts_, Host::kB));
+  end(static_cast<pid_t>(number(last_line(restored), "pid")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Points, CheckpointKilledTest,
+                         testing::Values(Killed{"source.prepared", false, false},
+                                         Killed{"source.detached", false, false},
+                                         Killed{"source.checkpointed", false, false},
+                                         Killed{"source.dumped", false, false},
+                                         Killed{"source.flushed", true, false},
+                                         Killed{"source.recovery.resumed", false, false},
+                                         Killed{"source.checkpoint.stored", false, false},
+                                         Killed{"source.checkpoint.sealed", false, false},
+                                         Killed{"source.checkpoint.stored", true, false},
+                                         Killed{"source.checkpoint.sealed", true, false},
+                                         Killed{"source.voted", true, false},
+                                         Killed{"source.committed", true, true},
+                                         Killed{"source.confirmed", true, true},
+                                         Killed{"source.killed", true, true}));
+
+class LoadKilledTest : public CheckpointTest, public testing::WithParamInterface<const char*> {};
+
+TEST_P(LoadKilledTest, NothingOfItIsLeftAndItCanBeRestoredAgain) {
+  App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
+  ASSERT_EQ(checkpoint(counter.pid(), {"--stop"}).exit_code, 0);
+  const HostUse idle = hosts_.use(Host::kA);
+  std::ofstream(hosts_.directory(Host::kA) + "/faults") << GetParam() << " kill\n";
+  EXPECT_NE(restore(Host::kA).exit_code, 0);
+  EXPECT_EQ(hosts_.use(Host::kA), idle);
+  ASSERT_TRUE(fs::exists(hosts_.directory(Host::kA) + "/faults.hit"));
+  const CommandResult restored = restore(Host::kA);
+  ASSERT_EQ(restored.exit_code, 0) << restored.err;
+  UdpClient client(hosts_.variable("NS", Host::kA));
+  EXPECT_EQ(ask_counter(client, hosts_, Host::kA), kCounterFirst);
+  EXPECT_TRUE(counter_is_intact(client, hosts_, Host::kA));
+  end(static_cast<pid_t>(number(last_line(restored), "pid")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Points, LoadKilledTest,
+                         testing::Values("source.load.began", "source.load.prepared",
+                                         "source.load.sent", "source.load.voted",
+                                         "destination.attached"));
+
+/// Whenever it happens: the job goes on, and every checkpoint that was complete is whole.
+TEST_F(CheckpointTest, AHundredThatAreKilledAtRandomMomentsHarmNothing) {
+  App counter = start_counter(hosts_, Host::kA, 16 * kMiB);
+  UdpClient client(hosts_.variable("NS", Host::kA));
+  const auto began = std::chrono::steady_clock::now();
+  ASSERT_EQ(checkpoint(counter.pid(), {"--name", "first"}).exit_code, 0);
+  const auto took = std::chrono::steady_clock::now() - began;
+  std::mt19937 random(18);
+  std::uniform_real_distribution<double> share(0, 1.2);
+  int complete = 0;
+  for (int i = 0; i < 100; ++i) {
+    auto ordered = std::async(std::launch::async, [&] {
+      return checkpoint(counter.pid(), {"--name", "n" + std::to_string(i), "--keep", "3"});
+    });
+    // A moment, not an event: whichever it is, the same must be true afterwards.
+    ordered.wait_for(took * share(random));
+    for (const pid_t worker : hosts_.workers(Host::kA)) ::kill(worker, SIGKILL);
+    complete += ordered.get().exit_code == 0 ? 1 : 0;
+    ASSERT_TRUE(hosts_.wait_until_idle(Host::kA));
+    ASSERT_EQ(ask_counter(client, hosts_, Host::kA), kCounterFirst + i) << i;
+  }
+  EXPECT_TRUE(counter_is_intact(client, hosts_, Host::kA));
+  RecordProperty("complete", complete);
+  ASSERT_EQ(checkpoint(counter.pid(), {"--name", "last", "--keep", "1"}).exit_code, 0);
+  const CommandResult verified =
+      run(hosts_.on_host(Host::kA, {hosts_.variable("GCR_CLI"), "verify", store(), "--ca",
+                                    hosts_.directory() + "/tls/ca.crt"}),
+          kPatience);
+  EXPECT_EQ(verified.exit_code, 0) << verified.out << verified.err;
+  for (const std::string& file : files()) {
+    EXPECT_TRUE(file == "last.checkpoint" || file == "writing" || file.ends_with(".pack")) << file;
+  }
+  end(counter);
+  const CommandResult restored = restore(Host::kB);
+  ASSERT_EQ(restored.exit_code, 0) << restored.err;
+  EXPECT_EQ(ask_counter(client, hosts_, Host::kB), kCounterFirst + 100);
   end(static_cast<pid_t>(number(last_line(restored), "pid")));
 }
 

@@ -136,6 +136,7 @@ std::vector<Scenario> matrix() {
       case Kind::kFailure:
         add_records(scenarios, point);
         break;
+      case Kind::kCheckpoint:
       case Kind::kCheck:
         break;  // of the end-to-end tests
     }
