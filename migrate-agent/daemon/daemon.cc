@@ -63,9 +63,10 @@ struct Worker {
   std::string ordered_by;                ///< who ordered its migration
 };
 
-/// Whether nothing is left to do with the process here; the operator is told after the daemon, and
+/// Whether nothing is left to do with the process here, and it is not suspended; the operator is told after the daemon, and
 /// may ask for the next migration at once.
 bool is_settled(const proto::MigrateReport& report) {
+  if (report.suspension().done() && !report.suspension().resumed()) return false;
   return !report.recovering() && (report.migrated() || !report.committed());
 }
 
@@ -118,6 +119,7 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
   Status admit_peer(Worker& worker, const registry::Authenticated& peer);
   Status check_room(const Worker& worker, journal::Role role, const std::string& ordered_by) const;
   Status claim(WorkerId id, Worker& worker, const registry::ClaimProcesses& wanted);
+  Status take_suspended(WorkerId id, Worker& worker, const registry::TakeSuspended& wanted);
   Status enroll(WorkerId id, Worker& worker, const registry::RegisterMigration& wanted);
   asio::awaitable<void> reap_children();
   void reap(pid_t pid, int status);
@@ -387,6 +389,17 @@ Status Daemon::Impl::claim(WorkerId id, Worker& worker, const registry::ClaimPro
   return {};
 }
 
+Status Daemon::Impl::take_suspended(WorkerId id, Worker& worker,
+                                    const registry::TakeSuspended& wanted) {
+  GCR_ASSIGN(const Uuid migration, journal::parse_id(wanted.migration_id()));
+  const auto entry = journal::entry(config.state_dir, migration, journal::Began::SOURCE);
+  GCR_ASSIGN(const journal::ProcessIds processes, recoveries.take_suspended(entry));
+  GCR_TRY(registry.claim_processes(id, migration, processes));
+  worker.ordered_by = wanted.ordered_by();
+  worker.journals.push_back(entry);
+  return {};
+}
+
 Status Daemon::Impl::enroll(WorkerId id, Worker& worker,
                             const registry::RegisterMigration& wanted) {
   GCR_ASSIGN(const Uuid migration, journal::parse_id(wanted.migration_id()));
@@ -401,6 +414,7 @@ Status Daemon::Impl::enroll(WorkerId id, Worker& worker,
 Status Daemon::Impl::answer(WorkerId id, Worker& worker, const registry::FromWorker& message) {
   if (message.has_authenticated()) return admit_peer(worker, message.authenticated());
   if (message.has_claim_processes()) return claim(id, worker, message.claim_processes());
+  if (message.has_take_suspended()) return take_suspended(id, worker, message.take_suspended());
   if (message.has_register_migration()) return enroll(id, worker, message.register_migration());
   if (message.has_ask_room()) {
     const registry::AskRoom& room = message.ask_room();

@@ -27,6 +27,7 @@ enum class Side : std::uint8_t { kSource, kDestination, kEither };
 
 enum class Kind : std::uint8_t {
   kBoundary,    ///< between two phases of the course
+  kSuspension,  ///< between two phases of a suspend or a resume
   kRecovery,    ///< in what cleans up after a crash
   kCorruption,  ///< for armed(): bytes are corrupted
   kFailure,     ///< a call from below that fails; `error` only
@@ -74,6 +75,15 @@ inline constexpr Point kPoints[] = {
     {"destination.committed", Side::kDestination, Kind::kBoundary, true},  // before SIGCONT
     {"destination.resumed", Side::kDestination, Kind::kBoundary, true},    // CommitReply not sent
     {"destination.finished", Side::kDestination, Kind::kBoundary, true},
+    {"suspend.copied", Side::kSource, Kind::kSuspension, false},  // all is in host memory
+    {"suspend.kept", Side::kSource, Kind::kSuspension, false},    // Suspended is not written
+    {"suspend.decided", Side::kSource, Kind::kSuspension, false},  // VRAM is still there
+    {"suspend.released", Side::kSource, Kind::kSuspension, false},
+    {"resume.begun", Side::kSource, Kind::kSuspension, false},
+    {"resume.loaded", Side::kSource, Kind::kSuspension, false},
+    {"resume.kept", Side::kSource, Kind::kSuspension, false},     // Resuming is not written
+    {"resume.decided", Side::kSource, Kind::kSuspension, false},  // it stands still
+    {"resume.running", Side::kSource, Kind::kSuspension, false},  // Finished is not written
     {"source.recovery.begun", Side::kSource, Kind::kRecovery, false},
     {"source.recovery.resumed", Side::kSource, Kind::kRecovery, false},
     {"destination.recovery.begun", Side::kDestination, Kind::kRecovery, false},

@@ -37,6 +37,8 @@ struct Lost {
   std::vector<std::string> homes;  ///< in the order of the members; there may be fewer
   /// The member that is reached through the driver alone; 0: none; -1: it is not known.
   pid_t driver_alone = 0;
+  /// Where control state goes that is still in host memory; empty: where it was.
+  std::vector<device::GpuPair> gpus;
 };
 
 /// What a living worker has in hand, and recovery has to look for.

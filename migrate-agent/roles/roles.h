@@ -24,6 +24,13 @@ asio::awaitable<void> run_source(WorkerContext& context, proto::MigrateRequest r
 /// an abort, or until the source is gone.
 asio::awaitable<void> run_destination(WorkerContext& context, proto::PreflightRequest request);
 
+/// Takes the job off its GPUs (migrate-agent/suspension), and answers as run_source(). After success
+/// it is suspended: it needs no worker.
+asio::awaitable<void> run_suspend(WorkerContext& context, const proto::SuspendRequest& request);
+
+/// Lets a suspended job run again, and answers likewise.
+asio::awaitable<void> run_resume(WorkerContext& context, const proto::ResumeRequest& request);
+
 /// Preflight alone: a CheckReply with what both sides find. Nothing is touched or reserved, and no
 /// journal is written. kPermissionDenied if the peer may not move the process, kInvalidArgument if
 /// the destination is not an address; everything else is a finding. Blocks, on a thread of the

@@ -76,7 +76,9 @@ Status claim(Course& c) {
   const pid_t pid = c.order.request.pid();
   GCR_ASSIGN(c.target, c.find_target(c.order));
   c.interrupting = c.worker.cancellation.on_request(
-      [&c] { c.target->interrupt(c.worker.cancellation.check().error()); });
+      [&c] {
+        if (c.target != nullptr) c.target->interrupt(c.worker.cancellation.check().error());
+      });
   GCR_ASSIGN(c.subject.claimed, c.worker.permissions.check_process(pid));
   add_member(c.subject.members, pid, c.subject.claimed.start_time);
   GCR_TRY(add_descendants(c, procfs::tree(pid)));
@@ -106,7 +108,7 @@ Status follow_members(Course& c, const std::vector<pid_t>& tree) {
 Status begin(Course& c) {
   Subject& subject = c.subject;
   journal::Began began = description(c);
-  began.set_peer(c.target->name());
+  if (c.target != nullptr) began.set_peer(c.target->name());
   GCR_ASSIGN(c.account.log, commit::SourceLog::create(c.worker.config.state_dir, c.order.migration,
                                                       std::move(began)));
   subject.driver = std::move(subject.found->host.driver);

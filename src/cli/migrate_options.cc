@@ -31,6 +31,7 @@ Exit status:
   9  ended           the process ended by itself before it was moved; it runs nowhere
 
 cancel, continue, set, status, list, host and resolve: 0 on success, else 2 to 5.
+suspend, resume and swap: as for a migration; after 1 and 7 the process is as it was before.
 
 Ctrl-C (or SIGTERM) cancels the migration unless it is committed, and waits for the report; a second
 one quits at once. If the connection to SRC is lost, the migration goes on, and SRC is asked what
@@ -154,11 +155,14 @@ proto::GpuPair parse_pair(const std::string& text) {
   return pair;
 }
 
-void describe_gpus(CLI::App& app, MigrateRequest& request) {
+}  // namespace
+
+void describe_device_map(CLI::App& app,
+                         google::protobuf::RepeatedPtrField<proto::GpuPair>& device_map) {
   app.add_option_function<std::vector<std::string>>(
          "--device-map",
-         [&request](const std::vector<std::string>& pairs) {
-           for (const std::string& pair : pairs) *request.add_device_map() = parse_pair(pair);
+         [&device_map](const std::vector<std::string>& pairs) {
+           for (const std::string& pair : pairs) *device_map.Add() = parse_pair(pair);
          },
          "Which GPU of DST takes the place of which GPU of SRC, by UUID (default, and for those "
          "that are not named: the agents choose)")
@@ -166,6 +170,8 @@ void describe_gpus(CLI::App& app, MigrateRequest& request) {
       ->delimiter(',')
       ->allow_extra_args(false);
 }
+
+namespace {
 
 void describe_images(CLI::App& app, MigrateRequest& request) {
   add_option(app, "--compression", request, &MigrateRequest::set_compression,
@@ -219,7 +225,7 @@ void describe_migrate(CLI::App& app, CommandLine& line) {
   describe_pre_copy(app, line.options.request);
   describe_images(app, line.options.request);
   describe_concessions(app, line.options.request);
-  describe_gpus(app, line.options.request);
+  describe_device_map(app, *line.options.request.mutable_device_map());
   describe_output(app, line.options);
   describe_certificates(app, line.tls);
 }
@@ -234,7 +240,7 @@ CLI::App* describe_preflight(CLI::App& app, CommandLine& line) {
            "As for a migration");
   describe_concessions(*preflight, line.options.request);
   describe_downtime_limit(*preflight, line.options.request);
-  describe_gpus(*preflight, line.options.request);
+  describe_device_map(*preflight, *line.options.request.mutable_device_map());
   preflight->add_flag("--json", line.options.json, "Print one JSON object and nothing else");
   describe_certificates(*preflight, line.tls);
   return preflight;
