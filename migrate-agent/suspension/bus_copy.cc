@@ -9,7 +9,7 @@
 namespace gcr::agent {
 namespace {
 
-constexpr std::size_t kPieceBytes = kGiB;
+constexpr std::size_t kPieceBytes = 256 * kMiB;
 
 /// A stream of each GPU, made when it is first needed.
 class Streams {

@@ -25,7 +25,7 @@ namespace {
 using testing::HasSubstr;
 using Words = std::vector<std::string>;
 
-constexpr std::uint64_t kVram = 128 * kMiB;
+constexpr std::uint64_t kCounterVram = 128 * kMiB;
 
 /// One counter on host A, unless a test starts something else.
 class SuspendTest : public testing::Test {
@@ -33,7 +33,7 @@ class SuspendTest : public testing::Test {
   void start(const Words& options = {}) {
     hosts_.emplace(options);
     empty_ = hosts_->use(Host::kA);
-    counter_.emplace(start_counter(*hosts_, Host::kA, kVram));
+    counter_.emplace(start_counter(*hosts_, Host::kA, kCounterVram));
     client_.emplace(hosts_->variable("NS", Host::kA));
     ASSERT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst);
     running_ = hosts_->use(Host::kA);
@@ -159,8 +159,8 @@ TEST_F(SuspendTest, AResumeMayGoToAnotherGpu) {
   const CommandResult resumed =
       resume({"--device-map", gpu(*hosts_, 0) + "=" + gpu(*hosts_, 1)});
   ASSERT_EQ(resumed.exit_code, 0) << resumed.out << resumed.err;
-  EXPECT_GE(hosts_->vram_used(Host::kA, 1), kVram);
-  EXPECT_LT(hosts_->vram_used(Host::kA, 0), kVram);
+  EXPECT_GE(hosts_->vram_used(Host::kA, 1), kCounterVram);
+  EXPECT_LT(hosts_->vram_used(Host::kA, 0), kCounterVram);
   expect_running();
 }
 
@@ -185,7 +185,7 @@ TEST_F(SuspendTest, ItGoesToAGpuWithRoomIfItsOwnHasNone) {
   const App other = start_stencil(*hosts_, Host::kA, 512 * kMiB, 100);
   const CommandResult resumed = resume();
   ASSERT_EQ(resumed.exit_code, 0) << resumed.out << resumed.err;
-  EXPECT_GE(hosts_->vram_used(Host::kA, 1), kVram);
+  EXPECT_GE(hosts_->vram_used(Host::kA, 1), kCounterVram);
   EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst + 1);
   EXPECT_TRUE(counter_is_intact(*client_, *hosts_, Host::kA));
 }
@@ -239,7 +239,8 @@ TEST_F(SuspendTest, WithoutItsKeeperTheVramIsLostAndThatIsSaid) {
     const auto name = procfs::status_field(std::to_string(process), "Name");
     const bool ours = procfs::namespace_link(process, "net") ==
                       procfs::namespace_link(counter_->pid(), "net");
-    if (name == "gcr-keeper" && ours) ASSERT_EQ(::kill(process, SIGKILL), 0);
+    if (name != "gcr-keeper" || !ours) continue;
+    ASSERT_EQ(::kill(process, SIGKILL), 0);
   }
   const CommandResult refused = resume();
   EXPECT_NE(refused.exit_code, 0);
@@ -248,9 +249,11 @@ TEST_F(SuspendTest, WithoutItsKeeperTheVramIsLostAndThatIsSaid) {
 }
 
 TEST_F(SuspendTest, TwoJobsTakeTurns) {
-  ASSERT_NO_FATAL_FAILURE(start({"--vram", "1G"}));
+  // One of them fits at a time.
+  ASSERT_NO_FATAL_FAILURE(start({"--vram", "2G"}));
   ASSERT_EQ(suspend().exit_code, 0);
-  const App other = start_stencil(*hosts_, Host::kA, 512 * kMiB, 100);
+  const App other = start_stencil(*hosts_, Host::kA, 1344 * kMiB, 100);
+  EXPECT_THAT(resume().err, HasSubstr("of VRAM free; "));
   const std::string second = std::to_string(other.pid());
   const CommandResult swapped = order({"swap", second, pid()});
   ASSERT_EQ(swapped.exit_code, 0) << swapped.out << swapped.err;
@@ -378,14 +381,14 @@ TEST_F(SuspendTest, AResumeToAnotherGpuIsFinishedThereByRecovery) {
   arm("resume.decided kill");
   EXPECT_NE(resume({"--device-map", gpu(*hosts_, 0) + "=" + gpu(*hosts_, 1)}).exit_code, 0);
   expect_running();
-  EXPECT_GE(hosts_->vram_used(Host::kA, 1), kVram);
+  EXPECT_GE(hosts_->vram_used(Host::kA, 1), kCounterVram);
 }
 
 TEST(SuspendOnHip, IsRefusedBecauseOnlyADumpTakesTheControlState) {
   const char* kind = std::getenv("GCR_GPU");
   if (kind == nullptr || std::string(kind) != "soft-hip") GTEST_SKIP() << "CUDA's control state";
   TwoHosts hosts;
-  const App counter = start_counter(hosts, Host::kA, kVram);
+  const App counter = start_counter(hosts, Host::kA, kCounterVram);
   const CommandResult refused =
       hosts.order(Host::kA, {"suspend", std::to_string(counter.pid())});
   EXPECT_EQ(refused.exit_code, kRefusedExit);
