@@ -113,20 +113,28 @@ Result<journal::ProcessIds> Recoveries::take_suspended(const journal::Entry& ent
   return members_of(contents);
 }
 
-/// Until one of its processes ends: recovery sees then what is left of the job.
-void Recoveries::wait_suspended(WorkerId id, Recovery& recovery) {
-  registry_.mark_suspended(id);
-  for (const journal::ProcessId& member : members_of(look_at(recovery.entry.path))) {
+/// Of a suspended job those that live now: whoever ends from here on is noticed.
+void Recoveries::open_members(Recovery& recovery) {
+  recovery.members.clear();
+  const journal::Contents contents = look_at(recovery.entry.path);
+  if (!journal::suspended(contents.records)) return;
+  for (const journal::ProcessId& member : members_of(contents)) {
     const auto process = procfs::Process::open(member.pid(), member.start_time());
     if (!process || process->has_ended()) continue;
     const int pidfd = ::fcntl(process->pidfd(), F_DUPFD_CLOEXEC, 0);
-    if (pidfd < 0) continue;
-    auto& end = recovery.members.emplace_back(io_, pidfd);
+    if (pidfd >= 0) recovery.members.emplace_back(io_, pidfd);
+  }
+}
+
+/// Until one of its processes ends: recovery sees then what is left of the job.
+void Recoveries::wait_suspended(WorkerId id, Recovery& recovery) {
+  registry_.mark_suspended(id);
+  recovery.waits = true;
+  for (auto& end : recovery.members) {
     end.async_wait(asio::posix::stream_descriptor::wait_read, [this, id](std::error_code error) {
       const auto found = recoveries_.find(id);
-      if (error || stopped_ || found == recoveries_.end() || found->second.members.empty()) return;
-      found->second.members.clear();
-      start(id, found->second);
+      const bool waits = found != recoveries_.end() && found->second.waits;
+      if (!error && !stopped_ && waits) start(id, found->second);
     });
   }
 }
@@ -141,6 +149,8 @@ void Recoveries::claim_processes(WorkerId id, const journal::Entry& entry) {
 
 void Recoveries::start(WorkerId id, Recovery& recovery) {
   recovery.started = Clock::now();
+  recovery.waits = false;
+  open_members(recovery);
   if (!start_(id, recovery.entry.path.filename())) start_later(id, recovery);
 }
 

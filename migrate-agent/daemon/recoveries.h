@@ -62,7 +62,9 @@ class Recoveries {
     asio::steady_timer timer;
     std::chrono::milliseconds pause = kFirstRecoveryPause;
     Clock::time_point started = {};
-    std::vector<asio::posix::stream_descriptor> members = {};  ///< pidfds, while it is suspended
+    /// pidfds of a suspended job's processes, since the last worker was started
+    std::vector<asio::posix::stream_descriptor> members = {};
+    bool waits = false;  ///< no worker is at it, until one of them ends
   };
 
   enum class Need : std::uint8_t;
@@ -70,6 +72,7 @@ class Recoveries {
   Need need_of(const std::filesystem::path& path) const;
   WorkerId add(const journal::Entry& entry);
   bool has(const journal::Entry& entry) const;
+  void open_members(Recovery& recovery);
   void wait_suspended(WorkerId id, Recovery& recovery);
   void start(WorkerId id, Recovery& recovery);
   void start_later(WorkerId id, Recovery& recovery);

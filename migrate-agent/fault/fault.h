@@ -75,15 +75,15 @@ inline constexpr Point kPoints[] = {
     {"destination.committed", Side::kDestination, Kind::kBoundary, true},  // before SIGCONT
     {"destination.resumed", Side::kDestination, Kind::kBoundary, true},    // CommitReply not sent
     {"destination.finished", Side::kDestination, Kind::kBoundary, true},
-    {"suspend.copied", Side::kSource, Kind::kSuspension, false},  // all is in host memory
-    {"suspend.kept", Side::kSource, Kind::kSuspension, false},    // Suspended is not written
-    {"suspend.decided", Side::kSource, Kind::kSuspension, false},  // VRAM is still there
-    {"suspend.released", Side::kSource, Kind::kSuspension, false},
-    {"resume.begun", Side::kSource, Kind::kSuspension, false},
-    {"resume.loaded", Side::kSource, Kind::kSuspension, false},
-    {"resume.kept", Side::kSource, Kind::kSuspension, false},     // Resuming is not written
-    {"resume.decided", Side::kSource, Kind::kSuspension, false},  // it stands still
-    {"resume.running", Side::kSource, Kind::kSuspension, false},  // Finished is not written
+    {"source.suspend.copied", Side::kSource, Kind::kSuspension, false},  // all is in host memory
+    {"source.suspend.kept", Side::kSource, Kind::kSuspension, false},    // Suspended is not written
+    {"source.suspend.decided", Side::kSource, Kind::kSuspension, false},  // VRAM is still there
+    {"source.suspend.released", Side::kSource, Kind::kSuspension, false},
+    {"source.resume.begun", Side::kSource, Kind::kSuspension, false},
+    {"source.resume.loaded", Side::kSource, Kind::kSuspension, false},
+    {"source.resume.kept", Side::kSource, Kind::kSuspension, false},     // Resuming is not written
+    {"source.resume.decided", Side::kSource, Kind::kSuspension, false},  // it stands still
+    {"source.resume.running", Side::kSource, Kind::kSuspension, false},  // Finished is not written
     {"source.recovery.begun", Side::kSource, Kind::kRecovery, false},
     {"source.recovery.resumed", Side::kSource, Kind::kRecovery, false},
     {"destination.recovery.begun", Side::kDestination, Kind::kRecovery, false},

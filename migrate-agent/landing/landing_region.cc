@@ -62,7 +62,7 @@ Result<MappedFile> map_file(std::uint64_t bytes, unsigned flags) {
   }
   void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, mapped.file.get(), 0);
   if (at == MAP_FAILED) {
-    return Error::from_errno(errno, fmt::format("mapping {} of a memfd", format_bytes(bytes)));
+    return Error::from_errno(errno, fmt::format("reserving {} in a memfd", format_bytes(bytes)));
   }
   mapped.mapping = UniqueMapping(at, bytes);
   return mapped;

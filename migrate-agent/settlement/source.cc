@@ -135,7 +135,7 @@ Status run_again(commit::SourceLog& log, const agent::Config& config) {
     text = "the process has ended";
     pid = 0;
   }
-  GCR_TRY(fault::point("resume.running"));
+  GCR_TRY(fault::point("source.resume.running"));
   GCR_TRY(clear_helpers(config, journal));
   return log.advance(SourceEvent::kResumed, finished(text, pid));
 }

@@ -67,7 +67,7 @@ Status take(Resume& r) {
   proto::Envelope started;
   started.mutable_started()->set_migration_id(to_bytes(entry.migration));
   r.console.tell(std::move(started));
-  return fault::point("resume.begun");
+  return fault::point("source.resume.begun");
 }
 
 std::vector<device::GpuPair> ordered(const proto::ResumeRequest& request) {
@@ -107,7 +107,7 @@ Status load(Resume& r) {
   r.report.mutable_suspension()->set_copy_ms(in_milliseconds(Clock::now() - began));
   GCR_TRY(r.phases.time("vram", "verify", [&] { return r.vram->verify(); }));
   r.report.set_verified(true);
-  return fault::point("resume.loaded");
+  return fault::point("source.resume.loaded");
 }
 
 /// From here on VRAM outlives this worker. The journal knows the keeper before it holds anything.
@@ -118,7 +118,7 @@ Status keep(Resume& r) {
   *record.mutable_keeper_started()->mutable_keeper() = r.keeper->id();
   GCR_TRY(r.log->advance(commit::SourceEvent::kKeeperStarted, std::move(record)));
   GCR_TRY(r.vram->hand_over(*r.keeper));
-  return fault::point("resume.kept");
+  return fault::point("source.resume.kept");
 }
 
 /// Each GPU as it stays is not named: the driver then needs no pairs.
@@ -136,7 +136,7 @@ Status decide(Resume& r) {
   }
   GCR_TRY(r.log->advance(commit::SourceEvent::kResuming, std::move(record)));
   r.report.set_source_touched(true);
-  return fault::point("resume.decided");
+  return fault::point("source.resume.decided");
 }
 
 Status run_steps(Resume& r) {

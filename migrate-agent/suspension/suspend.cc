@@ -126,7 +126,7 @@ Status stop(Suspend& s) {
   GCR_TRY(taken_apart);
   GCR_TRY(saved);
   GCR_TRY(c.subject.processes->group().freeze());
-  return fault::point("suspend.copied");
+  return fault::point("source.suspend.copied");
 }
 
 /// From here on the job is suspended, whatever becomes of this worker.
@@ -137,7 +137,7 @@ Status decide(Suspend& s) {
     return Error(Code::kNotFound, "the process ended while it was suspended");
   }
   GCR_TRY(s.copy->hand_over(c.subject.job, s.digests, s.secret, *s.keeper));
-  GCR_TRY(fault::point("suspend.kept"));
+  GCR_TRY(fault::point("source.suspend.kept"));
   journal::Record record;
   record.mutable_suspended();
   GCR_TRY(c.account.log->advance(commit::SourceEvent::kSuspended, std::move(record)));
@@ -167,11 +167,11 @@ Status run_steps(Suspend& s) {
 /// stay locked until the worker ends: to unlock them takes 14 ms per GiB (measured on an H200).
 Status release(Suspend& s) {
   Course& c = s.course;
-  GCR_TRY(fault::point("suspend.decided"));
+  GCR_TRY(fault::point("source.suspend.decided"));
   const Phases::Timer timer(c.account.phases, "vram", "release");
   c.copying.vram.reset();
   GCR_TRY(c.subject.keeper->end());
-  return fault::point("suspend.released");
+  return fault::point("source.suspend.released");
 }
 
 void run(Suspend& s) {
