@@ -44,6 +44,12 @@ Status check_control(const Course& c) {
   return {};
 }
 
+/// Else anybody's SIGCONT would let it run without its VRAM.
+Status check_freezer(const Course& c) {
+  if (c.subject.processes->group().freezes()) return {};
+  return Error(Code::kRefused, "no control group can be frozen on this host");
+}
+
 /// Takes over what the job has allocated since the last look, and makes room for it.
 Status take_buffers(Suspend& s) {
   Course& c = s.course;
@@ -125,7 +131,7 @@ Status stop(Suspend& s) {
   const Status saved = copied.get();
   GCR_TRY(taken_apart);
   GCR_TRY(saved);
-  GCR_TRY(c.subject.processes->group().freeze());
+  GCR_TRY(c.account.phases.time("process", "stop", [&c] { return c.subject.processes->stop(); }));
   return fault::point("source.suspend.copied");
 }
 
@@ -156,6 +162,7 @@ Status run_steps(Suspend& s) {
   }
   GCR_TRY(check_control(c));
   GCR_TRY(source::begin(c));
+  GCR_TRY(check_freezer(c));
   for (const auto step : {prepare, stop, decide}) {
     GCR_TRY(c.worker.cancellation.check());
     GCR_TRY(step(s));

@@ -64,6 +64,14 @@ class SuspendTest : public testing::Test {
     return migrations[0].struct_value().fields().at("state").string_value();
   }
 
+  /// As `gcr-migrate host` has it; empty if it is in none.
+  std::string migration_of_process() const {
+    const auto answer = hosts_->ask(Host::kA, "host");
+    const auto& processes = answer.fields().at("processes").list_value().values();
+    if (processes.size() != 1) return "no process";
+    return processes[0].struct_value().fields().at("migration_id").string_value();
+  }
+
   /// Recovery may still have to lead there.
   bool comes_to(const std::string& wanted) const {
     const auto end = std::chrono::steady_clock::now() + kPatience;
@@ -117,8 +125,10 @@ TEST_F(SuspendTest, NothingOfTheJobIsOnTheGpuUntilItGoesOn) {
   ASSERT_EQ(suspended.exit_code, 0) << suspended.out << suspended.err;
   EXPECT_THAT(suspended.out, HasSubstr("suspended pid=" + pid() + " vram_bytes="));
   expect_suspended();
+  EXPECT_NE(migration_of_process(), "");
   const CommandResult resumed = resume();
   ASSERT_EQ(resumed.exit_code, 0) << resumed.out << resumed.err;
+  EXPECT_EQ(migration_of_process(), "");
   EXPECT_THAT(resumed.out, HasSubstr("resumed pid=" + pid() + " vram_bytes="));
   expect_running();
 }
