@@ -63,8 +63,8 @@ struct Worker {
   std::string ordered_by;                ///< who ordered its migration
 };
 
-/// Whether nothing is left to do with the process here, and it is not suspended; the operator is told after the daemon, and
-/// may ask for the next migration at once.
+/// Whether nothing is left to do with the process here, and it is not suspended; the operator is
+/// told after the daemon, and may ask for the next migration at once.
 bool is_settled(const proto::MigrateReport& report) {
   if (report.suspension().done() && !report.suspension().resumed()) return false;
   return !report.recovering() && (report.migrated() || !report.committed());

@@ -33,10 +33,10 @@ journal::ProcessIds members_of(const journal::Contents& contents) {
 
 enum class Recoveries::Need : std::uint8_t {
   kInvalid = 0,
-  kNone,      ///< there is no journal
-  kFinished,  ///< nothing is left to do
-  kRecovery,  ///< it is unfinished, or owned
-  kOperator,  ///< it is damaged
+  kNone,       ///< there is no journal
+  kFinished,   ///< nothing is left to do
+  kRecovery,   ///< it is unfinished, or owned
+  kOperator,   ///< it is damaged
   kSuspended,  ///< its job is suspended
 };
 

@@ -22,11 +22,11 @@ class LandingRegion {
   LandingRegion(LandingRegion&&) noexcept = default;
   LandingRegion& operator=(LandingRegion&& other) noexcept;
 
-  /// Maps and populates `bytes` (0 gives an empty region) with up to 16 threads. Hugepages come from
-  /// what is free, and beyond that, if `limits` allows, from raising the kernel's limit of surplus
-  /// pages by what is missing until the region is destroyed. Fails with kResourceExhausted, naming
-  /// sizes, if the memory or (kRequire) the hugepages cannot be allocated; nothing stays behind
-  /// then.
+  /// Maps and populates `bytes` (0 gives an empty region) with up to 16 threads. Hugepages come
+  /// from what is free, and beyond that, if `limits` allows, from raising the kernel's limit of
+  /// surplus pages by what is missing until the region is destroyed. Fails with kResourceExhausted,
+  /// naming sizes, if the memory or (kRequire) the hugepages cannot be allocated; nothing stays
+  /// behind then.
   static Result<LandingRegion> create(std::uint64_t bytes, HugepagePolicy policy,
                                       const HugepageLimits& limits = {});
 

@@ -75,10 +75,11 @@ Reply answer_cancel(WorkerContext& context, const Uuid& migration) {
     GCR_TRY(known);
     if (known->is(commit::SourceState::kSuspended) &&
         !journal::is_owned(known->entry.path).value_or(false)) {
-      return Error(Code::kRefused,
-                   fmt::format("migration {} cannot be cancelled any more: its process is suspended; "
-                               "`gcr-migrate resume` lets it run",
-                               migration.to_string()));
+      return Error(
+          Code::kRefused,
+          fmt::format("migration {} cannot be cancelled any more: its process is suspended; "
+                      "`gcr-migrate resume` lets it run",
+                      migration.to_string()));
     }
     const auto outcome = commit::outcome_of(std::get<commit::SourceState>(known->state));
     if (outcome == proto::OutcomeReply::ABORTED) return cancel_reply();

@@ -24,8 +24,8 @@ asio::awaitable<void> run_source(WorkerContext& context, proto::MigrateRequest r
 /// an abort, or until the source is gone.
 asio::awaitable<void> run_destination(WorkerContext& context, proto::PreflightRequest request);
 
-/// Takes the job off its GPUs (migrate-agent/suspension), and answers as run_source(). After success
-/// it is suspended: it needs no worker.
+/// Takes the job off its GPUs (migrate-agent/suspension), and answers as run_source(). After
+/// success it is suspended: it needs no worker.
 asio::awaitable<void> run_suspend(WorkerContext& context, const proto::SuspendRequest& request);
 
 /// Lets a suspended job run again, and answers likewise.

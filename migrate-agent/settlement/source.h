@@ -24,8 +24,8 @@ Status undo(commit::SourceLog& log, const agent::Config& config, commit::SourceE
 Status end_copy(commit::SourceLog& log, const agent::Config& config, const std::string& text);
 
 /// In suspended, and whoever worked on it is dead: freezes the job again if need be, and ends a
-/// keeper that a resume had started. If the whole job has ended, ends the keeper of its copy too and
-/// writes Finished.
+/// keeper that a resume had started. If the whole job has ended, ends the keeper of its copy too
+/// and writes Finished.
 Status stay_suspended(commit::SourceLog& log, const agent::Config& config);
 
 /// In resuming: lets the job run, on the GPUs that Resuming names, with the VRAM that the keeper

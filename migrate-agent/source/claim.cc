@@ -75,10 +75,9 @@ Status claim_members(Course& c) {
 Status claim(Course& c) {
   const pid_t pid = c.order.request.pid();
   GCR_ASSIGN(c.target, c.find_target(c.order));
-  c.interrupting = c.worker.cancellation.on_request(
-      [&c] {
-        if (c.target != nullptr) c.target->interrupt(c.worker.cancellation.check().error());
-      });
+  c.interrupting = c.worker.cancellation.on_request([&c] {
+    if (c.target != nullptr) c.target->interrupt(c.worker.cancellation.check().error());
+  });
   GCR_ASSIGN(c.subject.claimed, c.worker.permissions.check_process(pid));
   add_member(c.subject.members, pid, c.subject.claimed.start_time);
   GCR_TRY(add_descendants(c, procfs::tree(pid)));

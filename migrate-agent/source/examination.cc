@@ -464,12 +464,29 @@ Examination examine(const proto::MigrateRequest& request, const Config& config,
 }
 
 bool is_about_gpus(const proto::Finding& finding) {
-  constexpr std::string_view kAbout[] = {
-      "no-process",   "cannot-inspect",   "not-ours",       "in-migration",    "too-many-processes",
-      "no-door",      "no-library",       "unseen-memory",  "cuda-state",      "managed-memory",
-      "ipc-memory",   "foreign-handles",  "mps",            "too-many-buffers", "untracked-memory",
-      "no-driver",    "driver-too-old",   "mig",            "compute-mode",    "memory-too-small",
-      "no-freezer",   "state-dir-full",   "kernel-features"};
+  constexpr std::string_view kAbout[] = {"no-process",
+                                         "cannot-inspect",
+                                         "not-ours",
+                                         "in-migration",
+                                         "too-many-processes",
+                                         "no-door",
+                                         "no-library",
+                                         "unseen-memory",
+                                         "cuda-state",
+                                         "managed-memory",
+                                         "ipc-memory",
+                                         "foreign-handles",
+                                         "mps",
+                                         "too-many-buffers",
+                                         "untracked-memory",
+                                         "no-driver",
+                                         "driver-too-old",
+                                         "mig",
+                                         "compute-mode",
+                                         "memory-too-small",
+                                         "no-freezer",
+                                         "state-dir-full",
+                                         "kernel-features"};
   return std::ranges::find(kAbout, finding.id()) != std::end(kAbout);
 }
 

@@ -103,9 +103,9 @@ Status SourceJob::checkpoint() {
   });
 }
 
-/// All threads of a frozen group are stopped next, by CRIU or by stop(), which waits until each has:
-/// for ever, if one waits in vfork for a child that has stopped before it executed its program. So
-/// none may when the group freezes.
+/// All threads of a frozen group are stopped next, by CRIU or by stop(), which waits until each
+/// has: for ever, if one waits in vfork for a child that has stopped before it executed its
+/// program. So none may when the group freezes.
 Status SourceJob::freeze_outside_vfork() {
   const auto end = std::chrono::steady_clock::now() + kVforkPatience;
   for (;;) {

@@ -37,8 +37,8 @@ class Streams {
 Status enqueue(const CopiedBuffer& buffer, std::span<std::byte> piece, Direction direction,
                Streams& streams) {
   std::byte* const from = std::max(buffer.host.data(), piece.data());
-  std::byte* const to = std::min(buffer.host.data() + buffer.host.size(),
-                                 piece.data() + piece.size());
+  std::byte* const to =
+      std::min(buffer.host.data() + buffer.host.size(), piece.data() + piece.size());
   if (from >= to) return {};
   GCR_ASSIGN(device::Stream* const stream, streams.on(buffer.vram->gpu()));
   const auto bytes = static_cast<std::uint64_t>(to - from);

@@ -24,8 +24,8 @@ Result<UniqueFd> sealed_file(const std::string& content) {
   UniqueFd file(::memfd_create("gcr-copy", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file) return Error::from_errno(errno, "cannot make the description of a copy of VRAM");
   for (std::size_t at = 0; at < content.size();) {
-    const ssize_t written = ::pwrite(file.get(), content.data() + at, content.size() - at,
-                                     static_cast<off_t>(at));
+    const ssize_t written =
+        ::pwrite(file.get(), content.data() + at, content.size() - at, static_cast<off_t>(at));
     if (written < 0) return Error::from_errno(errno, "cannot describe a copy of VRAM");
     at += static_cast<std::size_t>(written);
   }
@@ -75,9 +75,8 @@ Status HostCopy::fill(const job::Job& job, const mover::OutgoingVram& vram) cons
   for (const Part& part : parts_) {
     for (const auto piece : pieces_of(part.region.bytes())) pieces.push_back(piece);
   }
-  return share_out(pieces.size(), kCopyThreads, [&](std::size_t i) {
-    return copy_piece(buffers, pieces[i], Direction::kOut);
-  });
+  return share_out(pieces.size(), kCopyThreads,
+                   [&](std::size_t i) { return copy_piece(buffers, pieces[i], Direction::kOut); });
 }
 
 Status HostCopy::hand_over(const job::Job& job, const Digests& digests, const Secret& secret,

@@ -29,8 +29,8 @@ class HostCopy {
   /// How much memory make_room() would take.
   std::uint64_t missing_bytes(const job::Job& job) const;
 
-  /// Makes room for all VRAM of the job that has none yet: memory that is populated and page-locked.
-  /// kResourceExhausted says how much memory there is.
+  /// Makes room for all VRAM of the job that has none yet: memory that is populated and
+  /// page-locked. kResourceExhausted says how much memory there is.
   Status make_room(const job::Job& job);
 
   /// Copies all VRAM of the job, which has room.

@@ -20,9 +20,10 @@ struct Place {
   std::uint64_t free_bytes = 0;
 };
 
-/// Pairs for all GPUs of NVIDIA's in `host`: as `ordered` says, else each to itself if there is room
-/// for `needs` (bytes of buffers by GPU), else to others with room. kRefused if the order cannot be
-/// followed; kResourceExhausted, with the figures, if there is no room. No input or output.
+/// Pairs for all GPUs of NVIDIA's in `host`: as `ordered` says, else each to itself if there is
+/// room for `needs` (bytes of buffers by GPU), else to others with room. kRefused if the order
+/// cannot be followed; kResourceExhausted, with the figures, if there is no room. No input or
+/// output.
 Result<std::vector<device::GpuPair>> choose_places(const std::vector<Place>& host,
                                                    const std::map<Uuid, std::uint64_t>& needs,
                                                    const std::vector<device::GpuPair>& ordered);

@@ -1,6 +1,7 @@
-// A resume: VRAM is made anew, filled from the keeper's copy and verified while the job still stands
-// still; a keeper gets it; and from the record Resuming on the job is brought back like any that a
-// worker has left (migrate-agent/settlement). Until then a failure leaves it suspended as before.
+// A resume: VRAM is made anew, filled from the keeper's copy and verified while the job still
+// stands still; a keeper gets it; and from the record Resuming on the job is brought back like any
+// that a worker has left (migrate-agent/settlement). Until then a failure leaves it suspended as
+// before.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -54,16 +55,15 @@ Status take(Resume& r) {
   GCR_ASSIGN(const journal::Entry entry, find(r));
   r.report.set_migration_id(to_bytes(entry.migration));
   log_migration(entry.migration);
-  GCR_TRY(on_io(r.worker.io, r.worker.daemon.take_suspended(
-                                 entry.migration, r.worker.channel.peer().common_name)));
+  GCR_TRY(on_io(r.worker.io, r.worker.daemon.take_suspended(entry.migration,
+                                                            r.worker.channel.peer().common_name)));
   GCR_ASSIGN(r.log, commit::SourceLog::open(entry.path, journal::Lock::kWait));
   if (r.log->state() != commit::SourceState::kSuspended) {
     return Error(Code::kRefused, fmt::format("process {} is not suspended any more: it is {}",
                                              r.request.pid(), to_string(r.log->state())));
   }
-  GCR_TRY(on_io(r.worker.io, [&] {
-    return r.worker.line.open(entry.migration, journal::Began::SOURCE);
-  }));
+  GCR_TRY(on_io(r.worker.io,
+                [&] { return r.worker.line.open(entry.migration, journal::Began::SOURCE); }));
   proto::Envelope started;
   started.mutable_started()->set_migration_id(to_bytes(entry.migration));
   r.console.tell(std::move(started));
@@ -112,8 +112,8 @@ Status load(Resume& r) {
 
 /// From here on VRAM outlives this worker. The journal knows the keeper before it holds anything.
 Status keep(Resume& r) {
-  GCR_ASSIGN(r.keeper, keeper::Keeper::start(r.worker.config.criu.reaper.parent_path() /
-                                             "gcr-keeper"));
+  GCR_ASSIGN(r.keeper,
+             keeper::Keeper::start(r.worker.config.criu.reaper.parent_path() / "gcr-keeper"));
   journal::Record record;
   *record.mutable_keeper_started()->mutable_keeper() = r.keeper->id();
   GCR_TRY(r.log->advance(commit::SourceEvent::kKeeperStarted, std::move(record)));
@@ -126,8 +126,8 @@ Status decide(Resume& r) {
   GCR_TRY(r.worker.cancellation.check());
   journal::Record record;
   journal::Resuming& resuming = *record.mutable_resuming();
-  const bool moves = std::ranges::any_of(
-      r.gpus, [](const device::GpuPair& pair) { return pair.from != pair.to; });
+  const bool moves =
+      std::ranges::any_of(r.gpus, [](const device::GpuPair& pair) { return pair.from != pair.to; });
   for (const device::GpuPair& pair : r.gpus) {
     if (!moves) break;
     journal::GpuMove& move = *resuming.add_gpus();
@@ -144,9 +144,8 @@ Status run_steps(Resume& r) {
     GCR_TRY(r.worker.cancellation.check());
     GCR_TRY(step(r));
   }
-  return r.phases.time("process", "bring back", [&r] {
-    return settlement::run_again(*r.log, r.worker.config);
-  });
+  return r.phases.time("process", "bring back",
+                       [&r] { return settlement::run_again(*r.log, r.worker.config); });
 }
 
 /// Whether the job has run again, or ended: or what keeps it from that.

@@ -16,8 +16,8 @@
 namespace gcr::agent {
 namespace {
 
-/// To page-lock memory takes as long as to copy it (20 ms per GiB on an H200), and the driver does it
-/// for one piece at a time: the others are copied meanwhile.
+/// To page-lock memory takes as long as to copy it (20 ms per GiB on an H200), and the driver does
+/// it for one piece at a time: the others are copied meanwhile.
 constexpr std::size_t kFillThreads = 4;
 
 Error not_a_copy() { return {Code::kDataLoss, "the keeper does not hold a copy of VRAM"}; }
@@ -70,8 +70,7 @@ Status ReturningVram::check() const {
 Status ReturningVram::map(const std::vector<UniqueFd>& files) {
   if (files.size() != static_cast<std::size_t>(description_.part_bytes_size())) return not_a_copy();
   for (std::size_t i = 0; i < files.size(); ++i) {
-    const std::uint64_t bytes =
-        round_up(description_.part_bytes(static_cast<int>(i)), kChunkBytes);
+    const std::uint64_t bytes = round_up(description_.part_bytes(static_cast<int>(i)), kChunkBytes);
     void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, files[i].get(), 0);
     if (at == MAP_FAILED) {
       return Error::from_errno(errno, fmt::format("cannot map {} of a copy", format_bytes(bytes)));

@@ -32,8 +32,8 @@ class ReturningVram {
   /// Copies everything into it. The copy's pages stay locked while this object lives.
   Status fill();
 
-  /// Compares the digest of every chunk with what was in VRAM. kDataLoss names the first buffer that
-  /// differs.
+  /// Compares the digest of every chunk with what was in VRAM. kDataLoss names the first buffer
+  /// that differs.
   Status verify();
 
   /// Hands it over to a keeper that is not armed yet.

@@ -102,13 +102,11 @@ Status prepare(Suspend& s) {
 
 Status copy_vram(Suspend& s) {
   Course& c = s.course;
-  GCR_ASSIGN(s.digests, c.account.phases.time("vram", "digest", [&c] {
-    return c.copying.vram->digest_now();
-  }));
+  GCR_ASSIGN(s.digests, c.account.phases.time("vram", "digest",
+                                              [&c] { return c.copying.vram->digest_now(); }));
   const auto began = Clock::now();
-  GCR_TRY(c.account.phases.time("vram", "copy", [&s, &c] {
-    return s.copy->fill(c.subject.job, *c.copying.vram);
-  }));
+  GCR_TRY(c.account.phases.time("vram", "copy",
+                                [&s, &c] { return s.copy->fill(c.subject.job, *c.copying.vram); }));
   proto::MigrateReport& report = c.account.report;
   report.mutable_suspension()->set_copy_ms(in_milliseconds(Clock::now() - began));
   report.set_buffers(c.copying.vram->count());
@@ -170,8 +168,9 @@ Status run_steps(Suspend& s) {
   return {};
 }
 
-/// What this does not come to is done by the recovery that follows on every suspend. The copy's pages
-/// stay locked until the worker ends: to unlock them takes 14 ms per GiB (measured on an H200).
+/// What this does not come to is done by the recovery that follows on every suspend. The copy's
+/// pages stay locked until the worker ends: to unlock them takes 14 ms per GiB (measured on an
+/// H200).
 Status release(Suspend& s) {
   Course& c = s.course;
   GCR_TRY(fault::point("source.suspend.decided"));

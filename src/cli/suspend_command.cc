@@ -116,10 +116,10 @@ std::string rate(double bytes, double ms) {
 }
 
 std::string last_line(const proto::MigrateReport& report, int pid) {
-  return fmt::format("{} pid={} vram_bytes={} copy_ms={:.1f} standstill_ms={:.1f} total_ms={:.1f}\n",
-                     report.suspension().resumed() ? "resumed" : "suspended", pid,
-                     report.vram_bytes(), report.suspension().copy_ms(),
-                     report.suspension().standstill_ms(), report.total_ms());
+  return fmt::format(
+      "{} pid={} vram_bytes={} copy_ms={:.1f} standstill_ms={:.1f} total_ms={:.1f}\n",
+      report.suspension().resumed() ? "resumed" : "suspended", pid, report.vram_bytes(),
+      report.suspension().copy_ms(), report.suspension().standstill_ms(), report.total_ms());
 }
 
 std::string text_of(const proto::MigrateReport& report, int pid) {
@@ -141,6 +141,13 @@ std::string text_of(const proto::MigrateReport& report, int pid) {
   return text;
 }
 
+/// What became of the process is said where it is not as it was before.
+std::string error_of(const Outcome& outcome) {
+  const bool as_before =
+      outcome.report.suspension().resumed() && outcome.exit_code != ExitCode::kUnknown;
+  return as_before ? printable(outcome.report.message()) : error_line(outcome);
+}
+
 std::string json_of(const Outcome& outcome, int pid) {
   Struct object;
   set(object, "schema", kSchema);
@@ -149,16 +156,17 @@ std::string json_of(const Outcome& outcome, int pid) {
   const Uuid id = to_uuid(report.migration_id());
   set(object, "migration_id", id == Uuid{} ? "" : id.to_string());
   set(object, "pid", pid);
-  set_fields(object, report, {"code", "message", "vram_bytes", "buffers", "processes", "total_ms",
-                              "process_ended", "recovering"});
+  set_fields(object, report,
+             {"code", "message", "vram_bytes", "buffers", "processes", "total_ms", "process_ended",
+              "recovering"});
   set_fields(set_object(object, "suspension"), report.suspension(),
              {"resumed", "done", "copy_ms", "standstill_ms", "hugepages"});
   return to_json(object) + "\n";
 }
 
 /// Carries out one order and prints what came of it.
-ExitCode carry_out(const OrderLine& line, const control::AgentAddress& agent, proto::Envelope request,
-                   int pid) {
+ExitCode carry_out(const OrderLine& line, const control::AgentAddress& agent,
+                   proto::Envelope request, int pid) {
   asio::io_context io(1);
   Order order(io, agent, std::move(request), !line.json && !line.quiet);
   Outcome outcome =
@@ -173,7 +181,7 @@ ExitCode carry_out(const OrderLine& line, const control::AgentAddress& agent, pr
   if (done && !line.json) {
     print_now((line.quiet ? "" : text_of(outcome.report, pid)) + last_line(outcome.report, pid));
   }
-  if (!done) complain(printable(outcome.report.message()));
+  if (!done) complain(error_of(outcome));
   return outcome.exit_code;
 }
 
@@ -196,8 +204,8 @@ ExitCode swap(const OrderLine& line, const control::AgentAddress& agent) {
   if (suspended != ExitCode::kMigrated) return suspended;
   const ExitCode resumed = resume(line, agent, line.second);
   if (resumed == ExitCode::kMigrated) return resumed;
-  complain(fmt::format("process {} was not resumed: resuming process {} again", line.second,
-                       line.pid));
+  complain(
+      fmt::format("process {} was not resumed: resuming process {} again", line.second, line.pid));
   OrderLine back = line;
   back.device_map.Clear();
   const ExitCode again = resume(back, agent, line.pid);
@@ -215,7 +223,7 @@ ExitCode run(const OrderLine& line, Work work) {
 }
 
 std::shared_ptr<OrderLine> add(CLI::App& app, Commands& commands, const char* name,
-                          const char* description, Work work, CLI::App** added) {
+                               const char* description, Work work, CLI::App** added) {
   const auto line = std::make_shared<OrderLine>();
   CLI::App* command = app.add_subcommand(name, description);
   command->footer(kSuspendFooter);
@@ -245,13 +253,16 @@ void add_suspensions(CLI::App& app, Commands& commands) {
       suspend, &command);
   auto line = add(
       app, commands, "resume", "gcr-migrate resume HOST PID: let a suspended job run again",
-      [](const OrderLine& one, const control::AgentAddress& agent) { return resume(one, agent, one.pid); },
+      [](const OrderLine& one, const control::AgentAddress& agent) {
+        return resume(one, agent, one.pid);
+      },
       &command);
   describe_device_map(*command, line->device_map);
-  line = add(app, commands, "swap",
-             "gcr-migrate swap HOST PID PID2: suspend PID, and let PID2 run, which was suspended; if "
-             "that fails, PID runs again",
-             swap, &command);
+  line =
+      add(app, commands, "swap",
+          "gcr-migrate swap HOST PID PID2: suspend PID, and let PID2 run, which was suspended; if "
+          "that fails, PID runs again",
+          swap, &command);
   command->add_option("PID2", line->second, "The suspended process")
       ->required()
       ->check(CLI::PositiveNumber);

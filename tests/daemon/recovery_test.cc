@@ -110,8 +110,8 @@ proto::Envelope resume_request() {
 }
 
 TEST_F(RecoveryTest, ASuspendedJobIsLookedAtAndRefusedToOthers) {
-  const Uuid id = write_source(home_.state_dir(), SourceState::kSuspended,
-                               {.pid = 4711, .start_time = 5});
+  const Uuid id =
+      write_source(home_.state_dir(), SourceState::kSuspended, {.pid = 4711, .start_time = 5});
   AgentProcess agent(credentials_, {}, home_);
   ASSERT_TRUE(agent.wait_for_log("recovers " + id.to_string() + "-source"));
   ASSERT_TRUE(agent.wait_for_log("ended with status 0"));
@@ -122,8 +122,8 @@ TEST_F(RecoveryTest, ASuspendedJobIsLookedAtAndRefusedToOthers) {
 }
 
 TEST_F(RecoveryTest, ASuspendedJobIsResumedByOneWorkerAtATimeAndThenLookedAtAgain) {
-  const Uuid id = write_source(home_.state_dir(), SourceState::kSuspended,
-                               {.pid = 4711, .start_time = 5});
+  const Uuid id =
+      write_source(home_.state_dir(), SourceState::kSuspended, {.pid = 4711, .start_time = 5});
   AgentProcess agent(credentials_, {}, home_);
   ASSERT_TRUE(agent.wait_for_log("recovers " + id.to_string() + "-source"));
   ASSERT_TRUE(agent.wait_for_log("ended with status 0"));

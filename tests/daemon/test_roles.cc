@@ -192,8 +192,8 @@ asio::awaitable<void> run_suspend(WorkerContext& context, const proto::SuspendRe
 /// Takes over the only journal, and has it until it is told to leave.
 asio::awaitable<void> run_resume(WorkerContext& context, const proto::ResumeRequest&) {
   const auto entries = journal::list(context.config.state_dir);
-  const Status taken = co_await context.daemon.take_suspended(
-      entries->front().migration, context.channel.peer().common_name);
+  const Status taken = co_await context.daemon.take_suspended(entries->front().migration,
+                                                              context.channel.peer().common_name);
   std::string why = taken ? std::string() : taken.error().message();
   co_await tell(context.channel, taken ? "taken" : "refused", std::move(why));
   const auto released = co_await context.channel.receive(kPatience);

@@ -1,5 +1,5 @@
-// A job is taken off its GPUs and put back: it goes on as if nothing had been, whatever fails on the
-// way, and nothing is left over.
+// A job is taken off its GPUs and put back: it goes on as if nothing had been, whatever fails on
+// the way, and nothing is left over.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -175,8 +175,7 @@ TEST_F(SuspendTest, OrdinaryMemoryWillDo) {
 TEST_F(SuspendTest, AResumeMayGoToAnotherGpu) {
   ASSERT_NO_FATAL_FAILURE(start({"--gpus", "2"}));
   ASSERT_EQ(suspend().exit_code, 0);
-  const CommandResult resumed =
-      resume({"--device-map", gpu(*hosts_, 0) + "=" + gpu(*hosts_, 1)});
+  const CommandResult resumed = resume({"--device-map", gpu(*hosts_, 0) + "=" + gpu(*hosts_, 1)});
   ASSERT_EQ(resumed.exit_code, 0) << resumed.out << resumed.err;
   EXPECT_GE(hosts_->vram_used(Host::kA, 1), kCounterVram);
   EXPECT_LT(hosts_->vram_used(Host::kA, 0), kCounterVram);
@@ -255,8 +254,8 @@ TEST_F(SuspendTest, WithoutItsKeeperTheVramIsLostAndThatIsSaid) {
   hosts_->wait_until_idle(Host::kA);
   for (const pid_t process : procfs::processes()) {
     const auto name = procfs::status_field(std::to_string(process), "Name");
-    const bool ours = procfs::namespace_link(process, "net") ==
-                      procfs::namespace_link(counter_->pid(), "net");
+    const bool ours =
+        procfs::namespace_link(process, "net") == procfs::namespace_link(counter_->pid(), "net");
     if (name != "gcr-keeper" || !ours) continue;
     ASSERT_EQ(::kill(process, SIGKILL), 0);
   }
@@ -297,8 +296,8 @@ TEST_F(SuspendTest, ASwapWithWhatIsNotSuspendedLeavesTheFirstRunning) {
 TEST(Suspension, RanksThatShareVramAreSuspendedTogether) {
   TwoHosts hosts;
   const HostUse before = hosts.use(Host::kA);
-  const App app = hosts.start_app(Host::kA, {hosts.program_path("ring"), "--ranks", "2",
-                                             "--per-line", "6"});
+  const App app =
+      hosts.start_app(Host::kA, {hosts.program_path("ring"), "--ranks", "2", "--per-line", "6"});
   ASSERT_TRUE(app.wait_for_lines(3)) << app.output();
   const std::string pid = std::to_string(app.pid());
   for (int i = 0; i < 3; ++i) {
@@ -407,8 +406,7 @@ TEST(SuspendOnHip, IsRefusedBecauseOnlyADumpTakesTheControlState) {
   if (kind == nullptr || std::string(kind) != "soft-hip") GTEST_SKIP() << "CUDA's control state";
   TwoHosts hosts;
   const App counter = start_counter(hosts, Host::kA, kCounterVram);
-  const CommandResult refused =
-      hosts.order(Host::kA, {"suspend", std::to_string(counter.pid())});
+  const CommandResult refused = hosts.order(Host::kA, {"suspend", std::to_string(counter.pid())});
   EXPECT_EQ(refused.exit_code, kRefusedExit);
   EXPECT_THAT(refused.err, HasSubstr("GPUs of AMD"));
 }

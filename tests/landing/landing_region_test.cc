@@ -62,8 +62,8 @@ TEST_F(LandingTest, AFileKeepsTheMemoryWhenTheRegionIsGone) {
     EXPECT_TRUE(writable_and_zero_before(region->bytes()));
     const UniqueFd file(::fcntl(region->file(), F_DUPFD_CLOEXEC, 0));
     *region = LandingRegion();
-    const UniqueMapping again(
-        ::mmap(nullptr, 4 * kMiB, PROT_READ, MAP_SHARED, file.get(), 0), 4 * kMiB);
+    const UniqueMapping again(::mmap(nullptr, 4 * kMiB, PROT_READ, MAP_SHARED, file.get(), 0),
+                              4 * kMiB);
     EXPECT_EQ(again.bytes()[3 * kMiB - 1], std::byte{0x5a});
   }
 }

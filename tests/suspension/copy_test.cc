@@ -55,7 +55,8 @@ class CopyTest : public testing::Test {
     auto descriptor = (*vram)->duplicate_descriptor();
     ASSERT_TRUE(descriptor);
     ASSERT_TRUE(vram_->add(id, gpu_->info().uuid, size_bytes, std::move(*descriptor)));
-    ASSERT_TRUE(job_.add({id, gpu_->info().uuid, size_bytes, {{{0}, number}, {{1}, number + 100}}}));
+    ASSERT_TRUE(
+        job_.add({id, gpu_->info().uuid, size_bytes, {{{0}, number}, {{1}, number + 100}}}));
     content_[number] = std::move(content);
   }
 

@@ -79,8 +79,8 @@ TEST(Places, AGpuThatTheAgentMayNotUseIsNotTaken) {
 }
 
 TEST(Places, EachGpuKeepsAPairOfItsOwn) {
-  const auto pairs = choose_places({h200(1, 140 * kGiB), h200(2, 140 * kGiB)},
-                                   {{gpu(1), kNeeded}}, {{gpu(1), gpu(2)}});
+  const auto pairs = choose_places({h200(1, 140 * kGiB), h200(2, 140 * kGiB)}, {{gpu(1), kNeeded}},
+                                   {{gpu(1), gpu(2)}});
   ASSERT_TRUE(pairs) << pairs.error().message();
   ASSERT_EQ(pairs->size(), 2u);
   EXPECT_EQ((*pairs)[1].from, gpu(2));
