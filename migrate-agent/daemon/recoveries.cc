@@ -105,11 +105,7 @@ Result<journal::ProcessIds> Recoveries::take_suspended(const journal::Entry& ent
     return Error(Code::kRefused,
                  fmt::format("migration {} is not suspended", entry.migration.to_string()));
   }
-  std::erase_if(recoveries_, [&](const auto& one) {
-    const bool is_it = one.second.entry.path == entry.path;
-    if (is_it) registry_.release(one.first);
-    return is_it;
-  });
+  std::erase_if(recoveries_, [&](const auto& one) { return one.second.entry.path == entry.path; });
   return members_of(contents);
 }
 
@@ -128,7 +124,7 @@ void Recoveries::open_members(Recovery& recovery) {
 
 /// Until one of its processes ends: recovery sees then what is left of the job.
 void Recoveries::wait_suspended(WorkerId id, Recovery& recovery) {
-  registry_.mark_suspended(id);
+  claim_processes(id, recovery.entry);
   recovery.waits = true;
   for (auto& end : recovery.members) {
     end.async_wait(asio::posix::stream_descriptor::wait_read, [this, id](std::error_code error) {

@@ -42,8 +42,8 @@ class Recoveries {
   /// after a finished one.
   void add_after(const journal::Entry& entry, bool well);
 
-  /// For a worker that resumes a suspended job: nobody else has it from now on. Gives its
-  /// processes. kRefused if it is not suspended.
+  /// For a worker that resumes a suspended job: no recovery has it from now on. Gives its
+  /// processes, whose claims stay as they are. kRefused if it is not suspended.
   Result<journal::ProcessIds> take_suspended(const journal::Entry& entry);
 
   bool empty() const { return recoveries_.empty(); }

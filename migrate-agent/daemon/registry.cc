@@ -52,6 +52,12 @@ void Registry::mark_suspended(WorkerId worker) {
   }
 }
 
+void Registry::take_over_suspended(WorkerId worker, const Uuid& migration) {
+  for (auto& [process, claim] : claims_) {
+    if (claim.migration == migration && claim.suspended) claim = {worker, migration};
+  }
+}
+
 Status Registry::register_migration(WorkerId worker, const Uuid& migration) {
   const auto is_workers = [worker](const auto& entry) { return entry.second == worker; };
   if (std::ranges::any_of(migrations_, is_workers)) {

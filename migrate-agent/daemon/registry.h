@@ -29,6 +29,10 @@ class Registry {
   /// The worker's processes are suspended: a refusal says so.
   void mark_suspended(WorkerId worker);
 
+  /// Gives the suspended processes of this migration, whoever had them, to the worker; they are not
+  /// suspended any more.
+  void take_over_suspended(WorkerId worker, const Uuid& migration);
+
   /// Whether another worker has one of them: then kRefused, as claim_processes().
   Status check_processes(WorkerId worker, const journal::ProcessIds& processes) const;
 

@@ -197,6 +197,8 @@ void run(Suspend& s) {
     done = source::give_up(c, wanted ? done.error() : wanted.error());
   }
   source::conclude(c, done);
+  // A resume need not wait until the copy's pages are unlocked.
+  if (done) c.account.log.reset();
 }
 
 }  // namespace

@@ -120,9 +120,8 @@ TEST_F(SuspendCommand, ASwapWhoseSecondHalfFailsResumesTheFirst) {
 }
 
 TEST_F(SuspendCommand, ASwapWhoseFirstHalfFailsIsOver) {
-  const Finished finished =
-      order({report(failed(false, Code::kRefused, "it has managed memory"))},
-            {"swap", "4711", "4712"});
+  const Finished finished = order({report(failed(false, Code::kRefused, "it has managed memory"))},
+                                  {"swap", "4711", "4712"});
   EXPECT_EQ(finished.exit_status, 3);
   EXPECT_THAT(orders_, ElementsAre("suspend 4711"));
 }

@@ -370,8 +370,9 @@ TEST_P(ResumeFault, AWorkerThatDiesLeavesTheJobOnOneSide) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true"}));
   ASSERT_EQ(suspend().exit_code, 0);
   arm(std::string(GetParam().point) + " kill");
-  EXPECT_NE(resume().exit_code, 0);
-  EXPECT_TRUE(was_reached());
+  const CommandResult failed = resume();
+  EXPECT_NE(failed.exit_code, 0);
+  EXPECT_TRUE(was_reached()) << failed.err;
   expect_goes_on();
 }
 
@@ -379,8 +380,9 @@ TEST_P(ResumeFault, AStepThatFailsLeavesTheJobOnOneSide) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true"}));
   ASSERT_EQ(suspend().exit_code, 0);
   arm(std::string(GetParam().point) + " error");
-  EXPECT_NE(resume().exit_code, 0);
-  EXPECT_TRUE(was_reached());
+  const CommandResult failed = resume();
+  EXPECT_NE(failed.exit_code, 0);
+  EXPECT_TRUE(was_reached()) << failed.err;
   expect_goes_on();
 }
 
