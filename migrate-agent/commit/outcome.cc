@@ -84,6 +84,10 @@ proto::MigrateReport report_of(std::span<const Record> records) {
   const Record* aborted = journal::last(records, Record::kAborted);
   report.set_migrated(aborted == nullptr && journal::last(records, Record::kCommitted) != nullptr);
   if (aborted != nullptr) report.set_code(aborted->aborted().code());
+  if (journal::last(records, Record::kResuming) != nullptr) {
+    report.mutable_suspension()->set_resumed(true);
+    report.mutable_suspension()->set_done(!journal::unfinished(records));
+  }
   if (const Record* finished = journal::last(records, Record::kFinished)) {
     if (finished->finished().checkpointed()) {
       report.set_migrated(true);

@@ -31,6 +31,12 @@ constexpr SourceTransition kSource[] = {
     {SourceState::kCommitted, SourceEvent::kResolvedDiscardHere, SourceState::kDiscarded,
      Record::kResolved},
     {SourceState::kDiscarded, SourceEvent::kCleared, SourceState::kConfirmed, Record::kFinished},
+    {SourceState::kWorking, SourceEvent::kSuspended, SourceState::kSuspended, Record::kSuspended},
+    {SourceState::kSuspended, SourceEvent::kKeeperStarted, SourceState::kSuspended,
+     Record::kKeeperStarted},
+    {SourceState::kSuspended, SourceEvent::kResuming, SourceState::kResuming, Record::kResuming},
+    {SourceState::kSuspended, SourceEvent::kEnded, SourceState::kUndone, Record::kFinished},
+    {SourceState::kResuming, SourceEvent::kResumed, SourceState::kResumed, Record::kFinished},
 };
 
 constexpr DestinationTransition kDestination[] = {
@@ -111,17 +117,19 @@ const DestinationTransition* find(DestinationState state, DestinationEvent event
 }
 
 std::string_view to_string(SourceState state) {
-  constexpr std::array<std::string_view, 8> kNames = {
-      "invalid", "working", "awaiting", "committed", "discarded", "confirmed", "aborted", "undone"};
+  constexpr std::array<std::string_view, 11> kNames = {
+      "invalid", "working", "awaiting",  "committed", "discarded", "confirmed",
+      "aborted", "undone",  "suspended", "resuming",  "resumed"};
   return kNames.at(static_cast<std::size_t>(state));
 }
 
 std::string_view to_string(SourceEvent event) {
-  constexpr std::array<std::string_view, 13> kNames = {
+  constexpr std::array<std::string_view, 17> kNames = {
       "invalid",       "keeper_started", "detaching",         "ask_restore",
       "vote_received", "failed",         "restarted",         "commit_confirmed",
       "copy_lost",     "rolled_back",    "resolved_run_here", "resolved_discard_here",
-      "cleared"};
+      "cleared",       "suspended",      "resuming",          "resumed",
+      "ended"};
   return kNames.at(static_cast<std::size_t>(event));
 }
 

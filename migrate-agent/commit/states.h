@@ -24,6 +24,9 @@ enum class SourceState : std::uint8_t {
   kConfirmed,  ///< the source's copy is gone, the process is the destination's: final
   kAborted,    ///< the source's copy is to run again
   kUndone,     ///< it runs, and nothing of the migration is left here: final
+  kSuspended,  ///< it stands still, its VRAM is in host memory, and nobody works on it
+  kResuming,   ///< its VRAM is there again, and it is to run again
+  kResumed,    ///< it runs, and nothing of the suspension is left: final
 };
 
 enum class SourceEvent : std::uint8_t {
@@ -40,6 +43,10 @@ enum class SourceEvent : std::uint8_t {
   kResolvedRunHere,      ///< an operator: the destination's copy will never run
   kResolvedDiscardHere,  ///< an operator: the copy here is not needed
   kCleared,              ///< it is killed
+  kSuspended,            ///< all that was in VRAM is kept in host memory
+  kResuming,             ///< VRAM has it again, and is kept
+  kResumed,              ///< the job runs, or has ended by itself
+  kEnded,                ///< the job ended while it was suspended
 };
 
 /// Of the destination, the participant.

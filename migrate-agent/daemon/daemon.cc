@@ -63,10 +63,16 @@ struct Worker {
   std::string ordered_by;                ///< who ordered its migration
 };
 
-/// Whether nothing is left to do with the process here; the operator is told after the daemon, and
-/// may ask for the next migration at once.
+/// Whether the worker has suspended its processes: they may be resumed before it has ended.
+bool is_suspended(const proto::MigrateReport& report) {
+  return report.suspension().done() && !report.suspension().resumed();
+}
+
+/// Whether nothing is left to do with the process here, and it is not suspended; the operator is
+/// told after the daemon, and may ask for the next migration at once.
 bool is_settled(const proto::MigrateReport& report) {
-  return !report.recovering() && (report.migrated() || !report.committed());
+  return !is_suspended(report) && !report.recovering() &&
+         (report.migrated() || !report.committed());
 }
 
 std::string ending_of(int status) {
@@ -110,6 +116,7 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
   void add_worker(WorkerId id, WorkerProcess process, Startups::Token token);
   void start_worker(UniqueFd connection, const std::string& address, Startups::Token token);
   bool start_recovery(WorkerId id, const std::string& name);
+  bool has_worker(const journal::Entry& entry) const;
   void remove_groups();
   void pass_data_connection(UniqueFd connection, const Uuid& migration, const std::string& address);
   asio::awaitable<void> listen_to(WorkerId id);
@@ -118,6 +125,7 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
   Status admit_peer(Worker& worker, const registry::Authenticated& peer);
   Status check_room(const Worker& worker, journal::Role role, const std::string& ordered_by) const;
   Status claim(WorkerId id, Worker& worker, const registry::ClaimProcesses& wanted);
+  Status take_suspended(WorkerId id, Worker& worker, const registry::TakeSuspended& wanted);
   Status enroll(WorkerId id, Worker& worker, const registry::RegisterMigration& wanted);
   asio::awaitable<void> reap_children();
   void reap(pid_t pid, int status);
@@ -329,6 +337,7 @@ void Daemon::Impl::take(WorkerId id, Worker& worker, const registry::FromWorker&
     const proto::MigrateReport& report = message.outcome().report();
     monitoring.metrics().ended(message.outcome());
     if (is_settled(report)) registry.release_processes(id);
+    if (is_suspended(report)) registry.mark_suspended(id);
     spdlog::info("{}: {}{}{}", worker.name(), outcome_word(message.outcome()),
                  report.message().empty() ? "" : ": ", report.message());
   } else {
@@ -387,6 +396,18 @@ Status Daemon::Impl::claim(WorkerId id, Worker& worker, const registry::ClaimPro
   return {};
 }
 
+Status Daemon::Impl::take_suspended(WorkerId id, Worker& worker,
+                                    const registry::TakeSuspended& wanted) {
+  GCR_ASSIGN(const Uuid migration, journal::parse_id(wanted.migration_id()));
+  const auto entry = journal::entry(config.state_dir, migration, journal::Began::SOURCE);
+  GCR_ASSIGN(const journal::ProcessIds processes, recoveries.take_suspended(entry));
+  registry.take_over_suspended(id, migration);
+  GCR_TRY(registry.claim_processes(id, migration, processes));
+  worker.ordered_by = wanted.ordered_by();
+  worker.journals.push_back(entry);
+  return {};
+}
+
 Status Daemon::Impl::enroll(WorkerId id, Worker& worker,
                             const registry::RegisterMigration& wanted) {
   GCR_ASSIGN(const Uuid migration, journal::parse_id(wanted.migration_id()));
@@ -401,6 +422,7 @@ Status Daemon::Impl::enroll(WorkerId id, Worker& worker,
 Status Daemon::Impl::answer(WorkerId id, Worker& worker, const registry::FromWorker& message) {
   if (message.has_authenticated()) return admit_peer(worker, message.authenticated());
   if (message.has_claim_processes()) return claim(id, worker, message.claim_processes());
+  if (message.has_take_suspended()) return take_suspended(id, worker, message.take_suspended());
   if (message.has_register_migration()) return enroll(id, worker, message.register_migration());
   if (message.has_ask_room()) {
     const registry::AskRoom& room = message.ask_room();
@@ -447,10 +469,20 @@ void Daemon::Impl::reap(pid_t pid, int status) {
     recoveries.process_ended(id, well);
   } else {
     registry.release(id);
-    for (const journal::Entry& entry : journals) recoveries.add_after(entry, well);
+    for (const journal::Entry& entry : journals) {
+      if (!has_worker(entry)) recoveries.add_after(entry, well);
+    }
   }
   remove_groups();
   end_if_idle();
+}
+
+/// A job may be resumed before the worker that suspended it has ended.
+bool Daemon::Impl::has_worker(const journal::Entry& entry) const {
+  return std::ranges::any_of(workers, [&](const auto& one) {
+    return std::ranges::find(one.second.journals, entry.path, &journal::Entry::path) !=
+           one.second.journals.end();
+  });
 }
 
 /// The groups of processes that came here and have ended or left. Not during a migration: a process

@@ -1,8 +1,12 @@
 #include "migrate-agent/daemon/recoveries.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+
+#include "migrate-agent/procfs/process_handle.h"
 
 namespace gcr::agent {
 namespace {
@@ -17,14 +21,23 @@ journal::Contents look_at(const std::filesystem::path& path) {
   return none;
 }
 
+/// The job's, by the journal's last list of them.
+journal::ProcessIds members_of(const journal::Contents& contents) {
+  if (contents.records.empty()) return {};
+  const auto* detaching = journal::last(contents.records, journal::Record::kDetaching);
+  return detaching != nullptr ? detaching->detaching().members()
+                              : contents.records.front().began().members();
+}
+
 }  // namespace
 
 enum class Recoveries::Need : std::uint8_t {
   kInvalid = 0,
-  kNone,      ///< there is no journal
-  kFinished,  ///< nothing is left to do
-  kRecovery,  ///< it is unfinished, or owned
-  kOperator,  ///< it is damaged
+  kNone,       ///< there is no journal
+  kFinished,   ///< nothing is left to do
+  kRecovery,   ///< it is unfinished, or owned
+  kOperator,   ///< it is damaged
+  kSuspended,  ///< its job is suspended
 };
 
 Recoveries::Need Recoveries::need_of(const std::filesystem::path& path) const {
@@ -38,6 +51,7 @@ Recoveries::Need Recoveries::need_of(const std::filesystem::path& path) const {
     on_damage_();
     return Need::kOperator;
   }
+  if (journal::suspended(contents.records)) return Need::kSuspended;
   return journal::unfinished(contents.records) ? Need::kRecovery : Need::kFinished;
 }
 
@@ -58,34 +72,81 @@ void Recoveries::begin(const std::filesystem::path& state_dir) {
     return;
   }
   for (const journal::Entry& entry : *entries) {
-    if (need_of(entry.path) == Need::kRecovery) add(entry);
+    const Need need = need_of(entry.path);
+    if (need != Need::kRecovery && need != Need::kSuspended) continue;
+    if (const WorkerId id = add(entry); id != 0) start(id, recoveries_.at(id));
   }
 }
 
 void Recoveries::add_after(const journal::Entry& entry, bool well) {
   const Need need = need_of(entry.path);
-  if (need == Need::kRecovery || (need == Need::kFinished && !well)) add(entry);
+  const bool unfinished = need == Need::kRecovery || need == Need::kSuspended;
+  if (!unfinished && (need != Need::kFinished || well)) return;
+  if (const WorkerId id = add(entry); id != 0) start(id, recoveries_.at(id));
 }
 
-void Recoveries::add(const journal::Entry& entry) {
-  const auto is_it = [&](const auto& other) { return other.second.entry.path == entry.path; };
-  if (stopped_ || std::ranges::any_of(recoveries_, is_it)) return;
+bool Recoveries::has(const journal::Entry& entry) const {
+  return std::ranges::any_of(
+      recoveries_, [&](const auto& other) { return other.second.entry.path == entry.path; });
+}
+
+/// 0: it has one already, or nothing is started any more.
+WorkerId Recoveries::add(const journal::Entry& entry) {
+  if (stopped_ || has(entry)) return 0;
   const WorkerId id = next_id_();
   claim_processes(id, entry);
-  auto& recovery = recoveries_.emplace(id, Recovery{entry, asio::steady_timer(io_)}).first->second;
-  start(id, recovery);
+  recoveries_.emplace(id, Recovery{entry, asio::steady_timer(io_)});
+  return id;
+}
+
+Result<journal::ProcessIds> Recoveries::take_suspended(const journal::Entry& entry) {
+  const journal::Contents contents = look_at(entry.path);
+  if (!journal::suspended(contents.records)) {
+    return Error(Code::kRefused,
+                 fmt::format("migration {} is not suspended", entry.migration.to_string()));
+  }
+  std::erase_if(recoveries_, [&](const auto& one) { return one.second.entry.path == entry.path; });
+  return members_of(contents);
+}
+
+/// Of a suspended job those that live now: whoever ends from here on is noticed.
+void Recoveries::open_members(Recovery& recovery) {
+  recovery.members.clear();
+  const journal::Contents contents = look_at(recovery.entry.path);
+  if (!journal::suspended(contents.records)) return;
+  for (const journal::ProcessId& member : members_of(contents)) {
+    const auto process = procfs::Process::open(member.pid(), member.start_time());
+    if (!process || process->has_ended()) continue;
+    const int pidfd = ::fcntl(process->pidfd(), F_DUPFD_CLOEXEC, 0);
+    if (pidfd >= 0) recovery.members.emplace_back(io_, pidfd);
+  }
+}
+
+/// Until one of its processes ends: recovery sees then what is left of the job.
+void Recoveries::wait_suspended(WorkerId id, Recovery& recovery) {
+  claim_processes(id, recovery.entry);
+  recovery.waits = true;
+  for (auto& end : recovery.members) {
+    end.async_wait(asio::posix::stream_descriptor::wait_read, [this, id](std::error_code error) {
+      const auto found = recoveries_.find(id);
+      const bool waits = found != recoveries_.end() && found->second.waits;
+      if (!error && !stopped_ && waits) start(id, found->second);
+    });
+  }
 }
 
 void Recoveries::claim_processes(WorkerId id, const journal::Entry& entry) {
   const journal::Contents contents = look_at(entry.path);
   if (entry.role != journal::Began::SOURCE || contents.records.empty()) return;
-  const Status claimed =
-      registry_.claim_processes(id, entry.migration, contents.records.front().began().members());
+  const Status claimed = registry_.claim_processes(id, entry.migration, members_of(contents));
   if (!claimed) spdlog::error("{}: {}", entry.path.string(), claimed.error().message());
+  if (journal::suspended(contents.records)) registry_.mark_suspended(id);
 }
 
 void Recoveries::start(WorkerId id, Recovery& recovery) {
   recovery.started = Clock::now();
+  recovery.waits = false;
+  open_members(recovery);
   if (!start_(id, recovery.entry.path.filename())) start_later(id, recovery);
 }
 
@@ -103,7 +164,9 @@ void Recoveries::start_later(WorkerId id, Recovery& recovery) {
 void Recoveries::process_ended(WorkerId id, bool done) {
   const auto found = recoveries_.find(id);
   if (found == recoveries_.end()) return;
-  const Need need = done ? Need::kNone : need_of(found->second.entry.path);
+  Need need = need_of(found->second.entry.path);
+  if (done && need == Need::kSuspended) return wait_suspended(id, found->second);
+  if (done) need = Need::kNone;
   if (need == Need::kNone || need == Need::kOperator) {
     registry_.release(id);
     recoveries_.erase(found);

@@ -1,14 +1,17 @@
 // Journals whose worker has ended without finishing them: each gets recovery workers, one after the
-// other, until nothing is left to do. Belongs to the daemon's thread; never waits for a journal
-// that a worker holds.
+// other, until nothing is left to do. A suspended job gets one, and then waits here, its processes
+// claimed, until it is resumed or one of its processes ends. Belongs to the daemon's thread; never
+// waits for a journal that a worker holds.
 #pragma once
 
 #include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
 #include <asio/steady_timer.hpp>
 #include <chrono>
 #include <functional>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "migrate-agent/daemon/registry.h"
 #include "migrate-agent/journal/journal_files.h"
@@ -39,6 +42,10 @@ class Recoveries {
   /// after a finished one.
   void add_after(const journal::Entry& entry, bool well);
 
+  /// For a worker that resumes a suspended job: no recovery has it from now on. Gives its
+  /// processes, whose claims stay as they are. kRefused if it is not suspended.
+  Result<journal::ProcessIds> take_suspended(const journal::Entry& entry);
+
   bool empty() const { return recoveries_.empty(); }
   bool contains(WorkerId id) const { return recoveries_.contains(id); }
 
@@ -55,12 +62,18 @@ class Recoveries {
     asio::steady_timer timer;
     std::chrono::milliseconds pause = kFirstRecoveryPause;
     Clock::time_point started = {};
+    /// pidfds of a suspended job's processes, since the last worker was started
+    std::vector<asio::posix::stream_descriptor> members = {};
+    bool waits = false;  ///< no worker is at it, until one of them ends
   };
 
   enum class Need : std::uint8_t;
 
   Need need_of(const std::filesystem::path& path) const;
-  void add(const journal::Entry& entry);
+  WorkerId add(const journal::Entry& entry);
+  bool has(const journal::Entry& entry) const;
+  void open_members(Recovery& recovery);
+  void wait_suspended(WorkerId id, Recovery& recovery);
   void start(WorkerId id, Recovery& recovery);
   void start_later(WorkerId id, Recovery& recovery);
   void claim_processes(WorkerId id, const journal::Entry& entry);

@@ -19,6 +19,11 @@ Status Registry::check_processes(WorkerId worker, const journal::ProcessIds& pro
   for (const journal::ProcessId& process : processes) {
     const auto found = claims_.find(key_of(process));
     if (found == claims_.end() || found->second.worker == worker) continue;
+    if (found->second.suspended) {
+      return Error(Code::kRefused,
+                   fmt::format("process {} is suspended (migration {}): resume it first",
+                               process.pid(), found->second.migration.to_string()));
+    }
     return Error(Code::kRefused,
                  fmt::format("process {} is being migrated already, by migration {}; wait until "
                              "that has ended",
@@ -39,6 +44,18 @@ Status Registry::claim_processes(WorkerId worker, const Uuid& migration,
   }
   for (const auto& process : processes) claims_.emplace(key_of(process), Claim{worker, migration});
   return {};
+}
+
+void Registry::mark_suspended(WorkerId worker) {
+  for (auto& [process, claim] : claims_) {
+    if (claim.worker == worker) claim.suspended = true;
+  }
+}
+
+void Registry::take_over_suspended(WorkerId worker, const Uuid& migration) {
+  for (auto& [process, claim] : claims_) {
+    if (claim.migration == migration && claim.suspended) claim = {worker, migration};
+  }
 }
 
 Status Registry::register_migration(WorkerId worker, const Uuid& migration) {

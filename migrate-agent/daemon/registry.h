@@ -26,6 +26,13 @@ class Registry {
   Status claim_processes(WorkerId worker, const Uuid& migration,
                          const journal::ProcessIds& processes);
 
+  /// The worker's processes are suspended: a refusal says so.
+  void mark_suspended(WorkerId worker);
+
+  /// Gives the suspended processes of this migration, whoever had them, to the worker; they are not
+  /// suspended any more.
+  void take_over_suspended(WorkerId worker, const Uuid& migration);
+
   /// Whether another worker has one of them: then kRefused, as claim_processes().
   Status check_processes(WorkerId worker, const journal::ProcessIds& processes) const;
 
@@ -45,6 +52,7 @@ class Registry {
   struct Claim {
     WorkerId worker = 0;
     Uuid migration;
+    bool suspended = false;
   };
   std::map<std::pair<pid_t, std::uint64_t>, Claim> claims_;
   std::unordered_map<Uuid, WorkerId> migrations_;

@@ -28,6 +28,7 @@ enum class Side : std::uint8_t { kSource, kDestination, kEither };
 enum class Kind : std::uint8_t {
   kBoundary,    ///< between two phases of the course
   kCheckpoint,  ///< between two phases of taking or loading a checkpoint alone
+  kSuspension,  ///< between two phases of a suspend or a resume
   kRecovery,    ///< in what cleans up after a crash
   kCorruption,  ///< for armed(): bytes are corrupted
   kFailure,     ///< a call from below that fails; `error` only
@@ -81,6 +82,15 @@ inline constexpr Point kPoints[] = {
     {"source.load.prepared", Side::kSource, Kind::kCheckpoint, false},
     {"source.load.sent", Side::kSource, Kind::kCheckpoint, false},
     {"source.load.voted", Side::kSource, Kind::kCheckpoint, false},
+    {"source.suspend.copied", Side::kSource, Kind::kSuspension, false},  // all is in host memory
+    {"source.suspend.kept", Side::kSource, Kind::kSuspension, false},    // Suspended is not written
+    {"source.suspend.decided", Side::kSource, Kind::kSuspension, false},  // VRAM is still there
+    {"source.suspend.released", Side::kSource, Kind::kSuspension, false},
+    {"source.resume.begun", Side::kSource, Kind::kSuspension, false},
+    {"source.resume.loaded", Side::kSource, Kind::kSuspension, false},
+    {"source.resume.kept", Side::kSource, Kind::kSuspension, false},     // Resuming is not written
+    {"source.resume.decided", Side::kSource, Kind::kSuspension, false},  // it stands still
+    {"source.resume.running", Side::kSource, Kind::kSuspension, false},  // Finished is not written
     {"source.recovery.begun", Side::kSource, Kind::kRecovery, false},
     {"source.recovery.resumed", Side::kSource, Kind::kRecovery, false},
     {"destination.recovery.begun", Side::kDestination, Kind::kRecovery, false},

@@ -130,6 +130,15 @@ bool unfinished(std::span<const Record> records) {
   return last(records, Record::kFinished) == nullptr;
 }
 
+/// A keeper that is started for a resume decides nothing.
+bool suspended(std::span<const Record> records) {
+  const Record* decisive = nullptr;
+  for (const Record& record : records) {
+    if (!record.has_keeper_started()) decisive = &record;
+  }
+  return decisive != nullptr && decisive->has_suspended();
+}
+
 Journal::Journal(UniqueFd file, std::filesystem::path path, Contents contents)
     : file_(std::move(file)),
       path_(std::move(path)),

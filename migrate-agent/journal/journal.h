@@ -56,6 +56,9 @@ const Record* last(std::span<const Record> records, Record::BodyCase kind);
 /// Whether something is left to do: there is no Finished.
 bool unfinished(std::span<const Record> records);
 
+/// Whether they leave a job suspended: nobody works on it until it is resumed.
+bool suspended(std::span<const Record> records);
+
 /// What open() does while another process owns the journal.
 enum class Lock : std::uint8_t {
   kInvalid = 0,

@@ -13,7 +13,7 @@
 namespace gcr::landing {
 namespace {
 
-constexpr std::size_t kMaxPopulateThreads = 4;
+constexpr std::size_t kMaxPopulateThreads = 16;
 // What a populating thread takes at a time: short enough to share the work evenly.
 constexpr std::uint64_t kPopulateStepBytes = 64 * kMiB;
 
@@ -47,18 +47,25 @@ Status keep_private(std::span<std::byte> bytes) {
   return {};
 }
 
-/// Maps hugepages from the pool; the kernel reserves all of them now or fails.
-Result<UniqueMapping> map_huge(std::uint64_t bytes) {
-  const UniqueFd memory(::memfd_create("gcr-landing", MFD_CLOEXEC | MFD_HUGETLB | MFD_HUGE_2MB));
-  if (!memory) return Error::from_errno(errno, "creating a memfd with hugepages");
-  if (::ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0) {
-    return Error::from_errno(errno, "sizing a memfd with hugepages");
+struct MappedFile {
+  UniqueFd file;
+  UniqueMapping mapping;
+};
+
+/// Maps a file without a name. Of hugepages (`flags`) the kernel reserves all now or fails.
+Result<MappedFile> map_file(std::uint64_t bytes, unsigned flags) {
+  MappedFile mapped;
+  mapped.file = UniqueFd(::memfd_create("gcr-landing", MFD_CLOEXEC | flags));
+  if (!mapped.file) return Error::from_errno(errno, "creating a memfd");
+  if (::ftruncate(mapped.file.get(), static_cast<off_t>(bytes)) != 0) {
+    return Error::from_errno(errno, "sizing a memfd");
   }
-  void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+  void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, mapped.file.get(), 0);
   if (at == MAP_FAILED) {
-    return Error::from_errno(errno, fmt::format("reserving {} hugepages", bytes / kChunkBytes));
+    return Error::from_errno(errno, fmt::format("reserving {} in a memfd", format_bytes(bytes)));
   }
-  return UniqueMapping(at, bytes);
+  mapped.mapping = UniqueMapping(at, bytes);
+  return mapped;
 }
 
 /// Maps anonymous memory at an address that transparent hugepages can use.
@@ -80,6 +87,7 @@ Result<UniqueMapping> map_ordinary(std::uint64_t bytes) {
 
 LandingRegion& LandingRegion::operator=(LandingRegion&& other) noexcept {
   if (this == &other) return *this;
+  file_ = std::move(other.file_);
   mapping_ = std::move(other.mapping_);  // our pages go back before our claim on the limit does
   claim_ = std::move(other.claim_);
   size_bytes_ = std::exchange(other.size_bytes_, 0);
@@ -109,9 +117,9 @@ Result<LandingRegion> LandingRegion::create_huge(std::uint64_t bytes,
       }
       GCR_ASSIGN(region.claim_, HugepageClaim::add(limits, missing, lock));
     }
-    auto mapping = map_huge(bytes);
-    if (!mapping) return mapping.error();
-    region.mapping_ = std::move(*mapping);
+    GCR_ASSIGN(MappedFile mapped, map_file(bytes, MFD_HUGETLB | MFD_HUGE_2MB));
+    region.file_ = std::move(mapped.file);
+    region.mapping_ = std::move(mapped.mapping);
   }
   GCR_TRY(keep_private(region.mapping_.bytes()));
   GCR_TRY(populate(region.mapping_.bytes()));
@@ -119,7 +127,7 @@ Result<LandingRegion> LandingRegion::create_huge(std::uint64_t bytes,
   return region;
 }
 
-Result<LandingRegion> LandingRegion::create_ordinary(std::uint64_t bytes) {
+Result<LandingRegion> LandingRegion::create_ordinary(std::uint64_t bytes, Kind kind) {
   GCR_ASSIGN(const std::uint64_t available, available_memory_bytes());
   if (bytes > available) {
     return Error(Code::kResourceExhausted,
@@ -127,7 +135,13 @@ Result<LandingRegion> LandingRegion::create_ordinary(std::uint64_t bytes) {
                              format_bytes(bytes), format_bytes(available)));
   }
   LandingRegion region;
-  GCR_ASSIGN(region.mapping_, map_ordinary(bytes));
+  if (kind == Kind::kFile) {
+    GCR_ASSIGN(MappedFile mapped, map_file(bytes, 0));
+    region.file_ = std::move(mapped.file);
+    region.mapping_ = std::move(mapped.mapping);
+  } else {
+    GCR_ASSIGN(region.mapping_, map_ordinary(bytes));
+  }
   const auto mapped = region.mapping_.bytes();
   (void)::madvise(mapped.data(), mapped.size(), MADV_HUGEPAGE);  // a wish; any page will do
   GCR_TRY(keep_private(mapped));
@@ -137,6 +151,16 @@ Result<LandingRegion> LandingRegion::create_ordinary(std::uint64_t bytes) {
 
 Result<LandingRegion> LandingRegion::create(std::uint64_t bytes, HugepagePolicy policy,
                                             const HugepageLimits& limits) {
+  return make(bytes, policy, limits, Kind::kMemory);
+}
+
+Result<LandingRegion> LandingRegion::create_file(std::uint64_t bytes, HugepagePolicy policy,
+                                                 const HugepageLimits& limits) {
+  return make(bytes, policy, limits, Kind::kFile);
+}
+
+Result<LandingRegion> LandingRegion::make(std::uint64_t bytes, HugepagePolicy policy,
+                                          const HugepageLimits& limits, Kind kind) {
   if (bytes == 0) return LandingRegion();
   if (bytes > (std::uint64_t{1} << 46)) {
     return Error(Code::kInvalidArgument,
@@ -157,7 +181,7 @@ Result<LandingRegion> LandingRegion::create(std::uint64_t bytes, HugepagePolicy 
     }
     note = fmt::format("ordinary pages: {}", region.error().message());
   }
-  GCR_ASSIGN(LandingRegion region, create_ordinary(whole));
+  GCR_ASSIGN(LandingRegion region, create_ordinary(whole, kind));
   region.size_bytes_ = bytes;
   region.note_ = std::move(note);
   return region;

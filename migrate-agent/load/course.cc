@@ -3,11 +3,8 @@
 // as in any migration.
 #include <fmt/format.h>
 
-#include <asio/experimental/awaitable_operators.hpp>
 #include <asio/post.hpp>
 #include <chrono>
-#include <ctime>
-#include <stdexcept>
 
 #include "migrate-agent/commit/commit_log.h"
 #include "migrate-agent/commit/outcome.h"
@@ -305,24 +302,11 @@ void run(Loading& l) {
 }  // namespace
 
 asio::awaitable<void> run_load(WorkerContext& context, proto::LoadRequest request) {
-  using asio::experimental::awaitable_operators::operator&&;
-  using asio::experimental::awaitable_operators::operator||;
   Console console(context, proto::MigrateRequest());
   Loading loading{context, console, std::move(request)};
   log_migration(loading.migration);
   spdlog::info("loads a checkpoint of {}", control::printable(loading.request.directory()));
-  Status ran;
-  const auto work = [&]() -> asio::awaitable<void> {
-    ran = co_await offload(context.blocking, [&]() -> Status {
-      run(loading);
-      return {};
-    });
-    console.finish();
-  };
-  context.line.attach(&console);
-  co_await ((work() && console.write()) || console.attend());
-  context.line.attach(nullptr);
-  if (!ran) throw std::runtime_error(ran.error().message());
+  co_await run_with_console(context, console, [&loading] { run(loading); });
 }
 
 }  // namespace gcr::agent

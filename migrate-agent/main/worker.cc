@@ -121,6 +121,10 @@ asio::awaitable<void> run_role(WorkerContext& context, Envelope request) {
     co_await run_source(context, std::move(*request.mutable_migrate_request()));
   } else if (request.has_load_request()) {
     co_await run_load(context, std::move(*request.mutable_load_request()));
+  } else if (request.has_suspend_request()) {
+    co_await run_suspend(context, request.suspend_request());
+  } else if (request.has_resume_request()) {
+    co_await run_resume(context, request.resume_request());
   } else if (request.has_preflight_request()) {
     co_await run_destination(context, std::move(*request.mutable_preflight_request()));
   } else {
@@ -202,14 +206,15 @@ void give_back_memory(const Config& config) {
   if (!reserved) spdlog::warn("memory may stay reserved: {}", reserved.error().message());
 }
 
-/// What a finished recovery came to, for the daemon.
-Result<registry::Outcome> ending_of(const journal::Entry& entry) {
-  GCR_ASSIGN(const journal::Contents contents, journal::read(entry.path));
-  if (contents.damage) return *contents.damage;
+/// What a recovery came to, for the daemon. Nothing while the job is suspended, or if the journal
+/// cannot be believed.
+std::optional<registry::Outcome> ending_of(const journal::Entry& entry) {
+  const auto contents = journal::read(entry.path);
+  if (!contents || contents->damage || journal::suspended(contents->records)) return std::nullopt;
   registry::Outcome outcome;
   outcome.set_recovered(true);
-  *outcome.mutable_migration() = contents.records.front().began();
-  *outcome.mutable_report() = commit::report_of(contents.records);
+  *outcome.mutable_migration() = contents->records.front().began();
+  *outcome.mutable_report() = commit::report_of(contents->records);
   return outcome;
 }
 
@@ -221,12 +226,14 @@ asio::awaitable<Status> recover(Worker& worker, journal::Entry entry) {
                           std::move(*tls), worker.cancellation, worker.line};
   log_migration(entry.migration);
   GCR_CO_TRY(co_await run_recovery(context, entry.path));
-  auto ending = co_await offload(worker.blocking, [&] { return ending_of(entry); });
-  if (ending) worker.daemon.report_outcome(*std::move(ending));
-  co_return co_await offload(worker.blocking, [&]() -> Status {
+  std::optional<registry::Outcome> ending;
+  const Status cleared = co_await offload(worker.blocking, [&]() -> Status {
+    ending = ending_of(entry);
     clear_leftovers(worker.config, entry);
     return {};
   });
+  if (ending) worker.daemon.report_outcome(*std::move(ending));
+  co_return cleared;
 }
 
 /// Ends with the process's exit status.

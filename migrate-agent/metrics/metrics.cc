@@ -84,6 +84,7 @@ constexpr double seconds(double milliseconds) { return milliseconds / 1000; }
 std::string_view outcome_word(const registry::Outcome& outcome) {
   const proto::MigrateReport& report = outcome.report();
   if (report.migrated()) return "migrated";
+  if (report.suspension().done()) return report.suspension().resumed() ? "resumed" : "suspended";
   if (report.committed() || report.recovering()) return "unconfirmed";
   if (report.code() == to_string(Code::kCancelled)) return "cancelled";
   if (report.code() == to_string(Code::kRefused)) return "refused";

@@ -18,7 +18,8 @@
 
 namespace gcr::agent {
 
-/// "migrated", "refused", "cancelled", "unconfirmed" (the other side has not said) or "failed".
+/// "migrated", "suspended", "resumed", "refused", "cancelled", "unconfirmed" (the other side has
+/// not said) or "failed".
 std::string_view outcome_word(const registry::Outcome& outcome);
 
 /// What is there at the moment of a question.

@@ -63,6 +63,16 @@ Result<OutgoingVram::Dirty> OutgoingVram::find_dirty() {
   return dirty;
 }
 
+Result<std::map<AllocationId, std::vector<digest::Digest>>> OutgoingVram::digest_now() {
+  const std::vector<ChunkRef> chunks = chunks_of(buffers_);
+  GCR_ASSIGN(const auto digests, digester_.digest(chunks));
+  std::map<AllocationId, std::vector<digest::Digest>> of_buffers;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    of_buffers[chunks[i].buffer].push_back(digests[i]);
+  }
+  return of_buffers;
+}
+
 namespace {
 
 Status write(transport::Channel& channel, transport::RegionId region, std::uint64_t offset,

@@ -62,6 +62,11 @@ class OutgoingVram {
   /// Descriptors that map the same VRAM in the application again (roll-back).
   Result<Descriptors> descriptors() const { return descriptors_of(buffers_); }
 
+  /// Of all VRAM as it is now: 16 bytes per chunk, in order, for every buffer.
+  Result<std::map<AllocationId, std::vector<digest::Digest>>> digest_now();
+
+  const device::Allocation& vram(AllocationId id) const { return *buffers_.at(id).vram; }
+
   std::uint64_t total_bytes() const { return total_bytes_; }
   std::size_t count() const { return buffers_.size(); }
   bool contains(AllocationId id) const { return buffers_.contains(id); }

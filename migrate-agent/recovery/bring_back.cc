@@ -96,7 +96,8 @@ bool has_no_cuda(const Result<T>& asked) {
 }
 
 /// Restores and unlocks the control state, from whatever state the driver reports.
-Status bring_back_control(pid_t pid, std::shared_ptr<const device::Driver> driver) {
+Status bring_back_control(pid_t pid, const std::vector<device::GpuPair>& gpus,
+                          std::shared_ptr<const device::Driver> driver) {
   if (driver == nullptr) {
     GCR_ASSIGN(driver, device::load_drivers());
   }
@@ -110,7 +111,7 @@ Status bring_back_control(pid_t pid, std::shared_ptr<const device::Driver> drive
         return {};
       case device::Control::State::kCheckpointed:
         spdlog::info("process {} is checkpointed: restoring", pid);
-        GCR_TRY(control->restore({}));
+        GCR_TRY(control->restore(gpus));
         break;
       case device::Control::State::kLocked:
         spdlog::info("process {} is locked: unlocking", pid);
@@ -217,7 +218,7 @@ Status bring_back_all(const Lost& lost, std::span<Member> members, const InHand*
                                                 : criu::let_queues_go_on(member->process));
     }
     for (const Member* member : taken_apart) {
-      GCR_TRY(bring_back_control(member->process.pid(),
+      GCR_TRY(bring_back_control(member->process.pid(), lost.gpus,
                                  in_hand == nullptr ? nullptr : in_hand->driver));
     }
   }
@@ -290,6 +291,7 @@ Result<Found> bring_back(const Lost& lost, const InHand* in_hand) {
       again = false;
     }
   }
+  if (status && in_hand != nullptr && in_hand->running) in_hand->running();
   if (status) status = lost.group.dissolve(homes_of(lost));
   if (status && std::ranges::all_of(members, ended)) return Found::kGone;
   if (status) return Found::kRunning;

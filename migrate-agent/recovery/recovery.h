@@ -37,6 +37,8 @@ struct Lost {
   std::vector<std::string> homes;  ///< in the order of the members; there may be fewer
   /// The member that is reached through the driver alone; 0: none; -1: it is not known.
   pid_t driver_alone = 0;
+  /// Where control state goes that is still in host memory; empty: where it was.
+  std::vector<device::GpuPair> gpus;
 };
 
 /// What a living worker has in hand, and recovery has to look for.
@@ -46,6 +48,8 @@ struct InHand {
   std::function<Result<job::MemberDescriptors>()> vram;
   bool gated = false;      ///< the gate may be closed; else nothing was done to the process
   bool detaching = false;  ///< for Lost; later than the journal's
+  /// When all that have not ended run again. May be null.
+  std::function<void()> running{};
 };
 
 enum class Found {

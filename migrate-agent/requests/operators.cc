@@ -73,6 +73,14 @@ Reply answer_cancel(WorkerContext& context, const Uuid& migration) {
     const auto known = read_journal(context, migration, Began::SOURCE);
     if (!known && known.error().code() == Code::kNotFound) return no_source(context, migration);
     GCR_TRY(known);
+    if (known->is(commit::SourceState::kSuspended) &&
+        !journal::is_owned(known->entry.path).value_or(false)) {
+      return Error(
+          Code::kRefused,
+          fmt::format("migration {} cannot be cancelled any more: its process is suspended; "
+                      "`gcr-migrate resume` lets it run",
+                      migration.to_string()));
+    }
     const auto outcome = commit::outcome_of(std::get<commit::SourceState>(known->state));
     if (outcome == proto::OutcomeReply::ABORTED) return cancel_reply();
     if (outcome == proto::OutcomeReply::COMMITTED) {

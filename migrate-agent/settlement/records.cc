@@ -27,6 +27,17 @@ cgroups::Group group_of(const journal::Journal& journal) {
   return {cgroups::hierarchies(), cgroups::kGroupPrefix + journal.path().filename().string()};
 }
 
+std::optional<journal::ProcessId> keeper_of(const journal::Journal& journal, Kept kept) {
+  std::optional<journal::ProcessId> keeper;
+  if (host_was_restarted(journal.began())) return keeper;
+  for (const journal::Record& record : journal.records()) {
+    if (!record.has_keeper_started()) continue;
+    const journal::KeeperStarted& started = record.keeper_started();
+    if (started.of_copy() == (kept == Kept::kCopy)) keeper = started.keeper();
+  }
+  return keeper;
+}
+
 bool host_was_restarted(const journal::Began& began) {
   const auto now = journal::boot_id();
   return now && *now != began.boot_id();

@@ -69,6 +69,8 @@ Status recover(RecoveryContext& context, SourceLog& log) {
   GCR_TRY(fault::point("source.recovery.begun"));
   if (log.state() == SourceState::kCommitted) return finish_commit(context, log);
   if (log.state() == SourceState::kDiscarded) return end_copy(log, context.config, kDiscarded);
+  if (log.state() == SourceState::kSuspended) return stay_suspended(log, context.config);
+  if (log.state() == SourceState::kResuming) return run_again(log, context.config);
   const Error cause(Code::kInternal, "the agent at the source died on the way");
   return undo(log, context.config, SourceEvent::kRestarted, aborted(cause));
 }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/keeper/keeper.h"
 #include "migrate-agent/memory_files/release.h"
@@ -21,19 +23,30 @@ std::filesystem::path scratch_of(const agent::Config& config, const journal::Jou
   return config.runtime_dir / "outgoing" / journal.migration().to_string();
 }
 
-std::optional<journal::ProcessId> keeper_of(const journal::Journal& journal) {
-  const Record* started = journal.last(Record::kKeeperStarted);
-  if (started == nullptr || host_was_restarted(journal.began())) return std::nullopt;
-  return started->keeper_started().keeper();
+/// Success if there is none.
+Status end_keeper(const journal::Journal& journal, Kept kept) {
+  const auto keeper = keeper_of(journal, kept);
+  return keeper ? keeper::end_keeper(*keeper) : Status();
 }
 
-/// Ends the keeper, and removes what CRIU has written.
+/// Ends the keepers, and removes what CRIU has written.
 Status clear_helpers(const agent::Config& config, const journal::Journal& journal) {
-  if (const auto keeper = keeper_of(journal)) GCR_TRY(keeper::end_keeper(*keeper));
+  for (const Kept kept : {Kept::kVram, Kept::kCopy}) GCR_TRY(end_keeper(journal, kept));
   std::error_code error;
   std::filesystem::remove_all(scratch_of(config, journal), error);
   if (error) spdlog::warn("images of a migration stay behind: {}", error.message());
   return {};
+}
+
+/// Those of Resuming; empty before it.
+std::vector<device::GpuPair> gpus_of(const journal::Journal& journal) {
+  std::vector<device::GpuPair> gpus;
+  const Record* resuming = journal.last(Record::kResuming);
+  if (resuming == nullptr) return gpus;
+  for (const journal::GpuMove& move : resuming->resuming().gpus()) {
+    gpus.push_back({to_uuid(move.from()), to_uuid(move.to())});
+  }
+  return gpus;
 }
 
 /// What the journal knows of the process. A worker that lives has no CRIU at work.
@@ -47,12 +60,13 @@ recovery::Lost lost_by(const agent::Config& config, const journal::Journal& jour
     homes.assign(detaching->detaching().homes().begin(), detaching->detaching().homes().end());
   }
   return {.members = {members.begin(), members.end()},
-          .keeper = keeper_of(journal),
+          .keeper = keeper_of(journal, Kept::kVram),
           .detaching = in_hand == nullptr ? detaching != nullptr : in_hand->detaching,
           .scratch = in_hand == nullptr ? scratch_of(config, journal) : std::filesystem::path(),
           .group = group_of(journal),
           .homes = std::move(homes),
-          .driver_alone = detaching == nullptr ? 0 : detaching->detaching().driver_alone()};
+          .driver_alone = detaching == nullptr ? 0 : detaching->detaching().driver_alone(),
+          .gpus = gpus_of(journal)};
 }
 
 /// Removes names of files in memory from this host.
@@ -99,6 +113,42 @@ Status undo(commit::SourceLog& log, const agent::Config& config, SourceEvent why
   GCR_ASSIGN(const std::string text, take_back(log, config, why, std::move(record), in_hand));
   discard_checkpoint(log.journal());
   return log.advance(SourceEvent::kRolledBack, finished(text));
+}
+
+Status stay_suspended(commit::SourceLog& log, const agent::Config& config) {
+  const journal::Journal& journal = log.journal();
+  const bool restarted = host_was_restarted(journal.began());
+  GCR_TRY(end_keeper(journal, Kept::kVram));
+  const auto lives = [](const journal::ProcessId& member) {
+    const auto process = procfs::Process::open(member.pid(), member.start_time());
+    return process && !process->has_ended();
+  };
+  const std::vector<journal::ProcessId> members = lost_by(config, journal, nullptr).members;
+  const cgroups::Group group = group_of(journal);
+  if (!restarted && (std::ranges::any_of(members, lives) || !group.is_empty())) {
+    return group.freeze();
+  }
+  if (!restarted) GCR_TRY(group.dissolve());
+  GCR_TRY(clear_helpers(config, journal));
+  return log.advance(SourceEvent::kEnded, finished(restarted ? "the process ended with the host"
+                                                             : "the process has ended"));
+}
+
+Status run_again(commit::SourceLog& log, const agent::Config& config) {
+  const journal::Journal& journal = log.journal();
+  pid_t pid = journal::root_pid(journal.began().members());
+  std::string text = "the process runs here";
+  recovery::Found found = recovery::Found::kGone;
+  if (!host_was_restarted(journal.began())) {
+    GCR_ASSIGN(found, recovery::bring_back(lost_by(config, journal, nullptr)));
+  }
+  if (found == recovery::Found::kGone) {
+    text = "the process has ended";
+    pid = 0;
+  }
+  GCR_TRY(fault::point("source.resume.running"));
+  GCR_TRY(clear_helpers(config, journal));
+  return log.advance(SourceEvent::kResumed, finished(text, pid));
 }
 
 Status end_copy(commit::SourceLog& log, const agent::Config& config, const std::string& text) {

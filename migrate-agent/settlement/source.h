@@ -29,6 +29,15 @@ Result<std::string> take_back(commit::SourceLog& log, const agent::Config& confi
 /// writes Finished with `text`.
 Status end_copy(commit::SourceLog& log, const agent::Config& config, const std::string& text);
 
+/// In suspended, and whoever worked on it is dead: freezes the job again if need be, and ends a
+/// keeper that a resume had started. If the whole job has ended, ends the keeper of its copy too
+/// and writes Finished.
+Status stay_suspended(commit::SourceLog& log, const agent::Config& config);
+
+/// In resuming: lets the job run, on the GPUs that Resuming names, with the VRAM that the keeper
+/// has; ends the keepers and writes Finished. On success it runs, or has ended.
+Status run_again(commit::SourceLog& log, const agent::Config& config);
+
 /// In committed: what `answer` demands.
 Status settle(commit::SourceLog& log, const agent::Config& config,
               const commit::CommitAnswer& answer, const recovery::InHand* in_hand = nullptr);

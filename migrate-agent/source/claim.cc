@@ -78,8 +78,9 @@ Status claim(Course& c) {
   add_member(c.subject.members, pid, c.subject.claimed.start_time);
   GCR_TRY(add_descendants(c, procfs::tree(pid)));
   GCR_ASSIGN(c.target, c.find_target(c.order, c.subject));
-  c.interrupting = c.worker.cancellation.on_request(
-      [&c] { c.target->interrupt(c.worker.cancellation.check().error()); });
+  c.interrupting = c.worker.cancellation.on_request([&c] {
+    if (c.target != nullptr) c.target->interrupt(c.worker.cancellation.check().error());
+  });
   GCR_TRY(claim_members(c));
   GCR_ASSIGN(c.subject.handle, procfs::Process::open(pid, c.subject.claimed.start_time));
   return {};
@@ -106,7 +107,7 @@ Status follow_members(Course& c, const std::vector<pid_t>& tree) {
 Status begin(Course& c) {
   Subject& subject = c.subject;
   journal::Began began = description(c);
-  began.set_peer(c.target->name());
+  if (c.target != nullptr) began.set_peer(c.target->name());
   GCR_ASSIGN(c.account.log, commit::SourceLog::create(c.worker.config.state_dir, c.order.migration,
                                                       std::move(began)));
   subject.driver = std::move(subject.found->host.driver);

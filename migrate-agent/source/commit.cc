@@ -69,6 +69,12 @@ Result<commit::CommitAnswer> order_commit(Course& c) {
                settlement::deliver_commit(c.worker, c.account.log->journal(), backoff, until));
 }
 
+/// It ends now.
+void note_downtime(Course& c) {
+  c.account.report.set_downtime_ms(
+      in_milliseconds(c.account.undone_closings + (Clock::now() - *c.account.gate_closed_at)));
+}
+
 /// For the expected downtime of later migrations. What goes through the driver alone depends on
 /// amounts that are known each time.
 void remember(const Course& c) {
@@ -118,8 +124,7 @@ Status commit(Course& c) {
   report.set_committed(true);
   c.console.set_committed(true);
   const auto answer = order_commit(c);
-  report.set_downtime_ms(
-      in_milliseconds(c.account.undone_closings + (Clock::now() - *c.account.gate_closed_at)));
+  note_downtime(c);
   if (!answer) {
     return answer.error().while_doing(
         "the commit was sent but not confirmed; the agent keeps asking, and the stopped process "
@@ -169,7 +174,8 @@ Status complete_checkpoint(Course& c) {
 Status go_on(Course& c) {
   const Phases::Timer timer(c.account.phases, "course", "complete");
   const Error unfinished(Code::kInternal, "the agent died before the checkpoint was complete");
-  const recovery::InHand hand = in_hand(c);
+  recovery::InHand hand = in_hand(c);
+  hand.running = [&c] { note_downtime(c); };
   const auto taken_back = c.account.phases.time("process", "take back", [&] {
     return guarded([&]() -> Status {
       GCR_TRY(settlement::take_back(*c.account.log, c.worker.config, commit::SourceEvent::kFailed,
@@ -177,8 +183,6 @@ Status go_on(Course& c) {
       return {};
     });
   });
-  c.account.report.set_downtime_ms(
-      in_milliseconds(c.account.undone_closings + (Clock::now() - *c.account.gate_closed_at)));
   Status completed = taken_back;
   if (taken_back) completed = guarded([&] { return complete_checkpoint(c); });
   if (!completed) c.target->abort(completed.error().message());

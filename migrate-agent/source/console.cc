@@ -6,6 +6,7 @@
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
 #include <cmath>
+#include <stdexcept>
 
 #include "src/base/units.h"
 
@@ -209,6 +210,24 @@ bool Console::may_switch_over() const {
 bool Console::rest(Clock::duration patience) {
   std::unique_lock lock(mutex_);
   return !changed_.wait_for(lock, patience, [this] { return may_switch_over_ || cancelled_; });
+}
+
+awaitable<void> run_with_console(WorkerContext& context, Console& console,
+                                 std::function<void()> course) {
+  using asio::experimental::awaitable_operators::operator&&;
+  using asio::experimental::awaitable_operators::operator||;
+  Status ran;
+  const auto run = [&]() -> awaitable<void> {
+    ran = co_await offload(context.blocking, [&]() -> Status {
+      course();
+      return {};
+    });
+    console.finish();
+  };
+  context.line.attach(&console);
+  co_await ((run() && console.write()) || console.attend());
+  context.line.attach(nullptr);
+  if (!ran) throw std::runtime_error(ran.error().message());
 }
 
 }  // namespace gcr::agent

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -100,5 +101,10 @@ class Console : public SourceControl {
 
   Cancellation::Registration registration_;
 };
+
+/// Runs `course` on a thread of the worker's pool, and the console beside it. Throws
+/// std::runtime_error if an exception left the course.
+asio::awaitable<void> run_with_console(WorkerContext& context, Console& console,
+                                       std::function<void()> course);
 
 }  // namespace gcr::agent

@@ -127,7 +127,8 @@ Status check_others_use_no_gpu(Course& c) {
   return {};
 }
 
-/// From here on the journal says that the process may be taken apart.
+}  // namespace
+
 Status note_detaching(Course& c) {
   if (std::exchange(c.account.detaching_noted, true)) return {};
   GCR_TRY(arm_keeper(c));
@@ -145,6 +146,8 @@ Status note_detaching(Course& c) {
   GCR_TRY(c.account.log->advance(commit::SourceEvent::kDetaching, std::move(record)));
   return process.enter_group();
 }
+
+namespace {
 
 Status copy_rounds(Course& c) {
   const Phases::Timer timer(c.account.phases, "course", "pre-copy");
@@ -174,8 +177,9 @@ Status copy_rounds(Course& c) {
   return note_detaching(c);
 }
 
-/// True if the switchover goes on; false if the gate is open again, for another round.
-Result<bool> close_gate(Course& c) {
+}  // namespace
+
+Status hold_back(Course& c) {
   GCR_TRY(fault::point("source.closing"));
   c.console.tell("switchover", "closing the gate");
   c.account.gate_closed_at = Clock::now();
@@ -186,7 +190,14 @@ Result<bool> close_gate(Course& c) {
         kGateTimeout, [&c](const std::string& what) { c.console.tell("switchover", what); });
   }));
   GCR_TRY(fault::point("source.gated"));
-  GCR_TRY(c.worker.cancellation.check());
+  return c.worker.cancellation.check();
+}
+
+namespace {
+
+/// True if the switchover goes on; false if the gate is open again, for another round.
+Result<bool> close_gate(Course& c) {
+  GCR_TRY(hold_back(c));
   GCR_TRY(refresh_buffers(c));
   if (!c.order.request.strict()) return true;
   GCR_TRY(c.copying.precopy->look());

@@ -2,10 +2,8 @@
 
 #include <fmt/chrono.h>
 
-#include <asio/experimental/awaitable_operators.hpp>
 #include <asio/post.hpp>
 #include <ctime>
-#include <stdexcept>
 
 #include "migrate-agent/checkpoint/checkpoint_target.h"
 #include "migrate-agent/commit/outcome.h"
@@ -98,26 +96,36 @@ journal::Began description(const Course& c) {
 }
 
 void run(Course& c) {
+  const Status migrated = migrate(c);
+  c.account.report.set_migrated(migrated.has_value());
+  conclude(c, migrated);
+}
+
+void conclude(Course& c, const Status& done) {
   proto::MigrateReport& report = c.account.report;
   report.set_migration_id(to_bytes(c.order.migration));
-  const Status migrated = migrate(c);
-  report.set_migrated(migrated.has_value());
-  if (!migrated) {
-    report.set_code(std::string(to_string(migrated.error().code())));
-    report.set_message(migrated.error().message());
-    spdlog::error("process {} was not migrated: {}", c.order.request.pid(),
-                  migrated.error().message());
+  if (!done) {
+    report.set_code(std::string(to_string(done.error().code())));
+    report.set_message(done.error().message());
+    spdlog::error("process {} was not {}: {}", c.order.request.pid(),
+                  report.has_suspension() ? "suspended" : "migrated", done.error().message());
   }
   complete_report(c);
-  // The daemon is told whether or not there is a journal.
-  const unsigned journal_errors = c.account.log ? c.account.log->write_errors() : 0;
-  asio::post(c.worker.io, [&daemon = c.worker.daemon,
-                           outcome = commit::ending_of(description(c), report, journal_errors)] {
-    daemon.report_outcome(outcome);
-  });
+  tell_ending(c.worker, c.console, description(c), report,
+              c.account.log ? c.account.log->write_errors() : 0);
+}
+
+/// The daemon is told whether or not there is a journal.
+void tell_ending(WorkerContext& worker, Console& console, journal::Began migration,
+                 const proto::MigrateReport& report, unsigned journal_errors) {
+  asio::post(worker.io,
+             [&daemon = worker.daemon,
+              outcome = commit::ending_of(std::move(migration), report, journal_errors)] {
+               daemon.report_outcome(outcome);
+             });
   proto::Envelope envelope;
   *envelope.mutable_migrate_report() = report;
-  c.console.tell(std::move(envelope));
+  console.tell(std::move(envelope));
 }
 
 }  // namespace source
@@ -148,26 +156,13 @@ void complete(proto::CheckpointOrder& order) {
 }  // namespace
 
 asio::awaitable<void> run_source(WorkerContext& context, proto::MigrateRequest request) {
-  using asio::experimental::awaitable_operators::operator&&;
-  using asio::experimental::awaitable_operators::operator||;
   if (request.has_checkpoint()) complete(*request.mutable_checkpoint());
   Console console(context, request);
   source::Course course{context, console, find_target(context), {std::move(request)}};
   log_migration(course.order.migration);
   spdlog::info("moves process {} to {}", course.order.request.pid(),
                control::printable(destination_of(course.order.request)));
-  Status ran;
-  const auto run = [&]() -> asio::awaitable<void> {
-    ran = co_await offload(context.blocking, [&]() -> Status {
-      source::run(course);
-      return {};
-    });
-    console.finish();
-  };
-  context.line.attach(&console);
-  co_await ((run() && console.write()) || console.attend());
-  context.line.attach(nullptr);
-  if (!ran) throw std::runtime_error(ran.error().message());
+  co_await run_with_console(context, console, [&course] { source::run(course); });
 }
 
 }  // namespace gcr::agent

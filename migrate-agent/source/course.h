@@ -89,7 +89,8 @@ struct Account {
   Clock::duration control_took{};
 };
 
-/// kInvalidArgument if the request names none. After the claim.
+/// After the claim. kInvalidArgument if the request names none. Null for a course that stays on this
+/// host.
 using FindTarget = std::function<Result<std::unique_ptr<Target>>(const Order& order,
                                                                  const Subject& subject)>;
 
@@ -102,12 +103,19 @@ struct Course {
   Account account{Phases("source", console.started())};
   Subject subject{};
   Copying copying{};
-  std::unique_ptr<Target> target{};  ///< from claim() on
+  std::unique_ptr<Target> target{};  ///< from claim() on; null: it stays on this host
   Cancellation::Registration interrupting{};
 };
 
 /// The whole course, to the report.
 void run(Course& course);
+
+/// Completes the report, and tells the daemon and the operator how the course has ended.
+void conclude(Course& course, const Status& done);
+
+/// The last of it, for any course: `migration` as far as it is known.
+void tell_ending(WorkerContext& worker, Console& console, journal::Began migration,
+                 const proto::MigrateReport& report, unsigned journal_errors);
 
 /// All steps up to the target's vote; an Error if one fails, or if the migration is cancelled.
 Status run_to_vote(Course& course);
@@ -172,6 +180,20 @@ Status start_keeper(Course& c);
 
 /// From here on VRAM outlives this worker.
 Status arm_keeper(Course& c);
+
+/// From here on the journal says that the process may be taken apart, and it is in the migration's
+/// group.
+Status note_detaching(Course& c);
+
+/// Closes the gate.
+Status hold_back(Course& c);
+
+/// With the gate closed: arms the keeper, and takes VRAM and control state from all members.
+Status take_control_state(Course& c);
+
+/// Then: nobody outside has got memory of the job's since preflight; `members`
+/// is who had descriptors of it then.
+Status check_sharers(const Course& c, const std::vector<pid_t>& members);
 
 /// The gate is open again, and the process still runs here.
 void count_undone_closing(Course& c);

@@ -463,6 +463,33 @@ Examination examine(const proto::MigrateRequest& request, const Config& config,
   return found;
 }
 
+bool is_about_gpus(const proto::Finding& finding) {
+  constexpr std::string_view kAbout[] = {"no-process",
+                                         "cannot-inspect",
+                                         "not-ours",
+                                         "in-migration",
+                                         "too-many-processes",
+                                         "no-door",
+                                         "no-library",
+                                         "unseen-memory",
+                                         "cuda-state",
+                                         "managed-memory",
+                                         "ipc-memory",
+                                         "foreign-handles",
+                                         "mps",
+                                         "too-many-buffers",
+                                         "untracked-memory",
+                                         "no-driver",
+                                         "driver-too-old",
+                                         "mig",
+                                         "compute-mode",
+                                         "memory-too-small",
+                                         "no-freezer",
+                                         "state-dir-full",
+                                         "kernel-features"};
+  return std::ranges::find(kAbout, finding.id()) != std::end(kAbout);
+}
+
 process::OutsideTcp outside_tcp(const proto::MigrateRequest& request) {
   return request.close_tcp() ? process::OutsideTcp::kClose : process::OutsideTcp::kRefuse;
 }

@@ -50,6 +50,9 @@ Examination examine(const proto::MigrateRequest& request, const Config& config,
 Status examine_late(const proto::MigrateRequest& request, pid_t pid, const std::vector<pid_t>& pids,
                     const proto::GroupLimits& limits);
 
+/// Whether a finding is about taking a job off its GPUs; others are about moving it elsewhere.
+bool is_about_gpus(const proto::Finding& finding);
+
 /// What becomes of TCP connections with one end outside of the job.
 process::OutsideTcp outside_tcp(const proto::MigrateRequest& request);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "migrate-agent/data/offer.h"
 #include "migrate-agent/fault/fault.h"
@@ -47,7 +48,9 @@ Status examine(Course& c) {
     return agent::examine(c.order.request, c.worker.config, journal::pids_of(subject.members));
   }));
   // The destination learns nothing of a process that cannot be moved.
-  GCR_TRY(judge(c, subject.found->findings.list()));
+  std::vector<proto::Finding> findings = subject.found->findings.list();
+  if (c.target == nullptr) std::erase_if(findings, std::not_fn(is_about_gpus));
+  GCR_TRY(judge(c, findings));
   subject.limits = subject.found->members.front().limits();
   // From here on members have the order of the preflight; those that have ended are none.
   journal::ProcessIds living;

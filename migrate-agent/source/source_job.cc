@@ -1,6 +1,7 @@
 #include "migrate-agent/source/source_job.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <set>
@@ -102,10 +103,10 @@ Status SourceJob::checkpoint() {
   });
 }
 
-/// CRIU stops all threads of a frozen group, and waits until each has stopped: for ever, if one
-/// waits in vfork for a child that has stopped before it executed its program. So none may when the
-/// group freezes.
-Status SourceJob::freeze_for_criu() {
+/// All threads of a frozen group are stopped next, by CRIU or by stop(), which waits until each
+/// has: for ever, if one waits in vfork for a child that has stopped before it executed its
+/// program. So none may when the group freezes.
+Status SourceJob::freeze_outside_vfork() {
   const auto end = std::chrono::steady_clock::now() + kVforkPatience;
   for (;;) {
     GCR_TRY(group_.freeze());
@@ -127,13 +128,32 @@ Status SourceJob::freeze_for_criu() {
   }
 }
 
+/// A frozen task takes its SIGSTOP when it is thawed, before it runs.
+Status SourceJob::stop() {
+  GCR_TRY(freeze_outside_vfork());
+  dumped_ = true;
+  std::vector<procfs::Process> members;
+  for (const pid_t pid : group_.processes()) {
+    auto process = procfs::Process::open(pid);
+    if (!process || !group_.contains(*process)) continue;
+    const Status sent = process->send(SIGSTOP);
+    if (sent) members.push_back(std::move(*process));
+  }
+  GCR_TRY(group_.thaw());
+  for (const procfs::Process& process : members) {
+    const Status stopped = procfs::wait_until_stopped(process.pid());
+    if (!stopped && !process.is_ending()) return stopped;
+  }
+  return group_.freeze();
+}
+
 Result<std::vector<proto::Credentials>> SourceJob::dump(criu::PreparedDump& prepared,
                                                         const criu::TakeImage& take,
                                                         const memory_files::Renamed& renamed,
                                                         const criu::TakeMemory& take_memory) {
   const bool by_criu = !group_.directory_for_criu().empty();
   if (by_criu) {
-    GCR_TRY(freeze_for_criu());
+    GCR_TRY(freeze_outside_vfork());
     process::drop_shared_zeros(procfs::stopped_tree(pid()));
   }
   auto dumped = prepared.run(take, renamed, take_memory);

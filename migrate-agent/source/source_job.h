@@ -50,7 +50,7 @@ class SourceJob {
   /// Whether detach() was called, or a gate is the driver's lock: from then on it does not come
   /// back by itself, and a stop may be the dump's.
   bool detaching() const { return detaching_; }
-  /// Whether dump() has stopped it.
+  /// Whether dump() or stop() has stopped it.
   bool is_dumped() const { return dumped_; }
 
   /// Moves all of them into their group, where they keep running.
@@ -73,6 +73,9 @@ class SourceJob {
   /// The driver moves control state into host memory.
   Status checkpoint();
 
+  /// Without a dump: stops all tasks, as a dump leaves them, and freezes them.
+  Status stop();
+
   /// CRIU's images go where `prepared`, `take` and `take_memory` say; the tasks stay stopped, and
   /// frozen. Gives the rights of all threads.
   Result<std::vector<proto::Credentials>> dump(criu::PreparedDump& prepared,
@@ -81,7 +84,7 @@ class SourceJob {
                                                const criu::TakeMemory& take_memory);
 
  private:
-  Status freeze_for_criu();
+  Status freeze_outside_vfork();
 
   procfs::Process root_;
   std::vector<GpuMember> gpu_members_;

@@ -35,13 +35,16 @@ Status send_last_round(Course& c) {
   return {};
 }
 
-/// Nobody may have got memory of the job since preflight: what stays with an outsider would be
-/// another memory from now on. `members` is who had descriptors of it then.
+}  // namespace
+
+/// What stays with an outsider would be another memory from now on.
 Status check_sharers(const Course& c, const std::vector<pid_t>& members) {
   const auto sharers = find_sharers(c.subject.lister.shared(), members);
   if (sharers.empty()) return {};
   return Error(Code::kRefused, sharers.front());
 }
+
+namespace {
 
 /// What a stopped process is and has; its threads' rights are among those that were dumped.
 Result<proto::DumpedMember> describe(pid_t pid, const std::vector<process::NamedFile>& named,
@@ -118,11 +121,11 @@ Status check_unseen(const Course& c) {
   return Error(Code::kRefused, preflight::reason_of(findings.list()));
 }
 
-Status send_control_state(Course& c) {
-  const auto began = Clock::now();
+}  // namespace
+
+Status take_control_state(Course& c) {
   Phases& phases = c.account.phases;
   SourceJob& processes = *c.subject.processes;
-  Copying& copying = c.copying;
   GCR_TRY(phases.time("process", "arm keeper", [&] { return arm_keeper(c); }));
   GCR_TRY(phases.time("process", "detach VRAM", [&] { return processes.detach(); }));
   GCR_TRY(fault::point("source.detached"));
@@ -132,7 +135,17 @@ Status send_control_state(Course& c) {
     GCR_TRY(check_unseen(c));
     return processes.checkpoint();
   }));
-  GCR_TRY(fault::point("source.checkpointed"));
+  return fault::point("source.checkpointed");
+}
+
+namespace {
+
+Status send_control_state(Course& c) {
+  const auto began = Clock::now();
+  Phases& phases = c.account.phases;
+  SourceJob& processes = *c.subject.processes;
+  Copying& copying = c.copying;
+  GCR_TRY(take_control_state(c));
   const auto dropped = phases.time("process", "drop zero pages", [&] {
     return side_by_side(processes.gpu_members(), [&copying](GpuMember& member) -> Status {
       if (member.access->is_driver_alone()) return {};  // nobody drops them: they are not sent

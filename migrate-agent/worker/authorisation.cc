@@ -54,6 +54,8 @@ Status may_ask(const control::PeerIdentity& asker, Envelope::BodyCase request) {
     case Envelope::kListRequest:
     case Envelope::kStatusRequest:
     case Envelope::kHostRequest:
+    case Envelope::kSuspendRequest:
+    case Envelope::kResumeRequest:
       if (asker.is_operator || asker.uid) return {};
       return not_allowed(asker, "operator", "ask for a migration or about one");
     case Envelope::kResolveRequest:

@@ -130,6 +130,13 @@ asio::awaitable<Status> DaemonClient::claim_processes(Uuid migration, journal::P
   return impl_->request(std::move(message));
 }
 
+asio::awaitable<Status> DaemonClient::take_suspended(Uuid migration, std::string ordered_by) {
+  registry::FromWorker message;
+  message.mutable_take_suspended()->set_migration_id(to_bytes(migration));
+  message.mutable_take_suspended()->set_ordered_by(ordered_by.substr(0, kMaxTextBytes));
+  return impl_->request(std::move(message));
+}
+
 asio::awaitable<Status> DaemonClient::register_migration(Uuid migration, std::string ordered_by) {
   registry::FromWorker message;
   message.mutable_register_migration()->set_migration_id(to_bytes(migration));

@@ -42,6 +42,9 @@ class DaemonClient {
   asio::awaitable<Status> claim_processes(Uuid migration, journal::ProcessIds processes,
                                           std::string ordered_by);
 
+  /// A suspended job belongs to this worker until it ends. kRefused if another one resumes it.
+  asio::awaitable<Status> take_suspended(Uuid migration, std::string ordered_by);
+
   /// From now on data connections whose preface names `migration` come to this worker. kRefused if
   /// another worker registered it; kResourceExhausted as above.
   asio::awaitable<Status> register_migration(Uuid migration, std::string ordered_by);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "proto/control.pb.h"
 #include "src/cli/outcome.h"
 
 namespace gcr::cli {
@@ -38,6 +39,9 @@ void add_journal(CLI::App& app, Commands& commands);
 
 /// `gcr-migrate timeline REPORT`: a report that `--json` printed, as a picture.
 void add_timeline(CLI::App& app, Commands& commands);
+
+/// `gcr-migrate suspend`, `resume` and `swap`.
+void add_suspensions(CLI::App& app, Commands& commands);
 
 /// `gcr-migrate cancel`, `continue`, `set`, `status`, `list`, `host` and `resolve`: an operator's
 /// queries to an agent, and orders to a migration that exists.

@@ -94,13 +94,25 @@ std::string about(const journal::Restored& restored) {
   return text + fmt::format("init {}", restored.init().pid());
 }
 
+std::string about(const journal::Resuming& resuming) {
+  std::string text;
+  for (const journal::GpuMove& move : resuming.gpus()) {
+    text += fmt::format("{}{} to {}", text.empty() ? "" : ", ", gpu_name(to_uuid(move.from())),
+                        gpu_name(to_uuid(move.to())));
+  }
+  return text;
+}
+
 /// What there is to say beyond the kind.
 std::string about(const Record& record) {
   switch (record.body_case()) {
     case Record::kBegan:
       return about(record.began());
     case Record::kKeeperStarted:
-      return fmt::format("keeper {}", record.keeper_started().keeper().pid());
+      return fmt::format("keeper {}{}", record.keeper_started().keeper().pid(),
+                         record.keeper_started().of_copy() ? ", of a copy in host memory" : "");
+    case Record::kResuming:
+      return about(record.resuming());
     case Record::kRestored:
       return about(record.restored());
     case Record::kAborted:

@@ -32,6 +32,7 @@ int main(int argc, char** argv) {
   add_run(app, commands, take_after_mark(words));
   add_journal(app, commands);
   add_timeline(app, commands);
+  add_suspensions(app, commands);
   add_asks(app, commands);
   try {
     std::ranges::reverse(words);  // as CLI11 wants them

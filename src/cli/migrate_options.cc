@@ -31,6 +31,7 @@ Exit status:
 
 cancel, continue, set, status, list, host and resolve: 0 on success, else 2 to 5. The --help of
 checkpoint, restore, checkpoints, verify and prune says what these mean there.
+suspend, resume and swap: as for a migration; after 1 and 7 the process is as it was before.
 
 Ctrl-C (or SIGTERM) cancels the migration unless it is committed, and waits for the report; a second
 one quits at once. If the connection to SRC is lost, the migration goes on, and SRC is asked what

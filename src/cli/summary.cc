@@ -103,6 +103,7 @@ void append_clock(std::string& text, const proto::MigrateReport& report) {
 /// Empty for a process alone.
 std::string job_of(const proto::MigrateReport& report) {
   if (report.processes() < 2) return "";
+  if (report.gpu_processes() == 0) return fmt::format("{} processes; ", report.processes());
   return fmt::format("{} processes, {} of them with GPUs; ", report.processes(),
                      report.gpu_processes());
 }

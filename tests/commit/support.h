@@ -40,8 +40,8 @@ struct Source {
   using Event = SourceEvent;
   using Log = SourceLog;
   static constexpr journal::Role kRole = journal::Began::SOURCE;
-  static constexpr State kFirst = State::kWorking, kLastState = State::kUndone;
-  static constexpr Event kLastEvent = Event::kCleared;
+  static constexpr State kFirst = State::kWorking, kLastState = State::kResumed;
+  static constexpr Event kLastEvent = Event::kEnded;
   static auto rows() { return source_transitions(); }
   static auto replay(std::span<const Record> records) { return replay_source(records); }
 };

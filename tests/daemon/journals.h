@@ -83,6 +83,12 @@ inline Uuid write_source(const std::filesystem::path& state_dir, commit::SourceS
     must(log->advance(SourceEvent::kRolledBack, finished("the process runs here")));
     return id;
   }
+  if (state == SourceState::kSuspended) {
+    journal::Record suspended;
+    suspended.mutable_suspended();
+    must(log->advance(SourceEvent::kSuspended, suspended));
+    return id;
+  }
   journal::Record awaiting;
   awaiting.mutable_awaiting();
   must(log->advance(SourceEvent::kAskRestore, awaiting));

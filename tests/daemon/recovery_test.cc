@@ -2,10 +2,13 @@
 // processes, killed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <fstream>
 
+#include "migrate-agent/procfs/procfs.h"
 #include "tests/daemon/agent_process.h"
 #include "tests/daemon/journals.h"
 
@@ -98,6 +101,58 @@ TEST_F(RecoveryTest, ProcessIsFreeOnceItsMigrationIsUndone) {
   ASSERT_TRUE(agent.wait_for_log("ended with status 0"));
   Client client(agent, credentials_, "operator");
   EXPECT_EQ(client.ask("claim", 4711, 5).event().phase(), "claimed");
+}
+
+proto::Envelope resume_request() {
+  proto::Envelope request;
+  request.mutable_resume_request()->set_pid(4711);
+  return request;
+}
+
+TEST_F(RecoveryTest, ASuspendedJobIsLookedAtAndRefusedToOthers) {
+  const Uuid id =
+      write_source(home_.state_dir(), SourceState::kSuspended, {.pid = 4711, .start_time = 5});
+  AgentProcess agent(credentials_, {}, home_);
+  ASSERT_TRUE(agent.wait_for_log("recovers " + id.to_string() + "-source"));
+  ASSERT_TRUE(agent.wait_for_log("ended with status 0"));
+  Client client(agent, credentials_, "operator");
+  const auto refused = client.ask("claim", 4711, 5).event();
+  EXPECT_EQ(refused.phase(), "refused");
+  EXPECT_THAT(refused.text(), HasSubstr("is suspended (migration " + id.to_string()));
+}
+
+TEST_F(RecoveryTest, ASuspendedJobIsResumedByOneWorkerAtATimeAndThenLookedAtAgain) {
+  const Uuid id =
+      write_source(home_.state_dir(), SourceState::kSuspended, {.pid = 4711, .start_time = 5});
+  AgentProcess agent(credentials_, {}, home_);
+  ASSERT_TRUE(agent.wait_for_log("recovers " + id.to_string() + "-source"));
+  ASSERT_TRUE(agent.wait_for_log("ended with status 0"));
+  Client first(agent, credentials_, "operator");
+  EXPECT_EQ(first.call(resume_request()).event().phase(), "taken");
+  Client second(agent, credentials_, "operator");
+  const auto refused = second.call(resume_request()).event();
+  EXPECT_EQ(refused.phase(), "refused");
+  EXPECT_THAT(refused.text(), HasSubstr("is being migrated already"));
+  second.release();
+  first.release();
+  EXPECT_TRUE(agent.wait_for_log("recovers " + id.to_string() + "-source"));
+}
+
+TEST_F(RecoveryTest, ASuspendedJobIsLookedAtAgainWhenAProcessOfItEnds) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (;;) ::pause();
+  }
+  const auto stat = procfs::read_stat(child);
+  ASSERT_TRUE(stat);
+  const Uuid id = write_source(home_.state_dir(), SourceState::kSuspended,
+                               {.pid = child, .start_time = stat->start_time});
+  AgentProcess agent(credentials_, {}, home_);
+  ASSERT_TRUE(agent.wait_for_log("recovers " + id.to_string() + "-source"));
+  ASSERT_TRUE(agent.wait_for_log("ended with status 0"));
+  ASSERT_EQ(::kill(child, SIGKILL), 0);
+  EXPECT_TRUE(agent.wait_for_log("recovers " + id.to_string() + "-source"));
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
 }
 
 TEST_F(RecoveryTest, DaemonComesUpWhileAWorkerOfTheLastOneLives) {

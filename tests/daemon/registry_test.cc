@@ -30,6 +30,31 @@ TEST(Registry, ClaimOfAnotherWorkerIsRefusedAndNamed) {
   EXPECT_THAT(refused.error().message(), HasSubstr(mine.to_string()));
 }
 
+TEST(Registry, ARefusalSaysThatAProcessIsSuspended) {
+  Registry registry;
+  const Uuid mine = Uuid::random();
+  EXPECT_TRUE(registry.claim_processes(1, mine, processes({{100, 7}})));
+  registry.mark_suspended(1);
+  const Status refused = registry.check_processes(2, processes({{100, 7}}));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message(),
+            "process 100 is suspended (migration " + mine.to_string() + "): resume it first");
+  registry.take_over_suspended(2, mine);
+  EXPECT_TRUE(registry.check_processes(2, processes({{100, 7}})));
+  registry.release(1);
+  EXPECT_FALSE(registry.check_processes(1, processes({{100, 7}})));
+  registry.release(2);
+  EXPECT_TRUE(registry.check_processes(1, processes({{100, 7}})));
+}
+
+TEST(Registry, WhatIsNotSuspendedIsNotTakenOver) {
+  Registry registry;
+  const Uuid mine = Uuid::random();
+  EXPECT_TRUE(registry.claim_processes(1, mine, processes({{100, 7}})));
+  registry.take_over_suspended(2, mine);
+  EXPECT_FALSE(registry.check_processes(2, processes({{100, 7}})));
+}
+
 TEST(Registry, WorkerGetsAllProcessesOfAJobOrNone) {
   Registry registry;
   EXPECT_TRUE(registry.claim_processes(1, Uuid::random(), processes({{100, 7}})));

@@ -149,6 +149,7 @@ asio::awaitable<Status> run_recovery(RecoveryContext& context, std::filesystem::
     GCR_CO_TRY(log);
     if (!journal::unfinished(log->journal().records())) co_return Status();
     GCR_CO_TRY(fail_if_asked(context.config, log->journal().began()));
+    if (journal::suspended(log->journal().records())) co_return Status();
     co_return co_await recover_source(context, std::move(*log));
   }
   auto log = co_await offload(context.blocking,
@@ -185,6 +186,22 @@ asio::awaitable<void> run_source(WorkerContext& context, proto::MigrateRequest r
   registry::Outcome outcome;
   outcome.mutable_report()->set_message(released ? "released" : "left");
   context.daemon.report_outcome(std::move(outcome));
+}
+
+/// Suspends nothing.
+asio::awaitable<void> run_suspend(WorkerContext& context, const proto::SuspendRequest& request) {
+  co_await tell(context.channel, "suspend", std::to_string(request.pid()));
+}
+
+/// Takes over the only journal, and has it until it is told to leave.
+asio::awaitable<void> run_resume(WorkerContext& context, const proto::ResumeRequest&) {
+  const auto entries = journal::list(context.config.state_dir);
+  const Status taken = co_await context.daemon.take_suspended(entries->front().migration,
+                                                              context.channel.peer().common_name);
+  std::string why = taken ? std::string() : taken.error().message();
+  co_await tell(context.channel, taken ? "taken" : "refused", std::move(why));
+  const auto released = co_await context.channel.receive(kPatience);
+  if (!released) throw std::runtime_error(released.error().message());
 }
 
 /// Those that the file PROBLEMS in the state directory names, a line each; it never ends with

@@ -137,6 +137,7 @@ std::vector<Scenario> matrix() {
         add_records(scenarios, point);
         break;
       case Kind::kCheckpoint:
+      case Kind::kSuspension:
       case Kind::kCheck:
         break;  // of the end-to-end tests
     }

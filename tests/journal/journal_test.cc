@@ -82,6 +82,21 @@ TEST_F(JournalTest, GoesOnUnderItsNextOwner) {
   EXPECT_FALSE(unfinished(contents->records));
 }
 
+TEST_F(JournalTest, SaysWhetherItLeavesAJobSuspended) {
+  std::vector<Record> records(1);
+  const auto then = [&records](auto fill) {
+    fill(records.emplace_back());
+    return suspended(records);
+  };
+  records.front().mutable_began();
+  EXPECT_FALSE(suspended(records));
+  EXPECT_FALSE(then([](Record& record) { record.mutable_keeper_started(); }));
+  EXPECT_TRUE(then([](Record& record) { record.mutable_suspended(); }));
+  EXPECT_TRUE(then([](Record& record) { record.mutable_keeper_started(); }));
+  EXPECT_FALSE(then([](Record& record) { record.mutable_resuming(); }));
+  EXPECT_FALSE(then([](Record& record) { record.mutable_finished(); }));
+}
+
 TEST_F(JournalTest, RemembersExactlyWhatItWrote) {
   Journal journal = begin(dir_.path(), migration_);
   ASSERT_TRUE(journal.append(aborted("caf\xff" + std::string(1000, 'x'))));

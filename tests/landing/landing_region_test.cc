@@ -1,7 +1,9 @@
 // The landing region on the machine's own kernel, and the accounting of claims on made-up counters.
 #include "migrate-agent/landing/landing_region.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -51,6 +53,19 @@ bool writable_and_zero_before(std::span<std::byte> bytes) {
       std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
   std::fill(bytes.begin(), bytes.end(), std::byte{0x5a});
   return zero;
+}
+
+TEST_F(LandingTest, AFileKeepsTheMemoryWhenTheRegionIsGone) {
+  for (const HugepagePolicy policy : {HugepagePolicy::kNever, HugepagePolicy::kAuto}) {
+    auto region = LandingRegion::create_file(3 * kMiB, policy);
+    ASSERT_TRUE(region) << region.error().message();
+    EXPECT_TRUE(writable_and_zero_before(region->bytes()));
+    const UniqueFd file(::fcntl(region->file(), F_DUPFD_CLOEXEC, 0));
+    *region = LandingRegion();
+    const UniqueMapping again(::mmap(nullptr, 4 * kMiB, PROT_READ, MAP_SHARED, file.get(), 0),
+                              4 * kMiB);
+    EXPECT_EQ(again.bytes()[3 * kMiB - 1], std::byte{0x5a});
+  }
 }
 
 TEST_F(LandingTest, OrdinaryPagesAreZeroWritableAndAligned) {

@@ -73,6 +73,11 @@ TEST(Metrics, TheBuildIsNamed) {
 }
 
 TEST(Metrics, OutcomesHaveTheirWords) {
+  registry::Outcome suspended = outcome(journal::Began::SOURCE);
+  suspended.mutable_report()->mutable_suspension()->set_done(true);
+  EXPECT_EQ(outcome_word(suspended), "suspended");
+  suspended.mutable_report()->mutable_suspension()->set_resumed(true);
+  EXPECT_EQ(outcome_word(suspended), "resumed");
   EXPECT_EQ(outcome_word(migrated()), "migrated");
   EXPECT_EQ(outcome_word(failed_with(Code::kRefused)), "refused");
   EXPECT_EQ(outcome_word(failed_with(Code::kCancelled)), "cancelled");

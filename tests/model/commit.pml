@@ -25,6 +25,8 @@
  * - An append whose sync failed and that could not be taken back leaves a record in memory alone
  *   (the decisive ones are modelled: both Committed). Its writer ends, the next reader sees the
  *   record, and a loss of power (HOSTS) takes it away, unless a reader has written it again.
+ * - A suspend is a migration without a destination. Its copy of VRAM in host memory, and VRAM itself
+ *   with its keeper, outlive the agent. A resume is ordered as soon as it can be.
  * - There is no bound on the number of faults: the states are finite without one. Some day faults
  *   are over, or not; where they are, everything must come to its end.
  *
@@ -40,12 +42,14 @@
 /* States of both sides, and the events and records of their journals, named as in states.h. */
 mtype = { none,
           working, awaiting, discarded, confirmed, undone,  /* source */
+          suspended, resuming,
           building, restored, running, gone,                /* destination */
           committed, aborted };                             /* both */
 mtype = { keeper_started, detaching, ask_restore, vote_received, commit_confirmed, rolled_back,
           told_commit, told_abort, copy_lost, host_lost, resumed,
-          failed, restarted, cleared, resolved_run_here, resolved_discard_here };
-mtype = { KeeperStarted, Detaching, Awaiting, Restored, Committed, Aborted, Resolved, Finished };
+          failed, restarted, cleared, resolved_run_here, resolved_discard_here, ended };
+mtype = { KeeperStarted, Detaching, Awaiting, Restored, Committed, Aborted, Resolved, Finished,
+          Suspended, Resuming };
 mtype = { UNDECIDED, COMMITTED, ABORTED };
 
 /* The copies of the process, as the hosts' kernels know them. */
@@ -57,6 +61,8 @@ mtype source_copy = runs;
 mtype destination_copy = absent;
 bool source_frozen;         /* in a group that only root can thaw */
 bool destination_frozen;
+bool vram = true;           /* the source's copy has it, or somebody keeps it */
+bool vram_copy;             /* a keeper has its content in host memory */
 
 /* Journals: the state that the records tell. */
 mtype source_journal = working;
@@ -70,6 +76,7 @@ bool destination_unsynced;
 /* What an agent's process knows; lost with it. */
 bool source_up = true;
 bool source_worker = true;  /* else its recovery */
+bool suspends;              /* it is a suspend */
 mtype source_state = working;
 byte source_step;           /* see source() */
 bool source_refused;        /* the destination has no copy any more */
@@ -116,8 +123,10 @@ bool taken_back;                /* or the destination had said that its copy is 
 bool killed_committed;          /* the destination's copy, after Committed and before it ran */
 bool operator_discarded;
 bool ran_there;
+bool killed_suspended;          /* the source's copy, while it was suspended */
 
-#define source_final       (source_journal == confirmed || source_journal == undone)
+#define source_final       (source_journal == confirmed || source_journal == undone || \
+                            source_journal == resumed)
 #define destination_final  (destination_journal == running || destination_journal == gone)
 #define source_at_work     (source_up && source_worker)
 #define destination_at_work (destination_up && destination_worker)
@@ -205,6 +214,8 @@ inline crash_source_host() {
   :: else
   fi;
   source_unsynced = false;
+  vram = false;
+  vram_copy = false;
   source_copy = destroyed
 }
 
@@ -222,6 +233,7 @@ inline crash_destination_host() {
 }
 
 inline run_source_copy() {
+  assert(vram);
   source_frozen = false;
   source_copy = runs
 }
@@ -264,6 +276,9 @@ inline commit_destination() {
 #define CONFIRMED    7  /* CommitReply has come (recovery too) */
 #define GIVING_UP    8  /* rolls back although the journal could not take Aborted */
 #define UNCONFIRMED  9  /* CommitRequest was sent once (a mutation) */
+#define COPIED      10  /* of a suspend: all is in host memory, and a keeper has that */
+#define RELEASED    11  /* VRAM (recovery too) */
+#define LOADED      12  /* VRAM is there again, and a keeper has it */
 
 active proctype source() {
   do
@@ -274,6 +289,9 @@ active proctype source() {
 #endif
        send(PREFLIGHT_REQUEST);
        connection = !destination_host_gone;
+       source_step = CONTACTED }
+  :: atomic { source_at_work && source_state == working && source_step == 0 ->
+       suspends = true;
        source_step = CONTACTED }
   :: atomic { source_at_work && source_state == working && source_step == CONTACTED ->
        source_advance(keeper_started, working, KeeperStarted);
@@ -288,7 +306,14 @@ active proctype source() {
        :: else
        fi;
        source_step = STOPPED }
-  :: atomic { source_at_work && source_state == working && source_step == STOPPED ->
+  :: atomic { source_at_work && source_state == working && source_step == STOPPED && suspends ->
+       vram_copy = true;
+       source_step = COPIED }
+  :: atomic { source_at_work && source_state == working && source_step == COPIED ->
+       source_advance(suspended, suspended, Suspended);
+       source_trouble = false;
+       source_step = 0 }
+  :: atomic { source_at_work && source_state == working && source_step == STOPPED && !suspends ->
        source_advance(ask_restore, awaiting, Awaiting) }
   :: atomic { source_at_work && source_state == awaiting && source_step == STOPPED ->
        send(RESTORE_REQUEST);
@@ -304,7 +329,7 @@ active proctype source() {
 
   /* Trouble before the commit, and trouble with the journal on top of it. */
   :: atomic { source_at_work && (source_state == working || source_state == awaiting) &&
-              source_step != GIVING_UP && (source_trouble || (source_step > 0 && !connection)) ->
+              source_step != GIVING_UP && (source_trouble || (source_step > 0 && !connection && !suspends)) ->
        source_advance(failed, aborted, Aborted);
        source_trouble = false }
   :: atomic { source_at_work && (source_state == working || source_state == awaiting) &&
@@ -326,6 +351,30 @@ active proctype source() {
   :: atomic { source_up && !source_worker && (source_state == working || source_state == awaiting) ->
        source_advance(restarted, aborted, Aborted) }
 
+  /* Suspended: VRAM is released, and made again. */
+  :: atomic { source_up && source_state == suspended && source_step == 0 ->
+       vram = false;
+       source_step = RELEASED }
+  :: atomic { source_up && source_state == suspended && source_step == RELEASED &&
+              source_copy == standing ->
+       assert(vram_copy);
+       source_advance(keeper_started, suspended, KeeperStarted);
+       vram = true;
+       source_step = LOADED }
+  :: atomic { source_up && source_state == suspended && source_step == LOADED ->
+       source_advance(resuming, resuming, Resuming) }
+  :: atomic { source_up && source_state == suspended && source_step == LOADED && !faults_over ->
+       source_step = 0 }
+  :: atomic { source_up && source_state == suspended && source_copy == destroyed ->
+       vram = false;
+       vram_copy = false;
+       source_advance(ended, undone, Finished) }
+  :: atomic { source_up && source_state == resuming && source_copy == standing ->
+       run_source_copy() }
+  :: atomic { source_up && source_state == resuming && source_copy != standing ->
+       vram_copy = false;
+       source_advance(resumed, resumed, Finished) }
+
   /* The roll-back finds the copy as it is. */
   :: atomic { source_up && source_state == aborted && source_copy == standing -> run_source_copy() }
   :: atomic { source_at_work && source_state == aborted && connection ->
@@ -333,6 +382,7 @@ active proctype source() {
        source_worker = false;
        connection = false }
   :: atomic { source_up && source_state == aborted && source_copy != standing ->
+       vram_copy = false;
        source_advance(rolled_back, undone, Finished) }
   :: atomic { source_at_work && source_state == undone && connection ->
        send(ABORT_REQUEST);
@@ -398,6 +448,15 @@ active proctype source() {
   :: atomic { source_up && source_final -> connection = false; break }
   :: atomic { source_host_gone -> break }
 
+#ifdef MUTATE_RELEASE_BEFORE_RECORD
+  :: atomic { source_at_work && source_state == working && source_step == COPIED ->
+       vram = false }
+#endif
+#ifdef MUTATE_RUN_BEFORE_RECORD
+  :: atomic { source_up && source_state == suspended && source_step == LOADED &&
+              source_copy == standing ->
+       run_source_copy() }
+#endif
 #ifdef MUTATE_ABORT_AFTER_COMMITTED
   :: atomic { source_at_work && source_state == committed && source_step != CONFIRMED ->
        source_advance(failed, aborted, Aborted) }
@@ -653,6 +712,9 @@ active proctype faults() {
     :: network[OUTCOME_COMMITTED] -> network[OUTCOME_COMMITTED] = false
     :: network[OUTCOME_ABORTED] -> network[OUTCOME_ABORTED] = false
 #endif
+    :: source_copy == standing && source_journal == suspended ->
+         killed_suspended = true;
+         source_copy = destroyed
     :: source_copy == standing -> source_copy = (source_frozen -> standing : runs)
     :: destination_copy == standing || destination_copy == bound ->
          ran_there = ran_there || !destination_frozen;
@@ -711,12 +773,12 @@ end_operator:
 /* Why no copy may be left: an operator decided so; the source's host took the process with it before
  * the decision, or when the destination had lost its copy; the destination's host did so after the process
  * had run there and the source had heard of it; or somebody killed the copy between the
- * destination's Committed and its first step. */
+ * destination's Committed and its first step, or while it was suspended. */
 #define excused (operator_discarded ||                                              \
                  (source_host_crashed &&                                            \
                   (!decided || destination_host_crashed || copy_lost_noted)) ||     \
                  (destination_host_crashed && ran_there && source_copy == destroyed) || \
-                 killed_committed)
+                 killed_committed || killed_suspended)
 
 /* Never two running copies. */
 ltl one_copy { [] !(source_copy == runs && destination_copy == runs) }
@@ -731,6 +793,10 @@ ltl journals_tell { [] ((destination_copy == runs ->
                          destination_journal == committed || destination_journal == running) &&
                         (source_copy == standing -> detaching_noted) &&
                         (source_journal == awaiting -> peer_noted)) }
+
+/* What a copy that stands still had in VRAM is there or in host memory; suspended, it does not run. */
+ltl vram_is_kept { [] ((source_copy == standing -> vram || vram_copy) &&
+                       (source_journal == suspended -> source_copy != runs)) }
 
 /* When faults are over, both sides come to their end and one copy runs. */
 ltl settles { [] (faults_over -> <> (source_done && destination_done && (one_runs || excused))) }

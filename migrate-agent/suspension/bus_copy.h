@@ -1,0 +1,29 @@
+// Copies between VRAM and page-locked host memory at the rate of the bus.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "migrate-agent/device/device.h"
+#include "src/base/result.h"
+
+namespace gcr::agent {
+
+enum class Direction { kOut, kIn };
+
+/// All of an allocation, and its place in host memory.
+struct CopiedBuffer {
+  const device::Allocation* vram = nullptr;
+  std::span<std::byte> host;
+};
+
+/// `memory` in pieces of a size that is page-locked and copied at once.
+std::vector<std::span<std::byte>> pieces_of(std::span<std::byte> memory);
+
+/// Copies those parts of `buffers` that lie in `piece`, which is page-locked, and waits for them.
+/// Several threads at once, each with a piece of its own, keep the bus busy.
+Status copy_piece(std::span<const CopiedBuffer> buffers, std::span<std::byte> piece,
+                  Direction direction);
+
+}  // namespace gcr::agent

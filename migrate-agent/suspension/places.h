@@ -1,0 +1,35 @@
+// Which GPUs of this host a suspended job returns to.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "migrate-agent/config/config.h"
+#include "migrate-agent/device/device.h"
+#include "src/base/result.h"
+
+namespace gcr::agent {
+
+/// A GPU of this host, as it is now.
+struct Place {
+  device::GpuInfo gpu;
+  bool allowed = false;  ///< this agent may place processes on it
+  std::uint64_t free_bytes = 0;
+};
+
+/// Pairs for all GPUs of NVIDIA's in `host`: as `ordered` says, else each to itself if there is
+/// room for `needs` (bytes of buffers by GPU), else to others with room. kRefused if the order
+/// cannot be followed; kResourceExhausted, with the figures, if there is no room. No input or
+/// output.
+Result<std::vector<device::GpuPair>> choose_places(const std::vector<Place>& host,
+                                                   const std::map<Uuid, std::uint64_t>& needs,
+                                                   const std::vector<device::GpuPair>& ordered);
+
+/// This host's, now. Blocks.
+Result<std::vector<Place>> find_places(const std::shared_ptr<const device::Driver>& driver,
+                                       const Config& config);
+
+}  // namespace gcr::agent

@@ -1,0 +1,91 @@
+// Where a suspended job returns to.
+#include "migrate-agent/suspension/places.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "migrate-agent/preflight/host_facts.h"
+#include "src/base/units.h"
+
+namespace gcr::agent {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::uint64_t kNeeded = 60 * kGiB;
+
+Uuid gpu(std::uint8_t number) {
+  Uuid uuid;
+  uuid.bytes[15] = number;
+  return uuid;
+}
+
+Place h200(std::uint8_t number, std::uint64_t free_bytes, bool allowed = true) {
+  Place place;
+  place.gpu.uuid = gpu(number);
+  place.gpu.name = "H200";
+  place.gpu.total_bytes = 141 * kGiB;
+  place.allowed = allowed;
+  place.free_bytes = free_bytes;
+  return place;
+}
+
+/// Where what was on GPU 1 goes, of `host`; `ordered` to this GPU if not 0.
+Result<Uuid> place_of_first(const std::vector<Place>& host, std::uint8_t ordered = 0) {
+  std::vector<device::GpuPair> order;
+  if (ordered != 0) order.push_back({gpu(1), gpu(ordered)});
+  GCR_ASSIGN(const auto pairs, choose_places(host, {{gpu(1), kNeeded}}, order));
+  EXPECT_EQ(pairs.size(), host.size());
+  for (const device::GpuPair& pair : pairs) {
+    if (pair.from == gpu(1)) return pair.to;
+  }
+  return Error(Code::kNotFound, "no pair");
+}
+
+TEST(Places, ItsOwnGpuIsTakenWhereThereIsRoom) {
+  const auto place = place_of_first({h200(1, 70 * kGiB), h200(2, 140 * kGiB)});
+  ASSERT_TRUE(place) << place.error().message();
+  EXPECT_EQ(*place, gpu(1));
+}
+
+TEST(Places, AnotherGpuIsTakenWhereItsOwnHasNoRoom) {
+  const auto place = place_of_first({h200(1, 0), h200(2, 10 * kGiB), h200(3, 70 * kGiB)});
+  ASSERT_TRUE(place) << place.error().message();
+  EXPECT_EQ(*place, gpu(3));
+}
+
+TEST(Places, TheContextNeedsRoomToo) {
+  EXPECT_TRUE(place_of_first({h200(1, kNeeded + kContextReserveBytes)}));
+  const auto refused = place_of_first({h200(1, kNeeded + kContextReserveBytes - 1)});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), Code::kResourceExhausted);
+  EXPECT_THAT(refused.error().message(), HasSubstr("60 GiB for buffers"));
+}
+
+TEST(Places, AnOrderIsFollowedOrRefusedWithTheFigures) {
+  const std::vector<Place> host{h200(1, 140 * kGiB), h200(2, 70 * kGiB), h200(3, kGiB)};
+  const auto place = place_of_first(host, 2);
+  ASSERT_TRUE(place) << place.error().message();
+  EXPECT_EQ(*place, gpu(2));
+  const auto refused = place_of_first(host, 3);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message(), HasSubstr("1 GiB of VRAM free"));
+}
+
+TEST(Places, AGpuThatTheAgentMayNotUseIsNotTaken) {
+  const auto refused = place_of_first({h200(1, 0), h200(2, 140 * kGiB, false)});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), Code::kResourceExhausted);
+}
+
+TEST(Places, EachGpuKeepsAPairOfItsOwn) {
+  const auto pairs = choose_places({h200(1, 140 * kGiB), h200(2, 140 * kGiB)}, {{gpu(1), kNeeded}},
+                                   {{gpu(1), gpu(2)}});
+  ASSERT_TRUE(pairs) << pairs.error().message();
+  ASSERT_EQ(pairs->size(), 2u);
+  EXPECT_EQ((*pairs)[1].from, gpu(2));
+  EXPECT_EQ((*pairs)[1].to, gpu(1));
+}
+
+}  // namespace
+}  // namespace gcr::agent
