@@ -54,7 +54,8 @@ class CourseTest : public testing::Test {
     request.set_destination("fake:1");
     request.set_pause_before_switchover(true);
     console_.emplace(*context_, request);
-    const auto find_target = [this](const Order&) -> Result<std::unique_ptr<Target>> {
+    const auto find_target = [this](const Order&,
+                                    const Subject&) -> Result<std::unique_ptr<Target>> {
       if (no_target_) return *no_target_;
       return std::make_unique<test::FakeTarget>(target_);
     };
