@@ -4,10 +4,10 @@
 #include <sys/statvfs.h>
 
 #include <chrono>
+#include <filesystem>
 #include <span>
 
 #include "migrate-agent/fault/fault.h"
-#include "migrate-agent/findings/catalogue.h"
 #include "migrate-agent/store/upkeep.h"
 #include "src/base/log.h"
 #include "src/base/units.h"
@@ -42,39 +42,51 @@ std::uint64_t expected_bytes(const proto::PreflightRequest& request) {
   return bytes;
 }
 
-/// Whether the directory has room, at most all of which a checkpoint needs. What earlier ones
-/// there have need not be written again: how much that is, nobody knows before.
-void check_room(const std::string& directory, bool has_others, std::uint64_t bytes,
-                preflight::Findings& findings) {
-  struct statvfs room {};
-  if (::statvfs(directory.c_str(), &room) != 0) return;
-  const std::uint64_t free_bytes = std::uint64_t{room.f_bavail} * room.f_frsize;
-  if (free_bytes >= bytes) return;
-  findings.add(has_others ? "checkpoint-room-short" : "checkpoint-room",
-               fmt::format("{} has {} free, and the checkpoint needs up to {}", directory,
-                           format_bytes(free_bytes), format_bytes(bytes)));
-}
-
 }  // namespace
+
+/// At most all of it is needed. What earlier checkpoints there have need not be written again: how
+/// much that is, nobody knows before.
+Status check_room(const proto::CheckpointOrder& order, const store::Owner& owner,
+                  const proto::PreflightRequest& job, preflight::Findings& findings) {
+  std::filesystem::path directory = order.directory();
+  bool has_others = false;
+  const auto opened = store::Directory::open(directory, owner);
+  if (opened) {
+    GCR_ASSIGN(const auto others, opened->names());
+    has_others = !others.empty();
+  } else if (opened.error().code() == Code::kNotFound) {
+    directory = directory.parent_path();
+  } else {
+    return opened.error();
+  }
+  struct statvfs room {};
+  if (::statvfs(directory.c_str(), &room) != 0) {
+    return Error::from_errno(errno, fmt::format("cannot look at {}", directory.string()));
+  }
+  const std::uint64_t free_bytes = std::uint64_t{room.f_bavail} * room.f_frsize;
+  const std::uint64_t bytes = expected_bytes(job);
+  if (free_bytes >= bytes) return {};
+  findings.add(has_others ? "checkpoint-room-short" : "checkpoint-room",
+               fmt::format("{} has {} free, and the checkpoint needs up to {}", directory.string(),
+                           format_bytes(free_bytes), format_bytes(bytes)));
+  return {};
+}
 
 Status CheckpointTarget::open(const proto::PreflightRequest& request) {
   GCR_ASSIGN(auto directory, store::Directory::create(order_.directory(), owner_));
-  GCR_ASSIGN(const auto others, directory.names());
-  has_others_ = !others.empty();
-  GCR_ASSIGN(writer_, store::Writer::create(std::move(directory),
-                                            {.checkpoint = migration_,
-                                             .name = order_.name(),
-                                             .codec = codec_of(compression_),
-                                             .tls = config_.tls}));
+  GCR_ASSIGN(writer_, store::Writer::create(std::move(directory), {.checkpoint = migration_,
+                                                                   .name = order_.name(),
+                                                                   .codec = codec_of(compression_),
+                                                                   .tls = config_.tls}));
   key_ = digest::DigestKey::expand(writer_->digest_key());
   *manifest_.mutable_job() = request;
   return {};
 }
 
 Result<proto::PreflightReply> CheckpointTarget::preflight(const proto::PreflightRequest& request) {
-  GCR_TRY(open(request));
   preflight::Findings findings(preflight::Side::kSource);
-  check_room(order_.directory(), has_others_, expected_bytes(request), findings);
+  GCR_TRY(check_room(order_, owner_, request, findings));
+  if (!findings.has_blocker()) GCR_TRY(open(request));
   proto::PreflightReply reply;
   for (proto::Finding& finding : findings.release()) *reply.add_findings() = std::move(finding);
   return reply;

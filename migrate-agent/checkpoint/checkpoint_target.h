@@ -12,12 +12,18 @@
 #include "migrate-agent/checkpoint/image_sink.h"
 #include "migrate-agent/config/config.h"
 #include "migrate-agent/digest/digest.h"
+#include "migrate-agent/findings/catalogue.h"
 #include "migrate-agent/journal/journal.h"
 #include "migrate-agent/store/writer.h"
 #include "migrate-agent/target/target.h"
 #include "src/base/uuid.h"
 
 namespace gcr::agent {
+
+/// Whether there is room for a checkpoint of that job, as preflight finds it; nothing is made. Else
+/// findings, or the Error for a directory that cannot be used.
+Status check_room(const proto::CheckpointOrder& order, const store::Owner& owner,
+                  const proto::PreflightRequest& job, preflight::Findings& findings);
 
 class CheckpointTarget : public Target {
  public:
@@ -72,7 +78,6 @@ class CheckpointTarget : public Target {
   const proto::Compression compression_;
   const Uuid migration_;
   const store::Owner owner_;
-  bool has_others_ = false;  ///< the directory has checkpoints
   proto::Manifest manifest_;
   std::unique_ptr<store::Writer> writer_;
   std::unique_ptr<ChunkChannel> channel_;

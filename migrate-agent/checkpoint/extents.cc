@@ -23,14 +23,14 @@ void Extents::clear(std::uint64_t start, std::uint64_t end) {
     const std::uint64_t piece_end = offset + piece.bytes;
     at = pieces_.erase(at);
     if (offset < start) {
-      pieces_.emplace(offset, Piece{static_cast<std::uint32_t>(start - offset), piece.content,
-                                    piece.from});
+      pieces_.emplace(offset,
+                      Piece{static_cast<std::uint32_t>(start - offset), piece.content, piece.from});
       ++shown_[piece.content].pieces;
     }
     if (piece_end > end) {
       const auto cut = static_cast<std::uint32_t>(end - offset);
-      pieces_.emplace(end, Piece{static_cast<std::uint32_t>(piece_end - end), piece.content,
-                                 piece.from + cut});
+      pieces_.emplace(
+          end, Piece{static_cast<std::uint32_t>(piece_end - end), piece.content, piece.from + cut});
       ++shown_[piece.content].pieces;
     }
     hide(piece.content);

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <asio/post.hpp>
+#include <thread>
 #include <vector>
 
 #include "src/base/side_by_side.h"
@@ -18,22 +20,27 @@ constexpr std::size_t kPageBytes = 4096;
 /// smaller increments, and a longer manifest.
 constexpr std::size_t kPartBytes = 64 * kKiB;
 constexpr std::size_t kMostThreads = 16;
+/// What is read of a file at a time, and how much of that may wait to be stored.
+constexpr std::size_t kWindowBytes = kMiB;
+constexpr unsigned kMostUnderWay = 64;
 constexpr std::uint64_t kAddressEnd = std::uint64_t{1} << 47;
 
 using Part = std::array<std::byte, kPartBytes>;
 
-/// Fills `part` up to the end of the file.
-Result<std::size_t> read_part(int fd, Part& part, const std::string& name) {
+/// The next window; a shorter one at the end of the file.
+Result<std::vector<std::byte>> read_window(int fd, const std::string& name) {
+  std::vector<std::byte> window(kWindowBytes);
   std::size_t filled = 0;
-  while (filled < part.size()) {
-    const ssize_t got = ::read(fd, part.data() + filled, part.size() - filled);
+  while (filled < window.size()) {
+    const ssize_t got = ::read(fd, window.data() + filled, window.size() - filled);
     if (got == 0) break;
     if (got < 0 && errno != EINTR) {
       return Error::from_errno(errno, fmt::format("cannot read the image {}", name));
     }
     if (got > 0) filled += static_cast<std::size_t>(got);
   }
-  return filled;
+  window.resize(filled);
+  return window;
 }
 
 /// The parts that `ranges` touch, each with the first range that ends behind its beginning.
@@ -49,6 +56,12 @@ std::vector<std::pair<std::uint64_t, std::size_t>> parts_of(std::span<const Addr
 
 }  // namespace
 
+CheckpointSink::CheckpointSink(store::Writer& writer)
+    : writer_(writer),
+      workers_(std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, kMostThreads)) {}
+
+CheckpointSink::~CheckpointSink() { workers_.join(); }
+
 CheckpointSink::Image& CheckpointSink::image(Images& images, const std::string& name) {
   const std::lock_guard lock(mutex_);
   auto& image = images[name];
@@ -56,9 +69,9 @@ CheckpointSink::Image& CheckpointSink::image(Images& images, const std::string& 
   return *image;
 }
 
-/// Stores what is at `offset`: runs of pages that are not zeros, and holes.
-Status CheckpointSink::store(Image& image, std::uint64_t offset,
-                             std::span<const std::byte> bytes) {
+/// Stores what is at `offset`, which is part of a window or of a memory: runs of pages that are not
+/// zeros, and holes.
+Status CheckpointSink::store(Image& image, std::uint64_t offset, std::span<const std::byte> bytes) {
   for (std::size_t at = 0; at < bytes.size();) {
     const auto is_hole = [&](std::size_t page) {
       return is_zero(bytes.subspan(page, std::min(kPageBytes, bytes.size() - page)));
@@ -70,8 +83,7 @@ Status CheckpointSink::store(Image& image, std::uint64_t offset,
     std::optional<store::ContentRef> content;
     if (!hole) {
       GCR_ASSIGN(content, writer_.add(bytes.subspan(at, end - at)));
-    } else {
-      zero_bytes_ += end - at;
+      stored_bytes_ += end - at;
     }
     const std::lock_guard lock(image.mutex);
     if (content) {
@@ -84,17 +96,38 @@ Status CheckpointSink::store(Image& image, std::uint64_t offset,
   return {};
 }
 
+/// By a worker, in parts as memory is; waits while too much is under way.
+void CheckpointSink::store_later(Image& file, std::uint64_t offset, std::vector<std::byte> bytes) {
+  {
+    std::unique_lock lock(mutex_);
+    stored_.wait(lock, [this] { return under_way_ < kMostUnderWay; });
+    ++under_way_;
+  }
+  asio::post(workers_, [this, &file, offset, bytes = std::move(bytes)] {
+    Status done = broken_.status();
+    for (std::size_t at = 0; done && at < bytes.size(); at += kPartBytes) {
+      const std::size_t length = std::min(kPartBytes, bytes.size() - at);
+      done = store(file, offset + at, std::span(bytes).subspan(at, length));
+    }
+    if (!done) (void)broken_.set(done.error());
+    const std::lock_guard lock(mutex_);
+    --under_way_;
+    stored_.notify_all();
+  });
+}
+
 Status CheckpointSink::take(const std::string& name, UniqueFd content) {
   Image& file = image(files_, name);
-  auto part = std::make_unique<Part>();
-  for (;;) {
+  for (bool ended = false; !ended;) {
     GCR_TRY(broken_.status());
-    GCR_ASSIGN(const std::size_t got, read_part(content.get(), *part, name));
-    GCR_TRY(store(file, file.size_bytes, std::span(*part).first(got)));
-    file.size_bytes += got;
-    raw_bytes_ += got;
-    if (got < part->size()) return {};
+    GCR_ASSIGN(auto window, read_window(content.get(), name));
+    ended = window.size() < kWindowBytes;
+    const std::uint64_t offset = file.size_bytes;
+    file.size_bytes += window.size();
+    raw_bytes_ += window.size();
+    store_later(file, offset, std::move(window));
   }
+  return {};
 }
 
 /// The pages of `ranges` in the part of a memory that begins at `part`.
@@ -129,11 +162,15 @@ Status CheckpointSink::take_memory(const std::string& name, std::span<const Addr
 }
 
 Result<images::SentImages> CheckpointSink::finish() {
+  {
+    std::unique_lock lock(mutex_);
+    stored_.wait(lock, [this] { return under_way_ == 0; });
+  }
   GCR_TRY(broken_.status());
   return images::SentImages{.files = {},
                             .raw_bytes = raw_bytes_,
-                            .zero_bytes = zero_bytes_,
-                            .sent_bytes = raw_bytes_ - zero_bytes_,
+                            .zero_bytes = 0,  // not counted
+                            .sent_bytes = stored_bytes_,
                             .codec = writer_.options().codec};
 }
 

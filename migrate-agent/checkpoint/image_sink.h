@@ -1,7 +1,9 @@
 // Images and memory on their way into a checkpoint.
 #pragma once
 
+#include <asio/thread_pool.hpp>
 #include <atomic>
+#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,9 +19,9 @@ namespace gcr::agent {
 class CheckpointSink : public images::Sink {
  public:
   /// `writer` outlives this object.
-  explicit CheckpointSink(store::Writer& writer) : writer_(writer) {}
+  explicit CheckpointSink(store::Writer& writer);
+  ~CheckpointSink() override;
 
-  /// Reads and stores on the caller's thread.
   Status take(const std::string& name, UniqueFd content) override;
   Status take_memory(const std::string& name, std::span<const AddressRange> ranges,
                      const ReadMemory& read, bool last) override;
@@ -42,6 +44,7 @@ class CheckpointSink : public images::Sink {
   using Images = std::map<std::string, std::unique_ptr<Image>>;
 
   Image& image(Images& images, const std::string& name);
+  void store_later(Image& file, std::uint64_t offset, std::vector<std::byte> bytes);
   Status store(Image& image, std::uint64_t offset, std::span<const std::byte> bytes);
   Status store_part(Image& image, std::uint64_t part, std::span<const AddressRange> ranges,
                     const ReadMemory& read, bool last);
@@ -52,7 +55,10 @@ class CheckpointSink : public images::Sink {
   Images files_;
   Images memories_;
   std::atomic<std::uint64_t> raw_bytes_ = 0;
-  std::atomic<std::uint64_t> zero_bytes_ = 0;
+  std::atomic<std::uint64_t> stored_bytes_ = 0;
+  std::condition_variable stored_;  ///< with mutex_
+  unsigned under_way_ = 0;          ///< windows of files that were read; likewise
+  asio::thread_pool workers_;
 };
 
 }  // namespace gcr::agent

@@ -25,8 +25,8 @@ Result<store::Owner> check_owner(const Permissions& permissions, const std::stri
   }
   struct stat found {};
   if (::stat(directory.c_str(), &found) != 0) {
-    return Error::from_errno(errno, fmt::format("cannot open the checkpoints in {}",
-                                                control::printable(directory)));
+    return Error::from_errno(
+        errno, fmt::format("cannot open the checkpoints in {}", control::printable(directory)));
   }
   GCR_TRY(permissions.check(found.st_uid));
   return store::Owner{found.st_uid, found.st_gid};

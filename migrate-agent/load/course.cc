@@ -5,6 +5,7 @@
 
 #include <asio/post.hpp>
 #include <chrono>
+#include <future>
 
 #include "migrate-agent/commit/commit_log.h"
 #include "migrate-agent/commit/outcome.h"
@@ -121,14 +122,13 @@ Status preflight(Loading& l) {
 /// From here on the loading survives this worker.
 Status begin(Loading& l) {
   // No process here is claimed, but the daemon has to know of the journal.
-  GCR_TRY(on_io(l.worker.io,
-                l.worker.daemon.claim_processes(l.migration, {}, l.began.ordered_by())));
+  GCR_TRY(
+      on_io(l.worker.io, l.worker.daemon.claim_processes(l.migration, {}, l.began.ordered_by())));
   l.began.set_peer(l.target->name());
   l.began.set_peer_name(l.target->common_name());
-  GCR_ASSIGN(l.log,
-             commit::SourceLog::create(l.worker.config.state_dir, l.migration, l.began));
-  GCR_TRY(on_io(l.worker.io,
-                [&] { return l.worker.line.open(l.migration, journal::Began::SOURCE); }));
+  GCR_ASSIGN(l.log, commit::SourceLog::create(l.worker.config.state_dir, l.migration, l.began));
+  GCR_TRY(
+      on_io(l.worker.io, [&] { return l.worker.line.open(l.migration, journal::Began::SOURCE); }));
   proto::Envelope started;
   started.mutable_started()->set_migration_id(to_bytes(l.migration));
   l.console.tell(std::move(started));
@@ -168,19 +168,32 @@ Status send_files(Loading& l, images::Sink& sink) {
   return {};
 }
 
+/// VRAM beside images.
+Status send_all(Loading& l, images::Sink& sink) {
+  auto vram = std::async(std::launch::async, [&l] {
+    return guarded([&l] {
+      return l.phases.time("vram", "read", [&l] {
+        return l.job->send_vram(l.target->channel(), l.regions, digest::DigestKey::expand(l.key),
+                                l.restore);
+      });
+    });
+  });
+  const Status images = guarded([&] {
+    return l.phases.time("images", "read", [&]() -> Status {
+      GCR_TRY(l.job->send_images(sink));
+      return send_files(l, sink);
+    });
+  });
+  GCR_TRY(vram.get());
+  return images;
+}
+
 Status send(Loading& l) {
   const Phases::Timer timer(l.phases, "course", "read");
   l.console.tell("read", fmt::format("reading {} of VRAM", format_bytes(l.report.vram_bytes())));
   l.console.begin_copying(l.target->channel());
-  GCR_TRY(l.phases.time("vram", "read", [&] {
-    return l.job->send_vram(l.target->channel(), l.regions, digest::DigestKey::expand(l.key),
-                            l.restore);
-  }));
   GCR_ASSIGN(images::Sink* const sink, l.target->image_sink(images::Compression::kNone, 0));
-  GCR_TRY(l.phases.time("images", "read", [&]() -> Status {
-    GCR_TRY(l.job->send_images(*sink));
-    return send_files(l, *sink);
-  }));
+  GCR_TRY(send_all(l, *sink));
   GCR_ASSIGN(const images::SentImages sent, sink->finish());
   for (const images::ImageFile& file : sent.files) {
     proto::ImageFile& out = *l.restore.add_files();
@@ -223,8 +236,7 @@ Result<commit::CommitAnswer> order_commit(Loading& l) {
   auto answer = l.target->commit();
   if (answer) return answer;
   settlement::Backoff backoff(l.worker.io, kCommitPause);
-  return on_io(l.worker.io,
-               settlement::deliver_commit(l.worker, l.log->journal(), backoff, until));
+  return on_io(l.worker.io, settlement::deliver_commit(l.worker, l.log->journal(), backoff, until));
 }
 
 Status give_up(Loading& l, Error cause) {

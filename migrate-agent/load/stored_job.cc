@@ -69,8 +69,7 @@ Status StoredJob::read(std::uint32_t content, std::span<std::byte> out) const {
   return packs_->read(key_, name, out);
 }
 
-Status StoredJob::send_vram(transport::Channel& channel,
-                            const Regions& regions,
+Status StoredJob::send_vram(transport::Channel& channel, const Regions& regions,
                             const digest::DigestKey& key, proto::RestoreRequest& request) const {
   std::vector<std::vector<digest::Digest>> digests;
   for (const proto::StoredBuffer& buffer : manifest_.vram()) {
@@ -123,7 +122,8 @@ Status StoredJob::read_at(const proto::StoredImage& image, std::uint64_t offset,
 Status StoredJob::write_all(const proto::StoredImage& image, int fd) const {
   std::vector<std::byte> part(kPartBytes);
   for (std::uint64_t at = 0; at < image.size_bytes(); at += kPartBytes) {
-    auto bytes = std::span(part).first(std::min<std::uint64_t>(kPartBytes, image.size_bytes() - at));
+    auto bytes =
+        std::span(part).first(std::min<std::uint64_t>(kPartBytes, image.size_bytes() - at));
     GCR_TRY(read_at(image, at, bytes));
     while (!bytes.empty()) {
       const ssize_t put = ::write(fd, bytes.data(), bytes.size());

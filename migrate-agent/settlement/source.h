@@ -19,8 +19,8 @@ namespace gcr::settlement {
 Status undo(commit::SourceLog& log, const agent::Config& config, commit::SourceEvent why,
             journal::Record record, const recovery::InHand* in_hand = nullptr);
 
-/// The same without its end: the process runs here, or has ended, but Finished is not written. Gives
-/// the text for it. For whoever has more to do first.
+/// The same without its end: the process runs here, or has ended, but Finished is not written.
+/// Gives the text for it. For whoever has more to do first.
 Result<std::string> take_back(commit::SourceLog& log, const agent::Config& config,
                               commit::SourceEvent why, journal::Record record,
                               const recovery::InHand* in_hand = nullptr);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "migrate-agent/checkpoint/checkpoint_target.h"
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/device/drivers/drivers.h"
 #include "migrate-agent/peer/agent_target.h"
@@ -42,6 +43,18 @@ void compare_with_destination(WorkerContext& context, const proto::MigrateReques
   found.findings.take({answer->findings().begin(), answer->findings().end()});
 }
 
+/// A store says only whether it has room.
+Status compare_with_target(WorkerContext& context, const proto::MigrateRequest& request,
+                           Examination& found, proto::CheckReply& reply) {
+  if (!request.has_checkpoint()) {
+    compare_with_destination(context, request, found, reply);
+    return {};
+  }
+  GCR_ASSIGN(const MovableProcess process, context.permissions.check_process(request.pid()));
+  return check_room(request.checkpoint(), {process.uid, process.gid},
+                    preflight_request(found, request, context.config), found.findings);
+}
+
 void add_use(const Examination& found, proto::CheckReply& reply) {
   std::map<std::string, std::uint64_t> bytes;
   for (const auto& [id, allocation] : found.job.allocations()) {
@@ -61,7 +74,7 @@ void add_use(const Examination& found, proto::CheckReply& reply) {
 }  // namespace
 
 Result<proto::Envelope> run_check(WorkerContext& context, const proto::MigrateRequest& request) {
-  GCR_TRY(control::Endpoint::parse(request.destination()));
+  if (!request.has_checkpoint()) GCR_TRY(control::Endpoint::parse(request.destination()));
   const std::vector<pid_t> pids = procfs::tree(request.pid());
   journal::ProcessIds processes;
   for (const pid_t pid : pids) {
@@ -84,7 +97,7 @@ Result<proto::Envelope> run_check(WorkerContext& context, const proto::MigrateRe
         {preflight::make_finding("destination-not-asked", preflight::Side::kDestination,
                                  "it was not asked about the process")});
   } else {
-    compare_with_destination(context, request, found, reply);
+    GCR_TRY(compare_with_target(context, request, found, reply));
   }
   std::vector<proto::Finding> findings = found.findings.release();
   std::ranges::stable_partition(findings, preflight::is_blocker);

@@ -49,8 +49,7 @@ namespace {
 Status migrate(Course& c) {
   const auto& request = c.order.request;
   const bool goes_on = request.has_checkpoint() && !request.checkpoint().stop();
-  const Status agreed =
-      guarded([&] { return goes_on ? run_to_switchover(c) : run_to_vote(c); });
+  const Status agreed = guarded([&] { return goes_on ? run_to_switchover(c) : run_to_vote(c); });
   if (agreed) return goes_on ? go_on(c) : commit(c);
   // An interrupted wait only reports the interruption.
   const Status wanted = c.worker.cancellation.check();

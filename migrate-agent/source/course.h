@@ -89,10 +89,10 @@ struct Account {
   Clock::duration control_took{};
 };
 
-/// After the claim. kInvalidArgument if the request names none. Null for a course that stays on this
-/// host.
-using FindTarget = std::function<Result<std::unique_ptr<Target>>(const Order& order,
-                                                                 const Subject& subject)>;
+/// After the claim. kInvalidArgument if the request names none. Null for a course that stays on
+/// this host.
+using FindTarget =
+    std::function<Result<std::unique_ptr<Target>>(const Order& order, const Subject& subject)>;
 
 /// Members are destroyed in reverse: the target's channel reads memory of `copying`.
 struct Course {

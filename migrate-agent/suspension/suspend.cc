@@ -208,7 +208,8 @@ asio::awaitable<void> run_suspend(WorkerContext& context, const proto::SuspendRe
   proto::MigrateRequest order;
   order.set_pid(request.pid());
   Console console(context, order);
-  const auto nowhere = [](const source::Order&, const source::Subject&) -> Result<std::unique_ptr<Target>> {
+  const auto nowhere = [](const source::Order&,
+                          const source::Subject&) -> Result<std::unique_ptr<Target>> {
     return std::unique_ptr<Target>();
   };
   source::Course course{context, console, nowhere, {std::move(order)}};

@@ -73,7 +73,9 @@ Status may_ask(const control::PeerIdentity& asker, Envelope::BodyCase request) {
 
 Status may_send(const control::PeerIdentity& agent, const std::vector<std::string>& peers,
                 const std::string& self) {
-  if (peers.empty() || agent.common_name == self || std::ranges::count(peers, agent.common_name) > 0) return {};
+  if (peers.empty() || agent.common_name == self ||
+      std::ranges::count(peers, agent.common_name) > 0)
+    return {};
   return Error(
       Code::kPermissionDenied,
       fmt::format("this agent takes no migrations of the agent \"{}\": no [[peers]] of its "
@@ -149,7 +151,8 @@ Result<MovableProcess> Permissions::check_process(pid_t pid) const {
   const std::vector<uid_t> uids = ids_of(process, "Uid");
   const std::vector<gid_t> gids = ids_of(process, "Gid");
   const auto after = procfs::read_stat(pid);
-  if (uids.size() < 2 || gids.size() < 2 || !after || after->start_time != before->start_time) return gone(pid);
+  if (uids.size() < 2 || gids.size() < 2 || !after || after->start_time != before->start_time)
+    return gone(pid);
   found.uid = is_roots ? 0 : uids[1];
   found.gid = is_roots ? 0 : gids[1];
   return found;

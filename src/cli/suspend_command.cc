@@ -58,7 +58,8 @@ struct OrderLine {
 /// One order and its report. Belongs to the thread that runs the io_context.
 class Conversation {
  public:
-  Conversation(asio::io_context& io, control::AgentAddress agent, proto::Envelope request, bool tells)
+  Conversation(asio::io_context& io, control::AgentAddress agent, proto::Envelope request,
+               bool tells)
       : signals_(io, SIGINT, SIGTERM),
         agent_(std::move(agent)),
         request_(std::move(request)),

@@ -1,6 +1,8 @@
 // Checkpoints of running jobs, and what comes to life from them.
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/mount.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -159,8 +161,8 @@ testing::AssertionResult goes_on_as(const std::vector<std::string>& printed,
   const auto first = std::ranges::find(undisturbed, printed.front());
   if (undisturbed.end() - first < static_cast<std::ptrdiff_t>(printed.size()) ||
       !std::equal(printed.begin(), printed.end(), first)) {
-    return testing::AssertionFailure()
-           << "an undisturbed run does not print these lines:\n" << testing::PrintToString(printed);
+    return testing::AssertionFailure() << "an undisturbed run does not print these lines:\n"
+                                       << testing::PrintToString(printed);
   }
   return testing::AssertionSuccess();
 }
@@ -220,9 +222,65 @@ TEST_F(CheckpointTest, AnAlteredPackIsFoundBeforeAnythingRuns) {
   EXPECT_EQ(hosts_.use(Host::kB), idle);
 }
 
+/// A small file system in the place of the store.
+class SmallStore {
+ public:
+  explicit SmallStore(std::string path) : path_(std::move(path)) {
+    fs::create_directory(path_);
+    EXPECT_EQ(::mount("small", path_.c_str(), "tmpfs", 0, "size=8M,mode=700"), 0);
+  }
+  ~SmallStore() { ::umount2(path_.c_str(), MNT_DETACH); }
+  SmallStore(const SmallStore&) = delete;
+  SmallStore& operator=(const SmallStore&) = delete;
+
+  /// Leaves so much free.
+  void leave(std::uint64_t bytes) const {
+    struct statvfs now {};
+    ASSERT_EQ(::statvfs(path_.c_str(), &now), 0);
+    const std::uint64_t used = (now.f_blocks - now.f_bfree) * now.f_frsize;
+    ASSERT_EQ(::mount("small", path_.c_str(), "tmpfs", MS_REMOUNT,
+                      ("size=" + std::to_string(used + bytes)).c_str()),
+              0);
+  }
+
+ private:
+  const std::string path_;
+};
+
+TEST_F(CheckpointTest, ADirectoryWithoutRoomIsFoundBeforehandOrTheJobGoesOn) {
+  const SmallStore small(store());
+  App counter = start_counter(hosts_, Host::kA, 64 * kMiB);
+  UdpClient client(hosts_.variable("NS", Host::kA));
+  const auto refused = checkpoint(counter.pid());
+  EXPECT_EQ(refused.exit_code, kRefusedExit);
+  EXPECT_NE(refused.err.find("[checkpoint-room]"), std::string::npos) << refused.err;
+  const auto asked = hosts_.order(
+      Host::kA, {"preflight", std::to_string(counter.pid()), "--checkpoint", store(), "--json"});
+  EXPECT_EQ(asked.exit_code, kRefusedExit);
+  EXPECT_NE(asked.out.find("\"checkpoint-room\""), std::string::npos) << asked.out << asked.err;
+
+  small.leave(512 * kMiB);
+  ASSERT_EQ(checkpoint(counter.pid(), {"--name", "first"}).exit_code, 0);
+  small.leave(24 * kMiB);
+  const auto second = checkpoint(counter.pid(), {"--name", "second", "--json"});
+  EXPECT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_NE(second.out.find("[checkpoint-room-short]"), std::string::npos) << second.out;
+
+  small.leave(64 * kKiB);
+  const std::vector<std::string> before = files();
+  ASSERT_EQ(ask_counter(client, hosts_, Host::kA), kCounterFirst);
+  const auto full = checkpoint(counter.pid(), {"--name", "third"});
+  EXPECT_EQ(full.exit_code, kFailedExit);
+  EXPECT_NE(full.err.find("No space left"), std::string::npos) << full.err;
+  EXPECT_EQ(files(), before);
+  EXPECT_EQ(ask_counter(client, hosts_, Host::kA), kCounterFirst + 1);
+  end(counter);
+  ASSERT_EQ(restore(Host::kB).exit_code, 0);
+}
+
 TEST_F(CheckpointTest, AJobOfSeveralProcessesThatShareVramIsOneCheckpoint) {
-  const std::vector<std::string> command{hosts_.program_path("ring"), "--ranks", "2",
-                                         "--per-line", "20"};
+  const std::vector<std::string> command{hosts_.program_path("ring"), "--ranks", "2", "--per-line",
+                                         "20"};
   App ring = hosts_.start_app(Host::kA, command);
   ASSERT_TRUE(ring.wait_for_lines(4)) << ring.output();
   const CommandResult taken = checkpoint(ring.pid());
@@ -288,21 +346,19 @@ TEST_P(CheckpointKilledTest, TheJobRunsOrItsCheckpointIsThereAndNothingElseIs) {
   end(static_cast<pid_t>(number(last_line(restored), "pid")));
 }
 
-INSTANTIATE_TEST_SUITE_P(Points, CheckpointKilledTest,
-                         testing::Values(Killed{"source.prepared", false, false},
-                                         Killed{"source.detached", false, false},
-                                         Killed{"source.checkpointed", false, false},
-                                         Killed{"source.dumped", false, false},
-                                         Killed{"source.flushed", true, false},
-                                         Killed{"source.recovery.resumed", false, false},
-                                         Killed{"source.checkpoint.stored", false, false},
-                                         Killed{"source.checkpoint.sealed", false, false},
-                                         Killed{"source.checkpoint.stored", true, false},
-                                         Killed{"source.checkpoint.sealed", true, false},
-                                         Killed{"source.voted", true, false},
-                                         Killed{"source.committed", true, true},
-                                         Killed{"source.confirmed", true, true},
-                                         Killed{"source.killed", true, true}));
+INSTANTIATE_TEST_SUITE_P(
+    Points, CheckpointKilledTest,
+    testing::Values(Killed{"source.prepared", false, false},
+                    Killed{"source.detached", false, false},
+                    Killed{"source.checkpointed", false, false},
+                    Killed{"source.dumped", false, false}, Killed{"source.flushed", true, false},
+                    Killed{"source.recovery.resumed", false, false},
+                    Killed{"source.checkpoint.stored", false, false},
+                    Killed{"source.checkpoint.sealed", false, false},
+                    Killed{"source.checkpoint.stored", true, false},
+                    Killed{"source.checkpoint.sealed", true, false},
+                    Killed{"source.voted", true, false}, Killed{"source.committed", true, true},
+                    Killed{"source.confirmed", true, true}, Killed{"source.killed", true, true}));
 
 class LoadKilledTest : public CheckpointTest, public testing::WithParamInterface<const char*> {};
 

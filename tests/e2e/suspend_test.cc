@@ -404,9 +404,7 @@ TEST_F(SuspendTest, AResumeToAnotherGpuIsFinishedThereByRecovery) {
 }
 
 TEST(SuspendOnHip, IsRefusedBecauseOnlyADumpTakesTheControlState) {
-  const char* kind = std::getenv("GCR_GPU");
-  if (kind == nullptr || std::string(kind) != "soft-hip") GTEST_SKIP() << "CUDA's control state";
-  TwoHosts hosts;
+  TwoHosts hosts({"--gpu", "soft-hip"});
   const App counter = start_counter(hosts, Host::kA, kCounterVram);
   const CommandResult refused = hosts.order(Host::kA, {"suspend", std::to_string(counter.pid())});
   EXPECT_EQ(refused.exit_code, kRefusedExit);
