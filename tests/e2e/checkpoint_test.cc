@@ -257,14 +257,14 @@ TEST_F(CheckpointTest, ADirectoryWithoutRoomIsFoundBeforehandOrTheJobGoesOn) {
   const auto asked = hosts_.order(
       Host::kA, {"preflight", std::to_string(counter.pid()), "--checkpoint", store(), "--json"});
   EXPECT_EQ(asked.exit_code, kRefusedExit);
-  EXPECT_NE(asked.out.find("\"checkpoint-room\""), std::string::npos) << asked.out << asked.err;
+  EXPECT_NE(asked.out.find("checkpoint-room"), std::string::npos) << asked.out << asked.err;
 
   small.leave(512 * kMiB);
   ASSERT_EQ(checkpoint(counter.pid(), {"--name", "first"}).exit_code, 0);
   small.leave(24 * kMiB);
   const auto second = checkpoint(counter.pid(), {"--name", "second", "--json"});
   EXPECT_EQ(second.exit_code, 0) << second.err;
-  EXPECT_NE(second.out.find("[checkpoint-room-short]"), std::string::npos) << second.out;
+  EXPECT_NE(second.out.find("checkpoint-room-short"), std::string::npos) << second.out;
 
   small.leave(64 * kKiB);
   const std::vector<std::string> before = files();
