@@ -171,6 +171,7 @@ Result<LandingRegion> LandingRegion::make(std::uint64_t bytes, HugepagePolicy po
   if (policy != HugepagePolicy::kNever) {
     auto region = create_huge(whole, limits);
     if (region) {
+      if (kind == Kind::kMemory) region->file_.reset();  // it would keep what is unmapped
       region->size_bytes_ = bytes;
       return region;
     }
