@@ -1,7 +1,6 @@
 #include "migrate-agent/checkpoint/image_sink.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -26,22 +25,6 @@ constexpr unsigned kMostUnderWay = 64;
 constexpr std::uint64_t kAddressEnd = std::uint64_t{1} << 47;
 
 using Part = std::array<std::byte, kPartBytes>;
-
-/// The next window; a shorter one at the end of the file.
-Result<std::vector<std::byte>> read_window(int fd, const std::string& name) {
-  std::vector<std::byte> window(kWindowBytes);
-  std::size_t filled = 0;
-  while (filled < window.size()) {
-    const ssize_t got = ::read(fd, window.data() + filled, window.size() - filled);
-    if (got == 0) break;
-    if (got < 0 && errno != EINTR) {
-      return Error::from_errno(errno, fmt::format("cannot read the image {}", name));
-    }
-    if (got > 0) filled += static_cast<std::size_t>(got);
-  }
-  window.resize(filled);
-  return window;
-}
 
 /// The parts that `ranges` touch, each with the first range that ends behind its beginning.
 std::vector<std::pair<std::uint64_t, std::size_t>> parts_of(std::span<const AddressRange> ranges) {
@@ -120,7 +103,9 @@ Status CheckpointSink::take(const std::string& name, UniqueFd content) {
   Image& file = image(files_, name);
   for (bool ended = false; !ended;) {
     GCR_TRY(broken_.status());
-    GCR_ASSIGN(auto window, read_window(content.get(), name));
+    std::vector<std::byte> window(kWindowBytes);
+    GCR_ASSIGN(const std::size_t got, images::read_window(content.get(), window, name));
+    window.resize(got);
     ended = window.size() < kWindowBytes;
     const std::uint64_t offset = file.size_bytes;
     file.size_bytes += window.size();

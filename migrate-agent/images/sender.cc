@@ -24,9 +24,7 @@
 #include "migrate-agent/images/slots.h"
 
 namespace gcr::images {
-namespace {
 
-/// Fills `window` from `fd` up to the end of file; gives the number of bytes.
 Result<std::size_t> read_window(int fd, std::span<std::byte> window, const std::string& name) {
   std::size_t filled = 0;
   while (filled < window.size()) {
@@ -39,6 +37,8 @@ Result<std::size_t> read_window(int fd, std::span<std::byte> window, const std::
   }
   return filled;
 }
+
+namespace {
 
 /// Reads the pages in `ranges` of the window at `offset` of a memory, and gives them. The first
 /// range must end behind `offset`.

@@ -51,6 +51,10 @@ class Sink {
   virtual Result<SentImages> finish() = 0;
 };
 
+/// Fills `window` from `fd` up to the end of the file; gives the number of bytes. `name` is for the
+/// error.
+Result<std::size_t> read_window(int fd, std::span<std::byte> window, const std::string& name);
+
 /// take() for every image (*.img) in `directory`, under `prefix` ("pre-1/", or nothing).
 Status take_directory(Sink& sink, const std::string& directory, const std::string& prefix);
 

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "migrate-agent/procfs/procfs.h"
 #include "src/base/units.h"
 #include "tests/e2e/apps.h"
 #include "tests/e2e/two_hosts.h"
@@ -81,12 +82,14 @@ void end(App& app) {
   ASSERT_TRUE(app.program().wait(kPatience));
 }
 
-/// A restored job is nobody's child here.
+/// A restored job is nobody's child here. The init of its namespace, its parent, ends after it.
 void end(pid_t pid) {
   ASSERT_GT(pid, 1);
+  const pid_t init = std::stoi(procfs::status_field(std::to_string(pid), "PPid"));
+  ASSERT_GT(init, 1);
+  const UniqueFd gone(static_cast<int>(::syscall(SYS_pidfd_open, init, 0)));
+  ASSERT_TRUE(gone);
   ASSERT_EQ(::kill(pid, SIGKILL), 0);
-  const UniqueFd gone(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  if (!gone) return;
   pollfd ended{gone.get(), POLLIN, 0};
   ASSERT_EQ(::poll(&ended, 1, static_cast<int>(kPatience.count())), 1);
 }
