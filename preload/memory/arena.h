@@ -9,8 +9,8 @@
 // smallest) = 12 times the bytes that were live at once, or 3 times of medium ones (Robson, "Worst
 // case fragmentation of first fit and best fit storage allocation strategies", 1977). Without
 // frees, what is not used is the rest of the last arena, and the ends of the others, whose sizes
-// are chosen to be filled. Of small arenas the last has a fifth of all and at most 48 MiB: 64 MiB
-// or 3 % are unused, whatever is more; 72 MiB or 5 % where all allocations are larger than 1 MiB
+// are chosen to be filled. Of small arenas the last has a fifth of all and at most 40 MiB: 64 MiB
+// or 3 % are unused, whatever is more; 72 MiB or 4 % where all allocations are larger than 1 MiB
 // and of random sizes, of which none fits the end that another has left. Of medium arenas the last
 // has a 64th of the process's VRAM, at least 16 and at most 128 MiB: 64 MiB or 3 % of that VRAM are
 // unused; 5 % of two sizes that do not fill an arena together; 7 % where all medium allocations are
@@ -41,7 +41,7 @@ inline constexpr std::size_t kSmallestMediumBytes = std::size_t{2} << 20;
 inline constexpr ArenaKind kSmallArenas{.unit_bytes = 512,
                                         .most_units = kSmallestMediumBytes / 512,
                                         .smallest_bytes = kSmallestMediumBytes,
-                                        .largest_bytes = std::size_t{48} << 20,
+                                        .largest_bytes = std::size_t{40} << 20,
                                         .growth = 4,
                                         .keeps_one = true};
 /// Up to 16 MiB, and of 2 MiB units, because the driver maps nothing smaller. Of larger allocations

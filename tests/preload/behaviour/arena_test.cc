@@ -161,7 +161,7 @@ TEST(ArenasTest, WithoutFreesAtMost3PerCentOr64MiBAreUnused) {
   std::mt19937 random(5);
   expect_little_unused("all sizes", [&] { return 1 + random() % (kSmallestMediumBytes - 1); });
   expect_little_unused(
-      "large sizes", [&] { return kMebi + random() % kMebi; }, 72 * kMebi, 5);
+      "large sizes", [&] { return kMebi + random() % kMebi; }, 72 * kMebi, 4);
   expect_little_unused("powers of two", [&] { return kUnit << random() % 12; });
   expect_little_unused("two sizes", [&] { return random() % 2 == 0 ? 700 * kKibi : 1900 * kKibi; });
 }
