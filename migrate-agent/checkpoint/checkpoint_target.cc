@@ -1,7 +1,9 @@
 #include "migrate-agent/checkpoint/checkpoint_target.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
@@ -11,6 +13,7 @@
 #include "migrate-agent/store/upkeep.h"
 #include "src/base/log.h"
 #include "src/base/units.h"
+#include "src/base/users.h"
 
 namespace gcr::agent {
 namespace {
@@ -42,6 +45,15 @@ std::uint64_t expected_bytes(const proto::PreflightRequest& request) {
   return bytes;
 }
 
+/// Whether the owner can make a directory there.
+Status check_may_write(const std::filesystem::path& parent, const store::Owner& owner) {
+  const store::AsOwner as(owner);
+  GCR_TRY(as.status());
+  if (::faccessat(AT_FDCWD, parent.c_str(), W_OK | X_OK, AT_EACCESS) == 0) return {};
+  return Error::from_errno(errno, fmt::format("{} cannot make a directory of checkpoints in {}",
+                                              describe_user(owner.uid), parent.native()));
+}
+
 }  // namespace
 
 /// At most all of it is needed. What earlier checkpoints there have need not be written again: how
@@ -56,6 +68,7 @@ Status check_room(const proto::CheckpointOrder& order, const store::Owner& owner
     has_others = !others.empty();
   } else if (opened.error().code() == Code::kNotFound) {
     directory = directory.parent_path();
+    GCR_TRY(check_may_write(directory, owner));
   } else {
     return opened.error();
   }

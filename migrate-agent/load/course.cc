@@ -22,6 +22,8 @@
 #include "migrate-agent/settlement/records.h"
 #include "migrate-agent/settlement/source.h"
 #include "migrate-agent/source/console.h"
+#include "migrate-agent/store/upkeep.h"
+#include "migrate-agent/target/target.h"
 #include "src/base/log.h"
 #include "src/control/wire.h"
 
@@ -41,6 +43,7 @@ struct Loading {
   Phases phases{"source", console.started()};
   proto::MigrateReport report{};
   journal::Began began{};
+  std::optional<store::Directory> directory{};
   std::optional<StoredJob> job{};
   std::optional<commit::SourceLog> log{};
   std::unique_ptr<AgentTarget> target{};
@@ -63,9 +66,9 @@ Status open(Loading& l) {
   const Phases::Timer timer(l.phases, "course", "open");
   const proto::LoadRequest& asked = l.request;
   GCR_ASSIGN(const store::Owner owner, check_owner(l.worker.permissions, asked.directory()));
-  GCR_ASSIGN(const auto directory, store::Directory::open(asked.directory(), owner));
+  GCR_ASSIGN(l.directory, store::Directory::open(asked.directory(), owner));
   GCR_ASSIGN(proto::Manifest manifest,
-             store::find_manifest(directory, asked.name(), l.worker.config.tls));
+             store::find_manifest(*l.directory, asked.name(), l.worker.config.tls));
   if (manifest.protocol_version() > control::kProtocolVersion) {
     return Error(Code::kUnsupported,
                  fmt::format("the checkpoint {} was taken by a newer release", manifest.name()));
@@ -78,10 +81,11 @@ Status open(Loading& l) {
   l.report.set_processes(static_cast<std::uint32_t>(manifest.members_size()));
   l.began.set_store(asked.directory());
   l.began.set_checkpoint(manifest.name());
+  l.began.set_once(asked.once());
   l.began.set_uid(owner.uid);
   l.began.set_gid(owner.gid);
   l.began.set_command(journal::short_command(manifest.job().members(0).command()));
-  GCR_ASSIGN(l.job, StoredJob::open(directory, std::move(manifest)));
+  GCR_ASSIGN(l.job, StoredJob::open(*l.directory, std::move(manifest)));
   return {};
 }
 
@@ -132,6 +136,9 @@ Status begin(Loading& l) {
   proto::Envelope started;
   started.mutable_started()->set_migration_id(to_bytes(l.migration));
   l.console.tell(std::move(started));
+  if (l.request.once()) {
+    GCR_TRY(store::begin_restore(*l.directory, l.began.checkpoint(), l.migration));
+  }
   return fault::point("source.load.began");
 }
 
@@ -195,13 +202,7 @@ Status send(Loading& l) {
   GCR_ASSIGN(images::Sink* const sink, l.target->image_sink(images::Compression::kNone, 0));
   GCR_TRY(send_all(l, *sink));
   GCR_ASSIGN(const images::SentImages sent, sink->finish());
-  for (const images::ImageFile& file : sent.files) {
-    proto::ImageFile& out = *l.restore.add_files();
-    out.set_name(file.name);
-    out.set_size_bytes(file.size_bytes);
-    out.set_id(file.id);
-    out.set_digest(file.digest.to_bytes());
-  }
+  add_files(sent, l.restore);
   l.report.set_image_bytes(sent.raw_bytes);
   return fault::point("source.load.sent");
 }

@@ -1,5 +1,6 @@
 #include "migrate-agent/settlement/checkpoints.h"
 
+#include "migrate-agent/store/upkeep.h"
 #include "migrate-agent/store/writer.h"
 #include "src/base/log.h"
 
@@ -26,6 +27,19 @@ void discard_checkpoint(const journal::Journal& journal) {
   const Status discarded = discard();
   if (discarded || discarded.error().code() == Code::kNotFound) return;
   spdlog::warn("files of a checkpoint stay: {}", discarded.error().message());
+}
+
+void end_restore(const journal::Journal& journal, const control::TlsFiles& tls, bool done) {
+  const journal::Began& began = journal.began();
+  if (!began.once()) return;
+  const auto end = [&]() -> Status {
+    GCR_ASSIGN(const auto directory, directory_of(began));
+    return done ? store::end_restore(directory, journal.migration(), tls)
+                : store::give_back(directory, began.checkpoint(), journal.migration());
+  };
+  const Status ended = end();
+  if (ended || (!done && ended.error().code() == Code::kNotFound)) return;
+  spdlog::warn("files of a checkpoint that was restored stay: {}", ended.error().message());
 }
 
 }  // namespace gcr::settlement

@@ -1,8 +1,9 @@
-// Checkpoints that a source takes: what becomes of their files when the journal decides.
+// Checkpoints that a source takes or loads: what becomes of their files when the journal decides.
 #pragma once
 
 #include "migrate-agent/journal/journal.h"
 #include "src/base/result.h"
+#include "src/control/tls_files.h"
 
 namespace gcr::settlement {
 
@@ -18,5 +19,9 @@ Status publish_checkpoint(const journal::Journal& journal);
 /// Removes the files of a checkpoint that will never exist, if the journal is of one. Files that
 /// cannot be removed are left to the next writer there.
 void discard_checkpoint(const journal::Journal& journal);
+
+/// Of a restore that has its checkpoint for itself: it is there again, or, once the job runs
+/// (`done`), removed. What fails is logged: the file stays under the restore's name.
+void end_restore(const journal::Journal& journal, const control::TlsFiles& tls, bool done);
 
 }  // namespace gcr::settlement

@@ -112,6 +112,7 @@ Status undo(commit::SourceLog& log, const agent::Config& config, SourceEvent why
             const recovery::InHand* in_hand) {
   GCR_ASSIGN(const std::string text, take_back(log, config, why, std::move(record), in_hand));
   discard_checkpoint(log.journal());
+  end_restore(log.journal(), config.tls, false);
   return log.advance(SourceEvent::kRolledBack, finished(text));
 }
 
@@ -162,6 +163,7 @@ Status end_copy(commit::SourceLog& log, const agent::Config& config, const std::
   GCR_TRY(clear_helpers(config, log.journal()));
   GCR_TRY(fault::point("source.killed"));
   const bool discarded = log.state() == SourceState::kDiscarded;
+  if (!discarded) end_restore(log.journal(), config.tls, true);
   return log.advance(discarded ? SourceEvent::kCleared : SourceEvent::kCommitConfirmed,
                      finished(text));
 }

@@ -74,7 +74,9 @@ Status claim_members(Course& c) {
 /// What is refused after that leaves no journal.
 Status claim(Course& c) {
   const pid_t pid = c.order.request.pid();
-  GCR_ASSIGN(c.subject.claimed, c.worker.permissions.check_process(pid));
+  GCR_ASSIGN(c.subject.claimed,
+             c.worker.permissions.check_process(pid, c.order.request.start_time()));
+  c.account.report.set_start_time(c.subject.claimed.start_time);
   add_member(c.subject.members, pid, c.subject.claimed.start_time);
   GCR_TRY(add_descendants(c, procfs::tree(pid)));
   GCR_ASSIGN(c.target, c.find_target(c.order, c.subject));

@@ -205,13 +205,7 @@ proto::RestoreRequest restore_request(Course& c, std::uint64_t& chunks) {
     out.set_digests(digests.data(), digests.size() * sizeof(digest::Digest));
     chunks += digests.size();
   }
-  for (const images::ImageFile& file : c.copying.sent.files) {
-    proto::ImageFile& out = *request.add_files();
-    out.set_name(file.name);
-    out.set_size_bytes(file.size_bytes);
-    out.set_id(file.id);
-    out.set_digest(file.digest.to_bytes());
-  }
+  add_files(c.copying.sent, request);
   for (proto::DumpedMember& member : c.copying.members) *request.add_members() = std::move(member);
   return request;
 }

@@ -53,6 +53,9 @@ int sync_folder(int fd) {
 bool is_ours(std::string_view entry) {
   if (entry == "packs" || entry == kLockFile || entry.starts_with(".nfs")) return true;
   if (entry.ends_with(".new")) entry.remove_suffix(4);
+  if (entry.ends_with(".restoring")) {
+    return Uuid::parse(entry.substr(0, entry.size() - 10)).has_value();
+  }
   if (entry.ends_with(".voted")) return Uuid::parse(entry.substr(0, entry.size() - 6)).has_value();
   return entry.ends_with(".checkpoint") && is_name(entry.substr(0, entry.size() - 11));
 }
@@ -237,6 +240,22 @@ Status Directory::remove(const std::string& name) const {
   GCR_TRY(folder);
   if (::unlinkat(folder->get(), leaf_of(name).c_str(), 0) == 0 || errno == ENOENT) return {};
   return failed(errno, fmt::format("cannot remove {}", name));
+}
+
+bool Directory::remove_if_empty() const {
+  const auto entries = list("");
+  const auto packs = list("packs");
+  const auto is_rest = [](const std::string& entry) {
+    return entry == "packs" || entry == kLockFile;
+  };
+  if (!entries || !packs || !packs->empty() || !std::ranges::all_of(*entries, is_rest)) {
+    return false;
+  }
+  const AsOwner as(owner_);
+  if (!as.status()) return false;
+  (void)::unlinkat(fd_.get(), "packs", AT_REMOVEDIR);
+  (void)::unlinkat(fd_.get(), kLockFile, 0);
+  return ::rmdir(path_.c_str()) == 0;
 }
 
 Status Directory::sync() const {

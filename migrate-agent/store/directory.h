@@ -1,6 +1,7 @@
 // A directory with checkpoints. Its files, in docs/checkpoint-format.md:
 //   NAME.checkpoint          a signed Manifest; it exists when the checkpoint does
 //   ID.voted                 the same before it is published: sealed
+//   ID.restoring             the same while the restore ID has it for itself
 //   packs/ID-N.pack          contents
 //   writing                  locked by whoever writes
 // Directory and files are one user's alone, and every call touches them with that user's rights:
@@ -67,6 +68,10 @@ class Directory {
   Status rename(const std::string& from, const std::string& to) const;
   Status remove(const std::string& name) const;  ///< success if there is none
   Status sync() const;                           ///< the directory and packs/
+
+  /// Removes the directory itself if it has no checkpoint and nothing of one; whether it is gone.
+  /// The caller has the lock.
+  bool remove_if_empty() const;
 
   /// Makes packs/ unless it is there.
   Status make_packs() const;

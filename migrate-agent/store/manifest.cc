@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::string_view kMagic = "GCRCKPT1";
 constexpr std::string_view kContext = "gcr-migrate checkpoint 1";
+constexpr std::string_view kRestoring = ".restoring";
 constexpr std::size_t kHeaderBytes = 40;
 constexpr std::uint64_t kMaxBodyBytes = 1024 * 1024 * 1024;
 
@@ -107,10 +108,11 @@ Result<proto::Manifest> read_signed(int file, const control::TlsFiles& files) {
   return manifest;
 }
 
-/// A published file bears the name that its manifest has, so that none passes for another.
+/// A published file bears the name that its manifest has, so that none passes for another. What a
+/// restore has is found by nobody.
 Status check_name(const std::string& file_name, const proto::Manifest& manifest) {
   if (file_name == file_of(manifest.name()) ||
-      file_name == voted_file_of(to_uuid(manifest.checkpoint_id()))) {
+      file_name == voted_file_of(to_uuid(manifest.checkpoint_id())) || restore_of(file_name)) {
     return {};
   }
   return not_whole(fmt::format("it is the checkpoint {}, renamed", manifest.name()));
@@ -213,5 +215,14 @@ std::optional<Uuid> claimed_id(const Directory& directory, const std::string& fi
 std::string file_of(const std::string& name) { return name + ".checkpoint"; }
 
 std::string voted_file_of(const Uuid& checkpoint) { return checkpoint.to_string() + ".voted"; }
+
+std::string restoring_file_of(const Uuid& restore) {
+  return restore.to_string() + std::string(kRestoring);
+}
+
+std::optional<Uuid> restore_of(std::string_view file_name) {
+  if (!file_name.ends_with(kRestoring)) return std::nullopt;
+  return Uuid::parse(std::string(file_name.substr(0, file_name.size() - kRestoring.size())));
+}
 
 }  // namespace gcr::store

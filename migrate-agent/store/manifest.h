@@ -17,6 +17,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "migrate-agent/store/directory.h"
 #include "proto/checkpoint.pb.h"
@@ -60,5 +61,9 @@ std::optional<Uuid> claimed_id(const Directory& directory, const std::string& fi
 std::string file_of(const std::string& name);
 /// "ID.voted".
 std::string voted_file_of(const Uuid& checkpoint);
+/// "ID.restoring".
+std::string restoring_file_of(const Uuid& restore);
+/// The restore that has the file; none unless it is such a name.
+std::optional<Uuid> restore_of(std::string_view file_name);
 
 }  // namespace gcr::store

@@ -14,9 +14,9 @@ Status visit_manifests(const Directory& directory, const control::TlsFiles& tls,
                        const std::function<void(Found)>& visit) {
   GCR_ASSIGN(const auto entries, directory.list(""));
   for (const std::string& entry : entries) {
-    const bool is_sealed = entry.ends_with(".voted");
-    if (!is_sealed && !entry.ends_with(".checkpoint")) continue;
-    visit({entry, is_sealed, read_manifest(directory, entry, tls)});
+    const bool is_published = entry.ends_with(".checkpoint");
+    if (!is_published && !entry.ends_with(".voted") && !restore_of(entry)) continue;
+    visit({entry, is_published, read_manifest(directory, entry, tls)});
   }
   return {};
 }

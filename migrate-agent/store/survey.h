@@ -20,7 +20,7 @@ struct HashName {
 /// One file with a manifest.
 struct Found {
   std::string file_name;
-  bool is_sealed = false;  ///< not published
+  bool is_published = false;  ///< not sealed alone, and no restore has it
   Result<proto::Manifest> manifest;
 };
 

@@ -8,6 +8,7 @@
 
 #include "migrate-agent/store/compact.h"
 #include "src/base/side_by_side.h"
+#include "src/control/wire.h"
 
 namespace gcr::store {
 namespace {
@@ -51,7 +52,7 @@ Result<std::vector<proto::Manifest>> all_published(const Directory& directory,
   GCR_TRY(visit_manifests(directory, tls, [&](Found found) {
     if (!found.manifest) {
       problem = found.manifest.error();
-    } else if (!found.is_sealed) {
+    } else if (found.is_published) {
       // Of its contents, Needs knows.
       found.manifest->clear_content_names();
       found.manifest->clear_vram();
@@ -63,7 +64,8 @@ Result<std::vector<proto::Manifest>> all_published(const Directory& directory,
     return Error(
         Code::kRefused,
         fmt::format("nothing is removed, because what one checkpoint needs is unknown: {}; "
-                    "if nobody wants that file any more, remove it and try again",
+                    "if nobody wants that checkpoint any more, `gcr-migrate prune --remove NAME` "
+                    "removes it",
                     problem->message()));
   }
   std::ranges::sort(manifests, is_older);
@@ -102,8 +104,10 @@ Result<std::vector<Listed>> list(const Directory& directory, const control::TlsF
   const Names there = names_in(*packs);
   std::vector<Listed> result;
   GCR_TRY(visit_manifests(directory, tls, [&](Found found) {
-    if (found.is_sealed) return;
-    Listed one{name_of_file(found.file_name)};
+    const auto restore = restore_of(found.file_name);
+    if (!found.is_published && !restore) return;
+    Listed one{.name = name_of_file(found.file_name), .restore = restore};
+    if (restore && found.manifest) one.name = found.manifest->name();
     if (!found.manifest) {
       one.problem = found.manifest.error();
     } else if (auto missing = find_missing(there, *found.manifest)) {
@@ -149,6 +153,17 @@ bool is_same_job(const proto::Manifest& one, const proto::Manifest& other) {
          a.pid_in_namespace() == b.pid_in_namespace();
 }
 
+Status remove(const Directory& directory, const std::vector<std::string>& names) {
+  GCR_ASSIGN(const UniqueFd lock, directory.lock());
+  for (const std::string& name : names) {
+    if (is_name(name) && directory.exists(file_of(name))) continue;
+    return Error(Code::kNotFound, fmt::format("{} has no checkpoint {}", directory.path().native(),
+                                              control::printable(name)));
+  }
+  for (const std::string& name : names) GCR_TRY(directory.remove(file_of(name)));
+  return directory.sync();
+}
+
 Result<Pruned> prune(const Directory& directory, unsigned keep, const control::TlsFiles& tls) {
   GCR_ASSIGN(const UniqueFd lock, directory.lock());
   return prune_locked(directory, keep, nullptr, tls);
@@ -157,6 +172,29 @@ Result<Pruned> prune(const Directory& directory, unsigned keep, const control::T
 Result<Pruned> prune_job(const Directory& directory, unsigned keep, const proto::Manifest& newest,
                          const control::TlsFiles& tls) {
   return prune_locked(directory, keep, &newest, tls);
+}
+
+Status begin_restore(const Directory& directory, const std::string& name, const Uuid& restore) {
+  const Status begun = directory.rename(file_of(name), restoring_file_of(restore));
+  if (begun) return directory.sync();
+  if (begun.error().code() != Code::kNotFound) return begun;
+  return Error(Code::kNotFound, fmt::format("{} has no checkpoint {} any more: another restore has "
+                                            "it",
+                                            directory.path().native(), name));
+}
+
+Status give_back(const Directory& directory, const std::string& name, const Uuid& restore) {
+  GCR_TRY(directory.rename(restoring_file_of(restore), file_of(name)));
+  return directory.sync();
+}
+
+Status end_restore(const Directory& directory, const Uuid& restore, const control::TlsFiles& tls) {
+  GCR_TRY(directory.remove(restoring_file_of(restore)));
+  GCR_TRY(directory.sync());
+  GCR_ASSIGN(const UniqueFd lock, directory.lock());
+  GCR_TRY(prune_locked(directory, 0, nullptr, tls));
+  directory.remove_if_empty();
+  return {};
 }
 
 }  // namespace gcr::store

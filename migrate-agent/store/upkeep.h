@@ -14,6 +14,7 @@ namespace gcr::store {
 struct Listed {
   std::string name;
   proto::Manifest manifest{};      ///< empty if there is a problem
+  std::optional<Uuid> restore{};   ///< that has it for itself: nobody else can restore it
   std::optional<Error> problem{};  ///< why it cannot be believed or restored
 };
 
@@ -39,6 +40,11 @@ struct Pruned {
 /// own PID namespace, which migrations and restores keep.
 bool is_same_job(const proto::Manifest& one, const proto::Manifest& other);
 
+/// Removes checkpoints whatever their files hold, also such as cannot be believed; what they needed
+/// stays for prune(). kNotFound, and nothing is removed, if there is none of a name; kRefused while
+/// somebody writes.
+Status remove(const Directory& directory, const std::vector<std::string>& names);
+
 /// Keeps the newest `keep` checkpoints of each job and removes the others; `keep` 0 removes none.
 /// Removes what nobody needs any more: packs without a content of a checkpoint that is left, and
 /// leftovers of dead writers. A sealed checkpoint stays: discard() removes it. A pack of which less
@@ -51,5 +57,16 @@ Result<Pruned> prune(const Directory& directory, unsigned keep, const control::T
 /// job as `newest`.
 Result<Pruned> prune_job(const Directory& directory, unsigned keep, const proto::Manifest& newest,
                          const control::TlsFiles& tls);
+
+/// From here on the checkpoint is this restore's alone: nobody else finds it. Of several that try,
+/// one succeeds. kNotFound.
+Status begin_restore(const Directory& directory, const std::string& name, const Uuid& restore);
+
+/// The restore came to nothing: the checkpoint is there again. kNotFound: the restore has none.
+Status give_back(const Directory& directory, const std::string& name, const Uuid& restore);
+
+/// The job runs: removes the checkpoint that the restore has, with what no other needs, and the
+/// directory if nothing else is in it. What cannot be removed now is left to prune().
+Status end_restore(const Directory& directory, const Uuid& restore, const control::TlsFiles& tls);
 
 }  // namespace gcr::store

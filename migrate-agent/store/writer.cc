@@ -104,7 +104,7 @@ Status Writer::learn() {
   Needs needs;
   GCR_TRY(visit_manifests(directory_, options_.tls, [&](const Found& found) {
     needs.add(found);
-    if (found.manifest && !found.is_sealed) pasts.emplace_back(*found.manifest);
+    if (found.manifest && found.is_published) pasts.emplace_back(*found.manifest);
   }));
   if (needs.problem()) {
     spdlog::warn("leftovers of earlier writers are not removed: {}", needs.problem()->message());

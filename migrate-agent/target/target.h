@@ -25,6 +25,17 @@ struct Prepared {
   double clock_error_ms = 0;
 };
 
+/// What the target is told of the images.
+inline void add_files(const images::SentImages& sent, proto::RestoreRequest& request) {
+  for (const images::ImageFile& file : sent.files) {
+    proto::ImageFile& out = *request.add_files();
+    out.set_name(file.name);
+    out.set_size_bytes(file.size_bytes);
+    out.set_id(file.id);
+    out.set_digest(file.digest.to_bytes());
+  }
+}
+
 class Target {
  public:
   virtual ~Target() = default;

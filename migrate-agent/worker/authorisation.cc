@@ -136,10 +136,14 @@ Status Permissions::check_thread(const std::string& task, pid_t pid) const {
                            pid));
 }
 
-Result<MovableProcess> Permissions::check_process(pid_t pid) const {
+Result<MovableProcess> Permissions::check_process(pid_t pid, std::uint64_t start_time) const {
   const std::string process = std::to_string(pid);
   const auto before = pid > 0 ? procfs::read_stat(pid) : std::nullopt;
   if (!before) return gone(pid);
+  if (start_time != 0 && before->start_time != start_time) {
+    return Error(Code::kNotFound,
+                 fmt::format("process {} is another one: what had this PID has ended", pid));
+  }
   MovableProcess found{.start_time = before->start_time, .uid = 0};
   bool is_roots = false;
   for (const pid_t tid : procfs::threads(pid)) {

@@ -55,8 +55,10 @@ class Permissions {
 
   /// Checks the process: every user id of every thread must be one of those. For a local user it
   /// must also hold no capabilities and be traceable by that user (PR_GET_DUMPABLE), which a setuid
-  /// program is not. kNotFound if there is no such process, or if it was replaced during the check.
-  Result<MovableProcess> check_process(pid_t pid) const;
+  /// program is not. kNotFound if there is no such process, if it was replaced during the check, or
+  /// if it began at another time than `start_time` (field 22 of /proc/PID/stat; 0: whenever it
+  /// did).
+  Result<MovableProcess> check_process(pid_t pid, std::uint64_t start_time = 0) const;
 
  private:
   Status check_thread(const std::string& task, pid_t pid) const;

@@ -21,7 +21,8 @@ migration's switchover, and goes on where it is. What earlier checkpoints in DIR
 again. DIR is a directory of HOST; it is made if it is missing.
 
 With --every the command stays, and takes a checkpoint each DURATION, counted from the beginning of
-the one before; one that is late is taken at once, and none is made up for. A checkpoint that fails
+the one before; one that is late is taken at once, and none is made up for. All are of the process
+that had the PID at the first: another one that gets it later is none of them. A checkpoint that fails
 is tried again at the next one's time. It ends with the last checkpoint's exit status: when the
 process has ended (9), on Ctrl-C, which cancels a checkpoint under way (7), after a failure before
 the first success, and after three failures in a row.
@@ -36,7 +37,7 @@ The last line on standard output after a checkpoint:
 on one line; if the report was lost, "checkpointed name=unknown".)";
 
 constexpr const char* kRestoreFooter = R"(
-The checkpoint stays as it is. DIR is a directory of HOST. It need not be the host on which the
+The checkpoint stays as it is, unless --once is given. DIR is a directory of HOST. It need not be the host on which the
 checkpoint was taken, if it finds the same files there as a migration would.
 
 Exit status as `gcr-migrate --help` has it: 0 the process runs; after 1 and 7 nothing came to
@@ -103,6 +104,7 @@ CLI::App* describe_checkpoint(CLI::App& app, CheckpointLine& line) {
   checkpoint->footer(kCheckpointFooter);
   describe_host(*checkpoint, line);
   checkpoint->add_option("PID", line.pid, "The process, as the agent at HOST sees it")->required();
+  describe_start_time(*checkpoint, line.request());
   describe_directory(*checkpoint, line);
   describe_storing(*checkpoint, line);
   describe_pre_copy(*checkpoint, line.request());
@@ -128,6 +130,9 @@ CLI::App* describe_restore(CLI::App& app, CheckpointLine& line) {
   restore->add_option("NAME", line.name, "Which checkpoint (default: the newest)");
   add_flag(*restore, "--copy", line.load(), &LoadRequest::set_copy,
            "Though the original may still run: both then use the same files and ports");
+  add_flag(*restore, "--once", line.load(), &LoadRequest::set_once,
+           "Nobody else can restore it meanwhile; it is removed once the process runs, and there "
+           "again if it does not come to life");
   add_flag(*restore, "--no-prefill", line.load(), &LoadRequest::set_no_prefill,
            "Fill GPU memory only once the process is there; it need not be free before");
   describe_gpus(*restore, *line.load().mutable_device_map(),

@@ -20,8 +20,8 @@ constexpr int kMostFailures = 3;
 
 class Series {
  public:
-  explicit Series(const Order& order)
-      : order_(order), timer_(io_), signals_(io_, SIGINT, SIGTERM) {}
+  explicit Series(Order order)
+      : order_(std::move(order)), timer_(io_), signals_(io_, SIGINT, SIGTERM) {}
 
   ExitCode run(std::chrono::milliseconds every);
 
@@ -30,7 +30,7 @@ class Series {
   bool is_over(ExitCode last);
   bool wait_until(Clock::time_point due);
 
-  const Order& order_;
+  Order order_;  ///< from the first checkpoint on of that process alone, whatever has its PID later
   asio::io_context io_{1};
   asio::steady_timer timer_;
   asio::signal_set signals_;  ///< while a checkpoint is taken, its conversation has its own too
@@ -49,6 +49,8 @@ ExitCode Series::run(std::chrono::milliseconds every) {
 ExitCode Series::take() {
   const auto view = make_view(order_);
   Outcome outcome = perform(order_, *view);
+  proto::MigrateRequest& request = *order_.request.mutable_migrate_request();
+  if (request.start_time() == 0) request.set_start_time(outcome.report.start_time());
   const bool gone = outcome.report.code() == to_string(Code::kNotFound);
   if (gone && succeeded_) outcome.exit_code = ExitCode::kEnded;
   return show_outcome(*view, Task::kCheckpoint, outcome);

@@ -172,7 +172,8 @@ awaitable<Result<proto::MigrationStatus>> Conversation::ask_part(const AgentAddr
 
 /// Where a process runs now, the agent there knows its number, if it can be asked from here.
 awaitable<void> Conversation::complete(Outcome& outcome) {
-  if (!outcome.report.migrated() || task_ == Task::kCheckpoint) co_return;
+  const bool arrives = task_ == Task::kMigration || task_ == Task::kRestore;
+  if (!outcome.report.migrated() || !arrives) co_return;
   AgentAddress destination = agent_;
   if (task_ == Task::kMigration) destination.endpoint = order_.destination;
   const auto there = co_await ask_part(destination, "destination");

@@ -45,6 +45,8 @@ void run_on_commit(const Order& order, const proto::MigrateReport& report) {
 
 Task task_of(const Order& order) {
   if (order.request.has_load_request()) return Task::kRestore;
+  if (order.request.has_suspend_request()) return Task::kSuspend;
+  if (order.request.has_resume_request()) return Task::kResume;
   return order.request.migrate_request().has_checkpoint() ? Task::kCheckpoint : Task::kMigration;
 }
 

@@ -131,6 +131,7 @@ void describe_migrate(CLI::App& app, MigrateLine& line) {
   app.footer(kFooter);
   app.set_version_flag("--version", fmt::format("gcr-migrate {} ({})", release(), source_commit()));
   describe_process(app, line);
+  describe_start_time(app, line.request());
   describe_data(app, line.request());
   describe_pre_copy(app, line.request());
   add_flag(app, "--no-prefill", line.request(), &MigrateRequest::set_no_prefill,

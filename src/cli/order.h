@@ -1,6 +1,6 @@
-// What the command line orders an agent to do to a job: a migration, a checkpoint or a restore. All
-// three are one conversation with an agent; they differ in the request, and in what is said of
-// them.
+// What the command line orders an agent to do to a job: a migration, a checkpoint, a restore, a
+// suspend or a resume. Each is one conversation with an agent; they differ in the request, and in
+// what is said of them.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ class MigrationView;
 struct Order {
   NamedAgent agent;  ///< that is asked: the job's, or of a restore the one that restores
   control::Endpoint destination;  ///< of a migration
-  proto::Envelope request;        ///< a MigrateRequest or a LoadRequest
+  proto::Envelope request;        ///< a MigrateRequest, LoadRequest, SuspendRequest, ResumeRequest
   std::string on_commit;          ///< for sh -c; empty: none
   bool detach = false;            ///< quit as soon as the order has an id
   std::string trace_path;         ///< empty: no trace is written

@@ -68,21 +68,63 @@ std::string_view after_restore(ExitCode exit_code) {
   }
 }
 
+std::string_view after_suspension(Task task, ExitCode exit_code) {
+  switch (exit_code) {
+    case ExitCode::kFailed:
+    case ExitCode::kCancelled:
+      return task == Task::kSuspend ? "; the process runs on" : "";
+    case ExitCode::kEnded:
+      return "; it runs nowhere";
+    case ExitCode::kUnknown:
+      return "; the outcome is not known here: ask the agent (`gcr-migrate list`)";
+    default:
+      return "";
+  }
+}
+
 std::string_view consequence(Task task, ExitCode exit_code) {
-  if (task == Task::kCheckpoint) return after_checkpoint(exit_code);
-  if (task == Task::kRestore) return after_restore(exit_code);
-  return after_migration(exit_code);
+  switch (task) {
+    case Task::kCheckpoint:
+      return after_checkpoint(exit_code);
+    case Task::kRestore:
+      return after_restore(exit_code);
+    case Task::kSuspend:
+    case Task::kResume:
+      return after_suspension(task, exit_code);
+    default:
+      return after_migration(exit_code);
+  }
 }
 
 /// The last state of a journal after success (migrate-agent/commit/states.h).
-std::string_view success_of(Task task) { return task == Task::kRestore ? "running" : "confirmed"; }
+std::string_view success_of(Task task) {
+  switch (task) {
+    case Task::kRestore:
+      return "running";
+    case Task::kSuspend:
+      return "suspended";
+    case Task::kResume:
+      return "resumed";
+    default:
+      return "confirmed";
+  }
+}
 
 }  // namespace
 
 std::string_view to_string(Task task) {
-  if (task == Task::kCheckpoint) return "checkpoint";
-  if (task == Task::kRestore) return "restore";
-  return "migration";
+  switch (task) {
+    case Task::kCheckpoint:
+      return "checkpoint";
+    case Task::kRestore:
+      return "restore";
+    case Task::kSuspend:
+      return "suspend";
+    case Task::kResume:
+      return "resume";
+    default:
+      return "migration";
+  }
 }
 
 ExitCode untouched_exit_code(Code code) {
@@ -113,7 +155,7 @@ ExitCode wrong_usage(const std::string& what) {
 Outcome outcome_of(proto::MigrateReport report) {
   Outcome outcome;
   const Code code = code_of(report.code());
-  if (report.migrated()) {
+  if (report.migrated() || report.suspension().done()) {
     outcome.exit_code = ExitCode::kMigrated;
   } else if (report.committed()) {
     outcome.exit_code = ExitCode::kUnconfirmed;
@@ -141,13 +183,18 @@ Outcome outcome_of(const Error& error, bool asked) {
 
 std::optional<Outcome> outcome_of(Task task, const proto::MigrationStatus& status,
                                   const Error& lost) {
-  if (!status.finished()) return std::nullopt;
+  const bool succeeded = status.state() == success_of(task);
+  // Whoever resumed it is dead, and nobody else does.
+  const bool stays =
+      task == Task::kResume && status.state() == "suspended" && status.phase().empty();
+  if (!status.finished() && !succeeded && !stays) return std::nullopt;
   Outcome outcome;
   outcome.from_journal = true;
   proto::MigrateReport& report = outcome.report;
   report.set_migration_id(status.migration_id());
   report.set_source_touched(true);
-  report.set_migrated(status.state() == success_of(task));
+  report.set_start_time(status.start_time());
+  report.set_migrated(succeeded);
   report.set_committed(report.migrated());
   report.add_notes(
       fmt::format("known from the agent's journal; the report was lost: {}", lost.message()));
@@ -161,9 +208,10 @@ std::optional<Outcome> outcome_of(Task task, const proto::MigrationStatus& statu
   outcome.exit_code = report.process_ended() ? ExitCode::kEnded
                       : cancelled            ? ExitCode::kCancelled
                                              : ExitCode::kFailed;
-  report.set_message(fmt::format("{} (as the agent's journal says: {})",
-                                 status.message().empty() ? "it was undone" : status.message(),
-                                 lost.message()));
+  const std::string what = stays                      ? "the job stays suspended"
+                           : status.message().empty() ? "it was undone"
+                                                      : status.message();
+  report.set_message(fmt::format("{} (as the agent's journal says: {})", what, lost.message()));
   return outcome;
 }
 

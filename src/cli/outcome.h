@@ -29,9 +29,9 @@ enum class ExitCode : int {
 };
 
 /// What an agent is asked to do to a job.
-enum class Task { kMigration, kCheckpoint, kRestore };
+enum class Task { kMigration, kCheckpoint, kRestore, kSuspend, kResume };
 
-/// "migration", "checkpoint", "restore".
+/// "migration", "checkpoint", "restore", "suspend", "resume".
 std::string_view to_string(Task task);
 
 /// For an error that came before anything was touched.

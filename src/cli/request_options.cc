@@ -59,6 +59,12 @@ void describe_pre_copy(CLI::App& app, MigrateRequest& request) {
            "Stay in pre-copy until `gcr-migrate continue`");
 }
 
+void describe_start_time(CLI::App& app, MigrateRequest& request) {
+  add_option(app, "--start-time", request, &MigrateRequest::set_start_time,
+             "Refuse unless the process began then: its start_time in `gcr-migrate host --json`")
+      ->option_text("TICKS");
+}
+
 void describe_concessions(CLI::App& app, MigrateRequest& request, const char* closed) {
   add_flag(app, "--allow-slow", request, &MigrateRequest::set_allow_slow,
            "Also take a program that was not started under `gcr-migrate run`, through the driver "

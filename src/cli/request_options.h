@@ -29,6 +29,9 @@ void describe_downtime_limit(CLI::App& app, proto::MigrateRequest& request);
 /// That limit, and what else pre-copy heeds.
 void describe_pre_copy(CLI::App& app, proto::MigrateRequest& request);
 
+/// By what the process is told from another one that has its PID later.
+void describe_start_time(CLI::App& app, proto::MigrateRequest& request);
+
 /// What it may ask of the job. `closed` says what `--tcp close` does.
 void describe_concessions(CLI::App& app, proto::MigrateRequest& request, const char* closed);
 

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <memory>
 
 #include "migrate-agent/store/upkeep.h"
@@ -33,8 +34,9 @@ of the authority has signed it.
 /// As the command line has it.
 struct StoreLine {
   std::string directory;
-  std::string name;   ///< of verify; empty: all
-  unsigned keep = 0;  ///< of prune; 0: all
+  std::string name;                  ///< of verify; empty: all
+  unsigned keep = 0;                 ///< of prune; 0: all
+  std::vector<std::string> removed;  ///< likewise: checkpoints by name
   bool json = false;
   control::TlsFiles tls;
 };
@@ -73,11 +75,13 @@ std::string row_of(const Listed& one) {
                        printable(one.problem->message()));
   }
   const proto::Manifest& manifest = one.manifest;
-  return fmt::format("{:<24}  {:<20}  {:>9}  {:>10}  {:>10}  {:>10}  {:<12}  {}\n",
-                     printable(one.name), time_taken(manifest), manifest.job().members_size(),
-                     format_bytes(manifest.vram_bytes()), format_bytes(manifest.memory_bytes()),
-                     format_bytes(manifest.new_bytes()), printable(manifest.agent()),
-                     printable(command_of(manifest)));
+  const std::string row = fmt::format(
+      "{:<24}  {:<20}  {:>9}  {:>10}  {:>10}  {:>10}  {:<12}  {}\n", printable(one.name),
+      time_taken(manifest), manifest.job().members_size(), format_bytes(manifest.vram_bytes()),
+      format_bytes(manifest.memory_bytes()), format_bytes(manifest.new_bytes()),
+      printable(manifest.agent()), printable(command_of(manifest)));
+  if (!one.restore) return row;
+  return fmt::format("{}    restore {} has it\n", row, one.restore->to_string());
 }
 
 std::string table_of(const std::vector<Listed>& checkpoints) {
@@ -89,6 +93,16 @@ std::string table_of(const std::vector<Listed>& checkpoints) {
   return text;
 }
 
+/// By GPU of the host where it was taken.
+std::map<Uuid, std::uint64_t> vram_of(const proto::Manifest& manifest) {
+  std::map<Uuid, std::uint64_t> bytes;
+  for (const proto::Buffer& buffer : manifest.buffers()) {
+    std::uint64_t& sum = bytes[to_uuid(buffer.gpu_uuid())];
+    if (!buffer.has_host_node()) sum += buffer.size_bytes();
+  }
+  return bytes;
+}
+
 void set_listed(Struct& object, const Listed& one) {
   const proto::Manifest& manifest = one.manifest;
   set(object, "name", one.name);
@@ -98,6 +112,16 @@ void set_listed(Struct& object, const Listed& one) {
   set(object, "processes", manifest.job().members_size());
   set_fields(object, manifest, {"agent", "stopped", "vram_bytes", "memory_bytes", "new_bytes"});
   set(object, "problem", one.problem ? one.problem->message() : "");
+  set(object, "restore_id", one.restore ? one.restore->to_string() : "");
+  make_list(object, "gpus");
+  for (const auto& [uuid, bytes] : vram_of(manifest)) {
+    Struct& gpu = add_object(object, "gpus");
+    set(gpu, "uuid", uuid.to_string());
+    set(gpu, "vram_bytes", static_cast<double>(bytes));
+    for (const proto::Gpu& known : manifest.job().host().gpus()) {
+      if (to_uuid(known.uuid()) == uuid) set_fields(gpu, known, {"name", "total_bytes"});
+    }
+  }
 }
 
 /// {"schema": 1, "checkpoints": […]}, to which `more` adds.
@@ -167,6 +191,7 @@ std::string line_of(const Checked& checked) {
 ExitCode verify_checkpoints(const StoreLine& line, const store::Directory& directory) {
   auto listed = chosen(line, directory);
   if (!listed) return fail(ExitCode::kUsage, listed.error().message());
+  std::erase_if(*listed, [](const Listed& one) { return one.restore.has_value(); });
   std::vector<Checked> all;
   for (Listed& one : *listed) {
     all.push_back(check_one(directory, std::move(one)));
@@ -178,16 +203,34 @@ ExitCode verify_checkpoints(const StoreLine& line, const store::Directory& direc
   return good ? ExitCode::kMigrated : ExitCode::kFailed;
 }
 
-ExitCode prune_checkpoints(const StoreLine& line, const store::Directory& directory) {
-  const auto pruned = store::prune(directory, line.keep, line.tls);
-  if (!pruned) {
-    const bool refused = pruned.error().code() == Code::kRefused;
-    return fail(refused ? ExitCode::kRefused : ExitCode::kFailed, pruned.error().message());
+ExitCode prune_failed(const Error& error) {
+  switch (error.code()) {
+    case Code::kRefused:
+      return fail(ExitCode::kRefused, error.message());
+    case Code::kNotFound:
+      return fail(ExitCode::kUsage, error.message());
+    default:
+      return fail(ExitCode::kFailed, error.message());
   }
+}
+
+void print_removed(const std::vector<std::string>& names) {
+  for (const std::string& name : names) fmt::print("removed {}\n", printable(name));
+}
+
+ExitCode prune_checkpoints(const StoreLine& line, const store::Directory& directory) {
+  if (!line.removed.empty()) {
+    const Status removed = store::remove(directory, line.removed);
+    if (!removed) return prune_failed(removed.error());
+    if (!line.json) print_removed(line.removed);
+  }
+  auto pruned = store::prune(directory, line.keep, line.tls);
+  if (!pruned) return prune_failed(pruned.error());
   if (line.json) {
     Struct object;
     set(object, "schema", kStoreSchema);
     make_list(object, "removed");
+    pruned->removed.insert(pruned->removed.begin(), line.removed.begin(), line.removed.end());
     for (const std::string& name : pruned->removed) {
       set(add_object(object, "removed"), "name", name);
     }
@@ -195,7 +238,7 @@ ExitCode prune_checkpoints(const StoreLine& line, const store::Directory& direct
     fmt::print("{}\n", to_json(object));
     return ExitCode::kMigrated;
   }
-  for (const std::string& name : pruned->removed) fmt::print("removed {}\n", printable(name));
+  print_removed(pruned->removed);
   fmt::print("freed {}\n", format_bytes(pruned->freed_bytes));
   return ExitCode::kMigrated;
 }
@@ -238,15 +281,21 @@ void add_store(CLI::App& app, Commands& commands) {
       "NAME cannot be read.")
       ->add_option("NAME", verified->name, "Which checkpoint (default: all)");
   const auto pruned = std::make_shared<StoreLine>();
-  add_store_command(
+  CLI::App* prune = add_store_command(
       app, commands, "prune", pruned, prune_checkpoints,
       "gcr-migrate prune DIR: remove what no checkpoint needs, and old checkpoints",
-      "Exit status: 0, 1 if it failed, 2 if DIR cannot be read, 3 if somebody writes to "
-      "DIR, or if a checkpoint there is unusable: what it needs is not known.")
+      "Exit status: 0, 1 if it failed, 2 if DIR cannot be read or has no checkpoint NAME, 3 if "
+      "somebody writes to DIR, or if a checkpoint there is unusable: what it needs is not known.");
+  prune
       ->add_option("--keep", pruned->keep,
                    "Of each job keep the newest N checkpoints (default: all)")
       ->option_text("N")
       ->check(CLI::Range(1, 1'000'000));
+  prune
+      ->add_option("--remove", pruned->removed,
+                   "Remove this checkpoint, also if it is unusable; may be given again")
+      ->option_text("NAME")
+      ->allow_extra_args(false);
 }
 
 }  // namespace gcr::cli

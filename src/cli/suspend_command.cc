@@ -1,35 +1,20 @@
-// `gcr-migrate suspend`, `resume` and `swap`: each order is a conversation with the agent as a
-// migration's is: the request, what happens, the report.
+// `gcr-migrate suspend`, `resume` and `swap`.
 #include <fmt/format.h>
 
-#include <asio/co_spawn.hpp>
-#include <asio/experimental/awaitable_operators.hpp>
-#include <asio/io_context.hpp>
-#include <asio/redirect_error.hpp>
-#include <asio/signal_set.hpp>
-#include <asio/use_awaitable.hpp>
-#include <chrono>
-#include <csignal>
 #include <memory>
 
 #include "src/base/units.h"
 #include "src/base/uuid.h"
-#include "src/cli/agents.h"
 #include "src/cli/command.h"
 #include "src/cli/json.h"
+#include "src/cli/migration_view.h"
 #include "src/cli/request_options.h"
 #include "src/cli/terminal_block.h"
-#include "src/control/ask.h"
 
 namespace gcr::cli {
 namespace {
 
-using asio::awaitable;
-using control::ControlChannel;
 using control::printable;
-
-/// As long as it takes: a vanished agent is noticed by TCP.
-constexpr std::chrono::milliseconds kReportTimeout = std::chrono::hours(24);
 
 /// Of the JSON.
 constexpr int kSchema = 1;
@@ -46,85 +31,26 @@ as it was before.)";
 
 /// As the command line has them.
 struct OrderLine {
-  std::string agent;
-  int pid = 0;
+  std::string host;
   int second = 0;  ///< of swap
   google::protobuf::RepeatedPtrField<proto::GpuPair> device_map;
-  bool json = false;
-  bool quiet = false;
   control::TlsFiles tls;
-};
-
-/// One order and its report. Belongs to the thread that runs the io_context.
-class Conversation {
- public:
-  Conversation(asio::io_context& io, control::AgentAddress agent, proto::Envelope request,
-               bool tells)
-      : signals_(io, SIGINT, SIGTERM),
-        agent_(std::move(agent)),
-        request_(std::move(request)),
-        tells_(tells) {}
-
-  awaitable<Outcome> run() {
-    using asio::experimental::awaitable_operators::operator||;
-    const control::Preface preface{control::ConnectionKind::kControl, {}};
-    auto channel =
-        co_await ControlChannel::connect(agent_.endpoint, preface, agent_.tls, agent_.silence);
-    if (!channel) co_return outcome_of(channel.error(), false);
-    channel_ = std::move(*channel);
-    const Status sent = co_await channel_->send(request_);
-    if (!sent) co_return outcome_of(sent.error(), false);
-    auto ended = co_await (follow() || heed_signals());
-    channel_->close();
-    co_return std::get<0>(std::move(ended));
-  }
-
- private:
-  /// Until the report, or a Failure, which an agent sends only before it touches anything.
-  awaitable<Outcome> follow() {
-    for (;;) {
-      const auto message = co_await channel_->receive(kReportTimeout);
-      if (!message) co_return outcome_of(message.error(), true);
-      if (message->has_migrate_report()) co_return outcome_of(message->migrate_report());
-      if (message->has_failure()) {
-        const Error failure = control::from_failure(message->failure());
-        co_return outcome_of(failure, failure.code() == Code::kInternal);
-      }
-      if (!message->has_event() || !tells_) continue;
-      print_now(fmt::format("{}: {}\n", printable(message->event().phase()),
-                            printable(message->event().text())));
-    }
-  }
-
-  /// Each asks the agent to cancel; the report says what became of it.
-  awaitable<void> heed_signals() {
-    for (;;) {
-      std::error_code error;
-      co_await signals_.async_wait(asio::redirect_error(asio::use_awaitable, error));
-      if (error) co_return;
-      proto::Envelope cancel;
-      cancel.mutable_cancel_request();
-      const Status sent = co_await channel_->send(cancel);
-      if (!sent) complain(printable(sent.error().message()));
-    }
-  }
-
-  asio::signal_set signals_;
-  control::AgentAddress agent_;
-  proto::Envelope request_;
-  bool tells_;
-  std::unique_ptr<ControlChannel> channel_;
+  int pid = 0;
+  Order order;  ///< all but its request
 };
 
 std::string rate(double bytes, double ms) {
   return ms > 0 ? fmt::format("{:.1f} GB/s", bytes / ms / 1e6) : "-";
 }
 
-std::string last_line(const proto::MigrateReport& report, int pid) {
+std::string last_line(Task task, const Outcome& outcome, int pid) {
+  const proto::MigrateReport& report = outcome.report;
+  const char* done = task == Task::kResume ? "resumed" : "suspended";
+  if (outcome.from_journal) return fmt::format("{} pid={}\n", done, pid);
   return fmt::format(
-      "{} pid={} vram_bytes={} copy_ms={:.1f} standstill_ms={:.1f} total_ms={:.1f}\n",
-      report.suspension().resumed() ? "resumed" : "suspended", pid, report.vram_bytes(),
-      report.suspension().copy_ms(), report.suspension().standstill_ms(), report.total_ms());
+      "{} pid={} vram_bytes={} copy_ms={:.1f} standstill_ms={:.1f} total_ms={:.1f}\n", done, pid,
+      report.vram_bytes(), report.suspension().copy_ms(), report.suspension().standstill_ms(),
+      report.total_ms());
 }
 
 std::string text_of(const proto::MigrateReport& report, int pid) {
@@ -146,13 +72,6 @@ std::string text_of(const proto::MigrateReport& report, int pid) {
   return text;
 }
 
-/// What became of the process is said where it is not as it was before.
-std::string error_of(const Outcome& outcome) {
-  const bool as_before =
-      outcome.report.suspension().resumed() && outcome.exit_code != ExitCode::kUnknown;
-  return as_before ? printable(outcome.report.message()) : error_line(Task::kMigration, outcome);
-}
-
 std::string json_of(const Outcome& outcome, int pid) {
   Struct object;
   set(object, "schema", kSchema);
@@ -169,62 +88,71 @@ std::string json_of(const Outcome& outcome, int pid) {
   return to_json(object) + "\n";
 }
 
-/// Carries out one order and prints what came of it.
-ExitCode carry_out(const OrderLine& line, const control::AgentAddress& agent,
-                   proto::Envelope request, int pid) {
-  asio::io_context io(1);
-  Conversation order(io, agent, std::move(request), !line.json && !line.quiet);
-  Outcome outcome =
-      outcome_of(Error(Code::kInternal, "internal error: unexpected exception"), true);
-  asio::co_spawn(io, order.run(), [&](const std::exception_ptr& exception, Outcome result) {
-    if (!exception) outcome = std::move(result);
-  });
-  io.run();
-  const bool done = outcome.report.suspension().done();
-  if (done) outcome.exit_code = ExitCode::kMigrated;
-  if (line.json) print_now(json_of(outcome, pid));
-  if (done && !line.json) {
-    print_now((line.quiet ? "" : text_of(outcome.report, pid)) + last_line(outcome.report, pid));
+/// What is seen of one order.
+class SuspensionView : public MigrationView {
+ public:
+  SuspensionView(const Order& order, int pid) : order_(order), pid_(pid) {}
+
+  void started(const Uuid&) override {}
+  void event(const std::string& phase, const std::string& text) override {
+    if (order_.json || order_.quiet) return;
+    print_now(fmt::format("{}: {}\n", printable(phase), printable(text)));
   }
-  if (!done) complain(error_of(outcome));
-  return outcome.exit_code;
+  void progress(const proto::Progress&) override {}
+  void ended(const Outcome& outcome) override {
+    if (order_.json) return print_now(json_of(outcome, pid_));
+    if (outcome.exit_code != ExitCode::kMigrated) return;
+    const bool brief = order_.quiet || outcome.from_journal;
+    print_now((brief ? "" : text_of(outcome.report, pid_)) +
+              last_line(task_of(order_), outcome, pid_));
+  }
+
+ private:
+  const Order& order_;
+  const int pid_;
+};
+
+ExitCode carry_out(const Order& order, int pid) {
+  SuspensionView view(order, pid);
+  return show_outcome(view, task_of(order), perform(order, view));
 }
 
-ExitCode suspend(const OrderLine& line, const control::AgentAddress& agent) {
-  proto::Envelope request;
-  request.mutable_suspend_request()->set_pid(line.pid);
-  return carry_out(line, agent, std::move(request), line.pid);
+ExitCode suspend(const OrderLine& line) {
+  Order order = line.order;
+  order.request.mutable_suspend_request()->set_pid(line.pid);
+  return carry_out(order, line.pid);
 }
 
-ExitCode resume(const OrderLine& line, const control::AgentAddress& agent, int pid) {
-  proto::Envelope request;
-  request.mutable_resume_request()->set_pid(pid);
-  *request.mutable_resume_request()->mutable_device_map() = line.device_map;
-  return carry_out(line, agent, std::move(request), pid);
+ExitCode resume_process(const OrderLine& line, int pid) {
+  Order order = line.order;
+  order.request.mutable_resume_request()->set_pid(pid);
+  *order.request.mutable_resume_request()->mutable_device_map() = line.device_map;
+  return carry_out(order, pid);
 }
+
+ExitCode resume(const OrderLine& line) { return resume_process(line, line.pid); }
 
 /// Two jobs take turns. Wherever this command is interrupted, each job runs or is suspended.
-ExitCode swap(const OrderLine& line, const control::AgentAddress& agent) {
-  const ExitCode suspended = suspend(line, agent);
+ExitCode swap(const OrderLine& line) {
+  const ExitCode suspended = suspend(line);
   if (suspended != ExitCode::kMigrated) return suspended;
-  const ExitCode resumed = resume(line, agent, line.second);
+  const ExitCode resumed = resume_process(line, line.second);
   if (resumed == ExitCode::kMigrated) return resumed;
   complain(
       fmt::format("process {} was not resumed: resuming process {} again", line.second, line.pid));
   OrderLine back = line;
   back.device_map.Clear();
-  const ExitCode again = resume(back, agent, line.pid);
+  const ExitCode again = resume(back);
   return again == ExitCode::kMigrated ? resumed : again;
 }
 
-using Work = ExitCode (*)(const OrderLine& line, const control::AgentAddress& agent);
+using Work = ExitCode (*)(const OrderLine& line);
 
-ExitCode run(const OrderLine& line, Work work) {
-  const auto named = find_agent(line.agent, line.tls);
-  if (!named) return wrong_usage(named.error().message());
-  const auto agent = with_certificates(*named);
-  if (!agent) return fail(ExitCode::kUsage, agent.error().message());
-  return work(line, *agent);
+ExitCode run(OrderLine& line, Work work) {
+  auto agent = find_agent(line.host, line.tls);
+  if (!agent) return wrong_usage(agent.error().message());
+  line.order.agent = *std::move(agent);
+  return work(line);
 }
 
 std::shared_ptr<OrderLine> add(CLI::App& app, Commands& commands, const char* name,
@@ -233,15 +161,16 @@ std::shared_ptr<OrderLine> add(CLI::App& app, Commands& commands, const char* na
   CLI::App* command = app.add_subcommand(name, description);
   command->footer(kSuspendFooter);
   command
-      ->add_option("HOST", line->agent,
+      ->add_option("HOST", line->host,
                    "Where the process is: host or host:port of its agent; or \"local\" (or "
                    "\"unix:/PATH\") for a process of your own on this host, without a certificate")
       ->required();
   command->add_option("PID", line->pid, "The process, as the agent sees it")
       ->required()
       ->check(CLI::PositiveNumber);
-  command->add_flag("--json", line->json, "Print one JSON object for each order and nothing else");
-  command->add_flag("--quiet", line->quiet, "Print nothing but errors and the last line");
+  command->add_flag("--json", line->order.json,
+                    "Print one JSON object for each order and nothing else");
+  command->add_flag("--quiet", line->order.quiet, "Print nothing but errors and the last line");
   describe_certificates(*command, line->tls);
   commands[command] = [line, work] { return run(*line, work); };
   *added = command;
@@ -256,12 +185,8 @@ void add_suspensions(CLI::App& app, Commands& commands) {
       "gcr-migrate suspend HOST PID: take a job off its GPUs; its memory there goes into host "
       "memory, and its processes stand still until `resume`",
       suspend, &command);
-  auto line = add(
-      app, commands, "resume", "gcr-migrate resume HOST PID: let a suspended job run again",
-      [](const OrderLine& one, const control::AgentAddress& agent) {
-        return resume(one, agent, one.pid);
-      },
-      &command);
+  auto line = add(app, commands, "resume",
+                  "gcr-migrate resume HOST PID: let a suspended job run again", resume, &command);
   describe_gpus(*command, line->device_map, kDeviceMap);
   line =
       add(app, commands, "swap",

@@ -253,6 +253,18 @@ TEST_F(Series, GoesOnUntilTheProcessEnds) {
   }
 }
 
+TEST_F(Series, AllAreOfTheProcessThatHadThePidAtTheFirst) {
+  proto::MigrateReport first = taken_report();
+  first.set_start_time(4242);
+  proto::MigrateReport second = taken_report();
+  second.set_start_time(4243);  // an agent that does not compare
+  checkpoint({report(first), report(second), report(ended_report())}, kAtOnce);
+  ASSERT_EQ(requests_.size(), 3U);
+  EXPECT_EQ(requests_[0].migrate_request().start_time(), 0U);
+  EXPECT_EQ(requests_[1].migrate_request().start_time(), 4242U);
+  EXPECT_EQ(requests_[2].migrate_request().start_time(), 4242U);
+}
+
 TEST_F(Series, ProcessThatIsNotFoundAnyMoreHasEnded) {
   const Finished finished =
       checkpoint({report(taken_report()), fail(Error(Code::kNotFound, "no process"))}, kAtOnce);

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "migrate-agent/store/upkeep.h"
 #include "migrate-agent/store/writer.h"
 #include "tests/cli/process.h"
 #include "tests/control/peers.h"
@@ -114,8 +115,8 @@ TEST_F(StoreCommands, JsonHasEveryFieldOfTheList) {
   for (const char* field :
        {"\"name\":\"a\"", "\"checkpoint_id\":\"", "\"taken_unix_ms\":1795600801000",
         "\"command\":\"train\"", "\"processes\":1", "\"agent\":\"node1\"", "\"stopped\":false",
-        "\"vram_bytes\":1073741824", "\"memory_bytes\":65536",
-        "\"new_bytes\":", "\"problem\":\"\""}) {
+        "\"vram_bytes\":1073741824", "\"memory_bytes\":65536", "\"new_bytes\":", "\"problem\":\"\"",
+        "\"restore_id\":\"\"", "\"gpus\":[]"}) {
     EXPECT_THAT(listed.out, HasSubstr(field));
   }
 }
@@ -131,6 +132,24 @@ TEST_F(StoreCommands, AnotherAuthoritysCheckpointIsUnusable) {
   const Finished pruned = run_in_store("prune", {"--keep", "1"});
   EXPECT_EQ(pruned.exit_status, 3) << pruned.err;
   EXPECT_TRUE(fs::exists(folder_ / "store" / "a.checkpoint"));
+  EXPECT_THAT(pruned.err, HasSubstr("gcr-migrate prune --remove NAME"));
+  EXPECT_EQ(run_in_store("prune", {"--remove", "b"}).exit_status, 2);
+  const Finished removed = run_in_store("prune", {"--remove", "a"});
+  EXPECT_EQ(removed.exit_status, 0) << removed.err;
+  EXPECT_THAT(removed.out, StartsWith("removed a\nfreed "));
+  EXPECT_FALSE(fs::exists(folder_ / "store" / "a.checkpoint"));
+}
+
+TEST_F(StoreCommands, ListSaysWhichRestoreHasACheckpoint) {
+  take("a", '1');
+  const Uuid restore = Uuid::random();
+  ASSERT_TRUE(store::begin_restore(directory(), "a", restore));
+  const Finished listed = run_in_store("checkpoints");
+  EXPECT_EQ(listed.exit_status, 0) << listed.err;
+  EXPECT_THAT(listed.out, HasSubstr("\na "));
+  EXPECT_THAT(listed.out, HasSubstr("restore " + restore.to_string() + " has it"));
+  EXPECT_THAT(run_in_store("checkpoints", {"--json"}).out,
+              HasSubstr("\"restore_id\":\"" + restore.to_string() + "\""));
 }
 
 TEST_F(StoreCommands, VerifyReadsAllOrTheOneThatIsNamed) {

@@ -102,6 +102,36 @@ TEST_F(SuspendCommand, AnAgentThatVanishesLeavesTheOutcomeUnknown) {
   EXPECT_THAT(finished.err, HasSubstr("the outcome is not known here"));
 }
 
+TEST_F(SuspendCommand, AReportThatWasLostIsReadFromTheAgentsJournal) {
+  const auto status = [](const char* state, bool finished) -> Play {
+    return [=](control::ControlChannel& channel) -> asio::awaitable<void> {
+      proto::Envelope message;
+      proto::MigrationStatus& known = *message.mutable_status_reply()->add_migrations();
+      known.set_migration_id(example_id_bytes());
+      known.set_role("source");
+      known.set_state(state);
+      known.set_pid(4711);
+      known.set_finished(finished);
+      co_await say(channel, message);
+    };
+  };
+  const Play accept = [](control::ControlChannel& channel) -> asio::awaitable<void> {
+    co_await say_started(channel);
+  };
+  const Finished suspended = order({accept, status("suspended", false)}, {"suspend", "4711"});
+  EXPECT_EQ(suspended.exit_status, 0) << suspended.err;
+  EXPECT_THAT(suspended.out, EndsWith("suspended pid=4711\n"));
+  const Finished resumed = order({accept, status("resumed", true)}, {"resume", "4711", "--quiet"});
+  EXPECT_EQ(resumed.exit_status, 0) << resumed.err;
+  EXPECT_EQ(resumed.out, "resumed pid=4711\n");
+  const Finished stays = order({accept, status("suspended", false)}, {"resume", "4711"});
+  EXPECT_EQ(stays.exit_status, 1);
+  EXPECT_THAT(stays.err, HasSubstr("the job stays suspended"));
+  const Finished undone = order({accept, status("undone", true)}, {"suspend", "4711"});
+  EXPECT_EQ(undone.exit_status, 1);
+  EXPECT_THAT(undone.err, EndsWith("; the process runs on\n"));
+}
+
 TEST_F(SuspendCommand, ASwapSuspendsTheFirstAndResumesTheSecond) {
   const Finished finished =
       order({report(done(false)), report(done(true))}, {"swap", "4711", "4712"});

@@ -65,6 +65,19 @@ class CheckpointTest : public testing::Test {
     return hosts_.order(host, words);
   }
 
+  /// The same in the background.
+  BackgroundCommand begin(Host host, const std::vector<std::string>& words) const {
+    return BackgroundCommand(hosts_.order_command(host, words));
+  }
+
+  std::vector<std::string> checkpoints() const {
+    std::vector<std::string> found;
+    for (const std::string& file : files()) {
+      if (file.ends_with(".checkpoint")) found.push_back(file);
+    }
+    return found;
+  }
+
   std::vector<std::string> files() const {
     std::vector<std::string> names;
     for (const auto& entry : fs::recursive_directory_iterator(store())) {
@@ -369,12 +382,15 @@ TEST_P(LoadKilledTest, NothingOfItIsLeftAndItCanBeRestoredAgain) {
   App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
   ASSERT_EQ(checkpoint(counter.pid(), {"--stop"}).exit_code, 0);
   const HostUse idle = hosts_.use(Host::kA);
+  const std::vector<std::string> before = files();
   std::ofstream(hosts_.directory(Host::kA) + "/faults") << GetParam() << " kill\n";
-  EXPECT_NE(restore(Host::kA).exit_code, 0);
+  EXPECT_NE(restore(Host::kA, {"--once"}).exit_code, 0);
   EXPECT_EQ(hosts_.use(Host::kA), idle);
   ASSERT_TRUE(fs::exists(hosts_.directory(Host::kA) + "/faults.hit"));
-  const CommandResult restored = restore(Host::kA);
+  EXPECT_EQ(files(), before);  // the restore that is undone gives its checkpoint back
+  const CommandResult restored = restore(Host::kA, {"--once"});
   ASSERT_EQ(restored.exit_code, 0) << restored.err;
+  EXPECT_FALSE(fs::exists(store()));
   UdpClient client(hosts_.variable("NS", Host::kA));
   EXPECT_EQ(ask_counter(client, hosts_, Host::kA), kCounterFirst);
   EXPECT_TRUE(counter_is_intact(client, hosts_, Host::kA));
@@ -385,6 +401,117 @@ INSTANTIATE_TEST_SUITE_P(Points, LoadKilledTest,
                          testing::Values("source.load.began", "source.load.prepared",
                                          "source.load.sent", "source.load.voted",
                                          "destination.attached"));
+
+class LoadKilledAfterCommitTest : public CheckpointTest,
+                                  public testing::WithParamInterface<const char*> {};
+
+TEST_P(LoadKilledAfterCommitTest, TheJobRunsAndItsCheckpointIsGone) {
+  App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
+  ASSERT_EQ(checkpoint(counter.pid(), {"--stop"}).exit_code, 0);
+  std::ofstream(hosts_.directory(Host::kA) + "/faults") << GetParam() << " kill\n";
+  const CommandResult restored = restore(Host::kA, {"--once"});
+  EXPECT_EQ(restored.exit_code, 0) << restored.err;
+  ASSERT_TRUE(hosts_.wait_until_idle(Host::kA));
+  ASSERT_TRUE(fs::exists(hosts_.directory(Host::kA) + "/faults.hit"));
+  EXPECT_FALSE(fs::exists(store()));
+  UdpClient client(hosts_.variable("NS", Host::kA));
+  EXPECT_EQ(ask_counter(client, hosts_, Host::kA), kCounterFirst);
+  EXPECT_TRUE(counter_is_intact(client, hosts_, Host::kA));
+  end(static_cast<pid_t>(number(last_line(restored), "pid")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Points, LoadKilledAfterCommitTest,
+                         testing::Values("source.confirmed", "source.killed"));
+
+TEST_F(CheckpointTest, OfTwoRestoresOnceAtTheSameTimeOneBringsTheJobBack) {
+  const HostUse idle[] = {hosts_.use(Host::kA), hosts_.use(Host::kB)};
+  App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
+  ASSERT_EQ(checkpoint(counter.pid(), {"--stop", "--name", "last"}).exit_code, 0);
+  BackgroundCommand at_a = begin(Host::kA, {"restore", store(), "last", "--once"});
+  BackgroundCommand at_b = begin(Host::kB, {"restore", store(), "last", "--once"});
+  const CommandResult ended[] = {at_a.finish(kPatience), at_b.finish(kPatience)};
+  const bool runs_at_b = ended[1].exit_code == 0;
+  ASSERT_NE(ended[0].exit_code == 0, runs_at_b) << ended[0].err << ended[1].err;
+  const Host where = runs_at_b ? Host::kB : Host::kA;
+  EXPECT_EQ(ended[runs_at_b ? 0 : 1].exit_code, kRefusedExit) << ended[0].err << ended[1].err;
+  EXPECT_EQ(hosts_.use(other(where)), idle[runs_at_b ? 0 : 1]);
+  UdpClient client(hosts_.variable("NS", Host::kA));
+  EXPECT_EQ(ask_counter(client, hosts_, where), kCounterFirst);
+  EXPECT_FALSE(fs::exists(store()));
+  EXPECT_NE(restore(where, {"last"}).exit_code, 0);
+  end(static_cast<pid_t>(number(last_line(ended[runs_at_b ? 1 : 0]), "pid")));
+}
+
+TEST_F(CheckpointTest, ASeriesGoesOnUntilTheJobEndsAndKeepsTheNewest) {
+  App counter = start_counter(hosts_, Host::kA, 16 * kMiB);
+  UdpClient client(hosts_.variable("NS", Host::kA));
+  BackgroundCommand series = begin(Host::kA, {"checkpoint", std::to_string(counter.pid()), store(),
+                                              "--every", "1ms", "--keep", "2", "--json"});
+  int asked = 0;
+  for (const int taken : {2, 4, 6}) {
+    ASSERT_TRUE(series.wait_for_output(
+        [&](const std::string& out) {
+          std::size_t reports = 0;
+          for (std::size_t at = 0; (at = out.find("\"stored_bytes\"", at)) != out.npos; ++at) {
+            ++reports;
+          }
+          return reports >= static_cast<std::size_t>(taken);
+        },
+        kPatience))
+        << series.out_so_far() << series.err_so_far();
+    EXPECT_EQ(ask_counter(client, hosts_, Host::kA), kCounterFirst + asked++);
+  }
+  EXPECT_TRUE(counter_is_intact(client, hosts_, Host::kA));
+  end(counter);
+  const CommandResult ended = series.finish(kPatience);
+  EXPECT_EQ(ended.exit_code, 9) << ended.out << ended.err;
+  ASSERT_TRUE(hosts_.wait_until_idle(Host::kA));
+  EXPECT_EQ(checkpoints().size(), 2U);
+  const CommandResult restored = restore(Host::kB);
+  ASSERT_EQ(restored.exit_code, 0) << restored.err;
+  EXPECT_GE(ask_counter(client, hosts_, Host::kB), kCounterFirst + 2);
+  EXPECT_TRUE(counter_is_intact(client, hosts_, Host::kB));
+  end(static_cast<pid_t>(number(last_line(restored), "pid")));
+}
+
+TEST_F(CheckpointTest, AProcessIsToldFromAnotherOneByItsStart) {
+  App counter = start_counter(hosts_, Host::kA, 16 * kMiB);
+  const auto stat = procfs::read_stat(counter.pid());
+  ASSERT_TRUE(stat);
+  const CommandResult another =
+      checkpoint(counter.pid(), {"--start-time", std::to_string(stat->start_time + 1)});
+  EXPECT_EQ(another.exit_code, kRefusedExit);
+  EXPECT_NE(another.err.find("is another one"), std::string::npos) << another.err;
+  EXPECT_FALSE(fs::exists(store()));
+  EXPECT_EQ(checkpoint(counter.pid(), {"--start-time", std::to_string(stat->start_time)}).exit_code,
+            0);
+}
+
+TEST_F(CheckpointTest, ALocalUserNeedsNoCertificate) {
+  const std::string socket = hosts_.directory(Host::kA) + "/local.sock";
+  const std::string config = hosts_.variable("CONFIG", Host::kA);
+  const std::string before = read_file(config);
+  std::ofstream(config) << "local_socket = \"" + socket + "\"\n" << before;
+  hosts_.stop_agent(Host::kA);
+  hosts_.start_agent(Host::kA);
+  App counter = start_counter(hosts_, Host::kA, 16 * kMiB);
+  UdpClient client(hosts_.variable("NS", Host::kA));
+  ASSERT_EQ(ask_counter(client, hosts_, Host::kA), kCounterFirst);
+  const auto local = [&](const std::string& command, const std::vector<std::string>& words) {
+    std::vector<std::string> all{hosts_.variable("GCR_CLI"), command, "unix:" + socket};
+    all.insert(all.end(), words.begin(), words.end());
+    return run(hosts_.on_host(Host::kA, all), kPatience);
+  };
+  const CommandResult taken =
+      local("checkpoint", {std::to_string(counter.pid()), store(), "--stop"});
+  ASSERT_EQ(taken.exit_code, 0) << taken.out << taken.err;
+  ASSERT_TRUE(counter.program().wait(kPatience));
+  const CommandResult restored = local("restore", {store()});
+  ASSERT_EQ(restored.exit_code, 0) << restored.err;
+  EXPECT_EQ(ask_counter(client, hosts_, Host::kA), kCounterFirst + 1);
+  EXPECT_TRUE(counter_is_intact(client, hosts_, Host::kA));
+  end(static_cast<pid_t>(number(last_line(restored), "pid")));
+}
 
 /// Whenever it happens: the job goes on, and every checkpoint that was complete is whole.
 TEST_F(CheckpointTest, AHundredThatAreKilledAtRandomMomentsHarmNothing) {

@@ -244,6 +244,66 @@ class Course(Scenario):
         self.assertEqual((status, report), (4, None), said)
 
 
+class NowhereToGo(Scenario):
+    """Hosts b to d do not answer: what a drain of a cannot move becomes a checkpoint."""
+
+    def setUp(self):
+        super().setUp()
+        self.checkpoints = self.hosts.folder / "checkpoints"
+        self.checkpoints.mkdir()
+        for host in "bcd":
+            self.hosts.script("stop", host)
+
+    def bring_back(self, *words):
+        return self.hosts.moves("rebalance", *self.others, "--restore", self.checkpoints, "--yes", *words)
+
+    def test_the_host_is_emptied_and_every_process_comes_back_where_it_stood_once(self):
+        tickers = self.start_tickers(1)
+        pid, together = self.hosts.start_job_of_tickers("a", 2)
+        words = ("--else-checkpoint", self.checkpoints, "--tries", "2")
+        status, report, said = self.drain(*words, "--dry-run")
+        self.assertEqual(status, 0, said)
+        self.assert_outcomes(report, said, checkpointed=2)
+        self.assertEqual(list(self.checkpoints.iterdir()), [])
+
+        status, report, said = self.drain(*words)
+        self.assertEqual(status, 0, said)
+        self.assert_outcomes(report, said, checkpointed=2)
+        self.assertIn(pid, {process["pid"] for process in report["processes"]})
+        self.assertEqual(self.hosts.processes("a"), set())
+        made = {process["checkpoint"] for process in report["processes"]}
+        self.assertEqual(made, {str(each) for each in self.checkpoints.iterdir()}, said)
+        self.assertEqual([ticker.copies() for ticker in tickers + together], [[], [], []])
+        for ticker in tickers + together:
+            self.assertEqual(ticker.complaint(), "", said)
+
+        for host in "bcd":
+            self.hosts.script("start", host)
+        self.hosts.script("stop", "a")
+        status, report, said = self.bring_back("--dry-run")
+        self.assertEqual(status, 0, said)
+        self.assert_outcomes(report, said, restored=2)
+        # Two operators at the same time.
+        command = [*self.others, "--restore", self.checkpoints, "--yes"]
+        begun = [self.begin("rebalance", *command) for _ in range(2)]
+        ended = [self.end_of(each) for each in begun]
+        self.assertEqual([status for status, _, _ in ended], [0, 0], ended)
+        self.hosts.script("start", "a")
+        self.assert_runs_once(tickers + together, "bcd", ended)
+        self.assertEqual(list(self.checkpoints.iterdir()), [], ended)
+        status, report, said = self.bring_back()
+        self.assertEqual((status, report["processes"]), (0, []), said)
+
+    def test_what_cannot_be_stored_stays_and_runs(self):
+        tickers = self.start_tickers(1)
+        words = ("--else-checkpoint", self.checkpoints / "missing", "--tries", "1")
+        status, report, said = self.drain(*words)
+        self.assertEqual(status, 1, said)
+        self.assert_outcomes(report, said, left=1)
+        self.assertIn("missing", report["processes"][0]["reason"])
+        self.assert_runs_once(tickers, "a", said)
+
+
 class Vram(Scenario):
     options = ("--vram", "1G", "--gpus", "2")
 

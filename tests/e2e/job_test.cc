@@ -311,10 +311,10 @@ TEST_F(JobTest, AJobThatRunStartedMovesWithItsOutputAndItsSupervisor) {
   // The command ends, and the counter stays in the job.
   const pid_t command = procfs::tree(pid).at(1);
   ASSERT_EQ(::kill(pid, SIGTERM), 0);
-  ASSERT_TRUE(wait_until_gone(command));
-  const auto tree = procfs::tree(pid);
+  // Until the supervisor has waited for it, it is in the tree, and the next signal goes to it.
+  ASSERT_TRUE(wait_until([&] { return procfs::tree(pid).size() == 2; }));
+  EXPECT_TRUE(procfs::has_ended(command));
   ASSERT_EQ(ask_counter(client_, hosts_, Host::kA), expected++);
-  EXPECT_EQ(tree.size(), 2u);
   ASSERT_EQ(::kill(pid, SIGTERM), 0);
   EXPECT_TRUE(wait_until_gone(pid));
 }

@@ -217,11 +217,16 @@ MigrateOutcome TwoHosts::migrate(Host from, pid_t pid,
   return parse_outcome(run(migrate_command(from, other(from), pid, options), kMigrateTimeout));
 }
 
-CommandResult TwoHosts::order(Host agent, const std::vector<std::string>& request) const {
+std::vector<std::string> TwoHosts::order_command(Host agent,
+                                                 const std::vector<std::string>& request) const {
   std::vector<std::string> command = {variable("GCR_CLI"), request.front(), address(agent)};
   command.insert(command.end(), request.begin() + 1, request.end());
   for (const std::string& word : words(variable("GCR_TLS"))) command.push_back(word);
-  return run(on_host(Host::kA, command), kPatience);
+  return on_host(Host::kA, command);
+}
+
+CommandResult TwoHosts::order(Host agent, const std::vector<std::string>& request) const {
+  return run(order_command(agent, request), kPatience);
 }
 
 google::protobuf::Struct TwoHosts::ask(Host host, const std::string& question,

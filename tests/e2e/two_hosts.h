@@ -112,7 +112,9 @@ class TwoHosts {
                                            const std::vector<std::string>& options = {}) const;
   MigrateOutcome migrate(Host from, pid_t pid, const std::vector<std::string>& options = {}) const;
 
-  /// Runs `gcr-migrate REQUEST[0] AGENT REQUEST[1..]` with the operator's certificate.
+  /// The words of `gcr-migrate REQUEST[0] AGENT REQUEST[1..]` with the operator's certificate.
+  std::vector<std::string> order_command(Host agent, const std::vector<std::string>& request) const;
+  /// Runs it.
   CommandResult order(Host agent, const std::vector<std::string>& request) const;
 
   /// What `gcr-migrate QUESTION` prints with --json about the host's agent.

@@ -3,6 +3,7 @@
 
 import pathlib
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -12,7 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts" /
 
 # pylint: disable=wrong-import-position
 from fake_cluster import FakeCluster, blocker  # noqa: E402
-from gcr_moves import cli, plan, text  # noqa: E402
+from gcr_moves import cli, plan, restores, text  # noqa: E402
 from gcr_moves.cluster import Cluster, parse  # noqa: E402
 from gcr_moves.drain import Drain  # noqa: E402
 from gcr_moves.rebalance import Rebalance  # noqa: E402
@@ -164,6 +165,240 @@ class Draining(Fixture):
         self.fake.move = move_and_die
         drain.run()
         self.assertEqual((drain.status(), self.states(drain)), (cli.FAILED, ["lost"]))
+
+
+class Checkpointing(Fixture):
+    """A drain that was told to take checkpoints of what nobody takes."""
+
+    def drain(self, **limits):
+        drain = self.make(Drain, "src", "/ckpt", **limits)
+        drain.run()
+        return drain
+
+    def test_what_no_host_has_room_for_is_checkpointed_and_all_else_moves(self):
+        big, small = self.fake.add_job("src", 79.9), self.fake.add_job("src", 5)
+        self.fake.hosts["src"]["gpus"][0]["free_bytes"] = 0
+        drain = self.drain()
+        self.assertEqual((drain.status(), self.states(drain)), (cli.DONE, ["checkpointed", "moved"]))
+        self.assertEqual(self.fake.pids("src"), set())
+        self.assertEqual([pid for _, _, pid in self.fake.started], [small])
+        told = text.task_json(next(task for task in drain.tasks if task.job.pid == big))
+        self.assertEqual((told["outcome"], told["destination"]), ("checkpointed", ""))
+        self.assertRegex(told["checkpoint"], f"^/ckpt/drain.src.{big}.[0-9a-f-]{{36}}$")
+        self.assertEqual(len(told["tries"]), 3)  # all of them come first
+
+    def test_every_host_is_tried_as_often_as_without(self):
+        pid = self.fake.add_job("src", 5)
+        self.fake.outcomes[pid] = [(cli.FAILED, "no luck")] * 4
+        drain = self.drain(tries=4)
+        self.assertEqual(self.states(drain), ["checkpointed"])
+        self.assertEqual(len(self.fake.started), 4)
+
+    def test_two_jobs_and_two_drains_never_share_a_directory(self):
+        for _ in range(3):
+            self.fake.add_job("src", 79.9)
+        self.drain(tries=1)
+        self.fake.add_job("src", 79.9)
+        self.drain(tries=1)
+        directories = [directory for _, _, directory in self.fake.checkpointed]
+        self.assertEqual((len(directories), len(set(directories))), (4, 4))
+
+    def test_after_a_checkpoint_that_failed_the_job_moves_if_there_is_room_by_then(self):
+        pid = self.fake.add_job("src", 5)
+        self.fake.blockers[(pid, "one")] = self.fake.blockers[(pid, "two")] = [blocker("destination")]
+        self.fake.outcomes[pid] = [(cli.FAILED, "the disk is full")]
+        drain = self.make(Drain, "src", "/ckpt", tries=2)
+        begin = self.fake.checkpoint
+
+        def begin_and_let_in(*words):
+            del self.fake.blockers[(pid, "two")]
+            return begin(*words)
+
+        self.fake.checkpoint = begin_and_let_in
+        drain.run()
+        self.assertEqual((drain.status(), self.states(drain)), (cli.DONE, ["moved"]))
+        self.assertEqual(drain.tasks[0].destination, "two")
+        failed = [each for each in drain.tasks[0].tries if each.checkpoint]
+        self.assertEqual([each.reason for each in failed], ["the disk is full"])
+
+    def test_a_job_whose_checkpoints_fail_is_left_after_as_many_tries_in_one_directory(self):
+        pid = self.fake.add_job("src", 79.9)
+        self.fake.outcomes[pid] = [(cli.FAILED, "the disk is full")] * 9
+        drain = self.drain(tries=2)
+        self.assertEqual((drain.status(), self.states(drain)), (cli.FAILED, ["left"]))
+        self.assertEqual(self.fake.pids("src"), {pid})
+        self.assertEqual((len(self.fake.checkpointed), len(set(self.fake.checkpointed))), (2, 1))
+
+    def test_what_preflight_refuses_is_not_checkpointed(self):
+        self.fake.add_job("src", 79.9)
+        self.fake.checkpoint_blockers = [blocker("source", "checkpoint-room")]
+        drain = self.drain(tries=1)
+        self.assertEqual((self.states(drain), self.fake.checkpointed), (["left"], []))
+        self.assertIn("checkpoint-room", drain.tasks[0].reason)
+
+    def test_what_the_operator_may_not_move_is_not_checkpointed(self):
+        pid = self.fake.add_job("src", 5)
+        self.fake.outcomes[pid] = [(cli.NOT_AUTHORISED, "not yours")]
+        drain = self.drain()
+        self.assertEqual((self.states(drain), self.fake.checkpointed), (["left"], []))
+
+    def test_one_whose_outcome_is_not_known_is_settled_by_the_source_s_journal(self):
+        for state, wanted in (("confirmed", ["checkpointed"]), ("undone", ["checkpointed"])):
+            pid = self.fake.add_job("src", 79.9)
+            self.fake.outcomes[pid] = [(cli.UNKNOWN, "contact was lost")]
+            self.fake.verdicts = Always({"role": "source", "state": state, "finished": True,
+                                         "message": "it was undone", "operator_needed": False})  # fmt: skip
+            self.fake.checkpointed.clear()
+            drain = self.make(Drain, "src", "/ckpt", tries=1 if state == "confirmed" else 2)
+            drain.run()
+            self.assertEqual((drain.status(), self.states(drain)), (cli.DONE, wanted), state)
+            self.assertEqual(len(self.fake.checkpointed), 1 if state == "confirmed" else 2)
+            for left in self.fake.pids("src"):
+                self.fake.remove("src", left)
+
+    def test_an_earlier_drain_s_checkpoint_is_waited_for(self):
+        pid = self.fake.add_job("src", 5)
+        job = self.fake.hosts["src"]["jobs"][0]
+        job["migration_id"] = "11111111-1111-4111-8111-111111111111"
+        self.fake.hosts["src"]["migrations"] = [
+            {"migration_id": job["migration_id"], "peer": "/ckpt/drain.src.1.x", "phase": "precopy"}
+        ]
+        self.fake.verdicts = Always({"role": "source", "state": "confirmed", "finished": True, "pid": 0,
+                                     "operator_needed": False})  # fmt: skip
+        threading.Timer(0.1, self.fake.remove, ("src", pid)).start()
+        drain = self.drain()
+        self.assertEqual((self.states(drain), self.fake.checkpointed), (["checkpointed"], []))
+        self.assertEqual(drain.tasks[0].checkpoint, "/ckpt/drain.src.1.x")
+
+    def test_told_to_stop_it_begins_no_checkpoint_and_told_twice_it_cancels_one(self):
+        self.fake.hold = True
+        self.fake.add_job("src", 79.9)
+        drain = self.make(Drain, "src", "/ckpt", tries=1)
+        thread = threading.Thread(target=drain.run)
+        thread.start()
+        end = time.monotonic() + 60
+        while not self.fake.under_way and time.monotonic() < end:
+            time.sleep(0.005)
+        for _ in range(2):
+            drain.runner._told_to_stop()  # pylint: disable=protected-access  # as a signal does
+        thread.join(30)
+        self.assertEqual((drain.status(), self.states(drain)), (cli.CANCELLED, ["waiting"]))
+        self.assertEqual((len(self.fake.checkpointed), len(self.fake.pids("src"))), (1, 1))
+
+
+class Restoring(Fixture):
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()  # pylint: disable=consider-using-with
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def store(self, *sizes):
+        """Drains jobs of these sizes that fit nowhere; then there is room."""
+        for size in sizes:
+            self.fake.add_job("src", size)
+        for name in ("one", "two"):
+            self.fake.hosts[name]["gpus"][0]["allowed"] = False
+        drain = self.make(Drain, "src", str(self.folder), tries=1)
+        drain.run()
+        self.assertEqual(self.states(drain), ["checkpointed"] * len(sizes))
+        for name in ("one", "two"):
+            self.fake.hosts[name]["gpus"][0]["allowed"] = True
+        for directory in self.fake.stored:
+            pathlib.Path(directory).mkdir()
+        (self.folder / "other").mkdir()
+        return sorted(self.fake.stored)
+
+    def restores(self, **limits):
+        course = self.make(restores.Restores, restores.find(self.fake, self.folder), **limits)
+        course.run()
+        return course
+
+    def test_each_comes_back_once_where_there_is_room(self):
+        directories = self.store(50, 40, 30)
+        self.fake.silent.add("src")
+        course = self.restores()
+        self.assertEqual((course.status(), self.states(course)), (cli.DONE, ["restored"] * 3))
+        self.assertEqual(sorted(directory for directory, _ in self.fake.restored), directories)
+        self.assertEqual((len(self.fake.pids("one")), len(self.fake.pids("two"))), (1, 2))
+        self.assertEqual(self.fake.stored, {})
+
+    def test_only_gpus_of_the_same_model_count(self):
+        self.store(10)
+        for name in ("src", "one"):
+            self.fake.hosts[name]["gpus"][0]["name"] = "B200"
+        course = self.restores()
+        self.assertEqual([task.destination for task in course.tasks], ["two"])
+
+    def test_a_failure_leaves_the_checkpoint_and_another_host_is_tried(self):
+        (directory,) = self.store(10)
+        self.fake.outcomes[directory] = [(cli.FAILED, "a file differs")]
+        course = self.restores()
+        self.assertEqual(self.states(course), ["restored"])
+        self.assertEqual(len({destination for _, destination in self.fake.restored}), 2)
+
+    def test_without_room_it_stays_and_is_named(self):
+        directories = self.store(10)
+        for host in self.fake.hosts.values():
+            host["gpus"][0]["allowed"] = False
+        course = self.restores(tries=2)
+        self.assertEqual((course.status(), self.states(course)), (cli.FAILED, ["left"]))
+        self.assertEqual(sorted(self.fake.stored), directories)
+        self.assertIn(directories[0], text.name(course.tasks[0]))
+
+    def test_one_that_another_restore_has_is_left_to_it(self):
+        (directory,) = self.store(10)
+        self.fake.stored[directory][0]["restore_id"] = "11111111-1111-4111-8111-111111111111"
+        self.fake.verdicts = Always({"role": "source", "state": "confirmed", "finished": True, "pid": 5,
+                                     "operator_needed": False})  # fmt: skip
+        course = self.restores()
+        self.assertEqual((course.status(), self.states(course)), (cli.DONE, ["restored"]))
+        self.assertEqual(self.fake.restored, [])
+
+    def test_one_that_another_restore_has_on_a_host_that_nobody_reaches_is_not_settled(self):
+        (directory,) = self.store(10)
+        self.fake.stored[directory][0]["restore_id"] = "11111111-1111-4111-8111-111111111111"
+        course = self.restores(patience_seconds=0.1)
+        self.assertEqual((course.status(), self.states(course)), (cli.UNKNOWN, ["unsettled"]))
+        self.assertEqual(self.fake.restored, [])
+
+    def test_one_that_another_has_brought_back_meanwhile_is_no_failure(self):
+        (directory,) = self.store(10)
+        self.fake.outcomes[directory] = [(cli.REFUSED, "there is no checkpoint any more")]
+        begin = self.fake.restore
+
+        def too_late(destination, name, checkpoint):
+            restore = begin(destination, name, checkpoint)
+            del self.fake.stored[name]
+            pathlib.Path(name).rmdir()
+            return restore
+
+        self.fake.restore = too_late
+        course = self.restores()
+        self.assertEqual((course.status(), self.states(course)), (cli.DONE, ["ended"]))
+
+    def test_an_undone_restore_that_still_has_it_needs_an_operator(self):
+        (directory,) = self.store(10)
+        self.fake.stored[directory][0]["restore_id"] = "11111111-1111-4111-8111-111111111111"
+        self.fake.verdicts = Always({"role": "source", "state": "undone", "finished": True,
+                                     "message": "", "operator_needed": False})  # fmt: skip
+        course = self.restores()
+        self.assertEqual((course.status(), self.states(course)), (cli.FAILED, ["left"]))
+        self.assertIn("still has it", course.tasks[0].reason)
+
+    def test_an_unusable_one_is_named_and_the_others_come_back(self):
+        first, _ = self.store(10, 20)
+        self.fake.stored[first][0]["problem"] = "the certificate has expired"
+        course = self.restores()
+        self.assertEqual((course.status(), self.states(course)), (cli.FAILED, ["left", "restored"]))
+
+    def test_the_plan_of_a_dry_run_restores_nothing(self):
+        self.store(50, 40)
+        course = self.make(restores.Restores, restores.find(self.fake, self.folder))
+        course.plan()
+        course.end_dry_run()
+        self.assertEqual((course.status(), self.states(course)), (cli.DONE, ["restored"] * 2))
+        self.assertEqual((self.fake.restored, len(self.fake.stored)), ([], 2))
 
 
 class LosingSight(Fixture):

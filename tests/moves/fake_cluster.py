@@ -9,11 +9,13 @@ GIB = 1 << 30
 
 
 class FakeMigration:
-    """Ends at once, or when it is released; by default the job moves."""
+    """Ends at once, or when it is released; by default the job moves. `act` does what success does,
+    and gives the new PID."""
 
-    def __init__(self, hosts, source, destination, pid):
+    def __init__(self, hosts, source, destination, pid, act=None):
         self.migration_id = str(uuid.uuid4())
         self._move = (hosts, source, destination, pid)
+        self._act = act or (lambda: hosts.move(source, destination, pid))
         self.released = threading.Event()
         self.cancelled = False
 
@@ -34,7 +36,7 @@ class FakeMigration:
         status, message = script
         new_pid = 0
         if status == cli.DONE:
-            new_pid = hosts.move(source, destination, pid)
+            new_pid = self._act()
         elif status in (cli.UNKNOWN, cli.UNCONFIRMED):
             hosts.unsettled[self.migration_id] = (source, destination, pid)
         hosts.end(self)
@@ -53,6 +55,10 @@ class FakeCluster:
         self.verdicts = {}  # by migration id: the source's part, as `status` has it
         self.hold = False  # migrations wait until they are released
         self.started = []  # (source, destination, pid) of every migration
+        self.checkpointed = []  # (source, pid, directory) of every checkpoint that was begun
+        self.restored = []  # (directory, destination) of every restore that was begun
+        self.stored = {}  # by directory: what `gcr-migrate checkpoints` lists there, and the job
+        self.checkpoint_blockers = []
         self.under_way = []
         self.most_under_way = 0
         self._next_pid = 1000
@@ -143,12 +149,51 @@ class FakeCluster:
         return self.blockers.get((pid, destination), self.blockers.get(pid, []))
 
     def migrate(self, source, destination, pid, _options=()):
-        migration = FakeMigration(self, source, destination, pid)
+        self.started.append((source, destination, pid))
+        return self._begin(FakeMigration(self, source, destination, pid))
+
+    def _begin(self, migration):
         with self._lock:
-            self.started.append((source, destination, pid))
             self.under_way.append(migration)
             self.most_under_way = max(self.most_under_way, len(self.under_way))
         return migration
+
+    def preflight_checkpoint(self, source, _pid, _directory):
+        self._answering(source)
+        return self.checkpoint_blockers
+
+    def checkpoints(self, directory):
+        found = self.stored.get(directory)
+        if found is None:
+            raise cli.CliError(cli.USAGE, f"cannot open {directory}")
+        return [found[0]]
+
+    def checkpoint(self, source, pid, directory, name, _options=()):
+        def store():
+            with self._lock:
+                job = self.remove(source, pid)
+                model = self.hosts[source]["gpus"][0]
+                gpus = [{**use, "name": model["name"], "total_bytes": model["total_bytes"]}
+                        for use in job["gpus"]]  # fmt: skip
+                self.stored[directory] = ({
+                    "name": name, "taken_unix_ms": 1, "command": job["command"], "processes": 2,
+                    "stopped": True, "problem": "", "restore_id": "", "gpus": gpus,
+                }, job)  # fmt: skip
+                return 0
+
+        self.checkpointed.append((source, pid, directory))
+        return self._begin(FakeMigration(self, source, "", pid, store))
+
+    def restore(self, destination, directory, _name):
+        def load():
+            with self._lock:
+                _, job = self.stored.pop(directory)
+                gpus = [{**use, "uuid": f"{destination}-{n}"} for n, use in enumerate(job["gpus"])]
+                self._put(destination, {**job, "gpus": gpus})
+                return job["pid"]
+
+        self.restored.append((directory, destination))
+        return self._begin(FakeMigration(self, destination, destination, directory, load))
 
 
 def blocker(host, name="some-blocker"):

@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <filesystem>
+
 #include "tests/daemon/journals.h"
 #include "tests/security/support.h"
 
@@ -66,6 +68,42 @@ TEST_F(LocalUsers, MayAskForTheirOwnProcessesAlone) {
   EXPECT_THAT(refused.output, HasSubstr("their own processes only"));
   EXPECT_EQ(migrate_as(kAlice, 1).exit_status, kNotAuthorised);
   EXPECT_EQ(migrate_as(0, others.pid()).exit_status, kRefused);
+}
+
+TEST_F(LocalUsers, TakeCheckpointsOfTheirOwnProcessesAlone) {
+  AgentProcess agent(credentials_, settings(), home_);
+  const Sleeper own(kAlice);
+  const Sleeper others(kBob);
+  const std::string folder = home_.folder->path() + "/alices";
+  ASSERT_EQ(::mkdir(folder.c_str(), 0700), 0);
+  ASSERT_EQ(::chown(folder.c_str(), kAlice, kAlice), 0);
+  const auto checkpoint_as = [&](uid_t uid, pid_t pid, const std::string& directory) {
+    return run_cli({"checkpoint", "unix:" + socket_, std::to_string(pid), directory, "--stop"},
+                   uid);
+  };
+  const Finished refused = checkpoint_as(kAlice, others.pid(), folder + "/store");
+  EXPECT_EQ(refused.exit_status, kNotAuthorised) << refused.output;
+  EXPECT_THAT(refused.output, HasSubstr("their own processes only"));
+  // It has no GPU memory, but whose it is was no obstacle.
+  const Finished examined = checkpoint_as(kAlice, own.pid(), folder + "/store");
+  EXPECT_EQ(examined.exit_status, kRefused) << examined.output;
+  EXPECT_FALSE(std::filesystem::exists(folder + "/store"));
+}
+
+TEST_F(LocalUsers, RestoreFromTheirOwnDirectoriesAlone) {
+  AgentProcess agent(credentials_, settings(), home_);
+  const std::string folder = home_.folder->path() + "/bobs";
+  ASSERT_EQ(::mkdir(folder.c_str(), 0700), 0);
+  ASSERT_EQ(::chown(folder.c_str(), kBob, kBob), 0);
+  const auto restore_as = [&](uid_t uid) {
+    return run_cli({"restore", "unix:" + socket_, folder, "--once"}, uid);
+  };
+  const Finished refused = restore_as(kAlice);
+  EXPECT_EQ(refused.exit_status, kNotAuthorised) << refused.output;
+  EXPECT_THAT(refused.output, HasSubstr("their own processes only"));
+  const Finished empty = restore_as(kBob);
+  EXPECT_EQ(empty.exit_status, kRefused) << empty.output;
+  EXPECT_THAT(empty.output, HasSubstr("has no checkpoint"));
 }
 
 TEST_F(LocalUsers, CannotSendProcessesHere) {

@@ -147,6 +147,84 @@ TEST_F(Upkeep, WhileOneCannotBeBelievedNothingIsRemoved) {
   }
 }
 
+TEST_F(Upkeep, OneThatCannotBeBelievedIsRemovedByItsName) {
+  take("a", {noise(1)});
+  take("b", {noise(2)});
+  const proto::Manifest manifest = take("old", {noise(3)});
+  ASSERT_TRUE(directory().remove("old.checkpoint"));
+  ASSERT_TRUE(write_manifest(directory(), "old.checkpoint", manifest,
+                             credentials_.issue({.common_name = "node1", .expired = true})));
+  ASSERT_FALSE(prune(directory(), 1, tls_));
+  EXPECT_EQ(remove(directory(), {"old", "nowhere"}).error().code(), Code::kNotFound);
+  EXPECT_EQ(remove(directory(), {"../store/old"}).error().code(), Code::kNotFound);
+  EXPECT_TRUE(directory().exists("old.checkpoint"));
+  ASSERT_TRUE(remove(directory(), {"old"}));
+  EXPECT_THAT(pruned(1).removed, ElementsAre("a"));
+  expect_has("b", {noise(2)});
+  expect_nothing_left_over();
+}
+
+using Restoring = Upkeep;
+
+TEST_F(Restoring, OnlyOneOfManyHasTheCheckpoint) {
+  take("a", {noise(1)});
+  const Uuid first = Uuid::random();
+  ASSERT_TRUE(begin_restore(directory(), "a", first));
+  EXPECT_EQ(begin_restore(directory(), "a", Uuid::random()).error().code(), Code::kNotFound);
+  EXPECT_THAT(directory().names().value(), IsEmpty());
+  EXPECT_EQ(find_manifest(directory(), "a", tls_).error().code(), Code::kNotFound);
+  const auto listed = list(directory(), tls_).value();
+  ASSERT_THAT(listed, SizeIs(1));
+  EXPECT_EQ(listed[0].name, "a");
+  EXPECT_EQ(listed[0].restore, first);
+  EXPECT_FALSE(listed[0].problem);
+}
+
+TEST_F(Restoring, WhatIsGivenBackIsThereAgain) {
+  take("a", {noise(1)});
+  const Uuid restore = Uuid::random();
+  EXPECT_EQ(give_back(directory(), "a", restore).error().code(), Code::kNotFound);
+  ASSERT_TRUE(begin_restore(directory(), "a", restore));
+  ASSERT_TRUE(give_back(directory(), "a", restore));
+  expect_has("a", {noise(1)});
+}
+
+TEST_F(Restoring, PruningAndWritingLeaveWhatARestoreNeeds) {
+  take("a", {noise(1)});
+  const Uuid restore = Uuid::random();
+  ASSERT_TRUE(begin_restore(directory(), "a", restore));
+  take("b", {noise(2)});
+  take("c", {noise(3)});
+  EXPECT_THAT(pruned(1).removed, ElementsAre("b"));
+  ASSERT_TRUE(give_back(directory(), "a", restore));
+  expect_has("a", {noise(1)});
+}
+
+TEST_F(Restoring, OnceTheJobRunsTheCheckpointIsGoneAndAllOthersStay) {
+  take("a", {noise(1), noise(2)});
+  take("b", {noise(2), noise(3)});
+  const Uuid restore = Uuid::random();
+  ASSERT_TRUE(begin_restore(directory(), "a", restore));
+  ASSERT_TRUE(end_restore(directory(), restore, tls_));
+  ASSERT_TRUE(end_restore(directory(), restore, tls_));  // as recovery may
+  EXPECT_THAT(directory().names().value(), ElementsAre("b"));
+  expect_has("b", {noise(2), noise(3)});
+  expect_nothing_left_over();
+}
+
+TEST_F(Restoring, ADirectoryThatHeldOnlyThatOneGoesToo) {
+  take("a", {noise(1)});
+  const Uuid restore = Uuid::random();
+  ASSERT_TRUE(begin_restore(directory(), "a", restore));
+  const Directory opened = directory();
+  write_file(path_ / "notes", noise(1, 10));
+  ASSERT_TRUE(end_restore(opened, restore, tls_));
+  EXPECT_TRUE(std::filesystem::exists(path_ / "notes"));
+  std::filesystem::remove(path_ / "notes");
+  ASSERT_TRUE(end_restore(opened, restore, tls_));
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
 TEST_F(Upkeep, LeftoversOfADeadWriterGo) {
   take("a", {noise(1)});
   { describe(*writer("b"), {noise(2)}).value(); }  // dead, with unfinished packs

@@ -7,5 +7,6 @@
     runner    the migrations under way, within limits; outcomes that have to be found out; signals
     drain     empties a host
     rebalance evens out the use of VRAM
+    restores  brings back what a drain has taken checkpoints of
     text      lines and reports for people
 """

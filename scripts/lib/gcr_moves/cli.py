@@ -56,7 +56,8 @@ class Ended:
 
 
 class Migration:
-    """One run of gcr-migrate. It is in a session of its own: Ctrl-C is for us to judge."""
+    """One run of gcr-migrate: a migration, a checkpoint or a restore. It is in a session of its own:
+    Ctrl-C is for us to judge."""
 
     def __init__(self, command):
         self.migration_id = ""
@@ -130,15 +131,38 @@ class Cli:
         answer = self._ask("preflight", source, destination, str(pid), fine=(DONE, REFUSED))
         return [finding for finding in answer["findings"] if finding["severity"] != "warning"]
 
+    def preflight_checkpoint(self, source, pid, directory):
+        """Likewise of a checkpoint."""
+        words = ("--checkpoint", directory, source, str(pid))
+        answer = self._ask("preflight", *words, fine=(DONE, REFUSED))
+        return [finding for finding in answer["findings"] if finding["severity"] != "warning"]
+
+    def checkpoints(self, directory):
+        """`gcr-migrate checkpoints` of a directory of this machine: no agent is asked."""
+        authority = self._options[: self._options.index("--ca") + 2] if "--ca" in self._options else []
+        answer = self._ask("checkpoints", directory, fine=(DONE, FAILED), options=authority[-2:])
+        return answer["checkpoints"]
+
     def migrate(self, source, destination, pid, options=()):
         """Begins a migration."""
         command = [source, destination, str(pid), "--json", *options]
         return Migration([self._program, *self._options, *command])
 
-    def _ask(self, command, *words, fine=(DONE,)):
+    def checkpoint(self, source, pid, directory, name, options=()):
+        """Begins a checkpoint that ends the job."""
+        command = [source, str(pid), directory, "--name", name, "--stop", "--json", *options]
+        return Migration([self._program, "checkpoint", *self._options, *command])
+
+    def restore(self, destination, directory, name):
+        """Begins a restore that has the checkpoint for itself, and removes it in the end."""
+        command = [destination, directory, name, "--once", "--json"]
+        return Migration([self._program, "restore", *self._options, *command])
+
+    def _ask(self, command, *words, fine=(DONE,), options=None):
+        options = self._options if options is None else options
         try:
             ran = subprocess.run(
-                [self._program, command, *self._options, *words, "--json"],
+                [self._program, command, *options, *words, "--json"],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,

@@ -83,4 +83,12 @@ def make(options, names):
     )
     say = text.progress_to(sys.stderr, options.quiet)
     cluster = Cluster(program.Cli(options.cli, certificates), names, options.pause)
-    return cluster, Runner(cluster, limits, say, options.migrate_option), say
+    checkpoint_options = getattr(options, "checkpoint_option", ())
+    return cluster, Runner(cluster, limits, say, options.migrate_option, checkpoint_options), say
+
+
+def absolute(words):
+    """Of a path; empty, as a default is: none."""
+    if words and not words.startswith("/"):
+        raise argparse.ArgumentTypeError("its path must begin with /")
+    return words

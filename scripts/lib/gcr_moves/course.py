@@ -6,6 +6,8 @@ from gcr_moves import cli as program
 from gcr_moves import plan, text
 from gcr_moves.tasks import State
 
+ARRIVED = (State.MOVED, State.RESTORED)
+
 
 class Course:
     """Looks at the hosts, finds out what is unsettled, begins what may begin, until all is done.
@@ -34,6 +36,19 @@ class Course:
     def finished(self):
         """Whether there is nothing more to come, once no task is open."""
         return True
+
+    def source_of(self, task):
+        """The picture with the GPUs that the task's job uses; None if there is none yet."""
+        return self.cluster.hosts[task.source].picture
+
+    def may_begin(self, task):
+        """Whether its source answers."""
+        return self.cluster.hosts[task.source].up
+
+    def last_resort(self, _task):
+        """Every try has failed: True if there is something else to do; then it was begun, or the
+        task waits for it."""
+        return False
 
     # ---- the loop ----
 
@@ -70,7 +85,7 @@ class Course:
 
     def _settle(self):
         for task in self.tasks:
-            if task.state is State.UNSETTLED:
+            if task.state is State.UNSETTLED and (task.destination or task.source in self.cluster.hosts):
                 self.runner.settle(task)
                 if task.state is not State.UNSETTLED:
                     self._got_on()
@@ -87,13 +102,13 @@ class Course:
             rooms[name] = plan.Room(host.picture)
             for task in self.tasks:
                 coming = task.state in (State.MOVING, State.UNSETTLED)
-                came = task.state is State.MOVED and task.since > host.asked_at
+                came = task.state in ARRIVED and task.since > host.asked_at
                 if task.destination == name and (coming or came):
                     self._take(rooms[name], task)
         return rooms
 
     def _take(self, room, task):
-        source = self.cluster.hosts[task.source].picture
+        source = self.source_of(task)
         places = room.find(task.job, source) if source else ""
         if not isinstance(places, str):
             room.take(task.job, places)
@@ -101,9 +116,8 @@ class Course:
     def _begin(self):
         waiting = [task for task in self.tasks if task.state is State.WAITING]
         for task in sorted(waiting, key=lambda task: plan.size_order(task.job)):
-            host = self.cluster.hosts[task.source]
-            if host.up and time.monotonic() >= task.not_before:
-                self._begin_one(task, host.picture)
+            if self.may_begin(task) and time.monotonic() >= task.not_before:
+                self._begin_one(task, self.source_of(task))
 
     def _begin_one(self, task, source):
         fitting, reasons = plan.candidates(task.job, source, self.rooms(self.destinations(task)))
@@ -125,9 +139,14 @@ class Course:
             words = "; ".join(f"{name}: {reason}" for name, reason in sorted(reasons.items()))
             task.failed(f"no destination has room ({words or 'none answers'})", now)
         if len(task.tries) >= self.limits.tries:
+            if self.last_resort(task):
+                return
             self.say(f"{text.name(task)} is left at {task.source}: {task.reason}")
             task.enter(State.LEFT, now, task.reason)
             return
+        self.pause(task, now)
+
+    def pause(self, task, now):
         task.pause(self.limits.pause_seconds, now)
         self._next_look = min(self._next_look, task.not_before)
 
@@ -149,7 +168,7 @@ class Course:
     def _nothing_can_begin(self):
         """Every task that is open waits for a host that is silent."""
         return all(
-            task.state is State.UNSETTLED or not self.cluster.hosts[task.source].up
+            task.state is State.UNSETTLED or not self.may_begin(task)
             for task in self.tasks
             if task.state.open
         )
@@ -162,9 +181,9 @@ class Course:
         moved = [
             task
             for task in self.tasks
-            if task.state is State.MOVED and task.destination in self.cluster.hosts
+            if task.state in ARRIVED and task.destination in self.cluster.hosts
         ]
-        sources = {task.source for task in self.tasks}
+        sources = {task.source for task in self.tasks} & set(self.cluster.hosts)
         self.cluster.look(sources | {task.destination for task in moved}, patient=True)
         now = time.monotonic()
         for task in moved:

@@ -1,28 +1,57 @@
 """Empties a host: every job under the preload library goes elsewhere."""
 
+import re
 import time
+import uuid
 
 from gcr_moves import cli as program
 from gcr_moves import text
 from gcr_moves.course import Course
-from gcr_moves.tasks import State, Task
+from gcr_moves.tasks import State, Task, Way
 
 # A job is gone from its host if two pictures in a row do not show it.
 ABSENCES = 2
+
+# How the directories of checkpoints that drains take begin.
+DIRECTORY_PREFIX = "drain."
+
+
+def directory_for(folder, host, job):
+    """A new one below `folder`, for this job alone: nothing else ever gets that name."""
+    host = re.sub("[^A-Za-z0-9.-]", "-", host)
+    return f"{folder.rstrip('/')}/{DIRECTORY_PREFIX}{host}.{job.pid}.{uuid.uuid4()}"
 
 
 class Drain(Course):
     """Tasks are the jobs of `source`, those that appear meanwhile too."""
 
-    def __init__(self, cluster, runner, say, source):
+    def __init__(self, cluster, runner, say, source, checkpoints=""):
+        """`checkpoints`: the folder for jobs that nobody takes; empty: they stay."""
         super().__init__(cluster, runner, say)
         self.source = cluster.hosts[source]
+        self._checkpoints = checkpoints
+        self._directories = {}  # by job: where its checkpoint goes
         self._by_key = {}
         self._looked_at = 0.0  # when the last picture that update() saw was asked for
         self._empty_looks = 0
 
     def destinations(self, task):
         return [name for name in self.cluster.hosts if name != self.source.name]
+
+    def last_resort(self, task):
+        """A checkpoint. After one that failed everything is tried again: there may be room now."""
+        if not self._checkpoints:
+            return False
+        taken = [each for each in task.tries if each.checkpoint]
+        if len(taken) >= self.limits.tries:
+            return False
+        if taken and task.tries[-1].checkpoint:
+            self.pause(task, time.monotonic())
+        elif self.runner.has_slot(task.source):
+            task.pauses = task.pauses if taken else 0
+            fresh = directory_for(self._checkpoints, task.source, task.job)
+            self.runner.start_checkpoint(task, self._directories.setdefault(task.job.key, fresh))
+        return True
 
     def update(self):
         if not self.source.up or self.source.asked_at == self._looked_at:
@@ -62,7 +91,10 @@ class Drain(Course):
         """Somebody else's migration, or that of an earlier drain which was interrupted."""
         task.migration_id = migration_id
         peers = {each["migration_id"]: each["peer"] for each in self.source.picture.migrations}
-        task.destination = self._name_of(peers.get(migration_id, ""))
+        peer = peers.get(migration_id, "")
+        task.destination = self._name_of(peer)
+        if peer.startswith("/"):
+            task.way, task.checkpoint, task.destination = Way.CHECKPOINT, peer, ""
         task.enter(State.UNSETTLED, now, "it is in a migration that was not begun here")
         self.say(f"{text.name(task)} is in migration {migration_id} already: waiting for that")
 

@@ -1,4 +1,5 @@
-"""The migrations under way: within limits, each in a thread that follows its gcr-migrate.
+"""What is under way, migrations, checkpoints and restores: within limits, each in a thread that
+follows its gcr-migrate.
 
 What became of a migration that gcr-migrate lost sight of is asked from both agents, and a job is
 not migrated again before that is known. The agents see to it in any case: a job that is in a
@@ -13,7 +14,9 @@ import time
 
 from gcr_moves import cli as program
 from gcr_moves import text
-from gcr_moves.tasks import State
+from gcr_moves.tasks import State, Way
+
+CHECKPOINT_NAME = "drained"  # of the checkpoint that a drain takes, alone in its directory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,12 +34,13 @@ class Limits:
 class Runner:
     """The main thread owns it and all tasks."""
 
-    def __init__(self, cluster, limits, say, migrate_options=()):
+    def __init__(self, cluster, limits, say, migrate_options=(), checkpoint_options=()):
         self.cluster = cluster
         self.limits = limits
         self.say = say
         self.stopping = 0  # how often we were told to stop
         self._options = list(migrate_options)
+        self._checkpoint_options = list(checkpoint_options)
         self._ended = queue.SimpleQueue()  # (task, Ended, source_blocks)
         self._moving = {}  # task.job.key and source -> task
         self._migrations = {}  # the same -> Migration, once it has begun
@@ -52,12 +56,15 @@ class Runner:
     def on_their_way(self, destination):
         return [task for task in self._moving.values() if task.destination == destination]
 
-    def has_slot(self, source, destination):
+    def has_slot(self, source, destination=""):
+        """Without a destination: for a checkpoint at the source."""
         if len(self._moving) >= self.limits.total:
             return False
         return self._host_has_slot(source, "source") and self._host_has_slot(destination, "destination")
 
     def _host_has_slot(self, name, role):
+        if name not in self.cluster.hosts:
+            return True
         ours = [t for t in self._moving.values() if name in (t.source, t.destination)]
         known = {task.migration_id for task in ours}
         picture = self.cluster.hosts[name].picture
@@ -68,12 +75,21 @@ class Runner:
         return picture is None or in_role + len(others) < picture.max_migrations
 
     def start(self, task, destination):
-        now = time.monotonic()
-        task.destination, task.migration_id = destination, ""
-        task.enter(State.MOVING, now)
-        self._moving[self._key(task)] = task
+        """A migration, or a restore."""
         number = len(task.tries) + 1
-        self.say(f"moving {text.name(task)} to {destination}" + (f", try {number}" if number > 1 else ""))
+        verb = "restoring" if task.way is Way.RESTORE else "moving"
+        said = f"{verb} {text.name(task)} to {destination}" + (f", try {number}" if number > 1 else "")
+        self._start(task, destination, said)
+
+    def start_checkpoint(self, task, directory):
+        task.way, task.checkpoint = Way.CHECKPOINT, directory
+        self._start(task, "", f"no host takes {text.name(task)}: taking a checkpoint in {directory}")
+
+    def _start(self, task, destination, said):
+        task.destination, task.migration_id = destination, ""
+        task.enter(State.MOVING, time.monotonic())
+        self._moving[self._key(task)] = task
+        self.say(said)
         threading.Thread(target=self._work, args=(task, destination), daemon=True).start()
 
     @staticmethod
@@ -83,25 +99,41 @@ class Runner:
     def _work(self, task, destination):
         """In a thread of its own; touches nothing of the task."""
         try:
-            ended, source_blocks = self._migrate(task, destination)
+            ended, source_blocks = self._carry_out(task, destination)
         except program.CliError as error:
             ended, source_blocks = program.Ended(error.status, str(error)), False
         self._ended.put((task, ended, source_blocks))
 
-    def _migrate(self, task, destination):
-        cli, pid = self.cluster.cli, task.job.pid
-        blockers = cli.preflight(task.source, destination, pid)
+    def _carry_out(self, task, destination):
+        blockers = self._preflight(task, destination)
         if blockers:
             at_source = all(finding["host"] == "source" for finding in blockers)
             return program.Ended(program.REFUSED, text.blockers(blockers)), at_source
         with self._lock:
             if self.stopping:
                 return program.Ended(program.CANCELLED, "told to stop"), False
-            migration = cli.migrate(task.source, destination, pid, self._options)
+            migration = self._order(task, destination)
             self._migrations[self._key(task)] = migration
         if self.stopping > 1:
             migration.cancel()
         return migration.wait(), False
+
+    def _preflight(self, task, destination):
+        if task.way is Way.RESTORE:
+            return []  # the restore begins with it
+        if task.way is Way.CHECKPOINT:
+            return self.cluster.cli.preflight_checkpoint(task.source, task.job.pid, task.checkpoint)
+        return self.cluster.cli.preflight(task.source, destination, task.job.pid)
+
+    def _order(self, task, destination):
+        cli, pid = self.cluster.cli, task.job.pid
+        if task.way is Way.RESTORE:
+            return cli.restore(destination, task.checkpoint, CHECKPOINT_NAME)
+        same = ["--start-time", str(task.job.start_time)]  # another process may get that PID
+        if task.way is Way.CHECKPOINT:
+            options = [*self._checkpoint_options, *same]
+            return cli.checkpoint(task.source, pid, task.checkpoint, CHECKPOINT_NAME, options)
+        return cli.migrate(task.source, destination, pid, [*self._options, *same])
 
     # ---- how it ended ----
 
@@ -139,33 +171,45 @@ class Runner:
                 task.enter(State.LEFT, now, ended.message)
         return task
 
+    def is_settled(self, migration_id):
+        return migration_id in self._settled
+
     def _moved(self, task, pid, now):
         self._settled.add(task.migration_id)
+        if task.way is Way.CHECKPOINT:
+            task.enter(State.CHECKPOINTED, now)
+            self.say(f"{text.name(task)} is {text.outcome(task)}")
+            return
         task.pid = pid
         if task.destination in self.cluster.hosts:
             task.deaths = self.cluster.hosts[task.destination].deaths
-        task.enter(State.MOVED, now)
-        self.say(f"moved {text.name(task)} to {text.place(task)}")
+        task.enter(State.RESTORED if task.way is Way.RESTORE else State.MOVED, now)
+        self.say(f"{task.state.value} {text.name(task)} to {text.place(task)}")
 
     def _stays(self, task, reason, now, source_blocks=False):
         self._settled.add(task.migration_id)
-        self.say(f"{text.name(task)} stays at {task.source} for now: not to {task.destination}: {reason}")
+        aim = f"not to {task.destination}"
+        if task.way is Way.CHECKPOINT:
+            aim = f"no checkpoint in {task.checkpoint}"
+        self.say(f"{text.name(task)} stays at {task.source} for now: {aim}: {reason}")
         task.failed(reason, now, source_blocks)
 
     # ---- what has to be found out ----
 
     def settle(self, task):
-        """Asks the agents what became of the migration that an unsettled task is in."""
+        """Asks the agents what became of the migration that an unsettled task is in. The agent that
+        restores has both parts."""
+        agent = task.destination if task.way is Way.RESTORE else task.source
         try:
-            source = self._ask(task, task.source, "source")
+            source = self._ask(task, agent, "source")
         except program.CliError as error:
-            task.reason = f"{task.source}: {error}"
+            task.reason = f"{agent}: {error}"
             self._settle_by_destination(task)
             return
         if source is None:
             self._settle_by_picture(task)
         elif not source["finished"]:
-            task.reason = f"{task.source} says that it is {source['state']}"
+            task.reason = f"{agent} says that it is {source['state']}"
             if source["operator_needed"]:
                 task.reason += ": an operator is needed (gcr-migrate resolve)"
         elif source["state"] == "confirmed":
@@ -204,6 +248,9 @@ class Runner:
 
     def _settle_by_picture(self, task):
         """The source knows no such migration: it never began, or another one has the job."""
+        if task.way is Way.RESTORE:
+            self._stays(task, task.reason, time.monotonic())
+            return
         host = self.cluster.hosts[task.source]
         if not host.up or host.asked_at <= task.since:
             return

@@ -13,7 +13,9 @@ class State(enum.Enum):
     MOVING = "moving"  # one of ours is under way
     UNSETTLED = "unsettled"  # in a migration whose outcome has to be found out
     MOVED = "moved"
-    LOST = "lost"  # moved to a host that does not answer any more, or came back without it
+    CHECKPOINTED = "checkpointed"  # ended at its source; the checkpoint has it
+    RESTORED = "restored"  # from such a checkpoint
+    LOST = "lost"  # moved or restored to a host that does not answer any more, or came back without it
     LEFT = "left"  # stays at its source
     ENDED = "ended"  # gone from its source, by no migration that we know of
 
@@ -22,22 +24,34 @@ class State(enum.Enum):
         return self in (State.WAITING, State.MOVING, State.UNSETTLED)
 
 
+class Way(enum.Enum):
+    """What is done to a task."""
+
+    MIGRATE = "migrate"
+    CHECKPOINT = "checkpoint"  # because nobody takes it
+    RESTORE = "restore"
+
+
 @dataclasses.dataclass
 class Try:
-    """One attempt that did not move it."""
+    """One attempt that failed."""
 
-    destination: str  # empty: none had room
+    destination: str  # empty: none had room, or it was a checkpoint
     reason: str
     migration_id: str = ""
+    checkpoint: str = ""  # the directory of the checkpoint that was tried
 
 
 @dataclasses.dataclass
 class Task:
     """Belongs to the main thread."""
 
-    source: str
+    source: str  # a host; of a restore the directory of the checkpoint
     job: cluster.Job
     state: State = State.WAITING
+    way: Way = Way.MIGRATE
+    checkpoint: str = ""  # the directory of the one that is taken or restored
+    pauses: int = 0  # so far; again none before the first checkpoint
     tries: list = dataclasses.field(default_factory=list)
     tried: set = dataclasses.field(default_factory=set)  # destinations, since the last pause
     not_before: float = 0.0
@@ -45,6 +59,7 @@ class Task:
     migration_id: str = ""
     since: float = 0.0  # when its state began
     reason: str = ""
+    compared: float = 0.0  # of a restore: when its directory was last looked at
     absent: int = 0  # pictures in a row that did not show it
     pid: int = 0  # at the destination, once it has moved
     downtime_ms: float = 0.0
@@ -56,15 +71,19 @@ class Task:
 
     def failed(self, reason, now, source_blocks=False):
         """Back to waiting, with a reason; `source_blocks`: no other destination will help."""
-        self.tries.append(Try(self.destination, reason, self.migration_id))
+        taken = self.checkpoint if self.way is Way.CHECKPOINT else ""
+        self.tries.append(Try(self.destination, reason, self.migration_id, taken))
         self.tried.add("*" if source_blocks else self.destination)
         self.migration_id = ""
+        if self.way is Way.CHECKPOINT:
+            self.way, self.checkpoint = Way.MIGRATE, ""
         self.enter(State.WAITING, now, reason)
 
     def pause(self, seconds, now):
         """Twice as long every time; then all destinations may be tried again."""
         self.tried.clear()
-        self.not_before = now + seconds * 2 ** min(len(self.tries) - 1, 6)
+        self.not_before = now + seconds * 2 ** min(self.pauses, 6)
+        self.pauses += 1
 
     def may_try(self, destination):
         return "*" not in self.tried and destination not in self.tried

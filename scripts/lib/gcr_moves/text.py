@@ -4,7 +4,7 @@ import sys
 import time
 
 from gcr_moves import plan
-from gcr_moves.tasks import State
+from gcr_moves.tasks import State, Way
 
 COMMAND_CHARACTERS = 60
 
@@ -44,7 +44,7 @@ def extent(job):
 
 def name(task):
     job = task.job
-    return f"{job.pid} ({command(job)}, {printable(job.user)}, {extent(job)})"
+    return f"{job.pid or task.source} ({command(job)}, {printable(job.user)}, {extent(job)})"
 
 
 def place(task):
@@ -64,10 +64,15 @@ def outcome(task):
     """The end of a task, in a few words."""
     if task.state is State.MOVED:
         return f"moved to {place(task)}"
+    if task.state is State.RESTORED:
+        return f"restored to {place(task)}"
+    if task.state is State.CHECKPOINTED:
+        return f"checkpointed in {task.checkpoint}, and ended"
     if task.state is State.LOST:
         return f"LOST: moved to {task.destination}, {task.reason}"
     if task.state is State.UNSETTLED:
-        return f"NOT SETTLED: migration {task.migration_id or '(unnamed)'} to {task.destination}: {task.reason}"
+        aim = f"into {task.checkpoint}" if task.way is Way.CHECKPOINT else f"to {task.destination or '?'}"
+        return f"NOT SETTLED: migration {task.migration_id or '(unnamed)'} {aim}: {task.reason}"
     if task.state is State.ENDED:
         return f"ended: {task.reason}"
     return f"LEFT at {task.source}: {task.reason or 'not tried'}"
@@ -98,12 +103,14 @@ def task_json(task):
         "outcome": "left" if task.state is State.WAITING else task.state.value,
         "reason": task.reason,
         "destination": task.destination,
+        "checkpoint": task.checkpoint,
         "destination_pid": task.pid,
         "migration_id": task.migration_id,
         "downtime_ms": task.downtime_ms,
         "total_ms": task.total_ms,
         "tries": [
-            {"destination": each.destination, "reason": each.reason, "migration_id": each.migration_id}
+            {"destination": each.destination, "checkpoint": each.checkpoint, "reason": each.reason,
+             "migration_id": each.migration_id}
             for each in task.tries
         ],
     }
