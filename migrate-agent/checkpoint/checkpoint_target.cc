@@ -54,6 +54,15 @@ Status check_may_write(const std::filesystem::path& parent, const store::Owner& 
                                               describe_user(owner.uid), parent.native()));
 }
 
+/// As the owner sees it: root may not look everywhere on a network's file system.
+Result<struct statvfs> room_of(const std::filesystem::path& directory, const store::Owner& owner) {
+  const store::AsOwner as(owner);
+  GCR_TRY(as.status());
+  struct statvfs room {};
+  if (::statvfs(directory.c_str(), &room) == 0) return room;
+  return Error::from_errno(errno, fmt::format("cannot look at {}", directory.string()));
+}
+
 }  // namespace
 
 /// At most all of it is needed. What earlier checkpoints there have need not be written again: how
@@ -72,10 +81,7 @@ Status check_room(const proto::CheckpointOrder& order, const store::Owner& owner
   } else {
     return opened.error();
   }
-  struct statvfs room {};
-  if (::statvfs(directory.c_str(), &room) != 0) {
-    return Error::from_errno(errno, fmt::format("cannot look at {}", directory.string()));
-  }
+  GCR_ASSIGN(const struct statvfs room, room_of(directory, owner));
   const std::uint64_t free_bytes = std::uint64_t{room.f_bavail} * room.f_frsize;
   const std::uint64_t bytes = expected_bytes(job);
   if (free_bytes >= bytes) return {};

@@ -7,6 +7,7 @@
 
 #include "migrate-agent/journal/journal_files.h"
 #include "migrate-agent/procfs/procfs.h"
+#include "src/base/users.h"
 #include "src/control/control_channel.h"
 
 namespace gcr::agent {
@@ -19,16 +20,26 @@ bool has_capabilities(const proto::Credentials& thread) {
 
 }  // namespace
 
-Result<store::Owner> check_owner(const Permissions& permissions, const std::string& directory) {
+Result<store::Owner> check_owner(const WorkerContext& worker, const std::string& directory) {
   if (!directory.starts_with('/')) {
     return Error(Code::kInvalidArgument, "the directory of a checkpoint is an absolute path");
   }
   struct stat found {};
   if (::stat(directory.c_str(), &found) != 0) {
-    return Error::from_errno(
-        errno, fmt::format("cannot open the checkpoints in {}", control::printable(directory)));
+    const int error = errno;
+    const std::optional<uid_t> asker = worker.channel.peer().uid;
+    if (error == EACCES && asker && *asker != 0) {
+      return store::Owner{*asker, primary_group(*asker).value_or(*asker)};
+    }
+    const std::string what =
+        fmt::format("cannot open the checkpoints in {}", control::printable(directory));
+    if (error != EACCES) return Error::from_errno(error, what);
+    return Error(Code::kPermissionDenied,
+                 what +
+                     ": root may not look there, as with root_squash of NFS: let its owner order "
+                     "this on the agent's host, or let others search the path (chmod o+x)");
   }
-  GCR_TRY(permissions.check(found.st_uid));
+  GCR_TRY(worker.permissions.check(found.st_uid));
   return store::Owner{found.st_uid, found.st_gid};
 }
 

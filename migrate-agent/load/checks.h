@@ -8,8 +8,9 @@
 namespace gcr::agent {
 
 /// With whose rights the directory is read: its owner's, who must be one whose processes the asker
-/// may move. kNotFound, kPermissionDenied, kInvalidArgument.
-Result<store::Owner> check_owner(const Permissions& permissions, const std::string& directory);
+/// may move. Where root may not look, the local user who asks, since only the owner's directory can
+/// be opened. kNotFound, kPermissionDenied, kInvalidArgument.
+Result<store::Owner> check_owner(const WorkerContext& worker, const std::string& directory);
 
 /// All users of all threads must be such ones; a local user's job may hold no capabilities.
 /// kPermissionDenied.

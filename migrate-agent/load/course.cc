@@ -65,7 +65,7 @@ Status judge(Loading& l, const proto::PreflightReply& reply) {
 Status open(Loading& l) {
   const Phases::Timer timer(l.phases, "course", "open");
   const proto::LoadRequest& asked = l.request;
-  GCR_ASSIGN(const store::Owner owner, check_owner(l.worker.permissions, asked.directory()));
+  GCR_ASSIGN(const store::Owner owner, check_owner(l.worker, asked.directory()));
   GCR_ASSIGN(l.directory, store::Directory::open(asked.directory(), owner));
   GCR_ASSIGN(proto::Manifest manifest,
              store::find_manifest(*l.directory, asked.name(), l.worker.config.tls));

@@ -1,5 +1,7 @@
 #include "migrate-agent/store/compact.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 
 #include "src/base/log.h"
@@ -21,6 +23,7 @@ class Collector {
 
   Status run(bool rewrite) {
     const std::vector<Use> uses = divide();
+    GCR_TRY(make_durable(uses));
     for (const Use& use : uses) {
       if (use.needed.empty()) GCR_TRY(remove(*use.pack));
     }
@@ -76,6 +79,20 @@ class Collector {
     const Status read = packs_.read_at(need.key, name, location, raw_);
     if (!read) spdlog::warn("{}: {}", directory_.path().native(), read.error().message());
     return read.has_value();
+  }
+
+  /// What the removals rely on. A pack that no checkpoint's writer has synced may be that of a
+  /// prune which died before it did, and manifests that are gone may come back after a loss of
+  /// power.
+  Status make_durable(const std::vector<Use>& uses) const {
+    for (const Use& use : uses) {
+      const auto writer = writer_of_pack(use.pack->file_name);
+      if (use.needed.empty() || !writer || needs_.wrote(*writer)) continue;
+      GCR_ASSIGN(const UniqueFd file, directory_.open_file(use.pack->file_name, O_RDONLY));
+      const int error = sync_file(file.get());
+      if (error != 0) return directory_.failed(error, "cannot bring a pack to the disk");
+    }
+    return directory_.sync();
   }
 
   Status remove(const Packs::Pack& pack) {

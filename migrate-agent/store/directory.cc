@@ -49,6 +49,30 @@ int sync_folder(int fd) {
   return error == EINVAL ? 0 : error;
 }
 
+bool is_one_file(int one_folder, int other_folder, const std::string& one,
+                 const std::string& other) {
+  struct stat a {};
+  struct stat b {};
+  return ::fstatat(one_folder, one.c_str(), &a, AT_SYMLINK_NOFOLLOW) == 0 &&
+         ::fstatat(other_folder, other.c_str(), &b, AT_SYMLINK_NOFOLLOW) == 0 &&
+         a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+/// A rename for file systems whose own always replace: 0, or an errno.
+int link_instead(int from_folder, int to_folder, const std::string& from, const std::string& to) {
+  if (::linkat(from_folder, from.c_str(), to_folder, to.c_str(), 0) == 0) {
+    if (::unlinkat(from_folder, from.c_str(), 0) == 0) return 0;
+    const int error = errno;
+    if (error == ENOENT) ::unlinkat(to_folder, to.c_str(), 0);  // another host has renamed it
+    return error;
+  }
+  if (errno != EPERM && errno != EOPNOTSUPP && errno != ENOSYS) return errno;
+  struct stat facts {};
+  if (::fstatat(to_folder, to.c_str(), &facts, AT_SYMLINK_NOFOLLOW) == 0) return EEXIST;
+  // Nobody else makes one: this process has the lock.
+  return ::renameat(from_folder, from.c_str(), to_folder, to.c_str()) == 0 ? 0 : errno;
+}
+
 /// What a directory of checkpoints may hold. A file that NFS keeps for whoever has it open counts.
 bool is_ours(std::string_view entry) {
   if (entry == "packs" || entry == kLockFile || entry.starts_with(".nfs")) return true;
@@ -111,6 +135,7 @@ Result<Directory> Directory::create(const std::filesystem::path& path, const Own
   }
   GCR_ASSIGN(Directory directory, open_checked(path, owner));
   GCR_TRY(directory.check_entries());
+  GCR_TRY(directory.sync_parent());
   GCR_TRY(directory.make_packs());
   return directory;
 }
@@ -133,6 +158,16 @@ Status Directory::check_entries() const {
                fmt::format("{} holds \"{}\", which is no checkpoint's: name a directory of its own "
                            "for checkpoints",
                            path_.native(), *foreign));
+}
+
+/// Whoever may not read the parent has its whole file system synced.
+Status Directory::sync_parent() const {
+  const AsOwner as(owner_);
+  GCR_TRY(as.status());
+  const UniqueFd parent(::open(path_.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  int error = parent ? sync_folder(parent.get()) : errno;
+  if (error == EACCES) error = ::syncfs(fd_.get()) == 0 ? 0 : errno;
+  return error == 0 ? Status() : failed(error, "cannot bring its name to the disk");
 }
 
 Status Directory::make_packs() const {
@@ -182,10 +217,13 @@ Result<UniqueFd> Directory::open_file(const std::string& name, int flags) const 
   return file;
 }
 
-bool Directory::exists(const std::string& name) const {
+Result<bool> Directory::exists(const std::string& name) const {
   const AsOwner as(owner_);
+  GCR_TRY(as.status());
   struct stat facts {};
-  return as.status() && ::fstatat(fd_.get(), name.c_str(), &facts, AT_SYMLINK_NOFOLLOW) == 0;
+  if (::fstatat(fd_.get(), name.c_str(), &facts, AT_SYMLINK_NOFOLLOW) == 0) return true;
+  if (errno == ENOENT) return false;
+  return failed(errno, fmt::format("cannot examine {}", name));
 }
 
 /// The caller is the owner.
@@ -195,24 +233,6 @@ Result<UniqueFd> Directory::folder_of(const std::string& name) const {
   UniqueFd fd(open_below(fd_.get(), folder, O_RDONLY | O_DIRECTORY));
   if (!fd) return failed(errno, fmt::format("cannot open {}", folder));
   return fd;
-}
-
-/// For file systems whose renames always replace.
-Status Directory::link_instead(int from_folder, int to_folder, const std::string& from,
-                               const std::string& to) const {
-  const std::string doing = fmt::format("cannot rename {} to {}", from, to);
-  if (::linkat(from_folder, from.c_str(), to_folder, to.c_str(), 0) == 0) {
-    return ::unlinkat(from_folder, from.c_str(), 0) == 0 ? Status() : failed(errno, doing);
-  }
-  struct stat facts {};
-  const bool no_links = errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS;
-  if (!no_links) return failed(errno, doing);
-  if (::fstatat(to_folder, to.c_str(), &facts, AT_SYMLINK_NOFOLLOW) == 0) {
-    return failed(EEXIST, doing);
-  }
-  // Nobody else makes one: this process has the lock.
-  const bool done = ::renameat(from_folder, from.c_str(), to_folder, to.c_str()) == 0;
-  return done ? Status() : failed(errno, doing);
 }
 
 Status Directory::rename(const std::string& from, const std::string& to) const {
@@ -226,10 +246,16 @@ Status Directory::rename(const std::string& from, const std::string& to) const {
                   RENAME_NOREPLACE) == 0) {
     return {};
   }
-  if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) {
-    return link_instead(from_folder.get(), to_folder.get(), old_leaf, leaf);
+  int error = errno;
+  if (error == EINVAL || error == ENOSYS || error == EOPNOTSUPP) {
+    error = link_instead(from_folder.get(), to_folder.get(), old_leaf, leaf);
   }
-  return failed(errno, fmt::format("cannot rename {} to {}", from, to));
+  if (error == EEXIST && is_one_file(from_folder.get(), to_folder.get(), old_leaf, leaf)) {
+    // Such a link was made, and then its process died.
+    error = ::unlinkat(from_folder.get(), old_leaf.c_str(), 0) == 0 ? 0 : errno;
+  }
+  if (error == 0) return {};
+  return failed(error, fmt::format("cannot rename {} to {}", from, to));
 }
 
 Status Directory::remove(const std::string& name) const {
@@ -332,6 +358,9 @@ Status read_all(int fd, std::span<std::byte> bytes, std::uint64_t offset) {
   while (!bytes.empty()) {
     const ssize_t count = uninterrupted(
         [&] { return ::pread(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset)); });
+    if (count < 0 && errno == ESTALE) {
+      return Error(Code::kIo, "another host has removed it meanwhile");
+    }
     if (count < 0) return Error::from_errno(errno, "cannot read");
     if (count == 0) return Error(Code::kDataLoss, "the file ends too early");
     bytes = bytes.subspan(static_cast<std::size_t>(count));

@@ -36,8 +36,9 @@ bool is_name(std::string_view name);
 /// Move-only; any thread.
 class Directory {
  public:
-  /// Opens it, or makes it (0700) in a directory that exists. `path` is absolute. kRefused if it
-  /// holds anything but checkpoints, belongs to another user, or is open to others.
+  /// Opens it, or makes it (0700) in a directory that exists; its name is then on the disk. `path`
+  /// is absolute. kRefused if it holds anything but checkpoints, belongs to another user, or is
+  /// open to others.
   static Result<Directory> create(const std::filesystem::path& path, const Owner& owner);
 
   /// Opens one that exists. kNotFound if there is none; kRefused if it belongs to another user, or
@@ -62,9 +63,9 @@ class Directory {
   /// links; makes it (0600) with O_CREAT. kNotFound; kRefused if it is not a regular file.
   Result<UniqueFd> open_file(const std::string& name, int flags) const;
 
-  bool exists(const std::string& name) const;
+  Result<bool> exists(const std::string& name) const;
 
-  /// Never replaces a file: kRefused if there is one.
+  /// Never replaces a file: kRefused if there is one. Finishes one that was interrupted.
   Status rename(const std::string& from, const std::string& to) const;
   Status remove(const std::string& name) const;  ///< success if there is none
   Status sync() const;                           ///< the directory and packs/
@@ -88,9 +89,8 @@ class Directory {
 
   static Result<Directory> open_checked(const std::filesystem::path& path, const Owner& owner);
   Status check_entries() const;
+  Status sync_parent() const;
   Result<UniqueFd> folder_of(const std::string& name) const;
-  Status link_instead(int from_folder, int to_folder, const std::string& from,
-                      const std::string& to) const;
 
   std::filesystem::path path_;
   Owner owner_;

@@ -67,7 +67,9 @@ Result<Lengths> parse_header(const Header& header) {
 
 Result<Lengths> read_header(int file) {
   Header header{};
-  if (!read_all(file, header, 0)) return not_whole("it is too short");
+  const Status read = read_all(file, header, 0);
+  if (!read && read.error().code() == Code::kDataLoss) return not_whole("it is too short");
+  GCR_TRY(read);
   return parse_header(header);
 }
 
@@ -205,11 +207,18 @@ Result<proto::Manifest> find_manifest(const Directory& directory, const std::str
                                             directory.path().native(), problem));
 }
 
-std::optional<Uuid> claimed_id(const Directory& directory, const std::string& file_name) {
+Result<std::optional<Uuid>> claimed_id(const Directory& directory, const std::string& file_name) {
+  const auto is_another = [](const Error& error) {
+    return error.code() == Code::kNotFound || error.code() == Code::kRefused ||
+           error.code() == Code::kDataLoss || error.code() == Code::kUnsupported;
+  };
   const auto file = directory.open_file(file_name, O_RDONLY);
-  if (!file) return std::nullopt;
+  if (!file && is_another(file.error())) return std::nullopt;
+  GCR_TRY(file);
   const auto lengths = read_header(file->get());
-  return lengths ? std::optional(lengths->checkpoint) : std::nullopt;
+  if (!lengths && is_another(lengths.error())) return std::nullopt;
+  GCR_TRY(lengths);
+  return lengths->checkpoint;
 }
 
 std::string file_of(const std::string& name) { return name + ".checkpoint"; }

@@ -54,8 +54,8 @@ Result<proto::Manifest> parse_body(std::span<const std::byte> body);
 Status check_manifest(const proto::Manifest& manifest);
 
 /// The id that a file claims to have; nothing of it is verified. None if there is no such file, or
-/// it is none of these.
-std::optional<Uuid> claimed_id(const Directory& directory, const std::string& file_name);
+/// it is none of these; an error if that cannot be told.
+Result<std::optional<Uuid>> claimed_id(const Directory& directory, const std::string& file_name);
 
 /// "NAME.checkpoint".
 std::string file_of(const std::string& name);

@@ -91,7 +91,6 @@ Result<Pruned> prune_locked(const Directory& directory, unsigned keep, const pro
     GCR_TRY(directory.remove(file_of(manifests[i].name())));
     pruned.removed.push_back(manifests[i].name());
   }
-  if (!pruned.removed.empty()) GCR_TRY(directory.sync());
   GCR_ASSIGN(const Needs needs, Needs::of(directory, tls));
   GCR_ASSIGN(pruned.freed_bytes, remove_unneeded(directory, needs, true));
   return pruned;
@@ -156,7 +155,10 @@ bool is_same_job(const proto::Manifest& one, const proto::Manifest& other) {
 Status remove(const Directory& directory, const std::vector<std::string>& names) {
   GCR_ASSIGN(const UniqueFd lock, directory.lock());
   for (const std::string& name : names) {
-    if (is_name(name) && directory.exists(file_of(name))) continue;
+    if (is_name(name)) {
+      GCR_ASSIGN(const bool is_there, directory.exists(file_of(name)));
+      if (is_there) continue;
+    }
     return Error(Code::kNotFound, fmt::format("{} has no checkpoint {}", directory.path().native(),
                                               control::printable(name)));
   }

@@ -86,7 +86,8 @@ Result<std::unique_ptr<Writer>> Writer::create(Directory directory, Options opti
   std::unique_ptr<Writer> writer(new Writer(std::move(directory), std::move(options)));
   const std::string name = writer->options_.name;
   GCR_ASSIGN(writer->lock_, writer->directory_.lock());
-  if (writer->directory_.exists(file_of(name))) {
+  GCR_ASSIGN(const bool is_taken, writer->directory_.exists(file_of(name)));
+  if (is_taken) {
     return Error(Code::kRefused, fmt::format("{} has a checkpoint {} already: choose another name",
                                              writer->directory_.path().native(), name));
   }
@@ -338,8 +339,9 @@ Status Writer::publish() { return store::publish(directory_, options_.checkpoint
 Status publish(const Directory& directory, const Uuid& checkpoint, const std::string& name) {
   const std::string sealed = voted_file_of(checkpoint);
   if (!is_name(name)) return Error(Code::kInvalidArgument, "that is no name of a checkpoint");
-  const bool is_sealed = directory.exists(sealed);
-  const bool is_published = claimed_id(directory, file_of(name)) == checkpoint;
+  GCR_ASSIGN(const bool is_sealed, directory.exists(sealed));
+  GCR_ASSIGN(const auto named, claimed_id(directory, file_of(name)));
+  const bool is_published = named == checkpoint;
   if (!is_sealed && !is_published) {
     return Error(Code::kNotFound, fmt::format("{} has no sealed checkpoint {}: it was never "
                                               "complete, or was discarded",
@@ -355,10 +357,15 @@ Status publish(const Directory& directory, const Uuid& checkpoint, const std::st
 
 Status discard(const Directory& directory, const Uuid& checkpoint, const std::string& name) {
   const std::string sealed = voted_file_of(checkpoint);
-  const bool is_published = is_name(name) && claimed_id(directory, file_of(name)) == checkpoint;
+  std::optional<Uuid> named;
+  if (is_name(name)) {
+    GCR_ASSIGN(named, claimed_id(directory, file_of(name)));
+  }
   GCR_TRY(directory.remove(sealed));
   GCR_TRY(directory.remove(sealed + ".new"));
-  if (is_published) return directory.sync();
+  // Before its packs go, so that it does not come back without them.
+  GCR_TRY(directory.sync());
+  if (named == checkpoint) return {};
   GCR_ASSIGN(const auto packs, directory.list("packs"));
   for (const std::string& pack : packs) {
     const std::string file_name = "packs/" + pack;

@@ -35,6 +35,12 @@ std::string user_name(uid_t uid) {
   return entry ? entry->pw_name : "";
 }
 
+std::optional<gid_t> primary_group(uid_t uid) {
+  std::vector<char> space;
+  const auto entry = look_up<passwd>(::getpwuid_r, uid, space);
+  return entry ? std::optional(entry->pw_gid) : std::nullopt;
+}
+
 std::string group_name(gid_t gid) {
   std::vector<char> space;
   const auto entry = look_up<group>(::getgrgid_r, gid, space);

@@ -18,4 +18,7 @@ std::string describe_user(uid_t uid);
 /// A number is taken as it is. None if the host has no user of this name.
 std::optional<uid_t> user_id(const std::string& name);
 
+/// None if the host has no such user.
+std::optional<gid_t> primary_group(uid_t uid);
+
 }  // namespace gcr

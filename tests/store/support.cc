@@ -75,7 +75,7 @@ Result<proto::Manifest> describe(Writer& writer, const Chunks& chunks) {
   return manifest;
 }
 
-Directory Store::directory() const { return Directory::create(path_, this_user()).value(); }
+Directory Store::directory() const { return Directory::create(path_, owner_).value(); }
 
 Writer::Options Store::options(const std::string& name) const {
   return {.checkpoint = Uuid::random(), .name = name, .packs = 2, .tls = tls_};

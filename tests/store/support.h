@@ -69,6 +69,7 @@ class Store : public testing::Test {
     return path_ / file_of(name);
   }
 
+  Owner owner_ = this_user();
   Folder folder_;
   std::filesystem::path path_ = folder_.path() / "store";
   control::test::Credentials credentials_;

@@ -1,0 +1,114 @@
+// A file system in memory for tests, mounted through FUSE. It loses what was not synced when its
+// power fails, delays its errors, differs between clients as NFS does, and lies. Renames are
+// atomic, as journals make them. Needs root and /dev/fuse.
+#pragma once
+
+#include <sys/stat.h>
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+struct fuse;
+
+namespace gcr::test {
+
+/// What a power failure takes of that which was not synced.
+enum class Loss {
+  kNothing,  ///< only the processes died: the rest can still be lost later
+  kAll,
+  kNames,  ///< bytes of files are there, new and removed names are not
+  kBytes,  ///< the other way round
+  kSome,   ///< each page, length and name by itself
+};
+
+/// How a client sees the disk.
+struct Nature {
+  /// As NFS: names are the server's at once, bytes when a file is synced or closed, which is also
+  /// when others see them; a file that another client removes is stale.
+  bool is_network = false;
+  bool squashes_root = false;  ///< root is nobody there
+  bool has_locks = true;
+  bool has_links = true;                          ///< and renames that replace nothing
+  std::size_t most_bytes = std::size_t{1} << 20;  ///< that one read or write moves
+};
+
+class Mount;
+
+/// Thread-safe.
+class Disk {
+ public:
+  /// Its root belongs to that user, with mode 0700.
+  explicit Disk(uid_t uid = 0, gid_t gid = 0);
+  ~Disk();
+
+  /// The power fails at the n-th change or sync from now, from 0: neither it nor any later one
+  /// happens. Until restart() every call fails with EIO.
+  void cut_power_at(unsigned number);
+  bool is_off() const;
+
+  /// What is left is durable, and files that were open are stale; but with kNothing only the power
+  /// is back. The same choice for the same seed.
+  void restart(Loss loss, std::uint64_t seed = 0);
+
+  /// The n-th sync of a file from now, from 0, fails with that errno, and what was not synced of
+  /// that file is gone.
+  void fail_sync_at(unsigned number, int errno_value);
+
+  /// Reads of the file find one bit changed at that offset.
+  void flip_bit(const std::string& path, std::uint64_t offset);
+  /// Reads fail with that errno, until it is 0.
+  void fail_reads(const std::string& path, int errno_value);
+  /// Reads find nothing from that offset on.
+  void end_reads_at(const std::string& path, std::uint64_t offset);
+
+ private:
+  friend class Mount;
+  struct File;
+  struct Handle;
+  using FilePtr = std::shared_ptr<File>;
+
+  bool begin_change();
+  FilePtr find(const std::string& path) const;
+  void lose(File& file, Loss loss, std::mt19937_64& random);
+
+  mutable std::mutex mutex_;
+  FilePtr root_;
+  std::optional<unsigned> cut_after_;
+  std::optional<std::pair<unsigned, int>> failing_sync_;
+  bool is_off_ = false;
+  unsigned restarts_ = 0;
+};
+
+/// One client's mount.
+class Mount {
+ public:
+  /// Throws std::runtime_error. `disk` lives longer.
+  Mount(Disk& disk, std::filesystem::path path, const Nature& nature = {});
+  ~Mount();
+  Mount(const Mount&) = delete;
+  Mount& operator=(const Mount&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  struct Calls;
+
+  Disk& disk_;
+  const std::filesystem::path path_;
+  const Nature nature_;
+  fuse* fuse_ = nullptr;
+  std::thread server_;
+};
+
+}  // namespace gcr::test
