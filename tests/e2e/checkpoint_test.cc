@@ -577,6 +577,7 @@ TEST_F(CheckpointTest, AHundredThatAreKilledAtRandomMomentsHarmNothing) {
     EXPECT_TRUE(file.ends_with(".checkpoint") || file == "writing" || file.ends_with(".pack"))
         << file;
   }
+  ASSERT_TRUE(hosts_.wait_until_idle(Host::kA));  // it has the lock until its end
   const auto pruned = ask_store("prune", {"--keep", "1"});
   EXPECT_EQ(pruned.exit_code, 0) << pruned.err;
   expect_good();
