@@ -73,6 +73,11 @@ class Smoke(unittest.TestCase):
             for line in self.of("checkpoint", way=way, what="restored"):
                 self.assert_positive(line, "restore_ms")
                 self.assertTrue(0 <= line["cached"] <= 1, line)
+        for line in self.of("checkpoint", way="gcr-migrate", what="restored"):
+            self.assert_positive(line, "returned_ms", "total_ms")
+        for what, phase in (("taken", "control checkpoint"), ("restored", "criu restore")):
+            for line in self.of("checkpoint", way="gcr-migrate", what=what):
+                self.assertIn(phase, {each["name"] for each in line["phases"]})
 
     def test_later_checkpoints_of_a_series_store_less_than_the_first_and_full_ones(self):
         first, *later = self.of("incremental", kind="series")
@@ -141,7 +146,8 @@ class Smoke(unittest.TestCase):
 
     def test_every_figure_is_in_a_table(self):
         for title in ("Downtime:", "otherwise empty", "rewrite", "Steps per second", "a launch", "over connections",
-                      "Checkpoints:", "Restores:", "one directory"):
+                      "Checkpoints:", "Restores:", "Phases, taken:", "Phases, restored:",
+                      "one directory"):
             self.assertIn(title, self.bench.stdout)
 
 
