@@ -128,19 +128,21 @@ class Cli:
 
     def preflight(self, source, destination, pid):
         """The blockers: what stands in the way of it. CliError only if nobody could say."""
-        answer = self._ask("preflight", source, destination, str(pid), fine=(DONE, REFUSED))
-        return [finding for finding in answer["findings"] if finding["severity"] != "warning"]
+        return self._blockers(source, destination, str(pid))
 
     def preflight_checkpoint(self, source, pid, directory):
         """Likewise of a checkpoint."""
-        words = ("--checkpoint", directory, source, str(pid))
+        return self._blockers("--checkpoint", directory, source, str(pid))
+
+    def _blockers(self, *words):
         answer = self._ask("preflight", *words, fine=(DONE, REFUSED))
         return [finding for finding in answer["findings"] if finding["severity"] != "warning"]
 
     def checkpoints(self, directory):
         """`gcr-migrate checkpoints` of a directory of this machine: no agent is asked."""
-        authority = self._options[: self._options.index("--ca") + 2] if "--ca" in self._options else []
-        answer = self._ask("checkpoints", directory, fine=(DONE, FAILED), options=authority[-2:])
+        at = self._options.index("--ca") if "--ca" in self._options else len(self._options)
+        authority = self._options[at : at + 2]
+        answer = self._ask("checkpoints", directory, fine=(DONE, FAILED), options=authority)
         return answer["checkpoints"]
 
     def migrate(self, source, destination, pid, options=()):
