@@ -3,7 +3,7 @@
 #include <fmt/chrono.h>
 
 #include <asio/post.hpp>
-#include <ctime>
+#include <chrono>
 
 #include "migrate-agent/checkpoint/checkpoint_target.h"
 #include "migrate-agent/commit/outcome.h"
@@ -146,16 +146,20 @@ source::FindTarget find_target(WorkerContext& context) {
   };
 }
 
-/// A checkpoint that was given no name is called after the time.
-void complete(proto::CheckpointOrder& order) {
+/// A checkpoint that was given no name is called after the time and the process: those of a series,
+/// and of several jobs at once, have different ones.
+void complete(proto::CheckpointOrder& order, std::int64_t pid) {
   if (!order.name().empty()) return;
-  order.set_name(fmt::format("{:%Y-%m-%dT%H-%M-%S}", fmt::gmtime(std::time(nullptr))));
+  const auto now = std::chrono::floor<std::chrono::milliseconds>(std::chrono::system_clock::now());
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(now);
+  order.set_name(
+      fmt::format("{:%Y-%m-%dT%H-%M-%S}.{:03}-{}", seconds, (now - seconds).count(), pid));
 }
 
 }  // namespace
 
 asio::awaitable<void> run_source(WorkerContext& context, proto::MigrateRequest request) {
-  if (request.has_checkpoint()) complete(*request.mutable_checkpoint());
+  if (request.has_checkpoint()) complete(*request.mutable_checkpoint(), request.pid());
   Console console(context, request);
   source::Course course{context, console, find_target(context), {std::move(request)}};
   log_migration(course.order.migration);

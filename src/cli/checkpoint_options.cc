@@ -79,7 +79,8 @@ void describe_directory(CLI::App& app, CheckpointLine& line) {
 }
 
 void describe_storing(CLI::App& app, CheckpointLine& line) {
-  app.add_option("--name", line.name, "What the checkpoint is called (default: the time)")
+  app.add_option("--name", line.name,
+                 "What the checkpoint is called (default: the time and the PID)")
       ->option_text("NAME");
   add_flag(app, "--stop", line.checkpoint(), &CheckpointOrder::set_stop,
            "End the process once the checkpoint is complete, instead of letting it go on");

@@ -26,7 +26,7 @@ proto::MigrateReport taken_report() {
   report.set_migrated(true);
   report.set_source_touched(true);
   report.set_committed(true);
-  report.set_checkpoint("2026-11-25T10-00-00");
+  report.set_checkpoint("2026-11-25T10-00-00.123-4711");
   report.set_processes(2);
   report.set_gpu_processes(1);
   report.set_vram_bytes(1ULL << 30);
@@ -118,12 +118,13 @@ TEST_F(Checkpoint, SuccessEndsWithTheLineForScripts) {
   const Finished finished = checkpoint({report(taken_report())});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
   EXPECT_THAT(finished.out,
-              EndsWith("\ncheckpointed name=2026-11-25T10-00-00 vram_bytes=1073741824 "
+              EndsWith("\ncheckpointed name=2026-11-25T10-00-00.123-4711 vram_bytes=1073741824 "
                        "standstill_ms=123.4 total_ms=4567.9 stored_bytes=3145728 "
                        "shared_bytes=1070596096 processes=2\n"));
-  EXPECT_THAT(finished.out, HasSubstr("in /var/checkpoints: 2026-11-25T10-00-00, 2 processes, 1 of "
-                                      "them with GPUs; 1 GiB of VRAM in 16 buffers; 3 MiB stored, "
-                                      "1021 MiB were there already\n"));
+  EXPECT_THAT(finished.out,
+              HasSubstr("in /var/checkpoints: 2026-11-25T10-00-00.123-4711, 2 processes, 1 of "
+                        "them with GPUs; 1 GiB of VRAM in 16 buffers; 3 MiB stored, "
+                        "1021 MiB were there already\n"));
   EXPECT_THAT(finished.out, HasSubstr("standstill 123.4 ms"));
   EXPECT_THAT(finished.out, Not(HasSubstr("migrated")));
   EXPECT_THAT(finished.out, Not(HasSubstr("destination")));
@@ -167,7 +168,7 @@ TEST_F(Checkpoint, RequestSaysWhatTheCommandLineSaid) {
 
 TEST_F(Checkpoint, QuietPrintsTheLastLineAlone) {
   const Finished finished = checkpoint({report(taken_report())}, {"--quiet"});
-  EXPECT_THAT(finished.out, StartsWith("checkpointed name=2026-11-25T10-00-00 "));
+  EXPECT_THAT(finished.out, StartsWith("checkpointed name=2026-11-25T10-00-00.123-4711 "));
   EXPECT_EQ(std::ranges::count(finished.out, '\n'), 1) << finished.out;
 }
 
@@ -175,7 +176,7 @@ TEST_F(Checkpoint, JsonReportHasTheCheckpointsFields) {
   const Finished finished = checkpoint({report(taken_report())}, {"--json", "--quiet"});
   EXPECT_THAT(finished.out, StartsWith("{\"schema\":1,\"type\":\"report\","));
   EXPECT_THAT(finished.out, HasSubstr("\"exit_status\":0"));
-  EXPECT_THAT(finished.out, HasSubstr("\"checkpoint\":\"2026-11-25T10-00-00\""));
+  EXPECT_THAT(finished.out, HasSubstr("\"checkpoint\":\"2026-11-25T10-00-00.123-4711\""));
   EXPECT_THAT(finished.out, HasSubstr("\"stored_bytes\":\"3145728\""));
   EXPECT_THAT(finished.out, HasSubstr("\"shared_bytes\":\"1070596096\""));
 }

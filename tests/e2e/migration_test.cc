@@ -116,7 +116,7 @@ TEST(Migration, AProgramMovesToAndFroTenTimes) {
   ASSERT_NO_FATAL_FAILURE(move_to_and_fro(hosts, counter.pid(), 10, check));
   EXPECT_TRUE(counter_is_intact(client, hosts, Host::kA));
   // The line to the last worker may be open still; ten lost ones would show.
-  EXPECT_LE(hosts.descriptors(Host::kA), descriptors + 1);
+  EXPECT_TRUE(hosts.wait_for_descriptors(Host::kA, descriptors + 1));
 }
 
 TEST(Migration, GoesToTheGpuThatTheDestinationAllows) {

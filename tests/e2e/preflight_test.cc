@@ -144,7 +144,7 @@ TEST_F(PreflightTest, LeavesNothingBehindAndTheProcessUndisturbed) {
   EXPECT_EQ(hosts_->use(Host::kB), destination);
   EXPECT_EQ(files_below(hosts_->variable("STATE", Host::kA)), source_files);
   EXPECT_EQ(files_below(hosts_->variable("STATE", Host::kB)), destination_files);
-  EXPECT_EQ(hosts_->descriptors(Host::kB), descriptors);
+  EXPECT_TRUE(hosts_->wait_for_descriptors(Host::kB, descriptors));
   EXPECT_EQ(status_field(counter_->pid(), "Threads"), threads);
   EXPECT_EQ(status_field(counter_->pid(), "TracerPid"), "TracerPid:\t0");
   EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst + 1);

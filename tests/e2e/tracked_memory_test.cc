@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "migrate-agent/memory/mappings.h"
@@ -93,54 +93,47 @@ TEST_F(TrackedMemoryTest, OnlyWhatWasWrittenIsReadAtTheSwitchoverAndThatIsEnough
   expect_goes_on(app);
 }
 
-/// Writes to the resting memory of a process, and has the pages protected again each time: the
-/// kernel then knows of no write.
-class HiddenWriter {
- public:
-  explicit HiddenWriter(pid_t pid, std::uint64_t resting)
-      : memory_(open("mem", O_RDWR, pid)), pagemap_(open("pagemap", O_RDONLY, pid)) {
-    const auto mappings = process::read_mappings(pid);
-    const auto found = std::ranges::find_if(*mappings, [&](const process::MemoryMapping& one) {
-      return one.plain && one.range.bytes() >= resting;
-    });
-    if (found == mappings->end()) throw std::runtime_error("no memory rests");
-    thread_ = std::jthread([this, at = found->range.start](const std::stop_token& stop) {
-      for (std::uint64_t i = 0; !stop.stop_requested(); ++i) write(at + i % kPages * kPage, i);
-    });
-  }
-
- private:
-  static constexpr std::uint64_t kPage = 4096;
-  static constexpr std::uint64_t kPages = 64;
-
-  static UniqueFd open(const char* file, int flags, pid_t pid) {
+/// Writes to the resting memory of a process and has the page protected again: the kernel then
+/// knows of no write.
+void write_hidden(pid_t pid, std::uint64_t resting) {
+  const auto open = [pid](const char* file, int flags) {
     return UniqueFd(::open(fmt::format("/proc/{}/{}", pid, file).c_str(), flags | O_CLOEXEC));
-  }
-  void write(std::uint64_t page, std::uint64_t number) const {
-    ::pwrite(memory_.get(), &number, sizeof(number), static_cast<off_t>(page + 1024));
-    pagemap::ScanArguments scan{};
-    scan.size = sizeof(scan);
-    scan.flags = pagemap::kProtectMatching;
-    scan.start = page;
-    scan.end = page + kPage;
-    scan.category_mask = pagemap::kIsWritten | pagemap::kIsPresent;
-    ::ioctl(pagemap_.get(), pagemap::kScan, &scan);
-  }
-
-  UniqueFd memory_;
-  UniqueFd pagemap_;
-  std::jthread thread_;
-};
+  };
+  const auto mappings = process::read_mappings(pid);
+  ASSERT_TRUE(mappings);
+  const auto found = std::ranges::find_if(*mappings, [&](const process::MemoryMapping& one) {
+    return one.plain && one.range.bytes() >= resting;
+  });
+  ASSERT_NE(found, mappings->end());
+  constexpr std::string_view kWritten = "hidden";
+  constexpr std::uint64_t kPage = 4096;
+  // What is swept may adjoin what rests, in one mapping: the middle rests.
+  const std::uint64_t page = found->range.start + found->range.bytes() / 2 / kPage * kPage;
+  ASSERT_EQ(::pwrite(open("mem", O_RDWR).get(), kWritten.data(), kWritten.size(),
+                     static_cast<off_t>(page + kPage / 4)),
+            kWritten.size());
+  pagemap::ScanArguments scan{};
+  scan.size = sizeof(scan);
+  scan.flags = pagemap::kProtectMatching;
+  scan.start = page;
+  scan.end = page + kPage;
+  scan.category_mask = pagemap::kIsWritten | pagemap::kIsPresent;
+  ASSERT_GE(::ioctl(open("pagemap", O_RDONLY).get(), pagemap::kScan, &scan), 0);
+}
 
 TEST_F(TrackedMemoryTest, TheCheckFindsAWriteThatTheKernelDoesNotKnow) {
   const App app = start();
-  arm(Host::kA, "source.memory.check check");
-  {
-    const HiddenWriter writer(app.pid(), kResting);
-    const MigrateOutcome outcome = hosts_.migrate(Host::kA, app.pid());
-    EXPECT_FALSE(outcome.migrated());
-    EXPECT_THAT(outcome.err, testing::HasSubstr("was written and the kernel does not know it"));
-  }
+  const std::string go = hosts_.directory(Host::kA) + "/go";
+  arm(Host::kA, fmt::format("source.closing run until [ -e {} ]; do sleep 0.01; done", go));
+  std::jthread writer([&](const std::stop_token& stop) {
+    while (!fs::exists(hit(Host::kA)) && !stop.stop_requested()) std::this_thread::yield();
+    write_hidden(app.pid(), kResting);
+    arm(Host::kA, "source.memory.check check");
+    std::ofstream(go).close();
+  });
+  const MigrateOutcome outcome = hosts_.migrate(Host::kA, app.pid());
+  EXPECT_FALSE(outcome.migrated());
+  EXPECT_THAT(outcome.err, testing::HasSubstr("was written and the kernel does not know it"));
   expect_goes_on(app);
 }
 

@@ -328,6 +328,15 @@ std::uint64_t TwoHosts::descriptors(Host host) const {
   return count_entries("/proc/" + std::to_string(agent_pid(host)) + "/fd");
 }
 
+bool TwoHosts::wait_for_descriptors(Host host, std::uint64_t most) const {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (descriptors(host) > most) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(Milliseconds(10));
+  }
+  return true;
+}
+
 HostUse TwoHosts::use(Host host) const {
   HostUse use;
   if (!wait_until_idle(host)) use.workers = workers(host).size();

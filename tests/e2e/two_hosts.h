@@ -142,6 +142,9 @@ class TwoHosts {
   /// How many descriptors the agent's daemon has open.
   std::uint64_t descriptors(Host host) const;
 
+  /// Waits until these are at most `most`: a daemon learns a little later that its worker ended.
+  bool wait_for_descriptors(Host host, std::uint64_t most) const;
+
   /// Waits until the agent is idle, then looks.
   HostUse use(Host host) const;
 

@@ -64,7 +64,7 @@ proto::Manifest small() {
   proto::Manifest manifest;
   manifest.set_format(kFormat);
   manifest.set_checkpoint_id("0123456789abcdef");
-  manifest.set_name("2026-11-25T10-00-00");
+  manifest.set_name("2026-11-25T10-00-00.123-4711");
   manifest.set_content_key(std::string(32, 'k'));
   manifest.set_digest_key(std::string(32, 'd'));
   manifest.set_content_names(std::string(32, 'a') + std::string(32, 'b'));

@@ -112,7 +112,7 @@ TEST_F(StoreDirectory, ALinkInThePlaceOfANewFileIsNotWrittenThrough) {
 }
 
 TEST_F(StoreDirectory, NamesAreFewCharacters) {
-  EXPECT_TRUE(is_name("2026-11-25T10-00-00"));
+  EXPECT_TRUE(is_name("2026-11-25T10-00-00.123-4711"));
   EXPECT_TRUE(is_name(std::string(128, 'a')));
   EXPECT_FALSE(is_name(""));
   EXPECT_FALSE(is_name(".hidden"));
