@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "tests/daemon/agent_process.h"
 #include "tests/daemon/journals.h"
@@ -183,6 +185,8 @@ TEST_F(RequestsTest, StatusSaysWhyItWasGivenUp) {
 
 TEST_F(RequestsTest, ListIsInOrderAndHasTheFinishedOnesIfAsked) {
   const Uuid first = write_source(state_, SourceState::kCommitted);
+  std::this_thread::sleep_for(
+      std::chrono::milliseconds(1));  // in one millisecond there is no order
   const Uuid second = write_destination(state_, DestinationState::kRunning);
   EXPECT_EQ(list(false).migrations_size(), 1);
   const auto all = list(true);
