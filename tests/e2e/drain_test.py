@@ -57,6 +57,7 @@ class Scenario(unittest.TestCase):
 
     def end_of(self, begun):
         out, err = begun.communicate(timeout=120)
+        self.assertTrue(out, err)
         return begun.returncode, json.loads(out), err
 
     def assert_runs_once(self, tickers, hosts, said):

@@ -41,7 +41,8 @@ class Runner:
         self.stopping = 0  # how often we were told to stop
         self._options = list(migrate_options)
         self._checkpoint_options = list(checkpoint_options)
-        self._ended = queue.SimpleQueue()  # (task, Ended, source_blocks)
+        # (task, Ended, source_blocks), or (None, a line of a signal handler or None, None)
+        self._ended = queue.SimpleQueue()
         self._moving = {}  # task.job.key and source -> task
         self._migrations = {}  # the same -> Migration, once it has begun
         self._settled = set()  # ids of migrations that have ended, whatever a picture says
@@ -153,7 +154,9 @@ class Runner:
 
     def _conclude(self, task, ended, source_blocks):
         if task is None:
-            return None  # only to wake us up
+            if ended:
+                self.say(ended)
+            return None
         now = time.monotonic()
         del self._moving[self._key(task)]
         with self._lock:
@@ -270,15 +273,17 @@ class Runner:
             signal.signal(number, self._told_to_stop)
 
     def _told_to_stop(self, *_):
-        """Once: nothing new begins. Twice: what is under way is cancelled. Three times: we leave."""
+        """Once: nothing new begins. Twice: what is under way is cancelled. Three times: we leave.
+        A signal's handler: it may have interrupted a line that is being printed, and prints none."""
         self.stopping += 1
-        self._ended.put((None, None, None))
+        line = None
         if self.stopping == 1:
-            self.say("stopping: the migrations under way end first; once more to cancel them")
+            line = "stopping: the migrations under way end first; once more to cancel them"
         elif self.stopping == 2:
-            self.say("cancelling the migrations under way; once more to leave them to the agents")
+            line = "cancelling the migrations under way; once more to leave them to the agents"
             for migration in list(self._migrations.values()):
                 migration.cancel()
         else:
             for migration in list(self._migrations.values()):
                 migration.leave()
+        self._ended.put((None, line, None))
