@@ -20,6 +20,8 @@ namespace gcr::agent::destination {
 namespace {
 
 constexpr std::size_t kMaxNameBytes = 256;
+/// From this host itself VRAM comes no faster than it is uploaded.
+constexpr std::uint64_t kWindowWithinHostBytes = 512 * kMiB;
 constexpr std::uint64_t kMaxImageBytes = std::uint64_t{1} << 46;
 
 /// More than buffers can need here: host memory, and all VRAM.
@@ -225,13 +227,14 @@ Status Course::make_room(const proto::PrepareRequest& request, const Wanted& wan
   GCR_TRY(room_->open_images(secret));
   group_ = settlement::group_of(log_->journal());
   GCR_TRY(group_.create(plan_.limits));
+  const std::uint64_t most = context_.config.landing_window_bytes;
+  const std::uint64_t window =
+      context_.channel.stays_on_host() ? std::min(most, kWindowWithinHostBytes) : most;
   vram_->begin(digest::DigestKey::expand(secret),
-               request.no_prefill() ? Mode::kReload : Mode::kPrefill,
-               {context_.config.landing_window_bytes, lanes});
+               request.no_prefill() ? Mode::kReload : Mode::kPrefill, {window, lanes});
   auto criu = std::async(std::launch::async, [this] {
-    return guarded([this] {
-      return phases_.time("process", "start CRIU", [this] { return start_criu(); });
-    });
+    return guarded(
+        [this] { return phases_.time("process", "start CRIU", [this] { return start_criu(); }); });
   });
   const Status placed = guarded(
       [&] { return phases_.time("vram", "make room for VRAM", [&] { return place(wanted); }); });
