@@ -164,7 +164,7 @@ Status Course::restore(const proto::RestoreRequest& request, proto::RestoreReply
   auto verifying = std::async(std::launch::async, [&]() -> Result<std::uint64_t> {
     GCR_ASSIGN(const std::uint64_t chunks,
                phases_.time("vram", prefilled ? "verify VRAM" : "fill and verify VRAM",
-                           [&] { return vram_->fill_and_verify(sent); }));
+                            [&] { return vram_->fill_and_verify(sent); }));
     GCR_TRY(fault::point("destination.verified"));
     return chunks;
   });
