@@ -7,7 +7,6 @@
 #include <span>
 #include <string>
 
-#include "migrate-agent/digest/digest.h"
 #include "migrate-agent/images/sender.h"
 #include "migrate-agent/store/manifest.h"
 #include "migrate-agent/store/pack.h"

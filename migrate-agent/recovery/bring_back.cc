@@ -210,7 +210,7 @@ Status continue_others(std::span<const Member> members) {
   return {};
 }
 
-/// Tells whoever has the members in hand how long a step took.
+/// Tells the caller of bring_back() how long `work` took.
 Status timed(const InHand* in_hand, const char* step, const std::function<Status()>& work) {
   const auto began = std::chrono::steady_clock::now();
   const Status done = work();

@@ -51,7 +51,7 @@ struct InHand {
   bool detaching = false;  ///< for Lost; later than the journal's
   /// When all that have not ended run again. May be null.
   std::function<void()> running{};
-  /// Told of each step that is over, and when it began. May be null.
+  /// Called after each step, with its name and when it began. May be null.
   std::function<void(const char* step, std::chrono::steady_clock::time_point began)> took{};
 };
 

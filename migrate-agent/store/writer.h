@@ -31,7 +31,7 @@ class Writer {
     Uuid checkpoint{};
     std::string name{};                          ///< is_name()
     images::Codec codec = images::Codec::kNone;  ///< where it makes a content smaller
-    unsigned packs = 4;       ///< files that are written side by side, at most; less take fewer
+    unsigned packs = 4;  ///< most files that are written side by side, for little there are fewer
     control::TlsFiles tls{};  ///< to sign with, and to believe earlier manifests
   };
 
