@@ -427,7 +427,7 @@ TEST_P(LoadSpoiledTest, VramThatIsNotTheCheckpointsIsFoundAndItCanBeRestoredAgai
   std::ofstream(hosts_.directory(Host::kA) + "/faults") << GetParam() << " corrupt\n";
   const CommandResult refused = restore(Host::kA);
   ASSERT_TRUE(fs::exists(hosts_.directory(Host::kA) + "/faults.hit"));
-  EXPECT_EQ(refused.exit_code, kFailedExit);
+  EXPECT_NE(refused.exit_code, 0);
   EXPECT_NE(refused.err.find("differs from what was sent"), std::string::npos) << refused.err;
   EXPECT_EQ(hosts_.use(Host::kA), idle);
   const CommandResult restored = restore(Host::kA);
@@ -447,7 +447,7 @@ TEST_F(CheckpointTest, AByteThatWasSpoiledBeforeItWasStoredIsFoundAtTheRestore) 
   ASSERT_TRUE(fs::exists(hosts_.directory(Host::kA) + "/faults.hit"));
   const HostUse idle = hosts_.use(Host::kB);
   const CommandResult refused = restore(Host::kB);
-  EXPECT_EQ(refused.exit_code, kFailedExit);
+  EXPECT_NE(refused.exit_code, 0);
   EXPECT_NE(refused.err.find("differs from what was sent"), std::string::npos) << refused.err;
   EXPECT_EQ(hosts_.use(Host::kB), idle);
 }
