@@ -134,19 +134,19 @@ Result<criu::AdaptedSockets> Course::adapt_sockets() const {
 }
 
 Status Course::restore_process(const proto::RestoreRequest& request,
-                               const std::vector<images::ImageFile>& files, Phases& phases) {
-  GCR_TRY(phases.time("images", "complete images", [&] { return room_->complete(files); }));
+                               const std::vector<images::ImageFile>& files) {
+  GCR_TRY(phases_.time("images", "complete images", [&] { return room_->complete(files); }));
   GCR_TRY(fault::point("destination.imaged"));
-  GCR_TRY(phases.time("process", "make files", [&] { return make_files(request); }));
+  GCR_TRY(phases_.time("process", "make files", [&] { return make_files(request); }));
   GCR_TRY(fault::point("destination.carried"));
   GCR_ASSIGN(const auto vetted,
-             phases.time("process", "compare files", [&] { return vet_files(request); }));
+             phases_.time("process", "compare files", [&] { return vet_files(request); }));
   GCR_ASSIGN(const auto sockets,
-             phases.time("process", "adapt sockets", [&] { return adapt_sockets(); }));
+             phases_.time("process", "adapt sockets", [&] { return adapt_sockets(); }));
   GCR_ASSIGN(process_,
              RestoredProcess::create(plan_.driver, *prepared_restore_, room_->images().memories(),
                                      {request.members(), vetted, sockets, plan_.gpu_users},
-                                     plan_.running, plan_.gpu_map, group_, phases));
+                                     plan_.running, plan_.gpu_map, group_, phases_));
   spdlog::info("{} of memory was in place before the restore",
                format_bytes(prepared_restore_->taken_bytes()));
   return made_files_->drop_temporary_names();
@@ -156,7 +156,6 @@ Status Course::restore_process(const proto::RestoreRequest& request,
 Status Course::restore(const proto::RestoreRequest& request, proto::RestoreReply& reply) {
   GCR_TRY(expect(State::kPrepared, "RestoreRequest"));
   GCR_TRY(data_->health());
-  Phases phases("destination", Phases::Clock::time_point{});
   GCR_ASSIGN(const BufferDigests sent, check_digests(request.digests(), job_));
   GCR_ASSIGN(const auto files, check_files(request.files()));
   // From now on nothing writes into the images that CRIU reads, or into the landing region.
@@ -164,19 +163,19 @@ Status Course::restore(const proto::RestoreRequest& request, proto::RestoreReply
   const bool prefilled = vram_->mode() == mover::IncomingVram::Mode::kPrefill;
   auto verifying = std::async(std::launch::async, [&]() -> Result<std::uint64_t> {
     GCR_ASSIGN(const std::uint64_t chunks,
-               phases.time("vram", prefilled ? "verify VRAM" : "fill and verify VRAM",
-                           [&] { return vram_->fill_and_verify(sent); }));
+               phases_.time("vram", prefilled ? "verify VRAM" : "fill and verify VRAM",
+                            [&] { return vram_->fill_and_verify(sent); }));
     GCR_TRY(fault::point("destination.verified"));
     return chunks;
   });
-  const Status restored = restore_process(request, files, phases);
+  const Status restored = restore_process(request, files);
   GCR_ASSIGN(const std::uint64_t verified, verifying.get());
   GCR_TRY(restored);
-  GCR_TRY(vote(phases));
+  GCR_TRY(vote());
   reply.set_verified_chunks(verified);
   reply.set_prefilled(prefilled);
   if (!vram_->note().empty()) reply.add_notes(vram_->note());
-  for (proto::PhaseTime& phase : phases.list()) *reply.add_phases() = std::move(phase);
+  for (proto::PhaseTime& phase : phases_.list()) *reply.add_phases() = std::move(phase);
   *report_.mutable_phases() = reply.phases();
   report_.set_verified(true);
   return {};
@@ -184,17 +183,17 @@ Status Course::restore(const proto::RestoreRequest& request, proto::RestoreReply
 
 /// The process is frozen before the vote is in the journal, and the vote is in the journal before
 /// the source gets the reply.
-Status Course::vote(Phases& phases) {
+Status Course::vote() {
   GCR_ASSIGN(auto descriptors, vram_->descriptors());
   GCR_ASSIGN(auto of_members, job_.split(std::move(descriptors)));
-  GCR_TRY(process_->attach(std::move(of_members), phases));
+  GCR_TRY(process_->attach(std::move(of_members), phases_));
   GCR_TRY(fault::point("destination.attached"));
-  GCR_TRY(process_->stand_still(phases));
+  GCR_TRY(process_->stand_still(phases_));
   GCR_TRY(fault::point("destination.stopped"));
   identity_ = process_->identity();
   journal::Record record;
   *record.mutable_restored() = identity_;
-  GCR_TRY(phases.time("process", "write the vote", [&] {
+  GCR_TRY(phases_.time("process", "write the vote", [&] {
     return log_->advance(commit::DestinationEvent::kRestored, std::move(record));
   }));
   process_->leave();

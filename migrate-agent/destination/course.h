@@ -94,6 +94,7 @@ class Course {
   Status prepare(const proto::PrepareRequest& request, proto::PrepareReply& reply);
   Status begin();
   Status make_room(const proto::PrepareRequest& request, const Wanted& wanted, unsigned lanes);
+  Status start_criu();
   Status place(const Wanted& wanted);
   Result<std::unique_ptr<IncomingData>> open_data(DataPlan& plan, const std::string& token);
   Status open_all_regions(IncomingData& data);
@@ -110,8 +111,8 @@ class Course {
   Result<std::vector<process::VettedFiles>> vet_files(const proto::RestoreRequest& request) const;
   Result<criu::AdaptedSockets> adapt_sockets() const;
   Status restore_process(const proto::RestoreRequest& request,
-                         const std::vector<images::ImageFile>& files, Phases& phases);
-  Status vote(Phases& phases);
+                         const std::vector<images::ImageFile>& files);
+  Status vote();
 
   Status commit(const proto::CommitRequest& request, proto::Envelope& reply);
   Status abort(const proto::AbortRequest& request);
@@ -126,6 +127,7 @@ class Course {
   std::optional<commit::DestinationLog> log_;  ///< from PrepareRequest on
   journal::Restored identity_;                 ///< from the vote on
   proto::MigrateReport report_;                ///< for the daemon: what this side knows
+  Phases phases_{"destination", Phases::Clock::time_point{}};  ///< from the preflight to the vote
   Error cause_{Code::kCancelled, "the source ended it"};
 
   std::unique_ptr<Room> room_;

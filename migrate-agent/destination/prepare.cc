@@ -2,6 +2,8 @@
 // receiving data.
 #include <fmt/format.h>
 
+#include <future>
+
 #include "migrate-agent/cgroups/devices.h"
 #include "migrate-agent/data/offer.h"
 #include "migrate-agent/destination/course.h"
@@ -18,6 +20,8 @@ namespace gcr::agent::destination {
 namespace {
 
 constexpr std::size_t kMaxNameBytes = 256;
+/// From this host itself VRAM comes no faster than it is uploaded.
+constexpr std::uint64_t kWindowWithinHostBytes = 512 * kMiB;
 constexpr std::uint64_t kMaxImageBytes = std::uint64_t{1} << 46;
 
 /// More than buffers can need here: host memory, and all VRAM.
@@ -101,7 +105,7 @@ Status Course::preflight(const proto::PreflightRequest& request, proto::Prefligh
   }
   const Status room = on_io(
       context_.io, context_.daemon.ask_room(journal::Began::DESTINATION, request.ordered_by()));
-  GCR_TRY(look(request, room, reply));
+  GCR_TRY(phases_.time("course", "compare hosts", [&] { return look(request, room, reply); }));
   const std::string reason =
       preflight::reason_of({reply.findings().begin(), reply.findings().end()});
   if (request.only() || !reason.empty()) {
@@ -198,15 +202,8 @@ Status Course::begin() {
   return fault::point("destination.began");
 }
 
-/// Reserves memory, and creates what data connections need.
-Status Course::make_room(const proto::PrepareRequest& request, const Wanted& wanted,
-                         unsigned lanes) {
-  using Mode = mover::IncomingVram::Mode;
-  GCR_ASSIGN(const auto secret, check_digest_key(request.digest_key()));
-  GCR_ASSIGN(room_, Room::reserve(context_.config, plan_.image_bytes));
-  GCR_TRY(room_->open_images(secret));
-  group_ = settlement::group_of(log_->journal());
-  GCR_TRY(group_.create(plan_.limits));
+/// CRIU waits from now on; what comes of memory goes into it.
+Status Course::start_criu() {
   GCR_ASSIGN(std::vector<UniqueFd> entries, group_.entries());
   GCR_ASSIGN(prepared_restore_, criu::PreparedRestore::create(
                                     context_.config.criu, room_->image_directory(), plan_.used_pids,
@@ -218,10 +215,31 @@ Status Course::make_room(const proto::PrepareRequest& request, const Wanted& wan
                                                                std::span<const std::byte> pages) {
     return restore.place(header.memory, header.offset, header.present, pages);
   });
+  return {};
+}
+
+/// Reserves memory, and creates what data connections need. CRIU is started beside VRAM.
+Status Course::make_room(const proto::PrepareRequest& request, const Wanted& wanted,
+                         unsigned lanes) {
+  using Mode = mover::IncomingVram::Mode;
+  GCR_ASSIGN(const auto secret, check_digest_key(request.digest_key()));
+  GCR_ASSIGN(room_, Room::reserve(context_.config, plan_.image_bytes));
+  GCR_TRY(room_->open_images(secret));
+  group_ = settlement::group_of(log_->journal());
+  GCR_TRY(group_.create(plan_.limits));
+  const std::uint64_t most = context_.config.landing_window_bytes;
+  const std::uint64_t window =
+      context_.channel.stays_on_host() ? std::min(most, kWindowWithinHostBytes) : most;
   vram_->begin(digest::DigestKey::expand(secret),
-               request.no_prefill() ? Mode::kReload : Mode::kPrefill,
-               {context_.config.landing_window_bytes, lanes});
-  return place(wanted);
+               request.no_prefill() ? Mode::kReload : Mode::kPrefill, {window, lanes});
+  auto criu = std::async(std::launch::async, [this] {
+    return guarded(
+        [this] { return phases_.time("process", "start CRIU", [this] { return start_criu(); }); });
+  });
+  const Status placed = guarded(
+      [&] { return phases_.time("vram", "make room for VRAM", [&] { return place(wanted); }); });
+  GCR_TRY(criu.get());
+  return placed;
 }
 
 Status Course::place(const Wanted& wanted) {

@@ -24,7 +24,7 @@
 //     the same argument (the last differing j, and K[j+1] which the first sum has not used) both
 //     agree with probability 1/p^2. Chunks of different lengths differ in x[0].
 //   - 2^-128 + p^-2 < 2^-121.9.
-// The key is fresh for each migration and nobody who writes chunks knows it.
+// A migration's key is fresh, and nobody who writes chunks knows it. A store's: decision 24.
 //
 // The place of a byte alone decides which key words it meets, so any number of threads can share a
 // chunk: sums of level 1 mod 2^64 within a block, sums of level 2 mod p across blocks.

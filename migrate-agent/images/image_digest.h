@@ -3,10 +3,10 @@
 // moved changes the sum.
 //
 // A window's tag is GMAC (NIST SP 800-38D) with AES-256 over the block's header as if it were not
-// compressed and the pages that it contains. The nonce is file, offset and round: a window is
-// digested once under one key. A window's digest is HMAC-SHA256, cut to 128 bits, of nonce and tag.
-// Both keys are the migration's own. The sum is taken modulo 2^128; tags and single digests are
-// never revealed.
+// compressed and the pages that it contains. The nonce is file, offset and round: a migration
+// digests a window once. A window's digest is HMAC-SHA256, cut to 128 bits, of nonce and tag. Both
+// keys come from the migration's secret, or a store's (decision 24), so nonces come again; but
+// tags, digests and sums are never revealed. The sum is taken modulo 2^128.
 //
 // Bound. Somebody without the keys changes a windows, and drops, doubles and moves others, so that
 // n arrive or are missing. The sum is the same with a probability of at most (a l + n) / 2^128,

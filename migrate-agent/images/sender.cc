@@ -22,6 +22,8 @@
 #include "migrate-agent/digest/digest.h"
 #include "migrate-agent/images/block.h"
 #include "migrate-agent/images/slots.h"
+#include "src/base/side_by_side.h"
+#include "src/base/units.h"
 
 namespace gcr::images {
 
@@ -97,6 +99,7 @@ struct ImageSender::Impl {
         digester(options.secret),
         page_key(digest::DigestKey::expand(options.secret)),
         chooser(options.compression, options.link_bytes_per_s, threads),
+        threads(threads),
         workers(threads) {
     // One per worker in use, and as many again for the readers.
     for (unsigned i = 0; i < 2 * threads + 2; ++i) free_buffers.emplace_back(kSlotBytes);
@@ -113,6 +116,7 @@ struct ImageSender::Impl {
   PresentPages news(std::span<const std::byte> window, const PresentPages& pages,
                     const PresentPages& with_data, MemoryWindow& sent) const;
   void process(Buffer buffer, BlockHeader header);
+  void process_window(Buffer buffer, BlockHeader header);
   void read_and_process(Buffer buffer, BlockHeader header, std::span<const AddressRange> ranges,
                         MemoryRound& round, MemoryWindow* sent);
   Status add_digest(const BlockHeader& header, std::span<const std::byte> pages);
@@ -139,6 +143,7 @@ struct ImageSender::Impl {
   std::atomic<std::uint64_t> zero_bytes = 0;
   std::atomic<std::uint64_t> sent_bytes = 0;
 
+  const unsigned threads;
   asio::thread_pool workers;
 };
 
@@ -215,6 +220,14 @@ void ImageSender::Impl::process(Buffer buffer, BlockHeader header) {
     if (const Status sent = send(buffer, header); !sent) fail(sent.error());
   }
   release_buffer(std::move(buffer));
+}
+
+/// Sends all of a file's window that is not zeros.
+void ImageSender::Impl::process_window(Buffer buffer, BlockHeader header) {
+  header.present = pages_with_data(window_of(buffer).first(header.raw_bytes));
+  raw_bytes += header.raw_bytes;
+  zero_bytes += header.raw_bytes - header.payload_bytes();
+  process(std::move(buffer), header);
 }
 
 /// Counts the round's unread windows down, under `mutex`, when `ranges` and `round` are not used
@@ -314,13 +327,36 @@ Status ImageSender::take(const std::string& name, UniqueFd content) {
     header.raw_bytes = static_cast<std::uint32_t>(*got);
     file.size_bytes += *got;
     asio::post(impl_->workers, [impl = impl_.get(), buffer = std::move(buffer), header]() mutable {
-      header.present = pages_with_data(window_of(buffer).first(header.raw_bytes));
-      impl->raw_bytes += header.raw_bytes;
-      impl->zero_bytes += header.raw_bytes - header.payload_bytes();
-      impl->process(std::move(buffer), header);
+      impl->process_window(std::move(buffer), header);
     });
     if (*got < kWindowBytes) break;
   }
+  const std::lock_guard lock(impl_->mutex);
+  impl_->files.push_back(std::move(file));
+  return {};
+}
+
+Status ImageSender::take_content(const std::string& name, std::uint64_t size_bytes,
+                                 const ReadMemory& content) {
+  GCR_ASSIGN(ImageFile file, impl_->new_file(name));
+  file.size_bytes = size_bytes;
+  const std::size_t windows = round_up(size_bytes, kWindowBytes) / kWindowBytes;
+  GCR_TRY(share_out(windows, impl_->threads, [&](std::size_t i) -> Status {
+    GCR_TRY(impl_->health());
+    BlockHeader header;
+    header.file = file.id;
+    header.offset = i * kWindowBytes;
+    header.raw_bytes = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(kWindowBytes, size_bytes - header.offset));
+    Buffer buffer = impl_->acquire_buffer();
+    const Status read = content(header.offset, window_of(buffer).first(header.raw_bytes));
+    if (read) {
+      impl_->process_window(std::move(buffer), header);
+    } else {
+      impl_->release_buffer(std::move(buffer));
+    }
+    return read;
+  }));
   const std::lock_guard lock(impl_->mutex);
   impl_->files.push_back(std::move(file));
   return {};

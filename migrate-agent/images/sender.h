@@ -42,6 +42,10 @@ class ImageSender : public Sink {
                      const ReadMemory& read, bool last) override;
   Result<SentImages> finish() override;
 
+  /// As take(), of what is at offsets 0 to `size_bytes` of `content`, which is read by several
+  /// threads.
+  Status take_content(const std::string& name, std::uint64_t size_bytes, const ReadMemory& content);
+
  private:
   struct Impl;
   explicit ImageSender(std::unique_ptr<Impl> impl);

@@ -48,7 +48,6 @@ struct Loading {
   std::optional<commit::SourceLog> log{};
   std::unique_ptr<AgentTarget> target{};
   StoredJob::Regions regions{};
-  std::array<std::byte, 32> key{};
   proto::RestoreRequest restore{};
   Cancellation::Registration interrupting{};
 };
@@ -144,12 +143,12 @@ Status begin(Loading& l) {
 
 Status prepare(Loading& l) {
   const Phases::Timer timer(l.phases, "course", "prepare");
-  GCR_ASSIGN(l.key, l.target->digest_key());
   proto::PrepareRequest request;
   *request.mutable_buffers() = l.job->manifest().buffers();
   request.set_lanes(l.worker.config.lanes);
   request.set_transport(proto::TRANSPORT_TCP);
-  request.set_digest_key(l.key.data(), l.key.size());
+  // VRAM is compared with what it was when the checkpoint was taken.
+  request.set_digest_key(l.job->manifest().digest_key());
   request.set_no_prefill(l.request.no_prefill());
   *request.mutable_offer() = data_offer(l.worker.config.unencrypted_data);
   GCR_ASSIGN(const Prepared prepared, l.target->prepare(request));
@@ -164,31 +163,30 @@ Status prepare(Loading& l) {
 }
 
 /// After the images, as in a migration: which files in memory are wanted.
-Status send_files(Loading& l, images::Sink& sink) {
+Status send_files(Loading& l, images::ImageSender& sender) {
   if (l.job->manifest().files().files().empty()) return {};
   proto::CarryRequest request = l.job->manifest().files();
   request.clear_boot_id();
   GCR_ASSIGN(const proto::CarryReply reply, l.target->carry(request));
   for (const std::uint32_t place : reply.wanted()) {
-    GCR_TRY(l.job->send_image(memory_files::image_name(place), sink));
+    GCR_TRY(l.job->send_image(memory_files::image_name(place), sender));
   }
   return {};
 }
 
 /// VRAM beside images.
-Status send_all(Loading& l, images::Sink& sink) {
+Status send_all(Loading& l, images::ImageSender& sender) {
   auto vram = std::async(std::launch::async, [&l] {
     return guarded([&l] {
       return l.phases.time("vram", "read", [&l] {
-        return l.job->send_vram(l.target->channel(), l.regions, digest::DigestKey::expand(l.key),
-                                l.restore);
+        return l.job->send_vram(l.target->channel(), l.regions, l.restore);
       });
     });
   });
   const Status images = guarded([&] {
     return l.phases.time("images", "read", [&]() -> Status {
-      GCR_TRY(l.job->send_images(sink));
-      return send_files(l, sink);
+      GCR_TRY(l.job->send_images(sender));
+      return send_files(l, sender);
     });
   });
   GCR_TRY(vram.get());
@@ -199,9 +197,10 @@ Status send(Loading& l) {
   const Phases::Timer timer(l.phases, "course", "read");
   l.console.tell("read", fmt::format("reading {} of VRAM", format_bytes(l.report.vram_bytes())));
   l.console.begin_copying(l.target->channel());
-  GCR_ASSIGN(images::Sink* const sink, l.target->image_sink(images::Compression::kNone, 0));
-  GCR_TRY(send_all(l, *sink));
-  GCR_ASSIGN(const images::SentImages sent, sink->finish());
+  GCR_ASSIGN(images::ImageSender* const sender,
+             l.target->image_sender(images::Compression::kNone, 0));
+  GCR_TRY(send_all(l, *sender));
+  GCR_ASSIGN(const images::SentImages sent, sender->finish());
   add_files(sent, l.restore);
   l.report.set_image_bytes(sent.raw_bytes);
   return fault::point("source.load.sent");

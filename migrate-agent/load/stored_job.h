@@ -7,8 +7,7 @@
 #include <span>
 #include <string>
 
-#include "migrate-agent/digest/digest.h"
-#include "migrate-agent/images/sink.h"
+#include "migrate-agent/images/sender.h"
 #include "migrate-agent/store/manifest.h"
 #include "migrate-agent/store/pack.h"
 #include "proto/checkpoint.pb.h"
@@ -27,25 +26,25 @@ class StoredJob {
   const proto::Manifest& manifest() const { return manifest_; }
 
   /// Sends VRAM into the regions of its buffers, by buffer, with several threads; adds to `request`
-  /// the digests, under `key`, of what was sent. Every byte is proven by its content's name first.
+  /// the digests that it had when the checkpoint was taken, under the manifest's key. Every byte is
+  /// proven by its content's name first.
   Status send_vram(transport::Channel& channel, const Regions& regions,
-                   const digest::DigestKey& key, proto::RestoreRequest& request) const;
+                   proto::RestoreRequest& request) const;
 
   /// Sends CRIU's images and the memories of members.
-  Status send_images(images::Sink& sink) const;
+  Status send_images(images::ImageSender& sender) const;
 
   /// Sends the image of that name, which is none of CRIU's. kDataLoss if there is none.
-  Status send_image(const std::string& name, images::Sink& sink) const;
+  Status send_image(const std::string& name, images::ImageSender& sender) const;
 
  private:
   StoredJob(proto::Manifest manifest, std::unique_ptr<store::Packs> packs);
 
   Status read(std::uint32_t content, std::span<std::byte> out) const;
-  Status send(const proto::StoredImage& image, images::Sink& sink) const;
-  Status send_memory(const proto::StoredImage& memory, images::Sink& sink) const;
+  Status send(const proto::StoredImage& image, images::ImageSender& sender) const;
+  Status send_memory(const proto::StoredImage& memory, images::ImageSender& sender) const;
   Status read_at(const proto::StoredImage& image, std::uint64_t offset,
                  std::span<std::byte> out) const;
-  Status write_all(const proto::StoredImage& image, int fd) const;
 
   proto::Manifest manifest_;
   store::Key key_{};

@@ -172,6 +172,12 @@ Result<proto::BuffersReply> AgentTarget::change(const proto::BuffersRequest& req
 
 Result<images::Sink*> AgentTarget::image_sink(images::Compression compression,
                                               double link_bytes_per_s) {
+  GCR_ASSIGN(images::ImageSender* const sender, image_sender(compression, link_bytes_per_s));
+  return sender;
+}
+
+Result<images::ImageSender*> AgentTarget::image_sender(images::Compression compression,
+                                                       double link_bytes_per_s) {
   GCR_ASSIGN(images_, images::ImageSender::create(*channel_, {.region = image_region_,
                                                               .region_bytes = image_region_bytes_,
                                                               .compression = compression,

@@ -39,6 +39,9 @@ class AgentTarget : public Target {
   Result<proto::BuffersReply> change(const proto::BuffersRequest& request) override;
   Result<images::Sink*> image_sink(images::Compression compression,
                                    double link_bytes_per_s) override;
+  /// The sink, as what it is; valid until the next call of either.
+  Result<images::ImageSender*> image_sender(images::Compression compression,
+                                            double link_bytes_per_s);
   Result<proto::CarryReply> carry(const proto::CarryRequest& request) override;
   Result<proto::RestoreReply> restore(const proto::RestoreRequest& request) override;
   Result<commit::CommitAnswer> commit() override;

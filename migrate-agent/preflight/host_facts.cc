@@ -99,13 +99,23 @@ void look_at_freezer(const Config& config, Findings& findings) {
   findings.add("no-freezer", "no control group can be frozen: " + freezer.error().message());
 }
 
-/// Three runs of CRIU, each of some 50 ms, side by side.
-void look_at_criu(const Config& config, proto::HostFacts& facts, Findings& findings) {
-  auto checked = std::async(std::launch::async, [&] { return criu::check(config.criu); });
-  auto features = std::async(std::launch::async, [&] { return criu::cpu_features(config.criu); });
-  const auto version = criu::version(config.criu);
-  const Status check = checked.get();
-  if (auto image = features.get()) facts.set_cpu_features(std::move(*image));
+/// Three runs of CRIU, each of some 50 ms, side by side and beside the GPUs' driver, which takes as
+/// long to load.
+struct CriuRuns {
+  explicit CriuRuns(const criu::Command& criu)
+      : version(std::async(std::launch::async, [&criu] { return criu::version(criu); })),
+        check(std::async(std::launch::async, [&criu] { return criu::check(criu); })),
+        features(std::async(std::launch::async, [&criu] { return criu::cpu_features(criu); })) {}
+
+  std::future<Result<std::uint32_t>> version;
+  std::future<Status> check;
+  std::future<Result<std::string>> features;
+};
+
+void look_at_criu(CriuRuns& runs, proto::HostFacts& facts, Findings& findings) {
+  const auto version = runs.version.get();
+  const Status check = runs.check.get();
+  if (auto image = runs.features.get()) facts.set_cpu_features(std::move(*image));
   if (!version) {
     findings.add("criu-missing", version.error().message());
     return;
@@ -240,11 +250,12 @@ void check_gpu(const proto::Gpu& gpu, const proto::HostFacts& host, Findings& fi
 
 Survey survey(const Config& config, Findings& findings) {
   Survey survey;
+  CriuRuns criu(config.criu);
   look_at_kernel(survey.facts, findings);
   look_at_memory(config, survey.facts);
   look_at_freezer(config, findings);
   look_at_gpus(config, survey, findings);
-  look_at_criu(config, survey.facts, findings);
+  look_at_criu(criu, survey.facts, findings);
   return survey;
 }
 

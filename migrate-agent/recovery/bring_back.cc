@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -21,6 +22,7 @@
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/recovery/recovery.h"
 #include "src/base/log.h"
+#include "src/base/side_by_side.h"
 
 namespace gcr::recovery {
 namespace {
@@ -97,11 +99,8 @@ bool has_no_cuda(const Result<T>& asked) {
 
 /// Restores and unlocks the control state, from whatever state the driver reports.
 Status bring_back_control(pid_t pid, const std::vector<device::GpuPair>& gpus,
-                          std::shared_ptr<const device::Driver> driver) {
-  if (driver == nullptr) {
-    GCR_ASSIGN(driver, device::load_drivers());
-  }
-  const auto control = driver->control(pid);
+                          const device::Driver& driver) {
+  const auto control = driver.control(pid);
   for (;;) {
     const auto state = control->state();
     if (has_no_cuda(state)) return {};
@@ -122,6 +121,17 @@ Status bring_back_control(pid_t pid, const std::vector<device::GpuPair>& gpus,
                      fmt::format("the driver has given up on CUDA in process {}", pid));
     }
   }
+}
+
+Status bring_back_controls(std::span<Member*> members, const Lost& lost, const InHand* in_hand) {
+  if (members.empty()) return {};
+  auto driver = in_hand == nullptr ? nullptr : in_hand->driver;
+  if (driver == nullptr) {
+    GCR_ASSIGN(driver, device::load_drivers());
+  }
+  return side_by_side(members, [&](const Member* member) {
+    return bring_back_control(member->process.pid(), lost.gpus, *driver);
+  });
 }
 
 Result<job::MemberDescriptors> find_vram(const Lost& lost, const InHand* in_hand) {
@@ -200,6 +210,24 @@ Status continue_others(std::span<const Member> members) {
   return {};
 }
 
+/// Tells the caller of bring_back() how long `work` took.
+Status timed(const InHand* in_hand, const char* step, const std::function<Status()>& work) {
+  const auto began = std::chrono::steady_clock::now();
+  const Status done = work();
+  if (in_hand != nullptr && in_hand->took) in_hand->took(step, began);
+  return done;
+}
+
+/// As if nobody had stopped them.
+Status let_go_on(std::span<Member*> members) {
+  for (Member* member : members) {
+    // A CRIU that failed has let the process go on, but perhaps not its queues.
+    GCR_TRY(is_stopped(member->process.pid()) ? resume(member->process, *member->access)
+                                              : criu::let_queues_go_on(member->process));
+  }
+  return {};
+}
+
 /// Each step for all members before the next.
 Status bring_back_all(const Lost& lost, std::span<Member> members, const InHand* in_hand) {
   GCR_TRY(criu::wait_for_helpers(lost.scratch, kCriuPatience));
@@ -212,17 +240,12 @@ Status bring_back_all(const Lost& lost, std::span<Member> members, const InHand*
     if (member.access != nullptr) taken_apart.push_back(&member);
   }
   if (lost.detaching) {
-    for (Member* member : taken_apart) {
-      // A CRIU that failed has let the process go on, but perhaps not its queues.
-      GCR_TRY(is_stopped(member->process.pid()) ? resume(member->process, *member->access)
-                                                : criu::let_queues_go_on(member->process));
-    }
-    for (const Member* member : taken_apart) {
-      GCR_TRY(bring_back_control(member->process.pid(), lost.gpus,
-                                 in_hand == nullptr ? nullptr : in_hand->driver));
-    }
+    GCR_TRY(timed(in_hand, "continue", [&] { return let_go_on(taken_apart); }));
+    GCR_TRY(timed(in_hand, "control restore",
+                  [&] { return bring_back_controls(taken_apart, lost, in_hand); }));
   }
-  GCR_TRY(bring_back_vram(taken_apart, lost, in_hand));
+  GCR_TRY(
+      timed(in_hand, "attach VRAM", [&] { return bring_back_vram(taken_apart, lost, in_hand); }));
   for (Member* member : taken_apart) {
     if (!member->gated) continue;
     spdlog::info("process {} is behind its gate: opening it", member->process.pid());

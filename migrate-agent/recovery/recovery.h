@@ -5,6 +5,7 @@
 // for one job.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -50,6 +51,8 @@ struct InHand {
   bool detaching = false;  ///< for Lost; later than the journal's
   /// When all that have not ended run again. May be null.
   std::function<void()> running{};
+  /// Called after each step, with its name and when it began. May be null.
+  std::function<void(const char* step, std::chrono::steady_clock::time_point began)> took{};
 };
 
 enum class Found {

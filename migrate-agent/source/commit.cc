@@ -104,7 +104,11 @@ recovery::InHand in_hand(Course& c) {
             return c.subject.job.split(std::move(descriptors));
           },
           .gated = processes.gated(),
-          .detaching = processes.detaching()};
+          .detaching = processes.detaching(),
+          .took =
+              [&phases = c.account.phases](const char* step, Clock::time_point began) {
+                phases.add("process", step, began, Clock::now());
+              }};
 }
 
 Status commit(Course& c) {

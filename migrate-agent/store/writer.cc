@@ -13,6 +13,8 @@
 namespace gcr::store {
 namespace {
 
+constexpr std::uint64_t kPackShareBytes = 64 * kMiB;
+
 Result<Key> random_key() {
   Key key;
   if (RAND_bytes(reinterpret_cast<unsigned char*>(key.data()), static_cast<int>(key.size())) == 1) {
@@ -211,6 +213,12 @@ Result<Location> Writer::write(PackWriter& pack, const ContentName& name,
   return pack.add(name, bytes, raw_bytes, images::Codec::kNone);
 }
 
+/// One of those in use: one more for each kPackShareBytes that are written.
+PackWriter& Writer::next_pack() {
+  const std::size_t in_use = std::min(packs_.size(), 1 + new_bytes_ / kPackShareBytes);
+  return *packs_[next_pack_++ % in_use];
+}
+
 Result<ContentRef> Writer::add(std::span<const std::byte> bytes) {
   if (bytes.empty() || bytes.size() > kMaxContentBytes) {
     return Error(Code::kInvalidArgument, fmt::format("a content has no {} bytes", bytes.size()));
@@ -221,7 +229,7 @@ Result<ContentRef> Writer::add(std::span<const std::byte> bytes) {
   Status failure;
   if (const auto known = use_known(lock, name, raw_bytes, failure)) return *known;
   GCR_TRY(failure);
-  PackWriter& pack = *packs_[next_pack_++ % packs_.size()];
+  PackWriter& pack = next_pack();
   const ContentRef number = number_for({.name = name,
                                         .raw_bytes = raw_bytes,
                                         .uses = 1,

@@ -31,8 +31,8 @@ class Writer {
     Uuid checkpoint{};
     std::string name{};                          ///< is_name()
     images::Codec codec = images::Codec::kNone;  ///< where it makes a content smaller
-    unsigned packs = 4;                          ///< files that are written side by side
-    control::TlsFiles tls{};                     ///< to sign with, and to believe earlier manifests
+    unsigned packs = 4;  ///< most files that are written side by side, for little there are fewer
+    control::TlsFiles tls{};  ///< to sign with, and to believe earlier manifests
   };
 
   /// Takes the directory's lock, until this object goes; removes what writers that died have left,
@@ -84,6 +84,7 @@ class Writer {
   void reuse(const std::vector<Past>& pasts, const Packs& packs);
   std::optional<ContentRef> use_known(std::unique_lock<std::mutex>& lock, const ContentName& name,
                                       std::uint32_t raw_bytes, Status& failure);
+  PackWriter& next_pack();
   ContentRef number_for(const Content& content);
   void forget(ContentRef content);
   Result<ContentRef> end_of_write(ContentRef content, const Result<Location>& written);

@@ -335,6 +335,11 @@ const PeerIdentity& ControlChannel::peer() const { return impl_->identity; }
 const proto::Hello& ControlChannel::peer_hello() const { return impl_->hello; }
 std::string ControlChannel::peer_address() const { return impl_->address; }
 std::string ControlChannel::local_host() const { return impl_->local_host; }
+
+bool ControlChannel::stays_on_host() const {
+  const auto peer = Endpoint::parse(impl_->address);
+  return peer && !impl_->local_host.empty() && peer->host == impl_->local_host;
+}
 void ControlChannel::close() { impl_->close(); }
 
 asio::awaitable<void> ControlChannel::finish(Milliseconds timeout) {

@@ -101,6 +101,9 @@ class ControlChannel {
   std::string peer_address() const;  ///< "10.0.0.2:7411"; "local" of a local user
   std::string local_host() const;    ///< "10.0.0.1", where the peer reached this end; or empty
 
+  /// Whether both ends have the same address: such a connection does not leave the host.
+  bool stays_on_host() const;
+
   /// Closes the connection at once; pending operations fail. Let them end before destroying this.
   void close();
 

@@ -54,6 +54,8 @@ TEST_F(Greeting, BothSidesKnowEachOther) {
   EXPECT_TRUE((*client)->peer().is_agent);
   EXPECT_EQ((*client)->peer_hello().protocol_version(), kProtocolVersion);
   EXPECT_EQ((*client)->peer_address(), loopback_.endpoint().to_string());
+  EXPECT_TRUE((*client)->stays_on_host());
+  EXPECT_TRUE((*server)->stays_on_host());
 }
 
 TEST_F(Greeting, OtherVersionIsRefusedWithBothNumbers) {

@@ -418,6 +418,40 @@ INSTANTIATE_TEST_SUITE_P(Points, LoadKilledTest,
                                          "source.load.sent", "source.load.voted",
                                          "destination.attached"));
 
+class LoadSpoiledTest : public CheckpointTest, public testing::WithParamInterface<const char*> {};
+
+TEST_P(LoadSpoiledTest, VramThatIsNotTheCheckpointsIsFoundAndItCanBeRestoredAgain) {
+  App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
+  ASSERT_EQ(checkpoint(counter.pid(), {"--stop"}).exit_code, 0);
+  const HostUse idle = hosts_.use(Host::kA);
+  std::ofstream(hosts_.directory(Host::kA) + "/faults") << GetParam() << " corrupt\n";
+  const CommandResult refused = restore(Host::kA);
+  ASSERT_TRUE(fs::exists(hosts_.directory(Host::kA) + "/faults.hit"));
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_NE(refused.err.find("differs from what was sent"), std::string::npos) << refused.err;
+  EXPECT_EQ(hosts_.use(Host::kA), idle);
+  const CommandResult restored = restore(Host::kA);
+  ASSERT_EQ(restored.exit_code, 0) << restored.err;
+  end(static_cast<pid_t>(number(last_line(restored), "pid")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Points, LoadSpoiledTest,
+                         testing::Values("destination.landing.corrupt",
+                                         "destination.vram.corrupt"));
+
+/// Its name fits its bytes: only the GPU's digest tells.
+TEST_F(CheckpointTest, AByteThatWasSpoiledBeforeItWasStoredIsFoundAtTheRestore) {
+  App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
+  std::ofstream(hosts_.directory(Host::kA) + "/faults") << "source.chunk.corrupt corrupt\n";
+  ASSERT_EQ(checkpoint(counter.pid(), {"--stop"}).exit_code, 0);
+  ASSERT_TRUE(fs::exists(hosts_.directory(Host::kA) + "/faults.hit"));
+  const HostUse idle = hosts_.use(Host::kB);
+  const CommandResult refused = restore(Host::kB);
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_NE(refused.err.find("differs from what was sent"), std::string::npos) << refused.err;
+  EXPECT_EQ(hosts_.use(Host::kB), idle);
+}
+
 class LoadKilledAfterCommitTest : public CheckpointTest,
                                   public testing::WithParamInterface<const char*> {};
 

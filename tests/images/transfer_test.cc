@@ -1,6 +1,7 @@
 // Images from descriptors to files over a real TCP connection.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <map>
 #include <thread>
 
@@ -25,6 +26,33 @@ TEST_F(Images, ManyAtOnceArriveWholeWithARingThatIsMuchSmaller) {
   const SentImages sent = finish();
   EXPECT_EQ(sent.files.size(), contents.size());
   for (const auto& [name, content] : contents) EXPECT_EQ(received(name), content) << name;
+}
+
+TEST_F(Images, WhatIsReadByOffsetArrivesWholeWithoutItsZeros) {
+  connect(3, 4);
+  const std::string content = noise(5 * kMiB, 1) + std::string(4 * kMiB, '\0') + noise(77'777, 2);
+  const auto read = [&](std::uint64_t offset, std::span<std::byte> bytes) -> Status {
+    std::memcpy(bytes.data(), content.data() + offset, bytes.size());
+    return {};
+  };
+  ASSERT_TRUE(sender_->take_content("pages-1.img", content.size(), read));
+  ASSERT_TRUE(sender_->take_content("empty.img", 0, read));
+  const SentImages sent = finish();
+  EXPECT_EQ(sent.raw_bytes, content.size());
+  EXPECT_EQ(sent.zero_bytes, 4 * kMiB);
+  EXPECT_EQ(received("pages-1.img"), content);
+  EXPECT_EQ(received("empty.img"), "");
+}
+
+TEST_F(Images, WhatCannotBeReadIsAnError) {
+  connect(3, 4);
+  const auto read = [](std::uint64_t offset, std::span<std::byte>) -> Status {
+    if (offset < 2 * kMiB) return {};
+    return Error(Code::kDataLoss, "it is damaged");
+  };
+  const Status taken = sender_->take_content("pages-1.img", 8 * kMiB, read);
+  ASSERT_FALSE(taken);
+  EXPECT_EQ(taken.error().message(), "it is damaged");
 }
 
 TEST_F(Images, PagesOfZerosAreNotSent) {

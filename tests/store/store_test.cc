@@ -86,6 +86,25 @@ TEST_F(Store, ADroppedContentLeavesItsPlaceToTheNext) {
   EXPECT_LT(pack_bytes(), 2 * kChunkBytes + 64 * kKiB);
 }
 
+TEST_F(Store, LittleIsWrittenIntoOnePackAndMuchIntoSeveral) {
+  const auto packs_of = [this](const std::string& name, std::uint64_t chunks) {
+    const auto before = directory().list("packs").value().size();
+    Writer::Options wanted = options(name);
+    wanted.packs = 3;
+    const auto writing = Writer::create(directory(), wanted).value();
+    Chunks all;
+    for (std::uint64_t i = 0; i < chunks; ++i) all.push_back(noise(before * 1'000 + i));
+    const proto::Manifest manifest = describe(*writing, all).value();
+    EXPECT_TRUE(writing->seal(manifest));
+    EXPECT_TRUE(writing->publish());
+    expect_has(name, all);
+    return directory().list("packs").value().size() - before;
+  };
+  EXPECT_EQ(packs_of("little", 10), 1u);
+  EXPECT_EQ(packs_of("more", 40), 2u);
+  EXPECT_EQ(packs_of("much", 100), 3u);
+}
+
 TEST_F(Store, AContentThatIsStillUsedStaysWhenOneUseIsDropped) {
   const auto writing = writer("first");
   writing->drop(writing->add(noise(1)).value());
