@@ -39,7 +39,7 @@ struct Lost {
   /// The member that is reached through the driver alone; 0: none; -1: it is not known.
   pid_t driver_alone = 0;
   /// Where control state goes that is still in host memory; empty: where it was.
-  std::vector<device::GpuPair> gpus;
+  std::vector<device::GpuPair> gpus{};
 };
 
 /// What a living worker has in hand, and recovery has to look for.

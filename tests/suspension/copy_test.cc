@@ -40,7 +40,9 @@ class CopyTest : public testing::Test {
   }
 
   void TearDown() override {
-    if (keeper_) EXPECT_TRUE(keeper_->end());
+    if (keeper_) {
+      EXPECT_TRUE(keeper_->end());
+    }
   }
 
   /// A buffer of the job, with random content, which two members map.
