@@ -18,14 +18,11 @@ struct CopiedBuffer {
   std::span<std::byte> host;
 };
 
-/// So many pieces that are copied at the same time keep the bus busy.
-inline constexpr std::size_t kCopyThreads = 4;
-
 /// `memory` in pieces of a size that is page-locked and copied at once.
 std::vector<std::span<std::byte>> pieces_of(std::span<std::byte> memory);
 
 /// Copies those parts of `buffers` that lie in `piece`, which is page-locked, and waits for them.
-/// Any thread.
+/// Several threads at once, each with a piece of its own, keep the bus busy.
 Status copy_piece(std::span<const CopiedBuffer> buffers, std::span<std::byte> piece,
                   Direction direction);
 

@@ -16,6 +16,8 @@ namespace {
 
 /// The driver page-locks one range at a time; more threads than these gain nothing.
 constexpr std::size_t kLockThreads = 4;
+/// Pieces that are copied at the same time.
+constexpr std::size_t kCopyThreads = 4;
 
 /// A file without a name that nobody can change.
 Result<UniqueFd> sealed_file(const std::string& content) {

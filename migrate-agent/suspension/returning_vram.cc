@@ -16,8 +16,9 @@
 namespace gcr::agent {
 namespace {
 
-/// Buffers that are made at the same time.
-constexpr std::size_t kCreateThreads = 4;
+/// To page-lock memory takes as long as to copy it (20 ms per GiB on an H200), and the driver does
+/// it for one piece at a time: the others are copied meanwhile.
+constexpr std::size_t kFillThreads = 4;
 
 Error not_a_copy() { return {Code::kDataLoss, "the keeper does not hold a copy of VRAM"}; }
 
@@ -94,40 +95,18 @@ std::uint64_t ReturningVram::total_bytes() const {
   return bytes;
 }
 
-std::vector<std::span<std::byte>> ReturningVram::pieces() const {
-  std::vector<std::span<std::byte>> all;
-  for (const UniqueMapping& part : parts_) {
-    for (const auto piece : pieces_of(part.bytes())) all.push_back(piece);
-  }
-  return all;
-}
-
-/// To page-lock the copy takes as long as to copy it, 20 ms per GiB on an H200, and to make VRAM
-/// about as long: so the one goes on beside the other, and most pages are locked when they are
-/// copied.
 Status ReturningVram::create(const std::shared_ptr<const device::Driver>& driver,
                              const std::vector<device::GpuPair>& gpus) {
   device::Gpus opened(driver);
-  std::vector<std::pair<Buffer*, std::shared_ptr<device::Gpu>>> wanted;
   for (const KeptBuffer& kept : description_.buffers()) {
     const proto::Buffer& buffer = kept.buffer();
-    GCR_ASSIGN(auto gpu, opened.on(place_of(to_uuid(buffer.gpu_uuid()), gpus)));
-    const auto [at, is_new] =
-        buffers_.try_emplace(job::AllocationId{buffer.id()}, Buffer{nullptr, &kept});
-    if (!is_new) return not_a_copy();
-    wanted.emplace_back(&at->second, std::move(gpu));
-  }
-  if (wanted.empty()) return {};
-  locking_ = std::make_unique<PageLocking>(wanted.front().second, pieces());
-  return share_out(wanted.size(), kCreateThreads, [&](std::size_t i) -> Status {
-    const auto& [made, gpu] = wanted[i];
-    const proto::Buffer& buffer = made->kept->buffer();
+    GCR_ASSIGN(const auto gpu, opened.on(place_of(to_uuid(buffer.gpu_uuid()), gpus)));
     const auto node = buffer.has_host_node() ? std::optional(buffer.host_node()) : std::nullopt;
     auto vram = gpu->create(buffer.size_bytes(), node);
     if (!vram) return vram.error().while_doing(fmt::format("cannot make buffer {}", buffer.id()));
-    made->vram = std::move(*vram);
-    return {};
-  });
+    buffers_.emplace(job::AllocationId{buffer.id()}, Buffer{std::move(*vram), &kept});
+  }
+  return {};
 }
 
 Status ReturningVram::fill() {
@@ -138,9 +117,15 @@ Status ReturningVram::fill() {
     copied.push_back(
         {buffer.vram.get(), part.subspan(buffer.kept->offset(), buffer.vram->size_bytes())});
   }
-  return share_out(locking_->pieces().size(), kCopyThreads, [&](std::size_t i) -> Status {
-    GCR_TRY(locking_->wait_for(i));
-    return copy_piece(copied, locking_->pieces()[i], Direction::kIn);
+  std::vector<std::span<std::byte>> pieces;
+  for (const UniqueMapping& part : parts_) {
+    for (const auto piece : pieces_of(part.bytes())) pieces.push_back(piece);
+  }
+  device::Gpu& gpu = buffers_.begin()->second.vram->gpu();
+  locked_.resize(pieces.size());
+  return share_out(pieces.size(), kFillThreads, [&](std::size_t i) -> Status {
+    GCR_ASSIGN(locked_[i], gpu.page_lock(pieces[i]));
+    return copy_piece(copied, pieces[i], Direction::kIn);
   });
 }
 

@@ -10,7 +10,6 @@
 #include "migrate-agent/job/job.h"
 #include "migrate-agent/keeper/keeper.h"
 #include "migrate-agent/suspension/kept_copy.pb.h"
-#include "migrate-agent/suspension/page_locking.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::agent {
@@ -25,13 +24,12 @@ class ReturningVram {
   std::uint64_t total_bytes() const;
   std::size_t count() const { return static_cast<std::size_t>(description_.buffers_size()); }
 
-  /// Makes VRAM for all buffers, where `gpus` says (else where they were), and begins to page-lock
-  /// the copy. kResourceExhausted says how much is free.
+  /// Makes VRAM for all buffers, where `gpus` says (else where they were). kResourceExhausted says
+  /// how much is free.
   Status create(const std::shared_ptr<const device::Driver>& driver,
                 const std::vector<device::GpuPair>& gpus);
 
-  /// Copies everything into it, each piece of the copy when its pages are locked, which they stay
-  /// while this object lives.
+  /// Copies everything into it. The copy's pages stay locked while this object lives.
   Status fill();
 
   /// Compares the digest of every chunk with what was in VRAM. kDataLoss names the first buffer
@@ -48,12 +46,11 @@ class ReturningVram {
   };
 
   Status check() const;
-  std::vector<std::span<std::byte>> pieces() const;
   Status map(const std::vector<UniqueFd>& files);
 
   KeptCopy description_;
   std::vector<UniqueMapping> parts_;
-  std::unique_ptr<PageLocking> locking_;  ///< of parts_
+  std::vector<std::unique_ptr<device::HostMemory>> locked_;  ///< pieces of parts_
   std::map<job::AllocationId, Buffer> buffers_;
 };
 

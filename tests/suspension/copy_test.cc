@@ -9,9 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "migrate-agent/suspension/bus_copy.h"
 #include "migrate-agent/suspension/host_copy.h"
-#include "migrate-agent/suspension/page_locking.h"
 #include "migrate-agent/suspension/returning_vram.h"
 #include "src/base/units.h"
 #include "tests/support/driver_under_test.h"
@@ -125,29 +123,6 @@ TEST_F(CopyTest, WhatComesBackIsWhatWasThere) {
   }
   EXPECT_EQ((*taken)[{0}].size(), 2u);
   EXPECT_TRUE(second->end());
-}
-
-TEST_F(CopyTest, EachPieceIsLockedInWhateverOrderItIsWaitedFor) {
-  std::vector<std::byte> memory(3 * kMiB);
-  const std::span<std::byte> all(memory);
-  PageLocking locking(gpu_, {all.first(kMiB), all.subspan(kMiB, kMiB), all.subspan(2 * kMiB)});
-  for (const std::size_t piece : {2, 0, 1}) EXPECT_TRUE(locking.wait_for(piece));
-}
-
-TEST_F(CopyTest, APieceThatCannotBeLockedIsAnErrorForItAndThoseBehindIt) {
-  std::vector<std::byte> memory(2 * kMiB);
-  const std::span<std::byte> all(memory);
-  // The driver locks nothing twice.
-  PageLocking locking(gpu_, {all.first(kMiB), all.first(kMiB), all.subspan(kMiB)});
-  EXPECT_TRUE(locking.wait_for(0));
-  EXPECT_FALSE(locking.wait_for(1));
-  EXPECT_FALSE(locking.wait_for(2));
-  EXPECT_TRUE(locking.wait_for(0));
-}
-
-TEST_F(CopyTest, ALockingThatNobodyWaitsForEnds) {
-  std::vector<std::byte> memory(64 * kMiB);
-  const PageLocking locking(gpu_, pieces_of(memory));
 }
 
 TEST_F(CopyTest, AByteThatChangedInHostMemoryIsFound) {
