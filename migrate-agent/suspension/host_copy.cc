@@ -76,7 +76,7 @@ Status HostCopy::fill(const job::Job& job, const mover::OutgoingVram& vram) cons
     for (const auto piece : pieces_of(part.region.bytes())) pieces.push_back(piece);
   }
   return share_out(pieces.size(), kCopyThreads,
-                   [&](std::size_t i) { return copy_piece(buffers, pieces[i], Direction::kOut); });
+                   [&](std::size_t i) { return copy_out(buffers, pieces[i]); });
 }
 
 Status HostCopy::hand_over(const job::Job& job, const Digests& digests, const Secret& secret,

@@ -11,14 +11,9 @@
 
 #include "migrate-agent/mover/vram_digester.h"
 #include "migrate-agent/suspension/bus_copy.h"
-#include "src/base/side_by_side.h"
 
 namespace gcr::agent {
 namespace {
-
-/// To page-lock memory takes as long as to copy it (20 ms per GiB on an H200), and the driver does
-/// it for one piece at a time: the others are copied meanwhile.
-constexpr std::size_t kFillThreads = 4;
 
 Error not_a_copy() { return {Code::kDataLoss, "the keeper does not hold a copy of VRAM"}; }
 
@@ -110,23 +105,13 @@ Status ReturningVram::create(const std::shared_ptr<const device::Driver>& driver
 }
 
 Status ReturningVram::fill() {
-  if (buffers_.empty()) return {};
   std::vector<CopiedBuffer> copied;
   for (const auto& [id, buffer] : buffers_) {
     const auto part = parts_[buffer.kept->part()].bytes();
     copied.push_back(
         {buffer.vram.get(), part.subspan(buffer.kept->offset(), buffer.vram->size_bytes())});
   }
-  std::vector<std::span<std::byte>> pieces;
-  for (const UniqueMapping& part : parts_) {
-    for (const auto piece : pieces_of(part.bytes())) pieces.push_back(piece);
-  }
-  device::Gpu& gpu = buffers_.begin()->second.vram->gpu();
-  locked_.resize(pieces.size());
-  return share_out(pieces.size(), kFillThreads, [&](std::size_t i) -> Status {
-    GCR_ASSIGN(locked_[i], gpu.page_lock(pieces[i]));
-    return copy_piece(copied, pieces[i], Direction::kIn);
-  });
+  return copy_in(copied);
 }
 
 Status ReturningVram::verify() {

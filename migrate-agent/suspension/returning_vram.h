@@ -29,7 +29,7 @@ class ReturningVram {
   Status create(const std::shared_ptr<const device::Driver>& driver,
                 const std::vector<device::GpuPair>& gpus);
 
-  /// Copies everything into it. The copy's pages stay locked while this object lives.
+  /// Copies everything into it.
   Status fill();
 
   /// Compares the digest of every chunk with what was in VRAM. kDataLoss names the first buffer
@@ -50,7 +50,6 @@ class ReturningVram {
 
   KeptCopy description_;
   std::vector<UniqueMapping> parts_;
-  std::vector<std::unique_ptr<device::HostMemory>> locked_;  ///< pieces of parts_
   std::map<job::AllocationId, Buffer> buffers_;
 };
 
