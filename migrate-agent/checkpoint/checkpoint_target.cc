@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <sys/statvfs.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -63,6 +65,13 @@ Status check_may_write(const std::filesystem::path& parent, const store::Owner& 
 Result<struct statvfs> room_of(const std::filesystem::path& directory, const store::Owner& owner) {
   const store::AsOwner as(owner);
   GCR_TRY(as.status());
+  struct statfs kind {};
+  if (::statfs(directory.c_str(), &kind) == 0 && kind.f_type == HUGETLBFS_MAGIC) {
+    return Error(Code::kUnsupported,
+                 fmt::format("{} is on a hugetlbfs, whose files can only be mapped, not written: "
+                             "name a directory on a tmpfs, which may be mounted with huge=always",
+                             directory.native()));
+  }
   struct statvfs room {};
   if (::statvfs(directory.c_str(), &room) == 0) return room;
   return Error::from_errno(errno, fmt::format("cannot look at {}", directory.string()));

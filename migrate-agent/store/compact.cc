@@ -109,7 +109,7 @@ class Collector {
     }
     GCR_ASSIGN(const auto entries, directory_.list(""));
     for (const std::string& entry : entries) {
-      if (entry.ends_with(".new")) GCR_TRY(directory_.remove(entry));
+      if (entry.ends_with(".new") && is_entry(entry)) GCR_TRY(directory_.remove(entry));
     }
     return {};
   }

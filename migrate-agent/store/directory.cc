@@ -73,17 +73,6 @@ int link_instead(int from_folder, int to_folder, const std::string& from, const 
   return ::renameat(from_folder, from.c_str(), to_folder, to.c_str()) == 0 ? 0 : errno;
 }
 
-/// What a directory of checkpoints may hold. A file that NFS keeps for whoever has it open counts.
-bool is_ours(std::string_view entry) {
-  if (entry == "packs" || entry == kLockFile || entry.starts_with(".nfs")) return true;
-  if (entry.ends_with(".new")) entry.remove_suffix(4);
-  if (entry.ends_with(".restoring")) {
-    return Uuid::parse(entry.substr(0, entry.size() - 10)).has_value();
-  }
-  if (entry.ends_with(".voted")) return Uuid::parse(entry.substr(0, entry.size() - 6)).has_value();
-  return entry.ends_with(".checkpoint") && is_name(entry.substr(0, entry.size() - 11));
-}
-
 struct CloseDirectory {
   void operator()(DIR* directory) const { ::closedir(directory); }
 };
@@ -95,6 +84,16 @@ bool is_name(std::string_view name) {
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
   return !name.empty() && name.size() <= kMaxNameBytes && name.front() != '.' &&
          name.find_first_not_of(kAllowed) == std::string_view::npos;
+}
+
+bool is_entry(std::string_view name) {
+  if (name == "packs" || name == kLockFile || name.starts_with(".nfs")) return true;
+  if (name.ends_with(".new")) name.remove_suffix(4);
+  if (name.ends_with(".restoring")) {
+    return Uuid::parse(name.substr(0, name.size() - 10)).has_value();
+  }
+  if (name.ends_with(".voted")) return Uuid::parse(name.substr(0, name.size() - 6)).has_value();
+  return name.ends_with(".checkpoint") && is_name(name.substr(0, name.size() - 11));
 }
 
 Result<Directory> Directory::open_checked(const std::filesystem::path& path, const Owner& owner) {
@@ -152,7 +151,7 @@ Result<Directory> Directory::duplicate() const {
 
 Status Directory::check_entries() const {
   GCR_ASSIGN(const auto entries, list(""));
-  const auto foreign = std::ranges::find_if_not(entries, is_ours);
+  const auto foreign = std::ranges::find_if_not(entries, is_entry);
   if (foreign == entries.end()) return {};
   return Error(Code::kRefused,
                fmt::format("{} holds \"{}\", which is no checkpoint's: name a directory of its own "

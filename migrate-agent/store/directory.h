@@ -33,6 +33,10 @@ namespace gcr::store {
 /// Whether it may name a checkpoint: 1 to 128 of A-Z a-z 0-9 . _ -, and no dot at its beginning.
 bool is_name(std::string_view name);
 
+/// Whether a directory of checkpoints may hold an entry of that name. A file that NFS keeps for
+/// whoever has it open counts.
+bool is_entry(std::string_view name);
+
 /// Move-only; any thread.
 class Directory {
  public:

@@ -231,7 +231,8 @@ std::string restoring_file_of(const Uuid& restore) {
 
 std::optional<Uuid> restore_of(std::string_view file_name) {
   if (!file_name.ends_with(kRestoring)) return std::nullopt;
-  return Uuid::parse(std::string(file_name.substr(0, file_name.size() - kRestoring.size())));
+  const auto id = Uuid::parse(file_name.substr(0, file_name.size() - kRestoring.size()));
+  return id && file_name == restoring_file_of(*id) ? id : std::nullopt;
 }
 
 }  // namespace gcr::store

@@ -8,11 +8,10 @@
 #include <openssl/x509_vfy.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <system_error>
 
-#include "src/control/control_channel.h"
+#include "src/control/identity.h"
 
 namespace gcr::store {
 namespace {
@@ -62,13 +61,6 @@ Result<Certificates> own_certificates(const control::TlsFiles& files) {
   Certificates certificates = read_certificates(file.get());
   if (certificates.empty()) return unusable("certificate", files.certificate);
   return certificates;
-}
-
-std::string common_name(const X509* certificate) {
-  std::array<char, 256> name{};
-  X509_NAME_get_text_by_NID(X509_get_subject_name(certificate), NID_commonName, name.data(),
-                            static_cast<int>(name.size()));
-  return control::printable(name.data());
 }
 
 /// SHA-256, or what the kind of key brings along: Ed25519 and Ed448 have no other.
@@ -157,7 +149,7 @@ Result<Signed> sign(std::span<const std::byte> bytes, const control::TlsFiles& f
 
 Result<std::string> own_name(const control::TlsFiles& files) {
   GCR_ASSIGN(const Certificates certificates, own_certificates(files));
-  return common_name(certificates.front().get());
+  return control::common_name(certificates.front().get());
 }
 
 struct Signer::Chain {
@@ -177,7 +169,7 @@ Result<Signer> Signer::verify(const std::string& chain, const control::TlsFiles&
     return Error(Code::kPermissionDenied, "it shows no certificate");
   }
   X509* const leaf = read->certificates.front().get();
-  std::string name = common_name(leaf);
+  std::string name = control::common_name(leaf);
   GCR_ASSIGN(const auto store, trusted(files));
   if (const Status accepted = check_chain(store.get(), read->certificates); !accepted) {
     return accepted.error().while_doing(

@@ -15,12 +15,12 @@
 #include <asio/ssl.hpp>
 #include <chrono>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
+#include "src/control/identity.h"
 #include "src/control/tls_files.h"
 #include "src/control/wire.h"
 
@@ -32,16 +32,6 @@ namespace gcr::control {
 /// accepted.
 Result<std::shared_ptr<asio::ssl::context>> make_tls_context(const TlsFiles& files);
 
-/// Who the peer's certificate says it is. Roles are URI entries of the subject alternative name:
-/// "gcr:role:agent" and "gcr:role:operator"; a certificate may carry both. A local user has no
-/// certificate, and no role.
-struct PeerIdentity {
-  std::string common_name;  ///< "uid 1000" of a local user
-  bool is_agent = false;
-  bool is_operator = false;
-  std::optional<uid_t> uid{};  ///< of a local user, by SO_PEERCRED; nothing over a network
-};
-
 /// What the certificate shown on `ssl` says, after a handshake. kPermissionDenied if there is none.
 Result<PeerIdentity> peer_identity(SSL* ssl);
 
@@ -49,9 +39,6 @@ Result<PeerIdentity> peer_identity(SSL* ssl);
 /// unless `host` is empty, is made out to that host name or address. kPermissionDenied if not. Any
 /// thread.
 Status verify_agent(SSL* ssl, const std::string& host = {});
-
-/// The same of a certificate that nobody has shown yet.
-Status check_agent_role(X509* certificate, const std::string& host = {});
 
 /// Who this side's own certificate says that it is. kInvalidArgument without one.
 Result<PeerIdentity> own_identity(SSL_CTX* context);

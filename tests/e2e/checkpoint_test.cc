@@ -1,9 +1,7 @@
 // Checkpoints of running jobs, and what comes to life from them.
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <sys/mount.h>
 #include <sys/statvfs.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,114 +12,19 @@
 #include <fstream>
 #include <future>
 #include <iostream>
-#include <map>
 #include <random>
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "migrate-agent/procfs/procfs.h"
 #include "src/base/units.h"
-#include "tests/e2e/apps.h"
-#include "tests/e2e/two_hosts.h"
+#include "tests/e2e/checkpoints.h"
 
 namespace gcr::e2e {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// The fields of a command's last line: "checkpointed name=… vram_bytes=…".
-std::map<std::string, std::string> last_line(const CommandResult& result) {
-  std::map<std::string, std::string> fields;
-  std::istringstream lines(result.out);
-  std::string line;
-  for (std::string next; std::getline(lines, next);) line = next;
-  std::istringstream words(line);
-  for (std::string word; words >> word;) {
-    const std::size_t equals = word.find('=');
-    fields[word.substr(0, equals)] = equals == word.npos ? "" : word.substr(equals + 1);
-  }
-  return fields;
-}
-
-std::uint64_t number(const std::map<std::string, std::string>& fields, const std::string& name) {
-  const auto found = fields.find(name);
-  return found == fields.end() ? UINT64_MAX : std::stoull(found->second);
-}
-
-class CheckpointTest : public testing::Test {
- protected:
-  /// A directory that both hosts see.
-  std::string store() const { return hosts_.directory() + "/checkpoints"; }
-
-  CommandResult checkpoint(pid_t pid, std::vector<std::string> options = {}) {
-    std::vector<std::string> words{"checkpoint", std::to_string(pid), store()};
-    words.insert(words.end(), options.begin(), options.end());
-    return hosts_.order(Host::kA, words);
-  }
-
-  CommandResult restore(Host host, std::vector<std::string> options = {}) {
-    std::vector<std::string> words{"restore", store()};
-    words.insert(words.end(), options.begin(), options.end());
-    return hosts_.order(host, words);
-  }
-
-  /// The same in the background.
-  BackgroundCommand begin(Host host, const std::vector<std::string>& words) const {
-    return BackgroundCommand(hosts_.order_command(host, words));
-  }
-
-  std::vector<std::string> checkpoints() const {
-    std::vector<std::string> found;
-    for (const std::string& file : files()) {
-      if (file.ends_with(".checkpoint")) found.push_back(file);
-    }
-    return found;
-  }
-
-  /// `gcr-migrate QUESTION` of the directory, which no agent answers.
-  CommandResult ask_store(const std::string& question, std::vector<std::string> options = {}) {
-    std::vector<std::string> words{hosts_.variable("GCR_CLI"), question, store(), "--ca",
-                                   hosts_.directory() + "/tls/ca.crt"};
-    words.insert(words.end(), options.begin(), options.end());
-    return run(hosts_.on_host(Host::kA, words), kPatience);
-  }
-
-  /// Every checkpoint that is there.
-  void expect_good() {
-    const CommandResult verified = ask_store("verify");
-    EXPECT_EQ(verified.exit_code, 0) << verified.out << verified.err;
-  }
-
-  std::vector<std::string> files() const {
-    std::vector<std::string> names;
-    for (const auto& entry : fs::recursive_directory_iterator(store())) {
-      if (entry.is_regular_file()) names.push_back(entry.path().filename().string());
-    }
-    std::ranges::sort(names);
-    return names;
-  }
-
-  TwoHosts hosts_{{"--fault-points", "true"}};
-};
-
-void end(App& app) {
-  app.program().signal(SIGKILL);
-  ASSERT_TRUE(app.program().wait(kPatience));
-}
-
-/// A restored job is nobody's child here. The init of its namespace, its parent, ends after it.
-void end(pid_t pid) {
-  ASSERT_GT(pid, 1);
-  const pid_t init = std::stoi(procfs::status_field(std::to_string(pid), "PPid"));
-  ASSERT_GT(init, 1);
-  const UniqueFd gone(static_cast<int>(::syscall(SYS_pidfd_open, init, 0)));
-  ASSERT_TRUE(gone);
-  ASSERT_EQ(::kill(pid, SIGKILL), 0);
-  pollfd ended{gone.get(), POLLIN, 0};
-  ASSERT_EQ(::poll(&ended, 1, static_cast<int>(kPatience.count())), 1);
-}
 
 TEST_F(CheckpointTest, TheJobGoesOnAndItsCheckpointGoesOnWhereItStoodOnEitherHost) {
   App counter = start_counter(hosts_, Host::kA, 64 * kMiB);
@@ -151,7 +54,7 @@ TEST_F(CheckpointTest, TheJobGoesOnAndItsCheckpointGoesOnWhereItStoodOnEitherHos
 
 TEST_F(CheckpointTest, ASecondOneWritesOnlyWhatChanged) {
   App counter = start_counter(hosts_, Host::kA, 128 * kMiB);
-  const CommandResult first = checkpoint(counter.pid());
+  const CommandResult first = checkpoint(counter.pid(), {"--name", "first"});
   ASSERT_EQ(first.exit_code, 0) << first.err;
   UdpClient at_a(hosts_.variable("NS", Host::kA));
   ASSERT_EQ(ask_counter(at_a, hosts_, Host::kA), kCounterFirst);
@@ -161,14 +64,8 @@ TEST_F(CheckpointTest, ASecondOneWritesOnlyWhatChanged) {
   EXPECT_LT(number(last_line(second), "stored_bytes"), 16 * kMiB);
   end(counter);
 
-  // The first is whole without the second, and the other way round.
-  for (const auto& [name, next] : {std::pair{"second", kCounterFirst + 1}}) {
-    const CommandResult restored = restore(Host::kB, {name});
-    ASSERT_EQ(restored.exit_code, 0) << restored.err;
-    EXPECT_EQ(ask_counter(at_a, hosts_, Host::kB), next);
-    EXPECT_TRUE(counter_is_intact(at_a, hosts_, Host::kB));
-    end(static_cast<pid_t>(number(last_line(restored), "pid")));
-  }
+  expect_counter(Host::kB, {"second"}, kCounterFirst + 1);
+  expect_counter(Host::kB, {"first"}, kCounterFirst);
 }
 
 TEST_F(CheckpointTest, StopEndsTheJobWhenTheCheckpointIsComplete) {
@@ -180,11 +77,7 @@ TEST_F(CheckpointTest, StopEndsTheJobWhenTheCheckpointIsComplete) {
   ASSERT_EQ(taken.exit_code, 0) << taken.out << taken.err;
   ASSERT_TRUE(counter.program().wait(kPatience));
   EXPECT_EQ(hosts_.use(Host::kA), idle);
-  const CommandResult restored = restore(Host::kA);
-  ASSERT_EQ(restored.exit_code, 0) << restored.err;
-  EXPECT_EQ(ask_counter(at_a, hosts_, Host::kA), kCounterFirst + 1);
-  EXPECT_TRUE(counter_is_intact(at_a, hosts_, Host::kA));
-  end(static_cast<pid_t>(number(last_line(restored), "pid")));
+  expect_counter(Host::kA, {}, kCounterFirst + 1);
 }
 
 /// Success if `printed` is what `undisturbed` printed, from one of its lines on.
@@ -371,11 +264,7 @@ TEST_P(CheckpointKilledTest, TheJobRunsOrItsCheckpointIsThereAndNothingElseIs) {
   if (!complete) {
     EXPECT_EQ(files(), earlier);
   }
-  const CommandResult restored = restore(Host::kB, {complete ? "later" : "earlier"});
-  ASSERT_EQ(restored.exit_code, 0) << restored.err;
-  EXPECT_EQ(ask_counter(client, hosts_, Host::kB), kCounterFirst + (complete ? 1 : 0));
-  EXPECT_TRUE(counter_is_intact(client, hosts_, Host::kB));
-  end(static_cast<pid_t>(number(last_line(restored), "pid")));
+  expect_counter(Host::kB, {complete ? "later" : "earlier"}, kCounterFirst + (complete ? 1 : 0));
 }
 
 INSTANTIATE_TEST_SUITE_P(

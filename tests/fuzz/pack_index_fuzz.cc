@@ -1,19 +1,15 @@
 // Ends and indexes of packs, and what they say is stored. The sum of an index is made to hold,
 // because no fuzzer finds that by itself.
-#include <openssl/sha.h>
-
 #include <algorithm>
-#include <array>
 
 #include "migrate-agent/store/pack_format.h"
 #include "tests/fuzz/input.h"
+#include "tests/fuzz/pack_end.h"
 
 namespace gcr::fuzz {
 namespace {
 
 using namespace gcr::store;
-
-constexpr std::size_t kSumAt = 24;
 
 void check(const std::vector<IndexEntry>& index, const PackEnd& end,
            std::span<const std::byte> stored) {
@@ -27,14 +23,6 @@ void check(const std::vector<IndexEntry>& index, const PackEnd& end,
     const auto bytes = stored.first(std::min<std::size_t>(stored.size(), at.stored_bytes));
     require(!decode(Key{}, index[i].name, at, bytes, raw), "nothing has this name");
   }
-}
-
-/// Makes the sum in an end that of the index.
-void seal(std::span<std::byte> end, std::span<const std::byte> index) {
-  std::array<std::byte, 32> sum{};
-  SHA256(reinterpret_cast<const unsigned char*>(index.data()), index.size(),
-         reinterpret_cast<unsigned char*>(sum.data()));
-  std::ranges::copy(sum, end.begin() + kSumAt);
 }
 
 void take(Input input) {

@@ -26,6 +26,17 @@ class PowerFailure : public OnTestDisk, public testing::WithParamInterface<Loss>
     }
   }
 
+  /// Takes "old" and "kept", and removes "old" until the power fails at that change; false if the
+  /// prune has ended before.
+  bool power_fails_in_a_prune(unsigned at) {
+    take("old", {noise(10), noise(11), noise(12), noise(13), noise(14)});
+    take("kept", {noise(10), noise(20)});
+    const Directory opened = directory();
+    disk_.cut_power_at(at);
+    (void)prune(opened, 1, tls_);
+    return disk_.is_off();
+  }
+
   void prune_now(unsigned keep) const {
     const auto done = prune(directory(), keep, tls_);
     ASSERT_TRUE(done) << done.error().message();
@@ -123,12 +134,7 @@ TEST_P(PowerFailure, ADiscardedCheckpointNeverComesBackBroken) {
 
 TEST_P(PowerFailure, APruneLeavesWhatIsThereWhole) {
   for (unsigned at = 0;; ++at) {
-    take("old", {noise(10), noise(11), noise(12), noise(13), noise(14)});
-    take("kept", {noise(10), noise(20)});
-    const Directory opened = directory();
-    disk_.cut_power_at(at);
-    (void)prune(opened, 1, tls_);
-    const bool was_cut = disk_.is_off();
+    const bool was_cut = power_fails_in_a_prune(at);
     disk_.restart(GetParam(), at);
     expect_has("kept", {noise(10), noise(20)});
     expect_all_whole();
@@ -145,12 +151,7 @@ TEST_P(PowerFailure, APruneLeavesWhatIsThereWhole) {
 /// What the dead process has written can be read, but is not on the disk.
 TEST_P(PowerFailure, WhatADeadPruneHasWrittenIsMadeDurableBeforeItIsReliedOn) {
   for (unsigned at = 0;; ++at) {
-    take("old", {noise(10), noise(11), noise(12), noise(13), noise(14)});
-    take("kept", {noise(10), noise(20)});
-    const Directory opened = directory();
-    disk_.cut_power_at(at);
-    (void)prune(opened, 1, tls_);
-    const bool was_cut = disk_.is_off();
+    const bool was_cut = power_fails_in_a_prune(at);
     disk_.restart(Loss::kNothing);
     if (at % 2 == 0) {
       prune_now(1);

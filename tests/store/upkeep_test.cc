@@ -225,6 +225,25 @@ TEST_F(Restoring, ADirectoryThatHeldOnlyThatOneGoesToo) {
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
+TEST_F(Restoring, AnotherSpellingOfItsFileIsNoRestores) {
+  const Uuid restore = Uuid::parse("abcdef00-0000-0000-0000-000000000000").value();
+  const std::string file = restoring_file_of(restore);
+  EXPECT_EQ(restore_of(file), restore);
+  EXPECT_FALSE(restore_of("GPU-" + file));
+  EXPECT_FALSE(restore_of("A" + file.substr(1)));
+}
+
+TEST_F(Upkeep, FilesThatAreNoCheckpointsStay) {
+  take("a", {noise(1)});
+  for (const char* name : {"thesis.new", ".new", "packs/thesis.pack", "packs/thesis.new"}) {
+    write_file(path_ / name, noise(2, 10));
+  }
+  ASSERT_TRUE(prune(Directory::open(path_, owner_).value(), 0, tls_));
+  for (const char* name : {"thesis.new", ".new", "packs/thesis.pack", "packs/thesis.new"}) {
+    EXPECT_TRUE(std::filesystem::exists(path_ / name)) << name;
+  }
+}
+
 TEST_F(Upkeep, LeftoversOfADeadWriterGo) {
   take("a", {noise(1)});
   { describe(*writer("b"), {noise(2)}).value(); }  // dead, with unfinished packs

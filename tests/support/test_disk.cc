@@ -60,6 +60,18 @@ void Disk::fail_sync_at(unsigned number, int errno_value) {
   failing_sync_ = {number, errno_value};
 }
 
+void Disk::leave(std::uint64_t bytes, int errno_value) {
+  const std::lock_guard lock(mutex_);
+  full_error_ = errno_value;
+  size_bytes_ = root_->used_bytes() + bytes;
+}
+
+/// What has no name any more takes none.
+std::uint64_t Disk::room() const {
+  const std::uint64_t used = root_->used_bytes();
+  return used < size_bytes_ ? size_bytes_ - used : 0;
+}
+
 /// False once the power is off.
 bool Disk::begin_change() {
   if (cut_after_ && (*cut_after_)-- == 0) is_off_ = true;

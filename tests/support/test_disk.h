@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -62,8 +63,11 @@ class Disk {
   void restart(Loss loss, std::uint64_t seed = 0);
 
   /// The n-th sync of a file from now, from 0, fails with that errno, and what was not synced of
-  /// that file is gone.
+  /// that file is gone. Where a close is the sync, the next sync by that open file fails too.
   void fail_sync_at(unsigned number, int errno_value);
+
+  /// Leaves so much room from now on; a write that needs more fails with that errno.
+  void leave(std::uint64_t bytes, int errno_value = ENOSPC);
 
   /// Reads of the file find one bit changed at that offset.
   void flip_bit(const std::string& path, std::uint64_t offset);
@@ -79,11 +83,14 @@ class Disk {
   using FilePtr = std::shared_ptr<File>;
 
   bool begin_change();
+  std::uint64_t room() const;
   FilePtr find(const std::string& path) const;
   void lose(File& file, Loss loss, std::mt19937_64& random);
 
   mutable std::mutex mutex_;
   FilePtr root_;
+  std::uint64_t size_bytes_ = std::uint64_t{64} << 30;
+  int full_error_ = 0;
   std::optional<unsigned> cut_after_;
   std::optional<std::pair<unsigned, int>> failing_sync_;
   bool is_off_ = false;

@@ -35,6 +35,13 @@ struct Disk::File {
   const Mount* removed_by = nullptr;
   const Handle* locked_by = nullptr;
 
+  /// Of it and all below it.
+  std::uint64_t used_bytes() const {
+    std::uint64_t used = bytes.size();
+    for (const auto& [name, file] : entries) used += file->used_bytes();
+    return used;
+  }
+
   void apply(const Change& change) {
     for (const auto& [name, file] : change) {
       if (file == nullptr) {
@@ -56,6 +63,7 @@ struct Disk::File {
 struct Disk::Handle {
   FilePtr file;
   unsigned restarts = 0;  ///< when it was opened
+  int error = 0;          ///< of a close, that no sync has told yet
 };
 
 }  // namespace gcr::test

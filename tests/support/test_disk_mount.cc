@@ -22,7 +22,6 @@ namespace {
 constexpr unsigned kRead = 4;
 constexpr unsigned kWrite = 2;
 constexpr unsigned kSearch = 1;
-constexpr std::uint64_t kFreeBytes = std::uint64_t{64} << 30;
 
 }  // namespace
 
@@ -49,7 +48,7 @@ struct Mount::Calls {
     return ((file.mode >> shift) & wanted) == wanted;
   }
 
-  /// What every call begins with: the disk has power, and nobody else uses it meanwhile.
+  /// The disk has power, and nobody else uses it meanwhile.
   class Turn {
    public:
     Turn() : lock_(mount().disk_.mutex_) {}
@@ -78,6 +77,32 @@ struct Mount::Calls {
     if (error != 0) return error;
     if (!may(*parent, kWrite | kSearch)) return -EACCES;
     return begin_change();
+  }
+
+  // What a call is about; `call` is not called after an error.
+
+  static int at_path(const char* path, const auto& call) {
+    const Turn turn;
+    FilePtr file;
+    int error = turn.error();
+    if (error == 0) error = find(path, file);
+    return error == 0 ? call(file) : error;
+  }
+
+  /// To change what its parent has under that name.
+  static int in_parent(const char* path, const auto& call) {
+    const Turn turn;
+    FilePtr parent;
+    int error = turn.error();
+    if (error == 0) error = find_parent(path, parent);
+    return error == 0 ? call(*parent, std::filesystem::path(path).filename().string()) : error;
+  }
+
+  static int of_open(const fuse_file_info* info, const auto& call) {
+    const Turn turn;
+    int error = turn.error();
+    if (error == 0) error = check(handle(info));
+    return error == 0 ? call(*handle(info).file) : error;
   }
 
   static void change(File& parent, const File::Change& change) {
@@ -142,143 +167,122 @@ struct Mount::Calls {
   }
 
   static int mkdir(const char* path, mode_t mode) {
-    const Turn turn;
-    FilePtr parent;
-    int error = turn.error();
-    if (error == 0) error = find_parent(path, parent);
-    if (error != 0) return error;
-    const std::string name = std::filesystem::path(path).filename();
-    if (parent->entries.contains(name)) return -EEXIST;
-    change(*parent, {{name, make(S_IFDIR | mode)}});
-    return 0;
+    return in_parent(path, [&](File& parent, const std::string& name) {
+      if (parent.entries.contains(name)) return -EEXIST;
+      change(parent, {{name, make(S_IFDIR | mode)}});
+      return 0;
+    });
   }
 
   static int create(const char* path, mode_t mode, fuse_file_info* info) {
-    const Turn turn;
-    FilePtr parent;
-    int error = turn.error();
-    if (error == 0) error = find_parent(path, parent);
-    if (error != 0) return error;
-    const std::string name = std::filesystem::path(path).filename();
-    if (parent->entries.contains(name)) return -EEXIST;
-    const FilePtr file = make(S_IFREG | (mode & 07777));
-    change(*parent, {{name, file}});
-    return open_file(file, info);
+    return in_parent(path, [&](File& parent, const std::string& name) {
+      if (parent.entries.contains(name)) return -EEXIST;
+      const FilePtr file = make(S_IFREG | (mode & 07777));
+      change(parent, {{name, file}});
+      return open_file(file, info);
+    });
   }
 
   static int remove(const char* path) {
-    const Turn turn;
-    FilePtr parent;
-    int error = turn.error();
-    if (error == 0) error = find_parent(path, parent);
-    if (error != 0) return error;
-    const std::string name = std::filesystem::path(path).filename();
-    const auto found = parent->entries.find(name);
-    if (found == parent->entries.end()) return -ENOENT;
-    if (!found->second->entries.empty()) return -ENOTEMPTY;
-    change(*parent, {{name, nullptr}});
-    return 0;
+    return in_parent(path, [](File& parent, const std::string& name) {
+      const auto found = parent.entries.find(name);
+      if (found == parent.entries.end()) return -ENOENT;
+      if (!found->second->entries.empty()) return -ENOTEMPTY;
+      change(parent, {{name, nullptr}});
+      return 0;
+    });
   }
 
   static int rename(const char* from, const char* to, unsigned flags) {
-    const Turn turn;
-    const std::filesystem::path old_path(from), new_path(to);
-    if (old_path.parent_path() != new_path.parent_path()) return -EXDEV;
+    const std::filesystem::path new_path(to);
+    if (std::filesystem::path(from).parent_path() != new_path.parent_path()) return -EXDEV;
     if (flags != 0 && !mount().nature_.has_links) return -EINVAL;
     if (flags != 0 && (mount().nature_.is_network || flags != RENAME_NOREPLACE)) return -EINVAL;
-    FilePtr parent;
-    int error = turn.error();
-    if (error == 0) error = find_parent(from, parent);
-    if (error != 0) return error;
-    const auto found = parent->entries.find(old_path.filename());
-    if (found == parent->entries.end()) return -ENOENT;
-    if (flags != 0 && parent->entries.contains(new_path.filename())) return -EEXIST;
-    const FilePtr file = found->second;
-    change(*parent, {{new_path.filename(), file}, {old_path.filename(), nullptr}});
-    return 0;
+    return in_parent(from, [&](File& parent, const std::string& old_name) {
+      const std::string name = new_path.filename();
+      const auto found = parent.entries.find(old_name);
+      if (found == parent.entries.end()) return -ENOENT;
+      if (flags != 0 && parent.entries.contains(name)) return -EEXIST;
+      const FilePtr file = found->second;
+      change(parent, {{name, file}, {old_name, nullptr}});
+      return 0;
+    });
   }
 
   static int link(const char* from, const char* to) {
-    const Turn turn;
     if (!mount().nature_.has_links) return -EPERM;
-    FilePtr file, parent;
-    int error = turn.error();
-    if (error == 0) error = find(from, file);
-    if (error == 0) error = find_parent(to, parent);
-    if (error != 0) return error;
-    const std::string name = std::filesystem::path(to).filename();
-    if (parent->entries.contains(name)) return -EEXIST;
-    change(*parent, {{name, file}});
-    return 0;
+    return in_parent(to, [&](File& parent, const std::string& name) {
+      FilePtr file;
+      const int error = find(from, file);
+      if (error != 0) return error;
+      if (parent.entries.contains(name)) return -EEXIST;
+      change(parent, {{name, file}});
+      return 0;
+    });
   }
 
   static int chmod(const char* path, mode_t mode, fuse_file_info*) {
-    const Turn turn;
-    FilePtr file;
-    int error = turn.error();
-    if (error == 0) error = find(path, file);
-    if (error != 0) return error;
-    if (caller() != 0 && caller() != file->uid) return -EPERM;
-    file->mode = (file->mode & S_IFMT) | (mode & 07777);  // durable at once
-    return 0;
+    return at_path(path, [&](const FilePtr& file) {
+      if (caller() != 0 && caller() != file->uid) return -EPERM;
+      file->mode = (file->mode & S_IFMT) | (mode & 07777);  // durable at once
+      return 0;
+    });
   }
 
   static int open(const char* path, fuse_file_info* info) {
-    const Turn turn;
-    FilePtr file;
-    int error = turn.error();
-    if (error == 0) error = find(path, file);
-    if (error != 0) return error;
     const int access = info->flags & O_ACCMODE;
     const unsigned wanted = access == O_RDONLY   ? kRead
                             : access == O_WRONLY ? kWrite
                                                  : kRead | kWrite;
-    return may(*file, wanted) ? open_file(file, info) : -EACCES;
+    return at_path(path, [&](const FilePtr& file) {
+      return may(*file, wanted) ? open_file(file, info) : -EACCES;
+    });
   }
 
   static int read(const char*, char* out, size_t size, off_t offset, fuse_file_info* info) {
-    const Turn turn;
-    int error = turn.error();
-    if (error == 0) error = check(handle(info));
-    if (error != 0) return error;
-    const File& file = *handle(info).file;
-    if (file.read_error != 0) return -file.read_error;
-    const std::vector<char>& bytes = seen(file);
-    const std::uint64_t end = std::min<std::uint64_t>(bytes.size(), file.reads_end.value_or(~0ull));
-    const auto from = static_cast<std::uint64_t>(offset);
-    if (from >= end) return 0;
-    const std::size_t count = std::min({size, mount().nature_.most_bytes, end - from});
-    std::copy_n(&bytes[from], count, out);
-    if (file.flipped && *file.flipped >= from && *file.flipped < from + count) {
-      out[*file.flipped - from] ^= 1;
-    }
-    return static_cast<int>(count);
+    return of_open(info, [&](const File& file) {
+      if (file.read_error != 0) return -file.read_error;
+      const std::vector<char>& bytes = seen(file);
+      const std::uint64_t end =
+          std::min<std::uint64_t>(bytes.size(), file.reads_end.value_or(~0ull));
+      const auto from = static_cast<std::uint64_t>(offset);
+      if (from >= end) return 0;
+      const std::size_t count = std::min({size, mount().nature_.most_bytes, end - from});
+      std::copy_n(&bytes[from], count, out);
+      if (file.flipped && *file.flipped >= from && *file.flipped < from + count) {
+        out[*file.flipped - from] ^= 1;
+      }
+      return static_cast<int>(count);
+    });
   }
 
   static int write(const char*, const char* in, size_t size, off_t offset, fuse_file_info* info) {
-    const Turn turn;
-    int error = turn.error();
-    if (error == 0) error = check(handle(info));
-    if (error == 0) error = begin_change();
-    if (error != 0) return error;
-    File& file = *handle(info).file;
-    const std::size_t count = std::min(size, mount().nature_.most_bytes);
-    const std::size_t end = static_cast<std::size_t>(offset) + count;
-    if (file.bytes.size() < end) file.bytes.resize(end);
-    std::copy_n(in, count, &file.bytes[end - count]);
-    file.writer = &mount();
-    return static_cast<int>(count);
+    return of_open(info, [&](File& file) {
+      const int error = begin_change();
+      if (error != 0) return error;
+      const std::size_t count = std::min(size, mount().nature_.most_bytes);
+      const std::size_t end = static_cast<std::size_t>(offset) + count;
+      if (end > file.bytes.size()) {
+        if (end - file.bytes.size() > mount().disk_.room()) {
+          return -mount().disk_.full_error_;
+        }
+        file.bytes.resize(end);
+      }
+      std::copy_n(in, count, &file.bytes[end - count]);
+      file.writer = &mount();
+      return static_cast<int>(count);
+    });
   }
 
   static int truncate(const char*, off_t size, fuse_file_info* info) {
-    const Turn turn;
-    int error = turn.error();
-    if (error == 0) error = info == nullptr ? -EOPNOTSUPP : check(handle(info));
-    if (error == 0) error = begin_change();
-    if (error != 0) return error;
-    handle(info).file->bytes.resize(static_cast<std::size_t>(size));
-    handle(info).file->writer = &mount();
-    return 0;
+    if (info == nullptr) return -EOPNOTSUPP;
+    return of_open(info, [&](File& file) {
+      const int error = begin_change();
+      if (error != 0) return error;
+      file.bytes.resize(static_cast<std::size_t>(size));
+      file.writer = &mount();
+      return 0;
+    });
   }
 
   static int sync(const char*, int, fuse_file_info* info) {
@@ -287,8 +291,9 @@ struct Mount::Calls {
     return error == 0 ? sync(handle(info)) : error;
   }
 
-  static int sync(const Handle& open) {
-    int error = check(open);
+  static int sync(Handle& open) {
+    int error = std::exchange(open.error, 0);
+    if (error == 0) error = check(open);
     if (error == 0) error = begin_change();
     if (error != 0) return error;
     File& file = *open.file;
@@ -301,14 +306,15 @@ struct Mount::Calls {
     return 0;
   }
 
-  /// At each close. What the kernel is not to ask again has no such call: the end of a test program
-  /// that dies would wait for it.
+  /// At each close, also of a copy that a child process has. What the kernel is not to ask again
+  /// has no such call: the end of a test program that dies would wait for it.
   static int flush(const char*, fuse_file_info* info) {
     if (!mount().nature_.is_network) return -ENOSYS;
     const Turn turn;
-    const Handle& open = handle(info);
+    Handle& open = handle(info);
     const bool is_written = open.file->writer == &mount() && open.file->bytes != open.file->durable;
-    return turn.error() == 0 && is_written ? sync(open) : turn.error();
+    if (turn.error() != 0 || !is_written) return turn.error();
+    return open.error = sync(open);
   }
 
   static int release(const char*, fuse_file_info* info) {
@@ -335,31 +341,28 @@ struct Mount::Calls {
   }
 
   static int opendir(const char* path, fuse_file_info* info) {
-    const Turn turn;
-    FilePtr file;
-    int error = turn.error();
-    if (error == 0) error = find(path, file);
-    if (error != 0) return error;
-    return may(*file, kRead) ? open_file(file, info) : -EACCES;
+    return at_path(path, [&](const FilePtr& file) {
+      return may(*file, kRead) ? open_file(file, info) : -EACCES;
+    });
   }
 
   static int readdir(const char*, void* out, fuse_fill_dir_t fill, off_t, fuse_file_info* info,
                      fuse_readdir_flags) {
-    const Turn turn;
-    int error = turn.error();
-    if (error == 0) error = check(handle(info));
-    if (error != 0) return error;
-    for (const auto& [name, file] : handle(info).file->entries) {
-      fill(out, name.c_str(), nullptr, 0, fuse_fill_dir_flags{});
-    }
-    return 0;
+    return of_open(info, [&](const File& file) {
+      for (const auto& [name, entry] : file.entries) {
+        fill(out, name.c_str(), nullptr, 0, fuse_fill_dir_flags{});
+      }
+      return 0;
+    });
   }
 
   static int statfs(const char*, struct statvfs* out) {
     const Turn turn;
     constexpr unsigned kBlockBytes = 4096;
+    const Disk& disk = mount().disk_;
     out->f_bsize = out->f_frsize = kBlockBytes;
-    out->f_blocks = out->f_bfree = out->f_bavail = kFreeBytes / kBlockBytes;
+    out->f_blocks = disk.size_bytes_ / kBlockBytes;
+    out->f_bfree = out->f_bavail = disk.room() / kBlockBytes;
     out->f_namemax = 255;
     return turn.error();
   }
