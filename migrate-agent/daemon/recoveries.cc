@@ -21,12 +21,10 @@ journal::Contents look_at(const std::filesystem::path& path) {
   return none;
 }
 
-/// The job's, by the journal's last list of them.
+/// The job's; none if nothing can be read.
 journal::ProcessIds members_of(const journal::Contents& contents) {
   if (contents.records.empty()) return {};
-  const auto* detaching = journal::last(contents.records, journal::Record::kDetaching);
-  return detaching != nullptr ? detaching->detaching().members()
-                              : contents.records.front().began().members();
+  return journal::members_of(contents.records);
 }
 
 }  // namespace

@@ -126,6 +126,12 @@ const Record* last(std::span<const Record> records, Record::BodyCase kind) {
   return found == records.rend() ? nullptr : &*found;
 }
 
+const ProcessIds& members_of(std::span<const Record> records) {
+  const Record* detaching = last(records, Record::kDetaching);
+  const bool has_members = detaching != nullptr && !detaching->detaching().members().empty();
+  return has_members ? detaching->detaching().members() : records.front().began().members();
+}
+
 bool unfinished(std::span<const Record> records) {
   return last(records, Record::kFinished) == nullptr;
 }

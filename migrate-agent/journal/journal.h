@@ -44,6 +44,9 @@ Uuid id_of(const Began& began);
 /// The PID of the process that was named, of a list of members; 0 if there is none.
 int root_pid(const ProcessIds& members);
 
+/// The source's members, by the last list of them. `records` begin with Began.
+const ProcessIds& members_of(std::span<const Record> records);
+
 /// Those of a list of members, in its order.
 std::vector<pid_t> pids_of(const ProcessIds& members);
 

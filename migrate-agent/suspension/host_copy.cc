@@ -8,7 +8,6 @@
 
 #include "migrate-agent/source/examination.h"
 #include "migrate-agent/suspension/bus_copy.h"
-#include "migrate-agent/suspension/kept_copy.pb.h"
 #include "src/base/side_by_side.h"
 
 namespace gcr::agent {
@@ -80,8 +79,7 @@ Status HostCopy::fill(const job::Job& job, const mover::OutgoingVram& vram) cons
 }
 
 Status HostCopy::hand_over(const job::Job& job, const Digests& digests, const Secret& secret,
-                           keeper::Keeper& keeper) const {
-  KeptCopy description;
+                           KeptCopy description, keeper::Keeper& keeper) const {
   description.set_digest_key(secret.data(), secret.size());
   for (const Part& part : parts_) description.add_part_bytes(part.region.bytes().size());
   for (const auto& [id, allocation] : job.allocations()) {

@@ -1,5 +1,5 @@
-// The VRAM of a suspended job on its way back: taken from the keeper of the copy, made anew, filled
-// and verified. Methods block; one thread at a time.
+// The VRAM of a suspended job on its way back: made anew, filled from the keeper's copy and
+// verified. Methods block; one thread at a time.
 #pragma once
 
 #include <map>
@@ -9,20 +9,18 @@
 #include "migrate-agent/device/device.h"
 #include "migrate-agent/job/job.h"
 #include "migrate-agent/keeper/keeper.h"
-#include "migrate-agent/suspension/kept_copy.pb.h"
-#include "src/base/unique_fd.h"
+#include "migrate-agent/suspension/kept_vram.h"
 
 namespace gcr::agent {
 
 class ReturningVram {
  public:
-  /// kNotFound: there is no such keeper, or it has no copy.
-  static Result<ReturningVram> take_from(const journal::ProcessId& keeper);
+  explicit ReturningVram(KeptVram copy) : copy_(std::move(copy)) {}
 
   /// Bytes of VRAM by GPU, as they were.
   std::map<Uuid, std::uint64_t> needs() const;
-  std::uint64_t total_bytes() const;
-  std::size_t count() const { return static_cast<std::size_t>(description_.buffers_size()); }
+  std::uint64_t total_bytes() const { return copy_.total_bytes(); }
+  std::size_t count() const { return static_cast<std::size_t>(copy_.description().buffers_size()); }
 
   /// Makes VRAM for all buffers, where `gpus` says (else where they were). kResourceExhausted says
   /// how much is free.
@@ -45,12 +43,8 @@ class ReturningVram {
     const KeptBuffer* kept = nullptr;
   };
 
-  Status check() const;
-  Status map(const std::vector<UniqueFd>& files);
-
-  KeptCopy description_;
-  std::vector<UniqueMapping> parts_;
-  std::vector<std::unique_ptr<device::HostMemory>> locked_;  ///< pieces of parts_
+  KeptVram copy_;
+  std::vector<std::unique_ptr<device::HostMemory>> locked_;  ///< pieces of its parts
   std::map<job::AllocationId, Buffer> buffers_;
 };
 

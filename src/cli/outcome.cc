@@ -216,6 +216,9 @@ std::optional<Outcome> outcome_of(Task task, const proto::MigrationStatus& statu
 }
 
 std::string error_line(Task task, const Outcome& outcome) {
+  if (outcome.report.suspended()) {
+    return printable(outcome.report.message()) + "; the job is suspended, as before";
+  }
   return printable(outcome.report.message()) + std::string(consequence(task, outcome.exit_code));
 }
 

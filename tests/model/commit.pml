@@ -27,6 +27,9 @@
  *   record, and a loss of power (HOSTS) takes it away, unless a reader has written it again.
  * - A suspend is a migration without a destination. Its copy of VRAM in host memory, and VRAM itself
  *   with its keeper, outlive the agent. A resume is ordered as soon as it can be.
+ * - A job may be suspended before its migration begins, by an earlier one with a journal of its own.
+ *   It stands still then whatever becomes of this migration here, and is resumed as soon as no
+ *   unfinished migration has it.
  * - There is no bound on the number of faults: the states are finite without one. Some day faults
  *   are over, or not; where they are, everything must come to its end.
  *
@@ -77,6 +80,7 @@ bool destination_unsynced;
 bool source_up = true;
 bool source_worker = true;  /* else its recovery */
 bool suspends;              /* it is a suspend */
+bool was_suspended;         /* before it began, as its Began says */
 mtype source_state = working;
 byte source_step;           /* see source() */
 bool source_refused;        /* the destination has no copy any more */
@@ -290,6 +294,14 @@ active proctype source() {
        send(PREFLIGHT_REQUEST);
        connection = !destination_host_gone;
        source_step = CONTACTED }
+  :: atomic { source_at_work && source_state == working && source_step == CONTACTED &&
+              source_copy == runs && !detaching_noted ->
+       was_suspended = true;
+       detaching_noted = true;  /* by the suspension's journal */
+       stop_source_copy();
+       vram = false;
+       vram_copy = true;
+       source_step = STOPPED }
   :: atomic { source_at_work && source_state == working && source_step == 0 ->
        suspends = true;
        source_step = CONTACTED }
@@ -336,9 +348,9 @@ active proctype source() {
               source_step != GIVING_UP && source_trouble && !faults_over ->
        source_trouble = false;
        source_step = GIVING_UP }
-  :: atomic { source_up && source_step == GIVING_UP && source_copy == standing ->
+  :: atomic { source_up && source_step == GIVING_UP && source_copy == standing && !was_suspended ->
        run_source_copy() }
-  :: atomic { source_up && source_step == GIVING_UP && source_copy != standing ->
+  :: atomic { source_up && source_step == GIVING_UP && (source_copy != standing || was_suspended) ->
        send(ABORT_REQUEST);
        end_source_agent() }
 
@@ -376,13 +388,14 @@ active proctype source() {
        source_advance(resumed, resumed, Finished) }
 
   /* The roll-back finds the copy as it is. */
-  :: atomic { source_up && source_state == aborted && source_copy == standing -> run_source_copy() }
+  :: atomic { source_up && source_state == aborted && source_copy == standing && !was_suspended ->
+       run_source_copy() }
   :: atomic { source_at_work && source_state == aborted && connection ->
        send(ABORT_REQUEST);
        source_worker = false;
        connection = false }
-  :: atomic { source_up && source_state == aborted && source_copy != standing ->
-       vram_copy = false;
+  :: atomic { source_up && source_state == aborted && (source_copy != standing || was_suspended) ->
+       vram_copy = vram_copy && was_suspended;
        source_advance(rolled_back, undone, Finished) }
   :: atomic { source_at_work && source_state == undone && connection ->
        send(ABORT_REQUEST);
@@ -481,10 +494,18 @@ active proctype source() {
   od
 }
 
-/* The source's daemon. */
+/* The source's daemon, and who resumes what was suspended before the migration. */
 active proctype source_daemon() {
 end_source_daemon:
   do
+  :: atomic { was_suspended && source_copy == standing && !source_host_gone &&
+#ifndef MUTATE_RESUME_WHILE_MOVED
+              source_journal == undone &&
+#endif
+              true ->
+       assert(vram_copy);
+       vram = true;
+       run_source_copy() }
   :: atomic { network[OUTCOME_REQUEST] && !source_host_gone ->
        take(OUTCOME_REQUEST);
        read_source_journal();
