@@ -65,7 +65,8 @@ struct Worker {
 
 /// Whether the worker leaves its processes suspended: they may be resumed before it has ended.
 bool is_suspended(const proto::MigrateReport& report) {
-  return report.suspended() || (report.suspension().done() && !report.suspension().resumed());
+  return (report.suspended() && !report.committed()) ||
+         (report.suspension().done() && !report.suspension().resumed());
 }
 
 /// Whether nothing is left to do with the process here, and it is not suspended; the operator is

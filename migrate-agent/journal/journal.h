@@ -73,12 +73,13 @@ enum class Lock : std::uint8_t {
 /// Move-only; one thread at a time.
 class Journal {
  public:
-  /// Makes STATE_DIR/journal (0700) if it is missing, and the file with Began as its first record.
+  /// Makes STATE_DIR/journal (0700) if it is missing, and the file with Began as its first record;
+  /// `others` follow it.
   /// Fills in Began's migration_id, role and, if empty, boot_id. On success everything is on disk
   /// and the file has room for all later records. On failure there is no file: kRefused if this
   /// migration has a journal in this role already, kResourceExhausted if the disk is full.
   static Result<Journal> create(const std::filesystem::path& state_dir, const Uuid& migration,
-                                Role role, Began began);
+                                Role role, Began began, std::vector<Record> others = {});
 
   /// Becomes the owner of a journal that exists, and reads it as read_durable() does. An incomplete
   /// last record is removed, and torn() says so. kNotFound, also if it was pruned while this

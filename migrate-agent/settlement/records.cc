@@ -28,7 +28,11 @@ journal::Record resolved(bool run_here, const std::string& by) {
 cgroups::Group group_of(const journal::Journal& journal) {
   const auto suspension = suspension_of(journal);
   const auto& path = suspension.empty() ? journal.path() : suspension;
-  return {cgroups::hierarchies(), cgroups::kGroupPrefix + path.filename().string()};
+  return group_named_after(path);
+}
+
+cgroups::Group group_named_after(const std::filesystem::path& journal) {
+  return {cgroups::hierarchies(), cgroups::kGroupPrefix + journal.filename().string()};
 }
 
 std::filesystem::path suspension_of(const journal::Journal& journal) {

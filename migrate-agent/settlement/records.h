@@ -21,6 +21,7 @@ journal::Record resolved(bool run_here, const std::string& by);
 /// The control group of the migration's process on this host, whether it exists or not. A suspended
 /// job stays in the group in which it was suspended.
 cgroups::Group group_of(const journal::Journal& journal);
+cgroups::Group group_named_after(const std::filesystem::path& journal);
 
 /// Of a migration of a suspended job: the journal that has suspended it. Empty for others.
 std::filesystem::path suspension_of(const journal::Journal& journal);

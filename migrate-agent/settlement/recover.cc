@@ -98,9 +98,10 @@ awaitable<Result<bool>> ask_source(RecoveryContext& context, const journal::Jour
 }
 
 /// The process may run already, and be in a migration to another host: it must not be continued
-/// while it is stopped for that.
+/// while it is stopped for that. One that has arrived suspended is not continued.
 Status claim(RecoveryContext& context, const DestinationLog& log) {
   const journal::Journal& journal = log.journal();
+  if (!journal.began().suspends().empty()) return {};
   Backoff backoff(context.io);
   for (;;) {
     const Status claimed = on_io(

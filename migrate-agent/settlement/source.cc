@@ -212,8 +212,8 @@ Status settle(commit::SourceLog& log, const agent::Config& config,
     return end_copy(log, config, fmt::format("the checkpoint {} is complete", began.checkpoint()));
   }
   return end_copy(log, config,
-                  fmt::format("process {} runs at {}", std::get<proto::CommitReply>(answer).pid(),
-                              log.journal().began().peer()));
+                  fmt::format("process {} {} at {}", std::get<proto::CommitReply>(answer).pid(),
+                              began.suspension().empty() ? "runs" : "is suspended", began.peer()));
 }
 
 }  // namespace gcr::settlement

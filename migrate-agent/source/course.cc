@@ -106,9 +106,9 @@ void run(Course& c) {
 void run(Course& c, const std::function<Status()>& send_all) {
   const Status migrated = migrate(c, send_all);
   c.account.report.set_migrated(migrated.has_value());
-  if (c.account.report.committed() || c.account.report.process_ended()) {
-    c.account.report.clear_suspended();
-  }
+  proto::MigrateReport& report = c.account.report;
+  const bool only_stored = report.committed() && c.order.request.has_checkpoint();
+  if (only_stored || report.process_ended()) report.clear_suspended();
   conclude(c, migrated);
 }
 

@@ -395,7 +395,9 @@ void look_at_images(const proto::MigrateRequest& request, const Config& config,
 
 /// It was the suspend that has stopped them.
 void take_suspended(const SuspendedJob& suspended, Examination& found) {
+  found.suspended = true;
   found.job = suspended.job;
+  *found.host.facts.mutable_gpus() = suspended.gpus;
   for (std::size_t i = 0; i < found.pids.size(); ++i) {
     const auto threads = suspended.gpu_members.find(found.pids[i]);
     if (threads == suspended.gpu_members.end()) continue;
@@ -535,7 +537,8 @@ proto::PreflightRequest preflight_request(const Examination& examination,
                                           const proto::MigrateRequest& request,
                                           const Config& config) {
   proto::PreflightRequest asked;
-  asked.set_no_prefill(request.no_prefill());
+  asked.set_no_prefill(request.no_prefill() || examination.suspended);
+  asked.set_suspended(examination.suspended);
   *asked.mutable_device_map() = request.device_map();
   asked.set_source_agent(config.advertise.empty() ? fmt::format(":{}", config.listen.port)
                                                   : config.advertise);

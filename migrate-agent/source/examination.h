@@ -37,14 +37,16 @@ struct Examination {
   std::optional<DriverAlone> driver_alone;  ///< the GPU user without the preload library
   std::shared_ptr<const criu::Plugin> criu_plugin;  ///< null: no member needs one
   memory_files::FileFacts memory_files;
+  bool suspended = false;
   preflight::Findings findings{preflight::Side::kSource};
 };
 
 /// What a suspended job cannot tell any more, from when it was suspended.
 struct SuspendedJob {
-  Uuid suspension;            ///< the migration that has suspended it
-  job::Job job;               ///< of the members that live
-  proto::GroupLimits limits;  ///< of their control groups
+  Uuid suspension;                                      ///< the migration that has suspended it
+  job::Job job;                                         ///< of the members that live
+  proto::GroupLimits limits;                            ///< of their control groups
+  google::protobuf::RepeatedPtrField<proto::Gpu> gpus;  ///< of the host where it was suspended
   struct Threads {
     pid_t door = 0;
     pid_t cuda_restore = 0;

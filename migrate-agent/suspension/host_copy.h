@@ -13,9 +13,9 @@
 #include "migrate-agent/device/device.h"
 #include "migrate-agent/job/job.h"
 #include "migrate-agent/keeper/keeper.h"
+#include "migrate-agent/kept_vram/kept_copy.pb.h"
 #include "migrate-agent/landing/landing_region.h"
 #include "migrate-agent/mover/outgoing_vram.h"
-#include "migrate-agent/suspension/kept_copy.pb.h"
 
 namespace gcr::agent {
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <future>
 
+#include "migrate-agent/digest/digest.h"
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/roles/roles.h"
 #include "migrate-agent/source/check.h"
@@ -40,6 +41,9 @@ Status take_members(Move& m) {
 Status take(Move& m) {
   Course& c = m.course;
   const pid_t pid = c.order.request.pid();
+  GCR_ASSIGN(const MovableProcess named,
+             c.worker.permissions.check_process(pid, c.order.request.start_time()));
+  c.account.report.set_start_time(named.start_time);
   GCR_ASSIGN(const journal::Entry entry, find_suspended(c.worker, pid));
   GCR_ASSIGN(m.suspension, take_suspended(c.worker, entry, pid));
   GCR_TRY(take_members(m));

@@ -68,7 +68,7 @@ Status load(Resume& r) {
                                      format_bytes(r.vram->total_bytes()), r.vram->count()));
   GCR_ASSIGN(const auto driver, device::load_drivers());
   GCR_ASSIGN(const auto places, find_places(driver, r.worker.config));
-  GCR_ASSIGN(r.gpus, choose_places(places, r.vram->needs(), ordered(r.request)));
+  GCR_ASSIGN(r.gpus, choose_places(r.vram->origins(), places, r.vram->needs(), ordered(r.request)));
   GCR_TRY(r.phases.time("vram", "create", [&] { return r.vram->create(driver, r.gpus); }));
   GCR_TRY(r.worker.cancellation.check());
   const auto began = Clock::now();

@@ -22,6 +22,16 @@ Uuid place_of(const Uuid& gpu, const std::vector<device::GpuPair>& gpus) {
 
 }  // namespace
 
+std::vector<mover::MappableGpu> ReturningVram::origins() const {
+  std::vector<mover::MappableGpu> gpus;
+  for (const proto::Gpu& gpu : copy_.description().gpus()) {
+    if (gpu.has_amd()) continue;
+    gpus.push_back(
+        {.uuid = to_uuid(gpu.uuid()), .name = gpu.name(), .total_bytes = gpu.total_bytes()});
+  }
+  return gpus;
+}
+
 std::map<Uuid, std::uint64_t> ReturningVram::needs() const {
   std::map<Uuid, std::uint64_t> bytes;
   for (const KeptBuffer& kept : copy_.description().buffers()) {

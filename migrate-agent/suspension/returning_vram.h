@@ -9,13 +9,17 @@
 #include "migrate-agent/device/device.h"
 #include "migrate-agent/job/job.h"
 #include "migrate-agent/keeper/keeper.h"
-#include "migrate-agent/suspension/kept_vram.h"
+#include "migrate-agent/kept_vram/kept_vram.h"
+#include "migrate-agent/mover/gpu_map.h"
 
 namespace gcr::agent {
 
 class ReturningVram {
  public:
   explicit ReturningVram(KeptVram copy) : copy_(std::move(copy)) {}
+
+  /// NVIDIA's GPUs of the host where it was suspended.
+  std::vector<mover::MappableGpu> origins() const;
 
   /// Bytes of VRAM by GPU, as they were.
   std::map<Uuid, std::uint64_t> needs() const;

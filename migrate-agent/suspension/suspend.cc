@@ -55,6 +55,7 @@ void note_members(Suspend& s) {
     kept.set_cuda_restore_tid(found.members[user.member].cuda_restore_tid());
   }
   *s.description.mutable_limits() = s.course.subject.limits;
+  *s.description.mutable_gpus() = found.host.facts.gpus();
 }
 
 /// Else anybody's SIGCONT would let it run without its VRAM.

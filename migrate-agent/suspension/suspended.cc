@@ -109,6 +109,7 @@ Result<SuspendedJob> describe_suspended(std::span<const journal::Record> records
   SuspendedJob suspended{.suspension = journal::id_of(records.front().began()),
                          .job = job::Job(static_cast<std::uint32_t>(living.size())),
                          .limits = description.limits(),
+                         .gpus = description.gpus(),
                          .gpu_members = {}};
   for (const KeptMember& member : description.members()) {
     suspended.gpu_members[member.pid()] = {member.door_tid(), member.cuda_restore_tid()};

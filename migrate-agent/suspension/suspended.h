@@ -4,8 +4,8 @@
 
 #include "migrate-agent/commit/commit_log.h"
 #include "migrate-agent/journal/journal_files.h"
+#include "migrate-agent/kept_vram/kept_vram.h"
 #include "migrate-agent/source/examination.h"
-#include "migrate-agent/suspension/kept_vram.h"
 #include "migrate-agent/worker/context.h"
 
 namespace gcr::agent {

@@ -29,7 +29,8 @@
  *   with its keeper, outlive the agent. A resume is ordered as soon as it can be.
  * - A job may be suspended before its migration begins, by an earlier one with a journal of its own.
  *   It stands still then whatever becomes of this migration here, and is resumed as soon as no
- *   unfinished migration has it.
+ *   unfinished migration has it. At the destination, too, it is somebody's to resume at any time once
+ *   it has arrived: it counts as running.
  * - There is no bound on the number of faults: the states are finite without one. Some day faults
  *   are over, or not; where they are, everything must come to its end.
  *
@@ -66,6 +67,7 @@ bool source_frozen;         /* in a group that only root can thaw */
 bool destination_frozen;
 bool vram = true;           /* the source's copy has it, or somebody keeps it */
 bool vram_copy;             /* a keeper has its content in host memory */
+bool destination_keeps;     /* likewise, of a job that arrives suspended */
 
 /* Journals: the state that the records tell. */
 mtype source_journal = working;
@@ -558,7 +560,15 @@ end_destination_idle:
        destination_frozen = true;
 #endif
        destination_step = STANDS }
-  :: atomic { destination_at_work && destination_state == building && destination_step == STANDS ->
+  :: atomic { destination_at_work && destination_state == building && destination_step == STANDS &&
+              was_suspended && !destination_keeps ->
+       destination_advance(keeper_started, building, KeeperStarted);
+       destination_keeps = true }
+  :: atomic { destination_at_work && destination_state == building && destination_step == STANDS &&
+#ifndef MUTATE_VOTE_WITHOUT_KEEPER
+              (destination_keeps || !was_suspended) &&
+#endif
+              true ->
        destination_advance(restored, restored, Restored) }
   :: atomic { destination_at_work && destination_state == restored && destination_copy == bound ->
        destination_copy = standing }
@@ -817,6 +827,7 @@ ltl journals_tell { [] ((destination_copy == runs ->
 
 /* What a copy that stands still had in VRAM is there or in host memory; suspended, it does not run. */
 ltl vram_is_kept { [] ((source_copy == standing -> vram || vram_copy) &&
+                       (destination_copy == standing && was_suspended -> destination_keeps) &&
                        (source_journal == suspended -> source_copy != runs)) }
 
 /* When faults are over, both sides come to their end and one copy runs. */

@@ -1,5 +1,6 @@
-#include "migrate-agent/suspension/kept_vram.h"
+#include "migrate-agent/kept_vram/kept_vram.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -16,6 +17,21 @@ namespace {
 
 Error not_a_copy() { return {Code::kDataLoss, "the keeper does not hold a copy of VRAM"}; }
 
+/// A file without a name that nobody can change.
+Result<UniqueFd> sealed_file(const std::string& content) {
+  UniqueFd file(::memfd_create("gcr-copy", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file) return Error::from_errno(errno, "cannot make the description of a copy of VRAM");
+  for (std::size_t at = 0; at < content.size();) {
+    const ssize_t written =
+        ::pwrite(file.get(), content.data() + at, content.size() - at, static_cast<off_t>(at));
+    if (written < 0) return Error::from_errno(errno, "cannot describe a copy of VRAM");
+    at += static_cast<std::size_t>(written);
+  }
+  constexpr int kSeals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
+  if (::fcntl(file.get(), F_ADD_SEALS, kSeals) == 0) return file;
+  return Error::from_errno(errno, "cannot seal the description of a copy of VRAM");
+}
+
 Result<std::string> read_all(int file) {
   struct stat facts {};
   if (::fstat(file, &facts) != 0) return Error::from_errno(errno, "cannot read a description");
@@ -27,6 +43,19 @@ Result<std::string> read_all(int file) {
 }
 
 }  // namespace
+
+Status hand_over(KeptCopy description, std::span<const landing::LandingRegion* const> parts,
+                 keeper::Keeper& keeper) {
+  for (const landing::LandingRegion* part : parts) {
+    description.add_part_bytes(part->bytes().size());
+  }
+  GCR_ASSIGN(const UniqueFd file, sealed_file(description.SerializeAsString()));
+  std::vector<keeper::BufferDescriptor> kept{{{job::kRoot, 0}, file.get()}};
+  for (const landing::LandingRegion* part : parts) {
+    kept.push_back({{job::kRoot, kept.size()}, part->file()});
+  }
+  return keeper.arm(kept);
+}
 
 Result<KeptVram> KeptVram::take_from(const journal::ProcessId& keeper) {
   GCR_ASSIGN(job::MemberDescriptors taken, keeper::take_from(keeper));

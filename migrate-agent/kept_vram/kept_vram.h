@@ -8,10 +8,16 @@
 
 #include "migrate-agent/digest/digest.h"
 #include "migrate-agent/keeper/keeper.h"
-#include "migrate-agent/suspension/kept_copy.pb.h"
+#include "migrate-agent/kept_vram/kept_copy.pb.h"
+#include "migrate-agent/landing/landing_region.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::agent {
+
+/// Hands a copy over to a keeper, which is not armed yet: first the description, which gets the
+/// sizes of the parts, then their files. Buffers refer to `parts` by place.
+Status hand_over(KeptCopy description, std::span<const landing::LandingRegion* const> parts,
+                 keeper::Keeper& keeper);
 
 class KeptVram {
  public:
