@@ -18,10 +18,11 @@ namespace gcr::commit {
 template <class State, class Event>
 class CommitLog {
  public:
-  /// Begins a journal; Began is durable. As Journal::create.
+  /// Begins a journal; Began, and `others` after it, are durable. As Journal::create.
   static Result<CommitLog> create(const std::filesystem::path& state_dir, const Uuid& migration,
-                                  journal::Began began) {
-    return take(journal::Journal::create(state_dir, migration, kRole, std::move(began)));
+                                  journal::Began began, std::vector<journal::Record> others = {}) {
+    return take(
+        journal::Journal::create(state_dir, migration, kRole, std::move(began), std::move(others)));
   }
 
   /// Takes over a journal whose owner is dead, with its state. As Journal::open; also kDataLoss if

@@ -40,6 +40,8 @@ constexpr SourceTransition kSource[] = {
 };
 
 constexpr DestinationTransition kDestination[] = {
+    {DestinationState::kBuilding, DestinationEvent::kKeeperStarted, DestinationState::kBuilding,
+     Record::kKeeperStarted},
     {DestinationState::kBuilding, DestinationEvent::kRestored, DestinationState::kRestored,
      Record::kRestored},
     {DestinationState::kBuilding, DestinationEvent::kFailed, DestinationState::kAborted,
@@ -140,11 +142,19 @@ std::string_view to_string(DestinationState state) {
 }
 
 std::string_view to_string(DestinationEvent event) {
-  constexpr std::array<std::string_view, 12> kNames = {
-      "invalid",   "restored",          "failed",
-      "restarted", "told_commit",       "told_abort",
-      "copy_lost", "host_lost",         "resumed",
-      "cleared",   "resolved_run_here", "resolved_discard_here"};
+  constexpr std::array<std::string_view, 13> kNames = {"invalid",
+                                                       "keeper_started",
+                                                       "restored",
+                                                       "failed",
+                                                       "restarted",
+                                                       "told_commit",
+                                                       "told_abort",
+                                                       "copy_lost",
+                                                       "host_lost",
+                                                       "resumed",
+                                                       "cleared",
+                                                       "resolved_run_here",
+                                                       "resolved_discard_here"};
   return kNames.at(static_cast<std::size_t>(event));
 }
 

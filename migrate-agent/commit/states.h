@@ -62,6 +62,7 @@ enum class DestinationState : std::uint8_t {
 
 enum class DestinationEvent : std::uint8_t {
   kInvalid = 0,
+  kKeeperStarted,        ///< note: the process that is to hold a suspended job's VRAM
   kRestored,             ///< the copy is frozen
   kFailed,               ///< an error, a silent peer, an abort before the vote
   kRestarted,            ///< the worker died before the vote; recovery took over

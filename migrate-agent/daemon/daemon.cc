@@ -63,9 +63,10 @@ struct Worker {
   std::string ordered_by;                ///< who ordered its migration
 };
 
-/// Whether the worker has suspended its processes: they may be resumed before it has ended.
+/// Whether the worker leaves its processes suspended: they may be resumed before it has ended.
 bool is_suspended(const proto::MigrateReport& report) {
-  return report.suspension().done() && !report.suspension().resumed();
+  return (report.suspended() && !report.committed()) ||
+         (report.suspension().done() && !report.suspension().resumed());
 }
 
 /// Whether nothing is left to do with the process here, and it is not suspended; the operator is

@@ -21,12 +21,21 @@ journal::Contents look_at(const std::filesystem::path& path) {
   return none;
 }
 
-/// The job's, by the journal's last list of them.
+/// The job's; none if nothing can be read.
 journal::ProcessIds members_of(const journal::Contents& contents) {
   if (contents.records.empty()) return {};
-  const auto* detaching = journal::last(contents.records, journal::Record::kDetaching);
-  return detaching != nullptr ? detaching->detaching().members()
-                              : contents.records.front().began().members();
+  return journal::members_of(contents.records);
+}
+
+/// Of a destination's journal: where its job is suspended once it has arrived, if it arrives so.
+std::optional<journal::Entry> suspension_in(const journal::Entry& entry) {
+  if (entry.role != journal::Began::DESTINATION) return std::nullopt;
+  const journal::Contents contents = look_at(entry.path);
+  if (contents.records.empty()) return std::nullopt;
+  const std::string& id = contents.records.front().began().suspends();
+  if (id.empty()) return std::nullopt;
+  return journal::entry(entry.path.parent_path().parent_path(), to_uuid(id),
+                        journal::Began::SOURCE);
 }
 
 }  // namespace
@@ -79,6 +88,7 @@ void Recoveries::begin(const std::filesystem::path& state_dir) {
 }
 
 void Recoveries::add_after(const journal::Entry& entry, bool well) {
+  if (const auto suspension = suspension_in(entry)) add_after(*suspension, well);
   const Need need = need_of(entry.path);
   const bool unfinished = need == Need::kRecovery || need == Need::kSuspended;
   if (!unfinished && (need != Need::kFinished || well)) return;
@@ -168,8 +178,10 @@ void Recoveries::process_ended(WorkerId id, bool done) {
   if (done && need == Need::kSuspended) return wait_suspended(id, found->second);
   if (done) need = Need::kNone;
   if (need == Need::kNone || need == Need::kOperator) {
+    const auto suspension = suspension_in(found->second.entry);
     registry_.release(id);
     recoveries_.erase(found);
+    if (suspension) add_after(*suspension, true);
   } else if (!stopped_) {
     start_later(id, found->second);
   }

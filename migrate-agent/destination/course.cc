@@ -7,6 +7,7 @@
 #include "migrate-agent/commit/outcome.h"
 #include "migrate-agent/criu/images.h"
 #include "migrate-agent/fault/fault.h"
+#include "migrate-agent/kept_vram/kept_vram.h"
 #include "migrate-agent/process/addresses.h"
 #include "migrate-agent/settlement/destination.h"
 #include "migrate-agent/settlement/records.h"
@@ -29,6 +30,7 @@ Course::~Course() {
 void Course::destroy() {
   set_data(nullptr);
   process_.reset();
+  keeper_.reset();
   prepared_restore_.reset();
   vram_.reset();
   room_.reset();
@@ -143,10 +145,12 @@ Status Course::restore_process(const proto::RestoreRequest& request,
              phases_.time("process", "compare files", [&] { return vet_files(request); }));
   GCR_ASSIGN(const auto sockets,
              phases_.time("process", "adapt sockets", [&] { return adapt_sockets(); }));
-  GCR_ASSIGN(process_,
-             RestoredProcess::create(plan_.driver, *prepared_restore_, room_->images().memories(),
-                                     {request.members(), vetted, sockets, plan_.gpu_users},
-                                     plan_.running, plan_.gpu_map, group_, phases_));
+  GCR_ASSIGN(process_, RestoredProcess::create(
+                           plan_.driver, *prepared_restore_, room_->images().memories(),
+                           {request.members(), vetted, sockets, plan_.gpu_users}, group_, phases_));
+  if (!plan_.kept) {
+    GCR_TRY(process_->restore_control(plan_.running, plan_.gpu_map, phases_));
+  }
   spdlog::info("{} of memory was in place before the restore",
                format_bytes(prepared_restore_->taken_bytes()));
   return made_files_->drop_temporary_names();
@@ -171,7 +175,7 @@ Status Course::restore(const proto::RestoreRequest& request, proto::RestoreReply
   const Status restored = restore_process(request, files);
   GCR_ASSIGN(const std::uint64_t verified, verifying.get());
   GCR_TRY(restored);
-  GCR_TRY(vote());
+  GCR_TRY(vote(request));
   reply.set_verified_chunks(verified);
   reply.set_prefilled(prefilled);
   if (!vram_->note().empty()) reply.add_notes(vram_->note());
@@ -181,16 +185,48 @@ Status Course::restore(const proto::RestoreRequest& request, proto::RestoreReply
   return {};
 }
 
-/// The process is frozen before the vote is in the journal, and the vote is in the journal before
-/// the source gets the reply.
-Status Course::vote() {
+/// The landing memory goes to a keeper, which the journal knows before it holds anything.
+Status Course::keep_vram(const proto::RestoreRequest& request) {
+  KeptCopy& kept = *plan_.kept;
+  int user = 0;
+  for (const auto& [member, expected] : plan_.gpu_users) {
+    kept.mutable_members(user++)->set_pid(identity_.members(static_cast<int>(member.value)).pid());
+  }
+  std::map<std::uint64_t, std::string> digests;
+  for (const auto& sent : request.digests()) digests[sent.buffer_id()] = sent.digests();
+  for (KeptBuffer& buffer : *kept.mutable_buffers()) {
+    const auto place = vram_->kept({buffer.buffer().id()});
+    buffer.set_part(static_cast<std::uint32_t>(place.region));
+    buffer.set_offset(place.offset);
+    buffer.set_digests(digests.at(buffer.buffer().id()));
+  }
+  GCR_ASSIGN(keeper_,
+             keeper::Keeper::start(context_.config.criu.reaper.parent_path() / "gcr-keeper"));
+  journal::Record record;
+  *record.mutable_keeper_started()->mutable_keeper() = keeper_->id();
+  record.mutable_keeper_started()->set_of_copy(true);
+  GCR_TRY(log_->advance(commit::DestinationEvent::kKeeperStarted, std::move(record)));
+  std::vector<const landing::LandingRegion*> parts;
+  for (const landing::LandingRegion& region : vram_->landing()) parts.push_back(&region);
+  return hand_over(kept, parts, *keeper_);
+}
+
+/// To the process, or, if that stays suspended, to a keeper.
+Status Course::hand_over_vram(const proto::RestoreRequest& request) {
+  if (plan_.kept) return phases_.time("vram", "keep", [&] { return keep_vram(request); });
   GCR_ASSIGN(auto descriptors, vram_->descriptors());
   GCR_ASSIGN(auto of_members, job_.split(std::move(descriptors)));
-  GCR_TRY(process_->attach(std::move(of_members), phases_));
+  return process_->attach(std::move(of_members), phases_);
+}
+
+/// The process is frozen before the vote is in the journal, and the vote is in the journal before
+/// the source gets the reply.
+Status Course::vote(const proto::RestoreRequest& request) {
+  identity_ = process_->identity();
+  GCR_TRY(hand_over_vram(request));
   GCR_TRY(fault::point("destination.attached"));
   GCR_TRY(process_->stand_still(phases_));
   GCR_TRY(fault::point("destination.stopped"));
-  identity_ = process_->identity();
   journal::Record record;
   *record.mutable_restored() = identity_;
   GCR_TRY(phases_.time("process", "write the vote", [&] {

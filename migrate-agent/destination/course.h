@@ -19,6 +19,8 @@
 #include "migrate-agent/destination/request_checks.h"
 #include "migrate-agent/destination/restored_process.h"
 #include "migrate-agent/destination/room.h"
+#include "migrate-agent/keeper/keeper.h"
+#include "migrate-agent/kept_vram/kept_copy.pb.h"
 #include "migrate-agent/memory_files/incoming.h"
 #include "migrate-agent/mover/incoming_vram.h"
 #include "migrate-agent/roles/phases.h"
@@ -71,6 +73,8 @@ class Course {
     proto::GroupLimits limits;                        ///< of the process, with this host's GPUs
     std::shared_ptr<const criu::Plugin> criu_plugin;  ///< null: no member needs one
     criu::PluginMap criu_plugin_map;                  ///< where it has to put the GPUs
+    /// Of a job that arrives suspended: what its VRAM's keeper gets.
+    std::optional<KeptCopy> kept;
   };
 
   /// How data comes: what both sides want and can.
@@ -95,6 +99,7 @@ class Course {
   Status begin();
   Status make_room(const proto::PrepareRequest& request, const Wanted& wanted, unsigned lanes);
   Status start_criu();
+  Status keep_description(const proto::PrepareRequest& request);
   Status place(const Wanted& wanted);
   Result<std::unique_ptr<IncomingData>> open_data(DataPlan& plan, const std::string& token);
   Status open_all_regions(IncomingData& data);
@@ -112,7 +117,9 @@ class Course {
   Result<criu::AdaptedSockets> adapt_sockets() const;
   Status restore_process(const proto::RestoreRequest& request,
                          const std::vector<images::ImageFile>& files);
-  Status vote();
+  Status hand_over_vram(const proto::RestoreRequest& request);
+  Status keep_vram(const proto::RestoreRequest& request);
+  Status vote(const proto::RestoreRequest& request);
 
   Status commit(const proto::CommitRequest& request, proto::Envelope& reply);
   Status abort(const proto::AbortRequest& request);
@@ -138,6 +145,7 @@ class Course {
   std::vector<memory_files::IncomingFile> files_;     ///< in memory, that come with the job
   std::optional<memory_files::Incoming> made_files_;  ///< likewise, from the restore on
   std::unique_ptr<RestoredProcess> process_;
+  std::optional<keeper::Keeper> keeper_;  ///< of VRAM that is kept
   Link link_;
   std::mutex data_mutex_;  ///< held while data_ changes, and in take_data_connection()
   std::unique_ptr<IncomingData> data_;

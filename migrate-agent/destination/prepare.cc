@@ -69,6 +69,7 @@ journal::Began Course::description(const proto::PreflightRequest& request) const
   began.set_command(journal::short_command(request.members(0).command()));
   began.set_ordered_by(control::printable(request.ordered_by()).substr(0, kMaxNameBytes));
   began.set_uid(request.members(0).uid());
+  if (request.suspended()) began.set_suspends(to_bytes(Uuid::random()));
   return began;
 }
 
@@ -88,6 +89,11 @@ Status Course::preflight(const proto::PreflightRequest& request, proto::Prefligh
   plan_.is_migration = !request.only();
   GCR_TRY(control::Endpoint::parse(plan_.began.peer()));
   job_ = job::Job(static_cast<std::uint32_t>(request.members_size()));
+  if (request.suspended()) {
+    plan_.kept.emplace();
+    *plan_.kept->mutable_limits() = request.members(0).limits();
+    *plan_.kept->mutable_gpus() = request.host().gpus();
+  }
   std::uint32_t place = 0;
   for (const proto::ProcessFacts& member : request.members()) {
     for (const pid_t thread : {member.door_tid(), member.cuda_restore_tid()}) {
@@ -98,6 +104,11 @@ Status Course::preflight(const proto::PreflightRequest& request, proto::Prefligh
     }
     if (member.door_tid() != 0 || member.driver_alone()) {
       plan_.gpu_users[{place}] = {member.pid_in_namespace(), member.driver_alone()};
+      if (plan_.kept) {
+        KeptMember& kept = *plan_.kept->add_members();
+        kept.set_door_tid(member.door_tid());
+        kept.set_cuda_restore_tid(member.cuda_restore_tid());
+      }
     }
     ++place;
     plan_.used_pids.insert(member.used_pids().begin(), member.used_pids().end());
@@ -226,12 +237,14 @@ Status Course::make_room(const proto::PrepareRequest& request, const Wanted& wan
   GCR_ASSIGN(room_, Room::reserve(context_.config, plan_.image_bytes));
   GCR_TRY(room_->open_images(secret));
   group_ = settlement::group_of(log_->journal());
+  if (plan_.kept) GCR_TRY(keep_description(request));
   GCR_TRY(group_.create(plan_.limits));
   const std::uint64_t most = context_.config.landing_window_bytes;
   const std::uint64_t window =
       context_.channel.stays_on_host() ? std::min(most, kWindowWithinHostBytes) : most;
-  vram_->begin(digest::DigestKey::expand(secret),
-               request.no_prefill() ? Mode::kReload : Mode::kPrefill, {window, lanes});
+  const Mode filled = request.no_prefill() ? Mode::kReload : Mode::kPrefill;
+  vram_->begin(digest::DigestKey::expand(secret), plan_.kept ? Mode::kKeep : filled,
+               {window, lanes});
   auto criu = std::async(std::launch::async, [this] {
     return guarded(
         [this] { return phases_.time("process", "start CRIU", [this] { return start_criu(); }); });
@@ -240,6 +253,16 @@ Status Course::make_room(const proto::PrepareRequest& request, const Wanted& wan
       [&] { return phases_.time("vram", "make room for VRAM", [&] { return place(wanted); }); });
   GCR_TRY(criu.get());
   return placed;
+}
+
+/// For the keeper of the VRAM. The job can stay suspended only in a group that freezes.
+Status Course::keep_description(const proto::PrepareRequest& request) {
+  plan_.kept->set_digest_key(request.digest_key());
+  for (const proto::Buffer& buffer : request.buffers()) {
+    *plan_.kept->add_buffers()->mutable_buffer() = buffer;
+  }
+  if (group_.freezes()) return {};
+  return Error(Code::kRefused, "no control group can be frozen on this host");
 }
 
 Status Course::place(const Wanted& wanted) {
@@ -317,6 +340,7 @@ Status Course::fall_back(const proto::FallBackRequest& request, proto::FallBackR
 
 Status Course::change_buffers(const proto::BuffersRequest& request, proto::BuffersReply& reply) {
   GCR_TRY(expect(State::kPrepared, "BuffersRequest"));
+  if (plan_.kept) return Error(Code::kProtocol, "the buffers of a suspended job change");
   GCR_TRY(remove_buffers(request.removed_ids(), job_));
   GCR_TRY(remap_buffers(request.remapped(), job_));
   for (const std::uint64_t removed : request.removed_ids()) {

@@ -26,9 +26,8 @@ void identify(const procfs::Process& process, journal::ProcessId& out) {
 
 Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(
     const std::shared_ptr<const device::Driver>& driver, criu::PreparedRestore& restore,
-    const images::ImageStore::Memories& memories, const Expected& expected,
-    const std::set<pid_t>& running, const std::vector<device::GpuPair>& gpu_map,
-    cgroups::Group group, Phases& phases) {
+    const images::ImageStore::Memories& memories, const Expected& expected, cgroups::Group group,
+    Phases& phases) {
   GCR_ASSIGN(auto tree,
              phases.time("process", "criu restore", [&] { return restore.run(memories); }));
   std::unique_ptr<RestoredProcess> process(new RestoredProcess(std::move(tree), std::move(group)));
@@ -40,27 +39,30 @@ Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(
   }));
   GCR_TRY(process->end_connections(expected.sockets));
   GCR_TRY(process->find_gpu_users(*driver, expected));
-  GCR_ASSIGN(process->frozen_, phases.time("process", "seize", [&] {
-    return criu::FrozenThreads::seize(process->members_, running,
-                                      [&] { return process->group_.thaw(); });
+  return process;
+}
+
+Status RestoredProcess::restore_control(const std::set<pid_t>& running,
+                                        const std::vector<device::GpuPair>& gpu_map,
+                                        Phases& phases) {
+  GCR_ASSIGN(frozen_, phases.time("process", "seize", [&] {
+    return criu::FrozenThreads::seize(members_, running, [&] { return group_.thaw(); });
   }));
   GCR_TRY(fault::point("destination.frozen"));
-  auto& gpu_users = process->gpu_users_;
   GCR_TRY(phases.time("process", "control restore", [&] {
-    return side_by_side(gpu_users, [&](GpuUser& one) { return one.control->restore(gpu_map); });
+    return side_by_side(gpu_users_, [&](GpuUser& one) { return one.control->restore(gpu_map); });
   }));
   GCR_TRY(phases.time("process", "unlock", [&] {
-    return side_by_side(gpu_users, [](GpuUser& one) { return one.control->unlock(); });
+    return side_by_side(gpu_users_, [](GpuUser& one) { return one.control->unlock(); });
   }));
   GCR_TRY(fault::point("destination.control-restored"));
-  GCR_TRY(phases.time("process", "find door", [&] {
-    return side_by_side(gpu_users, [](GpuUser& one) -> Status {
+  return phases.time("process", "find door", [&] {
+    return side_by_side(gpu_users_, [](GpuUser& one) -> Status {
       if (one.access != nullptr) return {};
       GCR_ASSIGN(one.access, open_access(one.pid));
       return {};
     });
-  }));
-  return process;
+  });
 }
 
 /// As CRIU left it: stopped, and SIGCONT has no effect. Threads that version 1 has frozen could not
@@ -128,6 +130,7 @@ Status RestoredProcess::attach(job::MemberDescriptors vram, Phases& phases) {
 
 Status RestoredProcess::stand_still(Phases& phases) {
   return phases.time("process", "stand still", [&]() -> Status {
+    if (!frozen_) return group_.freeze();
     for (const GpuUser& one : gpu_users_) GCR_TRY(one.access->resume());
     if (!group_.freezes()) return frozen_->stop_again();
     return frozen_->stop_again(

@@ -44,22 +44,24 @@ class RestoredProcess {
     const ExpectedGpuUsers& gpu_users;
   };
 
-  /// Restores the processes, and before any of them runs compares the rights of all threads and the
-  /// files with `expected`. Then lets only the threads in `running` run (those that CUDA and the
-  /// preload library need, by thread id in the process's own PID namespace), and restores and
-  /// unlocks CUDA. `memories` are the images of memory that is in place. `group` is the one that
-  /// `restore` restores into. On failure nothing of the process is left.
+  /// Restores the processes, none of which runs, and compares the rights of all threads and the
+  /// files with `expected`. `memories` are the images of memory that is in place. `group` is the
+  /// one that `restore` restores into. On failure nothing of the process is left.
   static Result<std::unique_ptr<RestoredProcess>> create(
       const std::shared_ptr<const device::Driver>& driver, criu::PreparedRestore& restore,
-      const images::ImageStore::Memories& memories, const Expected& expected,
-      const std::set<pid_t>& running, const std::vector<device::GpuPair>& gpu_map,
-      cgroups::Group group, Phases& phases);
+      const images::ImageStore::Memories& memories, const Expected& expected, cgroups::Group group,
+      Phases& phases);
+
+  /// Lets only the threads in `running` run (those that CUDA and the preload library need, by
+  /// thread id in the process's own PID namespace), and restores and unlocks CUDA.
+  Status restore_control(const std::set<pid_t>& running,
+                         const std::vector<device::GpuPair>& gpu_map, Phases& phases);
 
   /// Maps the VRAM behind the descriptors where the members had it.
   Status attach(job::MemberDescriptors vram, Phases& phases);
 
-  /// Opens the gates, which no thread can pass yet, stops all members and freezes their group: from
-  /// here on no thread of them runs, and only root can let them run.
+  /// After restore_control(), opens the gates, which no thread can pass yet. Stops all members and
+  /// freezes their group: from here on no thread of them runs, and only root can let them run.
   Status stand_still(Phases& phases);
 
   /// For the journal: all of them, and the init of their namespace.

@@ -88,9 +88,11 @@ inline constexpr Point kPoints[] = {
     {"source.suspend.released", Side::kSource, Kind::kSuspension, false},
     {"source.resume.begun", Side::kSource, Kind::kSuspension, false},
     {"source.resume.loaded", Side::kSource, Kind::kSuspension, false},
-    {"source.resume.kept", Side::kSource, Kind::kSuspension, false},     // Resuming is not written
-    {"source.resume.decided", Side::kSource, Kind::kSuspension, false},  // it stands still
-    {"source.resume.running", Side::kSource, Kind::kSuspension, false},  // Finished is not written
+    {"source.resume.kept", Side::kSource, Kind::kSuspension, false},      // Resuming is not written
+    {"source.resume.decided", Side::kSource, Kind::kSuspension, false},   // it stands still
+    {"source.resume.running", Side::kSource, Kind::kSuspension, false},   // Finished is not written
+    {"source.suspension.ended", Side::kSource, Kind::kSuspension, true},  // of a job that has moved
+    {"destination.suspended", Side::kDestination, Kind::kSuspension, true},  // it has arrived so
     {"source.recovery.begun", Side::kSource, Kind::kRecovery, false},
     {"source.recovery.resumed", Side::kSource, Kind::kRecovery, false},
     {"destination.recovery.begun", Side::kDestination, Kind::kRecovery, false},

@@ -69,8 +69,8 @@ Error name_taken(int error, const std::filesystem::path& path) {
 /// The file that will be the journal at `path`, owned and on disk; removed if anything fails.
 /// All of it is written, zeros too, instead of reserving space: a record is then written in place
 /// later, without a change of file system metadata (half the time on ext4).
-Result<UniqueFd> make_file(const std::filesystem::path& path, const Record& began) {
-  GCR_ASSIGN(const auto content, assemble({&began, 1}));
+Result<UniqueFd> make_file(const std::filesystem::path& path, std::span<const Record> records) {
+  GCR_ASSIGN(const auto content, assemble(records));
   Provisional made(path.native() + kUnfinishedSuffix);
   UniqueFd file(::open(made.path().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) {
@@ -126,6 +126,12 @@ const Record* last(std::span<const Record> records, Record::BodyCase kind) {
   return found == records.rend() ? nullptr : &*found;
 }
 
+const ProcessIds& members_of(std::span<const Record> records) {
+  const Record* detaching = last(records, Record::kDetaching);
+  const bool has_members = detaching != nullptr && !detaching->detaching().members().empty();
+  return has_members ? detaching->detaching().members() : records.front().began().members();
+}
+
 bool unfinished(std::span<const Record> records) {
   return last(records, Record::kFinished) == nullptr;
 }
@@ -148,7 +154,7 @@ Journal::Journal(UniqueFd file, std::filesystem::path path, Contents contents)
       torn_(contents.torn) {}
 
 Result<Journal> Journal::create(const std::filesystem::path& state_dir, const Uuid& migration,
-                                Role role, Began began) {
+                                Role role, Began began, std::vector<Record> others) {
   if (role != Began::SOURCE && role != Began::DESTINATION) {
     return Error(Code::kInvalidArgument, "a journal is a source's or a destination's");
   }
@@ -159,11 +165,15 @@ Result<Journal> Journal::create(const std::filesystem::path& state_dir, const Uu
   }
   Contents contents;
   *contents.records.emplace_back().mutable_began() = std::move(began);
-  GCR_ASSIGN(const Sealed sealed, finish_and_seal(contents.records.front(), header().checksum));
-  contents.checksum = sealed.checksum;
+  std::ranges::move(others, std::back_inserter(contents.records));
+  contents.checksum = header().checksum;
+  for (Record& record : contents.records) {
+    GCR_ASSIGN(const Sealed sealed, finish_and_seal(record, contents.checksum));
+    contents.checksum = sealed.checksum;
+  }
   GCR_TRY(make_directory(state_dir));
   const auto path = path_of(state_dir, migration, role);
-  auto file = make_file(path, contents.records.front());
+  auto file = make_file(path, contents.records);
   if (!file) return file.error().while_doing("cannot begin a journal");
   return Journal(std::move(*file), path, std::move(contents));
 }

@@ -44,6 +44,9 @@ Uuid id_of(const Began& began);
 /// The PID of the process that was named, of a list of members; 0 if there is none.
 int root_pid(const ProcessIds& members);
 
+/// The source's members, by the last list of them. `records` begin with Began.
+const ProcessIds& members_of(std::span<const Record> records);
+
 /// Those of a list of members, in its order.
 std::vector<pid_t> pids_of(const ProcessIds& members);
 
@@ -70,12 +73,13 @@ enum class Lock : std::uint8_t {
 /// Move-only; one thread at a time.
 class Journal {
  public:
-  /// Makes STATE_DIR/journal (0700) if it is missing, and the file with Began as its first record.
+  /// Makes STATE_DIR/journal (0700) if it is missing, and the file with Began as its first record;
+  /// `others` follow it.
   /// Fills in Began's migration_id, role and, if empty, boot_id. On success everything is on disk
   /// and the file has room for all later records. On failure there is no file: kRefused if this
   /// migration has a journal in this role already, kResourceExhausted if the disk is full.
   static Result<Journal> create(const std::filesystem::path& state_dir, const Uuid& migration,
-                                Role role, Began began);
+                                Role role, Began began, std::vector<Record> others = {});
 
   /// Becomes the owner of a journal that exists, and reads it as read_durable() does. An incomplete
   /// last record is removed, and torn() says so. kNotFound, also if it was pruned while this

@@ -97,6 +97,7 @@ proto::PreflightRequest question(const Loading& l) {
   asked.set_source_agent(config.advertise.empty() ? fmt::format(":{}", config.listen.port)
                                                   : config.advertise);
   asked.set_no_prefill(l.request.no_prefill());
+  asked.clear_suspended();  // what is restored runs
   asked.set_transport(proto::TRANSPORT_TCP);
   asked.set_plaintext(false);
   asked.set_only(false);

@@ -105,20 +105,37 @@ Reply answer_about(WorkerContext& context, const Uuid& migration, const Envelope
   }
 }
 
+Reply answer_check(WorkerContext& context, const proto::MigrateRequest& request) {
+  return is_suspended(context, request.pid()) ? run_suspended_check(context, request)
+                                              : run_check(context, request);
+}
+
 /// Requests with one reply each. Blocks.
 Reply answer(WorkerContext& context, const Envelope& request) {
   if (request.has_list_request()) return answer_list(context, request.list_request());
   if (request.has_host_request()) return answer_host(context);
-  if (request.has_check_request()) return run_check(context, request.check_request().migrate());
+  if (request.has_check_request()) {
+    return answer_check(context, request.check_request().migrate());
+  }
   GCR_ASSIGN(const Uuid migration, journal::parse_id(subject_of(request)));
   if (request.has_outcome_request()) return answer_outcome(context, migration);
   if (request.has_commit_request()) return answer_commit(context, migration);
   return answer_about(context, migration, request);
 }
 
+asio::awaitable<void> run_migration(WorkerContext& context, proto::MigrateRequest request) {
+  const auto suspended = co_await offload(
+      context.blocking, [&]() -> Result<bool> { return is_suspended(context, request.pid()); });
+  if (suspended && *suspended) {
+    co_await run_suspended_source(context, std::move(request));
+  } else {
+    co_await run_source(context, std::move(request));
+  }
+}
+
 asio::awaitable<void> run_role(WorkerContext& context, Envelope request) {
   if (request.has_migrate_request()) {
-    co_await run_source(context, std::move(*request.mutable_migrate_request()));
+    co_await run_migration(context, std::move(*request.mutable_migrate_request()));
   } else if (request.has_load_request()) {
     co_await run_load(context, std::move(*request.mutable_load_request()));
   } else if (request.has_suspend_request()) {

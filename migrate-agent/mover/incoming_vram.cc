@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "migrate-agent/fault/fault.h"
+#include "src/base/side_by_side.h"
 
 namespace gcr::mover {
 namespace {
@@ -34,16 +35,19 @@ Result<IncomingVram::Streams*> IncomingVram::streams_of(device::Gpu& gpu) {
   return &streams_.emplace(gpu.info().uuid, std::move(streams)).first->second;
 }
 
-/// Page-locked.
-Result<std::span<std::byte>> IncomingVram::host_memory(std::uint64_t bytes, device::Gpu& gpu,
+Result<std::span<std::byte>> IncomingVram::host_memory(std::uint64_t bytes, const Uuid& gpu,
                                                        const Reserve& reserve) {
+  const bool keeps = mode_ == Mode::kKeep;
   GCR_TRY(reserve(bytes));
-  GCR_ASSIGN(auto region, landing::LandingRegion::create(bytes, policy_));
-  GCR_ASSIGN(auto page_locked, gpu.page_lock(region.bytes()));
+  GCR_ASSIGN(auto region, keeps ? landing::LandingRegion::create_file(bytes, policy_)
+                                : landing::LandingRegion::create(bytes, policy_));
+  if (!keeps) {
+    GCR_ASSIGN(const auto opened, gpus_.on(gpu));
+    GCR_ASSIGN(page_locked_.emplace_back(), opened->page_lock(region.bytes()));
+  }
   if (note_.empty()) note_ = region.note();
   const auto memory = region.bytes();
   regions_.push_back(std::move(region));
-  page_locked_.push_back(std::move(page_locked));
   return memory;
 }
 
@@ -52,8 +56,7 @@ Status IncomingVram::open_window(const std::vector<Wanted>& wanted, const Reserv
   if (!window_.empty() || wanted.empty()) return {};
   std::uint64_t total = 0;
   for (const Wanted& buffer : wanted) total += buffer.size_bytes;
-  GCR_ASSIGN(const auto gpu, gpus_.on(wanted.front().gpu));
-  GCR_ASSIGN(window_, host_memory(limits_.needed_for(total), *gpu, reserve));
+  GCR_ASSIGN(window_, host_memory(limits_.needed_for(total), wanted.front().gpu, reserve));
   uploads_.emplace();
   return {};
 }
@@ -74,8 +77,7 @@ Status IncomingVram::take_landing_memory(const std::vector<Wanted>& wanted,
     total += length;
   }
   if (total == 0) return {};
-  GCR_ASSIGN(const auto gpu, gpus_.on(wanted.front().gpu));
-  GCR_ASSIGN(const auto memory, host_memory(total, *gpu, reserve));
+  GCR_ASSIGN(const auto memory, host_memory(total, wanted.front().gpu, reserve));
   std::uint64_t at = 0;
   for (const std::uint64_t length : lengths) {
     free_.emplace(length, memory.subspan(at, length));
@@ -85,19 +87,22 @@ Status IncomingVram::take_landing_memory(const std::vector<Wanted>& wanted,
 }
 
 Result<IncomingVram::Incoming> IncomingVram::place(const Wanted& wanted) {
-  GCR_ASSIGN(auto gpu, gpus_.on(wanted.gpu));
-  GCR_ASSIGN(const Streams* const streams, streams_of(*gpu));
   const std::size_t chunks = chunk_count(wanted.size_bytes);
-  Incoming buffer{.gpu = std::move(gpu),
+  Incoming buffer{.gpu = nullptr,
                   .size_bytes = wanted.size_bytes,
                   .host_node = wanted.host_node,
                   .region = next_region_++,
                   .landing = {},
                   .place = {},
-                  .stream = streams->own.get(),
-                  .upload_stream = streams->upload.get(),
+                  .stream = nullptr,
+                  .upload_stream = nullptr,
                   .vram = nullptr,
                   .landed = std::vector<std::atomic<bool>>(chunks)};
+  if (mode_ == Mode::kKeep) return buffer;
+  GCR_ASSIGN(buffer.gpu, gpus_.on(wanted.gpu));
+  GCR_ASSIGN(const Streams* const streams, streams_of(*buffer.gpu));
+  buffer.stream = streams->own.get();
+  buffer.upload_stream = streams->upload.get();
   if (mode_ == Mode::kPrefill) {
     if (Status created = create_vram(wanted.id, buffer); !created) return created.error();
     GCR_TRY(digester_->prepare(buffer.gpu, chunks));
@@ -274,6 +279,48 @@ Status IncomingVram::spoil() {
   return buffer.stream->fill(buffer.vram->address(), content ^ std::byte{1}, 1);
 }
 
+namespace {
+
+Error differs(AllocationId id, std::uint64_t offset, std::uint64_t size_bytes) {
+  return {Code::kDataLoss, fmt::format("buffer {} differs from what was sent, at {} of {}",
+                                       id.value, format_bytes(offset), format_bytes(size_bytes))};
+}
+
+}  // namespace
+
+/// On the CPU.
+Result<std::uint64_t> IncomingVram::verify_landing(const Expected& expected) const {
+  struct Chunk {
+    AllocationId id;
+    std::span<const std::byte> buffer;
+    std::uint64_t offset;
+    const digest::Digest* expected;
+  };
+  std::vector<Chunk> chunks;
+  for (const auto& [id, buffer] : buffers_) {
+    const auto& digests = expected.at(id);
+    for (std::size_t i = 0; i < digests.size(); ++i) {
+      chunks.push_back({id, buffer.landing, i * kChunkBytes, &digests[i]});
+    }
+  }
+  GCR_TRY(share_out(chunks.size(), chunks.size(), [&](std::size_t i) -> Status {
+    const auto& [id, buffer, offset, wanted] = chunks[i];
+    const auto bytes = buffer.subspan(offset, std::min(kChunkBytes, buffer.size() - offset));
+    if (digest::digest_chunk(digester_->key(), bytes) == *wanted) return {};
+    return differs(id, offset, buffer.size());
+  }));
+  return chunks.size();
+}
+
+IncomingVram::Kept IncomingVram::kept(AllocationId id) const {
+  const std::byte* const at = buffers_.at(id).landing.data();
+  const auto region = std::ranges::find_if(regions_, [at](const landing::LandingRegion& one) {
+    return at >= one.bytes().data() && at < one.bytes().data() + one.bytes().size();
+  });
+  return {static_cast<std::size_t>(region - regions_.begin()),
+          static_cast<std::uint64_t>(at - region->bytes().data())};
+}
+
 Result<std::uint64_t> IncomingVram::fill_and_verify(const Expected& expected) {
   for (const auto& [id, buffer] : buffers_) {
     const auto found = expected.find(id);
@@ -282,6 +329,7 @@ Result<std::uint64_t> IncomingVram::fill_and_verify(const Expected& expected) {
                    fmt::format("the source sent no complete digests for buffer {}", id.value));
     }
   }
+  if (mode_ == Mode::kKeep) return verify_landing(expected);
   if (uploads_) GCR_TRY(uploads_->drain());
   GCR_TRY(fill(expected));
   GCR_TRY(settle_zeros(expected));
@@ -292,9 +340,7 @@ Result<std::uint64_t> IncomingVram::fill_and_verify(const Expected& expected) {
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     const ChunkRef& chunk = chunks[i];
     if (digests[i] == expected.at(chunk.buffer)[chunk.number()]) continue;
-    return Error(Code::kDataLoss, fmt::format("buffer {} differs from what was sent, at {} of {}",
-                                              chunk.buffer.value, format_bytes(chunk.offset),
-                                              format_bytes(chunk.vram->size_bytes())));
+    return differs(chunk.buffer, chunk.offset, chunk.vram->size_bytes());
   }
   return chunks.size();
 }

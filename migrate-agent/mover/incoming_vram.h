@@ -28,6 +28,7 @@ class IncomingVram {
     kPrefill,  ///< VRAM is created by prepare(), and filled through the landing window; if there
                ///< is too little, as kReload
     kReload,   ///< bytes stay in landing memory, of which there is as much as VRAM
+    kKeep,     ///< as kReload, but no VRAM is made: landing memory is in files, which outlive this
   };
 
   IncomingVram(std::shared_ptr<const device::Driver> driver, landing::HugepagePolicy policy)
@@ -58,9 +59,9 @@ class IncomingVram {
   using Reserve = std::function<Status(std::uint64_t bytes)>;
 
   /// Creates VRAM full of zeros for the buffers, and with the first of them the landing window; or,
-  /// in kReload, landing memory. Both are page-locked. On failure nothing of this call remains. If
-  /// there is too little VRAM for prefill, the VRAM of this call is released and the mode becomes
-  /// kReload, for this call's buffers and later ones.
+  /// in the other modes, landing memory. Both are page-locked, except in kKeep. On failure nothing
+  /// of this call remains. If there is too little VRAM for prefill, the VRAM of this call is
+  /// released and the mode becomes kReload, for this call's buffers and later ones.
   Status prepare(const std::vector<Wanted>& wanted, const Reserve& reserve);
 
   /// Releases the buffer's VRAM, when nothing is being copied into it any more; its landing memory
@@ -90,14 +91,23 @@ class IncomingVram {
 
   /// With `expected` from the sender: creates and fills VRAM if that was not done before, clears
   /// chunks that are expected to be zeros, waits for all copies, and compares the digest
-  /// of every chunk in VRAM. kDataLoss names the first that differs. Returns how many were
-  /// compared.
+  /// of every chunk in VRAM; in kKeep, only that in landing memory. kDataLoss names the first that
+  /// differs. Returns how many were compared.
   Result<std::uint64_t> fill_and_verify(
       const std::map<AllocationId, std::vector<digest::Digest>>& expected);
 
   /// Of the VRAM itself; after fill_and_verify().
   Result<Descriptors> descriptors() const { return descriptors_of(buffers_); }
   Result<std::uint64_t> free_bytes(const Uuid& gpu);
+
+  /// In kKeep: the landing memory, and where in it a buffer lies.
+  const std::vector<landing::LandingRegion>& landing() const { return regions_; }
+  struct Kept {
+    std::size_t region = 0;  ///< of landing()
+    std::uint64_t offset = 0;
+  };
+  Kept kept(AllocationId id) const;
+
   Mode mode() const { return mode_; }
   const std::shared_ptr<const device::Driver>& driver() const { return gpus_.driver(); }
 
@@ -130,7 +140,7 @@ class IncomingVram {
   Result<Incoming> place(const Wanted& wanted);
   Result<std::map<AllocationId, Incoming>> create(const std::vector<Wanted>& wanted);
   Status turn_into_reload(std::string why, std::map<AllocationId, Incoming>& created);
-  Result<std::span<std::byte>> host_memory(std::uint64_t bytes, device::Gpu& gpu,
+  Result<std::span<std::byte>> host_memory(std::uint64_t bytes, const Uuid& gpu,
                                            const Reserve& reserve);
   Status open_window(const std::vector<Wanted>& wanted, const Reserve& reserve);
   Status take_landing_memory(const std::vector<Wanted>& wanted, const Reserve& reserve);
@@ -141,6 +151,7 @@ class IncomingVram {
   Status upload(AllocationId id, const Incoming& buffer, std::uint64_t offset,
                 std::uint64_t length);
   Status fill(const Expected& expected);
+  Result<std::uint64_t> verify_landing(const Expected& expected) const;
   Status settle_zeros(const Expected& expected);
   Status spoil();
   Status synchronize() const;

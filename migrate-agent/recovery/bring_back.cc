@@ -322,6 +322,13 @@ Result<Found> bring_back(const Lost& lost, const InHand* in_hand) {
       fmt::format("cannot bring process {} back", lost.members.front().pid()));
 }
 
+Status stand_still(const Lost& lost) {
+  GCR_TRY(criu::wait_for_helpers(lost.scratch, kCriuPatience));
+  GCR_ASSIGN(const std::vector<Member> members, open_members(lost.members, lost.group));
+  if (!members.empty()) GCR_TRY(lost.group.freeze());
+  return criu::end_repair(pids_of(members), criu::Repaired::kAll);
+}
+
 /// Nobody is thawed before all are killed. Connections to others end as if the processes had closed
 /// them; those among themselves, which go on elsewhere, end without a word.
 Status end_stopped(const std::vector<journal::ProcessId>& members, const cgroups::Group& group) {

@@ -71,6 +71,10 @@ enum class Found {
 /// kUnavailable: another agent has a door. kDataLoss: the VRAM is lost, because nobody holds it.
 Result<Found> bring_back(const Lost& lost, const InHand* in_hand = nullptr);
 
+/// Members that were suspended before: undoes what a dump has done to them, and leaves them stopped
+/// and frozen in their group. Success if there are none any more.
+Status stand_still(const Lost& lost);
+
 /// After the commit: kills the stopped members at the source and their descendants, and waits until
 /// they are gone. Success if there are none.
 Status end_stopped(const std::vector<journal::ProcessId>& members, const cgroups::Group& group);

@@ -116,6 +116,8 @@ proto::MigrationStatus status_of(const journal::Entry& entry,
     status.set_began_unix_ms(records.front().unix_ms());
     status.set_changed_unix_ms(records.back().unix_ms());
     status.set_processes(static_cast<std::uint32_t>(members_of(records)));
+    const journal::Began& began = records.front().began();
+    status.set_moves_suspended(!began.suspension().empty() || !began.suspends().empty());
     const auto& members = records.front().began().members();
     if (!members.empty()) status.set_start_time(members[0].start_time());
   }

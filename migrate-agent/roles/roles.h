@@ -27,12 +27,21 @@ asio::awaitable<void> run_destination(WorkerContext& context, proto::PreflightRe
 /// Brings a checkpoint to life on this host (migrate-agent/load): a migration whose source is a
 /// store and whose destination is this agent, answered as run_source() answers.
 asio::awaitable<void> run_load(WorkerContext& context, proto::LoadRequest request);
+
 /// Takes the job off its GPUs (migrate-agent/suspension), and answers as run_source(). After
 /// success it is suspended: it needs no worker.
 asio::awaitable<void> run_suspend(WorkerContext& context, const proto::SuspendRequest& request);
 
 /// Lets a suspended job run again, and answers likewise.
 asio::awaitable<void> run_resume(WorkerContext& context, const proto::ResumeRequest& request);
+
+/// Whether the process is one of a suspended job, which the asker may move. Blocks.
+bool is_suspended(const WorkerContext& context, pid_t pid);
+
+/// As run_source() and run_check(), for such a job.
+asio::awaitable<void> run_suspended_source(WorkerContext& context, proto::MigrateRequest request);
+Result<proto::Envelope> run_suspended_check(WorkerContext& context,
+                                            const proto::MigrateRequest& request);
 
 /// Preflight alone: a CheckReply with what both sides find. Nothing is touched or reserved, and no
 /// journal is written. kPermissionDenied if the peer may not move the process, kInvalidArgument if

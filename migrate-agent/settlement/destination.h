@@ -18,7 +18,8 @@ Result<bool> give_up_lost_copy(commit::DestinationLog& log);
 
 /// In restored: takes the step `told` with its `record` (Committed or Resolved), checking the copy
 /// before and after, and lets it run. In committed, which a dead owner has written: lets it run if
-/// it has not ended. Afterwards the journal is committed, or aborted because the copy was lost.
+/// it has not ended. A copy that arrives suspended goes to a suspension instead. Afterwards the
+/// journal is committed, or aborted because the copy was lost.
 Status let_go(commit::DestinationLog& log, const cgroups::Group& group,
               commit::DestinationEvent told, journal::Record record);
 

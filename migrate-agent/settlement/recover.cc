@@ -98,9 +98,10 @@ awaitable<Result<bool>> ask_source(RecoveryContext& context, const journal::Jour
 }
 
 /// The process may run already, and be in a migration to another host: it must not be continued
-/// while it is stopped for that.
+/// while it is stopped for that. One that has arrived suspended is not continued.
 Status claim(RecoveryContext& context, const DestinationLog& log) {
   const journal::Journal& journal = log.journal();
+  if (!journal.began().suspends().empty()) return {};
   Backoff backoff(context.io);
   for (;;) {
     const Status claimed = on_io(
@@ -182,14 +183,28 @@ Status recover(RecoveryContext& context, DestinationLog& log) {
   return clear_all(log, DestinationEvent::kHostLost, aborted(cause));
 }
 
+/// A suspended job belongs to the migration that moves it, as long as there is one.
+Result<SourceLog> open_source(RecoveryContext& context, const std::filesystem::path& path) {
+  Backoff backoff(context.io);
+  for (;;) {
+    {
+      GCR_ASSIGN(SourceLog log, SourceLog::open(path, journal::Lock::kWait));
+      if (log.state() != SourceState::kSuspended) return log;
+      GCR_ASSIGN(const auto migration, migration_of_suspended(log.journal()));
+      if (!migration) return log;
+    }
+    on_io(context.io, backoff.wait());
+  }
+}
+
 template <class Log>
-Status recover(RecoveryContext& context, const std::filesystem::path& path) {
-  GCR_ASSIGN(Log log, Log::open(path, journal::Lock::kWait));
-  const journal::Journal& journal = log.journal();
+Status recover(RecoveryContext& context, Result<Log> log) {
+  GCR_TRY(log);
+  const journal::Journal& journal = log->journal();
   if (!journal::unfinished(journal.records())) return {};
   GCR_TRY(
       on_io(context.io, [&] { return context.line.open(journal.migration(), journal.role()); }));
-  return recover(context, log);
+  return recover(context, *log);
 }
 
 }  // namespace
@@ -197,11 +212,12 @@ Status recover(RecoveryContext& context, const std::filesystem::path& path) {
 
 namespace gcr::agent {
 
-asio::awaitable<Status> run_recovery(RecoveryContext& context, std::filesystem::path journal) {
+asio::awaitable<Status> run_recovery(RecoveryContext& context, std::filesystem::path path) {
   co_return co_await offload(context.blocking, [&] {
-    const bool source = journal.filename().string().ends_with("-source");
-    return source ? settlement::recover<commit::SourceLog>(context, journal)
-                  : settlement::recover<commit::DestinationLog>(context, journal);
+    const bool source = path.filename().string().ends_with("-source");
+    using settlement::recover;
+    return source ? recover(context, settlement::open_source(context, path))
+                  : recover(context, commit::DestinationLog::open(path, journal::Lock::kWait));
   });
 }
 

@@ -25,7 +25,7 @@ std::filesystem::path scratch_of(const agent::Config& config, const journal::Jou
 
 /// Success if there is none.
 Status end_keeper(const journal::Journal& journal, Kept kept) {
-  const auto keeper = keeper_of(journal, kept);
+  const auto keeper = keeper_of(journal.records(), kept);
   return keeper ? keeper::end_keeper(*keeper) : Status();
 }
 
@@ -53,14 +53,13 @@ std::vector<device::GpuPair> gpus_of(const journal::Journal& journal) {
 recovery::Lost lost_by(const agent::Config& config, const journal::Journal& journal,
                        const recovery::InHand* in_hand) {
   const Record* detaching = journal.last(Record::kDetaching);
-  const bool has_members = detaching != nullptr && !detaching->detaching().members().empty();
-  const auto& members = has_members ? detaching->detaching().members() : journal.began().members();
+  const auto& members = journal::members_of(journal.records());
   std::vector<std::string> homes;
   if (detaching != nullptr) {
     homes.assign(detaching->detaching().homes().begin(), detaching->detaching().homes().end());
   }
   return {.members = {members.begin(), members.end()},
-          .keeper = keeper_of(journal, Kept::kVram),
+          .keeper = keeper_of(journal.records(), Kept::kVram),
           .detaching = in_hand == nullptr ? detaching != nullptr : in_hand->detaching,
           .scratch = in_hand == nullptr ? scratch_of(config, journal) : std::filesystem::path(),
           .group = group_of(journal),
@@ -79,6 +78,34 @@ Status release_files(const journal::Journal& journal, memory_files::Which which)
   return memory_files::release(journal.path(), host_was_restarted(journal.began()), which, pids);
 }
 
+/// The job of a suspension has ended here, or has moved.
+Status end_suspension(commit::SourceLog& suspension, const agent::Config& config,
+                      const std::string& text) {
+  GCR_TRY(clear_helpers(config, suspension.journal()));
+  return suspension.advance(SourceEvent::kEnded, finished(text));
+}
+
+/// The log of a suspended job that this migration moves; none if the suspension has ended.
+Result<std::optional<commit::SourceLog>> open_suspension(const journal::Journal& journal) {
+  auto log = commit::SourceLog::open(suspension_of(journal), journal::Lock::kWait);
+  if (!log && log.error().code() == Code::kNotFound) return std::nullopt;
+  GCR_TRY(log);
+  if (log->state() != SourceState::kSuspended) return std::nullopt;
+  return std::move(*log);
+}
+
+/// Undoes what was done to a suspended job. Gives the text for Finished.
+Result<std::string> suspend_again(const agent::Config& config, const journal::Journal& journal,
+                                  const recovery::InHand* in_hand) {
+  if (!host_was_restarted(journal.began())) {
+    GCR_TRY(recovery::stand_still(lost_by(config, journal, in_hand)));
+  }
+  GCR_ASSIGN(auto suspension, open_suspension(journal));
+  if (suspension) GCR_TRY(stay_suspended(*suspension, config));
+  const bool stays = suspension && suspension->state() == SourceState::kSuspended;
+  return stays ? "the process is suspended here" : "the process has ended";
+}
+
 }  // namespace
 
 Result<std::string> take_back(commit::SourceLog& log, const agent::Config& config, SourceEvent why,
@@ -94,6 +121,8 @@ Result<std::string> take_back(commit::SourceLog& log, const agent::Config& confi
   std::string text = "the process runs here";
   if (began.loads()) {
     text = "nothing was loaded";
+  } else if (!began.suspension().empty()) {
+    GCR_ASSIGN(text, suspend_again(config, log.journal(), in_hand));
   } else if (host_was_restarted(began)) {
     text = "the process ended with the host";
   } else {
@@ -130,9 +159,8 @@ Status stay_suspended(commit::SourceLog& log, const agent::Config& config) {
     return group.freeze();
   }
   if (!restarted) GCR_TRY(group.dissolve());
-  GCR_TRY(clear_helpers(config, journal));
-  return log.advance(SourceEvent::kEnded, finished(restarted ? "the process ended with the host"
-                                                             : "the process has ended"));
+  return end_suspension(log, config,
+                        restarted ? "the process ended with the host" : "the process has ended");
 }
 
 Status run_again(commit::SourceLog& log, const agent::Config& config) {
@@ -162,6 +190,11 @@ Status end_copy(commit::SourceLog& log, const agent::Config& config, const std::
   }
   GCR_TRY(clear_helpers(config, log.journal()));
   GCR_TRY(fault::point("source.killed"));
+  if (!began.suspension().empty()) {
+    GCR_ASSIGN(auto suspension, open_suspension(log.journal()));
+    if (suspension) GCR_TRY(end_suspension(*suspension, config, text));
+    GCR_TRY(fault::point("source.suspension.ended"));
+  }
   const bool discarded = log.state() == SourceState::kDiscarded;
   if (!discarded) end_restore(log.journal(), config.tls, true);
   return log.advance(discarded ? SourceEvent::kCleared : SourceEvent::kCommitConfirmed,
@@ -179,8 +212,8 @@ Status settle(commit::SourceLog& log, const agent::Config& config,
     return end_copy(log, config, fmt::format("the checkpoint {} is complete", began.checkpoint()));
   }
   return end_copy(log, config,
-                  fmt::format("process {} runs at {}", std::get<proto::CommitReply>(answer).pid(),
-                              log.journal().began().peer()));
+                  fmt::format("process {} {} at {}", std::get<proto::CommitReply>(answer).pid(),
+                              began.suspension().empty() ? "runs" : "is suspended", began.peer()));
 }
 
 }  // namespace gcr::settlement

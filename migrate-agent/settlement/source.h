@@ -15,7 +15,7 @@ namespace gcr::settlement {
 /// `record` (Aborted or Resolved), unless that was done before; brings the process back; ends the
 /// keeper, removes CRIU's directory and writes Finished. On success the process runs here, or has
 /// ended. If the step cannot be written, the process is brought back all the same, except from
-/// committed, and the Error is the journal's.
+/// committed, and the Error is the journal's. A job that was suspended before is suspended again.
 Status undo(commit::SourceLog& log, const agent::Config& config, commit::SourceEvent why,
             journal::Record record, const recovery::InHand* in_hand = nullptr);
 
@@ -26,7 +26,8 @@ Result<std::string> take_back(commit::SourceLog& log, const agent::Config& confi
                               const recovery::InHand* in_hand = nullptr);
 
 /// In committed or discarded: kills the stopped copy, ends the keeper, removes CRIU's directory and
-/// writes Finished with `text`.
+/// writes Finished with `text`; before that likewise in the journal that had suspended the job, if
+/// one has.
 Status end_copy(commit::SourceLog& log, const agent::Config& config, const std::string& text);
 
 /// In suspended, and whoever worked on it is dead: freezes the job again if need be, and ends a

@@ -1,5 +1,7 @@
 // Preflight alone: what a migration would find at both sides, without anything that a migration
 // does.
+#include "migrate-agent/source/check.h"
+
 #include <algorithm>
 #include <map>
 
@@ -9,7 +11,6 @@
 #include "migrate-agent/peer/agent_target.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/roles/roles.h"
-#include "migrate-agent/source/examination.h"
 
 namespace gcr::agent {
 namespace {
@@ -74,17 +75,21 @@ void add_use(const Examination& found, proto::CheckReply& reply) {
 }  // namespace
 
 Result<proto::Envelope> run_check(WorkerContext& context, const proto::MigrateRequest& request) {
+  return check(context, request, procfs::tree(request.pid()), nullptr);
+}
+
+Result<proto::Envelope> check(WorkerContext& context, const proto::MigrateRequest& request,
+                              const std::vector<pid_t>& pids, const SuspendedJob* suspended) {
   if (!request.has_checkpoint()) GCR_TRY(control::Endpoint::parse(request.destination()));
-  const std::vector<pid_t> pids = procfs::tree(request.pid());
   journal::ProcessIds processes;
   for (const pid_t pid : pids) {
     const auto allowed = context.permissions.check_process(pid);
     if (!allowed && allowed.error().code() == Code::kPermissionDenied) return allowed.error();
-    if (!allowed) continue;
+    if (!allowed || suspended != nullptr) continue;
     processes.Add()->set_pid(pid);
     processes.rbegin()->set_start_time(allowed->start_time);
   }
-  Examination found = examine(request, context.config, pids);
+  Examination found = examine(request, context.config, pids, suspended);
   for (GpuUser& user : found.gpu_users) user.access.reset();  // others may come
   note_room(
       on_io(context.io, context.daemon.ask_room(journal::Began::SOURCE,

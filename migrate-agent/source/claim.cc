@@ -24,6 +24,7 @@ Status check_alone(const Course& c) {
     if (!other || other->role != journal::Began::SOURCE || other->migration == c.order.migration) {
       continue;
     }
+    if (c.subject.suspended && other->migration == c.subject.suspended->suspension) continue;
     const auto contents =
         journal::peek(journal::path_of(config.state_dir, other->migration, other->role));
     if (!contents || contents->damage || !journal::unfinished(contents->records)) continue;
@@ -71,6 +72,18 @@ Status claim_members(Course& c) {
 
 }  // namespace
 
+Status claim_for_target(Course& c) {
+  GCR_TRY(add_descendants(c, procfs::tree(c.order.request.pid())));
+  GCR_ASSIGN(c.target, c.find_target(c.order, c.subject));
+  c.interrupting = c.worker.cancellation.on_request([&c] {
+    if (c.target != nullptr) c.target->interrupt(c.worker.cancellation.check().error());
+  });
+  GCR_TRY(claim_members(c));
+  GCR_ASSIGN(c.subject.handle,
+             procfs::Process::open(c.order.request.pid(), c.subject.claimed.start_time));
+  return {};
+}
+
 /// What is refused after that leaves no journal.
 Status claim(Course& c) {
   const pid_t pid = c.order.request.pid();
@@ -78,14 +91,7 @@ Status claim(Course& c) {
              c.worker.permissions.check_process(pid, c.order.request.start_time()));
   c.account.report.set_start_time(c.subject.claimed.start_time);
   add_member(c.subject.members, pid, c.subject.claimed.start_time);
-  GCR_TRY(add_descendants(c, procfs::tree(pid)));
-  GCR_ASSIGN(c.target, c.find_target(c.order, c.subject));
-  c.interrupting = c.worker.cancellation.on_request([&c] {
-    if (c.target != nullptr) c.target->interrupt(c.worker.cancellation.check().error());
-  });
-  GCR_TRY(claim_members(c));
-  GCR_ASSIGN(c.subject.handle, procfs::Process::open(pid, c.subject.claimed.start_time));
-  return {};
+  return claim_for_target(c);
 }
 
 Status follow_members(Course& c, const std::vector<pid_t>& tree) {

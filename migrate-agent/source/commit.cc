@@ -76,9 +76,9 @@ void note_downtime(Course& c) {
 }
 
 /// For the expected downtime of later migrations. What goes through the driver alone depends on
-/// amounts that are known each time.
+/// amounts that are known each time; a suspended job stood still before.
 void remember(const Course& c) {
-  if (c.subject.driver_alone) return;
+  if (c.subject.driver_alone || c.subject.suspended) return;
   const Account& account = c.account;
   const double beside_ms = in_milliseconds(account.control_took);
   const double overlapped_ms = std::max(beside_ms, in_milliseconds(account.last_round_took));

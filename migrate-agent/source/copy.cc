@@ -38,13 +38,17 @@ images::Compression to_compression(proto::Compression compression) {
   }
 }
 
-/// Called when the link's rate is known: the choice of compression depends on it.
+}  // namespace
+
 Status open_image_sink(Course& c) {
   if (c.copying.sink != nullptr) return {};
-  GCR_ASSIGN(c.copying.sink, c.target->image_sink(to_compression(c.order.request.compression()),
-                                                  c.copying.precopy->convergence().rate()));
+  const double link_bytes_per_s = c.copying.precopy ? c.copying.precopy->convergence().rate() : 0;
+  GCR_ASSIGN(c.copying.sink,
+             c.target->image_sink(to_compression(c.order.request.compression()), link_bytes_per_s));
   return {};
 }
+
+namespace {
 
 Status look(Course& c) {
   GCR_TRY(refresh_buffers(c));

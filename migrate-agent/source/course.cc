@@ -46,10 +46,13 @@ Status run_to_vote(Course& c) {
 
 namespace {
 
-Status migrate(Course& c) {
+Status migrate(Course& c, const std::function<Status()>& send_all) {
   const auto& request = c.order.request;
   const bool goes_on = request.has_checkpoint() && !request.checkpoint().stop();
-  const Status agreed = guarded([&] { return goes_on ? run_to_switchover(c) : run_to_vote(c); });
+  const Status agreed = guarded([&]() -> Status {
+    GCR_TRY(send_all());
+    return goes_on ? Status() : run_steps(c, {restore, last_look});
+  });
   if (agreed) return goes_on ? go_on(c) : commit(c);
   // An interrupted wait only reports the interruption.
   const Status wanted = c.worker.cancellation.check();
@@ -61,10 +64,11 @@ void complete_report(Course& c) {
   report.set_total_ms(c.account.phases.since_origin_ms(Clock::now()));
   report.set_downtime_limit_ms(c.console.limits().downtime_ms);
   for (proto::PhaseTime& phase : c.account.phases.list()) *report.add_phases() = std::move(phase);
-  if (!c.copying.precopy) return;
+  if (c.copying.precopy == std::nullopt && c.copying.digests.empty()) return;
   const transport::Statistics statistics = c.target->channel().statistics();
   report.set_wire_bytes(statistics.wire_bytes);
   report.set_reconnections(statistics.reconnections);
+  if (!c.copying.precopy) return;
   for (proto::Round& round : c.copying.precopy->rounds()) {
     report.set_sent_vram_bytes(report.sent_vram_bytes() + round.sent_bytes());
     *report.add_rounds() = std::move(round);
@@ -88,6 +92,7 @@ journal::Began description(const Course& c) {
     began.set_checkpoint(c.order.request.checkpoint().name());
   }
   began.set_ordered_by(c.worker.channel.peer().common_name);
+  if (subject.suspended) began.set_suspension(to_bytes(subject.suspended->suspension));
   began.set_command(journal::short_command(subject.found && !subject.found->members.empty()
                                                ? subject.found->members.front().command()
                                                : subject.command));
@@ -95,8 +100,15 @@ journal::Began description(const Course& c) {
 }
 
 void run(Course& c) {
-  const Status migrated = migrate(c);
+  run(c, [&c] { return run_to_switchover(c); });
+}
+
+void run(Course& c, const std::function<Status()>& send_all) {
+  const Status migrated = migrate(c, send_all);
   c.account.report.set_migrated(migrated.has_value());
+  proto::MigrateReport& report = c.account.report;
+  const bool only_stored = report.committed() && c.order.request.has_checkpoint();
+  if (only_stored || report.process_ended()) report.clear_suspended();
   conclude(c, migrated);
 }
 
@@ -127,13 +139,8 @@ void tell_ending(WorkerContext& worker, Console& console, journal::Began migrati
   console.tell(std::move(envelope));
 }
 
-}  // namespace source
-
-namespace {
-
-source::FindTarget find_target(WorkerContext& context) {
-  return [&context](const source::Order& order,
-                    const source::Subject& subject) -> Result<std::unique_ptr<Target>> {
+FindTarget find_target(WorkerContext& context) {
+  return [&context](const Order& order, const Subject& subject) -> Result<std::unique_ptr<Target>> {
     if (order.request.has_checkpoint()) {
       return std::make_unique<CheckpointTarget>(
           context.config, order.request.checkpoint(), order.request.compression(), order.migration,
@@ -146,9 +153,11 @@ source::FindTarget find_target(WorkerContext& context) {
   };
 }
 
+namespace {
+
 /// A checkpoint that was given no name is called after the time and the process: those of a series,
 /// and of several jobs at once, have different ones.
-void complete(proto::CheckpointOrder& order, std::int64_t pid) {
+void name(proto::CheckpointOrder& order, std::int64_t pid) {
   if (!order.name().empty()) return;
   const auto now = std::chrono::floor<std::chrono::milliseconds>(std::chrono::system_clock::now());
   const auto seconds = std::chrono::floor<std::chrono::seconds>(now);
@@ -158,13 +167,21 @@ void complete(proto::CheckpointOrder& order, std::int64_t pid) {
 
 }  // namespace
 
+Order order_of(proto::MigrateRequest request) {
+  if (request.has_checkpoint()) name(*request.mutable_checkpoint(), request.pid());
+  Order order{std::move(request)};
+  log_migration(order.migration);
+  spdlog::info("moves process {} to {}", order.request.pid(),
+               control::printable(destination_of(order.request)));
+  return order;
+}
+
+}  // namespace source
+
 asio::awaitable<void> run_source(WorkerContext& context, proto::MigrateRequest request) {
-  if (request.has_checkpoint()) complete(*request.mutable_checkpoint(), request.pid());
   Console console(context, request);
-  source::Course course{context, console, find_target(context), {std::move(request)}};
-  log_migration(course.order.migration);
-  spdlog::info("moves process {} to {}", course.order.request.pid(),
-               control::printable(destination_of(course.order.request)));
+  source::Course course{context, console, source::find_target(context),
+                        source::order_of(std::move(request))};
   co_await run_with_console(context, console, [&course] { source::run(course); });
 }
 

@@ -12,6 +12,7 @@
 
 #include <array>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -59,6 +60,7 @@ struct Subject {
   std::optional<SourceJob> processes;
   std::optional<keeper::Keeper> keeper;
   std::optional<std::vector<job::Mapping>> kept;  ///< what the keeper holds, once armed
+  std::optional<SuspendedJob> suspended;          ///< if it was suspended before
 };
 
 /// How it is copied.
@@ -66,6 +68,7 @@ struct Copying {
   std::optional<images::ScratchDirectory> scratch;
   std::optional<mover::OutgoingVram> vram;
   std::optional<Precopy> precopy;
+  std::map<job::AllocationId, std::vector<digest::Digest>> digests;  ///< of all VRAM, as sent
   std::optional<OutgoingImages> images;
   images::Sink* sink = nullptr;  ///< the target's
   images::SentImages sent;
@@ -107,8 +110,17 @@ struct Course {
   Cancellation::Registration interrupting{};
 };
 
+/// What was asked for, with a name for a checkpoint that was given none (after the time).
+Order order_of(proto::MigrateRequest request);
+
+/// The other agent, or a store.
+FindTarget find_target(WorkerContext& context);
+
 /// The whole course, to the report.
 void run(Course& course);
+
+/// The same with other steps before the vote: `send_all` ends when the target has everything.
+void run(Course& course, const std::function<Status()>& send_all);
 
 /// Completes the report, and tells the daemon and the operator how the course has ended.
 void conclude(Course& course, const Status& done);
@@ -157,6 +169,22 @@ recovery::InHand in_hand(Course& c);
 Status give_up(Course& c, Error cause);
 
 // What several steps use.
+
+/// Finds the target, and claims the members: those that are known, and all below the first.
+Status claim_for_target(Course& c);
+
+Status prepare_images(Course& c);
+
+using DigestSecret = std::array<std::byte, 32>;
+using Buffers = google::protobuf::RepeatedPtrField<proto::Buffer>;
+/// Room for these buffers at the target, and its channel.
+Result<Prepared> prepare_target(Course& c, const DigestSecret& key, Buffers buffers);
+
+/// Where images go; if rounds have found out the link's rate, compressed accordingly.
+Status open_image_sink(Course& c);
+
+/// After control state was taken: the dump, and the files in memory. The sink is flushed.
+Status send_images(Course& c);
 
 /// With what is known so far.
 journal::Began description(const Course& c);

@@ -268,11 +268,12 @@ std::vector<proto::Finding> findings_of_member(pid_t pid, preflight::Findings fi
 struct Look {
   process::Together together;
   process::OutsideTcp outside_tcp;
+  const proto::GroupLimits* limits;  ///< of all, if they are known; else null
 };
 
 /// False if the process must not be examined further.
 bool look_at_root(pid_t pid, const Look& look, Examination& found) {
-  auto inspection = process::inspect(pid, look.together, look.outside_tcp);
+  auto inspection = process::inspect(pid, look.together, look.outside_tcp, look.limits);
   if (!inspection) {
     const bool gone = inspection.error().code() == Code::kNotFound;
     found.findings.add(gone ? "no-process" : "cannot-inspect", inspection.error().message());
@@ -291,7 +292,7 @@ void look_at_member(pid_t pid, const Look& look, Examination& found) {
   const pid_t root = found.pids.front();
   const proto::GroupLimits limits = found.members.front().limits();
   auto inspection = process::inspect(pid, look.together, look.outside_tcp,
-                                     in_same_groups(pid, root) ? &limits : nullptr);
+                                     in_same_groups(pid, root) ? &limits : look.limits);
   if (inspection) {
     compare_with_root(pid, root, *inspection, limits);
     found.pids.push_back(pid);
@@ -344,8 +345,8 @@ void look_at_system_v(Examination& found) {
 
 /// False if they must not be examined further.
 bool look_at_members(const proto::MigrateRequest& request, const std::vector<pid_t>& pids,
-                     Examination& found) {
-  const Look look{process::Together({pids.begin(), pids.end()}), outside_tcp(request)};
+                     const proto::GroupLimits* limits, Examination& found) {
+  const Look look{process::Together({pids.begin(), pids.end()}), outside_tcp(request), limits};
   if (!look_at_root(pids.front(), look, found)) return false;
   if (pids.size() > job::kMaxMembers) {
     found.findings.add("too-many-processes", fmt::format("it has {} processes, {} are allowed",
@@ -390,6 +391,22 @@ void look_at_images(const proto::MigrateRequest& request, const Config& config,
   if (!pre_dumps || found.host.facts.criu_version() == 0) return;
   const Status tracking = criu::check_memory_tracking(config.criu);
   if (!tracking) found.findings.add("no-dirty-tracking", tracking.error().message());
+}
+
+/// It was the suspend that has stopped them.
+void take_suspended(const SuspendedJob& suspended, Examination& found) {
+  found.suspended = true;
+  found.job = suspended.job;
+  *found.host.facts.mutable_gpus() = suspended.gpus;
+  for (std::size_t i = 0; i < found.pids.size(); ++i) {
+    const auto threads = suspended.gpu_members.find(found.pids[i]);
+    if (threads == suspended.gpu_members.end()) continue;
+    found.members[i].set_door_tid(threads->second.door);
+    found.members[i].set_cuda_restore_tid(threads->second.cuda_restore);
+  }
+  std::vector<proto::Finding> findings = found.findings.release();
+  std::erase_if(findings, [](const proto::Finding& one) { return one.id() == "stopped"; });
+  found.findings.take(std::move(findings));
 }
 
 }  // namespace
@@ -444,12 +461,17 @@ Status check_sizes(const job::Job& job) {
 }
 
 Examination examine(const proto::MigrateRequest& request, const Config& config,
-                    const std::vector<pid_t>& pids) {
+                    const std::vector<pid_t>& pids, const SuspendedJob* suspended) {
   Examination found;
   found.host = survey(config, found.findings);
-  if (!look_at_members(request, pids, found)) return found;
+  const proto::GroupLimits* limits = suspended == nullptr ? nullptr : &suspended->limits;
+  if (!look_at_members(request, pids, limits, found)) return found;
   look_at_images(request, config, found);
   look_at_plugin(config, found);
+  if (suspended != nullptr) {
+    take_suspended(*suspended, found);
+    return found;
+  }
   check_amd_processes(found.pids, found.host.topology, config.sysfs, found.findings);
   find_gpu_users(found);
   std::vector<job::Listed> listed;
@@ -515,7 +537,8 @@ proto::PreflightRequest preflight_request(const Examination& examination,
                                           const proto::MigrateRequest& request,
                                           const Config& config) {
   proto::PreflightRequest asked;
-  asked.set_no_prefill(request.no_prefill());
+  asked.set_no_prefill(request.no_prefill() || examination.suspended);
+  asked.set_suspended(examination.suspended);
   *asked.mutable_device_map() = request.device_map();
   asked.set_source_agent(config.advertise.empty() ? fmt::format(":{}", config.listen.port)
                                                   : config.advertise);

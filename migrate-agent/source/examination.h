@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -36,14 +37,29 @@ struct Examination {
   std::optional<DriverAlone> driver_alone;  ///< the GPU user without the preload library
   std::shared_ptr<const criu::Plugin> criu_plugin;  ///< null: no member needs one
   memory_files::FileFacts memory_files;
+  bool suspended = false;
   preflight::Findings findings{preflight::Side::kSource};
+};
+
+/// What a suspended job cannot tell any more, from when it was suspended.
+struct SuspendedJob {
+  Uuid suspension;                                      ///< the migration that has suspended it
+  job::Job job;                                         ///< of the members that live
+  proto::GroupLimits limits;                            ///< of their control groups
+  google::protobuf::RepeatedPtrField<proto::Gpu> gpus;  ///< of the host where it was suspended
+  struct Threads {
+    pid_t door = 0;
+    pid_t cuda_restore = 0;
+  };
+  std::map<pid_t, Threads> gpu_members;  ///< in their PID namespaces
 };
 
 /// Examines the processes `pids`, the first of which was named, and this host for `request`, as far
 /// as it can: whatever is missing is a finding. Without blockers there is a GPU user, and the
-/// driver is there. The processes are not disturbed. Others of them may end meanwhile. Blocks.
+/// driver is there. The processes are not disturbed. Others of them may end meanwhile. A
+/// `suspended` job is asked nothing: there are no GPU users. Blocks.
 Examination examine(const proto::MigrateRequest& request, const Config& config,
-                    const std::vector<pid_t>& pids);
+                    const std::vector<pid_t>& pids, const SuspendedJob* suspended = nullptr);
 
 /// What a process that was born later has, and may not have; `limits` are the root's. kNotFound if
 /// it has ended.

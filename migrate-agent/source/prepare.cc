@@ -45,7 +45,8 @@ Status examine(Course& c) {
   Subject& subject = c.subject;
   c.console.tell("preflight", fmt::format("examining process {}", c.order.request.pid()));
   subject.found.emplace(c.account.phases.time("process", "examine", [&] {
-    return agent::examine(c.order.request, c.worker.config, journal::pids_of(subject.members));
+    return agent::examine(c.order.request, c.worker.config, journal::pids_of(subject.members),
+                          subject.suspended ? &*subject.suspended : nullptr);
   }));
   // The destination learns nothing of a process that cannot be moved.
   std::vector<proto::Finding> findings = subject.found->findings.list();
@@ -85,14 +86,20 @@ Status preflight(Course& c) {
   return fault::point("source.preflighted");
 }
 
-Status prepare(Course& c) {
-  const Phases::Timer timer(c.account.phases, "course", "prepare");
+Status prepare_images(Course& c) {
+  const Config& config = c.worker.config;
+  GCR_ASSIGN(c.copying.scratch, images::ScratchDirectory::create(config.runtime_dir / "outgoing" /
+                                                                 c.order.migration.to_string()));
+  GCR_ASSIGN(
+      c.copying.images,
+      OutgoingImages::create(config.criu, *c.subject.processes, c.copying.scratch->path(),
+                             c.order.request, c.subject.resident_bytes, c.subject.criu_plugin));
+  return {};
+}
+
+Result<Prepared> prepare_target(Course& c, const DigestSecret& key, Buffers buffers) {
   const proto::MigrateRequest& asked = c.order.request;
   const Config& config = c.worker.config;
-  Copying& copying = c.copying;
-  c.console.tell("prepare", fmt::format("preparing {} buffers at {}",
-                                        c.subject.job.allocations().size(), c.target->name()));
-  GCR_ASSIGN(const auto key, c.target->digest_key());
   proto::PrepareRequest request;
   request.set_lanes(asked.lanes() != 0 ? asked.lanes() : config.lanes);
   request.set_transport(asked.transport());
@@ -100,11 +107,19 @@ Status prepare(Course& c) {
   *request.mutable_offer() = data_offer(config.unencrypted_data);
   request.set_digest_key(key.data(), key.size());
   request.set_no_prefill(asked.no_prefill());
-  GCR_ASSIGN(copying.scratch, images::ScratchDirectory::create(config.runtime_dir / "outgoing" /
-                                                               c.order.migration.to_string()));
-  GCR_ASSIGN(copying.images,
-             OutgoingImages::create(config.criu, *c.subject.processes, copying.scratch->path(),
-                                    asked, c.subject.resident_bytes, c.subject.criu_plugin));
+  *request.mutable_buffers() = std::move(buffers);
+  GCR_ASSIGN(Prepared prepared, c.target->prepare(request));
+  report_link(prepared, c.account.report);
+  return prepared;
+}
+
+Status prepare(Course& c) {
+  const Phases::Timer timer(c.account.phases, "course", "prepare");
+  Copying& copying = c.copying;
+  c.console.tell("prepare", fmt::format("preparing {} buffers at {}",
+                                        c.subject.job.allocations().size(), c.target->name()));
+  GCR_ASSIGN(const DigestSecret key, c.target->digest_key());
+  GCR_TRY(prepare_images(c));
   copying.vram.emplace(
       c.subject.driver, digest::DigestKey::expand(key),
       [target = c.target.get()](transport::RegionId region, std::uint64_t offset,
@@ -113,13 +128,12 @@ Status prepare(Course& c) {
       });
   proto::BuffersRequest found;
   GCR_TRY(follow_allocations(c, found));
-  *request.mutable_buffers() = std::move(*found.mutable_added());
   GCR_TRY(start_keeper(c));
-  GCR_ASSIGN(const Prepared prepared, c.target->prepare(request));
-  report_link(prepared, c.account.report);
+  GCR_ASSIGN(const Prepared prepared, prepare_target(c, key, std::move(*found.mutable_added())));
   GCR_TRY(assign_regions(c, prepared.reply.regions()));
   c.account.kind = kind_of_program(c.account.log->journal().began().command());
-  c.account.steady = expect_downtime(config.state_dir, c.account.kind, prepared.reply.prefill());
+  c.account.steady =
+      expect_downtime(c.worker.config.state_dir, c.account.kind, prepared.reply.prefill());
   if (const auto& alone = c.subject.driver_alone) {
     c.account.steady = {.beside_ms = in_milliseconds(alone->downtime), .is_least = false};
   }

@@ -129,9 +129,7 @@ Status SourceJob::freeze_outside_vfork() {
 }
 
 /// A frozen task takes its SIGSTOP when it is thawed, before it runs.
-Status SourceJob::stop() {
-  GCR_TRY(freeze_outside_vfork());
-  dumped_ = true;
+Status SourceJob::thaw_stopped() {
   std::vector<procfs::Process> members;
   for (const pid_t pid : group_.processes()) {
     auto process = procfs::Process::open(pid);
@@ -144,6 +142,13 @@ Status SourceJob::stop() {
     const Status stopped = procfs::wait_until_stopped(process.pid());
     if (!stopped && !process.is_ending()) return stopped;
   }
+  return {};
+}
+
+Status SourceJob::stop() {
+  GCR_TRY(freeze_outside_vfork());
+  dumped_ = true;
+  GCR_TRY(thaw_stopped());
   return group_.freeze();
 }
 
@@ -155,10 +160,12 @@ Result<std::vector<proto::Credentials>> SourceJob::dump(criu::PreparedDump& prep
   if (by_criu) {
     GCR_TRY(freeze_outside_vfork());
     process::drop_shared_zeros(procfs::stopped_tree(pid()));
+  } else if (dumped_) {
+    GCR_TRY(thaw_stopped());  // CRIU cannot trace frozen threads
   }
   auto dumped = prepared.run(take, renamed, take_memory);
   if (!dumped) {
-    if (by_criu) GCR_TRY(group_.thaw());
+    if (by_criu && !dumped_) GCR_TRY(group_.thaw());
     return dumped;
   }
   dumped_ = true;

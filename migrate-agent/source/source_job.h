@@ -52,6 +52,8 @@ class SourceJob {
   bool detaching() const { return detaching_; }
   /// Whether dump() or stop() has stopped it.
   bool is_dumped() const { return dumped_; }
+  /// It was stopped, by stop(), before this object was made: a dump that fails leaves it so.
+  void set_stopped() { dumped_ = true; }
 
   /// Moves all of them into their group, where they keep running.
   Status enter_group();
@@ -85,6 +87,7 @@ class SourceJob {
 
  private:
   Status freeze_outside_vfork();
+  Status thaw_stopped();
 
   procfs::Process root_;
   std::vector<GpuMember> gpu_members_;

@@ -31,6 +31,7 @@ Status send_last_round(Course& c) {
   GCR_TRY(precopy.send_last());
   c.account.report.set_buffers(c.copying.vram->count());
   c.account.report.set_vram_bytes(c.copying.vram->total_bytes());
+  c.copying.digests = c.copying.vram->digests();
   c.account.last_round_took = Clock::now() - began;
   return {};
 }
@@ -138,6 +139,23 @@ Status take_control_state(Course& c) {
   return fault::point("source.checkpointed");
 }
 
+Status send_images(Course& c) {
+  Copying& copying = c.copying;
+  GCR_ASSIGN(copying.credentials,
+             c.account.phases.time("process", "criu dump", [&] { return dump(c); }));
+  GCR_TRY(c.account.phases.time("process", "read files", [&] { return describe_dumped(c); }));
+  GCR_TRY(fault::point("source.dumped"));
+  GCR_ASSIGN(copying.sent, c.account.phases.time("images", "flush images",
+                                                 [&] { return copying.sink->finish(); }));
+  proto::MigrateReport& report = c.account.report;
+  report.set_image_bytes(copying.sent.raw_bytes);
+  report.set_sent_image_bytes(copying.sent.sent_bytes);
+  report.set_compression(std::string(images::to_string(copying.sent.codec)));
+  report.set_image_mode(copying.images->in_rounds() ? "rounds" : "stream");
+  report.set_image_mode_reason(copying.images->reason());
+  return {};
+}
+
 namespace {
 
 Status send_control_state(Course& c) {
@@ -160,17 +178,7 @@ Status send_control_state(Course& c) {
   });
   // Pages that were not dropped are moved.
   if (!dropped) spdlog::warn("pages of zeros stay: {}", dropped.error().message());
-  GCR_ASSIGN(copying.credentials, phases.time("process", "criu dump", [&] { return dump(c); }));
-  GCR_TRY(phases.time("process", "read files", [&] { return describe_dumped(c); }));
-  GCR_TRY(fault::point("source.dumped"));
-  GCR_ASSIGN(copying.sent,
-             phases.time("images", "flush images", [&] { return copying.sink->finish(); }));
-  proto::MigrateReport& report = c.account.report;
-  report.set_image_bytes(copying.sent.raw_bytes);
-  report.set_sent_image_bytes(copying.sent.sent_bytes);
-  report.set_compression(std::string(images::to_string(copying.sent.codec)));
-  report.set_image_mode(copying.images->in_rounds() ? "rounds" : "stream");
-  report.set_image_mode_reason(copying.images->reason());
+  GCR_TRY(send_images(c));
   c.account.control_took = Clock::now() - began;
   return {};
 }
@@ -199,7 +207,7 @@ namespace {
 
 proto::RestoreRequest restore_request(Course& c, std::uint64_t& chunks) {
   proto::RestoreRequest request;
-  for (const auto& [id, digests] : c.copying.vram->digests()) {
+  for (const auto& [id, digests] : c.copying.digests) {
     proto::BufferDigests& out = *request.add_digests();
     out.set_buffer_id(id.value);
     out.set_digests(digests.data(), digests.size() * sizeof(digest::Digest));

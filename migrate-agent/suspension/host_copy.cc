@@ -1,14 +1,8 @@
 #include "migrate-agent/suspension/host_copy.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include <cerrno>
-
+#include "migrate-agent/kept_vram/kept_vram.h"
 #include "migrate-agent/source/examination.h"
 #include "migrate-agent/suspension/bus_copy.h"
-#include "migrate-agent/suspension/kept_copy.pb.h"
 #include "src/base/side_by_side.h"
 
 namespace gcr::agent {
@@ -18,21 +12,6 @@ namespace {
 constexpr std::size_t kLockThreads = 4;
 /// Pieces that are copied at the same time.
 constexpr std::size_t kCopyThreads = 4;
-
-/// A file without a name that nobody can change.
-Result<UniqueFd> sealed_file(const std::string& content) {
-  UniqueFd file(::memfd_create("gcr-copy", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!file) return Error::from_errno(errno, "cannot make the description of a copy of VRAM");
-  for (std::size_t at = 0; at < content.size();) {
-    const ssize_t written =
-        ::pwrite(file.get(), content.data() + at, content.size() - at, static_cast<off_t>(at));
-    if (written < 0) return Error::from_errno(errno, "cannot describe a copy of VRAM");
-    at += static_cast<std::size_t>(written);
-  }
-  constexpr int kSeals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
-  if (::fcntl(file.get(), F_ADD_SEALS, kSeals) == 0) return file;
-  return Error::from_errno(errno, "cannot seal the description of a copy of VRAM");
-}
 
 }  // namespace
 
@@ -80,10 +59,8 @@ Status HostCopy::fill(const job::Job& job, const mover::OutgoingVram& vram) cons
 }
 
 Status HostCopy::hand_over(const job::Job& job, const Digests& digests, const Secret& secret,
-                           keeper::Keeper& keeper) const {
-  KeptCopy description;
+                           KeptCopy description, keeper::Keeper& keeper) const {
   description.set_digest_key(secret.data(), secret.size());
-  for (const Part& part : parts_) description.add_part_bytes(part.region.bytes().size());
   for (const auto& [id, allocation] : job.allocations()) {
     KeptBuffer& buffer = *description.add_buffers();
     *buffer.mutable_buffer() = agent::describe(allocation);
@@ -93,10 +70,9 @@ Status HostCopy::hand_over(const job::Job& job, const Digests& digests, const Se
     if (found == digests.end()) continue;
     buffer.set_digests(found->second.data(), found->second.size() * sizeof(digest::Digest));
   }
-  GCR_ASSIGN(const UniqueFd file, sealed_file(description.SerializeAsString()));
-  std::vector<keeper::BufferDescriptor> kept{{{job::kRoot, 0}, file.get()}};
-  for (const Part& part : parts_) kept.push_back({{job::kRoot, kept.size()}, part.region.file()});
-  return keeper.arm(kept);
+  std::vector<const landing::LandingRegion*> regions;
+  for (const Part& part : parts_) regions.push_back(&part.region);
+  return agent::hand_over(std::move(description), regions, keeper);
 }
 
 bool HostCopy::is_huge() const {

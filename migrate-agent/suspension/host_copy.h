@@ -13,6 +13,7 @@
 #include "migrate-agent/device/device.h"
 #include "migrate-agent/job/job.h"
 #include "migrate-agent/keeper/keeper.h"
+#include "migrate-agent/kept_vram/kept_copy.pb.h"
 #include "migrate-agent/landing/landing_region.h"
 #include "migrate-agent/mover/outgoing_vram.h"
 
@@ -36,10 +37,10 @@ class HostCopy {
   /// Copies all VRAM of the job, which has room.
   Status fill(const job::Job& job, const mover::OutgoingVram& vram) const;
 
-  /// Hands the copy over to a keeper, which is not armed yet: first a description, with the digests
-  /// and the secret of their key, then the files.
+  /// Hands the copy over to a keeper, which is not armed yet: first the description, which has the
+  /// members by now and gets the digests and the secret of their key, then the files.
   Status hand_over(const job::Job& job, const Digests& digests, const Secret& secret,
-                   keeper::Keeper& keeper) const;
+                   KeptCopy description, keeper::Keeper& keeper) const;
 
   bool is_huge() const;
   /// Why it is not made of hugepages; empty if it is.

@@ -19,18 +19,15 @@ bool has_room(const Place& place, std::uint64_t bytes) {
 }
 
 /// With `least_bytes`, only those with so much room are offered.
-Result<std::vector<device::GpuPair>> pair(const std::vector<Place>& host, const Needs& needs,
+Result<std::vector<device::GpuPair>> pair(const std::vector<mover::MappableGpu>& from,
+                                          const std::vector<Place>& host,
                                           const std::vector<device::GpuPair>& ordered,
                                           std::uint64_t least_bytes) {
-  std::vector<mover::MappableGpu> from;
   std::vector<mover::MappableGpu> to;
   for (const Place& place : host) {
     if (place.gpu.vendor != device::Vendor::kNvidia) continue;
-    mover::MappableGpu gpu{.uuid = place.gpu.uuid,
-                           .name = place.gpu.name,
-                           .total_bytes = place.gpu.total_bytes,
-                           .chosen = needs.contains(place.gpu.uuid)};
-    from.push_back(gpu);
+    mover::MappableGpu gpu{
+        .uuid = place.gpu.uuid, .name = place.gpu.name, .total_bytes = place.gpu.total_bytes};
     gpu.chosen = place.allowed && (least_bytes == 0 || has_room(place, least_bytes));
     gpu.free_bytes = place.free_bytes;
     to.push_back(gpu);
@@ -57,15 +54,17 @@ Status check_room(const std::vector<Place>& host, const Needs& needs,
 
 }  // namespace
 
-Result<std::vector<device::GpuPair>> choose_places(const std::vector<Place>& host,
+Result<std::vector<device::GpuPair>> choose_places(std::vector<mover::MappableGpu> from,
+                                                   const std::vector<Place>& host,
                                                    const Needs& needs,
                                                    const std::vector<device::GpuPair>& ordered) {
-  GCR_ASSIGN(auto pairs, pair(host, needs, ordered, 0));
+  for (mover::MappableGpu& gpu : from) gpu.chosen = needs.contains(gpu.uuid);
+  GCR_ASSIGN(auto pairs, pair(from, host, ordered, 0));
   const Status room = check_room(host, needs, pairs);
   if (room) return pairs;
   std::uint64_t most = 0;
   for (const auto& [gpu, bytes] : needs) most = std::max(most, bytes);
-  auto others = pair(host, needs, ordered, most);
+  auto others = pair(from, host, ordered, most);
   if (others && check_room(host, needs, *others)) return others;
   return room.error();
 }

@@ -9,6 +9,7 @@
 
 #include "migrate-agent/config/config.h"
 #include "migrate-agent/device/device.h"
+#include "migrate-agent/mover/gpu_map.h"
 #include "src/base/result.h"
 
 namespace gcr::agent {
@@ -20,11 +21,12 @@ struct Place {
   std::uint64_t free_bytes = 0;
 };
 
-/// Pairs for all GPUs of NVIDIA's in `host`: as `ordered` says, else each to itself if there is
-/// room for `needs` (bytes of buffers by GPU), else to others with room. kRefused if the order
-/// cannot be followed; kResourceExhausted, with the figures, if there is no room. No input or
-/// output.
-Result<std::vector<device::GpuPair>> choose_places(const std::vector<Place>& host,
+/// Pairs for all GPUs in `from`, which are those of the host where the job was suspended: as
+/// `ordered` says, else each to itself if it is in `host` and there is room for `needs` (bytes of
+/// buffers by GPU), else to others with room. kRefused if the order cannot be followed;
+/// kResourceExhausted, with the figures, if there is no room. No input or output.
+Result<std::vector<device::GpuPair>> choose_places(std::vector<mover::MappableGpu> from,
+                                                   const std::vector<Place>& host,
                                                    const std::map<Uuid, std::uint64_t>& needs,
                                                    const std::vector<device::GpuPair>& ordered);
 

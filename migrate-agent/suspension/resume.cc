@@ -15,6 +15,7 @@
 #include "migrate-agent/source/course.h"
 #include "migrate-agent/suspension/places.h"
 #include "migrate-agent/suspension/returning_vram.h"
+#include "migrate-agent/suspension/suspended.h"
 #include "src/base/log.h"
 
 namespace gcr::agent {
@@ -35,33 +36,11 @@ struct Resume {
   std::optional<keeper::Keeper> keeper{};  ///< of the VRAM
 };
 
-/// The journal that has left the process suspended.
-Result<journal::Entry> find(const Resume& r) {
-  const pid_t pid = r.request.pid();
-  GCR_ASSIGN(const MovableProcess process, r.worker.permissions.check_process(pid));
-  GCR_ASSIGN(const auto entries, journal::list(r.worker.config.state_dir));
-  for (const journal::Entry& entry : entries) {
-    const auto contents = journal::peek(entry.path);
-    if (!contents || contents->damage || !journal::suspended(contents->records)) continue;
-    const auto is_it = [&](const journal::ProcessId& member) {
-      return member.pid() == pid && member.start_time() == process.start_time;
-    };
-    if (std::ranges::any_of(contents->records.front().began().members(), is_it)) return entry;
-  }
-  return Error(Code::kNotFound, fmt::format("process {} is not suspended", pid));
-}
-
 Status take(Resume& r) {
-  GCR_ASSIGN(const journal::Entry entry, find(r));
+  GCR_ASSIGN(const journal::Entry entry, find_suspended(r.worker, r.request.pid()));
   r.report.set_migration_id(to_bytes(entry.migration));
   log_migration(entry.migration);
-  GCR_TRY(on_io(r.worker.io, r.worker.daemon.take_suspended(entry.migration,
-                                                            r.worker.channel.peer().common_name)));
-  GCR_ASSIGN(r.log, commit::SourceLog::open(entry.path, journal::Lock::kWait));
-  if (r.log->state() != commit::SourceState::kSuspended) {
-    return Error(Code::kRefused, fmt::format("process {} is not suspended any more: it is {}",
-                                             r.request.pid(), to_string(r.log->state())));
-  }
+  GCR_ASSIGN(r.log, take_suspended(r.worker, entry, r.request.pid()));
   GCR_TRY(on_io(r.worker.io,
                 [&] { return r.worker.line.open(entry.migration, journal::Began::SOURCE); }));
   proto::Envelope started;
@@ -78,28 +57,18 @@ std::vector<device::GpuPair> ordered(const proto::ResumeRequest& request) {
   return pairs;
 }
 
-Result<ReturningVram> take_copy(const Resume& r) {
-  const auto keeper = settlement::keeper_of(r.log->journal(), settlement::Kept::kCopy);
-  Result<ReturningVram> taken = Error(Code::kNotFound, "no keeper was started");
-  if (keeper) taken = ReturningVram::take_from(*keeper);
-  if (taken || taken.error().code() != Code::kNotFound) return taken;
-  return Error(Code::kDataLoss,
-               fmt::format("the VRAM of process {} is lost, because the keeper of its copy has "
-                           "ended ({}): the process can only be killed",
-                           r.request.pid(), taken.error().message()));
-}
-
 /// VRAM with the content of the copy, in this worker's hands.
 Status load(Resume& r) {
   const Phases::Timer timer(r.phases, "course", "load");
-  GCR_ASSIGN(r.vram, take_copy(r));
+  GCR_ASSIGN(KeptVram copy, take_copy(r.log->journal().records(), r.request.pid()));
+  r.vram.emplace(std::move(copy));
   r.report.set_vram_bytes(r.vram->total_bytes());
   r.report.set_buffers(r.vram->count());
   r.console.tell("load", fmt::format("{} of VRAM in {} buffers",
                                      format_bytes(r.vram->total_bytes()), r.vram->count()));
   GCR_ASSIGN(const auto driver, device::load_drivers());
   GCR_ASSIGN(const auto places, find_places(driver, r.worker.config));
-  GCR_ASSIGN(r.gpus, choose_places(places, r.vram->needs(), ordered(r.request)));
+  GCR_ASSIGN(r.gpus, choose_places(r.vram->origins(), places, r.vram->needs(), ordered(r.request)));
   GCR_TRY(r.phases.time("vram", "create", [&] { return r.vram->create(driver, r.gpus); }));
   GCR_TRY(r.worker.cancellation.check());
   const auto began = Clock::now();

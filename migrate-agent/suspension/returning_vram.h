@@ -1,5 +1,5 @@
-// The VRAM of a suspended job on its way back: taken from the keeper of the copy, made anew, filled
-// and verified. Methods block; one thread at a time.
+// The VRAM of a suspended job on its way back: made anew, filled from the keeper's copy and
+// verified. Methods block; one thread at a time.
 #pragma once
 
 #include <map>
@@ -9,20 +9,22 @@
 #include "migrate-agent/device/device.h"
 #include "migrate-agent/job/job.h"
 #include "migrate-agent/keeper/keeper.h"
-#include "migrate-agent/suspension/kept_copy.pb.h"
-#include "src/base/unique_fd.h"
+#include "migrate-agent/kept_vram/kept_vram.h"
+#include "migrate-agent/mover/gpu_map.h"
 
 namespace gcr::agent {
 
 class ReturningVram {
  public:
-  /// kNotFound: there is no such keeper, or it has no copy.
-  static Result<ReturningVram> take_from(const journal::ProcessId& keeper);
+  explicit ReturningVram(KeptVram copy) : copy_(std::move(copy)) {}
+
+  /// NVIDIA's GPUs of the host where it was suspended.
+  std::vector<mover::MappableGpu> origins() const;
 
   /// Bytes of VRAM by GPU, as they were.
   std::map<Uuid, std::uint64_t> needs() const;
-  std::uint64_t total_bytes() const;
-  std::size_t count() const { return static_cast<std::size_t>(description_.buffers_size()); }
+  std::uint64_t total_bytes() const { return copy_.total_bytes(); }
+  std::size_t count() const { return static_cast<std::size_t>(copy_.description().buffers_size()); }
 
   /// Makes VRAM for all buffers, where `gpus` says (else where they were). kResourceExhausted says
   /// how much is free.
@@ -45,11 +47,7 @@ class ReturningVram {
     const KeptBuffer* kept = nullptr;
   };
 
-  Status check() const;
-  Status map(const std::vector<UniqueFd>& files);
-
-  KeptCopy description_;
-  std::vector<UniqueMapping> parts_;
+  KeptVram copy_;
   std::map<job::AllocationId, Buffer> buffers_;
 };
 

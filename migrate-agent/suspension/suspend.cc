@@ -28,6 +28,7 @@ struct Suspend {
   std::unique_ptr<landing::MemoryReservation> memory{};
   std::optional<HostCopy> copy{};
   HostCopy::Digests digests{};
+  KeptCopy description{};                  ///< of the copy
   std::optional<keeper::Keeper> keeper{};  ///< of the copy
 };
 
@@ -42,6 +43,19 @@ Status check_control(const Course& c) {
                              pid));
   }
   return {};
+}
+
+/// For whoever moves the job while it is suspended.
+void note_members(Suspend& s) {
+  const Examination& found = *s.course.subject.found;
+  for (const GpuUser& user : found.gpu_users) {
+    KeptMember& kept = *s.description.add_members();
+    kept.set_pid(found.pids[user.member]);
+    kept.set_door_tid(found.members[user.member].door_tid());
+    kept.set_cuda_restore_tid(found.members[user.member].cuda_restore_tid());
+  }
+  *s.description.mutable_limits() = s.course.subject.limits;
+  *s.description.mutable_gpus() = found.host.facts.gpus();
 }
 
 /// Else anybody's SIGCONT would let it run without its VRAM.
@@ -140,7 +154,8 @@ Status decide(Suspend& s) {
   if (c.subject.handle->is_ending()) {
     return Error(Code::kNotFound, "the process ended while it was suspended");
   }
-  GCR_TRY(s.copy->hand_over(c.subject.job, s.digests, s.secret, *s.keeper));
+  GCR_TRY(
+      s.copy->hand_over(c.subject.job, s.digests, s.secret, std::move(s.description), *s.keeper));
   GCR_TRY(fault::point("source.suspend.kept"));
   journal::Record record;
   record.mutable_suspended();
@@ -159,6 +174,7 @@ Status run_steps(Suspend& s) {
     GCR_TRY(step(c));
   }
   GCR_TRY(check_control(c));
+  note_members(s);
   GCR_TRY(source::begin(c));
   GCR_TRY(check_freezer(c));
   for (const auto step : {prepare, stop, decide}) {

@@ -194,6 +194,7 @@ std::optional<Outcome> outcome_of(Task task, const proto::MigrationStatus& statu
   report.set_migration_id(status.migration_id());
   report.set_source_touched(true);
   report.set_start_time(status.start_time());
+  report.set_suspended(status.moves_suspended());
   report.set_migrated(succeeded);
   report.set_committed(report.migrated());
   report.add_notes(
@@ -216,6 +217,9 @@ std::optional<Outcome> outcome_of(Task task, const proto::MigrationStatus& statu
 }
 
 std::string error_line(Task task, const Outcome& outcome) {
+  if (outcome.report.suspended() && !outcome.report.committed()) {
+    return printable(outcome.report.message()) + "; the job is suspended, as before";
+  }
   return printable(outcome.report.message()) + std::string(consequence(task, outcome.exit_code));
 }
 

@@ -125,8 +125,9 @@ std::string pid_of(const proto::MigrateReport& report) {
 std::string head_of_migration(const Order& order, const Outcome& outcome) {
   const proto::MigrateRequest& request = order.request.migrate_request();
   const proto::MigrateReport& report = outcome.report;
-  std::string text = fmt::format("process {} of {} runs at {}", request.pid(),
-                                 order.agent.endpoint.to_string(), request.destination());
+  std::string text =
+      fmt::format("process {} of {} {} at {}", request.pid(), order.agent.endpoint.to_string(),
+                  report.suspended() ? "is suspended" : "runs", request.destination());
   if (outcome.from_journal) return text + '\n';
   return text + fmt::format(" as {}: {}; sent {} of VRAM and {} of images\n",
                             report.destination_pid(), contents_of(report),

@@ -38,6 +38,16 @@ TEST_F(JournalTest, BeginsWithWhatItIsAbout) {
   EXPECT_EQ(journal.records().size(), 1u);
 }
 
+TEST_F(JournalTest, BeginsWithAsManyRecordsAsItIsGiven) {
+  ASSERT_TRUE(Journal::create(dir_.path(), migration_, Began::SOURCE, {},
+                              {keeper_started(5), committed()}));
+  const auto journal = Journal::open(path_, Lock::kTry);
+  ASSERT_TRUE(journal) << journal.error().message();
+  ASSERT_EQ(journal->records().size(), 3u);
+  EXPECT_EQ(journal->records()[1].keeper_started().keeper().pid(), 5);
+  EXPECT_TRUE(journal->records()[2].has_committed());
+}
+
 TEST_F(JournalTest, IsForRootAlone) {
   const Journal journal = begin(dir_.path(), migration_);
   EXPECT_EQ(mode_of(journal.path()), 0600u);

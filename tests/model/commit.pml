@@ -27,6 +27,10 @@
  *   record, and a loss of power (HOSTS) takes it away, unless a reader has written it again.
  * - A suspend is a migration without a destination. Its copy of VRAM in host memory, and VRAM itself
  *   with its keeper, outlive the agent. A resume is ordered as soon as it can be.
+ * - A job may be suspended before its migration begins, by an earlier one with a journal of its own.
+ *   It stands still then whatever becomes of this migration here, and is resumed as soon as no
+ *   unfinished migration has it. At the destination, too, it is somebody's to resume at any time once
+ *   it has arrived: it counts as running.
  * - There is no bound on the number of faults: the states are finite without one. Some day faults
  *   are over, or not; where they are, everything must come to its end.
  *
@@ -63,6 +67,7 @@ bool source_frozen;         /* in a group that only root can thaw */
 bool destination_frozen;
 bool vram = true;           /* the source's copy has it, or somebody keeps it */
 bool vram_copy;             /* a keeper has its content in host memory */
+bool destination_keeps;     /* likewise, of a job that arrives suspended */
 
 /* Journals: the state that the records tell. */
 mtype source_journal = working;
@@ -77,6 +82,7 @@ bool destination_unsynced;
 bool source_up = true;
 bool source_worker = true;  /* else its recovery */
 bool suspends;              /* it is a suspend */
+bool was_suspended;         /* before it began, as its Began says */
 mtype source_state = working;
 byte source_step;           /* see source() */
 bool source_refused;        /* the destination has no copy any more */
@@ -290,6 +296,14 @@ active proctype source() {
        send(PREFLIGHT_REQUEST);
        connection = !destination_host_gone;
        source_step = CONTACTED }
+  :: atomic { source_at_work && source_state == working && source_step == CONTACTED &&
+              source_copy == runs && !detaching_noted ->
+       was_suspended = true;
+       detaching_noted = true;  /* by the suspension's journal */
+       stop_source_copy();
+       vram = false;
+       vram_copy = true;
+       source_step = STOPPED }
   :: atomic { source_at_work && source_state == working && source_step == 0 ->
        suspends = true;
        source_step = CONTACTED }
@@ -336,9 +350,9 @@ active proctype source() {
               source_step != GIVING_UP && source_trouble && !faults_over ->
        source_trouble = false;
        source_step = GIVING_UP }
-  :: atomic { source_up && source_step == GIVING_UP && source_copy == standing ->
+  :: atomic { source_up && source_step == GIVING_UP && source_copy == standing && !was_suspended ->
        run_source_copy() }
-  :: atomic { source_up && source_step == GIVING_UP && source_copy != standing ->
+  :: atomic { source_up && source_step == GIVING_UP && (source_copy != standing || was_suspended) ->
        send(ABORT_REQUEST);
        end_source_agent() }
 
@@ -376,13 +390,14 @@ active proctype source() {
        source_advance(resumed, resumed, Finished) }
 
   /* The roll-back finds the copy as it is. */
-  :: atomic { source_up && source_state == aborted && source_copy == standing -> run_source_copy() }
+  :: atomic { source_up && source_state == aborted && source_copy == standing && !was_suspended ->
+       run_source_copy() }
   :: atomic { source_at_work && source_state == aborted && connection ->
        send(ABORT_REQUEST);
        source_worker = false;
        connection = false }
-  :: atomic { source_up && source_state == aborted && source_copy != standing ->
-       vram_copy = false;
+  :: atomic { source_up && source_state == aborted && (source_copy != standing || was_suspended) ->
+       vram_copy = vram_copy && was_suspended;
        source_advance(rolled_back, undone, Finished) }
   :: atomic { source_at_work && source_state == undone && connection ->
        send(ABORT_REQUEST);
@@ -481,10 +496,18 @@ active proctype source() {
   od
 }
 
-/* The source's daemon. */
+/* The source's daemon, and who resumes what was suspended before the migration. */
 active proctype source_daemon() {
 end_source_daemon:
   do
+  :: atomic { was_suspended && source_copy == standing && !source_host_gone &&
+#ifndef MUTATE_RESUME_WHILE_MOVED
+              source_journal == undone &&
+#endif
+              true ->
+       assert(vram_copy);
+       vram = true;
+       run_source_copy() }
   :: atomic { network[OUTCOME_REQUEST] && !source_host_gone ->
        take(OUTCOME_REQUEST);
        read_source_journal();
@@ -537,7 +560,15 @@ end_destination_idle:
        destination_frozen = true;
 #endif
        destination_step = STANDS }
-  :: atomic { destination_at_work && destination_state == building && destination_step == STANDS ->
+  :: atomic { destination_at_work && destination_state == building && destination_step == STANDS &&
+              was_suspended && !destination_keeps ->
+       destination_advance(keeper_started, building, KeeperStarted);
+       destination_keeps = true }
+  :: atomic { destination_at_work && destination_state == building && destination_step == STANDS &&
+#ifndef MUTATE_VOTE_WITHOUT_KEEPER
+              (destination_keeps || !was_suspended) &&
+#endif
+              true ->
        destination_advance(restored, restored, Restored) }
   :: atomic { destination_at_work && destination_state == restored && destination_copy == bound ->
        destination_copy = standing }
@@ -796,6 +827,7 @@ ltl journals_tell { [] ((destination_copy == runs ->
 
 /* What a copy that stands still had in VRAM is there or in host memory; suspended, it does not run. */
 ltl vram_is_kept { [] ((source_copy == standing -> vram || vram_copy) &&
+                       (destination_copy == standing && was_suspended -> destination_keeps) &&
                        (source_journal == suspended -> source_copy != runs)) }
 
 /* When faults are over, both sides come to their end and one copy runs. */

@@ -20,7 +20,7 @@
 namespace gcr::commit::test {
 namespace {
 
-constexpr const char* kSimulate = GCR_MODEL_RUN " simulate 1 600";
+constexpr const char* kSimulate = GCR_MODEL_RUN " simulate 1 900";
 
 /// One side of one migration, with the code's state machine behind it.
 template <class Role>

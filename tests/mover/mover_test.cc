@@ -1,6 +1,10 @@
 // The mover's two halves over a real TCP transport: what one process created arrives byte for byte
 // in VRAM of another allocation, in rounds, while it is written to; and damage is found.
+#include <fcntl.h>
+#include <sys/mman.h>
+
 #include <atomic>
+#include <cstring>
 #include <random>
 #include <thread>
 
@@ -101,6 +105,43 @@ TEST_F(Mover, WithoutPrefillVramIsTakenAndFilledOnlyAtTheEnd) {
   ASSERT_TRUE(before && after);
   EXPECT_EQ(*before, *after);
   expect_arrived();
+}
+
+TEST_F(Mover, WhatIsKeptTakesNoVramAndLiesInFilesThatOutliveTheMover) {
+  incoming_->begin(key_, Mode::kKeep, kLimits);
+  allocate(1, 6 * kMiB, 1);
+  allocate(2, 4 * kMiB, 0);
+  const auto before = incoming_->free_bytes(gpu_);
+  ASSERT_TRUE(connect());
+  ASSERT_TRUE(round());
+  const auto verified = incoming_->fill_and_verify(outgoing_->digests());
+  ASSERT_TRUE(verified) << verified.error().message();
+  EXPECT_EQ(*verified, 5u);
+  EXPECT_EQ(incoming_->free_bytes(gpu_).value(), before.value());
+  const auto [region, offset] = incoming_->kept({1});
+  const UniqueFd file(::fcntl(incoming_->landing()[region].file(), F_DUPFD_CLOEXEC, 0));
+  channel_.reset();
+  listener_.reset();
+  incoming_.reset();
+  void* const at =
+      ::mmap(nullptr, 6 * kMiB, PROT_READ, MAP_SHARED, file.get(), static_cast<off_t>(offset));
+  ASSERT_NE(at, MAP_FAILED);
+  const std::vector<std::byte> original = read(*application_.at({1}));
+  EXPECT_EQ(std::memcmp(at, original.data(), original.size()), 0);
+  ::munmap(at, 6 * kMiB);
+}
+
+TEST_F(Mover, AChangedByteInWhatIsKeptIsNamedByVerify) {
+  incoming_->begin(key_, Mode::kKeep, kLimits);
+  allocate(7, 8 * kMiB, 7);
+  ASSERT_TRUE(connect());
+  ASSERT_TRUE(round());
+  incoming_->region({7}).landing[5 * kMiB] ^= std::byte{1};
+  const auto verified = incoming_->fill_and_verify(outgoing_->digests());
+  ASSERT_FALSE(verified);
+  EXPECT_EQ(verified.error().code(), Code::kDataLoss);
+  EXPECT_NE(verified.error().message().find("buffer 7"), std::string::npos);
+  EXPECT_NE(verified.error().message().find("4 MiB"), std::string::npos);
 }
 
 TEST_F(Mover, WhereVramDoesNotSufficePrefillTurnsIntoReload) {

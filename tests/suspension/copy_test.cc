@@ -69,7 +69,7 @@ class CopyTest : public testing::Test {
     ASSERT_TRUE(digests) << digests.error().message();
     const Status filled = copy_->fill(job_, *vram_);
     ASSERT_TRUE(filled) << filled.error().message();
-    const Status kept = copy_->hand_over(job_, *digests, secret_, *keeper_);
+    const Status kept = copy_->hand_over(job_, *digests, secret_, {}, *keeper_);
     ASSERT_TRUE(kept) << kept.error().message();
     copy_.reset();
     vram_.reset();
@@ -102,19 +102,20 @@ TEST_F(CopyTest, WhatComesBackIsWhatWasThere) {
   EXPECT_EQ(copy_->missing_bytes(job_), 6 * kMiB);
   ASSERT_NO_FATAL_FAILURE(keep());
 
-  auto back = ReturningVram::take_from(keeper_->id());
-  ASSERT_TRUE(back) << back.error().message();
-  EXPECT_EQ(back->count(), 2u);
-  EXPECT_EQ(back->total_bytes(), 10 * kMiB);
-  EXPECT_EQ(back->needs(), (std::map<Uuid, std::uint64_t>{{gpu_->info().uuid, 10 * kMiB}}));
-  ASSERT_TRUE(back->create(driver_, {}));
-  ASSERT_TRUE(back->fill());
-  const Status same = back->verify();
+  auto copy = KeptVram::take_from(keeper_->id());
+  ASSERT_TRUE(copy) << copy.error().message();
+  ReturningVram back(*std::move(copy));
+  EXPECT_EQ(back.count(), 2u);
+  EXPECT_EQ(back.total_bytes(), 10 * kMiB);
+  EXPECT_EQ(back.needs(), (std::map<Uuid, std::uint64_t>{{gpu_->info().uuid, 10 * kMiB}}));
+  ASSERT_TRUE(back.create(driver_, {}));
+  ASSERT_TRUE(back.fill());
+  const Status same = back.verify();
   ASSERT_TRUE(same) << same.error().message();
 
   auto second = keeper::Keeper::start(GCR_KEEPER_PATH);
   ASSERT_TRUE(second);
-  ASSERT_TRUE(back->hand_over(*second));
+  ASSERT_TRUE(back.hand_over(*second));
   auto taken = keeper::take_from(second->id());
   ASSERT_TRUE(taken) << taken.error().message();
   for (auto& [number, descriptor] : (*taken)[{1}]) {
@@ -136,11 +137,12 @@ TEST_F(CopyTest, AByteThatChangedInHostMemoryIsFound) {
   static_cast<std::byte*>(at)[3 * kMiB] ^= std::byte{1};
   ::munmap(at, 4 * kMiB);
 
-  auto back = ReturningVram::take_from(keeper_->id());
-  ASSERT_TRUE(back);
-  ASSERT_TRUE(back->create(driver_, {}));
-  ASSERT_TRUE(back->fill());
-  const Status changed = back->verify();
+  auto copy = KeptVram::take_from(keeper_->id());
+  ASSERT_TRUE(copy) << copy.error().message();
+  ReturningVram back(*std::move(copy));
+  ASSERT_TRUE(back.create(driver_, {}));
+  ASSERT_TRUE(back.fill());
+  const Status changed = back.verify();
   ASSERT_FALSE(changed);
   EXPECT_EQ(changed.error().code(), Code::kDataLoss);
   EXPECT_THAT(changed.error().message(), HasSubstr("chunk 1 of buffer 7"));
@@ -151,7 +153,7 @@ TEST_F(CopyTest, AKeeperOfSomethingElseIsRefused) {
   ASSERT_EQ(::pwrite(file.get(), "nonsense", 8, 0), 8);
   const keeper::BufferDescriptor kept{{job::kRoot, 0}, file.get()};
   ASSERT_TRUE(keeper_->arm({&kept, 1}));
-  const auto taken = ReturningVram::take_from(keeper_->id());
+  const auto taken = KeptVram::take_from(keeper_->id());
   ASSERT_FALSE(taken);
   EXPECT_EQ(taken.error().code(), Code::kDataLoss);
 }
@@ -159,7 +161,7 @@ TEST_F(CopyTest, AKeeperOfSomethingElseIsRefused) {
 TEST_F(CopyTest, WithoutAKeeperThereIsNothing) {
   const journal::ProcessId id = keeper_->id();
   ASSERT_TRUE(keeper_->end());
-  const auto taken = ReturningVram::take_from(id);
+  const auto taken = KeptVram::take_from(id);
   ASSERT_FALSE(taken);
   EXPECT_EQ(taken.error().code(), Code::kNotFound);
 }

@@ -30,11 +30,22 @@ Place h200(std::uint8_t number, std::uint64_t free_bytes, bool allowed = true) {
   return place;
 }
 
+/// The job was suspended on this host.
+Result<std::vector<device::GpuPair>> choose(const std::vector<Place>& host,
+                                            const std::vector<device::GpuPair>& ordered) {
+  std::vector<mover::MappableGpu> from;
+  for (const Place& place : host) {
+    from.push_back(
+        {.uuid = place.gpu.uuid, .name = place.gpu.name, .total_bytes = place.gpu.total_bytes});
+  }
+  return choose_places(std::move(from), host, {{gpu(1), kNeeded}}, ordered);
+}
+
 /// Where what was on GPU 1 goes, of `host`; `ordered` to this GPU if not 0.
 Result<Uuid> place_of_first(const std::vector<Place>& host, std::uint8_t ordered = 0) {
   std::vector<device::GpuPair> order;
   if (ordered != 0) order.push_back({gpu(1), gpu(ordered)});
-  GCR_ASSIGN(const auto pairs, choose_places(host, {{gpu(1), kNeeded}}, order));
+  GCR_ASSIGN(const auto pairs, choose(host, order));
   EXPECT_EQ(pairs.size(), host.size());
   for (const device::GpuPair& pair : pairs) {
     if (pair.from == gpu(1)) return pair.to;
@@ -79,12 +90,22 @@ TEST(Places, AGpuThatTheAgentMayNotUseIsNotTaken) {
 }
 
 TEST(Places, EachGpuKeepsAPairOfItsOwn) {
-  const auto pairs = choose_places({h200(1, 140 * kGiB), h200(2, 140 * kGiB)}, {{gpu(1), kNeeded}},
-                                   {{gpu(1), gpu(2)}});
+  const auto pairs = choose({h200(1, 140 * kGiB), h200(2, 140 * kGiB)}, {{gpu(1), gpu(2)}});
   ASSERT_TRUE(pairs) << pairs.error().message();
   ASSERT_EQ(pairs->size(), 2u);
   EXPECT_EQ((*pairs)[1].from, gpu(2));
   EXPECT_EQ((*pairs)[1].to, gpu(1));
+}
+
+TEST(Places, AJobOfAnotherHostGoesToAGpuOfTheSameModel) {
+  const std::vector<mover::MappableGpu> from{
+      {.uuid = gpu(7), .name = "H200", .total_bytes = 141 * kGiB}};
+  const auto pairs =
+      choose_places(from, {h200(1, 0), h200(2, 140 * kGiB)}, {{gpu(7), kNeeded}}, {});
+  ASSERT_TRUE(pairs) << pairs.error().message();
+  ASSERT_EQ(pairs->size(), 1u);
+  EXPECT_EQ(pairs->front().from, gpu(7));
+  EXPECT_EQ(pairs->front().to, gpu(2));
 }
 
 }  // namespace
