@@ -223,6 +223,18 @@ Result<proto::Envelope> run_check(WorkerContext&, const proto::MigrateRequest& r
   return envelope;
 }
 
+/// Nothing is: the next two are never called.
+bool is_suspended(const WorkerContext&, pid_t) { return false; }
+
+asio::awaitable<void> run_suspended_source(WorkerContext& context, proto::MigrateRequest request) {
+  co_await run_source(context, std::move(request));
+}
+
+Result<proto::Envelope> run_suspended_check(WorkerContext& context,
+                                            const proto::MigrateRequest& request) {
+  return run_check(context, request);
+}
+
 asio::awaitable<void> run_destination(WorkerContext& context, proto::PreflightRequest request) {
   Uuid migration;
   std::copy_n(request.migration_id().begin(), migration.bytes.size(), migration.bytes.begin());
