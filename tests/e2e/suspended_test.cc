@@ -399,7 +399,9 @@ TEST_P(SuspendedMoveFault, AWorkerThatDiesLeavesOneCopy) {
   const MigrateOutcome told = migrate();
   EXPECT_EQ(told.exit_code == 0, GetParam().moved) << told.err;
   EXPECT_THAT(told.err, testing::Not(HasSubstr("the process runs on")));
-  if (GetParam().moved) EXPECT_THAT(told.out, HasSubstr(" is suspended at "));
+  if (GetParam().moved) {
+    EXPECT_THAT(told.out, HasSubstr(" is suspended at "));
+  }
   expect_one_copy();
 }
 
@@ -408,7 +410,9 @@ TEST_P(SuspendedMoveFault, AStepThatFailsLeavesOneCopy) {
   arm(std::string(GetParam().point) + " error");
   const MigrateOutcome told = migrate();
   EXPECT_EQ(told.exit_code == 0, GetParam().moved) << told.err;
-  if (!GetParam().moved) EXPECT_THAT(told.err, HasSubstr("the job is suspended, as before"));
+  if (!GetParam().moved) {
+    EXPECT_THAT(told.err, HasSubstr("the job is suspended, as before"));
+  }
   expect_one_copy();
 }
 
