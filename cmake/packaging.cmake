@@ -24,7 +24,7 @@ install(FILES docs/man/gcr-migrate.1 DESTINATION share/man/man1 COMPONENT cli)
 install(FILES docs/man/gcr-migrate-hosts.5 DESTINATION share/man/man5 COMPONENT cli)
 
 install(TARGETS migrate-agent RUNTIME DESTINATION sbin COMPONENT agent)
-install(TARGETS gcr-reaper gcr-keeper RUNTIME DESTINATION libexec/gcr-migrate COMPONENT agent)
+install(TARGETS gcr-reaper gcr-keeper gcr-slurm-adopt RUNTIME DESTINATION libexec/gcr-migrate COMPONENT agent)
 install(PROGRAMS $<TARGET_FILE:gcr-in-criu> DESTINATION libexec/gcr-migrate COMPONENT agent)
 install(FILES cmake/packaging/systemd/migrate-agent.service
         DESTINATION lib/systemd/system COMPONENT agent)

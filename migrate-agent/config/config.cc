@@ -311,6 +311,25 @@ Status read_criu(const toml::table& node, const std::string& name, Config& confi
   return table.finish();
 }
 
+/// A path that has to be there, and may not be relative: gcr-slurm-adopt works in /.
+void read_absolute(Table& table, const toml::node& node, std::string_view key,
+                   std::filesystem::path& target) {
+  table.optional_path(key, target);
+  if (target.empty()) table.fail(node, key, "is missing");
+}
+
+Status read_slurm(const toml::table& node, const std::string& name, Config& config) {
+  Table table(node, name, "slurm.");
+  slurm::Settings& slurm = config.slurm;
+  table.text("node", slurm.node);
+  if (slurm.node.empty()) table.fail(node, "node", "is missing");
+  if (slurm.node.find('/') != std::string::npos) table.fail("node", "must not contain \"/\"");
+  read_absolute(table, node, "spool", slurm.spool);
+  read_absolute(table, node, "library", slurm.library);
+  read_absolute(table, node, "folder", slurm.folder);
+  return table.finish();
+}
+
 Status read_section(Table& root, std::string_view key, const std::string& name, ReadSection read,
                     Config& config) {
   const toml::node* node = root.find(key);
@@ -349,6 +368,7 @@ Status read_root(const toml::table& node, const std::string& name, Config& confi
   root.text("runtime_dir", config.runtime_dir);
   GCR_TRY(read_section(root, "tls", name, read_tls, config));
   GCR_TRY(read_section(root, "criu", name, read_criu, config));
+  GCR_TRY(read_section(root, "slurm", name, read_slurm, config));
   GCR_TRY(read_tables(root, "operators", name, read_operator, config));
   GCR_TRY(read_tables(root, "peers", name, read_peer, config));
   return root.finish();
@@ -368,6 +388,7 @@ Result<Config> parse_config(const std::string& text, const std::string& name) {
                  fmt::format("{}:{}: {}", name, error.source().begin.line, error.description()));
   }
   if (config.criu.reaper.empty()) config.criu.reaper = default_reaper();
+  config.slurm.adopter = config.criu.reaper.parent_path() / "gcr-slurm-adopt";
   return config;
 }
 

@@ -125,6 +125,7 @@ class Course {
   Plan plan_;
   std::optional<commit::DestinationLog> log_;  ///< from PrepareRequest on
   journal::Restored identity_;                 ///< from the vote on
+  std::string ended_;                          ///< why the copy was killed once it was committed
   proto::MigrateReport report_;                ///< for the daemon: what this side knows
   Error cause_{Code::kCancelled, "the source ended it"};
 

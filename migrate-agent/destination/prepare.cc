@@ -11,6 +11,7 @@
 #include "migrate-agent/preflight/host_facts.h"
 #include "migrate-agent/process/surroundings.h"
 #include "migrate-agent/settlement/records.h"
+#include "migrate-agent/slurm/folder.h"
 #include "src/base/log.h"
 #include "src/base/users.h"
 
@@ -65,6 +66,7 @@ journal::Began Course::description(const proto::PreflightRequest& request) const
   began.set_command(journal::short_command(request.members(0).command()));
   began.set_ordered_by(control::printable(request.ordered_by()).substr(0, kMaxNameBytes));
   began.set_uid(request.members(0).uid());
+  began.set_slurm_job(request.slurm_job());
   return began;
 }
 
@@ -122,6 +124,7 @@ Status Course::look(const proto::PreflightRequest& request, const Status& room,
   const process::Addresses addresses(context_.channel.local_host());
   for (const proto::ProcessFacts& member : request.members()) {
     compare_process(member, here.facts, addresses, coming, findings);
+    if (request.slurm_job() == 0) compare_groups(member, findings);
   }
   note_room(room, findings);
   if (here.driver) {
@@ -130,7 +133,8 @@ Status Course::look(const proto::PreflightRequest& request, const Status& room,
     plan_.gpu_map = map_gpus(request, here.facts, context_.config, *vram_, findings);
   }
   plan_.criu_plugin_map = plugin_map(request.host(), here.facts, plan_.gpu_map);
-  plan_.limits = limits_here(request.members(0).limits());
+  // What limits a job of Slurm's are its own groups.
+  if (request.slurm_job() == 0) plan_.limits = limits_here(request.members(0).limits());
   if (plan_.criu_plugin != nullptr) hide_other_gpus(here.facts);
   *reply.mutable_host() = std::move(here.facts);
   for (proto::Finding& finding : findings.release()) *reply.add_findings() = std::move(finding);
@@ -208,12 +212,17 @@ Status Course::make_room(const proto::PrepareRequest& request, const Wanted& wan
   group_ = settlement::group_of(log_->journal());
   GCR_TRY(group_.create(plan_.limits));
   GCR_ASSIGN(std::vector<UniqueFd> entries, group_.entries());
+  UniqueFd status;
+  if (const slurm::JobId owner = plan_.began.slurm_job(); owner != 0) {
+    GCR_ASSIGN(status, slurm::open_folder(context_.config.slurm, owner));
+  }
   GCR_ASSIGN(prepared_restore_, criu::PreparedRestore::create(
                                     context_.config.criu, room_->image_directory(), plan_.used_pids,
                                     {.groups = std::move(entries),
                                      .most_in_place = most_in_place(plan_.limits),
                                      .plugin = plan_.criu_plugin,
-                                     .planned = plan_.criu_plugin_map}));
+                                     .planned = plan_.criu_plugin_map,
+                                     .status_directory = std::move(status)}));
   room_->images().place_memory([&restore = *prepared_restore_](const images::BlockHeader& header,
                                                                std::span<const std::byte> pages) {
     return restore.place(header.memory, header.offset, header.present, pages);

@@ -7,6 +7,7 @@
 #include "migrate-agent/process/inspect.h"
 #include "migrate-agent/process/sharing.h"
 #include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/slurm/step.h"
 #include "src/base/users.h"
 
 namespace gcr::host {
@@ -81,6 +82,10 @@ FoundJob describe(pid_t root, const Processes& all) {
   job.set_command(process::command_of(root));
   job.set_uid(procfs::owner_of(root));
   job.set_user(user_name(job.uid()));
+  if (const auto step = slurm::step_of(root)) {
+    job.set_slurm_job(step->job);
+    job.set_slurm_step(step->name);
+  }
   job.set_processes(static_cast<std::uint32_t>(found.members.size()));
   for (const pid_t member : found.members) {
     found.owners.insert(procfs::owner_of(member));

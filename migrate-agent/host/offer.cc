@@ -13,6 +13,7 @@ namespace gcr::host {
 Result<proto::HostFacts> offer(const agent::Config& config) {
   GCR_ASSIGN(const auto driver, device::load_drivers());
   proto::HostFacts facts;
+  facts.set_slurm_node(config.slurm.node);
   utsname name{};
   if (::uname(&name) == 0) facts.set_kernel(name.release);
   if (auto bytes = landing::available_memory_bytes()) facts.set_memory_available_bytes(*bytes);

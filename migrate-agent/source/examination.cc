@@ -517,6 +517,7 @@ proto::PreflightRequest preflight_request(const Examination& examination,
   proto::PreflightRequest asked;
   asked.set_no_prefill(request.no_prefill());
   *asked.mutable_device_map() = request.device_map();
+  asked.set_slurm_job(request.slurm_job());
   asked.set_source_agent(config.advertise.empty() ? fmt::format(":{}", config.listen.port)
                                                   : config.advertise);
   asked.set_transport(request.transport());

@@ -1,0 +1,19 @@
+// What agent.toml says of Slurm on this host, in its table [slurm].
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace gcr::slurm {
+
+struct Settings {
+  std::string node;               ///< what Slurm calls this host (NodeName); empty: it has no Slurm
+  std::filesystem::path spool;    ///< SlurmdSpoolDir, as slurmd expands it
+  std::filesystem::path library;  ///< libslurmfull.so
+  std::filesystem::path folder = "/run/gcr-migrate-slurm";  ///< see folder.h
+  std::filesystem::path adopter;                            ///< gcr-slurm-adopt
+
+  bool is_set() const { return !node.empty(); }
+};
+
+}  // namespace gcr::slurm
