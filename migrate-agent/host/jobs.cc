@@ -1,5 +1,8 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <map>
 #include <string>
 
@@ -32,6 +35,11 @@ class Processes {
     return found == stats_.end() ? nullptr : &found->second;
   }
 
+  pid_t parent_of(pid_t pid) const {
+    const Stat* stat = find(pid);
+    return stat == nullptr ? 0 : stat->parent;
+  }
+
   pid_t root_of(pid_t process) const {
     pid_t root = process;
     for (pid_t at = parent_of(process); can_move_with(at, process); at = parent_of(at)) {
@@ -56,11 +64,6 @@ class Processes {
   }
 
  private:
-  pid_t parent_of(pid_t pid) const {
-    const Stat* stat = find(pid);
-    return stat == nullptr ? 0 : stat->parent;
-  }
-
   bool can_move_with(pid_t ancestor, pid_t process) const {
     const Stat* stat = ancestor > 1 ? find(ancestor) : nullptr;
     if (stat == nullptr || stat->terminal != 0) return false;
@@ -72,6 +75,12 @@ class Processes {
   std::map<pid_t, Stat> stats_;
   std::multimap<pid_t, pid_t> children_;
 };
+
+/// The name of the file that a process executes; empty if that cannot be told.
+std::string program_of(pid_t pid) {
+  std::error_code error;
+  return std::filesystem::read_symlink(fmt::format("/proc/{}/exe", pid), error).filename();
+}
 
 FoundJob describe(pid_t root, const Processes& all) {
   FoundJob found;
@@ -85,6 +94,7 @@ FoundJob describe(pid_t root, const Processes& all) {
   if (const auto step = slurm::step_of(root)) {
     job.set_slurm_job(step->job);
     job.set_slurm_step(step->name);
+    job.set_slurm_parent(program_of(all.parent_of(root)));
   }
   job.set_processes(static_cast<std::uint32_t>(found.members.size()));
   for (const pid_t member : found.members) {

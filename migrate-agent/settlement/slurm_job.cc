@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "migrate-agent/fault/fault.h"
 #include "migrate-agent/procfs/process_handle.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/recovery/recovery.h"
@@ -70,6 +71,7 @@ Result<std::string> join_job(const journal::Journal& journal, const journal::Res
   const journal::Began& began = journal.began();
   const slurm::JobId job = began.slurm_job();
   if (job == 0) return std::string();
+  GCR_TRY(fault::point("destination.joining"));
   GCR_ASSIGN(const bool whole, lives(copy.init()));
   GCR_ASSIGN(const bool has_root, lives(copy.members(0)));
   if (!whole || !has_root) {
@@ -90,6 +92,7 @@ Result<std::string> join_job(const journal::Journal& journal, const journal::Res
     check_tracked(copy.members(0).pid(), job);
     GCR_TRY(slurm::note_pid(config.slurm, job, copy.members(0).pid()));
   }
+  GCR_TRY(fault::point("destination.joined"));
   return std::string();
 }
 

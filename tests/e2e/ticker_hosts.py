@@ -78,6 +78,7 @@ class Hosts:
 
     def __init__(self, count, *options):
         self._folder = tempfile.TemporaryDirectory(prefix="gcr-drain-")  # pylint: disable=consider-using-with
+        os.chmod(self._folder.name, 0o755)  # for programs of other users
         self.folder = pathlib.Path(self._folder.name).resolve() / "hosts"
         self.script("up", "--hosts", str(count), "--vram", "4G", "--peer-silence-ms", "1500", *options)
         self.env = {}
