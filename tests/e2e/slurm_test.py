@@ -17,7 +17,7 @@ import unittest
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-from ticker_hosts import Hosts, Ticker, wait_for  # noqa: E402  # pylint: disable=wrong-import-position
+from ticker_hosts import ROOT, Hosts, Ticker, wait_for  # noqa: E402  # pylint: disable=wrong-import-position
 
 # Root may move its own processes where it lacks CAP_SYS_RESOURCE, as in many containers.
 USER, ANOTHER_USER = "root", "daemon"
@@ -119,6 +119,13 @@ class Cluster(Hosts):
         return self.gcr(
             [], "--json", "--quiet", "--slurm-job", job, self.address(source), self.address(destination), pid)  # fmt: skip
 
+    def begin_move(self, source, destination, pid, job):
+        """In the background, and silently."""
+        words = ("--slurm-job", job, self.address(source), self.address(destination), pid)
+        return subprocess.Popen(
+            self.on("a", self.env["GCR_CLI"], *self.env["GCR_TLS"].split(), *words),
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+
     def blockers(self, source, destination, pid, job):
         """What preflight found against the job."""
         _, out, err = self.gcr(
@@ -126,6 +133,13 @@ class Cluster(Hosts):
         if not out:
             raise AssertionError(f"preflight: {err}")
         return [each["found"] for each in json.loads(out)["findings"] if each["id"] == "slurm-job"]
+
+    def hosts_script(self, command, host):
+        subprocess.run([ROOT / "scripts" / "hosts", command, self.folder, host], check=True, timeout=PATIENCE_S)
+
+    def was_hit(self, host):
+        """Whether the fault that was armed has happened."""
+        return (self.folder / host / "faults.hit").exists()
 
     def arm(self, host, line):
         (self.folder / host / "faults.hit").unlink(missing_ok=True)
@@ -208,7 +222,9 @@ class Slurm(unittest.TestCase):
         source, job, _, root = self.move_job()
         found = self.cluster.root_of("b", job)
         self.assertEqual((found["pid"], found["slurm_step"], found["slurm_parent"]), (root, "extern", "gcr-reaper"))
-        self.assertEqual(self.cluster.ask("host", self.cluster.address("b"))["slurm_node"], self.cluster.node("b"))
+        host = self.cluster.ask("host", self.cluster.address("b"))
+        self.assertEqual(host["slurm_node"], self.cluster.node("b"))
+        self.assertEqual([gpu["device_file"] for gpu in host["gpus"]], ["", ""], "these GPUs have none")
         self.assertEqual(self.text_of("a", source, "moved"), f"{job}\n")
         for pid in tree_of(root):
             memory = group_of(pid, "memory")
@@ -263,16 +279,28 @@ class Slurm(unittest.TestCase):
         ticker.goes_on()
         self.assertEqual(self.cluster.root_of("a", int(ticker.path.name))["pid"], pid)
 
-    def test_a_worker_that_dies_around_the_joining_leaves_it_to_the_recovery(self):
+    def test_a_fault_around_the_joining_leaves_it_to_the_recovery(self):
         for point in ("destination.joining", "destination.joined"):
-            with self.subTest(point):
-                _, ticker, pid = self.cluster.start_job("a")
-                job = self.cluster.submit_placeholder("b")
-                self.cluster.arm("b", f"{point} kill")
-                said = self.cluster.move("a", "b", pid, job)
-                self.assertTrue((self.cluster.folder / "b" / "faults.hit").exists(), said)
-                self.assert_owned("b", job, ticker)
-                self.cancel_all()
+            for harm in ("kill", "error"):
+                with self.subTest(point=point, harm=harm):
+                    _, ticker, pid = self.cluster.start_job("a")
+                    job = self.cluster.submit_placeholder("b")
+                    self.cluster.arm("b", f"{point} {harm}")
+                    said = self.cluster.move("a", "b", pid, job)
+                    self.assertTrue(self.cluster.was_hit("b"), said)
+                    self.assert_owned("b", job, ticker)
+                    self.cancel_all()
+
+    def test_an_agent_that_dies_while_they_join_has_them_join_when_it_is_started_again(self):
+        _, ticker, pid = self.cluster.start_job("a")
+        job = self.cluster.submit_placeholder("b")
+        daemon = (self.cluster.folder / "b" / "agent.pid").read_text(encoding="ascii").strip()
+        self.cluster.arm("b", f"destination.joining run kill -KILL {daemon} $PPID")
+        move = self.cluster.begin_move("a", "b", pid, job)
+        wait_for("the agent dies", lambda: self.cluster.was_hit("b") and not command_of(int(daemon)), PATIENCE_S)
+        self.cluster.hosts_script("start", "b")
+        self.assertEqual(move.wait(PATIENCE_S), 0)
+        self.assert_owned("b", job, ticker)
 
     def test_processes_whose_job_ends_at_the_commit_end_with_it(self):
         _, ticker, pid = self.cluster.start_job("a")
