@@ -84,6 +84,12 @@ class Table {
     if (found) target = *found;
   }
 
+  void absolute_path(std::string_view key, std::filesystem::path& target) {
+    const auto found = value<std::string>(key, "must be a string");
+    if (found && !found->starts_with('/')) return fail(key, "must be an absolute path");
+    if (found) target = *found;
+  }
+
   void flag(std::string_view key, bool& target) {
     if (const auto found = value<bool>(key, "must be true or false")) target = *found;
   }
@@ -311,22 +317,14 @@ Status read_criu(const toml::table& node, const std::string& name, Config& confi
   return table.finish();
 }
 
-/// A path that has to be there, and may not be relative: gcr-slurm-adopt works in /.
-void read_absolute(Table& table, const toml::node& node, std::string_view key,
-                   std::filesystem::path& target) {
-  table.optional_path(key, target);
-  if (target.empty()) table.fail(node, key, "is missing");
-}
-
 Status read_slurm(const toml::table& node, const std::string& name, Config& config) {
   Table table(node, name, "slurm.");
   slurm::Settings& slurm = config.slurm;
-  table.text("node", slurm.node);
-  if (slurm.node.empty()) table.fail(node, "node", "is missing");
+  slurm.node = table.text("node");
   if (slurm.node.find('/') != std::string::npos) table.fail("node", "must not contain \"/\"");
-  read_absolute(table, node, "spool", slurm.spool);
-  read_absolute(table, node, "library", slurm.library);
-  read_absolute(table, node, "folder", slurm.folder);
+  table.absolute_path("spool", slurm.spool);
+  table.absolute_path("library", slurm.library);
+  table.absolute_path("folder", slurm.folder);
   return table.finish();
 }
 

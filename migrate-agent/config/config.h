@@ -66,8 +66,9 @@
 //   plugin_environment = ["KFD_MAX_BUFFER_SIZE=256M"]  # what it finds in its environment: what
 //                                         # it compares (KFD_…_CHECK), how much memory it takes
 //
-//   [slurm]                               # without it no job is moved into one of Slurm's here
-//   node        = "node1"                 # what Slurm calls this host (NodeName)
+//   [slurm]
+//   node        = ""                      # what Slurm calls this host (NodeName); empty: no job is
+//                                         # moved into one of Slurm's here
 //   spool       = "/var/spool/slurmd"     # SlurmdSpoolDir, without %n and %h
 //   library     = "/usr/lib/x86_64-linux-gnu/slurm-wlm/libslurmfull.so"
 //   folder      = "/run/gcr-migrate-slurm"  # where scripts of jobs learn what becomes of processes

@@ -109,7 +109,7 @@ Error failure_of(int status, const std::string& said) {
 Result<std::string> adopt(const Settings& settings, JobId job,
                           const std::vector<std::string>& more) {
   if (!settings.is_set()) {
-    return Error(Code::kUnsupported, "agent.toml of this host has no table [slurm]");
+    return Error(Code::kUnsupported, "agent.toml of this host has no slurm.node");
   }
   std::vector<std::string> words{settings.adopter, settings.library, settings.spool, settings.node,
                                  std::to_string(job)};

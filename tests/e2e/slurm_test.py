@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """Jobs of Slurm's that own what arrives: real slurmctld, slurmd and munged, agents, CRIU, software GPUs.
 
+Where Slurm's control groups and those that freeze processes are of one hierarchy (version 2), processes leave
+the frozen group when they join. The last class does that anywhere, with a fake of Slurm's library.
+
 Usage: slurm_test.py [unittest options], as root; GCR_BUILD names the build folder
 """
 
@@ -274,8 +277,8 @@ class Slurm(unittest.TestCase):
         config = pathlib.Path(self.cluster.env["CONFIG_B"])
         whole = config.read_text(encoding="utf-8")
         self.addCleanup(config.write_text, whole, encoding="utf-8")
-        config.write_text(whole[: whole.index("[slurm]")], encoding="utf-8")
-        self.assertIn("no table [slurm]", self.cluster.blockers("a", "b", pid, mine)[0])
+        config.write_text(re.sub(r"\nnode = .*", "", whole), encoding="utf-8")
+        self.assertIn("has no slurm.node", self.cluster.blockers("a", "b", pid, mine)[0])
         ticker.goes_on()
         self.assertEqual(self.cluster.root_of("a", int(ticker.path.name))["pid"], pid)
 
@@ -314,6 +317,68 @@ class Slurm(unittest.TestCase):
         self.assertIn(f"Slurm's job {job}, which owned the processes, has ended", out + err)
         self.assertEqual(self.text_of("b", job, "status"), f"{signal.SIGKILL}\n")
         self.assertEqual(ticker.copies(), [])
+
+
+def hierarchy_of_version_2():
+    for line in pathlib.Path("/proc/mounts").read_text(encoding="utf-8").splitlines():
+        if line.split()[2] == "cgroup2":
+            return pathlib.Path(line.split()[1])
+    raise AssertionError("this host has no control groups of version 2")
+
+
+def removed(group):
+    try:
+        group.rmdir()
+        return True
+    except OSError:
+        return False
+
+
+class OneHierarchy(unittest.TestCase):
+    JOB = 7
+
+    def setUp(self):
+        self.group = self.make_group()
+        self.hosts = Hosts(2, "--fault-points", "true")
+        self.addCleanup(self.hosts.close)
+        spool, jobs = self.hosts.folder / "spool", self.hosts.folder / "jobs"
+        spool.mkdir()
+        (spool / f"node_{self.JOB}").write_text(f"{os.getuid()}\n", encoding="ascii")
+        (spool / f"node_{self.JOB}.group").symlink_to(self.group)
+        self.pid_file = jobs / str(self.JOB) / "pid"
+        library = f"{self.hosts.env['PREFIX']}/tests/preflight/libfake_slurm.so"
+        with open(self.hosts.env["CONFIG_B"], "a", encoding="utf-8") as config:
+            config.write(f'[slurm]\nnode = "node"\nspool = "{spool}"\nlibrary = "{library}"\nfolder = "{jobs}"\n')
+
+    def make_group(self):
+        group = hierarchy_of_version_2()
+        for name in ("system.slice", f"gcr-{os.getpid()}_slurmstepd.scope", f"job_{self.JOB}", "step_extern"):
+            group /= name
+            if not group.exists():
+                group.mkdir()
+                self.addCleanup(wait_for, "the group is empty", lambda group=group: removed(group))
+        return group
+
+    def test_nothing_runs_before_all_have_left_the_frozen_group_and_joined(self):
+        pid, tickers = self.hosts.start_job_of_tickers("a", 2)
+        states = self.hosts.folder / "states"
+        (self.hosts.folder / "b" / "faults").write_text(
+            f"destination.joined run sed 's/.*) //' $(sed 's,.*,/proc/&/stat,' {self.group}/cgroup.procs) >{states}\n",
+            encoding="ascii")  # fmt: skip
+        addresses = [self.hosts.address(host) for host in "ab"]
+        ran = subprocess.run(
+            self.hosts.on("a", self.hosts.env["GCR_CLI"], *self.hosts.env["GCR_TLS"].split(),
+                          "--slurm-job", self.JOB, *addresses, pid),
+            capture_output=True, text=True, check=False, timeout=PATIENCE_S * 2)  # fmt: skip
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        root = int(self.pid_file.read_text(encoding="ascii"))
+        members = {int(member) for member in (self.group / "cgroup.procs").read_text(encoding="ascii").split()}
+        self.assertEqual(members, tree_of(root))
+        self.assertEqual(len(members), 4, "supervisor, shell, two tickers")
+        self.assertEqual([line[0] for line in states.read_text(encoding="ascii").splitlines()], ["T"] * 4)
+        for ticker in tickers:
+            ticker.goes_on()
+            self.assertEqual(ticker.complaint(), "")
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ TEST_F(Slurm, AJobThatDoesNotRunHereIsAFinding) {
 
 TEST_F(Slurm, AHostWithoutSlurmIsAFinding) {
   settings_ = {};
-  EXPECT_THAT(found_of(kJob, kUser), HasSubstr("no table [slurm]"));
+  EXPECT_THAT(found_of(kJob, kUser), HasSubstr("has no slurm.node"));
 }
 
 TEST_F(Slurm, ALibraryOfAnotherKindIsAFinding) {
