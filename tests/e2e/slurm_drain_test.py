@@ -297,6 +297,15 @@ class Faults(Scenario):
         self.nodes.slurm("scancel", filler)
         self.assertEqual(self.assert_ends_moved(second), placeholder)
 
+    def test_two_drains_at_a_time_move_it_once(self):
+        drains = [self.begin_drain(), self.begin_drain()]
+        ends = [self.end_of(drain) for drain in drains]
+        said = "".join(said for _, _, said in ends)
+        self.nodes.wait_for_state(self.job, "COMPLETED")
+        successor = int(re.search(r"goes on as job (\d+)", self.nodes.comment(self.job))[1])
+        self.assert_owned(successor, self.ticker, "b", said)
+        self.assertEqual(self.nodes.jobs_on("b"), {successor}, said)
+
     def test_a_job_that_ends_while_it_waits_leaves_no_placeholder(self):
         self.fill("b")
         drain = self.begin_drain()
