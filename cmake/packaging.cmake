@@ -1,19 +1,20 @@
 # What `cmake --install` puts where, and the Debian packages that cpack makes of it: one per
 # component. scripts/package builds them.
 install(TARGETS gcr-migrate RUNTIME DESTINATION bin COMPONENT cli)
-install(PROGRAMS scripts/make-certs scripts/drain scripts/rebalance
+install(PROGRAMS scripts/make-certs scripts/drain scripts/rebalance scripts/slurm
         DESTINATION share/gcr-migrate COMPONENT cli)
 install(DIRECTORY scripts/lib/gcr_moves DESTINATION share/gcr-migrate/lib COMPONENT cli
         FILES_MATCHING PATTERN "*.py")
 # In the path under names that say whose they are.
 set(links ${PROJECT_BINARY_DIR}/links)
 file(MAKE_DIRECTORY ${links})
-foreach(script drain rebalance)
+foreach(script drain rebalance slurm)
   file(CREATE_LINK ../share/gcr-migrate/${script} ${links}/gcr-${script} SYMBOLIC)
 endforeach()
 file(CREATE_LINK gcr-drain.1 ${links}/gcr-rebalance.1 SYMBOLIC)
-install(FILES ${links}/gcr-drain ${links}/gcr-rebalance DESTINATION bin COMPONENT cli)
-install(FILES docs/man/gcr-drain.1 ${links}/gcr-rebalance.1 DESTINATION share/man/man1 COMPONENT cli)
+file(CREATE_LINK gcr-drain.1 ${links}/gcr-slurm.1 SYMBOLIC)
+install(FILES ${links}/gcr-drain ${links}/gcr-rebalance ${links}/gcr-slurm DESTINATION bin COMPONENT cli)
+install(FILES docs/man/gcr-drain.1 ${links}/gcr-rebalance.1 ${links}/gcr-slurm.1 DESTINATION share/man/man1 COMPONENT cli)
 install(FILES cmake/packaging/completions/gcr-migrate.bash
         DESTINATION share/bash-completion/completions RENAME gcr-migrate COMPONENT cli)
 install(FILES cmake/packaging/completions/_gcr-migrate
@@ -24,7 +25,7 @@ install(FILES docs/man/gcr-migrate.1 DESTINATION share/man/man1 COMPONENT cli)
 install(FILES docs/man/gcr-migrate-hosts.5 DESTINATION share/man/man5 COMPONENT cli)
 
 install(TARGETS migrate-agent RUNTIME DESTINATION sbin COMPONENT agent)
-install(TARGETS gcr-reaper gcr-keeper RUNTIME DESTINATION libexec/gcr-migrate COMPONENT agent)
+install(TARGETS gcr-reaper gcr-keeper gcr-slurm-adopt RUNTIME DESTINATION libexec/gcr-migrate COMPONENT agent)
 install(PROGRAMS $<TARGET_FILE:gcr-in-criu> DESTINATION libexec/gcr-migrate COMPONENT agent)
 install(FILES cmake/packaging/systemd/migrate-agent.service
         DESTINATION lib/systemd/system COMPONENT agent)
@@ -37,6 +38,11 @@ install(FILES docs/grafana-dashboard.json DESTINATION share/gcr-migrate COMPONEN
 install(TARGETS gcr_preload LIBRARY DESTINATION lib/gcr-migrate COMPONENT preload)
 # Jobs map both: both have to be on every host that jobs are moved to.
 install(TARGETS gcr-supervisor RUNTIME DESTINATION libexec/gcr-migrate COMPONENT preload)
+# For jobs of Slurm's.
+install(TARGETS gcr-slurm-wait RUNTIME DESTINATION libexec/gcr-migrate COMPONENT preload)
+if(TARGET spank_gcr)
+  install(TARGETS spank_gcr LIBRARY DESTINATION lib/gcr-migrate COMPONENT preload)
+endif()
 
 # A CRIU with its own libraries and loader, of a newer release than the distribution's
 # (scripts/install-deps --criu-private); scripts/package puts it there.

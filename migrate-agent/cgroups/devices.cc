@@ -73,13 +73,6 @@ std::map<Uuid, std::string> amd_nodes() {
   return nodes;
 }
 
-/// Those of all GPUs: what a process needs of one alone.
-std::map<Uuid, std::string> gpu_nodes() {
-  std::map<Uuid, std::string> nodes = nvidia_nodes();
-  nodes.merge(amd_nodes());
-  return nodes;
-}
-
 /// Every device node below /dev, except other users' terminals.
 std::vector<proto::Device> devices_here(const std::map<Uuid, std::string>& nodes) {
   std::map<std::string, Uuid> gpus;
@@ -266,6 +259,12 @@ Status limit_v2(const fs::path& group, const std::vector<Rule>& rules) {
 }
 
 }  // namespace
+
+std::map<Uuid, std::string> gpu_nodes() {
+  std::map<Uuid, std::string> nodes = nvidia_nodes();
+  nodes.merge(amd_nodes());
+  return nodes;
+}
 
 Result<std::vector<UniqueFd>> device_groups_of(const std::vector<Hierarchy>& hierarchies,
                                                pid_t pid) {

@@ -6,8 +6,10 @@
 #include <sys/types.h>
 
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "migrate-agent/cgroups/hierarchy.h"
@@ -17,6 +19,9 @@
 #include "src/base/uuid.h"
 
 namespace gcr::cgroups {
+
+/// The device nodes of this host's GPUs: what a process needs of one alone.
+std::map<Uuid, std::string> gpu_nodes();
 
 /// The cgroup.procs of those groups of a process that may forbid devices. None if there is no such
 /// group.

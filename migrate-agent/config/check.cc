@@ -72,6 +72,18 @@ void check_program(Problems& problems, const char* key, const std::string& progr
   problems.add(fmt::format("{}: there is no program {}", key, program));
 }
 
+void check_slurm(Problems& problems, const slurm::Settings& slurm) {
+  std::error_code error;
+  if (!fs::is_directory(slurm.spool, error)) {
+    problems.add(fmt::format("slurm.spool: {} is not a directory", slurm.spool.string()));
+  }
+  if (!fs::is_regular_file(slurm.library, error)) {
+    problems.add(fmt::format("slurm.library: there is no file {}", slurm.library.string()));
+  }
+  check_directory(problems, "slurm.folder", slurm.folder);
+  check_program(problems, "criu.reaper", slurm.adopter);
+}
+
 /// Whether this host has the address: binds any free port of it, for a moment.
 void check_address(Problems& problems, const char* key, const std::string& host) {
   asio::io_context io;
@@ -122,6 +134,7 @@ std::vector<std::string> problems_of(const Config& config) {
   for (const char* companion : {"gcr-keeper", "gcr-in-criu.so"}) {
     check_program(problems, "criu.reaper", config.criu.reaper.parent_path() / companion);
   }
+  if (config.slurm.is_set()) check_slurm(problems, config.slurm);
   check_address(problems, "listen", config.listen.host);
   if (config.metrics_listen) check_address(problems, "metrics_listen", config.metrics_listen->host);
   for (const std::string& address : config.data_addresses) {

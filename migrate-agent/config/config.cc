@@ -84,6 +84,12 @@ class Table {
     if (found) target = *found;
   }
 
+  void absolute_path(std::string_view key, std::filesystem::path& target) {
+    const auto found = value<std::string>(key, "must be a string");
+    if (found && !found->starts_with('/')) return fail(key, "must be an absolute path");
+    if (found) target = *found;
+  }
+
   void flag(std::string_view key, bool& target) {
     if (const auto found = value<bool>(key, "must be true or false")) target = *found;
   }
@@ -311,6 +317,17 @@ Status read_criu(const toml::table& node, const std::string& name, Config& confi
   return table.finish();
 }
 
+Status read_slurm(const toml::table& node, const std::string& name, Config& config) {
+  Table table(node, name, "slurm.");
+  slurm::Settings& slurm = config.slurm;
+  slurm.node = table.text("node");
+  if (slurm.node.find('/') != std::string::npos) table.fail("node", "must not contain \"/\"");
+  table.absolute_path("spool", slurm.spool);
+  table.absolute_path("library", slurm.library);
+  table.absolute_path("folder", slurm.folder);
+  return table.finish();
+}
+
 Status read_section(Table& root, std::string_view key, const std::string& name, ReadSection read,
                     Config& config) {
   const toml::node* node = root.find(key);
@@ -349,6 +366,7 @@ Status read_root(const toml::table& node, const std::string& name, Config& confi
   root.text("runtime_dir", config.runtime_dir);
   GCR_TRY(read_section(root, "tls", name, read_tls, config));
   GCR_TRY(read_section(root, "criu", name, read_criu, config));
+  GCR_TRY(read_section(root, "slurm", name, read_slurm, config));
   GCR_TRY(read_tables(root, "operators", name, read_operator, config));
   GCR_TRY(read_tables(root, "peers", name, read_peer, config));
   return root.finish();
@@ -368,6 +386,7 @@ Result<Config> parse_config(const std::string& text, const std::string& name) {
                  fmt::format("{}:{}: {}", name, error.source().begin.line, error.description()));
   }
   if (config.criu.reaper.empty()) config.criu.reaper = default_reaper();
+  config.slurm.adopter = config.criu.reaper.parent_path() / "gcr-slurm-adopt";
   return config;
 }
 

@@ -66,6 +66,13 @@
 //   plugin_environment = ["KFD_MAX_BUFFER_SIZE=256M"]  # what it finds in its environment: what
 //                                         # it compares (KFD_…_CHECK), how much memory it takes
 //
+//   [slurm]
+//   node        = ""                      # what Slurm calls this host (NodeName); empty: no job is
+//                                         # moved into one of Slurm's here
+//   spool       = "/var/spool/slurmd"     # SlurmdSpoolDir, without %n and %h
+//   library     = "/usr/lib/x86_64-linux-gnu/slurm-wlm/libslurmfull.so"
+//   folder      = "/run/gcr-migrate-slurm"  # where scripts of jobs learn what becomes of processes
+//
 // Each worker reads the file again, so most keys take effect with the next migration. The daemon
 // reads `tls`, both limits on migrations and `log_level` again on SIGHUP, and its other keys
 // (`listen`, `local_socket`, `metrics_listen`, the other limits) when it is started.
@@ -81,6 +88,7 @@
 
 #include "migrate-agent/criu/command.h"
 #include "migrate-agent/landing/hugepage_policy.h"
+#include "migrate-agent/slurm/settings.h"
 #include "src/base/result.h"
 #include "src/base/units.h"
 #include "src/base/uuid.h"
@@ -126,6 +134,7 @@ struct Config {
   std::vector<OperatorRule> operators;  ///< none: every operator may move every process
   std::vector<std::string> peers;       ///< common names of the agents that may send; none: all may
   criu::Command criu{.argv = {"criu"}, .reaper = {}};  ///< after load_config with a reaper
+  slurm::Settings slurm;                               ///< likewise with an adopter
 
   std::chrono::milliseconds peer_silence() const {
     return std::chrono::milliseconds(peer_silence_ms);

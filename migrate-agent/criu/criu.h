@@ -177,6 +177,9 @@ struct RestoreOptions {
   std::shared_ptr<const Plugin> plugin{};
   /// Where the plugin has to put the GPUs: else run() fails.
   PluginMap planned{};
+  /// Where the reaper writes, once the tree was released, how the root task has ended: a file
+  /// `status` with what waitpid(2) tells, in decimal. None: nowhere.
+  UniqueFd status_directory{};
 };
 
 /// A CRIU that was started in new namespaces and waits for the first of its images; run() does the

@@ -13,7 +13,7 @@
 namespace gcr::criu::launch {
 namespace {
 
-constexpr int kFirstFreeFd = 11;  // above every fixed descriptor
+constexpr int kFirstFreeFd = 12;  // above every fixed descriptor
 
 bool place(int from, int to) {
   return dup2(from, to) == to;  // the copy survives exec
@@ -43,8 +43,9 @@ void fail_and_exit(int control_fd, Step step) {
 
 bool arrange_descriptors(int third_fd, int images_fd, const Inside& inside) {
   const int from[] = {third_fd,      images_fd,   inside.library, inside.mounts,
-                      inside.memory, inside.hold, inside.plugin};
-  const int to[] = {kRpcFd, kImagesFd, kLibraryFd, kMountsFd, kMemoryFd, kHoldFd, kPluginFd};
+                      inside.memory, inside.hold, inside.plugin,  inside.status};
+  const int to[] = {kRpcFd,    kImagesFd, kLibraryFd, kMountsFd,
+                    kMemoryFd, kHoldFd,   kPluginFd,  kStatusFd};
   constexpr int kCount = sizeof(to) / sizeof(to[0]);
   // Any of them may be in another's place.
   int copies[kCount];

@@ -22,6 +22,8 @@ inline constexpr int kControlFd = 7;  ///< the control socket, where there is a 
 inline constexpr int kMemoryFd = 8;   ///< a SOCK_SEQPACKET, see MemoryMessage
 inline constexpr int kHoldFd = 9;     ///< a SOCK_SEQPACKET, see HoldMessage
 inline constexpr int kPluginFd = 10;  ///< a file, which kPluginLink leads to
+/// Where the reaper finds the directory for the status of the root task, if somebody wants that.
+inline constexpr int kStatusFd = 11;
 
 /// A directory in the images directory that stays empty, for a CRIU that loads no plugin; and one
 /// with nothing but a link to kPluginFd. gcr-in-criu.so loads the plugin by that name while it is
@@ -38,7 +40,8 @@ enum class Event : std::uint32_t {
   kFailed = 2,      ///< `value` is an errno, `step` says where
   kCriuExited = 3,  ///< `value` is a wait status
   kStarted = 4,     ///< `value` is the PID of CRIU as the agent sees it
-  kReleased = 5,    ///< to the reaper: it no longer ends when the control socket closes
+  kReleased = 5,    ///< to the reaper: it no longer ends when the control socket closes; `value`
+                    ///< is the PID of the root task as the reaper sees it
   kEntered = 6,     ///< gcr-in-criu.so is in the mount namespace
   kMayGoOn = 7,     ///< to gcr-in-criu.so: the view of its namespace was checked
 };
@@ -106,14 +109,15 @@ struct HoldMessage {
 static_assert(sizeof(HoldMessage) == 48);
 inline constexpr std::uint64_t kHugePageBytes = std::uint64_t{1} << 21;
 
-/// Descriptors that CRIU gets for gcr-in-criu.so; -1 is none. Without `library`, nothing of it is
-/// in force.
+/// Descriptors that CRIU gets for gcr-in-criu.so, and the reaper its own; -1 is none. Without
+/// `library`, nothing of gcr-in-criu.so is in force.
 struct Inside {
   int library = -1;
   int mounts = -1;
   int memory = -1;
   int hold = -1;
   int plugin = -1;
+  int status = -1;  ///< the reaper's
 };
 
 /// Sends one message, with a descriptor if `fd` is not -1. Errors are ignored: nobody could
@@ -124,7 +128,7 @@ void send_control(int control_fd, const ControlMessage& message, int fd);
 [[noreturn]] void fail_and_exit(int control_fd, Step step);
 
 /// Makes all open descriptors but the standard ones end at exec, and puts these into their places:
-/// kRpcFd, kImagesFd and those of gcr-in-criu.so. False with errno set on failure.
+/// kRpcFd, kImagesFd and those of `inside`. False with errno set on failure.
 bool arrange_descriptors(int third_fd, int images_fd, const Inside& inside);
 
 /// Sets all signals to their default action, none blocked.

@@ -4,18 +4,20 @@
 // the images directory as descriptors 3 and 4, and perhaps with gcr-in-criu.so and what that waits
 // on (launch.h):
 //   gcr-reaper <pid after which CRIU's own PIDs come, 0: any> <criu> <arguments>...
+// and perhaps with a directory as a further one, into which it writes how the root task has ended.
 // Its environment is what CRIU gets beside what every CRIU has.
 // It starts CRIU, which restores the process as a child of this namespace, then reaps whatever ends
 // and ends itself when nothing is left. Until the agent releases it over the control socket, it
 // ends when the agent dies, and the namespace with it, so that a restored process that was never
 // committed is gone. After that it is independent: it has a session of its own, holds no descriptor
-// of the agent, and survives the agent. SIGTERM and SIGINT sent to it from outside go to every
-// process of the namespace; SIGKILL ends the namespace.
+// of the agent but that directory, and survives the agent. SIGTERM and SIGINT sent to it from
+// outside go to every process of the namespace; SIGKILL ends the namespace.
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
@@ -39,15 +41,18 @@ using gcr::criu::launch::kHoldFd;
 using gcr::criu::launch::kImagesFd;
 using gcr::criu::launch::kLibraryFd;
 using gcr::criu::launch::kPluginFd;
+using gcr::criu::launch::kStatusFd;
 using gcr::criu::launch::Step;
 
 constexpr int kControlFd = gcr::criu::launch::kRpcFd;
 
 /// Closes everything from the agent except the descriptors that it was started with.
 void stand_alone() {
-  static_assert(kImagesFd + 1 == kLibraryFd && kLibraryFd < kHoldFd && kHoldFd + 1 == kPluginFd);
+  static_assert(kImagesFd + 1 == kLibraryFd && kLibraryFd < kHoldFd && kHoldFd + 1 == kPluginFd &&
+                kPluginFd + 1 == kStatusFd);
   close_range(kLibraryFd + 1, kHoldFd - 1, 0);
-  close_range(kPluginFd + 1, ~0u, 0);
+  close_range(kStatusFd + 1, ~0u, 0);
+  fcntl(kStatusFd, F_SETFD, FD_CLOEXEC);
   gcr::criu::launch::reset_signals();
   setsid();
   umask(022);
@@ -84,23 +89,42 @@ void after_criu(int status) {
   gcr::criu::launch::send_control(kControlFd, {Event::kCriuExited, Step::kNone, status, 0}, -1);
 }
 
+/// In one piece: whoever waits for the file finds all of it. Nobody could hear of a failure.
+void write_status(int status) {
+  char text[16];
+  const int length = snprintf(text, sizeof(text), "%d\n", status);
+  const int file =
+      openat(kStatusFd, "status.new", O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
+  if (file < 0) return;
+  if (write(file, text, length) == length) renameat(kStatusFd, "status.new", kStatusFd, "status");
+  close(file);
+}
+
+/// What belongs to this namespace.
+struct Tree {
+  pid_t criu = 0;
+  pid_t root = 0;  ///< known when the agent has released it
+};
+
 /// Reaps all that has ended. False when no child is left.
-bool reap(pid_t criu) {
+bool reap(const Tree& tree) {
   for (;;) {
     int status = 0;
     const pid_t pid = waitpid(-1, &status, WNOHANG | __WALL);
-    if (pid == criu) after_criu(status);
+    if (pid == tree.criu) after_criu(status);
+    if (pid > 0 && pid == tree.root) write_status(status);
     if (pid == 0) return true;
     if (pid < 0 && errno != EINTR) return false;
   }
 }
 
 /// The agent's only message is the release; an end of file means that the agent died, and ends us.
-void hear_agent() {
+void hear_agent(Tree& tree) {
   gcr::criu::launch::ControlMessage message{};
   const ssize_t got = recv(kControlFd, &message, sizeof(message), 0);
   if (got < 0 && errno == EINTR) return;
   if (got != sizeof(message) || message.event != Event::kReleased) _exit(1);
+  tree.root = message.value;
   close(kControlFd);
 }
 
@@ -111,13 +135,13 @@ void pass_signal_on(int signals) {
   if (signal_number == SIGTERM || signal_number == SIGINT) kill(-1, signal_number);
 }
 
-[[noreturn]] void reap_until_empty(pid_t criu, int signals) {
+[[noreturn]] void reap_until_empty(Tree tree, int signals) {
   pollfd watched[] = {{signals, POLLIN, 0}, {kControlFd, POLLIN, 0}};
-  while (reap(criu)) {
+  while (reap(tree)) {
     if (poll(watched, 2, -1) < 0) continue;
     if (watched[0].revents != 0) pass_signal_on(signals);
     if (watched[1].revents == 0) continue;
-    hear_agent();
+    hear_agent(tree);
     if (fcntl(kControlFd, F_GETFD) < 0) watched[1].fd = -1;
   }
   _exit(0);
@@ -148,5 +172,5 @@ int main(int argc, char** argv) {
     gcr::criu::launch::exec_criu(argv + 2, environ, kControlFd, kImagesFd, inside);
   }
   for (const int fd : {kImagesFd, kLibraryFd, kHoldFd, kPluginFd}) close(fd);
-  reap_until_empty(criu, signals);
+  reap_until_empty({.criu = criu}, signals);
 }

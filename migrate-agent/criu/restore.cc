@@ -70,6 +70,7 @@ struct RestoredTree::Impl {
   UniqueFd control;  ///< to the init, which ends with the whole namespace when this closes
   std::optional<procfs::Process> init_process;
   std::optional<procfs::Process> root;
+  pid_t root_in_namespace = 0;
 
   ~Impl() { init.kill(); }
 };
@@ -85,7 +86,8 @@ const procfs::Process& RestoredTree::init() const { return *impl_->init_process;
 void RestoredTree::kill() { impl_->init.kill(); }
 
 void RestoredTree::release() {
-  launch::send_control(impl_->control.get(), {launch::Event::kReleased, launch::Step::kNone, 0, 0},
+  launch::send_control(impl_->control.get(),
+                       {launch::Event::kReleased, launch::Step::kNone, impl_->root_in_namespace, 0},
                        -1);
   impl_->control.reset();
   impl_->init.forget();
@@ -125,9 +127,11 @@ Status PreparedRestore::Impl::start() {
   const Plugin* const plugin = options.plugin.get();
   std::vector<std::string> arguments = common_arguments("restore", kRestoreLog, plugin != nullptr);
   arguments.insert(arguments.end(), {"--leave-stopped", "--restore-detached"});
-  auto started = Session::in_new_namespaces(
-      command, arguments, first_pid, directory,
-      {.groups = options.groups, .plugin = plugin, .hold_fd = pair.theirs.get()});
+  auto started = Session::in_new_namespaces(command, arguments, first_pid, directory,
+                                            {.groups = options.groups,
+                                             .plugin = plugin,
+                                             .hold_fd = pair.theirs.get(),
+                                             .status_fd = options.status_directory.get()});
   if (!started) return started.error();
   session.emplace(std::move(*started));
   GCR_ASSIGN(const bool reached, hold.wait_until_reached(*session));
@@ -200,6 +204,7 @@ Result<RestoredTree> PreparedRestore::Impl::run(const std::map<std::uint32_t, pi
   GCR_ASSIGN(impl->init_process, procfs::Process::open(impl->init.pid()));
   GCR_ASSIGN(const pid_t pid, procfs::find_in_namespace(impl->init.pid(), root));
   GCR_ASSIGN(impl->root, procfs::Process::open(pid));
+  impl->root_in_namespace = root;
   GCR_ASSIGN(const pid_t again, procfs::find_in_namespace(impl->init.pid(), root));
   if (again != pid) return Error(Code::kNotFound, "the restored process has ended");
   // The caller freezes a process in a group of its own at once.

@@ -108,7 +108,7 @@ void join_groups(const LaunchPlan& plan) {
 }
 
 [[noreturn]] void exec_reaper(const LaunchPlan& plan) {
-  const int control = ::fcntl(plan.control_fd, F_DUPFD_CLOEXEC, launch::kPluginFd + 1);
+  const int control = ::fcntl(plan.control_fd, F_DUPFD_CLOEXEC, launch::kStatusFd + 1);
   if (!launch::arrange_descriptors(plan.control_fd, plan.images_fd, plan.inside)) {
     launch::fail_and_exit(control, Step::kDescriptors);
   }
@@ -223,6 +223,7 @@ Status Session::start(const Command& command, const std::vector<std::string>& ar
   plan.groups = options.groups;
   plan.inside.memory = options.memory_fd;
   plan.inside.hold = options.hold_fd;
+  plan.inside.status = options.status_fd;
   has_plugin_ = options.plugin != nullptr;
   if (has_plugin_) plan.inside.plugin = options.plugin->fd();
   GCR_ASSIGN(std::vector<std::string> full,

@@ -65,6 +65,7 @@ struct LaunchOptions {
   const Plugin* plugin = nullptr;
   int memory_fd = -1;  ///< becomes launch::kMemoryFd
   int hold_fd = -1;    ///< becomes launch::kHoldFd
+  int status_fd = -1;  ///< becomes launch::kStatusFd, for in_new_namespaces()
 };
 
 /// A running CRIU. Blocking; one thread at a time. `images` is the directory that CRIU finds as

@@ -251,8 +251,8 @@ Status Course::commit(const proto::CommitRequest& request, proto::Envelope& repl
   const auto start = Phases::Clock::now();
   journal::Record record;
   record.mutable_committed();
-  GCR_TRY(
-      settlement::let_go(*log_, group_, commit::DestinationEvent::kToldCommit, std::move(record)));
+  GCR_ASSIGN(ended_, settlement::let_go(*log_, context_.config, group_,
+                                        commit::DestinationEvent::kToldCommit, std::move(record)));
   if (log_->state() == commit::DestinationState::kAborted) {
     const auto& lost = log_->journal().last(journal::Record::kAborted)->aborted();
     cause_ = Error(Code::kNotFound, lost.message());
@@ -265,6 +265,7 @@ Status Course::commit(const proto::CommitRequest& request, proto::Envelope& repl
   committed.set_pid(journal::root_pid(identity_.members()));
   for (const auto& member : identity_.members()) committed.add_pids(member.pid());
   committed.set_resume_ms(in_milliseconds(Phases::Clock::now() - start));
+  if (!ended_.empty()) committed.add_notes(ended_);
   GCR_TRY(fault::point("destination.resumed"));
   state_ = State::kCommitted;
   return {};
@@ -301,7 +302,7 @@ std::optional<registry::Outcome> Course::conclude() {
 Status Course::settle() {
   if (state_ == State::kCommitted) {
     destroy();
-    return settlement::finish_running(*log_);
+    return settlement::finish_running(*log_, ended_);
   }
   if (log_->state() != commit::DestinationState::kBuilding) return {};
   return clear(commit::DestinationEvent::kFailed);

@@ -133,6 +133,7 @@ class Course {
   Plan plan_;
   std::optional<commit::DestinationLog> log_;  ///< from PrepareRequest on
   journal::Restored identity_;                 ///< from the vote on
+  std::string ended_;                          ///< why the copy was killed once it was committed
   proto::MigrateReport report_;                ///< for the daemon: what this side knows
   Phases phases_{"destination", Phases::Clock::time_point{}};  ///< from the preflight to the vote
   Error cause_{Code::kCancelled, "the source ended it"};

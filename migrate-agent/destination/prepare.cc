@@ -13,6 +13,7 @@
 #include "migrate-agent/preflight/host_facts.h"
 #include "migrate-agent/process/surroundings.h"
 #include "migrate-agent/settlement/records.h"
+#include "migrate-agent/slurm/folder.h"
 #include "src/base/log.h"
 #include "src/base/users.h"
 
@@ -70,6 +71,7 @@ journal::Began Course::description(const proto::PreflightRequest& request) const
   began.set_ordered_by(control::printable(request.ordered_by()).substr(0, kMaxNameBytes));
   began.set_uid(request.members(0).uid());
   if (request.suspended()) began.set_suspends(to_bytes(Uuid::random()));
+  began.set_slurm_job(request.slurm_job());
   return began;
 }
 
@@ -137,6 +139,7 @@ Status Course::look(const proto::PreflightRequest& request, const Status& room,
   const process::Addresses addresses(context_.channel.local_host());
   for (const proto::ProcessFacts& member : request.members()) {
     compare_process(member, here.facts, addresses, coming, findings);
+    if (request.slurm_job() == 0) compare_groups(member, findings);
   }
   note_room(room, findings);
   if (here.driver) {
@@ -145,7 +148,8 @@ Status Course::look(const proto::PreflightRequest& request, const Status& room,
     plan_.gpu_map = map_gpus(request, here.facts, context_.config, *vram_, findings);
   }
   plan_.criu_plugin_map = plugin_map(request.host(), here.facts, plan_.gpu_map);
-  plan_.limits = limits_here(request.members(0).limits());
+  // What limits a job of Slurm's are its own groups.
+  if (request.slurm_job() == 0) plan_.limits = limits_here(request.members(0).limits());
   if (plan_.criu_plugin != nullptr) hide_other_gpus(here.facts);
   *reply.mutable_host() = std::move(here.facts);
   for (proto::Finding& finding : findings.release()) *reply.add_findings() = std::move(finding);
@@ -216,12 +220,17 @@ Status Course::begin() {
 /// CRIU waits from now on; what comes of memory goes into it.
 Status Course::start_criu() {
   GCR_ASSIGN(std::vector<UniqueFd> entries, group_.entries());
+  UniqueFd status;
+  if (const slurm::JobId owner = plan_.began.slurm_job(); owner != 0) {
+    GCR_ASSIGN(status, slurm::open_folder(context_.config.slurm, owner));
+  }
   GCR_ASSIGN(prepared_restore_, criu::PreparedRestore::create(
                                     context_.config.criu, room_->image_directory(), plan_.used_pids,
                                     {.groups = std::move(entries),
                                      .most_in_place = most_in_place(plan_.limits),
                                      .plugin = plan_.criu_plugin,
-                                     .planned = plan_.criu_plugin_map}));
+                                     .planned = plan_.criu_plugin_map,
+                                     .status_directory = std::move(status)}));
   room_->images().place_memory([&restore = *prepared_restore_](const images::BlockHeader& header,
                                                                std::span<const std::byte> pages) {
     return restore.place(header.memory, header.offset, header.present, pages);

@@ -29,6 +29,7 @@ enum class Kind : std::uint8_t {
   kBoundary,    ///< between two phases of the course
   kCheckpoint,  ///< between two phases of taking or loading a checkpoint alone
   kSuspension,  ///< between two phases of a suspend or a resume
+  kSlurm,       ///< around the joining of a job of Slurm's
   kRecovery,    ///< in what cleans up after a crash
   kCorruption,  ///< for armed(): bytes are corrupted
   kFailure,     ///< a call from below that fails; `error` only
@@ -93,6 +94,8 @@ inline constexpr Point kPoints[] = {
     {"source.resume.running", Side::kSource, Kind::kSuspension, false},   // Finished is not written
     {"source.suspension.ended", Side::kSource, Kind::kSuspension, true},  // of a job that has moved
     {"destination.suspended", Side::kDestination, Kind::kSuspension, true},  // it has arrived so
+    {"destination.joining", Side::kDestination, Kind::kSlurm, true},         // Committed is written
+    {"destination.joined", Side::kDestination, Kind::kSlurm, true},          // before SIGCONT
     {"source.recovery.begun", Side::kSource, Kind::kRecovery, false},
     {"source.recovery.resumed", Side::kSource, Kind::kRecovery, false},
     {"destination.recovery.begun", Side::kDestination, Kind::kRecovery, false},

@@ -279,6 +279,11 @@ constexpr auto kCatalogue = std::to_array<Kind>({
     {"destination-not-asked", kWarning,
      "The destination is not told about a process that cannot leave the source.",
      "Remove the source's blockers, and ask again: then the destination is asked too."},
+    {"slurm-job", kBlocker,
+     "From the commit on the job of Slurm's that --slurm-job names owns the processes: it has to "
+     "run at the destination, for their user.",
+     "Describe Slurm in the destination's agent.toml ([slurm]); set PrologFlags=contain in "
+     "slurm.conf; name a job of the same user that runs on that node."},
     {"destination-unreachable", kBlocker, "The destination's side could not be examined.",
      "Start the agent there; check the address, the port and the firewall."},
     {"destination-refused", kBlocker, "The destination's side could not be examined.",

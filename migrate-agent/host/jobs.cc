@@ -1,5 +1,8 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <map>
 #include <string>
 
@@ -7,6 +10,7 @@
 #include "migrate-agent/process/inspect.h"
 #include "migrate-agent/process/sharing.h"
 #include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/slurm/step.h"
 #include "src/base/users.h"
 
 namespace gcr::host {
@@ -29,6 +33,11 @@ class Processes {
   const Stat* find(pid_t pid) const {
     const auto found = stats_.find(pid);
     return found == stats_.end() ? nullptr : &found->second;
+  }
+
+  pid_t parent_of(pid_t pid) const {
+    const Stat* stat = find(pid);
+    return stat == nullptr ? 0 : stat->parent;
   }
 
   pid_t root_of(pid_t process) const {
@@ -55,11 +64,6 @@ class Processes {
   }
 
  private:
-  pid_t parent_of(pid_t pid) const {
-    const Stat* stat = find(pid);
-    return stat == nullptr ? 0 : stat->parent;
-  }
-
   bool can_move_with(pid_t ancestor, pid_t process) const {
     const Stat* stat = ancestor > 1 ? find(ancestor) : nullptr;
     if (stat == nullptr || stat->terminal != 0) return false;
@@ -72,6 +76,12 @@ class Processes {
   std::multimap<pid_t, pid_t> children_;
 };
 
+/// The name of the file that a process executes; empty if that cannot be told.
+std::string program_of(pid_t pid) {
+  std::error_code error;
+  return std::filesystem::read_symlink(fmt::format("/proc/{}/exe", pid), error).filename();
+}
+
 FoundJob describe(pid_t root, const Processes& all) {
   FoundJob found;
   found.members = all.tree(root);
@@ -81,6 +91,11 @@ FoundJob describe(pid_t root, const Processes& all) {
   job.set_command(process::command_of(root));
   job.set_uid(procfs::owner_of(root));
   job.set_user(user_name(job.uid()));
+  if (const auto step = slurm::step_of(root)) {
+    job.set_slurm_job(step->job);
+    job.set_slurm_step(step->name);
+    job.set_slurm_parent(program_of(all.parent_of(root)));
+  }
   job.set_processes(static_cast<std::uint32_t>(found.members.size()));
   for (const pid_t member : found.members) {
     found.owners.insert(procfs::owner_of(member));

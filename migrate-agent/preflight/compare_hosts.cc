@@ -8,6 +8,7 @@
 #include "migrate-agent/data/offer.h"
 #include "migrate-agent/landing/memory_reservation.h"
 #include "migrate-agent/preflight/comparison.h"
+#include "migrate-agent/slurm/step.h"
 
 namespace gcr::agent {
 namespace {
@@ -90,6 +91,22 @@ void check_transport(const proto::PreflightRequest& request, const Config& confi
   if (!plan) findings.add("transport", plan.error().message());
 }
 
+void check_slurm_job(const proto::PreflightRequest& request, const Config& config,
+                     Findings& findings) {
+  const slurm::JobId job = request.slurm_job();
+  if (job == 0) return;
+  if (request.suspended()) {
+    return findings.add("slurm-job", "the job is suspended, and would arrive so: resume it first");
+  }
+  const auto owner = slurm::owner_of_extern_step(config.slurm, job);
+  if (!owner) return findings.add("slurm-job", owner.error().message());
+  for (const proto::ProcessFacts& member : request.members()) {
+    if (member.uid() == *owner) continue;
+    findings.add("slurm-job", fmt::format("Slurm's job {} is of user {}, a process is of user {}",
+                                          job, *owner, member.uid()));
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<const criu::Plugin> find_plugin(const proto::PreflightRequest& request,
@@ -137,6 +154,7 @@ void compare_hosts(const proto::PreflightRequest& request, const proto::HostFact
     findings.add("no-hugepages", "hugepages = \"require\" is set and no hugepages are free");
   }
   check_transport(request, config, findings);
+  check_slurm_job(request, config, findings);
 }
 
 }  // namespace gcr::agent

@@ -128,15 +128,6 @@ void check_addresses(const proto::ProcessFacts& process, const process::Addresse
   }
 }
 
-/// What its control groups limited at the source stays limited.
-void check_groups(const proto::ProcessFacts& process, Findings& findings) {
-  for (const std::string& what : cgroups::not_kept(cgroups::hierarchies(), process.limits())) {
-    findings.add("cgroup-limits",
-                 fmt::format("its control groups allow it {}, which cannot be kept here: {}",
-                             cgroups::describe(process.limits()), what));
-  }
-}
-
 }  // namespace
 
 std::string capability_names(std::uint64_t set) {
@@ -152,6 +143,14 @@ std::string capability_names(std::uint64_t set) {
   return names;
 }
 
+void compare_groups(const proto::ProcessFacts& process, Findings& findings) {
+  for (const std::string& what : cgroups::not_kept(cgroups::hierarchies(), process.limits())) {
+    findings.add("cgroup-limits",
+                 fmt::format("its control groups allow it {}, which cannot be kept here: {}",
+                             cgroups::describe(process.limits()), what));
+  }
+}
+
 void compare_process(const proto::ProcessFacts& process, const proto::HostFacts& here,
                      const process::Addresses& addresses, const std::set<std::string>& coming,
                      Findings& findings) {
@@ -159,7 +158,6 @@ void compare_process(const proto::ProcessFacts& process, const proto::HostFacts&
   check_limits(process, here, findings);
   check_hugepages(process, findings);
   check_addresses(process, addresses, findings);
-  check_groups(process, findings);
   process::compare_files(process.files(), process.credentials(), findings, coming);
 }
 

@@ -16,9 +16,12 @@
 
 namespace gcr::agent {
 
-/// Drivers, CRIU's view of the CPUs, clocks, software, main memory, hugepages, transport.
+/// Drivers, CRIU's view of the CPUs, clocks, software, main memory, hugepages, transport, Slurm.
 void compare_hosts(const proto::PreflightRequest& request, const proto::HostFacts& here,
                    const Config& config, preflight::Findings& findings);
+
+/// What its control groups limit at the source.
+void compare_groups(const proto::ProcessFacts& process, preflight::Findings& findings);
 
 /// Ids, capabilities, limits, addresses and files of the process. `addresses` has those that its
 /// sockets get, `coming` the names of files that come with the job.

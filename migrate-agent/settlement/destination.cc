@@ -6,6 +6,7 @@
 #include "migrate-agent/procfs/process_handle.h"
 #include "migrate-agent/recovery/recovery.h"
 #include "migrate-agent/settlement/records.h"
+#include "migrate-agent/settlement/slurm_job.h"
 
 namespace gcr::settlement {
 namespace {
@@ -85,25 +86,38 @@ Result<bool> give_up_lost_copy(commit::DestinationLog& log) {
   return true;
 }
 
-Status let_go(commit::DestinationLog& log, const cgroups::Group& group, DestinationEvent told,
-              journal::Record record) {
-  if (log.state() == DestinationState::kRestored) {
-    GCR_TRY(fault::point("destination.told"));
-    GCR_ASSIGN(bool lost, give_up_lost_copy(log));
-    if (lost) return {};
-    GCR_TRY(log.advance(told, std::move(record)));
-    GCR_TRY(fault::point("destination.committed"));
-    GCR_ASSIGN(lost, give_up_lost_copy(log));
-    if (lost) return {};
-  }
-  if (!log.journal().began().suspends().empty()) return hand_to_suspension(log, group);
-  const Status resumed = recovery::resume_restored(copy_of(log), group);
-  // Committed is committed: a process that has ended by now has ended here.
-  if (!resumed && resumed.error().code() == Code::kNotFound) return {};
-  return resumed;
+/// Whether it was taken back: true if the journal is aborted now.
+Result<bool> decide(commit::DestinationLog& log, DestinationEvent told, journal::Record record) {
+  GCR_TRY(fault::point("destination.told"));
+  GCR_ASSIGN(const bool lost, give_up_lost_copy(log));
+  if (lost) return true;
+  GCR_TRY(log.advance(told, std::move(record)));
+  GCR_TRY(fault::point("destination.committed"));
+  return give_up_lost_copy(log);
 }
 
-Status finish_running(commit::DestinationLog& log) {
+}  // namespace
+
+Result<std::string> let_go(commit::DestinationLog& log, const agent::Config& config,
+                           const cgroups::Group& group, DestinationEvent told,
+                           journal::Record record) {
+  if (log.state() == DestinationState::kRestored) {
+    GCR_ASSIGN(const bool lost, decide(log, told, std::move(record)));
+    if (lost) return std::string();
+  }
+  if (!log.journal().began().suspends().empty()) {
+    GCR_TRY(hand_to_suspension(log, group));
+    return std::string();
+  }
+  GCR_ASSIGN(std::string ended, join_job(log.journal(), copy_of(log), config, group));
+  if (!ended.empty()) return ended;
+  const Status resumed = recovery::resume_restored(copy_of(log), group);
+  // Committed is committed: a process that has ended by now has ended here.
+  if (!resumed && resumed.error().code() != Code::kNotFound) return resumed.error();
+  return ended;
+}
+
+Status finish_running(commit::DestinationLog& log, const std::string& ended) {
   const Status found = find_copy(log);
   if (!found && found.error().code() != Code::kNotFound) return found;
   const bool arrives_suspended = !log.journal().began().suspends().empty();
@@ -113,7 +127,7 @@ Status finish_running(commit::DestinationLog& log) {
       DestinationEvent::kResumed,
       found ? finished(arrives_suspended ? "the process is suspended here" : "the process runs",
                        journal::root_pid(copy_of(log).members()))
-            : finished("the process has ended here")));
+            : finished(ended.empty() ? "the process has ended here" : ended)));
   return fault::point("destination.finished");
 }
 

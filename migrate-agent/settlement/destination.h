@@ -2,8 +2,11 @@
 // destination. `group` is the one that the copy is in.
 #pragma once
 
+#include <string>
+
 #include "migrate-agent/cgroups/group.h"
 #include "migrate-agent/commit/commit_log.h"
+#include "migrate-agent/config/config.h"
 
 namespace gcr::settlement {
 
@@ -20,11 +23,16 @@ Result<bool> give_up_lost_copy(commit::DestinationLog& log);
 /// before and after, and lets it run. In committed, which a dead owner has written: lets it run if
 /// it has not ended. A copy that arrives suspended goes to a suspension instead. Afterwards the
 /// journal is committed, or aborted because the copy was lost.
-Status let_go(commit::DestinationLog& log, const cgroups::Group& group,
-              commit::DestinationEvent told, journal::Record record);
+///
+/// If a job of Slurm's is to own the copy, all of it joins that job before any of it runs. If that
+/// job has ended by then, the copy is killed: the result says so, and is empty otherwise.
+Result<std::string> let_go(commit::DestinationLog& log, const agent::Config& config,
+                           const cgroups::Group& group, commit::DestinationEvent told,
+                           journal::Record record);
 
-/// After let_go(), and CommitReply if that can be sent: writes Finished.
-Status finish_running(commit::DestinationLog& log);
+/// After let_go(), and CommitReply if that can be sent: writes Finished. `ended`: what let_go()
+/// gave.
+Status finish_running(commit::DestinationLog& log, const std::string& ended);
 
 /// Takes the step `why` with its `record` (Aborted or Resolved) unless the journal is aborted
 /// already, destroys the copy and its group, and writes Finished.

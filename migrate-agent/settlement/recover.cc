@@ -116,11 +116,11 @@ Status run_copy(RecoveryContext& context, DestinationLog& log, DestinationEvent 
                 journal::Record record) {
   GCR_TRY(claim(context, log));
   const cgroups::Group group = group_of(log.journal());
-  GCR_TRY(let_go(log, group, told, std::move(record)));
+  GCR_ASSIGN(const std::string ended, let_go(log, context.config, group, told, std::move(record)));
   if (log.state() == DestinationState::kAborted) {
     return clear(log, group, DestinationEvent::kCopyLost, {});
   }
-  return finish_running(log);
+  return finish_running(log, ended);
 }
 
 /// Removes everything of the migration from this host.

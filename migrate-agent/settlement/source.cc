@@ -10,6 +10,7 @@
 #include "migrate-agent/procfs/process_handle.h"
 #include "migrate-agent/settlement/checkpoints.h"
 #include "migrate-agent/settlement/records.h"
+#include "migrate-agent/settlement/slurm_job.h"
 #include "src/base/log.h"
 
 namespace gcr::settlement {
@@ -182,6 +183,9 @@ Status run_again(commit::SourceLog& log, const agent::Config& config) {
 
 Status end_copy(commit::SourceLog& log, const agent::Config& config, const std::string& text) {
   const journal::Began& began = log.journal().began();
+  if (log.state() == SourceState::kCommitted && !takes_checkpoint(began)) {
+    GCR_TRY(leave_job(began, config));
+  }
   // While the members show where the files are.
   GCR_TRY(release_files(log.journal(), memory_files::Which::kAll));
   if (!host_was_restarted(began) && !began.loads()) {

@@ -148,7 +148,9 @@ Status commit(Course& c) {
     if (report.committed()) return settled;
     return went_back(c, *lost, settled);
   }
-  const pid_t pid = std::get<proto::CommitReply>(*answer).pid();
+  const auto& confirmed = std::get<proto::CommitReply>(*answer);
+  const pid_t pid = confirmed.pid();
+  for (const std::string& note : confirmed.notes()) report.add_notes(control::printable(note));
   if (!settled) report.add_notes("at the source: " + settled.error().message());
   if (c.order.request.has_checkpoint()) {
     report.set_checkpoint(c.order.request.checkpoint().name());

@@ -10,6 +10,7 @@
 #include "migrate-agent/journal/text.h"
 #include "migrate-agent/peer/agent_target.h"
 #include "migrate-agent/roles/roles.h"
+#include "migrate-agent/slurm/step.h"
 #include "src/base/log.h"
 
 namespace gcr::agent {
@@ -87,6 +88,8 @@ journal::Began description(const Course& c) {
   *began.mutable_members() = subject.members;
   began.set_uid(subject.claimed.uid);
   began.set_gid(subject.claimed.gid);
+  began.set_slurm_job(c.order.request.slurm_job());
+  if (const auto step = slurm::step_of(c.order.request.pid())) began.set_slurm_left(step->job);
   if (c.order.request.has_checkpoint()) {
     began.set_store(c.order.request.checkpoint().directory());
     began.set_checkpoint(c.order.request.checkpoint().name());

@@ -540,6 +540,7 @@ proto::PreflightRequest preflight_request(const Examination& examination,
   asked.set_no_prefill(request.no_prefill() || examination.suspended);
   asked.set_suspended(examination.suspended);
   *asked.mutable_device_map() = request.device_map();
+  asked.set_slurm_job(request.slurm_job());
   asked.set_source_agent(config.advertise.empty() ? fmt::format(":{}", config.listen.port)
                                                   : config.advertise);
   asked.set_transport(request.transport());

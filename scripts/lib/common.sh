@@ -20,6 +20,8 @@ else
   gcr_criu=$gcr_root/criu/criu
   PATH=$PATH:$gcr_root/tools
 fi
+# shellcheck disable=SC2034  # what slurmd's own programs share, in Debian's packages
+gcr_slurm_library=/usr/lib/$(uname -m)-linux-gnu/slurm-wlm/libslurmfull.so
 # shellcheck disable=SC2034
 gcr_bin=$gcr_prefix/bin
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin

@@ -204,10 +204,12 @@ std::string host_text(const proto::HostReply& host) {
 std::string host_json(const proto::HostReply& host) {
   Struct object;
   set(object, "schema", kHostSchema);
-  set_fields(object, host.host(),
-             {"kernel", "driver_version", "memory_available_bytes", "hugepages_free_bytes"});
+  set_fields(
+      object, host.host(),
+      {"kernel", "driver_version", "memory_available_bytes", "hugepages_free_bytes", "slurm_node"});
   set_fields(object, host, {"load", "max_migrations"});
-  set_gpus(object, host.host().gpus(), {"name", "total_bytes", "free_bytes", "allowed"});
+  set_gpus(object, host.host().gpus(),
+           {"name", "total_bytes", "free_bytes", "allowed", "device_file"});
   make_list(object, "processes");
   for (const proto::GpuProcess& process : host.processes()) {
     Struct& entry = add_object(object, "processes");
@@ -221,7 +223,7 @@ std::string host_json(const proto::HostReply& host) {
     Struct& entry = add_object(object, "jobs");
     set_fields(entry, job,
                {"pid", "start_time", "command", "uid", "user", "processes", "gpu_processes",
-                "resident_bytes"});
+                "resident_bytes", "slurm_job", "slurm_step", "slurm_parent"});
     set(entry, "migration_id", migration_of(job));
     set_uses(entry, job.gpus());
   }

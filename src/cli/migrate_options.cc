@@ -94,6 +94,13 @@ void describe_device_map(CLI::App& app, MigrateRequest& request) {
                 "those that are not named: the agents choose)");
 }
 
+void describe_slurm(CLI::App& app, MigrateRequest& request) {
+  add_option(app, "--slurm-job", request, &MigrateRequest::set_slurm_job,
+             "A job of Slurm's that runs at DST: it owns the processes from the commit on")
+      ->option_text("JOBID")
+      ->check(CLI::Range(1U, 0xfffffff0U));
+}
+
 void describe_images(CLI::App& app, MigrateRequest& request) {
   describe_compression(app, request,
                        "Compression of the images of the process's ordinary memory (default auto: "
@@ -139,6 +146,7 @@ void describe_migrate(CLI::App& app, MigrateLine& line) {
   describe_images(app, line.request());
   describe_tcp_and_slow(app, line.request());
   describe_device_map(app, line.request());
+  describe_slurm(app, line.request());
   describe_output(app, line.order);
   describe_on_commit(app, line.order);
   describe_certificates(app, line.tls);
@@ -161,6 +169,7 @@ CLI::App* describe_preflight(CLI::App& app, MigrateLine& line) {
   describe_tcp_and_slow(*preflight, line.request());
   describe_downtime_limit(*preflight, line.request());
   describe_device_map(*preflight, line.request());
+  describe_slurm(*preflight, line.request());
   preflight->add_flag("--json", line.order.json, "Print one JSON object and nothing else");
   describe_certificates(*preflight, line.tls);
   return preflight;

@@ -51,7 +51,9 @@ TEST(AgentCommandLine, TheCheckNamesEveryProblemAtOnce) {
       "data_addresses = [\"192.0.2.77\"]\nmetrics_listen = \"192.0.2.78:1\"\n"
       "local_socket = \"/dev/null/socket\"\n"
       "[[operators]]\nname = \"alice\"\nusers = [\"no-such-user\", \"1001\", \"*\"]\n"
-      "[criu]\ncommand = [\"/no/criu\"]\nreaper = \"/no/reaper\"\n");
+      "[criu]\ncommand = [\"/no/criu\"]\nreaper = \"/no/reaper\"\n"
+      "[slurm]\nnode = \"node1\"\nspool = \"/no/spool\"\nlibrary = \"/no/library\"\n"
+      "folder = \"/dev/null/jobs\"\n");
   EXPECT_EQ(checked.exit_status, 2);
   for (const char* problem :
        {"data_addresses: 192.0.2.77: ", "metrics_listen: 192.0.2.78: ",
@@ -59,7 +61,10 @@ TEST(AgentCommandLine, TheCheckNamesEveryProblemAtOnce) {
         "\"no-such-user\", a user whom this host does not",
         "criu.command: there is no program /no/criu", "criu.reaper: there is no program /no/reaper",
         "criu.reaper: there is no program /no/gcr-keeper",
-        "criu.reaper: there is no program /no/gcr-in-criu.so"}) {
+        "criu.reaper: there is no program /no/gcr-in-criu.so",
+        "criu.reaper: there is no program /no/gcr-slurm-adopt",
+        "slurm.spool: /no/spool is not a directory", "slurm.library: there is no file /no/library",
+        "slurm.folder: /dev/null is not a directory"}) {
     EXPECT_THAT(checked.output, HasSubstr(problem));
   }
 }

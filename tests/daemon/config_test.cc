@@ -55,6 +55,11 @@ command = ["/lib/ld.so", "/bin/criu"]
 reaper = "/x/gcr-reaper"
 plugins = "/x/plugins"
 plugin_environment = ["KFD_NUMA_CHECK=0", "X="]
+[slurm]
+node = "n1"
+spool = "/x/spool"
+library = "/x/libslurmfull.so"
+folder = "/x/jobs"
 )",
                                    "test.toml");
   ASSERT_TRUE(config) << config.error().message();
@@ -82,6 +87,11 @@ plugin_environment = ["KFD_NUMA_CHECK=0", "X="]
   EXPECT_EQ(config->criu.reaper, "/x/gcr-reaper");
   EXPECT_EQ(config->criu.plugins, "/x/plugins");
   EXPECT_THAT(config->criu.plugin_environment, ElementsAre("KFD_NUMA_CHECK=0", "X="));
+  EXPECT_EQ(config->slurm.node, "n1");
+  EXPECT_EQ(config->slurm.spool, "/x/spool");
+  EXPECT_EQ(config->slurm.library, "/x/libslurmfull.so");
+  EXPECT_EQ(config->slurm.folder, "/x/jobs");
+  EXPECT_EQ(config->slurm.adopter, "/x/gcr-slurm-adopt");
 }
 
 TEST(Config, BareIpv6AddressHasTheDefaultPort) {
@@ -148,6 +158,8 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"TableAsValue", "tls = 3", "must be a table: [tls]"},
         Mistake{"NoVariable", "[criu]\nplugin_environment = [\"=1\"]",
                 "plugin_environment must have the form \"NAME=VALUE\""},
+        Mistake{"SlurmNode", "[slurm]\nnode = \"a/b\"", "slurm.node must not contain \"/\""},
+        Mistake{"SlurmSpool", "[slurm]\nspool = \"x\"", "slurm.spool must be an absolute path"},
         Mistake{"EmptyPath", "state_dir = \"\"", "state_dir must not be empty"}),
     [](const auto& info) { return info.param.name; });
 
@@ -192,6 +204,10 @@ TEST(Config, TheShippedFileSaysWhatTheDefaultsAre) {
   EXPECT_EQ(shipped->criu.reaper, defaults->criu.reaper);
   EXPECT_EQ(shipped->criu.plugins, defaults->criu.plugins);
   EXPECT_EQ(shipped->criu.plugin_environment, defaults->criu.plugin_environment);
+  EXPECT_EQ(shipped->slurm.node, defaults->slurm.node);
+  EXPECT_EQ(shipped->slurm.spool, defaults->slurm.spool);
+  EXPECT_EQ(shipped->slurm.library, defaults->slurm.library);
+  EXPECT_EQ(shipped->slurm.folder, defaults->slurm.folder);
   EXPECT_TRUE(shipped->operators.empty());
   EXPECT_TRUE(shipped->peers.empty());
 }

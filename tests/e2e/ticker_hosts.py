@@ -74,8 +74,11 @@ class Ticker:
 class Hosts:
     """Hosts a, b, … until close()."""
 
+    SCRIPT = "hosts"
+
     def __init__(self, count, *options):
         self._folder = tempfile.TemporaryDirectory(prefix="gcr-drain-")  # pylint: disable=consider-using-with
+        os.chmod(self._folder.name, 0o755)  # for programs of other users
         self.folder = pathlib.Path(self._folder.name).resolve() / "hosts"
         self.script("up", "--hosts", str(count), "--vram", "4G", "--peer-silence-ms", "1500", *options)
         self.env = {}
@@ -92,10 +95,10 @@ class Hosts:
 
     def script(self, command, *words):
         ran = subprocess.run(
-            [ROOT / "scripts" / "hosts", command, self.folder, *words],
+            [ROOT / "scripts" / self.SCRIPT, command, self.folder, *words],
             capture_output=True, text=True, check=False, timeout=120)  # fmt: skip
         if ran.returncode != 0:
-            raise AssertionError(f"scripts/hosts {command}: {ran.stderr}")
+            raise AssertionError(f"scripts/{self.SCRIPT} {command}: {ran.stderr}")
 
     def address(self, host):
         return self.env[f"IP_{host.upper()}"]

@@ -138,6 +138,7 @@ std::vector<Scenario> matrix() {
         break;
       case Kind::kCheckpoint:
       case Kind::kSuspension:
+      case Kind::kSlurm:
       case Kind::kCheck:
         break;  // of the end-to-end tests
     }

@@ -69,13 +69,13 @@ class FakeCluster:
             "schema": 1,
             "gpus": [
                 {"uuid": f"{name}-{number}", "name": model, "total_bytes": total_gib * GIB,
-                 "free_bytes": total_gib * GIB, "allowed": True}
+                 "free_bytes": total_gib * GIB, "device_file": "", "allowed": True}
                 for number in range(gpus)
             ],
             "jobs": [],
             "migrations": [],
             "load": load,
-            "max_migrations": 16,
+            "max_migrations": 16, "slurm_node": "",
         }  # fmt: skip
 
     def add_job(self, host, size_gib, gpus=(0,)):
@@ -86,6 +86,7 @@ class FakeCluster:
             "migration_id": "",
             "gpus": [{"uuid": f"{host}-{gpu}", "vram_bytes": int(size_gib * GIB)} for gpu in gpus],
             "processes": 1 + len(gpus), "gpu_processes": len(gpus),
+            "slurm_job": 0, "slurm_step": "", "slurm_parent": "",
         })  # fmt: skip
         return self._next_pid
 
@@ -144,7 +145,7 @@ class FakeCluster:
             raise cli.CliError(cli.REFUSED, "this agent knows no such migration")
         return {part["role"]: part for part in self.verdicts[migration_id].get(agent, [])}
 
-    def preflight(self, source, destination, pid):
+    def preflight(self, source, destination, pid, _options=()):
         self._answering(source)
         return self.blockers.get((pid, destination), self.blockers.get(pid, []))
 

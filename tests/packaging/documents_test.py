@@ -77,9 +77,9 @@ class ManPages(unittest.TestCase):
 
     def test_have_just_the_options_of_drains_and_rebalancing(self):
         known = set()
-        for script in ("drain", "rebalance"):
+        for script, *command in (["drain"], ["rebalance"], ["slurm", "migrate"]):
             known |= set(re.findall(r"(?<![\w-])--[a-z-]+[a-z]", output(
-                sys.executable, os.path.join(SOURCE, "scripts", script), "--help", env={"COLUMNS": "500"})))
+                sys.executable, os.path.join(SOURCE, "scripts", script), *command, "--help", env={"COLUMNS": "500"})))
         self.assertIn("--least-gain", known)
         self.assertEqual(set(re.findall(r"--[a-z][a-z-]*[a-z]", page_text("gcr-drain.1"))), known)
 

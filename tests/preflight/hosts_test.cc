@@ -108,6 +108,7 @@ class Hosts : public testing::Test {
   std::vector<std::string> compared(const proto::ProcessFacts& process) {
     Findings findings(Side::kDestination);
     compare_process(process, here_.facts, process::Addresses("127.0.0.1"), {}, findings);
+    compare_groups(process, findings);
     return ids(findings);
   }
 

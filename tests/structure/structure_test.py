@@ -11,7 +11,7 @@ import sys
 import unittest
 
 SOURCE = sys.argv.pop()
-PRODUCT = ("src", "proto", "transport", "preload", "migrate-agent")
+PRODUCT = ("src", "proto", "transport", "preload", "migrate-agent", "slurm")
 SUFFIXES = (".h", ".cc", ".cu", ".c", ".def", ".proto")
 INCLUDE = re.compile(r'\s*(?:#\s*include|import) +"([^"]+)"')
 ROW = re.compile(r"\| `([^`]+)/` \|[^|]*\|([^|]*)\|$")

@@ -38,6 +38,13 @@ def find_program():
     return shutil.which("gcr-migrate") or "gcr-migrate"
 
 
+def find_beside(name):
+    """A program of ours that is not in PATH, as it is installed here or was built."""
+    folder = pathlib.Path(find_program()).resolve().parent
+    installed = folder.parent / "libexec" / "gcr-migrate" / name
+    return str(folder / name if os.access(folder / name, os.X_OK) else installed)
+
+
 def last_line(text):
     lines = text.strip().splitlines()
     return lines[-1].removeprefix("gcr-migrate: ") if lines else ""
@@ -53,6 +60,7 @@ class Ended:
     pid: int = 0  # where it moved to; 0 if that is not known
     downtime_ms: float = 0
     total_ms: float = 0
+    verified: bool = False  # all contents were proven
 
 
 class Migration:
@@ -98,6 +106,7 @@ class Migration:
             pid=int(report.get("destination_pid", 0)),
             downtime_ms=float(report.get("downtime_ms", 0)),
             total_ms=float(report.get("total_ms", 0)),
+            verified=bool(report.get("verified")),
         )
 
     def _take(self, line):
@@ -126,9 +135,9 @@ class Cli:
         parts = self._ask("status", agent, migration_id)["migrations"]
         return {part["role"]: part for part in parts}
 
-    def preflight(self, source, destination, pid):
+    def preflight(self, source, destination, pid, options=()):
         """The blockers: what stands in the way of it. CliError only if nobody could say."""
-        return self._blockers(source, destination, str(pid))
+        return self._blockers(*options, source, destination, str(pid))
 
     def preflight_checkpoint(self, source, pid, directory):
         """Likewise of a checkpoint."""

@@ -22,6 +22,7 @@ class Gpu:
     total_bytes: int
     free_bytes: int
     allowed: bool = True  # for jobs that arrive
+    device_file: str = ""  # empty if it has none of its own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +37,9 @@ class Job:
     migration_id: str = ""  # of the one that it is in
     processes: int = 1
     gpu_processes: int = 1
+    slurm_job: int = 0  # of Slurm's, which its root belongs to; 0: none
+    slurm_step: str = ""
+    slurm_parent: str = ""  # the program of the root's parent
 
     @property
     def key(self):
@@ -55,6 +59,7 @@ class Picture:
     migrations: tuple = ()  # unfinished ones, as `gcr-migrate status --json` has them
     load: float = 0.0  # runnable threads per core
     max_migrations: int = 16
+    slurm_node: str = ""  # what Slurm calls it
 
     @property
     def under_way(self):
@@ -71,7 +76,8 @@ def parse(answer):
     if answer.get("schema") != SCHEMA:
         raise ValueError(f"schema {answer.get('schema')} of `gcr-migrate host` is not known here")
     gpus = tuple(
-        Gpu(each["uuid"], each["name"], each["total_bytes"], each["free_bytes"], each["allowed"])
+        Gpu(each["uuid"], each["name"], each["total_bytes"], each["free_bytes"], each["allowed"],
+            each["device_file"])  # fmt: skip
         for each in answer["gpus"]
     )
     jobs = tuple(
@@ -84,6 +90,9 @@ def parse(answer):
             migration_id=each["migration_id"],
             processes=each["processes"],
             gpu_processes=each["gpu_processes"],
+            slurm_job=each["slurm_job"],
+            slurm_step=each["slurm_step"],
+            slurm_parent=each["slurm_parent"],
         )
         for each in answer["jobs"]
     )
@@ -93,6 +102,7 @@ def parse(answer):
         migrations=tuple(answer["migrations"]),
         load=answer["load"],
         max_migrations=answer["max_migrations"],
+        slurm_node=answer["slurm_node"],
     )
 
 

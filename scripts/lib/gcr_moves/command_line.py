@@ -7,6 +7,7 @@ from gcr_moves import cli as program
 from gcr_moves import text
 from gcr_moves.cluster import Cluster
 from gcr_moves.runner import Limits, Runner
+from gcr_moves.slurm import Slurm, SlurmError
 
 CERTIFICATES = (
     ("--ca", "the authority's certificate"),
@@ -55,6 +56,34 @@ def add_options(parser):
     group.add_argument("--migrate-option", action="append", default=[], metavar="WORD",
                        help="passed on to every migration, such as --migrate-option=--strict; may be "
                        "given again")
+
+
+def add_slurm_options(parser):
+    group = parser.add_argument_group("where Slurm places: docs/slurm.md")
+    group.add_argument("--wait-program", default=program.find_beside("gcr-slurm-wait"), metavar="FILE",
+                       help="gcr-slurm-wait on the nodes (default %(default)s)")
+    group.add_argument("--folder", default="/run/gcr-migrate-slurm", metavar="DIR",
+                       help="[slurm] folder of the nodes' agent.toml (default %(default)s); %%n stands for "
+                       "the node's name")
+    group.add_argument("--placeholder-option", action="append", default=[], metavar="WORD",
+                       help="passed on to sbatch for every placeholder, such as "
+                       "--placeholder-option=--nice=-100; may be given again")
+
+
+def slurm_of(options):
+    return Slurm(options.wait_program, options.folder, options.placeholder_option)
+
+
+def agents_of(slurm, names, alone, parser):
+    """The agents of Slurm's nodes, by name: of `names`, and unless these are `alone` of all others."""
+    try:
+        agents, _ = slurm.nodes()
+    except SlurmError as error:
+        parser.error(f"cannot ask Slurm for its nodes: {error}")
+    for name in names:
+        if name not in agents:
+            parser.error(f"Slurm knows no node {name}")
+    return {name: agents[name] for name in (names if alone else agents)}
 
 
 def hosts_of_file(path, parser):

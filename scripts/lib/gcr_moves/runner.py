@@ -124,7 +124,14 @@ class Runner:
             return []  # the restore begins with it
         if task.way is Way.CHECKPOINT:
             return self.cluster.cli.preflight_checkpoint(task.source, task.job.pid, task.checkpoint)
-        return self.cluster.cli.preflight(task.source, destination, task.job.pid)
+        return self.cluster.cli.preflight(task.source, destination, task.job.pid, task.options)
+
+    def cancel(self, task):
+        """What becomes of it then is for the agents to say."""
+        with self._lock:
+            migration = self._migrations.get(self._key(task))
+        if migration:
+            migration.cancel()
 
     def _order(self, task, destination):
         cli, pid = self.cluster.cli, task.job.pid
@@ -134,7 +141,7 @@ class Runner:
         if task.way is Way.CHECKPOINT:
             options = [*self._checkpoint_options, *same]
             return cli.checkpoint(task.source, pid, task.checkpoint, CHECKPOINT_NAME, options)
-        return cli.migrate(task.source, destination, pid, [*self._options, *same])
+        return cli.migrate(task.source, destination, pid, [*self._options, *task.options, *same])
 
     # ---- how it ended ----
 
@@ -164,6 +171,7 @@ class Runner:
         task.migration_id = ended.migration_id or task.migration_id
         if ended.status == program.DONE:
             task.downtime_ms, task.total_ms = ended.downtime_ms, ended.total_ms
+            task.verified = ended.verified
             self._moved(task, ended.pid, now)
         elif ended.status in (program.UNKNOWN, program.UNCONFIRMED):
             task.enter(State.UNSETTLED, now, ended.message)

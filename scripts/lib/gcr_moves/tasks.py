@@ -64,7 +64,11 @@ class Task:
     pid: int = 0  # at the destination, once it has moved
     downtime_ms: float = 0.0
     total_ms: float = 0.0
+    verified: bool = False  # all contents were proven; false if that is not known
     deaths: int = 0  # of the destination, when it had moved there
+    placeholder: int = 0  # the job of Slurm's that it waits for, or is moved into, until all is done
+    successor: int = 0  # the same, then
+    options: list = dataclasses.field(default_factory=list)  # of its migration, beside everybody's
 
     def enter(self, state, now, reason=""):
         self.state, self.since, self.reason = state, now, reason

@@ -44,11 +44,14 @@ def extent(job):
 
 def name(task):
     job = task.job
-    return f"{job.pid or task.source} ({command(job)}, {printable(job.user)}, {extent(job)})"
+    owner = f", job {job.slurm_job}" if job.slurm_job else ""
+    return f"{job.pid or task.source} ({command(job)}, {printable(job.user)}{owner}, {extent(job)})"
 
 
 def place(task):
-    words = task.destination
+    words = task.destination or "where Slurm places it"
+    if task.successor:
+        words = f"Slurm's job {task.successor} on {words}"
     if task.pid:
         words += f" as {task.pid}"
     if task.downtime_ms:
@@ -105,15 +108,25 @@ def task_json(task):
         "destination": task.destination,
         "checkpoint": task.checkpoint,
         "destination_pid": task.pid,
+        "slurm_job": job.slurm_job,
+        "slurm_successor": task.successor,
         "migration_id": task.migration_id,
         "downtime_ms": task.downtime_ms,
         "total_ms": task.total_ms,
+        "verified": task.verified,
         "tries": [
             {"destination": each.destination, "checkpoint": each.checkpoint, "reason": each.reason,
              "migration_id": each.migration_id}
             for each in task.tries
         ],
     }
+
+
+def slurm_move(task, node):
+    """The line that scripts read, of a job that has moved."""
+    verified = "yes" if task.verified else "no"
+    return (f"moved job={task.job.slurm_job} to job={task.successor} node={node} "
+            f"downtime_ms={task.downtime_ms:.0f} verified={verified}")  # fmt: skip
 
 
 def use_table(pictures, used, totals, out):

@@ -1,0 +1,401 @@
+#!/usr/bin/env python3
+"""scripts/drain --slurm and scripts/slurm: real slurmctld, slurmd and munged, agents, CRIU, software GPUs.
+
+Usage: slurm_drain_test.py [unittest options], as root; GCR_BUILD names the build folder
+"""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import unittest
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+from ticker_hosts import ROOT, Hosts, Ticker, wait_for  # noqa: E402  # pylint: disable=wrong-import-position
+
+PATIENCE_S = 120
+STATUS = 9  # of every job, when its ticker ends
+
+
+class Nodes(Hosts):
+    """Nodes a, b, … of Slurm's."""
+
+    SCRIPT = "slurm-hosts"
+
+    def __init__(self, count, *options):
+        super().__init__(count, *options)
+        self.outputs = self.folder / "outputs"
+        self.outputs.mkdir()
+        self._submitted = 0
+
+    def node(self, host):
+        return self.env[f"NODE_{host.upper()}"]
+
+    def at_controller(self, *words):
+        """The words that run Slurm's commands, and what uses them."""
+        return ["nsenter", f"--net={self.env['NS_' + self.env['CONTROLLER'].upper()]}", "env",
+                f"SLURM_CONF={self.env['SLURM_CONF']}", *map(str, words)]  # fmt: skip
+
+    def agent(self, command, host):
+        """Stops it, or starts it again; its workers go on."""
+        subprocess.run([ROOT / "scripts" / "hosts", command, self.folder, host], check=True, timeout=PATIENCE_S)
+
+    def slurm(self, *words):
+        """What a command of Slurm's prints."""
+        ran = subprocess.run(self.at_controller(*words), capture_output=True, text=True, check=False,
+                             timeout=PATIENCE_S)  # fmt: skip
+        if ran.returncode != 0:
+            raise AssertionError(f"{words}: {ran.stderr}")
+        return ran.stdout
+
+    def submit(self, *options, script="exec sleep 100000"):
+        self._submitted += 1
+        path = self.outputs / f"script-{self._submitted}"
+        path.write_text(f"#!/bin/bash\n{script}\n", encoding="ascii")
+        return int(self.slurm("sbatch", "--parsable", "--chdir=/", f"--output={self.outputs}/%j", *options, path))
+
+    def start_ticker_job(self, host, *options):
+        """A job with a GPU that can be moved: its number, and its ticker. It ends with STATUS."""
+        ticker = f"{self.env['PREFIX']}/bin/ticker --period-ms 20"
+        job = self.submit("--migratable", "--gres=gpu:1", "--mem=400", f"--nodelist={self.node(host)}", *options,
+                          script=f"{ticker}\nexit {STATUS}")  # fmt: skip
+        output = Ticker(self.outputs / str(job), None)
+        wait_for(f"the ticker of job {job} starts",
+                 lambda: output.path.exists() and len(output.lines()) >= 2, PATIENCE_S)  # fmt: skip
+        return job, output
+
+    def detail(self, job, name):
+        """A field of `scontrol show job`, up to the next blank."""
+        return re.search(rf"\b{name}=(\S*)", self.slurm("scontrol", "show", "job", job)).group(1)
+
+    def wait_for_state(self, job, state):
+        wait_for(f"job {job} is {state}", lambda: self.detail(job, "JobState") == state, PATIENCE_S)
+
+    def comment(self, job):
+        return re.search(r"Comment=(.*)", self.slurm("scontrol", "show", "job", job)).group(1).strip()
+
+    def jobs_on(self, host):
+        """Those that Slurm has there."""
+        return {int(each) for each in self.slurm("squeue", "-h", "-o", "%i", "-w", self.node(host)).split()}
+
+    def owners(self, host):
+        """The jobs of Slurm's that own the processes which the agent sees there."""
+        return sorted(each["slurm_job"] for each in self.ask("host", self.address(host))["jobs"])
+
+    def drain_node(self, host):
+        self.slurm("scontrol", "update", f"node={self.node(host)}", "state=drain", "reason=test")
+
+    def moves_command(self, script, *words):
+        json_too = ["--json"] * ("--json" in words)
+        words = [*(word for word in words if word != "--json"), *json_too]  # a command comes first
+        return self.at_controller(
+            ROOT / "scripts" / script, *words, *self.env["GCR_TLS"].split(), "--cli", self.env["GCR_CLI"],
+            "--interval", "1", "--pause", "1", "--folder", f"{self.folder}/slurm/%n.jobs",
+            "--wait-program", f"{self.env['PREFIX']}/bin/gcr-slurm-wait")  # fmt: skip
+
+
+def tickers_of(output):
+    """The processes that count into it, without the shell and what waits for that."""
+    return [pid for pid in output.copies() if pathlib.Path(f"/proc/{pid}/comm").read_text(encoding="ascii") == "ticker\n"]
+
+
+class Scenario(unittest.TestCase):
+    count = 2
+    options = ()
+
+    def setUp(self):
+        self.nodes = Nodes(self.count, *self.options)
+        self.addCleanup(self.nodes.close)
+
+    def drain(self, *words):
+        return self.nodes.moves("drain", self.nodes.node("a"), "--slurm", *words, timeout=PATIENCE_S * 2)
+
+    def begin(self, *words):
+        """In the background; its progress can be read line by line from stderr."""
+        begun = subprocess.Popen(self.nodes.moves_command(*words), stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, text=True)  # fmt: skip
+        self.addCleanup(begun.stderr.close)
+        self.addCleanup(begun.stdout.close)
+        self.addCleanup(begun.kill)
+        return begun
+
+    def begin_drain(self, *words):
+        return self.begin("drain", self.nodes.node("a"), "--slurm", "--json", *words)
+
+    def wait_for_line(self, begun, text):
+        said = []
+        for line in begun.stderr:
+            said.append(line)
+            if text in line:
+                return line
+        raise AssertionError(f"it ended without saying \"{text}\": {''.join(said)}")
+
+    def end_of(self, begun):
+        out, err = begun.communicate(timeout=PATIENCE_S * 2)
+        self.assertNotEqual(out, "", err)
+        return begun.returncode, json.loads(out), err
+
+    def assert_owned(self, job, ticker, host, said=""):
+        """The ticker runs once, on this host, in this job, and nothing of it was lost or doubled."""
+        ticker.goes_on()
+        self.assertEqual(ticker.complaint(), "", said)
+        self.assertEqual(len(tickers_of(ticker)), 1, said)
+        self.assertIn(job, self.nodes.owners(host), said)
+        self.assertEqual(self.nodes.detail(job, "JobState"), "RUNNING", said)
+
+    def assert_moved(self, job, ticker, report, said=""):
+        """From node a; the successor, which alone has the processes."""
+        process = next(each for each in report["processes"] if each["slurm_job"] == job)
+        self.assertEqual(process["outcome"], "moved", said)
+        successor = process["slurm_successor"]
+        self.nodes.wait_for_state(job, "COMPLETED")
+        self.assertIn(f"goes on as job {successor}", self.nodes.comment(job))
+        self.assertIn(f"goes on with job {job}", self.nodes.comment(successor))
+        self.assert_owned(successor, ticker, self.host_of(successor), said)
+        return successor
+
+    def host_of(self, job):
+        node = self.nodes.detail(job, "NodeList")
+        return next(host for host in self.nodes.env["HOSTS"].split()[:-1] if self.nodes.node(host) == node)
+
+
+class Moves(Scenario):
+    def test_a_drained_node_is_empty_and_the_exit_status_arrives_at_the_successor(self):
+        job, ticker = self.nodes.start_ticker_job("a", "--comment=mine", "--time=10")
+        follower = self.nodes.submit(f"--dependency=afterok:{job}")
+        self.nodes.drain_node("a")
+        status, report, said = self.drain()
+        self.assertEqual(status, 0, said)
+        successor = self.assert_moved(job, ticker, report, said)
+        wait_for("node a is empty", lambda: not self.nodes.jobs_on("a"), PATIENCE_S)
+        self.assertEqual(self.nodes.comment(successor), f"gcr-migrate: goes on with job {job}; mine")
+        self.assertEqual(self.nodes.detail(job, "ExitCode"), "0:0")
+        self.assertLessEqual(self.nodes.detail(successor, "TimeLimit"), "00:10:00")
+        self.assertIn(f"afterok:{successor}", self.nodes.detail(follower, "Dependency"))
+        os.kill(tickers_of(ticker)[0], signal.SIGTERM)
+        self.nodes.wait_for_state(successor, "FAILED")
+        self.assertEqual(self.nodes.detail(successor, "ExitCode"), f"{STATUS}:0")
+        wait_for("what follows never runs", lambda: "failed" in self.nodes.detail(follower, "Dependency"), PATIENCE_S)
+
+    def test_a_job_moves_on_and_scancel_ends_it_where_it_is(self):
+        job, ticker = self.nodes.start_ticker_job("a")
+        for there in "ba":
+            status, report, said = self.nodes.moves("slurm", "migrate", job, "--to", self.nodes.node(there))
+            self.assertEqual(status, 0, said)
+            job = self.assert_moved(job, ticker, report, said)
+            self.assertEqual(self.host_of(job), there)
+        self.nodes.slurm("scancel", job)
+        wait_for("its processes end", lambda: not ticker.copies(), PATIENCE_S)
+        self.nodes.wait_for_state(job, "CANCELLED")
+
+    def test_what_cannot_move_is_left_and_the_reason_is_said(self):
+        counter = f"{self.nodes.env['GCR_CLI']} run -- {self.nodes.env['PREFIX']}/bin/ticker --period-ms 20"
+        shell = self.nodes.submit("--gres=gpu:1", f"--nodelist={self.nodes.node('a')}", script=counter)
+        wait_for("it runs", lambda: shell in self.nodes.owners("a"), PATIENCE_S)
+        status, report, said = self.drain()
+        self.assertEqual(status, 1, said)
+        self.assertEqual([each["outcome"] for each in report["processes"]], ["left"], said)
+        self.assertIn("--migratable", report["processes"][0]["reason"])
+        status, report, said = self.nodes.moves("slurm", "migrate", 4711)
+        self.assertEqual((status, report), (1, None), said)
+        self.assertEqual(self.nodes.owners("a"), [shell])
+        self.assertEqual(self.nodes.jobs_on("b"), set())
+
+
+class Room(Scenario):
+    count = 4
+    options = ("--gpus", "8", "--cpus", "2", "--cpus-a", "8")
+
+    def test_what_finds_no_room_waits_and_moves_when_there_is(self):
+        jobs = dict(self.nodes.start_ticker_job("a") for _ in range(8))
+        self.nodes.drain_node("a")
+        drain = self.begin_drain()
+        moved = [int(re.search(r"goes on as job (\d+)", self.wait_for_line(drain, "goes on as"))[1]) for _ in range(6)]
+        wait_for("two are left", lambda: len(self.nodes.jobs_on("a") & jobs.keys()) == 2, PATIENCE_S)
+        for job in self.nodes.jobs_on("a"):
+            self.assert_owned(job, jobs[job], "a")
+        self.nodes.slurm("scancel", *moved[:2])
+        status, report, said = self.end_of(drain)
+        self.assertEqual(status, 0, said)
+        ended = {each["slurm_job"] for each in report["processes"] if each["slurm_successor"] in moved[:2]}
+        self.assertEqual(len(ended), 2, said)
+        for job in jobs.keys() - ended:
+            self.assert_moved(job, jobs[job], report, said)
+        wait_for("node a is empty", lambda: not self.nodes.jobs_on("a"), PATIENCE_S)
+
+
+class Service(Scenario):
+    def test_drains_a_node_when_its_administrator_does(self):
+        job, ticker = self.nodes.start_ticker_job("a")
+        service = self.begin("slurm", "serve")
+        self.nodes.drain_node("a")
+        self.wait_for_line(service, "draining node")
+        successor = int(re.search(r"goes on as job (\d+)", self.wait_for_line(service, "goes on as"))[1])
+        self.nodes.wait_for_state(job, "COMPLETED")
+        self.assert_owned(successor, ticker, "b")
+        service.send_signal(signal.SIGTERM)
+        self.assertEqual(service.wait(timeout=PATIENCE_S), 0)
+
+
+class Faults(Scenario):
+    """After each of them one job has the processes."""
+
+    def setUp(self):
+        super().setUp()
+        self.job, self.ticker = self.nodes.start_ticker_job("a")
+
+    def fill(self, host):
+        """Takes the GPU; the job that has it."""
+        job = self.nodes.submit("--gres=gpu:1", f"--nodelist={self.nodes.node(host)}")
+        self.nodes.wait_for_state(job, "RUNNING")
+        return job
+
+    def placeholder_of(self, drain):
+        return int(re.search(r"placeholder (\d+) for", self.wait_for_line(drain, f"job {self.job}: placeholder"))[1])
+
+    def assert_ends_moved(self, drain):
+        status, report, said = self.end_of(drain)
+        self.assertEqual(status, 0, said)
+        return self.assert_moved(self.job, self.ticker, report, said)
+
+    def test_a_placeholder_that_is_cancelled_before_the_move_is_replaced(self):
+        filler = self.fill("b")
+        drain = self.begin_drain()
+        first = self.placeholder_of(drain)
+        self.assertEqual(self.nodes.detail(first, "JobState"), "PENDING")
+        self.nodes.slurm("scancel", first)
+        self.assertNotEqual(self.placeholder_of(drain), first)
+        self.assert_owned(self.job, self.ticker, "a")
+        self.nodes.slurm("scancel", filler)
+        self.assert_ends_moved(drain)
+
+    def test_a_drain_that_is_told_to_stop_leaves_nothing_in_the_queue(self):
+        self.fill("b")
+        drain = self.begin_drain()
+        placeholder = self.placeholder_of(drain)
+        drain.send_signal(signal.SIGINT)
+        status, report, said = self.end_of(drain)
+        self.assertEqual(status, 7, said)
+        self.assertEqual(report["processes"][0]["outcome"], "left", said)
+        self.nodes.wait_for_state(placeholder, "CANCELLED")
+        self.assert_owned(self.job, self.ticker, "a", said)
+        self.assertEqual(self.nodes.detail(self.job, "Requeue"), "1")
+
+    def test_a_drain_that_is_killed_before_the_move_is_followed_by_one_that_takes_its_placeholder(self):
+        filler = self.fill("b")
+        drain = self.begin_drain()
+        placeholder = self.placeholder_of(drain)
+        drain.kill()
+        drain.wait()
+        second = self.begin_drain()
+        self.wait_for_line(second, "is on")
+        self.nodes.slurm("scancel", filler)
+        self.assertEqual(self.assert_ends_moved(second), placeholder)
+
+    def test_two_drains_at_a_time_move_it_once(self):
+        drains = [self.begin_drain(), self.begin_drain()]
+        ends = [self.end_of(drain) for drain in drains]
+        said = "".join(said for _, _, said in ends)
+        self.nodes.wait_for_state(self.job, "COMPLETED")
+        successor = int(re.search(r"goes on as job (\d+)", self.nodes.comment(self.job))[1])
+        self.assert_owned(successor, self.ticker, "b", said)
+        self.assertEqual(self.nodes.jobs_on("b"), {successor}, said)
+
+    def test_a_job_that_ends_while_it_waits_leaves_no_placeholder(self):
+        self.fill("b")
+        drain = self.begin_drain()
+        placeholder = self.placeholder_of(drain)
+        self.nodes.slurm("scancel", self.job)
+        status, report, said = self.end_of(drain)
+        self.assertEqual((status, report["processes"][0]["outcome"]), (0, "ended"), said)
+        self.nodes.wait_for_state(placeholder, "CANCELLED")
+        self.assertEqual(self.ticker.copies(), [])
+
+    def test_slurmctld_hears_of_the_move_when_it_is_back(self):
+        drain = self.begin_drain()
+        self.wait_for_line(drain, "moving")
+        self.nodes.slurm("scontrol", "shutdown", "slurmctld")
+        self.wait_for_line(drain, "Slurm does not answer")
+        self.wait_for_line(drain, "moved")
+        self.ticker.goes_on()
+        self.nodes.script("start", "slurmctld")
+        self.assert_ends_moved(drain)
+
+    def test_a_drain_that_is_killed_after_the_move_is_followed_by_one_that_tells_slurm(self):
+        drain = self.begin_drain()
+        placeholder = self.placeholder_of(drain)
+        self.wait_for_line(drain, "moving")
+        self.nodes.slurm("scontrol", "shutdown", "slurmctld")
+        self.wait_for_line(drain, "moved")
+        drain.kill()
+        drain.wait()
+        self.nodes.script("start", "slurmctld")
+        wait_for("slurmctld answers", lambda: self.answers("squeue"), PATIENCE_S)
+        self.assertEqual(self.nodes.detail(self.job, "JobState"), "RUNNING")
+        status, report, said = self.drain()
+        self.assertEqual((status, report["processes"]), (0, []), said)
+        self.nodes.wait_for_state(self.job, "COMPLETED")
+        self.assertIn(f"goes on as job {placeholder}", self.nodes.comment(self.job))
+        self.assert_owned(placeholder, self.ticker, "b", said)
+
+    def answers(self, *words):
+        return subprocess.run(self.nodes.at_controller(*words), capture_output=True, check=False).returncode == 0
+
+    def test_a_slurmd_that_is_killed_during_the_move_finds_the_processes_in_its_job(self):
+        drain = self.begin_drain()
+        self.wait_for_line(drain, "moving")
+        self.nodes.script("stop", "slurmd-b")
+        successor = self.assert_ends_moved(drain)
+        self.nodes.script("start", "slurmd-b")
+        wait_for("slurmd answers", lambda: self.answers(
+            "scontrol", "ping") and self.nodes.detail(successor, "JobState") == "RUNNING", PATIENCE_S)  # fmt: skip
+        self.nodes.slurm("scancel", successor)
+        wait_for("its processes end", lambda: not self.ticker.copies(), PATIENCE_S)
+        self.nodes.wait_for_state(successor, "CANCELLED")
+
+    def test_the_destinations_agent_that_ends_during_the_move_leaves_one_owner(self):
+        self.end_and_start_agent("b")
+
+    def test_the_sources_agent_that_ends_during_the_move_leaves_one_owner(self):
+        self.end_and_start_agent("a")
+
+    def end_and_start_agent(self, host):
+        drain = self.begin_drain()
+        self.wait_for_line(drain, "moving")
+        self.nodes.agent("stop", host)
+        self.nodes.agent("start", host)
+        self.assert_ends_moved(drain)
+
+    def test_a_placeholder_waits_on_while_slurmctld_is_restarted(self):
+        filler = self.fill("b")
+        drain = self.begin_drain()
+        placeholder = self.placeholder_of(drain)
+        self.nodes.slurm("scontrol", "shutdown", "slurmctld")
+        self.wait_for_line(drain, "Slurm does not answer")
+        self.nodes.script("start", "slurmctld")
+        wait_for("slurmctld answers", lambda: self.answers("squeue"), PATIENCE_S)
+        self.nodes.slurm("scancel", filler)
+        self.assertEqual(self.assert_ends_moved(drain), placeholder)
+
+    def test_a_placeholder_that_is_cancelled_during_the_move_has_the_processes_or_never_gets_them(self):
+        drain = self.begin_drain()
+        placeholder = self.placeholder_of(drain)
+        self.wait_for_line(drain, "moving")
+        self.nodes.slurm("scancel", placeholder)
+        status, report, said = self.end_of(drain)
+        process = report["processes"][0]
+        if process["slurm_successor"] == placeholder:  # it was committed before that
+            wait_for("its processes end", lambda: not self.ticker.copies(), PATIENCE_S)
+            self.nodes.wait_for_state(self.job, "COMPLETED")
+            return
+        self.assertEqual(status, 0, said)
+        self.assert_moved(self.job, self.ticker, report, said)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""What scripts/drain --slurm understands of what Slurm says: SlurmJob."""
+
+import pathlib
+import sys
+import unittest
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts" / "lib"))
+
+# pylint: disable=wrong-import-position
+from gcr_moves import slurm  # noqa: E402
+
+
+def job(**fields):
+    """As squeue of 22.05 describes a job that can move."""
+    raw = {"job_id": 7, "job_state": "RUNNING", "nodes": "n1", "node_count": 1, "dependency": "", "comment": "",
+           "gres_detail": ["gpu:h200:2(IDX:1,3)"], "het_job_id": 0, "batch_flag": True, "user_id": 1000,
+           "array_job_id": 0}  # fmt: skip
+    return slurm.SlurmJob(raw | fields)
+
+
+class Jobs(unittest.TestCase):
+    def test_a_job_of_one_node_with_a_batch_script_can_move(self):
+        self.assertEqual(job().obstacle(), "")
+
+    def test_a_job_that_slurm_cannot_give_to_another_one_is_refused_with_the_reason(self):
+        for fields, words in (
+            ({"node_count": 2}, "2 nodes"),
+            ({"het_job_id": 6}, "heterogeneous"),
+            ({"batch_flag": False}, "no batch script"),
+            ({"gres_detail": ["gpu:1g.10gb:1(IDX:0)"]}, "MIG"),
+            ({"job_state": "SUSPENDED"}, "SUSPENDED"),
+            ({"job_state": "COMPLETING"}, "COMPLETING"),
+        ):
+            self.assertIn(words, job(**fields).obstacle())
+
+    def test_the_json_of_newer_releases_means_the_same(self):
+        newer = job(job_state=["RUNNING"], node_count={"set": True, "infinite": False, "number": 1},
+                    het_job_id={"set": False, "infinite": False, "number": 0},
+                    time_limit={"set": True, "infinite": True, "number": 0})  # fmt: skip
+        self.assertEqual(newer.obstacle(), "")
+        self.assertIsNone(newer.number("time_limit"))
+        self.assertFalse(job(job_state=["RUNNING", "CONFIGURING"]).running)
+        self.assertTrue(job(job_state=["CANCELLED"]).ended)
+
+    def test_gpus_are_told_by_their_indices_and_asked_for_by_model_and_number(self):
+        self.assertEqual(job().gpus, [1, 3])
+        self.assertEqual([str(each) for each in job().gres], ["gpu:h200:2"])
+        several = job(gres_detail=["gpu:4(IDX:0-2,5),fpga:1(IDX:0)"])
+        self.assertEqual(several.gpus, [0, 1, 2, 5])
+        self.assertEqual([str(each) for each in several.gres], ["gpu:4", "fpga:1"])
+
+    def test_a_comment_tells_whose_placeholder_a_job_is_within_one_user(self):
+        place = job(job_id=8, comment="gcr-migrate: placeholder for job 7; night run")
+        self.assertTrue(place.is_for(job()))
+        self.assertEqual(place.comment, "night run")
+        self.assertFalse(place.is_for(job(job_id=70)))
+        self.assertFalse(place.is_for(job(user_id=1001)))
+        self.assertFalse(job(comment="night run").is_for(job()))
+
+    def test_whoever_waits_for_the_one_waits_for_the_other(self):
+        renamed = slurm._renamed("afterok:7(unfulfilled),afterany:70(unfulfilled):7", 7, 9)  # pylint: disable=protected-access
+        self.assertEqual(renamed, "afterok:9,afterany:70:9")
+
+
+if __name__ == "__main__":
+    unittest.main()
