@@ -86,6 +86,8 @@ Result<bool> give_up_lost_copy(commit::DestinationLog& log) {
   return true;
 }
 
+namespace {
+
 /// Whether it was taken back: true if the journal is aborted now.
 Result<bool> decide(commit::DestinationLog& log, DestinationEvent told, journal::Record record) {
   GCR_TRY(fault::point("destination.told"));
