@@ -35,7 +35,7 @@ TEST_F(CheckpointTest, TheJobGoesOnAndItsCheckpointGoesOnWhereItStoodOnEitherHos
   const CommandResult taken = checkpoint(counter.pid());
   ASSERT_EQ(taken.exit_code, 0) << taken.out << taken.err;
   EXPECT_GE(number(last_line(taken), "vram_bytes"), 64 * kMiB);
-  EXPECT_EQ(hosts_.use(Host::kA), before);
+  EXPECT_EQ(hosts_.use_coming_to(Host::kA, before), before);
   EXPECT_EQ(ask_counter(at_a, hosts_, Host::kA), kCounterFirst + 1);
   EXPECT_TRUE(counter_is_intact(at_a, hosts_, Host::kA));
   end(counter);
@@ -48,7 +48,7 @@ TEST_F(CheckpointTest, TheJobGoesOnAndItsCheckpointGoesOnWhereItStoodOnEitherHos
     EXPECT_EQ(ask_counter(at_a, hosts_, host), kCounterFirst + 1);
     EXPECT_TRUE(counter_is_intact(at_a, hosts_, host));
     end(static_cast<pid_t>(number(last_line(restored), "pid")));
-    EXPECT_EQ(hosts_.use(host), idle);
+    EXPECT_EQ(hosts_.use_coming_to(host, idle), idle);
   }
 }
 
@@ -76,7 +76,7 @@ TEST_F(CheckpointTest, StopEndsTheJobWhenTheCheckpointIsComplete) {
   const CommandResult taken = checkpoint(counter.pid(), {"--stop"});
   ASSERT_EQ(taken.exit_code, 0) << taken.out << taken.err;
   ASSERT_TRUE(counter.program().wait(kPatience));
-  EXPECT_EQ(hosts_.use(Host::kA), idle);
+  EXPECT_EQ(hosts_.use_coming_to(Host::kA, idle), idle);
   expect_counter(Host::kA, {}, kCounterFirst + 1);
 }
 
@@ -144,7 +144,7 @@ TEST_F(CheckpointTest, AnAlteredPackIsFoundBeforeAnythingRuns) {
   }
   const CommandResult refused = restore(Host::kB);
   EXPECT_NE(refused.exit_code, 0);
-  EXPECT_EQ(hosts_.use(Host::kB), idle);
+  EXPECT_EQ(hosts_.use_coming_to(Host::kB, idle), idle);
 }
 
 /// A small file system in the place of the store.
@@ -254,7 +254,7 @@ TEST_P(CheckpointKilledTest, TheJobRunsOrItsCheckpointIsThereAndNothingElseIs) {
   const bool ended = stops && complete;
   if (ended) {
     ASSERT_TRUE(counter.program().wait(kPatience));
-    EXPECT_EQ(hosts_.use(Host::kA), idle);
+    EXPECT_EQ(hosts_.use_coming_to(Host::kA, idle), idle);
   } else {
     EXPECT_EQ(ask_counter(client, hosts_, Host::kA), kCounterFirst + 1);
     EXPECT_TRUE(counter_is_intact(client, hosts_, Host::kA));
@@ -290,7 +290,7 @@ TEST_P(LoadKilledTest, NothingOfItIsLeftAndItCanBeRestoredAgain) {
   const std::vector<std::string> before = files();
   std::ofstream(hosts_.directory(Host::kA) + "/faults") << GetParam() << " kill\n";
   EXPECT_NE(restore(Host::kA, {"--once"}).exit_code, 0);
-  EXPECT_EQ(hosts_.use(Host::kA), idle);
+  EXPECT_EQ(hosts_.use_coming_to(Host::kA, idle), idle);
   ASSERT_TRUE(fs::exists(hosts_.directory(Host::kA) + "/faults.hit"));
   EXPECT_EQ(files(), before);  // the restore that is undone gives its checkpoint back
   const CommandResult restored = restore(Host::kA, {"--once"});
@@ -318,7 +318,7 @@ TEST_P(LoadSpoiledTest, VramThatIsNotTheCheckpointsIsFoundAndItCanBeRestoredAgai
   ASSERT_TRUE(fs::exists(hosts_.directory(Host::kA) + "/faults.hit"));
   EXPECT_NE(refused.exit_code, 0);
   EXPECT_NE(refused.err.find("differs from what was sent"), std::string::npos) << refused.err;
-  EXPECT_EQ(hosts_.use(Host::kA), idle);
+  EXPECT_EQ(hosts_.use_coming_to(Host::kA, idle), idle);
   const CommandResult restored = restore(Host::kA);
   ASSERT_EQ(restored.exit_code, 0) << restored.err;
   end(static_cast<pid_t>(number(last_line(restored), "pid")));
@@ -338,7 +338,7 @@ TEST_F(CheckpointTest, AByteThatWasSpoiledBeforeItWasStoredIsFoundAtTheRestore) 
   const CommandResult refused = restore(Host::kB);
   EXPECT_NE(refused.exit_code, 0);
   EXPECT_NE(refused.err.find("differs from what was sent"), std::string::npos) << refused.err;
-  EXPECT_EQ(hosts_.use(Host::kB), idle);
+  EXPECT_EQ(hosts_.use_coming_to(Host::kB, idle), idle);
 }
 
 class LoadKilledAfterCommitTest : public CheckpointTest,
@@ -373,7 +373,7 @@ TEST_F(CheckpointTest, OfTwoRestoresOnceAtTheSameTimeOneBringsTheJobBack) {
   ASSERT_NE(ended[0].exit_code == 0, runs_at_b) << ended[0].err << ended[1].err;
   const Host where = runs_at_b ? Host::kB : Host::kA;
   EXPECT_EQ(ended[runs_at_b ? 0 : 1].exit_code, kRefusedExit) << ended[0].err << ended[1].err;
-  EXPECT_EQ(hosts_.use(other(where)), idle[runs_at_b ? 0 : 1]);
+  EXPECT_EQ(hosts_.use_coming_to(other(where), idle[runs_at_b ? 0 : 1]), idle[runs_at_b ? 0 : 1]);
   UdpClient client(hosts_.variable("NS", Host::kA));
   EXPECT_EQ(ask_counter(client, hosts_, where), kCounterFirst);
   EXPECT_FALSE(fs::exists(store()));

@@ -43,8 +43,8 @@ class ControlTest : public testing::Test {
   void expect_that_the_source_goes_on() {
     EXPECT_EQ(ask_counter(client_, hosts_, Host::kA), kCounterFirst);
     EXPECT_TRUE(counter_is_intact(client_, hosts_, Host::kA));
-    EXPECT_EQ(hosts_.use(Host::kA), source_);
-    EXPECT_EQ(hosts_.use(Host::kB), destination_);
+    EXPECT_EQ(hosts_.use_coming_to(Host::kA, source_), source_);
+    EXPECT_EQ(hosts_.use_coming_to(Host::kB, destination_), destination_);
   }
 
   TwoHosts hosts_;

@@ -57,8 +57,8 @@ class FailureTest : public testing::TestWithParam<Death> {
   void expect_that_the_source_goes_on() {
     EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst + 1);
     EXPECT_TRUE(counter_is_intact(*client_, *hosts_, Host::kA));
-    EXPECT_EQ(hosts_->use(Host::kA), source_);
-    EXPECT_EQ(hosts_->use(Host::kB), destination_);
+    EXPECT_EQ(hosts_->use_coming_to(Host::kA, source_), source_);
+    EXPECT_EQ(hosts_->use_coming_to(Host::kB, destination_), destination_);
   }
 
   std::optional<TwoHosts> hosts_;

@@ -181,9 +181,8 @@ INSTANTIATE_TEST_SUITE_P(
     , OnFailingDisk,
     Values(Fault{"TheWrite", [](test::Disk& disk) { disk.leave(64 * kKiB, EIO); },
                  "Input/output error"},
-           Fault{"TheSync", [](test::Disk& disk) { disk.fail_sync_at(1, EIO); },
-                 "Input/output error"},
-           Fault{"TheSyncOfAFullDisk", [](test::Disk& disk) { disk.fail_sync_at(1, ENOSPC); },
+           Fault{"TheSyncs", [](test::Disk& disk) { disk.fail_syncs(EIO); }, "Input/output error"},
+           Fault{"TheSyncsOfAFullDisk", [](test::Disk& disk) { disk.fail_syncs(ENOSPC); },
                  "No space left"}),
     [](const auto& info) { return info.param.name; });
 

@@ -69,8 +69,8 @@ class HostileTest : public testing::Test {
     EXPECT_EQ(outcome.exit_code, kFailedExit) << outcome.out << outcome.err;
     EXPECT_THAT(outcome.err, reason);
     EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst + 1);
-    EXPECT_EQ(hosts_->use(Host::kA), source_);
-    EXPECT_EQ(hosts_->use(Host::kB), destination_);
+    EXPECT_EQ(hosts_->use_coming_to(Host::kA, source_), source_);
+    EXPECT_EQ(hosts_->use_coming_to(Host::kB, destination_), destination_);
   }
 
   /// Whether the counter at the source has it open.

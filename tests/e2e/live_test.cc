@@ -133,7 +133,7 @@ TEST(Live, StrictLeavesSuchAProgramWhereItIs) {
       << outcome.report.message();
   EXPECT_TRUE(scribbler.program().running());
   expect_goes_on(scribbler);
-  EXPECT_EQ(hosts.use(Host::kB), before);
+  EXPECT_EQ(hosts.use_coming_to(Host::kB, before), before);
 }
 
 /// Rewritten between the end of pre-copy and the closing of the gate, too much of VRAM is left.

@@ -44,7 +44,7 @@ TEST(Migration, TheSourceEndsAndGivesBackItsMemory) {
 
   ASSERT_TRUE(migrated(outcome));
   EXPECT_TRUE(counter.program().wait(Milliseconds(60'000)));
-  EXPECT_EQ(hosts.use(Host::kA), source_before);
+  EXPECT_EQ(hosts.use_coming_to(Host::kA, source_before), source_before);
   const HostUse destination_after = hosts.use(Host::kB);
   EXPECT_GE(destination_after.vram_bytes, destination_before.vram_bytes + 256 * kMiB);
   EXPECT_EQ(destination_after.workers, 0U);

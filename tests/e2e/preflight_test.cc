@@ -140,8 +140,8 @@ TEST_F(PreflightTest, LeavesNothingBehindAndTheProcessUndisturbed) {
   const std::uint64_t descriptors = hosts_->descriptors(Host::kB);
   const std::string threads = status_field(counter_->pid(), "Threads");
   ASSERT_TRUE(preflight(counter_->pid()).ready());
-  EXPECT_EQ(hosts_->use(Host::kA), source);
-  EXPECT_EQ(hosts_->use(Host::kB), destination);
+  EXPECT_EQ(hosts_->use_coming_to(Host::kA, source), source);
+  EXPECT_EQ(hosts_->use_coming_to(Host::kB, destination), destination);
   EXPECT_EQ(files_below(hosts_->variable("STATE", Host::kA)), source_files);
   EXPECT_EQ(files_below(hosts_->variable("STATE", Host::kB)), destination_files);
   EXPECT_TRUE(hosts_->wait_for_descriptors(Host::kB, descriptors));

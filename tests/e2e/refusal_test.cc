@@ -74,8 +74,8 @@ class RefusalTest : public testing::Test {
   /// The counter goes on with its next number, and nobody holds more or less than before.
   void expect_untouched() {
     EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst + 1);
-    EXPECT_EQ(hosts_->use(Host::kA), source_);
-    EXPECT_EQ(hosts_->use(Host::kB), destination_);
+    EXPECT_EQ(hosts_->use_coming_to(Host::kA, source_), source_);
+    EXPECT_EQ(hosts_->use_coming_to(Host::kB, destination_), destination_);
   }
 
   /// Starts a second counter with these streams, says that migrating it must be refused for the
@@ -236,7 +236,7 @@ TEST_F(RefusalTest, AnAgentOfAnotherProtocolVersion) {
   const auto stranger = start_agent_of_another_version(*hosts_, Host::kB);
   EXPECT_TRUE(refused(migrate(), kRefusedExit, {"version", "99"}));
   EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst + 1);
-  EXPECT_EQ(hosts_->use(Host::kA), source_);
+  EXPECT_EQ(hosts_->use_coming_to(Host::kA, source_), source_);
 }
 
 TEST_F(RefusalTest, AnOperatorWithACertificateOfAnotherAuthority) {
@@ -272,7 +272,7 @@ TEST_F(RefusalTest, ADestinationWithACertificateOfAnotherAuthority) {
   hosts_->start_agent(Host::kB);
   EXPECT_TRUE(refused(migrate(), kNotAuthorisedExit, {"certificate"}));
   EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst + 1);
-  EXPECT_EQ(hosts_->use(Host::kA), source_);
+  EXPECT_EQ(hosts_->use_coming_to(Host::kA, source_), source_);
 }
 
 TEST_F(RefusalTest, AProcessThatIsBeingMoved) {

@@ -102,8 +102,8 @@ class SuspendedTest : public testing::Test {
   void expect_suspended() const {
     EXPECT_TRUE(come_to({"suspended"}));
     EXPECT_TRUE(come_to({}, Host::kB));
-    EXPECT_EQ(hosts_->use(Host::kA), suspended_);
-    EXPECT_EQ(hosts_->use(Host::kB), empty_b_);
+    EXPECT_EQ(hosts_->use_coming_to(Host::kA, suspended_), suspended_);
+    EXPECT_EQ(hosts_->use_coming_to(Host::kB, empty_b_), empty_b_);
   }
 
   /// It stands still at B, off its GPUs, and goes on there when it is resumed.
@@ -127,7 +127,7 @@ class SuspendedTest : public testing::Test {
     ASSERT_EQ(resumed.exit_code, 0) << resumed.out << resumed.err;
     expect_answers(Host::kA);
     EXPECT_TRUE(come_to({}));
-    EXPECT_EQ(hosts_->use(Host::kA), running_);
+    EXPECT_EQ(hosts_->use_coming_to(Host::kA, running_), running_);
   }
 
   void expect_answers(Host host) const {
@@ -138,7 +138,7 @@ class SuspendedTest : public testing::Test {
   void expect_gone_from_a() {
     ASSERT_TRUE(counter_->program().wait(kPatience));
     EXPECT_TRUE(come_to({}));
-    EXPECT_EQ(hosts_->use(Host::kA), empty_);
+    EXPECT_EQ(hosts_->use_coming_to(Host::kA, empty_), empty_);
   }
 
   std::optional<TwoHosts> hosts_;
@@ -214,7 +214,7 @@ TEST_F(SuspendedTest, ItMovesOnWhileItIsSuspended) {
   const pid_t there = std::stoi(pid_of_suspended(Host::kB));
   ASSERT_TRUE(migrated(hosts_->migrate(Host::kB, there)));
   EXPECT_TRUE(come_to({}, Host::kB));
-  EXPECT_EQ(hosts_->use(Host::kB), empty_b_);
+  EXPECT_EQ(hosts_->use_coming_to(Host::kB, empty_b_), empty_b_);
   const CommandResult resumed = order({"resume", pid_of_suspended(Host::kA)});
   ASSERT_EQ(resumed.exit_code, 0) << resumed.out << resumed.err;
   expect_answers(Host::kA);
@@ -262,7 +262,7 @@ TEST_F(SuspendedTest, AJobThatIsKilledWhereItHasArrivedLeavesNothing) {
   ASSERT_TRUE(come_to({"suspended"}, Host::kB));
   ASSERT_EQ(::kill(std::stoi(pid_of_suspended(Host::kB)), SIGKILL), 0);
   EXPECT_TRUE(come_to({}, Host::kB));
-  EXPECT_EQ(hosts_->use(Host::kB), empty_b_);
+  EXPECT_EQ(hosts_->use_coming_to(Host::kB, empty_b_), empty_b_);
 }
 
 TEST_F(SuspendedTest, WhatWasChangedInItsKeptVramIsNotMovedOrStored) {

@@ -357,6 +357,16 @@ HostUse TwoHosts::use(Host host) const {
   return use;
 }
 
+HostUse TwoHosts::use_coming_to(Host host, const HostUse& wanted) const {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  HostUse found = use(host);
+  while (found != wanted && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(Milliseconds(10));
+    found = use(host);
+  }
+  return found;
+}
+
 UdpClient::UdpClient(const std::string& network_namespace) {
   in_network(network_namespace,
              [this] { socket_.reset(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)); });

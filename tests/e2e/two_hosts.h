@@ -148,6 +148,10 @@ class TwoHosts {
   /// Waits until the agent is idle, then looks.
   HostUse use(Host host) const;
 
+  /// Waits until that is `wanted`, if it comes to that in a while: what a process had is given back
+  /// only after it is seen no more.
+  HostUse use_coming_to(Host host, const HostUse& wanted) const;
+
  private:
   std::string directory_;
   std::map<std::string, std::string> variables_;

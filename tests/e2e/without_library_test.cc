@@ -118,7 +118,8 @@ TEST_F(WithoutLibrary, MovesToAndFro) {
   ASSERT_EQ(ask(), expected++);
   const auto check = [&](Host host, const MigrateOutcome& outcome) {
     EXPECT_THAT(outcome.out, HasSubstr(in_brackets("no-library-slow")));
-    EXPECT_EQ(hosts_.use(other(host)), empty[host == Host::kA ? 1 : 0]);
+    EXPECT_EQ(hosts_.use_coming_to(other(host), empty[host == Host::kA ? 1 : 0]),
+              empty[host == Host::kA ? 1 : 0]);
     EXPECT_GE(hosts_.use(host).vram_bytes, kVram);
     ASSERT_EQ(ask(host), expected++);
     ASSERT_TRUE(counter_is_intact(client_, hosts_, host));
@@ -284,7 +285,7 @@ TEST_F(WithoutLibrary, GoesOnAfterACancelledMigration) {
   migration.program().signal(SIGINT);
   EXPECT_FALSE(TwoHosts::parse_outcome(migration.finish(kPatience)).migrated());
   EXPECT_EQ(ask(), kCounterFirst);
-  EXPECT_EQ(hosts_.use(Host::kA), source);
+  EXPECT_EQ(hosts_.use_coming_to(Host::kA, source), source);
 }
 
 /// Where the source fails, and how.
@@ -304,8 +305,8 @@ TEST_P(WithoutLibraryFailing, GoesOnUnlockedAndMovesAfterwards) {
   EXPECT_TRUE(std::filesystem::exists(hosts_.directory(host) + "/faults.hit"));
   EXPECT_EQ(ask(), kCounterFirst + 1);
   EXPECT_TRUE(counter_is_intact(client_, hosts_, Host::kA));
-  EXPECT_EQ(hosts_.use(Host::kA), source);
-  EXPECT_EQ(hosts_.use(Host::kB), destination);
+  EXPECT_EQ(hosts_.use_coming_to(Host::kA, source), source);
+  EXPECT_EQ(hosts_.use_coming_to(Host::kB, destination), destination);
   ASSERT_TRUE(migrated(migrate(counter)));
   EXPECT_EQ(ask(Host::kB), kCounterFirst + 2);
   EXPECT_TRUE(counter_is_intact(client_, hosts_, Host::kB));

@@ -57,7 +57,12 @@ bool Disk::is_off() const {
 
 void Disk::fail_sync_at(unsigned number, int errno_value) {
   const std::lock_guard lock(mutex_);
-  failing_sync_ = {number, errno_value};
+  failing_sync_ = {number, errno_value, false};
+}
+
+void Disk::fail_syncs(int errno_value) {
+  const std::lock_guard lock(mutex_);
+  failing_sync_ = {0, errno_value, true};
 }
 
 void Disk::leave(std::uint64_t bytes, int errno_value) {

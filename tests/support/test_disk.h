@@ -65,6 +65,8 @@ class Disk {
   /// The n-th sync of a file from now, from 0, fails with that errno, and what was not synced of
   /// that file is gone. Where a close is the sync, the next sync by that open file fails too.
   void fail_sync_at(unsigned number, int errno_value);
+  /// All of them, until a restart.
+  void fail_syncs(int errno_value);
 
   /// Leaves so much room from now on; a write that needs more fails with that errno.
   void leave(std::uint64_t bytes, int errno_value = ENOSPC);
@@ -92,7 +94,12 @@ class Disk {
   std::uint64_t size_bytes_ = std::uint64_t{64} << 30;
   int full_error_ = 0;
   std::optional<unsigned> cut_after_;
-  std::optional<std::pair<unsigned, int>> failing_sync_;
+  struct FailingSync {
+    unsigned number = 0;
+    int errno_value = 0;
+    bool and_later = false;
+  };
+  std::optional<FailingSync> failing_sync_;
   bool is_off_ = false;
   unsigned restarts_ = 0;
 };

@@ -298,9 +298,14 @@ struct Mount::Calls {
     if (error != 0) return error;
     File& file = *open.file;
     auto& failing = mount().disk_.failing_sync_;
-    if (failing && !S_ISDIR(file.mode) && failing->first-- == 0) {
-      file.bytes = file.durable;
-      return -std::exchange(failing, std::nullopt)->second;
+    if (failing && !S_ISDIR(file.mode)) {
+      if (failing->number == 0) {
+        file.bytes = file.durable;
+        const int failure = -failing->errno_value;
+        if (!failing->and_later) failing.reset();
+        return failure;
+      }
+      --failing->number;
     }
     file.sync();
     return 0;
