@@ -454,6 +454,7 @@ TEST_P(SuspendedArrivalFault, AWorkerThatDiesAtTheDestinationLeavesOneCopy) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true"}));
   arm(std::string(GetParam().point) + " kill", Host::kB);
   (void)migrate();  // once it is committed, the agents agree without the worker
+  ASSERT_TRUE(hosts_->wait_until_idle(Host::kB));
   EXPECT_TRUE(was_reached(Host::kB));
   GetParam().moved ? expect_arrived() : expect_resumable();
 }
