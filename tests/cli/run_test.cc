@@ -17,6 +17,7 @@
 
 #include "src/base/unique_fd.h"
 #include "tests/cli/process.h"
+#include "tests/support/wait_until.h"
 
 namespace gcr::cli::test {
 namespace {
@@ -140,16 +141,8 @@ class Supervised : public Run {
 
   void touch(const std::string& name) const { std::ofstream(folder_ + "/" + name).put('\n'); }
 
-  static bool wait_until(const std::function<bool()>& is_so) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (!is_so()) {
-      if (std::chrono::steady_clock::now() > end) return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
-    return true;
-  }
   bool wait_for(const std::string& path, const std::string& text) const {
-    return wait_until([&] { return content(path).find(text) != std::string::npos; });
+    return gcr::test::wait_until([&] { return content(path).find(text) != std::string::npos; });
   }
 
   /// Nobody but init reaps a job that was detached.
@@ -201,7 +194,7 @@ TEST_F(Supervised, FileIsOpenedAgainOnSighup) {
   ASSERT_TRUE(wait_for(file_, "tick"));
   const std::string rotated = content(file_ + ".1");
   const std::string before = output();
-  ASSERT_TRUE(wait_until([&] { return output().size() > before.size() + 20; }));
+  ASSERT_TRUE(gcr::test::wait_until([&] { return output().size() > before.size() + 20; }));
   EXPECT_EQ(content(file_ + ".1"), rotated);
   job.signal(SIGTERM);
   EXPECT_EQ(job.finish().exit_status, 128 + SIGTERM);
@@ -211,7 +204,7 @@ TEST_F(Supervised, FileThatCannotBeOpenedAgainIsKeptAndSaysSo) {
   Running job(words("while [ ! -e go ]; do sleep 0.01; done; echo done"), environment_);
   ASSERT_TRUE(job.wait_for_output("\n"));
   const std::string kept = folder_ + "/kept";
-  ASSERT_TRUE(wait_until([&] { return std::filesystem::exists(file_); }));
+  ASSERT_TRUE(gcr::test::wait_until([&] { return std::filesystem::exists(file_); }));
   std::filesystem::rename(file_, kept);
   std::filesystem::create_directory(file_);
   job.signal(SIGHUP);
@@ -252,7 +245,7 @@ TEST_F(Supervised, ProcessesThatOutliveTheCommandGetItsSignals) {
   ASSERT_TRUE(wait_for(file_, "ready"));
   // The command ends by itself, at its own time: until then the signal would be its alone.
   ASSERT_TRUE(job.wait_for_output("\n"));
-  ASSERT_TRUE(wait_until([&] {
+  ASSERT_TRUE(gcr::test::wait_until([&] {
     job.signal(SIGTERM);
     return output().find("it too") != std::string::npos;
   }));
@@ -275,7 +268,7 @@ TEST_F(Supervised, OutputThatWasLostIsToldOnceThereIsRoom) {
                     "while [ ! -e go ]; do echo tick; sleep 0.01; done"),
               environment_);
   // More than a pipe holds: some of it was read, and could not be written.
-  ASSERT_TRUE(wait_until([&] { return std::filesystem::exists(folder_ + "/lost"); }));
+  ASSERT_TRUE(gcr::test::wait_until([&] { return std::filesystem::exists(folder_ + "/lost"); }));
   std::filesystem::remove(file_);
   job.signal(SIGHUP);
   ASSERT_TRUE(wait_for(file_, "tick"));
@@ -292,7 +285,7 @@ TEST_F(Supervised, DetachedJobGoesOn) {
   EXPECT_FALSE(has_ended(pid));
   touch("go");
   EXPECT_TRUE(wait_for(file_, "done"));
-  EXPECT_TRUE(wait_until([&] { return has_ended(pid); }));
+  EXPECT_TRUE(gcr::test::wait_until([&] { return has_ended(pid); }));
 }
 
 TEST_F(Supervised, CommandThatCannotBeStartedIsToldBeforeDetaching) {

@@ -23,6 +23,7 @@
 #include "src/base/units.h"
 #include "tests/e2e/apps.h"
 #include "tests/e2e/two_hosts.h"
+#include "tests/support/wait_until.h"
 
 namespace gcr::e2e {
 namespace {
@@ -240,17 +241,8 @@ pid_t start_detached(const TwoHosts& hosts, const std::string& file, const std::
   return std::atoi(started.out.c_str());
 }
 
-bool wait_until(const std::function<bool()>& is_so) {
-  const auto end = std::chrono::steady_clock::now() + kPatience;
-  while (!is_so()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(Milliseconds(5));
-  }
-  return true;
-}
-
 bool wait_until_gone(pid_t pid) {
-  return wait_until([pid] { return procfs::has_ended(pid); });
+  return test::wait_until([pid] { return procfs::has_ended(pid); });
 }
 
 bool grows(const std::string& path) {
@@ -306,13 +298,13 @@ TEST_F(JobTest, AJobThatRunStartedMovesWithItsOutputAndItsSupervisor) {
   const std::string rotated = file + ".1";
   ASSERT_EQ(std::rename(file.c_str(), rotated.c_str()), 0);
   ASSERT_EQ(::kill(pid, SIGHUP), 0);
-  ASSERT_TRUE(wait_until([&] { return ::access(file.c_str(), F_OK) == 0; }));
+  ASSERT_TRUE(test::wait_until([&] { return ::access(file.c_str(), F_OK) == 0; }));
   ASSERT_TRUE(grows(file));
   // The command ends, and the counter stays in the job.
   const pid_t command = procfs::tree(pid).at(1);
   ASSERT_EQ(::kill(pid, SIGTERM), 0);
   // Until the supervisor has waited for it, it is in the tree, and the next signal goes to it.
-  ASSERT_TRUE(wait_until([&] { return procfs::tree(pid).size() == 2; }));
+  ASSERT_TRUE(test::wait_until([&] { return procfs::tree(pid).size() == 2; }));
   EXPECT_TRUE(procfs::has_ended(command));
   ASSERT_EQ(ask_counter(client_, hosts_, Host::kA), expected++);
   ASSERT_EQ(::kill(pid, SIGTERM), 0);

@@ -19,6 +19,7 @@
 #include "tests/apps/ring.h"
 #include "tests/e2e/apps.h"
 #include "tests/e2e/two_hosts.h"
+#include "tests/support/wait_until.h"
 
 namespace gcr::e2e {
 namespace {
@@ -74,11 +75,7 @@ class SuspendTest : public testing::Test {
 
   /// Recovery may still have to lead there.
   bool comes_to(const std::string& wanted) const {
-    const auto end = std::chrono::steady_clock::now() + kPatience;
-    while (state() != wanted) {
-      if (std::chrono::steady_clock::now() > end) return false;
-    }
-    return true;
+    return test::wait_until([&] { return state() == wanted; });
   }
 
   bool is_frozen() const {

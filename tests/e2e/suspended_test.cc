@@ -22,6 +22,7 @@
 #include "tests/apps/ring.h"
 #include "tests/e2e/apps.h"
 #include "tests/e2e/two_hosts.h"
+#include "tests/support/wait_until.h"
 
 namespace gcr::e2e {
 namespace {
@@ -82,11 +83,7 @@ class SuspendedTest : public testing::Test {
 
   /// Recovery may still have to lead there.
   bool come_to(const Words& wanted, Host host = Host::kA) const {
-    const auto end = std::chrono::steady_clock::now() + kPatience;
-    while (states(host) != wanted) {
-      if (std::chrono::steady_clock::now() > end) return false;
-    }
-    return true;
+    return test::wait_until([&] { return states(host) == wanted; });
   }
 
   /// Of the only job that is suspended at a host.

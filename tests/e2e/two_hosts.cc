@@ -26,6 +26,8 @@
 #include <system_error>
 #include <thread>
 
+#include "tests/support/wait_until.h"
+
 namespace gcr::e2e {
 namespace {
 
@@ -329,12 +331,7 @@ std::uint64_t TwoHosts::descriptors(Host host) const {
 }
 
 bool TwoHosts::wait_for_descriptors(Host host, std::uint64_t most) const {
-  const auto end = std::chrono::steady_clock::now() + kPatience;
-  while (descriptors(host) > most) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(Milliseconds(10));
-  }
-  return true;
+  return test::wait_until([&] { return descriptors(host) <= most; });
 }
 
 HostUse TwoHosts::use(Host host) const {
@@ -358,12 +355,8 @@ HostUse TwoHosts::use(Host host) const {
 }
 
 HostUse TwoHosts::use_coming_to(Host host, const HostUse& wanted) const {
-  const auto end = std::chrono::steady_clock::now() + kPatience;
-  HostUse found = use(host);
-  while (found != wanted && std::chrono::steady_clock::now() < end) {
-    std::this_thread::sleep_for(Milliseconds(10));
-    found = use(host);
-  }
+  HostUse found;
+  test::wait_until([&] { return (found = use(host)) == wanted; });
   return found;
 }
 

@@ -15,6 +15,7 @@
 #include "tests/softgpu/criu_plugin/plugin_copies.h"
 #include "tests/softgpu/face.h"
 #include "tests/softgpu/machines.h"
+#include "tests/support/wait_until.h"
 
 namespace gcr::criu::test {
 namespace {
@@ -209,10 +210,7 @@ TEST_F(ByPlugin, ARestoreFailsIfThePluginHasPutAGpuElsewhereThanPlanned) {
   ASSERT_FALSE(tree);
   EXPECT_THAT(tree.error().message(), testing::HasSubstr("GPU 0xaaaa of the source on 0xbbbb"));
   // What a killed process had is given back a little later.
-  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-  while (destination_.used_bytes(0) != 0U && std::chrono::steady_clock::now() < end) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
+  gcr::test::wait_until([&] { return destination_.used_bytes(0) == 0U; });
   EXPECT_EQ(destination_.used_bytes(0), 0U);
 }
 
