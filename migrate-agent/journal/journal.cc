@@ -105,6 +105,10 @@ std::filesystem::path path_of(const std::filesystem::path& state_dir, const Uuid
 
 Uuid id_of(const Began& began) { return to_uuid(began.migration_id()); }
 
+bool is_same(const ProcessId& one, const ProcessId& other) {
+  return one.pid() == other.pid() && one.start_time() == other.start_time();
+}
+
 int root_pid(const ProcessIds& members) { return members.empty() ? 0 : members[0].pid(); }
 
 std::vector<pid_t> pids_of(const ProcessIds& members) {

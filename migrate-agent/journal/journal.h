@@ -41,6 +41,9 @@ std::filesystem::path path_of(const std::filesystem::path& state_dir, const Uuid
 /// Of a Began that was read from a journal (parse() has checked it).
 Uuid id_of(const Began& began);
 
+/// Whether both are the same process; a PID alone may have been used again.
+bool is_same(const ProcessId& one, const ProcessId& other);
+
 /// The PID of the process that was named, of a list of members; 0 if there is none.
 int root_pid(const ProcessIds& members);
 

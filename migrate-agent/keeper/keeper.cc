@@ -196,6 +196,10 @@ Keeper::~Keeper() {
   if (!armed_) (void)end();
 }
 
+Result<Keeper> Keeper::start_beside(const std::filesystem::path& reaper) {
+  return start(reaper.parent_path() / "gcr-keeper");
+}
+
 Result<Keeper> Keeper::start(const std::filesystem::path& program) {
   auto started = [&]() -> Result<Keeper> {
     GCR_ASSIGN(SocketPair sockets, make_sockets());

@@ -32,6 +32,8 @@ class Keeper {
  public:
   /// Starts `program` and waits until it is ready to be armed. It inherits only its socket.
   static Result<Keeper> start(const std::filesystem::path& program);
+  /// The one that lies beside the agent's reaper.
+  static Result<Keeper> start_beside(const std::filesystem::path& reaper);
 
   Keeper(Keeper&& other) noexcept;
   Keeper& operator=(Keeper&& other) noexcept;

@@ -28,7 +28,6 @@ class KeptVram {
   const KeptCopy& description() const { return description_; }
   std::uint64_t total_bytes() const;
 
-  std::span<const UniqueMapping> parts() const { return parts_; }
   /// `kept` is of description().
   std::span<std::byte> content(const KeptBuffer& kept) const;
 

@@ -69,6 +69,16 @@ Status hand_to_suspension(const commit::DestinationLog& log, const cgroups::Grou
   return fault::point("destination.suspended");
 }
 
+/// Whether it was taken back: true if the journal is aborted now.
+Result<bool> decide(commit::DestinationLog& log, DestinationEvent told, journal::Record record) {
+  GCR_TRY(fault::point("destination.told"));
+  GCR_ASSIGN(const bool lost, give_up_lost_copy(log));
+  if (lost) return true;
+  GCR_TRY(log.advance(told, std::move(record)));
+  GCR_TRY(fault::point("destination.committed"));
+  return give_up_lost_copy(log);
+}
+
 }  // namespace
 
 const journal::Restored& copy_of(const commit::DestinationLog& log) {
@@ -85,20 +95,6 @@ Result<bool> give_up_lost_copy(commit::DestinationLog& log) {
   GCR_TRY(log.advance(DestinationEvent::kCopyLost, std::move(record)));
   return true;
 }
-
-namespace {
-
-/// Whether it was taken back: true if the journal is aborted now.
-Result<bool> decide(commit::DestinationLog& log, DestinationEvent told, journal::Record record) {
-  GCR_TRY(fault::point("destination.told"));
-  GCR_ASSIGN(const bool lost, give_up_lost_copy(log));
-  if (lost) return true;
-  GCR_TRY(log.advance(told, std::move(record)));
-  GCR_TRY(fault::point("destination.committed"));
-  return give_up_lost_copy(log);
-}
-
-}  // namespace
 
 Result<std::string> let_go(commit::DestinationLog& log, const agent::Config& config,
                            const cgroups::Group& group, DestinationEvent told,

@@ -86,8 +86,7 @@ Status assign_regions(Course& c,
 
 /// The journal knows the keeper before it holds anything.
 Status start_keeper(Course& c) {
-  GCR_ASSIGN(c.subject.keeper,
-             keeper::Keeper::start(c.worker.config.criu.reaper.parent_path() / "gcr-keeper"));
+  GCR_ASSIGN(c.subject.keeper, keeper::Keeper::start_beside(c.worker.config.criu.reaper));
   journal::Record record;
   *record.mutable_keeper_started()->mutable_keeper() = c.subject.keeper->id();
   return c.account.log->advance(commit::SourceEvent::kKeeperStarted, std::move(record));

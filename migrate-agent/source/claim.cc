@@ -30,7 +30,7 @@ Status check_alone(const Course& c) {
     if (!contents || contents->damage || !journal::unfinished(contents->records)) continue;
     for (const journal::ProcessId& theirs : contents->records.front().began().members()) {
       const auto is_theirs = [&theirs](const journal::ProcessId& ours) {
-        return ours.pid() == theirs.pid() && ours.start_time() == theirs.start_time();
+        return journal::is_same(ours, theirs);
       };
       if (std::ranges::none_of(c.subject.members, is_theirs)) continue;
       return Error(Code::kRefused, fmt::format("migration {} has process {}",

@@ -82,8 +82,7 @@ Status take_buffers(Suspend& s) {
 /// The journal knows the keeper before it holds anything.
 Status start_copy_keeper(Suspend& s) {
   Course& c = s.course;
-  GCR_ASSIGN(s.keeper,
-             keeper::Keeper::start(c.worker.config.criu.reaper.parent_path() / "gcr-keeper"));
+  GCR_ASSIGN(s.keeper, keeper::Keeper::start_beside(c.worker.config.criu.reaper));
   journal::Record record;
   *record.mutable_keeper_started()->mutable_keeper() = s.keeper->id();
   record.mutable_keeper_started()->set_of_copy(true);

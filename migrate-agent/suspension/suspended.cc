@@ -12,10 +12,6 @@ namespace {
 
 using journal::ProcessId;
 
-bool is_same(const ProcessId& one, const ProcessId& other) {
-  return one.pid() == other.pid() && one.start_time() == other.start_time();
-}
-
 bool lives(const ProcessId& member) {
   const auto process = procfs::Process::open(member.pid(), member.start_time());
   return process && !process->has_ended();
@@ -31,8 +27,8 @@ Result<std::vector<job::Mapping>> mapped_by(const proto::Buffer& buffer,
       return Error(Code::kDataLoss, "the copy of VRAM is another job's");
     }
     const ProcessId& member = members[static_cast<int>(mapping.member())];
-    const auto place =
-        std::ranges::find_if(living, [&](const ProcessId& one) { return is_same(one, member); });
+    const auto place = std::ranges::find_if(
+        living, [&](const ProcessId& one) { return journal::is_same(one, member); });
     if (place == living.end()) {
       return Error(Code::kRefused,
                    fmt::format("process {}, which has GPU memory, has ended since the job was "
@@ -55,7 +51,7 @@ Result<journal::Entry> find_suspended(const WorkerContext& worker, pid_t pid) {
   for (const journal::Entry& entry : entries) {
     const auto contents = journal::peek(entry.path);
     if (!contents || contents->damage || !journal::suspended(contents->records)) continue;
-    const auto is_it = [&](const ProcessId& member) { return is_same(member, wanted); };
+    const auto is_it = [&](const ProcessId& member) { return journal::is_same(member, wanted); };
     if (std::ranges::any_of(journal::members_of(contents->records), is_it)) return entry;
   }
   return Error(Code::kNotFound, fmt::format("process {} is not suspended", pid));
@@ -98,7 +94,7 @@ Result<journal::ProcessIds> living_members(const Permissions& permissions,
     *living.Add() = member;
   }
   const ProcessId& root = journal::members_of(records)[0];
-  if (!living.empty() && is_same(living[0], root)) return living;
+  if (!living.empty() && journal::is_same(living[0], root)) return living;
   return Error(Code::kNotFound,
                fmt::format("process {} has ended since its job was suspended", root.pid()));
 }
