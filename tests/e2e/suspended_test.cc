@@ -86,8 +86,9 @@ class SuspendedTest : public testing::Test {
     return test::wait_until([&] { return states(host) == wanted; });
   }
 
-  /// Of the only job that is suspended at a host.
+  /// Of the only job that is suspended at a host. What brought it there may still have to end.
   std::string pid_of_suspended(Host host) const {
+    EXPECT_TRUE(come_to({"suspended"}, host));
     const auto answer = hosts_->ask(host, "list");
     const auto& migrations = answer.fields().at("migrations").list_value().values();
     if (migrations.size() != 1) return "";
@@ -248,7 +249,6 @@ TEST_F(SuspendedTest, WhereItHasArrivedItStaysSuspendedWithoutAnAgent) {
   ASSERT_EQ(::kill(hosts_->agent_pid(Host::kB), SIGKILL), 0);
   hosts_->stop_agent(Host::kB);
   hosts_->start_agent(Host::kB);
-  ASSERT_TRUE(come_to({"suspended"}, Host::kB));
   ASSERT_EQ(::kill(std::stoi(pid_of_suspended(Host::kB)), SIGCONT), 0);
   expect_arrived();
 }
@@ -256,7 +256,6 @@ TEST_F(SuspendedTest, WhereItHasArrivedItStaysSuspendedWithoutAnAgent) {
 TEST_F(SuspendedTest, AJobThatIsKilledWhereItHasArrivedLeavesNothing) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_TRUE(migrated(migrate()));
-  ASSERT_TRUE(come_to({"suspended"}, Host::kB));
   ASSERT_EQ(::kill(std::stoi(pid_of_suspended(Host::kB)), SIGKILL), 0);
   EXPECT_TRUE(come_to({}, Host::kB));
   EXPECT_EQ(hosts_->use_coming_to(Host::kB, empty_b_), empty_b_);

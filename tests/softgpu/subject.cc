@@ -3,8 +3,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <iostream>
+#include <thread>
 
 #include "src/base/units.h"
 #include "src/base/uuid.h"
@@ -216,6 +219,17 @@ CUresult release(Subject& s) {
   return CUDA_SUCCESS;
 }
 
+/// MILLISECONDS: work for the GPU that takes so long.
+CUresult busy(Subject& s) {
+  return s.cu.cuLaunchHostFunc(
+      nullptr,
+      [](void* milliseconds) {
+        std::this_thread::sleep_for(
+            std::chrono::milliseconds(reinterpret_cast<std::intptr_t>(milliseconds)));
+      },
+      reinterpret_cast<void*>(s.next<std::intptr_t>()));
+}
+
 CUresult state(Subject& s) {
   CUprocessState state{};
   const CUresult result = s.cu.cuCheckpointProcessGetState(s.next<int>(), &state);
@@ -279,6 +293,7 @@ const Subject::Commands kCommands{
     {"uuid", uuid},
     {"block", block},
     {"release", release},
+    {"busy", busy},
     {"state", state},
     {"thread", thread},
     {"lock", lock},

@@ -201,6 +201,17 @@ TEST_F(ByPlugin, AProcessGoesOnWhereItWasDumped) {
   EXPECT_EQ(program.ask("uuid 0"), "0 " + source_.uuid(0));
 }
 
+/// As is a thread that CRIU has stopped within a call.
+TEST_F(ByPlugin, WorkThatIsUnderWayIsWaitedFor) {
+  GpuProgram program(directory_.path(), source_);
+  fill_buffers(program);
+  ASSERT_EQ(program.ask("busy 2000"), "0");
+  const Status dumped = dump(program, command_on(source_));
+  ASSERT_TRUE(dumped) << dumped.error().message();
+  ASSERT_TRUE(resume_stopped(program.program().process()));
+  expect_buffers(program);
+}
+
 TEST_F(ByPlugin, ARestoreFailsIfThePluginHasPutAGpuElsewhereThanPlanned) {
   GpuProgram program(directory_.path(), source_);
   fill_buffers(program);

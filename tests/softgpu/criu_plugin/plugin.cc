@@ -5,6 +5,7 @@
 // the process go on with its GPU work.
 //
 // It asks the engine's door (door.h), whose thread has to run for that while CRIU holds all others.
+// A thread that CRIU has stopped within a call of the engine runs as well until it has left that.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -49,6 +50,7 @@ using gcr::softgpu::Result;
 constexpr char kName[] = "amdgpu_plugin";
 constexpr char kDoorThread[] = "softgpu-restore\n";
 constexpr std::uint32_t kLockTimeoutMs = 10'000;
+constexpr std::uint32_t kQuickLockTimeoutMs = 200;  ///< while nothing but the door's threads runs
 constexpr std::chrono::microseconds kPause{500};
 /// Named as the contents of VRAM are, so that it travels as those do.
 char image_name[] = "amdgpu-softgpu.img";
@@ -77,15 +79,18 @@ bool know_machine() {
   return false;
 }
 
-/// Those of the doors of a process, which has one for each vendor's GPUs.
-std::vector<pid_t> door_threads(pid_t pid) {
+enum class Threads { kDoors, kAll };
+
+/// Those of a process, or of its doors: it has one for each vendor's GPUs.
+std::vector<pid_t> threads_of(pid_t pid, Threads which) {
   const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
   DIR* const directory = ::opendir(tasks.c_str());
   std::vector<pid_t> found;
   while (const dirent* entry = directory != nullptr ? ::readdir(directory) : nullptr) {
+    if (entry->d_name[0] == '.') continue;
     std::ifstream file(tasks + "/" + entry->d_name + "/comm");
     const std::string name{std::istreambuf_iterator<char>(file), {}};
-    if (name == kDoorThread) found.push_back(std::atoi(entry->d_name));
+    if (which == Threads::kAll || name == kDoorThread) found.push_back(std::atoi(entry->d_name));
   }
   if (directory != nullptr) ::closedir(directory);
   return found;
@@ -137,10 +142,10 @@ class RunningThread {
 };
 
 /// kNotInitialized: it has no door for these GPUs.
-Result ask(pid_t pid, DoorRequest request) {
+Result ask(pid_t pid, DoorRequest request, Threads meanwhile = Threads::kDoors) {
   request.version = gcr::softgpu::kDoorVersion;
   std::vector<std::unique_ptr<RunningThread>> running;
-  for (const pid_t thread : door_threads(pid)) {
+  for (const pid_t thread : threads_of(pid, meanwhile)) {
     running.push_back(std::make_unique<RunningThread>(pid, thread));
     if (running.back()->runs()) continue;
     PLUGIN_ERROR("cannot let thread %d run: %s", thread, std::strerror(errno));
@@ -159,7 +164,8 @@ Result ask(pid_t pid, DoorRequest request) {
     std::this_thread::sleep_for(kPause);
   }
   caller.join();
-  if (result && result != Result::kNotInitialized) {
+  const bool is_tried_again = result == Result::kNotReady && meanwhile == Threads::kDoors;
+  if (result && result != Result::kNotInitialized && !is_tried_again) {
     PLUGIN_ERROR("process %d refuses %u: %d", pid, static_cast<unsigned>(request.op),
                  static_cast<int>(result.code()));
   }
@@ -169,8 +175,18 @@ Result ask(pid_t pid, DoorRequest request) {
 Result ask(pid_t pid, DoorOp op) {
   DoorRequest request{};
   request.op = op;
-  request.timeout_ms = kLockTimeoutMs;
   return ask(pid, request);
+}
+
+/// Not ready is a process with a thread that was stopped within a call, or with work under way.
+Result lock(pid_t pid) {
+  DoorRequest request{};
+  request.op = DoorOp::kLock;
+  request.timeout_ms = kQuickLockTimeoutMs;
+  const Result locked = ask(pid, request);
+  if (locked != Result::kNotReady) return locked;
+  request.timeout_ms = kLockTimeoutMs;
+  return ask(pid, request, Threads::kAll);
 }
 
 /// The machine's devices take the places of `before`, in their order.
@@ -274,9 +290,9 @@ void finish(int stage, int result) {
 }
 
 int checkpoint_devices(int pid) {
-  if (door_threads(pid).empty()) return 0;
+  if (threads_of(pid, Threads::kDoors).empty()) return 0;
   if (!know_machine()) return -1;
-  const Result locked = ask(pid, DoorOp::kLock);
+  const Result locked = lock(pid);
   if (locked == Result::kNotInitialized) return 0;
   if (locked) return -1;
   const bool is_first = checkpointed.empty();
@@ -290,7 +306,7 @@ int checkpoint_devices(int pid) {
 }
 
 int resume_devices_late(int pid) {
-  if (door_threads(pid).empty()) return 0;
+  if (threads_of(pid, Threads::kDoors).empty()) return 0;
   const std::vector<Uuid> before = read_image();
   if (!know_machine()) return -1;
   const Result found = ask(pid, DoorOp::kState);
