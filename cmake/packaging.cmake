@@ -43,6 +43,9 @@ install(TARGETS gcr-slurm-wait RUNTIME DESTINATION libexec/gcr-migrate COMPONENT
 if(TARGET spank_gcr)
   install(TARGETS spank_gcr LIBRARY DESTINATION lib/gcr-migrate COMPONENT preload)
 endif()
+if(TARGET gcr-slurm-jobs)
+  install(TARGETS gcr-slurm-jobs RUNTIME DESTINATION libexec/gcr-migrate COMPONENT cli)
+endif()
 
 # A CRIU with its own libraries and loader, of a newer release than the distribution's
 # (scripts/install-deps --criu-private); scripts/package puts it there.

@@ -33,6 +33,9 @@ void add_store(CLI::App& app, Commands& commands);
 /// its "--".
 void add_run(CLI::App& app, Commands& commands, std::vector<std::string> after_mark);
 
+/// `gcr-migrate slurm JOBID`: becomes `gcr-slurm migrate JOBID`.
+void add_slurm(CLI::App& app, Commands& commands);
+
 /// `gcr-migrate journal`: every record of every journal that the paths name, the oldest journal of
 /// a directory first, and what is wrong with it. Needs no lock and changes nothing.
 void add_journal(CLI::App& app, Commands& commands);

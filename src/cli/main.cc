@@ -30,6 +30,7 @@ int main(int argc, char** argv) {
   add_restore(app, commands);
   add_store(app, commands);
   add_run(app, commands, take_after_mark(words));
+  add_slurm(app, commands);
   add_journal(app, commands);
   add_timeline(app, commands);
   add_suspensions(app, commands);

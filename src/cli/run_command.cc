@@ -30,6 +30,11 @@ With --output the command runs below gcr-supervisor, whose PID is printed: migra
 supervisor opens FILE again on SIGHUP (for logrotate), and passes SIGINT, SIGQUIT, SIGTERM, SIGUSR1
 and SIGUSR2 on to the command. It ends when all processes of the job have ended.)";
 
+constexpr const char* kSlurmDescription =
+    "gcr-migrate slurm JOBID [OPTION...]: move a job of Slurm's, as gcr-slurm migrate does, which "
+    "has more of the options";
+
+constexpr const char* kSlurmProgram = "gcr-slurm";
 constexpr const char* kLibrary = "libgcr-preload.so";
 constexpr const char* kSupervisor = "gcr-supervisor";
 constexpr const char* kSeparators = ": ";  // of LD_PRELOAD
@@ -147,6 +152,19 @@ ExitCode start(const RunOptions& options, const std::vector<std::string>& comman
   return options.output.empty() ? become(command) : supervise(options, command);
 }
 
+/// Becomes gcr-slurm, beside us or in PATH, which calls this program again.
+ExitCode move_slurm_job(const std::vector<std::string>& words) {
+  const auto own = executable_path();
+  if (!own) return fail(ExitCode::kRunOwnFailure, own.error().message());
+  ::setenv("GCR_CLI", own->c_str(), 0);
+  const auto beside = own->parent_path() / kSlurmProgram;
+  std::error_code ignored;
+  std::vector<std::string> command{
+      std::filesystem::exists(beside, ignored) ? beside.string() : kSlurmProgram, "migrate"};
+  command.insert(command.end(), words.begin(), words.end());
+  return become(command);
+}
+
 }  // namespace
 
 void add_run(CLI::App& app, Commands& commands, std::vector<std::string> after_mark) {
@@ -165,6 +183,12 @@ void add_run(CLI::App& app, Commands& commands, std::vector<std::string> after_m
     command.insert(command.end(), after_mark.begin(), after_mark.end());
     return start(*options, command);
   };
+}
+
+void add_slurm(CLI::App& app, Commands& commands) {
+  CLI::App* slurm = app.add_subcommand("slurm", kSlurmDescription);
+  slurm->prefix_command();
+  commands[slurm] = [slurm] { return move_slurm_job(slurm->remaining()); };
 }
 
 }  // namespace gcr::cli

@@ -74,6 +74,22 @@ TEST_F(Run, ArgumentsArriveAsTheyAre) {
   EXPECT_EQ(finished.out, "[--help][--][][a b][{}]");
 }
 
+TEST_F(Run, ASlurmJobIsLeftToTheProgramForThat) {
+  std::ofstream(folder_ + "/gcr-slurm")
+      << "#!/bin/sh\nprintf '[%s]' \"$@\"\necho $GCR_CLI\nexit 4\n";
+  std::filesystem::permissions(folder_ + "/gcr-slurm", std::filesystem::perms::owner_all);
+  const Finished finished =
+      run({GCR_CLI, "slurm", "4711", "--to", "node2", "--json"}, {"PATH=" + folder_});
+  EXPECT_EQ(finished.exit_status, 4);
+  EXPECT_EQ(finished.out, "[migrate][4711][--to][node2][--json]" GCR_CLI "\n");
+}
+
+TEST_F(Run, WithoutThatProgramNoSlurmJobIsMoved) {
+  const Finished finished = run({GCR_CLI, "slurm", "4711"}, {"PATH=" + folder_});
+  EXPECT_EQ(finished.exit_status, 127);
+  EXPECT_THAT(finished.err, HasSubstr("cannot start gcr-slurm: No such file"));
+}
+
 TEST_F(Run, CommandIsFoundInThePath) {
   const Finished finished =
       run_with({"GCR_PRELOAD=" + library_, "PATH=/usr/bin:/bin"}, {"printf", "found"});

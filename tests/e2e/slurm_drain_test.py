@@ -16,9 +16,10 @@ import unittest
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-from ticker_hosts import ROOT, Hosts, Ticker, wait_for  # noqa: E402  # pylint: disable=wrong-import-position
+from ticker_hosts import ROOT, Hosts, Ticker, movable_users, wait_for  # noqa: E402  # pylint: disable=wrong-import-position
 
-PATIENCE_S = 120
+USER, _ = movable_users()
+PATIENCE_S = 240
 STATUS = 9  # of every job, when its ticker ends
 
 
@@ -31,6 +32,8 @@ class Nodes(Hosts):
         super().__init__(count, *options)
         self.outputs = self.folder / "outputs"
         self.outputs.mkdir()
+        self.outputs.chmod(0o1777)
+        self.environment = []  # of Slurm's commands, and of what uses them
         self._submitted = 0
 
     def node(self, host):
@@ -39,7 +42,7 @@ class Nodes(Hosts):
     def at_controller(self, *words):
         """The words that run Slurm's commands, and what uses them."""
         return ["nsenter", f"--net={self.env['NS_' + self.env['CONTROLLER'].upper()]}", "env",
-                f"SLURM_CONF={self.env['SLURM_CONF']}", *map(str, words)]  # fmt: skip
+                f"SLURM_CONF={self.env['SLURM_CONF']}", *self.environment, *map(str, words)]  # fmt: skip
 
     def agent(self, command, host):
         """Stops it, or starts it again; its workers go on."""
@@ -53,11 +56,15 @@ class Nodes(Hosts):
             raise AssertionError(f"{words}: {ran.stderr}")
         return ran.stdout
 
+    def kill(self, host):
+        """Its links are cut, and all its processes end, Slurm's too."""
+        subprocess.run([ROOT / "scripts" / "hosts", "kill", self.folder, host], check=True, timeout=PATIENCE_S)
+
     def submit(self, *options, script="exec sleep 100000"):
         self._submitted += 1
         path = self.outputs / f"script-{self._submitted}"
         path.write_text(f"#!/bin/bash\n{script}\n", encoding="ascii")
-        return int(self.slurm("sbatch", "--parsable", "--chdir=/", f"--output={self.outputs}/%j", *options, path))
+        return int(self.slurm("runuser", "-u", USER, "--", "sbatch", "--parsable", "--chdir=/", f"--output={self.outputs}/%j", *options, path))
 
     def start_ticker_job(self, host, *options):
         """A job with a GPU that can be moved: its number, and its ticker. It ends with STATUS."""
@@ -102,6 +109,12 @@ class Nodes(Hosts):
 def tickers_of(output):
     """The processes that count into it, without the shell and what waits for that."""
     return [pid for pid in output.copies() if pathlib.Path(f"/proc/{pid}/comm").read_text(encoding="ascii") == "ticker\n"]
+
+
+def seconds_of(text):
+    """"00:01:30" -> 90"""
+    hours, minutes, seconds = map(int, text.split(":"))
+    return (hours * 60 + minutes) * 60 + seconds
 
 
 class Scenario(unittest.TestCase):
@@ -205,6 +218,45 @@ class Moves(Scenario):
         self.assertEqual((status, report), (1, None), said)
         self.assertEqual(self.nodes.owners("a"), [shell])
         self.assertEqual(self.nodes.jobs_on("b"), set())
+
+
+class WithoutJson(Scenario):
+    """A release of Slurm whose squeue prints no JSON."""
+
+    def refuse_json(self):
+        """Slurm's commands where PATH has a squeue of that kind first; the variable for env."""
+        folder = self.nodes.folder / "old"
+        folder.mkdir()
+        squeue = folder / "squeue"
+        squeue.write_text("#!/bin/sh\necho \"squeue: unrecognized option '--json'\" >&2\nexit 1\n", encoding="ascii")
+        squeue.chmod(0o755)
+        return f"PATH={folder}:{os.environ['PATH']}"
+
+    def test_a_job_moves_all_the_same(self):
+        job, ticker = self.nodes.start_ticker_job("a", "--comment=\u00e4 \"mine\"", "--time=10", "--exclusive")
+        self.nodes.submit(f"--dependency=afterok:{job}", "--time=UNLIMITED", "--licenses=", "--mem=0")
+        old = json.loads(self.nodes.slurm(f"{self.nodes.env['PREFIX']}/bin/gcr-slurm-jobs"))["jobs"]
+        new = json.loads(self.nodes.slurm("squeue", "--all", "--json"))["jobs"]
+        self.assertEqual(len(old), 2)
+        for each, other in zip(old, new, strict=True):
+            each["job_state"] = "+".join(each["job_state"])
+            self.assertEqual({name: value for name, value in each.items() if other[name] != value}, {}, other)
+        self.nodes.environment = [self.refuse_json()]
+        status, report, said = self.drain()
+        self.assertEqual(status, 0, said)
+        self.assert_moved(job, ticker, report, said)
+
+
+class TimeLimit(Scenario):
+    def test_holds_for_the_processes_at_the_successor(self):
+        job, ticker = self.nodes.start_ticker_job("a", "--time=1")
+        status, report, said = self.drain()
+        self.assertEqual(status, 0, said)
+        successor = self.assert_moved(job, ticker, report, said)
+        self.nodes.wait_for_state(successor, "TIMEOUT")
+        wait_for("its processes end", lambda: not ticker.copies(), PATIENCE_S)
+        lived = [self.nodes.detail(each, "RunTime") for each in (job, successor)]
+        self.assertLess(sum(map(seconds_of, lived)), 180, lived)
 
 
 class Room(Scenario):
@@ -395,6 +447,38 @@ class Faults(Scenario):
             return
         self.assertEqual(status, 0, said)
         self.assert_moved(self.job, self.ticker, report, said)
+
+
+class NodesThatDie(Scenario):
+    count = 3
+    options = ("--fault-points", "true", "--slurmd-timeout", "10")
+
+    def setUp(self):
+        super().setUp()
+        self.job, self.ticker = self.nodes.start_ticker_job("a")
+        self.filler = self.nodes.submit("--gres=gpu:1", f"--nodelist={self.nodes.node('c')}")
+        self.nodes.wait_for_state(self.filler, "RUNNING")
+
+    def test_before_the_commit_the_job_stays_and_moves_to_another_node(self):
+        faults = self.nodes.folder / "b" / "faults"
+        faults.write_text("destination.verified stop\n", encoding="ascii")
+        drain = self.begin_drain()
+        wait_for("it is restored on node b", (faults.parent / "faults.hit").exists, PATIENCE_S)
+        self.nodes.kill("b")
+        self.nodes.slurm("scancel", self.filler)
+        status, report, said = self.end_of(drain)
+        self.assertEqual(status, 0, said)
+        successor = self.assert_moved(self.job, self.ticker, report, said)
+        self.assertEqual(self.host_of(successor), "c", said)
+
+    def test_after_the_commit_it_is_lost_as_any_job_of_that_node(self):
+        drain = self.begin_drain()
+        successor = int(re.search(r"goes on as job (\d+)", self.wait_for_line(drain, "goes on as"))[1])
+        self.nodes.kill("b")
+        self.end_of(drain)
+        self.nodes.wait_for_state(self.job, "COMPLETED")
+        self.nodes.wait_for_state(successor, "NODE_FAIL")
+        self.assertEqual(self.ticker.copies(), [])
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def add_slurm_options(parser):
 
 
 def slurm_of(options):
-    return Slurm(options.wait_program, options.folder, options.placeholder_option)
+    return Slurm(options.wait_program, options.folder, options.placeholder_option, program.find_beside("gcr-slurm-jobs"))
 
 
 def agents_of(slurm, names, alone, parser):

@@ -128,15 +128,17 @@ class SlurmJob:
 class Slurm:
     """Runs Slurm's commands, as root or as Slurm's user."""
 
-    def __init__(self, wait_program, folder, options=()):
+    def __init__(self, wait_program, folder, options=(), jobs_program=None):
         """`wait_program` and `folder` are what placeholders are started with (gcr-slurm-wait),
-        `options` more of theirs for sbatch."""
+        `options` more of theirs for sbatch. `jobs_program`, if there is one, is asked where squeue
+        prints no JSON (gcr-slurm-jobs)."""
         self._script = f"exec '{wait_program}' '{folder}'"
         self._options = list(options)
+        self._jobs_program = jobs_program
 
     def jobs(self):
         """Every job that slurmctld remembers, by id."""
-        answer = json.loads(self._run("squeue", "--all", "--json"))
+        answer = json.loads(self._describe_jobs())
         return {job.id: job for job in map(SlurmJob, answer["jobs"])}
 
     def nodes(self):
@@ -149,6 +151,17 @@ class Slurm:
             if state.startswith("draining"):
                 draining.add(name)
         return addresses, draining
+
+    def _describe_jobs(self):
+        try:
+            return self._run("squeue", "--all", "--json")
+        except SlurmError as error:
+            if not self._jobs_program:
+                raise
+            try:
+                return self._run(self._jobs_program)
+            except SlurmError as second:
+                raise SlurmError(f"{error}; {second}") from None
 
     def submit_placeholder(self, job, excluded):
         """The id of a new job like `job`, marked as its placeholder, on none of the nodes `excluded`."""
