@@ -17,8 +17,11 @@ class Rebalance(Course):
             self._goal[(move.source, move.job.key)] = move.destination
             self.tasks.append(task)
 
+    def goal(self, task):
+        return self._goal[(task.source, task.job.key)]
+
     def destinations(self, task):
-        return [self._goal[(task.source, task.job.key)]]
+        return [self.goal(task)]
 
     def update(self):
         """A job that has ended, or that somebody else moves, is none of ours any more."""

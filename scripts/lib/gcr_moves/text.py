@@ -1,6 +1,5 @@
 """Lines and reports for people."""
 
-import sys
 import time
 
 from gcr_moves import plan
@@ -42,10 +41,14 @@ def extent(job):
     return f"{size(job.vram_bytes)}{gpus}{processes}"
 
 
-def name(task):
-    job = task.job
+def job_name(job, source=""):
+    """`source`: what names a job that does not run."""
     owner = f", job {job.slurm_job}" if job.slurm_job else ""
-    return f"{job.pid or task.source} ({command(job)}, {printable(job.user)}{owner}, {extent(job)})"
+    return f"{job.pid or source} ({command(job)}, {printable(job.user)}{owner}, {extent(job)})"
+
+
+def name(task):
+    return job_name(task.job, task.source)
 
 
 def place(task):
@@ -81,13 +84,15 @@ def outcome(task):
     return f"LEFT at {task.source}: {task.reason or 'not tried'}"
 
 
-def summary(tasks, heading, out=None):
-    out = out or sys.stdout
-    count = {state: sum(task.state is state for task in tasks) for state in State}
+def summary(course, heading):
+    count = {state: sum(task.state is state for task in course.tasks) for state in State}
     words = [f"{count[state]} {state.value}" for state in State if count[state]]
-    print(f"{heading}: {', '.join(words) or 'no jobs'}", file=out)
-    for task in tasks:
-        print(f"  {name(task)}: {outcome(task)}", file=out)
+    print(f"{heading}: {', '.join(words) or 'no jobs'}")
+    for task in course.tasks:
+        print(f"  {name(task)}: {outcome(task)}")
+    for task in course.tasks:
+        if task.successor:
+            print(slurm_move(task, course.cluster))
 
 
 def task_json(task):
@@ -122,8 +127,9 @@ def task_json(task):
     }
 
 
-def slurm_move(task, node):
+def slurm_move(task, cluster):
     """The line that scripts read, of a job that has moved."""
+    node = cluster.hosts[task.destination].picture.slurm_node
     verified = "yes" if task.verified else "no"
     return (f"moved job={task.job.slurm_job} to job={task.successor} node={node} "
             f"downtime_ms={task.downtime_ms:.0f} verified={verified}")  # fmt: skip
