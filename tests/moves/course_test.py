@@ -157,8 +157,8 @@ class Draining(Fixture):
         drain = self.make(Drain, "src")
         original = self.fake.move
 
-        def move_and_die(source, destination, pid):
-            moved = original(source, destination, pid)
+        def move_and_die(source, destination, pid, options):
+            moved = original(source, destination, pid, options)
             self.fake.silent.add(destination)
             return moved
 
