@@ -201,9 +201,9 @@ class TwoAtATime(Fixture):
 
     def run_beside(self, course, count):
         course.run()
+        self.assert_each_runs_once(count)
         self.assertEqual((course.status(), self.states(course)), (cli.DONE, ["ended"]), self.said)
         self.assertIn("another drain has moved it", course.tasks[0].reason)
-        self.assert_each_runs_once(count)
 
     def test_a_drain_leaves_it_to_its_new_job(self):
         self.slurm.add_movable("n1", 10)
