@@ -39,7 +39,8 @@ class FakeMigration:
         elif status in (cli.UNKNOWN, cli.UNCONFIRMED):
             hosts.unsettled[self.migration_id] = (source, destination, pid)
         hosts.end(self)
-        return cli.Ended(status, message, self.migration_id, new_pid, downtime_ms=10, total_ms=100)
+        suspended = status == cli.DONE and bool(destination) and hosts.is_suspended(destination, new_pid)
+        return cli.Ended(status, message, self.migration_id, new_pid, downtime_ms=10, total_ms=100, suspended=suspended)
 
 
 class FakeCluster:
@@ -90,6 +91,25 @@ class FakeCluster:
         })  # fmt: skip
         return self._next_pid
 
+    def suspend(self, host, pid):
+        """It leaves its GPUs."""
+        job = self.remove(host, pid)
+        self._put(host, {**job, "gpus": []})
+        self._take_over(host, pid)
+
+    def is_suspended(self, host, pid):
+        migrations = self.hosts[host]["migrations"]
+        return any(each["state"] == "suspended" and pid in each["members"] for each in migrations)
+
+    def _take_over(self, host, pid):
+        """It is suspended there, by a migration that nobody works on."""
+        job = next(each for each in self.hosts[host]["jobs"] if each["pid"] == pid)
+        job["migration_id"] = str(uuid.uuid4())
+        self.hosts[host]["migrations"].append({
+            "migration_id": job["migration_id"], "peer": "", "phase": "", "state": "suspended", "members": [pid],
+            "operator_needed": False,
+        })  # fmt: skip
+
     def _put(self, host, job):
         self.hosts[host]["jobs"].append(job)
         for use in job["gpus"]:
@@ -102,6 +122,8 @@ class FakeCluster:
         jobs = self.hosts[host]["jobs"]
         job = next(each for each in jobs if each["pid"] == pid)
         jobs.remove(job)
+        migrations = self.hosts[host]["migrations"]
+        migrations[:] = [each for each in migrations if pid not in each["members"]]
         for use in job["gpus"]:
             self._gpu(host, use["uuid"])["free_bytes"] += use["vram_bytes"]
         return job
@@ -111,12 +133,15 @@ class FakeCluster:
         given = dict(zip(options[::2], options[1::2]))
         places = dict(pair.split("=") for pair in given.get("--device-map", "").split(",") if pair)
         with self._lock:
+            suspended = self.is_suspended(source, pid)
             job = self.remove(source, pid)
             self._next_pid += 1
             gpus = [{**use, "uuid": places.get(use["uuid"], f"{destination}-{n}")}
                     for n, use in enumerate(job["gpus"])]  # fmt: skip
             slurm_job = int(given.get("--slurm-job", job["slurm_job"]))
             self._put(destination, {**job, "pid": self._next_pid, "gpus": gpus, "slurm_job": slurm_job})
+            if suspended:
+                self._take_over(destination, self._next_pid)
             return self._next_pid
 
     def outcome_of(self, _source, destination, pid):

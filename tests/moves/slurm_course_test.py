@@ -83,6 +83,16 @@ class Planning(Fixture):
             ("n1", 0, "it is in no job of Slurm's"),
         ])  # fmt: skip
 
+    def test_a_suspended_job_is_left_out(self):
+        self.fake.suspend("n1", self.slurm.pid(self.slurm.add_movable("n1", 10)))
+        moves, left_out = self.plan()
+        self.assertEqual((moves, len(left_out)), ([], 1))
+        self.assertIn("it is suspended", left_out[0].reason)
+        drain = self.drain("n1")
+        drain.run()
+        self.assertEqual((drain.status(), self.states(drain)), (cli.FAILED, ["left"]), self.said)
+        self.assertIn("it is suspended", drain.tasks[0].reason)
+
     def test_nothing_goes_to_a_node_where_slurm_starts_no_job(self):
         for _ in range(4):
             self.slurm.add_movable("n1", 10)

@@ -18,6 +18,8 @@ def obstacle(job, picture, slurm_jobs):
     number, owner = job.slurm_job, slurm_jobs.get(job.slurm_job)
     if owner is None:
         return f"Slurm knows no job {number}" if number else "it is in no job of Slurm's"
+    if job.suspended:
+        return "it is suspended: no suspended job can move into a job of Slurm's"
     trees = sum(other.slurm_job == number for other in picture.jobs)
     if job.slurm_step not in ("batch", "extern"):
         return f"srun has started it, as step {number}.{job.slurm_step}"

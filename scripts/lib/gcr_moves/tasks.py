@@ -65,6 +65,7 @@ class Task:
     downtime_ms: float = 0.0
     total_ms: float = 0.0
     verified: bool = False  # all contents were proven; false if that is not known
+    suspended: bool = False  # at the destination
     deaths: int = 0  # of the destination, when it had moved there
     placeholder: int = 0  # the job of Slurm's that it waits for, or is moved into, until all is done
     placeholder_since: float = 0.0  # when that was submitted or found

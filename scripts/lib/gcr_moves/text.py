@@ -38,7 +38,8 @@ def command(job):
 def extent(job):
     gpus = f" on {len(job.vram)} GPUs" if len(job.vram) > 1 else ""
     processes = f", {job.processes} processes" if job.processes > 1 else ""
-    return f"{size(job.vram_bytes)}{gpus}{processes}"
+    vram = "suspended" if job.suspended else size(job.vram_bytes)
+    return f"{vram}{gpus}{processes}"
 
 
 def job_name(job, source=""):
@@ -57,6 +58,8 @@ def place(task):
         words = f"Slurm's job {task.successor} on {words}"
     if task.pid:
         words += f" as {task.pid}"
+    if task.suspended:
+        words += ", suspended there"
     if task.downtime_ms:
         words += f": downtime {task.downtime_ms:.0f} ms, {task.total_ms / 1000:.1f} s in all"
     return words
@@ -119,6 +122,7 @@ def task_json(task):
         "downtime_ms": task.downtime_ms,
         "total_ms": task.total_ms,
         "verified": task.verified,
+        "suspended": task.suspended if task.state is State.MOVED else job.suspended,
         "tries": [
             {"destination": each.destination, "checkpoint": each.checkpoint, "reason": each.reason,
              "migration_id": each.migration_id}
