@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""scripts/drain --slurm, scripts/rebalance --slurm and scripts/slurm: real slurmctld, slurmd and munged, agents, CRIU, software GPUs.
+"""scripts/drain --slurm, scripts/rebalance --slurm and scripts/slurm: real slurmctld, slurmd and munged, agents, CRIU,
+software GPUs.
 
 Usage: slurm_drain_test.py [unittest options], as root; GCR_BUILD names the build folder
 """

@@ -18,6 +18,7 @@ from gcr_moves.cluster import Cluster, parse  # noqa: E402
 from gcr_moves.runner import Limits, Runner  # noqa: E402
 from gcr_moves.slurm_drain import SlurmDrain  # noqa: E402
 from gcr_moves.slurm_rebalance import SlurmRebalance, restrict  # noqa: E402
+from gcr_moves.tasks import State  # noqa: E402
 
 PATIENCE_S = 60
 
@@ -38,8 +39,8 @@ class Fixture(unittest.TestCase):
         self.slurm = FakeSlurm(self.fake)
         self.said = []
 
-    def runner(self):
-        limits = Limits(pause_seconds=0.02, interval_seconds=0.02, patience_seconds=0.5, tries=3)
+    def runner(self, **limits):
+        limits = Limits(pause_seconds=0.02, interval_seconds=0.02, patience_seconds=PATIENCE_S, tries=3, **limits)
         cluster = Cluster(self.fake, self.fake.hosts, ask_again_seconds=0.02)
         cluster.look()
         return Runner(cluster, limits, self.said.append)
@@ -49,8 +50,8 @@ class Fixture(unittest.TestCase):
         restricted, left_out = restrict({name: parse(host) for name, host in self.fake.hosts.items()}, self.slurm)
         return plan.balance(restricted, 0.001)[0], left_out
 
-    def rebalance(self, start_seconds=PATIENCE_S):
-        runner = self.runner()
+    def rebalance(self, start_seconds=PATIENCE_S, **limits):
+        runner = self.runner(**limits)
         return SlurmRebalance(runner.cluster, runner, self.said.append, self.plan()[0], self.slurm, start_seconds)
 
     def drain(self, source):
@@ -160,6 +161,24 @@ class Rebalancing(Fixture):
         self.assertEqual((course.status(), self.states(course)), (cli.CANCELLED, ["waiting"]), self.said)
         for job in full:
             self.slurm.cancel(job)
+        self.assert_each_runs_once(2)
+
+    def test_a_job_that_ends_while_its_placeholder_runs_leaves_none(self):
+        for _ in range(3):
+            self.slurm.add_movable("n1", 10)
+        self.fake.hold = True
+        course = self.rebalance(per_host=1)
+        thread = threading.Thread(target=course.run)
+        thread.start()
+        wait_for(lambda: self.fake.under_way and len(self.slurm.submitted) == 2)
+        (waiting,) = [task.job.slurm_job for task in course.tasks if task.state is State.WAITING]
+        (placeholder,) = [each for job, each, _ in self.slurm.submitted if job == waiting]
+        self.assertEqual(self.slurm.state(placeholder), "RUNNING")
+        self.slurm.cancel(waiting)
+        wait_for(lambda: self.slurm.state(placeholder) == "CANCELLED")
+        self.fake.under_way[0].released.set()
+        thread.join(PATIENCE_S)
+        self.assertEqual((course.status(), self.states(course)), (cli.DONE, ["ended", "moved"]), self.said)
         self.assert_each_runs_once(2)
 
     def test_a_failure_cancels_the_placeholder_and_another_one_is_tried(self):

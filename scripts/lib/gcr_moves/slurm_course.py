@@ -265,11 +265,14 @@ class SlurmCourse(Course):
         task.enter(State.ENDED, time.monotonic(), f"another drain has moved it into job {place.id}")
 
     def _leave(self, task, place):
-        """It is gone from its source, and nobody knows how. A placeholder that Slurm has not started has
-        nothing of it; of any other that is not known."""
-        if place is not None and place.pending:
+        """It is gone from its source, and nobody knows how: it has ended, or another course has moved it. A
+        placeholder that Slurm has not started has nothing of it, and neither has one that is still empty when
+        Slurm says that the job has ended; until then of any other that is not known."""
+        job = self._jobs.get(task.job.slurm_job)
+        has_it = place is None or place.mark == SUCCESSOR or place.id in self._arrived()
+        if not has_it and (place.pending or (job and job.ended)):
             self._give_up(task)
-        else:
+        elif has_it or time.monotonic() - task.since > self.limits.patience_seconds:
             self.say(f"job {task.job.slurm_job}: placeholder {task.placeholder} is left as it is")
             task.placeholder = 0
 
