@@ -245,6 +245,53 @@ class Course(Scenario):
         self.assertEqual((status, report), (4, None), said)
 
 
+class Suspended(Scenario):
+    def suspend(self, ticker):
+        self.hosts.ask("suspend", self.hosts.address("a"), ticker.process.pid)
+        self.steps = len(ticker.lines())
+
+    def assert_goes_on_where_it_is_suspended(self, ticker, host, pid, said):
+        """It has stood still since it was suspended."""
+        wait_for("it is suspended, and in no migration", lambda: self.unfinished(host) == [("suspended", pid)])
+        self.assertEqual(len(ticker.lines()), self.steps, said)
+        self.hosts.ask("resume", self.hosts.address(host), pid)
+        self.assert_runs_once([ticker], host, said)
+
+    def unfinished(self, host):
+        migrations = self.hosts.ask("list", self.hosts.address(host))["migrations"]
+        return [(each["state"], each["pid"]) for each in migrations]
+
+    def test_a_suspended_job_is_moved_as_it_is_and_goes_on_where_it_is_resumed(self):
+        suspended, running = self.start_tickers(2)
+        self.suspend(suspended)
+        status, report, said = self.drain("--dry-run")
+        self.assertEqual(status, 0, said)
+        self.assert_outcomes(report, said, moved=2)
+        status, report, said = self.drain()
+        self.assertEqual(status, 0, said)
+        self.assert_outcomes(report, said, moved=2)
+        self.assertEqual(self.hosts.processes("a"), set())
+        moved = {process["pid"]: process for process in report["processes"]}
+        self.assertFalse(moved[running.process.pid]["suspended"], said)
+        job = moved[suspended.process.pid]
+        self.assertTrue(job["suspended"], said)
+        self.assertIn(", suspended there", said)
+        host = next(host for host in "bcd" if self.hosts.address(host) == job["destination"])
+        self.assert_runs_once([running], "bcd", said)
+        self.assert_goes_on_where_it_is_suspended(suspended, host, job["destination_pid"], said)
+
+    def test_rebalancing_leaves_a_suspended_job_alone(self):
+        suspended, *running = self.start_tickers(3)
+        self.suspend(suspended)
+        names = [self.hosts.address(host) for host in "ab"]
+        status, report, said = self.hosts.moves("rebalance", *names, "--yes", "--least-gain", "0.01")
+        self.assertEqual(status, 0, said)
+        self.assertEqual(len(report["moves"]), 1, said)
+        self.assertNotEqual(report["moves"][0]["pid"], suspended.process.pid, said)
+        self.assert_runs_once(running, "ab", said)
+        self.assert_goes_on_where_it_is_suspended(suspended, "a", suspended.process.pid, said)
+
+
 class NowhereToGo(Scenario):
     """Hosts b to d do not answer: what a drain of a cannot move becomes a checkpoint."""
 

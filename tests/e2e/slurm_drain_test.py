@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""scripts/drain --slurm and scripts/slurm: real slurmctld, slurmd and munged, agents, CRIU, software GPUs.
+"""scripts/drain --slurm, scripts/rebalance --slurm and scripts/slurm: real slurmctld, slurmd and munged, agents, CRIU,
+software GPUs.
 
 Usage: slurm_drain_test.py [unittest options], as root; GCR_BUILD names the build folder
 """
@@ -76,6 +77,13 @@ class Nodes(Hosts):
                  lambda: output.path.exists() and len(output.lines()) >= 2, PATIENCE_S)  # fmt: skip
         return job, output
 
+    def start_fixed_job(self, host):
+        """A job with a GPU that was submitted without --migratable."""
+        ticker = f"{self.env['GCR_CLI']} run -- {self.env['PREFIX']}/bin/ticker --period-ms 20"
+        job = self.submit("--gres=gpu:1", "--mem=400", f"--nodelist={self.node(host)}", script=ticker)
+        wait_for("it runs", lambda: job in self.owners(host), PATIENCE_S)
+        return job
+
     def detail(self, job, name):
         """A field of `scontrol show job`, up to the next blank."""
         return re.search(rf"\b{name}=(\S*)", self.slurm("scontrol", "show", "job", job)).group(1)
@@ -125,6 +133,12 @@ class Scenario(unittest.TestCase):
         self.nodes = Nodes(self.count, *self.options)
         self.addCleanup(self.nodes.close)
 
+    def fill(self, host, gpus=1):
+        """Takes its GPUs; the job that has them."""
+        job = self.nodes.submit(f"--gres=gpu:{gpus}", f"--nodelist={self.nodes.node(host)}")
+        self.nodes.wait_for_state(job, "RUNNING")
+        return job
+
     def drain(self, *words):
         return self.nodes.moves("drain", self.nodes.node("a"), "--slurm", *words, timeout=PATIENCE_S * 2)
 
@@ -152,6 +166,9 @@ class Scenario(unittest.TestCase):
         out, err = begun.communicate(timeout=PATIENCE_S * 2)
         self.assertNotEqual(out, "", err)
         return begun.returncode, json.loads(out), err
+
+    def answers(self, *words):
+        return subprocess.run(self.nodes.at_controller(*words), capture_output=True, check=False).returncode == 0
 
     def assert_owned(self, job, ticker, host, said=""):
         """The ticker runs once, on this host, in this job, and nothing of it was lost or doubled."""
@@ -207,9 +224,7 @@ class Moves(Scenario):
         self.nodes.wait_for_state(job, "CANCELLED")
 
     def test_what_cannot_move_is_left_and_the_reason_is_said(self):
-        counter = f"{self.nodes.env['GCR_CLI']} run -- {self.nodes.env['PREFIX']}/bin/ticker --period-ms 20"
-        shell = self.nodes.submit("--gres=gpu:1", f"--nodelist={self.nodes.node('a')}", script=counter)
-        wait_for("it runs", lambda: shell in self.nodes.owners("a"), PATIENCE_S)
+        shell = self.nodes.start_fixed_job("a")
         status, report, said = self.drain()
         self.assertEqual(status, 1, said)
         self.assertEqual([each["outcome"] for each in report["processes"]], ["left"], said)
@@ -281,6 +296,111 @@ class Room(Scenario):
         wait_for("node a is empty", lambda: not self.nodes.jobs_on("a"), PATIENCE_S)
 
 
+class Rebalance(Scenario):
+    count = 3
+    options = ("--gpus", "6", "--cpus", "8")
+    words = ("--slurm", "--yes", "--least-gain", "0.001")
+
+    def setUp(self):
+        super().setUp()
+        self.tickers = {}  # by job
+
+    def start_jobs(self, count):
+        self.tickers.update(self.nodes.start_ticker_job("a") for _ in range(count))
+
+    def rebalance(self, *words):
+        return self.nodes.moves("rebalance", *self.words, *words, timeout=PATIENCE_S * 2)
+
+    def begin_rebalance(self, *words):
+        return self.begin("rebalance", *self.words, "--json", *words)
+
+    def placeholder_of(self, rebalance):
+        return int(re.search(r"placeholder (\d+) for", self.wait_for_line(rebalance, ": placeholder"))[1])
+
+    def names(self, hosts):
+        return [self.nodes.node(host) for host in hosts]
+
+    def gpus_in_use(self, host):
+        jobs = self.nodes.ask("host", self.nodes.address(host))["jobs"]
+        return {use["uuid"] for job in jobs for use in job["gpus"]}
+
+    def in_queue(self):
+        return {int(each) for each in self.nodes.slurm("squeue", "-h", "-o", "%i").split()}
+
+    def assert_all_stay(self, said):
+        for job, ticker in self.tickers.items():
+            self.assert_owned(job, ticker, "a", said)
+
+    def test_jobs_of_one_node_are_evened_out_over_three_and_each_has_one_owner(self):
+        fixed = self.nodes.start_fixed_job("a")
+        self.start_jobs(5)
+        status, report, said = self.rebalance("--dry-run")
+        self.assertEqual((status, len(report["moves"]), report["processes"]), (0, 4, []), said)
+        self.assertEqual([each["slurm_job"] for each in report["left_out"]], [fixed], said)
+        self.assertIn("--migratable", report["left_out"][0]["reason"])
+        self.assertEqual(self.in_queue(), {fixed, *self.tickers})
+        status, report, said = self.rebalance()
+        self.assertEqual(status, 0, said)
+        moved = {process["slurm_job"]: process for process in report["processes"]}
+        self.assertEqual(len(moved), 4, said)
+        for job in moved:
+            successor = self.assert_moved(job, self.tickers.pop(job), report, said)
+            self.assertEqual(self.nodes.address(self.host_of(successor)), moved[job]["destination"], said)
+        self.assert_all_stay(said)
+        self.assertEqual([len(self.nodes.owners(host)) for host in "abc"], [2, 2, 2], said)
+        for host in "bc":
+            wait_for("each job has a GPU of its own", lambda host=host: len(self.gpus_in_use(host)) == 2)
+        status, again, said = self.rebalance()
+        self.assertEqual((status, again["moves"]), (0, []), said)
+
+    def test_a_job_whose_destination_is_full_stays_and_nothing_is_left_in_the_queue(self):
+        self.start_jobs(2)
+        filler = self.fill("b", gpus=6)
+        status, report, said = self.rebalance(*self.names("ab"), "--start-within", "1")
+        self.assertEqual(status, 1, said)
+        self.assertEqual([process["outcome"] for process in report["processes"]], ["left"], said)
+        self.assertIn("Slurm has not started placeholder", report["processes"][0]["reason"])
+        wait_for("the placeholder is gone", lambda: self.in_queue() == {filler, *self.tickers}, PATIENCE_S)
+        self.assert_all_stay(said)
+
+    def test_told_to_stop_it_leaves_nothing_in_the_queue(self):
+        self.start_jobs(2)
+        filler = self.fill("b", gpus=6)
+        rebalance = self.begin_rebalance(*self.names("ab"), "--start-within", "100000")
+        placeholder = self.placeholder_of(rebalance)
+        self.assertEqual(self.nodes.detail(placeholder, "JobState"), "PENDING")
+        self.assertEqual(self.hosts_that_may_take(placeholder), ["b"])
+        rebalance.send_signal(signal.SIGINT)
+        status, _, said = self.end_of(rebalance)
+        self.assertEqual(status, 7, said)
+        wait_for("the placeholder is gone", lambda: self.in_queue() == {filler, *self.tickers}, PATIENCE_S)
+        self.assert_all_stay(said)
+
+    def hosts_that_may_take(self, job):
+        excluded = self.nodes.slurm("scontrol", "show", "hostnames", self.nodes.detail(job, "ExcNodeList")).split()
+        return [host for host in "abc" if self.nodes.node(host) not in excluded]
+
+    def test_killed_after_a_move_it_is_followed_by_one_that_tells_slurm(self):
+        self.start_jobs(2)
+        rebalance = self.begin_rebalance(*self.names("ab"))
+        placeholder = self.placeholder_of(rebalance)
+        self.wait_for_line(rebalance, "moving")
+        self.nodes.slurm("scontrol", "shutdown", "slurmctld")
+        self.wait_for_line(rebalance, "moved")
+        rebalance.kill()
+        rebalance.wait()
+        self.nodes.script("start", "slurmctld")
+        wait_for("slurmctld answers", lambda: self.answers("squeue"), PATIENCE_S)
+        status, report, said = self.rebalance(*self.names("ab"))
+        self.assertEqual((status, report["moves"], report["processes"]), (0, [], []), said)
+        moved = self.nodes.owners("b")
+        self.assertEqual(moved, [placeholder], said)
+        left = int(re.search(r"goes on with job (\d+)", self.nodes.comment(placeholder))[1])
+        self.nodes.wait_for_state(left, "COMPLETED")
+        self.assert_owned(placeholder, self.tickers.pop(left), "b", said)
+        self.assert_all_stay(said)
+
+
 class Service(Scenario):
     def test_drains_a_node_when_its_administrator_does(self):
         job, ticker = self.nodes.start_ticker_job("a")
@@ -300,12 +420,6 @@ class Faults(Scenario):
     def setUp(self):
         super().setUp()
         self.job, self.ticker = self.nodes.start_ticker_job("a")
-
-    def fill(self, host):
-        """Takes the GPU; the job that has it."""
-        job = self.nodes.submit("--gres=gpu:1", f"--nodelist={self.nodes.node(host)}")
-        self.nodes.wait_for_state(job, "RUNNING")
-        return job
 
     def placeholder_of(self, drain):
         return int(re.search(r"placeholder (\d+) for", self.wait_for_line(drain, f"job {self.job}: placeholder"))[1])
@@ -394,9 +508,6 @@ class Faults(Scenario):
         self.nodes.wait_for_state(self.job, "COMPLETED")
         self.assertIn(f"goes on as job {placeholder}", self.nodes.comment(self.job))
         self.assert_owned(placeholder, self.ticker, "b", said)
-
-    def answers(self, *words):
-        return subprocess.run(self.nodes.at_controller(*words), capture_output=True, check=False).returncode == 0
 
     def test_a_slurmd_that_is_killed_during_the_move_finds_the_processes_in_its_job(self):
         drain = self.begin_drain()

@@ -157,8 +157,8 @@ class Draining(Fixture):
         drain = self.make(Drain, "src")
         original = self.fake.move
 
-        def move_and_die(source, destination, pid):
-            moved = original(source, destination, pid)
+        def move_and_die(source, destination, pid, options):
+            moved = original(source, destination, pid, options)
             self.fake.silent.add(destination)
             return moved
 
@@ -261,7 +261,8 @@ class Checkpointing(Fixture):
         job = self.fake.hosts["src"]["jobs"][0]
         job["migration_id"] = "11111111-1111-4111-8111-111111111111"
         self.fake.hosts["src"]["migrations"] = [
-            {"migration_id": job["migration_id"], "peer": "/ckpt/drain.src.1.x", "phase": "precopy"}
+            {"migration_id": job["migration_id"], "peer": "/ckpt/drain.src.1.x", "phase": "precopy", "state": "working",
+             "members": [pid]}
         ]
         self.fake.verdicts = Always({"role": "source", "state": "confirmed", "finished": True, "pid": 0,
                                      "operator_needed": False})  # fmt: skip
@@ -413,7 +414,7 @@ class LosingSight(Fixture):
         for migration in list(self.fake.unsettled):
             self.fake.verdicts[migration] = {
                 agent: [{"role": role, "state": state, "finished": finished, "message": "", "pid": pid,
-                         "operator_needed": False, "migration_id": migration}]
+                         "phase": "", "moves_suspended": False, "operator_needed": False, "migration_id": migration}]
             }  # fmt: skip
         return bool(self.fake.unsettled)
 
@@ -484,7 +485,8 @@ class LosingSight(Fixture):
         job = self.fake.hosts["src"]["jobs"][0]
         job["migration_id"] = "11111111-1111-4111-8111-111111111111"
         self.fake.hosts["src"]["migrations"] = [
-            {"migration_id": job["migration_id"], "peer": "one:7411", "phase": "precopy"}
+            {"migration_id": job["migration_id"], "peer": "one:7411", "phase": "precopy", "state": "working",
+             "members": [self.pid]}
         ]
         self.fake.verdicts = Always({"role": "source", "state": "confirmed", "finished": True, "pid": 5,
                                      "operator_needed": False})  # fmt: skip
@@ -494,12 +496,99 @@ class LosingSight(Fixture):
         self.assertEqual(drain.tasks[0].destination, "one")
 
 
+class Suspended(Fixture):
+    def setUp(self):
+        super().setUp()
+        self.pid = self.fake.add_job("src", 5)
+
+    def migration(self, state, phase):
+        """One that has the job."""
+        migration = {"migration_id": f"of {state}", "peer": "one:7411", "phase": phase, "state": state,
+                     "members": [self.pid], "operator_needed": False}  # fmt: skip
+        self.fake.hosts["src"]["migrations"].append(migration)
+        return migration["migration_id"]
+
+    def test_a_suspended_job_moves_though_no_gpu_has_room_and_is_suspended_there(self):
+        self.fake.suspend("src", self.pid)
+        for name in ("one", "two"):
+            self.fake.hosts[name]["gpus"][0]["free_bytes"] = 0
+        drain = self.drain()
+        self.assertEqual((drain.status(), self.states(drain)), (cli.DONE, ["moved"]), self.said)
+        (task,) = drain.tasks
+        self.assertTrue(self.fake.is_suspended(task.destination, task.pid))
+        self.assertTrue(text.task_json(task)["suspended"])
+        self.assertIn(f"as {task.pid}, suspended there", text.outcome(task))
+        self.assertIn("alice, suspended", text.name(task))
+
+    def test_one_that_fails_to_move_stays_suspended_and_that_is_said(self):
+        self.fake.suspend("src", self.pid)
+        self.fake.outcomes[self.pid] = [(cli.FAILED, "no luck")] * 9
+        drain = self.drain(tries=2)
+        self.assertEqual(self.states(drain), ["left"], self.said)
+        self.assertTrue(text.task_json(drain.tasks[0])["suspended"])
+
+    def test_one_that_another_migration_moves_is_waited_for(self):
+        self.fake.suspend("src", self.pid)
+        mover = self.migration("working", "send")
+
+        def status(agent, _migration_id):
+            if agent == "src" and self.pid in self.fake.pids("src"):
+                self.fake.remove("src", self.pid)
+            return {"source": {"role": "source", "state": "confirmed", "finished": True, "phase": "",
+                               "operator_needed": False, "moves_suspended": True}}  # fmt: skip
+
+        self.fake.status = status
+        drain = self.drain()
+        self.assertEqual((self.states(drain), self.fake.started), (["moved"], []), self.said)
+        self.assertEqual((drain.tasks[0].migration_id, drain.tasks[0].suspended), (mover, True))
+
+    def end_with(self, state, then):
+        """The agent knows that the migration which has the job is in this state by now; so does the next look."""
+        job = self.fake.hosts["src"]["jobs"][0]
+        job["migration_id"] = self.migration("working", "suspend")
+
+        def status(_agent, migration_id):
+            if job["migration_id"] == migration_id:
+                job["migration_id"] = ""
+                self.fake.hosts["src"]["migrations"].clear()
+                then()
+            return {"source": {"role": "source", "state": state, "finished": state == "resumed", "phase": "",
+                               "operator_needed": False}}  # fmt: skip
+
+        self.fake.status = status
+        drain = self.drain()
+        self.assertEqual(self.states(drain), ["moved"], self.said)
+        return drain.tasks[0]
+
+    def test_one_that_is_being_suspended_moves_once_it_is(self):
+        self.assertTrue(self.end_with("suspended", lambda: self.fake.suspend("src", self.pid)).suspended)
+
+    def test_one_that_is_being_resumed_moves_once_it_runs(self):
+        self.assertFalse(self.end_with("resumed", lambda: None).suspended)
+
+    def test_a_rebalancing_leaves_it_alone(self):
+        other = self.fake.add_job("src", 10)
+        self.fake.suspend("src", self.pid)
+        pictures = {name: parse(host) for name, host in self.fake.hosts.items()}
+        self.assertEqual({move.job.pid for move in plan.balance(pictures, 1e-6)[0]} - {other}, set())
+
+    def test_a_rebalancing_leaves_one_that_was_suspended_after_the_plan(self):
+        self.fake.add_job("src", 10)
+        pictures = {name: parse(host) for name, host in self.fake.hosts.items()}
+        moves, _ = plan.balance(pictures, 0.01)
+        course = self.make(Rebalance, moves)
+        for move in moves:
+            self.fake.suspend("src", move.job.pid)
+        course.run()
+        self.assertEqual((self.states(course), self.fake.started), (["left"] * len(moves), []), self.said)
+
+
 class Always(dict):
     """Every migration has this part, on every agent."""
 
     def __init__(self, part):
         super().__init__()
-        self._part = part
+        self._part = part and {"phase": "", "moves_suspended": False, **part}
 
     def __contains__(self, _):
         return True

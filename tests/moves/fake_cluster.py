@@ -9,13 +9,12 @@ GIB = 1 << 30
 
 
 class FakeMigration:
-    """Ends at once, or when it is released; by default the job moves. `act` does what success does,
-    and gives the new PID."""
+    """Ends at once, or when it is released. `act` does what success does, and gives the new PID."""
 
-    def __init__(self, hosts, source, destination, pid, act=None):
+    def __init__(self, hosts, source, destination, pid, act):
         self.migration_id = str(uuid.uuid4())
         self._move = (hosts, source, destination, pid)
-        self._act = act or (lambda: hosts.move(source, destination, pid))
+        self._act = act
         self.released = threading.Event()
         self.cancelled = False
 
@@ -40,7 +39,8 @@ class FakeMigration:
         elif status in (cli.UNKNOWN, cli.UNCONFIRMED):
             hosts.unsettled[self.migration_id] = (source, destination, pid)
         hosts.end(self)
-        return cli.Ended(status, message, self.migration_id, new_pid, downtime_ms=10, total_ms=100)
+        suspended = status == cli.DONE and bool(destination) and hosts.is_suspended(destination, new_pid)
+        return cli.Ended(status, message, self.migration_id, new_pid, downtime_ms=10, total_ms=100, suspended=suspended)
 
 
 class FakeCluster:
@@ -78,17 +78,37 @@ class FakeCluster:
             "max_migrations": 16, "slurm_node": "",
         }  # fmt: skip
 
-    def add_job(self, host, size_gib, gpus=(0,)):
-        """With so much on each of its GPUs, and a process for each below a launcher."""
+    def add_job(self, host, size_gib, gpus=(0,), **fields):
+        """With so much on each of its GPUs, and a process for each below a launcher; `fields` are more of what
+        `gcr-migrate host` tells of it."""
         self._next_pid += 1
         self._put(host, {
             "pid": self._next_pid, "start_time": 7, "command": "serve.py", "uid": 1, "user": "alice",
             "migration_id": "",
             "gpus": [{"uuid": f"{host}-{gpu}", "vram_bytes": int(size_gib * GIB)} for gpu in gpus],
             "processes": 1 + len(gpus), "gpu_processes": len(gpus),
-            "slurm_job": 0, "slurm_step": "", "slurm_parent": "",
+            "slurm_job": 0, "slurm_step": "", "slurm_parent": "", **fields,
         })  # fmt: skip
         return self._next_pid
+
+    def suspend(self, host, pid):
+        """It leaves its GPUs."""
+        job = self.remove(host, pid)
+        self._put(host, {**job, "gpus": []})
+        self._take_over(host, pid)
+
+    def is_suspended(self, host, pid):
+        migrations = self.hosts[host]["migrations"]
+        return any(each["state"] == "suspended" and pid in each["members"] for each in migrations)
+
+    def _take_over(self, host, pid):
+        """It is suspended there, by a migration that nobody works on."""
+        job = next(each for each in self.hosts[host]["jobs"] if each["pid"] == pid)
+        job["migration_id"] = str(uuid.uuid4())
+        self.hosts[host]["migrations"].append({
+            "migration_id": job["migration_id"], "peer": "", "phase": "", "state": "suspended", "members": [pid],
+            "operator_needed": False,
+        })  # fmt: skip
 
     def _put(self, host, job):
         self.hosts[host]["jobs"].append(job)
@@ -102,16 +122,26 @@ class FakeCluster:
         jobs = self.hosts[host]["jobs"]
         job = next(each for each in jobs if each["pid"] == pid)
         jobs.remove(job)
+        migrations = self.hosts[host]["migrations"]
+        migrations[:] = [each for each in migrations if pid not in each["members"]]
         for use in job["gpus"]:
             self._gpu(host, use["uuid"])["free_bytes"] += use["vram_bytes"]
         return job
 
-    def move(self, source, destination, pid):
+    def move(self, source, destination, pid, options=()):
+        """`options`: those of the migration."""
+        given = dict(zip(options[::2], options[1::2]))
+        places = dict(pair.split("=") for pair in given.get("--device-map", "").split(",") if pair)
         with self._lock:
+            suspended = self.is_suspended(source, pid)
             job = self.remove(source, pid)
             self._next_pid += 1
-            gpus = [{**use, "uuid": f"{destination}-{n}"} for n, use in enumerate(job["gpus"])]
-            self._put(destination, {**job, "pid": self._next_pid, "gpus": gpus})
+            gpus = [{**use, "uuid": places.get(use["uuid"], f"{destination}-{n}")}
+                    for n, use in enumerate(job["gpus"])]  # fmt: skip
+            slurm_job = int(given.get("--slurm-job", job["slurm_job"]))
+            self._put(destination, {**job, "pid": self._next_pid, "gpus": gpus, "slurm_job": slurm_job})
+            if suspended:
+                self._take_over(destination, self._next_pid)
             return self._next_pid
 
     def outcome_of(self, _source, destination, pid):
@@ -149,9 +179,10 @@ class FakeCluster:
         self._answering(source)
         return self.blockers.get((pid, destination), self.blockers.get(pid, []))
 
-    def migrate(self, source, destination, pid, _options=()):
+    def migrate(self, source, destination, pid, options=()):
         self.started.append((source, destination, pid))
-        return self._begin(FakeMigration(self, source, destination, pid))
+        return self._begin(FakeMigration(
+            self, source, destination, pid, lambda: self.move(source, destination, pid, options)))  # fmt: skip
 
     def _begin(self, migration):
         with self._lock:

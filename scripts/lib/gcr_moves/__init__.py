@@ -8,5 +8,7 @@
     drain     empties a host
     rebalance evens out the use of VRAM
     restores  brings back what a drain has taken checkpoints of
+    slurm     Slurm by its commands
+    slurm_course, slurm_drain, slurm_rebalance: the same where Slurm places
     text      lines and reports for people
 """

@@ -61,6 +61,7 @@ class Ended:
     downtime_ms: float = 0
     total_ms: float = 0
     verified: bool = False  # all contents were proven
+    suspended: bool = False  # it was before, and is there
 
 
 class Migration:
@@ -107,6 +108,7 @@ class Migration:
             downtime_ms=float(report.get("downtime_ms", 0)),
             total_ms=float(report.get("total_ms", 0)),
             verified=bool(report.get("verified")),
+            suspended=bool(report.get("suspended")),
         )
 
     def _take(self, line):

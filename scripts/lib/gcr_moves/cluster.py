@@ -34,7 +34,8 @@ class Job:
     command: str = ""
     user: str = ""
     vram: tuple = ()  # pairs of a GPU's UUID and the bytes that all its processes have there
-    migration_id: str = ""  # of the one that it is in
+    migration_id: str = ""  # of the one that it is in; a suspension that nobody works on is none
+    suspended: bool = False
     processes: int = 1
     gpu_processes: int = 1
     slurm_job: int = 0  # of Slurm's, which its root belongs to; 0: none
@@ -71,6 +72,22 @@ class Picture:
         }
 
 
+def _migration_of(job, migrations):
+    """The id of the migration that a job of the answer is in, and whether it is suspended. For the agent a
+    suspended job is in the migration that has suspended it, also while another one moves it."""
+    known = {each["migration_id"]: each for each in migrations}
+    its = known.get(job["migration_id"])
+    if its is None or not at_rest(its):
+        return job["migration_id"], False
+    moving = [name for name, each in known.items() if each is not its and job["pid"] in each["members"]]
+    return (moving[0] if moving else ""), True
+
+
+def at_rest(migration):
+    """Whether it has left a job suspended, and is not resuming it."""
+    return migration["state"] == "suspended" and not migration["phase"]
+
+
 def parse(answer):
     """ValueError if this is no answer that we understand."""
     if answer.get("schema") != SCHEMA:
@@ -80,6 +97,7 @@ def parse(answer):
             each["device_file"])  # fmt: skip
         for each in answer["gpus"]
     )
+    states = [_migration_of(each, answer["migrations"]) for each in answer["jobs"]]
     jobs = tuple(
         Job(
             pid=each["pid"],
@@ -87,14 +105,15 @@ def parse(answer):
             command=each["command"],
             user=each["user"] or str(each["uid"]),
             vram=tuple((use["uuid"], use["vram_bytes"]) for use in each["gpus"]),
-            migration_id=each["migration_id"],
+            migration_id=migration_id,
+            suspended=suspended,
             processes=each["processes"],
             gpu_processes=each["gpu_processes"],
             slurm_job=each["slurm_job"],
             slurm_step=each["slurm_step"],
             slurm_parent=each["slurm_parent"],
         )
-        for each in answer["jobs"]
+        for each, (migration_id, suspended) in zip(answer["jobs"], states, strict=True)
     )
     return Picture(
         gpus=gpus,

@@ -59,6 +59,7 @@ def add_options(parser):
 
 
 def add_slurm_options(parser):
+    """The group that they are in."""
     group = parser.add_argument_group("where Slurm places: docs/slurm.md")
     group.add_argument("--wait-program", default=program.find_beside("gcr-slurm-wait"), metavar="FILE",
                        help="gcr-slurm-wait on the nodes (default %(default)s)")
@@ -68,6 +69,7 @@ def add_slurm_options(parser):
     group.add_argument("--placeholder-option", action="append", default=[], metavar="WORD",
                        help="passed on to sbatch for every placeholder, such as "
                        "--placeholder-option=--nice=-100; may be given again")
+    return group
 
 
 def slurm_of(options):
@@ -77,7 +79,7 @@ def slurm_of(options):
 def agents_of(slurm, names, alone, parser):
     """The agents of Slurm's nodes, by name: of `names`, and unless these are `alone` of all others."""
     try:
-        agents, _ = slurm.nodes()
+        agents = {name: node.address for name, node in slurm.nodes().items()}
     except SlurmError as error:
         parser.error(f"cannot ask Slurm for its nodes: {error}")
     for name in names:

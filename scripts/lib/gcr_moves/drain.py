@@ -82,7 +82,7 @@ class Drain(Course):
                 task.enter(State.ENDED, now, f"it is gone from {self.source.name}")
         else:
             task.absent = 0
-            if job.vram:  # without, the door of one of its processes was in use
+            if job.vram or job.suspended:  # else the door of one of its processes was in use
                 task.job = job
             if job.migration_id:
                 self._follow_another(task, job.migration_id, now)

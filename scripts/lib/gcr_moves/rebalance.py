@@ -17,11 +17,14 @@ class Rebalance(Course):
             self._goal[(move.source, move.job.key)] = move.destination
             self.tasks.append(task)
 
+    def goal(self, task):
+        return self._goal[(task.source, task.job.key)]
+
     def destinations(self, task):
-        return [self._goal[(task.source, task.job.key)]]
+        return [self.goal(task)]
 
     def update(self):
-        """A job that has ended, or that somebody else moves, is none of ours any more."""
+        """A job that has ended, or that somebody else moves or suspends, is none of ours any more."""
         now = time.monotonic()
         for task in self.tasks:
             host = self.cluster.hosts[task.source]
@@ -33,3 +36,5 @@ class Rebalance(Course):
                 task.enter(State.ENDED, now, f"it is gone from {task.source}")
             elif job.migration_id:
                 task.enter(State.LEFT, now, f"it is in migration {job.migration_id} already")
+            elif job.suspended:
+                task.enter(State.LEFT, now, "it was suspended meanwhile")

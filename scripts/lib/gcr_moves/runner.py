@@ -14,6 +14,7 @@ import time
 
 from gcr_moves import cli as program
 from gcr_moves import text
+from gcr_moves.cluster import at_rest
 from gcr_moves.tasks import State, Way
 
 CHECKPOINT_NAME = "drained"  # of the checkpoint that a drain takes, alone in its directory
@@ -171,7 +172,7 @@ class Runner:
         task.migration_id = ended.migration_id or task.migration_id
         if ended.status == program.DONE:
             task.downtime_ms, task.total_ms = ended.downtime_ms, ended.total_ms
-            task.verified = ended.verified
+            task.verified, task.suspended = ended.verified, ended.suspended
             self._moved(task, ended.pid, now)
         elif ended.status in (program.UNKNOWN, program.UNCONFIRMED):
             task.enter(State.UNSETTLED, now, ended.message)
@@ -219,11 +220,15 @@ class Runner:
             return
         if source is None:
             self._settle_by_picture(task)
+        elif at_rest(source) or source["state"] == "resumed":
+            task.migration_id = task.destination = ""
+            task.enter(State.WAITING, time.monotonic())
         elif not source["finished"]:
             task.reason = f"{agent} says that it is {source['state']}"
             if source["operator_needed"]:
                 task.reason += ": an operator is needed (gcr-migrate resolve)"
         elif source["state"] == "confirmed":
+            task.suspended = source["moves_suspended"]
             self._moved(task, self._pid_at_destination(task), time.monotonic())
         elif source["state"] == "undone":
             self._stays(task, source.get("message") or "it was undone", time.monotonic())
@@ -248,6 +253,7 @@ class Runner:
         except program.CliError:
             return
         if there is not None and there["state"] == "running":
+            task.suspended = there["moves_suspended"]
             self._moved(task, there["pid"], time.monotonic())
 
     def _pid_at_destination(self, task):

@@ -54,6 +54,24 @@ class Gres:
         return ":".join(filter(None, (self.name, self.kind, str(len(self.indices)))))
 
 
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """A node as sinfo describes it."""
+
+    address: str
+    state: str  # such as "mixed" or "down*"
+
+    @property
+    def draining(self):
+        """Whether it is being drained, and still has jobs."""
+        return self.state.startswith("draining")
+
+    @property
+    def closed(self):
+        """Whether no job is started there."""
+        return self.state.startswith(("drain", "down", "fail"))
+
+
 class SlurmJob:
     """One job as squeue describes it."""
 
@@ -142,15 +160,9 @@ class Slurm:
         return {job.id: job for job in map(SlurmJob, answer["jobs"])}
 
     def nodes(self):
-        """The address of every node, by its name, and the names of those that are being drained and
-        still have jobs."""
-        addresses, draining = {}, set()
-        for line in self._run("sinfo", "--all", "--noheader", "--Node", "--format=%N|%o|%T").splitlines():
-            name, address, state = line.split("|")
-            addresses[name] = address
-            if state.startswith("draining"):
-                draining.add(name)
-        return addresses, draining
+        """Every node, by its name."""
+        said = self._run("sinfo", "--all", "--noheader", "--Node", "--format=%N|%o|%T")
+        return {name: Node(*rest) for name, *rest in (line.split("|") for line in said.splitlines())}
 
     def _describe_jobs(self):
         try:

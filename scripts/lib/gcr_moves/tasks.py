@@ -65,9 +65,11 @@ class Task:
     downtime_ms: float = 0.0
     total_ms: float = 0.0
     verified: bool = False  # all contents were proven; false if that is not known
+    suspended: bool = False  # at the destination
     deaths: int = 0  # of the destination, when it had moved there
     placeholder: int = 0  # the job of Slurm's that it waits for, or is moved into, until all is done
-    successor: int = 0  # the same, then
+    placeholder_since: float = 0.0  # when that was submitted or found
+    successor: int = 0  # that job, then
     options: list = dataclasses.field(default_factory=list)  # of its migration, beside everybody's
 
     def enter(self, state, now, reason=""):

@@ -1,6 +1,5 @@
 """Lines and reports for people."""
 
-import sys
 import time
 
 from gcr_moves import plan
@@ -39,13 +38,18 @@ def command(job):
 def extent(job):
     gpus = f" on {len(job.vram)} GPUs" if len(job.vram) > 1 else ""
     processes = f", {job.processes} processes" if job.processes > 1 else ""
-    return f"{size(job.vram_bytes)}{gpus}{processes}"
+    vram = "suspended" if job.suspended else size(job.vram_bytes)
+    return f"{vram}{gpus}{processes}"
+
+
+def job_name(job, source=""):
+    """`source`: what names a job that does not run."""
+    owner = f", job {job.slurm_job}" if job.slurm_job else ""
+    return f"{job.pid or source} ({command(job)}, {printable(job.user)}{owner}, {extent(job)})"
 
 
 def name(task):
-    job = task.job
-    owner = f", job {job.slurm_job}" if job.slurm_job else ""
-    return f"{job.pid or task.source} ({command(job)}, {printable(job.user)}{owner}, {extent(job)})"
+    return job_name(task.job, task.source)
 
 
 def place(task):
@@ -54,6 +58,8 @@ def place(task):
         words = f"Slurm's job {task.successor} on {words}"
     if task.pid:
         words += f" as {task.pid}"
+    if task.suspended:
+        words += ", suspended there"
     if task.downtime_ms:
         words += f": downtime {task.downtime_ms:.0f} ms, {task.total_ms / 1000:.1f} s in all"
     return words
@@ -81,13 +87,15 @@ def outcome(task):
     return f"LEFT at {task.source}: {task.reason or 'not tried'}"
 
 
-def summary(tasks, heading, out=None):
-    out = out or sys.stdout
-    count = {state: sum(task.state is state for task in tasks) for state in State}
+def summary(course, heading):
+    count = {state: sum(task.state is state for task in course.tasks) for state in State}
     words = [f"{count[state]} {state.value}" for state in State if count[state]]
-    print(f"{heading}: {', '.join(words) or 'no jobs'}", file=out)
-    for task in tasks:
-        print(f"  {name(task)}: {outcome(task)}", file=out)
+    print(f"{heading}: {', '.join(words) or 'no jobs'}")
+    for task in course.tasks:
+        print(f"  {name(task)}: {outcome(task)}")
+    for task in course.tasks:
+        if task.successor:
+            print(slurm_move(task, course.cluster))
 
 
 def task_json(task):
@@ -114,6 +122,7 @@ def task_json(task):
         "downtime_ms": task.downtime_ms,
         "total_ms": task.total_ms,
         "verified": task.verified,
+        "suspended": task.suspended if task.state is State.MOVED else job.suspended,
         "tries": [
             {"destination": each.destination, "checkpoint": each.checkpoint, "reason": each.reason,
              "migration_id": each.migration_id}
@@ -122,8 +131,9 @@ def task_json(task):
     }
 
 
-def slurm_move(task, node):
+def slurm_move(task, cluster):
     """The line that scripts read, of a job that has moved."""
+    node = cluster.hosts[task.destination].picture.slurm_node
     verified = "yes" if task.verified else "no"
     return (f"moved job={task.job.slurm_job} to job={task.successor} node={node} "
             f"downtime_ms={task.downtime_ms:.0f} verified={verified}")  # fmt: skip
