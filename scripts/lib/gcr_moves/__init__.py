@@ -8,5 +8,10 @@
     drain     empties a host
     rebalance evens out the use of VRAM
     restores  brings back what a drain has taken checkpoints of
+    slurm     Slurm by its commands
+    slurm_drain    a drain where Slurm places
+    slurm_service  drains each node that Slurm's administrator drains
+    slurm_trigger  wakes the service
+    slurm_metrics  what the service tells Prometheus
     text      lines and reports for people
 """
