@@ -1,17 +1,17 @@
 """Moving many jobs by gcr-migrate: what scripts/drain and scripts/rebalance share.
 
-    cli       gcr-migrate as a program: questions, and migrations under way
-    cluster   what the agents tell about their hosts
-    plan      which job has room where, and where it goes
-    tasks     a job that shall move, and what became of it
-    runner    the migrations under way, within limits; outcomes that have to be found out; signals
-    drain     empties a host
-    rebalance evens out the use of VRAM
-    restores  brings back what a drain has taken checkpoints of
-    slurm     Slurm by its commands
-    slurm_drain    a drain where Slurm places
-    slurm_service  drains each node that Slurm's administrator drains
-    slurm_trigger  wakes the service
-    slurm_metrics  what the service tells Prometheus
-    text      lines and reports for people
+    cli           gcr-migrate as a program: questions, and migrations under way
+    cluster       what the agents tell about their hosts
+    plan          which job has room where, and where it goes
+    tasks         a job that shall move, and what became of it
+    runner        the migrations under way, within limits; outcomes that have to be found out; signals
+    drain         empties a host
+    rebalance     evens out the use of VRAM
+    restores      brings back what a drain has taken checkpoints of
+    slurm         Slurm by its commands
+    slurm_drain   a drain where Slurm places
+    slurm_service drains each node that Slurm's administrator drains
+    slurm_trigger wakes the service
+    slurm_metrics what the service tells Prometheus
+    text          lines and reports for people
 """

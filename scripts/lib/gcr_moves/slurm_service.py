@@ -106,10 +106,13 @@ class NodeDrain:
         self._process.send_signal(number)
 
     def end(self):
-        """Once it has ended: its exit status, and its report as it printed it; empty if it had none."""
+        """Once it has ended: its exit status, and its report, if it came to print one."""
         with self._report as file:
             file.seek(0)
-            return self._process.returncode, file.read()
+            try:
+                return self._process.returncode, json.load(file)
+            except ValueError:
+                return self._process.returncode, None
 
 
 class Service:
@@ -174,13 +177,13 @@ class Service:
 
     def _drain_ended(self, node):
         status, report = self._drains.pop(node).end()
-        processes = json.loads(report)["processes"] if report else []
+        processes = report["processes"] if report else []
         self._metrics.drain_ended(status, processes)
         for process in processes:
             self._log.say(self._line(process), node)
         self._log.say(f"drain ended with exit status {status}", node)
         if self._json and report:
-            print(report, end="", flush=True)
+            print(json.dumps(report), flush=True)
         self._not_before[node] = self._clock() + self._again
         self._wake()
 
@@ -230,7 +233,7 @@ class Service:
         try:
             self._trigger.keep()
             self._tell("trigger", "Slurm's trigger wakes this service")
-        except SlurmError as error:
+        except (SlurmError, OSError) as error:
             self._metrics.slurm_failed()
             self._tell("trigger", f"no trigger, asking Slurm every {self._interval:g} s: {error}")
         self._metrics.trigger(self._trigger.registered)
