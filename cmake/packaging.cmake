@@ -15,6 +15,7 @@ file(CREATE_LINK gcr-drain.1 ${links}/gcr-rebalance.1 SYMBOLIC)
 file(CREATE_LINK gcr-drain.1 ${links}/gcr-slurm.1 SYMBOLIC)
 install(FILES ${links}/gcr-drain ${links}/gcr-rebalance ${links}/gcr-slurm DESTINATION bin COMPONENT cli)
 install(FILES docs/man/gcr-drain.1 ${links}/gcr-rebalance.1 ${links}/gcr-slurm.1 DESTINATION share/man/man1 COMPONENT cli)
+install(FILES cmake/packaging/systemd/gcr-slurm.service DESTINATION lib/systemd/system COMPONENT cli)
 install(FILES cmake/packaging/completions/gcr-migrate.bash
         DESTINATION share/bash-completion/completions RENAME gcr-migrate COMPONENT cli)
 install(FILES cmake/packaging/completions/_gcr-migrate
@@ -83,7 +84,7 @@ set(CPACK_COMPONENT_CLI_DESCRIPTION "the command
  about them.")
 set(CPACK_DEBIAN_CLI_PACKAGE_DEPENDS python3)
 set(CPACK_DEBIAN_CLI_PACKAGE_RECOMMENDS openssl)
-set(CPACK_DEBIAN_CLI_PACKAGE_SUGGESTS "gcr-migrate-agent, gcr-migrate-preload")
+set(CPACK_DEBIAN_CLI_PACKAGE_SUGGESTS "gcr-migrate-agent, gcr-migrate-preload, python3-prometheus-client")
 
 set(CPACK_DEBIAN_AGENT_PACKAGE_NAME gcr-migrate-agent)
 set(CPACK_COMPONENT_AGENT_DESCRIPTION "the agent

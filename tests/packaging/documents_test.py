@@ -77,7 +77,7 @@ class ManPages(unittest.TestCase):
 
     def test_have_just_the_options_of_drains_and_rebalancing(self):
         known = set()
-        for script, *command in (["drain"], ["rebalance"], ["slurm", "migrate"]):
+        for script, *command in (["drain"], ["rebalance"], ["slurm", "migrate"], ["slurm", "serve"]):
             known |= set(re.findall(r"(?<![\w-])--[a-z-]+[a-z]", output(
                 sys.executable, os.path.join(SOURCE, "scripts", script), *command, "--help", env={"COLUMNS": "500"})))
         self.assertIn("--least-gain", known)

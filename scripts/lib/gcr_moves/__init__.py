@@ -10,5 +10,6 @@
     restores  brings back what a drain has taken checkpoints of
     slurm     Slurm by its commands
     slurm_course, slurm_drain, slurm_rebalance: the same where Slurm places
+    slurm_service, slurm_trigger, slurm_metrics: the service on Slurm's controller
     text      lines and reports for people
 """

@@ -6,6 +6,8 @@ which is understood too.
 
 import dataclasses
 import json
+import os
+import pwd
 import re
 import subprocess
 import time
@@ -175,6 +177,33 @@ class Slurm:
             except SlurmError as second:
                 raise SlurmError(f"{error}; {second}") from None
 
+    def waiting_placeholders(self):
+        """How many placeholders are in the queue."""
+        comments = self._run("squeue", "--all", "--noheader", "--states=PENDING", "--format=%k").splitlines()
+        return sum(comment.startswith(f"gcr-migrate: {PLACEHOLDER} job ") for comment in comments)
+
+    def user(self):
+        """SlurmUser, who runs slurmctld: its entry in the list of users."""
+        said = self._run("scontrol", "show", "config")
+        user = re.search(r"^SlurmUser\s*=.*\((\d+)\)$", said, re.MULTILINE)
+        try:
+            return pwd.getpwuid(int(user[1]))
+        except (KeyError, TypeError):
+            raise SlurmError("scontrol: SlurmUser is not known here") from None
+
+    def triggers(self, program):
+        """The numbers of the triggers that run this command line."""
+        said = self._run("strigger", "--get", "--noheader").splitlines()
+        return [line.split()[0] for line in said if line.endswith(f" {program}")]
+
+    def set_trigger(self, program, user):
+        """slurmctld runs this command line whenever the state of a node has changed, until the trigger is
+        cleared. Only SlurmUser may ask for that."""
+        self._run("strigger", "--set", "--reconfig", "--flags=PERM", f"--program={program}", user=user)
+
+    def clear_trigger(self, number):
+        self._run("strigger", "--clear", f"--id={number}")
+
     def submit_placeholder(self, job, excluded):
         """The id of a new job like `job`, marked as its placeholder, on none of the nodes `excluded`."""
         said = self._run("sbatch", "--parsable", *self._request(job), f"--exclude={','.join(excluded)}",
@@ -226,10 +255,13 @@ class Slurm:
         self._run("scontrol", "update", f"JobId={job_id}", *words)
 
     @staticmethod
-    def _run(*words):
+    def _run(*words, user=None):
+        """`user`: an entry in the list of users; None: ours."""
+        other = user is not None and user.pw_uid != os.geteuid()
+        become = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": ()} if other else {}
         try:
             ran = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                                 errors="replace", timeout=ANSWER_SECONDS, check=False)  # fmt: skip
+                                 errors="replace", timeout=ANSWER_SECONDS, check=False, **become)  # fmt: skip
         except subprocess.TimeoutExpired:
             raise SlurmError(f"{words[0]} does not end") from None
         except OSError as error:
