@@ -334,7 +334,7 @@ class Rebalance(Scenario):
         self.assertEqual([each["slurm_job"] for each in report["left_out"]], [fixed], said)
         self.assertIn("--migratable", report["left_out"][0]["reason"])
         self.assertEqual(self.in_queue(), {fixed, *self.tickers})
-        status, report, said = self.rebalance()
+        status, report, said = self.rebalance("--start-within", "100000")
         self.assertEqual(status, 0, said)
         moved = {process["slurm_job"]: process for process in report["processes"]}
         self.assertEqual(len(moved), 4, said)
@@ -344,7 +344,7 @@ class Rebalance(Scenario):
         self.assert_all_stay(said)
         self.assertEqual([len(self.nodes.owners(host)) for host in "abc"], [2, 2, 2], said)
         for host in "bc":
-            wait_for("each job has a GPU of its own", lambda host=host: len(self.gpus_in_use(host)) == 2)
+            wait_for("each job has a GPU of its own", lambda host=host: len(self.gpus_in_use(host)) == 2, PATIENCE_S)
         status, again, said = self.rebalance()
         self.assertEqual((status, again["moves"]), (0, []), said)
 
