@@ -3,6 +3,7 @@
 // prints no JSON. It opens the library of the release of Slurm that it was compiled against, and
 // works with that alone. Ends with 1, and says why, if slurmctld does not answer.
 #include <dlfcn.h>
+#include <errno.h>
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
 #include <slurm/slurm.h>
@@ -100,7 +101,6 @@ struct Library {
   decltype(&slurm_init) init;
   decltype(&slurm_load_jobs) load_jobs;
   decltype(&slurm_free_job_info_msg) free_jobs;
-  decltype(&slurm_get_errno) get_errno;
   decltype(&slurm_strerror) error_text;
 };
 
@@ -115,7 +115,6 @@ bool open(Library& library) {
   return file != nullptr && find(file, "slurm_init", library.init) &&
          find(file, "slurm_load_jobs", library.load_jobs) &&
          find(file, "slurm_free_job_info_msg", library.free_jobs) &&
-         find(file, "slurm_get_errno", library.get_errno) &&
          find(file, "slurm_strerror", library.error_text);
 }
 
@@ -132,7 +131,7 @@ int main() {
   library.init(nullptr);
   job_info_msg_t* answer = nullptr;
   if (library.load_jobs(0, &answer, SHOW_ALL | SHOW_DETAIL) != SLURM_SUCCESS) {
-    return fail(library.error_text(library.get_errno()));
+    return fail(library.error_text(errno));
   }
   Struct all;
   ListValue& jobs = add_list(all, "jobs");

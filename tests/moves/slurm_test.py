@@ -37,9 +37,12 @@ class Jobs(unittest.TestCase):
 
     def test_the_json_of_newer_releases_means_the_same(self):
         newer = job(job_state=["RUNNING"], node_count={"set": True, "infinite": False, "number": 1},
-                    het_job_id={"set": False, "infinite": False, "number": 0},
+                    het_job_id={"set": True, "infinite": False, "number": 0}, shared=["none"],
                     time_limit={"set": True, "infinite": True, "number": 0})  # fmt: skip
         self.assertEqual(newer.obstacle(), "")
+        self.assertTrue(newer.exclusive)
+        self.assertFalse(job(shared=[]).exclusive)
+        self.assertFalse(job(shared=["oversubscribe"]).exclusive)
         self.assertIsNone(newer.number("time_limit"))
         self.assertFalse(job(job_state=["RUNNING", "CONFIGURING"]).running)
         self.assertTrue(job(job_state=["CANCELLED"]).ended)

@@ -1,7 +1,7 @@
 """Slurm by its commands: what jobs there are, placeholders for those that move, and what follows a move.
 
-Thread-safe, keeps nothing. Works with the JSON of 22.05; newer releases wrap numbers and list states,
-which is understood too.
+Thread-safe, keeps nothing. Works with the JSON of 22.05 and of 24.11, which wraps numbers and lists
+states.
 """
 
 import dataclasses
@@ -118,6 +118,11 @@ class SlurmJob:
         return self.number("array_job_id") or 0
 
     @property
+    def exclusive(self):
+        """Whether it shares its node with no other job."""
+        return self.text("shared") in ("none", ["none"])
+
+    @property
     def gpus(self):
         """The indices of its GPUs on its node, as in gres.conf."""
         return [index for gres in self.gres if gres.name == "gpu" for index in gres.indices]
@@ -219,7 +224,7 @@ class Slurm:
             f"--time={_minutes_left(job)}", f"--chdir={job.text('current_working_directory')}",
         ]  # fmt: skip
         words += [f"--mem={wanted['mem']}"] if "mem" in wanted else ["--mem=0"]
-        words += ["--exclusive"] if job.text("shared") == "none" else []
+        words += ["--exclusive"] if job.exclusive else []
         words += [f"--gres={','.join(map(str, job.gres))}"] if job.gres else []
         for option, field in (("job-name", "name"), ("account", "account"), ("partition", "partition"),
                               ("qos", "qos"), ("reservation", "resv_name"), ("constraint", "features"),
