@@ -20,7 +20,7 @@ import unittest
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-from ticker_hosts import ROOT, Hosts, Ticker, movable_users, wait_for  # noqa: E402  # pylint: disable=wrong-import-position
+from ticker_hosts import Hosts, Ticker, movable_users, wait_for  # noqa: E402  # pylint: disable=wrong-import-position
 
 USER, ANOTHER_USER = movable_users()
 MEMORY_MB = 600
@@ -135,9 +135,6 @@ class Cluster(Hosts):
         if not out:
             raise AssertionError(f"preflight: {err}")
         return [each["found"] for each in json.loads(out)["findings"] if each["id"] == "slurm-job"]
-
-    def hosts_script(self, command, host):
-        subprocess.run([ROOT / "scripts" / "hosts", command, self.folder, host], check=True, timeout=PATIENCE_S)
 
     def was_hit(self, host):
         """Whether the fault that was armed has happened."""
@@ -313,7 +310,7 @@ class Slurm(unittest.TestCase):
         self.cluster.arm("b", f"destination.joining run kill -KILL {daemon} $PPID")
         move = self.cluster.begin_move("a", "b", pid, job)
         wait_for("the agent dies", lambda: self.cluster.was_hit("b") and not command_of(int(daemon)), PATIENCE_S)
-        self.cluster.hosts_script("start", "b")
+        self.cluster.host_script("start", "b")
         self.assertEqual(move.wait(PATIENCE_S), 0)
         self.assert_owned("b", job, ticker)
 

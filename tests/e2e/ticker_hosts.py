@@ -109,6 +109,10 @@ class Hosts:
         if ran.returncode != 0:
             raise AssertionError(f"scripts/{self.SCRIPT} {command}: {ran.stderr}")
 
+    def host_script(self, command, host):
+        """What scripts/hosts does to one: start or stop its agent, whose workers go on, or kill all that is there."""
+        subprocess.run([ROOT / "scripts" / "hosts", command, self.folder, host], check=True, timeout=240)
+
     def address(self, host):
         return self.env[f"IP_{host.upper()}"]
 

@@ -1,6 +1,7 @@
 """The options that scripts/drain and scripts/rebalance share."""
 
 import argparse
+import shutil
 import sys
 
 from gcr_moves import cli as program
@@ -73,7 +74,8 @@ def add_slurm_options(parser):
 
 
 def slurm_of(options):
-    return Slurm(options.wait_program, options.folder, options.placeholder_option, program.find_beside("gcr-slurm-jobs"))
+    jobs_program = shutil.which(program.find_beside("gcr-slurm-jobs"))
+    return Slurm(options.wait_program, options.folder, options.placeholder_option, jobs_program)
 
 
 def agents_of(slurm, names, alone, parser):

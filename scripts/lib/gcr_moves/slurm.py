@@ -185,7 +185,7 @@ class Slurm:
     def waiting_placeholders(self):
         """How many placeholders are in the queue."""
         comments = self._run("squeue", "--all", "--noheader", "--states=PENDING", "--format=%k").splitlines()
-        return sum(comment.startswith(f"gcr-migrate: {PLACEHOLDER} job ") for comment in comments)
+        return sum(mark is not None and mark[1] == PLACEHOLDER for mark in map(_MARK.match, comments))
 
     def user(self):
         """SlurmUser, who runs slurmctld: its entry in the list of users."""
