@@ -33,6 +33,7 @@ namespace gcr::apps {
   X(get_global, cuModuleGetGlobal, 3020, hipModuleGetGlobal,                                      \
     (CUdeviceptr*, std::size_t*, CUmodule, const char*))                                          \
   X(alloc, cuMemAlloc, 3020, hipMalloc, (CUdeviceptr*, std::size_t))                              \
+  X(memory_info, cuMemGetInfo, 3020, hipMemGetInfo, (std::size_t*, std::size_t*))                 \
   X(alloc_pitch, cuMemAllocPitch, 3020, hipMemAllocPitch,                                         \
     (CUdeviceptr*, std::size_t*, std::size_t, std::size_t, unsigned))                             \
   X(free, cuMemFree, 3020, hipFree, (CUdeviceptr))                                                \

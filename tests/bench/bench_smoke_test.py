@@ -113,6 +113,9 @@ class Smoke(unittest.TestCase):
             for what in ("launch", "alloc_async", "alloc"):
                 (line,) = self.of("steady", what=what, driver=driver)
                 self.assert_positive(line, "direct_ns", "interposed_ns")
+        for side in ("without", "under"):
+            for line in self.of("steady", what="room", side=side):
+                self.assertGreaterEqual(line["taken_bytes"], line["asked_bytes"])
         for line in self.of("digest"):
             self.assert_positive(line, "value")
         for line in self.of("read"):
