@@ -133,13 +133,15 @@ class Scenario(unittest.TestCase):
     def begin_drain(self, *words):
         return self.begin("drain", self.nodes.node("a"), "--slurm", "--json", *words)
 
-    def wait_for_line(self, begun, text):
-        said = []
+    def wait_for_line(self, begun, *texts):
+        """The one after which it has said all of them, in any order."""
+        said, missing = [], texts
         for line in begun.stderr:
             said.append(line)
-            if text in line:
+            missing = [text for text in missing if text not in line]
+            if not missing:
                 return line
-        raise AssertionError(f"it ended without saying \"{text}\": {''.join(said)}")
+        raise AssertionError(f"it ended without saying {missing}: {''.join(said)}")
 
     def wait_for_successor(self, begun):
         """The next that it tells of."""
