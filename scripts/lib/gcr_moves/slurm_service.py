@@ -234,7 +234,8 @@ class Service:
             self._trigger.keep()
             self._tell("trigger", "Slurm's trigger wakes this service")
         except (SlurmError, OSError) as error:
-            self._metrics.slurm_failed()
+            if isinstance(error, SlurmError):
+                self._metrics.slurm_failed()
             self._tell("trigger", f"no trigger, asking Slurm every {self._interval:g} s: {error}")
         self._metrics.trigger(self._trigger.registered)
 
@@ -245,14 +246,19 @@ class Service:
         for node in sorted(draining - self._drains.keys()):
             if now >= self._not_before.get(node, 0.0):
                 self._not_before.pop(node, None)
-                self._start(node)
+                self._start(node, now)
 
-    def _start(self, node):
+    def _start(self, node, now):
         self._log.begin(node)
         self._log.say("draining", node)
-        self._drains[node] = self._drain(
-            node, self._words, lambda line: self._log.say(line, node),
-            lambda: self._events.put(lambda: self._drain_ended(node)))  # fmt: skip
+        try:
+            self._drains[node] = self._drain(
+                node, self._words, lambda line: self._log.say(line, node),
+                lambda: self._events.put(lambda: self._drain_ended(node)))  # fmt: skip
+        except OSError as error:
+            self._log.say(f"cannot start the drain: {error.strerror}", node)
+            self._not_before[node] = now + self._again
+            return
         self._metrics.drain_began()
 
 
@@ -285,5 +291,5 @@ def serve(options, words):
     try:
         service = Service(options, words, slurm, metrics)
     except OSError as error:
-        options.parser.error(f"cannot listen at {options.wake_socket}: {error.strerror}")
+        options.parser.error(f"cannot listen at {options.wake_socket}: {error.strerror or error}")
     return service.run()

@@ -40,7 +40,8 @@ class Listener:
         try:
             self._socket.connect(str(self.path))
         except ConnectionRefusedError:
-            self.path.unlink()
+            if self.path.is_socket():  # a plain file refuses too
+                self.path.unlink()
         except FileNotFoundError:
             pass
         else:
