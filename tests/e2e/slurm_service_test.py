@@ -26,9 +26,13 @@ class Service(Scenario):
     METRICS_PORT = 9411
 
     def serve(self, *words):
-        """By Debian's Python, which has Debian's prometheus_client."""
+        """By Debian's Python, which has Debian's prometheus_client, and with the capabilities that the unit leaves it."""
         command = self.nodes.moves_command("slurm", "serve", "--wake-socket", f"{self.nodes.folder}/wake", *words)
-        command.insert(command.index(str(ROOT / "scripts" / "slurm")), "/usr/bin/python3")
+        unit = (ROOT / "cmake" / "packaging" / "systemd" / "gcr-slurm.service").read_text(encoding="ascii")
+        kept = re.search(r"^CapabilityBoundingSet=(.+)", unit, re.M)[1].lower().replace("cap_", "+").split()
+        place = command.index(str(ROOT / "scripts" / "slurm"))
+        command[place:place] = ["setpriv", f"--bounding-set={','.join(['-all', *kept])}", "--inh-caps=-all",
+                                "--no-new-privs", "/usr/bin/python3"]  # fmt: skip
         return command
 
     def begin_service(self, *words):

@@ -517,10 +517,10 @@ class Programs(Fixture):
             slurm_trigger.Listener(self.folder / "wake", lambda: None)
         self.assertEqual((self.folder / "wake").read_text(encoding="ascii"), "precious")
 
-    def test_only_its_user_may_wake_it(self):
+    def test_its_user_and_its_group_alone_may_wake_it(self):
         listener, _ = self.listen_at(self.folder / "wake")
         listener.admit(os.getuid())
-        self.assertEqual(os.stat(self.folder / "wake").st_mode & 0o777, 0o600)
+        self.assertEqual(os.stat(self.folder / "wake").st_mode & 0o777, 0o660)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ class Listener:
         self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._take_path()
-        os.chmod(self.path, 0o600)
+        os.chmod(self.path, 0o660)  # by its group the next service connects, once admit() has changed the owner
         threading.Thread(target=self._listen, args=(on_wake,), daemon=True).start()
 
     def _take_path(self):
