@@ -78,12 +78,22 @@ set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(version "${PROJECT_VERSION}-${GCR_PACKAGE_RELEASE}")
 
+# The maintainer scripts of the packages that have a unit.
+set(control ${PROJECT_BINARY_DIR}/debian)
+file(READ cmake/packaging/debian/unit.sh GCR_UNIT_FUNCTIONS)
+foreach(package agent cli)
+  foreach(script postinst prerm postrm)
+    configure_file(cmake/packaging/debian/${package}/${script} ${control}/${package}/${script} @ONLY)
+  endforeach()
+endforeach()
+
 set(CPACK_DEBIAN_CLI_PACKAGE_NAME gcr-migrate)
 set(CPACK_COMPONENT_CLI_DESCRIPTION "the command
  Orders migrations of running GPU processes between hosts, and asks agents
  about them.")
 set(CPACK_DEBIAN_CLI_PACKAGE_DEPENDS python3)
 set(CPACK_DEBIAN_CLI_PACKAGE_RECOMMENDS openssl)
+set(CPACK_DEBIAN_CLI_PACKAGE_CONTROL_EXTRA ${control}/cli/postinst ${control}/cli/prerm ${control}/cli/postrm)
 set(CPACK_DEBIAN_CLI_PACKAGE_SUGGESTS "gcr-migrate-agent, gcr-migrate-preload, python3-prometheus-client")
 
 set(CPACK_DEBIAN_AGENT_PACKAGE_NAME gcr-migrate-agent)
@@ -93,10 +103,8 @@ set(CPACK_COMPONENT_AGENT_DESCRIPTION "the agent
 set(CPACK_DEBIAN_AGENT_PACKAGE_DEPENDS "gcr-migrate-criu (= ${version}) | criu (>= 4.2), procps")
 set(CPACK_DEBIAN_AGENT_PACKAGE_RECOMMENDS "gcr-migrate-preload (= ${version})")
 set(CPACK_DEBIAN_AGENT_PACKAGE_CONTROL_EXTRA
-    ${PROJECT_SOURCE_DIR}/cmake/packaging/debian/conffiles
-    ${PROJECT_SOURCE_DIR}/cmake/packaging/debian/postinst
-    ${PROJECT_SOURCE_DIR}/cmake/packaging/debian/prerm
-    ${PROJECT_SOURCE_DIR}/cmake/packaging/debian/postrm)
+    ${PROJECT_SOURCE_DIR}/cmake/packaging/debian/agent/conffiles
+    ${control}/agent/postinst ${control}/agent/prerm ${control}/agent/postrm)
 
 set(CPACK_DEBIAN_PRELOAD_PACKAGE_NAME gcr-migrate-preload)
 set(CPACK_COMPONENT_PRELOAD_DESCRIPTION "the library in GPU programs
