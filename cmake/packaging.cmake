@@ -12,9 +12,9 @@ foreach(script drain rebalance slurm)
   file(CREATE_LINK ../share/gcr-migrate/${script} ${links}/gcr-${script} SYMBOLIC)
 endforeach()
 file(CREATE_LINK gcr-drain.1 ${links}/gcr-rebalance.1 SYMBOLIC)
-file(CREATE_LINK gcr-drain.1 ${links}/gcr-slurm.1 SYMBOLIC)
 install(FILES ${links}/gcr-drain ${links}/gcr-rebalance ${links}/gcr-slurm DESTINATION bin COMPONENT cli)
-install(FILES docs/man/gcr-drain.1 ${links}/gcr-rebalance.1 ${links}/gcr-slurm.1 DESTINATION share/man/man1 COMPONENT cli)
+install(FILES docs/man/gcr-drain.1 ${links}/gcr-rebalance.1 docs/man/gcr-slurm.1
+        DESTINATION share/man/man1 COMPONENT cli)
 install(FILES cmake/packaging/systemd/gcr-slurm.service DESTINATION lib/systemd/system COMPONENT cli)
 install(FILES cmake/packaging/completions/gcr-migrate.bash
         DESTINATION share/bash-completion/completions RENAME gcr-migrate COMPONENT cli)

@@ -10,7 +10,7 @@ import sys
 import unittest
 
 SOURCE, CLI, AGENT = (os.path.abspath(path) for path in sys.argv[1:4])
-PAGES = ["gcr-migrate.1", "gcr-drain.1", "gcr-migrate-hosts.5", "agent.toml.5", "migrate-agent.8"]
+PAGES = ["gcr-migrate.1", "gcr-drain.1", "gcr-slurm.1", "gcr-migrate-hosts.5", "agent.toml.5", "migrate-agent.8"]
 COMPLETIONS = os.path.join(SOURCE, "cmake/packaging/completions")
 
 
@@ -75,13 +75,29 @@ class ManPages(unittest.TestCase):
             known |= set(options_of(CLI, subcommand))
         self.assertLessEqual(set(re.findall(r"--[a-z][a-z-]*[a-z]", page_text("gcr-migrate.1"))), known)
 
-    def test_have_just_the_options_of_drains_and_rebalancing(self):
+    def script_help(self, script, *command):
+        program = os.path.join(SOURCE, "scripts", script)
+        return output(sys.executable, program, *command, "--help", env={"COLUMNS": "500"})
+
+    def assert_has_just_the_options(self, page, commands, one):
         known = set()
-        for script, *command in (["drain"], ["rebalance"], ["slurm", "migrate"], ["slurm", "serve"]):
-            known |= set(re.findall(r"(?<![\w-])--[a-z-]+[a-z]", output(
-                sys.executable, os.path.join(SOURCE, "scripts", script), *command, "--help", env={"COLUMNS": "500"})))
-        self.assertIn("--least-gain", known)
-        self.assertEqual(set(re.findall(r"--[a-z][a-z-]*[a-z]", page_text("gcr-drain.1"))), known)
+        for command in commands:
+            known |= set(re.findall(r"(?<![\w-])--[a-z-]+[a-z]", self.script_help(*command)))
+        self.assertIn(one, known)
+        of_sbatch = {"--migratable"}
+        self.assertEqual(set(re.findall(r"--[a-z][a-z-]*[a-z]", page_text(page))) - of_sbatch, known)
+
+    def test_have_just_the_options_of_drains_and_rebalancing(self):
+        self.assert_has_just_the_options("gcr-drain.1", (["drain"], ["rebalance"]), "--least-gain")
+
+    def test_have_just_the_options_of_slurm_migrate_and_serve(self):
+        self.assert_has_just_the_options("gcr-slurm.1", (["slurm", "migrate"], ["slurm", "serve"]), "--wake-socket")
+
+    def test_have_every_exit_status_of_slurm_migrate(self):
+        statuses = re.findall(r"^  ([0-9]+)  ", self.script_help("slurm"), re.M)
+        self.assertGreater(len(statuses), 5)
+        page = page_text("gcr-slurm.1").split("\nEXIT STATUS\n")[1].split("Of serve")[0]
+        self.assertEqual(re.findall(r"(?m)^ +([0-9]+) ", page), statuses)
 
     def test_have_every_exit_status(self):
         table = output(CLI, "--help").split("\nExit status:\n")[1].split("\n\n")[0]
