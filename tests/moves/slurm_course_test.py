@@ -103,6 +103,18 @@ class Planning(Fixture):
         self.assertEqual(self.plan()[0], [])
 
 
+class Draining(Fixture):
+    def test_processes_that_slurm_has_on_another_node_are_not_this_node_s(self):
+        """As where two nodes are one machine."""
+        moved = self.slurm.add_movable("n1", 10)
+        elsewhere = self.slurm.add_movable("n2", 10)
+        self.fake.add_job("n1", 10, slurm_job=elsewhere, slurm_step="batch", slurm_parent="gcr-slurm-wait")
+        drain = self.drain("n1")
+        drain.run()
+        self.assertEqual([task.job.slurm_job for task in drain.tasks], [moved], self.said)
+        self.assertEqual(self.states(drain), ["moved"], self.said)
+
+
 class Rebalancing(Fixture):
     def test_jobs_of_several_nodes_move_into_placeholders_on_the_nodes_of_the_plan(self):
         for node in ("n1", "n1", "n1", "n1", "n2", "n2"):

@@ -55,8 +55,8 @@ class SlurmCourse(Course):
     # ---- what Slurm says ----
 
     def update(self):
-        super().update()
         self._ask()
+        super().update()
         if self._asked_at:
             for task in self.tasks:
                 self._attend(task)
