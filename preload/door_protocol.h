@@ -89,6 +89,14 @@ enum class Op : std::uint32_t {
   /// hipHostRegister) now, as entries of an address (`id`) and a size: those whose addresses are
   /// above the one number in `ids`, in their order. Fewer than kMaxEntries: there are no more.
   kRegisteredMemory = 13,
+  /// After kOffer, where kAttach says that the driver takes no memory of this GPU from others:
+  /// makes memory of the application's own for the ids in the request, at most kMaxEntries / 2, in
+  /// place of what was offered. Replies with entries, of the device as it is now, and two
+  /// descriptors each: the new memory's, which is not mapped yet, and the one that was offered,
+  /// which the application gives up. The agent copies; then kAttach maps them. kBadRequest, and
+  /// nothing changes: not detached, nothing was offered, or one of them is in host memory or
+  /// shared. A failure takes this request's memory back; what was offered for it is gone.
+  kReplace = 14,
 };
 
 enum class Outcome : std::uint32_t {

@@ -51,11 +51,13 @@ class DoorServer {
   void handle(Packet& packet);
   void handle_inventory(const Packet& packet, door::DoorReply& reply);
   void handle_export(const Packet& packet, door::DoorReply& reply);
+  void handle_replace(const Packet& packet, door::DoorReply& reply);
   void handle_watch_memory(door::DoorReply& reply);
   void handle_registered_memory(const door::DoorRequest& request, door::DoorReply& reply);
   void handle_close_gate(const door::DoorRequest& request, door::DoorReply& reply);
   void handle_step(const door::DoorRequest& request, door::DoorReply& reply);
-  void answer(door::DoorReply& reply, const runtime::Ending& ending, const int* descriptors);
+  void answer(door::DoorReply& reply, const runtime::Ending& ending, const int* descriptors,
+              std::size_t descriptors_each = 1);
   void send(const door::DoorReply& reply, const int* descriptors, std::size_t count) const;
   int milliseconds_to_lease_end() const;
   void end_lease();
@@ -162,7 +164,7 @@ void DoorServer::send(const door::DoorReply& reply, const int* descriptors,
 }
 
 void DoorServer::answer(door::DoorReply& reply, const runtime::Ending& ending,
-                        const int* descriptors) {
+                        const int* descriptors, std::size_t descriptors_each) {
   reply.outcome = ending.outcome;
   reply.driver_result = static_cast<std::int32_t>(ending.driver_result);
   reply.failed_id = ending.failed_id;
@@ -171,7 +173,7 @@ void DoorServer::answer(door::DoorReply& reply, const runtime::Ending& ending,
   reply.summary.door_stack = reinterpret_cast<std::uintptr_t>(&reply);
   reply.duration_ns =
       static_cast<std::uint64_t>(nanoseconds(Clock::now() - request_start_).count());
-  send(reply, descriptors, descriptors == nullptr ? 0 : reply.count);
+  send(reply, descriptors, descriptors == nullptr ? 0 : reply.count * descriptors_each);
 }
 
 void DoorServer::handle_inventory(const Packet&, door::DoorReply& reply) {
@@ -197,6 +199,18 @@ void DoorServer::handle_export(const Packet& packet, door::DoorReply& reply) {
   const bool exported = ending.outcome == door::Outcome::kOk;
   reply.count = exported ? packet.request.count : 0;
   answer(reply, ending, exported && count > 0 ? descriptors : nullptr);
+  runtime::close_loose();
+}
+
+void DoorServer::handle_replace(const Packet& packet, door::DoorReply& reply) {
+  const std::size_t count = packet.request.count;
+  if (count > door::kMaxEntries / 2) return answer(reply, {door::Outcome::kBadRequest}, nullptr);
+  int descriptors[door::kMaxEntries];
+  const runtime::Ending ending =
+      runtime::replace(packet.request.session, {packet.request.ids, count}, {reply.entries, count},
+                       {descriptors, 2 * count});
+  reply.count = ending.outcome == door::Outcome::kOk ? packet.request.count : 0;
+  answer(reply, ending, reply.count > 0 ? descriptors : nullptr, 2);
   runtime::close_loose();
 }
 
@@ -274,6 +288,8 @@ void DoorServer::handle(Packet& packet) {
                     runtime::offer({request.ids, request.count},
                                    {packet.descriptors, packet.descriptor_count}),
                     nullptr);
+    case door::Op::kReplace:
+      return handle_replace(packet, reply);
     case door::Op::kAttach:
       return answer(reply, runtime::attach(), nullptr);
     case door::Op::kOpenGate:

@@ -48,6 +48,11 @@ Ending detach(std::uint64_t session);
 /// Takes ownership of `descriptors`, also on failure.
 Ending offer(std::span<const std::uint64_t> ids, std::span<const int> descriptors);
 
+/// See door::Op::kReplace: descriptors[2 * i] is the new memory's, the next one was offered. Until
+/// close_loose() they stay open here.
+Ending replace(std::uint64_t session, std::span<const std::uint64_t> ids,
+               std::span<door::DoorEntry> entries, std::span<int> descriptors);
+
 /// See door::Op::kAttach. All runtimes are attached, or none.
 Ending attach();
 

@@ -215,7 +215,8 @@ Status Course::hand_over_vram(const proto::RestoreRequest& request) {
   if (plan_.kept) return phases_.time("vram", "keep", [&] { return keep_vram(request); });
   GCR_ASSIGN(auto descriptors, vram_->descriptors());
   GCR_ASSIGN(auto of_members, job_.split(std::move(descriptors)));
-  return process_->attach(std::move(of_members), phases_);
+  return process_->attach(
+      std::move(of_members), vram_->driver(), [this] { vram_->let_go(); }, phases_);
 }
 
 /// The process is frozen before the vote is in the journal, and the vote is in the journal before

@@ -9,6 +9,7 @@
 #include "migrate-agent/door/door.h"
 #include "migrate-agent/driver_access/driver_access.h"
 #include "migrate-agent/fault/fault.h"
+#include "migrate-agent/mover/give.h"
 #include "migrate-agent/process/credentials.h"
 #include "migrate-agent/process/inspect.h"
 #include "migrate-agent/procfs/procfs.h"
@@ -118,12 +119,14 @@ Status RestoredProcess::end_connections(const criu::AdaptedSockets& sockets) con
   return criu::end_connections(pids, sockets.closing, sockets.resetting);
 }
 
-Status RestoredProcess::attach(job::MemberDescriptors vram, Phases& phases) {
+Status RestoredProcess::attach(job::MemberDescriptors vram,
+                               const std::shared_ptr<const device::Driver>& driver,
+                               const std::function<void()>& let_go, Phases& phases) {
   return phases.time("process", "attach VRAM", [&] {
-    return side_by_side(gpu_users_, [&vram](GpuUser& one) -> Status {
+    return side_by_side(gpu_users_, [&](GpuUser& one) -> Status {
       const auto theirs = vram.find(one.id);
       if (theirs == vram.end()) return one.access->attach({});
-      return one.access->attach(std::move(theirs->second));
+      return mover::give(*one.access, std::move(theirs->second), driver, let_go);
     });
   });
 }

@@ -57,8 +57,10 @@ class RestoredProcess {
   Status restore_control(const std::set<pid_t>& running,
                          const std::vector<device::GpuPair>& gpu_map, Phases& phases);
 
-  /// Maps the VRAM behind the descriptors where the members had it.
-  Status attach(job::MemberDescriptors vram, Phases& phases);
+  /// Maps the VRAM behind the descriptors where the members had it. `let_go`: see mover/give.h; any
+  /// thread, several at once.
+  Status attach(job::MemberDescriptors vram, const std::shared_ptr<const device::Driver>& driver,
+                const std::function<void()>& let_go, Phases& phases);
 
   /// After restore_control(), opens the gates, which no thread can pass yet. Stops all members and
   /// freezes their group: from here on no thread of them runs, and only root can let them run.

@@ -215,7 +215,7 @@ class Control {
   virtual Status checkpoint() const = 0;
 
   /// Brings it back. `pairs` empty: onto the same GPUs; else they name every GPU of NVIDIA's that
-  /// the machine has that was left. On failure the process stays checkpointed, and another call may
+  /// the machine has that was left, those first that the process uses. On failure the process stays checkpointed, and another call may
   /// succeed.
   virtual Status restore(const std::vector<GpuPair>& pairs) const = 0;
 

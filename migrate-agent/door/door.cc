@@ -342,6 +342,25 @@ Status Door::attach(std::vector<std::pair<std::uint64_t, UniqueFd>> descriptors)
   return {};
 }
 
+/// An older library knows no such request.
+Result<std::vector<Replacement>> Door::replace(std::span<const std::uint64_t> ids) {
+  door::DoorRequest request = make_request(door::Op::kReplace);
+  request.count = static_cast<std::uint32_t>(ids.size());
+  std::copy(ids.begin(), ids.end(), request.ids);
+  GCR_ASSIGN(Exchange answer,
+             ask(request, "make its own VRAM", {pid_, "making its own VRAM", patience_}));
+  if (answer.reply.count != ids.size() || answer.descriptors.size() != 2 * ids.size()) {
+    return Error(Code::kProtocol, fmt::format("process {} sent {} descriptors for {} allocations",
+                                              pid_, answer.descriptors.size(), ids.size()));
+  }
+  std::vector<Replacement> made;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    made.push_back({allocation_of(answer.reply.entries[i]), std::move(answer.descriptors[2 * i]),
+                    std::move(answer.descriptors[2 * i + 1])});
+  }
+  return made;
+}
+
 Result<std::uint64_t> Door::advise(door::Op op, std::span<const Pages> pages, const char* doing) {
   constexpr std::size_t kMostPairs = door::kMaxEntries / 2;
   std::uint64_t bytes = 0;

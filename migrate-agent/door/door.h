@@ -43,6 +43,7 @@ class Door : public GpuAccess {
   Status resume() override;
   Status detach() override;
   Status attach(std::vector<std::pair<std::uint64_t, UniqueFd>> descriptors) override;
+  Result<std::vector<Replacement>> replace(std::span<const std::uint64_t> ids) override;
   Result<std::uint64_t> drop_pages(std::span<const Pages> pages) override;
   Status use_huge_pages(std::span<const Pages> pages) override;
   Result<UniqueFd> watch_memory() override;

@@ -50,6 +50,9 @@ Code code_of(int result) {
   switch (result) {
     case CUDA_ERROR_OUT_OF_MEMORY:
       return Code::kResourceExhausted;
+    // What an import says of a GPU that the process has not known.
+    case CUDA_ERROR_NOT_INITIALIZED:
+    case CUDA_ERROR_INVALID_DEVICE:
     case CUDA_ERROR_NOT_SUPPORTED:
       return Code::kUnsupported;
     default:

@@ -39,6 +39,13 @@ struct ExportedAllocation {
   UniqueFd descriptor;
 };
 
+/// Memory that a process has made itself, and what it was given for it.
+struct Replacement {
+  LocalAllocation allocation;  ///< on its GPU as it is now
+  UniqueFd made;
+  UniqueFd given;
+};
+
 struct AccessState {
   bool quiet = false;     ///< GPU calls are held back
   bool detached = false;  ///< its allocations are not mapped
@@ -105,8 +112,19 @@ class GpuAccess {
   virtual Status detach() = 0;
 
   /// Maps everything where it was. `descriptors`, by local id, are the process's in every case. On
-  /// failure nothing is mapped, and those that it has got count for the next attempt.
+  /// failure nothing is mapped, and those that it has got count for the next attempt. kUnsupported:
+  /// see replace().
   virtual Status attach(std::vector<std::pair<std::uint64_t, UniqueFd>> descriptors) = 0;
+
+  /// After an attach() with kUnsupported, which says that the driver lets the process have no
+  /// memory of its GPU but its own: it makes its own in place of what attach() gave it for these,
+  /// at most kMostReplaced. The caller copies; then attach({}) maps it. On failure these need to be
+  /// given again.
+  static constexpr std::size_t kMostReplaced = 32;
+  virtual Result<std::vector<Replacement>> replace(std::span<const std::uint64_t> ids) {
+    (void)ids;
+    return Error(Code::kUnsupported, "the process makes no memory of its own");
+  }
 
   /// Gives pages of zeros back to the kernel. The caller ensures that they are private anonymous
   /// memory and stay zeros meanwhile (migrate-agent/memory/zero_pages.h). Gives the number of

@@ -26,6 +26,11 @@ std::uint64_t IncomingVram::WindowLimits::needed_for(std::uint64_t vram_bytes) c
   return round_up(std::min(most_bytes, std::max(vram_bytes, least)), transport::kPlaceBytes);
 }
 
+void IncomingVram::let_go() {
+  const std::lock_guard lock(lanes_mutex_);
+  for (auto& [id, buffer] : buffers_) buffer.vram.reset();
+}
+
 Result<IncomingVram::Streams*> IncomingVram::streams_of(device::Gpu& gpu) {
   const auto found = streams_.find(gpu.info().uuid);
   if (found != streams_.end()) return &found->second;

@@ -98,6 +98,8 @@ class IncomingVram {
 
   /// Of the VRAM itself; after fill_and_verify().
   Result<Descriptors> descriptors() const { return descriptors_of(buffers_); }
+  /// From then on only descriptors own it. Any thread.
+  void let_go();
   Result<std::uint64_t> free_bytes(const Uuid& gpu);
 
   /// In kKeep: the landing memory, and where in it a buffer lies.

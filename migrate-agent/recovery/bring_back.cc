@@ -18,6 +18,7 @@
 #include "migrate-agent/door/door.h"
 #include "migrate-agent/driver_access/driver_access.h"
 #include "migrate-agent/keeper/keeper.h"
+#include "migrate-agent/mover/give.h"
 #include "migrate-agent/process/sharing.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/recovery/recovery.h"
@@ -183,6 +184,7 @@ Status open_accesses(std::span<Member> members, const Lost& lost, const InHand* 
 /// Attaches the VRAM of all that are detached.
 Status bring_back_vram(std::span<Member*> members, const Lost& lost, const InHand* in_hand) {
   std::optional<job::MemberDescriptors> vram;
+  std::shared_ptr<const device::Driver> driver = in_hand != nullptr ? in_hand->driver : nullptr;
   for (Member* member : members) {
     const auto state = member->access->look();
     if (member->access->is_driver_alone() && has_no_cuda(state)) continue;
@@ -191,11 +193,14 @@ Status bring_back_vram(std::span<Member*> members, const Lost& lost, const InHan
     if (!state->detached) continue;
     if (!vram) {
       GCR_ASSIGN(vram, find_vram(lost, in_hand));
+      if (driver == nullptr) {
+        GCR_ASSIGN(driver, device::load_drivers());
+      }
     }
     job::LocalDescriptors& descriptors = (*vram)[member->id];
     spdlog::info("process {} is detached: attaching {} buffers", member->process.pid(),
                  descriptors.size());
-    GCR_TRY(member->access->attach(std::move(descriptors)));
+    GCR_TRY(mover::give(*member->access, std::move(descriptors), driver, [] {}));
   }
   return {};
 }

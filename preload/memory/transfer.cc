@@ -226,8 +226,10 @@ void release_handles(Runtime& r) {
   }
 }
 
+/// What was replaced is the application's already.
 Result import_all(Runtime& r, std::uint64_t* failed_id) {
   for (auto& [id, physical] : r.inventory.physicals()) {
+    if (physical.handle != 0) continue;
     const Result result = r.driver.import_descriptor(&physical.handle, physical.offered_fd);
     if (result != Result::kSuccess) {
       physical.handle = 0;
@@ -245,6 +247,41 @@ Result bring_back(Runtime& r, std::uint64_t* failed_id) {
   if (result == Result::kSuccess) result = map_all(r, r.inventory.mappings().end(), failed_id);
   if (result != Result::kSuccess) release_handles(r);
   return result;
+}
+
+bool can_be_replaced(const Runtime& r, const Physical& physical) {
+  return r.detached && physical.offered_fd >= 0 && physical.handle == 0 && physical.host_node < 0 &&
+         !physical.shared && physical.origin != Origin::kImported;
+}
+
+/// New memory like it was made, and a descriptor of it.
+Result make_again(Runtime& r, Physical& physical, int* descriptor) {
+  DeviceFacts& facts = r.devices[physical.device];
+  Result result = physical.origin == Origin::kApplication
+                      ? r.driver.create_as(&physical.handle, physical.size_bytes, physical.asked, 0)
+                      : r.driver.create(&physical.handle, physical.size_bytes, physical.device,
+                                        facts.rdma_capable);
+  if (result != Result::kSuccess) {
+    physical.handle = 0;
+    return result;
+  }
+  result = r.driver.export_descriptor(descriptor, physical.handle);
+  if (result != Result::kSuccess) {
+    r.driver.release(physical.handle);
+    physical.handle = 0;
+    return result;
+  }
+  facts.uuid = r.driver.uuid(physical.device);
+  return result;
+}
+
+/// What make_again() has made, which nobody has filled.
+void take_back(std::uint64_t id) {
+  Physical& physical = *find_physical(id);
+  const Runtime& r = *g_started[Inventory::runtime_of(id)];
+  if (!r.detached || physical.handle == 0) return;
+  r.driver.release(physical.handle);
+  physical.handle = 0;
 }
 
 void settle_after_attach(Runtime& r) {
@@ -342,6 +379,34 @@ Ending export_all(std::uint64_t session, std::span<const std::uint64_t> ids,
   return ending;
 }
 
+Ending replace(std::uint64_t session, std::span<const std::uint64_t> ids,
+               std::span<door::DoorEntry> entries, std::span<int> descriptors) {
+  const AllLocked locked;
+  for (const std::uint64_t id : ids) {
+    const Physical* physical = find_physical(id);
+    if (physical == nullptr || !can_be_replaced(*g_started[Inventory::runtime_of(id)], *physical)) {
+      return {Outcome::kBadRequest, 0, id};
+    }
+  }
+  const RaisedDescriptorLimit limit;  // they leave at once
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    Physical& physical = *find_physical(ids[i]);
+    Runtime& r = *g_started[Inventory::runtime_of(ids[i])];
+    const Result result = make_again(r, physical, &descriptors[2 * i]);
+    if (result != Result::kSuccess) {
+      for (const std::uint64_t made : ids.first(i)) take_back(made);
+      return driver_failed(result, ids[i]);
+    }
+    descriptors[2 * i + 1] = physical.offered_fd;
+    physical.offered_fd = -1;
+    g_loose[g_loose_count++] = descriptors[2 * i];
+    g_loose[g_loose_count++] = descriptors[2 * i + 1];
+    entries[i] = entry_of(r, physical);
+    physical.export_session = session;
+  }
+  return {};
+}
+
 Ending open_userfaultfd(int* descriptor) {
   const std::lock_guard lock(g_mutex);
   // Faults of the kernel's own are no obstacle: the agent has all of them answered at once.
@@ -417,6 +482,7 @@ Ending offer(std::span<const std::uint64_t> ids, std::span<const int> descriptor
   }
   for (std::size_t i = 0; i < ids.size(); ++i) {
     Physical& physical = *find_physical(ids[i]);
+    take_back(ids[i]);
     if (physical.offered_fd >= 0) ::close(physical.offered_fd);
     physical.offered_fd = descriptors[i];
   }
@@ -430,7 +496,7 @@ Ending attach() {
   for_each_runtime([&](Runtime& r) {
     for (const auto& [id, physical] : r.inventory.physicals()) {
       if (ending.outcome != Outcome::kOk) return;
-      if (physical.offered_fd < 0) ending = {Outcome::kNotFound, 0, id};
+      if (physical.offered_fd < 0 && physical.handle == 0) ending = {Outcome::kNotFound, 0, id};
     }
   });
   if (ending.outcome != Outcome::kOk) return ending;

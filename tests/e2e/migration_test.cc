@@ -95,6 +95,32 @@ TEST(Migration, EveryWayToAllocateArrivesIntact) {
   expect_as_undisturbed([](TwoHosts& hosts) { return start_alloc_styles(hosts, Host::kA, 50); });
 }
 
+/// As a job with one of its node's GPUs: the driver lets it import no memory of another GPU.
+TEST(Migration, AProgramThatSawOneGpuOfTwoGetsMemoryOfItsOwnOnAnother) {
+  TwoHosts hosts({"--gpus", "2"});
+  std::istringstream words(hosts.variable("GPU_ENV", Host::kA));
+  std::string devices;
+  for (std::string word; words >> word;) {
+    if (word.starts_with("SOFTGPU_DEVICES=")) devices = word.substr(0, word.find(','));
+  }
+  const std::vector<std::string> command = {
+      "env", devices, "SOFTGPU_SAW_SOME=1", hosts.program_path("alloc_styles"), "--report", "50"};
+  const App moved = hosts.start_app(Host::kA, command);
+  ASSERT_TRUE(moved.wait_for_lines(3));
+  const MigrateOutcome there = hosts.migrate(Host::kA, moved.pid());
+  ASSERT_TRUE(migrated(there));
+  EXPECT_THAT(read_file(hosts.variable("LOG", Host::kB)),
+              testing::HasSubstr("copied into memory of its own"));
+  ASSERT_TRUE(moved.wait_for_lines(moved.lines().size() + 3));
+  const MigrateOutcome back = hosts.migrate(Host::kB, there.pid);
+  ASSERT_TRUE(migrated(back));
+  EXPECT_THAT(read_file(hosts.variable("LOG", Host::kA)),
+              testing::Not(testing::HasSubstr("memory of its own")));
+  ASSERT_TRUE(moved.wait_for_lines(moved.lines().size() + 3));
+  ASSERT_EQ(::kill(back.pid, SIGTERM), 0);
+  EXPECT_TRUE(printed_what_prints(moved, hosts.start_app(Host::kA, command)));
+}
+
 TEST(Migration, AProgramMovesToAndFroTenTimes) {
   TwoHosts hosts;
   App counter = start_counter(hosts, Host::kA, 32 * kMiB);

@@ -70,8 +70,15 @@ Status CudaControl::restore(const std::vector<GpuPair>& pairs) const {
     args.gpuPairs = driver_pairs.data();
     args.gpuPairsCount = static_cast<unsigned>(driver_pairs.size());
   }
-  return driver_->check(driver_->cuCheckpointProcessRestore(pid_, &args),
-                        fmt::format("cannot restore CUDA in process {}", pid_));
+  CUresult result = driver_->cuCheckpointProcessRestore(pid_, &args);
+  // The driver wants a pair for each GPU whose device file the process could open when it started
+  // CUDA, and no more: nobody else knows which those were. With others it refuses and changes
+  // nothing.
+  while (result == CUDA_ERROR_INVALID_VALUE && args.gpuPairsCount > 1) {
+    --args.gpuPairsCount;
+    result = driver_->cuCheckpointProcessRestore(pid_, &args);
+  }
+  return driver_->check(result, fmt::format("cannot restore CUDA in process {}", pid_));
 }
 
 Status CudaControl::unlock() const {

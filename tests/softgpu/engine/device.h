@@ -11,6 +11,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "src/base/unique_fd.h"
@@ -35,11 +36,16 @@ class Device {
   dev_t file_system = 0;
   /// False: a plain directory (no root): `used_bytes` of this process is then the only account.
   bool mounted = false;
+  /// Of a process that saw only some of its machine's GPUs: which this one was when it started.
+  std::optional<Uuid> first;
   std::atomic<std::uint64_t> used_bytes = 0;
 
   Device() = default;
   Device(Device&& other) noexcept { *this = std::move(other); }
   Device& operator=(Device&& other) noexcept;
+
+  /// Whether the driver refuses to import memory of it, as NVIDIA's does after a restore.
+  bool is_strange() const { return first && *first != uuid; }
 
   /// Opens (and, as root, mounts where nothing is mounted yet) `<store>/<name>`. Both fields above
   /// must be set. Fails with Result::kSystemNotReady.

@@ -138,10 +138,14 @@ Result Door::checkpoint() {
 namespace {
 
 /// Which device of the new machine each ordinal becomes. Every GPU of the old machine must be
-/// named by a pair (or, without pairs, be there itself), no two may become the same one.
+/// named by a pair (or, without pairs, be there itself), no two may become the same one. A process
+/// that saw only some of its machine's wants no others named.
 Result choose_devices(const DeviceTable& old, const DoorRequest& request,
                       std::array<int, kMaxDevices>* chosen) {
   std::array<bool, kMaxDevices> taken{};
+  if (old.devices[0].first && request.pair_count > static_cast<unsigned>(old.count)) {
+    return Result::kInvalidValue;
+  }
   for (int ordinal = 0; ordinal < old.count; ++ordinal) {
     const Uuid& from = old.devices[ordinal].uuid;
     const Uuid* to = request.pair_count == 0 ? &from : nullptr;

@@ -122,6 +122,7 @@ Result Memory::import(int file, MemoryHandle* handle) {
   if ((ordinal < 0 && !on_host) || ::fstat(file, &status) != 0 || status.st_size == 0) {
     return Result::kInvalidValue;
   }
+  if (!on_host && devices_->devices[ordinal].is_strange()) return Result::kInvalidDevice;
   UniqueFd own(::fcntl(file, F_DUPFD_CLOEXEC, 0));
   if (!own) return Result::kOperatingSystem;
   auto physical = make_physical(ordinal, static_cast<std::uint64_t>(status.st_size));
