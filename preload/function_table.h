@@ -16,6 +16,7 @@ namespace gcr::preload {
 enum class Policy : unsigned char {
   kInvalid = 0,
   kGated,    ///< the shim enters the gate and calls the driver
+  kCopies,   ///< as kGated; where the driver refuses, memory is opened to it, and it is asked again
   kTracked,  ///< the shim enters the gate and calls gcr::preload::tracked::<symbol>
   kWaits,    ///< the shim calls gcr::preload::tracked::<symbol> without entering the gate
   kLookup,   ///< the shim answers with shims

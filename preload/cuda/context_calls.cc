@@ -86,5 +86,7 @@ CUresult cuCtxDisablePeerAccess(CUcontext owner) {
   return result;
 }
 
+bool open_to_copies() { return !calls_are_left_to_driver() && preload::open_to_copies(cuda()); }
+
 }  // namespace tracked
 }  // namespace gcr::preload

@@ -10,6 +10,7 @@ namespace gcr::preload {
 namespace {
 
 #define GCR_ADDRESS_kGated(symbol) reinterpret_cast<void*>(&symbol)
+#define GCR_ADDRESS_kCopies(symbol) reinterpret_cast<void*>(&symbol)
 #define GCR_ADDRESS_kTracked(symbol) reinterpret_cast<void*>(&symbol)
 #define GCR_ADDRESS_kWaits(symbol) reinterpret_cast<void*>(&symbol)
 #define GCR_ADDRESS_kLookup(symbol) reinterpret_cast<void*>(&symbol)

@@ -46,6 +46,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* size_bytes, CUd
   const auto range = plain_range(cuda(), address);
   if (!range.has_value()) return real::cuMemGetAddressRange_v2(base, size_bytes, address);
   if (range->result != Result::kSuccess) return to_cuda(range->result);
+  if (!range->in_reach) return CUDA_ERROR_NOT_FOUND;
   if (base != nullptr) *base = range->address;
   if (size_bytes != nullptr) *size_bytes = range->size_bytes;
   return CUDA_SUCCESS;

@@ -15,6 +15,16 @@ namespace {
   return driver == nullptr ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_NOT_FOUND;
 }
 
+/// The driver copies between devices that have no access to each other's memory, but not what
+/// cuMemCreate has made: that has to be opened to the device that copies.
+template <class Call>
+CUresult copy(const Call& call) {
+  const CUresult result = call();
+  if (result != CUDA_ERROR_INVALID_VALUE) [[likely]]
+    return result;
+  return tracked::open_to_copies() ? call() : result;
+}
+
 }  // namespace
 }  // namespace gcr::preload
 
@@ -33,6 +43,8 @@ namespace {
                                            : gcr::preload::tracked::symbol args
 #define GCR_DEFINE_kGated(symbol, params, args) \
   GCR_SHIM(symbol, params, GCR_INSIDE, driver->symbol args)
+#define GCR_DEFINE_kCopies(symbol, params, args) \
+  GCR_SHIM(symbol, params, GCR_INSIDE, gcr::preload::copy([&] { return driver->symbol args; }))
 #define GCR_DEFINE_kTracked(symbol, params, args) \
   GCR_SHIM(symbol, params, GCR_INSIDE, GCR_BEHAVIOUR(symbol, args))
 #define GCR_DEFINE_kWaits(symbol, params, args) \

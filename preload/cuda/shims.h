@@ -7,6 +7,7 @@
 #define GCR_PRELOAD_EXPORT __attribute__((visibility("default")))
 
 #define GCR_DECLARE_kGated(symbol, params) GCR_PRELOAD_EXPORT CUresult symbol params;
+#define GCR_DECLARE_kCopies(symbol, params) GCR_PRELOAD_EXPORT CUresult symbol params;
 #define GCR_DECLARE_kTracked(symbol, params) GCR_PRELOAD_EXPORT CUresult symbol params;
 #define GCR_DECLARE_kWaits(symbol, params) GCR_PRELOAD_EXPORT CUresult symbol params;
 #define GCR_DECLARE_kLookup(symbol, params) GCR_PRELOAD_EXPORT CUresult symbol params;
@@ -17,6 +18,7 @@ extern "C" {
 #include "preload/cuda/driver_api.def"
 }
 #undef GCR_DECLARE_kGated
+#undef GCR_DECLARE_kCopies
 #undef GCR_DECLARE_kTracked
 #undef GCR_DECLARE_kWaits
 #undef GCR_DECLARE_kLookup

@@ -10,6 +10,7 @@
 namespace gcr::preload::tracked {
 
 #define GCR_DECLARE_kGated(symbol, params)
+#define GCR_DECLARE_kCopies(symbol, params)
 #define GCR_DECLARE_kLookup(symbol, params)
 #define GCR_DECLARE_kPassed(symbol, params)
 #define GCR_DECLARE_kTracked(symbol, params) CUresult symbol params;
@@ -18,9 +19,13 @@ namespace gcr::preload::tracked {
   GCR_DECLARE_##policy(symbol, params)
 #include "preload/cuda/driver_api.def"
 #undef GCR_DECLARE_kGated
+#undef GCR_DECLARE_kCopies
 #undef GCR_DECLARE_kLookup
 #undef GCR_DECLARE_kPassed
 #undef GCR_DECLARE_kTracked
 #undef GCR_DECLARE_kWaits
+
+/// For kCopies: whether a copy that the driver has refused may succeed now.
+bool open_to_copies();
 
 }  // namespace gcr::preload::tracked

@@ -225,7 +225,7 @@ Mapping& add_backing_of(Runtime& r, Context* context, int device, const Backing&
   note_context(r, context, device);
   Mapping& mapping = add_backing(r, device, backing);
   mapping.context = context;
-  if (!r.peers.empty()) apply_access(r, mapping);
+  if (!r.peers.empty() || r.copiers != 0) apply_access(r, mapping);
   return mapping;
 }
 
@@ -339,6 +339,7 @@ Result apply_access(Runtime& r, Mapping& mapping) {
   std::uint64_t wanted = std::uint64_t{1} << mapping.physical->device;
   if (mapping.physical->origin == Origin::kImported) wanted = mapping.writers;
   if (mapping.pool != nullptr) wanted = mapping.pool->accessors;
+  if (mapping.is_of_plains() && mapping.pool == nullptr) wanted |= r.copiers;
   for (const PeerAccess& peer : r.peers) {
     if (peer.owner == mapping.context) wanted |= std::uint64_t{1} << peer.accessor_device;
   }

@@ -195,6 +195,22 @@ void disable_peer(Runtime& r, Context* owner) {
   refresh_access(r, owner);
 }
 
+bool open_to_copies(Runtime& r) {
+  Context* context = nullptr;
+  int device = 0;
+  if (!current_context(r, &context, &device)) return false;
+  const std::lock_guard lock(r.mutex);
+  note_context(r, context, device);
+  std::uint64_t devices = 0;
+  for (const KnownContext& known : r.contexts) devices |= std::uint64_t{1} << known.device;
+  if (devices == r.copiers || (devices & (devices - 1)) == 0) return false;
+  r.copiers = devices;
+  for (auto& [address, mapping] : r.inventory.mappings()) {
+    if (mapping.is_of_plains() && mapping.pool == nullptr) apply_access(r, mapping);
+  }
+  return true;
+}
+
 runtime::Ending wait_until_idle(Runtime& r, std::chrono::nanoseconds timeout,
                                 door::Obstacle* obstacle) {
   bool capturing = false;

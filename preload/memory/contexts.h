@@ -41,6 +41,11 @@ void note_primary_ended(Runtime& r, int device, bool reset);
 void enable_peer(Runtime& r, Context* owner);
 void disable_peer(Runtime& r, Context* owner);
 
+/// A copy was refused. From now on all devices that the process uses have access to all plain
+/// allocations: more than the driver gives, whose kernels fail where these can read and write.
+/// False if they had it, or there is one device alone. Takes the mutex.
+bool open_to_copies(Runtime& r);
+
 /// Waits until every known context has done all submitted work, and frees what was only waiting for
 /// that; see runtime::wait_until_idle. A separate thread waits, because the driver's call has no
 /// timeout; after a timeout that thread ends when the work does, and the next call waits for it

@@ -1,5 +1,6 @@
 #include "preload/memory/plain.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -63,6 +64,16 @@ void forget_registered(Runtime& r, const void* at) {
   r.registered_memory.erase(reinterpret_cast<std::uintptr_t>(at));
 }
 
+bool reaches(Runtime& r, Address address, const Context* accessor, int device) {
+  const Mapping* mapping = r.inventory.find_mapping(address);
+  if (mapping == nullptr || mapping->pool != nullptr || mapping->physical->device == device) {
+    return true;
+  }
+  return std::ranges::any_of(r.peers, [&](const PeerAccess& peer) {
+    return peer.owner == mapping->context && peer.accessor == accessor;
+  });
+}
+
 }  // namespace
 
 bool allocate_plain(Runtime& r, Address* address, std::size_t size_bytes) {
@@ -112,7 +123,8 @@ std::optional<PlainRange> plain_range(Runtime& r, Address address) {
   if (current_context(r, &context, &device)) {  // else the driver refuses
     const std::lock_guard lock(r.mutex);
     if (const Plain* plain = r.inventory.find_plain(address)) {
-      return PlainRange{Result::kSuccess, plain->address, plain->requested_bytes};
+      return PlainRange{Result::kSuccess, plain->address, plain->requested_bytes,
+                        reaches(r, address, context, device)};
     }
     const Mapping* mapping = r.inventory.find_mapping(address);
     if (mapping != nullptr && mapping->is_of_plains()) return PlainRange{Result::kNotFound};

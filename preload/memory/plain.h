@@ -26,6 +26,7 @@ struct PlainRange {
   Result result = Result::kSuccess;  ///< kNotFound: it is in no allocation
   Address address = 0;
   std::size_t size_bytes = 0;
+  bool in_reach = true;  ///< of the current context: it is on its device, or that has peer access
 };
 std::optional<PlainRange> plain_range(Runtime& r, Address address);
 

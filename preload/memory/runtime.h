@@ -85,6 +85,7 @@ struct Runtime {
   Pools pools;
   std::vector<KnownContext> contexts;
   std::vector<PeerAccess> peers;
+  std::uint64_t copiers = 0;  ///< devices, by bit, that have access to all plain allocations
   std::vector<Capture> captures;
   std::vector<DeferredFree> deferred_frees;
   /// What the application itself imported from other processes: handles with their references, and

@@ -50,6 +50,7 @@ CUresult look_up(const char* symbol, void** pfn, int version, cuuint64_t flags);
     return gcr::preload::fake::remember(#symbol, true GCR_UNPACK args);  \
   }
 #define GCR_FAKE_kGated GCR_FAKE
+#define GCR_FAKE_kCopies GCR_FAKE
 #define GCR_FAKE_kTracked GCR_FAKE
 #define GCR_FAKE_kWaits GCR_FAKE
 #define GCR_FAKE_kPassed GCR_FAKE

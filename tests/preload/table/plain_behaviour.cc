@@ -14,6 +14,7 @@ unsigned int g_tracked_calls = 0;  // of HIP
 }  // namespace
 
 #define GCR_PLAIN_kGated(symbol, params, args)
+#define GCR_PLAIN_kCopies(symbol, params, args)
 #define GCR_PLAIN_kLookup(symbol, params, args)
 #define GCR_PLAIN_kPassed(symbol, params, args)
 #define GCR_PLAIN_kTracked(symbol, params, args) \
@@ -22,6 +23,8 @@ unsigned int g_tracked_calls = 0;  // of HIP
 #define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
   GCR_PLAIN_##policy(symbol, params, args)
 #include "preload/cuda/driver_api.def"
+
+bool open_to_copies() { return false; }
 
 #define GCR_HIP_PLAIN_kGated(result, symbol, params, args)
 #define GCR_HIP_PLAIN_kLookup GCR_HIP_PLAIN_kGated

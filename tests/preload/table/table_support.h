@@ -13,7 +13,7 @@
 
 namespace gcr::preload {
 
-enum class RowPolicy { kGated, kTracked, kWaits, kLookup, kPassed };
+enum class RowPolicy { kGated, kCopies, kTracked, kWaits, kLookup, kPassed };
 
 struct TestRow {
   const char* symbol;

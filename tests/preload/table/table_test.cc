@@ -149,7 +149,8 @@ TEST_P(EveryRow, IsInsideTheGateExactlyIfItIsGatedOrTracked) {
   CUresult result = CUDA_SUCCESS;
   linked(row).call(linked(row).address, &result);
   const fake::Call call = fake_function<fake::TakeCall>(fake::kTakeCall)();
-  const bool inside = row.policy == RowPolicy::kGated || row.policy == RowPolicy::kTracked;
+  const bool inside = row.policy == RowPolicy::kGated || row.policy == RowPolicy::kCopies ||
+                      row.policy == RowPolicy::kTracked;
   EXPECT_EQ(call.gate_in_flight, inside ? 1u : 0u);
 }
 

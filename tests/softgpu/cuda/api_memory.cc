@@ -105,9 +105,13 @@ SOFTGPU_API cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
 }
 
 SOFTGPU_API cuMemGetAddressRange_v2(CUdeviceptr* start, std::size_t* bytes, CUdeviceptr address) {
-  return call_in_context([&](Process& process, Context&) {
+  return call_in_context([&](Process& process, Context& context) {
     const RangeInfo range = process.memory.find(address);
     if (range.bytes == 0) return CUDA_ERROR_NOT_FOUND;
+    if (range.kind == RangeKind::kDriver && range.ordinal != context.ordinal &&
+        !context.reaches(range.context)) {
+      return CUDA_ERROR_NOT_FOUND;
+    }
     if (start != nullptr) *start = range.start;
     if (bytes != nullptr) *bytes = range.bytes;
     return CUDA_SUCCESS;

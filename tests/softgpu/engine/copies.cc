@@ -22,13 +22,20 @@ void run(const Block& block) {
   }
 }
 
-/// Whether the driver may touch this end of a copy.
-bool usable(const Memory& memory, std::uintptr_t address, std::size_t bytes, Side side,
-            int protection) {
+/// Whether the driver may touch this end of a copy. NVIDIA's copies between devices without their
+/// having access to each other's memory, but not what cuMemCreate has made.
+bool usable(const Process& process, const Stream& stream, std::uintptr_t address, std::size_t bytes,
+            Side side, int protection) {
+  const Memory& memory = process.memory;
   if (bytes == 0) return true;
   if (side == Side::kHost) return address != 0;
-  const bool known = memory.find(address).bytes != 0;
-  if (!known) return side == Side::kEither && address != 0;
+  const RangeInfo range = memory.find(address);
+  if (range.kind == RangeKind::kVmm && process.devices.vendor == Vendor::kNvidia &&
+      range.ordinal != kHostOrdinal &&
+      (range.access.of_device(stream.context->ordinal) & protection) == 0) {
+    return false;
+  }
+  if (range.bytes == 0) return side == Side::kEither && address != 0;
   return memory.accessible(address, bytes, protection);
 }
 
@@ -77,8 +84,8 @@ void fill(std::uintptr_t to, std::size_t pitch, T value, std::size_t width, std:
 
 Result copy_block(Process& process, Stream& stream, const Block& block, Side to, Side from,
                   bool synchronous) {
-  if (!usable(process.memory, block.to, extent(block, block.to_pitch), to, PROT_WRITE) ||
-      !usable(process.memory, block.from, extent(block, block.from_pitch), from, PROT_READ)) {
+  if (!usable(process, stream, block.to, extent(block, block.to_pitch), to, PROT_WRITE) ||
+      !usable(process, stream, block.from, extent(block, block.from_pitch), from, PROT_READ)) {
     return Result::kInvalidValue;
   }
   if (block.width == 0 || block.height == 0) return Result::kSuccess;
@@ -90,7 +97,7 @@ Result fill_rows(Process& process, Stream& stream, std::uintptr_t to, std::size_
                  std::size_t width, std::size_t height, bool synchronous) {
   const std::size_t bytes = height == 0 ? 0 : pitch * (height - 1) + width * sizeof(T);
   if (to % sizeof(T) != 0 || pitch % sizeof(T) != 0 ||
-      !usable(process.memory, to, bytes, Side::kDevice, PROT_WRITE)) {
+      !usable(process, stream, to, bytes, Side::kDevice, PROT_WRITE)) {
     return Result::kInvalidValue;
   }
   if (synchronous) {
