@@ -258,7 +258,9 @@ class RemapTest : public FaceTest {
     ASSERT_EQ(app_.ask("alloc 4194304"), kOk + " 0");
     ASSERT_EQ(app_.ask("vmm 2097152 1"), kOk + " 1");
     app_.ask("fill 0 3");
-    app_.ask("fill 1 4");
+    EXPECT_TRUE(app_.ask("context 1").starts_with(kOk));
+    EXPECT_EQ(app_.ask("fill 1 4"), kOk);
+    EXPECT_TRUE(app_.ask("context 0").starts_with(kOk));
     ASSERT_EQ(there_.ask("lock " + pid_ + " 0"), kOk);
     ASSERT_EQ(there_.ask("checkpoint " + pid_), kOk);
   }
@@ -286,7 +288,9 @@ TEST_P(RemapTest, MemoryLandsOnTheNewGpusAndOrdinalsKeepTheirMeaning) {
   EXPECT_EQ(destination_.used_bytes(0), 2 * kMiB);
   EXPECT_EQ(source_.used_bytes(0) + source_.used_bytes(1), 0);
   EXPECT_EQ(app_.ask("holds 0 3"), kOk + " 1");
+  EXPECT_TRUE(app_.ask("context 1").starts_with(kOk));
   EXPECT_EQ(app_.ask("holds 1 4"), kOk + " 1");
+  EXPECT_TRUE(app_.ask("context 0").starts_with(kOk));
   EXPECT_EQ(app_.ask("uuid 0"), kOk + " " + d_);
   EXPECT_EQ(app_.ask("alloc 2097152"), kOk + " 2");
   EXPECT_EQ(destination_.used_bytes(1), 6 * kMiB);

@@ -67,14 +67,12 @@ CUresult Subject::map(Buffer* buffer, int device) {
       return result;
     }
   }
-  // The context, which is on device 0, copies it.
-  const CUmemAccessDesc access[] = {
-      {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
-      {{CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+  const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, device},
+                               CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   if (const CUresult result = cu.cuMemMap(buffer->address, buffer->bytes, 0, buffer->handle, 0)) {
     return result;
   }
-  return cu.cuMemSetAccess(buffer->address, buffer->bytes, access, device == 0 ? 1 : 2);
+  return cu.cuMemSetAccess(buffer->address, buffer->bytes, &access, 1);
 }
 
 CUresult Subject::launch(const char* kernel, std::vector<std::uint64_t> arguments) {
