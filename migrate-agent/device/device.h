@@ -215,8 +215,8 @@ class Control {
   virtual Status checkpoint() const = 0;
 
   /// Brings it back. `pairs` empty: onto the same GPUs; else they name every GPU of NVIDIA's that
-  /// the machine has that was left, those first that the process uses. On failure the process stays checkpointed, and another call may
-  /// succeed.
+  /// the machine has that was left, those first that the process uses. On failure the process stays
+  /// checkpointed, and another call may succeed.
   virtual Status restore(const std::vector<GpuPair>& pairs) const = 0;
 
   virtual Status unlock() const = 0;
