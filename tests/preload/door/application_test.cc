@@ -199,6 +199,32 @@ TEST_F(ApplicationTest, MemoryIsOnTheDeviceOfTheCurrentContext) {
   EXPECT_EQ(entries[0].device_ordinal, 1u);
 }
 
+/// As the driver copies, but not what cuMemCreate has made.
+TEST_F(ApplicationTest, AContextCopiesWhatAnotherDeviceHasWithoutPeerAccess) {
+  for (Subject* subject : {&under_, &plain_}) {
+    std::uint64_t address[2];
+    for (std::uint64_t& one : address) one = subject->value(command("alloc", 4 * kMiB));
+    subject->ask(command("fill", address[0], 4 * kMiB, 7));
+    const std::uint64_t sum = subject->value(command("sum", address[0], 4 * kMiB));
+    subject->value("context 1");
+    EXPECT_EQ(subject->answer(command("range", address[0])), "error 500");
+    EXPECT_EQ(subject->value(command("sum", address[0], 4 * kMiB)), sum);
+    subject->ask(command("current", context_[subject]));
+    subject->ask(command("fill", address[1], 4 * kMiB, 7));
+    if (subject == &under_) {
+      agent::Door door = door_of(under_);
+      detach_and_attach(door);
+    }
+    const std::uint64_t newer = subject->value(command("alloc", 4 * kMiB));
+    subject->ask(command("fill", newer, 4 * kMiB, 7));
+    subject->value("context 1");
+    for (const std::uint64_t one : {address[0], address[1], newer}) {
+      EXPECT_EQ(subject->value(command("sum", one, 4 * kMiB)), sum);
+    }
+    EXPECT_EQ(subject->answer(command("range", newer)), "error 500");
+  }
+}
+
 TEST_F(ApplicationTest, PeersReachOldAndNewBuffersAcrossADetach) {
   const std::uint64_t older = under_.value(command("alloc", 4 * kMiB));
   const std::uint64_t peer = under_.value("context 1");

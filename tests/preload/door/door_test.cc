@@ -214,6 +214,54 @@ TEST_F(DoorTest, AWrongDescriptorIsRefusedAndTheRightOneStillWorks) {
   EXPECT_EQ(sum(address, 2 * kMiB), expected);
 }
 
+/// The software GPU's memory is a file.
+void copy(const UniqueFd& to, const UniqueFd& from, std::uint64_t bytes) {
+  std::string content(bytes, '\0');
+  ASSERT_EQ(::pread(from.get(), content.data(), bytes, 0), static_cast<ssize_t>(bytes));
+  ASSERT_EQ(::pwrite(to.get(), content.data(), bytes, 0), static_cast<ssize_t>(bytes));
+}
+
+TEST_F(DoorTest, ItMakesMemoryOfItsOwnInPlaceOfWhatItWasGivenAndCanBeDetachedAgain) {
+  const std::uint64_t first = filled_buffer(2 * kMiB, 1);
+  const std::uint64_t second = filled_buffer(6 * kMiB, 2);
+  const std::uint64_t expected = sum(first, 2 * kMiB) + sum(second, 6 * kMiB);
+  agent::Door door = door_of(subject_);
+  Held held = take_over(door);
+  good(quiesce(door, kLong, kNoLease));
+  good(door.detach());
+  std::vector<std::uint64_t> ids;
+  for (const auto& [id, descriptor] : held) ids.push_back(id);
+  good(door.offer(std::move(held)));
+  for (const agent::Replacement& one : good(door.replace(ids))) {
+    copy(one.made, one.given, one.allocation.size_bytes);
+  }
+  EXPECT_FALSE(door.replace(ids)) << "nothing is offered any more";
+  good(door.attach({}));
+  good(door.resume());
+  EXPECT_EQ(sum(first, 2 * kMiB) + sum(second, 6 * kMiB), expected);
+  detach_and_attach(door);
+  EXPECT_EQ(sum(first, 2 * kMiB) + sum(second, 6 * kMiB), expected);
+}
+
+TEST_F(DoorTest, WhatIsGivenAfterItHasMadeItsOwnCounts) {
+  const std::uint64_t address = filled_buffer(2 * kMiB, 1);
+  const std::uint64_t expected = sum(address, 2 * kMiB);
+  agent::Door door = door_of(subject_);
+  Held held = take_over(door);
+  const std::vector<std::uint64_t> ids{held.front().first};
+  EXPECT_FALSE(door.replace(ids)) << "it is not detached";
+  good(quiesce(door, kLong, kNoLease));
+  good(door.detach());
+  EXPECT_FALSE(door.replace(ids)) << "nothing was offered";
+  EXPECT_FALSE(door.replace(std::vector<std::uint64_t>{4711}));
+  good(door.offer(std::move(held)));
+  Held given;
+  given.emplace_back(ids[0], std::move(good(door.replace(ids)).front().given));
+  good(door.attach(std::move(given)));
+  good(door.resume());
+  EXPECT_EQ(sum(address, 2 * kMiB), expected);
+}
+
 TEST_F(DoorTest, UnknownAllocationsAreNotFound) {
   agent::Door door = door_of(subject_);
   const std::vector<std::uint64_t> ids{4711};
