@@ -306,22 +306,23 @@ class NowhereToGo(Scenario):
         return self.hosts.moves("rebalance", *self.others, "--restore", self.checkpoints, "--yes", *words)
 
     def test_the_host_is_emptied_and_every_process_comes_back_where_it_stood_once(self):
-        tickers = self.start_tickers(1)
+        tickers = self.start_tickers(2)
+        self.hosts.ask("suspend", self.hosts.address("a"), tickers[1].process.pid)  # it runs where it is restored
         pid, together = self.hosts.start_job_of_tickers("a", 2)
         words = ("--else-checkpoint", self.checkpoints, "--tries", "2")
         status, report, said = self.drain(*words, "--dry-run")
         self.assertEqual(status, 0, said)
-        self.assert_outcomes(report, said, checkpointed=2)
+        self.assert_outcomes(report, said, checkpointed=3)
         self.assertEqual(list(self.checkpoints.iterdir()), [])
 
         status, report, said = self.drain(*words)
         self.assertEqual(status, 0, said)
-        self.assert_outcomes(report, said, checkpointed=2)
+        self.assert_outcomes(report, said, checkpointed=3)
         self.assertIn(pid, {process["pid"] for process in report["processes"]})
         self.assertEqual(self.hosts.processes("a"), set())
         made = {process["checkpoint"] for process in report["processes"]}
         self.assertEqual(made, {str(each) for each in self.checkpoints.iterdir()}, said)
-        self.assertEqual([ticker.copies() for ticker in tickers + together], [[], [], []])
+        self.assertEqual([ticker.copies() for ticker in tickers + together], [[], [], [], []])
         for ticker in tickers + together:
             self.assertEqual(ticker.complaint(), "", said)
 
@@ -330,7 +331,7 @@ class NowhereToGo(Scenario):
         self.hosts.script("stop", "a")
         status, report, said = self.bring_back("--dry-run")
         self.assertEqual(status, 0, said)
-        self.assert_outcomes(report, said, restored=2)
+        self.assert_outcomes(report, said, restored=3)
         # Two operators at the same time.
         command = [*self.others, "--restore", self.checkpoints, "--yes"]
         begun = [self.begin("rebalance", *command) for _ in range(2)]
