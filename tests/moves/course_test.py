@@ -271,6 +271,19 @@ class Checkpointing(Fixture):
         self.assertEqual((self.states(drain), self.fake.checkpointed), (["checkpointed"], []))
         self.assertEqual(drain.tasks[0].checkpoint, "/ckpt/drain.src.1.x")
 
+    def test_what_the_host_has_not_ended_yet_of_a_job_that_moved_is_no_other_job(self):
+        self.fake.add_job("src", 5)
+        drain = self.make(Drain, "src")
+        drain.update()
+        drain.tasks[0].migration_id = "11111111-1111-4111-8111-111111111111"
+        for migration_id in (drain.tasks[0].migration_id, ""):
+            pid = self.fake.add_job("src", 0, migration_id=migration_id)
+            self.fake.hosts["src"]["migrations"].append(
+                {"migration_id": migration_id, "peer": "one", "phase": "commit", "state": "working", "members": [pid]})
+            drain.cluster.look(["src"], patient=True)
+            drain.update()
+            self.assertEqual(len(drain.tasks), 1 if migration_id else 2, self.said)
+
     def test_told_to_stop_it_begins_no_checkpoint_and_told_twice_it_cancels_one(self):
         self.fake.hold = True
         self.fake.add_job("src", 79.9)

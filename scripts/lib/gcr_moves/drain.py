@@ -59,11 +59,15 @@ class Drain(Course):
         self._looked_at = self.source.asked_at
         shown = {job.key: job for job in self.source.picture.jobs}
         for key, job in shown.items():
-            if key not in self._by_key:
+            if key not in self._by_key and not self._is_left_of_another(job):
                 self._appeared(key, job)
         for key, task in self._by_key.items():
             self._compare(task, shown.get(key))
         self._empty_looks = 0 if any(t.state.open for t in self.tasks) else self._empty_looks + 1
+
+    def _is_left_of_another(self, job):
+        """Processes of a job that has moved, of which the host has ended the root first."""
+        return bool(job.migration_id) and any(task.migration_id == job.migration_id for task in self.tasks)
 
     def _appeared(self, key, job):
         task = Task(source=self.source.name, job=job)
