@@ -256,21 +256,30 @@ Result<std::vector<LocalAllocation>> Door::allocations() {
   return allocations;
 }
 
+/// An answer with an entry for each id, and so many descriptors for each.
+Result<Door::Exchange> Door::ask_for_descriptors(door::Op op, std::span<const std::uint64_t> ids,
+                                                 std::size_t each, const char* order,
+                                                 const char* doing) {
+  door::DoorRequest request = make_request(op);
+  request.count = static_cast<std::uint32_t>(ids.size());
+  std::copy(ids.begin(), ids.end(), request.ids);
+  GCR_ASSIGN(Exchange answer, ask(request, order, {pid_, doing, patience_}));
+  if (answer.reply.count != ids.size() || answer.descriptors.size() != each * ids.size()) {
+    return Error(Code::kProtocol, fmt::format("process {} sent {} descriptors for {} allocations",
+                                              pid_, answer.descriptors.size(), ids.size()));
+  }
+  return answer;
+}
+
 Result<std::vector<ExportedAllocation>> Door::take(std::span<const std::uint64_t> ids) {
   std::vector<ExportedAllocation> exported;
   exported.reserve(ids.size());
   for (std::size_t done = 0; done < ids.size();) {
     const auto batch =
         ids.subspan(done, std::min<std::size_t>(door::kMaxEntries, ids.size() - done));
-    door::DoorRequest request = make_request(door::Op::kExport);
-    request.count = static_cast<std::uint32_t>(batch.size());
-    std::copy(batch.begin(), batch.end(), request.ids);
-    GCR_ASSIGN(Exchange answer, ask(request, "export the allocations",
-                                    {pid_, "exporting its allocations", patience_}));
-    if (answer.reply.count != batch.size() || answer.descriptors.size() != batch.size()) {
-      return Error(Code::kProtocol, fmt::format("process {} sent {} descriptors for {} allocations",
-                                                pid_, answer.descriptors.size(), batch.size()));
-    }
+    GCR_ASSIGN(Exchange answer,
+               ask_for_descriptors(door::Op::kExport, batch, 1, "export the allocations",
+                                   "exporting its allocations"));
     for (std::size_t i = 0; i < batch.size(); ++i) {
       exported.push_back(
           {allocation_of(answer.reply.entries[i]), std::move(answer.descriptors[i])});
@@ -344,15 +353,9 @@ Status Door::attach(std::vector<std::pair<std::uint64_t, UniqueFd>> descriptors)
 
 /// An older library knows no such request.
 Result<std::vector<Replacement>> Door::replace(std::span<const std::uint64_t> ids) {
-  door::DoorRequest request = make_request(door::Op::kReplace);
-  request.count = static_cast<std::uint32_t>(ids.size());
-  std::copy(ids.begin(), ids.end(), request.ids);
-  GCR_ASSIGN(Exchange answer,
-             ask(request, "make its own VRAM", {pid_, "making its own VRAM", patience_}));
-  if (answer.reply.count != ids.size() || answer.descriptors.size() != 2 * ids.size()) {
-    return Error(Code::kProtocol, fmt::format("process {} sent {} descriptors for {} allocations",
-                                              pid_, answer.descriptors.size(), ids.size()));
-  }
+  static_assert(kMostReplaced == door::kMaxEntries / 2);
+  GCR_ASSIGN(Exchange answer, ask_for_descriptors(door::Op::kReplace, ids, 2, "make its own VRAM",
+                                                  "making its own VRAM"));
   std::vector<Replacement> made;
   for (std::size_t i = 0; i < ids.size(); ++i) {
     made.push_back({allocation_of(answer.reply.entries[i]), std::move(answer.descriptors[2 * i]),

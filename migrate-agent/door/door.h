@@ -62,6 +62,8 @@ class Door : public GpuAccess {
                             std::span<const int> descriptors = {});
   Result<Exchange> ask(const door::DoorRequest& request, const char* order, const Limit& limit,
                        std::span<const int> descriptors = {});
+  Result<Exchange> ask_for_descriptors(door::Op op, std::span<const std::uint64_t> ids,
+                                       std::size_t each, const char* order, const char* doing);
   Result<std::vector<door::DoorEntry>> inventory_once(bool* torn);
   Result<Held> drain(door::DoorRequest request, Microseconds patience, const char* doing);
   door::DoorRequest make_request(door::Op op);

@@ -257,20 +257,18 @@ bool can_be_replaced(const Runtime& r, const Physical& physical) {
 /// New memory like it was made, and a descriptor of it.
 Result make_again(Runtime& r, Physical& physical, int* descriptor) {
   DeviceFacts& facts = r.devices[physical.device];
-  Result result = physical.origin == Origin::kApplication
-                      ? r.driver.create_as(&physical.handle, physical.size_bytes, physical.asked, 0)
-                      : r.driver.create(&physical.handle, physical.size_bytes, physical.device,
-                                        facts.rdma_capable);
+  Handle made = 0;
+  Result result =
+      physical.origin == Origin::kApplication
+          ? r.driver.create_as(&made, physical.size_bytes, physical.asked, 0)
+          : r.driver.create(&made, physical.size_bytes, physical.device, facts.rdma_capable);
+  if (result != Result::kSuccess) return result;
+  result = r.driver.export_descriptor(descriptor, made);
   if (result != Result::kSuccess) {
-    physical.handle = 0;
+    r.driver.release(made);
     return result;
   }
-  result = r.driver.export_descriptor(descriptor, physical.handle);
-  if (result != Result::kSuccess) {
-    r.driver.release(physical.handle);
-    physical.handle = 0;
-    return result;
-  }
+  physical.handle = made;
   facts.uuid = r.driver.uuid(physical.device);
   return result;
 }

@@ -16,7 +16,7 @@ import unittest
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-from ticker_hosts import Hosts, wait_for  # noqa: E402  # pylint: disable=wrong-import-position
+from ticker_hosts import Hosts, begin_command, wait_for  # noqa: E402  # pylint: disable=wrong-import-position
 
 TICKERS = 8  # where a host dies in the middle
 
@@ -38,13 +38,7 @@ class Scenario(unittest.TestCase):
         return self.hosts.moves("drain", self.hosts.address("a"), "--to", *self.others, *words)
 
     def begin(self, script, *words):
-        """In the background; its progress can be read line by line from stderr."""
-        command = self.hosts.moves_command(script, "--json", *words)
-        begun = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.addCleanup(begun.stderr.close)
-        self.addCleanup(begun.stdout.close)
-        self.addCleanup(begun.kill)
-        return begun
+        return begin_command(self, self.hosts.moves_command(script, "--json", *words))
 
     def begin_drain(self, *words):
         return self.begin("drain", self.hosts.address("a"), "--to", *self.others, *words)

@@ -7,7 +7,7 @@ import re
 import subprocess
 import unittest
 
-from ticker_hosts import ROOT, Hosts, Ticker, movable_users, wait_for
+from ticker_hosts import ROOT, Hosts, Ticker, begin_command, movable_users, wait_for
 
 USER, _ = movable_users()
 PATIENCE_S = 240
@@ -120,15 +120,7 @@ class Scenario(unittest.TestCase):
         return self.nodes.moves("drain", self.nodes.node("a"), "--slurm", *words, timeout=PATIENCE_S * 2)
 
     def begin(self, *words):
-        """In the background; its progress can be read line by line from stderr."""
-        return self.begin_command(self.nodes.moves_command(*words))
-
-    def begin_command(self, command):
-        begun = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.addCleanup(begun.stderr.close)
-        self.addCleanup(begun.stdout.close)
-        self.addCleanup(begun.kill)
-        return begun
+        return begin_command(self, self.nodes.moves_command(*words))
 
     def begin_drain(self, *words):
         return self.begin("drain", self.nodes.node("a"), "--slurm", "--json", *words)

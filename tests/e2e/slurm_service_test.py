@@ -16,7 +16,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 # pylint: disable=wrong-import-position
 from slurm_nodes import PATIENCE_S, Scenario  # noqa: E402
-from ticker_hosts import ROOT, wait_for  # noqa: E402
+from ticker_hosts import ROOT, begin_command, wait_for  # noqa: E402
 
 
 class Service(Scenario):
@@ -37,7 +37,7 @@ class Service(Scenario):
 
     def begin_service(self, *words):
         """It looks once, and again only if it is woken or `words` say so."""
-        service = self.begin_command(self.serve("--poll", self.NEVER, *words))
+        service = begin_command(self, self.serve("--poll", self.NEVER, *words))
         self.wait_for_line(service, "Slurm answers")
         return service
 

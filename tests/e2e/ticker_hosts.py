@@ -36,6 +36,15 @@ def movable_users():
     return ("daemon", "games") if capabilities >> CAP_SYS_RESOURCE & 1 else ("root", "daemon")
 
 
+def begin_command(case, command):
+    """In the background, until the test case ends; its progress can be read line by line from stderr."""
+    begun = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    case.addCleanup(begun.stderr.close)
+    case.addCleanup(begun.stdout.close)
+    case.addCleanup(begun.kill)
+    return begun
+
+
 def wait_for(what, condition, seconds=30):
     """The first result of condition() that is true."""
     end = time.monotonic() + seconds
