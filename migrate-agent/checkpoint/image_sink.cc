@@ -80,17 +80,18 @@ Status CheckpointSink::store(Image& image, std::uint64_t offset, std::span<const
 }
 
 /// By a worker, in parts as memory is; waits while too much is under way.
-void CheckpointSink::store_later(Image& file, std::uint64_t offset, std::vector<std::byte> bytes) {
+void CheckpointSink::store_later(Image& file, std::uint64_t offset, Window window) {
   {
     std::unique_lock lock(mutex_);
     stored_.wait(lock, [this] { return under_way_ < kMostUnderWay; });
     ++under_way_;
   }
-  asio::post(workers_, [this, &file, offset, bytes = std::move(bytes)] {
+  asio::post(workers_, [this, &file, offset, window = std::move(window)] {
+    const std::span bytes(window.room.get(), window.length);
     Status done = broken_.status();
     for (std::size_t at = 0; done && at < bytes.size(); at += kPartBytes) {
       const std::size_t length = std::min(kPartBytes, bytes.size() - at);
-      done = store(file, offset + at, std::span(bytes).subspan(at, length));
+      done = store(file, offset + at, bytes.subspan(at, length));
     }
     if (!done) (void)broken_.set(done.error());
     const std::lock_guard lock(mutex_);
@@ -103,13 +104,13 @@ Status CheckpointSink::take(const std::string& name, UniqueFd content) {
   Image& file = image(files_, name);
   for (bool ended = false; !ended;) {
     GCR_TRY(broken_.status());
-    std::vector<std::byte> window(kWindowBytes);
-    GCR_ASSIGN(const std::size_t got, images::read_window(content.get(), window, name));
-    window.resize(got);
-    ended = window.size() < kWindowBytes;
+    Window window{std::make_unique_for_overwrite<std::byte[]>(kWindowBytes)};
+    GCR_ASSIGN(window.length,
+               images::read_window(content.get(), {window.room.get(), kWindowBytes}, name));
+    ended = window.length < kWindowBytes;
     const std::uint64_t offset = file.size_bytes;
-    file.size_bytes += window.size();
-    raw_bytes_ += window.size();
+    file.size_bytes += window.length;
+    raw_bytes_ += window.length;
     store_later(file, offset, std::move(window));
   }
   return {};

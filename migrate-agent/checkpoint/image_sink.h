@@ -42,9 +42,14 @@ class CheckpointSink : public images::Sink {
     std::uint64_t size_bytes = 0;
   };
   using Images = std::map<std::string, std::unique_ptr<Image>>;
+  /// What was read of a file at a time.
+  struct Window {
+    std::unique_ptr<std::byte[]> room;  ///< not initialised: most images are small
+    std::size_t length = 0;
+  };
 
   Image& image(Images& images, const std::string& name);
-  void store_later(Image& file, std::uint64_t offset, std::vector<std::byte> bytes);
+  void store_later(Image& file, std::uint64_t offset, Window window);
   Status store(Image& image, std::uint64_t offset, std::span<const std::byte> bytes);
   Status store_part(Image& image, std::uint64_t part, std::span<const AddressRange> ranges,
                     const ReadMemory& read, bool last);

@@ -131,9 +131,14 @@ Status OutgoingImages::prepare() {
     if (beside_criu()) {
       options_.leave_out = [pid = pid_, shared = shared_,
                             memory = std::optional<process::PrivateMemory>()](pid_t task) mutable {
+        const std::lock_guard lock(shared->mutex);
         if (!memory) memory.emplace(pid, shared->known);
         memory->keep_joinable(task);
-        return shared->left_out[task] = memory->of(task);
+        const AddressRanges& ranges = shared->left_out[task] = memory->of(task);
+        if (shared->begin && !shared->sent_early.contains(task)) {
+          shared->sent_early[task] = shared->begin(task, ranges);
+        }
+        return ranges;
       };
     }
     GCR_ASSIGN(prepared_, criu::PreparedDump::streaming(criu_, pid_, scratch_, options_));
@@ -144,13 +149,32 @@ Status OutgoingImages::prepare() {
   return {};
 }
 
-/// The memory of a stopped process: of `pages`, which it has, those that the rounds did not make
-/// true. `check_all`: an Error if that was not enough.
+/// What the rounds did not make true of `mappings`, beside CRIU, which has stopped everything and
+/// asks for none of it: gives what was sent. CRIU writes to no memory but what it maps itself, and
+/// for moments to code.
+Result<AddressRanges> OutgoingImages::send_early(images::Sink& sink, pid_t pid,
+                                                 const AddressRanges& mappings) const {
+  GCR_ASSIGN(const pid_t inner, process::pid_in_namespace(pid));
+  GCR_ASSIGN(const AddressRanges pages, process::present_pages(pid, mappings));
+  AddressRanges changed = changed_.last_round(pid, mappings, pages);
+  GCR_TRY(sink.take_memory(criu::images::memory_images(inner), changed,
+                           criu::LeftOutMemory::reader_of(pid), true));
+  return changed;
+}
+
+/// The memory of a stopped process: of `pages`, which it has, those that neither the rounds nor
+/// send_early() made true. `check_all`: an Error if that was not enough.
 Status OutgoingImages::send_last(images::Sink& sink, const std::string& name, pid_t pid,
                                  const AddressRanges& pages, bool check_all) const {
   const ReadMemory read = criu::LeftOutMemory::reader_of(pid);
+  for (const auto& [task, sent] : shared_->sent_early) sent.wait();  // before finish()
+  GCR_ASSIGN(const AddressRanges early, shared_->sent_early.at(pid).get());
   const auto changed = changed_.last_round(pid, shared_->left_out[pid], pages);
-  GCR_TRY(sink.take_memory(name, changed, read, true));
+  const AddressRanges rest = difference(changed, early);
+  if (!rest.empty()) {
+    GCR_ASSIGN([[maybe_unused]] const images::SentImages sent, sink.finish());
+    GCR_TRY(sink.take_memory(name, rest, read, true));
+  }
   if (!check_all) return {};
   GCR_ASSIGN(const images::SentImages sent, sink.finish());
   GCR_TRY(sink.take_memory(name, difference(pages, changed), read, true));
@@ -164,16 +188,29 @@ Status OutgoingImages::send_last(images::Sink& sink, const std::string& name, pi
 Result<std::vector<proto::Credentials>> OutgoingImages::dump(SourceJob& process, images::Sink& sink,
                                                              const memory_files::Renamed& renamed) {
   const bool check_all = fault::armed("source.memory.check");
-  GCR_ASSIGN(auto credentials,
-             process.dump(
-                 *prepared_,
-                 [&](const std::string& name, UniqueFd content) {
-                   return sink.take(name, std::move(content));
-                 },
-                 renamed,
-                 [&](const std::string& name, pid_t task, const AddressRanges& pages) {
-                   return send_last(sink, name, task, pages, check_all);
-                 }));
+  {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->begin = [this, &sink](pid_t task, const AddressRanges& mappings) {
+      return std::async(std::launch::async,
+                        [this, &sink, task, mappings] { return send_early(sink, task, mappings); })
+          .share();
+    };
+  }
+  auto credentials = process.dump(
+      *prepared_,
+      [&](const std::string& name, UniqueFd content) {
+        return sink.take(name, std::move(content));
+      },
+      renamed,
+      [&](const std::string& name, pid_t task, const AddressRanges& pages) {
+        return send_last(sink, name, task, pages, check_all);
+      });
+  {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->begin = nullptr;
+    shared_->sent_early.clear();  // which waits
+  }
+  if (!credentials) return credentials;
   if (way_ == Way::kPreDumps) GCR_TRY(images::take_directory(sink, scratch_.string(), ""));
   return credentials;
 }

@@ -12,8 +12,11 @@
 #include <sys/types.h>
 
 #include <filesystem>
+#include <functional>
+#include <future>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -81,6 +84,8 @@ class OutgoingImages {
         scratch_(std::move(scratch)),
         changed_(process) {}
   Status send_memory(images::Sink& sink);
+  Result<AddressRanges> send_early(images::Sink& sink, pid_t pid,
+                                   const AddressRanges& mappings) const;
   Status send_last(images::Sink& sink, const std::string& name, pid_t pid,
                    const AddressRanges& pages, bool check_all) const;
   Status pre_dump(images::Sink& sink);
@@ -97,8 +102,12 @@ class OutgoingImages {
   ChangedMemory changed_;
   std::uint64_t written_before_ = 0;  ///< the round before the last one had found written
   struct Shared {
+    std::mutex mutex;
     std::map<pid_t, process::KnownMemory> known;  ///< of processes with tracked memory
     std::map<pid_t, AddressRanges> left_out;      ///< from CRIU's dump
+    /// Of each that CRIU has asked about; and how that begins, while there is a dump.
+    std::map<pid_t, std::shared_future<Result<AddressRanges>>> sent_early;
+    std::function<std::shared_future<Result<AddressRanges>>(pid_t, const AddressRanges&)> begin;
   };
   /// With the thread that CRIU asks during the dump.
   std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
