@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
 #include "migrate-agent/criu/held_threads.h"
 #include "migrate-agent/memory/zero_scan.h"
+#include "src/base/side_by_side.h"
 
 namespace gcr::process {
 namespace {
@@ -63,14 +65,20 @@ std::vector<AddressRange> nearly_empty(const std::vector<AddressRange>& mappings
 }
 
 /// Those of `mappings` that are nearly empty by a sample of their pages.
-std::vector<AddressRange> look_nearly_empty(pid_t pid, const std::vector<AddressRange>& mappings) {
-  std::vector<AddressRange> found;
-  for (const AddressRange& mapping : mappings) {
-    if (mapping.bytes() < kHugePageBytes) continue;
-    const auto zeros = estimate_zero_bytes(pid, mapping);
-    if (zeros && is_nearly_empty(mapping, *zeros)) found.push_back(mapping);
+std::vector<AddressRange> look_nearly_empty(pid_t pid, std::vector<AddressRange> mappings) {
+  std::erase_if(mappings, [](const AddressRange& one) { return one.bytes() < kHugePageBytes; });
+  std::vector<std::atomic<bool>> found(mappings.size());
+  // Of a mapping that cannot be read, nothing is known.
+  (void)share_out(mappings.size(), kMostReaders, [&](std::size_t i) -> Status {
+    const auto zeros = estimate_zero_bytes(pid, mappings[i]);
+    found[i] = zeros && is_nearly_empty(mappings[i], *zeros);
+    return {};
+  });
+  std::vector<AddressRange> nearly_empty;
+  for (std::size_t i = 0; i < mappings.size(); ++i) {
+    if (found[i]) nearly_empty.push_back(mappings[i]);
   }
-  return found;
+  return nearly_empty;
 }
 
 /// Only a hint: a kernel without huge pages refuses it.

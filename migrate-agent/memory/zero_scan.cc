@@ -21,8 +21,6 @@ namespace {
 /// Small enough for a processor's second-level cache: what is copied is looked at at once.
 constexpr std::uint64_t kPieceBytes = 256 * 1024;
 constexpr std::uint64_t kEntriesAtOnce = 64 * 1024;
-/// More do not help: 8 threads read 25 GB/s on the machine of docs/design.md's figures.
-constexpr std::size_t kMostThreads = 8;
 constexpr std::uint64_t kSamples = 64;  ///< of a mapping
 
 // Bits of an entry of /proc/PID/pagemap.
@@ -100,7 +98,7 @@ Result<ZeroScan> find_zero_pages(const std::vector<AddressRange>& where, const R
   const auto pieces = pieces_of(where);
   std::vector<std::vector<AddressRange>> zeros(pieces.size());
   const std::size_t useful_threads = pieces.size() / 8 + 1;
-  GCR_TRY(share_out(pieces.size(), std::min(useful_threads, kMostThreads),
+  GCR_TRY(share_out(pieces.size(), std::min(useful_threads, kMostReaders),
                     [&](std::size_t i) { return look_at(pieces[i], read, zeros[i]); }));
   ZeroScan scan;
   for (std::size_t i = 0; i < pieces.size(); ++i) {

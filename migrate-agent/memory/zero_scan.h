@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -11,6 +12,10 @@
 #include "src/base/result.h"
 
 namespace gcr::process {
+
+/// Threads that read memory; more do not help: 8 read 25 GB/s on the machine of docs/design.md's
+/// figures.
+inline constexpr std::size_t kMostReaders = 8;
 
 struct ZeroScan {
   std::uint64_t scanned_bytes = 0;
