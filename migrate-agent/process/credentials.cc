@@ -11,11 +11,14 @@
 #include <string_view>
 
 #include "migrate-agent/procfs/procfs.h"
+#include "src/base/side_by_side.h"
 
 namespace gcr::process {
 namespace {
 
-constexpr std::size_t kIds = 4;  ///< real, effective, saved, of the file system
+constexpr std::size_t kIds = 4;           ///< real, effective, saved, of the file system
+constexpr std::size_t kWorthReader = 16;  ///< so many are read while a reader starts
+constexpr std::size_t kMostAtOnce = 8;
 
 template <class Numbers>
 void read_numbers(const std::string& text, Numbers& numbers) {
@@ -93,13 +96,19 @@ Error disagreement(int thread, const std::string& what) {
 }  // namespace
 
 Result<std::vector<proto::Credentials>> read_credentials(pid_t pid) {
-  std::vector<proto::Credentials> all;
+  std::vector<std::string> tasks;
   for (const pid_t process : procfs::stopped_tree(pid)) {
     for (const pid_t tid : procfs::threads(process)) {
-      GCR_ASSIGN(proto::Credentials thread, read_thread(fmt::format("{}/task/{}", process, tid)));
-      if (thread.thread() != 0) all.push_back(std::move(thread));
+      tasks.push_back(fmt::format("{}/task/{}", process, tid));
     }
   }
+  std::vector<proto::Credentials> all(tasks.size());
+  const std::size_t readers = std::min(tasks.size() / kWorthReader + 1, kMostAtOnce);
+  GCR_TRY(share_out(tasks.size(), readers, [&](std::size_t i) -> Status {
+    GCR_ASSIGN(all[i], read_thread(tasks[i]));
+    return {};
+  }));
+  std::erase_if(all, [](const proto::Credentials& thread) { return thread.thread() == 0; });
   if (all.empty()) return Error(Code::kNotFound, fmt::format("process {} is gone", pid));
   return all;
 }
