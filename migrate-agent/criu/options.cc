@@ -9,7 +9,8 @@
 namespace gcr::criu {
 namespace {
 
-constexpr char kTimeoutSeconds[] = "600";
+/// For how long CRIU waits until all tasks have stopped, while those that have stand still.
+constexpr char kTimeoutSeconds[] = "60";
 
 }  // namespace
 
