@@ -165,9 +165,7 @@ TEST_F(MountNamespace, WhatCoversTheShellOrThePathIsNotRun) {
 
 TEST_F(MountNamespace, ATmpfsOverProcIsRefused) {
   // As a process would fake it: /proc/self names whoever looks.
-  start(
-      "mount -t tmpfs none /tmp; mount --bind /proc /tmp; mount -t tmpfs none /proc; "
-      "ln -s /tmp/self /proc/self");
+  start("mount --bind /proc /media; mount -t tmpfs none /proc; ln -s /media/self /proc/self");
   expect_refusal("/proc");
 }
 
