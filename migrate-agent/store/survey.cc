@@ -1,8 +1,21 @@
 #include "migrate-agent/store/survey.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
+#include <optional>
+#include <utility>
+
+#include "src/base/side_by_side.h"
 
 namespace gcr::store {
+namespace {
+
+constexpr std::size_t kReadAtOnce = 8;
+
+bool is_published(const std::string& entry) { return entry.ends_with(".checkpoint"); }
+
+}  // namespace
 
 std::size_t HashName::operator()(const ContentName& name) const {
   std::size_t hash = 0;
@@ -10,13 +23,24 @@ std::size_t HashName::operator()(const ContentName& name) const {
   return hash;
 }
 
+/// Reading the manifest of a job with 10 GiB takes 50 ms, most of it to verify and to parse it.
 Status visit_manifests(const Directory& directory, const control::TlsFiles& tls,
                        const std::function<void(Found)>& visit) {
-  GCR_ASSIGN(const auto entries, directory.list(""));
-  for (const std::string& entry : entries) {
-    const bool is_published = entry.ends_with(".checkpoint");
-    if (!is_published && !entry.ends_with(".voted") && !restore_of(entry)) continue;
-    visit({entry, is_published, read_manifest(directory, entry, tls)});
+  GCR_ASSIGN(auto entries, directory.list(""));
+  std::erase_if(entries, [](const std::string& entry) {
+    return !is_published(entry) && !entry.ends_with(".voted") && !restore_of(entry);
+  });
+  for (std::size_t first = 0; first < entries.size(); first += kReadAtOnce) {
+    const std::size_t count = std::min(entries.size() - first, kReadAtOnce);
+    std::array<std::optional<Result<proto::Manifest>>, kReadAtOnce> manifests;
+    GCR_TRY(share_out(count, count, [&](std::size_t i) -> Status {
+      manifests[i] = read_manifest(directory, entries[first + i], tls);
+      return {};
+    }));
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::string& entry = entries[first + i];
+      visit({entry, is_published(entry), *std::move(manifests[i])});
+    }
   }
   return {};
 }

@@ -24,7 +24,7 @@ struct Found {
   Result<proto::Manifest> manifest;
 };
 
-/// Reads them one after the other.
+/// Visits one after the other; several are read at a time.
 Status visit_manifests(const Directory& directory, const control::TlsFiles& tls,
                        const std::function<void(Found)>& visit);
 
