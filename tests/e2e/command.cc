@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
@@ -182,7 +183,9 @@ bool wait_for_content(const std::string& path,
                       const std::function<bool(const std::string&)>& predicate,
                       Milliseconds timeout) {
   UniqueFd watch(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
-  if (::inotify_add_watch(watch.get(), path.c_str(), IN_MODIFY) < 0) return false;
+  // In its directory: whoever writes to it may not have made it yet.
+  const std::string directory = std::filesystem::path(path).parent_path();
+  if (::inotify_add_watch(watch.get(), directory.c_str(), IN_CREATE | IN_MODIFY) < 0) return false;
   const auto end = Clock::now() + timeout;
   while (!predicate(read_file(path))) {
     if (!poll_readable(watch.get(), remaining_ms(end))) return false;

@@ -92,7 +92,8 @@ class BackgroundCommand {
 /// Everything in the file.
 std::string read_file(const std::string& path);
 
-/// Waits until the file's content satisfies `predicate`, looking again whenever it was written to.
+/// Waits until the file, which may not be there yet, satisfies `predicate`; looks again whenever
+/// something in its directory was written to.
 bool wait_for_content(const std::string& path,
                       const std::function<bool(const std::string&)>& predicate,
                       Milliseconds timeout);
