@@ -67,18 +67,18 @@ std::vector<AddressRange> nearly_empty(const std::vector<AddressRange>& mappings
 /// Those of `mappings` that are nearly empty by a sample of their pages.
 std::vector<AddressRange> look_nearly_empty(pid_t pid, std::vector<AddressRange> mappings) {
   std::erase_if(mappings, [](const AddressRange& one) { return one.bytes() < kHugePageBytes; });
-  std::vector<std::atomic<bool>> found(mappings.size());
+  std::vector<std::atomic<bool>> is_found(mappings.size());
   // Of a mapping that cannot be read, nothing is known.
   (void)share_out(mappings.size(), kMostReaders, [&](std::size_t i) -> Status {
     const auto zeros = estimate_zero_bytes(pid, mappings[i]);
-    found[i] = zeros && is_nearly_empty(mappings[i], *zeros);
+    is_found[i] = zeros && is_nearly_empty(mappings[i], *zeros);
     return {};
   });
-  std::vector<AddressRange> nearly_empty;
+  std::vector<AddressRange> found;
   for (std::size_t i = 0; i < mappings.size(); ++i) {
-    if (found[i]) nearly_empty.push_back(mappings[i]);
+    if (is_found[i]) found.push_back(mappings[i]);
   }
-  return nearly_empty;
+  return found;
 }
 
 /// Only a hint: a kernel without huge pages refuses it.

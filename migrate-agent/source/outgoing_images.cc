@@ -105,7 +105,7 @@ Status OutgoingImages::round(images::Sink& sink) {
     ++rounds_;
     written_before_ = changed_.written_bytes();
     GCR_TRY(send_memory(sink));
-    GCR_ASSIGN([[maybe_unused]] const auto sent, sink.finish());
+    GCR_TRY(sink.finish());
     return {};
   }
   prepared_.reset();  // it knows another parent
@@ -172,7 +172,7 @@ Status OutgoingImages::send_last(images::Sink& sink, const std::string& name, pi
   const auto changed = changed_.last_round(pid, shared_->left_out[pid], pages);
   const AddressRanges rest = difference(changed, early);
   if (!rest.empty()) {
-    GCR_ASSIGN([[maybe_unused]] const images::SentImages sent, sink.finish());
+    GCR_TRY(sink.finish());
     GCR_TRY(sink.take_memory(name, rest, read, true));
   }
   if (!check_all) return {};
