@@ -48,6 +48,12 @@ ElfObject::ElfObject(ElfW(Addr) base, const ElfW(Dyn) * dynamic) : base_(base) {
       case DT_HASH:
         sysv_hash_ = reinterpret_cast<const std::uint32_t*>(address);
         break;
+      case DT_JMPREL:
+        calls_ = reinterpret_cast<const ElfW(Rela)*>(address);
+        break;
+      case DT_PLTRELSZ:
+        calls_bytes_ = entry->d_un.d_val;
+        break;
       case DT_SONAME:
         soname_offset = entry->d_un.d_val;
         break;
@@ -115,6 +121,17 @@ void* ElfObject::find_function(const char* name) const {
   return symbol == nullptr ? nullptr : reinterpret_cast<void*>(base_ + symbol->st_value);
 }
 
+void** ElfObject::find_call(const char* name) const {
+  if (symbols_ == nullptr || strings_ == nullptr || calls_ == nullptr) return nullptr;
+  for (const ElfW(Rela)* call = calls_; call < calls_ + calls_bytes_ / sizeof(*calls_); ++call) {
+    if (ELF64_R_TYPE(call->r_info) == R_X86_64_JUMP_SLOT &&
+        same(strings_ + symbols_[ELF64_R_SYM(call->r_info)].st_name, name)) {
+      return reinterpret_cast<void**>(base_ + call->r_offset);
+    }
+  }
+  return nullptr;
+}
+
 const ElfW(Dyn) * dynamic_section(const dl_phdr_info& info) {
   for (int i = 0; i < info.dlpi_phnum; ++i) {
     if (info.dlpi_phdr[i].p_type == PT_DYNAMIC) {
@@ -130,6 +147,20 @@ bool contains(const dl_phdr_info& info, const void* address) {
     const ElfW(Phdr)& segment = info.dlpi_phdr[i];
     const ElfW(Addr) begin = info.dlpi_addr + segment.p_vaddr;
     if (segment.p_type == PT_LOAD && value >= begin && value - begin < segment.p_memsz) return true;
+  }
+  return false;
+}
+
+bool is_read_only(const dl_phdr_info& info, const void* address) {
+  constexpr ElfW(Addr) kPageBytes = 4096;
+  const auto value = reinterpret_cast<ElfW(Addr)>(address);
+  for (int i = 0; i < info.dlpi_phnum; ++i) {
+    const ElfW(Phdr)& segment = info.dlpi_phdr[i];
+    if (segment.p_type != PT_GNU_RELRO) continue;
+    // The loader protects whole pages, and leaves a last one that is not whole.
+    const ElfW(Addr) begin = info.dlpi_addr + segment.p_vaddr;
+    const ElfW(Addr) end = (begin + segment.p_memsz) / kPageBytes * kPageBytes;
+    if (value >= begin / kPageBytes * kPageBytes && value < end) return true;
   }
   return false;
 }

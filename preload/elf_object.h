@@ -1,5 +1,5 @@
-// Reads the symbol table of one loaded object without the dynamic loader: for code that replaces
-// dlsym and therefore cannot call it.
+// Reads the symbols and calls of one loaded object without the dynamic loader: for code that
+// replaces dlsym and therefore cannot call it.
 #pragma once
 
 #include <link.h>
@@ -20,6 +20,10 @@ class ElfObject {
   /// versions are ignored. Indirect functions (IFUNC) are not found. Neither locks nor allocates.
   void* find_function(const char* name) const;
 
+  /// Where the loader has stored the address that this object calls `name` at, or null: it calls no
+  /// such function through its procedure linkage table. Neither locks nor allocates.
+  void** find_call(const char* name) const;
+
   /// The object's SONAME, or "".
   const char* soname() const { return soname_; }
 
@@ -33,6 +37,8 @@ class ElfObject {
   const char* strings_ = nullptr;
   const std::uint32_t* gnu_hash_ = nullptr;
   const std::uint32_t* sysv_hash_ = nullptr;
+  const ElfW(Rela) * calls_ = nullptr;
+  std::size_t calls_bytes_ = 0;
   const char* soname_ = "";
 };
 
@@ -41,6 +47,10 @@ const ElfW(Dyn) * dynamic_section(const dl_phdr_info& info);
 
 /// Whether the address lies in one of the object's segments.
 bool contains(const dl_phdr_info& info, const void* address);
+
+/// Whether the loader has made that address of the object read-only after it had stored there
+/// (PT_GNU_RELRO).
+bool is_read_only(const dl_phdr_info& info, const void* address);
 
 /// Calls `visit(ElfObject, const dl_phdr_info&)` for every loaded object in load order, until it
 /// returns true. Returns whether it did. Holds the loader's lock meanwhile.

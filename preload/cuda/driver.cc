@@ -1,6 +1,7 @@
 // The library's own calls to CUDA.
 #include <new>
 
+#include "preload/checkpoint_memory.h"
 #include "preload/cuda/driver_calls.h"
 #include "preload/cuda/face.h"
 
@@ -237,7 +238,13 @@ class CudaDriver final : public Driver {
                 attribute_of<int>(own, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES) != 0};
   }
 
-  void take_all_calls() override { leave_calls_to_driver(); }
+  void before_checkpoint() override { checkpoint_memory::take_over_calls(); }
+  void after_restore() override { checkpoint_memory::give_back_calls(); }
+
+  void take_all_calls() override {
+    leave_calls_to_driver();
+    checkpoint_memory::give_back_calls();
+  }
   std::span<const std::string_view> files() override { return kFiles; }
 
  private:

@@ -1,4 +1,5 @@
 // The entry point: a process that initialises CUDA gets its door.
+#include "preload/checkpoint_memory.h"
 #include "preload/cuda/driver_calls.h"
 #include "preload/cuda/face.h"
 #include "preload/cuda/tracked.h"
@@ -7,7 +8,9 @@ namespace gcr::preload::tracked {
 
 CUresult cuInit(unsigned int flags) {
   const CUresult result = real::cuInit(flags);
-  if (result == CUDA_SUCCESS) start(cuda());
+  if (result != CUDA_SUCCESS) return result;
+  checkpoint_memory::find_calls(kCudaSoname);
+  start(cuda());
   return result;
 }
 

@@ -3,8 +3,6 @@
 namespace gcr::preload {
 namespace {
 
-constexpr std::string_view kSonames[] = {"libcuda.so.1"};
-
 constinit RealDriver g_addresses;
 
 }  // namespace
@@ -15,7 +13,7 @@ constinit std::atomic<const RealDriver*> g_driver{nullptr};
 constinit std::atomic<bool> g_left_to_driver{false};
 
 const RealDriver* find() {
-  if (!find_driver(cuda_table(), kSonames, &g_addresses)) return nullptr;
+  if (!find_driver(cuda_table(), {&kCudaSoname, 1}, &g_addresses)) return nullptr;
   g_driver.store(&g_addresses, std::memory_order_release);
   return &g_addresses;
 }

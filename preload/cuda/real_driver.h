@@ -5,11 +5,14 @@
 #pragma once
 
 #include <atomic>
+#include <string_view>
 
 #include "preload/cuda/abi/driver_abi.h"
 #include "preload/cuda/driver_table.h"
 
 namespace gcr::preload {
+
+inline constexpr std::string_view kCudaSoname = "libcuda.so.1";
 
 /// The driver's functions under their exported names. Null where this driver lacks one.
 struct RealDriver {

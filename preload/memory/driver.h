@@ -96,6 +96,13 @@ class Driver {
   virtual Result default_pool(int device, PoolHandle** pool) = 0;
   virtual PoolBehaviour behaviour_of(PoolHandle* pool) = 0;
 
+  // Checkpoints.
+
+  /// Around a control checkpoint and its restore: at the end of a detach and of its attach. The
+  /// process may be restored elsewhere in between.
+  virtual void before_checkpoint() {}
+  virtual void after_restore() {}
+
   // The child of a fork.
 
   /// From now on the application's calls go to the driver alone.

@@ -291,6 +291,7 @@ void settle_after_attach(Runtime& r) {
   for (int device = 0; device < kMaxDevices; ++device) {
     if (r.devices[device].asked) r.devices[device].uuid = r.driver.uuid(device);
   }
+  r.driver.after_restore();
   r.detached = false;
 }
 
@@ -463,6 +464,7 @@ Ending detach(std::uint64_t session) {
   for_each_runtime([&](Runtime& r) {
     release_all(r, &ending);
     lower_stack_limits(r);
+    r.driver.before_checkpoint();
   });
   return ending;
 }

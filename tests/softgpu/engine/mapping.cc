@@ -2,16 +2,18 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
+#include <span>
+
+#include "src/base/units.h"
+#include "src/base/zeros.h"
 
 namespace gcr::softgpu {
 namespace {
 
 constexpr int kReserveFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-
-bool is_zero(const char* page) {
-  return page[0] == 0 && std::memcmp(page, page + 1, kPageBytes - 1) == 0;
-}
+constexpr std::uint64_t kPieceBytes = 2 * kMiB;
 
 }  // namespace
 
@@ -52,11 +54,14 @@ bool map_file_over(std::uintptr_t address, std::uint64_t bytes, int file, std::u
   return true;
 }
 
-void copy_nonzero_pages(void* to, const void* from, std::uint64_t bytes) {
+void copy_nonzero_pieces(void* to, const void* from, std::uint64_t bytes) {
   const char* source = static_cast<const char*>(from);
   char* target = static_cast<char*>(to);
-  for (std::uint64_t at = 0; at < bytes; at += kPageBytes) {
-    if (!is_zero(source + at)) std::memcpy(target + at, source + at, kPageBytes);
+  for (std::uint64_t at = 0; at < bytes; at += kPieceBytes) {
+    const std::uint64_t piece = std::min(kPieceBytes, bytes - at);
+    if (!is_zero(std::as_bytes(std::span(source + at, piece)))) {
+      std::memcpy(target + at, source + at, piece);
+    }
   }
 }
 

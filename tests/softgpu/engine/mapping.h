@@ -19,7 +19,8 @@ bool make_reserved(std::uintptr_t address, std::uint64_t bytes);
 bool map_file_over(std::uintptr_t address, std::uint64_t bytes, int file, std::uint64_t offset,
                    int protection);
 
-/// Copies whole pages, leaving out those that hold only zeros: `to` must be zero there already.
-void copy_nonzero_pages(void* to, const void* from, std::uint64_t bytes);
+/// Copies by memcpy, in pieces of 2 MiB as NVIDIA's driver does; leaves out pieces that hold only
+/// zeros: `to` must be zero there already.
+void copy_nonzero_pieces(void* to, const void* from, std::uint64_t bytes);
 
 }  // namespace gcr::softgpu

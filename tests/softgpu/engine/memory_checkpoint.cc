@@ -31,8 +31,10 @@ Result Memory::loss_by_sharing() const {
 bool Memory::prepare_host_copies() {
   bool complete = true;
   for (Physical* physical : physicals_) {
-    void* copy = ::mmap(nullptr, physical->bytes, kReadWrite,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    // NVIDIA's driver has all of it populated; large buffers may be mostly empty here.
+    const int kind = physical->bytes <= 64 * kMiB ? MAP_POPULATE : MAP_NORESERVE;
+    void* copy =
+        ::mmap(nullptr, physical->bytes, kReadWrite, MAP_PRIVATE | MAP_ANONYMOUS | kind, -1, 0);
     physical->host_copy = copy == MAP_FAILED ? nullptr : copy;
     complete = complete && physical->host_copy != nullptr;
   }
@@ -46,13 +48,13 @@ bool Memory::prepare_host_copies() {
 
 void Memory::park_one(Physical* physical) {
   if (physical->home != 0) {
-    copy_nonzero_pages(physical->host_copy, reinterpret_cast<void*>(physical->home),
+    copy_nonzero_pieces(physical->host_copy, reinterpret_cast<void*>(physical->home),
                        physical->bytes);
     make_reserved(physical->home, physical->bytes);
   } else {
     void* content =
         ::mmap(nullptr, physical->bytes, PROT_READ, MAP_SHARED, physical->file.get(), 0);
-    copy_nonzero_pages(physical->host_copy, content, physical->bytes);
+    copy_nonzero_pieces(physical->host_copy, content, physical->bytes);
     ::munmap(content, physical->bytes);
     for (const auto& [start, range] : ranges_) {
       if (range.physical.get() == physical) make_reserved(start, range.bytes);
@@ -86,13 +88,13 @@ bool Memory::create_files() {
 void Memory::unpark_one(Physical* physical) {
   if (physical->home != 0) {
     map_file_over(physical->home, physical->bytes, physical->file.get(), 0, kReadWrite);
-    copy_nonzero_pages(reinterpret_cast<void*>(physical->home), physical->host_copy,
+    copy_nonzero_pieces(reinterpret_cast<void*>(physical->home), physical->host_copy,
                        physical->bytes);
     physical->file.reset();
   } else {
     void* content =
         ::mmap(nullptr, physical->bytes, kReadWrite, MAP_SHARED, physical->file.get(), 0);
-    copy_nonzero_pages(content, physical->host_copy, physical->bytes);
+    copy_nonzero_pieces(content, physical->host_copy, physical->bytes);
     ::munmap(content, physical->bytes);
     for (const auto& [start, range] : ranges_) {
       if (range.physical.get() != physical) continue;

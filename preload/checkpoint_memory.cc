@@ -1,0 +1,188 @@
+#include "preload/checkpoint_memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "preload/elf_object.h"
+#include "preload/shared_copy.h"
+#include "src/base/zeros.h"
+
+namespace gcr::preload::checkpoint_memory {
+namespace {
+
+constexpr std::size_t kPageBytes = 4096;
+constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
+/// Less is not worth a second thread.
+constexpr std::size_t kLargeCopyBytes = std::size_t{512} << 10;
+
+// Memory.
+
+struct Mapping {
+  std::uintptr_t start;
+  std::uintptr_t end;
+};
+
+/// What map() has made since the calls were taken over.
+constinit Mapping g_mappings[16];
+constinit std::atomic<std::size_t> g_mapping_count{0};
+
+void note(void* start, std::size_t bytes) {
+  const auto first = reinterpret_cast<std::uintptr_t>(start);
+  const std::size_t at = g_mapping_count.load(std::memory_order_relaxed);
+  if (at == std::size(g_mappings)) return;
+  g_mappings[at] = {first, first + bytes};
+  g_mapping_count.store(at + 1, std::memory_order_release);
+}
+
+bool is_ours(const void* start, std::size_t bytes) {
+  const auto first = reinterpret_cast<std::uintptr_t>(start);
+  const auto known = std::span(g_mappings).first(g_mapping_count.load(std::memory_order_acquire));
+  return std::ranges::any_of(known, [&](const Mapping& mapping) {
+    return mapping.start <= first && first + bytes <= mapping.end;
+  });
+}
+
+/// In the place of mmap.
+void* map(void* address, std::size_t bytes, int protection, int flags, int fd, off_t offset) {
+  const bool is_for_a_checkpoint =
+      flags == (MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE) && address == nullptr &&
+      bytes >= kHugePageBytes && protection == (PROT_READ | PROT_WRITE);
+  if (!is_for_a_checkpoint) return ::mmap(address, bytes, protection, flags, fd, offset);
+  void* const mapped = ::mmap(nullptr, bytes, protection, flags & ~MAP_POPULATE, -1, 0);
+  if (mapped == MAP_FAILED) return mapped;
+  const int error = errno;
+  ::madvise(mapped, bytes, MADV_HUGEPAGE);
+  errno = error;
+  note(mapped, bytes);
+  return mapped;
+}
+
+// Copies.
+
+void copy_all(void*, char* to, const char* from, std::size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
+
+/// The kernel's word on pages of private, anonymous memory (/proc/pid/pagemap): one that is neither
+/// there nor swapped out reads as zeros.
+class TouchedPages {
+ public:
+  explicit TouchedPages(int pagemap) : pagemap_(pagemap) {}
+
+  bool contains(std::uintptr_t page) {
+    if (page < first_ || page - first_ >= kPagesAtOnce) load(page);
+    return (entries_[page - first_] & kIsThere) != 0;
+  }
+
+ private:
+  static constexpr std::size_t kPagesAtOnce = 64;
+  static constexpr std::uint64_t kIsThere = std::uint64_t{3} << 62;
+
+  void load(std::uintptr_t page) {
+    first_ = page;
+    const auto wanted = static_cast<ssize_t>(sizeof(entries_));
+    const off_t at = static_cast<off_t>(page * sizeof(entries_[0]));
+    if (::pread(pagemap_, entries_, sizeof(entries_), at) == wanted) return;
+    std::ranges::fill(entries_, kIsThere);
+  }
+
+  int pagemap_;
+  std::uintptr_t first_ = UINTPTR_MAX;
+  std::uint64_t entries_[kPagesAtOnce];
+};
+
+/// `context` is a descriptor of this process's pagemap. The target is memory of map().
+void copy_without_zeros(void* context, char* to, const char* from, std::size_t bytes) {
+  TouchedPages touched(*static_cast<const int*>(context));
+  while (bytes > 0) {
+    const auto address = reinterpret_cast<std::uintptr_t>(to);
+    const std::size_t part = std::min(bytes, kPageBytes - address % kPageBytes);
+    if (touched.contains(address / kPageBytes) || !is_zero(std::as_bytes(std::span(from, part)))) std::memcpy(to, from, part);
+    to += part;
+    from += part;
+    bytes -= part;
+  }
+}
+
+/// In the place of memcpy.
+void* copy(void* to, const void* from, std::size_t bytes) {
+  if (bytes < kLargeCopyBytes) return std::memcpy(to, from, bytes);
+  const int error = errno;
+  int pagemap = is_ours(to, bytes) ? ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC) : -1;
+  if (pagemap >= 0) {
+    copy_together(copy_without_zeros, &pagemap, to, from, bytes);
+    ::close(pagemap);
+  } else {
+    copy_together(copy_all, nullptr, to, from, bytes);
+  }
+  errno = error;
+  return to;
+}
+
+// Calls.
+
+struct Call {
+  const char* name;
+  void* ours;
+  void** slot = nullptr;  ///< null: the driver does not call it
+  bool read_only = false;
+  void* theirs = nullptr;  ///< while it is taken over
+
+  void store(void* function) const {
+    void* const page =
+        reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(slot) / kPageBytes * kPageBytes);
+    if (read_only && ::mprotect(page, kPageBytes, PROT_READ | PROT_WRITE) != 0) return;
+    __atomic_store_n(slot, function, __ATOMIC_RELEASE);
+    if (read_only) ::mprotect(page, kPageBytes, PROT_READ);
+  }
+};
+
+constinit Call g_calls[] = {{"mmap", reinterpret_cast<void*>(&map)},
+                            {"mmap64", reinterpret_cast<void*>(&map)},
+                            {"memcpy", reinterpret_cast<void*>(&copy)}};
+
+}  // namespace
+
+void find_calls(std::string_view soname) {
+  visit_objects([&](const ElfObject& object, const dl_phdr_info& info) {
+    if (object.soname() != soname) return false;
+    for (Call& call : g_calls) {
+      void** const slot = object.find_call(call.name);
+      __atomic_store_n(&call.read_only, is_read_only(info, slot), __ATOMIC_RELAXED);
+      __atomic_store_n(&call.slot, slot, __ATOMIC_RELEASE);
+    }
+    return true;
+  });
+}
+
+void take_over_calls() {
+  const int error = errno;
+  g_mapping_count.store(0, std::memory_order_relaxed);
+  for (Call& call : g_calls) {
+    if (call.slot == nullptr || call.theirs != nullptr) continue;
+    call.theirs = *call.slot;
+    call.store(call.ours);
+  }
+  errno = error;
+}
+
+void give_back_calls() {
+  const int error = errno;
+  for (Call& call : g_calls) {
+    if (call.theirs == nullptr) continue;
+    call.store(call.theirs);
+    call.theirs = nullptr;
+  }
+  errno = error;
+}
+
+}  // namespace gcr::preload::checkpoint_memory
