@@ -53,9 +53,9 @@ bool is_ours(const void* start, std::size_t bytes) {
 
 /// In the place of mmap.
 void* map(void* address, std::size_t bytes, int protection, int flags, int fd, off_t offset) {
-  const bool is_for_a_checkpoint =
-      flags == (MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE) && address == nullptr &&
-      bytes >= kHugePageBytes && protection == (PROT_READ | PROT_WRITE);
+  const bool is_for_a_checkpoint = flags == (MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE) &&
+                                   address == nullptr && bytes >= kHugePageBytes &&
+                                   protection == (PROT_READ | PROT_WRITE);
   if (!is_for_a_checkpoint) return ::mmap(address, bytes, protection, flags, fd, offset);
   void* const mapped = ::mmap(nullptr, bytes, protection, flags & ~MAP_POPULATE, -1, 0);
   if (mapped == MAP_FAILED) return mapped;
@@ -106,7 +106,8 @@ void copy_without_zeros(void* context, char* to, const char* from, std::size_t b
   while (bytes > 0) {
     const auto address = reinterpret_cast<std::uintptr_t>(to);
     const std::size_t part = std::min(bytes, kPageBytes - address % kPageBytes);
-    if (touched.contains(address / kPageBytes) || !is_zero(std::as_bytes(std::span(from, part)))) std::memcpy(to, from, part);
+    if (touched.contains(address / kPageBytes) || !is_zero(std::as_bytes(std::span(from, part))))
+      std::memcpy(to, from, part);
     to += part;
     from += part;
     bytes -= part;

@@ -121,8 +121,8 @@ void copy_together(CopyPiece copy, void* context, void* to, const void* from, st
   const std::size_t piece_bytes =
       std::max(kPieceBytes, (bytes / kMostPieces + kPieceBytes) / kPieceBytes * kPieceBytes);
   const std::size_t pieces = (bytes + piece_bytes - 1) / piece_bytes;
-  g_copy = {copy, context, static_cast<char*>(to), static_cast<const char*>(from), bytes,
-            piece_bytes};
+  g_copy = {copy,  context,    static_cast<char*>(to), static_cast<const char*>(from),
+            bytes, piece_bytes};
   g_done.store(0, std::memory_order_relaxed);
   const std::uint64_t number = (g_pieces.load(std::memory_order_relaxed) >> 32) + 1;
   g_pieces.store(number << 32 | pieces << 16, std::memory_order_release);

@@ -178,8 +178,8 @@ std::vector<std::byte> pattern(std::size_t bytes) {
 
 TEST_P(CheckpointMemoryTest, CopiesAreWhole) {
   std::byte* const memory = map(kBytes, kReadWrite, kPopulated);
-  for (const std::size_t bytes : {std::size_t{1}, 100 * kKiB, 512 * kKiB, 2 * kMiB, 2 * kMiB + 777,
-                                  23 * kMiB + 5}) {
+  for (const std::size_t bytes :
+       {std::size_t{1}, 100 * kKiB, 512 * kKiB, 2 * kMiB, 2 * kMiB + 777, 23 * kMiB + 5}) {
     for (const std::size_t offset : {std::size_t{0}, std::size_t{4096}, std::size_t{100'001}}) {
       const std::vector<std::byte> from = pattern(bytes);
       errno = 4711;

@@ -141,7 +141,9 @@ TEST(SharedCopy, SignalsGoToOthers) {
   action.sa_handler = [](int) { taken_by = ::syscall(SYS_gettid); };
   struct sigaction before {};
   ASSERT_EQ(::sigaction(SIGUSR1, &action, &before), 0);
-  const CopyPiece send = [](void*, char*, const char*, std::size_t) { ::kill(::getpid(), SIGUSR1); };
+  const CopyPiece send = [](void*, char*, const char*, std::size_t) {
+    ::kill(::getpid(), SIGUSR1);
+  };
   std::vector<char> memory(8 * kMiB);
   copy_together(send, nullptr, memory.data(), memory.data(), memory.size());
   EXPECT_TRUE(wait_until([] { return taken_by != 0; }));

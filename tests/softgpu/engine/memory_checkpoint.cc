@@ -49,7 +49,7 @@ bool Memory::prepare_host_copies() {
 void Memory::park_one(Physical* physical) {
   if (physical->home != 0) {
     copy_nonzero_pieces(physical->host_copy, reinterpret_cast<void*>(physical->home),
-                       physical->bytes);
+                        physical->bytes);
     make_reserved(physical->home, physical->bytes);
   } else {
     void* content =
@@ -89,7 +89,7 @@ void Memory::unpark_one(Physical* physical) {
   if (physical->home != 0) {
     map_file_over(physical->home, physical->bytes, physical->file.get(), 0, kReadWrite);
     copy_nonzero_pieces(reinterpret_cast<void*>(physical->home), physical->host_copy,
-                       physical->bytes);
+                        physical->bytes);
     physical->file.reset();
   } else {
     void* content =
