@@ -142,10 +142,10 @@ Status CheckpointSink::take_memory(const std::string& name, std::span<const Addr
   }
   Image& memory = image(memories_, name);
   const auto parts = parts_of(ranges);
-  // CRIU works beside the last one, on one processor, and the program waits for it.
-  const std::size_t half =
-      std::clamp<std::size_t>(std::thread::hardware_concurrency() / 2, 1, kMostThreads);
-  return share_out(parts.size(), last ? half : kMostThreads, [&](std::size_t i) {
+  // CRIU works beside the last one, the program waits for it, and many readers make it slower.
+  const std::size_t few =
+      std::clamp<std::size_t>(std::thread::hardware_concurrency() / 4, 1, kMostThreads);
+  return share_out(parts.size(), last ? few : kMostThreads, [&](std::size_t i) {
     return store_part(memory, parts[i].first, ranges.subspan(parts[i].second), read, last);
   });
 }

@@ -23,6 +23,7 @@
 #include "migrate-agent/requests/requests.h"
 #include "migrate-agent/roles/roles.h"
 #include "migrate-agent/worker/packet.h"
+#include "src/base/descriptor_table.h"
 #include "src/base/log.h"
 
 namespace gcr::agent {
@@ -34,6 +35,8 @@ using proto::Envelope;
 constexpr std::chrono::milliseconds kFirstRequestTimeout = std::chrono::seconds(60);
 constexpr std::chrono::milliseconds kFinishTimeout = std::chrono::seconds(2);
 constexpr std::size_t kBlockingThreads = 8;
+/// Several for each buffer: a job of 4,000 does not wait for a larger table while it stands still.
+constexpr std::size_t kDescriptors = 16384;
 /// As much as fits into a packet.
 constexpr int kMaxProblems = 32;
 constexpr std::size_t kMaxProblemBytes = 1024;
@@ -291,6 +294,7 @@ bool became_a_worker() {
 template <class Work>
 int run_to_the_end(const Config& config, UniqueFd daemon, Work work) {
   outlive_signals();
+  make_room_for_descriptors(daemon.get(), kDescriptors);
   int exit_status = 1;
   asio::io_context io(1);
   {
