@@ -32,7 +32,7 @@ struct Mapping {
 };
 
 /// What map() has made since the calls were taken over.
-constinit Mapping g_mappings[16];
+constinit Mapping g_mappings[16] = {};
 constinit std::atomic<std::size_t> g_mapping_count{0};
 
 void note(void* start, std::size_t bytes) {
@@ -131,36 +131,53 @@ void* copy(void* to, const void* from, std::size_t bytes) {
 
 // Calls.
 
-struct Call {
-  const char* name;
-  void* ours;
-  void** slot = nullptr;  ///< null: the driver does not call it
-  bool read_only = false;
-  void* theirs = nullptr;  ///< while it is taken over
+class Call {
+ public:
+  explicit constexpr Call(const char* name) : name_(name) {}
 
+  void find_in(const ElfObject& object, const dl_phdr_info& info) {
+    void** const slot = object.find_call(name_);
+    __atomic_store_n(&read_only_, is_read_only(info, slot), __ATOMIC_RELAXED);
+    __atomic_store_n(&slot_, slot, __ATOMIC_RELEASE);
+  }
+
+  void take_over(void* ours) {
+    void** const slot = __atomic_load_n(&slot_, __ATOMIC_ACQUIRE);
+    if (slot == nullptr || theirs_ != nullptr) return;
+    theirs_ = *slot;
+    store(ours);
+  }
+
+  void give_back() {
+    if (theirs_ != nullptr) store(theirs_);
+    theirs_ = nullptr;
+  }
+
+ private:
   void store(void* function) const {
     void* const page =
-        reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(slot) / kPageBytes * kPageBytes);
-    if (read_only && ::mprotect(page, kPageBytes, PROT_READ | PROT_WRITE) != 0) return;
-    __atomic_store_n(slot, function, __ATOMIC_RELEASE);
-    if (read_only) ::mprotect(page, kPageBytes, PROT_READ);
+        reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(slot_) / kPageBytes * kPageBytes);
+    if (read_only_ && ::mprotect(page, kPageBytes, PROT_READ | PROT_WRITE) != 0) return;
+    __atomic_store_n(slot_, function, __ATOMIC_RELEASE);
+    if (read_only_) ::mprotect(page, kPageBytes, PROT_READ);
   }
+
+  const char* name_;
+  void** slot_ = nullptr;  ///< null: the driver does not call it
+  bool read_only_ = false;
+  void* theirs_ = nullptr;  ///< while it is taken over
 };
 
-constinit Call g_calls[] = {{"mmap", reinterpret_cast<void*>(&map)},
-                            {"mmap64", reinterpret_cast<void*>(&map)},
-                            {"memcpy", reinterpret_cast<void*>(&copy)}};
+constinit Call g_mmap("mmap");
+constinit Call g_mmap64("mmap64");
+constinit Call g_memcpy("memcpy");
 
 }  // namespace
 
 void find_calls(std::string_view soname) {
   visit_objects([&](const ElfObject& object, const dl_phdr_info& info) {
     if (object.soname() != soname) return false;
-    for (Call& call : g_calls) {
-      void** const slot = object.find_call(call.name);
-      __atomic_store_n(&call.read_only, is_read_only(info, slot), __ATOMIC_RELAXED);
-      __atomic_store_n(&call.slot, slot, __ATOMIC_RELEASE);
-    }
+    for (Call* const call : {&g_mmap, &g_mmap64, &g_memcpy}) call->find_in(object, info);
     return true;
   });
 }
@@ -168,21 +185,15 @@ void find_calls(std::string_view soname) {
 void take_over_calls() {
   const int error = errno;
   g_mapping_count.store(0, std::memory_order_relaxed);
-  for (Call& call : g_calls) {
-    if (call.slot == nullptr || call.theirs != nullptr) continue;
-    call.theirs = *call.slot;
-    call.store(call.ours);
-  }
+  g_mmap.take_over(reinterpret_cast<void*>(&map));
+  g_mmap64.take_over(reinterpret_cast<void*>(&map));
+  g_memcpy.take_over(reinterpret_cast<void*>(&copy));
   errno = error;
 }
 
 void give_back_calls() {
   const int error = errno;
-  for (Call& call : g_calls) {
-    if (call.theirs == nullptr) continue;
-    call.store(call.theirs);
-    call.theirs = nullptr;
-  }
+  for (Call* const call : {&g_mmap, &g_mmap64, &g_memcpy}) call->give_back();
   errno = error;
 }
 

@@ -28,7 +28,7 @@ constexpr std::chrono::milliseconds kPatience{2};
 
 struct Helper {
   std::atomic<pid_t> tid{0};  ///< the kernel clears it when the thread has left its stack
-  alignas(16) char stack[kStackBytes];
+  alignas(16) char stack[kStackBytes] = {};
 };
 
 struct Copy {
@@ -40,7 +40,7 @@ struct Copy {
   std::size_t piece_bytes;
 };
 
-constinit Helper g_helpers[kMostHelpers];
+constinit Helper g_helpers[kMostHelpers] = {};
 constinit std::atomic<bool> g_busy{false};
 /// Whoever has taken a piece of it may read it until that piece is done.
 constinit Copy g_copy{};
