@@ -20,8 +20,9 @@ namespace gcr::preload::checkpoint_memory {
 /// lock, several at the same time too: all find the same. Not while they are taken over.
 void find_calls(std::string_view soname);
 
-/// From here on they come to this library. Both: the door's thread only. Neither locks, nor calls
-/// malloc or the driver; a call that cannot be taken over stays as it is.
+/// From here on they come to this library. Both: the door's thread, or the only one in the child of
+/// a fork. Neither locks, nor calls malloc or the driver; a call that cannot be taken over stays as
+/// it is.
 void take_over_calls();
 void give_back_calls();
 
