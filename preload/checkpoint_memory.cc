@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -89,9 +90,10 @@ class TouchedPages {
 
   void load(std::uintptr_t page) {
     first_ = page;
-    const auto wanted = static_cast<ssize_t>(sizeof(entries_));
-    const off_t at = static_cast<off_t>(page * sizeof(entries_[0]));
-    if (::pread(pagemap_, entries_, sizeof(entries_), at) == wanted) return;
+    // pread(2), but not libc's: that is a cancellation point.
+    const long got =
+        ::syscall(SYS_pread64, pagemap_, entries_, sizeof(entries_), page * sizeof(entries_[0]));
+    if (got == static_cast<long>(sizeof(entries_))) return;
     std::ranges::fill(entries_, kIsThere);
   }
 

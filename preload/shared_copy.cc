@@ -79,14 +79,15 @@ void wait_a_little(unsigned round) {
 int help(void*) {
   ::prctl(PR_SET_NAME, "gcr-copy");
   auto last = Clock::now();
-  for (unsigned round = 0; Clock::now() - last < kPatience; ++round) {
-    if (!copy_one()) {
-      wait_a_little(round);
-      continue;
+  unsigned round = 0;
+  do {
+    if (copy_one()) {
+      last = Clock::now();
+      round = 0;
+    } else {
+      wait_a_little(round++);
     }
-    last = Clock::now();
-    round = 0;
-  }
+  } while (Clock::now() - last < kPatience);
   return 0;
 }
 

@@ -5,7 +5,9 @@
 
 namespace gcr::preload {
 
-/// Copies one piece; several threads at the same time, each another piece.
+/// Copies one piece; several threads at the same time, each another piece. It may run in a bare
+/// thread (below), so it calls nothing of the C library that locks, allocates, or is a cancellation
+/// point: with one thread that it knows of, the C library takes a lock without an atomic operation.
 using CopyPiece = void (*)(void* context, char* to, const char* from, std::size_t bytes);
 
 /// Calls `copy` for all pieces of a copy, from this thread and up to three helpers; returns when
