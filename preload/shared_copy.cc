@@ -119,8 +119,7 @@ void copy_together(CopyPiece copy, void* context, void* to, const void* from, st
     copy(context, static_cast<char*>(to), static_cast<const char*>(from), bytes);
     return;
   }
-  const std::size_t piece_bytes =
-      std::max(kPieceBytes, (bytes / kMostPieces + kPieceBytes) / kPieceBytes * kPieceBytes);
+  const std::size_t piece_bytes = (bytes / kMostPieces / kPieceBytes + 1) * kPieceBytes;
   const std::size_t pieces = (bytes + piece_bytes - 1) / piece_bytes;
   g_copy = {copy,  context,    static_cast<char*>(to), static_cast<const char*>(from),
             bytes, piece_bytes};

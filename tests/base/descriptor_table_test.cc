@@ -1,7 +1,6 @@
 #include "src/base/descriptor_table.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -7,7 +7,6 @@
 #include <sys/wait.h>
 
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <thread>
 
@@ -15,6 +14,7 @@
 #include "migrate-agent/procfs/procfs.h"
 #include "src/base/zeros.h"
 #include "tests/preload/door/door_helpers.h"
+#include "tests/support/mapping_flags.h"
 
 namespace gcr::test {
 namespace {
@@ -68,20 +68,6 @@ class ZeroPagesTest : public testing::Test {
     std::uint64_t present = 0;
     for (const std::uint64_t entry : entries) present += entry >> 63;
     return present;
-  }
-
-  /// The line "VmFlags" of the mapping at `address`.
-  static std::string flags_at(pid_t pid, std::uint64_t address) {
-    std::ifstream smaps("/proc/" + std::to_string(pid) + "/smaps");
-    bool inside = false;
-    for (std::string line; std::getline(smaps, line);) {
-      std::uint64_t start = 0, end = 0;
-      if (std::sscanf(line.c_str(), "%lx-%lx ", &start, &end) == 2) {
-        inside = start <= address && address < end;
-      }
-      if (inside && line.starts_with("VmFlags:")) return line;
-    }
-    return "";
   }
 };
 

@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <string>
@@ -19,6 +18,7 @@
 #include <vector>
 
 #include "src/base/units.h"
+#include "tests/support/mapping_flags.h"
 
 namespace gcr::preload {
 namespace {
@@ -30,32 +30,9 @@ constexpr std::size_t kPageBytes = 4096;
 /// No whole number of huge pages.
 constexpr std::size_t kBytes = 41 * kMiB + 3 * kPageBytes;
 
-/// What smaps says of the mapping that `address` lies in: its flags, and its pages' rights.
-struct Told {
-  std::string rights;
-  std::string flags;
-};
-
-Told told_of(const void* address) {
-  const auto number = reinterpret_cast<std::uintptr_t>(address);
-  std::ifstream smaps("/proc/self/smaps");
-  Told told;
-  bool inside = false;
-  for (std::string line; std::getline(smaps, line);) {
-    std::uintptr_t start = 0, end = 0;
-    char rights[8] = "";
-    if (std::sscanf(line.c_str(), "%lx-%lx %7s ", &start, &end, rights) == 3) {
-      inside = start <= number && number < end;
-      if (inside) told.rights = rights;
-    } else if (inside && line.starts_with("VmFlags:")) {
-      told.flags = line;
-    }
-  }
-  return told;
-}
-
 bool is_for_huge_pages(const void* address) {
-  return told_of(address).flags.find(" hg") != std::string::npos;
+  const auto number = reinterpret_cast<std::uintptr_t>(address);
+  return test::flags_at(::getpid(), number).find(" hg") != std::string::npos;
 }
 
 std::size_t resident_bytes(void* address, std::size_t bytes) {

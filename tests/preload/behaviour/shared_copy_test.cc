@@ -18,18 +18,15 @@
 #include <vector>
 
 #include "src/base/units.h"
+#include "tests/support/wait_until.h"
 
 namespace gcr::preload {
 namespace {
 
+using test::wait_until;
+
 std::size_t threads_now() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
-}
-
-bool wait_until(auto condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!condition() && std::chrono::steady_clock::now() < deadline) ::usleep(1000);
-  return condition();
 }
 
 void copy_plainly(void*, char* to, const char* from, std::size_t bytes) {
