@@ -42,7 +42,8 @@ class GateScope {
     slot_->depth.store(depth + 1, std::memory_order_relaxed);
     // Only the compiler has to be held back: gate::close pairs this with membarrier.
     std::atomic_signal_fence(std::memory_order_seq_cst);
-    if (depth == 0 && gate_internal::g_attention.load(std::memory_order_relaxed) != 0)
+    // In this order, the usual case is the path without jumps.
+    if (gate_internal::g_attention.load(std::memory_order_relaxed) != 0 && depth == 0)
         [[unlikely]] {
       gate_internal::enter_slowly(slot_);
     }
