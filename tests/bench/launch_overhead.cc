@@ -186,7 +186,7 @@ int main(int argc, char** argv) {
     const auto measure = [&gpu](const char* name, const auto& call) {
       benchmark::RegisterBenchmark(
           name, [&gpu, call](benchmark::State& state) { gcr::bench::overhead(state, gpu, call); })
-          ->MinTime(2.0)
+          ->MinTime(1.0)
           ->Unit(benchmark::kMicrosecond);
     };
     using gcr::bench::Calls;
