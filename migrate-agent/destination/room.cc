@@ -16,8 +16,7 @@ constexpr std::uint64_t kImageOverheadBytes = 64 * kMiB;
 }  // namespace
 
 Room::Room(const Config& config, std::uint64_t image_bytes)
-    : hugepages_(config.hugepages != landing::HugepagePolicy::kNever),
-      image_room_(image_bytes + kImageStepBytes) {}
+    : hugepages_(config.hugepages), image_room_(image_bytes + kImageStepBytes) {}
 
 Result<std::unique_ptr<Room>> Room::reserve(const Config& config, std::uint64_t image_bytes) {
   std::unique_ptr<Room> room(new Room(config, image_bytes));
@@ -26,11 +25,6 @@ Result<std::unique_ptr<Room>> Room::reserve(const Config& config, std::uint64_t 
   // The process's own memory is there twice while it is restored: as images and as pages.
   GCR_TRY(room->memory_->add({.ordinary_bytes = room->image_room_ + image_bytes}));
   return room;
-}
-
-landing::Memory Room::landing(std::uint64_t bytes) const {
-  if (!hugepages_) return {.ordinary_bytes = bytes};
-  return {.huge_bytes = bytes};
 }
 
 Result<std::uint64_t> Room::more_image_room(std::uint64_t bytes) {

@@ -45,10 +45,12 @@ class Room {
  private:
   Room(const Config& config, std::uint64_t image_bytes);
 
-  landing::Memory landing(std::uint64_t bytes) const;
+  landing::Memory landing(std::uint64_t bytes) const {
+    return landing::needed_for_landing(hugepages_, bytes);
+  }
   Result<std::uint64_t> more_image_room(std::uint64_t bytes);
 
-  bool hugepages_;
+  landing::HugepagePolicy hugepages_;
   std::uint64_t image_room_;  ///< what is reserved for images
   std::unique_ptr<landing::MemoryReservation> memory_;
   std::optional<images::ImageMemory> image_memory_;

@@ -66,21 +66,26 @@ Result<Memory> add_up(const fs::path& directory) {
   return all;
 }
 
-/// Whether what is free is enough for `needed` in all. What hugepages cannot hold is ordinary.
-bool is_enough(const Memory& free, const Memory& needed) {
-  const std::uint64_t beyond = needed.huge_bytes - std::min(needed.huge_bytes, free.huge_bytes);
-  const std::uint64_t ordinary = sum(needed.ordinary_bytes, beyond);
-  return sum(ordinary, kSpareMemoryBytes) <= free.ordinary_bytes;
-}
-
 std::uint64_t total(const Memory& memory) { return sum(memory.ordinary_bytes, memory.huge_bytes); }
 
+std::uint64_t less(std::uint64_t from, std::uint64_t by) { return from - std::min(from, by); }
+
 }  // namespace
+
+Memory left_of(const Memory& free, const Memory& needed) {
+  const std::uint64_t beyond = less(needed.huge_bytes, free.huge_bytes);
+  return {less(free.ordinary_bytes, sum(needed.ordinary_bytes, beyond)),
+          less(free.huge_bytes, needed.huge_bytes)};
+}
+
+bool is_enough(const Memory& free, const Memory& needed) {
+  return left_of(free, needed).ordinary_bytes >= kSpareMemoryBytes;
+}
 
 Result<Memory> free_memory() {
   GCR_ASSIGN(const HugepageCounters pages, hugepage_counters());
   GCR_ASSIGN(const std::uint64_t available, available_memory_bytes());
-  return Memory{available, (pages.free - std::min(pages.free, pages.reserved)) * kChunkBytes};
+  return Memory{available, less(pages.free, pages.reserved) * kChunkBytes};
 }
 
 Result<std::unique_ptr<MemoryReservation>> MemoryReservation::create(fs::path directory,
@@ -137,7 +142,6 @@ Status MemoryReservation::add(const Memory& more) {
 Status MemoryReservation::taken(const Memory& memory) {
   const std::lock_guard guard(mutex_);
   GCR_ASSIGN(const UniqueFd lock, lock_directory(directory_));
-  const auto less = [](std::uint64_t from, std::uint64_t by) { return from - std::min(from, by); };
   return write({less(reserved_.ordinary_bytes, memory.ordinary_bytes),
                 less(reserved_.huge_bytes, memory.huge_bytes)});
 }

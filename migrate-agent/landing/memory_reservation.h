@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 
+#include "migrate-agent/landing/hugepage_policy.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 #include "src/base/units.h"
@@ -28,6 +29,18 @@ struct Memory {
 
   bool operator==(const Memory&) const = default;
 };
+
+/// What `bytes` that land by this policy need.
+constexpr Memory needed_for_landing(HugepagePolicy policy, std::uint64_t bytes) {
+  return policy == HugepagePolicy::kNever ? Memory{.ordinary_bytes = bytes}
+                                          : Memory{.huge_bytes = bytes};
+}
+
+/// What is left of `free` beside `needed`; what hugepages cannot hold is ordinary.
+Memory left_of(const Memory& free, const Memory& needed);
+
+/// Whether enough is left for the host itself.
+bool is_enough(const Memory& free, const Memory& needed);
 
 /// What the kernel says is free: MemAvailable, and free pages of the persistent hugepage pool.
 Result<Memory> free_memory();

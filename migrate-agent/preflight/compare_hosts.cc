@@ -72,16 +72,18 @@ void check_memory(const proto::PreflightRequest& request, const proto::HostFacts
   std::uint64_t landing = 0;
   for (const proto::Buffer& buffer : request.buffers()) landing += buffer.size_bytes();
   if (!request.no_prefill()) landing = std::min(landing, config.landing_window_bytes);
-  std::uint64_t needed = landing + landing::kSpareMemoryBytes;
   // A process's own memory is there twice while it is restored: as images and as pages.
-  for (const auto& member : request.members()) needed += 2 * member.image_bytes();
-  const std::uint64_t available = here.memory_available_bytes() + here.hugepages_free_bytes();
-  if (available >= needed) return;
-  findings.add(
-      "memory-too-small",
-      fmt::format("{} of memory are available; {} for VRAM to land in and {} for the process and "
-                  "the host are needed",
-                  format_bytes(available), format_bytes(landing), format_bytes(needed - landing)));
+  std::uint64_t own = 0;
+  for (const auto& member : request.members()) own += 2 * member.image_bytes();
+  landing::Memory needed = landing::needed_for_landing(config.hugepages, landing);
+  needed.ordinary_bytes += own;
+  const landing::Memory free{here.memory_available_bytes(), here.hugepages_free_bytes()};
+  if (landing::is_enough(free, needed)) return;
+  findings.add("memory-too-small",
+               fmt::format("{} of memory and {} in hugepages are available; {} for VRAM to land in "
+                           "and {} for the process and the host are needed",
+                           format_bytes(free.ordinary_bytes), format_bytes(free.huge_bytes),
+                           format_bytes(landing), format_bytes(own + landing::kSpareMemoryBytes)));
 }
 
 void check_transport(const proto::PreflightRequest& request, const Config& config,

@@ -70,12 +70,11 @@ std::int64_t now_ns(clockid_t clock) {
 /// What is free, less what other migrations are going to take of it.
 void look_at_memory(const Config& config, proto::HostFacts& facts) {
   const auto reserved = landing::reserved_memory(landing::reservations_in(config.runtime_dir));
-  const std::uint64_t promised =
-      reserved ? reserved->ordinary_bytes + reserved->huge_bytes : std::uint64_t{0};
-  if (const auto bytes = landing::available_memory_bytes()) {
-    facts.set_memory_available_bytes(*bytes - std::min(*bytes, promised));
-  }
-  if (auto bytes = landing::free_hugepage_bytes()) facts.set_hugepages_free_bytes(*bytes);
+  const landing::Memory left = landing::left_of(
+      {landing::available_memory_bytes().value_or(0), landing::free_hugepage_bytes().value_or(0)},
+      reserved.value_or(landing::Memory()));
+  facts.set_memory_available_bytes(left.ordinary_bytes);
+  facts.set_hugepages_free_bytes(left.huge_bytes);
 }
 
 void look_at_kernel(proto::HostFacts& facts, Findings& findings) {

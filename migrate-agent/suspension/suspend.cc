@@ -71,9 +71,7 @@ Status take_buffers(Suspend& s) {
   GCR_TRY(source::follow_allocations(c, changes));
   const std::uint64_t missing = s.copy->missing_bytes(c.subject.job);
   if (missing == 0) return {};
-  const bool huge = c.worker.config.hugepages != landing::HugepagePolicy::kNever;
-  const landing::Memory memory =
-      huge ? landing::Memory{.huge_bytes = missing} : landing::Memory{.ordinary_bytes = missing};
+  const landing::Memory memory = landing::needed_for_landing(c.worker.config.hugepages, missing);
   GCR_TRY(s.memory->add(memory));
   GCR_TRY(s.copy->make_room(c.subject.job));
   return s.memory->taken(memory);

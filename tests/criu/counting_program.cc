@@ -183,12 +183,17 @@ sigset_t block_user_signal() {
 
 /// Pages that are filled differently, each third one never.
 class Pages {
+  static constexpr std::size_t kBytes = 4096;
+  static constexpr unsigned kWords = kBytes / sizeof(unsigned);
+  static constexpr unsigned kCount = 1024;
+
  public:
+  static constexpr std::size_t kTaken = (kCount + 1) * kBytes;
+
   Pages(const char* kind, unsigned mark, int protection = PROT_READ | PROT_WRITE)
       : kind_(kind), mark_(mark) {
     // A page that nobody may touch keeps it a mapping of its own.
-    void* const before =
-        ::mmap(nullptr, (kCount + 1) * kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* const before = ::mmap(nullptr, kTaken, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (before == MAP_FAILED) std::abort();
     void* const at = static_cast<char*>(before) + kBytes;
     if (::mprotect(at, kCount * kBytes, PROT_READ | PROT_WRITE) != 0) std::abort();
@@ -217,10 +222,6 @@ class Pages {
   }
 
  private:
-  static constexpr std::size_t kBytes = 4096;
-  static constexpr unsigned kWords = kBytes / sizeof(unsigned);
-  static constexpr unsigned kCount = 1024;
-
   static unsigned value(unsigned page, unsigned i, unsigned mark) {
     return page * 2654435761u + i * 40503u + mark;
   }
@@ -239,8 +240,13 @@ class Pages {
 volatile sig_atomic_t ticks = 0;
 void tick(int /*signal_number*/) { ticks = ticks + 1; }
 
-/// So that the child has what follows elsewhere than its parent.
-constexpr std::size_t kMore = 1 << 20;
+/// Takes the place where the parent's next mapping of this size is, so that the child's is
+/// elsewhere.
+void take_place_of_parents(std::size_t bytes) {
+  if (::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED) {
+    std::abort();
+  }
+}
 
 [[noreturn]] void remember() {
   ::signal(SIGALRM, tick);
@@ -250,7 +256,7 @@ constexpr std::size_t kMore = 1 << 20;
   const int thread = ::fork() == 0 ? 1 : 0;
   if (thread == 1) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (thread == 1) before_fork.change(5, 77);
-  if (thread == 1) ::mmap(nullptr, kMore, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (thread == 1) take_place_of_parents(Pages::kTaken);
   const Pages own("its own", 3 + static_cast<unsigned>(thread));
   const itimerval often{{0, 1000}, {0, 1000}};
   if (::setitimer(ITIMER_REAL, &often, nullptr) != 0) std::abort();
@@ -265,12 +271,18 @@ constexpr std::size_t kMore = 1 << 20;
 
 /// 64 MiB, more or less. Every page has a mark, or is zeros.
 class Heap {
+  static constexpr std::size_t kPage = 4096;
+  static constexpr std::size_t kPages = 16'384;
+  static constexpr std::size_t kMore = 512;
+
  public:
+  static constexpr std::size_t kTaken = kPages * kPage;
+
   Heap(bool huge, int flags) {
-    at_ = static_cast<char*>(::mmap(nullptr, kPages * kPage, PROT_READ | PROT_WRITE,
+    at_ = static_cast<char*>(::mmap(nullptr, kTaken, PROT_READ | PROT_WRITE,
                                     MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0));
     if (at_ == MAP_FAILED) std::abort();
-    if (huge && ::madvise(at_, kPages * kPage, MADV_HUGEPAGE) != 0) std::abort();
+    if (huge && ::madvise(at_, kTaken, MADV_HUGEPAGE) != 0) std::abort();
     marks_.resize(kPages);
     for (std::size_t page = 0; page < kPages; ++page) write(page);
   }
@@ -302,10 +314,6 @@ class Heap {
   }
 
  private:
-  static constexpr std::size_t kPage = 4096;
-  static constexpr std::size_t kPages = 16'384;
-  static constexpr std::size_t kMore = 512;
-
   static std::size_t divided_first(std::size_t divided) { return divided == 0 ? 1 : divided; }
   unsigned next_random() { return random_ = random_ * 1'103'515'245 + 12'345; }
 
@@ -345,7 +353,7 @@ class Heap {
   const int thread = ::fork() == 0 ? 1 : 0;
   if (thread == 1) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // So that the child's heap is elsewhere than its parent's: what both have is CRIU's.
-  if (thread == 1) ::mmap(nullptr, 16 * kMore, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (thread == 1) take_place_of_parents(Heap::kTaken);
   Heap heap(huge, flags);
   unsigned number = 0;
   count(thread, [&] {

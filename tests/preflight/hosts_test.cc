@@ -346,6 +346,21 @@ TEST_F(Hosts, TooLittleMemory) {
   EXPECT_THAT(compared(large), ElementsAre("memory-too-small"));
 }
 
+TEST_F(Hosts, HugepagesTakeVramButNotTheProcessItself) {
+  proto::PreflightRequest large = request();
+  large.add_buffers()->set_size_bytes(2 * kGiB);
+  here_.facts.set_memory_available_bytes(kGiB);
+  here_.facts.set_hugepages_free_bytes(0);
+  EXPECT_THAT(compared(large), ElementsAre("memory-too-small"));
+  here_.facts.set_hugepages_free_bytes(64 * kGiB);
+  EXPECT_THAT(compared(large), IsEmpty());
+  large.mutable_members(0)->set_image_bytes(kGiB);
+  EXPECT_THAT(compared(large), ElementsAre("memory-too-small"));
+  large.mutable_members(0)->set_image_bytes(0);
+  config_.hugepages = landing::HugepagePolicy::kNever;
+  EXPECT_THAT(compared(large), ElementsAre("memory-too-small"));
+}
+
 TEST_F(Hosts, VramThatTheDriverBringsBackHasToFitToo) {
   proto::PreflightRequest alone = request();
   ASSERT_GT(alone.host().gpus_size(), 0);
