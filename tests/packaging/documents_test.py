@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 SOURCE, CLI, AGENT = (os.path.abspath(path) for path in sys.argv[1:4])
@@ -177,11 +178,9 @@ class Completions(unittest.TestCase):
             self.assertIn(f"{option}:value:({' '.join(values)})", self.zsh(option))
 
     def test_commands_and_hosts_are_offered_first(self):
-        folder = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"gcr-completions-{os.getpid()}")
-        os.makedirs(os.path.join(folder, "gcr-migrate"))
-        path = os.path.join(folder, "gcr-migrate", "hosts.toml")
-        try:
-            with open(path, "w", encoding="utf-8") as file:
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkdir(os.path.join(folder, "gcr-migrate"))
+            with open(os.path.join(folder, "gcr-migrate", "hosts.toml"), "w", encoding="utf-8") as file:
                 file.write('near1 = "10.0.0.1"\n[far1]\nagent = "10.0.0.2"\n')
             self.environment["XDG_CONFIG_HOME"] = folder
             everything = set(subcommands()) | {"near1", "far1", "local"}
@@ -189,9 +188,6 @@ class Completions(unittest.TestCase):
             self.assertEqual(self.bash("near1", "f"), {"far1"})
             self.assertEqual(self.bash("status", "n"), {"near1"})
             self.assertEqual(self.fish("gcr-migrate ") & everything, everything)
-        finally:
-            os.remove(path)
-            os.removedirs(os.path.dirname(path))
 
     def test_numbers_and_rates_are_not_completed(self):
         self.assertEqual(self.bash("--max-rounds", ""), set())
