@@ -428,8 +428,9 @@ class SuspendedCheckpointFault : public SuspendedTest,
 TEST_P(SuspendedCheckpointFault, AWorkerThatDiesLeavesItSuspended) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true"}));
   arm(std::string(GetParam()) + " kill");
-  EXPECT_NE(checkpoint().exit_code, 0);
-  EXPECT_TRUE(was_reached());
+  const CommandResult told = checkpoint();
+  EXPECT_NE(told.exit_code, 0);
+  EXPECT_TRUE(was_reached()) << told.out << told.err;
   expect_resumable();
 }
 
