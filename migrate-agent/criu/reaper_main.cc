@@ -171,6 +171,9 @@ int main(int argc, char** argv) {
   if (criu == 0) {
     gcr::criu::launch::exec_criu(argv + 2, environ, kControlFd, kImagesFd, inside);
   }
-  for (const int fd : {kImagesFd, kLibraryFd, kHoldFd, kPluginFd}) close(fd);
+  // Only what this was started with: what was opened since may have the number of one that was not.
+  for (const int fd : {kImagesFd, inside.library, inside.hold, inside.plugin}) {
+    if (fd >= 0) close(fd);
+  }
   reap_until_empty({.criu = criu}, signals);
 }

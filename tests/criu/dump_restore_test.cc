@@ -19,9 +19,11 @@
 #include <sstream>
 
 #include "migrate-agent/criu/criu.h"
+#include "migrate-agent/criu/launch.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "tests/criu/program.h"
 #include "tests/criu/whole_runs.h"
+#include "tests/support/wait_until.h"
 
 namespace gcr::criu::test {
 namespace {
@@ -274,6 +276,46 @@ TEST_F(DumpRestore, ReleasedReaperHoldsNothingOfTheAgent) {
   EXPECT_EQ(descriptor_targets(init), (std::set<std::string>{"/dev/null", "anon_inode"}));
   ::kill(init, SIGKILL);
   ::waitpid(init, nullptr, __WALL);
+}
+
+/// gcr-reaper as the init of a namespace, with a program that waits as its CRIU: with the end of a
+/// socket, the images directory, and /dev/null as each of `given`.
+pid_t start_reaper(int socket, const fs::path& images, const std::vector<int>& given) {
+  const std::string reaper = criu_command().reaper;
+  const long flags = CLONE_NEWPID | CLONE_NEWNS | SIGCHLD;
+  const auto pid = static_cast<pid_t>(::syscall(SYS_clone, flags, 0, 0, 0, 0));
+  if (pid != 0) return pid;
+  const auto kept = [](int fd) { return ::fcntl(fd, F_DUPFD, launch::kStatusFd + 1); };
+  const int control = kept(socket);
+  const int directory = kept(::open(images.c_str(), O_RDONLY | O_DIRECTORY));
+  const int nothing = kept(::open("/dev/null", O_RDWR));
+  ::close_range(launch::kRpcFd, launch::kStatusFd, 0);
+  ::dup2(control, launch::kRpcFd);
+  ::dup2(directory, launch::kImagesFd);
+  for (const int fd : given) ::dup2(nothing, fd);
+  ::execl(reaper.c_str(), "gcr-reaper", "0", "/bin/sleep", "1000", nullptr);
+  ::_exit(127);
+}
+
+TEST_F(DumpRestore, ReaperHearsOfSignalsWhateverDescriptorsItWasStartedWith) {
+  using launch::kHoldFd, launch::kLibraryFd, launch::kPluginFd;
+  for (const std::vector<int>& given : std::vector<std::vector<int>>{
+           {}, {kLibraryFd}, {kHoldFd}, {kPluginFd}, {kLibraryFd, kHoldFd, kPluginFd}}) {
+    int sockets[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets), 0);
+    const UniqueFd agent(sockets[0]);
+    UniqueFd theirs(sockets[1]);
+    const pid_t init = start_reaper(theirs.get(), images(), given);
+    theirs.reset();
+    ASSERT_GT(init, 0);
+    const std::set<std::string> wanted{"/dev/null", "anon_inode", "socket"};
+    EXPECT_TRUE(gcr::test::wait_until([&] { return descriptor_targets(init) == wanted; }))
+        << testing::PrintToString(descriptor_targets(init)) << given.size();
+    ::kill(init, SIGTERM);  // to its program, with which it ends
+    int status = -1;
+    ASSERT_EQ(::waitpid(init, &status, __WALL), init);
+    EXPECT_EQ(status, 0);
+  }
 }
 
 TEST_F(DumpRestore, TheTreeEndsWithAnAgentThatDidNotReleaseIt) {
