@@ -2,6 +2,8 @@
 // if after each of them exactly one copy went on and nothing was left over.
 #include <algorithm>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "tests/fault/matrix.h"
 #include "tests/fault/program.h"
@@ -11,11 +13,11 @@
 int main(int argc, char** argv) {
   using namespace gcr::fault::test;
   TrialOptions options;
-  std::string filter;
+  std::vector<std::string> filters;
   std::string file;
   gcr::test::CommandLine line("Runs the fault matrix on pairs of hosts");
   line.add("--pairs", options.pairs, "pairs of hosts side by side");
-  line.add("--filter", filter, "only scenarios whose description has this in it");
+  line.add("--filter", filters, "only scenarios whose description has one of these in it");
   line.add("--max-failures", options.max_failures, "then the rest is left out");
   line.add("--program", options.programs,
            "ticker, bare or ring (default: ticker and ring, pairs in turn)");
@@ -24,8 +26,10 @@ int main(int argc, char** argv) {
   line.add_flag("--verbose", options.verbose, "a line for every run");
   line.parse(argc, argv);
   std::vector<Scenario> scenarios = matrix();
-  std::erase_if(scenarios, [&filter](const Scenario& scenario) {
-    return scenario.describe().find(filter) == std::string::npos;
+  std::erase_if(scenarios, [&filters](const Scenario& scenario) {
+    const std::string text = scenario.describe();
+    const auto is_in = [&text](const std::string& part) { return text.find(part) != text.npos; };
+    return !filters.empty() && std::ranges::none_of(filters, is_in);
   });
   for (const std::string& name : options.programs) {
     const Program program = program_of(name);
