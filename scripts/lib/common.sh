@@ -30,11 +30,25 @@ export PATH
 say() { echo "${0##*/}: $*" >&2; }
 fail() { say "$*"; exit 1; }
 
+# Paths go into lists of words, paths and variables.
+[[ $gcr_root != *[[:space:]:\;\"\'\\\$\#%]* ]] ||
+  fail "«$gcr_root» has blanks or one of :;\"'\\\$#% in it: move it to a path without"
+
 # The kinds of GPU that the scripts know: in software for CUDA (soft) and for HIP (soft-hip), and this
 # machine's own, NVIDIA's (real) and AMD's (hip).
 need_gpu_kind() { [[ $1 =~ ^(soft|soft-hip|real|hip)$ ]] || fail "--gpu is soft, soft-hip, real or hip, not $1"; }
 
-need_root() { [[ $(id -u) == 0 ]] || fail "must run as root"; }
+need_root() { [[ $(id -u) == 0 ]] || fail "must run as root, for example by sudo"; }
+
+# Removes the build folder DIRECTORY if it was configured at another path: it would build what is there.
+remove_moved_build() {
+  local origin
+  [[ -e $1/CMakeCache.txt ]] || return 0
+  origin=$(sed -n 's/^CMAKE_CACHEFILE_DIR:INTERNAL=//p' "$1/CMakeCache.txt")
+  [[ $origin -ef $1 ]] && return 0
+  say "$1 was configured as $origin: building anew"
+  rm -rf "$1"
+}
 
 need_programs() {
   local program
