@@ -27,6 +27,8 @@ function(gcr_add_precompiled_set name)
   add_library(gcr_headers_${name} OBJECT ${PROJECT_SOURCE_DIR}/cmake/headers/none.cc)
   target_link_libraries(gcr_headers_${name} PRIVATE ${ARGN})
   target_precompile_headers(gcr_headers_${name} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/headers/${name}.h)
+  # Out of a compiler cache it is used with headers of another time.
+  target_compile_options(gcr_headers_${name} PRIVATE "$<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp>")
 endfunction()
 
 # Gives every target in and below `folder` that has no precompiled headers the set `base_set` if it
