@@ -7,22 +7,22 @@ foreach(changes /var/lib/dpkg/status /usr/local)
 endforeach()
 
 # gcr_find_optional(path|library|program VARIABLE LEFT_OUT ARGUMENT…): find_* with ARGUMENTs. Where that finds
-# nothing, a line says what is left out.
+# nothing, a line says what is left out; none if LEFT_OUT is empty, where another line has said it.
 macro(gcr_find_optional kind variable left_out)
   unset(${variable} CACHE)
   cmake_language(CALL find_${kind} ${variable} ${ARGN})
-  if(NOT ${variable})
+  if(NOT ${variable} AND NOT "${left_out}" STREQUAL "")
     message(STATUS "left out: ${left_out}")
   endif()
 endmacro()
 
 gcr_find_optional(path GCR_SLURM_INCLUDE_DIR "spank_gcr, gcr-slurm-jobs (no slurm/spank.h: libslurm-dev)" slurm/spank.h)
-gcr_find_optional(library GCR_SLURM_LIBRARY "gcr-slurm-jobs (no libslurm.so: libslurm-dev)" slurm)
+gcr_find_optional(library GCR_SLURM_LIBRARY "" slurm)
 if(BUILD_TESTING)
   # HIP's table is checked against HIP 5.2.
-  gcr_find_optional(path GCR_HIP_INCLUDE_DIR "the check of HIP's headers (no hip/hip_version.h: libamdhip64-dev)"
+  gcr_find_optional(path GCR_HIP_INCLUDE_DIR "the check of HIP's table (no hip/hip_version.h: libamdhip64-dev)"
                     hip/hip_version.h)
-  gcr_find_optional(library GCR_HIP_LIBRARY "the check of HIP's library (no libamdhip64.so: libamdhip64-dev)" amdhip64)
+  gcr_find_optional(library GCR_HIP_LIBRARY "" amdhip64)
   gcr_find_optional(program GCR_CLANG_FOR_AMD "kernels compiled for AMD's GPUs (no Clang from 17 to 20: clang-19)"
                     NAMES clang++-19 clang++-20 clang++-18 clang++-17)
   # A CUDA toolkit is never needed.
