@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "src/control/control_channel.h"
+#include "src/control/trust.h"
 
 namespace gcr::agent {
 namespace {
@@ -33,7 +34,8 @@ std::optional<double> seconds_of(const ASN1_TIME* time) {
 template <class T>
 Unique<T> read_pem(const std::string& path, T* (*read)(BIO*, T**, pem_password_cb*, void*)) {
   const Unique<BIO> file(BIO_new_file(path.c_str(), "r"));
-  return Unique<T>(file ? read(file.get(), nullptr, nullptr, nullptr) : nullptr);
+  return Unique<T>(file ? read(file.get(), nullptr, control::know_no_passphrase, nullptr)
+                        : nullptr);
 }
 
 std::optional<double> end_of_certificate(const std::string& path) {

@@ -6,12 +6,9 @@
 #include <openssl/pem.h>
 #include <openssl/x509.h>
 #include <openssl/x509_vfy.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <system_error>
 
 #include "src/control/identity.h"
+#include "src/control/trust.h"
 
 namespace gcr::store {
 namespace {
@@ -23,7 +20,6 @@ struct FreeOpenssl {
   void operator()(X509* certificate) const { X509_free(certificate); }
   void operator()(X509_STORE* store) const { X509_STORE_free(store); }
   void operator()(X509_STORE_CTX* context) const { X509_STORE_CTX_free(context); }
-  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
   void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
   void operator()(STACK_OF(X509) * stack) const { sk_X509_free(stack); }
 };
@@ -31,23 +27,10 @@ template <class T>
 using Openssl = std::unique_ptr<T, FreeOpenssl>;
 using Certificates = std::vector<Openssl<X509>>;
 
-/// The last entry of this thread's OpenSSL error queue, which is emptied.
-std::string last_reason() {
-  const char* reason = ERR_reason_error_string(ERR_peek_last_error());
-  ERR_clear_error();
-  return reason != nullptr ? reason : "unknown reason";
-}
-
-Error unusable(std::string_view what, const std::string& path) {
-  const std::string reason =
-      ::access(path.c_str(), R_OK) == 0 ? last_reason() : std::generic_category().message(errno);
-  return Error(Code::kInvalidArgument, fmt::format("cannot use the {} {}: {}", what, path, reason));
-}
-
 Certificates read_certificates(BIO* from) {
   Certificates certificates;
   while (certificates.size() < kMaxCertificates) {
-    X509* const one = PEM_read_bio_X509(from, nullptr, nullptr, nullptr);
+    X509* const one = PEM_read_bio_X509(from, nullptr, control::know_no_passphrase, nullptr);
     if (one == nullptr) break;
     certificates.emplace_back(one);
   }
@@ -57,9 +40,9 @@ Certificates read_certificates(BIO* from) {
 
 Result<Certificates> own_certificates(const control::TlsFiles& files) {
   const Openssl<BIO> file(BIO_new_file(files.certificate.c_str(), "r"));
-  if (!file) return unusable("certificate", files.certificate);
+  if (!file) return control::unusable_file("certificate", files.certificate);
   Certificates certificates = read_certificates(file.get());
-  if (certificates.empty()) return unusable("certificate", files.certificate);
+  if (certificates.empty()) return control::unusable_file("certificate", files.certificate);
   return certificates;
 }
 
@@ -78,7 +61,7 @@ Result<std::string> as_text(const Certificates& certificates) {
   const Openssl<BIO> memory(BIO_new(BIO_s_mem()));
   for (const auto& certificate : certificates) {
     if (!memory || PEM_write_bio_X509(memory.get(), certificate.get()) != 1) {
-      return Error(Code::kInternal, "cannot write a certificate: " + last_reason());
+      return Error(Code::kInternal, "cannot write a certificate: " + control::openssl_reason());
     }
   }
   char* text = nullptr;
@@ -91,17 +74,8 @@ Result<std::string> as_text(const Certificates& certificates) {
 
 Result<Openssl<X509_STORE>> trusted(const control::TlsFiles& files) {
   Openssl<X509_STORE> store(X509_STORE_new());
-  ERR_clear_error();
-  if (!store || X509_STORE_load_file(store.get(), files.authority.c_str()) != 1) {
-    return unusable("authority's certificate", files.authority);
-  }
-  if (files.revoked.empty()) return store;
-  X509_LOOKUP* lookup = X509_STORE_add_lookup(store.get(), X509_LOOKUP_file());
-  if (lookup == nullptr ||
-      X509_load_crl_file(lookup, files.revoked.c_str(), X509_FILETYPE_PEM) < 1) {
-    return unusable("list of revoked certificates", files.revoked);
-  }
-  X509_STORE_set_flags(store.get(), X509_V_FLAG_CRL_CHECK);
+  if (!store) return Error(Code::kInternal, "cannot verify certificates");
+  GCR_TRY(control::trust_authority(store.get(), files));
   return store;
 }
 
@@ -112,7 +86,7 @@ Status check_chain(X509_STORE* store, const Certificates& chain) {
   for (const auto& certificate : chain) sk_X509_push(others.get(), certificate.get());
   if (!context || !others ||
       X509_STORE_CTX_init(context.get(), store, chain.front().get(), others.get()) != 1) {
-    return Error(Code::kInternal, "cannot verify a certificate: " + last_reason());
+    return Error(Code::kInternal, "cannot verify a certificate: " + control::openssl_reason());
   }
   if (X509_verify_cert(context.get()) == 1) return {};
   ERR_clear_error();
@@ -124,12 +98,9 @@ Status check_chain(X509_STORE* store, const Certificates& chain) {
 
 Result<Signed> sign(std::span<const std::byte> bytes, const control::TlsFiles& files) {
   GCR_ASSIGN(const Certificates certificates, own_certificates(files));
-  const Openssl<BIO> file(BIO_new_file(files.key.c_str(), "r"));
-  const Openssl<EVP_PKEY> key(file ? PEM_read_bio_PrivateKey(file.get(), nullptr, nullptr, nullptr)
-                                   : nullptr);
-  if (!key) return unusable("private key", files.key);
+  GCR_ASSIGN(const control::PrivateKey key, control::read_private_key(files.key));
   if (X509_check_private_key(certificates.front().get(), key.get()) != 1) {
-    return unusable("private key", files.key);
+    return control::unusable_file("private key", files.key);
   }
   Signed result;
   GCR_ASSIGN(result.chain, as_text(certificates));
@@ -140,8 +111,8 @@ Result<Signed> sign(std::span<const std::byte> bytes, const control::TlsFiles& f
   if (!context ||
       EVP_DigestSignInit(context.get(), nullptr, digest_for(key.get()), nullptr, key.get()) != 1 ||
       EVP_DigestSign(context.get(), to, &length, raw(bytes), bytes.size()) != 1) {
-    return Error(Code::kInvalidArgument,
-                 fmt::format("cannot sign with the private key {}: {}", files.key, last_reason()));
+    return Error(Code::kInvalidArgument, fmt::format("cannot sign with the private key {}: {}",
+                                                     files.key, control::openssl_reason()));
   }
   result.signature.resize(length);
   return result;

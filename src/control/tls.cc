@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
-#include <unistd.h>
 
 #include <cctype>
-#include <cerrno>
 
 #include "src/control/control_channel.h"
+#include "src/control/trust.h"
 
 namespace gcr::control {
 namespace {
@@ -20,35 +19,6 @@ using UniqueX509 = std::unique_ptr<X509, X509Deleter>;
 
 Error no_certificate() { return Error(Code::kPermissionDenied, "the peer shows no certificate"); }
 
-/// The last entry of this thread's OpenSSL error queue, which is emptied.
-std::string openssl_reason() {
-  const unsigned long error = ERR_peek_last_error();
-  const char* reason = ERR_reason_error_string(error);
-  ERR_clear_error();
-  return reason != nullptr ? reason : "unknown reason";
-}
-
-Error bad_file(std::string_view what, const std::string& path) {
-  if (::access(path.c_str(), R_OK) != 0) {
-    return Error(Code::kInvalidArgument,
-                 fmt::format("cannot read the {} {}: {}; scripts/make-certs makes certificates",
-                             what, path, std::generic_category().message(errno)));
-  }
-  return Error(Code::kInvalidArgument,
-               fmt::format("cannot use the {} {}: {}", what, path, openssl_reason()));
-}
-
-/// Of every certificate that is shown, the whole chain's leaf, the list must say that it is good.
-Status read_revoked(SSL_CTX* context, const std::string& path) {
-  X509_STORE* store = SSL_CTX_get_cert_store(context);
-  X509_LOOKUP* lookup = X509_STORE_add_lookup(store, X509_LOOKUP_file());
-  if (lookup == nullptr || X509_load_crl_file(lookup, path.c_str(), X509_FILETYPE_PEM) < 1) {
-    return bad_file("list of revoked certificates", path);
-  }
-  X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK);
-  return {};
-}
-
 Status configure(SSL_CTX* context, const TlsFiles& files) {
   SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
   SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION);
@@ -56,17 +26,16 @@ Status configure(SSL_CTX* context, const TlsFiles& files) {
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_num_tickets(context, 0);
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
-  ERR_clear_error();
-  if (SSL_CTX_load_verify_file(context, files.authority.c_str()) != 1) {
-    return bad_file("authority's certificate", files.authority);
-  }
+  GCR_TRY(trust_authority(SSL_CTX_get_cert_store(context), files));
+  SSL_CTX_set_default_passwd_cb(context, know_no_passphrase);
   if (SSL_CTX_use_certificate_chain_file(context, files.certificate.c_str()) != 1) {
-    return bad_file("certificate", files.certificate);
+    return unusable_file("certificate", files.certificate);
   }
-  if (SSL_CTX_use_PrivateKey_file(context, files.key.c_str(), SSL_FILETYPE_PEM) != 1) {
-    return bad_file("private key", files.key);
+  GCR_ASSIGN(const PrivateKey key, read_private_key(files.key));
+  if (SSL_CTX_use_PrivateKey(context, key.get()) != 1) {
+    return unusable_file("private key", files.key);
   }
-  return files.revoked.empty() ? Status() : read_revoked(context, files.revoked);
+  return {};
 }
 
 /// What to do where the peer's certificate did not pass our verification.
@@ -88,6 +57,10 @@ std::string_view verification_advice(long result) {
     case X509_V_ERR_CRL_SIGNATURE_FAILURE:
       return "without a list of revoked certificates of the authority's that is good today, this "
              "side accepts nobody: renew the file that tls.revoked or --crl names";
+    case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
+    case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
+      return "both sides need certificates of one authority; if an issuing authority stands "
+             "between, append its certificate to the one that is shown, or to this side's ca file";
     default:
       return "both sides need certificates of one authority";
   }

@@ -110,6 +110,15 @@ TEST_F(Ask, CancelNamesTheMigration) {
   EXPECT_EQ(requests_[0].cancel_request().migration_id(), bytes(kOne));
 }
 
+TEST_F(Ask, AnEncryptedKeyIsAnErrorAndNobodyIsAskedForItsPassphrase) {
+  gcr::test::write_private_file(tls_.key,
+                                gcr::test::encrypted(credentials_.authority().issue().key));
+  const Finished finished = run_cli(words("list", "127.0.0.1:1", {}));
+  EXPECT_EQ(finished.exit_status, 2);
+  EXPECT_EQ(std::ranges::count(finished.err, '\n'), 1) << finished.err;
+  EXPECT_THAT(finished.err, HasSubstr(tls_.key + " is encrypted"));
+}
+
 TEST_F(Ask, CancelHasJsonToo) {
   const Finished finished = ask({answer_with(cancelled())}, "cancel", {kOne, "--json"});
   EXPECT_EQ(parsed(finished.out).fields().at("migration_id").string_value(), kOne);

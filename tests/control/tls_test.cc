@@ -143,5 +143,86 @@ TEST_F(Tls, FilesThatCannotBeUsedAreNamed) {
   EXPECT_THAT(mismatched.error().message(), HasSubstr(other_key));
 }
 
+/// A root, an issuing authority below it and one beside that.
+class Chain : public testing::Test {
+ protected:
+  /// A context of ours: a leaf of `issuer`, with `appended` after it in its file.
+  std::shared_ptr<asio::ssl::context> context(const gcr::test::TestAuthority& issuer,
+                                              const std::string& trusted,
+                                              const std::string& appended = "") {
+    TlsFiles files = folder_.issue({});
+    const gcr::test::PemPair pair = issuer.issue();
+    gcr::test::write_private_file(files.key, pair.key);
+    gcr::test::write_private_file(files.certificate, pair.certificate + appended);
+    files.authority = files.certificate + ".ca";
+    gcr::test::write_private_file(files.authority, trusted);
+    if (!revoked_.empty()) {
+      files.revoked = files.certificate + ".crl";
+      gcr::test::write_private_file(files.revoked, revoked_);
+    }
+    auto made = make_tls_context(files);
+    if (!made) throw std::runtime_error(made.error().message());
+    return *made;
+  }
+
+  /// Both sides trust `trusted`; the server is of `issuer`, the client of the issuing authority.
+  std::pair<ChannelResult, ChannelResult> meet(const gcr::test::TestAuthority& issuer,
+                                               const std::string& trusted,
+                                               const std::string& appended = "") {
+    return loopback_.meet(context(issuer, trusted, appended), context(issuing_, trusted, appended));
+  }
+
+  Credentials folder_;
+  gcr::test::TestAuthority root_{"root"};
+  gcr::test::TestAuthority issuing_{"issuing", root_};
+  gcr::test::TestAuthority beside_{"beside", root_};
+  std::string revoked_;
+  Loopback loopback_;
+};
+
+TEST_F(Chain, TheIssuingAuthorityAloneIsEnough) {
+  const auto [server, client] = meet(issuing_, issuing_.certificate());
+  EXPECT_TRUE(server) << server.error().message();
+  EXPECT_TRUE(client) << client.error().message();
+}
+
+TEST_F(Chain, TheIssuingAuthorityAloneTrustsNoOtherOfItsRoot) {
+  for (const gcr::test::TestAuthority* other : {&beside_, &root_}) {
+    const auto [server, client] = meet(*other, issuing_.certificate());
+    ASSERT_FALSE(client);
+    EXPECT_EQ(client.error().code(), Code::kPermissionDenied);
+    EXPECT_THAT(client.error().message(), HasSubstr("append its certificate"));
+  }
+}
+
+TEST_F(Chain, TheIssuingAuthoritysListIsHeeded) {
+  revoked_ = issuing_.revocation_list({});
+  const auto [server, client] = meet(issuing_, issuing_.certificate());
+  EXPECT_TRUE(client) << client.error().message();
+  revoked_ = root_.revocation_list({});
+  const auto [unlisted, stranger] = meet(issuing_, issuing_.certificate());
+  ASSERT_FALSE(stranger);
+  EXPECT_THAT(stranger.error().message(), HasSubstr("renew the file"));
+}
+
+TEST_F(Chain, TheRootNeedsTheIssuingAuthorityAnywhere) {
+  const std::string both = root_.certificate() + issuing_.certificate();
+  EXPECT_TRUE(meet(issuing_, both).second);
+  EXPECT_TRUE(meet(issuing_, root_.certificate(), issuing_.certificate()).second);
+  const auto [server, client] = meet(issuing_, root_.certificate());
+  ASSERT_FALSE(client);
+  EXPECT_THAT(client.error().message(), HasSubstr("append its certificate"));
+}
+
+TEST_F(Tls, EncryptedKeyIsRefusedWithoutAsking) {
+  const TlsFiles files = ours_.issue({});
+  gcr::test::write_private_file(files.key, gcr::test::encrypted(ours_.authority().issue().key));
+  const auto context = make_tls_context(files);
+  ASSERT_FALSE(context);
+  EXPECT_EQ(context.error().code(), Code::kInvalidArgument);
+  EXPECT_THAT(context.error().message(),
+              AllOf(HasSubstr(files.key + " is encrypted"), HasSubstr("mode 600")));
+}
+
 }  // namespace
 }  // namespace gcr::control::test

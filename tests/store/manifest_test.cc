@@ -1,4 +1,5 @@
 // Manifests that are not what an agent of the authority wrote are never used.
+#include "migrate-agent/store/signing.h"
 #include "tests/store/support.h"
 
 namespace gcr::store::test {
@@ -86,6 +87,46 @@ TEST_F(ManifestFile, AnAgentThatIsRevokedIsRefused) {
   const Error error = refusal(tls);
   EXPECT_EQ(error.code(), Code::kPermissionDenied);
   EXPECT_THAT(error.message(), AllOf(HasSubstr("node1"), HasSubstr("revoked")));
+}
+
+TEST_F(ManifestFile, TheIssuingAuthorityAloneIsEnough) {
+  const gcr::test::TestAuthority root("root");
+  const gcr::test::TestAuthority issuing("issuing", root);
+  const gcr::test::TestAuthority beside("beside", root);
+  const control::TlsFiles tls = credentials_.issue({.common_name = "node1"});
+  const gcr::test::PemPair pair = issuing.issue();
+  gcr::test::write_private_file(tls.certificate, pair.certificate);
+  gcr::test::write_private_file(tls.key, pair.key);
+  ASSERT_TRUE(write_signed(read("first"), tls));
+  control::TlsFiles trusting = tls;
+  trusting.authority = folder_.path() / "issuing.crt";
+  gcr::test::write_private_file(trusting.authority, issuing.certificate());
+  EXPECT_TRUE(read_again(trusting));
+  gcr::test::write_private_file(trusting.authority, beside.certificate());
+  EXPECT_EQ(refusal(trusting).code(), Code::kPermissionDenied);
+}
+
+TEST_F(ManifestFile, AnEncryptedKeySignsNothing) {
+  const control::TlsFiles tls = credentials_.issue({});
+  const Bytes key = read_file(tls.key);
+  gcr::test::write_private_file(
+      tls.key, gcr::test::encrypted({reinterpret_cast<const char*>(key.data()), key.size()}));
+  EXPECT_THAT(write_signed(read("first"), tls).error().message(), HasSubstr("is encrypted"));
+}
+
+TEST(Signer, AnEncryptedCertificateIsNoneAndNobodyIsAskedForItsPassphrase) {
+  control::test::Credentials credentials;
+  std::string chain = credentials.authority().issue().certificate;
+  const std::string begin = "-----BEGIN CERTIFICATE-----\n";
+  ASSERT_TRUE(chain.starts_with(begin));
+  chain.insert(
+      begin.size(),
+      "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00112233445566778899AABBCCDDEEFF\n\n");
+  testing::internal::CaptureStderr();
+  const auto signer = Signer::verify(chain, credentials.issue({}));
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  ASSERT_FALSE(signer);
+  EXPECT_THAT(signer.error().message(), HasSubstr("shows no certificate"));
 }
 
 TEST_F(ManifestFile, AnExpiredListOfRevokedCertificatesIsRefused) {

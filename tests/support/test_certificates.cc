@@ -104,14 +104,22 @@ struct TestAuthority::Impl {
   Certificate certificate;
 };
 
-TestAuthority::TestAuthority(const std::string& common_name) : impl_(std::make_unique<Impl>()) {
+TestAuthority::TestAuthority(const std::string& common_name)
+    : TestAuthority(common_name, nullptr) {}
+
+TestAuthority::TestAuthority(const std::string& common_name, const TestAuthority& root)
+    : TestAuthority(common_name, root.impl_.get()) {}
+
+TestAuthority::TestAuthority(const std::string& common_name, const Impl* root)
+    : impl_(std::make_unique<Impl>()) {
   impl_->key = new_key();
   impl_->certificate = new_certificate(common_name, impl_->key.get(), -2 * kHour, kWeek);
+  const Impl& issuer = root != nullptr ? *root : *impl_;
   X509* own = impl_->certificate.get();
-  X509_set_issuer_name(own, X509_get_subject_name(own));
-  add_extension(own, own, NID_basic_constraints, "critical,CA:TRUE");
-  add_extension(own, own, NID_key_usage, "critical,keyCertSign,cRLSign");
-  require(X509_sign(own, impl_->key.get(), EVP_sha256()) > 0, "cannot sign the authority");
+  X509_set_issuer_name(own, X509_get_subject_name(issuer.certificate.get()));
+  add_extension(own, issuer.certificate.get(), NID_basic_constraints, "critical,CA:TRUE");
+  add_extension(own, issuer.certificate.get(), NID_key_usage, "critical,keyCertSign,cRLSign");
+  require(X509_sign(own, issuer.key.get(), EVP_sha256()) > 0, "cannot sign the authority");
 }
 
 TestAuthority::~TestAuthority() = default;
@@ -183,6 +191,18 @@ SslContext make_context(const SSL_METHOD* method, const PemPair& own,
 const TestContexts& test_contexts() {
   static const TestContexts contexts;
   return contexts;
+}
+
+std::string encrypted(const std::string& key) {
+  const Bio plain(BIO_new_mem_buf(key.data(), -1));
+  const Key read(PEM_read_bio_PrivateKey(plain.get(), nullptr, nullptr, nullptr));
+  const Bio bio(BIO_new(BIO_s_mem()));
+  const std::string passphrase = "secret";
+  require(read && PEM_write_bio_PKCS8PrivateKey(
+                      bio.get(), read.get(), EVP_aes_256_cbc(), passphrase.data(),
+                      static_cast<int>(passphrase.size()), nullptr, nullptr) == 1,
+          "cannot encrypt a key");
+  return text_of(bio.get());
 }
 
 void write_private_file(const std::string& path, const std::string& text) {

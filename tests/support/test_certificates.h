@@ -33,6 +33,8 @@ struct LeafOptions {
 class TestAuthority {
  public:
   explicit TestAuthority(const std::string& common_name = "test authority");
+  /// One that another has certified.
+  TestAuthority(const std::string& common_name, const TestAuthority& root);
   ~TestAuthority();
 
   /// The authority's own certificate, as PEM text.
@@ -49,6 +51,7 @@ class TestAuthority {
 
  private:
   struct Impl;
+  TestAuthority(const std::string& common_name, const Impl* root);
   std::unique_ptr<Impl> impl_;
 };
 
@@ -69,6 +72,9 @@ struct TestContexts {
 
 /// Made at the first call; they live as long as the program.
 const TestContexts& test_contexts();
+
+/// A private key, as PEM text that needs a passphrase.
+std::string encrypted(const std::string& key);
 
 /// Writes `text` to `path` with mode 0600.
 void write_private_file(const std::string& path, const std::string& text);
