@@ -1,6 +1,7 @@
 #include "migrate-agent/config/check.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -143,6 +144,15 @@ std::vector<std::string> problems_of(const Config& config) {
   if (!host.empty()) check_advertised(problems, host);
   for (const OperatorRule& rule : config.operators) check_users(problems, rule);
   return problems.take();
+}
+
+std::vector<std::string> warnings_of(const Config& config) {
+  struct stat info {};
+  if (::stat(config.tls.key.c_str(), &info) != 0) return {};
+  if ((info.st_mode & (S_IRWXG | S_IRWXO)) == 0) return {};
+  return {fmt::format(
+      "tls.key: {} has mode {:o}, so that others than its owner may use it: chmod 600 {}",
+      config.tls.key, info.st_mode & 07777, config.tls.key)};
 }
 
 }  // namespace gcr::agent

@@ -13,4 +13,8 @@ namespace gcr::agent {
 /// nothing; may block. None: an agent with this configuration starts and can be reached.
 std::vector<std::string> problems_of(const Config& config);
 
+/// A sentence for what works, and still should be mended: a private key whose mode gives its group
+/// or others any right.
+std::vector<std::string> warnings_of(const Config& config);
+
 }  // namespace gcr::agent

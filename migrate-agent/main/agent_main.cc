@@ -94,6 +94,7 @@ Status run_daemon(const Options& options, const Config& config, int own_argument
   GCR_TRY(make_private_directory(config.state_dir));
   GCR_TRY(make_private_directory(config.runtime_dir));
   warn_unless_in_memory(config.runtime_dir);
+  for (const std::string& warning : warnings_of(config)) spdlog::warn("{}", warning);
   GCR_ASSIGN(std::vector<std::string> command, self_command(own_arguments));
   asio::io_context io(1);
   Daemon daemon(io, config, std::move(command), {"--worker", "--config", options.config});
@@ -104,8 +105,12 @@ Status run_daemon(const Options& options, const Config& config, int own_argument
   return {};
 }
 
-/// Prints every problem on a line; gives the exit status.
+/// Prints every problem and warning on a line; gives the exit status, for which warnings do not
+/// count.
 int check_config(const Options& options, const Config& config) {
+  for (const std::string& warning : warnings_of(config)) {
+    fmt::print("{}: warning: {}\n", options.config, warning);
+  }
   const std::vector<std::string> problems = problems_of(config);
   for (const std::string& problem : problems) fmt::print("{}: {}\n", options.config, problem);
   if (!problems.empty()) return kExitUsage;

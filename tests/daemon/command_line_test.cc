@@ -1,8 +1,10 @@
 // The agent's own command line.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
+#include <functional>
 
 #include "tests/daemon/agent_process.h"
 
@@ -23,10 +25,13 @@ TEST(AgentCommandLine, GoodConfigurationPassesTheCheck) {
   EXPECT_EQ(checked.exit_status, 0) << checked.output;
 }
 
-/// What --check-config says of this configuration with a good certificate for an agent.
-Finished check(const std::string& settings, const gcr::test::LeafOptions& leaf = {}) {
+/// What --check-config says of this configuration with a good certificate for an agent, whose files
+/// `change` changes before.
+Finished check(const std::string& settings, const gcr::test::LeafOptions& leaf = {},
+               const std::function<void(const control::TlsFiles&)>& change = {}) {
   control::test::Credentials credentials;
   const control::TlsFiles tls = credentials.issue(leaf);
+  if (change) change(tls);
   const TemporaryFolder folder;
   const std::string config = folder.path() + "/agent.toml";
   gcr::test::write_private_file(
@@ -79,6 +84,27 @@ TEST(AgentCommandLine, TheCheckFindsACertificateThatIsNoAgents) {
   const Finished checked = check(kCriu, {.role = "operator"});
   EXPECT_EQ(checked.exit_status, 2);
   EXPECT_THAT(checked.output, HasSubstr("lacks gcr:role:agent"));
+}
+
+TEST(AgentCommandLine, TheCheckWarnsOfAKeyThatOthersMayUse) {
+  for (const mode_t mode : {0640, 0604, 0660}) {
+    const Finished checked = check(kCriu, {}, [&](const control::TlsFiles& tls) {
+      ASSERT_EQ(::chmod(tls.key.c_str(), mode), 0);
+    });
+    EXPECT_EQ(checked.exit_status, 0) << checked.output;
+    EXPECT_THAT(checked.output, HasSubstr("warning: tls.key: "));
+    EXPECT_THAT(checked.output, HasSubstr("chmod 600"));
+  }
+  EXPECT_THAT(check(kCriu).output, testing::Not(HasSubstr("warning")));
+}
+
+TEST(AgentCommandLine, AnEncryptedKeyIsAProblem) {
+  const Finished checked = check(kCriu, {}, [](const control::TlsFiles& tls) {
+    gcr::test::write_private_file(tls.key,
+                                  gcr::test::encrypted(gcr::test::TestAuthority().issue().key));
+  });
+  EXPECT_EQ(checked.exit_status, 2);
+  EXPECT_THAT(checked.output, HasSubstr("is encrypted, and nobody is asked for its passphrase"));
 }
 
 TEST(AgentCommandLine, MistakeInTheConfigurationEndsItWithItsLine) {
