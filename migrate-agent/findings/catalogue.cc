@@ -290,11 +290,25 @@ constexpr auto kCatalogue = std::to_array<Kind>({
      "Give both agents certificates of one authority, and the same release."},
 });
 
+constexpr std::string_view kWithoutInfiniBand =
+    "Start the program with NCCL_IB_DISABLE=1 and, if it uses UCX, UCX_TLS=^ib and "
+    "UCX_SOCKADDR_TLS_PRIORITY=tcp.";
+
+constexpr auto kObjectRemedies = std::to_array<ObjectRemedy>({
+    {"/dev/infiniband/", kWithoutInfiniBand},
+    {"anon_inode:[infinibandevent]", kWithoutInfiniBand},
+    {"/dev/gdrdrv",
+     "Start the program with NCCL_GDRCOPY_ENABLE=0 and, if it uses UCX, UCX_TLS=^gdr_copy "
+     "(UCX_TLS=^ib,gdr_copy without InfiniBand too)."},
+});
+
 const char* host_name(Side side) { return side == Side::kSource ? "source" : "destination"; }
 
 }  // namespace
 
 std::span<const Kind> catalogue() { return kCatalogue; }
+
+std::span<const ObjectRemedy> object_remedies() { return kObjectRemedies; }
 
 proto::Finding make_finding(std::string_view id, Side side, std::string found) {
   const auto kind = std::ranges::find(kCatalogue, id, &Kind::id);
@@ -309,11 +323,21 @@ proto::Finding make_finding(std::string_view id, Side side, std::string found) {
   return finding;
 }
 
-void Findings::add(std::string_view id, std::string found) {
+proto::Finding* Findings::append(std::string_view id, std::string found) {
   const std::size_t number = ++added_[std::string(id)];
-  if (number > kMostOfAKind) return;
+  if (number > kMostOfAKind) return nullptr;
   if (number == kMostOfAKind) found += ", and there are more like this";
-  list_.push_back(make_finding(id, side_, std::move(found)));
+  return &list_.emplace_back(make_finding(id, side_, std::move(found)));
+}
+
+void Findings::add(std::string_view id, std::string found) { append(id, std::move(found)); }
+
+void Findings::add_object(std::string_view id, std::string found, std::string_view name) {
+  proto::Finding* const finding = append(id, std::move(found));
+  const auto known = std::ranges::find_if(
+      kObjectRemedies, [name](const ObjectRemedy& one) { return name.starts_with(one.name); });
+  if (finding == nullptr || known == kObjectRemedies.end()) return;
+  finding->set_remedy(std::string(known->remedy));
 }
 
 void Findings::take(std::vector<proto::Finding> findings) {

@@ -23,6 +23,15 @@ struct Kind {
 /// All of them, in the order in which they are documented. Static.
 std::span<const Kind> catalogue();
 
+/// What to do about some devices and kernel objects in place of what their kind of finding says.
+struct ObjectRemedy {
+  std::string_view name;  ///< how the object's name begins: "/dev/…", "anon_inode:[…]"
+  std::string_view remedy;
+};
+
+/// All of them, in the order in which they are documented. Static.
+std::span<const ObjectRemedy> object_remedies();
+
 /// Where something was found.
 enum class Side { kSource, kDestination };
 
@@ -38,6 +47,8 @@ class Findings {
   Side side() const { return side_; }
   /// At most kMostOfAKind of one kind: the last one says that there are more.
   void add(std::string_view id, std::string found);
+  /// The same about a device or an object of the kernel, which may have a remedy of its own.
+  void add_object(std::string_view id, std::string found, std::string_view name);
   void take(std::vector<proto::Finding> findings);
   bool has_blocker() const;
 
@@ -45,6 +56,9 @@ class Findings {
   std::vector<proto::Finding> release() { return std::move(list_); }
 
  private:
+  /// The finding that was added; null if there are too many of the kind.
+  proto::Finding* append(std::string_view id, std::string found);
+
   static constexpr std::size_t kMostOfAKind = 64;
 
   Side side_;

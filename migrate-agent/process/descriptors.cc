@@ -129,7 +129,7 @@ void look_at_device(const Descriptor& fd, Look& look) {
     return;
   }
   if (is_plain_memory_device(fd.status) || is_driver_file(fd.link)) return;
-  look.inspection.findings.add("device", fd.name() + " is the device " + fd.link);
+  look.inspection.findings.add_object("device", fd.name() + " is the device " + fd.link, fd.link);
 }
 
 void look_at_pipe(const Descriptor& fd, Look& look) {
@@ -262,7 +262,7 @@ void look_at_anonymous(const Descriptor& fd, Look& look) {
   if (fd.link == "anon_inode:[io_uring]") {
     look.inspection.findings.add("io-uring", fd.name() + " is an io_uring");
   } else if (!can_be_dumped(fd, look.pid)) {
-    look.inspection.findings.add("kernel-object", fd.name() + " is " + fd.link);
+    look.inspection.findings.add_object("kernel-object", fd.name() + " is " + fd.link, fd.link);
   }
 }
 

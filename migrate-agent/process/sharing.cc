@@ -93,7 +93,8 @@ void look_at_file(pid_t pid, const Mapping& mapping, Inspection& inspection) {
   struct stat status {};
   if (::stat(real_path.c_str(), &status) == 0 &&
       (S_ISCHR(status.st_mode) || S_ISBLK(status.st_mode))) {
-    inspection.findings.add("device", "it has the device " + mapping.path + " mapped");
+    inspection.findings.add_object("device", "it has the device " + mapping.path + " mapped",
+                                   mapping.path);
   }
 }
 

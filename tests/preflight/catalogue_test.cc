@@ -60,12 +60,21 @@ TEST(Catalogue, ThePageHasTheSameTable) {
   EXPECT_THAT(read(GCR_SOURCE_DIR "/docs/preflight.md"), HasSubstr(expected));
 }
 
+TEST(Catalogue, ThePageHasTheRemediesOfDevices) {
+  std::string expected = "| name begins with | what to do |\n| --- | --- |\n";
+  for (const ObjectRemedy& one : object_remedies()) {
+    EXPECT_TRUE(one.remedy.ends_with('.')) << one.name;
+    expected += "| `" + std::string(one.name) + "` | " + std::string(one.remedy) + " |\n";
+  }
+  EXPECT_THAT(read(GCR_SOURCE_DIR "/docs/preflight.md"), HasSubstr(expected));
+}
+
 TEST(Catalogue, EveryFindingThatTheAgentMakesIsInItAndNoOther) {
   const std::string agent = sources({"migrate-agent"});
   for (const std::string& id : catalogue_ids()) {
     EXPECT_NE(agent.find('"' + id + '"'), agent.npos) << "nobody finds " << id;
   }
-  const std::regex call("(?:findings\\.add|make_finding)\\(\\s*\"([^\"]+)\"");
+  const std::regex call("(?:findings\\.add(?:_object)?|make_finding)\\(\\s*\"([^\"]+)\"");
   for (std::sregex_iterator at(agent.begin(), agent.end(), call), end; at != end; ++at) {
     EXPECT_TRUE(catalogue_ids().contains((*at)[1])) << (*at)[1];
   }
@@ -95,6 +104,22 @@ TEST(Findings, ARefusalNamesTheBlockersAndWarningsAreNotes) {
             "standard input is a terminal [terminal]; descriptor 5 is a device [device]");
   EXPECT_EQ(note_of(findings.list()[0]), "it is stopped [stopped]");
   EXPECT_EQ(findings.list()[0].host(), "destination");
+}
+
+TEST(Findings, SomeDevicesHaveRemediesOfTheirOwn) {
+  const auto remedy_of = [](std::string_view id, std::string_view name) {
+    Findings findings(Side::kSource);
+    findings.add_object(id, "found", name);
+    return findings.list().at(0).remedy();
+  };
+  EXPECT_THAT(remedy_of("device", "/dev/infiniband/uverbs0"), HasSubstr("NCCL_IB_DISABLE=1"));
+  EXPECT_THAT(remedy_of("device", "/dev/infiniband/rdma_cm"), HasSubstr("UCX_TLS=^ib "));
+  EXPECT_THAT(remedy_of("kernel-object", "anon_inode:[infinibandevent]"),
+              HasSubstr("NCCL_IB_DISABLE=1"));
+  EXPECT_THAT(remedy_of("device", "/dev/gdrdrv"), HasSubstr("NCCL_GDRCOPY_ENABLE=0"));
+  const auto device = std::ranges::find(catalogue(), std::string_view("device"), &Kind::id);
+  EXPECT_EQ(remedy_of("device", "/dev/kmsg"), device->remedy);
+  EXPECT_EQ(remedy_of("device", "/dev/infiniband"), device->remedy);
 }
 
 TEST(Findings, OfOneKindThereAreNotMoreThanAMessageHolds) {

@@ -459,6 +459,24 @@ TEST_F(Inspecting, UnknownDeviceBlocksAndMemoryDevicesDoNot) {
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("/dev/kmsg"));
 }
 
+TEST_F(Inspecting, ADeviceOfInfiniBandHasARemedyOfItsOwn) {
+  start({"open", "/dev/infiniband/uverbs0"}, [] {
+    constexpr unsigned kMessages = 11;  // as /dev/kmsg
+    if (::unshare(CLONE_NEWNS) != 0 ||
+        ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("none", "/dev", "tmpfs", 0, nullptr) != 0 ||
+        ::mkdir("/dev/infiniband", 0755) != 0 ||
+        ::mknod("/dev/infiniband/uverbs0", S_IFCHR | 0600, makedev(1, kMessages)) != 0) {
+      ::_exit(1);
+    }
+  });
+  const Inspection inspection = look();
+  const auto& found = inspection.findings.list();
+  const auto device = std::ranges::find(found, "device"s, &proto::Finding::id);
+  ASSERT_NE(device, found.end());
+  EXPECT_THAT(device->remedy(), HasSubstr("NCCL_IB_DISABLE=1"));
+}
+
 TEST_F(Inspecting, SystemVSharedMemoryBlocksInTheHostsNamespaceAlone) {
   start({"sysv"});
   EXPECT_THAT(ids(look()), ElementsAre("system-v"));
