@@ -270,10 +270,6 @@ constexpr auto kCatalogue = std::to_array<Kind>({
      "Leave out --transport and --plaintext, or set unencrypted_data = true on both hosts."},
     {"clock-skew", kWarning, "The program sees the wall clock jump by this difference.",
      "Synchronise the clocks of both hosts (NTP)."},
-    {"monotonic-clock", kWarning,
-     "CLOCK_MONOTONIC goes back for the program, and sleeps in absolute time last longer.",
-     "Nothing, if the program measures short times only; else choose a host that has been up "
-     "longer."},
     {"software-differs", kWarning, "Only equal releases of the agent are tested.",
      "Install the same release on both hosts."},
     {"destination-not-asked", kWarning,

@@ -56,7 +56,8 @@ class JobTest : public testing::Test {
     }
   }
 
-  TwoHosts hosts_;
+  /// Whose clocks are days apart, but not those that the tree sees.
+  TwoHosts hosts_{{"--clock-b", "1000000"}};
   const std::string gpu_output_ = hosts_.directory() + "/gpu.out";
   UdpClient client_{hosts_.variable("NS", Host::kA)};
 };

@@ -1,6 +1,8 @@
 """A tree of processes around a GPU program, for the tests of jobs. The root asks its members for the
 next number, each by another kind of object that they share, and prints one line for all of them; a
 number that is lost, doubled or late ends the line with what was wrong."""
+import asyncio
+import contextlib
 import mmap
 import os
 import signal
@@ -115,6 +117,31 @@ def by_grandchild():
     return lambda: os.write(to[1], b"?") and os.read(of[0], 4)
 
 
+def clocks():
+    return [time.clock_gettime(clock) for clock in (time.CLOCK_MONOTONIC, time.CLOCK_BOOTTIME)]
+
+
+def by_timeouts():
+    """Sleeps by a monotonic clock between the requests, and ends if a clock does not go on."""
+    ours, theirs = socket.socketpair()
+
+    async def serve():
+        theirs.setblocking(False)
+        number, before = 0, clocks()
+        while True:
+            await asyncio.sleep(0.001)
+            now = clocks()
+            assert all(0 <= new - old < 100000 for new, old in zip(now, before)), (before, now)
+            before = now
+            with contextlib.suppress(BlockingIOError):
+                if theirs.recv(1):
+                    number += 1
+                    theirs.send(number.to_bytes(4, "little"))
+
+    child(lambda: asyncio.run(serve()))
+    return lambda: ours.send(b"?") and ours.recv(4)
+
+
 def zombie():
     pid = child(lambda: os._exit(7))
     while open("/proc/%d/stat" % pid).read().rsplit(")", 1)[1].split()[0] != "Z":
@@ -135,6 +162,7 @@ def main():
         "removed file": by_memory(removed_file("/tmp")),
         "removed file in memory": by_memory(removed_file("/dev/shm")),
         "grandchild": by_grandchild(),
+        "timeouts": by_timeouts(),
     }
     dead = zombie()
     number = 0
