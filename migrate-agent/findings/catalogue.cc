@@ -125,6 +125,10 @@ constexpr auto kCatalogue = std::to_array<Kind>({
     {"hugepages-too-few", kBlocker, "The process's own hugepages are allocated again.",
      "Raise vm.nr_hugepages at the destination."},
     // CUDA in the process
+    {"in-vfork", kBlocker,
+     "A process that waits in vfork cannot be stopped before its child has executed a program or "
+     "ended.",
+     "Let the child execute its program, or end it."},
     {"no-door", kBlocker,
      "VRAM is moved through the preload library, which is there from the first call of CUDA or HIP "
      "on.",

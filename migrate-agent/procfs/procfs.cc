@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/kcmp.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -161,6 +162,11 @@ bool waits_for_vfork(const std::string& task) {
   long number = -1;
   call >> number;
   return number == SYS_vfork || number == SYS_clone || number == SYS_clone3;
+}
+
+bool is_in_vfork(pid_t pid) {
+  const auto stat = read_stat(pid);
+  return stat && !has_ended(*stat) && ::syscall(SYS_kcmp, pid, stat->parent, KCMP_VM, 0, 0) == 0;
 }
 
 bool has_ended(const Stat& stat) {

@@ -77,6 +77,10 @@ char state(const std::string& task);
 /// posix_spawn(3) does. Needs the right to ptrace it.
 bool waits_for_vfork(const std::string& task);
 
+/// Whether it has its parent's memory, as a child of those has until then. Needs the right to
+/// ptrace both.
+bool is_in_vfork(pid_t pid);
+
 /// A zombie at most is left of it: it runs no more, and has nothing but its exit status.
 bool has_ended(const Stat& stat);
 bool has_ended(pid_t pid);

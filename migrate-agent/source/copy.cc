@@ -121,7 +121,7 @@ Status check_others_use_no_gpu(Course& c) {
     users.insert(member.process.pid());
   }
   for (const pid_t pid : journal::pids_of(c.subject.members)) {
-    if (users.contains(pid)) continue;
+    if (users.contains(pid) || procfs::is_in_vfork(pid)) continue;
     const auto file = process::driver_file_in_use(pid);
     if (!file) continue;
     return Error(Code::kRefused,

@@ -75,7 +75,8 @@ void check_unseen_memory(const std::vector<pid_t>& members, const job::SameMemor
   }
   for (const pid_t pid : procfs::processes()) {
     if (std::ranges::find(members, pid) != members.end()) continue;
-    if (!process::has_cuda_context(pid) || is_agents(pid) || says_it_shares_nothing(pid)) continue;
+    if (!process::has_cuda_context(pid) || is_agents(pid)) continue;
+    if (procfs::is_in_vfork(pid) || says_it_shares_nothing(pid)) continue;
     findings.add("unseen-memory", fmt::format("process {} uses CUDA too, and may share memory with "
                                               "it",
                                               process::describe_process(pid)));

@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <set>
 #include <span>
 #include <sstream>
+#include <thread>
 
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/data/offer.h"
@@ -30,6 +32,10 @@
 
 namespace gcr::agent {
 namespace {
+
+/// A child is in vfork for less than a millisecond, if nothing holds it up.
+constexpr std::chrono::seconds kExecutionPatience{2};
+constexpr std::chrono::milliseconds kExecutionPause{1};
 
 /// The id of a thread of `pid` in its own PID namespace. The driver may give ids of the caller's
 /// namespace, which differ for a process that was restored into a namespace of its own.
@@ -191,6 +197,7 @@ void find_gpu_users(Examination& found) {
   bool busy = false;
   for (std::size_t i = 0; i < found.pids.size(); ++i) {
     const pid_t pid = found.pids[i];
+    if (procfs::is_in_vfork(pid)) continue;  // what it has is its parent's
     auto access = open_access(pid);
     if (access) {
       found.gpu_users.push_back({i, std::move(*access)});
@@ -205,6 +212,20 @@ void find_gpu_users(Examination& found) {
   look_at_doorless(doorless, found);
   if (!found.gpu_users.empty() || !doorless.empty() || busy || !none) return;
   found.findings.add("no-door", none->message());
+}
+
+/// A child in vfork executes its program in a moment: then it is a process like others. Its parent,
+/// and so the job, cannot be stopped before.
+void outlast_vforks(const std::vector<pid_t>& pids, preflight::Findings& findings) {
+  const auto end = std::chrono::steady_clock::now() + kExecutionPatience;
+  for (const pid_t pid : pids) {
+    while (procfs::is_in_vfork(pid) && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(kExecutionPause);
+    }
+    if (!procfs::is_in_vfork(pid)) continue;
+    findings.add("in-vfork", fmt::format("process {} has its parent's memory still, as in vfork",
+                                         process::describe_process(pid)));
+  }
 }
 
 /// False if it cannot be told.
@@ -464,6 +485,7 @@ Examination examine(const proto::MigrateRequest& request, const Config& config,
                     const std::vector<pid_t>& pids, const SuspendedJob* suspended) {
   Examination found;
   found.host = survey(config, found.findings);
+  if (suspended == nullptr) outlast_vforks(pids, found.findings);
   const proto::GroupLimits* limits = suspended == nullptr ? nullptr : &suspended->limits;
   if (!look_at_members(request, pids, limits, found)) return found;
   look_at_images(request, config, found);
@@ -491,6 +513,7 @@ bool is_about_gpus(const proto::Finding& finding) {
                                          "not-ours",
                                          "in-migration",
                                          "too-many-processes",
+                                         "in-vfork",
                                          "no-door",
                                          "no-library",
                                          "unseen-memory",

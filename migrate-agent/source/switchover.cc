@@ -111,7 +111,8 @@ Status check_unseen(const Course& c) {
   const pid_t alone = c.subject.processes->driver_alone();
   if (alone == 0) return {};
   for (const pid_t pid : procfs::tree(alone)) {
-    const auto file = pid == alone ? std::nullopt : process::driver_file_in_use(pid);
+    if (pid == alone || procfs::is_in_vfork(pid)) continue;
+    const auto file = process::driver_file_in_use(pid);
     if (!file) continue;
     return Error(Code::kRefused, fmt::format("process {}, which was forked meanwhile, has {}",
                                              process::describe_process(pid), *file));

@@ -104,9 +104,12 @@ TEST_F(JobTest, AScriptGoesOnWhenItsProgramHasEndedAtTheDestination) {
   EXPECT_EQ(script.lines().back(), "it ended with 0");
 }
 
+/// The GPU program does so by vfork: until then a child has what its parent has of the driver.
 TEST_F(JobTest, AMemberThatStartsOneProgramAfterTheOtherMoves) {
   const App script = start_script(
-      hosts_, "(while :; do /bin/true; done) & exec " + joined(counter_command(hosts_, 0)));
+      hosts_, "(while :; do /bin/true; done) & export LD_PRELOAD=$LD_PRELOAD:" GCR_VFORKING
+              "; exec " +
+                  joined(counter_command(hosts_, 0)));
   int expected = kCounterFirst;
   move_to_and_fro(hosts_, script.pid(), 4, [&](Host host, const MigrateOutcome&) {
     EXPECT_EQ(ask_counter(client_, hosts_, host), expected++);

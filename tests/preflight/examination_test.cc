@@ -2,12 +2,14 @@
 // finding.
 #include "migrate-agent/source/examination.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/ipc.h>
+#include <sys/mman.h>
 #include <sys/msg.h>
 #include <sys/sem.h>
 #include <sys/stat.h>
@@ -15,11 +17,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <thread>
 
 #include "migrate-agent/memory/present_pages.h"
 #include "migrate-agent/preflight/comparison.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "src/base/limits.h"
+#include "src/base/unique_fd.h"
 
 namespace gcr::agent {
 namespace {
@@ -59,6 +67,19 @@ class Examining : public testing::Test {
     return ids;
   }
 
+  /// What is found of one member of a job, that it is named in.
+  std::vector<std::string> of_process(pid_t pid, const std::vector<pid_t>& members) {
+    proto::MigrateRequest request;
+    request.set_pid(members.front());
+    std::vector<std::string> ids;
+    const Examination examination = examine(request, config_, members);
+    for (const proto::Finding& finding : examination.findings.list()) {
+      const bool names_it = finding.found().find(std::to_string(pid)) != std::string::npos;
+      if (names_it) ids.push_back(finding.id());
+    }
+    return ids;
+  }
+
   fs::path directory_;
   Config config_;
 };
@@ -88,6 +109,78 @@ TEST_F(Examining, ImagesInRoundsNeedAKernelThatTellsOfPages) {
   EXPECT_THAT(found(sleeper), Not(Contains("no-dirty-tracking")));
   ::kill(sleeper, SIGKILL);
   ::waitpid(sleeper, nullptr, 0);
+}
+
+/// A process that looks as one of CUDA's under the library, and starts a child by vfork which
+/// executes a program once `go` can be read; and the child.
+class Vforking {
+ public:
+  explicit Vforking(const fs::path& directory) {
+    const fs::path library = directory / "libgcr-preload.so";
+    std::ofstream(library) << std::string(4096, 'x');
+    std::string device = "/dev/nvidia-vforking-XXXXXX";
+    const UniqueFd driver(::mkostemp(device.data(), O_CLOEXEC));
+    ::unlink(device.c_str());
+    const UniqueFd code(::open(library.c_str(), O_RDONLY | O_CLOEXEC));
+    int go[2];
+    if (!driver || !code || ::pipe2(go, O_CLOEXEC) != 0) throw std::runtime_error("no files");
+    const UniqueFd wait(go[0]);
+    go_.reset(go[1]);
+    parent_ = ::fork();
+    if (parent_ == 0) {
+      ::close(go[1]);
+      ::mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE, code.get(), 0);
+      execute_by_vfork(wait.get());
+      for (;;) ::pause();
+    }
+    while (procfs::tree(parent_).size() < 2) std::this_thread::yield();
+    child_ = procfs::tree(parent_).back();
+  }
+  ~Vforking() {
+    for (const pid_t pid : {child_, parent_}) ::kill(pid, SIGKILL);
+    ::waitpid(parent_, nullptr, 0);
+  }
+  Vforking(const Vforking&) = delete;
+  Vforking& operator=(const Vforking&) = delete;
+
+  std::vector<pid_t> pids() const { return {parent_, child_}; }
+  pid_t child() const { return child_; }
+  void go() { go_.reset(); }
+
+ private:
+  static void execute_by_vfork(int wait) {
+    char name[] = "/bin/sleep", time[] = "1000";
+    char* const words[] = {name, time, nullptr};
+    char byte = 0;
+    if (::vfork() != 0) return;
+    while (::read(wait, &byte, 1) < 0) continue;
+    ::execv(name, words);
+    ::_exit(1);
+  }
+
+  UniqueFd go_;
+  pid_t parent_ = -1;
+  pid_t child_ = -1;
+};
+
+TEST_F(Examining, AChildThatStaysInVforkIsNamedAndNotTakenForAGpuProgram) {
+  const Vforking job(directory_);
+  EXPECT_TRUE(procfs::is_in_vfork(job.child()));
+  EXPECT_FALSE(procfs::is_in_vfork(job.pids().front()));
+  EXPECT_THAT(of_process(job.child(), job.pids()),
+              AllOf(Contains("in-vfork"), Not(Contains("no-door"))));
+}
+
+TEST_F(Examining, AChildThatLeavesVforkMeanwhileIsAProcessAsOthers) {
+  Vforking job(directory_);
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    job.go();
+  });
+  const auto ids = of_process(job.child(), job.pids());
+  later.join();
+  EXPECT_THAT(ids, AllOf(Not(Contains("in-vfork")), Not(Contains("no-door"))));
+  EXPECT_FALSE(procfs::is_in_vfork(job.child()));
 }
 
 TEST_F(Examining, AJobOfTooManyProcesses) {
