@@ -30,8 +30,8 @@ void add_store(CLI::App& app, Commands& commands);
 
 /// `gcr-migrate run`: becomes a command, with libgcr-preload.so first in LD_PRELOAD and nothing
 /// else changed; or, with --output, starts it below a supervisor. `after_mark` are the words behind
-/// its "--".
-void add_run(CLI::App& app, Commands& commands, std::vector<std::string> after_mark);
+/// its "--", known once the command is carried out.
+void add_run(CLI::App& app, Commands& commands, const std::vector<std::string>& after_mark);
 
 /// `gcr-migrate slurm JOBID`: becomes `gcr-slurm migrate JOBID`.
 void add_slurm(CLI::App& app, Commands& commands);

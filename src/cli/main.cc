@@ -1,16 +1,80 @@
 // gcr-migrate: moves a running GPU process to another host, and starts processes that can be moved.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "src/cli/command.h"
+#include "src/control/wire.h"
 
+namespace gcr::cli {
 namespace {
 
 using Words = std::vector<std::string>;
 
-/// Takes the words after the "--" of "run --" away: they are the command's alone, and CLI11 does
+// Two commands whose words are not, or not all, for CLI11.
+constexpr const char* kRun = "run";
+constexpr const char* kSlurm = "slurm";
+
+/// Whether the option's value is the word after it. An option means the same in every command that
+/// has it.
+bool takes_next_word(const CLI::App& app, const std::string& option) {
+  std::vector<const CLI::App*> all = app.get_subcommands({});
+  all.insert(all.begin(), &app);
+  for (const CLI::App* one : all) {
+    const CLI::Option* known = one->get_option_no_throw(option);
+    if (known != nullptr) return known->get_items_expected_min() > 0;
+  }
+  return false;
+}
+
+/// The options that stand before the first word that is neither an option nor an option's value,
+/// and the place of that word.
+std::pair<Words, std::size_t> options_ahead(const CLI::App& app, const Words& words) {
+  Words options;
+  std::size_t at = 0;
+  for (; at < words.size() && words[at].size() > 1 && words[at][0] == '-'; ++at) {
+    if (words[at] == "--") break;
+    options.push_back(words[at].substr(0, words[at].find('=')));
+    if (options.back() == words[at] && takes_next_word(app, words[at])) ++at;
+  }
+  return {options, std::min(at, words.size())};
+}
+
+/// The first of the options that the command does not have. What slurm has, gcr-slurm knows.
+std::optional<std::string> unknown_to(const CLI::App& command, const Words& options) {
+  if (command.get_name() == kSlurm) return std::nullopt;
+  const auto found = std::ranges::find_if(options, [&](const std::string& option) {
+    return command.get_option_no_throw(option) == nullptr;
+  });
+  return found == options.end() ? std::nullopt : std::optional(*found);
+}
+
+/// Moves the command's name before the options that precede it: they are the command's. CLI11 is
+/// left no other command, so a host may have a command's name. Null if the words name none: then
+/// they order a migration. kInvalidArgument names an option that the command does not have.
+Result<CLI::App*> take_command(CLI::App& app, Words& words) {
+  const auto [options, at] = options_ahead(app, words);
+  CLI::App* command = nullptr;
+  if (at == words.size()) return command;
+  for (CLI::App* one : app.get_subcommands({})) {
+    one->disabled(one->get_name() != words[at]);
+    if (!one->get_disabled()) command = one;
+  }
+  if (command == nullptr) return command;
+  if (const auto unknown = unknown_to(*command, options)) {
+    return Error(Code::kInvalidArgument, fmt::format("{} has no option {}", command->get_name(),
+                                                     control::printable(*unknown)));
+  }
+  const auto place = words.begin() + static_cast<Words::difference_type>(at);
+  std::rotate(words.begin(), place, std::next(place));
+  return command;
+}
+
+/// Takes the words after "--" away: of "run" they are the started command's alone, and CLI11 does
 /// not see them.
 Words take_after_mark(Words& words) {
-  if (words.empty() || words.front() != "run") return {};
   const auto mark = std::ranges::find(words, "--");
   if (mark == words.end()) return {};
   Words after(mark + 1, words.end());
@@ -19,22 +83,27 @@ Words take_after_mark(Words& words) {
 }
 
 }  // namespace
+}  // namespace gcr::cli
 
 int main(int argc, char** argv) {
   using namespace gcr::cli;
   Words words(argv + 1, argv + argc);
+  Words after_mark;
   CLI::App app;
   Commands commands;
   add_migrate(app, commands);
   add_checkpoint(app, commands);
   add_restore(app, commands);
   add_store(app, commands);
-  add_run(app, commands, take_after_mark(words));
+  add_run(app, commands, after_mark);
   add_slurm(app, commands);
   add_journal(app, commands);
   add_timeline(app, commands);
   add_suspensions(app, commands);
   add_asks(app, commands);
+  const auto command = take_command(app, words);
+  if (!command) return static_cast<int>(wrong_usage(command.error().message()));
+  if (*command != nullptr && (*command)->get_name() == kRun) after_mark = take_after_mark(words);
   try {
     std::ranges::reverse(words);  // as CLI11 wants them
     app.parse(std::move(words));
@@ -42,6 +111,5 @@ int main(int argc, char** argv) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     return static_cast<int>(wrong_usage(error.what()));
   }
-  const auto given = app.get_subcommands();
-  return static_cast<int>(commands.at(given.empty() ? &app : given.front())());
+  return static_cast<int>(commands.at(*command != nullptr ? *command : &app)());
 }

@@ -167,7 +167,7 @@ ExitCode move_slurm_job(const std::vector<std::string>& words) {
 
 }  // namespace
 
-void add_run(CLI::App& app, Commands& commands, std::vector<std::string> after_mark) {
+void add_run(CLI::App& app, Commands& commands, const std::vector<std::string>& after_mark) {
   CLI::App* run = app.add_subcommand("run", kRunDescription);
   run->footer(kRunFooter);
   run->prefix_command();
@@ -178,7 +178,7 @@ void add_run(CLI::App& app, Commands& commands, std::vector<std::string> after_m
                       "prints to this file; print the PID to migrate")
           ->option_text("FILE");
   run->add_flag("--detach", options->detach, "Do not wait for its end")->needs(output);
-  commands[run] = [run, options, after_mark = std::move(after_mark)] {
+  commands[run] = [run, options, &after_mark] {
     std::vector<std::string> command = run->remaining();
     command.insert(command.end(), after_mark.begin(), after_mark.end());
     return start(*options, command);

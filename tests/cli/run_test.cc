@@ -82,6 +82,8 @@ TEST_F(Run, ASlurmJobIsLeftToTheProgramForThat) {
       run({GCR_CLI, "slurm", "4711", "--to", "node2", "--json"}, {"PATH=" + folder_});
   EXPECT_EQ(finished.exit_status, 4);
   EXPECT_EQ(finished.out, "[migrate][4711][--to][node2][--json]" GCR_CLI "\n");
+  const Finished before = run({GCR_CLI, "--ca", "ca.crt", "slurm", "4711"}, {"PATH=" + folder_});
+  EXPECT_EQ(before.out, "[migrate][--ca][ca.crt][4711]" GCR_CLI "\n");
 }
 
 TEST_F(Run, WithoutThatProgramNoSlurmJobIsMoved) {

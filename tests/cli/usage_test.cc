@@ -5,6 +5,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <regex>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 
@@ -111,6 +114,98 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"RunNothing", {"run"}, "run needs a command"},
         Wrong{"RunMarkOnly", {"run", "--"}, "run needs a command"}),
     [](const auto& info) { return info.param.name; });
+
+/// What --help of a command, or of none, says: its long options, and whether they take a value.
+std::map<std::string, bool> options_of(const std::string& command) {
+  std::vector<std::string> words{"--help"};
+  if (!command.empty()) words.insert(words.begin(), command);
+  const std::string help = run_cli(words).out;
+  const std::regex row("\n  (--[a-z-]+) (Excludes:|Needs:|[^ ])?");
+  std::map<std::string, bool> options;
+  for (std::sregex_iterator at(help.begin(), help.end(), row), end; at != end; ++at) {
+    options[(*at)[1]] = (*at)[2].length() == 1;
+  }
+  return options;
+}
+
+/// All commands but slurm, whose options are gcr-slurm's.
+std::vector<std::string> commands() {
+  const std::string help = run_cli({"--help"}).out;
+  const std::regex row("\n  ([a-z]+) +gcr-migrate ");
+  std::vector<std::string> names;
+  for (std::sregex_iterator at(help.begin(), help.end(), row), end; at != end; ++at) {
+    if ((*at)[1] != "slurm") names.push_back((*at)[1]);
+  }
+  return names;
+}
+
+/// Goes through each command and each option that `of` gives for it, but not all pairs of them.
+template <class Of, class Try>
+void try_each(Of of, Try attempt) {
+  std::set<std::string> tried;
+  for (const std::string& command : commands()) {
+    bool any = false;
+    for (const auto& [option, takes_value] : of(command)) {
+      if (!tried.insert(option).second && any) continue;
+      any = true;
+      attempt(command, option, takes_value);
+    }
+  }
+}
+
+TEST(OptionsBeforeTheCommand, AreTheCommandsAsThoseAfterIt) {
+  unsigned noticed = 0;
+  try_each(options_of,
+           [&](const std::string& command, const std::string& option, bool takes_value) {
+             // A flag is no word, and no file or figure is that.
+             const std::string word = option + (takes_value ? "=/nonexistent/x" : "=word");
+             const Finished before = run_cli({word, command, "127.0.0.1:1", "1234567890"});
+             const Finished after = run_cli({command, word, "127.0.0.1:1", "1234567890"});
+             EXPECT_EQ(before.exit_status, after.exit_status) << word << " " << command;
+             EXPECT_EQ(before.err, after.err) << word << " " << command;
+             noticed += before.err.find(option) != before.err.npos;
+           });
+  EXPECT_GT(noticed, 20u);
+}
+
+TEST(OptionsBeforeTheCommand, AreRefusedWhereTheCommandHasNoneSuch) {
+  const auto migrations = options_of("");
+  ASSERT_GT(migrations.size(), 20u);
+  ASSERT_GT(commands().size(), 15u);
+  const auto unknown_to = [&](const std::string& command) {
+    auto unknown = migrations;
+    for (const auto& [option, takes_value] : options_of(command)) unknown.erase(option);
+    return unknown;
+  };
+  try_each(unknown_to, [](const std::string& command, const std::string& option, bool takes_value) {
+    std::vector<std::string> words{option, command};
+    if (takes_value) words.insert(words.begin() + 1, "x");
+    const Finished refused = run_cli(words);
+    EXPECT_EQ(refused.exit_status, 2) << option << " " << command;
+    EXPECT_THAT(refused.err, HasSubstr(command + " has no option " + option));
+  });
+}
+
+TEST(OptionsBeforeTheCommand, MayBeOnesThatOnlyTheCommandHas) {
+  const Finished finished = run_cli({"--keep", "0", "prune", "/d"});
+  EXPECT_THAT(finished.err, HasSubstr("--keep"));
+}
+
+TEST(OptionsBeforeTheCommand, MayHaveACommandsNameAsTheirValue) {
+  const Finished finished = run_cli({"--ca", "list", "status", "a", "short"});
+  EXPECT_THAT(finished.err, HasSubstr("at least 8 characters"));
+}
+
+TEST(OptionsBeforeTheCommand, AreRunsOwnBeforeItsCommand) {
+  const Finished finished = run_cli({"--output", "/nonexistent/log", "run", "--", "/bin/true"});
+  EXPECT_THAT(finished.err, HasSubstr("/nonexistent/log"));
+}
+
+TEST(Host, MayHaveTheNameOfACommand) {
+  EXPECT_THAT(run_cli({"node1", "list", "x"}).err, HasSubstr("PID is a number"));
+  EXPECT_THAT(run_cli({"list", "host", "status"}).err, HasSubstr("status"));
+  EXPECT_THAT(run_cli({"status", "list", "short"}).err, HasSubstr("at least 8 characters"));
+}
 
 TEST(Help, TellsTheVersion) {
   EXPECT_THAT(run_cli({"--version"}).out, testing::StartsWith("gcr-migrate 0.1.0 ("));
