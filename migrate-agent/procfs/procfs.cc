@@ -156,14 +156,6 @@ uid_t owner_of(pid_t pid) {
 
 char state(const std::string& task) { return read_stat(task).value_or(Stat()).state; }
 
-bool waits_for_vfork(const std::string& task) {
-  if (state(task) != 'D') return false;
-  std::istringstream call(read_text("/proc/" + task + "/syscall"));
-  long number = -1;
-  call >> number;
-  return number == SYS_vfork || number == SYS_clone || number == SYS_clone3;
-}
-
 bool is_in_vfork(pid_t pid) {
   const auto stat = read_stat(pid);
   return stat && !has_ended(*stat) && ::syscall(SYS_kcmp, pid, stat->parent, KCMP_VM, 0, 0) == 0;

@@ -73,12 +73,8 @@ std::map<std::string, std::string> status_fields(const std::string& task);
 /// The state letter, 0 if it is gone.
 char state(const std::string& task);
 
-/// Whether the thread waits until a child has executed a program or ended: in vfork(2), or in what
-/// posix_spawn(3) does. Needs the right to ptrace it.
-bool waits_for_vfork(const std::string& task);
-
-/// Whether it has its parent's memory, as a child of those has until then. Needs the right to
-/// ptrace both.
+/// Whether it has its parent's memory, as a child of vfork(2) and posix_spawn(3) has until it
+/// executes a program or ends. Needs the right to ptrace both.
 bool is_in_vfork(pid_t pid);
 
 /// A zombie at most is left of it: it runs no more, and has nothing but its exit status.

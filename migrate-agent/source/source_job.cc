@@ -105,24 +105,20 @@ Status SourceJob::checkpoint() {
 
 /// All threads of a frozen group are stopped next, by CRIU or by stop(), which waits until each
 /// has: for ever, if one waits in vfork for a child that has stopped before it executed its
-/// program. So none may when the group freezes.
+/// program. So none may when the group freezes. The kernel takes a thread for frozen a moment
+/// before it sleeps in vfork, so its state does not tell; that its child has its memory does.
 Status SourceJob::freeze_outside_vfork() {
   const auto end = std::chrono::steady_clock::now() + kVforkPatience;
   for (;;) {
     GCR_TRY(group_.freeze());
-    std::string waiting;
-    for (const pid_t process : procfs::stopped_tree(pid())) {
-      for (const pid_t thread : procfs::threads(process)) {
-        const std::string task = fmt::format("{}/task/{}", process, thread);
-        if (procfs::waits_for_vfork(task)) waiting = process::describe_process(process);
-      }
-    }
-    if (waiting.empty()) return {};
+    const std::vector<pid_t> tree = procfs::stopped_tree(pid());
+    const auto in_vfork = std::ranges::find_if(tree, procfs::is_in_vfork);
+    if (in_vfork == tree.end()) return {};
+    const std::string child = process::describe_process(*in_vfork);
     GCR_TRY(group_.thaw());
     if (std::chrono::steady_clock::now() > end) {
-      return Error(
-          Code::kUnavailable,
-          fmt::format("process {} waits in vfork for a child that executes no program", waiting));
+      return Error(Code::kUnavailable,
+                   fmt::format("process {} is in vfork: it has its parent's memory still", child));
     }
     std::this_thread::sleep_for(kVforkPause);
   }
