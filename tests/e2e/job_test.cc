@@ -42,9 +42,24 @@ class JobTest : public testing::Test {
     command.insert(command.end(), counter.begin(), counter.end());
     App tree = hosts_.start_app(host, command);
     EXPECT_TRUE(tree.wait_for_lines(kSome)) << tree.output();
+    wait_for_counter();
+    return tree;
+  }
+
+  /// The one that writes to gpu_output_ has GPU memory when this returns.
+  void wait_for_counter() const {
     const auto has_line = [](const std::string& text) { return text.find('\n') != text.npos; };
     EXPECT_TRUE(wait_for_content(gpu_output_, has_line, kPatience)) << "the counter says nothing";
-    return tree;
+  }
+
+  /// A job whose root is `command`, which prints lines, with a counter below it.
+  App start_with_counter(const std::string& command) {
+    App script = hosts_.start_app(Host::kA, {"/bin/sh", "-c",
+                                             joined(counter_command(hosts_, 0)) + " > " +
+                                                 gpu_output_ + " & exec " + command});
+    EXPECT_TRUE(script.wait_for_lines(1)) << script.output();
+    wait_for_counter();
+    return script;
   }
 
   /// Every line that the tree has printed says that each member has answered once.
@@ -117,9 +132,7 @@ TEST_F(JobTest, AMemberThatStartsOneProgramAfterTheOtherMoves) {
 }
 
 TEST_F(JobTest, MemoryThatIsWrittenBetweenRoundsArrivesAsItIs) {
-  const App script =
-      start_script(hosts_, joined(counter_command(hosts_, 0)) + " > " + gpu_output_ +
-                               " & exec python3 " GCR_SOURCE_DIR "/tests/e2e/sweeping.py 64");
+  const App script = start_with_counter("python3 " GCR_SOURCE_DIR "/tests/e2e/sweeping.py 64");
   Host host = Host::kA;
   pid_t pid = script.pid();
   for (int move = 0; move < 4; ++move) {
@@ -139,9 +152,8 @@ TEST_F(JobTest, MemoryThatIsWrittenBetweenRoundsArrivesAsItIs) {
 class HeapTest : public JobTest, public testing::WithParamInterface<const char*> {};
 
 TEST_P(HeapTest, ArrivesAsItIsHoweverItGrowsIsDividedAndGivenBack) {
-  const App script = start_script(hosts_, joined(counter_command(hosts_, 0)) + " > " + gpu_output_ +
-                                              " & exec " GCR_BINARY_DIR "/bin/counting_program " +
-                                              "/dev/stdout " + GetParam());
+  const App script = start_with_counter(
+      std::string(GCR_BINARY_DIR "/bin/counting_program /dev/stdout ") + GetParam());
   Host host = Host::kA;
   pid_t pid = script.pid();
   for (int move = 0; move < 3; ++move) {
@@ -164,9 +176,7 @@ TEST_P(HeapTest, ArrivesAsItIsHoweverItGrowsIsDividedAndGivenBack) {
 INSTANTIATE_TEST_SUITE_P(Job, HeapTest, testing::Values("heap", "huge-heap", "loose-heap"));
 
 TEST_F(JobTest, ZerosOfMemoryThatItSharesDoNotGoThroughCriu) {
-  const App script =
-      start_script(hosts_, joined(counter_command(hosts_, 0)) + " > " + gpu_output_ +
-                               " & exec python3 " GCR_SOURCE_DIR "/tests/e2e/mostly_zeros.py");
+  const App script = start_with_counter("python3 " GCR_SOURCE_DIR "/tests/e2e/mostly_zeros.py");
   const MigrateReport outcome = hosts_.migrate_for_report(Host::kA, script.pid(), {});
   ASSERT_TRUE(migrated(outcome));
   EXPECT_LT(outcome.report.image_bytes(), process::can_scan_pages() ? 128 * kMiB : 512 * kMiB);
