@@ -72,7 +72,8 @@ using TakeMemory = std::function<Status(const std::string& name, pid_t task,
                                         const std::vector<AddressRange>& ranges)>;
 
 /// Says for a stopped task of the tree, by its PID here, which of its memory is left out of CRIU's
-/// images, ascending: private, anonymous, writable. Called on one thread, during the dump.
+/// images, ascending: private, anonymous, writable. Called on one thread, during the dump: when all
+/// tasks are stopped, and before CRIU has read memory of any.
 using ChooseMemory = std::function<std::vector<AddressRange>(pid_t task)>;
 
 /// What a dump may be told besides what it dumps.

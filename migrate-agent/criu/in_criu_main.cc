@@ -7,8 +7,9 @@
 //    are mapped, and before main(), CRIU enters the namespace that the agent holds, and waits until
 //    the agent has checked what it sees there.
 // 2. A dump leaves out the memory that the agent sends by itself: pages of it do not show in what
-//    PAGEMAP_SCAN gives to CRIU, and are told to the agent instead. Kernels without that request
-//    (before 6.7) leave nothing out.
+//    PAGEMAP_SCAN gives to CRIU, and are told to the agent instead. The agent says what it sends of
+//    a task when CRIU, which has stopped all of them, is about to look at the task's mappings.
+//    Kernels without that request (before 6.7) leave nothing out.
 // 3. A restore waits for the agent, and does what it asks for (Hold): when CRIU reads the first of
 //    its images, so that the agent can put memory of the tasks to be into CRIU; and when every
 //    restored thread is in its last stop and none of them has run: CRIU then sends SIGSTOP to the
@@ -136,19 +137,22 @@ Growing<AddressRange> agents;    ///< what the agent sends by itself, ascending
 Growing<AddressRange> left_out;  ///< of one scan
 Growing<PageRegion> left_to_criu;
 
-/// The PID, as CRIU sees it, whose pagemap is open as `fd`; 0 if it is another file.
-int owner_of_pagemap(int fd) {
+/// The PID, as CRIU sees it, of the process whose directory in /proc is open as `fd`, or whose file
+/// of that `name` in there; 0 if it is another file.
+int owner_of(int fd, const char* name = nullptr) {
   char link[32];
   snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
   char path[64];
   const ssize_t length = readlink(link, path, sizeof(path) - 1);
   if (length <= 0) return 0;
   path[length] = '\0';
-  char* const name = strrchr(path, '/');
-  if (name == nullptr || strcmp(name, "/pagemap") != 0) return 0;
-  *name = '\0';
-  const char* const number = strrchr(path, '/');
-  return number == nullptr ? 0 : atoi(number + 1);
+  char* last = strrchr(path, '/');
+  if (name != nullptr) {
+    if (last == nullptr || strcmp(last + 1, name) != 0) return 0;
+    *last = '\0';
+    last = strrchr(path, '/');
+  }
+  return last == nullptr ? 0 : atoi(last + 1);
 }
 
 /// Learns from the agent what it sends of this process.
@@ -221,12 +225,12 @@ bool divide(const PageRegion& region) {
   return at == region.end || left_to_criu.add({at, region.end, region.categories});
 }
 
-/// Whether the agent sends memory of the process whose pagemap is open as `fd`. It is asked before
-/// the first scan: it may write to the process.
-bool agent_sends(int fd) {
-  const int pid = owner_of_pagemap(fd);
-  return pid != 0 && (pid == asked_about || ask_about(pid)) && agents.size() != 0;
-}
+/// The agent is asked once about each process, before CRIU looks at its mappings: it may write to
+/// the process and give memory of it back, shared memory too, which CRIU dumps at once.
+bool is_asked_about(int pid) { return pid != 0 && (pid == asked_about || ask_about(pid)); }
+
+/// Whether the agent sends memory of the process whose pagemap is open as `fd`.
+bool agent_sends(int fd) { return is_asked_about(owner_of(fd, "pagemap")) && agents.size() != 0; }
 
 /// Takes what the agent sends out of the answer to a scan; the number of regions that remain.
 /// If anything goes wrong, the answer stays as it is: what both send is the same.
@@ -361,6 +365,16 @@ EXPORTED int ioctl(int fd, unsigned long request, ...) noexcept {
     result = leave_out(*static_cast<const ScanArguments*>(argument), result);
   }
   return static_cast<int>(result);
+}
+
+EXPORTED int openat64(int directory, const char* path, int flags, ...) {
+  va_list rest;
+  va_start(rest, flags);
+  const bool creates = (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE;
+  const mode_t mode = creates ? va_arg(rest, mode_t) : 0;
+  va_end(rest);
+  if (leaves_out && strcmp(path, "smaps") == 0) is_asked_about(owner_of(directory));
+  return static_cast<int>(syscall(SYS_openat, directory, path, flags, mode));
 }
 
 EXPORTED int kill(pid_t pid, int signal_number) noexcept {

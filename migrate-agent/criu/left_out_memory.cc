@@ -71,7 +71,7 @@ class MemoryServer {
     }
   }
 
-  /// CRIU scans when the whole tree is stopped; before, it asks about itself alone.
+  /// CRIU asks when the whole tree is stopped; before, about itself alone.
   pid_t find(pid_t inner) {
     if (!ours_.contains(inner)) ours_ = procfs::stopped_tree_in_namespace(root_);
     const auto found = ours_.find(inner);

@@ -1,5 +1,5 @@
 // The memory that CRIU leaves out of a dump because its caller sends it: the agent's end of what
-// gcr-in-criu.so asks and tells while CRIU scans the memory of stopped tasks (launch.h).
+// gcr-in-criu.so asks and tells while CRIU looks at the memory of stopped tasks (launch.h).
 #pragma once
 
 #include <sys/types.h>

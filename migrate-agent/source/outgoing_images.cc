@@ -9,6 +9,7 @@
 #include "migrate-agent/criu/left_out_memory.h"
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/memory/present_pages.h"
+#include "migrate-agent/memory/shared_zeros.h"
 #include "migrate-agent/process/inspect.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/source/examination.h"
@@ -129,10 +130,15 @@ const process::KnownMemory* OutgoingImages::known(pid_t pid) const {
 Status OutgoingImages::prepare() {
   if (way_ != Way::kPreDumps) {
     if (beside_criu()) {
-      options_.leave_out = [pid = pid_, shared = shared_,
+      // CRIU asks when it has stopped all tasks. A group that it can freeze was frozen before, and
+      // SourceJob::dump() has dropped the zeros then.
+      options_.leave_out = [pid = pid_, shared = shared_, frozen = !options_.group.empty(),
                             memory = std::optional<process::PrivateMemory>()](pid_t task) mutable {
         const std::lock_guard lock(shared->mutex);
-        if (!memory) memory.emplace(pid, shared->known);
+        if (!memory) {
+          memory.emplace(pid, shared->known);
+          if (!frozen) process::drop_shared_zeros(procfs::stopped_tree(pid));
+        }
         memory->keep_joinable(task);
         const AddressRanges& ranges = shared->left_out[task] = memory->of(task);
         if (shared->begin && !shared->sent_early.contains(task)) {
