@@ -22,13 +22,13 @@ constexpr std::size_t kPieceBytes = std::size_t{256} << 10;
 constexpr std::size_t kMostPieces = 4096;
 /// With more, copies of 2 MiB took as long (16 cores of an H200's host).
 constexpr std::size_t kMostHelpers = 3;
-constexpr std::size_t kStackBytes = std::size_t{32} << 10;
+constexpr std::size_t kHelperStackBytes = std::size_t{32} << 10;
 /// Between two pieces of a checkpoint lie about 0.2 ms.
-constexpr std::chrono::milliseconds kPatience{2};
+constexpr std::chrono::milliseconds kHelperPatience{2};
 
 struct Helper {
   std::atomic<pid_t> tid{0};  ///< the kernel clears it when the thread has left its stack
-  alignas(16) char stack[kStackBytes] = {};
+  alignas(16) char stack[kHelperStackBytes] = {};
 };
 
 struct Copy {
@@ -87,7 +87,7 @@ int help(void*) {
     } else {
       wait_a_little(round++);
     }
-  } while (Clock::now() - last < kPatience);
+  } while (Clock::now() - last < kHelperPatience);
   return 0;
 }
 
@@ -95,7 +95,7 @@ void start(Helper& helper) {
   constexpr int kThread = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD |
                           CLONE_SYSVSEM | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID;
   auto* const tid = reinterpret_cast<pid_t*>(&helper.tid);
-  ::clone(&help, helper.stack + kStackBytes, kThread, nullptr, tid, nullptr, tid);
+  ::clone(&help, helper.stack + kHelperStackBytes, kThread, nullptr, tid, nullptr, tid);
 }
 
 void start_helpers(std::size_t pieces) {

@@ -5,14 +5,12 @@
 #include <iterator>
 #include <utility>
 
+#include "src/base/units.h"
+
 namespace gcr::preload {
 namespace {
 
 constexpr std::size_t kWordUnits = 64;
-
-std::size_t round_up(std::size_t value, std::size_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 }  // namespace
 

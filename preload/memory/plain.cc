@@ -7,13 +7,10 @@
 #include "preload/memory/backing.h"
 #include "preload/memory/capture.h"
 #include "preload/memory/pools.h"
+#include "src/base/units.h"
 
 namespace gcr::preload {
 namespace {
-
-std::size_t round_up(std::size_t value, std::size_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 /// What the driver rounds pitches up to on the current device: the pitch that it gives a row of one
 /// element. Asked once per device; 0 if that cannot be done now.

@@ -64,7 +64,7 @@ inline bool comes_true(const std::function<bool()>& condition) {
   const auto deadline = std::chrono::steady_clock::now() + kBound;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return true;
 }

@@ -29,7 +29,7 @@ PATIENCE_S = 240
 # What stays in the place of the processes: it ends when they have moved on, or as their root does.
 PLACEHOLDER = """#!/bin/bash
 folder={folder}/$SLURM_JOB_ID
-until [[ -e $folder/status || -e $folder/moved ]]; do sleep 0.1; done
+until [[ -e $folder/status || -e $folder/moved ]]; do sleep 0.5; done
 [[ ! -e $folder/moved ]] || exit 0
 status=$(cat "$folder/status")
 exit $((status > 255 ? status >> 8 : 128 + status))

@@ -1,18 +1,22 @@
 // Waiting for what happens outside of a test's own processes, which tells nobody.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <thread>
 
 namespace gcr::test {
 
-/// Looks again and again; false if it is not so in a while. No test depends on how long that is.
+/// Looks again and again, which may start programs, for a fifth of the time; false if it is not so
+/// in a while. No test depends on how long that is.
 inline bool wait_until(const std::function<bool()>& is_so) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(2);
-  while (!is_so()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point end = Clock::now() + std::chrono::minutes(2);
+  for (Clock::time_point looked = Clock::now(); !is_so(); looked = Clock::now()) {
+    if (looked > end) return false;
+    std::this_thread::sleep_for(
+        std::max<Clock::duration>(std::chrono::milliseconds(5), 4 * (Clock::now() - looked)));
   }
   return true;
 }

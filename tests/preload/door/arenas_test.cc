@@ -10,7 +10,6 @@
 namespace gcr::test {
 namespace {
 
-constexpr std::uint64_t kKiB = 1024;
 constexpr std::uint64_t kSizes[] = {1,         511,      512,      513,         4096,
                                     64 * kKiB, kMiB - 1, kMiB + 1, 2 * kMiB - 1};
 

@@ -18,7 +18,8 @@
 
 namespace gcr::test {
 
-inline constexpr std::uint64_t kMiB = 1u << 20;
+inline constexpr std::uint64_t kKiB = 1024;
+inline constexpr std::uint64_t kMiB = 1024 * kKiB;
 inline constexpr std::chrono::milliseconds kLong = std::chrono::seconds(60);
 inline constexpr std::chrono::milliseconds kNoLease{0};
 

@@ -11,7 +11,6 @@
 namespace gcr::test {
 namespace {
 
-constexpr std::uint64_t kKiB = 1024;
 constexpr std::uint64_t kStretch = 32 * kMiB;
 
 class PoolsTest : public testing::Test {
