@@ -452,14 +452,14 @@ TEST_F(CheckpointTest, ALocalUserNeedsNoCertificate) {
   end(static_cast<pid_t>(number(last_line(restored), "pid")));
 }
 
-/// A hundred, or as many as GCR_KILLED_CHECKPOINTS says.
+/// As many as GCR_KILLED_CHECKPOINTS says, which scripts/test --long sets.
 int killed_checkpoints() {
   const char* const wanted = std::getenv("GCR_KILLED_CHECKPOINTS");
-  return wanted == nullptr ? 100 : std::stoi(wanted);
+  return wanted == nullptr ? 25 : std::stoi(wanted);
 }
 
 /// Whenever it happens: the job goes on, and every checkpoint that is there is whole.
-TEST_F(CheckpointTest, AHundredThatAreKilledAtRandomMomentsHarmNothing) {
+TEST_F(CheckpointTest, ManyThatAreKilledAtRandomMomentsHarmNothing) {
   const int kills = killed_checkpoints();
   App counter = start_counter(hosts_, Host::kA, 16 * kMiB);
   UdpClient client(hosts_.variable("NS", Host::kA));

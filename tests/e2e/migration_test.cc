@@ -71,7 +71,7 @@ void expect_as_undisturbed(const std::function<App(TwoHosts& hosts)>& start) {
 
 TEST(Migration, StencilPrintsTheChecksumsOfAnUndisturbedRun) {
   expect_as_undisturbed(
-      [](TwoHosts& hosts) { return start_stencil(hosts, Host::kA, 512 * kMiB, 100); });
+      [](TwoHosts& hosts) { return start_stencil(hosts, Host::kA, 128 * kMiB, 100); });
 }
 
 TEST(Migration, FiveThousandSmallBuffersMoveLikeLargeOnes) {
@@ -80,14 +80,14 @@ TEST(Migration, FiveThousandSmallBuffersMoveLikeLargeOnes) {
 
 TEST(Migration, StreamOrderedMemoryIsMovedAsVram) {
   TwoHosts hosts;
-  const App moved = start_pool_stencil(hosts, Host::kA, 256 * kMiB, 100);
+  const App moved = start_pool_stencil(hosts, Host::kA, 64 * kMiB, 100);
   ASSERT_TRUE(moved.wait_for_lines(3));
   const MigrateOutcome outcome = hosts.migrate(Host::kA, moved.pid());
   ASSERT_TRUE(migrated(outcome));
-  EXPECT_GE(outcome.vram_bytes, 256 * kMiB);
+  EXPECT_GE(outcome.vram_bytes, 64 * kMiB);
   ASSERT_TRUE(moved.wait_for_lines(moved.lines().size() + 3));
   ASSERT_EQ(::kill(outcome.pid, SIGTERM), 0);
-  const App undisturbed = start_pool_stencil(hosts, Host::kA, 256 * kMiB, 100);
+  const App undisturbed = start_pool_stencil(hosts, Host::kA, 64 * kMiB, 100);
   EXPECT_TRUE(printed_what_prints(moved, undisturbed));
 }
 

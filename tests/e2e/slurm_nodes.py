@@ -52,7 +52,7 @@ class Nodes(Hosts):
 
     def start_ticker_job(self, host, *options):
         """A job with a GPU that can be moved: its number, and its ticker. It ends with STATUS."""
-        ticker = f"{self.env['PREFIX']}/bin/ticker --period-ms 20"
+        ticker = f"{self.env['PREFIX']}/bin/ticker --period-ms 50"
         job = self.submit("--migratable", "--gres=gpu:1", "--mem=400", f"--nodelist={self.node(host)}", *options,
                           script=f"{ticker}\nexit {STATUS}")  # fmt: skip
         output = Ticker(self.outputs / str(job), None)
@@ -62,7 +62,7 @@ class Nodes(Hosts):
 
     def start_fixed_job(self, host):
         """A job with a GPU that was submitted without --migratable."""
-        ticker = f"{self.env['GCR_CLI']} run -- {self.env['PREFIX']}/bin/ticker --period-ms 20"
+        ticker = f"{self.env['GCR_CLI']} run -- {self.env['PREFIX']}/bin/ticker --period-ms 50"
         job = self.submit("--gres=gpu:1", "--mem=400", f"--nodelist={self.node(host)}", script=ticker)
         wait_for("it runs", lambda: job in self.owners(host), PATIENCE_S)
         return job

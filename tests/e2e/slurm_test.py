@@ -38,7 +38,7 @@ exit $((status > 255 ? status >> 8 : 128 + status))
 # The root is a shell, which ends with 7 when its ticker ends. They alone have the job's output.
 JOB = """#!/bin/bash
 exec 3>&1 >/dev/null 2>&1
-setsid {cli} run -- /bin/sh -c '{ticker} --period-ms 20; exit 7' </dev/null >&3 3>&-
+setsid {cli} run -- /bin/sh -c '{ticker} --period-ms 50; exit 7' </dev/null >&3 3>&-
 """
 
 

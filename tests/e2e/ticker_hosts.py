@@ -144,14 +144,14 @@ class Hosts:
         return path, process
 
     def start_ticker(self, host, stdin=subprocess.DEVNULL):
-        ticker = Ticker(*self.start(host, "ticker", "--period-ms", "20", stdin=stdin))
+        ticker = Ticker(*self.start(host, "ticker", "--period-ms", "50", stdin=stdin))
         wait_for("the ticker starts", lambda: len(ticker.lines()) >= 2)
         return ticker
 
     def start_job_of_tickers(self, host, count):
         """Tickers below one supervisor; its PID."""
         tickers = [Ticker(self.folder / f"job-{number}", None) for number in range(count)]
-        ticker = f"{self.env['PREFIX']}/bin/ticker --period-ms 20"
+        ticker = f"{self.env['PREFIX']}/bin/ticker --period-ms 50"
         script = "".join(f"{ticker} >>{each.path} 2>&1 & " for each in tickers) + "wait"
         ran = subprocess.run(
             self.on(host, self.env["GCR_CLI"], "run", "--output", self.folder / "job.log", "--detach",

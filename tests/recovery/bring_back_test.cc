@@ -122,7 +122,7 @@ TEST_F(BringBack, WhateverMomentTheWorkerIsKilledAtTheProgramRunsAgain) {
   expect_brought_back();
   std::mt19937 random(testing::UnitTest::GetInstance()->random_seed());
   const char* asked = std::getenv("GCR_TEST_KILLS");
-  const int kills = asked != nullptr ? std::atoi(asked) : 50;
+  const int kills = asked != nullptr ? std::atoi(asked) : 15;
   std::map<std::string, int> reached;
   for (int i = 0; i < kills && !HasFailure(); ++i) {
     const auto delay = std::chrono::microseconds(random() % (whole.count() + 1));
