@@ -50,7 +50,7 @@ class Scenario(unittest.TestCase):
         self.fail(f"it ended without saying \"{text}\"")
 
     def end_of(self, begun):
-        out, err = begun.communicate(timeout=120)
+        out, err = begun.communicate(timeout=600)
         self.assertTrue(out, err)
         return begun.returncode, json.loads(out), err
 

@@ -45,7 +45,7 @@ def begin_command(case, command):
     return begun
 
 
-def wait_for(what, condition, seconds=30):
+def wait_for(what, condition, seconds=120):
     """The first result of condition() that is true. Looking, which may start programs, takes a fifth of the time."""
     end = time.monotonic() + seconds
     looked = time.monotonic()
@@ -116,13 +116,13 @@ class Hosts:
     def script(self, command, *words):
         ran = subprocess.run(
             [ROOT / "scripts" / self.SCRIPT, command, self.folder, *words],
-            capture_output=True, text=True, check=False, timeout=120)  # fmt: skip
+            capture_output=True, text=True, check=False, timeout=600)  # fmt: skip
         if ran.returncode != 0:
             raise AssertionError(f"scripts/{self.SCRIPT} {command}: {ran.stderr}")
 
     def host_script(self, command, host):
         """What scripts/hosts does to one: start or stop its agent, whose workers go on, or kill all that is there."""
-        subprocess.run([ROOT / "scripts" / "hosts", command, self.folder, host], check=True, timeout=240)
+        subprocess.run([ROOT / "scripts" / "hosts", command, self.folder, host], check=True, timeout=600)
 
     def address(self, host):
         return self.env[f"IP_{host.upper()}"]
@@ -156,7 +156,7 @@ class Hosts:
         ran = subprocess.run(
             self.on(host, self.env["GCR_CLI"], "run", "--output", self.folder / "job.log", "--detach",
                     "--", "/bin/sh", "-c", script),
-            capture_output=True, text=True, check=True, timeout=60)  # fmt: skip
+            capture_output=True, text=True, check=True, timeout=600)  # fmt: skip
         for each in tickers:
             wait_for("the ticker starts", lambda each=each: each.path.exists() and len(each.lines()) >= 2)
         return int(ran.stdout), tickers
@@ -164,7 +164,7 @@ class Hosts:
     def ask(self, *words):
         """What gcr-migrate prints as JSON, asked on host a."""
         command = [self.env["GCR_CLI"], words[0], *self.env["GCR_TLS"].split(), *words[1:], "--json"]
-        ran = subprocess.run(self.on("a", *command), capture_output=True, text=True, check=True, timeout=60)
+        ran = subprocess.run(self.on("a", *command), capture_output=True, text=True, check=True, timeout=600)
         return json.loads(ran.stdout)
 
     def processes(self, host):
@@ -180,7 +180,7 @@ class Hosts:
             "a", ROOT / "scripts" / script, *self.env["GCR_TLS"].split(), "--cli", self.env["GCR_CLI"],
             "--interval", "1", "--pause", "1", *words)  # fmt: skip
 
-    def moves(self, script, *words, timeout=120):
+    def moves(self, script, *words, timeout=600):
         """Runs it to the end: its exit status, its report, its lines of progress."""
         ran = subprocess.run(
             self.moves_command(script, "--json", *words),
