@@ -16,7 +16,7 @@ import unittest
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-from ticker_hosts import Hosts, begin_command, wait_for  # noqa: E402  # pylint: disable=wrong-import-position
+from ticker_hosts import HANGS_S, Hosts, begin_command, wait_for  # noqa: E402  # pylint: disable=wrong-import-position
 
 TICKERS = 8  # where a host dies in the middle
 
@@ -50,7 +50,7 @@ class Scenario(unittest.TestCase):
         self.fail(f"it ended without saying \"{text}\"")
 
     def end_of(self, begun):
-        out, err = begun.communicate(timeout=600)
+        out, err = begun.communicate(timeout=HANGS_S)
         self.assertTrue(out, err)
         return begun.returncode, json.loads(out), err
 

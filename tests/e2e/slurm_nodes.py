@@ -7,7 +7,7 @@ import re
 import subprocess
 import unittest
 
-from ticker_hosts import ROOT, Hosts, Ticker, begin_command, movable_users, wait_for
+from ticker_hosts import ROOT, TICKER, Hosts, Ticker, begin_command, movable_users, wait_for
 
 USER, _ = movable_users()
 PATIENCE_S = 240
@@ -52,7 +52,7 @@ class Nodes(Hosts):
 
     def start_ticker_job(self, host, *options):
         """A job with a GPU that can be moved: its number, and its ticker. It ends with STATUS."""
-        ticker = f"{self.env['PREFIX']}/bin/ticker --period-ms 50"
+        ticker = f"{self.env['PREFIX']}/bin/{TICKER}"
         job = self.submit("--migratable", "--gres=gpu:1", "--mem=400", f"--nodelist={self.node(host)}", *options,
                           script=f"{ticker}\nexit {STATUS}")  # fmt: skip
         output = Ticker(self.outputs / str(job), None)
@@ -62,7 +62,7 @@ class Nodes(Hosts):
 
     def start_fixed_job(self, host):
         """A job with a GPU that was submitted without --migratable."""
-        ticker = f"{self.env['GCR_CLI']} run -- {self.env['PREFIX']}/bin/ticker --period-ms 50"
+        ticker = f"{self.env['GCR_CLI']} run -- {self.env['PREFIX']}/bin/{TICKER}"
         job = self.submit("--gres=gpu:1", "--mem=400", f"--nodelist={self.node(host)}", script=ticker)
         wait_for("it runs", lambda: job in self.owners(host), PATIENCE_S)
         return job

@@ -20,7 +20,7 @@ import unittest
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-from ticker_hosts import Hosts, Ticker, movable_users, wait_for  # noqa: E402  # pylint: disable=wrong-import-position
+from ticker_hosts import TICKER, Hosts, Ticker, movable_users, wait_for  # noqa: E402  # pylint: disable=wrong-import-position
 
 USER, ANOTHER_USER = movable_users()
 MEMORY_MB = 600
@@ -38,7 +38,7 @@ exit $((status > 255 ? status >> 8 : 128 + status))
 # The root is a shell, which ends with 7 when its ticker ends. They alone have the job's output.
 JOB = """#!/bin/bash
 exec 3>&1 >/dev/null 2>&1
-setsid {cli} run -- /bin/sh -c '{ticker} --period-ms 50; exit 7' </dev/null >&3 3>&-
+setsid {cli} run -- /bin/sh -c '{ticker}; exit 7' </dev/null >&3 3>&-
 """
 
 
@@ -84,7 +84,7 @@ class Cluster(Hosts):
 
     def start_job(self, host):
         """A job that counts: its number, its ticker, the PID of its root."""
-        ticker = f"{self.env['PREFIX']}/bin/ticker"
+        ticker = f"{self.env['PREFIX']}/bin/{TICKER}"
         job = self.submit(host, JOB.format(cli=self.env["GCR_CLI"], ticker=ticker))
         output = Ticker(self.outputs / str(job), None)
         wait_for("the ticker starts", lambda: output.path.exists() and len(output.lines()) >= 2, PATIENCE_S)

@@ -14,6 +14,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 CAP_SYS_RESOURCE = 24
+HANGS_S = 600  # after so long a command will never end
+TICKER = "ticker --period-ms 50"
 SLICES, SLICE_WORDS = 64, 8192  # as tests/apps/ticker.h has them
 
 
@@ -116,13 +118,13 @@ class Hosts:
     def script(self, command, *words):
         ran = subprocess.run(
             [ROOT / "scripts" / self.SCRIPT, command, self.folder, *words],
-            capture_output=True, text=True, check=False, timeout=600)  # fmt: skip
+            capture_output=True, text=True, check=False, timeout=HANGS_S)  # fmt: skip
         if ran.returncode != 0:
             raise AssertionError(f"scripts/{self.SCRIPT} {command}: {ran.stderr}")
 
     def host_script(self, command, host):
         """What scripts/hosts does to one: start or stop its agent, whose workers go on, or kill all that is there."""
-        subprocess.run([ROOT / "scripts" / "hosts", command, self.folder, host], check=True, timeout=600)
+        subprocess.run([ROOT / "scripts" / "hosts", command, self.folder, host], check=True, timeout=HANGS_S)
 
     def address(self, host):
         return self.env[f"IP_{host.upper()}"]
@@ -144,19 +146,19 @@ class Hosts:
         return path, process
 
     def start_ticker(self, host, stdin=subprocess.DEVNULL):
-        ticker = Ticker(*self.start(host, "ticker", "--period-ms", "50", stdin=stdin))
+        ticker = Ticker(*self.start(host, *TICKER.split(), stdin=stdin))
         wait_for("the ticker starts", lambda: len(ticker.lines()) >= 2)
         return ticker
 
     def start_job_of_tickers(self, host, count):
         """Tickers below one supervisor; its PID."""
         tickers = [Ticker(self.folder / f"job-{number}", None) for number in range(count)]
-        ticker = f"{self.env['PREFIX']}/bin/ticker --period-ms 50"
+        ticker = f"{self.env['PREFIX']}/bin/{TICKER}"
         script = "".join(f"{ticker} >>{each.path} 2>&1 & " for each in tickers) + "wait"
         ran = subprocess.run(
             self.on(host, self.env["GCR_CLI"], "run", "--output", self.folder / "job.log", "--detach",
                     "--", "/bin/sh", "-c", script),
-            capture_output=True, text=True, check=True, timeout=600)  # fmt: skip
+            capture_output=True, text=True, check=True, timeout=HANGS_S)  # fmt: skip
         for each in tickers:
             wait_for("the ticker starts", lambda each=each: each.path.exists() and len(each.lines()) >= 2)
         return int(ran.stdout), tickers
@@ -164,7 +166,7 @@ class Hosts:
     def ask(self, *words):
         """What gcr-migrate prints as JSON, asked on host a."""
         command = [self.env["GCR_CLI"], words[0], *self.env["GCR_TLS"].split(), *words[1:], "--json"]
-        ran = subprocess.run(self.on("a", *command), capture_output=True, text=True, check=True, timeout=600)
+        ran = subprocess.run(self.on("a", *command), capture_output=True, text=True, check=True, timeout=HANGS_S)
         return json.loads(ran.stdout)
 
     def processes(self, host):
@@ -180,7 +182,7 @@ class Hosts:
             "a", ROOT / "scripts" / script, *self.env["GCR_TLS"].split(), "--cli", self.env["GCR_CLI"],
             "--interval", "1", "--pause", "1", *words)  # fmt: skip
 
-    def moves(self, script, *words, timeout=600):
+    def moves(self, script, *words, timeout=HANGS_S):
         """Runs it to the end: its exit status, its report, its lines of progress."""
         ran = subprocess.run(
             self.moves_command(script, "--json", *words),

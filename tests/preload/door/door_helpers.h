@@ -14,12 +14,11 @@
 
 #include "migrate-agent/door/door.h"
 #include "migrate-agent/gpu_access/gates.h"
+#include "src/base/units.h"
 #include "tests/preload/door/subject_process.h"
 
 namespace gcr::test {
 
-inline constexpr std::uint64_t kKiB = 1024;
-inline constexpr std::uint64_t kMiB = 1024 * kKiB;
 inline constexpr std::chrono::milliseconds kLong = std::chrono::seconds(60);
 inline constexpr std::chrono::milliseconds kNoLease{0};
 
