@@ -74,6 +74,17 @@ class Stranger(unittest.TestCase):
         last = self.lines(self.tree / "scripts/build", NETWORK="yes")[-1]
         self.assertRegex(last, "^install-deps: apt-get cannot install them.*: mend that, and run this again")
 
+    def test_each_command_asks_for_each_package_once(self):
+        for script in ("build", "bundle", "demo", "package", "test"):
+            with self.subTest(script):
+                self.calls.write_text("", encoding="ascii")
+                last = self.lines(self.tree / "scripts" / script, NETWORK="yes")[-1]
+                self.assertRegex(last, "^install-deps: apt-get cannot install them")
+                asked = [word for call in self.calls.read_text(encoding="ascii").splitlines()
+                         if call.startswith("end ") and " install " in call for word in call.split()]  # fmt: skip
+                self.assertIn("g++", asked)
+                self.assertEqual(len(asked), len(set(asked)), asked)
+
     def test_who_is_not_root_is_told_so(self):
         for script in ("bundle", "build", "demo", "package", "test", "test-stranger"):
             with self.subTest(script):
