@@ -3,8 +3,13 @@
 #
 # The scripts work in a source tree (programs in build/release) and in a bundle (scripts/bundle),
 # which has the same scripts/ beside bin/, lib/ and criu/. GCR_BUILD names another build folder.
+# What runs hundreds of times, as scripts/hosts in tests, starts as few processes as it can.
 
-gcr_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+gcr_came_from=$PWD
+cd -- "${BASH_SOURCE[0]%/*}/../.." || exit
+gcr_root=$PWD
+cd -- "$gcr_came_from" || exit
+unset gcr_came_from
 # shellcheck disable=SC2034  # used by those who source this
 if [[ -n ${GCR_BUILD:-} || ! -x $gcr_root/bin/migrate-agent ]]; then
   gcr_is_bundle=no
@@ -21,7 +26,7 @@ else
   PATH=$PATH:$gcr_root/tools
 fi
 # shellcheck disable=SC2034  # what slurmd's own programs share, in Debian's packages
-gcr_slurm_library=/usr/lib/$(uname -m)-linux-gnu/slurm-wlm/libslurmfull.so
+gcr_slurm_library=/usr/lib/$HOSTTYPE-linux-gnu/slurm-wlm/libslurmfull.so
 # shellcheck disable=SC2034
 gcr_bin=$gcr_prefix/bin
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
@@ -38,7 +43,7 @@ fail() { say "$*"; exit 1; }
 # machine's own, NVIDIA's (real) and AMD's (hip).
 need_gpu_kind() { [[ $1 =~ ^(soft|soft-hip|real|hip)$ ]] || fail "--gpu is soft, soft-hip, real or hip, not $1"; }
 
-need_root() { [[ $(id -u) == 0 ]] || fail "must run as root, for example by sudo"; }
+need_root() { [[ $EUID == 0 ]] || fail "must run as root, for example by sudo"; }
 
 # Removes the build folder DIRECTORY if it was configured at another path: it would build what is there.
 remove_moved_build() {
@@ -69,14 +74,9 @@ bytes_of() {
   echo $((number * unit))
 }
 
-is_alive() { [[ -e /proc/$1/stat && $(process_state "$1") != Z ]]; }
-
-# One letter, as in ps; Z for what is gone.
-process_state() {
+is_alive() {
   local line
-  line=$(cat "/proc/$1/stat" 2>/dev/null) || { echo Z; return; }
-  line=${line##*) }
-  echo "${line%% *}"
+  { read -r line <"/proc/$1/stat"; } 2>/dev/null && [[ ${line##*) } != Z* ]]
 }
 
 # Waits until COMMAND… succeeds, at most SECONDS; 1 if it never does.
