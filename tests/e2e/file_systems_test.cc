@@ -50,6 +50,7 @@ class Mounted : public FileSystem {
     const UniqueFd filler(
         ::open((path_ + "/filler").c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
     ASSERT_TRUE(filler);
+    ASSERT_EQ(::syncfs(filler.get()), 0);  // what was written has its blocks then
     struct statvfs now {};
     ASSERT_EQ(::fstatvfs(filler.get(), &now), 0);
     const std::uint64_t free_bytes = now.f_bavail * now.f_frsize;
@@ -117,7 +118,7 @@ class OnFileSystem : public CheckpointTest {
   /// One that cannot be written, with that reason.
   void expect_failure(const App& counter, const std::string& reason) const {
     const CommandResult failed = checkpoint(counter.pid(), {"--name", "third"});
-    EXPECT_EQ(failed.exit_code, kFailedExit) << failed.out;
+    EXPECT_EQ(failed.exit_code, kFailedExit) << failed.out << failed.err;
     EXPECT_NE(failed.err.find(reason), std::string::npos) << failed.err;
   }
 
@@ -137,7 +138,7 @@ TEST_P(OnEachFileSystem, CheckpointsAreWholeAndAFullDiskHarmsNothing) {
   App counter = start_counter(hosts_, Host::kA, 64 * kMiB);
   take_two(counter);
   const std::vector<std::string> before = files();
-  file_system_->leave(64 * kKiB);
+  file_system_->leave(128 * kKiB);
   expect_failure(counter, "No space left");
   EXPECT_EQ(files(), before);
   expect_answer(kCounterFirst + 1);

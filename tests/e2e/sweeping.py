@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """sweeping.py MIB [RESTING [registered] [direct] [filtered]]: writes its number into every page of a memory, again
 and again, gives memory back and takes other memory, and looks at all of it before each line "sweep N".
-What it does not find as it was written it says, and ends. With RESTING it uses a GPU, by CUDA if that is
-there, else by HIP, and has so many MiB that it only reads; `registered`: they are registered with the driver;
-`direct`: it has a file open for direct I/O; `filtered`: it has a filter for system calls, which lets all pass."""
+What it does not find as it was written it says, and ends. With RESTING it uses a GPU, by HIP if GCR_APP_RUNTIME says
+so, else by CUDA, and has so many MiB that it only reads; `registered`: they are registered with the driver; `direct`:
+it has a file open for direct I/O; `filtered`: it has a filter for system calls, which lets all pass."""
 import ctypes
 import mmap
 import os
@@ -19,18 +19,18 @@ def load_first(*names):
             return ctypes.CDLL(name)
         except OSError:
             pass
-    sys.exit("there is neither CUDA nor HIP")
+    sys.exit("there is no HIP")
 
 
 pages = int(sys.argv[1]) * 256
 resting = b""
 if len(sys.argv) > 2:
-    try:
+    if os.environ.get("GCR_APP_RUNTIME") != "hip":
         cuda = ctypes.CDLL("libcuda.so.1")
         context = ctypes.c_void_p()
         assert cuda.cuInit(0) == 0 and cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
         register = cuda.cuMemHostRegister_v2
-    except OSError:
+    else:
         hip = load_first("libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5")
         assert hip.hipInit(0) == 0 and hip.hipSetDevice(0) == 0
         register = hip.hipHostRegister
