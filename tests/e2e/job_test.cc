@@ -192,10 +192,17 @@ INSTANTIATE_TEST_SUITE_P(Job, HeapTest, testing::Values("heap", "huge-heap", "lo
 
 TEST_F(JobTest, ZerosOfMemoryThatItSharesDoNotGoThroughCriu) { expect_zeros_left_out(); }
 
-/// At the source there are control groups of version 1, or none: CRIU stops the job by itself.
+/// At the source there are control groups of version 1, or none: CRIU stops the job by itself. No group that the
+/// source's agent cannot see limits the job.
 class JobThatCriuCannotFreeze : public JobTest {
  protected:
-  JobThatCriuCannotFreeze() : JobTest({"--prepare-a", hide_version_two()}) {}
+  JobThatCriuCannotFreeze() : JobTest({"--prepare-a", hide_version_two()}) {
+    for (const cgroups::Hierarchy& hierarchy : cgroups::hierarchies()) {
+      if (hierarchy.version != cgroups::Version::kTwo) continue;
+      std::ofstream group(hierarchy.mount / "cgroup.procs");
+      EXPECT_TRUE(group << ::getpid() << std::flush);  // the job will be our child
+    }
+  }
 
   static std::string hide_version_two() {
     std::string hide = "sed -i '1i allow_unfrozen = true' $1/agent.toml";
