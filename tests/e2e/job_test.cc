@@ -192,8 +192,8 @@ INSTANTIATE_TEST_SUITE_P(Job, HeapTest, testing::Values("heap", "huge-heap", "lo
 
 TEST_F(JobTest, ZerosOfMemoryThatItSharesDoNotGoThroughCriu) { expect_zeros_left_out(); }
 
-/// At the source there are control groups of version 1, or none: CRIU stops the job by itself. No group that the
-/// source's agent cannot see limits the job.
+/// At the source there are control groups of version 1, or none: CRIU stops the job by itself. No
+/// group that the source's agent cannot see limits the job.
 class JobThatCriuCannotFreeze : public JobTest {
  protected:
   JobThatCriuCannotFreeze() : JobTest({"--prepare-a", hide_version_two()}) {
