@@ -80,13 +80,13 @@ class SlurmCourse(Course):
             return
         if place is not None and place.mark == SUCCESSOR and task.state in (State.WAITING, State.LEFT):
             self._has_gone(task, place)
-        elif task.state is State.MOVED:
+        elif task.state is State.MOVED and not (place is not None and place.pending):
             self._finish(task, place)
         elif task.state is State.MOVING and place is not None and place.ended:
             self.runner.cancel(task)
         elif task.state is State.LEFT or (task.state is State.WAITING and task.options):
             self._give_up(task)
-        elif task.state is State.ENDED:
+        elif task.state in (State.ENDED, State.MOVED):  # moved by another course, into its own placeholder
             self._leave(task, place)
 
     def _earlier_placeholder(self, task):
