@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "src/base/units.h"
+#include "tests/apps/pace.h"
 #include "tests/apps/stencil.h"
 #include "tests/support/command_line.h"
 
@@ -19,6 +20,7 @@ struct Options {
   std::uint64_t mib = 16;
   std::uint64_t report = 50;
   std::uint64_t steps = 0;
+  double period_ms = 0;
   int device = 0;
 };
 
@@ -113,14 +115,18 @@ int run(const Options& options) {
   gpu.check(driver.set_words_async(scratch, 0, 4096, nullptr), "clear");
   gpu.synchronize();
   const CUgraphExec graph = capture_graph(gpu, ring.buffers()[2], pinned, scratch, stream);
+  Pace pace(options.period_ms);
   while (!termination_asked() && (options.steps == 0 || ring.steps() < options.steps)) {
+    pace.begin_step();
     ring.step(stream);
     gpu.check(driver.launch_graph(graph, stream), "launch the graph");
-    if (ring.steps() % options.report != 0) continue;
-    const std::uint64_t sum = ring.checksum();
-    const std::uint64_t replayed = gpu.read_word(scratch + 8192) ^ gpu.read_word(scratch);
-    report(ring.steps(),
-           sum + replayed + mix(static_cast<const std::uint64_t*>(pinned), kPinnedWords));
+    if (ring.steps() % options.report == 0) {
+      const std::uint64_t sum = ring.checksum();
+      const std::uint64_t replayed = gpu.read_word(scratch + 8192) ^ gpu.read_word(scratch);
+      report(ring.steps(),
+             sum + replayed + mix(static_cast<const std::uint64_t*>(pinned), kPinnedWords));
+    }
+    pace.end_step();
   }
   gpu.synchronize();
   return 0;
@@ -135,6 +141,7 @@ int main(int argc, char** argv) {
   line.add("--mib", options.mib, "MiB of each kind").within(1, 65536);
   line.add("--report", options.report, "steps between two lines").positive();
   line.add("--steps", options.steps, "end after so many steps (0: never)");
+  line.add("--period-ms", options.period_ms, "the pace, if the GPU keeps it (0: no pause)").within(0.0, 60000.0);
   line.add("--device", options.device, "device ordinal");
   line.parse(argc, argv);
   return gcr::apps::run(options);

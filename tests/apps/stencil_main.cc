@@ -1,10 +1,11 @@
-// stencil: N GiB of VRAM in many buffers of different sizes, worked on without pause. Every
-// --report steps it prints "step=<n> checksum=<hex>" over all buffers; an undisturbed run with the
-// same options prints the same lines. SIGTERM ends it.
+// stencil: N GiB of VRAM in many buffers of different sizes, worked on without pause unless
+// --period-ms spreads the steps. Every --report steps it prints "step=<n> checksum=<hex>" over all
+// buffers; an undisturbed run with the same options prints the same lines. SIGTERM ends it.
 #include <algorithm>
 #include <array>
 
 #include "src/base/units.h"
+#include "tests/apps/pace.h"
 #include "tests/apps/stencil.h"
 #include "tests/support/command_line.h"
 
@@ -23,6 +24,7 @@ struct Options {
   std::uint64_t small_kib = 1024;
   std::uint64_t report = 100;
   std::uint64_t steps = 0;
+  double period_ms = 0;
   int device = 0;
   bool pool = false;
 };
@@ -66,9 +68,12 @@ int run(const Options& options) {
   Ring ring(gpu, allocate_buffers(gpu, total == 0 ? kGiB : total, options),
             options.slice_mib * kMiB / 8);
   report(0, ring.checksum());
+  Pace pace(options.period_ms);
   while (!termination_asked() && (options.steps == 0 || ring.steps() < options.steps)) {
+    pace.begin_step();
     ring.step();
     if (ring.steps() % options.report == 0) report(ring.steps(), ring.checksum());
+    pace.end_step();
   }
   gpu.synchronize();
   return 0;
@@ -89,6 +94,7 @@ int main(int argc, char** argv) {
       .within(1, 2047);
   line.add("--report", options.report, "steps between two lines").positive();
   line.add("--steps", options.steps, "end after so many steps (0: never)");
+  line.add("--period-ms", options.period_ms, "the pace, if the GPU keeps it (0: no pause)").within(0.0, 60000.0);
   line.add("--device", options.device, "device ordinal");
   line.add_flag("--pool", options.pool, "take it from the stream-ordered pool");
   line.parse(argc, argv);

@@ -12,6 +12,8 @@ namespace {
 
 constexpr Milliseconds kStartTimeout{60'000};
 constexpr Milliseconds kEndTimeout{180'000};
+// A processor is not all for them: what they wait for is a migration.
+constexpr const char* kPeriodMs = "10";
 
 App start(TwoHosts& hosts, Host host, const std::vector<std::string>& command) {
   App app = hosts.start_app(host, command);
@@ -70,24 +72,25 @@ App start_sleeper(TwoHosts& hosts, Host host) {
 App start_stencil(TwoHosts& hosts, Host host, std::uint64_t vram_bytes, int report) {
   return start(hosts, host,
                {hosts.program_path("stencil"), "--mib", std::to_string(vram_bytes / kMiB),
-                "--slice-mib", "1", "--report", std::to_string(report)});
+                "--slice-mib", "1", "--period-ms", kPeriodMs, "--report", std::to_string(report)});
 }
 
 App start_pool_stencil(TwoHosts& hosts, Host host, std::uint64_t vram_bytes, int report) {
   return start(hosts, host,
                {hosts.program_path("stencil"), "--pool", "--mib", std::to_string(vram_bytes / kMiB),
-                "--slice-mib", "1", "--report", std::to_string(report)});
+                "--slice-mib", "1", "--period-ms", kPeriodMs, "--report", std::to_string(report)});
 }
 
 App start_small_buffers(TwoHosts& hosts, Host host, int report) {
   return start(hosts, host,
                {hosts.program_path("stencil"), "--mib", "2", "--small", "5000", "--small-kib", "16",
-                "--report", std::to_string(report)});
+                "--period-ms", "1", "--report", std::to_string(report)});
 }
 
 App start_alloc_styles(TwoHosts& hosts, Host host, int report) {
   return start(hosts, host,
-               {hosts.program_path("alloc_styles"), "--report", std::to_string(report)});
+               {hosts.program_path("alloc_styles"), "--period-ms", kPeriodMs, "--report",
+                std::to_string(report)});
 }
 
 App start_managed(TwoHosts& hosts, Host host) {

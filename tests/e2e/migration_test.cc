@@ -37,8 +37,8 @@ TEST(Migration, TheSourceEndsAndGivesBackItsMemory) {
   TwoHosts hosts;
   const HostUse source_before = hosts.use(Host::kA);
   const HostUse destination_before = hosts.use(Host::kB);
-  App counter = start_counter(hosts, Host::kA, 256 * kMiB);
-  EXPECT_GE(hosts.use(Host::kA).vram_bytes, source_before.vram_bytes + 256 * kMiB);
+  App counter = start_counter(hosts, Host::kA, 128 * kMiB);
+  EXPECT_GE(hosts.use(Host::kA).vram_bytes, source_before.vram_bytes + 128 * kMiB);
 
   const MigrateOutcome outcome = hosts.migrate(Host::kA, counter.pid());
 
@@ -46,7 +46,7 @@ TEST(Migration, TheSourceEndsAndGivesBackItsMemory) {
   EXPECT_TRUE(counter.program().wait(Milliseconds(60'000)));
   EXPECT_EQ(hosts.use_coming_to(Host::kA, source_before), source_before);
   const HostUse destination_after = hosts.use(Host::kB);
-  EXPECT_GE(destination_after.vram_bytes, destination_before.vram_bytes + 256 * kMiB);
+  EXPECT_GE(destination_after.vram_bytes, destination_before.vram_bytes + 128 * kMiB);
   EXPECT_EQ(destination_after.workers, 0U);
   EXPECT_EQ(destination_after.runtime_bytes, destination_before.runtime_bytes);
 }
@@ -71,28 +71,28 @@ void expect_as_undisturbed(const std::function<App(TwoHosts& hosts)>& start) {
 
 TEST(Migration, StencilPrintsTheChecksumsOfAnUndisturbedRun) {
   expect_as_undisturbed(
-      [](TwoHosts& hosts) { return start_stencil(hosts, Host::kA, 128 * kMiB, 100); });
+      [](TwoHosts& hosts) { return start_stencil(hosts, Host::kA, 128 * kMiB, 20); });
 }
 
 TEST(Migration, FiveThousandSmallBuffersMoveLikeLargeOnes) {
-  expect_as_undisturbed([](TwoHosts& hosts) { return start_small_buffers(hosts, Host::kA, 2000); });
+  expect_as_undisturbed([](TwoHosts& hosts) { return start_small_buffers(hosts, Host::kA, 200); });
 }
 
 TEST(Migration, StreamOrderedMemoryIsMovedAsVram) {
   TwoHosts hosts;
-  const App moved = start_pool_stencil(hosts, Host::kA, 64 * kMiB, 100);
+  const App moved = start_pool_stencil(hosts, Host::kA, 64 * kMiB, 20);
   ASSERT_TRUE(moved.wait_for_lines(3));
   const MigrateOutcome outcome = hosts.migrate(Host::kA, moved.pid());
   ASSERT_TRUE(migrated(outcome));
   EXPECT_GE(outcome.vram_bytes, 64 * kMiB);
   ASSERT_TRUE(moved.wait_for_lines(moved.lines().size() + 3));
   ASSERT_EQ(::kill(outcome.pid, SIGTERM), 0);
-  const App undisturbed = start_pool_stencil(hosts, Host::kA, 64 * kMiB, 100);
+  const App undisturbed = start_pool_stencil(hosts, Host::kA, 64 * kMiB, 20);
   EXPECT_TRUE(printed_what_prints(moved, undisturbed));
 }
 
 TEST(Migration, EveryWayToAllocateArrivesIntact) {
-  expect_as_undisturbed([](TwoHosts& hosts) { return start_alloc_styles(hosts, Host::kA, 50); });
+  expect_as_undisturbed([](TwoHosts& hosts) { return start_alloc_styles(hosts, Host::kA, 20); });
 }
 
 /// As a job with one of its node's GPUs: the driver lets it import no memory of another GPU.
@@ -104,7 +104,8 @@ TEST(Migration, AProgramThatSawOneGpuOfTwoGetsMemoryOfItsOwnOnAnother) {
     if (word.starts_with("SOFTGPU_DEVICES=")) devices = word.substr(0, word.find(','));
   }
   const std::vector<std::string> command = {
-      "env", devices, "SOFTGPU_SAW_SOME=1", hosts.program_path("alloc_styles"), "--report", "50"};
+      "env",      devices, "SOFTGPU_SAW_SOME=1", hosts.program_path("alloc_styles"), "--period-ms", "10",
+      "--report", "20"};
   const App moved = hosts.start_app(Host::kA, command);
   ASSERT_TRUE(moved.wait_for_lines(3));
   const MigrateOutcome there = hosts.migrate(Host::kA, moved.pid());

@@ -30,7 +30,7 @@ namespace {
 using testing::HasSubstr;
 using Words = std::vector<std::string>;
 
-constexpr std::uint64_t kSuspendedVram = 64 * kMiB;
+constexpr std::uint64_t kSuspendedVram = 32 * kMiB;
 constexpr std::size_t kHugepageBytes = 2 * kMiB;
 
 class SuspendedTest : public testing::Test {
@@ -233,7 +233,7 @@ TEST_F(SuspendedTest, OnceItHasArrivedItIsCheckpointed) {
 TEST_F(SuspendedTest, ItArrivesThoughItsGpuIsFullAndGoesOnOnceThereIsRoom) {
   ASSERT_NO_FATAL_FAILURE(start({"--vram", "1G"}));
   {
-    const App other = start_stencil(*hosts_, Host::kB, 768 * kMiB, 100);
+    const App other = start_stencil(*hosts_, Host::kB, 400 * kMiB, 20);
     ASSERT_TRUE(migrated(migrate()));
     const CommandResult refused = order({"resume", pid_of_suspended(Host::kB)}, Host::kB);
     EXPECT_EQ(refused.exit_code, kRefusedExit) << refused.out;
@@ -322,8 +322,8 @@ TEST_F(SuspendedTest, WithoutItsKeeperItCannotBeMovedAndThatIsSaid) {
 
 TEST(SuspendedProgram, PrintsWhatAnUndisturbedRunPrints) {
   TwoHosts hosts;
-  const App undisturbed = start_stencil(hosts, Host::kB, 64 * kMiB, 100);
-  const App app = start_stencil(hosts, Host::kA, 64 * kMiB, 100);
+  const App undisturbed = start_stencil(hosts, Host::kB, 64 * kMiB, 20);
+  const App app = start_stencil(hosts, Host::kA, 64 * kMiB, 20);
   ASSERT_TRUE(app.wait_for_lines(3));
   const std::string pid = std::to_string(app.pid());
   ASSERT_EQ(hosts.order(Host::kA, {"suspend", pid}).exit_code, 0);
