@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <stdexcept>
+#include <string>
 
 #include "src/base/units.h"
 
@@ -144,6 +146,11 @@ testing::AssertionResult migrated(const MigrateReport& outcome) {
   return testing::AssertionFailure() << "exit status " << outcome.exit_code << "\n"
                                      << outcome.report.message() << "\n"
                                      << outcome.err;
+}
+
+int moves_or(int few) {
+  const char* asked = std::getenv("GCR_MOVES");
+  return asked != nullptr ? std::stoi(asked) : few;
 }
 
 void move_to_and_fro(const TwoHosts& hosts, pid_t pid, int moves,

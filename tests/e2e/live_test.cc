@@ -241,10 +241,8 @@ TEST(Live, ImagesTravelInRoundsWhereTheKernelTellsOfPagesAndNowhereElse) {
   EXPECT_EQ(streamed.report.image_mode(), "stream");
 }
 
-/// GCR_MOVES in the environment: how many.
 TEST(Live, AProgramThatWritesWhileItIsCopiedNeverDiffersHoweverOftenItMoves) {
-  const char* asked = std::getenv("GCR_MOVES");
-  const int moves = asked != nullptr ? std::stoi(asked) : 40;
+  const int moves = moves_or(20);
   TwoHosts hosts;
   App scribbler =
       start_scribbler(hosts, Host::kA, 24 * kMiB,

@@ -68,7 +68,7 @@ std::string trimmed(std::string screen) {
 /// Writes GCR_BINARY_DIR/live-display.txt, of which docs/live-display.txt is a copy.
 TEST(Progress, ATerminalShowsTheMigrationWhileItGoesOn) {
   TwoHosts hosts;
-  App scribbler = start_scribbler(hosts, Host::kA, 512 * kMiB, {"--dirty-per-second", "0.4"});
+  App scribbler = start_scribbler(hosts, Host::kA, 128 * kMiB, {"--dirty-per-second", "0.4"});
   ASSERT_TRUE(scribbler.wait_for_lines(1));
   // An agent that knows the program says how long it will stand still.
   const MigrateReport there = hosts.migrate_for_report(Host::kA, scribbler.pid(), {});
@@ -79,7 +79,7 @@ TEST(Progress, ATerminalShowsTheMigrationWhileItGoesOn) {
   std::vector<std::string> command =
       hosts.migrate_command(Host::kA, Host::kB, back.report.destination_pid());
   // So slow that rounds can be seen on every machine.
-  command.insert(command.end(), {"--downtime-limit", "50", "--max-bandwidth", "400M"});
+  command.insert(command.end(), {"--downtime-limit", "50", "--max-bandwidth", "100M"});
   const gcr::test::Terminal terminal(100, 50, command, {"PATH=/usr/sbin:/usr/bin:/sbin:/bin"});
   std::string middle;
   ASSERT_TRUE(terminal.wait_for([&](const std::string& screen) {

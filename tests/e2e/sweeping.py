@@ -9,6 +9,7 @@ import mmap
 import os
 import struct
 import sys
+import time
 
 PAGE = 4096
 
@@ -81,3 +82,4 @@ while True:
         if found != number:
             sys.exit(f"memory of sweep {number} has {found}")
     print("sweep", sweep, flush=True)
+    time.sleep(0.01)

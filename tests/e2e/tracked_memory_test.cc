@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 class TrackedMemoryTest : public testing::Test {
  protected:
   static constexpr std::size_t kSome = 5;
-  static constexpr std::uint64_t kRestingMib = 256;
+  static constexpr std::uint64_t kRestingMib = 96;
   static constexpr std::uint64_t kResting = kRestingMib * kMiB;
 
   void SetUp() override {
@@ -38,7 +38,7 @@ class TrackedMemoryTest : public testing::Test {
   App start(const std::string& how = "") {
     App app =
         hosts_.start_app(Host::kA, {"/bin/sh", "-c",
-                                    fmt::format("exec python3 {}/tests/e2e/sweeping.py 32 {} {}",
+                                    fmt::format("exec python3 {}/tests/e2e/sweeping.py 8 {} {}",
                                                 GCR_SOURCE_DIR, kRestingMib, how)});
     EXPECT_TRUE(app.wait_for_lines(kSome)) << app.output();
     return app;

@@ -153,7 +153,7 @@ TEST_F(WriteTrackerTest, MemoryThatIsGivenBackAndWrittenAgainIsRead) {
   ASSERT_EQ(::madvise(memory.page(10), 3 * kPage, MADV_DONTNEED), 0);
   memory.write(11);
   EXPECT_EQ(*static_cast<const volatile unsigned char*>(memory.page(12)), 0);
-  // A page that was only read has the kernel's zeros, or memory of its own: that is for the kernel to choose.
+  // A page that was only read has the kernel's zeros or memory of its own: the kernel chooses.
   const auto there = present_pages(::getpid(), {memory.pages(10, 3)});
   ASSERT_TRUE(there);
   EXPECT_EQ(intersection(*there, {memory.pages(10, 2)}), AddressRanges{memory.pages(11, 1)});
