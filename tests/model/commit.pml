@@ -812,23 +812,30 @@ end_operator:
                  killed_committed || killed_suspended)
 
 /* Never two running copies. */
-ltl one_copy { [] !(source_copy == runs && destination_copy == runs) }
+#define is_one_copy (!(source_copy == runs && destination_copy == runs))
+ltl one_copy { [] is_one_copy }
 
 /* Once the source's journal has Committed, its copy never runs again, unless an operator says so, or
  * the destination that its own has never run. */
-ltl committed_is_final { [] (decided -> (source_copy != runs || overruled || taken_back)) }
+#define is_final (!decided || source_copy != runs || overruled || taken_back)
+ltl committed_is_final { [] is_final }
 
 /* A copy that runs at the destination is in its journal, and one that was taken apart at the source
  * in the source's: recovery knows of it. */
-ltl journals_tell { [] ((destination_copy == runs ->
-                         destination_journal == committed || destination_journal == running) &&
-                        (source_copy == standing -> detaching_noted) &&
-                        (source_journal == awaiting -> peer_noted)) }
+#define is_told ((destination_copy != runs ||                                                \
+                  destination_journal == committed || destination_journal == running) &&      \
+                 (source_copy != standing || detaching_noted) &&                              \
+                 (source_journal != awaiting || peer_noted))
+ltl journals_tell { [] is_told }
 
 /* What a copy that stands still had in VRAM is there or in host memory; suspended, it does not run. */
-ltl vram_is_kept { [] ((source_copy == standing -> vram || vram_copy) &&
-                       (destination_copy == standing && was_suspended -> destination_keeps) &&
-                       (source_journal == suspended -> source_copy != runs)) }
+#define is_kept ((source_copy != standing || vram || vram_copy) &&                              \
+                 (destination_copy != standing || !was_suspended || destination_keeps) &&      \
+                 (source_journal != suspended || source_copy != runs))
+ltl vram_is_kept { [] is_kept }
+
+/* All of these, in one search. */
+ltl invariants { [] (is_one_copy && is_final && is_told && is_kept) }
 
 /* When faults are over, both sides come to their end and one copy runs. */
 ltl settles { [] (faults_over -> <> (source_done && destination_done && (one_runs || excused))) }
