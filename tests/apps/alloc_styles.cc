@@ -141,7 +141,8 @@ int main(int argc, char** argv) {
   line.add("--mib", options.mib, "MiB of each kind").within(1, 65536);
   line.add("--report", options.report, "steps between two lines").positive();
   line.add("--steps", options.steps, "end after so many steps (0: never)");
-  line.add("--period-ms", options.period_ms, "the pace, if the GPU keeps it (0: no pause)").within(0.0, 60000.0);
+  line.add("--period-ms", options.period_ms, "the pace, if the GPU keeps it (0: no pause)")
+      .within(0.0, 60000.0);
   line.add("--device", options.device, "device ordinal");
   line.parse(argc, argv);
   return gcr::apps::run(options);

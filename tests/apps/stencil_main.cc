@@ -94,7 +94,8 @@ int main(int argc, char** argv) {
       .within(1, 2047);
   line.add("--report", options.report, "steps between two lines").positive();
   line.add("--steps", options.steps, "end after so many steps (0: never)");
-  line.add("--period-ms", options.period_ms, "the pace, if the GPU keeps it (0: no pause)").within(0.0, 60000.0);
+  line.add("--period-ms", options.period_ms, "the pace, if the GPU keeps it (0: no pause)")
+      .within(0.0, 60000.0);
   line.add("--device", options.device, "device ordinal");
   line.add_flag("--pool", options.pool, "take it from the stream-ordered pool");
   line.parse(argc, argv);

@@ -63,7 +63,8 @@ testing::AssertionResult printed_what_prints(const App& app, const App& undistur
 testing::AssertionResult migrated(const MigrateOutcome& outcome);
 testing::AssertionResult migrated(const MigrateReport& outcome);
 
-/// How often a job moves in a test that looks for what is rare: GCR_MOVES in the environment, or `few`.
+/// How often a job moves in a test that looks for what is rare: GCR_MOVES in the environment, or
+/// `few`.
 int moves_or(int few);
 
 /// Moves a job from host A to host B, back to A, and so on, `moves` times in all. After each move

@@ -81,7 +81,7 @@ Cost migrate_counter(std::uint64_t vram_bytes) {
 TEST(MigrationCost, SendsTheBuffersOnceAndNeedsNoMemoryThatGrowsWithThem) {
   constexpr std::uint64_t kSmall = 2 * kWindowBytes;  // every slot of the mover is used
   constexpr std::uint64_t kLarge = 8 * kWindowBytes;
-  constexpr std::uint64_t kBesides = 512 * kMiB;      // that an agent may need, beside the window
+  constexpr std::uint64_t kBesides = 512 * kMiB;  // that an agent may need, beside the window
   const Cost small = migrate_counter(kSmall);
   ASSERT_TRUE(migrated(small.outcome));
   const Cost large = migrate_counter(kLarge);

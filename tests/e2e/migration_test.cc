@@ -104,8 +104,8 @@ TEST(Migration, AProgramThatSawOneGpuOfTwoGetsMemoryOfItsOwnOnAnother) {
     if (word.starts_with("SOFTGPU_DEVICES=")) devices = word.substr(0, word.find(','));
   }
   const std::vector<std::string> command = {
-      "env",      devices, "SOFTGPU_SAW_SOME=1", hosts.program_path("alloc_styles"), "--period-ms", "10",
-      "--report", "20"};
+      "env",         devices, "SOFTGPU_SAW_SOME=1", hosts.program_path("alloc_styles"),
+      "--period-ms", "10",    "--report",           "20"};
   const App moved = hosts.start_app(Host::kA, command);
   ASSERT_TRUE(moved.wait_for_lines(3));
   const MigrateOutcome there = hosts.migrate(Host::kA, moved.pid());
