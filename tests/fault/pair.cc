@@ -35,7 +35,7 @@ std::vector<std::string> with_defaults(const std::vector<std::string>& options) 
   std::vector<std::string> all{"--fault-points",
                                "true",
                                "--vram",
-                               "1G",
+                               "768M",
                                "--lanes",
                                "2",
                                "--peer-silence-ms",
