@@ -75,8 +75,12 @@ bytes_of() {
 }
 
 is_alive() {
-  local line
-  { read -r line <"/proc/$1/stat"; } 2>/dev/null && [[ ${line##*) } != Z* ]]
+  local line threads
+  { read -r line <"/proc/$1/stat"; } 2>/dev/null || return 1
+  [[ ${line##*) } == Z* ]] || return 0
+  # The first of several threads may be dead before the others, which hold the files.
+  threads=(/proc/"$1"/task/*)
+  ((${#threads[@]} > 1))
 }
 
 # Waits until COMMAND… succeeds, at most SECONDS; 1 if it never does.
