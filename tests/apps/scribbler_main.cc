@@ -3,19 +3,14 @@
 // compares every word with what it must be; a difference ends the program with status 1. Prints
 // "step=<n> checksum=<hex>" at every step, over what was compared in it: an undisturbed run with
 // the same options prints the same lines. SIGTERM ends it.
-#include <algorithm>
-#include <chrono>
-#include <thread>
-
 #include "src/base/units.h"
+#include "tests/apps/pace.h"
 #include "tests/apps/scribbler.h"
 #include "tests/apps/stencil.h"
 #include "tests/support/command_line.h"
 
 namespace gcr::apps {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 struct Options {
   ScribblerOptions scribbler{.vram_bytes = 256 * kMiB, .piece_bytes = 2 * kMiB};
@@ -27,23 +22,16 @@ struct Options {
   int device = 0;
 };
 
-/// Sleeps for what is left of a step's time. The clock may be another host's by now.
-void pace(Clock::time_point begun, Clock::duration period) {
-  const Clock::duration left = period - (Clock::now() - begun);
-  if (left > Clock::duration::zero()) std::this_thread::sleep_for(std::min(left, period));
-}
-
 int run(const Options& options) {
   catch_termination();
   const Gpu gpu(options.device);
   Scribbler scribbler(gpu, options.scribbler);
-  const auto period = std::chrono::duration_cast<Clock::duration>(
-      std::chrono::duration<double>(1 / options.steps_per_second));
+  Pace pace(1000 / options.steps_per_second);
   double owed = 0;  // pieces; a fraction stays for the next step
   report(0, scribbler.check_all());
   for (std::uint64_t step = 1; options.steps == 0 || step <= options.steps; ++step) {
     if (termination_asked()) break;
-    const auto begun = Clock::now();
+    pace.begin_step();
     owed += static_cast<double>(scribbler.pieces()) * options.dirty_per_second /
             options.steps_per_second;
     const auto count = static_cast<std::uint64_t>(owed);
@@ -52,7 +40,7 @@ int run(const Options& options) {
     if (options.churn != 0 && step % options.churn == 0) scribbler.replace_buffer();
     if (step % options.check_every == 0) sum += scribbler.check_all();
     report(step, sum);
-    pace(begun, period);
+    pace.end_step();
   }
   return 0;
 }

@@ -71,16 +71,32 @@ App start_sleeper(TwoHosts& hosts, Host host) {
   return start(hosts, host, {"/bin/sh", "-c", "echo running; exec sleep 1000"});
 }
 
+std::vector<std::string> stencil_command(const TwoHosts& hosts, std::uint64_t vram_bytes,
+                                         int report) {
+  return {hosts.program_path("stencil"),
+          "--mib",
+          std::to_string(vram_bytes / kMiB),
+          "--slice-mib",
+          "1",
+          "--period-ms",
+          kPeriodMs,
+          "--report",
+          std::to_string(report)};
+}
+
+std::vector<std::string> alloc_styles_command(const TwoHosts& hosts, int report) {
+  return {hosts.program_path("alloc_styles"), "--period-ms", kPeriodMs, "--report",
+          std::to_string(report)};
+}
+
 App start_stencil(TwoHosts& hosts, Host host, std::uint64_t vram_bytes, int report) {
-  return start(hosts, host,
-               {hosts.program_path("stencil"), "--mib", std::to_string(vram_bytes / kMiB),
-                "--slice-mib", "1", "--period-ms", kPeriodMs, "--report", std::to_string(report)});
+  return start(hosts, host, stencil_command(hosts, vram_bytes, report));
 }
 
 App start_pool_stencil(TwoHosts& hosts, Host host, std::uint64_t vram_bytes, int report) {
-  return start(hosts, host,
-               {hosts.program_path("stencil"), "--pool", "--mib", std::to_string(vram_bytes / kMiB),
-                "--slice-mib", "1", "--period-ms", kPeriodMs, "--report", std::to_string(report)});
+  std::vector<std::string> command = stencil_command(hosts, vram_bytes, report);
+  command.emplace_back("--pool");
+  return start(hosts, host, command);
 }
 
 App start_small_buffers(TwoHosts& hosts, Host host, int report) {
@@ -90,9 +106,7 @@ App start_small_buffers(TwoHosts& hosts, Host host, int report) {
 }
 
 App start_alloc_styles(TwoHosts& hosts, Host host, int report) {
-  return start(hosts, host,
-               {hosts.program_path("alloc_styles"), "--period-ms", kPeriodMs, "--report",
-                std::to_string(report)});
+  return start(hosts, host, alloc_styles_command(hosts, report));
 }
 
 App start_managed(TwoHosts& hosts, Host host) {

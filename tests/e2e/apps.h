@@ -42,6 +42,9 @@ App start_scribbler(TwoHosts& hosts, Host host, std::uint64_t vram_bytes,
 App start_sleeper(TwoHosts& hosts, Host host);
 
 /// These print a line every `report` steps, until they are ended.
+std::vector<std::string> stencil_command(const TwoHosts& hosts, std::uint64_t vram_bytes,
+                                         int report);
+std::vector<std::string> alloc_styles_command(const TwoHosts& hosts, int report);
 App start_stencil(TwoHosts& hosts, Host host, std::uint64_t vram_bytes, int report);
 /// The stencil in the stream-ordered pool.
 App start_pool_stencil(TwoHosts& hosts, Host host, std::uint64_t vram_bytes, int report);

@@ -103,9 +103,8 @@ TEST(Migration, AProgramThatSawOneGpuOfTwoGetsMemoryOfItsOwnOnAnother) {
   for (std::string word; words >> word;) {
     if (word.starts_with("SOFTGPU_DEVICES=")) devices = word.substr(0, word.find(','));
   }
-  const std::vector<std::string> command = {
-      "env",         devices, "SOFTGPU_SAW_SOME=1", hosts.program_path("alloc_styles"),
-      "--period-ms", "10",    "--report",           "20"};
+  std::vector<std::string> command = alloc_styles_command(hosts, 20);
+  command.insert(command.begin(), {"env", devices, "SOFTGPU_SAW_SOME=1"});
   const App moved = hosts.start_app(Host::kA, command);
   ASSERT_TRUE(moved.wait_for_lines(3));
   const MigrateOutcome there = hosts.migrate(Host::kA, moved.pid());

@@ -128,15 +128,7 @@ TEST_F(WithoutLibrary, MovesToAndFro) {
 }
 
 TEST_F(WithoutLibrary, PrintsWhatAnUndisturbedRunPrints) {
-  const std::vector<std::string> command = {hosts_.program_path("stencil"),
-                                            "--mib",
-                                            "64",
-                                            "--slice-mib",
-                                            "1",
-                                            "--period-ms",
-                                            "10",
-                                            "--report",
-                                            "20"};
+  const std::vector<std::string> command = stencil_command(hosts_, 64 * kMiB, 20);
   const App moved = start(command);
   ASSERT_TRUE(moved.wait_for_lines(3));
   const bool rounds = process::can_scan_pages();
