@@ -12,7 +12,7 @@
 namespace gcr::host {
 
 Result<proto::HostFacts> offer(const agent::Config& config) {
-  GCR_ASSIGN(const auto driver, device::load_drivers());
+  GCR_ASSIGN(const auto driver, device::load_drivers(config.sysfs));
   proto::HostFacts facts;
   facts.set_slurm_node(config.slurm.node);
   utsname name{};

@@ -167,7 +167,7 @@ void look_at_gpus(const Config& config, Survey& survey, Findings& findings) {
   proto::HostFacts& facts = survey.facts;
   facts.set_driver_release(driver_release(procfs::read_text("/proc/driver/nvidia/version")));
   look_at_mps(facts, findings);
-  auto driver = device::load_drivers();
+  auto driver = device::load_drivers(config.sysfs);
   if (!driver) {
     const bool too_old = driver.error().code() == Code::kUnsupported;
     findings.add(too_old ? "driver-too-old" : "no-driver", driver.error().message());

@@ -128,7 +128,7 @@ Status bring_back_controls(std::span<Member*> members, const Lost& lost, const I
   if (members.empty()) return {};
   auto driver = in_hand == nullptr ? nullptr : in_hand->driver;
   if (driver == nullptr) {
-    GCR_ASSIGN(driver, device::load_drivers());
+    GCR_ASSIGN(driver, device::load_drivers(lost.sysfs));
   }
   return side_by_side(members, [&](const Member* member) {
     return bring_back_control(member->process.pid(), lost.gpus, *driver);
@@ -154,7 +154,7 @@ Result<std::unique_ptr<GpuAccess>> find_access(pid_t pid, const Lost& lost) {
   if (!procfs::has_library(pid, "libcuda.so") || process::is_under_preload(pid)) {
     return Error(Code::kNotFound, fmt::format("process {} does not use CUDA any more", pid));
   }
-  GCR_ASSIGN(const auto driver, device::load_drivers());
+  GCR_ASSIGN(const auto driver, device::load_drivers(lost.sysfs));
   return std::make_unique<agent::DriverAccess>(pid, *driver);
 }
 
@@ -194,7 +194,7 @@ Status bring_back_vram(std::span<Member*> members, const Lost& lost, const InHan
     if (!vram) {
       GCR_ASSIGN(vram, find_vram(lost, in_hand));
       if (driver == nullptr) {
-        GCR_ASSIGN(driver, device::load_drivers());
+        GCR_ASSIGN(driver, device::load_drivers(lost.sysfs));
       }
     }
     job::LocalDescriptors& descriptors = (*vram)[member->id];

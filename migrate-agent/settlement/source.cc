@@ -66,7 +66,8 @@ recovery::Lost lost_by(const agent::Config& config, const journal::Journal& jour
           .group = group_of(journal),
           .homes = std::move(homes),
           .driver_alone = detaching == nullptr ? 0 : detaching->detaching().driver_alone(),
-          .gpus = gpus_of(journal)};
+          .gpus = gpus_of(journal),
+          .sysfs = config.sysfs};
 }
 
 /// Removes names of files in memory from this host.

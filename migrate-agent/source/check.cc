@@ -115,7 +115,7 @@ Result<proto::Envelope> check(WorkerContext& context, const proto::MigrateReques
 
 std::vector<std::string> host_problems(const Config& config) {
   std::vector<std::string> problems;
-  if (const auto driver = device::load_drivers(); !driver) {
+  if (const auto driver = device::load_drivers(config.sysfs); !driver) {
     problems.push_back(driver.error().message());
   }
   if (const Status usable = criu::check(config.criu); !usable) {

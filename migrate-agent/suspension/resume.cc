@@ -66,7 +66,7 @@ Status load(Resume& r) {
   r.report.set_buffers(r.vram->count());
   r.console.tell("load", fmt::format("{} of VRAM in {} buffers",
                                      format_bytes(r.vram->total_bytes()), r.vram->count()));
-  GCR_ASSIGN(const auto driver, device::load_drivers());
+  GCR_ASSIGN(const auto driver, device::load_drivers(r.worker.config.sysfs));
   GCR_ASSIGN(const auto places, find_places(driver, r.worker.config));
   GCR_ASSIGN(r.gpus, choose_places(r.vram->origins(), places, r.vram->needs(), ordered(r.request)));
   GCR_TRY(r.phases.time("vram", "create", [&] { return r.vram->create(driver, r.gpus); }));

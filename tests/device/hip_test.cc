@@ -1,4 +1,5 @@
 // HIP's library as the agent uses it, of several releases: the software one plays them.
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 #include "migrate-agent/device/drivers/drivers.h"
 #include "migrate-agent/device/hip/driver.h"
 #include "src/base/units.h"
+#include "tests/support/sysfs_tree.h"
 
 namespace gcr::device {
 namespace {
@@ -94,8 +96,10 @@ TEST(Hip, AProcessThatDoesNotHaveItHasNoStateOfIt) {
 
 /// Where the search path leads to both libraries.
 TEST(Hip, BothVendorsGpusAreThereAtOnce) {
-  EXPECT_TRUE(with_release("6.2", [] {
-    const auto driver = load_drivers();
+  const SysfsTree sysfs;
+  sysfs.add_gpu({});
+  EXPECT_TRUE(with_release("6.2", [&] {
+    const auto driver = load_drivers(sysfs.path());
     if (!says(driver) || (*driver)->gpus().size() != 2) return false;
     Gpus gpus(*driver);
     for (const GpuInfo& info : (*driver)->gpus()) {
@@ -104,6 +108,16 @@ TEST(Hip, BothVendorsGpusAreThereAtOnce) {
     }
     return (*driver)->gpus()[0].vendor == Vendor::kNvidia &&
            (*driver)->gpus()[1].vendor == Vendor::kAmd;
+  }));
+}
+
+TEST(Hip, IsNotEvenLoadedWhereTheKernelHasNoDriverForIt) {
+  const SysfsTree sysfs;
+  EXPECT_TRUE(with_release("6.2", [&] {
+    const auto driver = load_drivers(sysfs.path());
+    return says(driver) && (*driver)->gpus().size() == 1 &&
+           (*driver)->gpus()[0].vendor == Vendor::kNvidia &&
+           ::dlopen("libamdhip64.so.6", RTLD_NOW | RTLD_NOLOAD) == nullptr;
   }));
 }
 

@@ -33,8 +33,8 @@ class Folder {
   std::filesystem::path path_;
 };
 
-/// The same for the same seed, and nothing that compresses.
-Bytes noise(std::uint64_t seed, std::size_t size_bytes = kChunkBytes);
+/// The same for the same seed, and nothing that compresses. Kept for the next time. Any thread.
+const Bytes& noise(std::uint64_t seed, std::size_t size_bytes = kChunkBytes);
 
 Owner this_user();
 Bytes read_file(const std::filesystem::path& file);

@@ -155,6 +155,13 @@ Result<std::shared_ptr<const Driver>> join_drivers(std::vector<LoadedDriver> loa
   return std::make_shared<const JoinedDriver>(std::move(drivers));
 }
 
-LoadedDriver load_drivers() { return join_drivers({cuda::load(), hip::load()}); }
+LoadedDriver load_drivers(const std::filesystem::path& sysfs) {
+  std::error_code error;
+  if (!std::filesystem::exists(sysfs / "class/kfd", error)) {
+    return join_drivers(
+        {cuda::load(), Error(Code::kNotFound, "this host's kernel has no driver of AMD's GPUs")});
+  }
+  return join_drivers({cuda::load(), hip::load()});
+}
 
 }  // namespace gcr::device

@@ -2,6 +2,7 @@
 // both.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <vector>
 
@@ -11,8 +12,10 @@ namespace gcr::device {
 
 using LoadedDriver = Result<std::shared_ptr<const Driver>>;
 
-/// What this host has: the driver of NVIDIA's GPUs, that of AMD's, or both as one. Blocks.
-LoadedDriver load_drivers();
+/// What this host has: the driver of NVIDIA's GPUs, that of AMD's, or both as one. HIP is left
+/// alone where the kernel's sysfs, which is mounted at `sysfs`, knows nothing of AMD's GPUs: to
+/// load it takes longer than all that an agent does at its start. Blocks.
+LoadedDriver load_drivers(const std::filesystem::path& sysfs = "/sys");
 
 /// Those that could be loaded as one, whose GPUs are those of all, in this order. The control of a
 /// process is that of all drivers that it uses, and a pair of GPUs goes to the driver that has the

@@ -4,7 +4,7 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <asio/post.hpp>
+#include <asio/defer.hpp>
 #include <thread>
 #include <utility>
 
@@ -51,7 +51,8 @@ TaskRef Scheduler::submit(std::function<bool()> run, std::span<const TaskRef> af
 }
 
 void Scheduler::start(TaskRef task) {
-  asio::post(pool_, [this, task = std::move(task)] { execute(task); });
+  // From a thread of the pool: it takes this task up itself, and wakes no other for it.
+  asio::defer(pool_, [this, task = std::move(task)] { execute(task); });
 }
 
 void Scheduler::execute(const TaskRef& task) {
@@ -64,7 +65,10 @@ void Scheduler::execute(const TaskRef& task) {
   }
   task->successors_.clear();
   --unfinished_;
-  changed_.notify_all();
+  // Who waits for a later task sleeps on.
+  if (task->awaited_ || unfinished_ == 0 || unfinished_ + 1 == kMaxUnfinished) {
+    changed_.notify_all();
+  }
 }
 
 void Scheduler::try_again_later(const TaskRef& task) {
@@ -95,6 +99,7 @@ void Scheduler::try_again() {
 void Scheduler::wait(const TaskRef& task) {
   if (!task || task->done()) return;
   std::unique_lock lock(mutex_);
+  task->awaited_ = true;
   changed_.wait(lock, [&] { return task->done(); });
 }
 

@@ -29,7 +29,8 @@ class Task {
  private:
   friend class Scheduler;
   std::function<bool()> run_;
-  bool spins_ = false;  ///< has been tried
+  bool spins_ = false;    ///< has been tried
+  bool awaited_ = false;  ///< somebody sleeps until it is done
   int waits_for_ = 1;
   std::atomic<bool> done_ = false;
   std::vector<std::shared_ptr<Task>> successors_;
