@@ -27,14 +27,14 @@ namespace {
 namespace fs = std::filesystem;
 
 TEST_F(CheckpointTest, TheJobGoesOnAndItsCheckpointGoesOnWhereItStoodOnEitherHost) {
-  App counter = start_counter(hosts_, Host::kA, 64 * kMiB);
+  App counter = start_counter(hosts_, Host::kA, 16 * kMiB);
   UdpClient at_a(hosts_.variable("NS", Host::kA));
   ASSERT_EQ(ask_counter(at_a, hosts_, Host::kA), kCounterFirst);
   const HostUse before = hosts_.use(Host::kA);
 
   const CommandResult taken = checkpoint(counter.pid());
   ASSERT_EQ(taken.exit_code, 0) << taken.out << taken.err;
-  EXPECT_GE(number(last_line(taken), "vram_bytes"), 64 * kMiB);
+  EXPECT_GE(number(last_line(taken), "vram_bytes"), 16 * kMiB);
   EXPECT_EQ(hosts_.use_coming_to(Host::kA, before), before);
   EXPECT_EQ(ask_counter(at_a, hosts_, Host::kA), kCounterFirst + 1);
   EXPECT_TRUE(counter_is_intact(at_a, hosts_, Host::kA));
@@ -53,14 +53,14 @@ TEST_F(CheckpointTest, TheJobGoesOnAndItsCheckpointGoesOnWhereItStoodOnEitherHos
 }
 
 TEST_F(CheckpointTest, ASecondOneWritesOnlyWhatChanged) {
-  App counter = start_counter(hosts_, Host::kA, 128 * kMiB);
+  App counter = start_counter(hosts_, Host::kA, 64 * kMiB);
   const CommandResult first = checkpoint(counter.pid(), {"--name", "first"});
   ASSERT_EQ(first.exit_code, 0) << first.err;
   UdpClient at_a(hosts_.variable("NS", Host::kA));
   ASSERT_EQ(ask_counter(at_a, hosts_, Host::kA), kCounterFirst);
   const CommandResult second = checkpoint(counter.pid(), {"--name", "second"});
   ASSERT_EQ(second.exit_code, 0) << second.err;
-  EXPECT_GE(number(last_line(first), "stored_bytes"), 128 * kMiB);
+  EXPECT_GE(number(last_line(first), "stored_bytes"), 64 * kMiB);
   EXPECT_LT(number(last_line(second), "stored_bytes"), 16 * kMiB);
   end(counter);
 

@@ -48,7 +48,7 @@ class ControlTest : public testing::Test {
   }
 
   TwoHosts hosts_;
-  App counter_ = start_counter(hosts_, Host::kA, 64 * kMiB);
+  App counter_ = start_counter(hosts_, Host::kA, 16 * kMiB);
   UdpClient client_{hosts_.variable("NS", Host::kA)};
   HostUse source_ = hosts_.use(Host::kA);
   HostUse destination_ = hosts_.use(Host::kB);

@@ -40,7 +40,7 @@ class FailureTest : public testing::TestWithParam<Death> {
  protected:
   void start(const std::vector<std::string>& options = {}) {
     hosts_.emplace(options);
-    counter_.emplace(start_counter(*hosts_, Host::kA, 64 * kMiB));
+    counter_.emplace(start_counter(*hosts_, Host::kA, 16 * kMiB));
     client_.emplace(hosts_->variable("NS", Host::kA));
     ASSERT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst);
     source_ = hosts_->use(Host::kA);

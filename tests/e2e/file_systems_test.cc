@@ -135,7 +135,7 @@ class OnEachFileSystem : public OnFileSystem, public testing::WithParamInterface
 
 TEST_P(OnEachFileSystem, CheckpointsAreWholeAndAFullDiskHarmsNothing) {
   use(make_file_system(GetParam(), volume()));
-  App counter = start_counter(hosts_, Host::kA, 64 * kMiB);
+  App counter = start_counter(hosts_, Host::kA, 16 * kMiB);
   take_two(counter);
   const std::vector<std::string> before = files();
   file_system_->leave(128 * kKiB);
@@ -162,7 +162,7 @@ TEST_P(OnFailingDisk, TheJobGoesOnAndEarlierCheckpointsAreWhole) {
   auto network = std::make_unique<NetworkDisk>(volume());
   test::Disk& disk = network->disk;
   use(std::move(network));
-  App counter = start_counter(hosts_, Host::kA, 64 * kMiB);
+  App counter = start_counter(hosts_, Host::kA, 16 * kMiB);
   take_two(counter);
   ASSERT_TRUE(hosts_.wait_until_idle(Host::kA));  // then all its files are closed
   GetParam().begin(disk);

@@ -78,7 +78,7 @@ std::vector<std::string> anonymous_lines(const std::string& log, pid_t daemon) {
 
 TEST(Metrics, WhatAgentsServeAfterRealWorkIsCleanAndAllThatTheDashboardAsksFor) {
   TwoHosts hosts({"--metrics-listen", "127.0.0.1:9411", "--log-level", "debug"});
-  App counter = start_counter(hosts, Host::kA, 64 * kMiB);
+  App counter = start_counter(hosts, Host::kA, 16 * kMiB);
   const MigrateOutcome refused = hosts.migrate(Host::kA, 1);
   const MigrateOutcome outcome = hosts.migrate(Host::kA, counter.pid());
   ASSERT_TRUE(migrated(outcome));

@@ -18,7 +18,7 @@ namespace {
 
 TEST(Migration, CounterAnswersEveryNumberOnceAcrossTheMove) {
   TwoHosts hosts;
-  App counter = start_counter(hosts, Host::kA, 64 * kMiB);
+  App counter = start_counter(hosts, Host::kA, 16 * kMiB);
   UdpClient client(hosts.variable("NS", Host::kA));
   int expected = kCounterFirst;
   for (int i = 0; i < 50; ++i) ASSERT_EQ(ask_counter(client, hosts, Host::kA), expected++);
@@ -26,7 +26,7 @@ TEST(Migration, CounterAnswersEveryNumberOnceAcrossTheMove) {
   const MigrateOutcome outcome = hosts.migrate(Host::kA, counter.pid());
 
   ASSERT_TRUE(migrated(outcome));
-  EXPECT_GE(outcome.vram_bytes, 64 * kMiB);
+  EXPECT_GE(outcome.vram_bytes, 16 * kMiB);
   EXPECT_GT(outcome.downtime_ms, 0);
   EXPECT_GT(outcome.total_ms, outcome.downtime_ms);
   for (int i = 0; i < 50; ++i) ASSERT_EQ(ask_counter(client, hosts, Host::kB), expected++);
@@ -37,8 +37,8 @@ TEST(Migration, TheSourceEndsAndGivesBackItsMemory) {
   TwoHosts hosts;
   const HostUse source_before = hosts.use(Host::kA);
   const HostUse destination_before = hosts.use(Host::kB);
-  App counter = start_counter(hosts, Host::kA, 128 * kMiB);
-  EXPECT_GE(hosts.use(Host::kA).vram_bytes, source_before.vram_bytes + 128 * kMiB);
+  App counter = start_counter(hosts, Host::kA, 32 * kMiB);
+  EXPECT_GE(hosts.use(Host::kA).vram_bytes, source_before.vram_bytes + 32 * kMiB);
 
   const MigrateOutcome outcome = hosts.migrate(Host::kA, counter.pid());
 
@@ -46,7 +46,7 @@ TEST(Migration, TheSourceEndsAndGivesBackItsMemory) {
   EXPECT_TRUE(counter.program().wait(Milliseconds(60'000)));
   EXPECT_EQ(hosts.use_coming_to(Host::kA, source_before), source_before);
   const HostUse destination_after = hosts.use(Host::kB);
-  EXPECT_GE(destination_after.vram_bytes, destination_before.vram_bytes + 128 * kMiB);
+  EXPECT_GE(destination_after.vram_bytes, destination_before.vram_bytes + 32 * kMiB);
   EXPECT_EQ(destination_after.workers, 0U);
   EXPECT_EQ(destination_after.runtime_bytes, destination_before.runtime_bytes);
 }
@@ -71,7 +71,7 @@ void expect_as_undisturbed(const std::function<App(TwoHosts& hosts)>& start) {
 
 TEST(Migration, StencilPrintsTheChecksumsOfAnUndisturbedRun) {
   expect_as_undisturbed(
-      [](TwoHosts& hosts) { return start_stencil(hosts, Host::kA, 128 * kMiB, 20); });
+      [](TwoHosts& hosts) { return start_stencil(hosts, Host::kA, 32 * kMiB, 20); });
 }
 
 TEST(Migration, FiveThousandSmallBuffersMoveLikeLargeOnes) {

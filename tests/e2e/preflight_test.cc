@@ -267,8 +267,8 @@ TEST_F(PreflightTest, WhatItLetsThroughMigrates) {
   const App counter = start_counter(*hosts_, Host::kA, 16 * kMiB);
   ASSERT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst);
   moves(counter, "counter");
-  moves(start_scribbler(*hosts_, Host::kA, 64 * kMiB, {}), "scribbler");
-  moves(start_stencil(*hosts_, Host::kA, 64 * kMiB, kOften), "stencil");
+  moves(start_scribbler(*hosts_, Host::kA, 16 * kMiB, {}), "scribbler");
+  moves(start_stencil(*hosts_, Host::kA, 16 * kMiB, kOften), "stencil");
   moves(start_alloc_styles(*hosts_, Host::kA, kOften), "alloc_styles");
 }
 

@@ -149,7 +149,7 @@ TEST_F(SuspendTest, AfterItTheJobCanBeMoved) {
 
 TEST(Suspension, TheProgramPrintsWhatAnUndisturbedRunPrints) {
   TwoHosts hosts;
-  const App app = start_stencil(hosts, Host::kA, 64 * kMiB, 20);
+  const App app = start_stencil(hosts, Host::kA, 16 * kMiB, 20);
   ASSERT_TRUE(app.wait_for_lines(3));
   const std::string pid = std::to_string(app.pid());
   ASSERT_EQ(hosts.order(Host::kA, {"suspend", pid}).exit_code, 0);
@@ -157,7 +157,7 @@ TEST(Suspension, TheProgramPrintsWhatAnUndisturbedRunPrints) {
   ASSERT_EQ(hosts.order(Host::kA, {"resume", pid}).exit_code, 0);
   ASSERT_TRUE(app.wait_for_lines(lines + 3));
   ASSERT_EQ(::kill(app.pid(), SIGTERM), 0);
-  const App undisturbed = start_stencil(hosts, Host::kA, 64 * kMiB, 20);
+  const App undisturbed = start_stencil(hosts, Host::kA, 16 * kMiB, 20);
   EXPECT_TRUE(printed_what_prints(app, undisturbed));
 }
 

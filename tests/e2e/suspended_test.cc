@@ -322,8 +322,8 @@ TEST_F(SuspendedTest, WithoutItsKeeperItCannotBeMovedAndThatIsSaid) {
 
 TEST(SuspendedProgram, PrintsWhatAnUndisturbedRunPrints) {
   TwoHosts hosts;
-  const App undisturbed = start_stencil(hosts, Host::kB, 64 * kMiB, 20);
-  const App app = start_stencil(hosts, Host::kA, 64 * kMiB, 20);
+  const App undisturbed = start_stencil(hosts, Host::kB, 16 * kMiB, 20);
+  const App app = start_stencil(hosts, Host::kA, 16 * kMiB, 20);
   ASSERT_TRUE(app.wait_for_lines(3));
   const std::string pid = std::to_string(app.pid());
   ASSERT_EQ(hosts.order(Host::kA, {"suspend", pid}).exit_code, 0);
