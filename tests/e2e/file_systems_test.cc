@@ -100,11 +100,11 @@ class OnFileSystem : public CheckpointTest {
   void take_two(App& counter) {
     const CommandResult first = checkpoint(counter.pid(), {"--name", "first"});
     ASSERT_EQ(first.exit_code, 0) << first.err;
-    EXPECT_GE(number(last_line(first), "stored_bytes"), 64 * kMiB);
+    EXPECT_GE(number(last_line(first), "stored_bytes"), 16 * kMiB);
     expect_answer(kCounterFirst);
     const CommandResult second = checkpoint(counter.pid(), {"--name", "second"});
     ASSERT_EQ(second.exit_code, 0) << second.err;
-    EXPECT_LT(number(last_line(second), "stored_bytes"), 16 * kMiB);
+    EXPECT_LT(number(last_line(second), "stored_bytes"), 8 * kMiB);
     expect_good();
   }
 
