@@ -104,10 +104,9 @@ Result<LandingRegion> LandingRegion::create_huge(std::uint64_t bytes,
     GCR_ASSIGN(const HugepageLock lock, HugepageLock::take(limits));
     GCR_ASSIGN(const HugepageCounters counters, hugepage_counters(limits.kernel_directory));
     const std::uint64_t available = counters.available();
-    if (pages > available) {
-      const std::uint64_t missing = pages - available;
+    if (const std::uint64_t missing = counters.missing(pages); missing > 0) {
       GCR_ASSIGN(const std::uint64_t memory, available_memory_bytes());
-      if (!limits.may_raise || missing * kChunkBytes > memory) {
+      if (!limits.may_raise || (pages - available) * kChunkBytes > memory) {
         return Error(
             Code::kResourceExhausted,
             fmt::format("{} hugepages of 2 MiB are needed, {} are free{}", pages, available,

@@ -18,6 +18,13 @@ std::uint64_t HugepageCounters::available() const {
   return pool + (overcommit - std::min(overcommit, surplus));
 }
 
+std::uint64_t HugepageCounters::missing(std::uint64_t pages) const {
+  const std::uint64_t pool = free - std::min(free, reserved);
+  if (pages <= pool) return 0;
+  const std::uint64_t wanted = surplus + (pages - pool);
+  return wanted - std::min(wanted, overcommit);
+}
+
 Result<std::uint64_t> read_number(const std::string& path) {
   std::ifstream file(path);
   std::uint64_t number = 0;

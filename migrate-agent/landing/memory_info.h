@@ -20,6 +20,11 @@ struct HugepageCounters {
 
   /// What a new mapping can get without any change to the limits.
   std::uint64_t available() const;
+
+  /// By how much the limit has to rise for a new mapping of `pages`. More than available() lacks if
+  /// there are more surplus pages than the limit allows: those of a process that ends go after its
+  /// claim (hugepage_claim.h).
+  std::uint64_t missing(std::uint64_t pages) const;
 };
 
 /// Reads the counters. Fails with kUnsupported if the kernel has no such pages.

@@ -106,6 +106,27 @@ TEST_F(LandingTest, TwoRegionsAddUpAndEachPutsItsShareBack) {
   EXPECT_EQ(kernel_limit(), before);
 }
 
+/// The kernel closes the descriptors of a process that ends one after the other, and with each
+/// takes time to give its pages back: the next one may find the claim collected, and the pages
+/// still there.
+TEST_F(LandingTest, PagesBeyondTheLimitThatGoLaterAreNotInTheWay) {
+  const std::uint64_t before = kernel_limit();
+  const std::string limit = std::string(kHugepageDirectory) + "/nr_overcommit_hugepages";
+  auto beyond = LandingRegion::create(free_hugepage_bytes().value() + 8 * kChunkBytes,
+                                      HugepagePolicy::kRequire, limits_);
+  ASSERT_TRUE(beyond) << beyond.error().message();
+  ASSERT_TRUE(write_number(limit, before));
+  {
+    auto region = LandingRegion::create(8 * kChunkBytes, HugepagePolicy::kRequire, limits_);
+    ASSERT_TRUE(region) << region.error().message();
+    EXPECT_TRUE(writable_and_zero_before(region->bytes()));
+  }
+  EXPECT_EQ(kernel_limit(), before);
+  ASSERT_TRUE(write_number(limit, before + 8));
+  *beyond = LandingRegion();
+  EXPECT_EQ(kernel_limit(), before);
+}
+
 TEST_F(LandingTest, OrdinaryPagesWithANoteWhereTheLimitsMayNotBeRaised) {
   pretend(1, 0, 0, 1);
   limits_.may_raise = false;
@@ -200,6 +221,14 @@ TEST_F(LandingTest, AvailablePagesCountThePoolAndTheRoomForSurplus) {
       10U);
   EXPECT_EQ((HugepageCounters{.free = 1, .reserved = 2, .surplus = 4, .overcommit = 3}.available()),
             0U);
+}
+
+TEST_F(LandingTest, MissingPagesCountWhatIsBeyondTheLimitToo) {
+  const auto missing = [](HugepageCounters counters) { return counters.missing(6); };
+  EXPECT_EQ(missing({.free = 8, .reserved = 2, .surplus = 9, .overcommit = 0}), 0U);
+  EXPECT_EQ(missing({.free = 5, .reserved = 2, .surplus = 3, .overcommit = 10}), 0U);
+  EXPECT_EQ(missing({.free = 5, .reserved = 2, .surplus = 3, .overcommit = 4}), 2U);
+  EXPECT_EQ(missing({.free = 0, .reserved = 0, .surplus = 32, .overcommit = 0}), 38U);
 }
 
 }  // namespace
