@@ -13,15 +13,15 @@
 
 namespace gcr::landing {
 
+std::uint64_t HugepageCounters::pool() const { return free - std::min(free, reserved); }
+
 std::uint64_t HugepageCounters::available() const {
-  const std::uint64_t pool = free - std::min(free, reserved);
-  return pool + (overcommit - std::min(overcommit, surplus));
+  return pool() + (overcommit - std::min(overcommit, surplus));
 }
 
 std::uint64_t HugepageCounters::missing(std::uint64_t pages) const {
-  const std::uint64_t pool = free - std::min(free, reserved);
-  if (pages <= pool) return 0;
-  const std::uint64_t wanted = surplus + (pages - pool);
+  if (pages <= pool()) return 0;
+  const std::uint64_t wanted = surplus + (pages - pool());
   return wanted - std::min(wanted, overcommit);
 }
 

@@ -18,6 +18,9 @@ struct HugepageCounters {
   std::uint64_t surplus = 0;     ///< beyond the persistent pool, made on demand
   std::uint64_t overcommit = 0;  ///< the limit of `surplus`
 
+  /// Those in the pool that nobody was promised.
+  std::uint64_t pool() const;
+
   /// What a new mapping can get without any change to the limits.
   std::uint64_t available() const;
 

@@ -40,7 +40,7 @@ struct Lost {
   pid_t driver_alone = 0;
   /// Where control state goes that is still in host memory; empty: where it was.
   std::vector<device::GpuPair> gpus{};
-  std::filesystem::path sysfs = "/sys";
+  std::filesystem::path sysfs = "/sys";  ///< of this host: it tells which drivers there are
 };
 
 /// What a living worker has in hand, and recovery has to look for.

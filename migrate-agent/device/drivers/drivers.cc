@@ -157,11 +157,11 @@ Result<std::shared_ptr<const Driver>> join_drivers(std::vector<LoadedDriver> loa
 
 LoadedDriver load_drivers(const std::filesystem::path& sysfs) {
   std::error_code error;
-  if (!std::filesystem::exists(sysfs / "class/kfd", error)) {
-    return join_drivers(
-        {cuda::load(), Error(Code::kNotFound, "this host's kernel has no driver of AMD's GPUs")});
-  }
-  return join_drivers({cuda::load(), hip::load()});
+  const bool has_amd = std::filesystem::exists(sysfs / "class/kfd", error);
+  return join_drivers(
+      {cuda::load(),
+       has_amd ? hip::load()
+               : Error(Code::kNotFound, "this host's kernel has no driver of AMD's GPUs")});
 }
 
 }  // namespace gcr::device
