@@ -48,23 +48,50 @@ class TemporaryDirectory {
 
 /// CRIU stops its own children while it probes the kernel: in new namespaces none of them outlives
 /// this process.
-Result<wire::Response> ask(const Command& command, const wire::Request& request,
-                           const fs::path& images) {
-  GCR_ASSIGN(Session session, Session::in_new_namespaces(command, service_arguments(), 0, images));
+Result<Session> start(const Command& command, const fs::path& images) {
+  return Session::in_new_namespaces(command, service_arguments(), 0, images);
+}
+
+Result<wire::Response> answer(Session& session, const wire::Request& request,
+                              const fs::path& images) {
   auto response = session.call(request);
   if (!response) return explain(response.error(), images, request.opts().log_file());
   return response;
 }
 
-/// A request that is answered by success or by CRIU's reason.
-Status ask_yes_or_no(const Command& command, wire::RequestType type, const fs::path& directory) {
+/// A request that nothing follows.
+Result<wire::Response> ask(const Command& command, const wire::Request& request,
+                           const fs::path& images) {
+  GCR_ASSIGN(Session session, start(command, images));
+  return answer(session, request, images);
+}
+
+wire::Request request_for(wire::RequestType type, bool keep_open = false) {
   wire::Request request;
   request.set_type(type);
+  request.set_keep_open(keep_open);
   request.mutable_opts()->set_images_dir_fd(launch::kImagesFd);
   request.mutable_opts()->set_log_file(kCheckLog);
   request.mutable_opts()->set_log_level(kCheckLogLevel);
-  GCR_ASSIGN(const wire::Response response, ask(command, request, directory));
-  if (!response.success()) return refusal(response, directory, kCheckLog);
+  return request;
+}
+
+/// Success, or CRIU's reason.
+Status yes_or_no(const Result<wire::Response>& response, const fs::path& directory) {
+  if (!response) return response.error();
+  if (!response->success()) return refusal(*response, directory, kCheckLog);
+  return {};
+}
+
+Result<std::uint32_t> number_of(const Result<wire::Response>& response) {
+  if (!response) return response.error().while_doing("cannot ask CRIU for its version");
+  const wire::VersionResponse& version = response->version();
+  return version.major_number() * 10000 + version.minor_number() * 100 + version.sublevel();
+}
+
+Status ability(const Result<wire::Response>& response, const fs::path& directory) {
+  const Status able = yes_or_no(response, directory);
+  if (!able) return able.error().while_doing("CRIU cannot work here");
   return {};
 }
 
@@ -72,32 +99,37 @@ Status ask_yes_or_no(const Command& command, wire::RequestType type, const fs::p
 
 Result<std::uint32_t> version(const Command& command) {
   GCR_ASSIGN(const TemporaryDirectory directory, TemporaryDirectory::make());
-  wire::Request request;
-  request.set_type(wire::VERSION);
-  auto response = ask(command, request, directory.path());
-  if (!response) return response.error().while_doing("cannot ask CRIU for its version");
-  const wire::VersionResponse& version = response->version();
-  return version.major_number() * 10000 + version.minor_number() * 100 + version.sublevel();
+  return number_of(ask(command, request_for(wire::VERSION), directory.path()));
 }
 
 Status check(const Command& command) {
   GCR_ASSIGN(const TemporaryDirectory directory, TemporaryDirectory::make());
-  const Status able = ask_yes_or_no(command, wire::CHECK, directory.path());
-  if (!able) return able.error().while_doing("CRIU cannot work here");
-  return {};
+  return ability(ask(command, request_for(wire::CHECK), directory.path()), directory.path());
 }
 
-Result<std::string> cpu_features(const Command& command) {
+Result<Facts> facts(const Command& command) {
   GCR_ASSIGN(const TemporaryDirectory directory, TemporaryDirectory::make());
-  const Status dumped = ask_yes_or_no(command, wire::CPUINFO_DUMP, directory.path());
-  if (!dumped) return dumped.error().while_doing("cannot ask CRIU what the CPU can");
-  return images::read_file(directory.path() / kCpuImage);
+  auto session = start(command, directory.path());
+  if (!session) return number_of(session.error()).error();
+  const auto ask_next = [&](wire::RequestType type, bool keep_open) {
+    return answer(*session, request_for(type, keep_open), directory.path());
+  };
+  Facts facts;
+  GCR_ASSIGN(facts.version, number_of(ask_next(wire::VERSION, true)));
+  if (yes_or_no(ask_next(wire::CPUINFO_DUMP, true), directory.path())) {
+    if (auto image = images::read_file(directory.path() / kCpuImage)) {
+      facts.cpu_features = *std::move(image);
+    }
+  }
+  facts.check = ability(ask_next(wire::CHECK, false), directory.path());
+  return facts;
 }
 
 Status check_cpu_features(const Command& command, const std::string& features) {
   GCR_ASSIGN(const TemporaryDirectory directory, TemporaryDirectory::make());
   GCR_TRY(images::write_file(directory.path() / kCpuImage, features));
-  return ask_yes_or_no(command, wire::CPUINFO_CHECK, directory.path());
+  return yes_or_no(ask(command, request_for(wire::CPUINFO_CHECK), directory.path()),
+                   directory.path());
 }
 
 Status check_memory_tracking(const Command& command) {

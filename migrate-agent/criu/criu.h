@@ -36,11 +36,18 @@ Result<std::uint32_t> version(const Command& command);
 /// `criu check` for what a dump needs; the error quotes CRIU.
 Status check(const Command& command);
 
-/// The CPU's features, as CRIU writes them: the content of an image file.
-Result<std::string> cpu_features(const Command& command);
+/// What CRIU says of itself and of this host.
+struct Facts {
+  std::uint32_t version = 0;      ///< as version()
+  Status check{};                 ///< as check()
+  std::string cpu_features = {};  ///< as CRIU writes them, an image file's content; empty: unknown
+};
 
-/// Success if this CPU has all `features`, from another host's cpu_features(). kUnsupported,
-/// quoting CRIU, if it does not, or if the bytes are not such an image.
+/// All of it, by one run of CRIU. Fails if there is no CRIU that answers.
+Result<Facts> facts(const Command& command);
+
+/// Success if this CPU has all `features`, from another host's facts(). kUnsupported, quoting CRIU,
+/// if it does not, or if the bytes are not such an image.
 Status check_cpu_features(const Command& command, const std::string& features);
 
 /// Success if the kernel tracks which pages a process writes (soft-dirty), which pre_dump() needs;

@@ -98,36 +98,21 @@ void look_at_freezer(const Config& config, Findings& findings) {
   findings.add("no-freezer", "no control group can be frozen: " + freezer.error().message());
 }
 
-/// Three runs of CRIU, each of some 50 ms, side by side and beside the GPUs' driver, which takes as
-/// long to load.
-struct CriuRuns {
-  explicit CriuRuns(const criu::Command& criu)
-      : version(std::async(std::launch::async, [&criu] { return criu::version(criu); })),
-        check(std::async(std::launch::async, [&criu] { return criu::check(criu); })),
-        features(std::async(std::launch::async, [&criu] { return criu::cpu_features(criu); })) {}
-
-  std::future<Result<std::uint32_t>> version;
-  std::future<Status> check;
-  std::future<Result<std::string>> features;
-};
-
-void look_at_criu(CriuRuns& runs, proto::HostFacts& facts, Findings& findings) {
-  const auto version = runs.version.get();
-  const Status check = runs.check.get();
-  if (auto image = runs.features.get()) facts.set_cpu_features(std::move(*image));
-  if (!version) {
-    findings.add("criu-missing", version.error().message());
+void look_at_criu(const Result<criu::Facts>& criu, proto::HostFacts& facts, Findings& findings) {
+  if (!criu) {
+    findings.add("criu-missing", criu.error().message());
     return;
   }
-  facts.set_criu_version(*version);
-  if (const std::uint32_t needed = criu_needed(facts.kernel()); *version < needed) {
+  facts.set_criu_version(criu->version);
+  facts.set_cpu_features(criu->cpu_features);
+  if (const std::uint32_t needed = criu_needed(facts.kernel()); criu->version < needed) {
     findings.add("criu-too-old",
-                 fmt::format("CRIU is {}; kernel {} needs {} or newer", criu_name(*version),
+                 fmt::format("CRIU is {}; kernel {} needs {} or newer", criu_name(criu->version),
                              facts.kernel(), criu_name(needed)));
   }
-  if (check) return;
-  facts.set_criu_check(check.error().message());
-  findings.add("criu-check", check.error().message());
+  if (criu->check) return;
+  facts.set_criu_check(criu->check.error().message());
+  findings.add("criu-check", criu->check.error().message());
 }
 
 void look_at_gpu(const device::GpuInfo& info, const Config& config, Survey& survey) {
@@ -249,12 +234,13 @@ void check_gpu(const proto::Gpu& gpu, const proto::HostFacts& host, Findings& fi
 
 Survey survey(const Config& config, Findings& findings) {
   Survey survey;
-  CriuRuns criu(config.criu);
+  // Beside the GPUs' driver, which takes as long to load.
+  auto criu = std::async(std::launch::async, [&config] { return criu::facts(config.criu); });
   look_at_kernel(survey.facts, findings);
   look_at_memory(config, survey.facts);
   look_at_freezer(config, findings);
   look_at_gpus(config, survey, findings);
-  look_at_criu(criu, survey.facts, findings);
+  look_at_criu(criu.get(), survey.facts, findings);
   return survey;
 }
 

@@ -66,6 +66,14 @@ TEST(Criu, FindsThisKernelGoodEnough) {
   EXPECT_TRUE(status) << status.error().message();
 }
 
+TEST(Criu, OneRunTellsAllOfIt) {
+  const auto all = facts(criu_command());
+  ASSERT_TRUE(all) << all.error().message();
+  EXPECT_GE(all->version, 40101u);
+  EXPECT_TRUE(all->check) << all->check.error().message();
+  EXPECT_TRUE(check_cpu_features(criu_command(), all->cpu_features));
+}
+
 TEST(Criu, AnswersOrFailsHoweverFewDescriptorsAreLeft) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
