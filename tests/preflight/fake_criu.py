@@ -8,6 +8,7 @@ import sys
 
 RPC_FD = 3
 CHECK, CPUINFO_DUMP, CPUINFO_CHECK, FEATURE_CHECK, VERSION = 3, 7, 8, 9, 10
+KEEP_OPEN = 4
 
 
 def field(number, kind, content):
@@ -34,9 +35,13 @@ def answer(kind, version, check):
 
 def main():
     rpc = socket.socket(fileno=RPC_FD)
-    request = rpc.recv(65536)
-    assert request[0] == 1 << 3, request  # the type comes first
-    rpc.send(answer(request[1], sys.argv[1], sys.argv[2]))
+    keeps_open = True
+    while keeps_open:
+        request = rpc.recv(65536)
+        assert request[0] == 1 << 3, request  # the type comes first
+        keeps_open = request.endswith(field(KEEP_OPEN, 0, b"\1"))  # and this last
+        assert not (keeps_open and request[1] == CHECK), "as CRIU: nothing follows a check"
+        rpc.send(answer(request[1], sys.argv[1], sys.argv[2]))
 
 
 main()
