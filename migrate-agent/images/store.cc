@@ -101,12 +101,14 @@ Result<std::unique_ptr<ImageStore>> ImageStore::create(fs::path directory, unsig
   UniqueFd fd(::open(incoming.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!fd) return Error::from_errno(errno, fmt::format("cannot open {}", incoming.string()));
   const std::size_t bytes = std::size_t{slots} * kSlotBytes;
-  void* const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  void* const address =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) {
     return Error::from_errno(
         errno, fmt::format("cannot map {} for images on their way", format_bytes(bytes)));
   }
+  // A wish: few images need all of it, and what they do need comes with few faults.
+  (void)::madvise(address, bytes, MADV_HUGEPAGE);
   return std::unique_ptr<ImageStore>(new ImageStore(std::move(directory), std::move(fd),
                                                     UniqueMapping(address, bytes), max_bytes,
                                                     secret, std::move(more_room)));

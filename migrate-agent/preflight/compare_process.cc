@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <fstream>
+#include <vector>
 
 #include "migrate-agent/cgroups/limits.h"
 #include "migrate-agent/landing/memory_info.h"
@@ -105,10 +106,15 @@ void check_connection(const proto::BoundSocket& socket, const process::InternetS
 
 void check_addresses(const proto::ProcessFacts& process, const process::Addresses& addresses,
                      Findings& findings) {
-  if (process.sockets().empty()) return;
-  const auto taken = process::internet_sockets(::getpid());
+  const auto is_connection = [](const proto::BoundSocket& socket) {
+    return !socket.remote_address().empty();
+  };
+  std::vector<process::InternetSocket> taken;
+  if (std::ranges::any_of(process.sockets(), is_connection)) {
+    taken = process::internet_sockets(::getpid());
+  }
   for (const proto::BoundSocket& socket : process.sockets()) {
-    const bool connection = !socket.remote_address().empty();
+    const bool connection = is_connection(socket);
     const auto local = addresses.here(socket.address());
     const auto remote = addresses.here(connection ? socket.remote_address() : socket.address());
     if (!local || !remote) {

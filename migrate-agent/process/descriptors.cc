@@ -343,7 +343,10 @@ Status inspect_descriptors(pid_t pid, const Together& together, bool same_networ
                            OutsideTcp outside_tcp, Inspection& inspection) {
   GCR_ASSIGN(const std::vector<Descriptor> descriptors, read_descriptors(pid));
   Look look{pid, together, outside_tcp, inspection};
-  if (same_network) {
+  const bool has_sockets = std::ranges::any_of(
+      descriptors, [](const Descriptor& fd) { return S_ISSOCK(fd.status.st_mode); });
+  // The kernel looks through the table of all connections for it.
+  if (has_sockets && same_network) {
     for (InternetSocket& socket : internet_sockets(pid)) {
       if (socket.connection) look.connections.emplace(socket.ends(), socket.inode);
       look.internet.emplace(socket.inode, std::move(socket));
