@@ -591,12 +591,14 @@ Result<std::string> Daemon::start() {
   asio::co_spawn(impl_->io, impl_->reap_children(), asio::detached);
   asio::co_spawn(impl_->io, impl_->obey_signals(), asio::detached);
   asio::co_spawn(impl_->io, impl_->obey_reload_signals(), asio::detached);
-  remove_dead_worker_sockets(impl_->config);
   GCR_TRY(impl_->listen_locally());
   if (impl_->config.metrics_listen) {
     GCR_TRY(impl_->monitoring.serve(*impl_->config.metrics_listen));
   }
   impl_->recoveries.begin(impl_->config.state_dir);
+  // After it: a worker that is just ending either has its journal still, and a recovery waits for
+  // it and cleans up, or has it no longer.
+  remove_dead_worker_sockets(impl_->config);
   impl_->remove_groups();
   return where;
 }
