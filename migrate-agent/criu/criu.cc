@@ -83,9 +83,7 @@ Status yes_or_no(const Result<wire::Response>& response, const fs::path& directo
   return {};
 }
 
-Result<std::uint32_t> number_of(const Result<wire::Response>& response) {
-  if (!response) return response.error().while_doing("cannot ask CRIU for its version");
-  const wire::VersionResponse& version = response->version();
+std::uint32_t number_of(const wire::VersionResponse& version) {
   return version.major_number() * 10000 + version.minor_number() * 100 + version.sublevel();
 }
 
@@ -97,11 +95,6 @@ Status ability(const Result<wire::Response>& response, const fs::path& directory
 
 }  // namespace
 
-Result<std::uint32_t> version(const Command& command) {
-  GCR_ASSIGN(const TemporaryDirectory directory, TemporaryDirectory::make());
-  return number_of(ask(command, request_for(wire::VERSION), directory.path()));
-}
-
 Status check(const Command& command) {
   GCR_ASSIGN(const TemporaryDirectory directory, TemporaryDirectory::make());
   return ability(ask(command, request_for(wire::CHECK), directory.path()), directory.path());
@@ -109,13 +102,16 @@ Status check(const Command& command) {
 
 Result<Facts> facts(const Command& command) {
   GCR_ASSIGN(const TemporaryDirectory directory, TemporaryDirectory::make());
+  constexpr char kAsking[] = "cannot ask CRIU for its version";
   auto session = start(command, directory.path());
-  if (!session) return number_of(session.error()).error();
+  if (!session) return session.error().while_doing(kAsking);
   const auto ask_next = [&](wire::RequestType type, bool keep_open) {
     return answer(*session, request_for(type, keep_open), directory.path());
   };
+  const auto version = ask_next(wire::VERSION, true);
+  if (!version) return version.error().while_doing(kAsking);
   Facts facts;
-  GCR_ASSIGN(facts.version, number_of(ask_next(wire::VERSION, true)));
+  facts.version = number_of(version->version());
   if (yes_or_no(ask_next(wire::CPUINFO_DUMP, true), directory.path())) {
     if (auto image = images::read_file(directory.path() / kCpuImage)) {
       facts.cpu_features = *std::move(image);
@@ -134,8 +130,7 @@ Status check_cpu_features(const Command& command, const std::string& features) {
 
 Status check_memory_tracking(const Command& command) {
   GCR_ASSIGN(const TemporaryDirectory directory, TemporaryDirectory::make());
-  wire::Request request;
-  request.set_type(wire::FEATURE_CHECK);
+  wire::Request request = request_for(wire::FEATURE_CHECK);
   request.mutable_features()->set_mem_track(true);
   auto response = ask(command, request, directory.path());
   if (!response) return response.error().while_doing("cannot ask CRIU for its features");

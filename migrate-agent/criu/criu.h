@@ -30,15 +30,12 @@
 
 namespace gcr::criu {
 
-/// 40101 for 4.1.1.
-Result<std::uint32_t> version(const Command& command);
-
 /// `criu check` for what a dump needs; the error quotes CRIU.
 Status check(const Command& command);
 
 /// What CRIU says of itself and of this host.
 struct Facts {
-  std::uint32_t version = 0;      ///< as version()
+  std::uint32_t version = 0;      ///< 40101 for 4.1.1
   Status check{};                 ///< as check()
   std::string cpu_features = {};  ///< as CRIU writes them, an image file's content; empty: unknown
 };
@@ -58,7 +55,7 @@ Status check_memory_tracking(const Command& command);
 /// scripts/install-deps builds them, else where distributions have them.
 std::filesystem::path plugins_of(const Command& command);
 
-/// The plugin `name`, of plugin_for(), from plugins_of(command), for a CRIU of this version().
+/// The plugin `name`, of plugin_for(), from plugins_of(command), for a CRIU of this Facts::version.
 /// Errors as Plugin::open().
 Result<std::shared_ptr<const Plugin>> open_plugin(const Command& command, std::string_view name,
                                                   std::uint32_t criu_version);

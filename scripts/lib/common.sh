@@ -45,6 +45,14 @@ need_gpu_kind() { [[ $1 =~ ^(soft|soft-hip|real|hip)$ ]] || fail "--gpu is soft,
 
 need_root() { [[ $EUID == 0 ]] || fail "must run as root, for example by sudo"; }
 
+# For a shell with a mount namespace of its own: mounts a new /run at FOLDER, a tmpfs with the names of this machine's
+# network namespaces, of which each is taken once.
+mount_run() {
+  mount -t tmpfs -o mode=755 tmpfs "$1"
+  mkdir -p /run/netns "$1"/{lock,netns}
+  mount --bind /run/netns "$1/netns"
+}
+
 # Removes the build folder DIRECTORY if it was configured at another path: it would build what is there.
 remove_moved_build() {
   local origin

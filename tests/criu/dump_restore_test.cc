@@ -55,12 +55,6 @@ class DumpRestore : public testing::Test {
   std::unique_ptr<Program> program_;
 };
 
-TEST(Criu, TellsItsVersion) {
-  const auto number = version(criu_command());
-  ASSERT_TRUE(number) << number.error().message();
-  EXPECT_GE(*number, 40101u);
-}
-
 TEST(Criu, FindsThisKernelGoodEnough) {
   const Status status = check(criu_command());
   EXPECT_TRUE(status) << status.error().message();
@@ -84,9 +78,9 @@ TEST(Criu, AnswersOrFailsHoweverFewDescriptorsAreLeft) {
   for (rlim_t more = 0; more < 24; ++more) {
     const rlimit few{static_cast<rlim_t>(first_free) + more, before.rlim_max};
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
-    const auto number = version(criu_command());
+    const auto all = facts(criu_command());
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
-    ++(number ? answered : failed);
+    ++(all ? answered : failed);
     EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1) << "a child is left with " << more;
   }
   EXPECT_GT(failed, 0);
@@ -123,7 +117,7 @@ TEST(Criu, NothingThatACheckForksOutlivesIt) {
 }
 
 TEST(Criu, ThatIsMissingIsNamedInTheError) {
-  const auto number = version(Command{{"/no/such/criu"}, criu_command().reaper});
+  const auto number = facts(Command{{"/no/such/criu"}, criu_command().reaper});
   ASSERT_FALSE(number);
   EXPECT_EQ(number.error().code(), Code::kNotFound);
   EXPECT_NE(number.error().message().find("executing CRIU"), std::string::npos)
@@ -165,9 +159,9 @@ TEST_F(DumpRestore, RestoredProcessStandsStillThenGoesOnWithoutGap) {
 
 /// AMD's own plugin, of CRIU's release. It has no GPU here, and the program uses none.
 TEST_F(DumpRestore, ThePluginForAmdGpusFitsCriuAndLeavesOtherProgramsAlone) {
-  const auto release = version(criu_command());
-  ASSERT_TRUE(release) << release.error().message();
-  auto plugin = open_plugin(criu_command(), kAmdGpuPlugin, *release);
+  const auto criu = facts(criu_command());
+  ASSERT_TRUE(criu) << criu.error().message();
+  auto plugin = open_plugin(criu_command(), kAmdGpuPlugin, criu->version);
   ASSERT_TRUE(plugin) << plugin.error().message();
   start();
   auto dumped = PreparedDump::to_directory(criu_command(), program_->pid(), images(), {},

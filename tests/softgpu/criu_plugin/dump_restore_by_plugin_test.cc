@@ -87,16 +87,16 @@ class ByPlugin : public testing::Test {
   void SetUp() override {
     mount_devices(source_, "64M");
     mount_devices(destination_, "64M");
-    const auto release = version(criu_command());
-    ASSERT_TRUE(release) << release.error().message();
+    const auto criu = facts(criu_command());
+    ASSERT_TRUE(criu) << criu.error().message();
     for (const std::uint32_t hooks : {10, 12, 13, 15}) {
       copy_plugin(file_, hooks);
-      if (Plugin::open(file_, *release)) {
-        release_ = *release;
+      if (Plugin::open(file_, criu->version)) {
+        release_ = criu->version;
         return;
       }
     }
-    FAIL() << "no plugin fits CRIU " << *release;
+    FAIL() << "no plugin fits CRIU " << criu->version;
   }
 
   /// CRIU on a machine, with the plugin's directory configured.
