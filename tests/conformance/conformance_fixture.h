@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <span>
 #include <string>
@@ -57,6 +59,35 @@ class Outcome {
 
  private:
   std::future<Status> future_;
+};
+
+/// As std::latch, and may be counted down too often. A wait that does not end fails the whole
+/// program, as with Outcome: whoever should have opened it may have failed before.
+class Latch {
+ public:
+  explicit Latch(int count) : count_(count) {}
+
+  void count_down() {
+    const std::lock_guard lock(mutex_);
+    if (--count_ <= 0) opened_.notify_all();
+  }
+
+  bool try_wait() {
+    const std::lock_guard lock(mutex_);
+    return count_ <= 0;
+  }
+
+  void wait() {
+    std::unique_lock lock(mutex_);
+    if (opened_.wait_for(lock, kBound, [this] { return count_ <= 0; })) return;
+    ADD_FAILURE() << "nothing came within " << kBound.count() << " s";
+    std::abort();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable opened_;
+  int count_;
 };
 
 /// Whether `condition` comes true within the bound.

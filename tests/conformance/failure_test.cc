@@ -1,7 +1,6 @@
 // Peers and networks that go away, applications that fail or are slow, and cancellation: every call
 // ends in bounded time, with an error that says what happened.
 #include <condition_variable>
-#include <latch>
 #include <mutex>
 
 #include "tests/conformance/conformance_fixture.h"
@@ -33,8 +32,8 @@ class FailureTest : public ConformanceTest {
   static std::size_t much() { return capabilities().more_than_buffers; }
 
   std::once_flag once_;
-  std::latch entered_{1};
-  std::latch opened_{1};
+  Latch entered_{1};
+  Latch opened_{1};
   std::atomic<bool> released_ = false;
 };
 
@@ -71,7 +70,7 @@ TEST_P(FailureTest, NetworkCutAfterAWriteFailsTheFlush) {
 }
 
 TEST_P(FailureTest, DestroyedReceiverFailsAWriteUnderWay) {
-  std::latch some_landed(3);
+  Latch some_landed(3);
   start({.on_landed = [&](auto, auto, auto) -> Status {
           if (!some_landed.try_wait()) some_landed.count_down();
           return {};
@@ -145,10 +144,11 @@ TEST_P(FailureTest, SendersCancelEndsAFlushOnAStalledNetwork) {
   const Bytes source = random_bytes(1000, 10);
   ASSERT_TRUE(ok(write_and_flush(0, source)));  // the first write may need the receiver
   transfer_->stall();
-  std::latch flushing(1);
+  Latch flushing(1);
   Outcome outcome([&]() -> Status {
-    GCR_TRY(channel().write(kRegion, 0, source));
+    const Status written = channel().write(kRegion, 0, source);
     flushing.count_down();
+    GCR_TRY(written);
     return channel().flush();
   });
   flushing.wait();
@@ -157,7 +157,7 @@ TEST_P(FailureTest, SendersCancelEndsAFlushOnAStalledNetwork) {
 }
 
 TEST_P(FailureTest, ReceiversCancelEndsTheSendersWrite) {
-  std::latch landed(1);
+  Latch landed(1);
   std::once_flag once;
   start({.lanes = 2,
          .on_landed = [&](auto, auto, auto) -> Status {

@@ -2,7 +2,6 @@
 // sent twice. For transports that reconnect; what the others do is in failure_test.cc.
 #include <algorithm>
 #include <atomic>
-#include <latch>
 #include <mutex>
 
 #include "tests/conformance/conformance_fixture.h"
@@ -156,8 +155,8 @@ TEST_P(ReconnectTest, CutOfAnIdleTransferIsMended) {
 }
 
 TEST_P(ReconnectTest, CutWhileTheApplicationIsSlowIsMended) {
-  std::latch entered(1);
-  std::latch opened(1);
+  Latch entered(1);
+  Latch opened(1);
   std::atomic<int> calls = 0;
   start({.on_landed = [&](auto, auto, auto) -> Status {
           if (calls++ == 0) {
@@ -214,7 +213,7 @@ TEST_P(ReconnectTest, NetworkThatComesBackAndGoesForGoodEndsTheTransfer) {
 TEST_P(ReconnectTest, SendersCancelEndsTheWaitForTheNetwork) {
   start({.lanes = 2}, 1000);
   transfer_->cut();
-  std::latch writing(1);
+  Latch writing(1);
   Outcome writer([&]() -> Status {
     writing.count_down();
     return write_forever(random_bytes(1000, 10), 1);

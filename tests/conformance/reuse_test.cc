@@ -1,7 +1,6 @@
 // What a caller may do with its bytes, and with its regions, while a transfer runs.
 #include <algorithm>
 #include <atomic>
-#include <latch>
 
 #include "tests/conformance/conformance_fixture.h"
 
@@ -112,7 +111,7 @@ TEST_P(ReuseTest, RegionThatIsAddedAgainIsAnotherMemory) {
 }
 
 TEST_P(ReuseTest, NothingIsWrittenIntoARegionOnceItIsRemoved) {
-  std::latch some_landed(5);
+  Latch some_landed(5);
   start({.lanes = 2,
          .on_landed = [&](auto, auto, auto) -> Status {
            if (!some_landed.try_wait()) some_landed.count_down();

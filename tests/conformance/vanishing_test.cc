@@ -1,6 +1,5 @@
 // A peer that vanishes, at every stage of a transfer: the other end says so within its time, and
 // ends. Whether its process has died or its machine was cut off makes no difference to that.
-#include <latch>
 
 #include "tests/conformance/conformance_fixture.h"
 
@@ -31,8 +30,8 @@ class VanishingTest : public ConformanceTest {
     return fails_with(status, Code::kUnavailable, transfer_->address());
   }
 
-  std::latch entered_{1};
-  std::latch opened_{1};
+  Latch entered_{1};
+  Latch opened_{1};
 };
 
 TEST_P(VanishingTest, ReceiverBeforeTheSenderConnects) {

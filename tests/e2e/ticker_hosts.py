@@ -166,7 +166,9 @@ class Hosts:
     def ask(self, *words):
         """What gcr-migrate prints as JSON, asked on host a."""
         command = [self.env["GCR_CLI"], words[0], *self.env["GCR_TLS"].split(), *words[1:], "--json"]
-        ran = subprocess.run(self.on("a", *command), capture_output=True, text=True, check=True, timeout=HANGS_S)
+        ran = subprocess.run(self.on("a", *command), capture_output=True, text=True, timeout=HANGS_S)
+        if ran.returncode != 0:
+            raise AssertionError(f"{' '.join(words)}: status {ran.returncode}: {ran.stderr}")
         return json.loads(ran.stdout)
 
     def processes(self, host):

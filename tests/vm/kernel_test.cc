@@ -43,6 +43,32 @@ const sockaddr* generic(const sockaddr_in& address) {
   return reinterpret_cast<const sockaddr*>(&address);
 }
 
+/// The hardware's clock, which the machine under this one drives. Seconds.
+long hardware_clock() {
+  long seconds = 0;
+  std::ifstream("/sys/class/rtc/rtc0/since_epoch") >> seconds;
+  return seconds;
+}
+
+/// The moment at which the hardware's clock shows another second.
+std::chrono::steady_clock::time_point next_second() {
+  for (const long now = hardware_clock(); hardware_clock() == now;) ::usleep(1000);
+  return std::chrono::steady_clock::now();
+}
+
+/// On a busy host the kernel may have measured the processor's counter wrongly, by a multiple:
+/// every timeout would be too short then.
+TEST(Kernel, KeepsTimeWithTheHardwaresClock) {
+  ASSERT_NE(hardware_clock(), 0) << "it cannot be read";
+  const auto start = next_second();
+  const long first = hardware_clock();
+  while (hardware_clock() < first + 5) ::usleep(10'000);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  const auto shown = static_cast<double>(hardware_clock() - first);
+  EXPECT_GT(took.count(), shown * 0.7);
+  EXPECT_LT(took.count(), (shown + 1) * 1.3);
+}
+
 TEST(Kernel, TracksWrittenPages) {
   constexpr std::uint64_t kSoftDirty = 1ULL << 55;
   constexpr std::size_t kPages = 4;
