@@ -185,10 +185,15 @@ struct RestoreOptions {
   /// Where the reaper writes, once the tree was released, how the root task has ended: a file
   /// `status` with what waitpid(2) tells, in decimal. None: nowhere.
   UniqueFd status_directory{};
+  /// Asked twice a second while CRIU restores; an error ends the restore. None: it goes on. Called
+  /// by the thread that calls run().
+  std::function<Status()> go_on{};
 };
 
 /// A CRIU that was started in new namespaces and waits for the first of its images; run() does the
 /// rest. Move-only. Destroying it before run() leaves nothing.
+using Rights = std::map<pid_t, proto::Credentials>;
+
 class PreparedRestore {
  public:
   /// The images will be files in `directory`, which exists; they may be written from now on.
@@ -208,10 +213,13 @@ class PreparedRestore {
                      std::span<const std::byte> bytes);
 
   /// Restores from the images that are in the directory now, and fills the memory that was left out
-  /// of CRIU's (memory_filling.h) before any of the tasks runs. `memories` are the names of the
-  /// images that belong to each memory of which place() has taken anything. Once, blocking. Starts
-  /// CRIU again if it has a PID that the tree needs. On failure nothing is left.
-  Result<RestoredTree> run(const std::map<std::uint32_t, std::vector<std::string>>& memories = {});
+  /// of CRIU's (memory_filling.h) before any of the tasks runs. `members` have for each process, by
+  /// its PID in its PID namespace, the rights with which CRIU opens and makes what it has by name
+  /// (in_criu_names.h); zombies need none. `memories` are the names of the images that belong to
+  /// each memory of which place() has taken anything. Once, blocking. Starts CRIU again if it has a
+  /// PID that the tree needs. On failure nothing is left.
+  Result<RestoredTree> run(const Rights& members,
+                           const std::map<std::uint32_t, std::vector<std::string>>& memories = {});
 
   /// After run(): how much memory was put in place before it, and did not move any more.
   std::uint64_t taken_bytes() const;

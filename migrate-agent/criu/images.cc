@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "migrate-agent/criu/criu_rpc.pb.h"
+#include "migrate-agent/criu/launch.h"
 
 namespace gcr::criu::images {
 namespace {
@@ -26,7 +27,7 @@ constexpr std::uint32_t kPrivateFile = 1 << 6;
 constexpr std::uint32_t kPrivateAnonymous = 1 << 9;
 constexpr std::uint32_t kOtherPrivate = 1 << 13 | 1 << 15;  ///< a ring for aio, a shadow stack
 constexpr std::uint64_t kEndOfMemory = (std::uint64_t{1} << 47) - 4096;
-constexpr std::uint32_t kLinkedRemap = 0;  ///< of a remap-fpath.img
+constexpr std::uint32_t kRemovedFile = 1;  ///< type in a remap-fpath.img, CRIU's "ghost"
 constexpr std::uint32_t kInParent = 1;     ///< flags of a page map's entry
 constexpr std::uint32_t kPresent = 4;
 constexpr std::uint64_t kPageBytes = 4096;
@@ -112,14 +113,14 @@ Result<AddressRange> rseq_area(const fs::path& core) {
 }
 
 /// The files whose name is gone, by CRIU's numbers.
-Result<std::set<std::uint32_t>> nameless_files(const fs::path& directory) {
+Result<std::set<std::uint32_t>> removed_files(const fs::path& directory) {
   const fs::path path = directory / "remap-fpath.img";
   std::set<std::uint32_t> ids;
   std::error_code error;
   if (!fs::exists(path, error)) return ids;
   GCR_ASSIGN(const auto entries, read_records<wire::RemapEntry>(path, kRemapMagic));
   for (const wire::RemapEntry& entry : entries) {
-    if (entry.remap_type() == kLinkedRemap) return damaged(path);
+    if (entry.remap_type() != kRemovedFile) return damaged(path);
     ids.insert(entry.orig_id());
   }
   return ids;
@@ -355,21 +356,36 @@ Result<std::map<pid_t, std::vector<AddressRange>>> rseq_areas(const fs::path& di
   return areas;
 }
 
-Result<Names> file_names(const fs::path& directory) {
+Result<std::set<std::string>> file_names(const fs::path& directory) {
   std::error_code error;
   // Older releases of CRIU wrote it, and newer ones still read it.
   if (fs::exists(directory / "reg-files.img", error)) return damaged(directory / "reg-files.img");
   const fs::path path = directory / kFilesImage;
-  GCR_ASSIGN(const auto nameless, nameless_files(directory));
+  GCR_ASSIGN(const auto removed, removed_files(directory));
   GCR_ASSIGN(const auto entries, read_records<wire::FileEntry>(path, kFilesMagic));
-  Names names;
+  std::set<std::string> names;
   for (const wire::FileEntry& entry : entries) {
     if (!entry.has_reg()) continue;
     if (entry.reg().ext()) return damaged(path);
-    const bool deleted = nameless.contains(entry.reg().id());
-    (deleted ? names.deleted : names.files).insert(entry.reg().name());
+    if (!removed.contains(entry.reg().id())) names.insert(entry.reg().name());
   }
   return names;
+}
+
+Status rename_removed_files(const fs::path& directory) {
+  const fs::path path = directory / kFilesImage;
+  GCR_ASSIGN(const auto removed, removed_files(directory));
+  if (removed.empty()) return {};
+  GCR_ASSIGN(auto entries, read_records<wire::FileEntry>(path, kFilesMagic));
+  std::vector<std::string> records;
+  for (wire::FileEntry& entry : entries) {
+    if (entry.has_reg() && removed.contains(entry.reg().id())) {
+      entry.mutable_reg()->set_name(fs::path(launch::kRemovedFiles) /
+                                    std::to_string(entry.reg().id()));
+    }
+    records.push_back(entry.SerializeAsString());
+  }
+  return write_file(path, image_of(kFilesMagic, records));
 }
 
 Result<std::string> rename_files(const std::string& image,

@@ -102,13 +102,13 @@ Result<std::set<pid_t>> used_pids(const std::filesystem::path& directory);
 Result<std::map<pid_t, std::vector<AddressRange>>> rseq_areas(
     const std::filesystem::path& directory);
 
-/// The names of files that CRIU would open, and of deleted files that it would create again.
-/// kDataLoss if an image is not whole, or names files in a way that our dumps do not.
-struct Names {
-  std::set<std::string> files;
-  std::set<std::string> deleted;
-};
-Result<Names> file_names(const std::filesystem::path& directory);
+/// The names of files that CRIU would open, without files that had been removed. kDataLoss if an
+/// image is not whole, or names files in a way that our dumps do not.
+Result<std::set<std::string>> file_names(const std::filesystem::path& directory);
+
+/// Gives files that had been removed, which CRIU would make again beside where they were, names
+/// below launch::kRemovedFiles. kDataLoss as above.
+Status rename_removed_files(const std::filesystem::path& directory);
 
 /// The image that names files.
 inline constexpr char kFilesImage[] = "files.img";

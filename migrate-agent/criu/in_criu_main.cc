@@ -17,6 +17,7 @@
 // 4. A restored task takes over the memory that it has inherited from CRIU, where CRIU would map
 //    empty memory for it.
 // 5. CRIU's plugin is loaded, with all libraries that it needs, before 1: CRIU finds it loaded.
+// 6. A restored task uses names with the rights of the member that it becomes (in_criu_names.h).
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -33,6 +34,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "migrate-agent/criu/in_criu_names.h"
 #include "migrate-agent/criu/launch.h"
 #include "src/base/pagemap_scan.h"
 
@@ -374,7 +376,7 @@ EXPORTED int openat64(int directory, const char* path, int flags, ...) {
   const mode_t mode = creates ? va_arg(rest, mode_t) : 0;
   va_end(rest);
   if (leaves_out && strcmp(path, "smaps") == 0) is_asked_about(owner_of(directory));
-  return static_cast<int>(syscall(SYS_openat, directory, path, flags, mode));
+  return gcr::criu::names::open_at(directory, path, flags, mode);
 }
 
 EXPORTED int kill(pid_t pid, int signal_number) noexcept {
@@ -389,6 +391,7 @@ EXPORTED ssize_t read(int fd, void* buffer, std::size_t size) {
       file.st_dev == first_file.st_dev) {
     first_file.st_ino = 0;
     wait_for_agent();
+    gcr::criu::names::restrict_to_members();
   }
   return syscall(SYS_read, fd, buffer, size);
 }

@@ -53,6 +53,7 @@ enum class Step : std::uint32_t {
   kFork,
   kMountsPrivate,
   kMountProc,
+  kMountRemovedFiles,
   kFirstPid,
   kJoinGroup,
   kSocketpair,
@@ -108,6 +109,22 @@ struct HoldMessage {
 };
 static_assert(sizeof(HoldMessage) == 48);
 inline constexpr std::uint64_t kHugePageBytes = std::uint64_t{1} << 21;
+
+/// A file in the images directory, by the agent: the rights with which gcr-in-criu.so uses names in
+/// the place of each task. For each a MemberRights, and behind it its groups, 32 bits each.
+inline constexpr char kMemberRights[] = "member-rights";
+struct MemberRights {
+  std::int32_t pid;         ///< in its own PID namespace
+  std::uint32_t uid;        ///< for files
+  std::uint32_t gid;        ///< the same
+  std::uint32_t groups;     ///< how many follow
+  std::uint64_t effective;  ///< capabilities
+};
+static_assert(sizeof(MemberRights) == 24);
+
+/// Where CRIU makes files again that had been removed: a tmpfs of the reaper's mount namespace, in
+/// which root alone finds anything.
+inline constexpr char kRemovedFiles[] = "/run/gcr-removed";
 
 /// Descriptors that CRIU gets for gcr-in-criu.so, and the reaper its own; -1 is none. Without
 /// `library`, nothing of gcr-in-criu.so is in force.

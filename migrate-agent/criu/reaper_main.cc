@@ -41,6 +41,7 @@ using gcr::criu::launch::kHoldFd;
 using gcr::criu::launch::kImagesFd;
 using gcr::criu::launch::kLibraryFd;
 using gcr::criu::launch::kPluginFd;
+using gcr::criu::launch::kRemovedFiles;
 using gcr::criu::launch::kStatusFd;
 using gcr::criu::launch::Step;
 
@@ -73,6 +74,11 @@ void make_mounts() {
   }
   if (mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0) {
     fail_and_exit(kControlFd, Step::kMountProc);
+  }
+  // The directory is the host's, and stays; what is in it is this namespace's.
+  if ((mkdir(kRemovedFiles, 0700) != 0 && errno != EEXIST) ||
+      mount("gcr-removed", kRemovedFiles, "tmpfs", MS_NOSUID, "mode=700") != 0) {
+    fail_and_exit(kControlFd, Step::kMountRemovedFiles);
   }
 }
 

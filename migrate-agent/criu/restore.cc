@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <chrono>
 #include <optional>
 #include <set>
@@ -28,6 +30,9 @@ constexpr pid_t kCriuNeedsPids =
 /// How often a restore is polled; kMostStops polls that find it stopped take five seconds.
 constexpr std::chrono::milliseconds kLookInterval{500};
 constexpr int kMostStops = 10;
+
+/// For how long CRIU may be at work, before the memory of tasks is filled and after it.
+constexpr std::chrono::minutes kMostTime{10};
 
 /// Whether CRIU's processes, with PIDs after `last`, take none that the tree needs.
 bool is_free(pid_t last, const std::set<pid_t>& used) {
@@ -61,6 +66,28 @@ Result<std::map<std::uint32_t, pid_t>> owners_of(
     }
   }
   return owners;
+}
+
+/// As kMemberRights has it.
+Result<std::string> in_launch_format(const Rights& members) {
+  constexpr int kOfFiles = 3;  // among the ids
+  std::string all;
+  const auto add = [&all](const void* bytes, std::size_t size) {
+    all.append(static_cast<const char*>(bytes), size);
+  };
+  for (const auto& [pid, rights] : members) {
+    if (rights.uids_size() <= kOfFiles || rights.gids_size() <= kOfFiles) {
+      return Error(Code::kProtocol, fmt::format("the ids of process {} are missing", pid));
+    }
+    const launch::MemberRights head{.pid = pid,
+                                    .uid = rights.uids(kOfFiles),
+                                    .gid = rights.gids(kOfFiles),
+                                    .groups = static_cast<std::uint32_t>(rights.groups_size()),
+                                    .effective = rights.effective()};
+    add(&head, sizeof(head));
+    add(rights.groups().data(), rights.groups_size() * sizeof(std::uint32_t));
+  }
+  return all;
 }
 
 }  // namespace
@@ -106,7 +133,7 @@ struct PreparedRestore::Impl {
   static Result<std::unique_ptr<Impl>> make(const Command& command, const fs::path& directory,
                                             const std::set<pid_t>& used_pids,
                                             RestoreOptions options);
-  Result<RestoredTree> run(const std::map<std::uint32_t, pid_t>& owners);
+  Result<RestoredTree> run(const Rights& members, const std::map<std::uint32_t, pid_t>& owners);
   Status watch(pid_t root);
   Status fill();
   Status check_plugin() const;
@@ -144,14 +171,23 @@ Status PreparedRestore::Impl::start() {
 /// (ptrace(2), PTRACE_EVENT_STOP); CRIU does not notice, and would wait for it forever.
 Status PreparedRestore::Impl::watch(pid_t root) {
   int stops = 0;
-  while (!session->ends_within(kLookInterval, line.fd())) {
+  const auto end = std::chrono::steady_clock::now() + kMostTime;
+  for (;;) {
+    Status may_go_on = options.go_on ? options.go_on() : Status();
+    if (may_go_on && std::chrono::steady_clock::now() > end) {
+      may_go_on = Error(Code::kTimeout, "CRIU has not restored the process within 10 minutes");
+    }
+    if (!may_go_on) {
+      session.reset();
+      return may_go_on;
+    }
+    if (session->ends_within(kLookInterval, line.fd())) return {};
     const auto pid = procfs::find_in_namespace(session->init_pid(), root);
     stops = pid && procfs::state(std::to_string(*pid)) == 't' ? stops + 1 : 0;
     if (stops < kMostStops) continue;
     session.reset();
     return Error(Code::kUnavailable, "the process got a signal while CRIU restored it");
   }
-  return {};
 }
 
 /// Fills the tasks, which are in their last stop. If that fails, CRIU goes no further, and all ends
@@ -180,9 +216,13 @@ Status PreparedRestore::Impl::check_plugin() const {
   return check_plugin_maps(plugin_maps(log, options.plugin->name()), options.planned);
 }
 
-Result<RestoredTree> PreparedRestore::Impl::run(const std::map<std::uint32_t, pid_t>& owners) {
+Result<RestoredTree> PreparedRestore::Impl::run(const Rights& members,
+                                                const std::map<std::uint32_t, pid_t>& owners) {
   auto impl = std::make_unique<RestoredTree::Impl>();
   GCR_TRY(images::check_memory(directory));
+  GCR_TRY(images::rename_removed_files(directory));
+  GCR_ASSIGN(const std::string rights, in_launch_format(members));
+  GCR_TRY(images::write_file(directory / launch::kMemberRights, rights));
   GCR_ASSIGN(const pid_t root, images::root_pid(directory));
   GCR_ASSIGN(const std::string inventory, images::read_file(directory / kFirstRestoreFile));
   GCR_TRY(memory->hand_over(directory, owners));
@@ -250,11 +290,11 @@ Result<bool> PreparedRestore::place(std::uint32_t memory, std::uint64_t address,
 std::uint64_t PreparedRestore::taken_bytes() const { return impl_->memory->taken_bytes(); }
 
 Result<RestoredTree> PreparedRestore::run(
-    const std::map<std::uint32_t, std::vector<std::string>>& memories) {
+    const Rights& members, const std::map<std::uint32_t, std::vector<std::string>>& memories) {
   auto tree = [&]() -> Result<RestoredTree> {
     GCR_ASSIGN(const auto owners, owners_of(memories));
     GCR_ASSIGN(const std::set<pid_t> used, images::used_pids(impl_->directory));
-    if (is_free(impl_->first_pid, used)) return impl_->run(owners);
+    if (is_free(impl_->first_pid, used)) return impl_->run(members, owners);
     GCR_ASSIGN(const std::string inventory,
                images::read_file(impl_->directory / kFirstRestoreFile));
     GCR_ASSIGN(auto anew,
@@ -263,7 +303,7 @@ Result<RestoredTree> PreparedRestore::run(
     anew->memory = std::move(impl_->memory);
     impl_ = std::move(anew);
     GCR_TRY(images::write_file(impl_->directory / kFirstRestoreFile, inventory));
-    return impl_->run(owners);
+    return impl_->run(members, owners);
   }();
   if (!tree) {
     return tree.error().while_doing("cannot restore from " + impl_->directory.string());

@@ -58,6 +58,8 @@ std::string_view to_string(Step step) {
       return "separating the mounts of the new namespace";
     case Step::kMountProc:
       return "mounting /proc in the new namespace";
+    case Step::kMountRemovedFiles:
+      return "mounting a tmpfs for removed files in the new namespace";
     case Step::kFirstPid:
       return "setting ns_last_pid in the new namespace";
     case Step::kJoinGroup:

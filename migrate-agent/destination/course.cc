@@ -112,14 +112,13 @@ Result<proto::Envelope> Course::take_step(const proto::Envelope& request) {
 Result<std::vector<process::VettedFiles>> Course::vet_files(
     const proto::RestoreRequest& request) const {
   GCR_TRY(check_members(request.members_size()));
-  GCR_ASSIGN(auto names, criu::images::file_names(room_->image_directory()));
+  GCR_ASSIGN(const auto names, criu::images::file_names(room_->image_directory()));
   GCR_ASSIGN(const pid_t root, criu::images::root_pid(room_->image_directory()));
   if (root != request.members(0).pid_in_namespace()) {
     return Error(Code::kProtocol, fmt::format("the images are of process {}, not of {}", root,
                                               request.members(0).pid_in_namespace()));
   }
-  return process::vet_files({std::move(names.files), std::move(names.deleted)}, request.members(),
-                            made_files_->names());
+  return process::vet_files(names, request.members(), made_files_->names());
 }
 
 /// The sockets in the images become sockets of this host.

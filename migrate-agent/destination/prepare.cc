@@ -230,7 +230,8 @@ Status Course::start_criu() {
                                      .most_in_place = most_in_place(plan_.limits),
                                      .plugin = plan_.criu_plugin,
                                      .planned = plan_.criu_plugin_map,
-                                     .status_directory = std::move(status)}));
+                                     .status_directory = std::move(status),
+                                     .go_on = [this] { return context_.cancellation.check(); }}));
   room_->images().place_memory([&restore = *prepared_restore_](const images::BlockHeader& header,
                                                                std::span<const std::byte> pages) {
     return restore.place(header.memory, header.offset, header.present, pages);

@@ -23,14 +23,24 @@ void identify(const procfs::Process& process, journal::ProcessId& out) {
   out.set_start_time(process.start_time());
 }
 
+/// Each member's, which are those of its first thread.
+criu::Rights rights_of(const process::DumpedMembers& members) {
+  criu::Rights rights;
+  for (const proto::DumpedMember& member : members) {
+    rights[member.pid_in_namespace()] = member.credentials(0);
+  }
+  return rights;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(
     const std::shared_ptr<const device::Driver>& driver, criu::PreparedRestore& restore,
     const images::ImageStore::Memories& memories, const Expected& expected, cgroups::Group group,
     Phases& phases) {
-  GCR_ASSIGN(auto tree,
-             phases.time("process", "criu restore", [&] { return restore.run(memories); }));
+  GCR_ASSIGN(auto tree, phases.time("process", "criu restore", [&] {
+    return restore.run(rights_of(expected.members), memories);
+  }));
   std::unique_ptr<RestoredProcess> process(new RestoredProcess(std::move(tree), std::move(group)));
   GCR_TRY(phases.time("process", "freeze", [&] { return process->hold(); }));
   GCR_TRY(fault::point("destination.criu-restored"));

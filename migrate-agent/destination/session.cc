@@ -15,7 +15,7 @@ using destination::Course;
 /// Sends Alive until there is an answer: a restore may take long.
 awaitable<proto::Envelope> answer(WorkerContext& context, Course& course,
                                   const proto::Envelope& request) {
-  AliveBeat beat(context.io, context.channel, context.config.peer_silence());
+  AliveBeat beat(context.io, context.channel, context.config.peer_silence(), context.cancellation);
   auto reply = co_await offload(
       context.blocking, [&]() -> Result<proto::Envelope> { return course.answer(request); });
   co_await beat.stop();

@@ -41,6 +41,10 @@ constexpr auto kCatalogue = std::to_array<Kind>({
      "Start it without chroot, or in a mount namespace of its own (pivot_root)."},
     {"foreign-mount", kBlocker, "CRIU finds open files by the mounts that the process itself has.",
      "Open the file inside the mount namespace: redirect streams after entering it."},
+    {"proc-file", kBlocker,
+     "CRIU opens a file of /proc again by its name, which leads to another process, or to another "
+     "program.",
+     "Close it, or open it again after an execve."},
     {"terminal", kBlocker, "A terminal stays on its host.",
      "Start the program with its streams on files or /dev/null."},
     {"outside-pipe", kBlocker, "The other end of the pipe would stay behind.",

@@ -102,8 +102,8 @@ void PeerLink::close() {
 
 /// Shared with the beating coroutine.
 struct AliveBeat::Impl : std::enable_shared_from_this<Impl> {
-  Impl(asio::io_context& io, ControlChannel& line, milliseconds between)
-      : channel(line), interval(between), pulse(io), ended(io, 1) {}
+  Impl(asio::io_context& io, ControlChannel& line, milliseconds between, Cancellation& cancel)
+      : channel(line), interval(between), cancellation(cancel), pulse(io), ended(io, 1) {}
 
   awaitable<void> beat() {
     const auto self = shared_from_this();
@@ -114,20 +114,24 @@ struct AliveBeat::Impl : std::enable_shared_from_this<Impl> {
       co_await wait(pulse);
       if (stopping) break;
       const Status sent = co_await channel.send(alive);
-      if (!sent) break;  // sending the reply fails too
+      if (sent) continue;
+      cancellation.request(sent.error().while_doing("the source was lost"));
+      break;  // sending the reply fails too
     }
     ended.try_send(std::error_code(), true);
   }
 
   ControlChannel& channel;
   const milliseconds interval;
+  Cancellation& cancellation;
   asio::steady_timer pulse;
   Token ended;  ///< for stop()
   bool stopping = false;
 };
 
-AliveBeat::AliveBeat(asio::io_context& io, ControlChannel& channel, milliseconds silence)
-    : impl_(std::make_shared<Impl>(io, channel, silence / kBeatsPerSilence)) {
+AliveBeat::AliveBeat(asio::io_context& io, ControlChannel& channel, milliseconds silence,
+                     Cancellation& cancellation)
+    : impl_(std::make_shared<Impl>(io, channel, silence / kBeatsPerSilence, cancellation)) {
   asio::co_spawn(io, impl_->beat(), asio::detached);
 }
 

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 
+#include "migrate-agent/worker/cancellation.h"
 #include "src/base/result.h"
 #include "src/control/control_channel.h"
 
@@ -48,11 +49,12 @@ class PeerLink {
 };
 
 /// The destination's end: sends Alive on `channel` at intervals, from construction until stop() has
-/// been awaited. Nothing else may send meanwhile.
+/// been awaited. Nothing else may send meanwhile. If the source is gone, it requests
+/// `cancellation`, which must outlive stop().
 class AliveBeat {
  public:
   AliveBeat(asio::io_context& io, control::ControlChannel& channel,
-            std::chrono::milliseconds silence);
+            std::chrono::milliseconds silence, Cancellation& cancellation);
   asio::awaitable<void> stop();
 
  private:

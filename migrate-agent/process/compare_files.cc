@@ -113,16 +113,7 @@ void check_access(const proto::Credentials& who, const std::vector<WantedAccess>
   }
 }
 
-/// The directory in which CRIU would create a deleted file: its own, or the nearest that exists
-/// here.
-fs::path directory_of(const std::string& deleted) {
-  fs::path at = fs::path(deleted).parent_path();
-  struct stat status {};
-  while (at.has_relative_path() && ::lstat(at.c_str(), &status) != 0) at = at.parent_path();
-  return at;
-}
-
-Status check_names(const ImageNames& names, const DumpedMembers& told,
+Status check_names(const std::set<std::string>& names, const DumpedMembers& told,
                    const std::set<std::string>& made) {
   std::set<std::string> known = made;
   std::vector<std::string> own;
@@ -133,16 +124,11 @@ Status check_names(const ImageNames& names, const DumpedMembers& told,
   const auto is_own = [&own](const std::string& name) {
     return std::ranges::any_of(own, [&](const auto& prefix) { return name.starts_with(prefix); });
   };
-  const auto stranger = [](const std::string& name) {
-    return Error(Code::kDataLoss, fmt::format("CRIU's images name {}, of which the source's agent "
-                                              "does not tell",
-                                              name));
-  };
-  for (const std::string& name : names.files) {
-    if (!known.contains(name) && !is_own(name)) return stranger(name);
-  }
-  for (const std::string& name : names.deleted) {
-    if (!is_name(name) || !known.contains(directory_of(name))) return stranger(name);
+  for (const std::string& name : names) {
+    if (known.contains(name) || is_own(name)) continue;
+    return Error(
+        Code::kDataLoss,
+        fmt::format("CRIU's images name {}, of which the source's agent does not tell", name));
   }
   return {};
 }
@@ -161,7 +147,8 @@ VettedFiles compare_files(const FileFacts& files, const proto::Credentials& who,
   return vetted;
 }
 
-Result<std::vector<VettedFiles>> vet_files(const ImageNames& names, const DumpedMembers& told,
+Result<std::vector<VettedFiles>> vet_files(const std::set<std::string>& names,
+                                           const DumpedMembers& told,
                                            const std::set<std::string>& made) {
   for (const proto::DumpedMember& member : told) {
     if (member.named_size() > kMaxNames) {

@@ -22,6 +22,7 @@
 #include <set>
 
 #include "migrate-agent/process/files.h"
+#include "migrate-agent/process/proc_files.h"
 #include "migrate-agent/process/sharing.h"
 #include "migrate-agent/process/sockets.h"
 #include "migrate-agent/procfs/procfs.h"
@@ -266,11 +267,15 @@ void look_at_anonymous(const Descriptor& fd, Look& look) {
   }
 }
 
+/// The kernel's link to the file itself.
+std::string link_to(const Descriptor& fd, pid_t holder) {
+  return "/proc/" + std::to_string(holder) + "/fd/" + std::to_string(fd.number);
+}
+
 /// Its magic number; 0 if it cannot be told.
 long file_system_of(const Descriptor& fd, pid_t holder) {
   struct statfs system {};
-  const std::string path = "/proc/" + std::to_string(holder) + "/fd/" + std::to_string(fd.number);
-  return ::statfs(path.c_str(), &system) == 0 ? system.f_type : 0;
+  return ::statfs(link_to(fd, holder).c_str(), &system) == 0 ? system.f_type : 0;
 }
 
 void look_at_deleted(const Descriptor& fd, Look& look) {
@@ -288,6 +293,13 @@ void look_at_deleted(const Descriptor& fd, Look& look) {
   }
 }
 
+void look_at_proc(const Descriptor& fd, Look& look) {
+  const std::string reason = why_not_by_name(look.pid, fd.number, link_to(fd, look.pid));
+  if (reason.empty()) return;
+  look.inspection.findings.add_object("proc-file",
+                                      fd.name() + " is " + fd.link + ", a file " + reason, fd.link);
+}
+
 bool is_message_queue(const Descriptor& fd, pid_t holder) {
   return file_system_of(fd, holder) == kMessageQueueMagic;
 }
@@ -297,6 +309,7 @@ void look_at_file(const Descriptor& fd, Look& look) {
     look.inspection.findings.add("kernel-object", fd.name() + " is " + fd.link);
     return;
   }
+  if (file_system_of(fd, look.pid) == PROC_SUPER_MAGIC) return look_at_proc(fd, look);
   if (fd.link.ends_with(kDeleted)) look_at_deleted(fd, look);
 }
 

@@ -15,6 +15,7 @@
 
 #include "migrate-agent/process/files.h"
 #include "migrate-agent/process/inspect.h"
+#include "migrate-agent/process/proc_files.h"
 #include "migrate-agent/process/sharing.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "src/base/unique_fd.h"
@@ -56,9 +57,10 @@ class Names {
     const UniqueFd file = procfs::hold(link);
     struct stat status {};
     if (!file || ::fstat(file.get(), &status) != 0) return;
-    // CRIU must not create a file again that has another name.
+    // What has been removed is made again below a directory of root's; CRIU must not do that with a
+    // file that has another name.
     const bool linked = S_ISREG(status.st_mode) && status.st_nlink != 0;
-    if (path.ends_with(kDeleted) && !linked) return add_directory_of(path);
+    if (path.ends_with(kDeleted) && !linked) return;
     const bool in_memory = linked && is_on_tmpfs(file);
     if (in_memory && path.ends_with(kDeleted)) {
       gone = path.substr(0, path.size() - kDeleted.size());
@@ -196,8 +198,9 @@ Result<std::vector<NamedFile>> named_files(pid_t pid, bool with_content) {
 Status check_restored_files(pid_t pid, const VettedFiles& vetted) {
   GCR_ASSIGN(const auto files, named_files(pid, false));
   for (const NamedFile& file : files) {
-    // The restored process has a /proc of its own.
-    if ((file.fact.path() + "/").starts_with("/proc/")) continue;
+    // The restored process has a /proc of its own; what it has there of itself is left out.
+    const std::string path = file.fact.path() + "/";
+    if (path.starts_with("/proc/") && !is_of_process(path)) continue;
     const auto found = vetted.find(file.id);
     if (found != vetted.end() && (file.fact.access() & ~found->second) == 0) continue;
     return Error(Code::kDataLoss,

@@ -42,13 +42,12 @@ struct NamedFile {
   bool shared = false;               ///< mapped shared and writable
 };
 
-/// Its descriptors, mappings, program, root and working directory, as far as they have names; of
-/// files that it has deleted the directory. A file on a tmpfs that was opened by a name that is
-/// gone, and has others in the same directory, counts under one of those: glibc gives a semaphore
-/// its name after it has mapped it. Each once. Left out: the driver's files, and what /proc
-/// has of the process itself. Digests are cached until the file changes: the next call
-/// costs an fstat for each name. `with_content` false: no digests. Nothing that is a device or a
-/// FIFO is opened. kNotFound if the process is gone.
+/// Its descriptors, mappings, program, root and working directory, as far as they have names. A
+/// file on a tmpfs that was opened by a name that is gone, and has others in the same directory,
+/// counts under one of those: glibc gives a semaphore its name after it has mapped it. Each once.
+/// Left out: the driver's files, and what /proc has of the process itself. Digests are cached until
+/// the file changes: the next call costs an fstat for each name. `with_content` false: no digests.
+/// Nothing that is a device or a FIFO is opened. kNotFound if the process is gone.
 Result<std::vector<NamedFile>> named_files(pid_t pid, bool with_content = true);
 
 /// The files found under the names that a process needs, and its access to them.
@@ -61,19 +60,14 @@ using VettedFiles = std::map<FileId, std::uint32_t>;
 VettedFiles compare_files(const FileFacts& files, const proto::Credentials& who,
                           preflight::Findings& findings, const std::set<std::string>& coming = {});
 
-/// The names in CRIU's images.
-struct ImageNames {
-  std::set<std::string> files;
-  std::set<std::string> deleted;
-};
-
 using DumpedMembers = google::protobuf::RepeatedPtrField<proto::DumpedMember>;
 
-/// Before CRIU opens anything: checks that every name in the images was reported by the source's
-/// agent, or is among `made`, names that this agent has given to files itself, and that the files
-/// of these names here are as reported, and within the rights of the member that has them. For each
-/// member what was found. kDataLoss with the reasons if not.
-Result<std::vector<VettedFiles>> vet_files(const ImageNames& names, const DumpedMembers& told,
+/// Before CRIU opens anything: checks that each of `names`, which the images have, was reported by
+/// the source's agent, or is among `made`, names that this agent has given to files itself, and
+/// that the files of these names here are as reported, and within the rights of the member that has
+/// them. For each member what was found. kDataLoss with the reasons if not.
+Result<std::vector<VettedFiles>> vet_files(const std::set<std::string>& names,
+                                           const DumpedMembers& told,
                                            const std::set<std::string>& made = {});
 
 /// Before anything runs: checks that `pid`, which was restored, has the vetted files and no others.

@@ -1,9 +1,10 @@
 // The program that the CRIU tests dump and restore.
 //
-// Usage: counting_program FILE count|ghost|wait|leave|remember|heap|huge-heap|loose-heap
+// Usage: counting_program FILE count|ghost|socket|wait|leave|remember|heap|huge-heap|loose-heap
 //   count  several threads count; each appends "<thread> <number>" to FILE, one write per line, so
 //          that a lost or doubled step shows as a gap or a repeat
 //   ghost  as count, through a file of its own that it has deleted, as well as to FILE
+//   socket as count, and listens on a Unix socket, FILE.socket, that its group may use
 //   wait   a thread for every kind of waiting call, which must not come back; each that does
 //   appends
 //          "returned <call> <errno>"; one thread counts
@@ -30,6 +31,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -369,6 +371,16 @@ void leave_when_told(const sigset_t& signals) {
   if (::sigwait(&signals, &received) != 0 || ::unshare(CLONE_NEWNS) != 0) std::abort();
 }
 
+bool listen_at(const std::string& name) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (name.size() >= sizeof(address.sun_path)) return false;
+  name.copy(address.sun_path, name.size());
+  const int listener = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  return ::bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
+         ::chmod(name.c_str(), 0660) == 0 && ::listen(listener, 8) == 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -380,6 +392,7 @@ int main(int argc, char** argv) {
     ghost = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (ghost < 0 || ::unlink(path.c_str()) != 0) return 2;
   }
+  if (std::strcmp(argv[2], "socket") == 0 && !listen_at(std::string(argv[1]) + ".socket")) return 2;
   if (std::strcmp(argv[2], "remember") == 0) remember();
   if (std::strcmp(argv[2], "heap") == 0) live_on_heap(false, 0);
   if (std::strcmp(argv[2], "huge-heap") == 0) live_on_heap(true, 0);

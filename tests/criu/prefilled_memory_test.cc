@@ -85,7 +85,7 @@ class Prefilled : public testing::Test {
 
   /// The processes go on, and have lost nothing.
   void restore() {
-    auto tree = restore_->run(names_);
+    auto tree = restore_->run(own_rights(images_), names_);
     ASSERT_TRUE(tree) << tree.error().message();
     for (const pid_t pid : procfs::stopped_tree(tree->pid())) {
       ASSERT_TRUE(resume_stopped(procfs::Process::open(pid).value()));

@@ -67,7 +67,7 @@ TEST_F(Prepared, StreamedDumpRestoresAndGoesOnWithoutGap) {
   EXPECT_EQ(state_of(program_->pid()), 'T');
   const Output dumped = read_output(file());
   kill_program();
-  auto tree = restore->run();
+  auto tree = restore->run(own_rights(images()));
   ASSERT_TRUE(tree) << tree.error().message();
   EXPECT_EQ(state_of(tree->pid()), 'T');
   EXPECT_EQ(read_output(file()).lines, dumped.lines);
@@ -102,7 +102,7 @@ TEST_F(Prepared, ARestoreThatIsSignalledAllTheTimeEnds) {
         for (const pid_t pid : copies()) ::kill(pid, SIGCONT);
       }
     });
-    (void)restore->run();
+    (void)restore->run(own_rights(images()));
     outsider.request_stop();
     fs::remove(first);
   }
@@ -244,7 +244,7 @@ TEST_F(Prepared, RestoreThatSitsOnANumberOfTheTreeStartsAnew) {
   ASSERT_TRUE(restore) << restore.error().message();
   for (const auto& entry : fs::directory_iterator(images())) fs::copy(entry, there);
   kill_program();
-  auto tree = restore->run();
+  auto tree = restore->run(own_rights(there));
   ASSERT_TRUE(tree) << tree.error().message();
   EXPECT_EQ(procfs::namespace_pids(std::to_string(tree->pid())).back(), pid);
   ASSERT_TRUE(resume_stopped(tree->root()));
@@ -264,7 +264,7 @@ TEST_F(Prepared, RestoreOfATruncatedImageFailsAndLeavesNothing) {
     ASSERT_TRUE(restore) << restore.error().message();
     for (const auto& entry : fs::directory_iterator(images())) fs::copy(entry, there);
     fs::resize_file(there / name, fs::file_size(there / name) / 2);
-    const auto tree = restore->run();
+    const auto tree = restore->run(own_rights(there));
     EXPECT_FALSE(tree) << name;
     restore = Error(Code::kInternal, "over");
     EXPECT_EQ(all_processes(), before) << name;
@@ -276,7 +276,7 @@ TEST_F(Prepared, RestoreWithoutImagesFailsAndLeavesNothing) {
   {
     auto restore = PreparedRestore::create(criu_command(), images(), {});
     ASSERT_TRUE(restore) << restore.error().message();
-    const auto tree = restore->run();
+    const auto tree = restore->run({});
     ASSERT_FALSE(tree);
     EXPECT_EQ(tree.error().code(), Code::kNotFound);
   }

@@ -1,10 +1,13 @@
 // Dumps and restores in one call, where nothing is prepared ahead, and the end of what was dumped.
 #pragma once
 
+#include <unistd.h>
+
 #include <csignal>
 
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/criu/images.h"
+#include "migrate-agent/process/credentials.h"
 
 namespace gcr::criu {
 
@@ -15,9 +18,19 @@ inline Result<std::vector<proto::Credentials>> dump(const Command& command, pid_
   return prepared.run();
 }
 
+/// The caller's own rights for all processes of the images; of images that are not whole, for none.
+inline Rights own_rights(const std::filesystem::path& directory) {
+  Rights rights;
+  const auto own = process::read_credentials(::getpid());
+  const auto used = images::used_pids(directory);
+  if (!own || !used) return rights;
+  for (const pid_t pid : *used) rights[pid] = own->front();
+  return rights;
+}
+
 /// PreparedRestore::create() and run() in one.
 inline Result<RestoredTree> restore(const Command& command, const std::filesystem::path& directory,
-                                    RestoreOptions options = {}) {
+                                    const Rights& members, RestoreOptions options = {}) {
   const auto first = directory / "inventory.img";
   GCR_ASSIGN(const std::set<pid_t> used, images::used_pids(directory));
   GCR_ASSIGN(const std::string inventory, images::read_file(first));
@@ -25,7 +38,13 @@ inline Result<RestoredTree> restore(const Command& command, const std::filesyste
   // The holding point needs its name, and the file belongs to the images in any case.
   GCR_TRY(images::write_file(first, inventory));
   if (!prepared) return prepared.error();
-  return prepared->run();
+  return prepared->run(members);
+}
+
+/// With the caller's own rights.
+inline Result<RestoredTree> restore(const Command& command, const std::filesystem::path& directory,
+                                    RestoreOptions options = {}) {
+  return restore(command, directory, own_rights(directory), std::move(options));
 }
 
 /// Sends SIGKILL to the dumped tree, and waits until all of it has ended. Success if it is gone

@@ -319,6 +319,61 @@ TEST_F(HostileProcess, ReadOnlyPartsOfProcDoNotBlock) {
   EXPECT_THAT(ids(look()), IsEmpty());
 }
 
+TEST_F(HostileProcess, FilesOfProcThatItsNameStillLeadsToDoNotBlock) {
+  for (const char* file :
+       {"mem", "maps", "smaps", "environ", "auxv", "pagemap", "status", "task"}) {
+    start({"open", fs::path("/proc/self") / file});
+    EXPECT_THAT(ids(look()), IsEmpty()) << file;
+    end();
+  }
+  start({"open", "/proc/cpuinfo", "open", "/proc/sys/kernel/pid_max"});
+  EXPECT_THAT(ids(look()), IsEmpty());
+}
+
+/// Whoever shares the descriptor would get another process's, or a more powerful program's.
+TEST_F(HostileProcess, FilesOfProcOfOthersBlock) {
+  const fs::path another = "/proc/" + std::to_string(::getpid());
+  for (const fs::path& file :
+       {another / "mem", another / "maps", another / "fd", another, fs::path("/proc/1/status")}) {
+    start({"open", file});
+    const Inspection found = look();
+    ASSERT_THAT(ids(found), ElementsAre("proc-file")) << file;
+    EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("of another process"));
+    end();
+  }
+}
+
+TEST_F(HostileProcess, FilesOfMemoryFromBeforeAnExecveBlock) {
+  for (const char* file : {"mem", "maps", "smaps", "environ", "auxv", "pagemap"}) {
+    start({}, [file] {
+      ::dup2(::open((fs::path("/proc/self") / file).c_str(), O_RDONLY), STDIN_FILENO);
+    });
+    const Inspection found = look();
+    ASSERT_THAT(ids(found), ElementsAre("proc-file")) << file;
+    EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("before an execve"));
+    end();
+  }
+}
+
+TEST_F(HostileProcess, FilesOfAnotherProcfsBlock) {
+  start_apart([this] { return ::mount("proc", directory_.c_str(), "proc", 0, nullptr) == 0; });
+  EXPECT_THAT(ids(look()), IsEmpty());
+  end();
+  start({}, [this] {
+    if (::unshare(CLONE_NEWNS) != 0 ||
+        ::mount(nullptr, "/", nullptr, MS_PRIVATE | MS_REC, nullptr) != 0 ||
+        ::mount("proc", directory_.c_str(), "proc", 0, nullptr) != 0) {
+      ::_exit(1);
+    }
+    const int nothing = ::open("/dev/null", O_RDWR);
+    for (int fd = 1; fd < 3; ++fd) ::dup2(nothing, fd);
+    ::dup2(::open((directory_ / "self" / "status").c_str(), O_RDONLY), STDIN_FILENO);
+  });
+  const Inspection found = look();
+  ASSERT_THAT(ids(found), ElementsAre("proc-file"));
+  EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("not the one at /proc"));
+}
+
 TEST_F(HostileProcess, AMountNamespaceOfAnotherUserNamespaceBlocks) {
   start({}, [] {
     if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) ::_exit(1);

@@ -156,7 +156,7 @@ class ByPlugin : public testing::Test {
     auto prepared = PreparedRestore::create(command, images_, {}, std::move(options));
     std::ofstream(first, std::ios::binary) << inventory;
     if (!prepared) return prepared.error();
-    return prepared->run();
+    return prepared->run(own_rights(images_));
   }
 
   void kill(GpuProgram& program) {

@@ -1,0 +1,17 @@
+// Names that come from the processes that move. Their users decide what is under them, so a
+// restoring CRIU must not use them as root.
+#pragma once
+
+#include <sys/types.h>
+
+namespace gcr::criu::names {
+
+/// From now on this CRIU, which restores and is in the images directory, uses names with the rights
+/// of members, as kMemberRights has them. CRIU itself, and what it forks that is no member, makes,
+/// changes and removes nothing by name. If the file is missing or damaged, there are no members.
+void restrict_to_members();
+
+/// openat(2) with these rights.
+int open_at(int directory, const char* path, int flags, mode_t mode);
+
+}  // namespace gcr::criu::names
