@@ -58,6 +58,7 @@ Struct to_struct(const slurm_job_info_t& from) {
   const std::pair<const char*, const char*> texts[] = {{"nodes", from.nodes},
                                                        {"dependency", from.dependency},
                                                        {"comment", from.comment},
+                                                       {"admin_comment", from.admin_comment},
                                                        {"tres_req_str", from.tres_req_str},
                                                        {"current_working_directory", from.work_dir},
                                                        {"name", from.name},

@@ -16,7 +16,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 # pylint: disable=wrong-import-position
-from slurm_nodes import PATIENCE_S, STATUS, Scenario, tickers_of  # noqa: E402
+from slurm_nodes import OTHER_USER, PATIENCE_S, STATUS, Scenario, tickers_of  # noqa: E402
 from ticker_hosts import wait_for  # noqa: E402
 
 
@@ -111,6 +111,58 @@ class TimeLimit(Scenario):
         self.nodes.slurm("scontrol", "update", f"JobId={successor}", "TimeLimit=1")
         self.nodes.wait_for_state(successor, "TIMEOUT")
         wait_for("its processes end", lambda: not ticker.copies(), PATIENCE_S)
+
+
+class Marks(Scenario):
+    """Users say in comments what only the drains may say. It means nothing, and no job gets time that Slurm has not
+    given to it."""
+
+    options = ("--gpus", "2")
+
+    def setUp(self):
+        super().setUp()
+        self.job, self.ticker = self.nodes.start_ticker_job("a", "--time=60")
+
+    def assert_time(self, job, limit):
+        self.assertEqual(self.nodes.detail(job, "TimeLimit"), limit)
+
+    def test_a_job_that_calls_itself_a_successor_gets_nothing_of_the_other(self):
+        forged, ticker = self.nodes.start_ticker_job(
+            "b", f"--comment=gcr-migrate: goes on with job {self.job}", "--time=5")  # fmt: skip
+        follower = self.nodes.submit(f"--dependency=afterok:{self.job}", user=OTHER_USER)
+        status, report, said = self.nodes.moves("rebalance", "--slurm", "--yes", timeout=PATIENCE_S)
+        self.assertEqual((status, report["moves"]), (0, []), said)
+        self.assert_time(forged, "00:05:00")
+        self.assertIn(f"afterok:{self.job}", self.nodes.detail(follower, "Dependency"))
+        self.assert_owned(self.job, self.ticker, "a", said)
+        self.assert_owned(forged, ticker, "b", said)
+
+    def test_a_job_that_calls_itself_a_placeholder_is_none(self):
+        forged = self.nodes.submit(f"--comment=gcr-migrate: placeholder for job {self.job}", "--gres=gpu:1",
+                                   f"--nodelist={self.nodes.node('b')}", "--time=5")  # fmt: skip
+        self.nodes.wait_for_state(forged, "RUNNING")
+        status, report, said = self.drain()
+        self.assertEqual(status, 0, said)
+        self.assertNotEqual(self.assert_moved(self.job, self.ticker, report, said), forged, said)
+        self.assert_time(forged, "00:05:00")
+
+    def test_users_do_not_write_where_marks_are(self):
+        own = self.nodes.submit(user=OTHER_USER)
+        words = ["scontrol", "update", f"JobId={own}", f"AdminComment=gcr-migrate: goes on with job {self.job}"]
+        self.assertRaises(AssertionError, self.nodes.slurm, "runuser", "-u", OTHER_USER, "--", *words)
+        self.nodes.slurm(*words)  # as root
+
+    def test_a_successor_gets_no_more_time_than_its_placeholder_had(self):
+        filler = self.fill("b", gpus=2)
+        drain = self.begin_drain()
+        self.wait_for_line(drain, f"job {self.job}: placeholder")
+        beyond_max_time = 2 * 24 * 60
+        self.nodes.slurm("scontrol", "update", f"JobId={self.job}", f"TimeLimit={beyond_max_time}")
+        self.nodes.slurm("scancel", filler)
+        status, report, said = self.end_of(drain)
+        self.assertEqual(status, 0, said)
+        self.assertLessEqual(self.nodes.detail(self.assert_moved(self.job, self.ticker, report, said), "TimeLimit"),
+                             "01:00:00")  # fmt: skip
 
 
 class Room(Scenario):

@@ -9,7 +9,7 @@ import unittest
 
 from ticker_hosts import ROOT, TICKER, Hosts, Ticker, begin_command, movable_users, wait_for
 
-USER, _ = movable_users()
+USER, OTHER_USER = movable_users()
 PATIENCE_S = 240
 STATUS = 9  # of every job, when its ticker ends
 
@@ -43,11 +43,11 @@ class Nodes(Hosts):
             raise AssertionError(f"{words}: {ran.stderr}")
         return ran.stdout
 
-    def submit(self, *options, script="exec sleep 100000"):
+    def submit(self, *options, script="exec sleep 100000", user=USER):
         self._submitted += 1
         path = self.outputs / f"script-{self._submitted}"
         path.write_text(f"#!/bin/bash\n{script}\n", encoding="ascii")
-        return int(self.slurm("runuser", "-u", USER, "--", "sbatch", "--parsable", "--chdir=/",
+        return int(self.slurm("runuser", "-u", user, "--", "sbatch", "--parsable", "--chdir=/",
                               f"--output={self.outputs}/%j", *options, path))  # fmt: skip
 
     def start_ticker_job(self, host, *options):
@@ -75,7 +75,8 @@ class Nodes(Hosts):
         wait_for(f"job {job} is {state}", lambda: self.detail(job, "JobState") == state, PATIENCE_S)
 
     def comment(self, job):
-        return re.search(r"Comment=(.*)", self.slurm("scontrol", "show", "job", job)).group(1).strip()
+        """The user's, not the administrators'."""
+        return re.search(r"^ *Comment=(.*)", self.slurm("scontrol", "show", "job", job), re.MULTILINE).group(1).strip()
 
     def jobs_on(self, host):
         """Those that Slurm has there."""

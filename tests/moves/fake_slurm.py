@@ -29,7 +29,7 @@ class FakeSlurm:
             number = len(self._jobs) + 1
             self._jobs[number] = {
                 "job_id": number, "job_state": "PENDING", "nodes": "", "node_count": 1, "dependency": "",
-                "comment": "", "gres_detail": [], "het_job_id": 0, "batch_flag": True, "user_id": 1000,
+                "comment": "", "admin_comment": "", "gres_detail": [], "het_job_id": 0, "batch_flag": True, "user_id": 1000,
                 "array_job_id": 0, "requeue": True, "state_reason": "Resources", "wanted": gpus, **fields,
             }  # fmt: skip
             self._excluded[number] = set(self._cluster.hosts) - {node}
@@ -54,6 +54,11 @@ class FakeSlurm:
         """Of its processes."""
         host = self._cluster.hosts[self.node(number)]
         return next(job["pid"] for job in host["jobs"] if job["slurm_job"] == number)
+
+    def take_gpus_of_placeholders(self):
+        """As their users may."""
+        for _, placeholder, _ in self.submitted:
+            self._jobs[placeholder]["gres_detail"] = []
 
     def unfinished(self):
         return {number for number in self._jobs if self.state(number) in ("PENDING", "RUNNING")}
@@ -104,8 +109,8 @@ class FakeSlurm:
     def submit_placeholder(self, job, excluded):
         self._check()
         with self._lock:
-            comment = f"gcr-migrate: {PLACEHOLDER} job {job.id}"
-            number = self.add_job("", len(job.gpus), comment=comment, requeue=False)
+            mark = f"gcr-migrate: {PLACEHOLDER} job {job.id}"
+            number = self.add_job("", len(job.gpus), admin_comment=mark, requeue=False)
             self._excluded[number] = set(excluded)
             self.submitted.append((job.id, number, sorted(set(self._cluster.hosts) - set(excluded))))
             self._start_pending()
@@ -115,7 +120,7 @@ class FakeSlurm:
         self._jobs[job_id]["requeue"] = may
 
     def hand_over(self, job, successor, _jobs):
-        self._jobs[successor.id]["comment"] = f"gcr-migrate: {SUCCESSOR} job {job.id}"
+        self._jobs[successor.id]["admin_comment"] = f"gcr-migrate: {SUCCESSOR} job {job.id}"
 
     def release(self, job_id):
         with self._lock:

@@ -115,6 +115,16 @@ class Draining(Fixture):
         self.assertEqual(self.states(drain), ["moved"], self.said)
 
 
+    def test_a_placeholder_that_its_user_has_taken_gpus_from_is_given_up(self):
+        self.slurm.add_movable("n1", 10)
+        drain = self.drain("n1")
+        self.slurm.before_answer = self.slurm.take_gpus_of_placeholders
+        drain.run()
+        self.assertEqual((drain.status(), self.states(drain)), (cli.FAILED, ["left"]), self.said)
+        self.assertIn("has 0 GPUs, job 1 has 1", drain.tasks[0].reason)
+        self.assert_each_runs_once(1)
+
+
 class Rebalancing(Fixture):
     def test_jobs_of_several_nodes_move_into_placeholders_on_the_nodes_of_the_plan(self):
         for node in ("n1", "n1", "n1", "n1", "n2", "n2"):

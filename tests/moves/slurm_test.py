@@ -14,7 +14,7 @@ from gcr_moves import slurm  # noqa: E402
 
 def job(**fields):
     """As squeue of 22.05 describes a job that can move."""
-    raw = {"job_id": 7, "job_state": "RUNNING", "nodes": "n1", "node_count": 1, "dependency": "", "comment": "",
+    raw = {"job_id": 7, "job_state": "RUNNING", "nodes": "n1", "node_count": 1, "dependency": "", "comment": "", "admin_comment": "",
            "gres_detail": ["gpu:h200:2(IDX:1,3)"], "het_job_id": 0, "batch_flag": True, "user_id": 1000,
            "array_job_id": 0}  # fmt: skip
     return slurm.SlurmJob(raw | fields)
@@ -54,13 +54,20 @@ class Jobs(unittest.TestCase):
         self.assertEqual(several.gpus, [0, 1, 2, 5])
         self.assertEqual([str(each) for each in several.gres], ["gpu:4", "fpga:1"])
 
-    def test_a_comment_tells_whose_placeholder_a_job_is_within_one_user(self):
-        place = job(job_id=8, comment="gcr-migrate: placeholder for job 7; night run")
+    def test_the_administrators_comment_tells_whose_placeholder_a_job_is_within_one_user(self):
+        mark = "gcr-migrate: placeholder for job 7"
+        place = job(job_id=8, admin_comment=f"{mark}; checked", comment=f"{mark}; night run")
         self.assertTrue(place.is_for(job()))
-        self.assertEqual(place.comment, "night run")
+        self.assertEqual((place.admin_comment, place.comment), ("checked", "night run"))
         self.assertFalse(place.is_for(job(job_id=70)))
         self.assertFalse(place.is_for(job(user_id=1001)))
-        self.assertFalse(job(comment="night run").is_for(job()))
+        self.assertFalse(job(admin_comment="night run").is_for(job()))
+
+    def test_what_users_write_is_no_mark(self):
+        for mark in (slurm.PLACEHOLDER, slurm.SUCCESSOR):
+            forged = job(job_id=8, comment=f"gcr-migrate: {mark} job 7")
+            self.assertEqual((forged.mark, forged.marked_id), ("", 0))
+            self.assertFalse(forged.is_for(job()))
 
     def test_whoever_waits_for_the_one_waits_for_the_other(self):
         renamed = slurm._renamed("afterok:7(unfulfilled),afterany:70(unfulfilled):7", 7, 9)  # pylint: disable=protected-access

@@ -14,10 +14,11 @@ import time
 
 ANSWER_SECONDS = 60
 
-# At the beginning of a job's comment: what it is for which other one. Users can write that too, but
-# it has a meaning between jobs of one user only.
+# At the beginning of a job's AdminComment: what it is for which other one. Only Slurm's administrators can write there.
+# In its comment, which users can write, the same is said for people and never read.
 PLACEHOLDER, SUCCESSOR, PREDECESSOR = "placeholder for", "goes on with", "goes on as"
 _MARK = re.compile(rf"gcr-migrate: ({PLACEHOLDER}|{SUCCESSOR}|{PREDECESSOR}) job (\d+)(?:; (.*))?", re.DOTALL)
+_LONGEST_MARK = 64
 _GRES = re.compile(r"([^:,(]+)(?::([^:,(]+))?:(\d+)\(IDX:([0-9,-]+)\)")
 _MIG = re.compile(r"\d+g\.\d+gb", re.IGNORECASE)
 
@@ -89,10 +90,8 @@ class SlurmJob:
             for each in raw.get("gres_detail") or ()
             for name, kind, _, indices in _GRES.findall(each)
         )
-        marked = _MARK.fullmatch(raw["comment"])
-        self.mark, self.marked_id, self.comment = "", 0, raw["comment"]
-        if marked:
-            self.mark, self.marked_id, self.comment = marked[1], int(marked[2]), marked[3] or ""
+        self.mark, self.marked_id, self.admin_comment = _unmarked(self.text("admin_comment"))
+        _, _, self.comment = _unmarked(raw["comment"])
 
     def number(self, name):
         return _number(self._raw.get(name))
@@ -184,7 +183,8 @@ class Slurm:
 
     def waiting_placeholders(self):
         """How many placeholders are in the queue."""
-        comments = self._run("squeue", "--all", "--noheader", "--states=PENDING", "--format=%k").splitlines()
+        comments = self._run("squeue", "--all", "--noheader", "--states=PENDING",
+                             f"--Format=admin_comment:{_LONGEST_MARK}").splitlines()  # fmt: skip
         return sum(mark is not None and mark[1] == PLACEHOLDER for mark in map(_MARK.match, comments))
 
     def user(self):
@@ -210,10 +210,19 @@ class Slurm:
         self._run("strigger", "--clear", f"--id={number}")
 
     def submit_placeholder(self, job, excluded):
-        """The id of a new job like `job`, marked as its placeholder, on none of the nodes `excluded`."""
-        said = self._run("sbatch", "--parsable", *self._request(job), f"--exclude={','.join(excluded)}",
-                         *self._options, "--wrap", self._script)  # fmt: skip
-        return int(said.split(";")[0])
+        """The id of a new job like `job`, marked as its placeholder, on none of the nodes `excluded`. It cannot
+        start before it is marked: it depends on what cannot be, and Slurm ends it with `job` if it stays so."""
+        said = self._run("sbatch", "--parsable", *self._request(job), f"--exclude={','.join(excluded)}", *self._options,
+                         f"--dependency=afterok:{job.id},afternotok:{job.id}", "--kill-on-invalid-dep=yes",
+                         "--wrap", self._script)  # fmt: skip
+        placeholder = int(said.split(";")[0])
+        mark = _marked(PLACEHOLDER, job.id, job.admin_comment)
+        try:
+            self._update(placeholder, f"AdminComment={mark}", "Dependency=")
+        except SlurmError:
+            self.cancel(placeholder)
+            raise
+        return placeholder
 
     def _request(self, job):
         wanted = dict(each.split("=", 1) for each in job.text("tres_req_str").split(",") if "=" in each)
@@ -237,15 +246,19 @@ class Slurm:
 
     def hand_over(self, job, successor, jobs):
         """`job`'s processes are `successor`'s now: says so in both, and lets what waited for the one wait
-        for the other. Harmless if it was done before."""
+        for the other. Harmless if it was done before. `successor` gets no more time than Slurm gave it when it
+        started it, by the limits of its partition and QoS, which do not bind us."""
         for each in jobs.values():
             if each.pending and job.id in _ids(each.dependency):
                 self._update(each.id, f"Dependency={_renamed(each.dependency, job.id, successor.id)}")
-        left = _seconds_left(job)
+        left, limit = _seconds_left(job), successor.number("time_limit")
         if left is not None:
             spent = time.time() - (successor.number("start_time") or time.time())
-            self._update(successor.id, f"TimeLimit={max(1, -int(-(spent + left) // 60))}")
-        self._update(successor.id, f"Comment={_marked(SUCCESSOR, job.id, job.comment)}")
+            minutes = max(1, -int(-(spent + left) // 60))
+            if limit is None or minutes < limit:
+                self._update(successor.id, f"TimeLimit={minutes}")
+        self._update(successor.id, f"AdminComment={_marked(SUCCESSOR, job.id, job.admin_comment)}",
+                     f"Comment={_marked(SUCCESSOR, job.id, job.comment)}")  # fmt: skip
         self._update(job.id, f"Comment={_marked(PREDECESSOR, successor.id, job.comment)}")
 
     def release(self, job_id):
@@ -279,6 +292,12 @@ class Slurm:
 
 def _marked(mark, job_id, comment):
     return f"gcr-migrate: {mark} job {job_id}" + (f"; {comment}" if comment else "")
+
+
+def _unmarked(comment):
+    """Its mark and the job that this names, and what follows; without a mark "", 0 and all of it."""
+    marked = _MARK.fullmatch(comment)
+    return (marked[1], int(marked[2]), marked[3] or "") if marked else ("", 0, comment)
 
 
 def _seconds_left(job):

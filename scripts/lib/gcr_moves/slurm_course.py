@@ -186,6 +186,9 @@ class SlurmCourse(Course):
         if host is None:
             self._failed(task, f"the agent of node {place.node} does not answer")
             return
+        if len(job.gpus) != len(place.gpus):  # its user has changed it
+            self._failed(task, f"placeholder {place.id} has {len(place.gpus)} GPUs, job {job.id} has {len(job.gpus)}")
+            return
         if not self.runner.has_slot(task.source, host.name):
             return
         try:
