@@ -13,6 +13,7 @@
 #include <span>
 #include <thread>
 
+#include "migrate-agent/checkpoint/signers.h"
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/store/upkeep.h"
 #include "src/base/log.h"
@@ -107,11 +108,13 @@ Status check_room(const proto::CheckpointOrder& order, const store::Owner& owner
 
 Status CheckpointTarget::open(const proto::PreflightRequest& request) {
   GCR_ASSIGN(auto directory, store::Directory::create(order_.directory(), owner_));
+  GCR_ASSIGN(store::SignerRule rule, signer_rule(config_));
   GCR_ASSIGN(writer_, store::Writer::create(std::move(directory), {.checkpoint = migration_,
                                                                    .name = order_.name(),
                                                                    .codec = codec_of(compression_),
                                                                    .packs = packs_here(),
-                                                                   .tls = config_.tls}));
+                                                                   .tls = config_.tls,
+                                                                   .rule = std::move(rule)}));
   key_ = digest::DigestKey::expand(writer_->digest_key());
   *manifest_.mutable_job() = request;
   return {};

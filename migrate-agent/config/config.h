@@ -52,9 +52,9 @@
 //   name        = "night-shift"           # such table every operator may move every process.
 //   users       = ["alice", "1001", "*"]  # `name` is the certificate's common name or "*"
 //
-//   [[peers]]                             # agents from which migrations are accepted; without any
-//   name        = "node2"                 # such table from every agent of the authority. `name`
-//                                         # is the certificate's common name
+//   [[peers]]                             # agents whose migrations and checkpoints are accepted;
+//   name        = "node2"                 # without any such table those of every agent of the
+//                                         # authority. `name` is the certificate's common name
 //
 //   [criu]
 //   command     = []                      # the program and the arguments before CRIU's own; none:

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <future>
 
+#include "migrate-agent/checkpoint/signers.h"
 #include "migrate-agent/commit/commit_log.h"
 #include "migrate-agent/commit/outcome.h"
 #include "migrate-agent/data/offer.h"
@@ -66,8 +67,9 @@ Status open(Loading& l) {
   const proto::LoadRequest& asked = l.request;
   GCR_ASSIGN(const store::Owner owner, check_owner(l.worker, asked.directory()));
   GCR_ASSIGN(l.directory, store::Directory::open(asked.directory(), owner));
+  GCR_ASSIGN(const store::SignerRule rule, signer_rule(l.worker.config));
   GCR_ASSIGN(proto::Manifest manifest,
-             store::find_manifest(*l.directory, asked.name(), l.worker.config.tls));
+             store::find_manifest(*l.directory, asked.name(), l.worker.config.tls, rule));
   if (manifest.protocol_version() > control::kProtocolVersion) {
     return Error(Code::kUnsupported,
                  fmt::format("the checkpoint {} was taken by a newer release", manifest.name()));

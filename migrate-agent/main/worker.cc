@@ -14,6 +14,7 @@
 
 #include "migrate-agent/commit/outcome.h"
 #include "migrate-agent/config/check.h"
+#include "migrate-agent/config/peers.h"
 #include "migrate-agent/journal/journal_files.h"
 #include "migrate-agent/landing/hugepage_claim.h"
 #include "migrate-agent/landing/memory_reservation.h"
@@ -181,7 +182,8 @@ asio::awaitable<Status> serve_channel(Worker& worker, ControlChannel& channel,
   if (request->has_preflight_request()) {
     const auto self = control::own_identity(tls->native_handle());
     if (!self) co_return co_await turn_away(channel, self.error());
-    const Status accepted = may_send(channel.peer(), worker.config.peers, self->common_name);
+    const Status accepted = check_peer(worker.config.peers, self->common_name,
+                                       channel.peer().common_name, "migrations");
     if (!accepted) co_return co_await turn_away(channel, accepted.error());
   }
   WorkerContext context{{worker.io, worker.blocking, worker.config, worker.daemon, std::move(tls),

@@ -7,7 +7,6 @@
 #include <array>
 #include <cstring>
 
-#include "migrate-agent/store/signing.h"
 #include "src/base/little_endian.h"
 #include "src/base/log.h"
 #include "src/control/wire.h"
@@ -120,6 +119,19 @@ Status check_name(const std::string& file_name, const proto::Manifest& manifest)
   return not_whole(fmt::format("it is the checkpoint {}, renamed", manifest.name()));
 }
 
+Result<proto::Manifest> read_accepted(const Directory& directory, const std::string& file_name,
+                                      const control::TlsFiles& files, const SignerRule& rule) {
+  GCR_ASSIGN(const UniqueFd file, directory.open_file(file_name, O_RDONLY));
+  auto manifest = read_signed(file.get(), files);
+  Status good;
+  if (!manifest) good = manifest.error();
+  if (good) good = check_name(file_name, *manifest);
+  if (good && rule) good = rule(manifest->agent());
+  if (good) return manifest;
+  return good.error().while_doing(
+      fmt::format("the checkpoint {}/{} cannot be used", directory.path().native(), file_name));
+}
+
 Status write_durably(const Directory& directory, const std::string& file_name,
                      std::span<const std::byte> head, std::span<const std::byte> body) {
   const std::string fresh = file_name + ".new";
@@ -167,24 +179,17 @@ Status write_manifest(const Directory& directory, const std::string& file_name,
 
 Result<proto::Manifest> read_manifest(const Directory& directory, const std::string& file_name,
                                       const control::TlsFiles& files) {
-  GCR_ASSIGN(const UniqueFd file, directory.open_file(file_name, O_RDONLY));
-  auto manifest = read_signed(file.get(), files);
-  Status good;
-  if (!manifest) good = manifest.error();
-  if (good) good = check_name(file_name, *manifest);
-  if (good) return manifest;
-  return good.error().while_doing(
-      fmt::format("the checkpoint {}/{} cannot be used", directory.path().native(), file_name));
+  return read_accepted(directory, file_name, files, {});
 }
 
 Result<proto::Manifest> find_manifest(const Directory& directory, const std::string& name,
-                                      const control::TlsFiles& files) {
+                                      const control::TlsFiles& files, const SignerRule& rule) {
   if (!name.empty() && !is_name(name)) {
     return Error(Code::kInvalidArgument,
                  fmt::format("\"{}\" is no name of a checkpoint", control::printable(name)));
   }
   if (!name.empty()) {
-    auto named = read_manifest(directory, file_of(name), files);
+    auto named = read_accepted(directory, file_of(name), files, rule);
     if (named || named.error().code() != Code::kNotFound) return named;
     return Error(Code::kNotFound,
                  fmt::format("{} has no checkpoint {}", directory.path().native(), name));
@@ -193,7 +198,7 @@ Result<proto::Manifest> find_manifest(const Directory& directory, const std::str
   std::optional<proto::Manifest> newest;
   std::string problem;
   for (const std::string& one : names) {
-    auto manifest = read_manifest(directory, file_of(one), files);
+    auto manifest = read_accepted(directory, file_of(one), files, rule);
     if (!manifest) {
       spdlog::warn("{}", manifest.error().message());
       problem = "; " + manifest.error().message();

@@ -20,6 +20,7 @@
 #include <string_view>
 
 #include "migrate-agent/store/directory.h"
+#include "migrate-agent/store/signing.h"
 #include "proto/checkpoint.pb.h"
 #include "src/base/result.h"
 #include "src/control/tls_files.h"
@@ -42,10 +43,11 @@ Status write_manifest(const Directory& directory, const std::string& file_name,
 Result<proto::Manifest> read_manifest(const Directory& directory, const std::string& file_name,
                                       const control::TlsFiles& files);
 
-/// The newest by the time when it was taken, of those that can be read; or the one named. kNotFound
-/// if there is none.
+/// The newest by the time when it was taken, of those that can be read and whose signer is
+/// accepted; or the one named. kNotFound if there is none; the rule's error if it does not accept
+/// the signer of the one named.
 Result<proto::Manifest> find_manifest(const Directory& directory, const std::string& name,
-                                      const control::TlsFiles& files);
+                                      const control::TlsFiles& files, const SignerRule& rule = {});
 
 /// The body of a file, whose signature was verified: parsed, and consistent as read_manifest says.
 Result<proto::Manifest> parse_body(std::span<const std::byte> body);

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,6 +16,10 @@ namespace gcr::store {
 
 inline constexpr std::uint64_t kMaxChainBytes = 64 * 1024;
 inline constexpr std::uint64_t kMaxSignatureBytes = 4 * 1024;
+
+/// Whether what the agent of that common name has signed is accepted; else why not. None: every
+/// agent of the authority is.
+using SignerRule = std::function<Status(const std::string& agent)>;
 
 struct Signed {
   std::string chain;  ///< certificates as PEM, the signer's first

@@ -107,7 +107,13 @@ Status Writer::learn() {
   Needs needs;
   GCR_TRY(visit_manifests(directory_, options_.tls, [&](const Found& found) {
     needs.add(found);
-    if (found.manifest && found.is_published) pasts.emplace_back(*found.manifest);
+    if (!found.manifest || !found.is_published) return;
+    const Status accepted = options_.rule ? options_.rule(found.manifest->agent()) : Status{};
+    if (accepted) {
+      pasts.emplace_back(*found.manifest);
+    } else {
+      spdlog::warn("nothing of {} is used again: {}", found.file_name, accepted.error().message());
+    }
   }));
   if (needs.problem()) {
     spdlog::warn("leftovers of earlier writers are not removed: {}", needs.problem()->message());

@@ -33,6 +33,7 @@ class Writer {
     images::Codec codec = images::Codec::kNone;  ///< where it makes a content smaller
     unsigned packs = 4;  ///< most files that are written side by side, for little there are fewer
     control::TlsFiles tls{};  ///< to sign with, and to believe earlier manifests
+    SignerRule rule{};        ///< whose earlier manifests are believed
   };
 
   /// Takes the directory's lock, until this object goes; removes what writers that died have left,

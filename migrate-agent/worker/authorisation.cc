@@ -71,18 +71,6 @@ Status may_ask(const control::PeerIdentity& asker, Envelope::BodyCase request) {
   }
 }
 
-Status may_send(const control::PeerIdentity& agent, const std::vector<std::string>& peers,
-                const std::string& self) {
-  if (peers.empty() || agent.common_name == self ||
-      std::ranges::count(peers, agent.common_name) > 0)
-    return {};
-  return Error(
-      Code::kPermissionDenied,
-      fmt::format("this agent takes no migrations of the agent \"{}\": no [[peers]] of its "
-                  "configuration names it",
-                  agent.common_name));
-}
-
 Permissions Permissions::of(const control::PeerIdentity& asker,
                             const std::vector<OperatorRule>& rules) {
   Permissions permissions;

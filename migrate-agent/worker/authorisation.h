@@ -1,5 +1,6 @@
 // Who may send which requests. A certificate's role, or being a user of this host, decides which
-// requests; [[operators]] of agent.toml decides for whose processes, [[peers]] from which agents.
+// requests; [[operators]] of agent.toml decides for whose processes, [[peers]] from which agents
+// (migrate-agent/config/peers.h).
 #pragma once
 
 #include <sys/types.h>
@@ -20,11 +21,6 @@ namespace gcr::agent {
 /// Whether a connection of `asker` may begin with this request. kPermissionDenied;
 /// kProtocol if no connection begins with it.
 Status may_ask(const control::PeerIdentity& asker, proto::Envelope::BodyCase request);
-
-/// Whether this agent, which is called `self`, accepts migrations from `agent`: one of `peers`, or
-/// any if there are none; always from itself, as it sends what it loads. kPermissionDenied.
-Status may_send(const control::PeerIdentity& agent, const std::vector<std::string>& peers,
-                const std::string& self);
 
 /// A process that may be moved; the start time tells it from a later process with the same PID.
 struct MovableProcess {

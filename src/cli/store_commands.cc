@@ -10,6 +10,8 @@
 #include <map>
 #include <memory>
 
+#include "migrate-agent/config/config.h"
+#include "migrate-agent/config/peers.h"
 #include "migrate-agent/store/upkeep.h"
 #include "src/base/units.h"
 #include "src/base/uuid.h"
@@ -34,11 +36,39 @@ of the authority has signed it.
 /// As the command line has it.
 struct StoreLine {
   std::string directory;
-  std::string name;                  ///< of verify; empty: all
-  unsigned keep = 0;                 ///< of prune; 0: all
-  std::vector<std::string> removed;  ///< likewise: checkpoints by name
+  std::string name;                                ///< of verify; empty: all
+  unsigned keep = 0;                               ///< of prune; 0: all
+  std::vector<std::string> removed;                ///< likewise: checkpoints by name
+  std::string config = agent::kDefaultConfigPath;  ///< of the commands that tell of signers
   bool json = false;
   control::TlsFiles tls;
+};
+
+/// Whether this host's agent restores what an agent has signed.
+struct Acceptance {
+  const char* answer;    ///< "yes", "no" or "unknown"
+  std::string reason{};  ///< unless it is "yes"
+};
+
+/// Whom this host's agent believes, as far as this command may read its configuration.
+class Believed {
+ public:
+  explicit Believed(const std::string& config) : config_(agent::load_config(config)) {
+    if (config_) self_ = store::own_name(config_->tls);
+  }
+
+  Acceptance answer_for(const std::string& signer) const {
+    if (!config_) return {"unknown", config_.error().message()};
+    const Status accepted =
+        agent::check_peer(config_->peers, self_ ? *self_ : "", signer, "checkpoints");
+    if (accepted) return {"yes"};
+    if (!self_) return {"unknown", self_.error().message()};
+    return {"no", accepted.error().message()};
+  }
+
+ private:
+  Result<agent::Config> config_;
+  Result<std::string> self_ = std::string();
 };
 
 /// What a checkpoint is, or what is wrong with it.
@@ -69,27 +99,28 @@ std::string command_of(const proto::Manifest& manifest) {
 }
 
 /// A row; where there is a problem, it stands in place of the figures.
-std::string row_of(const Listed& one) {
+std::string row_of(const Listed& one, const Believed& believed) {
   if (one.problem) {
     return fmt::format("{:<24}  unusable: {}\n", printable(one.name),
                        printable(one.problem->message()));
   }
   const proto::Manifest& manifest = one.manifest;
-  const std::string row = fmt::format(
-      "{:<24}  {:<20}  {:>9}  {:>10}  {:>10}  {:>10}  {:<12}  {}\n", printable(one.name),
-      time_taken(manifest), manifest.job().members_size(), format_bytes(manifest.vram_bytes()),
-      format_bytes(manifest.memory_bytes()), format_bytes(manifest.new_bytes()),
-      printable(manifest.agent()), printable(command_of(manifest)));
+  const std::string row =
+      fmt::format("{:<24}  {:<20}  {:>9}  {:>10}  {:>10}  {:>10}  {:<12}  {:<8}  {}\n",
+                  printable(one.name), time_taken(manifest), manifest.job().members_size(),
+                  format_bytes(manifest.vram_bytes()), format_bytes(manifest.memory_bytes()),
+                  format_bytes(manifest.new_bytes()), printable(manifest.agent()),
+                  believed.answer_for(manifest.agent()).answer, printable(command_of(manifest)));
   if (!one.restore) return row;
   return fmt::format("{}    restore {} has it\n", row, one.restore->to_string());
 }
 
-std::string table_of(const std::vector<Listed>& checkpoints) {
+std::string table_of(const std::vector<Listed>& checkpoints, const Believed& believed) {
   if (checkpoints.empty()) return "no checkpoints\n";
   std::string text =
-      fmt::format("{:<24}  {:<20}  {:>9}  {:>10}  {:>10}  {:>10}  {:<12}  {}\n", "name", "taken",
-                  "processes", "vram", "memory", "new", "agent", "command");
-  for (const Listed& one : checkpoints) text += row_of(one);
+      fmt::format("{:<24}  {:<20}  {:>9}  {:>10}  {:>10}  {:>10}  {:<12}  {:<8}  {}\n", "name",
+                  "taken", "processes", "vram", "memory", "new", "agent", "accepted", "command");
+  for (const Listed& one : checkpoints) text += row_of(one, believed);
   return text;
 }
 
@@ -103,14 +134,24 @@ std::map<Uuid, std::uint64_t> vram_of(const proto::Manifest& manifest) {
   return bytes;
 }
 
-void set_listed(Struct& object, const Listed& one) {
+/// Who has signed it, and whether this host's agent accepts that; empty where there is a problem.
+void set_signer(Struct& object, const Listed& one, const Believed& believed) {
+  const Acceptance acceptance =
+      one.problem ? Acceptance{""} : believed.answer_for(one.manifest.agent());
+  set(object, "agent", one.manifest.agent());
+  set(object, "accepted", acceptance.answer);
+  set(object, "accepted_reason", acceptance.reason);
+}
+
+void set_listed(Struct& object, const Listed& one, const Believed& believed) {
   const proto::Manifest& manifest = one.manifest;
   set(object, "name", one.name);
+  set_signer(object, one, believed);
   set(object, "checkpoint_id", to_uuid(manifest.checkpoint_id()).to_string());
   set(object, "taken_unix_ms", static_cast<double>(manifest.taken_unix_ms()));
   set(object, "command", command_of(manifest));
   set(object, "processes", manifest.job().members_size());
-  set_fields(object, manifest, {"agent", "stopped", "vram_bytes", "memory_bytes", "new_bytes"});
+  set_fields(object, manifest, {"stopped", "vram_bytes", "memory_bytes", "new_bytes"});
   set(object, "problem", one.problem ? one.problem->message() : "");
   set(object, "restore_id", one.restore ? one.restore->to_string() : "");
   make_list(object, "gpus");
@@ -137,7 +178,9 @@ std::string json_of(const Range& range, Add add_entry) {
 ExitCode list_checkpoints(const StoreLine& line, const store::Directory& directory) {
   const auto listed = store::list(directory, line.tls);
   if (!listed) return fail(ExitCode::kUsage, listed.error().message());
-  fmt::print("{}", line.json ? json_of(*listed, set_listed) : table_of(*listed));
+  const Believed believed(line.config);
+  const auto add = [&](Struct& object, const Listed& one) { set_listed(object, one, believed); };
+  fmt::print("{}", line.json ? json_of(*listed, add) : table_of(*listed, believed));
   const bool good = std::ranges::none_of(*listed, [](const Listed& one) { return !!one.problem; });
   return good ? ExitCode::kMigrated : ExitCode::kFailed;
 }
@@ -172,32 +215,44 @@ Checked check_one(const store::Directory& directory, Listed listed) {
   return checked;
 }
 
-void set_checked(Struct& object, const Checked& checked) {
+void set_checked(Struct& object, const Checked& checked, const Believed& believed) {
   set(object, "name", checked.listed.name);
+  set_signer(object, checked.listed, believed);
   set(object, "contents", static_cast<double>(checked.verified.contents));
   set(object, "bytes", static_cast<double>(checked.verified.bytes));
   set(object, "problem", checked.listed.problem ? checked.listed.problem->message() : "");
 }
 
-std::string line_of(const Checked& checked) {
+std::string text_of(const Acceptance& acceptance) {
+  const std::string_view answer = acceptance.answer;
+  if (answer == "yes") return "accepted here";
+  return fmt::format("{}: {}", answer == "no" ? "not accepted here" : "accepted here or not",
+                     printable(acceptance.reason));
+}
+
+std::string line_of(const Checked& checked, const Believed& believed) {
   const std::string name = printable(checked.listed.name);
   if (checked.listed.problem) {
     return fmt::format("{}: {}\n", name, printable(checked.listed.problem->message()));
   }
-  return fmt::format("{}: good: {} contents, {}\n", name, checked.verified.contents,
-                     format_bytes(checked.verified.bytes));
+  const std::string& signer = checked.listed.manifest.agent();
+  return fmt::format("{}: good: {} contents, {}; signed by \"{}\", {}\n", name,
+                     checked.verified.contents, format_bytes(checked.verified.bytes),
+                     printable(signer), text_of(believed.answer_for(signer)));
 }
 
 ExitCode verify_checkpoints(const StoreLine& line, const store::Directory& directory) {
   auto listed = chosen(line, directory);
   if (!listed) return fail(ExitCode::kUsage, listed.error().message());
   std::erase_if(*listed, [](const Listed& one) { return one.restore.has_value(); });
+  const Believed believed(line.config);
   std::vector<Checked> all;
   for (Listed& one : *listed) {
     all.push_back(check_one(directory, std::move(one)));
-    if (!line.json) fmt::print("{}", line_of(all.back()));
+    if (!line.json) fmt::print("{}", line_of(all.back(), believed));
   }
-  if (line.json) fmt::print("{}", json_of(all, set_checked));
+  const auto add = [&](Struct& object, const Checked& one) { set_checked(object, one, believed); };
+  if (line.json) fmt::print("{}", json_of(all, add));
   const bool good =
       std::ranges::none_of(all, [](const Checked& one) { return !!one.listed.problem; });
   return good ? ExitCode::kMigrated : ExitCode::kFailed;
@@ -266,19 +321,34 @@ CLI::App* add_store_command(CLI::App& app, Commands& commands, const char* name,
   return added;
 }
 
+/// --config.
+CLI::App* describe_config(CLI::App* command, StoreLine& line) {
+  command
+      ->add_option("--config", line.config,
+                   "The configuration of this host's agent, whose [[peers]] say which signers it "
+                   "accepts (default: /etc/gcr-migrate/agent.toml)")
+      ->option_text("FILE");
+  return command;
+}
+
 }  // namespace
 
 void add_store(CLI::App& app, Commands& commands) {
-  add_store_command(app, commands, "checkpoints", std::make_shared<StoreLine>(), list_checkpoints,
-                    "gcr-migrate checkpoints DIR: the checkpoints in a directory, oldest first",
-                    "Exit status: 0, 1 if one of them is unusable, 2 if DIR cannot be read.");
+  const auto listed = std::make_shared<StoreLine>();
+  describe_config(
+      add_store_command(app, commands, "checkpoints", listed, list_checkpoints,
+                        "gcr-migrate checkpoints DIR: the checkpoints in a directory, oldest first",
+                        "Exit status: 0, 1 if one of them is unusable, 2 if DIR cannot be read."),
+      *listed);
   const auto verified = std::make_shared<StoreLine>();
-  add_store_command(
-      app, commands, "verify", verified, verify_checkpoints,
-      "gcr-migrate verify DIR [NAME]: read a checkpoint, or all, and prove every "
-      "byte",
-      "Exit status: 0 if all is as it was stored, 1 if something is wrong, 2 if DIR or "
-      "NAME cannot be read.")
+  describe_config(
+      add_store_command(
+          app, commands, "verify", verified, verify_checkpoints,
+          "gcr-migrate verify DIR [NAME]: read a checkpoint, or all, and prove every "
+          "byte",
+          "Exit status: 0 if all is as it was stored, 1 if something is wrong, 2 if DIR or "
+          "NAME cannot be read."),
+      *verified)
       ->add_option("NAME", verified->name, "Which checkpoint (default: all)");
   const auto pruned = std::make_shared<StoreLine>();
   CLI::App* prune = add_store_command(

@@ -16,6 +16,7 @@ namespace gcr::cli::test {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::AllOf;
 using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
@@ -23,10 +24,16 @@ using testing::StartsWith;
 
 constexpr std::size_t kContentBytes = 64 * kKiB;
 
+/// What verify says of a checkpoint without a fault that this host's agent has signed.
+std::string good(const std::string& name) {
+  return name + ": good: 1 contents, 64 KiB; signed by \"node1\", accepted here\n";
+}
+
 class StoreCommands : public testing::Test {
  protected:
   StoreCommands() : folder_(testing::TempDir() + "/gcr-checkpoints-" + std::to_string(::getpid())) {
     fs::create_directories(folder_);
+    configure("");
   }
   ~StoreCommands() override { fs::remove_all(folder_); }
 
@@ -55,11 +62,19 @@ class StoreCommands : public testing::Test {
     ASSERT_TRUE(writer->publish());
   }
 
-  /// The authority's certificate is all that these commands get.
+  std::string configuration() const { return folder_ / "agent.toml"; }
+  /// Of this host's agent, which is node1.
+  void configure(const std::string& peers) const {
+    std::ofstream(configuration()) << "[tls]\ncertificate = \"" << own_.certificate << "\"\n"
+                                   << peers;
+  }
+
+  /// The authority's certificate is all that these commands get, and whom this host believes.
   Finished run_in_store(const std::string& command, std::vector<std::string> options = {},
                         const std::string& path = "") {
     std::vector<std::string> words{command, path.empty() ? folder_ / "store" : fs::path(path),
                                    "--ca", tls_.authority};
+    if (command != "prune") words.insert(words.end(), {"--config", configuration()});
     words.insert(words.end(), options.begin(), options.end());
     return run_cli(words);
   }
@@ -76,7 +91,8 @@ class StoreCommands : public testing::Test {
 
   fs::path folder_;
   control::test::Credentials credentials_;
-  control::TlsFiles tls_ = credentials_.issue({.common_name = "node1"});
+  const control::TlsFiles own_ = credentials_.issue({.common_name = "node1"});
+  control::TlsFiles tls_ = own_;  ///< of who takes checkpoints
   std::int64_t now_ms_ = 1'795'600'800'000;
 };
 
@@ -88,7 +104,7 @@ TEST_F(StoreCommands, ListHasARowForEachOldestFirst) {
   EXPECT_THAT(listed.out, StartsWith("name "));
   EXPECT_THAT(listed.out, HasSubstr("\nb   "));
   EXPECT_THAT(listed.out, HasSubstr("2026-11-25T10:00:01Z          1       1 GiB      64 KiB"));
-  EXPECT_THAT(listed.out, EndsWith("  node1         serve --all\n"));
+  EXPECT_THAT(listed.out, EndsWith("  node1         yes       serve --all\n"));
   EXPECT_LT(listed.out.find("\nb "), listed.out.find("\na "));
 }
 
@@ -115,7 +131,8 @@ TEST_F(StoreCommands, JsonHasEveryFieldOfTheList) {
   for (const char* field :
        {"\"name\":\"a\"", "\"checkpoint_id\":\"", "\"taken_unix_ms\":1795600801000",
         "\"command\":\"train\"", "\"processes\":1", "\"agent\":\"node1\"", "\"stopped\":false",
-        "\"vram_bytes\":1073741824", "\"memory_bytes\":65536", "\"new_bytes\":", "\"problem\":\"\"",
+        "\"vram_bytes\":1073741824", "\"memory_bytes\":65536",
+        "\"new_bytes\":", "\"accepted\":\"yes\"", "\"accepted_reason\":\"\"", "\"problem\":\"\"",
         "\"restore_id\":\"\"", "\"gpus\":[]"}) {
     EXPECT_THAT(listed.out, HasSubstr(field));
   }
@@ -157,8 +174,40 @@ TEST_F(StoreCommands, VerifyReadsAllOrTheOneThatIsNamed) {
   take("b", '2');
   const Finished all = run_in_store("verify");
   EXPECT_EQ(all.exit_status, 0) << all.err;
-  EXPECT_EQ(all.out, "a: good: 1 contents, 64 KiB\nb: good: 1 contents, 64 KiB\n");
-  EXPECT_EQ(run_in_store("verify", {"b"}).out, "b: good: 1 contents, 64 KiB\n");
+  EXPECT_EQ(all.out, good("a") + good("b"));
+  EXPECT_EQ(run_in_store("verify", {"b"}).out, good("b"));
+}
+
+TEST_F(StoreCommands, BothSayWhoHasSignedAndWhetherThisHostAcceptsThat) {
+  take("own", '1');
+  for (const char* name : {"node2", "node3"}) {
+    tls_ = credentials_.issue({.common_name = name});
+    take(name, '2');
+  }
+  configure("[[peers]]\nname = \"node2\"\n");
+  const Finished listed = run_in_store("checkpoints");
+  EXPECT_EQ(listed.exit_status, 0) << listed.err;
+  for (const char* row :
+       {"  node1         yes  ", "  node2         yes  ", "  node3         no  "}) {
+    EXPECT_THAT(listed.out, HasSubstr(row));
+  }
+  const Finished verified = run_in_store("verify");
+  EXPECT_EQ(verified.exit_status, 0) << verified.err;
+  EXPECT_THAT(verified.out, HasSubstr(good("own")));
+  EXPECT_THAT(verified.out, HasSubstr("signed by \"node2\", accepted here\n"));
+  EXPECT_THAT(verified.out, HasSubstr("signed by \"node3\", not accepted here: "));
+  EXPECT_THAT(run_in_store("verify", {"node3", "--json"}).out,
+              AllOf(HasSubstr("\"agent\":\"node3\""), HasSubstr("\"accepted\":\"no\""),
+                    HasSubstr("no [[peers]] of its configuration names it")));
+}
+
+TEST_F(StoreCommands, WhomAHostAcceptsIsUnknownWithoutItsConfiguration) {
+  take("a", '1');
+  fs::remove(configuration());
+  EXPECT_THAT(run_in_store("checkpoints").out, HasSubstr("  node1         unknown  "));
+  const Finished verified = run_in_store("verify");
+  EXPECT_EQ(verified.exit_status, 0) << verified.err;
+  EXPECT_THAT(verified.out, HasSubstr("signed by \"node1\", accepted here or not: cannot read"));
 }
 
 TEST_F(StoreCommands, VerifyFindsAByteThatWasChanged) {
@@ -182,8 +231,7 @@ TEST_F(StoreCommands, PruneKeepsTheNewestOfEachJob) {
   EXPECT_EQ(pruned.exit_status, 0) << pruned.err;
   EXPECT_THAT(pruned.out, StartsWith("removed one\nfreed "));
   EXPECT_EQ(std::ranges::count(pruned.out, '\n'), 2) << pruned.out;
-  EXPECT_EQ(run_in_store("verify").out,
-            "two: good: 1 contents, 64 KiB\nother: good: 1 contents, 64 KiB\n");
+  EXPECT_EQ(run_in_store("verify").out, good("two") + good("other"));
 }
 
 TEST_F(StoreCommands, PruneWithoutKeepRemovesNoCheckpoint) {

@@ -1,0 +1,55 @@
+// A directory may hold checkpoints that agents have signed which this one does not believe.
+#include "tests/store/support.h"
+
+namespace gcr::store::test {
+namespace {
+
+using testing::HasSubstr;
+
+Status refuse_node9(const std::string& agent) {
+  if (agent != "node9") return {};
+  return Error(Code::kPermissionDenied, "nothing of node9 is taken");
+}
+
+class Signers : public Store {
+ protected:
+  /// A checkpoint of that agent's.
+  void take_by(const char* agent, const std::string& name, const Chunks& chunks) {
+    tls_ = credentials_.issue({.common_name = agent});
+    take(name, chunks);
+  }
+};
+
+TEST_F(Signers, OfTheNewestTheOneWhoseSignerIsAcceptedIsFound) {
+  take_by("node2", "old", {noise(1)});
+  take_by("node9", "new", {noise(2)});
+  EXPECT_EQ(find_manifest(directory(), "", tls_)->name(), "new");
+  EXPECT_EQ(find_manifest(directory(), "", tls_, refuse_node9)->name(), "old");
+  const auto named = find_manifest(directory(), "new", tls_, refuse_node9);
+  ASSERT_FALSE(named);
+  EXPECT_EQ(named.error().code(), Code::kPermissionDenied);
+  EXPECT_THAT(named.error().message(),
+              HasSubstr("new.checkpoint cannot be used: nothing of node9"));
+}
+
+/// Whoever chooses the keys and says which chunk has which digest decides what later checkpoints
+/// have.
+TEST_F(Signers, NothingOfASignerThatIsNotAcceptedIsUsedAgain) {
+  take_by("node9", "theirs", {noise(1)});
+  const proto::Manifest theirs = read("theirs");
+  Writer::Options wanted = options("ours");
+  wanted.rule = refuse_node9;
+  const auto writing = Writer::create(directory(), wanted).value();
+  EXPECT_NE(writing->digest_key(), key_of(theirs.digest_key()));
+  const std::string digest = digest_of(noise(1));
+  EXPECT_FALSE(writing->find_chunk(std::as_bytes(std::span(digest)).first<kDigestBytes>(),
+                                   static_cast<std::uint32_t>(kChunkBytes)));
+  ASSERT_TRUE(writing->seal(describe(*writing, {noise(1)}).value()));
+  ASSERT_TRUE(writing->publish());
+  EXPECT_GE(writing->new_bytes(), kChunkBytes);
+  expect_has("ours", {noise(1)});
+  expect_has("theirs", {noise(1)});
+}
+
+}  // namespace
+}  // namespace gcr::store::test
