@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "migrate-agent/journal/journal_files.h"
 #include "migrate-agent/procfs/procfs.h"
@@ -16,6 +17,22 @@ namespace {
 bool has_capabilities(const proto::Credentials& thread) {
   return thread.permitted() != 0 || thread.effective() != 0 || thread.inheritable() != 0 ||
          thread.ambient() != 0;
+}
+
+/// What the user was in when the checkpoint was taken may be no group of theirs any more.
+Status check_groups(const proto::Credentials& thread, uid_t user,
+                    const std::vector<gid_t>& groups) {
+  for (const auto* const held : {&thread.gids(), &thread.groups()}) {
+    for (const gid_t gid : *held) {
+      if (std::ranges::count(groups, gid) > 0) continue;
+      return Error(
+          Code::kPermissionDenied,
+          fmt::format("a process of the checkpoint is in the group {}, and on this host {} "
+                      "is not in that group now: only an operator may load it",
+                      describe_group(gid), describe_user(user)));
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -46,13 +63,16 @@ Result<store::Owner> check_owner(const WorkerContext& worker, const std::string&
 Status check_rights(const WorkerContext& worker, const proto::Manifest& manifest) {
   const auto& asker = worker.channel.peer();
   const bool local = asker.uid && *asker.uid != 0;
+  const std::vector<gid_t> groups = local ? groups_of(*asker.uid) : std::vector<gid_t>();
   for (const proto::DumpedMember& member : manifest.members()) {
     if (member.credentials().empty()) {
       return Error(Code::kDataLoss, "the checkpoint does not say whose a process is");
     }
     for (const proto::Credentials& thread : member.credentials()) {
       for (const std::uint32_t uid : thread.uids()) GCR_TRY(worker.permissions.check(uid));
-      if (!local || !has_capabilities(thread)) continue;
+      if (!local) continue;
+      GCR_TRY(check_groups(thread, *asker.uid, groups));
+      if (!has_capabilities(thread)) continue;
       return Error(Code::kPermissionDenied,
                    "a process of the checkpoint holds capabilities: only an operator may load it");
     }

@@ -12,8 +12,9 @@ namespace gcr::agent {
 /// be opened. kNotFound, kPermissionDenied, kInvalidArgument.
 Result<store::Owner> check_owner(const WorkerContext& worker, const std::string& directory);
 
-/// All users of all threads must be such ones; a local user's job may hold no capabilities.
-/// kPermissionDenied.
+/// All users of all threads must be such ones. A local user's job may hold no capabilities, and no
+/// group that this host does not give that user now; an operator's comes back as it was.
+/// kPermissionDenied, naming the user or the group.
 Status check_rights(const WorkerContext& worker, const proto::Manifest& manifest);
 
 /// The job from which the checkpoint was taken must not run on this host any more, suspended or

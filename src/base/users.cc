@@ -41,6 +41,19 @@ std::optional<gid_t> primary_group(uid_t uid) {
   return entry ? std::optional(entry->pw_gid) : std::nullopt;
 }
 
+std::vector<gid_t> groups_of(uid_t uid) {
+  std::vector<char> space;
+  const auto entry = look_up<passwd>(::getpwuid_r, uid, space);
+  if (!entry) return {};
+  std::vector<gid_t> groups(64);
+  int count = static_cast<int>(groups.size());
+  while (::getgrouplist(entry->pw_name, entry->pw_gid, groups.data(), &count) < 0) {
+    groups.resize(static_cast<std::size_t>(count));
+  }
+  groups.resize(static_cast<std::size_t>(count));
+  return groups;
+}
+
 std::string group_name(gid_t gid) {
   std::vector<char> space;
   const auto entry = look_up<group>(::getgrgid_r, gid, space);
@@ -50,6 +63,11 @@ std::string group_name(gid_t gid) {
 std::string describe_user(uid_t uid) {
   std::string name = user_name(uid);
   return name.empty() ? fmt::format("uid {}", uid) : name;
+}
+
+std::string describe_group(gid_t gid) {
+  std::string name = group_name(gid);
+  return name.empty() ? fmt::format("gid {}", gid) : name;
 }
 
 std::optional<uid_t> user_id(const std::string& name) {

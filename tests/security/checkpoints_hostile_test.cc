@@ -1,11 +1,14 @@
-// A checkpoint brings back what an agent that is believed has signed.
+// A checkpoint brings back what an agent that is believed has signed, and no right that its user
+// has lost since.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 
 #include "migrate-agent/store/manifest.h"
+#include "src/base/users.h"
 #include "tests/security/support.h"
 
 namespace gcr::agent::test {
@@ -13,6 +16,11 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
+
+/// A user of every machine, and a group of every machine that the user is not in.
+constexpr uid_t kUser = 1;
+constexpr gid_t kLost = 0;
 
 /// Signed checkpoints of jobs that never ran, and the agent to restore them.
 class CheckpointsHostile : public testing::Test {
@@ -74,6 +82,14 @@ class CheckpointsHostile : public testing::Test {
     }
   }
 
+  /// The same with the store being the user's, who asks for it.
+  Finished restore_as_user(const std::string& name, uid_t uid = kUser) {
+    return run_cli({"restore", "unix:" + socket_, store_, name}, uid);
+  }
+  void give_store_to_user() {
+    ASSERT_EQ(::chown(store_.c_str(), kUser, primary_group(kUser).value()), 0);
+  }
+
   control::test::Credentials credentials_;
   const control::TlsFiles own_ = credentials_.issue({.common_name = "node1"});
   AgentHome home_;
@@ -106,6 +122,40 @@ TEST_F(CheckpointsHostile, WithoutPeersEveryAgentOfTheAuthorityIsBelieved) {
   start();
   sign("strangers", credentials_.issue({.common_name = "node3"}), 3, {rights_of(0, 0)});
   EXPECT_EQ(restore("strangers").vram_bytes(), 3U);
+}
+
+TEST_F(CheckpointsHostile, AGroupThatTheUserHasLostComesBackForNoLocalUser) {
+  ASSERT_THAT(groups_of(kUser), Not(testing::Contains(kLost)));
+  start();
+  give_store_to_user();
+  const proto::Credentials good = rights_of(kUser, primary_group(kUser).value());
+  std::vector<proto::Credentials> with_lost(5, good);
+  for (int i = 0; i < 4; ++i) with_lost[static_cast<std::size_t>(i)].set_gids(i, kLost);
+  with_lost.back().add_groups(primary_group(kUser).value());
+  with_lost.back().add_groups(kLost);
+  int number = 0;
+  for (const proto::Credentials& thread : with_lost) {
+    const std::string name = "lost-" + std::to_string(number++);
+    sign(name, own_, 1, {good, thread});
+    const Finished refused = restore_as_user(name);
+    EXPECT_EQ(refused.exit_status, kNotAuthorised) << refused.output;
+    EXPECT_THAT(refused.output, AllOf(HasSubstr("group " + group_name(kLost)),
+                                      HasSubstr(user_name(kUser)), HasSubstr("operator")));
+  }
+  // An operator brings it back as it was, and so does root.
+  EXPECT_EQ(restore("lost-4").vram_bytes(), 1U);
+  EXPECT_NE(restore_as_user("lost-4", 0).exit_status, kNotAuthorised);
+}
+
+TEST_F(CheckpointsHostile, GroupsThatTheUserHasComeBack) {
+  start();
+  give_store_to_user();
+  proto::Credentials thread = rights_of(kUser, primary_group(kUser).value());
+  for (const gid_t gid : groups_of(kUser)) thread.add_groups(gid);
+  sign("good", own_, 1, {thread});
+  const Finished asked = restore_as_user("good");
+  EXPECT_NE(asked.exit_status, kNotAuthorised) << asked.output;
+  EXPECT_THAT(asked.output, AllOf(HasSubstr("open: loading"), Not(HasSubstr("group"))));
 }
 
 }  // namespace
