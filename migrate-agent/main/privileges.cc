@@ -16,7 +16,7 @@ constexpr auto kWorkers = std::to_array<KeptCapability>({
     {CAP_DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH",
      "compare the files that a process maps or holds open, whoever may read them"},
     {CAP_KILL, "CAP_KILL", "stop, resume and at last end other users' processes"},
-    {CAP_SETGID, "CAP_SETGID", "try with a process's groups whether it may use a file"},
+    {CAP_SETGID, "CAP_SETGID", "use files with a process's groups, as far as it could"},
     {CAP_SETUID, "CAP_SETUID", "likewise with its user"},
     {CAP_SYS_PTRACE, "CAP_SYS_PTRACE",
      "read other users' /proc/PID, take the door's descriptor, hold restored threads"},

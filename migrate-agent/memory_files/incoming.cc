@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/capability.h>
 #include <linux/magic.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
@@ -28,7 +27,6 @@ namespace {
 namespace fs = std::filesystem;
 using procfs::FileId;
 
-constexpr int kFileSystemId = 3;  ///< among the ids of Credentials
 constexpr mode_t kPermissions = 07777;
 
 /// An absolute path without anything that could lead elsewhere.
@@ -139,20 +137,11 @@ class Places {
   std::map<dev_t, std::uint64_t> needed_;
 };
 
-/// A member that may make a file with this owner; null if there is none.
+/// A member that owns it; null if there is none.
 const proto::Credentials* owner_of(const proto::MemoryFile& file,
                                    const std::vector<proto::Credentials>& members) {
-  const auto has_ids = [](const proto::Credentials& who) {
-    return who.uids_size() > kFileSystemId && who.gids_size() > kFileSystemId;
-  };
-  const auto is_owner = [&](const proto::Credentials& who) {
-    return has_ids(who) && who.uids(kFileSystemId) == file.uid();
-  };
-  const auto may_own = [&](const proto::Credentials& who) {
-    return has_ids(who) && (who.effective() >> CAP_CHOWN & 1) != 0;
-  };
-  auto found = std::ranges::find_if(members, is_owner);
-  if (found == members.end()) found = std::ranges::find_if(members, may_own);
+  const auto found = std::ranges::find_if(
+      members, [&](const auto& who) { return process::is_owner(who, file.uid()); });
   return found == members.end() ? nullptr : &*found;
 }
 
@@ -273,7 +262,7 @@ void check_owners(const std::vector<IncomingFile>& files,
     });
     if (tried && failed == 0) continue;
     findings.add("memory-file",
-                 tried ? fmt::format("user {} cannot make {} here: {}", owner->uids(kFileSystemId),
+                 tried ? fmt::format("user {} cannot make {} here: {}", file.fact.uid(),
                                      file.fact.names(0), ::strerror(failed))
                        : tried.error().message());
   }
@@ -309,6 +298,7 @@ Status Incoming::add(const IncomingFile& file, const fs::path& image,
   if (::fstat(made.file.get(), &status) != 0) return Error::from_errno(errno, "cannot look at it");
   made.held.set_device(status.st_dev);
   made.held.set_inode(status.st_ino);
+  *made.held.mutable_owner() = made.owner;
   journal::HeldFile temporary = made.held;
   *temporary.mutable_made() = file.fact.opened_as();
   made.held.mutable_made()->MergeFrom(file.fact.opened_as());

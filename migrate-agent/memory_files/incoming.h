@@ -1,5 +1,5 @@
 // The files in memory that come with a job. Everything that the peer says of them is checked. Each
-// is created with the rights of a member that may own it, in directories that are reached without
+// is created with the rights of a member that owns it, in directories that are reached without
 // following links, and has its content before it has a name. Any thread; blocking.
 #pragma once
 

@@ -10,9 +10,12 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <set>
 
 #include "migrate-agent/memory_files/outsiders.h"
+#include "migrate-agent/process/access.h"
+#include "migrate-agent/process/credentials.h"
 #include "migrate-agent/process/descriptors.h"
 #include "migrate-agent/process/files.h"
 #include "migrate-agent/procfs/procfs.h"
@@ -24,10 +27,14 @@ namespace {
 namespace fs = std::filesystem;
 using procfs::FileId;
 
+struct Holder {
+  pid_t pid;
+  std::string link;
+};
+
 /// What members have of one file.
 struct Use {
-  pid_t pid = 0;
-  std::string link;
+  std::vector<Holder> holders;  ///< first those that share memory by it
   std::set<std::string> paths;
   std::set<std::string> gone_names;
   bool written = false;
@@ -44,10 +51,8 @@ Uses uses_of(std::span<const Member> members) {
     for (const process::NamedFile& file : member.named) {
       if (file.link.empty()) continue;
       Use& use = uses[file.id];
-      if (use.pid == 0 || file.shared) {
-        use.pid = member.pid;
-        use.link = file.link;
-      }
+      use.holders.insert(file.shared ? use.holders.begin() : use.holders.end(),
+                         Holder{member.pid, file.link});
       use.paths.insert(file.fact.path());
       use.gone_names.insert(file.gone_names.begin(), file.gone_names.end());
       use.written |= (file.fact.access() & W_OK) != 0;
@@ -66,7 +71,7 @@ std::string temporary(const std::string& gone_name) {
 
 /// The names of the file in the directories where it was opened, without those that give_names()
 /// makes, which `made` counts.
-std::set<std::string> names_of(const FileId& id, const Use& use, std::uint64_t& made) {
+std::set<std::string> names_of(const FileId& id, const Use& use, pid_t pid, std::uint64_t& made) {
   std::set<std::string> directories;
   for (const auto* paths : {&use.paths, &use.gone_names}) {
     for (const std::string& path : *paths) directories.insert(fs::path(path).parent_path());
@@ -74,7 +79,7 @@ std::set<std::string> names_of(const FileId& id, const Use& use, std::uint64_t& 
   std::set<std::string> names;
   made = 0;
   for (const std::string& path : directories) {
-    const UniqueFd directory = procfs::open_directory(path, use.pid);
+    const UniqueFd directory = procfs::open_directory(path, pid);
     if (!directory) continue;
     const auto files = procfs::regular_files(directory);
     const auto [first, last] = files.equal_range(id.second);
@@ -91,6 +96,26 @@ std::set<std::string> names_of(const FileId& id, const Use& use, std::uint64_t& 
   }
   return names;
 }
+
+/// Who of the members owns what, each asked once.
+class Owners {
+ public:
+  /// The rights of a thread of `pid` that owns files of `user`; null if there is none.
+  const proto::Credentials* find(pid_t pid, uid_t user) {
+    const auto [known, is_new] = known_.try_emplace({pid, user});
+    if (is_new) {
+      (void)process::find_rights(pid, [&, at = known](const proto::Credentials& who) {
+        if (!process::is_owner(who, user)) return false;
+        at->second = who;
+        return true;
+      });
+    }
+    return known->second ? &*known->second : nullptr;
+  }
+
+ private:
+  std::map<std::pair<pid_t, uid_t>, std::optional<proto::Credentials>> known_;
+};
 
 /// Those that its owner may set. False if there are too many.
 bool read_attributes(const std::string& link, proto::MemoryFile& fact) {
@@ -114,15 +139,40 @@ bool read_attributes(const std::string& link, proto::MemoryFile& fact) {
   return total <= kMaxAttributeBytes;
 }
 
+/// Reads its attributes with the rights of its owner. Why that cannot be done, as the end of a
+/// sentence; empty if it was.
+std::string read_as_owner(const UniqueFd& held, OutgoingFile& file) {
+  std::string why;
+  const Status done = process::act_as(file.owner, [&] {
+    const std::string link = fmt::format("/proc/self/fd/{}", held.get());
+    if (process::try_held(held, R_OK) != 0) {
+      why = "its owner may not read";
+    } else if (!read_attributes(link, file.fact)) {
+      why = "has too many extended attributes";
+    }
+  });
+  return done ? why : "cannot be read: " + done.error().message();
+}
+
 /// Why the file cannot be taken along, as the end of a sentence; empty if it can.
-std::string describe(const FileId& id, const Use& use, proto::MemoryFile& fact) {
+std::string describe(const FileId& id, const Use& use, Owners& owners, OutgoingFile& file) {
   struct stat status {};
-  const UniqueFd held = procfs::hold(use.link);
+  const UniqueFd held = procfs::hold(use.holders.front().link);
   if (!held || ::fstat(held.get(), &status) != 0 || FileId{status.st_dev, status.st_ino} != id) {
     return "was closed while it was examined";
   }
+  for (const Holder& holder : use.holders) {
+    const proto::Credentials* const owner = owners.find(holder.pid, status.st_uid);
+    if (owner == nullptr) continue;
+    file.pid = holder.pid;
+    file.link = holder.link;
+    file.owner = *owner;
+    break;
+  }
+  if (file.pid == 0) return fmt::format("belongs to user {}, not to the process", status.st_uid);
+  proto::MemoryFile& fact = file.fact;
   std::uint64_t made = 0;
-  const auto names = names_of(id, use, made);
+  const auto names = names_of(id, use, file.pid, made);
   if (names.empty() || names.size() + made != status.st_nlink) {
     return fmt::format("has {} names, of which {} are known", status.st_nlink - made, names.size());
   }
@@ -134,7 +184,8 @@ std::string describe(const FileId& id, const Use& use, proto::MemoryFile& fact) 
   if (size > kMaxFileBytes) {
     return fmt::format("has {}, {} are allowed", format_bytes(size), format_bytes(kMaxFileBytes));
   }
-  if (!read_attributes(use.link, fact)) return "has too many extended attributes";
+  const std::string unread = read_as_owner(held, file);
+  if (!unread.empty()) return unread;
   for (const std::string& name : names) fact.add_names(name);
   for (const std::string& name : use.gone_names) fact.add_opened_as(name);
   fact.set_size_bytes(size);
@@ -150,32 +201,47 @@ std::string describe(const FileId& id, const Use& use, proto::MemoryFile& fact) 
 /// Files that members share memory by, or that CRIU could not find, block.
 void refuse(const Use& use, const std::string& why, Outgoing& found) {
   if (!use.shared && use.gone_names.empty()) return;
-  found.findings.add("shared-memory",
-                     fmt::format("process {} has {} in memory, which {}",
-                                 process::describe_process(use.pid), use.name(), why));
+  found.findings.add(
+      "shared-memory",
+      fmt::format("process {} has {} in memory, which {}",
+                  process::describe_process(use.holders.front().pid), use.name(), why));
 }
 
-UniqueFd directory_of(const std::string& name, pid_t pid) {
-  return procfs::open_directory(fs::path(name).parent_path(), pid);
+FileId id_of(const OutgoingFile& file) { return {file.fact.device(), file.fact.inode()}; }
+
+/// The file, as long as the member has it; none, with errno set, if not.
+UniqueFd hold(const OutgoingFile& file) {
+  UniqueFd held = procfs::hold(file.link);
+  struct stat status {};
+  if (!held || ::fstat(held.get(), &status) != 0) return {};
+  errno = ESTALE;
+  if (FileId{status.st_dev, status.st_ino} != id_of(file)) held.reset();
+  return held;
+}
+
+/// With the rights of the calling thread. True if the file has the name afterwards.
+bool link_below(const UniqueFd& root, const std::string& name, const UniqueFd& held,
+                const FileId& id) {
+  const UniqueFd directory = procfs::open_directory(fs::path(name).parent_path(), root);
+  if (!directory) return false;
+  const std::string leaf = fs::path(name).filename();
+  const std::string link = fmt::format("/proc/self/fd/{}", held.get());
+  return ::linkat(AT_FDCWD, link.c_str(), directory.get(), leaf.c_str(), AT_SYMLINK_FOLLOW) == 0 ||
+         (errno == EEXIST && procfs::file_at(directory, leaf) == id);
 }
 
 /// Success if the file has the name afterwards.
 Status give_name(const OutgoingFile& file, const std::string& name) {
-  const UniqueFd directory = directory_of(name, file.pid);
-  const std::string leaf = fs::path(name).filename();
-  const UniqueFd held = procfs::hold(file.link);
-  struct stat status {};
-  if (directory && held && ::fstat(held.get(), &status) == 0 &&
-      FileId{status.st_dev, status.st_ino} == FileId{file.fact.device(), file.fact.inode()}) {
-    const std::string link = fmt::format("/proc/self/fd/{}", held.get());
-    if (::linkat(AT_FDCWD, link.c_str(), directory.get(), leaf.c_str(), AT_SYMLINK_FOLLOW) == 0 ||
-        (errno == EEXIST &&
-         procfs::file_at(directory, leaf) == FileId{status.st_dev, status.st_ino})) {
-      return {};
-    }
+  const UniqueFd root = procfs::hold_root(file.pid);
+  const UniqueFd held = root ? hold(file) : UniqueFd();
+  int failed = errno;
+  if (held) {
+    GCR_TRY(process::act_as(
+        file.owner, [&] { failed = link_below(root, name, held, id_of(file)) ? 0 : errno; }));
+    if (failed == 0) return {};
   }
   return Error(Code::kUnavailable, fmt::format("cannot name a file in memory {} for the dump: {}",
-                                               name, ::strerror(errno)));
+                                               name, ::strerror(failed)));
 }
 
 }  // namespace
@@ -188,6 +254,7 @@ Outgoing find(std::span<const Member> members) {
   for (const Member& member : members) pids.insert(member.pid);
   for (const auto& [id, use] : uses) ids.insert(id);
   const auto others = outsiders(ids, pids);
+  Owners owners;
   for (const auto& [id, use] : uses) {
     const auto other = others.find(id);
     if (other != others.end()) {
@@ -196,8 +263,8 @@ Outgoing find(std::span<const Member> members) {
       refuse(use, fmt::format("process {} has too", who), found);
       continue;
     }
-    OutgoingFile file{.fact = {}, .pid = use.pid, .link = use.link};
-    const std::string why = describe(id, use, file.fact);
+    OutgoingFile file;
+    const std::string why = describe(id, use, owners, file);
     if (!why.empty()) {
       refuse(use, why, found);
     } else {
@@ -213,12 +280,12 @@ Outgoing find(std::span<const Member> members) {
 }
 
 Result<UniqueFd> open(const OutgoingFile& file) {
-  UniqueFd opened = procfs::open_regular(procfs::hold(file.link));
-  struct stat status {};
-  if (opened && ::fstat(opened.get(), &status) == 0 &&
-      FileId{status.st_dev, status.st_ino} == FileId{file.fact.device(), file.fact.inode()}) {
-    return opened;
+  const UniqueFd held = hold(file);
+  UniqueFd opened;
+  if (held) {
+    GCR_TRY(process::act_as(file.owner, [&] { opened = procfs::open_regular(held); }));
   }
+  if (opened) return opened;
   return Error(Code::kNotFound,
                fmt::format("{}, a file in memory, cannot be read", file.fact.names(0)));
 }
@@ -230,6 +297,7 @@ journal::HeldFiles wanted_names(const Outgoing& outgoing, Renamed& renamed) {
     journal::HeldFile& held = *wanted.add_files();
     held.set_device(file.fact.device());
     held.set_inode(file.fact.inode());
+    *held.mutable_owner() = file.owner;
     for (const std::string& name : file.fact.opened_as()) {
       held.add_made(temporary(name));
       renamed.emplace(temporary(name), name);

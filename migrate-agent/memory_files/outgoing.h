@@ -1,6 +1,7 @@
 // The files in memory that a job takes along: regular files on a tmpfs, such as /dev/shm has, which
-// a member may write to (mapped shared and writable, or open for writing), and which no process
-// outside has open or mapped. Any thread; blocking.
+// a member may write to (mapped shared and writable, or open for writing), which a member that has
+// them owns, and which no process outside has open or mapped. What is done with them is done with
+// the rights of that member. Any thread; blocking.
 //
 // CRIU opens a file by the name that the process has opened it by. If that name is gone and the
 // file has others, it gets the name again for the time of the dump, with " (deleted)" behind it, as
@@ -30,8 +31,9 @@ struct Member {
 
 struct OutgoingFile {
   proto::MemoryFile fact;
-  pid_t pid = 0;     ///< a member that has it
-  std::string link;  ///< the kernel's link to it, in /proc of that member
+  pid_t pid = 0;             ///< a member that has it and owns it
+  std::string link;          ///< the kernel's link to it, in /proc of that member
+  proto::Credentials owner;  ///< of a thread of that member
 };
 
 struct Outgoing {
@@ -46,7 +48,7 @@ struct Outgoing {
 /// `members` are all of the job.
 Outgoing find(std::span<const Member> members);
 
-/// Its content, for reading. kNotFound if the member has it no more.
+/// Its content, for reading. kNotFound if the member has it no more, or may not read it.
 Result<UniqueFd> open(const OutgoingFile& file);
 
 /// What it has in CRIU's images for each name that give_names() made.

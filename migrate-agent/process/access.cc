@@ -11,15 +11,18 @@
 #include <thread>
 
 #include "migrate-agent/procfs/procfs.h"
-#include "src/base/unique_fd.h"
 
 namespace gcr::process {
 namespace {
 
 constexpr int kFileSystemId = 3;  ///< among the ids of Credentials
 
+bool has_ids(const proto::Credentials& who) {
+  return who.uids_size() > kFileSystemId && who.gids_size() > kFileSystemId;
+}
+
 Status check_ids(const proto::Credentials& who) {
-  if (who.uids_size() > kFileSystemId && who.gids_size() > kFileSystemId) return {};
+  if (has_ids(who)) return {};
   return Error(Code::kProtocol, "the ids of the process are missing");
 }
 
@@ -54,10 +57,7 @@ int try_one(const WantedAccess& wanted) {
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0) return errno;
   if (std::pair(status.st_dev, status.st_ino) != wanted.file) return ESTALE;
-  if (wanted.access == 0) return 0;
-  const long denied =
-      ::syscall(SYS_faccessat2, file.get(), "", wanted.access, AT_EMPTY_PATH | AT_EACCESS);
-  return denied == 0 ? 0 : errno;
+  return wanted.access == 0 ? 0 : try_held(file, wanted.access);
 }
 
 }  // namespace
@@ -71,6 +71,15 @@ Status act_as(const proto::Credentials& who, const std::function<void()>& work) 
   }).join();
   if (failed == 0) return {};
   return Error::from_errno(failed, "cannot take on the ids of the process");
+}
+
+bool is_owner(const proto::Credentials& who, uid_t user) {
+  return has_ids(who) && who.uids(kFileSystemId) == user;
+}
+
+int try_held(const UniqueFd& file, std::uint32_t access) {
+  const long denied = ::syscall(SYS_faccessat2, file.get(), "", access, AT_EMPTY_PATH | AT_EACCESS);
+  return denied == 0 ? 0 : errno;
 }
 
 Result<std::vector<int>> try_access(const proto::Credentials& who,

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
@@ -10,12 +11,20 @@
 
 #include "proto/control.pb.h"
 #include "src/base/result.h"
+#include "src/base/unique_fd.h"
 
 namespace gcr::process {
 
 /// Runs `work` in a thread of its own with the file system ids, the groups and the effective
 /// capabilities of `who`, as far as the caller has these. An error says why that could not be done.
 Status act_as(const proto::Credentials& who, const std::function<void()>& work);
+
+/// Whether `who` is the owner of files of that user. No capability makes anybody that.
+bool is_owner(const proto::Credentials& who, uid_t user);
+
+/// Whether the calling thread may do this with a held file, by the kernel's word: R_OK, W_OK, X_OK.
+/// 0 or an errno. Nothing is opened.
+int try_held(const UniqueFd& file, std::uint32_t access);
 
 struct WantedAccess {
   std::string path;

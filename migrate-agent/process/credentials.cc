@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <span>
 #include <sstream>
 #include <string_view>
@@ -111,6 +112,17 @@ Result<std::vector<proto::Credentials>> read_credentials(pid_t pid) {
   std::erase_if(all, [](const proto::Credentials& thread) { return thread.thread() == 0; });
   if (all.empty()) return Error(Code::kNotFound, fmt::format("process {} is gone", pid));
   return all;
+}
+
+Result<bool> find_rights(pid_t pid, const std::function<bool(const proto::Credentials&)>& found) {
+  std::set<std::vector<std::pair<std::string_view, std::string>>> seen;
+  for (const pid_t tid : procfs::threads(pid)) {
+    GCR_ASSIGN(const proto::Credentials thread, read_thread(fmt::format("{}/task/{}", pid, tid)));
+    if (thread.thread() == 0 || !seen.insert(describe(thread)).second) continue;
+    if (found(thread)) return true;
+  }
+  if (seen.empty()) return Error(Code::kNotFound, fmt::format("process {} is gone", pid));
+  return false;
 }
 
 Status compare_credentials(const proto::Credentials& left, const std::string& where_left,

@@ -8,6 +8,7 @@
 #include <google/protobuf/repeated_ptr_field.h>
 #include <sys/types.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,10 @@ inline constexpr int kMaxThreads = 65536;
 /// Those of every thread of `pid` and of the processes below it, except zombies. The threads must
 /// be stopped, or some may be missed. kNotFound if the process is gone.
 Result<std::vector<proto::Credentials>> read_credentials(pid_t pid);
+
+/// Shows `found` the rights of the threads of `pid` alone, the first thread's first, equal ones
+/// once, until it says true. False if it never does. kNotFound if the process is gone.
+Result<bool> find_rights(pid_t pid, const std::function<bool(const proto::Credentials&)>& found);
 
 /// Success if they are equal; else kDataLoss with the thread, the first field that differs and both
 /// values: "thread 12: uids are 0 0 0 0 in CRIU's image and 1000 1000 1000 1000 at the source".

@@ -20,15 +20,22 @@ struct CloseDirectory {
 
 }  // namespace
 
-UniqueFd open_directory(const std::string& path, pid_t pid) {
+UniqueFd hold_root(pid_t pid) {
   const std::string root = pid == 0 ? "/" : "/proc/" + std::to_string(pid) + "/root";
-  const UniqueFd from(::open(root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!from) return {};
+  return UniqueFd(::open(root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+}
+
+UniqueFd open_directory(const std::string& path, const UniqueFd& root) {
+  if (!root) return {};
   open_how how{};
-  how.flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+  how.flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
   how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
   return UniqueFd(
-      static_cast<int>(::syscall(SYS_openat2, from.get(), path.c_str(), &how, sizeof(how))));
+      static_cast<int>(::syscall(SYS_openat2, root.get(), path.c_str(), &how, sizeof(how))));
+}
+
+UniqueFd open_directory(const std::string& path, pid_t pid) {
+  return open_directory(path, hold_root(pid));
 }
 
 std::multimap<ino_t, std::string> regular_files(const UniqueFd& directory) {

@@ -14,8 +14,14 @@ namespace gcr::procfs {
 /// Which file it is on this host.
 using FileId = std::pair<dev_t, ino_t>;
 
-/// Opens the directory at this absolute path, as `pid` sees it; 0: as the caller does. No part of
-/// the path may be a symbolic link. None, with errno set, if there is no such directory.
+/// The root directory of `pid`; 0: of the caller. None, with errno set, if the process is gone.
+UniqueFd hold_root(pid_t pid);
+
+/// Holds the directory at this absolute path below `root`, with the rights of the calling thread.
+/// No part of the path may be a symbolic link. None, with errno set, if there is no such directory.
+UniqueFd open_directory(const std::string& path, const UniqueFd& root);
+
+/// The same as `pid` sees it; 0: as the caller does.
 UniqueFd open_directory(const std::string& path, pid_t pid = 0);
 
 /// Its regular files, by inode number. Of a directory with more than 65,536 entries a part.

@@ -16,11 +16,12 @@ using NamedFiles = std::vector<process::NamedFile>;
 const std::filesystem::path& journal_of(const Course& c) { return c.account.log->journal().path(); }
 
 /// What stays at the source until the commit, and goes then.
-journal::HeldFile held(const proto::MemoryFile& file) {
+journal::HeldFile held(const memory_files::OutgoingFile& file) {
   journal::HeldFile held;
-  held.set_device(file.device());
-  held.set_inode(file.inode());
-  *held.mutable_carried() = file.names();
+  held.set_device(file.fact.device());
+  held.set_inode(file.fact.inode());
+  *held.mutable_carried() = file.fact.names();
+  *held.mutable_owner() = file.owner;
   return held;
 }
 
@@ -62,7 +63,7 @@ Status carry_memory_files(Course& c, const std::vector<memory_files::Member>& me
     if (place >= outgoing.files.size()) {
       return Error(Code::kProtocol, "the destination wants a file in memory that is not there");
     }
-    *carried.add_files() = held(outgoing.files[place].fact);
+    *carried.add_files() = held(outgoing.files[place]);
     GCR_ASSIGN(UniqueFd content, memory_files::open(outgoing.files[place]));
     GCR_TRY(c.copying.sink->take(memory_files::image_name(place), std::move(content)));
   }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +22,8 @@ namespace {
 namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
+
+constexpr uid_t kOther = 65'534;
 
 class HostileTest : public testing::Test {
  protected:
@@ -42,6 +45,36 @@ class HostileTest : public testing::Test {
     ASSERT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst);
     source_ = hosts_->use(Host::kA);
     destination_ = hosts_->use(Host::kB);
+  }
+
+  /// A counter of root's without the capabilities that pass every check, which appends what it says
+  /// to `output`.
+  void start_confined(const fs::path& output, const std::vector<std::string>& options = {}) {
+    hosts_.emplace(options);
+    std::vector<std::string> command = {"setpriv",
+                                        "--bounding-set",
+                                        "-dac_override,-dac_read_search",
+                                        "sh",
+                                        "-c",
+                                        "exec \"$@\" >>" + output.string() + " 2>&1",
+                                        "sh"};
+    for (const std::string& word : counter_command(*hosts_, 0)) command.push_back(word);
+    counter_.emplace(hosts_->start_app(Host::kA, command));
+    client_.emplace(hosts_->variable("NS", Host::kA));
+    ASSERT_EQ(ask_until_it_answers(), std::to_string(kCounterFirst)) << read_file(output.string());
+    source_ = hosts_->use(Host::kA);
+    destination_ = hosts_->use(Host::kB);
+  }
+
+  /// A file of another user's in a directory of theirs; everybody else may append to it, and
+  /// neither read nor remove it.
+  fs::path write_anothers(const std::string& content) const {
+    const fs::path path = write("theirs", content);
+    EXPECT_EQ(::chmod(path.c_str(), 0622), 0);
+    EXPECT_EQ(::chmod(directory_.c_str(), 01777), 0);
+    for (const fs::path& one : {path, directory_})
+      EXPECT_EQ(::chown(one.c_str(), kOther, kOther), 0);
+    return path;
   }
 
   fs::path write(const std::string& name, const std::string& content) const {
@@ -111,24 +144,10 @@ TEST_F(HostileTest, FileThatIsOpenedAfterPreflightIsCompared) {
   EXPECT_TRUE(has_open(file)) << "the counter did not open it";
 }
 
-/// Root without the capabilities that pass every check. The check is the worker's, with those that
-/// it has.
+/// The check is the worker's, with the capabilities that it has.
 TEST_F(HostileTest, ProgramGetsOnlyFilesThatItCouldOpenByItself) {
   const fs::path output = write("output", "");
-  hosts_.emplace();
-  std::vector<std::string> command = {"setpriv",
-                                      "--bounding-set",
-                                      "-dac_override,-dac_read_search",
-                                      "sh",
-                                      "-c",
-                                      "exec \"$@\" >>" + output.string() + " 2>&1",
-                                      "sh"};
-  for (const std::string& word : counter_command(*hosts_, 0)) command.push_back(word);
-  counter_.emplace(hosts_->start_app(Host::kA, command));
-  client_.emplace(hosts_->variable("NS", Host::kA));
-  ASSERT_EQ(ask_until_it_answers(), std::to_string(kCounterFirst)) << read_file(output.string());
-
-  constexpr uid_t kOther = 65'534;
+  ASSERT_NO_FATAL_FAILURE(start_confined(output));
   fs::permissions(directory_, fs::perms(0700));  // the file stays open
   ASSERT_EQ(::chown(directory_.c_str(), kOther, kOther), 0);
   const MigrateOutcome refused = hosts_->migrate(Host::kA, counter_->pid());
@@ -138,6 +157,30 @@ TEST_F(HostileTest, ProgramGetsOnlyFilesThatItCouldOpenByItself) {
   ASSERT_EQ(::chown(directory_.c_str(), 0, 0), 0);
   EXPECT_TRUE(migrated(hosts_->migrate(Host::kA, counter_->pid())));
   EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kB), kCounterFirst + 1);
+}
+
+TEST_F(HostileTest, AFileInMemoryOfAnotherUsersIsNeitherStoredNorRemoved) {
+  std::string secret;  // a compressor finds nothing in it
+  for (std::uint32_t state = 1; secret.size() < 64; secret += static_cast<char>(state >> 24)) {
+    state = state * 1664525 + 1013904223;
+  }
+  const fs::path theirs = write_anothers(secret);
+  ASSERT_NO_FATAL_FAILURE(start_confined(theirs));
+  const std::string content = read_file(theirs);
+  ASSERT_GT(content.size(), secret.size()) << "the counter has said something";
+  const std::string store = hosts_->directory() + "/checkpoints";
+  const CommandResult taken =
+      hosts_->order(Host::kA, {"checkpoint", std::to_string(counter_->pid()), store, "--stop"});
+  ASSERT_EQ(taken.exit_code, 0) << taken.out << taken.err;
+  EXPECT_EQ(read_file(theirs), content) << "--stop has removed it";
+  for (const auto& entry : fs::recursive_directory_iterator(store)) {
+    if (!entry.is_regular_file()) continue;
+    EXPECT_EQ(read_file(entry.path()).find(secret), std::string::npos) << entry.path();
+  }
+  ASSERT_TRUE(counter_->program().wait(kPatience));
+  const CommandResult restored = hosts_->order(Host::kA, {"restore", store});
+  ASSERT_EQ(restored.exit_code, 0) << restored.out << restored.err;
+  EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst + 1);
 }
 
 }  // namespace

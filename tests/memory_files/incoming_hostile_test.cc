@@ -17,17 +17,6 @@ namespace fs = std::filesystem;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-constexpr uid_t kUser = 65'534;
-
-proto::Credentials rights_of(uid_t user) {
-  proto::Credentials rights;
-  for (int id = 0; id < 4; ++id) {
-    rights.add_uids(user);
-    rights.add_gids(user);
-  }
-  return rights;
-}
-
 class HostileIncoming : public testing::Test {
  protected:
   /// A file "file" of kUser's.

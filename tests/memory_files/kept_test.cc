@@ -1,6 +1,7 @@
 // The list of files beside a journal, by which a recovery removes them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "migrate-agent/journal/held_files.h"
 #include "migrate-agent/memory_files/release.h"
@@ -15,7 +16,8 @@ class KeptFiles : public testing::Test {
  protected:
   KeptFiles() { fs::create_directory(state_.name("journal")); }
 
-  journal::HeldFiles list_of(const std::string& made, const std::string& carried) const {
+  journal::HeldFiles list_of(const std::string& made, const std::string& carried,
+                             uid_t owner = 0) const {
     journal::HeldFiles files;
     journal::HeldFile& file = *files.add_files();
     const procfs::FileId id = id_of(made);
@@ -23,6 +25,7 @@ class KeptFiles : public testing::Test {
     file.set_inode(id.second);
     file.add_made(made);
     file.add_carried(carried);
+    *file.mutable_owner() = rights_of(owner);
     return files;
   }
 
@@ -74,6 +77,31 @@ TEST_F(KeptFiles, ANameThatLeadsElsewhereByNowStays) {
   fs::rename(other, made);
   ASSERT_TRUE(remove_names(list, Which::kAll));
   EXPECT_EQ(read(made), "theirs");
+}
+
+using HostileKeptFiles = KeptFiles;
+
+TEST_F(HostileKeptFiles, ANameThatItsOwnerMayNotRemoveStays) {
+  const std::string theirs = memory_.write("theirs", "");
+  const std::string own = memory_.write("own", "");
+  ASSERT_EQ(::chown(own.c_str(), kUser, kUser), 0);
+  ASSERT_EQ(::chmod(memory_.path().c_str(), 01777), 0);
+  EXPECT_TRUE(remove_names(list_of(theirs, theirs, kUser), Which::kAll));
+  EXPECT_TRUE(fs::exists(theirs)) << "the directory is sticky";
+  ASSERT_EQ(::chmod(memory_.path().c_str(), 0700), 0);
+  EXPECT_TRUE(remove_names(list_of(own, own, kUser), Which::kAll));
+  EXPECT_TRUE(fs::exists(own)) << "they cannot reach it";
+  ASSERT_EQ(::chmod(memory_.path().c_str(), 01777), 0);
+  EXPECT_TRUE(remove_names(list_of(own, own, kUser), Which::kAll));
+  EXPECT_FALSE(fs::exists(own));
+}
+
+TEST_F(HostileKeptFiles, WithoutAnOwnerNothingIsRemoved) {
+  const std::string path = memory_.write("file", "");
+  auto list = list_of(path, path);
+  list.mutable_files(0)->clear_owner();
+  EXPECT_TRUE(remove_names(list, Which::kAll));
+  EXPECT_TRUE(fs::exists(path));
 }
 
 }  // namespace

@@ -3,11 +3,15 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <grp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <optional>
+#include <stdexcept>
 
 #include "migrate-agent/memory_files/release.h"
 #include "tests/memory_files/support.h"
@@ -21,19 +25,64 @@ using testing::IsEmpty;
 using testing::SizeIs;
 using testing::UnorderedElementsAre;
 
-/// Descriptors and mappings of this process are what the member has.
+/// A process that does what the words say (tests/process/held_program.cc), until the object goes.
+class Held {
+ public:
+  /// It has done that when the constructor returns.
+  explicit Held(std::vector<std::string> words, uid_t user = 0) {
+    int ready[2];
+    if (::pipe2(ready, O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
+    const UniqueFd reading(ready[0]);
+    UniqueFd writing(ready[1]);
+    words.insert(words.begin(), GCR_HELD_PROGRAM);
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      const UniqueFd kept(::fcntl(writing.get(), F_DUPFD, 100));
+      ::dup2(kept.get(), 3);
+      ::close_range(4, ~0u, 0);
+      if (::setgroups(0, nullptr) == 0 && ::setgid(user) == 0 && ::setuid(user) == 0) {
+        ::execv(GCR_HELD_PROGRAM, argv.data());
+      }
+      ::_exit(127);
+    }
+    writing.reset();
+    char byte = 0;
+    (void)::read(reading.get(), &byte, 1);  // its end: the program is ready, or dead
+    if (::waitpid(pid_, nullptr, WNOHANG) != 0) throw std::runtime_error("the program has ended");
+  }
+  ~Held() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_ = -1;
+};
+
 class OutgoingFiles : public testing::Test {
  protected:
-  Outgoing look() {
-    auto named = process::named_files(::getpid(), false);
-    EXPECT_TRUE(named);
-    named_ = std::move(*named);
-    // The files of this test alone: whoever starts it may have others in memory.
-    std::erase_if(named_, [this](const process::NamedFile& file) {
-      return !file.fact.path().starts_with(directory_.path().native());
-    });
-    const Member member{::getpid(), named_};
-    return find({&member, 1});
+  /// Without others, this process is the member: it has its descriptors and mappings.
+  Outgoing look(const std::vector<pid_t>& pids = {::getpid()}) {
+    std::vector<std::vector<process::NamedFile>> named;
+    for (const pid_t pid : pids) {
+      auto files = process::named_files(pid, false);
+      EXPECT_TRUE(files);
+      // The files of this test alone: whoever starts it may have others in memory.
+      std::erase_if(*files, [this](const process::NamedFile& file) {
+        return !file.fact.path().starts_with(directory_.path().native());
+      });
+      named.push_back(std::move(*files));
+    }
+    std::vector<Member> members;
+    for (std::size_t i = 0; i < pids.size(); ++i) members.push_back({pids[i], named[i]});
+    return find(members);
   }
 
   UniqueFd open(const std::string& leaf, int flags = O_RDWR | O_CREAT | O_EXCL) const {
@@ -47,8 +96,15 @@ class OutgoingFiles : public testing::Test {
 
   std::string reasons(const Outgoing& found) { return preflight::reason_of(found.findings.list()); }
 
+  /// A file of that user's.
+  std::string write(const std::string& leaf, uid_t user, mode_t mode) const {
+    const std::string path = directory_.write(leaf, "content");
+    EXPECT_EQ(::chown(path.c_str(), user, user), 0);
+    EXPECT_EQ(::chmod(path.c_str(), mode), 0);
+    return path;
+  }
+
   const Directory directory_;
-  std::vector<process::NamedFile> named_;
 };
 
 TEST_F(OutgoingFiles, OneThatTheJobWritesGoesWithAllItsNamesAndOneThatItReadsDoesNot) {
@@ -129,29 +185,78 @@ TEST_F(OutgoingFiles, TooLargeAFileIsRefused) {
 TEST_F(OutgoingFiles, WhatAnOutsiderHasTooStaysAndBothAreNamed) {
   const UniqueFd file = open("file");
   const UniqueMapping mapping = map(file);
-  int ready[2];
-  ASSERT_EQ(::pipe2(ready, O_CLOEXEC), 0);
-  const UniqueFd reading(ready[0]);
-  UniqueFd writing(ready[1]);
   const std::string path = directory_.name("file");
-  const pid_t outsider = ::fork();
-  if (outsider == 0) {
-    ::dup2(writing.get(), 3);
-    ::execl(GCR_HELD_PROGRAM, GCR_HELD_PROGRAM, "open", path.c_str(), nullptr);
-    ::_exit(127);
-  }
-  writing.reset();
-  char byte = 0;
-  (void)::read(reading.get(), &byte, 1);  // its end: the program is ready
+  std::optional<Held> outsider(std::in_place, std::vector<std::string>{"open", path});
   const Outgoing found = look();
-  ::kill(outsider, SIGKILL);
-  ::waitpid(outsider, nullptr, 0);
   EXPECT_THAT(found.files, IsEmpty());
   EXPECT_THAT(reasons(found), HasSubstr("process " + std::to_string(::getpid())));
   EXPECT_THAT(reasons(found),
-              HasSubstr("process " + std::to_string(outsider) + " (held_program) has too"));
+              HasSubstr("process " + std::to_string(outsider->pid()) + " (held_program) has too"));
   EXPECT_THAT(found.shared_with, testing::Contains(testing::Key(path)));
+  outsider.reset();
   EXPECT_THAT(look().files, SizeIs(1)) << "it is gone";
+}
+
+/// Whoever may write to a file of another user's is an enemy of theirs.
+using HostileOutgoing = OutgoingFiles;
+
+TEST_F(HostileOutgoing, AFileOfAnotherUsersDoesNotGoWithWhoWritesToIt) {
+  const std::string roots = write("roots", 0, 0622);
+  const std::string users = write("users", kUser, 0666);
+  for (const auto& [path, user] : {std::pair(roots, kUser), std::pair(users, uid_t{0})}) {
+    const Held member({"write", path}, user);
+    const Outgoing found = look({member.pid()});
+    EXPECT_THAT(found.files, IsEmpty()) << path;
+    EXPECT_THAT(reasons(found), IsEmpty()) << "it is compared like any other";
+  }
+}
+
+TEST_F(HostileOutgoing, SharedMemoryInAFileOfAnotherUsersIsRefused) {
+  const std::string path = write("file", 0, 0666);
+  const Held member({"share", path}, kUser);
+  const Outgoing found = look({member.pid()});
+  EXPECT_THAT(found.files, IsEmpty());
+  EXPECT_THAT(reasons(found), HasSubstr(path + " in memory, which belongs to user 0, not to the "
+                                               "process"));
+}
+
+TEST_F(HostileOutgoing, OfSeveralMembersTheOneThatOwnsItGivesIt) {
+  const std::string path = write("file", kUser, 0666);
+  const Held other({"share", path});
+  const Held owner({"open", path}, kUser);
+  const Outgoing found = look({other.pid(), owner.pid()});
+  ASSERT_THAT(found.files, SizeIs(1)) << reasons(found);
+  EXPECT_EQ(found.files.front().pid, owner.pid());
+  EXPECT_EQ(found.files.front().owner.uids(3), kUser);
+  const auto content = memory_files::open(found.files.front());
+  ASSERT_TRUE(content) << content.error().message();
+  char text[7];
+  ASSERT_EQ(::read(content->get(), text, sizeof(text)), 7);
+}
+
+TEST_F(HostileOutgoing, WhatItsOwnerMayNotReadIsNotRead) {
+  const std::string path = write("file", kUser, 0600);
+  const Held member({"share", path}, kUser);
+  const Outgoing found = look({member.pid()});
+  ASSERT_THAT(found.files, SizeIs(1)) << reasons(found);
+  EXPECT_TRUE(memory_files::open(found.files.front()));
+  ASSERT_EQ(::chown(path.c_str(), 0, 0), 0);  // after it was examined
+  EXPECT_FALSE(memory_files::open(found.files.front()));
+  ASSERT_EQ(::chown(path.c_str(), kUser, kUser), 0);
+  ASSERT_EQ(::chmod(path.c_str(), 0200), 0);
+  EXPECT_THAT(reasons(look({member.pid()})), HasSubstr("which its owner may not read"));
+}
+
+TEST_F(HostileOutgoing, NamesForTheDumpAreGivenOnlyWhereTheirOwnerMayGiveThem) {
+  const std::string first = write("first", kUser, 0600);
+  const Held member({"share", first, "link", first, directory_.name("last"), "delete", first},
+                    kUser);
+  const Outgoing found = look({member.pid()});
+  ASSERT_THAT(found.files, SizeIs(1)) << reasons(found);
+  ASSERT_EQ(::chmod(directory_.path().c_str(), 0755), 0);
+  EXPECT_FALSE(give_names(found));
+  ASSERT_EQ(::chmod(directory_.path().c_str(), 0777), 0);
+  EXPECT_TRUE(give_names(found));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A directory on a tmpfs, and files in it.
+// A directory on a tmpfs, files in it, and users.
 #pragma once
 
 #include <stdlib.h>
@@ -10,8 +10,11 @@
 #include <string>
 
 #include "migrate-agent/procfs/directory.h"
+#include "proto/control.pb.h"
 
 namespace gcr::memory_files::test {
+
+constexpr uid_t kUser = 65'534;
 
 class Directory {
  public:
@@ -33,6 +36,16 @@ class Directory {
  private:
   std::filesystem::path path_;
 };
+
+/// Without capabilities.
+inline proto::Credentials rights_of(uid_t user) {
+  proto::Credentials rights;
+  for (int id = 0; id < 4; ++id) {
+    rights.add_uids(user);
+    rights.add_gids(user);
+  }
+  return rights;
+}
 
 inline std::string read(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
