@@ -80,6 +80,10 @@ constexpr auto kCatalogue = std::to_array<Kind>({
      "Close it before the migration; end profilers and monitors that run inside the process."},
     {"deleted-file", kBlocker, "A deleted file moves inside CRIU's images, and only a small one.",
      "Keep the file under its name and copy it to the destination, or close it."},
+    {"deleted-file-access", kBlocker,
+     "The content of a deleted file moves inside CRIU's images, and nobody gets one that they "
+     "could not read.",
+     "Let the process's user read the file, keep it under its name, or close it."},
     {"shared-memory", kBlocker,
      "Memory that is shared with processes outside the job would no longer be shared.",
      "End the sharing, end the other process, or move both as one job."},

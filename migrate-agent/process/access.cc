@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdlib>
 #include <thread>
 
 #include "migrate-agent/procfs/procfs.h"
@@ -75,6 +76,21 @@ Status act_as(const proto::Credentials& who, const std::function<void()>& work) 
 
 bool is_owner(const proto::Credentials& who, uid_t user) {
   return has_ids(who) && who.uids(kFileSystemId) == user;
+}
+
+std::uint32_t open_mode(const std::string& process, const std::string& number) {
+  const std::string text = procfs::read_text(process + "/fdinfo/" + number);
+  const std::size_t at = text.find("flags:");
+  const auto flags = at == std::string::npos ? 0 : std::strtoul(text.c_str() + at + 6, nullptr, 8);
+  if ((flags & O_PATH) != 0) return F_OK;
+  switch (flags & O_ACCMODE) {
+    case O_RDONLY:
+      return R_OK;
+    case O_WRONLY:
+      return W_OK;
+    default:
+      return R_OK | W_OK;
+  }
 }
 
 int try_held(const UniqueFd& file, std::uint32_t access) {

@@ -12,6 +12,7 @@
 #include "migrate-agent/process/credentials.h"
 #include "migrate-agent/process/descriptors.h"
 #include "migrate-agent/process/named_files.h"
+#include "migrate-agent/process/removed_files.h"
 #include "migrate-agent/process/sharing.h"
 #include "migrate-agent/process/surroundings.h"
 #include "migrate-agent/procfs/mount_namespace.h"
@@ -150,6 +151,7 @@ Result<Inspection> inspect(pid_t pid, const Together& together, OutsideTcp outsi
   GCR_TRY(inspect_descriptors(pid, together, same_network, outside_tcp, inspection));
   inspect_mappings(pid, together, inspection);
   GCR_TRY(look_at_files(pid, inspection));
+  GCR_TRY(look_at_removed_files(pid, inspection.findings));
   GCR_TRY(look_at_credentials(pid, inspection));
   inspect_surroundings(pid, limits, inspection);
   return inspection;

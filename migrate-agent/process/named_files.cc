@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "migrate-agent/process/access.h"
 #include "migrate-agent/process/files.h"
 #include "migrate-agent/process/inspect.h"
 #include "migrate-agent/process/proc_files.h"
@@ -145,27 +146,11 @@ class Names {
   std::vector<NamedFile> found_;
 };
 
-/// What the open mode of /proc/PID/fdinfo/N lets a process do.
-std::uint32_t access_of(const std::string& process, const std::string& number) {
-  const std::string text = procfs::read_text(process + "/fdinfo/" + number);
-  const std::size_t at = text.find("flags:");
-  const auto flags = at == std::string::npos ? 0 : std::strtoul(text.c_str() + at + 6, nullptr, 8);
-  if ((flags & O_PATH) != 0) return F_OK;
-  switch (flags & O_ACCMODE) {
-    case O_RDONLY:
-      return R_OK;
-    case O_WRONLY:
-      return W_OK;
-    default:
-      return R_OK | W_OK;
-  }
-}
-
 void add_descriptors(const std::string& process, Names& names) {
   std::error_code error;
   fs::directory_iterator it(process + "/fd", error);
   for (const fs::directory_iterator end; !error && it != end; it.increment(error)) {
-    const std::uint32_t access = access_of(process, it->path().filename());
+    const std::uint32_t access = open_mode(process, it->path().filename());
     names.add(it->path(), access, (access & W_OK) == 0);
   }
 }

@@ -12,6 +12,7 @@
 #include "migrate-agent/process/descriptors.h"
 #include "migrate-agent/process/inspect.h"
 #include "migrate-agent/process/named_files.h"
+#include "migrate-agent/process/removed_files.h"
 #include "migrate-agent/process/sharing.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/source/course.h"
@@ -65,6 +66,15 @@ Result<proto::DumpedMember> describe(pid_t pid, const std::vector<process::Named
   return member;
 }
 
+/// Removed files are in the images with their content.
+Status check_removed_files(pid_t pid) {
+  preflight::Findings findings(preflight::Side::kSource);
+  GCR_TRY(process::look_at_removed_files(pid, findings));
+  if (!findings.has_blocker()) return {};
+  return Error(Code::kRefused, fmt::format("in process {}: {}", process::describe_process(pid),
+                                           preflight::reason_of(findings.list())));
+}
+
 /// All that the dump has stopped: whoever was born after the last look is looked at now.
 Status describe_dumped(Course& c) {
   const std::vector<pid_t> tree = procfs::stopped_tree(c.subject.processes->pid());
@@ -75,6 +85,7 @@ Status describe_dumped(Course& c) {
     const auto id = std::ranges::find(c.subject.members, pid, &journal::ProcessId::pid);
     if (id == c.subject.members.end() || procfs::state(std::to_string(pid)) == 'Z') continue;
     GCR_ASSIGN(auto process, procfs::Process::open(pid, id->start_time()));
+    GCR_TRY(check_removed_files(pid));
     GCR_ASSIGN(named[pid], process::named_files(pid));
     GCR_ASSIGN(auto member, describe(pid, named[pid], c.copying.credentials));
     members.push_back({pid, named[pid]});

@@ -183,5 +183,16 @@ TEST_F(HostileTest, AFileInMemoryOfAnotherUsersIsNeitherStoredNorRemoved) {
   EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst + 1);
 }
 
+TEST_F(HostileTest, ARemovedFileThatTheProgramMayOnlyWriteToIsRefused) {
+  const fs::path theirs = write_anothers("secret");
+  ASSERT_NO_FATAL_FAILURE(start_confined(theirs, {"--fault-points", "true"}));
+  arm(Host::kA, "source.prepared run rm " + theirs.string());
+  expect_failure(AllOf(HasSubstr("deleted-file-access"), HasSubstr(theirs.string())));
+  EXPECT_FALSE(fs::exists(theirs)) << "it was removed after preflight";
+  const MigrateOutcome refused = hosts_->migrate(Host::kA, counter_->pid());
+  EXPECT_EQ(refused.exit_code, kRefusedExit) << refused.out << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("deleted-file-access"));
+}
+
 }  // namespace
 }  // namespace gcr::e2e

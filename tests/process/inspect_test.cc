@@ -40,6 +40,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::IsSupersetOf;
+using testing::SizeIs;
 using namespace std::string_literals;
 
 constexpr int kReadyFd = 3;
@@ -75,13 +76,14 @@ class Inspecting : public testing::Test {
   /// Starts the program with `arguments` and waits until it has done what they say. `before_exec`
   /// runs in the child, after its standard streams were set to /dev/null.
   void start(
-      const std::vector<std::string>& arguments, const std::function<void()>& before_exec = [] {}) {
+      const std::vector<std::string>& arguments, const std::function<void()>& before_exec = [] {},
+      const std::string& program = GCR_HELD_PROGRAM) {
     int ready[2];
     ASSERT_EQ(::pipe2(ready, O_CLOEXEC), 0);
     const UniqueFd reading(ready[0]);
     UniqueFd writing(::fcntl(ready[1], F_DUPFD_CLOEXEC, 100));
     ::close(ready[1]);
-    std::vector<const char*> argv{GCR_HELD_PROGRAM};
+    std::vector<const char*> argv{program.c_str()};
     for (const std::string& argument : arguments) argv.push_back(argument.c_str());
     argv.push_back(nullptr);
     pid_ = ::fork();
@@ -263,6 +265,16 @@ class HostileProcess : public Inspecting {
       const int nothing = ::open("/dev/null", O_RDWR);
       for (int fd = 0; fd < 3; ++fd) ::dup2(nothing, fd);
     });
+  }
+
+  /// What is said of removed files.
+  std::vector<std::string> unreadable() {
+    std::vector<std::string> found;
+    const Inspection inspection = look();
+    for (const proto::Finding& finding : inspection.findings.list()) {
+      if (finding.id() == "deleted-file-access") found.push_back(finding.found());
+    }
+    return found;
   }
 
   void expect_refused(const std::string& words) {
@@ -569,6 +581,50 @@ TEST_F(Inspecting, SmallDeletedFileMovesAndALargeOneBlocks) {
   const fs::path large = directory_ / "large";
   start({"fill", large.string(), "write", large.string(), "delete", large.string()});
   EXPECT_THAT(ids(look()), ElementsAre("deleted-file", "deleted-file")) << "held and mapped";
+}
+
+TEST_F(HostileProcess, ARemovedFileThatItMayOnlyWriteToBlocks) {
+  constexpr uid_t kNobody = 65'534;
+  const auto start_with = [&](mode_t mode, int flags) {
+    const std::string file = make_file("service.log");
+    ASSERT_EQ(::chmod(file.c_str(), mode), 0);
+    start({}, [&] {
+      ::dup2(::open(file.c_str(), flags), STDOUT_FILENO);  // as a service hands it out
+      if (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0) ::_exit(1);
+    });
+    fs::remove(file);
+  };
+  start_with(0600, O_WRONLY | O_APPEND);
+  const std::string log = directory_.native() + "/service.log (deleted)";
+  EXPECT_THAT(unreadable(), ElementsAre("descriptor 1, " + log +
+                                        ", is a removed file that the process may not read"));
+  end();
+  start_with(0600, O_PATH);
+  EXPECT_THAT(unreadable(), SizeIs(1)) << "held, and not open";
+  end();
+  start_with(0600, O_RDWR);
+  EXPECT_THAT(unreadable(), IsEmpty()) << "it can read it by its descriptor";
+  end();
+  start_with(0644, O_WRONLY);
+  EXPECT_THAT(unreadable(), IsEmpty()) << "it could open it for reading";
+}
+
+TEST_F(HostileProcess, ARemovedProgramThatItMayNotReadBlocks) {
+  const std::string program = std::string(GCR_HELD_PROGRAM) + "-removed";
+  const auto become_nobody = [] {
+    if (::setgid(65'534) != 0 || ::setuid(65'534) != 0) ::_exit(1);
+  };
+  const auto start_with = [&](mode_t mode) {
+    fs::copy_file(GCR_HELD_PROGRAM, program, fs::copy_options::overwrite_existing);
+    ASSERT_EQ(::chmod(program.c_str(), mode), 0);
+    start({}, become_nobody, program);
+    fs::remove(program);
+  };
+  start_with(0711);
+  EXPECT_THAT(unreadable(), SizeIs(1));
+  end();
+  start_with(0755);
+  EXPECT_THAT(unreadable(), IsEmpty());
 }
 
 TEST_F(Inspecting, NamedFilesInMemoryAreTheJobsAffair) {
