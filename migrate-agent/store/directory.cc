@@ -35,7 +35,8 @@ auto uninterrupted(const Call& call) {
 int open_below(int directory, const std::string& path, int flags) {
   open_how how{};
   how.flags = static_cast<__u64>(flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  how.mode = (flags & O_CREAT) != 0 ? 0600 : 0;
+  const bool makes = (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE;
+  how.mode = makes ? 0600 : 0;
   how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
   return static_cast<int>(uninterrupted(
       [&] { return ::syscall(SYS_openat2, directory, path.c_str(), &how, sizeof how); }));
@@ -214,6 +215,26 @@ Result<UniqueFd> Directory::open_file(const std::string& name, int flags) const 
     return Error(Code::kRefused, fmt::format("{}/{} is not a regular file", path_.native(), name));
   }
   return file;
+}
+
+Result<UniqueFd> Directory::make_unnamed(const std::string& folder) const {
+  const AsOwner as(owner_);
+  GCR_TRY(as.status());
+  UniqueFd file(open_below(fd_.get(), folder, O_RDWR | O_TMPFILE));
+  if (file || errno == EOPNOTSUPP || errno == EISDIR || errno == ENOSYS) return file;
+  return failed(errno, fmt::format("cannot make a file in {}", folder));
+}
+
+Status Directory::give_name(const UniqueFd& file, const std::string& name) const {
+  const AsOwner as(owner_);
+  GCR_TRY(as.status());
+  GCR_ASSIGN(const UniqueFd folder, folder_of(name));
+  const std::string link = fmt::format("/proc/self/fd/{}", file.get());
+  if (::linkat(AT_FDCWD, link.c_str(), folder.get(), leaf_of(name).c_str(), AT_SYMLINK_FOLLOW) ==
+      0) {
+    return {};
+  }
+  return failed(errno, fmt::format("cannot name {}", name));
 }
 
 Result<bool> Directory::exists(const std::string& name) const {

@@ -2,7 +2,7 @@
 //   NAME.checkpoint          a signed Manifest; it exists when the checkpoint does
 //   ID.voted                 the same before it is published: sealed
 //   ID.restoring             the same while the restore ID has it for itself
-//   packs/ID-N.pack          contents
+//   packs/ID-N.pack          contents; without a name while they are written
 //   writing                  locked by whoever writes
 // Directory and files are one user's alone, and every call touches them with that user's rights:
 // where the user may not write, the agent does not write for them. What the directory holds is
@@ -66,6 +66,14 @@ class Directory {
   /// Opens a file of the directory ("packs/x.pack"), which must be a regular one, without following
   /// links; makes it (0600) with O_CREAT. kNotFound; kRefused if it is not a regular file.
   Result<UniqueFd> open_file(const std::string& name, int flags) const;
+
+  /// A new file in a folder of the directory, which has no name: nobody else can open it, and it is
+  /// gone when it is closed before it has got one. No descriptor where the file system has no such
+  /// files.
+  Result<UniqueFd> make_unnamed(const std::string& folder) const;
+
+  /// Gives such a file its name. kRefused if another file has it.
+  Status give_name(const UniqueFd& file, const std::string& name) const;
 
   Result<bool> exists(const std::string& name) const;
 

@@ -82,7 +82,9 @@ class Packs {
   std::vector<std::string> others_;
 };
 
-/// One pack that is being written. Thread-safe; several threads write at once.
+/// One pack that is being written. It has no name before it is finished, where the file system has
+/// such files: until then nobody can read it, and it is gone with its writer. Thread-safe; several
+/// threads write at once.
 class PackWriter {
  public:
   static Result<std::unique_ptr<PackWriter>> create(const Directory& directory,
@@ -96,17 +98,19 @@ class PackWriter {
   /// Its place may be used again.
   void remove(const ContentName& name);
 
-  /// Writes the index, and waits until all is on disk. Nothing is added afterwards.
+  /// Writes the index, waits until all is on disk, and gives the file its name, which a sync of the
+  /// directory makes durable. Nothing is added afterwards.
   Status finish();
 
   const std::string& file_name() const { return file_name_; }
   std::uint64_t live_bytes() const;  ///< of contents that were not removed
 
  private:
-  PackWriter(Directory directory, std::string file_name, UniqueFd file)
+  PackWriter(Directory directory, std::string file_name, UniqueFd file, bool is_unnamed)
       : directory_(std::move(directory)),
         file_name_(std::move(file_name)),
-        file_(std::move(file)) {}
+        file_(std::move(file)),
+        is_unnamed_(is_unnamed) {}
 
   Error failed(int error) const;
   void begin_writeback(std::uint64_t written);
@@ -114,6 +118,7 @@ class PackWriter {
   const Directory directory_;
   const std::string file_name_;
   const UniqueFd file_;
+  const bool is_unnamed_;  ///< until finish()
   mutable std::mutex mutex_;
   std::map<ContentName, Location> index_;
   FreePlaces places_{kPackHeaderBytes};

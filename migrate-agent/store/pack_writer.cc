@@ -21,11 +21,16 @@ std::uint64_t place_bytes(std::uint64_t stored_bytes) {
 Result<std::unique_ptr<PackWriter>> PackWriter::create(const Directory& directory,
                                                        const std::string& file_name) {
   GCR_ASSIGN(Directory own, directory.duplicate());
-  GCR_ASSIGN(UniqueFd file, directory.open_file(file_name, O_RDWR | O_CREAT | O_EXCL));
-  std::unique_ptr<PackWriter> pack(new PackWriter(std::move(own), file_name, std::move(file)));
+  GCR_ASSIGN(UniqueFd file, directory.make_unnamed("packs"));
+  const bool is_unnamed = static_cast<bool>(file);
+  if (!is_unnamed) {
+    GCR_ASSIGN(file, directory.open_file(file_name, O_RDWR | O_CREAT | O_EXCL));
+  }
+  std::unique_ptr<PackWriter> pack(
+      new PackWriter(std::move(own), file_name, std::move(file), is_unnamed));
   const int error = write_all(pack->file_.get(), pack_header(), 0);
   if (error == 0) return pack;
-  (void)directory.remove(file_name);
+  if (!is_unnamed) (void)directory.remove(file_name);
   return pack->failed(error);
 }
 
@@ -92,7 +97,8 @@ Status PackWriter::finish() {
   int error = sync_file(file_.get());
   if (error == 0) error = write_all(file_.get(), encode_index(index_, end), end);
   if (error == 0) error = sync_file(file_.get());
-  return error == 0 ? Status() : failed(error);
+  if (error != 0) return failed(error);
+  return is_unnamed_ ? directory_.give_name(file_, file_name_) : Status();
 }
 
 std::uint64_t PackWriter::live_bytes() const {

@@ -23,8 +23,9 @@
 namespace gcr::store::test {
 namespace {
 
-constexpr std::array kCalls = {SYS_pwrite64, SYS_fsync,   SYS_ftruncate, SYS_renameat2,
-                               SYS_unlinkat, SYS_mkdirat, SYS_openat2,   SYS_fallocate};
+constexpr std::array kCalls = {SYS_pwrite64,  SYS_fsync,     SYS_ftruncate,
+                               SYS_renameat2, SYS_unlinkat,  SYS_mkdirat,
+                               SYS_openat2,   SYS_fallocate, SYS_linkat};
 
 /// Calls of this thread, and of threads that it starts, wait for an answer from now on.
 int listen() {

@@ -1,0 +1,94 @@
+// The directory is its user's, who watches it while a checkpoint is written: what is not sealed may
+// turn out to hold what is not theirs, so they get nothing of it, and keep nothing.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/store/support.h"
+
+namespace gcr::store::test {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::IsEmpty;
+using testing::Not;
+using testing::SizeIs;
+
+constexpr Owner kTheirs{4711, 4711};
+
+class GrowingPacks : public Store {
+ protected:
+  GrowingPacks() {
+    if (::geteuid() == 0) owner_ = kTheirs;
+    (void)::chown(folder_.path().c_str(), owner_.uid, owner_.gid);
+    fs::create_directory(kept_);
+    (void)::chown(kept_.c_str(), owner_.uid, owner_.gid);
+  }
+
+  /// As the user: a second name, in a directory of their own, for every pack that is there.
+  void keep_packs() const {
+    const AsOwner as(owner_);
+    ASSERT_TRUE(as.status());
+    for (const fs::path& pack : packs()) {
+      std::error_code error;
+      fs::create_hard_link(pack, kept_ / pack.filename(), error);
+      EXPECT_FALSE(error) << error.message();
+    }
+  }
+
+  /// What the user can read of the files that were kept.
+  std::vector<std::string> readable() const {
+    const AsOwner as(owner_);
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(kept_)) {
+      if (!read_file(entry.path()).empty()) names.push_back(entry.path().filename());
+    }
+    return names;
+  }
+
+  const fs::path kept_ = folder_.path() / "kept";
+};
+
+TEST_F(GrowingPacks, TheUserGetsNothingBeforeTheSeal) {
+  {
+    const auto writing = writer("first");
+    ASSERT_TRUE(describe(*writing, {noise(1), noise(2), noise(3)}));
+    keep_packs();
+    EXPECT_THAT(readable(), IsEmpty()) << "while it is written";
+  }
+  EXPECT_THAT(readable(), IsEmpty()) << "after its writer has given up";
+  EXPECT_THAT(packs(), IsEmpty());
+}
+
+TEST_F(GrowingPacks, TheUserGetsAllWithTheSeal) {
+  const auto writing = writer("first");
+  const auto manifest = describe(*writing, {noise(1), noise(2), noise(3)});
+  ASSERT_TRUE(writing->seal(manifest.value()));
+  keep_packs();
+  EXPECT_THAT(readable(), Not(IsEmpty()));
+  for (const fs::path& pack : packs()) {
+    struct stat facts {};
+    ASSERT_EQ(::stat(pack.c_str(), &facts), 0);
+    EXPECT_EQ(facts.st_uid, owner_.uid);
+    EXPECT_EQ(facts.st_mode & 07777, 0600U);
+  }
+  ASSERT_TRUE(writing->publish());
+  expect_has("first", {noise(1), noise(2), noise(3)});
+}
+
+TEST_F(GrowingPacks, APackNeverTakesThePlaceOfAFile) {
+  const auto wanted = options("first");
+  const auto writing = Writer::create(directory(), wanted).value();
+  const auto manifest = describe(*writing, {noise(1)});
+  const fs::path theirs = path_ / pack_file_of(wanted.checkpoint, 0);
+  {
+    const AsOwner as(owner_);
+    write_file(theirs, noise(9, 10));
+  }
+  const Status sealed = writing->seal(manifest.value());
+  ASSERT_FALSE(sealed);
+  EXPECT_EQ(sealed.error().code(), Code::kRefused);
+  EXPECT_EQ(read_file(theirs), noise(9, 10));
+}
+
+}  // namespace
+}  // namespace gcr::store::test
