@@ -71,7 +71,7 @@ using TakeImage = std::function<Status(const std::string& name, UniqueFd content
 /// Takes the memory of a stopped task that was left out of CRIU's images: as images `name`-0.img
 /// and so on, in which every byte has its address as its offset, for a restore to fill the task
 /// with. Called after the dump, like TakeImage for small images; all must be read when it returns
-/// (LeftOutMemory::reader_of()). `ranges` are ascending and disjoint.
+/// (process::open_memory()). `ranges` are ascending and disjoint.
 using TakeMemory = std::function<Status(const std::string& name, pid_t task,
                                         const std::vector<AddressRange>& ranges)>;
 
@@ -87,6 +87,8 @@ struct DumpOptions {
   /// before it releases them. Empty: none.
   std::filesystem::path group{};
   process::OutsideTcp outside_tcp = process::OutsideTcp::kRefuse;
+  /// Asked for each thread by its rights as they were dumped, before the small images are taken.
+  std::function<Status(const proto::Credentials& thread)> may_move{};
   /// For streaming dumps, and then run() needs a TakeMemory. Has no effect on kernels before 6.7.
   ChooseMemory leave_out{};
   /// That CRIU loads; null: none.

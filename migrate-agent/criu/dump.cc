@@ -172,6 +172,9 @@ Status PreparedDump::Impl::wait_until_dumped() {
 /// The last steps with the images of threads, connections and files.
 Status PreparedDump::Impl::settle(const ReadImage& read, const WriteImage& write) {
   GCR_ASSIGN(credentials, check_dumped_credentials(pid, read));
+  for (const proto::Credentials& thread : credentials) {
+    if (options.may_move) GCR_TRY(options.may_move(thread));
+  }
   GCR_TRY(settle_connections(read, write, options.outside_tcp));
   for (const pid_t task : procfs::stopped_tree(pid)) {
     if (!procfs::has_ended(task)) GCR_TRY(restart_interrupted_calls(task, read, write));

@@ -1,9 +1,7 @@
 #include "migrate-agent/criu/left_out_memory.h"
 
 #include <errno.h>
-#include <fmt/format.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 
 #include <algorithm>
 #include <cstring>
@@ -120,19 +118,6 @@ Result<LeftOutMemory> LeftOutMemory::serve(pid_t root, ChooseMemory choose) {
 LeftOutMemory::~LeftOutMemory() {
   if (sockets_.ours) ::shutdown(sockets_.ours.get(), SHUT_RDWR);
   if (served_.valid()) served_.wait();
-}
-
-ReadMemory LeftOutMemory::reader_of(pid_t pid) {
-  return [pid](std::uint64_t address, std::span<std::byte> bytes) -> Status {
-    const iovec here{bytes.data(), bytes.size()};
-    const iovec there{reinterpret_cast<void*>(address), bytes.size()};
-    const ssize_t got = ::process_vm_readv(pid, &here, 1, &there, 1, 0);
-    if (got == static_cast<ssize_t>(bytes.size())) return {};
-    return Error::from_errno(
-        got < 0 ? errno : EFAULT,
-        fmt::format("cannot read the memory of process {} at {:#x}", pid,
-                    address + static_cast<std::uint64_t>(std::max<ssize_t>(got, 0))));
-  };
 }
 
 }  // namespace gcr::criu

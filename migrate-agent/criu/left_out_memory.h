@@ -41,9 +41,6 @@ class LeftOutMemory {
   /// Once.
   Result<Tasks> finish() { return served_.get(); }
 
-  /// Reads memory of a stopped process. kIo if it is not all there.
-  static ReadMemory reader_of(pid_t pid);
-
  private:
   explicit LeftOutMemory(SocketPair sockets) : sockets_(std::move(sockets)) {}
 

@@ -52,6 +52,11 @@ Status compare_with_target(WorkerContext& context, const proto::MigrateRequest& 
     return {};
   }
   GCR_ASSIGN(const MovableProcess process, context.permissions.check_process(request.pid()));
+  const Permissions stored = context.permissions.for_store_of(process.uid);
+  for (const pid_t pid : found.pids) {
+    const auto allowed = stored.check_process(pid);
+    if (!allowed && allowed.error().code() == Code::kPermissionDenied) return allowed.error();
+  }
   return check_room(request.checkpoint(), {process.uid, process.gid},
                     preflight_request(found, request, context.config), found.findings);
 }

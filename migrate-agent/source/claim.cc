@@ -46,21 +46,21 @@ void add_member(journal::ProcessIds& members, pid_t pid, std::uint64_t start_tim
   member.set_start_time(start_time);
 }
 
-/// Adds those below the claimed process that are not members yet, if all of them may be moved.
-/// Zombies move with their parents.
+/// Adds those of `tree` that are not members yet, if all of `tree` may be moved: a member may have
+/// executed what is another user's. Zombies move with their parents.
 Status add_descendants(Course& c, const std::vector<pid_t>& tree) {
   journal::ProcessIds& members = c.subject.members;
+  const Permissions rights = permissions(c);
   for (const pid_t pid : tree) {
     const auto stat = procfs::read_stat(pid);
     if (!stat || procfs::has_ended(*stat)) continue;
     const auto is_it = [&](const journal::ProcessId& member) {
       return member.pid() == pid && member.start_time() == stat->start_time;
     };
-    if (std::ranges::any_of(members, is_it)) continue;
-    const auto allowed = c.worker.permissions.check_process(pid);
+    const auto allowed = rights.check_process(pid, stat->start_time);
     if (!allowed && allowed.error().code() == Code::kNotFound) continue;
     GCR_TRY(allowed);
-    add_member(members, pid, allowed->start_time);
+    if (std::ranges::none_of(members, is_it)) add_member(members, pid, stat->start_time);
   }
   return {};
 }
@@ -71,6 +71,11 @@ Status claim_members(Course& c) {
 }
 
 }  // namespace
+
+Permissions permissions(const Course& c) {
+  if (!c.order.request.has_checkpoint()) return c.worker.permissions;
+  return c.worker.permissions.for_store_of(c.subject.claimed.uid);
+}
 
 Status claim_for_target(Course& c) {
   GCR_TRY(add_descendants(c, procfs::tree(c.order.request.pid())));

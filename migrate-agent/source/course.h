@@ -170,6 +170,9 @@ Status give_up(Course& c, Error cause);
 
 // What several steps use.
 
+/// Whose processes may be moved to where this job goes: a store is its user's to read.
+Permissions permissions(const Course& c);
+
 /// Finds the target, and claims the members: those that are known, and all below the first.
 Status claim_for_target(Course& c);
 
@@ -189,8 +192,8 @@ Status send_images(Course& c);
 /// With what is known so far.
 journal::Began description(const Course& c);
 
-/// Takes over the processes that were born below the claimed one since the last look; `tree` is the
-/// claimed one and all below it.
+/// Asks for each process whether it may be moved, as it is now, and takes over those that were born
+/// below the claimed one since the last look; `tree` is the claimed one and all below it.
 Status follow_members(Course& c, const std::vector<pid_t>& tree);
 
 /// Takes over what the process has allocated since the last look, and lets go of what it has freed;

@@ -6,9 +6,9 @@
 
 #include "migrate-agent/cgroups/devices.h"
 #include "migrate-agent/criu/images.h"
-#include "migrate-agent/criu/left_out_memory.h"
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/memory/present_pages.h"
+#include "migrate-agent/memory/process_memory.h"
 #include "migrate-agent/memory/shared_zeros.h"
 #include "migrate-agent/process/inspect.h"
 #include "migrate-agent/procfs/procfs.h"
@@ -18,12 +18,37 @@ namespace gcr::agent {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+/// CRIU reads whatever program a process runs by then.
+Status check_pre_dumps(const criu::Command& criu, const Permissions& permissions) {
+  if (permissions.everyone()) return criu::check_memory_tracking(criu);
+  return Error(Code::kUnsupported,
+               "before Linux 6.7 only what an operator moves who may move everybody's processes is "
+               "read in rounds");
+}
+
+}  // namespace
+
+OutgoingImages::OutgoingImages(criu::Command criu, SourceJob& process, fs::path scratch,
+                               Permissions permissions)
+    : criu_(std::move(criu)),
+      pid_(process.pid()),
+      options_{process.group().directory_for_criu(), process::OutsideTcp::kRefuse},
+      scratch_(std::move(scratch)),
+      permissions_(std::move(permissions)),
+      changed_(process) {
+  options_.may_move = [permissions = permissions_](const proto::Credentials& thread) {
+    return permissions.check_thread(thread);
+  };
+}
+
 Result<OutgoingImages> OutgoingImages::create(const criu::Command& criu, SourceJob& process,
-                                              fs::path scratch,
+                                              fs::path scratch, Permissions permissions,
                                               const proto::MigrateRequest& request,
                                               std::uint64_t resident_bytes,
                                               std::shared_ptr<const criu::Plugin> plugin) {
-  OutgoingImages images(criu, process, std::move(scratch));
+  OutgoingImages images(criu, process, std::move(scratch), std::move(permissions));
   images.options_.outside_tcp = outside_tcp(request);
   if (plugin != nullptr) {
     GCR_ASSIGN(images.device_groups_,
@@ -38,7 +63,7 @@ Result<OutgoingImages> OutgoingImages::create(const criu::Command& criu, SourceJ
   }
   const bool asked = requested == proto::IMAGE_MODE_ROUNDS;
   const bool scans = process::can_scan_pages();
-  const Status tracking = scans ? Status() : criu::check_memory_tracking(criu);
+  const Status tracking = scans ? Status() : check_pre_dumps(criu, images.permissions_);
   if (!tracking && asked) {
     return Error(Code::kRefused, tracking.error().message() + " [no-dirty-tracking]");
   }
@@ -72,20 +97,29 @@ Status OutgoingImages::pre_dump(images::Sink& sink) {
   return images::take_directory(sink, directory.string(), fmt::format("pre-{}/", rounds_));
 }
 
-/// What cannot be read any more is zeros until the last round: the process has given it back.
+Result<ReadMemory> OutgoingImages::open_memory(pid_t pid) const {
+  return process::open_memory(pid, [this](pid_t opened) -> Status {
+    GCR_TRY(permissions_.check_process(opened));
+    return {};
+  });
+}
+
+/// What cannot be read any more is zeros until the last round: the process has given it back, or
+/// executes another program. A process that was born meanwhile is asked about like any other.
 Status OutgoingImages::send_memory(images::Sink& sink) {
   process::PrivateMemory memory(pid_);
   for (const pid_t pid : procfs::tree(pid_)) {
     const auto inner = process::pid_in_namespace(pid);
+    const auto read = open_memory(pid);
+    if (!read && read.error().code() == Code::kPermissionDenied) return read.error();
     const auto pages = changed_.round(pid, memory.of(pid));
-    if (!inner || !pages) continue;  // it has ended
+    if (!inner || !read || !pages) continue;  // it has ended
     shared_->known.erase(pid);
     if (auto tracked = changed_.tracked(pid); !tracked.empty()) {
       shared_->known[pid] = {memory.mappings(pid), std::move(tracked)};
     }
-    const ReadMemory read = criu::LeftOutMemory::reader_of(pid);
     const auto read_what_is_there = [&](std::uint64_t address, std::span<std::byte> bytes) {
-      if (!read(address, bytes)) std::ranges::fill(bytes, std::byte{0});
+      if (!(*read)(address, bytes)) std::ranges::fill(bytes, std::byte{0});
       return Status();
     };
     GCR_TRY(
@@ -163,8 +197,8 @@ Result<AddressRanges> OutgoingImages::send_early(images::Sink& sink, pid_t pid,
   GCR_ASSIGN(const pid_t inner, process::pid_in_namespace(pid));
   GCR_ASSIGN(const AddressRanges pages, process::present_pages(pid, mappings));
   AddressRanges changed = changed_.last_round(pid, mappings, pages);
-  GCR_TRY(sink.take_memory(criu::images::memory_images(inner), changed,
-                           criu::LeftOutMemory::reader_of(pid), true));
+  GCR_ASSIGN(const ReadMemory read, memory_of(pid));
+  GCR_TRY(sink.take_memory(criu::images::memory_images(inner), changed, read, true));
   return changed;
 }
 
@@ -172,7 +206,7 @@ Result<AddressRanges> OutgoingImages::send_early(images::Sink& sink, pid_t pid,
 /// send_early() made true. `check_all`: an Error if that was not enough.
 Status OutgoingImages::send_last(images::Sink& sink, const std::string& name, pid_t pid,
                                  const AddressRanges& pages, bool check_all) const {
-  const ReadMemory read = criu::LeftOutMemory::reader_of(pid);
+  GCR_ASSIGN(const ReadMemory read, memory_of(pid));
   for (const auto& [task, sent] : shared_->sent_early) sent.wait();  // before finish()
   GCR_ASSIGN(const AddressRanges early, shared_->sent_early.at(pid).get());
   const auto changed = changed_.last_round(pid, shared_->left_out[pid], pages);
@@ -191,7 +225,28 @@ Status OutgoingImages::send_last(images::Sink& sink, const std::string& name, pi
       fmt::format("memory of process {} was written and the kernel does not know it", pid));
 }
 
-Result<std::vector<proto::Credentials>> OutgoingImages::dump(SourceJob& process, images::Sink& sink,
+/// Before it is asked whether they may be moved.
+Status OutgoingImages::open_memories() {
+  for (const pid_t pid : procfs::stopped_tree(pid_)) {
+    auto memory = process::open_memory(pid);
+    if (!memory && memory.error().code() == Code::kNotFound) continue;
+    GCR_TRY(memory);
+    shared_->memories[pid] = *std::move(memory);
+  }
+  return {};
+}
+
+/// Of a process that CRIU has stopped. Where nothing was frozen before, it may have been born
+/// since.
+Result<ReadMemory> OutgoingImages::memory_of(pid_t pid) const {
+  const auto opened = shared_->memories.find(pid);
+  if (opened != shared_->memories.end()) return opened->second;
+  return open_memory(pid);
+}
+
+Result<std::vector<proto::Credentials>> OutgoingImages::dump(SourceJob& process,
+                                                             const std::function<Status()>& look,
+                                                             images::Sink& sink,
                                                              const memory_files::Renamed& renamed) {
   const bool check_all = fault::armed("source.memory.check");
   {
@@ -203,6 +258,10 @@ Result<std::vector<proto::Credentials>> OutgoingImages::dump(SourceJob& process,
     };
   }
   auto credentials = process.dump(
+      [&]() -> Status {
+        GCR_TRY(open_memories());
+        return look();
+      },
       *prepared_,
       [&](const std::string& name, UniqueFd content) {
         return sink.take(name, std::move(content));

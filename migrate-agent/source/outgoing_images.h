@@ -25,7 +25,9 @@
 #include "migrate-agent/memory/private_memory.h"
 #include "migrate-agent/source/changed_memory.h"
 #include "migrate-agent/source/source_job.h"
+#include "migrate-agent/worker/authorisation.h"
 #include "proto/control.pb.h"
+#include "src/base/read_memory.h"
 #include "src/base/units.h"
 
 namespace gcr::agent {
@@ -40,11 +42,12 @@ inline constexpr std::uint64_t kWorthOneMore = 64 * kMiB;
 
 class OutgoingImages {
  public:
+  /// Reads memory of processes that may be moved alone, whatever they have become meanwhile.
   /// kRefused if rounds are asked for and the kernel cannot do it. `scratch` is a directory of this
   /// migration on tmpfs. With a `plugin`, CRIU works where the processes' control groups allow the
   /// devices that they have: called before SourceJob::enter_group().
   static Result<OutgoingImages> create(const criu::Command& criu, SourceJob& process,
-                                       std::filesystem::path scratch,
+                                       std::filesystem::path scratch, Permissions permissions,
                                        const proto::MigrateRequest& request,
                                        std::uint64_t resident_bytes,
                                        std::shared_ptr<const criu::Plugin> plugin);
@@ -71,18 +74,19 @@ class OutgoingImages {
   std::optional<process::PrivateMemory> beside_criu() const;
 
   /// Dumps and sends everything, with files `renamed`; the process is stopped afterwards. Gives the
-  /// rights of
-  /// all threads.
-  Result<std::vector<proto::Credentials>> dump(SourceJob& process, images::Sink& sink,
+  /// rights of all threads, which may be moved. `look`: see SourceJob::dump(); it asks about every
+  /// process.
+  Result<std::vector<proto::Credentials>> dump(SourceJob& process,
+                                               const std::function<Status()>& look,
+                                               images::Sink& sink,
                                                const memory_files::Renamed& renamed);
 
  private:
-  OutgoingImages(criu::Command criu, SourceJob& process, std::filesystem::path scratch)
-      : criu_(std::move(criu)),
-        pid_(process.pid()),
-        options_{process.group().directory_for_criu(), process::OutsideTcp::kRefuse},
-        scratch_(std::move(scratch)),
-        changed_(process) {}
+  OutgoingImages(criu::Command criu, SourceJob& process, std::filesystem::path scratch,
+                 Permissions permissions);
+  Result<ReadMemory> open_memory(pid_t pid) const;
+  Status open_memories();
+  Result<ReadMemory> memory_of(pid_t pid) const;
   Status send_memory(images::Sink& sink);
   Result<AddressRanges> send_early(images::Sink& sink, pid_t pid,
                                    const AddressRanges& mappings) const;
@@ -96,6 +100,7 @@ class OutgoingImages {
   criu::DumpOptions options_;
   std::vector<UniqueFd> device_groups_;  ///< that options_ refer to
   std::filesystem::path scratch_;
+  Permissions permissions_;
   enum class Way { kStream, kMemory, kPreDumps } way_ = Way::kStream;
   std::string reason_;
   unsigned rounds_ = 0;
@@ -105,6 +110,7 @@ class OutgoingImages {
     std::mutex mutex;
     std::map<pid_t, process::KnownMemory> known;  ///< of processes with tracked memory
     std::map<pid_t, AddressRanges> left_out;      ///< from CRIU's dump
+    std::map<pid_t, ReadMemory> memories;         ///< of all, from before CRIU's dump
     /// Of each that CRIU has asked about; and how that begins, while there is a dump.
     std::map<pid_t, std::shared_future<Result<AddressRanges>>> sent_early;
     std::function<std::shared_future<Result<AddressRanges>>(pid_t, const AddressRanges&)> begin;

@@ -90,10 +90,10 @@ Status prepare_images(Course& c) {
   const Config& config = c.worker.config;
   GCR_ASSIGN(c.copying.scratch, images::ScratchDirectory::create(config.runtime_dir / "outgoing" /
                                                                  c.order.migration.to_string()));
-  GCR_ASSIGN(
-      c.copying.images,
-      OutgoingImages::create(config.criu, *c.subject.processes, c.copying.scratch->path(),
-                             c.order.request, c.subject.resident_bytes, c.subject.criu_plugin));
+  GCR_ASSIGN(c.copying.images,
+             OutgoingImages::create(config.criu, *c.subject.processes, c.copying.scratch->path(),
+                                    permissions(c), c.order.request, c.subject.resident_bytes,
+                                    c.subject.criu_plugin));
   return {};
 }
 

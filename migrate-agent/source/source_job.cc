@@ -148,18 +148,22 @@ Status SourceJob::stop() {
   return group_.freeze();
 }
 
-Result<std::vector<proto::Credentials>> SourceJob::dump(criu::PreparedDump& prepared,
+Result<std::vector<proto::Credentials>> SourceJob::dump(const std::function<Status()>& look,
+                                                        criu::PreparedDump& prepared,
                                                         const criu::TakeImage& take,
                                                         const memory_files::Renamed& renamed,
                                                         const criu::TakeMemory& take_memory) {
   const bool by_criu = !group_.directory_for_criu().empty();
   if (by_criu) {
     GCR_TRY(freeze_outside_vfork());
-    process::drop_shared_zeros(procfs::stopped_tree(pid()));
   } else if (dumped_) {
     GCR_TRY(thaw_stopped());  // CRIU cannot trace frozen threads
   }
-  auto dumped = prepared.run(take, renamed, take_memory);
+  auto dumped = [&]() -> Result<std::vector<proto::Credentials>> {
+    GCR_TRY(look());
+    if (by_criu) process::drop_shared_zeros(procfs::stopped_tree(pid()));
+    return prepared.run(take, renamed, take_memory);
+  }();
   if (!dumped) {
     if (by_criu && !dumped_) GCR_TRY(group_.thaw());
     return dumped;

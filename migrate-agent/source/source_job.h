@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -79,8 +80,10 @@ class SourceJob {
   Status stop();
 
   /// CRIU's images go where `prepared`, `take` and `take_memory` say; the tasks stay stopped, and
-  /// frozen. Gives the rights of all threads.
-  Result<std::vector<proto::Credentials>> dump(criu::PreparedDump& prepared,
+  /// frozen. Gives the rights of all threads. `look` is called before CRIU touches any of them:
+  /// where CRIU can freeze them, nothing of them runs then. After its Error they run again.
+  Result<std::vector<proto::Credentials>> dump(const std::function<Status()>& look,
+                                               criu::PreparedDump& prepared,
                                                const criu::TakeImage& take,
                                                const memory_files::Renamed& renamed,
                                                const criu::TakeMemory& take_memory);

@@ -75,10 +75,12 @@ Status check_removed_files(pid_t pid) {
                                            preflight::reason_of(findings.list())));
 }
 
-/// All that the dump has stopped: whoever was born after the last look is looked at now.
+/// All that the dump has stopped.
 Status describe_dumped(Course& c) {
   const std::vector<pid_t> tree = procfs::stopped_tree(c.subject.processes->pid());
-  GCR_TRY(follow_members(c, tree));
+  // Of what was not frozen before, somebody may have been born, or become another, since the look.
+  const bool was_frozen = !c.subject.processes->group().directory_for_criu().empty();
+  if (!was_frozen) GCR_TRY(follow_members(c, tree));
   std::map<pid_t, std::vector<process::NamedFile>> named;
   std::vector<memory_files::Member> members;
   for (const pid_t pid : tree) {
@@ -110,7 +112,10 @@ Error explain(const Course& c, Error dump_failed) {
 
 Result<std::vector<proto::Credentials>> dump(Course& c) {
   GCR_TRY(name_memory_files(c));
-  auto dumped = c.copying.images->dump(*c.subject.processes, *c.copying.sink, c.copying.renamed);
+  auto dumped = c.copying.images->dump(
+      *c.subject.processes,
+      [&c] { return follow_members(c, procfs::stopped_tree(c.subject.processes->pid())); },
+      *c.copying.sink, c.copying.renamed);
   const Status unnamed = unname_memory_files(c);
   if (!dumped) return explain(c, dumped.error());
   GCR_TRY(unnamed);

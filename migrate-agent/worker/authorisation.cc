@@ -4,7 +4,8 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <charconv>
+#include <cerrno>
+#include <cstdlib>
 #include <sstream>
 
 #include "migrate-agent/procfs/procfs.h"
@@ -29,9 +30,10 @@ Error not_allowed(const control::PeerIdentity& asker, std::string_view role,
                            asker.common_name, what, role));
 }
 
-/// The four numbers after "Uid:" or "Gid:": real, effective, saved, and that of the file system.
-std::vector<uid_t> ids_of(const std::string& task, const char* field) {
-  std::istringstream numbers(procfs::status_field(task, field));
+/// What the kernel says in a "Uid:" or "Gid:" line: real, effective, saved, and that of the file
+/// system.
+std::vector<uid_t> ids_in(const std::string& line) {
+  std::istringstream numbers(line);
   std::vector<uid_t> uids;
   for (uid_t uid = 0; numbers >> uid;) uids.push_back(uid);
   return uids;
@@ -77,8 +79,10 @@ Permissions Permissions::of(const control::PeerIdentity& asker,
   permissions.asker_ = asker.uid ? fmt::format("the local user {}", describe_user(*asker.uid))
                                  : fmt::format("the operator \"{}\"", asker.common_name);
   if (asker.uid) {
-    permissions.local_ = true;
     permissions.everyone_ = *asker.uid == 0;
+    permissions.plain_only_ = !permissions.everyone_;
+    permissions.why_not_ = "a local user may move their own processes only";
+    permissions.who_may_ = "only an operator may move it";
     permissions.uids_.insert(*asker.uid);
     return permissions;
   }
@@ -94,12 +98,22 @@ Permissions Permissions::of(const control::PeerIdentity& asker,
   return permissions;
 }
 
+Permissions Permissions::for_store_of(uid_t owner) const {
+  if (everyone_ || plain_only_ || owner == 0) return *this;
+  Permissions stored = *this;
+  std::erase_if(stored.uids_, [owner](uid_t uid) { return uid != owner; });
+  stored.plain_only_ = true;
+  stored.why_not_ =
+      "a checkpoint is its user's to read, and holds that user's processes only, unless the "
+      "operator may move everybody's";
+  stored.who_may_ = "only an operator who may move everybody's processes may store it";
+  return stored;
+}
+
 Error Permissions::denied(uid_t uid) const {
-  const char* why = local_ ? "a local user may move their own processes only"
-                           : "no [[operators]] of the agent's configuration allows it";
   return Error(Code::kPermissionDenied,
                fmt::format("{} may not move processes of {}, nor ask about their migrations: {}",
-                           asker_, describe_user(uid), why));
+                           asker_, describe_user(uid), why_not_));
 }
 
 Status Permissions::check(uid_t uid) const {
@@ -107,21 +121,35 @@ Status Permissions::check(uid_t uid) const {
   return denied(uid);
 }
 
-Status Permissions::check_thread(const std::string& task, pid_t pid) const {
-  for (const uid_t uid : ids_of(task, "Uid")) GCR_TRY(check(uid));
-  if (!local_ || everyone_) return {};
-  if (procfs::status_bits(task, "CapPrm") != 0) {
-    return Error(Code::kPermissionDenied,
-                 fmt::format("process {} holds capabilities: only an operator may move it", pid));
-  }
+Error Permissions::too_mighty(const std::string& process, std::string_view how) const {
+  return Error(Code::kPermissionDenied, fmt::format("process {} {}: {}", process, how, who_may_));
+}
+
+Status Permissions::check_thread(const std::string& process, const std::vector<uid_t>& uids,
+                                 std::uint64_t capabilities) const {
+  for (const uid_t uid : uids) GCR_TRY(check(uid));
+  if (!plain_only_ || capabilities == 0) return {};
+  return too_mighty(process, "holds capabilities");
+}
+
+/// Whether the user of a thread could trace it. A thread that has ended is nobody's.
+Status Permissions::check_traceable(const std::string& task, pid_t pid) const {
+  if (!plain_only_) return {};
   // Not the directory itself: that one is the effective user's whatever the process protects.
   struct stat info {};
-  if (::stat(("/proc/" + task + "/environ").c_str(), &info) != 0) return gone(pid);
+  if (::stat(("/proc/" + task + "/environ").c_str(), &info) != 0) {
+    if (errno == ENOENT || errno == ESRCH) return {};
+    return Error::from_errno(errno, "cannot examine process " + task);
+  }
   if (may_move(info.st_uid)) return {};
-  return Error(Code::kPermissionDenied,
-               fmt::format("process {} protects itself from being traced by its user "
-                           "(PR_SET_DUMPABLE, or a setuid program): only an operator may move it",
-                           pid));
+  return too_mighty(std::to_string(pid),
+                    "protects itself from being traced by its user (PR_SET_DUMPABLE, or a setuid "
+                    "program)");
+}
+
+Status Permissions::check_thread(const proto::Credentials& thread) const {
+  return check_thread(std::to_string(thread.thread()), {thread.uids().begin(), thread.uids().end()},
+                      thread.permitted());
 }
 
 Result<MovableProcess> Permissions::check_process(pid_t pid, std::uint64_t start_time) const {
@@ -134,19 +162,27 @@ Result<MovableProcess> Permissions::check_process(pid_t pid, std::uint64_t start
   }
   MovableProcess found{.start_time = before->start_time, .uid = 0};
   bool is_roots = false;
+  bool is_there = false;
   for (const pid_t tid : procfs::threads(pid)) {
     const std::string task = fmt::format("{}/task/{}", pid, tid);
-    const std::vector<uid_t> uids = ids_of(task, "Uid");
+    const auto status = procfs::status_fields(task);
+    const auto field = [&status](const char* name) {
+      const auto line = status.find(name);
+      return line == status.end() ? std::string() : line->second;
+    };
+    const std::vector<uid_t> uids = ids_in(field("Uid"));
     is_roots = is_roots || std::ranges::count(uids, uid_t{0}) > 0;
-    GCR_TRY(check_thread(task, pid));
+    GCR_TRY(check_thread(process, uids, std::strtoull(field("CapPrm").c_str(), nullptr, 16)));
+    GCR_TRY(check_traceable(task, pid));
+    const std::vector<gid_t> gids = ids_in(field("Gid"));
+    if (tid != pid || uids.size() < 2 || gids.size() < 2) continue;
+    found.uid = uids[1];
+    found.gid = gids[1];
+    is_there = true;
   }
-  const std::vector<uid_t> uids = ids_of(process, "Uid");
-  const std::vector<gid_t> gids = ids_of(process, "Gid");
   const auto after = procfs::read_stat(pid);
-  if (uids.size() < 2 || gids.size() < 2 || !after || after->start_time != before->start_time)
-    return gone(pid);
-  found.uid = is_roots ? 0 : uids[1];
-  found.gid = is_roots ? 0 : gids[1];
+  if (!is_there || !after || after->start_time != before->start_time) return gone(pid);
+  if (is_roots) found.uid = found.gid = 0;
   return found;
 }
 

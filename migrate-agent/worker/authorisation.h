@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "migrate-agent/config/config.h"
@@ -44,6 +45,12 @@ class Permissions {
   /// Whether the processes of all users are included.
   bool everyone() const { return everyone_; }
 
+  /// What is left of them where a user can read afterwards what was moved, as in a store of
+  /// checkpoints, which is `owner`'s: that user's processes alone, without capabilities and
+  /// traceable by that user. All of them where everybody's processes are included, or the owner is
+  /// root.
+  Permissions for_store_of(uid_t owner) const;
+
   bool may_move(uid_t uid) const { return everyone_ || uids_.contains(uid); }
 
   /// kPermissionDenied, naming the asker and the user.
@@ -54,15 +61,25 @@ class Permissions {
   /// program is not. kNotFound if there is no such process, if it was replaced during the check, or
   /// if it began at another time than `start_time` (field 22 of /proc/PID/stat; 0: whenever it
   /// did).
+  ///
+  /// It holds for that moment: a process that executes a program afterwards may be another user's.
   Result<MovableProcess> check_process(pid_t pid, std::uint64_t start_time = 0) const;
 
+  /// The same of a thread by its rights as they were dumped, whether it may be traced excepted.
+  Status check_thread(const proto::Credentials& thread) const;
+
  private:
-  Status check_thread(const std::string& task, pid_t pid) const;
+  Status check_thread(const std::string& process, const std::vector<uid_t>& uids,
+                      std::uint64_t capabilities) const;
+  Status check_traceable(const std::string& task, pid_t pid) const;
   Error denied(uid_t uid) const;
+  Error too_mighty(const std::string& process, std::string_view how) const;
 
   std::string asker_;
   bool everyone_ = false;
-  bool local_ = false;
+  bool plain_only_ = false;  ///< no capabilities, and traceable
+  const char* why_not_ = "no [[operators]] of the agent's configuration allows it";
+  const char* who_may_ = "";  ///< what is not plain
   std::set<uid_t> uids_;
 };
 

@@ -14,6 +14,7 @@
 #include "migrate-agent/criu/images.h"
 #include "migrate-agent/memory/present_pages.h"
 #include "migrate-agent/memory/private_memory.h"
+#include "migrate-agent/memory/process_memory.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "src/base/units.h"
 #include "tests/criu/program.h"
@@ -42,8 +43,9 @@ class LeftOut : public testing::Test {
     GCR_ASSIGN(
         const auto threads,
         prepared.run([this](const auto& name, UniqueFd content) { return take(name, content); }, {},
-                     [this](const auto& name, pid_t task, const auto& ranges) {
-                       return take_memory(name, ranges, LeftOutMemory::reader_of(task));
+                     [this](const auto& name, pid_t task, const auto& ranges) -> Status {
+                       GCR_ASSIGN(const ReadMemory read, process::open_memory(task));
+                       return take_memory(name, ranges, read);
                      }));
     EXPECT_FALSE(threads.empty());
     return {};

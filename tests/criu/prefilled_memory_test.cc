@@ -15,9 +15,9 @@
 
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/criu/images.h"
-#include "migrate-agent/criu/left_out_memory.h"
 #include "migrate-agent/memory/present_pages.h"
 #include "migrate-agent/memory/private_memory.h"
+#include "migrate-agent/memory/process_memory.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "src/base/units.h"
 #include "tests/criu/program.h"
@@ -54,7 +54,7 @@ class Prefilled : public testing::Test {
     for (const pid_t pid : procfs::tree(program_->pid())) {
       const auto pages = process::present_pages(pid, memory.of(pid));
       ASSERT_TRUE(pages);
-      const ReadMemory read = LeftOutMemory::reader_of(pid);
+      const ReadMemory read = process::open_memory(pid).value();
       const Status sent = send(images::memory_images(pid), *pages,
                                [&](std::uint64_t address, std::span<std::byte> bytes) {
                                  if (!read(address, bytes)) std::ranges::fill(bytes, std::byte{0});
@@ -74,8 +74,10 @@ class Prefilled : public testing::Test {
     ASSERT_TRUE(prepared) << prepared.error().message();
     const auto dumped = prepared->run(
         [this](const auto& name, UniqueFd content) { return take(name, content); }, {},
-        [this](const std::string& name, pid_t task, const std::vector<AddressRange>& ranges) {
-          return send(name, ranges, LeftOutMemory::reader_of(task));
+        [this](const std::string& name, pid_t task,
+               const std::vector<AddressRange>& ranges) -> Status {
+          GCR_ASSIGN(const ReadMemory read, process::open_memory(task));
+          return send(name, ranges, read);
         });
     ASSERT_TRUE(dumped) << dumped.error().message();
     output_ = read_output(file());

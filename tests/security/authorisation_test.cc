@@ -168,6 +168,43 @@ TEST_F(Ownership, ProcessWithCapabilitiesIsNotALocalUsers) {
   EXPECT_EQ(code_of(alice_, capable.pid()), Code::kPermissionDenied);
 }
 
+/// What is stored is its user's to read, whoever has ordered it.
+TEST_F(Ownership, AStoreTakesPlainProcessesOfItsUserAlone) {
+  const Permissions of_both =
+      Permissions::of(kOperator, {{.name = "*", .users = {"71001", "71002"}}});
+  const Permissions stored = of_both.for_store_of(kAlice);
+  const Sleeper own(kAlice);
+  const Sleeper others(kBob);
+  const Sleeper protected_one([] {
+    if (::setresuid(kAlice, kAlice, kAlice) != 0) ::_exit(1);
+    ::prctl(PR_SET_DUMPABLE, 0);
+  });
+  const Sleeper capable([] {
+    ::prctl(PR_SET_KEEPCAPS, 1);
+    if (::setresuid(kAlice, kAlice, kAlice) != 0) ::_exit(1);
+    ::prctl(PR_SET_DUMPABLE, 1);
+  });
+  EXPECT_EQ(code_of(stored, own.pid()), Code::kInvalid);
+  for (const Sleeper* sleeper : {&others, &protected_one, &capable}) {
+    EXPECT_EQ(code_of(of_both, sleeper->pid()), Code::kInvalid);
+    EXPECT_EQ(code_of(stored, sleeper->pid()), Code::kPermissionDenied);
+    const Permissions of_all = Permissions::of(kOperator, {});
+    EXPECT_EQ(code_of(of_all.for_store_of(kAlice), sleeper->pid()), Code::kInvalid);
+  }
+}
+
+TEST(Authorisation, AThreadIsJudgedByTheRightsThatWereDumped) {
+  const Permissions alice = Permissions::of(kLocalAlice, {});
+  proto::Credentials thread;
+  for (int id = 0; id < 4; ++id) thread.add_uids(kAlice);
+  EXPECT_TRUE(alice.check_thread(thread));
+  thread.set_permitted(1);
+  EXPECT_FALSE(alice.check_thread(thread));
+  thread.set_permitted(0);
+  thread.set_uids(3, 0);
+  EXPECT_FALSE(alice.check_thread(thread));
+}
+
 TEST_F(Ownership, NobodysProcessIsNotFound) {
   pid_t gone = -1;
   {
