@@ -89,7 +89,7 @@ Result<std::vector<Descriptor>> read_descriptors(pid_t pid) {
     std::error_code gone;
     one.link = fs::read_symlink(it->path(), gone);
     if (gone || ::stat(it->path().c_str(), &one.status) != 0) continue;  // closed meanwhile
-    read_information(process, one);
+    if (one.link.starts_with('/')) read_information(process, one);
     descriptors.push_back(std::move(one));
   }
   return descriptors;
@@ -102,7 +102,7 @@ std::string holder_text(pid_t holder) {
 /// Everything that one pass over the descriptors needs.
 struct Look {
   pid_t pid;
-  const Together& together;
+  const Together* together;  ///< null: only kinds are looked at
   OutsideTcp outside_tcp;
   Inspection& inspection;
   std::map<std::uint64_t, std::uint64_t> unix_peers{};
@@ -134,7 +134,7 @@ void look_at_device(const Descriptor& fd, Look& look) {
 }
 
 void look_at_pipe(const Descriptor& fd, Look& look) {
-  const pid_t holder = look.together.outsider(fd.link);
+  const pid_t holder = look.together != nullptr ? look.together->outsider(fd.link) : 0;
   if (holder == 0) return;
   look.inspection.findings.add("outside-pipe",
                                fd.name() + " is a pipe to " + holder_text(holder) + "");
@@ -188,7 +188,7 @@ void look_at_connection(const Descriptor& fd, const InternetSocket& socket, Look
   const auto other = look.connections.find(socket.other_ends());
   const bool on_this_host = other != look.connections.end();
   const std::uint64_t inode = on_this_host ? other->second : 0;
-  if (inode != 0 && look.together.holds(socket_link(inode))) {
+  if (inode != 0 && look.together->holds(socket_link(inode))) {
     proto::BoundSocket& inside = add_socket(socket, look);
     inside.set_remote_address(socket.remote_address);
     inside.set_remote_port(socket.remote_port);
@@ -200,7 +200,7 @@ void look_at_connection(const Descriptor& fd, const InternetSocket& socket, Look
   }
   std::string whose = "outside of it";
   if (on_this_host && inode == 0) whose = "not accepted yet, or closed";
-  if (inode != 0) whose = "in " + holder_text(look.together.outsider(socket_link(inode)));
+  if (inode != 0) whose = "in " + holder_text(look.together->outsider(socket_link(inode)));
   add_outside_tcp(fd.name() + " is a TCP connection from " + socket.local_name() + " to " +
                       socket.remote_name() + ", whose other end is " + whose,
                   look);
@@ -221,6 +221,7 @@ void look_at_socket(const Descriptor& fd, Look& look) {
     look.inspection.findings.add(
         "socket-kind", fd.name() + " is a socket of the kind " + socket_kind(fd, look.pid));
   }
+  if (look.together == nullptr) return;
   const auto internet = look.internet.find(inode);
   if (internet != look.internet.end() && internet->second.connection) {
     look_at_connection(fd, internet->second, look);
@@ -229,10 +230,10 @@ void look_at_socket(const Descriptor& fd, Look& look) {
   }
   const auto peer = look.unix_peers.find(inode);
   const std::string other_end = peer == look.unix_peers.end() ? "" : socket_link(peer->second);
-  const bool outside = !other_end.empty() && !look.together.holds(other_end);
-  pid_t holder = look.together.outsider(fd.link, Together::Agents::kSkipped);
+  const bool outside = !other_end.empty() && !look.together->holds(other_end);
+  pid_t holder = look.together->outsider(fd.link, Together::Agents::kSkipped);
   if (outside) {
-    const pid_t other = look.together.outsider(other_end);
+    const pid_t other = look.together->outsider(other_end);
     if (other != 0) holder = other;
   }
   if (outside || holder != 0) {
@@ -355,7 +356,7 @@ std::string describe_process(pid_t pid) {
 Status inspect_descriptors(pid_t pid, const Together& together, bool same_network,
                            OutsideTcp outside_tcp, Inspection& inspection) {
   GCR_ASSIGN(const std::vector<Descriptor> descriptors, read_descriptors(pid));
-  Look look{pid, together, outside_tcp, inspection};
+  Look look{pid, &together, outside_tcp, inspection};
   const bool has_sockets = std::ranges::any_of(
       descriptors, [](const Descriptor& fd) { return S_ISSOCK(fd.status.st_mode); });
   // The kernel looks through the table of all connections for it.
@@ -371,6 +372,14 @@ Status inspect_descriptors(pid_t pid, const Together& together, bool same_networ
       inspection.findings.add("cannot-inspect", peers.error().message());
     }
   }
+  look.mounts = mounts_of(pid);
+  for (const Descriptor& fd : descriptors) look_at(fd, look);
+  return {};
+}
+
+Status inspect_descriptor_kinds(pid_t pid, Inspection& inspection) {
+  GCR_ASSIGN(const std::vector<Descriptor> descriptors, read_descriptors(pid));
+  Look look{pid, nullptr, OutsideTcp::kRefuse, inspection};
   look.mounts = mounts_of(pid);
   for (const Descriptor& fd : descriptors) look_at(fd, look);
   return {};

@@ -13,6 +13,10 @@ namespace gcr::process {
 Status inspect_descriptors(pid_t pid, const Together& together, bool same_network,
                            OutsideTcp outside_tcp, Inspection& inspection);
 
+/// Findings about what descriptors are, not about who else has them: without a look at other
+/// processes, or at the kernel's tables of connections.
+Status inspect_descriptor_kinds(pid_t pid, Inspection& inspection);
+
 /// The program name and number of a process for messages, like "1234 (bash)".
 std::string describe_process(pid_t pid);
 

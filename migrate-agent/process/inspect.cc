@@ -84,13 +84,17 @@ void look_at_mounts(pid_t pid, Inspection& inspection) {
   if (!safe) inspection.findings.add("mount-namespace", safe.error().message());
 }
 
+void look_at_tracer(const std::map<std::string, std::string>& status,
+                    preflight::Findings& findings) {
+  const auto tracer = status.find("TracerPid");
+  if (tracer == status.end() || tracer->second == "0") return;
+  findings.add("traced",
+               "process " + describe_process(std::atoi(tracer->second.c_str())) + " traces it");
+}
+
 void look_at_state(pid_t pid, const std::map<std::string, std::string>& status,
                    Inspection& inspection) {
-  const auto tracer = status.find("TracerPid");
-  if (tracer != status.end() && tracer->second != "0") {
-    inspection.findings.add(
-        "traced", "process " + describe_process(std::atoi(tracer->second.c_str())) + " traces it");
-  }
+  look_at_tracer(status, inspection.findings);
   if (procfs::state(std::to_string(pid)) == 'T') {
     inspection.findings.add("stopped", "it is stopped and will run at the destination");
   }
@@ -115,7 +119,43 @@ Status look_at_credentials(pid_t pid, Inspection& inspection) {
   return {};
 }
 
+Confinement confinement_of(pid_t pid) {
+  Confinement found;
+  for (const char* kind : {"cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts"}) {
+    found.namespaces[kind] = procfs::namespace_link(pid, kind);
+  }
+  std::error_code error;
+  found.root = fs::read_symlink("/proc/" + std::to_string(pid) + "/root", error);
+  found.security_label = security_label(pid);
+  return found;
+}
+
+void compare(const Confinement& before, const Confinement& now, preflight::Findings& findings) {
+  for (const auto& [kind, link] : now.namespaces) {
+    if (link == before.namespaces.at(kind)) continue;
+    findings.add("namespaces", "it has left the " + kind + " namespace that it was examined in");
+  }
+  if (now.root != before.root) {
+    findings.add("root-directory",
+                 "its root directory is " + now.root + " now, and was " + before.root);
+  }
+  if (now.security_label != before.security_label) {
+    findings.add("security-label", "its profile is \"" + now.security_label + "\" now, and was \"" +
+                                       before.security_label + "\"");
+  }
+}
+
 }  // namespace
+
+Result<preflight::Findings> inspect_again(pid_t pid, const Confinement& before) {
+  const auto status = procfs::status_fields(std::to_string(pid));
+  if (status.empty()) return no_such_process(pid);
+  Inspection inspection;
+  compare(before, confinement_of(pid), inspection.findings);
+  look_at_tracer(status, inspection.findings);
+  GCR_TRY(inspect_descriptor_kinds(pid, inspection));
+  return std::move(inspection.findings);
+}
 
 Result<Inspection> inspect(pid_t pid, const Together& together, OutsideTcp outside_tcp,
                            const proto::GroupLimits* limits) {
@@ -153,6 +193,7 @@ Result<Inspection> inspect(pid_t pid, const Together& together, OutsideTcp outsi
   GCR_TRY(look_at_files(pid, inspection));
   GCR_TRY(look_at_removed_files(pid, inspection.findings));
   GCR_TRY(look_at_credentials(pid, inspection));
+  inspection.confinement = confinement_of(pid);
   inspect_surroundings(pid, limits, inspection);
   return inspection;
 }

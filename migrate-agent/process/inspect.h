@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 
 #include "migrate-agent/findings/catalogue.h"
@@ -15,8 +16,16 @@
 
 namespace gcr::process {
 
+/// What a process is in: it must be the same when it has stopped.
+struct Confinement {
+  std::map<std::string, std::string> namespaces;  ///< the kernel's links, by kind
+  std::string root;                               ///< its root directory
+  std::string security_label;
+};
+
 struct Inspection {
   proto::ProcessFacts facts;  ///< all except door_tid, which the door knows
+  Confinement confinement{};
   preflight::Findings findings{preflight::Side::kSource};
 };
 
@@ -36,6 +45,11 @@ inline constexpr std::uint64_t kDeletedFileLimitBytes = 64u << 20;
 Result<Inspection> inspect(pid_t pid, const Together& together,
                            OutsideTcp outside_tcp = OutsideTcp::kRefuse,
                            const proto::GroupLimits* limits = nullptr);
+
+/// Looks again at a process that inspect() has found in `before`: that it is in the same, is not
+/// traced, and has only kinds of descriptors that can be moved. Whatever takes longer is not looked
+/// at: other processes, files and memory. Errors as those of inspect(). Thread-safe.
+Result<preflight::Findings> inspect_again(pid_t pid, const Confinement& before);
 
 /// Its words, with blanks between; empty if there is no such process or it has none.
 std::string command_of(pid_t pid);

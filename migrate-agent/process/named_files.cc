@@ -51,13 +51,14 @@ class Names {
     std::error_code error;
     std::string gone;
     std::string path = fs::read_symlink(link, error);
-    if (error || !path.starts_with('/') || starts_with_any(path, kMemory) || is_driver_file(path) ||
+    if (error) return miss(link, error.value());
+    if (!path.starts_with('/') || starts_with_any(path, kMemory) || is_driver_file(path) ||
         path.starts_with(own_)) {
       return;
     }
     const UniqueFd file = procfs::hold(link);
     struct stat status {};
-    if (!file || ::fstat(file.get(), &status) != 0) return;
+    if (!file || ::fstat(file.get(), &status) != 0) return miss(link, errno);
     // What has been removed is made again below a directory of root's; CRIU must not do that with a
     // file that has another name.
     const bool linked = S_ISREG(status.st_mode) && status.st_nlink != 0;
@@ -83,9 +84,19 @@ class Names {
     if (!gone.empty()) named.gone_names.insert(gone);
   }
 
-  std::vector<NamedFile> release() { return std::move(found_); }
+  /// An Error if there is a file of which nothing is known.
+  Result<std::vector<NamedFile>> release() {
+    if (missed_) return *missed_;
+    return std::move(found_);
+  }
 
  private:
+  /// What is gone meanwhile is not missed.
+  void miss(const std::string& link, int errno_value) {
+    if (errno_value == ENOENT || errno_value == ESRCH) return;
+    missed_ = Error::from_errno(errno_value, fmt::format("cannot tell what file {} is", link));
+  }
+
   struct Place {
     NamedFile& file;
     bool is_new;
@@ -144,6 +155,7 @@ class Names {
   std::map<std::pair<std::string, FileId>, std::size_t> places_;
   std::map<std::string, std::multimap<ino_t, std::string>> directories_;
   std::vector<NamedFile> found_;
+  std::optional<Error> missed_;
 };
 
 void add_descriptors(const std::string& process, Names& names) {

@@ -47,7 +47,8 @@ struct NamedFile {
 /// counts under one of those: glibc gives a semaphore its name after it has mapped it. Each once.
 /// Left out: the driver's files, and what /proc has of the process itself. Digests are cached until
 /// the file changes: the next call costs an fstat for each name. `with_content` false: no digests.
-/// Nothing that is a device or a FIFO is opened. kNotFound if the process is gone.
+/// Nothing that is a device or a FIFO is opened. kNotFound if the process is gone; an Error that
+/// names a link of the kernel which cannot be read, as of a path that is too long.
 Result<std::vector<NamedFile>> named_files(pid_t pid, bool with_content = true);
 
 /// The files found under the names that a process needs, and its access to them.

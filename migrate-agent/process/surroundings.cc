@@ -125,15 +125,6 @@ void look_at_memory(const std::string& process, Inspection& inspection) {
   }
 }
 
-/// AppArmor's profile; empty where none confines it.
-void look_at_label(const std::string& process, Inspection& inspection) {
-  std::string label;
-  std::ifstream file("/proc/" + process + "/attr/apparmor/current");
-  std::getline(file, label);
-  label = label.substr(0, label.find(" ("));
-  if (label != "unconfined") inspection.facts.set_security_label(label);
-}
-
 std::string environment_value(const std::string& process, std::string_view name) {
   std::ifstream file("/proc/" + process + "/environ");
   for (std::string entry; std::getline(file, entry, '\0');) {
@@ -162,6 +153,14 @@ void look_at_xnack(const std::string& process, Inspection& inspection) {
 
 std::uint64_t capabilities_to_hand_on() { return procfs::status_bits("self", "CapBnd"); }
 
+std::string security_label(pid_t pid) {
+  std::string label;
+  std::ifstream file("/proc/" + std::to_string(pid) + "/attr/apparmor/current");
+  std::getline(file, label);
+  label = label.substr(0, label.find(" ("));
+  return label == "unconfined" ? std::string() : label;
+}
+
 void inspect_surroundings(pid_t pid, const proto::GroupLimits* limits, Inspection& inspection) {
   const std::string process = std::to_string(pid);
   look_at_ids(process, inspection);
@@ -175,7 +174,9 @@ void inspect_surroundings(pid_t pid, const proto::GroupLimits* limits, Inspectio
   look_at_cpus(process, inspection);
   look_at_limits(process, inspection);
   look_at_memory(process, inspection);
-  look_at_label(process, inspection);
+  if (const std::string label = security_label(pid); !label.empty()) {
+    inspection.facts.set_security_label(label);
+  }
   look_at_mps(process, inspection);
 }
 

@@ -17,6 +17,9 @@ inline constexpr char kMpsDirectory[] = "/tmp/nvidia-mps";
 /// inspect().
 void inspect_surroundings(pid_t pid, const proto::GroupLimits* limits, Inspection& inspection);
 
+/// Its AppArmor profile; empty where none confines it.
+std::string security_label(pid_t pid);
+
 /// The capabilities that a program which this process starts as root has: its bounding set.
 std::uint64_t capabilities_to_hand_on();
 

@@ -8,9 +8,13 @@
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/settlement/records.h"
 #include "migrate-agent/source/course.h"
+#include "src/base/side_by_side.h"
 
 namespace gcr::agent::source {
 namespace {
+
+/// At a time.
+constexpr std::size_t kMostLooks = 8;
 
 /// A daemon that was started after the process was claimed knows of no claim, and may have let
 /// somebody else have the process. Whoever is at a migration has a name by now: of two, the later
@@ -108,11 +112,25 @@ Status follow_members(Course& c, const std::vector<pid_t>& tree) {
                                              c.subject.members.size(), job::kMaxMembers));
   }
   for (int late = known; late < c.subject.members.size(); ++late) {
-    const Status fits =
-        examine_late(c.order.request, c.subject.members[late].pid(), tree, c.subject.limits);
-    if (!fits && fits.error().code() != Code::kNotFound) return fits;
+    const pid_t pid = c.subject.members[late].pid();
+    auto found = examine_late(c.order.request, pid, tree, c.subject.limits);
+    if (!found && found.error().code() == Code::kNotFound) continue;
+    GCR_TRY(found);
+    c.subject.confinements[pid] = *std::move(found);
   }
   return claim_members(c);
+}
+
+Status examine_frozen(Course& c) {
+  const std::vector<pid_t> tree = procfs::stopped_tree(c.subject.processes->pid());
+  GCR_TRY(follow_members(c, tree));
+  return share_out(tree.size(), kMostLooks, [&](std::size_t i) -> Status {
+    const auto before = c.subject.confinements.find(tree[i]);
+    if (before != c.subject.confinements.end()) return examine_again(tree[i], before->second);
+    const auto stat = procfs::read_stat(tree[i]);
+    if (!stat || procfs::has_ended(*stat) || procfs::is_exiting(*stat)) return {};
+    return Error(Code::kRefused, fmt::format("process {} was not examined", tree[i]));
+  });
 }
 
 /// Makes the migration one that survives this worker: a journal, and a name by which others reach

@@ -53,6 +53,7 @@ struct Subject {
   std::uint64_t resident_bytes = 0;
   journal::ProcessIds members;  ///< of the job: the claimed process, and all below it
   proto::GroupLimits limits;    ///< of their control groups, once examined
+  std::map<pid_t, process::Confinement> confinements;  ///< likewise, what they were in
   job::Job job;
   job::Lister lister;
   std::optional<DriverAlone> driver_alone;          ///< the member without the preload library
@@ -195,6 +196,9 @@ journal::Began description(const Course& c);
 /// Asks for each process whether it may be moved, as it is now, and takes over those that were born
 /// below the claimed one since the last look; `tree` is the claimed one and all below it.
 Status follow_members(Course& c, const std::vector<pid_t>& tree);
+
+/// When nothing of the job runs: the same, and all of them are still what was examined.
+Status examine_frozen(Course& c);
 
 /// Takes over what the process has allocated since the last look, and lets go of what it has freed;
 /// `changes` says so to the target.

@@ -302,6 +302,7 @@ bool look_at_root(pid_t pid, const Look& look, Examination& found) {
   }
   found.pids.push_back(pid);
   found.members.push_back(std::move(inspection->facts));
+  found.confinements.push_back(std::move(inspection->confinement));
   const bool ours = std::ranges::none_of(
       inspection->findings.list(), [](const auto& finding) { return finding.id() == "not-ours"; });
   found.findings.take(inspection->findings.release());
@@ -318,6 +319,7 @@ void look_at_member(pid_t pid, const Look& look, Examination& found) {
     compare_with_root(pid, root, *inspection, limits);
     found.pids.push_back(pid);
     found.members.push_back(std::move(inspection->facts));
+    found.confinements.push_back(std::move(inspection->confinement));
     found.findings.take(findings_of_member(pid, std::move(inspection->findings)));
   } else if (inspection.error().code() != Code::kNotFound) {
     found.findings.add("cannot-inspect", inspection.error().message());
@@ -539,21 +541,37 @@ process::OutsideTcp outside_tcp(const proto::MigrateRequest& request) {
   return request.close_tcp() ? process::OutsideTcp::kClose : process::OutsideTcp::kRefuse;
 }
 
-Status examine_late(const proto::MigrateRequest& request, pid_t pid, const std::vector<pid_t>& pids,
-                    const proto::GroupLimits& limits) {
-  const process::Together together({pids.begin(), pids.end()});
-  GCR_ASSIGN(auto inspection,
-             process::inspect(pid, together, outside_tcp(request),
-                              in_same_groups(pid, request.pid()) ? &limits : nullptr));
-  compare_with_root(pid, request.pid(), inspection, limits);
-  const std::string reason =
-      preflight::reason_of(findings_of_member(pid, std::move(inspection.findings)));
+namespace {
+
+/// Success without blockers. What a process lacks that is ending is no blocker.
+Status judge_member(pid_t pid, preflight::Findings findings) {
+  const std::string reason = preflight::reason_of(findings_of_member(pid, std::move(findings)));
   if (reason.empty()) return {};
   const auto stat = procfs::read_stat(pid);
   if (!stat || procfs::has_ended(*stat) || procfs::is_exiting(*stat)) {
     return Error(Code::kNotFound, "it ended while it was looked at");  // which may be the reason
   }
   return Error(Code::kRefused, reason);
+}
+
+}  // namespace
+
+Result<process::Confinement> examine_late(const proto::MigrateRequest& request, pid_t pid,
+                                          const std::vector<pid_t>& pids,
+                                          const proto::GroupLimits& limits) {
+  const process::Together together({pids.begin(), pids.end()});
+  GCR_ASSIGN(auto inspection,
+             process::inspect(pid, together, outside_tcp(request),
+                              in_same_groups(pid, request.pid()) ? &limits : nullptr));
+  compare_with_root(pid, request.pid(), inspection, limits);
+  GCR_TRY(judge_member(pid, std::move(inspection.findings)));
+  return std::move(inspection.confinement);
+}
+
+Status examine_again(pid_t pid, const process::Confinement& before) {
+  auto findings = process::inspect_again(pid, before);
+  const Status fits = findings ? judge_member(pid, std::move(*findings)) : findings.error();
+  return !fits && fits.error().code() == Code::kNotFound ? Status() : fits;
 }
 
 proto::PreflightRequest preflight_request(const Examination& examination,

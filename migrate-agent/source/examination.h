@@ -15,6 +15,7 @@
 #include "migrate-agent/job/lister.h"
 #include "migrate-agent/memory_files/outgoing.h"
 #include "migrate-agent/preflight/host_facts.h"
+#include "migrate-agent/process/inspect.h"
 #include "migrate-agent/process/outside_tcp.h"
 #include "migrate-agent/source/driver_alone.h"
 #include "proto/control.pb.h"
@@ -29,8 +30,9 @@ struct GpuUser {
 
 struct Examination {
   Survey host;
-  std::vector<pid_t> pids;                   ///< of the members that live, the root first
-  std::vector<proto::ProcessFacts> members;  ///< in their order
+  std::vector<pid_t> pids;                         ///< of the members that live, the root first
+  std::vector<proto::ProcessFacts> members;        ///< in their order
+  std::vector<process::Confinement> confinements;  ///< likewise
   std::vector<GpuUser> gpu_users;
   job::Job job;                             ///< of the members, with all that they have allocated
   job::Lister lister;                       ///< which listed it
@@ -62,9 +64,14 @@ Examination examine(const proto::MigrateRequest& request, const Config& config,
                     const std::vector<pid_t>& pids, const SuspendedJob* suspended = nullptr);
 
 /// What a process that was born later has, and may not have; `limits` are the root's. kNotFound if
-/// it has ended.
-Status examine_late(const proto::MigrateRequest& request, pid_t pid, const std::vector<pid_t>& pids,
-                    const proto::GroupLimits& limits);
+/// it has ended. Else what it is in.
+Result<process::Confinement> examine_late(const proto::MigrateRequest& request, pid_t pid,
+                                          const std::vector<pid_t>& pids,
+                                          const proto::GroupLimits& limits);
+
+/// What has become of a process that was examined before: kRefused if it may not be moved any more.
+/// For a process that stands still; it may have ended before.
+Status examine_again(pid_t pid, const process::Confinement& before);
 
 /// Whether a finding is about taking a job off its GPUs; others are about moving it elsewhere.
 bool is_about_gpus(const proto::Finding& finding);

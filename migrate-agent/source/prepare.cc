@@ -53,6 +53,9 @@ Status examine(Course& c) {
   if (c.target == nullptr) std::erase_if(findings, std::not_fn(is_about_gpus));
   GCR_TRY(judge(c, findings));
   subject.limits = subject.found->members.front().limits();
+  for (std::size_t i = 0; i < subject.found->pids.size(); ++i) {
+    subject.confinements[subject.found->pids[i]] = subject.found->confinements[i];
+  }
   // From here on members have the order of the preflight; those that have ended are none.
   journal::ProcessIds living;
   for (const journal::ProcessId& member : subject.members) {

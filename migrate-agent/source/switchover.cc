@@ -114,7 +114,9 @@ Result<std::vector<proto::Credentials>> dump(Course& c) {
   GCR_TRY(name_memory_files(c));
   auto dumped = c.copying.images->dump(
       *c.subject.processes,
-      [&c] { return follow_members(c, procfs::stopped_tree(c.subject.processes->pid())); },
+      [&c] {
+        return c.account.phases.time("process", "look again", [&] { return examine_frozen(c); });
+      },
       *c.copying.sink, c.copying.renamed);
   const Status unnamed = unname_memory_files(c);
   if (!dumped) return explain(c, dumped.error());

@@ -1,6 +1,6 @@
 // Members that become somebody else after they were allowed and examined: whoever may move one
 // user's processes alone orders a checkpoint, and a member executes another user's setuid program
-// meanwhile. What that reads is not theirs.
+// meanwhile. What that reads is not theirs. And members that leave what they were examined in.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -211,6 +211,43 @@ TEST_F(StolenMemory, WhatStaysAllowedIsStored) {
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
   expect_to_go_on();
 }
+
+struct Departure {
+  const char* name;
+  const char* does;
+  const char* says;
+};
+
+void PrintTo(const Departure& departure, std::ostream* out) { *out << departure.name; }
+
+class Departed : public ChangedMembers, public testing::WithParamInterface<Departure> {};
+
+TEST_P(Departed, IsNotMovedAsWhatItWas) {
+  ASSERT_NO_FATAL_FAILURE(start(job_command(GetParam().does)));
+  give_cue_before_the_dump();
+  const MigrateOutcome outcome = hosts_.migrate(Host::kA, job_->pid());
+  EXPECT_EQ(outcome.exit_code, kFailedExit) << outcome.out << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr(GetParam().says));
+  expect_to_go_on();
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , Departed,
+    testing::Values(
+        Departure{"FromItsRoot",
+                  "exec /usr/bin/python3 -I -S -c 'import os, time; os.chroot(\"/tmp\"); "
+                  "print(\"changed\", "
+                  "flush=True); time.sleep(1000)'",
+                  "[root-directory]"},
+        Departure{"FromItsMounts", "exec unshare --mount sh -c 'echo changed; exec sleep 1000'",
+                  "[namespaces]"},
+        Departure{"FromItsHostName", "exec unshare --uts sh -c 'echo changed; exec sleep 1000'",
+                  "[namespaces]"},
+        Departure{"ToAnotherProcess",
+                  "exec /usr/bin/python3 -I -S -c 'import os, time; kept = os.pidfd_open(1); "
+                  "print(\"changed\", flush=True); time.sleep(1000)'",
+                  "[kernel-object]"}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace gcr::e2e

@@ -4,12 +4,15 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 
@@ -79,6 +82,52 @@ class HostileFiles : public testing::Test {
   fs::path directory_;
   proto::Credentials user_;
 };
+
+/// A child that has a file open of which the kernel cannot tell the name: its path is too long.
+class Hiding {
+ public:
+  explicit Hiding(const fs::path& directory) {
+    std::array<int, 2> ready{};
+    if (::pipe2(ready.data(), O_CLOEXEC) != 0) std::abort();
+    pid_ = ::fork();
+    if (pid_ == 0) hide(directory, ready[1]);
+    ::close(ready[1]);
+    char byte = 0;
+    EXPECT_EQ(::read(ready[0], &byte, 1), 1);
+    ::close(ready[0]);
+  }
+  ~Hiding() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  Hiding(const Hiding&) = delete;
+  Hiding& operator=(const Hiding&) = delete;
+
+  pid_t pid() const { return pid_; }
+
+ private:
+  [[noreturn]] static void hide(const fs::path& directory, int ready) {
+    constexpr int kDepth = 20;
+    const std::string name(250, 'd');
+    bool done = ::chdir(directory.c_str()) == 0;
+    for (int i = 0; i < kDepth; ++i) {
+      done = done && ::mkdir(name.c_str(), 0755) == 0 && ::chdir(name.c_str()) == 0;
+    }
+    done = done && ::open("hidden", O_RDWR | O_CREAT, 0600) >= 0 && ::chdir("/") == 0;
+    if (done && ::write(ready, "x", 1) == 1) ::pause();
+    ::_exit(1);
+  }
+
+  pid_t pid_ = -1;
+};
+
+TEST_F(HostileFiles, OneWhoseNameIsTooLongIsNotPassedOver) {
+  const Hiding process(directory_);
+  const auto files = named_files(process.pid());
+  ASSERT_FALSE(files) << "the file is not among them, and nobody is told";
+  EXPECT_NE(files.error().code(), Code::kNotFound);
+  EXPECT_THAT(files.error().message(), HasSubstr("cannot tell what file /proc/"));
+}
 
 TEST_F(HostileFiles, TheSameFileIsFine) {
   EXPECT_THAT(compared(describe(write("content"))), IsEmpty());
