@@ -60,6 +60,7 @@ enum class Step : std::uint32_t {
   kExecReaper,
   kExecCriu,
   kLoadPlugin,
+  kKeyring,
 };
 
 /// One packet of the control socket, a SOCK_SEQPACKET pair between the agent and what it starts.

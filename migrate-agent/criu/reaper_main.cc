@@ -6,7 +6,8 @@
 //   gcr-reaper <pid after which CRIU's own PIDs come, 0: any> <criu> <arguments>...
 // and perhaps with a directory as a further one, into which it writes how the root task has ended.
 // Its environment is what CRIU gets beside what every CRIU has.
-// It starts CRIU, which restores the process as a child of this namespace, then reaps whatever ends
+// It joins a session keyring of its own, which is that of the restored process too. It starts CRIU,
+// which restores the process as a child of this namespace, then reaps whatever ends
 // and ends itself when nothing is left. Until the agent releases it over the control socket, it
 // ends when the agent dies, and the namespace with it, so that a restored process that was never
 // committed is gone. After that it is independent: it has a session of its own, holds no descriptor
@@ -32,6 +33,7 @@
 #include <initializer_list>
 
 #include "migrate-agent/criu/launch.h"
+#include "src/base/session_keyring.h"
 
 namespace {
 
@@ -161,6 +163,7 @@ int main(int argc, char** argv) {
     return write(STDERR_FILENO, text, sizeof(text) - 1) < 0 ? 3 : 2;
   }
   stand_alone();
+  if (!gcr::leave_session_keyring()) fail_and_exit(kControlFd, Step::kKeyring);
   make_mounts();
   number_after(argv[1]);
   const auto own = [](int fd) { return fcntl(fd, F_GETFD) >= 0 ? fd : -1; };

@@ -72,6 +72,8 @@ std::string_view to_string(Step step) {
       return "executing CRIU";
     case Step::kLoadPlugin:
       return "loading its plugin";
+    case Step::kKeyring:
+      return "leaving the agent's session keyring";
   }
   return "starting";
 }

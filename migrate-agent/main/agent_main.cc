@@ -18,6 +18,7 @@
 #include "migrate-agent/main/privileges.h"
 #include "migrate-agent/main/worker.h"
 #include "src/base/log.h"
+#include "src/base/session_keyring.h"
 #include "src/base/version.h"
 #include "src/control/control_channel.h"
 
@@ -91,6 +92,9 @@ Status announce(const std::string& where, int ready_fd) {
 }
 
 Status run_daemon(const Options& options, const Config& config, int own_arguments) {
+  if (!leave_session_keyring()) {
+    return Error::from_errno(errno, "cannot leave the session keyring of who started this agent");
+  }
   GCR_TRY(make_private_directory(config.state_dir));
   GCR_TRY(make_private_directory(config.runtime_dir));
   warn_unless_in_memory(config.runtime_dir);
