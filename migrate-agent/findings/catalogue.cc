@@ -114,6 +114,21 @@ constexpr auto kCatalogue = std::to_array<Kind>({
      "directories."},
     {"cpu-affinity", kWarning, "CRIU does not carry over on which CPUs a process may run.",
      "Pin it again after the migration (taskset -p)."},
+    {"landlock", kBlocker,
+     "A domain of Landlock cannot be carried: the process would be free of it.",
+     "Start the program without the sandbox, or let it go without: --accept landlock.", true},
+    {"mdwe", kBlocker,
+     "The destination's kernel cannot forbid the process memory that is writable and executable, "
+     "as PR_SET_MDWE does.",
+     "Choose a destination with Linux 6.3 or newer, or let the process go without: --accept mdwe.",
+     true},
+    {"mseal", kBlocker, "Seals on memory (mseal) cannot be carried: the process could change it.",
+     "Start the program without the seals, or let it go without: --accept mseal.", true},
+    {"numa-mappings", kWarning,
+     "The NUMA policy of a thread is carried, that of a mapping (mbind) is not.",
+     "Nothing, if the program need not be fast there; numactl gives threads a policy."},
+    {"keyring", kWarning, "Keys stay in their host's kernel.",
+     "Nothing, if the program needs none of them; else let it make them again."},
     {"cgroup-limits", kBlocker, "A process keeps what its control groups limit.",
      "Give the host the controllers, CPUs or memory nodes that are named, or lift the limit."},
     {"user-unknown", kWarning, "User and group ids are carried over as numbers.",
@@ -318,6 +333,11 @@ std::span<const Kind> catalogue() { return kCatalogue; }
 
 std::span<const ObjectRemedy> object_remedies() { return kObjectRemedies; }
 
+bool can_be_accepted(std::string_view id) {
+  const auto kind = std::ranges::find(kCatalogue, id, &Kind::id);
+  return kind != kCatalogue.end() && kind->acceptable;
+}
+
 proto::Finding make_finding(std::string_view id, Side side, std::string found) {
   const auto kind = std::ranges::find(kCatalogue, id, &Kind::id);
   if (kind == kCatalogue.end()) throw std::logic_error("no such finding: " + std::string(id));
@@ -350,6 +370,15 @@ void Findings::add_object(std::string_view id, std::string found, std::string_vi
 
 void Findings::take(std::vector<proto::Finding> findings) {
   std::ranges::move(findings, std::back_inserter(list_));
+}
+
+void Findings::accept(const google::protobuf::RepeatedPtrField<std::string>& ids) {
+  for (proto::Finding& finding : list_) {
+    if (!can_be_accepted(finding.id()) || std::ranges::find(ids, finding.id()) == ids.end()) {
+      continue;
+    }
+    finding.set_severity(proto::Finding::WARNING);
+  }
 }
 
 bool Findings::has_blocker() const { return std::ranges::any_of(list_, is_blocker); }

@@ -18,6 +18,7 @@ struct Kind {
   proto::Finding::Severity severity;
   std::string_view why;     ///< one sentence, as the next
   std::string_view remedy;  ///< what to do about it
+  bool acceptable = false;  ///< a blocker that an operator may make a warning, by its id
 };
 
 /// All of them, in the order in which they are documented. Static.
@@ -31,6 +32,9 @@ struct ObjectRemedy {
 
 /// All of them, in the order in which they are documented. Static.
 std::span<const ObjectRemedy> object_remedies();
+
+/// Which blockers an operator may make warnings.
+bool can_be_accepted(std::string_view id);
 
 /// Where something was found.
 enum class Side { kSource, kDestination };
@@ -50,6 +54,8 @@ class Findings {
   /// The same about a device or an object of the kernel, which may have a remedy of its own.
   void add_object(std::string_view id, std::string found, std::string_view name);
   void take(std::vector<proto::Finding> findings);
+  /// Makes warnings of the blockers with these ids that can be accepted.
+  void accept(const google::protobuf::RepeatedPtrField<std::string>& ids);
   bool has_blocker() const;
 
   const std::vector<proto::Finding>& list() const { return list_; }

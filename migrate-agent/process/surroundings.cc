@@ -99,10 +99,12 @@ void look_at_memory(const std::string& process, Inspection& inspection) {
   const auto kernel_page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   std::uint64_t mapped = 0;
   std::uint64_t anonymous = 0;
+  std::uint64_t sealed = 0;
   for (std::string line; std::getline(file, line);) {
     std::istringstream fields(line);
     std::string name;
     std::uint64_t kibibytes = 0;
+    if (line.starts_with("VmFlags:") && line.find(" sl") != line.npos) sealed += mapped;
     if (!(fields >> name >> kibibytes)) {
       continue;  // a heading, or no figure
     }
@@ -118,11 +120,36 @@ void look_at_memory(const std::string& process, Inspection& inspection) {
   }
   inspection.facts.set_mappings(mappings);
   inspection.facts.set_image_bytes(anonymous);
+  if (sealed > 0) {
+    inspection.findings.add("mseal",
+                            fmt::format("{} of its memory are sealed", format_bytes(sealed)));
+  }
   for (const auto& [page_bytes, bytes] : huge) {
     proto::HugepageUse& use = *inspection.facts.add_hugepages();
     use.set_page_bytes(page_bytes);
     use.set_bytes(bytes);
   }
+}
+
+/// Mappings with another NUMA policy than the first one, which has none but the thread's.
+void look_at_policies(const std::string& process, Inspection& inspection) {
+  std::ifstream file("/proc/" + process + "/numa_maps");
+  std::string usual;
+  std::string example;
+  std::size_t others = 0;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream fields(line);
+    std::string address;
+    std::string policy;
+    fields >> address >> policy;
+    if (usual.empty()) usual = policy;
+    if (policy == usual) continue;
+    if (others++ == 0) example = fmt::format("{} at {}", policy, address);
+  }
+  if (others == 0) return;
+  inspection.findings.add("numa-mappings",
+                          fmt::format("{} of its mappings have a NUMA policy of their own: {}{}",
+                                      others, example, others > 1 ? ", and others" : ""));
 }
 
 std::string environment_value(const std::string& process, std::string_view name) {
@@ -174,6 +201,7 @@ void inspect_surroundings(pid_t pid, const proto::GroupLimits* limits, Inspectio
   look_at_cpus(process, inspection);
   look_at_limits(process, inspection);
   look_at_memory(process, inspection);
+  look_at_policies(process, inspection);
   if (const std::string label = security_label(pid); !label.empty()) {
     inspection.facts.set_security_label(label);
   }

@@ -69,6 +69,16 @@ void describe_concessions(CLI::App& app, MigrateRequest& request, const char* cl
   add_flag(app, "--allow-slow", request, &MigrateRequest::set_allow_slow,
            "Also take a program that was not started under `gcr-migrate run`, through the driver "
            "alone: it stands still until all its GPU memory was sent");
+  app.add_option_function<std::vector<std::string>>(
+         "--accept",
+         [&request](const std::vector<std::string>& ids) {
+           request.mutable_accepted()->Assign(ids.begin(), ids.end());
+         },
+         "Go on in spite of these blockers of preflight, of those that can be accepted: landlock, "
+         "mdwe, mseal")
+      ->option_text("ID,…")
+      ->delimiter(',')
+      ->allow_extra_args(false);
   app.add_option_function<std::string>(
          "--tcp", [&request](const std::string& value) { request.set_close_tcp(value == "close"); },
          closed)

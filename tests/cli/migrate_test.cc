@@ -64,6 +64,7 @@ TEST_F(Migrate, RequestHasTheDefaults) {
   EXPECT_FALSE(request_->strict());
   EXPECT_FALSE(request_->no_prefill());
   EXPECT_FALSE(request_->close_tcp());
+  EXPECT_EQ(request_->accepted_size(), 0);
   EXPECT_EQ(request_->compression(), proto::COMPRESSION_AUTO);
   EXPECT_EQ(request_->image_mode(), proto::IMAGE_MODE_AUTO);
 }
@@ -72,7 +73,7 @@ TEST_F(Migrate, RequestSaysHowToPreCopy) {
   against(report(migrated_report()),
           {"--downtime-limit", "50", "--max-rounds", "7", "--max-bandwidth", "3GiB",
            "--auto-converge", "--strict", "--no-prefill", "--compression", "zstd", "--image-mode",
-           "rounds", "--tcp", "close", "--allow-slow"});
+           "rounds", "--tcp", "close", "--allow-slow", "--accept", "landlock,mdwe"});
   ASSERT_TRUE(request_);
   EXPECT_EQ(request_->downtime_limit_ms(), 50);
   EXPECT_EQ(request_->max_rounds(), 7U);
@@ -82,6 +83,7 @@ TEST_F(Migrate, RequestSaysHowToPreCopy) {
   EXPECT_TRUE(request_->no_prefill());
   EXPECT_TRUE(request_->close_tcp());
   EXPECT_TRUE(request_->allow_slow());
+  EXPECT_THAT(request_->accepted(), testing::ElementsAre("landlock", "mdwe"));
   EXPECT_EQ(request_->compression(), proto::COMPRESSION_ZSTD);
   EXPECT_EQ(request_->image_mode(), proto::IMAGE_MODE_ROUNDS);
 }

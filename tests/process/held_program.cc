@@ -27,11 +27,14 @@
 //   queue           a POSIX message queue
 //   multipath       an MPTCP socket
 //   fifo FILE       opens a named pipe
+//   bind            gives a mapping a NUMA policy
+//   seal            seals a mapping
 //   cpu             runs on the first CPU that it may run on, alone
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/bpf.h>
 #include <linux/io_uring.h>
+#include <linux/mempolicy.h>
 #include <mqueue.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -150,6 +153,23 @@ void cover(const char* file, const char* with) {
        ::mount(with, file, nullptr, MS_BIND, nullptr) == 0);
 }
 
+char* map_page() {
+  void* const page =
+      ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  must(page != MAP_FAILED);
+  return static_cast<char*>(page);
+}
+
+void bind_page() {
+  const unsigned long nodes = 1;
+  must(::syscall(SYS_mbind, map_page(), 4096, MPOL_BIND, &nodes, 8 * sizeof(nodes), 0) == 0);
+}
+
+void seal_page() {
+  constexpr long kMseal = 462;
+  must(::syscall(kMseal, map_page(), 4096, 0) == 0);
+}
+
 void run_on_one_cpu() {
   cpu_set_t set;
   must(::sched_getaffinity(0, sizeof(set), &set) == 0);
@@ -218,6 +238,8 @@ int main(int argc, char** argv) {
        }},
       {"multipath", [&] { must(::socket(AF_INET, SOCK_STREAM, IPPROTO_MPTCP) >= 0); }},
       {"fifo", [&] { must(::open(next(), O_RDWR) >= 0); }},
+      {"bind", bind_page},
+      {"seal", seal_page},
       {"cpu", run_on_one_cpu},
   };
   while (const char* word = next()) {

@@ -734,6 +734,19 @@ TEST_F(Inspecting, MappedFilesAreReadThoughTheirNamesLeadElsewhere) {
   EXPECT_EQ(file->sha256().size(), 32u);
 }
 
+TEST_F(Inspecting, AMappingWithANumaPolicyOfItsOwnIsAWarning) {
+  start({"bind"});
+  const Inspection found = look();
+  EXPECT_THAT(ids(found), ElementsAre("numa-mappings"));
+  EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("1 of its mappings"));
+}
+
+TEST_F(Inspecting, SealedMemoryIsABlocker) {
+  start({"seal"});
+  const Inspection found = look();
+  EXPECT_THAT(ids(found), ElementsAre("mseal"));
+}
+
 TEST_F(Inspecting, BeingPinnedToCpusIsWarnedAbout) {
   if (std::thread::hardware_concurrency() < 2) FAIL() << "two CPUs are needed";
   start({"cpu"});
