@@ -90,6 +90,14 @@ std::optional<Restart> plan_restart(pid_t pid, const wire::RegistersX86& registe
   return restart;
 }
 
+void apply(const Restart& restart, user_regs_struct& registers) {
+  registers.rax = restart.call;
+  registers.orig_rax = ~0ull;  // not in a call: the kernel shall not adjust anything
+  registers.rip = restart.ip;
+  registers.rdi = restart.di;
+  registers.rdx = restart.dx;
+}
+
 /// True if the live thread had the registers that were dumped, and has the new ones.
 Status restart_in_thread(pid_t tid, const Restart& restart) {
   auto signal_number = tracing::stop(tid, 0);
@@ -97,11 +105,7 @@ Status restart_in_thread(pid_t tid, const Restart& restart) {
   user_regs_struct registers{};
   bool done = ::ptrace(PTRACE_GETREGS, tid, nullptr, &registers) == 0;
   if (done && registers.rax == kInterrupted && registers.rip == restart.old_ip) {
-    registers.rax = restart.call;
-    registers.orig_rax = ~0ull;  // not in a call: the kernel shall not adjust anything
-    registers.rip = restart.ip;
-    registers.rdi = restart.di;
-    registers.rdx = restart.dx;
+    apply(restart, registers);
     done = ::ptrace(PTRACE_SETREGS, tid, nullptr, &registers) == 0;
   }
   int error = errno;
@@ -146,7 +150,25 @@ Status restart_interrupted_calls(pid_t pid, const ReadImage& read, const WriteIm
   return {};
 }
 
+void make_again(pid_t pid, pid_t tid, user_regs_struct& registers) {
+  if (registers.rax != kInterrupted ||
+      signal_is_due(std::to_string(pid) + "/task/" + std::to_string(tid))) {
+    return;
+  }
+  wire::RegistersX86 seen;
+  seen.set_ax(registers.rax);
+  seen.set_orig_ax(registers.orig_rax);
+  seen.set_ip(registers.rip);
+  seen.set_di(registers.rdi);
+  seen.set_si(registers.rsi);
+  seen.set_dx(registers.rdx);
+  seen.set_r10(registers.r10);
+  if (const auto restart = plan_restart(pid, seen)) apply(*restart, registers);
+}
+
 #else
+
+void make_again(pid_t, pid_t, user_regs_struct&) {}
 
 Status restart_interrupted_calls(pid_t, const ReadImage&, const WriteImage&) { return {}; }
 

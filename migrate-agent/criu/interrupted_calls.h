@@ -10,6 +10,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <sys/user.h>
 
 #include <functional>
 #include <string>
@@ -25,5 +26,8 @@ using WriteImage = std::function<Status(const std::string& name, const std::stri
 /// `pid` was just dumped and is stopped. Threads with a pending signal keep their EINTR: the
 /// signal caused it. On failure a thread may be left with its EINTR.
 Status restart_interrupted_calls(pid_t pid, const ReadImage& read, const WriteImage& write);
+
+/// The same for a thread that a tracer has stopped, in the registers that it will get.
+void make_again(pid_t pid, pid_t tid, user_regs_struct& registers);
 
 }  // namespace gcr::criu

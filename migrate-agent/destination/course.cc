@@ -174,7 +174,7 @@ Status Course::restore(const proto::RestoreRequest& request, proto::RestoreReply
   const Status restored = restore_process(request, files);
   GCR_ASSIGN(const std::uint64_t verified, verifying.get());
   GCR_TRY(restored);
-  GCR_TRY(vote(request));
+  GCR_TRY(vote(request, reply));
   reply.set_verified_chunks(verified);
   reply.set_prefilled(prefilled);
   if (!vram_->note().empty()) reply.add_notes(vram_->note());
@@ -220,11 +220,13 @@ Status Course::hand_over_vram(const proto::RestoreRequest& request) {
 
 /// The process is frozen before the vote is in the journal, and the vote is in the journal before
 /// the source gets the reply.
-Status Course::vote(const proto::RestoreRequest& request) {
+Status Course::vote(const proto::RestoreRequest& request, proto::RestoreReply& reply) {
   identity_ = process_->identity();
   GCR_TRY(hand_over_vram(request));
   GCR_TRY(fault::point("destination.attached"));
   GCR_TRY(process_->stand_still(phases_));
+  GCR_ASSIGN(auto refused, process_->apply_settings(request.members(), phases_));
+  for (std::string& note : refused) reply.add_notes(std::move(note));
   GCR_TRY(fault::point("destination.stopped"));
   journal::Record record;
   *record.mutable_restored() = identity_;

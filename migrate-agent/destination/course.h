@@ -119,7 +119,7 @@ class Course {
                          const std::vector<images::ImageFile>& files);
   Status hand_over_vram(const proto::RestoreRequest& request);
   Status keep_vram(const proto::RestoreRequest& request);
-  Status vote(const proto::RestoreRequest& request);
+  Status vote(const proto::RestoreRequest& request, proto::RestoreReply& reply);
 
   Status commit(const proto::CommitRequest& request, proto::Envelope& reply);
   Status abort(const proto::AbortRequest& request);

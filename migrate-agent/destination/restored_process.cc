@@ -6,6 +6,7 @@
 #include <csignal>
 #include <map>
 
+#include "migrate-agent/criu/settings.h"
 #include "migrate-agent/door/door.h"
 #include "migrate-agent/driver_access/driver_access.h"
 #include "migrate-agent/fault/fault.h"
@@ -148,6 +149,19 @@ Status RestoredProcess::stand_still(Phases& phases) {
     if (!group_.freezes()) return frozen_->stop_again();
     return frozen_->stop_again(
         [&] { return phases.time("process", "freeze", [&] { return group_.freeze(); }); });
+  });
+}
+
+Result<std::vector<std::string>> RestoredProcess::apply_settings(
+    const process::DumpedMembers& members, Phases& phases) {
+  std::vector<std::pair<pid_t, criu::Settings>> settings;
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    settings.emplace_back(members_[i].pid(), members[static_cast<int>(i)].settings());
+  }
+  return phases.time("process", "apply settings", [&] {
+    return criu::apply_settings(settings,
+                                {[&] { return group_.thaw(); }, [&] { return group_.freeze(); },
+                                 !group_.directory_for_criu().empty()});
   });
 }
 

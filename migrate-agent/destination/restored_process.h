@@ -66,6 +66,11 @@ class RestoredProcess {
   /// freezes their group: from here on no thread of them runs, and only root can let them run.
   Status stand_still(Phases& phases);
 
+  /// After stand_still(): gives the members what they had set for themselves, and says what this
+  /// host refuses. They stand still afterwards.
+  Result<std::vector<std::string>> apply_settings(const process::DumpedMembers& members,
+                                                  Phases& phases);
+
   /// For the journal: all of them, and the init of their namespace.
   journal::Restored identity() const;
 

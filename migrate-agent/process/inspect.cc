@@ -3,11 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <sstream>
+#include <thread>
 
 #include "migrate-agent/process/credentials.h"
 #include "migrate-agent/process/descriptors.h"
@@ -23,6 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::chrono::milliseconds kOtherExamination{20};
 constexpr unsigned long kKernelThread = 0x00200000;  // PF_KTHREAD in the flags of stat
 
 Error no_such_process(pid_t pid) {
@@ -84,17 +87,24 @@ void look_at_mounts(pid_t pid, Inspection& inspection) {
   if (!safe) inspection.findings.add("mount-namespace", safe.error().message());
 }
 
-void look_at_tracer(const std::map<std::string, std::string>& status,
-                    preflight::Findings& findings) {
+/// Another examination traces a thread for microseconds (migrate-agent/criu/landlock.h).
+std::string tracer_of(pid_t pid, const std::map<std::string, std::string>& status) {
   const auto tracer = status.find("TracerPid");
-  if (tracer == status.end() || tracer->second == "0") return;
-  findings.add("traced",
-               "process " + describe_process(std::atoi(tracer->second.c_str())) + " traces it");
+  if (tracer == status.end() || tracer->second == "0") return "0";
+  std::this_thread::sleep_for(kOtherExamination);
+  return procfs::status_field(std::to_string(pid), "TracerPid");
+}
+
+void look_at_tracer(pid_t pid, const std::map<std::string, std::string>& status,
+                    preflight::Findings& findings) {
+  const std::string tracer = tracer_of(pid, status);
+  if (tracer.empty() || tracer == "0") return;
+  findings.add("traced", "process " + describe_process(std::atoi(tracer.c_str())) + " traces it");
 }
 
 void look_at_state(pid_t pid, const std::map<std::string, std::string>& status,
                    Inspection& inspection) {
-  look_at_tracer(status, inspection.findings);
+  look_at_tracer(pid, status, inspection.findings);
   if (procfs::state(std::to_string(pid)) == 'T') {
     inspection.findings.add("stopped", "it is stopped and will run at the destination");
   }
@@ -152,7 +162,8 @@ Result<preflight::Findings> inspect_again(pid_t pid, const Confinement& before) 
   if (status.empty()) return no_such_process(pid);
   Inspection inspection;
   compare(before, confinement_of(pid), inspection.findings);
-  look_at_tracer(status, inspection.findings);
+  look_at_tracer(pid, status, inspection.findings);
+  GCR_TRY(look_at_removed_files(pid, inspection.findings));
   GCR_TRY(inspect_descriptor_kinds(pid, inspection));
   return std::move(inspection.findings);
 }

@@ -85,6 +85,7 @@ Result<proto::Envelope> run_check(WorkerContext& context, const proto::MigrateRe
 
 Result<proto::Envelope> check(WorkerContext& context, const proto::MigrateRequest& request,
                               const std::vector<pid_t>& pids, const SuspendedJob* suspended) {
+  GCR_TRY(check_accepted(request));
   if (!request.has_checkpoint()) GCR_TRY(control::Endpoint::parse(request.destination()));
   journal::ProcessIds processes;
   for (const pid_t pid : pids) {

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "migrate-agent/criu/criu.h"
+#include "migrate-agent/criu/landlock.h"
 #include "migrate-agent/data/offer.h"
 #include "migrate-agent/device/device.h"
 #include "migrate-agent/door/door.h"
@@ -29,6 +30,7 @@
 #include "migrate-agent/source/shared_vram.h"
 #include "src/base/limits.h"
 #include "src/base/units.h"
+#include "src/control/wire.h"
 
 namespace gcr::agent {
 namespace {
@@ -483,8 +485,10 @@ Status check_sizes(const job::Job& job) {
                "GPU memory was imported and never mapped, and no process of the job made it");
 }
 
-Examination examine(const proto::MigrateRequest& request, const Config& config,
-                    const std::vector<pid_t>& pids, const SuspendedJob* suspended) {
+namespace {
+
+Examination look_at_all(const proto::MigrateRequest& request, const Config& config,
+                        const std::vector<pid_t>& pids, const SuspendedJob* suspended) {
   Examination found;
   found.host = survey(config, found.findings);
   if (suspended == nullptr) outlast_vforks(pids, found.findings);
@@ -506,6 +510,38 @@ Examination examine(const proto::MigrateRequest& request, const Config& config,
   look_at_allocations(listed, found);
   if (found.driver_alone) look_at_driver_alone(request, config, found);
   look_at_gpus(found);
+  return found;
+}
+
+/// Asks the threads, which nobody else traces while we have the doors. A process that cannot be
+/// moved anyway is left alone.
+void look_at_landlock(Examination& found) {
+  if (found.findings.has_blocker() || found.driver_alone) return;
+  for (const pid_t pid : found.pids) {
+    const std::vector<pid_t> threads = criu::threads_in_landlock(pid);
+    if (threads.empty()) continue;
+    found.findings.add("landlock",
+                       fmt::format("{} threads of process {} are in a domain of Landlock",
+                                   threads.size(), process::describe_process(pid)));
+  }
+}
+
+}  // namespace
+
+Status check_accepted(const proto::MigrateRequest& request) {
+  for (const std::string& id : request.accepted()) {
+    if (preflight::can_be_accepted(id)) continue;
+    return Error(Code::kInvalidArgument,
+                 fmt::format("\"{}\" is no finding that can be accepted", control::printable(id)));
+  }
+  return {};
+}
+
+Examination examine(const proto::MigrateRequest& request, const Config& config,
+                    const std::vector<pid_t>& pids, const SuspendedJob* suspended) {
+  Examination found = look_at_all(request, config, pids, suspended);
+  if (suspended == nullptr) look_at_landlock(found);
+  found.findings.accept(request.accepted());
   return found;
 }
 
@@ -564,6 +600,7 @@ Result<process::Confinement> examine_late(const proto::MigrateRequest& request, 
              process::inspect(pid, together, outside_tcp(request),
                               in_same_groups(pid, request.pid()) ? &limits : nullptr));
   compare_with_root(pid, request.pid(), inspection, limits);
+  inspection.findings.accept(request.accepted());
   GCR_TRY(judge_member(pid, std::move(inspection.findings)));
   return std::move(inspection.confinement);
 }

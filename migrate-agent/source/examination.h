@@ -56,9 +56,13 @@ struct SuspendedJob {
   std::map<pid_t, Threads> gpu_members;  ///< in their PID namespaces
 };
 
+/// kInvalidArgument if it accepts what cannot be accepted.
+Status check_accepted(const proto::MigrateRequest& request);
+
 /// Examines the processes `pids`, the first of which was named, and this host for `request`, as far
 /// as it can: whatever is missing is a finding. Without blockers there is a GPU user, and the
-/// driver is there. The processes are not disturbed. Others of them may end meanwhile. A
+/// driver is there. The processes are not disturbed, but where the kernel has Landlock threads that
+/// may be in a domain stop for some microseconds. Others of them may end meanwhile. A
 /// `suspended` job is asked nothing: there are no GPU users. Blocks.
 Examination examine(const proto::MigrateRequest& request, const Config& config,
                     const std::vector<pid_t>& pids, const SuspendedJob* suspended = nullptr);

@@ -42,6 +42,7 @@ void report_link(const Prepared& prepared, proto::MigrateReport& report) {
 
 Status examine(Course& c) {
   const Phases::Timer timer(c.account.phases, "course", "preflight");
+  GCR_TRY(check_accepted(c.order.request));
   Subject& subject = c.subject;
   c.console.tell("preflight", fmt::format("examining process {}", c.order.request.pid()));
   subject.found.emplace(c.account.phases.time("process", "examine", [&] {

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "migrate-agent/criu/settings.h"
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/memory/zero_pages.h"
 #include "migrate-agent/process/descriptors.h"
@@ -75,6 +76,51 @@ Status check_removed_files(pid_t pid) {
                                            preflight::reason_of(findings.list())));
 }
 
+/// What they and their threads have set for themselves. What confines them and cannot be carried
+/// was a blocker, if it was there then.
+Status add_settings(Course& c) {
+  const cgroups::Group& group = c.subject.processes->group();
+  std::vector<pid_t> pids;
+  for (const procfs::Process& process : c.copying.stopped) pids.push_back(process.pid());
+  auto observed =
+      criu::read_settings(pids, {[&] { return group.thaw(); }, [&] { return group.freeze(); },
+                                 !group.directory_for_criu().empty()});
+  preflight::Findings findings(preflight::Side::kSource);
+  if (!observed && observed.error().code() == Code::kUnsupported) {
+    c.account.report.add_notes("settings of the process are not carried: " +
+                               observed.error().message());
+    return {};
+  }
+  if (!observed) return observed.error();
+  const auto& accepted = c.order.request.accepted();
+  for (std::size_t i = 0; i < pids.size(); ++i) {
+    criu::Observed& one = (*observed)[i];
+    const std::string who = process::describe_process(pids[i]);
+    for (proto::Setting& setting : one.settings) {
+      if (std::ranges::find(accepted, "mdwe") != accepted.end()) setting.set_needed(false);
+      *c.copying.members[i].add_settings() = std::move(setting);
+    }
+    if (!one.in_landlock.empty()) {
+      findings.add("landlock", fmt::format("{} threads of process {} are in a domain of Landlock",
+                                           one.in_landlock.size(), who));
+    }
+    if (one.has_keyrings) {
+      findings.add("keyring",
+                   fmt::format("process {} has keyrings of its own, or its threads", who));
+    }
+  }
+  findings.accept(accepted);
+  for (const proto::Finding& finding : findings.list()) {
+    const std::string note = preflight::note_of(finding);
+    const auto& notes = c.account.report.notes();
+    if (!preflight::is_blocker(finding) && std::ranges::find(notes, note) == notes.end()) {
+      c.account.report.add_notes(note);
+    }
+  }
+  if (!findings.has_blocker()) return {};
+  return Error(Code::kRefused, preflight::reason_of(findings.list()));
+}
+
 /// All that the dump has stopped.
 Status describe_dumped(Course& c) {
   const std::vector<pid_t> tree = procfs::stopped_tree(c.subject.processes->pid());
@@ -95,6 +141,7 @@ Status describe_dumped(Course& c) {
     c.copying.members.push_back(std::move(member));
   }
   c.account.report.set_processes(static_cast<std::uint32_t>(c.copying.members.size()));
+  GCR_TRY(c.account.phases.time("process", "read settings", [&] { return add_settings(c); }));
   return c.account.phases.time("images", "read files in memory",
                                [&] { return carry_memory_files(c, members); });
 }

@@ -2,8 +2,11 @@
 // stops the migration, and the program goes on at the source as it was.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/keyctl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +15,7 @@
 #include <optional>
 #include <string>
 
+#include "migrate-agent/procfs/procfs.h"
 #include "src/base/units.h"
 #include "tests/e2e/apps.h"
 #include "tests/e2e/two_hosts.h"
@@ -142,6 +146,100 @@ TEST_F(HostileTest, FileThatIsOpenedAfterPreflightIsCompared) {
                     " >&3; timeout 60 head -c 1 <&3'");
   expect_failure(AllOf(HasSubstr(file.string() + " has other content"), HasSubstr("file-differs")));
   EXPECT_TRUE(has_open(file)) << "the counter did not open it";
+}
+
+/// A counter that has set all that states.c can set, or is in one of its sandboxes.
+class SandboxTest : public HostileTest {
+ protected:
+  fs::path states() const { return directory_ / "states"; }
+
+  void start_in(const std::string& sandbox) {
+    if (!hosts_) hosts_.emplace(std::vector<std::string>{"--fault-points", "true"});
+    counter_.emplace(hosts_->start_app(
+        Host::kA, {"sh", "-c",
+                   "export LD_PRELOAD=$LD_PRELOAD:" GCR_STATES_LIBRARY " GCR_SANDBOX=" + sandbox +
+                       " GCR_STATES=" + states().string() + "; exec " +
+                       joined(counter_command(*hosts_, 16 * kMiB))}));
+    client_.emplace(hosts_->variable("NS", Host::kA));
+    ASSERT_EQ(ask_until_it_answers(), std::to_string(kCounterFirst)) << counter_->output();
+    source_ = hosts_->use(Host::kA);
+    destination_ = hosts_->use(Host::kB);
+  }
+
+  /// What a thread says of itself: the first, or the second.
+  std::string ask_states(pid_t pid, std::size_t thread) const {
+    const std::string before = read_file(states().string());
+    ::syscall(SYS_tgkill, pid, procfs::threads(pid).at(thread), kTell);
+    std::string now = before;
+    for (int i = 0; i < 1000 && (now.size() == before.size() || now.back() != '\n'); ++i) {
+      ::poll(nullptr, 0, 10);
+      now = read_file(states().string());
+    }
+    return now.substr(before.size());
+  }
+
+  static constexpr int kTell = 40;  ///< of states.c; likewise the next
+  static constexpr int kConfine = 41;
+};
+
+TEST_F(SandboxTest, AllThatAProgramHasSetForItselfGoesThereAndBack) {
+  ASSERT_GE(::syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, nullptr), 0);
+  ASSERT_GE(::syscall(SYS_add_key, "user", "gcr-test-secret", "x", 1, KEY_SPEC_SESSION_KEYRING), 0);
+  hosts_.emplace(std::vector<std::string>{"--fault-points", "true"});  // its agents see the key
+  ::syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, nullptr);
+  ASSERT_NO_FATAL_FAILURE(start_in("all"));
+  const std::string first = ask_states(counter_->pid(), 0);
+  const std::string second = ask_states(counter_->pid(), 1);
+  EXPECT_THAT(first, HasSubstr("first memory-deny-write-execute=1 memory-merge=1 lock-future=1"));
+  EXPECT_THAT(first, HasSubstr("foreign-key=0"));
+  EXPECT_THAT(second, HasSubstr("second memory-deny-write-execute=1"));
+  const std::string kKeyring = "keyring";
+  int expected = kCounterFirst;
+  pid_t pid = counter_->pid();
+  for (const Host from : {Host::kA, Host::kB}) {
+    const MigrateReport outcome = hosts_->migrate_for_report(from, pid, {"--accept", "mdwe"});
+    ASSERT_TRUE(migrated(outcome)) << outcome.err;
+    // Its keys have stayed behind the first time.
+    EXPECT_EQ(outcome.report.DebugString().find(kKeyring) != std::string::npos, from == Host::kA)
+        << outcome.report.DebugString();
+    pid = static_cast<pid_t>(outcome.report.destination_pid());
+    EXPECT_EQ(ask_counter(*client_, *hosts_, other(from)), ++expected);
+    EXPECT_EQ(ask_states(pid, 0), first);
+    EXPECT_EQ(ask_states(pid, 1), second);
+  }
+}
+
+TEST_F(SandboxTest, LandlockIsABlockerUnlessItIsAccepted) {
+  if (::syscall(444, nullptr, 0, 1) <= 0) GTEST_SKIP() << "the kernel has no Landlock";
+  ASSERT_NO_FATAL_FAILURE(start_in("landlock"));
+  const MigrateOutcome refused = hosts_->migrate(Host::kA, counter_->pid());
+  EXPECT_EQ(refused.exit_code, kRefusedExit) << refused.out << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("landlock"));
+  const MigrateOutcome other = hosts_->migrate(Host::kA, counter_->pid(), {"--accept", "mseal"});
+  EXPECT_EQ(other.exit_code, kRefusedExit) << other.out << other.err;
+  const MigrateOutcome wrong = hosts_->migrate(Host::kA, counter_->pid(), {"--accept", "terminal"});
+  EXPECT_NE(wrong.exit_code, 0);
+  EXPECT_THAT(wrong.err, HasSubstr("\"terminal\" is no finding that can be accepted"));
+  EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst + 1);
+  EXPECT_TRUE(migrated(hosts_->migrate(Host::kA, counter_->pid(), {"--accept", "landlock"})));
+  EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kB), kCounterFirst + 2);
+}
+
+TEST_F(SandboxTest, LandlockThatIsEnteredAfterPreflightStopsTheMigration) {
+  if (::syscall(444, nullptr, 0, 1) <= 0) GTEST_SKIP() << "the kernel has no Landlock";
+  ASSERT_NO_FATAL_FAILURE(start_in("all"));
+  const pid_t thread = procfs::threads(counter_->pid()).at(1);
+  arm(Host::kA,
+      "source.prepared run kill -" + std::to_string(kConfine) + " " + std::to_string(thread));
+  expect_failure(HasSubstr("1 threads of process"));
+}
+
+TEST_F(SandboxTest, SealedMemoryIsABlockerUnlessItIsAccepted) {
+  ASSERT_NO_FATAL_FAILURE(start_in("seal"));
+  const MigrateOutcome refused = hosts_->migrate(Host::kA, counter_->pid());
+  EXPECT_EQ(refused.exit_code, kRefusedExit) << refused.out << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("mseal"));
+  EXPECT_TRUE(migrated(hosts_->migrate(Host::kA, counter_->pid(), {"--accept", "landlock,mseal"})));
 }
 
 /// The check is the worker's, with the capabilities that it has.

@@ -1,0 +1,305 @@
+#include "migrate-agent/criu/thread_calls.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/user.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/criu/interrupted_calls.h"
+#include "migrate-agent/criu/tracing.h"
+#include "migrate-agent/procfs/procfs.h"
+#include "src/base/unique_fd.h"
+
+namespace gcr::criu {
+
+ThreadCall ThreadCall::with_bytes_at(std::uint64_t address, std::size_t bytes) const {
+  ThreadCall call = *this;
+  for (std::uint64_t& argument : call.arguments) {
+    if (argument - kBytes < bytes) argument = argument - kBytes + address;
+  }
+  return call;
+}
+
+#ifdef __x86_64__
+
+namespace {
+
+constexpr auto kSuspendSeccomp = 1UL << 21;  // PTRACE_O_SUSPEND_SECCOMP
+constexpr std::uint64_t kNativeCode = 0x33;  // the code segment of 64-bit programs
+constexpr std::size_t kRedZoneBytes = 128;   // below the stack pointer, in use (psABI)
+constexpr int kCallStop = SIGTRAP | 0x80;    // PTRACE_O_TRACESYSGOOD
+constexpr std::chrono::seconds kStopPatience{2};
+constexpr useconds_t kLookMicroseconds = 5;
+constexpr std::size_t kSignalBytes = 8;  // of the kernel's sigset_t
+
+std::string name_of_task(pid_t pid, pid_t tid) {
+  return std::to_string(pid) + "/task/" + std::to_string(tid);
+}
+
+Error thread_ended(pid_t tid) {
+  return Error(Code::kNotFound, "thread " + std::to_string(tid) + " has ended");
+}
+
+/// The next stop. A wait in the kernel that no signal ends may be long.
+Result<int> wait_for_stop(pid_t tid) {
+  const auto deadline = std::chrono::steady_clock::now() + kStopPatience;
+  for (;;) {
+    int status = 0;
+    const pid_t seen = ::waitpid(tid, &status, __WALL | WNOHANG);
+    if (seen == tid && WIFSTOPPED(status)) return status;
+    if (seen == tid || (seen < 0 && errno != EINTR)) return thread_ended(tid);
+    if (std::chrono::steady_clock::now() > deadline) {
+      return Error(Code::kTimeout, "thread " + std::to_string(tid) + " does not stop");
+    }
+    if (seen == 0) ::usleep(kLookMicroseconds);
+  }
+}
+
+/// Where the process has a system call instruction: in the vDSO. 0 if it has none.
+std::uint64_t find_call(pid_t pid, int memory) {
+  std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (!line.ends_with("[vdso]")) continue;
+    std::size_t end = 0;
+    const std::uint64_t first = std::stoull(line, &end, 16);
+    const std::uint64_t last = std::stoull(line.substr(end + 1), nullptr, 16);
+    std::vector<char> code(last - first);
+    if (::pread(memory, code.data(), code.size(), static_cast<off_t>(first)) !=
+        static_cast<ssize_t>(code.size())) {
+      break;
+    }
+    const std::size_t at = std::string_view(code.data(), code.size()).find("\x0f\x05");
+    if (at != std::string_view::npos) return first + at;
+  }
+  return 0;
+}
+
+/// As in linux/rseq.h.
+struct RestartableSequence {
+  std::uint32_t version;
+  std::uint32_t flags;
+  std::uint64_t start;
+  std::uint64_t length;
+  std::uint64_t abort;
+};
+
+/// The kernel would not notice any more that the thread was stopped in such a sequence: it begins
+/// again, as after any interruption.
+void abort_sequence(pid_t tid, int memory, user_regs_struct& registers) {
+  struct {
+    std::uint64_t area;
+    std::uint32_t size;
+    std::uint32_t signature;
+    std::uint32_t flags;
+    std::uint32_t pad;
+  } configuration{};
+  if (::ptrace(PTRACE_GET_RSEQ_CONFIGURATION, tid, sizeof(configuration), &configuration) <= 0 ||
+      configuration.area == 0) {
+    return;
+  }
+  std::uint64_t address = 0;
+  RestartableSequence sequence{};
+  constexpr off_t kSequence = 8;  // of the pointer in struct rseq
+  if (::pread(memory, &address, sizeof(address),
+              static_cast<off_t>(configuration.area) + kSequence) != sizeof(address) ||
+      address == 0 ||
+      ::pread(memory, &sequence, sizeof(sequence), static_cast<off_t>(address)) !=
+          sizeof(sequence)) {
+    return;
+  }
+  if (registers.rip - sequence.start < sequence.length) registers.rip = sequence.abort;
+}
+
+}  // namespace
+
+struct ThreadCalls::Impl {
+  Impl(pid_t pid, pid_t tid, UniqueFd memory) : pid(pid), tid(tid), memory(std::move(memory)) {}
+  ~Impl() { (void)end(); }
+
+  Status settle();
+  Status keep_registers();
+  Status prepare();
+  Status run_to_call_stop() const;
+  Result<std::int64_t> make(const ThreadCall& call);
+  Status end();
+
+  Error cannot(const char* what) const {
+    return Error::from_errno(errno,
+                             std::string("cannot ") + what + " thread " + std::to_string(tid));
+  }
+
+  const pid_t pid;
+  const pid_t tid;
+  const UniqueFd memory;
+  std::uint64_t instruction = 0;
+  user_regs_struct saved{};
+  std::uint64_t blocked = 0;
+  bool attached = false;
+  bool kept = false;     ///< `saved` is true
+  bool changed = false;  ///< signals are blocked
+};
+
+/// Past signals that were about to be delivered: they are.
+Status ThreadCalls::Impl::settle() {
+  for (;;) {
+    GCR_ASSIGN(const int status, wait_for_stop(tid));
+    if (status >> 16 == PTRACE_EVENT_STOP) return {};
+    if (::ptrace(PTRACE_CONT, tid, nullptr, WSTOPSIG(status)) != 0) return cannot("continue");
+  }
+}
+
+Status ThreadCalls::Impl::keep_registers() {
+  if (::ptrace(PTRACE_GETREGS, tid, nullptr, &saved) != 0) return cannot("read the registers of");
+  if (saved.cs != kNativeCode || instruction == 0) return {};
+  abort_sequence(tid, memory.get(), saved);
+  make_again(pid, tid, saved);
+  kept = true;
+  return {};
+}
+
+/// Before the first call: the thread may have been frozen when it stopped.
+Status ThreadCalls::Impl::prepare() {
+  if (changed) return {};
+  if (::ptrace(PTRACE_GETSIGMASK, tid, kSignalBytes, &blocked) != 0) {
+    return cannot("read the signals of");
+  }
+  const std::uint64_t all = ~0ull;
+  if (::ptrace(PTRACE_SETSIGMASK, tid, kSignalBytes, &all) != 0) return cannot("block signals of");
+  changed = true;
+  return {};
+}
+
+/// A stop that comes meanwhile comes into force; the thread goes on all the same.
+Status ThreadCalls::Impl::run_to_call_stop() const {
+  int deliver = 0;
+  for (;;) {
+    if (::ptrace(PTRACE_SYSCALL, tid, nullptr, deliver) != 0) return cannot("continue");
+    GCR_ASSIGN(const int status, wait_for_stop(tid));
+    const int signal_number = WSTOPSIG(status);
+    const int event = status >> 16;
+    if (event == 0 && signal_number == kCallStop) return {};
+    if (event == 0 && signal_number != SIGSTOP) {
+      return Error(Code::kInternal, "thread " + std::to_string(tid) + " gets signal " +
+                                        std::to_string(signal_number) + " in a call");
+    }
+    deliver = event == 0 ? SIGSTOP : 0;
+  }
+}
+
+Result<std::int64_t> ThreadCalls::Impl::make(const ThreadCall& call) {
+  if (!kept) {
+    return Error(Code::kUnsupported, "thread " + std::to_string(tid) + " runs 32-bit code");
+  }
+  GCR_TRY(prepare());
+  user_regs_struct registers = saved;
+  const auto& arguments = call.arguments;
+  registers.rip = instruction;
+  registers.rax = static_cast<std::uint64_t>(call.number);
+  registers.orig_rax = ~0ull;  // not in a call: the kernel shall not adjust anything
+  registers.rdi = arguments[0];
+  registers.rsi = arguments[1];
+  registers.rdx = arguments[2];
+  registers.r10 = arguments[3];
+  registers.r8 = arguments[4];
+  registers.r9 = arguments[5];
+  if (::ptrace(PTRACE_SETREGS, tid, nullptr, &registers) != 0) {
+    return cannot("set the registers of");
+  }
+  GCR_TRY(run_to_call_stop());  // before the call
+  GCR_TRY(run_to_call_stop());  // after it
+  if (::ptrace(PTRACE_GETREGS, tid, nullptr, &registers) != 0) {
+    return cannot("read the registers of");
+  }
+  return static_cast<std::int64_t>(registers.rax);
+}
+
+Status ThreadCalls::Impl::end() {
+  if (!attached) return {};
+  attached = false;
+  Status status;
+  if (kept && ::ptrace(PTRACE_SETREGS, tid, nullptr, &saved) != 0 && errno != ESRCH) {
+    status = cannot("put back the registers of");
+  }
+  if (changed) ::ptrace(PTRACE_SETSIGMASK, tid, kSignalBytes, &blocked);
+  if (!tracing::let_go(tid, 0) && errno != ESRCH && status) status = cannot("let go of");
+  return status;
+}
+
+ThreadCalls::ThreadCalls(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ThreadCalls::ThreadCalls(ThreadCalls&&) noexcept = default;
+ThreadCalls::~ThreadCalls() = default;
+
+pid_t ThreadCalls::tid() const { return impl_->tid; }
+bool ThreadCalls::can_call() const { return impl_->kept; }
+Status ThreadCalls::let_go() { return impl_->end(); }
+
+Result<ThreadCalls> ThreadCalls::stop(pid_t pid, pid_t tid) {
+  const std::string path = "/proc/" + std::to_string(pid) + "/mem";
+  UniqueFd memory(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!memory && (errno == ENOENT || errno == ESRCH)) return thread_ended(tid);
+  if (!memory) return Error::from_errno(errno, "cannot open " + path);
+  auto impl = std::make_unique<Impl>(pid, tid, std::move(memory));
+  impl->instruction = find_call(pid, impl->memory.get());
+  unsigned long options = PTRACE_O_TRACESYSGOOD;
+  if (procfs::status_bits(name_of_task(pid, tid), "Seccomp") != 0) options |= kSuspendSeccomp;
+  if (::ptrace(PTRACE_SEIZE, tid, nullptr, options) != 0) {
+    if (errno == ESRCH) return thread_ended(tid);
+    return impl->cannot("seize");
+  }
+  impl->attached = true;
+  if (::ptrace(PTRACE_INTERRUPT, tid, nullptr, nullptr) != 0) return thread_ended(tid);
+  GCR_TRY(impl->settle());
+  ThreadCalls calls(std::move(impl));
+  GCR_TRY(calls.impl_->keep_registers());
+  return calls;
+}
+
+Result<std::int64_t> ThreadCalls::call(const ThreadCall& call, std::span<std::byte> bytes) {
+  if (bytes.empty()) return impl_->make(call);
+  constexpr std::uint64_t kAlignment = 16;
+  const std::uint64_t address =
+      (impl_->saved.rsp - kRedZoneBytes - bytes.size()) / kAlignment * kAlignment;
+  const int memory = impl_->memory.get();
+  const auto size = static_cast<ssize_t>(bytes.size());
+  std::vector<std::byte> before(bytes.size());
+  if (::pread(memory, before.data(), before.size(), static_cast<off_t>(address)) != size ||
+      ::pwrite(memory, bytes.data(), bytes.size(), static_cast<off_t>(address)) != size) {
+    return impl_->cannot("use the stack of");
+  }
+  auto result = impl_->make(call.with_bytes_at(address, bytes.size()));
+  if (::pread(memory, bytes.data(), bytes.size(), static_cast<off_t>(address)) != size ||
+      ::pwrite(memory, before.data(), before.size(), static_cast<off_t>(address)) != size) {
+    return impl_->cannot("put back the stack of");
+  }
+  return result;
+}
+
+#else
+
+struct ThreadCalls::Impl {};
+ThreadCalls::ThreadCalls(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ThreadCalls::ThreadCalls(ThreadCalls&&) noexcept = default;
+ThreadCalls::~ThreadCalls() = default;
+pid_t ThreadCalls::tid() const { return 0; }
+bool ThreadCalls::can_call() const { return false; }
+Status ThreadCalls::let_go() { return {}; }
+Result<ThreadCalls> ThreadCalls::stop(pid_t, pid_t) {
+  return Error(Code::kUnsupported, "system calls in a thread are made on x86-64 alone");
+}
+Result<std::int64_t> ThreadCalls::call(const ThreadCall&, std::span<std::byte>) {
+  return Error(Code::kUnsupported, "system calls in a thread are made on x86-64 alone");
+}
+
+#endif
+
+}  // namespace gcr::criu

@@ -1,0 +1,66 @@
+// System calls that a tracer makes a thread do, for what only the thread itself can ask or set.
+//
+// The thread's registers are set to a system call of the vDSO, one call after the other, and put
+// back at the end. Filters for system calls are suspended meanwhile (PTRACE_O_SUSPEND_SECCOMP), and
+// signals wait. A call that was interrupted goes on afterwards, or is made again. Whoever dies in
+// between leaves the thread with wrong registers: trace from a process that nobody ends (apart.h).
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "src/base/result.h"
+
+namespace gcr::criu {
+
+/// A call by its number, and its arguments.
+struct ThreadCall {
+  /// As an argument: the address of the bytes that go with the call; kBytes + 8 is that of the
+  /// ninth.
+  static constexpr std::uint64_t kBytes = 0xb17e'5000'0000'0000;
+
+  long number = 0;
+  std::array<std::uint64_t, 6> arguments{};
+
+  /// With `address` for kBytes.
+  ThreadCall with_bytes_at(std::uint64_t address, std::size_t bytes) const;
+};
+
+/// One traced thread. Belongs to the thread that made it. x86-64 only: elsewhere stop() fails with
+/// kUnsupported.
+class ThreadCalls {
+ public:
+  /// Attaches to a thread, running or stopped, and waits until it has stopped for the tracer; if it
+  /// was frozen, it has to be thawed before the first call. kNotFound if it has ended,
+  /// kPermissionDenied if another process traces it, kTimeout if it does not stop in time: then it
+  /// is let go at the end of this process (apart.h).
+  static Result<ThreadCalls> stop(pid_t pid, pid_t tid);
+
+  ThreadCalls(ThreadCalls&&) noexcept;
+  ThreadCalls& operator=(ThreadCalls&&) = delete;
+  /// As let_go(), without an error.
+  ~ThreadCalls();
+
+  pid_t tid() const;
+
+  /// False for a thread that runs 32-bit code or has no vDSO: it can only be held.
+  bool can_call() const;
+
+  /// What the kernel returns: -EPERM as -EPERM. An error only if the thread could not make it. The
+  /// call finds `bytes` in the thread's memory and may change them.
+  Result<std::int64_t> call(const ThreadCall& call, std::span<std::byte> bytes = {});
+
+  /// Puts the registers back and detaches. A stop that was in force stays so. Once.
+  Status let_go();
+
+ private:
+  struct Impl;
+  explicit ThreadCalls(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace gcr::criu

@@ -1,0 +1,222 @@
+// What a program has set for itself is in force after a move, above all what confines it, and
+// nothing of the agent's takes its place.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <linux/keyctl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+#include <optional>
+#include <sstream>
+
+#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/criu/landlock.h"
+#include "migrate-agent/criu/settings.h"
+#include "migrate-agent/procfs/procfs.h"
+#include "tests/criu/program.h"
+#include "tests/criu/whole_runs.h"
+
+namespace gcr::criu::test {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr int kTell = 40;     // of states.c
+constexpr int kConfine = 41;  // likewise
+
+/// No group: they are stopped by SIGSTOP alone.
+Standstill stopped() {
+  return {[] { return Status(); }, [] { return Status(); }, false};
+}
+
+bool kernel_has_landlock() { return ::syscall(444, nullptr, 0, 1) > 0; }
+
+class SettingsTest : public testing::Test {
+ protected:
+  fs::path file() const { return directory_.path() / "output"; }
+  fs::path states() const { return directory_.path() / "states"; }
+
+  void start(const std::string& sandbox) {
+    start(sandbox, {GCR_COUNTING_PROGRAM, file().string(), "count"});
+    wait_for_progress(file(), {}, 5);
+  }
+
+  void start(const std::string& sandbox, const std::vector<std::string>& program) {
+    std::vector<std::string> command{"/usr/bin/env", "LD_PRELOAD=" GCR_STATES_LIBRARY,
+                                     "GCR_STATES=" + states().string(), "GCR_SANDBOX=" + sandbox};
+    command.insert(command.end(), program.begin(), program.end());
+    program_.emplace(command);
+  }
+
+  /// What the first thread, or the second, says of itself.
+  std::string ask(pid_t pid, std::size_t thread) const {
+    const auto lines = [this] {
+      std::ifstream in(states());
+      std::vector<std::string> all;
+      for (std::string line; std::getline(in, line);) all.push_back(line);
+      return all;
+    };
+    const std::size_t before = lines().size();
+    ::syscall(SYS_tgkill, pid, procfs::threads(pid).at(thread), kTell);
+    for (int i = 0; i < 1000 && lines().size() == before; ++i) ::poll(nullptr, 0, 10);
+    return lines().size() > before ? lines().back() : "no answer";
+  }
+
+  /// Stops it, and starts it again from its images; what it had set for itself is set again.
+  void move() {
+    const procfs::Process process =
+        tree_ ? tree_->root() : procfs::Process::open(program_->pid()).value();
+    const fs::path images = directory_.make("images-" + std::to_string(moves_++));
+    const auto dumped = dump(criu_command(), process.pid(), images);
+    ASSERT_TRUE(dumped) << dumped.error().message();
+    const auto observed = read_settings({process.pid()}, stopped());
+    ASSERT_TRUE(observed) << observed.error().message();
+    ASSERT_TRUE(kill_stopped(process));
+    if (program_) program_->reap();
+    program_.reset();
+    tree_.reset();
+    auto tree = restore(criu_command(), images);
+    ASSERT_TRUE(tree) << tree.error().message();
+    tree_.emplace(std::move(*tree));
+    const auto refused = apply_settings({{tree_->pid(), observed->front().settings}}, stopped());
+    ASSERT_TRUE(refused) << refused.error().message();
+    EXPECT_THAT(*refused, testing::IsEmpty());
+    EXPECT_EQ(state_of(tree_->pid()), 'T');
+    ASSERT_TRUE(resume_stopped(tree_->root()));
+  }
+
+  Directory directory_;
+  std::optional<Program> program_;
+  std::optional<RestoredTree> tree_;
+  int moves_ = 0;
+};
+
+TEST_F(SettingsTest, AreTheSameThereAndBack) {
+  start("all");
+  const std::string first = ask(program_->pid(), 0);
+  const std::string second = ask(program_->pid(), 1);
+  EXPECT_THAT(first, HasSubstr("first memory-deny-write-execute=1 memory-merge=1 lock-future=1"));
+  EXPECT_THAT(second, HasSubstr("numa-mode=3 "));
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_NO_FATAL_FAILURE(move());
+    EXPECT_EQ(ask(tree_->pid(), 0), first);
+    EXPECT_EQ(ask(tree_->pid(), 1), second);
+  }
+  expect_gapless(wait_for_progress(file(), read_output(file()), 20));
+}
+
+TEST_F(SettingsTest, OfTheAgentAreNotThoseOfTheProgram) {
+  start("none");
+  const std::string before = ask(program_->pid(), 0);
+  constexpr int kIdle = 3 << 13;
+  const int slack = ::prctl(PR_GET_TIMERSLACK);
+  ::prctl(PR_SET_TIMERSLACK, 77'777);
+  ::syscall(SYS_ioprio_set, 1, 0, kIdle);
+  ASSERT_NO_FATAL_FAILURE(move());
+  ::prctl(PR_SET_TIMERSLACK, slack);
+  ::syscall(SYS_ioprio_set, 1, 0, 0);
+  EXPECT_EQ(ask(tree_->pid(), 0), before);
+}
+
+TEST_F(SettingsTest, KeysOfWhoRestoresAreNotThoseOfTheProgram) {
+  start("none");
+  const std::string before = ask(program_->pid(), 0);
+  EXPECT_THAT(before, HasSubstr("foreign-key=0"));
+  ASSERT_GE(::syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, nullptr), 0);
+  ASSERT_GE(::syscall(SYS_add_key, "user", "gcr-test-secret", "x", 1, KEY_SPEC_SESSION_KEYRING), 0);
+  ASSERT_NO_FATAL_FAILURE(move());
+  ::syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, nullptr);
+  EXPECT_EQ(ask(tree_->pid(), 0), before);
+}
+
+TEST_F(SettingsTest, OfAnotherFormAreRefused) {
+  start("none");
+  ASSERT_NO_FATAL_FAILURE(move());
+  const auto refusal = [&](const char* name, int thread) {
+    Settings settings;
+    settings.Add()->set_name(name);
+    settings[0].set_thread(thread);
+    ::kill(tree_->pid(), SIGSTOP);
+    EXPECT_TRUE(procfs::wait_until_stopped(tree_->pid()));
+    const auto applied = apply_settings({{tree_->pid(), settings}}, stopped());
+    return applied ? Code::kInvalid : applied.error().code();
+  };
+  EXPECT_EQ(refusal("no-such-setting", 0), Code::kProtocol);
+  EXPECT_EQ(refusal("timer-slack", 0), Code::kProtocol);
+  EXPECT_EQ(refusal("memory-merge", 3), Code::kProtocol);
+}
+
+TEST_F(SettingsTest, ThatConfineAndAreRefusedEndTheRestore) {
+  start("none");
+  ASSERT_NO_FATAL_FAILURE(move());
+  ::kill(tree_->pid(), SIGSTOP);
+  ASSERT_TRUE(procfs::wait_until_stopped(tree_->pid()));
+  Settings settings;
+  settings.Add()->set_name("memory-deny-write-execute");
+  settings[0].set_value(0x80);  // no bit that this kernel knows
+  settings[0].set_needed(true);
+  const auto refused = apply_settings({{tree_->pid(), settings}}, stopped());
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message(), HasSubstr("[mdwe]"));
+  settings[0].set_needed(false);
+  const auto noted = apply_settings({{tree_->pid(), settings}}, stopped());
+  ASSERT_TRUE(noted) << noted.error().message();
+  EXPECT_THAT(*noted, testing::ElementsAre(HasSubstr("memory-deny-write-execute")));
+}
+
+class Landlocked : public SettingsTest {
+ protected:
+  Landlocked() {
+    if (!kernel_has_landlock()) skip_ = true;
+  }
+  void SetUp() override {
+    if (skip_) GTEST_SKIP() << "the kernel has no Landlock";
+  }
+  bool skip_ = false;
+};
+
+TEST_F(Landlocked, ThreadsAreFoundThereAndBackAndOthersAreNot) {
+  start("landlock");
+  EXPECT_EQ(threads_in_landlock(program_->pid()), procfs::threads(program_->pid()));
+  wait_for_progress(file(), read_output(file()), 5);
+  Program other(directory_.path() / "other", "count");
+  wait_for_progress(directory_.path() / "other", {}, 5);
+  EXPECT_THAT(threads_in_landlock(other.pid()), testing::IsEmpty());
+  expect_gapless(wait_for_progress(directory_.path() / "other", {}, 20));
+}
+
+TEST_F(Landlocked, ThreadThatEntersLaterIsFoundInTheDump) {
+  start("all");
+  const std::vector<pid_t> threads = procfs::threads(program_->pid());
+  ::syscall(SYS_tgkill, program_->pid(), threads.at(1), kConfine);
+  ask(program_->pid(), 1);  // the signals come in their order
+  const auto dumped = dump(criu_command(), program_->pid(), directory_.make("images"));
+  ASSERT_TRUE(dumped) << dumped.error().message();
+  const auto observed = read_settings({program_->pid()}, stopped());
+  ASSERT_TRUE(observed) << observed.error().message();
+  EXPECT_THAT(observed->front().in_landlock, testing::ElementsAre(threads.at(1)));
+  const Output before = read_output(file());
+  ASSERT_TRUE(resume_stopped(program_->process()));
+  expect_gapless(wait_for_progress(file(), before, 20));
+}
+
+/// A filter that kills for the calls that are made in its threads.
+TEST_F(SettingsTest, AreReadPastAFilterForSystemCalls) {
+  start("filter", {"/bin/sleep", "1000"});
+  while (procfs::status_field(std::to_string(program_->pid()), "Seccomp") != "2") {
+    ::poll(nullptr, 0, 10);
+  }
+  const std::string before = ask(program_->pid(), 0);
+  ASSERT_NO_FATAL_FAILURE(move());
+  EXPECT_EQ(ask(tree_->pid(), 0), before);
+}
+
+}  // namespace
+}  // namespace gcr::criu::test
