@@ -226,7 +226,8 @@ int open_without_waiting(int directory, const char* path, int flags, mode_t mode
 /// In a task as its member; CRIU itself changes nothing by name but its own files.
 template <class Work>
 int change(int directory, const char* path, const Work& work) {
-  if (!is_restricted() || is_removed_file(directory, path)) return work();
+  const bool is_by_name = path[0] != '\0';  // else what `directory` is
+  if (!is_restricted() || !is_by_name || is_removed_file(directory, path)) return work();
   if (is_criu_itself() && begins(path, "/run/criu.kdat")) return work();
   const AsMember member;
   return member.ok() ? work() : -1;

@@ -4,7 +4,7 @@
 //   count  several threads count; each appends "<thread> <number>" to FILE, one write per line, so
 //          that a lost or doubled step shows as a gap or a repeat
 //   ghost  as count, through a file of its own that it has deleted, as well as to FILE
-//   socket as count, and listens on a Unix socket, FILE.socket, that its group may use
+//   socket as count, with a pipe, and listens on a Unix socket, FILE.socket, that its group may use
 //   wait   a thread for every kind of waiting call, which must not come back; each that does
 //   appends
 //          "returned <call> <errno>"; one thread counts
@@ -376,8 +376,10 @@ bool listen_at(const std::string& name) {
   address.sun_family = AF_UNIX;
   if (name.size() >= sizeof(address.sun_path)) return false;
   name.copy(address.sun_path, name.size());
+  int ends[2];
   const int listener = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  return ::bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
+  return ::pipe2(ends, O_CLOEXEC) == 0 &&
+         ::bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
          ::chmod(name.c_str(), 0660) == 0 && ::listen(listener, 8) == 0;
 }
 
