@@ -38,7 +38,6 @@ pid_t criu = 0;          ///< the process that restricts; 0: none yet
 char* rights = nullptr;  ///< kMemberRights, for good
 std::size_t rights_size = 0;
 struct stat root_directory;
-char last_bound[sizeof(sockaddr_un)];  ///< of this task
 
 /// An integer of a system call's result, with errno.
 template <class... Arguments>
@@ -242,30 +241,12 @@ bool socket_name(const sockaddr* address, socklen_t size, char (&name)[sizeof(so
   return name[0] != '\0';
 }
 
-bool is_socket(int directory, const char* path) {
-  struct stat status;
-  return fstatat(directory, path, &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISSOCK(status.st_mode);
-}
-
-/// Whether somebody still has the socket of that name, which is of the type of `fd`.
-bool is_in_use(int fd, const sockaddr* address, socklen_t size) {
-  int type = 0;
-  socklen_t length = sizeof(type);
-  if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) != 0) return true;
-  const int probe = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  const bool refused =
-      probe >= 0 && call(SYS_connect, probe, address, size) != 0 && errno == ECONNREFUSED;
-  if (probe >= 0) close(probe);
-  return !refused;
-}
-
-/// Removes a socket of the member's that nobody has any more: the program's at the source, if that
-/// is this host or shares the directory. All others stay, and are in the way.
-void remove_old_socket(const char* name, uid_t owner, int fd, const sockaddr* address,
-                       socklen_t size) {
+/// Removes a socket of the member's: the program's own at the source, if that is this host or
+/// shares the directory. All others stay, and are in the way.
+void remove_old_socket(const char* name, uid_t owner) {
   struct stat status;
   if (fstatat(AT_FDCWD, name, &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISSOCK(status.st_mode) &&
-      status.st_uid == owner && !is_in_use(fd, address, size)) {
+      status.st_uid == owner) {
     call(SYS_unlinkat, AT_FDCWD, name, 0);
   }
 }
@@ -328,13 +309,6 @@ EXPORTED int linkat(int from_directory, const char* from, int directory, const c
 }
 
 EXPORTED int unlinkat(int directory, const char* path, int flags) noexcept {
-  // CRIU removes whatever has the name of a socket before it makes it. bind() knows better. A
-  // socket whose name had been removed is bound, and its name removed at once.
-  if (names::is_restricted() && names::is_socket(directory, path) &&
-      strcmp(path, names::last_bound) != 0) {
-    errno = EBUSY;
-    return -1;
-  }
   return change(directory, path, [&] { return call(SYS_unlinkat, directory, path, flags); });
 }
 
@@ -373,8 +347,7 @@ EXPORTED int bind(int fd, const sockaddr* address, socklen_t size) noexcept {
   }
   const names::AsMember member;
   if (!member.ok()) return -1;
-  names::remove_old_socket(name, member.uid(), fd, address, size);
-  memcpy(names::last_bound, name, sizeof(name));
+  names::remove_old_socket(name, member.uid());
   return call(SYS_bind, fd, address, size);
 }
 

@@ -164,15 +164,6 @@ TEST_P(RestoredNames, OfSocketsDoNotReplaceOthers) {
   EXPECT_TRUE(others.is_as_before());
 }
 
-TEST_P(RestoredNames, OfSocketsDoNotReplaceOneOfTheMembersThatIsInUse) {
-  ASSERT_NO_FATAL_FAILURE(dump_program("socket"));
-  fs::remove(members_own_ / "output.socket");
-  Listener original(members_own_ / "output.socket");
-  ASSERT_NO_FATAL_FAILURE(original.belong_to(GetParam().member));
-  EXPECT_FALSE(restore());
-  EXPECT_TRUE(original.is_as_before());
-}
-
 /// Opening alone may do something: a watchdog, a tape, a FIFO that somebody waits at.
 TEST_P(RestoredNames, OfFilesThatTheMemberMayNotOpenAreNotOpened) {
   ASSERT_NO_FATAL_FAILURE(dump_program("count"));
