@@ -261,7 +261,7 @@ __attribute__((constructor)) static void begin(void) {
     return;
   }
   set_of_process();
-  pthread_barrier_t ready;
+  static pthread_barrier_t ready;  // the other thread may look at it after this has returned
   pthread_barrier_init(&ready, NULL, 2);
   pthread_t thread;
   check(-pthread_create(&thread, NULL, second_thread, &ready), "a thread");
