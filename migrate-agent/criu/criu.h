@@ -192,10 +192,11 @@ struct RestoreOptions {
   std::function<Status()> go_on{};
 };
 
-/// A CRIU that was started in new namespaces and waits for the first of its images; run() does the
-/// rest. Move-only. Destroying it before run() leaves nothing.
+/// Of processes, by their PIDs in their PID namespace.
 using Rights = std::map<pid_t, proto::Credentials>;
 
+/// A CRIU that was started in new namespaces and waits for the first of its images; run() does the
+/// rest. Move-only. Destroying it before run() leaves nothing.
 class PreparedRestore {
  public:
   /// The images will be files in `directory`, which exists; they may be written from now on.

@@ -372,8 +372,7 @@ EXPORTED int ioctl(int fd, unsigned long request, ...) noexcept {
 EXPORTED int openat64(int directory, const char* path, int flags, ...) {
   va_list rest;
   va_start(rest, flags);
-  const bool creates = (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE;
-  const mode_t mode = creates ? va_arg(rest, mode_t) : 0;
+  const mode_t mode = gcr::criu::names::mode_in(rest, flags);
   va_end(rest);
   if (leaves_out && strcmp(path, "smaps") == 0) is_asked_about(owner_of(directory));
   return gcr::criu::names::open_at(directory, path, flags, mode);

@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -363,8 +362,7 @@ EXPORTED int connect(int fd, const sockaddr* address, socklen_t size) {
 EXPORTED int openat(int directory, const char* path, int flags, ...) {
   va_list rest;
   va_start(rest, flags);
-  const bool creates = (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE;
-  const mode_t mode = creates ? va_arg(rest, mode_t) : 0;
+  const mode_t mode = names::mode_in(rest, flags);
   va_end(rest);
   return openat64(directory, path, flags, mode);
 }
@@ -372,8 +370,7 @@ EXPORTED int openat(int directory, const char* path, int flags, ...) {
 EXPORTED int open64(const char* path, int flags, ...) {
   va_list rest;
   va_start(rest, flags);
-  const bool creates = (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE;
-  const mode_t mode = creates ? va_arg(rest, mode_t) : 0;
+  const mode_t mode = names::mode_in(rest, flags);
   va_end(rest);
   return openat64(AT_FDCWD, path, flags, mode);
 }
@@ -381,8 +378,7 @@ EXPORTED int open64(const char* path, int flags, ...) {
 EXPORTED int open(const char* path, int flags, ...) {
   va_list rest;
   va_start(rest, flags);
-  const bool creates = (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE;
-  const mode_t mode = creates ? va_arg(rest, mode_t) : 0;
+  const mode_t mode = names::mode_in(rest, flags);
   va_end(rest);
   return openat64(AT_FDCWD, path, flags, mode);
 }
