@@ -33,11 +33,11 @@ bool kernel_has_landlock() {
 
 /// The real one, which is what counts for an access by a system call.
 std::pair<uid_t, gid_t> owner_of_thread(pid_t tid) {
-  const std::string task = std::to_string(tid);
+  auto fields = procfs::status_fields(std::to_string(tid));
   uid_t uid = 0;
   gid_t gid = 0;
-  std::istringstream(procfs::status_field(task, "Uid")) >> uid;
-  std::istringstream(procfs::status_field(task, "Gid")) >> gid;
+  std::istringstream(fields["Uid"]) >> uid;
+  std::istringstream(fields["Gid"]) >> gid;
   return {uid, gid};
 }
 
@@ -165,8 +165,9 @@ std::vector<pid_t> threads_in_landlock(pid_t pid) {
   Bystanders bystanders(pid);
   if (!kernel_has_landlock() || candidates.empty() || !bystanders.prepare(candidates)) return {};
   (void)run_apart([&]() -> Status {
+    GCR_ASSIGN(const auto site, CallSite::find(pid));
     for (const pid_t tid : candidates) {
-      auto thread = ThreadCalls::stop(pid, tid);
+      auto thread = ThreadCalls::stop(site, tid);
       if (!thread) continue;
       const auto confined = bystanders.is_in_domain(*thread);
       (void)thread->let_go();

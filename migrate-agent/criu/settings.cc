@@ -276,10 +276,17 @@ Result<std::vector<Held>> hold_all(const std::vector<pid_t>& processes) {
   std::vector<Held> held;
   for (std::size_t i = 0; i < processes.size(); ++i) {
     bool first = true;
+    std::shared_ptr<const CallSite> site;
     for (const pid_t tid : procfs::threads(processes[i])) {
       if (is_gone(processes[i], tid)) continue;
+      if (!site) {
+        auto found = CallSite::find(processes[i]);
+        if (!found && found.error().code() == Code::kNotFound) break;
+        if (!found) return found.error();
+        site = *std::move(found);
+      }
       const auto pids = procfs::namespace_pids(fmt::format("{}/task/{}", processes[i], tid));
-      auto calls = ThreadCalls::stop(processes[i], tid);
+      auto calls = ThreadCalls::stop(site, tid);
       if (!calls && (calls.error().code() == Code::kNotFound || is_gone(processes[i], tid))) {
         continue;
       }

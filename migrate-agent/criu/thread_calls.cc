@@ -2,7 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/ptrace.h>
 #include <sys/user.h>
@@ -39,7 +39,9 @@ constexpr std::uint64_t kNativeCode = 0x33;  // the code segment of 64-bit progr
 constexpr std::size_t kRedZoneBytes = 128;   // below the stack pointer, in use (psABI)
 constexpr int kCallStop = SIGTRAP | 0x80;    // PTRACE_O_TRACESYSGOOD
 constexpr std::chrono::seconds kStopPatience{2};
-constexpr useconds_t kLookMicroseconds = 5;
+constexpr auto kBrief =
+    std::chrono::microseconds(500);  // a call takes a few; a sleep takes 50 more
+constexpr useconds_t kLookMicroseconds = 50;
 constexpr std::size_t kSignalBytes = 8;  // of the kernel's sigset_t
 
 std::string name_of_task(pid_t pid, pid_t tid) {
@@ -52,16 +54,21 @@ Error thread_ended(pid_t tid) {
 
 /// The next stop. A wait in the kernel that no signal ends may be long.
 Result<int> wait_for_stop(pid_t tid) {
-  const auto deadline = std::chrono::steady_clock::now() + kStopPatience;
+  const auto began = std::chrono::steady_clock::now();
   for (;;) {
     int status = 0;
     const pid_t seen = ::waitpid(tid, &status, __WALL | WNOHANG);
     if (seen == tid && WIFSTOPPED(status)) return status;
     if (seen == tid || (seen < 0 && errno != EINTR)) return thread_ended(tid);
-    if (std::chrono::steady_clock::now() > deadline) {
+    const auto waited = std::chrono::steady_clock::now() - began;
+    if (waited > kStopPatience) {
       return Error(Code::kTimeout, "thread " + std::to_string(tid) + " does not stop");
     }
-    if (seen == 0) ::usleep(kLookMicroseconds);
+    if (waited < kBrief) {
+      ::sched_yield();
+    } else {
+      ::usleep(kLookMicroseconds);
+    }
   }
 }
 
@@ -123,7 +130,7 @@ void abort_sequence(pid_t tid, int memory, user_regs_struct& registers) {
 }  // namespace
 
 struct ThreadCalls::Impl {
-  Impl(pid_t pid, pid_t tid, UniqueFd memory) : pid(pid), tid(tid), memory(std::move(memory)) {}
+  Impl(std::shared_ptr<const CallSite> site, pid_t tid) : site(std::move(site)), tid(tid) {}
   ~Impl() { (void)end(); }
 
   Status settle();
@@ -138,10 +145,8 @@ struct ThreadCalls::Impl {
                              std::string("cannot ") + what + " thread " + std::to_string(tid));
   }
 
-  const pid_t pid;
+  const std::shared_ptr<const CallSite> site;
   const pid_t tid;
-  const UniqueFd memory;
-  std::uint64_t instruction = 0;
   user_regs_struct saved{};
   std::uint64_t blocked = 0;
   bool attached = false;
@@ -160,9 +165,9 @@ Status ThreadCalls::Impl::settle() {
 
 Status ThreadCalls::Impl::keep_registers() {
   if (::ptrace(PTRACE_GETREGS, tid, nullptr, &saved) != 0) return cannot("read the registers of");
-  if (saved.cs != kNativeCode || instruction == 0) return {};
-  abort_sequence(tid, memory.get(), saved);
-  make_again(pid, tid, saved);
+  if (saved.cs != kNativeCode || site->instruction == 0) return {};
+  abort_sequence(tid, site->memory.get(), saved);
+  make_again(site->pid, tid, saved);
   kept = true;
   return {};
 }
@@ -203,7 +208,7 @@ Result<std::int64_t> ThreadCalls::Impl::make(const ThreadCall& call) {
   GCR_TRY(prepare());
   user_regs_struct registers = saved;
   const auto& arguments = call.arguments;
-  registers.rip = instruction;
+  registers.rip = site->instruction;
   registers.rax = static_cast<std::uint64_t>(call.number);
   registers.orig_rax = ~0ull;  // not in a call: the kernel shall not adjust anything
   registers.rdi = arguments[0];
@@ -243,15 +248,20 @@ pid_t ThreadCalls::tid() const { return impl_->tid; }
 bool ThreadCalls::can_call() const { return impl_->kept; }
 Status ThreadCalls::let_go() { return impl_->end(); }
 
-Result<ThreadCalls> ThreadCalls::stop(pid_t pid, pid_t tid) {
+Result<std::shared_ptr<const CallSite>> CallSite::find(pid_t pid) {
   const std::string path = "/proc/" + std::to_string(pid) + "/mem";
   UniqueFd memory(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!memory && (errno == ENOENT || errno == ESRCH)) return thread_ended(tid);
+  if (!memory && (errno == ENOENT || errno == ESRCH)) return thread_ended(pid);
   if (!memory) return Error::from_errno(errno, "cannot open " + path);
-  auto impl = std::make_unique<Impl>(pid, tid, std::move(memory));
-  impl->instruction = find_call(pid, impl->memory.get());
+  const std::uint64_t instruction = find_call(pid, memory.get());
+  return std::make_shared<const CallSite>(pid, std::move(memory), instruction);
+}
+
+Result<ThreadCalls> ThreadCalls::stop(std::shared_ptr<const CallSite> site, pid_t tid) {
+  const std::string task = name_of_task(site->pid, tid);
+  auto impl = std::make_unique<Impl>(std::move(site), tid);
   unsigned long options = PTRACE_O_TRACESYSGOOD;
-  if (procfs::status_bits(name_of_task(pid, tid), "Seccomp") != 0) options |= kSuspendSeccomp;
+  if (procfs::status_bits(task, "Seccomp") != 0) options |= kSuspendSeccomp;
   if (::ptrace(PTRACE_SEIZE, tid, nullptr, options) != 0) {
     if (errno == ESRCH) return thread_ended(tid);
     return impl->cannot("seize");
@@ -269,7 +279,7 @@ Result<std::int64_t> ThreadCalls::call(const ThreadCall& call, std::span<std::by
   constexpr std::uint64_t kAlignment = 16;
   const std::uint64_t address =
       (impl_->saved.rsp - kRedZoneBytes - bytes.size()) / kAlignment * kAlignment;
-  const int memory = impl_->memory.get();
+  const int memory = impl_->site->memory.get();
   const auto size = static_cast<ssize_t>(bytes.size());
   std::vector<std::byte> before(bytes.size());
   if (::pread(memory, before.data(), before.size(), static_cast<off_t>(address)) != size ||
@@ -293,7 +303,10 @@ ThreadCalls::~ThreadCalls() = default;
 pid_t ThreadCalls::tid() const { return 0; }
 bool ThreadCalls::can_call() const { return false; }
 Status ThreadCalls::let_go() { return {}; }
-Result<ThreadCalls> ThreadCalls::stop(pid_t, pid_t) {
+Result<std::shared_ptr<const CallSite>> CallSite::find(pid_t) {
+  return Error(Code::kUnsupported, "system calls in a thread are made on x86-64 alone");
+}
+Result<ThreadCalls> ThreadCalls::stop(std::shared_ptr<const CallSite>, pid_t) {
   return Error(Code::kUnsupported, "system calls in a thread are made on x86-64 alone");
 }
 Result<std::int64_t> ThreadCalls::call(const ThreadCall&, std::span<std::byte>) {

@@ -14,6 +14,7 @@
 #include <span>
 
 #include "src/base/result.h"
+#include "src/base/unique_fd.h"
 
 namespace gcr::criu {
 
@@ -30,6 +31,17 @@ struct ThreadCall {
   ThreadCall with_bytes_at(std::uint64_t address, std::size_t bytes) const;
 };
 
+/// Where the threads of a process make their calls, looked for once for all of them: a process may
+/// have thousands of mappings. If it runs and takes its vDSO away meanwhile, calls fail.
+struct CallSite {
+  /// kNotFound if the process has ended.
+  static Result<std::shared_ptr<const CallSite>> find(pid_t pid);
+
+  pid_t pid;
+  UniqueFd memory;
+  std::uint64_t instruction;  ///< a system call; 0 if the process has no vDSO
+};
+
 /// One traced thread. Belongs to the thread that made it. x86-64 only: elsewhere stop() fails with
 /// kUnsupported.
 class ThreadCalls {
@@ -38,7 +50,7 @@ class ThreadCalls {
   /// was frozen, it has to be thawed before the first call. kNotFound if it has ended,
   /// kPermissionDenied if another process traces it, kTimeout if it does not stop in time: then it
   /// is let go at the end of this process (apart.h).
-  static Result<ThreadCalls> stop(pid_t pid, pid_t tid);
+  static Result<ThreadCalls> stop(std::shared_ptr<const CallSite> site, pid_t tid);
 
   ThreadCalls(ThreadCalls&&) noexcept;
   ThreadCalls& operator=(ThreadCalls&&) = delete;

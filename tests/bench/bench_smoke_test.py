@@ -123,10 +123,12 @@ class Smoke(unittest.TestCase):
             self.assert_positive(line, "gb_per_s", "of_plain")
 
     def test_the_transport_s_figures_are_complete(self):
-        costs = [f"{end}_{mode}_s_per_gb" for end in ("sender", "receiver") for mode in ("user", "system")]
         for way in ("iperf3 -P n", "n iperf3", "plain", "TLS"):
             for line in self.of("transport", what="rate", way=way):
-                self.assert_positive(line, "gb_per_s", "n", costs[1], costs[3])
+                self.assert_positive(line, "gb_per_s", "n")
+                for end in ("sender", "receiver"):
+                    # The kernel divides a time by its ticks: of a tenth of a second one part may be 0.
+                    self.assertGreater(sum(numbers_of(line, f"{end}_user_s_per_gb", f"{end}_system_s_per_gb")), 0)
         for line in self.of("transport", what="aes"):
             self.assert_positive(line, "encrypt_gb_per_cpu_s", "decrypt_gb_per_cpu_s", "cores")
         for pages in ("hugetlb", "ordinary", "4k"):
