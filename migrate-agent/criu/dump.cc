@@ -12,6 +12,7 @@
 #include "migrate-agent/criu/interrupted_calls.h"
 #include "migrate-agent/criu/left_out_memory.h"
 #include "migrate-agent/criu/options.h"
+#include "migrate-agent/criu/parent_death.h"
 #include "migrate-agent/criu/session.h"
 #include "migrate-agent/criu/streamer.h"
 #include "migrate-agent/criu/tcp_sockets.h"
@@ -179,6 +180,7 @@ Status PreparedDump::Impl::settle(const ReadImage& read, const WriteImage& write
   for (const pid_t task : procfs::stopped_tree(pid)) {
     if (!procfs::has_ended(task)) GCR_TRY(restart_interrupted_calls(task, read, write));
   }
+  GCR_TRY(forget_parent_death_signal(pid, read, write));
   if (renamed.empty()) return {};
   GCR_ASSIGN(const std::string files, read(images::kFilesImage));
   GCR_ASSIGN(const std::string with_names, images::rename_files(files, renamed));

@@ -123,6 +123,8 @@ constexpr auto kRows = std::to_array<Row>({
      control(PR_SET_SPECULATION_CTRL, kCacheFlush, kValue), PR_SPEC_DISABLE, cache_flush},
     {"time-stamp-counter", false, Form::kInt, control(PR_GET_TSC, kBytes),
      control(PR_SET_TSC, kValue), PR_TSC_ENABLE},
+    {"parent-death-signal", false, Form::kInt, control(PR_GET_PDEATHSIG, kBytes),
+     control(PR_SET_PDEATHSIG, kValue), 0},
     {"numa-policy",
      false,
      Form::kPolicy,

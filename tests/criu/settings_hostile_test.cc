@@ -112,6 +112,15 @@ TEST_F(SettingsTest, AreTheSameThereAndBack) {
   expect_gapless(wait_for_progress(file(), read_output(file()), 20));
 }
 
+TEST_F(SettingsTest, TheEndOfCriuIsNotTheDeathOfAParent) {
+  start("orphan");
+  const std::string before = ask(program_->pid(), 0);
+  EXPECT_THAT(before, HasSubstr("parent-death-signal=9"));
+  ASSERT_NO_FATAL_FAILURE(move());
+  expect_gapless(wait_for_progress(file(), read_output(file()), 20));
+  EXPECT_EQ(ask(tree_->pid(), 0), before);
+}
+
 TEST_F(SettingsTest, OfTheAgentAreNotThoseOfTheProgram) {
   start("none");
   const std::string before = ask(program_->pid(), 0);

@@ -233,6 +233,9 @@ static void set_of_process(void) {
 static void set_sandbox(const char* sandbox) {
   if (strcmp(sandbox, "landlock") == 0) enter_landlock();
   if (strcmp(sandbox, "filter") == 0) enter_filter();
+  if (strcmp(sandbox, "orphan") == 0) {
+    check(prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0), "the signal of a parent's death");
+  }
   if (strcmp(sandbox, "seal") == 0) {
     sealed = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     check(syscall(kMseal, sealed, 4096, 0), "a seal");
