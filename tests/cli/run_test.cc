@@ -189,11 +189,11 @@ TEST_F(Supervised, OutputIsAppended) {
 TEST_F(Supervised, JobHasASessionOfItsOwnAndNothingOfTheCallers) {
   const UniqueFd leaked(::open("/dev/null", O_RDONLY));  // without O_CLOEXEC
   const Finished finished = supervise(
-      "cut -d' ' -f6,7 /proc/self/stat; readlink /proc/$$/fd/0; ls /proc/$$/fd | tr '\\n' ' ';"
-      "echo; echo $LD_PRELOAD");
+      "cut -d' ' -f6,7 /proc/self/stat; readlink /proc/$$/fd/0;"
+      "ls /proc/$$/fd; echo $LD_PRELOAD");
   const std::string pid = finished.out.substr(0, finished.out.size() - 1);
   EXPECT_THAT(output(), HasSubstr(pid + " 0\n/dev/null\n"));
-  EXPECT_THAT(output(), HasSubstr("\n0 1 2 \n" + library_ + "\n"));
+  EXPECT_THAT(output(), HasSubstr("\n0\n1\n2\n" + library_ + "\n"));
 }
 
 TEST_F(Supervised, SignalsThatTheCallerIgnoresOrBlocksAreTheCommandsAgain) {
