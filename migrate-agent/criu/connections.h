@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/criu/interrupted_calls.h"
+#include "migrate-agent/criu/core_images.h"
 #include "migrate-agent/criu/tcp_sockets.h"
 #include "migrate-agent/process/outside_tcp.h"
 #include "src/base/result.h"

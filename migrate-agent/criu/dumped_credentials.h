@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "migrate-agent/criu/interrupted_calls.h"
+#include "migrate-agent/criu/core_images.h"
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 

@@ -12,8 +12,6 @@
 #include <fstream>
 #include <optional>
 
-#include "migrate-agent/criu/criu_rpc.pb.h"
-#include "migrate-agent/criu/images.h"
 #include "migrate-agent/criu/tracing.h"
 #include "migrate-agent/procfs/procfs.h"
 
@@ -132,19 +130,12 @@ Status restart_interrupted_calls(pid_t pid, const ReadImage& read, const WriteIm
     const std::string task = std::to_string(pid) + "/task/" + std::to_string(tid);
     const auto pids = procfs::namespace_pids(task);
     if (pids.empty() || signal_is_due(task)) continue;
-    const std::string name = "core-" + std::to_string(pids.back()) + ".img";
-    GCR_ASSIGN(const std::string image, read(name));
-    const auto record = images::record_in(image, images::kCoreMagic);
-    if (!record) return record.error().while_doing(name);
-    wire::Core core;
-    if (!core.ParseFromString(*record)) {
-      return Error(Code::kDataLoss, "CRIU's image " + name + " cannot be read");
-    }
+    GCR_ASSIGN(wire::Core core, read_core(pids.back(), read));
     if (core.machine() != kX86 || !core.thread().has_registers()) continue;
     const auto restart = plan_restart(pid, core.thread().registers());
     if (!restart) continue;
     restart_in_image(*core.mutable_thread()->mutable_registers(), *restart);
-    GCR_TRY(write(name, images::image_of(images::kCoreMagic, core.SerializeAsString())));
+    GCR_TRY(write_core(pids.back(), core, write));
     GCR_TRY(restart_in_thread(tid, *restart));
   }
   return {};

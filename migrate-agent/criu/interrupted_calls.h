@@ -12,16 +12,10 @@
 #include <sys/types.h>
 #include <sys/user.h>
 
-#include <functional>
-#include <string>
-
+#include "migrate-agent/criu/core_images.h"
 #include "src/base/result.h"
 
 namespace gcr::criu {
-
-/// The whole content of an image of the dump, by CRIU's name for it.
-using ReadImage = std::function<Result<std::string>(const std::string& name)>;
-using WriteImage = std::function<Status(const std::string& name, const std::string& content)>;
 
 /// `pid` was just dumped and is stopped. Threads with a pending signal keep their EINTR: the
 /// signal caused it. On failure a thread may be left with its EINTR.

@@ -4,7 +4,7 @@
 
 #include <sys/types.h>
 
-#include "migrate-agent/criu/interrupted_calls.h"
+#include "migrate-agent/criu/core_images.h"
 #include "src/base/result.h"
 
 namespace gcr::criu {

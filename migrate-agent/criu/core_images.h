@@ -1,0 +1,22 @@
+// The images core-*.img of a dump, one for each thread, while they are still with the agent.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+
+#include "migrate-agent/criu/criu_rpc.pb.h"
+#include "src/base/result.h"
+
+namespace gcr::criu {
+
+/// The whole content of an image of the dump, by CRIU's name for it.
+using ReadImage = std::function<Result<std::string>(const std::string& name)>;
+using WriteImage = std::function<Status(const std::string& name, const std::string& content)>;
+
+/// Of the thread with this id in its own PID namespace. kDataLoss if the image is not whole.
+Result<wire::Core> read_core(pid_t in_namespace, const ReadImage& read);
+Status write_core(pid_t in_namespace, const wire::Core& core, const WriteImage& write);
+
+}  // namespace gcr::criu
