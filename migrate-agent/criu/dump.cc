@@ -85,6 +85,7 @@ struct PreparedDump::Impl {
                                                const DumpOptions& options, bool streaming);
   Status start(const Command& command, const std::vector<std::string>& arguments);
   Status run(const TakeImage& take, const TakeMemory& take_memory);
+  Status wait_until_stopped();
   Status wait_until_dumped();
   Status settle(const ReadImage& read, const WriteImage& write);
   Status run_streaming(const TakeImage& take, const TakeMemory& take_memory);
@@ -160,13 +161,19 @@ Status PreparedDump::Impl::run(const TakeImage& take, const TakeMemory& take_mem
   return streamer ? run_streaming(take, take_memory) : run_to_directory();
 }
 
+/// What is frozen need not be stopped.
+Status PreparedDump::Impl::wait_until_stopped() {
+  if (!options.group.empty()) return {};
+  for (const pid_t task : procfs::stopped_tree(pid)) {
+    if (!procfs::has_ended(task)) GCR_TRY(procfs::wait_until_stopped(task));
+  }
+  return {};
+}
+
 /// When CRIU ends, the process is still being stopped, or frozen.
 Status PreparedDump::Impl::wait_until_dumped() {
   GCR_TRY(wait_for_success(*session, directory, kDumpLog));
-  for (const pid_t task : procfs::stopped_tree(pid)) {
-    if (options.group.empty() && !procfs::has_ended(task))
-      GCR_TRY(procfs::wait_until_stopped(task));
-  }
+  GCR_TRY(wait_until_stopped());
   return session->check_namespace();  // else CRIU's view was not genuine
 }
 
@@ -180,6 +187,7 @@ Status PreparedDump::Impl::settle(const ReadImage& read, const WriteImage& write
   for (const pid_t task : procfs::stopped_tree(pid)) {
     if (!procfs::has_ended(task)) GCR_TRY(restart_interrupted_calls(task, read, write));
   }
+  GCR_TRY(wait_until_stopped());
   GCR_TRY(forget_parent_death_signal(pid, read, write));
   if (renamed.empty()) return {};
   GCR_ASSIGN(const std::string files, read(images::kFilesImage));

@@ -304,17 +304,24 @@ Result<std::vector<Held>> hold_all(const std::vector<pid_t>& processes) {
 /// While all threads are held, none but the one that works for us can run, whoever continues it.
 Status with_all_held(const std::vector<pid_t>& processes, const Standstill& standstill,
                      const std::function<Status(std::vector<Held>&)>& work) {
-  return run_apart([&]() -> Status {
-    if (!standstill.traceable) GCR_TRY(standstill.thaw());
+  const bool in_group = static_cast<bool>(standstill.freeze);
+  Status done = run_apart([&]() -> Status {
+    if (in_group && !standstill.traceable) GCR_TRY(standstill.thaw());
     auto held = hold_all(processes);
     Status status = held ? Status() : Status(held.error());
     if (held) {
-      if (standstill.traceable) status = standstill.thaw();
+      if (in_group && standstill.traceable) status = standstill.thaw();
       if (status) status = work(*held);
     }
-    const Status frozen = standstill.freeze();  // before any thread is let go
+    const Status frozen = in_group ? standstill.freeze() : Status();  // before any is let go
     return status ? frozen : status;
   });
+  for (const pid_t pid : processes) {
+    if (in_group || procfs::has_ended(pid)) continue;
+    const Status stopped = procfs::wait_until_stopped(pid);
+    if (done) done = stopped;
+  }
+  return done;
 }
 
 Status read_thread(Held& thread, const std::vector<pid_t>& processes, Observed& observed) {

@@ -16,7 +16,8 @@ namespace gcr::criu::tracing {
 /// nothing is attached. On any other failure the thread may still be attached: let_go() it.
 Result<int> stop(pid_t tid, unsigned long options);
 
-/// Detaches. False with errno set on failure.
+/// Detaches. False with errno set on failure. A thread whose process is stopped shows as running
+/// for a moment: procfs::wait_until_stopped().
 bool let_go(pid_t tid, int signal_number);
 
 /// For a tracer that lives on, and threads that let_go() refused with ESRCH: they are being killed.

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <linux/keyctl.h>
 #include <poll.h>
+#include <pthread.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -13,6 +15,7 @@
 #include <fstream>
 #include <optional>
 #include <sstream>
+#include <thread>
 
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/criu/landlock.h"
@@ -32,9 +35,7 @@ constexpr int kTell = 40;     // of states.c
 constexpr int kConfine = 41;  // likewise
 
 /// No group: they are stopped by SIGSTOP alone.
-Standstill stopped() {
-  return {[] { return Status(); }, [] { return Status(); }, false};
-}
+const Standstill kStopped;
 
 bool kernel_has_landlock() { return ::syscall(444, nullptr, 0, 1) > 0; }
 
@@ -76,7 +77,7 @@ class SettingsTest : public testing::Test {
     const fs::path images = directory_.make("images-" + std::to_string(moves_++));
     const auto dumped = dump(criu_command(), process.pid(), images);
     ASSERT_TRUE(dumped) << dumped.error().message();
-    const auto observed = read_settings({process.pid()}, stopped());
+    const auto observed = read_settings({process.pid()}, kStopped);
     ASSERT_TRUE(observed) << observed.error().message();
     ASSERT_TRUE(kill_stopped(process));
     if (program_) program_->reap();
@@ -85,7 +86,7 @@ class SettingsTest : public testing::Test {
     auto tree = restore(criu_command(), images);
     ASSERT_TRUE(tree) << tree.error().message();
     tree_.emplace(std::move(*tree));
-    const auto refused = apply_settings({{tree_->pid(), observed->front().settings}}, stopped());
+    const auto refused = apply_settings({{tree_->pid(), observed->front().settings}}, kStopped);
     ASSERT_TRUE(refused) << refused.error().message();
     EXPECT_THAT(*refused, testing::IsEmpty());
     EXPECT_EQ(state_of(tree_->pid()), 'T');
@@ -110,6 +111,35 @@ TEST_F(SettingsTest, AreTheSameThereAndBack) {
     EXPECT_EQ(ask(tree_->pid(), 1), second);
   }
   expect_gapless(wait_for_progress(file(), read_output(file()), 20));
+}
+
+// A thread that is let go of has to run before it is stopped again: here, only when nobody else
+// does.
+TEST_F(SettingsTest, AreReadFromThreadsThatStandStillAfterwards) {
+  start("none");
+  const std::vector<pid_t> threads = procfs::threads(program_->pid());
+  const std::jthread busy([](const std::stop_token& end) {
+    while (!end.stop_requested()) {
+    }
+  });
+  cpu_set_t cpus;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof cpus, &cpus), 0);
+  for (int cpu = CPU_SETSIZE - 1; cpu >= 0 && CPU_COUNT(&cpus) > 1; --cpu) CPU_CLR(cpu, &cpus);
+  ASSERT_EQ(
+      ::pthread_setaffinity_np(const_cast<std::jthread&>(busy).native_handle(), sizeof cpus, &cpus),
+      0);
+  for (const pid_t tid : threads) {
+    const sched_param no_priority{};
+    ASSERT_EQ(::sched_setaffinity(tid, sizeof cpus, &cpus), 0);
+    ASSERT_EQ(::sched_setscheduler(tid, SCHED_IDLE, &no_priority), 0);
+  }
+  ASSERT_TRUE(program_->process().send(SIGSTOP));
+  ASSERT_TRUE(procfs::wait_until_stopped(program_->pid()));
+  for (int i = 0; i < 3; ++i) {
+    const auto observed = read_settings({program_->pid()}, kStopped);
+    ASSERT_TRUE(observed) << observed.error().message();
+    for (const pid_t tid : threads) EXPECT_EQ(state_of(tid), 'T');
+  }
 }
 
 TEST_F(SettingsTest, TheEndOfCriuIsNotTheDeathOfAParent) {
@@ -154,7 +184,7 @@ TEST_F(SettingsTest, OfAnotherFormAreRefused) {
     settings[0].set_thread(thread);
     ::kill(tree_->pid(), SIGSTOP);
     EXPECT_TRUE(procfs::wait_until_stopped(tree_->pid()));
-    const auto applied = apply_settings({{tree_->pid(), settings}}, stopped());
+    const auto applied = apply_settings({{tree_->pid(), settings}}, kStopped);
     return applied ? Code::kInvalid : applied.error().code();
   };
   EXPECT_EQ(refusal("no-such-setting", 0), Code::kProtocol);
@@ -171,11 +201,11 @@ TEST_F(SettingsTest, ThatConfineAndAreRefusedEndTheRestore) {
   settings.Add()->set_name("memory-deny-write-execute");
   settings[0].set_value(0x80);  // no bit that this kernel knows
   settings[0].set_needed(true);
-  const auto refused = apply_settings({{tree_->pid(), settings}}, stopped());
+  const auto refused = apply_settings({{tree_->pid(), settings}}, kStopped);
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message(), HasSubstr("[mdwe]"));
   settings[0].set_needed(false);
-  const auto noted = apply_settings({{tree_->pid(), settings}}, stopped());
+  const auto noted = apply_settings({{tree_->pid(), settings}}, kStopped);
   ASSERT_TRUE(noted) << noted.error().message();
   EXPECT_THAT(*noted, testing::ElementsAre(HasSubstr("memory-deny-write-execute")));
 }
@@ -208,7 +238,7 @@ TEST_F(Landlocked, ThreadThatEntersLaterIsFoundInTheDump) {
   ask(program_->pid(), 1);  // the signals come in their order
   const auto dumped = dump(criu_command(), program_->pid(), directory_.make("images"));
   ASSERT_TRUE(dumped) << dumped.error().message();
-  const auto observed = read_settings({program_->pid()}, stopped());
+  const auto observed = read_settings({program_->pid()}, kStopped);
   ASSERT_TRUE(observed) << observed.error().message();
   EXPECT_THAT(observed->front().in_landlock, testing::ElementsAre(threads.at(1)));
   const Output before = read_output(file());
