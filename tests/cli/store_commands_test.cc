@@ -11,6 +11,7 @@
 #include "migrate-agent/store/writer.h"
 #include "tests/cli/process.h"
 #include "tests/control/peers.h"
+#include "tests/support/damage.h"
 
 namespace gcr::cli::test {
 namespace {
@@ -82,10 +83,7 @@ class StoreCommands : public testing::Test {
   /// Changes a byte of every content.
   void damage_packs() const {
     for (const auto& entry : fs::directory_iterator(folder_ / "store" / "packs")) {
-      std::fstream pack(entry.path(), std::ios::binary | std::ios::in | std::ios::out);
-      pack.seekp(4096 + 100);
-      pack.put('#');
-      ASSERT_TRUE(pack);
+      gcr::test::damage_byte(entry.path(), 4096 + 100);
     }
   }
 

@@ -8,13 +8,13 @@
 #include <asio/co_spawn.hpp>
 #include <atomic>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <thread>
 
 #include "migrate-agent/procfs/procfs.h"
 #include "tests/daemon/agent_process.h"
 #include "tests/daemon/journals.h"
+#include "tests/support/damage.h"
 
 namespace gcr::agent::test {
 namespace {
@@ -254,9 +254,7 @@ TEST_F(ExactlyOne, AnOperatorIsNotLedAstrayByAnAgentThatTheJournalDoesNotName) {
 class DamagedJournal : public ExactlyOne {
  protected:
   void damage(const Uuid& id, journal::Role role, std::size_t slot) {
-    std::fstream file(path(id, role), std::ios::in | std::ios::out | std::ios::binary);
-    file.seekp(static_cast<std::streamoff>(slot * journal::kSlotBytes + 100)).put('x');
-    ASSERT_TRUE(file.flush());
+    gcr::test::damage_byte(path(id, role), slot * journal::kSlotBytes + 100);
   }
   std::filesystem::path path(const Uuid& id, journal::Role role) {
     return journal::path_of(home_.state_dir(), id, role);

@@ -6,11 +6,11 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <fstream>
 
 #include "migrate-agent/procfs/procfs.h"
 #include "tests/daemon/agent_process.h"
 #include "tests/daemon/journals.h"
+#include "tests/support/damage.h"
 
 namespace gcr::agent::test {
 namespace {
@@ -196,9 +196,7 @@ TEST_F(RecoveryTest, StoppingDaemonWaitsForTheOneThatIsAtWork) {
 TEST_F(RecoveryTest, DamagedJournalIsLeftToAnOperator) {
   const Uuid id = write_source(home_.state_dir(), SourceState::kCommitted);
   const auto path = journal::path_of(home_.state_dir(), id, Began::SOURCE);
-  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-  file.seekp(journal::kSlotBytes + 100).put('x');
-  file.close();
+  gcr::test::damage_byte(path, journal::kSlotBytes + 100);
   AgentProcess agent(credentials_, {}, home_);
   EXPECT_TRUE(agent.wait_for_log("needs an operator"));
   Client client(agent, credentials_, "operator");

@@ -20,6 +20,7 @@
 #include "migrate-agent/procfs/procfs.h"
 #include "src/base/units.h"
 #include "tests/e2e/checkpoints.h"
+#include "tests/support/damage.h"
 
 namespace gcr::e2e {
 namespace {
@@ -135,11 +136,8 @@ TEST_F(CheckpointTest, AnAlteredPackIsFoundBeforeAnythingRuns) {
   ASSERT_EQ(checkpoint(counter.pid(), {"--stop"}).exit_code, 0);
   const HostUse idle = hosts_.use(Host::kB);
   for (const auto& pack : fs::directory_iterator(store() + "/packs")) {
-    std::fstream file(pack.path(), std::ios::in | std::ios::out | std::ios::binary);
     for (std::uint64_t at = 64 * kKiB; at < pack.file_size() / 2; at += 512 * kKiB) {
-      file.seekp(static_cast<std::streamoff>(at));
-      file.put('\x55');
-      file.put('\xaa');
+      test::damage_byte(pack.path(), at);
     }
   }
   const CommandResult refused = restore(Host::kB);

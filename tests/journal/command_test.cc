@@ -8,6 +8,7 @@
 
 #include "tests/cli/process.h"
 #include "tests/journal/support.h"
+#include "tests/support/damage.h"
 
 namespace gcr::journal::test {
 namespace {
@@ -42,12 +43,6 @@ class Command : public testing::Test {
     EXPECT_TRUE(google::protobuf::util::JsonStringToMessage(finished.out, &result).ok())
         << finished.out;
     return result;
-  }
-
-  static void damage(const std::filesystem::path& path, std::size_t at, std::byte value) {
-    auto bytes = bytes_of(path);
-    bytes.at(at) = value;
-    write_bytes(path, bytes);
   }
 
   StateDir dir_;
@@ -104,7 +99,9 @@ TEST_F(Command, ACopyUnderAnyNameIsPrinted) {
 
 TEST_F(Command, ATornRecordIsMentioned) {
   const auto path = journal({committed()});
-  damage(path, 3 * kSlotBytes - 1, std::byte{0});
+  auto bytes = bytes_of(path);
+  bytes.at(3 * kSlotBytes - 1) = std::byte{0};
+  write_bytes(path, bytes);
   const Finished finished = print(path);
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
   EXPECT_THAT(finished.out, HasSubstr("\n  torn: "));
@@ -113,7 +110,7 @@ TEST_F(Command, ATornRecordIsMentioned) {
 
 TEST_F(Command, DamageIsMentionedAfterWhatIsGood) {
   const auto path = journal({committed()});
-  damage(path, 2 * kSlotBytes + 5, std::byte{0x55});
+  gcr::test::damage_byte(path, 2 * kSlotBytes + 5);
   const Finished finished = print(dir_.path());
   EXPECT_EQ(finished.exit_status, 1);
   EXPECT_THAT(finished.out, HasSubstr("  began  "));
@@ -143,7 +140,7 @@ TEST_F(Command, JsonHasTheSame) {
 
 TEST_F(Command, JsonOfADamagedOneSaysSo) {
   const auto path = journal({});
-  damage(path, 0, std::byte{0});
+  gcr::test::damage_byte(path, 0);
   const Struct result = json_of(path, 1);
   const auto& file = result.fields().at("journals").list_value().values(0).struct_value().fields();
   EXPECT_THAT(file.at("damage").string_value(), HasSubstr("this is not a journal"));

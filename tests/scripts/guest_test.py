@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""scripts/guest, with a program in the place of qemu: what it does with a machine that does not begin."""
+
+import os
+import pathlib
+import subprocess
+import tempfile
+import time
+import unittest
+
+GUEST = pathlib.Path(__file__).resolve().parents[2] / "scripts/guest"
+
+# Finds the file of the status and that of its own number in its arguments, as qemu does. Each start takes the next
+# line of the plan.
+MACHINE = """#!/bin/bash
+here=${0%/*}
+for argument; do
+  [[ $argument != file,id=status,path=* ]] || status=${argument#file,id=status,path=}
+  [[ $argument != */pid ]] || echo $$ >"$argument"
+done
+echo >>"$here/starts"
+what=$(sed -n "$(wc -l <"$here/starts")p" "$here/plan")
+[[ $what != stuck ]] || exec sleep 1000
+echo begun >"$status"
+[[ $what != endless ]] || exec sleep 1000
+echo "output of the command"
+echo "$what" >"$status.new" && cat "$status.new" >>"$status"
+"""
+
+
+class Guest(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        (self.folder / "qemu-system-x86_64").write_text(MACHINE)
+        (self.folder / "qemu-system-x86_64").chmod(0o755)
+        (self.folder / "deps/guest/modules").mkdir(parents=True)
+        (self.folder / "deps/guest/modules/order").touch()
+
+    def run_guest(self, plan, *options):
+        (self.folder / "plan").write_text("".join(line + "\n" for line in plan))
+        began = time.monotonic()
+        done = subprocess.run(
+            [GUEST, *options, "--", "true"], capture_output=True, text=True, timeout=120,
+            env=os.environ | {"PATH": f"{self.folder}:{os.environ['PATH']}", "GCR_DEPS_DIR": str(self.folder / "deps")})
+        return done, time.monotonic() - began, len((self.folder / "starts").read_text())
+
+    def test_the_exit_status_is_the_command_s(self):
+        done, _, starts = self.run_guest(["7"])
+        self.assertEqual((done.returncode, done.stdout, starts), (7, "output of the command\n", 1))
+
+    def test_a_machine_that_does_not_begin_is_ended_and_another_one_started(self):
+        done, _, starts = self.run_guest(["stuck", "stuck", "0"], "--start", "2")
+        self.assertEqual((done.returncode, done.stdout, starts), (0, "output of the command\n", 3), done.stderr)
+        self.assertEqual(done.stderr.count("had not begun the command after 2 s"), 2)
+
+    def test_the_timeout_is_for_all_of_them(self):
+        done, seconds, starts = self.run_guest(["stuck"] * 50, "--start", "2", "--timeout", "5")
+        self.assertEqual(done.returncode, 124, done.stderr)
+        self.assertGreaterEqual(starts, 2)
+        self.assertGreaterEqual(seconds, 4)
+
+    def test_a_command_that_began_has_all_the_time(self):
+        done, seconds, starts = self.run_guest(["endless"], "--start", "1", "--timeout", "4")
+        self.assertEqual((done.returncode, starts), (124, 1), done.stderr)
+        self.assertGreaterEqual(seconds, 3)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
