@@ -85,6 +85,8 @@ class Scenario(unittest.TestCase):
 
 
 class HostsThatDie(Scenario):
+    options = ("--peer-silence-ms", "1500")
+
     def kill_host_c_with_a_copy_that_never_ran(self, begin):
         """Begins, and stops host c's worker where a process is restored and not committed yet."""
         faults = self.hosts.folder / "c" / "faults"

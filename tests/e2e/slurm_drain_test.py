@@ -426,7 +426,7 @@ class Faults(Scenario):
 
 class NodesThatDie(Scenario):
     count = 3
-    options = ("--fault-points", "true", "--slurmd-timeout", "30")
+    options = ("--fault-points", "true", "--slurmd-timeout", "30", "--peer-silence-ms", "1500")
 
     def setUp(self):
         super().setUp()

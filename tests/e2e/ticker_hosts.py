@@ -102,7 +102,7 @@ class Hosts:
         self._folder = tempfile.TemporaryDirectory(prefix="gcr-drain-")  # pylint: disable=consider-using-with
         os.chmod(self._folder.name, 0o755)  # for programs of other users
         self.folder = pathlib.Path(self._folder.name).resolve() / "hosts"
-        self.script("up", "--hosts", str(count), "--vram", "4G", "--peer-silence-ms", "1500", *options)
+        self.script("up", "--hosts", str(count), "--vram", "4G", *options)
         self.env = {}
         for line in (self.folder / "env").read_text(encoding="utf-8").splitlines():
             name, _, value = line.partition("=")
