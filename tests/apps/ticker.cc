@@ -24,7 +24,7 @@ namespace gcr::apps {
 namespace {
 
 struct Options {
-  double period_ms = 20;
+  double period_ms = 50;
   std::uint64_t churn = 0;
   std::uint64_t spawn = 0;
   int device = 0;

@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 CAP_SYS_RESOURCE = 24
 HANGS_S = 600  # after so long a command will never end
-TICKER = "ticker --period-ms 50"
+TICKER = "ticker"
 SLICES, SLICE_WORDS = 64, 8192  # as tests/apps/ticker.h has them
 
 
@@ -146,7 +146,7 @@ class Hosts:
         return path, process
 
     def start_ticker(self, host, stdin=subprocess.DEVNULL):
-        ticker = Ticker(*self.start(host, *TICKER.split(), stdin=stdin))
+        ticker = Ticker(*self.start(host, TICKER, stdin=stdin))
         wait_for("the ticker starts", lambda: len(ticker.lines()) >= 2)
         return ticker
 

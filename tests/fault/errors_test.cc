@@ -273,7 +273,7 @@ time.sleep(4)
 }
 
 TEST(Application, MayAllocateAndFreeAllTheTime) {
-  Pair pair(ticker({"--churn", "1"}));
+  Pair pair(ticker({"--churn", "1", "--period-ms", "20"}));
   for (int i = 0; i < 6; ++i) {
     Scenario undisturbed;
     undisturbed.survivor = Side::kDestination;
@@ -283,7 +283,7 @@ TEST(Application, MayAllocateAndFreeAllTheTime) {
 }
 
 TEST(Application, MayStartProcessesAllTheTime) {
-  Pair pair(ticker({"--spawn", "5"}));
+  Pair pair(ticker({"--spawn", "5", "--period-ms", "20"}));
   for (int i = 0; i < 10; ++i) {
     const Result result = pair.run(Scenario{});
     EXPECT_TRUE(result.passed()) << result.failure;

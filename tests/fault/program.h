@@ -16,7 +16,7 @@ struct Program {
   bool under_library = true;             ///< else it moves through the driver alone
   std::size_t processes = 1;             ///< of one copy
   std::vector<std::string> passes_by{};  ///< fault points that its migrations never come to
-  std::uint64_t proof = 50;              ///< lines that show that a copy goes on
+  std::uint64_t proof = 20;              ///< lines that show that a copy goes on
   std::string last_words{};  ///< how a line begins that is its last one, and says why; or ""
   /// Makes what gives the lines of an undisturbed copy, one after the other.
   std::function<std::function<std::string()>()> lines{};
