@@ -108,10 +108,7 @@ TEST_F(JobTest, AllProcessesMoveToAndFroWithWhatTheyShare) {
   ASSERT_NO_FATAL_FAILURE(move_to_and_fro(hosts_, tree.pid(), 4, check));
   EXPECT_TRUE(counter_is_intact(client_, hosts_, Host::kA));
   std::ofstream(gpu_output_ + ".reap").put('1');
-  while (tree.lines().back().starts_with("zombie") == false) {
-    ASSERT_TRUE(tree.wait_for_lines(tree.lines().size() + 1)) << tree.output();
-  }
-  EXPECT_EQ(tree.lines().back(), "zombie 7");
+  EXPECT_TRUE(test::wait_until([&] { return tree.lines().back() == "zombie 7"; })) << tree.output();
 }
 
 /// A shell script around a counter, as batch systems start programs.
