@@ -31,9 +31,16 @@ function(gcr_add_precompiled_set name)
   target_compile_options(gcr_headers_${name} PRIVATE "$<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp>")
 endfunction()
 
+# Sets `result` to the levels of optimisation among the options of `target`: the last one counts.
+function(gcr_optimised target result)
+  get_property(options TARGET ${target} PROPERTY COMPILE_OPTIONS)
+  list(FILTER options INCLUDE REGEX "-O[0-9]")
+  set(${result} "${options}" PARENT_SCOPE)
+endfunction()
+
 # Gives every target in and below `folder` that has no precompiled headers the set `base_set` if it
-# links gcr_base, `control_set` if it links gcr_control, and with a third argument only those that
-# link that too.
+# links gcr_base, `control_set` if it links gcr_control. GCC takes them only where it optimises as it
+# did for them.
 function(gcr_share_precompiled folder base_set control_set)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL GNU AND NOT GCR_FUZZ)
     return()
@@ -42,7 +49,9 @@ function(gcr_share_precompiled folder base_set control_set)
   foreach(target IN LISTS targets)
     gcr_compiled_against(${target} links)
     get_property(own TARGET ${target} PROPERTY PRECOMPILE_HEADERS SET)
-    if(own OR (ARGC GREATER 3 AND NOT ARGV3 IN_LIST links))
+    gcr_optimised(${target} level)
+    gcr_optimised(gcr_headers_${base_set} shared_level)
+    if(own OR NOT level STREQUAL shared_level)
       continue()
     elseif(gcr_control IN_LIST links)
       target_precompile_headers(${target} REUSE_FROM gcr_headers_${control_set})
@@ -52,6 +61,6 @@ function(gcr_share_precompiled folder base_set control_set)
   endforeach()
   get_property(folders DIRECTORY ${folder} PROPERTY SUBDIRECTORIES)
   foreach(below IN LISTS folders)
-    gcr_share_precompiled(${below} ${base_set} ${control_set} ${ARGN})
+    gcr_share_precompiled(${below} ${base_set} ${control_set})
   endforeach()
 endfunction()
