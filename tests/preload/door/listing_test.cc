@@ -1,12 +1,15 @@
 // What a host that lists its processes is told at their doors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <vector>
 
 #include "migrate-agent/host/host_state.h"
+#include "migrate-agent/procfs/procfs.h"
 #include "tests/preload/door/door_helpers.h"
 
 namespace gcr::test {
@@ -14,6 +17,7 @@ namespace {
 
 using testing::IsEmpty;
 using testing::SizeIs;
+using testing::UnorderedElementsAre;
 
 /// As a host with `gpus` lists `subject`.
 std::optional<host::FoundProcess> listed(const Subject& subject,
@@ -50,6 +54,13 @@ TEST_F(ListingTest, AProcessIsOnTheHostThatHasItsGpu) {
   ASSERT_THAT(found->process.gpus(), SizeIs(1));
   EXPECT_EQ(found->process.gpus(0).vram_bytes(), 4 * kMiB);
   EXPECT_FALSE(listed(subject_)) << "on a host without GPUs";
+}
+
+/// Whose doors would be opened while their agents look at them.
+TEST_F(ListingTest, NoProcessOfAnotherTestIsOnTheHost) {
+  if (std::getenv("GCR_TEST_REAL_GPU") != nullptr) GTEST_SKIP() << "this one is on a whole host";
+  EXPECT_EQ(::getppid(), 1);
+  EXPECT_THAT(procfs::processes(), UnorderedElementsAre(1, ::getpid(), subject_.pid()));
 }
 
 TEST_F(ListingTest, AProcessWhoseDoorIsInUseIsTheNetworkNamespaces) {
