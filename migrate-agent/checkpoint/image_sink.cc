@@ -87,7 +87,7 @@ void CheckpointSink::store_later(Image& file, std::uint64_t offset, Window windo
     ++under_way_;
   }
   asio::post(workers_, [this, &file, offset, window = std::move(window)] {
-    const std::span bytes(window.room.get(), window.length);
+    const auto bytes = std::span(window.room).first(window.length);
     Status done = broken_.status();
     for (std::size_t at = 0; done && at < bytes.size(); at += kPartBytes) {
       const std::size_t length = std::min(kPartBytes, bytes.size() - at);
@@ -104,9 +104,8 @@ Status CheckpointSink::take(const std::string& name, UniqueFd content) {
   Image& file = image(files_, name);
   for (bool ended = false; !ended;) {
     GCR_TRY(broken_.status());
-    Window window{std::make_unique_for_overwrite<std::byte[]>(kWindowBytes)};
-    GCR_ASSIGN(window.length,
-               images::read_window(content.get(), {window.room.get(), kWindowBytes}, name));
+    Window window{RawBytes(kWindowBytes)};
+    GCR_ASSIGN(window.length, images::read_window(content.get(), window.room, name));
     ended = window.length < kWindowBytes;
     const std::uint64_t offset = file.size_bytes;
     file.size_bytes += window.length;

@@ -12,6 +12,7 @@
 #include "migrate-agent/checkpoint/extents.h"
 #include "migrate-agent/images/sink.h"
 #include "migrate-agent/store/writer.h"
+#include "src/base/raw_bytes.h"
 #include "transport/transfer.h"
 
 namespace gcr::agent {
@@ -44,7 +45,7 @@ class CheckpointSink : public images::Sink {
   using Images = std::map<std::string, std::unique_ptr<Image>>;
   /// What was read of a file at a time.
   struct Window {
-    std::unique_ptr<std::byte[]> room;  ///< not initialised: most images are small
+    RawBytes room;  ///< most images are small
     std::size_t length = 0;
   };
 

@@ -6,8 +6,9 @@
 #include <unistd.h>
 
 #include <cstddef>
-#include <memory>
 #include <optional>
+
+#include "src/base/raw_bytes.h"
 
 namespace gcr::criu {
 namespace {
@@ -29,10 +30,10 @@ int run_work(void* argument) {
 
 Status run_apart(const std::function<Status()>& work) {
   WorkApart work_apart{work, std::nullopt};
-  const auto stack = std::make_unique<std::byte[]>(kWorkStackBytes);
+  RawBytes stack(kWorkStackBytes);
   // Without a signal at its end: nobody else waits for it.
-  const pid_t pid = ::clone(run_work, stack.get() + kWorkStackBytes,
-                            CLONE_VM | CLONE_VFORK | CLONE_FILES, &work_apart);
+  const pid_t pid =
+      ::clone(run_work, stack.end(), CLONE_VM | CLONE_VFORK | CLONE_FILES, &work_apart);
   if (pid < 0) return Error::from_errno(errno, "cannot start a process for a tracer");
   while (::waitpid(pid, nullptr, __WALL) < 0 && errno == EINTR) {
   }

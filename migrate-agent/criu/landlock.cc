@@ -12,11 +12,11 @@
 #include <unistd.h>
 
 #include <cstddef>
-#include <memory>
 #include <sstream>
 
 #include "migrate-agent/criu/apart.h"
 #include "migrate-agent/procfs/procfs.h"
+#include "src/base/raw_bytes.h"
 
 namespace gcr::criu {
 namespace {
@@ -126,10 +126,10 @@ Result<Bystanders::Bystander> Bystanders::start(uid_t uid, gid_t gid) const {
   const UniqueFd input(ends[0]);
   Bystander made;
   made.lifeline = UniqueFd(ends[1]);
-  const auto stacks = std::make_unique<std::byte[]>(2 * kStartStackBytes);
-  Start start{namespaces.get(), input.get(), uid, gid, stacks.get() + 2 * kStartStackBytes};
+  RawBytes stacks(2 * kStartStackBytes);
+  Start start{namespaces.get(), input.get(), uid, gid, stacks.end()};
   const pid_t parent =
-      ::clone(run_parent, stacks.get() + kStartStackBytes, CLONE_VM | CLONE_VFORK, &start);
+      ::clone(run_parent, stacks.data() + kStartStackBytes, CLONE_VM | CLONE_VFORK, &start);
   if (parent < 0) return Error::from_errno(errno, "cannot start a process");
   wait_for_end(parent);
   if (start.pid > 0 && start.error != 0) wait_for_end(start.pid);

@@ -13,6 +13,7 @@
 
 #include "migrate-agent/procfs/procfs.h"
 #include "src/base/address_ranges.h"
+#include "src/base/raw_bytes.h"
 #include "src/base/units.h"
 
 namespace gcr::criu {
@@ -213,7 +214,7 @@ Status PrefilledMemory::move_to(HoldLine& line, pid_t init) {
     for (const std::uint64_t block : area->blocks) {
       (void)ask(Hold::kMakeHuge, area->in_criu(block), kHugePageBytes);
     }
-    std::vector<std::byte> window(kWindowBytes);
+    RawBytes window(kWindowBytes);
     for (const auto& [address, pages] : area->windows) {
       if (::pread(old.get(), window.data(), window.size(),
                   static_cast<off_t>(old_base + (address - area->range.start))) !=

@@ -16,6 +16,7 @@
 
 #include "migrate-agent/procfs/procfs.h"
 #include "src/base/descriptor_passing.h"
+#include "src/base/raw_bytes.h"
 #include "src/base/socket_pair.h"
 
 namespace gcr::criu {
@@ -382,7 +383,7 @@ Result<wire::Response> Session::call(const wire::Request& request) {
     return Error::from_errno(errno, "cannot send a request to CRIU");
   }
   GCR_ASSIGN([[maybe_unused]] const bool answered, wait_for(rpc_.get()));
-  std::string answer(kMaxResponseBytes, '\0');
+  RawBytes answer(kMaxResponseBytes);
   const ssize_t got = ::recv(rpc_.get(), answer.data(), answer.size(), MSG_DONTWAIT | MSG_TRUNC);
   if (got <= 0) return ended_silently();
   wire::Response response;

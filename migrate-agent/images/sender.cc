@@ -22,6 +22,7 @@
 #include "migrate-agent/digest/digest.h"
 #include "migrate-agent/images/block.h"
 #include "migrate-agent/images/slots.h"
+#include "src/base/raw_bytes.h"
 #include "src/base/side_by_side.h"
 #include "src/base/units.h"
 
@@ -82,7 +83,7 @@ struct MemoryRound {
 };
 
 /// Room for the header, then for a window: a block that is sent as it is needs no copy.
-using Buffer = std::vector<std::byte>;
+using Buffer = RawBytes;
 
 std::span<std::byte> window_of(Buffer& buffer) {
   return std::span(buffer).subspan(kBlockHeaderBytes);

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <set>
 
+#include "src/base/raw_bytes.h"
 #include "src/base/units.h"
 
 namespace gcr::images {
@@ -135,8 +136,8 @@ Status ImageStore::make_room(const BlockHeader& header) {
 }
 
 Status ImageStore::landed(std::uint64_t offset, std::uint64_t length_bytes) {
-  thread_local std::vector<std::byte> stored(kWindowBytes);
-  thread_local std::vector<std::byte> pages(kWindowBytes);
+  thread_local RawBytes stored(kWindowBytes);
+  thread_local RawBytes pages(kWindowBytes);
   if (offset % kSlotBytes != 0 || length_bytes < kBlockHeaderBytes || length_bytes > kSlotBytes ||
       offset >= ring_.bytes().size()) {
     return Error(Code::kProtocol, "the source wrote past the slots of the images");

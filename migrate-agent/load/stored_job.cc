@@ -9,6 +9,7 @@
 
 #include "migrate-agent/memory_files/incoming.h"
 #include "src/base/address_ranges.h"
+#include "src/base/raw_bytes.h"
 #include "src/base/side_by_side.h"
 
 namespace gcr::agent {
@@ -67,7 +68,7 @@ Status StoredJob::send_vram(transport::Channel& channel, const Regions& regions,
                             proto::RestoreRequest& request) const {
   const std::vector<Chunk> chunks = chunks_of(manifest_);
   GCR_TRY(share_out(chunks.size(), channel.useful_writers(), [&](std::size_t i) -> Status {
-    thread_local std::vector<std::byte> memory(kChunkBytes);
+    thread_local RawBytes memory(kChunkBytes);
     const Chunk& chunk = chunks[i];
     const proto::StoredBuffer& buffer = manifest_.vram(chunk.buffer);
     const std::uint32_t content = buffer.contents(static_cast<int>(chunk.number));
@@ -87,7 +88,7 @@ Status StoredJob::send_vram(transport::Channel& channel, const Regions& regions,
 /// Fills `out` with what is at `offset`.
 Status StoredJob::read_at(const proto::StoredImage& image, std::uint64_t offset,
                           std::span<std::byte> out) const {
-  thread_local std::vector<std::byte> content(store::kMaxContentBytes);
+  thread_local RawBytes content(store::kMaxContentBytes);
   std::ranges::fill(out, std::byte{0});
   const std::uint64_t end = offset + out.size();
   auto extent = std::ranges::upper_bound(image.extents(), offset, {}, end_of);

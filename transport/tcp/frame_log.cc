@@ -13,8 +13,7 @@ static_assert(kKeptWriteBytes <= kKeptBytesPerAsk);
 
 }  // namespace
 
-FrameLog::FrameLog()
-    : frames_(kMaxFrames), kept_(std::make_unique_for_overwrite<std::byte[]>(kMaxKeptBytes)) {}
+FrameLog::FrameLog() : frames_(kMaxFrames), kept_(kMaxKeptBytes) {}
 
 /// Where the next kept bytes begin: at the end of the last ones, or of the store, as they stand in
 /// one piece.
@@ -49,7 +48,7 @@ const FrameLog::Frame& FrameLog::add_kept(RegionId region, std::uint64_t offset,
                                           std::size_t length_bytes, std::span<std::byte>& copy_to) {
   Frame& frame = push(region, offset);
   const std::uint64_t from = place(length_bytes);
-  copy_to = std::span(&kept_[from % kMaxKeptBytes], length_bytes);
+  copy_to = std::span(kept_).subspan(from % kMaxKeptBytes, length_bytes);
   frame.bytes = copy_to;
   frame.kept_end = kept_to_ = from + length_bytes;
   if (next_ - frames_asked_ >= kFramesPerAsk || kept_to_ - kept_asked_ >= kKeptBytesPerAsk) {

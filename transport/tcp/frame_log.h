@@ -5,10 +5,10 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
+#include "src/base/raw_bytes.h"
 #include "src/base/result.h"
 #include "src/base/units.h"
 #include "transport/channel.h"
@@ -83,7 +83,7 @@ class FrameLog {
   Frame& slot(std::uint64_t number) { return frames_[number % kMaxFrames]; }
 
   std::vector<Frame> frames_;
-  std::unique_ptr<std::byte[]> kept_;
+  RawBytes kept_;
   std::uint64_t kept_from_ = 0;  ///< positions in an endless sequence of stores
   std::uint64_t kept_to_ = 0;
   std::uint64_t kept_asked_ = 0;    ///< what was kept up to here was asked about

@@ -14,8 +14,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <vector>
 
+#include "src/base/raw_bytes.h"
 #include "src/base/result.h"
 #include "transport/tcp/traffic_secret.h"
 
@@ -90,7 +90,7 @@ class RecordSealer {
 
   RecordCipher cipher_;
   std::uint64_t records_of_a_key_;
-  std::vector<std::byte> buffer_;
+  RawBytes buffer_;
   std::size_t size_ = 0;
 };
 
@@ -119,10 +119,10 @@ class RecordOpener {
 
   RecordCipher cipher_;
   bool failed_ = false;
-  std::vector<std::byte> buffer_;  ///< from the network: begin_ to end_
+  RawBytes buffer_;  ///< from the network: begin_ to end_
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
-  std::vector<std::byte> overflow_;  ///< content that `out` had no room for
+  RawBytes overflow_;                ///< content that `out` had no room for
   std::span<const std::byte> rest_;  ///< what is left of it
 };
 
