@@ -67,6 +67,25 @@ std::string read_at(int fd, std::size_t bytes, off_t offset) {
   return content;
 }
 
+/// What `content`, the beginning of the file `name`, tells of the first mappings alone. How much of
+/// a mapping is in memory, and how many processes share it, changes with what others do.
+std::string steady_part(const std::string& name, const std::string& content) {
+  constexpr int kMappings = 3;
+  if (name != "smaps" && name != "smaps_rollup" && name != "numa_maps") return content;
+  std::string steady;
+  std::istringstream lines(content.substr(0, content.rfind('\n') + 1));
+  int mappings = 0;
+  for (std::string line; mappings < kMappings && std::getline(lines, line);) {
+    // "5581a000-5581c000 r--p ..." or "5581a000 default ..."; others begin with a word as "Rss:".
+    if (std::isxdigit(static_cast<unsigned char>(line[0])) == 0 || line.find(':') < line.find(' '))
+      continue;
+    steady += name == "numa_maps" ? line.substr(0, line.find(' ')) : line;
+    steady += '\n';
+    ++mappings;
+  }
+  return steady;
+}
+
 /// Whether `file`, one that shows the memory of a process, shows the memory that the process has
 /// now: an execve begins a new one, and the file keeps to the old one. Each execve draws addresses,
 /// and random bytes, which only the same memory has.
@@ -88,8 +107,8 @@ bool shows_present_memory(pid_t pid, int file, const std::string& name) {
     return ::pread(file, &entry, sizeof(entry), at) == sizeof(entry) &&
            (entry & kPresentOrSwapped) != 0;
   }
-  const std::string content = read_at(file, kCompared, 0);
-  return !content.empty() && content == read_at(now.get(), kCompared, 0);
+  const std::string content = steady_part(name, read_at(file, kCompared, 0));
+  return !content.empty() && content == steady_part(name, read_at(now.get(), kCompared, 0));
 }
 
 bool shows_memory(const std::string& name) {

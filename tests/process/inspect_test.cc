@@ -20,9 +20,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <stop_token>
 #include <thread>
 
 #include "migrate-agent/cgroups/limits.h"
@@ -340,6 +342,19 @@ TEST_F(HostileProcess, FilesOfProcThatItsNameStillLeadsToDoNotBlock) {
   }
   start({"open", "/proc/cpuinfo", "open", "/proc/sys/kernel/pid_max"});
   EXPECT_THAT(ids(look()), IsEmpty());
+}
+
+/// Programs that come and go share libraries with it, and the kernel counts them.
+TEST_F(HostileProcess, FilesOfProcThatOthersChangeDoNotBlock) {
+  const std::jthread others([](const std::stop_token& end) {
+    while (!end.stop_requested()) EXPECT_EQ(std::system("/bin/true"), 0);
+  });
+  for (const char* file : {"smaps", "smaps_rollup", "numa_maps"}) {
+    if (!fs::exists(fs::path("/proc/self") / file)) continue;  // not every kernel has the last
+    start({"open", fs::path("/proc/self") / file});
+    for (int i = 0; i < 50; ++i) ASSERT_THAT(ids(look()), IsEmpty()) << file;
+    end();
+  }
 }
 
 /// Whoever shares the descriptor would get another process's, or a more powerful program's.
