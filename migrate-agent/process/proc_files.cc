@@ -67,23 +67,27 @@ std::string read_at(int fd, std::size_t bytes, off_t offset) {
   return content;
 }
 
-/// What `content`, the beginning of the file `name`, tells of the first mappings alone. How much of
-/// a mapping is in memory, and how many processes share it, changes with what others do.
-std::string steady_part(const std::string& name, const std::string& content) {
-  constexpr int kMappings = 3;
-  if (name != "smaps" && name != "smaps_rollup" && name != "numa_maps") return content;
-  std::string steady;
+/// The mappings that `content`, the beginning of the file `name`, tells of, without what it counts.
+std::string mappings_in(const std::string& name, const std::string& content) {
+  std::string mappings;
   std::istringstream lines(content.substr(0, content.rfind('\n') + 1));
-  int mappings = 0;
-  for (std::string line; mappings < kMappings && std::getline(lines, line);) {
+  for (std::string line; std::getline(lines, line);) {
     // "5581a000-5581c000 r--p ..." or "5581a000 default ..."; others begin with a word as "Rss:".
     if (std::isxdigit(static_cast<unsigned char>(line[0])) == 0 || line.find(':') < line.find(' '))
       continue;
-    steady += name == "numa_maps" ? line.substr(0, line.find(' ')) : line;
-    steady += '\n';
-    ++mappings;
+    mappings += name == "numa_maps" ? line.substr(0, line.find(' ')) : line;
+    mappings += '\n';
   }
-  return steady;
+  return mappings;
+}
+
+/// Whether two beginnings of the file `name` show the same memory. How much of a mapping is in
+/// memory, and how many processes share it, changes with what others do, and with it how many
+/// mappings fit.
+bool are_of_one_memory(const std::string& name, const std::string& a, const std::string& b) {
+  if (name != "smaps" && name != "smaps_rollup" && name != "numa_maps") return !a.empty() && a == b;
+  const std::string of_a = mappings_in(name, a), of_b = mappings_in(name, b);
+  return !of_a.empty() && !of_b.empty() && (of_a.starts_with(of_b) || of_b.starts_with(of_a));
 }
 
 /// Whether `file`, one that shows the memory of a process, shows the memory that the process has
@@ -107,8 +111,7 @@ bool shows_present_memory(pid_t pid, int file, const std::string& name) {
     return ::pread(file, &entry, sizeof(entry), at) == sizeof(entry) &&
            (entry & kPresentOrSwapped) != 0;
   }
-  const std::string content = steady_part(name, read_at(file, kCompared, 0));
-  return !content.empty() && content == steady_part(name, read_at(now.get(), kCompared, 0));
+  return are_of_one_memory(name, read_at(file, kCompared, 0), read_at(now.get(), kCompared, 0));
 }
 
 bool shows_memory(const std::string& name) {
