@@ -21,6 +21,11 @@ journal::Contents look_at(const std::filesystem::path& path) {
   return none;
 }
 
+/// For good, whoever has the journal: a recovery that waited for it may have it for a moment.
+bool is_finished(const journal::Contents& contents) {
+  return !contents.damage && !contents.records.empty() && !journal::unfinished(contents.records);
+}
+
 /// The job's; none if nothing can be read.
 journal::ProcessIds members_of(const journal::Contents& contents) {
   if (contents.records.empty()) return {};
@@ -89,9 +94,9 @@ void Recoveries::begin(const std::filesystem::path& state_dir) {
 
 void Recoveries::add_after(const journal::Entry& entry, bool well) {
   if (const auto suspension = suspension_in(entry)) add_after(*suspension, well);
+  if (well && is_finished(look_at(entry.path))) return;
   const Need need = need_of(entry.path);
-  const bool unfinished = need == Need::kRecovery || need == Need::kSuspended;
-  if (!unfinished && (need != Need::kFinished || well)) return;
+  if (need == Need::kNone || need == Need::kOperator) return;
   if (const WorkerId id = add(entry); id != 0) start(id, recoveries_.at(id));
 }
 

@@ -138,6 +138,26 @@ TEST_F(RecoveryTest, ASuspendedJobIsResumedByOneWorkerAtATimeAndThenLookedAtAgai
   EXPECT_TRUE(agent.wait_for_log("recovers " + id.to_string() + "-source"));
 }
 
+TEST_F(RecoveryTest, ARecoveryThatWaitedWhileTheJobWasResumedHasNoClaimToIt) {
+  const Uuid id =
+      write_source(home_.state_dir(), SourceState::kSuspended, {.pid = 4711, .start_time = 5});
+  auto log = commit::SourceLog::open(journal::path_of(home_.state_dir(), id, Began::SOURCE),
+                                     journal::Lock::kWait);
+  ASSERT_TRUE(log);
+  AgentProcess agent(credentials_, {}, home_);
+  ASSERT_TRUE(agent.wait_for_log("recovers " + id.to_string() + "-source"));
+  Client resuming(agent, credentials_, "operator");
+  EXPECT_EQ(resuming.call(resume_request()).event().phase(), "taken");
+  journal::Record record;
+  record.mutable_resuming();
+  ASSERT_TRUE(log->advance(commit::SourceEvent::kResuming, std::move(record)));
+  ASSERT_TRUE(log->advance(commit::SourceEvent::kResumed, finished("runs here", 4711)));
+  resuming.release();
+  ASSERT_TRUE(agent.wait_for_log("ended with status 0"));
+  Client client(agent, credentials_, "operator");
+  EXPECT_EQ(client.ask("claim", 4711, 5).event().phase(), "claimed");
+}
+
 TEST_F(RecoveryTest, ASuspendedJobIsLookedAtAgainWhenAProcessOfItEnds) {
   const pid_t child = ::fork();
   if (child == 0) {
