@@ -174,7 +174,7 @@ struct Summary {
       lowered_stacks;        ///< contexts whose stack limit is lowered, between detach and attach
   std::uint64_t door_stack;  ///< an address in the stack of the library's thread
   std::uint32_t held_calls;  ///< that wait at the closed gate
-  std::uint32_t reserved;
+  std::uint32_t withheld;    ///< lookups of driver functions that the library does not know
 };
 static_assert(sizeof(Summary) == 80);
 

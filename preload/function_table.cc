@@ -29,15 +29,56 @@ const FunctionRow* with_shim(const FunctionRow* row) {
   return row == nullptr || row->shim == nullptr ? nullptr : row;
 }
 
+/// The row of an exported symbol, or null.
+const FunctionRow* find_row(const FunctionTable& table, std::string_view symbol) {
+  const auto at = std::lower_bound(
+      table.by_symbol.begin(), table.by_symbol.end(), symbol,
+      [&](std::uint16_t row, std::string_view name) { return table.rows[row].symbol < name; });
+  const bool found = at != table.by_symbol.end() && table.rows[*at].symbol == symbol;
+  return found ? &table.rows[*at] : nullptr;
+}
+
+/// Whether what follows the public name in an exported one is only its version and flavour: "",
+/// "_v2", "_ptsz", "_v2_ptsz", "_spt".
+bool is_version_and_flavour(std::string_view rest) {
+  for (const std::string_view flavour : {"_ptds", "_ptsz", "_spt"}) {
+    if (rest.ends_with(flavour)) rest.remove_suffix(flavour.size());
+  }
+  return rest.empty() || (rest.size() == 3 && rest.starts_with("_v"));
+}
+
+bool is_driver(const FunctionTable& table, const ElfObject& object) {
+  return std::ranges::find(table.sonames, object.soname()) != table.sonames.end();
+}
+
 }  // namespace
 
 const FunctionRow* find_shimmed(const FunctionTable& table, const char* symbol) {
-  const std::string_view wanted = symbol;
-  const auto at = std::lower_bound(
-      table.by_symbol.begin(), table.by_symbol.end(), wanted,
-      [&](std::uint16_t row, std::string_view name) { return table.rows[row].symbol < name; });
-  if (at == table.by_symbol.end() || table.rows[*at].symbol != wanted) return nullptr;
-  return with_shim(&table.rows[*at]);
+  return with_shim(find_row(table, symbol));
+}
+
+bool needs_no_shim(const FunctionTable& table, std::string_view symbol) {
+  const FunctionRow* row = find_row(table, symbol);
+  if (row != nullptr) return row->shim == nullptr;
+  return std::ranges::binary_search(table.without_row, symbol);
+}
+
+bool lookup_needs_no_shim(const FunctionTable& table, std::string_view public_name) {
+  if (needs_no_shim(table, public_name)) return true;
+  auto listed = std::ranges::lower_bound(table.without_row, public_name);
+  for (; listed != table.without_row.end() && listed->starts_with(public_name); ++listed) {
+    if (is_version_and_flavour(listed->substr(public_name.size()))) return true;
+  }
+  return std::ranges::any_of(table.rows, [&](const FunctionRow& row) {
+    return row.shim == nullptr && row.public_name == public_name;
+  });
+}
+
+bool is_unknown_export(const FunctionTable& table, const char* symbol, const void* address) {
+  if (find_row(table, symbol) != nullptr || needs_no_shim(table, symbol)) return false;
+  return visit_objects([&](const ElfObject& object, const dl_phdr_info&) {
+    return is_driver(table, object) && object.find_function(symbol) == address;
+  });
 }
 
 void* address_of(const void* addresses, const FunctionRow& row) {
@@ -62,11 +103,10 @@ const FunctionRow* find_looked_up(const FunctionTable& table, const void* addres
   return with_shim(best);
 }
 
-bool find_driver(const FunctionTable& table, std::span<const std::string_view> sonames,
-                 void* addresses) {
+bool find_driver(const FunctionTable& table, void* addresses) {
   char path[kMaxPathBytes] = "";
   const bool found = visit_objects([&](const ElfObject& object, const dl_phdr_info& info) {
-    if (std::ranges::find(sonames, object.soname()) == sonames.end()) return false;
+    if (!is_driver(table, object)) return false;
     for (const FunctionRow& row : table.rows) {
       store(addresses, row, object.find_function(row.symbol));
     }

@@ -44,8 +44,10 @@ struct FunctionRow {
 };
 
 struct FunctionTable {
-  std::span<const FunctionRow> rows;         ///< in the order of the .def file
-  std::span<const std::uint16_t> by_symbol;  ///< row numbers in the order of symbols
+  std::span<const FunctionRow> rows;              ///< in the order of the .def file
+  std::span<const std::uint16_t> by_symbol;       ///< row numbers in the order of symbols
+  std::span<const std::string_view> without_row;  ///< no_row.txt, in the order of symbols
+  std::span<const std::string_view> sonames;      ///< of the libraries that may be the driver
 };
 
 template <std::size_t kCount>
@@ -55,6 +57,14 @@ constexpr auto order_by_symbol(const std::string_view (&symbols)[kCount]) {
   std::sort(order.begin(), order.end(),
             [&](std::uint16_t a, std::uint16_t b) { return symbols[a] < symbols[b]; });
   return order;
+}
+
+template <std::size_t kCount>
+constexpr auto in_order(const std::string_view (&symbols)[kCount]) {
+  std::array<std::string_view, kCount> ordered{};
+  std::copy(std::begin(symbols), std::end(symbols), ordered.begin());
+  std::sort(ordered.begin(), ordered.end());
+  return ordered;
 }
 
 /// The row of an exported symbol that has a shim, or null. Any thread; neither locks nor allocates.
@@ -73,10 +83,20 @@ const FunctionRow* find_looked_up(const FunctionTable& table, const void* addres
                                   const char* public_name, int version, bool thread_stream,
                                   void* address);
 
-/// Reads the addresses of a loaded driver, whose SONAME is one of `sonames`, and keeps it from
-/// being unloaded. False if none is loaded. Any thread, several at the same time: they store the
-/// same values, so that the library never holds a lock together with the loader's.
-bool find_driver(const FunctionTable& table, std::span<const std::string_view> sonames,
-                 void* addresses);
+/// Whether a function that is not found above needs no shim. What the table does not know at all
+/// may submit work or map memory behind a closed gate, so it is withheld from the application. By
+/// exported symbol, and by the public name that a lookup is asked for. Any thread; neither locks
+/// nor allocates.
+bool needs_no_shim(const FunctionTable& table, std::string_view symbol);
+bool lookup_needs_no_shim(const FunctionTable& table, std::string_view public_name);
+
+/// Whether the function of that name at `address` is one that the loaded driver exports and the
+/// table does not know. Any thread; may take the loader's lock.
+bool is_unknown_export(const FunctionTable& table, const char* symbol, const void* address);
+
+/// Reads the addresses of a loaded driver, known by its SONAME, and keeps it from being unloaded.
+/// False if none is loaded. Any thread, several at the same time: they store the same values, so
+/// that the library never holds a lock together with the loader's.
+bool find_driver(const FunctionTable& table, void* addresses);
 
 }  // namespace gcr::preload

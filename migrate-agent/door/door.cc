@@ -210,6 +210,7 @@ Result<AccessState> Door::look(Milliseconds patience) {
                      .ipc_memory = has(door::kIpcExported | door::kIpcImported),
                      .foreign_handles = has(door::kForeignHandles),
                      .untracked_bytes = summary.untracked_bytes,
+                     .withheld = summary.withheld,
                      .thread = summary.door_tid,
                      .stack = summary.door_stack};
 }

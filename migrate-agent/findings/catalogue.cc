@@ -187,6 +187,12 @@ constexpr auto kCatalogue = std::to_array<Kind>({
      "GPU memory that is not tracked is copied by the driver while the process stands still: what "
      "graphs allocate, pools that can be exported, small allocations made during a capture.",
      "Nothing if it is little; else allocate outside of captures and from other pools."},
+    {"withheld-functions", kWarning,
+     "The preload library gives a program no driver function that it does not know, since that "
+     "could use GPU memory during a migration. The program goes without it, as with an older "
+     "driver.",
+     "Nothing if the program works; else use a release of gcr-migrate that knows the function "
+     "(GCR_PRELOAD_LOG=1 names it)."},
     {"mps", kBlocker, "The driver cannot checkpoint clients of the Multi-Process Service.",
      "Stop the MPS control daemon (echo quit | nvidia-cuda-mps-control) and restart the program."},
     // the hosts

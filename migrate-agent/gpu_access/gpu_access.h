@@ -54,6 +54,7 @@ struct AccessState {
   bool ipc_memory = false;            ///< memory that is no allocation is shared by legacy IPC
   bool foreign_handles = false;       ///< memory is reachable in ways that a detach does not undo
   std::uint64_t untracked_bytes = 0;  ///< of GPU memory that is known and no allocation
+  std::uint32_t withheld = 0;         ///< lookups of driver functions that nobody here knows
   // The thread in the process that answers the agent: it has to run for every call.
   pid_t thread = 0;         ///< its id in the process's own PID namespace; 0: there is none
   std::uint64_t stack = 0;  ///< an address in its stack

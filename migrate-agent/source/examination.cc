@@ -455,6 +455,12 @@ void check_access(const AccessState& state, preflight::Findings& findings) {
     findings.add("untracked-memory", fmt::format("{} of GPU memory are not tracked",
                                                  format_bytes(state.untracked_bytes)));
   }
+  if (state.withheld > 0) {
+    findings.add("withheld-functions",
+                 fmt::format("{} lookups of driver functions that the preload library does not "
+                             "know were answered with «not found»",
+                             state.withheld));
+  }
 }
 
 void check_inventory(std::size_t allocations, preflight::Findings& findings) {

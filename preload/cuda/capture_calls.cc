@@ -54,6 +54,27 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph,
                stream, true);
 }
 
+CUresult cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
+                                       CUgraphRecaptureCallback callback, void* user_data) {
+  return began(real::cuStreamBeginRecaptureToGraph(stream, mode, graph, callback, user_data),
+               stream, false);
+}
+
+CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCaptureMode mode,
+                                            CUgraph graph, CUgraphRecaptureCallback callback,
+                                            void* user_data) {
+  return began(real::cuStreamBeginRecaptureToGraph_ptsz(stream, mode, graph, callback, user_data),
+               stream, true);
+}
+
+CUresult cuStreamBeginCaptureToCig(CUstream stream, CUstreamCigCaptureParams* params) {
+  return began(real::cuStreamBeginCaptureToCig(stream, params), stream, false);
+}
+
+CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, CUstreamCigCaptureParams* params) {
+  return began(real::cuStreamBeginCaptureToCig_ptsz(stream, params), stream, true);
+}
+
 // A stream that is destroyed takes its capture with it, and its handle must not be asked again.
 CUresult cuStreamDestroy(CUstream stream) {
   note_stream_end(cuda(), from_cuda(stream));
@@ -71,6 +92,14 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
 
 CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
   return ended(real::cuStreamEndCapture_ptsz(stream, graph), stream, true);
+}
+
+CUresult cuStreamEndCaptureToCig(CUstream stream) {
+  return ended(real::cuStreamEndCaptureToCig(stream), stream, false);
+}
+
+CUresult cuStreamEndCaptureToCig_ptsz(CUstream stream) {
+  return ended(real::cuStreamEndCaptureToCig_ptsz(stream), stream, true);
 }
 
 }  // namespace tracked

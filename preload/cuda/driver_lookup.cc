@@ -1,8 +1,12 @@
 // cuGetProcAddress, both forms: what statically linked runtimes and most frameworks use instead of
 // dlsym. The driver is asked first, so that its refusals and its status stay its own; then its
-// answer is replaced by the shim of the row that it means.
+// answer is replaced by the shim of the row that it means. What no table knows is answered as by a
+// driver that lacks it.
+#include <algorithm>
+
 #include "preload/cuda/real_driver.h"
 #include "preload/cuda/shims.h"
+#include "preload/withheld.h"
 
 namespace gcr::preload {
 namespace {
@@ -18,19 +22,21 @@ void* ask(const RealDriver& driver, const char* symbol, int cuda_version, cuuint
   return result == CUDA_SUCCESS ? address : nullptr;
 }
 
-/// The address that the application gets in place of `address`.
+/// The address that the application gets in place of `address`: a shim, the same one where there is
+/// none, or null for what the table does not know. That may be an interface of a known name that is
+/// newer than the table, which must not be taken for an older one.
 void* replace(const RealDriver& driver, const char* symbol, int cuda_version, cuuint64_t flags,
               void* address) {
-  int version = cuda_version;
-  if (version > kTableCudaVersion) {
-    // An interface that the table does not know must not be taken for an older one of that name.
-    if (ask(driver, symbol, kTableCudaVersion, flags) != address) return address;
-    version = kTableCudaVersion;
+  const int version = std::min(cuda_version, kTableCudaVersion);
+  if (version == cuda_version || ask(driver, symbol, version, flags) == address) {
+    const bool thread_stream = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
+    const FunctionRow* row =
+        find_looked_up(cuda_table(), &driver, symbol, version, thread_stream, address);
+    if (row != nullptr) return row->shim;
+    if (lookup_needs_no_shim(cuda_table(), symbol)) return address;
   }
-  const bool thread_stream = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
-  const FunctionRow* row =
-      find_looked_up(cuda_table(), &driver, symbol, version, thread_stream, address);
-  return row == nullptr ? address : row->shim;
+  note_withheld(symbol);
+  return nullptr;
 }
 
 }  // namespace
@@ -46,6 +52,7 @@ extern "C" CUresult cuGetProcAddress(const char* symbol, void** pfn, int cuda_ve
   const CUresult result = driver->cuGetProcAddress(symbol, pfn, cuda_version, flags);
   if (result == CUDA_SUCCESS && *pfn != nullptr) {
     *pfn = gcr::preload::replace(*driver, symbol, cuda_version, flags, *pfn);
+    if (*pfn == nullptr) return CUDA_ERROR_NOT_FOUND;
   }
   return result;
 }
@@ -60,6 +67,9 @@ extern "C" CUresult cuGetProcAddress_v2(const char* symbol, void** pfn, int cuda
       driver->cuGetProcAddress_v2(symbol, pfn, cuda_version, flags, symbol_status);
   if (result == CUDA_SUCCESS && *pfn != nullptr) {
     *pfn = gcr::preload::replace(*driver, symbol, cuda_version, flags, *pfn);
+    if (*pfn == nullptr && symbol_status != nullptr) {
+      *symbol_status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    }
   }
   return result;
 }

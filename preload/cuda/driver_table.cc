@@ -36,7 +36,16 @@ constexpr std::string_view kSymbols[] = {
 constexpr auto kBySymbol = order_by_symbol(kSymbols);
 static_assert(std::size(kRows) == std::size(kBySymbol));
 
-constinit const FunctionTable kTable{kRows, kBySymbol};
+constexpr std::string_view kNoRow[] = {
+#define GCR_NO_ROW(symbol) #symbol,
+#include "preload/cuda_no_row.inc"
+};
+
+constexpr auto kWithoutRow = in_order(kNoRow);
+
+constexpr std::string_view kSonames[] = {kCudaSoname};
+
+constinit const FunctionTable kTable{kRows, kBySymbol, kWithoutRow, kSonames};
 
 }  // namespace
 

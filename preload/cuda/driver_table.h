@@ -5,8 +5,8 @@
 
 namespace gcr::preload {
 
-/// The newest CUDA version whose functions the table knows in full.
-inline constexpr int kTableCudaVersion = 13000;
+/// The newest CUDA version whose functions driver_api.def and no_row.txt know in full.
+inline constexpr int kTableCudaVersion = 13030;
 
 const FunctionTable& cuda_table();
 

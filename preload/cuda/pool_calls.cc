@@ -191,7 +191,16 @@ CUresult cuStreamSynchronize_ptsz(CUstream stream) {
 CUresult cuCtxSynchronize() {
   const std::uint64_t before = frees(cuda());
   const CUresult result = real::cuCtxSynchronize();
-  if (result == CUDA_SUCCESS && before != 0) note_context_waited(cuda(), before);
+  if (result == CUDA_SUCCESS && before != 0) note_context_waited(cuda(), nullptr, before);
+  return result;
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext context) {
+  const std::uint64_t before = frees(cuda());
+  const CUresult result = real::cuCtxSynchronize_v2(context);
+  if (result == CUDA_SUCCESS && before != 0) {
+    note_context_waited(cuda(), from_cuda(context), before);
+  }
   return result;
 }
 

@@ -13,7 +13,7 @@ constinit std::atomic<const RealDriver*> g_driver{nullptr};
 constinit std::atomic<bool> g_left_to_driver{false};
 
 const RealDriver* find() {
-  if (!find_driver(cuda_table(), {&kCudaSoname, 1}, &g_addresses)) return nullptr;
+  if (!find_driver(cuda_table(), &g_addresses)) return nullptr;
   g_driver.store(&g_addresses, std::memory_order_release);
   return &g_addresses;
 }

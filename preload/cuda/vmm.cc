@@ -28,6 +28,24 @@ CUresult map_arrays(CUarrayMapInfo* list, unsigned int count, Function real_call
   return real_call(translated.data());
 }
 
+/// Memory that becomes part of a multicast object or an endpoint, with the driver's handle instead
+/// of ours. Others reach it there, so it cannot be detached.
+template <class Function>
+CUresult bind(CUmemGenericAllocationHandle memory, Function real_call) {
+  Runtime& r = cuda();
+  const std::lock_guard lock(r.mutex);
+  Physical* physical = r.inventory.from_handle(memory);
+  const CUresult result = real_call(physical == nullptr ? memory : physical->handle);
+  if (result == CUDA_SUCCESS && physical != nullptr) physical->foreign = true;
+  return result;
+}
+
+/// The same by address, after the driver's answer.
+CUresult bound(CUdeviceptr address, CUresult result) {
+  if (result == CUDA_SUCCESS) note_foreign(cuda(), address);
+  return result;
+}
+
 }  // namespace
 
 namespace tracked {
@@ -124,23 +142,49 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
 CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicast, std::size_t multicast_offset,
                             CUmemGenericAllocationHandle memory, std::size_t memory_offset,
                             std::size_t size_bytes, unsigned long long flags) {
-  Runtime& r = cuda();
-  const std::lock_guard lock(r.mutex);
-  Physical* physical = r.inventory.from_handle(memory);
-  const CUresult result = real::cuMulticastBindMem(multicast, multicast_offset,
-                                                   physical == nullptr ? memory : physical->handle,
-                                                   memory_offset, size_bytes, flags);
-  if (result == CUDA_SUCCESS && physical != nullptr) physical->foreign = true;
-  return result;
+  return bind(memory, [&](CUmemGenericAllocationHandle handle) {
+    return real::cuMulticastBindMem(multicast, multicast_offset, handle, memory_offset, size_bytes,
+                                    flags);
+  });
+}
+
+CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle multicast, CUdevice device,
+                               std::size_t multicast_offset, CUmemGenericAllocationHandle memory,
+                               std::size_t memory_offset, std::size_t size_bytes,
+                               unsigned long long flags) {
+  return bind(memory, [&](CUmemGenericAllocationHandle handle) {
+    return real::cuMulticastBindMem_v2(multicast, device, multicast_offset, handle, memory_offset,
+                                       size_bytes, flags);
+  });
 }
 
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle multicast, std::size_t multicast_offset,
                              CUdeviceptr address, std::size_t size_bytes,
                              unsigned long long flags) {
-  const CUresult result =
-      real::cuMulticastBindAddr(multicast, multicast_offset, address, size_bytes, flags);
-  if (result == CUDA_SUCCESS) note_foreign(cuda(), address);
-  return result;
+  return bound(address,
+               real::cuMulticastBindAddr(multicast, multicast_offset, address, size_bytes, flags));
+}
+
+CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle multicast, CUdevice device,
+                                std::size_t multicast_offset, CUdeviceptr address,
+                                std::size_t size_bytes, unsigned long long flags) {
+  return bound(address, real::cuMulticastBindAddr_v2(multicast, device, multicast_offset, address,
+                                                     size_bytes, flags));
+}
+
+CUresult cuLogicalEndpointBindMem(CUlogicalEndpointId id, CUdevice device, cuuint64_t offset,
+                                  CUmemGenericAllocationHandle memory, cuuint64_t memory_offset,
+                                  cuuint64_t size_bytes, unsigned long long flags) {
+  return bind(memory, [&](CUmemGenericAllocationHandle handle) {
+    return real::cuLogicalEndpointBindMem(id, device, offset, handle, memory_offset, size_bytes,
+                                          flags);
+  });
+}
+
+CUresult cuLogicalEndpointBindAddr(CUlogicalEndpointId id, CUdevice device, cuuint64_t offset,
+                                   void* address, cuuint64_t size_bytes, unsigned long long flags) {
+  return bound(reinterpret_cast<CUdeviceptr>(address),
+               real::cuLogicalEndpointBindAddr(id, device, offset, address, size_bytes, flags));
 }
 
 CUresult cuMemMapArrayAsync(CUarrayMapInfo* list, unsigned int count, CUstream stream) {

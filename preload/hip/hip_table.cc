@@ -35,7 +35,17 @@ constexpr std::string_view kHipSymbols[] = {
 constexpr auto kHipBySymbol = order_by_symbol(kHipSymbols);
 static_assert(std::size(kHipRows) == std::size(kHipBySymbol));
 
-constinit const FunctionTable kHipTable{kHipRows, kHipBySymbol};
+constexpr std::string_view kHipNoRow[] = {
+#define GCR_NO_ROW(symbol) #symbol,
+#include "preload/hip_no_row.inc"
+};
+
+constexpr auto kHipWithoutRow = in_order(kHipNoRow);
+
+constexpr std::string_view kHipSonames[] = {"libamdhip64.so.5", "libamdhip64.so.6",
+                                            "libamdhip64.so.7"};
+
+constinit const FunctionTable kHipTable{kHipRows, kHipBySymbol, kHipWithoutRow, kHipSonames};
 
 }  // namespace
 

@@ -6,27 +6,33 @@
 #include "preload/hip/hip_table.h"
 #include "preload/hip/real_hip.h"
 #include "preload/hip/shims.h"
+#include "preload/withheld.h"
 
 namespace gcr::preload {
 namespace {
 
-/// The address that the application gets in place of `address`. The version that it asks for only
-/// chooses between functions that have no shim.
+/// The address that the application gets in place of `address`, or null for what the table does not
+/// know. The version that it asks for only chooses between functions that have no shim.
 void* replace_hip(const RealHip& hip, const char* symbol, bool thread_stream, void* address) {
   const FunctionRow* row = find_looked_up(hip_table(), &hip, symbol,
                                           std::numeric_limits<int>::max(), thread_stream, address);
-  return row == nullptr ? address : row->shim;
+  if (row != nullptr) return row->shim;
+  if (lookup_needs_no_shim(hip_table(), symbol)) return address;
+  note_withheld(symbol);
+  return nullptr;
 }
 
-template <class Ask>
-hipError_t look_up(const char* symbol, void** address, bool thread_stream, const Ask& ask) {
+template <class Status, class Ask>
+hipError_t look_up(const char* symbol, void** address, bool thread_stream, Status* status,
+                   Status not_found, const Ask& ask) {
   const RealHip* hip = real_hip();
   if (hip == nullptr) return hipErrorNotInitialized;
   const hipError_t result = ask(*hip);
-  if (result == hipSuccess && *address != nullptr) {
-    *address = replace_hip(*hip, symbol, thread_stream, *address);
-  }
-  return result;
+  if (result != hipSuccess || *address == nullptr) return result;
+  *address = replace_hip(*hip, symbol, thread_stream, *address);
+  if (*address != nullptr) return result;
+  if (status != nullptr) *status = not_found;
+  return hipErrorNotFound;
 }
 
 bool wants_thread_stream(unsigned long long flags) {
@@ -41,31 +47,34 @@ using gcr::preload::RealHip;
 extern "C" hipError_t hipGetProcAddress(const char* symbol, void** pfn, int hip_version,
                                         std::uint64_t flags,
                                         hipDriverProcAddressQueryResult* symbol_status) {
-  return gcr::preload::look_up(
-      symbol, pfn, gcr::preload::wants_thread_stream(flags), [&](const RealHip& hip) {
-        return hip.hipGetProcAddress == nullptr
-                   ? hipErrorNotSupported
-                   : hip.hipGetProcAddress(symbol, pfn, hip_version, flags, symbol_status);
-      });
+  return gcr::preload::look_up(symbol, pfn, gcr::preload::wants_thread_stream(flags), symbol_status,
+                               HIP_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, [&](const RealHip& hip) {
+                                 return hip.hipGetProcAddress == nullptr
+                                            ? hipErrorNotSupported
+                                            : hip.hipGetProcAddress(symbol, pfn, hip_version, flags,
+                                                                    symbol_status);
+                               });
 }
 
 extern "C" hipError_t hipGetDriverEntryPoint(const char* symbol, void** func_ptr,
                                              unsigned long long flags,
                                              hipDriverEntryPointQueryResult* status) {
-  return gcr::preload::look_up(
-      symbol, func_ptr, gcr::preload::wants_thread_stream(flags), [&](const RealHip& hip) {
-        return hip.hipGetDriverEntryPoint == nullptr
-                   ? hipErrorNotSupported
-                   : hip.hipGetDriverEntryPoint(symbol, func_ptr, flags, status);
-      });
+  return gcr::preload::look_up(symbol, func_ptr, gcr::preload::wants_thread_stream(flags), status,
+                               hipDriverEntryPointSymbolNotFound, [&](const RealHip& hip) {
+                                 return hip.hipGetDriverEntryPoint == nullptr
+                                            ? hipErrorNotSupported
+                                            : hip.hipGetDriverEntryPoint(symbol, func_ptr, flags,
+                                                                         status);
+                               });
 }
 
 extern "C" hipError_t hipGetDriverEntryPoint_spt(const char* symbol, void** func_ptr,
                                                  unsigned long long flags,
                                                  hipDriverEntryPointQueryResult* status) {
-  return gcr::preload::look_up(symbol, func_ptr, true, [&](const RealHip& hip) {
-    return hip.hipGetDriverEntryPoint_spt == nullptr
-               ? hipErrorNotSupported
-               : hip.hipGetDriverEntryPoint_spt(symbol, func_ptr, flags, status);
-  });
+  return gcr::preload::look_up(
+      symbol, func_ptr, true, status, hipDriverEntryPointSymbolNotFound, [&](const RealHip& hip) {
+        return hip.hipGetDriverEntryPoint_spt == nullptr
+                   ? hipErrorNotSupported
+                   : hip.hipGetDriverEntryPoint_spt(symbol, func_ptr, flags, status);
+      });
 }

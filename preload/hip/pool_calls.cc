@@ -46,7 +46,7 @@ hipError_t stream_waited(hipError_t result, hipStream_t stream, std::uint64_t be
 }
 
 hipError_t device_waited(hipError_t result, std::uint64_t before) {
-  if (result == hipSuccess && before != 0) note_context_waited(hip(), before);
+  if (result == hipSuccess && before != 0) note_context_waited(hip(), nullptr, before);
   return result;
 }
 

@@ -1,14 +1,9 @@
 #include "preload/hip/real_hip.h"
 
-#include <string_view>
-
 #include "preload/hip/hip_table.h"
 
 namespace gcr::preload {
 namespace {
-
-constexpr std::string_view kHipSonames[] = {"libamdhip64.so.5", "libamdhip64.so.6",
-                                            "libamdhip64.so.7"};
 
 constinit RealHip g_hip_addresses;
 
@@ -20,7 +15,7 @@ constinit std::atomic<const RealHip*> g_hip{nullptr};
 constinit std::atomic<bool> g_left_to_hip{false};
 
 const RealHip* find() {
-  if (!find_driver(hip_table(), kHipSonames, &g_hip_addresses)) return nullptr;
+  if (!find_driver(hip_table(), &g_hip_addresses)) return nullptr;
   g_hip.store(&g_hip_addresses, std::memory_order_release);
   return &g_hip_addresses;
 }

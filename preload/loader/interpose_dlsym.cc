@@ -1,5 +1,6 @@
 // dlsym and dlvsym, exported: a caller that asks for a driver function with a shim gets the shim,
-// if without this library it would get the driver's own function.
+// if without this library it would get the driver's own function. A function of the driver that the
+// tables do not know is not found.
 //
 // Everything else goes on to the C library's function by a jump: with RTLD_NEXT and RTLD_DEFAULT it
 // looks at its return address to know whose search order to follow, so it must see the caller's.
@@ -12,13 +13,15 @@
 // C library's functions.
 #include <dlfcn.h>
 
-#include <cstring>
+#include <cstdio>
+#include <string_view>
 
 #include "preload/cuda/driver_table.h"
 #include "preload/cuda/real_driver.h"
 #include "preload/elf_object.h"
 #include "preload/hip/hip_table.h"
 #include "preload/hip/real_hip.h"
+#include "preload/withheld.h"
 
 #ifndef __x86_64__
 #error "dlsym's entry is written for x86-64"
@@ -56,6 +59,22 @@ Interposed find_interposed(const char* name) {
     return {row, gcr::preload::address_of(gcr::preload::real_hip(), *row)};
   }
   return {};
+}
+
+/// Whether a driver's functions begin like that. Names of other libraries that do (cuFile, say) are
+/// told by where they are found.
+bool may_be_of_driver(std::string_view name) {
+  const auto begins = [&](std::string_view prefix) {
+    return name.size() > prefix.size() && name.starts_with(prefix) && name[prefix.size()] >= 'A' &&
+           name[prefix.size()] <= 'Z';
+  };
+  return begins("cu") || begins("hip") || begins("__hip");
+}
+
+/// Whether what was found for `name` is a driver's function that its table does not know.
+bool is_unknown(const char* name, const void* found) {
+  return gcr::preload::is_unknown_export(gcr::preload::cuda_table(), name, found) ||
+         gcr::preload::is_unknown_export(gcr::preload::hip_table(), name, found);
 }
 
 /// The next definition of `name` after this library in load order; the first one anywhere if there
@@ -107,9 +126,9 @@ namespace {
 /// it would not be found, so it is not found now. dlerror then names this library, not the caller.
 Answer look_beyond_us(const char* name) { return {gcr_preload_real_dlsym(RTLD_NEXT, name), true}; }
 
-/// RTLD_NEXT from `caller`: the first definition in an object loaded after the caller's decides, a
-/// driver that the C library would not have searched (opened locally by another object) included.
-Answer choose_next(const FunctionRow& row, void* real, const void* caller) {
+/// The first definition in an object loaded after the caller's, an object that the C library would
+/// not have searched (opened locally by another) included. Null: there is none.
+void* find_next(const char* name, const void* caller) {
   void* found = nullptr;
   bool passed_caller = false;
   gcr::preload::visit_objects([&](const ElfObject& object, const dl_phdr_info& info) {
@@ -117,22 +136,35 @@ Answer choose_next(const FunctionRow& row, void* real, const void* caller) {
       passed_caller = gcr::preload::contains(info, caller);
       return false;
     }
-    found = object.find_function(row.symbol);
+    found = object.find_function(name);
     return found != nullptr;
   });
-  if (found == nullptr) return kAskCLibrary;
-  if (found == row.shim && real == nullptr) return look_beyond_us(row.symbol);
-  return found == real ? Answer{row.shim, true} : kAskCLibrary;
+  return found;
+}
+
+/// Null, and a dlerror that says why: the C library is asked for a name that nothing has.
+template <class Ask>
+Answer withhold(const char* name, const Ask& ask) {
+  gcr::preload::note_withheld(name);
+  char reason[256];
+  std::snprintf(reason, sizeof(reason), "%.128s (libgcr-preload withholds what it does not know)",
+                name);
+  return {ask(reason), true};
 }
 
 }  // namespace
 
 Answer gcr_preload_choose_dlsym(void* handle, const char* name, const void* caller) {
   const auto [row, real] = find_interposed(name);
-  if (row == nullptr) return kAskCLibrary;
-  if (handle == RTLD_NEXT) return choose_next(*row, real, caller);
-  void* const found = gcr_preload_real_dlsym(handle, name);
+  if (row == nullptr && !may_be_of_driver(name)) return kAskCLibrary;
+  void* const found =
+      handle == RTLD_NEXT ? find_next(name, caller) : gcr_preload_real_dlsym(handle, name);
   if (found == nullptr) return kAskCLibrary;
+  if (row == nullptr) {
+    if (!is_unknown(name, found)) return kAskCLibrary;
+    return withhold(name,
+                    [&](const char* reason) { return gcr_preload_real_dlsym(handle, reason); });
+  }
   if (found == real) return {row->shim, true};
   if (found == row->shim && real == nullptr) return look_beyond_us(name);
   return kAskCLibrary;
@@ -141,10 +173,13 @@ Answer gcr_preload_choose_dlsym(void* handle, const char* name, const void* call
 Answer gcr_preload_choose_dlvsym(void* handle, const char* name, const char* version) {
   if (handle == RTLD_NEXT || handle == RTLD_DEFAULT) return kAskCLibrary;
   const auto [row, real] = find_interposed(name);
-  if (row == nullptr || real == nullptr) return kAskCLibrary;
+  if (row == nullptr && !may_be_of_driver(name)) return kAskCLibrary;
   void* const found = gcr_preload_real_dlvsym(handle, name, version);
-  if (found != real) return kAskCLibrary;
-  return {row->shim, true};
+  if (found == nullptr) return kAskCLibrary;
+  if (row != nullptr) return found == real ? Answer{row->shim, true} : kAskCLibrary;
+  if (!is_unknown(name, found)) return kAskCLibrary;
+  return withhold(
+      name, [&](const char* reason) { return gcr_preload_real_dlvsym(handle, reason, version); });
 }
 
 // The entries. Names that begin with "cu", "hi", "__h" or "_Z" are looked at. Arguments: rdi

@@ -534,9 +534,9 @@ void note_stream_waited(Runtime& r, Stream* named, std::uint64_t ticket) {
   });
 }
 
-void note_context_waited(Runtime& r, std::uint64_t ticket) {
-  Context* context = nullptr;
-  if (r.driver.current(&context) != Result::kSuccess || context == nullptr) return;
+void note_context_waited(Runtime& r, Context* context, std::uint64_t ticket) {
+  if (context == nullptr) r.driver.current(&context);
+  if (context == nullptr) return;
   after_wait(r, [&] {
     for (auto& [number, stream] : r.pools.streams) {
       if (stream.context == context) note_passed(stream, ticket);

@@ -120,10 +120,10 @@ Result set_access(Runtime& r, Pool& pool, std::size_t count,
 void note_stream_end(Runtime& r, Stream* stream);
 
 /// After the application waited: all of these frees have been passed, in one stream or in all
-/// streams of the current context. Memory over the release thresholds goes back to the driver.
-/// Nothing while the gate is closed. Takes the mutex.
+/// streams of a context (null: the current one). Memory over the release thresholds goes back to
+/// the driver. Nothing while the gate is closed. Takes the mutex.
 void note_stream_waited(Runtime& r, Stream* stream, std::uint64_t ticket);
-void note_context_waited(Runtime& r, std::uint64_t ticket);
+void note_context_waited(Runtime& r, Context* context, std::uint64_t ticket);
 /// The application waited for an event: what else is over by now is found out.
 void note_event_waited(Runtime& r);
 

@@ -18,6 +18,7 @@
 #include "preload/memory/runtime.h"
 #include "preload/memory/stack_limits.h"
 #include "preload/runtime.h"
+#include "preload/withheld.h"
 
 namespace gcr::preload {
 namespace {
@@ -334,6 +335,7 @@ door::Summary summarize() {
   summary.door_tid = door_thread_id();
   summary.gate_closed = gate::is_closed() ? 1 : 0;
   summary.held_calls = gate::held();
+  summary.withheld = withheld_lookups();
   return summary;
 }
 

@@ -260,6 +260,14 @@ TEST_F(Examining, WhatIsNotTrackedIsSaid) {
   EXPECT_THAT(findings.list()[0].found(), HasSubstr("5 MiB"));
 }
 
+TEST_F(Examining, FunctionsThatWereWithheldAreSaid) {
+  preflight::Findings findings(preflight::Side::kSource);
+  check_access({.withheld = 3}, findings);
+  ASSERT_EQ(findings.list().size(), 1u);
+  EXPECT_EQ(findings.list()[0].id(), "withheld-functions");
+  EXPECT_THAT(findings.list()[0].found(), HasSubstr("3 lookups"));
+}
+
 TEST_F(Examining, MoreBuffersThanAMigrationTakes) {
   preflight::Findings findings(preflight::Side::kSource);
   check_inventory(kMaxBuffers, findings);

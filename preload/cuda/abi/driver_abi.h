@@ -1,7 +1,8 @@
 // The CUDA driver's binary interface, as far as this project uses it, in our own declarations: no
-// CUDA toolkit is needed to build. Names and values are those of NVIDIA's cuda.h (CUDA 13.0), so
-// that code reads the same; never include both in one file. Where a toolkit is present,
-// preload_abi_test (tests/preload/table) compares every size, offset and value here with cuda.h.
+// CUDA toolkit is needed to build. Names and values are those of NVIDIA's cuda.h (CUDA 13.0, and
+// what functions up to 13.3 take), so that code reads the same; never include both in one file.
+// Where a toolkit is present, preload_abi_test (tests/preload/table) compares every size, offset
+// and value of 13.0's with cuda.h.
 //
 // The functions themselves are declared nowhere: preload/cuda/driver_api.def names those that the
 // preload library interposes, and everybody else looks up what they call.
@@ -53,6 +54,15 @@ typedef void (*CUhostFn)(void* user_data);
 #include "preload/cuda/abi/driver_structs.h"  // IWYU pragma: export
 
 typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void* user_data);
+
+// Later than CUDA 13.0; only passed on.
+typedef cuuint32_t CUlogicalEndpointId;
+enum CUlogicalEndpointIpcHandleType : unsigned int;
+enum CUgraphRecaptureStatus : unsigned int;
+typedef CUresult (*CUgraphRecaptureCallback)(void* data, CUgraphNode node,
+                                             const CUgraphNodeParams* original,
+                                             const CUgraphNodeParams* recaptured,
+                                             CUgraphRecaptureStatus status);
 
 #define CU_STREAM_LEGACY (reinterpret_cast<CUstream>(0x1))
 #define CU_STREAM_PER_THREAD (reinterpret_cast<CUstream>(0x2))

@@ -36,6 +36,24 @@ TEST(ProcessTest, CudaBringsOneThreadHoweverOftenItIsInitialised) {
   EXPECT_EQ(subject.ask("descriptors").at(1), 1u);
 }
 
+TEST(ProcessTest, AFunctionThatNoTableKnowsIsWithheldAndCounted) {
+  Subject plain{without_library()};
+  plain.ask("init");
+  const auto found = plain.ask("unknown");
+  EXPECT_NE(found.at(0), 0u);
+  EXPECT_NE(found.at(1), 0u);
+  EXPECT_EQ(found.at(2), std::uint64_t{CU_GET_PROC_ADDRESS_SUCCESS});
+
+  Subject under;
+  under.ask("init");
+  EXPECT_EQ(good(door_of(under).hello()).withheld, 0u);
+  const auto nothing = under.ask("unknown");
+  EXPECT_EQ(nothing.at(0), 0u);
+  EXPECT_EQ(nothing.at(1), 0u);
+  EXPECT_EQ(nothing.at(2), std::uint64_t{CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND});
+  EXPECT_EQ(good(door_of(under).hello()).withheld, 2u);
+}
+
 TEST(ProcessTest, TheDoorsDescriptorsKeepOutOfTheWay) {
   Subject under;
   Subject plain{without_library()};

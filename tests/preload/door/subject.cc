@@ -305,6 +305,15 @@ void add_memory_commands(std::map<std::string, Command>& commands) {
     const CUresult result = cu.cuMemGetAddressRange_v2(&base, &size, n[0]);
     return Answer{result, {base, size}, {}};
   };
+  // Whether dlsym and cuGetProcAddress find a function that is in no table.
+  commands["unknown"] = [](const Numbers&) {
+    const char* const name = "cuLaterThanEveryTable";
+    void* const by_name = dlsym(dlopen("libcuda.so.1", RTLD_NOW), name);
+    void* looked_up = nullptr;
+    CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SUCCESS;
+    const CUresult result = cu.cuGetProcAddress_v2(name, &looked_up, 13000, 0, &status);
+    return Answer{result, {number(by_name), number(looked_up), status}, {}};
+  };
   commands["info"] = [](const Numbers&) {
     std::size_t free = 0, total = 0;
     const CUresult result = cu.cuMemGetInfo_v2(&free, &total);

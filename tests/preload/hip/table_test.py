@@ -4,10 +4,15 @@
 Compares with what the library exports and what its headers declare; header_check.cc has the types.
 Usage: table_test.py SOURCE [INCLUDE LIBRARY]    without the latter two it has nothing to compare with
 """
+import pathlib
 import re
 import subprocess
 import sys
 import unittest
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from function_tables import no_rows, run
 
 SOURCE, *INSTALLED = sys.argv[1:]
 INCLUDE, LIBRARY = INSTALLED or (None, None)
@@ -48,16 +53,8 @@ def rows():
     return [Row(match) for match in ROW.findall(read(f"{SOURCE}/preload/hip/hip_api.def"))]
 
 
-def no_rows():
-    """The names by their reasons, in the order of the file."""
-    found = {}
-    for line in read(f"{SOURCE}/tests/preload/hip/no_row.txt").splitlines():
-        if line.endswith(":") and not line.startswith(" "):
-            reason = line[:-1]
-            found[reason] = []
-        elif line.startswith("  "):
-            found[reason] += line.split()
-    return found
+def unused():
+    return no_rows(f"{SOURCE}/preload/hip/no_row.txt")
 
 
 class Table(unittest.TestCase):
@@ -68,7 +65,7 @@ class Table(unittest.TestCase):
         self.assertEqual(len(rows()), text.count("\nGCR_HIP_FUNCTION("))
 
     def test_every_symbol_is_a_row_or_has_a_reason_once(self):
-        names = [row.symbol for row in rows()] + sum(no_rows().values(), [])
+        names = [row.symbol for row in rows()] + sum(unused().values(), [])
         self.assertEqual(sorted({one for one in names if names.count(one) > 1}), [])
 
     def test_policies_are_those_of_the_head_comment(self):
@@ -118,23 +115,16 @@ class Installed(unittest.TestCase):
         self.assertEqual(sorted(names - self.declared), [])
 
     def test_every_function_is_a_row_or_has_a_reason(self):
-        known = set(sum(no_rows().values(), [])) | {row.symbol for row in rows()}
+        known = set(sum(unused().values(), [])) | {row.symbol for row in rows()}
         known.update(row.name for row in rows() if row.symbol.startswith("_Z"))
         self.assertEqual(sorted((self.exported | self.declared) - known), [])
 
     def test_what_has_no_row_exists_exactly_if_it_is_not_marked_as_later(self):
-        for reason, names in no_rows().items():
+        for reason, names in unused().items():
             for name in names:
                 there = name in self.exported or name in self.declared
                 self.assertEqual(there, not reason.startswith("Later"), name)
 
 
 if __name__ == "__main__":
-    suite = unittest.TestLoader().loadTestsFromTestCase(Table)
-    if INSTALLED:
-        suite.addTests(unittest.TestLoader().loadTestsFromTestCase(Installed))
-    good = unittest.TextTestRunner().run(suite).wasSuccessful()
-    if good and not INSTALLED:
-        print("nothing to compare with: HIP 5.2 (libamdhip64-dev) is not installed")
-        sys.exit(77)
-    sys.exit(not good)
+    sys.exit(run(Table, Installed if INSTALLED else None, "HIP 5.2 (libamdhip64-dev) is not installed"))

@@ -1,5 +1,6 @@
 // A libcuda.so.1 that does nothing but remember how it was called: every row of driver_api.def,
-// cuGetProcAddress by the rule that its documentation gives, and two functions that no table knows.
+// what needs none, cuGetProcAddress by the rule that its documentation gives, and two functions
+// that no table knows.
 //
 // GCR_FAKE_VERSION is the newest CUDA version that its cuGetProcAddress knows.
 // GCR_FAKE_OWN_ADDRESSES: cuGetProcAddress gives addresses that the symbol table does not.
@@ -61,6 +62,11 @@ CUresult look_up(const char* symbol, void** pfn, int version, cuuint64_t flags);
   GCR_FAKE_##policy(symbol, params, args)
 #include "preload/cuda/driver_api.def"
 
+#define GCR_NO_ROW(symbol) \
+  GCR_FAKE_EXPORT CUresult symbol() { return gcr::preload::fake::remember(#symbol, false); }
+#include "preload/cuda_no_row.inc"
+#undef GCR_NO_ROW
+
 /// A function that only newer drivers have, under a name that the table knows.
 GCR_FAKE_EXPORT CUresult cuMemcpyBatchAsync_v9(int a, int b) {
   return gcr::preload::fake::remember("cuMemcpyBatchAsync_v9", false, a, b);
@@ -95,6 +101,14 @@ const Known kKnown[] = {
    reinterpret_cast<void*>(&symbol),                                                   \
    reinterpret_cast<void*>(&own_##symbol)},
 #include "preload/cuda/driver_api.def"
+#define GCR_NO_ROW(symbol)           \
+  {#symbol,                          \
+   #symbol,                          \
+   2000,                             \
+   kLegacy,                          \
+   reinterpret_cast<void*>(&symbol), \
+   reinterpret_cast<void*>(&symbol)},
+#include "preload/cuda_no_row.inc"
     {"cuMemcpyBatchAsync_v9", "cuMemcpyBatchAsync", 13040, kLegacy,
      reinterpret_cast<void*>(&cuMemcpyBatchAsync_v9),
      reinterpret_cast<void*>(&cuMemcpyBatchAsync_v9)},

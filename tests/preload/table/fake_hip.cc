@@ -1,6 +1,6 @@
-// A libamdhip64.so.6 with every function of the table, each of which only remembers that it was
-// called, and with what. As the real one, it calls a function of its own through the loader's
-// tables, has versions of symbols, and finds functions by dlsym.
+// A libamdhip64.so.6 with every function of the table and one of a later release, each of which
+// only remembers that it was called, and with what. As the real one, it calls a function of its own
+// through the loader's tables, has versions of symbols, and finds functions by dlsym.
 #include <dlfcn.h>
 
 #include <cstring>
@@ -62,6 +62,17 @@ GCR_FAKE_EXPORT hipError_t hipFree(void* ptr);
   GCR_FAKE_##policy(result, symbol, params, args)
 #include "preload/hip/hip_api.def"
 
+#define GCR_NO_ROW(symbol)                                           \
+  GCR_FAKE_EXPORT hipError_t symbol() {                              \
+    return gcr::preload::fake::remember<hipError_t>(#symbol, false); \
+  }
+#include "preload/hip_no_row.inc"
+#undef GCR_NO_ROW
+
+GCR_FAKE_EXPORT hipError_t hipOfALaterRelease() {
+  return gcr::preload::fake::remember<hipError_t>("hipOfALaterRelease", false);
+}
+
 namespace gcr::preload::fake {
 namespace {
 
@@ -79,6 +90,10 @@ const Known kKnown[] = {
 #define GCR_HIP_FUNCTION(result, symbol, public_name, since, flavour, policy, params, args) \
   {#symbol, #public_name, flavour, reinterpret_cast<void*>(&own_##symbol)},
 #include "preload/hip/hip_api.def"
+#define GCR_NO_ROW(symbol) {#symbol, #symbol, kLegacy, reinterpret_cast<void*>(&symbol)},
+#include "preload/hip_no_row.inc"
+    {"hipOfALaterRelease", "hipOfALaterRelease", kLegacy,
+     reinterpret_cast<void*>(&hipOfALaterRelease)},
 };
 
 /// Of the flavour that is asked for, if the name has it.

@@ -168,6 +168,42 @@ TEST_P(EveryHipRow, WhatItCallsInHipIsNotTracked) {
 INSTANTIATE_TEST_SUITE_P(Table, EveryHipRow, testing::ValuesIn(hip_rows()),
                          [](const auto& info) { return std::string(info.param.symbol); });
 
+TEST(HipLoader, GivesWhatNeedsNoShimFromHip) {
+  for (const char* const name : {
+#define GCR_NO_ROW(symbol) #symbol,
+#include "preload/hip_no_row.inc"
+#undef GCR_NO_ROW
+       }) {
+    void* const exported = dlsym(hip_handle(), name);
+    EXPECT_EQ(object_of(exported), kHip) << name;
+    EXPECT_EQ(next_library_search(name), exported) << name;
+    EXPECT_EQ(dlvsym(hip_handle(), name, "hip_4.2"), exported) << name;
+    void* found = nullptr;
+    EXPECT_EQ(hipGetProcAddress(name, &found, 60'200'000, 0, nullptr), hipSuccess) << name;
+    EXPECT_EQ(found, exported) << name;
+  }
+}
+
+TEST(HipLoader, WithholdsAFunctionThatTheTableDoesNotKnow) {
+  const char* const name = "hipOfALaterRelease";
+  const unsigned before = withheld();
+  EXPECT_EQ(dlsym(hip_handle(), name), nullptr);
+  EXPECT_NE(std::string(dlerror()).find("libgcr-preload withholds"), std::string::npos);
+  EXPECT_EQ(dlvsym(hip_handle(), name, "hip_4.2"), nullptr);
+  EXPECT_NE(std::string(dlerror()).find("libgcr-preload withholds"), std::string::npos);
+  EXPECT_EQ(dlsym(RTLD_DEFAULT, name), nullptr);
+  EXPECT_EQ(dlsym(RTLD_NEXT, name), nullptr);
+  EXPECT_EQ(next_library_search(name), nullptr);
+  EXPECT_EQ(withheld() - before, 5u);
+  // Version 1: addresses that no symbol table has.
+  void* found = &found;
+  hipDriverProcAddressQueryResult status = HIP_GET_PROC_ADDRESS_SUCCESS;
+  EXPECT_EQ(hipGetProcAddress(name, &found, 1, 0, &status), hipErrorNotFound);
+  EXPECT_EQ(found, nullptr);
+  EXPECT_EQ(status, HIP_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+  EXPECT_EQ(withheld() - before, 6u);
+}
+
 TEST(HipLoader, LeavesOtherNamesToTheCLibrary) {
   for (const char* const name :
        {"", "_", "__", "h", "hi", "_Z", "__h", "c", "cu", "hipNobodyHasThis"}) {

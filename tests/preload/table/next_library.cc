@@ -9,3 +9,4 @@ void* next_library_search(const char* name) {
 }
 int gcr_twice() { return 2; }
 int cu_twice() { return 2; }
+int cuFileOfTheNextLibrary() { return 3; }

@@ -7,4 +7,6 @@ void* next_library_search(const char* name);
 /// Defined by the library and by the test program.
 int gcr_twice();
 int cu_twice();
+/// Begins as the driver's functions do.
+int cuFileOfTheNextLibrary();
 }

@@ -32,5 +32,14 @@ TEST(DriverWithAddressesOfItsOwn, KeepsAFunctionThatHasNoShim) {
   EXPECT_EQ(object_of(address), kDriver);
 }
 
+TEST(DriverWithAddressesOfItsOwn, WithholdsWhatTheTableDoesNotKnow) {
+  const auto look_up = fake_function<GetProcAddressV2>("cuGetProcAddress_v2");
+  for (const char* const name : {"cuNeverHeardOf", "cuMemcpyBatchAsync"}) {
+    void* address = &address;
+    ASSERT_EQ(look_up(name, &address, 13040, 0, nullptr), CUDA_SUCCESS);
+    EXPECT_EQ(address, nullptr) << name;
+  }
+}
+
 }  // namespace
 }  // namespace gcr::preload

@@ -5,6 +5,7 @@
 #include "preload/gate.h"
 #include "preload/hip/real_hip.h"
 #include "preload/hip/tracked.h"
+#include "preload/withheld.h"
 
 namespace gcr::preload::tracked {
 namespace {
@@ -44,6 +45,11 @@ bool open_to_copies() { return false; }
 /// For the fake drivers: threads inside the gate at this moment.
 extern "C" __attribute__((visibility("default"))) unsigned int cuTestGateInFlight() {
   return gcr::preload::gate::in_flight();
+}
+
+/// For the tests.
+extern "C" __attribute__((visibility("default"))) unsigned int cuTestWithheld() {
+  return gcr::preload::withheld_lookups();
 }
 
 extern "C" __attribute__((visibility("default"))) unsigned int hipTestTrackedCalls() {

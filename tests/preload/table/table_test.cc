@@ -123,8 +123,8 @@ TEST_P(EveryRow, PassesArgumentsAndResultUnchanged) {
   const TestRow& row = GetParam();
   if (row.policy == RowPolicy::kLookup) {
     void* address = nullptr;
-    EXPECT_EQ(cuGetProcAddress("cuNeverHeardOf", &address, 13000, 0), CUDA_SUCCESS);
-    EXPECT_EQ(address, dlsym(driver_handle(), "cuNeverHeardOf"));
+    EXPECT_EQ(cuGetProcAddress("cuStreamQuery", &address, 13000, 0), CUDA_SUCCESS);
+    EXPECT_EQ(address, dlsym(driver_handle(), "cuStreamQuery"));
     return;
   }
   const auto take_call = fake_function<fake::TakeCall>(fake::kTakeCall);
@@ -165,17 +165,66 @@ TEST(Lookup, GivesItsOwnShimsByName) {
   EXPECT_EQ(address, reinterpret_cast<void*>(&cuGetProcAddress));
 }
 
-TEST(Lookup, LeavesAFunctionOfANewerInterfaceToTheDriver) {
-  void* address = nullptr;
-  ASSERT_EQ(cuGetProcAddress_v2("cuMemcpyBatchAsync", &address, 13040, 0, nullptr), CUDA_SUCCESS);
-  EXPECT_EQ(object_of(address), kDriver);
-  EXPECT_EQ(address, dlsym(driver_handle(), "cuMemcpyBatchAsync_v9"));
+TEST(Lookup, GivesWhatNeedsNoShimFromTheDriver) {
+  const auto meant = fake_function<fake::Meant>(fake::kMeant);
+  for (const char* const name : {
+#define GCR_NO_ROW(symbol) #symbol,
+#include "preload/cuda_no_row.inc"
+#undef GCR_NO_ROW
+       }) {
+    void* const exported = dlsym(driver_handle(), name);
+    EXPECT_EQ(object_of(exported), kDriver) << name;
+    EXPECT_EQ(next_library_search(name), exported) << name;
+    void* address = nullptr;
+    EXPECT_EQ(cuGetProcAddress_v2(name, &address, 13060, 0, nullptr), CUDA_SUCCESS) << name;
+    EXPECT_EQ(address, dlsym(driver_handle(), meant(name, 13060, 0))) << name;
+  }
 }
 
-TEST(Lookup, LeavesAnUnknownFunctionToTheDriver) {
-  EXPECT_EQ(object_of(dlsym(driver_handle(), "cuNeverHeardOf")), kDriver);
+/// Nothing for `name` from cuGetProcAddress, as from a driver that has no such function.
+void expect_not_found(const char* name, int version) {
+  const unsigned before = withheld();
+  void* address = &address;
+  CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SUCCESS;
+  EXPECT_EQ(cuGetProcAddress_v2(name, &address, version, 0, &status), CUDA_SUCCESS);
+  EXPECT_EQ(address, nullptr);
+  EXPECT_EQ(status, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+  address = &address;
+  EXPECT_EQ(cuGetProcAddress_v2(name, &address, version, 0, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(address, nullptr);
+  address = &address;
+  EXPECT_EQ(cuGetProcAddress(name, &address, version, 0), CUDA_ERROR_NOT_FOUND);
+  EXPECT_EQ(address, nullptr);
+  EXPECT_EQ(withheld() - before, 3u);
+}
+
+TEST(Lookup, WithholdsANewerInterfaceOfAKnownFunction) {
+  expect_not_found("cuMemcpyBatchAsync", 13040);
+  void* address = nullptr;
+  ASSERT_EQ(cuGetProcAddress_v2("cuMemcpyBatchAsync", &address, 13030, 0, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(address, reinterpret_cast<void*>(&cuMemcpyBatchAsync_v2));
+}
+
+TEST(Lookup, WithholdsAnUnknownFunction) {
+  expect_not_found("cuNeverHeardOf", 13000);
+  for (const char* const name : {"cuNeverHeardOf", "cuMemcpyBatchAsync_v9"}) {
+    const unsigned before = withheld();
+    EXPECT_EQ(dlsym(driver_handle(), name), nullptr);
+    EXPECT_NE(std::string(dlerror()).find("libgcr-preload withholds"), std::string::npos);
+    EXPECT_EQ(dlsym(RTLD_DEFAULT, name), nullptr);
+    EXPECT_EQ(dlsym(dlopen(nullptr, RTLD_NOW), name), nullptr);
+    EXPECT_EQ(dlsym(RTLD_NEXT, name), nullptr);
+    EXPECT_EQ(next_library_search(name), nullptr);
+    EXPECT_EQ(withheld() - before, 5u);
+  }
+}
+
+TEST(Lookup, LeavesTheNamesOfOtherLibrariesAlone) {
+  const unsigned before = withheld();
+  EXPECT_EQ(object_of(dlsym(RTLD_DEFAULT, "cuFileOfTheNextLibrary")), "libgcr-test-next.so");
   EXPECT_EQ(dlsym(driver_handle(), "cuNobodyHasThis"), nullptr);
-  EXPECT_NE(dlerror(), nullptr);
+  EXPECT_NE(std::string(dlerror()).find("undefined symbol: cuNobodyHasThis"), std::string::npos);
+  EXPECT_EQ(withheld(), before);
 }
 
 }  // namespace

@@ -63,14 +63,18 @@ SOFTGPU_API cuGetProcAddress_v2(const char* name, void** function, int version, 
   const Proc* proc = find_proc(name, version, &why);
   if (status != nullptr) *status = why;
   *function = nullptr;
-  if (proc == nullptr) return CUDA_ERROR_NOT_FOUND;
+  if (proc == nullptr) return CUDA_SUCCESS;
   const bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
   *function = address_of(per_thread ? proc->per_thread : proc->function);
   return CUDA_SUCCESS;
 }
 
 SOFTGPU_API cuGetProcAddress(const char* name, void** function, int version, cuuint64_t flags) {
-  return cuGetProcAddress_v2(name, function, version, flags, nullptr);
+  const CUresult result = cuGetProcAddress_v2(name, function, version, flags, nullptr);
+  return result == CUDA_SUCCESS && *function == nullptr ? CUDA_ERROR_NOT_FOUND : result;
 }
+
+/// What a driver has that is newer than any table of its functions.
+SOFTGPU_API cuLaterThanEveryTable() { return CUDA_SUCCESS; }
 
 }  // namespace gcr::softgpu
