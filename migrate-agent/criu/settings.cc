@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -19,6 +20,7 @@
 #include <system_error>
 
 #include "migrate-agent/criu/apart.h"
+#include "migrate-agent/criu/extended_state.h"
 #include "migrate-agent/criu/thread_calls.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "src/base/unique_fd.h"
@@ -71,7 +73,6 @@ std::uint64_t cache_flush(std::uint64_t value) {
 }
 /// The permission is asked for by the number of its bit.
 [[maybe_unused]] std::uint64_t amx(std::uint64_t value) {
-  constexpr unsigned kTileData = 18;
   return (value >> kTileData & 1) != 0 ? kTileData : 0;
 }
 
@@ -90,6 +91,7 @@ struct Row {
   /// From what `get` says to what `set` takes.
   std::uint64_t (*value)(std::uint64_t) = itself;
   std::string_view finding{};  ///< of one that confines a process
+  bool needed = false;         ///< a program that has it cannot go on without
 };
 
 /// In the order in which they are set: what confines comes last.
@@ -144,17 +146,21 @@ constexpr auto kRows = std::to_array<Row>({
      {SYS_arch_prctl, {kGetPermissions, kBytes}},
      {SYS_arch_prctl, {kRequestPermission, kValue}},
      0,
-     amx},
+     amx,
+     {},
+     true},
 #endif
     {"memory-merge", true, Form::kResult, control(kGetMemoryMerge),
      control(kSetMemoryMerge, kValue), 0},
     {"memory-deny-write-execute", true, Form::kResult, control(kGetMdwe), control(kSetMdwe, kValue),
-     0, itself, "mdwe"},
+     0, itself, "mdwe", true},
 });
 
-// Of a process, and no single call.
+// No single call. Of a process:
 constexpr std::string_view kLockFuture = "lock-future";
 constexpr std::string_view kCoredumpFilter = "coredump-filter";
+// Of a thread:
+constexpr std::string_view kExtendedState = "extended-state";
 constexpr std::uint64_t kUsualCoredumpFilter = 0x33;
 
 using Make = std::function<Result<std::int64_t>(const ThreadCall&, std::span<std::byte>)>;
@@ -184,7 +190,7 @@ Result<std::optional<proto::Setting>> read_row(const Row& row, const Make& make)
   proto::Setting setting;
   setting.set_name(std::string(row.name));
   setting.set_value(row.value(told));
-  setting.set_needed(!row.finding.empty());
+  setting.set_needed(row.needed);
   if (setting.value() == row.usual) return std::nullopt;
   if (row.form == Form::kPolicy) {
     setting.set_nodes(bytes.data() + kNodesAt, kNodeBytes);
@@ -324,8 +330,55 @@ Status with_all_held(const std::vector<pid_t>& processes, const Standstill& stan
   return done;
 }
 
+const StateLayout& layout_here() {
+  static const StateLayout layout = StateLayout::of_this_processor();
+  return layout;
+}
+
+/// Before the thread makes any call.
+Status read_state(Held& thread, Observed& observed) {
+  GCR_ASSIGN(const std::vector<std::byte> image, thread.calls.read_state());
+  const ExtendedState state = take_state(image, layout_here());
+  if (state.components == 0) return {};
+  proto::Setting& setting = *observed.settings.Add();
+  setting.set_name(std::string(kExtendedState));
+  setting.set_value(state.components);
+  setting.set_state(state.bytes.data(), state.bytes.size());
+  setting.set_thread(thread.inner);
+  setting.set_needed(true);
+  return {};
+}
+
+/// The kernel makes room for tiles when a thread with the permission uses the first.
+Status use_tiles(ThreadCalls& thread) {
+  struct Configuration {  // of tiles: the palette, and of each its bytes per row and its rows
+    std::uint8_t palette = 1;
+    std::array<std::uint8_t, 15> none{};
+    std::array<std::uint16_t, 16> row_bytes{64};
+    std::array<std::uint8_t, 16> rows{1};
+  };
+  struct {
+    std::array<std::uint8_t, 9> load{0xc4, 0xe2, 0x78, 0x49, 0x05, 2, 0, 0, 0};  // ldtilecfg
+    std::array<std::uint8_t, 2> jump{0xeb, sizeof(Configuration)};
+    std::array<std::uint8_t, sizeof(Configuration)> configuration =
+        std::bit_cast<std::array<std::uint8_t, sizeof(Configuration)>>(Configuration());
+    std::array<std::uint8_t, 5> zero{0xc4, 0xe2, 0x7b, 0x49, 0xc0};  // tilezero of the first
+  } code;
+  static_assert(sizeof(Configuration) == 64 && sizeof(code) == 80);
+  return thread.execute(std::as_bytes(std::span(&code, 1)));
+}
+
+Status write_state(ThreadCalls& thread, const proto::Setting& setting) {
+  if ((setting.value() >> kTileData & 1) != 0) GCR_TRY(use_tiles(thread));
+  GCR_ASSIGN(std::vector<std::byte> image, thread.read_state());
+  GCR_TRY(
+      put_state(image, layout_here(), setting.value(), std::as_bytes(std::span(setting.state()))));
+  return thread.write_state(image);
+}
+
 Status read_thread(Held& thread, const std::vector<pid_t>& processes, Observed& observed) {
   if (!thread.calls.can_call()) return {};
+  GCR_TRY(read_state(thread, observed));
   const Make make = make_in(thread.calls);
   for (const Row& row : kRows) {
     if (row.of_process && !thread.first) continue;
@@ -367,10 +420,12 @@ Result<Told> by_name(const Settings& settings) {
   Told told;
   for (const proto::Setting& setting : settings) {
     const auto row = std::ranges::find(kRows, setting.name(), &Row::name);
-    const bool known =
-        row != kRows.end() || setting.name() == kLockFuture || setting.name() == kCoredumpFilter;
-    const bool of_process = row == kRows.end() || row->of_process;
+    const bool is_state = setting.name() == kExtendedState;
+    const bool known = row != kRows.end() || is_state || setting.name() == kLockFuture ||
+                       setting.name() == kCoredumpFilter;
+    const bool of_process = row == kRows.end() ? !is_state : row->of_process;
     if (!known || of_process != (setting.thread() == 0) || setting.nodes().size() > kNodeBytes ||
+        setting.state().size() > (is_state ? kMaxStateBytes : 0) ||
         !told.emplace(std::pair(setting.name(), setting.thread()), &setting).second) {
       return Error(Code::kProtocol, fmt::format("\"{}\" of thread {} is no setting of a process",
                                                 setting.name(), setting.thread()));
@@ -401,6 +456,11 @@ class Applying {
         GCR_TRY(judge(pid, *locks, result, {}));
       }
       GCR_TRY(set_rows(thread, processes, true));
+    }
+    // With the permission that its process has by now.
+    for (Held& thread : held) {
+      const proto::Setting* state = find(thread, kExtendedState, thread.inner);
+      if (state != nullptr && thread.calls.can_call()) GCR_TRY(write_state(thread.calls, *state));
     }
     return {};
   }

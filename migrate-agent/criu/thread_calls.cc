@@ -1,10 +1,14 @@
 #include "migrate-agent/criu/thread_calls.h"
 
+#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/user.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "migrate-agent/criu/extended_state.h"
 #include "migrate-agent/criu/interrupted_calls.h"
 #include "migrate-agent/criu/tracing.h"
 #include "migrate-agent/procfs/procfs.h"
@@ -137,7 +142,8 @@ struct ThreadCalls::Impl {
   Status keep_registers();
   Status prepare();
   Status run_to_call_stop() const;
-  Result<std::int64_t> make(const ThreadCall& call);
+  Result<std::int64_t> make(const ThreadCall& call) { return make_at(site->instruction, call); }
+  Result<std::int64_t> make_at(std::uint64_t address, const ThreadCall& call);
   Status end();
 
   Error cannot(const char* what) const {
@@ -201,14 +207,15 @@ Status ThreadCalls::Impl::run_to_call_stop() const {
   }
 }
 
-Result<std::int64_t> ThreadCalls::Impl::make(const ThreadCall& call) {
+/// `address` leads to a system call.
+Result<std::int64_t> ThreadCalls::Impl::make_at(std::uint64_t address, const ThreadCall& call) {
   if (!kept) {
     return Error(Code::kUnsupported, "thread " + std::to_string(tid) + " runs 32-bit code");
   }
   GCR_TRY(prepare());
   user_regs_struct registers = saved;
   const auto& arguments = call.arguments;
-  registers.rip = site->instruction;
+  registers.rip = address;
   registers.rax = static_cast<std::uint64_t>(call.number);
   registers.orig_rax = ~0ull;  // not in a call: the kernel shall not adjust anything
   registers.rdi = arguments[0];
@@ -294,6 +301,50 @@ Result<std::int64_t> ThreadCalls::call(const ThreadCall& call, std::span<std::by
   return result;
 }
 
+Result<std::vector<std::byte>> ThreadCalls::read_state() const {
+  std::vector<std::byte> state(kMaxStateBytes);
+  iovec all{state.data(), state.size()};
+  if (::ptrace(PTRACE_GETREGSET, impl_->tid, NT_X86_XSTATE, &all) != 0) {
+    return impl_->cannot("read the extended state of");
+  }
+  state.resize(all.iov_len);
+  return state;
+}
+
+Status ThreadCalls::write_state(std::span<const std::byte> state) {
+  iovec all{const_cast<std::byte*>(state.data()), state.size()};
+  if (::ptrace(PTRACE_SETREGSET, impl_->tid, NT_X86_XSTATE, &all) != 0) {
+    return impl_->cannot("set the extended state of");
+  }
+  return {};
+}
+
+/// They are followed by a system call that changes nothing, where the thread stops again: a trap
+/// would change how the program handles SIGTRAP.
+Status ThreadCalls::execute(std::span<const std::byte> instructions) {
+  constexpr std::array kSystemCall{std::byte{0x0f}, std::byte{0x05}};
+  std::vector<std::byte> code(instructions.begin(), instructions.end());
+  code.insert(code.end(), kSystemCall.begin(), kSystemCall.end());
+  const ThreadCall map{
+      SYS_mmap, {0, code.size(), PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, ~0ull, 0}};
+  GCR_ASSIGN(const std::int64_t mapped, impl_->make(map));
+  if (mapped < 0) {
+    errno = static_cast<int>(-mapped);
+    return impl_->cannot("map code in");
+  }
+  const auto address = static_cast<std::uint64_t>(mapped);
+  Status done;
+  if (::pwrite(impl_->site->memory.get(), code.data(), code.size(), static_cast<off_t>(mapped)) !=
+      static_cast<ssize_t>(code.size())) {
+    done = impl_->cannot("write code of");
+  } else {
+    const auto executed = impl_->make_at(address, {SYS_getpid, {}});
+    if (!executed) done = executed.error();
+  }
+  GCR_TRY(impl_->make({SYS_munmap, {address, code.size()}}));
+  return done;
+}
+
 #else
 
 struct ThreadCalls::Impl {};
@@ -309,6 +360,9 @@ Result<std::shared_ptr<const CallSite>> CallSite::find(pid_t) {
 Result<ThreadCalls> ThreadCalls::stop(std::shared_ptr<const CallSite>, pid_t) {
   return Error(Code::kUnsupported, "system calls in a thread are made on x86-64 alone");
 }
+Result<std::vector<std::byte>> ThreadCalls::read_state() const { return std::vector<std::byte>(); }
+Status ThreadCalls::write_state(std::span<const std::byte>) { return {}; }
+Status ThreadCalls::execute(std::span<const std::byte>) { return {}; }
 Result<std::int64_t> ThreadCalls::call(const ThreadCall&, std::span<std::byte>) {
   return Error(Code::kUnsupported, "system calls in a thread are made on x86-64 alone");
 }

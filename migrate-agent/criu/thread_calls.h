@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
@@ -65,6 +66,14 @@ class ThreadCalls {
   /// What the kernel returns: -EPERM as -EPERM. An error only if the thread could not make it. The
   /// call finds `bytes` in the thread's memory and may change them.
   Result<std::int64_t> call(const ThreadCall& call, std::span<std::byte> bytes = {});
+
+  /// The thread's extended state (extended_state.h), as long as this kernel has it. Setting it
+  /// takes the same number of bytes.
+  Result<std::vector<std::byte>> read_state() const;
+  Status write_state(std::span<const std::byte> state);
+
+  /// Executes instructions of the thread's own mode, which must not fault.
+  Status execute(std::span<const std::byte> instructions);
 
   /// Puts the registers back and detaches. A stop that was in force stays so. Once.
   Status let_go();

@@ -190,6 +190,7 @@ TEST_F(SettingsTest, OfAnotherFormAreRefused) {
   EXPECT_EQ(refusal("no-such-setting", 0), Code::kProtocol);
   EXPECT_EQ(refusal("timer-slack", 0), Code::kProtocol);
   EXPECT_EQ(refusal("memory-merge", 3), Code::kProtocol);
+  EXPECT_EQ(refusal("extended-state", 0), Code::kProtocol);
 }
 
 TEST_F(SettingsTest, ThatConfineAndAreRefusedEndTheRestore) {
@@ -208,6 +209,53 @@ TEST_F(SettingsTest, ThatConfineAndAreRefusedEndTheRestore) {
   const auto noted = apply_settings({{tree_->pid(), settings}}, kStopped);
   ASSERT_TRUE(noted) << noted.error().message();
   EXPECT_THAT(*noted, testing::ElementsAre(HasSubstr("memory-deny-write-execute")));
+}
+
+bool processor_has_tiles() {
+  std::ifstream in("/proc/cpuinfo");
+  const std::string text(std::istreambuf_iterator<char>(in), {});
+  return text.find(" amx_int8") != std::string::npos;
+}
+
+/// The number behind "name=".
+long number_in(const std::string& said, const std::string& name) {
+  const std::size_t at = said.find(name + "=");
+  return at == std::string::npos ? -1 : std::stol(said.substr(at + name.size() + 1));
+}
+
+TEST_F(SettingsTest, TilesOfAThreadThatMultipliesGoOn) {
+  if (!processor_has_tiles()) GTEST_SKIP() << "the processor has no AMX";
+  start("tiles");
+  for (int i = 0; i < 10; ++i) {
+    const pid_t pid = tree_ ? tree_->pid() : program_->pid();
+    const long before = number_in(ask(pid, 1), "right-products");
+    EXPECT_GT(before, 0);
+    ASSERT_NO_FATAL_FAILURE(move());
+    std::string said;
+    for (int looks = 0; looks < 100 && number_in(said, "right-products") <= before + 1; ++looks) {
+      ::poll(nullptr, 0, 10);
+      said = ask(tree_->pid(), 1);
+    }
+    EXPECT_GT(number_in(said, "right-products"), before + 1) << said;
+    EXPECT_EQ(number_in(said, "wrong-products"), 0) << said;
+  }
+}
+
+TEST_F(SettingsTest, StateThatThisProcessorDoesNotHaveEndsTheRestore) {
+  start("none");
+  ASSERT_NO_FATAL_FAILURE(move());
+  ::kill(tree_->pid(), SIGSTOP);
+  ASSERT_TRUE(procfs::wait_until_stopped(tree_->pid()));
+  Settings settings;
+  settings.Add()->set_name("extended-state");
+  settings[0].set_thread(procfs::namespace_pids(std::to_string(tree_->pid())).back());
+  settings[0].set_value(std::uint64_t{1} << 62);
+  settings[0].set_state("?");
+  settings[0].set_needed(true);
+  const auto refused = apply_settings({{tree_->pid(), settings}}, kStopped);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), Code::kUnsupported);
+  EXPECT_THAT(refused.error().message(), HasSubstr("no component 62"));
 }
 
 class Landlocked : public SettingsTest {

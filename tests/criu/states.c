@@ -6,10 +6,12 @@
 // GCR_SANDBOX: "all" sets these states, "none" sets nothing. "landlock" puts the program into a
 // Landlock domain, "filter" lets the kernel end it if it asks for
 // a list of robust futexes, "seal" seals a mapping, "mappings" gives one a NUMA policy of its own.
+// In "tiles" the second thread multiplies with AMX all the time, and counts right and wrong products.
 // The second thread of "all" enters a Landlock domain when it gets kConfine.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <immintrin.h>
 #include <linux/filter.h>
 #include <linux/keyctl.h>
 #include <linux/membarrier.h>
@@ -51,6 +53,7 @@ static int output = -1;
 static _Thread_local const char* self = "";
 static char* sealed;
 static char* bound;
+static volatile long right_products, wrong_products;
 
 static void check(long result, const char* what) {
   if (result >= 0) return;
@@ -139,6 +142,8 @@ static void tell(int signal) {
   // What becomes the agent's, or nobody's.
   SAY("foreign-key", syscall(SYS_keyctl, KEYCTL_SEARCH, KEY_SPEC_SESSION_KEYRING, "user",
                              "gcr-test-secret", 0) >= 0);
+  SAY("right-products", right_products);
+  SAY("wrong-products", wrong_products);
   used += snprintf(line + used, sizeof(line) - (size_t)used, "\n");
   if (write(output, line, (size_t)used) != used) abort();
   errno = error;
@@ -230,7 +235,46 @@ static void set_of_process(void) {
   check(syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0), "barriers");
 }
 
+/// What is in the tiles for nearly all the time is the sum so far: it is in no memory.
+__attribute__((target("amx-tile,amx-int8"))) static void* multiply(void* nothing) {
+  enum { kRows = 16, kRowBytes = 64, kSums = 20000 };
+  static const struct {
+    unsigned char palette, none[15];
+    unsigned short row_bytes[16];
+    unsigned char rows[16];
+  } configuration = {1, {0}, {kRowBytes, kRowBytes, kRowBytes}, {kRows, kRows, kRows}};
+  static unsigned char left[kRows * kRowBytes], right[kRows * kRowBytes];
+  static unsigned sums[kRows * kRowBytes / 4];
+  memset(left, 3, sizeof(left));
+  memset(right, 5, sizeof(right));
+  self = "second";
+  for (;;) {
+    _tile_loadconfig(&configuration);
+    _tile_zero(0);
+    _tile_loadd(1, left, kRowBytes);
+    _tile_loadd(2, right, kRowBytes);
+    for (int i = 0; i < kSums; ++i) _tile_dpbssd(0, 1, 2);
+    _tile_stored(0, sums, kRowBytes);
+    _tile_release();
+    int wrong = 0;
+    for (size_t i = 0; i < sizeof(sums) / sizeof(sums[0]); ++i) {
+      wrong |= sums[i] != (unsigned)kSums * kRowBytes * 3 * 5;
+    }
+    if (wrong) {
+      ++wrong_products;
+    } else {
+      ++right_products;
+    }
+  }
+  return nothing;
+}
+
 static void set_sandbox(const char* sandbox) {
+  if (strcmp(sandbox, "tiles") == 0) {
+    check(syscall(SYS_arch_prctl, kRequestPermission, kTileData), "the permission for tiles");
+    pthread_t thread;
+    check(-pthread_create(&thread, NULL, multiply, NULL), "a thread");
+  }
   if (strcmp(sandbox, "landlock") == 0) enter_landlock();
   if (strcmp(sandbox, "filter") == 0) enter_filter();
   if (strcmp(sandbox, "orphan") == 0) {
