@@ -12,14 +12,12 @@
 namespace gcr::e2e {
 namespace {
 
-constexpr Milliseconds kStartTimeout{60'000};
-constexpr Milliseconds kEndTimeout{180'000};
 // A processor is not all for them: what they wait for is a migration.
 constexpr const char* kPeriodMs = "10";
 
 App start(TwoHosts& hosts, Host host, const std::vector<std::string>& command) {
   App app = hosts.start_app(host, command);
-  if (!app.wait_for_lines(1, kStartTimeout)) {
+  if (!app.wait_for_lines(1)) {
     throw std::runtime_error(command[0] + " prints nothing: " + app.output());
   }
   return app;
@@ -124,7 +122,7 @@ std::unique_ptr<BackgroundCommand> start_agent_of_another_version(const TwoHosts
   const auto listens = [](const std::string& text) {
     return text.find("listening") != std::string::npos;
   };
-  if (!agent->wait_for_output(listens, kStartTimeout)) {
+  if (!agent->wait_for_output(listens, kHangs)) {
     throw std::runtime_error("it does not listen: " + agent->err_so_far());
   }
   return agent;
@@ -132,7 +130,7 @@ std::unique_ptr<BackgroundCommand> start_agent_of_another_version(const TwoHosts
 
 testing::AssertionResult printed_what_prints(const App& app, const App& undisturbed) {
   const auto lines = app.lines();
-  if (!undisturbed.wait_for_lines(lines.size(), kEndTimeout)) {
+  if (!undisturbed.wait_for_lines(lines.size())) {
     return testing::AssertionFailure()
            << "the undisturbed run prints only " << undisturbed.lines().size() << " lines of "
            << lines.size();

@@ -15,6 +15,9 @@ namespace gcr::e2e {
 
 using Milliseconds = std::chrono::milliseconds;
 
+/// After so long a command will never end, however slow the machine is.
+inline constexpr Milliseconds kHangs{600'000};
+
 struct CommandResult {
   int exit_code =
       -1;  ///< 128 + signal if a signal ended it, -1 if it was killed for its time limit

@@ -33,9 +33,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr Milliseconds kSetupTimeout{120'000};
-constexpr Milliseconds kMigrateTimeout{180'000};
-
 /// Runs scripts/hosts for the programs of this build, or, if GCR_ROOT says where those are, of
 /// a bundle.
 CommandResult hosts_script(const std::vector<std::string>& arguments) {
@@ -44,7 +41,7 @@ CommandResult hosts_script(const std::vector<std::string>& arguments) {
                                       GCR_SOURCE_DIR "/scripts/hosts"};
   if (bundle != nullptr) command = {std::string(bundle) + "/scripts/hosts"};
   command.insert(command.end(), arguments.begin(), arguments.end());
-  return run(command, kSetupTimeout);
+  return run(command, kHangs);
 }
 
 constexpr char kDirectoryPrefix[] = "/tmp/gcr-e2e-hosts-";
@@ -216,7 +213,7 @@ std::vector<std::string> TwoHosts::migrate_command(Host from, Host to, pid_t pid
 
 MigrateOutcome TwoHosts::migrate(Host from, pid_t pid,
                                  const std::vector<std::string>& options) const {
-  return parse_outcome(run(migrate_command(from, other(from), pid, options), kMigrateTimeout));
+  return parse_outcome(run(migrate_command(from, other(from), pid, options), kHangs));
 }
 
 std::vector<std::string> TwoHosts::order_command(Host agent,
@@ -248,7 +245,7 @@ MigrateReport TwoHosts::migrate_for_report(Host from, pid_t pid,
   std::vector<std::string> command = migrate_command(from, other(from), pid);
   command.insert(command.end(), {"--json", "--quiet"});
   command.insert(command.end(), options.begin(), options.end());
-  const CommandResult result = run(command, kMigrateTimeout);
+  const CommandResult result = run(command, kHangs);
   MigrateReport outcome{result.exit_code, result.err, {}};
   google::protobuf::util::JsonParseOptions parsing;
   parsing.ignore_unknown_fields = true;  // schema, type and the like: docs/events.md

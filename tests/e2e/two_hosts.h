@@ -76,7 +76,7 @@ class App {
   std::vector<std::string> lines() const;
 
   /// Waits until at least `count` complete lines are there.
-  bool wait_for_lines(std::size_t count, Milliseconds timeout = Milliseconds(180'000)) const;
+  bool wait_for_lines(std::size_t count, Milliseconds timeout = kHangs) const;
 
  private:
   std::string output_path_;

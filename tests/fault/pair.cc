@@ -17,10 +17,9 @@ namespace gcr::fault::test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using e2e::kHangs;
 using e2e::other;
 
-constexpr Milliseconds kStartTimeout{120'000};
-constexpr Milliseconds kPointTimeout{60'000};
 constexpr Milliseconds kOracleInterval{10};
 constexpr Milliseconds kHostsInterval{50};
 constexpr std::size_t kLogBytes = 6000;
@@ -91,7 +90,7 @@ void write_at_once(const std::string& path, const std::string& text) {
 }
 
 void shell(const std::string& command) {
-  const auto result = e2e::run({"sh", "-c", command}, kStartTimeout);
+  const auto result = e2e::run({"sh", "-c", command}, kHangs);
   if (result.exit_code != 0) throw std::runtime_error(command + ": " + result.err);
 }
 
@@ -138,7 +137,7 @@ void Pair::start(Host host) {
   std::vector<std::string> command{hosts_.program_path(program_.name)};
   command.insert(command.end(), program_.options.begin(), program_.options.end());
   app_.emplace(hosts_.start_app(host, command, program_.under_library));
-  if (!app_->wait_for_lines(1, kStartTimeout)) {
+  if (!app_->wait_for_lines(1)) {
     throw std::runtime_error("the program prints nothing: " + app_->output());
   }
   oracle_.emplace(app_->output_path(), program_);
@@ -294,10 +293,9 @@ std::string Pair::wait_for_hit(Trial& trial, const std::string& point) {
     text = e2e::read_file(path);
     return text.starts_with(point + " ");
   };
-  wait_until(kPointTimeout,
-             [&] { return hit() || (first && !trial.command->program().running()); });
+  wait_until(kHangs, [&] { return hit() || (first && !trial.command->program().running()); });
   // The destination ends after the operator has heard of it.
-  if (!wait_until(kPointTimeout, hit)) return "the point " + point + " was not reached";
+  if (!wait_until(kHangs, hit)) return "the point " + point + " was not reached";
   trial.struck = true;
   trial.stopped = std::stoi(text.substr(text.rfind("hit ") + 4));
   return "";
@@ -336,7 +334,7 @@ std::string Pair::strike_now(Trial& trial) {
            fmt::format("while pids=$(ip netns pids {}) && [ -n \"$pids\" ]; do kill -KILL $pids; "
                        "done",
                        hosts_.network(host))},
-          kStartTimeout);
+          kHangs);
       break;
     default:
       throw std::logic_error("strikes at a point only");
@@ -358,7 +356,7 @@ void Pair::end_copies(Host host, int number) const {
 /// ip(8) in the host's network.
 e2e::CommandResult Pair::ip(Host host, std::vector<std::string> words) const {
   words.insert(words.begin(), {"ip", "-n", hosts_.network(host)});
-  return e2e::run(words, kStartTimeout);
+  return e2e::run(words, kHangs);
 }
 
 void Pair::cut_link() const { ip(Host::kA, {"link", "set", "veth0", "down"}); }
@@ -368,7 +366,7 @@ void Pair::cut_link() const { ip(Host::kA, {"link", "set", "veth0", "down"}); }
 void Pair::mend_link() {
   ip(Host::kA, {"link", "set", "veth0", "up"});
   for (const Host host : {Host::kA, Host::kB}) {
-    const bool is_up = wait_until(kStartTimeout, [&] {
+    const bool is_up = wait_until(kHangs, [&] {
       oracle_->look();
       return ip(host, {"-br", "link", "show", "veth0"}).out.find(" UP ") != std::string::npos;
     });
