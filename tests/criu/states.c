@@ -6,8 +6,8 @@
 // GCR_SANDBOX: "all" sets these states, "none" sets nothing. "landlock" puts the program into a
 // Landlock domain, "filter" lets the kernel end it if it asks for
 // a list of robust futexes, "seal" seals a mapping, "mappings" gives one a NUMA policy of its own.
-// In "tiles" the second thread multiplies with AMX all the time, and counts right and wrong products.
-// The second thread of "all" enters a Landlock domain when it gets kConfine.
+// In "tiles" the second thread multiplies with AMX all the time, and counts right and wrong
+// products. The second thread of "all" enters a Landlock domain when it gets kConfine.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
