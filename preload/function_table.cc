@@ -57,25 +57,19 @@ const FunctionRow* find_shimmed(const FunctionTable& table, const char* symbol) 
   return with_shim(find_row(table, symbol));
 }
 
-bool needs_no_shim(const FunctionTable& table, std::string_view symbol) {
-  const FunctionRow* row = find_row(table, symbol);
-  if (row != nullptr) return row->shim == nullptr;
-  return std::ranges::binary_search(table.without_row, symbol);
-}
-
 bool lookup_needs_no_shim(const FunctionTable& table, std::string_view public_name) {
-  if (needs_no_shim(table, public_name)) return true;
   auto listed = std::ranges::lower_bound(table.without_row, public_name);
   for (; listed != table.without_row.end() && listed->starts_with(public_name); ++listed) {
     if (is_version_and_flavour(listed->substr(public_name.size()))) return true;
   }
   return std::ranges::any_of(table.rows, [&](const FunctionRow& row) {
-    return row.shim == nullptr && row.public_name == public_name;
+    return row.shim == nullptr && (row.public_name == public_name || row.symbol == public_name);
   });
 }
 
 bool is_unknown_export(const FunctionTable& table, const char* symbol, const void* address) {
-  if (find_row(table, symbol) != nullptr || needs_no_shim(table, symbol)) return false;
+  if (find_row(table, symbol) != nullptr) return false;
+  if (std::ranges::binary_search(table.without_row, std::string_view(symbol))) return false;
   return visit_objects([&](const ElfObject& object, const dl_phdr_info&) {
     return is_driver(table, object) && object.find_function(symbol) == address;
   });

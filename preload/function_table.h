@@ -83,11 +83,9 @@ const FunctionRow* find_looked_up(const FunctionTable& table, const void* addres
                                   const char* public_name, int version, bool thread_stream,
                                   void* address);
 
-/// Whether a function that is not found above needs no shim. What the table does not know at all
-/// may submit work or map memory behind a closed gate, so it is withheld from the application. By
-/// exported symbol, and by the public name that a lookup is asked for. Any thread; neither locks
-/// nor allocates.
-bool needs_no_shim(const FunctionTable& table, std::string_view symbol);
+/// Whether a function that is not found above, by the public name that a lookup is asked for, needs
+/// no shim. What the table does not know at all may submit work or map memory behind a closed gate,
+/// so it is withheld from the application. Any thread; neither locks nor allocates.
 bool lookup_needs_no_shim(const FunctionTable& table, std::string_view public_name);
 
 /// Whether the function of that name at `address` is one that the loaded driver exports and the

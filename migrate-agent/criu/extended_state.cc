@@ -47,6 +47,14 @@ StateLayout StateLayout::of_this_processor() {
   return layout;
 }
 
+bool StateLayout::exceeds_criu() const {
+  std::uint64_t components_here = 0;
+  for (std::size_t i = 0; i < components.size(); ++i) {
+    if (components[i].size != 0) components_here |= std::uint64_t{1} << i;
+  }
+  return (components_here & ~kCarriedByCriu) != 0;
+}
+
 ExtendedState take_state(std::span<const std::byte> image, const StateLayout& layout) {
   if (image.size() < kHeader + kHeaderBytes) return {};
   constexpr std::uint64_t kAll = (std::uint64_t{1} << 63) - 1;

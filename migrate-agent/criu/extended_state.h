@@ -25,6 +25,9 @@ struct StateLayout {
   std::array<Component, 63> components{};
 
   static StateLayout of_this_processor();
+
+  /// Whether there is any that CRIU does not carry.
+  bool exceeds_criu() const;
 };
 
 /// Components that are in use and that CRIU does not carry, in the order of their numbers.

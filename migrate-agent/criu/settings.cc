@@ -159,9 +159,9 @@ constexpr auto kRows = std::to_array<Row>({
 // No single call. Of a process:
 constexpr std::string_view kLockFuture = "lock-future";
 constexpr std::string_view kCoredumpFilter = "coredump-filter";
+constexpr std::uint64_t kUsualCoredumpFilter = 0x33;
 // Of a thread:
 constexpr std::string_view kExtendedState = "extended-state";
-constexpr std::uint64_t kUsualCoredumpFilter = 0x33;
 
 using Make = std::function<Result<std::int64_t>(const ThreadCall&, std::span<std::byte>)>;
 
@@ -335,8 +335,10 @@ const StateLayout& layout_here() {
   return layout;
 }
 
-/// Before the thread makes any call.
+/// Before the thread makes any call. Mostly nothing: few processors have more than CRIU carries.
 Status read_state(Held& thread, Observed& observed) {
+  static const bool exists = layout_here().exceeds_criu();
+  if (!exists) return {};
   GCR_ASSIGN(const std::vector<std::byte> image, thread.calls.read_state());
   const ExtendedState state = take_state(image, layout_here());
   if (state.components == 0) return {};

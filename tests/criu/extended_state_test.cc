@@ -69,6 +69,14 @@ TEST(ExtendedStateTest, WhatIsInItsInitialStateOrCriusIsNotTaken) {
   EXPECT_EQ(take_state(image(kTiles), layout(600, kImageBytes - 1000)).components, 1u << 17);
 }
 
+TEST(ExtendedStateTest, ALayoutSaysWhetherCriuCarriesAllOfIt) {
+  StateLayout criu_alone;
+  criu_alone.components[9] = {1000, 8};
+  EXPECT_FALSE(StateLayout().exceeds_criu());
+  EXPECT_FALSE(criu_alone.exceeds_criu());
+  EXPECT_TRUE(layout(600, 700).exceeds_criu());
+}
+
 TEST(ExtendedStateTest, WhatDoesNotFitIsRefused) {
   const std::vector<std::byte> bytes(64 + 1024);
   const auto refused = [&](const StateLayout& here, std::uint64_t components, std::size_t size) {

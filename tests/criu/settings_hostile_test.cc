@@ -93,6 +93,13 @@ class SettingsTest : public testing::Test {
     ASSERT_TRUE(resume_stopped(tree_->root()));
   }
 
+  /// Moves it once, and stops it: settings can be applied.
+  void move_and_stop() {
+    ASSERT_NO_FATAL_FAILURE(move());
+    ::kill(tree_->pid(), SIGSTOP);
+    ASSERT_TRUE(procfs::wait_until_stopped(tree_->pid()));
+  }
+
   Directory directory_;
   std::optional<Program> program_;
   std::optional<RestoredTree> tree_;
@@ -195,9 +202,7 @@ TEST_F(SettingsTest, OfAnotherFormAreRefused) {
 
 TEST_F(SettingsTest, ThatConfineAndAreRefusedEndTheRestore) {
   start("none");
-  ASSERT_NO_FATAL_FAILURE(move());
-  ::kill(tree_->pid(), SIGSTOP);
-  ASSERT_TRUE(procfs::wait_until_stopped(tree_->pid()));
+  ASSERT_NO_FATAL_FAILURE(move_and_stop());
   Settings settings;
   settings.Add()->set_name("memory-deny-write-execute");
   settings[0].set_value(0x80);  // no bit that this kernel knows
@@ -243,9 +248,7 @@ TEST_F(SettingsTest, TilesOfAThreadThatMultipliesGoOn) {
 
 TEST_F(SettingsTest, StateThatThisProcessorDoesNotHaveEndsTheRestore) {
   start("none");
-  ASSERT_NO_FATAL_FAILURE(move());
-  ::kill(tree_->pid(), SIGSTOP);
-  ASSERT_TRUE(procfs::wait_until_stopped(tree_->pid()));
+  ASSERT_NO_FATAL_FAILURE(move_and_stop());
   Settings settings;
   settings.Add()->set_name("extended-state");
   settings[0].set_thread(procfs::namespace_pids(std::to_string(tree_->pid())).back());

@@ -65,7 +65,6 @@ CUresult look_up(const char* symbol, void** pfn, int version, cuuint64_t flags);
 #define GCR_NO_ROW(symbol) \
   GCR_FAKE_EXPORT CUresult symbol() { return gcr::preload::fake::remember(#symbol, false); }
 #include "preload/cuda_no_row.inc"
-#undef GCR_NO_ROW
 
 /// A function that only newer drivers have, under a name that the table knows.
 GCR_FAKE_EXPORT CUresult cuMemcpyBatchAsync_v9(int a, int b) {

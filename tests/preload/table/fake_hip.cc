@@ -67,7 +67,6 @@ GCR_FAKE_EXPORT hipError_t hipFree(void* ptr);
     return gcr::preload::fake::remember<hipError_t>(#symbol, false); \
   }
 #include "preload/hip_no_row.inc"
-#undef GCR_NO_ROW
 
 GCR_FAKE_EXPORT hipError_t hipOfALaterRelease() {
   return gcr::preload::fake::remember<hipError_t>("hipOfALaterRelease", false);

@@ -172,7 +172,6 @@ TEST(HipLoader, GivesWhatNeedsNoShimFromHip) {
   for (const char* const name : {
 #define GCR_NO_ROW(symbol) #symbol,
 #include "preload/hip_no_row.inc"
-#undef GCR_NO_ROW
        }) {
     void* const exported = dlsym(hip_handle(), name);
     EXPECT_EQ(object_of(exported), kHip) << name;

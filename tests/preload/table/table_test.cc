@@ -170,7 +170,6 @@ TEST(Lookup, GivesWhatNeedsNoShimFromTheDriver) {
   for (const char* const name : {
 #define GCR_NO_ROW(symbol) #symbol,
 #include "preload/cuda_no_row.inc"
-#undef GCR_NO_ROW
        }) {
     void* const exported = dlsym(driver_handle(), name);
     EXPECT_EQ(object_of(exported), kDriver) << name;
