@@ -11,6 +11,7 @@
 #include "migrate-agent/peer/agent_target.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/roles/roles.h"
+#include "migrate-agent/source/transient.h"
 
 namespace gcr::agent {
 namespace {
@@ -77,10 +78,27 @@ void add_use(const Examination& found, proto::CheckReply& reply) {
   }
 }
 
+journal::ProcessIds identify(const std::vector<pid_t>& pids) {
+  journal::ProcessIds ids;
+  for (const pid_t pid : pids) {
+    const auto stat = procfs::read_stat(pid);
+    ids.Add()->set_pid(pid);
+    ids.rbegin()->set_start_time(stat ? stat->start_time : 0);
+  }
+  return ids;
+}
+
 }  // namespace
 
 Result<proto::Envelope> run_check(WorkerContext& context, const proto::MigrateRequest& request) {
-  return check(context, request, procfs::tree(request.pid()), nullptr);
+  for (const auto end = std::chrono::steady_clock::now() + kTransience;;) {
+    const std::vector<pid_t> pids = procfs::tree(request.pid());
+    const journal::ProcessIds looked_at = identify(pids);
+    auto answer = check(context, request, pids, nullptr);
+    const bool refused =
+        answer && std::ranges::any_of(answer->check_reply().findings(), preflight::is_blocker);
+    if (!refused || std::chrono::steady_clock::now() >= end || !one_ends(looked_at)) return answer;
+  }
 }
 
 Result<proto::Envelope> check(WorkerContext& context, const proto::MigrateRequest& request,

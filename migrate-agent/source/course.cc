@@ -35,7 +35,7 @@ Status run_steps(Course& c, std::initializer_list<Status (*)(Course&)> steps) {
 }
 
 Status run_to_switchover(Course& c) {
-  return run_steps(c, {claim, examine, preflight, begin, prepare, copy, switch_over});
+  return run_steps(c, {claim, agree, begin, prepare, copy, switch_over});
 }
 
 }  // namespace

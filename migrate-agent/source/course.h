@@ -136,6 +136,11 @@ Status run_to_vote(Course& course);
 Status claim(Course& c);
 Status examine(Course& c);
 Status preflight(Course& c);
+/// Both, and the claim again and both once more where what was refused may have been a process that
+/// has ended since.
+Status agree(Course& c);
+/// For the operator, unless it is noted already.
+void note(Course& c, const proto::Finding& warning);
 Status begin(Course& c);
 Status prepare(Course& c);
 Status copy(Course& c);

@@ -10,6 +10,7 @@
 #include "migrate-agent/preflight/host_facts.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/source/course.h"
+#include "migrate-agent/source/transient.h"
 
 namespace gcr::agent::source {
 namespace {
@@ -17,9 +18,7 @@ namespace {
 /// Tells the operator of warnings; an error if there is a blocker.
 Status judge(Course& c, const std::vector<proto::Finding>& findings) {
   for (const proto::Finding& finding : findings) {
-    if (!preflight::is_blocker(finding)) {
-      c.account.report.add_notes(preflight::note_of(finding));
-    }
+    if (!preflight::is_blocker(finding)) note(c, finding);
   }
   std::string reason = preflight::reason_of(findings);
   if (reason.empty()) return {};
@@ -39,6 +38,12 @@ void report_link(const Prepared& prepared, proto::MigrateReport& report) {
 }
 
 }  // namespace
+
+void note(Course& c, const proto::Finding& warning) {
+  std::string text = preflight::note_of(warning);
+  const auto& notes = c.account.report.notes();
+  if (std::ranges::find(notes, text) == notes.end()) c.account.report.add_notes(std::move(text));
+}
 
 Status examine(Course& c) {
   const Phases::Timer timer(c.account.phases, "course", "preflight");
@@ -88,6 +93,22 @@ Status preflight(Course& c) {
                              member.pid()));
   }
   return fault::point("source.preflighted");
+}
+
+Status agree(Course& c) {
+  for (const auto end = Clock::now() + kTransience;;) {
+    const Status examined = examine(c);
+    const Status agreed = examined ? preflight(c) : examined;
+    const bool once_more = !agreed && agreed.error().code() == Code::kRefused &&
+                           Clock::now() < end && one_ends(c.subject.members);
+    if (!once_more) return agreed;
+    GCR_TRY(c.worker.cancellation.check());
+    spdlog::info("looks again, since a process has ended: {}", agreed.error().message());
+    c.subject.found.reset();  // it holds the doors
+    c.subject.confinements.clear();
+    c.subject.members.DeleteSubrange(1, c.subject.members.size() - 1);
+    GCR_TRY(claim_for_target(c));
+  }
 }
 
 Status prepare_images(Course& c) {

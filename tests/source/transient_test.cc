@@ -1,0 +1,59 @@
+#include "migrate-agent/source/transient.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+
+#include "migrate-agent/procfs/procfs.h"
+
+namespace gcr::agent {
+namespace {
+
+/// A child that lives for `milliseconds`.
+pid_t start_child(unsigned milliseconds) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::usleep(milliseconds * 1000);
+    ::_exit(0);
+  }
+  return pid;
+}
+
+journal::ProcessIds members(std::initializer_list<pid_t> pids) {
+  journal::ProcessIds ids;
+  for (const pid_t pid : pids) {
+    ids.Add()->set_pid(pid);
+    ids.rbegin()->set_start_time(procfs::read_stat(pid)->start_time);
+  }
+  return ids;
+}
+
+TEST(Transient, WhoEndsSoonIsWaitedFor) {
+  const pid_t child = start_child(200);
+  EXPECT_TRUE(one_ends(members({::getpid(), child})));
+  ::waitpid(child, nullptr, 0);
+}
+
+TEST(Transient, WhoHasEndedAndWhoHasTheNumberNowAreTold) {
+  const pid_t child = start_child(0);
+  journal::ProcessIds ids = members({::getpid(), child});
+  ::waitpid(child, nullptr, 0);
+  EXPECT_TRUE(one_ends(ids)) << "nobody has the number";
+  ids.rbegin()->set_pid(::getpid());
+  ids.rbegin()->set_start_time(1);
+  EXPECT_TRUE(one_ends(ids)) << "another one has it";
+}
+
+TEST(Transient, WhoStaysIsNotWaitedForLong) {
+  const pid_t child = start_child(600'000);
+  EXPECT_FALSE(one_ends(members({::getpid(), child})));
+  EXPECT_FALSE(one_ends(members({child}))) << "the first alone";
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+}
+
+}  // namespace
+}  // namespace gcr::agent
