@@ -3,7 +3,7 @@
 
 Prints "step=<n> loss=<hex float>" every --report steps; an undisturbed run with the same options
 prints the same lines on the same GPU model. With --host-gib the process also holds so much ordinary
-memory, of which it writes a page with each line. With --timed it trains so many steps for each line
+memory, of which it writes a page with each line. With --profiled PyTorch's profiler watches. With --timed it trains so many steps for each line
 of its input, and prints how many seconds they took. The network is that of He and others, "Deep
 Residual Learning for Image Recognition" (2015), figure 3 and table 1. SIGTERM ends it.
 """
@@ -28,6 +28,7 @@ def parse_arguments():
     parser.add_argument("--host-gib", type=float, default=0, help="ordinary memory, rarely written")
     parser.add_argument("--report", type=int, default=10, help="steps between two lines")
     parser.add_argument("--timed", action="store_true", help="print seconds, for each line of input")
+    parser.add_argument("--profiled", action="store_true", help="under PyTorch's profiler")
     parser.add_argument("--pace", type=float, default=0, help="seconds to rest after each line")
     return parser.parse_args()
 
@@ -96,6 +97,9 @@ def main():
             train()
             print(time.perf_counter() - begun, flush=True)
         return
+    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+    if arguments.profiled:
+        profiler.start()
     step = 0
     while not stop:
         loss = train()
