@@ -55,8 +55,9 @@ void* door_thread(void*) {
 }
 
 // A fork waits at a closed gate, and sees the state whole: the child then lets go of what it must
-// not keep, and never has a door. vfork, posix_spawn and what is made of them run no handlers and
-// need none: exec ends mappings, and every descriptor closes by itself.
+// not keep, and has no door, or, if its parent has used no GPU, one of its own later. vfork,
+// posix_spawn and what is made of them run no handlers and need none: exec ends mappings, and every
+// descriptor closes by itself.
 alignas(GateScope) constinit thread_local unsigned char t_fork_scope[sizeof(GateScope)] = {};
 
 GateScope* fork_scope() { return std::launder(reinterpret_cast<GateScope*>(t_fork_scope)); }
@@ -76,7 +77,8 @@ void after_fork_in_child() {
     if (*fd >= 0) ::close(*fd);
     *fd = -1;
   }
-  runtime::after_fork_in_child();
+  g_door.thread_id.store(0);
+  g_door.started.store(runtime::after_fork_in_child());
   gate::reset_after_fork();
   fork_scope()->~GateScope();
 }

@@ -155,6 +155,8 @@ enum Blocker : std::uint32_t {
   kIpcImported = 4,       ///< untracked memory of another process is open here
   kForeignHandles = 8,    ///< memory is reachable in ways that a detach does not undo
   kStreamCapturing = 16,  ///< a stream is being captured at this moment
+  kLostPools = 32,        ///< a pool was exported or imported, or has memory on the host
+  kProfiled = 64,         ///< a profiler has attached itself to the driver (CUPTI)
 };
 
 struct Summary {

@@ -68,6 +68,7 @@ Ending wait_until_idle(std::chrono::nanoseconds timeout, door::Obstacle* obstacl
 /// that would keep memory alive or that it cannot use, and has its calls answered by the driver.
 void before_fork();
 void after_fork_in_parent();
-void after_fork_in_child();
+/// Whether a runtime had been used: the child never has a door then.
+bool after_fork_in_child();
 
 }  // namespace gcr::preload::runtime

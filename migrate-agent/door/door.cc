@@ -209,6 +209,8 @@ Result<AccessState> Door::look(Milliseconds patience) {
                      .managed_memory = has(door::kManagedMemory),
                      .ipc_memory = has(door::kIpcExported | door::kIpcImported),
                      .foreign_handles = has(door::kForeignHandles),
+                     .lost_pools = has(door::kLostPools),
+                     .profiled = has(door::kProfiled),
                      .untracked_bytes = summary.untracked_bytes,
                      .withheld = summary.withheld,
                      .thread = summary.door_tid,

@@ -20,6 +20,8 @@ std::string state_in_words(const door::Summary& summary) {
   add((summary.blockers & door::kIpcImported) != 0, "it has memory of another process open");
   add((summary.blockers & door::kForeignHandles) != 0, "it shares memory with other processes");
   add((summary.blockers & door::kStreamCapturing) != 0, "a stream is being captured");
+  add((summary.blockers & door::kLostPools) != 0, "a memory pool is shared or on the host");
+  add((summary.blockers & door::kProfiled) != 0, "a profiler has attached itself to CUDA");
   return words.empty() ? "the request does not fit its state" : words;
 }
 

@@ -181,6 +181,15 @@ constexpr auto kCatalogue = std::to_array<Kind>({
      "GPU memory that somebody outside the job has too would no longer be shared.",
      "Move all who share it as one job, or end the sharing first. With NCCL's multicast: start "
      "with NCCL_NVLS_ENABLE=0."},
+    {"pool-memory", kBlocker,
+     "The driver checkpoints a memory pool that is shared with other processes, or on the host, "
+     "and "
+     "cannot restore it.",
+     "Use pools of one process on a GPU, and share memory by cuMemCreate or cudaIpcGetMemHandle."},
+    {"profiler", kBlocker,
+     "The driver does not checkpoint a process after a profiler has attached itself, not even when "
+     "it has left.",
+     "Start the program without torch.profiler's CUDA activities, nsys, ncu and the like."},
     {"too-many-buffers", kBlocker, "A migration takes a limited number of allocations.",
      "Use an allocator that pools, such as PyTorch's."},
     {"untracked-memory", kWarning,

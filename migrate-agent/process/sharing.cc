@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "migrate-agent/process/descriptors.h"
 #include "migrate-agent/process/files.h"
@@ -143,6 +144,24 @@ bool has_cuda_context(pid_t pid) {
              mappings, [&](const auto& one) { return one.path.starts_with(kUnifiedMemory); }) ||
          std::ranges::any_of(descriptors,
                              [&](const auto& one) { return one.link.starts_with(kUnifiedMemory); });
+}
+
+std::size_t unexplained_descriptors(pid_t pid, std::string_view device) {
+  constexpr std::string_view kOthers[] = {
+      "libnvidia-ml.so",          "libnvcuvid.so", "libnvidia-encode.so", "libnvidia-opencl.so",
+      "libnvidia-opticalflow.so", "libnvoptix.so", "libEGL_nvidia.so",    "libGLX_nvidia.so"};
+  const auto links = procfs::descriptor_links(pid);
+  const auto open =
+      static_cast<std::size_t>(std::ranges::count(links, device, &procfs::DescriptorLink::link));
+  if (open <= 1) return 0;
+  std::set<std::string_view> loaded;
+  for (const Mapping& mapping : named_mappings(pid)) {
+    const std::string file = fs::path(mapping.path).filename().string();
+    const auto other = std::ranges::find_if(
+        kOthers, [&](std::string_view name) { return file.starts_with(name); });
+    if (other != std::end(kOthers)) loaded.insert(*other);
+  }
+  return open - std::min(open, 1 + loaded.size());
 }
 
 std::optional<std::string> driver_file_in_use(pid_t pid) {

@@ -451,6 +451,14 @@ void check_access(const AccessState& state, preflight::Findings& findings) {
                  "GPU memory is exported in a way that cannot be taken back: bound to a multicast "
                  "object or a sparse array, as a dma-buf or by a fabric handle");
   }
+  if (state.lost_pools) {
+    findings.add("pool-memory",
+                 "a memory pool was exported or imported (cudaMemPoolExportToShareableHandle), or "
+                 "has memory on the host");
+  }
+  if (state.profiled) {
+    findings.add("profiler", "a profiler has attached itself to CUDA, through CUPTI");
+  }
   if (state.untracked_bytes > 0 && !state.managed_memory) {
     findings.add("untracked-memory", fmt::format("{} of GPU memory are not tracked",
                                                  format_bytes(state.untracked_bytes)));
@@ -565,6 +573,8 @@ bool is_about_gpus(const proto::Finding& finding) {
                                          "managed-memory",
                                          "ipc-memory",
                                          "foreign-handles",
+                                         "pool-memory",
+                                         "profiler",
                                          "mps",
                                          "too-many-buffers",
                                          "untracked-memory",

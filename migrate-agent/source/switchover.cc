@@ -111,11 +111,7 @@ Status add_settings(Course& c) {
   }
   findings.accept(accepted);
   for (const proto::Finding& finding : findings.list()) {
-    const std::string note = preflight::note_of(finding);
-    const auto& notes = c.account.report.notes();
-    if (!preflight::is_blocker(finding) && std::ranges::find(notes, note) == notes.end()) {
-      c.account.report.add_notes(note);
-    }
+    if (!preflight::is_blocker(finding)) note(c, finding);
   }
   if (!findings.has_blocker()) return {};
   return Error(Code::kRefused, preflight::reason_of(findings.list()));
@@ -188,6 +184,21 @@ Status check_unseen(const Course& c) {
   return Error(Code::kRefused, preflight::reason_of(findings.list()));
 }
 
+/// What the driver would checkpoint and not restore was let go of in the detach. If the kernel
+/// still shows some of it, nothing is checkpointed.
+Status check_let_go(Course& c) {
+  for (const GpuMember& member : c.subject.processes->gpu_members()) {
+    const pid_t pid = member.process.pid();
+    const std::size_t left = process::unexplained_descriptors(pid);
+    if (left == 0) continue;
+    return Error(Code::kRefused,
+                 fmt::format("process {} has {} descriptors of GPU memory that nobody accounts for "
+                             "(/dev/nvidiactl): the driver may not restore it",
+                             process::describe_process(pid), left));
+  }
+  return {};
+}
+
 }  // namespace
 
 Status take_control_state(Course& c) {
@@ -200,6 +211,7 @@ Status take_control_state(Course& c) {
     GCR_TRY(processes.lock(kLockTimeout));
     GCR_TRY(fault::point("source.locked"));
     GCR_TRY(check_unseen(c));
+    GCR_TRY(check_let_go(c));
     return processes.checkpoint();
   }));
   return fault::point("source.checkpointed");

@@ -60,6 +60,11 @@ CUresult pools_changed(CUresult result) {
   return result;
 }
 
+CUresult pool_shared(CUresult result) {
+  if (result == CUDA_SUCCESS) note_lost_pool(cuda());
+  return result;
+}
+
 }  // namespace
 
 namespace tracked {
@@ -106,14 +111,26 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
   if (result != CUDA_SUCCESS) return result;
   PoolWanted wanted;
   // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): the driver refuses null
-  if (properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+  if (properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+      properties->allocType == CU_MEM_ALLOCATION_TYPE_PINNED) {
     wanted.device = properties->location.id;
   }
-  wanted.plain = properties->allocType == CU_MEM_ALLOCATION_TYPE_PINNED &&
-                 properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE && properties->usage == 0;
+  wanted.plain = properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE && properties->usage == 0;
   wanted.most_bytes = properties->maxSize;
   note_pool(cuda(), from_cuda(*pool), wanted);
   return result;
+}
+
+CUresult cuMemPoolExportToShareableHandle(void* handle, CUmemoryPool pool,
+                                          CUmemAllocationHandleType type,
+                                          unsigned long long flags) {
+  return pool_shared(real::cuMemPoolExportToShareableHandle(handle, pool, type, flags));
+}
+
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* handle,
+                                            CUmemAllocationHandleType type,
+                                            unsigned long long flags) {
+  return pool_shared(real::cuMemPoolImportFromShareableHandle(pool, handle, type, flags));
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {

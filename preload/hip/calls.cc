@@ -22,6 +22,7 @@ void note_started() {
   static constinit std::atomic<bool> known{false};
   if (known.load(std::memory_order_relaxed)) return;
   note_devices();
+  hip().used.store(true, std::memory_order_relaxed);
   known.store(start(hip()), std::memory_order_relaxed);
 }
 

@@ -61,6 +61,11 @@ hipError_t pools_changed(hipError_t result) {
   return result;
 }
 
+hipError_t pool_shared(hipError_t result) {
+  if (result == hipSuccess) note_lost_pool(hip());
+  return result;
+}
+
 }  // namespace
 
 namespace hip_calls {
@@ -88,16 +93,30 @@ hipError_t hipMemPoolCreate(hipMemPool_t* mem_pool, const hipMemPoolProps* pool_
   const hipError_t result = real::hipMemPoolCreate(mem_pool, pool_props);
   if (result != hipSuccess) return result;
   PoolWanted wanted;
-  if (pool_props->location.type == hipMemLocationTypeDevice) {
+  if (pool_props->location.type == hipMemLocationTypeDevice &&
+      pool_props->allocType == hipMemAllocationTypePinned) {
     wanted.device = pool_props->location.id;
   }
-  wanted.plain = pool_props->allocType == hipMemAllocationTypePinned &&
-                 pool_props->handleTypes == hipMemHandleTypeNone;
+  wanted.plain = pool_props->handleTypes == hipMemHandleTypeNone;
   if (hip_release() >= kRelease6_2) {
     std::memcpy(&wanted.most_bytes, pool_props->reserved, sizeof(wanted.most_bytes));
   }
   note_pool(hip(), from_hip(*mem_pool), wanted);
   return result;
+}
+
+hipError_t hipMemPoolExportToShareableHandle(void* shared_handle, hipMemPool_t mem_pool,
+                                             hipMemAllocationHandleType handle_type,
+                                             unsigned int flags) {
+  return pool_shared(
+      real::hipMemPoolExportToShareableHandle(shared_handle, mem_pool, handle_type, flags));
+}
+
+hipError_t hipMemPoolImportFromShareableHandle(hipMemPool_t* mem_pool, void* shared_handle,
+                                               hipMemAllocationHandleType handle_type,
+                                               unsigned int flags) {
+  return pool_shared(
+      real::hipMemPoolImportFromShareableHandle(mem_pool, shared_handle, handle_type, flags));
 }
 
 hipError_t hipMemPoolDestroy(hipMemPool_t mem_pool) {

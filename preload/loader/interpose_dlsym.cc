@@ -4,8 +4,8 @@
 //
 // Everything else goes on to the C library's function by a jump: with RTLD_NEXT and RTLD_DEFAULT it
 // looks at its return address to know whose search order to follow, so it must see the caller's.
-// A name that begins like none of CUDA's or HIP's functions costs one or two compared bytes and
-// that jump.
+// A name that begins like none of CUDA's, HIP's or NVML's functions costs one or two compared bytes
+// and that jump.
 //
 // The C library's functions are found in its symbol table, since any reference of ours to dlsym or
 // dlvsym, versioned or not, would be bound to our own. That first search calls no other function:
@@ -17,6 +17,7 @@
 #include <string_view>
 
 #include "preload/cuda/driver_table.h"
+#include "preload/cuda/nvml.h"
 #include "preload/cuda/real_driver.h"
 #include "preload/elf_object.h"
 #include "preload/hip/hip_table.h"
@@ -57,6 +58,9 @@ Interposed find_interposed(const char* name) {
   }
   if (const FunctionRow* row = gcr::preload::find_shimmed(gcr::preload::hip_table(), name)) {
     return {row, gcr::preload::address_of(gcr::preload::real_hip(), *row)};
+  }
+  if (const FunctionRow* row = gcr::preload::find_shimmed(gcr::preload::nvml_table(), name)) {
+    return {row, gcr::preload::address_of(gcr::preload::real_nvml(), *row)};
   }
   return {};
 }
@@ -182,7 +186,7 @@ Answer gcr_preload_choose_dlvsym(void* handle, const char* name, const char* ver
       name, [&](const char* reason) { return gcr_preload_real_dlvsym(handle, reason, version); });
 }
 
-// The entries. Names that begin with "cu", "hi", "__h" or "_Z" are looked at. Arguments: rdi
+// The entries. Names that begin with "cu", "hi", "nv", "__h" or "_Z" are looked at. Arguments: rdi
 // handle, rsi name, rdx version; the return address is the caller's. They are kept over the call of
 // the choosing function, whose third argument is, for dlsym, that return address.
 asm(R"(
@@ -205,7 +209,12 @@ asm(R"(
     cmpb $0x69, 1(%rsi)
     je 4f
     jmp *\real(%rip)
-3:  cmp $0x5f, %al
+3:  cmp $0x6e, %al
+    jne 5f
+    cmpb $0x76, 1(%rsi)
+    je 4f
+    jmp *\real(%rip)
+5:  cmp $0x5f, %al
     jne 1f
     movzbl 1(%rsi), %eax
     cmp $0x5a, %al

@@ -45,6 +45,7 @@ Result allocate_async(Runtime& r, Address* address, std::size_t size_bytes, Pool
   if (const auto done = allocate_in_order(r, address, size_bytes, pool, stream)) return *done;
   const Result result = driver();
   if (result != Result::kSuccess) return result;
+  if (pool != nullptr && pool_of(r, pool) == nullptr) note_lost_pool(r);  // on no device
   if (is_captured(r, stream)) {
     note_graph_memory(r);
   } else {
@@ -67,6 +68,11 @@ Result free_async(Runtime& r, Address address, Stream* stream, RealCall driver) 
 void note_graph_memory(Runtime& r) {
   const std::lock_guard lock(r.mutex);
   r.pools.any_graph_memory = true;
+}
+
+void note_lost_pool(Runtime& r) {
+  const std::lock_guard lock(r.mutex);
+  r.pools_are_lost = true;
 }
 
 Result destroy_pool(Runtime& r, PoolHandle* pool, RealCall driver) {

@@ -16,6 +16,11 @@ Result free_async(Runtime& r, Address address, Stream* stream, RealCall driver);
 /// A graph has been made to allocate.
 void note_graph_memory(Runtime& r);
 
+/// A pool was exported, or imported from another process. The driver's control restore fails for
+/// the process that has imported it, and for one with memory of a pool on the host (measured:
+/// NVIDIA's 580.159).
+void note_lost_pool(Runtime& r);
+
 /// Destroys a pool by `driver`.
 Result destroy_pool(Runtime& r, PoolHandle* pool, RealCall driver);
 

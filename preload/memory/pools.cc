@@ -465,8 +465,8 @@ Pool* pool_of(Runtime& r, PoolHandle* handle) {
 }
 
 void note_pool(Runtime& r, PoolHandle* handle, const PoolWanted& wanted) {
-  const bool on_device = wanted.device >= 0 && wanted.device < kMaxDevices;
-  add_pool(r, handle, on_device ? wanted.device : 0, on_device && wanted.plain, wanted.most_bytes);
+  if (wanted.device < 0 || wanted.device >= kMaxDevices) return;
+  add_pool(r, handle, wanted.device, wanted.plain, wanted.most_bytes);
 }
 
 Pool* forget_pool(Runtime& r, PoolHandle* handle) {

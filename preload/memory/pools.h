@@ -1,6 +1,6 @@
 // Stream-ordered memory (decision 1): the driver's pools keep their identity and attributes, and
-// their memory is the library's. Pools that can be exported, pools on the host, and allocations of
-// graphs stay the driver's wholly.
+// their memory is the library's. Pools that can be exported, pools on the host or of managed
+// memory, and allocations of graphs stay the driver's wholly.
 //
 // Reuse: at once in the stream that freed a range; elsewhere when the GPU is known to have passed
 // the free, by an event that was recorded with it or by a synchronisation. A pool grows before it
@@ -98,12 +98,12 @@ Pool* pool_of(Runtime& r, PoolHandle* handle);
 
 /// What the application asked of a pool.
 struct PoolWanted {
-  int device = -1;             ///< -1: on none
+  int device = -1;             ///< -1: on none, or managed
   bool plain = false;          ///< nothing special: the library can back it
   std::size_t most_bytes = 0;  ///< 0: no limit
 };
 
-/// Remembers a pool that was created. Takes the mutex.
+/// Remembers a pool that was created, if its memory is a device's. Takes the mutex.
 void note_pool(Runtime& r, PoolHandle* handle, const PoolWanted& wanted);
 
 /// Around the destruction of a pool by the driver: the library's, which has no handle meanwhile

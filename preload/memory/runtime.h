@@ -99,6 +99,9 @@ struct Runtime {
   std::uint32_t fallbacks = 0;
   bool driver_ipc_exported = false;       ///< handles of allocations left with the driver
   std::uint32_t driver_ipc_imported = 0;  ///< the same, opened here
+  std::atomic<bool> used{false};          ///< initialised: a fork's child cannot use it
+  bool pools_are_lost = false;            ///< memory of a pool that a control restore fails for
+  std::atomic<bool> profiled{false};      ///< a profiler has attached itself to the driver
   bool detached = false;
   Waiting waiting;
 };

@@ -104,6 +104,8 @@ std::uint32_t blockers_of(Runtime& r) {
     if (physical.foreign) blockers |= door::kForeignHandles;
   }
   if (!r.captures.empty() && any_capture(r)) blockers |= door::kStreamCapturing;
+  if (r.pools_are_lost) blockers |= door::kLostPools;
+  if (r.profiled.load(std::memory_order_relaxed)) blockers |= door::kProfiled;
   return blockers;
 }
 
@@ -545,17 +547,23 @@ void before_fork() { lock_all(); }
 
 void after_fork_in_parent() { unlock_all(); }
 
-void after_fork_in_child() {
+bool after_fork_in_child() {
   while (g_loose_count > 0) ::close(g_loose[--g_loose_count]);
   for_each_runtime([](Runtime& r) {
     for (auto& [id, physical] : r.inventory.physicals()) close_descriptors(physical);
   });
   unlock_all();
+  // Where the parent had only asked NVML, the child begins anew, with NVML's files: it needs them
+  // to initialise NVML again.
+  for (Runtime*& runtime : g_started) {
+    if (runtime != nullptr && !runtime->used.load(std::memory_order_relaxed)) runtime = nullptr;
+  }
   // Not even the drivers can use their files in here, and CRIU cannot dump them.
   for_each_runtime([](Runtime& r) {
     r.driver.take_all_calls();
     for (const std::string_view prefix : r.driver.files()) let_go_of_files(prefix);
   });
+  return std::ranges::any_of(g_started, [](const Runtime* r) { return r != nullptr; });
 }
 
 }  // namespace gcr::preload::runtime

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <stdexcept>
 #include <string>
 
@@ -177,6 +179,21 @@ void move_to_and_fro(const TwoHosts& hosts, pid_t pid, int moves,
     host = other(host);
     ASSERT_NO_FATAL_FAILURE(check(host, outcome));
   }
+}
+
+UnifiedMemoryDevice::UnifiedMemoryDevice()
+    : path_("/dev/nvidia-uvm-test-" + std::to_string(::getpid())) {
+  std::ofstream(path_) << std::string(4096, '\0');
+  EXPECT_EQ(std::filesystem::file_size(path_), 4096u);
+}
+
+UnifiedMemoryDevice::~UnifiedMemoryDevice() { std::filesystem::remove(path_); }
+
+std::vector<std::string> UnifiedMemoryDevice::used_by(
+    const std::vector<std::string>& command) const {
+  std::vector<std::string> words{"env", "SOFTGPU_DEVICE_FILE=" + path_};
+  words.insert(words.end(), command.begin(), command.end());
+  return words;
 }
 
 bool tracks_dirty_pages() {

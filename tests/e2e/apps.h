@@ -76,6 +76,21 @@ void move_to_and_fro(const TwoHosts& hosts, pid_t pid, int moves,
                      const std::function<void(Host now, const MigrateOutcome& outcome)>& check,
                      const std::vector<std::string>& options = {});
 
+/// A file under a name as those have that every process with a CUDA context, or with NVML, has
+/// open.
+class UnifiedMemoryDevice {
+ public:
+  UnifiedMemoryDevice();
+  ~UnifiedMemoryDevice();
+  UnifiedMemoryDevice(const UnifiedMemoryDevice&) = delete;
+  UnifiedMemoryDevice& operator=(const UnifiedMemoryDevice&) = delete;
+
+  std::vector<std::string> used_by(const std::vector<std::string>& command) const;
+
+ private:
+  const std::string path_;
+};
+
 /// Whether this machine's kernel tells which pages were written to (soft-dirty).
 bool tracks_dirty_pages();
 

@@ -143,6 +143,33 @@ TEST_F(JobTest, AMemberThatStartsOneProgramAfterTheOtherMoves) {
   });
 }
 
+/// The parent has the driver's files open and no context, as launchers have that count GPUs.
+TEST_F(JobTest, AParentThatAskedNvmlMovesAndNvmlAnswers) {
+  const UnifiedMemoryDevice device;
+  const App parent = hosts_.start_app(
+      Host::kA,
+      device.used_by({"python3", GCR_SOURCE_DIR "/tests/e2e/nvml_parent.py", "/bin/sh", "-c",
+                      "exec " + joined(counter_command(hosts_, 16 * kMiB)) + " > " + gpu_output_}));
+  wait_for_counter();
+  const auto first_gpu = [&](Host host) {
+    const std::string all = hosts_.variable("GPU_ENV", host);
+    const std::size_t at = all.find("GPU-");
+    return all.substr(at, all.find(':', at) - at);
+  };
+  int expected = kCounterFirst;
+  const auto check = [&](Host host, const MigrateOutcome&) {
+    ASSERT_TRUE(parent.wait_for_lines(parent.lines().size() + kSome)) << parent.output();
+    std::size_t number = 0;
+    for (const std::string& line : parent.lines()) {
+      EXPECT_THAT(line, testing::StartsWith(fmt::format("{} (0, 0) ", ++number)));
+    }
+    EXPECT_THAT(parent.lines().back(), testing::EndsWith(first_gpu(host)));
+    EXPECT_EQ(ask_counter(client_, hosts_, host), expected++);
+  };
+  check(Host::kA, {});
+  move_to_and_fro(hosts_, parent.pid(), 4, check);
+}
+
 TEST_F(JobTest, MemoryThatIsWrittenBetweenRoundsArrivesAsItIs) {
   const App script = start_with_counter("python3 " GCR_SOURCE_DIR "/tests/e2e/sweeping.py 64");
   Host host = Host::kA;
@@ -188,6 +215,26 @@ TEST_P(HeapTest, ArrivesAsItIsHoweverItGrowsIsDividedAndGivenBack) {
 INSTANTIATE_TEST_SUITE_P(Job, HeapTest, testing::Values("heap", "huge-heap", "loose-heap"));
 
 TEST_F(JobTest, ZerosOfMemoryThatItSharesDoNotGoThroughCriu) { expect_zeros_left_out(); }
+
+/// A compiler that lives for a moment, say: a second later the file that host b lacks is nobody's.
+TEST(JobWithAPassingMember, IsLookedAtAgainWhenItHasEnded) {
+  TwoHosts hosts({"--prepare-b",
+                  "mkdir $1/../passing && touch $1/../passing/file && "
+                  "mount -t tmpfs none $1/../passing"});
+  const std::string go = hosts.directory() + "/go";
+  const App job = hosts.start_app(
+      Host::kA, {"/bin/sh", "-c",
+                 joined(counter_command(hosts, 0)) + " > " + hosts.directory() +
+                     "/gpu.out & exec python3 " GCR_SOURCE_DIR "/tests/e2e/passing.py " +
+                     hosts.directory() + "/passing/file " + go});
+  const auto has_line = [](const std::string& text) { return text.find('\n') != text.npos; };
+  ASSERT_TRUE(wait_for_content(hosts.directory() + "/gpu.out", has_line, kPatience));
+  std::ofstream(go).put('1');
+  const auto holds = [](const std::string& text) { return text.find("held") != text.npos; };
+  ASSERT_TRUE(test::wait_until([&] { return holds(job.output()); })) << job.output();
+  ASSERT_TRUE(migrated(hosts.migrate(Host::kA, job.pid())));
+  EXPECT_TRUE(job.wait_for_lines(job.lines().size() + 5)) << job.output();
+}
 
 /// At the source there are control groups of version 1, or none: CRIU stops the job by itself. No
 /// group that the source's agent cannot see limits the job.

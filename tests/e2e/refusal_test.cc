@@ -178,6 +178,30 @@ TEST_F(RefusalTest, AProcessWithManagedMemory) {
   EXPECT_EQ(ask_second(), "2");
 }
 
+/// A program in a state of tests/e2e/not_restored.py, and the finding that names it.
+struct NotRestored {
+  const char* state;
+  const char* finding;
+};
+
+class NotRestoredTest : public RefusalTest, public testing::WithParamInterface<NotRestored> {};
+
+TEST_P(NotRestoredTest, IsRefusedAndRunsOn) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  const App app = hosts_->start_app(
+      Host::kA, {"python3", GCR_SOURCE_DIR "/tests/e2e/not_restored.py", GetParam().state});
+  ASSERT_TRUE(app.wait_for_lines(1)) << app.output();
+  EXPECT_TRUE(refused(hosts_->migrate(Host::kA, app.pid()), kRefusedExit, {GetParam().finding}));
+  const std::size_t before = app.lines().size();
+  ASSERT_TRUE(app.wait_for_lines(before + 5)) << app.output();
+}
+
+INSTANTIATE_TEST_SUITE_P(Refusal, NotRestoredTest,
+                         testing::Values(NotRestored{"exported-pool", "[pool-memory]"},
+                                         NotRestored{"imported-pool", "[pool-memory]"},
+                                         NotRestored{"host-pool", "[pool-memory]"},
+                                         NotRestored{"profiler", "[profiler]"}));
+
 TEST_F(RefusalTest, TooLittleFreeVramAtTheDestination) {
   ASSERT_NO_FATAL_FAILURE(start({"--vram", "512M"}, 256 * kMiB));
   App resident = start_counter(*hosts_, Host::kB, 256 * kMiB);

@@ -29,27 +29,6 @@ constexpr std::uint16_t kSecondPort = kCounterPort + 1;
 constexpr std::uint64_t kVram = 64 * kMiB;
 const std::vector<std::string> kSlow{"--allow-slow"};
 
-/// A file under a name as those have that every process with a CUDA context has open.
-class UnifiedMemoryDevice {
- public:
-  UnifiedMemoryDevice() {
-    std::ofstream(path_) << std::string(4096, '\0');
-    EXPECT_EQ(std::filesystem::file_size(path_), 4096u);
-  }
-  ~UnifiedMemoryDevice() { std::filesystem::remove(path_); }
-  UnifiedMemoryDevice(const UnifiedMemoryDevice&) = delete;
-  UnifiedMemoryDevice& operator=(const UnifiedMemoryDevice&) = delete;
-
-  std::vector<std::string> used_by(const std::vector<std::string>& command) const {
-    std::vector<std::string> words{"env", "SOFTGPU_DEVICE_FILE=" + path_};
-    words.insert(words.end(), command.begin(), command.end());
-    return words;
-  }
-
- private:
-  const std::string path_ = "/dev/nvidia-uvm-test-" + std::to_string(::getpid());
-};
-
 /// As a report names a finding.
 std::string in_brackets(const std::string& id) { return "[" + id + "]"; }
 

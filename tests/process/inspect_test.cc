@@ -29,6 +29,7 @@
 
 #include "migrate-agent/cgroups/limits.h"
 #include "migrate-agent/process/named_files.h"
+#include "migrate-agent/process/sharing.h"
 #include "migrate-agent/process/surroundings.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "src/base/unique_fd.h"
@@ -421,6 +422,21 @@ TEST_F(Inspecting, WhatBelongsToTheGpuDriverDoesNotBlock) {
          (fs::path(store) / "other").string(), "delete", file.string()});
   EXPECT_THAT(ids(look()), IsEmpty());
   fs::remove_all(store);
+}
+
+TEST_F(Inspecting, DescriptorsOfTheControlDeviceThatNoLibraryAccountsForAreCounted) {
+  const auto made = [&](const char* name) {
+    std::string path = (directory_ / name).string();
+    std::ofstream(path) << std::string(4096, 'c');
+    return path;
+  };
+  const std::string device = made("control");
+  start({"open", device});
+  EXPECT_EQ(unexplained_descriptors(pid_, device), 0u) << "CUDA's own";
+  start({"open", device, "open", device, "open", device});
+  EXPECT_EQ(unexplained_descriptors(pid_, device), 2u);
+  start({"share", made("libnvidia-ml.so.1"), "open", device, "open", device, "open", device});
+  EXPECT_EQ(unexplained_descriptors(pid_, device), 1u) << "one of them is NVML's";
 }
 
 TEST_F(Inspecting, TerminalBlocks) {

@@ -108,6 +108,17 @@ TEST_F(ForkTest, StartingProgramsTakesNothingFromTheParent) {
                    "parent mappings 1 descriptors 1", "parent works", "status 0"}));
 }
 
+/// As the real driver lets it: what asked NVML alone has used no GPU.
+TEST_F(ForkTest, AChildOfAProcessThatAskedNvmlAloneBeginsAnew) {
+  Process process(machine_, {"/usr/bin/env", "SOFTGPU_DEVICE_FILE=" + device_.path(),
+                             "LD_PRELOAD=" GCR_PRELOAD_LIBRARY, "python3", GCR_NVML_FORK_SUBJECT});
+  Lines lines;
+  for (std::string line; !(line = process.receive()).empty();) lines.push_back(line);
+  EXPECT_EQ(lines,
+            (Lines{"nvml 1 doors 0", "again 0 0 1", "cuda 0 0 0", "doors 1", "parent doors 1"}));
+  EXPECT_EQ(process.wait(), 0);
+}
+
 TEST_F(ForkTest, PythonsForkedWorkersHoldNothing) {
   EXPECT_EQ(python("fork"),
             (Lines{"sum 332833500", "workers (0, 0)", "init 3", "parent (1, 1) 0", "status 0"}));

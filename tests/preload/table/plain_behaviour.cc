@@ -42,6 +42,12 @@ bool open_to_copies() { return false; }
 
 }  // namespace gcr::preload::tracked
 
+namespace gcr::preload {
+
+void nvml_was_initialised() {}
+
+}  // namespace gcr::preload
+
 /// For the fake drivers: threads inside the gate at this moment.
 extern "C" __attribute__((visibility("default"))) unsigned int cuTestGateInFlight() {
   return gcr::preload::gate::in_flight();

@@ -1,5 +1,8 @@
 // Memory pools. Memory of a pool is allocated when asked for and given back when freed: the release
 // threshold is remembered, not acted upon.
+#include <fcntl.h>
+#include <sys/mman.h>
+
 #include <cstring>
 
 #include "tests/softgpu/cuda/face.h"
@@ -37,13 +40,46 @@ SOFTGPU_API cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool pool) {
 
 SOFTGPU_API cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* properties) {
   return call([&](Process& process) {
-    if (properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
-        properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-        process.devices.at(properties->location.id) == nullptr) {
+    const CUmemLocation& location = properties->location;
+    const bool on_host = location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+    const bool on_device =
+        location.type == CU_MEM_LOCATION_TYPE_DEVICE && process.devices.at(location.id) != nullptr;
+    if (properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED || (!on_host && !on_device)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
-    *handle = handle_of(create_pool(process, properties->location.id));
+    constexpr int kExportable = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    if ((properties->handleTypes & ~kExportable) != 0) return CUDA_ERROR_NOT_SUPPORTED;
+    const auto pool = create_pool(process, on_host ? kHostOrdinal : location.id);
+    pool->exportable = (properties->handleTypes & kExportable) != 0;
+    *handle = handle_of(pool);
+    return CUDA_SUCCESS;
+  });
+}
+
+// What is exported names a pool and nothing in it: nobody here takes memory out of it.
+SOFTGPU_API cuMemPoolExportToShareableHandle(void* descriptor, CUmemoryPool handle,
+                                             CUmemAllocationHandleType type, unsigned long long) {
+  return call([&](Process& process) {
+    const auto pool = process.pools.get(handle);
+    if (!pool || !pool->exportable || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const int file = ::memfd_create("softgpu-pool", MFD_CLOEXEC);
+    if (file < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+    std::memcpy(descriptor, &file, sizeof(file));
+    return CUDA_SUCCESS;
+  });
+}
+
+SOFTGPU_API cuMemPoolImportFromShareableHandle(CUmemoryPool* handle, void* descriptor,
+                                               CUmemAllocationHandleType type, unsigned long long) {
+  return call([&](Process& process) {
+    const int file = static_cast<int>(reinterpret_cast<std::intptr_t>(descriptor));
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || ::fcntl(file, F_GETFD) < 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    *handle = handle_of(create_pool(process, 0));
+    process.memory.has_imported_pool = true;
     return CUDA_SUCCESS;
   });
 }

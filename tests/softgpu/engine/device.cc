@@ -184,6 +184,11 @@ void DeviceFile::close() {
   file_.reset();
 }
 
+void DeviceFile::leave_open() {
+  page_.reset();
+  (void)file_.release();
+}
+
 Result DeviceTable::load_from_environment() {
   const char* list = std::getenv("SOFTGPU_DEVICES");
   const char* store = std::getenv("SOFTGPU_STORE");

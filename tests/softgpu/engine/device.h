@@ -75,6 +75,8 @@ class DeviceFile {
   /// Fails with Result::kSystemNotReady. No heap is used.
   Result open();
   void close();
+  /// Forgets the open file, and leaves it open.
+  void leave_open();
 
  private:
   UniqueFd file_;

@@ -112,6 +112,7 @@ Result Door::handle(const DoorRequest& request, std::array<UniqueFd, kMaxDevices
 
 Result Door::lock(std::uint32_t timeout_ms) {
   if (state_ != ProcessState::kRunning) return Result::kIllegalState;
+  if (process_->profiled) return Result::kNotSupported;
   Deadline deadline;
   if (timeout_ms != 0) {
     deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);

@@ -68,10 +68,9 @@ Range& Memory::add_range(std::uintptr_t start, std::uint64_t bytes, RangeKind ki
 Result Memory::allocate(int ordinal, std::uint64_t bytes, Context* context, RangeKind kind,
                         const void* pool, std::uintptr_t* address) {
   if (bytes == 0) return Result::kInvalidValue;
-  Device& device = devices_->devices[ordinal];
   const std::uint64_t whole = round_up(bytes, kPageBytes);
   UniqueFd file;
-  if (const Result result = device.create_file(whole, &file)) return result;
+  if (const Result result = create_file(ordinal, whole, &file)) return result;
   std::lock_guard lock(mutex_);
   auto physical = make_physical(ordinal, whole);
   const std::uintptr_t start = reserve_addresses(whole, alignment_for(whole));

@@ -86,6 +86,9 @@ class Memory {
   /// for good if any memory was shared with other processes when it was parked.
   Result unpark();
 
+  /// A pool of another process has been imported.
+  std::atomic<bool> has_imported_pool = false;
+
  private:
   struct Handle {
     std::shared_ptr<Physical> physical;
@@ -108,7 +111,7 @@ class Memory {
   Result check_access(std::uintptr_t address, std::uint64_t bytes, const AccessGrant& access) const;
   template <class Allows>
   bool all_allow(std::uintptr_t address, std::uint64_t bytes, const Allows& allows) const;
-  Result loss_by_sharing() const;
+  Result loss() const;
   bool prepare_host_copies();
   void park_one(Physical* physical);
   bool create_files();

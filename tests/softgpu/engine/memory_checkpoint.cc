@@ -17,12 +17,14 @@ Result Memory::checkpointable() const {
   return Result::kSuccess;
 }
 
-Result Memory::loss_by_sharing() const {
+Result Memory::loss() const {
+  if (has_imported_pool) return Result::kOperatingSystem;
   Result loss = Result::kSuccess;
   for (const Physical* physical : physicals_) {
     if (physical->vmm && (physical->imported || physical->exported)) {
       return Result::kNotSupported;
     }
+    if (physical->ordinal == kHostOrdinal) loss = Result::kUnknown;
     if (physical->imported || physical->ipc_given) loss = Result::kInvalidValue;
   }
   return loss;
@@ -66,7 +68,7 @@ void Memory::park_one(Physical* physical) {
 
 Result Memory::park() {
   if (!prepare_host_copies()) return Result::kOutOfMemory;
-  lost_ = loss_by_sharing();
+  lost_ = loss();
   for (Physical* physical : physicals_) park_one(physical);
   return Result::kSuccess;
 }

@@ -50,7 +50,7 @@ Result destroy_pool(Process& process, const void* handle) {
   const auto pool = process.pools.get(handle);
   if (!pool || pool->is_default) return Result::kInvalidValue;
   process.pools.take(handle);
-  if (process.current_pools[pool->ordinal] == pool) {
+  if (pool->ordinal != kHostOrdinal && process.current_pools[pool->ordinal] == pool) {
     process.current_pools[pool->ordinal] = process.default_pools[pool->ordinal];
   }
   return Result::kSuccess;

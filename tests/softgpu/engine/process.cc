@@ -11,14 +11,7 @@ constexpr std::uintptr_t kPerThreadStream = 2;
 
 thread_local CaptureMode capture_mode = CaptureMode::kGlobal;
 
-void after_fork_in_child() {
-  Process& process = Process::get();
-  if (!process.ready) return;
-  process.forked = true;
-  process.memory.forget_files();
-  for (int i = 0; i < process.devices.count; ++i) process.devices.devices[i].directory.reset();
-  process.door->forget();
-}
+void after_fork_in_child() { Process::get().forget_parent(); }
 
 }  // namespace
 
@@ -29,25 +22,52 @@ Process& Process::get() {
   return process;
 }
 
-Result Process::init(Vendor vendor) {
+void Process::forget_parent() {
+  if (!door) return;
+  door->forget();
+  if (ready) {
+    forked = true;
+    memory.forget_files();
+    for (int i = 0; i < devices.count; ++i) devices.devices[i].directory.reset();
+    return;
+  }
+  door.reset();
+  (void)scheduler.release();  // its threads are not here
+  device_file.leave_open();
+}
+
+Result Process::attend(Vendor vendor) {
   if (forked) return Result::kNotInitialized;
   std::lock_guard lock(init_mutex_);
-  if (ready) return Result::kSuccess;
+  return attend_locked(vendor);
+}
+
+Result Process::attend_locked(Vendor vendor) {
+  if (door) return Result::kSuccess;
   if (devices.count == 0) {
     devices.vendor = vendor;
     if (const Result result = devices.load_from_environment()) return result;
   }
   if (const Result result = device_file.open()) return result;
+  scheduler = std::make_unique<Scheduler>();
+  auto opened = std::make_unique<Door>(this);
+  if (const Result result = opened->open()) return result;
+  door = std::move(opened);
+  static const int registered = ::pthread_atfork(nullptr, nullptr, after_fork_in_child);
+  return registered == 0 ? Result::kSuccess : Result::kOperatingSystem;
+}
+
+Result Process::init(Vendor vendor) {
+  if (forked) return Result::kNotInitialized;
+  std::lock_guard lock(init_mutex_);
+  if (ready) return Result::kSuccess;
+  if (const Result result = attend_locked(vendor)) return result;
   for (int i = 0; i < devices.count; ++i) {
     default_pools[i] = pools.add(std::make_shared<MemoryPool>());
     default_pools[i]->ordinal = i;
     default_pools[i]->is_default = true;
     current_pools[i] = default_pools[i];
   }
-  scheduler = std::make_unique<Scheduler>();
-  door = std::make_unique<Door>(this);
-  if (const Result result = door->open()) return result;
-  ::pthread_atfork(nullptr, nullptr, after_fork_in_child);
   ready = true;
   return Result::kSuccess;
 }

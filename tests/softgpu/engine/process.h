@@ -28,6 +28,7 @@ struct MemoryPool {
   int reuse[3] = {1, 1, 1};  ///< event dependencies, opportunistic, internal dependencies
   std::atomic<std::uint64_t> most_used = 0;
   bool is_default = false;
+  bool exportable = false;
 };
 
 struct Process {
@@ -36,6 +37,12 @@ struct Process {
 
   /// Opens the vendor's devices, starts threads and the door. Any thread, any number of times.
   Result init(Vendor vendor);
+
+  /// The part of it that a process needs to be checkpointed.
+  Result attend(Vendor vendor);
+
+  /// In a forked child: what nobody had used begins anew, all else is unusable.
+  void forget_parent();
 
   DeviceTable devices;
   DeviceFile device_file;
@@ -63,8 +70,12 @@ struct Process {
   std::atomic<int> captures = 0;  ///< streams being captured, whole process
   std::atomic<bool> ready = false;
   std::atomic<bool> forked = false;  ///< a child of a process that used the GPU: unusable
+  /// A profiler has attached itself: a lock is refused from then on (measured: driver 580.159).
+  std::atomic<bool> profiled = false;
 
  private:
+  Result attend_locked(Vendor vendor);
+
   std::mutex init_mutex_;
 };
 

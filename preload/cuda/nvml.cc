@@ -1,0 +1,81 @@
+#include "preload/cuda/nvml.h"
+
+#include <atomic>
+#include <cstddef>
+#include <iterator>
+#include <string_view>
+
+namespace gcr::preload {
+namespace {
+
+// nvmlReturn_t
+constexpr int kNvmlSuccess = 0;
+constexpr int kNvmlFunctionNotFound = 13;
+
+struct RealNvml {
+  int (*nvmlInit)() = nullptr;
+  int (*nvmlInit_v2)() = nullptr;
+  int (*nvmlInitWithFlags)(unsigned int flags) = nullptr;
+};
+
+constinit RealNvml g_nvml_addresses;
+constinit std::atomic<bool> g_nvml_found{false};
+
+template <class Function, class... Arguments>
+int initialise(Function* RealNvml::*function, Arguments... arguments) {
+  const auto* const nvml = static_cast<const RealNvml*>(real_nvml());
+  if (nvml == nullptr || nvml->*function == nullptr) return kNvmlFunctionNotFound;
+  const int result = (nvml->*function)(arguments...);
+  if (result == kNvmlSuccess) nvml_was_initialised();
+  return result;
+}
+
+}  // namespace
+}  // namespace gcr::preload
+
+extern "C" {
+
+[[gnu::visibility("default")]] int nvmlInit() {
+  return gcr::preload::initialise(&gcr::preload::RealNvml::nvmlInit);
+}
+[[gnu::visibility("default")]] int nvmlInit_v2() {
+  return gcr::preload::initialise(&gcr::preload::RealNvml::nvmlInit_v2);
+}
+[[gnu::visibility("default")]] int nvmlInitWithFlags(unsigned int flags) {
+  return gcr::preload::initialise(&gcr::preload::RealNvml::nvmlInitWithFlags, flags);
+}
+}
+
+namespace gcr::preload {
+namespace {
+
+template <class Function>
+FunctionRow nvml_row(const char* symbol, Function* shim, std::size_t offset_bytes) {
+  return {symbol,      symbol, 0, Flavour::kLegacy, Policy::kWaits, reinterpret_cast<void*>(shim),
+          offset_bytes};
+}
+
+const FunctionRow kNvmlRows[] = {
+    nvml_row("nvmlInit", &nvmlInit, offsetof(RealNvml, nvmlInit)),
+    nvml_row("nvmlInitWithFlags", &nvmlInitWithFlags, offsetof(RealNvml, nvmlInitWithFlags)),
+    nvml_row("nvmlInit_v2", &nvmlInit_v2, offsetof(RealNvml, nvmlInit_v2)),
+};
+constexpr std::uint16_t kNvmlBySymbol[] = {0, 1, 2};
+static_assert(std::size(kNvmlRows) == std::size(kNvmlBySymbol));
+constexpr std::string_view kNvmlSonames[] = {"libnvidia-ml.so.1"};
+
+constinit const FunctionTable kNvmlTable{kNvmlRows, kNvmlBySymbol, {}, kNvmlSonames};
+
+}  // namespace
+
+const FunctionTable& nvml_table() { return kNvmlTable; }
+
+const void* real_nvml() {
+  if (!g_nvml_found.load(std::memory_order_acquire)) {
+    if (!find_driver(nvml_table(), &g_nvml_addresses)) return nullptr;
+    g_nvml_found.store(true, std::memory_order_release);
+  }
+  return &g_nvml_addresses;
+}
+
+}  // namespace gcr::preload
