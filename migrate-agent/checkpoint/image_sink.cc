@@ -129,6 +129,7 @@ Status CheckpointSink::store_part(Image& image, std::uint64_t part,
     GCR_TRY(read(from, pages));
     GCR_TRY(store(image, from, pages));
     if (last) raw_bytes_ += pages.size();
+    if (last) memory_bytes_ += pages.size();
   }
   return {};
 }
@@ -157,6 +158,7 @@ Result<images::SentImages> CheckpointSink::finish() {
   GCR_TRY(broken_.status());
   return images::SentImages{.files = {},
                             .raw_bytes = raw_bytes_,
+                            .memory_bytes = memory_bytes_,
                             .zero_bytes = 0,  // not counted
                             .sent_bytes = stored_bytes_,
                             .codec = writer_.options().codec};

@@ -61,6 +61,7 @@ class CheckpointSink : public images::Sink {
   Images files_;
   Images memories_;
   std::atomic<std::uint64_t> raw_bytes_ = 0;
+  std::atomic<std::uint64_t> memory_bytes_ = 0;
   std::atomic<std::uint64_t> stored_bytes_ = 0;
   std::condition_variable stored_;  ///< with mutex_
   unsigned under_way_ = 0;          ///< windows of files that were read; likewise

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "migrate-agent/criu/command.h"
+#include "migrate-agent/criu/launch.h"
 #include "migrate-agent/criu/plugin.h"
 #include "migrate-agent/process/outside_tcp.h"
 #include "migrate-agent/procfs/process_handle.h"
@@ -75,10 +76,17 @@ using TakeImage = std::function<Status(const std::string& name, UniqueFd content
 using TakeMemory = std::function<Status(const std::string& name, pid_t task,
                                         const std::vector<AddressRange>& ranges)>;
 
-/// Says for a stopped task of the tree, by its PID here, which of its memory is left out of CRIU's
-/// images, ascending: private, anonymous, writable. Called on one thread, during the dump: when all
-/// tasks are stopped, and before CRIU has read memory of any.
-using ChooseMemory = std::function<std::vector<AddressRange>(pid_t task)>;
+/// What is left out of CRIU's images.
+struct LeftOut {
+  std::vector<AddressRange> ranges{};  ///< of a task, ascending: private, anonymous, writable
+  /// Of all tasks: nameless memory that they map. The caller sends it, and what says which of it
+  /// there was (images::shared_memory_map()).
+  std::vector<launch::SharedMemoryId> shared{};
+};
+
+/// Says it for a stopped task of the tree, by its PID here. Called on one thread, during the dump:
+/// when all tasks are stopped, and before CRIU has read memory of any.
+using ChooseMemory = std::function<LeftOut(pid_t task)>;
 
 /// What a dump may be told besides what it dumps.
 struct DumpOptions {
@@ -211,9 +219,17 @@ class PreparedRestore {
   PreparedRestore& operator=(PreparedRestore&&) noexcept;
   ~PreparedRestore();
 
-  /// Puts memory of a process in place before run(): see PrefilledMemory::place(). Any thread.
-  Result<bool> place(std::uint32_t memory, std::uint64_t address, const std::bitset<256>& pages,
-                     std::span<const std::byte> bytes);
+  /// 1 MiB of a memory: of a process, by address, or `shared` by processes, by offset.
+  struct Window {
+    std::uint32_t memory;  ///< a number that the caller has given it
+    bool shared;
+    std::uint64_t offset;
+    std::bitset<256> pages;  ///< that have come
+  };
+
+  /// Puts pages of memory in place before run(): see PrefilledMemory::place(), and
+  /// PrefilledSharedMemory::place(). Any thread.
+  Result<bool> place(const Window& window, std::span<const std::byte> bytes);
 
   /// Restores from the images that are in the directory now, and fills the memory that was left out
   /// of CRIU's (memory_filling.h) before any of the tasks runs. `members` have for each process, by

@@ -1,5 +1,3 @@
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <optional>
@@ -56,16 +54,6 @@ Status wait_for_success(Session& session, const fs::path& directory, const char*
 
 Error cannot(const char* what, pid_t pid, const Error& error) {
   return error.while_doing(std::string("cannot ") + what + " process " + std::to_string(pid));
-}
-
-/// An unnamed file with this content, positioned at its start.
-Result<UniqueFd> in_memory(const std::string& name, const std::string& content) {
-  UniqueFd file(::memfd_create(name.c_str(), MFD_CLOEXEC));
-  if (!file || ::pwrite(file.get(), content.data(), content.size(), 0) !=
-                   static_cast<ssize_t>(content.size())) {
-    return Error::from_errno(errno, "cannot keep CRIU's image " + name + " in memory");
-  }
-  return file;
 }
 
 }  // namespace
@@ -208,7 +196,7 @@ Status PreparedDump::Impl::run_streaming(const TakeImage& take, const TakeMemory
                    return {};
                  }));
   for (const auto& [name, content] : *collected) {
-    GCR_ASSIGN(UniqueFd file, in_memory(name, content));
+    GCR_ASSIGN(UniqueFd file, images::in_memory(name, content));
     GCR_TRY(take(name, std::move(file)));
   }
   if (!left_out) return {};
@@ -217,7 +205,7 @@ Status PreparedDump::Impl::run_streaming(const TakeImage& take, const TakeMemory
   for (const auto& [inner, task] : procfs::stopped_tree_in_namespace(pid)) tasks[inner].pid = task;
   for (const auto& [inner, task] : tasks) {
     const std::string map = images::memory_map(inner);
-    GCR_ASSIGN(UniqueFd file, in_memory(map, images::image_of_ranges(task.ranges)));
+    GCR_ASSIGN(UniqueFd file, images::in_memory(map, images::image_of_ranges(task.ranges)));
     GCR_TRY(take(map, std::move(file)));
     if (task.ranges.empty()) continue;
     GCR_TRY(take_memory(images::memory_images(inner), task.pid, task.ranges));

@@ -1,6 +1,8 @@
 #include "migrate-agent/criu/images.h"
 
+#include <errno.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -22,7 +24,8 @@ constexpr std::uint32_t kIrmapCacheMagic = 0x57004059;
 constexpr std::uint32_t kPageMapMagic = 0x56084025;
 constexpr std::uint32_t kRemapMagic = 0x59133954;
 constexpr std::uint32_t kMemoryMapMagic = 0x57492820;
-constexpr std::uint32_t kRegularMapping = 1 << 0;  ///< status of a mapping
+constexpr std::uint32_t kSharedMemoryMagic = 0x48453499;  ///< of memfd.img
+constexpr std::uint32_t kRegularMapping = 1 << 0;         ///< status of a mapping
 constexpr std::uint32_t kPrivateFile = 1 << 6;
 constexpr std::uint32_t kPrivateAnonymous = 1 << 9;
 constexpr std::uint32_t kOtherPrivate = 1 << 13 | 1 << 15;  ///< a ring for aio, a shadow stack
@@ -207,6 +210,46 @@ Result<pid_t> process_of_memory(std::string_view name) {
                "\"" + std::string(name) + "\" does not name the memory of a process");
 }
 
+std::string shared_memory_images(std::uint32_t number) {
+  return std::string(gcr::images::kSharedMemory) + std::to_string(number);
+}
+
+std::string shared_memory_map(std::uint32_t number) {
+  return std::string(kSharedMaps) + std::to_string(number) + ".img";
+}
+
+Result<std::uint32_t> number_of_shared_memory(std::string_view name) {
+  const char* const end = name.data() + name.size();
+  std::uint32_t number = 0;
+  unsigned part = 0;
+  if (name.starts_with(gcr::images::kSharedMemory)) {
+    const char* const dash =
+        std::from_chars(name.data() + gcr::images::kSharedMemory.size(), end, number).ptr;
+    if (dash != end) std::from_chars(dash + 1, end, part);
+  }
+  if (name == shared_memory_images(number) + "-" + std::to_string(part) + ".img") return number;
+  return Error(Code::kDataLoss, "\"" + std::string(name) + "\" does not name a shared memory");
+}
+
+Result<std::uint32_t> number_of_shared_map(std::string_view name) {
+  std::uint32_t number = 0;
+  if (name.starts_with(kSharedMaps)) {
+    std::from_chars(name.data() + kSharedMaps.size(), name.data() + name.size(), number);
+  }
+  if (name == shared_memory_map(number)) return number;
+  return Error(Code::kDataLoss, "\"" + std::string(name) + "\" does not name a shared memory");
+}
+
+Result<std::map<std::uint32_t, std::uint64_t>> shared_memories(const fs::path& directory) {
+  const fs::path path = directory / "memfd.img";
+  std::map<std::uint32_t, std::uint64_t> sizes;
+  std::error_code error;
+  if (!fs::exists(path, error)) return sizes;
+  GCR_ASSIGN(const auto entries, read_records<wire::SharedMemory>(path, kSharedMemoryMagic));
+  for (const wire::SharedMemory& entry : entries) sizes[entry.shmid()] = entry.size();
+  return sizes;
+}
+
 Result<PrivateMappings> private_mappings(const fs::path& directory, pid_t in_namespace) {
   const fs::path path = directory / ("mm-" + std::to_string(in_namespace) + ".img");
   GCR_ASSIGN(const auto entries, read_records<wire::MemoryMap>(path, kMemoryMapMagic));
@@ -286,6 +329,15 @@ Status write_file(const fs::path& path, const std::string& content) {
     return Error(Code::kIo, "cannot write " + path.string());
   }
   return {};
+}
+
+Result<UniqueFd> in_memory(const std::string& name, const std::string& content) {
+  UniqueFd file(::memfd_create(name.c_str(), MFD_CLOEXEC));
+  if (!file || ::pwrite(file.get(), content.data(), content.size(), 0) !=
+                   static_cast<ssize_t>(content.size())) {
+    return Error::from_errno(errno, "cannot keep CRIU's image " + name + " in memory");
+  }
+  return file;
 }
 
 Result<std::string> record_in(const std::string& image, std::uint32_t magic) {

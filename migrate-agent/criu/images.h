@@ -13,8 +13,10 @@
 #include <string_view>
 #include <vector>
 
+#include "migrate-agent/images/memory_names.h"
 #include "src/base/address_range.h"
 #include "src/base/result.h"
+#include "src/base/unique_fd.h"
 
 namespace gcr::criu::images {
 
@@ -27,6 +29,9 @@ Result<std::string> read_file(const std::filesystem::path& path);
 
 /// Replaces a file.
 Status write_file(const std::filesystem::path& path, const std::string& content);
+
+/// An unnamed file with the content of an image, positioned at its start.
+Result<UniqueFd> in_memory(const std::string& name, const std::string& content);
 
 /// The second words of files.img and of a tcp-stream-*.img.
 inline constexpr std::uint32_t kFilesMagic = 0x56303138;
@@ -49,7 +54,7 @@ std::string empty_irmap_cache();
 /// its own PID namespace: this, "-", a number from 0 and ".img". In each of them a byte has its
 /// address as its offset.
 std::string memory_images(pid_t in_namespace);
-inline constexpr std::string_view kMemoryImages = "private-memory-";  ///< how all of them begin
+inline constexpr std::string_view kMemoryImages = gcr::images::kPrivateMemory;
 
 /// The image that says which of that memory the process had in the end: outside it the images may
 /// have what is not true any more, within it a hole is zeros. Whole pages, ascending, disjoint;
@@ -61,6 +66,20 @@ Result<std::vector<AddressRange>> read_ranges(const std::filesystem::path& path)
 
 /// The process whose memory an image of this name has. kDataLoss if the name has another form.
 Result<pid_t> process_of_memory(std::string_view name);
+
+/// The same for memory that processes share, by the number that CRIU's images give it: its inode at
+/// the source. An offset is one in that memory.
+std::string shared_memory_images(std::uint32_t number);
+std::string shared_memory_map(std::uint32_t number);
+/// The number in a name of either kind. kDataLoss if the name has another form.
+Result<std::uint32_t> number_of_shared_memory(std::string_view name);
+Result<std::uint32_t> number_of_shared_map(std::string_view name);
+inline constexpr std::string_view kSharedMaps = "shared-map-";  ///< how all maps of it begin
+
+/// The sizes of the memories that CRIU makes for processes to map, by number. kDataLoss if the
+/// image is not whole; none if it is missing.
+Result<std::map<std::uint32_t, std::uint64_t>> shared_memories(
+    const std::filesystem::path& directory);
 
 /// A private mapping of a task.
 struct PrivateMapping {

@@ -9,13 +9,14 @@
 // 2. A dump leaves out the memory that the agent sends by itself: pages of it do not show in what
 //    PAGEMAP_SCAN gives to CRIU, and are told to the agent instead. The agent says what it sends of
 //    a task when CRIU, which has stopped all of them, is about to look at the task's mappings.
-//    Kernels without that request (before 6.7) leave nothing out.
+//    Kernels without that request (before 6.7) leave nothing out. Memory that tasks share, and that
+//    the agent sends, is all hole where CRIU looks for data.
 // 3. A restore waits for the agent, and does what it asks for (Hold): when CRIU reads the first of
 //    its images, so that the agent can put memory of the tasks to be into CRIU; and when every
 //    restored thread is in its last stop and none of them has run: CRIU then sends SIGSTOP to the
 //    first of them, and lets go of all.
 // 4. A restored task takes over the memory that it has inherited from CRIU, where CRIU would map
-//    empty memory for it.
+//    empty memory for it. Where CRIU makes memory for tasks to share, it gets that of the agent's.
 // 5. CRIU's plugin is loaded, with all libraries that it needs, before 1: CRIU finds it loaded.
 // 6. A restored task uses names with the rights of the member that it becomes (in_criu_names.h).
 #include <dlfcn.h>
@@ -136,6 +137,7 @@ class Growing {
 
 int asked_about = 0;             ///< the process whose memory `agents` is of
 Growing<AddressRange> agents;    ///< what the agent sends by itself, ascending
+Growing<SharedMemoryId> shared;  ///< the same, of all processes
 Growing<AddressRange> left_out;  ///< of one scan
 Growing<PageRegion> left_to_criu;
 
@@ -157,24 +159,42 @@ int owner_of(int fd, const char* name = nullptr) {
   return last == nullptr ? 0 : atoi(last + 1);
 }
 
-/// Learns from the agent what it sends of this process.
+template <class Item>
+bool hear(Growing<Item>& items) {
+  for (;;) {
+    static Item packet[kRangesPerPacket];
+    const ssize_t got = receive(kMemoryFd, packet, sizeof(packet));
+    if (got < 0 || got % sizeof(Item) != 0) return false;
+    const std::size_t count = static_cast<std::size_t>(got) / sizeof(Item);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (!items.add(packet[i])) return false;
+    }
+    if (count < kRangesPerPacket) return true;
+  }
+}
+
+/// Learns from the agent what it sends of this process, and of memory that processes share.
 bool ask_about(int pid) {
   asked_about = 0;
   agents.clear();
   const MemoryMessage question{pid, 0};
   if (send(kMemoryFd, &question, sizeof(question), MSG_NOSIGNAL) != sizeof(question)) return false;
-  for (;;) {
-    static AddressRange ranges[kRangesPerPacket];
-    const ssize_t got = receive(kMemoryFd, ranges, sizeof(ranges));
-    if (got < 0 || got % sizeof(AddressRange) != 0) return false;
-    const std::size_t count = static_cast<std::size_t>(got) / sizeof(AddressRange);
-    for (std::size_t i = 0; i < count; ++i) {
-      if (!agents.add(ranges[i])) return false;
-    }
-    if (count < kRangesPerPacket) break;
-  }
+  Growing<SharedMemoryId> told;
+  if (!hear(agents) || !hear(told)) return false;
+  // CRIU is no process of the job, and asks about itself too.
+  if (told.size() != 0) shared = told;
   asked_about = pid;
   return true;
+}
+
+/// Whether the agent sends the memory that is open as `fd`.
+bool is_sent_by_agent(int fd) {
+  struct stat file;
+  if (shared.size() == 0 || fstat(fd, &file) != 0) return false;
+  for (const SharedMemoryId& one : shared) {
+    if (one.device == file.st_dev && one.inode == file.st_ino) return true;
+  }
+  return false;
 }
 
 bool tell_left_out(int pid) {
@@ -255,6 +275,8 @@ long leave_out(const ScanArguments& scan, long count) {
 Growing<HoldMessage> takes;  ///< ascending by task and offset
 pid_t region_of = 0;         ///< the task whose region was mapped, at
 std::uint64_t region = 0;
+Growing<HoldMessage> shared_takes;
+int made_memory = -1;  ///< the last memory without a name that was made, to be filled
 
 void* real_mmap(void* address, std::size_t bytes, int protection, int flags, int fd, off_t offset) {
   return reinterpret_cast<void*>(syscall(SYS_mmap, address, bytes, protection, flags, fd, offset));
@@ -267,6 +289,17 @@ bool make_huge(char* address, std::size_t bytes) {
     static_cast<volatile char*>(address)[at] = 0;
   }
   return madvise(address, bytes, kCollapse) == 0;
+}
+
+/// Where huge pages can be mapped as they are; none of it counts before it is used. MAP_FAILED.
+void* make_shared(std::size_t bytes) {
+  auto* const room =
+      static_cast<char*>(real_mmap(nullptr, bytes + kHugePageBytes, PROT_NONE,
+                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  if (room == MAP_FAILED) return room;
+  const std::uint64_t over = reinterpret_cast<std::uint64_t>(room) % kHugePageBytes;
+  return real_mmap(room + (over == 0 ? 0 : kHugePageBytes - over), bytes, PROT_READ | PROT_WRITE,
+                   MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
 /// An errno, or 0.
@@ -291,6 +324,13 @@ int serve(HoldMessage& request) {
       return munmap(address, request.bytes) == 0 ? 0 : errno;
     case Hold::kTake:
       return takes.add(request) ? 0 : ENOMEM;
+    case Hold::kMakeShared: {
+      void* const made = make_shared(request.bytes);
+      request.address = reinterpret_cast<std::uint64_t>(made);
+      return made == MAP_FAILED ? errno : 0;
+    }
+    case Hold::kTakeShared:
+      return shared_takes.add(request) ? 0 : ENOMEM;
     default:
       return EINVAL;
   }
@@ -354,7 +394,42 @@ void* take_over(void* address, std::size_t bytes, int protection, int flags) {
   return nullptr;
 }
 
+/// CRIU, in a task, has made memory for tasks to share, and is about to fill it from this image: it
+/// becomes the agent's, which the task has inherited. If that fails, CRIU goes on with its own, and
+/// the agent sees it.
+void take_over_shared(const char* image) {
+  constexpr char kImage[] = "pagemap-shmem-";
+  if (made_memory < 0 || strncmp(image, kImage, sizeof(kImage) - 1) != 0) return;
+  const std::uint64_t number = strtoull(image + sizeof(kImage) - 1, nullptr, 10);
+  for (const HoldMessage& take : shared_takes) {
+    if (take.number != number) continue;
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/self/map_files/%lx-%lx", take.address,
+             take.address + take.bytes);
+    const long file = syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC);
+    if (file < 0) return;
+    dup2(static_cast<int>(file), made_memory);
+    close(static_cast<int>(file));
+  }
+}
+
 }  // namespace
+
+EXPORTED int memfd_create(const char* name, unsigned flags) noexcept {
+  return made_memory = static_cast<int>(syscall(SYS_memfd_create, name, flags));
+}
+
+EXPORTED off64_t lseek64(int fd, off64_t offset, int whence) noexcept {
+  if (whence == SEEK_DATA && leaves_out && is_sent_by_agent(fd)) {
+    errno = ENXIO;
+    return -1;
+  }
+  return syscall(SYS_lseek, fd, offset, whence);
+}
+
+EXPORTED off_t lseek(int fd, off_t offset, int whence) noexcept {
+  return lseek64(fd, offset, whence);
+}
 
 EXPORTED int ioctl(int fd, unsigned long request, ...) noexcept {
   va_list rest;
@@ -375,6 +450,7 @@ EXPORTED int openat64(int directory, const char* path, int flags, ...) {
   const mode_t mode = gcr::criu::names::mode_in(rest, flags);
   va_end(rest);
   if (leaves_out && strcmp(path, "smaps") == 0) is_asked_about(owner_of(directory));
+  if (shared_takes.size() != 0) take_over_shared(path);
   return gcr::criu::names::open_at(directory, path, flags, mode);
 }
 

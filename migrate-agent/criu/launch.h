@@ -74,31 +74,41 @@ static_assert(sizeof(ControlMessage) == 16);
 
 /// What gcr-in-criu.so sends on kMemoryFd, about a process by its PID as CRIU sees it. With `count`
 /// 0 it asks which memory the agent sends by itself, and the answer is packets of kRangesPerPacket
-/// ranges, the last of which has fewer, or none. Else as many ranges follow that a scan has left
-/// out. All ranges are ascending.
+/// ranges, the last of which has fewer, or none; then the same of SharedMemoryId, of the whole job.
+/// Else as many ranges follow that a scan has left out. All ranges are ascending.
 struct MemoryMessage {
   std::int32_t pid;
   std::uint32_t count;
 };
 inline constexpr std::size_t kRangesPerPacket = 2048;
 
+/// Memory that processes share.
+struct SharedMemoryId {
+  std::uint64_t device;
+  std::uint64_t inode;
+};
+static_assert(sizeof(SharedMemoryId) == sizeof(AddressRange));
+
 /// A restoring CRIU waits for the agent twice: when it reads the first of its images, and when all
 /// restored threads are in their last stop. Zero is never used.
 enum class Hold : std::uint32_t {
   kInvalid = 0,
-  kWaiting = 1,   ///< from CRIU: it waits; `pid` is its own, as it sees it
-  kGoOn = 2,      ///< to CRIU, without an answer; all others are answered by the same message
-  kReserve = 3,   ///< `bytes` of addresses without access; the answer has `address`
-  kOpen = 4,      ///< makes reserved memory readable and writable
-  kDrop = 5,      ///< opened memory is zeros again
-  kRemove = 6,    ///< gives addresses back
-  kTake = 7,      ///< a mapping of a task to be is in place
-  kMakeHuge = 8,  ///< as kOpen, and fills it with huge pages; they are zeros
+  kWaiting = 1,      ///< from CRIU: it waits; `pid` is its own, as it sees it
+  kGoOn = 2,         ///< to CRIU, without an answer; all others are answered by the same message
+  kReserve = 3,      ///< `bytes` of addresses without access; the answer has `address`
+  kOpen = 4,         ///< makes reserved memory readable and writable
+  kDrop = 5,         ///< opened memory is zeros again
+  kRemove = 6,       ///< gives addresses back
+  kTake = 7,         ///< a mapping of a task to be is in place
+  kMakeHuge = 8,     ///< as kOpen, and fills it with huge pages; they are zeros
+  kMakeShared = 9,   ///< `bytes` of memory to be shared, opened; the answer has `address`
+  kTakeShared = 10,  ///< such memory, all of it, is one that CRIU would make for the tasks
 };
 
 /// What goes over kHoldFd. A task inherits all memory of CRIU. CRIU maps a task's private mappings
 /// one behind the other into one region first, and moves them from there. With kTake the mapping at
-/// `offset` of the region of task `pid` is not mapped, but moved there from `address`.
+/// `offset` of the region of task `pid` is not mapped, but moved there from `address`. With
+/// kTakeShared the tasks map the memory at `address` in place of that with `number` in the images.
 struct HoldMessage {
   Hold what = Hold::kInvalid;
   std::int32_t pid = 0;             ///< in an answer, 0 or an errno
@@ -107,9 +117,12 @@ struct HoldMessage {
   std::uint64_t region_bytes = 0;   ///< kTake
   std::uint64_t region_offset = 0;  ///< kTake
   std::uint64_t region_base = 0;    ///< kTake: where the region should begin, modulo kHugePageBytes
+  std::uint64_t number = 0;         ///< kTakeShared
 };
-static_assert(sizeof(HoldMessage) == 48);
+static_assert(sizeof(HoldMessage) == 56);
 inline constexpr std::uint64_t kHugePageBytes = std::uint64_t{1} << 21;
+/// A shared memory that is larger goes through CRIU.
+inline constexpr std::uint64_t kMostSharedBytes = std::uint64_t{1} << 39;
 
 /// A file in the images directory, by the agent: the rights with which gcr-in-criu.so uses names in
 /// the place of each task. For each a MemberRights, and behind it its groups, 32 bits each.

@@ -53,15 +53,21 @@ class MemoryServer {
   }
 
   Status answer(pid_t inner) {
-    std::vector<AddressRange> ranges;
+    LeftOut left_out;
     if (const pid_t pid = find(inner); pid != 0) {
       tasks_[inner].pid = pid;
-      ranges = choose_(pid);
+      left_out = choose_(pid);
     }
+    GCR_TRY(tell(left_out.ranges));
+    return tell(left_out.shared);
+  }
+
+  template <class Item>
+  Status tell(const std::vector<Item>& items) const {
     for (std::size_t first = 0;; first += launch::kRangesPerPacket) {
-      const std::size_t count = std::min(ranges.size() - first, launch::kRangesPerPacket);
-      const std::size_t bytes = count * sizeof(AddressRange);
-      if (::send(socket_, ranges.data() + first, bytes, MSG_NOSIGNAL) !=
+      const std::size_t count = std::min(items.size() - first, launch::kRangesPerPacket);
+      const std::size_t bytes = count * sizeof(Item);
+      if (::send(socket_, items.data() + first, bytes, MSG_NOSIGNAL) !=
           static_cast<ssize_t>(bytes)) {
         return Error::from_errno(errno, "cannot tell CRIU what to leave out");
       }

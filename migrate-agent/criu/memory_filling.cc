@@ -41,12 +41,7 @@ Result<std::vector<MemoryFile>> memory_files(const fs::path& directory) {
   return files;
 }
 
-struct Memory {
-  pid_t pid;
-  std::string path;
-  std::vector<AddressRange> where;  ///< what is to be filled; ascending
-  std::uint64_t shift = 0;          ///< from an address to its place in the file
-};
+using Memory = MemoryFromFile;
 
 /// For a short time: there may be more files than descriptors.
 Result<UniqueFd> open(const Memory& memory) {
@@ -59,13 +54,14 @@ Error cannot_read(const Memory& memory) {
   return Error::from_errno(errno, "cannot read " + memory.path);
 }
 
-/// The first data of a file at `start` or beyond it; empty at the end of the file.
+/// The addresses of a file's first data at `start` or beyond it; empty at the end of the file.
 Result<AddressRange> next_data(const UniqueFd& file, const Memory& memory, std::uint64_t start) {
-  const off_t data = ::lseek(file.get(), static_cast<off_t>(start), SEEK_DATA);
+  const off_t data = ::lseek(file.get(), static_cast<off_t>(start + memory.shift), SEEK_DATA);
   if (data < 0 && errno == ENXIO) return AddressRange{};
   const off_t hole = data < 0 ? data : ::lseek(file.get(), data, SEEK_HOLE);
   if (hole < 0) return cannot_read(memory);
-  return AddressRange{static_cast<std::uint64_t>(data), static_cast<std::uint64_t>(hole)};
+  return AddressRange{static_cast<std::uint64_t>(data) - memory.shift,
+                      static_cast<std::uint64_t>(hole) - memory.shift};
 }
 
 /// Copies from a file into a process, by a buffer that stays in the processor's cache: to map the
@@ -141,7 +137,7 @@ class MemoryFilling {
   Status add(Memory memory) {
     memories_.push_back(std::move(memory));
     GCR_ASSIGN(const UniqueFd file, open(memories_.back()));
-    for (std::uint64_t start = 0;; start = pieces_.back().range.end) {
+    for (std::uint64_t start = 0 - memories_.back().shift;; start = pieces_.back().range.end) {
       GCR_ASSIGN(const AddressRange data, next_data(file, memories_.back(), start));
       if (data.bytes() == 0) return {};
       const std::uint64_t end = (data.start / kPieceBytes + 1) * kPieceBytes;
@@ -188,6 +184,12 @@ class MemoryFilling {
 };
 
 }  // namespace
+
+Status fill_from_files(const std::vector<MemoryFromFile>& memories) {
+  MemoryFilling filling;
+  for (const MemoryFromFile& memory : memories) GCR_TRY(filling.add(memory));
+  return filling.fill();
+}
 
 Status fill_memory(const fs::path& directory, const std::map<pid_t, pid_t>& processes,
                    const Elsewhere& elsewhere) {

@@ -35,6 +35,17 @@ struct Elsewhere {
   std::vector<Source> sources;
 };
 
+/// Memory of a process that is to be written from a sparse file.
+struct MemoryFromFile {
+  pid_t pid;  ///< in the caller's PID namespace
+  std::string path;
+  std::vector<AddressRange> where;  ///< in the process, ascending; the rest of the file is ignored
+  std::uint64_t shift = 0;          ///< from an address to its place in the file, modulo 2^64
+};
+
+/// Writes the data of all files, on up to 16 threads; holes leave what is there. Errors as below.
+Status fill_from_files(const std::vector<MemoryFromFile>& memories);
+
 /// Writes the data of every private-memory-PID-N.img in `directory` into its process, one of
 /// `processes`, which are by PID in their own namespace. Without such a file it succeeds and reads
 /// nothing else.

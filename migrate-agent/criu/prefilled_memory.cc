@@ -24,21 +24,14 @@ using launch::Hold;
 using launch::HoldMessage;
 using launch::kHugePageBytes;
 
-constexpr std::uint64_t kWindowBytes = kMiB;
+constexpr std::uint64_t kWindowBytes = PrefilledArea::kWindowBytes;
 /// An area reaches so far to both sides of what it is made for: mappings grow either way.
 constexpr std::uint64_t kAreaBelow = 64 * kGiB;
 constexpr std::uint64_t kAreaAbove = 448 * kGiB;
 constexpr std::uint64_t kEndOfAddresses = std::uint64_t{1} << 47;
 constexpr std::size_t kMostAreas = 48;
-constexpr std::uint64_t kMostBlocks = 64;
-/// So often the kernel may have no huge page, before it is not asked any more.
-constexpr unsigned kMostFailures = 16;
 /// A mapping of which less is in place is copied.
 constexpr std::uint64_t kWorthTaking = 16 * kMiB;
-/// Less than that is overwritten with zeros, more is given back to the kernel.
-constexpr std::uint64_t kWorthDropping = 256 * kKiB;
-/// Of fewer pages a window is not worth huge pages, of which the rest is zeros.
-constexpr std::size_t kNearlyAll = PrefilledMemory::kWindowPages / 8 * 7;
 
 /// A kernel that never overcommits would not let CRIU fork.
 bool may_overcommit() {
@@ -67,31 +60,10 @@ Status write_to(pid_t pid, std::uint64_t address, std::span<const std::byte> byt
 
 }  // namespace
 
-Result<std::unique_ptr<PrefilledMemory>> PrefilledMemory::create(HoldLine& line, pid_t init,
-                                                                 std::uint64_t most_bytes) {
-  std::unique_ptr<PrefilledMemory> memory(new PrefilledMemory(line, most_bytes));
-  memory->may_grow_ = may_overcommit();
-  if (most_bytes == UINT64_MAX) memory->worth_pages_ = kNearlyAll;
-  GCR_TRY(memory->attach(init));
-  return memory;
-}
-
-/// Its memory by descriptor: whatever becomes of CRIU, nothing of another process is written to.
-Status PrefilledMemory::attach(pid_t init) {
-  GCR_ASSIGN(const pid_t inner, line_->wait_for_criu());
-  GCR_ASSIGN(const pid_t pid, procfs::find_in_namespace(init, inner));
-  memory_.reset(::open(fmt::format("/proc/{}/mem", pid).c_str(), O_RDWR | O_CLOEXEC));
-  if (!memory_) return Error::from_errno(errno, "cannot open the memory of CRIU");
-  return {};
-}
-
-Result<HoldMessage> PrefilledMemory::ask(Hold what, std::uint64_t address, std::uint64_t bytes) {
-  HoldMessage request{};
-  request.what = what;
-  request.address = address;
-  request.bytes = bytes;
-  return line_->ask(request);
-}
+PrefilledMemory::PrefilledMemory(CriuMemory& criu, bool limited)
+    : criu_(&criu),
+      may_grow_(may_overcommit()),
+      worth_pages_(limited ? kWindowPages : PrefilledArea::kNearlyAll) {}
 
 PrefilledMemory::Area* PrefilledMemory::find_area(std::uint32_t memory, std::uint64_t address) {
   const auto found = std::ranges::find_if(areas_, [&](const auto& area) {
@@ -102,8 +74,8 @@ PrefilledMemory::Area* PrefilledMemory::find_area(std::uint32_t memory, std::uin
 
 /// Touched once, all of it is and stays one mapping for the kernel wherever it is opened.
 Result<AddressRange> PrefilledMemory::reserve(std::uint64_t bytes) {
-  GCR_ASSIGN(const HoldMessage answer, ask(Hold::kReserve, 0, bytes));
-  GCR_TRY(write(answer.address, std::array<std::byte, 1>{}));
+  GCR_ASSIGN(const HoldMessage answer, criu_->ask(Hold::kReserve, 0, bytes));
+  GCR_TRY(criu_->write(answer.address, std::array<std::byte, 1>{}));
   return AddressRange{answer.address, answer.address + bytes};
 }
 
@@ -124,43 +96,8 @@ PrefilledMemory::Area* PrefilledMemory::make_area(std::uint32_t memory, std::uin
   }
   const std::uint64_t base =
       (reserved->start + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-  areas_.push_back(std::make_unique<Area>(Area{memory, range, *reserved, base, {}, {}}));
+  areas_.push_back(std::make_unique<Area>(Area{{range, *reserved, base}, memory}));
   return areas_.back().get();
-}
-
-/// The block of `address`, if the kernel has a huge page for it. Blocks behind it are opened with
-/// it, as many as there are before it: each request of this kind has to wait for all processors.
-bool PrefilledMemory::open_block(Area& area, std::uint64_t address) {
-  const std::uint64_t block = address / kHugePageBytes * kHugePageBytes;
-  if (area.blocks.contains(block)) return true;
-  const auto is_open = [&](std::uint64_t other) { return area.blocks.contains(other); };
-  std::uint64_t before = 0;
-  while (before < kMostBlocks && is_open(block - (before + 1) * kHugePageBytes)) ++before;
-  std::uint64_t end = block + kHugePageBytes;
-  while (end < block + before * kHugePageBytes && end < area.range.end && !is_open(end)) {
-    end += kHugePageBytes;
-  }
-  const auto made = ask(Hold::kMakeHuge, area.in_criu(block), end - block);
-  if (made) {
-    for (std::uint64_t at = block; at < end; at += kHugePageBytes) area.blocks.insert(at);
-  } else if (++failures_ == kMostFailures) {
-    may_grow_ = false;
-  }
-  return static_cast<bool>(made);
-}
-
-Status PrefilledMemory::write(std::uint64_t in_criu, std::span<const std::byte> bytes) const {
-  while (!bytes.empty()) {
-    const ssize_t put =
-        ::pwrite(memory_.get(), bytes.data(), bytes.size(), static_cast<off_t>(in_criu));
-    if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) {
-      return Error::from_errno(put < 0 ? errno : ENOMEM, "cannot put memory into the waiting CRIU");
-    }
-    bytes = bytes.subspan(static_cast<std::size_t>(put));
-    in_criu += static_cast<std::uint64_t>(put);
-  }
-  return {};
 }
 
 Result<bool> PrefilledMemory::place(std::uint32_t memory, std::uint64_t address, const Pages& pages,
@@ -170,85 +107,44 @@ Result<bool> PrefilledMemory::place(std::uint32_t memory, std::uint64_t address,
     const std::lock_guard lock(mutex_);
     area = find_area(memory, address);
     if (area == nullptr || !area->windows.contains(address)) {
-      if (!may_grow_ || pages.count() < worth_pages_ || room_ < kWindowBytes) return false;
+      if (!may_grow_ || pages.count() < worth_pages_) return false;
       if (area == nullptr && (area = make_area(memory, address)) == nullptr) return false;
-      if (!open_block(*area, address)) return false;
-      room_ -= kWindowBytes;
+      if (!criu_->take_room(kWindowBytes)) return false;
+      if (!area->make_huge(*criu_, address)) {
+        if (++failures_ == kMostFailures) may_grow_ = false;
+        return false;
+      }
     }
     area->windows[address] |= pages;
   }
-  for (std::size_t page = 0; page < kWindowPages; ++page) {
-    const std::size_t first = page;
-    while (page < kWindowPages && pages[page]) ++page;
-    const std::size_t length = std::min((page - first) * kPageBytes, bytes.size());
-    GCR_TRY(write(area->in_criu(address + first * kPageBytes), bytes.first(length)));
-    bytes = bytes.subspan(length);
-  }
+  GCR_TRY(area->write_pages(*criu_, address, pages, bytes));
   return true;
 }
 
-std::vector<AddressRange> PrefilledMemory::ranges_of(const Area& area) {
-  std::vector<AddressRange> ranges;
-  for (const auto& [address, pages] : area.windows) {
-    if (pages.all()) {
-      append(ranges, {address, address + kWindowBytes});
-      continue;
-    }
-    for (std::size_t page = 0; page < kWindowPages; ++page) {
-      if (!pages[page]) continue;
-      append(ranges, {address + page * kPageBytes, address + (page + 1) * kPageBytes});
-    }
-  }
-  return ranges;
-}
-
-Status PrefilledMemory::move_to(HoldLine& line, pid_t init) {
-  const UniqueFd old = std::move(memory_);
-  line_ = &line;
-  GCR_TRY(attach(init));
+Status PrefilledMemory::move_to(CriuMemory& criu) {
+  const CriuMemory& old = *std::exchange(criu_, &criu);
   for (const auto& area : areas_) {
     const std::uint64_t old_base = area->base;
     GCR_ASSIGN(area->reserved, reserve(area->range.bytes() + kHugePageBytes));
     area->base = (area->reserved.start + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
     // What there is no huge page for is opened all the same.
     for (const std::uint64_t block : area->blocks) {
-      (void)ask(Hold::kMakeHuge, area->in_criu(block), kHugePageBytes);
+      (void)criu.ask(Hold::kMakeHuge, area->in_criu(block), kHugePageBytes);
     }
     RawBytes window(kWindowBytes);
     for (const auto& [address, pages] : area->windows) {
-      if (::pread(old.get(), window.data(), window.size(),
-                  static_cast<off_t>(old_base + (address - area->range.start))) !=
-          static_cast<ssize_t>(window.size())) {
-        return Error::from_errno(errno, "cannot read the memory of CRIU");
-      }
-      GCR_TRY(write(area->in_criu(address), window));
+      GCR_TRY(old.read(old_base + (address - area->range.start), window));
+      GCR_TRY(criu.write(area->in_criu(address), window));
     }
   }
   return {};
 }
 
-/// What the process does not have any more is zeros.
 Status PrefilledMemory::remove(const Area& area, const std::vector<AddressRange>& stale) {
-  static constexpr std::array<std::byte, kWorthDropping> kZeros{};
-  for (const AddressRange& range : stale) {
-    if (range.bytes() < kWorthDropping) {
-      GCR_TRY(write(area.in_criu(range.start), std::span(kZeros).first(range.bytes())));
-    } else {
-      GCR_TRY(ask(Hold::kDrop, area.in_criu(range.start), range.bytes()));
-    }
-  }
-  return {};
-}
-
-/// Blocks that were opened ahead, and of which nothing came.
-Status PrefilledMemory::drop_empty_blocks(const Area& area) {
-  std::vector<AddressRange> empty;
-  for (const std::uint64_t block : area.blocks) {
-    const auto window = area.windows.lower_bound(block);
-    const bool used = window != area.windows.end() && window->first < block + kHugePageBytes;
-    if (!used) append(empty, {block, block + kHugePageBytes});
-  }
-  return remove(area, empty);
+  return area.clear(*criu_, stale, [&](const AddressRange& range) -> Status {
+    GCR_TRY(criu_->ask(Hold::kDrop, area.in_criu(range.start), range.bytes()));
+    return {};
+  });
 }
 
 /// Puts a token where nobody else writes, if anything is in place there.
@@ -262,13 +158,11 @@ Status PrefilledMemory::mark(const Area& area, pid_t process, const AddressRange
   Mapping& marked = mappings_.emplace_back(
       Mapping{process, range, bytes_of(valid), place->start, area.in_criu(place->start), {}, {}});
   if (::getrandom(marked.token.data(), marked.token.size(), 0) !=
-          static_cast<ssize_t>(marked.token.size()) ||
-      ::pread(memory_.get(), marked.covered.data(), marked.covered.size(),
-              static_cast<off_t>(marked.token_in_criu)) !=
-          static_cast<ssize_t>(marked.covered.size())) {
-    return Error::from_errno(errno, "cannot put a token into the memory of CRIU");
+      static_cast<ssize_t>(marked.token.size())) {
+    return Error::from_errno(errno, "cannot make a token");
   }
-  return write(marked.token_in_criu, marked.token);
+  GCR_TRY(criu_->read(marked.token_in_criu, marked.covered));
+  return criu_->write(marked.token_in_criu, marked.token);
 }
 
 /// Offers all or none of the mappings that touch each other: the kernel can make one of them only
@@ -288,7 +182,7 @@ Status PrefilledMemory::offer(const Area& area, pid_t process,
     }
     const AddressRange together{all[first].range.start, all[end - 1].range.end};
     if (bytes_of(intersection(valid_[process], {together})) < kWorthTaking) continue;
-    GCR_TRY(ask(Hold::kOpen, area.in_criu(together.start), together.bytes()));
+    GCR_TRY(criu_->ask(Hold::kOpen, area.in_criu(together.start), together.bytes()));
     for (const images::PrivateMapping& one : all.subspan(first, end - first)) {
       GCR_TRY(mark(area, process, one.range));
       takes_.push_back({.what = Hold::kTake,
@@ -316,13 +210,13 @@ Status PrefilledMemory::hand_over(const fs::path& directory,
     const pid_t process = owner->second;
     if (!kept_.contains(process)) continue;  // it has ended
     GCR_ASSIGN(const auto map, images::read_ranges(directory / images::memory_map(process)));
-    const std::vector<AddressRange> in_place = ranges_of(*area);
+    const std::vector<AddressRange> in_place = area->in_place();
     const std::vector<AddressRange> valid = intersection(in_place, map);
     GCR_TRY(remove(*area, difference(in_place, valid)));
-    GCR_TRY(drop_empty_blocks(*area));
+    GCR_TRY(remove(*area, area->empty_blocks()));
     // Fresh memory has zeros there, besides what the kernel writes.
     for (const AddressRange& range : intersection(valid, kept_[process])) {
-      GCR_TRY(write(area->in_criu(range.start), std::vector<std::byte>(range.bytes())));
+      GCR_TRY(criu_->write(area->in_criu(range.start), std::vector<std::byte>(range.bytes())));
     }
     std::vector<AddressRange>& all = valid_[process];
     all.insert(all.end(), valid.begin(), valid.end());
@@ -343,7 +237,7 @@ Status PrefilledMemory::hand_over(const fs::path& directory,
   for (const auto& [process, best] : largest) GCR_TRY(images::map_beforehand(directory, process));
   for (HoldMessage& take : takes_) {
     take.region_base = largest[take.pid].region_base;
-    GCR_TRY(line_->ask(take));
+    GCR_TRY(criu_->ask(take));
   }
   return {};
 }
@@ -355,7 +249,7 @@ Result<Elsewhere> PrefilledMemory::find_taken(const std::map<pid_t, pid_t>& proc
     Token found{};
     if (process == processes.end() || !read_from(process->second, mapping.token_at, found) ||
         found != mapping.token) {
-      GCR_TRY(write(mapping.token_in_criu, mapping.covered));
+      GCR_TRY(criu_->write(mapping.token_in_criu, mapping.covered));
       continue;
     }
     mapping.taken_by = process->second;
@@ -370,8 +264,8 @@ Result<Elsewhere> PrefilledMemory::find_taken(const std::map<pid_t, pid_t>& proc
         difference(intersection(valid_[process], {area->range}), taken[process]);
     rest = difference(rest, kept_[process]);
     if (rest.empty()) continue;
-    elsewhere.sources.push_back({process, fmt::format("/proc/self/fd/{}", memory_.get()),
-                                 area->base - area->range.start, std::move(rest)});
+    elsewhere.sources.push_back(
+        {process, criu_->path(), area->base - area->range.start, std::move(rest)});
   }
   elsewhere.in_place = valid_;
   return elsewhere;
@@ -379,7 +273,7 @@ Result<Elsewhere> PrefilledMemory::find_taken(const std::map<pid_t, pid_t>& proc
 
 Status PrefilledMemory::let_go() {
   for (const auto& area : areas_) {
-    GCR_TRY(ask(Hold::kRemove, area->reserved.start, area->reserved.bytes()));
+    GCR_TRY(criu_->ask(Hold::kRemove, area->reserved.start, area->reserved.bytes()));
   }
   for (const Mapping& mapping : mappings_) {
     if (mapping.taken_by == 0) continue;

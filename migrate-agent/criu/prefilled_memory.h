@@ -23,7 +23,7 @@
 #include <span>
 #include <vector>
 
-#include "migrate-agent/criu/hold_line.h"
+#include "migrate-agent/criu/criu_memory.h"
 #include "migrate-agent/criu/images.h"
 #include "migrate-agent/criu/memory_filling.h"
 #include "src/base/address_range.h"
@@ -34,15 +34,13 @@ namespace gcr::criu {
 
 class PrefilledMemory {
  public:
-  static constexpr std::uint64_t kPageBytes = 4096;
-  static constexpr std::uint64_t kWindowPages = 256;
-  using Pages = std::bitset<kWindowPages>;
+  static constexpr std::uint64_t kPageBytes = PrefilledArea::kPageBytes;
+  static constexpr std::uint64_t kWindowPages = PrefilledArea::kWindowPages;
+  using Pages = PrefilledArea::Pages;
 
-  /// In the CRIU at the other end of `line`, which waits for its first image, below `init`. At most
-  /// `most_bytes` are in place at a time; if that is a limit, only of windows without zeros.
-  /// `line` must outlive this object.
-  static Result<std::unique_ptr<PrefilledMemory>> create(HoldLine& line, pid_t init,
-                                                         std::uint64_t most_bytes);
+  /// In a CRIU that waits for its first image; `criu` must outlive this object. If its room is
+  /// `limited`, only windows without zeros are put in place.
+  PrefilledMemory(CriuMemory& criu, bool limited);
 
   /// Puts pages of a window (1 MiB at `address`) of a memory in place, in place of what was there;
   /// `bytes` are those pages, without gaps. `memory` is a number that the caller has given it.
@@ -52,7 +50,7 @@ class PrefilledMemory {
                      std::span<const std::byte> bytes);
 
   /// Moves everything to another CRIU, which waits likewise. After a failure, nothing is in place.
-  Status move_to(HoldLine& line, pid_t init);
+  Status move_to(CriuMemory& criu);
 
   /// When all is there, and before CRIU reads its first image: what is in place is what the
   /// processes have, and CRIU knows which mappings are taken over. `owners` has the PID of each
@@ -73,15 +71,8 @@ class PrefilledMemory {
  private:
   using Token = std::array<std::byte, 16>;
 
-  struct Area {
-    std::uint32_t memory;
-    AddressRange range;                      ///< in the process
-    AddressRange reserved;                   ///< in CRIU
-    std::uint64_t base;                      ///< of `range`, in CRIU
-    std::set<std::uint64_t> blocks;          ///< of huge pages, by address in the process
-    std::map<std::uint64_t, Pages> windows;  ///< what is in place, likewise
-
-    std::uint64_t in_criu(std::uint64_t address) const { return base + (address - range.start); }
+  struct Area : PrefilledArea {
+    std::uint32_t memory = 0;
   };
   /// A mapping that the process may take over, with something in place.
   struct Mapping {
@@ -95,25 +86,16 @@ class PrefilledMemory {
     pid_t taken_by = 0;
   };
 
-  PrefilledMemory(HoldLine& line, std::uint64_t most_bytes) : line_(&line), room_(most_bytes) {}
-  Status attach(pid_t init);
-  Result<launch::HoldMessage> ask(launch::Hold what, std::uint64_t address, std::uint64_t bytes);
   Area* find_area(std::uint32_t memory, std::uint64_t address);
   Area* make_area(std::uint32_t memory, std::uint64_t address);
   Result<AddressRange> reserve(std::uint64_t bytes);
-  bool open_block(Area& area, std::uint64_t address);
-  Status write(std::uint64_t in_criu, std::span<const std::byte> bytes) const;
-  static std::vector<AddressRange> ranges_of(const Area& area);
   Status remove(const Area& area, const std::vector<AddressRange>& stale);
-  Status drop_empty_blocks(const Area& area);
   Status mark(const Area& area, pid_t process, const AddressRange& range);
   Status offer(const Area& area, pid_t process, const images::PrivateMappings& mappings);
 
-  HoldLine* line_;
-  UniqueFd memory_;   ///< of CRIU
+  CriuMemory* criu_;
   std::mutex mutex_;  ///< guards all below, until the last place() has returned
-  std::uint64_t room_;
-  bool may_grow_ = true;
+  bool may_grow_;
   unsigned failures_ = 0;
   std::size_t worth_pages_ = kWindowPages;  ///< a window has them that is worth it
   std::vector<std::unique_ptr<Area>> areas_;

@@ -12,6 +12,7 @@
 #include "migrate-agent/criu/options.h"
 #include "migrate-agent/criu/plugin.h"
 #include "migrate-agent/criu/prefilled_memory.h"
+#include "migrate-agent/criu/prefilled_shared_memory.h"
 #include "migrate-agent/criu/session.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "src/base/socket_pair.h"
@@ -49,22 +50,42 @@ pid_t free_range(const std::set<pid_t>& used) {
   return last;
 }
 
-/// The process of each memory, from the names of its images.
-Result<std::map<std::uint32_t, pid_t>> owners_of(
-    const std::map<std::uint32_t, std::vector<std::string>>& memories) {
-  std::map<std::uint32_t, pid_t> owners;
-  std::set<pid_t> processes;
+/// Whose each memory is, from the names of its images.
+struct Owners {
+  std::map<std::uint32_t, pid_t> processes;
+  std::map<std::uint32_t, std::uint32_t> shared;  ///< the number in the images
+};
+
+using Memories = std::map<std::uint32_t, std::vector<std::string>>;
+
+/// For those of `memories` whose names begin so: one owner each, and each another.
+template <class Owner>
+Status find_owners(const Memories& memories, std::string_view begin,
+                   Result<Owner> (*owner_in)(std::string_view),
+                   std::map<std::uint32_t, Owner>& of) {
+  std::set<Owner> owners;
   for (const auto& [memory, names] : memories) {
+    if (names.empty() || !names.front().starts_with(begin)) continue;
     for (const std::string& name : names) {
-      GCR_ASSIGN(const pid_t process, images::process_of_memory(name));
-      if (owners.try_emplace(memory, process).first->second != process) {
-        return Error(Code::kDataLoss, "a memory has the images of two processes");
+      GCR_ASSIGN(const Owner owner, owner_in(name));
+      if (of.try_emplace(memory, owner).first->second != owner) {
+        return Error(Code::kDataLoss, "a memory has the images of two");
       }
     }
-    if (!names.empty() && !processes.insert(owners[memory]).second) {
-      return Error(Code::kDataLoss, "a process has two memories");
+    if (!owners.insert(of[memory]).second) {
+      return Error(Code::kDataLoss, fmt::format("{} has two memories", of[memory]));
     }
   }
+  return {};
+}
+
+Result<Owners> owners_of(const Memories& memories) {
+  Owners owners;
+  GCR_TRY(find_owners(memories, gcr::images::kSharedMemory, &images::number_of_shared_memory,
+                      owners.shared));
+  Memories others = memories;
+  for (const auto& [memory, number] : owners.shared) others.erase(memory);
+  GCR_TRY(find_owners(others, "", &images::process_of_memory, owners.processes));
   return owners;
 }
 
@@ -133,7 +154,7 @@ struct PreparedRestore::Impl {
   static Result<std::unique_ptr<Impl>> make(const Command& command, const fs::path& directory,
                                             const std::set<pid_t>& used_pids,
                                             RestoreOptions options);
-  Result<RestoredTree> run(const Rights& members, const std::map<std::uint32_t, pid_t>& owners);
+  Result<RestoredTree> run(const Rights& members, const Owners& owners);
   Status watch(pid_t root);
   Status fill();
   Status check_plugin() const;
@@ -145,7 +166,9 @@ struct PreparedRestore::Impl {
   HoldingPoint hold;
   HoldLine line;
   std::optional<Session> session;
+  std::unique_ptr<CriuMemory> in_criu;
   std::unique_ptr<PrefilledMemory> memory;
+  std::unique_ptr<PrefilledSharedMemory> shared;
 };
 
 Status PreparedRestore::Impl::start() {
@@ -196,6 +219,7 @@ Status PreparedRestore::Impl::fill() {
   const auto fill_and_let_go = [&]() -> Status {
     GCR_TRY(line.wait_for_criu());
     const auto processes = procfs::stopped_tree_in_namespace(session->init_pid());
+    GCR_TRY(shared->check_taken(processes));
     GCR_ASSIGN(const Elsewhere elsewhere, memory->find_taken(processes));
     GCR_TRY(fill_memory(directory, processes, elsewhere));
     GCR_TRY(memory->let_go());
@@ -216,8 +240,7 @@ Status PreparedRestore::Impl::check_plugin() const {
   return check_plugin_maps(plugin_maps(log, options.plugin->name()), options.planned);
 }
 
-Result<RestoredTree> PreparedRestore::Impl::run(const Rights& members,
-                                                const std::map<std::uint32_t, pid_t>& owners) {
+Result<RestoredTree> PreparedRestore::Impl::run(const Rights& members, const Owners& owners) {
   auto impl = std::make_unique<RestoredTree::Impl>();
   GCR_TRY(images::check_memory(directory));
   GCR_TRY(images::rename_removed_files(directory));
@@ -225,7 +248,8 @@ Result<RestoredTree> PreparedRestore::Impl::run(const Rights& members,
   GCR_TRY(images::write_file(directory / launch::kMemberRights, rights));
   GCR_ASSIGN(const pid_t root, images::root_pid(directory));
   GCR_ASSIGN(const std::string inventory, images::read_file(directory / kFirstRestoreFile));
-  GCR_TRY(memory->hand_over(directory, owners));
+  GCR_TRY(memory->hand_over(directory, owners.processes));
+  GCR_TRY(shared->hand_over(directory, owners.shared));
   GCR_TRY(line.let_go_on());
   GCR_TRY(hold.pass(inventory));
   GCR_TRY(watch(root));
@@ -264,6 +288,9 @@ Result<std::unique_ptr<PreparedRestore::Impl>> PreparedRestore::Impl::make(
   auto impl = std::make_unique<Impl>(command, directory, free_range(used_pids), std::move(options),
                                      std::move(hold));
   GCR_TRY(impl->start());
+  GCR_ASSIGN(CriuMemory in_criu,
+             CriuMemory::open(impl->line, impl->session->init_pid(), impl->options.most_in_place));
+  impl->in_criu = std::make_unique<CriuMemory>(std::move(in_criu));
   return impl;
 }
 
@@ -271,36 +298,39 @@ Result<PreparedRestore> PreparedRestore::create(const Command& command, const fs
                                                 const std::set<pid_t>& used_pids,
                                                 RestoreOptions options) {
   auto made = [&]() -> Result<std::unique_ptr<Impl>> {
-    const std::uint64_t most_in_place = options.most_in_place;
+    const bool limited = options.most_in_place != UINT64_MAX;
     GCR_ASSIGN(auto impl, Impl::make(command, directory, used_pids, std::move(options)));
-    GCR_ASSIGN(impl->memory,
-               PrefilledMemory::create(impl->line, impl->session->init_pid(), most_in_place));
+    impl->memory = std::make_unique<PrefilledMemory>(*impl->in_criu, limited);
+    impl->shared = std::make_unique<PrefilledSharedMemory>(*impl->in_criu);
     return impl;
   }();
   if (!made) return made.error().while_doing("cannot prepare a restore");
   return PreparedRestore(std::move(*made));
 }
 
-Result<bool> PreparedRestore::place(std::uint32_t memory, std::uint64_t address,
-                                    const std::bitset<256>& pages,
-                                    std::span<const std::byte> bytes) {
-  return impl_->memory->place(memory, address, pages, bytes);
+Result<bool> PreparedRestore::place(const Window& window, std::span<const std::byte> bytes) {
+  return window.shared ? impl_->shared->place(window.memory, window.offset, window.pages, bytes)
+                       : impl_->memory->place(window.memory, window.offset, window.pages, bytes);
 }
 
-std::uint64_t PreparedRestore::taken_bytes() const { return impl_->memory->taken_bytes(); }
+std::uint64_t PreparedRestore::taken_bytes() const {
+  return impl_->memory->taken_bytes() + impl_->shared->taken_bytes();
+}
 
 Result<RestoredTree> PreparedRestore::run(
     const Rights& members, const std::map<std::uint32_t, std::vector<std::string>>& memories) {
   auto tree = [&]() -> Result<RestoredTree> {
-    GCR_ASSIGN(const auto owners, owners_of(memories));
+    GCR_ASSIGN(const Owners owners, owners_of(memories));
     GCR_ASSIGN(const std::set<pid_t> used, images::used_pids(impl_->directory));
     if (is_free(impl_->first_pid, used)) return impl_->run(members, owners);
     GCR_ASSIGN(const std::string inventory,
                images::read_file(impl_->directory / kFirstRestoreFile));
     GCR_ASSIGN(auto anew,
                Impl::make(impl_->command, impl_->directory, used, std::move(impl_->options)));
-    GCR_TRY(impl_->memory->move_to(anew->line, anew->session->init_pid()));
+    GCR_TRY(impl_->memory->move_to(*anew->in_criu));
+    GCR_TRY(impl_->shared->move_to(*anew->in_criu));
     anew->memory = std::move(impl_->memory);
+    anew->shared = std::move(impl_->shared);
     impl_ = std::move(anew);
     GCR_TRY(images::write_file(impl_->directory / kFirstRestoreFile, inventory));
     return impl_->run(members, owners);

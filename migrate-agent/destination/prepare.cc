@@ -234,7 +234,7 @@ Status Course::start_criu() {
                                      .go_on = [this] { return context_.cancellation.check(); }}));
   room_->images().place_memory([&restore = *prepared_restore_](const images::BlockHeader& header,
                                                                std::span<const std::byte> pages) {
-    return restore.place(header.memory, header.offset, header.present, pages);
+    return restore.place({header.memory, header.shared, header.offset, header.present}, pages);
   });
   return {};
 }

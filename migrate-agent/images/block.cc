@@ -12,6 +12,7 @@ namespace gcr::images {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x31494347;  // "GCI1"
+constexpr std::uint16_t kShared = kMaxMemories;
 
 Error malformed(std::string_view what) {
   return Error(Code::kProtocol, fmt::format("a block of an image has {}", what));
@@ -35,7 +36,8 @@ BlockHeaderBytes encode(const BlockHeader& header) {
   store_little_endian(&bytes[16], header.raw_bytes);
   store_little_endian(&bytes[20], header.stored_bytes);
   store_little_endian(&bytes[24], static_cast<std::uint16_t>(header.codec));
-  store_little_endian(&bytes[26], header.memory);
+  const std::uint16_t shared = header.shared ? kShared : 0;
+  store_little_endian(&bytes[26], static_cast<std::uint16_t>(header.memory | shared));
   store_little_endian(&bytes[28], header.round);
   for (std::size_t page = 0; page < kPagesPerWindow; ++page) {
     if (header.present[page]) bytes[32 + page / 8] |= std::byte{1} << (page % 8);
@@ -50,7 +52,9 @@ Result<BlockHeader> decode(const BlockHeaderBytes& bytes) {
   header.raw_bytes = load_little_endian<std::uint32_t>(&bytes[16]);
   header.stored_bytes = load_little_endian<std::uint32_t>(&bytes[20]);
   header.codec = static_cast<Codec>(load_little_endian<std::uint16_t>(&bytes[24]));
-  header.memory = load_little_endian<std::uint16_t>(&bytes[26]);
+  const auto memory = load_little_endian<std::uint16_t>(&bytes[26]);
+  header.memory = memory & (kShared - 1);
+  header.shared = (memory & kShared) != 0;
   header.round = load_little_endian<std::uint32_t>(&bytes[28]);
   for (std::size_t page = 0; page < kPagesPerWindow; ++page) {
     header.present[page] = (bytes[32 + page / 8] & std::byte{1} << (page % 8)) != std::byte{0};
@@ -64,6 +68,7 @@ Result<BlockHeader> decode(const BlockHeaderBytes& bytes) {
     return malformed("a length that cannot be");
   }
   if (header.round >= kMaxRounds) return malformed("too high a round");
+  if (header.shared && header.memory == 0) return malformed("a shared memory without a number");
   const std::size_t pages = (header.raw_bytes + kPageBytes - 1) / kPageBytes;
   if (header.present.none() || (header.present >> pages).any()) {
     return malformed("pages that cannot be");

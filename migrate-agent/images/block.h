@@ -8,7 +8,9 @@
 //        16  raw      u32   bytes of the window that the image has: kWindowBytes except at its end
 //        20  stored   u32   bytes that follow the header
 //        24  codec    u16   Codec
-//        26  memory   u16   the number of the memory that the image has pages of; 0: of none
+//        26  memory   u16   the number of the memory that the image has pages of, below
+//        kMaxMemories;
+//                           0: of none; with the highest bit, the memory is shared (memory_names.h)
 //        28  round    u32   below kMaxRounds: a page replaces what an earlier round sent for it
 //        32  present  256 bits, the lowest first: pages that the payload holds, in order
 //        64  payload        these pages, compressed by the codec; the last page of an image may be
@@ -37,6 +39,7 @@ inline constexpr std::size_t kSlotBytes = kBlockHeaderBytes + kWindowBytes;
 inline constexpr std::uint32_t kMaxFiles = 65536;
 inline constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 47;  ///< an address fits
 inline constexpr std::uint32_t kMaxRounds = kWindowBytes;
+inline constexpr std::uint32_t kMaxMemories = 1 << 15;
 
 using PresentPages = std::bitset<kPagesPerWindow>;
 
@@ -47,6 +50,7 @@ struct BlockHeader {
   std::uint32_t stored_bytes = 0;
   Codec codec = Codec::kInvalid;
   std::uint16_t memory = 0;
+  bool shared = false;  ///< the memory
   std::uint32_t round = 0;
   PresentPages present;
 

@@ -21,6 +21,7 @@
 
 #include "migrate-agent/digest/digest.h"
 #include "migrate-agent/images/block.h"
+#include "migrate-agent/images/memory_names.h"
 #include "migrate-agent/images/slots.h"
 #include "src/base/raw_bytes.h"
 #include "src/base/side_by_side.h"
@@ -141,6 +142,7 @@ struct ImageSender::Impl {
   std::unordered_map<std::uint32_t, ImageDigest> digests;  // by file
   std::optional<Error> failure;
   std::atomic<std::uint64_t> raw_bytes = 0;
+  std::atomic<std::uint64_t> memory_bytes = 0;
   std::atomic<std::uint64_t> zero_bytes = 0;
   std::atomic<std::uint64_t> sent_bytes = 0;
 
@@ -253,6 +255,7 @@ void ImageSender::Impl::read_and_process(Buffer buffer, BlockHeader header,
   header.present = sent != nullptr ? news(window_of(buffer), *pages, with_data, *sent) : with_data;
   if (last) {
     raw_bytes += pages->count() * kPageBytes;
+    memory_bytes += pages->count() * kPageBytes;
     zero_bytes += (*pages & ~with_data).count() * kPageBytes;
   }
   process(std::move(buffer), header);
@@ -373,11 +376,15 @@ Status ImageSender::take_memory(const std::string& name, std::span<const Address
   {
     const std::lock_guard lock(impl_->mutex);
     memory = &impl_->memories[name];
+    if (impl_->memories.size() >= kMaxMemories) {
+      return Error(Code::kUnsupported, "the job has too many memories");
+    }
     if (memory->number == 0) memory->number = static_cast<std::uint16_t>(impl_->memories.size());
   }
   MemoryRound round{read, last};
   BlockHeader header;
   header.memory = memory->number;
+  header.shared = name.starts_with(kSharedMemory);
   header.round = memory->round++;
   if (header.round == kMaxRounds) impl_->fail(Error(Code::kUnsupported, "too many rounds"));
   header.raw_bytes = kWindowBytes;
@@ -419,8 +426,12 @@ Result<SentImages> ImageSender::finish() {
   GCR_TRY(impl_->channel.flush());
   const std::lock_guard lock(impl_->mutex);
   for (ImageFile& file : impl_->files) file.digest = impl_->digests[file.id];
-  return SentImages{impl_->files, impl_->raw_bytes, impl_->zero_bytes, impl_->sent_bytes,
-                    impl_->chooser.chosen()};
+  return SentImages{.files = impl_->files,
+                    .raw_bytes = impl_->raw_bytes,
+                    .memory_bytes = impl_->memory_bytes,
+                    .zero_bytes = impl_->zero_bytes,
+                    .sent_bytes = impl_->sent_bytes,
+                    .codec = impl_->chooser.chosen()};
 }
 
 Status take_directory(Sink& sink, const std::string& directory, const std::string& prefix) {

@@ -18,10 +18,11 @@ namespace gcr::images {
 
 struct SentImages {
   std::vector<ImageFile> files;
-  std::uint64_t raw_bytes = 0;   ///< as CRIU wrote them; of memory, what the last round read
-  std::uint64_t zero_bytes = 0;  ///< of these, in pages of zeros
-  std::uint64_t sent_bytes = 0;  ///< with headers
-  Codec codec = Codec::kNone;    ///< that of most blocks
+  std::uint64_t raw_bytes = 0;     ///< as CRIU wrote them; of memory, what the last round read
+  std::uint64_t memory_bytes = 0;  ///< of these, memory
+  std::uint64_t zero_bytes = 0;    ///< of all, in pages of zeros
+  std::uint64_t sent_bytes = 0;    ///< with headers
+  Codec codec = Codec::kNone;      ///< that of most blocks
 };
 
 class Sink {
@@ -37,8 +38,8 @@ class Sink {
   /// the address is the offset; what is in another one of them, what never was in the ranges and
   /// pages that always were zeros are holes at the destination. Reads several parts at once.
   /// Returns when all of it is read and `read` is not called any more; parts of it may not have
-  /// landed yet. An error of `read` is returned. kUnsupported for addresses of 2^47 and more.
-  /// Otherwise like take().
+  /// landed yet. `name` begins as in memory_names.h. An error of `read` is returned. kUnsupported
+  /// for addresses of 2^47 and more. Otherwise like take().
   ///
   /// May be called again for the same name after finish(): sends those pages of `ranges` whose
   /// content is not what was sent last, zeros too; what is not in them stays as it was sent. Only a

@@ -4,15 +4,14 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <optional>
 #include <set>
 #include <string_view>
 
+#include "migrate-agent/memory/shared_memory.h"
 #include "migrate-agent/memory/zero_scan.h"
 #include "migrate-agent/process/files.h"
 #include "src/base/unique_fd.h"
@@ -26,25 +25,6 @@ constexpr std::uint64_t kWorthLooking = kMiB;
 
 /// What the kernel calls it, and no memfd can be called: CRIU has one in what it dumps.
 constexpr std::string_view kAnonymous = "/dev/zero";
-
-/// The file system of memory without a name, which no process can mount: nothing else is opened.
-std::optional<dev_t> device_of_nameless_memory() {
-  const UniqueFd memory(::memfd_create("gcr", MFD_CLOEXEC));
-  struct stat status {};
-  if (!memory || ::fstat(memory.get(), &status) != 0) return std::nullopt;
-  return status.st_dev;
-}
-
-std::vector<AddressRange> data_of(const UniqueFd& file) {
-  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  std::vector<AddressRange> data;
-  for (off_t end = 0;;) {
-    const off_t start = ::lseek(file.get(), end, SEEK_DATA);
-    if (start < 0 || (end = ::lseek(file.get(), start, SEEK_HOLE)) < 0) return data;
-    data.push_back(
-        {static_cast<std::uint64_t>(start), round_up(static_cast<std::uint64_t>(end), page)});
-  }
-}
 
 Result<std::uint64_t> drop_zeros(const UniqueFd& file) {
   const auto read = [&](std::uint64_t offset, std::span<std::byte> bytes) -> Status {
@@ -69,7 +49,7 @@ Result<std::uint64_t> drop_zeros(const UniqueFd& file) {
 }  // namespace
 
 std::uint64_t drop_shared_zeros(const std::vector<pid_t>& pids) {
-  const auto device = device_of_nameless_memory();
+  const dev_t device = device_of_nameless_memory();
   std::set<std::uint64_t> seen;
   std::uint64_t dropped = 0;
   for (const pid_t pid : pids) {
@@ -80,7 +60,7 @@ std::uint64_t drop_shared_zeros(const std::vector<pid_t>& pids) {
       const std::string path = fmt::format("/proc/{}/map_files/{}", pid, mapping.range);
       const UniqueFd file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
       struct stat status {};
-      if (!file || ::fstat(file.get(), &status) != 0 || status.st_dev != *device ||
+      if (!file || ::fstat(file.get(), &status) != 0 || status.st_dev != device ||
           static_cast<std::uint64_t>(status.st_blocks) * 512 < kWorthLooking) {
         continue;
       }

@@ -92,18 +92,19 @@ std::string map_files_name(const std::string& range) {
 
 }  // namespace
 
-std::vector<Mapping> named_mappings(pid_t pid) {
+std::vector<Mapping> named_mappings(pid_t pid, std::string_view with) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/maps");
   std::vector<Mapping> mappings;
   std::map<std::pair<std::string, std::uint64_t>, std::size_t> seen;
   for (std::string line; std::getline(file, line);) {
+    const std::size_t slash = line.find('/');
+    if (slash == std::string::npos || line.find(with, slash) == std::string::npos) continue;
     std::istringstream fields(line);
     std::string range, permissions, offset, device;
     Mapping mapping{};
     if (!(fields >> range >> permissions >> offset >> device >> mapping.inode)) continue;
-    const std::size_t slash = line.find('/');
     const std::size_t colon = device.find(':');
-    if (slash == std::string::npos || colon == std::string::npos) continue;
+    if (colon == std::string::npos) continue;
     mapping.path = line.substr(slash);
     mapping.range = map_files_name(range);
     mapping.shared = permissions.size() > 3 && permissions[3] == 's';

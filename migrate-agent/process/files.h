@@ -27,8 +27,9 @@ struct Mapping {
   bool writable;  ///< some part of it
 };
 
-/// The named mappings of a process, each path once. Empty if it is gone.
-std::vector<Mapping> named_mappings(pid_t pid);
+/// The named mappings of a process, each file once: those with `with` in their path. Empty if it is
+/// gone.
+std::vector<Mapping> named_mappings(pid_t pid, std::string_view with = "/");
 
 /// What of a regular file's content is compared.
 struct WantedContent {

@@ -97,11 +97,15 @@ Status OutgoingImages::pre_dump(images::Sink& sink) {
   return images::take_directory(sink, directory.string(), fmt::format("pre-{}/", rounds_));
 }
 
-Result<ReadMemory> OutgoingImages::open_memory(pid_t pid) const {
-  return process::open_memory(pid, [this](pid_t opened) -> Status {
+process::MayMove OutgoingImages::may_move() const {
+  return [this](pid_t opened) -> Status {
     GCR_TRY(permissions_.check_process(opened));
     return {};
-  });
+  };
+}
+
+Result<ReadMemory> OutgoingImages::open_memory(pid_t pid) const {
+  return process::open_memory(pid, may_move());
 }
 
 /// What cannot be read any more is zeros until the last round: the process has given it back, or
@@ -125,7 +129,22 @@ Status OutgoingImages::send_memory(images::Sink& sink) {
     GCR_TRY(
         sink.take_memory(criu::images::memory_images(*inner), *pages, read_what_is_there, false));
   }
+  GCR_ASSIGN(const auto shared, process::shared_memories(procfs::tree(pid_), may_move()));
+  GCR_TRY(send_shared(sink, shared, false));
   return {};
+}
+
+/// Gives the pages that each memory has. Nobody's writes to it are tracked: all of it is read.
+Result<OutgoingImages::SharedPages> OutgoingImages::send_shared(
+    images::Sink& sink, const std::vector<process::SharedMemory>& memories, bool last) const {
+  SharedPages pages;
+  for (const process::SharedMemory& memory : memories) {
+    AddressRanges& of_memory = pages[memory.inode];
+    GCR_ASSIGN(of_memory, process::pages_of(memory));
+    GCR_TRY(sink.take_memory(criu::images::shared_memory_images(memory.inode), of_memory,
+                             process::reader_of(memory), last));
+  }
+  return pages;
 }
 
 bool OutgoingImages::lacks_round() const {
@@ -140,7 +159,8 @@ Status OutgoingImages::round(images::Sink& sink) {
     ++rounds_;
     written_before_ = changed_.written_bytes();
     GCR_TRY(send_memory(sink));
-    GCR_TRY(sink.finish());
+    GCR_ASSIGN(const images::SentImages sent, sink.finish());
+    early_bytes_ = sent.sent_bytes;
     return {};
   }
   prepared_.reset();  // it knows another parent
@@ -164,21 +184,20 @@ const process::KnownMemory* OutgoingImages::known(pid_t pid) const {
 Status OutgoingImages::prepare() {
   if (way_ != Way::kPreDumps) {
     if (beside_criu()) {
-      // CRIU asks when it has stopped all tasks. A group that it can freeze was frozen before, and
-      // SourceJob::dump() has dropped the zeros then.
-      options_.leave_out = [pid = pid_, shared = shared_, frozen = !options_.group.empty(),
+      // CRIU asks when it has stopped all tasks.
+      options_.leave_out = [pid = pid_, shared = shared_,
                             memory = std::optional<process::PrivateMemory>()](pid_t task) mutable {
         const std::lock_guard lock(shared->mutex);
         if (!memory) {
           memory.emplace(pid, shared->known);
-          if (!frozen) process::drop_shared_zeros(procfs::stopped_tree(pid));
+          if (shared->begin_shared) shared->begin_shared();
         }
         memory->keep_joinable(task);
         const AddressRanges& ranges = shared->left_out[task] = memory->of(task);
         if (shared->begin && !shared->sent_early.contains(task)) {
           shared->sent_early[task] = shared->begin(task, ranges);
         }
-        return ranges;
+        return criu::LeftOut{ranges, shared->shared_left_out};
       };
     }
     GCR_ASSIGN(prepared_, criu::PreparedDump::streaming(criu_, pid_, scratch_, options_));
@@ -202,12 +221,38 @@ Result<AddressRanges> OutgoingImages::send_early(images::Sink& sink, pid_t pid,
   return changed;
 }
 
+/// The same of all shared memory; under shared_->mutex. What cannot be had goes through CRIU.
+void OutgoingImages::begin_shared(images::Sink& sink) const {
+  auto memories = process::shared_memories(procfs::stopped_tree(pid_), may_move());
+  if (!memories || memories->empty()) return;
+  for (const process::SharedMemory& memory : *memories) {
+    shared_->shared_left_out.push_back({memory.device, memory.inode});
+  }
+  shared_->shared_sent = std::async(std::launch::async, [this, &sink, all = *std::move(memories)] {
+                           return send_shared(sink, all, true);
+                         }).share();
+}
+
+/// When the dump is over: which pages shared memory had.
+Status OutgoingImages::send_shared_maps(images::Sink& sink) const {
+  if (!shared_->shared_sent.valid()) return {};
+  const Result<SharedPages>& sent = shared_->shared_sent.get();
+  if (!sent) return sent.error();
+  for (const auto& [inode, pages] : *sent) {
+    const std::string name = criu::images::shared_memory_map(inode);
+    GCR_ASSIGN(UniqueFd file, criu::images::in_memory(name, criu::images::image_of_ranges(pages)));
+    GCR_TRY(sink.take(name, std::move(file)));
+  }
+  return {};
+}
+
 /// The memory of a stopped process: of `pages`, which it has, those that neither the rounds nor
 /// send_early() made true. `check_all`: an Error if that was not enough.
 Status OutgoingImages::send_last(images::Sink& sink, const std::string& name, pid_t pid,
                                  const AddressRanges& pages, bool check_all) const {
   GCR_ASSIGN(const ReadMemory read, memory_of(pid));
   for (const auto& [task, sent] : shared_->sent_early) sent.wait();  // before finish()
+  if (shared_->shared_sent.valid()) shared_->shared_sent.wait();
   GCR_ASSIGN(const AddressRanges early, shared_->sent_early.at(pid).get());
   const auto changed = changed_.last_round(pid, shared_->left_out[pid], pages);
   const AddressRanges rest = difference(changed, early);
@@ -256,11 +301,16 @@ Result<std::vector<proto::Credentials>> OutgoingImages::dump(SourceJob& process,
                         [this, &sink, task, mappings] { return send_early(sink, task, mappings); })
           .share();
     };
+    shared_->begin_shared = [this, &sink] { begin_shared(sink); };
   }
   auto credentials = process.dump(
       [&]() -> Status {
         GCR_TRY(open_memories());
-        return look();
+        GCR_TRY(look());
+        // What CRIU carries of shared memory; what is beside it has no zeros.
+        const bool frozen = !options_.group.empty();
+        if (frozen && !beside_criu()) process::drop_shared_zeros(procfs::stopped_tree(pid_));
+        return {};
       },
       *prepared_,
       [&](const std::string& name, UniqueFd content) {
@@ -273,9 +323,12 @@ Result<std::vector<proto::Credentials>> OutgoingImages::dump(SourceJob& process,
   {
     const std::lock_guard lock(shared_->mutex);
     shared_->begin = nullptr;
+    shared_->begin_shared = nullptr;
     shared_->sent_early.clear();  // which waits
+    if (shared_->shared_sent.valid()) shared_->shared_sent.wait();
   }
   if (!credentials) return credentials;
+  GCR_TRY(send_shared_maps(sink));
   if (way_ == Way::kPreDumps) GCR_TRY(images::take_directory(sink, scratch_.string(), ""));
   return credentials;
 }

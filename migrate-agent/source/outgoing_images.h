@@ -23,6 +23,7 @@
 #include "migrate-agent/images/sink.h"
 #include "migrate-agent/memory/mappings.h"
 #include "migrate-agent/memory/private_memory.h"
+#include "migrate-agent/memory/shared_memory.h"
 #include "migrate-agent/source/changed_memory.h"
 #include "migrate-agent/source/source_job.h"
 #include "migrate-agent/worker/authorisation.h"
@@ -56,6 +57,9 @@ class OutgoingImages {
   /// Whether there shall be more rounds before the last one, whatever VRAM needs.
   bool lacks_round() const;
 
+  /// How much the rounds have sent.
+  std::uint64_t early_bytes() const { return early_bytes_; }
+
   /// Why this way was chosen.
   const std::string& reason() const { return reason_; }
 
@@ -87,9 +91,12 @@ class OutgoingImages {
   Result<ReadMemory> open_memory(pid_t pid) const;
   Status open_memories();
   Result<ReadMemory> memory_of(pid_t pid) const;
+  process::MayMove may_move() const;
   Status send_memory(images::Sink& sink);
   Result<AddressRanges> send_early(images::Sink& sink, pid_t pid,
                                    const AddressRanges& mappings) const;
+  void begin_shared(images::Sink& sink) const;
+  Status send_shared_maps(images::Sink& sink) const;
   Status send_last(images::Sink& sink, const std::string& name, pid_t pid,
                    const AddressRanges& pages, bool check_all) const;
   Status pre_dump(images::Sink& sink);
@@ -104,8 +111,13 @@ class OutgoingImages {
   enum class Way { kStream, kMemory, kPreDumps } way_ = Way::kStream;
   std::string reason_;
   unsigned rounds_ = 0;
+  std::uint64_t early_bytes_ = 0;
   ChangedMemory changed_;
   std::uint64_t written_before_ = 0;  ///< the round before the last one had found written
+  using SharedPages = std::map<std::uint32_t, AddressRanges>;  ///< of memories, by inode
+  Result<SharedPages> send_shared(images::Sink& sink,
+                                  const std::vector<process::SharedMemory>& memories,
+                                  bool last) const;
   struct Shared {
     std::mutex mutex;
     std::map<pid_t, process::KnownMemory> known;  ///< of processes with tracked memory
@@ -114,6 +126,9 @@ class OutgoingImages {
     /// Of each that CRIU has asked about; and how that begins, while there is a dump.
     std::map<pid_t, std::shared_future<Result<AddressRanges>>> sent_early;
     std::function<std::shared_future<Result<AddressRanges>>(pid_t, const AddressRanges&)> begin;
+    std::vector<criu::launch::SharedMemoryId> shared_left_out;  ///< from CRIU's dump
+    std::shared_future<Result<SharedPages>> shared_sent;        ///< likewise early
+    std::function<void()> begin_shared;
   };
   /// With the thread that CRIU asks during the dump.
   std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();

@@ -7,7 +7,6 @@
 #include <set>
 #include <thread>
 
-#include "migrate-agent/memory/shared_zeros.h"
 #include "migrate-agent/process/descriptors.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "src/base/side_by_side.h"
@@ -161,7 +160,6 @@ Result<std::vector<proto::Credentials>> SourceJob::dump(const std::function<Stat
   }
   auto dumped = [&]() -> Result<std::vector<proto::Credentials>> {
     GCR_TRY(look());
-    if (by_criu) process::drop_shared_zeros(procfs::stopped_tree(pid()));
     return prepared.run(take, renamed, take_memory);
   }();
   if (!dumped) {

@@ -227,6 +227,8 @@ Status send_images(Course& c) {
                                                  [&] { return copying.sink->finish(); }));
   proto::MigrateReport& report = c.account.report;
   report.set_image_bytes(copying.sent.raw_bytes);
+  report.set_memory_image_bytes(copying.sent.memory_bytes);
+  report.set_early_image_bytes(copying.images->early_bytes());
   report.set_sent_image_bytes(copying.sent.sent_bytes);
   report.set_compression(std::string(images::to_string(copying.sent.codec)));
   report.set_image_mode(copying.images->in_rounds() ? "rounds" : "stream");

@@ -1,6 +1,7 @@
 // The program that the CRIU tests dump and restore.
 //
-// Usage: counting_program FILE count|ghost|socket|wait|leave|remember|heap|huge-heap|loose-heap
+// Usage: counting_program FILE
+// count|ghost|socket|wait|leave|remember|heap|huge-heap|loose-heap|shared
 //   count  several threads count; each appends "<thread> <number>" to FILE, one write per line, so
 //          that a lost or doubled step shows as a gap or a repeat
 //   ghost  as count, through a file of its own that it has deleted, as well as to FILE
@@ -16,6 +17,9 @@
 //   and
 //          written to, a little before each line; huge-heap asks for huge pages, loose-heap for
 //          memory that is not accounted
+//   shared likewise, with memory that both share, of which the child has unmapped the middle, and
+//          memory that each has shared with nobody, which is mapped twice and of which parts may
+//          not be touched; all of it is written to and given back before each line
 // The first line of FILE is "ready <tid of each thread>...".
 #include <errno.h>
 #include <fcntl.h>
@@ -366,6 +370,92 @@ class Heap {
   std::abort();
 }
 
+/// 32 MiB of shared memory. Of its pages one process writes every second, from `first` on.
+class Shared {
+  static constexpr std::size_t kPage = 4096;
+  static constexpr std::size_t kPages = 8192;
+  static constexpr std::size_t kTaken = kPages * kPage;
+
+ public:
+  Shared() : marks_(kPages) {
+    at_ = static_cast<char*>(
+        ::mmap(nullptr, kTaken, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    if (at_ == MAP_FAILED) std::abort();
+  }
+
+  /// Some of its pages are mapped twice, and others may not be touched.
+  void divide() {
+    again_ = static_cast<char*>(::mremap(at_, 0, kTaken, MREMAP_MAYMOVE));
+    if (again_ == MAP_FAILED || ::mprotect(at_, kTaken / 4, PROT_NONE) != 0) std::abort();
+  }
+  void unmap_middle() {
+    if (::munmap(at_ + kTaken / 4, kTaken / 2) != 0) std::abort();
+    unmapped_ = true;
+  }
+
+  void begin(std::size_t first) {
+    first_ = first;
+    for (std::size_t page = first_; page < kPages; page += 2) write(page);
+  }
+  void step(unsigned number) {
+    for (unsigned i = 0; i < 16; ++i) write((number * 37 + i * 2) % (kPages / 2) * 2 + first_);
+    const std::size_t gone = number * 97 % (kPages / 2) * 2 + first_;
+    if (!is_mapped(gone)) return;
+    if (::madvise(place(gone), kPage, MADV_REMOVE) != 0) std::abort();
+    marks_[gone] = 0;
+  }
+  void look() const {
+    for (std::size_t page = first_; page < kPages; page += 2) {
+      if (!is_mapped(page)) continue;
+      const auto* const words = reinterpret_cast<const unsigned*>(place(page));
+      if (words[0] == marks_[page] && words[kPage / sizeof(unsigned) - 1] == marks_[page]) continue;
+      say("lost page " + std::to_string(page) + " of shared memory\n");
+      return;
+    }
+  }
+
+ private:
+  bool is_mapped(std::size_t page) const {
+    return !unmapped_ || page < kPages / 4 || page >= kPages / 4 * 3;
+  }
+  char* place(std::size_t page) const { return (again_ != nullptr ? again_ : at_) + page * kPage; }
+  void write(std::size_t page) {
+    if (!is_mapped(page)) return;
+    marks_[page] = ++mark_;
+    auto* const words = reinterpret_cast<unsigned*>(place(page));
+    for (std::size_t i = 0; i < kPage / sizeof(unsigned); ++i) words[i] = mark_;
+  }
+
+  char* at_ = nullptr;
+  char* again_ = nullptr;
+  std::size_t first_ = 0;
+  bool unmapped_ = false;
+  std::vector<unsigned> marks_;
+  unsigned mark_ = 0;
+};
+
+[[noreturn]] void share() {
+  Shared together;
+  say("ready " + std::to_string(::getpid()) + "\n");
+  const int thread = ::fork() == 0 ? 1 : 0;
+  if (thread == 1) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (thread == 1) together.unmap_middle();
+  Shared alone;
+  alone.divide();
+  together.begin(static_cast<std::size_t>(thread));
+  alone.begin(0);
+  unsigned number = 0;
+  count(thread, [&] {
+    ++number;
+    for (Shared* const memory : {&together, &alone}) {
+      memory->look();
+      memory->step(number);
+    }
+    wait_in_nanosleep();
+  });
+  std::abort();
+}
+
 void leave_when_told(const sigset_t& signals) {
   int received = 0;
   if (::sigwait(&signals, &received) != 0 || ::unshare(CLONE_NEWNS) != 0) std::abort();
@@ -399,6 +489,7 @@ int main(int argc, char** argv) {
   if (std::strcmp(argv[2], "heap") == 0) live_on_heap(false, 0);
   if (std::strcmp(argv[2], "huge-heap") == 0) live_on_heap(true, 0);
   if (std::strcmp(argv[2], "loose-heap") == 0) live_on_heap(false, MAP_NORESERVE);
+  if (std::strcmp(argv[2], "shared") == 0) share();
   const sigset_t signals = block_user_signal();
   std::mutex mutex;
   std::string tids;

@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class LeftOut : public testing::Test {
+class LeftOutTest : public testing::Test {
  protected:
   fs::path file() const { return directory_.path() / "output"; }
 
@@ -36,7 +36,7 @@ class LeftOut : public testing::Test {
   Status dump() {
     DumpOptions options;
     options.leave_out = [memory = process::PrivateMemory(program_->pid())](pid_t task) mutable {
-      return memory.of(task);
+      return LeftOut{memory.of(task)};
     };
     GCR_ASSIGN(auto prepared,
                PreparedDump::streaming(criu_command(), program_->pid(), logs_, options));
@@ -93,7 +93,7 @@ class LeftOut : public testing::Test {
   }
 };
 
-TEST_F(LeftOut, MemoryOfOneProcessAloneGoesBesideCriuAndNothingIsLost) {
+TEST_F(LeftOutTest, MemoryOfOneProcessAloneGoesBesideCriuAndNothingIsLost) {
   start("remember");
   const Status dumped = dump();
   ASSERT_TRUE(dumped) << dumped.error().message();
@@ -121,7 +121,7 @@ TEST_F(LeftOut, MemoryOfOneProcessAloneGoesBesideCriuAndNothingIsLost) {
   EXPECT_TRUE(now.others.empty()) << now.others.front();
 }
 
-TEST_F(LeftOut, ASourceThatGoesOnHasLostNothing) {
+TEST_F(LeftOutTest, ASourceThatGoesOnHasLostNothing) {
   start("remember");
   const Status dumped = dump();
   ASSERT_TRUE(dumped) << dumped.error().message();
@@ -131,7 +131,7 @@ TEST_F(LeftOut, ASourceThatGoesOnHasLostNothing) {
   EXPECT_TRUE(now.others.empty()) << now.others.front();
 }
 
-TEST_F(LeftOut, AMemoryThatCannotBeFilledLeavesNothing) {
+TEST_F(LeftOutTest, AMemoryThatCannotBeFilledLeavesNothing) {
   if (!process::can_scan_pages()) return;  // nothing is left out, so nothing is filled
   start("remember");
   const Status dumped = dump();
@@ -152,7 +152,7 @@ TEST_F(LeftOut, AMemoryThatCannotBeFilledLeavesNothing) {
 }
 
 TEST(LeftOutMemory, CriuIsNotLeftWaitingWhenTheConversationHasFailed) {
-  auto memory = LeftOutMemory::serve(::getpid(), [](pid_t) { return std::vector<AddressRange>(); });
+  auto memory = LeftOutMemory::serve(::getpid(), [](pid_t) { return LeftOut(); });
   ASSERT_TRUE(memory) << memory.error().message();
   const UniqueFd criu = memory->take_criu_end();
   ASSERT_EQ(::send(criu.get(), "?", 1, 0), 1);  // no message

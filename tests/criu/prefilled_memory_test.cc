@@ -18,6 +18,7 @@
 #include "migrate-agent/memory/present_pages.h"
 #include "migrate-agent/memory/private_memory.h"
 #include "migrate-agent/memory/process_memory.h"
+#include "migrate-agent/memory/shared_memory.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "src/base/units.h"
 #include "tests/criu/program.h"
@@ -62,13 +63,20 @@ class Prefilled : public testing::Test {
                                });
       ASSERT_TRUE(sent) << sent.error().message();
     }
+    for (const process::SharedMemory& memory : shared()) ASSERT_NO_FATAL_FAILURE(send(memory));
   }
 
   void dump() {
     DumpOptions options;
-    options.leave_out = [memory = process::PrivateMemory(program_->pid())](pid_t task) mutable {
+    std::vector<process::SharedMemory> memories;
+    options.leave_out = [&, memory = process::PrivateMemory(program_->pid())](pid_t task) mutable {
       memory.keep_joinable(task);
-      return memory.of(task);
+      LeftOut left_out{memory.of(task)};
+      memories = shared();
+      for (const process::SharedMemory& one : memories) {
+        left_out.shared.push_back({one.device, one.inode});
+      }
+      return left_out;
     };
     auto prepared = PreparedDump::streaming(criu_command(), program_->pid(), logs_, options);
     ASSERT_TRUE(prepared) << prepared.error().message();
@@ -80,6 +88,11 @@ class Prefilled : public testing::Test {
           return send(name, ranges, read);
         });
     ASSERT_TRUE(dumped) << dumped.error().message();
+    for (const process::SharedMemory& memory : memories) {
+      ASSERT_NO_FATAL_FAILURE(send(memory));
+      ASSERT_TRUE(images::write_file(images_ / images::shared_memory_map(memory.inode),
+                                     images::image_of_ranges(process::pages_of(memory).value())));
+    }
     output_ = read_output(file());
     ASSERT_TRUE(kill_stopped(program_->process()));
     program_->reap();
@@ -104,6 +117,22 @@ class Prefilled : public testing::Test {
   std::unique_ptr<Program> program_;
   std::optional<PreparedRestore> restore_;
 
+  bool places_shared_ = true;
+
+  std::vector<process::SharedMemory> shared() const {
+    auto memories = process::shared_memories(procfs::tree(program_->pid()), {});
+    EXPECT_TRUE(memories);
+    return memories ? *std::move(memories) : std::vector<process::SharedMemory>();
+  }
+
+  void send(const process::SharedMemory& memory) {
+    const auto pages = process::pages_of(memory);
+    ASSERT_TRUE(pages);
+    const Status sent =
+        send(images::shared_memory_images(memory.inode), *pages, process::reader_of(memory));
+    ASSERT_TRUE(sent) << sent.error().message();
+  }
+
  private:
   Status take(const std::string& name, const UniqueFd& content) {
     std::ofstream out(images_ / name, std::ios::binary);
@@ -121,6 +150,7 @@ class Prefilled : public testing::Test {
         static_cast<std::uint32_t>(numbers_.try_emplace(name, numbers_.size() + 1).first->second);
     const std::string image = name + "-0.img";
     names_[number] = {image};
+    is_shared_[number] = name.starts_with(gcr::images::kSharedMemory);
     const UniqueFd file(::open((images_ / image).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
     std::map<std::uint64_t, std::string> windows;
     for (const AddressRange& range : ranges) {
@@ -152,8 +182,11 @@ class Prefilled : public testing::Test {
     }
     if (pages.none()) return {};
     sent = content;
+    const bool may_be_placed = places_shared_ || !is_shared_[number];
     GCR_ASSIGN(const bool placed,
-               restore_->place(number, address, pages, std::as_bytes(std::span(packed))));
+               !may_be_placed ? Result<bool>(false)
+                              : restore_->place({number, is_shared_[number], address, pages},
+                                                std::as_bytes(std::span(packed))));
     for (std::size_t page = 0; !placed && page < PrefilledMemory::kWindowPages; ++page) {
       if (!pages[page]) continue;
       const auto at = static_cast<off_t>(address + page * kSentPage);
@@ -165,6 +198,7 @@ class Prefilled : public testing::Test {
 
   Output output_;
   std::map<std::string, std::size_t> numbers_;
+  std::map<std::uint32_t, bool> is_shared_;
   std::map<std::uint32_t, std::vector<std::string>> names_;
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::string> sent_;
 };
@@ -207,6 +241,52 @@ TEST_F(Prefilled, ACriuThatHasToBeStartedAnewGetsAll) {
   dump();
   restore();
   EXPECT_GE(restore_->taken_bytes(), kMuch);
+}
+
+/// Of the images of memory that CRIU has dumped.
+std::uint64_t bytes_by_criu(const fs::path& images) {
+  std::uint64_t bytes = 0;
+  for (const std::string& name : images::names(images)) {
+    if (name.starts_with("pages-")) bytes += fs::file_size(images / name);
+  }
+  return bytes;
+}
+
+/// Both processes share 32 MiB, and have as much each that nobody else has.
+constexpr std::uint64_t kShared = 3 * 32 * kMiB;
+
+TEST_F(Prefilled, SharedMemoryIsTakenOverWithWhatItHasInTheEnd) {
+  if (!process::can_scan_pages()) return;
+  start("shared");
+  EXPECT_EQ(shared().size(), 3u);
+  prepare_restore({program_->pid(), program_->pid() + 1});
+  for (int round = 0; round < 3; ++round) send_round();
+  dump();
+  EXPECT_LT(bytes_by_criu(images_), kShared / 4);
+  restore();
+  EXPECT_GE(restore_->taken_bytes(), kShared / 4);
+}
+
+TEST_F(Prefilled, SharedMemoryMovesToACriuThatIsStartedAnew) {
+  if (!process::can_scan_pages()) return;
+  start("shared");
+  prepare_restore({});
+  send_round();
+  dump();
+  restore();
+  EXPECT_GE(restore_->taken_bytes(), kShared / 4);
+}
+
+TEST_F(Prefilled, SharedMemoryThatIsInFilesAloneIsInPlaceWhenTheTasksMapIt) {
+  if (!process::can_scan_pages()) return;
+  start("shared");
+  prepare_restore({program_->pid(), program_->pid() + 1});
+  places_shared_ = false;
+  for (int round = 0; round < 2; ++round) send_round();
+  dump();
+  EXPECT_LT(bytes_by_criu(images_), kShared / 4);
+  restore();
+  EXPECT_EQ(restore_->taken_bytes(), 0u);
 }
 
 }  // namespace

@@ -109,6 +109,12 @@ App start_alloc_styles(TwoHosts& hosts, Host host, int report) {
   return start(hosts, host, alloc_styles_command(hosts, report));
 }
 
+App start_pinned(TwoHosts& hosts, Host host, std::uint64_t bytes, int report) {
+  return start(hosts, host,
+               {hosts.program_path("pinned"), "--mib", std::to_string(bytes / kMiB), "--period-ms",
+                kPeriodMs, "--report", std::to_string(report)});
+}
+
 App start_managed(TwoHosts& hosts, Host host) {
   return start(hosts, host,
                {hosts.program_path("managed_memory"), std::to_string(kCounterPort + 1)});

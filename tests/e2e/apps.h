@@ -51,6 +51,8 @@ App start_pool_stencil(TwoHosts& hosts, Host host, std::uint64_t vram_bytes, int
 /// The stencil over 5,000 buffers of up to 16 KiB.
 App start_small_buffers(TwoHosts& hosts, Host host, int report);
 App start_alloc_styles(TwoHosts& hosts, Host host, int report);
+/// Page-locked memory that the CPU and the GPU write to.
+App start_pinned(TwoHosts& hosts, Host host, std::uint64_t bytes, int report);
 
 /// A program that keeps a number in managed memory and answers as the counter does.
 App start_managed(TwoHosts& hosts, Host host);

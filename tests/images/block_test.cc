@@ -30,6 +30,16 @@ TEST(Block, HeaderSurvivesTheWire) {
   EXPECT_EQ(decoded->payload_bytes(), 2 * kPageBytes + 100);
 }
 
+TEST(Block, HeaderSaysWhoseMemoryItIs) {
+  BlockHeader header = sound();
+  header.memory = kMaxMemories - 1;
+  EXPECT_EQ(decode(encode(header)).value(), header);
+  header.shared = true;
+  EXPECT_EQ(decode(encode(header)).value(), header);
+  header.memory = 0;
+  EXPECT_FALSE(decode(encode(header)));
+}
+
 TEST(Block, HeaderThatSaysTheImpossibleIsRefused) {
   const std::vector<std::function<void(BlockHeader&)>> lies = {
       [](BlockHeader& h) { h.file = kMaxFiles; },

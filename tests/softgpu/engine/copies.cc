@@ -51,12 +51,14 @@ Result submit(Process& process, Stream& stream, const Block& block, bool synchro
     return Result::kStreamCaptureImplicit;
   }
   const Memory& memory = process.memory;
+  Block work = block;
+  work.to = memory.as_devices_see(block.to);
   if (!captured && !synchronous && is_pageable(memory, block.from) && block.height == 1 &&
       block.width <= kStagedBytes && !is_pageable(memory, block.to)) {
     const auto* bytes = reinterpret_cast<const std::byte*>(block.from);
     return context.submit(
         stream,
-        {NodeType::kMemcpy, [to = block.to, staged = std::vector(bytes, bytes + block.width)] {
+        {NodeType::kMemcpy, [to = work.to, staged = std::vector(bytes, bytes + block.width)] {
            std::memcpy(reinterpret_cast<void*>(to), staged.data(), staged.size());
            return Result::kSuccess;
          }});
@@ -64,11 +66,11 @@ Result submit(Process& process, Stream& stream, const Block& block, bool synchro
   if (!captured &&
       (synchronous || is_pageable(memory, block.from) || is_pageable(memory, block.to))) {
     if (const Result fault = context.synchronize(stream)) return fault;
-    run(block);
+    run(work);
     return Result::kSuccess;
   }
-  return context.submit(stream, {NodeType::kMemcpy, [block] {
-                                   run(block);
+  return context.submit(stream, {NodeType::kMemcpy, [work] {
+                                   run(work);
                                    return Result::kSuccess;
                                  }});
 }

@@ -54,6 +54,17 @@ bool map_file_over(std::uintptr_t address, std::uint64_t bytes, int file, std::u
   return true;
 }
 
+bool map_again(std::uintptr_t address, std::uintptr_t from, std::uint64_t bytes) {
+  void* const at = reinterpret_cast<void*>(address);
+  // Of a length of 0, what is shared is mapped once more, and stays where it is.
+  if (::mremap(reinterpret_cast<void*>(from), 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) ==
+      MAP_FAILED) {
+    return false;
+  }
+  ::madvise(at, bytes, MADV_DONTFORK);
+  return true;
+}
+
 void copy_nonzero_pieces(void* to, const void* from, std::uint64_t bytes) {
   const char* source = static_cast<const char*>(from);
   char* target = static_cast<char*>(to);

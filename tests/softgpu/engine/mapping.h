@@ -19,6 +19,10 @@ bool make_reserved(std::uintptr_t address, std::uint64_t bytes);
 bool map_file_over(std::uintptr_t address, std::uint64_t bytes, int file, std::uint64_t offset,
                    int protection);
 
+/// Maps shared memory that is mapped at `from` a second time, over a range; forked children do not
+/// inherit it.
+bool map_again(std::uintptr_t address, std::uintptr_t from, std::uint64_t bytes);
+
 /// Copies by memcpy, in pieces of 2 MiB as NVIDIA's driver does; leaves out pieces that hold only
 /// zeros: `to` must be zero there already.
 void copy_nonzero_pieces(void* to, const void* from, std::uint64_t bytes);

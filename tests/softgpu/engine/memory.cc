@@ -91,13 +91,32 @@ Result Memory::allocate(int ordinal, std::uint64_t bytes, Context* context, Rang
 Result Memory::allocate_host(std::uint64_t bytes, Context* context, RangeKind kind, unsigned flags,
                              std::uintptr_t* address) {
   if (bytes == 0) return Result::kInvalidValue;
-  void* at =
-      ::mmap(nullptr, round_up(bytes, kPageBytes), kReadWrite, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const std::uint64_t whole = round_up(bytes, kPageBytes);
+  // NVIDIA's driver shares page-locked memory with its module (measured: /dev/zero, driver 580).
+  const bool shared = kind == RangeKind::kHost && devices_->vendor == Vendor::kNvidia;
+  void* at = ::mmap(nullptr, whole, kReadWrite, (shared ? MAP_SHARED : MAP_PRIVATE) | MAP_ANONYMOUS,
+                    -1, 0);
   if (at == MAP_FAILED) return Result::kOutOfMemory;
+  std::uintptr_t by_devices = 0;
+  if (shared && ((by_devices = reserve_addresses(whole, kPageBytes)) == 0 ||
+                 !map_again(by_devices, reinterpret_cast<std::uintptr_t>(at), whole))) {
+    ::munmap(at, whole);
+    if (by_devices != 0) ::munmap(reinterpret_cast<void*>(by_devices), whole);
+    return Result::kOutOfMemory;
+  }
   std::lock_guard lock(mutex_);
   *address = reinterpret_cast<std::uintptr_t>(at);
-  add_range(*address, bytes, kind, context).host_flags = flags;
+  Range& range = add_range(*address, bytes, kind, context);
+  range.host_flags = flags;
+  range.by_devices = by_devices;
   return Result::kSuccess;
+}
+
+std::uintptr_t Memory::as_devices_see(std::uintptr_t address) const {
+  std::shared_lock lock(mutex_);
+  const Range* const range = at(address);
+  if (range == nullptr || range->by_devices == 0) return address;
+  return range->by_devices + (address - range->start);
 }
 
 Result Memory::register_host(std::uintptr_t address, std::uint64_t bytes, Context* context,
@@ -116,6 +135,9 @@ void Memory::drop_range(Ranges::iterator at) {
     make_reserved(range.start, range.bytes);
   } else if (range.kind != RangeKind::kHostForeign) {
     ::munmap(start, round_up(range.bytes, kPageBytes));
+  }
+  if (range.by_devices != 0) {
+    ::munmap(reinterpret_cast<void*>(range.by_devices), round_up(range.bytes, kPageBytes));
   }
   ranges_.erase(at);
 }

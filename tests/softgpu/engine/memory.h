@@ -28,7 +28,9 @@ class Memory {
   /// VRAM of the driver's own at an address that stays the same for its life.
   Result allocate(int ordinal, std::uint64_t bytes, Context* context, RangeKind kind,
                   const void* pool, std::uintptr_t* address);
-  /// Host memory, pinned or managed.
+  /// Host memory, pinned or managed. Pinned memory of NVIDIA's is shared and anonymous, and copies
+  /// write to it as a device does: by a mapping of their own, so that the program's page tables
+  /// know nothing of it.
   Result allocate_host(std::uint64_t bytes, Context* context, RangeKind kind, unsigned flags,
                        std::uintptr_t* address);
   Result register_host(std::uintptr_t address, std::uint64_t bytes, Context* context,
@@ -63,6 +65,9 @@ class Memory {
   Result ipc_close(std::uintptr_t address);
 
   Result set_sync_memops(std::uintptr_t address, bool value);
+
+  /// Where copies write that are to write to this address.
+  std::uintptr_t as_devices_see(std::uintptr_t address) const;
 
   /// The range that holds this address; an empty one (bytes 0) if none does.
   RangeInfo find(std::uintptr_t address) const;

@@ -70,6 +70,9 @@ Result Memory::park() {
   if (!prepare_host_copies()) return Result::kOutOfMemory;
   lost_ = loss();
   for (Physical* physical : physicals_) park_one(physical);
+  for (const auto& [start, range] : ranges_) {
+    if (range.by_devices != 0) make_reserved(range.by_devices, round_up(range.bytes, kPageBytes));
+  }
   return Result::kSuccess;
 }
 
@@ -111,6 +114,10 @@ Result Memory::unpark() {
   if (lost_ != Result::kSuccess) return lost_;
   if (!create_files()) return Result::kOutOfMemory;
   for (Physical* physical : physicals_) unpark_one(physical);
+  for (const auto& [start, range] : ranges_) {
+    if (range.by_devices != 0)
+      map_again(range.by_devices, start, round_up(range.bytes, kPageBytes));
+  }
   return Result::kSuccess;
 }
 

@@ -110,6 +110,7 @@ struct RangeInfo {
 
 struct Range : RangeInfo {
   std::shared_ptr<Physical> physical;  ///< null for host and managed memory
+  std::uintptr_t by_devices = 0;       ///< where devices have this host memory mapped; 0: nowhere
 };
 
 constexpr unsigned bit(RangeKind kind) { return 1U << static_cast<unsigned>(kind); }

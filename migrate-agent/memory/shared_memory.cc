@@ -1,0 +1,158 @@
+#include "migrate-agent/memory/shared_memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+#include <string_view>
+
+#include "migrate-agent/criu/launch.h"
+#include "migrate-agent/memory/zero_scan.h"
+#include "migrate-agent/process/files.h"
+#include "migrate-agent/procfs/procfs.h"
+#include "src/base/side_by_side.h"
+#include "src/base/units.h"
+
+namespace gcr::process {
+namespace {
+
+/// Less is not worth an image of its own.
+constexpr std::uint64_t kLittleShared = kMiB;
+/// The kernel looks at each page for what is there: so much at a time by one thread.
+constexpr std::uint64_t kPartBytes = 256 * kMiB;
+
+/// How the kernel calls it, and how it is called when CRIU has made it again.
+bool is_nameless(std::string_view path) {
+  return path == "/dev/zero" || path == "/memfd:/dev/zero";
+}
+
+/// The memories that a process has open, by inode.
+std::set<std::uint64_t> opened(pid_t pid, dev_t device) {
+  std::set<std::uint64_t> inodes;
+  for (const procfs::DescriptorLink& descriptor : procfs::descriptor_links(pid)) {
+    std::string_view link = descriptor.link;
+    if (!link.ends_with(kDeleted)) continue;
+    link.remove_suffix(kDeleted.size());
+    struct stat status {};
+    const std::string path = fmt::format("/proc/{}/fd/{}", pid, descriptor.number);
+    if (is_nameless(link) && ::stat(path.c_str(), &status) == 0 && status.st_dev == device) {
+      inodes.insert(status.st_ino);
+    }
+  }
+  return inodes;
+}
+
+/// Nothing if it cannot be opened, or is not worth it, or is sealed as a memfd of a program's may
+/// be.
+std::shared_ptr<const UniqueFd> open(pid_t pid, const Mapping& mapping, std::uint64_t& size_bytes) {
+  const std::string path = fmt::format("/proc/{}/map_files/{}", pid, mapping.range);
+  auto file = std::make_shared<const UniqueFd>(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status {};
+  if (!*file || ::fstat(file->get(), &status) != 0 || status.st_dev != mapping.device ||
+      status.st_ino != mapping.inode || ::fcntl(file->get(), F_GET_SEALS) != F_SEAL_SEAL) {
+    return nullptr;
+  }
+  size_bytes = static_cast<std::uint64_t>(status.st_size);
+  const bool worth = static_cast<std::uint64_t>(status.st_blocks) * 512 >= kLittleShared;
+  return worth && size_bytes <= criu::launch::kMostSharedBytes ? file : nullptr;
+}
+
+/// Appends the pages in a part of the memory.
+Status add_pages(int file, const AddressRange& part, AddressRanges& pages) {
+  static const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  for (std::uint64_t end = part.start; end < part.end;) {
+    const off_t data = ::lseek(file, static_cast<off_t>(end), SEEK_DATA);
+    if (data < 0 && errno == ENXIO) return {};
+    const off_t hole = data < 0 ? data : ::lseek(file, data, SEEK_HOLE);
+    if (hole < 0) return Error::from_errno(errno, "cannot find the pages of shared memory");
+    const std::uint64_t start = static_cast<std::uint64_t>(data);
+    end = round_up(static_cast<std::uint64_t>(hole), page);
+    if (start < part.end) append(pages, {start, std::min(end, part.end)});
+  }
+  return {};
+}
+
+}  // namespace
+
+dev_t device_of_nameless_memory() {
+  const UniqueFd memory(::memfd_create("gcr", MFD_CLOEXEC));
+  struct stat status {};
+  return memory && ::fstat(memory.get(), &status) == 0 ? status.st_dev : 0;
+}
+
+Result<std::vector<SharedMemory>> shared_memories(const std::vector<pid_t>& pids,
+                                                  const MayMove& may_move) {
+  const dev_t device = device_of_nameless_memory();
+  std::set<std::uint64_t> for_criu;
+  std::map<std::uint64_t, SharedMemory> found;
+  for (const pid_t pid : pids) {
+    const std::vector<Mapping> mappings = named_mappings(pid, "/dev/zero");
+    const bool by_kernel = !named_mappings(pid, "/[aio]").empty();
+    for_criu.merge(opened(pid, device));
+    bool asked = false;
+    for (const Mapping& mapping : mappings) {
+      if (mapping.device != device || !mapping.deleted || !is_nameless(mapping.path)) continue;
+      if (by_kernel || !mapping.shared || mapping.inode > std::numeric_limits<std::uint32_t>::max())
+        for_criu.insert(mapping.inode);
+      if (for_criu.contains(mapping.inode) || found.contains(mapping.inode)) continue;
+      SharedMemory memory{device, static_cast<std::uint32_t>(mapping.inode), 0, nullptr};
+      memory.file = open(pid, mapping, memory.size_bytes);
+      if (memory.file == nullptr) continue;
+      if (!std::exchange(asked, true) && may_move) GCR_TRY(may_move(pid));
+      found.emplace(mapping.inode, std::move(memory));
+    }
+  }
+  std::vector<SharedMemory> memories;
+  for (auto& [inode, memory] : found) {
+    if (!for_criu.contains(inode)) memories.push_back(std::move(memory));
+  }
+  return memories;
+}
+
+AddressRanges data_of(const UniqueFd& file) {
+  AddressRanges pages;
+  (void)add_pages(file.get(), {0, std::numeric_limits<std::int64_t>::max()}, pages);
+  return pages;
+}
+
+Result<AddressRanges> pages_of(const SharedMemory& memory) {
+  const std::size_t parts = round_up(memory.size_bytes, kPartBytes) / kPartBytes;
+  std::vector<AddressRanges> found(parts);
+  // A descriptor has one position: each part needs one of its own.
+  const std::string path = fmt::format("/proc/self/fd/{}", memory.file->get());
+  GCR_TRY(share_out(parts, kMostReaders, [&](std::size_t i) -> Status {
+    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file) return Error::from_errno(errno, "cannot open shared memory");
+    return add_pages(file.get(), {i * kPartBytes, (i + 1) * kPartBytes}, found[i]);
+  }));
+  AddressRanges pages;
+  for (const AddressRanges& part : found) {
+    for (const AddressRange& range : part) append(pages, range);
+  }
+  return pages;
+}
+
+ReadMemory reader_of(const SharedMemory& memory) {
+  return [file = memory.file](std::uint64_t offset, std::span<std::byte> bytes) -> Status {
+    while (!bytes.empty()) {
+      const ssize_t got =
+          ::pread(file->get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return Error::from_errno(errno, "cannot read shared memory");
+      if (got == 0) break;
+      bytes = bytes.subspan(static_cast<std::size_t>(got));
+      offset += static_cast<std::uint64_t>(got);
+    }
+    std::ranges::fill(bytes, std::byte{0});  // beyond its end the last page is zeros
+    return {};
+  };
+}
+
+}  // namespace gcr::process
