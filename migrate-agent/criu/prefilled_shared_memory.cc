@@ -176,7 +176,7 @@ Status PrefilledSharedMemory::check_taken(const std::map<pid_t, pid_t>& tasks) {
   if (handed_over_.empty()) return {};
   std::set<std::pair<std::uint64_t, std::uint64_t>> mapped;
   for (const auto& [inner, pid] : tasks) {
-    for (const process::Mapping& mapping : process::named_mappings(pid)) {
+    for (const process::Mapping& mapping : process::named_mappings(pid, "/dev/zero")) {
       mapped.insert({mapping.device, mapping.inode});
     }
   }

@@ -105,7 +105,10 @@ Result<std::vector<SharedMemory>> shared_memories(const std::vector<pid_t>& pids
       SharedMemory memory{device, static_cast<std::uint32_t>(mapping.inode), 0, nullptr};
       memory.file = open(pid, mapping, memory.size_bytes);
       if (memory.file == nullptr) continue;
-      if (!std::exchange(asked, true) && may_move) GCR_TRY(may_move(pid));
+      const Status allowed = asked || !may_move ? Status() : may_move(pid);
+      if (!allowed && allowed.error().code() == Code::kNotFound) break;
+      GCR_TRY(allowed);
+      asked = true;
       found.emplace(mapping.inode, std::move(memory));
     }
   }

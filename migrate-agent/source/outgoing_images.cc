@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "migrate-agent/cgroups/devices.h"
 #include "migrate-agent/criu/images.h"
@@ -130,7 +131,9 @@ Status OutgoingImages::send_memory(images::Sink& sink) {
         sink.take_memory(criu::images::memory_images(*inner), *pages, read_what_is_there, false));
   }
   GCR_ASSIGN(const auto shared, process::shared_memories(procfs::tree(pid_), may_move()));
-  GCR_TRY(send_shared(sink, shared, false));
+  GCR_ASSIGN(const SharedPages pages, send_shared(sink, shared, false));
+  shared_bytes_ = 0;
+  for (const auto& [inode, of_memory] : pages) shared_bytes_ += bytes_of(of_memory);
   return {};
 }
 
@@ -149,9 +152,13 @@ Result<OutgoingImages::SharedPages> OutgoingImages::send_shared(
 
 bool OutgoingImages::lacks_round() const {
   if (!in_rounds() || rounds_ == 0) return in_rounds();
-  if (!changed_.tracks()) return false;
-  const std::uint64_t written = changed_.written_bytes();
-  return rounds_ == 1 || (written >= kWorthOneMore && written <= written_before_ / 2);
+  const bool reads_much = shared_bytes_ >= kWorthOneMore;
+  if (!changed_.tracks() && !reads_much) return false;
+  const auto shrinks = [](std::uint64_t now, std::uint64_t before) {
+    return now >= kWorthOneMore && now <= before / 2;
+  };
+  return rounds_ == 1 || shrinks(changed_.written_bytes(), written_before_) ||
+         (reads_much && shrinks(sent_, sent_before_));
 }
 
 Status OutgoingImages::round(images::Sink& sink) {
@@ -160,6 +167,7 @@ Status OutgoingImages::round(images::Sink& sink) {
     written_before_ = changed_.written_bytes();
     GCR_TRY(send_memory(sink));
     GCR_ASSIGN(const images::SentImages sent, sink.finish());
+    sent_before_ = std::exchange(sent_, sent.sent_bytes - early_bytes_);
     early_bytes_ = sent.sent_bytes;
     return {};
   }

@@ -37,8 +37,8 @@ namespace gcr::agent {
 /// the processes for moments, from half a second of dumping on.
 inline constexpr std::uint64_t kWorthRounds = 16 * kMiB;
 inline constexpr std::uint64_t kWorthPreDumps = kGiB;
-/// From so much written memory on there is another round, as long as each finds half as much as the
-/// one before.
+/// From so much written memory on, or so much that was sent where shared memory is read, there is
+/// another round, as long as each finds half as much as the one before.
 inline constexpr std::uint64_t kWorthOneMore = 64 * kMiB;
 
 class OutgoingImages {
@@ -112,6 +112,9 @@ class OutgoingImages {
   std::string reason_;
   unsigned rounds_ = 0;
   std::uint64_t early_bytes_ = 0;
+  std::uint64_t shared_bytes_ = 0;  ///< that the last round has read
+  std::uint64_t sent_ = 0;          ///< by the last round
+  std::uint64_t sent_before_ = 0;   ///< by the round before it
   ChangedMemory changed_;
   std::uint64_t written_before_ = 0;  ///< the round before the last one had found written
   using SharedPages = std::map<std::uint32_t, AddressRanges>;  ///< of memories, by inode

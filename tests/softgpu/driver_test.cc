@@ -1,5 +1,6 @@
 // What CUDA's driver and HIP's runtime do alike inside one process: what works, what is refused,
 // and with which code.
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -370,6 +371,31 @@ TEST_P(DriverTest, PointersTellWhatTheyAre) {
   EXPECT_EQ(cu.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                      reinterpret_cast<CUdeviceptr>(&type)),
             CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cu.cuMemFreeHost(pinned), CUDA_SUCCESS);
+}
+
+/// Whether this process has a page of memory in its page tables there.
+bool has_page_at(const void* address) {
+  const UniqueFd pagemap(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
+  std::uint64_t entry = 0;
+  const auto at = static_cast<off_t>(reinterpret_cast<std::uintptr_t>(address) / 4096 * 8);
+  EXPECT_EQ(::pread(pagemap.get(), &entry, sizeof(entry), at), ssize_t{sizeof(entry)});
+  return (entry >> 63) != 0;
+}
+
+/// As with the real driver (580): a mapping of /dev/zero, to which devices write by DMA.
+TEST_P(DriverTest, PageLockedMemoryOfCudaIsWrittenToPastThePageTables) {
+  if (GetParam() != Face::kCuda) return;
+  const CUdeviceptr from = alloc(4096);
+  ASSERT_EQ(cu.cuMemsetD8_v2(from, 7, 4096), CUDA_SUCCESS);
+  void* pinned = nullptr;
+  ASSERT_EQ(cu.cuMemHostAlloc(&pinned, 3 * 4096, 0), CUDA_SUCCESS);
+  auto* const second = static_cast<unsigned char*>(pinned) + 4096;
+  ASSERT_EQ(cu.cuMemcpyDtoH_v2(second, from, 4096), CUDA_SUCCESS);
+  EXPECT_FALSE(has_page_at(second));
+  EXPECT_EQ(second[0], 7);
+  EXPECT_EQ(second[4095], 7);
+  EXPECT_TRUE(has_page_at(second));
   EXPECT_EQ(cu.cuMemFreeHost(pinned), CUDA_SUCCESS);
 }
 
