@@ -154,13 +154,22 @@ std::string read_as_owner(const UniqueFd& held, OutgoingFile& file) {
   return done ? why : "cannot be read: " + done.error().message();
 }
 
+/// The file, by the link of a member that still has it, and what it is; none if nobody has.
+UniqueFd hold_any(const FileId& id, const Use& use, struct stat& status) {
+  for (const Holder& holder : use.holders) {
+    UniqueFd held = procfs::hold(holder.link);
+    if (held && ::fstat(held.get(), &status) == 0 && FileId{status.st_dev, status.st_ino} == id) {
+      return held;
+    }
+  }
+  return {};
+}
+
 /// Why the file cannot be taken along, as the end of a sentence; empty if it can.
 std::string describe(const FileId& id, const Use& use, Owners& owners, OutgoingFile& file) {
   struct stat status {};
-  const UniqueFd held = procfs::hold(use.holders.front().link);
-  if (!held || ::fstat(held.get(), &status) != 0 || FileId{status.st_dev, status.st_ino} != id) {
-    return "was closed while it was examined";
-  }
+  const UniqueFd held = hold_any(id, use, status);
+  if (!held) return "was closed while it was examined";
   for (const Holder& holder : use.holders) {
     const proto::Credentials* const owner = owners.find(holder.pid, status.st_uid);
     if (owner == nullptr) continue;

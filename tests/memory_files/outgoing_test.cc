@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <functional>
 #include <optional>
 #include <stdexcept>
 
@@ -68,8 +69,11 @@ class Held {
 
 class OutgoingFiles : public testing::Test {
  protected:
-  /// Without others, this process is the member: it has its descriptors and mappings.
-  Outgoing look(const std::vector<pid_t>& pids = {::getpid()}) {
+  /// Without others, this process is the member: it has its descriptors and mappings. `meanwhile`
+  /// happens when names are known and nothing else is.
+  Outgoing look(
+      const std::vector<pid_t>& pids = {::getpid()},
+      const std::function<void()>& meanwhile = [] {}) {
     std::vector<std::vector<process::NamedFile>> named;
     for (const pid_t pid : pids) {
       auto files = process::named_files(pid, false);
@@ -82,6 +86,7 @@ class OutgoingFiles : public testing::Test {
     }
     std::vector<Member> members;
     for (std::size_t i = 0; i < pids.size(); ++i) members.push_back({pids[i], named[i]});
+    meanwhile();
     return find(members);
   }
 
@@ -195,6 +200,17 @@ TEST_F(OutgoingFiles, WhatAnOutsiderHasTooStaysAndBothAreNamed) {
   EXPECT_THAT(found.shared_with, testing::Contains(testing::Key(path)));
   outsider.reset();
   EXPECT_THAT(look().files, SizeIs(1)) << "it is gone";
+}
+
+TEST_F(OutgoingFiles, OneThatAMemberLetsGoOfMeanwhileIsTakenFromAnother) {
+  UniqueFd file = open("file");
+  const std::string path = directory_.name("file");
+  UniqueMapping mapping = map(file);
+  file.reset();
+  const Held other({"share", path});
+  const Outgoing found = look({other.pid(), ::getpid()}, [&] { mapping.reset(); });
+  EXPECT_THAT(reasons(found), IsEmpty());
+  EXPECT_THAT(found.files, SizeIs(1));
 }
 
 /// Whoever may write to a file of another user's is an enemy of theirs.
