@@ -1,5 +1,6 @@
 #include "preload/memory/inventory.h"
 
+#include <string.h>
 #include <unistd.h>
 
 #include <initializer_list>
@@ -17,8 +18,8 @@ constexpr Handle kHandleMask = 0xffff'ff00'0000'0000;
 
 void close_descriptors(Physical& physical) {
   for (int* fd : {&physical.retained_fd, &physical.offered_fd}) {
-    if (*fd >= 0) ::close(*fd);
-    *fd = -1;
+    const int closing = std::exchange(*fd, -1);  // before its number is another file's
+    if (closing >= 0) ::close(closing);
   }
 }
 
@@ -96,7 +97,21 @@ Plain& Inventory::add_plain(Address address, std::size_t requested_bytes) {
   return plain;
 }
 
-void Inventory::remove_plain(Address address) { plains_.erase(address); }
+void Inventory::remove_plain(Address address) {
+  remove_ipc_records(address, address + 1);
+  plains_.erase(address);
+}
+
+void Inventory::remove_ipc_records(Address first, Address end) {
+  if (ipc_records_.empty()) return;
+  const auto begin = ipc_records_.lower_bound(first);
+  const auto behind = ipc_records_.lower_bound(end);
+  // Others may read them where they were.
+  for (auto next = begin; next != behind; ++next) {
+    ::explicit_bzero(&next->second, sizeof(next->second));
+  }
+  ipc_records_.erase(begin, behind);
+}
 
 Plain* Inventory::find_plain(Address address) {
   auto after = plains_.upper_bound(address);
@@ -111,6 +126,7 @@ bool Inventory::has_plains(const Mapping& mapping) const {
 }
 
 void Inventory::remove_plains(const Mapping& mapping) {
+  remove_ipc_records(mapping.address, mapping.address + mapping.size_bytes);
   plains_.erase(plains_.lower_bound(mapping.address),
                 plains_.lower_bound(mapping.address + mapping.size_bytes));
 }

@@ -54,6 +54,20 @@ struct Plain {
   bool sync_memops = false;          ///< as the application set it
 };
 
+/// A plain allocation whose IPC handle was given out, as whoever opens the handle reads it in the
+/// exporter's memory (preload/memory/ipc.h). It stays where it is as long as the allocation lives.
+struct IpcRecord {
+  std::uint64_t exporter = 0;       ///< random, of the process; 0: the allocation is gone
+  std::uint64_t buffer_id = 0;      ///< of the allocation
+  const int* descriptor = nullptr;  ///< Physical::retained_fd: another number after a move
+  std::uint64_t physical_id = 0;
+  std::uint64_t size_bytes = 0;    ///< of the physical allocation
+  std::uint64_t offset_bytes = 0;  ///< of the plain one in it
+  std::uint64_t requested_bytes = 0;
+
+  bool operator==(const IpcRecord&) const = default;
+};
+
 /// Addresses of a dissolved arena, which the mappings in it have from the driver together.
 struct Reservation {
   Address address = 0;
@@ -73,7 +87,7 @@ struct Mapping {
   Context* context = nullptr;          ///< of the plain allocations in it, if they have one
   Reservation* reservation = nullptr;  ///< null: its addresses are its own
   Pool* pool = nullptr;           ///< that the plain allocations in it are of, if they are of one
-  std::uint64_t ipc_key[2] = {};  ///< of opened handles: the exporter, and the id there
+  std::uint64_t ipc_key[2] = {};  ///< of opened handles: the exporter, and the physical id there
 
   /// Plain allocations lie in it; else it is the application's own.
   bool is_of_plains() const { return context != nullptr || pool != nullptr; }
@@ -111,6 +125,9 @@ class Inventory {
   /// A plain allocation in a mapping of the library's.
   Plain& add_plain(Address address, std::size_t requested_bytes);
   void remove_plain(Address address);
+  /// The record of the plain allocation at `address`, which is new and empty the first time.
+  IpcRecord& ipc_record(Address address) { return ipc_records_[address]; }
+  bool has_ipc_records() const { return !ipc_records_.empty(); }
   /// The plain allocation that contains `address` within the size that was asked for, or null.
   Plain* find_plain(Address address);
   /// Those in `mapping`: whether there are any, and their removal.
@@ -140,6 +157,9 @@ class Inventory {
  private:
   static constexpr int kIdBits = 39;
 
+  /// Those of addresses from `first` to before `end`. Nobody can open their handles any more.
+  void remove_ipc_records(Address first, Address end);
+
   struct Untracked {
     std::size_t size_bytes;
     bool managed;
@@ -149,6 +169,7 @@ class Inventory {
   std::map<Address, Mapping> mappings_;
   std::pmr::unsynchronized_pool_resource plain_nodes_;  ///< recycled
   std::pmr::map<Address, Plain> plains_{&plain_nodes_};
+  std::map<Address, IpcRecord> ipc_records_;
   std::map<Address, Untracked> untracked_;
   std::uint64_t next_id_;
   std::uint64_t next_buffer_id_ = std::uint64_t{1} << 62;  ///< the driver's are small

@@ -1,14 +1,13 @@
 #include "preload/memory/ipc.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <optional>
 
 #include "preload/descriptors.h"
@@ -20,107 +19,130 @@
 namespace gcr::preload {
 namespace {
 
-constexpr std::uint64_t kIpcMagic = 0x3143'5049'5243'4721;
+constexpr std::uint64_t kIpcMagic = 0x3243'5049'5243'4721;
 
-/// The content of our handles.
+/// The content of our handles. Another layout, here or of the record, needs another magic.
 struct IpcTicket {
   std::uint64_t magic;
   std::int32_t pid;
-  std::int32_t fd;
-  std::uint64_t
-      start_time;  ///< of the process, in clock ticks since boot: tells a reused PID apart
-  std::uint64_t id;
-  std::uint64_t size_bytes;
-  std::uint64_t offset_bytes;
-  std::uint64_t requested_bytes;
-  std::uint64_t runtime;  ///< its number
+  std::uint32_t runtime;    ///< its number
+  const IpcRecord* record;  ///< in the process `pid`
+  std::uint64_t exporter;  ///< as in the record, which was another's, or is gone, where they differ
+  std::uint64_t buffer_id;
+  std::uint64_t zeros[3];
 };
-static_assert(sizeof(IpcTicket) == kIpcHandleBytes);
+static_assert(sizeof(IpcTicket) == kIpcHandleBytes && sizeof(IpcRecord) == 7 * 8);
 
-/// Field 22 of /proc/PID/stat, or 0 if there is no such process.
-std::uint64_t start_time_of(pid_t pid) {
-  char path[64], text[1024];
-  ::snprintf(path, sizeof(path), "/proc/%d/stat", static_cast<int>(pid));
-  const UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
-  if (!file) return 0;
-  const ssize_t length = ::read(file.get(), text, sizeof(text) - 1);
-  if (length <= 0) return 0;
-  text[length] = '\0';
-  const char* field = ::strrchr(text, ')');  // the name before it may contain anything
-  for (int skip = 2; field != nullptr && skip < 22; ++skip) field = ::strchr(field + 1, ' ');
-  return field == nullptr ? 0 : ::strtoull(field + 1, nullptr, 10);
+/// What another process says of an allocation, and the descriptor by which that process has it.
+struct Exported {
+  IpcRecord record;
+  int descriptor = -1;
+  bool operator==(const Exported&) const = default;
+};
+
+template <class Value>
+bool read_from(pid_t pid, const Value* address, Value* value) {
+  const iovec here{value, sizeof(*value)};
+  const iovec there{const_cast<Value*>(address), sizeof(*value)};
+  return ::process_vm_readv(pid, &here, 1, &there, 1, 0) == ssize_t{sizeof(*value)};
 }
 
-/// The exporter's descriptor, in this process.
-UniqueFd fetch_descriptor(const IpcTicket& ticket) {
+/// False: there is no such process or memory, it may not be read, or the allocation is gone.
+bool read_exported(const IpcTicket& ticket, Exported* exported) {
+  IpcRecord& record = exported->record;
+  if (!read_from(ticket.pid, ticket.record, &record)) return false;
+  errno = ESTALE;
+  return record.exporter == ticket.exporter && record.buffer_id == ticket.buffer_id &&
+         record.offset_bytes <= record.size_bytes &&
+         record.requested_bytes <= record.size_bytes - record.offset_bytes &&
+         read_from(ticket.pid, record.descriptor, &exported->descriptor);
+}
+
+/// The exporter's descriptor, in this process, and what it is of.
+UniqueFd fetch_descriptor(const IpcTicket& ticket, IpcRecord* record) {
   const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, ticket.pid, 0)));
-  if (!process || start_time_of(ticket.pid) != ticket.start_time) return UniqueFd();
-  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), ticket.fd, 0)));
+  Exported exported, afterwards;
+  if (!process || !read_exported(ticket, &exported)) return UniqueFd();
+  UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), exported.descriptor, 0)));
+  // Freed meanwhile, and its number may be another file's.
+  if (!fd || !read_exported(ticket, &afterwards) || afterwards != exported) return UniqueFd();
+  *record = exported.record;
+  return fd;
+}
+
+/// Of this process, made with the first handle; 0 if the kernel gives no random number.
+std::uint64_t exporter_of(Runtime& r) {
+  while (r.ipc_exporter == 0) {
+    if (::getrandom(&r.ipc_exporter, sizeof(r.ipc_exporter), 0) != sizeof(r.ipc_exporter)) return 0;
+  }
+  return r.ipc_exporter;
 }
 
 /// Makes the 64 bytes for a backed allocation. Holds the mutex already.
 Result make_ticket(Runtime& r, const Mapping& mapping, const Plain& plain, void* handle) {
   Physical& physical = *mapping.physical;
+  if (exporter_of(r) == 0) return Result::kOperatingSystem;
   if (!physical.shared) {
     const Result result = share(r, physical);
     if (result != Result::kSuccess) return result;
-    ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+    permit_opening();
   }
-  IpcTicket ticket{};
-  ticket.magic = kIpcMagic;
-  ticket.pid = ::getpid();
-  ticket.fd = physical.retained_fd;
-  ticket.start_time = start_time_of(ticket.pid);
-  ticket.id = physical.id;
-  ticket.size_bytes = physical.size_bytes;
-  ticket.offset_bytes = plain.address - mapping.address;
-  ticket.requested_bytes = plain.requested_bytes;
-  ticket.runtime = r.number;
+  IpcRecord& record = r.inventory.ipc_record(plain.address);
+  record = {.exporter = r.ipc_exporter,
+            .buffer_id = plain.buffer_id,
+            .descriptor = &physical.retained_fd,
+            .physical_id = physical.id,
+            .size_bytes = physical.size_bytes,
+            .offset_bytes = mapping.offset_bytes + (plain.address - mapping.address),
+            .requested_bytes = plain.requested_bytes};
+  const IpcTicket ticket{.magic = kIpcMagic,
+                         .pid = ::getpid(),
+                         .runtime = r.number,
+                         .record = &record,
+                         .exporter = r.ipc_exporter,
+                         .buffer_id = plain.buffer_id,
+                         .zeros = {}};
   ::memcpy(handle, &ticket, sizeof(ticket));
   return Result::kSuccess;
 }
 
-std::uint64_t exporter_key(const IpcTicket& ticket) {
-  return ticket.start_time << 22 ^ static_cast<std::uint32_t>(ticket.pid);
-}
-
 /// One more opening of an allocation in `mapping`. Holds the mutex already.
-Address open_in(Runtime& r, const Mapping& mapping, const IpcTicket& ticket) {
-  const Address address = mapping.address + ticket.offset_bytes;
+Address open_in(Runtime& r, const Mapping& mapping, const IpcRecord& record) {
+  const Address address = mapping.address + record.offset_bytes;
   Plain* plain = r.inventory.find_plain(address);
-  if (plain == nullptr) plain = &r.inventory.add_plain(address, ticket.requested_bytes);
+  if (plain == nullptr) plain = &r.inventory.add_plain(address, record.requested_bytes);
   ++plain->ipc_opens;
   return address;
 }
 
 /// The same memory, opened earlier in the same context.
-std::optional<Address> open_again(Runtime& r, const IpcTicket& ticket, Context* context) {
+std::optional<Address> open_again(Runtime& r, const IpcRecord& record, Context* context) {
   const std::lock_guard lock(r.mutex);
   for (const auto& [address, mapping] : r.inventory.mappings()) {
-    if (mapping.context == context && mapping.ipc_key[0] == exporter_key(ticket) &&
-        mapping.ipc_key[1] == ticket.id) {
-      return open_in(r, mapping, ticket);
+    if (mapping.context == context && mapping.ipc_key[0] == record.exporter &&
+        mapping.ipc_key[1] == record.physical_id) {
+      return open_in(r, mapping, record);
     }
   }
   return std::nullopt;
 }
 
-Address remember_opened(Runtime& r, const IpcTicket& ticket, Context* context, int device,
+Address remember_opened(Runtime& r, const IpcRecord& record, Context* context, int device,
                         Handle handle, UniqueFd descriptor, Address address) {
   Asked told;
   r.driver.properties_of(handle, &told);
   const int owner = device_of(r, told);  // maybe another device than the one that opens it
   const std::lock_guard lock(r.mutex);
   Physical& physical =
-      r.inventory.add_physical(handle, ticket.size_bytes, owner, Origin::kImported);
+      r.inventory.add_physical(handle, record.size_bytes, owner, Origin::kImported);
   physical.shared = true;
   physical.retained_fd = move_high(descriptor.release());
-  Mapping& mapping = r.inventory.add_mapping(address, ticket.size_bytes, 0, physical);
+  Mapping& mapping = r.inventory.add_mapping(address, record.size_bytes, 0, physical);
   mapping.readers = mapping.writers = std::uint64_t{1} << device;
   mapping.context = context;
-  mapping.ipc_key[0] = exporter_key(ticket);
-  mapping.ipc_key[1] = ticket.id;
-  return open_in(r, mapping, ticket);
+  mapping.ipc_key[0] = record.exporter;
+  mapping.ipc_key[1] = record.physical_id;
+  return open_in(r, mapping, record);
 }
 
 Result open_ticket(Runtime& r, Address* address, const IpcTicket& ticket) {
@@ -130,29 +152,29 @@ Result open_ticket(Runtime& r, Address* address, const IpcTicket& ticket) {
   if (ticket.runtime != r.number) return Result::kInvalidHandle;
   if (!current_context(r, &context, &device)) return Result::kInvalidContext;
   // As in the driver: not in the process that made the handle.
-  if (ticket.pid == ::getpid() && ticket.start_time == start_time_of(ticket.pid)) {
+  if (ticket.pid == ::getpid() && ticket.exporter == r.ipc_exporter) {
     return Result::kInvalidContext;
   }
-  if (const auto known = open_again(r, ticket, context)) {
+  IpcRecord record;
+  UniqueFd fd = fetch_descriptor(ticket, &record);
+  if (!fd) {
+    log_line("cannot fetch memory of process %d: %s", ticket.pid, ::strerror(errno));
+    return Result::kInvalidHandle;
+  }
+  if (const auto known = open_again(r, record, context)) {
     *address = *known;
     return Result::kSuccess;
-  }
-  UniqueFd fd = fetch_descriptor(ticket);
-  if (!fd) {
-    log_line("cannot fetch descriptor %d of process %d: %s", ticket.fd, ticket.pid,
-             ::strerror(errno));
-    return Result::kInvalidHandle;
   }
   Handle handle = 0;
   const Result imported = r.driver.import_descriptor(&handle, fd.get());
   if (imported != Result::kSuccess) return imported;
   const Address mapped =
-      map_whole(r, handle, ticket.size_bytes, device_facts(r, device).granularity_bytes, device);
+      map_whole(r, handle, record.size_bytes, device_facts(r, device).granularity_bytes, device);
   if (mapped == 0) {
     r.driver.release(handle);
     return Result::kMapFailed;
   }
-  *address = remember_opened(r, ticket, context, device, handle, std::move(fd), mapped);
+  *address = remember_opened(r, record, context, device, handle, std::move(fd), mapped);
   return Result::kSuccess;
 }
 
@@ -183,6 +205,8 @@ std::optional<Result> export_ipc(Runtime& r, void* handle, Address address) {
   }
   return handle == nullptr ? Result::kInvalidValue : make_ticket(r, *mapping, *plain, handle);
 }
+
+void permit_opening() { ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); }
 
 void note_driver_ipc_exported(Runtime& r) {
   const std::lock_guard lock(r.mutex);

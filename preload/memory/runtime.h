@@ -97,6 +97,7 @@ struct Runtime {
   std::map<std::uintptr_t, std::size_t> registered_memory;
   DeviceFacts devices[kMaxDevices];
   std::uint32_t fallbacks = 0;
+  std::uint64_t ipc_exporter = 0;         ///< of all its IPC records; 0: none was made yet
   bool driver_ipc_exported = false;       ///< handles of allocations left with the driver
   std::uint32_t driver_ipc_imported = 0;  ///< the same, opened here
   std::atomic<bool> used{false};          ///< initialised: a fork's child cannot use it

@@ -15,6 +15,7 @@
 #include "preload/memory/backing.h"
 #include "preload/memory/capture.h"
 #include "preload/memory/contexts.h"
+#include "preload/memory/ipc.h"
 #include "preload/memory/runtime.h"
 #include "preload/memory/stack_limits.h"
 #include "preload/runtime.h"
@@ -294,6 +295,7 @@ void settle_after_attach(Runtime& r) {
   for (int device = 0; device < kMaxDevices; ++device) {
     if (r.devices[device].asked) r.devices[device].uuid = r.driver.uuid(device);
   }
+  if (r.inventory.has_ipc_records()) permit_opening();
   r.driver.after_restore();
   r.detached = false;
 }

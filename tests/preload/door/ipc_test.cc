@@ -1,4 +1,5 @@
 // Legacy IPC handles of backed memory, between two processes under the library.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "migrate-agent/job/same_memory.h"
@@ -131,6 +132,90 @@ TEST_F(IpcTest, SmallAllocationsAreOpenedWhereTheyAreInTheirArena) {
   const std::uint64_t with_arena = taker_.ask("descriptors").at(0);
   taker_.ask(command("ipc_close", taken_first));
   EXPECT_LT(taker_.ask("descriptors").at(0), with_arena);
+}
+
+// Handles that are under way: given out before a move and opened after it.
+
+TEST_F(IpcTest, AHandleIsTheSameAndOpensTheSameMemoryAfterEveryMove) {
+  const std::uint64_t bytes = 3 * kMiB;
+  giver_.ask(command("fill", giver_.value(command("alloc", bytes)), bytes, 1));
+  const std::uint64_t given = giver_.value(command("alloc", bytes));
+  const std::uint64_t small = giver_.value("alloc 5000");
+  giver_.ask(command("fill", given, bytes, 2));
+  giver_.ask(command("fill", small, 5000, 3));
+  const std::string handle = handle_of(given);
+  const std::string small_handle = handle_of(small);
+  EXPECT_EQ(handle_of(given), handle) << "asked twice";
+  agent::Door giver = door_of(giver_);
+  agent::Door taker = door_of(taker_);
+  for (int move = 0; move < 3; ++move) {
+    detach_and_attach(giver);
+    detach_and_attach(taker);
+    EXPECT_EQ(handle_of(given), handle);
+    const std::uint64_t taken = taker_.value("ipc_open " + handle);
+    const std::uint64_t small_taken = taker_.value("ipc_open " + small_handle);
+    EXPECT_EQ(taker_.value(command("sum", taken, bytes)),
+              giver_.value(command("sum", given, bytes)));
+    EXPECT_EQ(taker_.value(command("sum", small_taken, 5000)),
+              giver_.value(command("sum", small, 5000)));
+    taker_.ask(command("ipc_close", taken));
+    taker_.ask(command("ipc_close", small_taken));
+  }
+}
+
+TEST_F(IpcTest, MemoryThatIsOpenIsNotOpenedOnceMoreAfterAMove) {
+  const std::uint64_t bytes = 2 * kMiB;
+  const std::uint64_t given = giver_.value(command("alloc", bytes));
+  const std::string handle = handle_of(given);
+  const std::uint64_t taken = taker_.value("ipc_open " + handle);
+  agent::Door giver = door_of(giver_);
+  agent::Door taker = door_of(taker_);
+  detach_and_attach(giver);
+  detach_and_attach(taker);
+  EXPECT_EQ(taker_.value("ipc_open " + handle), taken);
+}
+
+TEST_F(IpcTest, TheHandleOfWhatWasFreedOpensNothingElse) {
+  giver_.value("alloc 4096");  // keeps the arena
+  for (const std::uint64_t bytes : {std::uint64_t{4096}, 2 * kMiB}) {
+    const std::uint64_t given = giver_.value(command("alloc", bytes));
+    const std::string handle = handle_of(given);
+    giver_.ask(command("free", given));
+    const std::string of_next = handle_of(giver_.value(command("alloc", bytes)));
+    EXPECT_NE(of_next, handle);
+    EXPECT_EQ(taker_.answer("ipc_open " + handle), "error 400");
+    taker_.value("ipc_open " + of_next);
+  }
+}
+
+TEST_F(IpcTest, AProcessThatComesAfterAMoveOpensWhatWasGivenOutBefore) {
+  const std::uint64_t given = giver_.value(command("alloc", 2 * kMiB));
+  giver_.ask(command("fill", given, 2 * kMiB, 9));
+  const std::string handle = handle_of(given);
+  agent::Door giver = door_of(giver_);
+  detach_and_attach(giver);
+  Subject latecomer;
+  latecomer.ask("init");
+  latecomer.ask("primary 0");
+  EXPECT_EQ(latecomer.value(command("sum", latecomer.value("ipc_open " + handle), 2 * kMiB)),
+            giver_.value(command("sum", given, 2 * kMiB)));
+}
+
+TEST_F(IpcTest, AHandleWithAnotherProcessesPidIsRefused) {
+  Subject another;
+  another.ask("init");
+  another.ask("primary 0");
+  const std::string handle = handle_of(giver_.value(command("alloc", 2 * kMiB)));
+  const auto in_hexadecimal = [](pid_t pid) {
+    std::string digits;
+    for (int byte = 0; byte < 4; ++byte) digits += fmt::format("{:02x}", pid >> 8 * byte & 0xff);
+    return digits;
+  };
+  const std::size_t at = handle.find(in_hexadecimal(giver_.pid()));
+  ASSERT_NE(at, std::string::npos);
+  std::string forged = handle;
+  forged.replace(at, 8, in_hexadecimal(another.pid()));
+  EXPECT_EQ(taker_.answer("ipc_open " + forged), "error 400");
 }
 
 TEST_F(IpcTest, WhatTheDriverAllocatedKeepsItsHandles) {
