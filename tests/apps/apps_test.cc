@@ -15,6 +15,7 @@
 
 #include "src/base/unique_fd.h"
 #include "src/base/units.h"
+#include "tests/apps/handover.h"
 #include "tests/apps/on_face.h"
 #include "tests/apps/preforked.h"
 #include "tests/apps/ticker.h"
@@ -189,6 +190,18 @@ TEST_P(AppsTest, EveryLineOfPreforkedFollowsFromItsNumber) {
   preforked.signal(SIGTERM);
   for (const std::string& line : lines_of(preforked)) ASSERT_EQ(line, expected.next());
   EXPECT_EQ(preforked.wait(), 0);
+}
+
+TEST_P(AppsTest, EveryLineOfHandoverFollowsFromItsNumber) {
+  for (const std::string& preload : {std::string(), std::string(GCR_PRELOAD_LIBRARY)}) {
+    Program handover(*this,
+                     {"/usr/bin/env", "LD_PRELOAD=" + preload, APPS_HANDOVER, "--period-ms", "0"});
+    HandoverLines expected;
+    for (int i = 0; i < 100; ++i) ASSERT_EQ(handover.receive(), expected.next());
+    handover.signal(SIGTERM);
+    for (const std::string& line : lines_of(handover)) ASSERT_EQ(line, expected.next());
+    EXPECT_EQ(handover.wait(), 0);
+  }
 }
 
 TEST_P(AppsTest, PreforkedTellsOfAWorkerThatEndsAndGoesOnWithTheOthers) {

@@ -82,7 +82,14 @@ namespace gcr::apps {
     (CUmemGenericAllocationHandle*, void*, CUmemAllocationHandleType))                            \
   X(ipc_handle, cuIpcGetMemHandle, 4010, hipIpcGetMemHandle, (CUipcMemHandle*, CUdeviceptr))      \
   X(ipc_open, cuIpcOpenMemHandle, 11000, hipIpcOpenMemHandle,                                     \
-    (CUdeviceptr*, CUipcMemHandle, unsigned))
+    (CUdeviceptr*, CUipcMemHandle, unsigned))                                                     \
+  X(ipc_close, cuIpcCloseMemHandle, 4010, hipIpcCloseMemHandle, (CUdeviceptr))                    \
+  X(create_event, cuEventCreate, 2000, hipEventCreateWithFlags, (CUevent*, unsigned))             \
+  X(destroy_event, cuEventDestroy, 4000, hipEventDestroy, (CUevent))                              \
+  X(record_event, cuEventRecord, 2000, hipEventRecord, (CUevent, CUstream))                       \
+  X(wait_event, cuStreamWaitEvent, 3020, hipStreamWaitEvent, (CUstream, CUevent, unsigned))       \
+  X(event_handle, cuIpcGetEventHandle, 4010, hipIpcGetEventHandle, (CUipcEventHandle*, CUevent))  \
+  X(open_event, cuIpcOpenEventHandle, 4010, hipIpcOpenEventHandle, (CUevent*, CUipcEventHandle))
 
 /// The functions by the short names of the list above.
 struct Driver {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "src/base/units.h"
+#include "tests/apps/handover.h"
 #include "tests/e2e/apps.h"
 #include "tests/e2e/two_hosts.h"
 
@@ -103,6 +104,18 @@ TEST_F(NamedMemoryTest, EveryKindOfFileMovesToAndFroAndIsNeverAtBothHosts) {
   };
   ASSERT_NO_FATAL_FAILURE(move_to_and_fro(hosts_, app.pid(), 4, check));
   EXPECT_TRUE(counter_is_intact(client_, hosts_, Host::kA));
+}
+
+/// Of VRAM, by the library, and of events, which the driver keeps in files.
+TEST_F(NamedMemoryTest, HandlesThatAreUnderWayInAJobAreOpenedAfterItsMoves) {
+  App app = start_at_a({hosts_.program_path("handover")});
+  ASSERT_TRUE(app.wait_for_lines(10)) << app.output();
+  const auto check = [&](Host, const MigrateOutcome&) {
+    ASSERT_TRUE(app.wait_for_lines(app.lines().size() + 20)) << app.output();
+    apps::HandoverLines expected;
+    for (const std::string& line : app.lines()) ASSERT_EQ(line, expected.next());
+  };
+  ASSERT_NO_FATAL_FAILURE(move_to_and_fro(hosts_, app.pid(), 4, check));
 }
 
 TEST_F(NamedMemoryTest, AFailureOrADeathLeavesTheFilesAtTheSourceAlone) {

@@ -48,6 +48,8 @@ namespace gcr::softgpu::test {
   X(cuIpcGetMemHandle, hipIpcGetMemHandle, (CUipcMemHandle*, CUdeviceptr))                         \
   X(cuIpcOpenMemHandle_v2, hipIpcOpenMemHandle, (CUdeviceptr*, CUipcMemHandle, unsigned))          \
   X(cuIpcCloseMemHandle, hipIpcCloseMemHandle, (CUdeviceptr))                                      \
+  X(cuIpcGetEventHandle, hipIpcGetEventHandle, (CUipcEventHandle*, CUevent))                       \
+  X(cuIpcOpenEventHandle, hipIpcOpenEventHandle, (CUevent*, CUipcEventHandle))                     \
   X(cuMemAddressReserve, hipMemAddressReserve,                                                     \
     (CUdeviceptr*, std::size_t, std::size_t, CUdeviceptr, unsigned long long))                     \
   X(cuMemAddressFree, hipMemAddressFree, (CUdeviceptr, std::size_t))                               \

@@ -178,6 +178,45 @@ TEST_P(SharingTest, ALegacyHandleIsOpenedOncePerContextAndClosedAsOftenAsOpened)
   EXPECT_EQ(one_.ask("ipc_open " + handle), result(CUDA_ERROR_INVALID_CONTEXT)) << "its own";
 }
 
+TEST_P(SharingTest, AnEventIsForAllProcessesThatHaveOpenedItsHandle) {
+  const std::string flags = std::to_string(CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING);
+  one_.ask("context 0");
+  other_.ask("context 0");
+  ASSERT_EQ(one_.ask("alloc " + kPieceBytes), kOk + " 0");
+  ASSERT_EQ(one_.ask("fill 0 0"), kOk);
+  ASSERT_EQ(other_.ask("ipc_open " + one_.value("ipc_get 0")), kOk + " 0");
+  ASSERT_EQ(one_.ask("event " + flags), kOk);
+  const std::string handle = one_.value("event_get");
+  EXPECT_EQ(one_.ask("event_open " + handle), result(CUDA_ERROR_INVALID_CONTEXT)) << "its own";
+  ASSERT_EQ(other_.ask("event_open " + handle), kOk);
+  EXPECT_EQ(other_.ask("event_query"), kOk) << "never recorded";
+  // In one process: the wait, and the event behind it. In the other, what waits for the event.
+  ASSERT_EQ(one_.ask("await 0 5"), kOk);
+  ASSERT_EQ(one_.ask("event_record"), kOk);
+  EXPECT_EQ(other_.ask("event_query"), result(CUDA_ERROR_NOT_READY));
+  ASSERT_EQ(other_.ask("event_wait"), kOk);
+  EXPECT_EQ(other_.ask("query"), result(CUDA_ERROR_NOT_READY));
+  Subject third(machine_, GetParam());
+  third.ask("context 0");
+  ASSERT_EQ(third.ask("ipc_open " + one_.value("ipc_get 0")), kOk + " 0");
+  ASSERT_EQ(third.ask("kernel_fill 0 5"), kOk);
+  EXPECT_EQ(other_.ask("synchronize"), kOk);
+  EXPECT_EQ(one_.ask("synchronize"), kOk);
+  EXPECT_EQ(one_.ask("event_query"), kOk);
+  EXPECT_EQ(other_.ask("event_query"), kOk);
+  EXPECT_EQ(other_.ask("event_destroy"), kOk);
+  EXPECT_EQ(one_.ask("event_destroy"), kOk);
+}
+
+TEST_P(SharingTest, AnEventOfOneProcessHasNoHandle) {
+  one_.ask("context 0");
+  EXPECT_EQ(one_.ask("event " + std::to_string(CU_EVENT_INTERPROCESS)),
+            result(CUDA_ERROR_INVALID_VALUE))
+      << "it would measure time";
+  ASSERT_EQ(one_.ask("event " + std::to_string(CU_EVENT_DISABLE_TIMING)), kOk);
+  EXPECT_TRUE(one_.ask("event_get").starts_with(result(CUDA_ERROR_INVALID_HANDLE) + " "));
+}
+
 TEST_P(SharingTest, AKernelWaitsForWhatAnotherProcessWrites) {
   one_.ask("context 0");
   other_.ask("context 0");

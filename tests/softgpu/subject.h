@@ -77,6 +77,7 @@ class Subject {
   std::istringstream in;
   std::vector<CUcontext> contexts;
   std::vector<Buffer> buffers;
+  CUevent event = nullptr;
   UniqueFd listener;
   Blocker blocker;
 

@@ -263,33 +263,66 @@ CUresult copy_peer(Subject& s) {
   return s.cu.cuStreamSynchronize(nullptr);
 }
 
-CUresult ipc_get(Subject& s) {
-  CUipcMemHandle handle{};
-  const CUresult result =
-      s.cu.cuIpcGetMemHandle(&handle, s.buffers.at(s.next<std::size_t>()).address);
+/// The bytes of a handle in hexadecimal, and back.
+template <class Handle>
+std::string digits_of(const Handle& handle) {
   std::string digits;
   for (const char byte : handle.reserved) {
     char two[3];
     std::snprintf(two, sizeof(two), "%02x", static_cast<unsigned char>(byte));
     digits += two;
   }
-  s.say(digits);
+  return digits;
+}
+template <class Handle>
+Handle next_handle(Subject& s) {
+  const auto digits = s.next<std::string>();
+  Handle handle{};
+  for (std::size_t i = 0; i < sizeof(handle.reserved); ++i) {
+    handle.reserved[i] = static_cast<char>(std::stoi(digits.substr(2 * i, 2), nullptr, 16));
+  }
+  return handle;
+}
+
+CUresult ipc_get(Subject& s) {
+  CUipcMemHandle handle{};
+  const CUresult result =
+      s.cu.cuIpcGetMemHandle(&handle, s.buffers.at(s.next<std::size_t>()).address);
+  s.say(digits_of(handle));
   return result;
 }
 
 CUresult ipc_open(Subject& s) {
-  const auto digits = s.next<std::string>();
-  CUipcMemHandle handle{};
-  for (std::size_t i = 0; i < sizeof(handle.reserved); ++i) {
-    handle.reserved[i] = static_cast<char>(std::stoi(digits.substr(2 * i, 2), nullptr, 16));
-  }
   Buffer buffer;
-  const CUresult result = s.cu.cuIpcOpenMemHandle_v2(&buffer.address, handle, 1);
+  const CUresult result =
+      s.cu.cuIpcOpenMemHandle_v2(&buffer.address, next_handle<CUipcMemHandle>(s), 1);
   if (result == CUDA_SUCCESS) {
     s.cu.cuMemGetAddressRange_v2(nullptr, &buffer.bytes, buffer.address);
   }
   return s.keep(result, buffer);
 }
+
+/// FLAGS: an event, which is what the others below are about.
+CUresult event(Subject& s) { return s.cu.cuEventCreate(&s.event, s.next<unsigned>()); }
+
+CUresult event_get(Subject& s) {
+  CUipcEventHandle handle{};
+  const CUresult result = s.cu.cuIpcGetEventHandle(&handle, s.event);
+  s.say(digits_of(handle));
+  return result;
+}
+
+CUresult event_open(Subject& s) {
+  return s.cu.cuIpcOpenEventHandle(&s.event, next_handle<CUipcEventHandle>(s));
+}
+
+CUresult event_record(Subject& s) { return s.cu.cuEventRecord(s.event, nullptr); }
+
+CUresult event_wait(Subject& s) { return s.cu.cuStreamWaitEvent(nullptr, s.event, 0); }
+
+CUresult event_query(Subject& s) { return s.cu.cuEventQuery(s.event); }
+
+CUresult event_destroy(Subject& s) { return s.cu.cuEventDestroy_v2(s.event); }
 
 CUresult ipc_close(Subject& s) {
   return s.cu.cuIpcCloseMemHandle(s.buffers.at(s.next<std::size_t>()).address);
@@ -332,6 +365,13 @@ void add_sharing_commands(Subject& subject) {
       {"ipc_get", ipc_get},
       {"ipc_open", ipc_open},
       {"ipc_close", ipc_close},
+      {"event", event},
+      {"event_get", event_get},
+      {"event_open", event_open},
+      {"event_record", event_record},
+      {"event_wait", event_wait},
+      {"event_query", event_query},
+      {"event_destroy", event_destroy},
   });
 }
 

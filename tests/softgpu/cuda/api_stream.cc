@@ -136,8 +136,26 @@ SOFTGPU_BOTH(cuEventRecordWithFlags, cuEventRecordWithFlags_ptsz, record_with_fl
              (CUevent event, CUstream stream, unsigned flags), event, stream, flags)
 
 SOFTGPU_API cuEventCreate(CUevent* handle, unsigned flags) {
-  return call_in_context([&](Process& process, Context& context) {
-    *handle = reinterpret_cast<CUevent>(create_event(process, context, flags).get());
+  return call_in_context([&](Process& process, Context& context) -> CUresult {
+    std::shared_ptr<Event> event;
+    if (const Result result = create_event(process, context, flags, &event)) return result;
+    *handle = reinterpret_cast<CUevent>(event.get());
+    return CUDA_SUCCESS;
+  });
+}
+
+SOFTGPU_API cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event) {
+  return call([&](Process& process) -> CUresult {
+    if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    return event_handle(process, event, handle->reserved);
+  });
+}
+
+SOFTGPU_API cuIpcOpenEventHandle(CUevent* opened, CUipcEventHandle handle) {
+  return call_in_context([&](Process& process, Context& context) -> CUresult {
+    std::shared_ptr<Event> event;
+    if (const Result result = open_event(process, context, handle.reserved, &event)) return result;
+    *opened = reinterpret_cast<CUevent>(event.get());
     return CUDA_SUCCESS;
   });
 }

@@ -17,13 +17,16 @@
 
 #include "tests/softgpu/engine/result.h"
 #include "tests/softgpu/engine/scheduler.h"
+#include "tests/softgpu/engine/shared_event.h"
 
 namespace gcr::softgpu {
 
 struct Context;
 struct Graph;
 
-inline constexpr unsigned kNonBlocking = 1;  ///< a stream's flag
+inline constexpr unsigned kNonBlocking = 1;    ///< a stream's flag
+inline constexpr unsigned kDisableTiming = 2;  ///< an event's flags
+inline constexpr unsigned kInterprocess = 4;
 
 /// With CUDA's numbers.
 enum class NodeType {
@@ -119,6 +122,7 @@ struct Event {
   TaskRef task;                      ///< null: never recorded, which counts as done
   std::shared_ptr<Capture> capture;  ///< recorded into a capture rather than on the device
   std::shared_ptr<std::atomic<std::chrono::steady_clock::rep>> time;
+  std::shared_ptr<SharedEvent> shared;  ///< of those for several processes, in the place of `task`
 };
 
 /// Nodes stand in an order in which they may run: a node's dependencies exist before it.

@@ -21,6 +21,26 @@ Result task_of(Process& process, const void* handle, TaskRef* task) {
   return Result::kSuccess;
 }
 
+/// Null if the event is of this process alone.
+std::shared_ptr<SharedEvent> shared_of(Process& process, const void* handle) {
+  const auto event = process.events.get(handle);
+  return event ? event->shared : nullptr;
+}
+
+Result record_shared(Stream& stream, const std::shared_ptr<SharedEvent>& event) {
+  return stream.context->submit(stream, {NodeType::kEventRecord, [event, record = event->record()] {
+                                           event->passed(record);
+                                           return Result::kSuccess;
+                                         }});
+}
+
+Result wait_for_shared(Stream& stream, const std::shared_ptr<SharedEvent>& event) {
+  return stream.context->submit(
+      stream, {NodeType::kWaitEvent, [event, record = event->last_record()] {
+                 return event->has_passed(record) ? Result::kSuccess : Result::kNotReady;
+               }});
+}
+
 }  // namespace
 
 std::shared_ptr<Stream> create_stream(Process& process, Context& context, unsigned flags,
@@ -71,11 +91,35 @@ Result launch_host(Stream& stream, std::function<void()> function) {
                                          }});
 }
 
-std::shared_ptr<Event> create_event(Process& process, Context& context, unsigned flags) {
-  auto event = std::make_shared<Event>();
-  event->context = context.shared_from_this();
-  event->flags = flags;
-  return process.events.add(std::move(event));
+Result create_event(Process& process, Context& context, unsigned flags,
+                    std::shared_ptr<Event>* event) {
+  auto made = std::make_shared<Event>();
+  made->context = context.shared_from_this();
+  made->flags = flags;
+  if ((flags & kInterprocess) != 0) {
+    if ((flags & kDisableTiming) == 0) return Result::kInvalidValue;
+    made->shared = SharedEvent::create();
+    if (!made->shared) return Result::kOperatingSystem;
+  }
+  *event = process.events.add(std::move(made));
+  return Result::kSuccess;
+}
+
+Result event_handle(Process& process, const void* handle, std::span<char, kIpcHandleBytes> bytes) {
+  const auto event = process.events.get(handle);
+  if (!event || !event->shared) return Result::kInvalidHandle;
+  event->shared->write_handle(bytes);
+  return Result::kSuccess;
+}
+
+Result open_event(Process& process, Context& context, std::span<const char, kIpcHandleBytes> handle,
+                  std::shared_ptr<Event>* event) {
+  auto opened = std::make_shared<Event>();
+  opened->context = context.shared_from_this();
+  opened->flags = kDisableTiming | kInterprocess;
+  if (const Result result = SharedEvent::open(handle, &opened->shared)) return result;
+  *event = process.events.add(std::move(opened));
+  return Result::kSuccess;
 }
 
 Result record_event(Process& process, const void* handle, Stream& stream) {
@@ -87,6 +131,7 @@ Result record_event(Process& process, const void* handle, Stream& stream) {
     event->capture = stream.capture;
   }
   if (event->capture) return Result::kSuccess;
+  if (event->shared) return record_shared(stream, event->shared);
   event->time = std::make_shared<std::atomic<Clock::rep>>(0);
   event->task.reset();
   return stream.context->submit(stream,
@@ -115,17 +160,26 @@ Result wait_event(Process& process, Stream& stream, const void* handle) {
     if (stream.capture == capture && capture) return Result::kSuccess;
     if (stream.capture) return Result::kStreamCaptureIsolation;
   }
+  if (event->shared) return wait_for_shared(stream, event->shared);
   return stream.context->submit(
       stream, {NodeType::kWaitEvent, [] { return Result::kSuccess; }, true}, nullptr, task);
 }
 
 Result query_event(Process& process, const void* handle) {
+  if (const auto shared = shared_of(process, handle)) {
+    return shared->has_passed(shared->last_record()) ? Result::kSuccess : Result::kNotReady;
+  }
   TaskRef task;
   if (const Result result = task_of(process, handle, &task)) return result;
   return !task || task->done() ? Result::kSuccess : Result::kNotReady;
 }
 
 Result synchronize_event(Process& process, const void* handle) {
+  if (const auto shared = shared_of(process, handle)) {
+    const std::uint64_t record = shared->last_record();
+    while (!shared->has_passed(record)) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    return process.events.get(handle)->context->fault;
+  }
   TaskRef task;
   if (const Result result = task_of(process, handle, &task)) return result;
   process.scheduler->wait(task);

@@ -19,7 +19,14 @@ Result query_stream(Stream& stream);
 Result refuse_captured(const Stream& stream);
 Result launch_host(Stream& stream, std::function<void()> function);
 
-std::shared_ptr<Event> create_event(Process& process, Context& context, unsigned flags);
+/// kInvalidValue for an event of several processes that measures time.
+Result create_event(Process& process, Context& context, unsigned flags,
+                    std::shared_ptr<Event>* event);
+/// kInvalidHandle if the event is for this process alone.
+Result event_handle(Process& process, const void* event, std::span<char, kIpcHandleBytes> handle);
+/// kInvalidContext in the process that made it, kInvalidValue if it is gone.
+Result open_event(Process& process, Context& context, std::span<const char, kIpcHandleBytes> handle,
+                  std::shared_ptr<Event>* event);
 Result record_event(Process& process, const void* event, Stream& stream);
 Result wait_event(Process& process, Stream& stream, const void* event);
 Result query_event(Process& process, const void* event);

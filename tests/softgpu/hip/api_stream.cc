@@ -79,10 +79,12 @@ hipError_t callback(DefaultStream flavour, hipStream_t handle, hipStreamCallback
 }
 
 hipError_t create_event_with(hipEvent_t* handle, unsigned flags) {
-  return call_in_context([&](Process& process, Context& context) {
-    if (handle == nullptr) return hipErrorInvalidValue;
-    *handle = handle_of<hipEvent_t>(create_event(process, context, flags).get());
-    return hipSuccess;
+  return call_in_context([&](Process& process, Context& context) -> Result {
+    if (handle == nullptr) return Result::kInvalidValue;
+    std::shared_ptr<Event> event;
+    const Result result = create_event(process, context, flags, &event);
+    if (!result) *handle = handle_of<hipEvent_t>(event.get());
+    return result;
   });
 }
 
@@ -182,6 +184,23 @@ SOFTHIP_API hipEventRecordWithFlags(hipEvent_t event, hipStream_t stream, unsign
 SOFTHIP_API hipEventCreate(hipEvent_t* event) { return create_event_with(event, 0); }
 SOFTHIP_API hipEventCreateWithFlags(hipEvent_t* event, unsigned flags) {
   return create_event_with(event, flags);
+}
+
+SOFTHIP_API hipIpcGetEventHandle(hipIpcEventHandle_t* handle, hipEvent_t event) {
+  return call([&](Process& process) -> Result {
+    if (handle == nullptr) return Result::kInvalidValue;
+    return event_handle(process, event, handle->reserved);
+  });
+}
+
+SOFTHIP_API hipIpcOpenEventHandle(hipEvent_t* opened, hipIpcEventHandle_t handle) {
+  return call_in_context([&](Process& process, Context& context) -> Result {
+    if (opened == nullptr) return Result::kInvalidValue;
+    std::shared_ptr<Event> event;
+    const Result result = open_event(process, context, handle.reserved, &event);
+    if (!result) *opened = handle_of<hipEvent_t>(event.get());
+    return result;
+  });
 }
 
 SOFTHIP_API hipEventDestroy(hipEvent_t event) {
