@@ -55,8 +55,8 @@ enum class Op : std::uint32_t {
   /// request, unless a kDetach came: from then on only kOpenGate opens it.
   kCloseGate = 4,
   /// Unmaps and releases every tracked allocation and closes its descriptors; addresses stay
-  /// reserved. The contexts' stack limits are lowered too. Needs a closed gate, no blockers, and
-  /// everything exported in this session (kNotFound names the first that was not). On failure
+  /// reserved. Primary contexts' stack limits are lowered too. Needs a closed gate, no blockers,
+  /// and everything exported in this session (kNotFound names the first that was not). On failure
   /// everything is mapped again, or the reply says kBroken.
   kDetach = 5,
   /// Brings descriptors for the ids in the request (after kDetach, any number of packets). The

@@ -25,9 +25,46 @@ CUresult primary_ended(CUresult result, CUdevice device, bool reset) {
   return result;
 }
 
+/// The primary context of the device that a context is on; null if the driver does not say.
+CUcontext primary_of(CUcontext context, CUdevice* device) {
+  if (real::cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) return nullptr;
+  CUcontext popped = nullptr, primary = nullptr;
+  const CUresult told = real::cuCtxGetDevice(device);
+  real::cuCtxPopCurrent_v2(&popped);
+  if (told != CUDA_SUCCESS || real::cuDevicePrimaryCtxRetain(&primary, *device) != CUDA_SUCCESS) {
+    return nullptr;
+  }
+  real::cuDevicePrimaryCtxRelease_v2(*device);  // the green context retains it
+  return primary;
+}
+
 }  // namespace
 
 namespace tracked {
+
+CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx green) {
+  const CUresult result = real::cuCtxFromGreenCtx(context, green);
+  CUdevice device = 0;
+  if (result != CUDA_SUCCESS) return result;
+  // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): the driver refuses null
+  const CUcontext primary = primary_of(*context, &device);
+  if (primary == nullptr) return result;
+  note_created(cuda(), from_cuda(primary), device, true);
+  note_green(cuda(), from_cuda(*context), from_cuda(primary));
+  return result;
+}
+
+CUresult cuGreenCtxDestroy(CUgreenCtx green) {
+  CUcontext context = nullptr;
+  CUdevice device = 0;
+  const bool known = real::cuCtxFromGreenCtx(&context, green) == CUDA_SUCCESS &&
+                     primary_of(context, &device) != nullptr;
+  const CUresult result = real::cuGreenCtxDestroy(green);
+  if (result != CUDA_SUCCESS || !known) return result;
+  forget_green(cuda(), from_cuda(context));
+  note_primary_ended(cuda(), device, false);  // it may have been the last that retained it
+  return result;
+}
 
 CUresult cuCtxCreate(CUcontext* context, unsigned int flags, CUdevice device) {
   return created(real::cuCtxCreate(context, flags, device), context, device, false);

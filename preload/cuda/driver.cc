@@ -165,6 +165,10 @@ class CudaDriver final : public Driver {
     return real::cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS || active != 0;
   }
   Result stack_limit(std::size_t* bytes) override {
+    unsigned int flags = 0;
+    const CUresult result = real::cuCtxGetFlags(&flags);
+    if (result != CUDA_SUCCESS) return from_cuda(result);
+    if ((flags & CU_CTX_SCHED_MASK) == CU_CTX_SCHED_BLOCKING_SYNC) return Result::kNotSupported;
     return from_cuda(real::cuCtxGetLimit(bytes, CU_LIMIT_STACK_SIZE));
   }
   Result set_stack_limit(std::size_t bytes) override {

@@ -106,6 +106,7 @@ Result free_addresses(Runtime& r, const Mapping& mapping) {
 bool current_context(Runtime& r, Context** context, int* device) {
   if (r.driver.current(context) != Result::kSuccess || *context == nullptr) return false;
   if (r.driver.current_device(device) != Result::kSuccess) return false;
+  *context = owner_of(r, *context);
   return *device >= 0 && *device < kMaxDevices;
 }
 

@@ -176,6 +176,30 @@ void note_primary_ended(Runtime& r, int device, bool reset) {
   if (Context* const context = primary_of(r, device)) forget_context(r, context);
 }
 
+void note_green(Runtime& r, Context* context, Context* primary) {
+  const std::lock_guard lock(r.mutex);
+  const bool known = std::ranges::any_of(
+      r.green_contexts, [&](const GreenContext& green) { return green.context == context; });
+  if (!known) r.green_contexts.push_back({context, primary});
+  r.any_green_context.store(true, std::memory_order_release);
+}
+
+void forget_green(Runtime& r, Context* context) {
+  const std::lock_guard lock(r.mutex);
+  std::erase_if(r.green_contexts,
+                [&](const GreenContext& green) { return green.context == context; });
+  forget_streams_of(r, context);
+}
+
+Context* owner_of(Runtime& r, Context* context) {
+  if (!r.any_green_context.load(std::memory_order_acquire)) return context;
+  const std::lock_guard lock(r.mutex);
+  for (const GreenContext& green : r.green_contexts) {
+    if (green.context == context) return green.primary;
+  }
+  return context;
+}
+
 void enable_peer(Runtime& r, Context* owner) {
   PeerAccess peer{nullptr, 0, owner};
   if (!current_context(r, &peer.accessor, &peer.accessor_device)) return;

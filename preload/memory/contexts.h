@@ -36,6 +36,13 @@ void note_created(Runtime& r, Context* context, int device, bool primary);
 /// only if it was the last. Takes the mutex.
 void note_primary_ended(Runtime& r, int device, bool reset);
 
+/// A green context was made current, or can be; it was destroyed. Both take the mutex.
+void note_green(Runtime& r, Context* context, Context* primary);
+void forget_green(Runtime& r, Context* context);
+
+/// The context that what is allocated in `context` belongs to. Takes the mutex.
+Context* owner_of(Runtime& r, Context* context);
+
 /// The current context may reach what is allocated in `owner` from now on, or not any more. Takes
 /// the mutex.
 void enable_peer(Runtime& r, Context* owner);

@@ -67,7 +67,8 @@ class Driver {
   virtual Result synchronize() = 0;
   /// Whether a device's primary context is alive; true if the driver does not say.
   virtual bool primary_is_active(int device) = 0;
-  /// Of the current context. kNotSupported where lowering it would free nothing.
+  /// Of the current context. kNotSupported where lowering it would free nothing, or where setting
+  /// it may wait for another of the driver's threads.
   virtual Result stack_limit(std::size_t* bytes) = 0;
   virtual Result set_stack_limit(std::size_t bytes) = 0;
 

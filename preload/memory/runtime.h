@@ -29,6 +29,13 @@ struct KnownContext {
   std::size_t stack_limit_bytes = 0;  ///< while it is lowered: the value to restore
 };
 
+/// A part of a device that has a context of its own, which may be current as others may. What is
+/// allocated there belongs to the device's primary context, and stays when the part is given up.
+struct GreenContext {
+  Context* context;
+  Context* primary;
+};
+
 /// `accessor` reaches what is allocated in `owner`.
 struct PeerAccess {
   Context* accessor;
@@ -84,6 +91,8 @@ struct Runtime {
   std::map<Address, Reservation> reservations;  ///< of dissolved arenas
   Pools pools;
   std::vector<KnownContext> contexts;
+  std::vector<GreenContext> green_contexts;
+  std::atomic<bool> any_green_context{false};
   std::vector<PeerAccess> peers;
   std::uint64_t copiers = 0;  ///< devices, by bit, that have access to all plain allocations
   std::vector<Capture> captures;

@@ -10,7 +10,11 @@ namespace {
 /// The least value that the driver of CUDA 13 accepts unchanged.
 constexpr std::size_t kLowestBytes = 16;
 
+/// Contexts of the program's own stay as they are, and those whose waits block. The driver sets a
+/// limit when the context is idle, and at the destination all threads that could tell it so stand
+/// still: there an attach in a program with such contexts did not come back.
 void lower(Runtime& r, KnownContext& known) {
+  if (!known.primary) return;
   const CurrentContext current(r, known.context);
   std::size_t bytes = 0;
   if (known.stack_limit_bytes != 0 || current.result() != Result::kSuccess ||

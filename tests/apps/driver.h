@@ -25,6 +25,9 @@ namespace gcr::apps {
   X(attribute, cuDeviceGetAttribute, 2000, none, (int*, CUdevice_attribute, CUdevice))            \
   X(retain_primary, cuDevicePrimaryCtxRetain, 7000, hipDevicePrimaryCtxRetain,                    \
     (CUcontext*, CUdevice))                                                                       \
+  X(create_context, cuCtxCreate, 3020, hipCtxCreate, (CUcontext*, unsigned, CUdevice))            \
+  X(destroy_context, cuCtxDestroy, 4000, hipCtxDestroy, (CUcontext))                              \
+  X(current, cuCtxGetCurrent, 4000, hipCtxGetCurrent, (CUcontext*))                               \
   X(set_current, cuCtxSetCurrent, 4000, hipCtxSetCurrent, (CUcontext))                            \
   X(synchronize, cuCtxSynchronize, 2000, hipDeviceSynchronize, ())                                \
   X(load_module, cuModuleLoadData, 2000, none, (CUmodule*, const void*))                          \

@@ -27,6 +27,7 @@ struct Options {
   double period_ms = 50;
   std::uint64_t churn = 0;
   std::uint64_t spawn = 0;
+  std::uint64_t contexts = 0;
   int device = 0;
 };
 
@@ -79,6 +80,54 @@ class Churned {
   CUdeviceptr buffer_;
 };
 
+/// Two contexts beside the first, whose waits block, each with a number in a buffer; the second is
+/// destroyed and made anew.
+class OwnContexts {
+ public:
+  explicit OwnContexts(const Gpu& gpu) : gpu_(gpu) {
+    gpu_.check(gpu_.driver().current(&first_), "ask for the context");
+    for (Own& own : own_) own = make();
+  }
+
+  void count() {
+    for (Own& own : own_) {
+      make_current(own.context);
+      if (gpu_.read_word(own.buffer) != own.number) fail("count in a context", "VRAM has changed");
+      gpu_.write_word(own.buffer, ++own.number);
+    }
+    make_current(first_);
+  }
+  void replace() {
+    gpu_.check(gpu_.driver().destroy_context(own_[1].context), "destroy a context");
+    own_[1] = make();
+  }
+
+ private:
+  struct Own {
+    CUcontext context = nullptr;
+    CUdeviceptr buffer = 0;
+    std::uint64_t number = 0;
+  };
+
+  Own make() const {
+    Own own;
+    gpu_.check(
+        gpu_.driver().create_context(&own.context, CU_CTX_SCHED_BLOCKING_SYNC, gpu_.device()),
+        "create a context");
+    own.buffer = gpu_.allocate(5 * kMiB);
+    gpu_.write_word(own.buffer, 0);
+    make_current(first_);
+    return own;
+  }
+  void make_current(CUcontext context) const {
+    gpu_.check(gpu_.driver().set_current(context), "use a context");
+  }
+
+  const Gpu& gpu_;
+  CUcontext first_ = nullptr;
+  Own own_[2];
+};
+
 /// Starts a process and waits for it.
 void spawn_a_child() {
   pid_t pid = -1;
@@ -110,6 +159,8 @@ int run(const Options& options) {
   TickerRing ring(gpu);
   std::optional<Churned> churned;
   if (options.churn != 0) churned.emplace(gpu);
+  std::optional<OwnContexts> own_contexts;
+  if (options.contexts != 0) own_contexts.emplace(gpu);
   Pace pace(options.period_ms);
   for (std::uint64_t step = 1; !termination_asked(); ++step) {
     pace.begin_step();
@@ -117,6 +168,8 @@ int run(const Options& options) {
     ring.fill(step);
     const std::uint64_t sum = ring.checksum();
     if (churned && step % options.churn == 0) churned->replace();
+    if (own_contexts) own_contexts->count();
+    if (own_contexts && step % options.contexts == 0) own_contexts->replace();
     if (options.spawn != 0 && step % options.spawn == 0) spawn_a_child();
     write_line(step, number, twin, sum);
     pace.end_step();
@@ -133,6 +186,8 @@ int main(int argc, char** argv) {
   line.add("--period-ms", options.period_ms, "the pace, if the GPU keeps it").within(0.0, 60000.0);
   line.add("--churn", options.churn, "replace a buffer every so many steps (0: never)");
   line.add("--spawn", options.spawn, "start a process every so many steps (0: never)");
+  line.add("--contexts", options.contexts,
+           "count in two more contexts, and make one anew every so many steps (0: none)");
   line.add("--device", options.device, "device ordinal");
   line.parse(argc, argv);
   return gcr::apps::run(options);

@@ -74,6 +74,13 @@ TEST(Migration, StencilPrintsTheChecksumsOfAnUndisturbedRun) {
       [](TwoHosts& hosts) { return start_stencil(hosts, Host::kA, 32 * kMiB, 20); });
 }
 
+/// While it is restored no thread may run that tells of the GPU.
+TEST(Migration, AProgramWithContextsOfItsOwnThatComeAndGoMoves) {
+  expect_as_undisturbed([](TwoHosts& hosts) {
+    return hosts.start_app(Host::kA, {hosts.program_path("ticker"), "--contexts", "10"});
+  });
+}
+
 TEST(Migration, FiveThousandSmallBuffersMoveLikeLargeOnes) {
   expect_as_undisturbed([](TwoHosts& hosts) { return start_small_buffers(hosts, Host::kA, 200); });
 }

@@ -170,6 +170,32 @@ TEST_F(ArenasTest, AContextHasArenasOfItsOwnAndTakesThemWithIt) {
   EXPECT_EQ(subject_.value(command("range", outer)), outer);
 }
 
+/// A part of a GPU has a context of its own, and no memory.
+TEST_F(ArenasTest, AContextThatIsPartOfAnotherLeavesItsMemoryBehind) {
+  const std::vector<std::uint64_t> sizes{3000, 3 * kMiB};
+  for (int round = 0; round < 3; ++round) {
+    const std::uint64_t green = subject_.value("green 0");
+    std::vector<std::uint64_t> addresses, sums;
+    for (const std::uint64_t bytes : sizes) {
+      addresses.push_back(allocate(bytes));
+      fill(addresses.back(), bytes, 5);
+      sums.push_back(sum(addresses.back(), bytes));
+    }
+    EXPECT_EQ(subject_.value(command("attribute", addresses[0], CU_POINTER_ATTRIBUTE_CONTEXT)),
+              context_);
+    agent::Door door = door_of(subject_);
+    detach_and_attach(door);
+    subject_.ask(command("current", context_));
+    subject_.ask(command("destroy_green", green));
+    detach_and_attach(door);
+    EXPECT_EQ(good(door.hello()).contexts, 1u);
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      EXPECT_EQ(sum(addresses[i], sizes[i]), sums[i]);
+      free(addresses[i]);
+    }
+  }
+}
+
 TEST_F(ArenasTest, PeersReachOldAndNewAllocationsAcrossADetach) {
   const std::uint64_t older = allocate(4096);
   const std::uint64_t peer = subject_.value("context 1");

@@ -22,7 +22,7 @@ class StackLimitsTest : public testing::Test {
 TEST_F(StackLimitsTest, TheyAreLowWhileDetachedAndAsBeforeAfterwards) {
   const std::uint64_t primary = subject_.value("primary 0");
   subject_.ask(command("set_limit", kStackSize, 4096));
-  const std::uint64_t created = subject_.value("context 1");
+  const std::uint64_t second = subject_.value("primary 1");
   subject_.ask(command("set_limit", kStackSize, 8192));
   agent::Door door = door_of(subject_);
   for (int cycle = 0; cycle < 3; ++cycle) {
@@ -34,7 +34,7 @@ TEST_F(StackLimitsTest, TheyAreLowWhileDetachedAndAsBeforeAfterwards) {
     good(door.attach(std::move(held)));
     EXPECT_EQ(good(door.hello()).lowered_stacks, 0u);
     good(door.resume());
-    subject_.ask(command("current", created));
+    subject_.ask(command("current", second));
     EXPECT_EQ(limit(), 8192u);
     subject_.ask(command("current", primary));
     EXPECT_EQ(limit(), 4096u);
@@ -51,6 +51,19 @@ TEST_F(StackLimitsTest, TheApplicationNeverSeesALowOne) {
   good(door.attach({}));
   good(door.resume());
   EXPECT_EQ(std::stoull(subject_.receive().substr(3), nullptr, 0), before);
+}
+
+/// Where threads stand still, to set one may take forever.
+TEST_F(StackLimitsTest, ContextsOfTheProgramsOwnAndThoseWhoseWaitsBlockStayAsTheyAre) {
+  constexpr int kBlockingSync = 4;  // CU_CTX_SCHED_BLOCKING_SYNC
+  subject_.ask(command("primary_flags", 0, kBlockingSync));
+  subject_.value("context 1");
+  agent::Door door = door_of(subject_);
+  good(quiesce(door, kLong, kNoLease));
+  good(door.detach());
+  EXPECT_EQ(good(door.hello()).lowered_stacks, 0u);
+  good(door.attach({}));
+  good(door.resume());
 }
 
 TEST_F(StackLimitsTest, AContextWhoseLimitIsLowestAlreadyStaysAsItIs) {

@@ -485,6 +485,23 @@ void add_context_commands(std::map<std::string, Command>& commands) {
     if (result == CUDA_SUCCESS) result = cu.cuCtxSetCurrent(context);
     return Answer{result, {number(context)}, {}};
   };
+  commands["green"] = [](const Numbers& n) {
+    CUgreenCtx green = nullptr;
+    CUcontext context = nullptr;
+    CUresult result = cu.cuGreenCtxCreate(&green, nullptr, static_cast<int>(n[0]), 1);
+    if (result == CUDA_SUCCESS) result = cu.cuCtxFromGreenCtx(&context, green);
+    if (result == CUDA_SUCCESS) result = cu.cuCtxSetCurrent(context);
+    return Answer{result, {number(green)}, {}};
+  };
+  commands["destroy_green"] = [](const Numbers& n) {
+    return Answer{cu.cuGreenCtxDestroy(reinterpret_cast<CUgreenCtx>(n[0])), {}, {}};
+  };
+  commands["primary_flags"] = [](const Numbers& n) {
+    return Answer{
+        cu.cuDevicePrimaryCtxSetFlags_v2(static_cast<int>(n[0]), static_cast<unsigned>(n[1])),
+        {},
+        {}};
+  };
   commands["release_primary"] = [](const Numbers& n) {
     return Answer{cu.cuDevicePrimaryCtxRelease_v2(static_cast<int>(n[0])), {}, {}};
   };

@@ -8,6 +8,10 @@ namespace {
 
 constexpr unsigned kApiVersion = 3020;
 
+bool blocks(const Context& context) {
+  return (context.flags & CU_CTX_SCHED_MASK) == CU_CTX_SCHED_BLOCKING_SYNC;
+}
+
 CUresult create(CUcontext* handle, unsigned flags, CUdevice ordinal) {
   return call([&](Process& process) {
     if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -125,9 +129,52 @@ SOFTGPU_API cuCtxGetApiVersion(CUcontext, unsigned* version) {
   });
 }
 
+// Green contexts: whatever part of the device is described, all of it works.
+SOFTGPU_API cuGreenCtxCreate(CUgreenCtx* handle, CUdevResourceDesc, CUdevice ordinal, unsigned) {
+  return call([&](Process& process) {
+    if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (process.devices.at(ordinal) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+    const auto context = make_context(process, ordinal, 0, false);
+    context->green_of = retain_primary(process, ordinal);
+    *handle = reinterpret_cast<CUgreenCtx>(context.get());
+    return CUDA_SUCCESS;
+  });
+}
+
+SOFTGPU_API cuCtxFromGreenCtx(CUcontext* handle, CUgreenCtx green) {
+  return call([&](Process& process) {
+    const auto context = process.contexts.get(green);
+    if (!context || !context->green_of) return CUDA_ERROR_INVALID_CONTEXT;
+    *handle = reinterpret_cast<CUcontext>(context.get());
+    return CUDA_SUCCESS;
+  });
+}
+
+SOFTGPU_API cuGreenCtxDestroy(CUgreenCtx green) {
+  return call([&](Process& process) -> CUresult {
+    const auto context = process.contexts.get(green);
+    if (!context || !context->green_of) return CUDA_ERROR_INVALID_CONTEXT;
+    end_context(process, context);
+    return release_primary(process, context->ordinal, false);
+  });
+}
+
+SOFTGPU_API cuGreenCtxStreamCreate(CUstream* handle, CUgreenCtx green, unsigned flags,
+                                   int priority) {
+  return call([&](Process& process) {
+    const auto context = process.contexts.get(green);
+    if (!context || !context->green_of) return CUDA_ERROR_INVALID_CONTEXT;
+    *handle = reinterpret_cast<CUstream>(create_stream(process, *context, flags, priority).get());
+    return CUDA_SUCCESS;
+  });
+}
+
 SOFTGPU_API cuCtxSynchronize() {
   return call_in_context([&](Process& process, Context& context) -> CUresult {
     if (const CUresult refused = refuse_if_capturing(process)) return refused;
+    for (const auto& other : process.contexts.all()) {
+      if (other->green_of.get() == &context) other->synchronize();
+    }
     return context.synchronize();
   });
 }
@@ -143,10 +190,12 @@ SOFTGPU_API cuCtxGetLimit(std::size_t* value, CUlimit limit) {
 }
 
 SOFTGPU_API cuCtxSetLimit(CUlimit limit, std::size_t value) {
-  return call_in_context([&](Process&, Context& context) {
+  return call_in_context([&](Process& process, Context& context) {
     if (static_cast<std::size_t>(limit) >= context.limits.size()) {
       return CUDA_ERROR_UNSUPPORTED_LIMIT;
     }
+    // The memory for it changes when the context is idle.
+    if (limit == CU_LIMIT_STACK_SIZE && blocks(context)) process.event_thread.wait();
     context.limits[limit] = value;
     return CUDA_SUCCESS;
   });

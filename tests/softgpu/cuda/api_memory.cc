@@ -13,8 +13,9 @@ CUresult allocate(CUdeviceptr* address, std::size_t bytes) {
     if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult refused = refuse_if_capturing(process)) return refused;
     std::uintptr_t start = 0;
-    const CUresult result = process.memory.allocate(context.ordinal, bytes, &context,
-                                                    RangeKind::kDriver, nullptr, &start);
+    Context* const owner = context.green_of ? context.green_of.get() : &context;
+    const CUresult result =
+        process.memory.allocate(context.ordinal, bytes, owner, RangeKind::kDriver, nullptr, &start);
     if (result == CUDA_SUCCESS) *address = start;
     return result;
   });

@@ -141,6 +141,7 @@ struct Context : std::enable_shared_from_this<Context> {
   int ordinal = 0;
   unsigned flags = 0;
   bool primary = false;
+  std::shared_ptr<Context> green_of;  ///< the primary context that owns what is allocated in it
   unsigned long long id = 0;
   /// Stack, printf, heap and more, in the interfaces' order: remembered, not acted upon.
   std::array<std::size_t, 8> limits{1024, 1024 * 1024, 8 * 1024 * 1024};

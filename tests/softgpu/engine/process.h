@@ -10,6 +10,7 @@
 #include "tests/softgpu/engine/call_gate.h"
 #include "tests/softgpu/engine/device.h"
 #include "tests/softgpu/engine/door.h"
+#include "tests/softgpu/engine/event_thread.h"
 #include "tests/softgpu/engine/memory.h"
 #include "tests/softgpu/engine/module.h"
 #include "tests/softgpu/engine/objects.h"
@@ -49,6 +50,7 @@ struct Process {
   Memory memory{&devices};
   std::unique_ptr<Scheduler> scheduler;
   CallGate gate;
+  EventThread event_thread;
   std::unique_ptr<Door> door;
 
   Handles<Context> contexts;
