@@ -77,4 +77,9 @@ CUresult cuMemHostUnregister(void* at) {
       unregister_host_memory(cuda(), at, [&] { return from_cuda(real::cuMemHostUnregister(at)); }));
 }
 
+bounds::Range range_around(Address address) {
+  if (!calls_are_left_to_driver()) return preload::range_around(cuda(), address);
+  return {bounds::tag_of(cuda().number), 0, bounds::kUnlimited, bounds::kUnlimited};
+}
+
 }  // namespace gcr::preload::tracked

@@ -4,6 +4,7 @@
 // driver older than the application) says so as cuGetProcAddress would, and does nothing.
 #include "preload/cuda/shims.h"
 
+#include "preload/cuda/bounds.h"
 #include "preload/cuda/real_driver.h"
 #include "preload/cuda/tracked.h"
 #include "preload/gate.h"
@@ -41,18 +42,22 @@ CUresult copy(const Call& call) {
 #define GCR_BEHAVIOUR(symbol, args)                              \
   gcr::preload::calls_are_left_to_driver() ? driver->symbol args \
                                            : gcr::preload::tracked::symbol args
-#define GCR_DEFINE_kGated(symbol, params, args) \
-  GCR_SHIM(symbol, params, GCR_INSIDE, driver->symbol args)
-#define GCR_DEFINE_kCopies(symbol, params, args) \
-  GCR_SHIM(symbol, params, GCR_INSIDE, gcr::preload::copy([&] { return driver->symbol args; }))
-#define GCR_DEFINE_kTracked(symbol, params, args) \
+#define GCR_BOUNDED(public_name, args, call) \
+  gcr::preload::Beyond<gcr::preload::names::public_name>::of args ? CUDA_ERROR_INVALID_VALUE : call
+#define GCR_DEFINE_kGated(symbol, public_name, params, args) \
+  GCR_SHIM(symbol, params, GCR_INSIDE, GCR_BOUNDED(public_name, args, driver->symbol args))
+#define GCR_DEFINE_kCopies(symbol, public_name, params, args) \
+  GCR_SHIM(                                                   \
+      symbol, params, GCR_INSIDE,                             \
+      GCR_BOUNDED(public_name, args, gcr::preload::copy([&] { return driver->symbol args; })))
+#define GCR_DEFINE_kTracked(symbol, public_name, params, args) \
   GCR_SHIM(symbol, params, GCR_INSIDE, GCR_BEHAVIOUR(symbol, args))
-#define GCR_DEFINE_kWaits(symbol, params, args) \
+#define GCR_DEFINE_kWaits(symbol, public_name, params, args) \
   GCR_SHIM(symbol, params, , GCR_BEHAVIOUR(symbol, args))
-#define GCR_DEFINE_kLookup(symbol, params, args)
-#define GCR_DEFINE_kPassed(symbol, params, args)
+#define GCR_DEFINE_kLookup(symbol, public_name, params, args)
+#define GCR_DEFINE_kPassed(symbol, public_name, params, args)
 #define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
-  GCR_DEFINE_##policy(symbol, params, args)
+  GCR_DEFINE_##policy(symbol, public_name, params, args)
 
 extern "C" {
 #include "preload/cuda/driver_api.def"

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "preload/cuda/abi/driver_abi.h"
+#include "preload/memory/bounds.h"
 
 namespace gcr::preload::tracked {
 
@@ -27,5 +28,8 @@ namespace gcr::preload::tracked {
 
 /// For kCopies: whether a copy that the driver has refused may succeed now.
 bool open_to_copies();
+
+/// For copies and fills: how far one may go from an address (preload/cuda/bounds.h).
+bounds::Range range_around(Address address);
 
 }  // namespace gcr::preload::tracked

@@ -7,6 +7,8 @@
 #include <iterator>
 #include <utility>
 
+#include "preload/memory/bounds.h"
+
 namespace gcr::preload {
 namespace {
 
@@ -73,12 +75,14 @@ Mapping& Inventory::add_mapping(Address address, std::size_t size_bytes, std::si
   mapping.offset_bytes = offset_bytes;
   mapping.physical = &physical;
   ++physical.mappings;
+  bounds::note_change();
   return mapping;
 }
 
 Mapping Inventory::take_mapping(Address address) {
   auto node = mappings_.extract(address);
   --node.mapped().physical->mappings;
+  bounds::note_change();
   return std::move(node.mapped());
 }
 
@@ -89,7 +93,23 @@ Mapping* Inventory::find_mapping(Address address) {
   return address - mapping.address < mapping.size_bytes ? &mapping : nullptr;
 }
 
+void Inventory::gap_around(Address address, Address* begin, Address* end) const {
+  const auto after = mappings_.upper_bound(address);
+  *end = after == mappings_.end() ? ~Address{0} : after->first;
+  if (after == mappings_.begin()) {
+    *begin = 0;
+  } else {
+    const Mapping& before = std::prev(after)->second;
+    *begin = before.address + before.size_bytes;
+  }
+}
+
 Plain& Inventory::add_plain(Address address, std::size_t requested_bytes) {
+  bounds::note_change();
+  return add_pooled(address, requested_bytes);
+}
+
+Plain& Inventory::add_pooled(Address address, std::size_t requested_bytes) {
   Plain& plain = plains_[address];
   plain.address = address;
   plain.requested_bytes = requested_bytes;
@@ -98,9 +118,12 @@ Plain& Inventory::add_plain(Address address, std::size_t requested_bytes) {
 }
 
 void Inventory::remove_plain(Address address) {
+  bounds::note_change();
   remove_ipc_records(address, address + 1);
   plains_.erase(address);
 }
+
+void Inventory::remove_pooled(Address address) { plains_.erase(address); }
 
 void Inventory::remove_ipc_records(Address first, Address end) {
   if (ipc_records_.empty()) return;
@@ -126,6 +149,7 @@ bool Inventory::has_plains(const Mapping& mapping) const {
 }
 
 void Inventory::remove_plains(const Mapping& mapping) {
+  bounds::note_change();
   remove_ipc_records(mapping.address, mapping.address + mapping.size_bytes);
   plains_.erase(plains_.lower_bound(mapping.address),
                 plains_.lower_bound(mapping.address + mapping.size_bytes));

@@ -122,9 +122,15 @@ class Inventory {
   /// The mapping that contains `address`, or null.
   Mapping* find_mapping(Address address);
 
-  /// A plain allocation in a mapping of the library's.
+  /// The addresses around one that is in no mapping, up to the next ones: [begin, end).
+  void gap_around(Address address, Address* begin, Address* end) const;
+
+  /// A plain allocation in a mapping of the library's; its bounds are known from now on. Those of a
+  /// pool's memory are the driver's to look at.
   Plain& add_plain(Address address, std::size_t requested_bytes);
+  Plain& add_pooled(Address address, std::size_t requested_bytes);
   void remove_plain(Address address);
+  void remove_pooled(Address address);
   /// The record of the plain allocation at `address`, which is new and empty the first time.
   IpcRecord& ipc_record(Address address) { return ipc_records_[address]; }
   bool has_ipc_records() const { return !ipc_records_.empty(); }

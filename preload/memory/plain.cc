@@ -157,6 +157,25 @@ std::optional<View> view_of(Runtime& r, Address address) {
   return view;
 }
 
+bounds::Range range_around(Runtime& r, Address address) {
+  constexpr Address kUnitBytes = 512;
+  const std::lock_guard lock(r.mutex);
+  bounds::Range range{bounds::tag_of(r.number), 0, bounds::kUnlimited, bounds::kUnlimited};
+  const Mapping* mapping = r.inventory.find_mapping(address);
+  if (mapping == nullptr) {
+    r.inventory.gap_around(address, &range.begin, &range.end);
+    return range;
+  }
+  range.begin = mapping->address;
+  range.end = mapping->address + mapping->size_bytes;
+  if (!mapping->is_of_plains() || mapping->pool != nullptr) return range;
+  const Plain* plain = r.inventory.find_plain(address / kUnitBytes * kUnitBytes);
+  if (plain == nullptr) return {range.tag, address, address + 1, 0};
+  range.begin = plain->address;
+  range.end = range.limit = plain->address + round_up(plain->requested_bytes, kUnitBytes);
+  return range;
+}
+
 void set_sync_memops(Runtime& r, Address address, bool value) {
   const std::lock_guard lock(r.mutex);
   if (Plain* plain = r.inventory.find_plain(address)) plain->sync_memops = value;

@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "preload/memory/bounds.h"
 #include "preload/memory/runtime.h"
 
 namespace gcr::preload {
@@ -46,6 +47,10 @@ struct View {
 
 /// Nothing: it is the driver's. Takes the mutex.
 std::optional<View> view_of(Runtime& r, Address address);
+
+/// How far copies and fills may go from an address: to the end of the plain allocation that it is
+/// in, in units of 512 bytes, which is what allocations of the driver take. Takes the mutex.
+bounds::Range range_around(Runtime& r, Address address);
 
 /// As the application set it. Takes the mutex.
 void set_sync_memops(Runtime& r, Address address, bool value);

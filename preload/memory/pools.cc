@@ -194,7 +194,7 @@ void note_use(Pool& pool, std::uint64_t stream) {
 }
 
 void note_taken(Runtime& r, Pool& pool, Address address, std::size_t requested_bytes) {
-  r.inventory.add_plain(address, requested_bytes);
+  r.inventory.add_pooled(address, requested_bytes);
   pool.used_bytes += PoolRanges::whole_units(requested_bytes);
   pool.most_used_bytes = std::max(pool.most_used_bytes, pool.used_bytes);
 }
@@ -428,7 +428,7 @@ std::optional<Result> free_in_order(Runtime& r, Address address, Stream* named) 
   if (record == nullptr) return Result::kInvalidHandle;
   Pool& pool = *mapping->pool;
   const std::size_t size_bytes = PoolRanges::whole_units(plain->requested_bytes);
-  r.inventory.remove_plain(address);
+  r.inventory.remove_pooled(address);
   pool.used_bytes -= size_bytes;
   note_use(pool, stream.number);
   record->last_ticket = ++r.pools.tickets;
@@ -444,7 +444,7 @@ std::optional<Result> free_unused(Runtime& r, Address address) {
   const Plain* plain = r.inventory.find_plain(address);
   if (plain == nullptr || plain->address != address) return Result::kInvalidValue;
   const std::size_t size_bytes = PoolRanges::whole_units(plain->requested_bytes);
-  r.inventory.remove_plain(address);
+  r.inventory.remove_pooled(address);
   mapping->pool->used_bytes -= size_bytes;
   ++r.pools.tickets;
   mapping->pool->ranges.give_back(address, size_bytes, {});

@@ -13,6 +13,7 @@
 #include "preload/gate.h"
 #include "preload/inherited.h"
 #include "preload/memory/backing.h"
+#include "preload/memory/bounds.h"
 #include "preload/memory/capture.h"
 #include "preload/memory/contexts.h"
 #include "preload/memory/ipc.h"
@@ -560,6 +561,7 @@ bool after_fork_in_child() {
   for (Runtime*& runtime : g_started) {
     if (runtime != nullptr && !runtime->used.load(std::memory_order_relaxed)) runtime = nullptr;
   }
+  bounds::note_change();
   // Not even the drivers can use their files in here, and CRIU cannot dump them.
   for_each_runtime([](Runtime& r) {
     r.driver.take_all_calls();

@@ -131,6 +131,79 @@ void odd_calls() {
   result("free of host memory", cu.cuMemFree_v2(reinterpret_cast<CUdeviceptr>(&address)));
 }
 
+/// Copies of any addresses; where nothing is allocated they would be the host's.
+void touching_by_address(const std::string& name, CUdeviceptr address, std::size_t bytes) {
+  std::vector<unsigned char> host(bytes);
+  const auto place = reinterpret_cast<CUdeviceptr>(host.data());
+  result(name + ", read by addresses", cu.cuMemcpy(place, address, bytes));
+  result(name + ", written by addresses", cu.cuMemcpy(address, place, bytes));
+  result(name + ", read by addresses in a stream",
+         cu.cuMemcpyAsync(place, address, bytes, nullptr));
+  result(name + ", written by addresses in a stream",
+         cu.cuMemcpyAsync(address, place, bytes, nullptr));
+  cu.cuCtxSynchronize();
+}
+
+/// Copies and fills of `bytes` from `address` on, and what each answers.
+void touching(const std::string& name, CUdeviceptr address, std::size_t bytes, CUdeviceptr other) {
+  std::vector<unsigned char> host(bytes);
+  CUstream stream = nullptr;
+  need(cu.cuStreamCreate(&stream, 1), "cuStreamCreate");
+  result(name + ", read", cu.cuMemcpyDtoH_v2(host.data(), address, bytes));
+  result(name + ", written", cu.cuMemcpyHtoD_v2(address, host.data(), bytes));
+  result(name + ", copied from", cu.cuMemcpyDtoD_v2(other, address, bytes));
+  result(name + ", copied to", cu.cuMemcpyDtoD_v2(address, other, bytes));
+  result(name + ", read in a stream", cu.cuMemcpyDtoHAsync_v2(host.data(), address, bytes, stream));
+  result(name + ", written in a stream",
+         cu.cuMemcpyHtoDAsync_v2(address, host.data(), bytes, stream));
+  result(name + ", copied from in a stream",
+         cu.cuMemcpyDtoDAsync_v2(other, address, bytes, stream));
+  result(name + ", copied to in a stream", cu.cuMemcpyDtoDAsync_v2(address, other, bytes, stream));
+  result(name + ", bytes set", cu.cuMemsetD8_v2(address, 1, bytes));
+  result(name + ", bytes set in a stream", cu.cuMemsetD8Async(address, 1, bytes, stream));
+  result(name + ", shorts set", cu.cuMemsetD16_v2(address, 1, bytes / 2));
+  result(name + ", shorts set in a stream", cu.cuMemsetD16Async(address, 1, bytes / 2, stream));
+  result(name + ", words set", cu.cuMemsetD32_v2(address, 1, bytes / 4));
+  result(name + ", words set in a stream", cu.cuMemsetD32Async(address, 1, bytes / 4, stream));
+  CUcontext context = nullptr;
+  cu.cuCtxGetCurrent(&context);
+  result(name + ", copied between contexts",
+         cu.cuMemcpyPeer(other, context, address, context, bytes));
+  result(name + ", copied between contexts in a stream",
+         cu.cuMemcpyPeerAsync(address, context, other, context, bytes, stream));
+  result(name + ", read in the thread's stream",
+         cu.cuMemcpyDtoH_v2_ptds(host.data(), address, bytes));
+  result(name + ", set in the thread's stream", cu.cuMemsetD8Async_ptsz(address, 1, bytes, 0));
+  result(name + ", then", cu.cuCtxSynchronize());
+  cu.cuStreamDestroy_v2(stream);
+}
+
+/// Copies and fills that reach beyond their allocation. None ends within the 512 bytes in which the
+/// allocation ends: there the library does not look. In HIP it does not look at all.
+void beyond(const std::string& prefix) {
+  if (uses_hip) return;
+  const CUdeviceptr other = allocated(20 * kMiB);
+  for (const std::size_t bytes :
+       {std::size_t{512}, 100 * kKiB, 2 * kMiB + 512, 3 * kMiB, 17 * kMiB + 1536}) {
+    const std::string name = prefix + "of " + std::to_string(bytes);
+    const CUdeviceptr address = allocated(bytes);
+    const CUdeviceptr neighbour = allocated(bytes);
+    cu.cuMemsetD8_v2(neighbour, 7, bytes);
+    touching(name + ", all", address, bytes, other);
+    touching(name + ", the end", address + bytes - 8, 8, other);
+    touching(name + ", nothing at the end", address + bytes - 8, 0, other);
+    touching(name + ", across the end", address + bytes - 8, 16, other);
+    touching(name + ", all and more", address, bytes + 8, other);
+    touching_by_address(name + ", the end", address + bytes - 8, 8);
+    touching_by_address(name + ", across the end", address + bytes - 8, 16);
+    fact(name + ", the neighbour is intact", holds(neighbour, bytes, 7));
+    cu.cuMemFree_v2(address);
+    touching(name + ", freed", address, 8, other);
+    cu.cuMemFree_v2(neighbour);
+  }
+  cu.cuMemFree_v2(other);
+}
+
 void identities() {
   const CUdeviceptr first = allocated(4096);
   const CUdeviceptr second = allocated(4096);
@@ -548,6 +621,7 @@ void among_many() {
   fact("among many, buffer ids differ", buffer_id(first) != buffer_id(second));
   cu.cuMemFree_v2(first);
   cu.cuMemFree_v2(second);
+  beyond("among many, ");
   sharing(3 * kMiB);
   running_out({2 * kMiB, 6 * kMiB, 16 * kMiB});
   fragments();
@@ -573,6 +647,7 @@ void print_facts() {
   sizes("", {1, 255, 513, 4096, 64 * kKiB, kMiB, kMiB + 1, 2 * kMiB - 1, 2 * kMiB, 5 * kMiB + 1});
   odd_calls();
   identities();
+  beyond("");
   many();
   rows();
   waiting(context);

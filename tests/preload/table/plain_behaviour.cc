@@ -27,6 +27,10 @@ unsigned int g_tracked_calls = 0;  // of HIP
 
 bool open_to_copies() { return false; }
 
+bounds::Range range_around(Address) {
+  return {bounds::tag_of(0), 0, bounds::kUnlimited, bounds::kUnlimited};
+}
+
 #define GCR_HIP_PLAIN_kGated(result, symbol, params, args)
 #define GCR_HIP_PLAIN_kLookup GCR_HIP_PLAIN_kGated
 #define GCR_HIP_PLAIN_kPassed GCR_HIP_PLAIN_kGated

@@ -1,0 +1,78 @@
+// Which memory CUDA's copies and fills touch, by their public names: all forms of a function have
+// their parameters in the same order. Of rows (2D, 3D), arrays and batches nothing is said: there
+// the driver alone looks.
+#pragma once
+
+#include "preload/cuda/abi/driver_abi.h"
+#include "preload/cuda/tracked.h"
+#include "preload/memory/bounds.h"
+
+namespace gcr::preload {
+
+namespace names {
+#define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
+  struct public_name;
+#include "preload/cuda/driver_api.def"
+}  // namespace names
+
+inline bool stays_inside(Address address, std::size_t bytes) {
+  return bounds::stays_inside<0>(address, bytes, tracked::range_around);
+}
+
+/// Whether a call of the function reaches beyond an allocation. Everything else costs nothing.
+template <class Name>
+struct Beyond {
+  template <class... Arguments>
+  static constexpr bool of(const Arguments&...) {
+    return false;
+  }
+};
+
+template <std::size_t kWidth>
+struct BeyondByFill {
+  static bool of(Address to, unsigned, std::size_t count, const auto&...) {
+    return !stays_inside(to, count > SIZE_MAX / kWidth ? SIZE_MAX : count * kWidth);
+  }
+};
+struct BeyondByCopy {
+  static bool of(Address to, Address from, std::size_t bytes, const auto&...) {
+    return !stays_inside(to, bytes) || !stays_inside(from, bytes);
+  }
+};
+struct BeyondByRead {
+  static bool of(const void*, Address from, std::size_t bytes, const auto&...) {
+    return !stays_inside(from, bytes);
+  }
+};
+struct BeyondByWrite {
+  static bool of(Address to, const void*, std::size_t bytes, const auto&...) {
+    return !stays_inside(to, bytes);
+  }
+};
+struct BeyondByPeerCopy {
+  static bool of(Address to, CUcontext, Address from, CUcontext, std::size_t bytes,
+                 const auto&...) {
+    return !stays_inside(to, bytes) || !stays_inside(from, bytes);
+  }
+};
+
+// clang-format off
+template <> struct Beyond<names::cuMemcpy> : BeyondByCopy {};
+template <> struct Beyond<names::cuMemcpyAsync> : BeyondByCopy {};
+template <> struct Beyond<names::cuMemcpyDtoD> : BeyondByCopy {};
+template <> struct Beyond<names::cuMemcpyDtoDAsync> : BeyondByCopy {};
+template <> struct Beyond<names::cuMemcpyDtoH> : BeyondByRead {};
+template <> struct Beyond<names::cuMemcpyDtoHAsync> : BeyondByRead {};
+template <> struct Beyond<names::cuMemcpyHtoD> : BeyondByWrite {};
+template <> struct Beyond<names::cuMemcpyHtoDAsync> : BeyondByWrite {};
+template <> struct Beyond<names::cuMemcpyPeer> : BeyondByPeerCopy {};
+template <> struct Beyond<names::cuMemcpyPeerAsync> : BeyondByPeerCopy {};
+template <> struct Beyond<names::cuMemsetD8> : BeyondByFill<1> {};
+template <> struct Beyond<names::cuMemsetD8Async> : BeyondByFill<1> {};
+template <> struct Beyond<names::cuMemsetD16> : BeyondByFill<2> {};
+template <> struct Beyond<names::cuMemsetD16Async> : BeyondByFill<2> {};
+template <> struct Beyond<names::cuMemsetD32> : BeyondByFill<4> {};
+template <> struct Beyond<names::cuMemsetD32Async> : BeyondByFill<4> {};
+// clang-format on
+
+}  // namespace gcr::preload
