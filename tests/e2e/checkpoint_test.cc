@@ -15,10 +15,12 @@
 #include <random>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "migrate-agent/procfs/procfs.h"
 #include "src/base/units.h"
+#include "tests/apps/handover.h"
 #include "tests/e2e/checkpoints.h"
 #include "tests/support/damage.h"
 
@@ -217,6 +219,22 @@ TEST_F(CheckpointTest, AJobOfSeveralProcessesThatShareVramIsOneCheckpoint) {
   ASSERT_EQ(restored.exit_code, 0) << restored.err;
   EXPECT_TRUE(ring.wait_for_lines(before + 4)) << ring.output();
   end(static_cast<pid_t>(number(last_line(restored), "pid")));
+}
+
+TEST_F(CheckpointTest, HandlesThatWereUnderWayAreOpenedInWhatIsRestored) {
+  App handover = hosts_.start_app(Host::kA, {hosts_.program_path("handover")});
+  ASSERT_TRUE(handover.wait_for_lines(10)) << handover.output();
+  const CommandResult taken = checkpoint(handover.pid(), {"--stop"});
+  ASSERT_EQ(taken.exit_code, 0) << taken.out << taken.err;
+  const std::size_t before = handover.lines().size();
+  const CommandResult restored = restore(Host::kB);
+  ASSERT_EQ(restored.exit_code, 0) << restored.err;
+  EXPECT_TRUE(handover.wait_for_lines(before + 20)) << handover.output();
+  apps::HandoverLines expected;
+  for (const std::string& line : handover.lines()) ASSERT_EQ(line, expected.next());
+  const auto pid = static_cast<pid_t>(number(last_line(restored), "pid"));
+  ASSERT_EQ(::kill(pid, SIGTERM), 0);  // and the files of its events go
+  while (procfs::read_stat(pid)) std::this_thread::sleep_for(Milliseconds(10));
 }
 
 /// Where the agent's worker is killed, and whether there is a checkpoint afterwards.
