@@ -156,13 +156,7 @@ class Call {
   }
 
  private:
-  void store(void* function) const {
-    void* const page =
-        reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(slot_) / kPageBytes * kPageBytes);
-    if (read_only_ && ::mprotect(page, kPageBytes, PROT_READ | PROT_WRITE) != 0) return;
-    __atomic_store_n(slot_, function, __ATOMIC_RELEASE);
-    if (read_only_) ::mprotect(page, kPageBytes, PROT_READ);
-  }
+  void store(void* function) const { store_pointer(slot_, function, read_only_); }
 
   const char* name_;
   void** slot_ = nullptr;  ///< null: the driver does not call it

@@ -41,7 +41,8 @@ static_assert(sizeof(DoorCard) == 24);
 
 enum class Op : std::uint32_t {
   kInvalid = 0,
-  /// Replies with a Summary. Changes nothing.
+  /// Replies with a Summary. Looks for calls past the gate (preload/bindings.h), binds to the shims
+  /// what can be, and says kPastGate of what cannot.
   kHello = 1,
   /// Replies with every physical allocation as entries, without descriptors. `generation` in the
   /// reply changes whenever an allocation appears or vanishes.
@@ -56,8 +57,10 @@ enum class Op : std::uint32_t {
   kCloseGate = 4,
   /// Unmaps and releases every tracked allocation and closes its descriptors; addresses stay
   /// reserved. Primary contexts' stack limits are lowered too. Needs a closed gate, no blockers,
-  /// and everything exported in this session (kNotFound names the first that was not). On failure
-  /// everything is mapped again, or the reply says kBroken.
+  /// nothing that has been bound past the gate since the last kHello (kPastGate, though it be
+  /// brought back: its calls may be under way), and everything exported in this session (kNotFound
+  /// names the first that was not). On failure everything is mapped again, or the reply says
+  /// kBroken.
   kDetach = 5,
   /// Brings descriptors for the ids in the request (after kDetach, any number of packets). The
   /// application owns them from then on.
@@ -157,6 +160,7 @@ enum Blocker : std::uint32_t {
   kStreamCapturing = 16,  ///< a stream is being captured at this moment
   kLostPools = 32,        ///< a pool was exported or imported, or has memory on the host
   kProfiled = 64,         ///< a profiler has attached itself to the driver (CUPTI)
+  kPastGate = 128,        ///< an object calls the driver itself; in replies to kHello and kDetach
 };
 
 struct Summary {
@@ -193,7 +197,10 @@ struct DoorReply {
   std::uint64_t failed_id;      ///< what failed, mostly an allocation; 0 if nothing
   std::uint64_t advised_bytes;  ///< kDropPages, kUseHugePages: bytes done
   Summary summary;              ///< always filled
-  DoorEntry entries[kMaxEntries];
+  union {
+    DoorEntry entries[kMaxEntries];
+    char past_gate[256];  ///< where the summary says kPastGate: a sentence about the object
+  };
 };
 static_assert(sizeof(DoorReply) == 56 + 80 + 48 * kMaxEntries);
 

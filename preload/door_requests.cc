@@ -11,6 +11,7 @@
 #include <chrono>
 #include <mutex>
 
+#include "preload/bindings.h"
 #include "preload/descriptors.h"
 #include "preload/door.h"
 #include "preload/gate.h"
@@ -49,6 +50,8 @@ class DoorServer {
   bool still_ours();
   bool receive(Packet* packet) const;
   void handle(Packet& packet);
+  void handle_hello(door::DoorReply& reply);
+  void handle_detach(const door::DoorRequest& request, door::DoorReply& reply);
   void handle_inventory(const Packet& packet, door::DoorReply& reply);
   void handle_export(const Packet& packet, door::DoorReply& reply);
   void handle_replace(const Packet& packet, door::DoorReply& reply);
@@ -169,11 +172,33 @@ void DoorServer::answer(door::DoorReply& reply, const runtime::Ending& ending,
   reply.driver_result = static_cast<std::int32_t>(ending.driver_result);
   reply.failed_id = ending.failed_id;
   reply.last = 1;
+  const std::uint32_t blockers = reply.summary.blockers;
   reply.summary = runtime::summarize();
+  reply.summary.blockers |= blockers;
   reply.summary.door_stack = reinterpret_cast<std::uintptr_t>(&reply);
   reply.duration_ns =
       static_cast<std::uint64_t>(nanoseconds(Clock::now() - request_start_).count());
   send(reply, descriptors, descriptors == nullptr ? 0 : reply.count * descriptors_each);
+}
+
+/// Not behind a closed gate: after a restore, threads stand still there that may hold the loader's
+/// lock.
+void DoorServer::handle_hello(door::DoorReply& reply) {
+  if (!gate::is_closed() && bindings::look(reply.past_gate) == bindings::Found::kPastTheGate) {
+    reply.summary.blockers = door::kPastGate;
+  }
+  answer(reply, {}, nullptr);
+}
+
+void DoorServer::handle_detach(const door::DoorRequest& request, door::DoorReply& reply) {
+  runtime::Ending ending{door::Outcome::kBadRequest};
+  if (!runtime::is_detached() && bindings::look(reply.past_gate) != bindings::Found::kNothing) {
+    reply.summary.blockers = door::kPastGate;
+  } else {
+    ending = runtime::detach(request.session);
+  }
+  if (runtime::is_detached()) lease_ = nanoseconds(0);
+  answer(reply, ending, nullptr);
 }
 
 void DoorServer::handle_inventory(const Packet&, door::DoorReply& reply) {
@@ -269,7 +294,7 @@ void DoorServer::handle(Packet& packet) {
   }
   switch (op) {
     case door::Op::kHello:
-      return answer(reply, {}, nullptr);
+      return handle_hello(reply);
     case door::Op::kInventory:
       return handle_inventory(packet, reply);
     case door::Op::kExport:
@@ -278,11 +303,8 @@ void DoorServer::handle(Packet& packet) {
       return handle_close_gate(request, reply);
     case door::Op::kStep:
       return handle_step(request, reply);
-    case door::Op::kDetach: {
-      const runtime::Ending ending = runtime::detach(request.session);
-      if (runtime::is_detached()) lease_ = nanoseconds(0);
-      return answer(reply, ending, nullptr);
-    }
+    case door::Op::kDetach:
+      return handle_detach(request, reply);
     case door::Op::kOffer:
       return answer(reply,
                     runtime::offer({request.ids, request.count},

@@ -1,7 +1,11 @@
 #include "preload/elf_object.h"
 
+#include <sys/mman.h>
+
 namespace gcr::preload {
 namespace {
+
+constexpr ElfW(Addr) kPageBytes = 4096;
 
 std::uint32_t gnu_hash(const char* name) {
   std::uint32_t hash = 5381;
@@ -53,6 +57,15 @@ ElfObject::ElfObject(ElfW(Addr) base, const ElfW(Dyn) * dynamic) : base_(base) {
         break;
       case DT_PLTRELSZ:
         calls_bytes_ = entry->d_un.d_val;
+        break;
+      case DT_RELA:
+        data_ = reinterpret_cast<const ElfW(Rela)*>(address);
+        break;
+      case DT_RELASZ:
+        data_bytes_ = entry->d_un.d_val;
+        break;
+      case DT_RELACOUNT:
+        relative_count_ = entry->d_un.d_val;
         break;
       case DT_SONAME:
         soname_offset = entry->d_un.d_val;
@@ -110,26 +123,25 @@ const ElfW(Sym) * ElfObject::find_by_sysv_hash(const char* name) const {
   return nullptr;
 }
 
-void* ElfObject::find_function(const char* name) const {
+const ElfW(Sym) * ElfObject::find_symbol(const char* name) const {
   if (symbols_ == nullptr || strings_ == nullptr) return nullptr;
-  const ElfW(Sym)* symbol = nullptr;
-  if (gnu_hash_ != nullptr) {
-    symbol = find_by_gnu_hash(name);
-  } else if (sysv_hash_ != nullptr) {
-    symbol = find_by_sysv_hash(name);
-  }
+  if (gnu_hash_ != nullptr) return find_by_gnu_hash(name);
+  return sysv_hash_ != nullptr ? find_by_sysv_hash(name) : nullptr;
+}
+
+void* ElfObject::find_function(const char* name) const {
+  const ElfW(Sym)* symbol = find_symbol(name);
   return symbol == nullptr ? nullptr : reinterpret_cast<void*>(base_ + symbol->st_value);
 }
 
 void** ElfObject::find_call(const char* name) const {
-  if (symbols_ == nullptr || strings_ == nullptr || calls_ == nullptr) return nullptr;
-  for (const ElfW(Rela)* call = calls_; call < calls_ + calls_bytes_ / sizeof(*calls_); ++call) {
-    if (ELF64_R_TYPE(call->r_info) == R_X86_64_JUMP_SLOT &&
-        same(strings_ + symbols_[ELF64_R_SYM(call->r_info)].st_name, name)) {
-      return reinterpret_cast<void**>(base_ + call->r_offset);
-    }
-  }
-  return nullptr;
+  void** slot = nullptr;
+  visit_bindings([&](const Binding& binding) {
+    if (!binding.is_call || !same(binding.name, name)) return false;
+    slot = binding.slot;
+    return true;
+  });
+  return slot;
 }
 
 const ElfW(Dyn) * dynamic_section(const dl_phdr_info& info) {
@@ -152,7 +164,6 @@ bool contains(const dl_phdr_info& info, const void* address) {
 }
 
 bool is_read_only(const dl_phdr_info& info, const void* address) {
-  constexpr ElfW(Addr) kPageBytes = 4096;
   const auto value = reinterpret_cast<ElfW(Addr)>(address);
   for (int i = 0; i < info.dlpi_phnum; ++i) {
     const ElfW(Phdr)& segment = info.dlpi_phdr[i];
@@ -163,6 +174,15 @@ bool is_read_only(const dl_phdr_info& info, const void* address) {
     if (value >= begin / kPageBytes * kPageBytes && value < end) return true;
   }
   return false;
+}
+
+bool store_pointer(void** slot, void* value, bool read_only) {
+  void* const page =
+      reinterpret_cast<void*>(reinterpret_cast<ElfW(Addr)>(slot) / kPageBytes * kPageBytes);
+  if (read_only && ::mprotect(page, kPageBytes, PROT_READ | PROT_WRITE) != 0) return false;
+  __atomic_store_n(slot, value, __ATOMIC_RELEASE);
+  if (read_only) ::mprotect(page, kPageBytes, PROT_READ);
+  return true;
 }
 
 }  // namespace gcr::preload

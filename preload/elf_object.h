@@ -1,4 +1,4 @@
-// Reads the symbols and calls of one loaded object without the dynamic loader: for code that
+// Reads the symbols and bindings of one loaded object without the dynamic loader: for code that
 // replaces dlsym and therefore cannot call it.
 #pragma once
 
@@ -6,8 +6,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace gcr::preload {
+
+/// A word of an object in which the loader stores a symbol's address.
+struct Binding {
+  const char* name;
+  void** slot;
+  bool is_call;  ///< through the procedure linkage table: before the first call, it may lead there
+  bool is_defined;  ///< by the object itself, too
+};
 
 /// A view of one loaded object's dynamic symbols. Owns nothing; valid while the object stays
 /// loaded, as it does inside a dl_iterate_phdr callback. Calls no function of another object.
@@ -19,6 +28,14 @@ class ElfObject {
   /// The address of a function that this object itself defines and exports, or null. Symbol
   /// versions are ignored. Indirect functions (IFUNC) are not found. Neither locks nor allocates.
   void* find_function(const char* name) const;
+
+  /// Its entry in the symbol table, to which the loader's own searches lead.
+  const ElfW(Sym) * find_symbol(const char* name) const;
+
+  /// Calls `visit(Binding)` for everything that the object wants of others by name, and they of it,
+  /// calls first, until it returns true. Returns whether it did. Neither locks nor allocates.
+  template <class Visitor>
+  bool visit_bindings(Visitor&& visit) const;
 
   /// Where the loader has stored the address that this object calls `name` at, or null: it calls no
   /// such function through its procedure linkage table. Neither locks nor allocates.
@@ -32,6 +49,9 @@ class ElfObject {
   const ElfW(Sym) * find_by_sysv_hash(const char* name) const;
   bool defines(std::uint32_t index, const char* name) const;
 
+  template <class Visitor>
+  bool visit_relocations(const ElfW(Rela) * begin, const ElfW(Rela) * end, Visitor&& visit) const;
+
   ElfW(Addr) base_;
   const ElfW(Sym) * symbols_ = nullptr;
   const char* strings_ = nullptr;
@@ -39,6 +59,9 @@ class ElfObject {
   const std::uint32_t* sysv_hash_ = nullptr;
   const ElfW(Rela) * calls_ = nullptr;
   std::size_t calls_bytes_ = 0;
+  const ElfW(Rela) * data_ = nullptr;
+  std::size_t data_bytes_ = 0;
+  std::size_t relative_count_ = 0;  ///< the first of them, which name no symbol
   const char* soname_ = "";
 };
 
@@ -52,18 +75,44 @@ bool contains(const dl_phdr_info& info, const void* address);
 /// (PT_GNU_RELRO).
 bool is_read_only(const dl_phdr_info& info, const void* address);
 
+/// Stores a pointer there, in one piece; the page is read-only before and after if `read_only`.
+/// False: the kernel does not let it be written.
+bool store_pointer(void** slot, void* value, bool read_only);
+
 /// Calls `visit(ElfObject, const dl_phdr_info&)` for every loaded object in load order, until it
 /// returns true. Returns whether it did. Holds the loader's lock meanwhile.
 template <class Visitor>
 bool visit_objects(Visitor&& visit) {
   return dl_iterate_phdr(
              [](dl_phdr_info* info, std::size_t, void* data) -> int {
-               return (*static_cast<Visitor*>(data))(
+               return (*static_cast<std::remove_reference_t<Visitor>*>(data))(
                           ElfObject(info->dlpi_addr, dynamic_section(*info)), *info)
                           ? 1
                           : 0;
              },
              &visit) != 0;
+}
+
+template <class Visitor>
+bool ElfObject::visit_relocations(const ElfW(Rela) * begin, const ElfW(Rela) * end,
+                                  Visitor&& visit) const {
+  for (const ElfW(Rela)* at = begin; at < end; ++at) {
+    const auto type = ELF64_R_TYPE(at->r_info);
+    if (type != R_X86_64_JUMP_SLOT && type != R_X86_64_GLOB_DAT && type != R_X86_64_64) continue;
+    const ElfW(Sym)& symbol = symbols_[ELF64_R_SYM(at->r_info)];
+    if (visit(Binding{strings_ + symbol.st_name, reinterpret_cast<void**>(base_ + at->r_offset),
+                      type == R_X86_64_JUMP_SLOT, symbol.st_shndx != SHN_UNDEF})) {
+      return true;
+    }
+  }
+  return false;
+}
+
+template <class Visitor>
+bool ElfObject::visit_bindings(Visitor&& visit) const {
+  if (symbols_ == nullptr || strings_ == nullptr) return false;
+  return visit_relocations(calls_, calls_ + calls_bytes_ / sizeof(*calls_), visit) ||
+         visit_relocations(data_ + relative_count_, data_ + data_bytes_ / sizeof(*data_), visit);
 }
 
 }  // namespace gcr::preload

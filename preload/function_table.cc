@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "preload/bindings.h"
 #include "preload/elf_object.h"
 
 namespace gcr::preload {
@@ -47,11 +48,24 @@ bool is_version_and_flavour(std::string_view rest) {
   return rest.empty() || (rest.size() == 3 && rest.starts_with("_v"));
 }
 
+}  // namespace
+
+bool may_be_of_driver(std::string_view name) {
+  const auto begins = [&](std::string_view prefix) {
+    return name.size() > prefix.size() && name.starts_with(prefix) && name[prefix.size()] >= 'A' &&
+           name[prefix.size()] <= 'Z';
+  };
+  return begins("cu") || begins("hip") || begins("__hip");
+}
+
+bool is_known(const FunctionTable& table, std::string_view symbol) {
+  return find_row(table, symbol) != nullptr ||
+         std::ranges::binary_search(table.without_row, symbol);
+}
+
 bool is_driver(const FunctionTable& table, const ElfObject& object) {
   return std::ranges::find(table.sonames, object.soname()) != table.sonames.end();
 }
-
-}  // namespace
 
 const FunctionRow* find_shimmed(const FunctionTable& table, const char* symbol) {
   return with_shim(find_row(table, symbol));
@@ -68,10 +82,11 @@ bool lookup_needs_no_shim(const FunctionTable& table, std::string_view public_na
 }
 
 bool is_unknown_export(const FunctionTable& table, const char* symbol, const void* address) {
-  if (find_row(table, symbol) != nullptr) return false;
-  if (std::ranges::binary_search(table.without_row, std::string_view(symbol))) return false;
+  if (is_known(table, symbol)) return false;
   return visit_objects([&](const ElfObject& object, const dl_phdr_info&) {
-    return is_driver(table, object) && object.find_function(symbol) == address;
+    if (!is_driver(table, object)) return false;
+    const void* const found = object.find_function(symbol);
+    return found != nullptr && (address == nullptr || found == address);
   });
 }
 
@@ -102,13 +117,17 @@ bool find_driver(const FunctionTable& table, void* addresses) {
   const bool found = visit_objects([&](const ElfObject& object, const dl_phdr_info& info) {
     if (!is_driver(table, object)) return false;
     for (const FunctionRow& row : table.rows) {
-      store(addresses, row, object.find_function(row.symbol));
+      void* const address = object.find_function(row.symbol);
+      if (address == nullptr || address != row.shim) store(addresses, row, address);
     }
+    bindings::answer_with_shims(table, addresses, object, info);
     std::strncpy(path, info.dlpi_name, sizeof(path) - 1);
     return true;
   });
   // Kept open for good: the addresses are handed to the application and used by other threads.
-  return found && dlopen(path, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) != nullptr;
+  if (!found || dlopen(path, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) == nullptr) return false;
+  bindings::look({});
+  return true;
 }
 
 }  // namespace gcr::preload

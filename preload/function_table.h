@@ -12,6 +12,8 @@
 
 namespace gcr::preload {
 
+class ElfObject;
+
 /// What stands between the application and one driver function.
 enum class Policy : unsigned char {
   kInvalid = 0,
@@ -88,13 +90,24 @@ const FunctionRow* find_looked_up(const FunctionTable& table, const void* addres
 /// so it is withheld from the application. Any thread; neither locks nor allocates.
 bool lookup_needs_no_shim(const FunctionTable& table, std::string_view public_name);
 
-/// Whether the function of that name at `address` is one that the loaded driver exports and the
-/// table does not know. Any thread; may take the loader's lock.
+/// Whether a driver's functions begin like that. Names of other libraries that do (cuFile, say) are
+/// told by where they are found.
+bool may_be_of_driver(std::string_view name);
+
+/// Whether the table says of that exported symbol what it is: in a row, or that it needs none.
+bool is_known(const FunctionTable& table, std::string_view symbol);
+
+/// Whether a loaded object is the driver, by its SONAME.
+bool is_driver(const FunctionTable& table, const ElfObject& object);
+
+/// Whether the function of that name at `address` (null: wherever) is one that the loaded driver
+/// exports and the table does not know. Any thread; may take the loader's lock.
 bool is_unknown_export(const FunctionTable& table, const char* symbol, const void* address);
 
-/// Reads the addresses of a loaded driver, known by its SONAME, and keeps it from being unloaded.
-/// False if none is loaded. Any thread, several at the same time: they store the same values, so
-/// that the library never holds a lock together with the loader's.
+/// Reads the addresses of a loaded driver, known by its SONAME, keeps it from being unloaded, and
+/// binds to the shims what was bound to it (bindings.h). False if none is loaded. Any thread,
+/// several at the same time: they store the same values, so that the library never holds a lock
+/// together with the loader's.
 bool find_driver(const FunctionTable& table, void* addresses);
 
 }  // namespace gcr::preload

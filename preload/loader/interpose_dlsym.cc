@@ -2,20 +2,28 @@
 // if without this library it would get the driver's own function. A function of the driver that the
 // tables do not know is not found.
 //
+// dlopen and dlmopen, exported: before an object is opened with RTLD_DEEPBIND, whose own
+// dependencies come before this library, a driver that is loaded is made to name the shims
+// (preload/bindings.h). Where one is loaded together with the object, it is found at the next
+// search, before which nobody can have called anything but the object's constructors.
+//
 // Everything else goes on to the C library's function by a jump: with RTLD_NEXT and RTLD_DEFAULT it
 // looks at its return address to know whose search order to follow, so it must see the caller's.
 // A name that begins like none of CUDA's, HIP's or NVML's functions costs one or two compared bytes
 // and that jump.
 //
-// The C library's functions are found in its symbol table, since any reference of ours to dlsym or
-// dlvsym, versioned or not, would be bound to our own. That first search calls no other function:
+// The C library's functions are found in its symbol table, since any reference of ours to these,
+// versioned or not, would be bound to our own. That first search calls no other function:
 // dlsym may be called before anything is initialised, including a sanitizer's replacements for the
 // C library's functions.
 #include <dlfcn.h>
+#include <errno.h>
+#include <unistd.h>
 
 #include <cstdio>
-#include <string_view>
+#include <type_traits>
 
+#include "preload/bindings.h"
 #include "preload/cuda/driver_table.h"
 #include "preload/cuda/nvml.h"
 #include "preload/cuda/real_driver.h"
@@ -25,16 +33,19 @@
 #include "preload/withheld.h"
 
 #ifndef __x86_64__
-#error "dlsym's entry is written for x86-64"
+#error "the entries are written for x86-64"
 #endif
 
 namespace {
 
 using gcr::preload::ElfObject;
 using gcr::preload::FunctionRow;
+using gcr::preload::may_be_of_driver;
 
 using Dlsym = void* (*)(void* handle, const char* name);
 using Dlvsym = void* (*)(void* handle, const char* name, const char* version);
+using Dlopen = void* (*)(const char* file, int mode);
+using Dlmopen = void* (*)(Lmid_t space, const char* file, int mode);
 
 /// What the entry does next: returns `address` if `decided`, else jumps to the C library. Returned
 /// in rax and dl.
@@ -45,11 +56,19 @@ struct Answer {
 
 constexpr Answer kAskCLibrary{nullptr, false};
 
+static_assert(RTLD_DEEPBIND == 8);  // as the entries have it
+
 /// A function with a shim, and the driver's own, null if no loaded driver has it.
 struct Interposed {
   const FunctionRow* row = nullptr;
   void* real = nullptr;
 };
+
+/// Those that are loaded name the shims from now on, and are found as quickly as can be.
+void find_drivers() {
+  gcr::preload::real_driver();
+  gcr::preload::real_hip();
+}
 
 /// Without a row: `name` is none of ours.
 Interposed find_interposed(const char* name) {
@@ -65,17 +84,8 @@ Interposed find_interposed(const char* name) {
   return {};
 }
 
-/// Whether a driver's functions begin like that. Names of other libraries that do (cuFile, say) are
-/// told by where they are found.
-bool may_be_of_driver(std::string_view name) {
-  const auto begins = [&](std::string_view prefix) {
-    return name.size() > prefix.size() && name.starts_with(prefix) && name[prefix.size()] >= 'A' &&
-           name[prefix.size()] <= 'Z';
-  };
-  return begins("cu") || begins("hip") || begins("__hip");
-}
-
-/// Whether what was found for `name` is a driver's function that its table does not know.
+/// Whether what was found for `name` (null: its search begins elsewhere) is a driver's function
+/// that its table does not know.
 bool is_unknown(const char* name, const void* found) {
   return gcr::preload::is_unknown_export(gcr::preload::cuda_table(), name, found) ||
          gcr::preload::is_unknown_export(gcr::preload::hip_table(), name, found);
@@ -104,18 +114,32 @@ extern "C" {
 
 void* gcr_preload_first_dlsym(void* handle, const char* name);
 void* gcr_preload_first_dlvsym(void* handle, const char* name, const char* version);
+void* gcr_preload_first_dlopen(const char* file, int mode);
+void* gcr_preload_first_dlmopen(Lmid_t space, const char* file, int mode);
 
 // Where the entries jump to: the C library's functions from the first call on.
 constinit Dlsym gcr_preload_real_dlsym = &gcr_preload_first_dlsym;
 constinit Dlvsym gcr_preload_real_dlvsym = &gcr_preload_first_dlvsym;
+constinit Dlopen gcr_preload_real_dlopen = &gcr_preload_first_dlopen;
+constinit Dlmopen gcr_preload_real_dlmopen = &gcr_preload_first_dlmopen;
+
+/// Not 0: an object was opened with RTLD_DEEPBIND since dlsym or dlvsym was called.
+constinit unsigned char gcr_preload_opened_deep = 0;
 
 void gcr_preload_find_real_functions() {
-  __atomic_store_n(&gcr_preload_real_dlsym,
-                   reinterpret_cast<Dlsym>(find_beyond_this_library("dlsym")), __ATOMIC_RELAXED);
-  __atomic_store_n(&gcr_preload_real_dlvsym,
-                   reinterpret_cast<Dlvsym>(find_beyond_this_library("dlvsym")), __ATOMIC_RELAXED);
+  const auto find = [](auto* function, const char* name) {
+    __atomic_store_n(function,
+                     reinterpret_cast<std::remove_reference_t<decltype(*function)>>(
+                         find_beyond_this_library(name)),
+                     __ATOMIC_RELAXED);
+  };
+  find(&gcr_preload_real_dlsym, "dlsym");
+  find(&gcr_preload_real_dlvsym, "dlvsym");
+  find(&gcr_preload_real_dlopen, "dlopen");
+  find(&gcr_preload_real_dlmopen, "dlmopen");
 }
 
+void gcr_preload_before_deep_open();
 Answer gcr_preload_choose_dlsym(void* handle, const char* name, const void* caller);
 Answer gcr_preload_choose_dlvsym(void* handle, const char* name, const char* version);
 }
@@ -124,7 +148,23 @@ namespace {
 
 /// While the process has one thread and loads nothing: the list of objects is walked without a
 /// lock.
-[[gnu::constructor]] void find_real_functions_early() { gcr_preload_find_real_functions(); }
+[[gnu::constructor]] void find_real_functions_early() {
+  gcr_preload_find_real_functions();
+  find_drivers();
+}
+
+/// What an object that was opened with RTLD_DEEPBIND has of the C library instead of this one.
+const gcr::preload::bindings::Replaced kReplaced[] = {
+    {"dlsym", reinterpret_cast<void*>(&dlsym)},     {"dlvsym", reinterpret_cast<void*>(&dlvsym)},
+    {"dlopen", reinterpret_cast<void*>(&dlopen)},   {"dlmopen", reinterpret_cast<void*>(&dlmopen)},
+    {"syscall", reinterpret_cast<void*>(&syscall)},
+};
+
+void look_after_deep_open() {
+  if (__atomic_exchange_n(&gcr_preload_opened_deep, 0, __ATOMIC_ACQ_REL) == 0) return;
+  find_drivers();
+  gcr::preload::bindings::look({});
+}
 
 /// The search ended at our own shim of a function that no loaded driver has: without this library
 /// it would not be found, so it is not found now. dlerror then names this library, not the caller.
@@ -158,23 +198,36 @@ Answer withhold(const char* name, const Ask& ask) {
 
 }  // namespace
 
+void gcr_preload_before_deep_open() {
+  const int saved_errno = errno;
+  find_drivers();
+  gcr::preload::bindings::expect_deep_binding(kReplaced);
+  __atomic_store_n(&gcr_preload_opened_deep, 1, __ATOMIC_RELEASE);
+  errno = saved_errno;
+}
+
 Answer gcr_preload_choose_dlsym(void* handle, const char* name, const void* caller) {
+  look_after_deep_open();
   const auto [row, real] = find_interposed(name);
   if (row == nullptr && !may_be_of_driver(name)) return kAskCLibrary;
   void* const found =
       handle == RTLD_NEXT ? find_next(name, caller) : gcr_preload_real_dlsym(handle, name);
-  if (found == nullptr) return kAskCLibrary;
+  // The caller may find more than this library in the default order.
+  if (found == nullptr && (row != nullptr || handle != RTLD_DEFAULT)) return kAskCLibrary;
   if (row == nullptr) {
     if (!is_unknown(name, found)) return kAskCLibrary;
     return withhold(name,
                     [&](const char* reason) { return gcr_preload_real_dlsym(handle, reason); });
   }
   if (found == real) return {row->shim, true};
+  // The C library would not search the driver for it.
+  if (found == row->shim && real != nullptr && handle == RTLD_NEXT) return {row->shim, true};
   if (found == row->shim && real == nullptr) return look_beyond_us(name);
   return kAskCLibrary;
 }
 
 Answer gcr_preload_choose_dlvsym(void* handle, const char* name, const char* version) {
+  look_after_deep_open();
   if (handle == RTLD_NEXT || handle == RTLD_DEFAULT) return kAskCLibrary;
   const auto [row, real] = find_interposed(name);
   if (row == nullptr && !may_be_of_driver(name)) return kAskCLibrary;
@@ -186,9 +239,10 @@ Answer gcr_preload_choose_dlvsym(void* handle, const char* name, const char* ver
       name, [&](const char* reason) { return gcr_preload_real_dlvsym(handle, reason, version); });
 }
 
-// The entries. Names that begin with "cu", "hi", "nv", "__h" or "_Z" are looked at. Arguments: rdi
-// handle, rsi name, rdx version; the return address is the caller's. They are kept over the call of
-// the choosing function, whose third argument is, for dlsym, that return address.
+// The entries. Names that begin with "cu", "hi", "nv", "__h" or "_Z" are looked at, and all after an
+// object was opened with RTLD_DEEPBIND. Arguments: rdi handle, rsi name, rdx version; the return
+// address is the caller's. They are kept over the call of the choosing function, whose third
+// argument is, for dlsym, that return address.
 asm(R"(
     .text
     .macro gcr_entry name choose real save_third
@@ -198,6 +252,8 @@ asm(R"(
 \name:
     .cfi_startproc
     endbr64
+    cmpb $0, gcr_preload_opened_deep(%rip)
+    jne 4f
     movzbl (%rsi), %eax
     cmp $0x63, %al
     jne 2f
@@ -251,6 +307,36 @@ asm(R"(
     gcr_entry dlsym gcr_preload_choose_dlsym gcr_preload_real_dlsym 0
     gcr_entry dlvsym gcr_preload_choose_dlvsym gcr_preload_real_dlvsym 1
 
+    .macro gcr_open_entry name real mode
+    .globl \name
+    .type \name, @function
+    .p2align 4
+\name:
+    .cfi_startproc
+    endbr64
+    test $8, \mode
+    jz 1f
+    push %rdi
+    .cfi_adjust_cfa_offset 8
+    push %rsi
+    .cfi_adjust_cfa_offset 8
+    push %rdx
+    .cfi_adjust_cfa_offset 8
+    call gcr_preload_before_deep_open
+    pop %rdx
+    .cfi_adjust_cfa_offset -8
+    pop %rsi
+    .cfi_adjust_cfa_offset -8
+    pop %rdi
+    .cfi_adjust_cfa_offset -8
+1:  jmp *\real(%rip)
+    .cfi_endproc
+    .size \name, . - \name
+    .endm
+
+    gcr_open_entry dlopen gcr_preload_real_dlopen %esi
+    gcr_open_entry dlmopen gcr_preload_real_dlmopen %edx
+
     .macro gcr_first name real
     .type \name, @function
     .p2align 4
@@ -275,10 +361,12 @@ asm(R"(
     .size \name, . - \name
     .endm
 
-    .globl gcr_preload_first_dlsym
-    .globl gcr_preload_first_dlvsym
-    .hidden gcr_preload_first_dlsym
-    .hidden gcr_preload_first_dlvsym
+    .irp function dlsym, dlvsym, dlopen, dlmopen
+    .globl gcr_preload_first_\function
+    .hidden gcr_preload_first_\function
+    .endr
     gcr_first gcr_preload_first_dlsym gcr_preload_real_dlsym
     gcr_first gcr_preload_first_dlvsym gcr_preload_real_dlvsym
+    gcr_first gcr_preload_first_dlopen gcr_preload_real_dlopen
+    gcr_first gcr_preload_first_dlmopen gcr_preload_real_dlmopen
 )");

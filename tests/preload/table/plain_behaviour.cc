@@ -1,5 +1,6 @@
 // The tracked half of the library without any tracking: every function calls the driver's. With the
 // table's half it makes the library that these tests preload, so that what they see is the table.
+#include "preload/bindings.h"
 #include "preload/cuda/real_driver.h"
 #include "preload/cuda/tracked.h"
 #include "preload/gate.h"
@@ -60,6 +61,10 @@ extern "C" __attribute__((visibility("default"))) unsigned int cuTestGateInFligh
 /// For the tests.
 extern "C" __attribute__((visibility("default"))) unsigned int cuTestWithheld() {
   return gcr::preload::withheld_lookups();
+}
+
+extern "C" __attribute__((visibility("default"))) int cuTestLook(char* culprit, std::size_t bytes) {
+  return static_cast<int>(gcr::preload::bindings::look({culprit, bytes}));
 }
 
 extern "C" __attribute__((visibility("default"))) unsigned int hipTestTrackedCalls() {

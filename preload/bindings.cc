@@ -1,0 +1,289 @@
+#include "preload/bindings.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+
+#include "preload/log.h"
+
+namespace gcr::preload::bindings {
+namespace {
+
+constexpr ElfW(Addr) kPageBytes = 4096;
+
+/// The addresses that a loaded object occupies.
+struct Extent {
+  ElfW(Addr) begin = 0;
+  ElfW(Addr) end = 0;
+
+  bool contains(ElfW(Addr) address) const { return address - begin < end - begin; }
+};
+
+Extent extent_of(const dl_phdr_info& info) {
+  Extent extent{~ElfW(Addr){0}, 0};
+  for (int i = 0; i < info.dlpi_phnum; ++i) {
+    const ElfW(Phdr)& segment = info.dlpi_phdr[i];
+    if (segment.p_type != PT_LOAD) continue;
+    extent.begin = std::min(extent.begin, info.dlpi_addr + segment.p_vaddr);
+    extent.end = std::max(extent.end, info.dlpi_addr + segment.p_vaddr + segment.p_memsz);
+  }
+  return extent;
+}
+
+/// A driver that was found.
+struct KnownDriver {
+  const FunctionTable* table = nullptr;  ///< null: none
+  ElfW(Addr) base = 0;
+  const ElfW(Dyn) * dynamic = nullptr;
+  Extent extent;
+  bool names_shims = false;
+};
+
+// All but the atomics are used under the loader's lock (visit_objects).
+constinit KnownDriver g_drivers[2] = {};
+constinit Extent g_c_library = {};
+constinit std::span<const Replaced> g_replaced;
+/// How often the above changed.
+constinit std::atomic<std::uint8_t> g_changes{0};
+/// The objects among which the last look found nothing, see Look::mark(); 0: none.
+constinit std::atomic<std::uint64_t> g_all_well_at{0};
+
+/// The part of an object's memory between two addresses may be written while this lives.
+class Writable {
+ public:
+  Writable(const dl_phdr_info& info, ElfW(Addr) begin, ElfW(Addr) end) {
+    for (int i = 0; i < info.dlpi_phnum; ++i) {
+      const ElfW(Phdr)& segment = info.dlpi_phdr[i];
+      const ElfW(Addr) start = info.dlpi_addr + segment.p_vaddr;
+      if (segment.p_type != PT_LOAD || begin < start || end > start + segment.p_filesz) continue;
+      begin_ = reinterpret_cast<void*>(begin / kPageBytes * kPageBytes);
+      bytes_ = end - reinterpret_cast<ElfW(Addr)>(begin_);
+      protection_ = PROT_READ | ((segment.p_flags & PF_W) != 0 ? PROT_WRITE : 0) |
+                    ((segment.p_flags & PF_X) != 0 ? PROT_EXEC : 0);
+      done_ = ::mprotect(begin_, bytes_, protection_ | PROT_WRITE) == 0;
+    }
+  }
+  ~Writable() {
+    if (done_) ::mprotect(begin_, bytes_, protection_);
+  }
+  Writable(const Writable&) = delete;
+  Writable& operator=(const Writable&) = delete;
+  explicit operator bool() const { return done_; }
+
+ private:
+  void* begin_ = nullptr;
+  std::size_t bytes_ = 0;
+  int protection_ = 0;
+  bool done_ = false;
+};
+
+/// Calls `function` with each row that has a shim and that the driver has, and its symbol.
+template <class Function>
+void for_each_shimmed(const FunctionTable& table, const void* addresses, const ElfObject& driver,
+                      const Function& function) {
+  for (const FunctionRow& row : table.rows) {
+    if (row.shim == nullptr || address_of(addresses, row) == nullptr) continue;
+    const ElfW(Sym)* symbol = driver.find_symbol(row.symbol);
+    if (symbol != nullptr) function(row, const_cast<ElfW(Sym)*>(symbol));
+  }
+}
+
+bool name_shims(const FunctionTable& table, const void* addresses, const ElfObject& driver,
+                const dl_phdr_info& info) {
+  Extent symbols{~ElfW(Addr){0}, 0};
+  for_each_shimmed(table, addresses, driver, [&](const FunctionRow&, ElfW(Sym) * symbol) {
+    const auto address = reinterpret_cast<ElfW(Addr)>(symbol);
+    symbols.begin = std::min(symbols.begin, address);
+    symbols.end = std::max(symbols.end, address + sizeof(*symbol));
+  });
+  const Writable writable(info, symbols.begin, symbols.end);
+  if (!writable) return false;
+  for_each_shimmed(table, addresses, driver, [&](const FunctionRow& row, ElfW(Sym) * symbol) {
+    __atomic_store_n(&symbol->st_value, reinterpret_cast<ElfW(Addr)>(row.shim) - info.dlpi_addr,
+                     __ATOMIC_RELEASE);
+  });
+  return true;
+}
+
+/// One look at all objects.
+class Look {
+ public:
+  explicit Look(std::span<char> culprit) : culprit_(culprit) {}
+
+  /// For each object, in load order. True: the rest need not be looked at.
+  bool operator()(const ElfObject& object, const dl_phdr_info& info);
+
+  /// The result; after the last object.
+  Found end() const {
+    if (found_ == Found::kNothing) g_all_well_at.store(mark_);
+    return found_;
+  }
+
+ private:
+  void look_at_namespaces();
+  void look_at(const Binding& binding);
+  void look_at_unbound(const Binding& binding);
+  void bring_back(const Binding& binding, void* ours);
+  void note(Found found, const char* path, const char* does, const char* what);
+
+  std::span<char> culprit_;
+  Found found_ = Found::kNothing;
+  std::uint64_t mark_ = 0;  ///< of the objects that are loaded
+  bool passed_us_ = false;
+  bool ours_come_first_ = true;  ///< before other replacements of the C library's functions
+  const ElfObject* object_ = nullptr;
+  const dl_phdr_info* info_ = nullptr;
+  Extent extent_;
+};
+
+bool Look::operator()(const ElfObject& object, const dl_phdr_info& info) {
+  if (mark_ == 0) {
+    mark_ = (info.dlpi_adds << 32) | (info.dlpi_subs & 0xffffff) << 8 | g_changes.load();
+    const bool all_name_shims = std::ranges::all_of(
+        g_drivers, [](const KnownDriver& d) { return d.table == nullptr || d.names_shims; });
+    if (all_name_shims && g_all_well_at.load() == mark_) return true;
+    look_at_namespaces();
+  }
+  object_ = &object;
+  info_ = &info;
+  extent_ = extent_of(info);
+  if (extent_.contains(reinterpret_cast<ElfW(Addr)>(&g_drivers))) {
+    passed_us_ = true;
+    return false;
+  }
+  for (const KnownDriver& known : g_drivers) {
+    if (known.table == nullptr || !is_driver(*known.table, object)) continue;
+    if (known.base != info.dlpi_addr) {
+      note(Found::kPastTheGate, info.dlpi_name, "is a second copy of", object.soname());
+    }
+    return false;
+  }
+  ours_come_first_ = ours_come_first_ &&
+                     (passed_us_ || std::ranges::none_of(g_replaced, [&](const Replaced& replaced) {
+                        return object.find_function(replaced.name) != nullptr;
+                      }));
+  object.visit_bindings([this](const Binding& binding) {
+    look_at(binding);
+    return false;
+  });
+  return false;
+}
+
+/// Other namespaces share nothing with this one but the loader: what calls a driver there has a
+/// copy of its own, past which nothing can be put.
+void Look::look_at_namespaces() {
+  const r_debug* const own = &_r_debug;
+  const r_debug_extended* space = nullptr;
+  asm("" : "=r"(space) : "0"(own));  // it is the larger one that its version tells of
+  if (own->r_version < 2) return;
+  space = space->r_next;
+  for (; space != nullptr; space = space->r_next) {
+    for (const link_map* map = space->base.r_map; map != nullptr; map = map->l_next) {
+      const ElfObject object(map->l_addr, map->l_ld);
+      for (const KnownDriver& known : g_drivers) {
+        if (known.table == nullptr || !is_driver(*known.table, object)) continue;
+        note(Found::kPastTheGate, map->l_name, "is a second copy (dlmopen) of", object.soname());
+      }
+    }
+  }
+}
+
+void Look::look_at(const Binding& binding) {
+  const auto value = reinterpret_cast<ElfW(Addr)>(__atomic_load_n(binding.slot, __ATOMIC_RELAXED));
+  if (extent_.contains(value)) {
+    if (binding.is_call && !binding.is_defined) look_at_unbound(binding);
+    return;
+  }
+  for (const KnownDriver& known : g_drivers) {
+    if (!known.extent.contains(value)) continue;
+    if (const FunctionRow* row = find_shimmed(*known.table, binding.name)) {
+      bring_back(binding, row->shim);
+    } else if (may_be_of_driver(binding.name) && !is_known(*known.table, binding.name)) {
+      note(Found::kPastTheGate, info_->dlpi_name,
+           "calls a function that nobody knows:", binding.name);
+    }
+    return;
+  }
+  if (!g_c_library.contains(value)) return;
+  for (const Replaced& replaced : g_replaced) {
+    if (std::strcmp(replaced.name, binding.name) == 0) bring_back(binding, replaced.ours);
+  }
+}
+
+/// A call that was never made: it is bound then, perhaps while the gate is closed.
+void Look::look_at_unbound(const Binding& binding) {
+  for (const Replaced& replaced : g_replaced) {
+    if (ours_come_first_ && std::strcmp(replaced.name, binding.name) == 0 &&
+        !is_read_only(*info_, binding.slot)) {
+      store_pointer(binding.slot, replaced.ours, false);
+    }
+  }
+  if (!may_be_of_driver(binding.name)) return;
+  for (const KnownDriver& known : g_drivers) {
+    if (known.table == nullptr || is_known(*known.table, binding.name)) continue;
+    if (ElfObject(known.base, known.dynamic).find_function(binding.name) == nullptr) continue;
+    note(Found::kPastTheGate, info_->dlpi_name,
+         "may call a function that nobody knows:", binding.name);
+  }
+}
+
+void Look::bring_back(const Binding& binding, void* ours) {
+  if (*binding.slot == ours) return;
+  void* const page =
+      reinterpret_cast<void*>(reinterpret_cast<ElfW(Addr)>(binding.slot) / kPageBytes * kPageBytes);
+  const bool read_only = is_read_only(*info_, binding.slot);
+  // Where the loader has not made it read-only yet, it is still binding this object, and would find
+  // it read-only too early.
+  const bool is_being_bound = read_only && ::madvise(page, kPageBytes, MADV_POPULATE_WRITE) == 0;
+  const bool done = !is_being_bound && store_pointer(binding.slot, ours, read_only);
+  note(done ? Found::kBroughtBack : Found::kPastTheGate, info_->dlpi_name,
+       done ? "called past the gate:" : "calls past the gate:", binding.name);
+}
+
+void Look::note(Found found, const char* path, const char* does, const char* what) {
+  if (found <= found_) return;
+  found_ = found;
+  const char* const object = path[0] == '\0' ? "the program" : path;
+  if (!culprit_.empty()) {
+    std::snprintf(culprit_.data(), culprit_.size(), "%s %s %s", object, does, what);
+  }
+  log_line("%s %s %s", object, does, what);
+}
+
+}  // namespace
+
+void answer_with_shims(const FunctionTable& table, const void* addresses, const ElfObject& driver,
+                       const dl_phdr_info& info) {
+  for (KnownDriver& known : g_drivers) {
+    if (known.table != nullptr && known.table != &table) continue;
+    known = {&table, info.dlpi_addr, dynamic_section(info), extent_of(info),
+             name_shims(table, addresses, driver, info)};
+    break;
+  }
+  g_changes.fetch_add(1);
+}
+
+void expect_deep_binding(std::span<const Replaced> replaced) {
+  visit_objects([&](const ElfObject& object, const dl_phdr_info& info) {
+    if (std::strcmp(object.soname(), "libc.so.6") != 0) return false;
+    g_c_library = extent_of(info);
+    g_replaced = replaced;
+    return true;
+  });
+  g_changes.fetch_add(1);
+}
+
+Found look(std::span<char> culprit) {
+  const int saved_errno = errno;
+  Look look(culprit);
+  visit_objects(look);
+  errno = saved_errno;
+  return look.end();
+}
+
+}  // namespace gcr::preload::bindings

@@ -1,0 +1,167 @@
+// Libraries that the loader binds to the driver itself, past the preloaded library: they are
+// brought back, or named. One process each, since a driver that was found once stays so.
+#include "preload/bindings.h"
+
+#include <gtest/gtest.h>
+#include <link.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "tests/preload/table/table_support.h"
+
+namespace gcr::preload {
+namespace {
+
+using bindings::Found;
+
+constexpr char kHip[] = "libamdhip64.so.6";
+
+void* open_deep(const std::string& path, int mode = RTLD_NOW) {
+  void* const handle = dlopen(path.c_str(), mode | RTLD_LOCAL | RTLD_DEEPBIND);
+  EXPECT_NE(handle, nullptr) << dlerror();
+  return handle;
+}
+
+/// The function `name` of a library that is open.
+template <class Function>
+auto function(void* handle, const char* name) {
+  return reinterpret_cast<Function*>(dlsym(handle, name));
+}
+
+/// How many threads were inside the gate when the driver was called last: 0 if it was called past
+/// it.
+unsigned gate_at_last_call(const char* driver = kDriver) {
+  const auto take = function<fake::Call()>(dlopen(driver, RTLD_NOW), fake::kTakeCall);
+  const fake::Call call = take();
+  EXPECT_NE(call.symbol, nullptr);
+  return call.gate_in_flight;
+}
+
+Found look(std::string* culprit) {
+  char text[256] = "";
+  const auto look = function<int(char*, std::size_t)>(RTLD_DEFAULT, "cuTestLook");
+  const auto found = static_cast<Found>(look(text, sizeof(text)));
+  *culprit = text;
+  return found;
+}
+
+void expect_past_the_gate(const std::string& object, const std::string& what) {
+  std::string culprit;
+  EXPECT_EQ(look(&culprit), Found::kPastTheGate);
+  EXPECT_NE(culprit.find(object), std::string::npos) << culprit;
+  EXPECT_NE(culprit.find(what), std::string::npos) << culprit;
+}
+
+void expect_calls_through_the_gate(void* library, const char* driver = kDriver) {
+  for (const char* const name : {"deep_call", "deep_call_by_pointer"}) {
+    function<int()>(library, name)();
+    EXPECT_EQ(gate_at_last_call(driver), 1u) << name;
+  }
+  std::string culprit;
+  EXPECT_EQ(look(&culprit), Found::kNothing) << culprit;
+}
+
+/// With words that the loader binds and makes read-only, and with calls bound when they are made.
+class EveryBinding : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(, EveryBinding, testing::Values(GCR_DEEP_NOW, GCR_DEEP_LAZY),
+                         [](const auto& one) {
+                           return std::string(one.param == std::string(GCR_DEEP_NOW) ? "Now"
+                                                                                     : "Lazy");
+                         });
+
+TEST_P(EveryBinding, ALibraryThatIsOpenedDeepAfterTheDriverCallsThroughTheGate) {
+  ASSERT_NE(driver_handle(), nullptr);
+  expect_calls_through_the_gate(open_deep(GetParam(), RTLD_LAZY));
+}
+
+TEST_P(EveryBinding, TheDriverThatALibraryBringsIsBoundAnew) {
+  void* const library = open_deep(GetParam(), RTLD_LAZY);
+  EXPECT_NE(dlopen(kDriver, RTLD_NOW | RTLD_NOLOAD), nullptr);
+  expect_calls_through_the_gate(library);
+}
+
+TEST_P(EveryBinding, SearchesOfADeepLibraryEndAtTheShims) {
+  const auto search = function<void*(const char*)>(open_deep(GetParam(), RTLD_LAZY), "deep_search");
+  EXPECT_EQ(object_of(search("cuMemsetD8_v2")), kTableLibrary);
+  EXPECT_EQ(object_of(search("cuDeviceGetCount")), kDriver);
+  const unsigned before = withheld();
+  EXPECT_EQ(search("cuNeverHeardOf"), nullptr);
+  EXPECT_EQ(withheld() - before, 1u);
+}
+
+TEST_P(EveryBinding, ADriverThatADeepLibraryLoadsAndSearchesIsFound) {
+  const auto find = function<void*(const char*, const char*)>(
+      open_deep(GetParam() == std::string(GCR_DEEP_NOW) ? GCR_DEEP_ALONE_NOW : GCR_DEEP_ALONE_LAZY,
+                RTLD_LAZY),
+      "deep_find");
+  EXPECT_EQ(object_of(find(kDriver, "cuMemsetD8_v2")), kTableLibrary);
+  EXPECT_EQ(object_of(find(kDriver, "cuGetProcAddress_v2")), kTableLibrary);
+  EXPECT_EQ(find(kDriver, "cuNeverHeardOf"), nullptr);
+}
+
+TEST(Bindings, ALibraryThatAConstructorOpensDeepCallsThroughTheGate) {
+  ASSERT_NE(driver_handle(), nullptr);
+  ASSERT_EQ(setenv("GCR_OPENS", GCR_DEEP_NOW, 1), 0);
+  ASSERT_NE(dlopen(GCR_OPENING, RTLD_NOW), nullptr) << dlerror();
+  EXPECT_EQ(gate_at_last_call(), 1u);
+}
+
+TEST(Bindings, TheCLibrarysOwnSearchEndsAtTheShimsOnceTheDriverIsFound) {
+  using Dlsym = void*(void*, const char*);
+  void* const c_library = dlopen("libc.so.6", RTLD_NOW);
+  const auto search = reinterpret_cast<Dlsym*>(dlvsym(c_library, "dlsym", "GLIBC_2.2.5"));
+  ASSERT_EQ(object_of(reinterpret_cast<void*>(search)), "libc.so.6");
+  void* const driver = driver_handle();
+  ASSERT_NE(dlsym(driver, "cuInit"), nullptr);
+  for (const TestRow& row : test_rows()) {
+    EXPECT_EQ(object_of(search(driver, row.symbol)), home_of(row)) << row.symbol;
+  }
+}
+
+TEST(Bindings, OfHipAreBroughtBackToo) {
+  expect_calls_through_the_gate(open_deep(GCR_DEEP_HIP), kHip);
+}
+
+TEST(Bindings, ADriverInANamespaceOfItsOwnIsNamed) {
+  ASSERT_NE(dlsym(driver_handle(), "cuInit"), nullptr);
+  std::string culprit;
+  EXPECT_EQ(look(&culprit), Found::kNothing);
+  void* const library = dlmopen(LM_ID_NEWLM, GCR_DEEP_NOW, RTLD_NOW);
+  ASSERT_NE(library, nullptr) << dlerror();
+  expect_past_the_gate(kDriver, "second copy (dlmopen)");
+  expect_past_the_gate(kDriver, "second copy (dlmopen)");
+  dlclose(library);
+  EXPECT_EQ(look(&culprit), Found::kNothing) << culprit;
+}
+
+TEST(Bindings, ASecondDriverIsNamed) {
+  ASSERT_NE(dlsym(driver_handle(), "cuInit"), nullptr);
+  ASSERT_NE(dlopen(GCR_OLDER_DRIVER, RTLD_NOW), nullptr) << dlerror();
+  expect_past_the_gate("fake_driver_older/libcuda.so.1", "second copy");
+}
+
+TEST(Bindings, AFunctionThatNobodyKnowsIsNamedWhetherItWasCalledOrNot) {
+  for (const char* const path : {GCR_DEEP_UNKNOWN_NOW, GCR_DEEP_UNKNOWN_LAZY}) {
+    void* const library = dlopen(path, RTLD_LAZY);
+    ASSERT_NE(library, nullptr) << dlerror();
+    ASSERT_NE(dlsym(driver_handle(), "cuInit"), nullptr);
+    expect_past_the_gate(path, "cuNeverHeardOf");
+    dlclose(library);
+    std::string culprit;
+    EXPECT_EQ(look(&culprit), Found::kNothing) << culprit;
+  }
+}
+
+TEST(Bindings, AWordThatTheKernelLetsNobodyWriteIsNamed) {
+  void* const page = mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  constexpr long kMseal = 462;
+  if (syscall(kMseal, page, 4096, 0) != 0) GTEST_SKIP() << "a kernel before 6.10";
+  void* const library = open_deep(GCR_DEEP_SEALED);
+  function<int()>(library, "deep_call_by_pointer")();
+  EXPECT_EQ(gate_at_last_call(), 0u);
+  expect_past_the_gate("libdeep_sealed.so", "calls past the gate: cuMemsetD8_v2");
+}
+
+}  // namespace
+}  // namespace gcr::preload
