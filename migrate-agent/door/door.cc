@@ -196,13 +196,19 @@ Result<Door::Exchange> Door::ask(const door::DoorRequest& request, const char* o
 }
 
 Result<door::Summary> Door::hello(Milliseconds patience) {
+  GCR_ASSIGN(const door::DoorReply reply, greet(patience));
+  return reply.summary;
+}
+
+Result<door::DoorReply> Door::greet(Milliseconds patience) {
   GCR_ASSIGN(const Exchange answer,
              ask(make_request(door::Op::kHello), "read the state", {pid_, "greeting", patience}));
-  return answer.reply.summary;
+  return answer.reply;
 }
 
 Result<AccessState> Door::look(Milliseconds patience) {
-  GCR_ASSIGN(const door::Summary summary, hello(patience));
+  GCR_ASSIGN(const door::DoorReply reply, greet(patience));
+  const door::Summary& summary = reply.summary;
   const auto has = [&](std::uint32_t blockers) { return (summary.blockers & blockers) != 0; };
   return AccessState{.quiet = summary.gate_closed != 0,
                      .detached = summary.detached != 0,
@@ -211,6 +217,7 @@ Result<AccessState> Door::look(Milliseconds patience) {
                      .foreign_handles = has(door::kForeignHandles),
                      .lost_pools = has(door::kLostPools),
                      .profiled = has(door::kProfiled),
+                     .past_gate = past_gate_in_words(reply),
                      .untracked_bytes = summary.untracked_bytes,
                      .withheld = summary.withheld,
                      .thread = summary.door_tid,

@@ -55,6 +55,7 @@ class Door : public GpuAccess {
 
   Door(pid_t pid, UniqueFd process, UniqueFd lock, UniqueFd socket, Milliseconds patience);
 
+  Result<door::DoorReply> greet(Milliseconds patience);
   Status send(const door::DoorRequest& request, std::span<const int> descriptors,
               const Limit& limit);
   Result<Exchange> receive(std::uint32_t sequence, const Limit& limit);

@@ -1,15 +1,28 @@
 #include "migrate-agent/door/sentences.h"
 
 #include <fmt/format.h>
+#include <string.h>
+
+#include <algorithm>
 
 #include "preload/cuda/abi/driver_abi.h"
 
 namespace gcr::agent {
+
+std::string past_gate_in_words(const door::DoorReply& reply) {
+  if ((reply.summary.blockers & door::kPastGate) == 0) return "";
+  std::string words(reply.past_gate, ::strnlen(reply.past_gate, sizeof(reply.past_gate)));
+  std::ranges::replace_if(
+      words, [](char c) { return c < ' ' || c > '~'; }, '?');
+  return words.empty() ? "it calls the driver past the gate" : words;
+}
+
 namespace {
 
 /// "; a stream is being captured" and the like, for everything that prevents it.
-std::string state_in_words(const door::Summary& summary) {
-  std::string words;
+std::string state_in_words(const door::DoorReply& reply) {
+  const door::Summary& summary = reply.summary;
+  std::string words = past_gate_in_words(reply);
   const auto add = [&](bool holds, const char* text) {
     if (holds) words += fmt::format("{}{}", words.empty() ? "" : ", ", text);
   };
@@ -122,7 +135,7 @@ Error refusal(const door::DoorReply& reply, pid_t pid, const std::string& doing)
                    fmt::format("{}: {}{}; its VRAM is not mapped any more", start,
                                cu_result_name(reply.driver_result), on_allocation(reply)));
     case door::Outcome::kBadRequest:
-      return Error(Code::kRefused, fmt::format("{}: {}", start, state_in_words(reply.summary)));
+      return Error(Code::kRefused, fmt::format("{}: {}", start, state_in_words(reply)));
     case door::Outcome::kInvalid:
     case door::Outcome::kOk:
       break;

@@ -190,6 +190,12 @@ constexpr auto kCatalogue = std::to_array<Kind>({
      "The driver does not checkpoint a process after a profiler has attached itself, not even when "
      "it has left.",
      "Start the program without torch.profiler's CUDA activities, nsys, ncu and the like."},
+    {"past-gate", kBlocker,
+     "What a library calls in the driver past the preload library cannot be held back while GPU "
+     "memory moves. That is brought back by itself where it can be.",
+     "Do not load a second driver (dlmopen, another libcuda.so.1); use a release of gcr-migrate "
+     "that "
+     "knows the function that is named."},
     {"too-many-buffers", kBlocker, "A migration takes a limited number of allocations.",
      "Use an allocator that pools, such as PyTorch's."},
     {"untracked-memory", kWarning,

@@ -51,10 +51,11 @@ struct AccessState {
   bool detached = false;  ///< its allocations are not mapped
   // What prevents a migration.
   bool managed_memory = false;
-  bool ipc_memory = false;            ///< memory that is no allocation is shared by legacy IPC
-  bool foreign_handles = false;       ///< memory is reachable in ways that a detach does not undo
-  bool lost_pools = false;            ///< a memory pool is shared or on the host
-  bool profiled = false;              ///< a profiler has attached itself to the driver
+  bool ipc_memory = false;       ///< memory that is no allocation is shared by legacy IPC
+  bool foreign_handles = false;  ///< memory is reachable in ways that a detach does not undo
+  bool lost_pools = false;       ///< a memory pool is shared or on the host
+  bool profiled = false;         ///< a profiler has attached itself to the driver
+  std::string past_gate{};  ///< the process's word: what calls the driver unseen; "" if nothing
   std::uint64_t untracked_bytes = 0;  ///< of GPU memory that is known and no allocation
   std::uint32_t withheld = 0;         ///< lookups of driver functions that nobody here knows
   // The thread in the process that answers the agent: it has to run for every call.

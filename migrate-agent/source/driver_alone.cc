@@ -34,7 +34,10 @@ bool says_it_shares_nothing(pid_t pid) {
   const auto access = open_access(pid, kDoorLockPatience, kDoorAnswerPatience);
   if (!access) return false;
   const auto state = (*access)->look(kDoorAnswerPatience);
-  if (!state || state->ipc_memory || state->foreign_handles || state->lost_pools) return false;
+  if (!state || state->ipc_memory || state->foreign_handles || state->lost_pools ||
+      !state->past_gate.empty()) {
+    return false;
+  }
   const auto allocations = (*access)->allocations();
   return allocations && std::ranges::none_of(*allocations, &LocalAllocation::shared);
 }

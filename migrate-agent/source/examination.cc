@@ -459,6 +459,7 @@ void check_access(const AccessState& state, preflight::Findings& findings) {
   if (state.profiled) {
     findings.add("profiler", "a profiler has attached itself to CUDA, through CUPTI");
   }
+  if (!state.past_gate.empty()) findings.add("past-gate", state.past_gate);
   if (state.untracked_bytes > 0 && !state.managed_memory) {
     findings.add("untracked-memory", fmt::format("{} of GPU memory are not tracked",
                                                  format_bytes(state.untracked_bytes)));

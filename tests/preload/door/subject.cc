@@ -591,6 +591,11 @@ void add_process_commands(std::map<std::string, Command>& commands) {
   commands["fork"] = [](const Numbers&) { return fork_child(); };
   commands["exec"] = [](const Numbers&) { return exec_child(); };
   // From now on the commands are HIP's, or CUDA's again.
+  commands["namespace"] = [](const Numbers&) {
+    const bool hip = std::getenv("SUBJECT_USES_HIP") != nullptr;
+    void* const driver = dlmopen(LM_ID_NEWLM, hip ? "libamdhip64.so.6" : "libcuda.so.1", RTLD_NOW);
+    return Answer{driver != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND, {}, {}};
+  };
   commands["use_hip"] = [](const Numbers&) {
     cu = {};
     return Answer{cu.load_hip() ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND, {}, {}};

@@ -1,0 +1,56 @@
+// Programs with a library that the loader binds to the driver itself, past the preload library.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string_view>
+
+#include "tests/e2e/apps.h"
+#include "tests/e2e/two_hosts.h"
+
+namespace gcr::e2e {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr std::size_t kSome = 20;
+
+App start_past_gate(TwoHosts& hosts, const std::string& how) {
+  const char* const gpu = std::getenv("GCR_GPU");
+  const bool hip = gpu != nullptr && std::string_view(gpu) == "soft-hip";
+  return hosts.start_app(Host::kA, {hosts.program_path("past_gate"), how,
+                                    hip ? GCR_DEEP_CALLS_HIP : GCR_DEEP_CALLS_CUDA});
+}
+
+void expect_right(const App& app, unsigned value) {
+  ASSERT_TRUE(app.wait_for_lines(app.lines().size() + kSome)) << app.output();
+  std::size_t step = 0;
+  for (const std::string& line : app.lines()) {
+    ASSERT_EQ(line, fmt::format("step {} result 0 value {}", step++, value));
+  }
+}
+
+TEST(PastGate, ALibraryThatIsOpenedDeepMovesWithItsProgram) {
+  TwoHosts hosts;
+  const App app = start_past_gate(hosts, "deep");
+  ASSERT_NO_FATAL_FAILURE(expect_right(app, 49));
+  move_to_and_fro(hosts, app.pid(), moves_or(4), [&](Host, const MigrateOutcome& outcome) {
+    ASSERT_TRUE(migrated(outcome));
+    ASSERT_NO_FATAL_FAILURE(expect_right(app, 49));
+  });
+}
+
+TEST(PastGate, ADriverOfItsOwnIsNamedAndTheProgramGoesOn) {
+  TwoHosts hosts;
+  const App app = start_past_gate(hosts, "namespace");
+  ASSERT_NO_FATAL_FAILURE(expect_right(app, 0));
+  const MigrateOutcome outcome = hosts.migrate(Host::kA, app.pid());
+  EXPECT_EQ(outcome.exit_code, kRefusedExit);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("past-gate"), HasSubstr("/lib"), HasSubstr(".so")));
+  expect_right(app, 0);
+}
+
+}  // namespace
+}  // namespace gcr::e2e
