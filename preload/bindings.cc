@@ -50,8 +50,19 @@ constinit Extent g_c_library = {};
 constinit std::span<const Replaced> g_replaced;
 /// How often the above changed.
 constinit std::atomic<std::uint8_t> g_changes{0};
-/// The objects among which the last look found nothing, see Look::mark(); 0: none.
-constinit std::atomic<std::uint64_t> g_all_well_at{0};
+/// What there was when a look found nothing: so many objects, the first in load order, after so
+/// many had been loaded and unloaded (the lower half of each), and g_changes.
+struct AllWell {
+  std::uint16_t objects;
+  std::uint16_t loaded;
+  std::uint16_t unloaded;
+  std::uint8_t changes;
+};
+constinit std::atomic<AllWell> g_all_well{};
+/// A symbol table has just changed: what another thread was binding at that moment may be seen only
+/// by the look after the next one.
+constinit std::atomic<bool> g_is_fresh{false};
+static_assert(std::atomic<AllWell>::is_always_lock_free);
 
 /// The part of an object's memory between two addresses may be written while this lives.
 class Writable {
@@ -115,47 +126,48 @@ class Look {
  public:
   explicit Look(std::span<char> culprit) : culprit_(culprit) {}
 
-  /// For each object, in load order. True: the rest need not be looked at.
+  /// For each object, in load order. True: the rest are as they were.
   bool operator()(const ElfObject& object, const dl_phdr_info& info);
 
   /// The result; after the last object.
   Found end() const {
-    if (found_ == Found::kNothing) g_all_well_at.store(mark_);
+    if (found_ == Found::kNothing && !g_is_fresh.exchange(false)) g_all_well.store(now_);
     return found_;
   }
 
  private:
+  bool begin(const dl_phdr_info& first);
   void look_at_namespaces();
   void look_at(const Binding& binding);
+  bool is_to_be_bound(const Binding& binding, ElfW(Addr) value) const;
+  void look_at_first_call(const Binding& binding);
   void look_at_unbound(const Binding& binding);
   void bring_back(const Binding& binding, void* ours);
   void note(Found found, const char* path, const char* does, const char* what);
 
   std::span<char> culprit_;
   Found found_ = Found::kNothing;
-  std::uint64_t mark_ = 0;  ///< of the objects that are loaded
+  AllWell now_{};
+  std::uint16_t all_well_ = 0;  ///< objects in which nothing is to be found
   bool passed_us_ = false;
   bool ours_come_first_ = true;  ///< before other replacements of the C library's functions
-  const ElfObject* object_ = nullptr;
   const dl_phdr_info* info_ = nullptr;
   Extent extent_;
 };
 
 bool Look::operator()(const ElfObject& object, const dl_phdr_info& info) {
-  if (mark_ == 0) {
-    mark_ = (info.dlpi_adds << 32) | (info.dlpi_subs & 0xffffff) << 8 | g_changes.load();
-    const bool all_name_shims = std::ranges::all_of(
-        g_drivers, [](const KnownDriver& d) { return d.table == nullptr || d.names_shims; });
-    if (all_name_shims && g_all_well_at.load() == mark_) return true;
-    look_at_namespaces();
-  }
-  object_ = &object;
-  info_ = &info;
+  if (now_.objects == 0 && begin(info)) return true;
+  ++now_.objects;
   extent_ = extent_of(info);
   if (extent_.contains(reinterpret_cast<ElfW(Addr)>(&g_drivers))) {
     passed_us_ = true;
     return false;
   }
+  ours_come_first_ = ours_come_first_ &&
+                     (passed_us_ || std::ranges::none_of(g_replaced, [&](const Replaced& replaced) {
+                        return object.find_function(replaced.name) != nullptr;
+                      }));
+  if (now_.objects <= all_well_) return false;
   for (const KnownDriver& known : g_drivers) {
     if (known.table == nullptr || !is_driver(*known.table, object)) continue;
     if (known.base != info.dlpi_addr) {
@@ -163,15 +175,29 @@ bool Look::operator()(const ElfObject& object, const dl_phdr_info& info) {
     }
     return false;
   }
-  ours_come_first_ = ours_come_first_ &&
-                     (passed_us_ || std::ranges::none_of(g_replaced, [&](const Replaced& replaced) {
-                        return object.find_function(replaced.name) != nullptr;
-                      }));
+  info_ = &info;
   object.visit_bindings([this](const Binding& binding) {
     look_at(binding);
     return false;
   });
   return false;
+}
+
+/// With the first object. True: nothing was loaded or unloaded since all was well.
+bool Look::begin(const dl_phdr_info& info) {
+  now_.loaded = static_cast<std::uint16_t>(info.dlpi_adds);
+  now_.unloaded = static_cast<std::uint16_t>(info.dlpi_subs);
+  now_.changes = g_changes.load();
+  const AllWell then = g_all_well.load();
+  const bool all_name_shims = std::ranges::all_of(
+      g_drivers, [](const KnownDriver& d) { return d.table == nullptr || d.names_shims; });
+  if (all_name_shims && then.unloaded == now_.unloaded && then.changes == now_.changes) {
+    all_well_ = then.objects;
+  }
+  look_at_namespaces();
+  if (all_well_ == 0 || then.loaded != now_.loaded) return false;
+  now_ = then;
+  return true;
 }
 
 /// Other namespaces share nothing with this one but the loader: what calls a driver there has a
@@ -196,39 +222,51 @@ void Look::look_at_namespaces() {
 void Look::look_at(const Binding& binding) {
   const auto value = reinterpret_cast<ElfW(Addr)>(__atomic_load_n(binding.slot, __ATOMIC_RELAXED));
   if (extent_.contains(value)) {
-    if (binding.is_call && !binding.is_defined) look_at_unbound(binding);
+    if (binding.is_call && !binding.is_defined()) look_at_first_call(binding);
     return;
   }
+  if (is_to_be_bound(binding, value)) return look_at_unbound(binding);
   for (const KnownDriver& known : g_drivers) {
     if (!known.extent.contains(value)) continue;
-    if (const FunctionRow* row = find_shimmed(*known.table, binding.name)) {
+    if (const FunctionRow* row = find_shimmed(*known.table, binding.name())) {
       bring_back(binding, row->shim);
-    } else if (may_be_of_driver(binding.name) && !is_known(*known.table, binding.name)) {
+    } else if (may_be_of_driver(binding.name()) && !is_known(*known.table, binding.name())) {
       note(Found::kPastTheGate, info_->dlpi_name,
-           "calls a function that nobody knows:", binding.name);
+           "calls a function that nobody knows:", binding.name());
     }
     return;
   }
   if (!g_c_library.contains(value)) return;
   for (const Replaced& replaced : g_replaced) {
-    if (std::strcmp(replaced.name, binding.name) == 0) bring_back(binding, replaced.ours);
+    if (std::strcmp(replaced.name, binding.name()) == 0) bring_back(binding, replaced.ours);
   }
 }
 
-/// A call that was never made: it is bound then, perhaps while the gate is closed.
-void Look::look_at_unbound(const Binding& binding) {
+/// The loader is still loading the object.
+bool Look::is_to_be_bound(const Binding& binding, ElfW(Addr) value) const {
+  if (value == 0) return ELF64_ST_BIND(binding.symbol->st_info) != STB_WEAK;
+  return info_->dlpi_addr != 0 && value < extent_.end - extent_.begin;
+}
+
+/// It was never made; the loader binds it then.
+void Look::look_at_first_call(const Binding& binding) {
   for (const Replaced& replaced : g_replaced) {
-    if (ours_come_first_ && std::strcmp(replaced.name, binding.name) == 0 &&
+    if (ours_come_first_ && std::strcmp(replaced.name, binding.name()) == 0 &&
         !is_read_only(*info_, binding.slot)) {
       store_pointer(binding.slot, replaced.ours, false);
     }
   }
-  if (!may_be_of_driver(binding.name)) return;
+  look_at_unbound(binding);
+}
+
+/// It will be bound some time, perhaps while the gate is closed: to a shim, if there is one.
+void Look::look_at_unbound(const Binding& binding) {
+  if (!may_be_of_driver(binding.name())) return;
   for (const KnownDriver& known : g_drivers) {
-    if (known.table == nullptr || is_known(*known.table, binding.name)) continue;
-    if (ElfObject(known.base, known.dynamic).find_function(binding.name) == nullptr) continue;
+    if (known.table == nullptr || is_known(*known.table, binding.name())) continue;
+    if (ElfObject(known.base, known.dynamic).find_function(binding.name()) == nullptr) continue;
     note(Found::kPastTheGate, info_->dlpi_name,
-         "may call a function that nobody knows:", binding.name);
+         "may call a function that nobody knows:", binding.name());
   }
 }
 
@@ -242,7 +280,7 @@ void Look::bring_back(const Binding& binding, void* ours) {
   const bool is_being_bound = read_only && ::madvise(page, kPageBytes, MADV_POPULATE_WRITE) == 0;
   const bool done = !is_being_bound && store_pointer(binding.slot, ours, read_only);
   note(done ? Found::kBroughtBack : Found::kPastTheGate, info_->dlpi_name,
-       done ? "called past the gate:" : "calls past the gate:", binding.name);
+       done ? "called past the gate:" : "calls past the gate:", binding.name());
 }
 
 void Look::note(Found found, const char* path, const char* does, const char* what) {
@@ -265,23 +303,26 @@ void answer_with_shims(const FunctionTable& table, const void* addresses, const 
              name_shims(table, addresses, driver, info)};
     break;
   }
+  g_is_fresh.store(true);
   g_changes.fetch_add(1);
 }
 
 void expect_deep_binding(std::span<const Replaced> replaced) {
   visit_objects([&](const ElfObject& object, const dl_phdr_info& info) {
+    if (!g_replaced.empty()) return true;
     if (std::strcmp(object.soname(), "libc.so.6") != 0) return false;
     g_c_library = extent_of(info);
     g_replaced = replaced;
+    g_changes.fetch_add(1);
     return true;
   });
-  g_changes.fetch_add(1);
 }
 
 Found look(std::span<char> culprit) {
   const int saved_errno = errno;
   Look look(culprit);
-  visit_objects(look);
+  visit_objects(
+      [&](const ElfObject& object, const dl_phdr_info& info) { return look(object, info); });
   errno = saved_errno;
   return look.end();
 }

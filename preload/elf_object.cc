@@ -137,7 +137,7 @@ void* ElfObject::find_function(const char* name) const {
 void** ElfObject::find_call(const char* name) const {
   void** slot = nullptr;
   visit_bindings([&](const Binding& binding) {
-    if (!binding.is_call || !same(binding.name, name)) return false;
+    if (!binding.is_call || !same(binding.name(), name)) return false;
     slot = binding.slot;
     return true;
   });

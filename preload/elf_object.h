@@ -6,16 +6,19 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 namespace gcr::preload {
 
 /// A word of an object in which the loader stores a symbol's address.
 struct Binding {
-  const char* name;
   void** slot;
   bool is_call;  ///< through the procedure linkage table: before the first call, it may lead there
-  bool is_defined;  ///< by the object itself, too
+  const ElfW(Sym) * symbol;
+  const char* strings;
+
+  const char* name() const { return strings + symbol->st_name; }
+  /// The object itself defines it too.
+  bool is_defined() const { return symbol->st_shndx != SHN_UNDEF; }
 };
 
 /// A view of one loaded object's dynamic symbols. Owns nothing; valid while the object stays
@@ -85,7 +88,7 @@ template <class Visitor>
 bool visit_objects(Visitor&& visit) {
   return dl_iterate_phdr(
              [](dl_phdr_info* info, std::size_t, void* data) -> int {
-               return (*static_cast<std::remove_reference_t<Visitor>*>(data))(
+               return (*static_cast<Visitor*>(data))(
                           ElfObject(info->dlpi_addr, dynamic_section(*info)), *info)
                           ? 1
                           : 0;
@@ -99,9 +102,8 @@ bool ElfObject::visit_relocations(const ElfW(Rela) * begin, const ElfW(Rela) * e
   for (const ElfW(Rela)* at = begin; at < end; ++at) {
     const auto type = ELF64_R_TYPE(at->r_info);
     if (type != R_X86_64_JUMP_SLOT && type != R_X86_64_GLOB_DAT && type != R_X86_64_64) continue;
-    const ElfW(Sym)& symbol = symbols_[ELF64_R_SYM(at->r_info)];
-    if (visit(Binding{strings_ + symbol.st_name, reinterpret_cast<void**>(base_ + at->r_offset),
-                      type == R_X86_64_JUMP_SLOT, symbol.st_shndx != SHN_UNDEF})) {
+    if (visit(Binding{reinterpret_cast<void**>(base_ + at->r_offset), type == R_X86_64_JUMP_SLOT,
+                      symbols_ + ELF64_R_SYM(at->r_info), strings_})) {
       return true;
     }
   }

@@ -244,12 +244,14 @@ TEST_F(Examining, WhatTheAccessTells) {
   const AccessState state{.managed_memory = true,
                           .ipc_memory = true,
                           .foreign_handles = true,
+                          .past_gate = "libdeep.so calls past the gate: cuLaunchKernel",
                           .untracked_bytes = 5 << 20};
   preflight::Findings findings(preflight::Side::kSource);
   check_access(state, findings);
   std::vector<std::string> ids;
   for (const proto::Finding& finding : findings.list()) ids.push_back(finding.id());
-  EXPECT_THAT(ids, ElementsAre("managed-memory", "ipc-memory", "foreign-handles"));
+  EXPECT_THAT(ids, ElementsAre("managed-memory", "ipc-memory", "foreign-handles", "past-gate"));
+  EXPECT_THAT(findings.list()[3].found(), HasSubstr("libdeep.so"));
 }
 
 TEST_F(Examining, WhatIsNotTrackedIsSaid) {

@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+
+#include "migrate-agent/door/sentences.h"
 #include "tests/preload/door/door_helpers.h"
 
 namespace gcr::test {
@@ -43,6 +46,15 @@ TEST_F(PastGateTest, ASecondDriverThatComesBehindTheClosedGateKeepsTheMemoryWher
   EXPECT_EQ(good(door.hello()).detached, 0u);
   good(door.resume());
   EXPECT_EQ(sum(memory_, 4 * kMiB), sum_);
+}
+
+TEST(PastGateTexts, OfAProcessThatMaySayAnythingArePrintableAndEnd) {
+  door::DoorReply reply{};
+  EXPECT_EQ(agent::past_gate_in_words(reply), "");
+  reply.summary.blockers = door::kPastGate;
+  EXPECT_NE(agent::past_gate_in_words(reply), "");
+  std::memset(reply.entries, '\n', sizeof(reply.entries));
+  EXPECT_EQ(agent::past_gate_in_words(reply), std::string(sizeof(reply.past_gate), '?'));
 }
 
 }  // namespace
