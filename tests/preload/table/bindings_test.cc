@@ -153,10 +153,23 @@ TEST(Bindings, AFunctionThatNobodyKnowsIsNamedWhetherItWasCalledOrNot) {
   }
 }
 
+/// From now on nobody changes the protection of these pages, or unmaps them.
+bool seal(const void* address, std::size_t bytes) {
+  constexpr long kMseal = 462;
+  return syscall(kMseal, address, bytes, 0) == 0;
+}
+
+TEST(Bindings, WhereTheDriversTableStaysAsItIsALibraryIsBroughtBackAllTheSame) {
+  Dl_info driver{};
+  ASSERT_NE(dladdr(dlsym(driver_handle(), fake::kTakeCall), &driver), 0);
+  if (!seal(driver.dli_fbase, 4096)) GTEST_SKIP() << "a kernel before 6.10";
+  void* const library = open_deep(GCR_DEEP_NOW);
+  expect_calls_through_the_gate(library);
+}
+
 TEST(Bindings, AWordThatTheKernelLetsNobodyWriteIsNamed) {
   void* const page = mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  constexpr long kMseal = 462;
-  if (syscall(kMseal, page, 4096, 0) != 0) GTEST_SKIP() << "a kernel before 6.10";
+  if (!seal(page, 4096)) GTEST_SKIP() << "a kernel before 6.10";
   void* const library = open_deep(GCR_DEEP_SEALED);
   function<int()>(library, "deep_call_by_pointer")();
   EXPECT_EQ(gate_at_last_call(), 0u);
