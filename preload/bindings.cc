@@ -45,7 +45,7 @@ struct KnownDriver {
 };
 
 // All but the atomics are used under the loader's lock (visit_objects).
-constinit KnownDriver g_drivers[2] = {};
+constinit KnownDriver g_drivers[3] = {};  ///< CUDA's, HIP's, NVML
 constinit Extent g_c_library = {};
 constinit std::span<const Replaced> g_replaced;
 /// How often the above changed.
