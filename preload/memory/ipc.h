@@ -6,8 +6,8 @@
 // opening process, under this library too, reads the record, takes the descriptor with pidfd_getfd,
 // and maps it, the whole arena where there is one, once for all allocations in it. An allocation
 // that is freed empties its record first, so an old handle opens nothing else.
-// The driver's own allocations keep the driver's handles, and so do events: the driver keeps those
-// in files on /dev/shm, under names with the exporter's PID, which move with the job (decision 19).
+// The driver's own allocations keep the driver's handles, and so do events: the driver has those in
+// files on /dev/shm, whose names have the exporter's PID and move with the job (decision 19).
 //
 // Reading and fetching need the right to ptrace the exporter: the same user, and where the Yama
 // module forbids even that, the exporter's permission, which it gives (to processes of its user)
