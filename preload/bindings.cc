@@ -14,8 +14,6 @@
 namespace gcr::preload::bindings {
 namespace {
 
-constexpr ElfW(Addr) kPageBytes = 4096;
-
 /// The addresses that a loaded object occupies.
 struct Extent {
   ElfW(Addr) begin = 0;
@@ -72,7 +70,7 @@ class Writable {
       const ElfW(Phdr)& segment = info.dlpi_phdr[i];
       const ElfW(Addr) start = info.dlpi_addr + segment.p_vaddr;
       if (segment.p_type != PT_LOAD || begin < start || end > start + segment.p_filesz) continue;
-      begin_ = reinterpret_cast<void*>(begin / kPageBytes * kPageBytes);
+      begin_ = reinterpret_cast<void*>(begin / kLoaderPageBytes * kLoaderPageBytes);
       bytes_ = end - reinterpret_cast<ElfW(Addr)>(begin_);
       protection_ = PROT_READ | ((segment.p_flags & PF_W) != 0 ? PROT_WRITE : 0) |
                     ((segment.p_flags & PF_X) != 0 ? PROT_EXEC : 0);
@@ -272,12 +270,13 @@ void Look::look_at_unbound(const Binding& binding) {
 
 void Look::bring_back(const Binding& binding, void* ours) {
   if (*binding.slot == ours) return;
-  void* const page =
-      reinterpret_cast<void*>(reinterpret_cast<ElfW(Addr)>(binding.slot) / kPageBytes * kPageBytes);
+  void* const page = reinterpret_cast<void*>(reinterpret_cast<ElfW(Addr)>(binding.slot) /
+                                             kLoaderPageBytes * kLoaderPageBytes);
   const bool read_only = is_read_only(*info_, binding.slot);
   // Where the loader has not made it read-only yet, it is still binding this object, and would find
   // it read-only too early.
-  const bool is_being_bound = read_only && ::madvise(page, kPageBytes, MADV_POPULATE_WRITE) == 0;
+  const bool is_being_bound =
+      read_only && ::madvise(page, kLoaderPageBytes, MADV_POPULATE_WRITE) == 0;
   const bool done = !is_being_bound && store_pointer(binding.slot, ours, read_only);
   note(done ? Found::kBroughtBack : Found::kPastTheGate, info_->dlpi_name,
        done ? "called past the gate:" : "calls past the gate:", binding.name());

@@ -5,8 +5,6 @@
 namespace gcr::preload {
 namespace {
 
-constexpr ElfW(Addr) kPageBytes = 4096;
-
 std::uint32_t gnu_hash(const char* name) {
   std::uint32_t hash = 5381;
   for (; *name != '\0'; ++name) hash = hash * 33 + static_cast<unsigned char>(*name);
@@ -170,18 +168,18 @@ bool is_read_only(const dl_phdr_info& info, const void* address) {
     if (segment.p_type != PT_GNU_RELRO) continue;
     // The loader protects whole pages, and leaves a last one that is not whole.
     const ElfW(Addr) begin = info.dlpi_addr + segment.p_vaddr;
-    const ElfW(Addr) end = (begin + segment.p_memsz) / kPageBytes * kPageBytes;
-    if (value >= begin / kPageBytes * kPageBytes && value < end) return true;
+    const ElfW(Addr) end = (begin + segment.p_memsz) / kLoaderPageBytes * kLoaderPageBytes;
+    if (value >= begin / kLoaderPageBytes * kLoaderPageBytes && value < end) return true;
   }
   return false;
 }
 
 bool store_pointer(void** slot, void* value, bool read_only) {
-  void* const page =
-      reinterpret_cast<void*>(reinterpret_cast<ElfW(Addr)>(slot) / kPageBytes * kPageBytes);
-  if (read_only && ::mprotect(page, kPageBytes, PROT_READ | PROT_WRITE) != 0) return false;
+  void* const page = reinterpret_cast<void*>(reinterpret_cast<ElfW(Addr)>(slot) / kLoaderPageBytes *
+                                             kLoaderPageBytes);
+  if (read_only && ::mprotect(page, kLoaderPageBytes, PROT_READ | PROT_WRITE) != 0) return false;
   __atomic_store_n(slot, value, __ATOMIC_RELEASE);
-  if (read_only) ::mprotect(page, kPageBytes, PROT_READ);
+  if (read_only) ::mprotect(page, kLoaderPageBytes, PROT_READ);
   return true;
 }
 

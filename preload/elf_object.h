@@ -9,6 +9,9 @@
 
 namespace gcr::preload {
 
+/// What the loader protects memory in, on x86-64.
+inline constexpr ElfW(Addr) kLoaderPageBytes = 4096;
+
 /// A word of an object in which the loader stores a symbol's address.
 struct Binding {
   void** slot;
