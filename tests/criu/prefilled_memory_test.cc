@@ -3,6 +3,7 @@
 #include "migrate-agent/criu/prefilled_memory.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -98,11 +99,13 @@ class Prefilled : public testing::Test {
     program_->reap();
   }
 
-  /// The processes go on, and have lost nothing.
-  void restore() {
+  /// The processes go on, and have lost nothing, marks for huge pages neither.
+  void restore(bool with_huge_pages = false) {
     auto tree = restore_->run(own_rights(images_), names_);
     ASSERT_TRUE(tree) << tree.error().message();
     for (const pid_t pid : procfs::stopped_tree(tree->pid())) {
+      const std::string mappings = procfs::read_text(fmt::format("/proc/{}/smaps", pid));
+      EXPECT_EQ(mappings.find(" hg") != std::string::npos, with_huge_pages);
       ASSERT_TRUE(resume_stopped(procfs::Process::open(pid).value()));
     }
     const Output now = wait_for_progress(file(), output_, 40);
@@ -215,7 +218,7 @@ TEST_F(Prefilled, AHeapIsTakenOverWithWhatItHasInTheEnd) {
     prepare_restore({program_->pid(), program_->pid() + 1});
     for (int round = 0; round < 3; ++round) send_round();
     dump();
-    restore();
+    restore(mode == std::string("huge-heap"));
     EXPECT_GE(restore_->taken_bytes(), kMuch);
     restore_.reset();
     fs::remove_all(images_);
