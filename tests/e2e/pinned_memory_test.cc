@@ -19,7 +19,7 @@ namespace gcr::e2e {
 namespace {
 
 constexpr std::uint64_t kPinned = 96 * kMiB;
-constexpr std::size_t kSome = 3;
+constexpr std::size_t kFewLines = 3;
 
 /// As the driver has made it, and not as CRIU makes it again.
 bool has_memory_of_the_driver(pid_t pid) {
@@ -52,7 +52,7 @@ TEST_F(PinnedMemory, GoesInRoundsBesideCriuThereAndBack) {
   pid_t pid = moved.pid();
   Host host = Host::kA;
   for (int move = 0; move < 3; ++move) {
-    ASSERT_TRUE(moved.wait_for_lines(moved.lines().size() + kSome)) << moved.output();
+    ASSERT_TRUE(moved.wait_for_lines(moved.lines().size() + kFewLines)) << moved.output();
     ASSERT_TRUE(has_memory_of_the_driver(pid));
     const MigrateReport outcome = hosts_.migrate_for_report(host, pid, {});
     ASSERT_TRUE(outcome.exit_code == 0 && outcome.report.verified()) << outcome.err;
@@ -65,7 +65,7 @@ TEST_F(PinnedMemory, GoesInRoundsBesideCriuThereAndBack) {
     pid = static_cast<pid_t>(report.destination_pid());
     host = other(host);
   }
-  ASSERT_TRUE(moved.wait_for_lines(moved.lines().size() + kSome)) << moved.output();
+  ASSERT_TRUE(moved.wait_for_lines(moved.lines().size() + kFewLines)) << moved.output();
   ASSERT_EQ(::kill(pid, SIGTERM), 0);
   expect_as_undisturbed(moved);
 }
@@ -75,20 +75,20 @@ TEST_F(PinnedMemory, IsAsItWasWhereAMoveFailed) {
   for (const auto& [host, fault] :
        {std::pair(Host::kA, "source.dumped error"), std::pair(Host::kB, "destination.imaged error"),
         std::pair(Host::kB, "destination.restored error")}) {
-    ASSERT_TRUE(app.wait_for_lines(app.lines().size() + kSome)) << app.output();
+    ASSERT_TRUE(app.wait_for_lines(app.lines().size() + kFewLines)) << app.output();
     fail_at(host, fault, app.pid());
   }
-  ASSERT_TRUE(app.wait_for_lines(app.lines().size() + kSome)) << app.output();
+  ASSERT_TRUE(app.wait_for_lines(app.lines().size() + kFewLines)) << app.output();
   const MigrateOutcome moved = hosts_.migrate(Host::kA, app.pid());
   ASSERT_TRUE(moved.migrated()) << moved.err;
-  ASSERT_TRUE(app.wait_for_lines(app.lines().size() + kSome)) << app.output();
+  ASSERT_TRUE(app.wait_for_lines(app.lines().size() + kFewLines)) << app.output();
   ASSERT_EQ(::kill(moved.pid, SIGTERM), 0);
   expect_as_undisturbed(app);
 }
 
 TEST_F(PinnedMemory, IsInACheckpointAndInWhatIsRestoredFromIt) {
   App app = start_pinned(hosts_, Host::kA, kPinned, 20);
-  ASSERT_TRUE(app.wait_for_lines(kSome)) << app.output();
+  ASSERT_TRUE(app.wait_for_lines(kFewLines)) << app.output();
   const CommandResult taken = checkpoint(app.pid(), {"--stop"});
   ASSERT_EQ(taken.exit_code, 0) << taken.err;
   end(app);
@@ -96,18 +96,18 @@ TEST_F(PinnedMemory, IsInACheckpointAndInWhatIsRestoredFromIt) {
   ASSERT_EQ(restored.exit_code, 0) << restored.err;
   const pid_t pid = static_cast<pid_t>(number(last_line(restored), "pid"));
   EXPECT_TRUE(has_memory_of_the_driver(pid));
-  ASSERT_TRUE(app.wait_for_lines(app.lines().size() + kSome)) << app.output();
+  ASSERT_TRUE(app.wait_for_lines(app.lines().size() + kFewLines)) << app.output();
   // And moves from there.
   const MigrateOutcome moved = hosts_.migrate(Host::kB, pid);
   ASSERT_TRUE(moved.migrated()) << moved.err;
-  ASSERT_TRUE(app.wait_for_lines(app.lines().size() + kSome)) << app.output();
+  ASSERT_TRUE(app.wait_for_lines(app.lines().size() + kFewLines)) << app.output();
   ASSERT_EQ(::kill(moved.pid, SIGTERM), 0);
   expect_as_undisturbed(app);
 }
 
 TEST_F(PinnedMemory, MovesWhileItsJobIsSuspended) {
   const App app = start_pinned(hosts_, Host::kA, kPinned, 20);
-  ASSERT_TRUE(app.wait_for_lines(kSome)) << app.output();
+  ASSERT_TRUE(app.wait_for_lines(kFewLines)) << app.output();
   const CommandResult suspended = hosts_.order(Host::kA, {"suspend", std::to_string(app.pid())});
   ASSERT_EQ(suspended.exit_code, 0) << suspended.out << suspended.err;
   const MigrateReport moved = hosts_.migrate_for_report(Host::kA, app.pid(), {});
@@ -116,7 +116,7 @@ TEST_F(PinnedMemory, MovesWhileItsJobIsSuspended) {
   const std::string pid = std::to_string(moved.report.destination_pid());
   const CommandResult resumed = hosts_.order(Host::kB, {"resume", pid});
   ASSERT_EQ(resumed.exit_code, 0) << resumed.out << resumed.err;
-  ASSERT_TRUE(app.wait_for_lines(app.lines().size() + kSome)) << app.output();
+  ASSERT_TRUE(app.wait_for_lines(app.lines().size() + kFewLines)) << app.output();
   ASSERT_EQ(::kill(moved.report.destination_pid(), SIGTERM), 0);
   expect_as_undisturbed(app);
 }
