@@ -64,7 +64,7 @@ class PrefilledSharedMemory {
   CriuMemory* criu_;
   std::mutex mutex_;  ///< guards all below, until the last place() has returned
   bool may_grow_ = true;
-  unsigned failures_ = 0;  ///< to get huge pages
+  unsigned failures_ = 0;                         ///< to get huge pages
   std::map<std::uint32_t, PrefilledArea> areas_;  ///< by the number of place()
   std::map<std::uint32_t, File> handed_over_;     ///< by the number in the images
   std::uint64_t taken_bytes_ = 0;

@@ -239,8 +239,8 @@ Answer gcr_preload_choose_dlvsym(void* handle, const char* name, const char* ver
       name, [&](const char* reason) { return gcr_preload_real_dlvsym(handle, reason, version); });
 }
 
-// The entries. Names that begin with "cu", "hi", "nv", "__h" or "_Z" are looked at, and all after an
-// object was opened with RTLD_DEEPBIND. Arguments: rdi handle, rsi name, rdx version; the return
+// The entries. Names that begin with "cu", "hi", "nv", "__h" or "_Z" are looked at, and all after
+// an object was opened with RTLD_DEEPBIND. Arguments: rdi handle, rsi name, rdx version; the return
 // address is the caller's. They are kept over the call of the choosing function, whose third
 // argument is, for dlsym, that return address.
 asm(R"(
