@@ -150,7 +150,8 @@ TEST_F(JobTest, AParentThatAskedNvmlMovesAndNvmlAnswers) {
   const UnifiedMemoryDevice device;
   const App parent = hosts_.start_app(
       Host::kA,
-      device.used_by({"python3", GCR_SOURCE_DIR "/tests/e2e/nvml_parent.py", "/bin/sh", "-c",
+      device.used_by({"python3", GCR_SOURCE_DIR "/tests/e2e/nvml_parent.py", GCR_SOFTNVML,
+                      "/bin/sh", "-c",
                       "exec " + joined(counter_command(hosts_, 16 * kMiB)) + " > " + gpu_output_}));
   wait_for_counter();
   const auto first_gpu = [&](Host host) {

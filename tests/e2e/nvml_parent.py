@@ -1,11 +1,11 @@
-"""Counts GPUs by NVML, as launchers do before they start their ranks, starts the command that follows
-as its child, and prints in each line what NVML says of the first GPU."""
+"""nvml_parent.py NVML COMMAND…: counts GPUs by that NVML, as launchers do before they start their ranks,
+starts the command as its child, and prints in each line what NVML says of the first GPU."""
 import ctypes
 import os
 import sys
 import time
 
-NVML = ctypes.CDLL("libnvidia-ml.so.1")
+NVML = ctypes.CDLL(sys.argv[1])
 
 
 def initialise():
@@ -29,7 +29,7 @@ def name_of(handle):
 def main():
     handle = initialise()
     if os.fork() == 0:
-        os.execvp(sys.argv[1], sys.argv[1:])
+        os.execvp(sys.argv[2], sys.argv[2:])
     number = 0
     while True:
         number += 1

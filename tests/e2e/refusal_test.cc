@@ -197,10 +197,10 @@ TEST_P(NotRestoredTest, IsRefusedAndRunsOn) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Refusal, NotRestoredTest,
-                         testing::Values(NotRestored{"exported-pool", "[pool-memory]"},
-                                         NotRestored{"imported-pool", "[pool-memory]"},
-                                         NotRestored{"host-pool", "[pool-memory]"},
-                                         NotRestored{"profiler", "[profiler]"}));
+                         testing::Values(NotRestored{"exported-pool", "pool-memory"},
+                                         NotRestored{"imported-pool", "pool-memory"},
+                                         NotRestored{"host-pool", "pool-memory"},
+                                         NotRestored{"profiler", "profiler"}));
 
 TEST_F(RefusalTest, TooLittleFreeVramAtTheDestination) {
   ASSERT_NO_FATAL_FAILURE(start({"--vram", "512M"}, 256 * kMiB));

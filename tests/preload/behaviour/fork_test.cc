@@ -111,7 +111,8 @@ TEST_F(ForkTest, StartingProgramsTakesNothingFromTheParent) {
 /// As the real driver lets it: what asked NVML alone has used no GPU.
 TEST_F(ForkTest, AChildOfAProcessThatAskedNvmlAloneBeginsAnew) {
   Process process(machine_, {"/usr/bin/env", "SOFTGPU_DEVICE_FILE=" + device_.path(),
-                             "LD_PRELOAD=" GCR_PRELOAD_LIBRARY, "python3", GCR_NVML_FORK_SUBJECT});
+                             "LD_PRELOAD=" GCR_PRELOAD_LIBRARY, "python3", GCR_NVML_FORK_SUBJECT,
+                             GCR_SOFTNVML});
   Lines lines;
   for (std::string line; !(line = process.receive()).empty();) lines.push_back(line);
   EXPECT_EQ(lines,

@@ -1,7 +1,8 @@
-"""Asks NVML alone, forks, and uses NVML and CUDA in the child. Prints what they answer there, and how
+"""Asks the NVML that is named alone, forks, and uses NVML and CUDA in the child. Prints what they answer there, and how
 many doors the child and the parent have."""
 import ctypes
 import os
+import sys
 
 
 def doors():
@@ -20,7 +21,7 @@ def in_child(nvml):
 
 
 def main():
-    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    nvml = ctypes.CDLL(sys.argv[1])
     assert nvml.nvmlInit_v2() == 0
     child = os.fork()
     if child == 0:
