@@ -1,21 +1,18 @@
 // The program that the CRIU tests dump and restore.
 //
-// Usage: counting_program FILE
-// count|ghost|socket|wait|leave|remember|heap|huge-heap|loose-heap|shared
+// Usage: counting_program FILE MODE, which is
 //   count  several threads count; each appends "<thread> <number>" to FILE, one write per line, so
 //          that a lost or doubled step shows as a gap or a repeat
 //   ghost  as count, through a file of its own that it has deleted, as well as to FILE
 //   socket as count, with a pipe, and listens on a Unix socket, FILE.socket, that its group may use
 //   wait   a thread for every kind of waiting call, which must not come back; each that does
-//   appends
-//          "returned <call> <errno>"; one thread counts
+//          appends "returned <call> <errno>"; one thread counts
 //   leave  as count, and enters a new mount namespace when it gets SIGUSR1
 //   remember  two processes count as 0 and 1 while a timer's signals come all the time; before each
 //   line they look at memory of several kinds that they filled, and append "lost <kind>" if it
 //   differs
 //   heap   likewise, with a heap in each that grows, shrinks, is divided by mprotect, given back
-//   and
-//          written to, a little before each line; huge-heap asks for huge pages, loose-heap for
+//          and written to, a little before each line; huge-heap asks for huge pages, loose-heap for
 //          memory that is not accounted
 //   shared likewise, with memory that both share, of which the child has unmapped the middle, and
 //          memory that each has shared with nobody, which is mapped twice and of which parts may
@@ -296,9 +293,9 @@ class Heap {
   /// The protection of some pages is another at each step. At every second one they are given back.
   void step(unsigned number) {
     const bool empty = number % 2 == 0;
-    const std::size_t divided = number * 131 % ((empty ? kPages / 2 : kPages) - kMore);
+    const std::size_t divided = 1 + number * 131 % ((empty ? kPages / 2 : kPages) - kMore);
     protect(divided, PROT_READ);
-    for (int i = 0; i < 8; ++i) write(next_random() % divided_first(divided));
+    for (int i = 0; i < 8; ++i) write(next_random() % divided);
     give_back(next_random() % (kPages / 2), 1 + next_random() % 300);
     protect(divided, PROT_READ | PROT_WRITE);
     if (number % 8 == 0) resize(marks_.size() + kMore);
@@ -320,7 +317,6 @@ class Heap {
   }
 
  private:
-  static std::size_t divided_first(std::size_t divided) { return divided == 0 ? 1 : divided; }
   unsigned next_random() { return random_ = random_ * 1'103'515'245 + 12'345; }
 
   void write(std::size_t page) {

@@ -63,11 +63,17 @@ class Inspecting : public testing::Test {
     if (::mkdtemp(path.data()) != nullptr) directory_ = path;
   }
   ~Inspecting() override {
+    end();
+    fs::remove_all(directory_);
+  }
+
+  /// Ends the program that start() has started, if there is one.
+  void end() {
     if (pid_ > 0) {
       ::kill(pid_, SIGKILL);
       ::waitpid(pid_, nullptr, 0);
     }
-    fs::remove_all(directory_);
+    pid_ = 0;
   }
 
   fs::path make_file(const std::string& name, std::size_t bytes = 4096) {
@@ -433,8 +439,10 @@ TEST_F(Inspecting, DescriptorsOfTheControlDeviceThatNoLibraryAccountsForAreCount
   const std::string device = made("control");
   start({"open", device});
   EXPECT_EQ(unexplained_descriptors(pid_, device), 0u) << "CUDA's own";
+  end();
   start({"open", device, "open", device, "open", device});
   EXPECT_EQ(unexplained_descriptors(pid_, device), 2u);
+  end();
   start({"share", made("libnvidia-ml.so.1"), "open", device, "open", device, "open", device});
   EXPECT_EQ(unexplained_descriptors(pid_, device), 1u) << "one of them is NVML's";
 }
