@@ -73,7 +73,7 @@ class Inspecting : public testing::Test {
       ::kill(pid_, SIGKILL);
       ::waitpid(pid_, nullptr, 0);
     }
-    pid_ = 0;
+    pid_ = -1;
   }
 
   fs::path make_file(const std::string& name, std::size_t bytes = 4096) {
@@ -110,12 +110,6 @@ class Inspecting : public testing::Test {
     char byte = 0;
     ASSERT_EQ(::read(reading.get(), &byte, 1), 0);  // the end: it is ready, or dead
     ASSERT_EQ(::waitpid(pid_, nullptr, WNOHANG), 0) << "the program has ended";
-  }
-
-  void end() {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-    pid_ = -1;
   }
 
   Inspection look() {
