@@ -183,8 +183,7 @@ constexpr auto kCatalogue = std::to_array<Kind>({
      "with NCCL_NVLS_ENABLE=0."},
     {"pool-memory", kBlocker,
      "The driver checkpoints a memory pool that is shared with other processes, or on the host, "
-     "and "
-     "cannot restore it.",
+     "and cannot restore it.",
      "Use pools of one process on a GPU, and share memory by cuMemCreate or cudaIpcGetMemHandle."},
     {"profiler", kBlocker,
      "The driver does not checkpoint a process after a profiler has attached itself, not even when "
@@ -194,8 +193,7 @@ constexpr auto kCatalogue = std::to_array<Kind>({
      "What a library calls in the driver past the preload library cannot be held back while GPU "
      "memory moves. That is brought back by itself where it can be.",
      "Do not load a second driver (dlmopen, another libcuda.so.1); use a release of gcr-migrate "
-     "that "
-     "knows the function that is named."},
+     "that knows the function that is named."},
     {"too-many-buffers", kBlocker, "A migration takes a limited number of allocations.",
      "Use an allocator that pools, such as PyTorch's."},
     {"untracked-memory", kWarning,

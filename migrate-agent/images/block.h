@@ -8,9 +8,8 @@
 //        16  raw      u32   bytes of the window that the image has: kWindowBytes except at its end
 //        20  stored   u32   bytes that follow the header
 //        24  codec    u16   Codec
-//        26  memory   u16   the number of the memory that the image has pages of, below
-//        kMaxMemories;
-//                           0: of none; with the highest bit, the memory is shared (memory_names.h)
+//        26  memory   u16   whose pages the image has: a number below kMaxMemories, or 0 for no
+//                           memory's; with the highest bit, shared memory's (memory_names.h)
 //        28  round    u32   below kMaxRounds: a page replaces what an earlier round sent for it
 //        32  present  256 bits, the lowest first: pages that the payload holds, in order
 //        64  payload        these pages, compressed by the codec; the last page of an image may be

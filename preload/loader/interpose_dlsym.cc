@@ -245,6 +245,23 @@ Answer gcr_preload_choose_dlvsym(void* handle, const char* name, const char* ver
 // argument is, for dlsym, that return address.
 asm(R"(
     .text
+    .macro gcr_save_arguments
+    push %rdi
+    .cfi_adjust_cfa_offset 8
+    push %rsi
+    .cfi_adjust_cfa_offset 8
+    push %rdx
+    .cfi_adjust_cfa_offset 8
+    .endm
+    .macro gcr_restore_arguments
+    pop %rdx
+    .cfi_adjust_cfa_offset -8
+    pop %rsi
+    .cfi_adjust_cfa_offset -8
+    pop %rdi
+    .cfi_adjust_cfa_offset -8
+    .endm
+
     .macro gcr_entry name choose real save_third
     .globl \name
     .type \name, @function
@@ -279,23 +296,13 @@ asm(R"(
     jne 1f
     cmpb $0x68, 2(%rsi)
     jne 1f
-4:  push %rdi
-    .cfi_adjust_cfa_offset 8
-    push %rsi
-    .cfi_adjust_cfa_offset 8
-    push %rdx
-    .cfi_adjust_cfa_offset 8
+4:  gcr_save_arguments
     .if \save_third == 0
     mov 24(%rsp), %rdx
     .endif
     call \choose
     mov %edx, %ecx
-    pop %rdx
-    .cfi_adjust_cfa_offset -8
-    pop %rsi
-    .cfi_adjust_cfa_offset -8
-    pop %rdi
-    .cfi_adjust_cfa_offset -8
+    gcr_restore_arguments
     test %cl, %cl
     je 1f
     ret
@@ -316,19 +323,9 @@ asm(R"(
     endbr64
     test $8, \mode
     jz 1f
-    push %rdi
-    .cfi_adjust_cfa_offset 8
-    push %rsi
-    .cfi_adjust_cfa_offset 8
-    push %rdx
-    .cfi_adjust_cfa_offset 8
+    gcr_save_arguments
     call gcr_preload_before_deep_open
-    pop %rdx
-    .cfi_adjust_cfa_offset -8
-    pop %rsi
-    .cfi_adjust_cfa_offset -8
-    pop %rdi
-    .cfi_adjust_cfa_offset -8
+    gcr_restore_arguments
 1:  jmp *\real(%rip)
     .cfi_endproc
     .size \name, . - \name
@@ -343,19 +340,9 @@ asm(R"(
 \name:
     .cfi_startproc
     endbr64
-    push %rdi
-    .cfi_adjust_cfa_offset 8
-    push %rsi
-    .cfi_adjust_cfa_offset 8
-    push %rdx
-    .cfi_adjust_cfa_offset 8
+    gcr_save_arguments
     call gcr_preload_find_real_functions
-    pop %rdx
-    .cfi_adjust_cfa_offset -8
-    pop %rsi
-    .cfi_adjust_cfa_offset -8
-    pop %rdi
-    .cfi_adjust_cfa_offset -8
+    gcr_restore_arguments
     jmp *\real(%rip)
     .cfi_endproc
     .size \name, . - \name
