@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -118,15 +119,34 @@ class Gpu {
           "cuMemPoolSetAttribute");
   }
 
-  /// Past dlsym, which answers with the shim.
+  /// What the driver's file says: dlsym and the symbol table in memory answer with the shim.
   static void* find_in_driver(const char* name) {
     void* found = nullptr;
-    preload::visit_objects([&found, name](const preload::ElfObject& object, const dl_phdr_info&) {
+    preload::visit_objects([&](const preload::ElfObject& object, const dl_phdr_info& info) {
       if (std::strcmp(object.soname(), "libcuda.so.1") != 0) return false;
-      found = object.find_function(name);
+      if (const ElfW(Sym)* const changed = object.find_symbol(name); changed != nullptr) {
+        found = reinterpret_cast<void*>(info.dlpi_addr + on_disk(info, changed).st_value);
+      }
       return true;
     });
     return found;
+  }
+
+  /// The symbol as the object's file has it.
+  static ElfW(Sym) on_disk(const dl_phdr_info& info, const ElfW(Sym) * loaded) {
+    const auto address = reinterpret_cast<ElfW(Addr)>(loaded) - info.dlpi_addr;
+    const auto* const end = info.dlpi_phdr + info.dlpi_phnum;
+    const auto* const segment =
+        std::find_if(info.dlpi_phdr, end, [address](const ElfW(Phdr) & header) {
+          return header.p_type == PT_LOAD && address - header.p_vaddr < header.p_filesz;
+        });
+    if (segment == end) throw std::runtime_error("no symbol table in the driver's file");
+    std::ifstream file(info.dlpi_name, std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(address - segment->p_vaddr + segment->p_offset));
+    ElfW(Sym) symbol{};
+    if (!file.read(reinterpret_cast<char*>(&symbol), sizeof(symbol)))
+      throw std::runtime_error(std::string("cannot read ") + info.dlpi_name);
+    return symbol;
   }
 
   void* driver_;
