@@ -12,6 +12,7 @@
 #include <charconv>
 #include <chrono>
 #include <regex>
+#include <thread>
 #include <vector>
 
 #include "migrate-agent/cgroups/hierarchy.h"
@@ -25,6 +26,9 @@ using Clock = std::chrono::steady_clock;
 
 /// Slurm answers within milliseconds.
 constexpr std::chrono::seconds kPatience{20};
+/// For so long a job may be said to run before its extern step is there.
+constexpr std::chrono::seconds kStart{5};
+constexpr std::chrono::milliseconds kPause{100};
 constexpr std::size_t kMostOutput = 4096;
 
 struct Pipe {
@@ -130,11 +134,17 @@ Result<std::string> adopt(const Settings& settings, JobId job,
 }  // namespace
 
 Result<uid_t> owner_of_extern_step(const Settings& settings, JobId job) {
-  GCR_ASSIGN(const std::string said, adopt(settings, job, {}));
+  const auto deadline = Clock::now() + kStart;
+  auto said = adopt(settings, job, {});
+  while (!said && said.error().code() == Code::kNotFound && Clock::now() < deadline) {
+    std::this_thread::sleep_for(kPause);
+    said = adopt(settings, job, {});
+  }
+  if (!said) return said.error();
   uid_t owner = 0;
-  const auto [end, error] = std::from_chars(said.data(), said.data() + said.size(), owner);
-  if (error == std::errc{} && end == said.data() + said.size()) return owner;
-  return Error(Code::kInternal, fmt::format("gcr-slurm-adopt says \"{}\", not a user", said));
+  const auto [end, error] = std::from_chars(said->data(), said->data() + said->size(), owner);
+  if (error == std::errc{} && end == said->data() + said->size()) return owner;
+  return Error(Code::kInternal, fmt::format("gcr-slurm-adopt says \"{}\", not a user", *said));
 }
 
 Status join_extern_step(const Settings& settings, JobId job, uid_t owner,

@@ -17,8 +17,9 @@ namespace gcr::slurm {
 
 using JobId = std::uint32_t;  ///< 0: none
 
-/// The user of a job that has an extern step on this host. kNotFound if it has none; kUnsupported
-/// if this host has no Slurm, or its library cannot be used.
+/// The user of a job that has an extern step on this host. kNotFound if it has none for five
+/// seconds, as a job that is just being started; kUnsupported if this host has no Slurm, or its
+/// library cannot be used.
 Result<uid_t> owner_of_extern_step(const Settings& settings, JobId job);
 
 /// Has the extern step take these processes, which are not its descendants then: what they fork

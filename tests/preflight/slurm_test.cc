@@ -6,7 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <fstream>
+#include <future>
+#include <thread>
 #include <vector>
 
 #include "migrate-agent/preflight/comparison.h"
@@ -70,6 +73,15 @@ TEST_F(Slurm, AJobOfAnotherUserIsAFinding) {
 
 TEST_F(Slurm, AJobThatDoesNotRunHereIsAFinding) {
   EXPECT_EQ(found_of(kJob + 1, kUser), "job 13 has no extern step on node node1");
+}
+
+TEST_F(Slurm, AJobThatIsJustBeingStartedIsNoFinding) {
+  fs::rename(step(), directory_ / "later");
+  const auto started = std::async(std::launch::async, [this] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    fs::rename(directory_ / "later", step());
+  });
+  EXPECT_EQ(found_of(kJob, kUser), "");
 }
 
 TEST_F(Slurm, AHostWithoutSlurmIsAFinding) {
