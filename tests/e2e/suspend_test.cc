@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "migrate-agent/cgroups/group.h"
-#include "migrate-agent/procfs/procfs.h"
 #include "src/base/units.h"
 #include "tests/apps/ring.h"
 #include "tests/e2e/apps.h"
@@ -246,13 +245,7 @@ TEST_F(SuspendTest, WithoutItsKeeperTheVramIsLostAndThatIsSaid) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_EQ(suspend().exit_code, 0);
   hosts_->wait_until_idle(Host::kA);
-  for (const pid_t process : procfs::processes()) {
-    const auto name = procfs::status_field(std::to_string(process), "Name");
-    const bool ours =
-        procfs::namespace_link(process, "net") == procfs::namespace_link(counter_->pid(), "net");
-    if (name != "gcr-keeper" || !ours) continue;
-    ASSERT_EQ(::kill(process, SIGKILL), 0);
-  }
+  hosts_->kill_keepers(Host::kA);
   const CommandResult refused = resume();
   EXPECT_NE(refused.exit_code, 0);
   EXPECT_THAT(refused.err, HasSubstr("the VRAM of process " + pid() + " is lost"));

@@ -148,18 +148,6 @@ class SuspendedTest : public testing::Test {
   HostUse suspended_;
 };
 
-/// Those in the network namespace that `process` is in.
-std::vector<pid_t> keepers_beside(pid_t process) {
-  std::vector<pid_t> keepers;
-  for (const pid_t one : procfs::processes()) {
-    const auto name = procfs::status_field(std::to_string(one), "Name");
-    const bool beside =
-        procfs::namespace_link(one, "net") == procfs::namespace_link(process, "net");
-    if (name == "gcr-keeper" && beside) keepers.push_back(one);
-  }
-  return keepers;
-}
-
 /// Changes a byte of the VRAM that the keeper has: of its last file.
 void spoil_copy(pid_t keeper) {
   std::map<int, std::string> files;
@@ -263,7 +251,7 @@ TEST_F(SuspendedTest, AJobThatIsKilledWhereItHasArrivedLeavesNothing) {
 
 TEST_F(SuspendedTest, WhatWasChangedInItsKeptVramIsNotMovedOrStored) {
   ASSERT_NO_FATAL_FAILURE(start());
-  const std::vector<pid_t> keepers = keepers_beside(counter_->pid());
+  const std::vector<pid_t> keepers = hosts_->keepers(Host::kA);
   ASSERT_EQ(keepers.size(), 1u);
   const auto owner = procfs::status_field(std::to_string(keepers[0]), "Uid");
   EXPECT_THAT(owner, testing::StartsWith("0"));
@@ -311,9 +299,7 @@ TEST_F(SuspendedTest, WithoutATargetItStaysSuspended) {
 TEST_F(SuspendedTest, WithoutItsKeeperItCannotBeMovedAndThatIsSaid) {
   ASSERT_NO_FATAL_FAILURE(start());
   hosts_->wait_until_idle(Host::kA);
-  for (const pid_t keeper : keepers_beside(counter_->pid())) {
-    ASSERT_EQ(::kill(keeper, SIGKILL), 0);
-  }
+  hosts_->kill_keepers(Host::kA);
   for (const std::string& said : {migrate().err, checkpoint().err}) {
     EXPECT_THAT(said, HasSubstr("the VRAM of process " + pid() + " is lost"));
   }

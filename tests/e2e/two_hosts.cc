@@ -131,6 +131,18 @@ void in_network(const std::string& network_namespace, Work work) {
   }
 }
 
+/// In the network namespace at that path.
+std::vector<pid_t> processes_in(const std::string& network) {
+  struct stat status {};
+  ::stat(network.c_str(), &status);
+  const std::string wanted = "net:[" + std::to_string(status.st_ino) + "]";
+  std::vector<pid_t> found;
+  for (const pid_t pid : all_processes()) {
+    if (read_link("/proc/" + std::to_string(pid) + "/ns/net") == wanted) found.push_back(pid);
+  }
+  return found;
+}
+
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, const HostUse& use) {
@@ -306,6 +318,24 @@ std::vector<pid_t> TwoHosts::workers(Host host) const {
   return found;
 }
 
+std::vector<pid_t> TwoHosts::keepers(Host host) const {
+  std::vector<pid_t> found;
+  for (const pid_t pid : processes_in(variable("NS", host))) {
+    if (read_file("/proc/" + std::to_string(pid) + "/comm") == "gcr-keeper\n") found.push_back(pid);
+  }
+  return found;
+}
+
+void TwoHosts::kill_keepers(Host host) const {
+  for (const pid_t keeper : keepers(host)) {
+    ::kill(keeper, SIGKILL);
+    test::wait_until([keeper] {
+      const std::string state = stat_field(keeper, 3);
+      return state.empty() || state == "Z";
+    });
+  }
+}
+
 bool TwoHosts::wait_until_idle(Host host, Milliseconds timeout) const {
   const auto end = std::chrono::steady_clock::now() + timeout;
   for (auto running = workers(host); !running.empty(); running = workers(host)) {
@@ -338,15 +368,11 @@ HostUse TwoHosts::use(Host host) const {
     use.vram_bytes += used_bytes(mount_point);
   }
   use.runtime_bytes = used_bytes(variable("RUNTIME", host));
-  struct stat status {};
-  ::stat(variable("NS", host).c_str(), &status);
-  const std::string wanted = "net:[" + std::to_string(status.st_ino) + "]";
   const std::string agent = read_link("/proc/" + std::to_string(agent_pid(host)) + "/exe");
-  for (const pid_t pid : all_processes()) {
-    const std::string process = "/proc/" + std::to_string(pid);
-    const std::string program = read_link(process + "/exe");  // empty: it is ending
-    if (read_link(process + "/ns/net") == wanted && !program.empty() && program != agent)
-      ++use.processes;
+  for (const pid_t pid : processes_in(variable("NS", host))) {
+    // Empty: it is ending.
+    const std::string program = read_link("/proc/" + std::to_string(pid) + "/exe");
+    if (!program.empty() && program != agent) ++use.processes;
   }
   return use;
 }

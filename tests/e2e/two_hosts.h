@@ -133,6 +133,12 @@ class TwoHosts {
   /// The agent's worker processes that run now.
   std::vector<pid_t> workers(Host host) const;
 
+  /// The processes that keep the VRAM of suspended jobs.
+  std::vector<pid_t> keepers(Host host) const;
+
+  /// Kills them; returns when they have ended.
+  void kill_keepers(Host host) const;
+
   /// Waits until the agent has no worker any more.
   bool wait_until_idle(Host host, Milliseconds timeout = Milliseconds(120'000)) const;
 
