@@ -575,6 +575,7 @@ bool is_about_gpus(const proto::Finding& finding) {
                                          "ipc-memory",
                                          "foreign-handles",
                                          "pool-memory",
+                                         "past-gate",
                                          "profiler",
                                          "mps",
                                          "too-many-buffers",
