@@ -11,8 +11,12 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <condition_variable>
 #include <cstdio>
+#include <mutex>
 #include <optional>
+#include <thread>
 
 #include "src/base/units.h"
 #include "tests/apps/driver.h"
@@ -28,6 +32,7 @@ struct Options {
   std::uint64_t churn = 0;
   std::uint64_t spawn = 0;
   std::uint64_t contexts = 0;
+  unsigned threads = 0;
   int device = 0;
 };
 
@@ -141,6 +146,25 @@ void spawn_a_child() {
   }
 }
 
+/// Threads that wait: every other one with a time limit, which the kernel cannot continue with by
+/// itself. They end with the program.
+void start_idle_threads(unsigned count) {
+  static std::mutex mutex;
+  static std::condition_variable never;
+  for (unsigned i = 0; i < count; ++i) {
+    std::thread([i] {
+      std::unique_lock lock(mutex);
+      for (;;) {
+        if (i % 2 == 0) {
+          never.wait(lock);
+        } else {
+          never.wait_for(lock, std::chrono::hours(1));
+        }
+      }
+    }).detach();
+  }
+}
+
 void write_line(std::uint64_t step, std::uint64_t number, std::uint64_t twin, std::uint64_t sum) {
   char line[96];
   const int length =
@@ -161,6 +185,7 @@ int run(const Options& options) {
   if (options.churn != 0) churned.emplace(gpu);
   std::optional<OwnContexts> own_contexts;
   if (options.contexts != 0) own_contexts.emplace(gpu);
+  start_idle_threads(options.threads);
   Pace pace(options.period_ms);
   for (std::uint64_t step = 1; !termination_asked(); ++step) {
     pace.begin_step();
@@ -188,6 +213,7 @@ int main(int argc, char** argv) {
   line.add("--spawn", options.spawn, "start a process every so many steps (0: never)");
   line.add("--contexts", options.contexts,
            "count in two more contexts, and make one anew every so many steps (0: none)");
+  line.add("--threads", options.threads, "threads that wait beside it");
   line.add("--device", options.device, "device ordinal");
   line.parse(argc, argv);
   return gcr::apps::run(options);

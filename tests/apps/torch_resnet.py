@@ -3,15 +3,17 @@
 
 Prints "step=<n> loss=<hex float>" every --report steps; an undisturbed run with the same options
 prints the same lines on the same GPU model. With --host-gib the process also holds so much ordinary
-memory, of which it writes a page with each line. With --profiled PyTorch's profiler watches. With --timed it trains so many steps for each line
-of its input, and prints how many seconds they took. The network is that of He and others, "Deep
-Residual Learning for Image Recognition" (2015), figure 3 and table 1. SIGTERM ends it.
+memory, of which it writes a page with each line. With --threads so many threads wait beside it. With
+--profiled PyTorch's profiler watches. With --timed it trains so many steps for each line of its
+input, and prints how many seconds they took. The network is that of He and others, "Deep Residual
+Learning for Image Recognition" (2015), figure 3 and table 1. SIGTERM ends it.
 """
 
 import argparse
 import os
 import signal
 import sys
+import threading
 import time
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -27,6 +29,7 @@ def parse_arguments():
     parser.add_argument("--batch", type=int, default=64, help="images of a step")
     parser.add_argument("--host-gib", type=float, default=0, help="ordinary memory, rarely written")
     parser.add_argument("--report", type=int, default=10, help="steps between two lines")
+    parser.add_argument("--threads", type=int, default=0, help="threads that wait beside it")
     parser.add_argument("--timed", action="store_true", help="print seconds, for each line of input")
     parser.add_argument("--profiled", action="store_true", help="under PyTorch's profiler")
     parser.add_argument("--pace", type=float, default=0, help="seconds to rest after each line")
@@ -75,6 +78,9 @@ def main():
     arguments = parse_arguments()
     stop = []
     signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
+    never = threading.Event()
+    for _ in range(arguments.threads):
+        threading.Thread(target=never.wait, daemon=True).start()
     torch.manual_seed(0)
     torch.use_deterministic_algorithms(True)
     network = make_network()

@@ -102,7 +102,7 @@ class Smoke(unittest.TestCase):
         self.assertEqual(len(self.of("cost")), 2)
 
     def test_programs_with_state_of_every_kind_move_to_and_fro(self):
-        for program in ("counter", "pool-64", "buffers-32"):
+        for program in ("counter", "pool-64", "buffers-32", "threads-1000"):
             lines = self.of("state", program=program, side="after")
             self.assertEqual(len(lines), 2)
             for line in lines:
