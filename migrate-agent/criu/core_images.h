@@ -15,8 +15,11 @@ namespace gcr::criu {
 using ReadImage = std::function<Result<std::string>(const std::string& name)>;
 using WriteImage = std::function<Status(const std::string& name, const std::string& content)>;
 
-/// Of the thread with this id in its own PID namespace. kDataLoss if the image is not whole.
-Result<wire::Core> read_core(pid_t in_namespace, const ReadImage& read);
-Status write_core(pid_t in_namespace, const wire::Core& core, const WriteImage& write);
+/// The name of the image of a thread, by its id in its own PID namespace.
+std::string core_image(pid_t in_namespace);
+
+/// kDataLoss if the image is not whole.
+Result<wire::Core> core_in(const std::string& image);
+std::string image_of(const wire::Core& core);
 
 }  // namespace gcr::criu

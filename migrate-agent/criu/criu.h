@@ -21,6 +21,7 @@
 #include "migrate-agent/criu/command.h"
 #include "migrate-agent/criu/launch.h"
 #include "migrate-agent/criu/plugin.h"
+#include "migrate-agent/process/credentials.h"
 #include "migrate-agent/process/outside_tcp.h"
 #include "migrate-agent/procfs/process_handle.h"
 #include "proto/control.pb.h"
@@ -66,7 +67,7 @@ Result<std::shared_ptr<const Plugin>> open_plugin(const Command& command, std::s
 /// "amdgpu-*.img") come as pipes during the dump, each
 /// on a thread of its own and possibly several at once: CRIU blocks until they are read. All others
 /// come after the dump, one after the other, on the thread that called run(), and after
-/// check_dumped_credentials(). An error ends the dump, and the tasks run again.
+/// settle_threads(). An error ends the dump, and the tasks run again.
 using TakeImage = std::function<Status(const std::string& name, UniqueFd content)>;
 
 /// Takes the memory of a stopped task that was left out of CRIU's images: as images `name`-0.img
@@ -135,7 +136,7 @@ class PreparedDump {
   /// in the images. On failure the tasks run again, and the error quotes the first error line of
   /// CRIU's log or carries that of `take`. kDataLoss if the images give a thread other rights than
   /// it has; for connections see settle_connections().
-  Result<std::vector<proto::Credentials>> run(
+  Result<std::vector<process::ThreadRights>> run(
       const TakeImage& take = {}, const std::map<std::string, std::string>& renamed = {},
       const TakeMemory& take_memory = {});
 

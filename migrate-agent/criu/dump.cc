@@ -4,13 +4,11 @@
 
 #include "migrate-agent/criu/connections.h"
 #include "migrate-agent/criu/criu.h"
-#include "migrate-agent/criu/dumped_credentials.h"
+#include "migrate-agent/criu/dumped_threads.h"
 #include "migrate-agent/criu/holding_point.h"
 #include "migrate-agent/criu/images.h"
-#include "migrate-agent/criu/interrupted_calls.h"
 #include "migrate-agent/criu/left_out_memory.h"
 #include "migrate-agent/criu/options.h"
-#include "migrate-agent/criu/parent_death.h"
 #include "migrate-agent/criu/session.h"
 #include "migrate-agent/criu/streamer.h"
 #include "migrate-agent/criu/tcp_sockets.h"
@@ -87,7 +85,7 @@ struct PreparedDump::Impl {
   std::optional<Streamer> streamer;
   std::optional<LeftOutMemory> left_out;
   std::optional<Session> session;
-  std::vector<proto::Credentials> credentials;
+  std::vector<process::ThreadRights> threads;
   std::map<std::string, std::string> renamed;  ///< names that files have in the images
   bool started = false;
 };
@@ -167,16 +165,12 @@ Status PreparedDump::Impl::wait_until_dumped() {
 
 /// The last steps with the images of threads, connections and files.
 Status PreparedDump::Impl::settle(const ReadImage& read, const WriteImage& write) {
-  GCR_ASSIGN(credentials, check_dumped_credentials(pid, read));
-  for (const proto::Credentials& thread : credentials) {
-    if (options.may_move) GCR_TRY(options.may_move(thread));
+  GCR_ASSIGN(threads, settle_threads(pid, read, write));
+  for (const process::ThreadRights& thread : threads) {
+    if (options.may_move) GCR_TRY(options.may_move(thread.rights));
   }
   GCR_TRY(settle_connections(read, write, options.outside_tcp));
-  for (const pid_t task : procfs::stopped_tree(pid)) {
-    if (!procfs::has_ended(task)) GCR_TRY(restart_interrupted_calls(task, read, write));
-  }
   GCR_TRY(wait_until_stopped());
-  GCR_TRY(forget_parent_death_signal(pid, read, write));
   if (renamed.empty()) return {};
   GCR_ASSIGN(const std::string files, read(images::kFilesImage));
   GCR_ASSIGN(const std::string with_names, images::rename_files(files, renamed));
@@ -240,7 +234,7 @@ Result<PreparedDump> PreparedDump::to_directory(const Command& command, pid_t pi
   return PreparedDump(std::move(impl));
 }
 
-Result<std::vector<proto::Credentials>> PreparedDump::run(
+Result<std::vector<process::ThreadRights>> PreparedDump::run(
     const TakeImage& take, const std::map<std::string, std::string>& renamed,
     const TakeMemory& take_memory) {
   impl_->renamed = renamed;
@@ -254,7 +248,7 @@ Result<std::vector<proto::Credentials>> PreparedDump::run(
     if (!was_stopped) (void)resume_stopped(impl_->process);
     return cannot("dump", pid, dumped.error());
   }
-  return std::move(impl_->credentials);
+  return std::move(impl_->threads);
 }
 
 Status pre_dump(const Command& command, pid_t pid, const fs::path& directory,

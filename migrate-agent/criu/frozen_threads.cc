@@ -4,12 +4,16 @@
 #include <signal.h>
 #include <sys/ptrace.h>
 
+#include <algorithm>
 #include <future>
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "migrate-agent/criu/tracing.h"
 #include "migrate-agent/procfs/procfs.h"
+#include "src/base/side_by_side.h"
 
 namespace gcr::criu {
 namespace {
@@ -82,29 +86,50 @@ class Tracer {
                                       " has no thread " + std::to_string(*missing.begin()));
   }
 
+  /// All are asked to stop before one is waited for.
   Status seize_threads(pid_t pid, const std::set<pid_t>& running, std::set<pid_t>& missing) {
-    for (const pid_t tid : procfs::threads(pid)) {
-      if (held_.contains(tid)) continue;
-      const auto pids = procfs::namespace_pids(task_name(pid, tid));
-      if (pids.empty()) continue;  // it ended
-      if (running.contains(pids.back())) {
-        missing.erase(pids.back());
-      } else {
-        GCR_TRY(seize_one(pid, tid));
+    std::vector<pid_t> seized;
+    Status status;
+    for (const auto& [tid, inner] : new_threads(pid)) {
+      if (inner == 0) continue;  // it ended
+      if (running.contains(inner)) {
+        missing.erase(inner);
+        continue;
+      }
+      const Status one = tracing::seize(tid, PTRACE_O_EXITKILL);
+      if (!one && one.error().code() == Code::kNotFound) continue;
+      held_[tid] = 0;
+      if (one) seized.push_back(tid);
+      if (!one) status = one;
+      if (!status) break;
+    }
+    for (const pid_t tid : seized) {
+      const auto signal_number = tracing::wait_until_stopped(tid);
+      if (signal_number) {
+        held_[tid] = *signal_number;
+      } else if (signal_number.error().code() == Code::kNotFound) {
+        held_.erase(tid);
+      } else if (status) {
+        status = signal_number.error();
       }
     }
-    return {};
+    if (status) return {};
+    return status.error().while_doing("process " + std::to_string(pid));
   }
 
-  Status seize_one(pid_t pid, pid_t tid) {
-    auto signal_number = tracing::stop(tid, PTRACE_O_EXITKILL);
-    if (!signal_number) {
-      if (signal_number.error().code() == Code::kNotFound) return {};
-      held_[tid] = 0;
-      return signal_number.error().while_doing("process " + std::to_string(pid));
+  /// Those that are not held, with their ids in their own PID namespace.
+  std::vector<std::pair<pid_t, pid_t>> new_threads(pid_t pid) const {
+    std::vector<std::pair<pid_t, pid_t>> threads;
+    for (const pid_t tid : procfs::threads(pid)) {
+      if (!held_.contains(tid)) threads.emplace_back(tid, 0);
     }
-    held_[tid] = *signal_number;
-    return {};
+    (void)share_out_brief(threads.size(), [&](std::size_t i) -> Status {
+      auto& [tid, inner] = threads[i];
+      const auto pids = procfs::namespace_pids(task_name(pid, tid));
+      if (!pids.empty()) inner = pids.back();
+      return {};
+    });
+    return threads;
   }
 
   const std::vector<procfs::Process> processes_;

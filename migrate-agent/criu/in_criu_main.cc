@@ -19,6 +19,7 @@
 //    empty memory for it. Where CRIU makes memory for tasks to share, it gets that of the agent's.
 // 5. CRIU's plugin is loaded, with all libraries that it needs, before 1: CRIU finds it loaded.
 // 6. A restored task uses names with the rights of the member that it becomes (in_criu_names.h).
+// 7. CRIU waits for many threads without looking at all of them each time (in_criu_stops.cc).
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

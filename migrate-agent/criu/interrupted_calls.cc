@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <fstream>
 #include <optional>
 
@@ -42,11 +43,17 @@ bool repeatable(std::uint64_t call) {
 }
 
 bool signal_is_due(const std::string& task) {
-  const std::uint64_t pending =
-      procfs::status_bits(task, "SigPnd") | procfs::status_bits(task, "ShdPnd");
+  auto status = procfs::status_fields(task);
+  const auto set = [&status](const char* name) {
+    return std::strtoull(status[name].c_str(), nullptr, 16);
+  };
   // The stop that the dump ended with interrupts no call.
   constexpr std::uint64_t kStop = 1ull << (SIGSTOP - 1);
-  return (pending & ~procfs::status_bits(task, "SigBlk") & ~kStop) != 0;
+  return ((set("SigPnd") | set("ShdPnd")) & ~set("SigBlk") & ~kStop) != 0;
+}
+
+std::string name_of_task(pid_t pid, pid_t tid) {
+  return std::to_string(pid) + "/task/" + std::to_string(tid);
 }
 
 /// A call that was already continued once appears as restart_syscall. The instruction before tells
@@ -125,25 +132,17 @@ void restart_in_image(wire::RegistersX86& registers, const Restart& restart) {
 
 }  // namespace
 
-Status restart_interrupted_calls(pid_t pid, const ReadImage& read, const WriteImage& write) {
-  for (const pid_t tid : procfs::threads(pid)) {
-    const std::string task = std::to_string(pid) + "/task/" + std::to_string(tid);
-    const auto pids = procfs::namespace_pids(task);
-    if (pids.empty() || signal_is_due(task)) continue;
-    GCR_ASSIGN(wire::Core core, read_core(pids.back(), read));
-    if (core.machine() != kX86 || !core.thread().has_registers()) continue;
-    const auto restart = plan_restart(pid, core.thread().registers());
-    if (!restart) continue;
-    restart_in_image(*core.mutable_thread()->mutable_registers(), *restart);
-    GCR_TRY(write_core(pids.back(), core, write));
-    GCR_TRY(restart_in_thread(tid, *restart));
-  }
-  return {};
+Result<bool> restart_interrupted_call(pid_t pid, pid_t tid, wire::Core& image) {
+  if (image.machine() != kX86 || !image.thread().has_registers()) return false;
+  const auto restart = plan_restart(pid, image.thread().registers());
+  if (!restart || signal_is_due(name_of_task(pid, tid))) return false;
+  restart_in_image(*image.mutable_thread()->mutable_registers(), *restart);
+  GCR_TRY(restart_in_thread(tid, *restart));
+  return true;
 }
 
 void make_again(pid_t pid, pid_t tid, user_regs_struct& registers) {
-  if (registers.rax != kInterrupted ||
-      signal_is_due(std::to_string(pid) + "/task/" + std::to_string(tid))) {
+  if (registers.rax != kInterrupted || signal_is_due(name_of_task(pid, tid))) {
     return;
   }
   wire::RegistersX86 seen;
@@ -161,7 +160,7 @@ void make_again(pid_t pid, pid_t tid, user_regs_struct& registers) {
 
 void make_again(pid_t, pid_t, user_regs_struct&) {}
 
-Status restart_interrupted_calls(pid_t, const ReadImage&, const WriteImage&) { return {}; }
+Result<bool> restart_interrupted_call(pid_t, pid_t, wire::Core&) { return false; }
 
 #endif
 

@@ -17,9 +17,10 @@
 
 namespace gcr::criu {
 
-/// `pid` was just dumped and is stopped. Threads with a pending signal keep their EINTR: the
-/// signal caused it. On failure a thread may be left with its EINTR.
-Status restart_interrupted_calls(pid_t pid, const ReadImage& read, const WriteImage& write);
+/// Of a thread that was just dumped and is stopped: sets the registers in it and in its image. True
+/// if they had to be set. A thread with a pending signal keeps its EINTR: the signal caused it. On
+/// failure the thread may be left with its EINTR. Any thread of ours.
+Result<bool> restart_interrupted_call(pid_t pid, pid_t tid, wire::Core& image);
 
 /// The same for a thread that a tracer has stopped, in the registers that it will get.
 void make_again(pid_t pid, pid_t tid, user_regs_struct& registers);

@@ -12,7 +12,8 @@
 #include <unistd.h>
 
 #include <cstddef>
-#include <sstream>
+#include <cstdlib>
+#include <string>
 
 #include "migrate-agent/criu/apart.h"
 #include "migrate-agent/procfs/procfs.h"
@@ -29,16 +30,6 @@ bool kernel_has_landlock() {
   constexpr long kCreateRuleset = 444;
   constexpr unsigned kVersion = 1;
   return ::syscall(kCreateRuleset, nullptr, 0, kVersion) > 0;
-}
-
-/// The real one, which is what counts for an access by a system call.
-std::pair<uid_t, gid_t> owner_of_thread(pid_t tid) {
-  auto fields = procfs::status_fields(std::to_string(tid));
-  uid_t uid = 0;
-  gid_t gid = 0;
-  std::istringstream(fields["Uid"]) >> uid;
-  std::istringstream(fields["Gid"]) >> gid;
-  return {uid, gid};
 }
 
 /// What the processes of a start share: both run in the caller's memory until the second executes.
@@ -94,12 +85,31 @@ void wait_for_end(pid_t pid) {
 }
 
 /// An unprivileged thread can restrict itself only with no_new_privs.
-bool can_restrict_itself(const std::string& task) {
-  return procfs::status_field(task, "NoNewPrivs") == "1" ||
-         (procfs::status_bits(task, "CapEff") & (std::uint64_t{1} << CAP_SYS_ADMIN)) != 0;
+bool can_restrict_itself(std::map<std::string, std::string>& status) {
+  const std::uint64_t effective = std::strtoull(status["CapEff"].c_str(), nullptr, 16);
+  return status["NoNewPrivs"] == "1" || (effective & (std::uint64_t{1} << CAP_SYS_ADMIN)) != 0;
+}
+
+Result<bool> ask(const Bystanders& bystanders, const std::shared_ptr<const CallSite>& site,
+                 pid_t tid, std::map<std::string, std::string>& status) {
+  const auto question = bystanders.question(owner_of(status));
+  if (!question) return false;
+  GCR_ASSIGN(auto thread, ThreadCalls::seize(site, tid, status["Seccomp"] != "0"));
+  GCR_TRY(thread.wait_until_stopped());
+  GCR_ASSIGN(const std::int64_t answer, thread.call(*question));
+  GCR_TRY(thread.let_go());
+  return Bystanders::is_in_domain(answer);
 }
 
 }  // namespace
+
+Owner owner_of(const std::map<std::string, std::string>& status) {
+  const auto first = [&status](const char* name) {
+    const auto found = status.find(name);
+    return found == status.end() ? 0 : std::strtoul(found->second.c_str(), nullptr, 10);
+  };
+  return {static_cast<uid_t>(first("Uid")), static_cast<gid_t>(first("Gid"))};
+}
 
 Bystanders::~Bystanders() {
   for (auto& [owner, bystander] : started_) {
@@ -109,11 +119,9 @@ Bystanders::~Bystanders() {
   }
 }
 
-Status Bystanders::prepare(const std::vector<pid_t>& tids) {
+Status Bystanders::prepare(const std::set<Owner>& owners) {
   if (!kernel_has_landlock()) return {};
-  for (const pid_t tid : tids) {
-    const auto owner = owner_of_thread(tid);
-    if (started_.contains(owner)) continue;
+  for (const Owner& owner : owners) {
     GCR_ASSIGN(started_[owner], start(owner.first, owner.second));
   }
   return {};
@@ -144,33 +152,36 @@ Result<Bystanders::Bystander> Bystanders::start(uid_t uid, gid_t gid) const {
   return made;
 }
 
-Result<bool> Bystanders::is_in_domain(ThreadCalls& thread) const {
-  const auto found = started_.find(owner_of_thread(thread.tid()));
-  if (found == started_.end()) return false;
+std::optional<ThreadCall> Bystanders::question(const Owner& of_thread) const {
+  const auto found = started_.find(of_thread);
+  if (found == started_.end()) return std::nullopt;
   // Without a place for the answer: EFAULT is permission.
-  ThreadCall call{SYS_get_robust_list, {static_cast<std::uint64_t>(found->second.inside)}};
-  GCR_ASSIGN(const std::int64_t result, thread.call(call));
-  if (result == -EFAULT) return false;
-  if (result == -EPERM) return true;
-  return Error::from_errno(static_cast<int>(-result),
+  return ThreadCall{SYS_get_robust_list, {static_cast<std::uint64_t>(found->second.inside)}};
+}
+
+Result<bool> Bystanders::is_in_domain(std::int64_t answer) {
+  if (answer == -EFAULT) return false;
+  if (answer == -EPERM) return true;
+  return Error::from_errno(static_cast<int>(-answer),
                            "cannot tell whether a thread is in Landlock");
 }
 
 std::vector<pid_t> threads_in_landlock(pid_t pid) {
-  std::vector<pid_t> candidates = procfs::threads(pid);
-  std::erase_if(candidates, [pid](pid_t tid) {
-    return !can_restrict_itself(fmt::format("{}/task/{}", pid, tid));
-  });
+  std::map<pid_t, std::map<std::string, std::string>> candidates;
+  std::set<Owner> owners;
+  for (const pid_t tid : procfs::threads(pid)) {
+    auto status = procfs::status_fields(fmt::format("{}/task/{}", pid, tid));
+    if (!can_restrict_itself(status)) continue;
+    owners.insert(owner_of(status));
+    candidates.emplace(tid, std::move(status));
+  }
   std::vector<pid_t> found;
   Bystanders bystanders(pid);
-  if (!kernel_has_landlock() || candidates.empty() || !bystanders.prepare(candidates)) return {};
+  if (!kernel_has_landlock() || candidates.empty() || !bystanders.prepare(owners)) return {};
   (void)run_apart([&]() -> Status {
     GCR_ASSIGN(const auto site, CallSite::find(pid));
-    for (const pid_t tid : candidates) {
-      auto thread = ThreadCalls::stop(site, tid);
-      if (!thread) continue;
-      const auto confined = bystanders.is_in_domain(*thread);
-      (void)thread->let_go();
+    for (auto& [tid, status] : candidates) {
+      const auto confined = ask(bystanders, site, tid, status);
       if (confined && *confined) found.push_back(tid);
     }
     return {};

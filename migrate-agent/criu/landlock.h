@@ -4,7 +4,11 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <map>
+#include <optional>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,6 +17,12 @@
 #include "src/base/unique_fd.h"
 
 namespace gcr::criu {
+
+/// The real user and group, which count for an access by a system call.
+using Owner = std::pair<uid_t, gid_t>;
+
+/// Of a thread, by the lines of its status in /proc.
+Owner owner_of(const std::map<std::string, std::string>& status);
 
 /// Processes that are there to be looked at, one for each user and group that threads have. They
 /// end with this object, and with its process.
@@ -24,12 +34,15 @@ class Bystanders {
   Bystanders& operator=(const Bystanders&) = delete;
   ~Bystanders();
 
-  /// Starts those that are needed for threads, by their ids here. None where the kernel has no
-  /// Landlock. Not in a process of run_apart().
-  Status prepare(const std::vector<pid_t>& tids);
+  /// Starts those that are needed for threads of these. None where the kernel has no Landlock. Not
+  /// in a process of run_apart().
+  Status prepare(const std::set<Owner>& owners);
 
-  /// Whether a thread is in a domain: one of those that were prepared for.
-  Result<bool> is_in_domain(ThreadCalls& thread) const;
+  /// The call that tells whether the thread that makes it is in a domain; none if nobody can be.
+  std::optional<ThreadCall> question(const Owner& of_thread) const;
+
+  /// By what the kernel returned.
+  static Result<bool> is_in_domain(std::int64_t answer);
 
  private:
   struct Bystander {
@@ -40,7 +53,7 @@ class Bystanders {
   Result<Bystander> start(uid_t uid, gid_t gid) const;
 
   const pid_t beside_;
-  std::map<std::pair<uid_t, gid_t>, Bystander> started_;
+  std::map<Owner, Bystander> started_;
 };
 
 /// The threads of a running process that are in a domain, among those that can have entered one by

@@ -15,14 +15,18 @@
 #include <bit>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <system_error>
+#include <thread>
 
 #include "migrate-agent/criu/apart.h"
 #include "migrate-agent/criu/extended_state.h"
 #include "migrate-agent/criu/thread_calls.h"
 #include "migrate-agent/procfs/procfs.h"
+#include "src/base/side_by_side.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::criu {
@@ -60,6 +64,18 @@ enum class Form : std::uint8_t {
   kPolicy,  ///< it writes an int and a mask of NUMA nodes
 };
 
+std::size_t bytes_of(Form form) {
+  switch (form) {
+    case Form::kResult:
+      return 0;
+    case Form::kInt:
+      return sizeof(int);
+    case Form::kPolicy:
+      break;
+  }
+  return sizeof(CallBytes);
+}
+
 std::uint64_t itself(std::uint64_t value) { return value; }
 std::uint64_t io_priority(std::uint64_t value) { return value >> 13 == 0 ? 0 : value; }
 std::uint64_t timer_slack(std::uint64_t value) { return value == 0 ? kUsualTimerSlackNs : value; }
@@ -81,6 +97,78 @@ constexpr ThreadCall control(std::uint64_t option, std::uint64_t second = 0,
   return {SYS_prctl, {option, second, third}};
 }
 
+/// A thread, when it was listed.
+struct Thread {
+  std::size_t process;  ///< its place
+  pid_t tid;
+  pid_t inner = 0;  ///< its id in the process's own PID namespace
+  bool seccomp = false;
+  Owner owner{};
+  std::string store_bypass{};     ///< in the words of its status in /proc
+  std::string indirect_branch{};  ///< likewise
+};
+
+/// Which values can be seen from outside, as the calls would give them; none: the thread has to be
+/// asked.
+using FromOutside = std::optional<std::uint64_t> (*)(const Thread& thread);
+
+std::optional<std::uint64_t> number_in(const std::string& path, int base) {
+  const std::string text = procfs::read_text(path);
+  if (text.empty()) return std::nullopt;
+  return std::strtoull(text.c_str(), nullptr, base);
+}
+
+std::optional<std::uint64_t> timer_slack_of(const Thread& thread) {
+  return number_in(fmt::format("/proc/{}/timerslack_ns", thread.tid), 10);
+}
+std::optional<std::uint64_t> personality_of(const Thread& thread) {
+  return number_in(fmt::format("/proc/{}/personality", thread.tid), 16);
+}
+std::optional<std::uint64_t> io_priority_of(const Thread& thread) {
+  const long result = ::syscall(SYS_ioprio_get, kOwnProcess, thread.tid);
+  if (result < 0) return std::nullopt;
+  return static_cast<std::uint64_t>(result);
+}
+
+/// Where no thread can choose, none has chosen.
+template <int kFeature>
+bool can_be_chosen() {
+  static const long own = ::prctl(PR_GET_SPECULATION_CTRL, kFeature, 0, 0, 0);
+  return own < 0 || (own & PR_SPEC_PRCTL) != 0;
+}
+
+/// The words are those of fs/proc/array.c in the kernel; "vulnerable" stands for two values.
+std::optional<std::uint64_t> store_bypass_of(const Thread& thread) {
+  if (!can_be_chosen<PR_SPEC_STORE_BYPASS>()) return PR_SPEC_NOT_AFFECTED;
+  if (thread.store_bypass == "thread vulnerable") return PR_SPEC_PRCTL | PR_SPEC_ENABLE;
+  if (thread.store_bypass == "thread mitigated") return PR_SPEC_PRCTL | PR_SPEC_DISABLE;
+  if (thread.store_bypass == "thread force mitigated") {
+    return PR_SPEC_PRCTL | PR_SPEC_FORCE_DISABLE;
+  }
+  return std::nullopt;
+}
+std::optional<std::uint64_t> indirect_branch_of(const Thread& thread) {
+  if (!can_be_chosen<PR_SPEC_INDIRECT_BRANCH>()) return PR_SPEC_NOT_AFFECTED;
+  if (thread.indirect_branch == "conditional enabled") return PR_SPEC_PRCTL | PR_SPEC_ENABLE;
+  if (thread.indirect_branch == "conditional disabled") return PR_SPEC_PRCTL | PR_SPEC_DISABLE;
+  if (thread.indirect_branch == "conditional force disabled") {
+    return PR_SPEC_PRCTL | PR_SPEC_FORCE_DISABLE;
+  }
+  return std::nullopt;
+}
+std::optional<std::uint64_t> cache_flush_of(const Thread&) {
+  if (!can_be_chosen<kCacheFlush>()) return PR_SPEC_NOT_AFFECTED;
+  return std::nullopt;
+}
+#ifdef __x86_64__
+/// Where no thread can be denied it, all may use it.
+std::optional<std::uint64_t> cpuid_of(const Thread&) {
+  static const bool can_be_denied = ::syscall(SYS_arch_prctl, kSetCpuid, 1) == 0 || errno != ENODEV;
+  if (can_be_denied) return std::nullopt;
+  return 1;
+}
+#endif
+
 struct Row {
   std::string_view name;
   bool of_process;
@@ -90,6 +178,7 @@ struct Row {
   std::uint64_t usual;
   /// From what `get` says to what `set` takes.
   std::uint64_t (*value)(std::uint64_t) = itself;
+  FromOutside outside = nullptr;
   std::string_view finding{};  ///< of one that confines a process
   bool needed = false;         ///< a program that has it cannot go on without
 };
@@ -97,32 +186,37 @@ struct Row {
 /// In the order in which they are set: what confines comes last.
 constexpr auto kRows = std::to_array<Row>({
     {"timer-slack", false, Form::kResult, control(PR_GET_TIMERSLACK),
-     control(PR_SET_TIMERSLACK, kValue), kUsualTimerSlackNs, timer_slack},
+     control(PR_SET_TIMERSLACK, kValue), kUsualTimerSlackNs, timer_slack, timer_slack_of},
     {"io-priority",
      false,
      Form::kResult,
      {SYS_ioprio_get, {kOwnProcess}},
      {SYS_ioprio_set, {kOwnProcess, 0, kValue}},
      0,
-     io_priority},
+     io_priority,
+     io_priority_of},
     {"personality",
      false,
      Form::kResult,
      {SYS_personality, {0xffffffff}},
      {SYS_personality, {kValue}},
-     0},
+     0,
+     itself,
+     personality_of},
     {"io-flusher", false, Form::kResult, control(PR_GET_IO_FLUSHER),
      control(PR_SET_IO_FLUSHER, kValue), 0},
     {"machine-check", false, Form::kResult, control(PR_MCE_KILL_GET),
      control(PR_MCE_KILL, PR_MCE_KILL_SET, kValue), PR_MCE_KILL_DEFAULT},
     {"store-bypass", false, Form::kResult, control(PR_GET_SPECULATION_CTRL, PR_SPEC_STORE_BYPASS),
-     control(PR_SET_SPECULATION_CTRL, PR_SPEC_STORE_BYPASS, kValue), PR_SPEC_ENABLE, speculation},
+     control(PR_SET_SPECULATION_CTRL, PR_SPEC_STORE_BYPASS, kValue), PR_SPEC_ENABLE, speculation,
+     store_bypass_of},
     {"indirect-branch", false, Form::kResult,
      control(PR_GET_SPECULATION_CTRL, PR_SPEC_INDIRECT_BRANCH),
-     control(PR_SET_SPECULATION_CTRL, PR_SPEC_INDIRECT_BRANCH, kValue), PR_SPEC_ENABLE,
-     speculation},
+     control(PR_SET_SPECULATION_CTRL, PR_SPEC_INDIRECT_BRANCH, kValue), PR_SPEC_ENABLE, speculation,
+     indirect_branch_of},
     {"cache-flush", false, Form::kResult, control(PR_GET_SPECULATION_CTRL, kCacheFlush),
-     control(PR_SET_SPECULATION_CTRL, kCacheFlush, kValue), PR_SPEC_DISABLE, cache_flush},
+     control(PR_SET_SPECULATION_CTRL, kCacheFlush, kValue), PR_SPEC_DISABLE, cache_flush,
+     cache_flush_of},
     {"time-stamp-counter", false, Form::kInt, control(PR_GET_TSC, kBytes),
      control(PR_SET_TSC, kValue), PR_TSC_ENABLE},
     {"parent-death-signal", false, Form::kInt, control(PR_GET_PDEATHSIG, kBytes),
@@ -139,7 +233,9 @@ constexpr auto kRows = std::to_array<Row>({
      Form::kResult,
      {SYS_arch_prctl, {kGetCpuid}},
      {SYS_arch_prctl, {kSetCpuid, kValue}},
-     1},
+     1,
+     itself,
+     cpuid_of},
     {"amx",
      true,
      Form::kInt,
@@ -147,13 +243,14 @@ constexpr auto kRows = std::to_array<Row>({
      {SYS_arch_prctl, {kRequestPermission, kValue}},
      0,
      amx,
+     nullptr,
      {},
      true},
 #endif
     {"memory-merge", true, Form::kResult, control(kGetMemoryMerge),
      control(kSetMemoryMerge, kValue), 0},
     {"memory-deny-write-execute", true, Form::kResult, control(kGetMdwe), control(kSetMdwe, kValue),
-     0, itself, "mdwe", true},
+     0, itself, nullptr, "mdwe", true},
 });
 
 // No single call. Of a process:
@@ -163,25 +260,10 @@ constexpr std::uint64_t kUsualCoredumpFilter = 0x33;
 // Of a thread:
 constexpr std::string_view kExtendedState = "extended-state";
 
-using Make = std::function<Result<std::int64_t>(const ThreadCall&, std::span<std::byte>)>;
-
-Make make_in(ThreadCalls& thread) {
-  return [&thread](const ThreadCall& call, std::span<std::byte> bytes) {
-    return thread.call(call, bytes);
-  };
-}
-
-Result<std::int64_t> make_here(const ThreadCall& call, std::span<std::byte> bytes) {
-  const auto& a =
-      call.with_bytes_at(reinterpret_cast<std::uint64_t>(bytes.data()), bytes.size()).arguments;
-  const long result = ::syscall(call.number, a[0], a[1], a[2], a[3], a[4], a[5]);
-  return result < 0 ? -errno : result;
-}
-
-/// None if it is the usual, or the kernel does not know it.
-Result<std::optional<proto::Setting>> read_row(const Row& row, const Make& make) {
-  CallBytes bytes{};
-  GCR_ASSIGN(const std::int64_t result, make(row.get, bytes));
+/// What the kernel said to a row's question. None if it is the usual, or the kernel does not know
+/// it.
+std::optional<proto::Setting> setting_of(const Row& row, std::int64_t result,
+                                         const CallBytes& bytes) {
   if (result < 0) return std::nullopt;
   int number = 0;
   std::memcpy(&number, bytes.data(), sizeof(number));
@@ -198,14 +280,23 @@ Result<std::optional<proto::Setting>> read_row(const Row& row, const Make& make)
   return setting;
 }
 
+/// Of the calling thread.
+std::optional<proto::Setting> read_own(const Row& row) {
+  CallBytes bytes{};
+  const auto address = reinterpret_cast<std::uint64_t>(bytes.data());
+  const auto& a = row.get.with_bytes_at(address, bytes.size()).arguments;
+  const long result = ::syscall(row.get.number, a[0], a[1], a[2], a[3], a[4], a[5]);
+  return setting_of(row, result < 0 ? -errno : result, bytes);
+}
+
 /// What the kernel says to it.
-Result<std::int64_t> set_row(const Row& row, const proto::Setting& setting, const Make& make) {
+Result<std::int64_t> set_row(const Row& row, const proto::Setting& setting, ThreadCalls& thread) {
   ThreadCall call = row.set;
   std::ranges::replace(call.arguments, kValue, setting.value());
   CallBytes bytes{};
   std::memcpy(bytes.data() + kNodesAt, setting.nodes().data(),
               std::min(setting.nodes().size(), kNodeBytes));
-  return make(call, bytes);
+  return thread.call(call, bytes);
 }
 
 proto::Setting usual(const Row& row) {
@@ -258,77 +349,164 @@ Result<int> read_lock_future(pid_t pid, ThreadCalls& thread) {
   return (there[0] & std::byte{1}) != std::byte{0} ? MCL_FUTURE : MCL_FUTURE | MCL_ONFAULT;
 }
 
-Result<bool> has_keyring(ThreadCalls& thread) {
-  for (const int keyring : {KEY_SPEC_THREAD_KEYRING, KEY_SPEC_PROCESS_KEYRING}) {
-    const auto id = static_cast<std::uint64_t>(static_cast<std::int64_t>(keyring));
-    GCR_ASSIGN(const auto result, thread.call({SYS_keyctl, {KEYCTL_GET_KEYRING_ID, id, 0}}));
-    if (result >= 0) return true;
-  }
-  return false;
+void read_status(pid_t pid, Thread& thread) {
+  auto status = procfs::status_fields(fmt::format("{}/task/{}", pid, thread.tid));
+  const std::string pids = status["NSpid"];
+  const std::size_t last = pids.find_last_of(" \t");
+  thread.inner = std::atoi(pids.c_str() + (last == std::string::npos ? 0 : last + 1));
+  thread.seccomp = status["Seccomp"] != "0";
+  thread.owner = owner_of(status);
+  thread.store_bypass = status["Speculation_Store_Bypass"];
+  thread.indirect_branch = status["SpeculationIndirectBranch"];
 }
 
-/// A thread that does not run, held by the caller.
+/// All threads of processes that stand still.
+std::vector<Thread> list_threads(const std::vector<pid_t>& processes) {
+  std::vector<Thread> threads;
+  for (std::size_t i = 0; i < processes.size(); ++i) {
+    if (procfs::has_ended(processes[i])) continue;
+    for (const pid_t tid : procfs::threads(processes[i])) threads.push_back({i, tid});
+  }
+  (void)share_out_brief(threads.size(), [&](std::size_t i) -> Status {
+    read_status(processes[threads[i].process], threads[i]);
+    return {};
+  });
+  std::erase_if(threads, [](const Thread& thread) { return thread.inner == 0; });
+  return threads;
+}
+
+/// A thread that does not run, held by a tracer of ours.
 struct Held {
-  std::size_t process;  ///< its place
-  pid_t inner;          ///< its id in the process's own PID namespace
-  bool first;           ///< that can make calls, of its process
+  const Thread* thread;
   ThreadCalls calls;
+  bool first = false;  ///< that can make calls, of its process
 };
 
-bool is_gone(pid_t pid, pid_t tid) {
-  const auto stat = procfs::read_stat(fmt::format("{}/task/{}", pid, tid));
-  return !stat || procfs::is_exiting(*stat);
-}
+/// Several tracers that hold all threads of processes that stand still, each its share of them, in
+/// their order.
+class Holding {
+ public:
+  using Work = std::function<Status(std::vector<Held>& share, Meeting& others)>;
 
-Result<std::vector<Held>> hold_all(const std::vector<pid_t>& processes) {
-  std::vector<Held> held;
-  for (std::size_t i = 0; i < processes.size(); ++i) {
-    bool first = true;
-    std::shared_ptr<const CallSite> site;
-    for (const pid_t tid : procfs::threads(processes[i])) {
-      if (is_gone(processes[i], tid)) continue;
-      if (!site) {
-        auto found = CallSite::find(processes[i]);
-        if (!found && found.error().code() == Code::kNotFound) break;
-        if (!found) return found.error();
-        site = *std::move(found);
-      }
-      const auto pids = procfs::namespace_pids(fmt::format("{}/task/{}", processes[i], tid));
-      auto calls = ThreadCalls::stop(site, tid);
-      if (!calls && (calls.error().code() == Code::kNotFound || is_gone(processes[i], tid))) {
-        continue;
-      }
+  Holding(const std::vector<pid_t>& processes, const std::vector<Thread>& threads,
+          const Standstill& standstill)
+      : processes_(processes),
+        threads_(threads),
+        standstill_(standstill),
+        tracers_(tracers_for(threads.size())),
+        shares_(tracers_) {}
+
+  /// While all threads are held, none but those that work for us can run, whoever continues them.
+  /// `work` is called by each tracer.
+  Status with_all_held(const Work& work) {
+    GCR_TRY(find_call_sites());
+    Status done = run_apart(tracers_, [&](std::size_t tracer, Meeting& others) {
+      (void)hold_and_work(tracer, others, work);  // its error stays with the meeting
+      const bool freezes = tracer == 0 && standstill_.freeze;
+      const Status all = others.meet(freezes ? standstill_.freeze() : Status());
+      shares_[tracer].clear();
+      return all;
+    });
+    for (const pid_t pid : processes_) {
+      if (standstill_.freeze || procfs::has_ended(pid)) continue;
+      const Status stopped = procfs::wait_until_stopped(pid);
+      if (done) done = stopped;
+    }
+    return done;
+  }
+
+ private:
+  static std::size_t tracers_for(std::size_t threads) {
+    constexpr std::size_t kWorthwhile = 32;  // threads for a tracer
+    constexpr std::size_t kMost = 16;
+    const std::size_t processors = std::max(1u, std::thread::hardware_concurrency());
+    return std::clamp<std::size_t>(threads / kWorthwhile, 1, std::min(kMost, processors));
+  }
+
+  Status find_call_sites() {
+    sites_.resize(processes_.size());
+    for (const Thread& thread : threads_) {
+      if (sites_[thread.process]) continue;
+      auto found = CallSite::find(processes_[thread.process]);
+      if (!found && found.error().code() != Code::kNotFound) return found.error();
+      if (found) sites_[thread.process] = *std::move(found);
+    }
+    return {};
+  }
+
+  Status hold_and_work(std::size_t tracer, Meeting& others, const Work& work) {
+    const bool in_group = static_cast<bool>(standstill_.freeze);
+    GCR_TRY(others.meet(
+        {}, [&] { return in_group && !standstill_.traceable ? standstill_.thaw() : Status(); }));
+    GCR_TRY(others.meet(hold_share(tracer), [&]() -> Status {
+      GCR_TRY(check_complete());
+      mark_first();
+      return in_group && standstill_.traceable ? standstill_.thaw() : Status();
+    }));
+    return others.meet(work(shares_[tracer], others));
+  }
+
+  Status hold_share(std::size_t tracer) {
+    std::vector<Held>& share = shares_[tracer];
+    const std::size_t end = threads_.size() * (tracer + 1) / tracers_;
+    for (std::size_t i = threads_.size() * tracer / tracers_; i < end; ++i) {
+      const Thread& thread = threads_[i];
+      if (!sites_[thread.process]) continue;
+      auto calls = ThreadCalls::seize(sites_[thread.process], thread.tid, thread.seccomp);
+      if (!calls && is_gone(calls.error(), thread)) continue;
       if (!calls) return calls.error();
-      const bool callable = calls->can_call();
-      held.push_back({i, pids.empty() ? tid : pids.back(), first && callable, std::move(*calls)});
-      first = first && !callable;
+      share.push_back({&thread, std::move(*calls)});
     }
+    std::vector<Held> held;
+    for (Held& one : share) {
+      const Status stopped = one.calls.wait_until_stopped();
+      if (!stopped && !is_gone(stopped.error(), *one.thread)) return stopped;
+      if (stopped) held.push_back(std::move(one));
+    }
+    share = std::move(held);
+    return {};
   }
-  return held;
-}
 
-/// While all threads are held, none but the one that works for us can run, whoever continues it.
-Status with_all_held(const std::vector<pid_t>& processes, const Standstill& standstill,
-                     const std::function<Status(std::vector<Held>&)>& work) {
-  const bool in_group = static_cast<bool>(standstill.freeze);
-  Status done = run_apart([&]() -> Status {
-    if (in_group && !standstill.traceable) GCR_TRY(standstill.thaw());
-    auto held = hold_all(processes);
-    Status status = held ? Status() : Status(held.error());
-    if (held) {
-      if (in_group && standstill.traceable) status = standstill.thaw();
-      if (status) status = work(*held);
-    }
-    const Status frozen = in_group ? standstill.freeze() : Status();  // before any is let go
-    return status ? frozen : status;
-  });
-  for (const pid_t pid : processes) {
-    if (in_group || procfs::has_ended(pid)) continue;
-    const Status stopped = procfs::wait_until_stopped(pid);
-    if (done) done = stopped;
+  bool is_gone(const Error& error, const Thread& thread) const {
+    if (error.code() == Code::kNotFound) return true;
+    const auto stat =
+        procfs::read_stat(fmt::format("{}/task/{}", processes_[thread.process], thread.tid));
+    return !stat || procfs::is_exiting(*stat);
   }
-  return done;
-}
+
+  /// Nobody was started since they were listed.
+  Status check_complete() const {
+    std::set<pid_t> listed;
+    for (const Thread& thread : threads_) listed.insert(thread.tid);
+    for (std::size_t i = 0; i < processes_.size(); ++i) {
+      if (!sites_[i]) continue;
+      for (const pid_t tid : procfs::threads(processes_[i])) {
+        if (listed.contains(tid)) continue;
+        return Error(
+            Code::kUnavailable,
+            fmt::format("thread {} of process {} was started while the process stood still", tid,
+                        processes_[i]));
+      }
+    }
+    return {};
+  }
+
+  void mark_first() {
+    std::set<std::size_t> marked;
+    for (std::vector<Held>& share : shares_) {
+      for (Held& held : share) {
+        held.first = held.calls.can_call() && marked.insert(held.thread->process).second;
+      }
+    }
+  }
+
+  const std::vector<pid_t>& processes_;
+  const std::vector<Thread>& threads_;
+  const Standstill& standstill_;
+  const std::size_t tracers_;
+  std::vector<std::shared_ptr<const CallSite>> sites_;  ///< of each process that has not ended
+  std::vector<std::vector<Held>> shares_;               ///< of each tracer
+};
 
 const StateLayout& layout_here() {
   static const StateLayout layout = StateLayout::of_this_processor();
@@ -336,17 +514,17 @@ const StateLayout& layout_here() {
 }
 
 /// Before the thread makes any call. Mostly nothing: few processors have more than CRIU carries.
-Status read_state(Held& thread, Observed& observed) {
+Status read_state(const Held& held, Observed& observed) {
   static const bool exists = layout_here().exceeds_criu();
   if (!exists) return {};
-  GCR_ASSIGN(const std::vector<std::byte> image, thread.calls.read_state());
+  GCR_ASSIGN(const std::vector<std::byte> image, held.calls.read_state());
   const ExtendedState state = take_state(image, layout_here());
   if (state.components == 0) return {};
   proto::Setting& setting = *observed.settings.Add();
   setting.set_name(std::string(kExtendedState));
   setting.set_value(state.components);
   setting.set_state(state.bytes.data(), state.bytes.size());
-  setting.set_thread(thread.inner);
+  setting.set_thread(held.thread->inner);
   setting.set_needed(true);
   return {};
 }
@@ -378,39 +556,127 @@ Status write_state(ThreadCalls& thread, const proto::Setting& setting) {
   return thread.write_state(image);
 }
 
-Status read_thread(Held& thread, const std::vector<pid_t>& processes, Observed& observed) {
-  if (!thread.calls.can_call()) return {};
-  GCR_TRY(read_state(thread, observed));
-  const Make make = make_in(thread.calls);
-  for (const Row& row : kRows) {
-    if (row.of_process && !thread.first) continue;
-    GCR_ASSIGN(auto setting, read_row(row, make));
-    if (!setting) continue;
-    if (!row.of_process) setting->set_thread(thread.inner);
-    *observed.settings.Add() = std::move(*setting);
+/// What some threads have: each question is put to all of them at the same time.
+class Reading {
+ public:
+  /// Only those that can make calls.
+  explicit Reading(std::vector<Held>& share) {
+    for (Held& held : share) {
+      if (held.calls.can_call()) threads_.push_back(&held);
+    }
   }
-  GCR_ASSIGN(const bool keys, has_keyring(thread.calls));
-  observed.has_keyrings = observed.has_keyrings || keys;
-  if (!thread.first) return {};
-  const auto add = [&](std::string_view name, std::uint64_t value, std::uint64_t usual) {
+
+  Status read(const std::vector<pid_t>& processes, const Bystanders& bystanders) {
+    for (Held* held : threads_) GCR_TRY(read_state(*held, of(*held)));
+    for (const Row& row : kRows) GCR_TRY(read_row(row));
+    for (const int keyring : {KEY_SPEC_THREAD_KEYRING, KEY_SPEC_PROCESS_KEYRING}) {
+      GCR_TRY(read_keyring(keyring));
+    }
+    GCR_TRY(read_domains(bystanders));
+    for (Held* held : threads_) {
+      if (held->first) GCR_TRY(read_process(processes[held->thread->process], *held));
+    }
+    return {};
+  }
+
+  void merge_into(std::vector<Observed>& all) const {
+    for (const auto& [process, some] : observed_) {
+      Observed& its = all[process];
+      its.settings.MergeFrom(some.settings);
+      its.in_landlock.insert(its.in_landlock.end(), some.in_landlock.begin(),
+                             some.in_landlock.end());
+      its.has_keyrings = its.has_keyrings || some.has_keyrings;
+    }
+  }
+
+ private:
+  Observed& of(const Held& held) { return observed_[held.thread->process]; }
+
+  Status read_row(const Row& row) {
+    std::vector<Held*> asked;
+    for (Held* held : threads_) {
+      if (row.of_process && !held->first) continue;
+      const auto seen = row.outside == nullptr ? std::nullopt : row.outside(*held->thread);
+      if (seen) {
+        add(*held, row, static_cast<std::int64_t>(*seen), {});
+      } else {
+        asked.push_back(held);
+      }
+    }
+    std::vector<CallBytes> bytes(asked.size());
+    std::vector<ThreadCalls::Made> calls;
+    for (std::size_t i = 0; i < asked.size(); ++i) {
+      calls.push_back({&asked[i]->calls, row.get, std::span(bytes[i]).first(bytes_of(row.form))});
+    }
+    GCR_TRY(ThreadCalls::call_all(calls));
+    for (std::size_t i = 0; i < asked.size(); ++i) {
+      add(*asked[i], row, calls[i].result, bytes[i]);
+    }
+    return {};
+  }
+
+  void add(const Held& held, const Row& row, std::int64_t result, const CallBytes& bytes) {
+    auto setting = setting_of(row, result, bytes);
+    if (!setting) return;
+    if (!row.of_process) setting->set_thread(held.thread->inner);
+    *of(held).settings.Add() = std::move(*setting);
+  }
+
+  Status read_keyring(int keyring) {
+    const auto id = static_cast<std::uint64_t>(static_cast<std::int64_t>(keyring));
+    std::vector<ThreadCalls::Made> calls;
+    for (Held* held : threads_) {
+      calls.push_back({&held->calls, {SYS_keyctl, {KEYCTL_GET_KEYRING_ID, id, 0}}});
+    }
+    GCR_TRY(ThreadCalls::call_all(calls));
+    for (std::size_t i = 0; i < threads_.size(); ++i) {
+      if (calls[i].result >= 0) of(*threads_[i]).has_keyrings = true;
+    }
+    return {};
+  }
+
+  Status read_domains(const Bystanders& bystanders) {
+    std::vector<ThreadCalls::Made> calls;
+    std::vector<Held*> asked;
+    for (Held* held : threads_) {
+      const auto question = bystanders.question(held->thread->owner);
+      if (!question) continue;
+      calls.push_back({&held->calls, *question});
+      asked.push_back(held);
+    }
+    GCR_TRY(ThreadCalls::call_all(calls));
+    for (std::size_t i = 0; i < asked.size(); ++i) {
+      GCR_ASSIGN(const bool confined, Bystanders::is_in_domain(calls[i].result));
+      if (confined) of(*asked[i]).in_landlock.push_back(asked[i]->thread->tid);
+    }
+    return {};
+  }
+
+  /// By its first thread.
+  Status read_process(pid_t pid, Held& first) {
+    GCR_ASSIGN(const int locks, read_lock_future(pid, first.calls));
+    add(of(first), kLockFuture, static_cast<std::uint64_t>(locks), 0);
+    add(of(first), kCoredumpFilter, read_filter(pid), kUsualCoredumpFilter);
+    return {};
+  }
+
+  static void add(Observed& observed, std::string_view name, std::uint64_t value,
+                  std::uint64_t usual) {
     if (value == usual) return;
     proto::Setting& setting = *observed.settings.Add();
     setting.set_name(std::string(name));
     setting.set_value(value);
-  };
-  const pid_t pid = processes[thread.process];
-  GCR_ASSIGN(const int locks, read_lock_future(pid, thread.calls));
-  add(kLockFuture, static_cast<std::uint64_t>(locks), 0);
-  add(kCoredumpFilter, read_filter(pid), kUsualCoredumpFilter);
-  return {};
-}
+  }
+
+  std::vector<Held*> threads_;
+  std::map<std::size_t, Observed> observed_;  ///< by the place of the process
+};
 
 /// What a process that was restored here has, unless somebody sets it: what we have.
 std::map<std::string_view, proto::Setting> own_settings() {
   std::map<std::string_view, proto::Setting> own;
   for (const Row& row : kRows) {
-    const auto setting = read_row(row, make_here);
-    if (setting && *setting) own[row.name] = **setting;
+    if (const auto setting = read_own(row)) own[row.name] = *setting;
   }
   return own;
 }
@@ -446,23 +712,15 @@ class Applying {
            std::ranges::any_of(told_, [](const Told& one) { return !one.empty(); });
   }
 
-  Status apply(std::vector<Held>& held, const std::vector<pid_t>& processes) {
+  /// By each tracer, for its threads.
+  Status apply(std::vector<Held>& share, const std::vector<pid_t>& processes, Meeting& others) {
     // First what belongs to threads alone: the rest may forbid something.
-    for (Held& thread : held) GCR_TRY(set_rows(thread, processes, false));
-    for (Held& thread : held) {
-      if (!thread.first) continue;
-      const pid_t pid = processes[thread.process];
-      GCR_TRY(apply_filter(thread, pid));
-      if (const proto::Setting* locks = find(thread, kLockFuture, 0)) {
-        GCR_ASSIGN(const auto result, thread.calls.call({SYS_mlockall, {locks->value()}}));
-        GCR_TRY(judge(pid, *locks, result, {}));
-      }
-      GCR_TRY(set_rows(thread, processes, true));
-    }
+    GCR_TRY(others.meet(set_rows_of_threads(share, processes)));
+    GCR_TRY(others.meet(set_up_processes(share, processes)));
     // With the permission that its process has by now.
-    for (Held& thread : held) {
-      const proto::Setting* state = find(thread, kExtendedState, thread.inner);
-      if (state != nullptr && thread.calls.can_call()) GCR_TRY(write_state(thread.calls, *state));
+    for (Held& held : share) {
+      const proto::Setting* state = find(held, kExtendedState, held.thread->inner);
+      if (state != nullptr && held.calls.can_call()) GCR_TRY(write_state(held.calls, *state));
     }
     return {};
   }
@@ -470,31 +728,50 @@ class Applying {
   std::vector<std::string> take_notes() { return std::move(notes_); }
 
  private:
-  const proto::Setting* find(const Held& thread, std::string_view name, pid_t tid) const {
-    const Told& told = told_[thread.process];
+  const proto::Setting* find(const Held& held, std::string_view name, pid_t tid) const {
+    const Told& told = told_[held.thread->process];
     const auto found = told.find({std::string(name), tid});
     return found == told.end() ? nullptr : found->second;
   }
 
-  Status apply_filter(const Held& thread, pid_t pid) {
+  Status set_rows_of_threads(std::vector<Held>& share, const std::vector<pid_t>& processes) {
+    for (Held& held : share) GCR_TRY(set_rows(held, processes, false));
+    return {};
+  }
+
+  Status set_up_processes(std::vector<Held>& share, const std::vector<pid_t>& processes) {
+    for (Held& held : share) {
+      if (!held.first) continue;
+      const pid_t pid = processes[held.thread->process];
+      GCR_TRY(apply_filter(held, pid));
+      if (const proto::Setting* locks = find(held, kLockFuture, 0)) {
+        GCR_ASSIGN(const auto result, held.calls.call({SYS_mlockall, {locks->value()}}));
+        GCR_TRY(judge(pid, *locks, result, {}));
+      }
+      GCR_TRY(set_rows(held, processes, true));
+    }
+    return {};
+  }
+
+  Status apply_filter(const Held& held, pid_t pid) {
     proto::Setting wanted;
     wanted.set_name(std::string(kCoredumpFilter));
     wanted.set_value(kUsualCoredumpFilter);
-    if (const proto::Setting* told = find(thread, kCoredumpFilter, 0)) wanted = *told;
+    if (const proto::Setting* told = find(held, kCoredumpFilter, 0)) wanted = *told;
     if (wanted.value() == read_filter(pid)) return {};
     return judge(pid, wanted, set_filter(pid, wanted.value()), {});
   }
 
-  Status set_rows(Held& thread, const std::vector<pid_t>& processes, bool of_process) {
-    if (!thread.calls.can_call()) return {};
+  Status set_rows(Held& held, const std::vector<pid_t>& processes, bool of_process) {
+    if (!held.calls.can_call()) return {};
     for (const Row& row : kRows) {
       if (row.of_process != of_process) continue;
-      const proto::Setting* told = find(thread, row.name, of_process ? 0 : thread.inner);
+      const proto::Setting* told = find(held, row.name, of_process ? 0 : held.thread->inner);
       const auto own = own_.find(row.name);
       const proto::Setting wanted = told != nullptr ? *told : usual(row);
       if (is_same(wanted, own == own_.end() ? usual(row) : own->second)) continue;
-      GCR_ASSIGN(const auto result, set_row(row, wanted, make_in(thread.calls)));
-      GCR_TRY(judge(processes[thread.process], wanted, result, row.finding));
+      GCR_ASSIGN(const auto result, set_row(row, wanted, held.calls));
+      GCR_TRY(judge(processes[held.thread->process], wanted, result, row.finding));
     }
     return {};
   }
@@ -508,12 +785,14 @@ class Applying {
         std::generic_category().message(static_cast<int>(-result)));
     if (!finding.empty()) text += fmt::format(" [{}]", finding);
     if (setting.needed()) return Error(Code::kUnsupported, std::move(text));
+    const std::lock_guard lock(mutex_);
     notes_.push_back(std::move(text));
     return {};
   }
 
   const std::vector<Told> told_;
   const std::map<std::string_view, proto::Setting> own_;
+  std::mutex mutex_;
   std::vector<std::string> notes_;
 };
 
@@ -523,18 +802,18 @@ Result<std::vector<Observed>> read_settings(const std::vector<pid_t>& processes,
                                             const Standstill& standstill) {
   std::vector<Observed> observed(processes.size());
   if (processes.empty()) return observed;
+  const std::vector<Thread> threads = list_threads(processes);
+  std::set<Owner> owners;
+  for (const Thread& thread : threads) owners.insert(thread.owner);
   Bystanders bystanders(processes.front());
-  for (const pid_t pid : processes) {
-    if (!procfs::has_ended(pid)) GCR_TRY(bystanders.prepare(procfs::threads(pid)));
-  }
-  GCR_TRY(with_all_held(processes, standstill, [&](std::vector<Held>& held) -> Status {
-    for (Held& thread : held) {
-      Observed& of_process = observed[thread.process];
-      GCR_TRY(read_thread(thread, processes, of_process));
-      if (!thread.calls.can_call()) continue;
-      GCR_ASSIGN(const bool confined, bystanders.is_in_domain(thread.calls));
-      if (confined) of_process.in_landlock.push_back(thread.calls.tid());
-    }
+  GCR_TRY(bystanders.prepare(owners));
+  Holding holding(processes, threads, standstill);
+  std::mutex mutex;
+  GCR_TRY(holding.with_all_held([&](std::vector<Held>& share, Meeting&) -> Status {
+    Reading reading(share);
+    GCR_TRY(reading.read(processes, bystanders));
+    const std::lock_guard lock(mutex);
+    reading.merge_into(observed);
     return {};
   }));
   return observed;
@@ -550,8 +829,11 @@ Result<std::vector<std::string>> apply_settings(
   }
   Applying applying(std::move(told));
   if (!applying.is_needed()) return std::vector<std::string>();
-  GCR_TRY(with_all_held(pids, standstill,
-                        [&](std::vector<Held>& held) { return applying.apply(held, pids); }));
+  const std::vector<Thread> threads = list_threads(pids);
+  Holding holding(pids, threads, standstill);
+  GCR_TRY(holding.with_all_held([&](std::vector<Held>& share, Meeting& others) {
+    return applying.apply(share, pids, others);
+  }));
   return applying.take_notes();
 }
 

@@ -13,6 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <fstream>
 #include <optional>
@@ -48,10 +50,6 @@ constexpr auto kBrief =
     std::chrono::microseconds(500);  // a call takes a few; a sleep takes 50 more
 constexpr useconds_t kLookMicroseconds = 50;
 constexpr std::size_t kSignalBytes = 8;  // of the kernel's sigset_t
-
-std::string name_of_task(pid_t pid, pid_t tid) {
-  return std::to_string(pid) + "/task/" + std::to_string(tid);
-}
 
 Error thread_ended(pid_t tid) {
   return Error(Code::kNotFound, "thread " + std::to_string(tid) + " has ended");
@@ -141,9 +139,16 @@ struct ThreadCalls::Impl {
   Status settle();
   Status keep_registers();
   Status prepare();
-  Status run_to_call_stop() const;
-  Result<std::int64_t> make(const ThreadCall& call) { return make_at(site->instruction, call); }
+  Status begin(std::uint64_t address, const ThreadCall& call);
+  Status go_to_call_stop(int deliver = 0) const;
+  Status wait_for_call_stop();
+  Status finish_call();
+  Result<std::int64_t> result_of(const ThreadCall& call) const;
   Result<std::int64_t> make_at(std::uint64_t address, const ThreadCall& call);
+  Status lend(std::span<const std::byte> bytes);
+  Status take_back(std::span<std::byte> bytes);
+  Status put_back_stack();
+  off_t address_of(std::size_t bytes) const;
   Status end();
 
   Error cannot(const char* what) const {
@@ -156,8 +161,10 @@ struct ThreadCalls::Impl {
   user_regs_struct saved{};
   std::uint64_t blocked = 0;
   bool attached = false;
-  bool kept = false;     ///< `saved` is true
-  bool changed = false;  ///< signals are blocked
+  bool kept = false;            ///< `saved` is true
+  bool changed = false;         ///< signals are blocked
+  int stops_left = 0;           ///< until the call that the thread makes is done
+  std::vector<std::byte> lent;  ///< what was where the bytes of a call are
 };
 
 /// Past signals that were about to be delivered: they are.
@@ -190,30 +197,7 @@ Status ThreadCalls::Impl::prepare() {
   return {};
 }
 
-/// A stop that comes meanwhile comes into force; the thread goes on all the same.
-Status ThreadCalls::Impl::run_to_call_stop() const {
-  int deliver = 0;
-  for (;;) {
-    if (::ptrace(PTRACE_SYSCALL, tid, nullptr, deliver) != 0) return cannot("continue");
-    GCR_ASSIGN(const int status, wait_for_stop(tid));
-    const int signal_number = WSTOPSIG(status);
-    const int event = status >> 16;
-    if (event == 0 && signal_number == kCallStop) return {};
-    if (event == 0 && signal_number != SIGSTOP) {
-      return Error(Code::kInternal, "thread " + std::to_string(tid) + " gets signal " +
-                                        std::to_string(signal_number) + " in a call");
-    }
-    deliver = event == 0 ? SIGSTOP : 0;
-  }
-}
-
-/// `address` leads to a system call.
-Result<std::int64_t> ThreadCalls::Impl::make_at(std::uint64_t address, const ThreadCall& call) {
-  if (!kept) {
-    return Error(Code::kUnsupported, "thread " + std::to_string(tid) + " runs 32-bit code");
-  }
-  GCR_TRY(prepare());
-  user_regs_struct registers = saved;
+void set_call(user_regs_struct& registers, std::uint64_t address, const ThreadCall& call) {
   const auto& arguments = call.arguments;
   registers.rip = address;
   registers.rax = static_cast<std::uint64_t>(call.number);
@@ -224,21 +208,128 @@ Result<std::int64_t> ThreadCalls::Impl::make_at(std::uint64_t address, const Thr
   registers.r10 = arguments[3];
   registers.r8 = arguments[4];
   registers.r9 = arguments[5];
+}
+
+/// Whether a thread, after a call, made this one: the kernel leaves its arguments as they were.
+bool is_call(const user_regs_struct& registers, const ThreadCall& call) {
+  const std::array arguments{registers.rdi, registers.rsi, registers.rdx,
+                             registers.r10, registers.r8,  registers.r9};
+  return registers.orig_rax == static_cast<std::uint64_t>(call.number) &&
+         std::ranges::equal(arguments, call.arguments);
+}
+
+/// Lets the thread begin a call; `address` leads to a system call.
+Status ThreadCalls::Impl::begin(std::uint64_t address, const ThreadCall& call) {
+  if (!kept) {
+    return Error(Code::kUnsupported, "thread " + std::to_string(tid) + " runs 32-bit code");
+  }
+  GCR_TRY(prepare());
+  user_regs_struct registers = saved;
+  set_call(registers, address, call);
   if (::ptrace(PTRACE_SETREGS, tid, nullptr, &registers) != 0) {
     return cannot("set the registers of");
   }
-  GCR_TRY(run_to_call_stop());  // before the call
-  GCR_TRY(run_to_call_stop());  // after it
+  GCR_TRY(go_to_call_stop());
+  stops_left = 2;
+  return {};
+}
+
+/// Up to the stop after it.
+Status ThreadCalls::Impl::finish_call() {
+  while (stops_left > 0) {
+    GCR_TRY(wait_for_call_stop());
+    if (stops_left > 0) GCR_TRY(go_to_call_stop());
+  }
+  return {};
+}
+
+Status ThreadCalls::Impl::go_to_call_stop(int deliver) const {
+  if (::ptrace(PTRACE_SYSCALL, tid, nullptr, deliver) != 0) return cannot("continue");
+  return {};
+}
+
+/// A stop that comes meanwhile comes into force; the thread goes on all the same.
+Status ThreadCalls::Impl::wait_for_call_stop() {
+  for (;;) {
+    GCR_ASSIGN(const int status, wait_for_stop(tid));
+    const int signal_number = WSTOPSIG(status);
+    const int event = status >> 16;
+    if (event == 0 && signal_number == kCallStop) {
+      --stops_left;
+      return {};
+    }
+    if (event == 0 && signal_number != SIGSTOP) {
+      stops_left = 0;
+      return Error(Code::kInternal, "thread " + std::to_string(tid) + " gets signal " +
+                                        std::to_string(signal_number) + " in a call");
+    }
+    GCR_TRY(go_to_call_stop(event == 0 ? SIGSTOP : 0));
+  }
+}
+
+Result<std::int64_t> ThreadCalls::Impl::result_of(const ThreadCall& call) const {
+  user_regs_struct registers{};
   if (::ptrace(PTRACE_GETREGS, tid, nullptr, &registers) != 0) {
     return cannot("read the registers of");
   }
-  return static_cast<std::int64_t>(registers.rax);
+  if (is_call(registers, call)) return static_cast<std::int64_t>(registers.rax);
+  return Error(Code::kDataLoss,
+               "thread " + std::to_string(tid) + " has not made the call that it was told to make");
+}
+
+Result<std::int64_t> ThreadCalls::Impl::make_at(std::uint64_t address, const ThreadCall& call) {
+  GCR_TRY(begin(address, call));
+  GCR_TRY(finish_call());
+  return result_of(call);
+}
+
+/// Below the stack.
+off_t ThreadCalls::Impl::address_of(std::size_t bytes) const {
+  constexpr std::uint64_t kAlignment = 16;
+  return static_cast<off_t>((saved.rsp - kRedZoneBytes - bytes) / kAlignment * kAlignment);
+}
+
+Status ThreadCalls::Impl::lend(std::span<const std::byte> bytes) {
+  const int memory = site->memory.get();
+  const off_t address = address_of(bytes.size());
+  const auto size = static_cast<ssize_t>(bytes.size());
+  std::vector<std::byte> before(bytes.size());
+  if (::pread(memory, before.data(), before.size(), address) != size) {
+    return cannot("read the stack of");
+  }
+  lent = std::move(before);
+  if (::pwrite(memory, bytes.data(), bytes.size(), address) != size)
+    return cannot("use the stack of");
+  return {};
+}
+
+Status ThreadCalls::Impl::take_back(std::span<std::byte> bytes) {
+  const auto size = static_cast<ssize_t>(bytes.size());
+  if (::pread(site->memory.get(), bytes.data(), bytes.size(), address_of(bytes.size())) != size) {
+    return cannot("read the stack of");
+  }
+  return put_back_stack();
+}
+
+Status ThreadCalls::Impl::put_back_stack() {
+  const std::vector<std::byte> before = std::move(lent);
+  lent.clear();
+  const off_t address = address_of(before.size());
+  if (::pwrite(site->memory.get(), before.data(), before.size(), address) !=
+      static_cast<ssize_t>(before.size())) {
+    return cannot("put back the stack of");
+  }
+  return {};
 }
 
 Status ThreadCalls::Impl::end() {
   if (!attached) return {};
   attached = false;
-  Status status;
+  Status status = finish_call();
+  if (!lent.empty()) {
+    const Status whole = put_back_stack();
+    if (status) status = whole;
+  }
   if (kept && ::ptrace(PTRACE_SETREGS, tid, nullptr, &saved) != 0 && errno != ESRCH) {
     status = cannot("put back the registers of");
   }
@@ -264,41 +355,53 @@ Result<std::shared_ptr<const CallSite>> CallSite::find(pid_t pid) {
   return std::make_shared<const CallSite>(pid, std::move(memory), instruction);
 }
 
-Result<ThreadCalls> ThreadCalls::stop(std::shared_ptr<const CallSite> site, pid_t tid) {
-  const std::string task = name_of_task(site->pid, tid);
+Result<ThreadCalls> ThreadCalls::seize(std::shared_ptr<const CallSite> site, pid_t tid,
+                                       bool seccomp) {
   auto impl = std::make_unique<Impl>(std::move(site), tid);
-  unsigned long options = PTRACE_O_TRACESYSGOOD;
-  if (procfs::status_bits(task, "Seccomp") != 0) options |= kSuspendSeccomp;
+  const unsigned long options = PTRACE_O_TRACESYSGOOD | (seccomp ? kSuspendSeccomp : 0);
   if (::ptrace(PTRACE_SEIZE, tid, nullptr, options) != 0) {
     if (errno == ESRCH) return thread_ended(tid);
     return impl->cannot("seize");
   }
   impl->attached = true;
   if (::ptrace(PTRACE_INTERRUPT, tid, nullptr, nullptr) != 0) return thread_ended(tid);
-  GCR_TRY(impl->settle());
-  ThreadCalls calls(std::move(impl));
-  GCR_TRY(calls.impl_->keep_registers());
-  return calls;
+  return ThreadCalls(std::move(impl));
+}
+
+Status ThreadCalls::wait_until_stopped() {
+  GCR_TRY(impl_->settle());
+  return impl_->keep_registers();
 }
 
 Result<std::int64_t> ThreadCalls::call(const ThreadCall& call, std::span<std::byte> bytes) {
-  if (bytes.empty()) return impl_->make(call);
-  constexpr std::uint64_t kAlignment = 16;
-  const std::uint64_t address =
-      (impl_->saved.rsp - kRedZoneBytes - bytes.size()) / kAlignment * kAlignment;
-  const int memory = impl_->site->memory.get();
-  const auto size = static_cast<ssize_t>(bytes.size());
-  std::vector<std::byte> before(bytes.size());
-  if (::pread(memory, before.data(), before.size(), static_cast<off_t>(address)) != size ||
-      ::pwrite(memory, bytes.data(), bytes.size(), static_cast<off_t>(address)) != size) {
-    return impl_->cannot("use the stack of");
+  Made made{this, call, bytes};
+  GCR_TRY(call_all({&made, 1}));
+  return made.result;
+}
+
+/// One step of all after the other: while a thread runs to its next stop, others are let go to
+/// theirs.
+Status ThreadCalls::call_all(std::span<Made> calls) {
+  for (Made& one : calls) {
+    Impl& thread = *one.thread->impl_;
+    if (!one.bytes.empty()) {
+      GCR_TRY(thread.lend(one.bytes));
+      const auto address = static_cast<std::uint64_t>(thread.address_of(one.bytes.size()));
+      one.call = one.call.with_bytes_at(address, one.bytes.size());
+    }
+    GCR_TRY(thread.begin(thread.site->instruction, one.call));
   }
-  auto result = impl_->make(call.with_bytes_at(address, bytes.size()));
-  if (::pread(memory, bytes.data(), bytes.size(), static_cast<off_t>(address)) != size ||
-      ::pwrite(memory, before.data(), before.size(), static_cast<off_t>(address)) != size) {
-    return impl_->cannot("put back the stack of");
+  for (const Made& one : calls) {
+    GCR_TRY(one.thread->impl_->wait_for_call_stop());
+    GCR_TRY(one.thread->impl_->go_to_call_stop());
   }
-  return result;
+  for (Made& one : calls) {
+    Impl& thread = *one.thread->impl_;
+    GCR_TRY(thread.finish_call());
+    GCR_ASSIGN(one.result, thread.result_of(one.call));
+    if (!one.bytes.empty()) GCR_TRY(thread.take_back(one.bytes));
+  }
+  return {};
 }
 
 Result<std::vector<std::byte>> ThreadCalls::read_state() const {
@@ -327,7 +430,7 @@ Status ThreadCalls::execute(std::span<const std::byte> instructions) {
   code.insert(code.end(), kSystemCall.begin(), kSystemCall.end());
   const ThreadCall map{
       SYS_mmap, {0, code.size(), PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, ~0ull, 0}};
-  GCR_ASSIGN(const std::int64_t mapped, impl_->make(map));
+  GCR_ASSIGN(const std::int64_t mapped, impl_->make_at(impl_->site->instruction, map));
   if (mapped < 0) {
     errno = static_cast<int>(-mapped);
     return impl_->cannot("map code in");
@@ -341,7 +444,7 @@ Status ThreadCalls::execute(std::span<const std::byte> instructions) {
     const auto executed = impl_->make_at(address, {SYS_getpid, {}});
     if (!executed) done = executed.error();
   }
-  GCR_TRY(impl_->make({SYS_munmap, {address, code.size()}}));
+  GCR_TRY(impl_->make_at(impl_->site->instruction, {SYS_munmap, {address, code.size()}}));
   return done;
 }
 
@@ -357,9 +460,11 @@ Status ThreadCalls::let_go() { return {}; }
 Result<std::shared_ptr<const CallSite>> CallSite::find(pid_t) {
   return Error(Code::kUnsupported, "system calls in a thread are made on x86-64 alone");
 }
-Result<ThreadCalls> ThreadCalls::stop(std::shared_ptr<const CallSite>, pid_t) {
+Result<ThreadCalls> ThreadCalls::seize(std::shared_ptr<const CallSite>, pid_t, bool) {
   return Error(Code::kUnsupported, "system calls in a thread are made on x86-64 alone");
 }
+Status ThreadCalls::wait_until_stopped() { return {}; }
+Status ThreadCalls::call_all(std::span<Made>) { return {}; }
 Result<std::vector<std::byte>> ThreadCalls::read_state() const { return std::vector<std::byte>(); }
 Status ThreadCalls::write_state(std::span<const std::byte>) { return {}; }
 Status ThreadCalls::execute(std::span<const std::byte>) { return {}; }

@@ -47,11 +47,14 @@ struct CallSite {
 /// kUnsupported.
 class ThreadCalls {
  public:
-  /// Attaches to a thread, running or stopped, and waits until it has stopped for the tracer; if it
-  /// was frozen, it has to be thawed before the first call. kNotFound if it has ended,
-  /// kPermissionDenied if another process traces it, kTimeout if it does not stop in time: then it
-  /// is let go at the end of this process (apart.h).
-  static Result<ThreadCalls> stop(std::shared_ptr<const CallSite> site, pid_t tid);
+  /// Attaches to a thread, running or stopped. kNotFound if it has ended, kPermissionDenied if
+  /// another process traces it. `seccomp`: whether filters may forbid it calls.
+  static Result<ThreadCalls> seize(std::shared_ptr<const CallSite> site, pid_t tid, bool seccomp);
+
+  /// Waits until it has stopped for the tracer. Once, before anything else; if it was frozen, it
+  /// has to be thawed before the first call. kNotFound if it has ended, kTimeout if it does not
+  /// stop in time: then it is let go at the end of this process (apart.h).
+  Status wait_until_stopped();
 
   ThreadCalls(ThreadCalls&&) noexcept;
   ThreadCalls& operator=(ThreadCalls&&) = delete;
@@ -63,9 +66,21 @@ class ThreadCalls {
   /// False for a thread that runs 32-bit code or has no vDSO: it can only be held.
   bool can_call() const;
 
-  /// What the kernel returns: -EPERM as -EPERM. An error only if the thread could not make it. The
-  /// call finds `bytes` in the thread's memory and may change them.
+  /// What the kernel returns: -EPERM as -EPERM. An error only if the thread could not make it, or
+  /// made another one: its code was changed. The call finds `bytes` in the thread's memory and may
+  /// change them.
   Result<std::int64_t> call(const ThreadCall& call, std::span<std::byte> bytes = {});
+
+  /// A call of one thread, and what the kernel returned.
+  struct Made {
+    ThreadCalls* thread;
+    ThreadCall call;
+    std::span<std::byte> bytes{};
+    std::int64_t result = 0;
+  };
+
+  /// As call() for each, but they run at the same time: no two of one thread.
+  static Status call_all(std::span<Made> calls);
 
   /// The thread's extended state (extended_state.h), as long as this kernel has it. Setting it
   /// takes the same number of bytes.

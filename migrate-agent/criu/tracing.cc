@@ -13,25 +13,37 @@ namespace {
 
 constexpr std::chrono::seconds kDeathPatience{2};
 
+std::string seizing(pid_t tid) { return "cannot seize thread " + std::to_string(tid); }
+
+Error has_ended(pid_t tid) { return Error(Code::kNotFound, seizing(tid) + ": it has ended"); }
+
 }  // namespace
 
-Result<int> stop(pid_t tid, unsigned long options) {
-  const std::string doing = "cannot seize thread " + std::to_string(tid);
+Status seize(pid_t tid, unsigned long options) {
   if (::ptrace(PTRACE_SEIZE, tid, nullptr, options) != 0) {
-    if (errno == ESRCH) return Error(Code::kNotFound, doing + ": it has ended");
-    return Error::from_errno(errno, doing);
+    if (errno == ESRCH) return has_ended(tid);
+    return Error::from_errno(errno, seizing(tid));
   }
   if (::ptrace(PTRACE_INTERRUPT, tid, nullptr, nullptr) != 0 && errno != ESRCH) {
-    return Error::from_errno(errno, doing);
+    return Error::from_errno(errno, seizing(tid));
   }
+  return {};
+}
+
+Result<int> wait_until_stopped(pid_t tid) {
   int status = 0;
   while (::waitpid(tid, &status, __WALL) < 0) {
-    if (errno != EINTR) return Error::from_errno(errno, doing);
+    if (errno != EINTR) return Error::from_errno(errno, seizing(tid));
   }
-  if (!WIFSTOPPED(status)) return Error(Code::kNotFound, doing + ": it has ended");
+  if (!WIFSTOPPED(status)) return has_ended(tid);
   // A stop of ptrace's own has the event in the upper bits; without one, a signal is about to be
   // delivered.
   return status >> 16 == 0 ? WSTOPSIG(status) : 0;
+}
+
+Result<int> stop(pid_t tid, unsigned long options) {
+  GCR_TRY(seize(tid, options));
+  return wait_until_stopped(tid);
 }
 
 bool let_go(pid_t tid, int signal_number) {

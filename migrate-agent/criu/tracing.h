@@ -10,10 +10,16 @@
 
 namespace gcr::criu::tracing {
 
-/// Attaches to a thread and waits until it is in a ptrace stop; a group stop stays in force
-/// beneath. `options` are those of PTRACE_SEIZE. The value is the signal that was about to be
-/// delivered and must be passed to let_go(), mostly 0. kNotFound if the thread has ended; then
-/// nothing is attached. On any other failure the thread may still be attached: let_go() it.
+/// Attaches to a thread and asks it to stop for the tracer; a group stop stays in force beneath.
+/// `options` are those of PTRACE_SEIZE. kNotFound if the thread has ended; then nothing is
+/// attached. On any other failure the thread may still be attached: let_go() it.
+Status seize(pid_t tid, unsigned long options);
+
+/// Waits until a seized thread is in a ptrace stop. The value is the signal that was about to be
+/// delivered and must be passed to let_go(), mostly 0. kNotFound if it has ended.
+Result<int> wait_until_stopped(pid_t tid);
+
+/// Both.
 Result<int> stop(pid_t tid, unsigned long options);
 
 /// Detaches. False with errno set on failure. A thread whose process is stopped shows as running

@@ -17,9 +17,7 @@
 namespace gcr::process {
 namespace {
 
-constexpr std::size_t kIds = 4;           ///< real, effective, saved, of the file system
-constexpr std::size_t kWorthReader = 16;  ///< so many are read while a reader starts
-constexpr std::size_t kMostAtOnce = 8;
+constexpr std::size_t kIds = 4;  ///< real, effective, saved, of the file system
 
 template <class Numbers>
 void read_numbers(const std::string& text, Numbers& numbers) {
@@ -96,20 +94,16 @@ Error disagreement(int thread, const std::string& what) {
 
 }  // namespace
 
-Result<std::vector<proto::Credentials>> read_credentials(pid_t pid) {
-  std::vector<std::string> tasks;
+Result<std::vector<ThreadRights>> read_credentials(pid_t pid) {
+  std::vector<ThreadRights> all;
   for (const pid_t process : procfs::stopped_tree(pid)) {
-    for (const pid_t tid : procfs::threads(process)) {
-      tasks.push_back(fmt::format("{}/task/{}", process, tid));
-    }
+    for (const pid_t tid : procfs::threads(process)) all.push_back({process, tid, {}});
   }
-  std::vector<proto::Credentials> all(tasks.size());
-  const std::size_t readers = std::min(tasks.size() / kWorthReader + 1, kMostAtOnce);
-  GCR_TRY(share_out(tasks.size(), readers, [&](std::size_t i) -> Status {
-    GCR_ASSIGN(all[i], read_thread(tasks[i]));
+  GCR_TRY(share_out_brief(all.size(), [&](std::size_t i) -> Status {
+    GCR_ASSIGN(all[i].rights, read_thread(fmt::format("{}/task/{}", all[i].pid, all[i].tid)));
     return {};
   }));
-  std::erase_if(all, [](const proto::Credentials& thread) { return thread.thread() == 0; });
+  std::erase_if(all, [](const ThreadRights& thread) { return thread.rights.thread() == 0; });
   if (all.empty()) return Error(Code::kNotFound, fmt::format("process {} is gone", pid));
   return all;
 }
@@ -127,6 +121,7 @@ Result<bool> find_rights(pid_t pid, const std::function<bool(const proto::Creden
 
 Status compare_credentials(const proto::Credentials& left, const std::string& where_left,
                            const proto::Credentials& right, const std::string& where_right) {
+  if (left.SerializeAsString() == right.SerializeAsString()) return {};
   const auto ours = describe(left);
   const auto theirs = describe(right);
   for (std::size_t at = 0; at < ours.size(); ++at) {
@@ -153,7 +148,8 @@ Status check_restored_credentials(
     return disagreement(thread.thread(), "is reported twice by the source");
   }
   GCR_ASSIGN(const auto restored, read_credentials(init));
-  for (const proto::Credentials& thread : std::span(restored).subspan(1)) {  // without the init
+  for (const ThreadRights& one : std::span(restored).subspan(1)) {  // without the init
+    const proto::Credentials& thread = one.rights;
     const auto found = expected.find(thread.thread());
     if (found == expected.end()) {
       return disagreement(thread.thread(), "was restored and is not reported by the source");

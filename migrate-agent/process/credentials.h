@@ -2,7 +2,7 @@
 // them in /proc/PID/task/TID/status. CRIU reads them inside the process, which could change
 // them; images are accepted only if they agree with the kernel.
 //
-// Securebits are not in /proc: see criu/dumped_credentials.h.
+// Securebits are not in /proc: see criu/dumped_threads.h.
 #pragma once
 
 #include <google/protobuf/repeated_ptr_field.h>
@@ -20,9 +20,16 @@ namespace gcr::process {
 /// A process with more threads than this is refused.
 inline constexpr int kMaxThreads = 65536;
 
+/// A thread and its rights; these have its id in its own PID namespace.
+struct ThreadRights {
+  pid_t pid = 0;
+  pid_t tid = 0;
+  proto::Credentials rights;
+};
+
 /// Those of every thread of `pid` and of the processes below it, except zombies. The threads must
 /// be stopped, or some may be missed. kNotFound if the process is gone.
-Result<std::vector<proto::Credentials>> read_credentials(pid_t pid);
+Result<std::vector<ThreadRights>> read_credentials(pid_t pid);
 
 /// Shows `found` the rights of the threads of `pid` alone, the first thread's first, equal ones
 /// once, until it says true. False if it never does. kNotFound if the process is gone.

@@ -124,9 +124,11 @@ Status look_at_files(pid_t pid, Inspection& inspection) {
 
 /// The rights of its first thread.
 Status look_at_credentials(pid_t pid, Inspection& inspection) {
-  GCR_ASSIGN(const auto threads, read_credentials(pid));
-  *inspection.facts.mutable_credentials() = threads.front();
-  return {};
+  const auto found = find_rights(pid, [&](const proto::Credentials& first) {
+    *inspection.facts.mutable_credentials() = first;
+    return true;
+  });
+  return found ? Status() : Status(found.error());
 }
 
 Confinement confinement_of(pid_t pid) {

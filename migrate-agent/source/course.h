@@ -73,9 +73,9 @@ struct Copying {
   std::optional<OutgoingImages> images;
   images::Sink* sink = nullptr;  ///< the target's
   images::SentImages sent;
-  std::vector<proto::Credentials> credentials;  ///< of all threads, as dumped
-  std::vector<procfs::Process> stopped;         ///< all that the dump has stopped
-  std::vector<proto::DumpedMember> members;     ///< what they are, in the same order
+  std::vector<process::ThreadRights> threads;  ///< all, as dumped
+  std::vector<procfs::Process> stopped;        ///< all that the dump has stopped
+  std::vector<proto::DumpedMember> members;    ///< what they are, in the same order
   memory_files::Renamed renamed;  ///< names that files in memory have for the dump, if any
 };
 

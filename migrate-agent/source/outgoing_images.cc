@@ -297,10 +297,9 @@ Result<ReadMemory> OutgoingImages::memory_of(pid_t pid) const {
   return open_memory(pid);
 }
 
-Result<std::vector<proto::Credentials>> OutgoingImages::dump(SourceJob& process,
-                                                             const std::function<Status()>& look,
-                                                             images::Sink& sink,
-                                                             const memory_files::Renamed& renamed) {
+Result<std::vector<process::ThreadRights>> OutgoingImages::dump(
+    SourceJob& process, const std::function<Status()>& look, images::Sink& sink,
+    const memory_files::Renamed& renamed) {
   const bool check_all = fault::armed("source.memory.check");
   {
     const std::lock_guard lock(shared_->mutex);

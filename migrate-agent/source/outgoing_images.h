@@ -80,10 +80,10 @@ class OutgoingImages {
   /// Dumps and sends everything, with files `renamed`; the process is stopped afterwards. Gives the
   /// rights of all threads, which may be moved. `look`: see SourceJob::dump(); it asks about every
   /// process.
-  Result<std::vector<proto::Credentials>> dump(SourceJob& process,
-                                               const std::function<Status()>& look,
-                                               images::Sink& sink,
-                                               const memory_files::Renamed& renamed);
+  Result<std::vector<process::ThreadRights>> dump(SourceJob& process,
+                                                  const std::function<Status()>& look,
+                                                  images::Sink& sink,
+                                                  const memory_files::Renamed& renamed);
 
  private:
   OutgoingImages(criu::Command criu, SourceJob& process, std::filesystem::path scratch,

@@ -147,18 +147,18 @@ Status SourceJob::stop() {
   return group_.freeze();
 }
 
-Result<std::vector<proto::Credentials>> SourceJob::dump(const std::function<Status()>& look,
-                                                        criu::PreparedDump& prepared,
-                                                        const criu::TakeImage& take,
-                                                        const memory_files::Renamed& renamed,
-                                                        const criu::TakeMemory& take_memory) {
+Result<std::vector<process::ThreadRights>> SourceJob::dump(const std::function<Status()>& look,
+                                                           criu::PreparedDump& prepared,
+                                                           const criu::TakeImage& take,
+                                                           const memory_files::Renamed& renamed,
+                                                           const criu::TakeMemory& take_memory) {
   const bool by_criu = !group_.directory_for_criu().empty();
   if (by_criu) {
     GCR_TRY(freeze_outside_vfork());
   } else if (dumped_) {
     GCR_TRY(thaw_stopped());  // CRIU cannot trace frozen threads
   }
-  auto dumped = [&]() -> Result<std::vector<proto::Credentials>> {
+  auto dumped = [&]() -> Result<std::vector<process::ThreadRights>> {
     GCR_TRY(look());
     return prepared.run(take, renamed, take_memory);
   }();

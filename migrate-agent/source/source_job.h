@@ -82,11 +82,11 @@ class SourceJob {
   /// CRIU's images go where `prepared`, `take` and `take_memory` say; the tasks stay stopped, and
   /// frozen. Gives the rights of all threads. `look` is called before CRIU touches any of them:
   /// where CRIU can freeze them, nothing of them runs then. After its Error they run again.
-  Result<std::vector<proto::Credentials>> dump(const std::function<Status()>& look,
-                                               criu::PreparedDump& prepared,
-                                               const criu::TakeImage& take,
-                                               const memory_files::Renamed& renamed,
-                                               const criu::TakeMemory& take_memory);
+  Result<std::vector<process::ThreadRights>> dump(const std::function<Status()>& look,
+                                                  criu::PreparedDump& prepared,
+                                                  const criu::TakeImage& take,
+                                                  const memory_files::Renamed& renamed,
+                                                  const criu::TakeMemory& take_memory);
 
  private:
   Status freeze_outside_vfork();

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <future>
 #include <map>
-#include <set>
 
 #include "migrate-agent/criu/settings.h"
 #include "migrate-agent/fault/fault.h"
@@ -49,17 +48,12 @@ Status check_sharers(const Course& c, const std::vector<pid_t>& members) {
 
 namespace {
 
-/// What a stopped process is and has; its threads' rights are among those that were dumped.
+/// What a stopped process is and has; its threads are among those that were dumped.
 Result<proto::DumpedMember> describe(pid_t pid, const std::vector<process::NamedFile>& named,
-                                     const std::vector<proto::Credentials>& dumped) {
+                                     const std::vector<process::ThreadRights>& dumped) {
   proto::DumpedMember member;
-  std::set<int> threads;
-  for (const pid_t tid : procfs::threads(pid)) {
-    const auto pids = procfs::namespace_pids(fmt::format("{}/task/{}", pid, tid));
-    if (!pids.empty()) threads.insert(pids.back());
-  }
-  for (const proto::Credentials& thread : dumped) {
-    if (threads.contains(thread.thread())) *member.add_credentials() = thread;
+  for (const process::ThreadRights& thread : dumped) {
+    if (thread.pid == pid) *member.add_credentials() = thread.rights;
   }
   GCR_ASSIGN(const pid_t inner, process::pid_in_namespace(pid));
   member.set_pid_in_namespace(inner);
@@ -131,7 +125,7 @@ Status describe_dumped(Course& c) {
     GCR_ASSIGN(auto process, procfs::Process::open(pid, id->start_time()));
     GCR_TRY(check_removed_files(pid));
     GCR_ASSIGN(named[pid], process::named_files(pid));
-    GCR_ASSIGN(auto member, describe(pid, named[pid], c.copying.credentials));
+    GCR_ASSIGN(auto member, describe(pid, named[pid], c.copying.threads));
     members.push_back({pid, named[pid]});
     c.copying.stopped.push_back(std::move(process));
     c.copying.members.push_back(std::move(member));
@@ -153,7 +147,7 @@ Error explain(const Course& c, Error dump_failed) {
   return dump_failed;
 }
 
-Result<std::vector<proto::Credentials>> dump(Course& c) {
+Result<std::vector<process::ThreadRights>> dump(Course& c) {
   GCR_TRY(name_memory_files(c));
   auto dumped = c.copying.images->dump(
       *c.subject.processes,
@@ -219,7 +213,7 @@ Status take_control_state(Course& c) {
 
 Status send_images(Course& c) {
   Copying& copying = c.copying;
-  GCR_ASSIGN(copying.credentials,
+  GCR_ASSIGN(copying.threads,
              c.account.phases.time("process", "criu dump", [&] { return dump(c); }));
   GCR_TRY(c.account.phases.time("process", "read files", [&] { return describe_dumped(c); }));
   GCR_TRY(fault::point("source.dumped"));

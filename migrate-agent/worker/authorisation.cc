@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "migrate-agent/procfs/procfs.h"
+#include "src/base/side_by_side.h"
 #include "src/base/users.h"
 
 namespace gcr::agent {
@@ -152,6 +153,20 @@ Status Permissions::check_thread(const proto::Credentials& thread) const {
                       thread.permitted());
 }
 
+Result<Permissions::ThreadIds> Permissions::check_thread_of(pid_t pid, pid_t tid) const {
+  const std::string task = fmt::format("{}/task/{}", pid, tid);
+  const auto status = procfs::status_fields(task);
+  const auto field = [&status](const char* name) {
+    const auto line = status.find(name);
+    return line == status.end() ? std::string() : line->second;
+  };
+  ThreadIds ids{ids_in(field("Uid")), ids_in(field("Gid"))};
+  GCR_TRY(check_thread(std::to_string(pid), ids.uids,
+                       std::strtoull(field("CapPrm").c_str(), nullptr, 16)));
+  GCR_TRY(check_traceable(task, pid));
+  return ids;
+}
+
 Result<MovableProcess> Permissions::check_process(pid_t pid, std::uint64_t start_time) const {
   const std::string process = std::to_string(pid);
   const auto before = pid > 0 ? procfs::read_stat(pid) : std::nullopt;
@@ -160,22 +175,19 @@ Result<MovableProcess> Permissions::check_process(pid_t pid, std::uint64_t start
     return Error(Code::kNotFound,
                  fmt::format("process {} is another one: what had this PID has ended", pid));
   }
+  const std::vector<pid_t> tids = procfs::threads(pid);
+  std::vector<ThreadIds> threads(tids.size());
+  GCR_TRY(share_out_brief(tids.size(), [&](std::size_t i) -> Status {
+    GCR_ASSIGN(threads[i], check_thread_of(pid, tids[i]));
+    return {};
+  }));
   MovableProcess found{.start_time = before->start_time, .uid = 0};
   bool is_roots = false;
   bool is_there = false;
-  for (const pid_t tid : procfs::threads(pid)) {
-    const std::string task = fmt::format("{}/task/{}", pid, tid);
-    const auto status = procfs::status_fields(task);
-    const auto field = [&status](const char* name) {
-      const auto line = status.find(name);
-      return line == status.end() ? std::string() : line->second;
-    };
-    const std::vector<uid_t> uids = ids_in(field("Uid"));
+  for (std::size_t i = 0; i < tids.size(); ++i) {
+    const auto& [uids, gids] = threads[i];
     is_roots = is_roots || std::ranges::count(uids, uid_t{0}) > 0;
-    GCR_TRY(check_thread(process, uids, std::strtoull(field("CapPrm").c_str(), nullptr, 16)));
-    GCR_TRY(check_traceable(task, pid));
-    const std::vector<gid_t> gids = ids_in(field("Gid"));
-    if (tid != pid || uids.size() < 2 || gids.size() < 2) continue;
+    if (tids[i] != pid || uids.size() < 2 || gids.size() < 2) continue;
     found.uid = uids[1];
     found.gid = gids[1];
     is_there = true;

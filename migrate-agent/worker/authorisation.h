@@ -72,6 +72,11 @@ class Permissions {
   Status check_thread(const std::string& process, const std::vector<uid_t>& uids,
                       std::uint64_t capabilities) const;
   Status check_traceable(const std::string& task, pid_t pid) const;
+  struct ThreadIds {
+    std::vector<uid_t> uids;
+    std::vector<gid_t> gids;
+  };
+  Result<ThreadIds> check_thread_of(pid_t pid, pid_t tid) const;
   Error denied(uid_t uid) const;
   Error too_mighty(const std::string& process, std::string_view how) const;
 

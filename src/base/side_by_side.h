@@ -51,4 +51,13 @@ Status share_out(std::size_t count, std::size_t most_threads, const Work& work) 
   return side_by_side(std::vector<std::size_t>(threads), take_in_turn);
 }
 
+/// share_out() of work that takes some tens of microseconds each, such as reading of a thread in
+/// /proc: for few it is not worth to start a thread.
+template <class Work>
+Status share_out_brief(std::size_t count, const Work& work) {
+  constexpr std::size_t kWorthThread = 16;
+  constexpr std::size_t kMostThreads = 8;
+  return share_out(count, std::min(count / kWorthThread + 1, kMostThreads), work);
+}
+
 }  // namespace gcr

@@ -31,8 +31,10 @@ class ForgedCredentials : public testing::TestWithParam<const char*> {
     EXPECT_TRUE(report) << report.error().message();
     EXPECT_TRUE(kill_stopped(program_.process()));
     program_.reap();
-    if (!report) return {};
-    return {report->begin(), report->end()};
+    google::protobuf::RepeatedPtrField<proto::Credentials> rights;
+    if (!report) return rights;
+    for (const process::ThreadRights& thread : *report) *rights.Add() = thread.rights;
+    return rights;
   }
 
   Directory directory_;

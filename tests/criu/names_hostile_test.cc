@@ -30,7 +30,7 @@ class DumpedNames : public testing::TestWithParam<const char*> {
     ASSERT_TRUE(files) << files.error().message();
     proto::DumpedMember& member = *told_.Add();
     for (const process::NamedFile& file : *files) *member.add_named() = file.fact;
-    *member.add_credentials() = report->front();
+    *member.add_credentials() = report->front().rights;
     member.set_pid_in_namespace(program_.pid());
   }
 

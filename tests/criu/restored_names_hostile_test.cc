@@ -55,7 +55,7 @@ class RestoredNames : public testing::TestWithParam<Case> {
     wait_for_progress(file(), {}, 5);
     const auto rights = dump(criu_command(), program_->pid(), images_);
     ASSERT_TRUE(rights) << rights.error().message();
-    members_[program_->pid()] = rights->front();
+    members_[program_->pid()] = rights->front().rights;
     ASSERT_TRUE(kill_stopped(program_->process()));
     program_->reap();
     dumped_ = read_output(file());

@@ -17,9 +17,11 @@
 #include <sstream>
 #include <thread>
 
+#include "migrate-agent/criu/apart.h"
 #include "migrate-agent/criu/criu.h"
 #include "migrate-agent/criu/landlock.h"
 #include "migrate-agent/criu/settings.h"
+#include "migrate-agent/criu/thread_calls.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "tests/criu/program.h"
 #include "tests/criu/whole_runs.h"
@@ -147,6 +149,28 @@ TEST_F(SettingsTest, AreReadFromThreadsThatStandStillAfterwards) {
     ASSERT_TRUE(observed) << observed.error().message();
     for (const pid_t tid : threads) EXPECT_EQ(state_of(tid), 'T');
   }
+}
+
+/// Whoever may write to a process changes what it executes while it is asked.
+TEST_F(SettingsTest, ThreadThatMakesAnotherCallThanItWasToldIsFound) {
+  start("none");
+  ASSERT_TRUE(program_->process().send(SIGSTOP));
+  ASSERT_TRUE(procfs::wait_until_stopped(program_->pid()));
+  const auto site = CallSite::find(program_->pid());
+  ASSERT_TRUE(site) << site.error().message();
+  constexpr unsigned char kGetPid[] = {0xb8, SYS_getpid, 0, 0, 0, 0x0f, 0x05};
+  ASSERT_EQ(::pwrite((*site)->memory.get(), kGetPid, sizeof(kGetPid),
+                     static_cast<off_t>((*site)->instruction)),
+            static_cast<ssize_t>(sizeof(kGetPid)));
+  Result<std::int64_t> made = 0;
+  ASSERT_TRUE(run_apart([&]() -> Status {
+    GCR_ASSIGN(auto thread, ThreadCalls::seize(*site, program_->pid(), false));
+    GCR_TRY(thread.wait_until_stopped());
+    made = thread.call({SYS_gettid, {}});
+    return thread.let_go();
+  }));
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().code(), Code::kDataLoss);
 }
 
 TEST_F(SettingsTest, TheEndOfCriuIsNotTheDeathOfAParent) {

@@ -12,8 +12,8 @@
 namespace gcr::criu {
 
 /// PreparedDump::to_directory() and run() in one.
-inline Result<std::vector<proto::Credentials>> dump(const Command& command, pid_t pid,
-                                                    const std::filesystem::path& directory) {
+inline Result<std::vector<process::ThreadRights>> dump(const Command& command, pid_t pid,
+                                                       const std::filesystem::path& directory) {
   GCR_ASSIGN(PreparedDump prepared, PreparedDump::to_directory(command, pid, directory));
   return prepared.run();
 }
@@ -24,7 +24,7 @@ inline Rights own_rights(const std::filesystem::path& directory) {
   const auto own = process::read_credentials(::getpid());
   const auto used = images::used_pids(directory);
   if (!own || !used) return rights;
-  for (const pid_t pid : *used) rights[pid] = own->front();
+  for (const pid_t pid : *used) rights[pid] = own->front().rights;
   return rights;
 }
 

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <string>
 
+#include "migrate-agent/procfs/procfs.h"
 #include "src/base/units.h"
 #include "tests/e2e/apps.h"
 #include "tests/e2e/two_hosts.h"
@@ -67,6 +68,26 @@ void expect_as_undisturbed(const std::function<App(TwoHosts& hosts)>& start) {
   ASSERT_NO_FATAL_FAILURE(move_and_end(hosts, moved));
   const App undisturbed = start(hosts);
   EXPECT_TRUE(printed_what_prints(moved, undisturbed));
+}
+
+TEST(Migration, ManyThreadsMoveThereAndBack) {
+  TwoHosts hosts;
+  const App app = hosts.start_app(Host::kA, {hosts.program_path("ticker"), "--threads", "300"});
+  ASSERT_TRUE(app.wait_for_lines(3));
+  const std::size_t threads = procfs::threads(app.pid()).size();
+  EXPECT_GT(threads, 300u);
+  pid_t pid = app.pid();
+  for (const Host host : {Host::kA, Host::kB}) {
+    const MigrateOutcome outcome = hosts.migrate(host, pid);
+    ASSERT_TRUE(migrated(outcome));
+    pid = outcome.pid;
+    EXPECT_EQ(procfs::threads(pid).size(), threads);
+    ASSERT_TRUE(app.wait_for_lines(app.lines().size() + 3));
+  }
+  ASSERT_EQ(::kill(pid, SIGTERM), 0);
+  const App undisturbed =
+      hosts.start_app(Host::kA, {hosts.program_path("ticker"), "--threads", "300"});
+  EXPECT_TRUE(printed_what_prints(app, undisturbed));
 }
 
 TEST(Migration, StencilPrintsTheChecksumsOfAnUndisturbedRun) {

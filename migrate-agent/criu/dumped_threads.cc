@@ -1,4 +1,4 @@
-#include "migrate-agent/criu/dumped_credentials.h"
+#include "migrate-agent/criu/dumped_threads.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,8 @@
 
 #include "migrate-agent/criu/criu_rpc.pb.h"
 #include "migrate-agent/criu/images.h"
-#include "migrate-agent/process/credentials.h"
+#include "migrate-agent/criu/interrupted_calls.h"
+#include "src/base/side_by_side.h"
 
 namespace gcr::criu {
 namespace {
@@ -50,29 +51,50 @@ Result<proto::Credentials> in_image(const wire::ThreadCore& core,
   return thread;
 }
 
-Status check_thread(const proto::Credentials& kernel, const std::string& image) {
-  GCR_ASSIGN(const std::string record, images::record_in(image, images::kCoreMagic));
-  wire::Core core;
-  if (!core.ParseFromString(record) || !core.thread_core().has_creds()) {
+Status check_rights(const proto::Credentials& kernel, const wire::ThreadCore& core) {
+  if (!core.has_creds()) {
     return Error(Code::kDataLoss, "the image does not tell the thread's rights");
   }
-  GCR_ASSIGN(const proto::Credentials dumped, in_image(core.thread_core(), kernel));
+  GCR_ASSIGN(const proto::Credentials dumped, in_image(core, kernel));
   GCR_TRY(process::compare_credentials(dumped, "in CRIU's image", kernel, "by the kernel"));
-  if (core.thread_core().creds().secbits() == 0) return {};
+  if (core.creds().secbits() == 0) return {};
   return Error(Code::kDataLoss,
                fmt::format("thread {}: securebits are {:#x} in CRIU's image; only 0 can be moved",
-                           kernel.thread(), core.thread_core().creds().secbits()));
+                           kernel.thread(), core.creds().secbits()));
+}
+
+bool forget_parent_death_signal(wire::Core& core) {
+  if (!core.thread_core().has_pdeath_sig()) return false;
+  core.mutable_thread_core()->clear_pdeath_sig();
+  return true;
 }
 
 }  // namespace
 
-Result<std::vector<proto::Credentials>> check_dumped_credentials(pid_t pid, const ReadImage& read) {
-  GCR_ASSIGN(auto threads, process::read_credentials(pid));
-  for (const proto::Credentials& thread : threads) {
-    const std::string name = fmt::format("core-{}.img", thread.thread());
-    GCR_ASSIGN(const std::string image, read(name));
-    const Status checked = check_thread(thread, image);
-    if (!checked) return checked.error().while_doing(name);
+Result<std::vector<process::ThreadRights>> settle_threads(pid_t root, const ReadImage& read,
+                                                          const WriteImage& write) {
+  GCR_ASSIGN(auto threads, process::read_credentials(root));
+  std::vector<std::string> images;
+  for (const auto& thread : threads) {
+    GCR_ASSIGN(images.emplace_back(), read(core_image(thread.rights.thread())));
+  }
+  const auto settle = [&](std::size_t i) -> Status {
+    const auto& [pid, tid, rights] = threads[i];
+    GCR_ASSIGN(wire::Core core, core_in(images[i]));
+    images[i].clear();
+    GCR_TRY(check_rights(rights, core.thread_core()));
+    GCR_ASSIGN(bool changed, restart_interrupted_call(pid, tid, core));
+    if (pid == root) changed = forget_parent_death_signal(core) || changed;
+    if (changed) images[i] = image_of(core);
+    return {};
+  };
+  GCR_TRY(share_out_brief(threads.size(), [&](std::size_t i) -> Status {
+    const Status settled = settle(i);
+    if (!settled) return settled.error().while_doing(core_image(threads[i].rights.thread()));
+    return {};
+  }));
+  for (std::size_t i = 0; i < threads.size(); ++i) {
+    if (!images[i].empty()) GCR_TRY(write(core_image(threads[i].rights.thread()), images[i]));
   }
   return threads;
 }
