@@ -98,13 +98,23 @@ LandingRegion& LandingRegion::operator=(LandingRegion&& other) noexcept {
 
 Result<LandingRegion> LandingRegion::create_huge(std::uint64_t bytes,
                                                  const HugepageLimits& limits) {
+  auto region = create_huge(bytes, limits, Raise::kWhatIsMissing);
+  if (region || !limits.may_raise) return region;
+  // Programs that know nothing of our lock may have taken what had been counted.
+  auto again = create_huge(bytes, limits, Raise::kAll);
+  return again ? std::move(again) : std::move(region);
+}
+
+Result<LandingRegion> LandingRegion::create_huge(std::uint64_t bytes, const HugepageLimits& limits,
+                                                 Raise raise) {
   const std::uint64_t pages = bytes / kChunkBytes;
   LandingRegion region;
   {
     GCR_ASSIGN(const HugepageLock lock, HugepageLock::take(limits));
     GCR_ASSIGN(const HugepageCounters counters, hugepage_counters(limits.kernel_directory));
-    const std::uint64_t available = counters.available();
-    if (const std::uint64_t missing = counters.missing(pages); missing > 0) {
+    const std::uint64_t available = raise == Raise::kAll ? 0 : counters.available();
+    const std::uint64_t missing = raise == Raise::kAll ? pages : counters.missing(pages);
+    if (missing > 0) {
       GCR_ASSIGN(const std::uint64_t memory, available_memory_bytes());
       if (!limits.may_raise || (pages - available) * kChunkBytes > memory) {
         return Error(

@@ -51,7 +51,11 @@ class LandingRegion {
   enum class Kind { kMemory, kFile };
   static Result<LandingRegion> make(std::uint64_t bytes, HugepagePolicy policy,
                                     const HugepageLimits& limits, Kind kind);
+  /// By how much the limit of hugepages is raised.
+  enum class Raise { kWhatIsMissing, kAll };
   static Result<LandingRegion> create_huge(std::uint64_t bytes, const HugepageLimits& limits);
+  static Result<LandingRegion> create_huge(std::uint64_t bytes, const HugepageLimits& limits,
+                                           Raise raise);
   static Result<LandingRegion> create_ordinary(std::uint64_t bytes, Kind kind);
 
   // Destroyed from the last to the first: the pages go back before the limit is lowered.

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/mman.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "src/base/units.h"
 
@@ -125,6 +127,31 @@ TEST_F(LandingTest, PagesBeyondTheLimitThatGoLaterAreNotInTheWay) {
   ASSERT_TRUE(write_number(limit, before + 8));
   *beyond = LandingRegion();
   EXPECT_EQ(kernel_limit(), before);
+}
+
+/// They are counted, and taken before they are mapped.
+TEST_F(LandingTest, PagesThatOthersTakeMeanwhileAreMade) {
+  const std::string pool = std::string(kHugepageDirectory) + "/nr_hugepages";
+  const std::uint64_t before = kernel_limit();
+  const std::uint64_t pages = read_number(pool).value();
+  constexpr std::uint64_t kTaken = 8;
+  ASSERT_TRUE(write_number(pool, pages + kTaken));
+  {
+    const std::jthread taker([](const std::stop_token& end) {
+      while (!end.stop_requested()) {
+        const UniqueMapping taken(
+            ::mmap(nullptr, kTaken * kChunkBytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | 21 << MAP_HUGE_SHIFT, -1, 0),
+            kTaken * kChunkBytes);
+      }
+    });
+    for (int i = 0; i < 300; ++i) {
+      auto region = LandingRegion::create(kTaken * kChunkBytes, HugepagePolicy::kRequire, limits_);
+      ASSERT_TRUE(region) << region.error().message();
+    }
+  }
+  EXPECT_EQ(kernel_limit(), before);
+  EXPECT_TRUE(write_number(pool, pages));
 }
 
 TEST_F(LandingTest, OrdinaryPagesWithANoteWhereTheLimitsMayNotBeRaised) {
