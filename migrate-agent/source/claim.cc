@@ -8,6 +8,8 @@
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/settlement/records.h"
 #include "migrate-agent/source/course.h"
+#include "migrate-agent/source/transient.h"
+#include "src/base/log.h"
 #include "src/base/side_by_side.h"
 
 namespace gcr::agent::source {
@@ -104,21 +106,34 @@ Status claim(Course& c) {
 }
 
 Status follow_members(Course& c, const std::vector<pid_t>& tree) {
-  const int known = c.subject.members.size();
+  int& examined = c.subject.examined;
+  if (examined == 0) examined = c.subject.members.size();
   GCR_TRY(add_descendants(c, tree));
-  if (c.subject.members.size() == known) return {};
+  if (c.subject.members.size() == examined) return {};
   if (c.subject.members.size() > static_cast<int>(job::kMaxMembers)) {
     return Error(Code::kRefused, fmt::format("it has {} processes by now, {} are allowed",
                                              c.subject.members.size(), job::kMaxMembers));
   }
-  for (int late = known; late < c.subject.members.size(); ++late) {
-    const pid_t pid = c.subject.members[late].pid();
+  for (; examined < c.subject.members.size(); ++examined) {
+    const pid_t pid = c.subject.members[examined].pid();
     auto found = examine_late(c.order.request, pid, tree, c.subject.limits);
     if (!found && found.error().code() == Code::kNotFound) continue;
     GCR_TRY(found);
     c.subject.confinements[pid] = *std::move(found);
   }
   return claim_members(c);
+}
+
+bool is_transient(const Course& c, const Error& refused, Clock::time_point end) {
+  if (refused.code() != Code::kRefused || Clock::now() >= end) return false;
+  journal::ProcessIds late;
+  *late.Add() = c.subject.members[0];
+  for (int i = c.subject.examined; i < c.subject.members.size(); ++i) {
+    *late.Add() = c.subject.members[i];
+  }
+  if (!one_ends(late)) return false;
+  spdlog::info("looks again, since a process has ended: {}", refused.message());
+  return true;
 }
 
 Status examine_frozen(Course& c) {

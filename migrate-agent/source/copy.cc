@@ -11,6 +11,7 @@
 #include "migrate-agent/process/sharing.h"
 #include "migrate-agent/procfs/procfs.h"
 #include "migrate-agent/source/course.h"
+#include "migrate-agent/source/transient.h"
 #include "src/base/units.h"
 
 namespace gcr::agent::source {
@@ -131,12 +132,20 @@ Status check_others_use_no_gpu(Course& c) {
   return {};
 }
 
+Status follow_members_in_time(Course& c) {
+  for (const auto end = Clock::now() + kTransience;;) {
+    const Status followed = follow_members(c, procfs::tree(c.order.request.pid()));
+    if (followed || !is_transient(c, followed.error(), end)) return followed;
+    GCR_TRY(c.worker.cancellation.check());
+  }
+}
+
 }  // namespace
 
 Status note_detaching(Course& c) {
   if (std::exchange(c.account.detaching_noted, true)) return {};
   GCR_TRY(arm_keeper(c));
-  GCR_TRY(follow_members(c, procfs::tree(c.order.request.pid())));
+  GCR_TRY(follow_members_in_time(c));
   GCR_TRY(check_others_use_no_gpu(c));
   SourceJob& process = *c.subject.processes;
   journal::Record record;

@@ -54,6 +54,7 @@ struct Subject {
   journal::ProcessIds members;  ///< of the job: the claimed process, and all below it
   proto::GroupLimits limits;    ///< of their control groups, once examined
   std::map<pid_t, process::Confinement> confinements;  ///< likewise, what they were in
+  int examined = 0;  ///< so many of the members, the first ones, were: see follow_members()
   job::Job job;
   job::Lister lister;
   std::optional<DriverAlone> driver_alone;          ///< the member without the preload library
@@ -201,6 +202,9 @@ journal::Began description(const Course& c);
 /// Asks for each process whether it may be moved, as it is now, and takes over those that were born
 /// below the claimed one since the last look; `tree` is the claimed one and all below it.
 Status follow_members(Course& c, const std::vector<pid_t>& tree);
+
+/// Whether follow_members() refuses a process that ends soon: it is waited for, until `end`.
+bool is_transient(const Course& c, const Error& refused, Clock::time_point end);
 
 /// When nothing of the job runs: the same, and all of them are still what was examined.
 Status examine_frozen(Course& c);

@@ -298,7 +298,7 @@ Result<ReadMemory> OutgoingImages::memory_of(pid_t pid) const {
 }
 
 Result<std::vector<process::ThreadRights>> OutgoingImages::dump(
-    SourceJob& process, const std::function<Status()>& look, images::Sink& sink,
+    SourceJob& process, const LastLook& last, images::Sink& sink,
     const memory_files::Renamed& renamed) {
   const bool check_all = fault::armed("source.memory.check");
   {
@@ -311,14 +311,15 @@ Result<std::vector<process::ThreadRights>> OutgoingImages::dump(
     shared_->begin_shared = [this, &sink] { begin_shared(sink); };
   }
   auto credentials = process.dump(
-      [&]() -> Status {
-        GCR_TRY(open_memories());
-        GCR_TRY(look());
-        // What CRIU carries of shared memory; what is beside it has no zeros.
-        const bool frozen = !options_.group.empty();
-        if (frozen && !beside_criu()) process::drop_shared_zeros(procfs::stopped_tree(pid_));
-        return {};
-      },
+      {[&]() -> Status {
+         GCR_TRY(open_memories());
+         GCR_TRY(last.look());
+         // What CRIU carries of shared memory; what is beside it has no zeros.
+         const bool frozen = !options_.group.empty();
+         if (frozen && !beside_criu()) process::drop_shared_zeros(procfs::stopped_tree(pid_));
+         return {};
+       },
+       last.once_more},
       *prepared_,
       [&](const std::string& name, UniqueFd content) {
         return sink.take(name, std::move(content));

@@ -147,7 +147,18 @@ Status SourceJob::stop() {
   return group_.freeze();
 }
 
-Result<std::vector<process::ThreadRights>> SourceJob::dump(const std::function<Status()>& look,
+Status SourceJob::look_in_time(bool by_criu, const LastLook& last) {
+  for (;;) {
+    const Status looked = last.look();
+    if (looked || dumped_) return looked;
+    if (by_criu) GCR_TRY(group_.thaw());
+    const bool again = last.once_more(looked.error());
+    if (by_criu) GCR_TRY(freeze_outside_vfork());
+    if (!again) return looked;
+  }
+}
+
+Result<std::vector<process::ThreadRights>> SourceJob::dump(const LastLook& last,
                                                            criu::PreparedDump& prepared,
                                                            const criu::TakeImage& take,
                                                            const memory_files::Renamed& renamed,
@@ -159,7 +170,7 @@ Result<std::vector<process::ThreadRights>> SourceJob::dump(const std::function<S
     GCR_TRY(thaw_stopped());  // CRIU cannot trace frozen threads
   }
   auto dumped = [&]() -> Result<std::vector<process::ThreadRights>> {
-    GCR_TRY(look());
+    GCR_TRY(look_in_time(by_criu, last));
     return prepared.run(take, renamed, take_memory);
   }();
   if (!dumped) {

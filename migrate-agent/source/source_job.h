@@ -32,6 +32,14 @@ struct GpuMember {
   std::unique_ptr<device::Control> control;
 };
 
+/// Before CRIU touches any of the processes.
+struct LastLook {
+  /// Where CRIU can freeze them, nothing of them runs then. After its Error they run again.
+  std::function<Status()> look;
+  /// Whether to look again after that Error; called while they run. May wait for a while.
+  std::function<bool(const Error&)> once_more;
+};
+
 class SourceJob {
  public:
   /// `root` and all below it move; `gpu_members` are among them. `group` holds all of them from the
@@ -80,9 +88,8 @@ class SourceJob {
   Status stop();
 
   /// CRIU's images go where `prepared`, `take` and `take_memory` say; the tasks stay stopped, and
-  /// frozen. Gives the rights of all threads. `look` is called before CRIU touches any of them:
-  /// where CRIU can freeze them, nothing of them runs then. After its Error they run again.
-  Result<std::vector<process::ThreadRights>> dump(const std::function<Status()>& look,
+  /// frozen. Gives the rights of all threads.
+  Result<std::vector<process::ThreadRights>> dump(const LastLook& last,
                                                   criu::PreparedDump& prepared,
                                                   const criu::TakeImage& take,
                                                   const memory_files::Renamed& renamed,
@@ -90,6 +97,7 @@ class SourceJob {
 
  private:
   Status freeze_outside_vfork();
+  Status look_in_time(bool by_criu, const LastLook& last);
   Status thaw_stopped();
 
   procfs::Process root_;

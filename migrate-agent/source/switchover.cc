@@ -24,6 +24,8 @@ namespace gcr::agent::source {
 namespace {
 
 constexpr std::chrono::seconds kLockTimeout{10};
+/// For so long a job stands still for processes that are about to end.
+constexpr std::chrono::seconds kLastTransience{1};
 
 Status send_last_round(Course& c) {
   const auto began = Clock::now();
@@ -151,9 +153,12 @@ Result<std::vector<process::ThreadRights>> dump(Course& c) {
   GCR_TRY(name_memory_files(c));
   auto dumped = c.copying.images->dump(
       *c.subject.processes,
-      [&c] {
-        return c.account.phases.time("process", "look again", [&] { return examine_frozen(c); });
-      },
+      {[&c] {
+         return c.account.phases.time("process", "look again", [&] { return examine_frozen(c); });
+       },
+       [&c, end = Clock::now() + kLastTransience](const Error& refused) {
+         return is_transient(c, refused, end);
+       }},
       *c.copying.sink, c.copying.renamed);
   const Status unnamed = unname_memory_files(c);
   if (!dumped) return explain(c, dumped.error());

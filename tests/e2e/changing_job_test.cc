@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -113,6 +114,37 @@ INSTANTIATE_TEST_SUITE_P(
                .exit_code = 1,
                .says = "processes by now, 200 are allowed"}),
     [](const auto& info) { return std::string(info.param.name); });
+
+/// A process that lives for half a second, with a file that cannot be moved, is born when the job
+/// has been examined.
+class TransientMember : public testing::TestWithParam<const char*> {};
+
+TEST_P(TransientMember, IsWaitedFor) {
+  TwoHosts hosts({"--fault-points", "true"});
+  const std::string cue = hosts.directory() + "/cue";
+  const App job = hosts.start_app(
+      Host::kA, {"/bin/sh", "-c",
+                 joined(counter_command(hosts, 32 * kMiB)) + " & until [ -e " + cue +
+                     " ]; do sleep 0.02; done; sh -c 'exec 3</proc/1/status; echo open; sleep 0.5'"
+                     "; echo gone; while :; do sleep 0.05; done"});
+  ASSERT_TRUE(job.wait_for_lines(1)) << job.output();
+  std::ofstream(hosts.directory(Host::kA) + "/faults")
+      << GetParam() << " run >" << cue << "; until grep -q open " << job.output_path()
+      << "; do sleep 0.02; done\n";
+  const MigrateOutcome outcome = hosts.migrate(Host::kA, job.pid());
+  ASSERT_TRUE(outcome.migrated()) << outcome.out << outcome.err;
+  EXPECT_THAT(job.output(), HasSubstr("open\n"));
+  const UdpClient client(hosts.variable("NS", Host::kB));
+  EXPECT_EQ(ask_counter(client, hosts, Host::kB), kCounterFirst);
+}
+
+INSTANTIATE_TEST_SUITE_P(BornAt, TransientMember,
+                         testing::Values("source.copied", "source.checkpointed"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::ranges::replace(name, '.', '_');
+                           return name;
+                         });
 
 TEST(JobWithManyGpus, IsRefusedWhereThereAreFewer) {
   TwoHosts hosts({"--gpus", "2", "--only-gpu-b", "1"});
