@@ -58,14 +58,16 @@ struct Owners {
 
 using Memories = std::map<std::uint32_t, std::vector<std::string>>;
 
-/// For those of `memories` whose names begin so: one owner each, and each another.
+/// For those of `memories` that are shared, or those that are not: one owner each, and each
+/// another.
 template <class Owner>
-Status find_owners(const Memories& memories, std::string_view begin,
+Status find_owners(const Memories& memories, bool shared,
                    Result<Owner> (*owner_in)(std::string_view),
                    std::map<std::uint32_t, Owner>& of) {
   std::set<Owner> owners;
   for (const auto& [memory, names] : memories) {
-    if (names.empty() || !names.front().starts_with(begin)) continue;
+    if (names.empty()) continue;
+    if (names.front().starts_with(gcr::images::kSharedMemory) != shared) continue;
     for (const std::string& name : names) {
       GCR_ASSIGN(const Owner owner, owner_in(name));
       if (of.try_emplace(memory, owner).first->second != owner) {
@@ -81,11 +83,8 @@ Status find_owners(const Memories& memories, std::string_view begin,
 
 Result<Owners> owners_of(const Memories& memories) {
   Owners owners;
-  GCR_TRY(find_owners(memories, gcr::images::kSharedMemory, &images::number_of_shared_memory,
-                      owners.shared));
-  Memories others = memories;
-  for (const auto& [memory, number] : owners.shared) others.erase(memory);
-  GCR_TRY(find_owners(others, "", &images::process_of_memory, owners.processes));
+  GCR_TRY(find_owners(memories, true, &images::number_of_shared_memory, owners.shared));
+  GCR_TRY(find_owners(memories, false, &images::process_of_memory, owners.processes));
   return owners;
 }
 
