@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The folders include each other as docs/design.md says, and never in a circle.
 
-Reads the includes of all sources of the product and the table under "## Folders".
+Reads the includes of all sources of the product and the table under "## Folders"; of the tests, what
+CMake is told.
 Usage: structure_test.py SOURCE
 """
 import collections
@@ -93,6 +94,17 @@ class Structure(unittest.TestCase):
             if (here, there) not in used
         ]
         self.assertEqual(unused, [])
+
+    def test_no_property_of_discovered_tests_loses_a_part(self):
+        """gtest_discover_tests() drops all but the first of a list (CMake 3.25)."""
+        wrong = []
+        for folder, _, names in os.walk(f"{SOURCE}/tests"):
+            if "CMakeLists.txt" not in names:
+                continue
+            with open(f"{folder}/CMakeLists.txt", encoding="utf-8") as text:
+                calls = re.findall(r"gtest_discover_tests\([^()]*\)", text.read())
+            wrong += [call for call in calls if re.search(r'PROPERTIES.*"[^"]*;', call, re.DOTALL)]
+        self.assertEqual(wrong, [])
 
 
 if __name__ == "__main__":
