@@ -123,7 +123,7 @@ TEST_F(ManyThreads, AllAreHeldButThoseThatRun) {
   EXPECT_EQ(frozen->count(), kThreads + 1 - running.size());  // and the first
   for (const pid_t tid : procfs::threads(pid_)) {
     const char state = procfs::state(std::to_string(pid_) + "/task/" + std::to_string(tid));
-    EXPECT_EQ(state, running.contains(tid) ? 'S' : 't') << tid;
+    EXPECT_EQ(state == 't', !running.contains(tid)) << tid << " is " << state;
   }
   ASSERT_TRUE(frozen->stop_again());
   expect_all_stopped();
