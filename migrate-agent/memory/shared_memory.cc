@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <map>
 #include <set>
@@ -64,19 +65,83 @@ std::shared_ptr<const UniqueFd> open(pid_t pid, const Mapping& mapping, std::uin
   return worth && size_bytes <= criu::launch::kMostSharedBytes ? file : nullptr;
 }
 
-/// Appends the pages in a part of the memory.
-Status add_pages(int file, const AddressRange& part, AddressRanges& pages) {
-  static const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  for (std::uint64_t end = part.start; end < part.end;) {
-    const off_t data = ::lseek(file, static_cast<off_t>(end), SEEK_DATA);
-    if (data < 0 && errno == ENXIO) return {};
+std::uint64_t page_bytes() {
+  static const auto bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+/// Appends the pages in a part of the memory. Gives the last run of pages that it has seen, which
+/// may reach far behind the part.
+Result<AddressRange> add_pages(int file, const AddressRange& part, AddressRanges& pages) {
+  AddressRange run{part.start, part.start};
+  while (run.end < part.end) {
+    const off_t data = ::lseek(file, static_cast<off_t>(run.end), SEEK_DATA);
+    if (data < 0 && errno == ENXIO) break;
     const off_t hole = data < 0 ? data : ::lseek(file, data, SEEK_HOLE);
     if (hole < 0) return Error::from_errno(errno, "cannot find the pages of shared memory");
-    const std::uint64_t start = static_cast<std::uint64_t>(data);
-    end = round_up(static_cast<std::uint64_t>(hole), page);
-    if (start < part.end) append(pages, {start, std::min(end, part.end)});
+    run = {static_cast<std::uint64_t>(data),
+           round_up(static_cast<std::uint64_t>(hole), page_bytes())};
+    if (run.start < part.end) append(pages, {run.start, std::min(run.end, part.end)});
   }
-  return {};
+  return run;
+}
+
+/// Looks for pages, one part after the other, on several threads. The kernel looks for a hole as
+/// far as there is none, so what one thread has seen on its way no other looks at again: in memory
+/// without holes all parts would else take the time of all memory behind them.
+class PageSearch {
+ public:
+  explicit PageSearch(const SharedMemory& memory)
+      : memory_(memory), parts_(round_up(memory.size_bytes, kPartBytes) / kPartBytes) {}
+
+  Result<AddressRanges> run() {
+    GCR_TRY(share_out(parts_.size(), kMostReaders, [&](std::size_t i) { return look(i); }));
+    AddressRanges pages;
+    for (const Part& part : parts_) {
+      for (const AddressRange& range : part.pages) append(pages, range);
+    }
+    return pages;
+  }
+
+ private:
+  struct Part {
+    std::atomic<bool> full = false;
+    AddressRanges pages{};
+  };
+
+  AddressRange range_of(std::size_t part) const {
+    const std::uint64_t size = round_up(memory_.size_bytes, page_bytes());
+    return {part * kPartBytes, std::min((part + 1) * kPartBytes, size)};
+  }
+
+  Status look(std::size_t i) {
+    if (parts_[i].full) {
+      append(parts_[i].pages, range_of(i));
+      return {};
+    }
+    // A descriptor has one position: each thread needs one of its own.
+    const std::string path = fmt::format("/proc/self/fd/{}", memory_.file->get());
+    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file) return Error::from_errno(errno, "cannot open shared memory");
+    GCR_ASSIGN(const AddressRange run, add_pages(file.get(), range_of(i), parts_[i].pages));
+    for (std::size_t next = i + 1; next < parts_.size(); ++next) {
+      const AddressRange range = range_of(next);
+      if (range.end > run.end) break;
+      if (range.start >= run.start) parts_[next].full = true;
+    }
+    return {};
+  }
+
+  const SharedMemory& memory_;
+  std::vector<Part> parts_;
+};
+
+/// Without holes, as page-locked memory is.
+bool is_full(const SharedMemory& memory) {
+  struct stat status {};
+  return ::fstat(memory.file->get(), &status) == 0 &&
+         static_cast<std::uint64_t>(status.st_blocks) * 512 >=
+             round_up(memory.size_bytes, page_bytes());
 }
 
 }  // namespace
@@ -126,20 +191,8 @@ AddressRanges data_of(const UniqueFd& file) {
 }
 
 Result<AddressRanges> pages_of(const SharedMemory& memory) {
-  const std::size_t parts = round_up(memory.size_bytes, kPartBytes) / kPartBytes;
-  std::vector<AddressRanges> found(parts);
-  // A descriptor has one position: each part needs one of its own.
-  const std::string path = fmt::format("/proc/self/fd/{}", memory.file->get());
-  GCR_TRY(share_out(parts, kMostReaders, [&](std::size_t i) -> Status {
-    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    if (!file) return Error::from_errno(errno, "cannot open shared memory");
-    return add_pages(file.get(), {i * kPartBytes, (i + 1) * kPartBytes}, found[i]);
-  }));
-  AddressRanges pages;
-  for (const AddressRanges& part : found) {
-    for (const AddressRange& range : part) append(pages, range);
-  }
-  return pages;
+  if (is_full(memory)) return AddressRanges{{0, round_up(memory.size_bytes, page_bytes())}};
+  return PageSearch(memory).run();
 }
 
 ReadMemory reader_of(const SharedMemory& memory) {

@@ -157,7 +157,8 @@ TEST(SharedMemoryTest, WhatIsNotThereIsNotReadAndIsNotMadeByReading) {
 
 TEST(SharedMemoryTest, LargeMemoryIsLookedThroughInParts) {
   constexpr std::uint64_t kLarge = kGiB;
-  const AddressRanges pages{{0, kMiB}, {kLarge / 4 - kMiB, kLarge / 4 + kMiB}};
+  // The second begins within a quarter, and reaches from there over a whole one into the next.
+  const AddressRanges pages{{0, kMiB}, {kLarge / 2 - kMiB, 3 * kLarge / 4 + kMiB}};
   const auto memories = found_after([&] {
     void* const at = ::mmap(nullptr, kLarge, PROT_READ | PROT_WRITE,
                             MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -167,6 +168,12 @@ TEST(SharedMemoryTest, LargeMemoryIsLookedThroughInParts) {
   });
   ASSERT_EQ(memories.size(), 1u);
   EXPECT_EQ(pages_of(memories[0]).value(), pages);
+}
+
+TEST(SharedMemoryTest, MemoryWithoutHolesIsOneRange) {
+  const auto memories = found_after([] { filled(); });
+  ASSERT_EQ(memories.size(), 1u);
+  EXPECT_EQ(pages_of(memories[0]).value(), (AddressRanges{{0, kSharedBytes}}));
 }
 
 TEST(SharedMemoryTest, ItIsAskedWhetherAProcessMayMoveWhenItsMemoryIsOpen) {
