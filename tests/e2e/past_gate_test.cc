@@ -54,9 +54,13 @@ TEST(PastGate, ADriverOfItsOwnIsNamedAndTheProgramGoesOn) {
   TwoHosts hosts;
   const App app = start_past_gate(hosts, {"namespace"});
   ASSERT_NO_FATAL_FAILURE(expect_right(app, 0));
+  const auto names_it = AllOf(HasSubstr("past-gate"), HasSubstr("/lib"), HasSubstr(".so"));
   const MigrateOutcome outcome = hosts.migrate(Host::kA, app.pid());
   EXPECT_EQ(outcome.exit_code, kRefusedExit);
-  EXPECT_THAT(outcome.err, AllOf(HasSubstr("past-gate"), HasSubstr("/lib"), HasSubstr(".so")));
+  EXPECT_THAT(outcome.err, names_it);
+  const CommandResult suspended = hosts.order(Host::kA, {"suspend", std::to_string(app.pid())});
+  EXPECT_EQ(suspended.exit_code, kRefusedExit) << suspended.out;
+  EXPECT_THAT(suspended.err, names_it);
   expect_right(app, 0);
 }
 
