@@ -371,8 +371,11 @@ class OneHierarchy(unittest.TestCase):
     def test_nothing_runs_before_all_have_left_the_frozen_group_and_joined(self):
         pid, tickers = self.hosts.start_job_of_tickers("a", 2)
         states = self.hosts.folder / "states"
+        # A process that is let out of the frozen group has to be scheduled once before it shows as stopped. One that
+        # runs never does.
+        look = f"sed 's/.*) //' $(sed 's,.*,/proc/&/stat,' {self.group}/cgroup.procs) >{states}"
         (self.hosts.folder / "b" / "faults").write_text(
-            f"destination.joined run sed 's/.*) //' $(sed 's,.*,/proc/&/stat,' {self.group}/cgroup.procs) >{states}\n",
+            f"destination.joined run for i in $(seq 300); do {look}; grep -qv ^T {states} || break; sleep 0.1; done\n",
             encoding="ascii")  # fmt: skip
         addresses = [self.hosts.address(host) for host in "ab"]
         ran = subprocess.run(
