@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <fstream>
 #include <optional>
 
@@ -43,10 +42,8 @@ bool repeatable(std::uint64_t call) {
 }
 
 bool signal_is_due(const std::string& task) {
-  auto status = procfs::status_fields(task);
-  const auto set = [&status](const char* name) {
-    return std::strtoull(status[name].c_str(), nullptr, 16);
-  };
+  const auto status = procfs::status_fields(task);
+  const auto set = [&status](const char* name) { return procfs::bits_in(status, name); };
   // The stop that the dump ended with interrupts no call.
   constexpr std::uint64_t kStop = 1ull << (SIGSTOP - 1);
   return ((set("SigPnd") | set("ShdPnd")) & ~set("SigBlk") & ~kStop) != 0;

@@ -86,7 +86,7 @@ void wait_for_end(pid_t pid) {
 
 /// An unprivileged thread can restrict itself only with no_new_privs.
 bool can_restrict_itself(std::map<std::string, std::string>& status) {
-  const std::uint64_t effective = std::strtoull(status["CapEff"].c_str(), nullptr, 16);
+  const std::uint64_t effective = procfs::bits_in(status, "CapEff");
   return status["NoNewPrivs"] == "1" || (effective & (std::uint64_t{1} << CAP_SYS_ADMIN)) != 0;
 }
 

@@ -351,9 +351,7 @@ Result<int> read_lock_future(pid_t pid, ThreadCalls& thread) {
 
 void read_status(pid_t pid, Thread& thread) {
   auto status = procfs::status_fields(fmt::format("{}/task/{}", pid, thread.tid));
-  const std::string pids = status["NSpid"];
-  const std::size_t last = pids.find_last_of(" \t");
-  thread.inner = std::atoi(pids.c_str() + (last == std::string::npos ? 0 : last + 1));
+  thread.inner = procfs::innermost_pid(status);
   thread.seccomp = status["Seccomp"] != "0";
   thread.owner = owner_of(status);
   thread.store_bypass = status["Speculation_Store_Bypass"];

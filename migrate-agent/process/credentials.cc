@@ -25,12 +25,6 @@ void read_numbers(const std::string& text, Numbers& numbers) {
   for (std::uint32_t number = 0; in >> number;) numbers.Add(number);
 }
 
-std::uint64_t read_set(const std::string& text) {
-  std::uint64_t set = 0;
-  std::istringstream(text) >> std::hex >> set;
-  return set;
-}
-
 std::uint32_t read_number(const std::string& text) {
   std::uint32_t number = 0;
   std::istringstream(text) >> number;
@@ -50,16 +44,15 @@ Result<proto::Credentials> read_thread(const std::string& task) {
       !fields.contains("NoNewPrivs") || !fields.contains("Seccomp")) {
     return Error(Code::kUnsupported, "the kernel does not tell the rights of thread " + task);
   }
-  thread.set_inheritable(read_set(fields["CapInh"]));
-  thread.set_permitted(read_set(fields["CapPrm"]));
-  thread.set_effective(read_set(fields["CapEff"]));
-  thread.set_bounding(read_set(fields["CapBnd"]));
-  thread.set_ambient(read_set(fields["CapAmb"]));
+  thread.set_inheritable(procfs::bits_in(fields, "CapInh"));
+  thread.set_permitted(procfs::bits_in(fields, "CapPrm"));
+  thread.set_effective(procfs::bits_in(fields, "CapEff"));
+  thread.set_bounding(procfs::bits_in(fields, "CapBnd"));
+  thread.set_ambient(procfs::bits_in(fields, "CapAmb"));
   thread.set_no_new_privileges(read_number(fields["NoNewPrivs"]) != 0);
   thread.set_seccomp_mode(read_number(fields["Seccomp"]));
   thread.set_seccomp_filters(read_number(fields["Seccomp_filters"]));
-  std::istringstream numbers(fields["NSpid"]);
-  for (pid_t tid = 0; numbers >> tid;) thread.set_thread(tid);
+  thread.set_thread(procfs::innermost_pid(fields));
   return thread;
 }
 

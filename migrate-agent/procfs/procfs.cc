@@ -74,6 +74,20 @@ std::map<std::string, std::string> status_fields(const std::string& task) {
   return fields;
 }
 
+std::uint64_t bits_in(const std::map<std::string, std::string>& status, const std::string& name) {
+  const auto found = status.find(name);
+  return found == status.end() ? 0 : std::strtoull(found->second.c_str(), nullptr, 16);
+}
+
+pid_t innermost_pid(const std::map<std::string, std::string>& status) {
+  const auto found = status.find("NSpid");
+  pid_t last = 0;
+  if (found == status.end()) return last;
+  std::istringstream pids(found->second);
+  for (pid_t pid = 0; pids >> pid;) last = pid;
+  return last;
+}
+
 std::string status_field(const std::string& task, const std::string& name) {
   std::ifstream file("/proc/" + task + "/status");
   for (std::string line; std::getline(file, line);) {

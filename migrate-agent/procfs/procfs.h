@@ -70,6 +70,12 @@ std::uint64_t status_bits(const std::string& task, const std::string& name);
 /// Every line "Name:" of /proc/`task`/status, without the blanks after it. Empty if it is gone.
 std::map<std::string, std::string> status_fields(const std::string& task);
 
+/// Of such lines: one as a set of bits in hexadecimal; 0 if there is none.
+std::uint64_t bits_in(const std::map<std::string, std::string>& status, const std::string& name);
+
+/// Of such lines: the id in the innermost PID namespace ("NSpid:"); 0 if there is none.
+pid_t innermost_pid(const std::map<std::string, std::string>& status);
+
 /// The state letter, 0 if it is gone.
 char state(const std::string& task);
 

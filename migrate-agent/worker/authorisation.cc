@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <sstream>
 
 #include "migrate-agent/procfs/procfs.h"
@@ -161,8 +160,7 @@ Result<Permissions::ThreadIds> Permissions::check_thread_of(pid_t pid, pid_t tid
     return line == status.end() ? std::string() : line->second;
   };
   ThreadIds ids{ids_in(field("Uid")), ids_in(field("Gid"))};
-  GCR_TRY(check_thread(std::to_string(pid), ids.uids,
-                       std::strtoull(field("CapPrm").c_str(), nullptr, 16)));
+  GCR_TRY(check_thread(std::to_string(pid), ids.uids, procfs::bits_in(status, "CapPrm")));
   GCR_TRY(check_traceable(task, pid));
   return ids;
 }
